@@ -11,9 +11,10 @@ use ringfold::internals::control::{
     Secret, parse_hello,
 };
 use ringfold::internals::control::{Frame, Presence, RANK_FRAME_BYTES_MAX, Splitter};
-use ringfold::internals::setup::PeerInfo;
+use ringfold::internals::setup::{Endpoint, PeerInfo};
 use ringfold::internals::setup::{Leading, Proposal};
 use ringfold::internals::topology::HOST_ID_BYTES;
+use ringfold::internals::topology::link::Link;
 use ringfold::internals::topology::{HostId, Machine};
 use ringfold::internals::transport::{HEADER_BYTES, Header};
 use ringfold::internals::tune::{Constants, Limits};
@@ -102,6 +103,7 @@ const CLAIM: Claim = Claim {
     from: 1,
     to: 0,
     world_size: 2,
+    socket: 0,
 };
 
 /// Both halves of the handshake against a peer that does not know the secret: it is never accepted.
@@ -219,7 +221,17 @@ pub fn seeds() -> Vec<Vec<u8>> {
     let mut seeds: Vec<Vec<u8>> = frames().iter().map(Frame::encode).collect();
     seeds.push(seeds.concat());
     let info = PeerInfo {
-        addresses: vec!["10.1.2.3:4".parse().expect("an address")],
+        endpoints: vec![Endpoint {
+            address: "10.1.2.3:4".parse().expect("an address"),
+            prefix: 24,
+            interface: 1,
+            link: Link {
+                rate_mbps: Some(100_000),
+                sockets: 8,
+            },
+            is_rail: true,
+        }],
+        sockets: Some(2),
         memory: Some("00ff".into()),
         affinity: vec![0, 1, 7],
         straggler: "off".into(),

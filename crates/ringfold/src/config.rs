@@ -75,6 +75,13 @@ pub struct Config {
     pub min_channels: Option<usize>,
     /// The most of them, 1 unless set: connections per pair of ranks on TCP. The same on all ranks.
     pub max_channels: Option<usize>,
+    /// TCP sockets of each channel between two ranks, 1 to 64, over which long messages are spread:
+    /// what their links need unless set. The same on all ranks.
+    pub sockets: Option<usize>,
+    /// Threads that help the calling one to move data by several sockets, 15 at most, 0 for none:
+    /// some unless set, if the link is fast and the rank has cores to spare. They start with the
+    /// first message that is large enough, and sleep between calls.
+    pub socket_threads: Option<usize>,
     /// What one message, or one piece of published memory, carries, instead of the tuner's choice.
     /// The same on all ranks.
     pub chunk_bytes: Option<usize>,

@@ -9,6 +9,7 @@ mod diagnosis;
 mod logging;
 mod variables;
 
+use std::ops::RangeInclusive;
 use std::os::unix::fs::MetadataExt;
 use std::str::FromStr;
 use std::sync::Once;
@@ -22,6 +23,7 @@ use crate::control::{Address, Secret, address};
 use crate::error::{Error, Result};
 use crate::files;
 use crate::silence::Silence;
+use crate::transport::tcp::{SOCKETS_MAX, THREADS_MAX};
 use crate::tune::bounds::CHANNELS_MAX;
 use crate::units::{bytes, near};
 
@@ -106,6 +108,26 @@ fn channels(text: &str) -> Result<usize, String> {
     let number = text.trim().parse().ok();
     let number = number.filter(|number| (1..=CHANNELS_MAX).contains(number));
     number.ok_or_else(|| format!("must be a whole number, 1 to {CHANNELS_MAX}"))
+}
+
+/// A number within a range, or `auto`.
+fn auto_or(text: &str, range: RangeInclusive<usize>) -> Result<Option<usize>, String> {
+    if text.trim() == "auto" {
+        return Ok(None);
+    }
+    let number = text.trim().parse().ok();
+    let number = number.filter(|number| range.contains(number));
+    let (least, most) = range.into_inner();
+    let wrong = || format!("must be `auto` or a whole number, {least} to {most}");
+    number.map(Some).ok_or_else(wrong)
+}
+
+fn sockets(text: &str) -> Result<Option<usize>, String> {
+    auto_or(text, 1..=SOCKETS_MAX)
+}
+
+fn socket_threads(text: &str) -> Result<Option<usize>, String> {
+    auto_or(text, 0..=THREADS_MAX)
 }
 
 fn size(text: &str) -> Result<usize, String> {
@@ -239,6 +261,8 @@ mod tests {
             "RINGFOLD_RANK",
             "RINGFOLD_CHANNELS",
             "RINGFOLD_SHM_BYTES",
+            "RINGFOLD_SOCKETS",
+            "RINGFOLD_SOCKET_THREADS",
             "RINGFOLD_MIN_CHANNELS",
             "RINGFOLD_MAX_CHANNELS",
             "RINGFOLD_CHUNK_BYTES",
@@ -250,6 +274,24 @@ mod tests {
         ] {
             let error = read(&[(name, "-x")]).unwrap_err().to_string();
             assert!(error.contains(name), "{error}");
+        }
+    }
+
+    #[test]
+    fn counts_that_are_found_out_have_a_word_for_it() {
+        let read = |name, value| read(&[(name, value)]);
+        let automatic = read("RINGFOLD_SOCKETS", "auto").unwrap();
+        assert_eq!(automatic.sockets, Some(None));
+        let four = read("RINGFOLD_SOCKETS", " 4").unwrap();
+        assert_eq!(four.sockets, Some(Some(4)));
+        let none = read("RINGFOLD_SOCKET_THREADS", "0").unwrap();
+        assert_eq!(none.socket_threads, Some(Some(0)));
+        for (name, value) in [
+            ("RINGFOLD_SOCKETS", "0"),
+            ("RINGFOLD_SOCKETS", "65"),
+            ("RINGFOLD_SOCKET_THREADS", "16"),
+        ] {
+            assert!(read(name, value).is_err(), "{name}={value}");
         }
     }
 

@@ -56,6 +56,7 @@ pub mod schedule {
 
 /// See `setup`.
 pub mod setup {
+    pub use crate::setup::endpoint::Endpoint;
     pub use crate::setup::peer_info::PeerInfo;
     pub use crate::setup::terms::{Leading, Proposal};
     pub use crate::setup::{Explicit, Injection, connect_slowed};
@@ -104,7 +105,12 @@ pub mod topology {
 
     /// See `topology::interfaces`.
     pub mod interfaces {
-        pub use crate::topology::interfaces::{Interface, candidates, interfaces};
+        pub use crate::topology::interfaces::{Candidates, Interface, candidates, interfaces};
+    }
+
+    /// See `topology::link`.
+    pub mod link {
+        pub use crate::topology::link::{Link, rails};
     }
 
     /// See `topology::neighbours`.

@@ -11,6 +11,8 @@ use ringfold::env::Environment;
 use ringfold::internals::control::Launch;
 use ringfold::internals::reduce::Level;
 use ringfold::internals::setup::Explicit;
+use ringfold::internals::topology::interfaces::Candidates;
+use ringfold::internals::topology::link::{self, Link};
 use ringfold::internals::topology::neighbours::{Neighbour, neighbours};
 use ringfold::internals::topology::{self, cores, interfaces};
 use ringfold::internals::tune::Limits;
@@ -91,10 +93,10 @@ impl Info {
             false => (false, missing.join("; ")),
         };
         let tcp = match interfaces::candidates(chosen_interfaces().as_deref(), false) {
-            Ok(addresses) if addresses.is_empty() => {
+            Ok(candidates) if candidates.interfaces.is_empty() => {
                 (true, "this host only: no address but loopback's".into())
             }
-            Ok(addresses) => (true, format!("between hosts from {}", list(&addresses))),
+            Ok(candidates) => (true, between_hosts(&candidates)),
             Err(error) => (false, error.to_string()),
         };
         [("shm", shm.0, shm.1), ("tcp", tcp.0, tcp.1)]
@@ -149,7 +151,7 @@ impl Info {
         match &self.interfaces {
             Ok(list) => {
                 for interface in list {
-                    let about = link(&interface.name);
+                    let about = about(&interface.name);
                     let address = format!("{}/{}", interface.address, interface.prefix);
                     line(text, &interface.name, &format!("{address:<24}{about}"));
                 }
@@ -254,6 +256,8 @@ impl Info {
                     "address": interface.address.to_string(),
                     "prefix": interface.prefix,
                     "is_loopback": interface.is_loopback,
+                    "rate_mbps": link(&interface.name).rate_mbps,
+                    "sockets": link(&interface.name).sockets,
                 })).collect()
             }),
             "facilities": self.facilities,
@@ -297,14 +301,38 @@ fn level_name() -> String {
     format!("{} (of {available})", name(&Level::current()))
 }
 
+/// Where data between hosts comes to, and which interfaces carry it at once.
+fn between_hosts(candidates: &Candidates) -> String {
+    let interfaces = &candidates.interfaces;
+    let links: Vec<Link> = interfaces.iter().map(|one| link(&one.name)).collect();
+    let rails = interfaces.iter().zip(link::rails(candidates, &links));
+    let mut rails: Vec<&str> = rails
+        .filter_map(|(interface, is_rail)| is_rail.then_some(interface.name.as_str()))
+        .collect();
+    rails.dedup();
+    let mut text = format!("between hosts from {}", list(candidates.addresses()));
+    if rails.len() > 1 {
+        text += &format!(
+            "; at once by {} where peers share their networks",
+            list(rails)
+        );
+    }
+    text
+}
+
+/// What is known of the link behind an interface.
+fn link(name: &str) -> Link {
+    Link::read(Path::new(ROOT), name)
+}
+
 /// What `/sys` says of an interface.
-fn link(name: &str) -> String {
-    let read = |file: &str| machine::text(Path::new("/sys/class/net").join(name).join(file));
-    let mtu = read("mtu").map(|mtu| format!("mtu {mtu}"));
-    // Virtual links have no speed, or -1.
-    let speed = read("speed").and_then(|speed| speed.parse::<u32>().ok());
-    let speed = speed.map(|speed| format!("{speed} Mbit/s"));
-    list([mtu, speed].into_iter().flatten())
+fn about(name: &str) -> String {
+    let mtu = machine::text(Path::new("/sys/class/net").join(name).join("mtu"));
+    let mtu = mtu.map(|mtu| format!("mtu {mtu}"));
+    let Link { rate_mbps, sockets } = link(name);
+    let rate = rate_mbps.map(|rate| format!("{rate} Mbit/s"));
+    let sockets = (sockets > 1).then(|| format!("{sockets} sockets for each channel"));
+    list([mtu, rate, sockets].into_iter().flatten())
 }
 
 fn line(text: &mut String, name: &str, value: &str) {

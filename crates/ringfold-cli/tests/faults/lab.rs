@@ -151,6 +151,57 @@ impl Lab {
         Ok(())
     }
 
+    /// Gives every host a second cable, `eth1`, to a switch of its own, with the address
+    /// `10.79.0.(h + 1)`.
+    pub fn add_rails(&self) -> Result<(), String> {
+        self.switch(&["link", "add", "second", "type", "bridge"])?;
+        self.switch(&["link", "set", "second", "up"])?;
+        for (host, name) in self.hosts.iter().enumerate() {
+            let port = second_port(host);
+            self.switch(&[
+                "link", "add", &port, "type", "veth", "peer", "name", "eth1", "netns", name,
+            ])?;
+            self.switch(&["link", "set", &port, "master", "second", "up"])?;
+            let address = format!("{}/24", second_address(host));
+            self.on(host, &["address", "add", &address, "dev", "eth1"])?;
+            self.on(host, &["link", "set", "eth1", "up"])?;
+        }
+        Ok(())
+    }
+
+    /// Runs `ip` with these arguments on a host.
+    pub fn on(&self, host: usize, arguments: &[&str]) -> Result<(), String> {
+        let mut all = vec!["-n", &self.hosts[host]];
+        all.extend(arguments);
+        ip(&all)
+    }
+
+    /// Has all first cables carry packets of `mtu` bytes, one at a time.
+    pub fn set_mtu(&self, mtu: &str) -> Result<(), String> {
+        for host in 0..self.hosts() {
+            self.switch(&["link", "set", &port(host), "mtu", mtu])?;
+            self.on(host, &["link", "set", "eth0", "mtu", mtu])?;
+            self.on(host, &["link", "set", "eth0", "gso_max_segs", "1"])?;
+        }
+        self.switch(&["link", "set", "bridge", "mtu", mtu])
+    }
+
+    /// A counter of what a host's interface has sent: `tx_bytes`, `tx_packets`.
+    pub fn counter(&self, host: usize, interface: &str, name: &str) -> u64 {
+        let path = format!("/sys/class/net/{interface}/statistics/{name}");
+        // Which shows the namespace's own interfaces there.
+        let output = self.command(host, Path::new("cat")).arg(path).output();
+        let text = output.expect("a counter").stdout;
+        let text = String::from_utf8_lossy(&text);
+        text.trim().parse().expect("a number")
+    }
+
+    /// Pulls a host's second cable.
+    pub fn cut_rail(&self, host: usize) {
+        self.switch(&["link", "set", &second_port(host), "down"])
+            .expect("the port exists");
+    }
+
     /// Pulls a host's cable.
     pub fn cut(&self, host: usize) {
         self.switch(&["link", "set", &port(host), "down"])
@@ -165,11 +216,18 @@ impl Lab {
 
     /// Limits every cable, each way, to `rate` as tc has it (`1gbit`).
     pub fn shape(&self, rate: &str) -> Result<(), String> {
+        let has_second = self.switch(&["link", "show", "second"]).is_ok();
         let limit = [
             "root", "tbf", "rate", rate, "burst", "256kb", "latency", "50ms",
         ];
         for (host, name) in self.hosts.iter().enumerate() {
-            let ends = [(name, "eth0".to_string()), (&self.switch, port(host))];
+            let mut ends = vec![(name, "eth0".to_string()), (&self.switch, port(host))];
+            if has_second {
+                ends.extend([
+                    (name, "eth1".to_string()),
+                    (&self.switch, second_port(host)),
+                ]);
+            }
             for (namespace, device) in ends {
                 let mut arguments = vec!["-n", namespace, "qdisc", "replace", "dev", &device];
                 arguments.extend(limit);
@@ -206,6 +264,16 @@ impl Drop for Lab {
 /// Where a host's cable ends at the switch.
 fn port(host: usize) -> String {
     format!("port{host}")
+}
+
+/// Where a host's second cable ends.
+fn second_port(host: usize) -> String {
+    format!("second{host}")
+}
+
+/// A host's address there.
+pub fn second_address(host: usize) -> String {
+    format!("10.79.0.{}", host + 1)
 }
 
 /// A host's address.

@@ -29,6 +29,16 @@ fn perf_on(lab: &Lab, hosts: &[usize], arguments: &[&str]) -> String {
 
 /// The same under these variables.
 fn perf_with(lab: &Lab, hosts: &[usize], variables: &[(&str, &str)], arguments: &[&str]) -> String {
+    perf_and_logs(lab, hosts, variables, arguments).0
+}
+
+/// The same, and what each rank wrote to standard error.
+pub fn perf_and_logs(
+    lab: &Lab,
+    hosts: &[usize],
+    variables: &[(&str, &str)],
+    arguments: &[&str],
+) -> (String, Vec<String>) {
     let start = |rank: usize| -> Child {
         let program = Path::new(env!("CARGO_BIN_EXE_ringfold"));
         let mut command: Command = lab.command(hosts[rank], program);
@@ -51,6 +61,7 @@ fn perf_with(lab: &Lab, hosts: &[usize], variables: &[(&str, &str)], arguments: 
     };
     let ranks: Vec<Child> = (0..hosts.len()).map(start).collect();
     let mut output = String::new();
+    let mut complaints = Vec::new();
     for (rank, child) in ranks.into_iter().enumerate() {
         // The deadlines above are the watchdog.
         let done = child.wait_with_output().expect("a process of our own");
@@ -59,11 +70,12 @@ fn perf_with(lab: &Lab, hosts: &[usize], variables: &[(&str, &str)], arguments: 
             done.status.success(),
             "rank {rank} of perf {arguments:?}: {complaint}"
         );
+        complaints.push(complaint);
         if rank == 0 {
             output = String::from_utf8_lossy(&done.stdout).into_owned();
         }
     }
-    output
+    (output, complaints)
 }
 
 #[test]

@@ -7,12 +7,12 @@ use crate::config::{Bind, Config, StragglerPolicy, TransportChoice};
 use crate::congestion::Congestion;
 use crate::engine::late_ring::Target;
 use crate::env::{self, Environment};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::schedule::Weighting;
 use crate::silence::Silence;
 use crate::testing::delay_injector::Injection;
 use crate::transport::P2P_CHANNEL;
-use crate::transport::tcp::ZeroCopy;
+use crate::transport::tcp::{SOCKETS_MAX, ZeroCopy};
 use crate::tune::bounds::Bounds;
 use crate::tune::calibration::Source;
 use crate::tune::limits::Overrides;
@@ -56,6 +56,10 @@ pub struct Settings {
     pub shm_bytes: usize,
     /// Which interfaces may be used.
     pub socket_ifname: Option<String>,
+    /// How many sockets each channel of a pair has, instead of what the links need.
+    pub sockets: Option<usize>,
+    /// How many threads help to move data by sockets, instead of what links and cores suggest.
+    pub socket_threads: Option<usize>,
     /// The congestion control of data connections.
     pub tcp_congestion: Congestion,
     /// Whether large payloads are sent without the kernel's copy.
@@ -175,6 +179,10 @@ impl Settings {
             slice_bytes: config.slice_bytes.or(environment.slice_bytes),
             shm_bytes: environment.shm_bytes.unwrap_or(SHM_BYTES),
             socket_ifname: environment.socket_ifname.clone(),
+            sockets: sockets(config, environment)?,
+            socket_threads: config
+                .socket_threads
+                .or(environment.socket_threads.flatten()),
             tcp_congestion: environment.tcp_congestion.clone().unwrap_or_default(),
             tcp_zero_copy: environment.tcp_zero_copy.unwrap_or_default(),
             limits: environment.limits.clone().unwrap_or_default(),
@@ -208,5 +216,15 @@ impl Settings {
             );
             self.weights = None;
         }
+    }
+}
+
+/// How many sockets a channel has, if that is set.
+fn sockets(config: &Config, environment: &Environment) -> Result<Option<usize>> {
+    match config.sockets {
+        Some(count) if !(1..=SOCKETS_MAX).contains(&count) => Err(Error::InvalidArgument(format!(
+            "{count} sockets for a channel; there can be 1 to {SOCKETS_MAX}"
+        ))),
+        given => Ok(given.or(environment.sockets.flatten())),
     }
 }

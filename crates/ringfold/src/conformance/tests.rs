@@ -18,7 +18,7 @@ use crate::transport::local::{Local, local, rendezvous};
 use crate::transport::routes;
 use crate::transport::shm::{Segment, Shape, Shm};
 use crate::transport::suite::fault_injector::{FaultInjector, Faults};
-use crate::transport::tcp::{Tcp, TcpOptions};
+use crate::transport::tcp::{Sockets, Tcp, TcpOptions};
 use crate::types::{Access, Assignment, Collective, DType, Method, Op, Protocol};
 
 /// Elements: none, fewer than ranks, around lines and slices, many slices.
@@ -363,11 +363,14 @@ pub(super) fn tcp(world_size: usize) -> Vec<Tcp> {
         let one = TcpStream::connect(address).expect("a connection");
         (one, listener.accept().expect("its other end").0)
     };
-    let mut sockets: Vec<Vec<Vec<TcpStream>>> = Vec::new();
+    // An odd number of ranks has several for each stream.
+    let each = if world_size % 2 == 1 { 3 } else { 1 };
+    let stream = || (0..each).map(|_| pair()).unzip();
+    let mut sockets: Vec<Sockets> = Vec::new();
     for _rank in 0..world_size {
         let mut own = Vec::new();
         for lower in &mut sockets {
-            let (theirs, mine) = (0..CHANNELS).map(|_| pair()).unzip();
+            let (theirs, mine) = (0..CHANNELS).map(|_| stream()).unzip();
             lower.push(theirs);
             own.push(mine);
         }

@@ -36,7 +36,7 @@ use super::socket::{Socket, random};
 use crate::error::{Error, Result};
 
 /// The version of everything that travels between ranks.
-pub const VERSION: u16 = 2;
+pub const VERSION: u16 = 3;
 /// Bytes of a hello.
 pub const HELLO_BYTES: usize = 72;
 /// Bytes of a challenge.
@@ -116,13 +116,13 @@ impl Purpose {
 ///
 /// ```text
 /// 0 magic: 8   8 version: u16   10 purpose: u8   11 zero   12 channel: u32   16 communicator: u64
-/// 24 from: u32   28 to: u32   32 world size: u32   36 zero: u32   40 nonce: 32
+/// 24 from: u32   28 to: u32   32 world size: u32   36 socket: u32   40 nonce: 32
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Claim {
     /// What the connection is for.
     pub purpose: Purpose,
-    /// Which of the connections between these ranks.
+    /// Which of the channels between these ranks.
     pub channel: u32,
     /// The communicator; 0 for `Control`.
     pub communicator: u64,
@@ -132,6 +132,8 @@ pub struct Claim {
     pub to: u32,
     /// The number of ranks that the initiator believes in.
     pub world_size: u32,
+    /// Which of the channel's sockets.
+    pub socket: u32,
 }
 
 /// Defines the refusals: the byte on the wire, the name, and what a user reads.
@@ -145,6 +147,7 @@ impl Claim {
             from: rank as u32,
             to: 0,
             world_size: world_size as u32,
+            socket: 0,
         }
     }
 }
@@ -406,6 +409,7 @@ fn hello(claim: &Claim, nonce: &[u8; 32]) -> [u8; HELLO_BYTES] {
     bytes[24..28].copy_from_slice(&claim.from.to_le_bytes());
     bytes[28..32].copy_from_slice(&claim.to.to_le_bytes());
     bytes[32..36].copy_from_slice(&claim.world_size.to_le_bytes());
+    bytes[36..40].copy_from_slice(&claim.socket.to_le_bytes());
     bytes[40..].copy_from_slice(nonce);
     bytes
 }
@@ -422,8 +426,9 @@ pub fn parse_hello(bytes: &[u8; HELLO_BYTES]) -> Result<Claim, Refusal> {
         from: word(24),
         to: word(28),
         world_size: word(32),
+        socket: word(36),
     };
-    match bytes[11] == 0 && word(36) == 0 {
+    match bytes[11] == 0 {
         true => Ok(claim),
         false => Err(Refusal::Nonsense),
     }

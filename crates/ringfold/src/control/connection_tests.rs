@@ -21,6 +21,9 @@ use crate::transport::bell::Bells;
 
 const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
+/// Sockets of each channel.
+const SOCKETS: usize = 2;
+
 fn claim() -> Claim {
     Claim {
         purpose: Purpose::Data,
@@ -29,6 +32,7 @@ fn claim() -> Claim {
         from: 2,
         to: 0,
         world_size: 3,
+        socket: 0,
     }
 }
 
@@ -128,7 +132,6 @@ fn a_hello_with_anything_in_its_gaps_is_nonsense() {
     for (byte, refusal) in [
         (0, Refusal::Nonsense),
         (11, Refusal::Nonsense),
-        (36, Refusal::Nonsense),
         (10, Refusal::Purpose),
     ] {
         let mut damaged = hello;
@@ -168,6 +171,8 @@ fn peers(addresses: &[Vec<SocketAddr>], me: usize) -> Vec<Peer> {
             rank,
             addresses: addresses.clone(),
             is_same_host: true,
+            sockets: SOCKETS,
+            rails: Vec::new(),
         })
         .collect()
 }
@@ -177,7 +182,7 @@ fn listener() -> MeshListener {
 }
 
 #[test]
-fn a_mesh_joins_the_same_channel_of_each_pair() {
+fn a_mesh_joins_the_same_socket_of_the_same_channel_of_each_pair() {
     watched(|| {
         const RANKS: usize = 5;
         const CHANNELS: usize = 3;
@@ -208,12 +213,18 @@ fn a_mesh_joins_the_same_channel_of_each_pair() {
                     assert!(streams[rank].is_empty());
                     for (peer, channels) in streams.iter().enumerate().filter(|(p, _)| *p != rank) {
                         assert_eq!(channels.len(), CHANNELS);
-                        for (channel, mut stream) in channels.iter().enumerate() {
-                            stream.write_all(&[rank as u8, channel as u8]).unwrap();
+                        let sockets = channels.iter().enumerate().flat_map(|(channel, sockets)| {
+                            assert_eq!(sockets.len(), SOCKETS);
+                            let numbered = sockets.iter().enumerate();
+                            numbered.map(move |(index, stream)| ([channel, index], stream))
+                        });
+                        for (place, mut stream) in sockets {
+                            let [channel, index] = place.map(|number| number as u8);
+                            stream.write_all(&[rank as u8, channel, index]).unwrap();
                             stream.set_nonblocking(false).unwrap();
-                            let mut theirs = [0; 2];
+                            let mut theirs = [0; 3];
                             stream.read_exact(&mut theirs).unwrap();
-                            assert_eq!(theirs, [peer as u8, channel as u8]);
+                            assert_eq!(theirs, [peer as u8, channel, index]);
                         }
                     }
                 });
@@ -275,6 +286,8 @@ fn loopback_addresses_of_another_host_are_not_tried() {
             rank: 0,
             addresses: here.addresses().to_vec(),
             is_same_host: false,
+            sockets: SOCKETS,
+            rails: Vec::new(),
         };
         let mesh = Mesh {
             communicator: 7,

@@ -174,6 +174,7 @@ impl Handover<'_> {
             from: rank as u32,
             to: self.leader as u32,
             world_size: self.world_size as u32,
+            socket: 0,
         };
         initiate(&socket, self.secret, claim, limit).map_err(|failure| match failure {
             auth::Failure::Broken(Error::System { kind, .. }) => broken(kind.into()),

@@ -38,7 +38,7 @@ impl RendezvousListener {
     /// Opens listeners on free ports of the addresses of the interfaces that `choice` selects (see
     /// [`interfaces`]), with the address by which `toward` is reached first.
     pub fn on(choice: Option<&str>, toward: Option<&str>) -> Result<RendezvousListener> {
-        let mut candidates = interfaces::candidates(choice, false)?;
+        let mut candidates = interfaces::candidates(choice, false)?.addresses();
         if let Some(first) = toward.and_then(route_toward) {
             prefer(&mut candidates, first, choice.is_some());
         }

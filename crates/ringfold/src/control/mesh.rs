@@ -3,9 +3,14 @@
 //! In two steps, because addresses must be exchanged between them: a [`MeshListener`] binds and
 //! says where, then [`Mesh::connect`] makes all connections at once. Of two ranks the lower one
 //! listens and the higher one connects. Each connection proves the job's secret and names
-//! communicator, ranks and channel; both ends check these. The listeners are bound to the given
-//! addresses alone, and closed when the mesh is complete.
+//! communicator, ranks, channel and socket; both ends check these. The listeners are bound to the
+//! given addresses alone, and closed when the mesh is complete.
+//!
+//! Ranks with several networks in common spread the sockets of a channel over them: the connecting
+//! end binds each socket to its own address of the network, and a network that cannot be used is
+//! left out.
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -83,6 +88,19 @@ pub struct Peer {
     pub addresses: Vec<SocketAddr>,
     /// Whether it is on this host: only then loopback addresses mean it.
     pub is_same_host: bool,
+    /// The number of sockets of each channel, as it knows it, too.
+    pub sockets: usize,
+    /// The networks over which they are spread; none if any address will do.
+    pub rails: Vec<Rail>,
+}
+
+/// A network that two ranks have in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rail {
+    /// This rank's address.
+    pub from: IpAddr,
+    /// Where the peer listens.
+    pub to: SocketAddr,
 }
 
 /// The connections to be made, as every member describes them alike.
@@ -94,7 +112,7 @@ pub struct Mesh<'a> {
     pub rank: usize,
     /// The number of ranks.
     pub world_size: usize,
-    /// Connections per pair.
+    /// Channels of each pair.
     pub channels: usize,
     /// The job's secret.
     pub secret: &'a Secret,
@@ -103,10 +121,14 @@ pub struct Mesh<'a> {
 }
 
 impl Mesh<'_> {
-    /// Makes all connections within `limit`: by peer and channel, non-blocking and without delay.
-    /// Ranks that are no peers have none.
-    pub fn connect(&self, listener: MeshListener, limit: Limit<'_>) -> Result<Vec<Vec<TcpStream>>> {
-        let made = Made::new(self.world_size, self.channels, listener.congestion.clone())?;
+    /// Makes all connections within `limit`: by peer, channel and socket, non-blocking and without
+    /// delay. Ranks that are no peers have none.
+    pub fn connect(
+        &self,
+        listener: MeshListener,
+        limit: Limit<'_>,
+    ) -> Result<Vec<Vec<Vec<TcpStream>>>> {
+        let made = Made::new(self, listener.congestion.clone())?;
         let (above, below): (Vec<&Peer>, Vec<&Peer>) =
             self.peers.iter().partition(|peer| peer.rank > self.rank);
         let next = AtomicUsize::new(0);
@@ -155,6 +177,7 @@ impl Mesh<'_> {
                 .or(made.is_failed().then_some(Error::Closed))
         };
         let limit = Limit::new(limit.deadline(), &is_over);
+        self.reach_by_rails(peer, made, limit)?;
         loop {
             failures = Vec::new();
             let mut is_slow = false;
@@ -163,7 +186,7 @@ impl Mesh<'_> {
                     true => limit.within(HANDSHAKE * 2),
                     false => limit,
                 };
-                match self.reach_at(peer, *address, made, patience) {
+                match self.reach_at(peer, (None, *address), |_| true, made, patience) {
                     Ok(()) => return Ok(()),
                     Err(Unreachable::Final(error)) => return Err(error),
                     Err(Unreachable::Slow(why)) => {
@@ -189,20 +212,53 @@ impl Mesh<'_> {
         )))
     }
 
-    /// Connects the channels to `peer` that are still missing at one of its addresses.
+    /// Spreads the sockets of `peer` over its rails. What one cannot carry goes by the others; if
+    /// none works, all of them are left to be made.
+    fn reach_by_rails(&self, peer: &Peer, made: &Made, limit: Limit<'_>) -> Result<()> {
+        let mut rails = peer.rails.clone();
+        while !rails.is_empty() {
+            let mut working = Vec::new();
+            for (index, rail) in rails.iter().enumerate() {
+                let is_its = |socket: usize| socket % rails.len() == index;
+                let way = (Some(rail.from), rail.to);
+                match self.reach_at(peer, way, is_its, made, limit.within(HANDSHAKE * 2)) {
+                    Ok(()) => working.push(*rail),
+                    Err(Unreachable::Final(error)) => return Err(error),
+                    Err(Unreachable::Slow(why) | Unreachable::Here(why)) => log::warn!(
+                        target: "ringfold::control",
+                        "data with rank {} does without the rail from {} to {}: {why}; see \
+                         RINGFOLD_SOCKET_IFNAME",
+                        peer.rank, rail.from, rail.to.ip()
+                    ),
+                }
+            }
+            if working.len() == rails.len() {
+                break;
+            }
+            rails = working;
+        }
+        Ok(())
+    }
+
+    /// Connects the sockets to `peer` that are still missing and that `is_its` selects, from an
+    /// address here, if one is given, to one of its own.
     fn reach_at(
         &self,
         peer: &Peer,
-        address: SocketAddr,
+        (from, to): (Option<IpAddr>, SocketAddr),
+        is_its: impl Fn(usize) -> bool,
         made: &Made,
         limit: Limit<'_>,
     ) -> Result<(), Unreachable> {
-        for channel in 0..self.channels {
+        for (channel, index) in self.places(peer).filter(|(_, index)| is_its(*index)) {
             limit.check().map_err(Unreachable::Final)?;
-            if made.has(peer.rank, channel) {
+            if made.has(peer.rank, channel, index) {
                 continue;
             }
-            let stream = connect::tcp(&address, limit.within(CANDIDATE), |socket| {
+            let stream = connect::tcp(&to, limit.within(CANDIDATE), |socket| {
+                if let Some(from) = from {
+                    rustix::net::bind(socket, &SocketAddr::new(from, 0))?;
+                }
                 made.congestion.apply(socket)
             });
             let socket = stream.and_then(Socket::from_tcp);
@@ -210,17 +266,23 @@ impl Mesh<'_> {
                 Ok(()) => Unreachable::Here(error.to_string()),
                 Err(over) => Unreachable::Final(over),
             })?;
-            let claim = self.claim(channel, peer.rank);
+            let claim = self.claim(peer.rank, channel, index);
             initiate(&socket, self.secret, claim, limit).map_err(|failure| match failure {
                 Failure::Broken(error) => Unreachable::Slow(error.to_string()),
                 refused => Unreachable::Here(refused.to_string()),
             })?;
-            made.add(peer.rank, channel, socket);
+            made.add(peer.rank, channel, index, socket);
         }
         Ok(())
     }
 
-    fn claim(&self, channel: usize, to: usize) -> Claim {
+    /// Channel and socket of all connections with `peer`.
+    fn places(&self, peer: &Peer) -> impl Iterator<Item = (usize, usize)> + use<> {
+        let sockets = peer.sockets;
+        (0..self.channels).flat_map(move |channel| (0..sockets).map(move |index| (channel, index)))
+    }
+
+    fn claim(&self, to: usize, channel: usize, index: usize) -> Claim {
         Claim {
             purpose: Purpose::Data,
             channel: channel as u32,
@@ -228,6 +290,7 @@ impl Mesh<'_> {
             from: self.rank as u32,
             to: to as u32,
             world_size: self.world_size as u32,
+            socket: index as u32,
         }
     }
 
@@ -240,20 +303,22 @@ impl Mesh<'_> {
         limit: Limit<'_>,
     ) -> Result<()> {
         let mut handshakes = HandshakeListener::new(listener.listeners, self.secret, Purpose::Data);
-        let mut is_taken = vec![false; self.world_size * self.channels];
-        let mut missing = above.len() * self.channels;
+        let mut taken = BTreeSet::new();
+        let sockets: usize = above.iter().map(|peer| peer.sockets).sum();
+        let mut missing = sockets * self.channels;
         while missing > 0 {
             limit.check()?;
             if made.is_failed() {
                 return Ok(());
             }
             if limit.is_over() {
-                return Err(self.missing_peers(above, &is_taken));
+                return Err(self.missing_peers(above, &taken));
             }
-            let mut judge = |claim: &Claim| self.judge(claim, above, &mut is_taken);
+            let mut judge = |claim: &Claim| self.judge(claim, above, &mut taken);
             let until = limit.next_look();
             for (claim, socket) in handshakes.wait(Some(&made.wake), until, &mut judge)? {
-                made.add(claim.from as usize, claim.channel as usize, socket);
+                let [from, channel, index] = place(&claim);
+                made.add(from, channel, index, socket);
                 missing -= 1;
             }
             if let Some(want) = handshakes.want() {
@@ -267,30 +332,39 @@ impl Mesh<'_> {
     }
 
     /// Whether a claim is one of the connections that are due here, and the first of its kind.
-    fn judge(&self, claim: &Claim, above: &[&Peer], is_taken: &mut [bool]) -> Result<(), Refusal> {
+    fn judge(
+        &self,
+        claim: &Claim,
+        above: &[&Peer],
+        taken: &mut BTreeSet<[usize; 3]>,
+    ) -> Result<(), Refusal> {
         if claim.communicator != self.communicator {
             return Err(Refusal::Communicator);
         }
         if claim.world_size as usize != self.world_size {
             return Err(Refusal::WorldSize);
         }
-        let (from, channel) = (claim.from as usize, claim.channel as usize);
-        let is_due = above.iter().any(|peer| peer.rank == from) && channel < self.channels;
+        let [from, channel, index] = place(claim);
+        let peer = above.iter().find(|peer| peer.rank == from);
+        let is_due = peer.is_some_and(|peer| channel < self.channels && index < peer.sockets);
         if !is_due || claim.to as usize != self.rank {
             return Err(Refusal::Rank);
         }
-        match std::mem::replace(&mut is_taken[from * self.channels + channel], true) {
-            true => Err(Refusal::Duplicate),
-            false => Ok(()),
+        match taken.insert(place(claim)) {
+            true => Ok(()),
+            false => Err(Refusal::Duplicate),
         }
     }
 
-    fn missing_peers(&self, above: &[&Peer], is_taken: &[bool]) -> Error {
-        let channels = |rank: usize| &is_taken[rank * self.channels..][..self.channels];
+    fn missing_peers(&self, above: &[&Peer], taken: &BTreeSet<[usize; 3]>) -> Error {
+        let is_missing = |peer: &&&Peer| {
+            let mut places = self.places(peer);
+            !places.all(|(channel, index)| taken.contains(&[peer.rank, channel, index]))
+        };
         let missing: Vec<usize> = above
             .iter()
+            .filter(is_missing)
             .map(|peer| peer.rank)
-            .filter(|rank| channels(*rank).contains(&false))
             .collect();
         Error::Bootstrap(format!(
             "ranks {missing:?} did not connect to rank {} for data; check firewalls, or choose \
@@ -298,6 +372,11 @@ impl Mesh<'_> {
             self.rank
         ))
     }
+}
+
+/// The rank, channel and socket of a connection.
+fn place(claim: &Claim) -> [usize; 3] {
+    [claim.from, claim.channel, claim.socket].map(|number| number as usize)
 }
 
 /// Why a connection could not be made.
@@ -313,7 +392,8 @@ enum Unreachable {
 
 /// The connections so far, shared by the threads that make them.
 struct Made {
-    sockets: Mutex<Vec<Vec<Option<Socket>>>>,
+    /// By peer, channel and socket.
+    sockets: Mutex<Vec<Vec<Vec<Option<Socket>>>>>,
     failure: Mutex<Option<Error>>,
     is_failed: AtomicBool,
     /// Tells the accepting thread of a failure.
@@ -322,10 +402,14 @@ struct Made {
 }
 
 impl Made {
-    fn new(world_size: usize, channels: usize, congestion: Decision) -> Result<Made> {
-        let row = || (0..channels).map(|_| None).collect();
+    fn new(mesh: &Mesh<'_>, congestion: Decision) -> Result<Made> {
+        let mut sockets: Vec<_> = (0..mesh.world_size).map(|_| Vec::new()).collect();
+        for peer in mesh.peers {
+            let channel = || (0..peer.sockets).map(|_| None).collect();
+            sockets[peer.rank] = (0..mesh.channels).map(|_| channel()).collect();
+        }
         Ok(Made {
-            sockets: Mutex::new((0..world_size).map(|_| row()).collect()),
+            sockets: Mutex::new(sockets),
             failure: Mutex::new(None),
             is_failed: AtomicBool::new(false),
             wake: EventFd::new().map_err(|error| Error::system("cannot make an eventfd", error))?,
@@ -333,12 +417,12 @@ impl Made {
         })
     }
 
-    fn has(&self, peer: usize, channel: usize) -> bool {
-        lock(&self.sockets)[peer][channel].is_some()
+    fn has(&self, peer: usize, channel: usize, index: usize) -> bool {
+        lock(&self.sockets)[peer][channel][index].is_some()
     }
 
-    fn add(&self, peer: usize, channel: usize, socket: Socket) {
-        lock(&self.sockets)[peer][channel] = Some(socket);
+    fn add(&self, peer: usize, channel: usize, index: usize, socket: Socket) {
+        lock(&self.sockets)[peer][channel][index] = Some(socket);
     }
 
     /// The first failure stands.
@@ -353,7 +437,7 @@ impl Made {
         self.is_failed.load(Ordering::Relaxed)
     }
 
-    fn finish(self) -> Result<Vec<Vec<TcpStream>>> {
+    fn finish(self) -> Result<Vec<Vec<Vec<TcpStream>>>> {
         let failure = self.failure.into_inner();
         if let Some(error) = failure.unwrap_or_else(PoisonError::into_inner) {
             return Err(error);
@@ -365,7 +449,10 @@ impl Made {
             let _ = self.congestion.adapt(&socket);
             TcpStream::from(socket.into_fd())
         };
-        let row = |row: Vec<Option<Socket>>| row.into_iter().flatten().map(stream).collect();
-        Ok(sockets.into_iter().map(row).collect())
+        let channel = |sockets: Vec<Option<Socket>>| -> Vec<TcpStream> {
+            sockets.into_iter().flatten().map(stream).collect()
+        };
+        let peer = |channels: Vec<_>| channels.into_iter().map(channel).collect();
+        Ok(sockets.into_iter().map(peer).collect())
     }
 }

@@ -132,6 +132,7 @@ impl Puppet {
             from: rank,
             to: 0,
             world_size,
+            socket: 0,
         };
         auth::initiate(&socket, secret, claim, ample())?;
         Ok(Puppet {

@@ -119,6 +119,12 @@ impl Engine {
         &mut self.context.parallel
     }
 
+    /// Ends the threads that help with calls, and waits for them.
+    pub(crate) fn end_threads(&mut self) {
+        self.context.parallel.end();
+        self.context.transport.end_threads();
+    }
+
     /// Who was late until now, in the calls that are done.
     pub fn stats(&mut self) -> Stats {
         self.without_untimed(|lateness, finished| lateness.stats(finished))

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{
     FOREIGN_BINDINGS, Lookup, addresses, channels, count, milliseconds, parse, parsed,
-    peer_timeout, positive, process, secret, size, switch, text,
+    peer_timeout, positive, process, secret, size, socket_threads, sockets, switch, text,
 };
 use crate::config::{Bind, StragglerPolicy, TransportChoice};
 use crate::congestion::Congestion;
@@ -119,11 +119,29 @@ variables! {
     /// Trailing white space is ignored.
     "RINGFOLD_SECRET_FILE": "path", default "none";
 
-    /// The network interfaces for data between hosts: exact names and networks, separated by
-    /// commas, in order of preference, for example `eth0,10.0.0.0/8`. `^eth0` excludes; a list of
-    /// exclusions alone keeps all the others. Loopback is never used between hosts.
+    /// The network interfaces for data between hosts: names and networks, separated by commas, in
+    /// order of preference, for example `eth0,10.0.0.0/8`. `=eth0` is this interface; `eth0` is,
+    /// too, and stands for all whose names begin so if none has this one (`eth`). `^eth0` excludes;
+    /// with `^` in front, the whole list does (`^docker,lo`), and keeps all the others. Loopback is
+    /// never used between hosts. Interfaces that a list names, and that two hosts have in different
+    /// networks in common, are used at once, as rails; without names, those are whose rate is known
+    /// and at least half of the fastest one's. See `RINGFOLD_SOCKETS`.
     "RINGFOLD_SOCKET_IFNAME": "list", default "all interfaces that are up"
         => socket_ifname: String = text;
+
+    /// The number of TCP sockets of each channel between two ranks. A message of 64 KiB or more is
+    /// divided among them, 32 KiB at least for each. `auto`: one, or for each rail as many as its
+    /// link needs: 2 from 25 Gbit/s on, 4 from 50, 8 from 100, of the slower end; 8 on Amazon's
+    /// NICs and 4 on Google's, where a flow's rate is limited; 16 in all at most, and no more than
+    /// take half of the process' descriptors. The same on all ranks.
+    "RINGFOLD_SOCKETS": "`auto` or 1 to 64", default "`auto`"
+        => sockets: Option<usize> = sockets;
+
+    /// The number of threads that help a rank to move data by several sockets. `auto`: none, unless
+    /// the link needs several sockets and the rank has cores to spare; then up to 3. Each rank sets
+    /// its own.
+    "RINGFOLD_SOCKET_THREADS": "`auto` or 0 to 15", default "`auto`"
+        => socket_threads: Option<usize> = socket_threads;
 
     /// The congestion control of data connections: a name that the kernel permits, such as `cubic`
     /// or `dctcp`, or `default` for the kernel's own. `auto` is that, too, except where it is bbr,

@@ -1,7 +1,7 @@
 //! The first stage: each rank learns what the others offer, and where it runs itself.
 
 use super::attempt::Attempt;
-use super::offer::{Division, Offer};
+use super::offer::{self, Division, Offer};
 use super::peer_info::{self, PeerInfo};
 use super::placement::Placement;
 use crate::config::TransportChoice;
@@ -33,7 +33,9 @@ impl<'a> Discovered<'a> {
         let offer = Offer::new(group, &division)?;
         let own = cores::affinity();
         let info = PeerInfo {
-            addresses: offer.addresses(),
+            endpoints: offer.endpoints.clone(),
+            sockets: group.settings.sockets.map(|count| count as u32),
+            sockets_max: offer::sockets_max(group, &division),
             memory: offer.memory_name(),
             affinity: own.clone(),
             channels: group.settings.channels,

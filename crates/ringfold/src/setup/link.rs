@@ -9,6 +9,8 @@ use super::discover::Discovered;
 use super::offer::{Division, OfferedMemory};
 use super::peer_info::PeerInfo;
 use super::placement::Placement;
+use super::rails::{self, Bundle};
+use crate::communicator::group::Group;
 use crate::communicator::membership::Depart;
 use crate::control::fd::{Failure, Handed, Handover};
 use crate::control::mesh::{Mesh, MeshListener, Peer};
@@ -39,7 +41,8 @@ impl<'a> Discovered<'a> {
         let segment = share_memory(attempt, &division, offer.memory, &peers)?;
         let bell = segment.as_ref();
         let bell = bell.and_then(|segment| segment.bells().of(division.place).cloned());
-        let tcp = connect(attempt, &division, offer.mesh, &peers, bell)?;
+        let cores = placement.spare_cores(attempt.group.local_ranks().len());
+        let tcp = connect(attempt, &division, offer.mesh, &peers, (bell, cores))?;
         Ok(Linked {
             attempt,
             placement,
@@ -97,24 +100,36 @@ fn share_memory(
     Ok(Some(segment))
 }
 
-/// Connects to the ranks that are reached by TCP; `bell` wakes this rank, too.
+/// Connects to the ranks that are reached by TCP; `bell` wakes this rank, too, which has `cores`
+/// to spare.
 fn connect(
     attempt: &Attempt<'_>,
     division: &Division,
     listener: Option<MeshListener>,
     peers: &[PeerInfo],
-    bell: Option<Bell>,
+    (bell, cores): (Option<Bell>, usize),
 ) -> Result<Option<Tcp>> {
     let Some(listener) = listener else {
         return Ok(None);
     };
     let group = &attempt.group;
-    let peer = |rank: &usize| Peer {
-        rank: *rank,
-        addresses: peers[*rank].addresses.clone(),
-        is_same_host: group.is_same_host(group.rank, *rank),
+    let bundles: Vec<(usize, Bundle)> = division
+        .remote
+        .iter()
+        .map(|rank| (*rank, bundle(group, *rank, peers)))
+        .collect();
+    let addresses = |rank: usize| {
+        let endpoints = peers[rank].endpoints.iter();
+        endpoints.map(|endpoint| endpoint.address).collect()
     };
-    let peers: Vec<Peer> = division.remote.iter().map(peer).collect();
+    let peer = |(rank, bundle): &(usize, Bundle)| Peer {
+        rank: *rank,
+        addresses: addresses(*rank),
+        is_same_host: group.is_same_host(group.rank, *rank),
+        sockets: bundle.sockets,
+        rails: bundle.rails.clone(),
+    };
+    let peers: Vec<Peer> = bundles.iter().map(peer).collect();
     let mesh = Mesh {
         communicator: group.id,
         rank: group.rank,
@@ -124,13 +139,28 @@ fn connect(
         peers: &peers,
     };
     let sockets = attempt.within_limit(|limit| mesh.connect(listener, limit))?;
+    let threads = rails::threads(group.settings.socket_threads, &bundles, cores);
+    rails::log(&bundles, group.settings.sockets.is_some(), threads);
     let options = TcpOptions {
         silence: group.session.silence(),
         bell,
         zero_copy: group.settings.tcp_zero_copy,
+        threads,
         ..TcpOptions::default()
     };
     Tcp::new(group.rank, sockets, options).map(Some)
+}
+
+/// What this rank and rank `peer` have between them.
+fn bundle(group: &Group, peer: usize, peers: &[PeerInfo]) -> Bundle {
+    let own = &peers[group.rank];
+    if group.is_same_host(group.rank, peer) {
+        return Bundle::on_one_host(own);
+    }
+    match group.rank < peer {
+        true => Bundle::between(own, &peers[peer]),
+        false => Bundle::between(&peers[peer], own),
+    }
 }
 
 /// What connects a rank with the others.

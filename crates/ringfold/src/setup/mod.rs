@@ -17,12 +17,14 @@
 mod agree;
 mod attempt;
 mod discover;
+pub mod endpoint;
 mod establish;
 pub mod launch;
 mod link;
 mod offer;
 pub mod peer_info;
 mod placement;
+mod rails;
 mod split;
 pub mod terms;
 pub(crate) mod threads;

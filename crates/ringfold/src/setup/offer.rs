@@ -1,17 +1,24 @@
 //! What a rank opens for the others before it knows them.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::sync::Arc;
+
+use rustix::process::{Resource, getrlimit};
+
+use super::endpoint::Endpoint;
+use super::placement::ROOT;
 
 use crate::communicator::group::Group;
 use crate::config::TransportChoice;
 use crate::control::fd::FdListener;
 use crate::control::mesh::MeshListener;
-use crate::error::Result;
-use crate::topology::interfaces;
+use crate::error::{Error, Result};
+use crate::topology::interfaces::{self, Candidates, Interface};
 use crate::transport::bell::Bells;
 use crate::transport::shm::{Segment, Shape};
+use crate::transport::tcp::SOCKETS_MAX;
 
 /// How the ranks of a group are divided, as this rank sees it.
 pub(super) struct Division {
@@ -53,6 +60,8 @@ impl Division {
 pub(super) struct Offer {
     /// Where ranks connect that come by TCP.
     pub mesh: Option<MeshListener>,
+    /// The same with what is known of the links.
+    pub endpoints: Vec<Endpoint>,
     /// Memory that this rank, the first of its host, hands to the others.
     pub memory: Option<OfferedMemory>,
 }
@@ -66,15 +75,12 @@ pub(super) struct OfferedMemory {
 
 impl Offer {
     pub fn new(group: &Group, division: &Division) -> Result<Offer> {
+        let (mesh, endpoints) = listen(group, division)?.unzip();
         Ok(Offer {
-            mesh: listen(group, division)?,
+            mesh,
+            endpoints: endpoints.unwrap_or_default(),
             memory: offer_memory(group, division)?,
         })
-    }
-
-    pub fn addresses(&self) -> Vec<SocketAddr> {
-        let mesh = self.mesh.as_ref();
-        mesh.map_or(Vec::new(), |mesh| mesh.addresses().to_vec())
     }
 
     /// The name of the socket at which the memory is handed out.
@@ -84,8 +90,17 @@ impl Offer {
     }
 }
 
-/// Opens a listener for the ranks that come by TCP.
-fn listen(group: &Group, division: &Division) -> Result<Option<MeshListener>> {
+/// How many sockets a channel may have so that this process' connections take half of its
+/// descriptors.
+pub(super) fn sockets_max(group: &Group, division: &Division) -> u32 {
+    let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    let streams = group.settings.streams() * division.remote.len().max(1);
+    let each = limit / 2 / streams as u64;
+    each.clamp(1, SOCKETS_MAX as u64) as u32
+}
+
+/// Opens a listener for the ranks that come by TCP; where it is reached.
+fn listen(group: &Group, division: &Division) -> Result<Option<(MeshListener, Vec<Endpoint>)>> {
     if division.remote.is_empty() {
         return Ok(None);
     }
@@ -99,21 +114,40 @@ fn listen(group: &Group, division: &Division) -> Result<Option<MeshListener>> {
              RINGFOLD_TCP_CONGESTION"
         );
     }
-    let bind = |candidates: &[IpAddr]| MeshListener::bind(candidates, secret, congestion.clone());
+    let bind = |candidates: &Candidates| {
+        let mesh = MeshListener::bind(&candidates.addresses(), secret, congestion.clone())?;
+        let endpoints = Endpoint::list(Path::new(ROOT), candidates, mesh.addresses());
+        Ok::<_, Error>((mesh, endpoints))
+    };
     if division.is_loopback_enough {
         log::info!(
             target: "ringfold::init",
             "data by TCP comes by loopback: all these ranks are on this host"
         );
-        let bound = bind(&[Ipv4Addr::LOCALHOST.into()]);
+        let bound = bind(&loopback(Ipv4Addr::LOCALHOST.into()));
         // A host that speaks IPv6 only has the other.
-        let bound = bound.or_else(|error| bind(&[Ipv6Addr::LOCALHOST.into()]).map_err(|_| error));
+        let other = loopback(Ipv6Addr::LOCALHOST.into());
+        let bound = bound.or_else(|error| bind(&other).map_err(|_| error));
         return bound.map(Some);
     }
     let candidates = interfaces::candidates(choice, division.is_loopback_needed)?;
     let why = choice.unwrap_or("all interfaces that are up");
-    log::info!(target: "ringfold::init", "data by TCP may come to {candidates:?}: {why}");
+    let addresses = candidates.addresses();
+    log::info!(target: "ringfold::init", "data by TCP may come to {addresses:?}: {why}");
     bind(&candidates).map(Some)
+}
+
+/// The loopback's address alone.
+fn loopback(address: IpAddr) -> Candidates {
+    Candidates {
+        interfaces: vec![Interface {
+            name: "lo".into(),
+            address,
+            prefix: if address.is_ipv4() { 8 } else { 128 },
+            is_loopback: true,
+        }],
+        are_named: false,
+    }
 }
 
 /// Makes the shared memory, if this rank is the first of several that share it.

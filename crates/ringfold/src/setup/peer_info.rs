@@ -3,15 +3,15 @@
 //! From a peer it is a claim. It is read whole and within bounds, or refused with an error that
 //! names the peer; a rank that follows an address proves by a handshake who it is.
 
-use std::net::SocketAddr;
-
+use super::endpoint::Endpoint;
 use crate::control::socket::CANDIDATES_MAX;
 use crate::control::wire::{self, Reader, Wire, Writer};
 use crate::error::{Error, Result};
 use crate::topology::cores;
+use crate::transport::tcp::SOCKETS_MAX;
 use crate::tune::bounds::Bounds;
 
-/// The longest text of a socket's address, of a socket's name, and of a policy.
+/// The longest text of a socket's name, and of a policy.
 const TEXT_BYTES_MAX: usize = 64;
 /// The longest list of cores: every second of those that an affinity holds.
 const AFFINITY_BYTES_MAX: usize = 32 << 10;
@@ -19,8 +19,12 @@ const AFFINITY_BYTES_MAX: usize = 32 << 10;
 /// One rank's part of the first exchange.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PeerInfo {
-    /// Where it accepts data by TCP: no more than [`CANDIDATES_MAX`] addresses.
-    pub addresses: Vec<SocketAddr>,
+    /// Where it accepts data by TCP: no more than [`CANDIDATES_MAX`].
+    pub endpoints: Vec<Endpoint>,
+    /// How many sockets each channel has, if it was told.
+    pub sockets: Option<u32>,
+    /// How many it has descriptors for.
+    pub sockets_max: u32,
     /// The name of the socket at which it hands out its host's shared memory, if it is the first
     /// rank of its host.
     pub memory: Option<String>,
@@ -47,10 +51,9 @@ impl PeerInfo {
 
 impl Wire for PeerInfo {
     fn write(&self, record: &mut Writer) {
-        record.u32(self.addresses.len() as u32);
-        for address in &self.addresses {
-            record.text(&address.to_string(), TEXT_BYTES_MAX);
-        }
+        self.endpoints.write(record);
+        self.sockets.write(record);
+        record.u32(self.sockets_max);
         record.text(self.memory.as_deref().unwrap_or(""), TEXT_BYTES_MAX);
         record.text(&cores::format_list(&self.affinity), AFFINITY_BYTES_MAX);
         record.u32(self.channels.least() as u32);
@@ -59,26 +62,32 @@ impl Wire for PeerInfo {
     }
 
     fn read(record: &mut Reader<'_>) -> Option<PeerInfo> {
-        let addresses = record.list(|record| record.text(TEXT_BYTES_MAX)?.parse().ok())?;
+        let endpoints = Wire::read(record)?;
+        let sockets = Wire::read(record)?;
+        let sockets_max = record.u32()?;
         let memory = record.text(TEXT_BYTES_MAX)?;
         let affinity = cores::parse_list(&record.text(AFFINITY_BYTES_MAX)?)?;
         let (least, most) = (record.u32()? as usize, record.u32()? as usize);
         let info = PeerInfo {
-            addresses,
+            endpoints,
+            sockets,
+            sockets_max,
             memory: (!memory.is_empty()).then_some(memory),
             affinity,
             channels: Bounds::new(Some(least), Some(most)).ok()?,
             straggler: record.text(TEXT_BYTES_MAX)?,
         };
         let is_name = |name: &String| name.bytes().all(|byte| byte.is_ascii_hexdigit());
-        let is_sound =
-            info.addresses.len() <= CANDIDATES_MAX && info.memory.as_ref().is_none_or(is_name);
+        let is_count = |sockets: u32| (1..=SOCKETS_MAX as u32).contains(&sockets);
+        let is_sound = info.endpoints.len() <= CANDIDATES_MAX
+            && info.sockets.is_none_or(is_count)
+            && info.memory.as_ref().is_none_or(is_name);
         is_sound.then_some(info)
     }
 }
 
-/// Checks that all ranks have the same bounds of channels and the same straggler policy: else some
-/// would wait for connections or messages that the others never make.
+/// Checks that all ranks have the same bounds of channels, the same number of sockets and the same
+/// straggler policy: else some would wait for connections or messages that the others never make.
 pub(super) fn compare(peers: &[PeerInfo]) -> Result<()> {
     let first = &peers[0];
     let other = |differs: &dyn Fn(&PeerInfo) -> bool| peers.iter().position(differs);
@@ -87,6 +96,17 @@ pub(super) fn compare(peers: &[PeerInfo]) -> Result<()> {
             "{} on rank 0 and {} on rank {rank}; set RINGFOLD_MIN_CHANNELS, RINGFOLD_MAX_CHANNELS \
              and RINGFOLD_CHANNELS alike on all ranks",
             first.channels, peers[rank].channels
+        )));
+    }
+    if let Some(rank) = other(&|peer| peer.sockets != first.sockets) {
+        let count = |info: &PeerInfo| {
+            info.sockets
+                .map_or("auto".into(), |count| count.to_string())
+        };
+        return Err(Error::InvalidArgument(format!(
+            "{} sockets on rank 0 and {} on rank {rank}; set RINGFOLD_SOCKETS alike on all ranks",
+            count(first),
+            count(&peers[rank])
         )));
     }
     if let Some(rank) = other(&|peer| peer.straggler != first.straggler) {
@@ -102,11 +122,26 @@ pub(super) fn compare(peers: &[PeerInfo]) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::topology::link::Link;
+
+    fn endpoint(address: &str, prefix: u8) -> Endpoint {
+        Endpoint {
+            address: address.parse().expect("an address"),
+            prefix,
+            interface: 3,
+            link: Link {
+                rate_mbps: Some(100_000),
+                sockets: 8,
+            },
+            is_rail: true,
+        }
+    }
 
     fn info() -> PeerInfo {
-        let address = |text: &str| text.parse().expect("an address");
         PeerInfo {
-            addresses: vec![address("10.1.2.3:4"), address("[::1]:5")],
+            endpoints: vec![endpoint("10.1.2.3:4", 24), endpoint("[fd00::1]:5", 64)],
+            sockets: Some(2),
+            sockets_max: 7,
             memory: Some("00ff".into()),
             affinity: vec![0, 1, 2, 7],
             channels: Bounds::new(Some(2), Some(8)).expect("bounds"),
@@ -144,8 +179,12 @@ mod tests {
 
     #[test]
     fn wrong_values_name_their_rank() {
-        let one = info().addresses[0];
-        let wrong: [fn(&mut PeerInfo); 3] = [
+        let one = info().endpoints[0];
+        let wrong: [fn(&mut PeerInfo); 7] = [
+            |info| info.endpoints[0].prefix = 33,
+            |info| info.endpoints[1].prefix = 129,
+            |info| info.sockets = Some(0),
+            |info| info.sockets = Some(65),
             |info| info.memory = Some("../x".into()),
             |info| info.memory = Some("x".repeat(TEXT_BYTES_MAX)),
             |info| info.affinity = vec![1 << 20],
@@ -156,7 +195,7 @@ mod tests {
             assert!(is_refused(&info.encode()), "{info:?}");
         }
         let mut many = info();
-        many.addresses = vec![one; CANDIDATES_MAX + 1];
+        many.endpoints = vec![one; CANDIDATES_MAX + 1];
         assert!(is_refused(&many.encode()));
     }
 
@@ -192,6 +231,22 @@ mod tests {
         let text = error.to_string();
         let due = "1 to 2 channels on rank 0 and 1 to 4 channels on rank 2";
         assert!(text.contains(due), "{text}");
+    }
+
+    #[test]
+    fn ranks_with_different_sockets_are_an_error_that_names_them() {
+        let with = |sockets| PeerInfo { sockets, ..info() };
+        for (other, due) in [
+            (Some(4), "2 sockets on rank 0 and 4"),
+            (None, "and auto on rank 1"),
+        ] {
+            let peers = [with(Some(2)), with(other)];
+            let text = compare(&peers).unwrap_err().to_string();
+            assert!(
+                text.contains(due) && text.contains("RINGFOLD_SOCKETS"),
+                "{text}"
+            );
+        }
     }
 
     #[test]

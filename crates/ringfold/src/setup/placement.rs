@@ -79,20 +79,22 @@ impl Placement {
         })
     }
 
+    /// How many cores a rank has beside its own that no rank of the `local_ranks` on its host
+    /// needs, nor a neighbour.
+    pub fn spare_cores(&self, local_ranks: usize) -> usize {
+        parallel::automatic(
+            self.cores.saturating_sub(self.neighbours),
+            local_ranks,
+            self.own_cores,
+        )
+    }
+
     /// The helpers of a rank that shares its host with `local_ranks` ranks.
     pub fn parallel(&self, settings: &Settings, local_ranks: usize, limits: &Limits) -> Parallel {
         let least = limits.helper_bytes_min;
         match settings.helpers {
             Some(count) => Parallel::new(count, least.min(HELPED_BYTES_MIN)),
-            None => Parallel::new(
-                // A neighbour's core is not idle.
-                parallel::automatic(
-                    self.cores.saturating_sub(self.neighbours),
-                    local_ranks,
-                    self.own_cores,
-                ),
-                least,
-            ),
+            None => Parallel::new(self.spare_cores(local_ranks), least),
         }
     }
 }

@@ -169,6 +169,10 @@ impl Transport for DelayInjector {
     fn waker(&self) -> Waker {
         self.inner.waker()
     }
+
+    fn end_threads(&mut self) {
+        self.inner.end_threads();
+    }
 }
 
 #[cfg(test)]

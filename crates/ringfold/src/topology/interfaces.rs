@@ -2,8 +2,10 @@
 //!
 //! The kernel is queried by `getifaddrs`, so the answer is for this network namespace. The choice
 //! is a list of names and networks: `eth0,10.0.0.0/8` selects what matches, in the list's order;
-//! `^eth0` excludes. Names are exact. Loopback is never used between hosts; addresses that need a
-//! scope (IPv6 link-local) are omitted.
+//! `^eth0` excludes, and `^` in front of the whole list excludes all of it. Names are as NCCL has
+//! them: `eth` stands for all that begin so, `=eth0` for this one alone; other than in NCCL so does
+//! `eth0` where there is an interface of this very name. Loopback is never used between hosts;
+//! addresses that need a scope (IPv6 link-local) are omitted.
 
 use std::fmt;
 use std::io::ErrorKind;
@@ -39,14 +41,30 @@ impl fmt::Display for Interface {
 /// come last.
 const LOCAL_BRIDGES: [&str; 4] = ["docker", "virbr", "br-", "cni"];
 
-/// The addresses on which data may arrive, best first. With `with_loopback`, that comes before all
-/// others, for the ranks of this host.
-pub fn candidates(choice: Option<&str>, with_loopback: bool) -> Result<Vec<IpAddr>> {
+/// The addresses on which data may arrive.
+#[derive(Clone, Debug)]
+pub struct Candidates {
+    /// Best first.
+    pub interfaces: Vec<Interface>,
+    /// Whether the choice says which they are, rather than which they are not.
+    pub are_named: bool,
+}
+
+impl Candidates {
+    /// The addresses alone.
+    pub fn addresses(&self) -> Vec<IpAddr> {
+        let addresses = self.interfaces.iter().map(|interface| interface.address);
+        addresses.collect()
+    }
+}
+
+/// The addresses on which data may arrive. With `with_loopback`, that comes before all others, for
+/// the ranks of this host.
+pub fn candidates(choice: Option<&str>, with_loopback: bool) -> Result<Candidates> {
     let all = interfaces()?;
-    let chosen = match choice {
-        Some(text) => InterfaceFilter::parse(text)?.select(&all),
-        None => InterfaceFilter::default().select(&all),
-    };
+    let filter = choice.map(InterfaceFilter::parse).transpose()?;
+    let filter = filter.unwrap_or_default();
+    let chosen = filter.select(&all);
     if let (Some(text), true) = (choice, chosen.is_empty()) {
         let there: Vec<String> = all.iter().map(Interface::to_string).collect();
         return Err(Error::InvalidArgument(format!(
@@ -55,8 +73,10 @@ pub fn candidates(choice: Option<&str>, with_loopback: bool) -> Result<Vec<IpAdd
         )));
     }
     let loopback = all.iter().filter(|i| with_loopback && i.is_loopback);
-    let addresses = loopback.chain(&chosen).map(|interface| interface.address);
-    Ok(addresses.collect())
+    Ok(Candidates {
+        interfaces: loopback.chain(&chosen).cloned().collect(),
+        are_named: !filter.wanted.is_empty(),
+    })
 }
 
 /// What `RINGFOLD_SOCKET_IFNAME` asks for; by default everything.
@@ -68,7 +88,10 @@ pub struct InterfaceFilter {
 
 #[derive(Debug, PartialEq, Eq)]
 enum Pattern {
+    /// One interface, or all whose names begin so if none has this one.
     Name(String),
+    /// One interface.
+    Exact(String),
     Network(IpNet),
 }
 
@@ -76,6 +99,7 @@ impl InterfaceFilter {
     /// Reads a list.
     pub fn parse(text: &str) -> Result<InterfaceFilter> {
         let mut filter = InterfaceFilter::default();
+        let excludes_all = text.trim_start().starts_with('^');
         for item in text
             .split(',')
             .map(str::trim)
@@ -83,6 +107,7 @@ impl InterfaceFilter {
         {
             match item.strip_prefix('^') {
                 Some(rest) => filter.unwanted.push(Pattern::parse(rest)?),
+                None if excludes_all => filter.unwanted.push(Pattern::parse(item)?),
                 None => filter.wanted.push(Pattern::parse(item)?),
             }
         }
@@ -91,10 +116,13 @@ impl InterfaceFilter {
 
     /// What it leaves of `all`, best first.
     pub fn select(&self, all: &[Interface]) -> Vec<Interface> {
-        let is_unwanted = |i: &Interface| self.unwanted.iter().any(|pattern| pattern.matches(i));
+        let is_unwanted = |i: &Interface| {
+            let mut unwanted = self.unwanted.iter();
+            unwanted.any(|pattern| pattern.matches(i, all))
+        };
         let usable = all.iter().filter(|i| !i.is_loopback && !is_unwanted(i));
         let mut ranked: Vec<(usize, &Interface)> = usable
-            .filter_map(|interface| Some((self.preference(interface)?, interface)))
+            .filter_map(|interface| Some((self.preference(interface, all)?, interface)))
             .collect();
         ranked.sort_by_key(|(preference, _)| *preference);
         ranked
@@ -104,19 +132,22 @@ impl InterfaceFilter {
     }
 
     /// The place of an interface, smaller is better; `None` if it is not wanted.
-    fn preference(&self, interface: &Interface) -> Option<usize> {
+    fn preference(&self, interface: &Interface, all: &[Interface]) -> Option<usize> {
         if self.wanted.is_empty() {
             let mut bridges = LOCAL_BRIDGES.iter();
             return Some(bridges.any(|prefix| interface.name.starts_with(prefix)) as usize);
         }
         self.wanted
             .iter()
-            .position(|pattern| pattern.matches(interface))
+            .position(|pattern| pattern.matches(interface, all))
     }
 }
 
 impl Pattern {
     fn parse(text: &str) -> Result<Pattern> {
+        if let Some(name) = text.strip_prefix('=') {
+            return Ok(Pattern::Exact(name.into()));
+        }
         let network = text.parse::<IpNet>();
         let network = network.or_else(|_| text.parse::<IpAddr>().map(IpNet::from));
         match network {
@@ -126,9 +157,14 @@ impl Pattern {
         }
     }
 
-    fn matches(&self, interface: &Interface) -> bool {
+    /// Whether it stands for `interface`, which is one of `all`.
+    fn matches(&self, interface: &Interface, all: &[Interface]) -> bool {
         match self {
-            Pattern::Name(name) => *name == interface.name,
+            Pattern::Name(name) => match all.iter().any(|other| other.name == *name) {
+                true => interface.name == *name,
+                false => interface.name.starts_with(name.as_str()),
+            },
+            Pattern::Exact(name) => interface.name == *name,
             Pattern::Network(network) => network.contains(&interface.address),
         }
     }
@@ -228,8 +264,25 @@ mod tests {
     }
 
     #[test]
-    fn names_are_exact_and_loopback_is_never_chosen() {
-        assert!(selected("eth").is_empty());
+    fn names_are_as_nccl_has_them() {
+        let eth0 = ["192.168.1.5", "fd00::5"];
+        assert_eq!(selected("eth"), ["192.168.1.5", "10.1.2.3", "fd00::5"]);
+        assert_eq!(selected("=eth0"), eth0);
+        assert_eq!(selected("eth0"), eth0);
+        assert!(selected("=eth").is_empty());
+        assert_eq!(selected("^docker,=eth1"), eth0);
+        assert_eq!(selected("^=docker,^eth"), ["172.17.0.1"]);
+    }
+
+    #[test]
+    fn a_name_is_not_the_beginning_of_others_where_an_interface_has_it() {
+        let all = ["eth1", "eth10"].map(|name| interface(name, "10.1.2.3", 16));
+        let chosen = InterfaceFilter::parse("eth1").unwrap().select(&all);
+        assert_eq!(chosen, all[..1]);
+    }
+
+    #[test]
+    fn loopback_is_never_chosen() {
         assert!(selected("lo").is_empty());
         assert!(selected("127.0.0.0/8").is_empty());
     }
@@ -257,6 +310,8 @@ mod tests {
             loopback.is_some_and(|i| i.is_loopback && i.prefix == 8),
             "{all:?}"
         );
-        assert!(candidates(None, true).unwrap()[0].is_loopback());
+        let candidates = candidates(None, true).unwrap();
+        assert!(candidates.addresses()[0].is_loopback());
+        assert!(!candidates.are_named);
     }
 }

@@ -6,6 +6,7 @@ pub mod cores;
 pub mod host;
 pub mod interfaces;
 pub mod layout;
+pub mod link;
 pub mod machine;
 pub mod neighbours;
 

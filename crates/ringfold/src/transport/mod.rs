@@ -32,6 +32,7 @@ pub mod shm;
 pub(crate) mod suite;
 pub mod tcp;
 
+use std::ops::Range;
 use std::time::Duration;
 
 pub use header::{HEADER_BYTES, Header, mismatch};
@@ -160,6 +161,18 @@ impl Sink {
         }
     }
 
+    /// Where the bytes `range` of the message go. It begins at a multiple of [`PIECE_ALIGN_BYTES`].
+    pub fn part(&self, range: Range<usize>) -> Sink {
+        match self {
+            Sink::Store(into) => Sink::Store(into.part(range)),
+            Sink::Reduce { with, into, kernel } => Sink::Reduce {
+                with: with.part(range.clone()),
+                into: into.part(range),
+                kernel: *kernel,
+            },
+        }
+    }
+
     /// The memory that may be filled directly instead of `absorb`, if there is such.
     pub fn landing(&self) -> Option<Region> {
         match self {
@@ -233,6 +246,9 @@ pub trait Transport: Send {
 
     /// A handle by which another thread ends a `block`.
     fn waker(&self) -> Waker;
+
+    /// Ends the threads of this transport's own, if it has any, and waits for them.
+    fn end_threads(&mut self) {}
 }
 
 /// Ends a [`Transport::block`] from another thread. A wake just before the block counts.

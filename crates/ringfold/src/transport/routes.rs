@@ -109,6 +109,10 @@ impl Transport for Routes {
         self.tcp.withdraw();
     }
 
+    fn end_threads(&mut self) {
+        self.tcp.end_threads();
+    }
+
     fn waker(&self) -> Waker {
         self.tcp.waker()
     }
@@ -116,15 +120,13 @@ impl Transport for Routes {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use std::net::TcpStream;
-
     use super::*;
     use crate::transport::bell::Bells;
     use crate::transport::shm::{Segment, Shape};
     use crate::transport::suite;
-    use crate::transport::tcp::{TcpOptions, tests::mesh};
+    use crate::transport::tcp::{Sockets, TcpOptions, tests::mesh};
 
-    fn connected(rank: usize, sockets: Vec<Vec<TcpStream>>, shm: &Shm) -> Tcp {
+    fn connected(rank: usize, sockets: Sockets, shm: &Shm) -> Tcp {
         let options = TcpOptions {
             bell: shm.bell().cloned(),
             ..TcpOptions::default()
@@ -154,7 +156,7 @@ pub(crate) mod tests {
                 segment.expect("shared memory").0
             })
             .collect();
-        let sockets = mesh(hosts.len()).into_iter().enumerate();
+        let sockets = mesh(hosts.len(), 1).into_iter().enumerate();
         sockets
             .map(|(rank, sockets)| {
                 let segment = segments[hosts[rank]].clone();
@@ -171,7 +173,7 @@ pub(crate) mod tests {
         let shape = Shape::new(world_size, suite::CHANNELS, 8 << 20);
         let bells = Bells::new(world_size).expect("bells");
         let (segment, _fd) = Segment::create(shape, bells).expect("shared memory");
-        let sockets = mesh(world_size).into_iter().enumerate();
+        let sockets = mesh(world_size, 1).into_iter().enumerate();
         sockets
             .map(|(rank, sockets)| {
                 let shm = Shm::new(segment.clone(), rank, world_size);

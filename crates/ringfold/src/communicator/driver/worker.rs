@@ -56,7 +56,7 @@ impl Driver {
         }
         // A thread that still drives ends the helper threads with the engine.
         if let Some(mut state) = self.try_state() {
-            state.engine.parallel().end();
+            state.engine.end_threads();
         }
     }
 

@@ -134,6 +134,12 @@ impl Incoming {
         })
     }
 
+    /// The length of the first message's payload; 0 if none is due.
+    pub fn next_bytes(&self) -> usize {
+        let next = self.queue.front();
+        next.map_or(0, |recv| recv.sink.bytes())
+    }
+
     pub fn is_empty(&self) -> bool {
         self.queue.is_empty()
     }

@@ -68,6 +68,12 @@ impl Outgoing {
         self.lent.is_open()
     }
 
+    /// The length of the first message's payload; 0 if there is none.
+    pub fn next_bytes(&self) -> usize {
+        let next = self.queue.front();
+        next.map_or(0, |(_, payload)| payload.bytes())
+    }
+
     pub fn push(&mut self, post: Post, payload: Region) {
         self.queue.push_back((post, payload));
         if self.queue.len() == 1 {

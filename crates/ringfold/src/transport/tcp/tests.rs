@@ -8,6 +8,8 @@ use super::super::{HEADER_BYTES, Post, checksum};
 use super::*;
 use crate::reduce::Digest;
 
+mod striped;
+
 suite::transport_tests!(ranks);
 
 #[test]
@@ -15,25 +17,31 @@ fn sleepers_are_woken_by_their_peers() {
     suite::sleepers_are_woken_by_their_peers(ranks);
 }
 
-/// A world of ranks whose pieces are so small that large messages take many.
 fn ranks(world_size: usize) -> Vec<Tcp> {
+    ranks_of(world_size, 1)
+}
+
+/// A world of ranks whose pieces are so small that large messages take many, with this many sockets
+/// for each stream.
+fn ranks_of(world_size: usize, sockets: usize) -> Vec<Tcp> {
     let options = TcpOptions {
         piece_bytes: 4096,
         ..TcpOptions::default()
     };
-    let sockets = mesh(world_size).into_iter().enumerate();
+    let sockets = mesh(world_size, sockets).into_iter().enumerate();
     sockets
         .map(|(rank, sockets)| Tcp::new(rank, sockets, options.clone()).unwrap())
         .collect()
 }
 
 /// Each rank's sockets to each peer.
-pub(in crate::transport) fn mesh(world_size: usize) -> Vec<Vec<Vec<TcpStream>>> {
-    let mut sockets: Vec<Vec<Vec<TcpStream>>> = Vec::new();
+pub(in crate::transport) fn mesh(world_size: usize, each: usize) -> Vec<Sockets> {
+    let stream = || (0..each).map(|_| pair()).unzip();
+    let mut sockets: Vec<Sockets> = Vec::new();
     for rank in 0..world_size {
-        let mut mine: Vec<Vec<TcpStream>> = Vec::new();
+        let mut mine: Sockets = Vec::new();
         for (peer, theirs) in sockets.iter_mut().enumerate() {
-            let (one, other) = (0..suite::CHANNELS).map(|_| pair()).unzip();
+            let (one, other) = (0..suite::CHANNELS).map(|_| stream()).unzip();
             assert_eq!(
                 theirs.len(),
                 rank,
@@ -60,7 +68,21 @@ fn with_bare_peer() -> (World<Tcp>, TcpStream) {
 }
 
 pub(super) fn with_bare_peer_and(options: TcpOptions) -> (World<Tcp>, TcpStream) {
-    let (mine, theirs) = pair();
+    let (world, [theirs]) = bare_sockets_with(options);
+    (world, theirs)
+}
+
+/// The same with several sockets.
+fn with_bare_sockets<const N: usize>() -> (World<Tcp>, [TcpStream; N]) {
+    bare_sockets_with(TcpOptions::default())
+}
+
+fn bare_sockets_with<const N: usize>(options: TcpOptions) -> (World<Tcp>, [TcpStream; N]) {
+    let pairs = [(); N].map(|()| pair());
+    let theirs = pairs
+        .each_ref()
+        .map(|(_, theirs)| theirs.try_clone().unwrap());
+    let mine = pairs.into_iter().map(|(mine, _)| mine).collect();
     let sockets = vec![Vec::new(), vec![mine]];
     let transport = Tcp::new(0, sockets, options).unwrap();
     (World::new(vec![transport]), theirs)
@@ -68,7 +90,12 @@ pub(super) fn with_bare_peer_and(options: TcpOptions) -> (World<Tcp>, TcpStream)
 
 /// The frame of message 0 of the usual call.
 pub(super) fn frame(payload: &[u8]) -> Vec<u8> {
-    let header = header(0, payload.len());
+    frame_of(payload.len(), payload)
+}
+
+/// The frame of a stripe of that message, which has `bytes` bytes.
+fn frame_of(bytes: usize, payload: &[u8]) -> Vec<u8> {
+    let header = header(0, bytes);
     let sum = checksum::of(&header.encode(0)[..36]);
     let mut frame = header.encode(sum).to_vec();
     frame.extend(payload);

@@ -48,7 +48,7 @@ fn ranks(world_size: usize, zero_copy: ZeroCopy) -> Vec<Tcp> {
         zero_copy,
         ..TcpOptions::default()
     };
-    let sockets = mesh(world_size).into_iter().enumerate();
+    let sockets = mesh(world_size, 1).into_iter().enumerate();
     sockets
         .map(|(rank, sockets)| Tcp::new(rank, sockets, options.clone()).unwrap())
         .collect()
@@ -114,8 +114,8 @@ fn copies_that_the_kernel_reports_end_the_trial() {
         let recv = world.recv(1, (0, 0), index, Sink::Store(target.region()));
         world.run(&[send, recv]).unwrap();
     }
-    let connections = &world.ranks[0].connections;
-    let choices: Vec<_> = connections.iter().map(|c| c.outgoing.lends()).collect();
+    let connections = world.ranks[0].connections.all_mut();
+    let choices: Vec<_> = connections.map(|c| c.outgoing.lends()).collect();
     assert!(
         !choices[0],
         "the kernel's copies on loopback went unnoticed"

@@ -1,0 +1,163 @@
+//! Several sockets for each channel, over several networks at once; IPv6 and large packets.
+
+use crate::endings::{assert_all_blame, script};
+use crate::lab::{self, Lab};
+use crate::netlab::perf_and_logs;
+use crate::skipped::skipped;
+
+const BOTH: [usize; 2] = [0, 1];
+const RAILS: (&str, &str) = ("RINGFOLD_SOCKET_IFNAME", "eth0,eth1");
+
+/// Two hosts with two cables each.
+fn lab_with_rails() -> Option<Lab> {
+    let lab = Lab::new(2)?;
+    match lab.add_rails() {
+        Ok(()) => Some(lab),
+        Err(refusal) => {
+            skipped(&refusal);
+            None
+        }
+    }
+}
+
+/// All-reduces of 4 MiB, five in all.
+const CALLS: [&str; 9] = ["all_reduce", "-b", "4M", "-e", "4M", "-n", "4", "-w", "1"];
+/// What each rank sends in them.
+const CALLS_BYTES: u64 = 5 * (4 << 20);
+
+/// What the interfaces of host 0 have sent.
+fn sent(lab: &Lab) -> [u64; 2] {
+    ["eth0", "eth1"].map(|interface| lab.counter(0, interface, "tx_bytes"))
+}
+
+#[test]
+fn two_rails_carry_half_each() {
+    let Some(lab) = lab_with_rails() else { return };
+    if let Err(refusal) = lab.shape("200mbit") {
+        skipped(&refusal);
+        return;
+    }
+    let variables = [RAILS, ("RINGFOLD_DEBUG", "INFO")];
+    let (_, logs) = perf_and_logs(&lab, &BOTH, &variables, &CALLS);
+    let sent = sent(&lab);
+    let all: u64 = sent.iter().sum();
+    assert!(all > CALLS_BYTES, "{sent:?}");
+    for bytes in sent {
+        assert!(bytes * 20 > all * 9 && bytes * 20 < all * 11, "{sent:?}");
+    }
+    for (log, peer) in logs.iter().zip([1, 0]) {
+        let due = format!(
+            "2 sockets for each channel with ranks [{peer}] over 2 rails, such as {} to {} and {}",
+            lab::address(1),
+            lab::address(0),
+            lab::second_address(1)
+        );
+        assert!(log.contains(&due), "{log}");
+    }
+    lab.assert_empty();
+}
+
+#[test]
+fn one_rail_is_used_unless_interfaces_are_named() {
+    let Some(lab) = lab_with_rails() else { return };
+    for variables in [vec![], vec![RAILS, ("RINGFOLD_SOCKETS", "1")]] {
+        let before = sent(&lab);
+        perf_and_logs(&lab, &BOTH, &variables, &CALLS);
+        let after = sent(&lab);
+        let [first, second] = [after[0] - before[0], after[1] - before[1]];
+        assert!(
+            first > CALLS_BYTES && second < CALLS_BYTES / 100,
+            "{variables:?}: {first} {second}"
+        );
+    }
+    lab.assert_empty();
+}
+
+#[test]
+fn a_rail_that_cannot_be_connected_is_left_out() {
+    let Some(lab) = lab_with_rails() else { return };
+    // On one host the kernel refuses to go there.
+    let to = lab::second_address(0);
+    if let Err(refusal) = lab.on(1, &["rule", "add", "to", &to, "pref", "0", "unreachable"]) {
+        skipped(&refusal);
+        return;
+    }
+    let (_, logs) = perf_and_logs(&lab, &BOTH, &[RAILS], &CALLS);
+    let due = format!(
+        "data with rank 0 does without the rail from {}",
+        lab::second_address(1)
+    );
+    assert!(logs[1].contains(&due), "{}", logs[1]);
+    let [first, second] = sent(&lab);
+    assert!(
+        first > CALLS_BYTES && second < CALLS_BYTES / 100,
+        "{first} {second}"
+    );
+    lab.assert_empty();
+}
+
+#[test]
+fn a_rail_that_is_pulled_ends_the_job() {
+    let Some(lab) = lab_with_rails() else { return };
+    let mut plan = lab.plan(2, "auto", script("all_reduce", 1 << 20));
+    plan.variables = vec![(RAILS.0, RAILS.1.into())];
+    let job = lab.start(&plan);
+    job.await_all("running");
+    lab.cut_rail(1);
+    let endings = job.finish();
+    for (rank, ending) in &endings {
+        assert_eq!(ending.class, "PeerFailed", "rank {rank}: {ending:?}");
+    }
+    // One verdict.
+    assert_eq!(endings[0].1.ranks, endings[1].1.ranks);
+    lab.assert_empty();
+}
+
+#[test]
+fn threads_that_move_data_do_not_hide_a_death() {
+    let Some(lab) = Lab::new(3) else { return };
+    let mut plan = lab.plan(3, "auto", script("all_reduce", 4 << 20));
+    plan.variables = vec![
+        ("RINGFOLD_SOCKETS", "3".into()),
+        ("RINGFOLD_SOCKET_THREADS", "2".into()),
+    ];
+    let mut job = lab.start(&plan);
+    job.await_all("running");
+    job.kill(1);
+    assert_all_blame(&job.finish(), "PeerFailed", 1);
+    lab.assert_empty();
+}
+
+#[test]
+fn ipv6_and_large_packets_are_used_where_they_are() {
+    let Some(lab) = Lab::new(2) else { return };
+    let prepare = || -> Result<(), String> {
+        lab.set_mtu("9000")?;
+        for host in BOTH {
+            let address = format!("fd77::{}/64", host + 1);
+            lab.on(host, &["address", "add", &address, "dev", "eth0", "nodad"])?;
+            lab.on(host, &["-4", "address", "flush", "dev", "eth0"])?;
+        }
+        Ok(())
+    };
+    if let Err(refusal) = prepare() {
+        skipped(&refusal);
+        return;
+    }
+    let variables = [
+        ("RINGFOLD_ADDR", "[fd77::1]:29400"),
+        ("RINGFOLD_SOCKETS", "2"),
+        ("RINGFOLD_DEBUG", "INFO"),
+    ];
+    let (_, logs) = perf_and_logs(&lab, &BOTH, &variables, &CALLS);
+    assert!(
+        logs[0].contains("listening for data on [[fd77::1]:"),
+        "{}",
+        logs[0]
+    );
+    let [bytes, packets] = ["tx_bytes", "tx_packets"].map(|name| lab.counter(0, "eth0", name));
+    assert!(bytes > CALLS_BYTES, "{bytes}");
+    // Acknowledgements are packets, too.
+    assert!(bytes / packets > 3000, "{bytes} bytes in {packets} packets");
+    lab.assert_empty();
+}

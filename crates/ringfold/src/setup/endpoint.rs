@@ -1,0 +1,125 @@
+//! Where a rank accepts data, and what it says of the link there.
+
+use std::net::SocketAddr;
+use std::path::Path;
+
+use ipnet::IpNet;
+
+use crate::control::wire::{Reader, Wire, Writer};
+use crate::topology::interfaces::Candidates;
+use crate::topology::link::{self, Link};
+
+/// The longest text of a socket's address.
+const TEXT_BYTES_MAX: usize = 64;
+
+/// An address at which a rank accepts data, and the link behind it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Endpoint {
+    /// The address.
+    pub address: SocketAddr,
+    /// How many leading bits of it are the network's.
+    pub prefix: u8,
+    /// Which of the rank's interfaces has it.
+    pub interface: u32,
+    /// The link behind it.
+    pub link: Link,
+    /// Whether it may be used beside others.
+    pub is_rail: bool,
+}
+
+impl Endpoint {
+    /// The endpoints at these addresses, which are some of the `candidates`, with the links that
+    /// the `sys` below `root` describes.
+    pub fn list(root: &Path, candidates: &Candidates, addresses: &[SocketAddr]) -> Vec<Endpoint> {
+        let interfaces = &candidates.interfaces;
+        let links = interfaces.iter();
+        let links: Vec<Link> = links.map(|one| Link::read(root, &one.name)).collect();
+        let rails = link::rails(candidates, &links);
+        let endpoint = |address: &SocketAddr| {
+            let place = interfaces
+                .iter()
+                .position(|interface| interface.address == address.ip())?;
+            let name = &interfaces[place].name;
+            Some(Endpoint {
+                address: *address,
+                prefix: interfaces[place].prefix,
+                interface: interfaces.iter().position(|other| other.name == *name)? as u32,
+                link: links[place],
+                is_rail: rails[place],
+            })
+        };
+        addresses.iter().filter_map(endpoint).collect()
+    }
+
+    /// The network that it is in.
+    fn network(&self) -> Option<IpNet> {
+        let network = IpNet::new(self.address.ip(), self.prefix);
+        network.ok().map(|network| network.trunc())
+    }
+
+    /// Whether both are in one network, and not the same.
+    pub fn shares_network(&self, other: &Endpoint) -> bool {
+        self.network() == other.network() && self.address.ip() != other.address.ip()
+    }
+}
+
+impl Wire for Endpoint {
+    fn write(&self, record: &mut Writer) {
+        record.text(&self.address.to_string(), TEXT_BYTES_MAX);
+        record.u32(self.prefix.into());
+        record.u32(self.interface);
+        self.link.rate_mbps.write(record);
+        record.u32(self.link.sockets as u32);
+        self.is_rail.write(record);
+    }
+
+    fn read(record: &mut Reader<'_>) -> Option<Endpoint> {
+        let endpoint = Endpoint {
+            address: record.text(TEXT_BYTES_MAX)?.parse().ok()?,
+            prefix: record.u32()?.try_into().ok()?,
+            interface: record.u32()?,
+            link: Link {
+                rate_mbps: Wire::read(record)?,
+                sockets: record.u32()? as usize,
+            },
+            is_rail: Wire::read(record)?,
+        };
+        endpoint.network().map(|_| endpoint)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::topology::interfaces::Interface;
+
+    #[test]
+    fn an_endpoint_has_the_network_and_the_number_of_its_interface() {
+        let interface = |name: &str, address: &str, prefix: u8| Interface {
+            name: name.into(),
+            address: address.parse().expect("an address"),
+            prefix,
+            is_loopback: false,
+        };
+        let candidates = Candidates {
+            interfaces: vec![
+                interface("a", "10.1.0.1", 24),
+                interface("b", "10.2.0.1", 16),
+                interface("a", "fd00::1", 64),
+            ],
+            are_named: true,
+        };
+        let addresses = ["10.2.0.1:7", "[fd00::1]:8", "10.9.0.1:9"];
+        let addresses = addresses.map(|text| text.parse().expect("an address"));
+        let root = Path::new("/no/such/root");
+        let found = Endpoint::list(root, &candidates, &addresses);
+        let found: Vec<_> = found
+            .iter()
+            .map(|one| (one.address, one.prefix, one.interface, one.is_rail))
+            .collect();
+        assert_eq!(
+            found,
+            [(addresses[0], 16, 1, true), (addresses[1], 64, 0, true)]
+        );
+    }
+}

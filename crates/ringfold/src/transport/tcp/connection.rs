@@ -1,0 +1,236 @@
+//! One socket to a peer: what is sent on it, what is received, and whether a try is worthwhile.
+
+use std::io;
+use std::net::TcpStream;
+use std::ops::{Index, IndexMut};
+use std::os::fd::AsFd;
+
+use rustix::net::sockopt;
+
+use super::frame::{Progress, broken};
+use super::incoming::Incoming;
+use super::options::TcpOptions;
+use super::outgoing::Outgoing;
+use super::readiness::Ready;
+use super::stripes::STRIPE_BYTES_MIN;
+use super::zero_copy::Lent;
+use crate::error::{Error, Result};
+use crate::memory::Region;
+use crate::sys::fork::Unshared;
+use crate::transport::Ticket;
+
+/// Messages that a queue holds before it grows.
+const QUEUE_ROOM: usize = 32;
+
+/// Bytes that one socket may move in one direction in one poll, so that a large message does not
+/// starve the others.
+const POLL_BYTES: usize = 1 << 20;
+
+pub struct Connection {
+    pub peer: usize,
+    pub socket: Unshared<TcpStream>,
+    pub outgoing: Outgoing,
+    pub incoming: Incoming,
+    /// Whether a try has not been in vain since the last edge.
+    pub readable: bool,
+    pub writable: bool,
+    pub reports: bool,
+    pub is_active: bool,
+    /// Tickets of what was completed in a turn, until they are passed on.
+    pub completed: Vec<Ticket>,
+}
+
+impl Connection {
+    pub fn new(
+        [peer, rank]: [usize; 2],
+        socket: TcpStream,
+        options: &TcpOptions,
+    ) -> Result<Connection> {
+        let configure = || -> io::Result<()> {
+            socket.set_nonblocking(true)?;
+            socket.set_nodelay(true)?;
+            options.silence.watch_data(&socket)?;
+            if let Some(bytes) = options.socket_buffer_bytes {
+                sockopt::set_socket_send_buffer_size(&socket, bytes)?;
+                sockopt::set_socket_recv_buffer_size(&socket, bytes)?;
+            }
+            Ok(())
+        };
+        configure().map_err(|error| {
+            Error::system(
+                format!("cannot set up the connection to rank {peer}"),
+                error,
+            )
+        })?;
+        let lent = Lent::new(peer, socket.as_fd(), options.zero_copy)?;
+        Ok(Connection {
+            peer,
+            socket: Unshared::new(socket),
+            outgoing: Outgoing::new(QUEUE_ROOM, lent),
+            incoming: Incoming::new(peer, rank, QUEUE_ROOM),
+            readable: true,
+            writable: true,
+            reports: false,
+            is_active: false,
+            completed: Vec::with_capacity(QUEUE_ROOM),
+        })
+    }
+
+    pub fn has_work(&self) -> bool {
+        let sends = !self.outgoing.is_empty() || self.outgoing.is_lent();
+        sends || !self.incoming.is_empty() || self.incoming.is_listened()
+    }
+
+    /// Takes over what epoll knows. An error alone says that the kernel reports what it was lent; a
+    /// connection that fails is closed as well.
+    pub fn note(&mut self, ready: Ready) {
+        let is_report = ready.error && self.outgoing.is_lent();
+        self.reports |= is_report;
+        self.readable |= ready.readable || (ready.error && !is_report);
+        self.writable |= ready.writable || (ready.error && !is_report);
+    }
+
+    /// Whether a try could get something done.
+    pub fn is_ready(&self) -> bool {
+        let may_read = self.readable || self.incoming.has_ahead();
+        (may_read && self.incoming.is_wanting())
+            || (self.writable && !self.outgoing.is_empty())
+            || (self.reports && self.outgoing.is_lent())
+    }
+
+    /// How many wait for the socket: either direction, or the kernel's reports.
+    pub fn idle_directions(&self) -> usize {
+        usize::from(!self.readable && self.incoming.is_wanting())
+            + usize::from(!self.writable && !self.outgoing.is_empty())
+            + usize::from(!self.reports && self.outgoing.is_lent())
+    }
+
+    /// Whether a long message, or a stripe of one, is next in either direction.
+    pub fn is_long(&self) -> bool {
+        self.outgoing.next_bytes().max(self.incoming.next_bytes()) >= STRIPE_BYTES_MIN
+    }
+
+    /// One try in each direction, if it is worthwhile or `is_forced`, in a poll.
+    pub fn try_both(
+        &mut self,
+        is_forced: bool,
+        staging: Region,
+        done: &mut Vec<Ticket>,
+    ) -> Result<()> {
+        if is_forced || self.writable {
+            self.write(POLL_BYTES, done)?;
+        }
+        if is_forced || self.reports {
+            self.take_back(done)?;
+        }
+        if is_forced || self.readable || self.incoming.has_ahead() {
+            self.read(staging, POLL_BYTES, done)?;
+        }
+        Ok(())
+    }
+
+    /// The same with the tickets left here.
+    pub fn take_turn(&mut self, is_forced: bool, staging: Region) -> Result<()> {
+        let mut completed = std::mem::take(&mut self.completed);
+        let tried = self.try_both(is_forced, staging, &mut completed);
+        self.completed = completed;
+        tried
+    }
+
+    pub fn write(&mut self, budget_bytes: usize, done: &mut Vec<Ticket>) -> Result<()> {
+        if self.outgoing.is_empty() {
+            return Ok(());
+        }
+        let progress = self.outgoing.write(self.socket.as_fd(), budget_bytes, done);
+        let progress = progress.map_err(|error| broken(self.peer, error))?;
+        self.writable = !matches!(progress, Progress::Blocked);
+        Ok(())
+    }
+
+    /// Takes back the payloads that the kernel no longer reads.
+    fn take_back(&mut self, done: &mut Vec<Ticket>) -> Result<()> {
+        if !self.outgoing.is_lent() {
+            return Ok(());
+        }
+        self.reports = false;
+        let taken = self.outgoing.take_back(self.socket.as_fd(), done);
+        taken.map_err(|error| {
+            let peer = self.peer;
+            Error::system(
+                format!("cannot read the reports of sends to rank {peer}"),
+                error,
+            )
+        })
+    }
+
+    /// Ends the connection if the kernel may still read some payload, so that it does so no more:
+    /// this drops what was not passed to the interface.
+    pub fn withdraw(&mut self) {
+        let _ = self.take_back(&mut Vec::new());
+        if self.outgoing.is_lent() {
+            // It fails only if there is no connection any more.
+            let _ = rustix::net::connect_unspec(&*self.socket);
+        }
+    }
+
+    pub fn read(
+        &mut self,
+        staging: Region,
+        budget_bytes: usize,
+        done: &mut Vec<Ticket>,
+    ) -> Result<()> {
+        if !self.incoming.is_wanting() {
+            return Ok(());
+        }
+        let socket = self.socket.as_fd();
+        let progress = self.incoming.read(socket, staging, budget_bytes, done)?;
+        self.readable = !matches!(progress, Progress::Blocked);
+        Ok(())
+    }
+}
+
+/// The connections of a rank, by number. One that has a turn is away.
+#[derive(Default)]
+pub struct Connections(Vec<Option<Box<Connection>>>);
+
+impl Connections {
+    pub fn count(&self) -> usize {
+        self.0.len()
+    }
+
+    pub fn push(&mut self, connection: Connection) {
+        self.0.push(Some(Box::new(connection)));
+    }
+
+    /// All that are here.
+    pub fn all_mut(&mut self) -> impl Iterator<Item = &mut Connection> {
+        self.0
+            .iter_mut()
+            .flatten()
+            .map(|connection| &mut **connection)
+    }
+
+    pub fn take(&mut self, number: usize) -> Box<Connection> {
+        self.0[number].take().expect(HERE)
+    }
+
+    pub fn put_back(&mut self, number: usize, connection: Box<Connection>) {
+        self.0[number] = Some(connection);
+    }
+}
+
+/// Why a connection is not away: a poll that gives turns waits for their end.
+const HERE: &str = "no poll is running";
+
+impl Index<usize> for Connections {
+    type Output = Connection;
+    fn index(&self, number: usize) -> &Connection {
+        self.0[number].as_ref().expect(HERE)
+    }
+}
+
+impl IndexMut<usize> for Connections {
+    fn index_mut(&mut self, number: usize) -> &mut Connection {
+        self.0[number].as_mut().expect(HERE)
+    }
+}
