@@ -8,6 +8,7 @@ import os
 import select
 import struct
 import subprocess
+import sys
 import time
 from collections import deque
 
@@ -35,13 +36,18 @@ class LongPath(Lab):
         ready, is_ready = os.pipe()
         self.relay = os.fork()
         if self.relay == 0:
-            endless()
-            taps = [tap(host) for host in self.hosts]
-            os.write(is_ready, b"!")
-            relay(taps, self.delay_s)
-        os.read(ready, 1)
-        os.close(ready)
+            try:
+                endless()
+                taps = [tap(host) for host in self.hosts]
+                os.write(is_ready, b"!")
+                relay(taps, self.delay_s)
+            finally:
+                os._exit(1)
         os.close(is_ready)
+        is_there = os.read(ready, 1) != b""
+        os.close(ready)
+        if not is_there:
+            sys.exit("this machine makes no TAP devices")
         for number, host in enumerate(self.hosts):
             command("ip", "-n", host, "address", "add", f"{address(number)}/24", "dev", "eth0")
             command("ip", "-n", host, "link", "set", "eth0", "up")
