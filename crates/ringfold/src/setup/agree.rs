@@ -107,10 +107,11 @@ fn propose(
     let local_ranks = group.local_ranks().len();
     let measured = group.inherited.as_ref();
     let measured = measured.and_then(|inherited| inherited.measured.clone());
-    let machine = Machine::read(Path::new(ROOT), placement.cores);
+    let Sharing { ranks, cores } = placement.sharing;
+    let machine = Machine::read(Path::new(ROOT), cores);
     let (constants, limits) = match measured {
         Some((constants, limits)) => (Some(constants), limits),
-        None => (None, Limits::derive(&machine, local_ranks)),
+        None => (None, Limits::derive(&machine, ranks)),
     };
     let is_forced = settings.algorithm.is_some() || settings.slice_bytes.is_some();
     let can_probe = is_shared && local_ranks <= placement.cores;
@@ -158,11 +159,11 @@ fn engine(
     pool.prepare(PREPARED_SCRATCH_BYTES);
     let mut engine = Engine::new(transport, place.rank, place.world_size, pool);
     if let Some(target) = settings.late_target() {
-        let is_oversubscribed = place.local_size > placement.cores;
+        let is_oversubscribed = placement.sharing.ranks > placement.sharing.cores;
         let policy = late_ring::Policy::new(target, is_oversubscribed);
         engine.set_late_merge(policy, settings.signal_channel());
     }
-    *engine.parallel() = placement.parallel(settings, place.local_size, &terms.limits);
+    *engine.parallel() = placement.parallel(settings, &terms.limits);
     engine
 }
 

@@ -41,7 +41,7 @@ impl<'a> Discovered<'a> {
         let segment = share_memory(attempt, &division, offer.memory, &peers)?;
         let bell = segment.as_ref();
         let bell = bell.and_then(|segment| segment.bells().of(division.place).cloned());
-        let cores = placement.spare_cores(attempt.group.local_ranks().len());
+        let cores = placement.spare_cores();
         let tcp = connect(attempt, &division, offer.mesh, &peers, (bell, cores))?;
         Ok(Linked {
             attempt,

@@ -79,22 +79,18 @@ impl Placement {
         })
     }
 
-    /// How many cores a rank has beside its own that no rank of the `local_ranks` on its host
-    /// needs, nor a neighbour.
-    pub fn spare_cores(&self, local_ranks: usize) -> usize {
-        parallel::automatic(
-            self.cores.saturating_sub(self.neighbours),
-            local_ranks,
-            self.own_cores,
-        )
+    /// How many cores a rank has beside its own that no rank of its machine needs, nor a neighbour.
+    pub fn spare_cores(&self) -> usize {
+        let Sharing { ranks, cores } = self.sharing;
+        parallel::automatic(cores.saturating_sub(self.neighbours), ranks, self.own_cores)
     }
 
-    /// The helpers of a rank that shares its host with `local_ranks` ranks.
-    pub fn parallel(&self, settings: &Settings, local_ranks: usize, limits: &Limits) -> Parallel {
+    /// The helpers of this rank.
+    pub fn parallel(&self, settings: &Settings, limits: &Limits) -> Parallel {
         let least = limits.helper_bytes_min;
         match settings.helpers {
             Some(count) => Parallel::new(count, least.min(HELPED_BYTES_MIN)),
-            None => Parallel::new(self.spare_cores(local_ranks), least),
+            None => Parallel::new(self.spare_cores(), least),
         }
     }
 }
