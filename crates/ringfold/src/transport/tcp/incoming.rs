@@ -32,7 +32,7 @@ const SHORT_BYTES_MAX: usize = 8 << 10;
 
 /// Bytes taken from the socket straight to their place in one call; they are in the cache when they
 /// are summed.
-const READ_BYTES: usize = 256 << 10;
+const READ_BYTES: usize = 512 << 10;
 
 /// Messages to receive, the first one perhaps in part.
 pub struct Incoming {

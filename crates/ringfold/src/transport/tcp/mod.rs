@@ -11,7 +11,7 @@
 //!
 //! # Cost
 //!
-//! A large message costs one system call per 256 KiB and no copy except the kernel's; data to be
+//! A large message costs one system call per MiB and no copy except the kernel's; data to be
 //! reduced is read in pieces that stay in the cache. With few idle streams, each is tried; with
 //! many, one epoll call selects those worth trying. Helper threads share the work of a poll where
 //! several sockets have long messages ([`crew`]). After the queues have grown to their working size
@@ -58,7 +58,7 @@ use crate::silence::{Silence, silent};
 use crate::sys;
 
 /// Bytes that `post_send` may move at once.
-const POST_BYTES: usize = 256 << 10;
+const POST_BYTES: usize = 1 << 20;
 
 /// Up to this many idle directions are tried in every poll instead of asking epoll first.
 const DIRECT_TRIES: usize = 2;

@@ -15,7 +15,7 @@ use crate::transport::{HEADER_BYTES, Post, Ticket};
 
 /// Bytes given to the socket in one call: as much as stays in the second-level cache between
 /// checksum and copy.
-const WRITE_BYTES: usize = 256 << 10;
+const WRITE_BYTES: usize = 1 << 20;
 
 /// Messages to send, the first one perhaps in part.
 pub struct Outgoing {
