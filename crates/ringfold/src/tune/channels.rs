@@ -23,6 +23,13 @@ const CHANNEL_BYTES_MIN: u64 = 2 << 20;
 /// to stay in cache.
 const MESSAGE_BYTES: usize = 256 << 10;
 
+/// The same for a ring between hosts alone, in which a rank has one message under way in each
+/// direction, ...
+const RING_MESSAGE_BYTES: usize = 512 << 10;
+
+/// ... and for pairs that exchange whole slices there: what one system call takes goes quickest.
+const PAIR_MESSAGE_BYTES: usize = 1 << 20;
+
 /// The same for halving and doubling, whose first and last messages carry half a slice: smaller
 /// slices keep the link busy while a rank waits for its partner.
 const HALVING_MESSAGE_BYTES: usize = 64 << 10;
@@ -83,9 +90,16 @@ fn slice_bytes(
     let chunk_bytes = chunk_bytes.unwrap_or_else(|| match (question.is_weighted, algorithm) {
         (true, _) => weighted_message_bytes(question),
         (false, Algorithm::Rabenseifner) => HALVING_MESSAGE_BYTES,
+        (false, Algorithm::Ring) if is_between_hosts(question) => RING_MESSAGE_BYTES,
+        (false, Algorithm::RecursiveDoubling) if is_between_hosts(question) => PAIR_MESSAGE_BYTES,
         (false, _) => MESSAGE_BYTES,
     });
     chunk_bytes * channels * chunks(question, algorithm)
+}
+
+/// Whether every rank is on a host of its own.
+fn is_between_hosts(question: &Question) -> bool {
+    question.hosts == question.world_size
 }
 
 /// What an evenly owned message of a weighted call carries.
