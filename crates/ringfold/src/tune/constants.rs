@@ -78,16 +78,19 @@ parameters! {
         ring_turn_us = 0.66, 0.0..=EVENT_US_MAX;
         /// A byte through a ring, in and out.
         ring_us_per_byte = 1.15e-4, 0.0..=BYTE_US_MAX;
+        /// What a hop through a ring costs more where ranks share cores and wait for sockets, too:
+        /// they sleep until a descriptor wakes them.
+        bell_us = 12.0, 0.0..=EVENT_US_MAX;
         /// From the sending of an empty message through a socket until it is received: α.
         socket_hop_us = 25.0, 0.0..=EVENT_US_MAX;
         /// What a rank spends on each further message through a socket: o.
-        socket_message_us = 3.0, 0.0..=EVENT_US_MAX;
+        socket_message_us = 2.0, 0.0..=EVENT_US_MAX;
         /// What a message through a socket costs more where ranks share cores.
-        socket_turn_us = 8.0, 0.0..=EVENT_US_MAX;
+        socket_turn_us = 5.0, 0.0..=EVENT_US_MAX;
         /// A byte through a link: β.
         socket_us_per_byte = 4e-4, 0.0..=BYTE_US_MAX;
         /// What the cores at both ends spend on a byte through a socket.
-        socket_work_us_per_byte = 7e-4, 0.0..=BYTE_US_MAX;
+        socket_work_us_per_byte = 2.2e-4, 0.0..=BYTE_US_MAX;
         /// By how much a link's time grows with each further sender that crowds a receiver.
         incast = 0.08, 0.0..=1.0;
         /// What lies in the caches for each byte of a call: input, output, and slots or cells.

@@ -239,8 +239,12 @@ impl Call<'_> {
         match (is_within_host, constants.is_oversubscribed()) {
             (true, true) => {
                 let turns_us = constants.turn_us * constants.load;
+                let bell_us = match self.is_on_one_host() {
+                    true => 0.0,
+                    false => constants.bell_us,
+                };
                 Link {
-                    hop_us: constants.further_hop_turns * turns_us,
+                    hop_us: constants.further_hop_turns * turns_us + bell_us,
                     first_us: (1.0 - constants.further_hop_turns) * turns_us,
                     message_us: constants.ring_message_us + constants.ring_turn_us,
                     us_per_byte: constants.ring_us_per_byte,

@@ -194,6 +194,7 @@ fn between_hosts_few_messages_win_first_and_few_bytes_then() {
         (Method::OneShot, FIRST),
         (Method::RecursiveDoubling, KIB..=16 * KIB),
         (Method::Rabenseifner, 32 * KIB..=256 * KIB),
+        (Method::Ring, 32 * MIB..=128 * MIB),
     ];
     assert_crossings(&of_16, &expected);
     // Where the number of ranks is no power of two, the ring needs fewer bytes.
@@ -211,7 +212,8 @@ fn hosts_that_share_cores_want_few_messages() {
     let at = |bytes| apart(Collective::AllReduce, bytes, 4);
     let expected = [
         (Method::RecursiveDoubling, FIRST),
-        (Method::Direct, 32 * KIB..=128 * KIB),
+        (Method::Direct, 32 * KIB..=256 * KIB),
+        (Method::Ring, MIB..=4 * MIB),
     ];
     assert_crossings(&ways(at, &constants, best), &expected);
     // Measured 165 and more than 180 µs against 85.
@@ -220,6 +222,29 @@ fn hosts_that_share_cores_want_few_messages() {
         let quick = price(Method::RecursiveDoubling);
         assert!(price(slow) > 1.7 * quick, "{slow}");
     }
+}
+
+/// Two namespaces of four ranks on two cores: a rank that waits for sockets, too, is slow to wake,
+/// so the way with the fewest turns wins while the data is small.
+#[test]
+fn ranks_that_sleep_on_descriptors_want_few_turns() {
+    let constants = Constants::derive(&two_cores(), 8);
+    let at = |bytes| Question {
+        hosts: 2,
+        ..Question::new(Collective::AllReduce, bytes, 8)
+    };
+    for (bytes, due) in [
+        (8, Method::RecursiveDoubling),
+        (64 * KIB, Method::MultiLeader),
+        (16 * MIB, Method::Hierarchical),
+    ] {
+        assert_eq!(best(&at(bytes), &constants), due, "{bytes} bytes");
+    }
+    let awake = Constants {
+        bell_us: 0.0,
+        ..constants
+    };
+    assert_eq!(best(&at(8), &awake), Method::Tree);
 }
 
 #[test]
