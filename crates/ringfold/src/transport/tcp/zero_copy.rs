@@ -47,7 +47,7 @@ use crate::sys::zero_copy::{self, Completion};
 use crate::transport::Ticket;
 
 /// Shorter payloads are copied: the two further system calls for header and checksum, and the
-/// report, cost about as much as the copy. Half of the tuner's largest messages.
+/// report, cost about as much as the copy.
 pub const PAYLOAD_BYTES_MIN: usize = 128 << 10;
 
 /// So many reports in a row that the kernel made a copy end the trial, or what it found.
