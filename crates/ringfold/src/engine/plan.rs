@@ -69,7 +69,6 @@ impl Plan {
         if channels > 1 {
             schedule = schedule.striped(channels);
         }
-        schedule = schedule.spread(slices_in_flight(access));
         let dependencies = dependence::dependencies(&schedule, in_place);
         let rounds = schedule.rounds;
         let planned = schedule.channels.iter().zip(dependencies);

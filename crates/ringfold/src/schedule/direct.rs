@@ -11,15 +11,19 @@ use super::action::Span;
 use super::build::{Builder, input, output, scratch};
 use super::spec::{Schedule, Spec};
 
+/// The round in which sums come back. The round before stays free, so that the next slice is sent
+/// before any rank waits for this one.
+const SUMS_ROUND: u32 = 2;
+
 /// Each rank reduces its own chunk, then all ranks collect the chunks of the others.
 pub(super) fn all_reduce(spec: &Spec) -> Schedule {
     let own = output(spec.rank, 1);
     let mut build = Builder::vector(spec, spec.world_size);
     reduce_own(&mut build, spec, own);
-    build.round(1);
+    build.round(SUMS_ROUND);
     build.recv_each(spec.others(), |peer| output(peer, 1));
     build.send_each(spec.others(), |_| own);
-    build.finish(2)
+    build.finish(SUMS_ROUND + 1)
 }
 
 /// The root scatters chunks and every rank passes its chunk on (van de Geijn's scatter and

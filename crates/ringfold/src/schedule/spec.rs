@@ -148,26 +148,6 @@ impl Schedule {
         self.channels.iter().flatten().any(exposes)
     }
 
-    /// The same work with a free round after each of its own, if it then still has no more than
-    /// `rounds_max`: messages then have the time of a round of another slice before any rank waits
-    /// for them, so the link is not idle meanwhile.
-    ///
-    /// For messages only, and not for the barrier, which has no slices.
-    pub fn spread(mut self, rounds_max: u32) -> Schedule {
-        let is_sliced = self.spec.access == Access::Messages
-            && self.spec.collective != Collective::Barrier
-            && !self.needs_one_slice;
-        let rounds = 2 * self.rounds.max(1) - 1;
-        if !is_sliced || rounds > rounds_max {
-            return self;
-        }
-        self.rounds = rounds;
-        for step in self.channels.iter_mut().flatten() {
-            step.round *= 2;
-        }
-        self
-    }
-
     /// The same work on several channels: the vector is divided into as many parts, each of which
     /// is cut into the same chunks as the whole was and handled by a channel of its own.
     ///

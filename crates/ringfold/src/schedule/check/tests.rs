@@ -282,30 +282,6 @@ fn only_messages_of_several_blocks_need_one_slice() {
 }
 
 #[test]
-fn free_rounds_change_nothing_but_the_order_of_issue() {
-    let mut spread_count = 0;
-    for world_size in [2, 3, 4, 5] {
-        let mut all = specs(Access::Messages, world_size, 1);
-        for spec in &mut all {
-            spec.hosts = Groups::equal(world_size, 2).unwrap_or_default();
-        }
-        for spec in all {
-            let plain = schedules(&spec).unwrap();
-            let each = plain.iter().cloned();
-            let spread: Vec<_> = each.map(|schedule| schedule.spread(8)).collect();
-            spread_count += u32::from(spread != plain);
-            for distance in [1, 2] {
-                let slices = Slices { count: 9, distance };
-                if let Err(error) = check_sliced(&spread, true, slices) {
-                    panic!("{spec:?}: {error}");
-                }
-            }
-        }
-    }
-    assert!(spread_count > 20, "only {spread_count}");
-}
-
-#[test]
 fn messages_of_several_blocks_must_be_announced_by_all_ranks_alike() {
     let spec = Spec::new(
         Collective::AllGather,
