@@ -51,6 +51,10 @@ const YIELDS_OVERSUBSCRIBED: u32 = 10;
 /// peer on the same switch answers.
 const SPINS_ON_SOCKETS: u32 = 40;
 
+/// By how much less a rank spins on sockets once it has learnt that others need its core: see
+/// [`Waiter::learn`].
+pub const CROWDED_SPIN_DIVISOR: u64 = (SPINS_ON_SOCKETS / SPINS_MIN) as u64;
+
 /// Yields before blocking on sockets: the kernel switches the core anyway when it is asked to wait.
 const YIELDS_ON_SOCKETS: u32 = 2;
 

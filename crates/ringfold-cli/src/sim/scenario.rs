@@ -134,19 +134,33 @@ fn network(settings: &Settings, default: Network) -> Network {
         alpha_ps: ps(given.alpha, default.links.alpha_ps),
         ps_per_byte: ps(given.bandwidth, default.links.ps_per_byte),
         overhead_ps: ps(given.overhead, default.links.overhead_ps),
+        work_ps_per_byte: ps(given.work_rate, default.links.work_ps_per_byte),
         gap_ps: ps(given.gap, default.links.gap_ps),
+        window_bytes: given.window_bytes.map(|bytes| bytes.0),
     };
-    let is_local_said = given.local_alpha.is_some() || given.local_bandwidth.is_some();
+    let is_local_said = given.local_alpha.is_some()
+        || given.local_bandwidth.is_some()
+        || given.local_overhead.is_some()
+        || given.local_work_rate.is_some()
+        || given.local_window_bytes.is_some();
     Network {
         local: is_local_said.then(|| Links {
             alpha_ps: ps(given.local_alpha, links.alpha_ps),
             ps_per_byte: ps(given.local_bandwidth, links.ps_per_byte),
+            overhead_ps: ps(given.local_overhead, links.overhead_ps),
+            work_ps_per_byte: ps(given.local_work_rate, links.work_ps_per_byte),
+            window_bytes: given
+                .local_window_bytes
+                .map(|bytes| bytes.0)
+                .or(links.window_bytes),
             ..links
         }),
         links,
         ports: given.ports.map_or(default.ports, Into::into),
         sending: given.sending.map_or(default.sending, Into::into),
         ranks_per_host: given.ranks_per_host.unwrap_or(default.ranks_per_host),
+        hosts_per_machine: given.hosts_per_machine.unwrap_or(default.hosts_per_machine),
+        segment_bytes: given.segment_bytes.map(|bytes| bytes.0),
         memory_ps_per_byte: given.memory_bandwidth.map(Into::into),
         cores_per_host: settings.compute.cores_per_host,
         switches: given.switch.iter().map(|switch| switch.0.clone()).collect(),
@@ -165,6 +179,9 @@ fn compute(settings: &Settings, default: Compute) -> Compute {
         reduce_ps_per_byte: ps(given.reduce_rate, gamma),
         copy_ps_per_byte: ps(given.copy_rate, default.copy_ps_per_byte),
         server: given.server.map_or(default.server, Into::into),
+        spin_ps: ps(given.spin, default.spin_ps),
+        wake_ps: ps(given.wake, default.wake_ps),
+        switch_ps: ps(given.switch_time, default.switch_ps),
         ..default
     }
 }

@@ -141,6 +141,11 @@ pub struct NetworkSettings {
     #[arg(long, value_name = "TIME", help_heading = NETWORK)]
     pub overhead: Option<Span>,
 
+    /// How fast a processor moves a message's bytes at each end: the kernel's copies and packets
+    /// [default: unlimited]
+    #[arg(long, value_name = "RATE", help_heading = NETWORK)]
+    pub work_rate: Option<Rate>,
+
     /// LogGP's g: how long a port rests after a message [default: 0]
     #[arg(long, value_name = "TIME", help_heading = NETWORK)]
     pub gap: Option<Span>,
@@ -165,7 +170,34 @@ pub struct NetworkSettings {
     #[arg(long, value_name = "RATE", help_heading = NETWORK)]
     pub local_bandwidth: Option<Rate>,
 
-    /// Bandwidth of each host's memory, which its ranks share [default: never in the way]
+    /// What a message within a host costs the processor at each end [default: as between hosts]
+    #[arg(long, value_name = "TIME", help_heading = NETWORK)]
+    pub local_overhead: Option<Span>,
+
+    /// How fast a processor moves the bytes of a message within a host, at each end [default: as
+    /// between hosts]
+    #[arg(long, value_name = "RATE", help_heading = NETWORK)]
+    pub local_work_rate: Option<Rate>,
+
+    /// What a stream between hosts holds before its receiver takes it: a socket's buffers
+    /// [default: everything]
+    #[arg(long, value_name = "BYTES", help_heading = NETWORK)]
+    pub window_bytes: Option<Bytes>,
+
+    /// What a stream within a host holds: a ring's cells [default: as between hosts]
+    #[arg(long, value_name = "BYTES", help_heading = NETWORK)]
+    pub local_window_bytes: Option<Bytes>,
+
+    /// Pieces in which a message goes from stage to stage [default: whole messages]
+    #[arg(long, value_name = "BYTES", help_heading = NETWORK)]
+    pub segment_bytes: Option<Bytes>,
+
+    /// Hosts that are namespaces or containers of one machine, and share its cores and memory
+    /// [default: 1]
+    #[arg(long, value_name = "N", help_heading = NETWORK)]
+    pub hosts_per_machine: Option<usize>,
+
+    /// Bandwidth of each machine's memory, which its ranks share [default: never in the way]
     #[arg(long, value_name = "RATE", help_heading = NETWORK)]
     pub memory_bandwidth: Option<Rate>,
 
@@ -195,7 +227,19 @@ pub struct ComputeSettings {
     #[arg(long, value_name = "HOW", value_enum, help_heading = COMPUTE)]
     pub server: Option<ServerName>,
 
-    /// Cores that the ranks of a host share [default: enough]
+    /// How long a rank that waits keeps its core, polling, before it sleeps [default: 0]
+    #[arg(long, value_name = "TIME", help_heading = COMPUTE)]
+    pub spin: Option<Span>,
+
+    /// What it takes until a rank that slept does something, if a core was idle [default: 0]
+    #[arg(long, value_name = "TIME", help_heading = COMPUTE)]
+    pub wake: Option<Span>,
+
+    /// What it takes until then if another rank has just left the core [default: 0]
+    #[arg(long, value_name = "TIME", help_heading = COMPUTE)]
+    pub switch_time: Option<Span>,
+
+    /// Cores that the ranks of a host share, or those of all hosts of a machine [default: enough]
     #[arg(long, value_name = "N", help_heading = COMPUTE)]
     pub cores_per_host: Option<usize>,
 }
@@ -321,10 +365,11 @@ impl Settings {
         overlay!(self, over, collective, algorithm, ranks, bytes, chunk_bytes, slice_bytes,
             weights, datatype, op, root, payload, seed, timeout, detect;
             slow, late, stall, slow_link, dead);
-        overlay!(self.network, over.network, alpha, bandwidth, overhead, gap, ports, sending,
-            ranks_per_host, local_alpha, local_bandwidth, memory_bandwidth; switch);
+        overlay!(self.network, over.network, alpha, bandwidth, overhead, work_rate, gap, ports,
+            sending, ranks_per_host, local_alpha, local_bandwidth, local_overhead,
+            local_work_rate, window_bytes, local_window_bytes, segment_bytes, hosts_per_machine, memory_bandwidth; switch);
         overlay!(self.straggler, over.straggler, policy, alpha_threshold, signals, timers, floor;);
         overlay!(self.compute, over.compute, reduce_time, reduce_rate, copy_rate, server,
-            cores_per_host;);
+            spin, wake, switch_time, cores_per_host;);
     }
 }

@@ -3,7 +3,7 @@
 use crate::engine::late_ring::{Policy, RANKS_MAX};
 use crate::error::{Error, Result};
 use crate::schedule::Weights;
-use crate::simulate::network::model::{Compute, LinkEnds, Links, Network};
+use crate::simulate::network::model::{Compute, LinkEnds, Links, Network, Server};
 use crate::testing::delay_spec::Slow;
 use crate::tune::cost::weighted::Pace;
 use crate::types::{Collective, DType, Method, Op};
@@ -196,6 +196,11 @@ impl Scenario {
             return Err(Error::Unsupported(text.into()));
         }
         self.network.check(self.ranks)?;
+        let is_by_thread = self.network.segment_bytes.is_some() || self.compute.has_turns();
+        if is_by_thread && self.compute.server == Server::Parallel {
+            let text = "segments, or ranks that sleep, with a parallel server; use a serial one";
+            return Err(Error::Unsupported(text.into()));
+        }
         if self.collective.reduces() {
             self.op.check(self.dtype)?;
         }
@@ -215,9 +220,13 @@ impl Scenario {
             &network.links,
             network.local.as_ref().unwrap_or(&network.links),
         ];
-        let per_message = |links: &Links| links.alpha_ps.max(links.gap_ps).max(links.overhead_ps);
+        let per_message = |links: &Links| {
+            let longest_ps = links.alpha_ps.max(links.gap_ps).max(links.overhead_ps);
+            longest_ps + compute.wake_ps.max(compute.switch_ps)
+        };
         let per_message = kinds.map(per_message).into_iter().max().unwrap_or(0);
-        let rates = kinds.iter().map(|links| links.ps_per_byte);
+        let per_byte = |links: &&Links| links.ps_per_byte.max(links.work_ps_per_byte);
+        let rates = kinds.iter().map(per_byte);
         let rates = rates.chain(network.switches.iter().map(|switch| switch.ps_per_byte));
         let rates = rates.chain([compute.reduce_ps_per_byte, compute.copy_ps_per_byte]);
         let rates = rates.chain(network.memory_ps_per_byte);

@@ -83,7 +83,7 @@ pub fn longest_path(scenario: &Scenario) -> Result<LongestPath> {
 fn obstacle(scenario: &Scenario) -> Option<Refusal> {
     let network = &scenario.network;
     let local = network.local.iter();
-    let mut links = local.chain([&network.links]);
+    let mut links = local.chain([&network.links]).copied();
     let breaks = |disturbance: &Disturbance| {
         matches!(
             disturbance,
@@ -98,8 +98,12 @@ fn obstacle(scenario: &Scenario) -> Option<Refusal> {
         Some("shared switches")
     } else if network.memory_ps_per_byte.is_some() || network.cores_per_host.is_some() {
         Some("hosts that share memory or cores")
-    } else if links.any(|links| links.overhead_ps > 0) {
+    } else if links.any(|links| links.overhead_ps + links.work_ps_per_byte > 0) {
         Some("overheads on a processor")
+    } else if network.segment_bytes.is_some() || links.any(|links| links.window_bytes.is_some()) {
+        Some("messages in segments or windows")
+    } else if scenario.compute.has_turns() {
+        Some("ranks that sleep")
     } else if scenario.disturbances.iter().any(breaks) {
         Some("ranks that stall or die")
     } else if scenario.weights.is_some() {

@@ -1,24 +1,27 @@
-//! What processors do, and what the ranks of a host share of them.
+//! What processors do, and what the ranks of a machine share of them.
 
 use std::collections::VecDeque;
 
 use super::message::Receive;
 use crate::transport::Ticket;
 
-/// What the ranks of a host share.
-pub(in crate::simulate) struct Host {
+/// What the ranks of a machine share.
+pub(in crate::simulate) struct Machine {
     /// Jobs that wait, oldest first.
     pub queue: VecDeque<u32>,
     pub cores_free: usize,
+    /// When a rank last left its core.
+    pub released_ps: Option<u64>,
     /// Until when its memory is taken.
     pub memory_until_ps: u64,
 }
 
-impl Host {
-    pub fn new(cores: Option<usize>) -> Host {
-        Host {
+impl Machine {
+    pub fn new(cores: Option<usize>) -> Machine {
+        Machine {
             queue: VecDeque::new(),
             cores_free: cores.unwrap_or(usize::MAX),
+            released_ps: None,
             memory_until_ps: 0,
         }
     }
@@ -50,7 +53,7 @@ pub(in crate::simulate) struct Job {
     pub duration_ps: u64,
     /// How much longer it takes because it is slow.
     pub slow_ps: u64,
-    /// Bytes that pass the host's memory.
+    /// Bytes that pass the machine's memory.
     pub bytes: u64,
     pub slice: u32,
     pub peer: Option<u32>,

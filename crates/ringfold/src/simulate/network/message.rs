@@ -8,13 +8,16 @@ use crate::transport::{Header, Sink, Ticket};
 /// A stream at its receiver: the sender and the channel.
 pub(in crate::simulate) type Source = (u32, u32);
 
-/// A message that was posted and not yet taken in.
+/// A message that was posted and not yet taken in, or one of its segments.
 pub(in crate::simulate) struct Message {
     pub from: u32,
     pub to: u32,
     pub channel: u32,
     pub ticket: Ticket,
     pub header: Header,
+    /// Which part of the message this segment is, and what it has of it.
+    pub offset: u64,
+    pub bytes: u64,
     /// Nothing where only bytes are counted.
     pub payload: Option<Owned>,
     /// Whether it uses the ports within a host.
@@ -28,12 +31,17 @@ pub(in crate::simulate) struct Message {
 }
 
 impl Message {
-    pub fn bytes(&self) -> u64 {
-        self.header.bytes.into()
+    pub fn is_first(&self) -> bool {
+        self.offset == 0
+    }
+
+    pub fn is_last(&self) -> bool {
+        self.offset + self.bytes == u64::from(self.header.bytes)
     }
 }
 
 /// A receive that waits for its message.
+#[derive(Clone)]
 pub(in crate::simulate) struct Receive {
     pub ticket: Ticket,
     pub header: Header,
@@ -53,6 +61,9 @@ pub(in crate::simulate) struct Incoming {
     pub accepted: usize,
     /// When the last of them arrives, where ports do not see to the order.
     pub until_ps: u64,
+    /// Segments that the stream has no room for, and bytes that it holds.
+    pub waiting: VecDeque<u32>,
+    pub held_bytes: u64,
     /// Messages posted and not arrived.
     pub under_way: usize,
     pub messages: u64,

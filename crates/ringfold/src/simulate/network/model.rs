@@ -1,6 +1,7 @@
 //! What the simulated network and the simulated processors are like: numbers, and what they mean.
 
 use crate::error::{Error, Result};
+use crate::transport::PIECE_ALIGN_BYTES;
 use crate::types::DType;
 
 /// Which link is slow.
@@ -26,12 +27,19 @@ pub struct Network {
     pub sending: Sending,
     /// Ranks on each host, in rank order.
     pub ranks_per_host: usize,
-    /// The inverse of a host's memory bandwidth, shared by its ranks one after the other: the time
-    /// of a byte of a local message, a copy or a reduction. `None`: unlimited memory bandwidth.
+    /// Hosts that are namespaces or containers of one machine, and share its cores and memory, in
+    /// order.
+    pub hosts_per_machine: usize,
+    /// The inverse of a machine's memory bandwidth, shared by its ranks one after the other: the
+    /// time of a byte of a local message, a copy or a reduction, and of a byte that a processor
+    /// moves for a message. `None`: unlimited memory bandwidth.
     pub memory_ps_per_byte: Option<u64>,
-    /// Cores that the ranks of a host share for reductions, copies and overheads. `None`: enough
+    /// Cores that the ranks of a machine share for reductions, copies and overheads. `None`: enough
     /// for all.
     pub cores_per_host: Option<usize>,
+    /// The pieces in which a message goes from stage to stage: cells of a ring, or what a socket
+    /// takes at once. `None`: whole messages.
+    pub segment_bytes: Option<u64>,
     /// Links inside the network that several ranks share.
     pub switches: Vec<Switch>,
 }
@@ -45,8 +53,14 @@ pub struct Links {
     pub ps_per_byte: u64,
     /// LogGP's o: what the sender's and the receiver's processor spend on a message, each.
     pub overhead_ps: u64,
+    /// What they spend on each byte, each: the kernel's copies and its work on packets, or a copy
+    /// into a cell and out of it.
+    pub work_ps_per_byte: u64,
     /// LogGP's g: how long a port rests after a message.
     pub gap_ps: u64,
+    /// What a stream holds before its receiver takes it: a ring's cells, a socket's buffers.
+    /// `None`: everything.
+    pub window_bytes: Option<u64>,
 }
 
 /// Whether a rank's port works in both directions at once.
@@ -96,6 +110,14 @@ pub struct Compute {
     pub copy_ps_per_byte: u64,
     /// How many reductions a rank does at once.
     pub server: Server,
+    /// How long a rank that waits keeps its core, polling, before it sleeps; where ranks outnumber
+    /// cores they have learnt to poll for less ([`CROWDED_SPIN_DIVISOR`](crate::wait)).
+    pub spin_ps: u64,
+    /// From the moment at which a rank that sleeps is to do something until it does: if a core was
+    /// idle, which then sleeps, too, ...
+    pub wake_ps: u64,
+    /// ... and if another rank has just left the core.
+    pub switch_ps: u64,
 }
 
 /// How many things a rank computes at once.
@@ -114,7 +136,9 @@ impl Default for Links {
             alpha_ps: 5_000_000,
             ps_per_byte: 80,
             overhead_ps: 0,
+            work_ps_per_byte: 0,
             gap_ps: 0,
+            window_bytes: None,
         }
     }
 }
@@ -128,8 +152,10 @@ impl Default for Network {
             ports: Ports::Full,
             sending: Sending::Eager,
             ranks_per_host: 1,
+            hosts_per_machine: 1,
             memory_ps_per_byte: None,
             cores_per_host: None,
+            segment_bytes: None,
             switches: Vec::new(),
         }
     }
@@ -144,6 +170,9 @@ impl Default for Compute {
             reduce_ps_per_byte_of: Vec::new(),
             copy_ps_per_byte: 0,
             server: Server::Serial,
+            spin_ps: 0,
+            wake_ps: 0,
+            switch_ps: 0,
         }
     }
 }
@@ -156,6 +185,9 @@ impl Compute {
         reduce_ps_per_byte_of: Vec::new(),
         copy_ps_per_byte: 0,
         server: Server::Parallel,
+        spin_ps: 0,
+        wake_ps: 0,
+        switch_ps: 0,
     };
 
     /// What combining `bytes` bytes of these elements with others takes.
@@ -166,12 +198,37 @@ impl Compute {
             .map_or(self.reduce_ps_per_byte, |(_, own)| *own);
         self.reduce_ps + ps_per_byte * bytes
     }
+
+    /// Whether a rank keeps its core between jobs, and sleeps when it has waited for long.
+    pub fn has_turns(&self) -> bool {
+        self.spin_ps + self.wake_ps + self.switch_ps > 0
+    }
+}
+
+impl Links {
+    /// What the processor at one end spends on `bytes` bytes of a message, which may be its first.
+    pub fn processor_ps(&self, bytes: u64, is_first: bool) -> u64 {
+        let overhead_ps = if is_first { self.overhead_ps } else { 0 };
+        overhead_ps + self.work_ps_per_byte * bytes
+    }
 }
 
 impl Network {
     /// Which host a rank is on.
     pub fn host(&self, rank: usize) -> usize {
         rank / self.ranks_per_host.max(1)
+    }
+
+    /// Which machine a rank is on.
+    pub fn machine(&self, rank: usize) -> usize {
+        self.host(rank) / self.hosts_per_machine.max(1)
+    }
+
+    /// Whether the ranks of a machine, of so many in all, outnumber its cores.
+    pub fn is_crowded(&self, ranks: usize) -> bool {
+        let sharers = self.hosts_per_machine.saturating_mul(self.ranks_per_host);
+        self.cores_per_host
+            .is_some_and(|cores| sharers.min(ranks) > cores)
     }
 
     /// What messages between two ranks cost, and whether they have the ports within a host.
@@ -193,6 +250,23 @@ impl Network {
         let invalid = |text: String| Err(Error::InvalidArgument(text));
         if self.ranks_per_host == 0 {
             return invalid("0 ranks on a host; at least 1".into());
+        }
+        if self.hosts_per_machine == 0 {
+            return invalid("0 hosts on a machine; at least 1".into());
+        }
+        let is_whole = |bytes: u64| bytes > 0 && bytes.is_multiple_of(PIECE_ALIGN_BYTES as u64);
+        if let Some(bytes) = self.segment_bytes.filter(|bytes| !is_whole(*bytes)) {
+            let text = format!("segments of {bytes} bytes; a multiple of {PIECE_ALIGN_BYTES}");
+            return invalid(text);
+        }
+        let links = [Some(&self.links), self.local.as_ref()];
+        let has_window = links
+            .iter()
+            .flatten()
+            .any(|links| links.window_bytes.is_some());
+        if self.sending != Sending::Eager && (has_window || self.segment_bytes.is_some()) {
+            let text = "segments or windows of messages that wait for their receives; send eagerly";
+            return Err(Error::Unsupported(text.into()));
         }
         if self.cores_per_host == Some(0) {
             return invalid("0 cores on a host; at least 1".into());

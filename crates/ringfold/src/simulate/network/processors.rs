@@ -1,5 +1,9 @@
 //! Processors: reductions, copies and overheads, which wait for their rank's server and their
-//! host's cores, first come, first served.
+//! machine's cores, first come, first served.
+//!
+//! With turns ([`Compute::has_turns`](super::model::Compute::has_turns)), a rank is a thread: it
+//! keeps its core while it has something to do, and for a while after that, in which it polls. Then
+//! it sleeps, and its next job begins later by what waking takes.
 
 use super::job::{Job, JobKind, Then};
 use super::message::{Message, Receive};
@@ -26,33 +30,34 @@ impl World {
         account.last_reduction_ps = Some(self.now);
     }
 
-    /// Puts a job in its host's queue.
+    /// Puts a job in its machine's queue.
     pub fn submit(&mut self, job: Job) {
-        let host = self.scenario.network.host(job.rank as usize);
+        let machine = self.scenario.network.machine(job.rank as usize);
         let job = self.jobs.add(job);
-        self.hosts[host].queue.push_back(job);
-        self.dispatch(host);
+        self.machines[machine].queue.push_back(job);
+        self.dispatch(machine);
     }
 
-    /// Begins what can be begun on a host.
-    fn dispatch(&mut self, host: usize) {
+    /// Begins what can be begun on a machine.
+    fn dispatch(&mut self, machine: usize) {
         let mut at = 0;
-        while self.hosts[host].cores_free > 0
-            && let Some(&job) = self.hosts[host].queue.get(at)
-        {
-            if self.can_begin(job) {
-                self.hosts[host].queue.remove(at);
-                self.begin(host, job);
+        while let Some(&job) = self.machines[machine].queue.get(at) {
+            if self.can_begin(machine, job) {
+                self.machines[machine].queue.remove(at);
+                self.begin(machine, job);
             } else {
                 at += 1;
             }
         }
     }
 
-    /// Whether a job's rank is free for it.
-    fn can_begin(&self, job: u32) -> bool {
+    /// Whether a job's rank is free for it, and has a core or can have one.
+    fn can_begin(&self, machine: usize, job: u32) -> bool {
         let job = self.jobs.see(job);
         let state = &self.ranks[job.rank as usize];
+        if !state.keeps_core && self.machines[machine].cores_free == 0 {
+            return false;
+        }
         match (self.scenario.compute.server, job.kind) {
             (Server::Serial, _) => !state.is_server_busy,
             (Server::Parallel, JobKind::Overhead) => !state.is_messaging,
@@ -60,17 +65,32 @@ impl World {
         }
     }
 
-    fn begin(&mut self, host: usize, number: u32) {
-        let now = self.now;
-        self.hosts[host].cores_free -= 1;
+    fn begin(&mut self, machine: usize, number: u32) {
         let job = self.jobs.at(number);
         let (rank, kind, bytes) = (job.rank, job.kind, job.bytes);
         let duration_ps = job.duration_ps + job.slow_ps;
+        let state = &mut self.ranks[rank as usize];
+        let is_first = state.turn == 0;
+        state.turn += 1;
+        let compute = &self.scenario.compute;
+        let is_asleep = std::mem::take(&mut state.is_asleep)
+            || is_first && self.now > state.begins_ps + self.spin_ps;
+        let shared = &mut self.machines[machine];
+        let delay_ps = if std::mem::take(&mut state.keeps_core) {
+            0
+        } else {
+            shared.cores_free -= 1;
+            match shared.released_ps {
+                Some(at_ps) if at_ps == self.now => compute.switch_ps,
+                _ if is_asleep => compute.wake_ps,
+                _ => 0,
+            }
+        };
+        let now = self.now + delay_ps;
         job.begin_ps = now;
         job.part = self
             .record
             .extend(job.part, PathKind::Queue, (rank, None), now);
-        let state = &mut self.ranks[rank as usize];
         match kind {
             JobKind::Overhead if self.scenario.compute.server == Server::Parallel => {
                 state.is_messaging = true;
@@ -82,19 +102,19 @@ impl World {
         }
         state.computing += 1;
         let end_ps = after_stalls(&state.stalls, now, duration_ps);
-        let end_ps = end_ps.max(self.pass_memory(host, now, bytes));
+        let end_ps = end_ps.max(self.pass_memory(machine, now, bytes));
         self.schedule(end_ps, Event::JobDone(number));
     }
 
-    /// When `bytes` have passed a host's memory, if they come to it now.
-    pub fn pass_memory(&mut self, host: usize, from_ps: u64, bytes: u64) -> u64 {
+    /// When `bytes` have passed a machine's memory, if they come to it now.
+    pub fn pass_memory(&mut self, machine: usize, from_ps: u64, bytes: u64) -> u64 {
         let Some(ps_per_byte) = self.scenario.network.memory_ps_per_byte else {
             return from_ps;
         };
         if bytes == 0 {
             return from_ps;
         }
-        let until = &mut self.hosts[host].memory_until_ps;
+        let until = &mut self.machines[machine].memory_until_ps;
         *until = from_ps.max(*until) + bytes * ps_per_byte;
         *until
     }
@@ -103,8 +123,17 @@ impl World {
         let now = self.now;
         let job = self.jobs.take(number);
         let rank = job.rank;
-        let host = self.scenario.network.host(rank as usize);
-        self.hosts[host].cores_free += 1;
+        let machine = self.scenario.network.machine(rank as usize);
+        let state = &mut self.ranks[rank as usize];
+        if self.scenario.compute.has_turns() {
+            state.keeps_core = true;
+            // At least until its engine has seen what was done.
+            let until_ps = now + self.spin_ps.max(1);
+            let turn = state.turn;
+            self.schedule(until_ps, Event::Sleep { rank, turn });
+        } else {
+            self.machines[machine].cores_free += 1;
+        }
         let state = &mut self.ranks[rank as usize];
         match job.kind {
             JobKind::Overhead if self.scenario.compute.server == Server::Parallel => {
@@ -119,7 +148,20 @@ impl World {
         if !state.is_stopped {
             self.finish(job);
         }
-        self.dispatch(host);
+        self.dispatch(machine);
+    }
+
+    /// A rank that has had nothing to do since its `turn` gives up its core.
+    pub fn sleep(&mut self, rank: u32, turn: u32) {
+        let state = &mut self.ranks[rank as usize];
+        if state.turn != turn || !std::mem::take(&mut state.keeps_core) {
+            return;
+        }
+        state.is_asleep = true;
+        let machine = self.scenario.network.machine(rank as usize);
+        self.machines[machine].cores_free += 1;
+        self.machines[machine].released_ps = Some(self.now);
+        self.dispatch(machine);
     }
 
     fn finish(&mut self, job: Job) {
@@ -156,7 +198,12 @@ impl World {
         if job.kind == JobKind::Reduce {
             self.note_reduction(rank, now - job.begin_ps);
         }
-        match job.then {
+        self.follow(job.then, rank, part);
+    }
+
+    /// What follows a job of `rank`.
+    pub fn follow(&mut self, then: Then, rank: u32, part: u32) {
+        match then {
             Then::Offer(message) => {
                 self.messages.at(message).part = part;
                 self.offer(message);
@@ -171,14 +218,16 @@ impl World {
     fn fold(&mut self, message: u32, receive: Receive, part: u32) {
         let message = self.messages.take(message);
         self.absorb(&receive.sink, &message);
-        self.complete(message.to, receive.ticket, part);
-        self.ask_for_next(message.to);
+        if message.is_last() {
+            self.complete(message.to, receive.ticket, part);
+            self.ask_for_next(message.to);
+        }
     }
 
     /// Takes in what a message has, where data is moved.
     pub fn absorb(&self, sink: &Sink, message: &Message) {
         if let Some(payload) = &message.payload {
-            sink.absorb(0, payload.region());
+            sink.absorb(message.offset as usize, payload.region());
         }
     }
 }

@@ -42,6 +42,13 @@ pub(in crate::simulate) struct RankState {
     pub reductions: u32,
     pub is_server_busy: bool,
     pub is_messaging: bool,
+    /// Whether it has a core on which it does nothing but poll, and whether it sleeps: with turns.
+    pub keeps_core: bool,
+    pub is_asleep: bool,
+    /// Jobs begun.
+    pub turn: u32,
+    /// When it makes its call.
+    pub begins_ps: u64,
     /// Whether a message to be reduced was requested: in a rendezvous with a serial server.
     pub has_asked: bool,
     /// Streams whose next message waits for that.

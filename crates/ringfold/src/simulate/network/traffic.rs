@@ -19,7 +19,7 @@ impl World {
 
     /// How long a message takes at the sender's port, and at the receiver's.
     fn durations_ps(&self, message: &Message) -> (u64, u64) {
-        let base_ps = self.links(message).ps_per_byte * message.bytes();
+        let base_ps = self.links(message).ps_per_byte * message.bytes;
         self.slow_links.apply(message.from, message.to, base_ps)
     }
 
@@ -94,7 +94,7 @@ impl World {
         }
         let message = self.messages.see(number);
         let (from, to, is_local, bytes) =
-            (message.from, message.to, message.is_local, message.bytes());
+            (message.from, message.to, message.is_local, message.bytes);
         let links = self.links(message);
         let (sending_ps, _) = self.durations_ps(message);
         let direction = self.scenario.network.direction(false);
@@ -104,9 +104,10 @@ impl World {
             Ports::Full | Ports::Half => self.now.max(until),
         };
         let mut sent_ps = begin_ps + sending_ps;
-        if is_local {
-            let host = self.scenario.network.host(from as usize);
-            sent_ps = sent_ps.max(self.pass_memory(host, begin_ps, bytes));
+        // Otherwise what processors do with the bytes passes it.
+        if is_local && links.work_ps_per_byte == 0 {
+            let machine = self.scenario.network.machine(from as usize);
+            sent_ps = sent_ps.max(self.pass_memory(machine, begin_ps, bytes));
         }
         self.ranks[from as usize].ports[usize::from(is_local)].until_ps[direction] =
             sent_ps + links.gap_ps;
@@ -134,7 +135,7 @@ impl World {
             begin_ps,
             end_ps: sent_ps,
             peer: Some(message.to as usize),
-            bytes: message.bytes(),
+            bytes: message.bytes,
             slice: message.header.slice,
         });
     }
@@ -143,7 +144,9 @@ impl World {
     pub fn sent(&mut self, number: u32) {
         let message = self.messages.see(number);
         let (from, ticket, part) = (message.from, message.ticket, message.part);
-        self.complete(from, ticket, part);
+        if message.is_last() {
+            self.complete(from, ticket, part);
+        }
     }
 
     /// When a message that has its sender's port can begin to enter: its last byte does not arrive
@@ -184,7 +187,7 @@ impl World {
             begin_ps,
             end_ps: arrival_ps,
             peer: Some(message.from as usize),
-            bytes: message.bytes(),
+            bytes: message.bytes,
             slice: message.header.slice,
         });
         self.schedule(arrival_ps, Event::Arrived(number));
@@ -222,15 +225,19 @@ impl World {
         }
         loop {
             let incoming = self.incoming(to, source);
-            if incoming.arrived.is_empty() || incoming.receives.is_empty() {
+            let (Some(&number), Some(receive)) =
+                (incoming.arrived.front(), incoming.receives.front())
+            else {
                 return;
+            };
+            let receive = receive.clone();
+            incoming.arrived.pop_front();
+            if self.messages.see(number).is_last() {
+                let incoming = self.incoming(to, source);
+                incoming.receives.pop_front();
+                incoming.accepted = incoming.accepted.saturating_sub(1);
             }
-            let message = incoming.arrived.pop_front();
-            let receive = incoming.receives.pop_front();
-            incoming.accepted = incoming.accepted.saturating_sub(1);
-            if let (Some(message), Some(receive)) = (message, receive) {
-                self.take(message, receive);
-            }
+            self.take(number, receive);
         }
     }
 
@@ -251,31 +258,85 @@ impl World {
             true => self.cause(to),
             false => message.part,
         };
-        let overhead_ps = self.links(self.messages.see(number)).overhead_ps;
-        if overhead_ps == 0 {
-            self.deliver(number, receive, part);
-            return;
-        }
         let then = Then::Deliver(number, receive);
-        let mut job = Job::new(to, JobKind::Overhead, overhead_ps, part, then);
-        job.peer = Some(from);
-        self.submit(job);
+        self.process(number, (to, from), part, then);
+    }
+
+    /// Lets the segments of a stream go that it has room for: one at least.
+    pub fn fill(&mut self, to: u32, source: Source) {
+        loop {
+            let incoming = self.incoming(to, source);
+            let held_bytes = incoming.held_bytes;
+            let Some(&number) = incoming.waiting.front() else {
+                return;
+            };
+            let message = self.messages.see(number);
+            let bytes = held_bytes + message.bytes;
+            let window_bytes = self.links(message).window_bytes.unwrap_or(u64::MAX);
+            if held_bytes > 0 && bytes > window_bytes {
+                return;
+            }
+            let part = match self.record.end_ps(message.part) < self.now {
+                true => self.cause(source.0),
+                false => message.part,
+            };
+            let incoming = self.incoming(to, source);
+            incoming.waiting.pop_front();
+            incoming.held_bytes = bytes;
+            self.process(number, (source.0, to), part, Then::Offer(number));
+        }
+    }
+
+    /// The receiver has taken a segment out of its stream.
+    fn make_room(&mut self, to: u32, source: Source, bytes: u64) {
+        self.incoming(to, source).held_bytes -= bytes;
+        self.fill(to, source);
+    }
+
+    /// Has the processor at one end of a message, that of `rank`, do what is to be done with it.
+    pub fn process(&mut self, number: u32, (rank, peer): (u32, u32), part: u32, then: Then) {
+        let message = self.messages.see(number);
+        let links = self.links(message);
+        let duration_ps = links.processor_ps(message.bytes, message.is_first());
+        let mut job = Job::new(rank, JobKind::Overhead, duration_ps, part, then);
+        job.peer = Some(peer);
+        if links.work_ps_per_byte > 0 {
+            job.bytes = message.bytes;
+        }
+        // A segment without costs still comes after the first, which has the overhead.
+        match links.overhead_ps + links.work_ps_per_byte {
+            0 => self.follow(job.then, rank, part),
+            _ => self.submit(job),
+        }
     }
 
     /// Takes in a message, or has it combined.
     pub fn deliver(&mut self, number: u32, receive: Receive, part: u32) {
         let message = self.messages.see(number);
-        let (to, from) = (message.to, message.from);
+        let (to, source, bytes) = (message.to, (message.from, message.channel), message.bytes);
+        self.make_room(to, source, bytes);
+        let message = self.messages.see(number);
         let Sink::Reduce { into, kernel, .. } = &receive.sink else {
             let message = self.messages.take(number);
             self.absorb(&receive.sink, &message);
-            self.complete(to, receive.ticket, part);
+            if message.is_last() {
+                self.complete(to, receive.ticket, part);
+            }
             return;
         };
-        let bytes = into.bytes() as u64;
-        let duration_ps = self.scenario.compute.reduction_ps(kernel.dtype(), bytes);
+        debug_assert_eq!(into.bytes(), message.header.bytes as usize);
+        let is_first = message.is_first();
+        let compute = &self.scenario.compute;
+        let mut duration_ps = compute.reduction_ps(kernel.dtype(), bytes);
+        if !is_first {
+            duration_ps -= compute.reduce_ps;
+        }
         let slice = message.header.slice;
-        let slow_ps = self.count_reduction(to);
+        let slow_ps = if is_first {
+            self.count_reduction(to)
+        } else {
+            0
+        };
         let mut job = Job::new(
             to,
             JobKind::Reduce,
@@ -283,7 +344,7 @@ impl World {
             part,
             Then::Fold(number, receive),
         );
-        (job.bytes, job.slow_ps, job.slice, job.peer) = (bytes, slow_ps, slice, Some(from));
+        (job.bytes, job.slow_ps, job.slice, job.peer) = (bytes, slow_ps, slice, Some(source.0));
         self.submit(job);
     }
 
@@ -308,7 +369,7 @@ impl World {
         port.is_taken = true;
         let message = self.messages.see(number);
         let (sending_ps, _) = self.durations_ps(message);
-        let bytes = message.bytes() as f64;
+        let bytes = message.bytes as f64;
         let most = match sending_ps {
             0 => f64::MAX,
             ps => bytes / ps as f64,

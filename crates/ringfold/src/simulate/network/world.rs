@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
-use super::job::{Host, Job, JobKind, Then};
+use super::job::{Job, JobKind, Machine, Then};
 use super::message::{Incoming, Message, Numbered, Receive, Source};
 use super::model::Sending;
 use super::rank::RankState;
@@ -14,6 +14,7 @@ use crate::error::{Error, Result};
 use crate::memory::{Owned, Region};
 use crate::simulate::scenario::{Payload, Scenario};
 use crate::transport::{Head, Post, Posted, Sink, Stream, Ticket, Work, WorkKind};
+use crate::wait::CROWDED_SPIN_DIVISOR;
 
 /// Something that will happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -26,6 +27,13 @@ pub(in crate::simulate) enum Event {
     Arrived(u32),
     /// A job is done.
     JobDone(u32),
+    /// A rank has had nothing to do since this turn.
+    Sleep {
+        /// Which rank.
+        rank: u32,
+        /// Jobs that it had begun.
+        turn: u32,
+    },
     /// A message on a shared link has left, unless the shares were dealt out anew since.
     Drained(u64),
     /// A port may send its next message.
@@ -45,11 +53,13 @@ pub(in crate::simulate) struct World {
     next_event: u64,
     pub events_passed: u64,
     pub ranks: Vec<RankState>,
-    pub hosts: Vec<Host>,
+    pub machines: Vec<Machine>,
     pub messages: Numbered<Message>,
     pub jobs: Numbered<Job>,
     pub shares: Shares,
     pub slow_links: SlowLinks,
+    /// How long ranks that wait keep their core here.
+    pub spin_ps: u64,
     touched: Vec<usize>,
     has_anybody_left: bool,
     pub record: Record,
@@ -65,20 +75,33 @@ pub(super) fn left(rank: usize) -> Error {
 
 impl World {
     pub fn new(scenario: &Scenario) -> World {
-        let (network, ranks) = (&scenario.network, 0..scenario.ranks);
-        let host = |_| Host::new(network.cores_per_host);
-        let hosts = (0..scenario.ranks.div_ceil(network.ranks_per_host)).map(host);
+        let network = &scenario.network;
+        let rank = |(rank, begins_ps)| RankState {
+            begins_ps,
+            ..RankState::new(rank, scenario)
+        };
+        let machine = |_| Machine::new(network.cores_per_host);
+        let machines = 0..=network.machine(scenario.ranks.saturating_sub(1));
         World {
             now: 0,
             events: BinaryHeap::new(),
             next_event: 0,
             events_passed: 0,
-            ranks: ranks.map(|rank| RankState::new(rank, scenario)).collect(),
-            hosts: hosts.collect(),
+            ranks: scenario
+                .begins_ps()
+                .into_iter()
+                .enumerate()
+                .map(rank)
+                .collect(),
+            machines: machines.map(machine).collect(),
             messages: Numbered::new(),
             jobs: Numbered::new(),
             shares: Shares::new(&network.switches, scenario.ranks),
             slow_links: SlowLinks::new(scenario),
+            spin_ps: match network.is_crowded(scenario.ranks) {
+                true => scenario.compute.spin_ps / CROWDED_SPIN_DIVISOR,
+                false => scenario.compute.spin_ps,
+            },
             touched: Vec::new(),
             has_anybody_left: false,
             record: Record::new(scenario.traces),
@@ -112,6 +135,7 @@ impl World {
             Event::FirstByte(message) => self.first_byte(message),
             Event::Arrived(message) => self.arrived(message),
             Event::JobDone(job) => self.job_done(job),
+            Event::Sleep { rank, turn } => self.sleep(rank, turn),
             Event::Drained(deal) => self.drained(deal),
             Event::PortRested { rank, is_local } => self.port_rested(rank, is_local),
         }
@@ -176,41 +200,40 @@ impl World {
         }
         let (from, to, channel) = (from as u32, stream.peer as u32, stream.channel as u32);
         let network = &self.scenario.network;
-        let (links, is_local) = network.links_between(from as usize, stream.peer);
-        let overhead_ps = links.overhead_ps;
-        let is_real = self.scenario.payload == Payload::Real;
+        let (_, is_local) = network.links_between(from as usize, stream.peer);
+        let segment_bytes = network.segment_bytes.unwrap_or(u64::MAX);
         let part = self.cause(from);
-        let message = self.messages.add(Message {
-            from,
-            to,
-            channel,
-            ticket,
-            header,
-            payload: is_real.then(|| Owned::copy_of(payload)),
-            is_local,
-            begin_ps: 0,
-            sent_ps: 0,
-            part,
-        });
         let account = &mut self.ranks[from as usize].account;
         account.sent_messages += 1;
         account.sent_bytes += u64::from(header.bytes);
         let incoming = self.incoming(to, (from, channel));
-        incoming.under_way += 1;
         incoming.messages += 1;
         incoming.bytes += u64::from(header.bytes);
-        if overhead_ps == 0 {
-            self.offer(message);
-        } else {
-            let job = Job::new(
+        let total = u64::from(header.bytes);
+        for at in 0..total.div_ceil(segment_bytes).max(1) {
+            let offset = at * segment_bytes;
+            let bytes = segment_bytes.min(total - offset);
+            let range = offset as usize..(offset + bytes) as usize;
+            let is_real = self.scenario.payload == Payload::Real;
+            let message = self.messages.add(Message {
                 from,
-                JobKind::Overhead,
-                overhead_ps,
+                to,
+                channel,
+                ticket,
+                header,
+                offset,
+                bytes,
+                payload: is_real.then(|| Owned::copy_of(payload.part(range))),
+                is_local,
+                begin_ps: 0,
+                sent_ps: 0,
                 part,
-                Then::Offer(message),
-            );
-            self.submit(job);
+            });
+            let incoming = self.incoming(to, (from, channel));
+            incoming.under_way += 1;
+            incoming.waiting.push_back(message);
         }
+        self.fill(to, (from, channel));
         Ok(Posted::Pending)
     }
 
@@ -353,9 +376,10 @@ impl World {
         for to in 0..self.ranks.len() {
             for channel in self.sources_from(to, rank) {
                 let incoming = self.incoming(to as u32, (rank as u32, channel));
-                incoming.under_way -= incoming.offered.len();
-                let offered: Vec<u32> = incoming.offered.drain(..).collect();
-                for message in offered {
+                let kept = incoming.offered.drain(..).chain(incoming.waiting.drain(..));
+                let kept: Vec<u32> = kept.collect();
+                incoming.under_way -= kept.len();
+                for message in kept {
                     self.messages.take(message);
                 }
             }
@@ -376,7 +400,7 @@ impl World {
 
     /// The messages with data that came to ranks and were never taken in.
     pub fn left_over(&self) -> Vec<(usize, usize)> {
-        let has_data = |message: &&u32| self.messages.see(**message).bytes() > 0;
+        let has_data = |message: &&u32| self.messages.see(**message).bytes > 0;
         let of_rank = |(rank, state): (usize, &RankState)| {
             let incoming = state.incoming.values();
             let waiting =

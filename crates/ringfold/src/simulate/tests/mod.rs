@@ -5,6 +5,7 @@ mod costs;
 mod late_merge;
 mod late_merge_fuzz;
 mod models;
+mod processors;
 
 use super::*;
 use crate::error::Error;

@@ -217,6 +217,18 @@ fn the_blame_for_a_slow_reduction_is_its_ranks() {
     assert_eq!((slow.rank, slow.begin_ps), (1, 5_655_360 + 3_000_000));
 }
 
+/// Ranks that are threads, on cores that outnumber them or not.
+fn have_threads(scenario: &mut Scenario, random: &mut SplitMix64) {
+    let (network, compute) = (&mut scenario.network, &mut scenario.compute);
+    network.links.work_ps_per_byte = random.below(2) * 100;
+    network.segment_bytes = random.happens(0.5).then(|| 64 * (1 + random.below(20)));
+    network.links.window_bytes = random.happens(0.5).then(|| 64 * random.below(40));
+    network.hosts_per_machine = 1 + random.index(3);
+    compute.spin_ps = random.below(2) * 3_000_000;
+    compute.wake_ps = random.below(2) * 2_000_000;
+    compute.switch_ps = random.below(2) * 1_000_000;
+}
+
 /// Machines drawn at random.
 fn any_machines(random: &mut SplitMix64, ranks: usize) -> Scenario {
     let mut scenario = Scenario {
@@ -258,6 +270,12 @@ fn any_machines(random: &mut SplitMix64, ranks: usize) -> Scenario {
         server: [Server::Serial, Server::Parallel][random.index(2)],
         ..Compute::default()
     };
+    let is_by_thread = scenario.compute.server == Server::Serial
+        && scenario.network.sending == Sending::Eager
+        && random.happens(0.5);
+    if is_by_thread {
+        have_threads(&mut scenario, random);
+    }
     for _ in 0..random.below(3) {
         scenario
             .disturbances
