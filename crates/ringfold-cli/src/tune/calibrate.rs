@@ -5,8 +5,11 @@
 //! constants and corrections of the times (`tune::fit::calibrate`) and keeps them in a file
 //! (`tune::calibration`) that rank 0 of every later job reads.
 //!
-//! The command is its own launcher: [`worker`] is what a rank of such a job does.
+//! The command is its own launcher: [`worker`] is what a rank of such a job does. In a job that
+//! another launcher has started on several hosts, [`links`] measures messages instead; what was
+//! kept of the machine stays.
 
+mod links;
 mod worker;
 
 use std::collections::BTreeMap;
@@ -16,16 +19,16 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
-use ringfold::Bind;
 use ringfold::internals::topology::Machine;
 use ringfold::internals::tune::Constants;
 use ringfold::internals::tune::Table;
-use ringfold::internals::tune::calibration::{self, Calibration, Context};
+use ringfold::internals::tune::calibration::{self, Calibration, Context, LinkCosts};
 use ringfold::internals::tune::fit::calibrate::{Sample, fit};
+use ringfold::{Bind, Communicator, Config};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::launch::{self, Job};
+use crate::launch::{self, Job, itself};
 use crate::output;
 use crate::statistics::percentile;
 
@@ -48,6 +51,9 @@ const VARIABLES_OFF: [&str; 8] = [
 ];
 
 /// Measure this machine for the tuner's cost model, in seconds; later jobs read the result
+///
+/// As a rank of a job on several hosts, it measures the links within a host and between hosts
+/// instead, and adds them to what is kept on rank 0's machine.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Arguments {
@@ -77,12 +83,13 @@ pub fn run(arguments: &Arguments) -> Result<u8> {
     if let Some(path) = &arguments.samples {
         return worker::run(path);
     }
+    let launched = itself::rank(false, None)?;
+    if let (Some(rank), false) = (launched, arguments.show) {
+        let done = take_part(arguments);
+        return Ok(done.map_or_else(|error| itself::fail_as(rank, error), |()| 0));
+    }
     let machine = calibration::describe(Path::new(ROOT));
-    let path = match &arguments.file {
-        Some(path) => path.clone(),
-        None => calibration::path(&ringfold::env::process, &machine)
-            .context("no cache folder: neither XDG_CACHE_HOME nor HOME is set; use --file")?,
-    };
+    let path = file(arguments, &machine)?;
     if arguments.show && !path.exists() {
         bail!(
             "this machine is not calibrated: there is no `{}`; `ringfold tune calibrate` makes \
@@ -111,10 +118,52 @@ pub fn run(arguments: &Arguments) -> Result<u8> {
         bar.inc(1);
     }
     bar.finish_and_clear();
-    let kept = fit(&samples, &here);
+    let mut kept = fit(&samples, &here);
+    // What a job of several hosts has measured stays.
+    kept.links = Calibration::read(&path, &machine)
+        .ok()
+        .and_then(|earlier| earlier.links);
     kept.write(&path, &machine)?;
     say(arguments.json, &kept, &path, &machine, &samples)?;
     Ok(0)
+}
+
+/// Where the calibration of this machine is kept.
+fn file(arguments: &Arguments, machine: &str) -> Result<PathBuf> {
+    match &arguments.file {
+        Some(path) => Ok(path.clone()),
+        None => calibration::path(&ringfold::env::process, machine)
+            .context("no cache folder: neither XDG_CACHE_HOME nor HOME is set; use --file"),
+    }
+}
+
+/// A rank's part in measuring the links of a job; rank 0 keeps what was measured.
+fn take_part(arguments: &Arguments) -> Result<()> {
+    ringfold::env::init_logging()?;
+    let communicator = Communicator::connect(Config::default())?;
+    if communicator.hosts() < 2 {
+        bail!(
+            "this job has one host; `ringfold tune calibrate` outside of a job measures a host, \
+             and in a job of several the links between them"
+        );
+    }
+    let costs = links::measure(&communicator)?;
+    if communicator.rank() == 0 {
+        let machine = calibration::describe(Path::new(ROOT));
+        let path = file(arguments, &machine)?;
+        let kept = match path.exists() {
+            true => Calibration::read(&path, &machine)?,
+            false => Calibration::default(),
+        };
+        let kept = Calibration {
+            links: Some(costs),
+            ..kept
+        };
+        kept.write(&path, &machine)?;
+        say(arguments.json, &kept, &path, &machine, &[])?;
+    }
+    communicator.close()?;
+    Ok(())
 }
 
 /// What is measured: two ranks, a core for each, and two ranks a core; over shared memory and over
@@ -187,6 +236,11 @@ fn document(kept: &Calibration, path: &Path, machine: &str, samples: usize) -> V
     let constants: BTreeMap<_, _> = constants
         .map(|field| (field.name, field.value(&kept.constants)))
         .collect();
+    let links = kept.links.as_ref().map(|links| {
+        let costs = LinkCosts::PARAMETERS.iter();
+        let costs = costs.map(|field| (field.name, field.value(links)));
+        costs.collect::<BTreeMap<_, _>>()
+    });
     let corrections = kept.corrections.iter().map(|(context, factors)| {
         let points = factors.points().iter().map(|(way, log2_bytes, factor)| {
             json!({"way": way.to_string(), "log2_bytes": log2_bytes, "factor": factor})
@@ -198,7 +252,7 @@ fn document(kept: &Calibration, path: &Path, machine: &str, samples: usize) -> V
     });
     json!({
         "file": path.display().to_string(), "machine": machine, "samples": samples,
-        "constants": constants, "corrections": corrections.collect::<Vec<_>>(),
+        "constants": constants, "links": links, "corrections": corrections.collect::<Vec<_>>(),
     })
 }
 
@@ -225,6 +279,12 @@ fn say(
     for field in Constants::PARAMETERS {
         let [default, here] = [&defaults, &kept.constants].map(|table| field.value(table));
         text += &format!("{:<26} {default:>12.4e} {here:>12.4e}\n", field.name);
+    }
+    if let Some(links) = &kept.links {
+        text += "\nmeasured in a job of several hosts:\n";
+        for field in LinkCosts::PARAMETERS {
+            text += &format!("{:<26} {:>25.4e}\n", field.name, field.value(links));
+        }
     }
     for (context, (half, most)) in misses(kept, samples) {
         text += &format!(

@@ -139,6 +139,10 @@ fn derive(group: &Group, sharing: Sharing, is_shared: bool) -> Constants {
         ranks: group.world_ranks.len(),
     };
     match calibration::find(calibration, &env::process, Path::new(ROOT)) {
+        Some(calibration) if group.hosts().count() > 1 => {
+            let calibration = calibration.of_several_hosts();
+            calibration.constants(context, &machine, ranks)
+        }
         Some(calibration) => calibration.constants(context, &machine, ranks),
         None => Constants::derive(&machine, ranks),
     }

@@ -20,6 +20,7 @@ use sha2::{Digest, Sha256};
 
 use super::constants::Constants;
 use super::corrections::Corrections;
+use super::links::LinkCosts;
 use super::parameters;
 use crate::error::{Error, Result};
 use crate::files;
@@ -69,6 +70,8 @@ pub struct Calibration {
     pub constants: Constants,
     /// Where formulas do not reach.
     pub corrections: Vec<(Context, Corrections)>,
+    /// What messages cost within hosts and between them, if that was measured in a job of several.
+    pub links: Option<LinkCosts>,
 }
 
 impl Calibration {
@@ -84,9 +87,34 @@ impl Calibration {
         }
     }
 
+    /// The same for a job of several hosts: what messages cost is what was measured in one.
+    pub fn of_several_hosts(self) -> Calibration {
+        match &self.links {
+            None => self,
+            // Factors to other constants.
+            Some(links) => Calibration {
+                constants: links.over(self.constants),
+                corrections: Vec::new(),
+                links: None,
+            },
+        }
+    }
+
+    /// What a file says, whichever machine it was written for.
+    ///
+    /// # Errors
+    /// As [`read`](Calibration::read), except that every machine will do.
+    pub fn read_any(path: &Path) -> Result<Calibration> {
+        Calibration::read_for(path, None)
+    }
+
     /// What a file says that was written for `machine`, as [`describe`] has it. The error says what
     /// is wrong, and where.
     pub fn parse(text: &str, machine: &str) -> std::result::Result<Calibration, String> {
+        Calibration::parse_for(text, Some(machine))
+    }
+
+    fn parse_for(text: &str, machine: Option<&str>) -> std::result::Result<Calibration, String> {
         let mut reader = Reader::default();
         for (index, line) in text.lines().enumerate() {
             let line = line.trim();
@@ -97,7 +125,9 @@ impl Calibration {
             }
         }
         let measured = reader.machine.ok_or("it does not name its machine")?;
-        if measured != machine {
+        if let Some(machine) = machine
+            && measured != machine
+        {
             return Err(format!(
                 "it was measured on `{measured}`, and this is `{machine}`"
             ));
@@ -109,6 +139,7 @@ impl Calibration {
         let corrections: Option<Vec<_>> = reader.tables.into_iter().map(corrections).collect();
         Ok(Calibration {
             constants: reader.constants.ok_or("it has no constants")?,
+            links: reader.links,
             corrections: corrections.ok_or("corrections need transport, ranks and factors")?,
         })
     }
@@ -119,6 +150,10 @@ impl Calibration {
     /// `System` if it cannot be read, `InvalidArgument` if it means nothing or was written for
     /// another machine.
     pub fn read(path: &Path, machine: &str) -> Result<Calibration> {
+        Calibration::read_for(path, Some(machine))
+    }
+
+    fn read_for(path: &Path, machine: Option<&str>) -> Result<Calibration> {
         let failed = |error| {
             Error::system(
                 format!("cannot read the calibration `{}`", path.display()),
@@ -129,7 +164,7 @@ impl Calibration {
         let content = files::content(&file, FILE_BYTES_MAX).map_err(failed)?;
         let text = String::from_utf8(content)
             .map_err(|_| failed(std::io::ErrorKind::InvalidData.into()))?;
-        Calibration::parse(&text, machine).map_err(|why| {
+        Calibration::parse_for(&text, machine).map_err(|why| {
             Error::InvalidArgument(format!(
                 "calibration `{}`: {why}; run `ringfold tune calibrate`",
                 path.display()
@@ -174,6 +209,9 @@ impl Calibration {
              constants = \"{}\"\n",
             self.constants
         );
+        if let Some(links) = &self.links {
+            text += &format!("links = \"{links}\"\n");
+        }
         for (context, factors) in &self.corrections {
             text += &format!(
                 "\n[[corrections]]\ntransport = \"{}\"\nranks = {}\nfactors = \"{factors:.4}\"\n",
@@ -190,6 +228,7 @@ impl Calibration {
 struct Reader {
     machine: Option<String>,
     constants: Option<Constants>,
+    links: Option<LinkCosts>,
     tables: Vec<Table>,
 }
 
@@ -221,6 +260,10 @@ impl Reader {
             ("constants", None) => {
                 let constants = Constants::decode(quoted()?.as_bytes());
                 self.constants = Some(constants.ok_or("constants that mean nothing")?);
+            }
+            ("links", None) => {
+                let links = LinkCosts::decode(quoted()?);
+                self.links = Some(links.ok_or("costs of links that mean nothing")?);
             }
             ("transport", Some(table)) => {
                 table.is_shared = Some(match quoted()? {
@@ -343,124 +386,4 @@ impl fmt::Display for Context {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const MACHINE: &str = "a machine";
-
-    fn calibration() -> Calibration {
-        let constants = Constants {
-            hop_us: 0.123,
-            ..Constants::default()
-        };
-        let mut factors = Corrections::default();
-        factors.set("all_reduce.ring.simple".parse().expect("a way"), 20, 1.25);
-        let context = |is_shared, ranks| Context { is_shared, ranks };
-        Calibration {
-            constants,
-            corrections: vec![
-                (context(true, 2), factors),
-                (context(false, 4), Corrections::default()),
-            ],
-        }
-    }
-
-    #[test]
-    fn a_calibration_survives_its_file() {
-        let folder =
-            std::env::temp_dir().join(format!("ringfold-calibration-{}", std::process::id()));
-        let path = folder.join("deep").join("file.toml");
-        calibration().write(&path, MACHINE).expect("written");
-        assert_eq!(
-            Calibration::read(&path, MACHINE).expect("read"),
-            calibration()
-        );
-        let beside: Vec<_> = fs::read_dir(path.parent().expect("a folder"))
-            .expect("a folder")
-            .collect();
-        assert_eq!(beside.len(), 1, "{beside:?}");
-        fs::remove_dir_all(&folder).expect("removed");
-        assert!(Calibration::read(&path, MACHINE).is_err());
-    }
-
-    #[test]
-    fn what_was_measured_elsewhere_or_means_nothing_is_refused() {
-        let text = calibration().text(MACHINE);
-        let refused = |text: &str| Calibration::parse(text, MACHINE).expect_err(text);
-        let elsewhere = Calibration::parse(&text, "another machine").unwrap_err();
-        assert!(elsewhere.contains("measured on `a machine`"), "{elsewhere}");
-        for (from, to) in [
-            ("machine =", "machin ="),
-            ("hop_us=0.123", "hop_us=-1"),
-            ("ranks = 2", "ranks = 0"),
-            ("ranks = 2", "ranks = two"),
-            ("\"shm\"", "\"ib\""),
-            ("simple@20", "simple@99"),
-            ("all_reduce.ring.simple@20=1.25", "hop_us=1"),
-            ("[[corrections]]", "[[correction]]"),
-            ("transport = \"shm\"\n", ""),
-        ] {
-            let spoiled = text.replacen(from, to, 1);
-            assert_ne!(spoiled, text, "{from}");
-            refused(&spoiled);
-        }
-        refused("");
-        refused(&"[[corrections]]\n".repeat(TABLES_MAX + 1));
-        let error = refused(&text.replacen("constants = ", "constants ", 1));
-        assert!(error.contains("line 3"), "{error}");
-    }
-
-    #[test]
-    fn corrections_hold_among_those_who_were_measured() {
-        let machine = Machine {
-            cores: 2,
-            ..Machine::here()
-        };
-        let of = |is_shared, ranks| {
-            calibration().constants(Context { is_shared, ranks }, &machine, ranks)
-        };
-        assert_eq!(of(true, 2).corrections.points().len(), 1);
-        assert_eq!(of(true, 3).corrections.points().len(), 0);
-        assert_eq!(of(false, 2).corrections.points().len(), 0);
-        assert_eq!((of(true, 4).load, of(true, 4).hop_us), (2.0, 0.123));
-    }
-
-    #[test]
-    fn the_file_has_its_machines_place() {
-        let lookup = |pairs: &'static [(&str, &str)]| {
-            move |name: &str| {
-                let found = pairs.iter().find(|(key, _)| *key == name);
-                found.map(|(_, value)| value.to_string())
-            }
-        };
-        let of = |pairs| path(&lookup(pairs), MACHINE).map(|path| path.display().to_string());
-        let home = of(&[("HOME", "/home/me")]).expect("a path");
-        assert!(
-            home.starts_with("/home/me/.cache/ringfold/") && home.ends_with(".toml"),
-            "{home}"
-        );
-        let cache = of(&[("HOME", "/home/me"), ("XDG_CACHE_HOME", "/cache")]).expect("a path");
-        assert!(cache.starts_with("/cache/ringfold/"), "{cache}");
-        // A relative folder is none, as its specification says.
-        assert_eq!(
-            of(&[("HOME", "/home/me"), ("XDG_CACHE_HOME", "cache")]),
-            Some(home)
-        );
-        assert_eq!(of(&[]), None);
-        assert_ne!(
-            path(&lookup(&[("HOME", "/")]), "one"),
-            path(&lookup(&[("HOME", "/")]), "other")
-        );
-    }
-
-    #[test]
-    fn this_machine_can_be_told() {
-        let machine = describe(Path::new("/"));
-        assert_eq!(machine, describe(Path::new("/")));
-        assert!(
-            machine.contains(env!("CARGO_PKG_VERSION")) && !machine.contains('"'),
-            "{machine}"
-        );
-        assert!(describe(Path::new("/no/such/root")).contains("unknown"));
-    }
-}
+mod tests;

@@ -11,6 +11,7 @@ pub mod cost;
 pub mod cost_table;
 pub mod fit;
 pub mod limits;
+pub mod links;
 pub mod model;
 pub mod names;
 pub mod parameters;

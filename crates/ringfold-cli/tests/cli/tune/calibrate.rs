@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use ringfold::internals::tune::Constants;
-use ringfold::internals::tune::calibration::{Calibration, describe};
+use ringfold::internals::tune::calibration::{Calibration, LinkCosts, describe};
 use rustix::process::Signal;
 
 use super::{Folder, tune};
@@ -19,6 +19,7 @@ fn calibration() -> Calibration {
             ..Constants::default()
         },
         corrections: Vec::new(),
+        links: None,
     }
 }
 
@@ -93,6 +94,56 @@ fn a_machine_that_is_not_calibrated_is_told_how_to_be() {
         "{}",
         done.stderr
     );
+}
+
+#[test]
+fn a_job_on_one_host_has_no_links_to_measure() {
+    let folder = Folder::new("tune-calibrate-one-host");
+    let file = folder.path("kept.toml");
+    let program = env!("CARGO_BIN_EXE_ringfold");
+    let words = [
+        "run",
+        "--ranks",
+        "2",
+        "--",
+        program,
+        "tune",
+        "calibrate",
+        "--file",
+        &file,
+    ];
+    let done = Running::start(ringfold(&words)).finish();
+    assert!(!done.status.success());
+    assert!(
+        done.stderr.contains("this job has one host"),
+        "{}",
+        done.stderr
+    );
+    assert!(!Path::new(&file).exists());
+}
+
+#[test]
+fn what_was_measured_of_links_is_shown() {
+    let folder = Folder::new("tune-calibrate-links");
+    let file = folder.path("kept.toml");
+    let links = LinkCosts {
+        wake_us: 12.345,
+        ..LinkCosts::default()
+    };
+    let kept = Calibration {
+        links: Some(links),
+        ..calibration()
+    };
+    kept.write(Path::new(&file), &describe(Path::new("/")))
+        .expect("written");
+    let json = tune(&["calibrate", "--show", "--json", "--file", &file]);
+    assert!(
+        json.stdout.contains("\"wake_us\": 12.345"),
+        "{}",
+        json.stdout
+    );
+    let text = tune(&["calibrate", "--show", "--file", &file]);
+    assert!(text.stdout.contains("wake_us"), "{}", text.stdout);
 }
 
 #[test]

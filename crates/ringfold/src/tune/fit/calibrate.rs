@@ -82,6 +82,7 @@ pub fn fit(samples: &[Sample], machine: &Machine) -> Calibration {
     Calibration {
         corrections: corrections(&constants, &samples, machine),
         constants,
+        links: None,
     }
 }
 
