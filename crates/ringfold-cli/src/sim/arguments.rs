@@ -52,6 +52,11 @@ pub struct Arguments {
     )]
     pub calibrate: Option<PathBuf>,
 
+    /// Take links and processors from a file of `ringfold tune calibrate`, written in a job of
+    /// several hosts
+    #[arg(long, value_name = "FILE.toml", help_heading = RUNS)]
+    pub constants: Option<PathBuf>,
+
     /// A publication; scripts reproduce them now
     #[arg(long, value_name = "NAME", hide = true)]
     pub paper: Option<String>,

@@ -9,6 +9,7 @@
 //! the settings, runs the simulations with progress on a terminal, and shows the results.
 
 mod arguments;
+mod constants;
 mod details;
 mod disturbances;
 mod files;
@@ -59,7 +60,10 @@ pub fn run(arguments: Arguments) -> Result<u8> {
 
 /// The file's name and the settings of file and flags together.
 fn base(arguments: &Arguments) -> Result<(String, Settings)> {
-    let mut settings = Settings::default();
+    let mut settings = match &arguments.constants {
+        Some(path) => constants::read(path)?,
+        None => Settings::default(),
+    };
     let mut name = "flags".to_owned();
     if let Some(what) = &arguments.what {
         let path = Path::new(what);
@@ -69,7 +73,7 @@ fn base(arguments: &Arguments) -> Result<(String, Settings)> {
             // file.
             Err(error) if !what.contains(['.', '/']) && !path.exists() => return Err(error.into()),
             Err(_) => {
-                settings = scenario::read(path)?;
+                settings.overlay(&scenario::read(path)?);
                 name.clone_from(what);
             }
         }

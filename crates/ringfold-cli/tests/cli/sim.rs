@@ -1,6 +1,7 @@
 //! `ringfold sim`: times, files, pictures, and what it says when something is mistyped.
 
 mod calibrate;
+mod constants;
 mod papers;
 
 use std::path::{Path, PathBuf};

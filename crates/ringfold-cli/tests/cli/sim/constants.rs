@@ -1,0 +1,70 @@
+//! `--constants`: links and processors as a calibration has them.
+
+use std::path::Path;
+
+use ringfold::internals::tune::calibration::{Calibration, LinkCosts};
+
+use super::{Folder, sim, time_us};
+
+/// A calibration of another machine, with these costs of links.
+fn write(folder: &Folder, links: Option<LinkCosts>) -> String {
+    let file = folder.file("links.toml");
+    let calibration = Calibration {
+        links,
+        ..Calibration::default()
+    };
+    calibration
+        .write(Path::new(&file), "another machine")
+        .expect("written");
+    file
+}
+
+/// One message between hosts, of 4 KiB.
+const MESSAGE: &str = "broadcast --algorithm flat --ranks 2 --bytes 4K --slice-bytes whole";
+
+#[test]
+fn a_calibration_of_links_is_simulated() {
+    let folder = Folder::new("constants");
+    let links = LinkCosts {
+        socket_alpha_us: 10.0,
+        socket_overhead_us: 3.0,
+        socket_us_per_byte: 1e-3,
+        socket_work_us_per_byte: 5e-4,
+        ring_alpha_us: 1.0,
+        ring_overhead_us: 0.5,
+        ring_work_us_per_byte: 1e-4,
+        spin_us: 1000.0,
+        ..LinkCosts::default()
+    };
+    let file = write(&folder, Some(links));
+    let is_close = |time: f64, due: f64| assert!((time - due).abs() < 1e-6, "{time}, {due}");
+    let between = time_us(&format!("{MESSAGE} --constants {file}"));
+    is_close(between, 2.0 * (3.0 + 4096.0 * 5e-4) + 10.0 + 4096.0 * 1e-3);
+    let within = time_us(&format!("{MESSAGE} --constants {file} --ranks-per-host 2"));
+    is_close(within, 2.0 * (0.5 + 4096.0 * 1e-4) + 1.0);
+    let faster = time_us(&format!("{MESSAGE} --constants {file} --alpha 4us"));
+    is_close(faster, between - 6.0);
+    // A rank that sleeps when its message comes.
+    let asleep = time_us(&format!(
+        "{MESSAGE} --constants {file} --spin 1us --wake 7us"
+    ));
+    is_close(asleep, between + 7.0);
+}
+
+#[test]
+fn a_calibration_of_one_host_is_refused() {
+    let folder = Folder::new("constants-none");
+    let file = write(&folder, None);
+    let done = sim(&format!("{MESSAGE} --constants {file}"));
+    assert_eq!(done.status.code(), Some(1));
+    assert!(
+        done.stderr.contains("says nothing of links"),
+        "{}",
+        done.stderr
+    );
+    assert!(
+        done.stderr.contains("ringfold tune calibrate"),
+        "{}",
+        done.stderr
+    );
+}
