@@ -367,7 +367,8 @@ impl Settings {
             slow, late, stall, slow_link, dead);
         overlay!(self.network, over.network, alpha, bandwidth, overhead, work_rate, gap, ports,
             sending, ranks_per_host, local_alpha, local_bandwidth, local_overhead,
-            local_work_rate, window_bytes, local_window_bytes, segment_bytes, hosts_per_machine, memory_bandwidth; switch);
+            local_work_rate, window_bytes, local_window_bytes, segment_bytes, hosts_per_machine,
+            memory_bandwidth; switch);
         overlay!(self.straggler, over.straggler, policy, alpha_threshold, signals, timers, floor;);
         overlay!(self.compute, over.compute, reduce_time, reduce_rate, copy_rate, server,
             spin, wake, switch_time, cores_per_host;);
