@@ -111,7 +111,7 @@ pub struct Compute {
     /// How many reductions a rank does at once.
     pub server: Server,
     /// How long a rank that waits keeps its core, polling, before it sleeps; where ranks outnumber
-    /// cores they have learnt to poll for less ([`CROWDED_SPIN_DIVISOR`](crate::wait)).
+    /// cores they have learnt to poll for less (`wait::CROWDED_SPIN_DIVISOR`).
     pub spin_ps: u64,
     /// From the moment at which a rank that sleeps is to do something until it does: if a core was
     /// idle, which then sleeps, too, ...
