@@ -67,6 +67,17 @@ impl Blocks {
     }
 }
 
+/// How scratch memory is divided: a part for each channel and slice in flight. Channels run
+/// independently, and the chunks of a last slice that is shorter lie elsewhere than those of the
+/// slices before it: in a part that channels shared, one would write where another still reads.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Parts {
+    channels: u32,
+    in_flight: u32,
+    /// The bytes of a part: none in a call of one slice, where each chunk has its own place anyway.
+    part_bytes: usize,
+}
+
 /// One buffer as the engine cuts it.
 #[derive(Clone, Debug)]
 pub struct Geometry {
@@ -131,8 +142,8 @@ impl Geometry {
         elements.start as usize * self.element_bytes..elements.end as usize * self.element_bytes
     }
 
-    /// Where chunk `first` of any slice stands in a published slot or a scratch slice: a vector's
-    /// slice as it lies in memory, blocks at equal distances.
+    /// Where chunk `first` of any slice stands in a published slot: a vector's slice as it lies in
+    /// memory, blocks at equal distances.
     pub fn slot_offset(&self, first: u32, slice: u32) -> usize {
         match self.cut {
             Cut::Vector(chunks) => {
@@ -149,27 +160,53 @@ impl Geometry {
         self.cut.chunks()
     }
 
-    /// Bytes of scratch memory for `in_flight` slices.
-    pub fn scratch_bytes(&self, in_flight: u32) -> usize {
-        match self.slices {
-            1 => self.range(0, self.chunks(), 0).end,
-            slices => self.slice_bytes() * in_flight.min(slices) as usize,
+    /// Scratch memory for `in_flight` slices of `channels`, each of which has as many chunks.
+    pub fn scratch_parts(&self, channels: u32, in_flight: u32) -> Parts {
+        let part_bytes = match (self.cut, self.slices) {
+            (_, 1) => 0,
+            (Cut::Blocks(_), _) => self.slice_bytes(),
+            (Cut::Vector(chunks), slices) => {
+                let each = chunks / channels;
+                // All slices but the last have the length of the first.
+                let bytes = |slice| {
+                    let of_channel = move |channel| self.range(channel * each, each, slice).len();
+                    (0..channels).map(of_channel).max()
+                };
+                let longest = bytes(0).max(bytes(slices - 1)).unwrap_or(0);
+                longest.next_multiple_of(CHUNK_ALIGN_BYTES)
+            }
+        };
+        Parts {
+            channels,
+            in_flight: in_flight.min(self.slices),
+            part_bytes,
         }
     }
 
-    /// Where `len` chunks from `first` on lie in it: of the only slice as in the buffer, so that
-    /// blocks stand together however long they are.
-    pub fn scratch_range(&self, first: u32, len: u32, slice: u32, in_flight: u32) -> Range<usize> {
+    /// Bytes of all of it.
+    pub fn scratch_bytes(&self, parts: &Parts) -> usize {
+        match self.slices {
+            1 => self.range(0, self.chunks(), 0).end,
+            _ => parts.part_bytes * (parts.channels * parts.in_flight) as usize,
+        }
+    }
+
+    /// Where `len` chunks from `first` on lie in it, all of one channel: of the only slice as in
+    /// the buffer, so that blocks stand together however long they are.
+    pub fn scratch_range(&self, first: u32, len: u32, slice: u32, parts: &Parts) -> Range<usize> {
         let range = self.range(first, len, slice);
         if self.slices == 1 {
             return range;
         }
-        let base = (slice % in_flight) as usize * self.slice_bytes();
-        let begin = base + self.slot_offset(first, slice);
+        let each = self.chunks() / parts.channels;
+        let channel = first / each;
+        let part = slice % parts.in_flight * parts.channels + channel;
+        let before = self.slot_offset(first, slice) - self.slot_offset(channel * each, slice);
+        let begin = part as usize * parts.part_bytes + before;
         begin..begin + range.len()
     }
 
-    /// Bytes of a slice with all its chunks, as it stands in a slot or in scratch memory.
+    /// Bytes of a slice with all its chunks, as it stands in a slot.
     pub fn slice_bytes(&self) -> usize {
         match self.cut {
             Cut::Vector(_) => self.slice_elements as usize * self.element_bytes,
@@ -267,6 +304,55 @@ mod tests {
     fn a_span_of_blocks_is_contiguous_in_one_slice() {
         let geometry = Geometry::new(Cut::Blocks(4), Blocks::Even(10), 8, 10, 1);
         assert_eq!(geometry.range(1, 2, 0), 80..240);
+    }
+
+    /// Checks that in scratch memory the chunks of a channel's slice lie one after the other, and
+    /// apart from those of other channels and of other slices in flight.
+    fn check_scratch(geometry: &Geometry, channels: u32, in_flight: u32) {
+        let parts = geometry.scratch_parts(channels, in_flight);
+        let each = geometry.chunks() / channels;
+        let of_slice = |slice| (0..channels).map(move |channel| (slice, channel));
+        let mut used: Vec<(Range<usize>, (u32, u32))> = Vec::new();
+        for (slice, channel) in (0..geometry.slices).flat_map(of_slice) {
+            let first = channel * each;
+            let chunk = |i: u32| geometry.scratch_range(first + i, 1, slice, &parts);
+            for i in 0..each {
+                assert_eq!(chunk(i).len(), geometry.range(first + i, 1, slice).len());
+                assert!(i == 0 || chunk(i).start == chunk(i - 1).end);
+            }
+            let all = geometry.scratch_range(first, each, slice, &parts);
+            assert_eq!(all, chunk(0).start..chunk(each - 1).end);
+            assert!(all.end <= geometry.scratch_bytes(&parts));
+            used.push((all, (channel, slice % in_flight)));
+        }
+        for (one, owner) in &used {
+            for (other, _) in used.iter().filter(|(_, other)| other != owner) {
+                let is_apart = one.end <= other.start || other.end <= one.start;
+                assert!(is_apart || one.is_empty() || other.is_empty());
+            }
+        }
+    }
+
+    #[test]
+    fn channels_and_slices_in_flight_share_no_scratch_memory() {
+        for (count, each, channels, slice_elements) in [
+            (2500u64, 7, 2, 128),
+            (2500, 1, 2, 256),
+            (1200, 3, 3, 112),
+            (999, 2, 5, 40),
+            (250, 4, 2, 250),
+        ] {
+            let slices = count.div_ceil(slice_elements) as u32;
+            let cut = Cut::Vector(each * channels);
+            let even = Geometry::new(cut, Blocks::Even(count), 8, slice_elements, slices);
+            let weights: Vec<u32> = (0..each).map(|chunk| (chunk + 1) % 3 + each % 2).collect();
+            let weights = Weights::new(&weights, 1).unwrap();
+            for geometry in [even.clone(), even.weighted(Some(weights))] {
+                for in_flight in [1, 4, 8] {
+                    check_scratch(&geometry, channels, in_flight);
+                }
+            }
+        }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::geometry::Geometry;
+use super::geometry::{Geometry, Parts};
 use crate::call::Call;
 use crate::error::Result;
 use crate::memory::{Block, Region};
@@ -17,9 +17,11 @@ pub struct Buffers {
     pub input: Region,
     /// What is filled.
     pub output: Region,
-    /// The engine's memory, `slices_in_flight` slices of `input_cut.slice_bytes()`.
+    /// The engine's memory.
     pub scratch: Region,
-    /// How `input` and `scratch` are cut.
+    /// How `scratch` is divided.
+    pub scratch_parts: Parts,
+    /// How `input` is cut.
     pub input_cut: Geometry,
     /// How `output` is cut.
     pub output_cut: Geometry,
@@ -111,8 +113,8 @@ impl Operation {
                 .output
                 .part(buffers.output_cut.range(span.first, span.len, slice)),
             Buffer::Scratch => {
-                let (cut, in_flight) = (buffers.scratch_cut(), self.slices_in_flight);
-                let range = cut.scratch_range(span.first, span.len, slice, in_flight);
+                let (cut, parts) = (buffers.scratch_cut(), &buffers.scratch_parts);
+                let range = cut.scratch_range(span.first, span.len, slice, parts);
                 buffers.scratch.part(range)
             }
         }

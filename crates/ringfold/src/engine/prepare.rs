@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::executor::{Executor, Running};
-use super::geometry::{Blocks, Geometry};
+use super::geometry::{Blocks, Geometry, Parts};
 use super::late_ring::LateMergeState;
 use super::operation::{Buffers, Operation};
 use super::plan::Plan;
@@ -150,15 +150,18 @@ impl Engine {
             input: job.input,
             output: job.output,
             scratch: Region::EMPTY,
+            scratch_parts: Parts::default(),
             input_cut,
             output_cut,
             is_apart: schedule.apart,
             owned,
         };
         if uses_scratch {
-            let bytes = buffers.scratch_cut().scratch_bytes(plan.slices_in_flight);
-            let block = self.context.pool.take(bytes);
-            buffers.scratch = block.region();
+            let cut = buffers.scratch_cut();
+            let channels = plan.channels.len() as u32;
+            let parts = cut.scratch_parts(channels, plan.slices_in_flight);
+            let block = self.context.pool.take(cut.scratch_bytes(&parts));
+            (buffers.scratch, buffers.scratch_parts) = (block.region(), parts);
             buffers.owned.push(block);
         }
         Ok(buffers)

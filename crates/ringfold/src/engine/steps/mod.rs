@@ -11,8 +11,9 @@
 //!
 //! # Invariants
 //!
-//! * Slice `s` begins after slice `s - slices_in_flight` has retired, so their scratch memory and
-//!   bookkeeping are shared.
+//! * Slice `s` of a channel begins after slice `s - slices_in_flight` of it has retired, so their
+//!   scratch memory and bookkeeping are shared.
+//! * Channels share neither: one may be any number of slices ahead of another.
 //! * Slices retire in order, once all their steps are issued and complete.
 
 mod blocks;

@@ -23,7 +23,7 @@ pub mod part;
 use std::ops::Range;
 
 use super::context::{Context, windows};
-use super::geometry::{Blocks, Geometry};
+use super::geometry::{Blocks, Geometry, Parts};
 use super::job::Job;
 use super::lateness::Lateness;
 use super::operation::{Buffers, Operation};
@@ -383,6 +383,7 @@ fn operation(job: &Job, call: Call, kernel: Option<Kernel>) -> Operation {
             input: job.input,
             output: job.output,
             scratch: Region::EMPTY,
+            scratch_parts: Parts::default(),
             input_cut: cut.clone(),
             output_cut: cut,
             is_apart: false,
