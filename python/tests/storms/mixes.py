@@ -10,7 +10,7 @@ from dataclasses import replace
 import calls
 import storm
 from harness import Ending, Job, Place, Rank
-from program import METHODS, Program
+from program import METHODS, Program, by
 from storm import Outcome, Storm
 
 HOSTS, RANKS_OF_A_HOST = 4, 4
@@ -46,8 +46,7 @@ def program(rank: Rank, seed: int) -> None:
     try:
         for collective, methods in METHODS.items() if len(set(rank.place.seats)) > 1 else ():
             for method in methods:
-                call = calls.drawn(random_, rank.ranks, (collective,), MOST)
-                call = replace(call, algorithm=method)
+                call = by(calls.drawn(random_, rank.ranks, (collective,), MOST), method)
                 call.check(rank.rank, call.make(comm))
                 if collective == "all_reduce":
                     x = call.input(rank.rank).copy()

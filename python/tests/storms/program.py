@@ -32,12 +32,22 @@ METHODS = {
         "one_shot",
         "hierarchical",
         "leader",
+        "multi_leader",
     ),
-    "broadcast": ("flat", "ring", "tree", "direct", "hierarchical"),
-    "reduce": ("flat", "ring", "tree", "direct", "hierarchical"),
-    "all_gather": ("ring", "direct", "hierarchical"),
-    "reduce_scatter": ("ring", "direct", "hierarchical"),
+    "broadcast": ("flat", "ring", "tree", "direct", "hierarchical", "leader"),
+    "reduce": ("flat", "ring", "tree", "direct", "hierarchical", "leader"),
+    "all_gather": ("ring", "direct", "hierarchical", "leader"),
+    "reduce_scatter": ("ring", "direct", "hierarchical", "leader"),
+    "all_to_all": ("direct", "hierarchical"),
+    "gather": ("direct", "leader"),
+    "scatter": ("direct", "leader"),
 }
+
+
+def by(call: Call, method: str) -> Call:
+    """The call by this method; with counts for each pair, only two ranks know what they exchange,
+    and the tuner's choice is the only one."""
+    return call if call.matrix else replace(call, algorithm=method)
 
 
 class InPart(Exception):
@@ -94,7 +104,7 @@ class Program:
         call = calls.drawn(self.random, self.ranks, most=self.most)
         methods = self.methods.get(call.collective)
         if methods and self.random.random() < 0.5:
-            call = replace(call, algorithm=self.random.choice(methods))
+            call = by(call, self.random.choice(methods))
         call.check(self.comm.rank, call.make(self.comm))
 
     def calls_under_way(self) -> None:
