@@ -92,8 +92,8 @@ impl Pair<'_> {
         })
     }
 
-    /// The median of what rank 0 measures, in microseconds; on the others 0. `part` is told whether
-    /// it is rank 0's.
+    /// The median of what `part` returns on rank 0, in microseconds; 0 on the other ranks. The
+    /// argument of `part` is true on rank 0.
     fn median_us(&self, part: impl Fn(&Communicator, bool) -> Result<f64>) -> Result<f64> {
         let mut times_us = Vec::with_capacity(ROUNDS);
         if let Some(alone) = &self.alone {
