@@ -14,6 +14,7 @@ mod lab;
 mod misuse;
 mod neighbours;
 mod netlab;
+mod placement;
 mod rails;
 mod random;
 mod rank;

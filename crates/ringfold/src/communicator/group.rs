@@ -57,14 +57,23 @@ impl Group {
         (0..self.rank).filter(is_before).count()
     }
 
-    /// The ranks of this machine, in rank order: those of this host, and of others that are
-    /// containers beside it.
+    /// The ranks of this machine, those of this host and of others that are containers beside it:
+    /// host by host, each host's in rank order.
     pub fn machine_ranks(&self) -> Vec<usize> {
         let host = |rank: usize| self.session.host(self.world_ranks[rank]);
         let own = host(self.rank);
-        (0..self.world_ranks.len())
+        let mut ranks: Vec<usize> = (0..self.world_ranks.len())
             .filter(|rank| host(*rank).is_same_machine(&own))
-            .collect()
+            .collect();
+        let in_order = ranks.clone();
+        let first = |rank: &usize| {
+            let mut others = in_order.iter();
+            others
+                .find(|other| self.is_same_host(*rank, **other))
+                .copied()
+        };
+        ranks.sort_by_cached_key(first);
+        ranks
     }
 
     /// The processes of these ranks, which share a host.

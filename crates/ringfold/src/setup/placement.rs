@@ -1,5 +1,7 @@
-//! Where the ranks of a communicator run: decided from what all have said, by all ranks of a host
-//! alike.
+//! Where the ranks of a communicator run: decided from what all have said, by all ranks that share
+//! cores alike. Those are the ranks of a host, and of containers beside it on the same machine.
+//! Ranks of one host are neighbours: where they outnumber the cores, a host is spread over as few
+//! cores as possible, so that hosts do not wait for each other's ranks.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -55,20 +57,16 @@ impl Placement {
     /// affinity.
     pub fn bind(group: &Group, own: &[usize], peers: &[PeerInfo]) -> Result<Placement> {
         let local_ranks = group.local_ranks();
-        let affinity = |rank: &usize| peers[*rank].affinity.clone();
-        let affinities: Vec<Vec<usize>> = local_ranks.iter().map(affinity).collect();
-        let union: BTreeSet<usize> = affinities.iter().flatten().copied().collect();
+        let affinity = |rank: &usize| &peers[*rank].affinity;
+        let union: BTreeSet<usize> = local_ranks.iter().flat_map(affinity).copied().collect();
         let cores = cores::within_quota(union.len());
-        let machine_ranks = group.machine_ranks();
-        let sharing = if machine_ranks.len() > local_ranks.len() {
-            let affinities: Vec<Vec<usize>> = machine_ranks.iter().map(affinity).collect();
-            share(&union, cores, &affinities)
-        } else {
-            let ranks = local_ranks.len();
-            Sharing { ranks, cores }
-        };
+        let sharers = sharers(group.machine_ranks(), &local_ranks, &union, affinity);
+        let affinities: Vec<Vec<usize>> = sharers.iter().map(affinity).cloned().collect();
+        let sharing = share(&union, cores, &affinities);
         let layout = Layout::read(Path::new(ROOT), own);
-        bind_thread(group, own, &affinities, cores, &layout)?;
+        let place = sharers.iter().position(|rank| *rank == group.rank);
+        let place = place.expect("a rank shares cores with itself");
+        bind_thread(&group.settings, own, place, &affinities, sharing, &layout)?;
         let own = cores::affinity();
         Ok(Placement {
             cores,
@@ -95,25 +93,26 @@ impl Placement {
     }
 }
 
-/// Binds the calling thread as all ranks of this host, whose affinities these are, decide alike.
+/// Binds the calling thread, that of rank number `place` among those that share cores and have
+/// these affinities; each of them decides alike.
 fn bind_thread(
-    group: &Group,
+    settings: &Settings,
     own: &[usize],
+    place: usize,
     affinities: &[Vec<usize>],
-    cores: usize,
+    sharing: Sharing,
     layout: &Layout,
 ) -> Result<()> {
     let allowed = cores::allowed(Path::new(ROOT));
-    let local_rank = group.local_rank();
     let question = Question {
-        bind: group.settings.bind,
+        bind: settings.bind,
         affinities,
-        cores,
+        cores: sharing.cores,
         allowed: allowed.as_deref(),
-        foreign: group.settings.foreign_binding,
+        foreign: settings.foreign_binding,
         layout,
     };
-    match question.decide(local_rank)? {
+    match question.decide(place)? {
         Decision::Bind(own) => {
             log::info!(target: "ringfold::init", "bound to cores {}", cores::format_list(&own));
             binding::bind_thread(&own)?;
@@ -123,24 +122,33 @@ fn bind_thread(
                 log::info!(target: "ringfold::init", "not bound: {why}");
             }
             if affinities.iter().all(|affinity| affinity == own) {
-                binding::start_apart(layout, local_rank, affinities.len());
+                binding::start_apart(layout, place, affinities.len());
             }
         }
     }
     Ok(())
 }
 
-/// Which ranks share the `cores` cores that the ranks of this host have together, which may run on
-/// `own`, among ranks of one machine with these affinities.
+/// The ranks of this machine that run on some of the cores of this host's ranks, `own`.
+fn sharers<'a>(
+    machine_ranks: Vec<usize>,
+    local_ranks: &[usize],
+    own: &BTreeSet<usize>,
+    affinity: impl Fn(&usize) -> &'a Vec<usize>,
+) -> Vec<usize> {
+    let overlaps = |rank: &usize| affinity(rank).iter().any(|core| own.contains(core));
+    let mut sharers = machine_ranks;
+    sharers.retain(|rank| local_ranks.contains(rank) || overlaps(rank));
+    sharers
+}
+
+/// How the ranks with these affinities share cores: those of this host, which have `cores` cores
+/// together and may run on `own`, and others of its machine.
 fn share(own: &BTreeSet<usize>, cores: usize, affinities: &[Vec<usize>]) -> Sharing {
-    let sharers: Vec<&Vec<usize>> = affinities
-        .iter()
-        .filter(|affinity| affinity.iter().any(|core| own.contains(core)))
-        .collect();
-    let theirs: BTreeSet<usize> = sharers.iter().copied().flatten().copied().collect();
+    let theirs: BTreeSet<usize> = affinities.iter().flatten().copied().collect();
     // Of cores that only others use nothing more is known; a quota holds for this host's.
     Sharing {
-        ranks: sharers.len(),
+        ranks: affinities.len(),
         cores: cores + theirs.difference(own).count(),
     }
 }
@@ -169,20 +177,25 @@ mod tests {
 
     #[test]
     fn containers_share_the_cores_that_both_run_on() {
-        let shared = |own: &[usize], cores, others: &[&[usize]]| {
-            let own: BTreeSet<usize> = own.iter().copied().collect();
-            let affinities: Vec<Vec<usize>> = others.iter().map(|list| list.to_vec()).collect();
-            let Sharing { ranks, cores } = share(&own, cores, &affinities);
+        // One rank on each container; how many share the first one's cores, and how many those are.
+        let shared = |cores, containers: &[&[usize]]| {
+            let affinities: Vec<Vec<usize>> = containers.iter().map(|list| list.to_vec()).collect();
+            let own: BTreeSet<usize> = affinities[0].iter().copied().collect();
+            let machine_ranks = (0..affinities.len()).collect();
+            let ranks = sharers(machine_ranks, &[0], &own, |rank| &affinities[*rank]);
+            let theirs: Vec<_> = ranks.iter().map(|rank| affinities[*rank].clone()).collect();
+            let Sharing { ranks, cores } = share(&own, cores, &theirs);
             (ranks, cores)
         };
         // Four containers that all run anywhere, also with a quota of one core each.
         let alike: [&[usize]; 4] = [&[0, 1]; 4];
-        assert_eq!(shared(&[0, 1], 2, &alike), (4, 2));
-        assert_eq!(shared(&[0, 1], 1, &alike), (4, 1));
+        assert_eq!(shared(2, &alike), (4, 2));
+        assert_eq!(shared(1, &alike), (4, 1));
         // Each with cores of its own.
-        let apart: &[&[usize]] = &[&[0, 1], &[2, 3], &[4, 5]];
-        assert_eq!(shared(&[0, 1], 2, apart), (1, 2));
+        assert_eq!(shared(2, &[&[0, 1], &[2, 3], &[4, 5]]), (1, 2));
         // One core is in two sets.
-        assert_eq!(shared(&[0, 1], 2, &[&[0, 1], &[1, 2], &[3]]), (2, 3));
+        assert_eq!(shared(2, &[&[0, 1], &[1, 2], &[3]]), (2, 3));
+        // A rank whose affinity is unknown still shares with itself.
+        assert_eq!(shared(1, &[&[], &[0]]), (1, 1));
     }
 }
