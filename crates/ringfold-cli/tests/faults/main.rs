@@ -11,6 +11,7 @@ mod endings;
 mod freeze;
 mod job;
 mod lab;
+mod late_links;
 mod misuse;
 mod neighbours;
 mod netlab;

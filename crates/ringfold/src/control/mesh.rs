@@ -11,6 +11,7 @@
 //! left out.
 
 use std::collections::BTreeSet;
+use std::io;
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -160,15 +161,14 @@ impl Mesh<'_> {
         made.finish()
     }
 
-    /// Connects all channels to `peer`, of which is known that it listens: as long as it does and
-    /// says nothing, it is waited for.
+    /// Connects all channels to `peer`, of which is known that it listens: as long as it says
+    /// nothing, or no way leads there, it is waited for.
     fn reach(&self, peer: &Peer, made: &Made, limit: Limit<'_>) -> Result<()> {
         let mut addresses = peer.addresses.clone();
         addresses.truncate(CANDIDATES_MAX);
         addresses.retain(|address| peer.is_same_host || !address.ip().is_loopback());
         // On one host the loopback is the shortest way.
         addresses.sort_by_key(|address| !address.ip().is_loopback());
-        let mut failures;
         // One connection that cannot be made is enough.
         let is_over = || {
             limit
@@ -178,9 +178,11 @@ impl Mesh<'_> {
         };
         let limit = Limit::new(limit.deadline(), &is_over);
         self.reach_by_rails(peer, made, limit)?;
+        let mut failures;
+        let mut is_said = false;
         loop {
             failures = Vec::new();
-            let mut is_slow = false;
+            let mut may_change = false;
             for (index, address) in addresses.iter().enumerate() {
                 let patience = match index + 1 < addresses.len() {
                     true => limit.within(HANDSHAKE * 2),
@@ -189,15 +191,24 @@ impl Mesh<'_> {
                 match self.reach_at(peer, (None, *address), |_| true, made, patience) {
                     Ok(()) => return Ok(()),
                     Err(Unreachable::Final(error)) => return Err(error),
-                    Err(Unreachable::Slow(why)) => {
-                        is_slow = true;
+                    Err(Unreachable::Yet(why)) => {
+                        may_change = true;
                         failures.push(format!("{address}: {why}"));
                     }
                     Err(Unreachable::Here(why)) => failures.push(format!("{address}: {why}")),
                 }
             }
-            if !is_slow || limit.is_over() {
+            if !may_change || limit.is_over() {
                 break;
+            }
+            if !is_said {
+                is_said = true;
+                log::warn!(
+                    target: "ringfold::control",
+                    "rank {} does not reach rank {} for data yet ({}); it keeps trying until the \
+                     deadline for joining",
+                    self.rank, peer.rank, failures.join("; ")
+                );
             }
             limit.pause(GLANCE)?;
         }
@@ -206,8 +217,8 @@ impl Mesh<'_> {
             false => failures.join("; "),
         };
         Err(Error::Bootstrap(format!(
-            "rank {} cannot reach rank {} for data ({tried}); check firewalls, or choose with \
-             RINGFOLD_SOCKET_IFNAME",
+            "rank {} cannot reach rank {} for data ({tried}); check links, routes and firewalls, or \
+             choose with RINGFOLD_SOCKET_IFNAME",
             self.rank, peer.rank
         )))
     }
@@ -224,7 +235,7 @@ impl Mesh<'_> {
                 match self.reach_at(peer, way, is_its, made, limit.within(HANDSHAKE * 2)) {
                     Ok(()) => working.push(*rail),
                     Err(Unreachable::Final(error)) => return Err(error),
-                    Err(Unreachable::Slow(why) | Unreachable::Here(why)) => log::warn!(
+                    Err(Unreachable::Yet(why) | Unreachable::Here(why)) => log::warn!(
                         target: "ringfold::control",
                         "data with rank {} does without the rail from {} to {}: {why}; see \
                          RINGFOLD_SOCKET_IFNAME",
@@ -263,12 +274,13 @@ impl Mesh<'_> {
             });
             let socket = stream.and_then(Socket::from_tcp);
             let socket = socket.map_err(|error| match limit.check() {
+                Ok(()) if may_change(&error) => Unreachable::Yet(error.to_string()),
                 Ok(()) => Unreachable::Here(error.to_string()),
                 Err(over) => Unreachable::Final(over),
             })?;
             let claim = self.claim(peer.rank, channel, index);
             initiate(&socket, self.secret, claim, limit).map_err(|failure| match failure {
-                Failure::Broken(error) => Unreachable::Slow(error.to_string()),
+                Failure::Broken(error) => Unreachable::Yet(error.to_string()),
                 refused => Unreachable::Here(refused.to_string()),
             })?;
             made.add(peer.rank, channel, index, socket);
@@ -302,7 +314,12 @@ impl Mesh<'_> {
         made: &Made,
         limit: Limit<'_>,
     ) -> Result<()> {
-        let mut handshakes = HandshakeListener::new(listener.listeners, self.secret, Purpose::Data);
+        let MeshListener {
+            listeners,
+            addresses,
+            ..
+        } = listener;
+        let mut handshakes = HandshakeListener::new(listeners, self.secret, Purpose::Data);
         let mut taken = BTreeSet::new();
         let sockets: usize = above.iter().map(|peer| peer.sockets).sum();
         let mut missing = sockets * self.channels;
@@ -312,7 +329,7 @@ impl Mesh<'_> {
                 return Ok(());
             }
             if limit.is_over() {
-                return Err(self.missing_peers(above, &taken));
+                return Err(self.missing_peers(above, &taken, &addresses));
             }
             let mut judge = |claim: &Claim| self.judge(claim, above, &mut taken);
             let until = limit.next_look();
@@ -356,7 +373,13 @@ impl Mesh<'_> {
         }
     }
 
-    fn missing_peers(&self, above: &[&Peer], taken: &BTreeSet<[usize; 3]>) -> Error {
+    /// The error where peers `above` did not come to any of the `addresses` here.
+    fn missing_peers(
+        &self,
+        above: &[&Peer],
+        taken: &BTreeSet<[usize; 3]>,
+        addresses: &[SocketAddr],
+    ) -> Error {
         let is_missing = |peer: &&&Peer| {
             let mut places = self.places(peer);
             !places.all(|(channel, index)| taken.contains(&[peer.rank, channel, index]))
@@ -367,8 +390,8 @@ impl Mesh<'_> {
             .map(|peer| peer.rank)
             .collect();
         Error::Bootstrap(format!(
-            "ranks {missing:?} did not connect to rank {} for data; check firewalls, or choose \
-             with RINGFOLD_SOCKET_IFNAME",
+            "ranks {missing:?} did not connect to rank {} for data at {addresses:?}; check links, \
+             routes and firewalls, or choose with RINGFOLD_SOCKET_IFNAME",
             self.rank
         ))
     }
@@ -383,11 +406,20 @@ fn place(claim: &Claim) -> [usize; 3] {
 enum Unreachable {
     /// Not at this address.
     Here(String),
-    /// A process listens there and has not answered in time, or has refused this rank because
-    /// this rank itself was slow: one of the two may have stood still.
-    Slow(String),
+    /// Not yet: no way leads there at the moment; or a process listens there and has not answered
+    /// in time, or has refused this rank because this rank itself was slow, so one of the two may
+    /// have stood still.
+    Yet(String),
     /// Trying further is pointless.
     Final(Error),
+}
+
+/// Whether a link that comes up, or a route that is learnt, may mend this. That nothing listens at
+/// an address stays so: the peer has said that it does.
+fn may_change(error: &io::Error) -> bool {
+    use io::ErrorKind::{HostUnreachable, NetworkDown, NetworkUnreachable, TimedOut};
+    let kinds = [HostUnreachable, NetworkDown, NetworkUnreachable, TimedOut];
+    kinds.contains(&error.kind())
 }
 
 /// The connections so far, shared by the threads that make them.

@@ -1,0 +1,95 @@
+//! Networks for data over which nothing goes yet when ranks join.
+
+use std::time::{Duration, Instant};
+
+use crate::endings::script;
+use crate::job::{Job, Plan, WATCHDOG};
+use crate::lab::{self, Lab};
+use crate::skipped::skipped;
+
+/// What stands between host 1 and the second network of host 0, and how it is taken away.
+const OBSTACLES: [(&str, &[&str], &[&str]); 2] = [
+    (
+        "No route to host",
+        &["route", "add", "unreachable"],
+        &["route", "delete", "unreachable"],
+    ),
+    (
+        "Network is unreachable",
+        &["rule", "add", "pref", "0", "unreachable", "to"],
+        &["rule", "delete", "pref", "0", "unreachable", "to"],
+    ),
+];
+
+/// Two hosts that meet in one network, and have another for data.
+fn lab_with_obstacle(obstacle: &[&str]) -> Option<Lab> {
+    let lab = Lab::new(2)?;
+    let made = lab.add_rails().and_then(|()| change(&lab, obstacle));
+    made.map_err(|refusal| skipped(&refusal)).ok()?;
+    Some(lab)
+}
+
+/// Puts an obstacle there, or takes it away.
+fn change(lab: &Lab, words: &[&str]) -> Result<(), String> {
+    lab.on(1, &[words, &[&lab::second_address(0)]].concat())
+}
+
+fn plan(lab: &Lab) -> Plan {
+    let calls = crate::script::Script {
+        iterations: 3,
+        ..script("all_reduce", 64 << 10)
+    };
+    Plan {
+        variables: vec![("RINGFOLD_SOCKET_IFNAME", "eth1".into())],
+        ..lab.plan(2, "auto", calls)
+    }
+}
+
+/// Waits until rank 1 has written this to standard error.
+fn await_complaint(job: &Job, due: &str) {
+    let deadline = Instant::now() + WATCHDOG;
+    while !job.rank(1).complaints().contains(due) {
+        let complaints = job.rank(1).complaints();
+        assert!(Instant::now() < deadline, "no `{due}` in {complaints}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn ranks_join_once_there_is_a_way_for_their_data() {
+    for (why, obstacle, cure) in OBSTACLES {
+        let Some(lab) = lab_with_obstacle(obstacle) else {
+            return;
+        };
+        let job = lab.start(&plan(&lab));
+        await_complaint(&job, why);
+        change(&lab, cure).expect("the obstacle is there");
+        for (rank, ending) in job.finish() {
+            let whole = (ending.class.as_str(), ending.good) == ("", 3);
+            assert!(whole, "rank {rank} after `{why}`: {ending:?}");
+        }
+        lab.assert_empty();
+    }
+}
+
+#[test]
+fn data_without_a_way_ends_joining_at_its_deadline_and_the_address_is_named() {
+    let (why, obstacle, _) = OBSTACLES[0];
+    let Some(lab) = lab_with_obstacle(obstacle) else {
+        return;
+    };
+    let job = lab.start(&Plan {
+        connect_timeout: Duration::from_secs(4),
+        ..plan(&lab)
+    });
+    await_complaint(&job, why);
+    for (rank, ending) in job.finish() {
+        // The deadline of one of them comes first, and ends the attempt of both.
+        let is_due = ["Bootstrap", "Aborted"].contains(&ending.class.as_str());
+        assert!(is_due, "rank {rank}: {ending:?}");
+        for due in [&lab::second_address(0), "RINGFOLD_SOCKET_IFNAME"] {
+            assert!(ending.text.contains(due), "rank {rank}: {ending:?}");
+        }
+    }
+    lab.assert_empty();
+}
