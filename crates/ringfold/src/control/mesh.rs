@@ -217,8 +217,8 @@ impl Mesh<'_> {
             false => failures.join("; "),
         };
         Err(Error::Bootstrap(format!(
-            "rank {} cannot reach rank {} for data ({tried}); check links, routes and firewalls, or \
-             choose with RINGFOLD_SOCKET_IFNAME",
+            "rank {} cannot reach rank {} for data ({tried}); check links, routes and firewalls, \
+             or choose with RINGFOLD_SOCKET_IFNAME",
             self.rank, peer.rank
         )))
     }
