@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::agreed::Agreed;
 use super::choices::{Choices, Kind};
 use super::driver::{Driver, OnWait};
+use super::group::Group;
 use super::membership::Membership;
 use super::request::{Counts, Request};
 use super::work::Work;
@@ -16,7 +17,7 @@ use crate::engine::lateness::Stats;
 use crate::engine::{Engine, Job};
 use crate::error::{Error, Result};
 use crate::memory::{ForkGuard, Region};
-use crate::schedule::Schedule;
+use crate::schedule::{Groups, Schedule};
 use crate::tune::choose;
 use crate::tune::{Explanation, Question, Rules, Tuning};
 use crate::types::{Access, Algorithm, Collective, DType, Method};
@@ -53,6 +54,8 @@ pub(crate) struct Place {
     pub local_rank: usize,
     pub local_size: usize,
     pub hosts: usize,
+    /// Runs of consecutive ranks of one host.
+    pub runs: usize,
     /// `shm`, `tcp`, `shm+tcp`, `local` or `self`.
     pub transport: &'static str,
 }
@@ -176,6 +179,13 @@ impl Communicator {
     /// The number of hosts.
     pub fn hosts(&self) -> usize {
         self.place.hosts
+    }
+
+    /// The host of each rank: hosts are numbered by their first rank.
+    pub fn hosts_of_ranks(&self) -> Vec<usize> {
+        let hosts = self.membership.group().map_or(Groups::ONE, Group::hosts);
+        let ranks = 0..self.place.world_size as u32;
+        ranks.map(|rank| hosts.of(rank) as usize).collect()
     }
 
     /// What moves the data: `shm`, `tcp`, `shm+tcp`; `local` among threads, `self` alone.
@@ -410,6 +420,7 @@ impl Communicator {
         let policy = &self.policy;
         let question = Question {
             hosts: self.place.hosts,
+            runs: self.place.runs,
             domains: policy.domains,
             slot_bytes: policy.slot_bytes,
             is_registered: true,

@@ -51,6 +51,14 @@ impl Groups {
         last.map_or(1, |last| last + 1)
     }
 
+    /// Into how many runs of consecutive ranks of one group the ranks fall: as many as groups where
+    /// these stand one after the other, as many as ranks where they are dealt out in turn.
+    pub fn runs(&self) -> u32 {
+        let numbers = self.0.as_deref().unwrap_or_default();
+        let borders = numbers.windows(2).filter(|pair| pair[0] != pair[1]);
+        1 + borders.count() as u32
+    }
+
     /// The number of a rank's group.
     pub fn of(&self, rank: u32) -> u32 {
         self.0.as_ref().map_or(0, |numbers| numbers[rank as usize])
@@ -95,5 +103,12 @@ mod tests {
         assert_eq!(Groups::equal(6, 4), None);
         assert!(groups.fits(6) && !groups.fits(5) && Groups::ONE.fits(5));
         assert_eq!(Groups::new(&["x", "y", "x", "y"]).equal_count(4), None);
+    }
+
+    #[test]
+    fn runs_are_counted() {
+        let runs = |of_ranks: &[u32]| Groups::new(of_ranks).runs();
+        assert_eq!((runs(&[5, 5]), runs(&[0, 0, 1, 1])), (1, 2));
+        assert_eq!((runs(&[0, 1, 0, 1]), runs(&[0, 1, 1, 0])), (4, 3));
     }
 }

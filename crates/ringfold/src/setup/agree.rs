@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::link::Linked;
+use super::link::{Linked, Links};
 use super::placement::{Placement, ROOT, Sharing};
 use super::terms::{Leading, Proposal, Terms};
 use crate::communicator::group::Group;
@@ -55,7 +55,7 @@ impl<'a> Linked<'a> {
         let plugin = settings.tuner_plugin.as_deref();
         let plugin = plugin.and_then(|name| plugin::open(name, &members(group)));
         let name = plugin.as_ref().map(|plugin| plugin.name());
-        let proposal = propose(group, &placement, links.is_shared(), &own_rules, name);
+        let proposal = propose(group, &placement, &links, &own_rules, name);
         let records = attempt.exchange("terms", &proposal.encode())?;
         let terms = Terms::decide(&records)?;
         log_terms(&terms, name);
@@ -69,6 +69,7 @@ impl<'a> Linked<'a> {
             local_rank: group.local_rank(),
             local_size: group.local_ranks().len(),
             hosts: hosts.count() as usize,
+            runs: hosts.runs() as usize,
             transport: name,
         };
         log_place(&place, placement.cores, settings);
@@ -99,10 +100,11 @@ impl<'a> Linked<'a> {
 fn propose(
     group: &Group,
     placement: &Placement,
-    is_shared: bool,
+    links: &Links,
     rules: &Rules,
     plugin: Option<&str>,
 ) -> Proposal {
+    let is_shared = links.is_shared();
     let settings = &group.settings;
     let local_ranks = group.local_ranks().len();
     let measured = group.inherited.as_ref();
@@ -116,7 +118,7 @@ fn propose(
     let is_forced = settings.algorithm.is_some() || settings.slice_bytes.is_some();
     let can_probe = is_shared && local_ranks <= placement.cores;
     let leading = || Leading {
-        constants: constants.unwrap_or_else(|| derive(group, placement.sharing, is_shared)),
+        constants: constants.unwrap_or_else(|| derive(group, placement.sharing, links)),
         // Only in a job that begins: parts are made often, and beside each other.
         is_probed: can_probe && settings.is_probing && group.id == 0 && !is_forced,
         rules_bytes: rules.to_string().len(),
@@ -129,22 +131,32 @@ fn propose(
     }
 }
 
-/// The constants of rank 0: what was measured on this machine, or the defaults.
-fn derive(group: &Group, sharing: Sharing, is_shared: bool) -> Constants {
+/// The constants of rank 0: what was measured on this machine, or the defaults. Links have the rate
+/// that the system knows, unless messages between hosts were measured.
+fn derive(group: &Group, sharing: Sharing, links: &Links) -> Constants {
     let Sharing { ranks, cores } = sharing;
     let machine = Machine::read(Path::new(ROOT), cores);
     let calibration = &group.settings.calibration;
     let context = Context {
-        is_shared,
+        is_shared: links.is_shared(),
         ranks: group.world_ranks.len(),
     };
-    match calibration::find(calibration, &env::process, Path::new(ROOT)) {
+    let calibration = calibration::find(calibration, &env::process, Path::new(ROOT));
+    let knows_links = calibration
+        .as_ref()
+        .is_some_and(|known| known.links.is_some());
+    let constants = match calibration {
         Some(calibration) if group.hosts().count() > 1 => {
             let calibration = calibration.of_several_hosts();
             calibration.constants(context, &machine, ranks)
         }
         Some(calibration) => calibration.constants(context, &machine, ranks),
         None => Constants::derive(&machine, ranks),
+    };
+    match links.rate_mbps() {
+        // Sockets of one host know no link.
+        Some(rate_mbps) if !knows_links => constants.over_links(rate_mbps),
+        _ => constants,
     }
 }
 

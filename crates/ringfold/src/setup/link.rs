@@ -42,7 +42,13 @@ impl<'a> Discovered<'a> {
         let bell = segment.as_ref();
         let bell = bell.and_then(|segment| segment.bells().of(division.place).cloned());
         let cores = placement.spare_cores();
-        let tcp = connect(attempt, &division, offer.mesh, &peers, (bell, cores))?;
+        let bundles: Vec<(usize, Bundle)> = division
+            .remote
+            .iter()
+            .map(|rank| (*rank, bundle(&attempt.group, *rank, &peers)))
+            .collect();
+        let rate_mbps = rails::rate_mbps(&bundles);
+        let tcp = connect(attempt, &bundles, offer.mesh, &peers, (bell, cores))?;
         Ok(Linked {
             attempt,
             placement,
@@ -50,6 +56,7 @@ impl<'a> Discovered<'a> {
                 division,
                 segment,
                 tcp,
+                rate_mbps,
             },
         })
     }
@@ -104,7 +111,7 @@ fn share_memory(
 /// to spare.
 fn connect(
     attempt: &Attempt<'_>,
-    division: &Division,
+    bundles: &[(usize, Bundle)],
     listener: Option<MeshListener>,
     peers: &[PeerInfo],
     (bell, cores): (Option<Bell>, usize),
@@ -113,11 +120,6 @@ fn connect(
         return Ok(None);
     };
     let group = &attempt.group;
-    let bundles: Vec<(usize, Bundle)> = division
-        .remote
-        .iter()
-        .map(|rank| (*rank, bundle(group, *rank, peers)))
-        .collect();
     let addresses = |rank: usize| {
         let endpoints = peers[rank].endpoints.iter();
         endpoints.map(|endpoint| endpoint.address).collect()
@@ -139,8 +141,8 @@ fn connect(
         peers: &peers,
     };
     let sockets = attempt.within_limit(|limit| mesh.connect(listener, limit))?;
-    let threads = rails::threads(group.settings.socket_threads, &bundles, cores);
-    rails::log(&bundles, group.settings.sockets.is_some(), threads);
+    let threads = rails::threads(group.settings.socket_threads, bundles, cores);
+    rails::log(bundles, group.settings.sockets.is_some(), threads);
     let options = TcpOptions {
         silence: group.session.silence(),
         bell,
@@ -168,9 +170,15 @@ pub(super) struct Links {
     division: Division,
     segment: Option<Arc<Segment>>,
     tcp: Option<Tcp>,
+    rate_mbps: Option<u32>,
 }
 
 impl Links {
+    /// What the links to other ranks carry, in Mbit/s, where that is known.
+    pub fn rate_mbps(&self) -> Option<u32> {
+        self.rate_mbps
+    }
+
     /// Whether all ranks share memory.
     pub fn is_shared(&self) -> bool {
         self.tcp.is_none()

@@ -18,6 +18,9 @@ const AUTOMATIC_MAX: usize = 16;
 /// takes on the NICs for which it takes the most.
 const THREADS_AUTOMATIC_MAX: usize = 3;
 
+/// What one TCP flow reaches between fast cores, in Mbit/s.
+const FLOW_MBPS: u32 = 20_000;
+
 /// What two ranks have for each channel between them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Bundle {
@@ -27,6 +30,8 @@ pub(super) struct Bundle {
     pub rails: Vec<Rail>,
     /// How many sockets fill the slowest link between them.
     pub link_sockets: usize,
+    /// What all sockets together reach on their links, in Mbit/s, where the links' rates are known.
+    pub rate_mbps: Option<u32>,
 }
 
 impl Bundle {
@@ -51,6 +56,16 @@ impl Bundle {
         if pairs.len() < 2 {
             pairs.clear();
         }
+        let rate_mbps = match pairs.is_empty() {
+            true => way(lower, upper).and_then(slower_mbps),
+            // The rails have equal shares, so the slowest determines the time.
+            false => {
+                let rates: Option<Vec<u32>> = pairs.iter().copied().map(slower_mbps).collect();
+                let slowest = rates.and_then(|rates| rates.into_iter().min());
+                slowest.map(|slowest| slowest.saturating_mul(pairs.len() as u32))
+            }
+        };
+        let by_flows_mbps = FLOW_MBPS.saturating_mul(sockets as u32);
         let rail = |(lower, upper): (&Endpoint, &Endpoint)| Rail {
             from: upper.address.ip(),
             to: lower.address,
@@ -59,6 +74,7 @@ impl Bundle {
             sockets,
             rails: pairs.into_iter().map(rail).collect(),
             link_sockets,
+            rate_mbps: rate_mbps.map(|rate| rate.min(by_flows_mbps)),
         }
     }
 
@@ -68,6 +84,7 @@ impl Bundle {
             sockets: own.sockets.map_or(1, |count| count as usize),
             rails: Vec::new(),
             link_sockets: 1,
+            rate_mbps: None,
         }
     }
 }
@@ -79,6 +96,12 @@ pub(super) fn threads(asked: Option<usize>, bundles: &[(usize, Bundle)], cores: 
     let fast = bundles.iter().map(|(_, bundle)| bundle).filter(is_fast);
     let sockets = fast.map(|bundle| bundle.sockets).max().unwrap_or(1);
     asked.unwrap_or((sockets - 1).min(cores).min(THREADS_AUTOMATIC_MAX))
+}
+
+/// What the slowest links of a rank carry, in Mbit/s, if the rates of all its links are known.
+pub(super) fn rate_mbps(bundles: &[(usize, Bundle)]) -> Option<u32> {
+    let rates: Option<Vec<u32>> = bundles.iter().map(|(_, bundle)| bundle.rate_mbps).collect();
+    rates?.into_iter().min()
 }
 
 /// Says what is used, once for all ranks with the same.
@@ -151,6 +174,11 @@ fn way<'a>(lower: &'a PeerInfo, upper: &'a PeerInfo) -> Option<(&'a Endpoint, &'
         let first = |info: &'a PeerInfo| info.endpoints.iter().find(is_apart);
         first(lower).zip(first(upper))
     })
+}
+
+/// The rate of the slower of two links.
+fn slower_mbps((lower, upper): (&Endpoint, &Endpoint)) -> Option<u32> {
+    Some(lower.link.rate_mbps?.min(upper.link.rate_mbps?)).filter(|rate| *rate > 0)
 }
 
 /// How many sockets fill the slower of two links.

@@ -49,6 +49,7 @@ pub(crate) fn threads_with(
                 local_rank: rank,
                 local_size: world_size,
                 hosts: 1,
+                runs: 1,
                 transport: "local",
             };
             let policy = Policy {

@@ -137,7 +137,8 @@ fn choice(scenario: &Scenario) -> Result<Way> {
         ..TUNING.get_or_init(no_machine).clone()
     };
     let question = Question {
-        hosts: scenario.ranks.div_ceil(scenario.network.ranks_per_host),
+        hosts: hosts(scenario).count() as usize,
+        runs: hosts(scenario).runs() as usize,
         algorithm: scenario.algorithm,
         ..Question::new(scenario.collective, scenario.bytes, scenario.ranks)
     };

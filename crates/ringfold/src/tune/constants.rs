@@ -154,6 +154,16 @@ impl Constants {
         }
     }
 
+    /// These times where hosts are joined by links of `rate_mbps`.
+    pub fn over_links(self, rate_mbps: u32) -> Constants {
+        // Mbit/s are bits in a microsecond.
+        let us_per_byte = 8.0 / f64::from(rate_mbps.max(1));
+        Constants {
+            socket_us_per_byte: us_per_byte.min(BYTE_US_MAX),
+            ..self
+        }
+    }
+
     /// Whether ranks outnumber the cores of their machine.
     pub fn is_oversubscribed(&self) -> bool {
         self.load > 1.0

@@ -76,6 +76,7 @@ impl Call<'_> {
             world_size: question.world_size as u32,
             domains: question.domains as u32,
             hosts: question.hosts as u32,
+            runs: question.runs.max(question.hosts) as u32,
         };
         Call {
             question,

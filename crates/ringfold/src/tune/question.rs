@@ -18,6 +18,9 @@ pub struct Question {
     pub world_size: usize,
     /// The number of hosts.
     pub hosts: usize,
+    /// The number of runs of consecutive ranks of one host: as many as hosts where those of each
+    /// stand together, more where they are dealt out.
+    pub runs: usize,
     /// How many domains of equal size (last-level caches, sockets) the ranks sit in, in rank order;
     /// 1 where that is not so.
     pub domains: usize,
@@ -50,6 +53,7 @@ impl Question {
             bytes,
             world_size,
             hosts: 1,
+            runs: 1,
             domains: 1,
             slot_bytes: None,
             is_registered: false,

@@ -57,6 +57,9 @@ pub struct Case {
     pub domains: u32,
     /// The number of hosts, taken to have equally many ranks.
     pub hosts: u32,
+    /// The number of runs of consecutive ranks of one host, at least as many; taken to be equally
+    /// long, and the hosts to take turns.
+    pub runs: u32,
 }
 
 impl From<&Spec> for Case {
@@ -68,6 +71,7 @@ impl From<&Spec> for Case {
             world_size: spec.world_size,
             domains: spec.domains,
             hosts: spec.hosts.count(),
+            runs: spec.hosts.runs(),
         }
     }
 }

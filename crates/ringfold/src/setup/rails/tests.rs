@@ -136,6 +136,7 @@ fn threads_help_where_a_link_needs_several_sockets_and_there_are_cores() {
                 sockets,
                 rails,
                 link_sockets,
+                rate_mbps: None,
             },
         )]
     };
@@ -147,4 +148,41 @@ fn threads_help_where_a_link_needs_several_sockets_and_there_are_cores() {
     assert_eq!(threads(None, &with(4, 1), 10), 0);
     assert_eq!(threads(Some(5), &with(1, 1), 0), 5);
     assert_eq!(threads(None, &[], 10), 0);
+}
+
+/// Ranks whose interfaces, each in a network of its own, have these rates.
+fn with_rates(number: u8, rates: &[Option<u32>]) -> PeerInfo {
+    let of_rate = |(interface, &rate_mbps): (usize, &Option<u32>)| {
+        let address = format!("10.{interface}.0.{number}");
+        let mut endpoint = endpoint(interface as u32, &address, 24, 1);
+        endpoint.link.rate_mbps = rate_mbps;
+        endpoint
+    };
+    rank(rates.iter().enumerate().map(of_rate).collect())
+}
+
+#[test]
+fn the_links_that_are_used_have_a_rate_where_all_are_known() {
+    let rate = |one: &[Option<u32>], other: &[Option<u32>]| {
+        Bundle::between(&with_rates(1, one), &with_rates(2, other)).rate_mbps
+    };
+    let (one, ten) = (Some(1_000), Some(10_000));
+    assert_eq!(rate(&[one], &[ten]), one);
+    assert_eq!(rate(&[one, one], &[one, one]), Some(2_000));
+    // All have the share of the slowest.
+    assert_eq!(rate(&[ten, one], &[ten, ten]), Some(2_000));
+    assert_eq!(rate(&[None], &[ten]), None);
+    assert_eq!(rate(&[ten, None], &[ten, ten]), None);
+    assert_eq!(rate(&[Some(0)], &[Some(0)]), None);
+    // One flow does not fill it.
+    assert_eq!(rate(&[Some(400_000)], &[Some(400_000)]), Some(FLOW_MBPS));
+    let bundles = |rates: &[Option<u32>]| {
+        let of_rate =
+            |&rate: &Option<u32>| Bundle::between(&with_rates(1, &[rate]), &with_rates(2, &[rate]));
+        let bundles: Vec<_> = rates.iter().map(of_rate).enumerate().collect();
+        rate_mbps(&bundles)
+    };
+    assert_eq!(bundles(&[ten, one]), one);
+    assert_eq!(bundles(&[ten, None]), None);
+    assert_eq!(bundles(&[]), None);
 }

@@ -26,7 +26,7 @@ struct Part {
     all: Load,
 }
 
-/// Which part of a schedule's messages go between hosts, where ranks stand in the order of hosts.
+/// Which part of a schedule's messages go between hosts.
 struct Crossing {
     /// Of the hops.
     hops: f64,
@@ -49,29 +49,31 @@ impl Crossing {
         }
     }
 
-    /// That of a schedule of one level, with `size` ranks on each of several hosts.
-    fn of(method: Method, n: f64, size: f64) -> Crossing {
-        let hosts = n / size;
+    /// That of a schedule of one level, with `n` ranks on several `hosts`, which take turns with
+    /// `runs` of consecutive ranks.
+    fn of(method: Method, n: f64, hosts: f64, runs: f64) -> Crossing {
+        let size = n / hosts;
         let rounds = hosts.log2() / n.log2();
         match method {
-            // The rank at the end of a host sends everything to the next.
+            // The rank at the end of a run sends everything to the next.
             Method::Ring => Crossing {
-                all: 1.0 / size,
+                all: runs / n,
+                senders: runs / hosts,
                 ..Crossing::alike(1.0)
             },
             Method::Tree => Crossing {
-                all: (hosts - 1.0) / (n - 1.0),
+                all: runs * (1.0 - 1.0 / hosts) / (n - 1.0),
                 ..Crossing::alike(rounds)
             },
             Method::RecursiveDoubling => Crossing {
                 senders: size,
                 ..Crossing::alike(rounds)
             },
-            // The farthest exchange the largest parts.
+            // The farthest exchange the largest parts, of a vector of as many as there are ranks.
             Method::Rabenseifner => Crossing {
                 hops: rounds,
                 senders: size,
-                ..Crossing::alike((1.0 - 1.0 / hosts) / (1.0 - 1.0 / n))
+                ..Crossing::alike((hosts - 1.0) * (n / runs) / (n - 1.0))
             },
             _ => Crossing {
                 hops: 1.0,
@@ -109,7 +111,8 @@ impl Call<'_> {
         let crossing = if self.is_on_one_host() {
             Crossing::alike(0.0)
         } else if several {
-            Crossing::of(self.way.method(), self.n, self.n / hosts)
+            let runs = f64::from(self.case.runs);
+            Crossing::of(self.way.method(), self.n, hosts, runs)
         } else {
             Crossing::alike(1.0)
         };

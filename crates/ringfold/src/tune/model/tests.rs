@@ -272,6 +272,52 @@ fn two_levels_carry_much_data_between_hosts_of_several_ranks() {
     }
 }
 
+/// Blocks of ranks that do not stand together are messages of their own.
+#[test]
+fn ranks_that_are_dealt_out_exchange_small_blocks_directly() {
+    let constants = Constants::derive(&two_cores(), 2);
+    let at = |collective, runs| Question {
+        hosts: 2,
+        runs,
+        ..Question::new(collective, 512, 8)
+    };
+    for (collective, dealt_out) in [
+        (Collective::AllToAll, Method::Direct),
+        (Collective::Gather, Method::Flat),
+    ] {
+        let at = |runs| Question {
+            bytes: 64,
+            ..at(collective, runs)
+        };
+        assert!(is_two_levels(best(&at(2), &constants)), "{collective}");
+        assert_eq!(best(&at(8), &constants), dealt_out, "{collective}");
+    }
+    // A ring goes from host to host with every message.
+    let ring = |runs| {
+        let question = Question {
+            bytes: MIB,
+            ..at(Collective::AllReduce, runs)
+        };
+        price(&question, Method::Ring, Protocol::Simple, &constants)
+    };
+    assert!(ring(8) > 1.5 * ring(2), "{} and {}", ring(8), ring(2));
+}
+
+#[test]
+fn the_rate_of_the_links_decides_from_where_on_two_levels_pay() {
+    let constants = Constants::derive(&two_cores(), 2);
+    let question = Question {
+        hosts: 2,
+        ..Question::new(Collective::AllReduce, 16 * MIB, 4)
+    };
+    let at = |rate_mbps| constants.clone().over_links(rate_mbps);
+    assert_eq!(at(20_000).socket_us_per_byte, constants.socket_us_per_byte);
+    let price = |rate_mbps| price(&question, Method::Ring, Protocol::Simple, &at(rate_mbps));
+    assert!(price(1_000) > 1.5 * price(2_000));
+    assert_eq!(best(&question, &at(1_000)), Method::Hierarchical);
+    assert_eq!(best(&question, &at(200_000)), Method::Ring);
+}
+
 #[test]
 fn two_levels_are_for_many_ranks_and_little_data() {
     let constants = Constants::derive(

@@ -171,3 +171,30 @@ fn the_terms_of_two_levels_are_what_their_schedules_need() {
         }
     }
 }
+
+/// Hosts that get runs of ranks in turn.
+#[test]
+fn the_terms_of_two_levels_count_the_runs_of_ranks() {
+    for (hosts, length, turns) in [
+        (2, 1, 2),
+        (2, 2, 2),
+        (3, 1, 4),
+        (5, 1, 3),
+        (4, 3, 2),
+        (7, 2, 3),
+    ] {
+        let world_size = hosts * length * turns;
+        let of_ranks: Vec<u32> = (0..world_size).map(|rank| rank / length % hosts).collect();
+        for &collective in Collective::ALL {
+            for method in [Method::Hierarchical, Method::Leader, Method::MultiLeader] {
+                let spec = Spec {
+                    hosts: Groups::new(&of_ranks),
+                    ..Spec::new(collective, method, Access::Messages, world_size)
+                };
+                if let Some(terms) = Terms::of(&spec) {
+                    assert_counted(&spec, &terms);
+                }
+            }
+        }
+    }
+}

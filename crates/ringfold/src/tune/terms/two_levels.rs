@@ -14,6 +14,8 @@ struct Hosts {
     count: f64,
     /// The ranks of each.
     size: f64,
+    /// Its runs of consecutive ranks: the messages of which blocks of all its ranks are made.
+    runs: f64,
     /// The other hosts of a host.
     others: f64,
     /// The other ranks of a rank's host.
@@ -31,6 +33,7 @@ impl Terms {
             ranks,
             count,
             size,
+            runs: f64::from(case.runs) / count,
             others: count - 1.0,
             peers: size - 1.0,
             level: f64::from(u8::from(size > 1.0)),
@@ -59,6 +62,7 @@ fn between_columns(case: &Case, hosts: &Hosts) -> Option<Terms> {
         size,
         others,
         count,
+        runs,
         ..
     } = hosts;
     let ring = |times: f64, reduced| {
@@ -81,7 +85,10 @@ fn between_columns(case: &Case, hosts: &Hosts) -> Option<Terms> {
         (AllReduce, _) => ring(2.0, others / ranks),
         (ReduceScatter, _) => ring(1.0, others / ranks),
         (AllGather, _) => ring(1.0, 0.0),
-        (AllToAll, _) => Terms::alike(others.min(1.0), [others, others / count, 0.0], ranks),
+        (AllToAll, _) => {
+            let each = [others * runs, others / count, 0.0];
+            Terms::alike(others.min(1.0), each, ranks)
+        }
         (Broadcast, _) => chain(0.0),
         (Reduce, _) => chain(1.0),
         _ => return None,
@@ -125,14 +132,14 @@ fn between_leaders(case: &Case, hosts: &Hosts) -> Option<Terms> {
     match case.collective {
         AllReduce | Barrier => one_level(RecursiveDoubling),
         Broadcast | Reduce => one_level(Tree),
-        AllGather => Some(doubling(case.hosts, 0.0)),
+        AllGather => Some(doubling(case.hosts, hosts.runs, 0.0)),
         // Each message waits for what came in the round before.
         ReduceScatter => Some(Terms {
             hops: f64::from(case.hosts.next_power_of_two().trailing_zeros()),
-            ..doubling(case.hosts, 1.0)
+            ..doubling(case.hosts, hosts.runs, 1.0)
         }),
         Gather | Scatter => {
-            let root = [hosts.others, hosts.others / hosts.count, 0.0];
+            let root = [hosts.others * hosts.runs, hosts.others / hosts.count, 0.0];
             Some(Terms::apart(hosts.others.min(1.0), root, root))
         }
         _ => None,
@@ -168,17 +175,18 @@ fn under_leaders(case: &Case, hosts: &Hosts) -> Option<Terms> {
     ))
 }
 
-/// Blocks of ever more hosts, or combined ones of ever fewer. Those of hosts around the end of the
-/// ring stand apart, and are two messages.
-fn doubling(hosts: u32, reduces: f64) -> Terms {
+/// Blocks of ever more hosts, or combined ones of ever fewer. They are as many messages as a host
+/// has `runs`, and one more where those of hosts around the end of the ring stand apart.
+fn doubling(hosts: u32, runs: f64, reduces: f64) -> Terms {
     let (mut busiest, mut all, mut hops) = ([0.0; 3], [0.0; 3], 0);
     let depth = hosts.next_power_of_two().trailing_zeros();
     for bit in 0..depth {
         let count = (hosts - (1 << bit)).min(1 << bit);
         let bytes = f64::from(count);
         let part = bytes / f64::from(hosts);
-        let of_round = [f64::from(count.min(2)), part, reduces * part];
-        let of_all = [f64::from(hosts + count - 1), bytes, reduces * bytes];
+        let apart = f64::from(count - 1);
+        let of_round = [runs + apart.min(1.0), part, reduces * part];
+        let of_all = [f64::from(hosts) * runs + apart, bytes, reduces * bytes];
         busiest = [0, 1, 2].map(|kind| busiest[kind] + of_round[kind]);
         all = [0, 1, 2].map(|kind| all[kind] + of_all[kind]);
         // A message waits for those of the rounds in which its blocks came.
