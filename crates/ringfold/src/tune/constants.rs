@@ -75,22 +75,19 @@ parameters! {
         /// What a rank spends on each further message through a ring.
         ring_message_us = 0.15, 0.0..=EVENT_US_MAX;
         /// What a message through a ring costs more where ranks share cores.
-        ring_turn_us = 0.66, 0.0..=EVENT_US_MAX;
+        ring_turn_us = 0.3, 0.0..=EVENT_US_MAX;
         /// A byte through a ring, in and out.
         ring_us_per_byte = 1.15e-4, 0.0..=BYTE_US_MAX;
-        /// What a hop through a ring costs more where ranks share cores and wait for sockets, too:
-        /// they sleep until a descriptor wakes them.
-        bell_us = 12.0, 0.0..=EVENT_US_MAX;
         /// From the sending of an empty message through a socket until it is received: α.
         socket_hop_us = 25.0, 0.0..=EVENT_US_MAX;
         /// What a rank spends on each further message through a socket: o.
         socket_message_us = 2.0, 0.0..=EVENT_US_MAX;
         /// What a message through a socket costs more where ranks share cores.
-        socket_turn_us = 5.0, 0.0..=EVENT_US_MAX;
+        socket_turn_us = 6.5, 0.0..=EVENT_US_MAX;
         /// A byte through a link: β.
         socket_us_per_byte = 4e-4, 0.0..=BYTE_US_MAX;
         /// What the cores at both ends spend on a byte through a socket.
-        socket_work_us_per_byte = 2.2e-4, 0.0..=BYTE_US_MAX;
+        socket_work_us_per_byte = 1.55e-4, 0.0..=BYTE_US_MAX;
         /// By how much a link's time grows with each further sender that crowds a receiver.
         incast = 0.08, 0.0..=1.0;
         /// What lies in the caches for each byte of a call: input, output, and slots or cells.
@@ -114,19 +111,11 @@ parameters! {
         /// waits need not be the last to run.
         further_hop_turns = 0.4, 0.0..=1.0;
         /// Of the time of a hop through a socket where a core is free, what it takes among ranks
-        /// that share cores, because the sender lets the receiver run, ...
-        shared_core_hop_factor = 0.3, 0.0..=FACTOR_MAX;
-        /// ... and what the first takes more, because all have to wake.
-        shared_core_first_hop_factor = 1.0, 0.0..=FACTOR_MAX;
-        /// Of what the bytes of a message take from both its ends, the part of a rank through which
-        /// all of them go: more than half, as it waits for the others' turns, too. Its messages
-        /// take all that they take, one after the other.
-        end_share = 0.8, 0.0..=1.0;
-        /// By how much pairs that exchange leave cores idle that other ranks' work could use,
-        /// because each waits for its partner.
-        pairs_idle_factor = 1.25, 1.0..=FACTOR_MAX;
-        /// By how much a tree leaves cores idle that other ranks' work could use.
-        tree_idle_factor = 1.9, 1.0..=FACTOR_MAX;
+        /// that share cores, because the sender lets the receiver run.
+        shared_core_hop_factor = 0.105, 0.0..=FACTOR_MAX;
+        /// Of the time of a byte through a ring between cores, what it takes among the ranks of one
+        /// of several hosts that share cores: they sit on one core, and it stays in that cache.
+        shared_core_ring_factor = 0.33, 0.0..=FACTOR_MAX;
         /// How often a vector that is reduced in two levels is read once more: partial sums, and
         /// results by each domain.
         domain_reads = 2.0, 0.0..=FACTOR_MAX;

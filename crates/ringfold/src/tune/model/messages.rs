@@ -2,7 +2,6 @@
 
 use super::{Call, Load, Method, Terms};
 use crate::tune::terms::{Within, is_chain};
-use crate::types::Collective;
 
 /// What messages cost on their way.
 #[derive(Default)]
@@ -94,7 +93,7 @@ impl Call<'_> {
         let port = match self.is_on_one_host() {
             // Into a cell and out of it.
             true => {
-                let all = self.work_of_all();
+                let all = self.terms.all;
                 self.at_the_port(2.0 * all.bytes + all.reduced, work)
             }
             false => 0.0,
@@ -105,8 +104,9 @@ impl Call<'_> {
     /// What goes by shared memory, and what by sockets.
     fn parts(&self) -> [Part; 2] {
         let hosts = self.question.hosts as f64;
-        let all = self.work_of_all();
-        let Terms { hops, busiest, .. } = self.terms;
+        let Terms {
+            hops, busiest, all, ..
+        } = self.terms;
         let several = 1.0 < hosts && hosts < self.n;
         let crossing = if self.is_on_one_host() {
             Crossing::alike(0.0)
@@ -159,13 +159,7 @@ impl Call<'_> {
                 + self.size * load.bytes * link.us_per_byte
                 + self.size * load.reduced * self.reduce_us_per_byte()
         };
-        let busiest = |part: &Part| {
-            let load = Load {
-                bytes: self.constants.end_share * part.busiest.bytes,
-                ..part.busiest
-            };
-            time(load, &part.link)
-        };
+        let busiest = |part: &Part| time(part.busiest, &part.link);
         let all = |part: &Part| time(part.all, &part.link);
         let work = self.by_cores(parts.iter().map(busiest).sum(), parts.iter().map(all).sum());
         let hops = parts.iter().map(|part| part.hops * part.link.hop_us);
@@ -210,31 +204,6 @@ impl Call<'_> {
         self.question.slot_bytes.is_some()
     }
 
-    /// What all ranks do, and bytes more for cores that are idle meanwhile.
-    fn work_of_all(&self) -> Load {
-        use Method::{Leader, Rabenseifner, RecursiveDoubling, Tree};
-        let constants = self.constants;
-        let is_all_reduce = self.question.collective == Collective::AllReduce;
-        let idle_factor = match self.way.method() {
-            // Few ranks work at a time.
-            Leader | Tree => constants.tree_idle_factor,
-            // Each waits for its partner.
-            RecursiveDoubling | Rabenseifner if is_all_reduce => constants.pairs_idle_factor,
-            _ => 1.0,
-        };
-        let all = self.terms.all;
-        let messages = match self.way.method() {
-            // What the others send wakes a rank that had nothing to do.
-            Leader => all.messages * idle_factor,
-            _ => all.messages,
-        };
-        Load {
-            messages,
-            bytes: all.bytes * idle_factor,
-            ..all
-        }
-    }
-
     /// What carries messages within a host or between hosts, where `senders` share a line. Where
     /// ranks outnumber cores its times are those of both ends together.
     fn link(&self, is_within_host: bool, senders: f64) -> Link {
@@ -242,15 +211,15 @@ impl Call<'_> {
         match (is_within_host, constants.is_oversubscribed()) {
             (true, true) => {
                 let turns_us = constants.turn_us * constants.load;
-                let bell_us = match self.is_on_one_host() {
-                    true => 0.0,
-                    false => constants.bell_us,
+                let byte_factor = match self.is_on_one_host() {
+                    true => 1.0,
+                    false => constants.shared_core_ring_factor,
                 };
                 Link {
-                    hop_us: constants.further_hop_turns * turns_us + bell_us,
+                    hop_us: constants.further_hop_turns * turns_us,
                     first_us: (1.0 - constants.further_hop_turns) * turns_us,
                     message_us: constants.ring_message_us + constants.ring_turn_us,
-                    us_per_byte: constants.ring_us_per_byte,
+                    us_per_byte: byte_factor * constants.ring_us_per_byte,
                     ..Link::default()
                 }
             }
@@ -264,7 +233,6 @@ impl Call<'_> {
             },
             (false, true) => Link {
                 hop_us: constants.shared_core_hop_factor * constants.socket_hop_us,
-                first_us: constants.shared_core_first_hop_factor * constants.socket_hop_us,
                 message_us: constants.socket_message_us + constants.socket_turn_us,
                 us_per_byte: constants.socket_work_us_per_byte,
                 ..Link::default()
