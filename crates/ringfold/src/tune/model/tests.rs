@@ -226,8 +226,8 @@ fn hosts_that_share_cores_want_few_messages() {
     }
 }
 
-/// Two namespaces of two and of four ranks on two cores, as they were measured: each host has a core,
-/// where its ranks take turns, so its leader's messages are the fewest.
+/// Two namespaces of two and of four ranks on two cores, as they were measured: each host has a
+/// core, where its ranks take turns, so its leader's messages are the fewest.
 #[test]
 fn hosts_that_share_cores_send_little_data_through_leaders() {
     for ranks in [4, 8] {
