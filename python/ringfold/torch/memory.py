@@ -93,9 +93,7 @@ class Buckets:
 
     def __init__(self, native: _native.Communicator) -> None:
         self._native = native
-        self._is_useful = (
-            native.hosts == 1 and native.world_size > 1 and _native.registers_buckets()
-        )
+        self._is_useful = native.hosts < native.world_size and _native.registers_buckets()
         self._calls = 0
         self._seen: dict[int, tuple[StorageWeakRef, int, int]] = {}
         self._registered: dict[int, Registration] = {}

@@ -163,7 +163,7 @@ class Program:
 
     def allocate(self) -> None:
         """New registered memory, which replaces the old one half of the time."""
-        x = self.comm.empty(self.random.choice((10, REGISTERED, 3 * REGISTERED)), "float32")
+        x = self.comm.empty(self.random.choice((10, REGISTERED, 10 * REGISTERED)), "float32")
         self._in_place(x)
         if self.random.random() < 0.5:
             self.registered = self.comm.empty(REGISTERED, "int32")

@@ -12,6 +12,7 @@ mod freeze;
 mod job;
 mod lab;
 mod late_links;
+mod lent;
 mod misuse;
 mod neighbours;
 mod netlab;

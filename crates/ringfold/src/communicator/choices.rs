@@ -104,10 +104,12 @@ impl Default for Choices {
 }
 
 impl Choices {
-    /// Remembers nothing any more: choices are made from something else now.
-    pub fn forget(&mut self) {
-        for place in &mut self.places {
-            *place.version.get_mut() = 0;
+    /// Remembers nothing any more: choices are made from something else now. No thread chooses
+    /// meanwhile.
+    pub fn forget(&self) {
+        for place in &self.places {
+            // Pairs with the Acquire load in `get`, as a version at which nothing was written.
+            place.version.store(0, Ordering::Release);
         }
     }
 

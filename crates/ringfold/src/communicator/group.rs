@@ -2,6 +2,7 @@
 //! a host.
 
 use super::settings::Settings;
+use crate::config::TransportChoice;
 use crate::control::Session;
 use crate::control::limit::Limit;
 use crate::error::Result;
@@ -42,6 +43,12 @@ impl Group {
     /// Whether two ranks share a host.
     pub fn is_same_host(&self, one: usize, other: usize) -> bool {
         self.session.host(self.world_ranks[one]) == self.session.host(self.world_ranks[other])
+    }
+
+    /// Whether this rank and `other` share memory, which they do with themselves.
+    pub fn shares_memory(&self, other: usize) -> bool {
+        let by_tcp_only = self.settings.transport == TransportChoice::Tcp;
+        other == self.rank || (!by_tcp_only && self.is_same_host(self.rank, other))
     }
 
     /// The ranks of this host, in rank order.

@@ -146,11 +146,8 @@ impl Communicator {
     /// variables insist.
     pub fn explain(&self, request: &Request) -> Result<Explanation> {
         let bytes = request.bytes(self.place.world_size);
-        let is_registered = self
-            .driver
-            .with_engine(|engine| engine.registry().is_used());
         let question = Question {
-            is_registered,
+            is_registered: self.has_registered(),
             ..self.question(request, bytes, self.weights.weights().is_some())
         };
         choose::explain(&question, &self.policy.tuning)
@@ -376,19 +373,20 @@ impl Communicator {
 
     /// Logs a new choice with what else there was and why.
     fn log_choice(&self, question: &Question, way: &Way) {
-        let is_registered = way.access == Access::Registered;
+        let is_between_hosts = question.hosts > 1;
+        let is_lent = is_between_hosts && question.is_registered;
         let question = Question {
-            is_registered,
+            is_registered: is_lent || way.access == Access::Registered,
             ..*question
         };
         let Ok(explanation) = choose::explain(&question, &self.policy.tuning) else {
             return;
         };
         let tried = way.tried().map_or("", |way| way.method().name());
-        let registered = if tried.is_empty() {
-            ""
-        } else {
-            "; in registered memory "
+        let registered = match tried {
+            "" if is_lent => "; within a host, large messages are lent from registered memory",
+            "" => "",
+            _ => "; in registered memory ",
         };
         log::info!(
             target: TUNING_LOG,
@@ -416,6 +414,12 @@ impl Communicator {
         }
     }
 
+    /// Whether there has been registered memory: the same on all ranks at the same call.
+    fn has_registered(&self) -> bool {
+        self.driver
+            .with_engine(|engine| engine.registry().is_used())
+    }
+
     pub(super) fn question(&self, request: &Request, bytes: u64, is_weighted: bool) -> Question {
         let policy = &self.policy;
         let question = Question {
@@ -423,7 +427,8 @@ impl Communicator {
             runs: self.place.runs,
             domains: policy.domains,
             slot_bytes: policy.slot_bytes,
-            is_registered: true,
+            // On one host ranks find out in the call itself.
+            is_registered: self.place.hosts == 1 || self.has_registered(),
             is_uneven: request.is_uneven(),
             is_pairwise: matches!(request.counts, Counts::Pairwise { .. }),
             group: request.group,

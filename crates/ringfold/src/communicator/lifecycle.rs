@@ -6,7 +6,7 @@ use super::Communicator;
 use super::driver::OnWait;
 use super::membership::forked;
 use crate::error::{Error, Result};
-use crate::memory::Stage;
+use crate::memory::{Registry, Stage};
 
 /// How long `abort` waits to learn whether another rank's verdict was first.
 pub(super) const ABORT_GRACE: Duration = Duration::from_millis(50);
@@ -79,7 +79,8 @@ impl Communicator {
         self.membership.depart();
         self.driver.watch().leave();
         self.driver.stop();
-        self.driver.with_engine(|engine| engine.registry().clear());
+        self.driver
+            .with_engine(|engine| engine.change_registry(Registry::clear));
     }
 
     pub(crate) fn check_open(&self) -> Result<()> {

@@ -1,14 +1,15 @@
-//! Registering memory: all ranks allocate their parts, exchange them, and map the others'.
+//! Registering memory: all ranks allocate their parts, exchange them with those of their host, and
+//! map these ranks' parts.
 //!
 //! ```text
 //! allocate ─► records (an all-gather) ─► pass descriptors, rank by rank ─► map
 //!     ─► outcomes (an all-gather)
 //! ```
 //!
-//! The two all-gathers are ordinary calls, so death, deadlines and different calls are detected as
-//! in these. A failure on one rank only (no memory) is reported in its record or outcome: then no
-//! rank has registered anything, and the communicator stays usable. A failure between the two ends
-//! the communicator, because the others are waiting for descriptors.
+//! The two all-gathers are ordinary calls of all ranks, of other hosts too, so death, deadlines and
+//! different calls are detected as in these. A failure on one rank only (no memory) is reported in
+//! its record or outcome: then no rank has registered anything, and the communicator stays usable.
+//! A failure between the two ends the communicator, because the others are waiting for descriptors.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -20,11 +21,12 @@ use super::group::Group;
 use super::lifecycle::ABORT_GRACE;
 use super::registration::{RegisteredMut, Registration};
 use super::{Counts, Request};
+use crate::config::TransportChoice;
 use crate::control::fd::{Failure, FdListener, Handover};
 use crate::control::limit::Limit;
 use crate::element::Element;
 use crate::error::{Error, Result};
-use crate::memory::{Own, Region, Registered, Remapped, Shared, private_memory};
+use crate::memory::{Own, Region, Registered, Registry, Remapped, Shared, private_memory};
 use crate::types::{Collective, DType};
 
 /// What a rank says about its part: bytes asked for, bytes of the file's data, whether it has them,
@@ -68,6 +70,13 @@ impl PartRecord {
     }
 }
 
+/// The ranks of this rank's host.
+struct Host<'a> {
+    group: &'a Group,
+    /// All but this one.
+    others: Vec<usize>,
+}
+
 /// This rank's part, before the others have it.
 struct Part {
     own: Own,
@@ -107,22 +116,22 @@ impl Communicator {
     /// [`Registered`].
     ///
     /// Collective: every rank calls it, at the same place in its order of calls, and none makes
-    /// other calls on this communicator from other threads meanwhile. Sizes may differ. Memory is
-    /// shared when all ranks are on one host and may use shared memory; otherwise (`tcp`,
-    /// `shm+tcp`, one rank, threads) each rank gets private memory, which works as well and is no
-    /// faster than other memory. It belongs to this communicator: for others, including parts made
-    /// by `split`, it is ordinary memory.
+    /// other calls on this communicator from other threads meanwhile. Sizes may differ. The ranks
+    /// of a host share the memory if they may use shared memory; otherwise (`tcp`, one rank on a
+    /// host, threads) a rank gets private memory, which works as well and is no faster than other
+    /// memory. It belongs to this communicator: for others, including parts made by `split`, it is
+    /// ordinary memory.
     ///
     /// Blocks until all ranks have called it and have each other's memory. If one of them cannot
     /// allocate its part, all get `Error::System`, no memory is registered, and the communicator
     /// stays usable.
     pub fn alloc(&self, bytes: usize) -> Result<Registered> {
         self.check_open()?;
-        let Some(group) = self.sharing() else {
+        let Some(host) = self.sharing() else {
             return self.alloc_private(bytes);
         };
         let made = Part::new(bytes);
-        let (own, sizes) = self.enlist(group, bytes, made)?;
+        let (own, sizes) = self.enlist(&host, bytes, made)?;
         Ok(Registered::shared(own, bytes, sizes))
     }
 
@@ -156,25 +165,21 @@ impl Communicator {
     pub unsafe fn register_region(&self, region: Region) -> Result<Registration> {
         self.check_open()?;
         let bytes = region.bytes();
-        let Some(group) = self.sharing() else {
-            let records = self.exchange_records(&PartRecord {
-                bytes: bytes as u64,
-                is_good: true,
-                ..PartRecord::default()
-            })?;
-            check_all(&records)?;
-            return Ok(Registration::new(None, sizes(&records), &self.driver));
+        let Some(host) = self.sharing() else {
+            let sizes = self.enlist_private(bytes, true)?;
+            return Ok(Registration::new(None, sizes, &self.driver));
         };
         // SAFETY: the caller's promise, passed on.
         let made = unsafe { Part::of(region) };
-        let (own, sizes) = self.enlist(group, bytes, made)?;
+        let (own, sizes) = self.enlist(&host, bytes, made)?;
         Ok(Registration::new(Some(own), sizes, &self.driver))
     }
 
-    /// Has all ranks map each other's parts, and each know them. Gives all ranks' sizes too.
+    /// Has all ranks of a host map each other's parts, and each know them. Gives the sizes of all
+    /// ranks of the communicator too.
     fn enlist(
         &self,
-        group: &Group,
+        host: &Host<'_>,
         bytes: usize,
         made: Result<Part>,
     ) -> Result<(Arc<Own>, Vec<usize>)> {
@@ -192,7 +197,7 @@ impl Communicator {
         check_all(&records)?;
         let begin = Instant::now();
         let fds = self
-            .pass_descriptors(group, &part.listener, &part.fd, &records)
+            .pass_descriptors(host, &part.listener, &part.fd, &records)
             .map_err(|failure| self.condemn(failure, begin))?;
         let mapped =
             map_peers(fds, &records).and_then(|peers| part.own.remap(&part.fd).map(|()| peers));
@@ -209,28 +214,62 @@ impl Communicator {
         check_all(&outcomes)?;
         part.own.show_to_children(part.fd);
         let own = Arc::new(part.own);
-        self.driver
-            .with_engine(|engine| engine.registry().add_shared(&own, peers));
+        self.change_registry(|registry| {
+            registry.add_shared(&own, peers);
+        });
         Ok((own, sizes(&records)))
     }
 
-    /// The group, if all its ranks share memory.
-    fn sharing(&self) -> Option<&Group> {
-        let group = self.membership.group();
-        group.filter(|_| self.place.transport == "shm")
+    /// The ranks that share memory with this one, if there are such.
+    fn sharing(&self) -> Option<Host<'_>> {
+        let group = self.membership.group()?;
+        let shares = |rank: &usize| *rank != group.rank && group.shares_memory(*rank);
+        let others: Vec<usize> = (0..group.world_ranks.len()).filter(shares).collect();
+        (!others.is_empty()).then_some(Host { group, others })
     }
 
     /// Memory that only this rank has, and the others' sizes.
     fn alloc_private(&self, bytes: usize) -> Result<Registered> {
         let made = private_memory(bytes);
-        let records = self.exchange_records(&PartRecord {
-            bytes: bytes as u64,
-            is_good: made.is_ok(),
-            ..PartRecord::default()
-        })?;
+        let sizes = self.enlist_private(bytes, made.is_ok());
         let private = made?;
+        Ok(Registered::private(private, bytes, sizes?))
+    }
+
+    /// The part in a registration of a rank that shares memory with no other, but maybe takes part
+    /// with ranks that do. Gives all ranks' sizes.
+    fn enlist_private(&self, bytes: usize, is_good: bool) -> Result<Vec<usize>> {
+        let record = PartRecord {
+            bytes: bytes as u64,
+            is_good,
+            ..PartRecord::default()
+        };
+        let records = self.exchange_records(&record)?;
         check_all(&records)?;
-        Ok(Registered::private(private, bytes, sizes(&records)))
+        if self.is_somewhere_shared() {
+            check_all(&self.exchange_records(&record)?)?;
+            self.change_registry(Registry::count_private);
+        }
+        Ok(sizes(&records))
+    }
+
+    /// Whether some ranks share memory, on this host or another: the same on all ranks.
+    fn is_somewhere_shared(&self) -> bool {
+        let group = self.membership.group();
+        let may_share = |group: &Group| group.settings.transport != TransportChoice::Tcp;
+        self.place.hosts < self.place.world_size && group.is_some_and(may_share)
+    }
+
+    fn change_registry(&self, change: impl FnOnce(&mut Registry)) {
+        let is_first = self.driver.with_engine(|engine| {
+            let is_first = !engine.registry().is_used();
+            engine.change_registry(change);
+            is_first
+        });
+        if is_first {
+            // Between hosts, prices depend on it.
+            self.choices.forget();
+        }
     }
 
     /// Every rank's record, by rank.
@@ -249,18 +288,17 @@ impl Communicator {
         Ok(all.chunks(RECORD_BYTES).map(PartRecord::decode).collect())
     }
 
-    /// Sends this rank's descriptor to all others and receives theirs, by rank. One rank after the
-    /// other serves, in rank order, so that there is no cyclic wait.
+    /// Sends this rank's descriptor to the others of its host and receives theirs, by rank. One
+    /// rank after the other serves, in rank order, so that there is no cyclic wait.
     fn pass_descriptors(
         &self,
-        group: &Group,
+        Host { group, others }: &Host<'_>,
         listener: &FdListener,
         fd: &OwnedFd,
         records: &[PartRecord],
     ) -> Result<Vec<Option<OwnedFd>>, Failure> {
         let deadline = Instant::now() + group.settings.connect_timeout;
         let rank = self.place.rank;
-        let others: Vec<usize> = (0..records.len()).filter(|peer| *peer != rank).collect();
         let cancelled = || self.driver.watch().fault();
         let limit = Limit::new(deadline, &cancelled);
         let handover = |leader| Handover {
@@ -271,9 +309,10 @@ impl Communicator {
         };
         let pass = |leader: usize| match leader == rank {
             true => {
-                handover(leader).serve(listener, &[fd.as_fd()], &others, limit)?;
+                handover(leader).serve(listener, &[fd.as_fd()], others, limit)?;
                 Ok(None)
             }
+            false if !others.contains(&leader) => Ok(None),
             false => {
                 let name = &records[leader].name;
                 let fetched = handover(leader).fetch(name, rank, limit)?.memory;

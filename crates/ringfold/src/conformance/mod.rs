@@ -104,8 +104,18 @@ pub struct World {
     engines: Vec<Engine>,
     random: SplitMix64,
     now: Time,
-    /// Whether the ranks' memory is registered.
-    registers: bool,
+    /// Which of the ranks' memory is registered.
+    registers: Registers,
+}
+
+/// Which of the ranks' memory is registered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Registers {
+    Nothing,
+    /// All, for what makes use of that in itself.
+    All,
+    /// Some pieces, at random, from which messages are lent.
+    Some,
 }
 
 impl World {
@@ -118,7 +128,7 @@ impl World {
             engines,
             random: SplitMix64(seed),
             now: Time(0),
-            registers: false,
+            registers: Registers::Nothing,
         }
     }
 
@@ -149,7 +159,15 @@ impl World {
     /// The same world with all memory registered, for what makes use of that.
     pub fn registered(self) -> World {
         World {
-            registers: true,
+            registers: Registers::All,
+            ..self
+        }
+    }
+
+    /// The same world with some memory registered, whatever uses it.
+    pub fn partly_registered(self) -> World {
+        World {
+            registers: Registers::Some,
             ..self
         }
     }
@@ -162,7 +180,7 @@ impl World {
     pub fn serves(&mut self, (algorithm, access): (Method, Access)) -> bool {
         let has_medium =
             access == Access::Messages || crate::engine::windows(&mut self.engines[0]).is_some();
-        has_medium && (!self.registers || algorithm.is_registered())
+        has_medium && (self.registers != Registers::All || algorithm.is_registered())
     }
 
     /// Registers memory of `rank`, as it is mapped when all ranks are one process. Returns the
@@ -173,13 +191,13 @@ impl World {
         let numbers = self
             .engines
             .iter_mut()
-            .map(|engine| engine.registry().add(mapped.clone()));
+            .map(|engine| engine.change_registry(|registry| registry.add(mapped.clone())));
         numbers.last().expect("a world has ranks")
     }
 
     fn unregister(&mut self, number: u32) {
         for engine in &mut self.engines {
-            engine.registry().remove(number);
+            engine.change_registry(|registry| registry.remove(number));
         }
     }
 
@@ -209,10 +227,16 @@ impl World {
         let of_rank = |(rank, case)| oracle::buffers(case, rank, world_size);
         let buffers: Vec<_> = cases.iter().enumerate().map(of_rank).collect();
         let mut registrations = Vec::new();
-        if self.registers {
-            for (rank, buffers) in buffers.iter().enumerate() {
-                let memory = buffers.memory.iter().map(Owned::region);
-                registrations.extend(memory.map(|memory| self.register(rank, memory)));
+        for (rank, buffers) in buffers.iter().enumerate() {
+            for memory in buffers.memory.iter().map(Owned::region) {
+                let is_registered = match self.registers {
+                    Registers::Nothing => false,
+                    Registers::All => true,
+                    Registers::Some => self.random.index(3) > 0,
+                };
+                if is_registered {
+                    registrations.push(self.register(rank, memory));
+                }
             }
         }
         self.run_on(cases, &buffers)?;
@@ -276,7 +300,7 @@ impl World {
                     };
                     let mut mapped = vec![Region::EMPTY; 2];
                     mapped[rank] = whole.part(0..bytes);
-                    engine.registry().add(mapped);
+                    engine.change_registry(|registry| registry.add(mapped));
                 }
             }
         }

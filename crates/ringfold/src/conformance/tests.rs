@@ -309,6 +309,8 @@ conformance! {
         &[3, 4, 5, 8, 9];
     over_sim_eager: |n| World::new(sim(n, Sending::Eager), SEED), &[1, 2, 3, 4, 5];
     over_sim_rendezvous: |n| World::new(sim(n, Sending::Rendezvous), SEED), &[2, 3, 4, 6];
+    in_partly_registered_memory_over_shm: |n| World::new(shm(n), SEED).partly_registered(),
+        &[1, 2, 3, 4, 5, 8];
     in_registered_memory_over_local: |n| World::new::<Local>(local(n), SEED).registered(),
         &[1, 2, 3, 4, 5, 8];
     in_registered_memory_over_shm: |n| World::new(shm(n), SEED).registered(),
@@ -337,7 +339,7 @@ pub(super) fn shm(world_size: usize) -> Vec<Shm> {
     let (segment, _fd) = Segment::create(Shape::new(world_size, 3, 4 << 20), Bells::default())
         .expect("shared memory");
     (0..world_size)
-        .map(|rank| Shm::new(segment.clone(), rank, world_size))
+        .map(|rank| Shm::new(segment.clone(), rank, world_size).lending_from(1))
         .collect()
 }
 

@@ -178,16 +178,21 @@ impl Engine {
     }
 
     /// The registered buffers.
-    pub fn registry(&mut self) -> &mut Registry {
-        &mut self.context.registry
+    pub fn registry(&self) -> &Registry {
+        &self.context.registry
+    }
+
+    /// Has `change` change the registered buffers, none of which is used by a call under way.
+    pub fn change_registry<R>(&mut self, change: impl FnOnce(&mut Registry) -> R) -> R {
+        let changed = change(&mut self.context.registry);
+        let memory = self.context.registry.peer_memory();
+        self.context.transport.set_peer_memory(memory);
+        changed
     }
 
     /// No call will run any more, and the memory of those under way goes back to its owner: peers
     /// that still read it are to see that it is not what it was.
     pub(crate) fn withdraw(&mut self) {
-        if let Some(windows) = &self.context.windows {
-            windows.withdraw();
-        }
         self.context.transport.withdraw();
     }
 
@@ -348,6 +353,11 @@ impl Engine {
             self.context.parallel.begin_call(operation.buffers.bytes());
             if operation.publishes {
                 self.generation += u64::from(operation.slices);
+            } else if self.context.registry.is_used()
+                && let Some(least) = self.context.transport.lent_bytes_min()
+                && operation.buffers.bytes() >= least
+            {
+                operation.buffers.look_up(&self.context.registry);
             }
         }
     }

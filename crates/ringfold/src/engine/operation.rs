@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::geometry::{Geometry, Parts};
 use crate::call::Call;
 use crate::error::Result;
-use crate::memory::{Block, Region};
+use crate::memory::{Block, Handle, Region, Registry};
 use crate::reduce::{self, Factor, Kernel};
 use crate::schedule::{Buffer, Span};
 use crate::transport::{SlotUse, Time};
@@ -17,6 +17,10 @@ pub struct Buffers {
     pub input: Region,
     /// What is filled.
     pub output: Region,
+    /// Where peers of this host find `input`, if messages from there can be lent.
+    pub input_place: Option<Handle>,
+    /// The same of `output`.
+    pub output_place: Option<Handle>,
     /// The engine's memory.
     pub scratch: Region,
     /// How `scratch` is divided.
@@ -70,6 +74,29 @@ impl Buffers {
     /// What a call in these is about: the longer of input and output.
     pub fn bytes(&self) -> usize {
         self.input.bytes().max(self.output.bytes())
+    }
+
+    /// Finds out where peers find them, if they are registered.
+    pub fn look_up(&mut self, registry: &Registry) {
+        self.input_place = registry.find(self.input);
+        self.output_place = match self.output.is_same(self.input) {
+            true => self.input_place,
+            false => registry.find(self.output),
+        };
+    }
+
+    /// Where peers find `part`, which lies in `buffer`.
+    pub fn place(&self, buffer: Buffer, part: Region) -> Option<Handle> {
+        let (whole, place) = match buffer {
+            Buffer::Input => (self.input, self.input_place?),
+            Buffer::Output => (self.output, self.output_place?),
+            Buffer::Scratch => return None,
+        };
+        let within = part.address() as usize - whole.address() as usize;
+        Some(Handle {
+            offset: place.offset + within as u64,
+            ..place
+        })
     }
 
     /// How scratch memory is cut: see [`Buffer::Scratch`].

@@ -149,6 +149,8 @@ impl Engine {
         let mut buffers = Buffers {
             input: job.input,
             output: job.output,
+            input_place: None,
+            output_place: None,
             scratch: Region::EMPTY,
             scratch_parts: Parts::default(),
             input_cut,

@@ -22,6 +22,6 @@ pub use pool::{Block, Pool};
 pub use region::Region;
 pub use registered::Registered;
 pub(crate) use registered::{Own, private_memory};
-pub use registry::{Handle, Registry};
+pub use registry::{Handle, PeerMemory, Registry};
 pub(crate) use remapped::Remapped;
 pub(crate) use shared::Shared;

@@ -3,8 +3,8 @@
 //!
 //! A registration is made by all ranks together and has the same number on each. A number is never
 //! used twice, so a stale one can only be unknown. What a peer says about its buffers ([`Handle`])
-//! is a claim: [`Registry::resolve`] checks it against the mapping that was made when the
-//! registration was.
+//! is a claim: [`Registry::resolve`] and [`PeerMemory::resolve`] check it against the mapping that
+//! was made when the registration was.
 
 use std::sync::{Arc, Weak};
 
@@ -22,12 +22,60 @@ pub struct Handle {
     pub offset: u64,
 }
 
+/// Where this rank finds all ranks' parts of a registration.
+#[derive(Clone, Debug)]
+struct Mapped {
+    number: u32,
+    /// By rank; empty where the rank's memory cannot be reached.
+    regions: Vec<Region>,
+}
+
+impl Mapped {
+    /// The memory that `handle` names if it is one of this registration, `bytes` long.
+    fn part(&self, peer: usize, handle: Handle, bytes: usize) -> Option<Region> {
+        let begin = usize::try_from(handle.offset).ok()?;
+        let end = begin.checked_add(bytes)?;
+        let mapped = *self.regions.get(peer)?;
+        (end <= mapped.bytes()).then(|| mapped.part(begin..end))
+    }
+}
+
+/// The registered memory that this rank has mapped, for its transport: as it was at the last
+/// change of the [`Registry`], which keeps it mapped until the next.
+#[derive(Clone, Debug, Default)]
+pub struct PeerMemory(Vec<Mapped>);
+
+impl PeerMemory {
+    /// The same where the peers have other numbers: each is what `ranks` has at its number.
+    pub fn renumbered(&self, ranks: &[usize]) -> PeerMemory {
+        let renumber = |mapped: &Mapped| Mapped {
+            number: mapped.number,
+            regions: ranks.iter().map(|rank| mapped.regions[*rank]).collect(),
+        };
+        PeerMemory(self.0.iter().map(renumber).collect())
+    }
+
+    /// The memory of `peer` that `handle` names, `bytes` long.
+    pub fn resolve(&self, peer: usize, handle: Handle, bytes: usize) -> Result<Region> {
+        let mut all = self.0.iter();
+        all.find(|mapped| mapped.number == handle.registration)
+            .and_then(|mapped| mapped.part(peer, handle, bytes))
+            .ok_or_else(|| unknown(peer, handle, bytes))
+    }
+}
+
+/// The error of a claim of memory that is not mapped.
+#[cold]
+fn unknown(peer: usize, handle: Handle, bytes: usize) -> Error {
+    let what = format!("registered buffer {handle:?} of {bytes} bytes, which there is not");
+    Error::corrupt(peer, what)
+}
+
 /// One registration as this rank has it.
 #[derive(Debug)]
 struct Registration {
-    number: u32,
-    /// By rank; this rank's own memory at its own place.
-    mapped: Vec<Region>,
+    /// This rank's own memory at its own place.
+    mapped: Mapped,
     backing: Option<Backing>,
 }
 
@@ -53,7 +101,7 @@ impl Registration {
         if let Some(backing) = &self.backing {
             return backing.own.upgrade()?.offset(buffer);
         }
-        let own = self.mapped[rank];
+        let own = self.mapped.regions[rank];
         own.contains(buffer)
             .then(|| buffer.address() as usize - own.address() as usize)
     }
@@ -66,7 +114,7 @@ impl Registration {
         };
         for (peer, shared) in backing.peers.iter_mut().enumerate() {
             if shared.take_if(|shared| shared.is_released()).is_some() {
-                self.mapped[peer] = Region::EMPTY;
+                self.mapped.regions[peer] = Region::EMPTY;
             }
         }
         is_own_alive || backing.peers.iter().any(Option::is_some)
@@ -104,13 +152,14 @@ impl Registry {
         self.push(mapped, None)
     }
 
-    /// Adds this rank's `own` memory and its peers', by rank, with none at this rank's place; gives
-    /// the registration's number. Its own part is known as long as `own` lives elsewhere, a peer's
-    /// until that peer has given it up.
+    /// Adds this rank's `own` memory and its peers', by rank, with none at this rank's place and at
+    /// those of ranks that share no memory with it; gives the registration's number. Its own part
+    /// is known as long as `own` lives elsewhere, a peer's until that peer has given it up.
     pub(crate) fn add_shared(&mut self, own: &Arc<Own>, peers: Vec<Option<Shared>>) -> u32 {
         self.sweep();
-        let region = |shared: &Option<Shared>| shared.as_ref().map_or(own.file(), Shared::data);
-        let mapped = peers.iter().map(region).collect();
+        let region = |shared: &Option<Shared>| shared.as_ref().map_or(Region::EMPTY, Shared::data);
+        let mut mapped: Vec<Region> = peers.iter().map(region).collect();
+        mapped[self.rank] = own.file();
         let own = Arc::downgrade(own);
         self.push(mapped, Some(Backing { own, peers }))
     }
@@ -125,21 +174,33 @@ impl Registry {
         self.registrations.clear();
     }
 
-    fn push(&mut self, mapped: Vec<Region>, backing: Option<Backing>) -> u32 {
+    /// Counts a registration of memory that this rank shares with no peer.
+    pub(crate) fn count_private(&mut self) {
+        self.sweep();
         self.made += 1;
+    }
+
+    fn push(&mut self, regions: Vec<Region>, backing: Option<Backing>) -> u32 {
+        self.made += 1;
+        let number = self.made;
         self.registrations.push(Registration {
-            number: self.made,
-            mapped,
+            mapped: Mapped { number, regions },
             backing,
         });
-        self.made
+        number
+    }
+
+    /// What is mapped now.
+    pub(crate) fn peer_memory(&self) -> PeerMemory {
+        let mapped = |registration: &Registration| registration.mapped.clone();
+        PeerMemory(self.registrations.iter().map(mapped).collect())
     }
 
     /// Takes a registration out; later handles with its number are unknown.
     #[cfg(test)]
     pub fn remove(&mut self, number: u32) {
         self.registrations
-            .retain(|registration| registration.number != number);
+            .retain(|registration| registration.mapped.number != number);
     }
 
     /// The handle of `buffer`, if it lies whole in one of this rank's registrations that still
@@ -149,7 +210,7 @@ impl Registry {
         self.registrations.iter().find_map(|registration| {
             let offset = registration.own_offset(self.rank, buffer)?;
             Some(Handle {
-                registration: registration.number,
+                registration: registration.mapped.number,
                 offset: offset as u64,
             })
         })
@@ -178,7 +239,7 @@ impl Registry {
         let known = self
             .registrations
             .iter()
-            .find(|registration| registration.number == number)?;
+            .find(|registration| registration.mapped.number == number)?;
         known.backing.as_ref()?.own.upgrade()
     }
 
@@ -186,21 +247,12 @@ impl Registry {
     /// this rank, to which it may lie elsewhere than its buffer does.
     pub fn resolve(&self, peer: usize, handle: Handle, bytes: usize) -> Result<Region> {
         let known = self.registrations.iter().find(|registration| {
-            registration.number == handle.registration
+            registration.mapped.number == handle.registration
                 && (peer != self.rank || registration.is_own_alive())
         });
         known
-            .and_then(|registration| {
-                let mapped = registration.mapped[peer];
-                let begin = usize::try_from(handle.offset).ok()?;
-                let end = begin.checked_add(bytes)?;
-                (end <= mapped.bytes()).then(|| mapped.part(begin..end))
-            })
-            .ok_or_else(|| {
-                let what =
-                    format!("registered buffer {handle:?} of {bytes} bytes, which there is not");
-                Error::corrupt(peer, what)
-            })
+            .and_then(|registration| registration.mapped.part(peer, handle, bytes))
+            .ok_or_else(|| unknown(peer, handle, bytes))
     }
 }
 

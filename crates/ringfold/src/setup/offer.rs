@@ -11,7 +11,6 @@ use super::endpoint::Endpoint;
 use super::placement::ROOT;
 
 use crate::communicator::group::Group;
-use crate::config::TransportChoice;
 use crate::control::fd::FdListener;
 use crate::control::mesh::MeshListener;
 use crate::error::{Error, Result};
@@ -36,9 +35,8 @@ pub(super) struct Division {
 
 impl Division {
     pub fn new(group: &Group) -> Division {
-        let by_tcp_only = group.settings.transport == TransportChoice::Tcp;
         let is_here = |rank: &usize| group.is_same_host(group.rank, *rank);
-        let shares = |rank: &usize| *rank == group.rank || (!by_tcp_only && is_here(rank));
+        let shares = |rank: &usize| group.shares_memory(*rank);
         let (sharing, remote): (Vec<_>, Vec<_>) = (0..group.world_ranks.len()).partition(shares);
         Division {
             place: sharing.partition_point(|sharer| *sharer < group.rank),

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use super::delay_spec::Slow;
 use crate::error::Result;
-use crate::memory::Region;
+use crate::memory::{Handle, PeerMemory, Region};
 use crate::random::SplitMix64;
 use crate::transport::{
     Head, Header, Post, Posted, Sink, Stream, Ticket, Time, Transport, Waker, Windows, Work,
@@ -97,6 +97,19 @@ impl Transport for DelayInjector {
     fn post_send(&mut self, post: Post, payload: Region) -> Result<Posted> {
         self.note_call(&post.2);
         self.inner.post_send(post, payload)
+    }
+
+    fn post_lent(&mut self, post: Post, payload: Region, place: Handle) -> Result<Posted> {
+        self.note_call(&post.2);
+        self.inner.post_lent(post, payload, place)
+    }
+
+    fn lent_bytes_min(&self) -> Option<usize> {
+        self.inner.lent_bytes_min()
+    }
+
+    fn set_peer_memory(&mut self, memory: PeerMemory) {
+        self.inner.set_peer_memory(memory);
     }
 
     fn post_recv(&mut self, Post(stream, ticket, header): Post, sink: Sink) -> Result<Posted> {

@@ -36,12 +36,12 @@ use std::ops::Range;
 use std::time::Duration;
 
 pub use header::{HEADER_BYTES, Header, mismatch};
-pub use shm::{SlotUse, Wake, Windows};
+pub use shm::{LENT_BYTES_MIN, SlotUse, Wake, Windows};
 #[cfg(test)]
 pub(crate) use suite::local;
 
 use crate::error::Result;
-use crate::memory::Region;
+use crate::memory::{Handle, PeerMemory, Region};
 use crate::reduce::Kernel;
 use crate::types::DType;
 
@@ -194,6 +194,25 @@ pub trait Transport: Send {
     /// Queues a message. `payload` has `header.bytes` bytes and stays untouched until the send is
     /// complete.
     fn post_send(&mut self, post: Post, payload: Region) -> Result<Posted>;
+
+    /// Queues a message whose `payload` is registered memory, at `place` for peers. One that has
+    /// mapped it may read it there, if that is known of it ([`Transport::set_peer_memory`]); the
+    /// send is complete when it has. To others it is sent as by `post_send`.
+    fn post_lent(&mut self, post: Post, payload: Region, place: Handle) -> Result<Posted> {
+        let _ = place;
+        self.post_send(post, payload)
+    }
+
+    /// The length from which payloads are lent, if any are.
+    fn lent_bytes_min(&self) -> Option<usize> {
+        None
+    }
+
+    /// What this rank has mapped of its peers' registered memory from now on. It stays mapped until
+    /// the next of these calls; peers name only what is in it.
+    fn set_peer_memory(&mut self, memory: PeerMemory) {
+        let _ = memory;
+    }
 
     /// Queues the reception of the message with exactly this header; `sink` has `header.bytes`
     /// bytes.

@@ -10,7 +10,7 @@ use super::shm::Shm;
 use super::tcp::Tcp;
 use super::{Head, Post, Posted, Sink, Stream, Ticket, Time, Transport, Waker};
 use crate::error::Result;
-use crate::memory::Region;
+use crate::memory::{Handle, PeerMemory, Region};
 
 /// How late a sleeping rank without a bell sees what a peer of its host did: one of a host with
 /// more ranks than can have bells.
@@ -66,6 +66,25 @@ impl Transport for Routes {
         })
     }
 
+    fn post_lent(
+        &mut self,
+        Post(stream, ticket, header): Post,
+        payload: Region,
+        place: Handle,
+    ) -> Result<Posted> {
+        self.on_route(stream, |transport, stream| {
+            transport.post_lent(Post(stream, ticket, header), payload, place)
+        })
+    }
+
+    fn lent_bytes_min(&self) -> Option<usize> {
+        self.shm.lent_bytes_min()
+    }
+
+    fn set_peer_memory(&mut self, memory: PeerMemory) {
+        self.shm.set_peer_memory(memory.renumbered(&self.ranks));
+    }
+
     fn post_recv(&mut self, Post(stream, ticket, header): Post, sink: Sink) -> Result<Posted> {
         self.on_route(stream, |transport, stream| {
             transport.post_recv(Post(stream, ticket, header), sink)
@@ -106,6 +125,7 @@ impl Transport for Routes {
     }
 
     fn withdraw(&mut self) {
+        self.shm.withdraw();
         self.tcp.withdraw();
     }
 
@@ -160,7 +180,7 @@ pub(crate) mod tests {
         sockets
             .map(|(rank, sockets)| {
                 let segment = segments[hosts[rank]].clone();
-                let shm = Shm::new(segment, place(rank), hosts.len());
+                let shm = Shm::new(segment, place(rank), hosts.len()).lending_from(1);
                 let tcp = connected(rank, sockets, &shm);
                 let number = |peer: usize| (hosts[peer] == hosts[rank]).then(|| place(peer));
                 Routes::new(shm, tcp, (0..hosts.len()).map(number).collect())

@@ -4,6 +4,7 @@ use super::channel::{Channel, Issue};
 use super::progress::ticket;
 use super::staged::wake;
 use crate::call::{Call, LISTED_MAX, PAIRWISE, list_digest};
+use crate::engine::context::Context;
 use crate::error::{Error, Result};
 use crate::memory::Region;
 use crate::reduce::Store;
@@ -66,10 +67,22 @@ impl Channel<'_> {
 
     fn send(&mut self, peer: u32, index: u32, span: Span) -> Result<Issue> {
         let payload = self.region(span);
-        match self.message(peer, index, span, payload)? {
-            Some(post) => Ok(self.context.transport.post_send(post, payload)?.into()),
-            None => Ok(Issue::Done),
-        }
+        let Some(post) = self.message(peer, index, span, payload)? else {
+            return Ok(Issue::Done);
+        };
+        let Context {
+            transport,
+            registry,
+            ..
+        } = &mut *self.context;
+        let posted = match self.operation.buffers.place(span.buffer, payload) {
+            Some(place) if !payload.is_empty() => {
+                registry.sync_to_file(payload, place);
+                transport.post_lent(post, payload, place)
+            }
+            _ => transport.post_send(post, payload),
+        };
+        Ok(posted?.into())
     }
 
     /// Receives the message of `span`, whose memory `sink` fills.

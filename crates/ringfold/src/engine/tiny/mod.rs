@@ -382,6 +382,8 @@ fn operation(job: &Job, call: Call, kernel: Option<Kernel>) -> Operation {
         buffers: Buffers {
             input: job.input,
             output: job.output,
+            input_place: None,
+            output_place: None,
             scratch: Region::EMPTY,
             scratch_parts: Parts::default(),
             input_cut: cut.clone(),

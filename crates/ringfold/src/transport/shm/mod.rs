@@ -25,7 +25,7 @@ use std::time::Duration;
 
 pub(super) use doorbell::Armed;
 use doorbell::Bed;
-use ring::{End, Receiver, Sender};
+use ring::{End, Payload, Receiver, Sender};
 use segment::Lane;
 pub use segment::{Segment, Shape};
 pub use slots::{PREFETCHED_BYTES_MAX, SlotUse};
@@ -34,10 +34,14 @@ pub use window::{Wake, Windows};
 use super::bell::Bell;
 use super::{Head, Post, Posted, Sink, Stream, Ticket, Time, Transport, Waker};
 use crate::error::{Error, Result};
-use crate::memory::Region;
+use crate::memory::{Handle, PeerMemory, Region};
 
 /// What is said of a peer that has left while a message from it was due.
 const LEFT: &str = "it left (closed its communicator) while a message from it was due";
+
+/// Shorter payloads are copied even if the receiver could take them from registered memory: the
+/// copy stays in the cache, and the send does not wait for its receiver.
+pub const LENT_BYTES_MIN: usize = 32 << 10;
 
 /// About what each of a process' threads takes of their segment.
 const THREAD_BYTES: usize = 1 << 20;
@@ -58,6 +62,10 @@ pub struct Shm {
     /// Room for the tickets of one post.
     posted: Vec<Ticket>,
     armed: Option<Armed>,
+    /// The peers' registered memory.
+    memory: PeerMemory,
+    /// The shortest payload that is lent.
+    lent_bytes_min: usize,
 }
 
 impl Shm {
@@ -83,6 +91,8 @@ impl Shm {
             receiving: Vec::with_capacity(ranks * channels),
             posted: Vec::with_capacity(1),
             armed: None,
+            memory: PeerMemory::default(),
+            lent_bytes_min: LENT_BYTES_MIN,
             segment,
             rank,
         }
@@ -92,6 +102,13 @@ impl Shm {
     pub fn threads(ranks: usize, channels: usize, cores: usize) -> impl Iterator<Item = Shm> {
         let segment = Segment::unshared(Shape::new(ranks, channels, THREAD_BYTES));
         (0..ranks).map(move |rank| Shm::new(segment.clone(), rank, cores))
+    }
+
+    /// The same where payloads from so many bytes on are lent.
+    #[cfg(test)]
+    pub fn lending_from(mut self, bytes: usize) -> Shm {
+        self.lent_bytes_min = bytes;
+        self
     }
 
     /// The same for ranks that sit in so many domains of equal size, in rank order.
@@ -139,12 +156,32 @@ impl Shm {
         let Some(&index) = self.receiving.iter().find(has_departed) else {
             return Ok(());
         };
-        self.receivers[index].pump(&self.segment, done)?;
+        self.receivers[index].pump(&self.segment, &self.memory, done)?;
         if self.receivers[index].is_idle() {
             self.forget_idle_streams();
             return Ok(());
         }
         Err(Error::peer_failed(index / channels, LEFT))
+    }
+
+    fn queue_send(
+        &mut self,
+        post @ Post(stream, ..): Post,
+        region: Region,
+        place: Option<Handle>,
+    ) -> Result<Posted> {
+        let index = self.stream(stream);
+        let sender = &mut self.senders[index];
+        if sender.push(post, Payload { region, place }) {
+            // Whatever this completes is the message itself, as nothing else is under way.
+            self.posted.clear();
+            sender.pump(&self.segment, &mut self.posted)?;
+            if sender.is_idle() {
+                return Ok(Posted::Done);
+            }
+            self.sending.push(index);
+        }
+        Ok(Posted::Pending)
     }
 
     fn stream(&self, stream: Stream) -> usize {
@@ -165,19 +202,21 @@ impl Drop for Shm {
 }
 
 impl Transport for Shm {
-    fn post_send(&mut self, post @ Post(stream, ..): Post, payload: Region) -> Result<Posted> {
-        let index = self.stream(stream);
-        let sender = &mut self.senders[index];
-        if sender.push(post, payload) {
-            // Whatever this completes is the message itself, as nothing else is queued.
-            self.posted.clear();
-            sender.pump(&self.segment, &mut self.posted)?;
-            if sender.is_idle() {
-                return Ok(Posted::Done);
-            }
-            self.sending.push(index);
-        }
-        Ok(Posted::Pending)
+    fn post_send(&mut self, post: Post, payload: Region) -> Result<Posted> {
+        self.queue_send(post, payload, None)
+    }
+
+    fn post_lent(&mut self, post: Post, payload: Region, place: Handle) -> Result<Posted> {
+        let place = (payload.bytes() >= self.lent_bytes_min).then_some(place);
+        self.queue_send(post, payload, place)
+    }
+
+    fn lent_bytes_min(&self) -> Option<usize> {
+        Some(self.lent_bytes_min)
+    }
+
+    fn set_peer_memory(&mut self, memory: PeerMemory) {
+        self.memory = memory;
     }
 
     fn post_recv(&mut self, post @ Post(stream, ..): Post, sink: Sink) -> Result<Posted> {
@@ -185,7 +224,7 @@ impl Transport for Shm {
         let receiver = &mut self.receivers[index];
         if receiver.push(post, sink) {
             self.posted.clear();
-            receiver.pump(&self.segment, &mut self.posted)?;
+            receiver.pump(&self.segment, &self.memory, &mut self.posted)?;
             if receiver.is_idle() {
                 return Ok(Posted::Done);
             }
@@ -215,7 +254,7 @@ impl Transport for Shm {
     fn poll(&mut self, _now: Time, done: &mut Vec<Ticket>) -> Result<()> {
         let before = done.len();
         for &index in &self.receiving {
-            self.receivers[index].pump(&self.segment, done)?;
+            self.receivers[index].pump(&self.segment, &self.memory, done)?;
         }
         for &index in &self.sending {
             self.senders[index].pump(&self.segment, done)?;
@@ -240,6 +279,10 @@ impl Transport for Shm {
 
     fn is_departure_final(&self, _peer: usize) -> bool {
         true
+    }
+
+    fn withdraw(&mut self) {
+        self.segment.withdraw(self.rank);
     }
 
     fn waker(&self) -> Waker {

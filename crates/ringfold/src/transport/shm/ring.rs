@@ -7,55 +7,82 @@
 //!
 //! A payload that fits into what the header leaves of its line stands there: a receiver that sees
 //! the stamp has it, and asks for no second line.
+//!
+//! # Lent messages
+//!
+//! A payload in registered memory that the receiver has mapped is not copied. Its message takes one
+//! cell, which says where it lies: the registration's number in the header's last field, which is 0
+//! otherwise, and the offset behind it. The receiver takes it from there and then empties the cell;
+//! the send is complete when the sender sees that, so nothing writes to the memory meanwhile.
+//! What a sender names is a claim, which is checked against the mapping. A rank that returns an
+//! error, and with it the memory, withdraws first: what the receiver has read by then is not used.
 
 use std::collections::VecDeque;
 
 use super::flag;
 use super::segment::{INLINE_BYTES, Lane, Segment};
 use crate::error::{Error, Result};
-use crate::memory::Region;
+use crate::memory::{Handle, PeerMemory, Region};
 use crate::transport::{HEADER_BYTES, Header, Post, Sink, Ticket};
+
+const _: () = assert!(
+    INLINE_BYTES >= size_of::<u64>(),
+    "an offset stands behind the header"
+);
 
 /// One end of a ring, with the messages that are queued there.
 #[derive(Debug)]
-pub struct End<Payload> {
+pub struct End<T> {
     lane: Lane,
     /// Cells that this end has filled, or emptied.
     cells_done: u64,
     /// Of a sending end: the cells that the receiver was seen to have emptied.
     consumed_seen: u64,
-    queue: VecDeque<(Post, Payload)>,
+    queue: VecDeque<(Post, T)>,
     /// Bytes of the first message that are written, or read.
     done_bytes: usize,
+    /// Of a sending end: lent messages that are written, each with the cells filled until then.
+    lent: VecDeque<(Ticket, u64)>,
+}
+
+/// What is sent.
+#[derive(Clone, Copy, Debug)]
+pub struct Payload {
+    /// The bytes.
+    pub region: Region,
+    /// Where the receiver finds them, if they are lent.
+    pub place: Option<Handle>,
 }
 
 /// The sending end.
-pub type Sender = End<Region>;
+pub type Sender = End<Payload>;
 
 /// The receiving end.
 pub type Receiver = End<Sink>;
 
-impl<Payload> End<Payload> {
+impl<T> End<T> {
     /// An end of an unused ring.
-    pub fn new(lane: Lane) -> End<Payload> {
+    pub fn new(lane: Lane) -> End<T> {
         End {
             lane,
             cells_done: 0,
             consumed_seen: 0,
             queue: VecDeque::new(),
             done_bytes: 0,
+            lent: VecDeque::new(),
         }
     }
 
-    /// Whether nothing is queued.
+    /// Whether nothing is under way.
     pub fn is_idle(&self) -> bool {
-        self.queue.is_empty()
+        self.queue.is_empty() && self.lent.is_empty()
     }
 
-    /// Queues a message, or the reception of one; whether it is the first in the queue.
-    pub fn push(&mut self, post: Post, payload: Payload) -> bool {
+    /// Queues a message, or the reception of one; whether nothing else is under way.
+    pub fn push(&mut self, post: Post, payload: T) -> bool {
+        let was_idle = self.is_idle();
         self.queue.push_back((post, payload));
-        self.queue.len() == 1
+        was_idle
     }
 }
 
@@ -70,45 +97,107 @@ fn place(segment: &Segment, lane: Lane, header: &Header, cell: usize) -> Region 
 }
 
 impl Sender {
-    /// Fills the cells that are free; appends the tickets of messages that are written whole.
+    /// Fills the cells that are free; appends the tickets of messages that are written whole, and
+    /// of lent ones that were taken.
     pub fn pump(&mut self, segment: &Segment, done: &mut Vec<Ticket>) -> Result<()> {
         let lane = self.lane;
         let cells = segment.shape().cells as u64;
+        if !self.lent.is_empty() {
+            self.end_loans(segment, done)?;
+        }
         while let Some((Post(_, ticket, header), payload)) = self.queue.front() {
-            let produced = self.cells_done;
-            if produced - self.consumed_seen >= cells {
-                // Once it is seen, the receiver's reads of the cells are over.
-                let consumed = flag::height(segment.ring_consumed(lane));
-                if consumed > produced || consumed < self.consumed_seen {
-                    return Err(Error::corrupt(lane.to, "an impossible ring counter"));
-                }
-                self.consumed_seen = consumed;
-                if produced - consumed >= cells {
+            if self.cells_done - self.consumed_seen >= cells {
+                self.consumed_seen = self.consumed(segment)?;
+                if self.cells_done - self.consumed_seen >= cells {
                     return Ok(());
                 }
             }
-            let cell = (produced % cells) as usize;
-            if self.done_bytes == 0 {
-                segment.cell_header(lane, cell).write(&header.encode(0));
-            }
-            let bytes = payload.bytes();
-            let end = bytes.min(self.done_bytes + segment.shape().cell_bytes);
-            let piece = payload.part(self.done_bytes..end);
-            place(segment, lane, header, cell)
-                .part(0..piece.bytes())
-                .copy_from(piece);
+            let cell = (self.cells_done % cells) as usize;
+            let bytes = payload.region.bytes();
+            let end = match payload.place {
+                Some(place) => {
+                    lend(segment, lane, cell, header, place);
+                    self.lent.push_back((*ticket, self.cells_done + 1));
+                    bytes
+                }
+                None => {
+                    let begin = self.done_bytes;
+                    let end = bytes.min(begin + segment.shape().cell_bytes);
+                    if begin == 0 {
+                        segment.cell_header(lane, cell).write(&header.encode(0));
+                    }
+                    let piece = payload.region.part(begin..end);
+                    place(segment, lane, header, cell)
+                        .part(0..piece.bytes())
+                        .copy_from(piece);
+                    if end == bytes {
+                        done.push(*ticket);
+                    }
+                    end
+                }
+            };
             self.cells_done += 1;
             flag::raise(segment.cell_stamp(lane, cell), self.cells_done);
             segment.ring(lane.to);
             self.done_bytes = end;
             if end == bytes {
-                done.push(*ticket);
                 self.queue.pop_front();
                 self.done_bytes = 0;
             }
         }
         Ok(())
     }
+
+    /// How many cells the receiver has emptied. Once that is seen, its reads of them, and of what
+    /// was lent by them, are over.
+    fn consumed(&self, segment: &Segment) -> Result<u64> {
+        let consumed = flag::height(segment.ring_consumed(self.lane));
+        if consumed > self.cells_done || consumed < self.consumed_seen {
+            let what = "an impossible ring counter";
+            return Err(Error::corrupt(self.lane.to, what));
+        }
+        Ok(consumed)
+    }
+
+    /// Appends the tickets of the lent messages that the receiver has taken.
+    fn end_loans(&mut self, segment: &Segment, done: &mut Vec<Ticket>) -> Result<()> {
+        self.consumed_seen = self.consumed(segment)?;
+        while let Some(&(ticket, cells)) = self.lent.front()
+            && cells <= self.consumed_seen
+        {
+            done.push(ticket);
+            self.lent.pop_front();
+        }
+        Ok(())
+    }
+}
+
+/// Writes a message into `cell` that lies at `place` in registered memory.
+fn lend(segment: &Segment, lane: Lane, cell: usize, header: &Header, place: Handle) {
+    let header = header.encode(place.registration);
+    segment.cell_header(lane, cell).write(&header);
+    let behind = segment.cell_inline(lane, cell);
+    behind.write(&place.offset.to_ne_bytes());
+}
+
+/// Takes the message of `cell` from the sender's registered memory, into which `registration` and
+/// the cell lead; whether that memory is still what it was in the call.
+fn take_lent(
+    segment: &Segment,
+    memory: &PeerMemory,
+    (lane, cell): (Lane, usize),
+    registration: u32,
+    sink: &Sink,
+) -> Result<bool> {
+    if segment.has_withdrawn(lane.from) {
+        return Ok(false);
+    }
+    let place = Handle {
+        registration,
+        offset: segment.cell_inline(lane, cell).word(0),
+    };
+    sink.absorb(0, memory.resolve(lane.from, place, sink.bytes())?);
+    Ok(!segment.has_withdrawn(lane.from))
 }
 
 impl Receiver {
@@ -124,8 +213,14 @@ impl Receiver {
         Header::claimed(&received, lane.from).map(Some)
     }
 
-    /// Empties the cells that are due; appends the tickets of messages that came whole.
-    pub fn pump(&mut self, segment: &Segment, done: &mut Vec<Ticket>) -> Result<()> {
+    /// Empties the cells that are due; appends the tickets of messages that came whole. Lent ones
+    /// are taken from `memory`.
+    pub fn pump(
+        &mut self,
+        segment: &Segment,
+        memory: &PeerMemory,
+        done: &mut Vec<Ticket>,
+    ) -> Result<()> {
         let lane = self.lane;
         let cells = segment.shape().cells as u64;
         while let Some((Post(_, ticket, header), sink)) = self.queue.front() {
@@ -133,15 +228,23 @@ impl Receiver {
             if flag::height(segment.cell_stamp(lane, cell)) != self.cells_done + 1 {
                 return Ok(());
             }
+            let mut registration = 0;
             if self.done_bytes == 0 {
                 let mut received = [0; HEADER_BYTES];
                 segment.cell_header(lane, cell).read(&mut received);
-                header.expect(&received, lane.from, lane.to)?;
+                registration = header.expect(&received, lane.from, lane.to)?;
             }
             let bytes = sink.bytes();
-            let end = bytes.min(self.done_bytes + segment.shape().cell_bytes);
-            let piece = place(segment, lane, header, cell);
-            sink.absorb(self.done_bytes, piece.part(0..end - self.done_bytes));
+            let mut end = bytes.min(self.done_bytes + segment.shape().cell_bytes);
+            if registration == 0 {
+                let piece = place(segment, lane, header, cell);
+                sink.absorb(self.done_bytes, piece.part(0..end - self.done_bytes));
+            } else {
+                if !take_lent(segment, memory, (lane, cell), registration, sink)? {
+                    return Ok(());
+                }
+                end = bytes;
+            }
             self.cells_done += 1;
             flag::raise(segment.ring_consumed(lane), self.cells_done);
             segment.ring(lane.from);
@@ -155,3 +258,6 @@ impl Receiver {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

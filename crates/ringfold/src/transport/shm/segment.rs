@@ -16,6 +16,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use super::doorbell::{DOORBELL_BYTES, Doorbell};
+use super::flag;
 use crate::error::{Error, Result};
 use crate::memory::mapping::{Mapping, make_sealed, size_and_seals};
 use crate::memory::{Owned, Region};
@@ -36,7 +37,7 @@ pub const HEAD_BYTES: usize = 64;
 pub const INLINE_BYTES: usize = HEAD_BYTES - 8 - HEADER_BYTES;
 
 /// `ringfld` and the layout's version.
-const MAGIC: u64 = 0x0466_6c64_7269_6e67;
+const MAGIC: u64 = 0x0566_6c64_7269_6e67;
 
 /// Bytes of a rank's control block: its doorbell, what it has finished and so on, each in lines of
 /// its own.
@@ -382,9 +383,20 @@ impl Segment {
         unsafe { &*word.address().cast::<AtomicU32>() }
     }
 
-    /// Not 0 once no call of a rank runs any more, so that its memory is not what it was in the
-    /// last one.
-    pub fn withdrawn(&self, rank: usize) -> &AtomicU64 {
+    /// No call of `rank` runs any more: peers that still look at its registered memory are to see
+    /// that it is not what it was.
+    pub fn withdraw(&self, rank: usize) {
+        flag::begin(self.withdrawn(rank), 1);
+    }
+
+    /// Whether `rank` has withdrawn. If not, everything that was read of its registered memory
+    /// until now is what it had there in the call.
+    pub fn has_withdrawn(&self, rank: usize) -> bool {
+        flag::recheck(self.withdrawn(rank)) != 0
+    }
+
+    /// Not 0 once no call of a rank runs any more.
+    fn withdrawn(&self, rank: usize) -> &AtomicU64 {
         self.atomic64(self.shape.control_offset(rank) + 2 * APART_BYTES + 8)
     }
 

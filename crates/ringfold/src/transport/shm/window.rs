@@ -281,16 +281,9 @@ impl Windows {
         self.peers().filter(has_claimed).collect()
     }
 
-    /// Says that no call of this rank runs any more, and that what it exposed goes back to its
-    /// owner. Called before the owner learns of it and may write there.
-    pub fn withdraw(&self) {
-        flag::begin(self.segment.withdrawn(self.rank), 1);
-    }
-
-    /// Whether `peer` has withdrawn. If not, everything that was read of its exposed memory until
-    /// now is good.
+    /// Whether `peer` has withdrawn its memory, see [`Segment::has_withdrawn`].
     pub fn has_withdrawn(&self, peer: usize) -> bool {
-        flag::recheck(self.segment.withdrawn(peer)) != 0
+        self.segment.has_withdrawn(peer)
     }
 
     fn peers(&self) -> impl Iterator<Item = usize> + use<> {

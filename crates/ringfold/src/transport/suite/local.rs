@@ -266,6 +266,10 @@ impl Transport for Local {
         Some(Windows::new(self.segment.clone(), self.rank, 1))
     }
 
+    fn withdraw(&mut self) {
+        self.segment.withdraw(self.rank);
+    }
+
     fn block(&mut self, timeout: Duration) -> Result<()> {
         let doorbell = self.segment.doorbell(self.rank);
         doorbell.block(&mut self.armed, timeout);

@@ -1,0 +1,219 @@
+//! Messages that are lent: from registered memory, which the receiver has mapped.
+
+use std::sync::Arc;
+
+use super::Lane;
+use crate::error::Error;
+use crate::memory::{Handle, Owned, Region, Registry};
+use crate::random::SplitMix64;
+use crate::reduce::Kernel;
+use crate::transport::bell::Bells;
+use crate::transport::shm::{LENT_BYTES_MIN, Segment, Shape, Shm};
+use crate::transport::suite::{CHANNELS, bytes_of, header, pattern};
+use crate::transport::{Post, Posted, Sink, Stream, Ticket, Time, Transport};
+use crate::types::{DType, Op};
+
+/// The channel of these messages.
+const CHANNEL: usize = 1;
+
+/// The ring that they go by.
+const LANE: Lane = Lane {
+    from: 0,
+    to: 1,
+    channel: CHANNEL,
+};
+
+/// Two ranks, the first of which has registered memory.
+struct Pair {
+    segment: Arc<Segment>,
+    ranks: [Shm; 2],
+    done: [Vec<Ticket>; 2],
+    memory: Owned,
+    registration: u32,
+}
+
+impl Pair {
+    /// With `bytes` registered bytes, of which the second has mapped `mapped`.
+    fn new(bytes: usize, mapped: usize) -> Pair {
+        let shape = Shape::new(2, CHANNELS, 8 << 20);
+        let (segment, _fd) = Segment::create(shape, Bells::default()).expect("shared memory");
+        let memory = pattern(bytes, 1);
+        let mut registry = Registry::new(1);
+        let regions = vec![memory.region().part(0..mapped), Region::EMPTY];
+        let registration = registry.add(regions);
+        let mut ranks = [0, 1].map(|rank| Shm::new(segment.clone(), rank, 2));
+        ranks[1].set_peer_memory(registry.peer_memory());
+        Pair {
+            segment,
+            ranks,
+            done: [Vec::new(), Vec::new()],
+            memory,
+            registration,
+        }
+    }
+
+    /// Sends part of the memory, which it lends; whether that is done.
+    fn lend(&mut self, ticket: Ticket, index: u32, range: std::ops::Range<usize>) -> bool {
+        let place = Handle {
+            registration: self.registration,
+            offset: range.start as u64,
+        };
+        let payload = self.memory.region().part(range);
+        let post = self.post(1, ticket, index, payload.bytes());
+        let posted = self.ranks[0].post_lent(post, payload, place);
+        self.note(0, ticket, posted.expect("a post"))
+    }
+
+    fn recv(&mut self, ticket: Ticket, index: u32, sink: Sink) -> Result<bool, Error> {
+        let post = self.post(0, ticket, index, sink.bytes());
+        let posted = self.ranks[1].post_recv(post, sink)?;
+        Ok(self.note(1, ticket, posted))
+    }
+
+    fn post(&self, peer: usize, ticket: Ticket, index: u32, bytes: usize) -> Post {
+        let channel = CHANNEL;
+        Post(Stream { peer, channel }, ticket, header(index, bytes))
+    }
+
+    fn note(&mut self, rank: usize, ticket: Ticket, posted: Posted) -> bool {
+        if posted == Posted::Done {
+            self.done[rank].push(ticket);
+        }
+        posted == Posted::Done
+    }
+
+    fn poll(&mut self, rank: usize) -> Result<(), Error> {
+        self.ranks[rank].poll(Time(0), &mut self.done[rank])
+    }
+
+    /// Cells that the receiver has emptied.
+    fn cells(&self) -> u64 {
+        super::flag::height(self.segment.ring_consumed(LANE))
+    }
+}
+
+#[test]
+fn a_lent_message_takes_one_cell_and_its_bytes_pass_by_the_ring() {
+    let bytes = (1 << 20) + 3;
+    let mut pair = Pair::new(2 * bytes, 2 * bytes);
+    let target = Owned::zeroed(bytes);
+    assert!(
+        !pair.lend(1, 0, 64..64 + bytes),
+        "it waits for its receiver"
+    );
+    pair.poll(0).expect("no error");
+    assert!(pair.done[0].is_empty());
+    let sink = Sink::Store(target.region().part(0..bytes));
+    assert!(pair.recv(1, 0, sink).expect("a receive"));
+    assert_eq!(pair.cells(), 1);
+    pair.poll(0).expect("no error");
+    assert_eq!(pair.done[0], [1]);
+    let sent = pair.memory.region().part(64..64 + bytes);
+    assert!(bytes_of(sent) == bytes_of(target.region().part(0..bytes)));
+}
+
+#[test]
+fn a_lent_message_is_combined_where_it_lies() {
+    let bytes = LENT_BYTES_MIN + 4;
+    let mut pair = Pair::new(bytes, bytes);
+    let (with, into) = (pattern(bytes, 2), Owned::zeroed(bytes));
+    let kernel = Kernel::new(Op::Bxor, DType::U32).expect("a kernel");
+    let sink = Sink::Reduce {
+        with: with.region().part(0..bytes),
+        into: into.region().part(0..bytes),
+        kernel,
+    };
+    assert!(!pair.recv(1, 0, sink).expect("a receive"));
+    pair.lend(1, 0, 0..bytes);
+    pair.poll(1).expect("no error");
+    assert_eq!(pair.done[1], [1]);
+    let operands = [
+        with.region().part(0..bytes),
+        pair.memory.region().part(0..bytes),
+    ];
+    let expected = Owned::zeroed(bytes);
+    kernel.fold(expected.region().part(0..bytes), &operands);
+    let result = bytes_of(into.region().part(0..bytes));
+    assert!(result == bytes_of(expected.region().part(0..bytes)));
+}
+
+/// Lent and copied messages at random, more than a ring has cells; the sender overwrites what it
+/// lent as soon as it may.
+#[test]
+fn lent_and_copied_messages_of_a_stream_keep_their_order() {
+    const MESSAGES: u32 = 300;
+    let room = 4 * LENT_BYTES_MIN;
+    let seed = 20_261_123;
+    println!("seed {seed}");
+    let mut random = SplitMix64(seed);
+    let mut pair = Pair::new(room, room);
+    let expected: Vec<Owned> = (0..MESSAGES)
+        .map(|index| pattern(1 + random.index(room), index.into()))
+        .collect();
+    let targets: Vec<Owned> = expected
+        .iter()
+        .map(|payload| Owned::zeroed(payload.region().bytes()))
+        .collect();
+    let (mut sent, mut received, mut idle) = (0, 0, 0);
+    while pair.done[1].len() < MESSAGES as usize {
+        idle += 1;
+        assert!(idle < 100_000, "hung: {sent} sent, {received} to receive");
+        // One message at a time has the memory, and only until it is done.
+        if sent < MESSAGES && pair.done[0].len() == sent as usize && random.index(2) == 0 {
+            let payload = expected[sent as usize].region();
+            let begin = random.index(room - payload.bytes() + 1);
+            let place = pair.memory.region().part(begin..begin + payload.bytes());
+            place.copy_from(payload);
+            pair.lend(sent.into(), sent, begin..begin + payload.bytes());
+            sent += 1;
+        }
+        if received < MESSAGES && random.index(2) == 0 {
+            let sink = Sink::Store(targets[received as usize].region());
+            pair.recv(received.into(), received, sink)
+                .expect("no error");
+            received += 1;
+        }
+        pair.poll(random.index(2)).expect("no error");
+    }
+    for (index, (payload, target)) in expected.iter().zip(&targets).enumerate() {
+        assert!(
+            bytes_of(payload.region()) == bytes_of(target.region()),
+            "{index}"
+        );
+    }
+}
+
+#[test]
+fn a_claim_of_memory_that_is_not_mapped_is_corrupt_and_names_the_sender() {
+    let bytes = 2 * LENT_BYTES_MIN;
+    let target = Owned::zeroed(bytes);
+    let sink = Sink::Store(target.region().part(0..bytes));
+    // The end is not mapped; nothing is, in a registration that there is not.
+    let cut = Pair::new(bytes, bytes - 1);
+    let mut unknown = Pair::new(bytes, bytes);
+    unknown.registration += 1;
+    for mut pair in [cut, unknown] {
+        pair.lend(1, 0, 0..bytes);
+        let error = pair.recv(1, 0, sink).expect_err("a false claim");
+        assert!(matches!(error, Error::Corrupt { peer: 0, .. }), "{error}");
+    }
+}
+
+#[test]
+fn what_a_rank_has_withdrawn_is_never_a_message() {
+    let bytes = LENT_BYTES_MIN;
+    let mut pair = Pair::new(bytes, bytes);
+    pair.lend(1, 0, 0..bytes);
+    pair.ranks[0].withdraw();
+    let target = Owned::zeroed(bytes);
+    let sink = Sink::Store(target.region().part(0..bytes));
+    assert!(!pair.recv(1, 0, sink).expect("no error"));
+    pair.poll(1).expect("no error");
+    assert!(pair.done[1].is_empty());
+}
+
+#[test]
+fn short_messages_are_copied_and_do_not_wait() {
+    let mut pair = Pair::new(LENT_BYTES_MIN, LENT_BYTES_MIN);
+    assert!(pair.lend(1, 0, 0..LENT_BYTES_MIN - 1));
+}
