@@ -26,7 +26,7 @@ pub struct Question {
     pub domains: usize,
     /// Bytes that one rank can publish in one slice, if all ranks are on one host.
     pub slot_bytes: Option<usize>,
-    /// Whether the buffers are registered on all ranks.
+    /// Whether the buffers are registered on all ranks; between hosts, whether they may be.
     pub is_registered: bool,
     /// Whether counts differ from rank to rank.
     pub is_uneven: bool,

@@ -386,3 +386,48 @@ fn a_correction_multiplies_its_way_only() {
     let after = [Method::Direct, Method::Ring].map(|way| cost(way, &constants));
     assert_eq!(after, [2.0 * before[0], before[1]]);
 }
+
+#[test]
+fn lent_messages_are_priced_as_one_pass_and_short_ones_as_copies() {
+    let constants = Constants::default();
+    let at = |bytes, is_registered| Question {
+        hosts: 2,
+        is_registered,
+        ..Question::new(Collective::AllReduce, bytes, 8)
+    };
+    for load in [1.0, 4.0] {
+        let constants = Constants {
+            load,
+            ..constants.clone()
+        };
+        let both = |bytes| {
+            [false, true].map(|is_registered| {
+                let question = at(bytes, is_registered);
+                price(
+                    &question,
+                    Method::Hierarchical,
+                    Protocol::Simple,
+                    &constants,
+                )
+            })
+        };
+        let [copied, lent] = both(16 << 20);
+        assert!(lent < copied, "{lent} {copied}");
+        let [copied, lent] = both(4 << 10);
+        assert_eq!(lent, copied);
+    }
+    // Nothing is lent between hosts.
+    let alone = |is_registered| Question {
+        is_registered,
+        ..apart(Collective::AllReduce, 16 << 20, 4)
+    };
+    let [copied, lent] = [false, true].map(|is_registered| {
+        price(
+            &alone(is_registered),
+            Method::Ring,
+            Protocol::Simple,
+            &constants,
+        )
+    });
+    assert_eq!(lent, copied);
+}
