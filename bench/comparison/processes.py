@@ -68,7 +68,9 @@ def output_of_first(programs: Sequence[Program], limit_s: float) -> str:
                         stdin=subprocess.DEVNULL,
                         stdout=output,
                         stderr=errors,
-                        start_new_session=True,
+                        # A session of its own would have its own share of the cores, within which
+                        # alone a thread yields (autogroup); MPI's launchers have one session, too.
+                        process_group=0,
                     )
                 )
             failed = wait(started, time.monotonic() + limit_s)
