@@ -25,3 +25,6 @@ pub(super) mod vectors;
 
 mod place;
 mod steps;
+
+#[cfg(test)]
+mod tests;
