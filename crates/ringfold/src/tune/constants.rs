@@ -87,7 +87,7 @@ parameters! {
         /// A byte through a link: β.
         socket_us_per_byte = 4e-4, 0.0..=BYTE_US_MAX;
         /// What the cores at both ends spend on a byte through a socket.
-        socket_work_us_per_byte = 1.55e-4, 0.0..=BYTE_US_MAX;
+        socket_work_us_per_byte = 2.45e-4, 0.0..=BYTE_US_MAX;
         /// By how much a link's time grows with each further sender that crowds a receiver.
         incast = 0.08, 0.0..=1.0;
         /// What lies in the caches for each byte of a call: input, output, and slots or cells.
@@ -112,9 +112,10 @@ parameters! {
         further_hop_turns = 0.4, 0.0..=1.0;
         /// Of the time of a hop through a socket where a core is free, what it takes among ranks
         /// that share cores, because the sender lets the receiver run.
-        shared_core_hop_factor = 0.105, 0.0..=FACTOR_MAX;
+        shared_core_hop_factor = 0.36, 0.0..=FACTOR_MAX;
         /// Of the time of a byte through a ring between cores, what it takes among the ranks of one
-        /// of several hosts that share cores: they sit on one core, and it stays in that cache.
+        /// of several hosts that share cores: they sit on one core, and what fits its cache stays
+        /// there.
         shared_core_ring_factor = 0.33, 0.0..=FACTOR_MAX;
         /// How often a vector that is reduced in two levels is read once more: partial sums, and
         /// results by each domain.

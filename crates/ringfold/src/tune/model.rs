@@ -124,10 +124,15 @@ impl Call<'_> {
     /// What is to be added to the time of the cores, because what does not fit the caches goes
     /// through the host's memory port: so many times the vector by all ranks.
     fn at_the_port(&self, all: f64, time_us: f64) -> f64 {
+        let port_us = all * self.size * self.constants.memory_us_per_byte;
+        self.missing(self.size) * (port_us - time_us).max(0.0)
+    }
+
+    /// The part of so many bytes, and of what lies beside them, that does not fit the caches.
+    fn missing(&self, bytes: f64) -> f64 {
         let constants = self.constants;
-        let held = constants.cache_bytes / (constants.footprint * self.size.max(1.0));
-        let missing = (1.0 - held).max(0.0);
-        missing * (all * self.size * constants.memory_us_per_byte - time_us).max(0.0)
+        let held = constants.cache_bytes / (constants.footprint * bytes.max(1.0));
+        (1.0 - held).max(0.0)
     }
 }
 

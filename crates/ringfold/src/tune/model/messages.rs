@@ -142,6 +142,9 @@ impl Call<'_> {
         };
         let Within { hops, busiest, all } = within;
         let mut link = self.link(true, 1.0);
+        if several && self.constants.is_oversubscribed() {
+            link.us_per_byte *= self.core_cache_factor(busiest);
+        }
         if several && self.lends(busiest) {
             // One pass over the bytes instead of two, and no cells to be taken back.
             link.us_per_byte /= 2.0;
@@ -158,6 +161,14 @@ impl Call<'_> {
         ]
     }
 
+    /// By how much bytes through a ring go faster among ranks that take turns on their host's core:
+    /// what fits its cache stays there.
+    fn core_cache_factor(&self, load: Load) -> f64 {
+        let messages = (load.messages * self.pieces()).max(1.0);
+        let missing = self.missing(self.size * load.bytes / messages);
+        missing + (1.0 - missing) * self.constants.shared_core_ring_factor
+    }
+
     /// Whether the messages of `load` are lent from registered memory.
     fn lends(&self, load: Load) -> bool {
         let messages = load.messages * self.pieces();
@@ -172,7 +183,15 @@ impl Call<'_> {
                 + self.size * load.bytes * link.us_per_byte
                 + self.size * load.reduced * self.reduce_us_per_byte()
         };
-        let busiest = |part: &Part| time(part.busiest, &part.link);
+        // A rank's bytes take half of what those of a message take at both its ends. Its messages
+        // take all that they take, one after the other.
+        let busiest = |part: &Part| {
+            let load = Load {
+                bytes: part.busiest.bytes / 2.0,
+                ..part.busiest
+            };
+            time(load, &part.link)
+        };
         let all = |part: &Part| time(part.all, &part.link);
         let work = self.by_cores(parts.iter().map(busiest).sum(), parts.iter().map(all).sum());
         let hops = parts.iter().map(|part| part.hops * part.link.hop_us);
@@ -224,15 +243,11 @@ impl Call<'_> {
         match (is_within_host, constants.is_oversubscribed()) {
             (true, true) => {
                 let turns_us = constants.turn_us * constants.load;
-                let byte_factor = match self.is_on_one_host() {
-                    true => 1.0,
-                    false => constants.shared_core_ring_factor,
-                };
                 Link {
                     hop_us: constants.further_hop_turns * turns_us,
                     first_us: (1.0 - constants.further_hop_turns) * turns_us,
                     message_us: constants.ring_message_us + constants.ring_turn_us,
-                    us_per_byte: byte_factor * constants.ring_us_per_byte,
+                    us_per_byte: constants.ring_us_per_byte,
                     ..Link::default()
                 }
             }
