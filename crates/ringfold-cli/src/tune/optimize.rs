@@ -7,7 +7,7 @@
 //! was not measured is an error. From a file that records the default choice, as a sweep does,
 //! rules are made only where `tune check` finds a wrong choice.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
@@ -16,7 +16,7 @@ use anyhow::{Context, Result, bail};
 use super::contest::{self, Points, Policy, Rule};
 use super::findings::{MARGIN_PERCENT, wrong_sizes};
 use super::ranges::{self, Range};
-use super::rows::{Asked, Metric, Row, Table, Topic};
+use super::rows::{Asked, Metric, PLACEMENT, Row, Table, Topic};
 use super::series::series_by;
 
 /// Make a tuner's rules from a sweep: the best way where the default choice is wrong
@@ -126,6 +126,7 @@ pub fn run(arguments: &Arguments) -> Result<u8> {
     };
     // Writing to a string does not fail.
     let _ = writeln!(text, "Loaded {} performance data points", rows.len());
+    complain_of_placements(&rows);
     let points = Points::new(&rows, metric)?;
     if policy.ranges.is_none() {
         text += &points.dimensions();
@@ -172,6 +173,26 @@ fn wrong(
         Some((metric.cost(value), interval_us))
     })?;
     Ok(Some(wrong_sizes(&all, arguments.margin / 100.0)))
+}
+
+/// Says where ranks were placed differently, which rules do not distinguish.
+fn complain_of_placements(rows: &[&Row]) {
+    let mut placements: BTreeMap<&Topic, BTreeSet<&str>> = BTreeMap::new();
+    for row in rows {
+        let known = placements.entry(&row.topic).or_default();
+        known.extend(row.details.get(PLACEMENT).map(String::as_str));
+    }
+    for (topic, names) in placements.iter().filter(|(_, names)| names.len() > 1) {
+        let names: Vec<&str> = names.iter().copied().collect();
+        crate::complain(&format!(
+            "{} of {} ranks on {} hosts was measured with ranks placed in several ways ({}); a \
+             rule is for all of them",
+            topic.collective,
+            topic.ranks,
+            topic.nodes,
+            names.join(", ")
+        ));
+    }
 }
 
 /// The same ranges for everything, if that was asked for.

@@ -103,6 +103,7 @@ impl Display for Way {
         }
         match self.channels {
             ANY => Ok(()),
+            1 => f.write_str(" on 1 channel"),
             channels => write!(f, " on {channels} channels"),
         }
     }
@@ -176,8 +177,11 @@ const KEYS: [&str; 9] = [
 /// Columns without which a file is none of measurements.
 const NEEDED: [&str; 4] = ["collective", "size_bytes", "algorithm", "ranks"];
 
+/// How ranks are spread over hosts.
+pub const PLACEMENT: &str = "placement";
+
 /// Columns that distinguish curves, though not rules.
-const DETAILS: [&str; 3] = ["dtype", "op", "in_place"];
+const DETAILS: [&str; 4] = [PLACEMENT, "dtype", "op", "in_place"];
 
 impl Table {
     /// Reads a sweep, the output of `perf --csv`, or measurements of NCCL with the columns of

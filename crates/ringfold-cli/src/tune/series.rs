@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use anyhow::{Result, bail};
 
-use super::rows::{ANY, Asked, Row, Topic, Way};
+use super::rows::{ANY, Asked, PLACEMENT, Row, Topic, Way};
 use crate::bench::Size;
 use crate::parse::parse_collective;
 use crate::statistics::{self, Estimate};
@@ -108,6 +108,10 @@ impl Series {
         let mut text = format!("{}, {} ranks", topic.collective, topic.ranks);
         if topic.nodes > 1 {
             text += &format!(" on {} hosts", topic.nodes);
+        }
+        let placement = self.details.get(PLACEMENT);
+        if let Some(placement) = placement.filter(|placement| *placement != "even") {
+            text += &format!(" ({placement})");
         }
         if topic.registered == 1 {
             text += ", registered memory";

@@ -7,6 +7,7 @@
 //! watchdog's.
 
 mod campaign;
+mod command;
 mod endings;
 mod freeze;
 mod job;
@@ -25,6 +26,7 @@ mod script;
 #[path = "../../../ringfold/tests/skipped/mod.rs"]
 mod skipped;
 mod strangers;
+mod tuning;
 
 /// The program of a rank.
 #[test]

@@ -6,6 +6,7 @@
 //! gets.
 
 pub mod arguments;
+mod placement;
 mod record;
 mod ways;
 
@@ -108,7 +109,7 @@ impl<'a> Sweep<'a> {
                 world_size - 1
             );
         }
-        let subject = Subject::new(arguments, communicator.hosts(), world_size)?;
+        let subject = Subject::new(arguments, &communicator.hosts_of_ranks())?;
         let mut sizes: Vec<Size> = arguments
             .sizes()?
             .into_iter()

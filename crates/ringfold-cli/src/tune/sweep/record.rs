@@ -12,6 +12,7 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use anyhow::{Context, Result, bail};
 
 use super::arguments::Arguments;
+use super::placement::placement;
 use super::ways::Entry;
 use crate::bench::Measurement;
 use crate::tune::rows::{ANY, Asked, Row, Table, Topic, Way};
@@ -20,7 +21,7 @@ use crate::tune::rows::{ANY, Asked, Row, Table, Topic, Way};
 type Column = (&'static str, fn(&Line) -> String);
 
 /// The columns: those of NVIDIA's script, then ours.
-const COLUMNS: [Column; 27] = [
+const COLUMNS: [Column; 28] = [
     ("collective", |line| line.topic.collective.clone()),
     ("size_bytes", |line| line.bytes.to_string()),
     ("algorithm", |line| line.entry.way.0.to_string()),
@@ -35,6 +36,7 @@ const COLUMNS: [Column; 27] = [
     ("asked", |line| line.entry.asked().to_owned()),
     ("round", |line| line.round.to_string()),
     ("transport", |line| line.row.transport.clone()),
+    ("placement", |line| line.details["placement"].clone()),
     ("dtype", |line| line.details["dtype"].clone()),
     ("op", |line| line.details["op"].clone()),
     ("in_place", |line| line.details["in_place"].clone()),
@@ -70,9 +72,12 @@ pub struct Subject {
 }
 
 impl Subject {
-    pub fn new(arguments: &Arguments, hosts: usize, ranks: usize) -> Result<Subject> {
+    /// Of ranks that are on these hosts.
+    pub fn new(arguments: &Arguments, hosts_of_ranks: &[usize]) -> Result<Subject> {
         let case = arguments.case()?;
+        let hosts = hosts_of_ranks.iter().max().map_or(0, |last| last + 1);
         let details = [
+            ("placement", placement(hosts_of_ranks)),
             ("dtype", case.dtype.to_string()),
             ("op", case.op.unwrap_or("none").to_owned()),
             ("in_place", arguments.in_place.to_string()),
@@ -81,7 +86,7 @@ impl Subject {
             topic: Topic {
                 collective: arguments.collective.name().to_owned(),
                 nodes: i64::try_from(hosts)?,
-                ranks: i64::try_from(ranks)?,
+                ranks: i64::try_from(hosts_of_ranks.len())?,
                 group: ANY,
                 registered: arguments.job.local_register.into(),
             },

@@ -1,0 +1,149 @@
+//! The tuner's tools in jobs of several hosts.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use crate::command::run;
+use crate::lab::Lab;
+
+/// Two hosts of two ranks each.
+const TWO_BY_TWO: [usize; 4] = [0, 0, 1, 1];
+
+/// A file of the test's own.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Scratch {
+        let name = format!("ringfold-{name}-{}.csv", std::process::id());
+        Scratch(std::env::temp_dir().join(name))
+    }
+
+    fn path(&self) -> &str {
+        self.0.to_str().expect("a plain name")
+    }
+
+    fn text(&self) -> String {
+        std::fs::read_to_string(&self.0).expect("the file that was written")
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// `ringfold tune` on this machine: its exit status and all that it said.
+fn tune(arguments: &[&str]) -> (Option<i32>, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ringfold"));
+    let done = command.arg("tune").args(arguments).output();
+    let done = done.expect("the command starts");
+    let said = [done.stdout, done.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
+    (done.status.code(), said.concat())
+}
+
+/// How many rows have all of these fields.
+fn rows(sweep: &str, fields: &[&str]) -> usize {
+    let has_all = |line: &&str| {
+        let has = |field: &&str| line.split(',').any(|other| other == *field);
+        fields.iter().all(has)
+    };
+    sweep.lines().filter(has_all).count()
+}
+
+#[test]
+fn a_sweep_of_two_hosts_has_their_ways_and_knows_where_ranks_are() {
+    let Some(lab) = Lab::new(2) else { return };
+    let sweep = Scratch::new("sweep");
+    let ways = ["leader", "multi_leader", "hierarchical", "ring"];
+    let list = ways.join(",");
+    let mut arguments = vec![
+        "tune", "sweep", "-b", "1K", "-e", "64K", "-f", "64", "-n", "1",
+    ];
+    arguments.extend(["--rounds", "2", "--give-up", "1e9", "--algorithms", &list]);
+    arguments.extend(["-c", "1", "-o", sweep.path()]);
+    for (hosts, placement) in [
+        (&TWO_BY_TWO, "even"),
+        (&[0, 0, 0, 1], "3+1"),
+        (&[0, 1, 0, 1], "dealt out"),
+    ] {
+        let (said, _) = run(&lab, hosts, &[], &arguments);
+        // What was measured with ranks in other places is not this.
+        for way in ways {
+            let found = rows(&sweep.text(), &[way, placement, "way", "0"]);
+            assert_eq!(found, 4, "{way}, {placement}: {}", sweep.text());
+        }
+        let title = match placement {
+            "even" => "4 ranks on 2 hosts,".to_owned(),
+            placement => format!("4 ranks on 2 hosts ({placement}),"),
+        };
+        assert!(said.contains(&title), "{said}");
+    }
+    lab.assert_empty();
+    let (status, said) = tune(&["optimize", sweep.path(), "--every-size", "--dry-run"]);
+    assert_eq!(status, Some(0), "{said}");
+    let due = "placed in several ways (3+1, dealt out, even)";
+    assert!(said.contains(due), "{said}");
+    assert!(said.contains(",-1,2,4,-1,0"), "{said}");
+}
+
+/// A sweep of two hosts of two ranks, in which `leader` is best at 1 KiB and `ring` at 64 KiB.
+fn sweep_with_wrong_choices() -> String {
+    let mut text = String::from(
+        "collective,size_bytes,algorithm,protocol,channels,nodes,ranks,pipeOps,regBuff,asked,round,\
+         placement,median_us\n",
+    );
+    for round in 0..6 {
+        for (bytes, best) in [(1024, "leader"), (65536, "ring")] {
+            for (way, asked, time_us) in [
+                ("recursive_doubling", "default", 30),
+                ("recursive_doubling", "way", 30),
+                (best, "way", 20),
+            ] {
+                text += &format!(
+                    "all_reduce,{bytes},{way},simple,-1,2,4,-1,0,{asked},{round},even,{time_us}\n"
+                );
+            }
+        }
+    }
+    text
+}
+
+#[test]
+fn a_table_learnt_on_two_hosts_decides_there_and_nowhere_else() {
+    let Some(lab) = Lab::new(4) else { return };
+    let [sweep, table] = ["learnt", "table"].map(Scratch::new);
+    std::fs::write(sweep.path(), sweep_with_wrong_choices()).expect("a file for the test");
+    let (status, said) = tune(&["check", sweep.path()]);
+    assert_eq!(status, Some(1), "{said}");
+    assert!(
+        said.contains("2 wrong choices") && said.contains("leader/simple"),
+        "{said}"
+    );
+    let (status, said) = tune(&["optimize", sweep.path(), "-o", table.path()]);
+    assert_eq!(status, Some(0), "{said}");
+    // An operator's bad rule would be worse than none; one for other hosts is no rule here.
+    let variables = [("RINGFOLD_TUNER_CONFIG", table.path())];
+    let arguments = [
+        "perf", "-b", "1K", "-e", "64K", "-f", "64", "-n", "1", "-c", "1", "--csv", "-",
+    ];
+    let chosen = |hosts: &[usize]| -> Vec<String> {
+        let (output, _) = run(&lab, hosts, &variables, &arguments);
+        let rows = output
+            .lines()
+            .filter(|line| line.starts_with("all_reduce,"));
+        let method = |line: &str| line.split(',').nth(1).expect("a method").to_owned();
+        let mut methods: Vec<String> = rows.map(method).collect();
+        methods.dedup();
+        methods
+    };
+    assert_eq!(chosen(&TWO_BY_TWO), ["leader", "ring"]);
+    for elsewhere in [&[0, 1, 2, 3][..], &[0, 0, 0, 0], &[0, 0, 1]] {
+        let methods = chosen(elsewhere);
+        let is_free = methods
+            .iter()
+            .all(|method| !["leader", "ring"].contains(&method.as_str()));
+        assert!(is_free, "{elsewhere:?}: {methods:?}");
+    }
+    lab.assert_empty();
+}
