@@ -80,6 +80,9 @@ def init(
     chunk_bytes: int | None = None,
     tuner_config: str | os.PathLike[str] | None = None,
     tuner_plugin: str | None = None,
+    socket_ifname: str | None = None,
+    sockets: int | None = None,
+    socket_threads: int | None = None,
 ) -> Communicator:
     """Join a job and return its communicator.
 
@@ -105,30 +108,15 @@ def init(
     chunk_bytes: the size of one message, or of one piece of published memory. *
     tuner_config: a file of rules that replaces RINGFOLD_TUNER_CONFIG. Set by rank 0.
     tuner_plugin: a shared library with NCCL's tuner interface. *
+    socket_ifname: the network interfaces for data between hosts, as in RINGFOLD_SOCKET_IFNAME;
+        several names, separated by commas, are rails.
+    sockets: TCP sockets of each channel between two ranks, 1 to 64. *
+    socket_threads: threads that help to move data by several sockets; 0 for none.
 
     Arguments with * must be the same on all ranks.
     """
-    native = _native.Communicator.connect(
-        rank=rank,
-        world_size=world_size,
-        address=address,
-        secret=secret,
-        timeout=timeout,
-        connect_timeout=connect_timeout,
-        peer_timeout=peer_timeout,
-        transport=transport,
-        algorithm=algorithm,
-        channels=channels,
-        straggler=straggler,
-        deterministic=deterministic,
-        protocol=protocol,
-        min_channels=min_channels,
-        max_channels=max_channels,
-        chunk_bytes=chunk_bytes,
-        tuner_config=tuner_config,
-        tuner_plugin=tuner_plugin,
-    )
-    return Communicator(native)
+    # Its arguments have the same names.
+    return Communicator(_native.Communicator.connect(**locals()))
 
 
 atexit.register(close_all)

@@ -120,6 +120,9 @@ class Communicator:
         chunk_bytes: int | None = None,
         tuner_config: str | os.PathLike[str] | None = None,
         tuner_plugin: str | None = None,
+        socket_ifname: str | None = None,
+        sockets: int | None = None,
+        socket_threads: int | None = None,
         meeting: Meeting | None = None,
     ) -> Communicator: ...
     @property

@@ -92,7 +92,8 @@ impl Communicator {
         *, rank=None, world_size=None, address=None, secret=None, timeout=None,
         connect_timeout=None, peer_timeout=None, transport=None, algorithm=None, channels=None,
         straggler=None, deterministic=None, protocol=None, min_channels=None, max_channels=None,
-        chunk_bytes=None, tuner_config=None, tuner_plugin=None, meeting=None
+        chunk_bytes=None, tuner_config=None, tuner_plugin=None, socket_ifname=None, sockets=None,
+        socket_threads=None, meeting=None
     ))]
     #[allow(clippy::too_many_arguments, reason = "keyword arguments in Python")]
     fn connect(
@@ -115,6 +116,9 @@ impl Communicator {
         chunk_bytes: Option<usize>,
         tuner_config: Option<PathBuf>,
         tuner_plugin: Option<String>,
+        socket_ifname: Option<String>,
+        sockets: Option<usize>,
+        socket_threads: Option<usize>,
         meeting: Option<Py<Meeting>>,
     ) -> PyResult<Communicator> {
         let rules = tuner_config.map(Rules::read);
@@ -138,6 +142,9 @@ impl Communicator {
             chunk_bytes,
             tuner_rules: rules.transpose().map_err(exception)?,
             tuner_plugin,
+            socket_ifname,
+            sockets,
+            socket_threads,
             cancel: Some(cancel.clone()),
             ..Config::default()
         };

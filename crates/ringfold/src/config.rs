@@ -75,6 +75,9 @@ pub struct Config {
     pub min_channels: Option<usize>,
     /// The most of them, 1 unless set: connections per pair of ranks on TCP. The same on all ranks.
     pub max_channels: Option<usize>,
+    /// The network interfaces for data between hosts, in the grammar of `RINGFOLD_SOCKET_IFNAME`:
+    /// the names of several are rails, which are used at once.
+    pub socket_ifname: Option<String>,
     /// TCP sockets of each channel between two ranks, 1 to 64, over which long messages are spread:
     /// what their links need unless set. The same on all ranks.
     pub sockets: Option<usize>,

@@ -178,7 +178,10 @@ impl Settings {
             chunk_bytes: config.chunk_bytes.or(environment.chunk_bytes),
             slice_bytes: config.slice_bytes.or(environment.slice_bytes),
             shm_bytes: environment.shm_bytes.unwrap_or(SHM_BYTES),
-            socket_ifname: environment.socket_ifname.clone(),
+            socket_ifname: config
+                .socket_ifname
+                .clone()
+                .or_else(|| environment.socket_ifname.clone()),
             sockets: sockets(config, environment)?,
             socket_threads: config
                 .socket_threads
