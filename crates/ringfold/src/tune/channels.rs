@@ -34,6 +34,10 @@ const PAIR_MESSAGE_BYTES: usize = 1 << 20;
 /// slices keep the link busy while a rank waits for its partner.
 const HALVING_MESSAGE_BYTES: usize = 64 << 10;
 
+/// Up to so much is one slice of halving and doubling between hosts that share cores: nothing runs
+/// beside a rank that waits, and each further slice is more waits. It still fits the caches.
+const HALVING_SLICE_BYTES_MAX: u64 = 8 << 20;
+
 /// The minimum size of a message of a weighted call, if the call is so short that fewer bytes make
 /// more slices.
 const WEIGHTED_MESSAGE_BYTES_MIN: usize = 16 << 10;
@@ -56,7 +60,7 @@ pub fn schedule(
     let channels = channels(question, tuning.channels, wanted);
     let slice_bytes = tuning
         .slice_bytes
-        .unwrap_or_else(|| slice_bytes(question, tuning.chunk_bytes, algorithm, channels));
+        .unwrap_or_else(|| slice_bytes(question, tuning, algorithm, channels));
     (channels, slice_bytes)
 }
 
@@ -76,7 +80,7 @@ fn channels(question: &Question, bounds: Bounds, wanted: Option<u32>) -> usize {
 /// One chunk for each part of the schedule and each channel.
 fn slice_bytes(
     question: &Question,
-    chunk_bytes: Option<usize>,
+    tuning: &Tuning,
     algorithm: Algorithm,
     channels: usize,
 ) -> usize {
@@ -87,19 +91,29 @@ fn slice_bytes(
         let whole = question.bytes.min(largest).next_multiple_of(64);
         return usize::try_from(whole).unwrap_or(usize::MAX);
     }
-    let chunk_bytes = chunk_bytes.unwrap_or_else(|| match (question.is_weighted, algorithm) {
-        (true, _) => weighted_message_bytes(question),
-        (false, Algorithm::Rabenseifner) => HALVING_MESSAGE_BYTES,
-        (false, Algorithm::Ring) if is_between_hosts(question) => RING_MESSAGE_BYTES,
-        (false, Algorithm::RecursiveDoubling) if is_between_hosts(question) => PAIR_MESSAGE_BYTES,
-        (false, _) => MESSAGE_BYTES,
-    });
+    let message_bytes = || message_bytes(question, tuning, algorithm);
+    let chunk_bytes = tuning.chunk_bytes.unwrap_or_else(message_bytes);
     chunk_bytes * channels * chunks(question, algorithm)
 }
 
-/// Whether every rank is on a host of its own.
-fn is_between_hosts(question: &Question) -> bool {
-    question.hosts == question.world_size
+/// What a message of a pipelined schedule carries.
+fn message_bytes(question: &Question, tuning: &Tuning, algorithm: Algorithm) -> usize {
+    let is_between_hosts = question.hosts == question.world_size;
+    match algorithm {
+        _ if question.is_weighted => weighted_message_bytes(question),
+        Algorithm::Rabenseifner
+            if is_between_hosts
+                && tuning.constants.is_oversubscribed()
+                && question.bytes <= HALVING_SLICE_BYTES_MAX =>
+        {
+            let whole = question.bytes.div_ceil(question.world_size as u64);
+            whole.next_multiple_of(64) as usize
+        }
+        Algorithm::Rabenseifner => HALVING_MESSAGE_BYTES,
+        Algorithm::Ring if is_between_hosts => RING_MESSAGE_BYTES,
+        Algorithm::RecursiveDoubling if is_between_hosts => PAIR_MESSAGE_BYTES,
+        _ => MESSAGE_BYTES,
+    }
 }
 
 /// What an evenly owned message of a weighted call carries.
