@@ -3,6 +3,7 @@
 use super::{Call, Load, Method, Terms};
 use crate::transport::LENT_BYTES_MIN;
 use crate::tune::terms::{Within, is_chain};
+use crate::types::Collective;
 
 /// What messages cost on their way.
 #[derive(Default)]
@@ -183,11 +184,16 @@ impl Call<'_> {
                 + self.size * load.bytes * link.us_per_byte
                 + self.size * load.reduced * self.reduce_us_per_byte()
         };
-        // A rank's bytes take half of what those of a message take at both its ends. Its messages
-        // take all that they take, one after the other.
+        // A rank's bytes take half of what those of a message take at both its ends; all of it
+        // where the ends wait for each other, up to a root and down again. Its messages take all
+        // that they take, one after the other.
+        let end_share = match (self.question.collective, self.way.method()) {
+            (Collective::AllReduce, Method::Tree | Method::Flat) => 1.0,
+            _ => 0.5,
+        };
         let busiest = |part: &Part| {
             let load = Load {
-                bytes: part.busiest.bytes / 2.0,
+                bytes: end_share * part.busiest.bytes,
                 ..part.busiest
             };
             time(load, &part.link)

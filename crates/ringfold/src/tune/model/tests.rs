@@ -212,8 +212,7 @@ fn hosts_that_share_cores_want_few_messages() {
     let at = |bytes| apart(Collective::AllReduce, bytes, 4);
     let expected = [
         (Method::RecursiveDoubling, FIRST),
-        (Method::Tree, 16 * KIB..=128 * KIB),
-        (Method::Rabenseifner, 128 * KIB..=256 * KIB),
+        (Method::Rabenseifner, 64 * KIB..=256 * KIB),
         (Method::Ring, 8 * MIB..=16 * MIB),
     ];
     assert_crossings(&ways(at, &constants, best), &expected);
