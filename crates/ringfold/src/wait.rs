@@ -57,7 +57,7 @@ pub const CROWDED_SPIN_DIVISOR: u64 = (SPINS_ON_SOCKETS / SPINS_MIN) as u64;
 
 /// Yields before blocking on sockets: a core that a rank leaves idle takes tens of microseconds to
 /// wake, which the peers then pay for; measured, more than these gain nothing.
-const YIELDS_ON_SOCKETS: u32 = 10;
+pub const YIELDS_ON_SOCKETS: u32 = 10;
 
 impl Patience {
     /// The patience of a rank some of whose peers are reached by sockets.

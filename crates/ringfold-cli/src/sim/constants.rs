@@ -39,6 +39,7 @@ pub fn read(path: &Path) -> Result<Settings> {
             alpha: span(links.socket_alpha_us),
             bandwidth: rate(links.socket_us_per_byte),
             overhead: span(links.socket_overhead_us),
+            packets_overhead: span(links.socket_packets_us),
             work_rate: rate(links.socket_work_us_per_byte),
             window_bytes: bytes(links.socket_window_bytes),
             local_alpha: span(links.ring_alpha_us),
@@ -51,6 +52,8 @@ pub fn read(path: &Path) -> Result<Settings> {
         },
         compute: ComputeSettings {
             reduce_rate: rate(links.reduce_us_per_byte),
+            cache_bytes: bytes(links.cache_bytes),
+            miss_rate: rate(links.miss_us_per_byte),
             spin: span(links.spin_us),
             wake: span(links.wake_us),
             switch_time: span(links.switch_us),

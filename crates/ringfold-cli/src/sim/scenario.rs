@@ -90,6 +90,7 @@ pub fn scenario(settings: &Settings) -> Result<Scenario> {
         }),
         network: network(settings, default.network),
         compute: compute(settings, default.compute),
+        has_barriers: settings.barriers.unwrap_or(default.has_barriers),
         disturbances: disturbances(settings),
         seed: settings.seed.unwrap_or(default.seed),
         timeout_ps: ps(settings.timeout, default.timeout_ps),
@@ -134,6 +135,7 @@ fn network(settings: &Settings, default: Network) -> Network {
         alpha_ps: ps(given.alpha, default.links.alpha_ps),
         ps_per_byte: ps(given.bandwidth, default.links.ps_per_byte),
         overhead_ps: ps(given.overhead, default.links.overhead_ps),
+        packets_ps: ps(given.packets_overhead, default.links.packets_ps),
         work_ps_per_byte: ps(given.work_rate, default.links.work_ps_per_byte),
         gap_ps: ps(given.gap, default.links.gap_ps),
         window_bytes: given.window_bytes.map(|bytes| bytes.0),
@@ -148,6 +150,8 @@ fn network(settings: &Settings, default: Network) -> Network {
             alpha_ps: ps(given.local_alpha, links.alpha_ps),
             ps_per_byte: ps(given.local_bandwidth, links.ps_per_byte),
             overhead_ps: ps(given.local_overhead, links.overhead_ps),
+            // Memory has no packets.
+            packets_ps: 0,
             work_ps_per_byte: ps(given.local_work_rate, links.work_ps_per_byte),
             window_bytes: given
                 .local_window_bytes
@@ -163,6 +167,7 @@ fn network(settings: &Settings, default: Network) -> Network {
         segment_bytes: given.segment_bytes.map(|bytes| bytes.0),
         memory_ps_per_byte: given.memory_bandwidth.map(Into::into),
         cores_per_host: settings.compute.cores_per_host,
+        cache_bytes: settings.compute.cache_bytes.map(|bytes| bytes.0),
         switches: given.switch.iter().map(|switch| switch.0.clone()).collect(),
     }
 }
@@ -178,6 +183,7 @@ fn compute(settings: &Settings, default: Compute) -> Compute {
         reduce_ps: ps(given.reduce_time, default.reduce_ps),
         reduce_ps_per_byte: ps(given.reduce_rate, gamma),
         copy_ps_per_byte: ps(given.copy_rate, default.copy_ps_per_byte),
+        miss_ps_per_byte: ps(given.miss_rate, default.miss_ps_per_byte),
         server: given.server.map_or(default.server, Into::into),
         spin_ps: ps(given.spin, default.spin_ps),
         wake_ps: ps(given.wake, default.wake_ps),

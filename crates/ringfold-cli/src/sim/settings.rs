@@ -81,6 +81,18 @@ pub struct Settings {
     #[arg(long, value_name = "HOW", value_enum, help_heading = CALL)]
     pub payload: Option<PayloadName>,
 
+    /// Whether ranks come out of a barrier and go on to another, as those of `ringfold perf` do;
+    /// the time is that of the rank which takes longest [default: false, all begin at once]
+    #[arg(
+        long,
+        value_name = "BOOL",
+        num_args = 0..=1,
+        default_missing_value = "true",
+        require_equals = true,
+        help_heading = CALL,
+    )]
+    pub barriers: Option<bool>,
+
     /// What all random numbers follow from [default: 0]
     #[arg(long, value_name = "N", help_heading = CALL)]
     pub seed: Option<u64>,
@@ -140,6 +152,11 @@ pub struct NetworkSettings {
     /// LogGP's o: what a message costs the processor at each end [default: 0]
     #[arg(long, value_name = "TIME", help_heading = NETWORK)]
     pub overhead: Option<Span>,
+
+    /// What a message of more than one packet (1448 bytes) costs the processor at each end beyond
+    /// that [default: 0]
+    #[arg(long, value_name = "TIME", help_heading = NETWORK)]
+    pub packets_overhead: Option<Span>,
 
     /// How fast a processor moves a message's bytes at each end: the kernel's copies and packets
     /// [default: unlimited]
@@ -222,6 +239,16 @@ pub struct ComputeSettings {
     /// How fast data is copied within a rank [default: unlimited]
     #[arg(long, value_name = "RATE", help_heading = COMPUTE)]
     pub copy_rate: Option<Rate>,
+
+    /// What the caches of a machine hold; three times the size on each of its ranks is held there
+    /// [default: everything]
+    #[arg(long, value_name = "BYTES", help_heading = COMPUTE)]
+    pub cache_bytes: Option<Bytes>,
+
+    /// Rate whose time is added to every byte that a processor reads from memory, not from a cache
+    /// [default: unlimited]
+    #[arg(long, value_name = "RATE", help_heading = COMPUTE)]
+    pub miss_rate: Option<Rate>,
 
     /// Whether a rank does its reductions one after the other or side by side [default: serial]
     #[arg(long, value_name = "HOW", value_enum, help_heading = COMPUTE)]
@@ -363,14 +390,14 @@ impl Settings {
             self.bytes = None;
         }
         overlay!(self, over, collective, algorithm, ranks, bytes, chunk_bytes, slice_bytes,
-            weights, datatype, op, root, payload, seed, timeout, detect;
+            weights, datatype, op, root, payload, barriers, seed, timeout, detect;
             slow, late, stall, slow_link, dead);
-        overlay!(self.network, over.network, alpha, bandwidth, overhead, work_rate, gap, ports,
-            sending, ranks_per_host, local_alpha, local_bandwidth, local_overhead,
-            local_work_rate, window_bytes, local_window_bytes, segment_bytes, hosts_per_machine,
-            memory_bandwidth; switch);
+        overlay!(self.network, over.network, alpha, bandwidth, overhead, packets_overhead,
+            work_rate, gap, ports, sending, ranks_per_host, local_alpha, local_bandwidth,
+            local_overhead, local_work_rate, window_bytes, local_window_bytes, segment_bytes,
+            hosts_per_machine, memory_bandwidth; switch);
         overlay!(self.straggler, over.straggler, policy, alpha_threshold, signals, timers, floor;);
-        overlay!(self.compute, over.compute, reduce_time, reduce_rate, copy_rate, server,
-            spin, wake, switch_time, cores_per_host;);
+        overlay!(self.compute, over.compute, reduce_time, reduce_rate, copy_rate, cache_bytes,
+            miss_rate, server, spin, wake, switch_time, cores_per_host;);
     }
 }

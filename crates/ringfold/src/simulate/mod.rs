@@ -44,6 +44,7 @@ mod run;
 mod scenario;
 #[cfg(test)]
 mod tests;
+mod timed;
 
 pub use crate::engine::late_ring::{Policy, Signals, Target, Timers};
 pub use crate::testing::delay_spec::{Delay, Slow};

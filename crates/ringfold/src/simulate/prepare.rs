@@ -1,6 +1,7 @@
 //! From a scenario to the ranks' programs: the tuner's choice, the model of the machines, each
 //! rank's call and buffers.
 
+use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -16,6 +17,7 @@ use crate::schedule::{Access, Groups, Schedule, Spec, Weights};
 use crate::topology::machine::Machine;
 use crate::tune::choose::choose;
 use crate::tune::{Constants, Limits, Question, Tuning};
+use crate::types::Collective;
 
 /// A rank's buffers, which it may have in common with others where no data is moved.
 #[derive(Clone)]
@@ -132,10 +134,11 @@ fn choice(scenario: &Scenario) -> Result<Way> {
         Tuning::new(Constants::default(), Limits::derive(&machine, 1))
     };
     let slice_bytes = |bytes| usize::try_from(bytes).unwrap_or(usize::MAX);
-    let tuning = Tuning {
+    let mut tuning = Tuning {
         slice_bytes: scenario.slice_bytes.map(slice_bytes),
         ..TUNING.get_or_init(no_machine).clone()
     };
+    tuning.constants.load = scenario.network.load(scenario.ranks);
     let question = Question {
         hosts: hosts(scenario).count() as usize,
         runs: hosts(scenario).runs() as usize,
@@ -147,8 +150,38 @@ fn choice(scenario: &Scenario) -> Result<Way> {
     choose(&question, &tuning)
 }
 
-/// The call of one rank.
-pub(super) fn job(scenario: &Scenario, way: &Way, rank: usize, buffers: &Buffers) -> Result<Job> {
+/// The calls of one rank, in order.
+pub(super) fn jobs(
+    scenario: &Scenario,
+    way: &Way,
+    rank: usize,
+    buffers: &Buffers,
+) -> Result<VecDeque<Job>> {
+    let own = || job(scenario, way, rank, buffers);
+    if !scenario.has_barriers {
+        return Ok([own()?].into());
+    }
+    let barrier = Scenario {
+        collective: Collective::Barrier,
+        algorithm: None,
+        bytes: 0,
+        slice_bytes: None,
+        weights: None,
+        straggler: None,
+        ..scenario.clone()
+    };
+    let barrier_way = choice(&barrier)?;
+    let nothing = Buffers {
+        input_bytes: 0,
+        output_bytes: 0,
+        ..buffers.clone()
+    };
+    let barrier = || job(&barrier, &barrier_way, rank, &nothing);
+    Ok([own()?, barrier()?, own()?, barrier()?].into())
+}
+
+/// One call of one rank.
+fn job(scenario: &Scenario, way: &Way, rank: usize, buffers: &Buffers) -> Result<Job> {
     let mut request = Request::new(
         scenario.collective,
         scenario.dtype,

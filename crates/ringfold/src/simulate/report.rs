@@ -1,6 +1,7 @@
 //! What a simulation found: times, traffic, the critical path, broken promises.
 
 use super::Scenario;
+use super::timed::Timed;
 use crate::error::Error;
 use crate::simulate::network::World;
 pub use crate::simulate::network::record::{Lane, LinkUse, PathKind, PathPart, TraceEvent};
@@ -16,11 +17,11 @@ pub struct Report {
     /// When the last of `chunks` was complete; `finished_ps` where nothing is reduced.
     pub results_ps: u64,
     /// When each rank had completed its last reduction: in a ring and in a direct reduction, that
-    /// of the part that it owns.
+    /// of the part that it owns. Empty with barriers.
     pub chunks: Vec<ChunkResult>,
     /// Each rank's part.
     pub ranks: Vec<RankReport>,
-    /// The bytes sent, by sender and receiver.
+    /// The bytes sent, by sender and receiver; empty with barriers, which send, too.
     pub links: Vec<LinkUse>,
     /// The critical path, from the start without gaps: each part ends where the next begins.
     pub critical_path: Vec<PathPart>,
@@ -101,10 +102,12 @@ impl Report {
         scenario: Scenario,
         world: &World,
         ranks: Vec<RankReport>,
+        timed: &[Timed],
         promises: Vec<BrokenPromise>,
     ) -> Report {
         let finished_ps = ranks.iter().map(|rank| rank.finished_ps).max().unwrap_or(0);
-        let reductions = world.ranks.iter().enumerate().filter_map(|(rank, state)| {
+        let states = world.ranks.iter().filter(|_| timed.is_empty());
+        let reductions = states.enumerate().filter_map(|(rank, state)| {
             Some(ChunkResult {
                 chunk: rank as u32,
                 owner: rank,
@@ -113,7 +116,7 @@ impl Report {
         });
         let chunks: Vec<ChunkResult> = reductions.collect();
         let results_ps = chunks.iter().map(|chunk| chunk.complete_ps).max();
-        let critical_path = critical_path(world, &ranks, finished_ps);
+        let critical_path = critical_path(world, &ranks, timed, finished_ps);
         let mut blame_ps = vec![0; ranks.len()];
         let not_wire = |part: &&PathPart| part.kind != PathKind::Wire;
         for part in critical_path.iter().filter(not_wire) {
@@ -123,7 +126,10 @@ impl Report {
             finished_ps,
             results_ps: results_ps.unwrap_or(finished_ps),
             chunks,
-            links: world.traffic(),
+            links: match scenario.has_barriers {
+                true => Vec::new(),
+                false => world.traffic(),
+            },
             critical_path,
             blame_ps,
             events: world.events_passed,
@@ -162,14 +168,22 @@ impl Report {
 }
 
 /// What the last rank waited for, up to its end.
-fn critical_path(world: &World, ranks: &[RankReport], finished_ps: u64) -> Vec<PathPart> {
+fn critical_path(
+    world: &World,
+    ranks: &[RankReport],
+    timed: &[Timed],
+    finished_ps: u64,
+) -> Vec<PathPart> {
     let last = ranks
         .iter()
         .position(|rank| rank.finished_ps == finished_ps);
     let Some(rank) = last else {
         return Vec::new();
     };
-    let mut path = world.path(rank);
+    let mut path = match timed.get(rank) {
+        Some(timed) => timed.path(world),
+        None => world.path(rank),
+    };
     let begin_ps = path.last().map_or(0, |part| part.end_ps);
     if begin_ps < finished_ps {
         let kind = match path.is_empty() {

@@ -5,12 +5,13 @@
 //! that order, before anything else. So a scenario has one outcome.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, VecDeque};
 
 use super::control::Control;
 use super::oracle::Oracle;
 use super::prepare::{self, Buffers};
 use super::report::{BrokenPromise, RankReport, Report};
+use super::timed::Timed;
 use super::{Disturbance, Payload, Scenario};
 use crate::engine::{Engine, Job};
 use crate::error::{Error, Result};
@@ -60,8 +61,11 @@ pub(super) enum Stage {
 /// A rank.
 pub(super) struct Member {
     pub engine: Engine,
-    /// Its call, until it makes it.
-    job: Option<Job>,
+    /// The calls that it has not made: the scenario's; with barriers first the same once, a
+    /// barrier, the scenario's, and a barrier.
+    jobs: VecDeque<Job>,
+    /// The call that was timed, with barriers around it.
+    pub timed: Option<Timed>,
     pub buffers: Buffers,
     pub stage: Stage,
     pub begun_ps: u64,
@@ -135,7 +139,8 @@ impl Simulation {
             }
             members.push(Member {
                 engine,
-                job: Some(prepare::job(&resolved, &choice, rank, &buffers)?),
+                jobs: prepare::jobs(&resolved, &choice, rank, &buffers)?,
+                timed: None,
                 buffers,
                 stage: Stage::Away,
                 begun_ps: 0,
@@ -247,13 +252,17 @@ impl Simulation {
         let now = self.time();
         let member = &mut self.members[rank];
         let Some(job) = member
-            .job
-            .take()
+            .jobs
+            .pop_front()
             .filter(|_| matches!(member.stage, Stage::Away))
         else {
             return Ok(());
         };
         (member.stage, member.begun_ps) = (Stage::Running, self.now);
+        if member.jobs.len() == 1 {
+            let account = self.network.world().ranks[rank].account;
+            member.timed = Some(Timed::begin(self.now, account));
+        }
         if let Some(error) = member.refusal.take() {
             self.end(rank, Err(error));
             return Ok(());
@@ -288,7 +297,7 @@ impl Simulation {
                 Err(error) => return self.fail(rank, error),
             }
             if member.engine.take_finished().is_some() {
-                return self.end(rank, Ok(()));
+                return self.finish(rank);
             }
         }
         // The network does not know of it.
@@ -318,7 +327,21 @@ impl Simulation {
         self.scenario.frozen_until(rank, self.now)
     }
 
-    /// A rank's call has returned.
+    /// A rank's call has returned well; it goes on to the next.
+    fn finish(&mut self, rank: usize) {
+        let member = &mut self.members[rank];
+        if member.jobs.is_empty() {
+            return self.end(rank, Ok(()));
+        }
+        if let (1, Some(timed)) = (member.jobs.len(), &mut member.timed) {
+            let state = &self.network.world().ranks[rank];
+            timed.end(self.now, state.account, state.cause);
+        }
+        member.stage = Stage::Away;
+        self.plan(self.now, Item::Begin(rank));
+    }
+
+    /// A rank's calls have returned, or one has failed.
     pub fn end(&mut self, rank: usize, outcome: Result<()>) {
         let is_ok = outcome.is_ok();
         let member = &mut self.members[rank];
@@ -363,23 +386,30 @@ impl Simulation {
     fn report(self) -> Report {
         let world = self.network.world();
         let ranks = self.members.iter().zip(&world.ranks).enumerate();
+        let timed: Vec<Timed> = self
+            .members
+            .iter()
+            .filter_map(|member| member.timed)
+            .collect();
         let ranks = ranks.map(|(rank, (member, state))| {
-            let account = &state.account;
+            let (begun_ps, finished_ps, account) = match &member.timed {
+                Some(timed) => (0, timed.finished_ps - timed.begun_ps, &timed.account),
+                None => (member.begun_ps, member.finished_ps, &state.account),
+            };
             let outcome = match &member.stage {
                 Stage::Ended(outcome) => outcome.clone(),
                 _ => Err(Error::peer_failed(rank, "its process has ended")),
             };
             RankReport {
-                finished_ps: member.finished_ps,
+                finished_ps,
                 outcome,
                 sent_bytes: account.sent_bytes,
                 sent_messages: account.sent_messages,
                 reduce_ps: account.reduce_ps,
-                waited_ps: (member.finished_ps - member.begun_ps)
-                    .saturating_sub(account.computing_ps),
+                waited_ps: (finished_ps - begun_ps).saturating_sub(account.computing_ps),
             }
         });
         let ranks = ranks.collect();
-        Report::new(self.scenario, &world, ranks, self.promises)
+        Report::new(self.scenario, &world, ranks, &timed, self.promises)
     }
 }

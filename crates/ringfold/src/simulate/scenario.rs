@@ -40,6 +40,9 @@ pub struct Scenario {
     pub network: Network,
     /// What computing costs.
     pub compute: Compute,
+    /// Whether the ranks come out of a barrier and go on to another, as those of `ringfold perf`
+    /// do; the time is that of the rank which takes longest. Otherwise all begin at once.
+    pub has_barriers: bool,
     /// What goes wrong.
     pub disturbances: Vec<Disturbance>,
     /// How rings of `all_reduce` and `reduce_scatter` go around slow ranks, if they do.
@@ -120,6 +123,7 @@ impl Default for Scenario {
             weights: None,
             network: Network::default(),
             compute: Compute::default(),
+            has_barriers: false,
             disturbances: Vec::new(),
             straggler: None,
             seed: 0,
@@ -201,6 +205,17 @@ impl Scenario {
             let text = "segments, or ranks that sleep, with a parallel server; use a serial one";
             return Err(Error::Unsupported(text.into()));
         }
+        let is_of_one_call = |disturbance: &Disturbance| {
+            !matches!(
+                disturbance,
+                Disturbance::Slow(_) | Disturbance::SlowLink { .. }
+            )
+        };
+        if self.has_barriers && (self.traces || self.disturbances.iter().any(is_of_one_call)) {
+            let text = "barriers around a call with a timeline, or with ranks that are late, stall \
+                or die; leave out the barriers";
+            return Err(Error::Unsupported(text.into()));
+        }
         if self.collective.reduces() {
             self.op.check(self.dtype)?;
         }
@@ -221,7 +236,8 @@ impl Scenario {
             network.local.as_ref().unwrap_or(&network.links),
         ];
         let per_message = |links: &Links| {
-            let longest_ps = links.alpha_ps.max(links.gap_ps).max(links.overhead_ps);
+            let message_ps = links.overhead_ps.saturating_add(links.packets_ps);
+            let longest_ps = links.alpha_ps.max(links.gap_ps).max(message_ps);
             longest_ps + compute.wake_ps.max(compute.switch_ps)
         };
         let per_message = kinds.map(per_message).into_iter().max().unwrap_or(0);
@@ -250,7 +266,8 @@ impl Scenario {
         let messages = 4 * ranks * (slices + 1);
         let each =
             u128::from(per_message) * 4 + u128::from(compute.reduce_ps) + u128::from(slowest);
-        let bytes = 4 * ranks * u128::from(self.bytes) * u128::from(per_byte.unwrap_or(0));
+        let per_byte = u128::from(per_byte.unwrap_or(0)) + u128::from(compute.miss_ps_per_byte);
+        let bytes = 4 * ranks * u128::from(self.bytes) * per_byte;
         let bytes = bytes.saturating_mul(factor);
         if messages.saturating_mul(each).saturating_add(bytes) > u128::from(DURATION_PS_MAX) {
             let text = "a call that could take months of virtual time; take less data, or quicker \

@@ -30,6 +30,8 @@ parameters! {
         socket_alpha_us = 0.5, 0.0..=EVENT_US_MAX;
         /// What a message through a socket costs the processor at each end.
         socket_overhead_us = 4.6, 0.0..=EVENT_US_MAX;
+        /// What a message of more than one packet costs it more.
+        socket_packets_us = 2.5, 0.0..=EVENT_US_MAX;
         /// A byte through a link: 0 if the processors at its ends are the limit.
         socket_us_per_byte = 0.0, 0.0..=BYTE_US_MAX;
         /// What a byte through a socket costs the processor at each end.
@@ -46,6 +48,10 @@ parameters! {
         ring_window_bytes = 524288.0, 1.0..=WINDOW_BYTES_MAX;
         /// Combining a byte of two operands.
         reduce_us_per_byte = 3.3e-5, 0.0..=BYTE_US_MAX;
+        /// What the last-level caches of a machine hold.
+        cache_bytes = 33554432.0, 1.0..=WINDOW_BYTES_MAX;
+        /// What a byte that a processor reads costs more if it comes from memory.
+        miss_us_per_byte = 4e-5, 0.0..=BYTE_US_MAX;
         /// How long a rank that waits polls before it sleeps.
         spin_us = 20.0, 0.0..=EVENT_US_MAX;
         /// What it takes until a rank that slept runs, if a core was idle, ...
@@ -92,7 +98,7 @@ impl fmt::Display for LinkCosts {
 }
 
 /// The times of one kind of link, as they were measured between two ranks, in microseconds.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct LinkTimes {
     /// Half of an empty message's way there and back.
     pub hop_us: f64,

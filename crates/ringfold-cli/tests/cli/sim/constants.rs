@@ -28,20 +28,25 @@ fn a_calibration_of_links_is_simulated() {
     let links = LinkCosts {
         socket_alpha_us: 10.0,
         socket_overhead_us: 3.0,
+        socket_packets_us: 1.0,
         socket_us_per_byte: 1e-3,
         socket_work_us_per_byte: 5e-4,
         ring_alpha_us: 1.0,
         ring_overhead_us: 0.5,
         ring_work_us_per_byte: 1e-4,
+        cache_bytes: 8192.0,
+        miss_us_per_byte: 2e-4,
         spin_us: 1000.0,
         ..LinkCosts::default()
     };
     let file = write(&folder, Some(links));
     let is_close = |time: f64, due: f64| assert!((time - due).abs() < 1e-6, "{time}, {due}");
     let between = time_us(&format!("{MESSAGE} --constants {file}"));
-    is_close(between, 2.0 * (3.0 + 4096.0 * 5e-4) + 10.0 + 4096.0 * 1e-3);
+    // Two ranks, each with a cache that holds a half of three times the size.
+    let work_us = 4096.0 * (5e-4 + 2e-4);
+    is_close(between, 2.0 * (3.0 + 1.0 + work_us) + 10.0 + 4096.0 * 1e-3);
     let within = time_us(&format!("{MESSAGE} --constants {file} --ranks-per-host 2"));
-    is_close(within, 2.0 * (0.5 + 4096.0 * 1e-4) + 1.0);
+    is_close(within, 2.0 * (0.5 + 4096.0 * 1e-4) + 4096.0 * 2e-4 + 1.0);
     let faster = time_us(&format!("{MESSAGE} --constants {file} --alpha 4us"));
     is_close(faster, between - 6.0);
     // A rank that sleeps when its message comes.

@@ -98,12 +98,16 @@ fn obstacle(scenario: &Scenario) -> Option<Refusal> {
         Some("shared switches")
     } else if network.memory_ps_per_byte.is_some() || network.cores_per_host.is_some() {
         Some("hosts that share memory or cores")
-    } else if links.any(|links| links.overhead_ps + links.work_ps_per_byte > 0) {
+    } else if network.cache_bytes.is_some() && scenario.compute.miss_ps_per_byte > 0 {
+        Some("caches")
+    } else if links.any(|links| !links.has_free_ends()) {
         Some("overheads on a processor")
     } else if network.segment_bytes.is_some() || links.any(|links| links.window_bytes.is_some()) {
         Some("messages in segments or windows")
     } else if scenario.compute.has_turns() {
         Some("ranks that sleep")
+    } else if scenario.has_barriers {
+        Some("barriers around the call")
     } else if scenario.disturbances.iter().any(breaks) {
         Some("ranks that stall or die")
     } else if scenario.weights.is_some() {

@@ -10,8 +10,8 @@ pub(in crate::simulate) struct Machine {
     /// Jobs that wait, oldest first.
     pub queue: VecDeque<u32>,
     pub cores_free: usize,
-    /// When a rank last left its core.
-    pub released_ps: Option<u64>,
+    /// Ranks that poll on a core, the one that began first in front: where ranks outnumber cores.
+    pub polling: VecDeque<u32>,
     /// Until when its memory is taken.
     pub memory_until_ps: u64,
 }
@@ -21,7 +21,7 @@ impl Machine {
         Machine {
             queue: VecDeque::new(),
             cores_free: cores.unwrap_or(usize::MAX),
-            released_ps: None,
+            polling: VecDeque::new(),
             memory_until_ps: 0,
         }
     }

@@ -42,6 +42,7 @@ use crate::error::Result;
 use crate::memory::Region;
 use crate::simulate::scenario::Scenario;
 use crate::transport::{Head, Post, Posted, Sink, Stream, Ticket, Time, Transport, Waker, Work};
+pub(super) use rank::Account;
 pub(super) use world::World;
 
 /// All simulated machines, as seen by the driver of the ranks.

@@ -3,6 +3,14 @@
 use crate::error::{Error, Result};
 use crate::transport::PIECE_ALIGN_BYTES;
 use crate::types::DType;
+use crate::wait::{CROWDED_SPIN_DIVISOR, YIELDS_ON_SOCKETS};
+
+/// What a packet holds: TCP's payload in a frame of Ethernet's usual length.
+pub const PACKET_BYTES: u64 = 1448;
+
+/// What a call has in the caches for each byte of its size, on each rank: input, output, and what
+/// is under way.
+const FOOTPRINT: u64 = 3;
 
 /// Which link is slow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -37,6 +45,8 @@ pub struct Network {
     /// Cores that the ranks of a machine share for reductions, copies and overheads. `None`: enough
     /// for all.
     pub cores_per_host: Option<usize>,
+    /// What the last-level caches of a machine hold. `None`: everything.
+    pub cache_bytes: Option<u64>,
     /// The pieces in which a message goes from stage to stage: cells of a ring, or what a socket
     /// takes at once. `None`: whole messages.
     pub segment_bytes: Option<u64>,
@@ -53,6 +63,9 @@ pub struct Links {
     pub ps_per_byte: u64,
     /// LogGP's o: what the sender's and the receiver's processor spend on a message, each.
     pub overhead_ps: u64,
+    /// What they spend on a message more, each, that does not fit one packet ([`PACKET_BYTES`]):
+    /// packets beyond the first are acknowledged while they are received.
+    pub packets_ps: u64,
     /// What they spend on each byte, each: the kernel's copies and its work on packets, or a copy
     /// into a cell and out of it.
     pub work_ps_per_byte: u64,
@@ -108,6 +121,9 @@ pub struct Compute {
     pub reduce_ps_per_byte_of: Vec<(DType, u64)>,
     /// What a byte of a local copy takes.
     pub copy_ps_per_byte: u64,
+    /// What a byte that a processor reads takes more, for a message, a copy or a reduction, if it
+    /// comes from memory and not from a cache.
+    pub miss_ps_per_byte: u64,
     /// How many reductions a rank does at once.
     pub server: Server,
     /// How long a rank that waits keeps its core, polling, before it sleeps; where ranks outnumber
@@ -136,6 +152,7 @@ impl Default for Links {
             alpha_ps: 5_000_000,
             ps_per_byte: 80,
             overhead_ps: 0,
+            packets_ps: 0,
             work_ps_per_byte: 0,
             gap_ps: 0,
             window_bytes: None,
@@ -155,6 +172,7 @@ impl Default for Network {
             hosts_per_machine: 1,
             memory_ps_per_byte: None,
             cores_per_host: None,
+            cache_bytes: None,
             segment_bytes: None,
             switches: Vec::new(),
         }
@@ -169,6 +187,7 @@ impl Default for Compute {
             reduce_ps_per_byte: 50,
             reduce_ps_per_byte_of: Vec::new(),
             copy_ps_per_byte: 0,
+            miss_ps_per_byte: 0,
             server: Server::Serial,
             spin_ps: 0,
             wake_ps: 0,
@@ -184,6 +203,7 @@ impl Compute {
         reduce_ps_per_byte: 0,
         reduce_ps_per_byte_of: Vec::new(),
         copy_ps_per_byte: 0,
+        miss_ps_per_byte: 0,
         server: Server::Parallel,
         spin_ps: 0,
         wake_ps: 0,
@@ -206,10 +226,17 @@ impl Compute {
 }
 
 impl Links {
-    /// What the processor at one end spends on `bytes` bytes of a message, which may be its first.
-    pub fn processor_ps(&self, bytes: u64, is_first: bool) -> u64 {
-        let overhead_ps = if is_first { self.overhead_ps } else { 0 };
-        overhead_ps + self.work_ps_per_byte * bytes
+    /// What the processor at one end spends on a message of so many bytes, beside each of them.
+    pub fn message_ps(&self, bytes: u64) -> u64 {
+        match bytes > PACKET_BYTES {
+            true => self.overhead_ps + self.packets_ps,
+            false => self.overhead_ps,
+        }
+    }
+
+    /// Whether processors do nothing for messages.
+    pub fn has_free_ends(&self) -> bool {
+        self.overhead_ps + self.packets_ps + self.work_ps_per_byte == 0
     }
 }
 
@@ -226,9 +253,51 @@ impl Network {
 
     /// Whether the ranks of a machine, of so many in all, outnumber its cores.
     pub fn is_crowded(&self, ranks: usize) -> bool {
-        let sharers = self.hosts_per_machine.saturating_mul(self.ranks_per_host);
         self.cores_per_host
-            .is_some_and(|cores| sharers.min(ranks) > cores)
+            .is_some_and(|cores| self.sharers(ranks) > cores)
+    }
+
+    /// The most ranks, of so many in all, on one machine.
+    fn sharers(&self, ranks: usize) -> usize {
+        let sharers = self.hosts_per_machine.saturating_mul(self.ranks_per_host);
+        sharers.min(ranks)
+    }
+
+    /// Ranks, of so many in all, for each core of a machine, where that is more than one.
+    pub fn load(&self, ranks: usize) -> f64 {
+        let sharers = self.sharers(ranks);
+        let cores = self.cores_per_host.unwrap_or(sharers);
+        (sharers as f64 / cores.max(1) as f64).max(1.0)
+    }
+
+    /// What each byte that a processor reads takes more in a call of `bytes` bytes, on average,
+    /// because some come from memory. Of ranks that share a core one counts, as they work on the
+    /// same part of a call at a time. A cache that other data goes through, too, holds what is half
+    /// its size; of what is as large as itself and read in turns nothing is left when it is due.
+    pub fn miss_ps(&self, compute: &Compute, ranks: usize, bytes: u64) -> u64 {
+        let Some(cache_bytes) = self.cache_bytes.map(u128::from) else {
+            return 0;
+        };
+        let sharers = self.sharers(ranks);
+        let running = self
+            .cores_per_host
+            .map_or(sharers, |cores| cores.min(sharers));
+        let held_bytes = u128::from(FOOTPRINT * running as u64) * u128::from(bytes);
+        let missing = (2 * held_bytes)
+            .saturating_sub(cache_bytes)
+            .min(cache_bytes);
+        (u128::from(compute.miss_ps_per_byte) * missing / cache_bytes.max(1)) as u64
+    }
+
+    /// How long a rank that waits polls before it sleeps. Where ranks outnumber cores it makes
+    /// fewer attempts, and between two of them the other ranks of its core have a turn each.
+    pub fn polling_ps(&self, compute: &Compute, ranks: usize) -> u64 {
+        if !self.is_crowded(ranks) {
+            return compute.spin_ps;
+        }
+        let load = self.load(ranks).ceil() as u64;
+        let yields = u64::from(YIELDS_ON_SOCKETS);
+        (compute.spin_ps / CROWDED_SPIN_DIVISOR + yields * compute.switch_ps).saturating_mul(load)
     }
 
     /// What messages between two ranks cost, and whether they have the ports within a host.

@@ -55,7 +55,8 @@ impl World {
     fn can_begin(&self, machine: usize, job: u32) -> bool {
         let job = self.jobs.see(job);
         let state = &self.ranks[job.rank as usize];
-        if !state.keeps_core && self.machines[machine].cores_free == 0 {
+        let shared = &self.machines[machine];
+        if !state.keeps_core && shared.cores_free == 0 && shared.polling.is_empty() {
             return false;
         }
         match (self.scenario.compute.server, job.kind) {
@@ -75,22 +76,24 @@ impl World {
         let compute = &self.scenario.compute;
         let is_asleep = std::mem::take(&mut state.is_asleep)
             || is_first && self.now > state.begins_ps + self.spin_ps;
-        let shared = &mut self.machines[machine];
-        let delay_ps = if std::mem::take(&mut state.keeps_core) {
+        let (wake_ps, switch_ps) = (compute.wake_ps, compute.switch_ps);
+        let delay_ps = if self.stop_polling(machine, rank) {
             0
+        } else if self.machines[machine].cores_free > 0 {
+            self.machines[machine].cores_free -= 1;
+            if is_asleep { wake_ps } else { 0 }
         } else {
-            shared.cores_free -= 1;
-            match shared.released_ps {
-                Some(at_ps) if at_ps == self.now => compute.switch_ps,
-                _ if is_asleep => compute.wake_ps,
-                _ => 0,
-            }
+            let polling = self.machines[machine].polling.front().copied();
+            self.stop_polling(machine, polling.expect("a job that can begin has a core"));
+            switch_ps
         };
         let now = self.now + delay_ps;
+        let job = self.jobs.at(number);
         job.begin_ps = now;
         job.part = self
             .record
             .extend(job.part, PathKind::Queue, (rank, None), now);
+        let state = &mut self.ranks[rank as usize];
         match kind {
             JobKind::Overhead if self.scenario.compute.server == Server::Parallel => {
                 state.is_messaging = true;
@@ -104,6 +107,16 @@ impl World {
         let end_ps = after_stalls(&state.stalls, now, duration_ps);
         let end_ps = end_ps.max(self.pass_memory(machine, now, bytes));
         self.schedule(end_ps, Event::JobDone(number));
+    }
+
+    /// Takes a rank's core, if it has one on which it does nothing.
+    fn stop_polling(&mut self, machine: usize, rank: u32) -> bool {
+        let state = &mut self.ranks[rank as usize];
+        if std::mem::take(&mut state.polls) {
+            let polling = &mut self.machines[machine].polling;
+            polling.retain(|other| *other != rank);
+        }
+        std::mem::take(&mut state.keeps_core)
     }
 
     /// When `bytes` have passed a machine's memory, if they come to it now.
@@ -127,10 +140,12 @@ impl World {
         let state = &mut self.ranks[rank as usize];
         if self.scenario.compute.has_turns() {
             state.keeps_core = true;
-            // At least until its engine has seen what was done.
-            let until_ps = now + self.spin_ps.max(1);
             let turn = state.turn;
-            self.schedule(until_ps, Event::Sleep { rank, turn });
+            // Its engine sees first what was done.
+            if self.is_crowded {
+                self.schedule(now + 1, Event::Poll { rank, turn });
+            }
+            self.schedule(now + self.spin_ps.max(1), Event::Sleep { rank, turn });
         } else {
             self.machines[machine].cores_free += 1;
         }
@@ -151,17 +166,30 @@ impl World {
         self.dispatch(machine);
     }
 
-    /// A rank that has had nothing to do since its `turn` gives up its core.
+    /// A rank that has had nothing to do since its `turn` polls, and yields its core to others.
+    pub fn poll_for_work(&mut self, rank: u32, turn: u32) {
+        let state = &mut self.ranks[rank as usize];
+        if state.turn != turn || !state.keeps_core {
+            return;
+        }
+        state.polls = true;
+        let machine = self.scenario.network.machine(rank as usize);
+        self.machines[machine].polling.push_back(rank);
+        self.dispatch(machine);
+    }
+
+    /// A rank that has had nothing to do since its `turn` sleeps.
     pub fn sleep(&mut self, rank: u32, turn: u32) {
         let state = &mut self.ranks[rank as usize];
-        if state.turn != turn || !std::mem::take(&mut state.keeps_core) {
+        if state.turn != turn {
             return;
         }
         state.is_asleep = true;
         let machine = self.scenario.network.machine(rank as usize);
-        self.machines[machine].cores_free += 1;
-        self.machines[machine].released_ps = Some(self.now);
-        self.dispatch(machine);
+        if self.stop_polling(machine, rank) {
+            self.machines[machine].cores_free += 1;
+            self.dispatch(machine);
+        }
     }
 
     fn finish(&mut self, job: Job) {

@@ -42,8 +42,10 @@ pub(in crate::simulate) struct RankState {
     pub reductions: u32,
     pub is_server_busy: bool,
     pub is_messaging: bool,
-    /// Whether it has a core on which it does nothing but poll, and whether it sleeps: with turns.
+    /// With turns, whether it has a core between jobs; whether it polls there, so that a rank which
+    /// needs the core gets it; whether it sleeps.
     pub keeps_core: bool,
+    pub polls: bool,
     pub is_asleep: bool,
     /// Jobs begun.
     pub turn: u32,
@@ -73,6 +75,19 @@ pub struct Account {
     pub computing_ps: u64,
     /// When its last reduction was done.
     pub last_reduction_ps: Option<u64>,
+}
+
+impl Account {
+    /// What was done since `before`.
+    pub fn since(&self, before: &Account) -> Account {
+        Account {
+            sent_bytes: self.sent_bytes - before.sent_bytes,
+            sent_messages: self.sent_messages - before.sent_messages,
+            reduce_ps: self.reduce_ps - before.reduce_ps,
+            computing_ps: self.computing_ps - before.computing_ps,
+            last_reduction_ps: None,
+        }
+    }
 }
 
 impl RankState {

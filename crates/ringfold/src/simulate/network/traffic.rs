@@ -297,16 +297,24 @@ impl World {
     pub fn process(&mut self, number: u32, (rank, peer): (u32, u32), part: u32, then: Then) {
         let message = self.messages.see(number);
         let links = self.links(message);
-        let duration_ps = links.processor_ps(message.bytes, message.is_first());
+        let mut duration_ps = links.work_ps_per_byte * message.bytes;
+        // What no processor moves has another way to memory, and a cell was just written.
+        let is_received = message.to == rank;
+        if links.work_ps_per_byte > 0 && !(message.is_local && is_received) {
+            duration_ps += self.miss_ps_per_byte * message.bytes;
+        }
+        if message.is_first() {
+            duration_ps += links.message_ps(message.header.bytes.into());
+        }
         let mut job = Job::new(rank, JobKind::Overhead, duration_ps, part, then);
         job.peer = Some(peer);
         if links.work_ps_per_byte > 0 {
             job.bytes = message.bytes;
         }
         // A segment without costs still comes after the first, which has the overhead.
-        match links.overhead_ps + links.work_ps_per_byte {
-            0 => self.follow(job.then, rank, part),
-            _ => self.submit(job),
+        match links.has_free_ends() {
+            true => self.follow(job.then, rank, part),
+            false => self.submit(job),
         }
     }
 
@@ -331,6 +339,7 @@ impl World {
         if !is_first {
             duration_ps -= compute.reduce_ps;
         }
+        duration_ps += self.miss_ps_per_byte * bytes;
         let slice = message.header.slice;
         let slow_ps = if is_first {
             self.count_reduction(to)

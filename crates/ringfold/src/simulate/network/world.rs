@@ -14,7 +14,6 @@ use crate::error::{Error, Result};
 use crate::memory::{Owned, Region};
 use crate::simulate::scenario::{Payload, Scenario};
 use crate::transport::{Head, Post, Posted, Sink, Stream, Ticket, Work, WorkKind};
-use crate::wait::CROWDED_SPIN_DIVISOR;
 
 /// Something that will happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -29,6 +28,13 @@ pub(in crate::simulate) enum Event {
     JobDone(u32),
     /// A rank has had nothing to do since this turn.
     Sleep {
+        /// Which rank.
+        rank: u32,
+        /// Jobs that it had begun.
+        turn: u32,
+    },
+    /// The same rank looks for more to do: it lets others have its core.
+    Poll {
         /// Which rank.
         rank: u32,
         /// Jobs that it had begun.
@@ -60,6 +66,10 @@ pub(in crate::simulate) struct World {
     pub slow_links: SlowLinks,
     /// How long ranks that wait keep their core here.
     pub spin_ps: u64,
+    /// What a byte that a processor reads takes more, because it may come from memory.
+    pub miss_ps_per_byte: u64,
+    /// Whether the ranks of a machine outnumber its cores.
+    pub is_crowded: bool,
     touched: Vec<usize>,
     has_anybody_left: bool,
     pub record: Record,
@@ -98,10 +108,9 @@ impl World {
             jobs: Numbered::new(),
             shares: Shares::new(&network.switches, scenario.ranks),
             slow_links: SlowLinks::new(scenario),
-            spin_ps: match network.is_crowded(scenario.ranks) {
-                true => scenario.compute.spin_ps / CROWDED_SPIN_DIVISOR,
-                false => scenario.compute.spin_ps,
-            },
+            spin_ps: network.polling_ps(&scenario.compute, scenario.ranks),
+            miss_ps_per_byte: network.miss_ps(&scenario.compute, scenario.ranks, scenario.bytes),
+            is_crowded: network.is_crowded(scenario.ranks),
             touched: Vec::new(),
             has_anybody_left: false,
             record: Record::new(scenario.traces),
@@ -136,6 +145,7 @@ impl World {
             Event::Arrived(message) => self.arrived(message),
             Event::JobDone(job) => self.job_done(job),
             Event::Sleep { rank, turn } => self.sleep(rank, turn),
+            Event::Poll { rank, turn } => self.poll_for_work(rank, turn),
             Event::Drained(deal) => self.drained(deal),
             Event::PortRested { rank, is_local } => self.port_rested(rank, is_local),
         }
@@ -272,6 +282,7 @@ impl World {
                 self.scenario.compute.reduction_ps(work.dtype, bytes),
             ),
         };
+        let duration_ps = duration_ps + self.miss_ps_per_byte * bytes;
         let mut job = Job::new(rank, kind, duration_ps, part, Then::Report(ticket));
         job.bytes = bytes;
         if kind == JobKind::Reduce {

@@ -221,6 +221,9 @@ fn the_blame_for_a_slow_reduction_is_its_ranks() {
 fn have_threads(scenario: &mut Scenario, random: &mut SplitMix64) {
     let (network, compute) = (&mut scenario.network, &mut scenario.compute);
     network.links.work_ps_per_byte = random.below(2) * 100;
+    network.links.packets_ps = random.below(2) * 200_000;
+    network.cache_bytes = random.happens(0.5).then(|| 1 + random.below(1 << 20));
+    compute.miss_ps_per_byte = random.below(2) * 30;
     network.segment_bytes = random.happens(0.5).then(|| 64 * (1 + random.below(20)));
     network.links.window_bytes = random.happens(0.5).then(|| 64 * random.below(40));
     network.hosts_per_machine = 1 + random.index(3);

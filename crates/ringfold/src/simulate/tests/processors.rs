@@ -2,6 +2,7 @@
 //! forms.
 
 use super::*;
+use crate::simulate::network::model::PACKET_BYTES;
 
 /// Bytes of a segment, and segments of a message.
 const SEGMENT: u64 = 4096;
@@ -98,7 +99,123 @@ fn ranks_of_one_core_take_turns() {
     // On one machine: one sends; the other sends and receives; the first receives. Each keeps the
     // core until its engine has seen that there is nothing more to do.
     scenario.network.hosts_per_machine = 2;
-    assert_eq!(time_ps(&scenario), 4 * OVERHEAD_PS + 2 * (SWITCH_PS + 1));
+    for spin_ps in [0, 1_000_000_000] {
+        scenario.compute.spin_ps = spin_ps;
+        let due = 4 * OVERHEAD_PS + 2 * (SWITCH_PS + 1);
+        assert_eq!(time_ps(&scenario), due, "{spin_ps}");
+    }
+}
+
+#[test]
+fn ranks_that_share_cores_make_few_attempts_and_have_turns_between_them() {
+    let network = Network {
+        hosts_per_machine: 2,
+        ranks_per_host: 2,
+        cores_per_host: Some(2),
+        ..Network::default()
+    };
+    let compute = Compute {
+        spin_ps: 5 * 1000,
+        switch_ps: 10,
+        ..Compute::FREE
+    };
+    assert_eq!(network.polling_ps(&compute, 2), 5 * 1000);
+    assert_eq!(network.polling_ps(&compute, 3), 2 * (1000 + 10 * 10));
+    assert_eq!(network.polling_ps(&compute, 4), 2 * (1000 + 10 * 10));
+}
+
+#[test]
+fn calls_of_ranks_that_share_cores_are_chosen_as_theirs() {
+    let chosen = |cores_per_host| {
+        let mut scenario = Scenario {
+            collective: Collective::Barrier,
+            algorithm: None,
+            ranks: 8,
+            bytes: 0,
+            ..Scenario::default()
+        };
+        scenario.network.ranks_per_host = 4;
+        scenario.network.hosts_per_machine = 2;
+        scenario.network.cores_per_host = cores_per_host;
+        resolve(&scenario).unwrap().algorithm
+    };
+    assert_eq!(chosen(Some(2)), Some(Method::Leader));
+    assert_ne!(chosen(None), Some(Method::Leader));
+}
+
+#[test]
+fn a_message_of_several_packets_costs_both_ends_more() {
+    let time = |bytes, packets_ps| {
+        let mut scenario = message();
+        scenario.bytes = bytes;
+        scenario.network.links.packets_ps = packets_ps;
+        time_ps(&scenario)
+    };
+    let one = PACKET_BYTES;
+    assert_eq!(time(one, 7000), time(one, 0));
+    assert_eq!(time(one + 4, 7000), time(one + 4, 0) + 2 * 7000);
+}
+
+#[test]
+fn bytes_that_no_cache_holds_cost_more() {
+    const MISS_PS: u64 = 40;
+    let bytes = SEGMENTS * SEGMENT;
+    let mut scenario = message();
+    scenario.compute.miss_ps_per_byte = MISS_PS;
+    let without = time_ps(&scenario);
+    // Three times the size on each of two hosts, each of which is a machine.
+    let held = 3 * bytes;
+    for (cache_bytes, missing) in [
+        (2 * held, 0),
+        (held * 4 / 3, bytes / 2),
+        (held, bytes),
+        (1, bytes),
+    ] {
+        scenario.network.cache_bytes = Some(cache_bytes);
+        let due = without + 2 * missing * MISS_PS;
+        assert_eq!(time_ps(&scenario), due, "{cache_bytes}");
+    }
+    // Of ranks that share a machine, as many count as run at a time.
+    scenario.network.hosts_per_machine = 2;
+    scenario.network.cache_bytes = Some(2 * held);
+    assert_eq!(time_ps(&scenario), without + 2 * bytes * MISS_PS);
+    scenario.network.cores_per_host = Some(1);
+    assert_eq!(time_ps(&scenario), without);
+    // A cell of a ring was just written when it is read.
+    scenario.network.ranks_per_host = 2;
+    scenario.network.local = Some(scenario.network.links);
+    scenario.network.cache_bytes = Some(1);
+    assert_eq!(time_ps(&scenario), without + bytes * MISS_PS);
+}
+
+#[test]
+fn barriers_let_ranks_begin_as_they_come_out_of_them() {
+    let mut scenario = message();
+    scenario.network.links = Links {
+        alpha_ps: ALPHA_PS,
+        ps_per_byte: 0,
+        ..Links::default()
+    };
+    let alone = run(&scenario).unwrap();
+    scenario.has_barriers = true;
+    let report = run(&scenario).unwrap();
+    assert!(report.is_clean());
+    // The root is done when it has sent, so its peer is in the barrier later, and out of it first.
+    let times = |report: &Report| [0, 1].map(|rank| report.ranks[rank].finished_ps);
+    assert_eq!(times(&alone), [0, ALPHA_PS]);
+    assert_eq!(times(&report), [0, 2 * ALPHA_PS]);
+    let sent = |report: &Report| report.ranks[0].sent_messages;
+    assert_eq!((sent(&alone), sent(&report)), (1, 1));
+    // It waits for the message, and before that for the root to be out.
+    let path = &report.critical_path;
+    let (first, last) = (&path[0], &path[path.len() - 1]);
+    assert_eq!((first.begin_ps, last.end_ps), (0, 2 * ALPHA_PS));
+    scenario.disturbances = vec![Disturbance::Late {
+        rank: 1,
+        delay_ps: 1,
+    }];
+    let error = run(&scenario).unwrap_err().to_string();
+    assert!(error.contains("leave out the barriers"), "{error}");
 }
 
 #[test]

@@ -1,0 +1,43 @@
+//! A call between two barriers, on one rank: when it began and ended, and what the rank did in it.
+
+use super::network::{Account, World};
+use super::report::PathPart;
+
+/// One rank's timed call. It is whole once it has ended.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Timed {
+    pub begun_ps: u64,
+    pub finished_ps: u64,
+    /// What the rank did; until the end, what it had done before.
+    pub account: Account,
+    /// The end of the chain behind its result.
+    cause: u32,
+}
+
+impl Timed {
+    pub fn begin(now_ps: u64, before: Account) -> Timed {
+        Timed {
+            begun_ps: now_ps,
+            finished_ps: now_ps,
+            account: before,
+            cause: 0,
+        }
+    }
+
+    pub fn end(&mut self, now_ps: u64, after: Account, cause: u32) {
+        self.finished_ps = now_ps;
+        self.account = after.since(&self.account);
+        self.cause = cause;
+    }
+
+    /// What the call waited for, from its beginning.
+    pub fn path(&self, world: &World) -> Vec<PathPart> {
+        let mut path = world.record.path(self.cause);
+        path.retain(|part| part.end_ps > self.begun_ps);
+        for part in &mut path {
+            part.begin_ps = part.begin_ps.saturating_sub(self.begun_ps);
+            part.end_ps -= self.begun_ps;
+        }
+        path
+    }
+}
