@@ -184,7 +184,7 @@ deep_rust() {
 
 deep_python() {
     OMP_NUM_THREADS=1 "$venv/bin/python" -m pytest --quiet -m deep \
-        --ignore python/tests/storms python/tests
+        --ignore python/tests/storms python/tests bench/tests
 }
 
 storms() {

@@ -3,10 +3,12 @@
 
     bench/simulated.py                            # 2 and 4 hosts of 1 rank, 2 hosts of 2 and of 4
     bench/simulated.py --shapes 2x2 --folder bench/results/today
+    bench/simulated.py --no-measuring             # predicts what the folder has once more
 
 Hosts are network namespaces of this machine, so they share its cores. `ringfold tune calibrate`
 measures the links in a job of two hosts with two ranks each, `ringfold tune sweep` the algorithms,
-and `ringfold sim --constants` predicts them. Namespaces need root, `ip` and `tc`.
+and `ringfold sim --constants` predicts them. The folder keeps the calibration and the sweeps; a
+sweep that was interrupted goes on. Namespaces need root, `ip` and `tc`.
 """
 
 import argparse
@@ -26,10 +28,8 @@ from lab import Lab, ranks
 ROOT = Path(__file__).resolve().parent.parent
 SECONDS_MAX = 600
 FLAT = ["ring", "recursive_doubling", "direct", "tree"]
-TWO_LEVELS = ["hierarchical", "leader"]
-# The largest size that is measured with the full number of iterations.
-MANY_ITERATIONS_BYTES_MAX = 4 << 20
-SIZES = [8, 64, *(1 << shift for shift in range(10, 27, 2))]
+TWO_LEVELS = ["hierarchical", "leader", "multi_leader"]
+SIZE_FACTOR = 4
 COLUMNS = ["hosts", "ranks_per_host", "algorithm", "bytes", "measured_us", "spread", "predicted_us"]
 
 # By algorithm and size in bytes.
@@ -104,31 +104,30 @@ def calibrate(options: argparse.Namespace) -> None:
 
 
 def sweep(options: argparse.Namespace, hosts: int, per_host: int, names: Sequence[str]) -> Times:
-    """Measure algorithms."""
-    times: Times = {}
+    """Measure algorithms, as far as the folder does not have them."""
     path = options.folder / f"sweep-{hosts}x{per_host}.csv"
-    with Lab(hosts) as lab:
-        for size in options.sizes:
-            iterations = options.iterations if size <= MANY_ITERATIONS_BYTES_MAX else 1
-            words = [str(options.program), "tune", "sweep", "-b", str(size), "-e", str(size)]
-            words += ["-n", str(iterations), "-w", "1", "--rounds", str(options.rounds)]
-            words += ["--give-up", "1000", "--algorithms", ",".join(names)]
-            ranks(lab, [*words, "-o", str(path), "--overwrite"], SECONDS_MAX, per_host=per_host)
-            with path.open(newline="") as file:
-                times |= measured(file)
-    path.unlink(missing_ok=True)
-    return times
+    if not options.no_measuring:
+        words = [str(options.program), "tune", "sweep", "-b", "8", "-e", options.largest]
+        words += ["-f", str(SIZE_FACTOR), "-n", str(options.iterations), "-w", "1"]
+        words += ["--rounds", str(options.rounds), "--give-up", "1000"]
+        words += ["--algorithms", ",".join(names), "-o", str(path.resolve())]
+        with Lab(hosts) as lab:
+            ranks(lab, words, SECONDS_MAX, per_host=per_host)
+    with path.open(newline="") as file:
+        return measured(file)
 
 
 def simulate(
-    options: argparse.Namespace, hosts: int, per_host: int, names: Sequence[str]
+    options: argparse.Namespace, hosts: int, per_host: int, times: Times
 ) -> dict[tuple[str, int], float]:
     """Predict algorithms on hosts that share this machine's cores."""
     words = [str(options.program), "sim", "--constants", str(options.constants), "--csv", "-"]
     words += ["--ranks", str(hosts * per_host), "--ranks-per-host", str(per_host)]
     words += ["--hosts-per-machine", str(hosts), "--cores-per-host", str(os.cpu_count())]
-    words += ["--payload", "hollow", "--compare", ",".join(names)]
-    words += ["--sweep", "bytes=" + ",".join(str(size) for size in options.sizes)]
+    names = sorted({name for name, _ in times})
+    sizes = sorted({size for _, size in times})
+    words += ["--barriers", "--payload", "hollow", "--compare", ",".join(names)]
+    words += ["--sweep", "bytes=" + ",".join(map(str, sizes))]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     if done.returncode:
         sys.exit(f"{' '.join(words)}: {done.stderr.strip()}")
@@ -159,12 +158,12 @@ def main() -> None:
     parser.add_argument("--program", type=Path, default=ROOT / "target/release/ringfold")
     parser.add_argument("--shapes", default="2x1,4x1,2x2,2x4", help="hosts x ranks on each")
     parser.add_argument("--rounds", type=int, default=6)
-    parser.add_argument("--iterations", type=int, default=10)
-    parser.add_argument("--sizes", default=",".join(map(str, SIZES)), help="in bytes")
+    parser.add_argument("--iterations", type=int, default=3)
+    parser.add_argument("--largest", default="32M", help="sizes are 8 bytes to this")
+    parser.add_argument("--no-measuring", action="store_true", help="only predict")
     parser.add_argument("--constants", type=Path, help="a calibration; measured if there is none")
     parser.add_argument("--folder", type=Path, default=Path("simulated"), help="for simulated.csv")
     options = parser.parse_args()
-    options.sizes = [int(size) for size in options.sizes.split(",")]
     options.folder.mkdir(parents=True, exist_ok=True)
     options.constants = options.constants or options.folder / "links.toml"
     if not options.constants.exists():
@@ -175,7 +174,7 @@ def main() -> None:
         for hosts, per_host in map(shape, options.shapes.split(",")):
             names = FLAT if per_host == 1 else [*TWO_LEVELS, *FLAT]
             times = sweep(options, hosts, per_host, names)
-            rows = joined(times, simulate(options, hosts, per_host, names))
+            rows = joined(times, simulate(options, hosts, per_host, times))
             table.writerows({"hosts": hosts, "ranks_per_host": per_host} | row for row in rows)
             file.flush()
             report(hosts, per_host, rows)

@@ -1,9 +1,18 @@
 """How bench/simulated.py compares predictions with measurements."""
 
+import csv
 import io
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import simulated
+
+WATCHDOG_S = 300.0
+PROGRAM = simulated.ROOT / "target/release/ringfold"
 
 SWEEP = """asked,algorithm,size_bytes,median_us
 default,ring,8,1.0
@@ -47,3 +56,40 @@ def test_the_worst_error_is_named() -> None:
 def test_a_shape_is_hosts_by_ranks() -> None:
     """As in the tables."""
     assert simulated.shape("2x4") == (2, 4)
+
+
+def compare(folder: Path, *flags: str) -> list[dict[str, str]]:
+    """The rows that the script writes into a folder."""
+    words = [sys.executable, simulated.__file__, "--program", str(PROGRAM), "--folder", str(folder)]
+    done = subprocess.run(
+        [*words, "--shapes", "2x1,2x2", "--largest", "32K", "--rounds", "1", *flags],
+        capture_output=True,
+        text=True,
+        timeout=WATCHDOG_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("# leader: median error") == 1
+    with (folder / "simulated.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.mark.deep
+@pytest.mark.skipif(
+    os.geteuid() != 0 or not all(map(shutil.which, ("ip", "tc"))),
+    reason="network namespaces need root, ip and tc",
+)
+@pytest.mark.skipif(not PROGRAM.exists(), reason="needs `cargo build --release -p ringfold-cli`")
+def test_links_are_calibrated_ways_swept_and_both_simulated(tmp_path: Path) -> None:
+    """Between namespaces, from the first message to the table; times are whatever they are."""
+    rows = compare(tmp_path)
+    sizes = [8 * 4**step for step in range(7)]
+    flat, all_ways = simulated.FLAT, [*simulated.TWO_LEVELS, *simulated.FLAT]
+    expected = [("1", name, size) for name in sorted(flat) for size in sizes]
+    expected += [("2", name, size) for name in sorted(all_ways) for size in sizes]
+    found = [(row["ranks_per_host"], row["algorithm"], int(row["bytes"])) for row in rows]
+    assert found == expected
+    for row in rows:
+        assert float(row["measured_us"]) > 0 and float(row["predicted_us"]) > 0, row
+    # What the folder has is predicted once more, and alike.
+    assert compare(tmp_path, "--no-measuring") == rows
