@@ -87,14 +87,15 @@ fn a_sweep_of_two_hosts_has_their_ways_and_knows_where_ranks_are() {
     assert!(said.contains(",-1,2,4,-1,0"), "{said}");
 }
 
-/// A sweep of two hosts of two ranks, in which `leader` is best at 1 KiB and `ring` at 64 KiB.
+/// A sweep of two hosts of two ranks, in which `hierarchical` is best at 1 KiB and `ring` at 64
+/// KiB: ways that the model chooses at these sizes nowhere.
 fn sweep_with_wrong_choices() -> String {
     let mut text = String::from(
         "collective,size_bytes,algorithm,protocol,channels,nodes,ranks,pipeOps,regBuff,asked,round,\
          placement,median_us\n",
     );
     for round in 0..6 {
-        for (bytes, best) in [(1024, "leader"), (65536, "ring")] {
+        for (bytes, best) in [(1024, "hierarchical"), (65536, "ring")] {
             for (way, asked, time_us) in [
                 ("recursive_doubling", "default", 30),
                 ("recursive_doubling", "way", 30),
@@ -117,7 +118,7 @@ fn a_table_learnt_on_two_hosts_decides_there_and_nowhere_else() {
     let (status, said) = tune(&["check", sweep.path()]);
     assert_eq!(status, Some(1), "{said}");
     assert!(
-        said.contains("2 wrong choices") && said.contains("leader/simple"),
+        said.contains("2 wrong choices") && said.contains("hierarchical/simple"),
         "{said}"
     );
     let (status, said) = tune(&["optimize", sweep.path(), "-o", table.path()]);
@@ -137,12 +138,12 @@ fn a_table_learnt_on_two_hosts_decides_there_and_nowhere_else() {
         methods.dedup();
         methods
     };
-    assert_eq!(chosen(&TWO_BY_TWO), ["leader", "ring"]);
+    assert_eq!(chosen(&TWO_BY_TWO), ["hierarchical", "ring"]);
     for elsewhere in [&[0, 1, 2, 3][..], &[0, 0, 0, 0], &[0, 0, 1]] {
         let methods = chosen(elsewhere);
         let is_free = methods
             .iter()
-            .all(|method| !["leader", "ring"].contains(&method.as_str()));
+            .all(|method| !["hierarchical", "ring"].contains(&method.as_str()));
         assert!(is_free, "{elsewhere:?}: {methods:?}");
     }
     lab.assert_empty();
