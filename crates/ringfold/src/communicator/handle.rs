@@ -147,7 +147,7 @@ impl Communicator {
     pub fn explain(&self, request: &Request) -> Result<Explanation> {
         let bytes = request.bytes(self.place.world_size);
         let question = Question {
-            is_registered: self.has_registered(),
+            is_registered: self.place.hosts == 1 && self.has_registered(),
             ..self.question(request, bytes, self.weights.weights().is_some())
         };
         choose::explain(&question, &self.policy.tuning)
@@ -373,10 +373,8 @@ impl Communicator {
 
     /// Logs a new choice with what else there was and why.
     fn log_choice(&self, question: &Question, way: &Way) {
-        let is_between_hosts = question.hosts > 1;
-        let is_lent = is_between_hosts && question.is_registered;
         let question = Question {
-            is_registered: is_lent || way.access == Access::Registered,
+            is_registered: way.access == Access::Registered,
             ..*question
         };
         let Ok(explanation) = choose::explain(&question, &self.policy.tuning) else {
@@ -384,7 +382,9 @@ impl Communicator {
         };
         let tried = way.tried().map_or("", |way| way.method().name());
         let registered = match tried {
-            "" if is_lent => "; within a host, large messages are lent from registered memory",
+            "" if question.lends => {
+                "; within a host, large messages are lent from registered memory"
+            }
             "" => "",
             _ => "; in registered memory ",
         };
@@ -427,8 +427,9 @@ impl Communicator {
             runs: self.place.runs,
             domains: policy.domains,
             slot_bytes: policy.slot_bytes,
-            // On one host ranks find out in the call itself.
-            is_registered: self.place.hosts == 1 || self.has_registered(),
+            // Ranks find out in the call itself.
+            is_registered: self.place.hosts == 1,
+            lends: self.place.hosts > 1 && self.has_registered(),
             is_uneven: request.is_uneven(),
             is_pairwise: matches!(request.counts, Counts::Pairwise { .. }),
             group: request.group,

@@ -112,8 +112,8 @@ impl Part {
 }
 
 impl Communicator {
-    /// Allocates `bytes` bytes of zeroed memory that all ranks' calls access directly, see
-    /// [`Registered`].
+    /// Allocates `bytes` bytes of zeroed memory that the calls of this host's ranks access
+    /// directly, see [`Registered`].
     ///
     /// Collective: every rank calls it, at the same place in its order of calls, and none makes
     /// other calls on this communicator from other threads meanwhile. Sizes may differ. The ranks
@@ -135,9 +135,9 @@ impl Communicator {
         Ok(Registered::shared(own, bytes, sizes))
     }
 
-    /// Registers `buffer`, which stays where it is: its pages become memory that all ranks' calls
-    /// reach directly. The value that this gives ends that when dropped, see [`RegisteredMut`] and
-    /// [`Registration`].
+    /// Registers `buffer`, which stays where it is: its pages become memory that the calls of this
+    /// host's ranks reach directly. The value that this gives ends that when dropped, see
+    /// [`RegisteredMut`] and [`Registration`].
     ///
     /// It costs about as much as 6 to 12 calls on the buffer save: for memory that is used again
     /// and again and cannot come from [`alloc`](Communicator::alloc), which is cheaper. It may

@@ -417,8 +417,17 @@ enum Unreachable {
 /// Whether a link that comes up, or a route that is learnt, may mend this. That nothing listens at
 /// an address stays so: the peer has said that it does.
 fn may_change(error: &io::Error) -> bool {
-    use io::ErrorKind::{HostUnreachable, NetworkDown, NetworkUnreachable, TimedOut};
-    let kinds = [HostUnreachable, NetworkDown, NetworkUnreachable, TimedOut];
+    use io::ErrorKind::{
+        AddrNotAvailable, HostUnreachable, NetworkDown, NetworkUnreachable, TimedOut,
+    };
+    // No address: that of a link which is just up is still tentative.
+    let kinds = [
+        AddrNotAvailable,
+        HostUnreachable,
+        NetworkDown,
+        NetworkUnreachable,
+        TimedOut,
+    ];
     kinds.contains(&error.kind())
 }
 

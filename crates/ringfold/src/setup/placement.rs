@@ -1,5 +1,6 @@
 //! Where the ranks of a communicator run: decided from what all have said, by all ranks that share
-//! cores alike. Those are the ranks of a host, and of containers beside it on the same machine.
+//! cores alike. Those are the ranks of a host, and of containers beside it on the same machine, as
+//! far as their affinities tell: of another container's quota nothing is known.
 //! Ranks of one host are neighbours: where they outnumber the cores, a host is spread over as few
 //! cores as possible, so that hosts do not wait for each other's ranks.
 

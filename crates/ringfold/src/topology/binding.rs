@@ -1,4 +1,5 @@
-//! Which core each rank of a host runs on.
+//! Which core each rank of a machine runs on: those of a host, and of containers beside it that may
+//! use the same cores.
 //!
 //! Ranks that were started together may share one core while another is idle. When they then wait
 //! for each other by spinning and yielding, none of them sleeps, and the scheduler takes long to
@@ -11,7 +12,7 @@
 //! outnumber the cores are bound to one core each, equally many on each core: otherwise all of them
 //! may take turns on one core while another core is idle, because none of them ever sleeps.
 //! Neighbouring ranks get neighbouring cores, the same number in every domain if possible. The
-//! decision is a pure function of what all ranks of the host know, so they all make the same one.
+//! decision is a pure function of what all these ranks know, so they all make the same one.
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
@@ -40,9 +41,9 @@ named! {
 pub struct Question<'a> {
     /// What was asked for.
     pub bind: Bind,
-    /// The cores that each rank of this host may use.
+    /// The cores that each rank of the machine may use, host by host.
     pub affinities: &'a [Vec<usize>],
-    /// How many cores' time this host's ranks have; see
+    /// How many cores' time they have; see
     /// [`cores::available`](super::cores::available).
     pub cores: usize,
     /// The cores that would be available without narrowed affinities, as far as known.
@@ -65,7 +66,7 @@ pub enum Decision {
 impl Question<'_> {
     /// The effect on this rank's affinity. [`Bind::Core`] is mandatory: an error unless there is a
     /// core for each rank.
-    pub fn decide(&self, local_rank: usize) -> Result<Decision> {
+    pub fn decide(&self, number: usize) -> Result<Decision> {
         let leave = |why: String| Ok(Decision::Leave(why));
         match self.bind {
             Bind::None => return leave("no binding was requested".into()),
@@ -76,7 +77,7 @@ impl Question<'_> {
                 }
             }
         }
-        let (place, sharers) = self.sharers(local_rank)?;
+        let (place, sharers) = self.sharers(number)?;
         let own = match self.bind {
             Bind::Core => self.layout.first(place, sharers),
             _ if self.is_oversubscribed() => {
@@ -89,7 +90,7 @@ impl Question<'_> {
                 "cannot bind {} ranks to a core each: they may use {}; start fewer, or use bind \
                  auto or none",
                 self.affinities.len(),
-                self.cores.min(self.affinities[local_rank].len()),
+                self.cores.min(self.affinities[number].len()),
             )));
         }
         Ok(Decision::Bind(own))
@@ -125,23 +126,20 @@ impl Question<'_> {
     }
 
     /// This rank's number among the ranks with the same affinity, and how many they are.
-    fn sharers(&self, local_rank: usize) -> Result<(usize, usize)> {
-        let own = &self.affinities[local_rank];
+    fn sharers(&self, number: usize) -> Result<(usize, usize)> {
+        let own = &self.affinities[number];
         let mut sharers = Vec::new();
         for (rank, other) in self.affinities.iter().enumerate() {
             if other == own {
                 sharers.push(rank);
             } else if other.iter().any(|core| own.contains(core)) {
                 return Err(Error::InvalidArgument(format!(
-                    "cannot bind local ranks {local_rank} and {rank}: their affinities overlap in \
-                     part; use bind none"
+                    "cannot bind ranks {number} and {rank} of this machine: their affinities \
+                     overlap in part; use bind none"
                 )));
             }
         }
-        let place = sharers
-            .iter()
-            .take_while(|rank| **rank < local_rank)
-            .count();
+        let place = sharers.iter().take_while(|rank| **rank < number).count();
         Ok((place, sharers.len()))
     }
 }
@@ -152,17 +150,17 @@ pub fn bind_thread(cores: &[usize]) -> Result<()> {
         .map_err(|error| Error::system(format!("cannot bind to cores {cores:?}"), error))
 }
 
-/// Moves the calling thread to its own core among `local_size` ranks that share this affinity, or
+/// Moves the calling thread to its own core among `ranks` ranks that share this affinity, or
 /// to one shared with as few others as possible, and then releases it.
-pub fn start_apart(layout: &Layout, local_rank: usize, local_size: usize) {
-    let mut own = layout.first(local_rank, local_size);
+pub fn start_apart(layout: &Layout, number: usize, ranks: usize) {
+    let mut own = layout.first(number, ranks);
     if own.is_empty() {
-        own = layout.seat(local_rank, local_size);
+        own = layout.seat(number, ranks);
     }
     let Ok(affinity) = sched_getaffinity(None) else {
         return;
     };
-    if local_size < 2 || own.is_empty() {
+    if ranks < 2 || own.is_empty() {
         return;
     }
     if sched_setaffinity(None, &set(&own)).is_ok()

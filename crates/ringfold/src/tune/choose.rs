@@ -55,7 +55,7 @@ pub fn choose(question: &Question, tuning: &Tuning) -> Result<Way> {
         is_registered: false,
         ..*question
     };
-    // Prices do not depend on it, except between hosts, where what is chosen is the same.
+    // Prices do not depend on it.
     let mut prices = first.prices;
     prices.retain(|(method, _)| !method.is_registered());
     let rest = match decide(&unregistered, tuning, prices) {

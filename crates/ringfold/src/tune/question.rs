@@ -26,8 +26,11 @@ pub struct Question {
     pub domains: usize,
     /// Bytes that one rank can publish in one slice, if all ranks are on one host.
     pub slot_bytes: Option<usize>,
-    /// Whether the buffers are registered on all ranks; between hosts, whether they may be.
+    /// Whether the buffers are registered on all ranks, which share a host.
     pub is_registered: bool,
+    /// Whether messages within one of several hosts may be lent from registered memory. Prices
+    /// alone depend on it.
+    pub lends: bool,
     /// Whether counts differ from rank to rank.
     pub is_uneven: bool,
     /// Whether each pair has counts that no third rank knows.
@@ -57,6 +60,7 @@ impl Question {
             domains: 1,
             slot_bytes: None,
             is_registered: false,
+            lends: false,
             is_uneven: false,
             is_pairwise: false,
             group: 1,

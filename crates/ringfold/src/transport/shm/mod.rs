@@ -8,8 +8,8 @@
 //!
 //! * Every word is written by one rank only, except a doorbell's, which anyone may ring, and those
 //!   by which blocks are claimed.
-//! * What a peer wrote is compared with what was due, and never becomes an offset, a length or a
-//!   loop bound.
+//! * What a peer wrote is compared with what was due, and never becomes a length or a loop bound;
+//!   the offset of a lent message is checked against what is mapped.
 
 mod barrier;
 mod claims;

@@ -174,7 +174,7 @@ impl Call<'_> {
     fn lends(&self, load: Load) -> bool {
         let messages = load.messages * self.pieces();
         let bytes = self.size * load.bytes;
-        self.question.is_registered && bytes >= LENT_BYTES_MIN as f64 * messages.max(1.0)
+        self.question.lends && bytes >= LENT_BYTES_MIN as f64 * messages.max(1.0)
     }
 
     /// Where ranks outnumber cores.

@@ -399,9 +399,9 @@ fn a_correction_multiplies_its_way_only() {
 #[test]
 fn lent_messages_are_priced_as_one_pass_and_short_ones_as_copies() {
     let constants = Constants::default();
-    let at = |bytes, is_registered| Question {
+    let at = |bytes, lends| Question {
         hosts: 2,
-        is_registered,
+        lends,
         ..Question::new(Collective::AllReduce, bytes, 8)
     };
     for load in [1.0, 4.0] {
@@ -410,8 +410,8 @@ fn lent_messages_are_priced_as_one_pass_and_short_ones_as_copies() {
             ..constants.clone()
         };
         let both = |bytes| {
-            [false, true].map(|is_registered| {
-                let question = at(bytes, is_registered);
+            [false, true].map(|lends| {
+                let question = at(bytes, lends);
                 price(
                     &question,
                     Method::Hierarchical,
@@ -426,17 +426,11 @@ fn lent_messages_are_priced_as_one_pass_and_short_ones_as_copies() {
         assert_eq!(lent, copied);
     }
     // Nothing is lent between hosts.
-    let alone = |is_registered| Question {
-        is_registered,
+    let alone = |lends| Question {
+        lends,
         ..apart(Collective::AllReduce, 16 << 20, 4)
     };
-    let [copied, lent] = [false, true].map(|is_registered| {
-        price(
-            &alone(is_registered),
-            Method::Ring,
-            Protocol::Simple,
-            &constants,
-        )
-    });
+    let [copied, lent] =
+        [false, true].map(|lends| price(&alone(lends), Method::Ring, Protocol::Simple, &constants));
     assert_eq!(lent, copied);
 }
