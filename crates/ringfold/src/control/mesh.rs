@@ -24,7 +24,7 @@ use super::limit::{GLANCE, Limit};
 use super::poll::EventFd;
 use super::socket::{CANDIDATES_MAX, Listener, Socket};
 use crate::congestion::Decision;
-use crate::error::{Error, Result};
+use crate::error::{Error, Refused, Result};
 use crate::sync::lock;
 use crate::threads;
 
@@ -274,6 +274,9 @@ impl Mesh<'_> {
             });
             let socket = stream.and_then(Socket::from_tcp);
             let socket = socket.map_err(|error| match limit.check() {
+                Ok(()) if Refused(&error).lacks_descriptors() => {
+                    Unreachable::Final(Error::system("cannot make a socket for data", error))
+                }
                 Ok(()) if may_change(&error) => Unreachable::Yet(error.to_string()),
                 Ok(()) => Unreachable::Here(error.to_string()),
                 Err(over) => Unreachable::Final(over),
@@ -421,14 +424,10 @@ fn may_change(error: &io::Error) -> bool {
         AddrNotAvailable, HostUnreachable, NetworkDown, NetworkUnreachable, TimedOut,
     };
     // No address: that of a link which is just up is still tentative.
-    let kinds = [
-        AddrNotAvailable,
-        HostUnreachable,
-        NetworkDown,
-        NetworkUnreachable,
-        TimedOut,
-    ];
-    kinds.contains(&error.kind())
+    matches!(
+        error.kind(),
+        AddrNotAvailable | HostUnreachable | NetworkDown | NetworkUnreachable | TimedOut
+    )
 }
 
 /// The connections so far, shared by the threads that make them.
