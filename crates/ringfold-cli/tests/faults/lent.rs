@@ -28,16 +28,22 @@ fn every_collective_is_right_in_registered_memory_of_several_hosts() {
     ];
     let logs = [
         ("RINGFOLD_DEBUG", "INFO"),
-        ("RINGFOLD_DEBUG_SUBSYS", "TUNING"),
+        ("RINGFOLD_DEBUG_SUBSYS", "TUNING,TRANSPORT"),
     ];
     for (collective, algorithm) in by {
         let mut arguments = vec![collective, "-A", algorithm, "-R", "1", "-n", "2", "-w", "0"];
         arguments.extend(["-b", "8", "-e", "2M", "-f", "512"]);
         let (table, complaints) = perf_and_logs(&lab, &SEATS, &logs, &arguments);
         assert!(table.contains("shm+tcp"), "{collective}: {table}");
-        let says = complaints.iter().any(|log| log.contains("are lent"));
-        assert!(says, "{collective}: {complaints:?}");
+        for due in ["are lent", " messages from registered memory"] {
+            let says = complaints.iter().any(|log| log.contains(due));
+            assert!(says, "{collective} by {algorithm}, `{due}`: {complaints:?}");
+        }
     }
+    let arguments = ["all_reduce", "-A", "hierarchical", "-b", "2M", "-n", "2"];
+    let (_, complaints) = perf_and_logs(&lab, &SEATS, &logs, &arguments);
+    let lends = complaints.iter().any(|log| log.contains("lent"));
+    assert!(!lends, "ordinary memory: {complaints:?}");
     lab.assert_empty();
 }
 

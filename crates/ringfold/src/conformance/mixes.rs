@@ -118,6 +118,29 @@ fn mixes_of_hosts_are_exact() {
     }
 }
 
+/// A rank sends its part to its neighbour twice: to be reduced, and reduced. All by its counterpart
+/// on the other host goes by sockets.
+#[test]
+fn two_levels_lend_what_is_registered_and_nothing_else() {
+    for method in [Method::Hierarchical, Method::MultiLeader] {
+        let case = Case {
+            in_place: true,
+            ..Case::new(Collective::AllReduce, method, Access::Messages, 64)
+        };
+        let mut world = over_routes(&[0, 0, 1, 1]);
+        world.check(&case);
+        assert_eq!(world.messages_lent(), [0; 4], "{method:?}, ordinary memory");
+        let mut world = over_routes(&[0, 0, 1, 1]).registered();
+        world.check(&case);
+        let lent = world.messages_lent();
+        assert!(lent.iter().all(|count| *count > 0), "{method:?}: {lent:?}");
+    }
+    let mut world = over_routes(&[0, 1]).registered();
+    let flat = Case::new(Collective::AllReduce, Method::Ring, Access::Messages, 64);
+    world.check(&flat);
+    assert_eq!(world.messages_lent(), [0; 2], "nothing between hosts");
+}
+
 /// Every list of sizes, with the ranks host by host and dealt out at random.
 #[test]
 #[ignore = "deep: takes minutes"]

@@ -176,6 +176,12 @@ impl World {
         self.engines.len()
     }
 
+    /// How many messages each rank has lent.
+    pub fn messages_lent(&self) -> Vec<u64> {
+        let lent = self.engines.iter().map(crate::engine::messages_lent);
+        lent.collect()
+    }
+
     /// Whether this world is for this way of carrying out a call.
     pub fn serves(&mut self, (algorithm, access): (Method, Access)) -> bool {
         let has_medium =

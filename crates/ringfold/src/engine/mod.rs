@@ -429,6 +429,12 @@ impl Engine {
     }
 }
 
+/// How many messages an engine's transport has lent.
+#[cfg(test)]
+pub fn messages_lent(engine: &Engine) -> u64 {
+    engine.context.transport.messages_lent()
+}
+
 /// The windows of an engine's transport, where it has them.
 #[cfg(test)]
 pub fn windows(engine: &mut Engine) -> Option<&mut crate::transport::Windows> {

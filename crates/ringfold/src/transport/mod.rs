@@ -208,6 +208,12 @@ pub trait Transport: Send {
         None
     }
 
+    /// How many messages this rank has lent.
+    #[cfg(test)]
+    fn messages_lent(&self) -> u64 {
+        0
+    }
+
     /// What this rank has mapped of its peers' registered memory from now on. It stays mapped until
     /// the next of these calls; peers name only what is in it.
     fn set_peer_memory(&mut self, memory: PeerMemory) {

@@ -81,6 +81,11 @@ impl Transport for Routes {
         self.shm.lent_bytes_min()
     }
 
+    #[cfg(test)]
+    fn messages_lent(&self) -> u64 {
+        self.shm.messages_lent()
+    }
+
     fn set_peer_memory(&mut self, memory: PeerMemory) {
         self.shm.set_peer_memory(memory.renumbered(&self.ranks));
     }

@@ -66,6 +66,8 @@ pub struct Shm {
     memory: PeerMemory,
     /// The shortest payload that is lent.
     lent_bytes_min: usize,
+    /// How many messages this rank has lent.
+    messages_lent: u64,
 }
 
 impl Shm {
@@ -93,6 +95,7 @@ impl Shm {
             armed: None,
             memory: PeerMemory::default(),
             lent_bytes_min: LENT_BYTES_MIN,
+            messages_lent: 0,
             segment,
             rank,
         }
@@ -197,6 +200,12 @@ impl Shm {
 
 impl Drop for Shm {
     fn drop(&mut self) {
+        if self.messages_lent > 0 {
+            log::info!(
+                target: "ringfold::transport",
+                "lent {} messages from registered memory", self.messages_lent
+            );
+        }
         self.segment.depart(self.rank);
     }
 }
@@ -208,11 +217,17 @@ impl Transport for Shm {
 
     fn post_lent(&mut self, post: Post, payload: Region, place: Handle) -> Result<Posted> {
         let place = (payload.bytes() >= self.lent_bytes_min).then_some(place);
+        self.messages_lent += u64::from(place.is_some());
         self.queue_send(post, payload, place)
     }
 
     fn lent_bytes_min(&self) -> Option<usize> {
         Some(self.lent_bytes_min)
+    }
+
+    #[cfg(test)]
+    fn messages_lent(&self) -> u64 {
+        self.messages_lent
     }
 
     fn set_peer_memory(&mut self, memory: PeerMemory) {
