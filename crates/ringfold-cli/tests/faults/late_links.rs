@@ -21,6 +21,9 @@ const OBSTACLES: [(&str, &[&str], &[&str]); 2] = [
     ),
 ];
 
+/// What is reduced over two rails: enough to be spread over both.
+const RAIL_BYTES: usize = 1 << 20;
+
 /// Two hosts that meet in one network, and have another for data.
 fn lab_with_obstacle(obstacle: &[&str]) -> Option<Lab> {
     let lab = Lab::new(2)?;
@@ -91,5 +94,28 @@ fn data_without_a_way_ends_joining_at_its_deadline_and_the_address_is_named() {
             assert!(ending.text.contains(due), "rank {rank}: {ending:?}");
         }
     }
+    lab.assert_empty();
+}
+
+#[test]
+fn a_rail_that_comes_up_late_is_waited_for_and_used() {
+    let (why, obstacle, cure) = OBSTACLES[0];
+    let Some(lab) = lab_with_obstacle(obstacle) else {
+        return;
+    };
+    let mut due = plan(&lab);
+    due.variables = vec![("RINGFOLD_SOCKET_IFNAME", "eth0,eth1".into())];
+    due.script.bytes = RAIL_BYTES;
+    let job = lab.start(&due);
+    await_complaint(&job, "waits for the rail");
+    assert!(job.rank(1).complaints().contains(why));
+    change(&lab, cure).expect("the obstacle is there");
+    for (rank, ending) in job.finish() {
+        let whole = (ending.class.as_str(), ending.good) == ("", 3);
+        assert!(whole, "rank {rank}: {ending:?}");
+    }
+    // Half of three all-reduces.
+    let bytes = lab.counter(0, "eth1", "tx_bytes");
+    assert!(bytes > 3 * RAIL_BYTES as u64 / 2, "{bytes}");
     lab.assert_empty();
 }

@@ -82,7 +82,9 @@ fn a_rail_that_cannot_be_connected_is_left_out() {
         skipped(&refusal);
         return;
     }
-    let (_, logs) = perf_and_logs(&lab, &BOTH, &[RAILS], &CALLS);
+    // It is waited for during half of this.
+    let variables = [RAILS, ("RINGFOLD_CONNECT_TIMEOUT_MS", "4000")];
+    let (_, logs) = perf_and_logs(&lab, &BOTH, &variables, &CALLS);
     let due = format!(
         "data with rank 0 does without the rail from {}",
         lab::second_address(1)

@@ -7,25 +7,26 @@
 //! given addresses alone, and closed when the mesh is complete.
 //!
 //! Ranks with several networks in common spread the sockets of a channel over them: the connecting
-//! end binds each socket to its own address of the network, and a network that cannot be used is
-//! left out.
+//! end binds each socket to its own address of the network. A network over which nothing goes yet is
+//! waited for, and left out if that lasts.
+
+mod made;
 
 use std::collections::BTreeSet;
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpStream};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use made::Made;
 
 use super::auth::{Claim, Failure, Purpose, Refusal, Secret, initiate};
 use super::connect;
 use super::handshake::{HANDSHAKE, HandshakeListener};
 use super::limit::{GLANCE, Limit};
-use super::poll::EventFd;
 use super::socket::{CANDIDATES_MAX, Listener, Socket};
 use crate::congestion::Decision;
 use crate::error::{Error, Refused, Result};
-use crate::sync::lock;
 use crate::threads;
 
 /// How long one address of a peer has to answer before the next is tried.
@@ -129,7 +130,7 @@ impl Mesh<'_> {
         listener: MeshListener,
         limit: Limit<'_>,
     ) -> Result<Vec<Vec<Vec<TcpStream>>>> {
-        let made = Made::new(self, listener.congestion.clone())?;
+        let made = Made::new(self, listener.congestion.clone(), limit)?;
         let (above, below): (Vec<&Peer>, Vec<&Peer>) =
             self.peers.iter().partition(|peer| peer.rank > self.rank);
         let next = AtomicUsize::new(0);
@@ -231,8 +232,7 @@ impl Mesh<'_> {
             let mut working = Vec::new();
             for (index, rail) in rails.iter().enumerate() {
                 let is_its = |socket: usize| socket % rails.len() == index;
-                let way = (Some(rail.from), rail.to);
-                match self.reach_at(peer, way, is_its, made, limit.within(HANDSHAKE * 2)) {
+                match self.reach_by_rail(peer, *rail, is_its, made, limit) {
                     Ok(()) => working.push(*rail),
                     Err(Unreachable::Final(error)) => return Err(error),
                     Err(Unreachable::Yet(why) | Unreachable::Here(why)) => log::warn!(
@@ -249,6 +249,35 @@ impl Mesh<'_> {
             rails = working;
         }
         Ok(())
+    }
+
+    /// Connects the sockets to `peer` that `is_its` selects by a rail. One over which nothing goes
+    /// yet is waited for.
+    fn reach_by_rail(
+        &self,
+        peer: &Peer,
+        rail: Rail,
+        is_its: impl Fn(usize) -> bool,
+        made: &Made,
+        limit: Limit<'_>,
+    ) -> Result<(), Unreachable> {
+        let way = (Some(rail.from), rail.to);
+        let mut is_said = false;
+        loop {
+            match self.reach_at(peer, way, &is_its, made, limit.within(HANDSHAKE * 2)) {
+                Err(Unreachable::Yet(why)) if Instant::now() < made.rails_until => {
+                    if !std::mem::replace(&mut is_said, true) {
+                        log::warn!(
+                            target: "ringfold::control",
+                            "data with rank {} waits for the rail from {} to {}: {why}",
+                            peer.rank, rail.from, rail.to.ip()
+                        );
+                    }
+                }
+                outcome => return outcome,
+            }
+            limit.pause(GLANCE).map_err(Unreachable::Final)?;
+        }
     }
 
     /// Connects the sockets to `peer` that are still missing and that `is_its` selects, from an
@@ -428,71 +457,4 @@ fn may_change(error: &io::Error) -> bool {
         error.kind(),
         AddrNotAvailable | HostUnreachable | NetworkDown | NetworkUnreachable | TimedOut
     )
-}
-
-/// The connections so far, shared by the threads that make them.
-struct Made {
-    /// By peer, channel and socket.
-    sockets: Mutex<Vec<Vec<Vec<Option<Socket>>>>>,
-    failure: Mutex<Option<Error>>,
-    is_failed: AtomicBool,
-    /// Tells the accepting thread of a failure.
-    wake: EventFd,
-    congestion: Decision,
-}
-
-impl Made {
-    fn new(mesh: &Mesh<'_>, congestion: Decision) -> Result<Made> {
-        let mut sockets: Vec<_> = (0..mesh.world_size).map(|_| Vec::new()).collect();
-        for peer in mesh.peers {
-            let channel = || (0..peer.sockets).map(|_| None).collect();
-            sockets[peer.rank] = (0..mesh.channels).map(|_| channel()).collect();
-        }
-        Ok(Made {
-            sockets: Mutex::new(sockets),
-            failure: Mutex::new(None),
-            is_failed: AtomicBool::new(false),
-            wake: EventFd::new().map_err(|error| Error::system("cannot make an eventfd", error))?,
-            congestion,
-        })
-    }
-
-    fn has(&self, peer: usize, channel: usize, index: usize) -> bool {
-        lock(&self.sockets)[peer][channel][index].is_some()
-    }
-
-    fn add(&self, peer: usize, channel: usize, index: usize, socket: Socket) {
-        lock(&self.sockets)[peer][channel][index] = Some(socket);
-    }
-
-    /// The first failure stands.
-    fn fail(&self, error: Error) {
-        lock(&self.failure).get_or_insert(error);
-        // A hint to stop early; the failure itself is behind the lock.
-        self.is_failed.store(true, Ordering::Relaxed);
-        self.wake.signal();
-    }
-
-    fn is_failed(&self) -> bool {
-        self.is_failed.load(Ordering::Relaxed)
-    }
-
-    fn finish(self) -> Result<Vec<Vec<Vec<TcpStream>>>> {
-        let failure = self.failure.into_inner();
-        if let Some(error) = failure.unwrap_or_else(PoisonError::into_inner) {
-            return Err(error);
-        }
-        let sockets = self.sockets.into_inner();
-        let sockets = sockets.unwrap_or_else(PoisonError::into_inner);
-        let stream = |socket: Socket| {
-            // What was set a moment ago can be set again; if not, the path is only slower.
-            let _ = self.congestion.adapt(&socket);
-            TcpStream::from(socket.into_fd())
-        };
-        let channel = |sockets: Vec<Option<Socket>>| -> Vec<TcpStream> {
-            sockets.into_iter().flatten().map(stream).collect()
-        };
-        let peer = |channels: Vec<_>| channels.into_iter().map(channel).collect();
-        Ok(sockets.into_iter().map(peer).collect())
-    }
 }

@@ -1,0 +1,88 @@
+//! The connections of a mesh that are made so far, shared by the threads that make them.
+
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::Mesh;
+use crate::congestion::Decision;
+use crate::control::limit::Limit;
+use crate::control::poll::{EventFd, remaining};
+use crate::control::socket::Socket;
+use crate::error::{Error, Result};
+use crate::sync::lock;
+
+/// How long a rail is waited for that leads nowhere yet: a NIC takes seconds to bring its link up.
+/// At most half of the time for joining, so that the other rails have the rest.
+const RAIL: Duration = Duration::from_secs(10);
+
+/// The connections so far, shared by the threads that make them.
+pub(super) struct Made {
+    /// By peer, channel and socket.
+    sockets: Mutex<Vec<Vec<Vec<Option<Socket>>>>>,
+    failure: Mutex<Option<Error>>,
+    is_failed: AtomicBool,
+    /// Tells the accepting thread of a failure.
+    pub wake: EventFd,
+    pub congestion: Decision,
+    /// Until when a rail is waited for that leads nowhere yet.
+    pub rails_until: Instant,
+}
+
+impl Made {
+    pub fn new(mesh: &Mesh<'_>, congestion: Decision, limit: Limit<'_>) -> Result<Made> {
+        let mut sockets: Vec<_> = (0..mesh.world_size).map(|_| Vec::new()).collect();
+        for peer in mesh.peers {
+            let channel = || (0..peer.sockets).map(|_| None).collect();
+            sockets[peer.rank] = (0..mesh.channels).map(|_| channel()).collect();
+        }
+        Ok(Made {
+            sockets: Mutex::new(sockets),
+            failure: Mutex::new(None),
+            is_failed: AtomicBool::new(false),
+            wake: EventFd::new().map_err(|error| Error::system("cannot make an eventfd", error))?,
+            congestion,
+            rails_until: Instant::now() + RAIL.min(remaining(limit.deadline()) / 2),
+        })
+    }
+
+    pub fn has(&self, peer: usize, channel: usize, index: usize) -> bool {
+        lock(&self.sockets)[peer][channel][index].is_some()
+    }
+
+    pub fn add(&self, peer: usize, channel: usize, index: usize, socket: Socket) {
+        lock(&self.sockets)[peer][channel][index] = Some(socket);
+    }
+
+    /// The first failure stands.
+    pub fn fail(&self, error: Error) {
+        lock(&self.failure).get_or_insert(error);
+        // A hint to stop early; the failure itself is behind the lock.
+        self.is_failed.store(true, Ordering::Relaxed);
+        self.wake.signal();
+    }
+
+    pub fn is_failed(&self) -> bool {
+        self.is_failed.load(Ordering::Relaxed)
+    }
+
+    pub fn finish(self) -> Result<Vec<Vec<Vec<TcpStream>>>> {
+        let failure = self.failure.into_inner();
+        if let Some(error) = failure.unwrap_or_else(PoisonError::into_inner) {
+            return Err(error);
+        }
+        let sockets = self.sockets.into_inner();
+        let sockets = sockets.unwrap_or_else(PoisonError::into_inner);
+        let stream = |socket: Socket| {
+            // What was set a moment ago can be set again; if not, the path is only slower.
+            let _ = self.congestion.adapt(&socket);
+            TcpStream::from(socket.into_fd())
+        };
+        let channel = |sockets: Vec<Option<Socket>>| -> Vec<TcpStream> {
+            sockets.into_iter().flatten().map(stream).collect()
+        };
+        let peer = |channels: Vec<_>| channels.into_iter().map(channel).collect();
+        Ok(sockets.into_iter().map(peer).collect())
+    }
+}
