@@ -76,12 +76,13 @@ pub fn launch(
     Ok(outcome)
 }
 
-/// Says what went wrong on this rank, unless rank 0, or the rank that gave up, says the same, and
-/// returns the exit status.
-pub fn fail_as(rank: usize, error: anyhow::Error) -> u8 {
+/// Says what went wrong on this rank, and returns the exit status. Of ranks that this command has
+/// started, which write to one place, those say nothing that rank 0, or the rank that gave up, says
+/// for them.
+pub fn fail_as(rank: usize, is_launched: bool, error: anyhow::Error) -> u8 {
     let is_aborted =
         matches!(error.downcast_ref(), Some(Error::Aborted { rank: by, .. }) if *by != rank);
-    if is_aborted || rank > 0 && is_the_users(&error) {
+    if is_launched && (is_aborted || rank > 0 && is_the_users(&error)) {
         return 1;
     }
     crate::fail(&error.context(format!("rank {rank}")))

@@ -41,9 +41,10 @@ pub fn run(arguments: Arguments) -> Result<u8> {
 
 /// One rank's part, from joining to leaving. `rank` names it in messages.
 fn take_part(arguments: &Arguments, rank: usize) -> Result<u8> {
+    let is_launched = arguments.job.launched;
     let mut communicator = match join(arguments) {
         Ok(communicator) => communicator,
-        Err(error) => return Ok(itself::fail_as(rank, error)),
+        Err(error) => return Ok(itself::fail_as(rank, is_launched, error)),
     };
     let swept = sweep(&mut communicator, arguments, &mut std::io::stdout());
     let wrong = swept.and_then(|wrong| {
@@ -59,7 +60,7 @@ fn take_part(arguments: &Arguments, rank: usize) -> Result<u8> {
             if error.downcast_ref::<Error>().is_none() {
                 communicator.abort(&format!("{error:#}"));
             }
-            Ok(itself::fail_as(rank, error))
+            Ok(itself::fail_as(rank, is_launched, error))
         }
     }
 }

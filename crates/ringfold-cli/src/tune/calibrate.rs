@@ -86,7 +86,7 @@ pub fn run(arguments: &Arguments) -> Result<u8> {
     let launched = itself::rank(false, None)?;
     if let (Some(rank), false) = (launched, arguments.show) {
         let done = take_part(arguments);
-        return Ok(done.map_or_else(|error| itself::fail_as(rank, error), |()| 0));
+        return Ok(done.map_or_else(|error| itself::fail_as(rank, false, error), |()| 0));
     }
     let machine = calibration::describe(Path::new(ROOT));
     let path = file(arguments, &machine)?;

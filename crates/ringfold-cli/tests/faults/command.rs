@@ -1,7 +1,7 @@
 //! The command as the ranks of a job on a lab's hosts.
 
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 
 use crate::lab::{self, Lab};
 
@@ -13,6 +13,27 @@ pub fn run(
     variables: &[(&str, &str)],
     arguments: &[&str],
 ) -> (String, Vec<String>) {
+    let done = run_each(lab, hosts, |_| variables.to_vec(), arguments);
+    let output = String::from_utf8_lossy(&done[0].stdout).into_owned();
+    let mut complaints = Vec::new();
+    for (rank, done) in done.iter().enumerate() {
+        let complaint = String::from_utf8_lossy(&done.stderr).into_owned();
+        assert!(
+            done.status.success(),
+            "rank {rank} of {arguments:?}: {complaint}"
+        );
+        complaints.push(complaint);
+    }
+    (output, complaints)
+}
+
+/// The same where each rank has its own variables, and may fail: what came of each.
+pub fn run_each<'a>(
+    lab: &Lab,
+    hosts: &[usize],
+    variables: impl Fn(usize) -> Vec<(&'a str, &'a str)>,
+    arguments: &[&str],
+) -> Vec<Output> {
     let start = |rank: usize| -> Child {
         let program = Path::new(env!("CARGO_BIN_EXE_ringfold"));
         let mut command: Command = lab.command(hosts[rank], program);
@@ -26,27 +47,14 @@ pub fn run(
             .env("RINGFOLD_SECRET", "a secret for these tests alone")
             .env("RINGFOLD_TIMEOUT_MS", "30000")
             .env("RINGFOLD_CONNECT_TIMEOUT_MS", "30000")
-            .envs(variables.iter().copied())
+            .envs(variables(rank))
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
         command.spawn().expect("the command starts")
     };
     let ranks: Vec<Child> = (0..hosts.len()).map(start).collect();
-    let mut output = String::new();
-    let mut complaints = Vec::new();
-    for (rank, child) in ranks.into_iter().enumerate() {
-        // The deadlines above are the watchdog.
-        let done = child.wait_with_output().expect("a process of our own");
-        let complaint = String::from_utf8_lossy(&done.stderr).into_owned();
-        assert!(
-            done.status.success(),
-            "rank {rank} of {arguments:?}: {complaint}"
-        );
-        complaints.push(complaint);
-        if rank == 0 {
-            output = String::from_utf8_lossy(&done.stdout).into_owned();
-        }
-    }
-    (output, complaints)
+    // The deadlines above are the watchdog.
+    let end = |child: Child| child.wait_with_output().expect("a process of our own");
+    ranks.into_iter().map(end).collect()
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::command::run;
+use crate::command::{run, run_each};
 use crate::endings::{assert_all_blame, script};
 use crate::job::{Plan, Rank};
 use crate::lab::{self, Lab};
@@ -371,6 +371,29 @@ fn an_interface_that_is_not_there_is_an_error_that_names_those_that_are() {
             );
         }
     }
+}
+
+/// Each of them may have a terminal of its own.
+#[test]
+fn ranks_that_were_started_apart_all_say_why_the_job_has_ended() {
+    let Some(lab) = Lab::new(2) else { return };
+    let arguments = ["perf", "-b", "8", "-e", "8", "-n", "1"];
+    for culprit in [0, 1, 2] {
+        let wrong = |rank| match rank == culprit {
+            true => vec![("RINGFOLD_SOCKET_IFNAME", "ib7")],
+            false => vec![],
+        };
+        for (rank, done) in run_each(&lab, &[0, 1, 1], wrong, &arguments)
+            .iter()
+            .enumerate()
+        {
+            let said = String::from_utf8_lossy(&done.stderr);
+            let due = ["ib7".to_string(), format!("rank {culprit}")];
+            let says = due.iter().all(|due| said.contains(due));
+            assert!(says, "rank {rank} of which {culprit} is wrong: {said}");
+        }
+    }
+    lab.assert_empty();
 }
 
 /// How much of the link an all-reduce of 16 MiB uses.

@@ -311,9 +311,12 @@ impl Mesh<'_> {
                 Err(over) => Unreachable::Final(over),
             })?;
             let claim = self.claim(peer.rank, channel, index);
-            initiate(&socket, self.secret, claim, limit).map_err(|failure| match failure {
-                Failure::Broken(error) => Unreachable::Yet(error.to_string()),
-                refused => Unreachable::Here(refused.to_string()),
+            initiate(&socket, self.secret, claim, limit).map_err(|failure| {
+                match (limit.check(), failure) {
+                    (Err(over), _) => Unreachable::Final(over),
+                    (Ok(()), Failure::Broken(error)) => Unreachable::Yet(error.to_string()),
+                    (Ok(()), refused) => Unreachable::Here(refused.to_string()),
+                }
             })?;
             made.add(peer.rank, channel, index, socket);
         }

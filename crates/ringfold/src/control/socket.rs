@@ -15,7 +15,7 @@ use super::address::Address;
 use super::connect;
 use super::limit::Limit;
 use super::poll::{is_transient, wait_for};
-use crate::error::{Error, Result};
+use crate::error::{Error, Refused, Result};
 use crate::silence::Silence;
 use crate::sys::fork::Unshared;
 use crate::sys::{self, TcpState};
@@ -249,7 +249,7 @@ impl Listener {
         for host in hosts.iter().take(CANDIDATES_MAX) {
             match bind(host) {
                 Ok(one) => bound.extend([one]),
-                Err::<_, io::Error>(error) => failures.push(format!("{host}: {error}")),
+                Err::<_, io::Error>(error) => failures.push(format!("{host}: {}", Refused(&error))),
             }
         }
         match (bound.0.is_empty(), failures.is_empty()) {

@@ -64,7 +64,7 @@ fn take_part(arguments: &Arguments, rank: usize) -> Result<u8> {
         communicator.close()?;
         Ok(wrong)
     });
-    let failed = |error| itself::fail_as(rank, error);
+    let failed = |error| itself::fail_as(rank, arguments.job.launched, error);
     Ok(swept.map_or_else(failed, |wrong| u8::from(wrong > 0)))
 }
 
