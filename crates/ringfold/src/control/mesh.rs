@@ -7,8 +7,8 @@
 //! given addresses alone, and closed when the mesh is complete.
 //!
 //! Ranks with several networks in common spread the sockets of a channel over them: the connecting
-//! end binds each socket to its own address of the network. A network over which nothing goes yet is
-//! waited for, and left out if that lasts.
+//! end binds each socket to its own address of the network. A network over which nothing goes yet
+//! is waited for, and left out if that lasts.
 
 mod made;
 
@@ -130,7 +130,12 @@ impl Mesh<'_> {
         listener: MeshListener,
         limit: Limit<'_>,
     ) -> Result<Vec<Vec<Vec<TcpStream>>>> {
-        let made = Made::new(self, listener.congestion.clone(), limit)?;
+        let mut counts = vec![0; self.world_size];
+        for peer in self.peers {
+            counts[peer.rank] = peer.sockets;
+        }
+        let congestion = listener.congestion.clone();
+        let made = Made::new(&counts, self.channels, congestion, limit)?;
         let (above, below): (Vec<&Peer>, Vec<&Peer>) =
             self.peers.iter().partition(|peer| peer.rank > self.rank);
         let next = AtomicUsize::new(0);

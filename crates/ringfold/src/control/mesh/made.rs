@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::Mesh;
 use crate::congestion::Decision;
 use crate::control::limit::Limit;
 use crate::control::poll::{EventFd, remaining};
@@ -31,12 +30,20 @@ pub(super) struct Made {
 }
 
 impl Made {
-    pub fn new(mesh: &Mesh<'_>, congestion: Decision, limit: Limit<'_>) -> Result<Made> {
-        let mut sockets: Vec<_> = (0..mesh.world_size).map(|_| Vec::new()).collect();
-        for peer in mesh.peers {
-            let channel = || (0..peer.sockets).map(|_| None).collect();
-            sockets[peer.rank] = (0..mesh.channels).map(|_| channel()).collect();
-        }
+    /// None yet. `counts`: by peer, the sockets of each channel; 0 for a rank that is none. All are
+    /// to be made within `limit`.
+    pub fn new(
+        counts: &[usize],
+        channels: usize,
+        congestion: Decision,
+        limit: Limit<'_>,
+    ) -> Result<Made> {
+        let channel = |count: usize| (0..count).map(|_| None).collect();
+        let peer = |count: &usize| match *count {
+            0 => Vec::new(),
+            count => (0..channels).map(|_| channel(count)).collect(),
+        };
+        let sockets: Vec<_> = counts.iter().map(peer).collect();
         Ok(Made {
             sockets: Mutex::new(sockets),
             failure: Mutex::new(None),
