@@ -184,26 +184,46 @@ impl Call<'_> {
                 + self.size * load.bytes * link.us_per_byte
                 + self.size * load.reduced * self.reduce_us_per_byte()
         };
-        // A rank's bytes take half of what those of a message take at both its ends; all of it
-        // where the ends wait for each other, up to a root and down again. Its messages take all
-        // that they take, one after the other.
-        let end_share = match (self.question.collective, self.way.method()) {
-            (Collective::AllReduce, Method::Tree | Method::Flat) => 1.0,
-            _ => 0.5,
-        };
-        let busiest = |part: &Part| {
-            let load = Load {
-                bytes: end_share * part.busiest.bytes,
-                ..part.busiest
-            };
-            time(load, &part.link)
-        };
+        let busiest = |part: &Part| time(self.alone_in_turns(part.busiest), &part.link);
         let all = |part: &Part| time(part.all, &part.link);
         let work = self.by_cores(parts.iter().map(busiest).sum(), parts.iter().map(all).sum());
         let hops = parts.iter().map(|part| part.hops * part.link.hop_us);
         let used = parts.iter().filter(|part| part.hops > 0.0);
         let first_us = used.map(|part| part.link.first_us).fold(0.0, f64::max);
         first_us + hops.sum::<f64>() + work
+    }
+
+    /// What of the load of the busiest rank no other core can do, in units of messages at both
+    /// ends.
+    fn alone_in_turns(&self, busiest: Load) -> Load {
+        let (collective, method) = (self.question.collective, self.way.method());
+        // A rank's bytes take half of what those of a message take at both its ends; all of it
+        // where the ends wait for each other: up to a root and down again, or because a message of
+        // several blocks has left the cache before it is passed on.
+        let bytes = match (collective, method) {
+            (Collective::AllReduce, Method::Tree | Method::Flat) => 1.0,
+            (Collective::Gather | Collective::Scatter, Method::Leader) => {
+                0.5 + 0.5 * self.missing(self.size / self.question.hosts as f64)
+            }
+            _ => 0.5,
+        };
+        // Its messages take all that they take, one after the other, unless it only receives them,
+        // from ranks that do not share a core.
+        let is_apart = self.question.hosts == self.question.world_size;
+        let messages = match collective {
+            Collective::Reduce | Collective::Gather if is_apart && method != Method::Direct => 0.5,
+            _ => 1.0,
+        };
+        // The ranks of a host do alike, and share its core.
+        let ranks = match method {
+            Method::Hierarchical if !self.is_on_one_host() => self.constants.load,
+            _ => 1.0,
+        };
+        Load {
+            messages: messages * busiest.messages,
+            bytes: ranks * bytes * busiest.bytes,
+            reduced: ranks * busiest.reduced,
+        }
     }
 
     /// Where every rank has a core.
@@ -229,7 +249,12 @@ impl Call<'_> {
             _ => 1.0,
         };
         let further = (busiest.messages * self.pieces() - hops).max(0.0);
-        let moving = busiest.bytes * link.us_per_byte * crowd + busiest.reduced * gamma;
+        // A root combines a slice while the next is on its way.
+        let combining = match (self.question.collective, self.way.method()) {
+            (Collective::Reduce, Method::Flat | Method::Tree) => busiest.reduced / self.slices,
+            _ => busiest.reduced,
+        };
+        let moving = busiest.bytes * link.us_per_byte * crowd + combining * gamma;
         hops * link.hop_us + further * link.message_us + self.size * moving + fresh
     }
 

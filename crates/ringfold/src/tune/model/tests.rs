@@ -224,13 +224,32 @@ fn hosts_that_share_cores_want_few_messages() {
     }
 }
 
+/// Two and four namespaces of one rank on two cores, as they were measured: a root that only
+/// receives does half of what its messages take, and combines while it receives.
+#[test]
+fn a_root_with_a_host_for_each_rank_is_sent_few_large_messages() {
+    for (bytes, ranks, due) in [
+        (4 * KIB, 4, Method::Flat),
+        (32 * KIB, 4, Method::Flat),
+        (4 * MIB, 4, Method::Tree),
+        (16 * MIB, 4, Method::Tree),
+        (64 * KIB, 2, Method::Flat),
+        (4 * MIB, 2, Method::Flat),
+        (64 * MIB, 2, Method::Flat),
+    ] {
+        let constants = Constants::derive(&two_cores(), ranks);
+        let question = apart(Collective::Reduce, bytes, ranks);
+        assert_eq!(best(&question, &constants), due, "{bytes} bytes, {ranks}");
+    }
+}
+
 /// Two namespaces of two and of four ranks on two cores, as they were measured: each host has a
 /// core, where its ranks take turns, so its leader's messages are the fewest. Where these hold
 /// several blocks they are not cut into slices, and large ones leave the cache.
 #[test]
 fn hosts_that_share_cores_send_little_data_through_leaders() {
-    use Collective::{AllGather, AllReduce, AllToAll, Barrier, ReduceScatter, Scatter};
-    use Method::{Direct, Hierarchical, Leader};
+    use Collective::{AllGather, AllReduce, AllToAll, Barrier, Gather, ReduceScatter, Scatter};
+    use Method::{Direct, Flat, Hierarchical, Leader};
     for (collective, bytes, due) in [
         (AllReduce, 8, Leader),
         (AllReduce, 256 * KIB, Leader),
@@ -241,7 +260,11 @@ fn hosts_that_share_cores_send_little_data_through_leaders() {
         (ReduceScatter, 8, Leader),
         (ReduceScatter, 64 * KIB, Leader),
         (ReduceScatter, 16 * MIB, Hierarchical),
+        (Gather, 64 * KIB, Leader),
+        (Gather, 16 * MIB, Flat),
         (Scatter, 4 * KIB, Leader),
+        (Scatter, MIB, Leader),
+        (Scatter, 16 * MIB, Flat),
         (AllToAll, 8, Hierarchical),
         (AllToAll, 64 * KIB, Hierarchical),
         (AllToAll, 16 * MIB, Direct),
