@@ -135,6 +135,7 @@ fn network(settings: &Settings, default: Network) -> Network {
         alpha_ps: ps(given.alpha, default.links.alpha_ps),
         ps_per_byte: ps(given.bandwidth, default.links.ps_per_byte),
         overhead_ps: ps(given.overhead, default.links.overhead_ps),
+        crowded_ps: given.crowded_overhead.map(Into::into),
         packets_ps: ps(given.packets_overhead, default.links.packets_ps),
         work_ps_per_byte: ps(given.work_rate, default.links.work_ps_per_byte),
         gap_ps: ps(given.gap, default.links.gap_ps),
@@ -143,6 +144,7 @@ fn network(settings: &Settings, default: Network) -> Network {
     let is_local_said = given.local_alpha.is_some()
         || given.local_bandwidth.is_some()
         || given.local_overhead.is_some()
+        || given.local_crowded_overhead.is_some()
         || given.local_work_rate.is_some()
         || given.local_window_bytes.is_some();
     Network {
@@ -150,6 +152,10 @@ fn network(settings: &Settings, default: Network) -> Network {
             alpha_ps: ps(given.local_alpha, links.alpha_ps),
             ps_per_byte: ps(given.local_bandwidth, links.ps_per_byte),
             overhead_ps: ps(given.local_overhead, links.overhead_ps),
+            crowded_ps: match (given.local_crowded_overhead, given.local_overhead) {
+                (None, None) => links.crowded_ps,
+                (own, _) => own.map(Into::into),
+            },
             // Memory has no packets.
             packets_ps: 0,
             work_ps_per_byte: ps(given.local_work_rate, links.work_ps_per_byte),

@@ -153,6 +153,10 @@ pub struct NetworkSettings {
     #[arg(long, value_name = "TIME", help_heading = NETWORK)]
     pub overhead: Option<Span>,
 
+    /// The same where ranks outnumber cores [default: --overhead]
+    #[arg(long, value_name = "TIME", help_heading = NETWORK)]
+    pub crowded_overhead: Option<Span>,
+
     /// What a message of more than one packet (1448 bytes) costs the processor at each end beyond
     /// that [default: 0]
     #[arg(long, value_name = "TIME", help_heading = NETWORK)]
@@ -190,6 +194,10 @@ pub struct NetworkSettings {
     /// What a message within a host costs the processor at each end [default: as between hosts]
     #[arg(long, value_name = "TIME", help_heading = NETWORK)]
     pub local_overhead: Option<Span>,
+
+    /// The same where ranks outnumber cores [default: --local-overhead]
+    #[arg(long, value_name = "TIME", help_heading = NETWORK)]
+    pub local_crowded_overhead: Option<Span>,
 
     /// How fast a processor moves the bytes of a message within a host, at each end [default: as
     /// between hosts]
@@ -381,7 +389,8 @@ macro_rules! overlay {
 
 impl Settings {
     /// Lets `over` override every setting that it has. A size replaces a chunk's size and vice
-    /// versa; disturbances of a kind replace all of that kind.
+    /// versa, and an overhead the one that a message has where ranks outnumber cores; disturbances
+    /// of a kind replace all of that kind.
     pub fn overlay(&mut self, over: &Settings) {
         if over.bytes.is_some() {
             self.chunk_bytes = None;
@@ -389,13 +398,19 @@ impl Settings {
         if over.chunk_bytes.is_some() {
             self.bytes = None;
         }
+        if over.network.overhead.is_some() {
+            self.network.crowded_overhead = None;
+        }
+        if over.network.local_overhead.is_some() {
+            self.network.local_crowded_overhead = None;
+        }
         overlay!(self, over, collective, algorithm, ranks, bytes, chunk_bytes, slice_bytes,
             weights, datatype, op, root, payload, barriers, seed, timeout, detect;
             slow, late, stall, slow_link, dead);
-        overlay!(self.network, over.network, alpha, bandwidth, overhead, packets_overhead,
-            work_rate, gap, ports, sending, ranks_per_host, local_alpha, local_bandwidth,
-            local_overhead, local_work_rate, window_bytes, local_window_bytes, segment_bytes,
-            hosts_per_machine, memory_bandwidth; switch);
+        overlay!(self.network, over.network, alpha, bandwidth, overhead, crowded_overhead,
+            packets_overhead, work_rate, gap, ports, sending, ranks_per_host, local_alpha,
+            local_bandwidth, local_overhead, local_crowded_overhead, local_work_rate, window_bytes,
+            local_window_bytes, segment_bytes, hosts_per_machine, memory_bandwidth; switch);
         overlay!(self.straggler, over.straggler, policy, alpha_threshold, signals, timers, floor;);
         overlay!(self.compute, over.compute, reduce_time, reduce_rate, copy_rate, cache_bytes,
             miss_rate, server, spin, wake, switch_time, cores_per_host;);

@@ -236,7 +236,8 @@ impl Scenario {
             network.local.as_ref().unwrap_or(&network.links),
         ];
         let per_message = |links: &Links| {
-            let message_ps = links.overhead_ps.saturating_add(links.packets_ps);
+            let overhead_ps = links.overhead_ps.max(links.crowded().overhead_ps);
+            let message_ps = overhead_ps.saturating_add(links.packets_ps);
             let longest_ps = links.alpha_ps.max(links.gap_ps).max(message_ps);
             longest_ps + compute.wake_ps.max(compute.switch_ps)
         };

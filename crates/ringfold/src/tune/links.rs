@@ -30,6 +30,8 @@ parameters! {
         socket_alpha_us = 0.5, 0.0..=EVENT_US_MAX;
         /// What a message through a socket costs the processor at each end.
         socket_overhead_us = 4.6, 0.0..=EVENT_US_MAX;
+        /// The same on a core that several ranks share.
+        socket_crowded_us = 4.6, 0.0..=EVENT_US_MAX;
         /// What a message of more than one packet costs it more.
         socket_packets_us = 2.5, 0.0..=EVENT_US_MAX;
         /// A byte through a link: 0 if the processors at its ends are the limit.
@@ -42,6 +44,8 @@ parameters! {
         ring_alpha_us = 0.3, 0.0..=EVENT_US_MAX;
         /// What a message through a ring of shared memory costs the processor at each end.
         ring_overhead_us = 0.5, 0.0..=EVENT_US_MAX;
+        /// The same on a core that several ranks share.
+        ring_crowded_us = 0.5, 0.0..=EVENT_US_MAX;
         /// What a byte through a ring costs the processor at each end.
         ring_work_us_per_byte = 6e-5, 0.0..=BYTE_US_MAX;
         /// What a ring holds: its cells.
@@ -108,6 +112,12 @@ pub struct LinkTimes {
     pub one_way_us_per_byte: f64,
     /// A byte of large messages in both directions at once, counted once.
     pub exchange_us_per_byte: f64,
+}
+
+/// A message's overhead at each end on a core that both ends share, from a hop there: the core goes
+/// from its sender to its receiver, and no end works while the other does.
+pub fn crowded_us(hop_us: f64, alpha_us: f64, switch_us: f64) -> f64 {
+    (hop_us - alpha_us - switch_us).max(0.0) / 2.0
 }
 
 /// How much longer both directions at once may take than one, for a link that carries each by
@@ -186,6 +196,12 @@ mod tests {
             one_way_us_per_byte: f64::max(link, work),
             exchange_us_per_byte: f64::max(link, 2.0 * work),
         }
+    }
+
+    #[test]
+    fn a_hop_on_one_core_has_both_ends_and_a_switch() {
+        assert_eq!(crowded_us(10.5, 0.5, 1.5), 4.25);
+        assert_eq!(crowded_us(1.0, 0.0, 1.5), 0.0);
     }
 
     #[test]

@@ -1,11 +1,11 @@
 //! One rank of a job of several hosts, in which messages are measured: within rank 0's host and
 //! from there to another.
 //!
-//! A pair at a time exchanges messages, each rank on a core of its own, and all others wait in a
-//! barrier. Latency and polling are measured with single messages, what the engine and the kernel
-//! spend on messages and bytes with calls of an `all_reduce`: in `recursive_doubling` both ranks
-//! send at once, in `tree` one after the other. Every number is the median of repetitions. What the
-//! numbers mean is the library's (`tune::links`).
+//! A pair at a time exchanges messages, each rank on a core of its own or both on one, and all
+//! others wait in a barrier. Latency and polling are measured with single messages, what the engine
+//! and the kernel spend on messages and bytes with calls of an `all_reduce`: in
+//! `recursive_doubling` both ranks send at once, in `tree` one after the other. Every number is the
+//! median of repetitions. What the numbers mean is the library's (`tune::links`).
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ use anyhow::{Context as _, Result};
 use ringfold::internals::random::SplitMix64;
 use ringfold::internals::topology::binding::set;
 use ringfold::internals::topology::{Machine, cores};
-use ringfold::internals::tune::calibration::{LinkCosts, LinkTimes};
+use ringfold::internals::tune::calibration::{LinkCosts, LinkTimes, crowded_us};
 use ringfold::{Collective, Communicator, Counts, DType, Method, Op, Request};
 use rustix::thread::{sched_setaffinity, sched_yield};
 use rustix::time::{ClockId, clock_gettime};
@@ -66,10 +66,10 @@ const TAG: u32 = 0;
 /// The costs of messages, on rank 0: all ranks take part. What has no link in this job keeps its
 /// default.
 pub fn measure(communicator: &Communicator) -> Result<LinkCosts> {
-    let hosts = hosts(communicator)?;
+    let places = places(communicator)?;
     let of_host = |is_own: bool| {
-        let others = hosts.iter().enumerate().skip(1);
-        let found = others.filter(|(_, host)| (**host == hosts[0]) == is_own);
+        let others = places.iter().enumerate().skip(1);
+        let found = others.filter(|(_, place)| (place.host == places[0].host) == is_own);
         found.map(|(rank, _)| rank).next()
     };
     let here = Machine::here();
@@ -89,35 +89,69 @@ pub fn measure(communicator: &Communicator) -> Result<LinkCosts> {
         // Both ends copy at the same time.
         let large_us = pair.stream_us(LARGE_MESSAGES, LARGE)?;
         costs.ring_work_us_per_byte = large_us / (LARGE * size_of::<f32>()) as f64;
-        costs.switch_us = pair.switch_us()?.unwrap_or(costs.switch_us);
+        // Its ranks may use all their cores again before others are seated.
+        drop(pair);
+        costs.ring_crowded_us = costs.ring_overhead_us;
+        if let Some(pair) = Pair::on_one_core(communicator, peer)? {
+            costs.switch_us = pair.switch_us()?;
+            costs.ring_crowded_us = pair.crowded_us(costs.ring_alpha_us, costs.switch_us)?;
+        }
     }
     let peer = of_host(false).context("all ranks are on one host")?;
     Pair::new(communicator, peer)?.measure_sockets(&mut costs)?;
+    let one_core = match places[peer].machine == places[0].machine {
+        true => Pair::on_one_core(communicator, peer)?,
+        false => None,
+    };
+    costs.socket_crowded_us = match one_core {
+        Some(pair) => pair.crowded_us(costs.socket_alpha_us, pair.switch_us()?)?,
+        // What another rank does to a core's caches is the same to sockets.
+        None => {
+            costs.socket_overhead_us + (costs.ring_crowded_us - costs.ring_overhead_us).max(0.0)
+        }
+    };
     Ok(costs)
 }
 
-/// A number for each rank's host, alike on ranks that share one.
-fn hosts(communicator: &Communicator) -> Result<Vec<u64>> {
-    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    let namespace = std::fs::read_link("/proc/self/ns/net").unwrap_or_default();
-    let name = format!("{boot}{}", namespace.display());
-    let digest = name.bytes().fold(0, |digest, byte| {
-        SplitMix64::stream(digest, byte.into()).next_u64()
-    });
-    let mut all = vec![0; communicator.world_size()];
-    communicator.all_gather(&[digest], &mut all)?;
-    Ok(all)
+/// Where a rank is: numbers that are alike on ranks that share a host, and a machine.
+struct Place {
+    host: u64,
+    machine: u64,
 }
 
-/// Rank 0 and another, seen from any rank, each on a core of its own.
+/// Each rank's place.
+fn places(communicator: &Communicator) -> Result<Vec<Place>> {
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let namespace = std::fs::read_link("/proc/self/ns/net").unwrap_or_default();
+    let digest = |name: &str| {
+        name.bytes().fold(0, |digest, byte| {
+            SplitMix64::stream(digest, byte.into()).next_u64()
+        })
+    };
+    let own = [
+        digest(&format!("{boot}{}", namespace.display())),
+        digest(&boot),
+    ];
+    let mut all = vec![0; own.len() * communicator.world_size()];
+    communicator.all_gather(&own, &mut all)?;
+    let place = |numbers: &[u64; 2]| Place {
+        host: numbers[0],
+        machine: numbers[1],
+    };
+    Ok(all.as_chunks().0.iter().map(place).collect())
+}
+
+/// Rank 0 and another, seen from any rank.
 struct Pair<'a> {
     communicator: &'a Communicator,
     /// The two alone; `None` on the others. They poll as ranks do that have learnt nothing yet.
     alone: Option<Communicator>,
-    seat: Seat,
+    /// Until this is dropped.
+    _seat: Seat,
 }
 
 impl Pair<'_> {
+    /// Each on a core of its own.
     fn new(communicator: &Communicator, other: usize) -> Result<Pair<'_>> {
         let rank = communicator.rank();
         let is_part = rank == 0 || rank == other;
@@ -134,8 +168,30 @@ impl Pair<'_> {
         Ok(Pair {
             communicator,
             alone,
-            seat,
+            _seat: seat,
         })
+    }
+
+    /// Both on one core; `None` if there is none that both may use. Their communicator is made
+    /// there, so they poll as ranks do that outnumber their cores.
+    fn on_one_core(communicator: &Communicator, other: usize) -> Result<Option<Pair<'_>>> {
+        let rank = communicator.rank();
+        let is_part = rank == 0 || rank == other;
+        let seat = Seat::default();
+        let mut core = [seat.own.first().map_or(0, |core| *core as u64)];
+        communicator.broadcast(&mut core, 0)?;
+        let is_seated = !is_part || seat.take(Some(core[0] as usize)).is_ok();
+        let mut are_seated = [u32::from(is_seated)];
+        communicator.all_reduce(&mut are_seated, Op::Min)?;
+        if are_seated == [0] {
+            return Ok(None);
+        }
+        let alone = communicator.split(is_part.then_some(0), rank as i64)?;
+        Ok(Some(Pair {
+            communicator,
+            alone,
+            _seat: seat,
+        }))
     }
 
     /// The median of what `part` returns on rank 0, in microseconds; 0 on the other ranks. The
@@ -250,25 +306,23 @@ impl Pair<'_> {
         })
     }
 
-    /// How long it takes until another rank of the same host runs, if a rank lets it have its
-    /// core; `None` if there is no core that both may use.
-    fn switch_us(&self) -> Result<Option<f64>> {
-        let mut is_shared = [1u32];
-        if let Some(alone) = &self.alone {
-            let mut core = [self.seat.own.first().map_or(0, |core| *core as u64)];
-            alone.broadcast(&mut core, 0)?;
-            is_shared = [u32::from(self.seat.take(Some(core[0] as usize)).is_ok())];
-            alone.all_reduce(&mut is_shared, Op::Min)?;
-        }
-        let switch_us = self.median_us(|_, _| {
+    /// How long it takes until the other rank runs if one lets it have the core of both.
+    fn switch_us(&self) -> Result<f64> {
+        self.median_us(|_, _| {
             let begun = Instant::now();
             for _ in 0..YIELDS {
                 sched_yield();
             }
             // Each comes back by a switch of the other one's.
             Ok(begun.elapsed().as_secs_f64() * 1e6 / f64::from(2 * YIELDS))
-        })?;
-        Ok((is_shared == [1]).then_some(switch_us))
+        })
+    }
+
+    /// What a message costs at each end on the core of both.
+    fn crowded_us(&self, alpha_us: f64, switch_us: f64) -> Result<f64> {
+        // A tree between two ranks has one hop after another.
+        let hop_us = Calls::new(self, ONE_PACKET)?.us(Method::Tree, ONE_PACKET)? / 2.0;
+        Ok(crowded_us(hop_us, alpha_us, switch_us))
     }
 
     /// How long the other rank polls before it sleeps, and what waking it takes: by what a message

@@ -28,11 +28,13 @@ fn a_calibration_of_links_is_simulated() {
     let links = LinkCosts {
         socket_alpha_us: 10.0,
         socket_overhead_us: 3.0,
+        socket_crowded_us: 3.5,
         socket_packets_us: 1.0,
         socket_us_per_byte: 1e-3,
         socket_work_us_per_byte: 5e-4,
         ring_alpha_us: 1.0,
         ring_overhead_us: 0.5,
+        ring_crowded_us: 0.75,
         ring_work_us_per_byte: 1e-4,
         cache_bytes: 8192.0,
         miss_us_per_byte: 2e-4,
@@ -49,6 +51,21 @@ fn a_calibration_of_links_is_simulated() {
     is_close(within, 2.0 * (0.5 + 4096.0 * 1e-4) + 4096.0 * 2e-4 + 1.0);
     let faster = time_us(&format!("{MESSAGE} --constants {file} --alpha 4us"));
     is_close(faster, between - 6.0);
+    // Both ranks on one core, which goes from one to the other.
+    let crowd = "--cores-per-host 1 --hosts-per-machine 2 --switch-time 2us --spin 1ms";
+    let missed_us = 2.0 * 4096.0 * 2e-4;
+    for (flags, end_us) in [
+        ("", 3.5),
+        ("--overhead 5us", 5.0),
+        ("--crowded-overhead 6us", 6.0),
+    ] {
+        let crowded = time_us(&format!("{MESSAGE} --constants {file} {crowd} {flags}"));
+        let end_us = end_us - 3.0;
+        is_close(
+            crowded - missed_us,
+            between - missed_us + 2.0 * end_us + 2.0,
+        );
+    }
     // A rank that sleeps when its message comes.
     let asleep = time_us(&format!(
         "{MESSAGE} --constants {file} --spin 1us --wake 7us"

@@ -97,6 +97,7 @@ fn slow_late_and_unequal_ranks_take_the_same_time_too() {
                 alpha_ps: 300_000,
                 ps_per_byte: 20,
                 overhead_ps: 0,
+                crowded_ps: None,
                 packets_ps: 0,
                 work_ps_per_byte: 0,
                 window_bytes: None,

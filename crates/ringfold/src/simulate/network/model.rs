@@ -63,6 +63,9 @@ pub struct Links {
     pub ps_per_byte: u64,
     /// LogGP's o: what the sender's and the receiver's processor spend on a message, each.
     pub overhead_ps: u64,
+    /// The same where ranks outnumber their machine's cores: a rank finds in the core's caches what
+    /// another one left there. `None`: no other.
+    pub crowded_ps: Option<u64>,
     /// What they spend on a message more, each, that does not fit one packet ([`PACKET_BYTES`]):
     /// packets beyond the first are acknowledged while they are received.
     pub packets_ps: u64,
@@ -152,6 +155,7 @@ impl Default for Links {
             alpha_ps: 5_000_000,
             ps_per_byte: 80,
             overhead_ps: 0,
+            crowded_ps: None,
             packets_ps: 0,
             work_ps_per_byte: 0,
             gap_ps: 0,
@@ -234,6 +238,14 @@ impl Links {
         }
     }
 
+    /// These where ranks outnumber their machine's cores.
+    pub fn crowded(self) -> Links {
+        Links {
+            overhead_ps: self.crowded_ps.unwrap_or(self.overhead_ps),
+            ..self
+        }
+    }
+
     /// Whether processors do nothing for messages.
     pub fn has_free_ends(&self) -> bool {
         self.overhead_ps + self.packets_ps + self.work_ps_per_byte == 0
@@ -255,6 +267,18 @@ impl Network {
     pub fn is_crowded(&self, ranks: usize) -> bool {
         self.cores_per_host
             .is_some_and(|cores| self.sharers(ranks) > cores)
+    }
+
+    /// The same with the links that so many ranks find: see [`Links::crowded`].
+    pub fn among(self, ranks: usize) -> Network {
+        match self.is_crowded(ranks) {
+            true => Network {
+                links: self.links.crowded(),
+                local: self.local.map(Links::crowded),
+                ..self
+            },
+            false => self,
+        }
     }
 
     /// The most ranks, of so many in all, on one machine.

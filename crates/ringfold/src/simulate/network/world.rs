@@ -114,7 +114,10 @@ impl World {
             touched: Vec::new(),
             has_anybody_left: false,
             record: Record::new(scenario.traces),
-            scenario: scenario.clone(),
+            scenario: Scenario {
+                network: network.clone().among(scenario.ranks),
+                ..scenario.clone()
+            },
         }
     }
 

@@ -221,6 +221,7 @@ fn the_blame_for_a_slow_reduction_is_its_ranks() {
 fn have_threads(scenario: &mut Scenario, random: &mut SplitMix64) {
     let (network, compute) = (&mut scenario.network, &mut scenario.compute);
     network.links.work_ps_per_byte = random.below(2) * 100;
+    network.links.crowded_ps = random.happens(0.5).then(|| random.below(3_000_000));
     network.links.packets_ps = random.below(2) * 200_000;
     network.cache_bytes = random.happens(0.5).then(|| 1 + random.below(1 << 20));
     compute.miss_ps_per_byte = random.below(2) * 30;

@@ -157,6 +157,21 @@ fn a_message_of_several_packets_costs_both_ends_more() {
 }
 
 #[test]
+fn a_message_costs_more_where_ranks_outnumber_cores() {
+    let time = |cores_per_host, crowded_ps| {
+        let mut scenario = message();
+        scenario.network.hosts_per_machine = 2;
+        scenario.network.cores_per_host = Some(cores_per_host);
+        scenario.network.links.crowded_ps = crowded_ps;
+        scenario.network.links.overhead_ps = 5000;
+        time_ps(&scenario)
+    };
+    let without = time(1, None);
+    assert_eq!(time(1, Some(8000)), without + 2 * 3000);
+    assert_eq!(time(2, Some(8000)), time(2, None));
+}
+
+#[test]
 fn bytes_that_no_cache_holds_cost_more() {
     const MISS_PS: u64 = 40;
     let bytes = SEGMENTS * SEGMENT;
