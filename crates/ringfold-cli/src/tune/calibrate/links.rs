@@ -94,7 +94,8 @@ pub fn measure(communicator: &Communicator) -> Result<LinkCosts> {
         costs.ring_crowded_us = costs.ring_overhead_us;
         if let Some(pair) = Pair::on_one_core(communicator, peer)? {
             costs.switch_us = pair.switch_us()?;
-            costs.ring_crowded_us = pair.crowded_us(costs.ring_alpha_us, costs.switch_us)?;
+            let (alpha_us, overhead_us) = (costs.ring_alpha_us, costs.ring_overhead_us);
+            costs.ring_crowded_us = pair.crowded_us(alpha_us, overhead_us, costs.switch_us)?;
         }
     }
     let peer = of_host(false).context("all ranks are on one host")?;
@@ -104,7 +105,10 @@ pub fn measure(communicator: &Communicator) -> Result<LinkCosts> {
         false => None,
     };
     costs.socket_crowded_us = match one_core {
-        Some(pair) => pair.crowded_us(costs.socket_alpha_us, pair.switch_us()?)?,
+        Some(pair) => {
+            let (alpha_us, overhead_us) = (costs.socket_alpha_us, costs.socket_overhead_us);
+            pair.crowded_us(alpha_us, overhead_us, pair.switch_us()?)?
+        }
         // What another rank does to a core's caches is the same to sockets.
         None => {
             costs.socket_overhead_us + (costs.ring_crowded_us - costs.ring_overhead_us).max(0.0)
@@ -318,11 +322,12 @@ impl Pair<'_> {
         })
     }
 
-    /// What a message costs at each end on the core of both.
-    fn crowded_us(&self, alpha_us: f64, switch_us: f64) -> Result<f64> {
+    /// What a message costs at each end on the core of both: no less than `overhead_us`, what it
+    /// does with a core for each.
+    fn crowded_us(&self, alpha_us: f64, overhead_us: f64, switch_us: f64) -> Result<f64> {
         // A tree between two ranks has one hop after another.
         let hop_us = Calls::new(self, ONE_PACKET)?.us(Method::Tree, ONE_PACKET)? / 2.0;
-        Ok(crowded_us(hop_us, alpha_us, switch_us))
+        Ok(crowded_us(hop_us, alpha_us, switch_us).max(overhead_us))
     }
 
     /// How long the other rank polls before it sleeps, and what waking it takes: by what a message
