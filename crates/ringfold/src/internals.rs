@@ -29,6 +29,14 @@ pub mod control {
     pub use crate::control::{Address, Health, Launch, Secret, Session, Standing};
 }
 
+/// See `device`.
+pub mod device {
+    pub use crate::device::{
+        Attributes, Current, Device, DeviceMemory, DeviceRegion, Driver, Event, Pin, PinnedRegion,
+        ProgramStream, Stream,
+    };
+}
+
 /// See `engine`.
 pub mod engine {
     pub use crate::engine::{JOBS_MAX, plan::slices_in_flight};

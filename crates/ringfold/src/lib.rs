@@ -46,6 +46,7 @@ mod config;
 mod conformance;
 mod congestion;
 mod control;
+mod device;
 mod element;
 mod engine;
 pub mod env;

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::atomic::AtomicU32;
 
 use anyhow::{Context, Result};
+use ringfold::internals::device::{Attributes, Driver};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::process::Resource;
 use rustix::thread::futex;
@@ -43,6 +44,7 @@ pub fn probe(machine: &Machine) -> Vec<Facility> {
         Facility::new("congestion", congestion()),
         Facility::new("msg_zerocopy", zero_copy()),
         Facility::new("io_uring", io_uring()),
+        Facility::new("cuda", cuda()),
         Facility::new("huge pages", huge_pages(machine)),
         Facility::new("locked memory", limit(Resource::Memlock, "bytes")),
         Facility::new("open files", limit(Resource::Nofile, "descriptors")),
@@ -101,6 +103,21 @@ fn congestion() -> Result<String> {
 fn zero_copy() -> Result<String> {
     let asked = super::environment().tcp_zero_copy.unwrap_or_default();
     Ok(asked.describe()?)
+}
+
+/// The driver and the devices that this process sees.
+fn cuda() -> Result<String> {
+    let driver = Driver::open(super::environment().cuda_library.as_deref())?;
+    let (major, minor) = driver.version();
+    let mut text = format!("driver of CUDA {major}.{minor}");
+    for ordinal in 0..driver.devices()? {
+        let device = Attributes::read(driver, ordinal, Path::new(super::ROOT))?;
+        text += &format!("; {ordinal}: {} at {}", device.name, device.bus_id);
+        if let Some(node) = device.numa_node {
+            text += &format!(", node {node}");
+        }
+    }
+    Ok(text)
 }
 
 fn io_uring() -> Result<String> {

@@ -205,6 +205,11 @@ variables! {
     "RINGFOLD_TUNER_PLUGIN": "a library's path or name, or `none`", default "none"
         => tuner_plugin: String = text;
 
+    /// The library of CUDA's driver, if the installed one shall not be used. It is loaded when a
+    /// device is first used, and never otherwise.
+    "RINGFOLD_CUDA_LIBRARY": "a library's path or name", default "`libcuda.so.1`"
+        => cuda_library: String = text;
+
     /// The rank that is known to be late to every `all_reduce`; required by
     /// `RINGFOLD_ALGO=stragglar`. Must be the same on all ranks, which compare it when they join.
     "RINGFOLD_LATE_RANK": "0, 1, …", default "none" => late_rank: usize = count;

@@ -1,0 +1,16 @@
+#![doc = include_str!("../README.md")]
+
+mod api;
+mod call;
+mod device;
+mod driver;
+mod event;
+mod link;
+mod memory;
+mod operation;
+mod pinned;
+mod queue;
+mod report;
+mod settings;
+mod stepping;
+mod stream;

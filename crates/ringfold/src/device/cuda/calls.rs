@@ -1,0 +1,223 @@
+//! The driver's calls, each with the fact that makes it sound.
+//!
+//! Handles come from the driver and belong to an owner that outlives the call ([`Stream`],
+//! [`Event`], [`Device`]), or the program vouches for them ([`ProgramStream::from_handle`]). The
+//! context is current, because `Current` makes these calls.
+//!
+//! [`Stream`]: crate::device::Stream
+//! [`Event`]: crate::device::Event
+//! [`Device`]: crate::device::Device
+//! [`ProgramStream::from_handle`]: crate::device::ProgramStream::from_handle
+
+use std::ffi::{CStr, c_char, c_int, c_uint};
+
+use super::Driver;
+use crate::error::{Error, Result};
+use crate::memory::region::Region;
+
+/// `CU_STREAM_NON_BLOCKING`: it does not synchronize with the default stream.
+const NON_BLOCKING: c_uint = 1;
+/// `CU_EVENT_DISABLE_TIMING`.
+const DISABLE_TIMING: c_uint = 2;
+/// `CU_MEMHOSTREGISTER_PORTABLE` and `CU_MEMHOSTREGISTER_DEVICEMAP`: for all contexts, and with an
+/// address for the device.
+const REGISTER_FLAGS: c_uint = 1 | 2;
+/// `CU_STREAM_WAIT_VALUE_GEQ`: at or past the value, on the circle of 32-bit numbers.
+const AT_LEAST: c_uint = 0;
+/// Of `CU_STREAM_WRITE_VALUE_*`: what the stream did before is visible before the value is.
+const FENCED: c_uint = 0;
+/// `CU_STREAM_CAPTURE_STATUS_NONE`.
+const NOT_CAPTURING: c_int = 0;
+/// `CU_POINTER_ATTRIBUTE_MEMORY_TYPE` and `CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL`.
+const MEMORY_TYPE: c_int = 2;
+const DEVICE_ORDINAL: c_int = 9;
+/// `CU_MEMORYTYPE_DEVICE`.
+const DEVICE_MEMORY: c_uint = 2;
+/// `CUDA_ERROR_INVALID_VALUE`: of an address, that the driver does not know it.
+const INVALID_VALUE: c_int = 1;
+/// Room for a text of the driver.
+const TEXT_BYTES: usize = 256;
+
+/// Every call that follows is made on values that live until it returns. Its name for errors, the
+/// function, its arguments; or, with `-> value`, the type of the value that it stores first.
+macro_rules! calls {
+    ($(
+        $(#[$doc:meta])*
+        $method:ident($($name:ident: $type:ty),*) $(-> $answer:ty)? =
+            $call:literal $field:ident($($argument:expr),*);
+    )+) => {$(
+        $(#[$doc])*
+        pub(in crate::device) fn $method(&self $(, $name: $type)*) -> Result<calls!(@type $($answer)?)> {
+            calls!(@body self, $call, $field, ($($answer)?), ($($argument),*))
+        }
+    )+};
+    (@type) => { () };
+    (@type $answer:ty) => { $answer };
+    (@body $driver:ident, $call:literal, $field:ident, (), ($($argument:expr),*)) => {{
+        // SAFETY: handles live, see the module; addresses are those of regions, whose makers vouch
+        // for them until the work is done.
+        let code = unsafe { ($driver.table.$field)($($argument),*) };
+        $driver.check($call, code)
+    }};
+    (@body $driver:ident, $call:literal, $field:ident, ($answer:ty), ($($argument:expr),*)) => {{
+        let mut answer = <$answer>::default();
+        // SAFETY: as above; the driver stores a value of this type in `answer`.
+        let code = unsafe { ($driver.table.$field)(&mut answer, $($argument),*) };
+        $driver.check($call, code).map(|()| answer)
+    }};
+}
+
+impl Driver {
+    calls! {
+        initialize() = "cuInit" initialize(0);
+        driver_version() -> c_int = "cuDriverGetVersion" version();
+        count() -> c_int = "cuDeviceGetCount" device_count();
+        device_at(ordinal: c_int) -> c_int = "cuDeviceGet" device(ordinal);
+        attribute(attribute: c_int, device: c_int) -> c_int =
+            "cuDeviceGetAttribute" device_attribute(attribute, device);
+        uuid(device: c_int) -> [u8; 16] = "cuDeviceGetUuid_v2" device_uuid(device);
+        retain(device: c_int) -> usize = "cuDevicePrimaryCtxRetain" context_retain(device);
+        release(device: c_int) = "cuDevicePrimaryCtxRelease_v2" context_release(device);
+        push(context: usize) = "cuCtxPushCurrent_v2" context_push(context);
+        pop() -> usize = "cuCtxPopCurrent_v2" context_pop();
+        create_stream(priority: c_int) -> usize =
+            "cuStreamCreateWithPriority" stream_create(NON_BLOCKING, priority);
+        destroy_stream(stream: usize) = "cuStreamDestroy_v2" stream_destroy(stream);
+        wait_event(stream: usize, event: usize) =
+            "cuStreamWaitEvent" stream_wait_event(stream, event, 0);
+        create_event() -> usize = "cuEventCreate" event_create(DISABLE_TIMING);
+        record_event(event: usize, stream: usize) = "cuEventRecord" event_record(event, stream);
+        destroy_event(event: usize) = "cuEventDestroy_v2" event_destroy(event);
+        register(memory: Region) = "cuMemHostRegister_v2"
+            host_register(memory.address().cast(), memory.bytes(), REGISTER_FLAGS);
+        unregister(memory: Region) =
+            "cuMemHostUnregister" host_unregister(memory.address().cast());
+        device_pointer(memory: Region) -> usize =
+            "cuMemHostGetDevicePointer_v2" host_device_pointer(memory.address().cast(), 0);
+        allocate(bytes: usize) -> usize = "cuMemAlloc_v2" allocate(bytes);
+        free(address: usize) = "cuMemFree_v2" free(address);
+        copy_to_host(into: Region, from: usize, stream: usize) = "cuMemcpyDtoHAsync_v2"
+            copy_to_host(into.address().cast(), from, into.bytes(), stream);
+        copy_to_device(into: usize, from: Region, stream: usize) = "cuMemcpyHtoDAsync_v2"
+            copy_to_device(into, from.address().cast(), from.bytes(), stream);
+    }
+
+    /// The version as CUDA writes it.
+    pub(super) fn read_version(&self) -> Result<u32> {
+        self.driver_version().map(|version| version.max(0) as u32)
+    }
+
+    /// How many devices this process sees.
+    pub fn devices(&self) -> Result<usize> {
+        self.count().map(|count| count.max(0) as usize)
+    }
+
+    /// The highest priority that streams can have: the lowest number.
+    pub(in crate::device) fn highest_priority(&self) -> Result<c_int> {
+        let (mut least, mut greatest) = (0, 0);
+        // SAFETY: the driver stores two numbers.
+        let code = unsafe { (self.table.priority_range)(&mut least, &mut greatest) };
+        self.check("cuCtxGetStreamPriorityRange", code)?;
+        Ok(greatest)
+    }
+
+    /// The device's name.
+    pub(in crate::device) fn name(&self, device: c_int) -> Result<String> {
+        let mut text = [0; TEXT_BYTES];
+        let room = TEXT_BYTES as c_int;
+        // SAFETY: the driver stores a text of at most `room` bytes, its final zero included.
+        let code = unsafe { (self.table.device_name)(text.as_mut_ptr(), room, device) };
+        self.check("cuDeviceGetName", code).map(|()| read(&text))
+    }
+
+    /// Where the device is on the bus: `domain:bus:device.function`.
+    pub(in crate::device) fn bus_id(&self, device: c_int) -> Result<String> {
+        let mut text = [0; TEXT_BYTES];
+        let room = TEXT_BYTES as c_int;
+        // SAFETY: as in `name`.
+        let code = unsafe { (self.table.device_bus_id)(text.as_mut_ptr(), room, device) };
+        self.check("cuDeviceGetPCIBusId", code)
+            .map(|()| read(&text))
+    }
+
+    /// Whether a stream's work is done.
+    pub(in crate::device) fn is_idle(&self, stream: usize) -> Result<bool> {
+        // SAFETY: the stream lives, see the module.
+        let code = unsafe { (self.table.stream_query)(stream) };
+        self.is_done("cuStreamQuery", code)
+    }
+
+    /// Whether the work before an event's latest record is done.
+    pub(in crate::device) fn is_reached(&self, event: usize) -> Result<bool> {
+        // SAFETY: the event lives, see the module.
+        let code = unsafe { (self.table.event_query)(event) };
+        self.is_done("cuEventQuery", code)
+    }
+
+    /// Whether work for a stream becomes part of a graph instead of running.
+    pub(in crate::device) fn is_capturing(&self, stream: usize) -> Result<bool> {
+        let mut status = NOT_CAPTURING;
+        // SAFETY: the stream lives, see the module; the driver stores a number.
+        let code = unsafe { (self.table.stream_is_capturing)(stream, &mut status) };
+        self.check("cuStreamIsCapturing", code)
+            .map(|()| status != NOT_CAPTURING)
+    }
+
+    /// Has a stream wait until the word at a device's address is at or past `value`.
+    pub(in crate::device) fn wait_value(
+        &self,
+        stream: usize,
+        word: usize,
+        value: u32,
+    ) -> Result<()> {
+        let wait = self.table.wait_value.ok_or_else(no_memory_operations)?;
+        // SAFETY: the stream lives; the address is that of a word in pinned memory.
+        let code = unsafe { wait(stream, word, value, AT_LEAST) };
+        self.check("cuStreamWaitValue32_v2", code)
+    }
+
+    /// Has a stream store `value` in the word at a device's address, after all before is visible.
+    pub(in crate::device) fn write_value(
+        &self,
+        stream: usize,
+        word: usize,
+        value: u32,
+    ) -> Result<()> {
+        let write = self.table.write_value.ok_or_else(no_memory_operations)?;
+        // SAFETY: as in `wait_value`.
+        let code = unsafe { write(stream, word, value, FENCED) };
+        self.check("cuStreamWriteValue32_v2", code)
+    }
+
+    /// The device whose memory is at `address`; nothing for host memory.
+    pub fn device_of(&self, address: usize) -> Result<Option<usize>> {
+        let mut kind: c_uint = 0;
+        // SAFETY: this attribute is stored as an unsigned number.
+        let code =
+            unsafe { (self.table.pointer_attribute)((&raw mut kind).cast(), MEMORY_TYPE, address) };
+        if code == INVALID_VALUE || (code == 0 && kind != DEVICE_MEMORY) {
+            return Ok(None);
+        }
+        self.check("cuPointerGetAttribute", code)?;
+        let mut ordinal: c_int = 0;
+        // SAFETY: this attribute is stored as a number.
+        let code = unsafe {
+            (self.table.pointer_attribute)((&raw mut ordinal).cast(), DEVICE_ORDINAL, address)
+        };
+        self.check("cuPointerGetAttribute", code)?;
+        Ok(usize::try_from(ordinal).ok())
+    }
+}
+
+fn no_memory_operations() -> Error {
+    Error::Unsupported(
+        "streams cannot wait for words with this driver: that needs CUDA 11.7 or newer".into(),
+    )
+}
+
+/// A text of the driver, up to its zero.
+fn read(text: &[c_char; TEXT_BYTES]) -> String {
+    let bytes = text.map(|byte| byte as u8);
+    let text = CStr::from_bytes_until_nul(&bytes).unwrap_or_default();
+    text.to_string_lossy().into_owned()
+}

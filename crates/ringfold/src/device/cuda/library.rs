@@ -1,0 +1,43 @@
+//! Loading the driver's library, for good.
+
+use std::ffi::{CStr, CString, c_void};
+
+/// An opened library, which is never closed.
+#[derive(Debug)]
+pub struct Library(*mut c_void);
+
+impl Library {
+    /// Opens the library `name`, a path or what the dynamic linker looks for. The same library is
+    /// loaded once, also if another part of the program has loaded it.
+    pub fn open(name: &str) -> Result<Library, String> {
+        let name = CString::new(name).map_err(|_| "a name has no zero byte".to_owned())?;
+        // SAFETY: the name ends with a zero. That the library's code runs is what the user asked
+        // for by installing the driver, or by naming another one.
+        let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+        if handle.is_null() {
+            Err(failure())
+        } else {
+            Ok(Library(handle))
+        }
+    }
+
+    /// The address of `symbol`; nothing if the library does not export it.
+    pub fn symbol(&self, symbol: &CStr) -> Option<*mut c_void> {
+        // SAFETY: `open` gave the handle, which is never closed; the symbol ends with a zero.
+        let address = unsafe { libc::dlsym(self.0, symbol.as_ptr()) };
+        (!address.is_null()).then_some(address)
+    }
+}
+
+/// Why the last call of the dynamic linker on this thread failed.
+fn failure() -> String {
+    // SAFETY: it has no preconditions.
+    let text = unsafe { libc::dlerror() };
+    if text.is_null() {
+        return "the dynamic linker gives no reason".into();
+    }
+    // SAFETY: text of the linker that ends with a zero and stays until its next call on this
+    // thread.
+    let text = unsafe { CStr::from_ptr(text) };
+    text.to_string_lossy().into_owned()
+}

@@ -1,0 +1,142 @@
+//! A context as this thread's current one: all calls on a device.
+
+use std::any::Any;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use super::gpu::Device;
+use super::memory::DeviceMemory;
+use super::pinned::{Pin, PinnedRegion};
+use super::region::{DeviceRegion, ProgramStream};
+use super::stream::{Event, Stream};
+use crate::error::{Error, Result};
+use crate::memory::region::Region;
+
+/// What a word has.
+const WORD_BYTES: usize = size_of::<u32>();
+
+/// The device's context as this thread's current one. What was current before is again when this is
+/// dropped.
+#[derive(Debug)]
+pub struct Current<'a> {
+    device: &'a Arc<Device>,
+    /// It belongs to its thread.
+    thread: PhantomData<*const ()>,
+}
+
+impl<'a> Current<'a> {
+    pub(super) fn push(device: &'a Arc<Device>) -> Result<Current<'a>> {
+        device.driver().push(device.context())?;
+        Ok(Current {
+            device,
+            thread: PhantomData,
+        })
+    }
+
+    /// Pins `memory`, which must not be pinned in this process yet, for all devices. Its `owner`
+    /// lives until it is unpinned.
+    pub fn pin(&self, memory: Region, owner: Arc<dyn Any + Send + Sync>) -> Result<Pin> {
+        Pin::new(self.device, memory, owner)
+    }
+
+    /// Makes a stream of the highest priority, which does not synchronize with the default stream.
+    pub fn stream(&self) -> Result<Stream> {
+        Stream::new(self.device)
+    }
+
+    /// Makes an event.
+    pub fn event(&self) -> Result<Event> {
+        Event::new(self.device)
+    }
+
+    /// Allocates device memory.
+    pub fn allocate(&self, bytes: usize) -> Result<DeviceMemory> {
+        DeviceMemory::new(self.device, bytes)
+    }
+
+    /// Enqueues a copy from the device.
+    pub fn bring(&self, stream: &Stream, from: DeviceRegion, into: PinnedRegion) -> Result<()> {
+        self.check(from, into)?;
+        let driver = self.device.driver();
+        driver.copy_to_host(into.region(), from.address(), stream.handle())
+    }
+
+    /// Enqueues a copy to the device.
+    pub fn take(&self, stream: &Stream, from: PinnedRegion, into: DeviceRegion) -> Result<()> {
+        self.check(into, from)?;
+        let driver = self.device.driver();
+        driver.copy_to_device(into.address(), from.region(), stream.handle())
+    }
+
+    /// Enqueues a store of `value` to a word. Whoever loads it with Acquire sees what the stream
+    /// did before.
+    pub fn write(&self, stream: &Stream, word: PinnedRegion, value: u32) -> Result<()> {
+        assert_eq!(word.bytes(), WORD_BYTES, "a word");
+        let driver = self.device.driver();
+        driver.write_value(stream.handle(), word.device_address(), value)
+    }
+
+    /// Enqueues a wait until a word is at or past `value`, on the circle of 32-bit numbers: until
+    /// `word - value`, wrapping, is not negative.
+    pub fn wait(&self, stream: &Stream, word: PinnedRegion, value: u32) -> Result<()> {
+        assert_eq!(word.bytes(), WORD_BYTES, "a word");
+        let driver = self.device.driver();
+        driver.wait_value(stream.handle(), word.device_address(), value)
+    }
+
+    /// Has `streams` wait for all that `program` has been given so far.
+    pub fn fork(&self, event: &Event, program: ProgramStream, streams: &[&Stream]) -> Result<()> {
+        let driver = self.device.driver();
+        driver.record_event(event.handle(), program.handle())?;
+        let mut streams = streams.iter();
+        streams.try_for_each(|stream| driver.wait_event(stream.handle(), event.handle()))
+    }
+
+    /// Has `program` wait for what the latest [`record`](Current::record) of `event` marks.
+    pub fn join(&self, event: &Event, program: ProgramStream) -> Result<()> {
+        let driver = self.device.driver();
+        driver.wait_event(program.handle(), event.handle())
+    }
+
+    /// Has `event` mark all that `stream` has been given so far.
+    pub fn record(&self, event: &Event, stream: &Stream) -> Result<()> {
+        let driver = self.device.driver();
+        driver.record_event(event.handle(), stream.handle())
+    }
+
+    /// Whether what the latest record of `event` marks is done.
+    pub fn is_reached(&self, event: &Event) -> Result<bool> {
+        self.device.driver().is_reached(event.handle())
+    }
+
+    /// Whether all work of `stream` is done.
+    pub fn is_idle(&self, stream: &Stream) -> Result<bool> {
+        self.device.driver().is_idle(stream.handle())
+    }
+
+    /// Whether work for `program` becomes part of a graph instead of running.
+    pub fn is_capturing(&self, program: ProgramStream) -> Result<bool> {
+        self.device.driver().is_capturing(program.handle())
+    }
+
+    /// Whether a copy is between memory of this device and as many bytes.
+    fn check(&self, device: DeviceRegion, host: PinnedRegion) -> Result<()> {
+        assert_eq!(device.bytes(), host.bytes(), "a copy of different lengths");
+        if device.device() != self.device.ordinal() {
+            return Err(Error::InvalidArgument(format!(
+                "memory of device {} in a call on device {}",
+                device.device(),
+                self.device.ordinal()
+            )));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Current<'_> {
+    fn drop(&mut self) {
+        if let Err(error) = self.device.driver().pop() {
+            log::debug!(target: "ringfold::device", "{error}");
+        }
+    }
+}

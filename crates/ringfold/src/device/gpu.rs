@@ -1,0 +1,104 @@
+//! A device with its primary context.
+
+use std::ffi::c_int;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use super::attributes::Attributes;
+use super::cuda::Driver;
+use super::current::Current;
+use crate::error::{Error, Result};
+use crate::sync::lock;
+
+/// Where `sys` is.
+const ROOT: &str = "/";
+
+/// A device of this process. Its primary context is retained as long as this lives.
+#[derive(Debug)]
+pub struct Device {
+    driver: &'static Driver,
+    attributes: Attributes,
+    context: usize,
+    /// The handles of all streams that were made here and not destroyed.
+    streams: Mutex<Vec<usize>>,
+}
+
+impl Device {
+    /// The device `ordinal` of `driver`.
+    pub fn open(driver: &'static Driver, ordinal: usize) -> Result<Arc<Device>> {
+        let count = driver.devices()?;
+        if ordinal >= count {
+            return Err(Error::InvalidArgument(format!(
+                "there is no device {ordinal}: this process sees {count}"
+            )));
+        }
+        let attributes = Attributes::read(driver, ordinal, Path::new(ROOT))?;
+        if !attributes.pins_memory {
+            return Err(Error::Unsupported(format!(
+                "device {ordinal} cannot access pinned host memory"
+            )));
+        }
+        Ok(Arc::new(Device {
+            driver,
+            context: driver.retain(ordinal as c_int)?,
+            attributes,
+            streams: Mutex::default(),
+        }))
+    }
+
+    /// What it is, and where.
+    pub fn attributes(&self) -> &Attributes {
+        &self.attributes
+    }
+
+    /// Its number among those that this process sees.
+    pub fn ordinal(&self) -> usize {
+        self.attributes.ordinal
+    }
+
+    /// Makes its context this thread's current one until the value is dropped.
+    pub fn enter(self: &Arc<Device>) -> Result<Current<'_>> {
+        Current::push(self)
+    }
+
+    /// The driver.
+    pub(super) fn driver(&self) -> &'static Driver {
+        self.driver
+    }
+
+    /// The driver's handle of its primary context.
+    pub(super) fn context(&self) -> usize {
+        self.context
+    }
+
+    /// Notes a stream that was made.
+    pub(super) fn add_stream(&self, handle: usize) {
+        lock(&self.streams).push(handle);
+    }
+
+    /// Forgets a stream that was destroyed.
+    pub(super) fn remove_stream(&self, handle: usize) {
+        lock(&self.streams).retain(|each| *each != handle);
+    }
+
+    /// Keeps the context until the process ends, because something is kept that belongs to it.
+    pub(super) fn keep(self: &Arc<Device>) {
+        std::mem::forget(self.clone());
+    }
+
+    /// Whether no stream that was made here has work. The context is current.
+    pub(super) fn is_idle(&self) -> bool {
+        let streams = lock(&self.streams);
+        let mut streams = streams.iter();
+        // After an error of the context nothing runs any more.
+        streams.all(|stream| self.driver.is_idle(*stream).unwrap_or(true))
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        if let Err(error) = self.driver.release(self.ordinal() as c_int) {
+            log::debug!(target: "ringfold::device", "{error}");
+        }
+    }
+}

@@ -1,0 +1,397 @@
+//! The device module over the software driver: the driver's own library, opened by name.
+
+#[path = "device/software.rs"]
+mod software;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use ringfold::internals::device::{
+    Device, DeviceMemory, DeviceRegion, Event, Pin, PinnedRegion, ProgramStream, Stream,
+};
+use ringfold::{Error, Region, Result};
+use software::{alone, calls, capture, count, driver, fail, live, step};
+
+const STEPPED: (&str, &str) = ("SOFTCUDA_MODE", "stepped");
+/// Bytes of a slice, and of the two words after it; words do not share a line with data.
+const SLICE_BYTES: usize = 4096;
+const WORD_BYTES: usize = 128;
+/// `CUDA_ERROR_OUT_OF_MEMORY`.
+const OUT_OF_MEMORY: i32 = 2;
+/// Nothing pinned, no streams, events, contexts or memory.
+const NOTHING: [u64; 5] = [0; 5];
+
+/// Host memory, aligned to a page.
+struct Host(*mut u8, std::alloc::Layout);
+
+impl Host {
+    fn new(bytes: usize) -> Arc<Host> {
+        let layout = std::alloc::Layout::from_size_align(bytes, 4096).unwrap();
+        // SAFETY: the layout has a size.
+        Arc::new(Host(unsafe { std::alloc::alloc_zeroed(layout) }, layout))
+    }
+
+    fn region(&self) -> Region {
+        // SAFETY: the memory lives as long as the test uses regions of it, which only copy.
+        unsafe { Region::new(self.0, self.1.size()) }
+    }
+}
+
+// SAFETY: an address; regions copy.
+unsafe impl Send for Host {}
+// SAFETY: as above.
+unsafe impl Sync for Host {}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        // SAFETY: allocated with this layout.
+        unsafe { std::alloc::dealloc(self.0, self.1) }
+    }
+}
+
+/// The word at the beginning of a region.
+fn word(region: PinnedRegion) -> &'static AtomicU32 {
+    // SAFETY: four aligned bytes of memory that lives until the test's process ends or the test has
+    // dropped its streams; all sides access them as an atomic.
+    unsafe { AtomicU32::from_ptr(region.region().address().cast()) }
+}
+
+fn store(region: PinnedRegion, value: u32) {
+    // Release: pairs with the wait of a stream.
+    word(region).store(value, Ordering::Release);
+}
+
+fn load(region: PinnedRegion) -> u32 {
+    // Acquire: pairs with the write of a stream.
+    word(region).load(Ordering::Acquire)
+}
+
+/// A lane of one slice: pinned memory, device memory and two streams. Streams are dropped before the
+/// memory that they use.
+struct Lane {
+    out: Stream,
+    into: Stream,
+    fork: Event,
+    join: Event,
+    pin: Pin,
+    memory: DeviceMemory,
+    device: Arc<Device>,
+}
+
+impl Lane {
+    fn new() -> Result<Lane> {
+        let device = Device::open(driver()?, 0)?;
+        let host = Host::new(SLICE_BYTES + 4 * WORD_BYTES);
+        let current = device.enter()?;
+        let pin = current.pin(host.region(), host)?;
+        let (out, into) = (current.stream()?, current.stream()?);
+        Ok(Lane {
+            fork: current.event()?,
+            join: current.event()?,
+            memory: current.allocate(SLICE_BYTES)?,
+            out,
+            into,
+            pin,
+            device: {
+                drop(current);
+                device
+            },
+        })
+    }
+
+    fn data(&self) -> PinnedRegion {
+        self.pin.whole().part(0..SLICE_BYTES)
+    }
+
+    fn word(&self, index: usize) -> PinnedRegion {
+        let start = SLICE_BYTES + index * WORD_BYTES;
+        self.pin.whole().part(start..start + 4)
+    }
+
+    fn region(&self) -> DeviceRegion {
+        // SAFETY: allocated as long as the lane, which waits for its streams.
+        unsafe { self.memory.region() }
+    }
+
+    /// Copies the data to the device, and waits for it.
+    fn fill(&self) -> Result<()> {
+        let current = self.device.enter()?;
+        current.take(&self.into, self.data(), self.region())?;
+        until(|| current.is_idle(&self.into))
+    }
+
+    /// Issues one slice in the lane's order: to the host, and what the host has made of it back.
+    fn issue(&self, number: u32) -> Result<()> {
+        let current = self.device.enter()?;
+        let [arrived, released, taken] = [0, 1, 2].map(|index| self.word(index));
+        current.fork(&self.fork, ProgramStream::DEFAULT, &[&self.out, &self.into])?;
+        current.bring(&self.out, self.region(), self.data())?;
+        current.write(&self.out, arrived, number)?;
+        current.wait(&self.into, released, number)?;
+        current.take(&self.into, self.data(), self.region())?;
+        current.write(&self.into, taken, number)?;
+        current.record(&self.join, &self.into)?;
+        current.join(&self.join, ProgramStream::DEFAULT)
+    }
+
+    /// Waits until both streams have no work.
+    fn finish(&self) -> Result<()> {
+        let current = self.device.enter()?;
+        until(|| Ok(current.is_idle(&self.out)? && current.is_idle(&self.into)?))
+    }
+
+    /// The same, and no call fails.
+    fn drain(&self) {
+        fail(0, 0);
+        self.finish().unwrap();
+    }
+}
+
+/// Looks until `done`; where the driver has no threads, its steps run in between.
+fn until(mut done: impl FnMut() -> Result<bool>) -> Result<()> {
+    let begin = Instant::now();
+    while !done()? {
+        step();
+        assert!(begin.elapsed() < Duration::from_secs(50), "it never ends");
+    }
+    Ok(())
+}
+
+/// What lane and host do with a slice, the host adding one to each byte.
+fn round_trip() {
+    let lane = Lane::new().unwrap();
+    let input: Vec<u8> = (0..SLICE_BYTES).map(|index| (index % 251) as u8).collect();
+    lane.data().region().write(&input);
+    lane.fill().unwrap();
+    for number in 1..=5 {
+        lane.data().region().write(&[0; SLICE_BYTES]);
+        lane.issue(number).unwrap();
+        until(|| Ok(load(lane.word(0)) == number)).unwrap();
+        let mut values = vec![0; SLICE_BYTES];
+        lane.data().region().read(&mut values);
+        let expected = |by: u32| -> Vec<u8> {
+            input
+                .iter()
+                .map(|byte| byte.wrapping_add(by as u8))
+                .collect()
+        };
+        assert_eq!(values, expected(number - 1));
+        lane.data().region().write(&expected(number));
+        store(lane.word(1), number);
+        until(|| Ok(load(lane.word(2)) == number)).unwrap();
+        let current = lane.device.enter().unwrap();
+        until(|| current.is_reached(&lane.join)).unwrap();
+    }
+    lane.drain();
+    drop(lane);
+    assert_eq!(live(), NOTHING);
+}
+
+#[test]
+fn a_slice_goes_to_the_host_and_back_in_every_mode() {
+    alone(&[], round_trip);
+    for seed in ["1", "2", "3"] {
+        for mode in ["seeded", "stepped"] {
+            alone(
+                &[("SOFTCUDA_MODE", mode), ("SOFTCUDA_SEED", seed)],
+                round_trip,
+            );
+        }
+    }
+}
+
+#[test]
+fn a_slice_costs_few_calls() {
+    alone(&[STEPPED], || {
+        let lane = Lane::new().unwrap();
+        lane.issue(1).unwrap();
+        store(lane.word(1), 1);
+        lane.drain();
+        let before = [
+            c"cuMemcpyDtoHAsync_v2",
+            c"cuStreamWriteValue32_v2",
+            c"cuCtxPushCurrent_v2",
+        ]
+        .map(calls);
+        lane.issue(2).unwrap();
+        store(lane.word(1), 2);
+        let after = [
+            c"cuMemcpyDtoHAsync_v2",
+            c"cuStreamWriteValue32_v2",
+            c"cuCtxPushCurrent_v2",
+        ]
+        .map(calls);
+        assert_eq!(
+            [0, 1, 2].map(|index| after[index] - before[index]),
+            [1, 2, 1]
+        );
+        lane.drain();
+    });
+}
+
+#[test]
+fn a_device_says_what_it_is() {
+    alone(
+        &[("SOFTCUDA_DEVICES", "2"), ("SOFTCUDA_VERSION", "12080")],
+        || {
+            let driver = driver().unwrap();
+            assert_eq!((driver.version(), driver.devices().unwrap()), ((12, 8), 2));
+            let devices = [0, 1].map(|ordinal| Device::open(driver, ordinal).unwrap());
+            let [first, second] =
+                [&devices[0], &devices[1]].map(|device| device.attributes().clone());
+            assert_eq!((first.ordinal, second.ordinal), (0, 1));
+            assert_eq!((first.name.as_str(), first.copy_engines), ("softcuda", 2));
+            assert_eq!(first.bus_id, "FFFF:00:00.0");
+            assert!(first.uuid != second.uuid && first.numa_node.is_none());
+            assert!(first.pins_memory && first.has_memory_operations);
+            let text = Device::open(driver, 2).unwrap_err().to_string();
+            assert_eq!(text, "there is no device 2: this process sees 2");
+            // The same library is one driver.
+            assert!(std::ptr::eq(driver, software::driver().unwrap()));
+        },
+    );
+}
+
+#[test]
+fn memory_belongs_to_its_device() {
+    alone(&[("SOFTCUDA_DEVICES", "2")], || {
+        let lane = Lane::new().unwrap();
+        let (driver, region) = (driver().unwrap(), lane.region());
+        assert_eq!(driver.device_of(region.address()).unwrap(), Some(0));
+        let host = lane.data().region().address() as usize;
+        assert_eq!(driver.device_of(host).unwrap(), None);
+        assert_eq!(driver.device_of(0x10).unwrap(), None);
+        // SAFETY: the call is refused, so nothing is accessed.
+        let other = unsafe { DeviceRegion::new(1, region.address(), region.bytes()) };
+        let current = lane.device.enter().unwrap();
+        let error = current.bring(&lane.out, other, lane.data()).unwrap_err();
+        assert!(matches!(error, Error::InvalidArgument(_)), "{error:?}");
+        assert_eq!(calls(c"cuMemcpyDtoHAsync_v2"), 0);
+    });
+}
+
+#[test]
+fn each_call_that_fails_is_an_error_with_its_name() {
+    alone(&[("SOFTCUDA_LATENCY_US", "0")], || {
+        let mut names = std::collections::BTreeSet::new();
+        for at in 1.. {
+            // What a failed teardown has kept is not this attempt's.
+            let before = live();
+            fail(at, OUT_OF_MEMORY);
+            let attempt = Lane::new().and_then(|lane| {
+                store(lane.word(1), 1);
+                let issued = lane.fill().and_then(|()| lane.issue(1));
+                let finished = issued.and_then(|()| lane.finish());
+                if finished.is_err() {
+                    lane.drain();
+                }
+                finished
+            });
+            let was_enough = fail(0, 0);
+            if let Err(error) = attempt {
+                let text = error.to_string();
+                let (call, name) = text.split_once(": ").expect("a call and a code");
+                assert_eq!(name, "CUDA_ERROR_OUT_OF_MEMORY", "{text}");
+                assert_eq!(error.class(), "System");
+                names.insert(call.to_owned());
+                assert_eq!(live(), before, "after {text}");
+            } else if was_enough {
+                assert_eq!(live(), before);
+                break;
+            }
+        }
+        // Every function that a lane needs was among them.
+        for call in [
+            "cuInit",
+            "cuDevicePrimaryCtxRetain",
+            "cuCtxPushCurrent_v2",
+            "cuMemHostRegister_v2",
+            "cuMemHostGetDevicePointer_v2",
+            "cuStreamCreateWithPriority",
+            "cuEventCreate",
+            "cuEventRecord",
+            "cuStreamWaitEvent",
+            "cuMemcpyDtoHAsync_v2",
+            "cuMemcpyHtoDAsync_v2",
+            "cuStreamWaitValue32_v2",
+            "cuStreamWriteValue32_v2",
+            "cuStreamQuery",
+        ] {
+            assert!(names.contains(call), "{call} of {names:?}");
+        }
+    });
+}
+
+#[test]
+fn a_driver_without_memory_operations_is_unsupported() {
+    alone(&[("SOFTCUDA_MEMOPS", "0")], || {
+        let lane = Lane::new().unwrap();
+        let current = lane.device.enter().unwrap();
+        let error = current.write(&lane.out, lane.word(0), 1).unwrap_err();
+        assert!(matches!(error, Error::Unsupported(_)), "{error:?}");
+        let text = error.to_string();
+        assert_eq!(text, "cuStreamWriteValue32_v2: CUDA_ERROR_NOT_SUPPORTED");
+    });
+}
+
+#[test]
+fn what_a_stream_may_still_use_is_kept() {
+    alone(&[STEPPED], || {
+        let lane = Lane::new().unwrap();
+        let current = lane.device.enter().unwrap();
+        current.wait(&lane.out, lane.word(0), 1).unwrap();
+        let host = Host::new(4096);
+        let pin = current.pin(host.region(), host.clone()).unwrap();
+        let text = pin.release().unwrap_err().to_string();
+        assert_eq!(
+            text,
+            "4096 bytes stay pinned: device 0 may still access them"
+        );
+        // Its memory is kept, too.
+        assert_eq!(Arc::strong_count(&host), 2);
+        drop(current);
+        // The driver ends the process if a stream with work is destroyed, or memory under work is
+        // unpinned; and it would wait for ever before it frees device memory.
+        drop(lane);
+        assert_eq!(
+            [c"streams", c"pinned", c"memory", c"events"].map(count),
+            [1, 2, 1, 0]
+        );
+    });
+}
+
+#[test]
+fn a_capture_is_seen() {
+    alone(&[], || {
+        let device = Device::open(driver().unwrap(), 0).unwrap();
+        let current = device.enter().unwrap();
+        assert!(!current.is_capturing(ProgramStream::DEFAULT).unwrap());
+        capture(0, 1);
+        assert!(current.is_capturing(ProgramStream::DEFAULT).unwrap());
+    });
+}
+
+#[test]
+fn a_forked_child_is_told_what_to_do() {
+    alone(&[], || {
+        let driver = driver().unwrap();
+        let device = Device::open(driver, 0).unwrap();
+        // SAFETY: the child makes a call that only compares the process, and ends.
+        match unsafe { libc::fork() } {
+            0 => {
+                let text = device.enter().unwrap_err().to_string();
+                let right = text.starts_with("cuCtxPushCurrent_v2: CUDA_ERROR_NOT_INITIALIZED")
+                    && text.ends_with("spawn it instead");
+                // SAFETY: it ends the process at once.
+                unsafe { libc::_exit(i32::from(!right)) }
+            }
+            child => {
+                let mut status = 1;
+                // SAFETY: the child is ours, and `status` takes a number.
+                unsafe { libc::waitpid(child, &mut status, 0) };
+                assert_eq!(status, 0);
+            }
+        }
+    });
+}

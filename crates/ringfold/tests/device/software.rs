@@ -1,0 +1,134 @@
+//! The software driver in place of CUDA's, and tests that have a process of their own: a process
+//! has one driver, which reads its settings once.
+
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::panic;
+use std::path::PathBuf;
+use std::process::{Command, Output, exit};
+use std::thread;
+use std::time::Duration;
+
+use ringfold::internals::device::Driver;
+
+/// Set in a test's own process.
+const ALONE: &str = "TEST_DEVICE_ALONE";
+/// How long such a process may take.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// The library, which Cargo builds beside the tests.
+fn library() -> PathBuf {
+    let program = std::env::current_exe().expect("a test is a program");
+    program.with_file_name("libringfold_softcuda.so")
+}
+
+/// The software driver.
+pub fn driver() -> ringfold::Result<&'static Driver> {
+    Driver::open(library().to_str())
+}
+
+/// The function `name` that the library has for tests.
+fn symbol(name: &CStr) -> *mut c_void {
+    let library = CString::new(library().into_os_string().into_encoded_bytes()).expect("a path");
+    // SAFETY: both texts end with a zero; the library is never closed.
+    let symbol = unsafe {
+        let library = libc::dlopen(library.as_ptr(), libc::RTLD_NOW);
+        libc::dlsym(library, name.as_ptr())
+    };
+    assert!(!symbol.is_null(), "no {name:?}");
+    symbol
+}
+
+/// How many `what` live.
+pub fn count(what: &CStr) -> u64 {
+    // SAFETY: the crate of the library documents this function.
+    let count = unsafe {
+        std::mem::transmute::<*mut c_void, extern "C" fn(*const c_char) -> u64>(symbol(
+            c"softcuda_count",
+        ))
+    };
+    count(what.as_ptr())
+}
+
+/// How many of each kind live.
+pub fn live() -> [u64; 5] {
+    [c"pinned", c"streams", c"events", c"contexts", c"memory"].map(count)
+}
+
+/// How often a function was called.
+pub fn calls(name: &CStr) -> u64 {
+    // SAFETY: as above.
+    let calls = unsafe {
+        std::mem::transmute::<*mut c_void, extern "C" fn(*const c_char) -> u64>(symbol(
+            c"softcuda_calls",
+        ))
+    };
+    calls(name.as_ptr())
+}
+
+/// Has call `at` of any function from now on fail with `code`; 0 takes the order back. Whether the
+/// order before this one was still to be met.
+pub fn fail(at: u64, code: c_int) -> bool {
+    // SAFETY: as above.
+    let fail = unsafe {
+        std::mem::transmute::<*mut c_void, extern "C" fn(*const c_char, u64, c_int) -> c_int>(
+            symbol(c"softcuda_fail"),
+        )
+    };
+    fail(c"*".as_ptr(), at, code) != 0
+}
+
+/// Sets what the driver answers when it is asked whether a stream is captured.
+pub fn capture(stream: usize, status: c_int) {
+    // SAFETY: as above.
+    let capture = unsafe {
+        std::mem::transmute::<*mut c_void, extern "C" fn(usize, c_int)>(symbol(c"softcuda_capture"))
+    };
+    capture(stream, status);
+}
+
+/// Runs a step of a stream, where the driver has no threads.
+pub fn step() -> bool {
+    // SAFETY: as above.
+    let step = unsafe {
+        std::mem::transmute::<*mut c_void, extern "C" fn() -> c_int>(symbol(c"softcuda_step"))
+    };
+    step() != 0
+}
+
+/// Runs `body` in a process of its own, which runs the test that calls this with the `settings`,
+/// and must succeed. That process never returns from here: a test has one body, which may run with
+/// several settings.
+pub fn alone(settings: &[(&str, &str)], body: impl FnOnce()) {
+    let thread = thread::current();
+    let test = thread.name().expect("a test has a name").to_owned();
+    if std::env::var_os(ALONE).is_some() {
+        thread::spawn(|| {
+            thread::sleep(LIMIT);
+            eprintln!("the test takes too long");
+            exit(3);
+        });
+        // Unwinding would run destructors, which may wait for what never comes.
+        let report = panic::take_hook();
+        panic::set_hook(Box::new(move |information| {
+            report(information);
+            exit(101);
+        }));
+        body();
+        exit(0);
+    }
+    let Output {
+        status,
+        stdout,
+        stderr,
+    } = Command::new(std::env::current_exe().expect("a test is a program"))
+        .args(["--exact", &test, "--nocapture", "--test-threads", "1"])
+        .env(ALONE, "1")
+        .envs(settings.iter().copied())
+        .output()
+        .expect("the test program runs again");
+    let [stdout, stderr] = [&stdout, &stderr].map(|text| String::from_utf8_lossy(text));
+    assert!(
+        status.success(),
+        "{status} with {settings:?}: {stdout}{stderr}"
+    );
+}
