@@ -13,6 +13,7 @@ fn info_speaks_of_everything_that_matters() {
         "launcher   none",
         "interfaces",
         "memfd",
+        "cuda",
         "shm",
         "tcp",
     ] {

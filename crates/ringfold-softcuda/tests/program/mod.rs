@@ -16,6 +16,8 @@ use ringfold_softcuda as _;
 
 /// Set in a test's own process.
 const ALONE: &str = "SOFTCUDA_TEST_ALONE";
+/// What such a process returns; another number than that of no tests at all.
+const PASSED: i32 = 42;
 /// How long such a process may take.
 const LIMIT: Duration = Duration::from_secs(60);
 pub const SIGABRT: i32 = 6;
@@ -193,7 +195,11 @@ impl Ended {
     #[track_caller]
     pub fn passed(self) -> String {
         let (text, settings) = (self.text(), &self.settings);
-        assert!(self.output.status.success(), "with {settings}: {text}");
+        assert_eq!(
+            self.output.status.code(),
+            Some(PASSED),
+            "with {settings}: {text}"
+        );
         text
     }
 
@@ -229,7 +235,7 @@ pub fn alone(settings: &[(&str, &str)], body: impl FnOnce()) -> Ended {
             std::process::exit(101);
         }));
         body();
-        std::process::exit(0);
+        std::process::exit(PASSED);
     }
     let output = Command::new(std::env::current_exe().expect("a test is a program"))
         .args(["--exact", &test, "--nocapture", "--test-threads", "1"])

@@ -1,10 +1,9 @@
 //! A context as this thread's current one: all calls on a device.
 
 use std::any::Any;
-use std::marker::PhantomData;
 use std::sync::Arc;
 
-use super::gpu::Device;
+use super::gpu::{Device, Pushed};
 use super::memory::DeviceMemory;
 use super::pinned::{Pin, PinnedRegion};
 use super::region::{DeviceRegion, ProgramStream};
@@ -20,19 +19,20 @@ const WORD_BYTES: usize = size_of::<u32>();
 #[derive(Debug)]
 pub struct Current<'a> {
     device: &'a Arc<Device>,
-    /// It belongs to its thread.
-    thread: PhantomData<*const ()>,
+    _pushed: Pushed<'a>,
 }
 
-impl<'a> Current<'a> {
-    pub(super) fn push(device: &'a Arc<Device>) -> Result<Current<'a>> {
-        device.driver().push(device.context())?;
+impl Device {
+    /// Makes its context this thread's current one until the value is dropped.
+    pub fn enter(self: &Arc<Device>) -> Result<Current<'_>> {
         Ok(Current {
-            device,
-            thread: PhantomData,
+            _pushed: self.push()?,
+            device: self,
         })
     }
+}
 
+impl Current<'_> {
     /// Pins `memory`, which must not be pinned in this process yet, for all devices. Its `owner`
     /// lives until it is unpinned.
     pub fn pin(&self, memory: Region, owner: Arc<dyn Any + Send + Sync>) -> Result<Pin> {
@@ -130,13 +130,5 @@ impl<'a> Current<'a> {
             )));
         }
         Ok(())
-    }
-}
-
-impl Drop for Current<'_> {
-    fn drop(&mut self) {
-        if let Err(error) = self.device.driver().pop() {
-            log::debug!(target: "ringfold::device", "{error}");
-        }
     }
 }

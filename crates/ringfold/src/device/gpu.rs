@@ -1,12 +1,12 @@
 //! A device with its primary context.
 
 use std::ffi::c_int;
+use std::marker::PhantomData;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use super::attributes::Attributes;
 use super::cuda::Driver;
-use super::current::Current;
 use crate::error::{Error, Result};
 use crate::sync::lock;
 
@@ -57,18 +57,17 @@ impl Device {
     }
 
     /// Makes its context this thread's current one until the value is dropped.
-    pub fn enter(self: &Arc<Device>) -> Result<Current<'_>> {
-        Current::push(self)
+    pub(super) fn push(&self) -> Result<Pushed<'_>> {
+        self.driver.push(self.context)?;
+        Ok(Pushed {
+            device: self,
+            thread: PhantomData,
+        })
     }
 
     /// The driver.
     pub(super) fn driver(&self) -> &'static Driver {
         self.driver
-    }
-
-    /// The driver's handle of its primary context.
-    pub(super) fn context(&self) -> usize {
-        self.context
     }
 
     /// Notes a stream that was made.
@@ -98,6 +97,23 @@ impl Device {
 impl Drop for Device {
     fn drop(&mut self) {
         if let Err(error) = self.driver.release(self.ordinal() as c_int) {
+            log::debug!(target: "ringfold::device", "{error}");
+        }
+    }
+}
+
+/// The device's context as this thread's current one. What was current before is again when this is
+/// dropped.
+#[derive(Debug)]
+pub(super) struct Pushed<'a> {
+    device: &'a Device,
+    /// It belongs to its thread.
+    thread: PhantomData<*const ()>,
+}
+
+impl Drop for Pushed<'_> {
+    fn drop(&mut self) {
+        if let Err(error) = self.device.driver.pop() {
             log::debug!(target: "ringfold::device", "{error}");
         }
     }

@@ -36,7 +36,7 @@ impl DeviceMemory {
     }
 
     fn free(&self) -> Result<()> {
-        let _current = self.device.enter()?;
+        let _pushed = self.device.push()?;
         if !self.device.is_idle() {
             return Err(Error::System {
                 what: format!("device {} may still access it", self.device.ordinal()),

@@ -98,7 +98,7 @@ impl Pin {
     }
 
     fn try_unpin(&self) -> Result<()> {
-        let _current = self.device.enter()?;
+        let _pushed = self.device.push()?;
         if !self.device.is_idle() {
             return Err(Error::System {
                 what: format!(

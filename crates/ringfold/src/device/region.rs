@@ -65,7 +65,8 @@ impl ProgramStream {
     /// The stream with this handle, as torch and others give it.
     ///
     /// # Safety
-    /// The handle is 0 or that of a stream which is not destroyed before the last use of this value.
+    /// The handle is 0 or that of a stream which is not destroyed before the last use of this
+    /// value.
     pub unsafe fn from_handle(handle: usize) -> ProgramStream {
         ProgramStream(handle)
     }

@@ -32,7 +32,7 @@ impl Stream {
     }
 
     fn destroy(&self) -> Result<()> {
-        let _current = self.device.enter()?;
+        let _pushed = self.device.push()?;
         let driver = self.device.driver();
         // After an error of the context nothing runs any more.
         if !driver.is_idle(self.handle).unwrap_or(true) {
@@ -80,7 +80,7 @@ impl Event {
     }
 
     fn destroy(&self) -> Result<()> {
-        let _current = self.device.enter()?;
+        let _pushed = self.device.push()?;
         // The driver keeps what streams still wait for.
         self.device.driver().destroy_event(self.handle)
     }

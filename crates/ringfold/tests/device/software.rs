@@ -1,7 +1,7 @@
 //! The software driver in place of CUDA's, and tests that have a process of their own: a process
 //! has one driver, which reads its settings once.
 
-use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::ffi::{CStr, CString, c_char, c_int};
 use std::panic;
 use std::path::PathBuf;
 use std::process::{Command, Output, exit};
@@ -12,6 +12,8 @@ use ringfold::internals::device::Driver;
 
 /// Set in a test's own process.
 const ALONE: &str = "TEST_DEVICE_ALONE";
+/// What such a process returns; another number than that of no tests at all.
+const PASSED: i32 = 42;
 /// How long such a process may take.
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -26,26 +28,22 @@ pub fn driver() -> ringfold::Result<&'static Driver> {
     Driver::open(library().to_str())
 }
 
-/// The function `name` that the library has for tests.
-fn symbol(name: &CStr) -> *mut c_void {
+/// The function `name` that the library has for tests; the crate documents its type.
+fn symbol<F: Copy>(name: &CStr) -> F {
     let library = CString::new(library().into_os_string().into_encoded_bytes()).expect("a path");
-    // SAFETY: both texts end with a zero; the library is never closed.
-    let symbol = unsafe {
-        let library = libc::dlopen(library.as_ptr(), libc::RTLD_NOW);
-        libc::dlsym(library, name.as_ptr())
-    };
+    // SAFETY: the text ends with a zero. The library is never closed.
+    let library = unsafe { libc::dlopen(library.as_ptr(), libc::RTLD_NOW) };
+    // SAFETY: as above.
+    let symbol = unsafe { libc::dlsym(library, name.as_ptr()) };
     assert!(!symbol.is_null(), "no {name:?}");
-    symbol
+    assert_eq!(size_of::<F>(), size_of_val(&symbol));
+    // SAFETY: `F` is a pointer to a function of the type that the crate documents.
+    unsafe { std::mem::transmute_copy(&symbol) }
 }
 
 /// How many `what` live.
 pub fn count(what: &CStr) -> u64 {
-    // SAFETY: the crate of the library documents this function.
-    let count = unsafe {
-        std::mem::transmute::<*mut c_void, extern "C" fn(*const c_char) -> u64>(symbol(
-            c"softcuda_count",
-        ))
-    };
+    let count: extern "C" fn(*const c_char) -> u64 = symbol(c"softcuda_count");
     count(what.as_ptr())
 }
 
@@ -56,42 +54,26 @@ pub fn live() -> [u64; 5] {
 
 /// How often a function was called.
 pub fn calls(name: &CStr) -> u64 {
-    // SAFETY: as above.
-    let calls = unsafe {
-        std::mem::transmute::<*mut c_void, extern "C" fn(*const c_char) -> u64>(symbol(
-            c"softcuda_calls",
-        ))
-    };
+    let calls: extern "C" fn(*const c_char) -> u64 = symbol(c"softcuda_calls");
     calls(name.as_ptr())
 }
 
-/// Has call `at` of any function from now on fail with `code`; 0 takes the order back. Whether the
-/// order before this one was still to be met.
-pub fn fail(at: u64, code: c_int) -> bool {
-    // SAFETY: as above.
-    let fail = unsafe {
-        std::mem::transmute::<*mut c_void, extern "C" fn(*const c_char, u64, c_int) -> c_int>(
-            symbol(c"softcuda_fail"),
-        )
-    };
-    fail(c"*".as_ptr(), at, code) != 0
+/// Has call `at` of a function, counted from now, fail with `code`; 0 takes the order back. Whether
+/// the order before this one was still to be met.
+pub fn fail(name: &CStr, at: u64, code: c_int) -> bool {
+    let fail: extern "C" fn(*const c_char, u64, c_int) -> c_int = symbol(c"softcuda_fail");
+    fail(name.as_ptr(), at, code) != 0
 }
 
 /// Sets what the driver answers when it is asked whether a stream is captured.
 pub fn capture(stream: usize, status: c_int) {
-    // SAFETY: as above.
-    let capture = unsafe {
-        std::mem::transmute::<*mut c_void, extern "C" fn(usize, c_int)>(symbol(c"softcuda_capture"))
-    };
+    let capture: extern "C" fn(usize, c_int) = symbol(c"softcuda_capture");
     capture(stream, status);
 }
 
 /// Runs a step of a stream, where the driver has no threads.
 pub fn step() -> bool {
-    // SAFETY: as above.
-    let step = unsafe {
-        std::mem::transmute::<*mut c_void, extern "C" fn() -> c_int>(symbol(c"softcuda_step"))
-    };
+    let step: extern "C" fn() -> c_int = symbol(c"softcuda_step");
     step() != 0
 }
 
@@ -114,7 +96,7 @@ pub fn alone(settings: &[(&str, &str)], body: impl FnOnce()) {
             exit(101);
         }));
         body();
-        exit(0);
+        exit(PASSED);
     }
     let Output {
         status,
@@ -128,7 +110,7 @@ pub fn alone(settings: &[(&str, &str)], body: impl FnOnce()) {
         .expect("the test program runs again");
     let [stdout, stderr] = [&stdout, &stderr].map(|text| String::from_utf8_lossy(text));
     assert!(
-        status.success(),
+        status.code() == Some(PASSED),
         "{status} with {settings:?}: {stdout}{stderr}"
     );
 }

@@ -47,7 +47,9 @@ macro_rules! calls {
             $call:literal $field:ident($($argument:expr),*);
     )+) => {$(
         $(#[$doc])*
-        pub(in crate::device) fn $method(&self $(, $name: $type)*) -> Result<calls!(@type $($answer)?)> {
+        pub(in crate::device) fn $method(
+            &self $(, $name: $type)*
+        ) -> Result<calls!(@type $($answer)?)> {
             calls!(@body self, $call, $field, ($($answer)?), ($($argument),*))
         }
     )+};
