@@ -8,7 +8,7 @@ use std::sync::atomic::AtomicU32;
 
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::io::Errno;
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 
 use crate::call::{Answer, Refusal};
 use crate::driver::lock;
@@ -72,8 +72,8 @@ impl Memory {
         Ok(seen)
     }
 
-    /// Frees the block that begins at `address`. Its address stays mapped, without access, so that
-    /// it is never given out again.
+    /// Frees the block that begins at `address`. Its address stays reserved, so that it is
+    /// never given out again.
     pub fn free(&self, address: usize) -> Answer {
         let mut state = lock(&self.0);
         let block = state.blocks.get(&address).copied();
@@ -84,9 +84,15 @@ impl Memory {
             end(format!("device memory {address:#x} is freed twice"));
         };
         state.check_unused(address, block.bytes, "device memory", "freed");
+        let size = block.bytes.next_multiple_of(PAGE_BYTES);
         // SAFETY: `map_twice` made this mapping, and only operations access it: none runs on it.
-        let unmapped = unsafe { munmap(alias as *mut _, block.bytes.next_multiple_of(PAGE_BYTES)) };
+        let unmapped = unsafe { munmap(alias as *mut _, size) };
         unmapped.map_err(|_| Refusal::OUT_OF_MEMORY)?;
+        let (access, flags) = (ProtFlags::empty(), MapFlags::PRIVATE | MapFlags::FIXED);
+        // In place of the program's mapping, so that the memory itself goes.
+        // SAFETY: `map_twice` made this mapping, too, and nothing could ever access it.
+        let reserved = unsafe { mmap_anonymous(address as *mut _, size, access, flags) };
+        reserved.map_err(|_| Refusal::OUT_OF_MEMORY)?;
         if let Some(block) = state.blocks.get_mut(&address) {
             block.alias = None;
         }
