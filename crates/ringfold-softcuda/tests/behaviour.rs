@@ -157,36 +157,26 @@ fn trace(seed: u64) -> String {
     let seed = seed.to_string();
     let ended = alone(&[STEPPED, ("SOFTCUDA_SEED", &seed)], || {
         begin();
-        let (pinned, target, memory) = (Pinned::new(12), Pinned::new(64), device_memory(64));
-        let streams = [stream(), stream(), stream()];
-        for round in 1..=4 {
-            for (index, stream) in streams.into_iter().enumerate() {
+        let (words, target) = (Pinned::new(16), Pinned::new(64));
+        let (memory, streams) = (device_memory(64), [stream(), stream(), stream()]);
+        // All wait for word 3, so that nothing runs while work is enqueued.
+        for (index, stream) in streams.into_iter().enumerate() {
+            ok(cuStreamWaitValue32_v2(stream, words.device(3), 1, 0));
+            for round in 1..=4 {
                 ok(cuMemcpyDtoHAsync_v2(target.host(), memory, 64, stream));
                 ok(cuStreamWriteValue32_v2(
                     stream,
-                    pinned.device(index),
+                    words.device(index),
                     round,
                     0,
                 ));
-                print!(
-                    "{}",
-                    [0, 1, 2]
-                        .map(|index| pinned.load(index))
-                        .map(|n| n.to_string())
-                        .concat()
-                );
             }
         }
+        words.store(3, 1);
         while softcuda_step() != 0 {
-            print!(
-                "{}",
-                [0, 1, 2]
-                    .map(|index| pinned.load(index))
-                    .map(|n| n.to_string())
-                    .concat()
-            );
+            print!("{}{}{} ", words.load(0), words.load(1), words.load(2));
         }
-        println!(" is the trace");
+        println!("is the trace");
     });
     let text = ended.passed();
     assert!(text.contains(&format!("SOFTCUDA_SEED={seed}")), "{text}");
