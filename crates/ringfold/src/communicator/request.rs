@@ -1,6 +1,7 @@
 //! A call as the caller makes it, and its check: what is wrong with it is said here, before
 //! anything moves.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use crate::call::Way;
@@ -229,6 +230,50 @@ impl Request {
         Ok(())
     }
 
+    /// The blocks of both buffers on `rank`, checked as a call is, but without memory.
+    pub(crate) fn sides(&self, rank: usize, world_size: usize) -> Result<Sides> {
+        if self.collective.reduces() {
+            self.op.check(self.dtype)?;
+        }
+        self.check_root(rank, world_size)?;
+        let lists = match self.is_uneven() {
+            true => self.listed_blocks(rank, world_size)?,
+            false => {
+                let Counts::Even(count) = self.counts else {
+                    unreachable!("counts that are not even are uneven")
+                };
+                (Blocks::Even(count), Blocks::Even(count))
+            }
+        };
+        let (gives, gets) = self.roles(rank);
+        let size = self.dtype.size_bytes();
+        let side = |blocks: &Blocks, is_input, is_used| -> Result<Vec<_>> {
+            needed_bytes(self.collective, blocks, is_input, world_size, size)?;
+            let count = block_count(self.collective, is_input, world_size);
+            let ranges = (0..count as u32).map(|block| blocks.range(block));
+            Ok(if is_used { ranges.collect() } else { vec![] })
+        };
+        Ok(Sides {
+            input: side(&lists.0, true, gives)?,
+            output: side(&lists.1, false, gets)?,
+        })
+    }
+
+    /// Whether the buffers consist of blocks, one a rank, on one side at least.
+    pub(crate) fn is_of_blocks(&self) -> bool {
+        !is_vector(self.collective)
+    }
+
+    /// The elements of the longest block that this rank knows of.
+    pub(crate) fn longest_block(&self) -> u64 {
+        let longest = |list: &[u64]| list.iter().copied().max().unwrap_or(0);
+        match &self.counts {
+            Counts::Even(count) => *count,
+            Counts::PerRank(counts) => longest(counts),
+            Counts::Pairwise { input, output } => longest(input).max(longest(output)),
+        }
+    }
+
     /// Whether this rank gives data, and whether it gets some.
     fn roles(&self, rank: usize) -> (bool, bool) {
         let is_root = rank == self.root;
@@ -329,6 +374,24 @@ fn is_vector(collective: Collective) -> bool {
     )
 }
 
+/// The blocks of both buffers of a call on one rank, in elements; none where it has no part.
+pub(crate) struct Sides {
+    pub input: Vec<Range<u64>>,
+    pub output: Vec<Range<u64>>,
+}
+
+/// Blocks of a buffer: a vector is one.
+fn block_count(collective: Collective, is_input: bool, world_size: usize) -> usize {
+    use Collective::{AllGather, AllToAll, Gather, ReduceScatter, Scatter};
+    let has_many = match collective {
+        AllGather | Gather => !is_input,
+        ReduceScatter | Scatter => is_input,
+        AllToAll => true,
+        _ => false,
+    };
+    if has_many { world_size } else { 1 }
+}
+
 /// Bytes of a buffer with these blocks: one vector, one block, or a block for every rank.
 fn needed_bytes(
     collective: Collective,
@@ -337,15 +400,9 @@ fn needed_bytes(
     world_size: usize,
     element_bytes: usize,
 ) -> Result<usize> {
-    use Collective::{AllGather, AllToAll, Gather, ReduceScatter, Scatter};
-    let many = match collective {
-        AllGather | Gather => !is_input,
-        ReduceScatter | Scatter => is_input,
-        AllToAll => true,
-        _ => false,
-    };
+    let blocks_there = block_count(collective, is_input, world_size) as u64;
     let elements = match blocks {
-        Blocks::Even(count) => count.checked_mul(if many { world_size as u64 } else { 1 }),
+        Blocks::Even(count) => count.checked_mul(blocks_there),
         Blocks::Offsets(offsets) => offsets.last().copied(),
     };
     bytes_of(elements, element_bytes)

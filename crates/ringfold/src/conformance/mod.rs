@@ -10,7 +10,7 @@ mod late_merge;
 mod lists;
 mod messages;
 mod mixes;
-mod oracle;
+pub(crate) mod oracle;
 mod tests;
 
 use std::time::Duration;
@@ -459,7 +459,7 @@ pub fn ways(collective: Collective, world_size: usize) -> Vec<(Method, Access)> 
 }
 
 /// The memory of one rank's call.
-pub struct Buffers {
+pub(crate) struct Buffers {
     pub memory: Vec<Owned>,
     pub input: std::ops::Range<usize>,
     pub output: std::ops::Range<usize>,

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 use super::attributes::Attributes;
 use super::cuda::Driver;
 use crate::error::{Error, Result};
+use crate::memory::{ForkGuard, Stage};
 use crate::sync::lock;
 
 /// Where `sys` is.
@@ -21,6 +22,8 @@ pub struct Device {
     context: usize,
     /// The handles of all streams that were made here and not destroyed.
     streams: Mutex<Vec<usize>>,
+    /// A forked child has neither the context nor the driver's threads.
+    fork_guard: ForkGuard,
 }
 
 impl Device {
@@ -43,6 +46,7 @@ impl Device {
             context: driver.retain(ordinal as c_int)?,
             attributes,
             streams: Mutex::default(),
+            fork_guard: ForkGuard::new(),
         }))
     }
 
@@ -58,6 +62,11 @@ impl Device {
 
     /// Makes its context this thread's current one until the value is dropped.
     pub(super) fn push(&self) -> Result<Pushed<'_>> {
+        if self.fork_guard.stage() == Stage::Forked {
+            let text = "a device in a forked child: CUDA does not work there; use a process that \
+                        is started instead";
+            return Err(Error::Unsupported(text.into()));
+        }
         self.driver.push(self.context)?;
         Ok(Pushed {
             device: self,
@@ -96,6 +105,9 @@ impl Device {
 
 impl Drop for Device {
     fn drop(&mut self) {
+        if self.fork_guard.stage() == Stage::Forked {
+            return;
+        }
         if let Err(error) = self.driver.release(self.ordinal() as c_int) {
             log::debug!(target: "ringfold::device", "{error}");
         }

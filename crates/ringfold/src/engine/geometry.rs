@@ -59,7 +59,8 @@ impl Blocks {
         }
     }
 
-    fn range(&self, block: u32) -> Range<u64> {
+    /// The elements of a block in its buffer.
+    pub fn range(&self, block: u32) -> Range<u64> {
         match self {
             Blocks::Even(count) => block as u64 * count..(block as u64 + 1) * count,
             Blocks::Offsets(offsets) => offsets[block as usize]..offsets[block as usize + 1],

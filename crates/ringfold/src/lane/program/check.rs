@@ -1,0 +1,205 @@
+//! Proves the closed order: all ranks' devices and CPUs, symbolically, under the least favourable
+//! reading of the driver.
+//!
+//! Each rank has one queue for all its streams, so that a wait holds back everything behind it. A
+//! rank has enqueued a prefix of its operations and is stopped there until its queue is empty. Of
+//! several stopped ranks, take one that has enqueued the least, `i` operations. What the others
+//! have enqueued beyond that stands behind their first `i` and can only help. So it suffices that
+//! the queues run empty when all ranks are stopped after `i`, for every `i`: that rank goes on
+//! then, and no state is a deadlock. What CPUs do needs no driver call, and is done when it is due.
+
+use super::{Step, steps};
+use crate::random::SplitMix64;
+
+/// One operation in a device's queue.
+#[derive(Clone, Copy, Debug)]
+enum Operation {
+    Wait(Word, i64),
+    Write(Word, i64),
+    Copy,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Word {
+    Arrived,
+    Taken,
+    Released,
+    Free,
+}
+
+/// One rank: its queue so far, and its words.
+#[derive(Clone, Default)]
+struct Rank {
+    done: usize,
+    words: [i64; 4],
+    /// Host calls that its CPU has entered.
+    entered: i64,
+}
+
+impl Rank {
+    fn word(&self, word: Word) -> i64 {
+        self.words[word as usize]
+    }
+}
+
+/// The operations of one slice's step, in calls whose first slice has number `first`.
+fn operations(step: Step, first: u32, depth: u32) -> Vec<Operation> {
+    use Operation::{Copy, Wait, Write};
+    let number = |slice: u32| i64::from(first + slice);
+    match step {
+        Step::Bring(slice) => {
+            let due = number(slice) + 1;
+            let free = Wait(Word::Free, due - i64::from(depth));
+            vec![free, Copy, Write(Word::Arrived, due)]
+        }
+        Step::Take(slice) => {
+            let due = number(slice) + 1;
+            vec![Wait(Word::Released, due), Copy, Write(Word::Taken, due)]
+        }
+    }
+}
+
+/// The operations of these calls, by their slices.
+fn program(calls: &[u32], depth: u32, order: impl Fn(u32, u32) -> Vec<Step>) -> Vec<Operation> {
+    let mut first = 0;
+    let mut all = Vec::new();
+    for slices in calls {
+        let steps = order(*slices, depth);
+        all.extend(
+            steps
+                .into_iter()
+                .flat_map(|step| operations(step, first, depth)),
+        );
+        first += slices;
+    }
+    all
+}
+
+/// Whether the ranks that have enqueued least run empty, where each has enqueued this many
+/// operations.
+fn least_run_empty(prefixes: &[usize], program: &[Operation], depth: i64) -> bool {
+    let mut ranks = vec![Rank::default(); prefixes.len()];
+    let mut complete = 0;
+    loop {
+        let mut has_moved = false;
+        for (rank, prefix) in ranks.iter_mut().zip(prefixes) {
+            has_moved |= run_device(rank, &program[..*prefix]);
+            // The CPU enters a host call when it has left the one before, the slice has arrived,
+            // and the result's place is free.
+            let due = complete + 1;
+            let is_due = rank.word(Word::Arrived) >= due && rank.word(Word::Taken) >= due - depth;
+            has_moved |= rank.entered < due && is_due;
+            rank.entered += i64::from(rank.entered < due && is_due);
+        }
+        // A host call ends when all ranks have entered it.
+        if ranks.iter().all(|rank| rank.entered > complete) {
+            complete += 1;
+            for rank in &mut ranks {
+                rank.words[Word::Released as usize] = complete;
+                rank.words[Word::Free as usize] = complete;
+            }
+        }
+        if !has_moved {
+            let least = prefixes.iter().min().copied().unwrap_or(0);
+            let mut with_prefix = ranks.iter().zip(prefixes);
+            return with_prefix.all(|(rank, prefix)| *prefix > least || rank.done == least);
+        }
+    }
+}
+
+/// Runs a device as far as it gets; whether it did anything.
+fn run_device(rank: &mut Rank, queue: &[Operation]) -> bool {
+    let before = rank.done;
+    while let Some(operation) = queue.get(rank.done) {
+        match *operation {
+            Operation::Wait(word, due) if rank.word(word) < due => break,
+            Operation::Write(word, value) => rank.words[word as usize] = value,
+            Operation::Wait(..) | Operation::Copy => {}
+        }
+        rank.done += 1;
+    }
+    rank.done > before
+}
+
+/// The first prefix that leaves some device waiting when all of `world_size` ranks stop there.
+fn open_prefix(
+    world_size: usize,
+    calls: &[u32],
+    depth: u32,
+    order: impl Fn(u32, u32) -> Vec<Step>,
+) -> Option<usize> {
+    let program = program(calls, depth, order);
+    let stuck = |prefix: &usize| {
+        let prefixes = vec![*prefix; world_size];
+        !least_run_empty(&prefixes, &program, depth.into())
+    };
+    (0..=program.len()).find(stuck)
+}
+
+fn closed(slices: u32, depth: u32) -> Vec<Step> {
+    steps(slices, depth).collect()
+}
+
+const CALLS: [&[u32]; 6] = [&[1], &[2, 1], &[9], &[1, 1, 1, 1, 1], &[7, 3, 5], &[0, 4]];
+
+#[test]
+fn the_order_is_closed_for_up_to_64_ranks() {
+    for world_size in [1, 2, 3, 4, 7, 8, 16, 33, 64] {
+        for depth in 1..=5 {
+            for calls in CALLS {
+                let open = open_prefix(world_size, calls, depth, closed);
+                assert_eq!(
+                    open, None,
+                    "{world_size} ranks, depth {depth}, calls {calls:?}"
+                );
+            }
+        }
+    }
+}
+
+/// What the proof above rests on: that ranks which have enqueued more do no harm.
+#[test]
+fn the_rank_that_is_least_far_always_goes_on() {
+    let seed = 41;
+    let mut random = SplitMix64::stream(seed, 0);
+    for calls in CALLS {
+        for depth in 1..=3 {
+            let program = program(calls, depth, closed);
+            let mut any = || random.index(program.len() + 1);
+            for world_size in [2, 3, 4, 8, 64] {
+                for _ in 0..40 {
+                    let prefixes: Vec<usize> = (0..world_size).map(|_| any()).collect();
+                    let goes_on = least_run_empty(&prefixes, &program, depth.into());
+                    assert!(
+                        goes_on,
+                        "seed {seed}, calls {calls:?}, stopped at {prefixes:?}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// All slices are brought before the first is taken: the slots run out, and what gives them back is
+/// not enqueued yet.
+#[test]
+fn an_order_that_brings_everything_first_is_open() {
+    let apart = |slices, _| {
+        let brought = (0..slices).map(Step::Bring);
+        brought.chain((0..slices).map(Step::Take)).collect()
+    };
+    assert_eq!(open_prefix(2, &[4], 4, apart), None, "the slots suffice");
+    // Slot 0 is free again after its host call. That of slice 4 + 1 needs a result's place, which
+    // nothing takes.
+    assert!(open_prefix(2, &[6], 2, apart).is_some());
+}
+
+/// A result is taken before its slice is brought.
+#[test]
+fn an_order_that_takes_before_it_brings_is_open() {
+    let swapped = |slices, _| {
+        let pair = |slice| [Step::Take(slice), Step::Bring(slice)];
+        (0..slices).flat_map(pair).collect()
+    };
+    assert_eq!(open_prefix(3, &[2], 2, swapped), Some(1));
+}

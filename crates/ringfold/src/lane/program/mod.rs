@@ -1,0 +1,67 @@
+//! The order in which a rank enqueues what its device does for a call.
+//!
+//! A device call is cut into slices. Each is *brought* from device memory into a slot of the
+//! staging memory, handled by the CPUs, and *taken* from there into device memory:
+//!
+//! ```text
+//! stream out   wait free  ≥ n+1-K · copy to slot n%K          · write arrived n+1
+//! CPU                               arrived ≥ n+1, taken ≥ n+1-K → the host call → released, free
+//! stream in    wait released ≥ n+1 · copy from result n%K     · write taken n+1
+//! ```
+//!
+//! Slices are numbered over all calls of a lane, and the four words only grow, so nothing is ever
+//! reset. K is the depth.
+//!
+//! # Closed order
+//!
+//! A thread may be stopped between any two driver calls until its device is idle: by a full queue,
+//! by `CUDA_LAUNCH_BLOCKING`, or by another thread that frees memory, for which the driver waits
+//! until the device is idle and holds the lock that enqueuing needs. Streams may also share one
+//! hardware queue, in which a wait holds back all that was enqueued later. So whatever has been
+//! enqueued must be able to finish without anything that is still to be enqueued, on this rank:
+//! every wait comes after all that satisfies it. `check` proves it of this order.
+
+use std::iter;
+
+#[cfg(test)]
+mod check;
+
+/// What is enqueued as one unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// In *out*: the wait for the slot, the copies into it, and the word that says so.
+    Bring(u32),
+    /// In *in*: the wait for the result, the copies from it, and the word that says so.
+    Take(u32),
+}
+
+/// The steps of a call of `slices` slices, in the order in which they are enqueued: as many slices
+/// ahead as there are slots, then one is taken for each that is brought.
+pub fn steps(slices: u32, depth: u32) -> impl Iterator<Item = Step> {
+    let ahead = depth.min(slices);
+    let rest = (0..slices).flat_map(move |slice| {
+        let next = slice + depth;
+        let bring = (next < slices).then_some(Step::Bring(next));
+        iter::once(Step::Take(slice)).chain(bring)
+    });
+    (0..ahead).map(Step::Bring).chain(rest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_slice_is_brought_and_then_taken_once() {
+        for depth in 1..6 {
+            for slices in 0..12 {
+                let steps: Vec<Step> = steps(slices, depth).collect();
+                assert_eq!(steps.len(), 2 * slices as usize);
+                for slice in 0..slices {
+                    let at = |step| steps.iter().position(|each| *each == step);
+                    assert!(at(Step::Bring(slice)) < at(Step::Take(slice)));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! A call on device memory as the caller makes it.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use crate::communicator::{Counts, Request};
+use crate::device::DeviceRegion;
+use crate::error::{Error, Result};
+use crate::memory::Region;
+use crate::types::{Collective, DType, Method, Op};
+
+/// Device memory that a call uses as one buffer: one run of bytes, or several, as if they stood one
+/// after the other. So a call may gather its input from a list of tensors and scatter its output
+/// over another, without copies that put them together.
+#[derive(Clone, Debug, Default)]
+pub struct DeviceBuffer {
+    regions: Vec<DeviceRegion>,
+    bytes: usize,
+}
+
+impl DeviceBuffer {
+    /// The buffer of these runs, which lie on one device.
+    pub fn new(regions: Vec<DeviceRegion>) -> DeviceBuffer {
+        let bytes = regions.iter().map(|region| region.bytes()).sum();
+        DeviceBuffer { regions, bytes }
+    }
+
+    /// The length in bytes.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// The runs of bytes `range`, in order, each with its distance from the range's beginning.
+    pub fn pieces(&self, range: Range<usize>) -> impl Iterator<Item = (usize, DeviceRegion)> + '_ {
+        let mut end = 0;
+        self.regions.iter().filter_map(move |region| {
+            let begin = end;
+            end += region.bytes();
+            let (from, to) = (range.start.max(begin), range.end.min(end));
+            (from < to).then(|| (from - range.start, region.part(from - begin..to - begin)))
+        })
+    }
+
+    /// Whether any byte belongs to both.
+    fn overlaps(&self, other: &DeviceBuffer) -> bool {
+        let mut pairs = self.regions.iter();
+        pairs.any(|one| other.regions.iter().any(|another| overlap(*one, *another)))
+    }
+
+    /// Whether `other` is bytes `range` of this buffer, in the same order.
+    fn is_part(&self, range: Range<usize>, other: &DeviceBuffer) -> bool {
+        let own = self.pieces(range).map(|(_, piece)| piece);
+        runs(own) == runs(other.regions.iter().copied())
+    }
+}
+
+/// Device, address and bytes of these regions, of which those that follow each other are one.
+fn runs(regions: impl Iterator<Item = DeviceRegion>) -> Vec<(usize, usize, usize)> {
+    let mut runs: Vec<(usize, usize, usize)> = vec![];
+    for region in regions.filter(|region| region.bytes() > 0) {
+        let (device, address, bytes) = (region.device(), region.address(), region.bytes());
+        match runs.last_mut() {
+            Some(last) if last.0 == device && last.1 + last.2 == address => last.2 += bytes,
+            _ => runs.push((device, address, bytes)),
+        }
+    }
+    runs
+}
+
+/// Whether any byte belongs to both.
+fn overlap(one: DeviceRegion, other: DeviceRegion) -> bool {
+    let end = |region: DeviceRegion| region.address() + region.bytes();
+    one.device() == other.device() && one.address() < end(other) && other.address() < end(one)
+}
+
+/// One call on device memory. Its fields mean what those of a [`Request`] mean.
+#[derive(Clone, Debug)]
+pub struct DeviceRequest {
+    /// What to do.
+    pub collective: Collective,
+    /// The elements' type.
+    pub dtype: DType,
+    /// How they are combined; ignored where nothing is.
+    pub op: Op,
+    /// The root; for `Send` and `Recv` the peer.
+    pub root: usize,
+    /// For `Send` and `Recv`: the number by which a receive finds its message.
+    pub tag: u32,
+    /// How many elements.
+    pub counts: Counts,
+    /// What is read; empty on ranks that give nothing. Same memory as (its part of) `output` means
+    /// in place.
+    pub input: DeviceBuffer,
+    /// What is filled; empty on ranks that get nothing.
+    pub output: DeviceBuffer,
+    /// How the CPUs carry it out, instead of the tuner's choice.
+    pub algorithm: Option<Method>,
+    /// The deadline, instead of the communicator's: it begins when the data has arrived from the
+    /// device.
+    pub timeout: Option<Duration>,
+}
+
+impl DeviceRequest {
+    /// A request with the usual rest: `Sum`, root 0, tag 0, chosen algorithm, the communicator's
+    /// deadline.
+    pub fn new(
+        collective: Collective,
+        dtype: DType,
+        counts: Counts,
+        input: DeviceBuffer,
+        output: DeviceBuffer,
+    ) -> DeviceRequest {
+        DeviceRequest {
+            collective,
+            dtype,
+            op: Op::Sum,
+            root: 0,
+            tag: 0,
+            counts,
+            input,
+            output,
+            algorithm: None,
+            timeout: None,
+        }
+    }
+
+    /// The same call on the host, without memory.
+    pub(super) fn on_host(&self) -> Request {
+        let counts = self.counts.clone();
+        Request {
+            op: self.op,
+            root: self.root,
+            tag: self.tag,
+            algorithm: self.algorithm,
+            timeout: self.timeout,
+            ..Request::new(
+                self.collective,
+                self.dtype,
+                counts,
+                Region::EMPTY,
+                Region::EMPTY,
+            )
+        }
+    }
+
+    /// Checks that input and output are apart, or the same memory in the collective's in-place
+    /// form: the other of the two, or bytes `own` of it.
+    pub(super) fn check_overlap(&self, own_bytes: Option<Range<usize>>) -> Result<()> {
+        let (input, output) = (&self.input, &self.output);
+        if !input.overlaps(output) {
+            return Ok(());
+        }
+        let (whole, part) = match input.bytes() <= output.bytes() {
+            true => (output, input),
+            false => (input, output),
+        };
+        let own = own_bytes.unwrap_or(0..whole.bytes());
+        let is_allowed = !matches!(self.collective, Collective::AllToAll | Collective::SendRecv);
+        if is_allowed && own.len() == part.bytes() && whole.is_part(own, part) {
+            return Ok(());
+        }
+        Err(Error::InvalidArgument(format!(
+            "input and output of {} overlap on the device, but not as its in-place form has them",
+            self.collective
+        )))
+    }
+}

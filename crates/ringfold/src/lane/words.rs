@@ -1,0 +1,103 @@
+//! The words by which a device and this rank's CPU follow each other, in pinned memory.
+//!
+//! Each has one writer and a cache line of its own. They hold numbers of slices, and 32 bits
+//! suffice because only differences count: a stream's wait compares as this does, in a circle.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::memory::Region;
+
+/// What a word says; `n` is the number of a slice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Word {
+    /// By the device: slices below this one stand in their slots.
+    Arrived,
+    /// By the device: slices below this one have been taken, so their results' places are free.
+    Taken,
+    /// By the CPU: the results of slices below this one may be taken.
+    Released,
+    /// By the CPU: the slots of slices below this one may be filled again.
+    Free,
+}
+
+impl Word {
+    /// Its bytes.
+    pub fn place(self) -> Range<usize> {
+        let begin = self as usize * PLACE_BYTES;
+        begin..begin + size_of::<u32>()
+    }
+}
+
+/// Bytes of a word's place: two lines, because processors fetch them in pairs.
+const PLACE_BYTES: usize = 128;
+
+/// Bytes of all words.
+pub const WORDS_BYTES: usize = 4 * PLACE_BYTES;
+
+/// The words of one rank's lane.
+#[derive(Clone, Copy, Debug)]
+pub struct Words {
+    region: Region,
+}
+
+impl Words {
+    /// The words at the beginning of `region`, which begins a page and stays mapped.
+    pub fn new(region: Region) -> Words {
+        Words {
+            region: region.part(0..WORDS_BYTES),
+        }
+    }
+
+    /// Whether `word` has reached `value`. What its writer did before is then seen.
+    pub fn has_reached(&self, word: Word, value: u32) -> bool {
+        // Partner: `store` of the CPU's words; a device writes its own behind a fence of the
+        // system.
+        let current = self.atomic(word).load(Ordering::Acquire);
+        is_reached(current, value)
+    }
+
+    /// Says that `word` has reached `value`: the CPU's words only.
+    pub fn store(&self, word: Word, value: u32) {
+        debug_assert!(matches!(word, Word::Released | Word::Free));
+        // Partners: the device's wait for the word, and `has_reached`.
+        self.atomic(word).store(value, Ordering::Release);
+    }
+
+    fn atomic(&self, word: Word) -> &AtomicU32 {
+        let place = self.region.part(word.place());
+        // SAFETY: in bounds by `part`, aligned as it begins a line of a page, mapped as long as
+        // `self` is used (contract of `new`), and an atomic, which a device may write.
+        unsafe { &*place.address().cast::<AtomicU32>() }
+    }
+}
+
+/// Whether a word that holds `current` has reached `value`, in a circle.
+fn is_reached(current: u32, value: u32) -> bool {
+    current.wrapping_sub(value).cast_signed() >= 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::Owned;
+
+    #[test]
+    fn numbers_go_round_in_a_circle() {
+        assert!(is_reached(5, 5) && is_reached(6, 5) && !is_reached(4, 5));
+        assert!(is_reached(2, u32::MAX) && !is_reached(u32::MAX, 2));
+        // At the beginning, as many slots are free as there are.
+        assert!(is_reached(0, 0u32.wrapping_sub(3)));
+    }
+
+    #[test]
+    fn words_lie_apart() {
+        let memory = Owned::zeroed(WORDS_BYTES);
+        let words = Words::new(memory.region());
+        words.store(Word::Free, 7);
+        words.store(Word::Released, 9);
+        assert!(words.has_reached(Word::Free, 7) && !words.has_reached(Word::Free, 8));
+        assert!(words.has_reached(Word::Released, 9) && !words.has_reached(Word::Arrived, 1));
+        assert!(Word::Free.place().end <= WORDS_BYTES);
+    }
+}

@@ -1,0 +1,321 @@
+//! The lane's thread: it carries out the host's part of each slice, and makes no driver call.
+//!
+//! So no lock of the driver can hold it, and whatever a device waits for, its own thread will say
+//! (see [`program`](super::program)). It waits for the device by looking at words: a device wakes
+//! no thread.
+//!
+//! # After a fault
+//!
+//! A device must not wait for ever for what will not come. The thread then *releases* all slices in
+//! order, of the calls under way and of those that are made before their callers know: it fills the
+//! result with bytes of ones, which is not a number in every type of floating point (and -1 as an
+//! integer), and lets the device go on. A peer that does not know of the fault yet may still store
+//! results of its own there; these are right.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::call::LaneCall;
+use super::staging::Staging;
+use super::words::Word;
+use crate::communicator::{Communicator, Counts, Request};
+use crate::error::{Error, Result};
+use crate::memory::{Owned, Region};
+use crate::sync::lock;
+use crate::types::{Collective, DType, Op};
+
+/// Looks at words without a pause in between, at first: about the time in which a short slice
+/// arrives.
+const SPINS: u32 = 200;
+
+/// The pause between two looks, and for how long it is the short one: data is mostly under way
+/// then, and later a device computes.
+const SHORT_NAP: Duration = Duration::from_micros(20);
+const LONG_NAP: Duration = Duration::from_micros(100);
+const SHORT_NAPS_FOR: Duration = Duration::from_millis(2);
+
+/// How long a result's place that a device still reads holds back the release of a slice: after
+/// that the device has a fault of its own.
+const RELEASE_WAIT: Duration = Duration::from_secs(5);
+
+/// What the thread has been given, and what became of it.
+#[derive(Debug, Default)]
+struct State {
+    calls: VecDeque<Arc<LaneCall>>,
+    is_closing: bool,
+    /// Calls that were given and are not carried out yet.
+    open: usize,
+    fault: Option<Error>,
+    /// Whether the driver refused a call: words that were to be written may never be.
+    is_broken: bool,
+}
+
+/// The thread, as the threads that make calls see it.
+#[derive(Debug)]
+pub struct Worker {
+    communicator: Communicator,
+    staging: Arc<Staging>,
+    state: Mutex<State>,
+    /// Partner of changes of `state`.
+    changed: Condvar,
+}
+
+impl Worker {
+    /// A thread's share: `run` is what it runs.
+    pub fn new(communicator: Communicator, staging: Arc<Staging>) -> Worker {
+        Worker {
+            communicator,
+            staging,
+            state: Mutex::default(),
+            changed: Condvar::new(),
+        }
+    }
+
+    /// The communicator, which belongs to this thread but for questions and `abort`.
+    pub fn communicator(&self) -> &Communicator {
+        &self.communicator
+    }
+
+    /// Gives it a call whose driver calls are enqueued next.
+    pub fn give(&self, call: Arc<LaneCall>) {
+        let mut state = lock(&self.state);
+        state.calls.push_back(call);
+        state.open += 1;
+        self.changed.notify_all();
+    }
+
+    /// What has ended the lane, on this rank or another.
+    pub fn fault(&self) -> Option<Error> {
+        let own = lock(&self.state).fault.clone();
+        own.or_else(|| self.communicator.fault())
+    }
+
+    /// Ends the lane on all ranks, by `error` if nothing else has; gives what has.
+    pub fn fail(&self, error: Error) -> Error {
+        if self.communicator.fault().is_none() {
+            match &error {
+                Error::Aborted { reason, .. } => self.communicator.abort(reason),
+                _ => self.communicator.abort(&error.to_string()),
+            }
+        }
+        // The verdict, if there is one, is the same on all ranks.
+        let error = self.communicator.fault().unwrap_or(error);
+        lock(&self.state).fault.get_or_insert(error).clone()
+    }
+
+    /// Ends the lane on all ranks because the driver refused a call.
+    pub fn fail_by_driver(&self, error: Error) -> Error {
+        lock(&self.state).is_broken = true;
+        let rank = self.communicator.rank();
+        let reason = format!("its device refused a call: {error}");
+        self.fail(Error::Aborted { rank, reason })
+    }
+
+    /// Whether all calls that were given are carried out.
+    pub fn is_idle(&self) -> bool {
+        lock(&self.state).open == 0
+    }
+
+    /// Waits until all calls are carried out, and has the thread end.
+    pub fn finish(&self) {
+        let mut state = lock(&self.state);
+        state.is_closing = true;
+        self.changed.notify_all();
+        while state.open > 0 {
+            state = self
+                .changed
+                .wait(state)
+                .unwrap_or_else(|poisoned| poisoned.into_inner());
+        }
+    }
+
+    /// What the thread runs.
+    pub fn run(&self) {
+        while let Some(call) = self.next() {
+            if let Err(error) = self.carry_out(&call) {
+                self.fail(error);
+            }
+            let mut state = lock(&self.state);
+            state.open -= 1;
+            self.changed.notify_all();
+        }
+    }
+
+    fn next(&self) -> Option<Arc<LaneCall>> {
+        let mut state = lock(&self.state);
+        loop {
+            if let Some(call) = state.calls.pop_front() {
+                return Some(call);
+            }
+            if state.is_closing {
+                return None;
+            }
+            state = self
+                .changed
+                .wait(state)
+                .unwrap_or_else(|poisoned| poisoned.into_inner());
+        }
+    }
+
+    /// Carries out the host's part of `call`, or releases what is left of it.
+    fn carry_out(&self, call: &LaneCall) -> Result<()> {
+        let mut done = 0;
+        let outcome = self.slices(call, &mut done);
+        for slice in done..call.slices {
+            self.release(call.first.wrapping_add(slice));
+        }
+        outcome
+    }
+
+    /// The slices of `call`, in order; `done` counts them.
+    fn slices(&self, call: &LaneCall, done: &mut u32) -> Result<()> {
+        if let Some(fault) = self.fault() {
+            return Err(fault);
+        }
+        let slices = match call.is_agreed() {
+            true => call.slices,
+            false => self.most_slices(call.slices)?,
+        };
+        for slice in 0..slices {
+            let number = call.first.wrapping_add(slice);
+            // Peers may have more slices than this rank, which then gives and gets nothing.
+            let is_own = slice < call.slices;
+            if is_own {
+                self.wait_for_device(number)?;
+            }
+            let slot = self.staging.slot(number).region();
+            let result = self.staging.result(number).region();
+            self.carry_out_on_host(call.on_host(slice, slot, result))?;
+            if is_own {
+                self.say_done(number);
+                *done = slice + 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// The most slices that any rank has.
+    fn most_slices(&self, own: u32) -> Result<u32> {
+        let most = Owned::zeroed(size_of::<u32>());
+        most.region().write(&own.to_ne_bytes());
+        let (count, memory) = (Counts::Even(1), most.region());
+        let request = Request {
+            op: Op::Max,
+            ..Request::new(Collective::AllReduce, DType::U32, count, memory, memory)
+        };
+        self.carry_out_on_host(vec![request])?;
+        let mut bytes = [0; size_of::<u32>()];
+        memory.read(&mut bytes);
+        Ok(u32::from_ne_bytes(bytes))
+    }
+
+    fn carry_out_on_host(&self, mut requests: Vec<Request>) -> Result<()> {
+        if requests.len() == 1 {
+            let request = requests.remove(0);
+            // SAFETY: the slot and the result belong to this thread until it says otherwise, and
+            // `run` returns when the call is done.
+            unsafe { self.communicator.run(&request, &mut || Ok(())) }?;
+            return Ok(());
+        }
+        // SAFETY: as above; all works are waited for, or the communicator has ended.
+        let works = unsafe { self.communicator.start_group(requests) }?;
+        works
+            .into_iter()
+            .try_for_each(|work| work.wait().map(|_| ()))
+    }
+
+    /// Waits until slice `number` stands in its slot and its result's place is free.
+    fn wait_for_device(&self, number: u32) -> Result<()> {
+        let due = number.wrapping_add(1);
+        let words = self.staging.words();
+        let is_ready = || {
+            words.has_reached(Word::Arrived, due)
+                && words.has_reached(Word::Taken, due.wrapping_sub(self.staging.depth()))
+        };
+        let check = || self.fault().map_or(Ok(()), Err);
+        let mut naps = Naps::begin();
+        while !is_ready() {
+            if naps.pause() {
+                check()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Has the device take slice `number`, and fill its slot again.
+    fn say_done(&self, number: u32) {
+        let due = number.wrapping_add(1);
+        let words = self.staging.words();
+        words.store(Word::Released, due);
+        words.store(Word::Free, due);
+    }
+
+    /// Lets the device go on behind slice `number`, which nothing will complete.
+    fn release(&self, number: u32) {
+        let due = number.wrapping_add(1);
+        let place_free = due.wrapping_sub(self.staging.depth());
+        let words = self.staging.words();
+        let is_free = || words.has_reached(Word::Taken, place_free) || lock(&self.state).is_broken;
+        if !wait_until(is_free, RELEASE_WAIT) {
+            log::warn!(
+                target: "ringfold::device",
+                "a device has not taken a result for {RELEASE_WAIT:?}: its slices are released \
+                 without it"
+            );
+        }
+        fill_with_ones(self.staging.result(number).region());
+        self.say_done(number);
+    }
+}
+
+/// The pauses of a thread that looks at words.
+struct Naps {
+    begin: Instant,
+    looks: u32,
+}
+
+impl Naps {
+    fn begin() -> Naps {
+        Naps {
+            begin: Instant::now(),
+            looks: 0,
+        }
+    }
+
+    /// Pauses; whether that was long, so that there is time to look at something else.
+    fn pause(&mut self) -> bool {
+        self.looks += 1;
+        if self.looks < SPINS {
+            std::hint::spin_loop();
+            return false;
+        }
+        thread::sleep(match self.begin.elapsed() < SHORT_NAPS_FOR {
+            true => SHORT_NAP,
+            false => LONG_NAP,
+        });
+        true
+    }
+}
+
+/// Looks at `condition` until it holds or `timeout` has passed; whether it holds.
+pub fn wait_until(mut condition: impl FnMut() -> bool, timeout: Duration) -> bool {
+    let mut naps = Naps::begin();
+    while !condition() {
+        if naps.begin.elapsed() >= timeout {
+            return false;
+        }
+        naps.pause();
+    }
+    true
+}
+
+/// Makes `region` hold no number.
+fn fill_with_ones(region: Region) {
+    const ONES: [u8; 4096] = [0xff; 4096];
+    for begin in (0..region.bytes()).step_by(ONES.len()) {
+        let end = region.bytes().min(begin + ONES.len());
+        region.part(begin..end).write(&ONES[..end - begin]);
+    }
+}
