@@ -148,8 +148,9 @@ impl Call<'_> {
         }
         if several && self.lends(busiest) {
             // One pass over the bytes instead of two, and no cells to be taken back.
-            link.us_per_byte /= 2.0;
-            link.fresh_us_per_byte /= 2.0;
+            let passes = 1.0 - self.lent_share(hosts) / 2.0;
+            link.us_per_byte *= passes;
+            link.fresh_us_per_byte *= passes;
         }
         [
             Part {
@@ -175,6 +176,21 @@ impl Call<'_> {
         let messages = load.messages * self.pieces();
         let bytes = self.size * load.bytes;
         self.question.lends && bytes >= LENT_BYTES_MIN as f64 * messages.max(1.0)
+    }
+
+    /// The share of the bytes within a host that can be lent, as `ringfold schedule` shows: those
+    /// that leave from the caller's memory, and not from scratch.
+    fn lent_share(&self, hosts: f64) -> f64 {
+        match (self.question.collective, self.way.method()) {
+            // First each block goes to the rank that sends it to its host, and there to its own:
+            // by then, all that came from another host is in scratch.
+            (Collective::AllToAll, Method::Hierarchical) => (1.0 + 1.0 / hosts) / 2.0,
+            // The hosts of all but the root get what they pass on.
+            (Collective::Scatter, Method::Leader) => 1.0 / hosts,
+            // The root collects what other ranks have reduced.
+            (Collective::Reduce, Method::Hierarchical) => 0.5,
+            _ => 1.0,
+        }
     }
 
     /// Where ranks outnumber cores.

@@ -457,3 +457,27 @@ fn lent_messages_are_priced_as_one_pass_and_short_ones_as_copies() {
         [false, true].map(|lends| price(&alone(lends), Method::Ring, Protocol::Simple, &constants));
     assert_eq!(lent, copied);
 }
+
+#[test]
+fn what_leaves_from_scratch_is_not_priced_as_lent() {
+    let constants = Constants::default();
+    let gain = |collective, method| {
+        let [copied, lent] = [false, true].map(|lends| {
+            let question = Question {
+                hosts: 2,
+                lends,
+                ..Question::new(collective, 16 << 20, 8)
+            };
+            price(&question, method, Protocol::Simple, &constants)
+        });
+        copied - lent
+    };
+    // The leaders of a gather lend nothing of what they pass on, but its ranks all of what they
+    // give; those of a scatter pass on what they got, and the root's host is one of two.
+    let gather = gain(Collective::Gather, Method::Leader);
+    let scatter = gain(Collective::Scatter, Method::Leader);
+    assert!(
+        0.0 < scatter && scatter < 0.6 * gather,
+        "{scatter} {gather}"
+    );
+}
