@@ -386,9 +386,13 @@ fn a_forked_child_is_told_what_to_do() {
         // SAFETY: the child makes a call that only compares the process, and ends.
         match unsafe { libc::fork() } {
             0 => {
-                let text = device.enter().unwrap_err().to_string();
-                let right = text.starts_with("cuCtxPushCurrent_v2: CUDA_ERROR_NOT_INITIALIZED")
-                    && text.ends_with("spawn it instead");
+                let own = device.enter().unwrap_err().to_string();
+                // A device that is opened here is refused by the driver.
+                let new = Device::open(driver, 0).unwrap_err().to_string();
+                let right = own.contains("forked child")
+                    && own.contains("started instead")
+                    && new.contains("CUDA_ERROR_NOT_INITIALIZED")
+                    && new.ends_with("spawn it instead");
                 // SAFETY: it ends the process at once.
                 unsafe { libc::_exit(i32::from(!right)) }
             }
