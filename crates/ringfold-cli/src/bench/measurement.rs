@@ -21,6 +21,8 @@ pub struct Measurement {
     pub wrong: Option<u64>,
     /// Bus bandwidth over algorithm bandwidth.
     pub bus_factor: f64,
+    /// On devices, the time of the copies alone.
+    pub limit_us: Option<f64>,
 }
 
 impl Measurement {
@@ -69,6 +71,13 @@ impl Measurement {
     pub fn busbw_gbps(&self) -> f64 {
         self.algbw_gbps() * self.bus_factor
     }
+
+    /// How much of the rate of the copies alone the collective reaches, in per cent. `None` where
+    /// nothing is copied.
+    pub fn of_limit_percent(&self) -> Option<f64> {
+        let limit_us = self.limit_us.filter(|_| self.size.bytes > 0)?;
+        Some(100.0 * limit_us / self.median_us())
+    }
 }
 
 #[cfg(test)]
@@ -97,6 +106,7 @@ pub mod tests {
             times_us: times_us.to_vec(),
             wrong: Some(0),
             bus_factor: 1.5,
+            limit_us: None,
         }
     }
 
@@ -115,5 +125,11 @@ pub mod tests {
         let row = measurement(&[2.0]);
         assert_eq!(row.algbw_gbps(), 0.5);
         assert_eq!(row.busbw_gbps(), 0.75);
+        assert_eq!(row.of_limit_percent(), None);
+        let limit_us = Some(1.5);
+        assert_eq!(
+            Measurement { limit_us, ..row }.of_limit_percent(),
+            Some(75.0)
+        );
     }
 }

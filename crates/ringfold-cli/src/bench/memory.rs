@@ -1,9 +1,10 @@
 //! The buffers that calls work on: the one place of the command that handles raw memory.
 
 use std::any::Any;
+use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use ringfold::{Communicator, Region, Request};
+use ringfold::{Communicator, Region, Registered, Request};
 
 /// What buffers are aligned to: a page, as a training framework's allocator aligns large tensors.
 const PAGE_BYTES: usize = 4096;
@@ -14,7 +15,7 @@ struct Page([u8; PAGE_BYTES]);
 
 /// Memory of this process that lives as long as the value and is only used through regions.
 pub struct Memory {
-    /// Pages, or [`Registered`](ringfold::Registered) memory: held, not read.
+    /// Pages, or [`Registered`] memory: held, not read.
     _owner: Box<dyn Any>,
     region: Region,
 }
@@ -47,13 +48,20 @@ impl Memory {
         Ok(Memory { _owner, region })
     }
 
+    /// Registered memory that something else holds, too.
+    pub fn shared(registered: Arc<Registered>) -> Memory {
+        let region = registered.region();
+        let _owner = Box::new(registered);
+        Memory { _owner, region }
+    }
+
     /// The first `bytes` bytes.
     pub fn region(&self, bytes: usize) -> Region {
         self.region.part(0..bytes)
     }
 }
 
-fn too_large(bytes: usize) -> String {
+pub fn too_large(bytes: usize) -> String {
     format!("cannot allocate {bytes} bytes; choose a smaller `--maxbytes`")
 }
 

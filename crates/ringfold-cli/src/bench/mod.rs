@@ -3,13 +3,15 @@
 //! For one size and placement: data is written; after a barrier the first call is timed separately;
 //! warm-up calls; then the timed calls, each after an untimed barrier. Then data is rewritten for
 //! every checked call, and every rank compares its whole output. Only afterwards are the ranks'
-//! times gathered, by a collective too.
+//! times gathered, by a collective too. On devices the same, and then the copies alone.
 
 mod case;
 mod data;
+mod devices;
 mod job;
 pub mod measurement;
 pub mod memory;
+mod on_device;
 pub mod placement;
 mod span;
 pub mod stats;
@@ -18,14 +20,18 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use ringfold::Region;
-use ringfold::{Collective, Communicator, Counts, DType, Request, Stats};
+use ringfold::{Collective, Communicator, Counts, DType, LaneConfig, Request, Stats, Way};
 
 pub use case::{Case, Size};
+pub use devices::{DeviceFlags, Devices};
 pub use job::Job;
 pub use measurement::Measurement;
 pub use span::Span;
 
+use crate::statistics;
+use data::Data;
 use memory::{Memory, carry_out};
+use on_device::OnDevice;
 use placement::Placement;
 
 /// The most bytes of a rank's description of itself: the kernel allows 64 for a host's name, each
@@ -63,12 +69,15 @@ pub struct Method {
     /// The algorithm that is forced.
     pub algorithm: Option<ringfold::Method>,
     pub timeout: Option<Duration>,
+    /// The devices whose memory is used, instead of the host's, and how their lanes are made.
+    pub devices: Option<(Devices, LaneConfig)>,
 }
 
 /// One rank's part in the measuring.
 pub struct Bench<'a> {
     pub communicator: &'a mut Communicator,
     pub method: Method,
+    /// On devices, the mirrors of what they have.
     first: Memory,
     second: Memory,
     gathered: Memory,
@@ -76,6 +85,7 @@ pub struct Bench<'a> {
     seed: u64,
     /// Lateness in the timed calls, if requested.
     stats: Stats,
+    device: Option<OnDevice>,
 }
 
 impl<'a> Bench<'a> {
@@ -96,15 +106,31 @@ impl<'a> Bench<'a> {
             false => Memory::new(max_bytes),
             true => Memory::registered(communicator, max_bytes),
         };
+        let device = match &method.devices {
+            Some((devices, config)) => {
+                Some(OnDevice::new(communicator, devices, *config, max_bytes)?)
+            }
+            None => None,
+        };
+        let [first, second] = match &device {
+            Some(device) => device.mirrors(),
+            None => [memory()?, memory()?],
+        };
         Ok(Bench {
-            first: memory()?,
-            second: memory()?,
+            first,
+            second,
             gathered: Memory::new(report_bytes * (communicator.world_size() + 1))?,
             communicator,
             method,
             seed: 0,
             stats: Stats::default(),
+            device,
         })
+    }
+
+    /// Ends what the measurement has made beside the communicator.
+    pub fn close(self) -> Result<()> {
+        self.device.map_or(Ok(()), OnDevice::close)
     }
 
     /// Measures one size and placement. `None` when there is no such placement.
@@ -119,9 +145,9 @@ impl<'a> Bench<'a> {
         };
         let collective = self.method.collective;
         let request = self.request(&placement);
-        let way = self.communicator.way(&request)?;
+        let way = self.way(&request, case, size)?;
 
-        placement.write(&placement.data(self.next_seed()));
+        self.write(&placement, size)?;
         // The first finds ranks asleep that waited for the slowest writer; after the second all are
         // awake.
         self.barrier()?;
@@ -130,30 +156,20 @@ impl<'a> Bench<'a> {
         for _ in 0..self.method.warmup_iters {
             self.call(&request)?;
         }
-        let mut times_us = Vec::with_capacity(self.method.iters as usize);
-        for _ in 0..self.method.iters {
-            if self.method.rewrite {
-                placement.rewrite();
-            }
-            if self.method.has_barriers {
-                self.barrier()?;
-            }
-            if self.method.stats {
-                // The barrier's waits are not the call's.
-                self.communicator.reset_stats();
-            }
-            times_us.push(self.timed(&request)?);
-            if self.method.stats {
-                self.stats.merge(&self.communicator.stats());
-            }
-        }
+        let times_us = match (&self.device, self.method.has_barriers) {
+            (Some(device), false) => self.timed_in_a_row(device, &request)?,
+            _ => self.timed_calls(&placement, &request)?,
+        };
         let mut wrong = 0;
         for _ in 0..self.method.check {
-            let data = placement.data(self.next_seed());
-            placement.write(&data);
+            let data = self.write(&placement, size)?;
             self.call(&request)?;
+            if let Some(device) = &self.device {
+                device.download(size.bytes as usize)?;
+            }
             wrong += placement.wrong(&data);
         }
+        let limit_us = self.limit_us(&request)?;
 
         let mut report = times_us;
         report.push(first_us);
@@ -173,7 +189,89 @@ impl<'a> Bench<'a> {
             wrong: (self.method.check > 0)
                 .then(|| column(iterations + 1).iter().sum::<f64>() as u64),
             bus_factor: Size::bus_factor(collective, self.communicator.world_size()),
+            limit_us,
         }))
+    }
+
+    /// How the host carries `request` out; on devices, a slice of it.
+    fn way(&self, request: &Request, case: Case, size: Size) -> Result<Way> {
+        let slot_bytes = self.device.as_ref().map(OnDevice::slot_bytes);
+        let Some(bytes) = slot_bytes.filter(|bytes| (*bytes as u64) < size.bytes) else {
+            return Ok(self.communicator.way(request)?);
+        };
+        let world_size = self.communicator.world_size();
+        let slice = Size::nearest(self.method.collective, case.dtype, world_size, bytes as u64);
+        let placement = self.placement(case, slice, false);
+        let slice = placement.map(|placement| self.request(&placement));
+        Ok(self.communicator.way(slice.as_ref().unwrap_or(request))?)
+    }
+
+    /// Writes new data, also on the device.
+    fn write(&mut self, placement: &Placement, size: Size) -> Result<Data> {
+        let data = placement.data(self.next_seed());
+        placement.write(&data);
+        if let Some(device) = &self.device {
+            device.upload(size.bytes as usize)?;
+        }
+        Ok(data)
+    }
+
+    /// The times of the calls, one after the other.
+    fn timed_calls(&mut self, placement: &Placement, request: &Request) -> Result<Vec<f64>> {
+        let mut times_us = Vec::with_capacity(self.method.iters as usize);
+        for _ in 0..self.method.iters {
+            if self.method.rewrite {
+                placement.rewrite();
+            }
+            if self.method.has_barriers {
+                self.barrier()?;
+            }
+            if self.method.stats {
+                // The barrier's waits are not the call's.
+                self.communicator.reset_stats();
+            }
+            times_us.push(self.timed(request)?);
+            if self.method.stats {
+                self.stats.merge(&self.communicator.stats());
+            }
+        }
+        Ok(times_us)
+    }
+
+    /// The calls enqueued at once and waited for together: the same share of the time for each.
+    fn timed_in_a_row(&self, device: &OnDevice, request: &Request) -> Result<Vec<f64>> {
+        let calls = self.method.iters;
+        self.barrier()?;
+        let start = Instant::now();
+        for _ in 1..calls {
+            device.start(request)?;
+        }
+        device.wait(&device.start(request)?)?;
+        let total_us = start.elapsed().as_nanos() as f64 / 1e3;
+        Ok(vec![total_us / f64::from(calls); calls as usize])
+    }
+
+    /// The time of the copies alone, on all ranks at the same time: the median over iterations, or
+    /// their share where calls are enqueued in a row.
+    fn limit_us(&self, request: &Request) -> Result<Option<f64>> {
+        let Some(device) = &self.device else {
+            return Ok(None);
+        };
+        let (times, calls) = match self.method.has_barriers {
+            true => (self.method.iters, 1),
+            false => (1, self.method.iters),
+        };
+        let mut own = Vec::with_capacity(times as usize);
+        for _ in 0..times {
+            self.barrier()?;
+            own.push(device.copies_us(request, calls)?);
+        }
+        let reports = self.gather_numbers(&own)?;
+        let time = |index: usize| -> Vec<f64> { reports.iter().map(|r| r[index]).collect() };
+        let united: Vec<f64> = (0..own.len())
+            .map(|index| self.unite(&time(index)))
+            .collect();
+        Ok(Some(statistics::median(&united)))
     }
 
     /// The request that [`measure`](Bench::measure) makes. `None` when there is no such placement.
@@ -246,6 +344,13 @@ impl<'a> Bench<'a> {
     }
 
     fn call(&self, request: &Request) -> Result<()> {
+        match &self.device {
+            Some(device) => device.wait(&device.start(request)?),
+            None => self.call_on_host(request),
+        }
+    }
+
+    fn call_on_host(&self, request: &Request) -> Result<()> {
         let owners = [&self.first, &self.second];
         Ok(carry_out(&*self.communicator, request, &owners)?)
     }
@@ -259,7 +364,7 @@ impl<'a> Bench<'a> {
     fn barrier(&self) -> Result<()> {
         let (nothing, counts) = (Region::EMPTY, Counts::Even(0));
         let barrier = Collective::Barrier;
-        self.call(&Request::new(barrier, DType::U8, counts, nothing, nothing))
+        self.call_on_host(&Request::new(barrier, DType::U8, counts, nothing, nothing))
     }
 
     /// Every rank's numbers, as many from each: no more than were announced.

@@ -107,7 +107,7 @@ fn zero_copy() -> Result<String> {
 
 /// The driver and the devices that this process sees.
 fn cuda() -> Result<String> {
-    let driver = Driver::open(super::environment().cuda_library.as_deref())?;
+    let driver = Driver::open(super::cuda_library().as_deref())?;
     let (major, minor) = driver.version();
     let mut text = format!("driver of CUDA {major}.{minor}");
     for ordinal in 0..driver.devices()? {

@@ -291,6 +291,11 @@ fn chosen_interfaces() -> Option<String> {
 }
 
 /// What the variables say; nothing, if one of them is wrong.
+/// The driver's library that the user has named.
+pub fn cuda_library() -> Option<String> {
+    environment().cuda_library
+}
+
 fn environment() -> Environment {
     Environment::from_lookup(&ringfold::env::process).unwrap_or_default()
 }

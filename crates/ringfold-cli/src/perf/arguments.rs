@@ -13,7 +13,7 @@ use ringfold::internals::simulate::Slow;
 use ringfold::{Collective, DType, Op, Weighting};
 
 use super::refused::Refused;
-use crate::bench::{Case, Job, Method, Span};
+use crate::bench::{Case, DeviceFlags, Job, Method, Span};
 use crate::output::is_stdout;
 use crate::parse::{
     OpName, Selection, parse_algorithm, parse_bytes, parse_collective, parse_dtype, parse_duration,
@@ -43,6 +43,9 @@ pub struct Arguments {
 
     #[command(flatten)]
     pub span: Span,
+
+    #[command(flatten)]
+    pub on: DeviceFlags,
 
     /// Timed iterations. As in nccl-tests, and unlike in `ringfold run`, where -n is --ranks
     #[arg(
@@ -108,7 +111,8 @@ pub struct Arguments {
     )]
     pub average: u8,
 
-    /// 1 puts a barrier before every timed call, 0 calls back to back
+    /// 1 puts a barrier before every timed call, 0 calls back to back; on devices, 0 enqueues all
+    /// calls and waits for the last
     #[arg(
         short = 'z',
         long,
@@ -229,6 +233,7 @@ Examples:
   ringfold perf all_gather -d bfloat16 -n 100     another collective, type and number of iterations
   ringfold perf --algorithm ring --transport tcp  one way of doing it
   ringfold perf --plot curve.svg --csv rows.csv   a curve and a file for other programs
+  ringfold perf --device cuda -e 256M             on GPUs, one rank each in turn
   mpirun -n 4 ringfold perf                       under a launcher: no --ranks";
 
 impl Arguments {
@@ -256,6 +261,11 @@ impl Arguments {
             stats: self.stats,
             algorithm: self.algorithm,
             timeout: self.job.timeout,
+            devices: self
+                .on
+                .device
+                .clone()
+                .map(|devices| (devices, self.on.config())),
         }
     }
 
@@ -278,6 +288,7 @@ impl Arguments {
             bail!("`{}` has only one end; measure `sendrecv`", self.collective);
         }
         self.check_weights()?;
+        self.check_device()?;
         self.cases(1).map(|_| ())
     }
 
@@ -291,6 +302,35 @@ impl Arguments {
                 "`--weights` are for all_reduce by direct, not for {collective} by {algorithm}; \
                  leave one of them out"
             ),
+        }
+    }
+
+    /// What means nothing on a device.
+    fn check_device(&self) -> Result<()> {
+        if self.on.device.is_none() {
+            return Ok(());
+        }
+        let refused = [
+            (
+                self.collective == Collective::Barrier,
+                "barrier",
+                "has no data on a device",
+            ),
+            (self.rewrite, "--rewrite", "is about the caches of CPUs"),
+            (
+                self.job.local_register == 1,
+                "-R 1",
+                "is about buffers on the host",
+            ),
+            (
+                self.stats,
+                "--stats",
+                "counts calls of the host, of which a device call has several",
+            ),
+        ];
+        match refused.iter().find(|(is_asked, ..)| *is_asked) {
+            Some((_, flag, why)) => bail!("`{flag}` {why}; leave it or `--device` out"),
+            None => Ok(()),
         }
     }
 
@@ -421,6 +461,18 @@ mod tests {
         for line in ["--weights auto -A ring", "all_gather --weights 1,2"] {
             let error = arguments(line).check().unwrap_err().to_string();
             assert!(error.contains("--weights"), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_means_nothing_on_a_device_is_refused() {
+        arguments("--device cuda:0,1 --slots 8 --slot-bytes 64K")
+            .check()
+            .unwrap();
+        for line in ["barrier", "--rewrite", "-R 1", "--stats"] {
+            let line = format!("{line} --device cuda");
+            let error = arguments(&line).check().unwrap_err().to_string();
+            assert!(error.contains("--device"), "{error}");
         }
     }
 

@@ -44,6 +44,23 @@ const COLUMNS: [(&str, Column); 20] = [
     ("high_us", |_, _, row| micros(row.estimate_us().high)),
 ];
 
+/// The columns behind them, with `--device`.
+const DEVICE_COLUMNS: [(&str, Column); 2] = [
+    ("limit_us", |_, _, row| {
+        row.limit_us.map_or(String::new(), micros)
+    }),
+    ("of_limit_percent", |_, _, row| {
+        row.of_limit_percent().map_or(String::new(), micros)
+    }),
+];
+
+/// The columns of this run.
+fn columns(arguments: &Arguments) -> impl Iterator<Item = (&'static str, Column)> {
+    let is_on_device = arguments.on.device.is_some();
+    let more = DEVICE_COLUMNS.into_iter().filter(move |_| is_on_device);
+    COLUMNS.into_iter().chain(more)
+}
+
 fn micros(value: f64) -> String {
     format!("{value:.3}")
 }
@@ -53,13 +70,17 @@ fn rate(value: f64) -> String {
 }
 
 /// The names of the columns.
-pub fn heading() -> [&'static str; COLUMNS.len()] {
-    COLUMNS.map(|(name, _)| name)
+pub fn heading(arguments: &Arguments) -> impl Iterator<Item = &'static str> {
+    columns(arguments).map(|(name, _)| name)
 }
 
 /// A line of the CSV.
-pub fn line(arguments: &Arguments, ranks: usize, row: &Measurement) -> [String; COLUMNS.len()] {
-    COLUMNS.map(|(_, column)| column(arguments, ranks, row))
+pub fn line(
+    arguments: &Arguments,
+    ranks: usize,
+    row: &Measurement,
+) -> impl Iterator<Item = String> {
+    columns(arguments).map(move |(_, column)| column(arguments, ranks, row))
 }
 
 /// The run in nccl-tests' format; fields of ours stand beside those of nccl-tests.
@@ -87,6 +108,12 @@ pub fn document(run: &Report, stats: Option<&[Stats]>) -> Value {
     match arguments.span.stepbytes {
         Some(bytes) => config["step_bytes"] = bytes.into(),
         None => config["step_factor"] = arguments.span.stepfactor.unwrap_or(2).into(),
+    }
+    if let Some(devices) = &arguments.on.device {
+        let lane = arguments.on.config();
+        config["device"] = devices.to_string().into();
+        config["slot_bytes"] = lane.slot_bytes.into();
+        config["slots"] = lane.depth.into();
     }
     let mut document = json!({
         "version": JSON_VERSION,
@@ -155,6 +182,10 @@ fn add_placement(result: &mut Value, name: &str, arguments: &Arguments, row: &Me
         "algorithm": row.algorithm,
         "transport": row.transport,
     });
+    if row.limit_us.is_some() {
+        result[name]["limit_us"] = row.limit_us.into();
+        result[name]["of_limit_percent"] = row.of_limit_percent().into();
+    }
     if arguments.per_iter_timing == 1 {
         let mean = row.mean_us();
         result[format!("{name}_per_iter")] = json!({

@@ -133,6 +133,7 @@ fn sweep(
         true => Some(bench.gather_stats()?),
         false => None,
     };
+    bench.close()?;
     report.map_or(Ok(0), |report| report.conclude(stats))
 }
 

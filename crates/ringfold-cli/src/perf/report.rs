@@ -50,7 +50,7 @@ impl<'a> Report<'a> {
         let progress = ProgressBar::new(steps);
         progress.set_style(ProgressStyle::with_template("{bar:30} {pos}/{len} {msg}")?);
         let csv = arguments.csv.as_deref();
-        let csv = csv.map(|path| Csv::create(path, files::heading()));
+        let csv = csv.map(|path| Csv::create(path, files::heading(arguments)));
         let mut report = Report {
             arguments,
             csv: csv.transpose()?,

@@ -44,6 +44,13 @@ pub fn header(
     if let Some(asked) = &arguments.weights {
         text += &format!("# weights: {}\n", weights_text(asked, weights));
     }
+    if let Some(devices) = &arguments.on.device {
+        let lane = arguments.on.config();
+        text += &format!(
+            "# device: {devices}, {} slots of {} bytes in each direction\n",
+            lane.depth, lane.slot_bytes
+        );
+    }
     text += "#\n# Using ranks\n";
     for Participant {
         rank,
@@ -72,29 +79,43 @@ fn weights_text(asked: &Weighting, weights: Option<&[u32]>) -> String {
     }
 }
 
+/// The columns of a placement behind nccl-tests' four: names and units.
+fn more_columns(arguments: &Arguments) -> Vec<[&'static str; 2]> {
+    let mut columns = Vec::new();
+    if arguments.on.device.is_some() {
+        columns.extend([["limit", "(us)"], ["of limit", "(%)"]]);
+    }
+    if arguments.per_iter_timing == 1 {
+        columns.extend([
+            ["i_min", "(us)"],
+            ["i_max", "(us)"],
+            ["i_p99", "(us)"],
+            ["i_cv", "(%)"],
+            ["first", "(us)"],
+        ]);
+    }
+    columns
+}
+
+/// The width of such a column.
+const MORE_WIDTH: usize = 8;
+
 fn column_heads(arguments: &Arguments) -> String {
-    let detail = arguments.per_iter_timing == 1;
-    // Five columns more in each placement.
-    let width = if detail { 5 * 9 } else { 0 };
+    let more = more_columns(arguments);
+    let width = more.len() * (MORE_WIDTH + 1);
     let case = |[size, count, dtype, op, root]: [&str; 5]| {
         format!("# {size:>8} {count:>10} {dtype:>8} {op:>5} {root:>4}")
     };
-    let placements = |[time, algbw, busbw, wrong]: [&str; 4], details: [&str; 5]| {
+    let placements = |[time, algbw, busbw, wrong]: [&str; 4], line: usize| {
         let mut text = format!("  {time:>7} {algbw:>6} {busbw:>6} {wrong:>6}");
-        for name in details.iter().filter(|_| detail) {
-            text += &format!("  {name:>7}");
+        for column in &more {
+            text += &format!(" {:>MORE_WIDTH$}", column[line]);
         }
         text.repeat(2)
     };
     let above = format!("  {:^28}{:width$}  {:^28}", "out-of-place", "", "in-place");
-    let names = placements(
-        ["time", "algbw", "busbw", "#wrong"],
-        ["i_min", "i_max", "i_p99", "i_cv", "first"],
-    );
-    let units = placements(
-        ["(us)", "(GB/s)", "(GB/s)", ""],
-        ["(us)", "(us)", "(us)", "(%)", "(us)"],
-    );
+    let names = placements(["time", "algbw", "busbw", "#wrong"], 0);
+    let units = placements(["(us)", "(GB/s)", "(GB/s)", ""], 1);
     format!(
         "{}{above}\n{}{names}  via algorithm\n{}{}\n",
         case([""; 5]),
@@ -127,12 +148,9 @@ pub fn row(arguments: &Arguments, out: &Measurement, in_place: Option<&Measureme
 }
 
 fn placement_columns(arguments: &Arguments, row: Option<&Measurement>) -> String {
-    let detail = arguments.per_iter_timing == 1;
     let Some(row) = row else {
         let mut text = format!("  {:>7} {:>6} {:>6} {:>6}", "N/A", "N/A", "N/A", "N/A");
-        if detail {
-            text += &format!("  {:>7}", "N/A").repeat(5);
-        }
+        text += &format!(" {:>MORE_WIDTH$}", "N/A").repeat(more_columns(arguments).len());
         return text;
     };
     let wrong = row.wrong.map_or("N/A".into(), |wrong| wrong.to_string());
@@ -142,24 +160,34 @@ fn placement_columns(arguments: &Arguments, row: Option<&Measurement>) -> String
         number(row.algbw_gbps(), 6),
         number(row.busbw_gbps(), 6),
     );
-    if detail {
-        let mean = row.mean_us();
-        let variation = if mean > 0.0 {
-            100.0 * row.deviation_us() / mean
-        } else {
-            0.0
-        };
-        for value in [
-            row.min_us(),
-            row.max_us(),
-            row.percentile_us(99.0),
-            variation,
-            row.first_us,
-        ] {
-            let _ = write!(text, "  {:>7}", number(value, 7));
-        }
+    for value in more_values(arguments, row) {
+        let value = value.map_or("N/A".into(), |value| number(value, 7));
+        let _ = write!(text, " {value:>MORE_WIDTH$}");
     }
     text
+}
+
+/// What stands in [`more_columns`].
+fn more_values(arguments: &Arguments, row: &Measurement) -> Vec<Option<f64>> {
+    let mut values = Vec::new();
+    if arguments.on.device.is_some() {
+        values.extend([row.limit_us, row.of_limit_percent()]);
+    }
+    if arguments.per_iter_timing == 1 {
+        let mean = row.mean_us();
+        let variation = match mean > 0.0 {
+            true => 100.0 * row.deviation_us() / mean,
+            false => 0.0,
+        };
+        values.extend([
+            Some(row.min_us()),
+            Some(row.max_us()),
+            Some(row.percentile_us(99.0)),
+            Some(variation),
+            Some(row.first_us),
+        ]);
+    }
+    values
 }
 
 /// The lines after the last row.

@@ -1,5 +1,6 @@
 //! The command from the user's point of view: real processes, their output and their exit status.
 
+mod device;
 mod help;
 mod info;
 mod limits;

@@ -189,6 +189,7 @@ impl Arguments {
             stats: false,
             algorithm: None,
             timeout: self.job.timeout,
+            devices: None,
         }
     }
 

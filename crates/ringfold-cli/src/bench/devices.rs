@@ -1,0 +1,198 @@
+//! Which devices a measurement is on, and how its lanes are made: `--device` and what goes with it.
+
+use std::fmt;
+use std::str::FromStr;
+
+use anyhow::{Result, bail};
+use ringfold::{Driver, LaneConfig};
+
+use crate::info;
+use crate::parse::parse_bytes;
+
+/// The software driver's library. It is not shipped.
+const SOFTWARE_DRIVER: &str = "libringfold_softcuda.so";
+
+/// Flags about devices.
+#[derive(clap::Args, Clone, Debug)]
+pub struct DeviceFlags {
+    /// Measure on the memory of devices: cuda, cuda:0,1 or cuda:same; soft for the software driver
+    ///
+    /// cuda: the ranks of a host take its devices in turn. cuda:0,1: these devices in turn.
+    /// cuda:same: all ranks share device 0. Adds two columns: `limit`, the time of the same copies
+    /// in both directions without waiting for each other or for other ranks, measured in the same
+    /// run; `of limit`, how much of that rate the collective reaches. See docs/devices.md.
+    #[arg(long, value_name = "DEVICES")]
+    pub device: Option<Devices>,
+
+    /// With --device: bytes of a slot, the most that a copy moves [default: 1M]
+    #[arg(long, value_name = "BYTES", requires = "device", value_parser = parse_bytes)]
+    pub slot_bytes: Option<u64>,
+
+    /// With --device: slots in each direction, a power of two [default: 4]
+    #[arg(long, value_name = "N", requires = "device")]
+    pub slots: Option<u32>,
+}
+
+impl DeviceFlags {
+    /// How the ranks' lanes are made.
+    pub fn config(&self) -> LaneConfig {
+        let default = LaneConfig::default();
+        let slot_bytes = self.slot_bytes.map(|bytes| bytes as usize);
+        LaneConfig {
+            slot_bytes: slot_bytes.unwrap_or(default.slot_bytes),
+            depth: self.slots.unwrap_or(default.depth),
+        }
+    }
+}
+
+/// A driver, and which of its devices each rank uses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Devices {
+    driver: DriverName,
+    share: Share,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum DriverName {
+    Cuda,
+    Soft,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Share {
+    /// All devices, in the order of the ranks of a host.
+    All,
+    /// These, likewise.
+    List(Vec<usize>),
+    /// The first, for every rank.
+    Same,
+}
+
+impl FromStr for Devices {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Devices, String> {
+        let (name, share) = match text.split_once(':') {
+            Some((name, share)) => (name, Some(share)),
+            None => (text, None),
+        };
+        let driver = match name {
+            "cuda" => DriverName::Cuda,
+            "soft" => DriverName::Soft,
+            _ => return Err(format!("there is no `{name}`: write cuda or soft")),
+        };
+        let number = |text: &str| text.trim().parse::<usize>();
+        let share = match share {
+            None => Share::All,
+            Some("same") => Share::Same,
+            Some(list) => {
+                let numbers = list.split(',').map(number).collect::<Result<_, _>>();
+                let wrong = |_| format!("`{list}` are no devices: write 0,1 or `same`");
+                Share::List(numbers.map_err(wrong)?)
+            }
+        };
+        Ok(Devices { driver, share })
+    }
+}
+
+impl fmt::Display for Devices {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.driver {
+            DriverName::Cuda => "cuda",
+            DriverName::Soft => "soft",
+        })?;
+        match &self.share {
+            Share::All => Ok(()),
+            Share::Same => f.write_str(":same"),
+            Share::List(list) => {
+                let numbers: Vec<String> = list.iter().map(usize::to_string).collect();
+                write!(f, ":{}", numbers.join(","))
+            }
+        }
+    }
+}
+
+impl Devices {
+    /// The driver, loaded.
+    pub fn driver(&self) -> Result<&'static Driver> {
+        let named = info::cuda_library();
+        let library = match self.driver {
+            DriverName::Soft if named.is_none() => Some(software_driver()?),
+            _ => named,
+        };
+        Ok(Driver::open(library.as_deref())?)
+    }
+
+    /// The device of a rank that has this number on its host, where it sees `count` devices.
+    ///
+    /// # Errors
+    /// A device that there is not, whichever rank would have it.
+    pub fn ordinal(&self, local_rank: usize, count: usize) -> Result<usize> {
+        let list = match &self.share {
+            Share::All => return Ok(local_rank % count.max(1)),
+            Share::Same => return Ok(0),
+            Share::List(list) => list,
+        };
+        match list.iter().find(|ordinal| **ordinal >= count) {
+            Some(ordinal) => {
+                bail!("there is no device {ordinal}: this process sees {count} (`--device {self}`)")
+            }
+            None => Ok(list[local_rank % list.len()]),
+        }
+    }
+}
+
+/// The software driver where Cargo builds it: beside this program, or among what it depends on.
+fn software_driver() -> Result<String> {
+    let program = std::env::current_exe()?;
+    let folders = program.parent().into_iter();
+    let folders = folders.flat_map(|folder| [folder.join("deps"), folder.to_owned()]);
+    let mut files = folders.map(|folder| folder.join(SOFTWARE_DRIVER));
+    match files
+        .find(|file| file.is_file())
+        .as_deref()
+        .and_then(|file| file.to_str())
+    {
+        Some(file) => Ok(file.to_owned()),
+        None => bail!(
+            "the software driver, {SOFTWARE_DRIVER}, is not beside this program: it is part of \
+             ringfold's source only; build it there (cargo build -p ringfold-softcuda), or name \
+             the library in RINGFOLD_CUDA_LIBRARY"
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_are_shared_out_as_the_flag_says() {
+        let of_ranks = |text: &str, count: usize| -> Vec<usize> {
+            let devices: Devices = text.parse().unwrap();
+            assert_eq!(devices.to_string(), text);
+            (0..4)
+                .map(|rank| devices.ordinal(rank, count).unwrap())
+                .collect()
+        };
+        assert_eq!(of_ranks("cuda", 3), [0, 1, 2, 0]);
+        assert_eq!(of_ranks("cuda:same", 3), [0; 4]);
+        assert_eq!(of_ranks("soft:2,0", 3), [2, 0, 2, 0]);
+        // There is none: the driver then says so of device 0.
+        assert_eq!(of_ranks("soft", 0), [0; 4]);
+        let few: Devices = "cuda:0,3".parse().unwrap();
+        let error = few.ordinal(0, 3).unwrap_err().to_string();
+        assert!(
+            error.contains("there is no device 3: this process sees 3"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn a_misspelt_device_gets_the_words_that_there_are() {
+        for (text, word) in [("gpu", "cuda or soft"), ("cuda:", "0,1"), ("cuda:a", "0,1")] {
+            let error = text.parse::<Devices>().unwrap_err();
+            assert!(error.contains(word), "{error}");
+        }
+    }
+}

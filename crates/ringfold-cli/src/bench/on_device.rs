@@ -1,0 +1,219 @@
+//! A measurement on device memory: buffers on a device, their mirrors on the host, and a lane.
+//!
+//! Data is written and compared on the host, in pinned memory that has the same places as the
+//! device's: a region of the mirror stands for the same bytes on the device.
+
+use std::sync::Arc;
+use std::thread;
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use ringfold::internals::device::{
+    Current, Device, DeviceMemory, DeviceRegion, Pin, PinnedRegion, ProgramStream, Stream,
+};
+use ringfold::{
+    Communicator, DeviceBuffer, DeviceRequest, DeviceWork, Lane, LaneConfig, Region, Registered,
+    Request,
+};
+
+use super::devices::Devices;
+use super::memory::{Memory, too_large};
+
+/// Looks at what is waited for between two looks for a fault, which take a lock.
+const LOOKS: u32 = 1024;
+
+/// A rank's device with two buffers, and its lane.
+pub struct OnDevice {
+    lane: Lane,
+    config: LaneConfig,
+    /// The one that calls are ordered by, and one for each direction of copies alone.
+    program: Stream,
+    out: Stream,
+    into: Stream,
+    sides: [Side; 2],
+    device: Arc<Device>,
+}
+
+/// A buffer on the device, and its mirror.
+struct Side {
+    mirror: Arc<Registered>,
+    pin: Pin,
+    memory: DeviceMemory,
+}
+
+impl OnDevice {
+    /// Two buffers of `max_bytes` bytes. Collective.
+    pub fn new(
+        communicator: &Communicator,
+        devices: &Devices,
+        config: LaneConfig,
+        max_bytes: usize,
+    ) -> Result<OnDevice> {
+        let driver = devices.driver()?;
+        let ordinal = devices.ordinal(communicator.local_rank(), driver.devices()?)?;
+        let of_lane = communicator.split(Some(0), communicator.rank() as i64)?;
+        let of_lane = of_lane.context("a communicator for the lane")?;
+        // First: if a rank cannot use its device, all ranks learn it here.
+        let lane = Lane::new(of_lane, driver, ordinal, config)?;
+        let device = Device::open(driver, ordinal)?;
+        let bytes = max_bytes.max(1);
+        let mirrors = [communicator.alloc(bytes)?, communicator.alloc(bytes)?];
+        let current = device.enter()?;
+        let side = |mirror: Registered| -> Result<Side> {
+            let mirror = Arc::new(mirror);
+            Ok(Side {
+                pin: current.pin(mirror.region(), mirror.clone())?,
+                memory: current.allocate(bytes).with_context(|| too_large(bytes))?,
+                mirror,
+            })
+        };
+        let [first, second] = mirrors.map(side);
+        Ok(OnDevice {
+            lane,
+            config,
+            program: current.stream()?,
+            out: current.stream()?,
+            into: current.stream()?,
+            sides: [first?, second?],
+            device: device.clone(),
+        })
+    }
+
+    /// The mirrors of both buffers.
+    pub fn mirrors(&self) -> [Memory; 2] {
+        let mirror = |side: &Side| Memory::shared(side.mirror.clone());
+        self.sides.each_ref().map(mirror)
+    }
+
+    /// The most bytes that one of the host's calls handles.
+    pub fn slot_bytes(&self) -> usize {
+        self.config.slot_bytes
+    }
+
+    /// Ends the lane in good order.
+    pub fn close(self) -> Result<()> {
+        Ok(self.lane.close()?)
+    }
+
+    /// Fills the device's buffers with their mirrors' first `bytes` bytes.
+    pub fn upload(&self, bytes: usize) -> Result<()> {
+        self.each_side(bytes, |current, host, device| {
+            current.take(&self.program, host, device)
+        })
+    }
+
+    /// Fills the mirrors with the device's first `bytes` bytes.
+    pub fn download(&self, bytes: usize) -> Result<()> {
+        self.each_side(bytes, |current, host, device| {
+            current.bring(&self.program, device, host)
+        })
+    }
+
+    fn each_side(
+        &self,
+        bytes: usize,
+        copy: impl Fn(&Current<'_>, PinnedRegion, DeviceRegion) -> ringfold::Result<()>,
+    ) -> Result<()> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        let current = self.device.enter()?;
+        for side in &self.sides {
+            copy(
+                &current,
+                side.pin.whole().part(0..bytes),
+                side.region().part(0..bytes),
+            )?;
+        }
+        self.wait_for(|| Ok(current.is_idle(&self.program)?))
+    }
+
+    /// Enqueues `request`, whose regions are those of the mirrors, and what waits for it.
+    pub fn start(&self, request: &Request) -> Result<DeviceWork> {
+        let buffer = |region| DeviceBuffer::new(self.region(region).into_iter().collect());
+        let (input, output) = (buffer(request.input), buffer(request.output));
+        let counts = request.counts.clone();
+        let on_device = DeviceRequest {
+            op: request.op,
+            root: request.root,
+            tag: request.tag,
+            algorithm: request.algorithm,
+            timeout: request.timeout,
+            ..DeviceRequest::new(request.collective, request.dtype, counts, input, output)
+        };
+        // SAFETY: the stream lives as long as `self`, and so does the lane.
+        let program = unsafe { ProgramStream::from_handle(self.program.handle()) };
+        // SAFETY: the memory lives longer than the lane, whose end waits for its calls; all other
+        // copies of it are in this stream or after the wait for it.
+        let work = unsafe { self.lane.enqueue(on_device, program) }?;
+        work.join(program)?;
+        Ok(work)
+    }
+
+    /// Waits until the device has done `work`.
+    pub fn wait(&self, work: &DeviceWork) -> Result<()> {
+        self.wait_for(|| Ok(work.is_done()))
+    }
+
+    /// Waits until `is_done`, or until a fault has ended the lane.
+    fn wait_for(&self, is_done: impl Fn() -> Result<bool>) -> Result<()> {
+        let fault = || self.lane.fault().map_or(Ok(()), |fault| Err(fault.into()));
+        let mut looks = 0u32;
+        while !is_done()? {
+            thread::yield_now();
+            looks = looks.wrapping_add(1);
+            if looks.is_multiple_of(LOOKS) {
+                fault()?;
+            }
+        }
+        fault()
+    }
+
+    /// Microseconds of the copies of `calls` calls like `request`, both directions at the same
+    /// time, in pieces of a slot, without anything that one of them waits for: no call can be
+    /// faster. What is copied is of no use.
+    pub fn copies_us(&self, request: &Request, calls: u32) -> Result<f64> {
+        let (input, output) = (self.region(request.input), self.region(request.output));
+        let [from, to] = self.sides.each_ref().map(|side| side.pin.whole());
+        let longest = request.input.bytes().max(request.output.bytes());
+        let slot = self.slot_bytes();
+        let current = self.device.enter()?;
+        let start = Instant::now();
+        for _ in 0..calls {
+            for begin in (0..longest).step_by(slot) {
+                let piece = |region: DeviceRegion| begin..region.bytes().min(begin + slot);
+                let is_there = |region: &DeviceRegion| begin < region.bytes();
+                if let Some(input) = input.filter(is_there) {
+                    let piece = piece(input);
+                    current.bring(&self.out, input.part(piece.clone()), from.part(piece))?;
+                }
+                if let Some(output) = output.filter(is_there) {
+                    let piece = piece(output);
+                    current.take(&self.into, to.part(piece.clone()), output.part(piece))?;
+                }
+            }
+        }
+        self.wait_for(|| Ok(current.is_idle(&self.out)? && current.is_idle(&self.into)?))?;
+        Ok(start.elapsed().as_nanos() as f64 / 1e3 / f64::from(calls))
+    }
+
+    /// The bytes of the device for which a region of a mirror stands.
+    fn region(&self, region: Region) -> Option<DeviceRegion> {
+        let place = |side: &Side| {
+            let whole = side.pin.whole().region();
+            let begin = (region.address() as usize).checked_sub(whole.address() as usize)?;
+            let is_inside = begin + region.bytes() <= whole.bytes();
+            is_inside.then(|| side.region().part(begin..begin + region.bytes()))
+        };
+        let filled = !region.is_empty();
+        filled.then(|| self.sides.iter().find_map(place)).flatten()
+    }
+}
+
+impl Side {
+    fn region(&self) -> DeviceRegion {
+        // SAFETY: it lives longer than the lane and the streams, and what accesses it is waited
+        // for before anything else does.
+        unsafe { self.memory.region() }
+    }
+}

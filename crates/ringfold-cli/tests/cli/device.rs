@@ -1,0 +1,123 @@
+//! `ringfold perf --device` on the software driver: real ranks, with a device each or one for all.
+
+use std::process::Command;
+
+use crate::process::{Finished, Running, ringfold};
+
+/// Sizes of less than a slot, of a few slots, and of more slots than there are.
+const SIZES: &str = "-b 4 -e 1M -f 512 --slot-bytes 16K --slots 4";
+
+fn perf(line: &str) -> Command {
+    let arguments: Vec<_> = ["perf", "--ranks", "2"]
+        .into_iter()
+        .chain(line.split_whitespace())
+        .collect();
+    let mut command = ringfold(&arguments);
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("SOFTCUDA_") {
+            command.env_remove(name);
+        }
+    }
+    command
+}
+
+fn done(command: Command) -> Finished {
+    let done = Running::start(command).finish();
+    assert!(done.status.success(), "{}{}", done.stdout, done.stderr);
+    done
+}
+
+/// What a command that must fail says.
+fn refusal(command: Command) -> String {
+    let done = Running::start(command).finish();
+    assert!(!done.status.success(), "{}", done.stdout);
+    done.stderr
+}
+
+fn rows(table: &str) -> Vec<Vec<&str>> {
+    let rows = table.lines().filter(|line| !line.starts_with('#'));
+    rows.map(|row| row.split_whitespace().collect()).collect()
+}
+
+#[test]
+fn results_on_devices_are_exact_and_stand_beside_their_limit() {
+    for line in [
+        "all_reduce -d bfloat16 -o avg",
+        "all_gather",
+        "all_reduce -z 0 --transport tcp",
+    ] {
+        let done = done(perf(&format!("{line} --device soft -n 2 -c 2 {SIZES}")));
+        let head = "# device: soft, 4 slots of 16384 bytes in each direction\n";
+        assert!(done.stdout.contains(head), "{}", done.stdout);
+        let rows = rows(&done.stdout);
+        assert_eq!(rows.len(), 3, "{}", done.stdout);
+        for row in &rows {
+            // Out of place and in place: wrong elements, the limit, how much of it.
+            for at in [8, 14] {
+                assert_eq!(row[at], "0", "{}", done.stdout);
+                for value in &row[at + 1..at + 3] {
+                    assert!(value.parse::<f64>().unwrap() > 0.0, "{}", done.stdout);
+                }
+            }
+        }
+        assert!(done.stdout.contains("# Out of bounds values : 0 OK"));
+        assert_eq!(done.stderr, "");
+    }
+}
+
+#[test]
+fn ranks_take_the_devices_that_are_named() {
+    let line = "reduce -r 1 -b 1K -e 1K -n 1 --device soft";
+    let mut two = perf(&format!("{line}:1,0"));
+    two.env("SOFTCUDA_DEVICES", "2");
+    done(two);
+    done(perf(&format!("{line}:same")));
+    let text = refusal(perf(&format!("{line}:0,5")));
+    assert!(
+        text.contains("there is no device 5: this process sees 1"),
+        "{text}"
+    );
+}
+
+#[test]
+fn files_have_the_columns_of_devices() {
+    let line = "-b 8 -e 8 -n 2 --device soft";
+    let csv = done(perf(&format!("{line} --csv -"))).stdout;
+    let lines: Vec<Vec<&str>> = csv.lines().map(|line| line.split(',').collect()).collect();
+    assert_eq!(lines.len(), 3, "{csv}");
+    let last_two = |line: &[&str]| line[line.len() - 2..].join(",");
+    assert_eq!(last_two(&lines[0]), "limit_us,of_limit_percent");
+    for line in &lines {
+        assert_eq!(line.len(), lines[0].len(), "{csv}");
+    }
+    let json = done(perf(&format!("{line}:same --json -"))).stdout;
+    let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+    assert_eq!(json["config"]["device"], "soft:same");
+    for placement in ["out_of_place", "in_place"] {
+        let result = &json["results"][0][placement];
+        assert_eq!(result["nwrong"], 0, "{json}");
+        let number = |name: &str| result[name].as_f64().unwrap();
+        let share = 100.0 * number("limit_us") / number("median_us");
+        assert!((number("of_limit_percent") - share).abs() < 1e-6, "{json}");
+    }
+}
+
+#[test]
+fn what_a_device_needs_is_named_where_it_is_missing() {
+    for devices in ["cuda", "soft"] {
+        let mut command = perf(&format!("-b 8 -e 8 --device {devices}"));
+        command.env("RINGFOLD_CUDA_LIBRARY", "libringfold-no-such-driver.so");
+        let text = refusal(command);
+        assert!(text.contains("libringfold-no-such-driver.so"), "{text}");
+        assert!(text.contains("RINGFOLD_CUDA_LIBRARY"), "{text}");
+    }
+    for (line, word) in [
+        ("barrier --device soft", "has no data on a device"),
+        ("--device gpu", "cuda or soft"),
+        ("--slots 2", "--device"),
+        ("--device soft --slots 3 -b 8 -e 8", "1, 2, 4"),
+    ] {
+        let text = refusal(perf(line));
+        assert!(text.contains(word), "{line}: {text}");
+    }
+}
