@@ -1,4 +1,5 @@
-//! The device module over the software driver: the driver's own library, opened by name.
+//! The device module over the software driver: the driver's own library, opened by name; and what
+//! a collective on it costs.
 
 #[path = "device/software.rs"]
 mod software;
@@ -11,8 +12,11 @@ use std::time::{Duration, Instant};
 use ringfold::internals::device::{
     Device, DeviceMemory, DeviceRegion, Event, Pin, PinnedRegion, ProgramStream, Stream,
 };
-use ringfold::{Error, Region, Result};
-use software::{alone, calls, capture, count, driver, fail, live, step};
+use ringfold::{
+    Collective, Communicator, Counts, DType, DeviceBuffer, DeviceRequest, Error, LaneConfig,
+    Region, Result,
+};
+use software::{all_calls, alone, calls, capture, count, driver, fail, live, step};
 
 const STEPPED: (&str, &str) = ("SOFTCUDA_MODE", "stepped");
 /// Bytes of a slice, and of the two words after it; words do not share a line with data.
@@ -228,6 +232,56 @@ fn a_slice_costs_few_calls() {
             [1, 2, 1]
         );
         lane.drain();
+    });
+}
+
+/// The driver calls by which a lane enqueues an all-reduce of so many slices behind an operation
+/// that waits: so none of the lane's waits is over before it is enqueued.
+fn calls_of_slices(lane: &ringfold::Lane, slices: usize) -> u64 {
+    let gate = Lane::new().unwrap();
+    let bytes = slices * SLICE_BYTES;
+    let memory = gate.device.enter().unwrap().allocate(bytes).unwrap();
+    // SAFETY: the memory lives until the call is done.
+    let buffer = || DeviceBuffer::new(vec![unsafe { memory.region() }]);
+    let counts = Counts::Even(bytes as u64);
+    let (collective, dtype) = (Collective::AllReduce, DType::U8);
+    let request = DeviceRequest::new(collective, dtype, counts, buffer(), buffer());
+    let current = gate.device.enter().unwrap();
+    current.wait(&gate.out, gate.word(0), 1).unwrap();
+    drop(current);
+    // SAFETY: the stream lives until it is idle.
+    let program = unsafe { ProgramStream::from_handle(gate.out.handle()) };
+    let before = all_calls();
+    // SAFETY: the memory lives until the call is done, and nothing else accesses it.
+    let work = unsafe { lane.enqueue(request, program) }.unwrap();
+    let calls = all_calls() - before;
+    store(gate.word(0), 1);
+    work.join(program).unwrap();
+    assert!(work.wait_on_host(Duration::from_secs(50)).unwrap());
+    gate.finish().unwrap();
+    calls
+}
+
+#[test]
+fn a_slice_of_a_collective_takes_six_calls() {
+    alone(&[("SOFTCUDA_LATENCY_US", "0")], || {
+        let communicator = Communicator::threads(1).remove(0);
+        let config = LaneConfig {
+            slot_bytes: SLICE_BYTES,
+            depth: 4,
+        };
+        let lane = ringfold::Lane::new(communicator, driver().unwrap(), 0, config).unwrap();
+        let [short, long] = [20, 100].map(|slices| calls_of_slices(&lane, slices));
+        // Slots that are free at first need no wait; the host may say that of the last one only
+        // after the call before is done. Apart from that, they differ by slices alone.
+        let more = long - short;
+        assert!(
+            (80 * 6 - 1..=80 * 6 + 1).contains(&more),
+            "{more} calls for 80 slices more"
+        );
+        // And a call by little: its order behind the program's stream, and its end.
+        assert!(short <= 20 * 6 + 16, "{short} calls for 20 slices");
+        lane.close().unwrap();
     });
 }
 

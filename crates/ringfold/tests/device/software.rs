@@ -58,6 +58,12 @@ pub fn calls(name: &CStr) -> u64 {
     calls(name.as_ptr())
 }
 
+/// How many functions were called.
+pub fn all_calls() -> u64 {
+    let calls: extern "C" fn(*const c_char) -> u64 = symbol(c"softcuda_calls");
+    calls(std::ptr::null())
+}
+
 /// Has call `at` of a function, counted from now, fail with `code`; 0 takes the order back. Whether
 /// the order before this one was still to be met.
 pub fn fail(name: &CStr, at: u64, code: c_int) -> bool {
