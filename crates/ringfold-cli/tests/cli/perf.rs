@@ -23,10 +23,17 @@ fn rows(table: &str) -> Vec<Vec<&str>> {
 
 /// A measurement that runs until it is ended, and the process numbers of its ranks.
 fn endless(ranks: usize, timeout: &str) -> (Running, Vec<u32>) {
+    endless_with(ranks, timeout, &[])
+}
+
+/// The same with `more` arguments.
+fn endless_with(ranks: usize, timeout: &str, more: &[&str]) -> (Running, Vec<u32>) {
     let ranks = ranks.to_string();
-    let running = Running::start(ringfold(&[
+    let mut command = ringfold(&[
         "perf", "--ranks", &ranks, "-T", timeout, "-b", "8", "-e", "64K", "-f", "16", "-N", "0",
-    ]));
+    ]);
+    command.args(more);
+    let running = Running::start(command);
     let mut ids = Vec::new();
     loop {
         let line = running.line();
@@ -323,12 +330,14 @@ fn sigint_ends_every_rank_with_status_130() {
 
 #[test]
 fn a_killed_rank_ends_the_measurement_and_is_named() {
-    let (running, ids) = endless(3, "60");
-    rustix::process::kill_process(Pid::from_raw(ids[1] as i32).unwrap(), Signal::KILL).unwrap();
-    let done = running.finish();
-    assert!(!done.status.success());
-    assert!(done.stderr.contains("rank 1"), "{}", done.stderr);
-    ids.into_iter().for_each(await_end);
+    for more in [&[][..], &["--device", "soft"]] {
+        let (running, ids) = endless_with(3, "60", more);
+        rustix::process::kill_process(Pid::from_raw(ids[1] as i32).unwrap(), Signal::KILL).unwrap();
+        let done = running.finish();
+        assert!(!done.status.success());
+        assert!(done.stderr.contains("rank 1"), "{}", done.stderr);
+        ids.into_iter().for_each(await_end);
+    }
 }
 
 #[test]
