@@ -65,7 +65,7 @@ pub struct Lane {
     issuer: Mutex<Issuer>,
     staging: Arc<Staging>,
     device: Arc<Device>,
-    thread: Option<JoinHandle<()>>,
+    thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Lane {
@@ -95,7 +95,7 @@ impl Lane {
             issuer: Mutex::new(issuer),
             staging,
             device,
-            thread: Some(thread),
+            thread: Mutex::new(Some(thread)),
         })
     }
 
@@ -112,6 +112,17 @@ impl Lane {
     /// The device.
     pub fn device(&self) -> &Arc<Device> {
         &self.device
+    }
+
+    /// The driver's handle of the stream that stores results: what a framework enqueues there comes
+    /// after the calls made so far. It must not make that stream wait.
+    pub fn result_stream(&self) -> usize {
+        self.staging.into.handle()
+    }
+
+    /// Whether this process was forked from the one that made the lane; it cannot be used here.
+    pub fn is_forked(&self) -> bool {
+        self.worker.communicator().is_forked()
     }
 
     /// The error that has ended this lane, if one has.
@@ -169,10 +180,10 @@ impl Lane {
         let (slot_bytes, first) = (self.staging.slot_bytes(), issuer.next);
         let call = LaneCall::new(requests, rank, world_size, slot_bytes, first)?;
         let end = first.wrapping_add(call.slices);
-        issuer.next = end;
         let call = Arc::new(call);
         // The thread must know of it first: the driver may hold this one until slices are done.
-        self.worker.give(call.clone());
+        self.worker.give(call.clone())?;
+        issuer.next = end;
         if let Err(error) = issuer.enqueue(&call, stream, &joined) {
             return Err(self.worker.fail_by_driver(error));
         }
@@ -186,13 +197,11 @@ impl Lane {
     }
 
     /// Waits until all calls are done, also on the device, and ends the lane in good order on this
-    /// rank. Not collective. Calls that peers do not join end by their deadlines.
-    pub fn close(mut self) -> Result<()> {
-        self.end()
-    }
-
-    fn end(&mut self) -> Result<()> {
-        let Some(thread) = self.thread.take() else {
+    /// rank. Not collective; may be repeated. Calls that peers do not join end by their deadlines.
+    pub fn close(&self) -> Result<()> {
+        // Held to the end: another caller returns when the lane is closed, too.
+        let mut running = lock(&self.thread);
+        let Some(thread) = running.take() else {
             return Ok(());
         };
         self.worker.finish();
@@ -230,19 +239,17 @@ impl Lane {
 
 impl Drop for Lane {
     fn drop(&mut self) {
+        let thread = self.thread.get_mut();
+        let thread = thread.unwrap_or_else(|poisoned| poisoned.into_inner());
         if self.worker.communicator().is_forked() {
             // The thread, the streams and the memory are the parent's.
-            std::mem::forget((
-                self.thread.take(),
-                self.staging.clone(),
-                self.worker.clone(),
-            ));
+            std::mem::forget((thread.take(), self.staging.clone(), self.worker.clone()));
             return;
         }
-        if self.thread.is_some() && !self.worker.is_idle() {
+        if thread.is_some() && !self.worker.is_idle() {
             self.abort("its lane was dropped while calls were under way");
         }
-        if let Err(error) = self.end() {
+        if let Err(error) = self.close() {
             log::debug!(target: "ringfold::device", "a lane ended with: {error}");
         }
     }

@@ -78,12 +78,16 @@ impl Worker {
         &self.communicator
     }
 
-    /// Gives it a call whose driver calls are enqueued next.
-    pub fn give(&self, call: Arc<LaneCall>) {
+    /// Gives it a call whose driver calls are enqueued next, unless the lane is being closed.
+    pub fn give(&self, call: Arc<LaneCall>) -> Result<()> {
         let mut state = lock(&self.state);
+        if state.is_closing {
+            return Err(Error::Closed);
+        }
         state.calls.push_back(call);
         state.open += 1;
         self.changed.notify_all();
+        Ok(())
     }
 
     /// What has ended the lane, on this rank or another.
