@@ -10,11 +10,10 @@ Start it with `ringfold run --ranks 4 -- python program.py`, or under torchrun, 
 Started alone, it is a job of one rank.
 """
 
-import atexit
 import os
 
 from ringfold import _native
-from ringfold.communicator import Communicator, close_all
+from ringfold.communicator import Communicator
 from ringfold.errors import (
     Aborted,
     BootstrapError,
@@ -117,6 +116,3 @@ def init(
     """
     # Its arguments have the same names.
     return Communicator(_native.Communicator.connect(**locals()))
-
-
-atexit.register(close_all)

@@ -8,6 +8,9 @@ __all__ = [
     "__version__",
     "Buffer",
     "Communicator",
+    "DeviceRequest",
+    "DeviceWork",
+    "Lane",
     "Meeting",
     "Memory",
     "Registration",
@@ -162,3 +165,50 @@ class Work:
     @property
     def source(self) -> int: ...
     def when_done(self, call: Callable[[], object]) -> None: ...
+
+@final
+class DeviceRequest:
+    def __new__(
+        cls,
+        collective: str,
+        dtype: str,
+        counts: int | list[int] | tuple[list[int], list[int]],
+        input: list[tuple[int, int]],
+        output: list[tuple[int, int]],
+        *,
+        op: str = "sum",
+        factor: float = 1.0,
+        root: int | None = 0,
+        tag: int = 0,
+        algorithm: str | None = None,
+        timeout: float | None = None,
+    ) -> DeviceRequest: ...
+
+@final
+class Lane:
+    @staticmethod
+    def open(
+        communicator: Communicator,
+        ordinal: int,
+        *,
+        slot_bytes: int | None = None,
+        depth: int | None = None,
+    ) -> Lane: ...
+    @property
+    def rank(self) -> int: ...
+    @property
+    def world_size(self) -> int: ...
+    @property
+    def device(self) -> int: ...
+    @property
+    def result_stream(self) -> int: ...
+    def enqueue(self, requests: list[DeviceRequest], stream: int) -> DeviceWork: ...
+    def fault(self) -> RingfoldError | None: ...
+    def abort(self, reason: str) -> None: ...
+    def close(self) -> None: ...
+
+@final
+class DeviceWork:
+    def join(self, stream: int) -> None: ...
+    def done(self) -> bool: ...
+    def wait(self, timeout: float | None = None) -> bool: ...

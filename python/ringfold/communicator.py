@@ -1,16 +1,15 @@
 """The communicator: shapes and outputs in Python, everything else in the core."""
 
-import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from threading import get_ident
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from ringfold import _native, _uncaught, arrays
+from ringfold import _exit, _native, arrays
 from ringfold._native import Buffer, Request
 from ringfold.arrays import Output, Shape
-from ringfold.errors import InvalidArgument, RingfoldError, in_words
+from ringfold.errors import InvalidArgument, in_words
 from ringfold.operation import Operation, PremulSum
 from ringfold.registration import Registration
 from ringfold.stats import PeerStats, Standing, Stats
@@ -57,8 +56,7 @@ class Communicator:
         self._native = native
         # The calls collected in each thread's open group, by thread number.
         self._groups: dict[int, list[_Collected]] = {}
-        _open.add(self)
-        _uncaught.install()
+        _exit.add(self)
 
     @property
     def rank(self) -> int:
@@ -394,12 +392,12 @@ class Communicator:
         a call of this communicator, it does not wait: that call raises `Closed`.
         """
         self._native.close()
-        _open.discard(self)
+        _exit.discard(self)
 
     def _close_at_exit(self) -> None:
         """`close` with a short grace period: daemon threads are not resumed at exit."""
-        self._native.close(EXIT_GRACE_S)
-        _open.discard(self)
+        self._native.close(_exit.GRACE_S)
+        _exit.discard(self)
 
     def __enter__(self) -> Self:
         return self
@@ -478,22 +476,3 @@ class Communicator:
             return Work(work, finish if root is not None else lambda: (finish(), work.source))
         sender = self._native.run(request)
         return finish() if root is not None else (finish(), sender)
-
-
-EXIT_GRACE_S = 1.0
-"""How long interpreter exit waits for calls in daemon threads."""
-
-_open: "weakref.WeakSet[Communicator]" = weakref.WeakSet()
-
-
-def close_all() -> None:
-    """At interpreter exit: say goodbye, or abort with the uncaught exception as the reason."""
-    error = _uncaught.uncaught()
-    for communicator in list(_open):
-        try:
-            if error is not None:
-                communicator.abort(in_words(error))
-            communicator._close_at_exit()
-        except RingfoldError:
-            # It has failed already, and its user got the error.
-            pass

@@ -17,6 +17,8 @@ import ringfold
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 path, name, result_path = sys.argv[1:]
+# As pytest does, for the modules beside the test.
+sys.path.insert(0, str(Path(path).parent))
 specification = importlib.util.spec_from_file_location("test_module", path)
 assert specification is not None and specification.loader is not None
 module = importlib.util.module_from_spec(specification)

@@ -41,6 +41,12 @@ impl Communicator {
         }
     }
 
+    /// The communicator, to make something of its ranks; refused in a forked child.
+    pub fn core(&self) -> PyResult<Arc<Connection<ringfold::Communicator>>> {
+        self.core.check()?;
+        Ok(Arc::clone(&self.core))
+    }
+
     fn outstanding(&self) -> MutexGuard<'_, Vec<Arc<Call>>> {
         lock(&self.outstanding)
     }

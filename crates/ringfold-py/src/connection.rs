@@ -20,6 +20,12 @@ impl Origin for ringfold::Communicator {
     }
 }
 
+impl Origin for ringfold::Lane {
+    fn is_forked(&self) -> bool {
+        self.is_forked()
+    }
+}
+
 impl Origin for ringfold::Work {
     fn is_forked(&self) -> bool {
         self.is_forked()

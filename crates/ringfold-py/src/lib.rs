@@ -12,6 +12,7 @@ mod connection;
 mod diagnosis;
 mod dlpack;
 mod exceptions;
+mod lane;
 mod layout;
 mod meeting;
 mod memory;
@@ -24,6 +25,7 @@ use pyo3::prelude::*;
 
 use buffer::Buffer;
 use communicator::Communicator;
+use lane::{DeviceRequest, DeviceWork, Lane};
 use meeting::{Meeting, derived_key, host_id, launch};
 use memory::{Memory, Registration};
 use request::Request;
@@ -34,6 +36,9 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     ringfold_tuner_host::register();
     module.add_class::<Buffer>()?;
     module.add_class::<Communicator>()?;
+    module.add_class::<DeviceRequest>()?;
+    module.add_class::<DeviceWork>()?;
+    module.add_class::<Lane>()?;
     module.add_class::<Meeting>()?;
     module.add_class::<Memory>()?;
     module.add_class::<Registration>()?;

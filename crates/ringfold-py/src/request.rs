@@ -11,7 +11,7 @@ use crate::layout::dtype_named;
 use crate::signals::seconds;
 
 /// Where memory begins, and how many bytes it has; `(0, 0)` is none.
-type Place = (usize, usize);
+pub type Place = (usize, usize);
 
 /// The number of elements: a number, a list with one per rank, or a pair of lists (sent to,
 /// received from each rank).
@@ -142,8 +142,9 @@ impl Request {
     }
 }
 
+/// A call's arguments in the core's form.
 #[allow(clippy::too_many_arguments, reason = "as many as a call has")]
-fn core(
+pub fn core(
     collective: &str,
     dtype: DType,
     counts: CountsArgument,

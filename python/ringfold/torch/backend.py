@@ -23,7 +23,7 @@ from torch._C import _distributed_c10d as c10d
 from torch._C._dynamo import eval_frame
 
 from ringfold import _native, _uncaught
-from ringfold.communicator import EXIT_GRACE_S
+from ringfold._exit import GRACE_S
 from ringfold.errors import RingfoldError, Unsupported, in_words
 from ringfold.torch import bootstrap, watch
 from ringfold.torch.collectives import Collectives
@@ -322,7 +322,7 @@ def close_all() -> None:
     for group in list(_open):
         try:
             if error is None:
-                group.communicator.close(EXIT_GRACE_S)
+                group.communicator.close(GRACE_S)
                 group.shutdown()
             else:
                 group.communicator.abort(in_words(error))

@@ -1,0 +1,124 @@
+"""The software driver for tests in Python: it is built here, and called as a program calls CUDA."""
+
+import ctypes
+import functools
+import json
+import mmap
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).parents[3]
+BUILD_S = 300.0
+NON_BLOCKING = 1
+AT_LEAST = 0
+PORTABLE_AND_MAPPED = 3
+
+
+@functools.cache
+def library() -> Path:
+    """The driver, as the Rust tests built it."""
+    cargo = shutil.which("cargo")
+    if cargo is None:
+        pytest.skip("no cargo here to build the software driver")
+    built = subprocess.run(
+        [cargo, "build", "--quiet", "--package", "ringfold-softcuda", "--message-format", "json"],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        timeout=BUILD_S,
+    )
+    messages = [json.loads(line) for line in built.stdout.splitlines()]
+    files = [Path(name) for message in messages for name in message.get("filenames", [])]
+    return next(file for file in files if file.name == "libringfold_softcuda.so")
+
+
+class Program:
+    """A program that uses device 0: a stream, and memory that is never freed."""
+
+    def __init__(self) -> None:
+        self._driver = ctypes.CDLL(os.environ["RINGFOLD_CUDA_LIBRARY"])
+        context, stream = ctypes.c_void_p(), ctypes.c_void_p()
+        self.call("cuInit", 0)
+        self.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), 0)
+        self.call("cuCtxPushCurrent_v2", context)
+        self.call("cuStreamCreateWithPriority", ctypes.byref(stream), NON_BLOCKING, 0)
+        assert stream.value is not None
+        self.stream = stream.value
+        # A word of pinned memory, for `hold` and `let_go`.
+        self._page = mmap.mmap(-1, mmap.PAGESIZE)
+        # The driver's threads look at it until the process ends.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._page))
+        self._word = ctypes.c_uint32.from_buffer(self._page)
+        address, word = ctypes.addressof(self._word), ctypes.c_uint64()
+        self.call(
+            "cuMemHostRegister_v2",
+            ctypes.c_void_p(address),
+            ctypes.c_size_t(mmap.PAGESIZE),
+            PORTABLE_AND_MAPPED,
+        )
+        self.call("cuMemHostGetDevicePointer_v2", ctypes.byref(word), ctypes.c_void_p(address), 0)
+        self._device_word = word
+
+    def call(self, name: str, *arguments: Any) -> None:
+        """Call the driver, which must agree."""
+        code = getattr(self._driver, name)(*arguments)
+        assert code == 0, f"{name} answers {code}"
+
+    def upload(self, content: np.ndarray) -> int:
+        """New memory with this content."""
+        address = ctypes.c_uint64()
+        self.call("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(content.nbytes))
+        self.call(
+            "cuMemcpyHtoD_v2",
+            address,
+            content.ctypes.data_as(ctypes.c_void_p),
+            ctypes.c_size_t(content.nbytes),
+        )
+        return address.value
+
+    def download(self, address: int, like: np.ndarray) -> np.ndarray:
+        """What memory holds when the stream is done."""
+        self.call("cuStreamSynchronize", ctypes.c_void_p(self.stream))
+        content = np.empty_like(like)
+        self.call(
+            "cuMemcpyDtoH_v2",
+            content.ctypes.data_as(ctypes.c_void_p),
+            ctypes.c_uint64(address),
+            ctypes.c_size_t(content.nbytes),
+        )
+        return content
+
+    def fill(self, address: int, byte: int, count: int) -> None:
+        """Enqueue a fill of bytes."""
+        self.call(
+            "cuMemsetD8Async",
+            ctypes.c_uint64(address),
+            ctypes.c_uint8(byte),
+            ctypes.c_size_t(count),
+            ctypes.c_void_p(self.stream),
+        )
+
+    def hold(self) -> None:
+        """Have the stream wait for `let_go`."""
+        self.call(
+            "cuStreamWaitValue32_v2",
+            ctypes.c_void_p(self.stream),
+            self._device_word,
+            ctypes.c_uint32(1),
+            AT_LEAST,
+        )
+
+    def let_go(self) -> None:
+        """Let the stream go on."""
+        self._word.value = 1
+
+    def capture(self, status: int) -> None:
+        """What the driver says of the stream: 1 while a graph is captured, 0 otherwise."""
+        self._driver.softcuda_capture(ctypes.c_void_p(self.stream), status)
