@@ -258,11 +258,12 @@ def play(job: ringfold.Communicator, context: str, name: str) -> list[str]:
     acted = []
 
     def run() -> None:
-        # A call whose data has arrived succeeds, so the abort comes first.
-        if act_name != "abort":
+        # A call whose data has arrived succeeds, so what ends the call comes first.
+        ends_call = act_name == "abort" or (act_name == "close" and context == "handler")
+        if not ends_call:
             scene.let_come()
         acted.append(ending(lambda: act(scene)))
-        if act_name == "abort":
+        if ends_call:
             scene.let_come()
 
     contexts = {"handler": in_handler, "thread": in_thread, "callback": in_callback}
