@@ -7,7 +7,7 @@ use super::program::{Step, steps};
 use super::staging::Staging;
 use super::words::Word;
 use crate::device::{Current, Device, Event, ProgramStream, Stream};
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 /// What the thread uses that makes a call.
 #[derive(Debug)]
@@ -17,6 +17,8 @@ pub struct Issuer {
     fork: Event,
     /// The number of the next call's first slice.
     pub next: u32,
+    /// Slices below this number are taken by what is enqueued.
+    takes: u32,
 }
 
 impl Issuer {
@@ -28,27 +30,32 @@ impl Issuer {
             device: device.clone(),
             staging,
             next: 0,
+            takes: 0,
         })
     }
 
-    /// An event for the end of a call that is made in `program`. Refuses a stream whose operations
-    /// are being recorded instead of run: the numbers of slices would be those of the recording for
-    /// ever.
-    pub fn begin(&self, program: ProgramStream) -> Result<Event> {
+    /// An event for the end of a call that is made in `program`; none where the stream's operations
+    /// are recorded instead of run: the numbers of slices would be those of the recording for ever.
+    pub fn begin(&self, program: ProgramStream) -> Result<Option<Event>> {
         let current = self.device.enter()?;
-        if current.is_capturing(program)? {
-            let text = "a collective call while a graph is captured: make it outside of the graph";
-            return Err(Error::Unsupported(text.into()));
+        match current.is_capturing(program)? {
+            true => Ok(None),
+            false => current.event().map(Some),
         }
-        current.event()
     }
 
     /// Enqueues `call` behind what `program` holds now. `joined` then stands for its end.
     ///
     /// May block while the device's queues are full, and never for something that is enqueued
-    /// later.
-    pub fn enqueue(&self, call: &LaneCall, program: ProgramStream, joined: &Event) -> Result<()> {
-        let current = self.device.enter()?;
+    /// later. After an error, [`takes`](Issuer::takes) says how far it came.
+    pub fn enqueue(
+        &mut self,
+        call: &LaneCall,
+        program: ProgramStream,
+        joined: &Event,
+    ) -> Result<()> {
+        let device = self.device.clone();
+        let current = device.enter()?;
         current.fork(
             &self.fork,
             program,
@@ -57,7 +64,10 @@ impl Issuer {
         for step in steps(call.slices, self.staging.depth()) {
             match step {
                 Step::Bring(slice) => self.bring(&current, call, slice)?,
-                Step::Take(slice) => self.take(&current, call, slice)?,
+                Step::Take(slice) => {
+                    self.take(&current, call, slice)?;
+                    self.takes = call.first.wrapping_add(slice).wrapping_add(1);
+                }
             }
         }
         current.record(joined, &self.staging.into)
@@ -108,6 +118,11 @@ impl Issuer {
 
     fn write(&self, current: &Current<'_>, stream: &Stream, word: Word, value: u32) -> Result<()> {
         current.write(stream, self.staging.word(word), value)
+    }
+
+    /// Slices below this number are taken by what is enqueued.
+    pub fn takes(&self) -> u32 {
+        self.takes
     }
 
     /// Whether the device has done all that was enqueued here.

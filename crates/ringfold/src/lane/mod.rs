@@ -58,8 +58,8 @@ const DRAIN_WAIT: Duration = Duration::from_secs(30);
 /// the stream's earlier operations wrote, and later operations of a stream that
 /// [`joins`](DeviceWork::join) it see its result.
 ///
-/// After an error nothing waits for ever: streams go on, results of the calls under way are bytes
-/// of ones (not a number), and every later call fails with the error.
+/// After an error nothing waits for ever: streams go on, what the calls under way have not done yet
+/// is filled with bytes of ones (not a number), and every later call fails with the error.
 pub struct Lane {
     worker: Arc<Worker>,
     issuer: Mutex<Issuer>,
@@ -89,7 +89,9 @@ impl Lane {
         } = open::open(&communicator, driver, ordinal, config)?;
         let worker = Arc::new(Worker::new(communicator, staging.clone()));
         let runs = worker.clone();
-        let thread = threads::start("ringfold-lane", move || runs.run())?;
+        let started = threads::start("ringfold-lane", move || runs.run());
+        let agreed = open::agree(worker.communicator(), config, started);
+        let thread = agreed.inspect_err(|_| worker.finish())?;
         Ok(Lane {
             worker,
             issuer: Mutex::new(issuer),
@@ -144,9 +146,9 @@ impl Lane {
     /// then. A refusal of the driver ends the lane on all ranks.
     ///
     /// # Safety
-    /// The memory stays allocated until the work [is done](DeviceWork::is_done), and what touches
-    /// it on the device is ordered before the call in `stream`, or behind
-    /// [`join`](DeviceWork::join).
+    /// The memory stays allocated until the work [is done](DeviceWork::is_done), after a refusal of
+    /// the driver until the lane [is closed](Lane::close). What touches it on the device is ordered
+    /// before the call in `stream`, or behind [`join`](DeviceWork::join).
     pub unsafe fn enqueue(
         &self,
         request: DeviceRequest,
@@ -175,7 +177,12 @@ impl Lane {
         if let Some(fault) = self.fault() {
             return Err(fault);
         }
-        let joined = issuer.begin(stream)?;
+        let begun = issuer.begin(stream);
+        let begun = begun.map_err(|error| self.worker.fail_by_driver(error, issuer.takes()))?;
+        let Some(joined) = begun else {
+            let text = "a collective call while a graph is captured: make it outside of the graph";
+            return Err(Error::Unsupported(text.into()));
+        };
         let (rank, world_size) = (self.rank(), self.world_size());
         let (slot_bytes, first) = (self.staging.slot_bytes(), issuer.next);
         let call = LaneCall::new(requests, rank, world_size, slot_bytes, first)?;
@@ -185,7 +192,7 @@ impl Lane {
         self.worker.give(call.clone())?;
         issuer.next = end;
         if let Err(error) = issuer.enqueue(&call, stream, &joined) {
-            return Err(self.worker.fail_by_driver(error));
+            return Err(self.worker.fail_by_driver(error, issuer.takes()));
         }
         Ok(DeviceWork {
             end,

@@ -89,7 +89,7 @@ fn slot_bytes(config: LaneConfig) -> Result<usize> {
 }
 
 /// `made`, if all ranks have made theirs, with the same configuration.
-fn agree<T>(communicator: &Communicator, config: LaneConfig, made: Result<T>) -> Result<T> {
+pub fn agree<T>(communicator: &Communicator, config: LaneConfig, made: Result<T>) -> Result<T> {
     let own = [
         u64::from(made.is_ok()),
         config.slot_bytes as u64,

@@ -73,7 +73,7 @@ impl Words {
 }
 
 /// Whether a word that holds `current` has reached `value`, in a circle.
-fn is_reached(current: u32, value: u32) -> bool {
+pub fn is_reached(current: u32, value: u32) -> bool {
     current.wrapping_sub(value).cast_signed() >= 0
 }
 

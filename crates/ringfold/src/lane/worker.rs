@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use super::call::LaneCall;
 use super::staging::Staging;
-use super::words::Word;
+use super::words::{Word, is_reached};
 use crate::communicator::{Communicator, Counts, Request};
 use crate::error::{Error, Result};
 use crate::memory::{Owned, Region};
@@ -36,8 +36,9 @@ const SHORT_NAP: Duration = Duration::from_micros(20);
 const LONG_NAP: Duration = Duration::from_micros(100);
 const SHORT_NAPS_FOR: Duration = Duration::from_millis(2);
 
-/// How long a result's place that a device still reads holds back the release of a slice: after
-/// that the device has a fault of its own.
+/// How long the results' places that a device still reads hold back the release of slices, after a
+/// fault in all: after that the device has a fault of its own, or its program does not let it go
+/// on.
 const RELEASE_WAIT: Duration = Duration::from_secs(5);
 
 /// What the thread has been given, and what became of it.
@@ -48,8 +49,11 @@ struct State {
     /// Calls that were given and are not carried out yet.
     open: usize,
     fault: Option<Error>,
-    /// Whether the driver refused a call: words that were to be written may never be.
-    is_broken: bool,
+    /// The slices below this number are the last that the device takes, because the driver refused
+    /// a call.
+    takes_end: Option<u32>,
+    /// Until when results' places hold back the release of slices.
+    release_by: Option<Instant>,
 }
 
 /// The thread, as the threads that make calls see it.
@@ -109,9 +113,10 @@ impl Worker {
         lock(&self.state).fault.get_or_insert(error).clone()
     }
 
-    /// Ends the lane on all ranks because the driver refused a call.
-    pub fn fail_by_driver(&self, error: Error) -> Error {
-        lock(&self.state).is_broken = true;
+    /// Ends the lane on all ranks because the driver refused a call; slices below `takes_end` are
+    /// taken by what is enqueued.
+    pub fn fail_by_driver(&self, error: Error, takes_end: u32) -> Error {
+        lock(&self.state).takes_end.get_or_insert(takes_end);
         let rank = self.communicator.rank();
         let reason = format!("its device refused a call: {error}");
         self.fail(Error::Aborted { rank, reason })
@@ -138,12 +143,10 @@ impl Worker {
     /// What the thread runs.
     pub fn run(&self) {
         while let Some(call) = self.next() {
+            let _open = Open(self);
             if let Err(error) = self.carry_out(&call) {
                 self.fail(error);
             }
-            let mut state = lock(&self.state);
-            state.open -= 1;
-            self.changed.notify_all();
         }
     }
 
@@ -256,21 +259,49 @@ impl Worker {
         words.store(Word::Free, due);
     }
 
-    /// Lets the device go on behind slice `number`, which nothing will complete.
+    /// Lets the device go on behind slice `number`, which nothing will complete. Waits, but not for
+    /// ever, until the device has taken what the result's place held.
     fn release(&self, number: u32) {
+        let now = Instant::now();
+        let by = *lock(&self.state)
+            .release_by
+            .get_or_insert(now + RELEASE_WAIT);
         let due = number.wrapping_add(1);
         let place_free = due.wrapping_sub(self.staging.depth());
         let words = self.staging.words();
-        let is_free = || words.has_reached(Word::Taken, place_free) || lock(&self.state).is_broken;
-        if !wait_until(is_free, RELEASE_WAIT) {
-            log::warn!(
+        let is_free = || {
+            let takes_end = lock(&self.state).takes_end;
+            let is_behind = |end: u32| end != place_free && is_reached(place_free, end);
+            let is_taken_never = takes_end.is_some_and(is_behind);
+            words.has_reached(Word::Taken, place_free) || is_taken_never
+        };
+        if !wait_until(is_free, by.saturating_duration_since(now)) {
+            log::debug!(
                 target: "ringfold::device",
-                "a device has not taken a result for {RELEASE_WAIT:?}: its slices are released \
-                 without it"
+                "a device has not taken a result in time: slice {number} is released all the same"
             );
         }
         fill_with_ones(self.staging.result(number).region());
         self.say_done(number);
+    }
+}
+
+/// A call that is being carried out, until this is dropped.
+struct Open<'a>(&'a Worker);
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        let mut state = lock(&self.0.state);
+        state.open -= 1;
+        if thread::panicking() {
+            // No one will carry out the rest.
+            let rank = self.0.communicator.rank();
+            let reason = "the thread of its lane has panicked".into();
+            state.fault.get_or_insert(Error::Aborted { rank, reason });
+            state.calls.clear();
+            state.open = 0;
+        }
+        self.0.changed.notify_all();
     }
 }
 

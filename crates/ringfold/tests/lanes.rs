@@ -1,0 +1,124 @@
+//! Lanes over the software driver when it refuses calls, in a process of their own.
+
+#[path = "device/software.rs"]
+#[allow(dead_code, reason = "shared with the tests of devices")]
+mod software;
+
+use std::sync::{Arc, Barrier};
+use std::thread;
+
+use ringfold::internals::device::Device;
+use ringfold::{
+    Collective, Communicator, Counts, DType, DeviceBuffer, DeviceRequest, DeviceWork, Error, Lane,
+    LaneConfig, ProgramStream, Result,
+};
+
+use software::{alone, driver, fail, live};
+
+/// `CUDA_ERROR_LAUNCH_FAILED`, which nothing handles by itself.
+const REFUSED: i32 = 719;
+const RANKS: usize = 2;
+/// Elements of three slices.
+const COUNT: usize = 3000;
+const CONFIG: LaneConfig = LaneConfig {
+    slot_bytes: 4096,
+    depth: 2,
+};
+
+/// What a rank has seen.
+#[derive(Debug)]
+struct Seen {
+    /// The class of the error by which it has no lane.
+    no_lane: Option<&'static str>,
+    /// Whether a call was refused while it was enqueued.
+    is_refused: bool,
+    /// The class of the error of a call that is made later.
+    later: Option<&'static str>,
+    /// Whether the driver had still not made the call that it refuses.
+    is_over: bool,
+}
+
+fn enqueue(lane: &Lane, buffer: &DeviceBuffer, stream: ProgramStream) -> Result<DeviceWork> {
+    let counts = Counts::Even(COUNT as u64);
+    let (input, output) = (buffer.clone(), buffer.clone());
+    let request = DeviceRequest::new(Collective::AllReduce, DType::F32, counts, input, output);
+    // SAFETY: the memory lives until the lane is closed.
+    unsafe { lane.enqueue(request, stream) }
+}
+
+/// Makes a lane and two calls while the driver refuses its call `at`, and one more call when all
+/// ranks have made these.
+fn rank(communicator: Communicator, all: &Barrier, at: u64) -> Seen {
+    let device = Device::open(driver().unwrap(), 0).unwrap();
+    let current = device.enter().unwrap();
+    let memory = current.allocate(COUNT * 4).unwrap();
+    let program = current.stream().unwrap();
+    drop(current);
+    // SAFETY: the stream lives to the end.
+    let stream = unsafe { ProgramStream::from_handle(program.handle()) };
+    // SAFETY: the memory is freed when all lanes are closed.
+    let buffer = DeviceBuffer::new(vec![unsafe { memory.region() }]);
+    let leads = communicator.rank() == 0;
+    all.wait();
+    if leads {
+        fail(c"*", at, REFUSED);
+    }
+    all.wait();
+    let lane = Lane::new(communicator, driver().unwrap(), 0, CONFIG);
+    let made = lane.as_ref().ok();
+    let calls = made.map(|lane| [(); 2].map(|()| enqueue(lane, &buffer, stream)));
+    all.wait();
+    let later = made.map(|lane| enqueue(lane, &buffer, stream));
+    all.wait();
+    // The end is not refused: what is kept then is another test's.
+    let is_over = leads && fail(c"*", 0, 0);
+    all.wait();
+    let seen = Seen {
+        no_lane: lane.as_ref().err().map(|error| error.class()),
+        is_refused: calls.iter().flatten().any(Result::is_err),
+        later: later
+            .iter()
+            .flat_map(|call| call.as_ref().err())
+            .map(Error::class)
+            .next(),
+        is_over,
+    };
+    drop((calls, later));
+    if let Ok(lane) = lane {
+        let _ = lane.close();
+    }
+    // To free memory the driver waits for the streams of all ranks.
+    all.wait();
+    seen
+}
+
+#[test]
+fn every_refused_call_of_the_driver_ends_the_lane_on_all_ranks() {
+    alone(&[("SOFTCUDA_LATENCY_US", "0")], || {
+        let before = live();
+        for at in 1.. {
+            let all = Arc::new(Barrier::new(RANKS));
+            let ranks = Communicator::threads(RANKS)
+                .into_iter()
+                .map(|communicator| {
+                    let all = all.clone();
+                    thread::spawn(move || rank(communicator, &all, at))
+                });
+            let ranks: Vec<_> = ranks.collect();
+            let seen: Vec<Seen> = ranks.into_iter().map(|rank| rank.join().unwrap()).collect();
+            assert_eq!(live(), before, "after call {at}: {seen:?}");
+            assert_eq!(seen[0].no_lane, seen[1].no_lane, "call {at}: {seen:?}");
+            if seen.iter().any(|rank| rank.is_refused) {
+                let ends = seen.iter().all(|rank| rank.later == Some("Aborted"));
+                assert!(ends, "call {at}: {seen:?}");
+            }
+            if seen[0].is_over {
+                let is_fine = seen
+                    .iter()
+                    .all(|rank| rank.no_lane.is_none() && !rank.is_refused);
+                assert!(at > 50 && is_fine, "call {at}: {seen:?}");
+                break;
+            }
+        }
+    });
+}
