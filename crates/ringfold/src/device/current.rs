@@ -68,8 +68,8 @@ impl Current<'_> {
         driver.copy_to_device(into.address(), from.region(), stream.handle())
     }
 
-    /// Enqueues a store of `value` to a word. Whoever loads it with Acquire sees what the stream
-    /// did before.
+    /// Enqueues a store of `value` to a word. A thread that loads the value with Acquire sees what
+    /// the stream did before.
     pub fn write(&self, stream: &Stream, word: PinnedRegion, value: u32) -> Result<()> {
         assert_eq!(word.bytes(), WORD_BYTES, "a word");
         let driver = self.device.driver();

@@ -70,9 +70,8 @@ pub struct Lane {
 
 impl Lane {
     /// A lane of `communicator`, which is used for nothing else then, to device `ordinal` of
-    /// `driver`. Collective: all
-    /// ranks make it in the same place of their order of calls, with the same `config`; their
-    /// devices may be one and the same. Blocks until all have their staging memory.
+    /// `driver`. Collective: all ranks make it at the same place in their order of calls, with the
+    /// same `config`. Ranks may share a device. Blocks until all have their staging memory.
     ///
     /// # Errors
     /// What keeps a rank from having its part: one on every rank.

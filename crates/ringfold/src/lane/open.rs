@@ -44,8 +44,8 @@ pub struct Opened {
 /// Makes the staging memory and what uses it. Collective; an error is one on all ranks, and the
 /// communicator stays usable unless it is fatal.
 ///
-/// The lane has a [`Device`] of its own, by which no one else makes streams: its memory is unpinned
-/// when the streams of its device are idle.
+/// The lane has a [`Device`] of its own, without streams of others: its memory is unpinned when the
+/// streams of its device are idle.
 pub fn open(
     communicator: &Communicator,
     driver: &'static Driver,

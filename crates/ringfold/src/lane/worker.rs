@@ -294,7 +294,7 @@ impl Drop for Open<'_> {
         let mut state = lock(&self.0.state);
         state.open -= 1;
         if thread::panicking() {
-            // No one will carry out the rest.
+            // Nothing carries out the rest.
             let rank = self.0.communicator.rank();
             let reason = "the thread of its lane has panicked".into();
             state.fault.get_or_insert(Error::Aborted { rank, reason });
