@@ -1,6 +1,6 @@
 //! Devices, their primary contexts, and which context is current on a thread.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::sync::Mutex;
 
 use crate::call::{Answer, Refusal};
@@ -14,6 +14,8 @@ const FIRST_CONTEXT: usize = 0xC0_0000;
 thread_local! {
     /// The contexts that this thread has pushed, as ordinals; the last is current.
     static PUSHED: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
+    /// The device that this thread has set, by HIP's interface.
+    static SET: Cell<Option<usize>> = const { Cell::new(None) };
 }
 
 /// A GPU.
@@ -87,7 +89,10 @@ impl Driver {
     /// The device whose context is current on this thread.
     pub fn current(&self) -> Answer<usize> {
         let current = PUSHED.with_borrow(|pushed| pushed.last().copied());
-        let ordinal = current.ok_or(Refusal::INVALID_CONTEXT)?;
+        let Some(ordinal) = current else {
+            // With HIP, nothing needs to be retained.
+            return SET.get().ok_or(Refusal::INVALID_CONTEXT);
+        };
         match self.devices[ordinal].retained() {
             0 => Err(Refusal::CONTEXT_IS_DESTROYED),
             _ => Ok(ordinal),
@@ -110,6 +115,16 @@ impl Driver {
     pub fn pop(&self) -> Answer<usize> {
         let popped = PUSHED.with_borrow_mut(Vec::pop);
         popped.map(context_of).ok_or(Refusal::INVALID_CONTEXT)
+    }
+
+    /// The device that this thread has set; 0 at first.
+    pub fn set_device(&self) -> usize {
+        SET.get().unwrap_or(0)
+    }
+
+    /// Has this thread's calls be about `device`.
+    pub fn change_set_device(&self, device: usize) {
+        SET.set(Some(device));
     }
 
     /// The handle of the current context, 0 without one.

@@ -11,6 +11,8 @@ use crate::call::Calls;
 use crate::device::Device;
 use crate::event::Event;
 use crate::memory::Memory;
+use crate::module::Function;
+use crate::ptx::Module;
 use crate::queue::Queue;
 use crate::report;
 use crate::settings::{Mode, Settings};
@@ -31,6 +33,10 @@ pub struct Driver {
     pub streams: Mutex<BTreeMap<usize, Arc<Stream>>>,
     /// By handle.
     pub events: Mutex<BTreeMap<usize, Arc<Event>>>,
+    /// By handle.
+    pub modules: Mutex<BTreeMap<usize, Module>>,
+    /// By handle.
+    pub functions: Mutex<BTreeMap<usize, Function>>,
     /// All queues that may have work, in the order of their creation.
     pub queues: Mutex<Vec<Arc<Queue>>>,
     pub random: Mutex<Random>,
@@ -53,6 +59,8 @@ pub fn driver() -> &'static Driver {
             memory: Memory::default(),
             streams: Mutex::default(),
             events: Mutex::default(),
+            modules: Mutex::default(),
+            functions: Mutex::default(),
             queues: Mutex::default(),
             random: Mutex::new(Random(settings.seed)),
             process: std::process::id(),

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::ptr;
 use std::sync::Mutex;
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::io::Errno;
@@ -191,6 +191,36 @@ impl Memory {
     pub fn fill(&self, address: usize, byte: u8, bytes: usize) -> Result<(), String> {
         let state = lock(&self.0);
         fill(state.addressed(address, bytes)?, byte, bytes);
+        Ok(())
+    }
+
+    /// Loads `into` from what the device addresses; as one word if it `is_atomic`.
+    pub fn load(&self, address: usize, into: &mut [u8], is_atomic: bool) -> Result<(), String> {
+        if is_atomic {
+            // Acquire: pairs with the Release store of who writes the word.
+            let load = |word: &AtomicU32| word.load(Ordering::Acquire);
+            into.copy_from_slice(&self.with_word(address, load)?.to_ne_bytes());
+            return Ok(());
+        }
+        let state = lock(&self.0);
+        let place = state.addressed(address, into.len())?;
+        copy(place, into.as_mut_ptr() as usize, into.len());
+        Ok(())
+    }
+
+    /// Stores `from` in what the device addresses; as one word if it `is_atomic`.
+    pub fn store(&self, address: usize, from: &[u8], is_atomic: bool) -> Result<(), String> {
+        if is_atomic {
+            let bytes = from
+                .try_into()
+                .map_err(|_| "it stores a word of another length")?;
+            // Release: pairs with the Acquire load of who waits for the word.
+            let store = |word: &AtomicU32| word.store(u32::from_ne_bytes(bytes), Ordering::Release);
+            return self.with_word(address, store);
+        }
+        let state = lock(&self.0);
+        let place = state.addressed(address, from.len())?;
+        copy(from.as_ptr() as usize, place, from.len());
         Ok(())
     }
 

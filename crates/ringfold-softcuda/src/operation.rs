@@ -9,6 +9,7 @@ use crate::driver::{Driver, now_ns};
 use crate::event::Mark;
 use crate::link::{Direction, Link};
 use crate::memory;
+use crate::ptx::Launch;
 use crate::report::end;
 
 /// What a target holds while it is copied to.
@@ -68,9 +69,16 @@ pub struct Transfer {
     due_ns: Option<u64>,
 }
 
+/// A function of the program that runs as an operation of a stream, in place of a kernel.
+pub type Kernel = extern "C" fn(argument: usize);
+
 /// One operation of a stream. Addresses are the program's.
 #[derive(Clone, Debug)]
 pub enum Operation {
+    Launch {
+        kernel: Kernel,
+        argument: usize,
+    },
     Copy(Transfer),
     Fill {
         at: usize,
@@ -86,6 +94,7 @@ pub enum Operation {
         value: u32,
         compare: Compare,
     },
+    Run(Launch),
     Record(Arc<Mark>),
     Await(Arc<Mark>),
 }
@@ -119,6 +128,11 @@ impl Operation {
     /// Goes one step on. `clock_ns` is the stream's modelled time: when its last operation ended.
     pub fn advance(&mut self, driver: &Driver, link: &Link, clock_ns: &mut u64) -> Progress {
         match self {
+            Operation::Launch { kernel, argument } => {
+                kernel(*argument);
+                *clock_ns = (*clock_ns).max(now_ns());
+                Progress::Done
+            }
             Operation::Copy(transfer) => transfer.advance(driver, link, clock_ns),
             Operation::Fill { at, byte, bytes } => {
                 run(driver.memory.fill(*at, *byte, *bytes));
@@ -145,6 +159,10 @@ impl Operation {
                 *clock_ns = (*clock_ns).max(now_ns());
                 Progress::Done
             }
+            Operation::Run(launch) => match launch.advance(&driver.memory) {
+                true => Progress::Done,
+                false => Progress::Moved,
+            },
             Operation::Record(mark) => {
                 mark.reach();
                 Progress::Done
@@ -242,6 +260,7 @@ impl fmt::Display for Operation {
                     "copy {from:#x} to {to:#x}, {moved} of {bytes} bytes moved"
                 )
             }
+            Operation::Launch { kernel, .. } => write!(f, "a kernel at {kernel:p}"),
             Operation::Fill { at, bytes, .. } => write!(f, "fill {bytes} bytes at {at:#x}"),
             Operation::Write { word, value } => write!(f, "write {value} to {word:#x}"),
             Operation::Wait {
@@ -249,6 +268,7 @@ impl fmt::Display for Operation {
                 value,
                 compare,
             } => write!(f, "wait until {word:#x} is {compare:?} {value}"),
+            Operation::Run(_) => f.write_str("run a kernel of a module"),
             Operation::Record(_) => f.write_str("record an event"),
             Operation::Await(_) => f.write_str("wait for an event"),
         }

@@ -37,6 +37,8 @@ pub struct Settings {
     pub free_waits: bool,
     pub memory_operations: bool,
     pub version: i32,
+    /// What HIP's interface answers.
+    pub hip_version: i32,
     pub fail: Option<Failure>,
     pub report_ms: u64,
     pub abort_ms: u64,
@@ -70,6 +72,7 @@ impl Settings {
             free_waits,
             memory_operations: number("MEMOPS", 1) != 0,
             version: number("VERSION", 13000),
+            hip_version: number("HIP_VERSION", 60_300_000),
             fail: text("FAIL").map(|text| {
                 let failure = Failure::parse(&text);
                 failure.unwrap_or_else(|| end(format!("SOFTCUDA_FAIL={text}: not name:n:code")))

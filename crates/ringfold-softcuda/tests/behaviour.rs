@@ -152,6 +152,33 @@ fn a_wait_is_for_the_record_before_it() {
     ended.passed();
 }
 
+/// A kernel: adds 1 to the word of device memory at this address.
+extern "C" fn increment(address: usize) {
+    let place = softcuda_place(address, size_of::<u32>());
+    // SAFETY: the driver's mapping of a word, which only the operations of one stream use.
+    unsafe { *(place as *mut u32) += 1 }
+}
+
+#[test]
+fn a_kernel_runs_when_its_stream_comes_to_it() {
+    let ended = alone(&[STEPPED], || {
+        begin();
+        let (stream, memory, pinned) = (stream(), device_memory(64), Pinned::new(8));
+        ok(cuMemsetD8Async(memory, BYTE, 64, stream));
+        ok(cuStreamWaitValue32_v2(stream, pinned.device(0), 1, 0));
+        ok(softcuda_launch(stream, Some(increment), memory));
+        ok(cuMemcpyDtoHAsync_v2(pinned.host() + 4, memory, 4, stream));
+        run_all();
+        let held = get(|word| cuMemcpyDtoH_v2(word as *const u32 as usize, memory, 4));
+        assert_eq!((held, pinned.load(1)), (WORD, 0));
+        pinned.store(0, 1);
+        run_all();
+        assert_eq!(pinned.load(1), WORD + 1);
+        assert_eq!(softcuda_launch(stream, None, 0), 1);
+    });
+    ended.passed();
+}
+
 /// The order in which words of three streams change, with some copies in between.
 fn trace(seed: u64) -> String {
     let seed = seed.to_string();

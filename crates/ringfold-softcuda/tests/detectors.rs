@@ -117,6 +117,24 @@ fn a_word_unpinned_under_a_wait_is_found() {
     ended.ended_by(SIGABRT, "an operation runs, but host memory");
 }
 
+/// A kernel that uses a word of device memory.
+extern "C" fn look(address: usize) {
+    softcuda_place(address, size_of::<u32>());
+}
+
+#[test]
+fn a_kernel_that_uses_freed_memory_is_found() {
+    let ended = alone(&[STEPPED, AT_ONCE], || {
+        let (stream, pinned, _) = copy_behind_a_wait();
+        let other = device_memory(BYTES);
+        ok(softcuda_launch(stream, Some(look), other));
+        ok(cuMemFree_v2(other));
+        pinned.store(0, 1);
+        run_all();
+    });
+    ended.ended_by(SIGABRT, "a kernel runs, but device memory");
+}
+
 #[test]
 fn memory_freed_twice_is_found() {
     let ended = alone(&[], || {

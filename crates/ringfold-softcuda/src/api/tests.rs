@@ -3,9 +3,26 @@
 use std::ffi::{c_char, c_int};
 use std::sync::atomic::Ordering;
 
-use crate::call::{Failure, text_at};
+use crate::call::{Failure, Refusal, text_at};
 use crate::driver::{driver, lock};
+use crate::operation::{Kernel, Operation};
 use crate::report::{end, report};
+
+calls! {
+    // What the real driver has as `cuLaunchKernel`: `kernel` runs as an operation of the stream, on
+    // a thread of the driver, and must not call the driver except for `softcuda_place`.
+    softcuda_launch(driver, stream: usize, kernel: Option<Kernel>, argument: usize) {
+        let kernel = kernel.ok_or(Refusal::INVALID_VALUE)?;
+        driver.enqueue(stream, Operation::Launch { kernel, argument })
+    }
+}
+
+/// Where kernels find `bytes` bytes of device memory; ends the process if they are not there.
+#[unsafe(no_mangle)]
+extern "C" fn softcuda_place(address: usize, bytes: usize) -> usize {
+    let place = driver().memory.device(address, bytes);
+    place.unwrap_or_else(|why| end(format!("a kernel runs, but {why}")))
+}
 
 /// Calls of the function `name`; of all functions if it is null.
 #[unsafe(no_mangle)]
@@ -13,7 +30,8 @@ extern "C" fn softcuda_calls(name: *const c_char) -> u64 {
     driver().calls.count(text_at(name).as_deref())
 }
 
-/// How many live: `pinned`, `streams`, `events`, `contexts`, `memory`.
+/// How many live: `pinned`, `streams`, `events`, `contexts`, `modules`,
+/// `memory`.
 #[unsafe(no_mangle)]
 extern "C" fn softcuda_count(what: *const c_char) -> u64 {
     let driver = driver();
@@ -28,6 +46,7 @@ extern "C" fn softcuda_count(what: *const c_char) -> u64 {
         }
         Some("events") => lock(&driver.events).len() as u64,
         Some("contexts") => driver.devices.iter().map(|device| device.retained()).sum(),
+        Some("modules") => lock(&driver.modules).len() as u64,
         Some("memory") => driver.memory.live() as u64,
         other => end(format!("softcuda_count does not count {other:?}")),
     }

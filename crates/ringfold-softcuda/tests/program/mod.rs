@@ -77,6 +77,8 @@ interface! {
     cuStreamWriteValue32_v2(stream: usize, word: usize, value: u32, flags: c_uint) -> c_int;
     cuStreamWaitValue32(stream: usize, word: usize, value: u32, flags: c_uint) -> c_int;
     cuStreamWriteValue32(stream: usize, word: usize, value: u32, flags: c_uint) -> c_int;
+    softcuda_launch(stream: usize, kernel: Option<extern "C" fn(usize)>, argument: usize) -> c_int;
+    softcuda_place(address: usize, bytes: usize) -> usize;
     softcuda_calls(name: *const std::ffi::c_char) -> u64;
     softcuda_count(what: *const std::ffi::c_char) -> u64;
     softcuda_step() -> c_int;
