@@ -33,7 +33,7 @@ pub mod control {
 pub mod device {
     pub use crate::device::{
         Attributes, Current, Device, DeviceMemory, DeviceRegion, Driver, Event, Pin, PinnedRegion,
-        ProgramStream, Stream,
+        Platform, ProgramStream, Stream,
     };
 }
 
@@ -73,10 +73,10 @@ pub mod setup {
 /// See `simulate`.
 pub mod simulate {
     pub use crate::simulate::{
-        BrokenPromise, ChunkResult, Compute, Delay, Disturbance, Lane, LinkEnds, LinkUse, Links,
-        LongestPath, Network, PathKind, PathPart, Payload, Policy, Ports, Promise, RankOnPath,
-        RankReport, Report, Scenario, Sending, Server, Signals, Slow, Switch, Target, Timers,
-        TraceEvent, fits_longest_path, longest_path, resolve, run, steps,
+        BrokenPromise, ChunkResult, Compute, Delay, Devices, Disturbance, Lane, LinkEnds, LinkUse,
+        Links, LongestPath, Network, PathKind, PathPart, Payload, Policy, Ports, Promise,
+        RankOnPath, RankReport, Report, Scenario, Sending, Server, Signals, Slow, Switch, Target,
+        Timers, TraceEvent, copies_alone_ps, fits_longest_path, longest_path, resolve, run, steps,
     };
     /// See `simulate::goal`.
     pub mod goal {

@@ -2,9 +2,13 @@
 //! machine.
 
 use std::io;
+use std::num::NonZeroU64;
 use std::thread::{Builder, JoinHandle, Scope, ScopedJoinHandle};
 
 use crate::error::{Error, Result};
+
+/// By how much the kernel may prolong sleeps of threads that ask for exact ones.
+const TIMER_SLACK_NS: u64 = 1000;
 
 /// Starts the thread `name`.
 pub fn start<T: Send + 'static>(
@@ -24,6 +28,12 @@ pub fn start_within<'scope, T: Send + 'scope>(
     let builder = Builder::new().name(name.into());
     let started = builder.spawn_scoped(scope, work);
     started.map_err(|error| refused(name, error))
+}
+
+/// Has the calling thread's short sleeps end when they are over: the kernel may otherwise prolong
+/// each by 50 µs, to wake up less often. A kernel that cannot is no error.
+pub fn sleep_exactly() {
+    let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(TIMER_SLACK_NS));
 }
 
 /// Says what keeps a thread from being started.

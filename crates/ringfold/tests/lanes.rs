@@ -6,11 +6,12 @@ mod software;
 
 use std::sync::{Arc, Barrier};
 use std::thread;
+use std::time::Duration;
 
 use ringfold::internals::device::Device;
 use ringfold::{
     Collective, Communicator, Counts, DType, DeviceBuffer, DeviceRequest, DeviceWork, Error, Lane,
-    LaneConfig, ProgramStream, Result,
+    LaneConfig, ProgramStream, Reducer, Result, WaitPath,
 };
 
 use software::{alone, driver, fail, live};
@@ -18,18 +19,25 @@ use software::{alone, driver, fail, live};
 /// `CUDA_ERROR_LAUNCH_FAILED`, which nothing handles by itself.
 const REFUSED: i32 = 719;
 const RANKS: usize = 2;
+/// Longer than a call takes here.
+const LONG: Duration = Duration::from_secs(20);
 /// Elements of three slices.
 const COUNT: usize = 3000;
-const CONFIG: LaneConfig = LaneConfig {
-    slot_bytes: 4096,
-    depth: 2,
-};
+const fn config(reducer: Reducer) -> LaneConfig {
+    LaneConfig {
+        slot_bytes: 4096,
+        depth: 2,
+        reducer,
+    }
+}
 
 /// What a rank has seen.
 #[derive(Debug)]
 struct Seen {
     /// The class of the error by which it has no lane.
     no_lane: Option<&'static str>,
+    /// What waits for the host in its lane.
+    path: Option<WaitPath>,
     /// Whether a call was refused while it was enqueued.
     is_refused: bool,
     /// The class of the error of a call that is made later.
@@ -48,7 +56,7 @@ fn enqueue(lane: &Lane, buffer: &DeviceBuffer, stream: ProgramStream) -> Result<
 
 /// Makes a lane and two calls while the driver refuses its call `at`, and one more call when all
 /// ranks have made these.
-fn rank(communicator: Communicator, all: &Barrier, at: u64) -> Seen {
+fn rank(communicator: Communicator, all: &Barrier, reducer: Reducer, at: u64) -> Seen {
     let device = Device::open(driver().unwrap(), 0).unwrap();
     let current = device.enter().unwrap();
     let memory = current.allocate(COUNT * 4).unwrap();
@@ -64,9 +72,19 @@ fn rank(communicator: Communicator, all: &Barrier, at: u64) -> Seen {
         fail(c"*", at, REFUSED);
     }
     all.wait();
-    let lane = Lane::new(communicator, driver().unwrap(), 0, CONFIG);
+    let lane = Lane::new(communicator, driver().unwrap(), 0, config(reducer));
     let made = lane.as_ref().ok();
     let calls = made.map(|lane| [(); 2].map(|()| enqueue(lane, &buffer, stream)));
+    // Without memory operations the lane's thread may meet the refusal, later.
+    let is_refused = |call: &Result<DeviceWork>| match call {
+        Ok(work) => work.wait_on_host(LONG).is_err(),
+        Err(_) => true,
+    };
+    let is_refused = calls
+        .iter()
+        .flatten()
+        .map(is_refused)
+        .fold(false, |any, one| any | one);
     all.wait();
     let later = made.map(|lane| enqueue(lane, &buffer, stream));
     all.wait();
@@ -75,7 +93,8 @@ fn rank(communicator: Communicator, all: &Barrier, at: u64) -> Seen {
     all.wait();
     let seen = Seen {
         no_lane: lane.as_ref().err().map(|error| error.class()),
-        is_refused: calls.iter().flatten().any(Result::is_err),
+        path: made.map(Lane::wait_path),
+        is_refused,
         later: later
             .iter()
             .flat_map(|call| call.as_ref().err())
@@ -87,38 +106,64 @@ fn rank(communicator: Communicator, all: &Barrier, at: u64) -> Seen {
     if let Ok(lane) = lane {
         let _ = lane.close();
     }
+    // What the program's stream was given is done, too: memory that it may use is kept otherwise.
+    while !device.enter().unwrap().is_idle(&program).unwrap() {
+        thread::yield_now();
+    }
     // To free memory the driver waits for the streams of all ranks.
     all.wait();
     seen
 }
 
+/// Refuses each call in turn until a job has run without meeting it.
+fn refuse_each(path: WaitPath, reducer: Reducer) {
+    let before = live();
+    for at in 1.. {
+        let all = Arc::new(Barrier::new(RANKS));
+        let ranks = Communicator::threads(RANKS)
+            .into_iter()
+            .map(|communicator| {
+                let all = all.clone();
+                thread::spawn(move || rank(communicator, &all, reducer, at))
+            });
+        let ranks: Vec<_> = ranks.collect();
+        let seen: Vec<Seen> = ranks.into_iter().map(|rank| rank.join().unwrap()).collect();
+        assert_eq!(live(), before, "after call {at}: {seen:?}");
+        assert_eq!(seen[0].no_lane, seen[1].no_lane, "call {at}: {seen:?}");
+        let paths = seen.iter().flat_map(|rank| rank.path);
+        assert!(paths.into_iter().all(|each| each == path), "{seen:?}");
+        if seen.iter().any(|rank| rank.is_refused) {
+            let ends = seen.iter().all(|rank| rank.later == Some("Aborted"));
+            assert!(ends, "call {at}: {seen:?}");
+        }
+        if seen[0].is_over {
+            let is_fine = seen
+                .iter()
+                .all(|rank| rank.no_lane.is_none() && !rank.is_refused);
+            assert!(at > 50 && is_fine, "call {at}: {seen:?}");
+            break;
+        }
+    }
+}
+
 #[test]
 fn every_refused_call_of_the_driver_ends_the_lane_on_all_ranks() {
-    alone(&[("SOFTCUDA_LATENCY_US", "0")], || {
-        let before = live();
-        for at in 1.. {
-            let all = Arc::new(Barrier::new(RANKS));
-            let ranks = Communicator::threads(RANKS)
-                .into_iter()
-                .map(|communicator| {
-                    let all = all.clone();
-                    thread::spawn(move || rank(communicator, &all, at))
-                });
-            let ranks: Vec<_> = ranks.collect();
-            let seen: Vec<Seen> = ranks.into_iter().map(|rank| rank.join().unwrap()).collect();
-            assert_eq!(live(), before, "after call {at}: {seen:?}");
-            assert_eq!(seen[0].no_lane, seen[1].no_lane, "call {at}: {seen:?}");
-            if seen.iter().any(|rank| rank.is_refused) {
-                let ends = seen.iter().all(|rank| rank.later == Some("Aborted"));
-                assert!(ends, "call {at}: {seen:?}");
-            }
-            if seen[0].is_over {
-                let is_fine = seen
-                    .iter()
-                    .all(|rank| rank.no_lane.is_none() && !rank.is_refused);
-                assert!(at > 50 && is_fine, "call {at}: {seen:?}");
-                break;
-            }
-        }
+    let settings = [("SOFTCUDA_LATENCY_US", "0")];
+    alone(&settings, || refuse_each(WaitPath::Stream, Reducer::Host));
+}
+
+#[test]
+fn every_refused_call_ends_a_lane_whose_devices_combine_too() {
+    let settings = [("SOFTCUDA_LATENCY_US", "0")];
+    alone(&settings, || {
+        refuse_each(WaitPath::Stream, Reducer::Device);
     });
+}
+
+/// The lane's thread makes most of the calls; how many, depends on how often it looks whether a
+/// slice has arrived.
+#[test]
+fn a_refused_call_ends_a_lane_without_memory_operations_on_all_ranks() {
+    let settings = [("SOFTCUDA_LATENCY_US", "0"), ("SOFTCUDA_MEMOPS", "0")];
+    alone(&settings, || refuse_each(WaitPath::Host, Reducer::Host));
 }

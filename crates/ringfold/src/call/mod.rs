@@ -206,7 +206,9 @@ impl Call {
     pub fn contradicts(&self, other: &Call) -> bool {
         let requested = |call: &Call| {
             let qualifier = match call.qualifier {
-                stated @ (Qualifier::Root(_) | Qualifier::Registration) => stated,
+                stated @ (Qualifier::Root(_)
+                | Qualifier::Registration
+                | Qualifier::Share { .. }) => stated,
                 _ => Qualifier::None,
             };
             (call.collective, call.dtype, call.op, qualifier)

@@ -21,12 +21,24 @@ pub enum Qualifier {
     /// The [mark](crate::schedule::Weights::mark) of the ownership weights by which the ranks'
     /// shares are cut.
     Weights(u32),
+    /// A part of a reduction whose elements devices combine: the operation, and the elements, of
+    /// which the lowest bits are enough.
+    Share { op: u8, elements: u32 },
 }
+
+/// Bits of an operation in the value of a `Share`.
+const SHARE_OP_BITS: u32 = 4;
 
 /// Bits of the kind on the wire.
 pub const KIND_BITS: u32 = 3;
 
 impl Qualifier {
+    /// That of a part of a reduction by the operation `op`, of so many elements.
+    pub const fn share(op: u8, elements: u32) -> Qualifier {
+        let elements = elements << SHARE_OP_BITS >> SHARE_OP_BITS;
+        Qualifier::Share { op, elements }
+    }
+
     /// The wire form: the kind, and the value; 0 where there is none.
     #[inline]
     pub const fn encode(self) -> (u8, u32) {
@@ -38,6 +50,7 @@ impl Qualifier {
             Qualifier::Registration => (4, 0),
             Qualifier::StragglerPolicy(policy) => (5, policy),
             Qualifier::Weights(mark) => (6, mark),
+            Qualifier::Share { op, elements } => (7, elements << SHARE_OP_BITS | op as u32),
         }
     }
 
@@ -51,13 +64,17 @@ impl Qualifier {
             (4, 0) => Qualifier::Registration,
             (5, policy) => Qualifier::StragglerPolicy(policy),
             (6, mark) => Qualifier::Weights(mark),
+            (7, value) => Qualifier::Share {
+                op: (value & ((1 << SHARE_OP_BITS) - 1)) as u8,
+                elements: value >> SHARE_OP_BITS,
+            },
             _ => return None,
         })
     }
 
     /// What the two differ in, in words.
     pub fn difference(self, other: Qualifier) -> Option<&'static str> {
-        use Qualifier::{LateRank, Registration, Root, StragglerPolicy, Tag, Weights};
+        use Qualifier::{LateRank, Registration, Root, Share, StragglerPolicy, Tag, Weights};
         match (self, other) {
             _ if self == other => None,
             (Tag(_), Tag(_)) => Some("the tags differ"),
@@ -65,6 +82,11 @@ impl Qualifier {
             (LateRank(_), LateRank(_)) => Some("the ranks known to be late differ"),
             (StragglerPolicy(_), StragglerPolicy(_)) => Some("the straggler policies differ"),
             (Weights(_), Weights(_)) => Some("the ownership weights differ"),
+            (Share { op, .. }, Share { op: other, .. }) if op != other => {
+                Some("the operations differ")
+            }
+            (Share { .. }, Share { .. }) => Some("the counts differ"),
+            (Share { .. }, _) | (_, Share { .. }) => Some("one of them is reduced by devices"),
             (Registration, _) | (_, Registration) => Some("one of them registers memory"),
             _ => None,
         }
@@ -86,7 +108,7 @@ mod tests {
                 }
             }
         }
-        assert_eq!(found, 5 * 4 + 2);
+        assert_eq!(found, 6 * 4 + 2);
     }
 
     #[test]
@@ -97,6 +119,7 @@ mod tests {
             Qualifier::LateRank(5),
             Qualifier::StragglerPolicy(5),
             Qualifier::Weights(5),
+            Qualifier::Share { op: 5, elements: 0 },
         ];
         for (index, one) in all.iter().enumerate() {
             for other in &all[..index] {

@@ -175,6 +175,14 @@ impl Communicator {
         Ok(Registration::new(Some(own), sizes, &self.driver))
     }
 
+    /// The other ranks' parts of the registration of `memory`, by rank: those that this process has
+    /// mapped, for as long as they are held.
+    pub(crate) fn peers_of(&self, memory: &Registered) -> Vec<Option<Arc<Shared>>> {
+        let region = memory.region();
+        self.driver
+            .with_engine(|engine| engine.registry().peers_of(region))
+    }
+
     /// Has all ranks of a host map each other's parts, and each know them. Gives the sizes of all
     /// ranks of the communicator too.
     fn enlist(

@@ -75,6 +75,10 @@ pub struct Request {
     pub group: u32,
     /// The deadline, instead of the communicator's.
     pub timeout: Option<Duration>,
+    /// That it moves a part of a reduction by `op`, of so many elements, for devices that combine
+    /// them: ranks compare both. For lanes.
+    #[doc(hidden)]
+    pub share: Option<u32>,
 }
 
 impl Request {
@@ -103,6 +107,7 @@ impl Request {
             protocol: None,
             group: 1,
             timeout: None,
+            share: None,
         }
     }
 
@@ -162,6 +167,7 @@ impl Request {
             in_place: false,
             timeout,
             registers: false,
+            share: self.share,
             weights: None,
         }
     }

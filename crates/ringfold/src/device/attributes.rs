@@ -7,10 +7,6 @@ use std::path::Path;
 use super::cuda::Driver;
 use crate::error::Result;
 
-/// `CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT` and `CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED`.
-const ASYNC_ENGINES: c_int = 40;
-const HOST_REGISTER: c_int = 99;
-
 /// What is known of a device without a context.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attributes {
@@ -37,14 +33,18 @@ impl Attributes {
     pub fn read(driver: &Driver, ordinal: usize, root: &Path) -> Result<Attributes> {
         let device = driver.device_at(ordinal as c_int)?;
         let bus_id = driver.bus_id(device)?;
+        let platform = driver.platform();
+        let is_set = |attribute| driver.attribute(attribute, device).map(|value| value != 0);
+        let pins_memory = platform.pins_memory_attribute().map(is_set).transpose()?;
+        let copy_engines = driver.attribute(platform.copy_engines_attribute(), device)?;
         Ok(Attributes {
             ordinal,
             name: driver.name(device)?,
             uuid: driver.uuid(device)?,
             numa_node: numa_node(root, &bus_id),
             bus_id,
-            copy_engines: driver.attribute(ASYNC_ENGINES, device)?.max(0) as usize,
-            pins_memory: driver.attribute(HOST_REGISTER, device)? != 0,
+            copy_engines: copy_engines.max(0) as usize,
+            pins_memory: pins_memory.unwrap_or(true),
             has_memory_operations: driver.has_memory_operations(),
         })
     }

@@ -1,10 +1,13 @@
-//! CUDA's driver: its library, opened once, and each of its calls as a function on our types.
+//! CUDA's driver, or HIP in its place: its library, opened once, and each of its calls as a
+//! function on our types.
 //!
 //! This file and those below it are the only ones that call the driver. A call that fails becomes
-//! an [`Error`] with the function's name and CUDA's name of the code.
+//! an [`Error`] with the function's name and the driver's name of the code.
 
 mod calls;
 mod library;
+mod platform;
+mod selection;
 mod table;
 
 use std::collections::BTreeMap;
@@ -14,14 +17,16 @@ use std::ptr;
 use std::sync::Mutex;
 
 use library::Library;
+use selection::Selection;
 use table::Table;
+
+pub use platform::Platform;
+pub(in crate::device) use selection::Outer;
 
 use crate::error::{Error, Result};
 use crate::sync::lock;
 
-/// The library that the driver installs.
-const LIBRARY: &str = "libcuda.so.1";
-/// `CUDA_ERROR_*`: codes for which there is more to say than their name.
+/// `CUDA_ERROR_*` and `hipError*`: codes for which there is more to say than their name.
 const OUT_OF_MEMORY: c_int = 2;
 const NOT_INITIALIZED: c_int = 3;
 const DEINITIALIZED: c_int = 4;
@@ -29,54 +34,106 @@ const NO_DEVICE: c_int = 100;
 const NOT_READY: c_int = 600;
 const ALREADY_REGISTERED: c_int = 712;
 const NOT_SUPPORTED: c_int = 801;
+/// Before HIP 6, kinds of memory had other numbers.
+const OLDEST_HIP: u32 = 6;
 /// The codes after which every call of the process answers the same, until it ends.
 const LOST_CONTEXT: [c_int; 5] = [700, 702, 714, 718, 719];
 
 /// The driver of a process.
 #[derive(Debug)]
 pub struct Driver {
+    platform: Platform,
     table: Table,
-    /// As CUDA writes versions: 12080 is 12.8.
+    selection: Selection,
+    /// As the driver writes versions.
     version: u32,
 }
 
 impl Driver {
-    /// The driver in `library`, or in the one that is installed. The first call loads it.
+    /// CUDA's driver in `library`, or in the one that is installed. The first call loads it.
     pub fn open(library: Option<&str>) -> Result<&'static Driver> {
-        static OPEN: Mutex<BTreeMap<String, &'static Driver>> = Mutex::new(BTreeMap::new());
-        let name = library.unwrap_or(LIBRARY);
+        Driver::of(Platform::Cuda, library)
+    }
+
+    /// The driver of `platform` in `library`, or in the one that is installed. The first call loads
+    /// it.
+    pub fn of(platform: Platform, library: Option<&str>) -> Result<&'static Driver> {
+        type Open = BTreeMap<(Platform, Option<String>), &'static Driver>;
+        static OPEN: Mutex<Open> = Mutex::new(BTreeMap::new());
+        let key = (platform, library.map(str::to_owned));
         let mut open = lock(&OPEN);
-        if let Some(driver) = open.get(name) {
+        if let Some(driver) = open.get(&key) {
             return Ok(driver);
         }
         // A library is never unloaded, so what describes it need not go either.
-        let driver: &Driver = Box::leak(Box::new(Driver::load(name)?));
-        open.insert(name.into(), driver);
+        let driver: &Driver = Box::leak(Box::new(Driver::load(platform, library)?));
+        open.insert(key, driver);
         Ok(driver)
     }
 
-    fn load(name: &str) -> Result<Driver> {
-        let library = Library::open(name).map_err(|why| {
+    /// The driver of this machine: of the platform whose library is named, else CUDA's, else HIP's.
+    ///
+    /// # Errors
+    /// That of CUDA's driver, if there is none.
+    pub fn find(cuda: Option<&str>, hip: Option<&str>) -> Result<&'static Driver> {
+        if cuda.is_none() && hip.is_some() {
+            return Driver::of(Platform::Hip, hip);
+        }
+        let found = Driver::open(cuda);
+        match &found {
+            Err(Error::Unsupported(_)) if cuda.is_none() => {
+                Driver::of(Platform::Hip, None).or(found)
+            }
+            _ => found,
+        }
+    }
+
+    fn load(platform: Platform, named: Option<&str>) -> Result<Driver> {
+        let names = named.as_slice();
+        let names = if names.is_empty() {
+            platform.libraries()
+        } else {
+            names
+        };
+        let (library, name) = Library::first(names).map_err(|why| {
             Error::Unsupported(format!(
-                "device tensors need CUDA's driver, and it cannot be loaded: {why}; install \
-                 NVIDIA's driver, or name its library in RINGFOLD_CUDA_LIBRARY"
+                "device tensors need {}'s driver, and it cannot be loaded: {why}; install it, or \
+                 name its library in {}",
+                platform.name(),
+                platform.library_variable()
             ))
         })?;
-        let table = Table::load(&library).map_err(|symbol| {
+        let too_old = |lacks: String| {
             Error::Unsupported(format!(
-                "`{name}` does not have {}: device tensors need the driver of CUDA 11.4 or newer",
-                symbol.to_string_lossy()
+                "`{name}` {lacks}: device tensors need {} or newer",
+                platform.oldest()
             ))
-        })?;
-        let mut driver = Driver { table, version: 0 };
+        };
+        let missing =
+            |symbol: &CStr| too_old(format!("does not have {}", symbol.to_string_lossy()));
+        let mut driver = Driver {
+            platform,
+            table: Table::load(&library, platform).map_err(missing)?,
+            selection: Selection::load(&library, platform).map_err(missing)?,
+            version: 0,
+        };
         driver.initialize()?;
         driver.version = driver.read_version()?;
+        if platform == Platform::Hip && driver.version().0 < OLDEST_HIP {
+            let (major, minor) = driver.version();
+            return Err(too_old(format!("is HIP {major}.{minor}")));
+        }
         Ok(driver)
     }
 
-    /// Its version, as major and minor number: the newest CUDA that it supports.
+    /// Whose driver it is.
+    pub fn platform(&self) -> Platform {
+        self.platform
+    }
+
+    /// Its version, as major and minor number: for CUDA's, the newest CUDA that it supports.
     pub fn version(&self) -> (u32, u32) {
-        (self.version / 1000, self.version % 1000 / 10)
+        self.platform.version(self.version)
     }
 
     /// Whether streams can wait for words and write them. A device may still refuse.
@@ -105,10 +162,10 @@ impl Driver {
         let name = self.name_of(code);
         let advice = match code {
             NOT_INITIALIZED => {
-                "; CUDA does not work in a process forked after its first use: spawn it instead"
+                "; a driver does not work in a process forked after its first use: spawn it instead"
             }
             DEINITIALIZED => "; the process is ending",
-            NO_DEVICE => "; this process sees no GPU (CUDA_VISIBLE_DEVICES)",
+            NO_DEVICE => "; this process sees no GPU (CUDA_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES)",
             ALREADY_REGISTERED => "; another part of this program has pinned the memory",
             code if LOST_CONTEXT.contains(&code) => {
                 "; an earlier operation of this process has failed on the GPU, and its context is \
@@ -116,7 +173,7 @@ impl Driver {
             }
             _ => "",
         };
-        let what = format!("{call}: {name}{advice}");
+        let what = format!("{}: {name}{advice}", self.platform.call(call));
         match code {
             NOT_SUPPORTED | NO_DEVICE => Error::Unsupported(what),
             OUT_OF_MEMORY => Error::System {
@@ -130,13 +187,13 @@ impl Driver {
         }
     }
 
-    /// CUDA's name of a code.
+    /// The driver's name of a code.
     fn name_of(&self, code: c_int) -> String {
         let mut name = ptr::null();
         // SAFETY: the driver stores a pointer in `name`.
         let known = unsafe { (self.table.error_name)(code, &mut name) };
         if known != 0 || name.is_null() {
-            return format!("CUDA error {code}");
+            return format!("{} error {code}", self.platform.name());
         }
         // SAFETY: the driver's own text, which ends with a zero and is never freed.
         let name = unsafe { CStr::from_ptr(name) };

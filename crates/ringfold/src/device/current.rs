@@ -1,9 +1,11 @@
 //! A context as this thread's current one: all calls on a device.
 
 use std::any::Any;
+use std::ffi::CStr;
 use std::sync::Arc;
 
 use super::gpu::{Device, Pushed};
+use super::kernel::Kernel;
 use super::memory::DeviceMemory;
 use super::pinned::{Pin, PinnedRegion};
 use super::region::{DeviceRegion, ProgramStream};
@@ -68,6 +70,37 @@ impl Current<'_> {
         driver.copy_to_device(into.address(), from.region(), stream.handle())
     }
 
+    /// Enqueues a copy within the device.
+    pub fn copy(&self, stream: &Stream, from: DeviceRegion, into: DeviceRegion) -> Result<()> {
+        assert_eq!(from.bytes(), into.bytes(), "a copy of different lengths");
+        self.check_own(from)?;
+        self.check_own(into)?;
+        let (driver, bytes) = (self.device.driver(), from.bytes());
+        driver.copy_within(into.address(), from.address(), bytes, stream.handle())
+    }
+
+    /// Compiles the kernel `name` of a text in PTX, which takes `parameters` numbers of 64 bits.
+    pub fn kernel(&self, text: &CStr, name: &CStr, parameters: usize) -> Result<Kernel> {
+        Kernel::new(self.device, text, name, parameters)
+    }
+
+    /// Enqueues a kernel in `blocks` blocks of `threads` threads.
+    ///
+    /// # Safety
+    /// What the kernel accesses with these arguments is memory of this device, or pinned, and as
+    /// that of [`DeviceRegion::new`].
+    pub unsafe fn launch(
+        &self,
+        stream: &Stream,
+        kernel: &Kernel,
+        [blocks, threads]: [u32; 2],
+        arguments: &[u64],
+    ) -> Result<()> {
+        let function = kernel.function(arguments.len());
+        let driver = self.device.driver();
+        driver.launch(function, [blocks, threads], arguments, stream.handle())
+    }
+
     /// Enqueues a store of `value` to a word. A thread that loads the value with Acquire sees what
     /// the stream did before.
     pub fn write(&self, stream: &Stream, word: PinnedRegion, value: u32) -> Result<()> {
@@ -86,10 +119,21 @@ impl Current<'_> {
 
     /// Has `streams` wait for all that `program` has been given so far.
     pub fn fork(&self, event: &Event, program: ProgramStream, streams: &[&Stream]) -> Result<()> {
-        let driver = self.device.driver();
-        driver.record_event(event.handle(), program.handle())?;
+        self.mark(event, program)?;
         let mut streams = streams.iter();
-        streams.try_for_each(|stream| driver.wait_event(stream.handle(), event.handle()))
+        streams.try_for_each(|stream| self.follow(stream, event))
+    }
+
+    /// Has `event` mark all that `program` has been given so far.
+    pub fn mark(&self, event: &Event, program: ProgramStream) -> Result<()> {
+        let driver = self.device.driver();
+        driver.record_event(event.handle(), program.handle())
+    }
+
+    /// Has `stream` wait for what the latest record of `event` marks.
+    pub fn follow(&self, stream: &Stream, event: &Event) -> Result<()> {
+        let driver = self.device.driver();
+        driver.wait_event(stream.handle(), event.handle())
     }
 
     /// Has `program` wait for what the latest [`record`](Current::record) of `event` marks.
@@ -122,6 +166,11 @@ impl Current<'_> {
     /// Whether a copy is between memory of this device and as many bytes.
     fn check(&self, device: DeviceRegion, host: PinnedRegion) -> Result<()> {
         assert_eq!(device.bytes(), host.bytes(), "a copy of different lengths");
+        self.check_own(device)
+    }
+
+    /// Whether memory is this device's.
+    fn check_own(&self, device: DeviceRegion) -> Result<()> {
         if device.device() != self.device.ordinal() {
             return Err(Error::InvalidArgument(format!(
                 "memory of device {} in a call on device {}",

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use super::attributes::Attributes;
-use super::cuda::Driver;
+use super::cuda::{Driver, Outer};
 use crate::error::{Error, Result};
 use crate::memory::{ForkGuard, Stage};
 use crate::sync::lock;
@@ -22,6 +22,8 @@ pub struct Device {
     context: usize,
     /// The handles of all streams that were made here and not destroyed.
     streams: Mutex<Vec<usize>>,
+    /// Those of events that nothing uses now.
+    events: Mutex<Vec<usize>>,
     /// A forked child has neither the context nor the driver's threads.
     fork_guard: ForkGuard,
 }
@@ -46,6 +48,7 @@ impl Device {
             context: driver.retain(ordinal as c_int)?,
             attributes,
             streams: Mutex::default(),
+            events: Mutex::default(),
             fork_guard: ForkGuard::new(),
         }))
     }
@@ -63,12 +66,12 @@ impl Device {
     /// Makes its context this thread's current one until the value is dropped.
     pub(super) fn push(&self) -> Result<Pushed<'_>> {
         if self.fork_guard.stage() == Stage::Forked {
-            let text = "a device in a forked child: CUDA does not work there; use a process that \
-                        is started instead";
+            let text = "a device in a forked child: its driver does not work there; use a process \
+                        that is started instead";
             return Err(Error::Unsupported(text.into()));
         }
-        self.driver.push(self.context)?;
         Ok(Pushed {
+            outer: self.driver.enter(self.context)?,
             device: self,
             thread: PhantomData,
         })
@@ -87,6 +90,17 @@ impl Device {
     /// Forgets a stream that was destroyed.
     pub(super) fn remove_stream(&self, handle: usize) {
         lock(&self.streams).retain(|each| *each != handle);
+    }
+
+    /// An event that nothing uses. The context is current.
+    pub(super) fn take_event(&self) -> Result<usize> {
+        let kept = lock(&self.events).pop();
+        kept.map_or_else(|| self.driver.create_event(), Ok)
+    }
+
+    /// Keeps an event to be used again. What waits for its last record still does.
+    pub(super) fn give_event(&self, handle: usize) {
+        lock(&self.events).push(handle);
     }
 
     /// Keeps the context until the process ends, because something is kept that belongs to it.
@@ -108,7 +122,14 @@ impl Drop for Device {
         if self.fork_guard.stage() == Stage::Forked {
             return;
         }
-        if let Err(error) = self.driver.release(self.ordinal() as c_int) {
+        let events = self.events.get_mut();
+        let events = std::mem::take(events.unwrap_or_else(|poisoned| poisoned.into_inner()));
+        let destroyed = self.push().and_then(|_pushed| {
+            let mut events = events.into_iter();
+            events.try_for_each(|event| self.driver.destroy_event(event))
+        });
+        let released = self.driver.release(self.ordinal() as c_int);
+        if let Err(error) = destroyed.and(released) {
             log::debug!(target: "ringfold::device", "{error}");
         }
     }
@@ -119,13 +140,14 @@ impl Drop for Device {
 #[derive(Debug)]
 pub(super) struct Pushed<'a> {
     device: &'a Device,
+    outer: Outer,
     /// It belongs to its thread.
     thread: PhantomData<*const ()>,
 }
 
 impl Drop for Pushed<'_> {
     fn drop(&mut self) {
-        if let Err(error) = self.device.driver.pop() {
+        if let Err(error) = self.device.driver.leave(&self.outer) {
             log::debug!(target: "ringfold::device", "{error}");
         }
     }

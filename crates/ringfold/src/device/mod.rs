@@ -28,15 +28,17 @@ mod attributes;
 mod cuda;
 mod current;
 mod gpu;
+mod kernel;
 mod memory;
 mod pinned;
 mod region;
 mod stream;
 
 pub use attributes::Attributes;
-pub use cuda::Driver;
+pub use cuda::{Driver, Platform};
 pub use current::Current;
 pub use gpu::Device;
+pub use kernel::Kernel;
 pub use memory::DeviceMemory;
 pub use pinned::{Pin, PinnedRegion};
 pub use region::{DeviceRegion, ProgramStream};

@@ -58,7 +58,7 @@ impl Drop for Stream {
     }
 }
 
-/// An event: a mark in one stream that others wait for.
+/// An event: a mark in one stream that others wait for. Its device keeps it to be used again.
 #[derive(Debug)]
 pub struct Event {
     device: Arc<Device>,
@@ -69,7 +69,7 @@ impl Event {
     /// An event of `device`, whose context is current.
     pub(super) fn new(device: &Arc<Device>) -> Result<Event> {
         Ok(Event {
-            handle: device.driver().create_event()?,
+            handle: device.take_event()?,
             device: device.clone(),
         })
     }
@@ -78,18 +78,10 @@ impl Event {
     pub(super) fn handle(&self) -> usize {
         self.handle
     }
-
-    fn destroy(&self) -> Result<()> {
-        let _pushed = self.device.push()?;
-        // The driver keeps what streams still wait for.
-        self.device.driver().destroy_event(self.handle)
-    }
 }
 
 impl Drop for Event {
     fn drop(&mut self) {
-        if let Err(error) = self.destroy() {
-            log::debug!(target: "ringfold::device", "{error}");
-        }
+        self.device.give_event(self.handle);
     }
 }

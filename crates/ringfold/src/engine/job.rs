@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::geometry::Blocks;
-use crate::call::Way;
+use crate::call::{Qualifier, Way};
 use crate::memory::Region;
 use crate::schedule::Weights;
 use crate::types::{Collective, DType, Op};
@@ -46,8 +46,21 @@ pub struct Job {
     pub timeout: Duration,
     /// Whether the library calls this to register memory, and not the user.
     pub registers: bool,
+    /// That it moves a part of a reduction by `op` of so many elements, which devices combine.
+    pub share: Option<u32>,
     /// How much each rank owns, if not all the same: of an all-reduce by `direct` over messages.
     pub weights: Option<Weights>,
+}
+
+impl Job {
+    /// That it is a part of a reduction, if it is.
+    #[inline]
+    pub(super) fn share(&self) -> Qualifier {
+        match self.share {
+            Some(elements) => Qualifier::share(self.op.wire(), elements),
+            None => Qualifier::None,
+        }
+    }
 }
 
 /// A submitted job.

@@ -27,6 +27,8 @@ pub struct Diagnosis {
     pub signal: Option<String>,
     /// After how long a call is reported; `None` for never.
     pub stall: Option<Duration>,
+    /// Whether the failure of a group ends the process.
+    pub ends_process: bool,
 }
 
 impl Diagnosis {
@@ -48,6 +50,8 @@ impl Diagnosis {
             dump: lookup("RINGFOLD_FR_DUMP"),
             signal: lookup("RINGFOLD_FR_SIGNAL"),
             stall: (!stall.is_zero()).then_some(stall),
+            ends_process: parse(lookup, "RINGFOLD_TORCH_ASYNC_ERRORS", ends_process)?
+                .unwrap_or(false),
         })
     }
 }
@@ -56,6 +60,14 @@ impl Diagnosis {
 /// environment.
 pub fn registers_buckets() -> Result<bool> {
     Ok(parse(&process, "RINGFOLD_TORCH_BUCKETS", switch)?.unwrap_or(true))
+}
+
+fn ends_process(text: &str) -> Result<bool, String> {
+    match text.trim() {
+        "raise" => Ok(false),
+        "exit" => Ok(true),
+        _ => Err("must be raise or exit".into()),
+    }
 }
 
 fn seconds(text: &str) -> Result<Duration, String> {
@@ -84,6 +96,16 @@ mod tests {
             (found.has_frames, found.dump, found.signal),
             (false, None, None)
         );
+        assert!(!found.ends_process);
+    }
+
+    #[test]
+    fn a_failure_ends_the_process_only_where_that_is_said() {
+        let errors = |text| read(&[("RINGFOLD_TORCH_ASYNC_ERRORS", text)]);
+        assert!(!errors("raise").unwrap().ends_process);
+        assert!(errors("exit").unwrap().ends_process);
+        let error = errors("3").unwrap_err().to_string();
+        assert!(error.contains("RINGFOLD_TORCH_ASYNC_ERRORS"), "{error}");
     }
 
     #[test]

@@ -210,6 +210,11 @@ variables! {
     "RINGFOLD_CUDA_LIBRARY": "a library's path or name", default "`libcuda.so.1`"
         => cuda_library: String = text;
 
+    /// The library of AMD's HIP, if the installed one shall not be used. Without it, and without
+    /// `RINGFOLD_CUDA_LIBRARY`, CUDA's driver is used where it is installed, and otherwise HIP's.
+    "RINGFOLD_HIP_LIBRARY": "a library's path or name", default "`libamdhip64.so`"
+        => hip_library: String = text;
+
     /// The rank that is known to be late to every `all_reduce`; required by
     /// `RINGFOLD_ALGO=stragglar`. Must be the same on all ranks, which compare it when they join.
     "RINGFOLD_LATE_RANK": "0, 1, …", default "none" => late_rank: usize = count;
@@ -306,6 +311,11 @@ variables! {
     /// waiting rank, with the ranks that it waits for and their progress. The report is repeated
     /// after twice that time, and so on. `0`: never.
     "RINGFOLD_STALL_SECONDS": "seconds", default "60";
+
+    /// In the PyTorch backend: what happens when a group fails. `raise`: its calls raise the error.
+    /// `exit`: the process ends within a second, even if it only waits for a device, whose streams
+    /// report no errors.
+    "RINGFOLD_TORCH_ASYNC_ERRORS": "`raise`, `exit`", default "`raise`";
 
     /// In the PyTorch backend: the number of calls in a process' flight record, over all groups.
     /// See docs/torch-diagnosis.md. `0` disables the record, and with it the reports of stuck

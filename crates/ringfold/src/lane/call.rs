@@ -1,90 +1,212 @@
 //! A call under way: what the caller's thread and the lane's thread both know of it.
 
-use super::cut::Cut;
-use super::request::{DeviceBuffer, DeviceRequest};
+use super::cut::{Cut, Part};
+use super::fold::call::{FoldedCall, Rows};
+use super::fold::shares::Shares;
+use super::program::{Step, steps};
+use super::request::{DeviceBuffer, DeviceRequest, Transfer};
 use crate::communicator::Request;
+use crate::device::Event;
 use crate::error::{Error, Result};
 use crate::memory::Region;
 
 /// Where the parts of the calls of a group begin in a slot: multiples of this.
 const SHARE_ALIGN_BYTES: usize = 64;
 
+/// The events around a call.
+#[derive(Debug)]
+pub struct Marks {
+    /// Behind what the program's stream held when the call was made.
+    pub fork: Event,
+    /// Behind all of the call's copies.
+    pub joined: Event,
+}
+
 /// One call or several that are made together, numbered and cut into slices.
 #[derive(Debug)]
 pub struct LaneCall {
     /// The number of its first slice.
     pub first: u32,
-    /// Its slices on this rank.
+    /// The numbers of its slices on this rank.
     pub slices: u32,
-    parts: Vec<CallPart>,
-    /// Bytes of a slot for each of the calls.
-    share_bytes: usize,
+    pub marks: Marks,
+    body: Body,
+}
+
+/// What it consists of.
+#[derive(Debug)]
+enum Body {
+    /// The host carries out each slice.
+    Parts {
+        parts: Vec<CallPart>,
+        /// Bytes of a slot for each of the calls.
+        share_bytes: usize,
+    },
+    /// Devices combine: each slice has two numbers.
+    Folded(Box<FoldedCall>),
 }
 
 /// One of the calls.
 #[derive(Debug)]
-pub struct CallPart {
-    pub cut: Cut,
-    pub input: DeviceBuffer,
-    pub output: DeviceBuffer,
+struct CallPart {
+    cut: Cut,
+    input: DeviceBuffer,
+    output: DeviceBuffer,
 }
 
 impl LaneCall {
     /// The calls `requests`, made together by `rank` of `world_size`, checked; their first slice is
-    /// number `first`.
+    /// number `first`, and `marks` are for it alone. Devices combine one whose `rows` are given.
     pub fn new(
-        requests: Vec<DeviceRequest>,
-        rank: usize,
-        world_size: usize,
+        mut requests: Vec<DeviceRequest>,
+        [rank, world_size]: [usize; 2],
         slot_bytes: usize,
         first: u32,
+        marks: Marks,
+        rows: Option<Rows>,
     ) -> Result<LaneCall> {
         let share_bytes = slot_bytes / requests.len().max(1) / SHARE_ALIGN_BYTES;
         let share_bytes = share_bytes * SHARE_ALIGN_BYTES;
-        let part = |request: DeviceRequest| {
-            let cut = Cut::new(&request, rank, world_size, share_bytes)?;
+        let cut = |request: &DeviceRequest| {
+            let cut = Cut::new(request, rank, world_size, share_bytes)?;
             request.check_overlap(cut.own_bytes(rank))?;
-            Ok(CallPart {
-                cut,
-                input: request.input,
-                output: request.output,
-            })
+            Ok(cut)
         };
-        let parts = requests.into_iter().map(part).collect::<Result<Vec<_>>>()?;
-        if parts.len() > 1 && parts.iter().any(|part| !part.cut.is_agreed()) {
+        let cuts = requests.iter().map(cut).collect::<Result<Vec<_>>>()?;
+        if let Some(rows) = rows
+            && let Some(shares) = shares(&requests, [rank, world_size], slot_bytes)
+        {
+            let folded = FoldedCall::new(requests.remove(0), shares, rows);
+            return Ok(LaneCall {
+                first,
+                marks,
+                slices: folded.halves.count(),
+                body: Body::Folded(Box::new(folded)),
+            });
+        }
+        if cuts.len() > 1 && cuts.iter().any(|cut| !cut.is_agreed()) {
             let text = "an all_to_all with a count for each pair, made together with other calls";
             return Err(Error::Unsupported(text.into()));
         }
+        let part = |(cut, request): (Cut, DeviceRequest)| CallPart {
+            cut,
+            input: request.input,
+            output: request.output,
+        };
+        let parts: Vec<CallPart> = cuts.into_iter().zip(requests).map(part).collect();
         let slices = parts.iter().map(|part| part.cut.slices()).max();
         Ok(LaneCall {
             first,
             slices: slices.unwrap_or(0),
-            parts,
-            share_bytes,
+            marks,
+            body: Body::Parts { parts, share_bytes },
         })
     }
 
-    /// The calls, each with its place in slots.
-    pub fn parts(&self) -> impl Iterator<Item = (usize, &CallPart)> {
-        let place = |index: usize| index * self.share_bytes;
-        let parts = self.parts.iter().enumerate();
-        parts.map(move |(index, part)| (place(index), part))
+    /// The number of `slice`.
+    pub fn number(&self, slice: u32) -> u32 {
+        self.first.wrapping_add(slice)
+    }
+
+    /// The slice that has this number, if it is one of this call.
+    pub fn slice_of(&self, number: u32) -> Option<u32> {
+        let slice = number.wrapping_sub(self.first);
+        (slice < self.slices).then_some(slice)
+    }
+
+    /// The number behind its last slice.
+    pub fn end(&self) -> u32 {
+        self.number(self.slices)
+    }
+
+    /// The order in which its slices are enqueued.
+    pub fn steps(&self, depth: u32) -> impl Iterator<Item = Step> + '_ {
+        steps(self.slices, depth, |slice| {
+            self.folded().and_then(|call| call.halves.needed(slice))
+        })
+    }
+
+    /// The call that devices combine, if they do.
+    pub fn folded(&self) -> Option<&FoldedCall> {
+        match &self.body {
+            Body::Folded(call) => Some(call),
+            Body::Parts { .. } => None,
+        }
+    }
+
+    /// What `slice` brings from the device into its slot.
+    pub fn brought(&self, slice: u32) -> Vec<Transfer> {
+        match &self.body {
+            Body::Folded(call) => call.brought(slice),
+            Body::Parts { .. } => self.transfers(|part| (part.cut.brought(slice), &part.input)),
+        }
+    }
+
+    /// What `slice` takes to the device from its result.
+    pub fn taken(&self, slice: u32) -> Vec<Transfer> {
+        match &self.body {
+            Body::Folded(call) => call.taken(slice),
+            Body::Parts { .. } => self.transfers(|part| (part.cut.taken(slice), &part.output)),
+        }
+    }
+
+    /// The calls that the host carries out, each with its place in slots.
+    fn parts(&self) -> impl Iterator<Item = (usize, &CallPart)> {
+        let (parts, share_bytes): (&[CallPart], usize) = match &self.body {
+            Body::Parts { parts, share_bytes } => (parts, *share_bytes),
+            Body::Folded(_) => (&[], 0),
+        };
+        let parts = parts.iter().enumerate();
+        parts.map(move |(index, part)| (index * share_bytes, part))
+    }
+
+    /// The copies of one side of all parts.
+    fn transfers<'a>(
+        &'a self,
+        side: impl Fn(&'a CallPart) -> (Vec<Part>, &'a DeviceBuffer),
+    ) -> Vec<Transfer> {
+        let mut transfers = vec![];
+        for (place, part) in self.parts() {
+            let (moved, buffer) = side(part);
+            for Part { of_buffer, at } in moved {
+                transfers.extend(buffer.transfers(of_buffer, place + at));
+            }
+        }
+        transfers
     }
 
     /// Whether all ranks have as many slices.
     pub fn is_agreed(&self) -> bool {
-        self.parts.iter().all(|part| part.cut.is_agreed())
+        self.parts().all(|(_, part)| part.cut.is_agreed())
     }
 
     /// What the host does for `slice`, from the slot to the result. Of several calls those that
     /// have such a slice.
     pub fn on_host(&self, slice: u32, slot: Region, result: Region) -> Vec<Request> {
+        let share_bytes = match &self.body {
+            Body::Folded(call) => return vec![call.on_host(slice, slot, result)],
+            Body::Parts { share_bytes, .. } => *share_bytes,
+        };
         let is_there = |part: &CallPart| slice < part.cut.slices() || !part.cut.is_agreed();
         let parts = self.parts().filter(|(_, part)| is_there(part));
         let request = |(place, part): (usize, &CallPart)| {
-            let share = |region: Region| region.part(place..place + self.share_bytes);
+            let share = |region: Region| region.part(place..place + share_bytes);
             part.cut.on_host(slice, share(slot), share(result))
         };
         parts.map(request).collect()
     }
+}
+
+/// The cut of a call that devices combine; nothing if it does not fit.
+fn shares(
+    requests: &[DeviceRequest],
+    [rank, world_size]: [usize; 2],
+    slot_bytes: usize,
+) -> Option<Shares> {
+    let [request] = requests else {
+        return None;
+    };
+    let element_bytes = request.dtype.size_bytes();
+    let count = (request.input.bytes() / element_bytes) as u64;
+    Shares::new(count, element_bytes, rank, world_size, slot_bytes)
 }

@@ -65,21 +65,35 @@ impl Cut {
             }
             _ => {}
         }
-        let element_bytes = host.dtype.size_bytes();
-        let sides = host.sides(rank, world_size)?;
+        let cut = Cut::of_host(host, rank, world_size, slot_bytes)?;
         for (what, side, buffer) in [
-            ("input", &sides.input, &request.input),
-            ("output", &sides.output, &request.output),
+            ("input", &cut.input, &request.input),
+            ("output", &cut.output, &request.output),
         ] {
-            let needed = side.last().map_or(0, |block| block.end) as usize * element_bytes;
+            let needed = side.last().map_or(0, |block| block.end) as usize * cut.element_bytes;
             if buffer.bytes() != needed {
                 return Err(Error::InvalidArgument(format!(
                     "{} needs {needed} bytes of {what} on this rank's device, got {}",
-                    host.collective,
+                    cut.request.collective,
                     buffer.bytes()
                 )));
             }
         }
+        Ok(cut)
+    }
+
+    /// The same of a call on the host, without memory.
+    ///
+    /// # Errors
+    /// Slots that do not hold an element, and calls of too many slices.
+    pub fn of_host(
+        host: Request,
+        rank: usize,
+        world_size: usize,
+        slot_bytes: usize,
+    ) -> Result<Cut> {
+        let element_bytes = host.dtype.size_bytes();
+        let sides = host.sides(rank, world_size)?;
         let blocks = if host.is_of_blocks() { world_size } else { 1 };
         let part_elements = (slot_bytes / element_bytes / blocks) as u64;
         if part_elements == 0 {

@@ -2,19 +2,25 @@
 
 use std::sync::Arc;
 
-use super::call::LaneCall;
-use super::program::{Step, steps};
+use super::call::{LaneCall, Marks};
+use super::copies;
+use super::fold::call::{FoldedCall, Rows};
+use super::fold::{self, Folder};
+use super::program::{Half, Step};
+use super::request::DeviceRequest;
 use super::staging::Staging;
 use super::words::Word;
-use crate::device::{Current, Device, Event, ProgramStream, Stream};
+use crate::device::{Current, Device, ProgramStream, Stream};
 use crate::error::Result;
+use crate::types::Collective;
 
 /// What the thread uses that makes a call.
 #[derive(Debug)]
 pub struct Issuer {
     device: Arc<Device>,
     staging: Arc<Staging>,
-    fork: Event,
+    /// With what the device combines, if it does.
+    folder: Option<Folder>,
     /// The number of the next call's first slice.
     pub next: u32,
     /// Slices below this number are taken by what is enqueued.
@@ -22,90 +28,112 @@ pub struct Issuer {
 }
 
 impl Issuer {
-    /// An issuer to the streams of `staging`.
-    pub fn new(device: &Arc<Device>, staging: Arc<Staging>) -> Result<Issuer> {
-        let current = device.enter()?;
-        Ok(Issuer {
-            fork: current.event()?,
+    /// An issuer to the streams of `staging`; with a `folder`, where all ranks have one.
+    pub fn new(device: &Arc<Device>, staging: Arc<Staging>, folder: Option<Folder>) -> Issuer {
+        Issuer {
             device: device.clone(),
             staging,
+            folder,
             next: 0,
             takes: 0,
-        })
-    }
-
-    /// An event for the end of a call that is made in `program`; none where the stream's operations
-    /// are recorded instead of run: the numbers of slices would be those of the recording for ever.
-    pub fn begin(&self, program: ProgramStream) -> Result<Option<Event>> {
-        let current = self.device.enter()?;
-        match current.is_capturing(program)? {
-            true => Ok(None),
-            false => current.event().map(Some),
         }
     }
 
-    /// Enqueues `call` behind what `program` holds now. `joined` then stands for its end.
+    /// The events of a call that is made in `program`; none where the stream's operations are
+    /// recorded instead of run: the numbers of slices would be those of the recording for ever.
+    pub fn begin(&self, program: ProgramStream) -> Result<Option<Marks>> {
+        let current = self.device.enter()?;
+        match current.is_capturing(program)? {
+            true => Ok(None),
+            false => Ok(Some(Marks {
+                fork: current.event()?,
+                joined: current.event()?,
+            })),
+        }
+    }
+
+    /// Where the device combines what is asked for, if it does. May have to compile a kernel.
+    pub fn rows(&mut self, requests: &[DeviceRequest]) -> Result<Option<Rows>> {
+        let (Some(folder), [request]) = (&mut self.folder, requests) else {
+            return Ok(None);
+        };
+        let is_reduced = request.collective == Collective::AllReduce
+            && request.algorithm.is_none()
+            && fold::is_folded(request.op, request.dtype);
+        if !is_reduced {
+            return Ok(None);
+        }
+        folder.prepare(&self.device.enter()?, request.op, request.dtype)?;
+        Ok(Some(folder.rows()))
+    }
+
+    /// Enqueues `call` behind what `program` holds now. Its event `joined` then stands for its end.
     ///
     /// May block while the device's queues are full, and never for something that is enqueued
     /// later. After an error, [`takes`](Issuer::takes) says how far it came.
-    pub fn enqueue(
-        &mut self,
-        call: &LaneCall,
-        program: ProgramStream,
-        joined: &Event,
-    ) -> Result<()> {
+    pub fn enqueue(&mut self, call: &LaneCall, program: ProgramStream) -> Result<()> {
         let device = self.device.clone();
         let current = device.enter()?;
         current.fork(
-            &self.fork,
+            &call.marks.fork,
             program,
             &[&self.staging.out, &self.staging.into],
         )?;
-        for step in steps(call.slices, self.staging.depth()) {
+        for step in call.steps(self.staging.depth()) {
             match step {
                 Step::Bring(slice) => self.bring(&current, call, slice)?,
                 Step::Take(slice) => {
                     self.take(&current, call, slice)?;
-                    self.takes = call.first.wrapping_add(slice).wrapping_add(1);
+                    self.takes = call.number(slice).wrapping_add(1);
                 }
             }
         }
-        current.record(joined, &self.staging.into)
+        current.record(&call.marks.joined, &self.staging.into)
+    }
+
+    /// Marks what `program` holds now as what `call` comes behind. Its copies are the thread's.
+    pub fn fork(&self, call: &LaneCall, program: ProgramStream) -> Result<()> {
+        self.device.enter()?.mark(&call.marks.fork, program)
     }
 
     fn bring(&self, current: &Current<'_>, call: &LaneCall, slice: u32) -> Result<()> {
-        let number = call.first.wrapping_add(slice);
-        let due = number.wrapping_add(1);
+        let due = call.number(slice).wrapping_add(1);
         let free = due.wrapping_sub(self.staging.depth());
         self.wait(current, &self.staging.out, Word::Free, free)?;
-        let slot = self.staging.slot(number);
-        for (place, part) in call.parts() {
-            for brought in part.cut.brought(slice) {
-                for (offset, piece) in part.input.pieces(brought.of_buffer) {
-                    let begin = place + brought.at + offset;
-                    let into = slot.part(begin..begin + piece.bytes());
-                    current.bring(&self.staging.out, piece, into)?;
-                }
-            }
+        if let Some((folder, folded, Half::Gather(index), _)) = self.half(call, slice) {
+            folder.fold(current, &self.staging, &folded.fold(index))?;
         }
+        copies::bring(current, &self.staging, call, slice)?;
         self.write(current, &self.staging.out, Word::Arrived, due)
     }
 
     fn take(&self, current: &Current<'_>, call: &LaneCall, slice: u32) -> Result<()> {
-        let number = call.first.wrapping_add(slice);
-        let due = number.wrapping_add(1);
+        let due = call.number(slice).wrapping_add(1);
         self.wait(current, &self.staging.into, Word::Released, due)?;
-        let result = self.staging.result(number);
-        for (place, part) in call.parts() {
-            for taken in part.cut.taken(slice) {
-                for (offset, piece) in part.output.pieces(taken.of_buffer) {
-                    let begin = place + taken.at + offset;
-                    let from = result.part(begin..begin + piece.bytes());
-                    current.take(&self.staging.into, from, piece)?;
-                }
-            }
+        let half = self.half(call, slice);
+        if let Some((folder, _, Half::Gather(_), set)) = half {
+            folder.follow(current, &self.staging.into, set)?;
         }
-        self.write(current, &self.staging.into, Word::Taken, due)
+        copies::take(current, &self.staging, call, slice)?;
+        self.write(current, &self.staging.into, Word::Taken, due)?;
+        match half {
+            Some((folder, _, Half::Scatter(_), set)) => {
+                folder.mark(current, &self.staging.into, set)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// What `slice` is the half of, where devices combine: with what, the call, the half, and its
+    /// set of rows.
+    fn half<'a>(
+        &'a self,
+        call: &'a LaneCall,
+        slice: u32,
+    ) -> Option<(&'a Folder, &'a FoldedCall, Half, usize)> {
+        let (folder, folded) = (self.folder.as_ref()?, call.folded()?);
+        let (half, set) = folded.set(slice);
+        Some((folder, folded, half, set))
     }
 
     /// Has `stream` wait until `word` has reached `value`, unless it has by now.
@@ -118,6 +146,11 @@ impl Issuer {
 
     fn write(&self, current: &Current<'_>, stream: &Stream, word: Word, value: u32) -> Result<()> {
         current.write(stream, self.staging.word(word), value)
+    }
+
+    /// Leaves what the device has to the parent, in a forked child.
+    pub fn forget(&mut self) {
+        std::mem::forget(self.folder.take());
     }
 
     /// Slices below this number are taken by what is enqueued.

@@ -10,17 +10,22 @@
 //! Devices and CPUs meet in words in pinned memory ([`words`]), by stream memory operations: no
 //! callback, no event that a thread polls, and no thread that waits in the driver. [`program`] is
 //! the order of the driver calls, and why no order of theirs among ranks is a deadlock; [`issue`]
-//! makes them; [`worker`] is the thread that does the host's part.
+//! makes them; [`worker`] is the thread that does the host's part. Where streams have no memory
+//! operations, that thread enqueues the copies, too ([`host_path`]).
 //!
 //! The pattern is that of stream-ordered communication with host transfers (Dryden et al.,
 //! *Aluminum: An Asynchronous, GPU-Aware Communication Library*, 2018), in slices and with closed
 //! order.
 
 mod call;
-mod cut;
+mod copies;
+pub(crate) mod cut;
+mod fold;
+mod host_path;
 mod issue;
 mod open;
-mod program;
+mod path;
+pub(crate) mod program;
 mod request;
 mod staging;
 #[cfg(test)]
@@ -32,7 +37,8 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-pub use open::LaneConfig;
+pub use open::{LaneConfig, Reducer};
+pub use path::WaitPath;
 pub use request::{DeviceBuffer, DeviceRequest};
 
 use call::LaneCall;
@@ -43,7 +49,8 @@ use words::Word;
 use worker::Worker;
 
 use crate::communicator::Communicator;
-use crate::device::{Device, Driver, Event, ProgramStream};
+use crate::control::Standing;
+use crate::device::{Device, Driver, ProgramStream};
 use crate::error::{Error, Result};
 use crate::sync::lock;
 use crate::threads;
@@ -65,6 +72,7 @@ pub struct Lane {
     issuer: Mutex<Issuer>,
     staging: Arc<Staging>,
     device: Arc<Device>,
+    path: WaitPath,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -85,10 +93,20 @@ impl Lane {
             device,
             staging,
             issuer,
+            path,
         } = open::open(&communicator, driver, ordinal, config)?;
         let worker = Arc::new(Worker::new(communicator, staging.clone()));
-        let runs = worker.clone();
-        let started = threads::start("ringfold-lane", move || runs.run());
+        let (runs, kind) = (worker.clone(), path.kind());
+        log::info!(
+            target: "ringfold::device",
+            "a lane to device {ordinal} ({}): {}",
+            device.attributes().name,
+            match kind {
+                WaitPath::Stream => "streams wait for the host",
+                WaitPath::Host => "without stream memory operations, so the host waits",
+            }
+        );
+        let started = threads::start("ringfold-lane", move || runs.run(path));
         let agreed = open::agree(worker.communicator(), config, started);
         let thread = agreed.inspect_err(|_| worker.finish())?;
         Ok(Lane {
@@ -96,6 +114,7 @@ impl Lane {
             issuer: Mutex::new(issuer),
             staging,
             device,
+            path: kind,
             thread: Mutex::new(Some(thread)),
         })
     }
@@ -115,8 +134,14 @@ impl Lane {
         &self.device
     }
 
+    /// What waits for the host's part of calls.
+    pub fn wait_path(&self) -> WaitPath {
+        self.path
+    }
+
     /// The driver's handle of the stream that stores results: what a framework enqueues there comes
-    /// after the calls made so far. It must not make that stream wait.
+    /// after the calls made so far; with [`WaitPath::Host`], after those that are joined. It must
+    /// not make that stream wait.
     pub fn result_stream(&self) -> usize {
         self.staging.into.handle()
     }
@@ -129,6 +154,12 @@ impl Lane {
     /// The error that has ended this lane, if one has.
     pub fn fault(&self) -> Option<Error> {
         self.worker.fault()
+    }
+
+    /// The progress of all ranks, counted in slices, as
+    /// [`Communicator::standing`](crate::Communicator::standing) reports that of calls.
+    pub fn standing(&self, timeout: Duration) -> Result<Vec<Option<Standing>>> {
+        self.worker.communicator().standing(timeout)
     }
 
     /// Ends the lane on all ranks; streams go on.
@@ -178,32 +209,53 @@ impl Lane {
         }
         let begun = issuer.begin(stream);
         let begun = begun.map_err(|error| self.worker.fail_by_driver(error, issuer.takes()))?;
-        let Some(joined) = begun else {
+        let Some(marks) = begun else {
             let text = "a collective call while a graph is captured: make it outside of the graph";
             return Err(Error::Unsupported(text.into()));
         };
-        let (rank, world_size) = (self.rank(), self.world_size());
+        let rows = issuer.rows(&requests);
+        let rows = rows.map_err(|error| self.worker.fail_by_driver(error, issuer.takes()))?;
+        let ranks = [self.rank(), self.world_size()];
         let (slot_bytes, first) = (self.staging.slot_bytes(), issuer.next);
-        let call = LaneCall::new(requests, rank, world_size, slot_bytes, first)?;
-        let end = first.wrapping_add(call.slices);
+        let call = LaneCall::new(requests, ranks, slot_bytes, first, marks, rows)?;
         let call = Arc::new(call);
-        // The thread must know of it first: the driver may hold this one until slices are done.
-        self.worker.give(call.clone())?;
-        issuer.next = end;
-        if let Err(error) = issuer.enqueue(&call, stream, &joined) {
-            return Err(self.worker.fail_by_driver(error, issuer.takes()));
-        }
+        let index = self.issue(&mut issuer, &call, stream)?;
         Ok(DeviceWork {
-            end,
-            joined,
+            call,
+            index,
+            path: self.path,
             device: self.device.clone(),
             staging: self.staging.clone(),
             worker: self.worker.clone(),
         })
     }
 
+    /// Gives `call` to the thread, and has its copies be enqueued. How many it has been given.
+    fn issue(
+        &self,
+        issuer: &mut Issuer,
+        call: &Arc<LaneCall>,
+        stream: ProgramStream,
+    ) -> Result<u64> {
+        let refused = |error, takes| self.worker.fail_by_driver(error, takes);
+        if self.path == WaitPath::Host {
+            // The thread comes behind it.
+            let forked = issuer.fork(call, stream);
+            forked.map_err(|error| refused(error, issuer.takes()))?;
+        }
+        // The thread must know of it first: the driver may hold this one until slices are done.
+        let index = self.worker.give(call.clone())?;
+        issuer.next = call.end();
+        if self.path == WaitPath::Stream {
+            let enqueued = issuer.enqueue(call, stream);
+            enqueued.map_err(|error| refused(error, issuer.takes()))?;
+        }
+        Ok(index)
+    }
+
     /// Waits until all calls are done, also on the device, and ends the lane in good order on this
-    /// rank. Not collective; may be repeated. Calls that peers do not join end by their deadlines.
+    /// rank; its memory is unpinned then. Not collective; may be repeated. Calls that peers do not
+    /// join end by their deadlines.
     pub fn close(&self) -> Result<()> {
         // Held to the end: another caller returns when the lane is closed, too.
         let mut running = lock(&self.thread);
@@ -213,7 +265,7 @@ impl Lane {
         self.worker.finish();
         // The thread holds no lock, and its panics are shown where they are.
         let _ = thread.join();
-        let drained = self.drain();
+        let drained = self.drain().and_then(|()| self.staging.unpin());
         let closed = self.worker.communicator().close();
         drained.and(closed)
     }
@@ -250,6 +302,10 @@ impl Drop for Lane {
         if self.worker.communicator().is_forked() {
             // The thread, the streams and the memory are the parent's.
             std::mem::forget((thread.take(), self.staging.clone(), self.worker.clone()));
+            let issuer = self.issuer.get_mut();
+            issuer
+                .unwrap_or_else(|poisoned| poisoned.into_inner())
+                .forget();
             return;
         }
         if thread.is_some() && !self.worker.is_idle() {
@@ -264,31 +320,61 @@ impl Drop for Lane {
 /// A call on device memory under way.
 #[derive(Debug)]
 pub struct DeviceWork {
-    /// The number behind its last slice.
-    end: u32,
-    joined: Event,
+    call: Arc<LaneCall>,
+    /// How many calls the thread had been given with this one.
+    index: u64,
+    path: WaitPath,
     device: Arc<Device>,
     staging: Arc<Staging>,
     worker: Arc<Worker>,
 }
 
 impl DeviceWork {
-    /// Has `stream` go on only when the call is done. Does not block.
+    /// Has `stream` go on only when the call is done. Does not block, except with
+    /// [`WaitPath::Host`]: until the host has done its part.
     ///
     /// # Errors
     /// The error that has ended the lane: the result is not a number then.
     pub fn join(&self, stream: ProgramStream) -> Result<()> {
-        self.device.enter()?.join(&self.joined, stream)?;
+        while !self.can_join(Duration::MAX) {}
+        self.device.enter()?.join(&self.call.marks.joined, stream)?;
         match self.worker.fault() {
             Some(fault) => Err(fault),
             None => Ok(()),
         }
     }
 
+    /// Whether [`join`](DeviceWork::join) does not block. Waits for that, at most for `timeout`.
+    pub fn can_join(&self, timeout: Duration) -> bool {
+        match self.path {
+            WaitPath::Stream => true,
+            WaitPath::Host => self.worker.has_carried_out(self.index, timeout),
+        }
+    }
+
     /// Whether the device has done all of it: its memory may be used for something else. True after
     /// a fault, too, when the device has gone past it.
     pub fn is_done(&self) -> bool {
-        self.staging.words().has_reached(Word::Taken, self.end)
+        match self.path {
+            WaitPath::Stream => {
+                let (words, end) = (self.staging.words(), self.call.end());
+                // After a fault results are taken without waiting for what is brought.
+                words.has_reached(Word::Taken, end) && words.has_reached(Word::Arrived, end)
+            }
+            // After an error of the device nothing runs any more.
+            WaitPath::Host => self.can_join(Duration::ZERO) && self.has_ended().unwrap_or(true),
+        }
+    }
+
+    /// Whether the device has done what the thread has enqueued of it.
+    fn has_ended(&self) -> Result<bool> {
+        let current = self.device.enter()?;
+        if self.worker.fault().is_some() {
+            // Its end may not be marked.
+            let Staging { out, into, .. } = &*self.staging;
+            return Ok(current.is_idle(out)? && current.is_idle(into)?);
+        }
+        current.is_reached(&self.call.marks.joined)
     }
 
     /// Blocks until it is done on the device, at most for `timeout`; whether it is.

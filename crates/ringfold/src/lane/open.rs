@@ -1,19 +1,32 @@
 //! How ranks make a lane together: what one of them cannot have, none has.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use super::fold::Folder;
+use super::host_path::HostPath;
 use super::issue::Issuer;
-use super::staging::{ALIGN_BYTES, Staging};
+use super::path::{Path, WaitPath};
+use super::staging::{ALIGN_BYTES, Layout, Staging};
+use super::words::Word;
+use super::worker::wait_until;
 use crate::communicator::Communicator;
-use crate::device::{Device, Driver};
+use crate::device::{Current, Device, Driver};
 use crate::error::{Error, Result};
+use crate::types::named;
 
 /// The numbers of a rank's record: whether it can go on, and its configuration.
-const RECORD_WORDS: usize = 3;
+const RECORD_WORDS: usize = 4;
 
 /// The size of slots where nothing else is said, and how many there are.
 const SLOT_BYTES: usize = 1 << 20;
 const DEPTH: u32 = 4;
+
+/// How long a stream's first operation may take.
+const PROBE_WAIT: Duration = Duration::from_secs(10);
+
+/// Whether a device reaches the slots of all ranks: nothing uses that yet.
+const REACHES_PEERS: bool = false;
 
 /// How a lane's staging memory is divided; the same on all ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,6 +36,21 @@ pub struct LaneConfig {
     /// Slices that may be under way at the same time, a power of two. The staging memory has two
     /// slots for each.
     pub depth: u32,
+    /// What combines the elements of an all-reduce.
+    pub reducer: Reducer,
+}
+
+named! {
+    /// What combines the elements of an all-reduce. Whatever it says, the CPUs combine for a call
+    /// that names its algorithm or is made in a group, and with `PremulSum`, of which each rank has
+    /// its own factor.
+    Reducer, "reducer" {
+        /// The CPUs.
+        Host, "host";
+        /// The devices. An error where the driver does not compile kernels, or streams do not wait
+        /// for words.
+        Device, "device";
+    }
 }
 
 impl Default for LaneConfig {
@@ -30,6 +58,7 @@ impl Default for LaneConfig {
         LaneConfig {
             slot_bytes: SLOT_BYTES,
             depth: DEPTH,
+            reducer: Reducer::Host,
         }
     }
 }
@@ -39,6 +68,7 @@ pub struct Opened {
     pub device: Arc<Device>,
     pub staging: Arc<Staging>,
     pub issuer: Issuer,
+    pub path: Path,
 }
 
 /// Makes the staging memory and what uses it. Collective; an error is one on all ranks, and the
@@ -52,28 +82,72 @@ pub fn open(
     ordinal: usize,
     config: LaneConfig,
 ) -> Result<Opened> {
-    let ready = slot_bytes(config).and_then(|slot_bytes| {
+    let ready = layout(config).and_then(|(layout, bytes)| {
         let device = Device::open(driver, ordinal)?;
-        Ok((slot_bytes, device))
+        Ok((layout, bytes, device))
     });
-    let (slot_bytes, device) = agree(communicator, config, ready)?;
-    let bytes = Staging::bytes(slot_bytes, config.depth).expect("checked");
+    let (layout, bytes, device) = agree(communicator, config, ready)?;
     let memory = communicator.alloc(bytes)?;
     let made = device.enter().and_then(|current| {
-        let staging = Arc::new(Staging::new(memory, &current, slot_bytes, config.depth)?);
-        let issuer = Issuer::new(&device, staging.clone())?;
-        Ok((staging, issuer))
+        let staging = Staging::new(communicator, memory, &current, layout, REACHES_PEERS)?;
+        let staging = Arc::new(staging);
+        let path = match has_memory_operations(&device, &current, &staging)? {
+            true => Path::Stream(staging.clone()),
+            false => Path::Host(HostPath::new(&device, staging.clone())?),
+        };
+        let folder = match (config.reducer, path.kind()) {
+            (Reducer::Host, _) => None,
+            (Reducer::Device, WaitPath::Stream) => Some(Folder::new(&current, &staging)?),
+            (Reducer::Device, WaitPath::Host) => {
+                let text = "a device without stream memory operations does not combine: choose \
+                            the reducer `host`";
+                return Err(Error::Unsupported(text.into()));
+            }
+        };
+        let issuer = Issuer::new(&device, staging.clone(), folder);
+        Ok((staging, issuer, path))
     });
-    let (staging, issuer) = agree(communicator, config, made)?;
+    let (staging, issuer, path) = agree(communicator, config, made)?;
     Ok(Opened {
         device,
         staging,
         issuer,
+        path,
     })
 }
 
-/// The bytes of a slot, in whole pages.
-fn slot_bytes(config: LaneConfig) -> Result<usize> {
+/// Whether the device's streams have memory operations: a driver may have the functions, and refuse
+/// them.
+fn has_memory_operations(
+    device: &Device,
+    current: &Current<'_>,
+    staging: &Staging,
+) -> Result<bool> {
+    if !device.attributes().has_memory_operations {
+        return Ok(false);
+    }
+    // What it holds already.
+    match current.write(&staging.out, staging.word(Word::Arrived), 0) {
+        Err(Error::Unsupported(_)) => return Ok(false),
+        written => written?,
+    }
+    // Memory can be unpinned only when the stream is idle, also after an error.
+    let mut refusal = None;
+    let is_idle = || {
+        current.is_idle(&staging.out).unwrap_or_else(|error| {
+            // After a second one nothing runs any more.
+            refusal.replace(error).is_some()
+        })
+    };
+    if !wait_until(is_idle, PROBE_WAIT) {
+        let text = "a device that does not carry out stream memory operations";
+        return Err(Error::Unsupported(text.into()));
+    }
+    refusal.map_or(Ok(true), Err)
+}
+
+/// How the staging memory is divided, slots being whole pages, and its bytes.
+fn layout(config: LaneConfig) -> Result<(Layout, usize)> {
     if config.slot_bytes == 0 || !config.depth.is_power_of_two() {
         return Err(Error::InvalidArgument(format!(
             "a lane with {} slots of {} bytes: it takes 1, 2, 4, … slots of at least one byte",
@@ -81,8 +155,12 @@ fn slot_bytes(config: LaneConfig) -> Result<usize> {
         )));
     }
     let slot_bytes = config.slot_bytes.checked_next_multiple_of(ALIGN_BYTES);
-    let slot_bytes = slot_bytes.filter(|slot| Staging::bytes(*slot, config.depth).is_some());
-    slot_bytes.ok_or_else(|| {
+    let layout = |slot_bytes| {
+        let depth = config.depth;
+        let layout = Layout { slot_bytes, depth };
+        layout.bytes().map(|bytes| (layout, bytes))
+    };
+    slot_bytes.and_then(layout).ok_or_else(|| {
         let text = "a lane with slots of more bytes than there are addresses";
         Error::InvalidArgument(text.into())
     })
@@ -94,6 +172,7 @@ pub fn agree<T>(communicator: &Communicator, config: LaneConfig, made: Result<T>
         u64::from(made.is_ok()),
         config.slot_bytes as u64,
         u64::from(config.depth),
+        config.reducer as u64,
     ];
     let mut all = vec![0; RECORD_WORDS * communicator.world_size()];
     communicator.all_gather(&own, &mut all)?;
@@ -106,6 +185,11 @@ pub fn agree<T>(communicator: &Communicator, config: LaneConfig, made: Result<T>
                 ),
                 kind: std::io::ErrorKind::Other,
             });
+        }
+        if record[3] != own[3] {
+            return Err(Error::InvalidArgument(format!(
+                "rank {rank}'s lane has another `reducer`: give all ranks the same"
+            )));
         }
         if record[1..] != own[1..] {
             return Err(Error::InvalidArgument(format!(

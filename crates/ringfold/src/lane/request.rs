@@ -18,6 +18,14 @@ pub struct DeviceBuffer {
     bytes: usize,
 }
 
+/// Bytes that are copied between a device and a slot or a result.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Transfer {
+    pub device: DeviceRegion,
+    /// Their place in the slot, or in the result.
+    pub at: Range<usize>,
+}
+
 impl DeviceBuffer {
     /// The buffer of these runs, which lie on one device.
     pub fn new(regions: Vec<DeviceRegion>) -> DeviceBuffer {
@@ -38,6 +46,19 @@ impl DeviceBuffer {
             end += region.bytes();
             let (from, to) = (range.start.max(begin), range.end.min(end));
             (from < to).then(|| (from - range.start, region.part(from - begin..to - begin)))
+        })
+    }
+
+    /// The copies of bytes `range`, which stand in a slot or a result from `place` on.
+    pub(super) fn transfers(
+        &self,
+        range: Range<usize>,
+        place: usize,
+    ) -> impl Iterator<Item = Transfer> + '_ {
+        self.pieces(range).map(move |(offset, device)| {
+            let begin = place + offset;
+            let at = begin..begin + device.bytes();
+            Transfer { device, at }
         })
     }
 

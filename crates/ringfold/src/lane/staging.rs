@@ -11,17 +11,71 @@
 //! Pinned pages must stay where they are: the memory is unpinned before it is given back, and where
 //! a device may still copy it is kept until the process ends.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use super::words::{WORDS_BYTES, Word, Words};
+use crate::communicator::Communicator;
 use crate::device::{Current, Pin, PinnedRegion, Stream};
 use crate::error::Result;
-use crate::memory::Registered;
+use crate::memory::{Registered, Shared};
+use crate::sync::lock;
 
 /// Where slots begin: multiples of a page.
 pub const ALIGN_BYTES: usize = 4096;
 
 const _: () = assert!(WORDS_BYTES <= ALIGN_BYTES);
+
+/// How staging memory is divided; the same on all ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Layout {
+    pub slot_bytes: usize,
+    pub depth: u32,
+}
+
+impl Layout {
+    /// The bytes of all of it, whole pages; nothing if there are not so many addresses.
+    pub fn bytes(self) -> Option<usize> {
+        let slots = self
+            .slot_bytes
+            .checked_mul(self.depth as usize)?
+            .checked_mul(2)?;
+        slots.checked_add(ALIGN_BYTES)
+    }
+}
+
+/// One rank's staging memory, where this process and its device find it.
+#[derive(Clone, Copy, Debug)]
+pub struct Place {
+    whole: PinnedRegion,
+    layout: Layout,
+}
+
+impl Place {
+    /// The words.
+    pub fn words(self) -> Words {
+        Words::new(self.whole.region())
+    }
+
+    /// Where the device finds `word`.
+    pub fn word(self, word: Word) -> PinnedRegion {
+        self.whole.part(word.place())
+    }
+
+    /// The slot of slice `number`.
+    pub fn slot(self, number: u32) -> PinnedRegion {
+        self.part(number % self.layout.depth)
+    }
+
+    /// The place of the result of slice `number`.
+    pub fn result(self, number: u32) -> PinnedRegion {
+        self.part(self.layout.depth + number % self.layout.depth)
+    }
+
+    fn part(self, index: u32) -> PinnedRegion {
+        let begin = ALIGN_BYTES + index as usize * self.layout.slot_bytes;
+        self.whole.part(begin..begin + self.layout.slot_bytes)
+    }
+}
 
 /// The memory, pinned, and the streams that use it.
 #[derive(Debug)]
@@ -30,70 +84,122 @@ pub struct Staging {
     pub out: Stream,
     /// To the device.
     pub into: Stream,
-    whole: PinnedRegion,
-    /// Keeps the memory.
-    _pin: Pin,
-    slot_bytes: usize,
-    depth: u32,
+    own: Place,
+    peers: Option<Peers>,
+    /// This rank's memory and its peers', until [`Staging::unpin`].
+    pins: Mutex<Vec<Pin>>,
+    /// Where the words are, also when nothing is pinned any more.
+    _memory: Arc<Registered>,
 }
 
 impl Staging {
-    /// The bytes of `depth` slots and results of `slot_bytes` bytes, whole pages.
-    pub fn bytes(slot_bytes: usize, depth: u32) -> Option<usize> {
-        let slots = slot_bytes.checked_mul(depth as usize)?.checked_mul(2)?;
-        slots.checked_add(ALIGN_BYTES)
-    }
-
-    /// `memory`, of [`Staging::bytes`], pinned for a device that does nothing else.
+    /// `memory`, as long as `layout` says, pinned for a device that does nothing else. With
+    /// `reaches_peers`, so is that of all ranks if they share a host.
     pub fn new(
+        communicator: &Communicator,
         memory: Registered,
         current: &Current<'_>,
-        slot_bytes: usize,
-        depth: u32,
+        layout: Layout,
+        reaches_peers: bool,
     ) -> Result<Staging> {
-        let pin = current.pin(memory.region(), Arc::new(memory))?;
+        let memory = Arc::new(memory);
+        let mut pins = vec![current.pin(memory.region(), memory.clone())?];
+        let whole = pins[0].whole();
+        let peers = match reaches_peers {
+            true => Peers::new(communicator, &memory, current, layout, &mut pins)?,
+            false => None,
+        };
         Ok(Staging {
             out: current.stream()?,
             into: current.stream()?,
-            whole: pin.whole(),
-            _pin: pin,
-            slot_bytes,
-            depth,
+            own: Place { whole, layout },
+            peers,
+            pins: Mutex::new(pins),
+            _memory: memory,
         })
+    }
+
+    /// Unpins the memory, which the device uses no more. The words can be read on. May be repeated.
+    ///
+    /// # Errors
+    /// The first reason why some of it stays pinned.
+    pub fn unpin(&self) -> Result<()> {
+        let pins = std::mem::take(&mut *lock(&self.pins));
+        let released = pins.into_iter().map(Pin::release);
+        released.fold(Ok(()), Result::and)
     }
 
     /// Bytes of a slot, and of a result.
     pub fn slot_bytes(&self) -> usize {
-        self.slot_bytes
+        self.own.layout.slot_bytes
     }
 
     /// How many slots there are.
     pub fn depth(&self) -> u32 {
-        self.depth
+        self.own.layout.depth
     }
 
     /// The words.
     pub fn words(&self) -> Words {
-        Words::new(self.whole.region())
+        self.own.words()
     }
 
     /// Where the device finds `word`.
     pub fn word(&self, word: Word) -> PinnedRegion {
-        self.whole.part(word.place())
+        self.own.word(word)
     }
 
     /// The slot of slice `number`.
     pub fn slot(&self, number: u32) -> PinnedRegion {
-        self.part(number % self.depth)
+        self.own.slot(number)
     }
 
     /// The place of the result of slice `number`.
     pub fn result(&self, number: u32) -> PinnedRegion {
-        self.part(self.depth + number % self.depth)
+        self.own.result(number)
     }
 
-    fn part(&self, index: u32) -> PinnedRegion {
-        let begin = ALIGN_BYTES + index as usize * self.slot_bytes;
-        self.whole.part(begin..begin + self.slot_bytes)
+    /// The staging memory of `rank`, which may be this one; nothing unless all ranks' is pinned.
+    #[allow(dead_code, reason = "for what is combined on devices")]
+    pub fn of_rank(&self, rank: usize) -> Option<Place> {
+        let peers = self.peers.as_ref()?;
+        Some(peers.places[rank].unwrap_or(self.own))
+    }
+}
+
+/// The staging memory of this rank's peers, pinned for its device.
+#[derive(Debug)]
+struct Peers {
+    /// By rank; none at this rank's place.
+    places: Vec<Option<Place>>,
+}
+
+impl Peers {
+    /// What `communicator` has registered together with `memory`; nothing unless all ranks have
+    /// their part mapped here. Its `pins` keep it mapped: what its owner gives up, a device may
+    /// still read.
+    fn new(
+        communicator: &Communicator,
+        memory: &Registered,
+        current: &Current<'_>,
+        layout: Layout,
+        pins: &mut Vec<Pin>,
+    ) -> Result<Option<Peers>> {
+        let shared = communicator.peers_of(memory);
+        if shared.iter().flatten().count() + 1 != communicator.world_size() {
+            return Ok(None);
+        }
+        let mut pin = |peer: Arc<Shared>| -> Result<Place> {
+            let region = peer.data().part(0..memory.bytes());
+            pins.push(current.pin(region, peer)?);
+            let whole = pins[pins.len() - 1].whole();
+            Ok(Place { whole, layout })
+        };
+        let places = shared
+            .into_iter()
+            .map(|peer| peer.map(&mut pin).transpose());
+        Ok(Some(Peers {
+            places: places.collect::<Result<_>>()?,
+        }))
     }
 }

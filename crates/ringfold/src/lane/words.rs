@@ -19,6 +19,9 @@ pub enum Word {
     Released,
     /// By the CPU: the slots of slices below this one may be filled again.
     Free,
+    /// By the CPU: 1 from the time when slices are released that nothing completes. Kernels read
+    /// it.
+    Fault,
 }
 
 impl Word {
@@ -33,7 +36,7 @@ impl Word {
 const PLACE_BYTES: usize = 128;
 
 /// Bytes of all words.
-pub const WORDS_BYTES: usize = 4 * PLACE_BYTES;
+pub const WORDS_BYTES: usize = 5 * PLACE_BYTES;
 
 /// The words of one rank's lane.
 #[derive(Clone, Copy, Debug)]
@@ -59,7 +62,7 @@ impl Words {
 
     /// Says that `word` has reached `value`: the CPU's words only.
     pub fn store(&self, word: Word, value: u32) {
-        debug_assert!(matches!(word, Word::Released | Word::Free));
+        debug_assert!(matches!(word, Word::Released | Word::Free | Word::Fault));
         // Partners: the device's wait for the word, and `has_reached`.
         self.atomic(word).store(value, Ordering::Release);
     }

@@ -1,8 +1,8 @@
-//! The lane's thread: it carries out the host's part of each slice, and makes no driver call.
+//! The lane's thread: it carries out the host's part of each slice.
 //!
-//! So no lock of the driver can hold it, and whatever a device waits for, its own thread will say
-//! (see [`program`](super::program)). It waits for the device by looking at words: a device wakes
-//! no thread.
+//! Where streams wait for words it makes no driver call. So no lock of the driver can hold it, and
+//! whatever a device waits for, its own thread will say (see [`program`](super::program)). It waits
+//! for the device by looking at words: a device wakes no thread.
 //!
 //! # After a fault
 //!
@@ -13,17 +13,20 @@
 //! results of its own there; these are right.
 
 use std::collections::VecDeque;
+use std::panic::{self, AssertUnwindSafe};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use super::call::LaneCall;
+use super::path::Path;
 use super::staging::Staging;
 use super::words::{Word, is_reached};
 use crate::communicator::{Communicator, Counts, Request};
 use crate::error::{Error, Result};
 use crate::memory::{Owned, Region};
 use crate::sync::lock;
+use crate::threads;
 use crate::types::{Collective, DType, Op};
 
 /// Looks at words without a pause in between, at first: about the time in which a short slice
@@ -46,14 +49,22 @@ const RELEASE_WAIT: Duration = Duration::from_secs(5);
 struct State {
     calls: VecDeque<Arc<LaneCall>>,
     is_closing: bool,
-    /// Calls that were given and are not carried out yet.
-    open: usize,
+    /// How many calls were given, and how many of them are carried out.
+    given: u64,
+    carried_out: u64,
     fault: Option<Error>,
     /// The slices below this number are the last that the device takes, because the driver refused
     /// a call.
     takes_end: Option<u32>,
     /// Until when results' places hold back the release of slices.
     release_by: Option<Instant>,
+}
+
+impl State {
+    /// Whether all calls are carried out.
+    fn is_idle(&self) -> bool {
+        self.carried_out == self.given
+    }
 }
 
 /// The thread, as the threads that make calls see it.
@@ -82,16 +93,16 @@ impl Worker {
         &self.communicator
     }
 
-    /// Gives it a call whose driver calls are enqueued next, unless the lane is being closed.
-    pub fn give(&self, call: Arc<LaneCall>) -> Result<()> {
+    /// Gives it a call, unless the lane is being closed; how many it has been given so far.
+    pub fn give(&self, call: Arc<LaneCall>) -> Result<u64> {
         let mut state = lock(&self.state);
         if state.is_closing {
             return Err(Error::Closed);
         }
         state.calls.push_back(call);
-        state.open += 1;
+        state.given += 1;
         self.changed.notify_all();
-        Ok(())
+        Ok(state.given)
     }
 
     /// What has ended the lane, on this rank or another.
@@ -117,14 +128,23 @@ impl Worker {
     /// taken by what is enqueued.
     pub fn fail_by_driver(&self, error: Error, takes_end: u32) -> Error {
         lock(&self.state).takes_end.get_or_insert(takes_end);
-        let rank = self.communicator.rank();
-        let reason = format!("its device refused a call: {error}");
-        self.fail(Error::Aborted { rank, reason })
+        self.fail(self.refusal(&error))
     }
 
     /// Whether all calls that were given are carried out.
     pub fn is_idle(&self) -> bool {
-        lock(&self.state).open == 0
+        lock(&self.state).is_idle()
+    }
+
+    /// Whether the first `count` calls that were given are carried out: nothing more of them is
+    /// enqueued. Waits for that, at most for `timeout`.
+    pub fn has_carried_out(&self, count: u64, timeout: Duration) -> bool {
+        let state = lock(&self.state);
+        let waited = self
+            .changed
+            .wait_timeout_while(state, timeout, |state| state.carried_out < count);
+        let (state, _) = waited.unwrap_or_else(|poisoned| poisoned.into_inner());
+        state.carried_out >= count
     }
 
     /// Waits until all calls are carried out, and has the thread end.
@@ -132,7 +152,7 @@ impl Worker {
         let mut state = lock(&self.state);
         state.is_closing = true;
         self.changed.notify_all();
-        while state.open > 0 {
+        while !state.is_idle() {
             state = self
                 .changed
                 .wait(state)
@@ -140,13 +160,13 @@ impl Worker {
         }
     }
 
-    /// What the thread runs.
-    pub fn run(&self) {
+    /// What the thread runs: `path` is its end of what leads to the device.
+    pub fn run(&self, mut path: Path) {
+        threads::sleep_exactly();
         while let Some(call) = self.next() {
-            let _open = Open(self);
-            if let Err(error) = self.carry_out(&call) {
-                self.fail(error);
-            }
+            self.carry_out(&call, &mut path);
+            lock(&self.state).carried_out += 1;
+            self.changed.notify_all();
         }
     }
 
@@ -167,17 +187,28 @@ impl Worker {
     }
 
     /// Carries out the host's part of `call`, or releases what is left of it.
-    fn carry_out(&self, call: &LaneCall) -> Result<()> {
+    fn carry_out(&self, call: &Arc<LaneCall>, path: &mut Path) {
         let mut done = 0;
-        let outcome = self.slices(call, &mut done);
-        for slice in done..call.slices {
-            self.release(call.first.wrapping_add(slice));
+        // A panic is a fault, too: devices must not wait for a thread that is gone.
+        let slices = AssertUnwindSafe(|| self.slices(call, path, &mut done));
+        let outcome = panic::catch_unwind(slices).unwrap_or_else(|_| {
+            let rank = self.communicator.rank();
+            let reason = "the thread of its lane has panicked".into();
+            Err(Error::Aborted { rank, reason })
+        });
+        if let Err(error) = outcome {
+            self.fail(error);
         }
-        outcome
+        for slice in done..call.slices {
+            self.release(call, slice, path);
+        }
+        if let Err(error) = path.end(call) {
+            self.fail(self.refusal(&error));
+        }
     }
 
     /// The slices of `call`, in order; `done` counts them.
-    fn slices(&self, call: &LaneCall, done: &mut u32) -> Result<()> {
+    fn slices(&self, call: &Arc<LaneCall>, path: &mut Path, done: &mut u32) -> Result<()> {
         if let Some(fault) = self.fault() {
             return Err(fault);
         }
@@ -186,17 +217,18 @@ impl Worker {
             false => self.most_slices(call.slices)?,
         };
         for slice in 0..slices {
-            let number = call.first.wrapping_add(slice);
+            let number = call.number(slice);
             // Peers may have more slices than this rank, which then gives and gets nothing.
             let is_own = slice < call.slices;
             if is_own {
-                self.wait_for_device(number)?;
+                self.wait_for_device(call, slice, path)?;
             }
             let slot = self.staging.slot(number).region();
             let result = self.staging.result(number).region();
             self.carry_out_on_host(call.on_host(slice, slot, result))?;
             if is_own {
-                self.say_done(number);
+                let going_on = path.go_on(call, slice);
+                going_on.map_err(|error| self.refusal(&error))?;
                 *done = slice + 1;
             }
         }
@@ -233,47 +265,49 @@ impl Worker {
             .try_for_each(|work| work.wait().map(|_| ()))
     }
 
-    /// Waits until slice `number` stands in its slot and its result's place is free.
-    fn wait_for_device(&self, number: u32) -> Result<()> {
-        let due = number.wrapping_add(1);
-        let words = self.staging.words();
-        let is_ready = || {
-            words.has_reached(Word::Arrived, due)
-                && words.has_reached(Word::Taken, due.wrapping_sub(self.staging.depth()))
+    /// Waits until `slice` stands in its slot and its result's place is free.
+    fn wait_for_device(&self, call: &Arc<LaneCall>, slice: u32, path: &mut Path) -> Result<()> {
+        let number = call.number(slice);
+        let later = |number| {
+            let state = lock(&self.state);
+            let mut calls = state.calls.iter();
+            calls.find(|call| call.slice_of(number).is_some()).cloned()
         };
-        let check = || self.fault().map_or(Ok(()), Err);
+        let mut is_ready = || {
+            path.look(call, later)?;
+            Ok(path.has_arrived(number)? && path.is_place_free(number)?)
+        };
         let mut naps = Naps::begin();
-        while !is_ready() {
+        while !is_ready().map_err(|error| self.refusal(&error))? {
             if naps.pause() {
-                check()?;
+                self.fault().map_or(Ok(()), Err)?;
             }
         }
         Ok(())
     }
 
-    /// Has the device take slice `number`, and fill its slot again.
-    fn say_done(&self, number: u32) {
-        let due = number.wrapping_add(1);
-        let words = self.staging.words();
-        words.store(Word::Released, due);
-        words.store(Word::Free, due);
+    /// What a call that the device's driver refused means for the lane.
+    fn refusal(&self, error: &Error) -> Error {
+        let rank = self.communicator.rank();
+        let reason = format!("its device refused a call: {error}");
+        Error::Aborted { rank, reason }
     }
 
-    /// Lets the device go on behind slice `number`, which nothing will complete. Waits, but not for
-    /// ever, until the device has taken what the result's place held.
-    fn release(&self, number: u32) {
+    /// Lets the device go on behind `slice`, which nothing will complete. Waits, but not for ever,
+    /// until the device has taken what the result's place held.
+    fn release(&self, call: &LaneCall, slice: u32, path: &mut Path) {
         let now = Instant::now();
         let by = *lock(&self.state)
             .release_by
             .get_or_insert(now + RELEASE_WAIT);
-        let due = number.wrapping_add(1);
-        let place_free = due.wrapping_sub(self.staging.depth());
-        let words = self.staging.words();
+        let number = call.number(slice);
+        let before = number.wrapping_add(1).wrapping_sub(self.staging.depth());
         let is_free = || {
             let takes_end = lock(&self.state).takes_end;
-            let is_behind = |end: u32| end != place_free && is_reached(place_free, end);
+            let is_behind = |end: u32| end != before && is_reached(before, end);
             let is_taken_never = takes_end.is_some_and(is_behind);
-            words.has_reached(Word::Taken, place_free) || is_taken_never
+            // After an error of the device nothing runs any more.
+            is_taken_never || path.is_place_free(number).unwrap_or(true)
         };
         if !wait_until(is_free, by.saturating_duration_since(now)) {
             log::debug!(
@@ -281,27 +315,12 @@ impl Worker {
                 "a device has not taken a result in time: slice {number} is released all the same"
             );
         }
+        // Before the device goes on, or it would combine what is no data.
+        self.staging.words().store(Word::Fault, 1);
         fill_with_ones(self.staging.result(number).region());
-        self.say_done(number);
-    }
-}
-
-/// A call that is being carried out, until this is dropped.
-struct Open<'a>(&'a Worker);
-
-impl Drop for Open<'_> {
-    fn drop(&mut self) {
-        let mut state = lock(&self.0.state);
-        state.open -= 1;
-        if thread::panicking() {
-            // Nothing carries out the rest.
-            let rank = self.0.communicator.rank();
-            let reason = "the thread of its lane has panicked".into();
-            state.fault.get_or_insert(Error::Aborted { rank, reason });
-            state.calls.clear();
-            state.open = 0;
+        if let Err(error) = path.go_on(call, slice) {
+            log::debug!(target: "ringfold::device", "slice {number} is not taken: {error}");
         }
-        self.0.changed.notify_all();
     }
 }
 

@@ -86,7 +86,7 @@ struct Backing {
     own: Weak<Own>,
     /// By rank; kept until the peer has given its memory up, because until then it may name it in a
     /// call.
-    peers: Vec<Option<Shared>>,
+    peers: Vec<Option<Arc<Shared>>>,
 }
 
 impl Registration {
@@ -159,6 +159,7 @@ impl Registry {
         self.sweep();
         let region = |shared: &Option<Shared>| shared.as_ref().map_or(Region::EMPTY, Shared::data);
         let mut mapped: Vec<Region> = peers.iter().map(region).collect();
+        let peers = peers.into_iter().map(|peer| peer.map(Arc::new)).collect();
         mapped[self.rank] = own.file();
         let own = Arc::downgrade(own);
         self.push(mapped, Some(Backing { own, peers }))
@@ -188,6 +189,15 @@ impl Registry {
             backing,
         });
         number
+    }
+
+    /// The peers' parts of the registration in which this rank's `buffer` lies whole, by rank:
+    /// those that are mapped. Each stays mapped as long as it is held.
+    pub(crate) fn peers_of(&self, buffer: Region) -> Vec<Option<Arc<Shared>>> {
+        let is_in = |each: &&Registration| each.own_offset(self.rank, buffer).is_some();
+        let known = self.registrations.iter().find(is_in);
+        let backing = known.and_then(|registration| registration.backing.as_ref());
+        backing.map_or_else(Vec::new, |backing| backing.peers.clone())
     }
 
     /// What is mapped now.

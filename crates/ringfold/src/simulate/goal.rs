@@ -23,11 +23,12 @@ use crate::schedule::{Action, Schedule, Span, dependence};
 /// # Errors
 ///
 /// `InvalidArgument` for impossible scenarios, among them those of more than 512 ranks;
-/// `Unsupported` for weights and straggler policies, which are more than a schedule.
+/// `Unsupported` for weights, straggler policies and devices, which are more than a schedule.
 pub fn export(scenario: &Scenario) -> Result<String> {
     let (_, choice) = prepare::checked(scenario)?;
-    if scenario.weights.is_some() || scenario.straggler.is_some() {
-        let text = "weights and straggler policies as GOAL; export the plain schedule";
+    let has_more = scenario.weights.is_some() || scenario.straggler.is_some();
+    if has_more || scenario.devices.is_some() {
+        let text = "weights, straggler policies and devices as GOAL; export the plain schedule";
         return Err(Error::Unsupported(text.into()));
     }
     let schedules = schedules(&prepare::spec(scenario, &choice))?;

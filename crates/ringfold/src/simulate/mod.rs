@@ -31,6 +31,7 @@
 //! * Nothing here knows an algorithm or a protocol: an error in a time is an error in a cost, never
 //!   in an order.
 
+mod check;
 mod control;
 mod deaths;
 pub mod goal;
@@ -42,6 +43,7 @@ mod promises;
 mod report;
 mod run;
 mod scenario;
+mod staged;
 #[cfg(test)]
 mod tests;
 mod timed;
@@ -49,7 +51,9 @@ mod timed;
 pub use crate::engine::late_ring::{Policy, Signals, Target, Timers};
 pub use crate::testing::delay_spec::{Delay, Slow};
 pub use longest_path::{LongestPath, RankOnPath, fits_longest_path, longest_path};
+pub use network::devices::Devices;
 pub use network::model::{Compute, LinkEnds, Links, Network, Ports, Sending, Server, Switch};
+pub use network::streams::copies_alone_ps;
 pub use prepare::{resolve, steps};
 pub use report::{
     BrokenPromise, ChunkResult, Lane, LinkUse, PathKind, PathPart, Promise, RankReport, Report,

@@ -7,9 +7,10 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use super::oracle::Oracle;
+use super::staged::Staged;
 use super::{Payload, Scenario};
 use crate::call::Way;
-use crate::communicator::{Counts, Request};
+use crate::communicator::Request;
 use crate::engine::Job;
 use crate::error::Result;
 use crate::memory::{Owned, Region};
@@ -29,6 +30,10 @@ pub(super) struct Buffers {
 }
 
 impl Buffers {
+    pub fn input(&self) -> Region {
+        self.input.region().part(0..self.input_bytes)
+    }
+
     pub fn output(&self) -> Region {
         self.output.region().part(0..self.output_bytes)
     }
@@ -75,13 +80,22 @@ pub fn resolve(scenario: &Scenario) -> Result<Scenario> {
 /// A scenario with what the tuner would choose filled in, and the choice.
 pub(super) fn checked(scenario: &Scenario) -> Result<(Scenario, Way)> {
     scenario.check()?;
-    let choice = choice(scenario)?;
+    let longest = scenario.host_bytes();
+    let choice = choice(&of_bytes(scenario, longest))?;
     let resolved = Scenario {
         algorithm: Some(choice.method()),
         slice_bytes: Some(choice.slice_bytes as u64),
         ..scenario.clone()
     };
     Ok((resolved, choice))
+}
+
+/// The same call with this size.
+fn of_bytes(scenario: &Scenario, bytes: u64) -> Scenario {
+    Scenario {
+        bytes,
+        ..scenario.clone()
+    }
 }
 
 /// The schedule of rank 0 in a call that is carried out like this.
@@ -180,18 +194,38 @@ pub(super) fn jobs(
     Ok([own()?, barrier()?, own()?, barrier()?].into())
 }
 
+/// The host's calls of one rank with data on devices, in order.
+pub(super) fn staged_jobs(
+    scenario: &Scenario,
+    rank: usize,
+    staged: &Staged,
+) -> Result<VecDeque<Job>> {
+    // All slices but the last are of one size.
+    let mut known: Option<(u64, Way)> = None;
+    let requests = staged.requests(scenario.ranks);
+    let jobs = requests.map(|(request, bytes)| {
+        let way = match known.take() {
+            Some((of, way)) if of == bytes => way,
+            _ => choice(&of_bytes(scenario, bytes))?,
+        };
+        let job = checked_job(scenario, &way, rank, &request);
+        known = Some((bytes, way));
+        job
+    });
+    jobs.collect()
+}
+
 /// One call of one rank.
 fn job(scenario: &Scenario, way: &Way, rank: usize, buffers: &Buffers) -> Result<Job> {
-    let mut request = Request::new(
-        scenario.collective,
-        scenario.dtype,
-        Counts::Even(scenario.count()),
-        buffers.input.region().part(0..buffers.input_bytes),
-        buffers.output(),
-    );
-    request.op = scenario.op;
-    request.root = scenario.root;
-    request.algorithm = scenario.algorithm;
+    let request = Request {
+        input: buffers.input(),
+        output: buffers.output(),
+        ..scenario.request()
+    };
+    checked_job(scenario, way, rank, &request)
+}
+
+fn checked_job(scenario: &Scenario, way: &Way, rank: usize, request: &Request) -> Result<Job> {
     let timeout = Duration::from_nanos(scenario.timeout_ps.div_ceil(1000));
     let mut job = request.check(rank, scenario.ranks, way, timeout)?;
     let weights = scenario.weights.as_ref().filter(|_| way.is_weighted);

@@ -11,6 +11,7 @@ use super::control::Control;
 use super::oracle::Oracle;
 use super::prepare::{self, Buffers};
 use super::report::{BrokenPromise, RankReport, Report};
+use super::staged::Staged;
 use super::timed::Timed;
 use super::{Disturbance, Payload, Scenario};
 use crate::engine::{Engine, Job};
@@ -62,8 +63,12 @@ pub(super) enum Stage {
 pub(super) struct Member {
     pub engine: Engine,
     /// The calls that it has not made: the scenario's; with barriers first the same once, a
-    /// barrier, the scenario's, and a barrier.
+    /// barrier, the scenario's, and a barrier; with devices those of its slices.
     jobs: VecDeque<Job>,
+    /// Its staging memory, with devices.
+    staged: Option<Staged>,
+    /// Host calls that it has made of its slices.
+    slices: u32,
     /// The call that was timed, with barriers around it.
     pub timed: Option<Timed>,
     pub buffers: Buffers,
@@ -76,6 +81,12 @@ pub(super) struct Member {
     pub refusal: Option<Error>,
     /// What its output held when its call had failed.
     pub output_kept: Option<Vec<u8>>,
+}
+
+impl Member {
+    fn has_ended(&self) -> bool {
+        matches!(self.stage, Stage::Dead | Stage::Ended(_))
+    }
 }
 
 /// What is planned.
@@ -137,9 +148,15 @@ impl Simulation {
             if let Some(policy) = scenario.straggler {
                 engine.set_late_merge(policy, SIGNAL_CHANNEL);
             }
+            let staged = Staged::new(scenario, rank)?;
             members.push(Member {
                 engine,
-                jobs: prepare::jobs(&resolved, &choice, rank, &buffers)?,
+                jobs: match &staged {
+                    Some(staged) => prepare::staged_jobs(scenario, rank, staged)?,
+                    None => prepare::jobs(&resolved, &choice, rank, &buffers)?,
+                },
+                staged,
+                slices: 0,
                 timed: None,
                 buffers,
                 stage: Stage::Away,
@@ -216,6 +233,7 @@ impl Simulation {
                     self.come_up(item)?;
                 }
             }
+            self.move_copied();
             let mut touched = std::mem::take(&mut self.touched);
             self.network.world().take_touched(&mut touched);
             if touched.is_empty() {
@@ -226,6 +244,24 @@ impl Simulation {
             }
             self.touched = touched;
         }
+    }
+
+    /// Moves the data of device copies that are done.
+    fn move_copied(&mut self) {
+        let copied = std::mem::take(&mut self.network.world().lanes.copied);
+        for (rank, step) in copied {
+            let member = &self.members[rank];
+            if let (Some(staged), false) = (&member.staged, member.has_ended()) {
+                staged.copy(step, member.buffers.input(), member.buffers.output());
+            }
+        }
+    }
+
+    /// Whether a rank's next call may be made: with devices, when the data of its slice is there.
+    fn is_due(&self, rank: usize) -> bool {
+        let member = &self.members[rank];
+        let is_refused = member.refusal.is_some() && !member.jobs.is_empty();
+        is_refused || self.network.world().is_due(rank, member.slices)
     }
 
     fn come_up(&mut self, item: Item) -> Result<()> {
@@ -249,6 +285,9 @@ impl Simulation {
             self.plan(until_ps, Item::Begin(rank));
             return Ok(());
         }
+        if !self.is_due(rank) {
+            return Ok(());
+        }
         let now = self.time();
         let member = &mut self.members[rank];
         let Some(job) = member
@@ -259,7 +298,7 @@ impl Simulation {
             return Ok(());
         };
         (member.stage, member.begun_ps) = (Stage::Running, self.now);
-        if member.jobs.len() == 1 {
+        if self.scenario.has_barriers && member.jobs.len() == 1 {
             let account = self.network.world().ranks[rank].account;
             member.timed = Some(Timed::begin(self.now, account));
         }
@@ -287,8 +326,10 @@ impl Simulation {
         }
         let now = self.time();
         let member = &mut self.members[rank];
-        if !matches!(member.stage, Stage::Running) {
-            return;
+        match member.stage {
+            Stage::Running => {}
+            Stage::Away if member.staged.is_some() => return self.go_on_with_slices(rank),
+            _ => return,
         }
         loop {
             match member.engine.progress(now) {
@@ -313,6 +354,19 @@ impl Simulation {
         }
     }
 
+    /// Has a rank make its next call of a slice, or end behind the last, when its device has done
+    /// what comes before that.
+    fn go_on_with_slices(&mut self, rank: usize) {
+        if !self.is_due(rank) {
+            return;
+        }
+        let member = &self.members[rank];
+        match member.jobs.is_empty() {
+            true => self.end(rank, Ok(())),
+            false => self.plan(self.now, Item::Begin(rank)),
+        }
+    }
+
     fn wake_at(&mut self, rank: usize, at_ps: u64) {
         let at_ps = at_ps.max(self.now);
         let member = &mut self.members[rank];
@@ -330,6 +384,11 @@ impl Simulation {
     /// A rank's call has returned well; it goes on to the next.
     fn finish(&mut self, rank: usize) {
         let member = &mut self.members[rank];
+        if member.staged.is_some() {
+            (member.stage, member.slices) = (Stage::Away, member.slices + 1);
+            self.network.world().release(rank);
+            return self.go_on_with_slices(rank);
+        }
         if member.jobs.is_empty() {
             return self.end(rank, Ok(()));
         }
@@ -394,6 +453,9 @@ impl Simulation {
         let ranks = ranks.map(|(rank, (member, state))| {
             let (begun_ps, finished_ps, account) = match &member.timed {
                 Some(timed) => (0, timed.finished_ps - timed.begun_ps, &timed.account),
+                None if member.staged.is_some() => {
+                    (state.begins_ps, member.finished_ps, &state.account)
+                }
                 None => (member.begun_ps, member.finished_ps, &state.account),
             };
             let outcome = match &member.stage {

@@ -18,7 +18,7 @@ const PASSED: i32 = 42;
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// The library, which Cargo builds beside the tests.
-fn library() -> PathBuf {
+pub fn library() -> PathBuf {
     let program = std::env::current_exe().expect("a test is a program");
     program.with_file_name("libringfold_softcuda.so")
 }
@@ -48,8 +48,16 @@ pub fn count(what: &CStr) -> u64 {
 }
 
 /// How many of each kind live.
-pub fn live() -> [u64; 5] {
-    [c"pinned", c"streams", c"events", c"contexts", c"memory"].map(count)
+pub fn live() -> [u64; 6] {
+    [
+        c"pinned",
+        c"streams",
+        c"events",
+        c"contexts",
+        c"memory",
+        c"modules",
+    ]
+    .map(count)
 }
 
 /// How often a function was called.

@@ -10,8 +10,10 @@
 //! [`ProgramStream::from_handle`]: crate::device::ProgramStream::from_handle
 
 use std::ffi::{CStr, c_char, c_int, c_uint};
+use std::ptr;
 
 use super::Driver;
+use super::selection::{Outer, Selection};
 use crate::error::{Error, Result};
 use crate::memory::region::Region;
 
@@ -78,10 +80,6 @@ impl Driver {
         attribute(attribute: c_int, device: c_int) -> c_int =
             "cuDeviceGetAttribute" device_attribute(attribute, device);
         uuid(device: c_int) -> [u8; 16] = "cuDeviceGetUuid_v2" device_uuid(device);
-        retain(device: c_int) -> usize = "cuDevicePrimaryCtxRetain" context_retain(device);
-        release(device: c_int) = "cuDevicePrimaryCtxRelease_v2" context_release(device);
-        push(context: usize) = "cuCtxPushCurrent_v2" context_push(context);
-        pop() -> usize = "cuCtxPopCurrent_v2" context_pop();
         create_stream(priority: c_int) -> usize =
             "cuStreamCreateWithPriority" stream_create(NON_BLOCKING, priority);
         destroy_stream(stream: usize) = "cuStreamDestroy_v2" stream_destroy(stream);
@@ -104,7 +102,7 @@ impl Driver {
             copy_to_device(into, from.address().cast(), from.bytes(), stream);
     }
 
-    /// The version as CUDA writes it.
+    /// The version as the driver writes it.
     pub(super) fn read_version(&self) -> Result<u32> {
         self.driver_version().map(|version| version.max(0) as u32)
     }
@@ -191,6 +189,64 @@ impl Driver {
         self.check("cuStreamWriteValue32_v2", code)
     }
 
+    /// Copies between memory of one device.
+    pub(in crate::device) fn copy_within(
+        &self,
+        into: usize,
+        from: usize,
+        bytes: usize,
+        stream: usize,
+    ) -> Result<()> {
+        let copy = self.table.copy_within.ok_or_else(no_kernels)?;
+        // SAFETY: the stream lives; addresses are those of regions, see the module.
+        let code = unsafe { copy(into, from, bytes, stream) };
+        self.check("cuMemcpyDtoDAsync_v2", code)
+    }
+
+    /// Compiles a text of kernels.
+    pub(in crate::device) fn load_module(&self, text: &CStr) -> Result<usize> {
+        let load = self.table.module_load.ok_or_else(no_kernels)?;
+        let mut module = 0;
+        // SAFETY: a text that ends with a zero; the driver stores a handle.
+        let code = unsafe { load(&mut module, text.as_ptr()) };
+        self.check("cuModuleLoadData", code).map(|()| module)
+    }
+
+    /// Gives a module back, of which nothing runs.
+    pub(in crate::device) fn unload_module(&self, module: usize) -> Result<()> {
+        let unload = self.table.module_unload.ok_or_else(no_kernels)?;
+        // SAFETY: the module lives until then.
+        let code = unsafe { unload(module) };
+        self.check("cuModuleUnload", code)
+    }
+
+    /// The kernel of this name.
+    pub(in crate::device) fn function(&self, module: usize, name: &CStr) -> Result<usize> {
+        let find = self.table.module_function.ok_or_else(no_kernels)?;
+        let mut function = 0;
+        // SAFETY: the module lives; a text that ends with a zero; the driver stores a handle.
+        let code = unsafe { find(&mut function, module, name.as_ptr()) };
+        self.check("cuModuleGetFunction", code).map(|()| function)
+    }
+
+    /// Enqueues a kernel whose parameters are these numbers, in `grid` blocks and threads of each.
+    pub(in crate::device) fn launch(
+        &self,
+        function: usize,
+        grid: [u32; 2],
+        arguments: &[u64],
+        stream: usize,
+    ) -> Result<()> {
+        let launch = self.table.launch.ok_or_else(no_kernels)?;
+        let pointers: Vec<*const u64> = arguments.iter().map(ptr::from_ref).collect();
+        let ([blocks, threads], none) = (grid, ptr::null());
+        let list = pointers.as_ptr();
+        // SAFETY: the kernel and the stream live; the driver copies the arguments, as many as the
+        // kernel has (see `Kernel`); what the kernel accesses is that of regions, see the module.
+        let code = unsafe { launch(function, blocks, 1, 1, threads, 1, 1, 0, stream, list, none) };
+        self.check("cuLaunchKernel", code)
+    }
+
     /// The device whose memory is at `address`; nothing for host memory.
     pub fn device_of(&self, address: usize) -> Result<Option<usize>> {
         let mut kind: c_uint = 0;
@@ -211,9 +267,83 @@ impl Driver {
     }
 }
 
+impl Driver {
+    /// The primary context of a device, which stays until it is released.
+    pub(in crate::device) fn retain(&self, device: c_int) -> Result<usize> {
+        match &self.selection {
+            Selection::Contexts(contexts) => {
+                let mut context = 0;
+                // SAFETY: the driver stores a handle.
+                let code = unsafe { (contexts.retain)(&mut context, device) };
+                self.check("cuDevicePrimaryCtxRetain", code)
+                    .map(|()| context)
+            }
+            Selection::Device(_) => Ok(device as usize),
+        }
+    }
+
+    /// Gives back what `retain` has given.
+    pub(in crate::device) fn release(&self, device: c_int) -> Result<()> {
+        match &self.selection {
+            Selection::Contexts(contexts) => {
+                // SAFETY: it was retained.
+                let code = unsafe { (contexts.release)(device) };
+                self.check("cuDevicePrimaryCtxRelease_v2", code)
+            }
+            Selection::Device(_) => Ok(()),
+        }
+    }
+
+    /// Has this thread's calls be about `context`, until `leave`.
+    pub(in crate::device) fn enter(&self, context: usize) -> Result<Outer> {
+        match &self.selection {
+            Selection::Contexts(contexts) => {
+                // SAFETY: the context is retained.
+                let code = unsafe { (contexts.push)(context) };
+                self.check("cuCtxPushCurrent_v2", code)
+                    .map(|()| Outer(None))
+            }
+            Selection::Device(device) => {
+                let mut outer = 0;
+                // SAFETY: the driver stores a number.
+                let code = unsafe { (device.get)(&mut outer) };
+                self.check("hipGetDevice", code)?;
+                // SAFETY: it takes a number.
+                let code = unsafe { (device.set)(context as c_int) };
+                self.check("hipSetDevice", code)
+                    .map(|()| Outer(Some(outer)))
+            }
+        }
+    }
+
+    /// Has this thread's calls be about what they were about before `enter`.
+    pub(in crate::device) fn leave(&self, outer: &Outer) -> Result<()> {
+        match (&self.selection, outer) {
+            (Selection::Contexts(contexts), _) => {
+                let mut context = 0;
+                // SAFETY: the driver stores a handle.
+                let code = unsafe { (contexts.pop)(&mut context) };
+                self.check("cuCtxPopCurrent_v2", code)
+            }
+            (Selection::Device(device), Outer(Some(outer))) => {
+                // SAFETY: it takes a number.
+                let code = unsafe { (device.set)(*outer) };
+                self.check("hipSetDevice", code)
+            }
+            (Selection::Device(_), Outer(None)) => Ok(()),
+        }
+    }
+}
+
+fn no_kernels() -> Error {
+    Error::Unsupported("this driver does not compile kernels from text".into())
+}
+
 fn no_memory_operations() -> Error {
     Error::Unsupported(
-        "streams cannot wait for words with this driver: that needs CUDA 11.7 or newer".into(),
+        "streams cannot wait for words with this driver: that needs CUDA 11.7 or newer, and is not
+         done with HIP"
+            .into(),
     )
 }
 

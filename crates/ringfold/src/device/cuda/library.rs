@@ -1,6 +1,6 @@
 //! Loading the driver's library, for good.
 
-use std::ffi::{CStr, CString, c_void};
+use std::ffi::{CStr, CString, c_int, c_void};
 
 /// An opened library, which is never closed.
 #[derive(Debug)]
@@ -9,16 +9,39 @@ pub struct Library(*mut c_void);
 impl Library {
     /// Opens the library `name`, a path or what the dynamic linker looks for. The same library is
     /// loaded once, also if another part of the program has loaded it.
-    pub fn open(name: &str) -> Result<Library, String> {
+    fn load(name: &str, flags: c_int) -> Result<Library, String> {
         let name = CString::new(name).map_err(|_| "a name has no zero byte".to_owned())?;
         // SAFETY: the name ends with a zero. That the library's code runs is what the user asked
         // for by installing the driver, or by naming another one.
-        let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+        let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | flags) };
         if handle.is_null() {
             Err(failure())
         } else {
             Ok(Library(handle))
         }
+    }
+
+    /// The first of `names` that another part of the program has loaded, else the first that can be
+    /// opened, and its name; why the first cannot, if none can.
+    pub fn first<'a>(names: &[&'a str]) -> Result<(Library, &'a str), String> {
+        let with_flags = |flags| {
+            names
+                .iter()
+                .map(move |name| (Library::load(name, flags), *name))
+        };
+        let loaded =
+            with_flags(libc::RTLD_NOLOAD).find_map(|(found, name)| Some((found.ok()?, name)));
+        if let Some(loaded) = loaded {
+            return Ok(loaded);
+        }
+        let mut refusal = None;
+        for (opened, name) in with_flags(0) {
+            match opened {
+                Ok(library) => return Ok((library, name)),
+                Err(why) => refusal.get_or_insert(why),
+            };
+        }
+        Err(refusal.unwrap_or_default())
     }
 
     /// The address of `symbol`; nothing if the library does not export it.

@@ -1,4 +1,5 @@
-//! The driver's functions that are used, by the names that its library exports.
+//! The driver's functions that are used, by the names that CUDA's library exports; HIP's are in
+//! [`Platform`].
 //!
 //! The suffix belongs to the name: a function without it is the version of an old header, with
 //! other arguments or another meaning. Stream memory operations without `_v2` are switched off
@@ -8,27 +9,32 @@
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
 use super::library::Library;
+use super::platform::Platform;
 
 /// A table of function pointers: the field, the symbol, the arguments. All functions return a code.
 /// Those that are `optional` may be missing.
 macro_rules! functions {
     (
+        $(#[$doc:meta])*
+        $table:ident
         required { $($field:ident = $symbol:literal ($($argument:ty),*);)+ }
-        optional { $($maybe:ident = $maybe_symbol:literal ($($maybe_argument:ty),*);)+ }
+        optional { $($maybe:ident = $maybe_symbol:literal ($($maybe_argument:ty),*);)* }
     ) => {
-        /// The functions.
+        $(#[$doc])*
         #[derive(Debug)]
-        pub struct Table {
+        pub struct $table {
             $(pub $field: unsafe extern "C" fn($($argument),*) -> c_int,)+
-            $(pub $maybe: Option<unsafe extern "C" fn($($maybe_argument),*) -> c_int>,)+
+            $(pub $maybe: Option<unsafe extern "C" fn($($maybe_argument),*) -> c_int>,)*
         }
 
-        impl Table {
+        impl $table {
             /// Looks all of them up; the symbol that is missing, if one is.
-            pub fn load(library: &Library) -> Result<Table, &'static CStr> {
-                Ok(Table {
+            pub fn load(library: &Library, platform: Platform) -> Result<$table, &'static CStr> {
+                let find = |name| library.symbol(platform.symbol(name)?);
+                Ok($table {
                     $($field: {
-                        let symbol = library.symbol($symbol).ok_or($symbol)?;
+                        let name = platform.symbol($symbol).unwrap_or($symbol);
+                        let symbol = find($symbol).ok_or(name)?;
                         // SAFETY: the library exports under this name the function that `cuda.h`
                         // declares with these arguments.
                         unsafe {
@@ -38,7 +44,7 @@ macro_rules! functions {
                             >(symbol)
                         }
                     },)+
-                    $($maybe: library.symbol($maybe_symbol).map(|symbol| {
+                    $($maybe: find($maybe_symbol).map(|symbol| {
                         // SAFETY: as above.
                         unsafe {
                             std::mem::transmute::<
@@ -46,7 +52,7 @@ macro_rules! functions {
                                 unsafe extern "C" fn($($maybe_argument),*) -> c_int,
                             >(symbol)
                         }
-                    }),)+
+                    }),)*
                 })
             }
         }
@@ -57,10 +63,13 @@ macro_rules! functions {
 type Ordinal = c_int;
 /// `CUdeviceptr`.
 type Address = usize;
-/// `CUcontext`, `CUstream` and `CUevent`: opaque pointers, which are only handed back.
+/// `CUcontext`, `CUstream`, `CUevent`, `CUmodule` and `CUfunction`: opaque pointers, which are only
+/// handed back.
 type Handle = usize;
 
 functions! {
+    /// The functions that all platforms have.
+    Table
     required {
         initialize = c"cuInit"(c_uint);
         version = c"cuDriverGetVersion"(*mut c_int);
@@ -71,10 +80,6 @@ functions! {
         device_attribute = c"cuDeviceGetAttribute"(*mut c_int, c_int, Ordinal);
         device_uuid = c"cuDeviceGetUuid_v2"(*mut [u8; 16], Ordinal);
         device_bus_id = c"cuDeviceGetPCIBusId"(*mut c_char, c_int, Ordinal);
-        context_retain = c"cuDevicePrimaryCtxRetain"(*mut Handle, Ordinal);
-        context_release = c"cuDevicePrimaryCtxRelease_v2"(Ordinal);
-        context_push = c"cuCtxPushCurrent_v2"(Handle);
-        context_pop = c"cuCtxPopCurrent_v2"(*mut Handle);
         priority_range = c"cuCtxGetStreamPriorityRange"(*mut c_int, *mut c_int);
         stream_create = c"cuStreamCreateWithPriority"(*mut Handle, c_uint, c_int);
         stream_destroy = c"cuStreamDestroy_v2"(Handle);
@@ -97,5 +102,35 @@ functions! {
     optional {
         wait_value = c"cuStreamWaitValue32_v2"(Handle, Address, u32, c_uint);
         write_value = c"cuStreamWriteValue32_v2"(Handle, Address, u32, c_uint);
+        copy_within = c"cuMemcpyDtoDAsync_v2"(Address, Address, usize, Handle);
+        module_load = c"cuModuleLoadData"(*mut Handle, *const c_char);
+        module_unload = c"cuModuleUnload"(Handle);
+        module_function = c"cuModuleGetFunction"(*mut Handle, Handle, *const c_char);
+        launch = c"cuLaunchKernel"(
+            Handle, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, Handle,
+            *const *const u64, *const c_void
+        );
     }
+}
+
+functions! {
+    /// Those that select a device for a thread, of CUDA.
+    Contexts
+    required {
+        retain = c"cuDevicePrimaryCtxRetain"(*mut Handle, Ordinal);
+        release = c"cuDevicePrimaryCtxRelease_v2"(Ordinal);
+        push = c"cuCtxPushCurrent_v2"(Handle);
+        pop = c"cuCtxPopCurrent_v2"(*mut Handle);
+    }
+    optional {}
+}
+
+functions! {
+    /// The same, of HIP.
+    DeviceOfThread
+    required {
+        get = c"hipGetDevice"(*mut c_int);
+        set = c"hipSetDevice"(c_int);
+    }
+    optional {}
 }

@@ -80,7 +80,7 @@ impl Job {
             is_inline: self.way.is_inline,
             qualifier: match self.collective.has_root() {
                 true => Qualifier::Root(self.root as u32),
-                false => Qualifier::None,
+                false => self.share(),
             },
             count: self.count,
             lists: 0,

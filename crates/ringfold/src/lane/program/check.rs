@@ -8,7 +8,9 @@
 //! the queues run empty when all ranks are stopped after `i`, for every `i`: that rank goes on
 //! then, and no state is a deadlock. What CPUs do needs no driver call, and is done when it is due.
 
-use super::{Step, steps};
+use std::iter;
+
+use super::{Halves, Step, steps};
 use crate::random::SplitMix64;
 
 /// One operation in a device's queue.
@@ -42,35 +44,41 @@ impl Rank {
     }
 }
 
-/// The operations of one slice's step, in calls whose first slice has number `first`.
-fn operations(step: Step, first: u32, depth: u32) -> Vec<Operation> {
+/// A step, and the slice that it needs, if it is of a second half.
+type Ordered = (Step, Option<u32>);
+
+/// The operations of one slice's step, in calls whose first slice has number `first`. An event is
+/// reached when what its stream wrote before it is.
+fn operations((step, needed): Ordered, first: u32, depth: u32) -> Vec<Operation> {
     use Operation::{Copy, Wait, Write};
-    let number = |slice: u32| i64::from(first + slice);
+    let due = |slice: u32| i64::from(first + slice) + 1;
     match step {
         Step::Bring(slice) => {
-            let due = number(slice) + 1;
-            let free = Wait(Word::Free, due - i64::from(depth));
-            vec![free, Copy, Write(Word::Arrived, due)]
+            let free = Wait(Word::Free, due(slice) - i64::from(depth));
+            let taken = needed.map(|needed| Wait(Word::Taken, due(needed)));
+            let rest = [Copy, Write(Word::Arrived, due(slice))];
+            iter::once(free).chain(taken).chain(rest).collect()
         }
         Step::Take(slice) => {
-            let due = number(slice) + 1;
-            vec![Wait(Word::Released, due), Copy, Write(Word::Taken, due)]
+            let released = Wait(Word::Released, due(slice));
+            let combined = needed.map(|_| Wait(Word::Arrived, due(slice)));
+            let rest = [Copy, Write(Word::Taken, due(slice))];
+            iter::once(released).chain(combined).chain(rest).collect()
         }
     }
 }
 
 /// The operations of these calls, by their slices.
-fn program(calls: &[u32], depth: u32, order: impl Fn(u32, u32) -> Vec<Step>) -> Vec<Operation> {
+fn program(calls: &[u32], depth: u32, order: impl Fn(u32, u32) -> Vec<Ordered>) -> Vec<Operation> {
     let mut first = 0;
     let mut all = Vec::new();
     for slices in calls {
         let steps = order(*slices, depth);
-        all.extend(
-            steps
-                .into_iter()
-                .flat_map(|step| operations(step, first, depth)),
-        );
-        first += slices;
+        // Each number is brought and taken.
+        let numbers = steps.len() as u32 / 2;
+        let operations = |step| operations(step, first, depth);
+        all.extend(steps.into_iter().flat_map(operations));
+        first += numbers;
     }
     all
 }
@@ -126,7 +134,7 @@ fn open_prefix(
     world_size: usize,
     calls: &[u32],
     depth: u32,
-    order: impl Fn(u32, u32) -> Vec<Step>,
+    order: impl Fn(u32, u32) -> Vec<Ordered>,
 ) -> Option<usize> {
     let program = program(calls, depth, order);
     let stuck = |prefix: &usize| {
@@ -136,9 +144,22 @@ fn open_prefix(
     (0..=program.len()).find(stuck)
 }
 
-fn closed(slices: u32, depth: u32) -> Vec<Step> {
-    steps(slices, depth).collect()
+fn closed(slices: u32, depth: u32) -> Vec<Ordered> {
+    let steps = steps(slices, depth, |_| None);
+    steps.map(|step| (step, None)).collect()
 }
+
+fn in_halves(slices: u32, depth: u32) -> Vec<Ordered> {
+    let halves = Halves::new(slices, depth);
+    let needed = move |place| halves.needed(place);
+    let of = move |step| match step {
+        Step::Bring(place) | Step::Take(place) => (step, needed(place)),
+    };
+    steps(halves.count(), depth, needed).map(of).collect()
+}
+
+/// The orders that are used.
+const ORDERS: [fn(u32, u32) -> Vec<Ordered>; 2] = [closed, in_halves];
 
 const CALLS: [&[u32]; 6] = [&[1], &[2, 1], &[9], &[1, 1, 1, 1, 1], &[7, 3, 5], &[0, 4]];
 
@@ -146,8 +167,11 @@ const CALLS: [&[u32]; 6] = [&[1], &[2, 1], &[9], &[1, 1, 1, 1, 1], &[7, 3, 5], &
 fn the_order_is_closed_for_up_to_64_ranks() {
     for world_size in [1, 2, 3, 4, 7, 8, 16, 33, 64] {
         for depth in 1..=5 {
-            for calls in CALLS {
-                let open = open_prefix(world_size, calls, depth, closed);
+            for (calls, order) in CALLS
+                .into_iter()
+                .flat_map(|calls| ORDERS.map(|order| (calls, order)))
+            {
+                let open = open_prefix(world_size, calls, depth, order);
                 assert_eq!(
                     open, None,
                     "{world_size} ranks, depth {depth}, calls {calls:?}"
@@ -162,9 +186,12 @@ fn the_order_is_closed_for_up_to_64_ranks() {
 fn the_rank_that_is_least_far_always_goes_on() {
     let seed = 41;
     let mut random = SplitMix64::stream(seed, 0);
-    for calls in CALLS {
+    for (calls, order) in CALLS
+        .into_iter()
+        .flat_map(|calls| ORDERS.map(|order| (calls, order)))
+    {
         for depth in 1..=3 {
-            let program = program(calls, depth, closed);
+            let program = program(calls, depth, order);
             let mut any = || random.index(program.len() + 1);
             for world_size in [2, 3, 4, 8, 64] {
                 for _ in 0..40 {
@@ -186,7 +213,8 @@ fn the_rank_that_is_least_far_always_goes_on() {
 fn an_order_that_brings_everything_first_is_open() {
     let apart = |slices, _| {
         let brought = (0..slices).map(Step::Bring);
-        brought.chain((0..slices).map(Step::Take)).collect()
+        let all = brought.chain((0..slices).map(Step::Take));
+        all.map(|step| (step, None)).collect()
     };
     assert_eq!(open_prefix(2, &[4], 4, apart), None, "the slots suffice");
     // Slot 0 is free again after its host call. That of slice 4 + 1 needs a result's place, which
@@ -198,8 +226,21 @@ fn an_order_that_brings_everything_first_is_open() {
 #[test]
 fn an_order_that_takes_before_it_brings_is_open() {
     let swapped = |slices, _| {
-        let pair = |slice| [Step::Take(slice), Step::Bring(slice)];
+        let pair = |slice| [Step::Take(slice), Step::Bring(slice)].map(|step| (step, None));
         (0..slices).flat_map(pair).collect()
     };
     assert_eq!(open_prefix(3, &[2], 2, swapped), Some(1));
+}
+
+/// Gather halves are brought as early as slots allow, before what they combine is taken.
+#[test]
+fn an_order_that_combines_too_early_is_open() {
+    let early = |slices, depth| {
+        let halves = Halves::new(slices, depth);
+        let of = |step| match step {
+            Step::Bring(place) | Step::Take(place) => (step, halves.needed(place)),
+        };
+        steps(halves.count(), depth, |_| None).map(of).collect()
+    };
+    assert!(open_prefix(2, &[1], 2, early).is_some());
 }

@@ -12,6 +12,10 @@
 //! Slices are numbered over all calls of a lane, and the four words only grow, so nothing is ever
 //! reset. K is the depth.
 //!
+//! Where devices combine, a slice has two [`halves`], each with a number. Before the second is
+//! brought, *out* waits by an event until the first is taken, and combines; before it is taken,
+//! *in* waits by an event until that is done.
+//!
 //! # Closed order
 //!
 //! A thread may be stopped between any two driver calls until its device is idle: by a full queue,
@@ -21,10 +25,14 @@
 //! enqueued must be able to finish without anything that is still to be enqueued, on this rank:
 //! every wait comes after all that satisfies it. `check` proves it of this order.
 
-use std::iter;
+mod halves;
 
 #[cfg(test)]
 mod check;
+
+use std::iter;
+
+pub use halves::{Half, Halves};
 
 /// What is enqueued as one unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,16 +43,24 @@ pub enum Step {
     Take(u32),
 }
 
-/// The steps of a call of `slices` slices, in the order in which they are enqueued: as many slices
-/// ahead as there are slots, then one is taken for each that is brought.
-pub fn steps(slices: u32, depth: u32) -> impl Iterator<Item = Step> {
-    let ahead = depth.min(slices);
-    let rest = (0..slices).flat_map(move |slice| {
-        let next = slice + depth;
-        let bring = (next < slices).then_some(Step::Bring(next));
-        iter::once(Step::Take(slice)).chain(bring)
-    });
-    (0..ahead).map(Step::Bring).chain(rest)
+/// The steps of a call of `slices` slices, in the order in which they are enqueued: what may be
+/// brought is, as many slices ahead as there are slots, and then one is taken. Slices of which
+/// `needed` names an earlier one are brought when that is taken.
+pub fn steps(
+    slices: u32,
+    depth: u32,
+    needed: impl Fn(u32) -> Option<u32>,
+) -> impl Iterator<Item = Step> {
+    let mut next = 0;
+    (0..slices).flat_map(move |slice| {
+        let begin = next;
+        let may_come = |next: u32| needed(next).is_none_or(|needed| needed < slice);
+        while next < slices.min(slice.saturating_add(depth)) && may_come(next) {
+            next += 1;
+        }
+        let brought = (begin..next).map(Step::Bring);
+        brought.chain(iter::once(Step::Take(slice)))
+    })
 }
 
 #[cfg(test)]
@@ -55,7 +71,7 @@ mod tests {
     fn every_slice_is_brought_and_then_taken_once() {
         for depth in 1..6 {
             for slices in 0..12 {
-                let steps: Vec<Step> = steps(slices, depth).collect();
+                let steps: Vec<Step> = steps(slices, depth, |_| None).collect();
                 assert_eq!(steps.len(), 2 * slices as usize);
                 for slice in 0..slices {
                     let at = |step| steps.iter().position(|each| *each == step);

@@ -1,14 +1,27 @@
 //! What becomes of lanes when something fails.
 
-use super::job::{Job, Rank};
-use crate::communicator::Counts;
-use crate::lane::{DeviceBuffer, DeviceRequest, LaneConfig};
-use crate::types::{Collective, DType};
+use std::sync::Arc;
+use std::time::Instant;
 
-const CONFIG: LaneConfig = LaneConfig {
-    slot_bytes: 4096,
-    depth: 2,
-};
+use super::job::{Job, Rank, WATCHDOG};
+use crate::communicator::Counts;
+use crate::lane::call::LaneCall;
+use crate::lane::words::Word;
+use crate::lane::worker::wait_until;
+use crate::lane::{DeviceBuffer, DeviceRequest, LaneConfig, Reducer};
+use crate::sync::lock;
+use crate::types::{Collective, DType, Op};
+
+/// Whatever combines.
+const CONFIGS: [LaneConfig; 2] = [config(Reducer::Host), config(Reducer::Device)];
+
+const fn config(reducer: Reducer) -> LaneConfig {
+    LaneConfig {
+        slot_bytes: 4096,
+        depth: 2,
+        reducer,
+    }
+}
 
 /// Elements of several slices.
 const COUNT: usize = 5000;
@@ -28,7 +41,11 @@ fn all_reduce(rank: &Rank, memory: &crate::device::DeviceMemory, count: usize) -
 
 #[test]
 fn after_an_abort_streams_go_on_and_results_are_no_numbers() {
-    Job::new(2, CONFIG).run(|rank| {
+    CONFIGS.into_iter().for_each(aborts);
+}
+
+fn aborts(config: LaneConfig) {
+    Job::new(2, config).run(|rank| {
         let memory = rank.upload(&[0; COUNT * 4]);
         if rank.lane.rank() == 1 {
             rank.lane.abort("the test");
@@ -42,7 +59,8 @@ fn after_an_abort_streams_go_on_and_results_are_no_numbers() {
             let _ = work.join(rank.stream());
             let found = rank.download(&memory, 0..COUNT * 4);
             assert!(found.chunks(4).all(|bytes| bytes == [0xff; 4]), "numbers");
-            assert!(work.is_done());
+            // The stream does not wait for the copies of its input now.
+            assert!(wait_until(|| work.is_done(), WATCHDOG));
         }
         let request = all_reduce(rank, &memory, COUNT);
         // SAFETY: as above.
@@ -54,8 +72,42 @@ fn after_an_abort_streams_go_on_and_results_are_no_numbers() {
 }
 
 #[test]
+fn after_an_abort_a_call_is_done_when_its_input_is_read_no_more() {
+    let config = config(Reducer::Host);
+    Job::new(1, config).run(|rank| {
+        let lane = &rank.lane;
+        // As many slices as there are slots: none waits until another has been brought.
+        let count = config.slot_bytes * config.depth as usize / 4;
+        let memory = rank.upload(&vec![0; count * 4]);
+        let gate = rank.pin.whole().part(0..4);
+        let current = rank.device.enter().expect("a context");
+        current.wait(&lane.staging.out, gate, 1).expect("a wait");
+        drop(current);
+        let request = all_reduce(rank, &memory, count);
+        // SAFETY: the memory lives until the work is done.
+        let work = unsafe { lane.enqueue(request, rank.stream()) }.expect("a call");
+        lane.abort("the test");
+        let is_taken = || {
+            lane.staging
+                .words()
+                .has_reached(Word::Taken, work.call.end())
+        };
+        assert!(wait_until(is_taken, WATCHDOG), "the stream does not go on");
+        assert!(!work.is_done(), "its input is still to be read");
+        let current = rank.device.enter().expect("a context");
+        current.write(&rank.program, gate, 1).expect("a write");
+        drop(current);
+        assert!(wait_until(|| work.is_done(), WATCHDOG));
+    });
+}
+
+#[test]
 fn ranks_in_different_calls_get_a_mismatch() {
-    Job::new(2, CONFIG).run(|rank| {
+    CONFIGS.into_iter().for_each(differs);
+}
+
+fn differs(config: LaneConfig) {
+    Job::new(2, config).run(|rank| {
         let memory = rank.upload(&[0; COUNT * 4]);
         let count = COUNT - rank.lane.rank();
         // SAFETY: the memory lives until the stream has gone past the call.
@@ -73,5 +125,64 @@ fn ranks_in_different_calls_get_a_mismatch() {
         };
         let error = later.expect_err("it has ended");
         assert_eq!(error.class(), "Mismatch", "{error}");
+    });
+}
+
+#[test]
+fn devices_combine_nothing_of_different_operations() {
+    Job::new(2, config(Reducer::Device)).run(|rank| {
+        let memory = rank.upload(&[0; COUNT * 4]);
+        let request = || DeviceRequest {
+            op: [Op::Sum, Op::Max][rank.lane.rank()],
+            ..all_reduce(rank, &memory, COUNT)
+        };
+        // SAFETY: the memory lives until the stream has gone past the call.
+        let work = unsafe { rank.lane.enqueue(request(), rank.stream()) };
+        let _ = work.expect("nothing is known yet").join(rank.stream());
+        rank.wait();
+        // SAFETY: as above.
+        let later = unsafe { rank.lane.enqueue(request(), rank.stream()) };
+        let error = later.expect_err("it has ended");
+        assert_eq!(error.class(), "Mismatch", "{error}");
+        assert!(error.to_string().contains("operations"), "{error}");
+    });
+}
+
+#[test]
+fn a_panic_of_the_thread_releases_what_it_has_been_given() {
+    let config = config(Reducer::Host);
+    Job::new(2, config).run(|rank| {
+        let lane = &rank.lane;
+        let memory = rank.upload(&[0; COUNT * 4]);
+        if lane.rank() == 0 {
+            // Cut for larger slots than there are.
+            let slot_bytes = 2 * config.slot_bytes;
+            let requests = vec![all_reduce(rank, &memory, COUNT)];
+            let marks = lock(&lane.issuer).begin(rank.stream()).expect("events");
+            let marks = marks.expect("no graph");
+            let call = LaneCall::new(requests, [0, 2], slot_bytes, 0, marks, None);
+            let call = call.expect("a call");
+            let slices = call.slices;
+            // As if its device had done its part.
+            let current = rank.device.enter().expect("a context");
+            for word in [Word::Arrived, Word::Taken] {
+                let word = lane.staging.word(word);
+                current.write(&rank.program, word, slices).expect("a write");
+            }
+            drop(current);
+            lane.worker.give(Arc::new(call)).expect("an open lane");
+            lane.worker.finish();
+            assert!(lane.staging.words().has_reached(Word::Released, slices));
+        }
+        let deadline = Instant::now() + WATCHDOG;
+        while lane.fault().is_none() {
+            assert!(Instant::now() < deadline, "no fault");
+            std::thread::yield_now();
+        }
+        let error = lane.fault().expect("a fault").to_string();
+        assert!(
+            error.contains("rank 0") && error.contains("panicked"),
+            "{error}"
+        );
     });
 }

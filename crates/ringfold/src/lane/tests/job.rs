@@ -4,99 +4,133 @@ use std::sync::{Arc, Barrier, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use crate::communicator::{Communicator, Counts};
-use crate::conformance::{Buffers, Case, oracle};
-use crate::device::{Device, DeviceMemory, DeviceRegion, Driver, Pin, ProgramStream, Stream};
-use crate::lane::{DeviceBuffer, DeviceRequest, Lane, LaneConfig};
+use crate::conformance::{Case, oracle};
+use crate::device::{
+    Device, DeviceMemory, DeviceRegion, Driver, Pin, Platform, ProgramStream, Stream,
+};
+use crate::lane::{DeviceBuffer, DeviceRequest, DeviceWork, Lane, LaneConfig};
 use crate::memory::Owned;
 use crate::random::SplitMix64;
 use crate::sync::lock;
-use crate::types::{Access, Collective, DType, Method};
+use crate::types::{Access, Collective, DType, Method, Op};
 
 /// The most bytes of a buffer in these tests.
 const BUFFER_BYTES: usize = 1 << 20;
 
 /// Longer than any device takes here: what lasts longer is a deadlock.
-const WATCHDOG: Duration = Duration::from_secs(60);
+pub const WATCHDOG: Duration = Duration::from_secs(60);
 
-/// What has sums, in these tests.
-const TYPES: [DType; 6] = [
-    DType::F32,
-    DType::F64,
-    DType::BF16,
-    DType::I8,
-    DType::I32,
-    DType::U64,
-];
-
-/// One call, and how its buffers are divided.
+/// Calls that are made together, and how their buffers are divided.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    pub case: Case,
+    pub calls: Vec<Case>,
     /// Into how many pieces each buffer is cut.
     pub pieces: usize,
 }
 
 impl Plan {
-    /// Any call of `world_size` ranks.
+    /// Any call of `world_size` ranks, or a group of them.
     pub fn any(random: &mut SplitMix64, world_size: usize) -> Plan {
-        use Collective::{
-            AllGather, AllReduce, AllToAll, Broadcast, Gather, Reduce, ReduceScatter, Scatter,
-            Send, SendRecv,
+        let calls = match random.index(4) {
+            0 => 2 + random.index(3),
+            _ => 1,
         };
-        let collectives = [
-            AllReduce,
-            Reduce,
-            Broadcast,
-            AllGather,
-            Gather,
-            ReduceScatter,
-            Scatter,
-            AllToAll,
-            SendRecv,
-            Send,
-        ];
-        // A message needs two ranks.
-        let kinds = collectives.len() - usize::from(world_size < 2);
-        let collective = collectives[random.index(kinds)];
-        let count = [0, 1, 3, 17, 300, 2500, 9001][random.index(7)];
-        let mut case = Case::new(collective, Method::Ring, Access::Messages, count);
-        case.dtype = TYPES[random.index(TYPES.len())];
-        case.root = random.index(world_size);
-        let is_in_place = !matches!(collective, AllToAll | SendRecv | Send);
-        case.in_place = is_in_place && random.index(2) == 0;
-        if random.index(3) == 0 {
-            let any = |random: &mut SplitMix64| random.below(count.max(1) * 2);
-            case.counts = match collective {
-                AllGather | Gather | ReduceScatter | Scatter => {
-                    Counts::PerRank((0..world_size).map(|_| any(random)).collect())
-                }
-                _ => case.counts,
-            };
-        }
-        let is_pairwise = collective == AllToAll && random.index(2) == 0;
-        if is_pairwise {
-            // The oracle knows the counts.
-            let none = vec![0; world_size];
-            case.counts = Counts::Pairwise {
-                input: none.clone(),
-                output: none,
-            };
-        }
-        let pieces = 1 + random.index(3);
-        Plan { case, pieces }
-    }
-
-    fn counts(&self, rank: usize, world_size: usize) -> Counts {
-        match &self.case.counts {
-            Counts::Pairwise { .. } => {
-                let all = 0..world_size;
-                Counts::Pairwise {
-                    input: all.clone().map(|to| oracle::pairwise(rank, to)).collect(),
-                    output: all.map(|from| oracle::pairwise(from, rank)).collect(),
-                }
+        let mut plan = Plan {
+            calls: vec![any_call(random, world_size, calls == 1)],
+            pieces: 1 + random.index(3),
+        };
+        // Not all ranks have a part in a message, so in a group all of its calls are messages.
+        let sends = |case: &Case| case.collective == Collective::Send;
+        while plan.calls.len() < calls {
+            let call = any_call(random, world_size, false);
+            if sends(&call) == sends(&plan.calls[0]) {
+                plan.calls.push(call);
             }
-            counts => counts.clone(),
         }
+        plan
+    }
+}
+
+/// Any call of `world_size` ranks; `alone` if it is not one of a group.
+fn any_call(random: &mut SplitMix64, world_size: usize, alone: bool) -> Case {
+    use Collective::{
+        AllGather, AllReduce, AllToAll, Broadcast, Gather, Reduce, ReduceScatter, Scatter, Send,
+        SendRecv,
+    };
+    let collectives = [
+        AllReduce,
+        Reduce,
+        Broadcast,
+        AllGather,
+        Gather,
+        ReduceScatter,
+        Scatter,
+        AllToAll,
+        SendRecv,
+        Send,
+    ];
+    // A message needs two ranks.
+    let kinds = collectives.len() - usize::from(world_size < 2);
+    let collective = collectives[random.index(kinds)];
+    let count = [0, 1, 3, 17, 300, 2500, 9001][random.index(7)];
+    let mut case = Case::new(collective, Method::Ring, Access::Messages, count);
+    case.dtype = DType::ALL[random.index(DType::ALL.len())];
+    if matches!(collective, AllReduce | Reduce | ReduceScatter) {
+        (case.op, case.dtype) = any_operation(random);
+    }
+    case.root = random.index(world_size);
+    let is_in_place = !matches!(collective, AllToAll | SendRecv | Send);
+    case.in_place = is_in_place && random.index(2) == 0;
+    let is_per_rank = matches!(collective, AllGather | Gather | ReduceScatter | Scatter);
+    if is_per_rank && random.index(3) == 0 {
+        let any = |random: &mut SplitMix64| random.below(count.max(1) * 2);
+        case.counts = Counts::PerRank((0..world_size).map(|_| any(random)).collect());
+    }
+    if collective == AllToAll && alone && random.index(2) == 0 {
+        // The oracle knows the counts.
+        let none = vec![0; world_size];
+        case.counts = Counts::Pairwise {
+            input: none.clone(),
+            output: none,
+        };
+    }
+    case
+}
+
+/// Any operation, and a type that has it. The oracle averages integers only.
+fn any_operation(random: &mut SplitMix64) -> (Op, DType) {
+    let operations = [
+        Op::Sum,
+        Op::Prod,
+        Op::Min,
+        Op::Max,
+        Op::Avg,
+        Op::PremulSum(2.0),
+        Op::Band,
+        Op::Bor,
+        Op::Bxor,
+    ];
+    loop {
+        let op = operations[random.index(operations.len())];
+        let dtype = DType::ALL[random.index(DType::ALL.len())];
+        let is_known = op != Op::Avg || matches!(dtype, DType::I32 | DType::U8 | DType::I64);
+        if is_known && op.check(dtype).is_ok() {
+            return (op, dtype);
+        }
+    }
+}
+
+/// What `rank` of `world_size` gives as counts.
+fn counts(case: &Case, rank: usize, world_size: usize) -> Counts {
+    match &case.counts {
+        Counts::Pairwise { .. } => {
+            let all = 0..world_size;
+            Counts::Pairwise {
+                input: all.clone().map(|to| oracle::pairwise(rank, to)).collect(),
+                output: all.map(|from| oracle::pairwise(from, rank)).collect(),
+            }
+        }
+        counts => counts.clone(),
     }
 }
 
@@ -104,6 +138,7 @@ impl Plan {
 pub struct Job {
     communicators: Vec<Communicator>,
     config: LaneConfig,
+    driver: &'static Driver,
     /// One job at a time: see [`Rank::memory`].
     _alone: MutexGuard<'static, ()>,
 }
@@ -117,7 +152,8 @@ pub struct Rank {
     /// What was allocated: the driver may hold all calls of the process while it frees memory,
     /// until the device is idle, so nothing is freed before all ranks are done.
     memory: Mutex<Vec<Arc<DeviceMemory>>>,
-    pin: Pin,
+    /// What content is copied through.
+    pub pin: Pin,
 }
 
 impl Job {
@@ -126,19 +162,28 @@ impl Job {
         Job {
             communicators: Communicator::threads(world_size),
             config,
+            driver: driver(Platform::Cuda),
             _alone: lock(&ALONE),
+        }
+    }
+
+    /// The same without stream memory operations: by HIP's functions.
+    pub fn by_host(self) -> Job {
+        Job {
+            driver: driver(Platform::Hip),
+            ..self
         }
     }
 
     /// Has each rank do `work`.
     pub fn run(self, work: impl Fn(&Rank) + Sync) {
-        let (work, config) = (&work, self.config);
+        let (work, config, driver) = (&work, self.config, self.driver);
         let all_done = Barrier::new(self.communicators.len());
         let all_done = &all_done;
         std::thread::scope(|scope| {
             for communicator in self.communicators {
                 scope.spawn(move || {
-                    let rank = Rank::new(communicator, config);
+                    let rank = Rank::new(communicator, driver, config);
                     work(&rank);
                     rank.end(all_done);
                 });
@@ -148,16 +193,17 @@ impl Job {
 }
 
 /// The software driver, which cargo has built beside this test.
-pub fn driver() -> &'static Driver {
+pub fn driver(platform: Platform) -> &'static Driver {
     let test = std::env::current_exe().expect("a path");
     let folder = test.parent().expect("a folder");
     let library = folder.join("libringfold_softcuda.so");
-    Driver::open(library.to_str()).expect("the software driver")
+    Driver::of(platform, library.to_str()).expect("the software driver")
 }
 
 impl Rank {
-    pub fn new(communicator: Communicator, config: LaneConfig) -> Rank {
-        let device = Device::open(driver(), 0).expect("a device");
+    fn new(communicator: Communicator, driver: &'static Driver, config: LaneConfig) -> Rank {
+        let ordinal = communicator.rank() % driver.devices().expect("a count");
+        let device = Device::open(driver, ordinal).expect("a device");
         let host = Owned::zeroed(BUFFER_BYTES);
         let current = device.enter().expect("a context");
         let pin = current
@@ -165,7 +211,7 @@ impl Rank {
             .expect("pinned memory");
         let program = current.stream().expect("a stream");
         drop(current);
-        let lane = Lane::new(communicator, driver(), 0, config).expect("a lane");
+        let lane = Lane::new(communicator, driver, ordinal, config).expect("a lane");
         Rank {
             lane,
             device,
@@ -232,56 +278,81 @@ impl Rank {
         content
     }
 
-    /// Makes the call, and compares what it has left on the device.
-    pub fn check(&self, plan: &Plan, seed: u64) {
-        let (rank, world_size) = (self.lane.rank(), self.lane.world_size());
-        let case = &plan.case;
-        if case.collective == Collective::Send && rank > 1 {
-            return;
+    /// Makes the calls of all plans, one plan after the other, and then compares what they have
+    /// left on the device.
+    pub fn check(&self, plans: &[Plan], seed: u64) {
+        let prepared: Vec<_> = plans.iter().map(|plan| self.prepare(plan)).collect();
+        let mut works = vec![];
+        for (plan, calls) in plans.iter().zip(&prepared) {
+            if calls.is_empty() {
+                continue;
+            }
+            let requests = calls.iter().map(|call| call.request.clone()).collect();
+            // SAFETY: the memory lives until the program's stream has gone past the call.
+            let work = unsafe { self.lane.enqueue_group(requests, self.stream()) };
+            let rank = self.lane.rank();
+            works.push(work.unwrap_or_else(|e| panic!("seed {seed}, rank {rank}, {plan:?}: {e}")));
         }
-        let Buffers {
-            memory,
-            input,
-            output,
-            expected,
-        } = oracle::buffers(case, rank, world_size);
-        let content = |owned: &Owned| {
-            let mut content = vec![0; owned.region().bytes()];
-            owned.region().read(&mut content);
-            content
-        };
-        let memory: Vec<Arc<DeviceMemory>> = memory
-            .iter()
-            .map(|owned| self.upload(&content(owned)))
-            .collect();
-        let (first, last) = (&memory[0], &memory[memory.len() - 1]);
-        let request = DeviceRequest {
-            op: case.op,
-            root: oracle::root(case, rank, world_size),
-            ..DeviceRequest::new(
-                match (case.collective, rank) {
-                    (Collective::Send, 1) => Collective::Recv,
-                    (collective, _) => collective,
-                },
-                case.dtype,
-                plan.counts(rank, world_size),
-                buffer(first, input, plan.pieces),
-                buffer(last, output.clone(), plan.pieces),
-            )
-        };
-        // SAFETY: the memory lives until the program's stream has gone past the call.
-        let work = unsafe { self.lane.enqueue(request, self.stream()) };
-        let work =
-            work.unwrap_or_else(|error| panic!("seed {seed}, rank {rank}, {plan:?}: {error}"));
-        work.join(self.stream()).expect("no fault");
-        let found = self.download(last, output);
+        let last = works.last();
+        if let Some(work) = last {
+            work.join(self.stream()).expect("no fault");
+        }
+        for (plan, calls) in plans.iter().zip(&prepared) {
+            for call in calls {
+                let found = self.download(&call.memory, call.output.clone());
+                let (rank, world_size) = (self.lane.rank(), self.lane.world_size());
+                assert!(
+                    found == call.expected,
+                    "seed {seed}, rank {rank} of {world_size}: {plan:?}"
+                );
+            }
+        }
         self.wait();
-        assert!(
-            found == expected,
-            "seed {seed}, rank {rank} of {world_size}: {plan:?}"
-        );
-        assert!(work.is_done());
+        assert!(works.iter().all(DeviceWork::is_done));
     }
+
+    /// The calls of `plan` that this rank has a part in, with their input on the device.
+    fn prepare(&self, plan: &Plan) -> Vec<Prepared> {
+        let (rank, world_size) = (self.lane.rank(), self.lane.world_size());
+        let is_part = |case: &&Case| case.collective != Collective::Send || rank < 2;
+        let calls = plan.calls.iter().filter(is_part);
+        let prepare = |case: &Case| {
+            let buffers = oracle::buffers(case, rank, world_size);
+            let upload = |owned: &Owned| {
+                let mut content = vec![0; owned.region().bytes()];
+                owned.region().read(&mut content);
+                self.upload(&content)
+            };
+            let memory: Vec<Arc<DeviceMemory>> = buffers.memory.iter().map(upload).collect();
+            let (first, last) = (&memory[0], &memory[memory.len() - 1]);
+            let collective = match (case.collective, rank) {
+                (Collective::Send, 1) => Collective::Recv,
+                (collective, _) => collective,
+            };
+            let input = buffer(first, buffers.input, plan.pieces);
+            let output = buffer(last, buffers.output.clone(), plan.pieces);
+            let counts = counts(case, rank, world_size);
+            Prepared {
+                request: DeviceRequest {
+                    op: case.op,
+                    root: oracle::root(case, rank, world_size),
+                    ..DeviceRequest::new(collective, case.dtype, counts, input, output)
+                },
+                memory: last.clone(),
+                output: buffers.output,
+                expected: buffers.expected,
+            }
+        };
+        calls.map(prepare).collect()
+    }
+}
+
+/// A call with its input on the device, and what it must leave there.
+struct Prepared {
+    request: DeviceRequest,
+    memory: Arc<DeviceMemory>,
+    output: std::ops::Range<usize>,
+    expected: Vec<u8>,
 }
 
 /// Bytes `range` of `memory`.

@@ -106,6 +106,8 @@ fn obstacle(scenario: &Scenario) -> Option<Refusal> {
         Some("messages in segments or windows")
     } else if scenario.compute.has_turns() {
         Some("ranks that sleep")
+    } else if scenario.devices.is_some() {
+        Some("data on devices")
     } else if scenario.has_barriers {
         Some("barriers around the call")
     } else if scenario.disturbances.iter().any(breaks) {

@@ -13,7 +13,8 @@
 //!
 //! The files: `model` has the parameters, `world` the state and time, `rank` one rank's part of it,
 //! `traffic` the path of a message, `processors` what becomes of a `job`, `share` links used by
-//! several messages, `slow_links` those of less bandwidth, `record` data for reports.
+//! several messages, `slow_links` those of less bandwidth, `devices` GPUs, `lanes` the program
+//! that they carry out in `streams` over `device_links`, `record` data for reports.
 //!
 //! # Use
 //!
@@ -24,7 +25,10 @@
 //!
 //! Not modelled: packets, congestion, retransmission, the cost of headers and of control messages.
 
+mod device_links;
+pub mod devices;
 mod job;
+pub(super) mod lanes;
 mod message;
 pub mod model;
 mod processors;
@@ -32,6 +36,7 @@ mod rank;
 pub(crate) mod record;
 mod share;
 pub(super) mod slow_links;
+pub(super) mod streams;
 mod traffic;
 mod world;
 

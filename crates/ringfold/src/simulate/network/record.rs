@@ -25,6 +25,10 @@ named! {
         Slow, "slow";
         /// A copy.
         Copy, "copy";
+        /// A copy from a device's memory.
+        Bring, "bring";
+        /// A copy to a device's memory.
+        Take, "take";
     }
 }
 
@@ -62,6 +66,10 @@ named! {
         Overhead, "overhead";
         /// A frozen process.
         Stall, "stall";
+        /// The device, copying from its memory.
+        Bring, "bring";
+        /// The device, copying to its memory.
+        Take, "take";
     }
 }
 
@@ -131,6 +139,14 @@ impl Record {
     /// When a chain ends.
     pub fn end_ps(&self, part: u32) -> u64 {
         self.parts.get(part as usize).map_or(0, |part| part.end_ps)
+    }
+
+    /// Of two chains the one that ends later.
+    pub fn later(&self, one: u32, other: u32) -> u32 {
+        match self.end_ps(one) >= self.end_ps(other) {
+            true => one,
+            false => other,
+        }
     }
 
     /// The chain `before` and a part that follows it until `end_ps`; nothing new if that is no

@@ -3,7 +3,9 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
+use super::devices::Direction;
 use super::job::{Job, JobKind, Machine, Then};
+use super::lanes::Lanes;
 use super::message::{Incoming, Message, Numbered, Receive, Source};
 use super::model::Sending;
 use super::rank::RankState;
@@ -42,6 +44,28 @@ pub(in crate::simulate) enum Event {
     },
     /// A message on a shared link has left, unless the shares were dealt out anew since.
     Drained(u64),
+    /// A stream of a rank's device looks at its next operation.
+    Stream(u32, Direction),
+    /// A copy of a rank's device comes to the link.
+    CopyReady(u32, Direction),
+    /// The first copies on a device's links have passed, unless there was another change since.
+    CopyPassed(u32, u64),
+    /// A rank sees that its device has brought or taken a slice.
+    Seen {
+        /// Which rank.
+        rank: u32,
+        /// Whether it was brought or taken.
+        direction: Direction,
+        /// The end of the chain behind it.
+        part: u32,
+    },
+    /// A device sees that its rank's host has handled a slice.
+    Released {
+        /// Which rank.
+        rank: u32,
+        /// The end of the chain behind it.
+        part: u32,
+    },
     /// A port may send its next message.
     PortRested {
         /// Whose.
@@ -64,6 +88,8 @@ pub(in crate::simulate) struct World {
     pub jobs: Numbered<Job>,
     pub shares: Shares,
     pub slow_links: SlowLinks,
+    /// The ranks' devices; empty where there are none.
+    pub lanes: Lanes,
     /// How long ranks that wait keep their core here.
     pub spin_ps: u64,
     /// What a byte that a processor reads takes more, because it may come from memory.
@@ -92,7 +118,7 @@ impl World {
         };
         let machine = |_| Machine::new(network.cores_per_host);
         let machines = 0..=network.machine(scenario.ranks.saturating_sub(1));
-        World {
+        let mut world = World {
             now: 0,
             events: BinaryHeap::new(),
             next_event: 0,
@@ -108,8 +134,13 @@ impl World {
             jobs: Numbered::new(),
             shares: Shares::new(&network.switches, scenario.ranks),
             slow_links: SlowLinks::new(scenario),
+            lanes: Lanes::new(scenario),
             spin_ps: network.polling_ps(&scenario.compute, scenario.ranks),
-            miss_ps_per_byte: network.miss_ps(&scenario.compute, scenario.ranks, scenario.bytes),
+            miss_ps_per_byte: network.miss_ps(
+                &scenario.compute,
+                scenario.ranks,
+                scenario.host_bytes(),
+            ),
             is_crowded: network.is_crowded(scenario.ranks),
             touched: Vec::new(),
             has_anybody_left: false,
@@ -118,7 +149,9 @@ impl World {
                 network: network.clone().among(scenario.ranks),
                 ..scenario.clone()
             },
-        }
+        };
+        world.begin_streams();
+        world
     }
 
     /// When the next thing happens.
@@ -150,6 +183,15 @@ impl World {
             Event::Sleep { rank, turn } => self.sleep(rank, turn),
             Event::Poll { rank, turn } => self.poll_for_work(rank, turn),
             Event::Drained(deal) => self.drained(deal),
+            Event::Stream(rank, direction) => self.go_on_in_stream(rank, direction),
+            Event::CopyReady(rank, direction) => self.put_on_link(rank, direction),
+            Event::CopyPassed(device, change) => self.copy_passed(device, change),
+            Event::Seen {
+                rank,
+                direction,
+                part,
+            } => self.see_copy(rank, direction, part),
+            Event::Released { rank, part } => self.see_release(rank, part),
             Event::PortRested { rank, is_local } => self.port_rested(rank, is_local),
         }
     }

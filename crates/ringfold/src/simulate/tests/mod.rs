@@ -2,6 +2,7 @@
 //! the scenario.
 
 mod costs;
+mod devices;
 mod late_merge;
 mod late_merge_fuzz;
 mod models;

@@ -1,0 +1,338 @@
+//! The kernels' text, in PTX: one template, filled in by operation and data type.
+//!
+//! A thread combines 16 bytes of all rows, from the first row to the last, and goes on with the
+//! next that no other thread has. A row has whole vectors, and begins at a multiple of one. What is
+//! shorter than 32 bits is taken apart into registers; 16-bit floats are combined as `f32` and
+//! rounded once, as on the host. Where `fault` holds anything but 0, the result is
+//! bytes of ones.
+//!
+//! Additions and multiplications say that they round, because a compiler may fuse those that do
+//! not; extrema are selections, as in `reduce`: a NaN wins, and of two zeros the minimum is `-0`.
+//!
+//! For `sm_70` and later: the driver compiles it for the device that there is.
+
+#![forbid(unsafe_code)]
+
+use std::fmt::Write;
+
+use crate::types::{DType, Op};
+
+/// The name of the kernel in each text.
+pub const NAME: &std::ffi::CStr = c"fold";
+
+/// Where the result goes, the rows, the distance between two, how many, the vectors of a row, the
+/// word that says whether there is a fault, and what an average of floats is multiplied by (bits of
+/// an `f64`): 64 bits each.
+pub const PARAMETERS: [&str; 7] = [
+    "into", "rows", "stride", "count", "vectors", "fault", "factor",
+];
+
+/// What a thread combines at once.
+pub const VECTOR_BYTES: usize = 16;
+
+/// How an element is stored and combined.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Format {
+    Unsigned,
+    Signed,
+    Float,
+    /// Combined as `f32`.
+    Half,
+    Brain,
+}
+
+/// An element, and what is done with two.
+#[derive(Clone, Copy, Debug)]
+struct Element {
+    format: Format,
+    /// As it is stored.
+    bits: usize,
+    op: Op,
+}
+
+/// The text for `op` and `dtype`; nothing if devices do not combine them.
+pub fn text(op: Op, dtype: DType) -> Option<String> {
+    op.check(dtype).ok()?;
+    let element = Element::new(op, dtype)?;
+    let mut text = String::new();
+    element.write(&mut text).ok()?;
+    Some(text)
+}
+
+impl Element {
+    fn new(op: Op, dtype: DType) -> Option<Element> {
+        // Bit operations are the same at any width.
+        let bitwise = match (op, dtype) {
+            (Op::Bor, _) | (Op::Sum | Op::Max, DType::Bool) => Some(Op::Bor),
+            (Op::Band, _) | (Op::Prod | Op::Min, DType::Bool) => Some(Op::Band),
+            (Op::Bxor, _) => Some(Op::Bxor),
+            _ => None,
+        };
+        let (format, bits) = match dtype {
+            _ if bitwise.is_some() => (Format::Unsigned, 32),
+            DType::I8 => (Format::Signed, 8),
+            DType::I16 => (Format::Signed, 16),
+            DType::I32 => (Format::Signed, 32),
+            DType::I64 => (Format::Signed, 64),
+            DType::U8 => (Format::Unsigned, 8),
+            DType::U16 => (Format::Unsigned, 16),
+            DType::U32 => (Format::Unsigned, 32),
+            DType::U64 => (Format::Unsigned, 64),
+            DType::F16 => (Format::Half, 16),
+            DType::BF16 => (Format::Brain, 16),
+            DType::F32 => (Format::Float, 32),
+            DType::F64 => (Format::Float, 64),
+            DType::Bool | DType::F8E4M3 | DType::F8E5M2 => return None,
+        };
+        // A factor is each rank's own.
+        let op = match bitwise.unwrap_or(op) {
+            Op::PremulSum(_) => return None,
+            op => op,
+        };
+        Some(Element { format, bits, op })
+    }
+
+    /// Bits of a register that holds one.
+    fn wide(self) -> usize {
+        self.bits.max(32)
+    }
+
+    fn is_float(self) -> bool {
+        !matches!(self.format, Format::Unsigned | Format::Signed)
+    }
+
+    /// The type as which two are combined.
+    fn kind(self) -> String {
+        let class = match self.format {
+            Format::Unsigned => 'u',
+            Format::Signed => 's',
+            Format::Float | Format::Half | Format::Brain => 'f',
+        };
+        format!("{class}{}", self.wide())
+    }
+
+    /// How many there are in a vector, and in a register of one.
+    fn counts(self) -> (usize, usize) {
+        (8 * VECTOR_BYTES / self.bits, self.wide() / self.bits)
+    }
+
+    fn write(self, out: &mut String) -> std::fmt::Result {
+        self.head(out)?;
+        let (count, _) = self.counts();
+        let vector = self.vector();
+        let kind = self.wide();
+        writeln!(
+            out,
+            "VECTORS:\n\
+             setp.ge.u64 %is_end, %at, %vectors;\n\
+             @%is_end bra END;\n\
+             shl.b64 %offset, %at, 4;\n\
+             add.u64 %from, %rows, %offset;\n\
+             ld.global.{vector}, [%from];"
+        )?;
+        (0..count).try_for_each(|index| self.unpack(out, "a", index))?;
+        writeln!(
+            out,
+            "mov.u64 %row, 1;\n\
+             ROWS:\n\
+             setp.ge.u64 %is_end, %row, %count;\n\
+             @%is_end bra STORE;\n\
+             add.u64 %from, %from, %stride;\n\
+             ld.global.{vector}, [%from];"
+        )?;
+        for index in 0..count {
+            self.unpack(out, "b", index)?;
+            self.join(out, index)?;
+        }
+        writeln!(out, "add.u64 %row, %row, 1;\nbra ROWS;\nSTORE:")?;
+        for index in 0..count {
+            self.round(out, index)?;
+            self.average(out, index)?;
+            self.pack(out, index)?;
+        }
+        let words = 8 * VECTOR_BYTES / kind;
+        (0..words).try_for_each(|word| writeln!(out, "@%is_fault mov.b{kind} %w{word}, -1;"))?;
+        let (shape, registers) = vector.split_once(' ').unwrap_or_default();
+        writeln!(
+            out,
+            "add.u64 %from, %into, %offset;\n\
+             st.global.{shape} [%from], {registers};\n\
+             add.u64 %at, %at, %step;\n\
+             bra VECTORS;\n\
+             END:\n\
+             ret;\n\
+             }}"
+        )
+    }
+
+    /// Everything before the first vector.
+    fn head(self, out: &mut String) -> std::fmt::Result {
+        let parameter = |name: &&str| format!(".param .u64 {name}");
+        let parameters: Vec<String> = PARAMETERS.iter().map(parameter).collect();
+        let (parameters, names) = (parameters.join(", "), PARAMETERS.join(", %"));
+        let ((count, _), wide) = (self.counts(), self.wide());
+        let words = 8 * VECTOR_BYTES / wide;
+        writeln!(
+            out,
+            ".version 6.3\n\
+             .target sm_70\n\
+             .address_size 64\n\
+             .visible .entry fold({parameters})\n\
+             {{\n\
+             .reg .pred %is_end, %is_fault, %p;\n\
+             .reg .b64 %{names}, %at, %step, %thread64, %offset, %from, %row;\n\
+             .reg .b32 %block, %threads, %blocks, %thread, %count32, %factor32, %word;\n\
+             .reg .b16 %half;\n\
+             .reg .b{wide} %w<{words}>, %a<{count}>, %b<{count}>, %t, %u;"
+        )?;
+        for name in PARAMETERS {
+            writeln!(out, "ld.param.u64 %{name}, [{name}];")?;
+        }
+        for name in ["into", "rows", "fault"] {
+            writeln!(out, "cvta.to.global.u64 %{name}, %{name};")?;
+        }
+        writeln!(
+            out,
+            "ld.relaxed.sys.global.u32 %word, [%fault];\n\
+             setp.ne.u32 %is_fault, %word, 0;\n\
+             cvt.u32.u64 %count32, %count;\n\
+             cvt.rn.f32.f64 %factor32, %factor;\n\
+             mov.u32 %block, %ctaid.x;\n\
+             mov.u32 %threads, %ntid.x;\n\
+             mov.u32 %blocks, %nctaid.x;\n\
+             mov.u32 %thread, %tid.x;\n\
+             mul.wide.u32 %at, %block, %threads;\n\
+             cvt.u64.u32 %thread64, %thread;\n\
+             add.u64 %at, %at, %thread64;\n\
+             mul.wide.u32 %step, %threads, %blocks;"
+        )
+    }
+
+    /// A load's or store's shape and registers.
+    fn vector(self) -> &'static str {
+        match self.wide() {
+            64 => "v2.b64 {%w0, %w1}",
+            _ => "v4.b32 {%w0, %w1, %w2, %w3}",
+        }
+    }
+
+    /// The element `index` of the vector into a register `name`.
+    fn unpack(self, out: &mut String, name: &str, index: usize) -> std::fmt::Result {
+        let (_, packed) = self.counts();
+        let (word, begin) = (index / packed, index % packed * self.bits);
+        match (packed, self.format) {
+            (1, _) => return writeln!(out, "mov.b{} %{name}{index}, %w{word};", self.wide()),
+            (_, Format::Signed) => write!(out, "bfe.s32")?,
+            _ => write!(out, "bfe.u32")?,
+        }
+        writeln!(out, " %{name}{index}, %w{word}, {begin}, {};", self.bits)?;
+        self.widen(out, name, index)
+    }
+
+    fn widen(self, out: &mut String, name: &str, index: usize) -> std::fmt::Result {
+        let x = format!("%{name}{index}");
+        match self.format {
+            Format::Half => {
+                writeln!(out, "cvt.u16.u32 %half, {x};\ncvt.f32.f16 {x}, %half;")
+            }
+            Format::Brain => writeln!(out, "shl.b32 {x}, {x}, 16;"),
+            _ => Ok(()),
+        }
+    }
+
+    /// Rounds a 16-bit float to the bits that are stored, and cuts what integers have too many.
+    fn round(self, out: &mut String, index: usize) -> std::fmt::Result {
+        let x = format!("%a{index}");
+        match self.format {
+            Format::Half => writeln!(out, "cvt.rn.f16.f32 %half, {x};\ncvt.u32.u16 {x}, %half;"),
+            Format::Brain => writeln!(
+                out,
+                "shr.u32 %t, {x}, 16;\n\
+                 and.b32 %t, %t, 1;\n\
+                 add.u32 %t, %t, 0x7fff;\n\
+                 add.u32 %t, %t, {x};\n\
+                 or.b32 %u, {x}, 0x400000;\n\
+                 setp.nan.f32 %p, {x}, {x};\n\
+                 selp.b32 {x}, %u, %t, %p;\n\
+                 shr.u32 {x}, {x}, 16;"
+            ),
+            Format::Signed if self.bits < 32 => {
+                writeln!(out, "bfe.s32 {x}, {x}, 0, {};", self.bits)
+            }
+            Format::Unsigned if self.bits < 32 => {
+                writeln!(out, "bfe.u32 {x}, {x}, 0, {};", self.bits)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Divides what was rounded, as the host does.
+    fn average(self, out: &mut String, index: usize) -> std::fmt::Result {
+        if self.op != Op::Avg {
+            return Ok(());
+        }
+        let (x, kind) = (format!("%a{index}"), self.kind());
+        let narrow = if self.wide() == 32 { "32" } else { "" };
+        if !self.is_float() {
+            return writeln!(out, "div.{kind} {x}, {x}, %count{narrow};");
+        }
+        self.widen(out, "a", index)?;
+        writeln!(out, "mul.rn.{kind} {x}, {x}, %factor{narrow};")?;
+        self.round(out, index)
+    }
+
+    fn pack(self, out: &mut String, index: usize) -> std::fmt::Result {
+        let (_, packed) = self.counts();
+        let (word, begin) = (index / packed, index % packed * self.bits);
+        match packed {
+            1 => writeln!(out, "mov.b{} %w{word}, %a{index};", self.wide()),
+            _ => writeln!(
+                out,
+                "bfi.b32 %w{word}, %a{index}, %w{word}, {begin}, {};",
+                self.bits
+            ),
+        }
+    }
+
+    /// `a = join(a, b)` of element `index`.
+    fn join(self, out: &mut String, index: usize) -> std::fmt::Result {
+        let (a, b) = (format!("%a{index}"), format!("%b{index}"));
+        let (kind, wide) = (self.kind(), self.wide());
+        let name = match (self.op, self.is_float()) {
+            (Op::Sum | Op::Avg | Op::PremulSum(_), false) => format!("add.{kind}"),
+            (Op::Sum | Op::Avg | Op::PremulSum(_), true) => format!("add.rn.{kind}"),
+            (Op::Prod, false) => format!("mul.lo.{kind}"),
+            (Op::Prod, true) => format!("mul.rn.{kind}"),
+            (Op::Min, false) => format!("min.{kind}"),
+            (Op::Max, false) => format!("max.{kind}"),
+            (Op::Min, true) => return extremum(out, ["lt", "or"], &kind, wide, &a, &b),
+            (Op::Max, true) => return extremum(out, ["gt", "and"], &kind, wide, &a, &b),
+            (Op::Band, _) => format!("and.b{wide}"),
+            (Op::Bor, _) => format!("or.b{wide}"),
+            (Op::Bxor, _) => format!("xor.b{wide}"),
+        };
+        writeln!(out, "{name} {a}, {a}, {b};")
+    }
+}
+
+/// Of floats: `a` where the comparison holds, else `b`, which is also taken if it is no number; of
+/// equal ones, which differ at most in a zero's sign, the bits of both; and `a` if it is no number.
+fn extremum(
+    out: &mut String,
+    [compare, both]: [&str; 2],
+    kind: &str,
+    wide: usize,
+    a: &str,
+    b: &str,
+) -> std::fmt::Result {
+    writeln!(
+        out,
+        "setp.{compare}.{kind} %p, {a}, {b};\n\
+         selp.b{wide} %t, {a}, {b}, %p;\n\
+         {both}.b{wide} %u, {a}, {b};\n\
+         setp.eq.{kind} %p, {a}, {b};\n\
+         selp.b{wide} %t, %u, %t, %p;\n\
+         setp.nan.{kind} %p, {a}, {a};\n\
+         selp.b{wide} {a}, {a}, %t, %p;"
+    )
+}

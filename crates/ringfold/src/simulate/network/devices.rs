@@ -1,0 +1,89 @@
+//! What simulated devices (GPUs) are like: numbers, and what they mean.
+
+use crate::error::{Error, Result};
+
+/// The devices that hold the ranks' data, and how the ranks' lanes to them are made.
+///
+/// The default is a device for each rank with links of 25 GB/s each way, a copy of 10 µs beside its
+/// bytes, and lanes with 4 slots of 1 MiB.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Devices {
+    /// The inverse of a link's bandwidth from a device to the host.
+    pub out_ps_per_byte: u64,
+    /// The same from the host to a device.
+    pub in_ps_per_byte: u64,
+    /// Which part of its bandwidth each direction of a link has while both are busy: above 0, at
+    /// most 1.
+    pub duplex: f64,
+    /// What a copy takes in its stream before its first byte is on the link.
+    pub copy_ps: u64,
+    /// From the moment at which a device writes a word until its rank sees that, and vice versa.
+    pub signal_ps: u64,
+    /// What a call of the driver takes in the thread that enqueues.
+    pub enqueue_ps: u64,
+    /// The most bytes of a slice.
+    pub slot_bytes: u64,
+    /// Slices that may be under way at the same time: a power of two.
+    pub depth: u32,
+    /// Ranks on each device, in rank order. They share its links.
+    pub ranks_per_device: usize,
+}
+
+/// Which way a copy goes, and the stream that it is in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(in crate::simulate) enum Direction {
+    /// From the device to the host.
+    Out,
+    /// From the host to the device.
+    In,
+}
+
+impl Default for Devices {
+    fn default() -> Devices {
+        Devices {
+            out_ps_per_byte: 40,
+            in_ps_per_byte: 40,
+            duplex: 1.0,
+            copy_ps: 10_000_000,
+            signal_ps: 2_000_000,
+            enqueue_ps: 2_000_000,
+            slot_bytes: 1 << 20,
+            depth: 4,
+            ranks_per_device: 1,
+        }
+    }
+}
+
+impl Devices {
+    /// Which device a rank's data is on.
+    pub fn device(&self, rank: usize) -> usize {
+        rank / self.ranks_per_device.max(1)
+    }
+
+    /// What `bytes` take on an idle link.
+    pub(super) fn link_ps(&self, direction: Direction, bytes: u64) -> u64 {
+        bytes.saturating_mul(match direction {
+            Direction::Out => self.out_ps_per_byte,
+            Direction::In => self.in_ps_per_byte,
+        })
+    }
+
+    /// Refuses what cannot be.
+    pub fn check(&self) -> Result<()> {
+        let invalid = |text: String| Err(Error::InvalidArgument(text));
+        let Devices { duplex, depth, .. } = *self;
+        if !(duplex > 0.0 && duplex <= 1.0) {
+            return invalid(format!(
+                "links of which each direction has {duplex} of its rate while both are busy; \
+                 above 0, at most 1"
+            ));
+        }
+        if !depth.is_power_of_two() {
+            return invalid(format!("{depth} slots; 1, 2, 4, …"));
+        }
+        if self.ranks_per_device == 0 {
+            return invalid("0 ranks on a device; at least 1".into());
+        }
+        Ok(())
+    }
+}

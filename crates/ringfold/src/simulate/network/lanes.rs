@@ -1,0 +1,137 @@
+//! The ranks' devices, as far as the product's lanes are concerned: two streams a rank, in which
+//! slices are brought and taken in the order of [`steps`], behind words that rank and device write.
+//!
+//! ```text
+//! out   enqueued · host has handled slice n-K · copy out of slice n · the rank sees it
+//! in    enqueued · host has handled slice n   · copy in of slice n  · the rank sees it
+//! ```
+//!
+//! The rank's host call for slice n is due when slice n was brought and slice n-K taken.
+
+use std::collections::VecDeque;
+
+use super::device_links::DeviceLinks;
+use super::devices::{Devices, Direction};
+use super::record::ORIGIN;
+use crate::lane::cut::{Cut, Part};
+use crate::lane::program::{Step, steps};
+use crate::simulate::scenario::Scenario;
+
+/// Driver calls of a step: a wait, a copy, a write.
+const CALLS_PER_STEP: u64 = 3;
+
+/// A number that only grows, and the end of the chain behind its last change.
+#[derive(Clone, Copy)]
+pub(super) struct Count {
+    pub value: u32,
+    pub part: u32,
+}
+
+/// A stream of a rank's device.
+pub(super) struct DeviceStream {
+    /// What is still to be done, and when it is enqueued.
+    pub queue: VecDeque<(Step, u64)>,
+    pub is_copying: bool,
+    /// The end of the chain behind its last operation.
+    pub part: u32,
+}
+
+/// One rank's device, as far as its lane is concerned.
+pub(super) struct RankDevice {
+    /// By direction.
+    pub streams: [DeviceStream; 2],
+    /// Slices that the rank sees brought, and those that it sees taken.
+    pub seen: [Count; 2],
+    /// Slices that the device sees handled by the host.
+    pub released: Count,
+    pub cut: Cut,
+}
+
+/// All ranks' devices.
+#[derive(Default)]
+pub(in crate::simulate) struct Lanes {
+    pub(super) ranks: Vec<RankDevice>,
+    pub(super) links: Vec<DeviceLinks>,
+    /// Copies that are done since this was last taken, in order.
+    pub copied: Vec<(usize, Step)>,
+}
+
+impl Count {
+    const NONE: Count = Count {
+        value: 0,
+        part: ORIGIN,
+    };
+
+    pub fn grow(&mut self, part: u32) {
+        self.value += 1;
+        self.part = part;
+    }
+}
+
+impl Lanes {
+    /// The devices of a scenario, which was checked.
+    pub fn new(scenario: &Scenario) -> Lanes {
+        let Some(devices) = &scenario.devices else {
+            return Lanes::default();
+        };
+        let rank = |(rank, begins_ps)| {
+            let cut = scenario.cut(rank).expect("a scenario that was checked");
+            RankDevice::new(cut, devices, begins_ps)
+        };
+        let last = devices.device(scenario.ranks - 1);
+        Lanes {
+            ranks: scenario
+                .begins_ps()
+                .into_iter()
+                .enumerate()
+                .map(rank)
+                .collect(),
+            links: (0..=last)
+                .map(|_| DeviceLinks::new(devices.duplex))
+                .collect(),
+            copied: Vec::new(),
+        }
+    }
+}
+
+impl RankDevice {
+    fn new(cut: Cut, devices: &Devices, begins_ps: u64) -> RankDevice {
+        let stream = || DeviceStream {
+            queue: VecDeque::new(),
+            is_copying: false,
+            part: ORIGIN,
+        };
+        let mut streams = [stream(), stream()];
+        let mut at_ps = begins_ps;
+        for step in steps(cut.slices(), devices.depth, |_| None) {
+            at_ps += CALLS_PER_STEP * devices.enqueue_ps;
+            streams[direction(step) as usize]
+                .queue
+                .push_back((step, at_ps));
+        }
+        RankDevice {
+            streams,
+            seen: [Count::NONE; 2],
+            released: Count::NONE,
+            cut,
+        }
+    }
+
+    /// The bytes that a step copies.
+    pub fn bytes(&self, step: Step) -> u64 {
+        let parts = match step {
+            Step::Bring(slice) => self.cut.brought(slice),
+            Step::Take(slice) => self.cut.taken(slice),
+        };
+        let bytes = parts.iter().map(|part: &Part| part.of_buffer.len() as u64);
+        bytes.sum()
+    }
+}
+
+/// The direction, and so the stream, of a step.
+fn direction(step: Step) -> Direction {
+    match step {
+        Step::Bring(_) => Direction::Out,
+        Step::Take(_) => Direction::In,
+    }
+}
