@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use anyhow::{Result, bail};
-use ringfold::{Driver, LaneConfig};
+use ringfold::{Driver, LaneConfig, Platform, Reducer};
 
 use crate::info;
 use crate::parse::parse_bytes;
@@ -15,12 +15,13 @@ const SOFTWARE_DRIVER: &str = "libringfold_softcuda.so";
 /// Flags about devices.
 #[derive(clap::Args, Clone, Debug)]
 pub struct DeviceFlags {
-    /// Measure on the memory of devices: cuda, cuda:0,1 or cuda:same; soft for the software driver
+    /// Measure on the memory of devices: cuda, cuda:0,1 or cuda:same; hip; soft for software
     ///
     /// cuda: the ranks of a host take its devices in turn. cuda:0,1: these devices in turn.
-    /// cuda:same: all ranks share device 0. Adds two columns: `limit`, the time of the same copies
-    /// in both directions without waiting for each other or for other ranks, measured in the same
-    /// run; `of limit`, how much of that rate the collective reaches. See docs/devices.md.
+    /// cuda:same: all ranks share device 0. hip: AMD's devices. soft: a driver in software. Adds
+    /// two columns: `limit`, the time of the same copies in both directions without waiting for
+    /// each other or for other ranks, measured in the same run; `of limit`, how much of that rate
+    /// the collective reaches. See docs/devices.md.
     #[arg(long, value_name = "DEVICES")]
     pub device: Option<Devices>,
 
@@ -31,6 +32,10 @@ pub struct DeviceFlags {
     /// With --device: slots in each direction, a power of two [default: 4]
     #[arg(long, value_name = "N", requires = "device")]
     pub slots: Option<u32>,
+
+    /// With --device: what combines the elements of an all_reduce, host or device [default: host]
+    #[arg(long, value_name = "WHAT", requires = "device")]
+    pub reducer: Option<Reducer>,
 }
 
 impl DeviceFlags {
@@ -41,6 +46,7 @@ impl DeviceFlags {
         LaneConfig {
             slot_bytes: slot_bytes.unwrap_or(default.slot_bytes),
             depth: self.slots.unwrap_or(default.depth),
+            reducer: self.reducer.unwrap_or(default.reducer),
         }
     }
 }
@@ -55,6 +61,7 @@ pub struct Devices {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum DriverName {
     Cuda,
+    Hip,
     Soft,
 }
 
@@ -78,8 +85,13 @@ impl FromStr for Devices {
         };
         let driver = match name {
             "cuda" => DriverName::Cuda,
+            "hip" => DriverName::Hip,
             "soft" => DriverName::Soft,
-            _ => return Err(format!("there is no `{name}`: write cuda or soft")),
+            _ => {
+                return Err(format!(
+                    "no driver is called `{name}`: write cuda, hip or soft"
+                ));
+            }
         };
         let number = |text: &str| text.trim().parse::<usize>();
         let share = match share {
@@ -87,7 +99,7 @@ impl FromStr for Devices {
             Some("same") => Share::Same,
             Some(list) => {
                 let numbers = list.split(',').map(number).collect::<Result<_, _>>();
-                let wrong = |_| format!("`{list}` are no devices: write 0,1 or `same`");
+                let wrong = |_| format!("`{list}` is no list of devices: write 0,1 or `same`");
                 Share::List(numbers.map_err(wrong)?)
             }
         };
@@ -99,6 +111,7 @@ impl fmt::Display for Devices {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.driver {
             DriverName::Cuda => "cuda",
+            DriverName::Hip => "hip",
             DriverName::Soft => "soft",
         })?;
         match &self.share {
@@ -115,12 +128,16 @@ impl fmt::Display for Devices {
 impl Devices {
     /// The driver, loaded.
     pub fn driver(&self) -> Result<&'static Driver> {
-        let named = info::cuda_library();
+        let platform = match self.driver {
+            DriverName::Hip => Platform::Hip,
+            DriverName::Cuda | DriverName::Soft => Platform::Cuda,
+        };
+        let named = info::driver_library(platform);
         let library = match self.driver {
             DriverName::Soft if named.is_none() => Some(software_driver()?),
             _ => named,
         };
-        Ok(Driver::open(library.as_deref())?)
+        Ok(Driver::of(platform, library.as_deref())?)
     }
 
     /// The device of a rank that has this number on its host, where it sees `count` devices.
@@ -156,8 +173,8 @@ fn software_driver() -> Result<String> {
         Some(file) => Ok(file.to_owned()),
         None => bail!(
             "the software driver, {SOFTWARE_DRIVER}, is not beside this program: it is part of \
-             ringfold's source only; build it there (cargo build -p ringfold-softcuda), or name \
-             the library in RINGFOLD_CUDA_LIBRARY"
+             ringfold's source only; build it there (cargo build -p ringfold-softcuda, with \
+             --release if this program was), or name the library in RINGFOLD_CUDA_LIBRARY"
         ),
     }
 }
@@ -190,7 +207,11 @@ mod tests {
 
     #[test]
     fn a_misspelt_device_gets_the_words_that_there_are() {
-        for (text, word) in [("gpu", "cuda or soft"), ("cuda:", "0,1"), ("cuda:a", "0,1")] {
+        for (text, word) in [
+            ("gpu", "cuda, hip or soft"),
+            ("cuda:", "0,1"),
+            ("cuda:a", "0,1"),
+        ] {
             let error = text.parse::<Devices>().unwrap_err();
             assert!(error.contains(word), "{error}");
         }

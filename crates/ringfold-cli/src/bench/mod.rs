@@ -107,9 +107,13 @@ impl<'a> Bench<'a> {
             true => Memory::registered(communicator, max_bytes),
         };
         let device = match &method.devices {
-            Some((devices, config)) => {
-                Some(OnDevice::new(communicator, devices, *config, max_bytes)?)
-            }
+            Some((devices, config)) => Some(OnDevice::new(
+                communicator,
+                devices,
+                *config,
+                method.timeout,
+                max_bytes,
+            )?),
             None => None,
         };
         let [first, second] = match &device {
@@ -246,7 +250,7 @@ impl<'a> Bench<'a> {
         for _ in 1..calls {
             device.start(request)?;
         }
-        device.wait(&device.start(request)?)?;
+        device.wait(&device.start(request)?, calls)?;
         let total_us = start.elapsed().as_nanos() as f64 / 1e3;
         Ok(vec![total_us / f64::from(calls); calls as usize])
     }
@@ -345,7 +349,7 @@ impl<'a> Bench<'a> {
 
     fn call(&self, request: &Request) -> Result<()> {
         match &self.device {
-            Some(device) => device.wait(&device.start(request)?),
+            Some(device) => device.wait(&device.start(request)?, 1),
             None => self.call_on_host(request),
         }
     }

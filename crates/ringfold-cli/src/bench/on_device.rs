@@ -5,9 +5,9 @@
 
 use std::sync::Arc;
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use ringfold::internals::device::{
     Current, Device, DeviceMemory, DeviceRegion, Pin, PinnedRegion, ProgramStream, Stream,
 };
@@ -22,10 +22,15 @@ use super::memory::{Memory, too_large};
 /// Looks at what is waited for between two looks for a fault, which take a lock.
 const LOOKS: u32 = 1024;
 
+/// How long a device may take for a call where no deadline is given: the library's default.
+const TIMEOUT: Duration = Duration::from_secs(300);
+
 /// A rank's device with two buffers, and its lane.
 pub struct OnDevice {
     lane: Lane,
     config: LaneConfig,
+    /// How long the device may take for a call.
+    timeout: Duration,
     /// The one that calls are ordered by, and one for each direction of copies alone.
     program: Stream,
     out: Stream,
@@ -42,11 +47,13 @@ struct Side {
 }
 
 impl OnDevice {
-    /// Two buffers of `max_bytes` bytes. Collective.
+    /// Two buffers of `max_bytes` bytes. A call that takes the device longer than `timeout` ends
+    /// the measurement. Collective.
     pub fn new(
         communicator: &Communicator,
         devices: &Devices,
         config: LaneConfig,
+        timeout: Option<Duration>,
         max_bytes: usize,
     ) -> Result<OnDevice> {
         let driver = devices.driver()?;
@@ -71,6 +78,7 @@ impl OnDevice {
         Ok(OnDevice {
             lane,
             config,
+            timeout: timeout.unwrap_or(TIMEOUT),
             program: current.stream()?,
             out: current.stream()?,
             into: current.stream()?,
@@ -125,7 +133,7 @@ impl OnDevice {
                 side.region().part(0..bytes),
             )?;
         }
-        self.wait_for(|| Ok(current.is_idle(&self.program)?))
+        self.wait_for(1, || Ok(current.is_idle(&self.program)?))
     }
 
     /// Enqueues `request`, whose regions are those of the mirrors, and what waits for it.
@@ -150,13 +158,15 @@ impl OnDevice {
         Ok(work)
     }
 
-    /// Waits until the device has done `work`.
-    pub fn wait(&self, work: &DeviceWork) -> Result<()> {
-        self.wait_for(|| Ok(work.is_done()))
+    /// Waits until the device has done `work`, the last of `calls`.
+    pub fn wait(&self, work: &DeviceWork, calls: u32) -> Result<()> {
+        self.wait_for(calls, || Ok(work.is_done()))
     }
 
-    /// Waits until `is_done`, or until a fault has ended the lane.
-    fn wait_for(&self, is_done: impl Fn() -> Result<bool>) -> Result<()> {
+    /// Waits until `is_done`, which comes after `calls` calls, until a fault has ended the lane, or
+    /// until the device has taken too long.
+    fn wait_for(&self, calls: u32, is_done: impl Fn() -> Result<bool>) -> Result<()> {
+        let (start, limit) = (Instant::now(), self.timeout.saturating_mul(calls));
         let fault = || self.lane.fault().map_or(Ok(()), |fault| Err(fault.into()));
         let mut looks = 0u32;
         while !is_done()? {
@@ -164,9 +174,24 @@ impl OnDevice {
             looks = looks.wrapping_add(1);
             if looks.is_multiple_of(LOOKS) {
                 fault()?;
+                if start.elapsed() > limit {
+                    return self.hangs(limit);
+                }
             }
         }
         fault()
+    }
+
+    /// The device has not gone on: all ranks end.
+    #[cold]
+    fn hangs(&self, limit: Duration) -> Result<()> {
+        let (rank, device) = (self.lane.rank(), self.device.ordinal());
+        let text = format!(
+            "device {device} of rank {rank} has not done its copies within {limit:?}; it hangs, or \
+             `--timeout` is too short"
+        );
+        self.lane.abort(&text);
+        bail!(text)
     }
 
     /// Microseconds of the copies of `calls` calls like `request`, both directions at the same
@@ -193,7 +218,9 @@ impl OnDevice {
                 }
             }
         }
-        self.wait_for(|| Ok(current.is_idle(&self.out)? && current.is_idle(&self.into)?))?;
+        self.wait_for(calls, || {
+            Ok(current.is_idle(&self.out)? && current.is_idle(&self.into)?)
+        })?;
         Ok(start.elapsed().as_nanos() as f64 / 1e3 / f64::from(calls))
     }
 

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::atomic::AtomicU32;
 
 use anyhow::{Context, Result};
-use ringfold::internals::device::{Attributes, Driver};
+use ringfold::internals::device::{Attributes, Driver, Platform};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::process::Resource;
 use rustix::thread::futex;
@@ -44,7 +44,8 @@ pub fn probe(machine: &Machine) -> Vec<Facility> {
         Facility::new("congestion", congestion()),
         Facility::new("msg_zerocopy", zero_copy()),
         Facility::new("io_uring", io_uring()),
-        Facility::new("cuda", cuda()),
+        Facility::new("cuda", devices(Platform::Cuda)),
+        Facility::new("hip", devices(Platform::Hip)),
         Facility::new("huge pages", huge_pages(machine)),
         Facility::new("locked memory", limit(Resource::Memlock, "bytes")),
         Facility::new("open files", limit(Resource::Nofile, "descriptors")),
@@ -105,11 +106,18 @@ fn zero_copy() -> Result<String> {
     Ok(asked.describe()?)
 }
 
-/// The driver and the devices that this process sees.
-fn cuda() -> Result<String> {
-    let driver = Driver::open(super::cuda_library().as_deref())?;
+/// The driver and the devices that this process sees, with what waits for the host in their lanes.
+fn devices(platform: Platform) -> Result<String> {
+    let driver = Driver::of(platform, super::driver_library(platform).as_deref())?;
     let (major, minor) = driver.version();
-    let mut text = format!("driver of CUDA {major}.{minor}");
+    let mut text = match platform {
+        Platform::Cuda => format!("driver of CUDA {major}.{minor}"),
+        Platform::Hip => format!("HIP {major}.{minor}"),
+    };
+    text += match driver.has_memory_operations() {
+        true => ", streams wait for the host",
+        false => ", without stream memory operations: joining a call blocks",
+    };
     for ordinal in 0..driver.devices()? {
         let device = Attributes::read(driver, ordinal, Path::new(super::ROOT))?;
         text += &format!("; {ordinal}: {} at {}", device.name, device.bus_id);

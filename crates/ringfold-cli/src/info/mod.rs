@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use anyhow::Result;
+use ringfold::Platform;
 use ringfold::env::Environment;
 use ringfold::internals::control::Launch;
 use ringfold::internals::reduce::Level;
@@ -290,12 +291,15 @@ fn chosen_interfaces() -> Option<String> {
     environment().socket_ifname
 }
 
-/// What the variables say; nothing, if one of them is wrong.
-/// The driver's library that the user has named.
-pub fn cuda_library() -> Option<String> {
-    environment().cuda_library
+/// The library of a driver that the user has named.
+pub fn driver_library(platform: Platform) -> Option<String> {
+    match platform {
+        Platform::Cuda => environment().cuda_library,
+        Platform::Hip => environment().hip_library,
+    }
 }
 
+/// What the variables say; nothing, if one of them is wrong.
 fn environment() -> Environment {
     Environment::from_lookup(&ringfold::env::process).unwrap_or_default()
 }

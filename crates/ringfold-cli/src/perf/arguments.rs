@@ -310,6 +310,8 @@ impl Arguments {
         if self.on.device.is_none() {
             return Ok(());
         }
+        let of_whole_calls =
+            "is about whole calls of the host, and a lane makes one for each slice";
         let refused = [
             (
                 self.collective == Collective::Barrier,
@@ -326,6 +328,13 @@ impl Arguments {
                 self.stats,
                 "--stats",
                 "counts calls of the host, of which a device call has several",
+            ),
+            (self.weights.is_some(), "--weights", of_whole_calls),
+            (self.straggler.is_some(), "--straggler", of_whole_calls),
+            (
+                !self.slow.is_empty(),
+                "--slow",
+                "counts the reductions of calls of the host, of which a device call has several",
             ),
         ];
         match refused.iter().find(|(is_asked, ..)| *is_asked) {

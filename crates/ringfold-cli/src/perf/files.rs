@@ -114,6 +114,7 @@ pub fn document(run: &Report, stats: Option<&[Stats]>) -> Value {
         config["device"] = devices.to_string().into();
         config["slot_bytes"] = lane.slot_bytes.into();
         config["slots"] = lane.depth.into();
+        config["reducer"] = lane.reducer.name().into();
     }
     let mut document = json!({
         "version": JSON_VERSION,

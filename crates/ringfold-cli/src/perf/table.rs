@@ -47,8 +47,8 @@ pub fn header(
     if let Some(devices) = &arguments.on.device {
         let lane = arguments.on.config();
         text += &format!(
-            "# device: {devices}, {} slots of {} bytes in each direction\n",
-            lane.depth, lane.slot_bytes
+            "# device: {devices}, {} slots of {} bytes in each direction, reducer: {}\n",
+            lane.depth, lane.slot_bytes, lane.reducer
         );
     }
     text += "#\n# Using ranks\n";

@@ -101,6 +101,7 @@ Examples:
   ringfold sim --algorithm ring --sweep bytes=1K..1G --plot curve.svg
   ringfold sim examples/sim/slow-rank.toml --gantt ranks.svg --trace ranks.json
   ringfold sim --algorithm ring --slow rank=1,step=1,delay=8us --sweep delay=0us..30us+2us
+  ringfold sim --ranks 4 --bytes 64M --device 25GB/s --alpha 500ns --bandwidth 100GB/s
   ringfold sim examples/papers/bupt2024.toml --sweep delay=0us..30us+2us
   ringfold perf --algorithm ring --csv rows.csv && ringfold sim --calibrate rows.csv";
 

@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 
 use ringfold::Collective;
 use ringfold::internals::simulate::{
-    Delay, Disturbance, LinkEnds, Links, Network, PathKind, Policy, Ports, Report, Sending, Server,
-    Signals, Slow, Timers,
+    Delay, Devices, Disturbance, LinkEnds, Links, Network, PathKind, Policy, Ports, Report,
+    Sending, Server, Signals, Slow, Timers,
 };
 
 use super::outcome::Summary;
@@ -30,6 +30,11 @@ pub fn details(summary: &Summary, report: Option<&Report>) -> String {
     if summary.failed_ranks == 0 {
         line("algbw", significant(summary.algbw_gbps()), " GB/s");
         line("busbw", significant(summary.busbw_gbps()), " GB/s");
+    }
+    if let (Some(limit_ps), Some(of_limit)) = (summary.limit_ps, summary.of_limit()) {
+        let unit = " us (the same copies, without waiting for anything)";
+        line("limit", micros_shown(limit_ps), unit);
+        line("of limit", significant(100.0 * of_limit), " %");
     }
     line("messages", summary.messages.to_string(), "");
     line("sent", summary.sent_bytes.to_string(), " B");
@@ -81,6 +86,9 @@ fn about(summary: &Summary) -> String {
         scenario.seed,
     );
     text += &network_text(&scenario.network);
+    if let Some(devices) = &scenario.devices {
+        text += &devices_text(devices, scenario.ranks);
+    }
     let compute = &scenario.compute;
     let _ = writeln!(
         text,
@@ -133,6 +141,26 @@ fn network_text(network: &Network) -> String {
         let _ = writeln!(text, "# switch {name}: {rate}, {ranks}");
     }
     text
+}
+
+/// The devices that the data is on.
+fn devices_text(devices: &Devices, ranks: usize) -> String {
+    let (out, into) = (devices.out_ps_per_byte, devices.in_ps_per_byte);
+    let rates = match out == into {
+        true => format!("{} each way", rate_text(out)),
+        false => format!("{} out and {} in", rate_text(out), rate_text(into)),
+    };
+    let count = devices.device(ranks - 1) + 1;
+    format!(
+        "# devices: {count}, {rates}, {} of it both ways at once; a copy {}, a signal {}, a \
+         driver call {}; {} of {}\n",
+        significant(devices.duplex),
+        time_text(devices.copy_ps),
+        time_text(devices.signal_ps),
+        time_text(devices.enqueue_ps),
+        plural(devices.depth as usize, "slot"),
+        bytes_label(devices.slot_bytes as f64),
+    )
 }
 
 fn links_text(links: &Links) -> String {

@@ -98,6 +98,8 @@ fn simulation(outcome: &Outcome) -> Json {
         },
         "time_us": us(summary.finished_ps),
         "results_us": us(summary.results_ps),
+        "limit_us": summary.limit_ps.map(us),
+        "of_limit": summary.of_limit(),
         "algbw_gbps": summary.algbw_gbps(),
         "busbw_gbps": summary.busbw_gbps(),
         "events": summary.events,

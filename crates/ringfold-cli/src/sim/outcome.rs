@@ -35,6 +35,8 @@ pub struct Summary {
     pub scenario: Scenario,
     pub finished_ps: u64,
     pub results_ps: u64,
+    /// How long the copies take alone, with data on devices.
+    pub limit_ps: Option<u64>,
     pub messages: u64,
     pub sent_bytes: u64,
     /// Things that happened; the longest path has none.
@@ -62,24 +64,28 @@ impl Outcome {
 }
 
 impl Summary {
-    fn of_report(report: &Report) -> Summary {
+    fn of_report(report: &Report) -> Result<Summary> {
+        let on_devices = report.scenario.devices.is_some();
+        let limit_ps = on_devices.then(|| simulate::copies_alone_ps(&report.scenario));
         let failed = report.ranks.iter().filter(|rank| rank.outcome.is_err());
-        Summary {
+        Ok(Summary {
             scenario: report.scenario.clone(),
             finished_ps: report.finished_ps,
             results_ps: report.results_ps,
+            limit_ps: limit_ps.transpose()?,
             messages: report.ranks.iter().map(|rank| rank.sent_messages).sum(),
             sent_bytes: report.ranks.iter().map(|rank| rank.sent_bytes).sum(),
             events: Some(report.events),
             failed_ranks: failed.count(),
             broken_promises: report.promises.len(),
-        }
+        })
     }
 
     fn of_longest_path(report: LongestPath) -> Summary {
         Summary {
             finished_ps: report.finished_ps,
             results_ps: report.results_ps,
+            limit_ps: None,
             messages: report.ranks.iter().map(|rank| rank.sent_messages).sum(),
             sent_bytes: report.ranks.iter().map(|rank| rank.sent_bytes).sum(),
             events: None,
@@ -106,6 +112,12 @@ impl Summary {
             0 => 0.0,
             ps => self.scenario.bytes as f64 / ps as f64 * 1e3,
         }
+    }
+
+    /// How much of the rate of the copies alone was reached, with data on devices.
+    pub fn of_limit(&self) -> Option<f64> {
+        let limit_ps = self.limit_ps?;
+        Some(limit_ps as f64 / self.finished_ps.max(1) as f64)
     }
 
     pub fn busbw_gbps(&self) -> f64 {
@@ -166,6 +178,6 @@ impl Method {
             }
         }
         let report = simulate::run(scenario)?;
-        Ok((Summary::of_report(&report), Some(report)))
+        Ok((Summary::of_report(&report)?, Some(report)))
     }
 }

@@ -15,8 +15,10 @@ const MAX_RANKS: usize = 64;
 /// More bars than this no viewer shows.
 const MAX_BARS: usize = 50_000;
 
-/// The lines of a rank, from above, and which lanes are on them.
-const LINES: [&[Lane]; 3] = [
+/// The lines of a rank, from above, and which lanes are on them. Those of devices are only drawn
+/// where there are devices.
+const LINES: [&[Lane]; 5] = [
+    &[Lane::Bring],
     &[Lane::Transmit],
     &[Lane::Receive],
     &[
@@ -26,6 +28,7 @@ const LINES: [&[Lane]; 3] = [
         Lane::Overhead,
         Lane::Stall,
     ],
+    &[Lane::Take],
 ];
 
 /// The curves of a sweep: bus bandwidth over size, else time.
@@ -106,11 +109,18 @@ pub fn gantt(report: &Report) -> Result<Timeline> {
             scenario.ranks
         );
     }
-    let mut kinds = LINES.concat();
+    let is_drawn = |lanes: &&&[Lane]| {
+        let is_of_device = lanes
+            .iter()
+            .any(|lane| matches!(lane, Lane::Bring | Lane::Take));
+        scenario.devices.is_some() || !is_of_device
+    };
+    let lines: Vec<&[Lane]> = LINES.iter().filter(is_drawn).copied().collect();
+    let mut kinds = lines.concat();
     kinds.retain(|lane| report.trace.iter().any(|event| event.lane == *lane));
     let mut bars = Vec::new();
     for event in &report.trace {
-        let line = LINES.iter().position(|lanes| lanes.contains(&event.lane));
+        let line = lines.iter().position(|lanes| lanes.contains(&event.lane));
         let kind = kinds.iter().position(|lane| *lane == event.lane);
         let (Some(line), Some(kind)) = (line, kind) else {
             continue;
@@ -144,7 +154,7 @@ pub fn gantt(report: &Report) -> Result<Timeline> {
         rows: (0..scenario.ranks)
             .map(|rank| format!("rank {rank}"))
             .collect(),
-        lines: LINES.len(),
+        lines: lines.len(),
         kinds: kinds.iter().map(|lane| lane.name().to_owned()).collect(),
         bars,
     })

@@ -6,14 +6,14 @@ use anyhow::{Context, Result, anyhow, bail};
 use clap::{Args, Command, FromArgMatches};
 use ringfold::Weighting;
 use ringfold::internals::simulate::{
-    Compute, Delay, Disturbance, Links, Network, Payload, Scenario,
+    Compute, Delay, Devices, Disturbance, Links, Network, Payload, Scenario,
 };
 use ringfold::internals::tune::balance;
 use ringfold::internals::units::{nearest, parse_time_ps};
 use ringfold::{Collective, Method};
 
 use super::disturbances::Late;
-use super::settings::{Settings, Slice, Way};
+use super::settings::{DeviceSettings, Settings, Slice, Way};
 
 /// By default, data is moved and results are compared up to this size: more would exhaust the
 /// machine's memory.
@@ -90,6 +90,7 @@ pub fn scenario(settings: &Settings) -> Result<Scenario> {
         }),
         network: network(settings, default.network),
         compute: compute(settings, default.compute),
+        devices: devices(&settings.devices)?,
         has_barriers: settings.barriers.unwrap_or(default.has_barriers),
         disturbances: disturbances(settings),
         seed: settings.seed.unwrap_or(default.seed),
@@ -196,6 +197,37 @@ fn compute(settings: &Settings, default: Compute) -> Compute {
         switch_ps: ps(given.switch_time, default.switch_ps),
         ..default
     }
+}
+
+fn devices(given: &DeviceSettings) -> Result<Option<Devices>> {
+    let default = Devices::default();
+    let others = [
+        given.device_in.is_some(),
+        given.device_duplex.is_some(),
+        given.device_copy.is_some(),
+        given.device_signal.is_some(),
+        given.device_enqueue.is_some(),
+        given.slot_bytes.is_some(),
+        given.slots.is_some(),
+        given.ranks_per_device.is_some(),
+    ];
+    let Some(rate) = given.device else {
+        if others.contains(&true) {
+            bail!("settings of devices, but no data is on devices; give `--device 25GB/s`");
+        }
+        return Ok(None);
+    };
+    Ok(Some(Devices {
+        out_ps_per_byte: rate.ps_per_byte,
+        in_ps_per_byte: ps(given.device_in, rate.ps_per_byte),
+        duplex: given.device_duplex.unwrap_or(default.duplex),
+        copy_ps: ps(given.device_copy, default.copy_ps),
+        signal_ps: ps(given.device_signal, default.signal_ps),
+        enqueue_ps: ps(given.device_enqueue, default.enqueue_ps),
+        slot_bytes: given.slot_bytes.map_or(default.slot_bytes, |bytes| bytes.0),
+        depth: given.slots.unwrap_or(default.depth),
+        ranks_per_device: given.ranks_per_device.unwrap_or(default.ranks_per_device),
+    }))
 }
 
 fn disturbances(settings: &Settings) -> Vec<Disturbance> {

@@ -108,6 +108,9 @@ pub struct Settings {
     pub compute: ComputeSettings,
 
     #[command(flatten)]
+    pub devices: DeviceSettings,
+
+    #[command(flatten)]
     pub straggler: PolicySettings,
 
     /// Slower reductions: rank=3,step=*,delay=exp(20us),p=0.1 (also uniform(5us,20us)); may be
@@ -279,10 +282,54 @@ pub struct ComputeSettings {
     pub cores_per_host: Option<usize>,
 }
 
+/// The devices that the data is on.
+#[derive(Args, Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct DeviceSettings {
+    /// Data is on devices (GPUs), whose links to the host have this bandwidth each way; lanes copy
+    /// it in slices [default: data is on the hosts]
+    #[arg(long, value_name = "RATE", help_heading = DEVICES)]
+    pub device: Option<Rate>,
+
+    /// The links' bandwidth to the devices, if it differs [default: --device]
+    #[arg(long, value_name = "RATE", help_heading = DEVICES)]
+    pub device_in: Option<Rate>,
+
+    /// Which part of its bandwidth each direction of a link has while both are busy [default: 1]
+    #[arg(long, value_name = "PART", help_heading = DEVICES)]
+    pub device_duplex: Option<f64>,
+
+    /// What a copy takes beside its bytes [default: 10us]
+    #[arg(long, value_name = "TIME", help_heading = DEVICES)]
+    pub device_copy: Option<Span>,
+
+    /// How long it takes until a rank sees what its device has written, and vice versa
+    /// [default: 2us]
+    #[arg(long, value_name = "TIME", help_heading = DEVICES)]
+    pub device_signal: Option<Span>,
+
+    /// What a call of the driver takes; a slice has six [default: 2us]
+    #[arg(long, value_name = "TIME", help_heading = DEVICES)]
+    pub device_enqueue: Option<Span>,
+
+    /// Bytes of a slot, the most that a copy moves [default: 1M]
+    #[arg(long, value_name = "BYTES", help_heading = DEVICES)]
+    pub slot_bytes: Option<Bytes>,
+
+    /// Slots in each direction, a power of two [default: 4]
+    #[arg(long, value_name = "N", help_heading = DEVICES)]
+    pub slots: Option<u32>,
+
+    /// Ranks on each device, which share its links [default: 1]
+    #[arg(long, value_name = "N", help_heading = DEVICES)]
+    pub ranks_per_device: Option<usize>,
+}
+
 /// Headings of the help.
 const CALL: &str = "The call";
 const NETWORK: &str = "The network";
 const COMPUTE: &str = "The processors";
+const DEVICES: &str = "The devices";
 const TROUBLE: &str = "What goes wrong";
 
 /// An algorithm, or the tuner's choice.
@@ -412,6 +459,8 @@ impl Settings {
             local_bandwidth, local_overhead, local_crowded_overhead, local_work_rate, window_bytes,
             local_window_bytes, segment_bytes, hosts_per_machine, memory_bandwidth; switch);
         overlay!(self.straggler, over.straggler, policy, alpha_threshold, signals, timers, floor;);
+        overlay!(self.devices, over.devices, device, device_in, device_duplex, device_copy,
+            device_signal, device_enqueue, slot_bytes, slots, ranks_per_device;);
         overlay!(self.compute, over.compute, reduce_time, reduce_rate, copy_rate, cache_bytes,
             miss_rate, server, spin, wake, switch_time, cores_per_host;);
     }

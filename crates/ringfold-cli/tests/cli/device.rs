@@ -45,9 +45,10 @@ fn results_on_devices_are_exact_and_stand_beside_their_limit() {
         "all_reduce -d bfloat16 -o avg",
         "all_gather",
         "all_reduce -z 0 --transport tcp",
+        "all_reduce --reducer device -d float16 -o avg",
     ] {
         let done = done(perf(&format!("{line} --device soft -n 2 -c 2 {SIZES}")));
-        let head = "# device: soft, 4 slots of 16384 bytes in each direction\n";
+        let head = "# device: soft, 4 slots of 16384 bytes in each direction, reducer: ";
         assert!(done.stdout.contains(head), "{}", done.stdout);
         let rows = rows(&done.stdout);
         assert_eq!(rows.len(), 3, "{}", done.stdout);
@@ -113,11 +114,27 @@ fn what_a_device_needs_is_named_where_it_is_missing() {
     }
     for (line, word) in [
         ("barrier --device soft", "has no data on a device"),
-        ("--device gpu", "cuda or soft"),
+        ("--device gpu", "cuda, hip or soft"),
+        ("--weights 1,1 --device soft", "`--weights` is about whole"),
+        ("--straggler tail --device soft", "`--straggler` is about"),
+        ("--slow rank=1,delay=1ms --device soft", "`--slow` counts"),
         ("--slots 2", "--device"),
         ("--device soft --slots 3 -b 8 -e 8", "1, 2, 4"),
     ] {
         let text = refusal(perf(line));
         assert!(text.contains(word), "{line}: {text}");
     }
+}
+
+/// The copies of the modelled link take four seconds, and the deadline is a tenth of one.
+#[test]
+fn a_device_that_hangs_ends_the_measurement() {
+    let mut command = perf("-b 64K -e 64K --device soft -T 100ms");
+    command.env("SOFTCUDA_GBPS", "0.000016");
+    let text = refusal(command);
+    assert!(
+        text.contains("has not done its copies within 100ms"),
+        "{text}"
+    );
+    assert!(text.contains("--timeout"), "{text}");
 }

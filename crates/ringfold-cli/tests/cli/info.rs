@@ -14,6 +14,7 @@ fn info_speaks_of_everything_that_matters() {
         "interfaces",
         "memfd",
         "cuda",
+        "hip",
         "shm",
         "tcp",
     ] {

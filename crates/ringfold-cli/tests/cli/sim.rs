@@ -2,6 +2,7 @@
 
 mod calibrate;
 mod constants;
+mod devices;
 mod papers;
 
 use std::path::{Path, PathBuf};
@@ -441,6 +442,11 @@ fn what_is_mistyped_gets_its_right_word() {
             "--method sweep",
         ),
         ("--method sweep --sending rendezvous", 1, "rendezvous"),
+        ("--slots 2", 1, "--device 25GB/s"),
+        ("--device 25GB/s --slots 3", 1, "3 slots"),
+        ("--device 25GB/s --device-duplex 2", 1, "at most 1"),
+        ("barrier --device 25GB/s", 1, "barrier"),
+        ("--device 25GB/s --goal -", 1, "devices as GOAL"),
     ] {
         let done = sim(line);
         assert_eq!(done.status.code(), Some(code), "{line}: {}", done.stderr);

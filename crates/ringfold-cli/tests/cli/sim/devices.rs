@@ -1,0 +1,32 @@
+//! `--device`: data on devices, through the host's memory.
+
+use serde_json::Value;
+
+use super::{Folder, examples, sim};
+
+/// The copies of 64 MiB over modelled links of 25 GB/s each way and 10 us.
+#[test]
+fn data_on_devices_comes_within_10_percent_of_the_copies_alone() {
+    let folder = Folder::new("devices");
+    let gantt = folder.file("g.svg");
+    let file = examples().join("devices.toml");
+    let file = file.to_str().unwrap();
+    for (ranks, bytes, more) in [
+        (2, "64M", ""),
+        (4, "64M", ""),
+        (8, "16M", "--ranks-per-device 4"),
+    ] {
+        let line = format!("{file} --ranks {ranks} -b {bytes} {more} --gantt {gantt} --json -");
+        let done = sim(&line);
+        assert!(done.status.success(), "{line}: {}", done.stderr);
+        let json: Value = serde_json::from_str(&done.stdout).unwrap();
+        let of_limit = json["simulations"][0]["of_limit"].as_f64().unwrap();
+        assert!((0.9..=1.0).contains(&of_limit), "{line}: {of_limit}");
+        let picture = std::fs::read_to_string(&gantt).unwrap();
+        assert!(picture.contains("bring") && picture.contains("take"));
+    }
+    let done = sim(&format!("{file} -b 4M"));
+    assert!(done.stdout.contains("of limit"), "{}", done.stdout);
+    let swept = sim(&format!("{file} -b 4M --sweep slot_bytes=1M,4M --csv -"));
+    assert!(swept.status.success(), "{}", swept.stderr);
+}
