@@ -2,7 +2,9 @@
 
 import atexit
 import weakref
-from typing import Protocol
+from abc import ABC, abstractmethod
+from types import TracebackType
+from typing import Self
 
 from ringfold import _uncaught
 from ringfold.errors import RingfoldError, in_words
@@ -11,12 +13,37 @@ GRACE_S = 1.0
 """How long interpreter exit waits for calls in daemon threads."""
 
 
-class Open(Protocol):
-    """What ranks have together, until it is closed."""
+class Open(ABC):
+    """What ranks have together until it is closed.
 
-    def abort(self, reason: str) -> None: ...
+    As a context manager, it is closed at the end, or aborted on all ranks if an exception leaves
+    the block.
+    """
 
-    def _close_at_exit(self) -> None: ...
+    @abstractmethod
+    def abort(self, reason: str) -> None:
+        """End it on all ranks."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Free all resources of this rank."""
+
+    @abstractmethod
+    def _close_at_exit(self) -> None:
+        """`close` as the interpreter's exit needs it."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if error is not None:
+            self.abort(in_words(error))
+        self.close()
 
 
 _open: "weakref.WeakSet[Open]" = weakref.WeakSet()

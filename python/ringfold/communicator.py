@@ -3,13 +3,12 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from threading import get_ident
-from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 from ringfold import _exit, _native, arrays
 from ringfold._native import Buffer, Request
 from ringfold.arrays import Output, Shape
-from ringfold.errors import InvalidArgument, in_words
+from ringfold.errors import InvalidArgument
 from ringfold.operation import Operation, PremulSum
 from ringfold.registration import Registration
 from ringfold.stats import PeerStats, Standing, Stats
@@ -34,7 +33,7 @@ class _Collected(NamedTuple):
     is_awaited: bool
 
 
-class Communicator:
+class Communicator(_exit.Open):
     """A group of ranks that communicate.
 
     Every rank makes the same calls in the same order, with the same shapes, types and operations.
@@ -398,19 +397,6 @@ class Communicator:
         """`close` with a short grace period: daemon threads are not resumed at exit."""
         self._native.close(_exit.GRACE_S)
         _exit.discard(self)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if error is not None:
-            self.abort(in_words(error))
-        self.close()
 
     def __repr__(self) -> str:
         return f"<ringfold.Communicator, rank {self.rank} of {self.world_size}>"

@@ -11,23 +11,22 @@ Addresses and streams are the driver's numbers. The caller keeps the memory allo
 """
 
 from collections.abc import Sequence
-from types import TracebackType
-from typing import Self
 
 from ringfold import _exit, _native
 from ringfold._native import DeviceRequest, DeviceWork
 from ringfold.communicator import Communicator
-from ringfold.errors import RingfoldError, in_words
+from ringfold.errors import RingfoldError
 
 __all__ = ["DeviceRequest", "DeviceWork", "Lane"]
 
 
-class Lane:
+class Lane(_exit.Open):
     """The device side of a communicator: collectives on memory of one device of this process.
 
     Every rank makes it at the same place of its order of calls, and with the same sizes; it has its
     own order of calls then. Any thread may call. A slot of staging memory has `slot_bytes` bytes,
-    and there are two for each of `depth` slices, a power of two.
+    and there are two for each of `depth` slices, a power of two. `reducer` says what combines the
+    elements of an all-reduce: `"host"`, the CPUs, or `"device"`.
 
     After an error nothing waits for ever: streams go on, the results of calls under way are bytes
     of ones (not a number), and every later call raises the error.
@@ -43,9 +42,10 @@ class Lane:
         *,
         slot_bytes: int | None = None,
         depth: int | None = None,
+        reducer: str = "host",
     ) -> None:
         self._native = _native.Lane.open(
-            communicator._native, device, slot_bytes=slot_bytes, depth=depth
+            communicator._native, device, slot_bytes=slot_bytes, depth=depth, reducer=reducer
         )
         _exit.add(self)
 
@@ -65,9 +65,17 @@ class Lane:
         return self._native.device
 
     @property
+    def waits_on_host(self) -> bool:
+        """Whether `DeviceWork.join` blocks until the host has done its part, because streams cannot
+        wait for it: HIP, and drivers before CUDA 11.7.
+        """
+        return self._native.waits_on_host
+
+    @property
     def result_stream(self) -> int:
         """The handle of the stream that stores results: what is enqueued there comes after the
-        calls made so far. Nothing that is enqueued there may wait.
+        calls made so far, with `waits_on_host` after those that were joined. Nothing that is
+        enqueued there may wait.
         """
         return self._native.result_stream
 
@@ -96,19 +104,6 @@ class Lane:
         _exit.discard(self)
 
     def _close_at_exit(self) -> None:
-        self.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if error is not None:
-            self.abort(in_words(error))
         self.close()
 
     def __repr__(self) -> str:

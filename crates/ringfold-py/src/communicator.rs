@@ -2,12 +2,12 @@
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
 use ringfold::internals::sync::lock;
 use ringfold::internals::tune::Rules;
-use ringfold::{Cancel, Config, Error, PeerStats, Standing};
+use ringfold::{Cancel, Config, Error, PeerStats, Result, Standing};
 
 use crate::buffer::Buffer;
 use crate::connection::Connection;
@@ -23,6 +23,22 @@ use crate::work::{Call, INTERRUPTED, Work, interrupted};
 /// the histogram.
 type StatsParts = (u64, u64, f64, Vec<PeerParts>);
 type PeerParts = (u64, f64, f64, f64, Vec<u64>);
+
+/// The progress of a rank: collectives completed, collectives begun, and the call that it waits in.
+pub type Progress = (u64, u64, String);
+
+/// The progress of all ranks, as `ask` finds it within `timeout` seconds.
+pub fn progress(
+    py: Python<'_>,
+    timeout: f64,
+    ask: impl FnOnce(Duration) -> Result<Vec<Option<Standing>>> + Send + 'static,
+) -> PyResult<Vec<Option<Progress>>> {
+    let patience = seconds(Some(timeout))?.unwrap_or_default();
+    let standings = interruptible(py, Parting::AtOnce, move || ask(patience), || ())?;
+    let parts = |standing: Standing| (standing.finished, standing.begun, standing.call);
+    let standings = standings.into_iter();
+    Ok(standings.map(|standing| standing.map(parts)).collect())
+}
 
 /// A group of ranks.
 #[pyclass(frozen, module = "ringfold._native")]
@@ -304,14 +320,10 @@ impl Communicator {
 
     /// The progress of all ranks: collectives completed, collectives begun, and the call that each
     /// waits in. `None` for those that do not answer within `timeout` seconds.
-    fn standing(&self, py: Python<'_>, timeout: f64) -> PyResult<Vec<Option<(u64, u64, String)>>> {
+    fn standing(&self, py: Python<'_>, timeout: f64) -> PyResult<Vec<Option<Progress>>> {
         self.core.check()?;
-        let patience = seconds(Some(timeout))?.unwrap_or_default();
         let core = Arc::clone(&self.core);
-        let ask = move || core.standing(patience);
-        let standings = interruptible(py, Parting::AtOnce, ask, || ())?.into_iter();
-        let parts = |standing: Standing| (standing.finished, standing.begun, standing.call);
-        Ok(standings.map(|standing| standing.map(parts)).collect())
+        progress(py, timeout, move |patience| core.standing(patience))
     }
 
     /// Lateness statistics so far.

@@ -6,8 +6,9 @@ use ringfold::env::Diagnosis;
 use crate::exceptions::exception;
 
 /// The size of the flight record, whether it has frames, the file name prefix of dumps, the signal
-/// that requests one, and the seconds after which a call is reported as stuck, or 0.
-type Settings = (usize, bool, Option<String>, Option<String>, f64);
+/// that requests one, the seconds after which a call is reported as stuck, or 0, and whether the
+/// failure of a group ends the process.
+type Settings = (usize, bool, Option<String>, Option<String>, f64, bool);
 
 /// Whether `ringfold.torch` registers gradient buckets by itself.
 #[pyfunction]
@@ -26,5 +27,6 @@ pub fn diagnosis() -> PyResult<Settings> {
         found.dump,
         found.signal,
         stall_s,
+        found.ends_process,
     ))
 }

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use pyo3::prelude::*;
 use ringfold::env::Environment;
 use ringfold::{Cancel, DeviceBuffer, DeviceRegion, Driver, Error, LaneConfig, ProgramStream};
-use ringfold::{Region, Result};
+use ringfold::{Region, Result, WaitPath};
 
-use crate::communicator::Communicator;
+use crate::communicator::{Communicator, Progress, progress};
 use crate::connection::Connection;
 use crate::exceptions::{exception, invalid_argument};
 use crate::layout::dtype_named;
@@ -112,19 +112,23 @@ impl Lane {
     /// A lane of the ranks of `communicator`, over one of its own, to device `ordinal`; every rank
     /// calls it.
     #[staticmethod]
-    #[pyo3(signature = (communicator, ordinal, *, slot_bytes=None, depth=None))]
+    #[pyo3(signature = (
+        communicator, ordinal, *, slot_bytes=None, depth=None, reducer="host"
+    ))]
     fn open(
         py: Python<'_>,
         communicator: &Bound<'_, Communicator>,
         ordinal: usize,
         slot_bytes: Option<usize>,
         depth: Option<u32>,
+        reducer: &str,
     ) -> PyResult<Lane> {
         let parent = communicator.get().core()?;
         let usual = LaneConfig::default();
         let config = LaneConfig {
             slot_bytes: slot_bytes.unwrap_or(usual.slot_bytes),
             depth: depth.unwrap_or(usual.depth),
+            reducer: reducer.parse().map_err(exception)?,
         };
         let cancel = Cancel::new();
         let (ranks, given_up) = (Arc::clone(&parent), cancel.clone());
@@ -153,6 +157,12 @@ impl Lane {
     #[getter]
     fn device(&self) -> usize {
         self.core.device().ordinal()
+    }
+
+    /// Whether joining a call blocks until the host has done its part.
+    #[getter]
+    fn waits_on_host(&self) -> bool {
+        self.core.wait_path() == WaitPath::Host
     }
 
     /// The raw handle of the stream that stores results.
@@ -192,6 +202,13 @@ impl Lane {
         Ok(self.core.fault().map(exception))
     }
 
+    /// The progress of all ranks, as that of a communicator, in slices of calls.
+    fn standing(&self, py: Python<'_>, timeout: f64) -> PyResult<Vec<Option<Progress>>> {
+        self.core.check()?;
+        let core = Arc::clone(&self.core);
+        progress(py, timeout, move |patience| core.standing(patience))
+    }
+
     /// Ends the lane on all ranks; streams go on.
     fn abort(&self, py: Python<'_>, reason: &str) -> PyResult<()> {
         self.core.check()?;
@@ -220,8 +237,14 @@ fn open(
     config: LaneConfig,
     cancel: &Cancel,
 ) -> Result<ringfold::Lane> {
-    let driver = Environment::read()
-        .and_then(|environment| Driver::open(environment.cuda_library.as_deref()));
+    let driver = Environment::read().and_then(|environment| {
+        let Environment {
+            cuda_library,
+            hip_library,
+            ..
+        } = environment;
+        Driver::find(cuda_library.as_deref(), hip_library.as_deref())
+    });
     let part = parent.split_unless(driver.is_ok().then_some(0), 0, cancel)?;
     let driver = driver?;
     match part {
@@ -253,11 +276,19 @@ pub struct DeviceWork {
 #[pymethods]
 impl DeviceWork {
     /// Has the stream with handle `stream` go on only when the calls are done. Raises the error
-    /// that has ended the lane.
+    /// that has ended the lane. Blocks where the lane waits on the host; if a signal handler raises
+    /// then, the lane is aborted on all ranks.
     fn join(&self, py: Python<'_>, stream: usize) -> PyResult<()> {
         self.lane.check()?;
         let stream = program_stream(stream);
-        py.detach(|| self.work.join(stream)).map_err(exception)
+        let mut signals = Signals::default();
+        let outcome = py.detach(|| {
+            while !self.work.can_join(SIGNAL_PERIOD) {
+                self.look(&mut || signals.look())?;
+            }
+            self.work.join(stream)
+        });
+        signals.finish(py, outcome)?.map_err(exception)
     }
 
     /// Whether the device has done them: their memory may be used for something else.
@@ -290,10 +321,16 @@ impl DeviceWork {
             if left <= SIGNAL_PERIOD {
                 return Ok(false);
             }
-            if let Err(raised) = look() {
-                self.lane.abort(INTERRUPTED);
-                return Err(raised);
-            }
+            self.look(look)?;
         }
+    }
+
+    /// Aborts the lane if a signal handler has raised.
+    fn look(&self, look: &mut dyn FnMut() -> Result<()>) -> Result<()> {
+        let looked = look();
+        if looked.is_err() {
+            self.lane.abort(INTERRUPTED);
+        }
+        looked
     }
 }

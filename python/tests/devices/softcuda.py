@@ -47,6 +47,7 @@ class Program:
         context, stream = ctypes.c_void_p(), ctypes.c_void_p()
         self.call("cuInit", 0)
         self.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), 0)
+        self._context = context
         self.call("cuCtxPushCurrent_v2", context)
         self.call("cuStreamCreateWithPriority", ctypes.byref(stream), NON_BLOCKING, 0)
         assert stream.value is not None
@@ -122,3 +123,20 @@ class Program:
     def capture(self, status: int) -> None:
         """What the driver says of the stream: 1 while a graph is captured, 0 otherwise."""
         self._driver.softcuda_capture(ctypes.c_void_p(self.stream), status)
+
+    def step(self) -> bool:
+        """Run one operation of a stream, in stepped mode; whether there was one."""
+        return bool(self._driver.softcuda_step())
+
+    def pinned(self) -> int:
+        """How many ranges of memory are pinned."""
+        self._driver.softcuda_count.restype = ctypes.c_uint64
+        return int(self._driver.softcuda_count(b"pinned"))
+
+    def allocate_and_free(self) -> None:
+        """Take some memory, and free it when the device is idle."""
+        address = ctypes.c_uint64()
+        self.call("cuCtxPushCurrent_v2", self._context)
+        self.call("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(mmap.PAGESIZE))
+        self.call("cuMemFree_v2", address)
+        self.call("cuCtxPopCurrent_v2", ctypes.byref(ctypes.c_void_p()))

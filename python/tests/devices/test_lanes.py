@@ -2,6 +2,8 @@
 
 import os
 import signal
+import sys
+import threading
 import time
 from typing import Any
 
@@ -15,7 +17,7 @@ from ringfold.lane import DeviceRequest, DeviceWork, Lane
 COUNT = 5000
 """Elements of several slices."""
 
-SIZES = {"slot_bytes": 4096, "depth": 2}
+SIZES: Any = {"slot_bytes": 4096, "depth": 2}
 
 
 @pytest.fixture(autouse=True)
@@ -148,13 +150,23 @@ def test_without_a_driver_on_one_rank_no_rank_has_a_lane(jobs: Any) -> None:
     assert total == 2
 
 
+def says_so(gate: threading.Lock) -> None:
+    with gate:
+        print("waiting", flush=True)
+
+
 def waits_alone(comm: ringfold.Communicator) -> Any:
     program, lane = softcuda.Program(), Lane(comm, **SIZES)
     address = program.upload(np.ones(COUNT, np.float32))
     if comm.rank == 0:
         work = all_reduce(lane, address, program.stream)
-        print("waiting", flush=True)
+        # The other thread goes on when this one waits: no sooner does it leave the interpreter.
+        sys.setswitchinterval(1000.0)
+        gate = threading.Lock()
+        gate.acquire()
+        threading.Thread(target=says_so, args=(gate,)).start()
         with pytest.raises(KeyboardInterrupt):
+            gate.release()
             work.wait()
     while lane.fault() is None:
         time.sleep(0.001)
@@ -173,12 +185,20 @@ def test_ctrl_c_ends_a_wait_on_all_ranks(jobs: Any) -> None:
         assert "signal" in reason
 
 
+def find_the_loss_infinite(*_: Any) -> None:
+    raise ValueError("the loss is infinite")
+
+
 def ends_by_an_error(comm: ringfold.Communicator) -> Any:
     program, lane = softcuda.Program(), Lane(comm, **SIZES)
     address = program.upload(np.ones(COUNT, np.float32))
     if comm.rank == 1:
-        raise ValueError("the loss is infinite")
+        signal.signal(signal.SIGUSR1, find_the_loss_infinite)
+        print("training", flush=True)
+        while True:
+            time.sleep(1)
     work = all_reduce(lane, address, program.stream)
+    print("waiting", flush=True)
     with pytest.raises(ringfold.Aborted) as caught:
         work.wait()
     found = program.download(address, np.ones(COUNT, np.float32))
@@ -188,6 +208,9 @@ def ends_by_an_error(comm: ringfold.Communicator) -> Any:
 def test_an_uncaught_error_ends_the_lane_with_its_text(jobs: Any) -> None:
     """At exit lanes are aborted as communicators are; results under way are not a number."""
     job = jobs(ends_by_an_error, 2)
+    job.wait_for(0, "waiting")
+    job.wait_for(1, "training")
+    job.signal(1, signal.SIGUSR1)
     rank, reason, is_nan = job.result(0)
     assert rank == 1
     assert "the loss is infinite" in reason

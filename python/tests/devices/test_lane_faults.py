@@ -1,0 +1,176 @@
+"""What becomes of lanes when a rank is killed, stopped or aborts between any two operations of its
+device: streams go on, results are right or no numbers, later calls name the rank, nothing stays.
+"""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import softcuda
+
+import ringfold
+from ringfold.lane import DeviceRequest, DeviceWork, Lane
+
+COUNT = 2500
+"""Elements of three slices, one more than there are slots."""
+
+SIZES: Any = {"slot_bytes": 4096, "depth": 2}
+TIMEOUT_S = 1.0
+"""The deadline of calls that wait for a stopped rank."""
+
+POINTS = [0, 7, 16]
+"""Operations of the device after which a rank ends, in each check: the deep one takes all."""
+
+ERRORS = {"kill": "PeerFailed", "stop": "Timeout", "abort": "Aborted"}
+
+
+@pytest.fixture(autouse=True)
+def driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have ranks use the software driver; what waits in it for ever ends the process."""
+    monkeypatch.setenv("RINGFOLD_CUDA_LIBRARY", str(softcuda.library()))
+    monkeypatch.setenv("SOFTCUDA_ABORT_MS", "30000")
+
+
+def all_reduce(lane: Lane, address: int, stream: int, count: int = COUNT) -> DeviceWork:
+    """A sum in place."""
+    place = [(address, 4 * count)]
+    return lane.enqueue([DeviceRequest("all_reduce", "float32", count, place, place)], stream)
+
+
+def end(lane: Lane, how: str) -> None:
+    """End this rank, or the lane."""
+    if how == "abort":
+        lane.abort("the loss is infinite")
+        return
+    print("over", flush=True)
+    os.kill(os.getpid(), signal.SIGKILL if how == "kill" else signal.SIGSTOP)
+
+
+def ends_after(comm: ringfold.Communicator, how: str, point: int) -> Any:
+    """A rank whose device makes `point` operations of a call, one by one, before it ends."""
+    if comm.rank == 0:
+        return sees_the_end(comm)
+    os.environ["SOFTCUDA_MODE"] = "stepped"
+    program, lane = softcuda.Program(), Lane(comm, **SIZES)
+    work = all_reduce(lane, program.upload(np.ones(COUNT, np.float32)), program.stream)
+    for _ in range(point):
+        while not program.step() and not work.done():
+            time.sleep(0.0005)
+        if work.done():
+            print("too far", flush=True)
+            break
+    end(lane, how)
+    while program.step():
+        pass
+    return None
+
+
+def sees_the_end(comm: ringfold.Communicator) -> Any:
+    """Makes one call after the other until one is refused."""
+    program, lane = softcuda.Program(), Lane(comm, **SIZES)
+    ones = np.ones(COUNT, np.float32)
+    while True:
+        address = program.upload(ones)
+        try:
+            work = all_reduce(lane, address, program.stream)
+        except ringfold.RingfoldError as error:
+            failed = error
+            break
+        try:
+            work.join(program.stream)
+        except ringfold.RingfoldError:
+            # The stream waits all the same.
+            pass
+        found = program.download(address, ones)
+        assert ((found == 2) | np.isnan(found)).all(), found
+        # After a fault the stream does not wait for the copies of its input.
+        while not work.done():
+            time.sleep(0.0005)
+    try:
+        lane.close()
+    except ringfold.RingfoldError as error:
+        assert type(error) is type(failed)
+    return type(failed).__name__, str(failed), program.pinned()
+
+
+def check(jobs: Any, how: str, point: int) -> bool:
+    """Whether the rank ended before its device had done the call."""
+    job = jobs(ends_after, 2, init={"timeout": TIMEOUT_S}, how=how, point=point)
+    kind, text, pinned = job.result(0)
+    assert kind == ERRORS[how], (point, text)
+    assert "rank 1" in text, text
+    # The program's own page.
+    assert pinned == 1, (point, text)
+    job.end()
+    return "too far" not in job.log(1)
+
+
+@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("how", ["kill", "abort"])
+def test_a_rank_ends_within_a_call(jobs: Any, how: str, point: int) -> None:
+    assert check(jobs, how, point)
+
+
+def test_a_rank_stops_within_a_call(jobs: Any) -> None:
+    """The other rank's deadline ends the call."""
+    assert check(jobs, "stop", POINTS[1])
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("how", ERRORS)
+def test_a_rank_ends_after_each_operation(jobs: Any, how: str) -> None:
+    """Point after point, until a call is done before its rank ends."""
+    point = 0
+    while check(jobs, how, point):
+        point += 1
+    assert point >= max(POINTS), "more operations than the short test knows"
+
+
+def calls_while_memory_is_freed(comm: ringfold.Communicator, seed: int) -> Any:
+    """Calls of all sizes, while another thread holds the driver until the device is idle."""
+    program, lane = softcuda.Program(), Lane(comm, **SIZES)
+    ended = threading.Event()
+
+    def churn() -> None:
+        while not ended.is_set():
+            program.allocate_and_free()
+
+    thread = threading.Thread(target=churn)
+    thread.start()
+    wrong = 0
+    for count in sizes(seed):
+        ones = np.full(count, comm.rank + 1, np.float32)
+        addresses = [program.upload(ones) for _ in range(3)]
+        works = [all_reduce(lane, address, program.stream, count) for address in addresses]
+        works[-1].join(program.stream)
+        total = sum(range(1, comm.world_size + 1))
+        wrong += sum((program.download(each, ones) != total).any() for each in addresses)
+    ended.set()
+    thread.join()
+    lane.close()
+    return wrong, program.pinned()
+
+
+def sizes(seed: int) -> Iterator[int]:
+    """Random numbers of elements, of up to ten slices; the same on all ranks."""
+    random = np.random.default_rng(seed)
+    yield from (int(count) for count in random.integers(1, 10_000, size=12))
+
+
+@pytest.mark.parametrize("queues", ["1", "0"])
+def test_memory_may_be_freed_while_calls_are_enqueued(
+    jobs: Any, monkeypatch: pytest.MonkeyPatch, queues: str
+) -> None:
+    """Closed order: it holds where each stream has a queue, and where all share one."""
+    if queues != "0":
+        monkeypatch.setenv("SOFTCUDA_QUEUES", queues)
+    seed = 1
+    print(f"seed {seed}")
+    for wrong, pinned in jobs(calls_while_memory_is_freed, 3, seed=seed).results():
+        assert wrong == 0
+        assert pinned == 1
