@@ -6,6 +6,8 @@ or gloo.
     torchrun --nproc-per-node 2 --max-restarts 3 examples/ddp_digits.py --checkpoint /tmp/digits.pt
 
 Every rank takes its part of each global batch, and DistributedDataParallel averages the gradients.
+It trains on GPUs where torch has them, each rank on one in turn, and on the CPU otherwise, or with
+`--device cpu`. Ranks may share a GPU.
 With `--checkpoint`, rank 0 saves weights and optimizer after each epoch, and a run that finds such
 a file resumes from it: when a rank dies, the others raise at once, torchrun restarts all ranks, and
 at most one epoch is lost.
@@ -34,16 +36,27 @@ def load_samples() -> tuple[Any, Any]:
     """
     digits = load_digits()
     order = np.random.default_rng(0).permutation(len(digits.target))
-    return torch.tensor(digits.data[order] / 16, dtype=torch.float32), torch.tensor(
-        digits.target[order]
-    )
+    pixels = torch.tensor(digits.data[order] / 16, dtype=torch.float32)
+    return pixels, torch.tensor(digits.target[order])
+
+
+def device_of_rank(wanted: str) -> torch.device:
+    """The device of this rank: by `wanted`, `auto` or its type."""
+    if wanted == "auto":
+        wanted = "cuda" if torch.cuda.is_available() else "cpu"
+    if wanted == "cpu":
+        return torch.device("cpu")
+    index = int(os.environ.get("LOCAL_RANK", "0")) % max(torch.accelerator.device_count(), 1)
+    torch.accelerator.set_device_index(index)
+    return torch.device(wanted, index)
 
 
 class Training:
     """A network, its optimizer, and the progress of training."""
 
-    def __init__(self, options: argparse.Namespace) -> None:
+    def __init__(self, options: argparse.Namespace, device: torch.device) -> None:
         self.options = options
+        self.device = device
         torch.manual_seed(options.seed)
         hidden = options.hidden
         layers = [
@@ -51,7 +64,7 @@ class Training:
             torch.nn.ReLU(),
             torch.nn.Linear(hidden, CLASSES),
         ]
-        self.network = torch.nn.Sequential(*layers)
+        self.network = torch.nn.Sequential(*layers).to(device)
         self.model = DistributedDataParallel(self.network)
         self.optimizer = torch.optim.SGD(
             self.network.parameters(), lr=options.learning_rate, momentum=MOMENTUM
@@ -72,7 +85,8 @@ class Training:
             for batch in order.split(self.options.batch):
                 mine = batch.tensor_split(dist.get_world_size())[dist.get_rank()]
                 begin = time.perf_counter()
-                self.step(samples[mine], labels[mine], len(batch))
+                inputs, targets = samples[mine].to(self.device), labels[mine].to(self.device)
+                self.step(inputs, targets, len(batch))
                 self.steps_s.append(time.perf_counter() - begin)
             self.epoch += 1
             self.save()
@@ -84,6 +98,9 @@ class Training:
         # it was divided.
         (losses * dist.get_world_size() / batch).backward()
         self.optimizer.step()
+        if self.device.type != "cpu":
+            # For the time of a step; training itself needs no such wait.
+            torch.accelerator.synchronize()
 
     def save(self) -> None:
         """Write a checkpoint atomically."""
@@ -101,7 +118,7 @@ class Training:
         """Load rank 0's checkpoint if there is one."""
         found: list[Any] = [None]
         if self.options.checkpoint and dist.get_rank() == 0 and self.options.checkpoint.exists():
-            found = [torch.load(self.options.checkpoint)]
+            found = [torch.load(self.options.checkpoint, map_location="cpu")]
         # Broadcast from rank 0, because other hosts may not see its files.
         dist.broadcast_object_list(found, 0)
         if found[0] is not None:
@@ -114,7 +131,7 @@ class Training:
         """The fraction of the test samples that are recognised."""
         samples, labels = load_samples()
         with torch.no_grad():
-            found = self.network(samples[:TEST_SAMPLES]).argmax(1)
+            found = self.network(samples[:TEST_SAMPLES].to(self.device)).cpu().argmax(1)
         return float((found == labels[:TEST_SAMPLES]).float().mean())
 
     def weights_are_equal(self) -> bool:
@@ -122,7 +139,7 @@ class Training:
         mine = torch.cat([parameter.detach().flatten() for parameter in self.network.parameters()])
         first = mine.clone()
         dist.broadcast(first, 0)
-        equal = torch.tensor([int(torch.equal(mine, first))])
+        equal = torch.tensor([int(torch.equal(mine.cpu(), first.cpu()))], device=self.device)
         dist.all_reduce(equal, dist.ReduceOp.MIN)
         return bool(equal.item())
 
@@ -144,6 +161,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         default="ringfold",
         help="ringfold, gloo or another torch backend (default %(default)s)",
     )
+    add("--device", default="auto", help="auto, cpu, cuda or another (default %(default)s)")
     add("--epochs", type=int, default=20, help="(default %(default)s)")
     add("--batch", type=int, default=128, help="samples in a global batch (default %(default)s)")
     add("--hidden", type=int, default=96, help="width of the hidden layer (default %(default)s)")
@@ -162,8 +180,9 @@ def main() -> None:
     options = parse()
     # Ranks share the cores; torchrun sets this, other launchers do not.
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    device = device_of_rank(options.device)
     dist.init_process_group(options.backend)
-    training = Training(options)
+    training = Training(options, device)
     begin = time.perf_counter()
     training.run()
     total_s = time.perf_counter() - begin
@@ -173,8 +192,8 @@ def main() -> None:
     say(
         f"{dist.get_backend()}, {dist.get_world_size()} ranks, {options.epochs} epochs: accuracy "
         f"{training.accuracy():.4f}, "
-        f"{step_ms:.3f} ms a step (median of {len(training.steps_s)}), {total_s:.2f} s; the same "
-        "weights on every rank"
+        f"{step_ms:.3f} ms a step (median of {len(training.steps_s)}), {total_s:.2f} s on "
+        f"{device.type}; the same weights on every rank"
     )
     dist.destroy_process_group()
 

@@ -55,11 +55,18 @@ def __getattr__(name: str) -> Any:
 
 
 def register_backend() -> None:
-    """Register the backend with torch. May be repeated; torch calls it by itself."""
+    """Register the backend with torch, for tensors of the host and of torch's accelerator. May be
+    repeated; torch calls it by itself. A device that is registered with torch later is served after
+    another call.
+    """
+    import torch
     import torch.distributed as dist
 
+    accelerator = torch.accelerator.current_accelerator(check_available=False)
+    devices = ["cpu"] if accelerator is None else ["cpu", accelerator.type]
     if "RINGFOLD" not in dist.Backend._plugins:
-        dist.Backend.register_backend("ringfold", _create, extended_api=True, devices=["cpu"])
+        dist.Backend.register_backend("ringfold", _create, extended_api=True, devices=devices)
+    dist.Backend.backend_capability["ringfold"] = devices
 
 
 def _create(opts: Any, pg_options: Any = None) -> Any:

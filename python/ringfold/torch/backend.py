@@ -27,6 +27,7 @@ from ringfold._exit import GRACE_S
 from ringfold.errors import RingfoldError, Unsupported, in_words
 from ringfold.torch import bootstrap, watch
 from ringfold.torch.collectives import Collectives
+from ringfold.torch.device import DRIVER_STREAMS, DeviceSide
 from ringfold.torch.flight_dump import before_leaving
 from ringfold.torch.flight_recorder import Trace
 from ringfold.torch.issue import Call, Issuer
@@ -39,6 +40,7 @@ NAME = "ringfold"
 """The backend's name for `init_process_group`."""
 _DEFAULT = "default_pg"
 """torch's description of the default group."""
+_ABORTED = "ProcessGroup.abort was called"
 
 
 class Group(Collectives, PointToPoint, MonitoredBarrier):
@@ -69,7 +71,8 @@ class Group(Collectives, PointToPoint, MonitoredBarrier):
         self.trace = Trace(
             self._communicator, name, ranks or range(world_size), rank, "" if ranks else _DEFAULT
         )
-        self._issuer = Issuer(self._communicator, self.trace)
+        self._side = DeviceSide(self._communicator, self.trace, self._check_device)
+        self._issuer = Issuer(self._communicator, self._side, self.trace)
         self.buckets = Buckets(self._communicator)
         self._barriers = Barriers(store, rank, world_size)
         _open.add(self)
@@ -101,12 +104,14 @@ class Group(Collectives, PointToPoint, MonitoredBarrier):
         # First, because in a signal handler it ends the call in progress, for which the end of a
         # registration waits.
         self._communicator.close()
+        self._side.close()
         self.buckets.close()
 
     def abort(self) -> None:
         """End the group on all ranks: calls that wait in it raise `Aborted`."""
         self._leave()
-        self._communicator.abort("ProcessGroup.abort was called")
+        self._communicator.abort(_ABORTED)
+        self._side.abort(_ABORTED)
         self.buckets.close()
 
     def _part(self, store: Any, ranks: list[int], timeout: timedelta | None, name: str) -> Any:
@@ -125,8 +130,13 @@ class Group(Collectives, PointToPoint, MonitoredBarrier):
         _open.discard(self)
         watch.forget(self.trace)
 
-    def eager_connect_single_device(self, device: Any = None) -> None:
-        """Nothing to do: groups are connected when they are made."""
+    def eager_connect_single_device(self, device: torch.device | None = None) -> None:
+        """Make the lane to the device that the group is bound to."""
+        if device is not None and device.type in DRIVER_STREAMS:
+            self._side.connect(device)
+
+    def _check_device(self, device: torch.device) -> None:
+        """Raise if the group's calls on this device belong to another backend."""
 
     @property
     def supports_splitting(self) -> bool:
@@ -171,8 +181,20 @@ class RingfoldProcessGroup(Group, dist.ProcessGroup):
         options = c10d.FakeProcessGroup.Options()
         options.error_on_collective = True
         filler = c10d.FakeProcessGroup._create_internal(rank, world_size, options)
-        self._register_backend(torch.device("cpu"), custom, filler)
+        for device in backend_devices():
+            self._register_backend(torch.device(device), custom, filler)
         self._set_default_backend(custom)
+
+    def _check_device(self, device: torch.device) -> None:
+        # torch gives this class all calls of the group.
+        said = dist.distributed_c10d._world.pg_backend_config.get(self, "")
+        backends = dict(pair.split(":", 1) for pair in said.split(",") if ":" in pair)
+        if backends.get(device.type, NAME) != NAME:
+            raise Unsupported(
+                f"a tensor on `{device}` in a group made with `{said}`, which this torch serves "
+                "with ringfold alone; use `ringfold`, a group of its own for the device, or torch "
+                "2.14"
+            )
 
     def splitGroup(  # noqa: N802
         self,
@@ -250,6 +272,12 @@ class RingfoldBackend(Group, c10d.Backend):
         return c10d.Backend.Options(NAME, timeout=timedelta(seconds=self._timeout_s))
 
 
+def backend_devices() -> list[str]:
+    """The types of devices that groups of this process serve."""
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    return ["cpu"] if accelerator is None else ["cpu", accelerator.type]
+
+
 def is_on_network(communicator: _native.Communicator) -> bool:
     """Whether ranks communicate over sockets; the same on all of them."""
     return communicator.hosts > 1 or communicator.transport == "tcp"
@@ -323,9 +351,12 @@ def close_all() -> None:
         try:
             if error is None:
                 group.communicator.close(GRACE_S)
+                group._side.close(GRACE_S)
                 group.shutdown()
             else:
                 group.communicator.abort(in_words(error))
+                group._side.abort(in_words(error))
+                group._side.close()
         except RingfoldError:
             # It has failed already, and its user got the error.
             pass

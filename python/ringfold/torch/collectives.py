@@ -18,6 +18,7 @@ from torch._C._distributed_c10d import AllreduceOptions
 
 from ringfold.errors import InvalidArgument
 from ringfold.torch import sparse
+from ringfold.torch.device import DeviceSide
 from ringfold.torch.issue import Call, Issuer
 from ringfold.torch.memory import BUCKET_BYTES_MIN, Buckets
 from ringfold.torch.options import NOTHING, SUM, Terms, terms
@@ -30,6 +31,7 @@ class Collectives:
     """All collectives of torch over a communicator of the core."""
 
     _issuer: Issuer
+    _side: DeviceSide
     _call: Callable[[str, Terms], Call]
     buckets: Buckets
     _rank: int
@@ -346,7 +348,10 @@ class Collectives:
     alltoall_base = all_to_all_single
 
     def barrier(self, opts: Any = None, timeout: timedelta | None = None) -> dist.Work:
-        """Block until all ranks have called it."""
+        """Block until all ranks have called it, and, if the group has made calls on a device, until
+        they are done on the current stream.
+        """
+        self._side.synchronize()
         call = Call("barrier", self._terms(opts, timeout=timeout))
         call.ask(_BYTES, 0, None, None)
         return self._issuer.issue(call)

@@ -114,7 +114,7 @@ def before_leaving(trace: Trace) -> None:
         time.sleep(CATCH_UP_S)
         if is_ahead(trace):
             after_death(trace)
-    if trace.communicator.fault() is not None:
+    if trace.fault() is not None:
         after_death(trace)
 
 

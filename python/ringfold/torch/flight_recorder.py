@@ -47,6 +47,7 @@ class Settings(NamedTuple):
     dump: str | None
     signal: str | None
     stall_s: float
+    ends_process: bool
 
 
 class Call(Protocol):
@@ -92,7 +93,7 @@ class Record:
         self.terms = terms
         self.noted = noted
         self.frames: list[tuple[CodeType, int]] | None = None
-        self.works: Sequence[_native.Work] | None = None
+        self.works: Sequence[_native.Work | _native.DeviceWork] | None = None
         self.error: str | None = None
         self.completed_ns = 0
         self.created_ns = time_ns()
@@ -107,6 +108,12 @@ class Record:
     def is_message(self) -> bool:
         """Whether it is point-to-point."""
         return self.message > 0
+
+    @property
+    def is_on_device(self) -> bool:
+        """Whether a lane carries it out."""
+        works = self.works
+        return bool(works and isinstance(works[0], _native.DeviceWork))
 
     @property
     def is_pending(self) -> bool:
@@ -125,6 +132,10 @@ class Record:
                 self.works = None
             return False
         return True
+
+    def settle(self) -> None:
+        """Record how the call ended, if it has."""
+        _ = self.is_pending
 
     def __str__(self) -> str:
         """The call in torch's words, for people; with ranks of the job."""
@@ -173,6 +184,8 @@ class Trace:
     ) -> None:
         self.recorder = recorder()
         self.communicator = communicator
+        self.lane: _native.Lane | None = None
+        """Carries out the group's calls on tensors of a device, once there are any."""
         self.id = next(self.recorder.groups)
         self.name = name
         self.description = description
@@ -211,6 +224,11 @@ class Trace:
             record.frames = list(frames())
         self._remember(record)
         return record
+
+    def fault(self) -> RingfoldError | None:
+        """The error that has ended the group, or its calls on a device."""
+        lane = self.lane
+        return self.communicator.fault() or (None if lane is None else lane.fault())
 
     @property
     def own(self) -> int:

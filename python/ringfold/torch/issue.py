@@ -1,25 +1,31 @@
 """The single path from torch's calls to the core's.
 
 A `Call` collects requests, substitutes for tensors that cannot be used in place, and the result for
-torch. `Issuer.issue` executes it: at once if the caller waits anyway, else started, with a
-`RingfoldWork`. Work common to every call (profiler, recorder, coalescing) is done here.
+torch. `Issuer.issue` executes it: at once if the caller waits anyway, else started, with a handle.
+Calls on tensors of a device go to the group's lane (`device`), or by way of the host (`level0`);
+all others to its communicator. Work common to every call (profiler, recorder, coalescing) is done
+here.
 
 Invariants: requests are started in the order of the calls, which must be the same on all ranks.
-Only a call with `asyncOp` off blocks here.
+Only a call with `asyncOp` off blocks here, and none on tensors of a device.
 """
 
 from collections.abc import Callable, Sequence
 from time import time_ns
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
 
 from ringfold import _native
-from ringfold._native import Request
+from ringfold._native import DeviceRequest, Request
+from ringfold.errors import InvalidArgument
+from ringfold.torch.device import DRIVER_STREAMS, DeviceHandle, DeviceSide
 from ringfold.torch.flight_dump import failed
-from ringfold.torch.flight_recorder import Noted, Record, Trace
+from ringfold.torch.flight_recorder import MESSAGES, Noted, Record, Trace
+from ringfold.torch.level0 import Passage, PassageWork
 from ringfold.torch.options import Terms
-from ringfold.torch.tensors import Numbers, Staging, is_truncated
+from ringfold.torch.tensors import Numbers, Side, Staging, is_truncated, pieces
 from ringfold.torch.work import CompletedWork, RingfoldWork
 
 Counts = int | list[int] | tuple[list[int], list[int]]
@@ -34,9 +40,17 @@ def memory(tensor: torch.Tensor | None) -> tuple[int, int]:
 
 
 class Call(Staging):
-    """One call of torch, as requests to the core."""
+    """One call of torch, as requests to the core.
 
-    __slots__ = ("name", "noted", "outputs", "requests", "terms", "works", "world_size")
+    With a `device`, it has in place of `requests` those `on_device`, and the tensors that they use,
+    to be `held`.
+    """
+
+    __slots__ = (
+        "held", "name", "noted", "on_device", "outputs", "requests", "terms", "works", "world_size",
+    )  # fmt: skip
+    on_device: list["DevicePart"]
+    held: list[torch.Tensor]
 
     def __init__(self, name: str, terms: Terms, world_size: int = 1) -> None:
         super().__init__()
@@ -56,21 +70,43 @@ class Call(Staging):
         self,
         numbers: Numbers,
         counts: Counts,
-        given: torch.Tensor | None,
-        filled: torch.Tensor | None,
+        given: Side | None,
+        filled: Side | None,
         *,
         root: int | None = 0,
         tag: int = 0,
     ) -> None:
-        """Add a request on plain tensors; counts are in elements of torch."""
+        """Add a request on tensors in place, or several; counts are in elements of torch."""
+        if self.passage is None:
+            self._ask(numbers, counts, given, filled, root, tag)
+            return
+        # On the host, sides are in one piece.
+        assert not isinstance(given, list) and not isinstance(filled, list)
+        for step in self.passage.steps(self.name, counts, given, filled):
+            self._ask(numbers, *step, root, tag)
+
+    def _ask(
+        self,
+        numbers: Numbers,
+        counts: Counts,
+        given: Side | None,
+        filled: Side | None,
+        root: int | None,
+        tag: int,
+    ) -> None:
         terms = self.terms
         operation = terms.operation
-        if operation == "avg" and given is not None and is_truncated(given.dtype, operation):
+        if operation == "avg" and given is not None and is_truncated(pieces(given)[0].dtype, "avg"):
             operation = "sum"
             if filled is not None:
                 self.divide(filled, self.world_size)
-        source = memory(given)
         self.noted.append(noted(given, filled, counts, root, tag))
+        if self.device is not None:
+            self._ask_device(DevicePart(numbers, counts, operation, given, filled, root))
+            return
+        # On the host, sides are in one piece.
+        assert not isinstance(given, list) and not isinstance(filled, list)
+        source = memory(given)
         self.requests.append(
             Request.raw(
                 self.name,
@@ -87,6 +123,93 @@ class Call(Staging):
             )
         )
 
+    def stays(self, tensor: torch.Tensor) -> bool:
+        """Whether the call uses the memory of a tensor's device."""
+        device = tensor.device
+        if device == self.device:
+            return True
+        if self.is_hosted(tensor):
+            return False
+        if self.device is not None or self.requests:
+            raise mixed(device, self.device)
+        self.device = device
+        self.on_device, self.held = [], []
+        return True
+
+    def is_hosted(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor of a device is copied through the host by torch, instead of a lane.
+
+        Messages are: the first call with tensors of the device may be one between two ranks, where
+        no lane can be made, and the messages of a lane would be carried out in their order.
+        """
+        return self.name in MESSAGES or tensor.device.type not in DRIVER_STREAMS
+
+    def _ask_device(self, part: "DevicePart") -> None:
+        for tensor in pieces(part.given) + pieces(part.filled):
+            if tensor.device != self.device:
+                raise mixed(tensor.device, self.device)
+            self.held.append(tensor)
+        last = self.on_device[-1] if self.on_device else None
+        if last is not None and self.name in _VECTORS and last.is_like(part):
+            self.on_device[-1] = last.followed_by(part)
+        else:
+            self.on_device.append(part)
+
+    def device_requests(self) -> list[DeviceRequest]:
+        """The requests of a call on tensors of a device."""
+        return [part.request(self.name, self.terms) for part in self.on_device]
+
+
+_VECTORS = frozenset({"all_reduce", "broadcast", "reduce"})
+"""Calls in which several tensors are as good as one: a lane takes them as pieces."""
+
+
+class DevicePart(NamedTuple):
+    """A request on tensors of a device."""
+
+    numbers: Numbers
+    counts: Counts
+    operation: str
+    given: Side | None
+    filled: Side | None
+    root: int | None
+
+    def is_like(self, other: "DevicePart") -> bool:
+        """Whether the two could be one, if they are of a vector."""
+        return (self.numbers, self.operation, self.root) == (
+            other.numbers, other.operation, other.root,
+        )  # fmt: skip
+
+    def followed_by(self, other: "DevicePart") -> "DevicePart":
+        """Both as one, of a vector."""
+        assert isinstance(self.counts, int) and isinstance(other.counts, int)
+        return self._replace(
+            counts=self.counts + other.counts,
+            given=pieces(self.given) + pieces(other.given),
+            filled=pieces(self.filled) + pieces(other.filled),
+        )
+
+    def request(self, name: str, terms: Terms) -> DeviceRequest:
+        """The request for a lane."""
+        return DeviceRequest(
+            name,
+            self.numbers.name,
+            widened(self.counts, self.numbers.width),
+            [memory(piece) for piece in pieces(self.given)],
+            [memory(piece) for piece in pieces(self.filled)],
+            op=self.operation,
+            factor=terms.factor,
+            root=self.root,
+            timeout=terms.timeout_s,
+        )
+
+
+def mixed(one: torch.device, other: torch.device | None) -> InvalidArgument:
+    """The error about a call with tensors of two devices."""
+    return InvalidArgument(
+        f"tensors on `{one}` and `{other or 'cpu'}` in one call; they must be on the same device"
+    )
+
 
 def widened(counts: Counts, width: int) -> Counts:
     """The same counts if an element of torch is `width` elements of the core."""
@@ -98,13 +221,16 @@ def widened(counts: Counts, width: int) -> Counts:
 
 
 def noted(
-    given: torch.Tensor | None,
-    filled: torch.Tensor | None,
+    given: Side | None,
+    filled: Side | None,
     counts: Counts,
     root: int | None,
     tag: int,
 ) -> Noted:
     """The recorded facts of a request: no tensor."""
+    if isinstance(given, list) or isinstance(filled, list):
+        kind = (pieces(given) or pieces(filled))[0].dtype
+        return (total(given), total(filled), kind, counts, root, tag)
     if given is filled:
         if given is None:
             return (None, None, None, counts, root, tag)
@@ -116,14 +242,22 @@ def noted(
     return (given.shape, None if filled is None else filled.shape, given.dtype, counts, root, tag)
 
 
-class Issuer:
-    """Executes calls on one communicator, and records them. Any thread may use it."""
+def total(side: Side | None) -> Sequence[int] | None:
+    """The shape of a side whose pieces stand one after the other."""
+    return None if side is None else [sum(piece.numel() for piece in pieces(side))]
 
-    def __init__(self, communicator: _native.Communicator, trace: Trace) -> None:
+
+class Issuer:
+    """Executes the calls of one group, and records them. Any thread may use it."""
+
+    def __init__(
+        self, communicator: _native.Communicator, side: DeviceSide, trace: Trace
+    ) -> None:
         self.communicator = communicator
+        self._side = side
         self._trace = trace
         self._done = CompletedWork()
-        self._coalesced: list[RingfoldWork] | None = None
+        self._coalesced: list[RingfoldWork | DeviceHandle] | None = None
         # The request of the last `sum_now`.
         self._sum_terms = Terms(False, 0.0)
 
@@ -137,8 +271,13 @@ class Issuer:
     def _issue(self, call: Call) -> dist.Work:
         record = self._trace.begin(call)
         try:
+            if call.device is not None:
+                return self._enqueue(call, call.device, record)
             if call.terms.is_async or self._coalesced is not None:
                 return self._start(call, record)
+            if call.passage is not None:
+                self._pass(call, call.passage, record).wait()
+                return self._done
             for request in call.requests:
                 self.communicator.run(request)
             if call.is_needed:
@@ -150,6 +289,12 @@ class Issuer:
             raise
 
     def _start(self, call: Call, record: Record) -> dist.Work:
+        if call.passage is not None:
+            passed = self._pass(call, call.passage, record)
+            passed.deliver_when_done()
+            if self._coalesced is not None:
+                self._coalesced.append(passed)
+            return passed
         if len(call.requests) == 1:
             started = [self.communicator.start(call.requests[0])]
         else:
@@ -161,6 +306,25 @@ class Issuer:
         if self._coalesced is not None:
             self._coalesced.append(work)
         return work
+
+    def _pass(self, call: Call, passage: Passage, record: Record) -> PassageWork:
+        """Start a call on tensors of a device."""
+        record.works = call.works = passage.start(call.requests, self.communicator.start)
+        finish: Callable[[], None] | None = call.finish if call.is_needed else None
+        return PassageWork(call.works, call.outputs, finish, record, passage)
+    def _enqueue(self, call: Call, device: torch.device, record: Record) -> dist.Work:
+        """Enqueue a call on tensors of a device."""
+        held = call.held + call.outputs
+        finish = call.finish if call.is_needed else None
+        under_way = self._side.enqueue(device, call.device_requests(), finish, held, record)
+        if not call.terms.is_async and self._coalesced is None:
+            under_way.join(device)
+            held.clear()
+            return self._done
+        handle = DeviceHandle(self._side, [under_way], call.outputs)
+        if self._coalesced is not None:
+            self._coalesced.append(handle)
+        return handle
 
     def sum_now(self, tensor: torch.Tensor, name: str, timeout_s: float) -> dist.Work | None:
         """Sum a plain tensor in place and wait: a shorter `issue` for such calls.
@@ -190,13 +354,25 @@ class Issuer:
     def end_coalescing(self) -> dist.Work:
         """One handle for all calls since `start_coalescing`."""
         works, self._coalesced = self._coalesced or [], None
-        return together(works)
+        outputs = [output for work in works for output in work.result()]
+        hosted = [work for work in works if isinstance(work, RingfoldWork)]
+        enqueued = [work for work in works if isinstance(work, DeviceHandle)]
+        if not enqueued:
+            return together(hosted, outputs)
+        if hosted:
+            raise InvalidArgument(
+                "calls on tensors of the host and of a device were coalesced; coalesce them apart"
+            )
+        return DeviceHandle(
+            self._side, [call for handle in enqueued for call in handle.calls], outputs
+        )
 
 
-def together(works: Sequence[RingfoldWork]) -> dist.Work:
-    """One handle for several calls."""
+def together(works: Sequence[RingfoldWork], outputs: list[torch.Tensor]) -> dist.Work:
+    """One handle for several calls of the host."""
+    if len(works) == 1:
+        return works[0]
     calls = [call for work in works for call in work.calls]
-    outputs = [output for work in works for output in work.result()]
 
     def finish() -> None:
         for work in works:

@@ -99,10 +99,11 @@ class Buckets:
         self._registered: dict[int, Registration] = {}
 
     def look(self, tensor: torch.Tensor) -> None:
-        """Observe an all-reduce of a plain tensor, before it is made."""
+        """Observe an all-reduce in place, before it is made."""
         if (
             tensor.nbytes < BUCKET_BYTES_MIN
             or not self._is_useful
+            or not tensor.is_cpu
             or torch._C._current_graph_task_id() < 0
         ):
             return

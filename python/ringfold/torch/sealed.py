@@ -28,7 +28,7 @@ from ringfold import _native
 from ringfold.errors import Corrupt
 from ringfold.torch.issue import Call, Counts, noted, widened
 from ringfold.torch.options import Terms
-from ringfold.torch.tensors import Numbers
+from ringfold.torch.tensors import Numbers, Side, moved
 
 _NUMBER = struct.Struct("<Q")
 _MAC_BYTES = 32
@@ -150,12 +150,17 @@ class SealedCall(Call):
         self._seal = seal
         self._checks: list[Check] = []
 
+    def is_hosted(self, tensor: torch.Tensor) -> bool:
+        """Like `Call.is_hosted`, and moved bytes are: trailers are computed by the host."""
+        is_bytes = self.name in _SHARES and moved(tensor).name == "uint8"
+        return is_bytes or super().is_hosted(tensor)
+
     def ask(
         self,
         numbers: Numbers,
         counts: Counts,
-        given: torch.Tensor | None,
-        filled: torch.Tensor | None,
+        given: Side | None,
+        filled: Side | None,
         *,
         root: int | None = 0,
         tag: int = 0,
@@ -164,6 +169,10 @@ class SealedCall(Call):
         if numbers.name != "uint8" or self.name not in _SHARES:
             super().ask(numbers, counts, given, filled, root=root, tag=tag)
             return
+        if self.passage is not None:
+            self.passage.bring_now()
+        # Bytes are on the host, where sides are in one piece.
+        assert not isinstance(given, list) and not isinstance(filled, list)
         seal, lengths = self._seal, widened(counts, numbers.width)
         gives, gets = _SHARES[self.name](seal.rank, seal.world_size, lengths, root)
         number = None if self.name in _MESSAGES else seal.next_collective()

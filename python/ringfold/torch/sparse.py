@@ -39,4 +39,4 @@ def all_reduce(group: "Collectives", tensor: torch.Tensor, said: Terms) -> dist.
         torch.cat(all_places, dim=1), torch.cat(all_values), tensor.shape
     )
     tensor.copy_(joined.coalesce())
-    return RingfoldWork([], [tensor])
+    return RingfoldWork([], [tensor], device=None if tensor.is_cpu else tensor.device)

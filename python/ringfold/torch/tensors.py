@@ -1,16 +1,17 @@
 """Tensors as memory: the element type for ringfold, and plain copies of tensors that are not plain.
 
-A *plain* tensor is dense, contiguous, in host memory, and its bytes are its value. Calls use plain
-tensors in place; other tensors are replaced by a copy, which is copied back when the call is done
-(`Staging`).
+A *plain* tensor is contiguous, in host memory, and its bytes are its value. Calls use plain tensors
+in place; other tensors are replaced by a copy, which is copied back when the call is done
+(`Staging`). A call of a lane does the same on the device; the buffers of its lists stay in pieces.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
 from ringfold.errors import InvalidArgument, Unsupported
+from ringfold.torch.level0 import Passage
 
 
 class Numbers(NamedTuple):
@@ -94,10 +95,14 @@ def moved(tensor: torch.Tensor) -> Numbers:
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
-    """Whether the tensor can be used in place."""
+    """Whether the tensor can be used in place by calls of the host."""
+    return tensor.is_cpu and is_dense(tensor)
+
+
+def is_dense(tensor: torch.Tensor) -> bool:
+    """Whether the tensor's bytes are its value, in order."""
     return (
-        tensor.is_cpu
-        and not tensor.is_sparse
+        not tensor.is_sparse
         and tensor.is_contiguous()
         and not tensor.is_neg()
         and not (tensor.dtype.is_complex and tensor.is_conj())
@@ -106,11 +111,10 @@ def is_plain(tensor: torch.Tensor) -> bool:
 
 def check(tensor: torch.Tensor) -> None:
     """Raise for tensors that a copy cannot help."""
-    if not tensor.is_cpu:
+    if not tensor.is_cpu and tensor.device.type != accelerator():
         raise Unsupported(
-            f"a tensor on device `{tensor.device}`; ringfold moves host memory: copy it "
-            "(`tensor.cpu()`), or use "
-            f"`cpu:ringfold,{tensor.device.type}:…` as backend"
+            f"a tensor on device `{tensor.device}`; ringfold moves memory of the host and of "
+            "torch's accelerator: copy it (`tensor.cpu()`)"
         )
     if tensor.layout is not torch.strided:
         raise Unsupported(
@@ -119,51 +123,85 @@ def check(tensor: torch.Tensor) -> None:
         )
 
 
-class Staging:
-    """Plain substitutes for a call's tensors, and the work to do with them at its end."""
+def accelerator() -> str | None:
+    """The type of this process' devices."""
+    found = torch.accelerator.current_accelerator()
+    return None if found is None else found.type
 
-    __slots__ = ("_back", "_sums")
+
+Side: TypeAlias = torch.Tensor | list[torch.Tensor]
+"""One side of a call: a tensor that can be used in place; on a device, also several pieces."""
+
+
+class Staging:
+    """Substitutes for a call's tensors that can be used in place, and the work to do with them at
+    its end.
+    """
+
+    __slots__ = ("_back", "_sums", "device", "passage")
 
     def __init__(self) -> None:
+        self.passage: Passage | None = None
+        """The copies from and to a device, of tensors that are there, for calls of the host."""
         self._back: list[tuple[torch.Tensor, torch.Tensor]] = []
-        self._sums: list[tuple[torch.Tensor, int]] = []
+        self._sums: list[tuple[Side, int]] = []
+        self.device: torch.device | None = None
+        """The device whose memory the call uses, if it is not the host's."""
+
+    def stays(self, tensor: torch.Tensor) -> bool:
+        """Whether the call uses the memory of the device of a tensor that is not on the host."""
+        raise NotImplementedError
 
     def source(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A plain tensor with the same content."""
+        """A tensor in place with the same content."""
         if is_plain(tensor):
             return tensor
-        check(tensor)
+        way = self._way(tensor)
+        if way is not None:
+            return way.source(tensor)
+        if is_dense(tensor):
+            return tensor
         return tensor.detach().resolve_conj().resolve_neg().contiguous()
 
     def target(self, tensor: torch.Tensor, *, is_read: bool = False) -> torch.Tensor:
-        """A plain tensor that `finish` copies to `tensor`; it starts as a copy of `tensor` if it
+        """A tensor in place that `finish` copies to `tensor`; it starts as a copy of `tensor` if it
         `is_read`.
         """
         if is_plain(tensor):
             return tensor
-        check(tensor)
-        flat = torch.empty(tensor.shape, dtype=tensor.dtype)
+        way = self._way(tensor)
+        if way is not None:
+            return way.target(tensor, is_read)
+        if is_dense(tensor):
+            return tensor
+        flat = torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
         if is_read:
             flat.copy_(tensor.detach())
         self._back.append((tensor, flat))
         return flat
 
-    def joined(self, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-        """One plain tensor with the concatenated content of all."""
+    def joined(self, tensors: Sequence[torch.Tensor]) -> Side:
+        """The content of all, one after the other."""
         together = adjacent(tensors)
         if together is not None:
-            return together
-        for tensor in tensors:
-            check(tensor)
+            return self.source(together)
+        ways = [self._way(tensor) for tensor in tensors]
+        if ways[0] is not None:
+            return ways[0].joined(tensors)
+        if not tensors[0].is_cpu:
+            return [self.source(tensor) for tensor in tensors]
         return torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
 
-    def divided(self, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-        """One plain tensor whose parts `finish` copies to `tensors`."""
+    def divided(self, tensors: Sequence[torch.Tensor]) -> Side:
+        """The places of `tensors`, one after the other; `finish` copies to them what needs it."""
         together = adjacent(tensors)
         if together is not None:
-            return together
-        for tensor in tensors:
-            check(tensor)
+            return self.target(together)
+        ways = [self._way(tensor) for tensor in tensors]
+        if ways[0] is not None:
+            return ways[0].divided(tensors)
+        if not tensors[0].is_cpu:
+            return [self.target(tensor) for tensor in tensors]
         flat = torch.empty(sum(tensor.numel() for tensor in tensors), dtype=tensors[0].dtype)
         parts = flat.split([tensor.numel() for tensor in tensors])
         self._back.extend(
@@ -171,8 +209,22 @@ class Staging:
         )
         return flat
 
-    def divide(self, total: torch.Tensor, by: int) -> None:
-        """Make `finish` divide a plain tensor of integers, rounding toward zero."""
+    def _way(self, tensor: torch.Tensor) -> Passage | None:
+        """The copies to the host, for a tensor of a device that the call does not use there."""
+        check(tensor)
+        if tensor.is_cpu or self.stays(tensor):
+            return None
+        if self.passage is None:
+            self.passage = Passage(tensor.device)
+        elif self.passage.device != tensor.device:
+            raise InvalidArgument(
+                f"tensors on {self.passage.device} and {tensor.device} in one call; they must be "
+                "on the same device"
+            )
+        return self.passage
+
+    def divide(self, total: Side, by: int) -> None:
+        """Make `finish` divide integers, rounding toward zero."""
         self._sums.append((total, by))
 
     @property
@@ -183,11 +235,19 @@ class Staging:
     def finish(self) -> None:
         """Copy the results to their destinations."""
         for total, by in self._sums:
-            total.detach().div_(by, rounding_mode="trunc")
+            for piece in pieces(total):
+                piece.detach().div_(by, rounding_mode="trunc")
         self._sums.clear()
         for tensor, part in self._back:
             tensor.detach().copy_(part)
         self._back.clear()
+
+
+def pieces(side: Side | None) -> list[torch.Tensor]:
+    """The pieces of a side; none on a rank without it."""
+    if side is None:
+        return []
+    return side if isinstance(side, list) else [side]
 
 
 def adjacent(tensors: Sequence[torch.Tensor]) -> torch.Tensor | None:
@@ -195,7 +255,7 @@ def adjacent(tensors: Sequence[torch.Tensor]) -> torch.Tensor | None:
     tensor.
     """
     first = tensors[0]
-    if not is_plain(first):
+    if not is_dense(first):
         return None
     if len(tensors) == 1:
         return first
@@ -204,7 +264,7 @@ def adjacent(tensors: Sequence[torch.Tensor]) -> torch.Tensor | None:
     for tensor in tensors:
         if (
             tensor.data_ptr() != address
-            or not is_plain(tensor)
+            or not is_dense(tensor)
             or tensor.untyped_storage()._cdata != storage
         ):
             return None

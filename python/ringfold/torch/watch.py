@@ -1,5 +1,5 @@
 """One thread per process that watches its groups: stuck calls, failed groups, the signal for a
-dump.
+dump, the end of the process after an error.
 
 It sleeps, and checks the flight record from time to time, at no cost to calls. It starts with the
 first group to watch and ends with the last. Its findings go to Python's logger `ringfold`, which
@@ -50,7 +50,7 @@ class Watcher:
 
     def watch(self, trace: Trace) -> None:
         """Watch a group until `forget`."""
-        has_work = self.settings.stall_s or self.settings.dump
+        has_work = self.settings.stall_s or self.settings.dump or self.settings.ends_process
         if not (has_work and len(trace.ranks) > 1 or self._signal):
             return
         with self._lock:
@@ -115,8 +115,11 @@ class Watcher:
                 if self._signal and self._signal in woken_by:
                     log.warning("flight record in %s", dump_flight_record())
                 for trace in traces:
-                    if trace.communicator.fault() is not None:
+                    error = trace.fault()
+                    if error is not None:
                         after_death(trace)
+                        if self.settings.ends_process:
+                            end_process(trace, error)
                 if self.settings.stall_s:
                     self._look(set(traces))
             except (OSError, RingfoldError) as error:
@@ -124,7 +127,8 @@ class Watcher:
 
     def _period_s(self) -> float:
         period_s = min(self.settings.stall_s / LOOKS_PER_STALL or LOOK_MAX_S, LOOK_MAX_S)
-        return min(period_s, LOOK_FOR_DEATHS_S) if self.settings.dump else period_s
+        looks_for_deaths = self.settings.dump or self.settings.ends_process
+        return min(period_s, LOOK_FOR_DEATHS_S) if looks_for_deaths else period_s
 
     def _woken_by(self) -> bytes:
         try:
@@ -148,7 +152,7 @@ class Watcher:
         self._due_ns = {record.id: self._due_ns.get(record.id, 0) for record in firsts.values()}
         for record in firsts.values():
             age_ns = now_ns - record.created_ns
-            if record.trace.communicator.fault() is None and age_ns >= self._due_ns[record.id]:
+            if record.trace.fault() is None and age_ns >= self._due_ns[record.id]:
                 self._due_ns[record.id] = 2 * age_ns
                 log.warning("%s", stalled(record, age_ns / 1e9))
 
@@ -176,6 +180,18 @@ class Watcher:
         return 0
 
 
+def end_process(trace: Trace, error: RingfoldError) -> None:
+    """End the process because a group has failed, whatever its threads wait for."""
+    log.error(
+        "[rank %d] group %s has failed, and RINGFOLD_TORCH_ASYNC_ERRORS=exit ends the process: %s",
+        trace.own,
+        trace,
+        error,
+    )
+    logging.shutdown()
+    os._exit(1)
+
+
 def stalled(record: Record, age_s: float) -> str:
     """The warning about a call: what it is, for how long, and which ranks it waits for."""
     trace = record.trace
@@ -185,8 +201,9 @@ def stalled(record: Record, age_s: float) -> str:
 def awaited(record: Record) -> str:
     """The ranks that have not entered the call that this rank is in, and where they are instead."""
     trace = record.trace
+    asked = trace.lane if record.is_on_device and trace.lane is not None else trace.communicator
     try:
-        standings = trace.communicator.standing(ANSWER_S)
+        standings = asked.standing(ANSWER_S)
     except RingfoldError as error:
         return f"where the others are is not known: {error}"
     if record.is_message:
@@ -196,6 +213,8 @@ def awaited(record: Record) -> str:
         return f"waiting for {place(trace.ranks[peer], standings[peer])}"
     own = standings[trace.rank]
     begun = own[1] if own is not None else 0
+    if record.is_on_device and own is not None and not own[2]:
+        return "this rank's device has not reached it"
     late = [rank for rank, other in enumerate(standings) if other is None or other[1] < begun]
     if not late:
         return "all ranks are in it"

@@ -22,7 +22,8 @@ from ringfold.errors import RingfoldError, Unsupported
 from ringfold.torch.flight_dump import failed
 from ringfold.torch.flight_recorder import Record
 
-_NO_LIMIT = timedelta(0)
+NO_LIMIT = timedelta(0)
+"""torch's way to say that `wait` has no timeout."""
 
 
 class WaitTimeout(RuntimeError, TimeoutError):
@@ -42,21 +43,24 @@ class RingfoldWork(dist.Work):
         outputs: list[torch.Tensor],
         finish: Callable[[], None] | None = None,
         record: Record | None = None,
+        device: torch.device | None = None,
     ) -> None:
         super().__init__()
         self.calls = calls
         self._record = record
         self._outputs = outputs
         self._finish = finish
+        # Where the results are, if not on the host.
+        self._device = device
         self._lock = threading.RLock()
         self._future: Future[list[torch.Tensor]] | None = None
 
-    def wait(self, timeout: timedelta = _NO_LIMIT) -> bool:
+    def wait(self, timeout: timedelta = NO_LIMIT) -> bool:
         """Wait until the calls have completed, or raise their error.
 
         After `timeout`, if it is more than 0, raise `WaitTimeout`.
         """
-        limit_s = timeout.total_seconds() if timeout > _NO_LIMIT else None
+        limit_s = timeout.total_seconds() if timeout > NO_LIMIT else None
         try:
             for call in self.calls:
                 if not call.wait(limit_s):
@@ -115,7 +119,7 @@ class RingfoldWork(dist.Work):
             return self._future
 
     def _promise(self) -> "Future[list[torch.Tensor]]":
-        done: Future[Any] = Future()
+        done: Future[Any] = Future(devices=[] if self._device is None else [self._device])
         left = len(self.calls)
         counting = threading.Lock()
 
@@ -152,7 +156,7 @@ class RingfoldWork(dist.Work):
 class CompletedWork(dist.Work):
     """The handle of a call that waited itself: its result is in its tensors."""
 
-    def wait(self, timeout: timedelta = _NO_LIMIT) -> bool:
+    def wait(self, timeout: timedelta = NO_LIMIT) -> bool:
         """The call has completed."""
         return True
 

@@ -181,6 +181,19 @@ def ranks(rank_server: RankServer, tmp_path: Path, seed: int) -> RankStarter:
     return RankStarter(rank_server, tmp_path, seed)
 
 
+@pytest.fixture(scope="session")
+def soft() -> dict[str, str]:
+    """The variables of ranks whose accelerator is the test device."""
+    import softcuda
+    import softtorch
+
+    try:
+        library = softtorch.build()
+    except softtorch.CannotBuild as error:
+        pytest.skip(str(error))
+    return {"RINGFOLD_CUDA_LIBRARY": str(softcuda.library()), softtorch.LIBRARY: str(library)}
+
+
 @pytest.fixture(params=BACKENDS)
 def backend(request: Any) -> str:
     """Every backend that is tested, in turn."""

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+import softtorch
 from forks import RAISED_STATUS, Ranks
 
 # How long the others may continue after a rank failed: longer than any deadline of calls in tests.
@@ -71,6 +72,8 @@ def be_rank(request: dict[str, Any], rank: int) -> int:
 
 def call(request: dict[str, Any], rank: int) -> Any:
     function = getattr(module_at(request["path"]), request["function"])
+    if softtorch.LIBRARY in request["variables"]:
+        softtorch.load()
     if request["backend"] is None:
         return function(**request["arguments"])
     dist.init_process_group(

@@ -18,14 +18,32 @@ import pytest
 EXAMPLE = Path(__file__).parents[3] / "examples" / "ddp_digits.py"
 WATCHDOG_S = 240.0
 SUMMARY = re.compile(
-    r"(\w+), (\d+) ranks, (\d+) epochs: accuracy ([\d.]+), [\d.]+ ms a step \(median of (\d+)\)"
+    r"(\w+), (\d+) ranks, (\d+) epochs: accuracy ([\d.]+), [\d.]+ ms a step \(median of (\d+)\), "
+    r"[\d.]+ s on (\w+)"
 )
+# The example, after torch's test device has become its accelerator.
+ON_SOFT = f"""
+import runpy, sys
+import softtorch
+
+softtorch.load()
+sys.argv[0] = {str(EXAMPLE)!r}
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
 
 
 class Torchrun:
     """The example's ranks under torchrun."""
 
-    def __init__(self, log: Path, ranks: int, *words: object, restarts: int = 0) -> None:
+    def __init__(
+        self,
+        log: Path,
+        ranks: int,
+        *words: object,
+        restarts: int = 0,
+        program: Path = EXAMPLE,
+        **variables: str,
+    ) -> None:
         self.log = log
         self.identifier = uuid.uuid4().hex
         self.deadline = time.monotonic() + WATCHDOG_S
@@ -47,12 +65,12 @@ class Torchrun:
             "torch.distributed.run",
             *rendezvous,
             *how,
-            EXAMPLE,
+            program,
             *words,
         ]
         self.process = subprocess.Popen(
             [str(word) for word in command],
-            env=os.environ | {"OMP_NUM_THREADS": "1"},
+            env=os.environ | {"OMP_NUM_THREADS": "1"} | variables,
             stdout=log.open("wb"),
             stderr=subprocess.STDOUT,
             start_new_session=True,
@@ -107,8 +125,8 @@ def environments() -> Iterator[tuple[int, set[bytes]]]:
 def torchrun(tmp_path: Path) -> Iterator[Any]:
     started: list[Torchrun] = []
 
-    def start(ranks: int, *words: object, restarts: int = 0) -> Torchrun:
-        started.append(Torchrun(tmp_path / f"log{len(started)}", ranks, *words, restarts=restarts))
+    def start(ranks: int, *words: object, **how: Any) -> Torchrun:
+        started.append(Torchrun(tmp_path / f"log{len(started)}", ranks, *words, **how))
         return started[-1]
 
     yield start
@@ -120,6 +138,19 @@ def test_digits_are_learned(torchrun: Any, backend: str) -> None:
     found = SUMMARY.search(torchrun(3, "--backend", backend, "--epochs", 12).wait())
     assert found is not None
     assert found.group(1, 2, 3) == (backend, "3", "12")
+    assert float(found.group(4)) >= 0.95
+
+
+@pytest.mark.deep
+def test_digits_are_learned_on_an_accelerator(
+    torchrun: Any, soft: dict[str, str], tmp_path: Path
+) -> None:
+    program = tmp_path / "on_soft.py"
+    program.write_text(ON_SOFT)
+    variables = soft | {"PYTHONPATH": str(Path(__file__).parent)}
+    words = ("--device", "soft", "--epochs", 12)
+    found = SUMMARY.search(torchrun(2, *words, program=program, **variables).wait())
+    assert found is not None and found.group(1, 6) == ("ringfold", "soft")
     assert float(found.group(4)) >= 0.95
 
 

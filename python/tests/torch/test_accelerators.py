@@ -1,0 +1,330 @@
+"""Tensors of an accelerator, in the test device's: the same results as of host memory, and torch's
+order of streams.
+"""
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import softtorch
+import torch
+import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+from torch.nn.parallel import DistributedDataParallel
+
+from ringfold.torch import level0
+
+LARGE = (1 << 19) + 3
+"""Elements that go in several pieces."""
+LET_GO_S = 0.05
+"""How long a stream is held that nothing else lets go."""
+
+WAYS = {"lane": {}, "level0": {softtorch.LEVEL_0: "1"}}
+
+
+@pytest.fixture(params=WAYS)
+def way(request: Any, soft: dict[str, str]) -> dict[str, str]:
+    """The variables of each way of serving an accelerator."""
+    return soft | WAYS[request.param]
+
+
+def numbers(*shape: int, dtype: torch.dtype = torch.float32) -> Any:
+    """Other ones on each rank."""
+    generator = torch.Generator().manual_seed(dist.get_rank())
+    return torch.randint(-50, 50, shape, generator=generator).to(dtype)
+
+
+Place = Callable[[Any], Any]
+"""Copies a tensor to where it is tested."""
+
+
+def reductions(place: Place) -> Any:
+    """By name: tensors after calls that reduce."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    sums = {}
+    for count in (0, 1, LARGE):
+        sums[f"sum of {count}"] = tensor = place(numbers(count))
+        dist.all_reduce(tensor)
+    sums["strided"] = strided = place(numbers(8, 6)).t()
+    dist.all_reduce(strided, dist.ReduceOp.MAX)
+    sums["large and strided"] = place(numbers(2, LARGE)).t()
+    dist.all_reduce(sums["large and strided"])
+    sums["truncated"] = place(numbers(99, dtype=torch.int64))
+    dist.all_reduce(sums["truncated"], dist.ReduceOp.AVG)
+    sums["half"] = place(numbers(99, dtype=torch.bfloat16))
+    dist.all_reduce(sums["half"], dist.ReduceOp.AVG)
+    sums["complex"] = place(torch.complex(numbers(9), numbers(9)))
+    dist.all_reduce(sums["complex"])
+    sums["of the root"] = place(numbers(77))
+    dist.reduce(sums["of the root"], 1)
+    sums["scattered"] = place(torch.zeros(5))
+    dist.reduce_scatter_tensor(sums["scattered"], place(numbers(5 * size)))
+    parts = list(place(numbers(size * (size + 1) // 2)).split(list(range(1, size + 1))))
+    sums["scattered unevenly"] = place(torch.zeros(rank + 1))
+    dist.reduce_scatter(sums["scattered unevenly"], parts)
+    return sums
+
+
+def moves(place: Place) -> Any:
+    """By name: tensors after calls that move data."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    moved: dict[str, Any] = {}
+    moved["broadcast"] = place(numbers(LARGE))
+    dist.broadcast(moved["broadcast"], 1)
+    moved["gathered"] = place(torch.zeros(size * 6))
+    dist.all_gather_into_tensor(moved["gathered"], place(numbers(6)))
+    several = [place(torch.zeros(3, 2)) for _ in range(size)]
+    dist.all_gather(several, place(numbers(2, 3)).t())
+    moved["gathered in a list"] = torch.cat(several)
+    at_root = [place(torch.zeros(4)) for _ in range(size)] if rank == 0 else None
+    dist.gather(place(numbers(4)), at_root, 0)
+    moved["gathered at the root"] = torch.cat(at_root) if at_root else place(torch.zeros(0))
+    given = [place(numbers(4) + index) for index in range(size)] if rank == 0 else None
+    moved["scattered"] = place(torch.zeros(4))
+    dist.scatter(moved["scattered"], given, 0)
+    moved["exchanged"] = place(torch.zeros(2 * size))
+    dist.all_to_all_single(moved["exchanged"], place(numbers(2 * size)))
+    received = [place(torch.zeros(3)) for _ in range(size)]
+    dist.all_to_all(received, [place(numbers(3) * index) for index in range(size)])
+    moved["exchanged in lists"] = torch.cat(received)
+    moved["message"] = place(torch.zeros(5))
+    works = [
+        dist.isend(place(numbers(5)), (rank + 1) % size),
+        dist.irecv(moved["message"], (rank - 1) % size),
+    ]
+    for work in works:
+        work.wait()
+    objects: list[Any] = [None] * size
+    dist.all_gather_object(objects, {"rank": rank})
+    moved["objects"] = torch.tensor([each["rank"] for each in objects])
+    return moved
+
+
+def compares(function: str) -> Any:
+    """Which results on the device are not the host's."""
+    calls = {"reductions": reductions, "moves": moves}[function]
+    there = calls(lambda tensor: tensor.to("soft"))
+    here = calls(lambda tensor: tensor.clone())
+    return [name for name in here if not torch.equal(there[name].cpu(), here[name])], len(here)
+
+
+@pytest.mark.parametrize("function", ["reductions", "moves"])
+@pytest.mark.parametrize("count", [2, pytest.param(3, marks=pytest.mark.deep)])
+def test_calls_give_what_those_of_host_memory_do(
+    ranks: Any, way: Any, function: str, count: int
+) -> None:
+    """Bit for bit: all collectives and messages, lists, strides, types, uneven and empty sizes."""
+    outcome = ranks(compares, count, "ringfold", variables=way, function=function)
+    for wrong, number in outcome.results():
+        assert wrong == [] and number > 8
+
+
+def results_stream() -> Any:
+    """The stream that stores results."""
+    side: Any = dist.distributed_c10d._get_default_group()._side
+    if side.lane is None:
+        return level0.sides(torch.device("soft", 0)).up
+    return side.results([])
+
+
+def orders() -> Any:
+    main, side = torch.accelerator.current_stream(), torch.Stream("soft")
+    found = {}
+    # The input is late: nothing but the stream says when it is there.
+    late = torch.zeros(LARGE, device="soft")
+    with softtorch.held(main, LET_GO_S):
+        late.add_(1)
+        work = dist.all_reduce(late, async_op=True)
+    work.wait()
+    found["a late input"] = late.cpu()
+    # The result is late: each stream that waits, and no other, comes after it.
+    tensor = torch.ones(LARGE, device="soft")
+    side.wait_stream(main)
+    with softtorch.held(results_stream()):
+        work = dist.all_reduce(tensor, async_op=True)
+        other = torch.Stream("soft")
+        other.wait_stream(main)
+        with other:
+            found["no join"] = tensor.cpu()
+        work.wait()
+        with side:
+            work.wait()
+            beside = tensor * 3
+        doubled = tensor * 2
+        found["done"] = (main.query(), side.query(), work.is_completed())
+    found["a late result"] = doubled.cpu()
+    main.wait_stream(side)
+    found["a result beside"] = beside.cpu()
+    found["done later"] = work.is_completed()
+    return found
+
+
+def test_streams_order_what_calls_read_and_write(ranks: Any, way: Any) -> None:
+    """Inputs may be late, and results: streams that wait see them, and one that does not wait sees
+    what was there before.
+    """
+    for found in ranks(orders, 2, "ringfold", variables=way).results():
+        assert (found["a late input"] == 2).all()
+        assert found["done"] == (False, False, False)
+        assert (found["no join"] == 1).all(), "the missing join"
+        assert (found["a late result"] == 4).all()
+        assert (found["a result beside"] == 6).all()
+        assert found["done later"]
+
+
+def promises() -> Any:
+    tensor = torch.ones(LARGE, device="soft")
+    future = dist.all_reduce(tensor, async_op=True).get_future()
+    half = future.then(lambda done: done.value()[0] / 2)
+    found = half.wait().cpu()
+    # Nothing waits: the result arrives all the same.
+    left = torch.ones(LARGE, device="soft")
+    torch.accelerator.synchronize()
+    arrived = threading.Event()
+    dist.all_reduce(left, async_op=True).get_future().then(lambda _: arrived.set())
+    arrived.wait(20)
+    torch.accelerator.synchronize()
+    return found, left.cpu()
+
+
+def test_futures_are_of_the_result(ranks: Any, way: Any) -> None:
+    """Callbacks come after it."""
+    for halves, left in ranks(promises, 2, "ringfold", variables=way).results():
+        assert (halves == 1).all() and (left == 2).all()
+
+
+BATCH, STEPS, RATE = 24, 3, 0.05
+
+
+def network(device: str) -> Any:
+    """The same on every rank; layers that no number of ranks divides."""
+    torch.manual_seed(7)
+    layers = [
+        torch.nn.Linear(9, 33),
+        torch.nn.ReLU(),
+        torch.nn.Linear(33, 17),
+        torch.nn.Tanh(),
+        torch.nn.Linear(17, 5),
+    ]
+    return torch.nn.Sequential(*layers).to(device)
+
+
+def take_steps(model: Any, device: str, rank: int, size: int) -> None:
+    optimizer = torch.optim.SGD(model.parameters(), RATE, momentum=0.9)
+    for step in range(STEPS):
+        generator = torch.Generator().manual_seed(step)
+        inputs = torch.randn(BATCH, 9, generator=generator).chunk(size)[rank]
+        labels = torch.randint(5, (BATCH,), generator=generator).chunk(size)[rank]
+        optimizer.zero_grad()
+        output = model(inputs.to(device))
+        torch.nn.functional.cross_entropy(output, labels.to(device)).backward()
+        optimizer.step()
+
+
+def weights(model: Any) -> Any:
+    whole = (
+        each.full_tensor() if isinstance(each, DTensor) else each for each in model.parameters()
+    )
+    return torch.cat([each.detach().cpu().flatten() for each in whole])
+
+
+def alone() -> Any:
+    model = network("cpu")
+    take_steps(model, "cpu", 0, 1)
+    return weights(model)
+
+
+TRAININGS: dict[str, dict[str, Any]] = {
+    "one bucket": {},
+    "many buckets": {"bucket_cap_mb": 0.0005},
+    "views": {"bucket_cap_mb": 0.0005, "gradient_as_bucket_view": True},
+    "unused": {"find_unused_parameters": True},
+    "static": {"static_graph": True},
+    "sharded": {"reshard_after_forward": True},
+    "sharded, kept": {"reshard_after_forward": False},
+}
+
+
+def train(device: str, options: dict[str, Any]) -> Any:
+    model = network(device)
+    if "reshard_after_forward" in options:
+        mesh = init_device_mesh(device, (dist.get_world_size(),))
+        for layer in model:
+            if isinstance(layer, torch.nn.Linear):
+                fully_shard(layer, mesh=mesh, **options)
+        fully_shard(model, mesh=mesh, **options)
+    else:
+        model = DistributedDataParallel(model, **options)
+    take_steps(model, device, dist.get_rank(), dist.get_world_size())
+    return weights(model)
+
+
+def trainings(names: list[str]) -> Any:
+    """By name: weights from the device, and from host memory."""
+    return {name: [train(device, TRAININGS[name]) for device in ("soft", "cpu")] for name in names}
+
+
+@pytest.mark.parametrize("count", [2, pytest.param(4, marks=pytest.mark.deep)])
+def test_training_takes_the_steps_of_the_host(ranks: Any, way: Any, count: int) -> None:
+    """DistributedDataParallel and FSDP2: the bits of the same ranks in host memory, and the steps
+    of one process except for rounding, because sums over the batch are in another order.
+    """
+    reference = alone()
+    names = list(TRAININGS)
+    for found in ranks(trainings, count, "ringfold", variables=way, names=names).results():
+        for name, (there, here) in found.items():
+            assert torch.equal(there, here), name
+            torch.testing.assert_close(there, reference, rtol=1e-4, atol=1e-6, msg=name)
+
+
+def shards() -> Any:
+    size = dist.get_world_size()
+    group = dist.group.WORLD
+    mesh = init_device_mesh("soft", (size,))
+    left, right = torch.arange(24.0).reshape(4, 6), torch.arange(18.0).reshape(6, 3)
+    product = distribute_tensor(left.to("soft"), mesh, [Shard(1)]) @ distribute_tensor(
+        right.to("soft"), mesh, [Shard(0)]
+    )
+    assert isinstance(product, DTensor)
+    whole = product.redistribute(mesh, [Replicate()]).to_local()
+    tensor = numbers(2 * size).to("soft")
+    sums = functional.all_reduce(tensor, "sum", group)
+    parts = functional.reduce_scatter_tensor(tensor, "sum", 0, group)
+    again = functional.all_gather_tensor(parts, 0, group)
+    return whole.cpu(), left @ right, (sums * 1).cpu(), (again * 1).cpu()
+
+
+def test_sharded_tensors_and_functional_collectives(ranks: Any, way: Any) -> None:
+    """DTensor's, and torch's that return a new tensor."""
+    for found, product, sums, again in ranks(shards, 2, "ringfold", variables=way).results():
+        assert torch.equal(found, product)
+        assert torch.equal(sums, again)
+
+
+def loses_a_rank() -> Any:
+    tensor = torch.ones(LARGE, device="soft")
+    dist.all_reduce(tensor)
+    if dist.get_rank() == 1:
+        raise ValueError("the loss is infinite")
+    # The first call that knows of it fails.
+    works = []
+    with pytest.raises(RuntimeError) as caught:
+        works.append(dist.all_reduce(tensor, async_op=True))
+        works[0].wait()
+        torch.accelerator.synchronize()
+        dist.all_reduce(tensor)
+    # No stream waits for ever.
+    torch.accelerator.synchronize()
+    return str(caught.value), all(work.is_completed() for work in works)
+
+
+def test_a_lost_rank_is_named_and_streams_go_on(ranks: Any, way: Any) -> None:
+    """The call raises, and the device is idle soon."""
+    outcome = ranks(loses_a_rank, 2, "ringfold", variables=way)
+    text, is_completed = outcome.result(0)
+    assert "rank 1" in text and is_completed
+    assert "infinite" in str(outcome.error(1))
