@@ -165,6 +165,7 @@ digits() {
 
 # The long Rust tests by name; `cargo test` alone ignores them.
 deep_rust_tests=(
+    all_random_lanes_are_exact
     all_random_runs_are_exact
     every_mix_of_hosts_is_exact
     noise_costs_what_was_worked_out
