@@ -99,9 +99,12 @@ impl Part {
         })
     }
 
-    /// `bytes` bytes of zeros.
-    fn new(bytes: usize) -> Result<Part> {
+    /// `bytes` bytes of zeros, of memory node `node` where one is given.
+    fn new(bytes: usize, node: Option<usize>) -> Result<Part> {
         let (file, fd) = Shared::create(bytes)?;
+        if let Some(node) = node {
+            file.prefer_node(node);
+        }
         file.populate()?;
         Ok(Part {
             own: Own::new(file, None),
@@ -126,11 +129,17 @@ impl Communicator {
     /// allocate its part, all get `Error::System`, no memory is registered, and the communicator
     /// stays usable.
     pub fn alloc(&self, bytes: usize) -> Result<Registered> {
+        self.alloc_on_node(bytes, None)
+    }
+
+    /// Like [`alloc`](Communicator::alloc), with this rank's part on memory node `node` where one
+    /// is given and the system allows it. Ranks may give different nodes.
+    pub(crate) fn alloc_on_node(&self, bytes: usize, node: Option<usize>) -> Result<Registered> {
         self.check_open()?;
         let Some(host) = self.sharing() else {
-            return self.alloc_private(bytes);
+            return self.alloc_private(bytes, node);
         };
-        let made = Part::new(bytes);
+        let made = Part::new(bytes, node);
         let (own, sizes) = self.enlist(&host, bytes, made)?;
         Ok(Registered::shared(own, bytes, sizes))
     }
@@ -237,8 +246,8 @@ impl Communicator {
     }
 
     /// Memory that only this rank has, and the others' sizes.
-    fn alloc_private(&self, bytes: usize) -> Result<Registered> {
-        let made = private_memory(bytes);
+    fn alloc_private(&self, bytes: usize, node: Option<usize>) -> Result<Registered> {
+        let made = private_memory(bytes, node);
         let sizes = self.enlist_private(bytes, made.is_ok());
         let private = made?;
         Ok(Registered::private(private, bytes, sizes?))

@@ -7,7 +7,7 @@ use super::fold::Folder;
 use super::host_path::HostPath;
 use super::issue::Issuer;
 use super::path::{Path, WaitPath};
-use super::staging::{ALIGN_BYTES, Layout, Staging};
+use super::staging::{ALIGN_BYTES, Layout, Staging, memory_node};
 use super::words::Word;
 use super::worker::wait_until;
 use crate::communicator::Communicator;
@@ -87,7 +87,8 @@ pub fn open(
         Ok((layout, bytes, device))
     });
     let (layout, bytes, device) = agree(communicator, config, ready)?;
-    let memory = communicator.alloc(bytes)?;
+    let node = memory_node(device.attributes());
+    let memory = communicator.alloc_on_node(bytes, node)?;
     let made = device.enter().and_then(|current| {
         let staging = Staging::new(communicator, memory, &current, layout, REACHES_PEERS)?;
         let staging = Arc::new(staging);

@@ -11,19 +11,31 @@
 //! Pinned pages must stay where they are: the memory is unpinned before it is given back, and where
 //! a device may still copy it is kept until the process ends.
 
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use super::words::{WORDS_BYTES, Word, Words};
 use crate::communicator::Communicator;
-use crate::device::{Current, Pin, PinnedRegion, Stream};
+use crate::device::{Attributes, Current, Pin, PinnedRegion, Stream};
 use crate::error::Result;
 use crate::memory::{Registered, Shared};
 use crate::sync::lock;
+use crate::topology::cores::{self, Node};
 
 /// Where slots begin: multiples of a page.
 pub const ALIGN_BYTES: usize = 4096;
 
 const _: () = assert!(WORDS_BYTES <= ALIGN_BYTES);
+
+/// The memory node for the staging memory of `device`: its own, if the machine has others.
+pub fn memory_node(device: &Attributes) -> Option<usize> {
+    node_of(device, &cores::nodes(Path::new("/")))
+}
+
+fn node_of(device: &Attributes, nodes: &[Node]) -> Option<usize> {
+    let is_known = |own: &usize| nodes.len() > 1 && nodes.iter().any(|node| node.number == *own);
+    device.numa_node.filter(is_known)
+}
 
 /// How staging memory is divided; the same on all ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -201,5 +213,31 @@ impl Peers {
         Ok(Some(Peers {
             places: places.collect::<Result<_>>()?,
         }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn staging_memory_is_on_the_device_s_node_where_there_are_others() {
+        let device = |numa_node| Attributes {
+            ordinal: 0,
+            name: "a device".into(),
+            uuid: [0; 16],
+            bus_id: "0000:1A:00.0".into(),
+            numa_node,
+            copy_engines: 2,
+            pins_memory: true,
+            has_memory_operations: true,
+        };
+        let two = [0, 1].map(|number| Node { number, cores: 4 });
+        assert_eq!(node_of(&device(Some(1)), &two), Some(1));
+        assert_eq!(node_of(&device(Some(0)), &two), Some(0));
+        assert_eq!(node_of(&device(None), &two), None);
+        assert_eq!(node_of(&device(Some(2)), &two), None, "no such node");
+        assert_eq!(node_of(&device(Some(0)), &two[..1]), None);
+        assert_eq!(node_of(&device(Some(0)), &[]), None);
     }
 }

@@ -18,6 +18,7 @@ use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
 use super::region::Region;
+use crate::sys::memory_node;
 
 /// What no process can do to the file any more.
 const SEALS: SealFlags = SealFlags::SHRINK
@@ -89,6 +90,17 @@ impl Mapping {
     /// kernel (before 5.14) cannot.
     pub fn populate(&self, part: Region) -> Result<(), Errno> {
         self.advise(part, Advice::LinuxPopulateWrite)
+    }
+
+    /// Has pages that are not there yet come from memory node `node`. Only a wish: the system may
+    /// not allow it, and takes other pages where the node has none.
+    pub fn prefer_node(&self, node: usize) {
+        if let Err(error) = memory_node::prefer(self.region, node) {
+            log::debug!(
+                target: "ringfold::transport",
+                "memory is not placed on node {node}: {error}"
+            );
+        }
     }
 
     /// Has a forked child find zeros in it.

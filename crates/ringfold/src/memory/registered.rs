@@ -143,8 +143,8 @@ impl Drop for Own {
 }
 
 /// At least `bytes` zeroed bytes that no other process can reach, page-aligned, on huge pages where
-/// the kernel has them.
-pub fn private_memory(bytes: usize) -> Result<Mapping> {
+/// the kernel has them, and of memory node `node` where one is given.
+pub fn private_memory(bytes: usize, node: Option<usize>) -> Result<Mapping> {
     check_plausible(bytes)?;
     let refused = |error: Errno| {
         let what = format!("cannot get {bytes} bytes of memory; ask for less");
@@ -153,6 +153,9 @@ pub fn private_memory(bytes: usize) -> Result<Mapping> {
     let whole = in_pages(bytes.max(1)).ok_or_else(|| refused(Errno::NOMEM))?;
     let mapping = Mapping::anonymous(whole).map_err(refused)?;
     mapping.advise_huge_pages();
+    if let Some(node) = node {
+        mapping.prefer_node(node);
+    }
     match mapping.populate(mapping.region()) {
         // Kernels before 5.14 lack it: the first use is then slower, nothing else.
         Ok(()) | Err(Errno::INVAL) => Ok(mapping),

@@ -82,6 +82,11 @@ impl Shared {
         self.map.region().part(0..self.data_bytes)
     }
 
+    /// Has pages that are not there yet come from memory node `node`, if the system allows it.
+    pub fn prefer_node(&self, node: usize) {
+        self.map.prefer_node(node);
+    }
+
     /// Has all pages present, so that calls find them.
     pub fn populate(&self) -> Result<()> {
         match self.map.populate(self.map.region()) {
