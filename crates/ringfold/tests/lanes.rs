@@ -4,9 +4,10 @@
 #[allow(dead_code, reason = "shared with the tests of devices")]
 mod software;
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ringfold::internals::device::Device;
 use ringfold::{
@@ -46,6 +47,13 @@ struct Seen {
     is_over: bool,
 }
 
+/// What the ranks of a job share.
+struct Job {
+    all: Barrier,
+    /// Whether a call of any rank was refused.
+    is_refused: AtomicBool,
+}
+
 fn enqueue(lane: &Lane, buffer: &DeviceBuffer, stream: ProgramStream) -> Result<DeviceWork> {
     let counts = Counts::Even(COUNT as u64);
     let (input, output) = (buffer.clone(), buffer.clone());
@@ -56,7 +64,8 @@ fn enqueue(lane: &Lane, buffer: &DeviceBuffer, stream: ProgramStream) -> Result<
 
 /// Makes a lane and two calls while the driver refuses its call `at`, and one more call when all
 /// ranks have made these.
-fn rank(communicator: Communicator, all: &Barrier, reducer: Reducer, at: u64) -> Seen {
+fn rank(communicator: Communicator, job: &Job, reducer: Reducer, at: u64) -> Seen {
+    let all = &job.all;
     let device = Device::open(driver().unwrap(), 0).unwrap();
     let current = device.enter().unwrap();
     let memory = current.allocate(COUNT * 4).unwrap();
@@ -85,7 +94,17 @@ fn rank(communicator: Communicator, all: &Barrier, reducer: Reducer, at: u64) ->
         .flatten()
         .map(is_refused)
         .fold(false, |any, one| any | one);
+    // Relaxed: the barrier orders it.
+    job.is_refused.fetch_or(is_refused, Ordering::Relaxed);
     all.wait();
+    if let Some(lane) = made.filter(|_| job.is_refused.load(Ordering::Relaxed)) {
+        // The refusal of another rank's call takes a moment to get here.
+        let begin = Instant::now();
+        while lane.fault().is_none() {
+            assert!(begin.elapsed() < LONG, "a lane goes on");
+            thread::yield_now();
+        }
+    }
     let later = made.map(|lane| enqueue(lane, &buffer, stream));
     all.wait();
     // The end is not refused: what is kept then is another test's.
@@ -119,12 +138,15 @@ fn rank(communicator: Communicator, all: &Barrier, reducer: Reducer, at: u64) ->
 fn refuse_each(path: WaitPath, reducer: Reducer) {
     let before = live();
     for at in 1.. {
-        let all = Arc::new(Barrier::new(RANKS));
+        let job = Arc::new(Job {
+            all: Barrier::new(RANKS),
+            is_refused: AtomicBool::new(false),
+        });
         let ranks = Communicator::threads(RANKS)
             .into_iter()
             .map(|communicator| {
-                let all = all.clone();
-                thread::spawn(move || rank(communicator, &all, reducer, at))
+                let job = job.clone();
+                thread::spawn(move || rank(communicator, &job, reducer, at))
             });
         let ranks: Vec<_> = ranks.collect();
         let seen: Vec<Seen> = ranks.into_iter().map(|rank| rank.join().unwrap()).collect();

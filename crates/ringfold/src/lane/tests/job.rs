@@ -1,6 +1,6 @@
 //! A job of threads with a lane each, over the software driver.
 
-use std::sync::{Arc, Barrier, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use crate::communicator::{Communicator, Counts};
@@ -178,17 +178,55 @@ impl Job {
     /// Has each rank do `work`.
     pub fn run(self, work: impl Fn(&Rank) + Sync) {
         let (work, config, driver) = (&work, self.config, self.driver);
-        let all_done = Barrier::new(self.communicators.len());
-        let all_done = &all_done;
+        let arrivals = Arrivals::of(self.communicators.len());
+        let arrivals = &arrivals;
         std::thread::scope(|scope| {
             for communicator in self.communicators {
                 scope.spawn(move || {
+                    let arrival = Arrival(arrivals);
                     let rank = Rank::new(communicator, driver, config);
                     work(&rank);
-                    rank.end(all_done);
+                    rank.end(arrival);
                 });
             }
         });
+    }
+}
+
+/// Ranks that have not come to their end.
+struct Arrivals {
+    left: Mutex<usize>,
+    /// Partner of changes of `left`.
+    changed: Condvar,
+}
+
+/// A rank that comes to its end when this is dropped: also by a panic, or the others would wait for
+/// it.
+struct Arrival<'a>(&'a Arrivals);
+
+impl Arrivals {
+    fn of(ranks: usize) -> Arrivals {
+        Arrivals {
+            left: Mutex::new(ranks),
+            changed: Condvar::new(),
+        }
+    }
+
+    /// Waits for all ranks.
+    fn wait(&self) {
+        let left = lock(&self.left);
+        let waited = self
+            .changed
+            .wait_timeout_while(left, WATCHDOG, |left| *left > 0);
+        let (left, _) = waited.unwrap_or_else(|poisoned| poisoned.into_inner());
+        assert_eq!(*left, 0, "ranks that never end");
+    }
+}
+
+impl Drop for Arrival<'_> {
+    fn drop(&mut self) {
+        *lock(&self.0.left) -= 1;
+        self.0.changed.notify_all();
     }
 }
 
@@ -222,11 +260,13 @@ impl Rank {
     }
 
     /// Waits for all streams, and closes the lane.
-    fn end(self, all_done: &Barrier) {
+    fn end(self, arrival: Arrival<'_>) {
         self.wait();
         // After a fault, closing says so.
         let _ = self.lane.close();
-        all_done.wait();
+        let Arrival(all) = arrival;
+        drop(arrival);
+        all.wait();
     }
 
     /// The program's stream.
