@@ -194,6 +194,7 @@ class Lane:
         slot_bytes: int | None = None,
         depth: int | None = None,
         reducer: str = "host",
+        direct: bool = True,
     ) -> Lane: ...
     @property
     def rank(self) -> int: ...

@@ -26,7 +26,8 @@ class Lane(_exit.Open):
     Every rank makes it at the same place of its order of calls, and with the same sizes; it has its
     own order of calls then. Any thread may call. A slot of staging memory has `slot_bytes` bytes,
     and there are two for each of `depth` slices, a power of two. `reducer` says what combines the
-    elements of an all-reduce: `"host"`, the CPUs, or `"device"`.
+    elements of an all-reduce: `"host"`, the CPUs, or `"device"`. `direct` says whether devices of
+    one host read the slots of all ranks, where they can.
 
     After an error nothing waits for ever: streams go on, the results of calls under way are bytes
     of ones (not a number), and every later call raises the error.
@@ -43,9 +44,15 @@ class Lane(_exit.Open):
         slot_bytes: int | None = None,
         depth: int | None = None,
         reducer: str = "host",
+        direct: bool = True,
     ) -> None:
         self._native = _native.Lane.open(
-            communicator._native, device, slot_bytes=slot_bytes, depth=depth, reducer=reducer
+            communicator._native,
+            device,
+            slot_bytes=slot_bytes,
+            depth=depth,
+            reducer=reducer,
+            direct=direct,
         )
         _exit.add(self)
 

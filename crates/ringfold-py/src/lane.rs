@@ -113,7 +113,7 @@ impl Lane {
     /// calls it.
     #[staticmethod]
     #[pyo3(signature = (
-        communicator, ordinal, *, slot_bytes=None, depth=None, reducer="host"
+        communicator, ordinal, *, slot_bytes=None, depth=None, reducer="host", direct=true
     ))]
     fn open(
         py: Python<'_>,
@@ -122,6 +122,7 @@ impl Lane {
         slot_bytes: Option<usize>,
         depth: Option<u32>,
         reducer: &str,
+        direct: bool,
     ) -> PyResult<Lane> {
         let parent = communicator.get().core()?;
         let usual = LaneConfig::default();
@@ -129,6 +130,7 @@ impl Lane {
             slot_bytes: slot_bytes.unwrap_or(usual.slot_bytes),
             depth: depth.unwrap_or(usual.depth),
             reducer: reducer.parse().map_err(exception)?,
+            direct,
         };
         let cancel = Cancel::new();
         let (ranks, given_up) = (Arc::clone(&parent), cancel.clone());

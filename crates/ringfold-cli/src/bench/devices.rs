@@ -36,6 +36,10 @@ pub struct DeviceFlags {
     /// With --device: what combines the elements of an all_reduce, host or device [default: host]
     #[arg(long, value_name = "WHAT", requires = "device")]
     pub reducer: Option<Reducer>,
+
+    /// With --device: whether devices of one host read the slots of all ranks [default: true]
+    #[arg(long, value_name = "BOOL", requires = "device")]
+    pub direct: Option<bool>,
 }
 
 impl DeviceFlags {
@@ -47,6 +51,7 @@ impl DeviceFlags {
             slot_bytes: slot_bytes.unwrap_or(default.slot_bytes),
             depth: self.slots.unwrap_or(default.depth),
             reducer: self.reducer.unwrap_or(default.reducer),
+            direct: self.direct.unwrap_or(default.direct),
         }
     }
 }

@@ -7,7 +7,7 @@ use super::fold::Folder;
 use super::host_path::HostPath;
 use super::issue::Issuer;
 use super::path::{Path, WaitPath};
-use super::staging::{ALIGN_BYTES, Layout, Staging, memory_node};
+use super::staging::{ALIGN_BYTES, Layout, Peers, Staging, memory_node};
 use super::words::Word;
 use super::worker::wait_until;
 use crate::communicator::Communicator;
@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 use crate::types::named;
 
 /// The numbers of a rank's record: whether it can go on, and its configuration.
-const RECORD_WORDS: usize = 4;
+const RECORD_WORDS: usize = 5;
 
 /// The size of slots where nothing else is said, and how many there are.
 const SLOT_BYTES: usize = 1 << 20;
@@ -24,9 +24,6 @@ const DEPTH: u32 = 4;
 
 /// How long a stream's first operation may take.
 const PROBE_WAIT: Duration = Duration::from_secs(10);
-
-/// Whether a device reaches the slots of all ranks: nothing uses that yet.
-const REACHES_PEERS: bool = false;
 
 /// How a lane's staging memory is divided; the same on all ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +35,9 @@ pub struct LaneConfig {
     pub depth: u32,
     /// What combines the elements of an all-reduce.
     pub reducer: Reducer,
+    /// Whether devices of one host read the slots of all ranks, where they can: pinned memory of a
+    /// process grows by that of its peers.
+    pub direct: bool,
 }
 
 named! {
@@ -59,6 +59,7 @@ impl Default for LaneConfig {
             slot_bytes: SLOT_BYTES,
             depth: DEPTH,
             reducer: Reducer::Host,
+            direct: true,
         }
     }
 }
@@ -90,8 +91,7 @@ pub fn open(
     let node = memory_node(device.attributes());
     let memory = communicator.alloc_on_node(bytes, node)?;
     let made = device.enter().and_then(|current| {
-        let staging = Staging::new(communicator, memory, &current, layout, REACHES_PEERS)?;
-        let staging = Arc::new(staging);
+        let staging = Arc::new(Staging::new(memory, &current, layout)?);
         let path = match has_memory_operations(&device, &current, &staging)? {
             true => Path::Stream(staging.clone()),
             false => Path::Host(HostPath::new(&device, staging.clone())?),
@@ -106,9 +106,19 @@ pub fn open(
             }
         };
         let issuer = Issuer::new(&device, staging.clone(), folder);
-        Ok((staging, issuer, path))
+        let peers = match config.direct && path.kind() == WaitPath::Stream {
+            true => reach_peers(communicator, &staging, &current),
+            false => None,
+        };
+        Ok((staging, issuer, path, peers))
     });
-    let (staging, issuer, path) = agree(communicator, config, made)?;
+    let (staging, issuer, path, peers) = agree(communicator, config, made)?;
+    let peers = peers.filter(|_| config.direct);
+    if all_have(communicator, peers.is_some())?
+        && let Some(peers) = peers
+    {
+        staging.reach(peers);
+    }
     Ok(Opened {
         device,
         staging,
@@ -147,6 +157,28 @@ fn has_memory_operations(
     refusal.map_or(Ok(true), Err)
 }
 
+/// The staging memory of all ranks, if this rank's device can reach it. It may do without.
+fn reach_peers(
+    communicator: &Communicator,
+    staging: &Staging,
+    current: &Current<'_>,
+) -> Option<Peers> {
+    Peers::new(communicator, staging, current).unwrap_or_else(|error| {
+        log::info!(
+            target: "ringfold::device",
+            "the device does not reach the slots of other ranks: {error}"
+        );
+        None
+    })
+}
+
+/// Whether all ranks have it.
+fn all_have(communicator: &Communicator, has_it: bool) -> Result<bool> {
+    let mut all = vec![0; communicator.world_size()];
+    communicator.all_gather(&[u8::from(has_it)], &mut all)?;
+    Ok(all.iter().all(|each| *each == 1))
+}
+
 /// How the staging memory is divided, slots being whole pages, and its bytes.
 fn layout(config: LaneConfig) -> Result<(Layout, usize)> {
     if config.slot_bytes == 0 || !config.depth.is_power_of_two() {
@@ -174,6 +206,7 @@ pub fn agree<T>(communicator: &Communicator, config: LaneConfig, made: Result<T>
         config.slot_bytes as u64,
         u64::from(config.depth),
         config.reducer as u64,
+        u64::from(config.direct),
     ];
     let mut all = vec![0; RECORD_WORDS * communicator.world_size()];
     communicator.all_gather(&own, &mut all)?;
@@ -187,10 +220,12 @@ pub fn agree<T>(communicator: &Communicator, config: LaneConfig, made: Result<T>
                 kind: std::io::ErrorKind::Other,
             });
         }
-        if record[3] != own[3] {
-            return Err(Error::InvalidArgument(format!(
-                "rank {rank}'s lane has another `reducer`: give all ranks the same"
-            )));
+        for (name, word) in [("reducer", 3), ("direct", 4)] {
+            if record[word] != own[word] {
+                return Err(Error::InvalidArgument(format!(
+                    "rank {rank}'s lane has another `{name}`: give all ranks the same"
+                )));
+            }
         }
         if record[1..] != own[1..] {
             return Err(Error::InvalidArgument(format!(

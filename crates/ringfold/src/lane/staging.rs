@@ -12,7 +12,7 @@
 //! a device may still copy it is kept until the process ends.
 
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use super::words::{WORDS_BYTES, Word, Words};
 use crate::communicator::Communicator;
@@ -97,38 +97,35 @@ pub struct Staging {
     /// To the device.
     pub into: Stream,
     own: Place,
-    peers: Option<Peers>,
-    /// This rank's memory and its peers', until [`Staging::unpin`].
-    pins: Mutex<Vec<Pin>>,
+    /// None until all ranks reach all others.
+    peers: OnceLock<Peers>,
+    /// This rank's memory, until [`Staging::unpin`].
+    pin: Mutex<Option<Pin>>,
     /// Where the words are, also when nothing is pinned any more.
-    _memory: Arc<Registered>,
+    memory: Arc<Registered>,
 }
 
 impl Staging {
-    /// `memory`, as long as `layout` says, pinned for a device that does nothing else. With
-    /// `reaches_peers`, so is that of all ranks if they share a host.
-    pub fn new(
-        communicator: &Communicator,
-        memory: Registered,
-        current: &Current<'_>,
-        layout: Layout,
-        reaches_peers: bool,
-    ) -> Result<Staging> {
+    /// `memory`, as long as `layout` says, pinned for a device that does nothing else.
+    pub fn new(memory: Registered, current: &Current<'_>, layout: Layout) -> Result<Staging> {
         let memory = Arc::new(memory);
-        let mut pins = vec![current.pin(memory.region(), memory.clone())?];
-        let whole = pins[0].whole();
-        let peers = match reaches_peers {
-            true => Peers::new(communicator, &memory, current, layout, &mut pins)?,
-            false => None,
-        };
+        let pin = current.pin(memory.region(), memory.clone())?;
+        let whole = pin.whole();
         Ok(Staging {
             out: current.stream()?,
             into: current.stream()?,
             own: Place { whole, layout },
-            peers,
-            pins: Mutex::new(pins),
-            _memory: memory,
+            peers: OnceLock::new(),
+            pin: Mutex::new(Some(pin)),
+            memory,
         })
+    }
+
+    /// Has [`of_rank`](Staging::of_rank) find the memory of all ranks: once, when all have each
+    /// other's.
+    pub fn reach(&self, peers: Peers) {
+        // A second time would be the same.
+        let _ = self.peers.set(peers);
     }
 
     /// Unpins the memory, which the device uses no more. The words can be read on. May be repeated.
@@ -136,9 +133,10 @@ impl Staging {
     /// # Errors
     /// The first reason why some of it stays pinned.
     pub fn unpin(&self) -> Result<()> {
-        let pins = std::mem::take(&mut *lock(&self.pins));
-        let released = pins.into_iter().map(Pin::release);
-        released.fold(Ok(()), Result::and)
+        let own = lock(&self.pin).take();
+        let peers = self.peers.get().map(|peers| lock(&peers.pins).split_off(0));
+        let pins = own.into_iter().chain(peers.into_iter().flatten());
+        pins.map(Pin::release).fold(Ok(()), Result::and)
     }
 
     /// Bytes of a slot, and of a result.
@@ -171,36 +169,41 @@ impl Staging {
         self.own.result(number)
     }
 
-    /// The staging memory of `rank`, which may be this one; nothing unless all ranks' is pinned.
-    #[allow(dead_code, reason = "for what is combined on devices")]
+    /// The staging memory of `rank`, which may be this one; nothing unless all ranks reach that of
+    /// all. The same on all ranks.
+    #[allow(dead_code, reason = "for what devices read of other ranks")]
     pub fn of_rank(&self, rank: usize) -> Option<Place> {
-        let peers = self.peers.as_ref()?;
+        let peers = self.peers.get()?;
         Some(peers.places[rank].unwrap_or(self.own))
     }
 }
 
 /// The staging memory of this rank's peers, pinned for its device.
 #[derive(Debug)]
-struct Peers {
+pub struct Peers {
     /// By rank; none at this rank's place.
     places: Vec<Option<Place>>,
+    /// Until [`Staging::unpin`].
+    pins: Mutex<Vec<Pin>>,
 }
 
 impl Peers {
-    /// What `communicator` has registered together with `memory`; nothing unless all ranks have
-    /// their part mapped here. Its `pins` keep it mapped: what its owner gives up, a device may
-    /// still read.
-    fn new(
+    /// What `communicator` has registered together with the memory of `own`; nothing unless there
+    /// are other ranks and all have their part mapped here, which is as long. Pins keep it mapped:
+    /// what its owner gives up, a device may still read.
+    pub fn new(
         communicator: &Communicator,
-        memory: &Registered,
+        own: &Staging,
         current: &Current<'_>,
-        layout: Layout,
-        pins: &mut Vec<Pin>,
     ) -> Result<Option<Peers>> {
+        let (memory, layout) = (&own.memory, own.own.layout);
         let shared = communicator.peers_of(memory);
-        if shared.iter().flatten().count() + 1 != communicator.world_size() {
+        let mapped = shared.iter().flatten().count();
+        let are_alike = memory.sizes().iter().all(|bytes| *bytes == memory.bytes());
+        if mapped == 0 || mapped + 1 != communicator.world_size() || !are_alike {
             return Ok(None);
         }
+        let mut pins = Vec::with_capacity(mapped);
         let mut pin = |peer: Arc<Shared>| -> Result<Place> {
             let region = peer.data().part(0..memory.bytes());
             pins.push(current.pin(region, peer)?);
@@ -210,9 +213,9 @@ impl Peers {
         let places = shared
             .into_iter()
             .map(|peer| peer.map(&mut pin).transpose());
-        Ok(Some(Peers {
-            places: places.collect::<Result<_>>()?,
-        }))
+        let places = places.collect::<Result<_>>()?;
+        let pins = Mutex::new(pins);
+        Ok(Some(Peers { places, pins }))
     }
 }
 

@@ -20,6 +20,7 @@ const fn config(reducer: Reducer) -> LaneConfig {
         slot_bytes: 4096,
         depth: 2,
         reducer,
+        direct: true,
     }
 }
 

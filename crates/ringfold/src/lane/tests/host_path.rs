@@ -13,6 +13,7 @@ const CONFIG: LaneConfig = LaneConfig {
     slot_bytes: 4096,
     depth: 2,
     reducer: Reducer::Host,
+    direct: true,
 };
 /// Elements of more slices than there are slots.
 const COUNT: usize = 5000;

@@ -4,7 +4,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use crate::communicator::{Communicator, Counts};
+use crate::config::{Config, TransportChoice};
 use crate::conformance::{Case, oracle};
+use crate::control::socket::random;
 use crate::device::{
     Device, DeviceMemory, DeviceRegion, Driver, Pin, Platform, ProgramStream, Stream,
 };
@@ -164,6 +166,34 @@ impl Job {
             config,
             driver: driver(Platform::Cuda),
             _alone: lock(&ALONE),
+        }
+    }
+
+    /// The same of ranks that share memory as processes do, each with a mapping of its own. Their
+    /// devices reach the slots of all.
+    pub fn sharing(self) -> Job {
+        let world_size = self.communicators.len();
+        let name = u64::from_le_bytes(random().expect("random bytes"));
+        let connect = |rank| {
+            Communicator::connect(Config {
+                rank: Some(rank),
+                world_size: Some(world_size),
+                address: Some(format!("unix:@ringfold-test-lane-{name:x}")),
+                connect_timeout: Some(WATCHDOG),
+                transport: Some(TransportChoice::Shm),
+                ..Config::default()
+            })
+        };
+        let connect = &connect;
+        let communicators = std::thread::scope(|scope| {
+            let ranks = (0..world_size).map(|rank| scope.spawn(move || connect(rank)));
+            let ranks: Vec<_> = ranks.collect();
+            let joined = ranks.into_iter().map(|rank| rank.join().expect("a rank"));
+            joined.map(|rank| rank.expect("a communicator")).collect()
+        });
+        Job {
+            communicators,
+            ..self
         }
     }
 

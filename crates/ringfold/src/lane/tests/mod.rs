@@ -45,9 +45,14 @@ fn conforms(seed: u64, path: WaitPath) {
             true => [Reducer::Host, Reducer::Device][random.index(2)],
             false => Reducer::Host,
         },
+        direct: random.index(4) > 0,
     };
     let plans: Vec<Plan> = (0..8).map(|_| Plan::any(&mut random, world_size)).collect();
     let job = Job::new(world_size, config);
+    let job = match random.index(2) {
+        0 => job,
+        _ => job.sharing(),
+    };
     let job = match path {
         WaitPath::Stream => job,
         WaitPath::Host => job.by_host(),
