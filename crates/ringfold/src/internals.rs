@@ -134,11 +134,13 @@ pub mod transport {
 
 /// See `tune`.
 pub mod tune {
-    pub use crate::tune::parameters::Table;
+    pub use crate::tune::parameters::{Parameter, Table};
     pub use crate::tune::plugin::{Members, PluginHost, register_plugin_host};
     pub use crate::tune::terms::{Load, Terms, is_two_levels};
     pub use crate::tune::weights::balance;
-    pub use crate::tune::{Constants, CostTable, Limits, Plugin, Question, Rule, Rules};
+    pub use crate::tune::{
+        Constants, CostTable, DeviceConstants, Limits, Plugin, Question, Rule, Rules,
+    };
     /// See `tune::calibration`.
     pub mod calibration {
         pub use crate::tune::calibration::{Calibration, Context, describe, path};
@@ -148,6 +150,11 @@ pub mod tune {
     /// See `tune::cost`.
     pub mod cost {
         pub use crate::tune::cost::{Costs, predict};
+    }
+
+    /// See `tune::devices`.
+    pub mod devices {
+        pub use crate::tune::devices::pipeline::{Blocks, Line, Pipeline, Shape};
     }
 
     /// See `tune::fit`.

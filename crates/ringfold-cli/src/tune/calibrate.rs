@@ -20,10 +20,9 @@ use std::process::Command;
 use anyhow::{Context as _, Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use ringfold::internals::topology::Machine;
-use ringfold::internals::tune::Constants;
-use ringfold::internals::tune::Table;
-use ringfold::internals::tune::calibration::{self, Calibration, Context, LinkCosts};
+use ringfold::internals::tune::calibration::{self, Calibration, Context};
 use ringfold::internals::tune::fit::calibrate::{Sample, fit};
+use ringfold::internals::tune::{Parameter, Table};
 use ringfold::{Bind, Communicator, Config};
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -119,10 +118,10 @@ pub fn run(arguments: &Arguments) -> Result<u8> {
     }
     bar.finish_and_clear();
     let mut kept = fit(&samples, &here);
-    // What a job of several hosts has measured stays.
-    kept.links = Calibration::read(&path, &machine)
-        .ok()
-        .and_then(|earlier| earlier.links);
+    // What a job of several hosts has measured stays, and what is known of devices.
+    if let Ok(earlier) = Calibration::read(&path, &machine) {
+        (kept.links, kept.devices) = (earlier.links, earlier.devices);
+    }
     kept.write(&path, &machine)?;
     say(arguments.json, &kept, &path, &machine, &samples)?;
     Ok(0)
@@ -232,15 +231,9 @@ fn misses(kept: &Calibration, samples: &[Sample]) -> BTreeMap<Context, (f64, f64
 
 /// What is kept, as JSON.
 fn document(kept: &Calibration, path: &Path, machine: &str, samples: usize) -> Value {
-    let constants = Constants::PARAMETERS.iter();
-    let constants: BTreeMap<_, _> = constants
-        .map(|field| (field.name, field.value(&kept.constants)))
-        .collect();
-    let links = kept.links.as_ref().map(|links| {
-        let costs = LinkCosts::PARAMETERS.iter();
-        let costs = costs.map(|field| (field.name, field.value(links)));
-        costs.collect::<BTreeMap<_, _>>()
-    });
+    let constants = values(&kept.constants);
+    let (links, devices) = (kept.links.as_ref(), kept.devices.as_ref());
+    let (links, devices) = (links.map(values), devices.map(values));
     let corrections = kept.corrections.iter().map(|(context, factors)| {
         let points = factors.points().iter().map(|(way, log2_bytes, factor)| {
             json!({"way": way.to_string(), "log2_bytes": log2_bytes, "factor": factor})
@@ -252,8 +245,27 @@ fn document(kept: &Calibration, path: &Path, machine: &str, samples: usize) -> V
     });
     json!({
         "file": path.display().to_string(), "machine": machine, "samples": samples,
-        "constants": constants, "links": links, "corrections": corrections.collect::<Vec<_>>(),
+        "constants": constants, "links": links, "devices": devices,
+        "corrections": corrections.collect::<Vec<_>>(),
     })
+}
+
+/// The values of a table by their names.
+fn values<T: Table<Value = f64>>(table: &T) -> BTreeMap<&'static str, f64> {
+    let fields = T::PARAMETERS.iter();
+    fields
+        .map(|field| (field.name, field.value(table)))
+        .collect()
+}
+
+/// Lines of a table's names, with the default values and those that are kept.
+fn listed<T: Table<Value = f64>>(kept: &T) -> String {
+    let default = T::default();
+    let line = |field: &Parameter<T>| {
+        let [default, here] = [&default, kept].map(|table| field.value(table));
+        format!("{:<26} {default:>12.4e} {here:>12.4e}\n", field.name)
+    };
+    T::PARAMETERS.iter().map(line).collect()
 }
 
 /// Prints what is kept.
@@ -268,7 +280,6 @@ fn say(
         let document = document(kept, path, machine, samples.len());
         return output::print(&format!("{document:#}\n"));
     }
-    let defaults = Constants::default();
     let mut text = format!(
         "{machine}\n{}\n\n{:<26} {:>12} {:>12}\n",
         path.display(),
@@ -276,16 +287,16 @@ fn say(
         "default",
         "here"
     );
-    for field in Constants::PARAMETERS {
-        let [default, here] = [&defaults, &kept.constants].map(|table| field.value(table));
-        text += &format!("{:<26} {default:>12.4e} {here:>12.4e}\n", field.name);
-    }
+    text += &listed(&kept.constants);
     if let Some(links) = &kept.links {
         text += "\nmeasured in a job of several hosts:\n";
-        for field in LinkCosts::PARAMETERS {
-            text += &format!("{:<26} {:>25.4e}\n", field.name, field.value(links));
-        }
+        text += &listed(links);
     }
+    text += match kept.devices {
+        Some(_) => "\nmeasured on devices:\n",
+        None => "\nassumed of devices, because nothing was measured:\n",
+    };
+    text += &listed(&kept.devices.unwrap_or_default());
     for (context, (half, most)) in misses(kept, samples) {
         text += &format!(
             "\n{context}: before corrections half of all ways are within a factor of {half:.2}, \

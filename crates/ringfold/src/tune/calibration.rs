@@ -20,6 +20,7 @@ use sha2::{Digest, Sha256};
 
 use super::constants::Constants;
 use super::corrections::Corrections;
+use super::devices::DeviceConstants;
 use super::links::LinkCosts;
 use super::parameters;
 use crate::error::{Error, Result};
@@ -72,6 +73,8 @@ pub struct Calibration {
     pub corrections: Vec<(Context, Corrections)>,
     /// What messages cost within hosts and between them, if that was measured in a job of several.
     pub links: Option<LinkCosts>,
+    /// What the machine's devices (GPUs) are like, if that was measured.
+    pub devices: Option<DeviceConstants>,
 }
 
 impl Calibration {
@@ -96,6 +99,7 @@ impl Calibration {
                 constants: links.over(self.constants),
                 corrections: Vec::new(),
                 links: None,
+                devices: self.devices,
             },
         }
     }
@@ -140,6 +144,7 @@ impl Calibration {
         Ok(Calibration {
             constants: reader.constants.ok_or("it has no constants")?,
             links: reader.links,
+            devices: reader.devices,
             corrections: corrections.ok_or("corrections need transport, ranks and factors")?,
         })
     }
@@ -212,6 +217,9 @@ impl Calibration {
         if let Some(links) = &self.links {
             text += &format!("links = \"{links}\"\n");
         }
+        if let Some(devices) = &self.devices {
+            text += &format!("devices = \"{devices}\"\n");
+        }
         for (context, factors) in &self.corrections {
             text += &format!(
                 "\n[[corrections]]\ntransport = \"{}\"\nranks = {}\nfactors = \"{factors:.4}\"\n",
@@ -229,6 +237,7 @@ struct Reader {
     machine: Option<String>,
     constants: Option<Constants>,
     links: Option<LinkCosts>,
+    devices: Option<DeviceConstants>,
     tables: Vec<Table>,
 }
 
@@ -264,6 +273,10 @@ impl Reader {
             ("links", None) => {
                 let links = LinkCosts::decode(quoted()?);
                 self.links = Some(links.ok_or("costs of links that mean nothing")?);
+            }
+            ("devices", None) => {
+                let devices = DeviceConstants::decode(quoted()?);
+                self.devices = Some(devices.ok_or("constants of devices that mean nothing")?);
             }
             ("transport", Some(table)) => {
                 table.is_shared = Some(match quoted()? {

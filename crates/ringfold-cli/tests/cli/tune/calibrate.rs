@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use ringfold::internals::tune::Constants;
 use ringfold::internals::tune::calibration::{Calibration, LinkCosts, describe};
+use ringfold::internals::tune::{Constants, DeviceConstants};
 use rustix::process::Signal;
 
 use super::{Folder, tune};
@@ -20,6 +20,7 @@ fn calibration() -> Calibration {
         },
         corrections: Vec::new(),
         links: None,
+        devices: None,
     }
 }
 
@@ -144,6 +145,32 @@ fn what_was_measured_of_links_is_shown() {
     );
     let text = tune(&["calibrate", "--show", "--file", &file]);
     assert!(text.stdout.contains("wake_us"), "{}", text.stdout);
+}
+
+#[test]
+fn what_is_known_or_assumed_of_devices_is_shown() {
+    let folder = Folder::new("tune-calibrate-devices");
+    let file = folder.path("kept.toml");
+    let show = |devices| {
+        let kept = Calibration {
+            devices,
+            ..calibration()
+        };
+        let machine = describe(Path::new("/"));
+        kept.write(Path::new(&file), &machine).expect("written");
+        tune(&["calibrate", "--show", "--file", &file]).stdout
+    };
+    let assumed = show(None);
+    assert!(assumed.contains("assumed of devices"), "{assumed}");
+    assert!(assumed.contains("device_out_gbps"), "{assumed}");
+    let measured = show(Some(DeviceConstants {
+        device_copy_us: 6.25,
+        ..DeviceConstants::default()
+    }));
+    assert!(measured.contains("measured on devices"), "{measured}");
+    assert!(measured.contains("6.2500e0"), "{measured}");
+    let json = tune(&["calibrate", "--show", "--json", "--file", &file]).stdout;
+    assert!(json.contains("\"device_copy_us\": 6.25"), "{json}");
 }
 
 #[test]

@@ -1,11 +1,15 @@
 //! What simulated devices (GPUs) are like: numbers, and what they mean.
 
 use crate::error::{Error, Result};
+use crate::tune::DeviceConstants;
+
+/// Picoseconds of a microsecond.
+const PS_PER_US: f64 = 1e6;
 
 /// The devices that hold the ranks' data, and how the ranks' lanes to them are made.
 ///
-/// The default is a device for each rank with links of 25 GB/s each way, a copy of 10 µs beside its
-/// bytes, and lanes with 4 slots of 1 MiB.
+/// The default is a device for each rank as the cost model has them by default, with links of 25
+/// GB/s each way and 10 µs for a copy beside its bytes, and lanes with 4 slots of 1 MiB.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Devices {
     /// The inverse of a link's bandwidth from a device to the host.
@@ -40,21 +44,27 @@ pub(in crate::simulate) enum Direction {
 
 impl Default for Devices {
     fn default() -> Devices {
+        Devices::like(&DeviceConstants::default())
+    }
+}
+
+impl Devices {
+    /// Devices like those that the cost model assumes, or has measured.
+    pub fn like(constants: &DeviceConstants) -> Devices {
+        let ps = |us: f64| (us * PS_PER_US).round() as u64;
         Devices {
-            out_ps_per_byte: 40,
-            in_ps_per_byte: 40,
-            duplex: 1.0,
-            copy_ps: 10_000_000,
-            signal_ps: 2_000_000,
-            enqueue_ps: 2_000_000,
+            out_ps_per_byte: ps(constants.out_us_per_byte()),
+            in_ps_per_byte: ps(constants.in_us_per_byte()),
+            duplex: constants.device_duplex,
+            copy_ps: ps(constants.device_copy_us),
+            signal_ps: ps(constants.device_signal_us),
+            enqueue_ps: ps(constants.device_enqueue_us),
             slot_bytes: 1 << 20,
             depth: 4,
             ranks_per_device: 1,
         }
     }
-}
 
-impl Devices {
     /// Which device a rank's data is on.
     pub fn device(&self, rank: usize) -> usize {
         rank / self.ranks_per_device.max(1)

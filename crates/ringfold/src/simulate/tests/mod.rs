@@ -2,6 +2,7 @@
 //! the scenario.
 
 mod costs;
+mod device_forms;
 mod devices;
 mod late_merge;
 mod late_merge_fuzz;

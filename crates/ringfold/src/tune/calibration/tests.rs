@@ -17,6 +17,7 @@ fn calibration() -> Calibration {
             (context(false, 4), Corrections::default()),
         ],
         links: Some(LinkCosts::default()),
+        devices: Some(DeviceConstants::default()),
     }
 }
 
@@ -49,6 +50,8 @@ fn what_was_measured_elsewhere_or_means_nothing_is_refused() {
         ("ranks = 2", "ranks = 0"),
         ("ranks = 2", "ranks = two"),
         ("wake_us=20", "wake_us=-20"),
+        ("device_out_gbps=25", "device_out_gbps=0"),
+        ("device_in_gbps=25,", ""),
         ("\"shm\"", "\"ib\""),
         ("simple@20", "simple@99"),
         ("all_reduce.ring.simple@20=1.25", "hop_us=1"),
@@ -93,6 +96,7 @@ fn a_job_of_several_hosts_has_the_costs_of_its_links() {
     assert_eq!(several.constants.socket_message_us, 7.5);
     assert_eq!(several.constants.hop_us, 0.123);
     assert!(several.corrections.is_empty());
+    assert_eq!(several.devices, Some(DeviceConstants::default()));
     let unmeasured = Calibration {
         links: None,
         ..calibration()

@@ -83,6 +83,7 @@ pub fn fit(samples: &[Sample], machine: &Machine) -> Calibration {
         corrections: corrections(&constants, &samples, machine),
         constants,
         links: None,
+        devices: None,
     }
 }
 

@@ -1,0 +1,206 @@
+//! The closed forms of calls on devices against simulations of them.
+
+use super::*;
+use crate::tune::DeviceConstants;
+use crate::tune::devices::pipeline::{Line, Pipeline, Shape};
+
+const PS_PER_US: f64 = 1e6;
+
+/// How far the forms may be from a simulation: they know nothing of the shorter last slice, ...
+const TOLERANCE: f64 = 0.1;
+
+/// ... and take it that both directions of a link are busy all the time, but for the first copy and
+/// the last, which matters where they are slower then.
+const DUPLEX_TOLERANCE: f64 = 0.25;
+
+/// A host that takes so long for each byte, in each of its calls.
+const HOST_PS_PER_BYTE: [u64; 3] = [0, 20, 80];
+
+/// Devices of all kinds: fast, slow in a direction, in both at once, with dear copies and calls.
+fn kinds() -> Vec<DeviceConstants> {
+    let usual = DeviceConstants::default();
+    vec![
+        usual,
+        DeviceConstants {
+            device_in_gbps: 12.5,
+            device_duplex: 0.5,
+            ..usual
+        },
+        DeviceConstants {
+            device_copy_us: 40.0,
+            device_signal_us: 0.0,
+            ..usual
+        },
+        DeviceConstants {
+            device_out_gbps: 50.0,
+            device_in_gbps: 50.0,
+            device_duplex: 0.8,
+            device_enqueue_us: 4.0,
+            ..usual
+        },
+    ]
+}
+
+/// One rank, whose host copies.
+fn scenario(constants: &DeviceConstants, bytes: u64, slice_bytes: u64, host: u64) -> Scenario {
+    let mut scenario = Scenario {
+        ranks: 1,
+        bytes,
+        algorithm: Some(Method::Direct),
+        payload: Payload::Hollow,
+        devices: Some(Devices {
+            slot_bytes: slice_bytes,
+            ..Devices::like(constants)
+        }),
+        ..Scenario::default()
+    };
+    scenario.compute = Compute {
+        copy_ps_per_byte: host,
+        ..Compute::FREE
+    };
+    scenario
+}
+
+fn pipeline(scenario: &Scenario, constants: &DeviceConstants, host: Line) -> Pipeline {
+    let devices = scenario.devices.as_ref().expect("devices");
+    let shape = Shape {
+        ranks: scenario.ranks,
+        ranks_per_device: devices.ranks_per_device,
+        depth: devices.depth,
+    };
+    Pipeline::host(scenario.collective, shape, constants, host)
+}
+
+fn tolerance(constants: &DeviceConstants) -> f64 {
+    match constants.device_duplex < 1.0 {
+        true => DUPLEX_TOLERANCE,
+        false => TOLERANCE,
+    }
+}
+
+/// Times by the form that are too far from simulated ones.
+#[derive(Default)]
+struct Misses(Vec<String>);
+
+impl Misses {
+    fn compare(&mut self, form_us: f64, simulated_ps: u64, tolerance: f64, what: &str) {
+        let simulated_us = simulated_ps as f64 / PS_PER_US;
+        if (form_us / simulated_us - 1.0).abs() > tolerance {
+            let text = format!("{what}: {form_us} us by the form, {simulated_us} us simulated");
+            self.0.push(text);
+        }
+    }
+
+    fn check(self) {
+        assert!(self.0.is_empty(), "{:#?}", self.0);
+    }
+}
+
+#[test]
+fn times_are_those_of_simulations() {
+    let mut misses = Misses::default();
+    for constants in kinds() {
+        for host in HOST_PS_PER_BYTE {
+            let line = Line {
+                each_us: 0.0,
+                us_per_byte: host as f64 / PS_PER_US,
+            };
+            for bytes in [64 << 10, 1 << 20, 8 << 20, 64 << 20] {
+                for slice_bytes in [128 << 10, 512 << 10, 1 << 20] {
+                    let scenario = scenario(&constants, bytes, slice_bytes, host);
+                    let form = pipeline(&scenario, &constants, line);
+                    let what = format!("{bytes} in {slice_bytes}, host {host}, {constants}");
+                    let form_us = form.time_us(bytes, slice_bytes);
+                    let simulated_ps = time_ps(&scenario);
+                    misses.compare(form_us, simulated_ps, tolerance(&constants), &what);
+                }
+            }
+        }
+    }
+    misses.check();
+}
+
+/// The length of slices that the form gives is as good as any, but for a little.
+#[test]
+fn slices_are_as_long_as_is_best() {
+    const SLOT_BYTES: u64 = 4 << 20;
+    let mut misses = Misses::default();
+    for constants in kinds() {
+        for host in HOST_PS_PER_BYTE {
+            let line = Line {
+                each_us: 0.0,
+                us_per_byte: host as f64 / PS_PER_US,
+            };
+            for bytes in [256 << 10, 2 << 20, 16 << 20] {
+                let of = |slice_bytes| scenario(&constants, bytes, slice_bytes, host);
+                let form = pipeline(&of(SLOT_BYTES), &constants, line);
+                let best = form.slice_bytes(bytes, SLOT_BYTES);
+                let chosen_ps = time_ps(&of(best));
+                let others = (17..=22).map(|log2| time_ps(&of(1 << log2)));
+                let least_ps = others.min().expect("a size");
+                let least_us = least_ps as f64 / PS_PER_US;
+                if chosen_ps > least_ps {
+                    let what = format!("{bytes}, host {host}, {constants}: slices of {best}");
+                    misses.compare(least_us, chosen_ps, tolerance(&constants), &what);
+                }
+            }
+        }
+    }
+    misses.check();
+}
+
+/// Ranks that combine: what a slice takes on the host is simulated without devices.
+#[test]
+fn times_of_ranks_that_combine_are_those_of_simulations() {
+    let constants = DeviceConstants::default();
+    let mut misses = Misses::default();
+    for ranks in [2, 4, 8] {
+        let of = |bytes, devices| {
+            let mut scenario = Scenario {
+                ranks,
+                bytes,
+                algorithm: Some(Method::Direct),
+                payload: Payload::Hollow,
+                devices,
+                ..Scenario::default()
+            };
+            let links = &mut scenario.network.links;
+            (links.alpha_ps, links.ps_per_byte) = (500_000, 10);
+            scenario.compute.reduce_ps_per_byte = 100;
+            scenario
+        };
+        let host_us = |bytes| (bytes, time_ps(&of(bytes, None)) as f64 / PS_PER_US);
+        let host = Line::through([host_us(128 << 10), host_us(1 << 20)]);
+        for bytes in [1 << 20, 32 << 20] {
+            for slice_bytes in [256 << 10, 1 << 20] {
+                let devices = Devices {
+                    slot_bytes: slice_bytes,
+                    ..Devices::like(&constants)
+                };
+                let scenario = of(bytes, Some(devices));
+                let form_us = pipeline(&scenario, &constants, host).time_us(bytes, slice_bytes);
+                let what = format!("{ranks} ranks, {bytes} in {slice_bytes}");
+                misses.compare(form_us, time_ps(&scenario), TOLERANCE, &what);
+            }
+        }
+    }
+    misses.check();
+}
+
+#[test]
+fn ranks_of_a_device_share_its_links() {
+    let constants = DeviceConstants::default();
+    let mut misses = Misses::default();
+    for ranks_per_device in [2, 4] {
+        let mut scenario = scenario(&constants, 16 << 20, 1 << 20, 0);
+        scenario.ranks = 4;
+        scenario.devices.as_mut().expect("devices").ranks_per_device = ranks_per_device;
+        let links = &mut scenario.network.links;
+        (links.alpha_ps, links.ps_per_byte) = (0, 0);
+        let form = pipeline(&scenario, &constants, Line::default());
+        let what = format!("{ranks_per_device} ranks on a device");
+        let form_us = form.time_us(16 << 20, 1 << 20);
+        misses.compare(form_us, time_ps(&scenario), TOLERANCE, &what);
+    }
+    misses.check();
+}

@@ -1,0 +1,115 @@
+//! What the cost model knows of devices (GPUs) and of their links to the host.
+//!
+//! A [`DeviceConstants`] is the default, or what `ringfold tune calibrate --device` has measured.
+//! Rank 0's hold for all ranks of a communicator. [`pipeline`] has the closed forms that read them,
+//! and the simulator's devices are like them by default.
+
+#![forbid(unsafe_code)]
+
+pub mod pipeline;
+
+use std::fmt;
+
+use super::parameters::{self, Overrides, parameters};
+
+/// The longest text of such constants that is read.
+pub const TEXT_BYTES_MAX: usize = 1 << 10;
+
+/// The most microseconds that one event takes.
+const EVENT_US_MAX: f64 = 1e6;
+
+/// The least and the most that a rate is, in GB/s.
+const GBPS_MIN: f64 = 1e-3;
+const GBPS_MAX: f64 = 1e5;
+
+/// The least part of its rate that a direction has while both are busy.
+const DUPLEX_MIN: f64 = 0.01;
+
+/// Bytes per microsecond of a GB/s.
+const BYTES_PER_US: f64 = 1e3;
+
+parameters! {
+    /// The constants of the ranks' devices.
+    ///
+    /// The defaults are assumed, not measured: PCI Express 4.0 with 16 lanes at 25 GB/s each way,
+    /// 10 µs for a copy beside its bytes, 2 µs for a word until it is seen and for a call of the
+    /// driver, and a kernel that is bound by a device memory of some hundred GB/s.
+    #[derive(Clone, Copy, Debug, PartialEq)]
+    "device constant" DeviceConstants of f64, text up to TEXT_BYTES_MAX {
+        /// The rate of a link from a device to the host, alone.
+        device_out_gbps = 25.0, GBPS_MIN..=GBPS_MAX;
+        /// The same from the host to a device.
+        device_in_gbps = 25.0, GBPS_MIN..=GBPS_MAX;
+        /// The part of its rate that each direction of a link has while both are busy.
+        device_duplex = 1.0, DUPLEX_MIN..=1.0;
+        /// What a copy takes in its stream beside its bytes, and a kernel.
+        device_copy_us = 10.0, 0.0..=EVENT_US_MAX;
+        /// From the moment at which a device writes a word until its rank sees it, and vice versa.
+        device_signal_us = 2.0, 0.0..=EVENT_US_MAX;
+        /// What a call of the driver takes in the thread that enqueues.
+        device_enqueue_us = 2.0, 0.0..=EVENT_US_MAX;
+        /// Bytes that a kernel which combines reads and writes, all together.
+        device_reduce_gbps = 400.0, GBPS_MIN..=GBPS_MAX;
+    }
+}
+
+impl DeviceConstants {
+    /// The constants that another rank sent, or a file holds; `None` unless they are whole and
+    /// within their bounds.
+    pub fn decode(text: &str) -> Option<DeviceConstants> {
+        let mut values = Overrides::default();
+        parameters::read::<DeviceConstants>(text, |name, value| values.add(name, value)).ok()?;
+        let whole = values.is_whole();
+        whole.then(|| values.over(DeviceConstants::default()))
+    }
+
+    /// What a byte takes on the link from a device, alone.
+    pub fn out_us_per_byte(&self) -> f64 {
+        1.0 / (self.device_out_gbps * BYTES_PER_US)
+    }
+
+    /// What a byte takes on the link to a device, alone.
+    pub fn in_us_per_byte(&self) -> f64 {
+        1.0 / (self.device_in_gbps * BYTES_PER_US)
+    }
+
+    /// What a byte takes that a kernel reads or writes.
+    pub fn reduce_us_per_byte(&self) -> f64 {
+        1.0 / (self.device_reduce_gbps * BYTES_PER_US)
+    }
+}
+
+/// The form that [`DeviceConstants::decode`] reads.
+impl fmt::Display for DeviceConstants {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        parameters::write(self, f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn constants_survive_their_text() {
+        let constants = DeviceConstants {
+            device_copy_us: 6.25,
+            ..DeviceConstants::default()
+        };
+        let text = constants.to_string();
+        assert_eq!(DeviceConstants::decode(&text), Some(constants));
+        for (from, to) in [
+            ("device_copy_us=6.25", "device_copy_us=-1"),
+            ("device_copy_us=6.25", "device_copy_us=NaN"),
+            ("device_copy_us=6.25,", ""),
+            ("device_copy_us", "device_cpy_us"),
+            ("device_duplex=1", "device_duplex=0"),
+            ("device_duplex=1", "device_duplex=1.5"),
+            ("device_out_gbps=25", "device_out_gbps=0"),
+        ] {
+            let spoiled = text.replacen(from, to, 1);
+            assert_ne!(spoiled, text, "{from}");
+            assert_eq!(DeviceConstants::decode(&spoiled), None, "{to}");
+        }
+    }
+}

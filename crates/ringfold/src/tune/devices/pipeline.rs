@@ -1,0 +1,292 @@
+//! What a call on device memory should take: closed forms.
+//!
+//! A lane cuts a call into slices, and slices that follow each other are in different stages at the
+//! same time: one is enqueued, one copied from the device, one handled by the host, one copied to
+//! the device. So a call takes the whole way of one slice, and for each further slice the *period*:
+//! the time of the stage that takes longest. A slot that is used again, K slices later, is a stage
+//! of its own, which takes a K-th of the time for which a slice has it.
+//!
+//! ```text
+//! T(c) = way(c) + (S/c - 1) period(c)        S bytes in slices of c
+//! ```
+//!
+//! Larger slices have fewer periods, smaller ones a shorter way. With a period of `o + p c` and a
+//! way of `w + b c`, T is least at `c* = √(S o / (b - p))`: the rate `h' = 1 / (b - p)` is that of
+//! the way beside the busiest stage.
+//!
+//! The CPUs combine (`host`), or the devices do (`device`); what the host's collectives take is the
+//! caller's to say, as a [`Line`]. The forms leave out what other programs do on the link, and
+//! slices that are shorter than the others.
+
+use std::iter;
+use std::ops::{Add, Mul};
+
+use super::DeviceConstants;
+use crate::types::Collective;
+
+/// The shortest slices that calls are cut into: those of shorter ones cost more calls of the driver
+/// than they gain.
+pub const SLICE_BYTES_MIN: u64 = 128 << 10;
+
+/// The calls of the driver for each slice, beside its copies: a wait and a write in each direction,
+/// ...
+const WORD_CALLS: f64 = 4.0;
+
+/// ... and what a slice has more that devices combine: as many for its second half, the kernel, two
+/// copies on the device, and events around the kernel.
+const FOLD_CALLS: f64 = WORD_CALLS + 7.0;
+
+/// Microseconds: so many for each, and so many for each byte of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Line {
+    /// For each.
+    pub each_us: f64,
+    /// For each byte.
+    pub us_per_byte: f64,
+}
+
+/// How a lane is made, as far as times depend on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// The number of ranks.
+    pub ranks: usize,
+    /// Ranks on each device, which share its links.
+    pub ranks_per_device: usize,
+    /// Slices that may be under way at the same time.
+    pub depth: u32,
+}
+
+/// How the blocks that devices combine come from one rank's slot to another's device.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Blocks {
+    /// The host moves them: what an `all_to_all` and an `all_gather` of a slice take together.
+    Moved(Line),
+    /// Each device reads the slots of all ranks; the host says when: what that takes.
+    Read(Line),
+}
+
+/// The stages of a slice.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Pipeline {
+    /// What takes a time of its own for each slice.
+    stages: Vec<Line>,
+    /// From the first call of the driver until the last word is seen.
+    way: Line,
+}
+
+impl Line {
+    /// The line through the times of two sizes; it falls nowhere, and begins at 0 or above.
+    pub fn through([short, long]: [(u64, f64); 2]) -> Line {
+        let rise = (long.1 - short.1) / (long.0.saturating_sub(short.0)).max(1) as f64;
+        let us_per_byte = rise.clamp(0.0, long.1 / long.0.max(1) as f64);
+        let each_us = long.1 - us_per_byte * long.0 as f64;
+        Line {
+            each_us,
+            us_per_byte,
+        }
+    }
+
+    /// The time of so many bytes.
+    pub fn at(self, bytes: f64) -> f64 {
+        self.each_us + self.us_per_byte * bytes
+    }
+
+    fn of_each(each_us: f64) -> Line {
+        Line {
+            each_us,
+            us_per_byte: 0.0,
+        }
+    }
+}
+
+impl Add for Line {
+    type Output = Line;
+
+    fn add(self, other: Line) -> Line {
+        Line {
+            each_us: self.each_us + other.each_us,
+            us_per_byte: self.us_per_byte + other.us_per_byte,
+        }
+    }
+}
+
+impl Mul<f64> for Line {
+    type Output = Line;
+
+    fn mul(self, factor: f64) -> Line {
+        Line {
+            each_us: self.each_us * factor,
+            us_per_byte: self.us_per_byte * factor,
+        }
+    }
+}
+
+/// What a slice has on its device's link.
+struct Traffic {
+    /// Copies out and in, ...
+    copies: [f64; 2],
+    /// ... and what part of the slice they have.
+    shares: [f64; 2],
+}
+
+impl Traffic {
+    /// The copies of each direction in their stream, alone.
+    fn alone(&self, constants: &DeviceConstants) -> [Line; 2] {
+        let rates = [constants.out_us_per_byte(), constants.in_us_per_byte()];
+        [0, 1].map(|side| Line {
+            each_us: self.copies[side] * constants.device_copy_us,
+            us_per_byte: self.shares[side] * rates[side],
+        })
+    }
+
+    /// The same while both directions are busy, as long as both have something.
+    fn together(&self, constants: &DeviceConstants) -> [Line; 2] {
+        let alone = self.alone(constants);
+        let shared = alone[0].us_per_byte.min(alone[1].us_per_byte);
+        let more = shared * (1.0 / constants.device_duplex - 1.0);
+        alone.map(|line| Line {
+            us_per_byte: line.us_per_byte + more,
+            ..line
+        })
+    }
+
+    /// What the link has of a slice of each of the ranks that share it.
+    fn link(&self, constants: &DeviceConstants, ranks: f64) -> Line {
+        let [out, into] = self.together(constants);
+        Line {
+            each_us: 0.0,
+            us_per_byte: ranks * out.us_per_byte.max(into.us_per_byte),
+        }
+    }
+}
+
+impl Pipeline {
+    /// A call whose slices the host handles, each in the time `host`. Bytes are those of the larger
+    /// of a rank's buffers.
+    pub fn host(
+        collective: Collective,
+        shape: Shape,
+        constants: &DeviceConstants,
+        host: Line,
+    ) -> Pipeline {
+        use Collective::{AllGather, AllToAll, Gather, ReduceScatter, Scatter};
+        let n = shape.ranks as f64;
+        // Blocks are not next to each other in the call's buffer: a copy for each.
+        let (out, into) = match collective {
+            AllGather | Gather => ((1.0, 1.0 / n), (n, 1.0)),
+            ReduceScatter | Scatter => ((n, 1.0), (1.0, 1.0 / n)),
+            AllToAll => ((n, 1.0), (n, 1.0)),
+            _ => ((1.0, 1.0), (1.0, 1.0)),
+        };
+        let traffic = Traffic {
+            copies: [out.0, into.0],
+            shares: [out.1, into.1],
+        };
+        let calls = WORD_CALLS + out.0 + into.0;
+        Pipeline::new(shape, constants, &traffic, calls, [host, Line::default()])
+    }
+
+    /// An all-reduce that devices combine.
+    ///
+    /// Of each slice a device brings the others' blocks, takes theirs for its own, combines, and
+    /// brings and takes what was combined.
+    pub fn device(shape: Shape, constants: &DeviceConstants, blocks: Blocks) -> Pipeline {
+        let n = shape.ranks as f64;
+        // The blocks of others stand before and behind a rank's own.
+        let around = (n - 1.0).min(2.0);
+        let foreign = (n - 1.0) / n;
+        let (host, taken) = match blocks {
+            Blocks::Moved(host) => (host, around),
+            Blocks::Read(host) => (host, n - 1.0),
+        };
+        let traffic = Traffic {
+            copies: [around + 1.0, 2.0 * taken],
+            shares: [1.0, 2.0 * foreign],
+        };
+        // N rows are read and one is written, each of an N-th of the slice; a rank's own block is
+        // copied there and back on the device.
+        let fold = Line {
+            each_us: constants.device_copy_us,
+            us_per_byte: (n + 1.0) / n * constants.reduce_us_per_byte(),
+        };
+        let fold = fold * shape.ranks_per_device as f64;
+        let calls = WORD_CALLS + FOLD_CALLS + traffic.copies[0] + traffic.copies[1];
+        Pipeline::new(shape, constants, &traffic, calls, [host, fold])
+    }
+
+    /// The stages of slices with this traffic, between which the host has its part, and the device
+    /// one between two copies out.
+    fn new(
+        shape: Shape,
+        constants: &DeviceConstants,
+        traffic: &Traffic,
+        calls: f64,
+        [host, fold]: [Line; 2],
+    ) -> Pipeline {
+        let sharing = shape.ranks_per_device as f64;
+        let signal = Line::of_each(constants.device_signal_us);
+        let enqueued = Line::of_each(constants.device_enqueue_us);
+        let [out, into] = traffic.together(constants);
+        let out = out + fold;
+        let depth = 1.0 / f64::from(shape.depth);
+        let stages = vec![
+            enqueued * calls,
+            out,
+            host,
+            into,
+            traffic.link(constants, sharing),
+            (signal * 2.0 + out + host) * depth,
+            (signal * 2.0 + host + into) * depth,
+        ];
+        let [out, into] = traffic.alone(constants);
+        let alone = |line: Line| Line {
+            us_per_byte: line.us_per_byte * sharing,
+            ..line
+        };
+        // Each half of a slice that devices combine is seen by the host and the device.
+        let halves = if fold == Line::default() { 1.0 } else { 2.0 };
+        let first = enqueued * (traffic.copies[0] + WORD_CALLS / 2.0);
+        let seen = signal * (2.0 * halves + 1.0);
+        Pipeline {
+            stages,
+            way: first + alone(out) + fold + host + alone(into) + seen,
+        }
+    }
+
+    /// The time of a call of `bytes` bytes, cut into equal slices of at most `slice_bytes`, in
+    /// microseconds.
+    pub fn time_us(&self, bytes: u64, slice_bytes: u64) -> f64 {
+        let slices = bytes.div_ceil(slice_bytes.max(1)).max(1) as f64;
+        let slice = bytes as f64 / slices;
+        self.way.at(slice) + (slices - 1.0) * self.period_us(slice)
+    }
+
+    /// The length of slices with which a call of `bytes` bytes takes least, from
+    /// [`SLICE_BYTES_MIN`] to `slot_bytes`.
+    pub fn slice_bytes(&self, bytes: u64, slot_bytes: u64) -> u64 {
+        let least = SLICE_BYTES_MIN.min(slot_bytes);
+        // A whole number of slices, of the best length if this stage is the busiest.
+        let best_for = |stage: &Line| {
+            let beside = self.way.us_per_byte - stage.us_per_byte;
+            // Without anything beside it, or without bytes, the longest slices are best.
+            let best = (bytes as f64 * stage.each_us / beside.max(0.0)).sqrt();
+            let slices = bytes as f64 / best.clamp(1.0, slot_bytes as f64);
+            [slices.floor(), slices.ceil()].map(|slices| {
+                let even = bytes.div_ceil((slices as u64).max(1));
+                even.clamp(least, slot_bytes)
+            })
+        };
+        let each = self.stages.iter().flat_map(best_for);
+        let all = iter::once(slot_bytes).chain(each);
+        let timed = all.map(|slice_bytes| (self.time_us(bytes, slice_bytes), slice_bytes));
+        // Of equal ones the first, which is the longest.
+        let best = timed.reduce(|best, next| if next.0 < best.0 { next } else { best });
+        best.map_or(slot_bytes, |(_, slice_bytes)| slice_bytes)
+    }
+
+    /// The time between the ends of two slices.
+    fn period_us(&self, slice: f64) -> f64 {
+        let stages = self.stages.iter().map(|stage| stage.at(slice));
+        stages.fold(0.0, f64::max)
+    }
+}
