@@ -1,15 +1,15 @@
-"""The process group classes: one set of methods, and the base class that this torch lets Python
-derive from.
+"""The process group classes: one set of methods, and the base class that a group needs.
 
-Up to torch 2.13 the base is `ProcessGroup` itself: calls from Python are ordinary method calls
-then. From 2.14 on it is `Backend`, which torch wraps in a `ProcessGroup` of its own, so that one
-group can have ringfold for host memory and another backend for devices; without devices it is
-`ProcessGroup` again. The code detects what torch provides by trying it. With
+The base is `ProcessGroup` where ringfold serves all of a group's devices: calls from Python are
+ordinary method calls then, and their handles have all methods. Where another backend serves one of
+the devices it is `Backend`, from torch 2.14 on, which torch wraps in a `ProcessGroup` of its own.
+Up to 2.15, it also wraps the handles of such calls, in some that never report completion. With
 TORCH_DISTRIBUTED_DEBUG=DETAIL, torch wraps backends in a way that breaks Python ones; it does not
 wrap a `ProcessGroup`.
 """
 
 import atexit
+import sys
 import weakref
 from collections.abc import Sequence
 from datetime import timedelta
@@ -155,7 +155,7 @@ class Group(Collectives, PointToPoint, MonitoredBarrier):
 
 
 class RingfoldProcessGroup(Group, dist.ProcessGroup):
-    """For torch up to 2.13, for hosts without devices, and for TORCH_DISTRIBUTED_DEBUG=DETAIL."""
+    """For groups whose devices ringfold serves alone, and whatever torch has no `Backend` for."""
 
     def __init__(
         self,
@@ -235,7 +235,7 @@ class RingfoldProcessGroup(Group, dist.ProcessGroup):
 
 
 class RingfoldBackend(Group, c10d.Backend):
-    """For torch from 2.14 on; earlier versions cannot create Python objects of it."""
+    """For groups with another backend; torch before 2.14 cannot create Python objects of it."""
 
     def __init__(
         self,
@@ -285,7 +285,7 @@ def is_on_network(communicator: _native.Communicator) -> bool:
 
 def create(opts: Any, _: Any = None) -> Any:
     """The constructor that torch calls for each group that this process is in."""
-    return group_class()(
+    group = group_class(served_with())(
         opts.store,
         opts.group_rank,
         opts.group_size,
@@ -293,22 +293,36 @@ def create(opts: Any, _: Any = None) -> Any:
         opts.group_id,
         opts.global_ranks_in_group,
     )
+    if isinstance(group, dist.ProcessGroup):
+        # torch does it for a `Backend`.
+        group.eager_connect_single_device(opts.process_group.bound_device_id)
+    return group
 
 
-def group_class() -> type:
-    """The best class that this torch supports.
-
-    Without devices, no other backend can share the group, and a `ProcessGroup` supports more of
-    torch's calls: up to 2.15, torch wraps the work of Python backends in handles that never report
-    completion or the sender.
-    """
+def group_class(backends: set[str]) -> type:
+    """The class for a group that these backends serve."""
     is_wrapped = dist.get_debug_level() == dist.DebugLevel.DETAIL
-    is_shared = torch.accelerator.is_available()
+    is_alone = backends == {NAME}
     return (
-        RingfoldBackend
-        if can_derive_backends() and is_shared and not is_wrapped
-        else RingfoldProcessGroup
+        RingfoldProcessGroup
+        if is_alone or is_wrapped or not can_derive_backends()
+        else RingfoldBackend
     )
+
+
+def served_with() -> set[str]:
+    """The backends of the group that torch is making, of all its devices.
+
+    torch passes them to no constructor, so this reads a variable of the function that calls them.
+    Where that has another name, there may be other backends if there is another device.
+    """
+    frame = sys._getframe()
+    while frame.f_back is not None:
+        frame = frame.f_back
+        config = frame.f_locals.get("backend_config")
+        if isinstance(config, dist.distributed_c10d.BackendConfig):
+            return set(config.get_device_backend_map().values())
+    return {NAME, "undefined"} if torch.accelerator.is_available() else {NAME}
 
 
 @cache

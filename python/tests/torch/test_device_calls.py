@@ -324,7 +324,8 @@ def shares_a_group() -> Any:
     dist.all_reduce(y, group=served)
     refusing = dist.new_group(backend="cpu:ringfold,soft:gloo")
     dist.all_reduce(y, group=refusing)
-    with pytest.raises(Unsupported, match="soft:gloo"):
+    # From torch 2.14 on, gloo gets the call, and serves no such device.
+    with pytest.raises((Unsupported, RuntimeError), match="soft:gloo|ProcessGroupGloo"):
         dist.all_reduce(x, group=refusing)
     half = dist.new_group([dist.get_rank()])
     dist.all_reduce(x, group=half)
