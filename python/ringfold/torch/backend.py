@@ -285,7 +285,8 @@ def is_on_network(communicator: _native.Communicator) -> bool:
 
 def create(opts: Any, _: Any = None) -> Any:
     """The constructor that torch calls for each group that this process is in."""
-    group = group_class(served_with())(
+    backends, device = asked_for()
+    group = group_class(backends)(
         opts.store,
         opts.group_rank,
         opts.group_size,
@@ -295,7 +296,7 @@ def create(opts: Any, _: Any = None) -> Any:
     )
     if isinstance(group, dist.ProcessGroup):
         # torch does it for a `Backend`.
-        group.eager_connect_single_device(opts.process_group.bound_device_id)
+        group.eager_connect_single_device(device)
     return group
 
 
@@ -310,19 +311,21 @@ def group_class(backends: set[str]) -> type:
     )
 
 
-def served_with() -> set[str]:
-    """The backends of the group that torch is making, of all its devices.
+def asked_for() -> tuple[set[str], torch.device | None]:
+    """The backends of the group that torch is making, of all its devices, and the device that it is
+    bound to.
 
-    torch passes them to no constructor, so this reads a variable of the function that calls them.
-    Where that has another name, there may be other backends if there is another device.
+    torch passes neither to all constructors, so this reads variables of the function that calls
+    them. Where they have other names, there may be other backends if there is another device.
     """
     frame = sys._getframe()
     while frame.f_back is not None:
         frame = frame.f_back
         config = frame.f_locals.get("backend_config")
         if isinstance(config, dist.distributed_c10d.BackendConfig):
-            return set(config.get_device_backend_map().values())
-    return {NAME, "undefined"} if torch.accelerator.is_available() else {NAME}
+            backends = set(config.get_device_backend_map().values())
+            return backends, frame.f_locals.get("device_id")
+    return {NAME, "undefined"} if torch.accelerator.is_available() else {NAME}, None
 
 
 @cache

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 ROOT = Path(__file__).parents[3]
-BUILD_S = 300.0
+BUILD_S = 900.0
 NON_BLOCKING = 1
 AT_LEAST = 0
 PORTABLE_AND_MAPPED = 3

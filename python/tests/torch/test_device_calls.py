@@ -25,6 +25,10 @@ ELEMENTS = 300_000
 FEW = 1001
 DEVICE = "soft"
 
+# Their names before torch 2.13.
+all_gather_single = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
+reduce_scatter_single = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
+
 
 def filled(value: float, count: int = FEW, dtype: torch.dtype = torch.float32) -> Any:
     return torch.full((count,), value, device=DEVICE, dtype=dtype)
@@ -66,7 +70,7 @@ def collectives(is_async: bool) -> Any:
     parts = [filled(-1, 1000 + each) for each in range(count)]
     keep("uneven", parts, lambda **k: dist.all_gather(parts, own(1000 + rank), **k))
     whole = filled(-1, count * ELEMENTS)
-    keep("single", [whole], lambda **k: dist.all_gather_single(whole, own(ELEMENTS), **k))
+    keep("single", [whole], lambda **k: all_gather_single(whole, own(ELEMENTS), **k))
     rows = [filled(-1, FEW * 2).view(FEW, 2).t() for _ in range(count)]
     keep("rows", rows, lambda **k: dist.all_gather(rows, own(FEW * 2).view(FEW, 2).t(), **k))
     gathered = [filled(-1) for _ in range(count)] if rank == 0 else None
@@ -78,7 +82,7 @@ def collectives(is_async: bool) -> Any:
     lists = [own() + each for each in range(count)]
     keep("reduce_scatter", [out], lambda **k: dist.reduce_scatter(out, lists, **k))
     flat = filled(-1)
-    keep("parts", [flat], lambda **k: dist.reduce_scatter_single(flat, own(count * FEW), **k))
+    keep("parts", [flat], lambda **k: reduce_scatter_single(flat, own(count * FEW), **k))
     outputs = [filled(-1, 10 * rank + each) for each in range(count)]
     inputs = [own(10 * each + rank) for each in range(count)]
     keep("all_to_all", outputs, lambda **k: dist.all_to_all(outputs, inputs, **k))
@@ -185,7 +189,7 @@ def coalesces() -> Any:
             dist.all_reduce(tensor)
     manager.wait()
     with dist._coalescing_manager(device=device):
-        dist.all_gather_single(whole, own(1000))
+        all_gather_single(whole, own(1000))
     group = dist.group.WORLD
     summed = functional.all_reduce(own(1000), "sum", group) + 1
     parts = functional.all_gather_tensor(own(10), 0, group) + 1
@@ -327,6 +331,9 @@ def shares_a_group() -> Any:
     # From torch 2.14 on, gloo gets the call, and serves no such device.
     with pytest.raises((Unsupported, RuntimeError), match="soft:gloo|ProcessGroupGloo"):
         dist.all_reduce(x, group=refusing)
+    bound = dist.new_group(device_id=torch.device(DEVICE, 0))
+    assert bound._side.lane is not None, "made at once"
+    dist.all_reduce(filled(1), group=bound)
     half = dist.new_group([dist.get_rank()])
     dist.all_reduce(x, group=half)
     dist.destroy_process_group(half)

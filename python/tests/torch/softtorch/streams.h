@@ -137,7 +137,8 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     return is_ready(driver().cuStreamQuery(handle(stream)));
   }
   void synchronizeStream(const c10::Stream& stream) const override { synchronize(stream); }
-  bool isStreamCapturing(const c10::Stream& stream) const override {
+  // Without `override`: torch 2.13 is the first to ask.
+  bool isStreamCapturing(const c10::Stream& stream) const {
     int status;
     SOFT_CALL(stream.device_index(), cuStreamIsCapturing, handle(stream), &status);
     return status != 0;
