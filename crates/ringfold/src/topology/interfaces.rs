@@ -4,8 +4,9 @@
 //! is a list of names and networks: `eth0,10.0.0.0/8` selects what matches, in the list's order;
 //! `^eth0` excludes, and `^` in front of the whole list excludes all of it. Names are as NCCL has
 //! them: `eth` stands for all that begin so, `=eth0` for this one alone; other than in NCCL so does
-//! `eth0` where there is an interface of this very name. Loopback is never used between hosts;
-//! addresses that need a scope (IPv6 link-local) are omitted.
+//! `eth0` where there is an interface of this very name, and a name that stands for nothing is an
+//! error: it is mistyped. Loopback is never used between hosts; addresses that need a scope (IPv6
+//! link-local) are omitted.
 
 use std::fmt;
 use std::io::ErrorKind;
@@ -64,12 +65,12 @@ pub fn candidates(choice: Option<&str>, with_loopback: bool) -> Result<Candidate
     let all = interfaces()?;
     let filter = choice.map(InterfaceFilter::parse).transpose()?;
     let filter = filter.unwrap_or_default();
+    filter.check(&all)?;
     let chosen = filter.select(&all);
     if let (Some(text), true) = (choice, chosen.is_empty()) {
-        let there: Vec<String> = all.iter().map(Interface::to_string).collect();
         return Err(Error::InvalidArgument(format!(
             "RINGFOLD_SOCKET_IFNAME=`{text}` leaves no interface of {}",
-            there.join(", ")
+            listed(&all)
         )));
     }
     let loopback = all.iter().filter(|i| with_loopback && i.is_loopback);
@@ -112,6 +113,25 @@ impl InterfaceFilter {
             }
         }
         Ok(filter)
+    }
+
+    /// Refuses a wanted name that none of `all` has or begins with. A network may be one of other
+    /// hosts, and what is excluded may be missing.
+    pub fn check(&self, all: &[Interface]) -> Result<()> {
+        let is_missing = |pattern: &&Pattern| {
+            let is_there = all.iter().any(|i| pattern.matches(i, all));
+            !matches!(pattern, Pattern::Network(_)) && !is_there
+        };
+        let (text, what) = match self.wanted.iter().find(is_missing) {
+            Some(Pattern::Name(name)) => (name.clone(), "called so, or begins so"),
+            Some(Pattern::Exact(name)) => (format!("={name}"), "called so"),
+            Some(Pattern::Network(_)) | None => return Ok(()),
+        };
+        Err(Error::InvalidArgument(format!(
+            "`{text}` in RINGFOLD_SOCKET_IFNAME: no interface that is up is {what}; there are {}. \
+             Where hosts have other names, give networks like `10.0.0.0/8`",
+            listed(all)
+        )))
     }
 
     /// What it leaves of `all`, best first.
@@ -168,6 +188,12 @@ impl Pattern {
             Pattern::Network(network) => network.contains(&interface.address),
         }
     }
+}
+
+/// The interfaces, for a message.
+fn listed(all: &[Interface]) -> String {
+    let there: Vec<String> = all.iter().map(Interface::to_string).collect();
+    there.join(", ")
 }
 
 fn wrong(text: &str) -> Error {
@@ -279,6 +305,33 @@ mod tests {
         let all = ["eth1", "eth10"].map(|name| interface(name, "10.1.2.3", 16));
         let chosen = InterfaceFilter::parse("eth1").unwrap().select(&all);
         assert_eq!(chosen, all[..1]);
+    }
+
+    #[test]
+    fn a_name_that_stands_for_nothing_is_refused_with_those_that_there_are() {
+        let refusal = |choice: &str| {
+            let filter = InterfaceFilter::parse(choice).unwrap();
+            filter.check(&machine()).err().map(|why| why.to_string())
+        };
+        for (choice, entry) in [
+            ("eth0,ehd1", "`ehd1`"),
+            ("10.0.0.0/8,=eth", "`=eth`"),
+            ("ib,eth", "`ib`"),
+        ] {
+            let text = refusal(choice).unwrap();
+            assert!(text.starts_with(entry), "{text}");
+            assert!(text.contains("eth1 10.1.2.3/16"), "{text}");
+        }
+        for choice in [
+            "eth,docker",
+            "lo,eth0",
+            "172.16.0.0/16,eth1",
+            "^ib,=veth",
+            "eth0,^ib0",
+            "",
+        ] {
+            assert_eq!(refusal(choice), None, "{choice}");
+        }
     }
 
     #[test]
