@@ -60,7 +60,11 @@ def ends_after(comm: ringfold.Communicator, how: str, point: int) -> Any:
         return sees_the_end(comm, TIMEOUT_S if how == "stop" else None)
     os.environ["SOFTCUDA_MODE"] = "stepped"
     program, lane = softcuda.Program(), Lane(comm, **SIZES)
-    work = all_reduce(lane, program.upload(np.ones(COUNT, np.float32)), program.stream)
+    address = program.upload(np.ones(COUNT, np.float32))
+    # While it is enqueued none of its operations runs, so there are always as many.
+    program.hold()
+    work = all_reduce(lane, address, program.stream)
+    program.let_go()
     for _ in range(point):
         while not program.step() and not work.done():
             time.sleep(0.0005)
