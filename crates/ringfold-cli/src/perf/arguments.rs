@@ -12,7 +12,7 @@ use ringfold::internals::setup::Injection;
 use ringfold::internals::simulate::Slow;
 use ringfold::{Collective, DType, Op, Weighting};
 
-use super::refused::Refused;
+use super::refused::{self, Refused};
 use crate::bench::{Case, DeviceFlags, Job, Method, Span};
 use crate::output::is_stdout;
 use crate::parse::{
@@ -111,8 +111,10 @@ pub struct Arguments {
     )]
     pub average: u8,
 
-    /// 1 puts a barrier before every timed call, 0 calls back to back; on devices, 0 enqueues all
-    /// calls and waits for the last
+    /// 1 puts a barrier before every timed call, 0 calls back to back
+    ///
+    /// On devices, with 1 the host also waits for each call until the device has done it, and with
+    /// 0 all calls are enqueued, and the host waits for the last.
     #[arg(
         short = 'z',
         long,
@@ -288,7 +290,7 @@ impl Arguments {
             bail!("`{}` has only one end; measure `sendrecv`", self.collective);
         }
         self.check_weights()?;
-        self.check_device()?;
+        refused::on_device(self)?;
         self.cases(1).map(|_| ())
     }
 
@@ -302,44 +304,6 @@ impl Arguments {
                 "`--weights` are for all_reduce by direct, not for {collective} by {algorithm}; \
                  leave one of them out"
             ),
-        }
-    }
-
-    /// What means nothing on a device.
-    fn check_device(&self) -> Result<()> {
-        if self.on.device.is_none() {
-            return Ok(());
-        }
-        let of_whole_calls =
-            "is about whole calls of the host, and a lane makes one for each slice";
-        let refused = [
-            (
-                self.collective == Collective::Barrier,
-                "barrier",
-                "has no data on a device",
-            ),
-            (self.rewrite, "--rewrite", "is about the caches of CPUs"),
-            (
-                self.job.local_register == 1,
-                "-R 1",
-                "is about buffers on the host",
-            ),
-            (
-                self.stats,
-                "--stats",
-                "counts calls of the host, of which a device call has several",
-            ),
-            (self.weights.is_some(), "--weights", of_whole_calls),
-            (self.straggler.is_some(), "--straggler", of_whole_calls),
-            (
-                !self.slow.is_empty(),
-                "--slow",
-                "counts the reductions of calls of the host, of which a device call has several",
-            ),
-        ];
-        match refused.iter().find(|(is_asked, ..)| *is_asked) {
-            Some((_, flag, why)) => bail!("`{flag}` {why}; leave it or `--device` out"),
-            None => Ok(()),
         }
     }
 
@@ -478,7 +442,15 @@ mod tests {
         arguments("--device cuda:0,1 --slots 8 --slot-bytes 64K")
             .check()
             .unwrap();
-        for line in ["barrier", "--rewrite", "-R 1", "--stats"] {
+        for line in [
+            "barrier",
+            "--rewrite",
+            "-R 1",
+            "--stats",
+            "--reduce-time 1ms",
+            "--late-rank 1",
+            "-A stragglar",
+        ] {
             let line = format!("{line} --device cuda");
             let error = arguments(&line).check().unwrap_err().to_string();
             assert!(error.contains("--device"), "{error}");

@@ -45,13 +45,14 @@ const COLUMNS: [(&str, Column); 20] = [
 ];
 
 /// The columns behind them, with `--device`.
-const DEVICE_COLUMNS: [(&str, Column); 2] = [
+const DEVICE_COLUMNS: [(&str, Column); 3] = [
     ("limit_us", |_, _, row| {
         row.limit_us.map_or(String::new(), micros)
     }),
     ("of_limit_percent", |_, _, row| {
         row.of_limit_percent().map_or(String::new(), micros)
     }),
+    ("blocking", |arguments, _, _| arguments.blocking.to_string()),
 ];
 
 /// The columns of this run.

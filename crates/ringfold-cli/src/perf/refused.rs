@@ -1,7 +1,10 @@
-//! Flags of nccl-tests that do not apply here: accepted with the value that has no effect,
-//! otherwise refused with a reason.
+//! Flags that do not apply, refused with a reason: those of nccl-tests that mean nothing here,
+//! unless they have the value without effect, and those that mean nothing on devices.
 
 use anyhow::{Result, bail};
+use ringfold::{Collective, Method};
+
+use super::arguments::Arguments;
 
 /// The flags, all hidden from the help.
 #[derive(clap::Args, Clone, Debug)]
@@ -60,5 +63,58 @@ impl Refused {
             }
         }
         Ok(())
+    }
+}
+
+/// Refuses what means nothing on a device, if data is to be there.
+pub fn on_device(arguments: &Arguments) -> Result<()> {
+    if arguments.on.device.is_none() {
+        return Ok(());
+    }
+    let of_whole_calls = "is about whole calls of the host, and a lane makes one for each slice";
+    let refused = [
+        (
+            arguments.collective == Collective::Barrier,
+            "barrier",
+            "has no data on a device",
+        ),
+        (
+            arguments.rewrite,
+            "--rewrite",
+            "is about the caches of CPUs",
+        ),
+        (
+            arguments.job.local_register == 1,
+            "-R 1",
+            "is about buffers on the host",
+        ),
+        (
+            arguments.stats,
+            "--stats",
+            "counts calls of the host, of which a device call has several",
+        ),
+        (arguments.weights.is_some(), "--weights", of_whole_calls),
+        (arguments.straggler.is_some(), "--straggler", of_whole_calls),
+        (
+            !arguments.slow.is_empty(),
+            "--slow",
+            "counts the reductions of calls of the host, of which a device call has several",
+        ),
+        (
+            arguments.reduce_time.is_some(),
+            "--reduce-time",
+            "slows the host's reductions of messages down, of which a device call has any \
+             number",
+        ),
+        (
+            arguments.algorithm == Some(Method::Stragglar),
+            "--algorithm stragglar",
+            of_whole_calls,
+        ),
+        (arguments.late_rank.is_some(), "--late-rank", of_whole_calls),
+    ];
+    match refused.iter().find(|(is_asked, ..)| *is_asked) {
+        Some((_, flag, why)) => bail!("`{flag}` {why}; leave it or `--device` out"),
+        None => Ok(()),
     }
 }

@@ -37,6 +37,9 @@ struct Line {
     ranks: u32,
     bytes: u64,
     median_us: f64,
+    /// Only with `--device`.
+    #[serde(default)]
+    limit_us: Option<f64>,
 }
 
 /// A measurement that has a closed form.
@@ -147,6 +150,9 @@ fn read(path: &Path) -> Result<Rows> {
 
 /// A line as an equation, or why it is none.
 fn equation(line: &Line) -> Result<Row, String> {
+    if line.limit_us.is_some() {
+        return Err("data on devices, most of whose time may be that of its copies".into());
+    }
     let collective = parse_collective(&line.collective).map_err(|error| error.to_string())?;
     let algorithm =
         parse_algorithm(&line.algorithm).map_err(|_| format!("algorithm `{}`", line.algorithm))?;

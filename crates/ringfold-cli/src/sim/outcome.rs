@@ -114,9 +114,10 @@ impl Summary {
         }
     }
 
-    /// How much of the rate of the copies alone was reached, with data on devices.
+    /// How much of the rate of the copies alone was reached, with data on devices. Nothing where a
+    /// call failed, because not all was copied.
     pub fn of_limit(&self) -> Option<f64> {
-        let limit_ps = self.limit_ps?;
+        let limit_ps = self.limit_ps.filter(|_| self.failed_ranks == 0)?;
         Some(limit_ps as f64 / self.finished_ps.max(1) as f64)
     }
 

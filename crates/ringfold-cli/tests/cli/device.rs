@@ -41,15 +41,20 @@ fn rows(table: &str) -> Vec<Vec<&str>> {
 
 #[test]
 fn results_on_devices_are_exact_and_stand_beside_their_limit() {
-    for line in [
-        "all_reduce -d bfloat16 -o avg",
-        "all_gather",
-        "all_reduce -z 0 --transport tcp",
-        "all_reduce --reducer device -d float16 -o avg",
+    let (each, last) = (
+        "# calls: the host waits for each before the next\n",
+        "# calls: all are enqueued, and the host waits for the last\n",
+    );
+    for (line, calls) in [
+        ("all_reduce -d bfloat16 -o avg", each),
+        ("all_gather --blocking 1", each),
+        ("all_reduce --blocking 0 --transport tcp", last),
+        ("all_reduce --reducer device -d float16 -o avg", each),
     ] {
         let done = done(perf(&format!("{line} --device soft -n 2 -c 2 {SIZES}")));
         let head = "# device: soft, 4 slots of 16384 bytes in each direction, reducer: ";
         assert!(done.stdout.contains(head), "{}", done.stdout);
+        assert!(done.stdout.contains(calls), "{}", done.stdout);
         let rows = rows(&done.stdout);
         assert_eq!(rows.len(), 3, "{}", done.stdout);
         for row in &rows {
@@ -87,8 +92,9 @@ fn files_have_the_columns_of_devices() {
     let csv = done(perf(&format!("{line} --csv -"))).stdout;
     let lines: Vec<Vec<&str>> = csv.lines().map(|line| line.split(',').collect()).collect();
     assert_eq!(lines.len(), 3, "{csv}");
-    let last_two = |line: &[&str]| line[line.len() - 2..].join(",");
-    assert_eq!(last_two(&lines[0]), "limit_us,of_limit_percent");
+    let last = |line: &[&str]| line[line.len() - 3..].join(",");
+    assert_eq!(last(&lines[0]), "limit_us,of_limit_percent,blocking");
+    assert!(lines[1..].iter().all(|line| line[line.len() - 1] == "1"));
     for line in &lines {
         assert_eq!(line.len(), lines[0].len(), "{csv}");
     }
@@ -119,6 +125,8 @@ fn what_a_device_needs_is_named_where_it_is_missing() {
         ("--weights 1,1 --device soft", "`--weights` is about whole"),
         ("--straggler tail --device soft", "`--straggler` is about"),
         ("--slow rank=1,delay=1ms --device soft", "`--slow` counts"),
+        ("--reduce-time 1ms --device soft", "`--reduce-time` slows"),
+        ("--late-rank 1 --device soft", "`--late-rank` is about"),
         ("--slots 2", "--device"),
         ("--device soft --slots 3 -b 8 -e 8", "1, 2, 4"),
     ] {

@@ -129,11 +129,12 @@ impl Scenario {
         let what = if self.collective == Collective::Barrier {
             "a barrier, which has no data on devices"
         } else if self.straggler.is_some() {
-            "a straggler policy with data on devices"
+            "a straggler policy, which is about whole calls of the host, with data on devices; \
+             leave one of them out"
         } else if self.has_barriers {
             "barriers around a call with data on devices; leave out the barriers"
         } else if self.disturbances.iter().any(dies) {
-            "ranks that die with data on devices"
+            "ranks that die with data on devices; leave one of them out"
         } else {
             devices.check()?;
             return self.cut(0).map(|_| ());

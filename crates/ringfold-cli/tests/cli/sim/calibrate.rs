@@ -79,3 +79,15 @@ fn calibration_says_what_it_cannot_tell_apart() {
     assert_eq!(done.status.code(), Some(1));
     assert!(done.stderr.contains("perf --csv"), "{}", done.stderr);
 }
+
+#[test]
+fn calibration_leaves_out_data_on_devices() {
+    let folder = Folder::new("devices-left-out");
+    let file = folder.file("rows.csv");
+    let rows = measured(&[("ring", 4, 1 << 20, 300.0)]);
+    let rows = rows.replace("wrong\n", "wrong,limit_us\n");
+    std::fs::write(&file, rows.replace(",0\n", ",0,100.0\n")).unwrap();
+    let done = sim(&format!("--calibrate {file}"));
+    assert!(!done.status.success(), "{}", done.stdout);
+    assert!(done.stderr.contains("data on devices"), "{}", done.stderr);
+}

@@ -25,8 +25,25 @@ fn data_on_devices_comes_within_10_percent_of_the_copies_alone() {
         let picture = std::fs::read_to_string(&gantt).unwrap();
         assert!(picture.contains("bring") && picture.contains("take"));
     }
+    let done = sim(&format!("{file} -b 4M --timeout 10us"));
+    assert!(!done.stdout.contains("of limit"), "{}", done.stdout);
     let done = sim(&format!("{file} -b 4M"));
     assert!(done.stdout.contains("of limit"), "{}", done.stdout);
     let swept = sim(&format!("{file} -b 4M --sweep slot_bytes=1M,4M --csv -"));
     assert!(swept.status.success(), "{}", swept.stderr);
+}
+
+#[test]
+fn what_devices_do_not_have_is_refused_with_what_to_leave_out() {
+    for (flags, words) in [
+        ("--policy tail", "straggler policy"),
+        ("--dead rank=1,at=100us", "ranks that die"),
+        ("--barriers", "leave out the barriers"),
+        ("--method sweep", "run the simulation instead"),
+        ("barrier", "no data on devices"),
+    ] {
+        let done = sim(&format!("--device 25GB/s -b 1M {flags}"));
+        assert!(!done.status.success(), "{flags}: {}", done.stdout);
+        assert!(done.stderr.contains(words), "{flags}: {}", done.stderr);
+    }
 }
