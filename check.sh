@@ -168,6 +168,7 @@ deep_rust_tests=(
     all_random_lanes_are_exact
     all_random_runs_are_exact
     every_mix_of_hosts_is_exact
+    every_single_refused_call_ends_a_lane_whose_devices_read_all_slots
     noise_costs_what_was_worked_out
     simgrid_agrees
     sizes_past_two_gib_arrive_whole

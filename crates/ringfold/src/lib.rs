@@ -77,6 +77,8 @@ mod types;
 mod units;
 mod wait;
 
+#[doc(hidden)]
+pub use call::Asked;
 pub use call::Way;
 pub use communicator::{Communicator, Counts, RegisteredMut, Registration, Request, Work};
 pub use config::{Bind, Config, StragglerPolicy, TransportChoice};

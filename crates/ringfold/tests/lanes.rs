@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use ringfold::internals::device::Device;
 use ringfold::{
-    Collective, Communicator, Counts, DType, DeviceBuffer, DeviceRequest, DeviceWork, Error, Lane,
-    LaneConfig, ProgramStream, Reducer, Result, WaitPath,
+    Collective, Communicator, Config, Counts, DType, DeviceBuffer, DeviceRequest, DeviceWork,
+    Error, Lane, LaneConfig, ProgramStream, Reducer, Result, TransportChoice, WaitPath,
 };
 
 use software::{alone, driver, fail, live};
@@ -135,20 +135,44 @@ fn rank(communicator: Communicator, job: &Job, reducer: Reducer, at: u64) -> See
     seen
 }
 
-/// Refuses each call in turn until a job has run without meeting it.
-fn refuse_each(path: WaitPath, reducer: Reducer) {
+/// Ranks that share memory, so that devices read the slots of all.
+fn sharing(ranks: usize) -> Vec<Communicator> {
+    let name = u64::from_le_bytes(ringfold::internals::control::random().unwrap());
+    let connect = move |rank| {
+        Communicator::connect(Config {
+            rank: Some(rank),
+            world_size: Some(ranks),
+            address: Some(format!("unix:@ringfold-test-lanes-{name:x}")),
+            transport: Some(TransportChoice::Shm),
+            ..Config::default()
+        })
+    };
+    let ranks = (0..ranks).map(|rank| thread::spawn(move || connect(rank)));
+    let ranks: Vec<_> = ranks.collect();
+    let joined = ranks.into_iter().map(|rank| rank.join().unwrap());
+    joined.map(Result::unwrap).collect()
+}
+
+/// How far apart the calls are that are refused where all would take too long, and the variable
+/// that has the first.
+const APART: usize = 9;
+const FIRST: &str = "TEST_LANES_FIRST";
+
+/// Which calls are refused: from the first on, one of so many.
+type Calls = std::iter::StepBy<std::ops::RangeFrom<u64>>;
+
+/// Refuses one of `calls` after the other until a job has run without meeting it.
+fn refuse(calls: Calls, path: WaitPath, reducer: Reducer, ranks: fn(usize) -> Vec<Communicator>) {
     let before = live();
-    for at in 1.. {
+    for at in calls {
         let job = Arc::new(Job {
             all: Barrier::new(RANKS),
             is_refused: AtomicBool::new(false),
         });
-        let ranks = Communicator::threads(RANKS)
-            .into_iter()
-            .map(|communicator| {
-                let job = job.clone();
-                thread::spawn(move || rank(communicator, &job, reducer, at))
-            });
+        let ranks = ranks(RANKS).into_iter().map(|communicator| {
+            let job = job.clone();
+            thread::spawn(move || rank(communicator, &job, reducer, at))
+        });
         let ranks: Vec<_> = ranks.collect();
         let seen: Vec<Seen> = ranks.into_iter().map(|rank| rank.join().unwrap()).collect();
         assert_eq!(live(), before, "after call {at}: {seen:?}");
@@ -172,15 +196,58 @@ fn refuse_each(path: WaitPath, reducer: Reducer) {
 #[test]
 fn every_refused_call_of_the_driver_ends_the_lane_on_all_ranks() {
     let settings = [("SOFTCUDA_LATENCY_US", "0")];
-    alone(&settings, || refuse_each(WaitPath::Stream, Reducer::Host));
+    alone(&settings, || {
+        refuse(
+            (1..).step_by(1),
+            WaitPath::Stream,
+            Reducer::Host,
+            Communicator::threads,
+        );
+    });
 }
 
 #[test]
 fn every_refused_call_ends_a_lane_whose_devices_combine_too() {
     let settings = [("SOFTCUDA_LATENCY_US", "0")];
     alone(&settings, || {
-        refuse_each(WaitPath::Stream, Reducer::Device);
+        refuse(
+            (1..).step_by(1),
+            WaitPath::Stream,
+            Reducer::Device,
+            Communicator::threads,
+        );
     });
+}
+
+#[test]
+fn refused_calls_end_a_lane_whose_devices_read_all_slots() {
+    let settings = [("SOFTCUDA_LATENCY_US", "0")];
+    alone(&settings, || {
+        refuse(
+            (1..).step_by(APART),
+            WaitPath::Stream,
+            Reducer::Device,
+            sharing,
+        );
+    });
+}
+
+#[test]
+#[ignore = "deep: takes a minute"]
+fn every_single_refused_call_ends_a_lane_whose_devices_read_all_slots() {
+    for first in 1..=APART {
+        let first = first.to_string();
+        let settings = [("SOFTCUDA_LATENCY_US", "0"), (FIRST, &first)];
+        alone(&settings, || {
+            let first: u64 = std::env::var(FIRST).unwrap().parse().unwrap();
+            refuse(
+                (first..).step_by(APART),
+                WaitPath::Stream,
+                Reducer::Device,
+                sharing,
+            );
+        });
+    }
 }
 
 /// The lane's thread makes most of the calls; how many, depends on how often it looks whether a
@@ -188,5 +255,12 @@ fn every_refused_call_ends_a_lane_whose_devices_combine_too() {
 #[test]
 fn a_refused_call_ends_a_lane_without_memory_operations_on_all_ranks() {
     let settings = [("SOFTCUDA_LATENCY_US", "0"), ("SOFTCUDA_MEMOPS", "0")];
-    alone(&settings, || refuse_each(WaitPath::Host, Reducer::Host));
+    alone(&settings, || {
+        refuse(
+            (1..).step_by(1),
+            WaitPath::Host,
+            Reducer::Host,
+            Communicator::threads,
+        );
+    });
 }

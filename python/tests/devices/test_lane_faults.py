@@ -26,6 +26,10 @@ TIMEOUT_S = 1.5
 POINTS = [0, 7, 16]
 """Operations of the device after which a rank ends, in each check: the deep one takes all."""
 
+REDUCERS = {"host": "host", "gather": "host", "device": "device"}
+"""The reducer of a lane for each kind of call: a sum by the CPUs, an all_gather, whose data devices
+read from the slots of all ranks, and a sum by devices, which do the same."""
+
 ERRORS = {"kill": "PeerFailed", "stop": "Timeout", "abort": "Aborted"}
 
 
@@ -36,13 +40,26 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOFTCUDA_ABORT_MS", "30000")
 
 
-def all_reduce(
-    lane: Lane, address: int, stream: int, count: int = COUNT, timeout: float | None = None
-) -> DeviceWork:
-    """A sum in place."""
+def sum_in_place(address: int, count: int = COUNT, timeout: float | None = None) -> DeviceRequest:
+    """A sum of what stands there."""
     place = [(address, 4 * count)]
-    request = DeviceRequest("all_reduce", "float32", count, place, place, timeout=timeout)
-    return lane.enqueue([request], stream)
+    return DeviceRequest("all_reduce", "float32", count, place, place, timeout=timeout)
+
+
+def call(
+    lane: Lane, kind: str, program: softcuda.Program, timeout: float | None = None
+) -> tuple[DeviceRequest, int, Any]:
+    """A call of this kind, its result's address, and what stands there then."""
+    if kind != "gather":
+        ones = np.ones(COUNT, np.float32)
+        address = program.upload(ones)
+        return sum_in_place(address, timeout=timeout), address, 2 * ones
+    due = np.repeat(np.array([1, 2], np.float32), COUNT)
+    address = program.upload(np.zeros_like(due))
+    given = [(program.upload(due[lane.rank * COUNT :][:COUNT]), 4 * COUNT)]
+    place = [(address, 8 * COUNT)]
+    request = DeviceRequest("all_gather", "float32", COUNT, given, place, timeout=timeout)
+    return request, address, due
 
 
 def end(lane: Lane, how: str) -> None:
@@ -54,16 +71,16 @@ def end(lane: Lane, how: str) -> None:
     os.kill(os.getpid(), signal.SIGKILL if how == "kill" else signal.SIGSTOP)
 
 
-def ends_after(comm: ringfold.Communicator, how: str, point: int) -> Any:
+def ends_after(comm: ringfold.Communicator, how: str, point: int, kind: str) -> Any:
     """A rank whose device makes `point` operations of a call, one by one, before it ends."""
     if comm.rank == 0:
-        return sees_the_end(comm, TIMEOUT_S if how == "stop" else None)
+        return sees_the_end(comm, kind, TIMEOUT_S if how == "stop" else None)
     os.environ["SOFTCUDA_MODE"] = "stepped"
-    program, lane = softcuda.Program(), Lane(comm, **SIZES)
-    address = program.upload(np.ones(COUNT, np.float32))
+    program, lane = softcuda.Program(), Lane(comm, reducer=REDUCERS[kind], **SIZES)
+    request, _, _ = call(lane, kind, program)
     # While it is enqueued none of its operations runs, so there are always as many.
     program.hold()
-    work = all_reduce(lane, address, program.stream)
+    work = lane.enqueue([request], program.stream)
     program.let_go()
     for _ in range(point):
         while not program.step() and not work.done():
@@ -79,19 +96,18 @@ def ends_after(comm: ringfold.Communicator, how: str, point: int) -> Any:
     return None
 
 
-def sees_the_end(comm: ringfold.Communicator, timeout: float | None) -> Any:
+def sees_the_end(comm: ringfold.Communicator, kind: str, timeout: float | None) -> Any:
     """Makes one call after the other until one is refused."""
     program = softcuda.Program()
     try:
-        lane = Lane(comm, **SIZES)
+        lane = Lane(comm, reducer=REDUCERS[kind], **SIZES)
     except ringfold.RingfoldError as error:
         # The other rank has its lane, and ends before this one knows of its own.
         return type(error).__name__, str(error), program.pinned()
-    ones = np.ones(COUNT, np.float32)
     while True:
-        address = program.upload(ones)
+        request, address, due = call(lane, kind, program, timeout)
         try:
-            work = all_reduce(lane, address, program.stream, timeout=timeout)
+            work = lane.enqueue([request], program.stream)
         except ringfold.RingfoldError as error:
             failed = error
             break
@@ -100,8 +116,8 @@ def sees_the_end(comm: ringfold.Communicator, timeout: float | None) -> Any:
         except ringfold.RingfoldError:
             # The stream waits all the same.
             pass
-        found = program.download(address, ones)
-        assert ((found == 2) | np.isnan(found)).all(), found
+        found = program.download(address, due)
+        assert ((found == due) | np.isnan(found)).all(), found
         # After a fault the stream does not wait for the copies of its input.
         while not work.done():
             time.sleep(0.0005)
@@ -112,11 +128,11 @@ def sees_the_end(comm: ringfold.Communicator, timeout: float | None) -> Any:
     return type(failed).__name__, str(failed), program.pinned()
 
 
-def check(jobs: Any, how: str, point: int) -> bool:
+def check(jobs: Any, how: str, point: int, kind: str = "host") -> bool:
     """Whether the rank ended before its device had done the call."""
-    job = jobs(ends_after, 2, how=how, point=point)
-    kind, text, pinned = job.result(0)
-    assert kind == ERRORS[how], (point, text)
+    job = jobs(ends_after, 2, how=how, point=point, kind=kind)
+    error, text, pinned = job.result(0)
+    assert error == ERRORS[how], (point, text)
     assert "rank 1" in text, text
     # The program's own page.
     assert pinned == 1, (point, text)
@@ -130,17 +146,26 @@ def test_a_rank_ends_within_a_call(jobs: Any, how: str, point: int) -> None:
     assert check(jobs, how, point)
 
 
+@pytest.mark.parametrize("kind", ["gather", "device"])
+@pytest.mark.parametrize(("how", "point"), [("kill", 9), ("abort", 5)])
+def test_a_rank_ends_while_devices_read_its_slots(
+    jobs: Any, how: str, point: int, kind: str
+) -> None:
+    assert check(jobs, how, point, kind)
+
+
 def test_a_rank_stops_within_a_call(jobs: Any) -> None:
     """The other rank's deadline ends the call."""
     assert check(jobs, "stop", POINTS[1])
 
 
 @pytest.mark.deep
+@pytest.mark.parametrize("kind", REDUCERS)
 @pytest.mark.parametrize("how", ERRORS)
-def test_a_rank_ends_after_each_operation(jobs: Any, how: str) -> None:
+def test_a_rank_ends_after_each_operation(jobs: Any, how: str, kind: str) -> None:
     """Point after point, until a call is done before its rank ends."""
     point = 0
-    while check(jobs, how, point):
+    while check(jobs, how, point, kind):
         point += 1
     assert point >= max(POINTS), "more operations than the short test knows"
 
@@ -160,7 +185,8 @@ def calls_while_memory_is_freed(comm: ringfold.Communicator, seed: int) -> Any:
     for count in sizes(seed):
         ones = np.full(count, comm.rank + 1, np.float32)
         addresses = [program.upload(ones) for _ in range(3)]
-        works = [all_reduce(lane, address, program.stream, count) for address in addresses]
+        requests = [sum_in_place(address, count) for address in addresses]
+        works = [lane.enqueue([request], program.stream) for request in requests]
         works[-1].join(program.stream)
         total = sum(range(1, comm.world_size + 1))
         wrong += sum((program.download(each, ones) != total).any() for each in addresses)

@@ -4,11 +4,13 @@
 //! A [`Call`] is in every message header and on every published slot. Two ranks whose calls differ
 //! never combine their data: the receiver reports `Error::Mismatch` with both.
 
+mod asked;
 mod qualifier;
 mod way;
 
 use std::fmt;
 
+pub use asked::Asked;
 pub use qualifier::Qualifier;
 pub use way::Way;
 
@@ -62,6 +64,10 @@ pub struct Call {
 /// Those by which the library prepares a communicator have smaller numbers. Both grow from call to
 /// call, so they also show which rank is behind.
 pub const PREPARED: u64 = 1 << 40;
+
+/// The cut of a call whose data devices move, while its ranks meet. Other calls of so many channels
+/// have it by chance, once in a thousand.
+const BY_DEVICES: u16 = u16::MAX;
 
 /// What stands for the digest where each pair of ranks has a count of its own: no rank knows them
 /// all. A message between the two has their count and its digest instead.
@@ -144,6 +150,21 @@ impl Call {
     pub fn cut(channels: usize, slice_bytes: u64) -> u16 {
         let digest = slice_bytes.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - SLICE_BITS);
         (channels.saturating_sub(1) << SLICE_BITS) as u16 | digest as u16
+    }
+
+    /// The call that asks for `asked`, whose data devices move while its ranks meet in this one.
+    #[inline]
+    pub fn in_place_of(self, asked: Asked) -> Call {
+        Call {
+            collective: asked.collective,
+            dtype: asked.dtype,
+            op: asked.op,
+            qualifier: asked.qualifier,
+            count: asked.count,
+            lists: asked.lists,
+            cut: BY_DEVICES,
+            ..self
+        }
     }
 
     /// The name of how it is carried out.
@@ -289,6 +310,9 @@ impl fmt::Display for Call {
             Qualifier::Root(root) => write!(f, " root {root}")?,
             Qualifier::Registration => write!(f, " to register memory")?,
             _ => {}
+        }
+        if self.cut == BY_DEVICES {
+            return write!(f, " by devices");
         }
         write!(f, " by {}", self.method())?;
         if self.is_inline {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::Communicator;
-use super::driver::OnWait;
+use super::driver::{OnWait, TIMEOUT_GRACE};
 use super::membership::forked;
 use crate::error::{Error, Result};
 use crate::memory::{Registry, Stage};
@@ -43,6 +43,17 @@ impl Communicator {
         let verdict = self.driver.watch().report_fault(suspicion, grace);
         self.driver.poison(verdict.clone());
         verdict
+    }
+
+    /// Ends this communicator on all ranks because `waiting_for` have not done their part for so
+    /// long. Gives the verdict.
+    pub(crate) fn end_late(&self, waiting_for: Vec<usize>, after: Duration) -> Error {
+        let late = Error::Timeout {
+            waiting_for,
+            after_ms: after.as_millis() as u64,
+            site: None,
+        };
+        self.end(late, TIMEOUT_GRACE)
     }
 
     /// Leaves in good order: waits for this rank's outstanding work, also for the calls in which

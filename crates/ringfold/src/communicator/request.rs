@@ -4,7 +4,7 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use crate::call::Way;
+use crate::call::{Asked, Way};
 use crate::engine::geometry::Blocks;
 use crate::engine::{self, Job};
 use crate::error::{Error, Result};
@@ -79,6 +79,10 @@ pub struct Request {
     /// them: ranks compare both. For lanes.
     #[doc(hidden)]
     pub share: Option<u32>,
+    /// Of a barrier: the call whose data devices move meanwhile, and which ranks compare in its
+    /// place. For lanes.
+    #[doc(hidden)]
+    pub asked: Option<Asked>,
 }
 
 impl Request {
@@ -108,6 +112,7 @@ impl Request {
             group: 1,
             timeout: None,
             share: None,
+            asked: None,
         }
     }
 
@@ -168,6 +173,7 @@ impl Request {
             timeout,
             registers: false,
             share: self.share,
+            asked: self.asked,
             weights: None,
         }
     }

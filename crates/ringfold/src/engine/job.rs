@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::geometry::Blocks;
-use crate::call::{Qualifier, Way};
+use crate::call::{Asked, Qualifier, Way};
 use crate::memory::Region;
 use crate::schedule::Weights;
 use crate::types::{Collective, DType, Op};
@@ -48,6 +48,8 @@ pub struct Job {
     pub registers: bool,
     /// That it moves a part of a reduction by `op` of so many elements, which devices combine.
     pub share: Option<u32>,
+    /// Of a barrier: the call that ranks compare in its place.
+    pub asked: Option<Asked>,
     /// How much each rank owns, if not all the same: of an all-reduce by `direct` over messages.
     pub weights: Option<Weights>,
 }

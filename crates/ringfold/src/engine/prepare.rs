@@ -256,7 +256,7 @@ impl Engine {
     fn call(&mut self, job: &Job, straggler_policy: Option<u32>) -> Call {
         self.sequence += 1;
         let lists = lists(job);
-        Call {
+        let call = Call {
             collective: job.collective,
             dtype: job.dtype,
             op: if job.collective.reduces() {
@@ -276,7 +276,8 @@ impl Engine {
             lists,
             sequence: self.sequence,
             cut: job.way.cut(),
-        }
+        };
+        job.asked.map_or(call, |asked| call.in_place_of(asked))
     }
 
     /// The plan of `job`.

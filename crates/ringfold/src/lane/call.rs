@@ -1,14 +1,18 @@
 //! A call under way: what the caller's thread and the lane's thread both know of it.
 
-use super::cut::{Cut, Part};
+use std::time::Duration;
+
+use super::cut::{Cut, Fetched, Part};
 use super::fold::call::{FoldedCall, Rows};
 use super::fold::shares::Shares;
 use super::program::{Step, steps};
-use super::request::{DeviceBuffer, DeviceRequest, Transfer};
-use crate::communicator::Request;
-use crate::device::Event;
+use super::request::{DeviceBuffer, DeviceRequest, Fetch, Transfer};
+use super::staging::{BANKS, Bank};
+use crate::communicator::{Counts, Request};
+use crate::device::{DeviceRegion, Event};
 use crate::error::{Error, Result};
 use crate::memory::Region;
+use crate::types::Collective;
 
 /// Where the parts of the calls of a group begin in a slot: multiples of this.
 const SHARE_ALIGN_BYTES: usize = 64;
@@ -22,13 +26,30 @@ pub struct Marks {
     pub joined: Event,
 }
 
+/// What a lane has for its next call; all but the rank is the same on all ranks, as far as that
+/// call is concerned.
+#[derive(Clone, Copy, Debug)]
+pub struct Terms {
+    pub rank: usize,
+    pub world_size: usize,
+    pub slot_bytes: usize,
+    /// The next number of each bank.
+    pub next: [u32; BANKS],
+    /// Whether devices reach the slots of all ranks.
+    pub is_direct: bool,
+}
+
 /// One call or several that are made together, numbered and cut into slices.
 #[derive(Debug)]
 pub struct LaneCall {
+    /// Which slots, words and numbers it has.
+    pub bank: Bank,
     /// The number of its first slice.
     pub first: u32,
     /// The numbers of its slices on this rank.
     pub slices: u32,
+    /// Its deadline, if not the communicator's: that of the first of several calls.
+    pub timeout: Option<Duration>,
     pub marks: Marks,
     body: Body,
 }
@@ -52,33 +73,50 @@ struct CallPart {
     cut: Cut,
     input: DeviceBuffer,
     output: DeviceBuffer,
+    /// Whether what this rank gives to itself is where it belongs.
+    is_in_place: bool,
 }
 
 impl LaneCall {
-    /// The calls `requests`, made together by `rank` of `world_size`, checked; their first slice is
-    /// number `first`, and `marks` are for it alone. Devices combine one whose `rows` are given.
+    /// The calls `requests`, made together on these `terms`, checked; `marks` are for them alone.
+    /// Devices combine one whose `rows` are given.
     pub fn new(
         mut requests: Vec<DeviceRequest>,
-        [rank, world_size]: [usize; 2],
-        slot_bytes: usize,
-        first: u32,
+        terms: Terms,
         marks: Marks,
         rows: Option<Rows>,
     ) -> Result<LaneCall> {
+        let Terms {
+            rank,
+            world_size,
+            slot_bytes,
+            ..
+        } = terms;
         let share_bytes = slot_bytes / requests.len().max(1) / SHARE_ALIGN_BYTES;
         let share_bytes = share_bytes * SHARE_ALIGN_BYTES;
+        let bank = match terms.is_direct && requests.iter().all(only_moves) {
+            true => Bank::Direct,
+            false => Bank::Host,
+        };
         let cut = |request: &DeviceRequest| {
-            let cut = Cut::new(request, rank, world_size, share_bytes)?;
+            let cut = Cut::new(request, rank, world_size, share_bytes, bank)?;
             request.check_overlap(cut.own_bytes(rank))?;
             Ok(cut)
         };
+        let timeout = requests.first().and_then(|request| request.timeout);
         let cuts = requests.iter().map(cut).collect::<Result<Vec<_>>>()?;
         if let Some(rows) = rows
             && let Some(shares) = shares(&requests, [rank, world_size], slot_bytes)
         {
             let folded = FoldedCall::new(requests.remove(0), shares, rows);
+            let bank = match terms.is_direct {
+                true => Bank::Direct,
+                false => Bank::Host,
+            };
             return Ok(LaneCall {
-                first,
+                bank,
+                first: terms.next[bank as usize],
+                timeout,
                 marks,
                 slices: folded.halves.count(),
                 body: Body::Folded(Box::new(folded)),
@@ -89,6 +127,7 @@ impl LaneCall {
             return Err(Error::Unsupported(text.into()));
         }
         let part = |(cut, request): (Cut, DeviceRequest)| CallPart {
+            is_in_place: request.input.overlaps(&request.output),
             cut,
             input: request.input,
             output: request.output,
@@ -96,8 +135,10 @@ impl LaneCall {
         let parts: Vec<CallPart> = cuts.into_iter().zip(requests).map(part).collect();
         let slices = parts.iter().map(|part| part.cut.slices()).max();
         Ok(LaneCall {
-            first,
+            bank,
+            first: terms.next[bank as usize],
             slices: slices.unwrap_or(0),
+            timeout,
             marks,
             body: Body::Parts { parts, share_bytes },
         })
@@ -150,6 +191,41 @@ impl LaneCall {
         }
     }
 
+    /// What `slice`, a direct one, takes to the device from other ranks' slots.
+    pub fn fetched(&self, slice: u32) -> Vec<Fetch> {
+        if let Body::Folded(call) = &self.body {
+            return call.fetched(slice);
+        }
+        let mut fetches = vec![];
+        for (place, CallPart { cut, output, .. }) in self.parts() {
+            for Fetched { rank, part } in cut.fetched(slice) {
+                let transfers = output.transfers(part.of_buffer, place + part.at);
+                fetches.extend(transfers.map(|transfer| Fetch { rank, transfer }));
+            }
+        }
+        fetches
+    }
+
+    /// What `slice`, a direct one, copies from this rank's input to its output.
+    pub fn kept(&self, slice: u32) -> Vec<(DeviceRegion, DeviceRegion)> {
+        let kept = |(_, part): (usize, &CallPart)| match part.cut.kept(slice) {
+            Some([from, into]) if !part.is_in_place => part.input.paired(from, &part.output, into),
+            _ => vec![],
+        };
+        self.parts().flat_map(kept).collect()
+    }
+
+    /// Where its results stand on the device.
+    pub fn outputs(&self) -> Vec<DeviceRegion> {
+        match &self.body {
+            Body::Folded(call) => call.output().regions().to_vec(),
+            Body::Parts { parts, .. } => {
+                let regions = parts.iter().map(|part| part.output.regions());
+                regions.flatten().copied().collect()
+            }
+        }
+    }
+
     /// The calls that the host carries out, each with its place in slots.
     fn parts(&self) -> impl Iterator<Item = (usize, &CallPart)> {
         let (parts, share_bytes): (&[CallPart], usize) = match &self.body {
@@ -175,6 +251,16 @@ impl LaneCall {
         transfers
     }
 
+    /// The calls that ranks compare for `slice`, a direct one, before any reads of it.
+    pub fn by_devices(&self, slice: u32) -> Vec<Request> {
+        if let Body::Folded(call) = &self.body {
+            return vec![call.by_devices(slice)];
+        }
+        let parts = self.parts().map(|(_, part)| &part.cut);
+        let parts = parts.filter(|cut| slice < cut.slices());
+        parts.map(|cut| cut.by_devices(slice)).collect()
+    }
+
     /// Whether all ranks have as many slices.
     pub fn is_agreed(&self) -> bool {
         self.parts().all(|(_, part)| part.cut.is_agreed())
@@ -195,6 +281,18 @@ impl LaneCall {
         };
         parts.map(request).collect()
     }
+}
+
+/// Whether a call only moves data, that of each rank to the same places, and leaves it to the lane
+/// how.
+fn only_moves(request: &DeviceRequest) -> bool {
+    use Collective::{AllGather, AllToAll, Broadcast, Gather, Scatter};
+    let is_known = !matches!(request.counts, Counts::Pairwise { .. });
+    let moves = matches!(
+        request.collective,
+        AllGather | AllToAll | Broadcast | Gather | Scatter
+    );
+    moves && is_known && request.algorithm.is_none()
 }
 
 /// The cut of a call that devices combine; nothing if it does not fit.

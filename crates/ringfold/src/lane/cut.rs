@@ -4,13 +4,18 @@
 //! block, so each slice is a call of the same collective with smaller counts. In a slot of the
 //! staging memory the parts of a slice stand one after the other.
 //!
+//! Where devices read the slots of all ranks, a slot holds what its rank gives, and no more: what a
+//! rank gets of a slice may be longer.
+//!
 //! All ranks cut alike, because the length of a part depends only on the collective, the data type,
 //! the number of ranks and the size of slots. Where each pair of ranks has a count of its own, the
 //! number of slices may differ ([`Cut::is_agreed`]).
 
 use std::ops::Range;
 
+use super::meeting::meeting;
 use super::request::DeviceRequest;
+use super::staging::Bank;
 use crate::communicator::{Counts, Request};
 use crate::error::{Error, Result};
 use crate::memory::Region;
@@ -25,11 +30,20 @@ pub struct Part {
     pub at: usize,
 }
 
+/// What a rank fetches from another's slot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fetched {
+    pub rank: usize,
+    pub part: Part,
+}
+
 /// The cut of one call, on one rank.
 #[derive(Clone, Debug)]
 pub struct Cut {
     /// The call, without memory.
     request: Request,
+    rank: usize,
+    bank: Bank,
     element_bytes: usize,
     /// Elements of a block in a slice.
     part_elements: u64,
@@ -41,8 +55,8 @@ pub struct Cut {
 }
 
 impl Cut {
-    /// The cut of `request`, as `rank` of `world_size` makes it, into slices of which neither side
-    /// is longer than `slot_bytes`.
+    /// The cut of `request`, as `rank` of `world_size` makes it, into slices for slots of
+    /// `slot_bytes` of `bank`.
     ///
     /// # Errors
     /// What is wrong with the request; `Unsupported` for what lanes do not carry out.
@@ -51,6 +65,7 @@ impl Cut {
         rank: usize,
         world_size: usize,
         slot_bytes: usize,
+        bank: Bank,
     ) -> Result<Cut> {
         let host = request.on_host();
         match host.collective {
@@ -65,7 +80,7 @@ impl Cut {
             }
             _ => {}
         }
-        let cut = Cut::of_host(host, rank, world_size, slot_bytes)?;
+        let cut = Cut::of_host(host, rank, world_size, slot_bytes, bank)?;
         for (what, side, buffer) in [
             ("input", &cut.input, &request.input),
             ("output", &cut.output, &request.output),
@@ -91,10 +106,16 @@ impl Cut {
         rank: usize,
         world_size: usize,
         slot_bytes: usize,
+        bank: Bank,
     ) -> Result<Cut> {
         let element_bytes = host.dtype.size_bytes();
         let sides = host.sides(rank, world_size)?;
-        let blocks = if host.is_of_blocks() { world_size } else { 1 };
+        let gives_blocks = matches!(host.collective, Collective::AllToAll | Collective::Scatter);
+        let has_blocks = match bank {
+            Bank::Host => host.is_of_blocks(),
+            Bank::Direct => gives_blocks,
+        };
+        let blocks = if has_blocks { world_size } else { 1 };
         let part_elements = (slot_bytes / element_bytes / blocks) as u64;
         if part_elements == 0 {
             return Err(Error::InvalidArgument(format!(
@@ -108,6 +129,8 @@ impl Cut {
         })?;
         Ok(Cut {
             request: host,
+            rank,
+            bank,
             element_bytes,
             part_elements,
             input: sides.input,
@@ -139,17 +162,99 @@ impl Cut {
 
     /// What `slice` brings from the device.
     pub fn brought(&self, slice: u32) -> Vec<Part> {
-        self.parts(&self.input, slice)
+        // Of blocks that devices read, a rank's own is read by no other.
+        let is_kept =
+            |block| self.bank == Bank::Direct && self.input.len() > 1 && block == self.rank;
+        self.parts(&self.input, slice, is_kept)
     }
 
     /// What `slice` takes to the device.
     pub fn taken(&self, slice: u32) -> Vec<Part> {
-        self.parts(&self.output, slice)
+        self.parts(&self.output, slice, |_| false)
+    }
+
+    /// What `slice` takes to the device from other ranks' slots: that of the next rank first.
+    pub fn fetched(&self, slice: u32) -> Vec<Fetched> {
+        let blocks = self.output.len();
+        let next = (self.rank + 1..blocks).chain(0..blocks.min(self.rank + 1));
+        let fetched = |block: usize| {
+            let elements = self.part(&self.output[block], slice);
+            let rank = self.giver(block);
+            let is_there = rank != self.rank && !elements.is_empty();
+            is_there.then(|| {
+                let of_buffer = self.bytes(elements);
+                let at = self.place(slice);
+                let part = Part { of_buffer, at };
+                Fetched { rank, part }
+            })
+        };
+        next.filter_map(fetched).collect()
+    }
+
+    /// The bytes of the input and of the output that are the same in `slice`, because this rank
+    /// gives them to itself.
+    pub fn kept(&self, slice: u32) -> Option<[Range<usize>; 2]> {
+        let own = |blocks: &[Range<u64>]| {
+            let block = blocks.get(if blocks.len() > 1 { self.rank } else { 0 })?;
+            Some(self.bytes(self.part(block, slice)))
+        };
+        let block = if self.output.len() > 1 { self.rank } else { 0 };
+        let is_own = self.giver(block) == self.rank;
+        let kept = [own(&self.input)?, own(&self.output)?];
+        (is_own && !kept[0].is_empty()).then_some(kept)
+    }
+
+    /// Whose input a block of the output is.
+    fn giver(&self, block: usize) -> usize {
+        match self.request.collective {
+            Collective::Broadcast | Collective::Scatter => self.request.root,
+            _ => block,
+        }
+    }
+
+    /// Where in the slot of another rank stands what this rank fetches of `slice`.
+    fn place(&self, slice: u32) -> usize {
+        let part = |count: u64| self.bytes(self.part(&(0..count), slice)).len();
+        match (self.request.collective, &self.request.counts) {
+            (Collective::AllToAll | Collective::Scatter, Counts::Even(count)) => {
+                self.rank * part(*count)
+            }
+            (Collective::Scatter, Counts::PerRank(counts)) => {
+                counts[..self.rank].iter().map(|count| part(*count)).sum()
+            }
+            _ => 0,
+        }
+    }
+
+    fn bytes(&self, elements: Range<u64>) -> Range<usize> {
+        let in_bytes = |elements: u64| elements as usize * self.element_bytes;
+        in_bytes(elements.start)..in_bytes(elements.end)
+    }
+
+    /// The call that ranks compare for `slice`, whose data devices move.
+    pub fn by_devices(&self, slice: u32) -> Request {
+        let counts = self.counts(slice);
+        let request = self.request.clone();
+        meeting(&Request { counts, ..request })
     }
 
     /// The call on the host that handles `slice`, from the slot to the result. Behind the last
     /// slice it is one of nothing.
     pub fn on_host(&self, slice: u32, slot: Region, result: Region) -> Request {
+        let bytes = |blocks: &[Range<u64>]| {
+            let parts = blocks.iter().map(|block| self.part(block, slice));
+            parts.map(|part| self.bytes(part).len()).sum::<usize>()
+        };
+        Request {
+            counts: self.counts(slice),
+            input: slot.part(0..bytes(&self.input)),
+            output: result.part(0..bytes(&self.output)),
+            ..self.request.clone()
+        }
+    }
+
+    /// The counts of the call that handles `slice`.
+    fn counts(&self, slice: u32) -> Counts {
         let counts = |blocks: &[Range<u64>]| -> Vec<u64> {
             let part = |block: &Range<u64>| self.part(block, slice);
             blocks
@@ -158,27 +263,17 @@ impl Cut {
                 .map(|part| part.end - part.start)
                 .collect()
         };
-        let bytes = |blocks: &[Range<u64>]| {
-            let elements: u64 = counts(blocks).iter().sum();
-            elements as usize * self.element_bytes
-        };
         let whole = |count: &u64| {
             let part = self.part(&(0..*count), slice);
             part.end - part.start
         };
-        let counts = match &self.request.counts {
+        match &self.request.counts {
             Counts::Even(count) => Counts::Even(whole(count)),
             Counts::PerRank(list) => Counts::PerRank(list.iter().map(whole).collect()),
             Counts::Pairwise { .. } => Counts::Pairwise {
                 input: counts(&self.input),
                 output: counts(&self.output),
             },
-        };
-        Request {
-            counts,
-            input: slot.part(0..bytes(&self.input)),
-            output: result.part(0..bytes(&self.output)),
-            ..self.request.clone()
         }
     }
 
@@ -190,17 +285,20 @@ impl Cut {
     }
 
     /// The parts of `blocks` in `slice`, in a slot one after the other; those that stand together
-    /// in the buffer, too, are one.
-    fn parts(&self, blocks: &[Range<u64>], slice: u32) -> Vec<Part> {
-        let in_bytes = |elements: u64| elements as usize * self.element_bytes;
+    /// in the buffer, too, are one. The places of those that are not moved stay empty.
+    fn parts(
+        &self,
+        blocks: &[Range<u64>],
+        slice: u32,
+        is_kept: impl Fn(usize) -> bool,
+    ) -> Vec<Part> {
         let mut parts: Vec<Part> = Vec::with_capacity(blocks.len());
         let mut at = 0;
-        for block in blocks {
-            let elements = self.part(block, slice);
-            let of_buffer = in_bytes(elements.start)..in_bytes(elements.end);
+        for (index, block) in blocks.iter().enumerate() {
+            let of_buffer = self.bytes(self.part(block, slice));
             let bytes = of_buffer.len();
             match parts.last_mut() {
-                _ if bytes == 0 => {}
+                _ if bytes == 0 || is_kept(index) => {}
                 Some(last) if last.of_buffer.end == of_buffer.start => {
                     last.of_buffer.end = of_buffer.end;
                 }

@@ -6,9 +6,10 @@ use super::call::{LaneCall, Marks};
 use super::copies;
 use super::fold::call::{FoldedCall, Rows};
 use super::fold::{self, Folder};
+use super::guard::Guard;
 use super::program::{Half, Step};
 use super::request::DeviceRequest;
-use super::staging::Staging;
+use super::staging::{BANKS, Bank, Staging};
 use super::words::Word;
 use crate::device::{Current, Device, ProgramStream, Stream};
 use crate::error::Result;
@@ -21,9 +22,11 @@ pub struct Issuer {
     staging: Arc<Staging>,
     /// With what the device combines, if it does.
     folder: Option<Folder>,
-    /// The number of the next call's first slice.
-    pub next: u32,
-    /// Slices below this number are taken by what is enqueued.
+    /// What ends direct calls, if there are such.
+    guard: Option<Guard>,
+    /// The number of the next call's first slice, in each bank.
+    pub next: [u32; BANKS],
+    /// Slices of the host's bank below this number are taken by what is enqueued.
     takes: u32,
 }
 
@@ -34,9 +37,15 @@ impl Issuer {
             device: device.clone(),
             staging,
             folder,
-            next: 0,
+            guard: None,
+            next: [0; BANKS],
             takes: 0,
         }
+    }
+
+    /// Has direct calls end with `guard`, where all ranks have one.
+    pub fn guard(&mut self, guard: Guard) {
+        self.guard = Some(guard);
     }
 
     /// The events of a call that is made in `program`; none where the stream's operations are
@@ -84,7 +93,9 @@ impl Issuer {
                 Step::Bring(slice) => self.bring(&current, call, slice)?,
                 Step::Take(slice) => {
                     self.take(&current, call, slice)?;
-                    self.takes = call.number(slice).wrapping_add(1);
+                    if call.bank == Bank::Host {
+                        self.takes = call.number(slice).wrapping_add(1);
+                    }
                 }
             }
         }
@@ -99,27 +110,34 @@ impl Issuer {
     fn bring(&self, current: &Current<'_>, call: &LaneCall, slice: u32) -> Result<()> {
         let due = call.number(slice).wrapping_add(1);
         let free = due.wrapping_sub(self.staging.depth());
-        self.wait(current, &self.staging.out, Word::Free, free)?;
+        let out = &self.staging.out;
+        self.wait(current, out, call, Word::Free, free)?;
         if let Some((folder, folded, Half::Gather(index), _)) = self.half(call, slice) {
             folder.fold(current, &self.staging, &folded.fold(index))?;
         }
         copies::bring(current, &self.staging, call, slice)?;
-        self.write(current, &self.staging.out, Word::Arrived, due)
+        self.write(current, out, call, Word::Arrived, due)
     }
 
     fn take(&self, current: &Current<'_>, call: &LaneCall, slice: u32) -> Result<()> {
         let due = call.number(slice).wrapping_add(1);
-        self.wait(current, &self.staging.into, Word::Released, due)?;
+        let into = &self.staging.into;
+        self.wait(current, into, call, Word::Released, due)?;
         let half = self.half(call, slice);
         if let Some((folder, _, Half::Gather(_), set)) = half {
-            folder.follow(current, &self.staging.into, set)?;
+            folder.follow(current, into, set)?;
         }
         copies::take(current, &self.staging, call, slice)?;
-        self.write(current, &self.staging.into, Word::Taken, due)?;
-        match half {
-            Some((folder, _, Half::Scatter(_), set)) => {
-                folder.mark(current, &self.staging.into, set)
+        if let (Some(guard), Bank::Direct) = (&self.guard, call.bank)
+            && slice + 1 == call.slices
+        {
+            for output in call.outputs() {
+                guard.enqueue(current, &self.staging, output)?;
             }
+        }
+        self.write(current, into, call, Word::Taken, due)?;
+        match half {
+            Some((folder, _, Half::Scatter(_), set)) => folder.mark(current, into, set),
             _ => Ok(()),
         }
     }
@@ -136,24 +154,38 @@ impl Issuer {
         Some((folder, folded, half, set))
     }
 
-    /// Has `stream` wait until `word` has reached `value`, unless it has by now.
-    fn wait(&self, current: &Current<'_>, stream: &Stream, word: Word, value: u32) -> Result<()> {
-        if self.staging.words().has_reached(word, value) {
+    /// Has `stream` wait until `word` of the call's bank has reached `value`, unless it has by now.
+    fn wait(
+        &self,
+        current: &Current<'_>,
+        stream: &Stream,
+        call: &LaneCall,
+        word: Word,
+        value: u32,
+    ) -> Result<()> {
+        if self.staging.words(call.bank).has_reached(word, value) {
             return Ok(());
         }
-        current.wait(stream, self.staging.word(word), value)
+        current.wait(stream, self.staging.word(call.bank, word), value)
     }
 
-    fn write(&self, current: &Current<'_>, stream: &Stream, word: Word, value: u32) -> Result<()> {
-        current.write(stream, self.staging.word(word), value)
+    fn write(
+        &self,
+        current: &Current<'_>,
+        stream: &Stream,
+        call: &LaneCall,
+        word: Word,
+        value: u32,
+    ) -> Result<()> {
+        current.write(stream, self.staging.word(call.bank, word), value)
     }
 
     /// Leaves what the device has to the parent, in a forked child.
     pub fn forget(&mut self) {
-        std::mem::forget(self.folder.take());
+        std::mem::forget((self.folder.take(), self.guard.take()));
     }
 
-    /// Slices below this number are taken by what is enqueued.
+    /// Slices of the host's bank below this number are taken by what is enqueued.
     pub fn takes(&self) -> u32 {
         self.takes
     }

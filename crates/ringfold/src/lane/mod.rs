@@ -7,6 +7,10 @@
 //! network work at the same time, and everything that host calls promise (algorithms, transports,
 //! exactness, errors) holds for devices, too.
 //!
+//! Where all ranks are on one host, calls that only move data are *direct*: the host's part of a
+//! slice is to compare the calls, and each device copies from the slots of all ranks. No CPU
+//! touches the data. So are both halves of a slice that devices combine ([`fold`]).
+//!
 //! Devices and CPUs meet in words in pinned memory ([`words`]), by stream memory operations: no
 //! callback, no event that a thread polls, and no thread that waits in the driver. [`program`] is
 //! the order of the driver calls, and why no order of theirs among ranks is a deadlock; [`issue`]
@@ -21,13 +25,15 @@ mod call;
 mod copies;
 pub(crate) mod cut;
 mod fold;
+mod guard;
 mod host_path;
 mod issue;
+mod meeting;
 mod open;
 mod path;
 pub(crate) mod program;
 mod request;
-mod staging;
+pub(crate) mod staging;
 #[cfg(test)]
 mod tests;
 mod words;
@@ -41,10 +47,10 @@ pub use open::{LaneConfig, Reducer};
 pub use path::WaitPath;
 pub use request::{DeviceBuffer, DeviceRequest};
 
-use call::LaneCall;
+use call::{LaneCall, Terms};
 use issue::Issuer;
 use open::Opened;
-use staging::Staging;
+use staging::{Bank, Staging};
 use words::Word;
 use worker::Worker;
 
@@ -99,11 +105,15 @@ impl Lane {
         let (runs, kind) = (worker.clone(), path.kind());
         log::info!(
             target: "ringfold::device",
-            "a lane to device {ordinal} ({}): {}",
+            "a lane to device {ordinal} ({}): {}{}",
             device.attributes().name,
             match kind {
                 WaitPath::Stream => "streams wait for the host",
                 WaitPath::Host => "without stream memory operations, so the host waits",
+            },
+            match staging.is_direct() {
+                true => ", devices read the slots of all ranks",
+                false => "",
             }
         );
         let started = threads::start("ringfold-lane", move || runs.run(path));
@@ -137,6 +147,12 @@ impl Lane {
     /// What waits for the host's part of calls.
     pub fn wait_path(&self) -> WaitPath {
         self.path
+    }
+
+    /// Whether devices read the slots of all ranks in calls that only move data: the same on all
+    /// ranks. See [`LaneConfig::direct`].
+    pub fn is_direct(&self) -> bool {
+        self.staging.is_direct()
     }
 
     /// The driver's handle of the stream that stores results: what a framework enqueues there comes
@@ -215,9 +231,14 @@ impl Lane {
         };
         let rows = issuer.rows(&requests);
         let rows = rows.map_err(|error| self.worker.fail_by_driver(error, issuer.takes()))?;
-        let ranks = [self.rank(), self.world_size()];
-        let (slot_bytes, first) = (self.staging.slot_bytes(), issuer.next);
-        let call = LaneCall::new(requests, ranks, slot_bytes, first, marks, rows)?;
+        let terms = Terms {
+            rank: self.rank(),
+            world_size: self.world_size(),
+            slot_bytes: self.staging.slot_bytes(),
+            next: issuer.next,
+            is_direct: self.is_direct(),
+        };
+        let call = LaneCall::new(requests, terms, marks, rows)?;
         let call = Arc::new(call);
         let index = self.issue(&mut issuer, &call, stream)?;
         Ok(DeviceWork {
@@ -245,7 +266,7 @@ impl Lane {
         }
         // The thread must know of it first: the driver may hold this one until slices are done.
         let index = self.worker.give(call.clone())?;
-        issuer.next = call.end();
+        issuer.next[call.bank as usize] = call.end();
         if self.path == WaitPath::Stream {
             let enqueued = issuer.enqueue(call, stream);
             enqueued.map_err(|error| refused(error, issuer.takes()))?;
@@ -265,6 +286,7 @@ impl Lane {
         self.worker.finish();
         // The thread holds no lock, and its panics are shown where they are.
         let _ = thread.join();
+        self.wait_for_readers();
         let drained = self.drain().and_then(|()| self.staging.unpin());
         let closed = self.worker.communicator().close();
         drained.and(closed)
@@ -272,6 +294,25 @@ impl Lane {
 }
 
 impl Lane {
+    /// Waits until the devices of all ranks have read what they read of this rank's slots, which go
+    /// when this returns. If one does not, all ranks know that what it reads may be wrong.
+    fn wait_for_readers(&self) {
+        if !self.is_direct() {
+            return;
+        }
+        let due = lock(&self.issuer).next[Bank::Direct as usize];
+        let is_over = || self.fault().is_some() || self.staging.readers(due).next().is_none();
+        if !worker::wait_until(is_over, DRAIN_WAIT) {
+            let readers: Vec<usize> = self.staging.readers(due).collect();
+            self.abort(&format!(
+                "the devices of ranks {readers:?} have not read its slots for {DRAIN_WAIT:?}"
+            ));
+        }
+        if self.fault().is_some() {
+            self.staging.say_fault();
+        }
+    }
+
     /// Waits until the device has done all that was enqueued: nothing that it waits for is due any
     /// more.
     fn drain(&self) -> Result<()> {
@@ -357,7 +398,7 @@ impl DeviceWork {
     pub fn is_done(&self) -> bool {
         match self.path {
             WaitPath::Stream => {
-                let (words, end) = (self.staging.words(), self.call.end());
+                let (words, end) = (self.staging.words(self.call.bank), self.call.end());
                 // After a fault results are taken without waiting for what is brought.
                 words.has_reached(Word::Taken, end) && words.has_reached(Word::Arrived, end)
             }

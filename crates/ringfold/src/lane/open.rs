@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::fold::Folder;
+use super::guard::Guard;
 use super::host_path::HostPath;
 use super::issue::Issuer;
-use super::path::{Path, WaitPath};
-use super::staging::{ALIGN_BYTES, Layout, Peers, Staging, memory_node};
+use super::path::{Path, StreamPath, WaitPath};
+use super::staging::{ALIGN_BYTES, Bank, Layout, Peers, Staging, memory_node};
 use super::words::Word;
 use super::worker::wait_until;
 use crate::communicator::Communicator;
@@ -17,6 +18,9 @@ use crate::types::named;
 
 /// The numbers of a rank's record: whether it can go on, and its configuration.
 const RECORD_WORDS: usize = 5;
+
+/// How ranks of one host are connected that share memory.
+const SHARED_MEMORY: &str = "shm";
 
 /// The size of slots where nothing else is said, and how many there are.
 const SLOT_BYTES: usize = 1 << 20;
@@ -35,8 +39,10 @@ pub struct LaneConfig {
     pub depth: u32,
     /// What combines the elements of an all-reduce.
     pub reducer: Reducer,
-    /// Whether devices of one host read the slots of all ranks, where they can: pinned memory of a
-    /// process grows by that of its peers.
+    /// Whether devices read the slots of all ranks in calls that only move data, and in both halves
+    /// of a slice that they combine, so that no CPU touches it. Takes effect where all ranks are on
+    /// one host and share memory, streams wait for words, and drivers compile kernels. A rank has
+    /// one more set of slots then, and pins the staging memory of all ranks.
     pub direct: bool,
 }
 
@@ -83,17 +89,25 @@ pub fn open(
     ordinal: usize,
     config: LaneConfig,
 ) -> Result<Opened> {
-    let ready = layout(config).and_then(|(layout, bytes)| {
+    let ready = layout(config, true).and_then(|_| {
         let device = Device::open(driver, ordinal)?;
-        Ok((layout, bytes, device))
+        let guard = match config.direct && communicator.transport() == SHARED_MEMORY {
+            true => guard(&device)?,
+            false => None,
+        };
+        Ok((device, guard))
     });
-    let (layout, bytes, device) = agree(communicator, config, ready)?;
+    let (device, guard) = agree(communicator, config, ready)?;
+    let guard = guard.filter(|_| config.direct);
+    let has_direct = all_have(communicator, guard.is_some())?;
+    // It was checked with as many slots as there may be.
+    let (layout, bytes) = layout(config, has_direct)?;
     let node = memory_node(device.attributes());
     let memory = communicator.alloc_on_node(bytes, node)?;
     let made = device.enter().and_then(|current| {
         let staging = Arc::new(Staging::new(memory, &current, layout)?);
         let path = match has_memory_operations(&device, &current, &staging)? {
-            true => Path::Stream(staging.clone()),
+            true => Path::Stream(StreamPath::new(staging.clone())),
             false => Path::Host(HostPath::new(&device, staging.clone())?),
         };
         let folder = match (config.reducer, path.kind()) {
@@ -106,18 +120,18 @@ pub fn open(
             }
         };
         let issuer = Issuer::new(&device, staging.clone(), folder);
-        let peers = match config.direct && path.kind() == WaitPath::Stream {
+        let peers = match has_direct && path.kind() == WaitPath::Stream {
             true => reach_peers(communicator, &staging, &current),
             false => None,
         };
         Ok((staging, issuer, path, peers))
     });
-    let (staging, issuer, path, peers) = agree(communicator, config, made)?;
-    let peers = peers.filter(|_| config.direct);
+    let (staging, mut issuer, path, peers) = agree(communicator, config, made)?;
     if all_have(communicator, peers.is_some())?
-        && let Some(peers) = peers
+        && let (Some(peers), Some(guard)) = (peers, guard)
     {
         staging.reach(peers);
+        issuer.guard(guard);
     }
     Ok(Opened {
         device,
@@ -138,7 +152,7 @@ fn has_memory_operations(
         return Ok(false);
     }
     // What it holds already.
-    match current.write(&staging.out, staging.word(Word::Arrived), 0) {
+    match current.write(&staging.out, staging.word(Bank::Host, Word::Arrived), 0) {
         Err(Error::Unsupported(_)) => return Ok(false),
         written => written?,
     }
@@ -155,6 +169,21 @@ fn has_memory_operations(
         return Err(Error::Unsupported(text.into()));
     }
     refusal.map_or(Ok(true), Err)
+}
+
+/// What ends direct calls, if the device can have them.
+fn guard(device: &Arc<Device>) -> Result<Option<Guard>> {
+    if !device.attributes().has_memory_operations {
+        return Ok(None);
+    }
+    let guard = Guard::new(&device.enter()?);
+    if let Err(error) = &guard {
+        log::info!(
+            target: "ringfold::device",
+            "the device does not read the slots of other ranks, which takes a kernel: {error}"
+        );
+    }
+    Ok(guard.ok())
 }
 
 /// The staging memory of all ranks, if this rank's device can reach it. It may do without.
@@ -180,7 +209,7 @@ fn all_have(communicator: &Communicator, has_it: bool) -> Result<bool> {
 }
 
 /// How the staging memory is divided, slots being whole pages, and its bytes.
-fn layout(config: LaneConfig) -> Result<(Layout, usize)> {
+fn layout(config: LaneConfig, has_direct: bool) -> Result<(Layout, usize)> {
     if config.slot_bytes == 0 || !config.depth.is_power_of_two() {
         return Err(Error::InvalidArgument(format!(
             "a lane with {} slots of {} bytes: it takes 1, 2, 4, … slots of at least one byte",
@@ -190,7 +219,11 @@ fn layout(config: LaneConfig) -> Result<(Layout, usize)> {
     let slot_bytes = config.slot_bytes.checked_next_multiple_of(ALIGN_BYTES);
     let layout = |slot_bytes| {
         let depth = config.depth;
-        let layout = Layout { slot_bytes, depth };
+        let layout = Layout {
+            slot_bytes,
+            depth,
+            has_direct,
+        };
         layout.bytes().map(|bytes| (layout, bytes))
     };
     slot_bytes.and_then(layout).ok_or_else(|| {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::call::LaneCall;
 use super::host_path::HostPath;
-use super::staging::Staging;
+use super::staging::{Bank, Staging};
 use super::words::Word;
 use crate::error::Result;
 
@@ -22,8 +22,45 @@ pub enum WaitPath {
 #[derive(Debug)]
 pub enum Path {
     /// The device reads and writes words.
-    Stream(Arc<Staging>),
+    Stream(StreamPath),
     Host(HostPath),
+}
+
+/// What the thread knows of direct slots.
+#[derive(Debug)]
+pub struct StreamPath {
+    staging: Arc<Staging>,
+    /// Slices below this number may be read by all ranks.
+    met: u32,
+    /// Slots of slices below this number may be filled again: all ranks have taken them.
+    free: u32,
+}
+
+impl StreamPath {
+    /// The path to the streams of `staging`.
+    pub fn new(staging: Arc<Staging>) -> StreamPath {
+        StreamPath {
+            staging,
+            met: 0,
+            free: 0,
+        }
+    }
+
+    /// Lets slots be filled again that all ranks have taken.
+    fn give_back(&mut self) {
+        let before = self.free;
+        while self.free != self.met {
+            let due = self.free.wrapping_add(1);
+            if self.staging.readers(due).next().is_some() {
+                break;
+            }
+            self.free = due;
+        }
+        if self.free != before {
+            let words = self.staging.words(Bank::Direct);
+            words.store(Word::Free, self.free);
+        }
+    }
 }
 
 impl Path {
@@ -43,45 +80,80 @@ impl Path {
         later: impl Fn(u32) -> Option<Arc<LaneCall>>,
     ) -> Result<()> {
         match self {
-            Path::Stream(_) => Ok(()),
+            Path::Stream(stream) => {
+                stream.give_back();
+                Ok(())
+            }
             Path::Host(host) => host.bring_ahead(call, later),
         }
     }
 
-    /// Whether slice `number` stands in its slot.
-    pub fn has_arrived(&self, number: u32) -> Result<bool> {
+    /// Whether `slice` of `call` stands in its slot.
+    pub fn has_arrived(&self, call: &LaneCall, slice: u32) -> Result<bool> {
+        let number = call.number(slice);
         match self {
-            Path::Stream(staging) => {
+            Path::Stream(StreamPath { staging, .. }) => {
                 let due = number.wrapping_add(1);
-                Ok(staging.words().has_reached(Word::Arrived, due))
+                Ok(staging.words(call.bank).has_reached(Word::Arrived, due))
             }
             Path::Host(host) => host.has_arrived(number),
         }
     }
 
-    /// Whether the place of the result of slice `number` is free: what it held has been taken.
-    pub fn is_place_free(&self, number: u32) -> Result<bool> {
+    /// Whether the place of the result of `slice` is free: what it held has been taken. Direct
+    /// slices have none.
+    pub fn is_place_free(&self, call: &LaneCall, slice: u32) -> Result<bool> {
+        let number = call.number(slice);
         match self {
-            Path::Stream(staging) => {
+            Path::Stream(_) if call.bank == Bank::Direct => Ok(true),
+            Path::Stream(StreamPath { staging, .. }) => {
                 let due = number.wrapping_add(1).wrapping_sub(staging.depth());
-                Ok(staging.words().has_reached(Word::Taken, due))
+                Ok(staging.words(call.bank).has_reached(Word::Taken, due))
             }
             Path::Host(host) => host.is_place_free(number),
+        }
+    }
+
+    /// The ranks whose devices have still to read what the slot of `slice` held, if it is a direct
+    /// one.
+    pub fn readers(&self, call: &LaneCall, slice: u32) -> Vec<usize> {
+        match self {
+            Path::Stream(StreamPath { staging, .. }) if call.bank == Bank::Direct => {
+                let due = call.number(slice).wrapping_add(1);
+                staging.readers(due.wrapping_sub(staging.depth())).collect()
+            }
+            _ => vec![],
         }
     }
 
     /// Has the device take `slice` of `call`, and lets its slot be filled again.
     pub fn go_on(&mut self, call: &LaneCall, slice: u32) -> Result<()> {
         match self {
-            Path::Stream(staging) => {
+            Path::Stream(stream) => {
                 let due = call.number(slice).wrapping_add(1);
-                let words = staging.words();
+                let words = stream.staging.words(call.bank);
                 words.store(Word::Released, due);
-                words.store(Word::Free, due);
+                match call.bank {
+                    Bank::Host => words.store(Word::Free, due),
+                    Bank::Direct => stream.met = due,
+                }
+                stream.give_back();
                 Ok(())
             }
             Path::Host(host) => host.take(call, slice),
         }
+    }
+
+    /// The same after a fault, when nothing says any more who has read a slot: all ranks know that
+    /// what they read may be wrong.
+    pub fn let_go(&mut self, call: &LaneCall, slice: u32) -> Result<()> {
+        let going_on = self.go_on(call, slice);
+        if let (Path::Stream(stream), Bank::Direct) = (self, call.bank) {
+            stream.free = stream.met;
+            let words = stream.staging.words(Bank::Direct);
+            words.store(Word::Free, stream.free);
+        }
+        going_on
     }
 
     /// Marks the end of `call`, of which all slices go on.

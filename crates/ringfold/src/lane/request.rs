@@ -26,6 +26,13 @@ pub struct Transfer {
     pub at: Range<usize>,
 }
 
+/// A copy to the device of what stands in another rank's slot.
+#[derive(Debug)]
+pub struct Fetch {
+    pub rank: usize,
+    pub transfer: Transfer,
+}
+
 impl DeviceBuffer {
     /// The buffer of these runs, which lie on one device.
     pub fn new(regions: Vec<DeviceRegion>) -> DeviceBuffer {
@@ -62,8 +69,31 @@ impl DeviceBuffer {
         })
     }
 
+    /// The pieces of bytes `range`, each with that of bytes `others` of `other` which stands at the
+    /// same distance from the beginning. Both ranges are as long.
+    pub(super) fn paired(
+        &self,
+        range: Range<usize>,
+        other: &DeviceBuffer,
+        others: Range<usize>,
+    ) -> Vec<(DeviceRegion, DeviceRegion)> {
+        let mut pairs = vec![];
+        for (distance, piece) in self.pieces(range) {
+            let begin = others.start + distance;
+            for (offset, into) in other.pieces(begin..begin + piece.bytes()) {
+                pairs.push((piece.part(offset..offset + into.bytes()), into));
+            }
+        }
+        pairs
+    }
+
+    /// The runs.
+    pub(super) fn regions(&self) -> &[DeviceRegion] {
+        &self.regions
+    }
+
     /// Whether any byte belongs to both.
-    fn overlaps(&self, other: &DeviceBuffer) -> bool {
+    pub(super) fn overlaps(&self, other: &DeviceBuffer) -> bool {
         let mut pairs = self.regions.iter();
         pairs.any(|one| other.regions.iter().any(|another| overlap(*one, *another)))
     }

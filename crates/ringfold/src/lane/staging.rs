@@ -1,12 +1,14 @@
 //! The staging memory of a lane, what its device copies into and from, and the two streams that do.
 //!
 //! ```text
-//! words, a page | slot 0 … slot K-1 | result 0 … result K-1
+//! words, a page | slot 0 … slot K-1 | result 0 … result K-1 | direct slot 0 … direct slot K-1
 //! ```
 //!
 //! It is registered with the lane's communicator, so host calls of one host's ranks work in it
 //! without copies, and pinned by the device, so its copies run beside the program. A slot belongs
-//! to the device from the time its number is free until it has arrived, then to the host call.
+//! to the device from the time its number is free until it has arrived, then to the host call, or
+//! to the devices of all ranks. Slots come in two banks ([`Bank`]), the second only where these
+//! devices reach it.
 //!
 //! Pinned pages must stay where they are: the memory is unpinned before it is given back, and where
 //! a device may still copy it is kept until the process ends.
@@ -25,7 +27,7 @@ use crate::topology::cores::{self, Node};
 /// Where slots begin: multiples of a page.
 pub const ALIGN_BYTES: usize = 4096;
 
-const _: () = assert!(WORDS_BYTES <= ALIGN_BYTES);
+const _: () = assert!(BANKS * WORDS_BYTES <= ALIGN_BYTES);
 
 /// The memory node for the staging memory of `device`: its own, if the machine has others.
 pub fn memory_node(device: &Attributes) -> Option<usize> {
@@ -37,11 +39,27 @@ fn node_of(device: &Attributes, nodes: &[Node]) -> Option<usize> {
     device.numa_node.filter(is_known)
 }
 
+/// Slots with words and numbers of their own. A call uses those of one bank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bank {
+    /// The host moves data, from slots to results.
+    Host,
+    /// Devices read the slots of all ranks. All ranks make these calls, so the number of a slice is
+    /// the same on all.
+    Direct,
+}
+
+/// How many banks there are.
+pub const BANKS: usize = 2;
+
 /// How staging memory is divided; the same on all ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     pub slot_bytes: usize,
+    /// Slots of a bank.
     pub depth: u32,
+    /// Whether there are direct slots.
+    pub has_direct: bool,
 }
 
 impl Layout {
@@ -50,7 +68,7 @@ impl Layout {
         let slots = self
             .slot_bytes
             .checked_mul(self.depth as usize)?
-            .checked_mul(2)?;
+            .checked_mul(2 + usize::from(self.has_direct))?;
         slots.checked_add(ALIGN_BYTES)
     }
 }
@@ -63,22 +81,32 @@ pub struct Place {
 }
 
 impl Place {
-    /// The words.
-    pub fn words(self) -> Words {
-        Words::new(self.whole.region())
+    /// The words of `bank`.
+    pub fn words(self, bank: Bank) -> Words {
+        Words::new(self.bank_words(bank).region())
     }
 
-    /// Where the device finds `word`.
-    pub fn word(self, word: Word) -> PinnedRegion {
-        self.whole.part(word.place())
+    /// Where the device finds `word` of `bank`.
+    pub fn word(self, bank: Bank, word: Word) -> PinnedRegion {
+        self.bank_words(bank).part(word.place())
     }
 
-    /// The slot of slice `number`.
-    pub fn slot(self, number: u32) -> PinnedRegion {
-        self.part(number % self.layout.depth)
+    fn bank_words(self, bank: Bank) -> PinnedRegion {
+        let begin = bank as usize * WORDS_BYTES;
+        self.whole.part(begin..begin + WORDS_BYTES)
     }
 
-    /// The place of the result of slice `number`.
+    /// The slot of slice `number` of `bank`.
+    pub fn slot(self, bank: Bank, number: u32) -> PinnedRegion {
+        let depth = self.layout.depth;
+        let first = match bank {
+            Bank::Host => 0,
+            Bank::Direct => 2 * depth,
+        };
+        self.part(first + number % depth)
+    }
+
+    /// The place of the result of slice `number` of the host's bank.
     pub fn result(self, number: u32) -> PinnedRegion {
         self.part(self.layout.depth + number % self.layout.depth)
     }
@@ -144,34 +172,64 @@ impl Staging {
         self.own.layout.slot_bytes
     }
 
-    /// How many slots there are.
+    /// How many slots a bank has.
     pub fn depth(&self) -> u32 {
         self.own.layout.depth
     }
 
-    /// The words.
-    pub fn words(&self) -> Words {
-        self.own.words()
+    /// The words of `bank`.
+    pub fn words(&self, bank: Bank) -> Words {
+        self.own.words(bank)
     }
 
-    /// Where the device finds `word`.
-    pub fn word(&self, word: Word) -> PinnedRegion {
-        self.own.word(word)
+    /// Where the device finds `word` of `bank`.
+    pub fn word(&self, bank: Bank, word: Word) -> PinnedRegion {
+        self.own.word(bank, word)
     }
 
-    /// The slot of slice `number`.
-    pub fn slot(&self, number: u32) -> PinnedRegion {
-        self.own.slot(number)
+    /// Where a kernel finds whether slices are released that nothing completes.
+    pub fn fault(&self) -> PinnedRegion {
+        self.own.word(Bank::Host, Word::Fault)
     }
 
-    /// The place of the result of slice `number`.
+    /// Says that slices are released that nothing completes, on this rank and to all ranks that
+    /// read its slots: from here on these may hold anything.
+    pub fn say_fault(&self) {
+        let others = self.peers.get().into_iter();
+        let others = others.flat_map(|peers| peers.places.iter().flatten());
+        for place in others.chain([&self.own]) {
+            place.words(Bank::Host).store(Word::Fault, 1);
+        }
+    }
+
+    /// The slot of slice `number` of `bank`.
+    pub fn slot(&self, bank: Bank, number: u32) -> PinnedRegion {
+        self.own.slot(bank, number)
+    }
+
+    /// The place of the result of slice `number` of the host's bank.
     pub fn result(&self, number: u32) -> PinnedRegion {
         self.own.result(number)
     }
 
+    /// Whether all ranks reach the slots of all: the same on all ranks.
+    pub fn is_direct(&self) -> bool {
+        self.peers.get().is_some()
+    }
+
+    /// The ranks whose devices have not taken all direct slices below `due`, of this rank and of
+    /// all others. What they say is a claim: who says that too early reads what it should not.
+    pub fn readers(&self, due: u32) -> impl Iterator<Item = usize> + '_ {
+        let peers = self.peers.get().into_iter();
+        let places = peers.flat_map(|peers| peers.places.iter().enumerate());
+        places.filter_map(move |(rank, place)| {
+            let words = place.unwrap_or(self.own).words(Bank::Direct);
+            (!words.has_reached(Word::Taken, due)).then_some(rank)
+        })
+    }
+
     /// The staging memory of `rank`, which may be this one; nothing unless all ranks reach that of
     /// all. The same on all ranks.
-    #[allow(dead_code, reason = "for what devices read of other ranks")]
     pub fn of_rank(&self, rank: usize) -> Option<Place> {
         let peers = self.peers.get()?;
         Some(peers.places[rank].unwrap_or(self.own))
@@ -185,12 +243,14 @@ pub struct Peers {
     places: Vec<Option<Place>>,
     /// Until [`Staging::unpin`].
     pins: Mutex<Vec<Pin>>,
+    /// Where their words are, also when nothing is pinned any more.
+    _memory: Vec<Arc<Shared>>,
 }
 
 impl Peers {
     /// What `communicator` has registered together with the memory of `own`; nothing unless there
-    /// are other ranks and all have their part mapped here, which is as long. Pins keep it mapped:
-    /// what its owner gives up, a device may still read.
+    /// are other ranks and all have their part mapped here, which is as long. It stays mapped: what
+    /// its owner gives up, a device may still read.
     pub fn new(
         communicator: &Communicator,
         own: &Staging,
@@ -199,10 +259,12 @@ impl Peers {
         let (memory, layout) = (&own.memory, own.own.layout);
         let shared = communicator.peers_of(memory);
         let mapped = shared.iter().flatten().count();
-        let are_alike = memory.sizes().iter().all(|bytes| *bytes == memory.bytes());
-        if mapped == 0 || mapped + 1 != communicator.world_size() || !are_alike {
+        let mut others = shared.iter().flatten();
+        let are_whole = others.all(|peer| peer.data().bytes() >= memory.bytes());
+        if mapped == 0 || mapped + 1 != communicator.world_size() || !are_whole {
             return Ok(None);
         }
+        let kept = shared.iter().flatten().cloned().collect();
         let mut pins = Vec::with_capacity(mapped);
         let mut pin = |peer: Arc<Shared>| -> Result<Place> {
             let region = peer.data().part(0..memory.bytes());
@@ -214,8 +276,11 @@ impl Peers {
             .into_iter()
             .map(|peer| peer.map(&mut pin).transpose());
         let places = places.collect::<Result<_>>()?;
-        let pins = Mutex::new(pins);
-        Ok(Some(Peers { places, pins }))
+        Ok(Some(Peers {
+            places,
+            pins: Mutex::new(pins),
+            _memory: kept,
+        }))
     }
 }
 

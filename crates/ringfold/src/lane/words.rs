@@ -36,9 +36,9 @@ impl Word {
 const PLACE_BYTES: usize = 128;
 
 /// Bytes of all words.
-pub const WORDS_BYTES: usize = 5 * PLACE_BYTES;
+pub const WORDS_BYTES: usize = 8 * PLACE_BYTES;
 
-/// The words of one rank's lane.
+/// The words of one bank of a rank's lane.
 #[derive(Clone, Copy, Debug)]
 pub struct Words {
     region: Region,

@@ -11,6 +11,11 @@
 //! result with bytes of ones, which is not a number in every type of floating point (and -1 as an
 //! integer), and lets the device go on. A peer that does not know of the fault yet may still store
 //! results of its own there; these are right.
+//!
+//! A direct slice has no result: its device copies from the slots of all ranks. Before the first
+//! slice is released, the thread therefore says to all ranks of its host that slots may hold
+//! anything from now on ([`Staging::say_fault`]); what was copied from them then is filled with
+//! ones by the device ([`guard`](super::guard)).
 
 use std::collections::VecDeque;
 use std::panic::{self, AssertUnwindSafe};
@@ -20,8 +25,8 @@ use std::time::{Duration, Instant};
 
 use super::call::LaneCall;
 use super::path::Path;
-use super::staging::Staging;
-use super::words::{Word, is_reached};
+use super::staging::{Bank, Staging};
+use super::words::is_reached;
 use crate::communicator::{Communicator, Counts, Request};
 use crate::error::{Error, Result};
 use crate::memory::{Owned, Region};
@@ -53,8 +58,8 @@ struct State {
     given: u64,
     carried_out: u64,
     fault: Option<Error>,
-    /// The slices below this number are the last that the device takes, because the driver refused
-    /// a call.
+    /// The host's slices below this number are the last that the device takes, because the driver
+    /// refused a call.
     takes_end: Option<u32>,
     /// Until when results' places hold back the release of slices.
     release_by: Option<Instant>,
@@ -223,9 +228,14 @@ impl Worker {
             if is_own {
                 self.wait_for_device(call, slice, path)?;
             }
-            let slot = self.staging.slot(number).region();
-            let result = self.staging.result(number).region();
-            self.carry_out_on_host(call.on_host(slice, slot, result))?;
+            self.carry_out_on_host(match call.bank {
+                Bank::Host => {
+                    let slot = self.staging.slot(call.bank, number).region();
+                    let result = self.staging.result(number).region();
+                    call.on_host(slice, slot, result)
+                }
+                Bank::Direct => call.by_devices(slice),
+            })?;
             if is_own {
                 let going_on = path.go_on(call, slice);
                 going_on.map_err(|error| self.refusal(&error))?;
@@ -266,24 +276,48 @@ impl Worker {
     }
 
     /// Waits until `slice` stands in its slot and its result's place is free.
+    ///
+    /// Where the slot waits for other ranks' devices to read what it held, that has the deadline of
+    /// a call: nothing but the host of these ranks holds them.
     fn wait_for_device(&self, call: &Arc<LaneCall>, slice: u32, path: &mut Path) -> Result<()> {
-        let number = call.number(slice);
         let later = |number| {
             let state = lock(&self.state);
             let mut calls = state.calls.iter();
             calls.find(|call| call.slice_of(number).is_some()).cloned()
         };
-        let mut is_ready = || {
+        let is_ready = |path: &mut Path| {
             path.look(call, later)?;
-            Ok(path.has_arrived(number)? && path.is_place_free(number)?)
+            Ok(path.has_arrived(call, slice)? && path.is_place_free(call, slice)?)
         };
-        let mut naps = Naps::begin();
-        while !is_ready().map_err(|error| self.refusal(&error))? {
+        let (mut naps, mut late_since) = (Naps::begin(), None);
+        while !is_ready(path).map_err(|error| self.refusal(&error))? {
             if naps.pause() {
                 self.fault().map_or(Ok(()), Err)?;
+                let timeout = call.timeout.unwrap_or(self.communicator.policy.timeout);
+                let readers = path.readers(call, slice);
+                self.check_readers(readers, timeout, &mut late_since)?;
             }
         }
         Ok(())
+    }
+
+    /// Ends the lane if other ranks are among `readers` for longer than `timeout`.
+    pub fn check_readers(
+        &self,
+        mut readers: Vec<usize>,
+        timeout: Duration,
+        since: &mut Option<Instant>,
+    ) -> Result<()> {
+        readers.retain(|reader| *reader != self.communicator.rank());
+        if readers.is_empty() {
+            *since = None;
+            return Ok(());
+        }
+        let lateness = since.get_or_insert_with(Instant::now).elapsed();
+        match lateness > timeout {
+            true => Err(self.communicator.end_late(readers, lateness)),
+            false => Ok(()),
+        }
     }
 
     /// What a call that the device's driver refused means for the lane.
@@ -296,6 +330,10 @@ impl Worker {
     /// Lets the device go on behind `slice`, which nothing will complete. Waits, but not for ever,
     /// until the device has taken what the result's place held.
     fn release(&self, call: &LaneCall, slice: u32, path: &mut Path) {
+        if call.bank == Bank::Direct {
+            self.staging.say_fault();
+            return self.let_go(call, slice, path);
+        }
         let now = Instant::now();
         let by = *lock(&self.state)
             .release_by
@@ -307,7 +345,7 @@ impl Worker {
             let is_behind = |end: u32| end != before && is_reached(before, end);
             let is_taken_never = takes_end.is_some_and(is_behind);
             // After an error of the device nothing runs any more.
-            is_taken_never || path.is_place_free(number).unwrap_or(true)
+            is_taken_never || path.is_place_free(call, slice).unwrap_or(true)
         };
         if !wait_until(is_free, by.saturating_duration_since(now)) {
             log::debug!(
@@ -316,9 +354,14 @@ impl Worker {
             );
         }
         // Before the device goes on, or it would combine what is no data.
-        self.staging.words().store(Word::Fault, 1);
+        self.staging.say_fault();
         fill_with_ones(self.staging.result(number).region());
-        if let Err(error) = path.go_on(call, slice) {
+        self.let_go(call, slice, path);
+    }
+
+    fn let_go(&self, call: &LaneCall, slice: u32, path: &mut Path) {
+        if let Err(error) = path.let_go(call, slice) {
+            let number = call.number(slice);
             log::debug!(target: "ringfold::device", "slice {number} is not taken: {error}");
         }
     }

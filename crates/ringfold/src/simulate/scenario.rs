@@ -4,6 +4,7 @@ use crate::communicator::{Counts, Request};
 use crate::engine::late_ring::Policy;
 use crate::error::Result;
 use crate::lane::cut::Cut;
+use crate::lane::staging::Bank;
 use crate::memory::Region;
 use crate::simulate::network::devices::Devices;
 use crate::simulate::network::model::{Compute, LinkEnds, Network};
@@ -171,7 +172,7 @@ impl Scenario {
     pub(super) fn cut(&self, rank: usize) -> Result<Cut> {
         let slot_bytes = self.devices.as_ref().map_or(u64::MAX, |of| of.slot_bytes);
         let slot_bytes = usize::try_from(slot_bytes).unwrap_or(usize::MAX);
-        Cut::of_host(self.request(), rank, self.ranks, slot_bytes)
+        Cut::of_host(self.request(), rank, self.ranks, slot_bytes, Bank::Host)
     }
 
     /// The size of what the host carries out at once: the longest slice, with data on devices.

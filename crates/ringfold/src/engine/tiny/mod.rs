@@ -66,7 +66,7 @@ impl Job {
     /// What its rank says of it as a tiny call, but for the sequence.
     #[inline]
     fn tiny_call(&self) -> Call {
-        Call {
+        let call = Call {
             collective: self.collective,
             dtype: self.dtype,
             op: if self.collective.reduces() {
@@ -86,6 +86,10 @@ impl Job {
             lists: 0,
             sequence: 0,
             cut: self.way.cut(),
+        };
+        match self.asked {
+            None => call,
+            Some(asked) => call.in_place_of(asked),
         }
     }
 }

@@ -12,8 +12,9 @@ use std::ops::Range;
 use super::shares::Shares;
 use crate::communicator::{Counts, Request};
 use crate::device::DeviceRegion;
+use crate::lane::meeting::meeting;
 use crate::lane::program::{Half, Halves};
-use crate::lane::request::{DeviceBuffer, DeviceRequest, Transfer};
+use crate::lane::request::{DeviceBuffer, DeviceRequest, Fetch, Transfer};
 use crate::memory::Region;
 use crate::types::{Collective, DType, Op};
 
@@ -110,8 +111,69 @@ impl FoldedCall {
         }
     }
 
+    /// What the half at `place` takes from the slots of other ranks, where it is direct: that of
+    /// the next rank first.
+    pub fn fetched(&self, place: u32) -> Vec<Fetch> {
+        let Shares {
+            rank, world_size, ..
+        } = self.shares;
+        let others = (rank + 1..world_size).chain(0..rank);
+        let half = self.halves.at(place);
+        let (Half::Scatter(slice) | Half::Gather(slice)) = half;
+        let (rows, own, block) = (
+            self.rows.of(slice),
+            self.shares.own(slice).len(),
+            self.shares.block_bytes(slice),
+        );
+        let mut fetches = vec![];
+        for rank in others {
+            let transfers: Vec<Transfer> = match half {
+                Half::Scatter(_) if own == 0 => vec![],
+                Half::Scatter(_) => {
+                    let row = rank * block;
+                    let at = self.row(slice).start;
+                    vec![Transfer {
+                        device: rows.part(row..row + own),
+                        at: at..at + own,
+                    }]
+                }
+                Half::Gather(_) => {
+                    let range = self.shares.of_rank(rank).own(slice);
+                    self.request.output.transfers(range, 0).collect()
+                }
+            };
+            fetches.extend(
+                transfers
+                    .into_iter()
+                    .map(|transfer| Fetch { rank, transfer }),
+            );
+        }
+        fetches
+    }
+
+    /// Where the result stands.
+    pub fn output(&self) -> &DeviceBuffer {
+        &self.request.output
+    }
+
+    /// The call that ranks compare for the half at `place`, where it is direct.
+    pub fn by_devices(&self, place: u32) -> Request {
+        let (request, _) = self.of_half(place);
+        meeting(&request)
+    }
+
     /// The call on the host for the half at `place`.
     pub fn on_host(&self, place: u32, slot: Region, result: Region) -> Request {
+        let (request, [given, got]) = self.of_half(place);
+        Request {
+            input: slot.part(0..given),
+            output: result.part(0..got),
+            ..request
+        }
+    }
+
+    /// The call for the half at `place`, without memory, and the bytes of its input and output.
+    fn of_half(&self, place: u32) -> (Request, [usize; 2]) {
         let (half, world_size) = (self.halves.at(place), self.shares.world_size);
         let (Half::Scatter(slice) | Half::Gather(slice)) = half;
         let block = self.shares.block_bytes(slice);
@@ -121,13 +183,14 @@ impl FoldedCall {
         };
         let elements = self.shares.elements(slice);
         let counts = Counts::Even(self.shares.block_elements(slice));
-        let (input, output) = (slot.part(0..given), result.part(0..block * world_size));
-        Request {
+        let nothing = Region::EMPTY;
+        let request = Request {
             op: self.request.op,
             timeout: self.request.timeout,
             share: Some((elements.end - elements.start) as u32),
-            ..Request::new(collective, self.request.dtype, counts, input, output)
-        }
+            ..Request::new(collective, self.request.dtype, counts, nothing, nothing)
+        };
+        (request, [given, block * world_size])
     }
 
     /// What the device combines for the gather half of `slice`.

@@ -22,7 +22,6 @@ use std::collections::btree_map::Entry;
 use std::ffi::CString;
 
 use super::staging::Staging;
-use super::words::Word;
 use crate::device::{Current, DeviceMemory, Event, Kernel, Stream};
 use crate::error::{Error, Result};
 use crate::types::{DType, Op};
@@ -120,7 +119,7 @@ impl Folder {
             fold.row_bytes as u64,
             fold.count as u64,
             vectors as u64,
-            staging.word(Word::Fault).device_address() as u64,
+            staging.fault().device_address() as u64,
             factor.to_bits(),
         ];
         let grid = [blocks as u32, THREADS as u32];

@@ -45,6 +45,11 @@ impl Shares {
         (block > 0 && is_numbered(count.div_ceil(shares.slice_elements))).then_some(shares)
     }
 
+    /// The same cut, as `rank` has it.
+    pub fn of_rank(self, rank: usize) -> Shares {
+        Shares { rank, ..self }
+    }
+
     /// How many slices there are.
     pub fn slices(&self) -> u32 {
         self.count.div_ceil(self.slice_elements) as u32

@@ -7,17 +7,21 @@
 //! have enqueued beyond that stands behind their first `i` and can only help. So it suffices that
 //! the queues run empty when all ranks are stopped after `i`, for every `i`: that rank goes on
 //! then, and no state is a deadlock. What CPUs do needs no driver call, and is done when it is due.
+//!
+//! Calls of the host and direct ones, whose slots wait for the devices of all ranks, may follow
+//! each other in any order: each kind has numbers and words of its own, in the same queues.
 
 use std::iter;
 
 use super::{Halves, Step, steps};
+use crate::lane::staging::{BANKS, Bank};
 use crate::random::SplitMix64;
 
-/// One operation in a device's queue.
+/// One operation in a device's queue; words are those of a bank.
 #[derive(Clone, Copy, Debug)]
 enum Operation {
-    Wait(Word, i64),
-    Write(Word, i64),
+    Wait(Bank, Word, i64),
+    Write(Bank, Word, i64),
     Copy,
 }
 
@@ -33,15 +37,26 @@ enum Word {
 #[derive(Clone, Default)]
 struct Rank {
     done: usize,
-    words: [i64; 4],
-    /// Host calls that its CPU has entered.
-    entered: i64,
+    words: [[i64; 4]; BANKS],
+    /// Host calls that its CPU has entered, in all.
+    entered: usize,
 }
 
 impl Rank {
-    fn word(&self, word: Word) -> i64 {
-        self.words[word as usize]
+    fn word(&self, bank: Bank, word: Word) -> i64 {
+        self.words[bank as usize][word as usize]
     }
+
+    fn set(&mut self, bank: Bank, word: Word, value: i64) {
+        self.words[bank as usize][word as usize] = value;
+    }
+}
+
+/// What all ranks do: their devices' operations, and the host calls in order, each with its bank
+/// and its number there.
+struct Program {
+    operations: Vec<Operation>,
+    host: Vec<(Bank, i64)>,
 }
 
 /// A step, and the slice that it needs, if it is of a second half.
@@ -49,64 +64,89 @@ type Ordered = (Step, Option<u32>);
 
 /// The operations of one slice's step, in calls whose first slice has number `first`. An event is
 /// reached when what its stream wrote before it is.
-fn operations((step, needed): Ordered, first: u32, depth: u32) -> Vec<Operation> {
-    use Operation::{Copy, Wait, Write};
+fn operations(bank: Bank, (step, needed): Ordered, first: u32, depth: u32) -> Vec<Operation> {
+    use Operation::Copy;
+    let (wait, write) = (
+        |word, value| Operation::Wait(bank, word, value),
+        |word, value| Operation::Write(bank, word, value),
+    );
     let due = |slice: u32| i64::from(first + slice) + 1;
     match step {
         Step::Bring(slice) => {
-            let free = Wait(Word::Free, due(slice) - i64::from(depth));
-            let taken = needed.map(|needed| Wait(Word::Taken, due(needed)));
-            let rest = [Copy, Write(Word::Arrived, due(slice))];
+            let free = wait(Word::Free, due(slice) - i64::from(depth));
+            let taken = needed.map(|needed| wait(Word::Taken, due(needed)));
+            let rest = [Copy, write(Word::Arrived, due(slice))];
             iter::once(free).chain(taken).chain(rest).collect()
         }
         Step::Take(slice) => {
-            let released = Wait(Word::Released, due(slice));
-            let combined = needed.map(|_| Wait(Word::Arrived, due(slice)));
-            let rest = [Copy, Write(Word::Taken, due(slice))];
+            let released = wait(Word::Released, due(slice));
+            let combined = needed.map(|_| wait(Word::Arrived, due(slice)));
+            let rest = [Copy, write(Word::Taken, due(slice))];
             iter::once(released).chain(combined).chain(rest).collect()
         }
     }
 }
 
-/// The operations of these calls, by their slices.
-fn program(calls: &[u32], depth: u32, order: impl Fn(u32, u32) -> Vec<Ordered>) -> Vec<Operation> {
-    let mut first = 0;
-    let mut all = Vec::new();
-    for slices in calls {
-        let steps = order(*slices, depth);
+/// The program of these calls, by their slices; `bank` has the bank of each.
+fn program(
+    calls: &[u32],
+    depth: u32,
+    bank: impl Fn(usize) -> Bank,
+    order: impl Fn(u32, u32) -> Vec<Ordered>,
+) -> Program {
+    let mut next = [0; BANKS];
+    let mut program = Program {
+        operations: Vec::new(),
+        host: Vec::new(),
+    };
+    for (call, slices) in calls.iter().enumerate() {
+        let (bank, steps) = (bank(call), order(*slices, depth));
         // Each number is brought and taken.
         let numbers = steps.len() as u32 / 2;
-        let operations = |step| operations(step, first, depth);
-        all.extend(steps.into_iter().flat_map(operations));
-        first += numbers;
+        let first = &mut next[bank as usize];
+        let operations = |step| operations(bank, step, *first, depth);
+        program
+            .operations
+            .extend(steps.into_iter().flat_map(operations));
+        let due = (*first..*first + numbers).map(|number| (bank, i64::from(number) + 1));
+        program.host.extend(due);
+        *first += numbers;
     }
-    all
+    program
 }
 
 /// Whether the ranks that have enqueued least run empty, where each has enqueued this many
 /// operations.
-fn least_run_empty(prefixes: &[usize], program: &[Operation], depth: i64) -> bool {
+fn least_run_empty(prefixes: &[usize], program: &Program, depth: i64) -> bool {
     let mut ranks = vec![Rank::default(); prefixes.len()];
-    let mut complete = 0;
+    let mut complete: usize = 0;
     loop {
         let mut has_moved = false;
         for (rank, prefix) in ranks.iter_mut().zip(prefixes) {
-            has_moved |= run_device(rank, &program[..*prefix]);
+            has_moved |= run_device(rank, &program.operations[..*prefix]);
             // The CPU enters a host call when it has left the one before, the slice has arrived,
-            // and the result's place is free.
-            let due = complete + 1;
-            let is_due = rank.word(Word::Arrived) >= due && rank.word(Word::Taken) >= due - depth;
-            has_moved |= rank.entered < due && is_due;
-            rank.entered += i64::from(rank.entered < due && is_due);
+            // and the result's place is free, if it has one.
+            let Some((bank, due)) = program.host.get(complete).copied() else {
+                continue;
+            };
+            let has_place = bank == Bank::Direct || rank.word(bank, Word::Taken) >= due - depth;
+            let is_due = rank.word(bank, Word::Arrived) >= due && has_place;
+            let enters = rank.entered == complete && is_due;
+            rank.entered += usize::from(enters);
+            has_moved |= enters;
         }
         // A host call ends when all ranks have entered it.
-        if ranks.iter().all(|rank| rank.entered > complete) {
+        if complete < program.host.len() && ranks.iter().all(|rank| rank.entered > complete) {
+            let (bank, due) = program.host[complete];
             complete += 1;
             for rank in &mut ranks {
-                rank.words[Word::Released as usize] = complete;
-                rank.words[Word::Free as usize] = complete;
+                rank.set(bank, Word::Released, due);
+                if bank == Bank::Host {
+                    rank.set(bank, Word::Free, due);
+                }
             }
         }
+        has_moved |= give_back(&mut ranks, complete);
         if !has_moved {
             let least = prefixes.iter().min().copied().unwrap_or(0);
             let mut with_prefix = ranks.iter().zip(prefixes);
@@ -115,13 +155,26 @@ fn least_run_empty(prefixes: &[usize], program: &[Operation], depth: i64) -> boo
     }
 }
 
+/// Has the CPUs that are in no host call let direct slots be filled again that the devices of all
+/// ranks have taken; whether there are such.
+fn give_back(ranks: &mut [Rank], complete: usize) -> bool {
+    let taken = |rank: &Rank| rank.word(Bank::Direct, Word::Taken);
+    let least = ranks.iter().map(taken).min().unwrap_or(0);
+    let mut has_moved = false;
+    for rank in ranks.iter_mut().filter(|rank| rank.entered == complete) {
+        has_moved |= rank.word(Bank::Direct, Word::Free) < least;
+        rank.set(Bank::Direct, Word::Free, least);
+    }
+    has_moved
+}
+
 /// Runs a device as far as it gets; whether it did anything.
 fn run_device(rank: &mut Rank, queue: &[Operation]) -> bool {
     let before = rank.done;
     while let Some(operation) = queue.get(rank.done) {
         match *operation {
-            Operation::Wait(word, due) if rank.word(word) < due => break,
-            Operation::Write(word, value) => rank.words[word as usize] = value,
+            Operation::Wait(bank, word, due) if rank.word(bank, word) < due => break,
+            Operation::Write(bank, word, value) => rank.set(bank, word, value),
             Operation::Wait(..) | Operation::Copy => {}
         }
         rank.done += 1;
@@ -134,14 +187,15 @@ fn open_prefix(
     world_size: usize,
     calls: &[u32],
     depth: u32,
+    bank: impl Fn(usize) -> Bank,
     order: impl Fn(u32, u32) -> Vec<Ordered>,
 ) -> Option<usize> {
-    let program = program(calls, depth, order);
+    let program = program(calls, depth, bank, order);
     let stuck = |prefix: &usize| {
         let prefixes = vec![*prefix; world_size];
         !least_run_empty(&prefixes, &program, depth.into())
     };
-    (0..=program.len()).find(stuck)
+    (0..=program.operations.len()).find(stuck)
 }
 
 fn closed(slices: u32, depth: u32) -> Vec<Ordered> {
@@ -159,19 +213,33 @@ fn in_halves(slices: u32, depth: u32) -> Vec<Ordered> {
 }
 
 /// The orders that are used.
-const ORDERS: [fn(u32, u32) -> Vec<Ordered>; 2] = [closed, in_halves];
+const ORDERS: [Order; 2] = [closed, in_halves];
+
+/// Which calls are direct: none, all, or every second.
+const MIXES: [fn(usize) -> Bank; 3] = [
+    |_| Bank::Host,
+    |_| Bank::Direct,
+    |call| [Bank::Host, Bank::Direct][call % BANKS],
+];
 
 const CALLS: [&[u32]; 6] = [&[1], &[2, 1], &[9], &[1, 1, 1, 1, 1], &[7, 3, 5], &[0, 4]];
+
+type Order = fn(u32, u32) -> Vec<Ordered>;
+
+/// All calls, in all orders and mixes.
+fn kinds() -> impl Iterator<Item = (&'static [u32], Order, fn(usize) -> Bank)> {
+    CALLS.into_iter().flat_map(|calls| {
+        let orders = ORDERS.into_iter();
+        orders.flat_map(move |order| MIXES.map(|bank| (calls, order, bank)))
+    })
+}
 
 #[test]
 fn the_order_is_closed_for_up_to_64_ranks() {
     for world_size in [1, 2, 3, 4, 7, 8, 16, 33, 64] {
         for depth in 1..=5 {
-            for (calls, order) in CALLS
-                .into_iter()
-                .flat_map(|calls| ORDERS.map(|order| (calls, order)))
-            {
-                let open = open_prefix(world_size, calls, depth, order);
+            for (calls, order, bank) in kinds() {
+                let open = open_prefix(world_size, calls, depth, bank, order);
                 assert_eq!(
                     open, None,
                     "{world_size} ranks, depth {depth}, calls {calls:?}"
@@ -186,13 +254,10 @@ fn the_order_is_closed_for_up_to_64_ranks() {
 fn the_rank_that_is_least_far_always_goes_on() {
     let seed = 41;
     let mut random = SplitMix64::stream(seed, 0);
-    for (calls, order) in CALLS
-        .into_iter()
-        .flat_map(|calls| ORDERS.map(|order| (calls, order)))
-    {
+    for (calls, order, bank) in kinds() {
         for depth in 1..=3 {
-            let program = program(calls, depth, order);
-            let mut any = || random.index(program.len() + 1);
+            let program = program(calls, depth, bank, order);
+            let mut any = || random.index(program.operations.len() + 1);
             for world_size in [2, 3, 4, 8, 64] {
                 for _ in 0..40 {
                     let prefixes: Vec<usize> = (0..world_size).map(|_| any()).collect();
@@ -216,10 +281,14 @@ fn an_order_that_brings_everything_first_is_open() {
         let all = brought.chain((0..slices).map(Step::Take));
         all.map(|step| (step, None)).collect()
     };
-    assert_eq!(open_prefix(2, &[4], 4, apart), None, "the slots suffice");
+    assert_eq!(
+        open_prefix(2, &[4], 4, MIXES[0], apart),
+        None,
+        "the slots suffice"
+    );
     // Slot 0 is free again after its host call. That of slice 4 + 1 needs a result's place, which
     // nothing takes.
-    assert!(open_prefix(2, &[6], 2, apart).is_some());
+    assert!(open_prefix(2, &[6], 2, MIXES[0], apart).is_some());
 }
 
 /// A result is taken before its slice is brought.
@@ -229,7 +298,7 @@ fn an_order_that_takes_before_it_brings_is_open() {
         let pair = |slice| [Step::Take(slice), Step::Bring(slice)].map(|step| (step, None));
         (0..slices).flat_map(pair).collect()
     };
-    assert_eq!(open_prefix(3, &[2], 2, swapped), Some(1));
+    assert_eq!(open_prefix(3, &[2], 2, MIXES[0], swapped), Some(1));
 }
 
 /// Gather halves are brought as early as slots allow, before what they combine is taken.
@@ -242,5 +311,5 @@ fn an_order_that_combines_too_early_is_open() {
         };
         steps(halves.count(), depth, |_| None).map(of).collect()
     };
-    assert!(open_prefix(2, &[1], 2, early).is_some());
+    assert!(open_prefix(2, &[1], 2, MIXES[0], early).is_some());
 }

@@ -3,6 +3,7 @@
 use crate::communicator::Counts;
 use crate::device::DeviceRegion;
 use crate::lane::cut::{Cut, Part};
+use crate::lane::staging::Bank;
 use crate::lane::{DeviceBuffer, DeviceRequest};
 use crate::memory::Owned;
 use crate::types::{Collective, DType};
@@ -23,7 +24,7 @@ fn a_slice_of_blocks_is_the_same_part_of_each() {
     // Two ranks' blocks of 3 and 5 elements, in slots of 16 bytes: two elements of each.
     let counts = Counts::PerRank(vec![3, 5]);
     let request = request(Collective::AllGather, counts, [12, 32]);
-    let cut = Cut::new(&request, 0, 2, 16).expect("a cut");
+    let cut = Cut::new(&request, 0, 2, 16, Bank::Host).expect("a cut");
     assert_eq!(cut.slices(), 3);
     let part = |of_buffer, at| Part { of_buffer, at };
     assert_eq!(cut.brought(0), [part(0..8, 0)]);
@@ -42,7 +43,7 @@ fn a_slice_of_blocks_is_the_same_part_of_each() {
 #[test]
 fn blocks_that_stand_together_are_one_piece() {
     let request = request(Collective::AllGather, Counts::Even(4), [16, 48]);
-    let cut = Cut::new(&request, 1, 3, 64).expect("a cut");
+    let cut = Cut::new(&request, 1, 3, 64, Bank::Host).expect("a cut");
     assert_eq!(
         cut.taken(0),
         [Part {
@@ -73,13 +74,13 @@ fn wrong_requests_are_refused_with_what_is_wrong() {
         ),
     ];
     for (request, text) in cases {
-        let error = Cut::new(&request, 0, 2, 4096)
+        let error = Cut::new(&request, 0, 2, 4096, Bank::Host)
             .expect_err("wrong")
             .to_string();
         assert!(error.contains(text), "{error}");
     }
     let request = request(Collective::AllToAll, Counts::Even(1), [64, 64]);
-    let error = Cut::new(&request, 0, 16, 32)
+    let error = Cut::new(&request, 0, 16, 32, Bank::Host)
         .expect_err("too small")
         .to_string();
     assert!(error.contains("16 ranks"), "{error}");

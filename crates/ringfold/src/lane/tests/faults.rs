@@ -5,7 +5,8 @@ use std::time::Instant;
 
 use super::job::{Job, Rank, WATCHDOG};
 use crate::communicator::Counts;
-use crate::lane::call::LaneCall;
+use crate::lane::call::{LaneCall, Terms};
+use crate::lane::staging::Bank;
 use crate::lane::words::Word;
 use crate::lane::worker::wait_until;
 use crate::lane::{DeviceBuffer, DeviceRequest, LaneConfig, Reducer};
@@ -27,6 +28,12 @@ const fn config(reducer: Reducer) -> LaneConfig {
 /// Elements of several slices.
 const COUNT: usize = 5000;
 
+/// Has two ranks do `work`, once without and once with memory that they share.
+fn on_all_kinds(config: LaneConfig, work: impl Fn(&Rank) + Sync) {
+    Job::new(2, config).run(&work);
+    Job::new(2, config).sharing(WATCHDOG).run(&work);
+}
+
 fn all_reduce(rank: &Rank, memory: &crate::device::DeviceMemory, count: usize) -> DeviceRequest {
     let _ = rank;
     let buffer = || DeviceBuffer::new(vec![super::job::region(memory, 0..count * 4)]);
@@ -46,7 +53,7 @@ fn after_an_abort_streams_go_on_and_results_are_no_numbers() {
 }
 
 fn aborts(config: LaneConfig) {
-    Job::new(2, config).run(|rank| {
+    on_all_kinds(config, |rank| {
         let memory = rank.upload(&[0; COUNT * 4]);
         if rank.lane.rank() == 1 {
             rank.lane.abort("the test");
@@ -90,7 +97,7 @@ fn after_an_abort_a_call_is_done_when_its_input_is_read_no_more() {
         lane.abort("the test");
         let is_taken = || {
             lane.staging
-                .words()
+                .words(work.call.bank)
                 .has_reached(Word::Taken, work.call.end())
         };
         assert!(wait_until(is_taken, WATCHDOG), "the stream does not go on");
@@ -108,7 +115,7 @@ fn ranks_in_different_calls_get_a_mismatch() {
 }
 
 fn differs(config: LaneConfig) {
-    Job::new(2, config).run(|rank| {
+    on_all_kinds(config, |rank| {
         let memory = rank.upload(&[0; COUNT * 4]);
         let count = COUNT - rank.lane.rank();
         // SAFETY: the memory lives until the stream has gone past the call.
@@ -131,7 +138,7 @@ fn differs(config: LaneConfig) {
 
 #[test]
 fn devices_combine_nothing_of_different_operations() {
-    Job::new(2, config(Reducer::Device)).run(|rank| {
+    on_all_kinds(config(Reducer::Device), |rank| {
         let memory = rank.upload(&[0; COUNT * 4]);
         let request = || DeviceRequest {
             op: [Op::Sum, Op::Max][rank.lane.rank()],
@@ -161,19 +168,27 @@ fn a_panic_of_the_thread_releases_what_it_has_been_given() {
             let requests = vec![all_reduce(rank, &memory, COUNT)];
             let marks = lock(&lane.issuer).begin(rank.stream()).expect("events");
             let marks = marks.expect("no graph");
-            let call = LaneCall::new(requests, [0, 2], slot_bytes, 0, marks, None);
+            let terms = Terms {
+                rank: 0,
+                world_size: 2,
+                slot_bytes,
+                next: [0; 2],
+                is_direct: false,
+            };
+            let call = LaneCall::new(requests, terms, marks, None);
             let call = call.expect("a call");
             let slices = call.slices;
             // As if its device had done its part.
             let current = rank.device.enter().expect("a context");
             for word in [Word::Arrived, Word::Taken] {
-                let word = lane.staging.word(word);
+                let word = lane.staging.word(Bank::Host, word);
                 current.write(&rank.program, word, slices).expect("a write");
             }
             drop(current);
             lane.worker.give(Arc::new(call)).expect("an open lane");
             lane.worker.finish();
-            assert!(lane.staging.words().has_reached(Word::Released, slices));
+            let words = lane.staging.words(Bank::Host);
+            assert!(words.has_reached(Word::Released, slices));
         }
         let deadline = Instant::now() + WATCHDOG;
         while lane.fault().is_none() {

@@ -17,7 +17,7 @@ use crate::sync::lock;
 use crate::types::{Access, Collective, DType, Method, Op};
 
 /// The most bytes of a buffer in these tests.
-const BUFFER_BYTES: usize = 1 << 20;
+pub const BUFFER_BYTES: usize = 1 << 20;
 
 /// Longer than any device takes here: what lasts longer is a deadlock.
 pub const WATCHDOG: Duration = Duration::from_secs(60);
@@ -169,9 +169,9 @@ impl Job {
         }
     }
 
-    /// The same of ranks that share memory as processes do, each with a mapping of its own. Their
-    /// devices reach the slots of all.
-    pub fn sharing(self) -> Job {
+    /// The same of ranks that share memory as processes do, each with a mapping of its own, and
+    /// with this deadline of calls. Their devices reach the slots of all.
+    pub fn sharing(self, timeout: Duration) -> Job {
         let world_size = self.communicators.len();
         let name = u64::from_le_bytes(random().expect("random bytes"));
         let connect = |rank| {
@@ -181,6 +181,7 @@ impl Job {
                 address: Some(format!("unix:@ringfold-test-lane-{name:x}")),
                 connect_timeout: Some(WATCHDOG),
                 transport: Some(TransportChoice::Shm),
+                timeout: Some(timeout),
                 ..Config::default()
             })
         };

@@ -1,6 +1,7 @@
 //! Lanes over the software driver: every collective against the conformance suite's oracle.
 
 mod cut;
+mod direct;
 mod faults;
 mod host_path;
 mod job;
@@ -9,7 +10,7 @@ use std::process::{Command, Stdio};
 
 use super::{LaneConfig, Reducer, WaitPath};
 use crate::random::SplitMix64;
-use job::{Job, Plan};
+use job::{Job, Plan, WATCHDOG};
 
 pub use job::driver;
 
@@ -49,15 +50,20 @@ fn conforms(seed: u64, path: WaitPath) {
     };
     let plans: Vec<Plan> = (0..8).map(|_| Plan::any(&mut random, world_size)).collect();
     let job = Job::new(world_size, config);
-    let job = match random.index(2) {
-        0 => job,
-        _ => job.sharing(),
+    let shares_memory = random.index(2) == 0;
+    let job = match shares_memory {
+        true => job.sharing(WATCHDOG),
+        false => job,
     };
     let job = match path {
         WaitPath::Stream => job,
         WaitPath::Host => job.by_host(),
     };
-    job.run(|rank| rank.check(&plans, seed));
+    let is_direct = config.direct && shares_memory && world_size > 1 && waits_for_words;
+    job.run(|rank| {
+        assert_eq!(rank.lane.is_direct(), is_direct, "seed {seed}");
+        rank.check(&plans, seed);
+    });
 }
 
 #[test]
