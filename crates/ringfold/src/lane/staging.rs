@@ -196,8 +196,8 @@ impl Staging {
     /// read its slots: from here on these may hold anything.
     pub fn say_fault(&self) {
         let others = self.peers.get().into_iter();
-        let others = others.flat_map(|peers| peers.places.iter().flatten());
-        for place in others.chain([&self.own]) {
+        let others = others.flat_map(|peers| peers.all.iter().flatten());
+        for place in others.map(|peer| peer.place).chain([self.own]) {
             place.words(Bank::Host).store(Word::Fault, 1);
         }
     }
@@ -221,10 +221,13 @@ impl Staging {
     /// all others. What they say is a claim: who says that too early reads what it should not.
     pub fn readers(&self, due: u32) -> impl Iterator<Item = usize> + '_ {
         let peers = self.peers.get().into_iter();
-        let places = peers.flat_map(|peers| peers.places.iter().enumerate());
-        places.filter_map(move |(rank, place)| {
-            let words = place.unwrap_or(self.own).words(Bank::Direct);
-            (!words.has_reached(Word::Taken, due)).then_some(rank)
+        let all = peers.flat_map(|peers| peers.all.iter().enumerate());
+        all.filter_map(move |(rank, peer)| {
+            let place = peer.as_ref().map_or(self.own, |peer| peer.place);
+            let has_taken = place.words(Bank::Direct).has_reached(Word::Taken, due);
+            // A lane that is gone reads nothing, and its words go with it.
+            let is_gone = || peer.as_ref().is_some_and(|peer| peer.memory.is_released());
+            (!has_taken && !is_gone()).then_some(rank)
         })
     }
 
@@ -232,7 +235,8 @@ impl Staging {
     /// all. The same on all ranks.
     pub fn of_rank(&self, rank: usize) -> Option<Place> {
         let peers = self.peers.get()?;
-        Some(peers.places[rank].unwrap_or(self.own))
+        let peer = peers.all[rank].as_ref();
+        Some(peer.map_or(self.own, |peer| peer.place))
     }
 }
 
@@ -240,11 +244,16 @@ impl Staging {
 #[derive(Debug)]
 pub struct Peers {
     /// By rank; none at this rank's place.
-    places: Vec<Option<Place>>,
+    all: Vec<Option<Peer>>,
     /// Until [`Staging::unpin`].
     pins: Mutex<Vec<Pin>>,
-    /// Where their words are, also when nothing is pinned any more.
-    _memory: Vec<Arc<Shared>>,
+}
+
+#[derive(Debug)]
+struct Peer {
+    place: Place,
+    /// Where its words are, also when nothing is pinned any more.
+    memory: Arc<Shared>,
 }
 
 impl Peers {
@@ -264,22 +273,19 @@ impl Peers {
         if mapped == 0 || mapped + 1 != communicator.world_size() || !are_whole {
             return Ok(None);
         }
-        let kept = shared.iter().flatten().cloned().collect();
         let mut pins = Vec::with_capacity(mapped);
-        let mut pin = |peer: Arc<Shared>| -> Result<Place> {
-            let region = peer.data().part(0..memory.bytes());
-            pins.push(current.pin(region, peer)?);
+        let mut pin = |memory: Arc<Shared>| -> Result<Peer> {
+            let region = memory.data().part(0..own.memory.bytes());
+            pins.push(current.pin(region, memory.clone())?);
             let whole = pins[pins.len() - 1].whole();
-            Ok(Place { whole, layout })
+            let place = Place { whole, layout };
+            Ok(Peer { place, memory })
         };
-        let places = shared
-            .into_iter()
-            .map(|peer| peer.map(&mut pin).transpose());
-        let places = places.collect::<Result<_>>()?;
+        let all = shared.into_iter();
+        let all = all.map(|peer| peer.map(&mut pin).transpose());
         Ok(Some(Peers {
-            places,
+            all: all.collect::<Result<_>>()?,
             pins: Mutex::new(pins),
-            _memory: kept,
         }))
     }
 }

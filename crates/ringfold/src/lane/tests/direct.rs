@@ -161,6 +161,29 @@ fn a_lane_is_closed_when_all_ranks_have_read_its_slots() {
     });
 }
 
+/// Its words go with it, and it reads nothing more.
+#[test]
+fn a_lane_does_not_wait_for_one_that_is_gone() {
+    let is_gone = Barrier::new(2);
+    Job::new(2, CONFIG)
+        .sharing(TIMEOUT)
+        .run_owned(|rank, arrival| {
+            let (work, _) = all_gather(&rank, 0);
+            assert!(wait_until(|| work.is_done(), WATCHDOG));
+            drop(work);
+            if rank.lane.rank() == 0 {
+                rank.end_lane_first(arrival, || {
+                    is_gone.wait();
+                });
+            } else {
+                is_gone.wait();
+                assert_eq!(rank.lane.staging.readers(1).count(), 0);
+                rank.lane.close().expect("no fault");
+                rank.end(arrival);
+            }
+        });
+}
+
 /// The numbers of slices in which the host moves data differ between ranks after a message; those
 /// of direct ones do not.
 #[test]

@@ -208,6 +208,14 @@ impl Job {
 
     /// Has each rank do `work`.
     pub fn run(self, work: impl Fn(&Rank) + Sync) {
+        self.run_owned(|rank, arrival| {
+            work(&rank);
+            rank.end(arrival);
+        });
+    }
+
+    /// Has each rank do `work`, which ends it.
+    pub fn run_owned(self, work: impl Fn(Rank, Arrival<'_>) + Sync) {
         let (work, config, driver) = (&work, self.config, self.driver);
         let arrivals = Arrivals::of(self.communicators.len());
         let arrivals = &arrivals;
@@ -216,8 +224,7 @@ impl Job {
                 scope.spawn(move || {
                     let arrival = Arrival(arrivals);
                     let rank = Rank::new(communicator, driver, config);
-                    work(&rank);
-                    rank.end(arrival);
+                    work(rank, arrival);
                 });
             }
         });
@@ -225,7 +232,7 @@ impl Job {
 }
 
 /// Ranks that have not come to their end.
-struct Arrivals {
+pub struct Arrivals {
     left: Mutex<usize>,
     /// Partner of changes of `left`.
     changed: Condvar,
@@ -233,7 +240,7 @@ struct Arrivals {
 
 /// A rank that comes to its end when this is dropped: also by a panic, or the others would wait for
 /// it.
-struct Arrival<'a>(&'a Arrivals);
+pub struct Arrival<'a>(&'a Arrivals);
 
 impl Arrivals {
     fn of(ranks: usize) -> Arrivals {
@@ -251,6 +258,15 @@ impl Arrivals {
             .wait_timeout_while(left, WATCHDOG, |left| *left > 0);
         let (left, _) = waited.unwrap_or_else(|poisoned| poisoned.into_inner());
         assert_eq!(*left, 0, "ranks that never end");
+    }
+}
+
+impl Arrival<'_> {
+    /// Waits for all ranks, this one having come to its end.
+    fn wait(self) {
+        let Arrival(all) = self;
+        drop(self);
+        all.wait();
     }
 }
 
@@ -291,13 +307,19 @@ impl Rank {
     }
 
     /// Waits for all streams, and closes the lane.
-    fn end(self, arrival: Arrival<'_>) {
+    pub fn end(self, arrival: Arrival<'_>) {
         self.wait();
         // After a fault, closing says so.
         let _ = self.lane.close();
-        let Arrival(all) = arrival;
-        drop(arrival);
-        all.wait();
+        arrival.wait();
+    }
+
+    /// The same of a rank whose lane is gone before `then`.
+    pub fn end_lane_first(self, arrival: Arrival<'_>, then: impl FnOnce()) {
+        self.wait();
+        drop(self.lane);
+        then();
+        arrival.wait();
     }
 
     /// The program's stream.
