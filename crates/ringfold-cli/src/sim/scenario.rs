@@ -209,6 +209,7 @@ fn devices(given: &DeviceSettings) -> Result<Option<Devices>> {
         given.device_enqueue.is_some(),
         given.slot_bytes.is_some(),
         given.slots.is_some(),
+        given.direct.is_some(),
         given.ranks_per_device.is_some(),
     ];
     let Some(rate) = given.device else {
@@ -226,6 +227,7 @@ fn devices(given: &DeviceSettings) -> Result<Option<Devices>> {
         enqueue_ps: ps(given.device_enqueue, default.enqueue_ps),
         slot_bytes: given.slot_bytes.map_or(default.slot_bytes, |bytes| bytes.0),
         depth: given.slots.unwrap_or(default.depth),
+        direct: given.direct.unwrap_or(default.direct),
         ranks_per_device: given.ranks_per_device.unwrap_or(default.ranks_per_device),
     }))
 }

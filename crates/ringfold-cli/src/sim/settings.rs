@@ -320,6 +320,11 @@ pub struct DeviceSettings {
     #[arg(long, value_name = "N", help_heading = DEVICES)]
     pub slots: Option<u32>,
 
+    /// Whether devices of one host read the slots of all ranks, in calls that only move data
+    /// [default: true]
+    #[arg(long, value_name = "BOOL", help_heading = DEVICES)]
+    pub direct: Option<bool>,
+
     /// Ranks on each device, which share its links [default: 1]
     #[arg(long, value_name = "N", help_heading = DEVICES)]
     pub ranks_per_device: Option<usize>,
@@ -460,7 +465,8 @@ impl Settings {
             local_window_bytes, segment_bytes, hosts_per_machine, memory_bandwidth; switch);
         overlay!(self.straggler, over.straggler, policy, alpha_threshold, signals, timers, floor;);
         overlay!(self.devices, over.devices, device, device_in, device_duplex, device_copy,
-            device_signal, device_enqueue, slot_bytes, slots, ranks_per_device;);
+            device_signal, device_enqueue, slot_bytes, slots, direct,
+            ranks_per_device;);
         overlay!(self.compute, over.compute, reduce_time, reduce_rate, copy_rate, cache_bytes,
             miss_rate, server, spin, wake, switch_time, cores_per_host;);
     }

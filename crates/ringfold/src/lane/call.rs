@@ -2,17 +2,16 @@
 
 use std::time::Duration;
 
-use super::cut::{Cut, Fetched, Part};
+use super::cut::{Cut, Fetched, Part, only_moves};
 use super::fold::call::{FoldedCall, Rows};
 use super::fold::shares::Shares;
 use super::program::{Step, steps};
 use super::request::{DeviceBuffer, DeviceRequest, Fetch, Transfer};
 use super::staging::{BANKS, Bank};
-use crate::communicator::{Counts, Request};
+use crate::communicator::Request;
 use crate::device::{DeviceRegion, Event};
 use crate::error::{Error, Result};
 use crate::memory::Region;
-use crate::types::Collective;
 
 /// Where the parts of the calls of a group begin in a slot: multiples of this.
 const SHARE_ALIGN_BYTES: usize = 64;
@@ -94,7 +93,11 @@ impl LaneCall {
         } = terms;
         let share_bytes = slot_bytes / requests.len().max(1) / SHARE_ALIGN_BYTES;
         let share_bytes = share_bytes * SHARE_ALIGN_BYTES;
-        let bank = match terms.is_direct && requests.iter().all(only_moves) {
+        let bank = match terms.is_direct
+            && requests
+                .iter()
+                .all(|request| only_moves(&request.on_host()))
+        {
             true => Bank::Direct,
             false => Bank::Host,
         };
@@ -281,18 +284,6 @@ impl LaneCall {
         };
         parts.map(request).collect()
     }
-}
-
-/// Whether a call only moves data, that of each rank to the same places, and leaves it to the lane
-/// how.
-fn only_moves(request: &DeviceRequest) -> bool {
-    use Collective::{AllGather, AllToAll, Broadcast, Gather, Scatter};
-    let is_known = !matches!(request.counts, Counts::Pairwise { .. });
-    let moves = matches!(
-        request.collective,
-        AllGather | AllToAll | Broadcast | Gather | Scatter
-    );
-    moves && is_known && request.algorithm.is_none()
 }
 
 /// The cut of a call that devices combine; nothing if it does not fit.

@@ -30,6 +30,18 @@ pub struct Part {
     pub at: usize,
 }
 
+/// Whether a call only moves data, that of each rank to the same places, and leaves it to the lane
+/// how.
+pub fn only_moves(request: &Request) -> bool {
+    use Collective::{AllGather, AllToAll, Broadcast, Gather, Scatter};
+    let is_known = !matches!(request.counts, Counts::Pairwise { .. });
+    let moves = matches!(
+        request.collective,
+        AllGather | AllToAll | Broadcast | Gather | Scatter
+    );
+    moves && is_known && request.algorithm.is_none()
+}
+
 /// What a rank fetches from another's slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fetched {
@@ -137,6 +149,11 @@ impl Cut {
             output: sides.output,
             slices,
         })
+    }
+
+    /// Whose slots it is for.
+    pub fn bank(&self) -> Bank {
+        self.bank
     }
 
     /// The number of slices on this rank.

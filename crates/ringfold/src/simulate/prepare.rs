@@ -13,6 +13,7 @@ use crate::call::Way;
 use crate::communicator::Request;
 use crate::engine::Job;
 use crate::error::Result;
+use crate::lane::staging::Bank;
 use crate::memory::{Owned, Region};
 use crate::schedule::{Access, Groups, Schedule, Spec, Weights};
 use crate::topology::machine::Machine;
@@ -175,15 +176,7 @@ pub(super) fn jobs(
     if !scenario.has_barriers {
         return Ok([own()?].into());
     }
-    let barrier = Scenario {
-        collective: Collective::Barrier,
-        algorithm: None,
-        bytes: 0,
-        slice_bytes: None,
-        weights: None,
-        straggler: None,
-        ..scenario.clone()
-    };
+    let barrier = barrier(scenario);
     let barrier_way = choice(&barrier)?;
     let nothing = Buffers {
         input_bytes: 0,
@@ -194,12 +187,32 @@ pub(super) fn jobs(
     Ok([own()?, barrier()?, own()?, barrier()?].into())
 }
 
+/// A barrier of the same ranks.
+fn barrier(scenario: &Scenario) -> Scenario {
+    Scenario {
+        collective: Collective::Barrier,
+        algorithm: None,
+        bytes: 0,
+        slice_bytes: None,
+        weights: None,
+        straggler: None,
+        ..scenario.clone()
+    }
+}
+
 /// The host's calls of one rank with data on devices, in order.
 pub(super) fn staged_jobs(
     scenario: &Scenario,
     rank: usize,
     staged: &Staged,
 ) -> Result<VecDeque<Job>> {
+    if scenario.bank() == Bank::Direct {
+        let way = choice(&barrier(scenario))?;
+        let meetings = staged.requests(scenario.ranks).map(|(request, _)| request);
+        return meetings
+            .map(|request| checked_job(scenario, &way, rank, &request))
+            .collect();
+    }
     // All slices but the last are of one size.
     let mut known: Option<(u64, Way)> = None;
     let requests = staged.requests(scenario.ranks);

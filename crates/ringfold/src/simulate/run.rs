@@ -252,7 +252,12 @@ impl Simulation {
         for (rank, step) in copied {
             let member = &self.members[rank];
             if let (Some(staged), false) = (&member.staged, member.has_ended()) {
-                staged.copy(step, member.buffers.input(), member.buffers.output());
+                let slot = |rank: usize, slice| {
+                    let staged = self.members[rank].staged.as_ref();
+                    staged.map(|staged| staged.slot(slice))
+                };
+                let buffers = &member.buffers;
+                staged.copy(step, buffers.input(), buffers.output(), slot);
             }
         }
     }

@@ -3,7 +3,7 @@
 use crate::communicator::{Counts, Request};
 use crate::engine::late_ring::Policy;
 use crate::error::Result;
-use crate::lane::cut::Cut;
+use crate::lane::cut::{Cut, only_moves};
 use crate::lane::staging::Bank;
 use crate::memory::Region;
 use crate::simulate::network::devices::Devices;
@@ -172,7 +172,18 @@ impl Scenario {
     pub(super) fn cut(&self, rank: usize) -> Result<Cut> {
         let slot_bytes = self.devices.as_ref().map_or(u64::MAX, |of| of.slot_bytes);
         let slot_bytes = usize::try_from(slot_bytes).unwrap_or(usize::MAX);
-        Cut::of_host(self.request(), rank, self.ranks, slot_bytes, Bank::Host)
+        Cut::of_host(self.request(), rank, self.ranks, slot_bytes, self.bank())
+    }
+
+    /// Which slots the call uses, with data on devices: those that devices of all ranks read, where
+    /// they are on one host.
+    pub(super) fn bank(&self) -> Bank {
+        let wants = self.devices.as_ref().is_some_and(|devices| devices.direct);
+        let are_apart = self.network.host(0) != self.network.host(self.ranks - 1);
+        match wants && !are_apart && self.ranks > 1 && only_moves(&self.request()) {
+            true => Bank::Direct,
+            false => Bank::Host,
+        }
     }
 
     /// The size of what the host carries out at once: the longest slice, with data on devices.

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use super::scenario::{Payload, Scenario};
 use crate::communicator::{Counts, Request};
 use crate::error::Result;
-use crate::lane::cut::{Cut, Part};
+use crate::lane::cut::{Cut, Fetched, Part};
 use crate::lane::program::Step;
+use crate::lane::staging::Bank;
 use crate::memory::{Owned, Region};
 
 /// Slots and results of one rank.
@@ -42,6 +43,9 @@ impl Staged {
     /// The host's calls, in order, each with its size as nccl-tests counts it.
     pub fn requests(&self, ranks: usize) -> impl Iterator<Item = (Request, u64)> {
         (0..self.cut.slices()).map(move |slice| {
+            if self.cut.bank() == Bank::Direct {
+                return (self.cut.by_devices(slice), 0);
+            }
             let (slot, result) = (self.slot(slice), self.result(slice));
             let request = self.cut.on_host(slice, slot, result);
             let count = match request.counts {
@@ -54,8 +58,14 @@ impl Staged {
         })
     }
 
-    /// Moves the data of a copy that is done.
-    pub fn copy(&self, step: Step, input: Region, output: Region) {
+    /// Moves the data of a copy that is done; `slot` has that of a rank's slice.
+    pub fn copy(
+        &self,
+        step: Step,
+        input: Region,
+        output: Region,
+        slot: impl Fn(usize, u32) -> Option<Region>,
+    ) {
         if !self.moves_data {
             return;
         }
@@ -69,6 +79,17 @@ impl Staged {
                 let slot = self.slot(slice).part(part.at..part.at + bytes);
                 slot.copy_from(input.part(part.of_buffer.clone()));
             }),
+            Step::Take(slice) if self.cut.bank() == Bank::Direct => {
+                for Fetched { rank, part } in self.cut.fetched(slice) {
+                    let bytes = part.of_buffer.len();
+                    let from = slot(rank, slice).expect("all ranks have devices");
+                    let from = from.part(part.at..part.at + bytes);
+                    output.part(part.of_buffer).copy_from(from);
+                }
+                if let Some([from, into]) = self.cut.kept(slice) {
+                    output.part(into).copy_from(input.part(from));
+                }
+            }
             Step::Take(slice) => each(self.cut.taken(slice), &|part, bytes| {
                 let result = self.result(slice).part(part.at..part.at + bytes);
                 output.part(part.of_buffer.clone()).copy_from(result);
@@ -76,7 +97,8 @@ impl Staged {
         }
     }
 
-    fn slot(&self, slice: u32) -> Region {
+    /// The slot of a slice.
+    pub fn slot(&self, slice: u32) -> Region {
         self.slots[slice as usize % self.slots.len()].region()
     }
 

@@ -29,6 +29,8 @@ pub struct Devices {
     pub slot_bytes: u64,
     /// Slices that may be under way at the same time: a power of two.
     pub depth: u32,
+    /// Whether devices of one host read the slots of all ranks, in calls that only move data.
+    pub direct: bool,
     /// Ranks on each device, in rank order. They share its links.
     pub ranks_per_device: usize,
 }
@@ -61,6 +63,7 @@ impl Devices {
             enqueue_ps: ps(constants.device_enqueue_us),
             slot_bytes: 1 << 20,
             depth: 4,
+            direct: true,
             ranks_per_device: 1,
         }
     }

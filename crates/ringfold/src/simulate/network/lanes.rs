@@ -6,7 +6,9 @@
 //! in    enqueued · host has handled slice n   · copy in of slice n  · the rank sees it
 //! ```
 //!
-//! The rank's host call for slice n is due when slice n was brought and slice n-K taken.
+//! The rank's host call for slice n is due when slice n was brought and slice n-K taken. Of a
+//! direct call it is due when slice n was brought, and slice n-K was taken by all ranks before
+//! slice n is copied out.
 
 use std::collections::VecDeque;
 
@@ -15,10 +17,11 @@ use super::devices::{Devices, Direction};
 use super::record::ORIGIN;
 use crate::lane::cut::{Cut, Part};
 use crate::lane::program::{Step, steps};
+use crate::lane::staging::Bank;
 use crate::simulate::scenario::Scenario;
 
-/// Driver calls of a step: a wait, a copy, a write.
-const CALLS_PER_STEP: u64 = 3;
+/// Driver calls of a step: a wait, at least one copy, a write.
+const CALLS_BESIDE_COPIES: u64 = 2;
 
 /// A number that only grows, and the end of the chain behind its last change.
 #[derive(Clone, Copy)]
@@ -44,6 +47,8 @@ pub(super) struct RankDevice {
     pub seen: [Count; 2],
     /// Slices that the device sees handled by the host.
     pub released: Count,
+    /// Direct slices that the device sees taken by all ranks.
+    pub free: Count,
     pub cut: Cut,
 }
 
@@ -54,6 +59,10 @@ pub(in crate::simulate) struct Lanes {
     pub(super) links: Vec<DeviceLinks>,
     /// Copies that are done since this was last taken, in order.
     pub copied: Vec<(usize, Step)>,
+    /// Whether devices read the slots of all ranks.
+    pub is_direct: bool,
+    /// Direct slices that all ranks have been seen to have taken.
+    pub given_back: u32,
 }
 
 impl Count {
@@ -90,6 +99,8 @@ impl Lanes {
                 .map(|_| DeviceLinks::new(devices.duplex))
                 .collect(),
             copied: Vec::new(),
+            is_direct: scenario.bank() == Bank::Direct,
+            given_back: 0,
         }
     }
 }
@@ -104,7 +115,11 @@ impl RankDevice {
         let mut streams = [stream(), stream()];
         let mut at_ps = begins_ps;
         for step in steps(cut.slices(), devices.depth, |_| None) {
-            at_ps += CALLS_PER_STEP * devices.enqueue_ps;
+            let copies = match (step, cut.bank()) {
+                (Step::Take(slice), Bank::Direct) => cut.fetched(slice).len() as u64,
+                _ => 1,
+            };
+            at_ps += (CALLS_BESIDE_COPIES + copies) * devices.enqueue_ps;
             streams[direction(step) as usize]
                 .queue
                 .push_back((step, at_ps));
@@ -113,12 +128,17 @@ impl RankDevice {
             streams,
             seen: [Count::NONE; 2],
             released: Count::NONE,
+            free: Count::NONE,
             cut,
         }
     }
 
-    /// The bytes that a step copies.
+    /// The bytes that a step copies over the link.
     pub fn bytes(&self, step: Step) -> u64 {
+        if let (Step::Take(slice), Bank::Direct) = (step, self.cut.bank()) {
+            let fetched = self.cut.fetched(slice).into_iter();
+            return fetched.map(|from| from.part.of_buffer.len() as u64).sum();
+        }
         let parts = match step {
             Step::Bring(slice) => self.cut.brought(slice),
             Step::Take(slice) => self.cut.taken(slice),

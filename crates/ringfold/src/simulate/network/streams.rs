@@ -2,11 +2,15 @@
 
 use super::device_links::Passed;
 use super::devices::{Devices, Direction};
+use super::lanes::RankDevice;
 use super::record::{Lane, ORIGIN, PathKind, TraceEvent};
 use super::world::{Event, World};
 use crate::error::Result;
 use crate::lane::program::Step;
 use crate::simulate::scenario::{Disturbance, Scenario};
+
+/// More slices than a call has, so that no copy waits for its slot or for the host.
+const NEVER_DUE: u32 = u32::MAX / 2;
 
 impl World {
     fn devices(&self) -> &Devices {
@@ -24,6 +28,7 @@ impl World {
     /// Begins the next operation of a stream, if it is due.
     pub fn go_on_in_stream(&mut self, rank: u32, direction: Direction) {
         let (depth, copy_ps) = (self.devices().depth, self.devices().copy_ps);
+        let is_direct = self.lanes.is_direct;
         let device = &mut self.lanes.ranks[rank as usize];
         let stream = &mut device.streams[direction as usize];
         let Some(&(step, enqueued_ps)) = stream.queue.front().filter(|_| !stream.is_copying) else {
@@ -36,13 +41,17 @@ impl World {
             Step::Bring(slice) => (slice + 1).saturating_sub(depth),
             Step::Take(slice) => slice + 1,
         };
-        if device.released.value < handled {
+        let due = match step {
+            Step::Bring(_) if is_direct => device.free,
+            _ => device.released,
+        };
+        if due.value < handled {
             return;
         }
         stream.is_copying = true;
         let waited = match handled {
             0 => stream.part,
-            _ => self.record.later(stream.part, device.released.part),
+            _ => self.record.later(stream.part, due.part),
         };
         let kind = match waited {
             ORIGIN => PathKind::Start,
@@ -130,6 +139,28 @@ impl World {
     pub fn see_copy(&mut self, rank: u32, direction: Direction, part: u32) {
         self.lanes.ranks[rank as usize].seen[direction as usize].grow(part);
         self.touch(rank);
+        if self.lanes.is_direct && direction == Direction::In {
+            self.give_back(part);
+        }
+    }
+
+    /// Lets all devices fill the slots again that all ranks have taken; `part` ends with the last.
+    fn give_back(&mut self, part: u32) {
+        let taken = |device: &RankDevice| device.seen[Direction::In as usize].value;
+        let least = self.lanes.ranks.iter().map(taken).min().unwrap_or(0);
+        let signal_ps = self.devices().signal_ps;
+        while self.lanes.given_back < least {
+            self.lanes.given_back += 1;
+            for rank in 0..self.lanes.ranks.len() as u32 {
+                self.schedule(self.now + signal_ps, Event::GivenBack(rank, part));
+            }
+        }
+    }
+
+    /// A device sees that all ranks have taken the next direct slice.
+    pub fn see_slot(&mut self, rank: u32, part: u32) {
+        self.lanes.ranks[rank as usize].free.grow(part);
+        self.go_on_in_stream(rank, Direction::Out);
     }
 
     /// A rank's host has handled the next slice: its device will see that.
@@ -155,6 +186,7 @@ impl World {
         let [brought, taken] = device.seen;
         let slices = device.cut.slices();
         let needed = match slice < slices {
+            true if self.lanes.is_direct => [slice + 1, 0],
             true => [slice + 1, (slice + 1).saturating_sub(self.devices().depth)],
             false => [slices; 2],
         };
@@ -193,7 +225,8 @@ pub fn copies_alone_ps(scenario: &Scenario) -> Result<u64> {
     scenario.check()?;
     let mut world = World::new(&scenario);
     for device in &mut world.lanes.ranks {
-        device.released.value = u32::MAX;
+        device.released.value = NEVER_DUE;
+        device.free.value = NEVER_DUE;
     }
     while let Some(next_ps) = world.next_event_ps() {
         world.advance(next_ps);

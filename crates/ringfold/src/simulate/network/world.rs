@@ -66,6 +66,8 @@ pub(in crate::simulate) enum Event {
         /// The end of the chain behind it.
         part: u32,
     },
+    /// A rank's device sees that all have taken a slice from their slots, behind this chain.
+    GivenBack(u32, u32),
     /// A port may send its next message.
     PortRested {
         /// Whose.
@@ -192,6 +194,7 @@ impl World {
                 part,
             } => self.see_copy(rank, direction, part),
             Event::Released { rank, part } => self.see_release(rank, part),
+            Event::GivenBack(rank, part) => self.see_slot(rank, part),
             Event::PortRested { rank, is_local } => self.port_rested(rank, is_local),
         }
     }

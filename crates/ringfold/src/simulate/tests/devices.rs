@@ -170,6 +170,51 @@ fn every_collective_gives_its_result_in_slices() {
     }
 }
 
+/// Devices of one host read the slots of all ranks: results are the same, no rank fills a slot that
+/// another still reads, and less goes up.
+#[test]
+fn devices_of_one_host_read_the_slots_of_all_ranks() {
+    use Collective::*;
+    for collective in [AllGather, AllToAll, Broadcast, Gather, Scatter] {
+        for (ranks, depth) in [(2, 2), (3, 2), (4, 4)] {
+            let direct = |direct| {
+                let small = Devices {
+                    slot_bytes: 4096,
+                    depth,
+                    direct,
+                    ..devices()
+                };
+                let mut scenario = Scenario {
+                    collective,
+                    algorithm: None,
+                    dtype: DType::I32,
+                    root: ranks - 1,
+                    ..free_host(ranks, 50_000, small)
+                };
+                scenario.network.ranks_per_host = ranks;
+                time_ps(&scenario)
+            };
+            let (with, without) = (direct(true), direct(false));
+            let name = format!("{collective} of {ranks} ranks, {depth} slots");
+            assert!(with > 0 && with <= without, "{name}: {with} {without}");
+        }
+    }
+    // What limits an all_gather is the way up: three blocks of four.
+    let mut large = Scenario {
+        collective: Collective::AllGather,
+        algorithm: None,
+        payload: Payload::Hollow,
+        ..free_host(4, 64 << 20, devices())
+    };
+    large.network.ranks_per_host = 4;
+    assert_eq!(
+        copies_alone_ps(&large).unwrap(),
+        16 * (40 * (3 << 20) + 10_000_000)
+    );
+    let of_limit = copies_alone_ps(&large).unwrap() as f64 / time_ps(&large) as f64;
+    assert!(of_limit >= 0.9, "{of_limit} of the limit");
+}
+
 #[test]
 fn a_late_rank_and_a_frozen_one_hold_the_others_up() {
     let scenario = call(4, 4 << 20, Devices::default());
