@@ -12,8 +12,8 @@ use ringfold::internals::device::{
     Current, Device, DeviceMemory, DeviceRegion, Pin, PinnedRegion, ProgramStream, Stream,
 };
 use ringfold::{
-    Communicator, DeviceBuffer, DeviceRequest, DeviceWork, Lane, LaneConfig, Region, Registered,
-    Request,
+    Collective, Communicator, DeviceBuffer, DeviceRequest, DeviceWork, Lane, LaneConfig, Region,
+    Registered, Request,
 };
 
 use super::devices::Devices;
@@ -198,9 +198,15 @@ impl OnDevice {
     /// time, in pieces of a slot, without anything that one of them waits for: no call can be
     /// faster. What is copied is of no use.
     pub fn copies_us(&self, request: &Request, calls: u32) -> Result<f64> {
-        let (input, output) = (self.region(request.input), self.region(request.output));
+        let [kept_in, kept_out] = self.kept_bytes(request);
+        let moved = |region: Region, kept: usize| region.part(kept..region.bytes());
+        let (input, output) = (
+            moved(request.input, kept_in),
+            moved(request.output, kept_out),
+        );
+        let longest = input.bytes().max(output.bytes());
+        let (input, output) = (self.region(input), self.region(output));
         let [from, to] = self.sides.each_ref().map(|side| side.pin.whole());
-        let longest = request.input.bytes().max(request.output.bytes());
         let slot = self.slot_bytes();
         let current = self.device.enter()?;
         let start = Instant::now();
@@ -222,6 +228,26 @@ impl OnDevice {
             Ok(current.is_idle(&self.out)? && current.is_idle(&self.into)?)
         })?;
         Ok(start.elapsed().as_nanos() as f64 / 1e3 / f64::from(calls))
+    }
+
+    /// The bytes of the input and of the output that do not leave the device, in direct calls: what
+    /// a rank gives to itself.
+    fn kept_bytes(&self, request: &Request) -> [usize; 2] {
+        use Collective::{AllGather, AllToAll, Broadcast, Gather, Scatter};
+        if !self.lane.is_direct() || request.algorithm.is_some() {
+            return [0, 0];
+        }
+        let is_root = self.lane.rank() == request.root;
+        let (input, output) = (request.input.bytes(), request.output.bytes());
+        let block = |bytes: usize| bytes / self.lane.world_size();
+        match request.collective {
+            AllToAll => [block(input), block(output)],
+            AllGather => [0, block(output)],
+            Gather if is_root => [0, block(output)],
+            Scatter if is_root => [block(input), output],
+            Broadcast if is_root => [0, output],
+            _ => [0, 0],
+        }
     }
 
     /// The bytes of the device for which a region of a mirror stands.

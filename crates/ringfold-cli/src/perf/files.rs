@@ -116,6 +116,7 @@ pub fn document(run: &Report, stats: Option<&[Stats]>) -> Value {
         config["slot_bytes"] = lane.slot_bytes.into();
         config["slots"] = lane.depth.into();
         config["reducer"] = lane.reducer.name().into();
+        config["direct"] = lane.direct.into();
     }
     let mut document = json!({
         "version": JSON_VERSION,
