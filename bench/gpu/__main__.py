@@ -65,8 +65,9 @@ def describe(setup: Setup) -> str:
         [setup.command, "info"],
         ["nvidia-smi"],
         ["nvidia-smi", "topo", "-m"],
-        [setup.python, "-c", "import torch; print(torch.__version__)"],
     ]
+    if setup.no_torch is None:
+        commands.append([setup.python, "-c", "import torch; print(torch.__version__)"])
     texts = [datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")]
     for command in commands:
         if shutil.which(str(command[0])):

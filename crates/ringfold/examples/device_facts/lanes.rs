@@ -11,7 +11,7 @@ use ringfold::{
     Collective, Counts, DType, DeviceBuffer, DeviceRequest, DeviceWork, Lane, LaneConfig, Result,
 };
 
-use crate::rig::{Rig, number, program, whole};
+use crate::rig::{Rig, number, program, value, whole};
 
 const ELEMENT_BYTES: usize = size_of::<u32>();
 /// Between two allocations.
@@ -37,6 +37,7 @@ impl Checked {
         let part = part.expect("a part of all ranks, because all gave the same color");
         let config = LaneConfig {
             slot_bytes: number("slot_bytes", "1M"),
+            reducer: value("reducer", "host").parse()?,
             ..LaneConfig::default()
         };
         Ok(Checked {

@@ -13,9 +13,9 @@
 //!   stream waits
 //! * `rounds`: copies of `bytes` up and down between two words, `rounds` times, and whether data is
 //!   ever stale
-//! * `churn`: all-reduces of `bytes` for `seconds`, while another thread allocates and frees memory
-//! * `held`: all-reduces of `bytes` until a rank dies: when the streams are empty, and what they
-//!   left
+//! * `churn`: all-reduces of `bytes` for `seconds`, combined by what `reducer` says, while another
+//!   thread allocates and frees memory
+//! * `held`: such all-reduces until a rank dies: when the streams are empty, and what they left
 
 mod copies;
 mod held;

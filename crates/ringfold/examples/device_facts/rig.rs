@@ -175,7 +175,7 @@ pub fn time<T>(run: impl FnOnce() -> Result<T>) -> Result<(T, Duration)> {
 }
 
 /// The value of the word `name=value`.
-fn value(name: &str, default: &str) -> String {
+pub fn value(name: &str, default: &str) -> String {
     let mut words = std::env::args().skip(2);
     let word = words.find_map(|word| Some(word.strip_prefix(name)?.strip_prefix('=')?.to_owned()));
     word.unwrap_or_else(|| default.to_owned())
