@@ -3,6 +3,8 @@
 
 #[path = "device/hip.rs"]
 mod hip;
+#[path = "device/queue.rs"]
+mod queue;
 #[path = "device/software.rs"]
 mod software;
 

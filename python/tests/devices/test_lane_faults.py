@@ -170,9 +170,9 @@ def test_a_rank_ends_after_each_operation(jobs: Any, how: str, kind: str) -> Non
     assert point >= max(POINTS), "more operations than the short test knows"
 
 
-def calls_while_memory_is_freed(comm: ringfold.Communicator, seed: int) -> Any:
+def calls_while_memory_is_freed(comm: ringfold.Communicator, seed: int, reducer: str) -> Any:
     """Calls of all sizes, while another thread holds the driver until the device is idle."""
-    program, lane = softcuda.Program(), Lane(comm, **SIZES)
+    program, lane = softcuda.Program(), Lane(comm, **SIZES, reducer=reducer)
     ended = threading.Event()
 
     def churn() -> None:
@@ -202,15 +202,19 @@ def sizes(seed: int) -> Iterator[int]:
     yield from (int(count) for count in random.integers(1, 10_000, size=12))
 
 
-@pytest.mark.parametrize("queues", ["1", "0"])
+@pytest.mark.parametrize("queues, reducer", [("1", "host"), ("0", "host"), ("1", "device")])
 def test_memory_may_be_freed_while_calls_are_enqueued(
-    jobs: Any, monkeypatch: pytest.MonkeyPatch, queues: str
+    jobs: Any, monkeypatch: pytest.MonkeyPatch, queues: str, reducer: str
 ) -> None:
-    """Closed order: it holds where each stream has a queue, and where all share one."""
+    """Closed order: it holds where each stream has a queue, and where all share one, and with
+    kernels, which the driver also compiles then.
+    """
     if queues != "0":
         monkeypatch.setenv("SOFTCUDA_QUEUES", queues)
     seed = 1
     print(f"seed {seed}")
-    for wrong, pinned in jobs(calls_while_memory_is_freed, 3, seed=seed).results():
+    for wrong, pinned in jobs(
+        calls_while_memory_is_freed, 3, seed=seed, reducer=reducer
+    ).results():
         assert wrong == 0
         assert pinned == 1

@@ -107,18 +107,28 @@ def refuses(comm: ringfold.Communicator) -> Any:
     program.capture(1)
     refused(ringfold.Unsupported, lambda: all_reduce(lane, address, program.stream))
     program.capture(0)
+    work = all_reduce(lane, address, program.stream)
     child = os.fork()
     if child == 0:
-        try:
-            all_reduce(lane, address, program.stream)
-        except ringfold.Unsupported:
-            lane.close()
-            del lane
-            os._exit(0)
-        os._exit(1)
+        for call in (
+            lambda: all_reduce(lane, address, program.stream),
+            lambda: work.join(program.stream),
+            lambda: work.wait(),
+            lambda: work.done(),
+            lambda: lane.fault(),
+            lambda: lane.abort("the child"),
+        ):
+            try:
+                call()
+                os._exit(1)
+            except ringfold.Unsupported as error:
+                if "forked" not in str(error):
+                    os._exit(2)
+        lane.close()
+        del lane, work
+        os._exit(0)
     texts.append(str(os.waitpid(child, 0)[1]))
     # The lane serves as before, and the exit closes it.
-    work = all_reduce(lane, address, program.stream)
     work.join(program.stream)
     return texts, program.download(address, values), lane.fault()
 
@@ -155,7 +165,7 @@ def says_so(gate: threading.Lock) -> None:
         print("waiting", flush=True)
 
 
-def waits_alone(comm: ringfold.Communicator) -> Any:
+def waits_alone(comm: ringfold.Communicator, how: str) -> Any:
     program, lane = softcuda.Program(), Lane(comm, **SIZES)
     address = program.upload(np.ones(COUNT, np.float32))
     if comm.rank == 0:
@@ -165,9 +175,16 @@ def waits_alone(comm: ringfold.Communicator) -> Any:
         gate = threading.Lock()
         gate.acquire()
         threading.Thread(target=says_so, args=(gate,)).start()
+        waits: dict[str, Any] = {
+            "wait": work.wait,
+            "join": lambda: work.join(program.stream),
+            "close": lane.close,
+        }
         with pytest.raises(KeyboardInterrupt):
             gate.release()
-            work.wait()
+            waits[how]()
+        if how == "close":
+            return 0, "a signal"
     while lane.fault() is None:
         time.sleep(0.001)
     with pytest.raises(ringfold.Aborted) as caught:
@@ -175,9 +192,15 @@ def waits_alone(comm: ringfold.Communicator) -> Any:
     return caught.value.rank, caught.value.reason
 
 
-def test_ctrl_c_ends_a_wait_on_all_ranks(jobs: Any) -> None:
+@pytest.mark.parametrize("how", ["wait", "join", "close"])
+def test_ctrl_c_ends_a_wait_on_all_ranks(
+    jobs: Any, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
     """The wait raises KeyboardInterrupt, and the other rank learns who was interrupted."""
-    job = jobs(waits_alone, 2)
+    if how == "join":
+        # It waits where streams cannot.
+        monkeypatch.setenv("SOFTCUDA_MEMOPS", "0")
+    job = jobs(waits_alone, 2, how=how)
     job.wait_for(0, "waiting")
     job.signal(0, signal.SIGINT)
     for rank, reason in job.results():

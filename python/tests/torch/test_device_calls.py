@@ -4,6 +4,7 @@ Everything is held or late on the test device, so what is not ordered shows as N
 value.
 """
 
+import ctypes
 import datetime
 import logging
 import os
@@ -229,6 +230,30 @@ def test_tensors_of_two_devices_are_refused(ranks: Any, soft: Any) -> None:
     for texts, found in ranks(refuses, 2, "ringfold", variables=soft).results():
         assert texts == ["InvalidArgument"] * 2
         assert torch.equal(found, (2 * (torch.arange(100) % 7) + 10).float())
+
+
+def captures() -> Any:
+    x = filled(1)
+    dist.all_reduce(x)
+    driver = ctypes.CDLL(os.environ["RINGFOLD_CUDA_LIBRARY"])
+    stream = ctypes.c_void_p(torch.accelerator.current_stream().native_handle)
+    texts = []
+    driver.softcuda_capture(stream, 1)
+    for is_async in (False, True):
+        with pytest.raises(Unsupported) as caught:
+            dist.all_reduce(x, async_op=is_async)
+        texts.append(str(caught.value))
+    driver.softcuda_capture(stream, 0)
+    dist.all_reduce(x)
+    return texts, x.cpu()
+
+
+def test_a_call_while_a_graph_is_captured_is_refused(ranks: Any, soft: Any) -> None:
+    """With what to do instead, and the group serves on."""
+    for texts, found in ranks(captures, 2, "ringfold", variables=soft).results():
+        for text in texts:
+            assert "graph is captured" in text and "outside of the graph" in text
+        assert (found == 4).all()
 
 
 def loses_a_rank() -> Any:

@@ -148,6 +148,7 @@ pub struct Job {
 /// One of its ranks.
 pub struct Rank {
     pub lane: Lane,
+    pub driver: &'static Driver,
     pub device: Arc<Device>,
     /// The program's own stream.
     pub program: Stream,
@@ -299,6 +300,7 @@ impl Rank {
         let lane = Lane::new(communicator, driver, ordinal, config).expect("a lane");
         Rank {
             lane,
+            driver,
             device,
             program,
             memory: Mutex::default(),

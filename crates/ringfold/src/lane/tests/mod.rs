@@ -1,5 +1,6 @@
 //! Lanes over the software driver: every collective against the conformance suite's oracle.
 
+mod beside;
 mod cut;
 mod direct;
 mod faults;

@@ -1,0 +1,209 @@
+//! What is under way at the same time: messages both ways, lanes beside each other, a lane that is
+//! dropped.
+
+use std::sync::Mutex;
+
+use super::job::{Job, Rank, WATCHDOG, region};
+use crate::communicator::{Communicator, Counts};
+use crate::device::{DeviceMemory, ProgramStream};
+use crate::lane::worker::wait_until;
+use crate::lane::{DeviceBuffer, DeviceRequest, Lane, LaneConfig, Reducer};
+use crate::sync::lock;
+use crate::types::{Collective, DType};
+
+/// Elements of several slices.
+const COUNT: usize = 5000;
+
+fn config(reducer: Reducer) -> LaneConfig {
+    LaneConfig {
+        slot_bytes: 4096,
+        depth: 2,
+        reducer,
+        ..LaneConfig::default()
+    }
+}
+
+fn content(value: usize, count: usize) -> Vec<u8> {
+    (value as u32).to_ne_bytes().repeat(count)
+}
+
+fn buffer(memory: &DeviceMemory, count: usize) -> DeviceBuffer {
+    DeviceBuffer::new(vec![region(memory, 0..4 * count)])
+}
+
+fn sum(memory: &DeviceMemory) -> DeviceRequest {
+    let counts = Counts::Even(COUNT as u64);
+    let (input, output) = (buffer(memory, COUNT), buffer(memory, COUNT));
+    DeviceRequest::new(Collective::AllReduce, DType::U32, counts, input, output)
+}
+
+/// Messages of these lengths, by tag.
+const MESSAGES: [usize; 3] = [COUNT, 1, 9001];
+
+fn exchange(rank: &Rank) {
+    let (own, peer) = (rank.lane.rank(), 1 - rank.lane.rank());
+    let value = |rank: usize, tag: usize| 10 * rank + tag + 1;
+    let message = |collective, tag: usize, input, output| {
+        let counts = Counts::Even(MESSAGES[tag] as u64);
+        DeviceRequest {
+            root: peer,
+            tag: tag as u32,
+            ..DeviceRequest::new(collective, DType::U32, counts, input, output)
+        }
+    };
+    let tags = 0..MESSAGES.len();
+    let memory = |filler: &dyn Fn(usize) -> usize| {
+        let each = tags.clone().map(|tag| (filler(tag), MESSAGES[tag]));
+        let each = each.map(|(value, count)| rank.upload(&content(value, count)));
+        each.collect::<Vec<_>>()
+    };
+    let (sent, filled) = (memory(&|tag| value(own, tag)), memory(&|_| 0));
+    let send = |tag: usize| {
+        let input = buffer(&sent[tag], MESSAGES[tag]);
+        message(Collective::Send, tag, input, DeviceBuffer::default())
+    };
+    let receive = |tag: usize| {
+        let output = buffer(&filled[tag], MESSAGES[tag]);
+        message(Collective::Recv, tag, DeviceBuffer::default(), output)
+    };
+    // Neither rank's order is that of the other.
+    let requests = match own {
+        0 => vec![
+            send(0),
+            send(1),
+            send(2),
+            receive(2),
+            receive(1),
+            receive(0),
+        ],
+        _ => vec![
+            receive(1),
+            send(2),
+            receive(0),
+            send(0),
+            receive(2),
+            send(1),
+        ],
+    };
+    // SAFETY: the memory lives until the job is over.
+    let made = unsafe { rank.lane.enqueue_group(requests, rank.stream()) };
+    made.expect("a call").join(rank.stream()).expect("no fault");
+    for tag in tags {
+        let found = rank.download(&filled[tag], 0..4 * MESSAGES[tag]);
+        assert!(
+            found == content(value(peer, tag), MESSAGES[tag]),
+            "message {tag}"
+        );
+    }
+}
+
+#[test]
+fn messages_of_a_group_go_both_ways_at_once() {
+    Job::new(2, config(Reducer::Host)).run(exchange);
+    Job::new(2, config(Reducer::Host)).by_host().run(exchange);
+}
+
+/// Lanes of a job beside its own.
+struct More(Vec<Mutex<Vec<Communicator>>>);
+
+impl More {
+    /// `count` lanes of two ranks.
+    fn of(count: usize) -> More {
+        let mut of_rank = [vec![], vec![]];
+        for _ in 0..count {
+            let pair = Communicator::threads(2);
+            for (communicators, own) in of_rank.iter_mut().zip(pair) {
+                communicators.push(own);
+            }
+        }
+        More(of_rank.into_iter().map(Mutex::new).collect())
+    }
+
+    /// Those of `rank`.
+    fn lanes(&self, rank: &Rank, config: LaneConfig) -> Vec<Lane> {
+        let communicators = std::mem::take(&mut *lock(&self.0[rank.lane.rank()]));
+        let ordinal = rank.device.ordinal();
+        let lane = |own| Lane::new(own, rank.driver, ordinal, config);
+        communicators
+            .into_iter()
+            .map(|own| lane(own).expect("a lane"))
+            .collect()
+    }
+}
+
+#[test]
+fn lanes_of_a_device_serve_several_threads() {
+    const LANES: usize = 3;
+    const CALLS: usize = 6;
+    for reducer in [Reducer::Host, Reducer::Device] {
+        let config = config(reducer);
+        let more = More::of(LANES);
+        Job::new(2, config).run(|rank| {
+            let lanes = more.lanes(rank, config);
+            let memory: Vec<_> = (0..LANES)
+                .map(|lane| rank.upload(&content(lane + 1, COUNT)))
+                .collect();
+            std::thread::scope(|scope| {
+                for (lane, memory) in lanes.iter().zip(&memory) {
+                    scope.spawn(move || {
+                        let current = rank.device.enter().expect("a context");
+                        let own = current.stream().expect("a stream");
+                        drop(current);
+                        // SAFETY: the stream lives until the calls in it are done.
+                        let stream = unsafe { ProgramStream::from_handle(own.handle()) };
+                        for _ in 0..CALLS {
+                            // SAFETY: the memory lives until the job is over.
+                            let made = unsafe { lane.enqueue(sum(memory), stream) };
+                            let work = made.expect("a call");
+                            work.join(stream).expect("no fault");
+                            assert!(work.wait_on_host(WATCHDOG).expect("no fault"));
+                        }
+                    });
+                }
+            });
+            for (lane, memory) in memory.iter().enumerate() {
+                let expected = content((lane + 1) << CALLS, COUNT);
+                assert!(
+                    rank.download(memory, 0..4 * COUNT) == expected,
+                    "lane {lane}"
+                );
+            }
+            for lane in lanes {
+                lane.close().expect("no fault");
+            }
+        });
+    }
+}
+
+#[test]
+fn a_lane_that_is_dropped_with_calls_under_way_ends_on_all_ranks() {
+    for is_by_host in [false, true] {
+        let (job, more) = (Job::new(2, config(Reducer::Host)), More::of(1));
+        let job = if is_by_host { job.by_host() } else { job };
+        job.run(|rank| {
+            let lane = more.lanes(rank, config(Reducer::Host)).remove(0);
+            let memory = rank.upload(&content(1, COUNT));
+            // SAFETY: the memory lives until the job is over.
+            let enqueue = || unsafe { lane.enqueue(sum(&memory), rank.stream()) };
+            if rank.lane.rank() == 0 {
+                let work = enqueue().expect("a call");
+                drop(lane);
+                // The other rank never makes the call.
+                assert!(wait_until(|| work.is_done(), WATCHDOG));
+                let error = work.join(rank.stream()).expect_err("it has ended");
+                assert_eq!(error.class(), "Aborted", "{error}");
+                let found = rank.download(&memory, 0..4 * COUNT);
+                assert!(found == [0xff; 4 * COUNT], "numbers");
+                return;
+            }
+            assert!(wait_until(|| lane.fault().is_some(), WATCHDOG));
+            let error = enqueue().expect_err("it has ended");
+            assert_eq!(error.class(), "Aborted", "{error}");
+            let text = error.to_string();
+            assert!(
+                text.contains("rank 0") && text.contains("dropped"),
+                "{text}"
+            );
+        });
+    }
+}

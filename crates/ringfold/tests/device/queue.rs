@@ -1,0 +1,59 @@
+//! A lane's call of more operations than the driver's queues hold.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use ringfold::internals::device::ProgramStream;
+use ringfold::{Collective, Communicator, Counts, DType, DeviceBuffer, DeviceRequest, LaneConfig};
+
+use super::software::{alone, calls, driver};
+use super::{Lane, SLICE_BYTES, store, until};
+
+/// Three operations each in both of a lane's queues, which hold 1024.
+const SLICES: usize = 1000;
+/// Waits of streams that fit beside what else the two queues hold.
+const WAITS: u64 = 300;
+
+#[test]
+fn a_call_that_fills_the_queues_holds_its_caller_and_is_carried_out() {
+    alone(&[("SOFTCUDA_LATENCY_US", "0")], || {
+        let gate = Lane::new().unwrap();
+        let communicator = Communicator::threads(1).remove(0);
+        let config = LaneConfig {
+            slot_bytes: SLICE_BYTES,
+            ..LaneConfig::default()
+        };
+        let lane = ringfold::Lane::new(communicator, driver().unwrap(), 0, config).unwrap();
+        let bytes = SLICES * SLICE_BYTES;
+        let memory = gate.device.enter().unwrap().allocate(bytes).unwrap();
+        // SAFETY: the memory lives until the call is done.
+        let buffer = || DeviceBuffer::new(vec![unsafe { memory.region() }]);
+        let counts = Counts::Even(bytes as u64);
+        let (collective, dtype) = (Collective::AllReduce, DType::U8);
+        let request = DeviceRequest::new(collective, dtype, counts, buffer(), buffer());
+        let current = gate.device.enter().unwrap();
+        current.wait(&gate.out, gate.word(0), 1).unwrap();
+        drop(current);
+        // SAFETY: the stream lives until it is idle.
+        let program = unsafe { ProgramStream::from_handle(gate.out.handle()) };
+        let (before, has_returned) = (calls(c"cuStreamWaitValue32_v2"), AtomicBool::new(false));
+        let work = thread::scope(|scope| {
+            let caller = scope.spawn(|| {
+                // SAFETY: the memory lives until the call is done, and nothing else accesses it.
+                let work = unsafe { lane.enqueue(request, program) };
+                // Relaxed: it says nothing of other memory.
+                has_returned.store(true, Ordering::Relaxed);
+                work
+            });
+            until(|| Ok(calls(c"cuStreamWaitValue32_v2") >= before + WAITS)).unwrap();
+            assert!(!has_returned.load(Ordering::Relaxed), "all fits");
+            store(gate.word(0), 1);
+            caller.join().unwrap().unwrap()
+        });
+        work.join(program).unwrap();
+        assert!(work.wait_on_host(Duration::from_secs(50)).unwrap());
+        gate.finish().unwrap();
+        lane.close().unwrap();
+    });
+}
