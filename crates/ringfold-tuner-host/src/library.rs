@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, c_char, c_void};
-use std::ptr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use ringfold::internals::sys::Library as Loaded;
 
 use super::LOG;
 use super::abi::{Finish, Init, InitWithConstants, Pick, Price, PriceUnregistered, Tuner};
@@ -117,8 +118,8 @@ pub fn library(name: &str) -> Option<&'static Library> {
 fn load(name: &str) -> Result<(u32, Library), String> {
     let mut failures = Vec::new();
     for candidate in candidates(name) {
-        match open(candidate.as_deref()) {
-            Ok(handle) => return read(handle),
+        match Loaded::open(candidate.as_deref()) {
+            Ok(loaded) => return read(&loaded),
             Err(why) => failures.push(why),
         }
     }
@@ -126,15 +127,13 @@ fn load(name: &str) -> Result<(u32, Library), String> {
 }
 
 /// What a library exports in the newest version that it has, and that version.
-fn read(handle: *mut c_void) -> Result<(u32, Library), String> {
+fn read(loaded: &Loaded) -> Result<(u32, Library), String> {
     for (version, plugin) in VERSIONS {
         let symbol = CString::new(format!("ncclTunerPlugin_v{version}"));
         let symbol = symbol.map_err(|error| error.to_string())?;
-        // SAFETY: `open` gave the handle, which is never closed.
-        let symbol = unsafe { libc::dlsym(handle, symbol.as_ptr()) };
-        if symbol.is_null() {
+        let Some(symbol) = loaded.symbol(&symbol) else {
             continue;
-        }
+        };
         let library = plugin(symbol).ok_or("it lacks init or getCollInfo")?;
         return Ok((version, library));
     }
@@ -163,33 +162,6 @@ fn candidates(name: &str) -> Vec<Option<String>> {
         candidates.push(Some(format!("libnccl-tuner-{name}.so")));
     }
     candidates
-}
-
-fn open(name: Option<&str>) -> Result<*mut c_void, String> {
-    let name = name.map(CString::new).transpose();
-    let name = name.map_err(|_| "a name has no zero byte".to_string())?;
-    let name = name.as_deref().map_or(ptr::null(), CStr::as_ptr);
-    // SAFETY: `name` is null or ends with a zero. That the library's code runs now is what the user
-    // asked for.
-    let handle = unsafe { libc::dlopen(name, libc::RTLD_NOW | libc::RTLD_LOCAL) };
-    if handle.is_null() {
-        Err(failure())
-    } else {
-        Ok(handle)
-    }
-}
-
-/// Why the last call of the dynamic linker on this thread failed.
-fn failure() -> String {
-    // SAFETY: it has no preconditions.
-    let text = unsafe { libc::dlerror() };
-    if text.is_null() {
-        return "the dynamic linker gives no reason".into();
-    }
-    // SAFETY: text of the linker that ends with a zero and stays until its next call on this
-    // thread.
-    let text = unsafe { CStr::from_ptr(text) };
-    text.to_string_lossy().into_owned()
 }
 
 #[cfg(test)]

@@ -89,6 +89,11 @@ pub mod sync {
     pub use crate::sync::lock;
 }
 
+/// See `sys`.
+pub mod sys {
+    pub use crate::sys::library::Library;
+}
+
 /// See `threads`.
 pub mod threads {
     pub use crate::threads::start;

@@ -5,6 +5,7 @@
 //! to the kernel, which copies and keeps nothing; `zero_copy` has the exception.
 
 pub mod fork;
+pub mod library;
 pub mod memory_node;
 pub mod zero_copy;
 

@@ -5,7 +5,6 @@
 //! an [`Error`] with the function's name and the driver's name of the code.
 
 mod calls;
-mod library;
 mod platform;
 mod selection;
 mod table;
@@ -16,7 +15,6 @@ use std::io;
 use std::ptr;
 use std::sync::Mutex;
 
-use library::Library;
 use selection::Selection;
 use table::Table;
 
@@ -25,6 +23,7 @@ pub(in crate::device) use selection::Outer;
 
 use crate::error::{Error, Result};
 use crate::sync::lock;
+use crate::sys::library::Library;
 
 /// `CUDA_ERROR_*` and `hipError*`: codes for which there is more to say than their name.
 const OUT_OF_MEMORY: c_int = 2;

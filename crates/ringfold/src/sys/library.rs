@@ -1,19 +1,29 @@
-//! Loading the driver's library, for good.
+//! Libraries that are loaded while the program runs, for good: drivers, and plugins.
 
 use std::ffi::{CStr, CString, c_int, c_void};
+use std::ptr;
 
 /// An opened library, which is never closed.
 #[derive(Debug)]
 pub struct Library(*mut c_void);
 
 impl Library {
-    /// Opens the library `name`, a path or what the dynamic linker looks for. The same library is
-    /// loaded once, also if another part of the program has loaded it.
-    fn load(name: &str, flags: c_int) -> Result<Library, String> {
-        let name = CString::new(name).map_err(|_| "a name has no zero byte".to_owned())?;
-        // SAFETY: the name ends with a zero. That the library's code runs is what the user asked
-        // for by installing the driver, or by naming another one.
-        let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | flags) };
+    /// Opens the library `name`, a path or what the dynamic linker looks for; `None` is the program
+    /// itself. The same library is loaded once, also if another part of the program has loaded it.
+    ///
+    /// # Errors
+    /// What the linker says.
+    pub fn open(name: Option<&str>) -> Result<Library, String> {
+        Library::load(name, 0)
+    }
+
+    fn load(name: Option<&str>, flags: c_int) -> Result<Library, String> {
+        let name = name.map(CString::new).transpose();
+        let name = name.map_err(|_| "a name has no zero byte".to_owned())?;
+        let name = name.as_deref().map_or(ptr::null(), CStr::as_ptr);
+        // SAFETY: the name is null or ends with a zero. That the library's code runs is what the
+        // user asked for by installing or naming it.
+        let handle = unsafe { libc::dlopen(name, libc::RTLD_NOW | libc::RTLD_LOCAL | flags) };
         if handle.is_null() {
             Err(failure())
         } else {
@@ -27,7 +37,7 @@ impl Library {
         let with_flags = |flags| {
             names
                 .iter()
-                .map(move |name| (Library::load(name, flags), *name))
+                .map(move |name| (Library::load(Some(name), flags), *name))
         };
         let loaded =
             with_flags(libc::RTLD_NOLOAD).find_map(|(found, name)| Some((found.ok()?, name)));
@@ -46,7 +56,7 @@ impl Library {
 
     /// The address of `symbol`; nothing if the library does not export it.
     pub fn symbol(&self, symbol: &CStr) -> Option<*mut c_void> {
-        // SAFETY: `open` gave the handle, which is never closed; the symbol ends with a zero.
+        // SAFETY: `load` gave the handle, which is never closed; the symbol ends with a zero.
         let address = unsafe { libc::dlsym(self.0, symbol.as_ptr()) };
         (!address.is_null()).then_some(address)
     }
@@ -63,4 +73,26 @@ fn failure() -> String {
     // thread.
     let text = unsafe { CStr::from_ptr(text) };
     text.to_string_lossy().into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_library_that_is_loaded_has_its_symbols_and_another_a_reason() {
+        let program = Library::open(None).unwrap();
+        assert!(program.symbol(c"malloc").is_some());
+        assert!(program.symbol(c"ringfold_no_such_symbol").is_none());
+        let missing = "libringfold-no-such-library.so";
+        let why = Library::first(&[missing, "libringfold-nor-this.so"]).unwrap_err();
+        assert!(why.contains(missing), "{why}");
+        let (_, name) = Library::first(&[missing, "libc.so.6"]).unwrap();
+        assert_eq!(name, "libc.so.6");
+        assert!(
+            Library::open(Some("a\0b"))
+                .unwrap_err()
+                .contains("zero byte")
+        );
+    }
 }

@@ -2,9 +2,9 @@
 
 use std::ffi::{CStr, c_int};
 
-use super::library::Library;
 use super::platform::Platform;
 use super::table::{Contexts, DeviceOfThread};
+use crate::sys::library::Library;
 
 /// The functions that say it.
 #[derive(Debug)]

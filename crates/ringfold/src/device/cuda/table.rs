@@ -8,8 +8,8 @@
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
-use super::library::Library;
 use super::platform::Platform;
+use crate::sys::library::Library;
 
 /// A table of function pointers: the field, the symbol, the arguments. All functions return a code.
 /// Those that are `optional` may be missing.
