@@ -38,21 +38,8 @@ impl DeviceRequest {
             };
             DeviceBuffer::new(places.iter().map(region).collect())
         };
-        let request = &self.request;
-        ringfold::DeviceRequest {
-            op: request.op,
-            root: request.root,
-            tag: request.tag,
-            algorithm: request.algorithm,
-            timeout: request.timeout,
-            ..ringfold::DeviceRequest::new(
-                request.collective,
-                request.dtype,
-                request.counts.clone(),
-                buffer(&self.input),
-                buffer(&self.output),
-            )
-        }
+        self.request
+            .with_memory(buffer(&self.input), buffer(&self.output))
     }
 }
 

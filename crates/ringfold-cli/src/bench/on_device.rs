@@ -12,8 +12,8 @@ use ringfold::internals::device::{
     Current, Device, DeviceMemory, DeviceRegion, Pin, PinnedRegion, ProgramStream, Stream,
 };
 use ringfold::{
-    Collective, Communicator, DeviceBuffer, DeviceRequest, DeviceWork, Lane, LaneConfig, Region,
-    Registered, Request,
+    Collective, Communicator, DeviceBuffer, DeviceWork, Lane, LaneConfig, Region, Registered,
+    Request,
 };
 
 use super::devices::Devices;
@@ -139,16 +139,7 @@ impl OnDevice {
     /// Enqueues `request`, whose regions are those of the mirrors, and what waits for it.
     pub fn start(&self, request: &Request) -> Result<DeviceWork> {
         let buffer = |region| DeviceBuffer::new(self.region(region).into_iter().collect());
-        let (input, output) = (buffer(request.input), buffer(request.output));
-        let counts = request.counts.clone();
-        let on_device = DeviceRequest {
-            op: request.op,
-            root: request.root,
-            tag: request.tag,
-            algorithm: request.algorithm,
-            timeout: request.timeout,
-            ..DeviceRequest::new(request.collective, request.dtype, counts, input, output)
-        };
+        let on_device = request.with_memory(buffer(request.input), buffer(request.output));
         // SAFETY: the stream lives as long as `self`, and so does the lane.
         let program = unsafe { ProgramStream::from_handle(self.program.handle()) };
         // SAFETY: the memory lives longer than the lane, whose end waits for its calls; all other

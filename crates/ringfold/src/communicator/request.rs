@@ -45,9 +45,10 @@ impl Counts {
     }
 }
 
-/// One call, untyped: what the typed methods, the bindings and `perf` are made of.
+/// One call, untyped: what the typed methods, the bindings and `perf` are made of. It reads and fills
+/// an `M`: memory of the host, or of a device in a [`DeviceRequest`](crate::DeviceRequest).
 #[derive(Clone, Debug)]
-pub struct Request {
+pub struct Request<M = Region> {
     /// What to do.
     pub collective: Collective,
     /// The elements' type.
@@ -63,17 +64,18 @@ pub struct Request {
     pub counts: Counts,
     /// What is read; empty on ranks that give nothing. Same memory as (its part of) `output` means
     /// in place.
-    pub input: Region,
+    pub input: M,
     /// What is filled; empty on ranks that get nothing.
-    pub output: Region,
-    /// How, instead of the tuner's choice.
+    pub output: M,
+    /// How, instead of the tuner's choice. With memory of a device, how the CPUs carry it out.
     pub algorithm: Option<Method>,
     /// How its bytes travel, instead of the tuner's choice.
     pub protocol: Option<Protocol>,
     /// How many calls are made together: what the tuner takes into account, the same on all ranks.
     /// 1 of one alone.
     pub group: u32,
-    /// The deadline, instead of the communicator's.
+    /// The deadline, instead of the communicator's. With memory of a device it begins when the data
+    /// has arrived.
     pub timeout: Option<Duration>,
     /// That it moves a part of a reduction by `op`, of so many elements, for devices that combine
     /// them: ranks compare both. For lanes.
@@ -85,19 +87,16 @@ pub struct Request {
     pub asked: Option<Asked>,
 }
 
-impl Request {
-    /// As `root` of a `Recv`: the oldest message with its tag, from any sender.
-    pub const ANY_SOURCE: usize = engine::ANY_SOURCE;
-
+impl<M> Request<M> {
     /// A request with the usual rest: `Sum`, root 0, tag 0, chosen algorithm, the communicator's
     /// deadline.
     pub fn new(
         collective: Collective,
         dtype: DType,
         counts: Counts,
-        input: Region,
-        output: Region,
-    ) -> Request {
+        input: M,
+        output: M,
+    ) -> Request<M> {
         Request {
             collective,
             dtype,
@@ -115,6 +114,11 @@ impl Request {
             asked: None,
         }
     }
+}
+
+impl Request {
+    /// As `root` of a `Recv`: the oldest message with its tag, from any sender.
+    pub const ANY_SOURCE: usize = engine::ANY_SOURCE;
 
     /// Bytes that the tuner counts: the vector's, or one block's times the number of ranks. 0 where
     /// each pair has counts of its own, because no rank knows them all. The most there can be when

@@ -1,13 +1,12 @@
 //! A call on device memory as the caller makes it.
 
 use std::ops::Range;
-use std::time::Duration;
 
-use crate::communicator::{Counts, Request};
+use crate::communicator::Request;
 use crate::device::DeviceRegion;
 use crate::error::{Error, Result};
 use crate::memory::Region;
-use crate::types::{Collective, DType, Method, Op};
+use crate::types::Collective;
 
 /// Device memory that a call uses as one buffer: one run of bytes, or several, as if they stood one
 /// after the other. So a call may gather its input from a list of tensors and scatter its output
@@ -124,74 +123,38 @@ fn overlap(one: DeviceRegion, other: DeviceRegion) -> bool {
     one.device() == other.device() && one.address() < end(other) && other.address() < end(one)
 }
 
-/// One call on device memory. Its fields mean what those of a [`Request`] mean.
-#[derive(Clone, Debug)]
-pub struct DeviceRequest {
-    /// What to do.
-    pub collective: Collective,
-    /// The elements' type.
-    pub dtype: DType,
-    /// How they are combined; ignored where nothing is.
-    pub op: Op,
-    /// The root; for `Send` and `Recv` the peer.
-    pub root: usize,
-    /// For `Send` and `Recv`: the number by which a receive finds its message.
-    pub tag: u32,
-    /// How many elements.
-    pub counts: Counts,
-    /// What is read; empty on ranks that give nothing. Same memory as (its part of) `output` means
-    /// in place.
-    pub input: DeviceBuffer,
-    /// What is filled; empty on ranks that get nothing.
-    pub output: DeviceBuffer,
-    /// How the CPUs carry it out, instead of the tuner's choice.
-    pub algorithm: Option<Method>,
-    /// The deadline, instead of the communicator's: it begins when the data has arrived from the
-    /// device.
-    pub timeout: Option<Duration>,
-}
+/// One call on device memory. Its input and output may be the same memory (or one a part of the
+/// other), which means in place.
+pub type DeviceRequest = Request<DeviceBuffer>;
 
-impl DeviceRequest {
-    /// A request with the usual rest: `Sum`, root 0, tag 0, chosen algorithm, the communicator's
-    /// deadline.
-    pub fn new(
-        collective: Collective,
-        dtype: DType,
-        counts: Counts,
-        input: DeviceBuffer,
-        output: DeviceBuffer,
-    ) -> DeviceRequest {
-        DeviceRequest {
-            collective,
-            dtype,
-            op: Op::Sum,
-            root: 0,
-            tag: 0,
-            counts,
-            input,
-            output,
-            algorithm: None,
-            timeout: None,
-        }
-    }
-
-    /// The same call on the host, without memory.
-    pub(super) fn on_host(&self) -> Request {
-        let counts = self.counts.clone();
+impl<M> Request<M> {
+    /// The same call on other memory.
+    pub fn with_memory<N>(&self, input: N, output: N) -> Request<N> {
         Request {
             op: self.op,
             root: self.root,
             tag: self.tag,
             algorithm: self.algorithm,
+            protocol: self.protocol,
+            group: self.group,
             timeout: self.timeout,
+            share: self.share,
+            asked: self.asked,
             ..Request::new(
                 self.collective,
                 self.dtype,
-                counts,
-                Region::EMPTY,
-                Region::EMPTY,
+                self.counts.clone(),
+                input,
+                output,
             )
         }
+    }
+}
+
+impl DeviceRequest {
+    /// The same call on the host, without memory.
+    pub(super) fn on_host(&self) -> Request {
+        self.with_memory(Region::EMPTY, Region::EMPTY)
     }
 
     /// Checks that input and output are apart, or the same memory in the collective's in-place

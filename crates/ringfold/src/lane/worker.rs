@@ -277,8 +277,10 @@ impl Worker {
 
     /// Waits until `slice` stands in its slot and its result's place is free.
     ///
-    /// Where the slot waits for other ranks' devices to read what it held, that has the deadline of
-    /// a call: nothing but the host of these ranks holds them.
+    /// Without a deadline, also where there is a single rank: what the program's stream holds
+    /// before the call may take as long as it likes. A peer whose data has arrived has the call's
+    /// deadline, and names this rank. Where the slot waits for other ranks' devices to read what it
+    /// held, that has the deadline of a call: nothing but the host of these ranks holds them.
     fn wait_for_device(&self, call: &Arc<LaneCall>, slice: u32, path: &mut Path) -> Result<()> {
         let later = |number| {
             let state = lock(&self.state);
