@@ -143,17 +143,18 @@ python_types() {
     "$venv/bin/python" -m mypy.stubtest ringfold._native
 }
 
-# Two test files at a time: ranks that start, wait or are killed leave much of a core idle. Tests of
-# one file share expensive fixtures.
-parallel=(--numprocesses 2 --dist loadfile)
-
+# Two tests at a time: ranks that start, wait or are killed leave much of a core idle. Tests of one
+# file share what they have compiled.
 python_tests() {
-    "$venv/bin/python" -m pytest --quiet "${parallel[@]}" --ignore python/tests/torch
+    "$venv/bin/python" -m pytest --quiet --numprocesses 2 --dist loadfile \
+        --ignore python/tests/torch
 }
 
-# One thread per rank: the ranks are the parallelism.
+# One thread per rank: the ranks are the parallelism. The longest tests are in short files, so what
+# is left of a file goes to whoever is idle.
 torch_tests() {
-    OMP_NUM_THREADS=1 "$venv/bin/python" -m pytest --quiet "${parallel[@]}" python/tests/torch
+    OMP_NUM_THREADS=1 "$venv/bin/python" -m pytest --quiet --numprocesses 2 --dist worksteal \
+        python/tests/torch
 }
 
 digits() {

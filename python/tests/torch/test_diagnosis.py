@@ -265,7 +265,7 @@ finally:
 """
 
 
-@pytest.mark.parametrize("how", ["ddp", "destroy", "exit"])
+@pytest.mark.parametrize("how", ["ddp", "exit", pytest.param("destroy", marks=pytest.mark.deep)])
 def test_an_uncaught_exception_ends_all_ranks_with_its_text(tmp_path: Path, how: str) -> None:
     programs = [
         subprocess.Popen(

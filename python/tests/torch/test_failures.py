@@ -67,8 +67,14 @@ def lose_a_rank(way: str, count: int) -> Any:
     return error, again
 
 
-@pytest.mark.parametrize("count", [1, 1 << 20])
-@pytest.mark.parametrize("way", WAYS)
+LARGE = 1 << 20
+KILLS = [(way, 1) for way in WAYS] + [("sync", LARGE), ("receive", LARGE)]
+DEEP_KILLS = [(way, LARGE) for way in WAYS if (way, LARGE) not in KILLS]
+
+
+@pytest.mark.parametrize(
+    ("way", "count"), [*KILLS, *(pytest.param(*kill, marks=pytest.mark.deep) for kill in DEEP_KILLS)]
+)
 def test_survivors_of_a_killed_rank_are_told_its_number(ranks: Any, way: str, count: int) -> None:
     outcome = ranks(lose_a_rank, 3, "ringfold", way=way, count=count)
     assert outcome.statuses[1] == -signal.SIGKILL

@@ -139,7 +139,11 @@ FOUND = {
 }
 
 
-@pytest.mark.parametrize("how", FOUND)
+@pytest.mark.parametrize(
+    "how",
+    # The analyser takes seconds to begin.
+    ["shape", *(pytest.param(how, marks=pytest.mark.deep) for how in ("call", "type"))],
+)
 def test_a_mismatch_is_written_down_and_found_by_torchfrtrace(
     ranks: Any, tmp_path: Path, how: str
 ) -> None:

@@ -5,14 +5,17 @@ import sys
 
 import pytest
 
+# Most are for `check.sh --deep`: each imports torch in a process of its own.
 ORDERS = [
     "torch",
-    "torch.distributed",
-    "ringfold",
     "ringfold.torch",
-    "ringfold.torch.hooks",
-    "ringfold.torch.backend",
-]
+    *(
+        pytest.param(name, marks=pytest.mark.deep)
+        for name in (
+            "torch.distributed", "ringfold", "ringfold.torch.hooks", "ringfold.torch.backend",
+        )
+    ),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("first", ORDERS)

@@ -9,6 +9,7 @@ until it is written. The host cannot touch device memory. See `operators.cpp`.
 
 import contextlib
 import ctypes
+import fcntl
 import functools
 import hashlib
 import os
@@ -51,6 +52,15 @@ def build() -> Path:
     if compiler is None or not (root / "include").is_dir():
         raise CannotBuild("no g++, or no headers of torch, to build torch's test device")
     FOLDER.mkdir(parents=True, exist_ok=True)
+    with (FOLDER / "lock").open("w") as lock:
+        # Another process may be at it, for a minute of both cores' time.
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not built.exists():
+            compile_to(built, compiler, root)
+    return built
+
+
+def compile_to(built: Path, compiler: str, root: Path) -> None:
     unfinished = built.with_suffix(f".{os.getpid()}")
     command = [
         *(compiler, "-std=c++20", "-O0", "-fPIC", "-shared", "-w"),
@@ -61,7 +71,6 @@ def build() -> Path:
     ]
     subprocess.run(command, check=True, timeout=BUILD_S)
     unfinished.rename(built)
-    return built
 
 
 def load() -> None:
