@@ -150,8 +150,8 @@ python_tests() {
         --ignore python/tests/torch
 }
 
-# One thread per rank: the ranks are the parallelism. The longest tests are in short files, so what
-# is left of a file goes to whoever is idle.
+# One thread per rank: the ranks are the parallelism. The longest tests are in short files, so a
+# worker that is idle takes over what is left of a file.
 torch_tests() {
     OMP_NUM_THREADS=1 "$venv/bin/python" -m pytest --quiet --numprocesses 2 --dist worksteal \
         python/tests/torch

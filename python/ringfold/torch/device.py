@@ -274,8 +274,8 @@ class DeviceHandle(dist.Work):
         return self._outputs
 
     def get_future(self) -> "Future[list[torch.Tensor]]":
-        """A future of the tensors that the calls fill. It is completed at once; to wait for it makes
-        the current stream wait.
+        """A future of the tensors that the calls fill. It is completed at once; to wait for it
+        makes the current stream wait.
         """
         if self._future is None:
             self._future = self._promise()

@@ -73,7 +73,8 @@ DEEP_KILLS = [(way, LARGE) for way in WAYS if (way, LARGE) not in KILLS]
 
 
 @pytest.mark.parametrize(
-    ("way", "count"), [*KILLS, *(pytest.param(*kill, marks=pytest.mark.deep) for kill in DEEP_KILLS)]
+    ("way", "count"),
+    [*KILLS, *(pytest.param(*kill, marks=pytest.mark.deep) for kill in DEEP_KILLS)],
 )
 def test_survivors_of_a_killed_rank_are_told_its_number(ranks: Any, way: str, count: int) -> None:
     outcome = ranks(lose_a_rank, 3, "ringfold", way=way, count=count)

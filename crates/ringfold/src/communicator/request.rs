@@ -45,8 +45,8 @@ impl Counts {
     }
 }
 
-/// One call, untyped: what the typed methods, the bindings and `perf` are made of. It reads and fills
-/// an `M`: memory of the host, or of a device in a [`DeviceRequest`](crate::DeviceRequest).
+/// One call, untyped: what the typed methods, the bindings and `perf` are made of. Its memory is
+/// the host's, or a device's in a [`DeviceRequest`](crate::DeviceRequest).
 #[derive(Clone, Debug)]
 pub struct Request<M = Region> {
     /// What to do.
