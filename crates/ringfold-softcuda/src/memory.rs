@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::ptr;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::io::Errno;
@@ -194,12 +194,30 @@ impl Memory {
         Ok(())
     }
 
+    /// The same with a word of 64 bits.
+    fn with_long_word<T>(
+        &self,
+        address: usize,
+        with: impl FnOnce(&AtomicU64) -> T,
+    ) -> Result<T, String> {
+        let state = lock(&self.0);
+        let place = state.addressed(address, size_of::<u64>())?;
+        // SAFETY: as in `with_word`; a kernel's accesses are aligned.
+        Ok(with(unsafe { AtomicU64::from_ptr(place as *mut u64) }))
+    }
+
     /// Loads `into` from what the device addresses; as one word if it `is_atomic`.
     pub fn load(&self, address: usize, into: &mut [u8], is_atomic: bool) -> Result<(), String> {
         if is_atomic {
             // Acquire: pairs with the Release store of who writes the word.
-            let load = |word: &AtomicU32| word.load(Ordering::Acquire);
-            into.copy_from_slice(&self.with_word(address, load)?.to_ne_bytes());
+            let short = |word: &AtomicU32| word.load(Ordering::Acquire);
+            // Acquire: as above.
+            let long = |word: &AtomicU64| word.load(Ordering::Acquire);
+            match into.len() {
+                8 => into.copy_from_slice(&self.with_long_word(address, long)?.to_ne_bytes()),
+                4 => into.copy_from_slice(&self.with_word(address, short)?.to_ne_bytes()),
+                _ => return Err("it loads a word of another length".into()),
+            }
             return Ok(());
         }
         let state = lock(&self.0);
@@ -211,11 +229,17 @@ impl Memory {
     /// Stores `from` in what the device addresses; as one word if it `is_atomic`.
     pub fn store(&self, address: usize, from: &[u8], is_atomic: bool) -> Result<(), String> {
         if is_atomic {
-            let bytes = from
-                .try_into()
-                .map_err(|_| "it stores a word of another length")?;
-            // Release: pairs with the Acquire load of who waits for the word.
-            let store = |word: &AtomicU32| word.store(u32::from_ne_bytes(bytes), Ordering::Release);
+            if let Ok(bytes) = from.try_into() {
+                let value = u64::from_ne_bytes(bytes);
+                // Release: pairs with the Acquire load of who waits for the word.
+                let store = |word: &AtomicU64| word.store(value, Ordering::Release);
+                return self.with_long_word(address, store);
+            }
+            let bytes = from.try_into();
+            let value =
+                u32::from_ne_bytes(bytes.map_err(|_| "it stores a word of another length")?);
+            // Release: as above.
+            let store = |word: &AtomicU32| word.store(value, Ordering::Release);
             return self.with_word(address, store);
         }
         let state = lock(&self.0);

@@ -5,12 +5,13 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::driver::{Driver, now_ns};
+use crate::driver::{Driver, lock, now_ns};
 use crate::event::Mark;
 use crate::link::{Direction, Link};
 use crate::memory;
-use crate::ptx::Launch;
+use crate::ptx::{INSTRUCTIONS_MAX, Launch, Step};
 use crate::report::end;
+use crate::settings::Mode;
 
 /// What a target holds while it is copied to.
 const POISON: u8 = 0xff;
@@ -159,10 +160,20 @@ impl Operation {
                 *clock_ns = (*clock_ns).max(now_ns());
                 Progress::Done
             }
-            Operation::Run(launch) => match launch.advance(&driver.memory) {
-                true => Progress::Done,
-                false => Progress::Moved,
-            },
+            Operation::Run(launch) => {
+                let instructions = match driver.settings.mode {
+                    Mode::Threads => INSTRUCTIONS_MAX,
+                    // Other queues see it wherever it is.
+                    Mode::Seeded | Mode::Stepped => {
+                        1 + lock(&driver.random).below(INSTRUCTIONS_MAX)
+                    }
+                };
+                match launch.advance(&driver.memory, instructions) {
+                    Step::Ended => Progress::Done,
+                    Step::Moved => Progress::Moved,
+                    Step::Spun => Progress::Blocked,
+                }
+            }
             Operation::Record(mark) => {
                 mark.reach();
                 Progress::Done

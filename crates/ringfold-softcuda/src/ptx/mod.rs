@@ -1,5 +1,5 @@
-//! Kernels: the part of PTX that tests need, read from the text that a driver gets, and run one
-//! thread after the other.
+//! Kernels: the part of PTX that tests need, read from the text that a driver gets, and run block
+//! after block, the threads of a block in turn from barrier to barrier.
 //!
 //! What is not known here ends the process with the statement, so a kernel that a test runs has
 //! nothing in it that was skipped. Types are checked only where they decide what an instruction
@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 pub use parse::module;
-pub use run::Launch;
+pub use run::{INSTRUCTIONS_MAX, Launch, Step};
 
 /// The kernels of a text, by name.
 #[derive(Debug, Default)]
@@ -134,6 +134,9 @@ enum What {
     },
     Branch(usize),
     Fence,
+    /// Waits for all threads of the block. A predicate then says whether another one holds on any
+    /// of them.
+    Barrier(Option<[usize; 2]>),
     Return,
 }
 

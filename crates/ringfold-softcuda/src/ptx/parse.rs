@@ -193,6 +193,11 @@ impl Read<'_> {
             ["ret"] => What::Return,
             ["bra"] => What::Branch(*self.names.labels.get(*self.operands.first()?)?),
             ["fence", "acq_rel" | "sc", "sys"] | ["membar", "sys"] => What::Fence,
+            ["bar", "sync"] if self.operands == ["0"] => What::Barrier(None),
+            ["bar", "red", "or", "pred"] if self.operands.get(1) == Some(&"0") => {
+                let any = self.register(self.operands.get(2)?)?;
+                What::Barrier(Some([self.target()?, any]))
+            }
             ["ld", "param", _] => {
                 let name = self.operands.get(1)?;
                 let name = name.strip_prefix('[')?.strip_suffix(']')?;
