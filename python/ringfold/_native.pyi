@@ -195,6 +195,7 @@ class Lane:
         depth: int | None = None,
         reducer: str = "host",
         direct: bool = True,
+        one_shot: bool = True,
     ) -> Lane: ...
     @property
     def rank(self) -> int: ...

@@ -27,7 +27,8 @@ class Lane(_exit.Open):
     own order of calls then. Any thread may call. A slot of staging memory has `slot_bytes` bytes,
     and there are two for each of `depth` slices, a power of two. `reducer` says what combines the
     elements of an all-reduce: `"host"`, the CPUs, or `"device"`. `direct` says whether devices of
-    one host read the slots of all ranks, where they can.
+    one host read the slots of all ranks, where they can, and `one_shot` whether devices that
+    combine do small all-reduces by one kernel.
 
     After an error nothing waits for ever: streams go on, the results of calls under way are bytes
     of ones (not a number), and every later call raises the error.
@@ -45,6 +46,7 @@ class Lane(_exit.Open):
         depth: int | None = None,
         reducer: str = "host",
         direct: bool = True,
+        one_shot: bool = True,
     ) -> None:
         self._native = _native.Lane.open(
             communicator._native,
@@ -53,6 +55,7 @@ class Lane(_exit.Open):
             depth=depth,
             reducer=reducer,
             direct=direct,
+            one_shot=one_shot,
         )
         _exit.add(self)
 

@@ -100,8 +100,10 @@ impl Lane {
     /// calls it.
     #[staticmethod]
     #[pyo3(signature = (
-        communicator, ordinal, *, slot_bytes=None, depth=None, reducer="host", direct=true
+        communicator, ordinal, *, slot_bytes=None, depth=None, reducer="host", direct=true,
+        one_shot=true
     ))]
+    #[allow(clippy::too_many_arguments, reason = "keyword arguments in Python")]
     fn open(
         py: Python<'_>,
         communicator: &Bound<'_, Communicator>,
@@ -110,6 +112,7 @@ impl Lane {
         depth: Option<u32>,
         reducer: &str,
         direct: bool,
+        one_shot: bool,
     ) -> PyResult<Lane> {
         let parent = communicator.get().core()?;
         let usual = LaneConfig::default();
@@ -118,6 +121,7 @@ impl Lane {
             depth: depth.unwrap_or(usual.depth),
             reducer: reducer.parse().map_err(exception)?,
             direct,
+            one_shot,
         };
         let cancel = Cancel::new();
         let (ranks, given_up) = (Arc::clone(&parent), cancel.clone());

@@ -4,6 +4,7 @@
 #[allow(dead_code, reason = "shared with the tests of devices")]
 mod software;
 
+use std::ffi::CStr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier};
 use std::thread;
@@ -22,14 +23,16 @@ const REFUSED: i32 = 719;
 const RANKS: usize = 2;
 /// Longer than a call takes here.
 const LONG: Duration = Duration::from_secs(20);
-/// Elements of three slices.
+/// Elements of three slices; and of a call that one kernel does, where each rank has a device.
 const COUNT: usize = 3000;
+const SMALL_COUNT: usize = 500;
 const fn config(reducer: Reducer) -> LaneConfig {
     LaneConfig {
         slot_bytes: 4096,
         depth: 2,
         reducer,
         direct: true,
+        one_shot: true,
     }
 }
 
@@ -56,20 +59,29 @@ struct Job {
 }
 
 fn enqueue(lane: &Lane, buffer: &DeviceBuffer, stream: ProgramStream) -> Result<DeviceWork> {
-    let counts = Counts::Even(COUNT as u64);
+    let counts = Counts::Even(buffer.bytes() as u64 / 4);
     let (input, output) = (buffer.clone(), buffer.clone());
     let request = DeviceRequest::new(Collective::AllReduce, DType::F32, counts, input, output);
     // SAFETY: the memory lives until the lane is closed.
     unsafe { lane.enqueue(request, stream) }
 }
 
+/// The device of `rank`, and the elements of its calls.
+fn part(rank: usize) -> (usize, usize) {
+    match driver().unwrap().devices().unwrap() {
+        1 => (0, COUNT),
+        _ => (rank, SMALL_COUNT),
+    }
+}
+
 /// Makes a lane and two calls while the driver refuses its call `at`, and one more call when all
 /// ranks have made these.
 fn rank(communicator: Communicator, job: &Job, reducer: Reducer, at: u64) -> Seen {
     let all = &job.all;
-    let device = Device::open(driver().unwrap(), 0).unwrap();
+    let (ordinal, count) = part(communicator.rank());
+    let device = Device::open(driver().unwrap(), ordinal).unwrap();
     let current = device.enter().unwrap();
-    let memory = current.allocate(COUNT * 4).unwrap();
+    let memory = current.allocate(count * 4).unwrap();
     let program = current.stream().unwrap();
     drop(current);
     // SAFETY: the stream lives to the end.
@@ -82,7 +94,7 @@ fn rank(communicator: Communicator, job: &Job, reducer: Reducer, at: u64) -> See
         fail(c"*", at, REFUSED);
     }
     all.wait();
-    let lane = Lane::new(communicator, driver().unwrap(), 0, config(reducer));
+    let lane = Lane::new(communicator, driver().unwrap(), ordinal, config(reducer));
     let made = lane.as_ref().ok();
     let calls = made.map(|lane| [(); 2].map(|()| enqueue(lane, &buffer, stream)));
     // Without memory operations the lane's thread may meet the refusal, later.
@@ -229,6 +241,70 @@ fn refused_calls_end_a_lane_whose_devices_read_all_slots() {
             Reducer::Device,
             sharing,
         );
+    });
+}
+
+#[test]
+fn refused_calls_end_a_lane_whose_kernels_wait_for_each_other() {
+    let settings = [("SOFTCUDA_LATENCY_US", "0"), ("SOFTCUDA_DEVICES", "2")];
+    alone(&settings, || {
+        refuse((1..).step_by(4), WaitPath::Stream, Reducer::Device, sharing);
+    });
+}
+
+/// Calls of the driver that the issuing thread makes for an all-reduce, by name.
+const ENQUEUING: [&CStr; 8] = [
+    c"cuEventRecord",
+    c"cuStreamWaitEvent",
+    c"cuLaunchKernel",
+    c"cuMemcpyDtoHAsync_v2",
+    c"cuMemcpyHtoDAsync_v2",
+    c"cuMemcpyDtoDAsync_v2",
+    c"cuStreamWriteValue32_v2",
+    c"cuStreamWaitValue32_v2",
+];
+
+/// Makes some small calls on a device of its own; how many of the driver's that takes on all ranks.
+fn small_calls(communicator: Communicator, all: &Barrier) -> [u64; ENQUEUING.len()] {
+    let (ordinal, config) = (communicator.rank(), config(Reducer::Device));
+    let lane = Lane::new(communicator, driver().unwrap(), ordinal, config).unwrap();
+    let memory = lane.device().enter().unwrap().allocate(SMALL_COUNT * 4);
+    let memory = memory.unwrap();
+    // SAFETY: the memory is freed when the lane is closed.
+    let buffer = DeviceBuffer::new(vec![unsafe { memory.region() }]);
+    all.wait();
+    let before = ENQUEUING.map(software::calls);
+    all.wait();
+    for _ in 0..SMALL_CALLS {
+        let work = enqueue(&lane, &buffer, ProgramStream::DEFAULT).unwrap();
+        assert!(work.wait_on_host(LONG).unwrap());
+    }
+    all.wait();
+    let after = ENQUEUING.map(software::calls);
+    all.wait();
+    lane.close().unwrap();
+    // To free memory the driver waits for the streams of all ranks.
+    all.wait();
+    std::array::from_fn(|name| after[name] - before[name])
+}
+
+const SMALL_CALLS: u64 = 10;
+
+#[test]
+fn a_small_all_reduce_takes_four_calls_of_the_driver() {
+    alone(&[("SOFTCUDA_DEVICES", "2")], || {
+        let all = Barrier::new(RANKS);
+        let all = &all;
+        thread::scope(|scope| {
+            let ranks = sharing(RANKS).into_iter();
+            let ranks = ranks.map(|rank| scope.spawn(move || small_calls(rank, all)));
+            let ranks: Vec<_> = ranks.collect();
+            // The fork and the end, the order behind the fork, and the kernel.
+            let each = [2, 1, 1, 0, 0, 0, 0, 0].map(|calls| calls * SMALL_CALLS * RANKS as u64);
+            for rank in ranks {
+                assert_eq!(rank.join().unwrap(), each);
+            }
+        });
     });
 }
 

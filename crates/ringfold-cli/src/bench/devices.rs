@@ -40,6 +40,11 @@ pub struct DeviceFlags {
     /// With --device: whether devices of one host read the slots of all ranks [default: true]
     #[arg(long, value_name = "BOOL", requires = "device")]
     pub direct: Option<bool>,
+
+    /// With --device and --reducer device: whether one kernel does a small all_reduce of ranks that
+    /// have a device each [default: true]
+    #[arg(long, value_name = "BOOL", requires = "device")]
+    pub one_shot: Option<bool>,
 }
 
 impl DeviceFlags {
@@ -52,6 +57,7 @@ impl DeviceFlags {
             depth: self.slots.unwrap_or(default.depth),
             reducer: self.reducer.unwrap_or(default.reducer),
             direct: self.direct.unwrap_or(default.direct),
+            one_shot: self.one_shot.unwrap_or(default.one_shot),
         }
     }
 }

@@ -410,7 +410,8 @@ mod tests {
         let text = ".visible .entry test(.param .u64 at)\n{\n.reg .b64 %at, %seen;\n\
                     .reg .pred %p;\nld.param.u64 %at, [at];\nWAIT:\n\
                     ld.acquire.sys.global.u64 %seen, [%at];\nsetp.ne.u64 %p, %seen, 5;\n\
-                    @%p bra WAIT;\nbar.sync 0;\nst.release.sys.global.u64 [%at+8], %seen;\nret;\n}\n";
+                    @%p bra WAIT;\nbar.sync 0;\n\
+                    st.release.sys.global.u64 [%at+8], %seen;\nret;\n}\n";
         let (mut launch, memory, at) = launch(text, 2, 4);
         for _ in 0..10 {
             assert_eq!(launch.advance(&memory, INSTRUCTIONS_MAX), Step::Spun);

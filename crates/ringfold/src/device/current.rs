@@ -169,8 +169,8 @@ impl Current<'_> {
         self.check_own(device)
     }
 
-    /// Whether memory is this device's.
-    fn check_own(&self, device: DeviceRegion) -> Result<()> {
+    /// Checks that memory is this device's.
+    pub fn check_own(&self, device: DeviceRegion) -> Result<()> {
         if device.device() != self.device.ordinal() {
             return Err(Error::InvalidArgument(format!(
                 "memory of device {} in a call on device {}",

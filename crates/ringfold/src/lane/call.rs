@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::cut::{Cut, Fetched, Part, only_moves};
 use super::fold::call::{FoldedCall, Rows};
 use super::fold::shares::Shares;
+use super::one_shot::call::OneShotCall;
 use super::program::{Step, steps};
 use super::request::{DeviceBuffer, DeviceRequest, Fetch, Transfer};
 use super::staging::{BANKS, Bank};
@@ -64,6 +65,8 @@ enum Body {
     },
     /// Devices combine: each slice has two numbers.
     Folded(Box<FoldedCall>),
+    /// One kernel of each device does it, as one slice.
+    OneShot(Box<OneShotCall>),
 }
 
 /// One of the calls.
@@ -147,6 +150,22 @@ impl LaneCall {
         })
     }
 
+    /// The call `made` on these `terms`, checked; `marks` are for it alone.
+    pub fn by_one_kernel(made: OneShotCall, terms: Terms, marks: Marks) -> Result<LaneCall> {
+        let bank = Bank::Direct;
+        let (rank, request) = (terms.rank, &made.request);
+        let cut = Cut::new(request, rank, terms.world_size, terms.slot_bytes, bank)?;
+        request.check_overlap(cut.own_bytes(rank))?;
+        Ok(LaneCall {
+            bank,
+            first: terms.next[bank as usize],
+            slices: 1,
+            timeout: request.timeout,
+            marks,
+            body: Body::OneShot(Box::new(made)),
+        })
+    }
+
     /// The number of `slice`.
     pub fn number(&self, slice: u32) -> u32 {
         self.first.wrapping_add(slice)
@@ -174,7 +193,15 @@ impl LaneCall {
     pub fn folded(&self) -> Option<&FoldedCall> {
         match &self.body {
             Body::Folded(call) => Some(call),
-            Body::Parts { .. } => None,
+            Body::Parts { .. } | Body::OneShot(_) => None,
+        }
+    }
+
+    /// The call that one kernel does, if one does.
+    pub fn one_shot(&self) -> Option<&OneShotCall> {
+        match &self.body {
+            Body::OneShot(call) => Some(call),
+            Body::Parts { .. } | Body::Folded(_) => None,
         }
     }
 
@@ -182,6 +209,7 @@ impl LaneCall {
     pub fn brought(&self, slice: u32) -> Vec<Transfer> {
         match &self.body {
             Body::Folded(call) => call.brought(slice),
+            Body::OneShot(_) => vec![],
             Body::Parts { .. } => self.transfers(|part| (part.cut.brought(slice), &part.input)),
         }
     }
@@ -190,6 +218,7 @@ impl LaneCall {
     pub fn taken(&self, slice: u32) -> Vec<Transfer> {
         match &self.body {
             Body::Folded(call) => call.taken(slice),
+            Body::OneShot(_) => vec![],
             Body::Parts { .. } => self.transfers(|part| (part.cut.taken(slice), &part.output)),
         }
     }
@@ -222,6 +251,7 @@ impl LaneCall {
     pub fn outputs(&self) -> Vec<DeviceRegion> {
         match &self.body {
             Body::Folded(call) => call.output().regions().to_vec(),
+            Body::OneShot(call) => call.request.output.regions().to_vec(),
             Body::Parts { parts, .. } => {
                 let regions = parts.iter().map(|part| part.output.regions());
                 regions.flatten().copied().collect()
@@ -233,7 +263,7 @@ impl LaneCall {
     fn parts(&self) -> impl Iterator<Item = (usize, &CallPart)> {
         let (parts, share_bytes): (&[CallPart], usize) = match &self.body {
             Body::Parts { parts, share_bytes } => (parts, *share_bytes),
-            Body::Folded(_) => (&[], 0),
+            Body::Folded(_) | Body::OneShot(_) => (&[], 0),
         };
         let parts = parts.iter().enumerate();
         parts.map(move |(index, part)| (index * share_bytes, part))
@@ -256,8 +286,10 @@ impl LaneCall {
 
     /// The calls that ranks compare for `slice`, a direct one, before any reads of it.
     pub fn by_devices(&self, slice: u32) -> Vec<Request> {
-        if let Body::Folded(call) = &self.body {
-            return vec![call.by_devices(slice)];
+        match &self.body {
+            Body::Folded(call) => return vec![call.by_devices(slice)],
+            Body::OneShot(call) => return vec![call.by_devices()],
+            Body::Parts { .. } => {}
         }
         let parts = self.parts().map(|(_, part)| &part.cut);
         let parts = parts.filter(|cut| slice < cut.slices());
@@ -274,6 +306,7 @@ impl LaneCall {
     pub fn on_host(&self, slice: u32, slot: Region, result: Region) -> Vec<Request> {
         let share_bytes = match &self.body {
             Body::Folded(call) => return vec![call.on_host(slice, slot, result)],
+            Body::OneShot(call) => return vec![call.by_devices()],
             Body::Parts { share_bytes, .. } => *share_bytes,
         };
         let is_there = |part: &CallPart| slice < part.cut.slices() || !part.cut.is_agreed();

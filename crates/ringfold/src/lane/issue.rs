@@ -7,6 +7,8 @@ use super::copies;
 use super::fold::call::{FoldedCall, Rows};
 use super::fold::{self, Folder};
 use super::guard::Guard;
+use super::one_shot::OneShot;
+use super::one_shot::call::OneShotCall;
 use super::program::{Half, Step};
 use super::request::DeviceRequest;
 use super::staging::{BANKS, Bank, Staging};
@@ -24,6 +26,8 @@ pub struct Issuer {
     folder: Option<Folder>,
     /// What ends direct calls, if there are such.
     guard: Option<Guard>,
+    /// With what it does small all-reduces by one kernel, if it does.
+    pub(super) one_shot: Option<OneShot>,
     /// The number of the next call's first slice, in each bank.
     pub next: [u32; BANKS],
     /// Slices of the host's bank below this number are taken by what is enqueued.
@@ -38,6 +42,7 @@ impl Issuer {
             staging,
             folder,
             guard: None,
+            one_shot: None,
             next: [0; BANKS],
             takes: 0,
         }
@@ -46,6 +51,11 @@ impl Issuer {
     /// Has direct calls end with `guard`, where all ranks have one.
     pub fn guard(&mut self, guard: Guard) {
         self.guard = Some(guard);
+    }
+
+    /// Has small all-reduces be done by one kernel: where all ranks have `one_shot`.
+    pub fn meet_by(&mut self, one_shot: Option<OneShot>) {
+        self.one_shot = one_shot;
     }
 
     /// The events of a call that is made in `program`; none where the stream's operations are
@@ -58,6 +68,23 @@ impl Issuer {
                 fork: current.event()?,
                 joined: current.event()?,
             })),
+        }
+    }
+
+    /// What is asked for as a call that one kernel does, if it does. May have to compile that.
+    pub fn one_shot(&mut self, requests: &[DeviceRequest]) -> Result<Option<OneShotCall>> {
+        let Some(one_shot) = &mut self.one_shot else {
+            return Ok(None);
+        };
+        let number = one_shot.number(&self.device.enter()?, requests)?;
+        Ok(number.map(|number| one_shot.call(&self.staging, requests[0].clone(), number)))
+    }
+
+    /// Notes that `call` has been made.
+    pub fn begin_call(&mut self, call: &LaneCall) {
+        self.next[call.bank as usize] = call.end();
+        if let (Some(one_shot), Some(made)) = (&mut self.one_shot, call.one_shot()) {
+            one_shot.begin(made, call.end());
         }
     }
 
@@ -83,6 +110,9 @@ impl Issuer {
     pub fn enqueue(&mut self, call: &LaneCall, program: ProgramStream) -> Result<()> {
         let device = self.device.clone();
         let current = device.enter()?;
+        if let Some(one_shot) = call.one_shot() {
+            return self.launch(&current, call, one_shot, program);
+        }
         current.fork(
             &call.marks.fork,
             program,
@@ -100,6 +130,31 @@ impl Issuer {
             }
         }
         current.record(&call.marks.joined, &self.staging.into)
+    }
+
+    /// Enqueues the kernel that does `call`.
+    fn launch(
+        &self,
+        current: &Current<'_>,
+        call: &LaneCall,
+        made: &OneShotCall,
+        program: ProgramStream,
+    ) -> Result<()> {
+        let into = &self.staging.into;
+        current.fork(&call.marks.fork, program, &[into])?;
+        if let Some(one_shot) = &self.one_shot
+            && !one_shot.launch(current, &self.staging, made, call.end())?
+        {
+            self.write(current, into, call, Word::Taken, call.end())?;
+        }
+        current.record(&call.marks.joined, into)
+    }
+
+    /// Waits, but not for ever, until no peer's kernel reads what this rank has stored.
+    pub fn wait_for_readers(&self) {
+        if let Some(one_shot) = &self.one_shot {
+            one_shot.wait_for_readers(&self.staging);
+        }
     }
 
     /// Marks what `program` holds now as what `call` comes behind. Its copies are the thread's.
@@ -182,7 +237,8 @@ impl Issuer {
 
     /// Leaves what the device has to the parent, in a forked child.
     pub fn forget(&mut self) {
-        std::mem::forget((self.folder.take(), self.guard.take()));
+        let kernels = (self.folder.take(), self.guard.take(), self.one_shot.take());
+        std::mem::forget(kernels);
     }
 
     /// Slices of the host's bank below this number are taken by what is enqueued.

@@ -29,6 +29,7 @@ mod guard;
 mod host_path;
 mod issue;
 mod meeting;
+mod one_shot;
 mod open;
 mod path;
 pub(crate) mod program;
@@ -229,8 +230,7 @@ impl Lane {
             let text = "a collective call while a graph is captured: make it outside of the graph";
             return Err(Error::Unsupported(text.into()));
         };
-        let rows = issuer.rows(&requests);
-        let rows = rows.map_err(|error| self.worker.fail_by_driver(error, issuer.takes()))?;
+        let refused = |error, takes| self.worker.fail_by_driver(error, takes);
         let terms = Terms {
             rank: self.rank(),
             world_size: self.world_size(),
@@ -238,7 +238,15 @@ impl Lane {
             next: issuer.next,
             is_direct: self.is_direct(),
         };
-        let call = LaneCall::new(requests, terms, marks, rows)?;
+        let one_shot = issuer.one_shot(&requests);
+        let call = match one_shot.map_err(|error| refused(error, issuer.takes()))? {
+            Some(made) => LaneCall::by_one_kernel(made, terms, marks)?,
+            None => {
+                let rows = issuer.rows(&requests);
+                let rows = rows.map_err(|error| refused(error, issuer.takes()))?;
+                LaneCall::new(requests, terms, marks, rows)?
+            }
+        };
         let call = Arc::new(call);
         let index = self.issue(&mut issuer, &call, stream)?;
         Ok(DeviceWork {
@@ -264,9 +272,12 @@ impl Lane {
             let forked = issuer.fork(call, stream);
             forked.map_err(|error| refused(error, issuer.takes()))?;
         }
+        if call.one_shot().is_some() {
+            self.worker.wait_for_room();
+        }
         // The thread must know of it first: the driver may hold this one until slices are done.
         let index = self.worker.give(call.clone())?;
-        issuer.next[call.bank as usize] = call.end();
+        issuer.begin_call(call);
         if self.path == WaitPath::Stream {
             let enqueued = issuer.enqueue(call, stream);
             enqueued.map_err(|error| refused(error, issuer.takes()))?;
@@ -287,7 +298,9 @@ impl Lane {
         // The thread holds no lock, and its panics are shown where they are.
         let _ = thread.join();
         self.wait_for_readers();
-        let drained = self.drain().and_then(|()| self.staging.unpin());
+        let drained = self.drain();
+        lock(&self.issuer).wait_for_readers();
+        let drained = drained.and_then(|()| self.staging.unpin());
         let closed = self.worker.communicator().close();
         drained.and(closed)
     }
@@ -400,7 +413,8 @@ impl DeviceWork {
             WaitPath::Stream => {
                 let (words, end) = (self.staging.words(self.call.bank), self.call.end());
                 // After a fault results are taken without waiting for what is brought.
-                words.has_reached(Word::Taken, end) && words.has_reached(Word::Arrived, end)
+                let is_read = || words.has_reached(Word::Arrived, end);
+                words.has_reached(Word::Taken, end) && (self.call.one_shot().is_some() || is_read())
             }
             // After an error of the device nothing runs any more.
             WaitPath::Host => self.can_join(Duration::ZERO) && self.has_ended().unwrap_or(true),

@@ -7,6 +7,8 @@ use super::fold::Folder;
 use super::guard::Guard;
 use super::host_path::HostPath;
 use super::issue::Issuer;
+use super::one_shot::area::Area;
+use super::one_shot::{self, OneShot};
 use super::path::{Path, StreamPath, WaitPath};
 use super::staging::{ALIGN_BYTES, Bank, Layout, Peers, Staging, memory_node};
 use super::words::Word;
@@ -17,7 +19,7 @@ use crate::error::{Error, Result};
 use crate::types::named;
 
 /// The numbers of a rank's record: whether it can go on, and its configuration.
-const RECORD_WORDS: usize = 5;
+const RECORD_WORDS: usize = 6;
 
 /// How ranks of one host are connected that share memory.
 const SHARED_MEMORY: &str = "shm";
@@ -44,6 +46,9 @@ pub struct LaneConfig {
     /// one host and share memory, streams wait for words, and drivers compile kernels. A rank has
     /// one more set of slots then, and pins the staging memory of all ranks.
     pub direct: bool,
+    /// Whether devices that combine do small all-reduces by one kernel each. Takes effect where
+    /// `direct` does and each rank has a device of its own.
+    pub one_shot: bool,
 }
 
 named! {
@@ -66,6 +71,7 @@ impl Default for LaneConfig {
             depth: DEPTH,
             reducer: Reducer::Host,
             direct: true,
+            one_shot: true,
         }
     }
 }
@@ -102,6 +108,12 @@ pub fn open(
     let has_direct = all_have(communicator, guard.is_some())?;
     // It was checked with as many slots as there may be.
     let (layout, bytes) = layout(config, has_direct)?;
+    let one_shot = match config.one_shot && has_direct && config.reducer != Reducer::Host {
+        true => one_shot::area(communicator, &device, layout.slot_bytes)?,
+        false => None,
+    };
+    let layout = Layout { one_shot, ..layout };
+    let bytes = bytes + one_shot.map_or(0, Area::bytes);
     let node = memory_node(device.attributes());
     let memory = communicator.alloc_on_node(bytes, node)?;
     let made = device.enter().and_then(|current| {
@@ -119,19 +131,24 @@ pub fn open(
                 return Err(Error::Unsupported(text.into()));
             }
         };
+        let ranks = [communicator.rank(), communicator.world_size()];
+        let area = one_shot.filter(|_| path.kind() == WaitPath::Stream);
+        let one_shot = area.map(|area| OneShot::new(&current, area, ranks, layout.slot_bytes));
+        let one_shot = one_shot.transpose()?;
         let issuer = Issuer::new(&device, staging.clone(), folder);
         let peers = match has_direct && path.kind() == WaitPath::Stream {
             true => reach_peers(communicator, &staging, &current),
             false => None,
         };
-        Ok((staging, issuer, path, peers))
+        Ok((staging, (issuer, one_shot), path, peers))
     });
-    let (staging, mut issuer, path, peers) = agree(communicator, config, made)?;
+    let (staging, (mut issuer, one_shot), path, peers) = agree(communicator, config, made)?;
     if all_have(communicator, peers.is_some())?
         && let (Some(peers), Some(guard)) = (peers, guard)
     {
         staging.reach(peers);
         issuer.guard(guard);
+        issuer.meet_by(one_shot);
     }
     Ok(Opened {
         device,
@@ -223,6 +240,7 @@ fn layout(config: LaneConfig, has_direct: bool) -> Result<(Layout, usize)> {
             slot_bytes,
             depth,
             has_direct,
+            one_shot: None,
         };
         layout.bytes().map(|bytes| (layout, bytes))
     };
@@ -240,6 +258,7 @@ pub fn agree<T>(communicator: &Communicator, config: LaneConfig, made: Result<T>
         u64::from(config.depth),
         config.reducer as u64,
         u64::from(config.direct),
+        u64::from(config.one_shot),
     ];
     let mut all = vec![0; RECORD_WORDS * communicator.world_size()];
     communicator.all_gather(&own, &mut all)?;
@@ -253,7 +272,7 @@ pub fn agree<T>(communicator: &Communicator, config: LaneConfig, made: Result<T>
                 kind: std::io::ErrorKind::Other,
             });
         }
-        for (name, word) in [("reducer", 3), ("direct", 4)] {
+        for (name, word) in [("reducer", 3), ("direct", 4), ("one_shot", 5)] {
             if record[word] != own[word] {
                 return Err(Error::InvalidArgument(format!(
                     "rank {rank}'s lane has another `{name}`: give all ranks the same"

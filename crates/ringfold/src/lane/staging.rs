@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! words, a page | slot 0 … slot K-1 | result 0 … result K-1 | direct slot 0 … direct slot K-1
+//!     | where one-shot kernels meet
 //! ```
 //!
 //! It is registered with the lane's communicator, so host calls of one host's ranks work in it
@@ -16,6 +17,7 @@
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock};
 
+use super::one_shot::area::Area;
 use super::words::{WORDS_BYTES, Word, Words};
 use crate::communicator::Communicator;
 use crate::device::{Attributes, Current, Pin, PinnedRegion, Stream};
@@ -60,6 +62,8 @@ pub struct Layout {
     pub depth: u32,
     /// Whether there are direct slots.
     pub has_direct: bool,
+    /// Where one-shot kernels meet, if they do.
+    pub one_shot: Option<Area>,
 }
 
 impl Layout {
@@ -69,7 +73,8 @@ impl Layout {
             .slot_bytes
             .checked_mul(self.depth as usize)?
             .checked_mul(2 + usize::from(self.has_direct))?;
-        slots.checked_add(ALIGN_BYTES)
+        let one_shot = self.one_shot.map_or(0, Area::bytes);
+        slots.checked_add(ALIGN_BYTES)?.checked_add(one_shot)
     }
 }
 
@@ -109,6 +114,13 @@ impl Place {
     /// The place of the result of slice `number` of the host's bank.
     pub fn result(self, number: u32) -> PinnedRegion {
         self.part(self.layout.depth + number % self.layout.depth)
+    }
+
+    /// Where one-shot kernels meet: nothing unless they do.
+    pub fn one_shot(self) -> PinnedRegion {
+        let end = self.whole.bytes();
+        let bytes = self.layout.one_shot.map_or(0, Area::bytes);
+        self.whole.part(end - bytes..end)
     }
 
     fn part(self, index: u32) -> PinnedRegion {
@@ -210,6 +222,11 @@ impl Staging {
     /// The place of the result of slice `number` of the host's bank.
     pub fn result(&self, number: u32) -> PinnedRegion {
         self.own.result(number)
+    }
+
+    /// Where this rank's one-shot kernels meet those of others.
+    pub fn one_shot(&self) -> PinnedRegion {
+        self.own.one_shot()
     }
 
     /// Whether all ranks reach the slots of all: the same on all ranks.

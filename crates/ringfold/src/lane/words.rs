@@ -4,7 +4,7 @@
 //! suffice because only differences count: a stream's wait compares as this does, in a circle.
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::memory::Region;
 
@@ -73,6 +73,18 @@ impl Words {
         // `self` is used (contract of `new`), and an atomic, which a device may write.
         unsafe { &*place.address().cast::<AtomicU32>() }
     }
+}
+
+/// What a flag of 64 bits at the beginning of `place` holds, which is mapped and aligned to that. A
+/// device raises it.
+pub fn load_flag(place: Region) -> u64 {
+    let place = place.part(0..size_of::<u64>());
+    assert!(place.address().cast::<AtomicU64>().is_aligned(), "a flag");
+    // SAFETY: in bounds by `part`, aligned as just checked, mapped by the contract, and an atomic,
+    // which a device may write.
+    let flag = unsafe { &*place.address().cast::<AtomicU64>() };
+    // Partner: the device's release store, of the whole system.
+    flag.load(Ordering::Acquire)
 }
 
 /// Whether a word that holds `current` has reached `value`, in a circle.

@@ -34,6 +34,10 @@ use crate::sync::lock;
 use crate::threads;
 use crate::types::{Collective, DType, Op};
 
+/// The most calls of one kernel that wait for the thread: what is given beyond that waits. Devices
+/// do not wait for it, so it could fall behind without an end.
+const WAITING_CALLS_MAX: usize = 4096;
+
 /// Looks at words without a pause in between, at first: about the time in which a short slice
 /// arrives.
 const SPINS: u32 = 200;
@@ -108,6 +112,17 @@ impl Worker {
         state.given += 1;
         self.changed.notify_all();
         Ok(state.given)
+    }
+
+    /// Waits until few calls wait for the thread, which needs nothing that is made later.
+    pub fn wait_for_room(&self) {
+        let mut state = lock(&self.state);
+        while state.calls.len() >= WAITING_CALLS_MAX {
+            state = self
+                .changed
+                .wait(state)
+                .unwrap_or_else(|poisoned| poisoned.into_inner());
+        }
     }
 
     /// What has ended the lane, on this rank or another.
@@ -275,7 +290,8 @@ impl Worker {
             .try_for_each(|work| work.wait().map(|_| ()))
     }
 
-    /// Waits until `slice` stands in its slot and its result's place is free.
+    /// Waits until `slice` stands in its slot and its result's place is free, or its kernel has
+    /// stored what its peers need.
     ///
     /// Without a deadline, also where there is a single rank: what the program's stream holds
     /// before the call may take as long as it likes. A peer whose data has arrived has the call's
@@ -289,6 +305,9 @@ impl Worker {
         };
         let is_ready = |path: &mut Path| {
             path.look(call, later)?;
+            if let Some(one_shot) = call.one_shot() {
+                return Ok(one_shot.is_published());
+            }
             Ok(path.has_arrived(call, slice)? && path.is_place_free(call, slice)?)
         };
         let (mut naps, mut late_since) = (Naps::begin(), None);

@@ -23,7 +23,7 @@ pub fn prefer(memory: Region, node: usize) -> io::Result<()> {
     }
     let mut nodes: Nodes = [0; NODES_MAX / WORD_BITS];
     nodes[node / WORD_BITS] |= 1 << (node % WORD_BITS);
-    // SAFETY: the system reads the set, of as many bits as it is told (one fewer counts), and
+    // SAFETY: the system reads the set, of as many bits as are passed (one fewer counts), and
     // changes nothing of the pages' contents.
     let done = unsafe {
         libc::syscall(

@@ -15,7 +15,7 @@ pub mod shares;
 pub mod text;
 
 #[cfg(test)]
-mod tests;
+pub mod tests;
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;

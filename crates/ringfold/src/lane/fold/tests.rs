@@ -14,7 +14,7 @@ use crate::reduce::{Factor, Kernel, scale};
 use crate::skipped::skipped;
 use crate::types::{DType, Op};
 
-const OPS: [Op; 8] = [
+pub const OPS: [Op; 8] = [
     Op::Sum,
     Op::Prod,
     Op::Min,
@@ -33,7 +33,7 @@ const FAULT: usize = ROWS_MAX * ROW_BYTES;
 const HOST_BYTES: usize = FAULT + 4096;
 
 /// Bits of which many are no numbers, infinite, zeros of both signs, or too small to be normal.
-fn content(dtype: DType, random: &mut SplitMix64, bytes: usize) -> Vec<u8> {
+pub fn content(dtype: DType, random: &mut SplitMix64, bytes: usize) -> Vec<u8> {
     let size = dtype.size_bytes();
     let special: [u64; 8] = match dtype {
         DType::F16 => [0, 0x8000, 0x7c00, 0xfc00, 0x7e01, 0x0001, 0x83ff, 0x7bff],
@@ -72,7 +72,7 @@ fn content(dtype: DType, random: &mut SplitMix64, bytes: usize) -> Vec<u8> {
     content
 }
 
-/// Whether the bits are a number of a float type's.
+/// Whether the bits are no number of a float type.
 fn is_nan(dtype: DType, element: &[u8]) -> bool {
     let mut bytes = [0; 8];
     bytes[..element.len()].copy_from_slice(element);
@@ -87,13 +87,14 @@ fn is_nan(dtype: DType, element: &[u8]) -> bool {
 }
 
 /// The host's result.
-fn on_host(op: Op, dtype: DType, rows: &[Vec<u8>]) -> Vec<u8> {
-    let memory: Vec<Owned> = rows.iter().map(|_| Owned::zeroed(ROW_BYTES)).collect();
+pub fn on_host(op: Op, dtype: DType, rows: &[Vec<u8>]) -> Vec<u8> {
+    let bytes = rows[0].len();
+    let memory: Vec<Owned> = rows.iter().map(|_| Owned::zeroed(bytes)).collect();
     let regions: Vec<Region> = memory.iter().map(|each| each.region()).collect();
     for (region, row) in regions.iter().zip(rows) {
         region.write(row);
     }
-    let target = Owned::zeroed(ROW_BYTES);
+    let target = Owned::zeroed(bytes);
     let into = target.region();
     Kernel::new(op, dtype)
         .expect("a kernel")
@@ -101,9 +102,26 @@ fn on_host(op: Op, dtype: DType, rows: &[Vec<u8>]) -> Vec<u8> {
     if op == Op::Avg {
         scale(dtype, into, into, Factor::Divide(rows.len() as u64)).expect("a mean");
     }
-    let mut result = vec![0; ROW_BYTES];
+    let mut result = vec![0; bytes];
     into.read(&mut result);
     result
+}
+
+/// Panics unless the bits are the same, but for those of what is no number.
+pub fn check_same(op: Op, dtype: DType, found: &[u8], rows: &[Vec<u8>], seed: u64) {
+    let (size, expected) = (dtype.size_bytes(), on_host(op, dtype, rows));
+    assert_eq!(found.len(), expected.len());
+    for (index, (one, other)) in found.chunks(size).zip(expected.chunks(size)).enumerate() {
+        let is_same = one == other || is_nan(dtype, one) && is_nan(dtype, other);
+        let from: Vec<&[u8]> = rows
+            .iter()
+            .map(|row| &row[index * size..][..size])
+            .collect();
+        assert!(
+            is_same,
+            "seed {seed}, {op:?} of {dtype}: {from:x?} gives {one:x?}, not {other:x?}"
+        );
+    }
 }
 
 /// The device's.
@@ -197,21 +215,7 @@ fn kernels_combine_as_the_host_does() {
             for count in 2..=ROWS_MAX {
                 let row = |_| content(dtype, &mut random, ROW_BYTES);
                 let rows: Vec<Vec<u8>> = (0..count).map(row).collect();
-                let expected = on_host(op, dtype, &rows);
-                let combined = bench.combine(op, dtype, &rows);
-                let size = dtype.size_bytes();
-                for (index, pair) in combined.chunks(size).zip(expected.chunks(size)).enumerate() {
-                    let (one, other) = pair;
-                    let is_same = one == other || is_nan(dtype, one) && is_nan(dtype, other);
-                    let from: Vec<&[u8]> = rows
-                        .iter()
-                        .map(|row| &row[index * size..][..size])
-                        .collect();
-                    assert!(
-                        is_same,
-                        "seed {seed}, {op:?} of {dtype}: {from:x?} gives {one:x?}, not {other:x?}"
-                    );
-                }
+                check_same(op, dtype, &bench.combine(op, dtype, &rows), &rows, seed);
                 found += 1;
             }
         }
@@ -247,10 +251,15 @@ fn assembler() -> Option<PathBuf> {
 
 #[test]
 fn the_assembler_takes_every_text() {
+    assemble("fold", text);
+}
+
+/// Has NVIDIA's assembler read the kernels `name` of all operations and types.
+pub fn assemble(name: &str, text: impl Fn(Op, DType) -> Option<String>) {
     let Some(assembler) = assembler() else {
         return skipped("no ptxas: install triton in .venv");
     };
-    let folder = std::env::temp_dir().join(format!("ringfold-ptx-{}", std::process::id()));
+    let folder = std::env::temp_dir().join(format!("ringfold-{name}-{}", std::process::id()));
     std::fs::create_dir_all(&folder).expect("a folder");
     let source = folder.join("all.ptx");
     // One text of all kernels, because the assembler takes long to start.
@@ -266,13 +275,13 @@ fn the_assembler_takes_every_text() {
         if all.is_empty() {
             all.push_str(&text[..begin]);
         }
-        let name = format!("fold_{}_{}(", op.name(), dtype.name());
-        all.push_str(&text[begin..].replacen("fold(", &name, 1));
+        let own = format!("{name}_{}_{}(", op.name(), dtype.name());
+        all.push_str(&text[begin..].replacen(&format!("{name}("), &own, 1));
     }
     std::fs::write(&source, &all).expect("a file");
     // Whatever the assembler does not know yet, or any more, it names.
     let mut taken = 0;
-    for target in ["sm_70", "sm_90", "sm_100"] {
+    for target in ["sm_70", "sm_80", "sm_90", "sm_100"] {
         let ended = Command::new(&assembler)
             .args(["-arch", target, "-o", "/dev/null"])
             .arg(&source)

@@ -43,7 +43,7 @@ enum Format {
 
 /// An element, and what is done with two.
 #[derive(Clone, Copy, Debug)]
-struct Element {
+pub struct Element {
     format: Format,
     /// As it is stored.
     bits: usize,
@@ -60,7 +60,7 @@ pub fn text(op: Op, dtype: DType) -> Option<String> {
 }
 
 impl Element {
-    fn new(op: Op, dtype: DType) -> Option<Element> {
+    pub fn new(op: Op, dtype: DType) -> Option<Element> {
         // Bit operations are the same at any width.
         let bitwise = match (op, dtype) {
             (Op::Bor, _) | (Op::Sum | Op::Max, DType::Bool) => Some(Op::Bor),
@@ -93,7 +93,7 @@ impl Element {
     }
 
     /// Bits of a register that holds one.
-    fn wide(self) -> usize {
+    pub fn wide(self) -> usize {
         self.bits.max(32)
     }
 
@@ -112,7 +112,7 @@ impl Element {
     }
 
     /// How many there are in a vector, and in a register of one.
-    fn counts(self) -> (usize, usize) {
+    pub fn counts(self) -> (usize, usize) {
         (8 * VECTOR_BYTES / self.bits, self.wide() / self.bits)
     }
 
@@ -130,7 +130,7 @@ impl Element {
              add.u64 %from, %rows, %offset;\n\
              ld.global.{vector}, [%from];"
         )?;
-        (0..count).try_for_each(|index| self.unpack(out, "a", index))?;
+        (0..count).try_for_each(|index| self.unpack(out, "a", "w", index))?;
         writeln!(
             out,
             "mov.u64 %row, 1;\n\
@@ -141,7 +141,7 @@ impl Element {
              ld.global.{vector}, [%from];"
         )?;
         for index in 0..count {
-            self.unpack(out, "b", index)?;
+            self.unpack(out, "b", "w", index)?;
             self.join(out, index)?;
         }
         writeln!(out, "add.u64 %row, %row, 1;\nbra ROWS;\nSTORE:")?;
@@ -209,23 +209,33 @@ impl Element {
     }
 
     /// A load's or store's shape and registers.
-    fn vector(self) -> &'static str {
+    pub fn vector(self) -> &'static str {
         match self.wide() {
             64 => "v2.b64 {%w0, %w1}",
             _ => "v4.b32 {%w0, %w1, %w2, %w3}",
         }
     }
 
-    /// The element `index` of the vector into a register `name`.
-    fn unpack(self, out: &mut String, name: &str, index: usize) -> std::fmt::Result {
+    /// The element `index` of the vector in `words` into a register `name`.
+    pub fn unpack(
+        self,
+        out: &mut String,
+        name: &str,
+        words: &str,
+        index: usize,
+    ) -> std::fmt::Result {
         let (_, packed) = self.counts();
         let (word, begin) = (index / packed, index % packed * self.bits);
         match (packed, self.format) {
-            (1, _) => return writeln!(out, "mov.b{} %{name}{index}, %w{word};", self.wide()),
+            (1, _) => return writeln!(out, "mov.b{} %{name}{index}, %{words}{word};", self.wide()),
             (_, Format::Signed) => write!(out, "bfe.s32")?,
             _ => write!(out, "bfe.u32")?,
         }
-        writeln!(out, " %{name}{index}, %w{word}, {begin}, {};", self.bits)?;
+        writeln!(
+            out,
+            " %{name}{index}, %{words}{word}, {begin}, {};",
+            self.bits
+        )?;
         self.widen(out, name, index)
     }
 
@@ -241,7 +251,7 @@ impl Element {
     }
 
     /// Rounds a 16-bit float to the bits that are stored, and cuts what integers have too many.
-    fn round(self, out: &mut String, index: usize) -> std::fmt::Result {
+    pub fn round(self, out: &mut String, index: usize) -> std::fmt::Result {
         let x = format!("%a{index}");
         match self.format {
             Format::Half => writeln!(out, "cvt.rn.f16.f32 %half, {x};\ncvt.u32.u16 {x}, %half;"),
@@ -267,7 +277,7 @@ impl Element {
     }
 
     /// Divides what was rounded, as the host does.
-    fn average(self, out: &mut String, index: usize) -> std::fmt::Result {
+    pub fn average(self, out: &mut String, index: usize) -> std::fmt::Result {
         if self.op != Op::Avg {
             return Ok(());
         }
@@ -281,7 +291,7 @@ impl Element {
         self.round(out, index)
     }
 
-    fn pack(self, out: &mut String, index: usize) -> std::fmt::Result {
+    pub fn pack(self, out: &mut String, index: usize) -> std::fmt::Result {
         let (_, packed) = self.counts();
         let (word, begin) = (index / packed, index % packed * self.bits);
         match packed {
@@ -295,7 +305,7 @@ impl Element {
     }
 
     /// `a = join(a, b)` of element `index`.
-    fn join(self, out: &mut String, index: usize) -> std::fmt::Result {
+    pub fn join(self, out: &mut String, index: usize) -> std::fmt::Result {
         let (a, b) = (format!("%a{index}"), format!("%b{index}"));
         let (kind, wide) = (self.kind(), self.wide());
         let name = match (self.op, self.is_float()) {

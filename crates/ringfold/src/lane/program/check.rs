@@ -23,6 +23,9 @@ enum Operation {
     Wait(Bank, Word, i64),
     Write(Bank, Word, i64),
     Copy,
+    /// A one-shot kernel, as the direct slice before this number: it says that it has begun, and
+    /// ends when all ranks' have.
+    Meet(i64),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -38,6 +41,8 @@ enum Word {
 struct Rank {
     done: usize,
     words: [[i64; 4]; BANKS],
+    /// One-shot kernels have begun up to that of the direct slice before this number.
+    begun: i64,
     /// Host calls that its CPU has entered, in all.
     entered: usize,
 }
@@ -59,28 +64,51 @@ struct Program {
     host: Vec<(Bank, i64)>,
 }
 
-/// A step, and the slice that it needs, if it is of a second half.
-type Ordered = (Step, Option<u32>);
+/// What a step needs of others.
+#[derive(Clone, Copy, Debug)]
+enum Need {
+    Nothing,
+    /// That this slice is taken: it is of a second half.
+    Slice(u32),
+    /// The kernels of all ranks: nothing is brought, and one kernel does the rest.
+    Peers,
+}
+
+impl Need {
+    fn of(needed: Option<u32>) -> Need {
+        needed.map_or(Need::Nothing, Need::Slice)
+    }
+}
+
+type Ordered = (Step, Need);
 
 /// The operations of one slice's step, in calls whose first slice has number `first`. An event is
 /// reached when what its stream wrote before it is.
 fn operations(bank: Bank, (step, needed): Ordered, first: u32, depth: u32) -> Vec<Operation> {
-    use Operation::Copy;
+    use Operation::{Copy, Meet};
     let (wait, write) = (
         |word, value| Operation::Wait(bank, word, value),
         |word, value| Operation::Write(bank, word, value),
     );
     let due = |slice: u32| i64::from(first + slice) + 1;
     match step {
+        Step::Bring(_) if matches!(needed, Need::Peers) => vec![],
+        Step::Take(slice) if matches!(needed, Need::Peers) => {
+            vec![Meet(due(slice)), write(Word::Taken, due(slice))]
+        }
         Step::Bring(slice) => {
             let free = wait(Word::Free, due(slice) - i64::from(depth));
-            let taken = needed.map(|needed| wait(Word::Taken, due(needed)));
+            let taken = match needed {
+                Need::Slice(needed) => Some(wait(Word::Taken, due(needed))),
+                Need::Nothing | Need::Peers => None,
+            };
             let rest = [Copy, write(Word::Arrived, due(slice))];
             iter::once(free).chain(taken).chain(rest).collect()
         }
         Step::Take(slice) => {
             let released = wait(Word::Released, due(slice));
-            let combined = needed.map(|_| wait(Word::Arrived, due(slice)));
+            let is_half = matches!(needed, Need::Slice(_));
+            let combined = is_half.then(|| wait(Word::Arrived, due(slice)));
             let rest = [Copy, write(Word::Taken, due(slice))];
             iter::once(released).chain(combined).chain(rest).collect()
         }
@@ -100,7 +128,9 @@ fn program(
         host: Vec::new(),
     };
     for (call, slices) in calls.iter().enumerate() {
-        let (bank, steps) = (bank(call), order(*slices, depth));
+        let steps = order(*slices, depth);
+        let meets = steps.iter().any(|(_, need)| matches!(need, Need::Peers));
+        let bank = if meets { Bank::Direct } else { bank(call) };
         // Each number is brought and taken.
         let numbers = steps.len() as u32 / 2;
         let first = &mut next[bank as usize];
@@ -122,15 +152,21 @@ fn least_run_empty(prefixes: &[usize], program: &Program, depth: i64) -> bool {
     let mut complete: usize = 0;
     loop {
         let mut has_moved = false;
+        let begun = ranks.iter().map(|rank| rank.begun).min().unwrap_or(0);
         for (rank, prefix) in ranks.iter_mut().zip(prefixes) {
-            has_moved |= run_device(rank, &program.operations[..*prefix]);
+            has_moved |= run_device(rank, &program.operations[..*prefix], begun);
             // The CPU enters a host call when it has left the one before, the slice has arrived,
-            // and the result's place is free, if it has one.
+            // and the result's place is free, if it has one; or when the kernel has begun.
             let Some((bank, due)) = program.host.get(complete).copied() else {
                 continue;
             };
             let has_place = bank == Bank::Direct || rank.word(bank, Word::Taken) >= due - depth;
-            let is_due = rank.word(bank, Word::Arrived) >= due && has_place;
+            let meets = |each: &Operation| matches!(each, Operation::Meet(at) if *at == due);
+            let is_met = bank == Bank::Direct && program.operations.iter().any(meets);
+            let is_due = match is_met {
+                true => rank.begun >= due,
+                false => rank.word(bank, Word::Arrived) >= due && has_place,
+            };
             let enters = rank.entered == complete && is_due;
             rank.entered += usize::from(enters);
             has_moved |= enters;
@@ -168,18 +204,25 @@ fn give_back(ranks: &mut [Rank], complete: usize) -> bool {
     has_moved
 }
 
-/// Runs a device as far as it gets; whether it did anything.
-fn run_device(rank: &mut Rank, queue: &[Operation]) -> bool {
-    let before = rank.done;
+/// Runs a device as far as it gets; whether it did anything. The kernels of all ranks have `begun`
+/// up to that of the direct slice before this number.
+fn run_device(rank: &mut Rank, queue: &[Operation], begun: i64) -> bool {
+    let before = (rank.done, rank.begun);
     while let Some(operation) = queue.get(rank.done) {
         match *operation {
             Operation::Wait(bank, word, due) if rank.word(bank, word) < due => break,
             Operation::Write(bank, word, value) => rank.set(bank, word, value),
+            Operation::Meet(number) => {
+                rank.begun = number;
+                if begun < number {
+                    break;
+                }
+            }
             Operation::Wait(..) | Operation::Copy => {}
         }
         rank.done += 1;
     }
-    rank.done > before
+    (rank.done, rank.begun) != before
 }
 
 /// The first prefix that leaves some device waiting when all of `world_size` ranks stop there.
@@ -200,20 +243,30 @@ fn open_prefix(
 
 fn closed(slices: u32, depth: u32) -> Vec<Ordered> {
     let steps = steps(slices, depth, |_| None);
-    steps.map(|step| (step, None)).collect()
+    steps.map(|step| (step, Need::Nothing)).collect()
 }
 
 fn in_halves(slices: u32, depth: u32) -> Vec<Ordered> {
     let halves = Halves::new(slices, depth);
     let needed = move |place| halves.needed(place);
     let of = move |step| match step {
-        Step::Bring(place) | Step::Take(place) => (step, needed(place)),
+        Step::Bring(place) | Step::Take(place) => (step, Need::of(needed(place))),
     };
     steps(halves.count(), depth, needed).map(of).collect()
 }
 
+/// Calls of one slice are done by one kernel, and others cut.
+fn with_kernels(slices: u32, depth: u32) -> Vec<Ordered> {
+    match slices {
+        1 => [Step::Bring(0), Step::Take(0)]
+            .map(|step| (step, Need::Peers))
+            .into(),
+        _ => closed(slices, depth),
+    }
+}
+
 /// The orders that are used.
-const ORDERS: [Order; 2] = [closed, in_halves];
+const ORDERS: [Order; 3] = [closed, in_halves, with_kernels];
 
 /// Which calls are direct: none, all, or every second.
 const MIXES: [fn(usize) -> Bank; 3] = [
@@ -279,7 +332,7 @@ fn an_order_that_brings_everything_first_is_open() {
     let apart = |slices, _| {
         let brought = (0..slices).map(Step::Bring);
         let all = brought.chain((0..slices).map(Step::Take));
-        all.map(|step| (step, None)).collect()
+        all.map(|step| (step, Need::Nothing)).collect()
     };
     assert_eq!(
         open_prefix(2, &[4], 4, MIXES[0], apart),
@@ -295,7 +348,8 @@ fn an_order_that_brings_everything_first_is_open() {
 #[test]
 fn an_order_that_takes_before_it_brings_is_open() {
     let swapped = |slices, _| {
-        let pair = |slice| [Step::Take(slice), Step::Bring(slice)].map(|step| (step, None));
+        let pair =
+            |slice| [Step::Take(slice), Step::Bring(slice)].map(|step| (step, Need::Nothing));
         (0..slices).flat_map(pair).collect()
     };
     assert_eq!(open_prefix(3, &[2], 2, MIXES[0], swapped), Some(1));
@@ -307,7 +361,7 @@ fn an_order_that_combines_too_early_is_open() {
     let early = |slices, depth| {
         let halves = Halves::new(slices, depth);
         let of = |step| match step {
-            Step::Bring(place) | Step::Take(place) => (step, halves.needed(place)),
+            Step::Bring(place) | Step::Take(place) => (step, Need::of(halves.needed(place))),
         };
         steps(halves.count(), depth, |_| None).map(of).collect()
     };

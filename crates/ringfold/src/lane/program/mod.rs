@@ -16,6 +16,10 @@
 //! brought, *out* waits by an event until the first is taken, and combines; before it is taken,
 //! *in* waits by an event until that is done.
 //!
+//! A small all-reduce that [one kernel](super::one_shot) does is one slice: the kernel in *in*,
+//! which waits for the kernels of its peers and then writes taken n+1. Nothing waits for its slot
+//! or its result.
+//!
 //! # Closed order
 //!
 //! A thread may be stopped between any two driver calls until its device is idle: by a full queue,

@@ -16,6 +16,7 @@ const CONFIG: LaneConfig = LaneConfig {
     depth: 2,
     reducer: Reducer::Host,
     direct: true,
+    one_shot: false,
 };
 /// Elements that fit a slot.
 const COUNT: usize = 1000;

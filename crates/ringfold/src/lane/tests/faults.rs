@@ -22,6 +22,7 @@ const fn config(reducer: Reducer) -> LaneConfig {
         depth: 2,
         reducer,
         direct: true,
+        one_shot: true,
     }
 }
 

@@ -14,6 +14,7 @@ const CONFIG: LaneConfig = LaneConfig {
     depth: 2,
     reducer: Reducer::Host,
     direct: true,
+    one_shot: true,
 };
 /// Elements of more slices than there are slots.
 const COUNT: usize = 5000;

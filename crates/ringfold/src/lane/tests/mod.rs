@@ -5,9 +5,9 @@ mod cut;
 mod direct;
 mod faults;
 mod host_path;
-mod job;
+pub mod job;
 
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use super::{LaneConfig, Reducer, WaitPath};
 use crate::random::SplitMix64;
@@ -48,6 +48,7 @@ fn conforms(seed: u64, path: WaitPath) {
             false => Reducer::Host,
         },
         direct: random.index(4) > 0,
+        one_shot: random.index(4) > 0,
     };
     let plans: Vec<Plan> = (0..8).map(|_| Plan::any(&mut random, world_size)).collect();
     let job = Job::new(world_size, config);
@@ -76,6 +77,18 @@ fn random_calls_are_exact() {
     }
 }
 
+/// With a device each, ranks meet in kernels; the test above runs again with as many devices.
+#[test]
+fn random_calls_are_exact_with_a_device_for_each_rank() {
+    for driver in [DRIVERS[1], DRIVERS[3], DRIVERS[4]] {
+        again(
+            "lane::tests::random_calls_are_exact",
+            driver,
+            &[(SEEDS, "40")],
+        );
+    }
+}
+
 #[test]
 fn random_calls_are_exact_without_stream_memory_operations() {
     for seed in 100..120 {
@@ -90,19 +103,39 @@ fn all_random_lanes_are_exact() {
     for (number, driver) in DRIVERS.into_iter().enumerate() {
         let seed = (number + 1).to_string();
         println!("{driver:?}, SOFTCUDA_SEED {seed}");
-        let status = Command::new(std::env::current_exe().expect("a program"))
-            .args([
-                "--exact",
-                "lane::tests::random_calls_are_exact",
-                "--nocapture",
-            ])
-            .env(SEEDS, "1000")
-            .env("SOFTCUDA_SEED", seed)
-            .env("SOFTCUDA_ABORT_MS", "60000")
-            .envs(driver.iter().copied())
-            .stdout(Stdio::null())
-            .status()
-            .expect("the test program runs again");
-        assert!(status.success(), "{status} with {driver:?}");
+        let settings = [(SEEDS, "1000"), ("SOFTCUDA_SEED", &seed)];
+        again("lane::tests::random_calls_are_exact", driver, &settings);
+    }
+}
+
+/// Runs a test of this program in a process of its own, whose driver has these settings.
+fn again(test: &str, driver: &[(&str, &str)], settings: &[(&str, &str)]) {
+    let output = Command::new(std::env::current_exe().expect("a program"))
+        .args(["--exact", test, "--nocapture", "--test-threads", "1"])
+        .env("SOFTCUDA_ABORT_MS", "60000")
+        .envs(driver.iter().copied())
+        .envs(settings.iter().copied())
+        .output()
+        .expect("the test program runs again");
+    let [said, errors] = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
+    let is_run = said.contains("1 passed");
+    assert!(
+        output.status.success() && is_run,
+        "{driver:?} {settings:?}: {said}{errors}"
+    );
+}
+
+/// Set in a process that runs one test with its settings.
+const ALONE: &str = "TEST_LANE_ALONE";
+
+/// Runs `body` in a process of its own, whose driver has these settings: that runs the test that
+/// calls this.
+pub fn alone(driver: &[(&str, &str)], body: impl FnOnce()) {
+    match std::env::var_os(ALONE) {
+        Some(_) => body(),
+        None => {
+            let thread = std::thread::current();
+            again(thread.name().expect("a test"), driver, &[(ALONE, "1")]);
+        }
     }
 }
