@@ -38,8 +38,8 @@ def conformance(ranks: int) -> Step:
         sizes = ("-b", 1, "-e", "400K", "-i", bench.setup.of("57333", "399000"))
         slots = ("--slot-bytes", "16K", "--slots", 2 if ranks % 2 == 0 else 4)
         checked = ("-d", "all", "-o", "all", "-r", "all", "-n", 1, "-w", 0, "-c", 1)
-        ways = [("all_reduce", reducer) for reducer in REDUCERS[1:]]
-        ways += [(collective, REDUCERS[0]) for collective in COLLECTIVES]
+        ways = [(collective, REDUCERS[0]) for collective in COLLECTIVES]
+        ways += [("all_reduce", reducer) for reducer in REDUCERS[1:]]
         # On the software driver each of them with some number of ranks.
         for collective, reducer in ways[ranks - 1 :: 4] if bench.setup.soft else ways:
             on = ("--device", bench.setup.devices, "--ranks", ranks, "--reducer", reducer)
