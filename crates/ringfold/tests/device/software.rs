@@ -117,7 +117,8 @@ pub fn alone(settings: &[(&str, &str)], body: impl FnOnce()) {
         stdout,
         stderr,
     } = Command::new(std::env::current_exe().expect("a test is a program"))
-        .args(["--exact", &test, "--nocapture", "--test-threads", "1"])
+        .args(["--exact", &test, "--include-ignored", "--nocapture"])
+        .args(["--test-threads", "1"])
         .env(ALONE, "1")
         .envs(settings.iter().copied())
         .output()
