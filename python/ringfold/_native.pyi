@@ -193,7 +193,7 @@ class Lane:
         *,
         slot_bytes: int | None = None,
         depth: int | None = None,
-        reducer: str = "host",
+        reducer: str = "auto",
         direct: bool = True,
         one_shot: bool = True,
     ) -> Lane: ...

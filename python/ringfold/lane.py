@@ -26,9 +26,10 @@ class Lane(_exit.Open):
     Every rank makes it at the same place of its order of calls, and with the same sizes; it has its
     own order of calls then. Any thread may call. A slot of staging memory has `slot_bytes` bytes,
     and there are two for each of `depth` slices, a power of two. `reducer` says what combines the
-    elements of an all-reduce: `"host"`, the CPUs, or `"device"`. `direct` says whether devices of
-    one host read the slots of all ranks, where they can, and `one_shot` whether devices that
-    combine do small all-reduces by one kernel.
+    elements of an all-reduce: `"host"`, the CPUs, `"device"`, or `"auto"`: for each size what
+    should be faster, unless `RINGFOLD_DEVICE_REDUCER` says something else. `direct` says whether
+    devices of one host read the slots of all ranks, where they can, and `one_shot` whether devices
+    that combine do small all-reduces by one kernel.
 
     After an error nothing waits for ever: streams go on, the results of calls under way are bytes
     of ones (not a number), and every later call raises the error.
@@ -44,7 +45,7 @@ class Lane(_exit.Open):
         *,
         slot_bytes: int | None = None,
         depth: int | None = None,
-        reducer: str = "host",
+        reducer: str = "auto",
         direct: bool = True,
         one_shot: bool = True,
     ) -> None:

@@ -100,7 +100,7 @@ impl Lane {
     /// calls it.
     #[staticmethod]
     #[pyo3(signature = (
-        communicator, ordinal, *, slot_bytes=None, depth=None, reducer="host", direct=true,
+        communicator, ordinal, *, slot_bytes=None, depth=None, reducer="auto", direct=true,
         one_shot=true
     ))]
     #[allow(clippy::too_many_arguments, reason = "keyword arguments in Python")]

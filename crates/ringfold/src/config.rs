@@ -37,6 +37,25 @@ named! {
     }
 }
 
+named! {
+    /// What combines the elements of an all-reduce on device memory. Whatever it says, the CPUs
+    /// combine for a call that names its algorithm or is made in a group, and with `PremulSum`, of
+    /// which each rank has its own factor.
+    #[derive(Default)]
+    Reducer, "reducer" {
+        /// What should be faster by the cost model, for each size: the devices where the CPUs are
+        /// too slow and the driver compiles kernels, otherwise the CPUs. `RINGFOLD_DEVICE_REDUCER`
+        /// decides instead, if it is set.
+        #[default]
+        Auto, "auto";
+        /// The CPUs.
+        Host, "host";
+        /// The devices. An error where the driver does not compile kernels, or streams do not wait
+        /// for words.
+        Device, "device";
+    }
+}
+
 /// How to join a job. What is `None` comes from the environment: `RINGFOLD_*`, then the launcher's
 /// variables.
 #[derive(Clone, Debug, Default)]

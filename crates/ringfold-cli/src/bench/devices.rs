@@ -25,7 +25,7 @@ pub struct DeviceFlags {
     #[arg(long, value_name = "DEVICES")]
     pub device: Option<Devices>,
 
-    /// With --device: bytes of a slot, the most that a copy moves [default: 1M]
+    /// With --device: bytes of a slot, the most that a slice has [default: 1M]
     #[arg(long, value_name = "BYTES", requires = "device", value_parser = parse_bytes)]
     pub slot_bytes: Option<u64>,
 
@@ -33,7 +33,8 @@ pub struct DeviceFlags {
     #[arg(long, value_name = "N", requires = "device")]
     pub slots: Option<u32>,
 
-    /// With --device: what combines the elements of an all_reduce, host or device [default: host]
+    /// With --device: what combines the elements of an all_reduce, auto, host or device
+    /// [default: auto]
     #[arg(long, value_name = "WHAT", requires = "device")]
     pub reducer: Option<Reducer>,
 

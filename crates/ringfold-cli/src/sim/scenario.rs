@@ -226,6 +226,7 @@ fn devices(given: &DeviceSettings) -> Result<Option<Devices>> {
         signal_ps: ps(given.device_signal, default.signal_ps),
         enqueue_ps: ps(given.device_enqueue, default.enqueue_ps),
         slot_bytes: given.slot_bytes.map_or(default.slot_bytes, |bytes| bytes.0),
+        slice_bytes: None,
         depth: given.slots.unwrap_or(default.depth),
         direct: given.direct.unwrap_or(default.direct),
         ranks_per_device: given.ranks_per_device.unwrap_or(default.ranks_per_device),

@@ -312,7 +312,8 @@ pub struct DeviceSettings {
     #[arg(long, value_name = "TIME", help_heading = DEVICES)]
     pub device_enqueue: Option<Span>,
 
-    /// Bytes of a slot, the most that a copy moves [default: 1M]
+    /// Bytes of a slot, the most of a slice; shorter slices are used where that should be faster
+    /// [default: 1M]
     #[arg(long, value_name = "BYTES", help_heading = DEVICES)]
     pub slot_bytes: Option<Bytes>,
 

@@ -1,6 +1,11 @@
 //! `ringfold perf --device` on the software driver: real ranks, with a device each or one for all.
 
+use std::path::Path;
 use std::process::Command;
+
+use ringfold::internals::tune::DeviceConstants;
+use ringfold::internals::tune::calibration::{Calibration, describe};
+use ringfold::{Method, Protocol};
 
 use crate::process::{Finished, Running, ringfold};
 
@@ -70,6 +75,55 @@ fn results_on_devices_are_exact_and_stand_beside_their_limit() {
         assert!(done.stdout.contains("# Out of bounds values : 0 OK"));
         assert_eq!(done.stderr, "");
     }
+}
+
+/// A file of a calibration by which every all_reduce of the host's takes a hundred times as long as
+/// by default.
+fn calibration_of_slow_cores(name: &str) -> String {
+    let calibration = Calibration {
+        devices: Some(DeviceConstants::default()),
+        ..Calibration::default()
+    };
+    let ways = Method::ALL.iter().flat_map(|method| {
+        let of_protocol = |protocol| format!("all_reduce.{method}.{protocol}@10=100");
+        Protocol::ALL.iter().map(of_protocol)
+    });
+    let factors = ways.collect::<Vec<_>>().join(",");
+    let text = calibration.text(&describe(Path::new("/")))
+        + &format!("[[corrections]]\ntransport = \"shm\"\nranks = 2\nfactors = \"{factors}\"\n");
+    let path = std::env::temp_dir().join(format!("ringfold-{name}-{}.toml", std::process::id()));
+    std::fs::write(&path, text).expect("written");
+    path.to_str().expect("a path").to_owned()
+}
+
+#[test]
+fn devices_combine_where_the_model_says_so_or_the_environment() {
+    const LINE: &str =
+        "all_reduce --device soft -n 1 -w 1 -c 1 -b 16K -e 1M -f 64 --slot-bytes 256K";
+    let file = calibration_of_slow_cores("reducer");
+    let log = |name: &str, value: &str| {
+        let mut command = perf(LINE);
+        command.envs([("RINGFOLD_DEBUG", "INFO"), ("RINGFOLD_CALIBRATION", "0")]);
+        command.env(name, value);
+        let done = done(command);
+        assert!(done.stdout.contains("# Out of bounds values : 0 OK"));
+        done.stdout + &done.stderr
+    };
+    let by_model = log("RINGFOLD_CALIBRATION", &file);
+    let _ = std::fs::remove_file(&file);
+    assert!(by_model.contains("as measured"), "{by_model}");
+    assert!(
+        by_model.contains("all_reduce up to 1048576 bytes"),
+        "{by_model}"
+    );
+    assert!(by_model.contains("; devices combine"), "{by_model}");
+    let by_default = log("RINGFOLD_DEVICE_REDUCER", "auto");
+    assert!(by_default.contains("assumed"), "{by_default}");
+    assert!(by_default.contains("; the CPUs combine"), "{by_default}");
+    assert!(!by_default.contains("; devices combine"), "{by_default}");
+    let by_variable = log("RINGFOLD_DEVICE_REDUCER", "device");
+    assert!(by_variable.contains("; devices combine"), "{by_variable}");
+    assert!(!by_variable.contains("; the CPUs combine"), "{by_variable}");
 }
 
 #[test]

@@ -1,13 +1,20 @@
 //! The ranks of a communicator within their job: who they are to the control plane, and who shares
 //! a host.
 
+use std::path::Path;
+
 use super::settings::Settings;
 use crate::config::TransportChoice;
 use crate::control::Session;
 use crate::control::limit::Limit;
+use crate::env;
 use crate::error::Result;
 use crate::schedule::Groups;
+use crate::tune::calibration::{self, Calibration};
 use crate::tune::{Constants, Limits, Rules};
+
+/// Where `proc` and `sys` are.
+const ROOT: &str = "/";
 
 /// The ranks of a communicator within their job.
 #[derive(Clone)]
@@ -33,6 +40,11 @@ pub(crate) struct Inherited {
 }
 
 impl Group {
+    /// What was measured on this rank's machine, if there is such a file and it is to be read.
+    pub fn calibration(&self) -> Option<Calibration> {
+        calibration::find(&self.settings.calibration, &env::process, Path::new(ROOT))
+    }
+
     /// Gives `blob` to all ranks and gets theirs in rank order. Ends early when `limit` has an
     /// error.
     pub fn exchange(&self, what: &str, blob: &[u8], limit: Limit<'_>) -> Result<Vec<Vec<u8>>> {

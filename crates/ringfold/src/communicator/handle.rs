@@ -18,6 +18,7 @@ use crate::engine::{Engine, Job};
 use crate::error::{Error, Result};
 use crate::memory::{ForkGuard, Region};
 use crate::schedule::{Groups, Schedule};
+use crate::tune::calibration::Calibration;
 use crate::tune::choose;
 use crate::tune::{Explanation, Question, Rules, Tuning};
 use crate::types::{Access, Algorithm, Collective, DType, Method};
@@ -127,6 +128,11 @@ impl Communicator {
     pub fn set_rules(&mut self, rules: Rules) {
         self.policy.tuning.rules = rules;
         self.choices = Choices::default();
+    }
+
+    /// What was measured on this rank's machine; nothing for ranks that are threads.
+    pub(crate) fn calibration(&self) -> Option<Calibration> {
+        self.membership.group().and_then(Group::calibration)
     }
 
     /// The table of rules by which calls are decided, empty where there is none. The same on all

@@ -6,7 +6,7 @@ use super::{
     FOREIGN_BINDINGS, Lookup, addresses, channels, count, milliseconds, parse, parsed,
     peer_timeout, positive, process, secret, size, socket_threads, sockets, switch, text,
 };
-use crate::config::{Bind, StragglerPolicy, TransportChoice};
+use crate::config::{Bind, Reducer, StragglerPolicy, TransportChoice};
 use crate::congestion::Congestion;
 use crate::control::{Address, Secret};
 use crate::error::Result;
@@ -215,6 +215,12 @@ variables! {
     /// `RINGFOLD_CUDA_LIBRARY`, CUDA's driver is used where it is installed, and otherwise HIP's.
     "RINGFOLD_HIP_LIBRARY": "a library's path or name", default "`libamdhip64.so`"
         => hip_library: String = text;
+
+    /// What combines the elements of an `all_reduce` on device memory, where the program does not
+    /// say: the CPUs (`host`), the devices (`device`), or for each size what should be faster by
+    /// the cost model (`auto`). See docs/devices.md. Must be the same on all ranks.
+    "RINGFOLD_DEVICE_REDUCER": "`auto`, `host`, `device`", default "`auto`"
+        => device_reducer: Reducer = parsed;
 
     /// The rank that is known to be late to every `all_reduce`; required by
     /// `RINGFOLD_ALGO=stragglar`. Must be the same on all ranks, which compare it when they join.

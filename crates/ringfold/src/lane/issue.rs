@@ -4,11 +4,13 @@ use std::sync::Arc;
 
 use super::call::{LaneCall, Marks};
 use super::copies;
+use super::cut::only_moves;
 use super::fold::call::{FoldedCall, Rows};
 use super::fold::{self, Folder};
 use super::guard::Guard;
 use super::one_shot::OneShot;
 use super::one_shot::call::OneShotCall;
+use super::policy::{Carried, Policy};
 use super::program::{Half, Step};
 use super::request::DeviceRequest;
 use super::staging::{BANKS, Bank, Staging};
@@ -24,6 +26,7 @@ pub struct Issuer {
     staging: Arc<Staging>,
     /// With what the device combines, if it does.
     folder: Option<Folder>,
+    policy: Policy,
     /// What ends direct calls, if there are such.
     guard: Option<Guard>,
     /// With what it does small all-reduces by one kernel, if it does.
@@ -36,11 +39,17 @@ pub struct Issuer {
 
 impl Issuer {
     /// An issuer to the streams of `staging`; with a `folder`, where all ranks have one.
-    pub fn new(device: &Arc<Device>, staging: Arc<Staging>, folder: Option<Folder>) -> Issuer {
+    pub fn new(
+        device: &Arc<Device>,
+        staging: Arc<Staging>,
+        folder: Option<Folder>,
+        policy: Policy,
+    ) -> Issuer {
         Issuer {
             device: device.clone(),
             staging,
             folder,
+            policy,
             guard: None,
             one_shot: None,
             next: [0; BANKS],
@@ -95,12 +104,30 @@ impl Issuer {
         };
         let is_reduced = request.collective == Collective::AllReduce
             && request.algorithm.is_none()
+            && self.policy.is_folded(&request.on_host())
             && fold::is_folded(request.op, request.dtype);
         if !is_reduced {
             return Ok(None);
         }
         folder.prepare(&self.device.enter()?, request.op, request.dtype)?;
         Ok(Some(folder.rows()))
+    }
+
+    /// The most bytes of a slice of the call or group `requests`, which devices combine if
+    /// `is_folded`.
+    pub fn slice_bytes(&mut self, requests: &[DeviceRequest], is_folded: bool) -> usize {
+        // The slices of a group travel together.
+        let [request] = requests else {
+            return self.staging.slot_bytes();
+        };
+        let request = request.on_host();
+        let carried = match is_folded {
+            true => Carried::Folded,
+            false if self.staging.is_direct() && only_moves(&request) => Carried::Direct,
+            false => Carried::Host,
+        };
+        self.policy.log(&request, carried);
+        self.policy.slice_bytes(&request, carried)
     }
 
     /// Enqueues `call` behind what `program` holds now. Its event `joined` then stands for its end.

@@ -3,7 +3,7 @@
 //! A [`Lane`] is the device side of a communicator: calls on device memory are enqueued behind the
 //! operations of a stream and return at once. The data is cut into slices ([`cut`]), each of which
 //! is copied into pinned memory ([`staging`]), handled by the host's collectives, and copied back,
-//! while the next slice is on its way. So both directions of the device's link, the CPUs and the
+//! while the next slice is on its way; [`policy`] says how long slices are. So both directions of the device's link, the CPUs and the
 //! network work at the same time, and everything that host calls promise (algorithms, transports,
 //! exactness, errors) holds for devices, too.
 //!
@@ -24,6 +24,7 @@
 mod call;
 mod copies;
 pub(crate) mod cut;
+mod decide;
 mod fold;
 mod guard;
 mod host_path;
@@ -32,6 +33,7 @@ mod meeting;
 mod one_shot;
 mod open;
 mod path;
+pub(crate) mod policy;
 pub(crate) mod program;
 mod request;
 pub(crate) mod staging;
@@ -44,7 +46,8 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-pub use open::{LaneConfig, Reducer};
+pub use crate::config::Reducer;
+pub use open::LaneConfig;
 pub use path::WaitPath;
 pub use request::{DeviceBuffer, DeviceRequest};
 
@@ -101,6 +104,7 @@ impl Lane {
             staging,
             issuer,
             path,
+            config,
         } = open::open(&communicator, driver, ordinal, config)?;
         let worker = Arc::new(Worker::new(communicator, staging.clone()));
         let (runs, kind) = (worker.clone(), path.kind());
@@ -244,6 +248,11 @@ impl Lane {
             None => {
                 let rows = issuer.rows(&requests);
                 let rows = rows.map_err(|error| refused(error, issuer.takes()))?;
+                let slot_bytes = issuer.slice_bytes(&requests, rows.is_some());
+                let terms = Terms {
+                    slot_bytes,
+                    ..terms
+                };
                 LaneCall::new(requests, terms, marks, rows)?
             }
         };

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::decide::decide;
 use super::fold::Folder;
 use super::guard::Guard;
 use super::host_path::HostPath;
@@ -10,13 +11,15 @@ use super::issue::Issuer;
 use super::one_shot::area::Area;
 use super::one_shot::{self, OneShot};
 use super::path::{Path, StreamPath, WaitPath};
+use super::policy::Policy;
 use super::staging::{ALIGN_BYTES, Bank, Layout, Peers, Staging, memory_node};
 use super::words::Word;
 use super::worker::wait_until;
 use crate::communicator::Communicator;
+use crate::config::Reducer;
 use crate::device::{Current, Device, Driver};
+use crate::env::Environment;
 use crate::error::{Error, Result};
-use crate::types::named;
 
 /// The numbers of a rank's record: whether it can go on, and its configuration.
 const RECORD_WORDS: usize = 6;
@@ -51,25 +54,12 @@ pub struct LaneConfig {
     pub one_shot: bool,
 }
 
-named! {
-    /// What combines the elements of an all-reduce. Whatever it says, the CPUs combine for a call
-    /// that names its algorithm or is made in a group, and with `PremulSum`, of which each rank has
-    /// its own factor.
-    Reducer, "reducer" {
-        /// The CPUs.
-        Host, "host";
-        /// The devices. An error where the driver does not compile kernels, or streams do not wait
-        /// for words.
-        Device, "device";
-    }
-}
-
 impl Default for LaneConfig {
     fn default() -> LaneConfig {
         LaneConfig {
             slot_bytes: SLOT_BYTES,
             depth: DEPTH,
-            reducer: Reducer::Host,
+            reducer: Reducer::Auto,
             direct: true,
             one_shot: true,
         }
@@ -82,6 +72,8 @@ pub struct Opened {
     pub staging: Arc<Staging>,
     pub issuer: Issuer,
     pub path: Path,
+    /// The configuration, with what the environment says.
+    pub config: LaneConfig,
 }
 
 /// Makes the staging memory and what uses it. Collective; an error is one on all ranks, and the
@@ -95,7 +87,9 @@ pub fn open(
     ordinal: usize,
     config: LaneConfig,
 ) -> Result<Opened> {
-    let ready = layout(config, true).and_then(|_| {
+    let (config, known) = with_environment(config);
+    let ready = known.and_then(|()| {
+        layout(config, true)?;
         let device = Device::open(driver, ordinal)?;
         let guard = match config.direct && communicator.transport() == SHARED_MEMORY {
             true => guard(&device)?,
@@ -108,7 +102,7 @@ pub fn open(
     let has_direct = all_have(communicator, guard.is_some())?;
     // It was checked with as many slots as there may be.
     let (layout, bytes) = layout(config, has_direct)?;
-    let one_shot = match config.one_shot && has_direct && config.reducer != Reducer::Host {
+    let one_shot = match config.one_shot && has_direct && config.reducer == Reducer::Device {
         true => one_shot::area(communicator, &device, layout.slot_bytes)?,
         false => None,
     };
@@ -122,40 +116,84 @@ pub fn open(
             true => Path::Stream(StreamPath::new(staging.clone())),
             false => Path::Host(HostPath::new(&device, staging.clone())?),
         };
-        let folder = match (config.reducer, path.kind()) {
-            (Reducer::Host, _) => None,
-            (Reducer::Device, WaitPath::Stream) => Some(Folder::new(&current, &staging)?),
-            (Reducer::Device, WaitPath::Host) => {
-                let text = "a device without stream memory operations does not combine: choose \
-                            the reducer `host`";
-                return Err(Error::Unsupported(text.into()));
-            }
+        let folder = match config.reducer {
+            Reducer::Auto | Reducer::Host => None,
+            Reducer::Device => Some(folder_for(&current, &staging, path.kind())?),
         };
         let ranks = [communicator.rank(), communicator.world_size()];
         let area = one_shot.filter(|_| path.kind() == WaitPath::Stream);
         let one_shot = area.map(|area| OneShot::new(&current, area, ranks, layout.slot_bytes));
         let one_shot = one_shot.transpose()?;
-        let issuer = Issuer::new(&device, staging.clone(), folder);
         let peers = match has_direct && path.kind() == WaitPath::Stream {
             true => reach_peers(communicator, &staging, &current),
             false => None,
         };
-        Ok((staging, (issuer, one_shot), path, peers))
+        Ok((staging, (folder, one_shot), path, peers))
     });
-    let (staging, (mut issuer, one_shot), path, peers) = agree(communicator, config, made)?;
-    if all_have(communicator, peers.is_some())?
-        && let (Some(peers), Some(guard)) = (peers, guard)
-    {
+    let (staging, (folder, one_shot), path, peers) = agree(communicator, config, made)?;
+    let guard = guard.filter(|_| peers.is_some());
+    let is_direct = all_have(communicator, guard.is_some())?;
+    if let (true, Some(peers)) = (is_direct, peers) {
         staging.reach(peers);
+    }
+    let mut policy = decide(communicator, &device, &staging, config.reducer)?;
+    let made = || folder_for(&device.enter()?, &staging, path.kind());
+    let folder = match config.reducer {
+        Reducer::Auto if policy.folds() => common_folder(communicator, made(), &mut policy)?,
+        _ => folder,
+    };
+    let mut issuer = Issuer::new(&device, staging.clone(), folder, policy);
+    if let Some(guard) = guard.filter(|_| is_direct) {
         issuer.guard(guard);
         issuer.meet_by(one_shot);
     }
     Ok(Opened {
+        issuer,
         device,
         staging,
-        issuer,
         path,
+        config,
     })
+}
+
+/// The configuration with what the environment says of the reducer, if that can be read.
+fn with_environment(config: LaneConfig) -> (LaneConfig, Result<()>) {
+    let read = match config.reducer {
+        Reducer::Auto => Environment::read(),
+        Reducer::Host | Reducer::Device => return (config, Ok(())),
+    };
+    let named = read.as_ref().ok().and_then(|known| known.device_reducer);
+    let reducer = named.unwrap_or_default();
+    (LaneConfig { reducer, ..config }, read.map(|_| ()))
+}
+
+/// What the device combines with.
+fn folder_for(current: &Current<'_>, staging: &Staging, kind: WaitPath) -> Result<Folder> {
+    match kind {
+        WaitPath::Stream => Folder::new(current, staging),
+        WaitPath::Host => {
+            let text = "a device without stream memory operations does not combine: choose the \
+                        reducer `host`";
+            Err(Error::Unsupported(text.into()))
+        }
+    }
+}
+
+/// `made`, if all ranks have theirs. Otherwise the CPUs combine everything.
+fn common_folder(
+    communicator: &Communicator,
+    made: Result<Folder>,
+    policy: &mut Policy,
+) -> Result<Option<Folder>> {
+    if let Err(error) = &made {
+        log::info!(target: "ringfold::device", "the CPUs combine, because devices cannot: {error}");
+    }
+    let folder = made.ok();
+    if !all_have(communicator, folder.is_some())? {
+        policy.without_folds();
+        return Ok(None);
+    }
+    Ok(folder)
 }
 
 /// Whether the device's streams have memory operations: a driver may have the functions, and refuse

@@ -13,13 +13,12 @@ use crate::communicator::settings::Settings;
 use crate::communicator::{Communicator, Driver, Place, Policy};
 use crate::config::StragglerPolicy;
 use crate::engine::{Engine, late_ring};
-use crate::env;
 use crate::error::Result;
 use crate::memory::Pool;
 use crate::testing::delay_injector::DelayInjector;
 use crate::topology::Machine;
 use crate::transport::Transport;
-use crate::tune::calibration::{self, Context};
+use crate::tune::calibration::Context;
 use crate::tune::plugin::{self, Members, Plugin};
 use crate::tune::{Constants, Limits, Rules, Tuning};
 use crate::types::Method;
@@ -136,12 +135,11 @@ fn propose(
 fn derive(group: &Group, sharing: Sharing, links: &Links) -> Constants {
     let Sharing { ranks, cores } = sharing;
     let machine = Machine::read(Path::new(ROOT), cores);
-    let calibration = &group.settings.calibration;
     let context = Context {
         is_shared: links.is_shared(),
         ranks: group.world_ranks.len(),
     };
-    let calibration = calibration::find(calibration, &env::process, Path::new(ROOT));
+    let calibration = group.calibration();
     let knows_links = calibration
         .as_ref()
         .is_some_and(|known| known.links.is_some());

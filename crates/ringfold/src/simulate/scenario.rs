@@ -4,13 +4,18 @@ use crate::communicator::{Counts, Request};
 use crate::engine::late_ring::Policy;
 use crate::error::Result;
 use crate::lane::cut::{Cut, only_moves};
+use crate::lane::policy::{self, Carried};
 use crate::lane::staging::Bank;
 use crate::memory::Region;
 use crate::simulate::network::devices::Devices;
 use crate::simulate::network::model::{Compute, LinkEnds, Network};
 use crate::testing::delay_spec::Slow;
 use crate::tune::cost::weighted::Pace;
+use crate::tune::devices::pipeline::{Line, Pipeline, Shape};
 use crate::types::{Collective, DType, Method, Op};
+
+/// Picoseconds of a microsecond.
+const PS_PER_US: f64 = 1e6;
 
 /// One call by all ranks, and everything that its time depends on. The same scenario gives the same
 /// [`Report`](super::Report).
@@ -170,9 +175,44 @@ impl Scenario {
 
     /// How a lane cuts the call of `rank` into slices, with data on devices.
     pub(super) fn cut(&self, rank: usize) -> Result<Cut> {
-        let slot_bytes = self.devices.as_ref().map_or(u64::MAX, |of| of.slot_bytes);
-        let slot_bytes = usize::try_from(slot_bytes).unwrap_or(usize::MAX);
-        Cut::of_host(self.request(), rank, self.ranks, slot_bytes, self.bank())
+        let slice_bytes = usize::try_from(self.staged_bytes()).unwrap_or(usize::MAX);
+        Cut::of_host(self.request(), rank, self.ranks, slice_bytes, self.bank())
+    }
+
+    /// The most bytes of a slice of a lane: as the product decides it, but that the time of the
+    /// host's part is that of any algorithm that moves as little as possible.
+    fn staged_bytes(&self) -> u64 {
+        use Collective::{AllGather, Gather};
+        let Some(devices) = &self.devices else {
+            return u64::MAX;
+        };
+        if let Some(slice_bytes) = devices.slice_bytes {
+            return slice_bytes.min(devices.slot_bytes);
+        }
+        let shape = Shape {
+            ranks: self.ranks,
+            ranks_per_device: devices.ranks_per_device,
+            depth: devices.depth,
+        };
+        let request = self.request();
+        let (carried, moved, slots) = match (self.bank(), self.collective) {
+            // A slot has only what its rank gives.
+            (Bank::Direct, AllGather | Gather) => (Carried::Direct, 0.0, self.ranks as u64),
+            (Bank::Direct, _) => (Carried::Direct, 0.0, 1),
+            (Bank::Host, _) => (Carried::Host, 1.0, 1),
+        };
+        let (links, n) = (&self.network.links, self.ranks as f64);
+        let sent = 2.0 * (n - 1.0) / n * links.ps_per_byte as f64;
+        let combined = (n - 1.0) / n * self.compute.reduce_ps_per_byte as f64;
+        let host = Line {
+            each_us: 2.0 * (links.alpha_ps + 2 * links.overhead_ps) as f64 / PS_PER_US,
+            us_per_byte: moved * (sent + combined) / PS_PER_US,
+        };
+        let pipeline = Pipeline::host(self.collective, shape, &devices.constants(), host);
+        let priced = policy::class_bytes(request.bytes(self.ranks));
+        let longest = devices.slot_bytes.saturating_mul(slots);
+        let most = pipeline.slice_bytes(priced, longest).div_ceil(slots);
+        policy::even_slice_bytes(&request, self.ranks, carried, [most, devices.slot_bytes])
     }
 
     /// Which slots the call uses, with data on devices: those that devices of all ranks read, where
@@ -188,8 +228,7 @@ impl Scenario {
 
     /// The size of what the host carries out at once: the longest slice, with data on devices.
     pub(super) fn host_bytes(&self) -> u64 {
-        let slot_bytes = self.devices.as_ref().map_or(u64::MAX, |of| of.slot_bytes);
-        self.bytes.min(slot_bytes)
+        self.bytes.min(self.staged_bytes())
     }
 
     /// When each rank makes its call.

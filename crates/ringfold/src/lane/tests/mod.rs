@@ -44,7 +44,7 @@ fn conforms(seed: u64, path: WaitPath) {
         slot_bytes: [4096, 8192, 1 << 16][random.index(3)],
         depth: [1, 2, 4][random.index(3)],
         reducer: match waits_for_words {
-            true => [Reducer::Host, Reducer::Device][random.index(2)],
+            true => Reducer::ALL[random.index(Reducer::ALL.len())],
             false => Reducer::Host,
         },
         direct: random.index(4) > 0,

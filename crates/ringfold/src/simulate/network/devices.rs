@@ -3,8 +3,9 @@
 use crate::error::{Error, Result};
 use crate::tune::DeviceConstants;
 
-/// Picoseconds of a microsecond.
+/// Picoseconds of a microsecond, and of a nanosecond.
 const PS_PER_US: f64 = 1e6;
+const PS_PER_NS: f64 = 1e3;
 
 /// The devices that hold the ranks' data, and how the ranks' lanes to them are made.
 ///
@@ -25,8 +26,10 @@ pub struct Devices {
     pub signal_ps: u64,
     /// What a call of the driver takes in the thread that enqueues.
     pub enqueue_ps: u64,
-    /// The most bytes of a slice.
+    /// The most bytes that a slot holds.
     pub slot_bytes: u64,
+    /// The most bytes of a slice; `None`: what should be fastest by the cost model, at most a slot.
+    pub slice_bytes: Option<u64>,
     /// Slices that may be under way at the same time: a power of two.
     pub depth: u32,
     /// Whether devices of one host read the slots of all ranks, in calls that only move data.
@@ -62,9 +65,25 @@ impl Devices {
             signal_ps: ps(constants.device_signal_us),
             enqueue_ps: ps(constants.device_enqueue_us),
             slot_bytes: 1 << 20,
+            slice_bytes: None,
             depth: 4,
             direct: true,
             ranks_per_device: 1,
+        }
+    }
+
+    /// The same as the cost model has it.
+    pub fn constants(&self) -> DeviceConstants {
+        let gbps = |ps_per_byte: u64| PS_PER_NS / ps_per_byte.max(1) as f64;
+        let us = |ps: u64| ps as f64 / PS_PER_US;
+        DeviceConstants {
+            device_out_gbps: gbps(self.out_ps_per_byte),
+            device_in_gbps: gbps(self.in_ps_per_byte),
+            device_duplex: self.duplex,
+            device_copy_us: us(self.copy_ps),
+            device_signal_us: us(self.signal_ps),
+            device_enqueue_us: us(self.enqueue_ps),
+            ..DeviceConstants::default()
         }
     }
 

@@ -50,6 +50,7 @@ fn scenario(constants: &DeviceConstants, bytes: u64, slice_bytes: u64, host: u64
         payload: Payload::Hollow,
         devices: Some(Devices {
             slot_bytes: slice_bytes,
+            slice_bytes: Some(slice_bytes),
             ..Devices::like(constants)
         }),
         ..Scenario::default()
@@ -175,6 +176,7 @@ fn times_of_ranks_that_combine_are_those_of_simulations() {
             for slice_bytes in [256 << 10, 1 << 20] {
                 let devices = Devices {
                     slot_bytes: slice_bytes,
+                    slice_bytes: Some(slice_bytes),
                     ..Devices::like(&constants)
                 };
                 let scenario = of(bytes, Some(devices));

@@ -12,8 +12,12 @@ fn devices() -> Devices {
     }
 }
 
-/// Ranks of a host whose processors keep up with the links.
+/// Ranks of a host whose processors keep up with the links; slices are as long as slots.
 fn call(ranks: usize, bytes: u64, devices: Devices) -> Scenario {
+    let devices = Devices {
+        slice_bytes: Some(devices.slot_bytes),
+        ..devices
+    };
     let mut scenario = Scenario {
         ranks,
         bytes,
@@ -54,6 +58,19 @@ fn large_calls_are_within_10_percent_of_the_copies_alone() {
 }
 
 #[test]
+fn slices_are_as_long_as_the_cost_model_has_them() {
+    let whole_slots = call(2, 2 << 20, Devices::default());
+    let by_cost = Scenario {
+        devices: Some(Devices::default()),
+        ..whole_slots.clone()
+    };
+    let slices = |scenario: &Scenario| scenario.cut(0).unwrap().slices();
+    assert!(slices(&by_cost) > slices(&whole_slots));
+    let (by_cost_ps, whole_ps) = (time_ps(&by_cost), time_ps(&whole_slots));
+    assert!(by_cost_ps < whole_ps, "{by_cost_ps} {whole_ps}");
+}
+
+#[test]
 fn slices_overlap_as_far_as_slots_allow() {
     let slice_ps = (40 << 20) + 10_000_000;
     for (depth, due) in [
@@ -77,7 +94,7 @@ fn slices_overlap_as_far_as_slots_allow() {
     scenario.compute.copy_ps_per_byte = 80;
     let host_ps = 80 << 20;
     assert_eq!(time_ps(&scenario), 8 * (slice_ps + host_ps) + slice_ps);
-    scenario.devices = Some(devices());
+    scenario.devices = call(1, 0, devices()).devices;
     assert_eq!(time_ps(&scenario), 8 * host_ps + 2 * slice_ps);
 }
 

@@ -91,7 +91,8 @@ impl Line {
         self.each_us + self.us_per_byte * bytes
     }
 
-    fn of_each(each_us: f64) -> Line {
+    /// So many for each, whatever its length.
+    pub fn of_each(each_us: f64) -> Line {
         Line {
             each_us,
             us_per_byte: 0.0,
