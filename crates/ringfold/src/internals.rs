@@ -42,6 +42,11 @@ pub mod engine {
     pub use crate::engine::{JOBS_MAX, plan::slices_in_flight};
 }
 
+/// See `lane`.
+pub mod lane {
+    pub use crate::lane::measure::measure;
+}
+
 /// See `random`.
 pub mod random {
     pub use crate::random::{SplitMix64, mix};

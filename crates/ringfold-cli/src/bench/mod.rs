@@ -7,7 +7,7 @@
 
 mod case;
 mod data;
-mod devices;
+pub mod devices;
 mod job;
 pub mod measurement;
 pub mod memory;

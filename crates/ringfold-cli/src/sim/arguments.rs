@@ -53,7 +53,7 @@ pub struct Arguments {
     pub calibrate: Option<PathBuf>,
 
     /// Take links and processors from a file of `ringfold tune calibrate`, written in a job of
-    /// several hosts
+    /// several hosts, and devices from one written with `--device`
     #[arg(long, value_name = "FILE.toml", help_heading = RUNS)]
     pub constants: Option<PathBuf>,
 

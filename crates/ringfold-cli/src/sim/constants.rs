@@ -1,9 +1,9 @@
-//! What a calibration says of links and processors, as settings of a simulation.
+//! What a calibration says of links, processors and devices, as settings of a simulation.
 
 use std::path::Path;
 
-use anyhow::{Context, Result};
-use ringfold::internals::tune::calibration::Calibration;
+use anyhow::{Result, bail};
+use ringfold::internals::tune::calibration::{Calibration, LinkCosts};
 
 use super::parse::{Bytes, Rate, Span};
 use super::settings::{ComputeSettings, NetworkSettings, Settings};
@@ -16,13 +16,21 @@ const SEGMENT_BYTES: u64 = 64 << 10;
 
 /// The settings that a calibration's file stands for.
 pub fn read(path: &Path) -> Result<Settings> {
-    let links = Calibration::read_any(path)?.links.with_context(|| {
-        format!(
-            "`{}` says nothing of links; run `ringfold tune calibrate` as the ranks of a job of \
-             several hosts",
+    let Calibration { links, devices, .. } = Calibration::read_any(path)?;
+    if links.is_none() && devices.is_none() {
+        bail!(
+            "`{}` says nothing of links or devices; run `ringfold tune calibrate` as the ranks of \
+             a job of several hosts, or with `--device`",
             path.display()
-        )
-    })?;
+        );
+    }
+    let mut settings = links.as_ref().map(of_links).unwrap_or_default();
+    settings.devices.measured = devices;
+    Ok(settings)
+}
+
+/// Links and processors.
+fn of_links(links: &LinkCosts) -> Settings {
     let span = |us: f64| {
         Some(Span {
             ps: (us * PS_PER_US).round() as u64,
@@ -34,7 +42,7 @@ pub fn read(path: &Path) -> Result<Settings> {
         })
     };
     let bytes = |bytes: f64| Some(Bytes(bytes as u64));
-    Ok(Settings {
+    Settings {
         network: NetworkSettings {
             alpha: span(links.socket_alpha_us),
             bandwidth: rate(links.socket_us_per_byte),
@@ -62,5 +70,5 @@ pub fn read(path: &Path) -> Result<Settings> {
             ..ComputeSettings::default()
         },
         ..Settings::default()
-    })
+    }
 }

@@ -11,6 +11,9 @@ use crate::parse::parse_bytes;
 /// What is written for a rate that costs no time.
 const UNLIMITED: &str = "unlimited";
 
+/// What is written for a rate that a file has.
+const MEASURED: &str = "measured";
+
 /// A size: `8K`, `64M`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bytes(pub u64);
@@ -25,6 +28,25 @@ pub struct Span {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rate {
     pub ps_per_byte: u64,
+}
+
+/// The bandwidth of devices' links.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeviceRate {
+    /// This, each way.
+    Of(Rate),
+    /// As measured.
+    Measured,
+}
+
+impl FromStr for DeviceRate {
+    type Err = ringfold::Error;
+    fn from_str(text: &str) -> ringfold::Result<DeviceRate> {
+        match text {
+            MEASURED => Ok(DeviceRate::Measured),
+            _ => text.parse().map(DeviceRate::Of),
+        }
+    }
 }
 
 impl FromStr for Bytes {
@@ -119,7 +141,7 @@ macro_rules! words {
 
 pub(super) use {read_from_text, words};
 
-read_from_text!(Bytes, Span, Rate);
+read_from_text!(Bytes, Span, Rate, DeviceRate);
 
 /// A string, or a number as it would be written.
 struct Text(String);

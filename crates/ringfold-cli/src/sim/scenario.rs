@@ -13,6 +13,7 @@ use ringfold::internals::units::{nearest, parse_time_ps};
 use ringfold::{Collective, Method};
 
 use super::disturbances::Late;
+use super::parse::DeviceRate;
 use super::settings::{DeviceSettings, Settings, Slice, Way};
 
 /// By default, data is moved and results are compared up to this size: more would exhaust the
@@ -200,7 +201,10 @@ fn compute(settings: &Settings, default: Compute) -> Compute {
 }
 
 fn devices(given: &DeviceSettings) -> Result<Option<Devices>> {
-    let default = Devices::default();
+    let default = given
+        .measured
+        .as_ref()
+        .map_or_else(Devices::default, Devices::like);
     let others = [
         given.device_in.is_some(),
         given.device_duplex.is_some(),
@@ -218,9 +222,19 @@ fn devices(given: &DeviceSettings) -> Result<Option<Devices>> {
         }
         return Ok(None);
     };
+    let rates = match rate {
+        DeviceRate::Of(rate) => [rate.ps_per_byte; 2],
+        DeviceRate::Measured if given.measured.is_some() => {
+            [default.out_ps_per_byte, default.in_ps_per_byte]
+        }
+        DeviceRate::Measured => bail!(
+            "nothing was measured of devices; give `--constants` a file that `ringfold tune \
+             calibrate --device cuda` has written, or a rate"
+        ),
+    };
     Ok(Some(Devices {
-        out_ps_per_byte: rate.ps_per_byte,
-        in_ps_per_byte: ps(given.device_in, rate.ps_per_byte),
+        out_ps_per_byte: rates[0],
+        in_ps_per_byte: ps(given.device_in, rates[1]),
         duplex: given.device_duplex.unwrap_or(default.duplex),
         copy_ps: ps(given.device_copy, default.copy_ps),
         signal_ps: ps(given.device_signal, default.signal_ps),

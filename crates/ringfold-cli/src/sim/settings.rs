@@ -6,11 +6,14 @@
 
 use clap::Args;
 use ringfold::internals::simulate::{Payload, Ports, Sending, Server, Slow};
+use ringfold::internals::tune::DeviceConstants;
 use ringfold::{Collective, DType, Method, Op, Weighting};
 use serde::{Deserialize, Deserializer};
 
 use super::disturbances::{Dead, Late, SlowLink, Stall, SwitchText};
-use super::parse::{Bytes, Rate, Span, own_list, own_text, read_from_text, text, words};
+use super::parse::{
+    Bytes, DeviceRate, Rate, Span, own_list, own_text, read_from_text, text, words,
+};
 use super::policy::PolicySettings;
 use crate::parse::{Selection, parse_algorithm, parse_collective, parse_dtype};
 
@@ -286,10 +289,16 @@ pub struct ComputeSettings {
 #[derive(Args, Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct DeviceSettings {
-    /// Data is on devices (GPUs), whose links to the host have this bandwidth each way; lanes copy
-    /// it in slices [default: data is on the hosts]
+    /// Data is on devices (GPUs), whose links to the host have this bandwidth each way, or with
+    /// `measured` what the file of --constants says; lanes copy it in slices [default: data is on
+    /// the hosts]
     #[arg(long, value_name = "RATE", help_heading = DEVICES)]
-    pub device: Option<Rate>,
+    pub device: Option<DeviceRate>,
+
+    /// What was measured of devices, if --constants has it: settings take precedence.
+    #[arg(skip)]
+    #[serde(skip)]
+    pub measured: Option<DeviceConstants>,
 
     /// The links' bandwidth to the devices, if it differs [default: --device]
     #[arg(long, value_name = "RATE", help_heading = DEVICES)]
@@ -465,8 +474,8 @@ impl Settings {
             local_bandwidth, local_overhead, local_crowded_overhead, local_work_rate, window_bytes,
             local_window_bytes, segment_bytes, hosts_per_machine, memory_bandwidth; switch);
         overlay!(self.straggler, over.straggler, policy, alpha_threshold, signals, timers, floor;);
-        overlay!(self.devices, over.devices, device, device_in, device_duplex, device_copy,
-            device_signal, device_enqueue, slot_bytes, slots, direct,
+        overlay!(self.devices, over.devices, device, measured, device_in, device_duplex,
+            device_copy, device_signal, device_enqueue, slot_bytes, slots, direct,
             ranks_per_device;);
         overlay!(self.compute, over.compute, reduce_time, reduce_rate, copy_rate, cache_bytes,
             miss_rate, server, spin, wake, switch_time, cores_per_host;);

@@ -19,6 +19,7 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
+use ringfold::internals::lane;
 use ringfold::internals::topology::Machine;
 use ringfold::internals::tune::calibration::{self, Calibration, Context};
 use ringfold::internals::tune::fit::calibrate::{Sample, fit};
@@ -27,6 +28,7 @@ use ringfold::{Bind, Communicator, Config};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
+use crate::bench::devices::Devices;
 use crate::launch::{self, Job, itself};
 use crate::output;
 use crate::statistics::percentile;
@@ -66,6 +68,10 @@ pub struct Arguments {
     /// jobs
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
+    /// Measure a device and its link to the host instead, and add that to what is kept: cuda, hip,
+    /// or soft for software; cuda:1 is the second one
+    #[arg(long, value_name = "DEVICE", conflicts_with = "show")]
+    device: Option<Devices>,
     /// How this command's ranks know what they are
     #[arg(long, hide = true, value_name = "FILE")]
     samples: Option<PathBuf>,
@@ -75,6 +81,7 @@ const EXAMPLES: &str = "\
 Examples:
   ringfold tune calibrate                     measure, and keep the result for later jobs
   ringfold tune calibrate --show              what is kept for this machine
+  ringfold tune calibrate --device cuda       measure device 0, and keep that, too
   ringfold tune calibrate --file here.toml    RINGFOLD_CALIBRATION=here.toml has jobs read it";
 
 /// Measures or shows, and returns the exit status.
@@ -98,6 +105,12 @@ pub fn run(arguments: &Arguments) -> Result<u8> {
     }
     if arguments.show {
         let kept = Calibration::read(&path, &machine)?;
+        say(arguments.json, &kept, &path, &machine, &[])?;
+        return Ok(0);
+    }
+    if let Some(devices) = &arguments.device {
+        let kept = with_devices(devices, &path, &machine)?;
+        kept.write(&path, &machine)?;
         say(arguments.json, &kept, &path, &machine, &[])?;
         return Ok(0);
     }
@@ -127,6 +140,24 @@ pub fn run(arguments: &Arguments) -> Result<u8> {
     Ok(0)
 }
 
+/// What is kept of this machine, with the constants of a device that is measured now.
+fn with_devices(devices: &Devices, path: &Path, machine: &str) -> Result<Calibration> {
+    let driver = devices.driver()?;
+    let measured = lane::measure(driver, devices.ordinal(0, driver.devices()?)?)?;
+    Ok(Calibration {
+        devices: Some(measured),
+        ..earlier(path, machine)?
+    })
+}
+
+/// What is kept already.
+fn earlier(path: &Path, machine: &str) -> Result<Calibration> {
+    match path.exists() {
+        true => Ok(Calibration::read(path, machine)?),
+        false => Ok(Calibration::default()),
+    }
+}
+
 /// Where the calibration of this machine is kept.
 fn file(arguments: &Arguments, machine: &str) -> Result<PathBuf> {
     match &arguments.file {
@@ -150,13 +181,9 @@ fn take_part(arguments: &Arguments) -> Result<()> {
     if communicator.rank() == 0 {
         let machine = calibration::describe(Path::new(ROOT));
         let path = file(arguments, &machine)?;
-        let kept = match path.exists() {
-            true => Calibration::read(&path, &machine)?,
-            false => Calibration::default(),
-        };
         let kept = Calibration {
             links: Some(costs),
-            ..kept
+            ..earlier(&path, &machine)?
         };
         kept.write(&path, &machine)?;
         say(arguments.json, &kept, &path, &machine, &[])?;

@@ -85,7 +85,7 @@ fn calibration_of_slow_cores(name: &str) -> String {
         ..Calibration::default()
     };
     let ways = Method::ALL.iter().flat_map(|method| {
-        let of_protocol = |protocol| format!("all_reduce.{method}.{protocol}@10=100");
+        let of_protocol = move |protocol| format!("all_reduce.{method}.{protocol}@10=100");
         Protocol::ALL.iter().map(of_protocol)
     });
     let factors = ways.collect::<Vec<_>>().join(",");

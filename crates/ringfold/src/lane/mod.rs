@@ -3,9 +3,9 @@
 //! A [`Lane`] is the device side of a communicator: calls on device memory are enqueued behind the
 //! operations of a stream and return at once. The data is cut into slices ([`cut`]), each of which
 //! is copied into pinned memory ([`staging`]), handled by the host's collectives, and copied back,
-//! while the next slice is on its way; [`policy`] says how long slices are. So both directions of the device's link, the CPUs and the
-//! network work at the same time, and everything that host calls promise (algorithms, transports,
-//! exactness, errors) holds for devices, too.
+//! while the next slice is on its way; [`policy`] says how long slices are. So both directions of
+//! the device's link, the CPUs and the network work at the same time, and everything that host
+//! calls promise (algorithms, transports, exactness, errors) holds for devices, too.
 //!
 //! Where all ranks are on one host, calls that only move data are *direct*: the host's part of a
 //! slice is to compare the calls, and each device copies from the slots of all ranks. No CPU
@@ -29,6 +29,7 @@ mod fold;
 mod guard;
 mod host_path;
 mod issue;
+pub mod measure;
 mod meeting;
 mod one_shot;
 mod open;

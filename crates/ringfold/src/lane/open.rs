@@ -91,21 +91,18 @@ pub fn open(
     let ready = known.and_then(|()| {
         layout(config, true)?;
         let device = Device::open(driver, ordinal)?;
-        let guard = match config.direct && communicator.transport() == SHARED_MEMORY {
-            true => guard(&device)?,
-            false => None,
-        };
-        Ok((device, guard))
+        let shares_memory = communicator.transport() == SHARED_MEMORY;
+        let guard = (config.direct && shares_memory).then(|| guard(&device));
+        Ok((device, guard.transpose()?.flatten()))
     });
     let (device, guard) = agree(communicator, config, ready)?;
     let guard = guard.filter(|_| config.direct);
     let has_direct = all_have(communicator, guard.is_some())?;
     // It was checked with as many slots as there may be.
     let (layout, bytes) = layout(config, has_direct)?;
-    let one_shot = match config.one_shot && has_direct && config.reducer == Reducer::Device {
-        true => one_shot::area(communicator, &device, layout.slot_bytes)?,
-        false => None,
-    };
+    let is_one_shot = config.one_shot && has_direct && config.reducer == Reducer::Device;
+    let area = is_one_shot.then(|| one_shot::area(communicator, &device, layout.slot_bytes));
+    let one_shot = area.transpose()?.flatten();
     let layout = Layout { one_shot, ..layout };
     let bytes = bytes + one_shot.map_or(0, Area::bytes);
     let node = memory_node(device.attributes());
@@ -124,11 +121,9 @@ pub fn open(
         let area = one_shot.filter(|_| path.kind() == WaitPath::Stream);
         let one_shot = area.map(|area| OneShot::new(&current, area, ranks, layout.slot_bytes));
         let one_shot = one_shot.transpose()?;
-        let peers = match has_direct && path.kind() == WaitPath::Stream {
-            true => reach_peers(communicator, &staging, &current),
-            false => None,
-        };
-        Ok((staging, (folder, one_shot), path, peers))
+        let may_reach = has_direct && path.kind() == WaitPath::Stream;
+        let peers = may_reach.then(|| reach_peers(communicator, &staging, &current));
+        Ok((staging, (folder, one_shot), path, peers.flatten()))
     });
     let (staging, (folder, one_shot), path, peers) = agree(communicator, config, made)?;
     let guard = guard.filter(|_| peers.is_some());
@@ -198,7 +193,7 @@ fn common_folder(
 
 /// Whether the device's streams have memory operations: a driver may have the functions, and refuse
 /// them.
-fn has_memory_operations(
+pub fn has_memory_operations(
     device: &Device,
     current: &Current<'_>,
     staging: &Staging,

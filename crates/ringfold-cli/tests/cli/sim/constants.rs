@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use ringfold::internals::tune::DeviceConstants;
 use ringfold::internals::tune::calibration::{Calibration, LinkCosts};
 
 use super::{Folder, sim, time_us};
@@ -71,6 +72,38 @@ fn a_calibration_of_links_is_simulated() {
         "{MESSAGE} --constants {file} --spin 1us --wake 7us"
     ));
     is_close(asleep, between + 7.0);
+}
+
+#[test]
+fn a_calibration_of_devices_is_simulated() {
+    let folder = Folder::new("constants-devices");
+    let file = folder.file("devices.toml");
+    let devices = DeviceConstants {
+        device_out_gbps: 10.0,
+        device_in_gbps: 5.0,
+        device_copy_us: 7.0,
+        device_signal_us: 3.0,
+        device_enqueue_us: 0.0,
+        ..DeviceConstants::default()
+    };
+    let calibration = Calibration {
+        devices: Some(devices),
+        ..Calibration::default()
+    };
+    calibration
+        .write(Path::new(&file), "another machine")
+        .expect("written");
+    const CALL: &str = "all_reduce --ranks 1 --bytes 100000 --algorithm direct";
+    let is_close = |time: f64, due: f64| assert!((time - due).abs() < 1e-6, "{time}, {due}");
+    // One slice: a copy each way, and three signals.
+    let measured = time_us(&format!("{CALL} --constants {file} --device measured"));
+    is_close(measured, 10.0 + 20.0 + 2.0 * 7.0 + 3.0 * 3.0);
+    // A rate that is given is that of both directions.
+    let faster = time_us(&format!("{CALL} --constants {file} --device 20GB/s"));
+    is_close(faster, 2.0 * 5.0 + 2.0 * 7.0 + 3.0 * 3.0);
+    let missing = sim(&format!("{CALL} --device measured"));
+    assert_eq!(missing.status.code(), Some(1));
+    assert!(missing.stderr.contains("--constants"), "{}", missing.stderr);
 }
 
 #[test]

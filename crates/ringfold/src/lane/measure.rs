@@ -1,0 +1,297 @@
+//! What a device and its link to the host are like: the constants of the cost model, measured.
+//!
+//! The measurement uses what lanes use: pinned memory, two streams, words, and the kernel that
+//! combines. Times are medians. Every wait has a limit: a device that does not go on is an error.
+
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::fold::Folder;
+use super::fold::call::Fold;
+use super::open::has_memory_operations;
+use super::staging::{Bank, Layout, Staging};
+use super::words::Word;
+use crate::communicator::Communicator;
+use crate::device::{Current, Device, DeviceMemory, DeviceRegion, Driver, Stream};
+use crate::error::{Error, Result};
+use crate::tune::DeviceConstants;
+use crate::tune::devices::pipeline::Line;
+use crate::tune::parameters::Table;
+use crate::types::{DType, Op};
+
+/// The lengths of copies: a short one's time is mostly its own, a long one's mostly its bytes'.
+const SHORT_BYTES: usize = 64 << 10;
+const LONG_BYTES: usize = 4 << 20;
+
+const LAYOUT: Layout = Layout {
+    slot_bytes: LONG_BYTES,
+    depth: 2,
+    has_direct: false,
+    one_shot: None,
+};
+
+/// Copies, or kernels, that are timed together.
+const IN_A_ROW: u32 = 16;
+
+/// How often each time is measured.
+const TIMES: usize = 9;
+
+/// Rows that a kernel combines, and how long short and long ones are.
+const ROWS: usize = 4;
+const SHORT_ROW_BYTES: usize = 4 << 10;
+const LONG_ROW_BYTES: usize = 512 << 10;
+
+/// Until a stream has begun to wait.
+const SETTLE: Duration = Duration::from_micros(50);
+
+/// How long a device may take for what is timed.
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// The constants of device `ordinal` of `driver`. What it does not have (kernels, streams that wait
+/// for words) keeps its default. Takes a second or so; blocks meanwhile. For a device that nothing
+/// else uses.
+///
+/// # Errors
+/// The driver's, and `System` if the device does not go on.
+pub fn measure(driver: &'static Driver, ordinal: usize) -> Result<DeviceConstants> {
+    let device = Device::open(driver, ordinal)?;
+    let communicator = Communicator::threads(1).swap_remove(0);
+    let bytes = LAYOUT.bytes().expect("a few slots");
+    let memory = communicator.alloc(bytes)?;
+    memory.region().touch();
+    let current = device.enter()?;
+    let staging = Arc::new(Staging::new(memory, &current, LAYOUT)?);
+    let memory = current.allocate(2 * LONG_BYTES)?;
+    let rig = Rig {
+        current,
+        staging: &staging,
+        memory: &memory,
+    };
+    let has_words = has_memory_operations(&device, &rig.current, &staging)?;
+    let measured = rig.measure(has_words);
+    // Memory is given back only when nothing uses it.
+    let idle = rig.wait_until_idle().and_then(|()| staging.unpin());
+    measured.and_then(|constants| idle.map(|()| constants))
+}
+
+struct Rig<'a> {
+    current: Current<'a>,
+    staging: &'a Staging,
+    memory: &'a DeviceMemory,
+}
+
+impl Rig<'_> {
+    fn measure(&self, has_words: bool) -> Result<DeviceConstants> {
+        let mut constants = DeviceConstants::default();
+        let mut set = |name: &str, value: f64| {
+            let mut known = DeviceConstants::PARAMETERS.iter();
+            let parameter = known.find(|parameter| parameter.name == name);
+            parameter.expect("a constant").set(&mut constants, value);
+        };
+        // The first copies of a context are slow.
+        self.copies_us([true; 2], LONG_BYTES)?;
+        let [out, into] = [self.copy([true, false])?, self.copy([false, true])?];
+        set("device_out_gbps", gbps(out));
+        set("device_in_gbps", gbps(into));
+        set("device_copy_us", (out.each_us + into.each_us) / 2.0);
+        let together_us = self.copies_us([true; 2], LONG_BYTES)?;
+        let alone_us = [out, into].map(|line| line.at(LONG_BYTES as f64));
+        set("device_duplex", duplex(alone_us, together_us));
+        set("device_enqueue_us", self.enqueue_us(has_words)?);
+        if has_words {
+            set("device_signal_us", self.signal_us()?);
+        }
+        match Folder::new(&self.current, self.staging) {
+            Ok(folder) => set("device_reduce_gbps", gbps(self.fold(&folder)?)),
+            Err(Error::Unsupported(_)) => {}
+            Err(error) => return Err(error),
+        }
+        Ok(constants)
+    }
+
+    /// A copy of a direction, of many in a row.
+    fn copy(&self, directions: [bool; 2]) -> Result<Line> {
+        let time_us =
+            |bytes| -> Result<_> { Ok((bytes as u64, self.copies_us(directions, bytes)?)) };
+        Ok(Line::through([time_us(SHORT_BYTES)?, time_us(LONG_BYTES)?]))
+    }
+
+    /// What a copy of each of these directions (out, in) takes, of many in a row.
+    fn copies_us(&self, [out, into]: [bool; 2], bytes: usize) -> Result<f64> {
+        let (staging, current) = (self.staging, &self.current);
+        let [source, target] = [0, LONG_BYTES].map(|begin| self.part(begin, bytes));
+        self.median_us(|| {
+            for number in 0..IN_A_ROW {
+                if out {
+                    let slot = staging.slot(Bank::Host, number).part(0..bytes);
+                    current.bring(&staging.out, source, slot)?;
+                }
+                if into {
+                    let result = staging.result(number).part(0..bytes);
+                    current.take(&staging.into, result, target)?;
+                }
+            }
+            self.wait_until_idle()
+        })
+        .map(|all_us| all_us / f64::from(IN_A_ROW))
+    }
+
+    /// Memory of the device.
+    fn part(&self, begin: usize, bytes: usize) -> DeviceRegion {
+        // SAFETY: every measurement waits until the streams are idle, or fails; a device that does
+        // not go on keeps its memory.
+        let whole = unsafe { self.memory.region() };
+        whole.part(begin..begin + bytes)
+    }
+
+    /// What a call costs its caller that enqueues, of those that a slice has.
+    fn enqueue_us(&self, has_words: bool) -> Result<f64> {
+        let (staging, current) = (self.staging, &self.current);
+        let (source, slot) = (self.part(0, size_of::<u32>()), staging.slot(Bank::Host, 0));
+        let slot = slot.part(0..size_of::<u32>());
+        let calls = if has_words { 3 * IN_A_ROW } else { IN_A_ROW };
+        let mut times = Vec::with_capacity(TIMES);
+        for _ in 0..TIMES {
+            let begin = Instant::now();
+            for _ in 0..IN_A_ROW {
+                if has_words {
+                    // It is there.
+                    current.wait(&staging.out, staging.word(Bank::Host, Word::Free), 0)?;
+                    current.write(&staging.out, staging.word(Bank::Host, Word::Taken), 0)?;
+                }
+                current.bring(&staging.out, source, slot)?;
+            }
+            times.push(us(begin.elapsed()));
+            self.wait_until_idle()?;
+        }
+        Ok(median(times) / f64::from(calls))
+    }
+
+    /// A word of one side until the other has seen it: half of the way there and back.
+    fn signal_us(&self) -> Result<f64> {
+        let (staging, words) = (self.staging, self.staging.words(Bank::Host));
+        let mut times = Vec::with_capacity(TIMES);
+        for round in 1..=TIMES as u32 {
+            let (out, current) = (&staging.out, &self.current);
+            current.wait(out, staging.word(Bank::Host, Word::Released), round)?;
+            current.write(out, staging.word(Bank::Host, Word::Arrived), round)?;
+            thread::sleep(SETTLE);
+            let begin = Instant::now();
+            words.store(Word::Released, round);
+            spin_until(|| Ok(words.has_reached(Word::Arrived, round)))?;
+            times.push(us(begin.elapsed()));
+            self.wait_until_idle()?;
+        }
+        Ok(median(times) / 2.0)
+    }
+
+    /// A byte that the kernel reads or writes.
+    fn fold(&self, folder: &Folder) -> Result<Line> {
+        let time_us = |row_bytes: usize| -> Result<_> {
+            let rows = folder.rows().of(0);
+            let fold = Fold {
+                op: Op::Sum,
+                dtype: DType::F32,
+                set: 0,
+                rows: rows.part(0..ROWS * row_bytes),
+                count: ROWS,
+                row_bytes,
+                own: rows.part(0..row_bytes),
+                input: vec![],
+                output: vec![],
+            };
+            let all_us = self.median_us(|| {
+                for _ in 0..IN_A_ROW {
+                    folder.fold(&self.current, self.staging, &fold)?;
+                }
+                self.wait_until_idle()
+            })?;
+            // All rows are read, and one is written.
+            let bytes = ((ROWS + 1) * row_bytes) as u64;
+            Ok((bytes, all_us / f64::from(IN_A_ROW)))
+        };
+        Ok(Line::through([
+            time_us(SHORT_ROW_BYTES)?,
+            time_us(LONG_ROW_BYTES)?,
+        ]))
+    }
+
+    fn median_us(&self, run: impl Fn() -> Result<()>) -> Result<f64> {
+        let timed = || {
+            let begin = Instant::now();
+            run().map(|()| us(begin.elapsed()))
+        };
+        let times: Result<Vec<f64>> = (0..TIMES).map(|_| timed()).collect();
+        times.map(median)
+    }
+
+    fn wait_until_idle(&self) -> Result<()> {
+        let is_idle = |stream: &Stream| self.current.is_idle(stream);
+        spin_until(|| Ok(is_idle(&self.staging.out)? && is_idle(&self.staging.into)?))
+    }
+}
+
+/// Looks until it holds, without a pause.
+fn spin_until(holds: impl Fn() -> Result<bool>) -> Result<()> {
+    let begin = Instant::now();
+    while !holds()? {
+        if begin.elapsed() > LIMIT {
+            return Err(Error::System {
+                what: format!("a device that is measured has not gone on for {LIMIT:?}"),
+                kind: std::io::ErrorKind::TimedOut,
+            });
+        }
+        std::hint::spin_loop();
+    }
+    Ok(())
+}
+
+/// The part of its rate that each direction has while both are busy, from the times of a copy of
+/// each alone and of both together: the longer one takes as much more as the shorter one shares.
+fn duplex([one_us, other_us]: [f64; 2], together_us: f64) -> f64 {
+    let (short_us, long_us) = (one_us.min(other_us), one_us.max(other_us));
+    short_us / (short_us + (together_us - long_us).max(0.0))
+}
+
+/// The rate of a line's bytes, in GB/s.
+fn gbps(line: Line) -> f64 {
+    1e-3 / line.us_per_byte
+}
+
+fn us(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e6
+}
+
+fn median(mut times: Vec<f64>) -> f64 {
+    times.sort_by(f64::total_cmp);
+    times[times.len() / 2]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::Platform;
+    use crate::lane::tests::driver;
+
+    #[test]
+    fn links_that_are_slower_both_ways_have_a_part_of_their_rate() {
+        assert_eq!(duplex([100.0, 100.0], 100.0), 1.0);
+        assert_eq!(duplex([100.0, 100.0], 200.0), 0.5);
+        // The short one ends earlier; the long one has the whole link then.
+        assert_eq!(duplex([50.0, 100.0], 150.0), 0.5);
+        assert_eq!(duplex([100.0, 100.0], 90.0), 1.0);
+    }
+
+    #[test]
+    fn what_is_measured_is_within_bounds() {
+        let constants = measure(driver(Platform::Cuda), 0).expect("constants");
+        let text = constants.to_string();
+        assert_eq!(DeviceConstants::decode(&text), Some(constants), "{text}");
+        // Without words and kernels.
+        let usual = DeviceConstants::default();
+        let without = measure(driver(Platform::Hip), 0).expect("constants");
+        assert_eq!(without.device_signal_us, usual.device_signal_us);
+        assert_eq!(without.device_reduce_gbps, usual.device_reduce_gbps);
+    }
+}
