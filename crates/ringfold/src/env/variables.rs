@@ -123,8 +123,8 @@ variables! {
     /// order of preference, for example `eth0,10.0.0.0/8`. `=eth0` is this interface; `eth0` is,
     /// too, and stands for all whose names begin so if none has this one (`eth`). `^eth0` excludes;
     /// with `^` in front, the whole list does (`^docker,lo`), and keeps all the others. A name that
-    /// stands for no interface is an error, except after `^`; a network may be one of other hosts.
-    /// Loopback is never used between hosts. Interfaces that a list names, and that two hosts have
+    /// stands for no interface of a host is warned of, and passed over if others are left. Loopback
+    /// is never used between hosts. Interfaces that a list names, and that two hosts have
     /// in different networks in common, are used at once, as rails; without names, those are whose
     /// rate is known and at least half of the fastest one's. See `RINGFOLD_SOCKETS`.
     "RINGFOLD_SOCKET_IFNAME": "list", default "all interfaces that are up"

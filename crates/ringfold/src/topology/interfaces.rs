@@ -4,9 +4,9 @@
 //! is a list of names and networks: `eth0,10.0.0.0/8` selects what matches, in the list's order;
 //! `^eth0` excludes, and `^` in front of the whole list excludes all of it. Names are as NCCL has
 //! them: `eth` stands for all that begin so, `=eth0` for this one alone; other than in NCCL so does
-//! `eth0` where there is an interface of this very name, and a name that stands for nothing is an
-//! error: it is mistyped. Loopback is never used between hosts; addresses that need a scope (IPv6
-//! link-local) are omitted.
+//! `eth0` where there is an interface of this very name, and a name that stands for nothing is
+//! warned of. Loopback is never used between hosts; addresses that need a scope (IPv6 link-local)
+//! are omitted.
 
 use std::fmt;
 use std::io::ErrorKind;
@@ -65,7 +65,9 @@ pub fn candidates(choice: Option<&str>, with_loopback: bool) -> Result<Candidate
     let all = interfaces()?;
     let filter = choice.map(InterfaceFilter::parse).transpose()?;
     let filter = filter.unwrap_or_default();
-    filter.check(&all)?;
+    if let Some(missing) = filter.missing(&all) {
+        log::warn!(target: "ringfold::init", "{missing}");
+    }
     let chosen = filter.select(&all);
     if let (Some(text), true) = (choice, chosen.is_empty()) {
         return Err(Error::InvalidArgument(format!(
@@ -115,23 +117,23 @@ impl InterfaceFilter {
         Ok(filter)
     }
 
-    /// Refuses a wanted name that none of `all` has or begins with. A network may be one of other
-    /// hosts, and what is excluded may be missing.
-    pub fn check(&self, all: &[Interface]) -> Result<()> {
+    /// What is to be said of a wanted name that none of `all` has or begins with: it may be
+    /// mistyped, or one of other hosts. So may a network; what is excluded may be missing.
+    pub fn missing(&self, all: &[Interface]) -> Option<String> {
         let is_missing = |pattern: &&Pattern| {
             let is_there = all.iter().any(|i| pattern.matches(i, all));
             !matches!(pattern, Pattern::Network(_)) && !is_there
         };
-        let (text, what) = match self.wanted.iter().find(is_missing) {
-            Some(Pattern::Name(name)) => (name.clone(), "called so, or begins so"),
-            Some(Pattern::Exact(name)) => (format!("={name}"), "called so"),
-            Some(Pattern::Network(_)) | None => return Ok(()),
+        let (text, what) = match self.wanted.iter().find(is_missing)? {
+            Pattern::Name(name) => (name.clone(), "called so, or begins so"),
+            Pattern::Exact(name) => (format!("={name}"), "called so"),
+            Pattern::Network(_) => return None,
         };
-        Err(Error::InvalidArgument(format!(
-            "`{text}` in RINGFOLD_SOCKET_IFNAME: no interface that is up is {what}; there are {}. \
-             Where hosts have other names, give networks like `10.0.0.0/8`",
+        Some(format!(
+            "`{text}` in RINGFOLD_SOCKET_IFNAME: no interface of this host that is up is {what}; \
+             there are {}",
             listed(all)
-        )))
+        ))
     }
 
     /// What it leaves of `all`, best first.
@@ -308,17 +310,17 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_stands_for_nothing_is_refused_with_those_that_there_are() {
-        let refusal = |choice: &str| {
+    fn a_name_that_stands_for_nothing_is_named_with_those_that_there_are() {
+        let warning = |choice: &str| {
             let filter = InterfaceFilter::parse(choice).unwrap();
-            filter.check(&machine()).err().map(|why| why.to_string())
+            filter.missing(&machine())
         };
         for (choice, entry) in [
             ("eth0,ehd1", "`ehd1`"),
             ("10.0.0.0/8,=eth", "`=eth`"),
             ("ib,eth", "`ib`"),
         ] {
-            let text = refusal(choice).unwrap();
+            let text = warning(choice).unwrap();
             assert!(text.starts_with(entry), "{text}");
             assert!(text.contains("eth1 10.1.2.3/16"), "{text}");
         }
@@ -330,7 +332,7 @@ mod tests {
             "eth0,^ib0",
             "",
         ] {
-            assert_eq!(refusal(choice), None, "{choice}");
+            assert_eq!(warning(choice), None, "{choice}");
         }
     }
 
