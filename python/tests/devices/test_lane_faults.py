@@ -26,9 +26,12 @@ TIMEOUT_S = 1.5
 POINTS = [0, 7, 16]
 """Operations of the device after which a rank ends, in each check: the deep one takes all."""
 
-REDUCERS = {"host": "host", "gather": "host", "device": "device"}
+REDUCERS = {"host": "host", "gather": "host", "device": "device", "one_shot": "device"}
 """The reducer of a lane for each kind of call: a sum by the CPUs, an all_gather, whose data devices
-read from the slots of all ranks, and a sum by devices, which do the same."""
+read from the slots of all ranks, a sum by devices, which do the same, and a sum by one kernel."""
+SLICED = ["host", "gather", "device"]
+SMALL_COUNT = 400
+"""Elements of a call that one kernel does."""
 
 ERRORS = {"kill": "PeerFailed", "stop": "Timeout", "abort": "Aborted"}
 
@@ -51,9 +54,9 @@ def call(
 ) -> tuple[DeviceRequest, int, Any]:
     """A call of this kind, its result's address, and what stands there then."""
     if kind != "gather":
-        ones = np.ones(COUNT, np.float32)
+        ones = np.ones(SMALL_COUNT if kind == "one_shot" else COUNT, np.float32)
         address = program.upload(ones)
-        return sum_in_place(address, timeout=timeout), address, 2 * ones
+        return sum_in_place(address, len(ones), timeout), address, 2 * ones
     due = np.repeat(np.array([1, 2], np.float32), COUNT)
     address = program.upload(np.zeros_like(due))
     given = [(program.upload(due[lane.rank * COUNT :][:COUNT]), 4 * COUNT)]
@@ -154,13 +157,19 @@ def test_a_rank_ends_while_devices_read_its_slots(
     assert check(jobs, how, point, kind)
 
 
+@pytest.mark.parametrize("how", ERRORS)
+def test_a_rank_ends_while_a_kernel_waits_for_it(jobs: Any, how: str) -> None:
+    """Its own kernel has not begun."""
+    assert check(jobs, how, 0, "one_shot")
+
+
 def test_a_rank_stops_within_a_call(jobs: Any) -> None:
     """The other rank's deadline ends the call."""
     assert check(jobs, "stop", POINTS[1])
 
 
 @pytest.mark.deep
-@pytest.mark.parametrize("kind", REDUCERS)
+@pytest.mark.parametrize("kind", SLICED)
 @pytest.mark.parametrize("how", ERRORS)
 def test_a_rank_ends_after_each_operation(jobs: Any, how: str, kind: str) -> None:
     """Point after point, until a call is done before its rank ends."""
