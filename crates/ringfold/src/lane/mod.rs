@@ -422,9 +422,11 @@ impl DeviceWork {
         match self.path {
             WaitPath::Stream => {
                 let (words, end) = (self.staging.words(self.call.bank), self.call.end());
-                // After a fault results are taken without waiting for what is brought.
-                let is_read = || words.has_reached(Word::Arrived, end);
-                words.has_reached(Word::Taken, end) && (self.call.one_shot().is_some() || is_read())
+                // One kernel brings nothing, and nor does a call without slices, which may be
+                // behind one. After a fault results are taken without waiting for what is brought.
+                let brings = self.call.slices > 0 && self.call.one_shot().is_none();
+                words.has_reached(Word::Taken, end)
+                    && (!brings || words.has_reached(Word::Arrived, end))
             }
             // After an error of the device nothing runs any more.
             WaitPath::Host => self.can_join(Duration::ZERO) && self.has_ended().unwrap_or(true),

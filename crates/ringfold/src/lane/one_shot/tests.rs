@@ -104,6 +104,25 @@ fn kernels_that_meet_combine_as_the_host_does() {
     });
 }
 
+/// It has no slices, and the call before it, which has the same numbers, brings nothing.
+#[test]
+fn a_call_of_nothing_behind_one_kernel_is_done() {
+    alone(&[FOUR], || {
+        job(2).run(|rank| {
+            let memory = rank.upload(&[0; 4 * COUNT]);
+            enqueue(rank, request(&memory, COUNT)).expect("no fault");
+            assert_eq!(calls(rank), 1);
+            let nothing = || DeviceBuffer::new(vec![region(&memory, 0..0)]);
+            let counts = Counts::Even(0);
+            let (input, output) = (nothing(), nothing());
+            let call = Collective::AllGather;
+            let call = DeviceRequest::new(call, DType::F32, counts, input, output);
+            let work = enqueue(rank, call).expect("no fault");
+            assert!(work.wait_on_host(WATCHDOG).expect("no fault"));
+        });
+    });
+}
+
 /// One call of random content, on odd places in memory.
 fn combine(rank: &Rank, op: Op, dtype: DType, seed: u64) {
     let mut random = SplitMix64::stream(seed, u64::from(op.wire()) << 8 | dtype as u64);
