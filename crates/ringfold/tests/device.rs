@@ -239,22 +239,28 @@ fn a_slice_costs_few_calls() {
     });
 }
 
-/// The driver calls by which a lane enqueues an all-reduce of so many slices behind an operation
-/// that waits: so none of the lane's waits is over before it is enqueued.
-fn calls_of_slices(lane: &ringfold::Lane, slices: usize) -> u64 {
-    let gate = Lane::new().unwrap();
+/// An all-reduce of so many slices, its memory, and a stream of `gate` that goes on when the first
+/// word of that is 1.
+fn held(gate: &Lane, slices: usize) -> (DeviceMemory, DeviceRequest, ProgramStream) {
     let bytes = slices * SLICE_BYTES;
-    let memory = gate.device.enter().unwrap().allocate(bytes).unwrap();
+    let current = gate.device.enter().unwrap();
+    let memory = current.allocate(bytes).unwrap();
     // SAFETY: the memory lives until the call is done.
     let buffer = || DeviceBuffer::new(vec![unsafe { memory.region() }]);
     let counts = Counts::Even(bytes as u64);
     let (collective, dtype) = (Collective::AllReduce, DType::U8);
     let request = DeviceRequest::new(collective, dtype, counts, buffer(), buffer());
-    let current = gate.device.enter().unwrap();
     current.wait(&gate.out, gate.word(0), 1).unwrap();
-    drop(current);
     // SAFETY: the stream lives until it is idle.
     let program = unsafe { ProgramStream::from_handle(gate.out.handle()) };
+    (memory, request, program)
+}
+
+/// The driver calls by which a lane enqueues an all-reduce of so many slices behind an operation
+/// that waits: so none of the lane's waits is over before it is enqueued.
+fn calls_of_slices(lane: &ringfold::Lane, slices: usize) -> u64 {
+    let gate = Lane::new().unwrap();
+    let (_memory, request, program) = held(&gate, slices);
     let before = all_calls();
     // SAFETY: the memory lives until the call is done, and nothing else accesses it.
     let work = unsafe { lane.enqueue(request, program) }.unwrap();

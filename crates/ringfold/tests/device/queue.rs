@@ -4,11 +4,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use ringfold::internals::device::ProgramStream;
-use ringfold::{Collective, Communicator, Counts, DType, DeviceBuffer, DeviceRequest, LaneConfig};
+use ringfold::{Communicator, LaneConfig};
 
 use super::software::{alone, calls, driver};
-use super::{Lane, SLICE_BYTES, store, until};
+use super::{Lane, SLICE_BYTES, held, store, until};
 
 /// Three operations each in both of a lane's queues, which hold 1024.
 const SLICES: usize = 1000;
@@ -25,18 +24,7 @@ fn a_call_that_fills_the_queues_holds_its_caller_and_is_carried_out() {
             ..LaneConfig::default()
         };
         let lane = ringfold::Lane::new(communicator, driver().unwrap(), 0, config).unwrap();
-        let bytes = SLICES * SLICE_BYTES;
-        let memory = gate.device.enter().unwrap().allocate(bytes).unwrap();
-        // SAFETY: the memory lives until the call is done.
-        let buffer = || DeviceBuffer::new(vec![unsafe { memory.region() }]);
-        let counts = Counts::Even(bytes as u64);
-        let (collective, dtype) = (Collective::AllReduce, DType::U8);
-        let request = DeviceRequest::new(collective, dtype, counts, buffer(), buffer());
-        let current = gate.device.enter().unwrap();
-        current.wait(&gate.out, gate.word(0), 1).unwrap();
-        drop(current);
-        // SAFETY: the stream lives until it is idle.
-        let program = unsafe { ProgramStream::from_handle(gate.out.handle()) };
+        let (_memory, request, program) = held(&gate, SLICES);
         let (before, has_returned) = (calls(c"cuStreamWaitValue32_v2"), AtomicBool::new(false));
         let work = thread::scope(|scope| {
             let caller = scope.spawn(|| {

@@ -35,8 +35,7 @@ fn on_all_kinds(config: LaneConfig, work: impl Fn(&Rank) + Sync) {
     Job::new(2, config).sharing(WATCHDOG).run(&work);
 }
 
-fn all_reduce(rank: &Rank, memory: &crate::device::DeviceMemory, count: usize) -> DeviceRequest {
-    let _ = rank;
+fn all_reduce(memory: &crate::device::DeviceMemory, count: usize) -> DeviceRequest {
     let buffer = || DeviceBuffer::new(vec![super::job::region(memory, 0..count * 4)]);
     let counts = Counts::Even(count as u64);
     DeviceRequest::new(
@@ -60,7 +59,7 @@ fn aborts(config: LaneConfig) {
             rank.lane.abort("the test");
             return;
         }
-        let request = all_reduce(rank, &memory, COUNT);
+        let request = all_reduce(&memory, COUNT);
         // SAFETY: the memory lives until the stream has gone past the call.
         let made = unsafe { rank.lane.enqueue(request, rank.stream()) };
         // The abort may have come first.
@@ -71,7 +70,7 @@ fn aborts(config: LaneConfig) {
             // The stream does not wait for the copies of its input now.
             assert!(wait_until(|| work.is_done(), WATCHDOG));
         }
-        let request = all_reduce(rank, &memory, COUNT);
+        let request = all_reduce(&memory, COUNT);
         // SAFETY: as above.
         let later = unsafe { rank.lane.enqueue(request, rank.stream()) };
         let error = later.expect_err("it has ended");
@@ -92,7 +91,7 @@ fn after_an_abort_a_call_is_done_when_its_input_is_read_no_more() {
         let current = rank.device.enter().expect("a context");
         current.wait(&lane.staging.out, gate, 1).expect("a wait");
         drop(current);
-        let request = all_reduce(rank, &memory, count);
+        let request = all_reduce(&memory, count);
         // SAFETY: the memory lives until the work is done.
         let work = unsafe { lane.enqueue(request, rank.stream()) }.expect("a call");
         lane.abort("the test");
@@ -120,18 +119,12 @@ fn differs(config: LaneConfig) {
         let memory = rank.upload(&[0; COUNT * 4]);
         let count = COUNT - rank.lane.rank();
         // SAFETY: the memory lives until the stream has gone past the call.
-        let made = unsafe {
-            rank.lane
-                .enqueue(all_reduce(rank, &memory, count), rank.stream())
-        };
+        let made = unsafe { rank.lane.enqueue(all_reduce(&memory, count), rank.stream()) };
         let work = made.expect("nothing is known yet");
         let _ = work.join(rank.stream());
         rank.wait();
         // SAFETY: as above.
-        let later = unsafe {
-            rank.lane
-                .enqueue(all_reduce(rank, &memory, count), rank.stream())
-        };
+        let later = unsafe { rank.lane.enqueue(all_reduce(&memory, count), rank.stream()) };
         let error = later.expect_err("it has ended");
         assert_eq!(error.class(), "Mismatch", "{error}");
     });
@@ -143,7 +136,7 @@ fn devices_combine_nothing_of_different_operations() {
         let memory = rank.upload(&[0; COUNT * 4]);
         let request = || DeviceRequest {
             op: [Op::Sum, Op::Max][rank.lane.rank()],
-            ..all_reduce(rank, &memory, COUNT)
+            ..all_reduce(&memory, COUNT)
         };
         // SAFETY: the memory lives until the stream has gone past the call.
         let work = unsafe { rank.lane.enqueue(request(), rank.stream()) };
@@ -166,7 +159,7 @@ fn a_panic_of_the_thread_releases_what_it_has_been_given() {
         if lane.rank() == 0 {
             // Cut for larger slots than there are.
             let slot_bytes = 2 * config.slot_bytes;
-            let requests = vec![all_reduce(rank, &memory, COUNT)];
+            let requests = vec![all_reduce(&memory, COUNT)];
             let marks = lock(&lane.issuer).begin(rank.stream()).expect("events");
             let marks = marks.expect("no graph");
             let terms = Terms {
