@@ -273,6 +273,8 @@ def die(folder: Path) -> None:
     rank = dist.get_rank()
     record = {"pid": os.getpid(), "names": belongings()}
     (folder / f"attempt{attempt}-{rank}").write_text(json.dumps(record))
+    # torchrun ends all when it sees the death, which may be before they have seen it.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     dist.barrier()
     if attempt < RESTARTS:
         if rank == 1:
