@@ -5,6 +5,7 @@ order of streams.
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,8 +13,10 @@ import softtorch
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
+from test_training import STEPS, add_gradients, momentum, network, take_steps, weights
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
@@ -198,88 +201,93 @@ def test_futures_are_of_the_result(ranks: Any, way: Any) -> None:
         assert (halves == 1).all() and (left == 2).all()
 
 
-BATCH, STEPS, RATE = 24, 3, 0.05
-
-
-def network(device: str) -> Any:
-    """The same on every rank; layers that no number of ranks divides."""
-    torch.manual_seed(7)
-    layers = [
-        torch.nn.Linear(9, 33),
-        torch.nn.ReLU(),
-        torch.nn.Linear(33, 17),
-        torch.nn.Tanh(),
-        torch.nn.Linear(17, 5),
-    ]
-    return torch.nn.Sequential(*layers).to(device)
-
-
-def take_steps(model: Any, device: str, rank: int, size: int) -> None:
-    optimizer = torch.optim.SGD(model.parameters(), RATE, momentum=0.9)
-    for step in range(STEPS):
-        generator = torch.Generator().manual_seed(step)
-        inputs = torch.randn(BATCH, 9, generator=generator).chunk(size)[rank]
-        labels = torch.randint(5, (BATCH,), generator=generator).chunk(size)[rank]
-        optimizer.zero_grad()
-        output = model(inputs.to(device))
-        torch.nn.functional.cross_entropy(output, labels.to(device)).backward()
-        optimizer.step()
-
-
-def weights(model: Any) -> Any:
-    whole = (
-        each.full_tensor() if isinstance(each, DTensor) else each for each in model.parameters()
-    )
-    return torch.cat([each.detach().cpu().flatten() for each in whole])
-
-
-def alone() -> Any:
-    model = network("cpu")
-    take_steps(model, "cpu", 0, 1)
+def replicated(device: str, hook: Any = None, state: Any = None, **options: Any) -> Any:
+    model = DistributedDataParallel(network(device), **options)
+    if hook is not None:
+        model.register_comm_hook(state() if state else None, hook)
+    take_steps(model, momentum(model))
     return weights(model)
 
 
-TRAININGS: dict[str, dict[str, Any]] = {
-    "one bucket": {},
-    "many buckets": {"bucket_cap_mb": 0.0005},
-    "views": {"bucket_cap_mb": 0.0005, "gradient_as_bucket_view": True},
-    "unused": {"find_unused_parameters": True},
-    "static": {"static_graph": True},
-    "sharded": {"reshard_after_forward": True},
-    "sharded, kept": {"reshard_after_forward": False},
+def accumulated(device: str) -> Any:
+    model = DistributedDataParallel(network(device))
+    optimizer = momentum(model)
+    for step in range(0, STEPS, 2):
+        optimizer.zero_grad()
+        with model.no_sync():
+            add_gradients(model, step)
+        add_gradients(model, step + 1)
+        optimizer.step()
+    return weights(model)
+
+
+def uneven(device: str) -> Any:
+    """Rank 0 has the fewest batches."""
+    model = DistributedDataParallel(network(device))
+    with model.join():
+        take_steps(model, momentum(model), 2 + dist.get_rank())
+    return weights(model)
+
+
+def sharded(device: str, is_accumulated: bool = False, **options: Any) -> Any:
+    model = network(device)
+    mesh = init_device_mesh(device, (dist.get_world_size(),))
+    for layer in model:
+        if isinstance(layer, torch.nn.Linear):
+            fully_shard(layer, mesh=mesh, **options)
+    whole = fully_shard(model, mesh=mesh, **options)
+    optimizer = momentum(model)
+    for step in range(STEPS):
+        is_last = not is_accumulated or step % 2 == 1
+        whole.set_requires_gradient_sync(is_last)
+        add_gradients(model, step)
+        if is_last:
+            optimizer.step()
+            optimizer.zero_grad()
+    return weights(model)
+
+
+def low_rank() -> Any:
+    return powerSGD_hook.PowerSGDState(None, 1, start_powerSGD_iter=2, min_compression_rate=0.5)
+
+
+HALF = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+MANY = 0.0005
+"""The megabytes of a bucket that holds a parameter or two."""
+
+TRAININGS: dict[str, Callable[[str], Any]] = {
+    "one bucket": replicated,
+    "many buckets": partial(replicated, bucket_cap_mb=MANY),
+    "views": partial(replicated, bucket_cap_mb=MANY, gradient_as_bucket_view=True),
+    "unused": partial(replicated, find_unused_parameters=True),
+    "static": partial(replicated, static_graph=True),
+    "compressed": partial(
+        replicated, hook=default_hooks.fp16_compress_hook, bucket_cap_mb=MANY
+    ),
+    "low rank": partial(replicated, hook=powerSGD_hook.powerSGD_hook, state=low_rank),
+    "accumulated": accumulated,
+    "uneven": uneven,
+    "sharded": partial(sharded, reshard_after_forward=True),
+    "sharded, kept": partial(sharded, reshard_after_forward=False),
+    "sharded, accumulated": partial(sharded, is_accumulated=True, mp_policy=HALF),
 }
 
 
-def train(device: str, options: dict[str, Any]) -> Any:
-    model = network(device)
-    if "reshard_after_forward" in options:
-        mesh = init_device_mesh(device, (dist.get_world_size(),))
-        for layer in model:
-            if isinstance(layer, torch.nn.Linear):
-                fully_shard(layer, mesh=mesh, **options)
-        fully_shard(model, mesh=mesh, **options)
-    else:
-        model = DistributedDataParallel(model, **options)
-    take_steps(model, device, dist.get_rank(), dist.get_world_size())
-    return weights(model)
-
-
-def trainings(names: list[str]) -> Any:
+def trainings() -> Any:
     """By name: weights from the device, and from host memory."""
-    return {name: [train(device, TRAININGS[name]) for device in ("soft", "cpu")] for name in names}
+    return {
+        name: [train(device) for device in ("soft", "cpu")] for name, train in TRAININGS.items()
+    }
 
 
 @pytest.mark.parametrize("count", [2, pytest.param(4, marks=pytest.mark.deep)])
 def test_training_takes_the_steps_of_the_host(ranks: Any, way: Any, count: int) -> None:
-    """DistributedDataParallel and FSDP2: the bits of the same ranks in host memory, and the steps
-    of one process except for rounding, because sums over the batch are in another order.
-    """
-    reference = alone()
-    names = list(TRAININGS)
-    for found in ranks(trainings, count, "ringfold", variables=way, names=names).results():
+    """DistributedDataParallel and FSDP2: the bits of the same ranks in host memory."""
+    together = ranks(trainings, count, "ringfold", variables=way).results()
+    for found in together:
         for name, (there, here) in found.items():
             assert torch.equal(there, here), name
-            torch.testing.assert_close(there, reference, rtol=1e-4, atol=1e-6, msg=name)
+            assert torch.equal(there, together[0][name][0]), name
 
 
 def shards() -> Any:

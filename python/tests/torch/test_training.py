@@ -10,6 +10,7 @@ import torch.distributed.nn.functional as differentiable
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 # Divisible by 1, 2, 3 and 4 ranks, so that the mean of the ranks' means is the batch's.
@@ -18,7 +19,7 @@ STEPS = 4
 LEARNING_RATE = 0.05
 
 
-def network() -> Any:
+def network(device: str = "cpu") -> Any:
     """The same on every rank; layers that no number of ranks divides."""
     torch.manual_seed(7)
     layers = [
@@ -28,7 +29,7 @@ def network() -> Any:
         torch.nn.Tanh(),
         torch.nn.Linear(17, 5),
     ]
-    return torch.nn.Sequential(*layers)
+    return torch.nn.Sequential(*layers).to(device)
 
 
 def batch(step: int) -> Any:
@@ -43,17 +44,25 @@ def batch(step: int) -> Any:
     )[dist.get_rank()]
 
 
+def add_gradients(model: Any, step: int) -> None:
+    device = next(model.parameters()).device
+    inputs, labels = (each.to(device) for each in batch(step))
+    torch.nn.functional.cross_entropy(model(inputs), labels).backward()
+
+
 def take_steps(model: Any, optimizer: Any, steps: int = STEPS) -> None:
     for step in range(steps):
-        inputs, labels = batch(step)
         optimizer.zero_grad()
-        torch.nn.functional.cross_entropy(model(inputs), labels).backward()
+        add_gradients(model, step)
         optimizer.step()
 
 
 def weights(model: Any) -> Any:
-    """All parameters in one vector."""
-    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+    """All parameters in one vector of the host."""
+    whole = (
+        each.full_tensor() if isinstance(each, DTensor) else each for each in model.parameters()
+    )
+    return torch.cat([each.detach().flatten().cpu() for each in whole])
 
 
 def momentum(model: Any) -> Any:
@@ -111,10 +120,8 @@ def train_without_synchronising() -> Any:
     for step in range(0, STEPS, 2):
         optimizer.zero_grad()
         with model.no_sync():
-            inputs, labels = batch(step)
-            torch.nn.functional.cross_entropy(model(inputs), labels).backward()
-        inputs, labels = batch(step + 1)
-        torch.nn.functional.cross_entropy(model(inputs), labels).backward()
+            add_gradients(model, step)
+        add_gradients(model, step + 1)
         optimizer.step()
     return weights(model)
 
@@ -144,9 +151,7 @@ def train_sharded(half: bool) -> Any:
             fully_shard(layer, mesh=mesh, mp_policy=policy)
     fully_shard(model, mesh=mesh, mp_policy=policy)
     take_steps(model, momentum(model))
-    return torch.cat(
-        [parameter.full_tensor().detach().flatten() for parameter in model.parameters()]
-    )
+    return weights(model)
 
 
 @pytest.mark.parametrize("count", [2, 3])
@@ -198,9 +203,8 @@ def train_unevenly() -> Any:
     steps = 0
     with model.join():
         for step in range(2 + 2 * dist.get_rank()):
-            inputs, labels = batch(step)
             optimizer.zero_grad()
-            torch.nn.functional.cross_entropy(model(inputs), labels).backward()
+            add_gradients(model, step)
             optimizer.step()
             steps += 1
     return weights(model), steps
