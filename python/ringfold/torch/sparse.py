@@ -3,9 +3,10 @@
 Ranks have different non-zero positions, so nothing can be added in flight: every rank gathers all
 positions and values and adds them itself, in rank order, which gives the same bits on all ranks.
 Three gathers: number, positions, values. The call blocks, because sizes must be known before the
-next gather.
+next gather. Tensors of a device are gathered and added there, in the order of the current stream.
 """
 
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import torch
@@ -13,7 +14,7 @@ import torch.distributed as dist
 
 from ringfold.errors import InvalidArgument
 from ringfold.torch.options import Terms
-from ringfold.torch.work import RingfoldWork
+from ringfold.torch.work import NO_LIMIT, RingfoldWork
 
 if TYPE_CHECKING:
     from ringfold.torch.collectives import Collectives
@@ -39,4 +40,21 @@ def all_reduce(group: "Collectives", tensor: torch.Tensor, said: Terms) -> dist.
         torch.cat(all_places, dim=1), torch.cat(all_values), tensor.shape
     )
     tensor.copy_(joined.coalesce())
-    return RingfoldWork([], [tensor], device=None if tensor.is_cpu else tensor.device)
+    return RingfoldWork([], [tensor]) if tensor.is_cpu else SumOnDevice(tensor)
+
+
+class SumOnDevice(RingfoldWork):
+    """The handle of a sum that the stream that is current now has enqueued."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        super().__init__([], [tensor], device=tensor.device)
+        self._is_there = torch.accelerator.current_stream(tensor.device).record_event()
+
+    def wait(self, timeout: timedelta = NO_LIMIT) -> bool:
+        """Make the current stream wait for the sum."""
+        torch.accelerator.current_stream(self._device).wait_event(self._is_there)
+        return super().wait(timeout)
+
+    def is_completed(self) -> bool:
+        """Whether the device has done it."""
+        return bool(self._is_there.query())

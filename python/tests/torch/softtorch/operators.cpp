@@ -25,6 +25,7 @@
 #include <functional>
 
 #include "memory.h"
+#include "sparse.h"
 
 namespace soft {
 namespace {
