@@ -93,7 +93,7 @@ impl Issuer {
     pub fn begin_call(&mut self, call: &LaneCall) {
         self.next[call.bank as usize] = call.end();
         if let (Some(one_shot), Some(made)) = (&mut self.one_shot, call.one_shot()) {
-            one_shot.begin(made, call.end());
+            one_shot.begin(made);
         }
     }
 
@@ -175,13 +175,6 @@ impl Issuer {
             self.write(current, into, call, Word::Taken, call.end())?;
         }
         current.record(&call.marks.joined, into)
-    }
-
-    /// Waits, but not for ever, until no peer's kernel reads what this rank has stored.
-    pub fn wait_for_readers(&self) {
-        if let Some(one_shot) = &self.one_shot {
-            one_shot.wait_for_readers(&self.staging);
-        }
     }
 
     /// Marks what `program` holds now as what `call` comes behind. Its copies are the thread's.

@@ -309,7 +309,6 @@ impl Lane {
         let _ = thread.join();
         self.wait_for_readers();
         let drained = self.drain();
-        lock(&self.issuer).wait_for_readers();
         let drained = drained.and_then(|()| self.staging.unpin());
         let closed = self.worker.communicator().close();
         drained.and(closed)

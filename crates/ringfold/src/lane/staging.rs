@@ -206,7 +206,12 @@ impl Staging {
 
     /// Says that slices are released that nothing completes, on this rank and to all ranks that
     /// read its slots: from here on these may hold anything.
+    ///
+    /// The pages stay as long as a peer has them mapped. A one-shot kernel that began before it
+    /// could see this may have found all flags, and reads rows that it takes for good: they are, as
+    /// long as they are there.
     pub fn say_fault(&self) {
+        self.memory.leave_to_peers();
         let others = self.peers.get().into_iter();
         let others = others.flat_map(|peers| peers.all.iter().flatten());
         for place in others.map(|peer| peer.place).chain([self.own]) {

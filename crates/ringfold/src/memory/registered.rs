@@ -2,6 +2,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::io::Errno;
 
@@ -33,7 +34,7 @@ pub struct Registered {
 
 #[derive(Debug)]
 enum Memory {
-    Shared(#[allow(dead_code, reason = "held, not read")] Arc<Own>),
+    Shared(Arc<Own>),
     Private(#[allow(dead_code, reason = "held, not read")] Mapping),
 }
 
@@ -46,6 +47,8 @@ pub struct Own {
     remapped: Option<Remapped>,
     /// What forked children get a view of.
     child_view: Option<ChildView>,
+    /// Whether the pages stay as long as a peer has them mapped.
+    is_left_to_peers: AtomicBool,
     /// The process that made it: a forked child has a view of the contents, and none of the rest.
     process: u32,
 }
@@ -57,6 +60,7 @@ impl Own {
             file,
             remapped,
             child_view: None,
+            is_left_to_peers: AtomicBool::new(false),
             process: std::process::id(),
         }
     }
@@ -129,8 +133,10 @@ impl Drop for Own {
         let is_out = self.remapped.as_mut().is_none_or(Remapped::restore);
         let is_nowhere = self.child_view.take().is_none_or(ChildView::withdraw);
         if is_out {
+            // Relaxed: its setter held this, and gave it up before.
+            let is_left = self.is_left_to_peers.load(Ordering::Relaxed);
             // Children that look at the pages keep them, as long as they live.
-            if is_nowhere {
+            if is_nowhere && !is_left {
                 self.file.free();
             }
         } else {
@@ -185,6 +191,15 @@ impl Registered {
     /// The length in bytes.
     pub fn bytes(&self) -> usize {
         self.region.bytes()
+    }
+
+    /// Has the pages, and what they hold, stay as long as a peer has them mapped. Otherwise they go
+    /// with this value, and a peer that still looks finds zeros.
+    pub(crate) fn leave_to_peers(&self) {
+        if let Memory::Shared(own) = &self.memory {
+            // Partner: the load when the last of it is dropped.
+            own.is_left_to_peers.store(true, Ordering::Relaxed);
+        }
     }
 
     /// What each rank asked for, in bytes.

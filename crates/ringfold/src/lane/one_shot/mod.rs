@@ -26,6 +26,11 @@
 //! host with the deadline of this one. It sees dead ranks, aborts and deadlines there; then it says
 //! that there is a fault, which the kernel that spins sees, too. The result is bytes of ones then.
 //!
+//! A kernel that has found the flags of all ranks reads their rows, fault or not. It may begin just
+//! before it could see the fault, while a peer closes its lane; the peer cannot wait for what it
+//! does not know of. So after a fault its rows stay, as they are, as long as any rank maps them
+//! ([`Staging::say_fault`]).
+//!
 //! The scheme is the one-shot all-reduce of TensorRT-LLM and vLLM, in host memory instead of peers'
 //! device memory.
 
@@ -40,12 +45,10 @@ mod tests;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::ffi::CString;
-use std::time::Duration;
 
 use super::request::{DeviceBuffer, DeviceRequest};
 use super::staging::{Bank, Staging};
-use super::words::{Word, load_flag};
-use super::worker::wait_until;
+use super::words::Word;
 use crate::communicator::Communicator;
 use crate::device::{Current, Device, DeviceMemory, DeviceRegion, Kernel};
 use crate::error::{Error, Result};
@@ -54,10 +57,6 @@ use area::Area;
 use call::OneShotCall;
 use limits::{bytes_max, fits_one_shot};
 use text::{NAME, parameters};
-
-/// How long the end of a lane waits for devices that are still reading this rank's row. They have
-/// all that they need.
-const READERS_WAIT: Duration = Duration::from_secs(5);
 
 /// What a device needs for such calls.
 #[derive(Debug)]
@@ -69,8 +68,8 @@ pub struct OneShot {
     rank: usize,
     world_size: usize,
     bytes_max: usize,
-    /// The last call, and the number behind its slice.
-    last: Option<(u32, u32)>,
+    /// The number of the last call, from 1 up.
+    last: u32,
 }
 
 /// Where ranks meet, if they may: all are on one host, each with a device of its own. Collective.
@@ -116,7 +115,7 @@ impl OneShot {
             rank,
             world_size,
             bytes_max,
-            last: None,
+            last: 0,
         };
         // Whether the driver compiles at all is known before the first call.
         one_shot.prepare(current, Op::Sum, DType::F32)?;
@@ -134,8 +133,7 @@ impl OneShot {
             return Ok(None);
         }
         self.prepare(current, requests[0].op, requests[0].dtype)?;
-        let (last, _) = self.last.unwrap_or_default();
-        Ok(Some(last.wrapping_add(1)))
+        Ok(Some(self.last.wrapping_add(1)))
     }
 
     /// The call `request`, which has the number that [`number`](OneShot::number) gave.
@@ -148,9 +146,9 @@ impl OneShot {
         }
     }
 
-    /// Notes that `call` has been made; the number behind its slice is `end`.
-    pub fn begin(&mut self, call: &OneShotCall, end: u32) {
-        self.last = Some((call.number, end));
+    /// Notes that `call` has been made.
+    pub fn begin(&mut self, call: &OneShotCall) {
+        self.last = call.number;
     }
 
     fn prepare(&mut self, current: &Current<'_>, op: Op, dtype: DType) -> Result<()> {
@@ -230,32 +228,6 @@ impl OneShot {
             }
         }
         Ok(is_end)
-    }
-
-    /// Waits, but not for ever, until no peer reads this rank's row of the last call any more: its
-    /// kernel has ended. One that has not begun, because of a fault, does not count.
-    pub fn wait_for_readers(&self, staging: &Staging) {
-        let Some((number, end)) = self.last else {
-            return;
-        };
-        let has_begun = |peer: &usize| {
-            let place = staging.of_rank(*peer).map(|place| place.one_shot());
-            let flag = place.map(|place| place.part(self.area.flag(number, 0)));
-            flag.is_some_and(|flag| load_flag(flag.region()) as u32 == number)
-        };
-        let reader = || {
-            staging
-                .readers(end)
-                .find(|peer| *peer != self.rank && has_begun(peer))
-        };
-        let is_free = || reader().is_none();
-        if !wait_until(is_free, READERS_WAIT) {
-            let peer = reader();
-            log::debug!(
-                target: "ringfold::device",
-                "the device of rank {peer:?} has not ended a call in {READERS_WAIT:?}"
-            );
-        }
     }
 }
 

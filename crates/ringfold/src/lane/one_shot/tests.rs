@@ -1,5 +1,6 @@
 //! Kernels that meet, over the software driver, with a device for each rank.
 
+use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
 use super::area::RANKS_MAX;
@@ -49,7 +50,7 @@ fn job(world_size: usize) -> Job {
 fn calls(rank: &Rank) -> u32 {
     let issuer = lock(&rank.lane.issuer);
     let one_shot = issuer.one_shot.as_ref().expect("kernels that meet");
-    one_shot.last.map_or(0, |(number, _)| number)
+    one_shot.last
 }
 
 /// A call in place.
@@ -263,6 +264,42 @@ fn an_abort_ends_kernels_that_spin() {
             });
         });
     }
+}
+
+/// A peer whose kernel has found all flags may read it then, and takes it for good.
+#[test]
+fn after_a_fault_a_row_stays_when_its_lane_is_gone() {
+    alone(&[FOUR], || {
+        let (is_gone, row) = (Barrier::new(2), vec![7f32; COUNT].map_bytes());
+        job(2).run_owned(|rank, arrival| {
+            if rank.lane.rank() == 1 {
+                let memory = rank.upload(&row);
+                let work = enqueue(&rank, request(&memory, COUNT)).expect("no fault");
+                wait_until_peer_spins(&rank, 1);
+                rank.lane.abort("the test");
+                drop(work);
+                rank.end_lane_first(arrival, || {
+                    is_gone.wait();
+                });
+                return;
+            }
+            is_gone.wait();
+            let area = lock(&rank.lane.issuer)
+                .one_shot
+                .as_ref()
+                .expect("kernels")
+                .area;
+            let place = rank.lane.staging.of_rank(1).expect("its memory").one_shot();
+            let mut found = vec![0; row.len()];
+            place
+                .part(area.row(1))
+                .region()
+                .part(0..row.len())
+                .read(&mut found);
+            assert!(found == row, "the row of a peer that is gone");
+            rank.end(arrival);
+        });
+    });
 }
 
 #[test]
