@@ -26,14 +26,16 @@ const LONG: Duration = Duration::from_secs(20);
 /// Elements of three slices; and of a call that one kernel does, where each rank has a device.
 const COUNT: usize = 3000;
 const SMALL_COUNT: usize = 500;
-const fn config(reducer: Reducer) -> LaneConfig {
-    LaneConfig {
+
+/// A lane of two small slots.
+fn open(communicator: Communicator, ordinal: usize, reducer: Reducer) -> Result<Lane> {
+    let config = LaneConfig {
         slot_bytes: 4096,
         depth: 2,
         reducer,
-        direct: true,
-        one_shot: true,
-    }
+        ..LaneConfig::default()
+    };
+    Lane::new(communicator, driver().unwrap(), ordinal, config)
 }
 
 /// What a rank has seen.
@@ -94,7 +96,7 @@ fn rank(communicator: Communicator, job: &Job, reducer: Reducer, at: u64) -> See
         fail(c"*", at, REFUSED);
     }
     all.wait();
-    let lane = Lane::new(communicator, driver().unwrap(), ordinal, config(reducer));
+    let lane = open(communicator, ordinal, reducer);
     let made = lane.as_ref().ok();
     let calls = made.map(|lane| [(); 2].map(|()| enqueue(lane, &buffer, stream)));
     // Without memory operations the lane's thread may meet the refusal, later.
@@ -266,8 +268,8 @@ const ENQUEUING: [&CStr; 8] = [
 
 /// Makes some small calls on a device of its own; how many of the driver's that takes on all ranks.
 fn small_calls(communicator: Communicator, all: &Barrier) -> [u64; ENQUEUING.len()] {
-    let (ordinal, config) = (communicator.rank(), config(Reducer::Device));
-    let lane = Lane::new(communicator, driver().unwrap(), ordinal, config).unwrap();
+    let ordinal = communicator.rank();
+    let lane = open(communicator, ordinal, Reducer::Device).unwrap();
     let memory = lane.device().enter().unwrap().allocate(SMALL_COUNT * 4);
     let memory = memory.unwrap();
     // SAFETY: the memory is freed when the lane is closed.

@@ -3,7 +3,7 @@
 
 use std::sync::Mutex;
 
-use super::job::{Job, Rank, WATCHDOG, region};
+use super::job::{Job, Rank, WATCHDOG, config, region};
 use crate::communicator::{Communicator, Counts};
 use crate::device::{DeviceMemory, ProgramStream};
 use crate::lane::worker::wait_until;
@@ -13,15 +13,6 @@ use crate::types::{Collective, DType};
 
 /// Elements of several slices.
 const COUNT: usize = 5000;
-
-fn config(reducer: Reducer) -> LaneConfig {
-    LaneConfig {
-        slot_bytes: 4096,
-        depth: 2,
-        reducer,
-        ..LaneConfig::default()
-    }
-}
 
 fn content(value: usize, count: usize) -> Vec<u8> {
     (value as u32).to_ne_bytes().repeat(count)

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::job::{Job, Rank, WATCHDOG};
+use super::job::{Job, Rank, WATCHDOG, config};
 use crate::communicator::Counts;
 use crate::lane::call::{LaneCall, Terms};
 use crate::lane::staging::Bank;
@@ -14,17 +14,7 @@ use crate::sync::lock;
 use crate::types::{Collective, DType, Op};
 
 /// Whatever combines.
-const CONFIGS: [LaneConfig; 2] = [config(Reducer::Host), config(Reducer::Device)];
-
-const fn config(reducer: Reducer) -> LaneConfig {
-    LaneConfig {
-        slot_bytes: 4096,
-        depth: 2,
-        reducer,
-        direct: true,
-        one_shot: true,
-    }
-}
+const REDUCERS: [Reducer; 2] = [Reducer::Host, Reducer::Device];
 
 /// Elements of several slices.
 const COUNT: usize = 5000;
@@ -49,7 +39,7 @@ fn all_reduce(memory: &crate::device::DeviceMemory, count: usize) -> DeviceReque
 
 #[test]
 fn after_an_abort_streams_go_on_and_results_are_no_numbers() {
-    CONFIGS.into_iter().for_each(aborts);
+    REDUCERS.map(config).into_iter().for_each(aborts);
 }
 
 fn aborts(config: LaneConfig) {
@@ -111,7 +101,7 @@ fn after_an_abort_a_call_is_done_when_its_input_is_read_no_more() {
 
 #[test]
 fn ranks_in_different_calls_get_a_mismatch() {
-    CONFIGS.into_iter().for_each(differs);
+    REDUCERS.map(config).into_iter().for_each(differs);
 }
 
 fn differs(config: LaneConfig) {
