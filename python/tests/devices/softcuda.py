@@ -18,6 +18,8 @@ BUILD_S = 900.0
 NON_BLOCKING = 1
 AT_LEAST = 0
 PORTABLE_AND_MAPPED = 3
+REFUSED = 719
+"""`CUDA_ERROR_LAUNCH_FAILED`, which nothing handles by itself."""
 
 
 @functools.cache
@@ -40,13 +42,13 @@ def library() -> Path:
 
 
 class Program:
-    """A program that uses device 0: a stream, and memory that is never freed."""
+    """A program that uses a device: a stream, and memory that is never freed."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: int = 0) -> None:
         self._driver = ctypes.CDLL(os.environ["RINGFOLD_CUDA_LIBRARY"])
         context, stream = ctypes.c_void_p(), ctypes.c_void_p()
         self.call("cuInit", 0)
-        self.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), 0)
+        self.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
         self._context = context
         self.call("cuCtxPushCurrent_v2", context)
         self.call("cuStreamCreateWithPriority", ctypes.byref(stream), NON_BLOCKING, 0)
@@ -128,15 +130,31 @@ class Program:
         """Run one operation of a stream, in stepped mode; whether there was one."""
         return bool(self._driver.softcuda_step())
 
+    def count(self, what: str) -> int:
+        """How many live in this process: `pinned` ranges, `streams`, `events`, and so on."""
+        self._driver.softcuda_count.restype = ctypes.c_uint64
+        return int(self._driver.softcuda_count(what.encode()))
+
     def pinned(self) -> int:
         """How many ranges of memory are pinned."""
-        self._driver.softcuda_count.restype = ctypes.c_uint64
-        return int(self._driver.softcuda_count(b"pinned"))
+        return self.count("pinned")
+
+    def refuse(self, name: str, at: int) -> None:
+        """Have the driver refuse a call of this name, counted from now."""
+        self._driver.softcuda_fail(name.encode(), ctypes.c_uint64(at), REFUSED)
+
+    def enter(self) -> None:
+        """Make the device the one of this thread's calls."""
+        self.call("cuCtxPushCurrent_v2", self._context)
+
+    def leave(self) -> None:
+        """Undo `enter`."""
+        self.call("cuCtxPopCurrent_v2", ctypes.byref(ctypes.c_void_p()))
 
     def allocate_and_free(self) -> None:
         """Take some memory, and free it when the device is idle."""
         address = ctypes.c_uint64()
-        self.call("cuCtxPushCurrent_v2", self._context)
+        self.enter()
         self.call("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(mmap.PAGESIZE))
         self.call("cuMemFree_v2", address)
-        self.call("cuCtxPopCurrent_v2", ctypes.byref(ctypes.c_void_p()))
+        self.leave()

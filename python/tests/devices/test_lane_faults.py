@@ -179,6 +179,35 @@ def test_a_rank_ends_after_each_operation(jobs: Any, how: str, kind: str) -> Non
     assert point >= max(POINTS), "more operations than the short test knows"
 
 
+def joins_what_is_refused(comm: ringfold.Communicator) -> Any:
+    """The driver of rank 1 does not let a stream wait for a call."""
+    program, lane = softcuda.Program(), Lane(comm, **SIZES)
+    ones = np.ones(COUNT, np.float32)
+    address = program.upload(ones)
+    work = lane.enqueue([sum_in_place(address)], program.stream)
+    # Before the other rank's lane ends.
+    assert work.wait()
+    comm.barrier()
+    if comm.rank == 1:
+        program.refuse("cuStreamWaitEvent", 1)
+        with pytest.raises(ringfold.Aborted, match="refused"):
+            work.join(program.stream)
+    while (fault := lane.fault()) is None:
+        time.sleep(0.0005)
+    found = program.download(address, ones)
+    with pytest.raises(ringfold.Aborted):
+        lane.enqueue([sum_in_place(address)], program.stream)
+    assert isinstance(fault, ringfold.Aborted)
+    return fault.rank, str(fault), (found == 2).all()
+
+
+def test_a_refused_join_ends_the_lane_on_all_ranks(jobs: Any) -> None:
+    """As any other refusal of the driver."""
+    for rank, text, is_right in jobs(joins_what_is_refused, 2).results():
+        assert rank == 1 and "cuStreamWaitEvent" in text
+        assert is_right
+
+
 def calls_while_memory_is_freed(comm: ringfold.Communicator, seed: int, reducer: str) -> Any:
     """Calls of all sizes, while another thread holds the driver until the device is idle."""
     program, lane = softcuda.Program(), Lane(comm, **SIZES, reducer=reducer)

@@ -397,10 +397,13 @@ impl DeviceWork {
     /// [`WaitPath::Host`]: until the host has done its part.
     ///
     /// # Errors
-    /// The error that has ended the lane: the result is not a number then.
+    /// The error that has ended the lane: the result is not a number then. A refusal of the driver
+    /// ends the lane on all ranks.
     pub fn join(&self, stream: ProgramStream) -> Result<()> {
         while !self.can_join(Duration::MAX) {}
-        self.device.enter()?.join(&self.call.marks.joined, stream)?;
+        let joined = self.device.enter();
+        let joined = joined.and_then(|current| current.join(&self.call.marks.joined, stream));
+        joined.map_err(|error| self.worker.fail_by_join(error))?;
         match self.worker.fault() {
             Some(fault) => Err(fault),
             None => Ok(()),

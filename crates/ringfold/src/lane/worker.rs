@@ -151,6 +151,15 @@ impl Worker {
         self.fail(self.refusal(&error))
     }
 
+    /// Ends the lane on all ranks because the driver did not let a stream wait for a call; all that
+    /// was enqueued is carried out or released. A forked child has no lane to end.
+    pub fn fail_by_join(&self, error: Error) -> Error {
+        match self.communicator.is_forked() {
+            true => error,
+            false => self.fail(self.refusal(&error)),
+        }
+    }
+
     /// Whether all calls that were given are carried out.
     pub fn is_idle(&self) -> bool {
         lock(&self.state).is_idle()
