@@ -27,7 +27,7 @@ os.environ["OPENBLAS_NUM_THREADS"] = "1"
 import ringfold
 
 ROOT = Path(__file__).resolve().parents[3]
-sys.path.insert(0, str(ROOT / "bench"))
+sys.path[:0] = [str(ROOT / "bench"), str(ROOT / "python/tests/devices")]
 
 from lab import Lab
 from lab import address as address_of

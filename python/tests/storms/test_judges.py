@@ -13,6 +13,7 @@ import calls
 import differs
 import harness
 import kills
+import lanes
 import mixes
 import numpy as np
 import outages
@@ -85,6 +86,33 @@ def test_a_lost_host_is_named_on_both_sides(
     kind: str, endings: list[Ending], is_right: bool
 ) -> None:
     assert (outages.judged(outage(kind, 3), endings) == []) == is_right
+
+
+@pytest.mark.parametrize("kind", lanes.KINDS)
+def test_a_lane_names_who_was_disturbed(kind: str) -> None:
+    trial = next(one for one in map(lanes.drawn, range(1000)) if one.kind == kind)
+    trial = replace(trial, ranks=3, victim=1)
+    own, due = lanes.own_kinds(kind)[0], lanes.KINDS[kind][0]
+    others = ((), ()) if due == "ok" else ((1,), (1,))
+
+    def judged(*blamed: tuple[int, ...], kind: str = due, at: float = 0.0) -> list[str]:
+        told = [Ending(rank, kind, named, at) for rank, named in zip((0, 2), blamed, strict=True)]
+        return lanes.judged(trial, [told[0], Ending(1, own), told[1]], 0.0)
+
+    assert judged(*others) == []
+    assert judged(*others, kind="Corrupt")
+    assert judged(*others, kind="hang")
+    if due != "ok":
+        assert judged((0,), (1,))
+        assert judged(*others, at=trial.deadline_s + lanes.GRACE_S + 1)
+
+
+def test_lanes_are_disturbed_in_all_ways() -> None:
+    trials = [lanes.drawn(seed) for seed in range(500)]
+    assert {trial.kind for trial in trials} == set(lanes.KINDS)
+    modes = {trial.setup.drivers[trial.victim]["SOFTCUDA_MODE"] for trial in trials}
+    assert modes == {"threads", "seeded", "stepped"}
+    assert {trial.setup.devices for trial in trials} == {(0,), (0, 0), (0, 1)}
 
 
 def test_trials_have_all_events_and_mixes_are_complete() -> None:

@@ -8,7 +8,11 @@ from pathlib import Path
 import pytest
 
 STORMS = [
-    *((name, transport) for name in ("kills", "stops") for transport in ("shm", "tcp", "hosts")),
+    *(
+        (name, transport)
+        for name in ("kills", "stops", "lanes")
+        for transport in ("shm", "tcp", "hosts")
+    ),
     *(("differs", transport) for transport in ("shm", "tcp")),
     ("scribbles", "shm"),
     *((name, "hosts") for name in ("mixes", "descriptors", "outages")),

@@ -1,0 +1,340 @@
+"""Disturbs a random rank of a job with device lanes, at a random moment of a random program.
+
+The rank is killed, stopped, interrupted or leaves; it aborts, makes another call than the others,
+drops its lanes, or its driver refuses a call. Every other rank ends with an error that names it,
+within the deadline; what was under way is right or no number; the streams go on; nothing is left of
+the lanes. The devices are those of the software driver, in any of its modes. In stepped mode the
+disturbance comes between any two operations of the rank's device.
+"""
+
+import os
+import random
+import signal
+import threading
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import calls
+import differs
+import harness
+import softcuda
+import storm
+from calls import Call
+from harness import Ending, Job, Place, Rank
+from lane_program import Program, Setup
+from storm import Outcome, Storm
+
+from ringfold import _exit
+
+# What may happen to a rank, and the classes of the error on all others. `pause` is no fault. Lanes
+# that are dropped when their calls are done just now are closed.
+KINDS = {
+    "pause": ("ok",),
+    "kill": ("PeerFailed",),
+    "stop": ("Timeout",),
+    "interrupt": ("Aborted",),
+    "leave": ("PeerFailed",),
+    "abort": ("Aborted",),
+    "drop": ("Aborted", "PeerFailed"),
+    "differ": ("Mismatch",),
+    "refuse": ("Aborted",),
+}
+BY_SIGNAL = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "interrupt": signal.SIGINT}
+DIFFERENCES = ("dtype", "op", "count", "root")
+# Calls of the driver that every lane makes, sooner or later; and those of streams that wait.
+REFUSABLE = (
+    "cuEventCreate",
+    "cuEventRecord",
+    "cuStreamWaitEvent",
+    "cuStreamIsCapturing",
+    "cuMemcpyDtoHAsync_v2",
+    "cuMemcpyHtoDAsync_v2",
+)
+REFUSABLE_OF_STREAMS = ("cuStreamWaitValue32_v2", "cuStreamWriteValue32_v2")
+REFUSED_MAX = 40
+# The first calls and the first use of everything are within this time.
+LATEST_S = 0.4
+# Operations of a device until the disturbance, in stepped mode.
+OPERATIONS_MAX = 250
+# The deadline of calls where it ends them, and elsewhere; how much later an error may be known, on
+# a machine that is busy with other jobs.
+STOPPED_S = 3.0
+DEADLINE_S = 20.0
+GRACE_S = 30.0
+# A pause that no rank may notice.
+PAUSE_S = 0.2
+STEPS = 8
+SHORT_SLOTS = 4096
+LOOKS_S = 0.02
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What happens in a round."""
+
+    kind: str
+    ranks: int
+    victim: int
+    setup: Setup
+    moment_s: float
+    operations: int
+    """After how many of its device's operations, if the victim steps its driver."""
+    difference: str
+    refused: tuple[str, int]
+    deadline_s: float
+
+    def __str__(self) -> str:
+        driver = {
+            name.removeprefix("SOFTCUDA_"): value
+            for name, value in self.setup.drivers[self.victim].items()
+            if name.startswith("SOFTCUDA_") and value
+        }
+        what = f"{self.kind} of rank {self.victim} of {self.ranks}"
+        how = {"differ": self.difference, "refuse": self.refused}.get(self.kind, "")
+        return f"{what} {how} with {self.setup.lane} to {self.setup.devices} over {driver}"
+
+
+def drawn(seed: int) -> Trial:
+    """The trial of a seed."""
+    random_ = random.Random(seed)
+    ranks = random_.choice((2, 2, 3, 4))
+    kind, victim = random_.choice(list(KINDS)), random_.randrange(ranks)
+    devices = random_.choice(((0,), (0,), (0, 0), (0, 1)))
+    reducer = random_.choice(("host", "host", "device", "device", "auto"))
+    lane: dict[str, Any] = {
+        "slot_bytes": random_.choice((SHORT_SLOTS, SHORT_SLOTS, 1 << 16)),
+        "depth": random_.choice((1, 2, 4)),
+        "reducer": reducer,
+        "direct": random_.random() < 0.75,
+        "one_shot": random_.random() < 0.75,
+    }
+    # Devices that combine need streams that wait.
+    waits = reducer != "host" or random_.random() < 0.6
+    is_shared = random_.random() < 0.2
+    drivers = tuple(driver(random_, seed, rank, waits, is_shared) for rank in range(ranks))
+    waits_there = drivers[victim]["SOFTCUDA_MEMOPS"] == "1"
+    names = REFUSABLE + (REFUSABLE_OF_STREAMS if waits_there else ())
+    return Trial(
+        kind,
+        ranks,
+        victim,
+        Setup(devices, lane, drivers),
+        random_.random() * LATEST_S,
+        random_.randint(1, OPERATIONS_MAX),
+        random_.choice(DIFFERENCES),
+        (random_.choice(names), random_.randint(1, REFUSED_MAX)),
+        STOPPED_S if kind == "stop" else DEADLINE_S,
+    )
+
+
+def driver(
+    random_: random.Random, seed: int, rank: int, waits: bool, is_shared: bool
+) -> dict[str, str]:
+    """Settings of a rank's driver; ranks may differ in all."""
+    names = f"storm-{seed}-a,storm-{seed}-b" if is_shared else "2"
+    return {
+        "SOFTCUDA_DEVICES": names,
+        "SOFTCUDA_MODE": random_.choice(("threads", "threads", "seeded", "stepped")),
+        "SOFTCUDA_SEED": str(seed + rank),
+        "SOFTCUDA_MEMOPS": "1" if waits or random_.random() < 0.4 else "0",
+        "SOFTCUDA_QUEUES": random_.choice(("0", "0", "0", "1")),
+        "SOFTCUDA_LATENCY_US": random_.choice(("0", "10", "200")),
+        "SOFTCUDA_REPORT_MS": "20000",
+        "SOFTCUDA_ABORT_MS": "70000",
+    }
+
+
+def judged(trial: Trial, endings: list[Ending], begun: float) -> list[str]:
+    """The guarantees that the outcomes violate."""
+    broken = storm.broken(endings)
+    for ending in endings:
+        if str(ending) in broken:
+            continue
+        if ending.rank == trial.victim:
+            if ending.kind not in own_kinds(trial.kind):
+                broken.append(f"the victim: {ending}")
+            continue
+        names_it = trial.victim in ending.blamed or KINDS[trial.kind] == ("ok",)
+        if ending.kind not in KINDS[trial.kind] or not names_it:
+            broken.append(str(ending))
+        elif ending.at > begun + trial.deadline_s + GRACE_S and ending.kind != "ok":
+            broken.append(f"{ending} after {ending.at - begun:.0f} s")
+    return [f"{trial}: {'; '.join(broken)}"] if broken else []
+
+
+def own_kinds(kind: str) -> tuple[str, ...]:
+    """How the victim itself may end."""
+    return {
+        "kill": ("killed",),
+        "interrupt": ("KeyboardInterrupt",),
+        "leave": ("ok",),
+        "drop": ("ok",),
+    }.get(kind, KINDS[kind])
+
+
+class Victim:
+    """The disturbed rank's side of it."""
+
+    def __init__(self, rank: Rank, trial: Trial, program: Program) -> None:
+        self.rank, self.trial, self.program = rank, trial, program
+        self.is_over = False
+        """Whether it has left."""
+
+    def begin(self) -> None:
+        """Be disturbed after some operations, or when the starter says so."""
+        stepper = self.program.stepper
+        if stepper.is_stepped:
+            stepper.left, stepper.act = self.trial.operations, self.act
+        else:
+            threading.Thread(target=self._when_ordered, daemon=True).start()
+
+    def _when_ordered(self) -> None:
+        # Signals come from the starter.
+        if self.rank.ordered() and self.trial.kind not in BY_SIGNAL:
+            self.act()
+
+    def act(self) -> None:
+        """Do it."""
+        self.rank.say("now")
+        trial, program = self.trial, self.program
+        lane = program.lanes[trial.operations % len(program.lanes)]
+        if trial.kind in BY_SIGNAL:
+            os.kill(os.getpid(), BY_SIGNAL[trial.kind])
+        elif trial.kind == "abort":
+            lane.abort("the loss is infinite")
+        elif trial.kind == "refuse":
+            name, at = trial.refused
+            program.programs[0].refuse(name, at)
+        elif trial.kind == "differ":
+            program.odd = self._other
+        else:
+            self.is_over = True
+
+    def _other(self, call: Call) -> Call:
+        """Another call, or the same if that cannot differ, or not be seen to."""
+        random_ = random.Random(str(call))
+        changed = differs.changed(random_, self.trial.difference, call, self.rank.rank)
+        both = [one for one in (call, changed) if one is not None]
+        moves = all(min(sum(one.sent(r)) for r in range(self.rank.ranks)) > 0 for one in both)
+        if changed is None or call.collective == "sendrecv" or not moves:
+            return call
+        return changed if max(changed.counts) <= calls.COUNTS[-1] else call
+
+
+def program(rank: Rank, trial: Trial, seed: int) -> None:
+    """A rank until its lanes end."""
+    trial.setup.enter(rank.rank)
+    comm = rank.join(timeout=trial.deadline_s)
+    steps = Program(comm, trial.setup, seed)
+    steps.step()
+    victim = Victim(rank, trial, steps) if rank.rank == trial.victim else None
+    rank.say("ready")
+    if victim and trial.kind != "pause":
+        victim.begin()
+    fault: BaseException | None = None
+    try:
+        number = 0
+        while trial.kind != "pause" or number < STEPS:
+            steps.begin()
+            if victim and victim.is_over:
+                break
+            steps.finish()
+            number += 1
+    except harness.Wrong as wrong:
+        return rank.say_ended(wrong)
+    except BaseException as raised:
+        # Without its frames, which hold calls and lanes.
+        fault = raised.with_traceback(None)
+        fault.__context__ = fault.__cause__ = None
+    try:
+        ended(rank, trial, steps, fault, victim)
+    except Exception as raised:
+        rank.say_ended(raised)
+    comm.close()
+    return None
+
+
+def ended(
+    rank: Rank, trial: Trial, steps: Program, fault: BaseException | None, victim: Victim | None
+) -> None:
+    """The end of a rank's program, with a fault or without; reports it."""
+    if isinstance(fault, KeyboardInterrupt):
+        # As the end of a `with` block does, where the interrupt was not within a call.
+        steps.abort("interrupted")
+    if victim and victim.is_over:
+        if trial.kind == "drop":
+            steps.drop()
+        else:
+            steps.beside(_exit.close_all)
+    elif fault is not None:
+        first = steps.end()
+        fault = fault if isinstance(fault, KeyboardInterrupt) else first or fault
+    at = time.monotonic()
+    steps.close()
+    left = steps.left()
+    if any(left.values()):
+        fault = harness.Wrong(f"of the lanes {left} are left after {fault}")
+    rank.say_ended(fault, known=at)
+
+
+def round_(seed: int, place: Place) -> Outcome:
+    """One job, and what happens to one of its ranks."""
+    trial = drawn(seed)
+    with Job(lambda rank: program(rank, trial, seed), trial.ranks, place, seed) as job:
+        if not job.wait_for("ready"):
+            ends = "; ".join(str(ending) for ending in job.finish(1))
+            return Outcome(violations=[f"{trial}: not all ranks came up: {ends}"])
+        begun = disturbed(trial, job)
+        others = [rank for rank in range(trial.ranks) if rank != trial.victim]
+        job.wait_for("end", of=others)
+        if trial.kind == "stop":
+            job.signal(trial.victim, signal.SIGCONT)
+        endings = job.finish()
+    rows = [
+        (f"{trial.kind}: {ending.kind}", ending.at - begun if ending.at else None)
+        for ending in endings
+        if ending.rank != trial.victim
+    ]
+    violations = judged(trial, endings, begun)
+    violations += [f"{trial}: /dev/shm has {name}" for name in left_over()]
+    return Outcome(1, [*rows], violations)
+
+
+def disturbed(trial: Trial, job: Job) -> float:
+    """Disturb the victim; when that began."""
+    victim = trial.victim
+    if trial.kind == "pause":
+        begin = time.monotonic()
+        while time.monotonic() < begin + trial.moment_s:
+            job.signal(victim, signal.SIGSTOP)
+            time.sleep(PAUSE_S)
+            job.signal(victim, signal.SIGCONT)
+            job.look(LOOKS_S)
+        return begin
+    is_stepped = trial.setup.drivers[victim]["SOFTCUDA_MODE"] == "stepped"
+    if not is_stepped:
+        until = time.monotonic() + trial.moment_s
+        while (left := until - time.monotonic()) > 0:
+            job.look(left)
+        begun = time.monotonic()
+        if trial.kind in BY_SIGNAL:
+            job.signal(victim, BY_SIGNAL[trial.kind])
+        else:
+            job.order(victim)
+        return begun
+    job.wait_for("now", of=[victim])
+    if trial.kind == "kill":
+        # It has killed itself by now, or is about to.
+        job.signal(victim, signal.SIGKILL)
+    return time.monotonic()
+
+
+def left_over() -> list[str]:
+    """What is left of jobs in the file system of shared memory."""
+    return [name for name in os.listdir("/dev/shm") if "ringfold" in name]
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("RINGFOLD_CUDA_LIBRARY", str(softcuda.library()))
+    storm.main(Storm("lanes", "disturbances", round_, 150))
