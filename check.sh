@@ -61,19 +61,23 @@ while [ $# -gt 0 ]; do
     shift
 done
 
+# What a run keeps while it lasts: the tests' skips, the names of the stages that began, and the
+# output of those beside others.
+state=$(mktemp -d)
+
 # Tests add a line for each skip. RINGFOLD_REQUIRE_ALL is unset for them: ringfold warns of unknown
 # variables with its prefix.
-TEST_SKIPS=$(mktemp)
-export TEST_SKIPS
+export TEST_SKIPS=$state/skips
 require_all=${RINGFOLD_REQUIRE_ALL:-}
 unset RINGFOLD_REQUIRE_ALL
 
 current="nothing yet"
-stages=0
+beside=
 
 finish() {
     local status=$?
-    rm -f "$TEST_SKIPS"
+    [ -z "$beside" ] || kill -- "-$beside" 2>/dev/null || true
+    rm -rf "$state"
     [ "$status" = 0 ] || printf "\ncheck.sh: FAILED in: %s\n" "$current" >&2
 }
 trap finish EXIT
@@ -89,11 +93,33 @@ stage() {
         [ "$chosen" = "$name" ] || return 0
     fi
     current=$name
-    stages=$((stages + 1))
+    echo "$name" >>"$state/stages"
     printf '\n== %s\n' "$current"
     local begin=$SECONDS
     "$@"
     printf -- '-- %s: %d s\n' "$current" $((SECONDS - begin))
+}
+
+# start_beside COMMAND: runs a function of stages at the same time as the stages that follow, in a
+# process group of its own.
+start_beside() {
+    set -m
+    (
+        trap 'echo "$current" >"$state/current"' EXIT
+        "$1"
+    ) </dev/null >"$state/output" 2>&1 &
+    beside=$!
+    set +m
+}
+
+# join_beside: waits for these stages, and prints what they wrote.
+join_beside() {
+    local status=0
+    wait "$beside" || status=$?
+    beside=
+    cat "$state/output"
+    [ "$status" = 0 ] || current=$(cat "$state/current")
+    return "$status"
 }
 
 docs() {
@@ -212,26 +238,31 @@ skips() {
     }
 }
 
+# The stages that need nothing of the Rust tests, which wait for processes and deadlines for more
+# than half of their time. torch's tests come later: they use all cores.
+beside_rust_tests() {
+    [ -n "$only_torch" ] || stage "loom tests" loom_models 2
+    stage "wheel" wheel
+    if [ -z "$only_torch" ]; then
+        stage "python types" python_types
+        stage "python tests" python_tests
+    fi
+}
+
 if [ -z "$only_torch" ]; then
     stage "format" cargo fmt --all --check
     stage "lints" cargo clippy --quiet --workspace --all-targets -- -D warnings
     stage "docs" docs
-    # Before the Rust tests: two of them need the assembler of triton, which comes with torch.
-    stage "python environment" python_environment
-    stage "rust tests" cargo test --quiet
-    stage "loom tests" loom_models 2
-else
-    stage "python environment" python_environment
 fi
-stage "wheel" wheel
-if [ -z "$only_torch" ]; then
-    stage "python types" python_types
-    stage "python tests" python_tests
-    stage "digits" digits
-fi
+# Before the Rust tests: two of them need the assembler of triton, which comes with torch.
+stage "python environment" python_environment
+start_beside beside_rust_tests
+[ -n "$only_torch" ] || stage "rust tests" cargo test --quiet
+join_beside
+[ -n "$only_torch" ] || stage "digits" digits
 stage "torch tests" torch_tests
 [ -z "$deep" ] || deep
 
-[ "$stages" -gt 0 ] || { current="--only: no stage is called ${only[*]}" && exit 2; }
+[ -s "$state/stages" ] || { current="--only: no stage is called ${only[*]}" && exit 2; }
 skips
 printf '\ncheck.sh: all passed in %d s\n' "$SECONDS"

@@ -1,4 +1,4 @@
-"""How `check.sh` reports skipped tests."""
+"""How `check.sh` reports skipped tests, and failures of stages beside each other."""
 
 import os
 import subprocess
@@ -17,6 +17,12 @@ echo "crate::a_test: no such hardware" >> "$TEST_SKIPS"
 [ -z "$RINGFOLD_REQUIRE_ALL" ] || echo "RINGFOLD_REQUIRE_ALL reached the tests"
 """
 
+# Fails where the variable `FAILS` occurs in its arguments.
+FAILING_CARGO = """#!/bin/sh
+echo "cargo $*"
+case "$*" in *"$FAILS"*) exit 3 ;; esac
+"""
+
 SKIPPING = """
 import pytest
 
@@ -29,28 +35,48 @@ def test_that_is_marked():
 """
 
 
+def check(
+    folder: Path, cargo: str, variables: dict[str, str], *stages: str
+) -> subprocess.CompletedProcess[str]:
+    """The outcome of these stages with such a `cargo`."""
+    program = folder / "cargo"
+    program.write_text(cargo)
+    program.chmod(0o755)
+    path = f"{folder}:{os.environ['PATH']}"
+    command = ["bash", str(ROOT / "check.sh")]
+    for stage in stages:
+        command += ["--only", stage]
+    return subprocess.run(
+        command,
+        env=os.environ | variables | {"PATH": path},
+        capture_output=True,
+        text=True,
+        timeout=WATCHDOG_S,
+    )
+
+
 @pytest.mark.parametrize(("require_all", "status"), [(None, 0), ("1", 1)])
 def test_a_skip_is_listed_and_fails_where_all_is_required(
     require_all: str | None, status: int, tmp_path: Path
 ) -> None:
-    cargo = tmp_path / "cargo"
-    cargo.write_text(CARGO)
-    cargo.chmod(0o755)
-    environment = {
-        name: value for name, value in os.environ.items() if name != "RINGFOLD_REQUIRE_ALL"
-    }
-    environment["PATH"] = f"{tmp_path}:{environment['PATH']}"
-    if require_all:
-        environment["RINGFOLD_REQUIRE_ALL"] = require_all
-    command = ["bash", str(ROOT / "check.sh"), "--only", "format"]
-    done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=WATCHDOG_S
-    )
+    done = check(tmp_path, CARGO, {"RINGFOLD_REQUIRE_ALL": require_all or ""}, "format")
     assert done.returncode == status, done.stdout + done.stderr
     assert done.stdout.count("crate::a_test: no such hardware") == 1, done.stdout
     assert "reached the tests" not in done.stdout
     assert ("all passed" in done.stdout) == (status == 0)
     assert ("does not allow" in done.stderr) == (status == 1)
+
+
+@pytest.mark.parametrize(
+    ("fails", "stage"), [("--target-dir", "loom tests"), ("test --quiet", "rust tests")]
+)
+def test_a_failure_names_its_stage_also_beside_others(
+    fails: str, stage: str, tmp_path: Path
+) -> None:
+    done = check(tmp_path, FAILING_CARGO, {"FAILS": fails}, "loom tests", "rust tests")
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert f"FAILED in: {stage}\n" in done.stderr
+    assert "all passed" not in done.stdout
 
 
 def test_skips_of_pytest_are_recorded(tmp_path: Path) -> None:
