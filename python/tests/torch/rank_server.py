@@ -91,6 +91,9 @@ def call(request: dict[str, Any], rank: int) -> Any:
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
     module_at(request["path"])
+    # Ranks collect their own garbage only. To visit torch's objects would take each a quarter of a
+    # second, and a copy of their pages.
+    gc.freeze()
     log = Path(request["folder"]) / "log"
     ranks = Ranks(
         lambda rank: be_rank(request, rank), request["count"], log, request["limit_s"], GRACE_S

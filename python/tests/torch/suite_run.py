@@ -15,6 +15,7 @@ single test.
 import argparse
 import datetime
 import functools
+import gc
 import importlib
 import json
 import logging
@@ -117,6 +118,8 @@ class Suite:
     def start(self, name: str, folder: Path, limit_s: float) -> Ranks:
         for part in ("barrier", "test_dir", "init_dir"):
             (folder / part).mkdir(parents=True)
+        # As in `rank_server`.
+        gc.freeze()
         return Ranks(
             lambda rank: self.be_rank(rank, name, folder),
             self.world,
