@@ -3,6 +3,7 @@
 import functools
 import importlib.util
 import itertools
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -66,8 +67,9 @@ def test_verdicts_are_told_apart() -> None:
         "test_reduce_sum": PASS,
         "test_send_recv_nccl": SKIP,
     }
-    assert found["test_all_to_all_full_group"].reason.startswith(
-        "RuntimeError: ProcessGroupGloo::alltoall"
+    # Before torch 2.13: Backend gloo does not support alltoall.
+    assert re.match(
+        "RuntimeError: .*gloo.*alltoall", found["test_all_to_all_full_group"].reason, re.IGNORECASE
     )
     assert "NCCL Send Recv Only" in found["test_send_recv_nccl"].reason
 
@@ -93,8 +95,10 @@ def end_as_told(rank: int) -> int:
 def test_verdicts_follow_from_how_ranks_end(
     ends: list[int], verdict: str, reason: str, tmp_path: Path
 ) -> None:
+    # Only a rank that does not end is to be killed, however busy the machine is.
+    limit_s, grace_s = (1.0, 0.1) if 3 in ends else (60.0, 60.0)
     ranks = Ranks(
-        lambda rank: end_as_told(ends[rank]), len(ends), tmp_path / "log", limit_s=1.0, grace_s=0.1
+        lambda rank: end_as_told(ends[rank]), len(ends), tmp_path / "log", limit_s, grace_s
     )
     ranks.wait()
     assert judge(ranks, {73: "too few ranks"}) == (verdict, reason)

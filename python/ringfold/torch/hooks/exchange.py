@@ -85,7 +85,7 @@ def gather(
     rows = list(gathered.split(blocks))
     if is_even or is_padded:
         mine = torch.nn.functional.pad(payload, (0, longest - payload.numel()))
-        work = dist.all_gather_single(gathered, mine, group=group, async_op=True)
+        work = dist.all_gather_into_tensor(gathered, mine, group=group, async_op=True)
     else:
         work = dist.all_gather(rows, payload, group=group, async_op=True)
     return work.get_future(), [row[:size] for row, size in zip(rows, sizes, strict=True)]
@@ -112,7 +112,7 @@ def sizes_of_all(payload: torch.Tensor, ranks: int, group: Any) -> list[int]:
     """
     mine = torch.tensor([payload.numel()], dtype=torch.int64, device=payload.device)
     sizes = torch.empty(ranks, dtype=torch.int64, device=payload.device)
-    dist.all_gather_single(sizes, mine, group=group)
+    dist.all_gather_into_tensor(sizes, mine, group=group)
     return [int(size) for size in sizes.tolist()]
 
 
