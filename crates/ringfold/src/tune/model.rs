@@ -114,11 +114,14 @@ impl Call<'_> {
         busiest.max(all / cores)
     }
 
-    /// The time in which the vector is copied or combined so many times by the busiest rank and by
-    /// all of them.
-    fn moved(&self, busiest: f64, all: f64) -> f64 {
-        let time_us = self.by_cores(busiest, all) * self.size * self.copy_us_per_byte();
-        time_us + self.at_the_port(all, time_us)
+    /// The time in which the vector is copied and combined as often as the busiest rank and all of
+    /// them need.
+    fn moved(&self, busiest: Load, all: Load) -> f64 {
+        let us_per_byte = |load: Load| {
+            load.bytes * self.copy_us_per_byte() + load.reduced * self.reduce_us_per_byte()
+        };
+        let time_us = self.by_cores(us_per_byte(busiest), us_per_byte(all)) * self.size;
+        time_us + self.at_the_port(all.moved(), time_us)
     }
 
     /// What is to be added to the time of the cores, because what does not fit the caches goes

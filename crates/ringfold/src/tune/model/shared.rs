@@ -1,6 +1,6 @@
 //! Prices of calls in published memory and in registered buffers.
 
-use super::{Call, Collective, Method};
+use super::{Call, Collective, Load, Method};
 
 impl Call<'_> {
     pub(super) fn over_shared_memory(&self) -> f64 {
@@ -21,15 +21,19 @@ impl Call<'_> {
             true => self.constants.domain_reads,
             false => 0.0,
         };
-        let busiest = self.terms.busiest.moved() + again;
-        let all = self.terms.all.moved() + self.n * again;
+        let copied = |load: Load, more| Load {
+            bytes: load.bytes + more,
+            ..load
+        };
+        let busiest = copied(self.terms.busiest, again);
+        let all = copied(self.terms.all, self.n * again);
         self.begun() + self.syncs() + self.further_slices() + self.moved(busiest, all)
     }
 
     /// In all ranks' registered buffers, each rank its part.
     fn pushed(&self) -> f64 {
         let factor = self.constants.pushed_factor;
-        let [busiest, all] = [self.terms.busiest, self.terms.all].map(|load| load.moved() * factor);
+        let [busiest, all] = [self.terms.busiest, self.terms.all].map(|load| load.times(factor));
         self.exposed() + self.syncs() + self.moved(busiest, all)
     }
 
@@ -45,8 +49,8 @@ impl Call<'_> {
             // Every block changes its core.
             false => (constants.moved_blocks_factor, 2.0 * constants.hop_us),
         };
-        let all = self.terms.all.moved();
-        constants.claim_us + waiting + self.moved(all / self.n, all * factor)
+        let all = self.terms.all;
+        constants.claim_us + waiting + self.moved(all.times(1.0 / self.n), all.times(factor))
     }
 
     /// What a call costs before it waits for others.
