@@ -28,8 +28,8 @@ class Lane(_exit.Open):
     and there are two for each of `depth` slices, a power of two. `reducer` says what combines the
     elements of an all-reduce: `"host"`, the CPUs, `"device"`, or `"auto"`: for each size what
     should be faster, unless `RINGFOLD_DEVICE_REDUCER` says something else. `direct` says whether
-    devices of one host read the slots of all ranks, where they can, and `one_shot` whether devices
-    that combine do small all-reduces by one kernel.
+    devices of one host read the slots of all ranks, where they can, and `one_shot` whether one
+    kernel may do a small all-reduce, where devices may combine and that should be faster.
 
     After an error nothing waits for ever: streams go on, the results of calls under way are bytes
     of ones (not a number), and every later call raises the error.

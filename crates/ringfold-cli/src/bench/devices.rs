@@ -42,8 +42,8 @@ pub struct DeviceFlags {
     #[arg(long, value_name = "BOOL", requires = "device")]
     pub direct: Option<bool>,
 
-    /// With --device and --reducer device: whether one kernel does a small all_reduce of ranks that
-    /// have a device each [default: true]
+    /// With --device, and --reducer auto or device: whether one kernel may do a small all_reduce of
+    /// ranks that have a device each, where that should be faster [default: true]
     #[arg(long, value_name = "BOOL", requires = "device")]
     pub one_shot: Option<bool>,
 }

@@ -3,9 +3,8 @@
 use std::path::Path;
 use std::process::Command;
 
-use ringfold::internals::tune::DeviceConstants;
 use ringfold::internals::tune::calibration::{Calibration, describe};
-use ringfold::{Method, Protocol};
+use ringfold::internals::tune::{Constants, DeviceConstants};
 
 use crate::process::{Finished, Running, ringfold};
 
@@ -77,20 +76,18 @@ fn results_on_devices_are_exact_and_stand_beside_their_limit() {
     }
 }
 
-/// A file of a calibration by which every all_reduce of the host's takes a hundred times as long as
-/// by default.
-fn calibration_of_slow_cores(name: &str) -> String {
+/// A file of a calibration whose devices are as by default, and whose cores take so long to combine
+/// a byte.
+fn calibrated(name: &str, reduce_us_per_byte: f64) -> String {
     let calibration = Calibration {
+        constants: Constants {
+            reduce_us_per_byte,
+            ..Constants::default()
+        },
         devices: Some(DeviceConstants::default()),
         ..Calibration::default()
     };
-    let ways = Method::ALL.iter().flat_map(|method| {
-        let of_protocol = move |protocol| format!("all_reduce.{method}.{protocol}@10=100");
-        Protocol::ALL.iter().map(of_protocol)
-    });
-    let factors = ways.collect::<Vec<_>>().join(",");
-    let text = calibration.text(&describe(Path::new("/")))
-        + &format!("[[corrections]]\ntransport = \"shm\"\nranks = 2\nfactors = \"{factors}\"\n");
+    let text = calibration.text(&describe(Path::new("/")));
     let path = std::env::temp_dir().join(format!("ringfold-{name}-{}.toml", std::process::id()));
     std::fs::write(&path, text).expect("written");
     path.to_str().expect("a path").to_owned()
@@ -100,7 +97,8 @@ fn calibration_of_slow_cores(name: &str) -> String {
 fn devices_combine_where_the_model_says_so_or_the_environment() {
     const LINE: &str =
         "all_reduce --device soft -n 1 -w 1 -c 1 -b 16K -e 1M -f 64 --slot-bytes 256K";
-    let file = calibration_of_slow_cores("reducer");
+    // 0.5 GB/s.
+    let file = calibrated("reducer", 2e-3);
     let log = |name: &str, value: &str| {
         let mut command = perf(LINE);
         command.envs([("RINGFOLD_DEBUG", "INFO"), ("RINGFOLD_CALIBRATION", "0")]);
@@ -124,6 +122,53 @@ fn devices_combine_where_the_model_says_so_or_the_environment() {
     let by_variable = log("RINGFOLD_DEVICE_REDUCER", "device");
     assert!(by_variable.contains("; devices combine"), "{by_variable}");
     assert!(!by_variable.contains("; the CPUs combine"), "{by_variable}");
+}
+
+#[test]
+fn one_kernel_does_small_calls_of_ranks_with_a_device_each_where_the_model_says_so() {
+    const LINE: &str = "all_reduce --device soft -n 1 -w 1 -c 1 -b 4K -e 1M -f 256";
+    let usual = Constants::default().reduce_us_per_byte;
+    let file = calibrated("kernel", usual);
+    let log = |more: &str, devices: &str| {
+        let mut command = perf(&format!("{LINE} {more}"));
+        command.envs([
+            ("RINGFOLD_DEBUG", "INFO"),
+            ("RINGFOLD_CALIBRATION", &file),
+            ("SOFTCUDA_DEVICES", devices),
+        ]);
+        let done = done(command);
+        assert!(done.stdout.contains("# Out of bounds values : 0 OK"));
+        done.stdout + &done.stderr
+    };
+    let text = log("", "2");
+    assert!(
+        text.contains("all_reduce up to 4096 bytes: one kernel"),
+        "{text}"
+    );
+    assert!(text.contains("; the CPUs combine"), "{text}");
+    for (more, devices) in [
+        ("", "1"),
+        ("--one-shot false", "2"),
+        ("--reducer host", "2"),
+    ] {
+        let text = log(more, devices);
+        assert!(!text.contains("one kernel;"), "{more}: {text}");
+    }
+    let _ = std::fs::remove_file(&file);
+}
+
+#[test]
+fn a_misspelt_reducer_gets_the_words_that_there_are() {
+    const DUE: &str = "RINGFOLD_DEVICE_REDUCER=`devise`: unknown reducer `devise`";
+    let mut measured = perf("all_reduce --device soft -b 1K -e 1K -n 1");
+    measured.env("RINGFOLD_DEVICE_REDUCER", "devise");
+    let refused = refusal(measured);
+    let mut told = ringfold(&["info"]);
+    told.env("RINGFOLD_DEVICE_REDUCER", "devise");
+    for text in [refused, done(told).stdout] {
+        assert!(text.contains(DUE), "{text}");
+        assert!(text.contains("One of auto, host, device"), "{text}");
+    }
 }
 
 #[test]

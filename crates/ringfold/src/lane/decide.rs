@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use super::one_shot::limits::bytes_max;
 use super::policy::{Policy, Setting};
 use super::staging::Staging;
 use crate::communicator::{Communicator, Counts, Request};
@@ -11,19 +12,40 @@ use crate::config::Reducer;
 use crate::device::Device;
 use crate::error::Result;
 use crate::memory::Region;
+use crate::tune::DeviceConstants;
 use crate::tune::devices::pipeline::Shape;
 use crate::types::{Collective, DType};
 
 /// Two numbers that say which device it is, in every process that sees it.
 const UUID_WORDS: usize = 2;
 
-/// How calls are carried out with this staging memory, as rank 0 decides it for
-/// `reducer`. Collective.
+/// Whether devices may combine where `reducer` is asked for. Assumed constants are no reason to
+/// take a program's device for other work: rank 0 knows measured ones, or a program asks for it.
+/// Collective.
+pub fn may_combine(communicator: &Communicator, reducer: Reducer) -> Result<bool> {
+    let mut word = [u8::from(measured(communicator).is_some())];
+    communicator.broadcast(&mut word, 0)?;
+    Ok(match reducer {
+        Reducer::Auto => word == [1],
+        Reducer::Host => false,
+        Reducer::Device => true,
+    })
+}
+
+/// What rank 0 knows of devices by measurement.
+fn measured(communicator: &Communicator) -> Option<DeviceConstants> {
+    let calibration = communicator.calibration();
+    calibration.and_then(|calibration| calibration.devices)
+}
+
+/// How calls are carried out with this staging memory, as rank 0 decides it for `reducer`, where
+/// one kernel can do small all-reduces if `has_one_shot`. Collective.
 pub fn decide(
     communicator: &Communicator,
     device: &Arc<Device>,
     staging: &Staging,
     reducer: Reducer,
+    has_one_shot: bool,
 ) -> Result<Policy> {
     let shape = Shape {
         ranks: communicator.world_size(),
@@ -33,8 +55,7 @@ pub fn decide(
     let slot_bytes = staging.slot_bytes() as u64;
     let mut words = vec![0; Policy::WORDS];
     if communicator.rank() == 0 {
-        let calibration = communicator.calibration();
-        let measured = calibration.and_then(|calibration| calibration.devices);
+        let measured = measured(communicator);
         let constants = measured.unwrap_or_default();
         log::info!(
             target: "ringfold::device",
@@ -46,9 +67,12 @@ pub fn decide(
             constants,
             slot_bytes,
             is_direct: staging.is_direct(),
+            one_shot_bytes: match has_one_shot {
+                true => bytes_max(shape.ranks, staging.slot_bytes()) as u64,
+                false => 0,
+            },
             host_us: &|collective, bytes| host_us(communicator, collective, bytes),
         };
-        // Assumed constants are no reason to take a program's device for other work.
         let reducer = match (reducer, measured) {
             (Reducer::Auto, None) => Reducer::Host,
             _ => reducer,

@@ -82,11 +82,16 @@ impl Issuer {
 
     /// What is asked for as a call that one kernel does, if it does. May have to compile that.
     pub fn one_shot(&mut self, requests: &[DeviceRequest]) -> Result<Option<OneShotCall>> {
-        let Some(one_shot) = &mut self.one_shot else {
+        let (Some(one_shot), [request]) = (&mut self.one_shot, requests) else {
             return Ok(None);
         };
-        let number = one_shot.number(&self.device.enter()?, requests)?;
-        Ok(number.map(|number| one_shot.call(&self.staging, requests[0].clone(), number)))
+        let on_host = request.on_host();
+        if !self.policy.is_one_shot(&on_host) || !one_shot.fits(request) {
+            return Ok(None);
+        }
+        self.policy.log(&on_host, Carried::OneShot);
+        let number = one_shot.number(&self.device.enter()?, request)?;
+        Ok(Some(one_shot.call(&self.staging, request.clone(), number)))
     }
 
     /// Notes that `call` has been made.

@@ -1,24 +1,29 @@
 //! What a device and its link to the host are like: the constants of the cost model, measured.
 //!
-//! The measurement uses what lanes use: pinned memory, two streams, words, and the kernel that
-//! combines. Times are medians. Every wait has a limit: a device that does not go on is an error.
+//! The measurement uses what lanes use: pinned memory, two streams, words, and the kernels that
+//! combine. A kernel that meets others meets itself here: its own flag stands for those of all
+//! ranks. Times are medians. Every wait has a limit: a device that does not go on is an error.
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use super::fold::Folder;
 use super::fold::call::Fold;
+use super::one_shot::OneShot;
+use super::one_shot::area::Area;
 use super::open::has_memory_operations;
+use super::request::{DeviceBuffer, DeviceRequest};
 use super::staging::{Bank, Layout, Staging};
 use super::words::Word;
-use crate::communicator::Communicator;
+use crate::communicator::{Communicator, Counts};
 use crate::device::{Current, Device, DeviceMemory, DeviceRegion, Driver, Stream};
 use crate::error::{Error, Result};
 use crate::tune::DeviceConstants;
 use crate::tune::devices::pipeline::Line;
 use crate::tune::parameters::Table;
-use crate::types::{DType, Op};
+use crate::types::{Collective, DType, Op};
 
 /// The lengths of copies: a short one's time is mostly its own, a long one's mostly its bytes'.
 const SHORT_BYTES: usize = 64 << 10;
@@ -28,7 +33,7 @@ const LAYOUT: Layout = Layout {
     slot_bytes: LONG_BYTES,
     depth: 2,
     has_direct: false,
-    one_shot: None,
+    one_shot: Some(AREA),
 };
 
 /// Copies, or kernels, that are timed together.
@@ -41,6 +46,15 @@ const TIMES: usize = 9;
 const ROWS: usize = 4;
 const SHORT_ROW_BYTES: usize = 4 << 10;
 const LONG_ROW_BYTES: usize = 512 << 10;
+
+/// Vectors of a kernel that meets itself, short and long, and where.
+const SHORT_VECTOR_BYTES: usize = 1 << 10;
+const LONG_VECTOR_BYTES: usize = 128 << 10;
+const AREA: Area = Area::new(LONG_VECTOR_BYTES);
+
+/// For how many ranks such a kernel is: with the second, it reads so many rows more.
+const FEW_RANKS: usize = 2;
+const MANY_RANKS: usize = 4;
 
 /// Until a stream has begun to wait.
 const SETTLE: Duration = Duration::from_micros(50);
@@ -102,11 +116,21 @@ impl Rig<'_> {
         if has_words {
             set("device_signal_us", self.signal_us()?);
         }
-        match Folder::new(&self.current, self.staging) {
-            Ok(folder) => set("device_reduce_gbps", gbps(self.fold(&folder)?)),
-            Err(Error::Unsupported(_)) => {}
-            Err(error) => return Err(error),
-        }
+        let folder = match Folder::new(&self.current, self.staging) {
+            Err(Error::Unsupported(_)) => return Ok(constants),
+            made => made?,
+        };
+        let fold = self.fold(&folder)?;
+        set("device_reduce_gbps", gbps(fold));
+        set("device_launch_us", fold.each_us);
+        let [few, many] = [self.meet(FEW_RANKS)?, self.meet(MANY_RANKS)?];
+        set("device_flag_us", (few.each_us - fold.each_us).max(0.0));
+        let rows = (MANY_RANKS - FEW_RANKS) as f64;
+        let read = Line {
+            us_per_byte: (many.us_per_byte - few.us_per_byte).max(0.0) / rows,
+            ..few
+        };
+        set("device_read_gbps", gbps(read));
         Ok(constants)
     }
 
@@ -217,6 +241,47 @@ impl Rig<'_> {
         ]))
     }
 
+    /// A byte of the vector of a kernel that is made for so many ranks, and meets itself.
+    fn meet(&self, ranks: usize) -> Result<Line> {
+        let staging = self.staging;
+        let one_shot = OneShot::new(&self.current, AREA, [0, ranks], LONG_BYTES)?;
+        let number = Cell::new(0);
+        let launch = |bytes: usize| {
+            number.set(number.get() + 1);
+            let buffer = |begin| DeviceBuffer::new(vec![self.part(begin, bytes)]);
+            let counts = Counts::Even((bytes / size_of::<f32>()) as u64);
+            let (input, output) = (buffer(0), buffer(LONG_BYTES));
+            let request =
+                DeviceRequest::new(Collective::AllReduce, DType::F32, counts, input, output);
+            let call = one_shot.call(staging, request, number.get());
+            let flags = call.own.part(AREA.flags(call.number));
+            // Peers' rows are apart, so that no cache has them.
+            let row = |rank: usize| match rank {
+                0 => call.own.part(AREA.row(call.number)),
+                _ => {
+                    let slot = staging.slot(Bank::Host, rank as u32);
+                    let begin = rank * LONG_VECTOR_BYTES;
+                    slot.part(begin..begin + LONG_VECTOR_BYTES)
+                }
+            };
+            let places: Vec<_> = (0..ranks).map(|rank| [row(rank), flags]).collect();
+            one_shot.launch_among(&self.current, staging, &call, call.number, &places)
+        };
+        let time_us = |bytes: usize| -> Result<_> {
+            let all_us = self.median_us(|| {
+                for _ in 0..IN_A_ROW {
+                    launch(bytes)?;
+                }
+                self.wait_until_idle()
+            })?;
+            Ok((bytes as u64, all_us / f64::from(IN_A_ROW)))
+        };
+        Ok(Line::through([
+            time_us(SHORT_VECTOR_BYTES)?,
+            time_us(LONG_VECTOR_BYTES)?,
+        ]))
+    }
+
     fn median_us(&self, run: impl Fn() -> Result<()>) -> Result<f64> {
         let timed = || {
             let begin = Instant::now();
@@ -293,5 +358,6 @@ mod tests {
         let without = measure(driver(Platform::Hip), 0).expect("constants");
         assert_eq!(without.device_signal_us, usual.device_signal_us);
         assert_eq!(without.device_reduce_gbps, usual.device_reduce_gbps);
+        assert_eq!(without.device_read_gbps, usual.device_read_gbps);
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::decide::decide;
+use super::decide::{decide, may_combine};
 use super::fold::Folder;
 use super::guard::Guard;
 use super::host_path::HostPath;
@@ -49,8 +49,8 @@ pub struct LaneConfig {
     /// one host and share memory, streams wait for words, and drivers compile kernels. A rank has
     /// one more set of slots then, and pins the staging memory of all ranks.
     pub direct: bool,
-    /// Whether devices that combine do small all-reduces by one kernel each. Takes effect where
-    /// `direct` does and each rank has a device of its own.
+    /// Whether one kernel of each device may do small all-reduces, where devices may combine. Takes
+    /// effect where `direct` does and each rank has a device of its own.
     pub one_shot: bool,
 }
 
@@ -88,19 +88,14 @@ pub fn open(
     config: LaneConfig,
 ) -> Result<Opened> {
     let (config, known) = with_environment(config);
-    let ready = known.and_then(|()| {
-        layout(config, true)?;
-        let device = Device::open(driver, ordinal)?;
-        let shares_memory = communicator.transport() == SHARED_MEMORY;
-        let guard = (config.direct && shares_memory).then(|| guard(&device));
-        Ok((device, guard.transpose()?.flatten()))
-    });
+    let ready = known.and_then(|()| begin(communicator, driver, ordinal, config));
     let (device, guard) = agree(communicator, config, ready)?;
     let guard = guard.filter(|_| config.direct);
     let has_direct = all_have(communicator, guard.is_some())?;
     // It was checked with as many slots as there may be.
     let (layout, bytes) = layout(config, has_direct)?;
-    let is_one_shot = config.one_shot && has_direct && config.reducer == Reducer::Device;
+    let may_combine = may_combine(communicator, config.reducer)?;
+    let is_one_shot = config.one_shot && has_direct && may_combine;
     let area = is_one_shot.then(|| one_shot::area(communicator, &device, layout.slot_bytes));
     let one_shot = area.transpose()?.flatten();
     let layout = Layout { one_shot, ..layout };
@@ -117,26 +112,32 @@ pub fn open(
             Reducer::Auto | Reducer::Host => None,
             Reducer::Device => Some(folder_for(&current, &staging, path.kind())?),
         };
-        let ranks = [communicator.rank(), communicator.world_size()];
-        let area = one_shot.filter(|_| path.kind() == WaitPath::Stream);
-        let one_shot = area.map(|area| OneShot::new(&current, area, ranks, layout.slot_bytes));
-        let one_shot = one_shot.transpose()?;
         let may_reach = has_direct && path.kind() == WaitPath::Stream;
         let peers = may_reach.then(|| reach_peers(communicator, &staging, &current));
-        Ok((staging, (folder, one_shot), path, peers.flatten()))
+        Ok((staging, folder, path, peers.flatten()))
     });
-    let (staging, (folder, one_shot), path, peers) = agree(communicator, config, made)?;
+    let (staging, folder, path, peers) = agree(communicator, config, made)?;
     let guard = guard.filter(|_| peers.is_some());
     let is_direct = all_have(communicator, guard.is_some())?;
     if let (true, Some(peers)) = (is_direct, peers) {
         staging.reach(peers);
     }
-    let mut policy = decide(communicator, &device, &staging, config.reducer)?;
+    let area = one_shot.filter(|_| is_direct);
+    let mut policy = decide(
+        communicator,
+        &device,
+        &staging,
+        config.reducer,
+        area.is_some(),
+    )?;
     let made = || folder_for(&device.enter()?, &staging, path.kind());
     let folder = match config.reducer {
-        Reducer::Auto if policy.folds() => common_folder(communicator, made(), &mut policy)?,
-        _ => folder,
+        Reducer::Auto => common_folder(communicator, made, &mut policy)?,
+        Reducer::Host | Reducer::Device => folder,
     };
+    let ranks = [communicator.rank(), communicator.world_size()];
+    let made = |area| OneShot::new(&device.enter()?, area, ranks, layout.slot_bytes);
+    let one_shot = common_one_shot(communicator, area, made, &mut policy)?;
     let mut issuer = Issuer::new(&device, staging.clone(), folder, policy);
     if let Some(guard) = guard.filter(|_| is_direct) {
         issuer.guard(guard);
@@ -149,6 +150,20 @@ pub fn open(
         path,
         config,
     })
+}
+
+/// The device, and what ends direct calls if it may have them.
+fn begin(
+    communicator: &Communicator,
+    driver: &'static Driver,
+    ordinal: usize,
+    config: LaneConfig,
+) -> Result<(Arc<Device>, Option<Guard>)> {
+    layout(config, true)?;
+    let device = Device::open(driver, ordinal)?;
+    let shares_memory = communicator.transport() == SHARED_MEMORY;
+    let guard = (config.direct && shares_memory).then(|| guard(&device));
+    Ok((device, guard.transpose()?.flatten()))
 }
 
 /// The configuration with what the environment says of the reducer, if that can be read.
@@ -174,21 +189,47 @@ fn folder_for(current: &Current<'_>, staging: &Staging, kind: WaitPath) -> Resul
     }
 }
 
-/// `made`, if all ranks have theirs. Otherwise the CPUs combine everything.
+/// What devices combine slices with, if all ranks have it, and `policy` wants it. Collective.
 fn common_folder(
     communicator: &Communicator,
-    made: Result<Folder>,
+    made: impl FnOnce() -> Result<Folder>,
     policy: &mut Policy,
 ) -> Result<Option<Folder>> {
-    if let Err(error) = &made {
-        log::info!(target: "ringfold::device", "the CPUs combine, because devices cannot: {error}");
-    }
-    let folder = made.ok();
-    if !all_have(communicator, folder.is_some())? {
-        policy.without_folds();
+    if !policy.folds() {
         return Ok(None);
     }
+    let folder = common(communicator, made(), "combine slices")?;
+    if folder.is_none() {
+        policy.without_folds();
+    }
     Ok(folder)
+}
+
+/// With what kernels meet in `area`, if all ranks have it, and `policy` wants it. Collective.
+fn common_one_shot(
+    communicator: &Communicator,
+    area: Option<Area>,
+    made: impl FnOnce(Area) -> Result<OneShot>,
+    policy: &mut Policy,
+) -> Result<Option<OneShot>> {
+    let one_shot = match area.filter(|_| policy.has_one_shot()) {
+        Some(area) => common(communicator, made(area), "meet in kernels")?,
+        None => None,
+    };
+    if one_shot.is_none() {
+        policy.without_one_shot();
+    }
+    Ok(one_shot)
+}
+
+/// `made`, with which devices do `what`, if all ranks have theirs. They may do without. Collective.
+fn common<T>(communicator: &Communicator, made: Result<T>, what: &str) -> Result<Option<T>> {
+    if let Err(error) = &made {
+        log::info!(target: "ringfold::device", "devices do not {what}: {error}");
+    }
+    let made = made.ok();
+    let all_have = all_have(communicator, made.is_some())?;
+    Ok(made.filter(|_| all_have))
 }
 
 /// Whether the device's streams have memory operations: a driver may have the functions, and refuse

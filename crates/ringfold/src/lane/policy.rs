@@ -1,10 +1,11 @@
-//! How calls on device memory are carried out: into slices of which length they are cut, and what
-//! combines their elements.
+//! How calls on device memory are carried out: into slices of which length they are cut, what
+//! combines their elements, and which ones one kernel does without slices.
 //!
 //! Rank 0 decides for all ranks when a lane is made, for each collective and each *size class*, the
 //! sizes above a power of two up to the next, and sends the table to all. So all ranks cut and
 //! combine alike, whatever calibration, cores or environment each of them has. The times are those
-//! of [`pipeline`], with what the host's calls take by the communicator's own cost model.
+//! of [`pipeline`] and [`one_shot`], with what the host's calls take by the communicator's own cost
+//! model.
 
 #![forbid(unsafe_code)]
 
@@ -14,6 +15,7 @@ use crate::communicator::{Counts, Request};
 use crate::config::Reducer;
 use crate::error::{Error, Result};
 use crate::tune::DeviceConstants;
+use crate::tune::devices::one_shot;
 use crate::tune::devices::pipeline::{Blocks, Line, Pipeline, SLICE_BYTES_MIN, Shape};
 use crate::types::Collective;
 
@@ -28,7 +30,11 @@ const PART_ALIGN_BYTES: u64 = 64;
 const WORTH_WHILE: f64 = 0.9;
 
 /// The numbers of a choice, as ranks send it.
-const CHOICE_WORDS: usize = 5;
+const CHOICE_WORDS: usize = 6;
+
+/// The flags in the first of them: devices combine, one kernel does it.
+const FOLDED: u64 = 1;
+const ONE_SHOT: u64 = 2;
 
 /// What the decisions for a lane are made from.
 pub struct Setting<'a> {
@@ -37,19 +43,23 @@ pub struct Setting<'a> {
     pub slot_bytes: u64,
     /// Whether devices read the slots of all ranks.
     pub is_direct: bool,
+    /// The most bytes of an all-reduce that one kernel does; 0 if none does.
+    pub one_shot_bytes: u64,
     /// What a call of the host's should take in microseconds, by its bytes.
     pub host_us: &'a dyn Fn(Collective, u64) -> f64,
 }
 
 /// By what a call is carried out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Carried {
     /// The host's collectives.
     Host,
     /// Devices that read the slots of all ranks.
     Direct,
-    /// Devices that combine.
+    /// Devices that combine slices.
     Folded,
+    /// One kernel of each device, without slices.
+    OneShot,
 }
 
 /// What was decided for a collective in a size class.
@@ -57,10 +67,13 @@ pub enum Carried {
 struct Choice {
     /// Whether devices combine.
     is_folded: bool,
+    /// Whether one kernel does what fits into it.
+    is_one_shot: bool,
     /// The most bytes of a slice in a slot, where the CPUs combine and where devices do.
     slice_bytes: [u64; 2],
-    /// What a call of the class' largest size should take, likewise.
-    times_us: [f64; 2],
+    /// What a call of the class' largest size should take, likewise, and by one kernel: the largest
+    /// that fits, and infinitely long where none does.
+    times_us: [f64; 3],
 }
 
 /// All decisions for a lane.
@@ -71,7 +84,7 @@ pub struct Policy {
     slot_bytes: u64,
     world_size: usize,
     /// What is in the log.
-    logged: HashSet<usize>,
+    logged: HashSet<(usize, Carried)>,
 }
 
 impl Setting<'_> {
@@ -114,36 +127,77 @@ impl Setting<'_> {
     }
 }
 
+/// The ways by which a collective can be carried out.
+struct Ways<'a> {
+    setting: &'a Setting<'a>,
+    /// In slices: the CPUs combine, and devices do.
+    pipelines: [Pipeline; 2],
+    /// How many slots a slice fills.
+    slots: u64,
+    reducer: Reducer,
+    /// Whether devices may combine.
+    may_fold: bool,
+}
+
+impl Ways<'_> {
+    /// What to do with calls of up to `bytes` bytes, and of more than half of that.
+    fn choose(&self, bytes: u64) -> Choice {
+        let Setting {
+            shape,
+            constants,
+            slot_bytes,
+            one_shot_bytes,
+            ..
+        } = *self.setting;
+        let most = slot_bytes.saturating_mul(self.slots);
+        let slice_bytes = self
+            .pipelines
+            .each_ref()
+            .map(|it| it.slice_bytes(bytes, most));
+        let times_us = |bytes| [0, 1].map(|it| self.pipelines[it].time_us(bytes, slice_bytes[it]));
+        let [host_us, device_us] = times_us(bytes);
+        let is_asked = self.reducer == Reducer::Device;
+        let is_folded = self.may_fold && (is_asked || device_us <= WORTH_WHILE * host_us);
+        // The largest of these calls that fit into one kernel, if any do.
+        let fitting = bytes.min(one_shot_bytes);
+        let one_shot_us = match self.may_fold && fitting > bytes / 2 {
+            true => one_shot::time_us(shape.ranks, &constants, fitting),
+            false => f64::INFINITY,
+        };
+        let is_one_shot = match (times_us(fitting), is_folded) {
+            ([_, device_us], true) => one_shot_us <= device_us,
+            ([host_us, _], false) => one_shot_us <= WORTH_WHILE * host_us,
+        };
+        Choice {
+            is_folded,
+            is_one_shot,
+            slice_bytes: slice_bytes.map(|bytes| bytes.div_ceil(self.slots)),
+            times_us: [host_us, device_us, one_shot_us],
+        }
+    }
+}
+
 impl Policy {
     /// What rank 0 decides for lanes of which `reducer` is asked for.
     pub fn decide(setting: &Setting<'_>, reducer: Reducer) -> Policy {
-        let (slot_bytes, folded) = (setting.slot_bytes, setting.folded());
+        let folded = setting.folded();
         let of_collective = |collective| {
             let (host, slots) = setting.unfolded(collective);
-            let folds = collective == Collective::AllReduce && reducer != Reducer::Host;
-            let device = if folds { &folded } else { &host };
-            let both = [host.clone(), device.clone()];
-            (0..CLASSES).map(move |class| {
-                let bytes = 1 << class;
-                let most = slot_bytes.saturating_mul(slots);
-                let slice_bytes = both.each_ref().map(|it| it.slice_bytes(bytes, most));
-                let time_us = |which: usize| both[which].time_us(bytes, slice_bytes[which]);
-                let times_us = [time_us(0), time_us(1)];
-                let is_faster = times_us[1] <= WORTH_WHILE * times_us[0];
-                Choice {
-                    is_folded: folds && (reducer == Reducer::Device || is_faster),
-                    slice_bytes: slice_bytes.map(|bytes| bytes.div_ceil(slots)),
-                    times_us,
-                }
-            })
+            let may_fold = collective == Collective::AllReduce && reducer != Reducer::Host;
+            let device = if may_fold { &folded } else { &host };
+            let ways = Ways {
+                setting,
+                pipelines: [host.clone(), device.clone()],
+                slots,
+                reducer,
+                may_fold,
+            };
+            (0..CLASSES).map(move |class| ways.choose(1 << class))
         };
+        let each = Collective::ALL.iter().copied();
         Policy {
-            choices: Collective::ALL
-                .iter()
-                .copied()
-                .flat_map(of_collective)
-                .collect(),
-            slot_bytes,
+            choices: each.flat_map(of_collective).collect(),
+            slot_bytes: setting.slot_bytes,
             world_size: setting.shape.ranks,
             logged: HashSet::new(),
         }
@@ -156,14 +210,10 @@ impl Policy {
     pub fn words(&self) -> Vec<u64> {
         let words = |choice: &Choice| {
             let [host, device] = choice.slice_bytes;
-            let times = choice.times_us.map(f64::to_bits);
-            [
-                u64::from(choice.is_folded),
-                host,
-                device,
-                times[0],
-                times[1],
-            ]
+            let [host_us, device_us, one_shot_us] = choice.times_us.map(f64::to_bits);
+            let flag = |is_set, flag| if is_set { flag } else { 0 };
+            let flags = flag(choice.is_folded, FOLDED) | flag(choice.is_one_shot, ONE_SHOT);
+            [flags, host, device, host_us, device_us, one_shot_us]
         };
         self.choices.iter().flat_map(words).collect()
     }
@@ -176,10 +226,11 @@ impl Policy {
         let choice = |words: &[u64]| {
             let slice_bytes = [words[1], words[2]];
             let has_room = slice_bytes.iter().all(|it| (1..=slot_bytes).contains(it));
-            (words[0] <= 1 && has_room).then(|| Choice {
-                is_folded: words[0] == 1,
+            (words[0] <= (FOLDED | ONE_SHOT) && has_room).then(|| Choice {
+                is_folded: words[0] & FOLDED != 0,
+                is_one_shot: words[0] & ONE_SHOT != 0,
                 slice_bytes,
-                times_us: [words[3], words[4]].map(f64::from_bits),
+                times_us: [words[3], words[4], words[5]].map(f64::from_bits),
             })
         };
         let choices = words.chunks_exact(CHOICE_WORDS).map(choice);
@@ -195,21 +246,38 @@ impl Policy {
         }
     }
 
-    /// Whether devices combine anything.
+    /// Whether devices combine any slices.
     pub fn folds(&self) -> bool {
         self.choices.iter().any(|choice| choice.is_folded)
     }
 
-    /// The CPUs combine everything.
+    /// Whether one kernel does any calls.
+    pub fn has_one_shot(&self) -> bool {
+        self.choices.iter().any(|choice| choice.is_one_shot)
+    }
+
+    /// The CPUs combine all slices.
     pub fn without_folds(&mut self) {
         for choice in &mut self.choices {
             choice.is_folded = false;
         }
     }
 
-    /// Whether devices combine calls like `request`.
+    /// All calls are cut into slices.
+    pub fn without_one_shot(&mut self) {
+        for choice in &mut self.choices {
+            choice.is_one_shot = false;
+        }
+    }
+
+    /// Whether devices combine the slices of calls like `request`.
     pub fn is_folded(&self, request: &Request) -> bool {
         self.choice(request).is_folded
+    }
+
+    /// Whether one kernel does calls like `request`, if they fit into it.
+    pub fn is_one_shot(&self, request: &Request) -> bool {
+        self.choice(request).is_one_shot
     }
 
     fn choice(&self, request: &Request) -> Choice {
@@ -237,27 +305,32 @@ impl Policy {
     /// Logs once for each size class how calls like `request` are carried out.
     pub fn log(&mut self, request: &Request, carried: Carried) {
         if !log::log_enabled!(target: "ringfold::device", log::Level::Info)
-            || !self.logged.insert(self.place(request))
+            || !self.logged.insert((self.place(request), carried))
         {
             return;
         }
         let Choice {
-            slice_bytes,
-            times_us: [host_us, device_us],
+            slice_bytes: [by_host, by_devices],
+            times_us: [host_us, device_us, one_shot_us],
             ..
         } = self.choice(request);
         let most = 1u64 << class(request.bytes(self.world_size));
-        let slice_bytes = slice_bytes[usize::from(carried == Carried::Folded)];
+        let slices = |most| format!("slices of {most} bytes or less");
         let collective = request.collective;
-        let combined = match (collective, carried) {
-            (Collective::AllReduce, Carried::Folded) => "; devices combine",
-            (Collective::AllReduce, _) => "; the CPUs combine",
-            _ => "",
+        let how = match (collective, carried) {
+            (_, Carried::OneShot) => "one kernel".to_owned(),
+            (_, Carried::Folded) => slices(by_devices) + "; devices combine",
+            (Collective::AllReduce, _) => slices(by_host) + "; the CPUs combine",
+            _ => slices(by_host),
+        };
+        let by_one_kernel = match one_shot_us.is_finite() {
+            true => format!(", {one_shot_us:.1} by one kernel"),
+            false => String::new(),
         };
         log::info!(
             target: "ringfold::device",
-            "{collective} up to {most} bytes: slices of {slice_bytes} bytes or less{combined}; \
-             microseconds by the model: {host_us:.1} by the host, {device_us:.1} by devices"
+            "{collective} up to {most} bytes: {how}; microseconds by the model: {host_us:.1} by \
+             the host, {device_us:.1} by devices{by_one_kernel}"
         );
     }
 }
@@ -299,118 +372,4 @@ pub fn even_slice_bytes(
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::memory::Region;
-    use crate::types::DType;
-
-    const SLOT_BYTES: u64 = 1 << 20;
-
-    fn request(collective: Collective, count: u64) -> Request {
-        let counts = Counts::Even(count);
-        Request::new(collective, DType::F32, counts, Region::EMPTY, Region::EMPTY)
-    }
-
-    /// The policy for four ranks whose host takes so long for each byte of a call.
-    fn policy(us_per_byte: f64, is_direct: bool, reducer: Reducer) -> Policy {
-        let host_us = |_, bytes| 1.0 + us_per_byte * bytes as f64;
-        let setting = Setting {
-            shape: Shape {
-                ranks: 4,
-                ranks_per_device: 1,
-                depth: 4,
-            },
-            constants: DeviceConstants::default(),
-            slot_bytes: SLOT_BYTES,
-            is_direct,
-            host_us: &host_us,
-        };
-        Policy::decide(&setting, reducer)
-    }
-
-    #[test]
-    fn a_policy_survives_its_words() {
-        let policy = policy(1e-4, false, Reducer::Auto);
-        let words = policy.words();
-        assert_eq!(words.len(), Policy::WORDS);
-        let read = Policy::from_words(&words, SLOT_BYTES, 4).expect("a policy");
-        assert_eq!(read.choices, policy.choices);
-        let refused = |words: &[u64], slot_bytes| {
-            let read = Policy::from_words(words, slot_bytes, 4);
-            assert!(
-                matches!(read, Err(Error::Corrupt { peer: 0, .. })),
-                "{read:?}"
-            );
-        };
-        refused(&words[1..], SLOT_BYTES);
-        refused(&words, SLOT_BYTES / 2);
-        for (index, value) in [(0, 2), (1, 0), (2, SLOT_BYTES + 1)] {
-            let mut spoiled = words.clone();
-            spoiled[index] = value;
-            refused(&spoiled, SLOT_BYTES);
-        }
-    }
-
-    #[test]
-    fn devices_combine_large_calls_where_cores_are_slow() {
-        let folds = |us_per_byte, reducer| {
-            let policy = policy(us_per_byte, true, reducer);
-            let folds = |count| policy.is_folded(&request(Collective::AllReduce, count));
-            [1 << 10, 16 << 20].map(folds)
-        };
-        // 50 GB/s, and 0.5.
-        assert_eq!(folds(2e-5, Reducer::Auto), [false, false]);
-        assert_eq!(folds(2e-3, Reducer::Auto), [false, true]);
-        assert_eq!(folds(2e-3, Reducer::Host), [false, false]);
-        assert_eq!(folds(2e-5, Reducer::Device), [true, true]);
-        // What the host moves is not faster where it is slow.
-        let moved = policy(2e-3, false, Reducer::Auto);
-        assert!(!moved.folds());
-    }
-
-    #[test]
-    fn small_calls_have_shorter_slices() {
-        let policy = policy(2e-5, false, Reducer::Host);
-        let slice = |collective, count| {
-            let request = request(collective, count);
-            policy.slice_bytes(&request, Carried::Host)
-        };
-        let reduced = |bytes: u64| slice(Collective::AllReduce, bytes / 4);
-        assert_eq!(reduced(64 << 20), 1 << 20);
-        assert!((128 << 10..1 << 20).contains(&reduced(2 << 20)));
-        assert_eq!(reduced(64 << 10), 64 << 10);
-        assert_eq!(reduced(0), 64);
-        assert_eq!(slice(Collective::Send, 1 << 10), 1 << 20);
-    }
-
-    #[test]
-    fn slices_are_equal_and_whole_lines_of_each_block() {
-        let even =
-            |request: &Request, carried| even_slice_bytes(request, 3, carried, [1 << 16, 1 << 20]);
-        // 200 000 bytes are four slices of 50 000, up to a line.
-        assert_eq!(
-            even(&request(Collective::AllReduce, 50_000), Carried::Host),
-            50_048
-        );
-        // Three blocks of 40 000 bytes are two slices of 20 000 bytes of each.
-        assert_eq!(
-            even(&request(Collective::AllGather, 10_000), Carried::Host),
-            3 * 20_032
-        );
-        // Three parts of 66 667 bytes are four slices.
-        assert_eq!(
-            even(&request(Collective::AllReduce, 50_000), Carried::Folded),
-            3 * 16_704
-        );
-        assert_eq!(
-            even(&request(Collective::AllReduce, 1), Carried::Folded),
-            3 * 64
-        );
-        // A slot has only the rank's own block.
-        let own = even(&request(Collective::AllGather, 10_000), Carried::Direct);
-        assert_eq!(own, 40_000);
-        let most = [1 << 16, 1 << 16];
-        let huge = request(Collective::AllGather, u64::MAX / 2);
-        assert_eq!(even_slice_bytes(&huge, 3, Carried::Host, most), 1 << 16);
-    }
-}
+mod tests;

@@ -1,11 +1,12 @@
 //! What the cost model knows of devices (GPUs) and of their links to the host.
 //!
 //! A [`DeviceConstants`] is the default, or what `ringfold tune calibrate --device` has measured.
-//! Rank 0's hold for all ranks of a communicator. [`pipeline`] has the closed forms that read them,
-//! and the simulator's devices are like them by default.
+//! Rank 0's hold for all ranks of a communicator. [`pipeline`] and [`one_shot`] have the closed
+//! forms that read them, and the simulator's devices are like them by default.
 
 #![forbid(unsafe_code)]
 
+pub mod one_shot;
 pub mod pipeline;
 
 use std::fmt;
@@ -33,7 +34,10 @@ parameters! {
     ///
     /// The defaults are assumed, not measured: PCI Express 4.0 with 16 lanes at 25 GB/s each way,
     /// 10 µs for a copy beside its bytes, 2 µs for a word until it is seen and for a call of the
-    /// driver, and a kernel that is bound by a device memory of some hundred GB/s.
+    /// driver, and a kernel that is bound by a device memory of some hundred GB/s. A kernel that
+    /// reads host memory has the part of the link's rate that it has on an H100 (35 of 55 GB/s,
+    /// nvbandwidth's issue 24), and 4 and 2 µs for the launch and a flag make the 8 µs, with the
+    /// call, that NCCL's small calls through host memory take.
     #[derive(Clone, Copy, Debug, PartialEq)]
     "device constant" DeviceConstants of f64, text up to TEXT_BYTES_MAX {
         /// The rate of a link from a device to the host, alone.
@@ -50,6 +54,13 @@ parameters! {
         device_enqueue_us = 2.0, 0.0..=EVENT_US_MAX;
         /// Bytes that a kernel which combines reads and writes, all together.
         device_reduce_gbps = 400.0, GBPS_MIN..=GBPS_MAX;
+        /// What a kernel takes in its stream beside what it does.
+        device_launch_us = 4.0, 0.0..=EVENT_US_MAX;
+        /// From the moment at which a kernel raises a flag in host memory until another one that
+        /// waits sees it.
+        device_flag_us = 2.0, 0.0..=EVENT_US_MAX;
+        /// The rate at which a kernel reads host memory.
+        device_read_gbps = 16.0, GBPS_MIN..=GBPS_MAX;
     }
 }
 
@@ -71,6 +82,11 @@ impl DeviceConstants {
     /// What a byte takes on the link to a device, alone.
     pub fn in_us_per_byte(&self) -> f64 {
         1.0 / (self.device_in_gbps * BYTES_PER_US)
+    }
+
+    /// What a byte of host memory takes that a kernel reads.
+    pub fn read_us_per_byte(&self) -> f64 {
+        1.0 / (self.device_read_gbps * BYTES_PER_US)
     }
 
     /// What a byte takes that a kernel reads or writes.

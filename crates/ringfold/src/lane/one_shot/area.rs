@@ -43,7 +43,7 @@ pub struct Area {
 
 impl Area {
     /// One for rows of `bytes` bytes.
-    pub fn new(bytes: usize) -> Area {
+    pub const fn new(bytes: usize) -> Area {
         Area {
             row_bytes: bytes.next_multiple_of(PAGE_BYTES),
         }

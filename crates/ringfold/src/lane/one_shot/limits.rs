@@ -1,4 +1,4 @@
-//! Which calls one kernel does, and how it is launched: from what all ranks know alike.
+//! Which calls one kernel can do, and how it is launched: from what all ranks know alike.
 
 #![forbid(unsafe_code)]
 
@@ -15,15 +15,15 @@ const BLOCK_VECTORS: usize = 2 * THREADS_MAX;
 /// Threads that run together: at least so many, and a multiple.
 const WARP_THREADS: usize = 32;
 
-/// Up to how many ranks and how many bytes one kernel is done before slices are: where a model of
-/// both crosses for a kernel that reads host memory at 35 GB/s. Above, copy engines are faster.
+/// Up to how many ranks and how many bytes there is memory for: where one kernel and slices take as
+/// long by a model of a kernel that reads host memory at 35 GB/s. Below, the lane's policy decides.
 const CROSSOVERS: [(usize, usize); 3] = [(2, 400_000), (4, 140_000), (RANKS_MAX, 60_000)];
 
 /// What part of a slot's bytes a row has at most.
 const SLOT_SHARE: usize = 2;
 
-/// The most bytes of a call of `world_size` ranks that one kernel does, whole vectors; 0 if it does
-/// none.
+/// The most bytes of a call of `world_size` ranks that one kernel can do, whole vectors; 0 if it
+/// can do none.
 pub fn bytes_max(world_size: usize, slot_bytes: usize) -> usize {
     let mut rows = CROSSOVERS.iter();
     let found = rows.find(|(ranks, _)| world_size > 1 && world_size <= *ranks);
@@ -31,12 +31,9 @@ pub fn bytes_max(world_size: usize, slot_bytes: usize) -> usize {
     bytes / VECTOR_BYTES * VECTOR_BYTES
 }
 
-/// Whether one kernel does what is asked for, where kernels do up to `bytes_max`: the same on all
-/// ranks that ask for the same.
-pub fn fits_one_shot(requests: &[DeviceRequest], bytes_max: usize) -> bool {
-    let [request] = requests else {
-        return false;
-    };
+/// Whether one kernel can do `request`, where kernels do up to `bytes_max`: the same on all ranks
+/// that ask for the same.
+pub fn fits_one_shot(request: &DeviceRequest, bytes_max: usize) -> bool {
     let bytes = request.input.bytes();
     request.collective == Collective::AllReduce
         && request.algorithm.is_none()

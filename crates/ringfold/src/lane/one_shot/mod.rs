@@ -5,7 +5,8 @@
 //! rank launches one kernel ([`text`]), which stores the rank's input where all devices find it,
 //! raises a flag, waits for the flags of its peers, and combines what all have stored. Devices meet
 //! in a part of the staging memory ([`area`]); no thread of the host stands between them. Host
-//! memory crosses the device's link N-1 times for that, so larger calls are cut ([`limits`]).
+//! memory crosses the device's link N-1 times for that, so larger calls are cut: the lane's
+//! [policy](super::policy) says from which size on, below what there is memory for ([`limits`]).
 //!
 //! # When
 //!
@@ -50,7 +51,7 @@ use super::request::{DeviceBuffer, DeviceRequest};
 use super::staging::{Bank, Staging};
 use super::words::Word;
 use crate::communicator::Communicator;
-use crate::device::{Current, Device, DeviceMemory, DeviceRegion, Kernel};
+use crate::device::{Current, Device, DeviceMemory, DeviceRegion, Kernel, PinnedRegion};
 use crate::error::{Error, Result};
 use crate::types::{DType, Op};
 use area::Area;
@@ -122,18 +123,15 @@ impl OneShot {
         Ok(one_shot)
     }
 
-    /// The number that the call of `requests` has here, if one kernel does it. That may have to be
-    /// compiled.
-    pub fn number(
-        &mut self,
-        current: &Current<'_>,
-        requests: &[DeviceRequest],
-    ) -> Result<Option<u32>> {
-        if !fits_one_shot(requests, self.bytes_max) {
-            return Ok(None);
-        }
-        self.prepare(current, requests[0].op, requests[0].dtype)?;
-        Ok(Some(self.last.wrapping_add(1)))
+    /// Whether one kernel can do `request`: the same on all ranks that ask for the same.
+    pub fn fits(&self, request: &DeviceRequest) -> bool {
+        fits_one_shot(request, self.bytes_max)
+    }
+
+    /// The number that the call `request` has here, which fits. Its kernel may have to be compiled.
+    pub fn number(&mut self, current: &Current<'_>, request: &DeviceRequest) -> Result<u32> {
+        self.prepare(current, request.op, request.dtype)?;
+        Ok(self.last.wrapping_add(1))
     }
 
     /// The call `request`, which has the number that [`number`](OneShot::number) gave.
@@ -171,6 +169,24 @@ impl OneShot {
         staging: &Staging,
         call: &OneShotCall,
         due: u32,
+    ) -> Result<bool> {
+        let parts = [self.area.row(call.number), self.area.flags(call.number)];
+        let of_rank = |rank| {
+            let place = staging.of_rank(rank).ok_or_else(out_of_reach)?.one_shot();
+            Ok(parts.each_ref().map(|part| place.part(part.clone())))
+        };
+        let places: Result<Vec<_>> = (0..self.world_size).map(of_rank).collect();
+        self.launch_among(current, staging, call, due, &places?)
+    }
+
+    /// The same among ranks whose rows and flags are these.
+    pub fn launch_among(
+        &self,
+        current: &Current<'_>,
+        staging: &Staging,
+        call: &OneShotCall,
+        due: u32,
+        places: &[[PinnedRegion; 2]],
     ) -> Result<bool> {
         let DeviceRequest {
             op,
@@ -211,12 +227,8 @@ impl OneShot {
             self.world_size as u64,
             (1.0 / self.world_size as f64).to_bits(),
         ];
-        for rank in 0..self.world_size {
-            let place = staging.of_rank(rank).ok_or_else(out_of_reach)?.one_shot();
-            for part in [self.area.row(call.number), self.area.flags(call.number)] {
-                arguments.push(place.part(part).device_address() as u64);
-            }
-        }
+        let places = places.iter().flatten();
+        arguments.extend(places.map(|place| place.device_address() as u64));
         let kernel = &self.kernels[&(*dtype, op.wire())];
         // SAFETY: the kernel accesses the input and the output, which are the caller's promise, the
         // scratch, and staging memory that is pinned for this device: its own row, flags and words,

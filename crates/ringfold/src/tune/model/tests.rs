@@ -104,35 +104,19 @@ fn ways(
     ways
 }
 
-/// Cores that are slow at combining, and not at copying.
 #[test]
-fn combining_has_a_rate_of_its_own_in_published_memory_and_in_registered_buffers() {
+fn combining_in_shared_memory_has_a_rate_of_its_own() {
     let usual = Constants::derive(&two_cores(), 2);
-    let slow = Constants {
-        reduce_us_per_byte: 1e-3,
-        ..usual.clone()
-    };
-    const BYTES: u64 = 1 << 20;
-    let price = |collective, method, constants| {
-        let question = on_one_host(collective, BYTES, 2);
-        f64::from(price(&question, method, Protocol::Simple, constants))
-    };
+    let mut slow = usual.clone();
+    slow.reduce_us_per_byte = 1e-3;
+    let question = on_one_host(Collective::AllReduce, 1 << 20, 2);
     // Each of two ranks combines half of the vector.
-    let more_us = (1e-3 - usual.reduce_us_per_byte) * BYTES as f64 / 2.0;
-    for (method, part) in [
-        (Method::Direct, 1.0),
-        (Method::Push, usual.pushed_factor),
-        (Method::OneShot, 2.0),
-    ] {
-        let [with, without] = [&slow, &usual].map(|it| price(Collective::AllReduce, method, it));
-        let due = without + part * more_us;
-        assert!(
-            (0.99..1.01).contains(&(with / due)),
-            "{method}: {with} {due}"
-        );
+    let more_us = (1e-3 - usual.reduce_us_per_byte) * f64::from(1 << 19);
+    for (method, part) in [(Method::Direct, 1.0), (Method::Push, usual.pushed_factor)] {
+        let price = |constants| f64::from(price(&question, method, Protocol::Simple, constants));
+        let due = price(&usual) + part * more_us;
+        assert!((0.99..1.01).contains(&(price(&slow) / due)), "{method}");
     }
-    let moves = |constants| price(Collective::AllGather, Method::Direct, constants);
-    assert_eq!(moves(&slow), moves(&usual));
 }
 
 /// Asserts that the ways follow each other at sizes within `bounds`.
