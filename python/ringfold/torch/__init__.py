@@ -14,6 +14,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ringfold.torch.accelerate import support_accelerate
+    from ringfold.torch.backend import RingfoldProcessGroup
     from ringfold.torch.flight_dump import dump_flight_record
     from ringfold.torch.launch import bootstrap_env
     from ringfold.torch.memory import empty, register
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = [
     "MonitoredBarrierError",
     "PackedAllReduce",
+    "RingfoldProcessGroup",
     "WaitTimeout",
     "bootstrap_env",
     "dump_flight_record",
@@ -32,11 +35,13 @@ __all__ = [
     "monitored_barrier",
     "register",
     "register_backend",
+    "support_accelerate",
 ]
 
 _PLACES = {
     "MonitoredBarrierError": "monitored",
     "PackedAllReduce": "packing",
+    "RingfoldProcessGroup": "backend",
     "WaitTimeout": "work",
     "bootstrap_env": "launch",
     "dump_flight_record": "flight_dump",
@@ -44,6 +49,7 @@ _PLACES = {
     "make_allreduce_cb": "packing",
     "monitored_barrier": "monitored",
     "register": "memory",
+    "support_accelerate": "accelerate",
 }
 """The modules of the public names, loaded on first use, because torch always loads this module."""
 

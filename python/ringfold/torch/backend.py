@@ -155,15 +155,23 @@ class Group(Collectives, PointToPoint, MonitoredBarrier):
 
 
 class RingfoldProcessGroup(Group, dist.ProcessGroup):
-    """For groups whose devices ringfold serves alone, and whatever torch has no `Backend` for."""
+    """For groups whose devices ringfold serves alone, and whatever torch has no `Backend` for.
+
+    `init_process_group("ringfold")` makes one. Programs that manage groups themselves, such as
+    torchft, make them from a store of torch: all `world_size` ranks with the same entries
+    (a `PrefixStore` of their own), each with its `rank`. That blocks until all have joined, at most
+    `timeout`, which is also the default deadline of calls. Errors are those of `ringfold.errors`;
+    after a fatal one, only `abort` and `shutdown` remain, and a new group may be made in the same
+    process. `name` appears in messages and in the flight record.
+    """
 
     def __init__(
         self,
         store: Any,
         rank: int,
         world_size: int,
-        timeout: timedelta,
-        name: str,
+        timeout: timedelta = dist.default_pg_timeout,
+        name: str = NAME,
         ranks: Sequence[int] = (),
     ) -> None:
         # Two arguments: with a store, pybind creates an object on which Python's methods are not

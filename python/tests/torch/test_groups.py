@@ -1,11 +1,16 @@
 """Groups made from groups by torch's other functions than `new_group`."""
 
+import os
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import AllreduceOptions
+
+from ringfold.errors import RingfoldError
+from ringfold.torch import RingfoldProcessGroup
 
 
 def total(group: Any, value: float) -> float:
@@ -92,3 +97,35 @@ def count_calls() -> Any:
 
 def test_a_group_tells_how_many_collectives_it_has_called(ranks: Any) -> None:
     assert ranks(count_calls, 2, "ringfold").results() == [2, 2]
+
+
+def manage(folder: str) -> list[Any]:
+    """Groups that the program makes from torch's store, the second in the place of the first."""
+    rank = int(os.environ["RANK"])
+    store = dist.FileStore(f"{folder}/own", 3)
+    timeout = timedelta(seconds=60)
+    group = RingfoldProcessGroup(dist.PrefixStore("first", store), rank, 3, timeout)
+    found: list[Any] = [group.getBackendName(), total(group, rank + 1.0)]
+    store.set(f"done{rank}", "")
+    if rank == 2:
+        # Not before the others have their sums, which an abort could overtake.
+        store.wait(["done0", "done1"], timeout)
+        group.abort()
+        return found
+    try:
+        total(group, 0.0)
+    except RingfoldError:
+        found.append("failed")
+    group.abort()
+    group = RingfoldProcessGroup(dist.PrefixStore("second", store), rank, 2, timeout)
+    found.append(total(group, rank + 1.0))
+    group.shutdown()
+    return found
+
+
+def test_a_program_may_make_groups_itself_and_replace_those_that_fail(
+    ranks: Any, tmp_path: Path
+) -> None:
+    *survivors, other = ranks(manage, 3, None, folder=str(tmp_path)).results()
+    assert survivors == [["ringfold", 6.0, "failed", 3.0]] * 2
+    assert other == ["ringfold", 6.0]

@@ -1,0 +1,108 @@
+"""The programs of `examples/clients`: training frameworks on top of ringfold, two ranks each.
+
+Each prints what it ran on and its loss before and after. The packages are not among the
+environment's of `check.sh`; where one is missing, its test is skipped.
+"""
+
+import importlib.util
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+EXAMPLES = ROOT / "examples" / "clients"
+# Some compile extensions on first use.
+WATCHDOG_S = 540.0
+SUMMARY = re.compile(r"(\w+), (\d+) ranks.*: loss ([\d.]+) to ([\d.]+)")
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+VARIABLES = {
+    "OMP_NUM_THREADS": "1",
+    "DS_ACCELERATOR": "cpu",
+    "HF_HUB_OFFLINE": "1",
+    "JAX_PLATFORMS": "cpu",
+    "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
+}
+
+pytestmark = pytest.mark.deep
+
+
+def need(*packages: str) -> None:
+    """Skip the test where one of these packages is missing."""
+    for package in packages:
+        if importlib.util.find_spec(package) is None:
+            pytest.skip(f"the package `{package}` is not installed")
+
+
+def ringfold_run() -> list[str]:
+    """How this machine starts two ranks without torch."""
+    builds = [ROOT / "target" / build / "ringfold" for build in ("release", "debug")]
+    program = next((str(build) for build in builds if build.exists()), shutil.which("ringfold"))
+    if program is None:
+        pytest.skip("the command `ringfold` is not built")
+    return [program, "run", "--ranks", "2", "--", sys.executable]
+
+
+def run(command: list[str], program: str, *words: str) -> str:
+    """The output of an example and its ranks."""
+    process = subprocess.Popen(
+        [*command, str(EXAMPLES / program), *words],
+        env=os.environ | VARIABLES,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        output, _ = process.communicate(timeout=WATCHDOG_S)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        output, _ = process.communicate()
+        pytest.fail(f"{program} hangs:\n{output}")
+    assert process.returncode == 0, output
+    return output
+
+
+def check_learns(output: str) -> None:
+    """The example ran on ringfold with two ranks, and its loss fell to a third."""
+    found = SUMMARY.search(output)
+    assert found is not None, output
+    backend, ranks, before, after = found.groups()
+    assert (backend, ranks) == ("ringfold", "2")
+    assert float(after) < float(before) / 3
+
+
+def test_accelerate_takes_the_backend_by_its_name() -> None:
+    need("accelerate")
+    check_learns(run(TORCHRUN, "accelerate_train.py"))
+
+
+def test_the_trainer_takes_the_backend_by_its_name() -> None:
+    need("accelerate", "transformers")
+    check_learns(run(TORCHRUN, "trainer_train.py"))
+
+
+def test_lightning_trains_and_averages_metrics() -> None:
+    need("lightning")
+    check_learns(run([sys.executable], "lightning_train.py"))
+
+
+def test_ray_trains() -> None:
+    need("ray")
+    check_learns(run([sys.executable], "ray_train.py"))
+
+
+@pytest.mark.parametrize("stage", ["1", "2", "3"])
+def test_deepspeed_trains_in_every_stage(stage: str) -> None:
+    need("deepspeed")
+    check_learns(run(TORCHRUN, "deepspeed_train.py", "--stage", stage))
+
+
+def test_jax_trains_with_arrays_by_dlpack() -> None:
+    need("jax")
+    check_learns(run(ringfold_run(), "jax_train.py"))
