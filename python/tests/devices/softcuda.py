@@ -7,6 +7,7 @@ import mmap
 import os
 import shutil
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,8 @@ class Program:
         self.call("cuStreamCreateWithPriority", ctypes.byref(stream), NON_BLOCKING, 0)
         assert stream.value is not None
         self.stream = stream.value
-        # A word of pinned memory, for `hold` and `let_go`.
+        # A word of pinned memory, for `hold` and `let_go`, and how often the stream was held.
+        self._holds = 0
         self._page = mmap.mmap(-1, mmap.PAGESIZE)
         # The driver's threads look at it until the process ends.
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._page))
@@ -68,6 +70,14 @@ class Program:
         )
         self.call("cuMemHostGetDevicePointer_v2", ctypes.byref(word), ctypes.c_void_p(address), 0)
         self._device_word = word
+
+        def wait_for_word(value: int) -> None:
+            while self._word.value < value:
+                time.sleep(0.001)
+
+        # A driver's thread may run it until the process ends.
+        self._wait_for_word = ctypes.CFUNCTYPE(None, ctypes.c_size_t)(wait_for_word)
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._wait_for_word))
 
     def call(self, name: str, *arguments: Any) -> None:
         """Call the driver, which must agree."""
@@ -110,17 +120,25 @@ class Program:
 
     def hold(self) -> None:
         """Have the stream wait for `let_go`."""
+        self._holds += 1
         self.call(
             "cuStreamWaitValue32_v2",
             ctypes.c_void_p(self.stream),
             self._device_word,
-            ctypes.c_uint32(1),
+            ctypes.c_uint32(self._holds),
             AT_LEAST,
+        )
+
+    def occupy(self) -> None:
+        """The same by a kernel, where streams have no memory operations."""
+        self._holds += 1
+        self._driver.softcuda_launch(
+            ctypes.c_size_t(self.stream), self._wait_for_word, ctypes.c_size_t(self._holds)
         )
 
     def let_go(self) -> None:
         """Let the stream go on."""
-        self._word.value = 1
+        self._word.value = self._holds
 
     def capture(self, status: int) -> None:
         """What the driver says of the stream: 1 while a graph is captured, 0 otherwise."""

@@ -42,9 +42,8 @@ KINDS = {
 }
 BY_SIGNAL = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "interrupt": signal.SIGINT}
 DIFFERENCES = ("dtype", "op", "count", "root")
-# Calls of the driver that every lane makes, sooner or later; and those of streams that wait.
+# Calls of the driver that every lane makes again and again; and those of streams that wait.
 REFUSABLE = (
-    "cuEventCreate",
     "cuEventRecord",
     "cuStreamWaitEvent",
     "cuStreamIsCapturing",
@@ -83,6 +82,8 @@ class Trial:
     difference: str
     refused: tuple[str, int]
     deadline_s: float
+    is_left_at_once: bool
+    """Whether ranks end when they know, also before the others do."""
 
     def __str__(self) -> str:
         driver = {
@@ -125,6 +126,8 @@ def drawn(seed: int) -> Trial:
         random_.choice(DIFFERENCES),
         (random_.choice(names), random_.randint(1, REFUSED_MAX)),
         STOPPED_S if kind == "stop" else DEADLINE_S,
+        # Without rank 0 there is no verdict, so who has ended would be named, too.
+        kind not in ("leave", "drop") and random_.random() < 0.5,
     )
 
 
@@ -167,6 +170,8 @@ def own_kinds(kind: str) -> tuple[str, ...]:
     """How the victim itself may end."""
     return {
         "kill": ("killed",),
+        # Others may have left before it goes on.
+        "stop": ("Timeout", "PeerFailed"),
         "interrupt": ("KeyboardInterrupt",),
         "leave": ("ok",),
         "drop": ("ok",),
@@ -251,6 +256,8 @@ def program(rank: Rank, trial: Trial, seed: int) -> None:
         ended(rank, trial, steps, fault, victim)
     except Exception as raised:
         rank.say_ended(raised)
+    if not trial.is_left_at_once:
+        rank.ordered()
     comm.close()
     return None
 
@@ -290,6 +297,7 @@ def round_(seed: int, place: Place) -> Outcome:
         job.wait_for("end", of=others)
         if trial.kind == "stop":
             job.signal(trial.victim, signal.SIGCONT)
+        job.dismiss()
         endings = job.finish()
     rows = [
         (f"{trial.kind}: {ending.kind}", ending.at - begun if ending.at else None)
