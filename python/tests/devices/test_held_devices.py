@@ -149,8 +149,8 @@ def exits(comm: ringfold.Communicator, how: str) -> Any:
     ("how", "kind", "status"), [("exit", "Timeout", 3), ("error", "Aborted", 1)]
 )
 def test_an_exit_with_a_held_device_ends(jobs: Any, how: str, kind: str, status: int) -> None:
-    """A lane is closed then, which waits for its calls, until the others' deadline has passed; after
-    an error it is aborted.
+    """A lane is closed then, which waits for its calls, until the others' deadline has passed.
+    After an error it is aborted.
     """
     job = jobs(exits, 2, {"timeout": 1.5}, how=how)
     found, text = job.result(0)
