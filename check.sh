@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The gate for a change: format, lints, docs, Rust tests, the wheel, Python tests, a real job.
+# The gate for a change: format, lints, docs, the site, Rust tests, the wheel, Python tests, a job.
 set -euo pipefail
 cd "$(dirname "$0")"
 
@@ -11,8 +11,8 @@ usage() {
     cat <<END
 usage: check.sh [--deep] [--only STAGE]... [--torch VERSION]
 
-Runs all checks that a change must pass: format, lints, docs, Rust tests, the wheel, Python tests
-with torch $torch, a real job. Needs Rust, a C compiler, Python 3.11 or newer (PYTHON=... selects
+Runs all checks that a change must pass: format, lints, docs, the site of the documentation, Rust
+tests, the wheel, Python tests with torch $torch, a real job. Needs Rust, a C compiler, Python 3.11 or newer (PYTHON=... selects
 another than python3) and 6 GB of disk. The Python environment is $venv, which is created on the
 first run and needs no network afterwards.
 
@@ -173,7 +173,12 @@ python_types() {
 # file share what they have compiled.
 python_tests() {
     "$venv/bin/python" -m pytest --quiet --numprocesses 2 --dist loadfile \
-        --ignore python/tests/torch
+        --ignore python/tests/torch --ignore python/tests/test_documents.py
+}
+
+# They need the command, which the Rust tests build.
+documents() {
+    "$venv/bin/python" -m pytest --quiet python/tests/test_documents.py
 }
 
 # One thread per rank: the ranks are the parallelism. The longest tests are in short files, so a
@@ -253,12 +258,14 @@ if [ -z "$only_torch" ]; then
     stage "format" cargo fmt --all --check
     stage "lints" cargo clippy --quiet --workspace --all-targets -- -D warnings
     stage "docs" docs
+    stage "site" docs/build.sh
 fi
 # Before the Rust tests: two of them need the assembler of triton, which comes with torch.
 stage "python environment" python_environment
 start_beside beside_rust_tests
 [ -n "$only_torch" ] || stage "rust tests" cargo test --quiet
 join_beside
+[ -n "$only_torch" ] || stage "documents" documents
 [ -n "$only_torch" ] || stage "digits" digits
 stage "torch tests" torch_tests
 [ -z "$deep" ] || deep

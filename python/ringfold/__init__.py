@@ -88,29 +88,34 @@ def init(
     Defaults come from the environment: `RINGFOLD_*`, then the launcher's variables (torchrun,
     Slurm, Open MPI, PMI, Kubernetes). A process without either is a job of one rank.
 
-    rank, world_size: this process' rank, and the number of ranks.
-    address: the address of rank 0, `host:port`, or `unix:@name` on one host. Several addresses,
-        separated by commas, are tried in order.
-    secret: the job's secret. Without one, no socket listens beyond this host.
-    timeout: the default deadline of a call, in seconds.
-    transport: `auto` (shared memory to ranks of this host, TCP to the others), `shm` or `tcp`.
-    algorithm: the algorithm of every collective that has it, instead of the tuner's choice.
-    channels: independent pipelines of a collective over messages; on TCP, connections per pair.
-    straggler: "off", "next2" or "tail": whether large all_reduce and reduce_scatter calls bypass a
-        slow rank; see docs/stragglers.md. *
-    deterministic: require the same bits in every run; refuses a straggler policy, which changes the
-        order of additions.
-    connect_timeout: the deadline for joining, in seconds.
-    peer_timeout: how long another host may be silent, in seconds from 2 to 120. Set by rank 0.
-    protocol: "ll", "simple" or "zero_copy", for every call that supports it; see docs/tuning.md.
-    min_channels, max_channels: bounds on the channels, instead of a fixed number. *
-    chunk_bytes: the size of one message, or of one piece of published memory. *
-    tuner_config: a file of rules that replaces RINGFOLD_TUNER_CONFIG. Set by rank 0.
-    tuner_plugin: a shared library with NCCL's tuner interface. *
-    socket_ifname: the network interfaces for data between hosts, as in RINGFOLD_SOCKET_IFNAME;
-        several names, separated by commas, are rails.
-    sockets: TCP sockets of each channel between two ranks, 1 to 64. *
-    socket_threads: threads that help to move data by several sockets; 0 for none.
+    Args:
+        rank: This process' rank.
+        world_size: The number of ranks.
+        address: The address of rank 0, `host:port`, or `unix:@name` on one host. Several
+            addresses, separated by commas, are tried in order.
+        secret: The job's secret. Without one, no socket listens beyond this host.
+        timeout: The default deadline of a call, in seconds.
+        transport: `auto` (shared memory to ranks of this host, TCP to the others), `shm` or `tcp`.
+        algorithm: The algorithm of every collective that has it, instead of the tuner's choice.
+        channels: Independent pipelines of a collective over messages; on TCP, connections per
+            pair.
+        straggler: `off`, `next2` or `tail`: whether large all_reduce and reduce_scatter calls
+            bypass a slow rank; see docs/stragglers.md. *
+        deterministic: Require the same bits in every run; refuses a straggler policy, which
+            changes the order of additions.
+        connect_timeout: The deadline for joining, in seconds.
+        peer_timeout: How long another host may be silent, in seconds from 2 to 120. Set by rank 0.
+        protocol: `ll`, `simple` or `zero_copy`, for every call that supports it; see
+            docs/tuning.md.
+        min_channels: The least number of channels, instead of a fixed one. *
+        max_channels: The greatest number of channels. *
+        chunk_bytes: The size of one message, or of one piece of published memory. *
+        tuner_config: A file of rules that replaces RINGFOLD_TUNER_CONFIG. Set by rank 0.
+        tuner_plugin: A shared library with NCCL's tuner interface. *
+        socket_ifname: The network interfaces for data between hosts, as in
+            RINGFOLD_SOCKET_IFNAME; several names, separated by commas, are rails.
+        sockets: TCP sockets of each channel between two ranks, 1 to 64. *
+        socket_threads: Threads that help to move data by several sockets; 0 for none.
 
     Arguments with * must be the same on all ranks.
     """

@@ -1,0 +1,228 @@
+#!/usr/bin/env python3
+"""Draws the figures of README.md and of the documentation from rows that are committed.
+
+    bench/comparison/figures.py
+
+Each figure is written twice, for light and for dark pages. Nothing but Python is needed, and the
+same rows give the same bytes, which a test compares: a figure cannot show anything that its rows do
+not say. Time over size, both axes logarithmic; medians of all rounds. (`plot.py` draws a file of
+rows in detail, with matplotlib.)
+"""
+
+import csv
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "bench/results"
+FIGURES_FOLDER = ROOT / "docs/figures"
+
+PANEL_WIDTH, PANEL_HEIGHT = 340, 250
+"""Of the area between the axes, in pixels."""
+LEFT, TOP, BOTTOM, GAP, RIGHT = 62, 46, 44, 150, 92
+"""Margins; to the right of each panel stand the names of its curves."""
+LABEL_LINE = 15
+"""The least distance between two names."""
+
+
+class Theme(NamedTuple):
+    """The colours of a page."""
+
+    text: str
+    faint: str
+    grid: str
+    ringfold: str
+    peers: tuple[str, ...]
+
+
+class Panel(NamedTuple):
+    """One diagram: a file of rows, and what of it is drawn."""
+
+    title: str
+    rows: str
+    placement: str
+    libraries: dict[str, str]
+    """The name of each library in the rows, and in the figure; ringfold first."""
+    ranks: int
+
+
+THEMES = {
+    "light": Theme("#1f2328", "#59636e", "#d1d9e0", "#d1242f", ("#0969da", "#1a7f37", "#8250df")),
+    "dark": Theme("#f0f6fc", "#9198a1", "#3d444d", "#ff7b72", ("#58a6ff", "#3fb950", "#bc8cff")),
+}
+
+_TORCH = {"ringfold": "ringfold", "gloo": "gloo"}
+_MPI = {"ringfold": "ringfold", "impi": "Intel MPI", "openmpi": "Open MPI", "mpich": "MPICH"}
+_DAY_1 = "2026-11-21-epyc-2-cores"
+_DAY_2 = "2026-11-22-epyc-2-cores"
+
+FIGURES = {
+    "all-reduce": [
+        Panel("PyTorch: dist.all_reduce", f"{_DAY_1}/torch-all_reduce.csv", "in", _TORCH, 2),
+        Panel("Without PyTorch", f"{_DAY_1}/peers-all_reduce-2-ranks.csv", "in", _MPI, 2),
+    ],
+    "all-reduce-hosts": [
+        Panel(
+            "4 hosts, 1 rank each",
+            f"{_DAY_2}/peers-all_reduce-4-hosts-1-ranks-each-cubic.csv",
+            "in",
+            _MPI,
+            4,
+        ),
+        Panel(
+            "2 hosts, 4 ranks each",
+            f"{_DAY_2}/peers-all_reduce-2-hosts-4-ranks-each-cubic.csv",
+            "in",
+            {name: text for name, text in _MPI.items() if name != "mpich"},
+            8,
+        ),
+    ],
+}
+
+Points = list[tuple[float, float]]
+
+
+def curves(panel: Panel) -> dict[str, Points]:
+    """The points of each curve: bytes, and the median in microseconds."""
+    with open(RESULTS / panel.rows, newline="") as file:
+        rows = [
+            row
+            for row in csv.DictReader(file)
+            if row["placement"] == panel.placement
+            and int(row["ranks"]) == panel.ranks
+            and row["median_us"]
+        ]
+    return {
+        text: sorted(
+            (float(row["bytes"]), float(row["median_us"])) for row in rows if row["library"] == name
+        )
+        for name, text in panel.libraries.items()
+    }
+
+
+def size_text(size: float) -> str:
+    """A size as an axis has it."""
+    for unit, text in ((1 << 20, "MiB"), (1 << 10, "KiB")):
+        if size >= unit:
+            return f"{size / unit:g} {text}"
+    return f"{size:g} B"
+
+
+def time_text(us: float) -> str:
+    """A time as an axis has it."""
+    for unit, words in ((1e6, "s"), (1e3, "ms")):
+        if us >= unit:
+            return f"{us / unit:g} {words}"
+    return f"{us:g} µs"
+
+
+class Axes:
+    """A panel's place in the figure, and how its values become pixels."""
+
+    def __init__(self, drawn: dict[str, Points], left: float) -> None:
+        points = [point for curve in drawn.values() for point in curve]
+        sizes, times = zip(*points, strict=True)
+        self.left = left
+        self.x = (math.log2(min(sizes)), math.log2(max(sizes)))
+        self.y = (math.floor(math.log10(min(times))), math.ceil(math.log10(max(times))))
+
+    def across(self, size: float) -> float:
+        """The pixel of a size."""
+        low, high = self.x
+        return self.left + (math.log2(size) - low) / (high - low) * PANEL_WIDTH
+
+    def down(self, us: float) -> float:
+        """The pixel of a time."""
+        low, high = self.y
+        return TOP + (high - math.log10(us)) / (high - low) * PANEL_HEIGHT
+
+    def size_ticks(self) -> list[float]:
+        """Sizes with a name below the axis."""
+        ticks = [8.0, *(2.0**power for power in (10, 16, 20, 24))]
+        return [size for size in ticks if self.x[0] <= math.log2(size) <= self.x[1]]
+
+    def time_ticks(self) -> list[float]:
+        """Times with a line across."""
+        return [10.0**power for power in range(self.y[0], self.y[1] + 1)]
+
+
+def text(x: float, y: float, words: str, colour: str, more: str = "") -> str:
+    """A line of text."""
+    return f'<text x="{x:.1f}" y="{y:.1f}" fill="{colour}"{more}>{words}</text>'
+
+
+def apart(heights: Sequence[float]) -> list[float]:
+    """The same heights in the same order, moved so far that names do not overlap."""
+    order = sorted(range(len(heights)), key=lambda index: heights[index])
+    moved = list(heights)
+    for before, index in zip(order, order[1:], strict=False):
+        moved[index] = max(moved[index], moved[before] + LABEL_LINE)
+    return moved
+
+
+def grid(panel: Panel, axes: Axes, theme: Theme) -> Iterator[str]:
+    """The title, the axes and their lines."""
+    yield text(axes.left, TOP - 22, panel.title, theme.text, ' font-size="14" font-weight="600"')
+    yield text(axes.left, TOP - 7, f"{panel.ranks} ranks; time, less is better", theme.faint)
+    for us in axes.time_ticks():
+        y = axes.down(us)
+        yield (
+            f'<path d="M{axes.left:.1f} {y:.1f}h{PANEL_WIDTH}" stroke="{theme.grid}" fill="none"/>'
+        )
+        yield text(axes.left - 8, y + 4, time_text(us), theme.faint, ' text-anchor="end"')
+    for size in axes.size_ticks():
+        words = size_text(size)
+        x = axes.across(size)
+        y = TOP + PANEL_HEIGHT
+        yield f'<path d="M{x:.1f} {y}v4" stroke="{theme.faint}" fill="none"/>'
+        yield text(x, y + 19, words, theme.faint, ' text-anchor="middle"')
+
+
+def lines(drawn: dict[str, Points], axes: Axes, theme: Theme) -> Iterator[str]:
+    """The curves, ringfold's above the others, and their names at their ends."""
+    ends = apart([axes.down(points[-1][1]) for points in drawn.values()])
+    colours = (theme.ringfold, *theme.peers)
+    styled = list(zip(drawn.items(), colours, ends, strict=False))
+    for (name, points), colour, end in reversed(styled):
+        width, weight = (2.6, ' font-weight="700"') if name == "ringfold" else (1.6, "")
+        place = [f"{axes.across(size):.1f} {axes.down(us):.1f}" for size, us in points]
+        yield (
+            f'<path d="M{"L".join(place)}" stroke="{colour}" stroke-width="{width}" fill="none"'
+            ' stroke-linejoin="round"/>'
+        )
+        for x, y in (pair.split() for pair in place):
+            yield f'<circle cx="{x}" cy="{y}" r="{width:.1f}" fill="{colour}"/>'
+        yield text(axes.left + PANEL_WIDTH + 9, end + 4, name, colour, weight)
+
+
+def figure(panels: Sequence[Panel], theme: Theme) -> str:
+    """The figure as SVG."""
+    drawn = [curves(panel) for panel in panels]
+    width = LEFT + len(panels) * PANEL_WIDTH + (len(panels) - 1) * GAP + RIGHT
+    height = TOP + PANEL_HEIGHT + BOTTOM
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}"'
+        f' height="{height}" font-family="system-ui, sans-serif" font-size="12">'
+    ]
+    for index, (panel, points) in enumerate(zip(panels, drawn, strict=True)):
+        axes = Axes(points, LEFT + index * (PANEL_WIDTH + GAP))
+        parts.extend(grid(panel, axes, theme))
+        parts.extend(lines(points, axes, theme))
+    return "\n".join([*parts, "</svg>", ""])
+
+
+def documents() -> dict[Path, str]:
+    """Every file of figures, and its contents."""
+    return {
+        FIGURES_FOLDER / f"{name}-{theme}.svg": figure(panels, colours)
+        for name, panels in FIGURES.items()
+        for theme, colours in THEMES.items()
+    }
+
+
+if __name__ == "__main__":
+    FIGURES_FOLDER.mkdir(exist_ok=True)
+    for path, contents in documents().items():
+        path.write_text(contents, encoding="utf-8")

@@ -1,0 +1,107 @@
+"""What the site does beside plain MkDocs.
+
+Documents are written for the repository: their links are paths in it, and work on any host of
+repositories. The site has the documents of `docs` and those of `OUTSIDE`. A link from one to
+another is rewritten for the site; a link to any other file of the repository becomes its text,
+because the site does not have that file.
+
+MkDocs calls the `on_` functions.
+"""
+
+import posixpath
+import re
+from pathlib import Path
+from typing import Any
+
+from mkdocs.structure.files import File
+
+ROOT = Path(__file__).parents[2]
+
+OUTSIDE = {
+    "ARCHITECTURE.md": "explanation/architecture.md",
+    "CHANGELOG.md": "project/changelog.md",
+    "CONTRIBUTING.md": "project/contributing.md",
+    "SECURITY.md": "project/security.md",
+    "bench/README.md": "project/benchmarks.md",
+    "bench/results/README.md": "explanation/measurements.md",
+}
+"""Documents outside of `docs` that the site has, too, and where."""
+
+_FENCE = re.compile(r"^\s*(```|~~~)")
+_LINK = re.compile(r"(!?\[(?:[^\[\]]|\[[^\]]*\])*\])\(([^()\s]+)\)")
+_ITEM = re.compile(r"([*-]|\d+\.) ")
+
+
+def repository_path(page: str) -> str:
+    """The path in the repository of a page of the site."""
+    for outside, there in OUTSIDE.items():
+        if there == page:
+            return outside
+    return f"docs/{page}"
+
+
+def site_path(path: str) -> str | None:
+    """The path in the site of a file of the repository; nothing if the site does not have it."""
+    if path in OUTSIDE:
+        return OUTSIDE[path]
+    return path.removeprefix("docs/") if path.startswith("docs/") else None
+
+
+def _link(match: re.Match[str], page: str) -> str:
+    text, target = match.groups()
+    if "://" in target or target.startswith(("#", "mailto:", "/")):
+        return match.group()
+    path, hash_mark, anchor = target.partition("#")
+    folder = posixpath.dirname(repository_path(page))
+    path = posixpath.normpath(posixpath.join(folder, path))
+    there = site_path(path)
+    if there is None:
+        if not (ROOT / path).exists():
+            raise FileNotFoundError(f"{page}: a link leads to {path}, which does not exist")
+        return text[text.index("[") + 1 : -1]
+    relative = posixpath.relpath(there, posixpath.dirname(page) or ".")
+    return f"{text}({relative}{hash_mark}{anchor})"
+
+
+def for_site(markdown: str, page: str) -> str:
+    """A document of the repository, as a page of the site."""
+    lines: list[str] = []
+    in_fence = False
+    before = ""
+    prose: list[str] = []
+
+    def flush() -> None:
+        # Links may be broken over lines.
+        lines.append(_LINK.sub(lambda match: _link(match, page), "\n".join(prose)))
+        prose.clear()
+
+    for line in markdown.splitlines():
+        if _FENCE.match(line):
+            if not in_fence and prose:
+                flush()
+            in_fence = not in_fence
+            lines.append(line)
+        elif in_fence:
+            lines.append(line)
+        else:
+            # Python-Markdown needs an empty line before a list, other renderers do not.
+            if _ITEM.match(line) and before and not _ITEM.match(before) and before[0] != " ":
+                prose.append("")
+            prose.append(line)
+        before = line
+    if prose:
+        flush()
+    return "\n".join(lines) + "\n"
+
+
+def on_files(files: Any, config: Any) -> Any:
+    """Adds the documents of `OUTSIDE`."""
+    for outside, there in OUTSIDE.items():
+        text = (ROOT / outside).read_text(encoding="utf-8")
+        files.append(File.generated(config, there, content=text))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Rewrites a document for the site."""
+    return for_site(markdown, page.file.src_uri)

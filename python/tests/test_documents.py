@@ -1,0 +1,181 @@
+"""The blocks of code in the documents run.
+
+Blocks of a page run in their order, in one shell and one folder:
+
+* `sh` runs as it stands; a line `# exit status: N` at its end says with what it must end;
+* `python` whose first line is `# name.py` is a program, written to that file for a shell to run;
+* other `python` blocks of a page are one program, which two ranks run, behind the page's
+  `PREAMBLES`.
+
+Above a block that cannot run, a comment says why: `<!-- not run: why -->`. All pages run with
+`-m deep`; those of `QUICK`, which a newcomer meets first, in every check.
+"""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+COMMAND = ROOT / "target/debug/ringfold"
+WATCHDOG_S = 240
+PAGES = sorted(
+    [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")], key=lambda path: path.as_posix()
+)
+
+QUICK = {"README.md", "docs/start/several-hosts.md", "docs/python.md"}
+"""Pages whose blocks run in every check: seconds each."""
+
+RUN = ("sh", "python")
+NOT_RUN = {
+    "text": "output",
+    "layers": "read by a test of its own",
+    "toml": "read by the commands beside it",
+    "rust": "README.md's is run by rustdoc, the others are fragments of what the API documents",
+    "c": "compiled by tests of the C interface",
+}
+"""Languages of blocks that are not run here, and why."""
+
+PREAMBLES = {
+    "docs/python.md": """
+import numpy as np
+import ringfold
+
+comm = ringfold.init()
+peer = 1 - comm.rank
+gradient, weights = np.ones((1000, 1000), np.float32), np.ones(1000, np.float32)
+x, y, theirs = np.ones(8), np.ones(8), np.zeros((2 - comm.rank, 3))
+prepare_next_batch = lambda: None
+"""
+}
+"""What stands before the fragments of a page."""
+
+
+class Block(NamedTuple):
+    """A block of code."""
+
+    line: int
+    language: str
+    text: str
+    why_not: str | None
+    """Why it is not run, if it is not."""
+
+
+def blocks(page: Path) -> Iterator[Block]:
+    """The blocks of a page."""
+    why_not, begin, language, lines = None, 0, "", list[str]()
+    for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
+        if begin:
+            if line.strip() == "```":
+                yield Block(begin, language, "\n".join(lines) + "\n", why_not)
+                begin, why_not = 0, None
+            else:
+                lines.append(line)
+        elif line.startswith("```"):
+            begin, language, lines = number, line[3:].strip(), []
+        elif line.strip():
+            comment = re.fullmatch(r"<!-- not run: (.+) -->", line.strip())
+            why_not = comment[1] if comment else None
+
+
+def file_name(block: Block) -> str | None:
+    """The file of a block that is a program."""
+    first = re.match(r"# (\w+\.py)\n", block.text)
+    return first[1] if first else None
+
+
+def script(page: Path) -> str:
+    """The shell script that runs a page."""
+    runnable = [block for block in blocks(page) if block.language in RUN and not block.why_not]
+    lines = ["set -eu"]
+    fragments = ""
+    for block in runnable:
+        name = file_name(block)
+        if block.language == "sh":
+            ended = re.search(r"^# exit status: (\d+)\n\Z", block.text, re.MULTILINE)
+            if ended:
+                text = f"(\n{block.text}) || status=$?\n[ ${{status:-0}} = {ended[1]} ]"
+                lines.append(f"status=0\n{text}")
+            else:
+                lines.append(block.text)
+        elif name:
+            lines.append(f"cat >{name} <<'END'\n{block.text}END")
+        else:
+            fragments += f"# {page.name}:{block.line}\n{block.text}\n"
+    if fragments:
+        preamble = PREAMBLES.get(page.relative_to(ROOT).as_posix(), "")
+        lines.append(f"cat >fragments.py <<'END'\n{preamble}\n{fragments}END")
+        lines.append("ringfold run --ranks 2 -- python fragments.py")
+    return "\n".join(lines) + "\n"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_blocks_say_what_they_are(page: Path) -> None:
+    """Every block has a language that is run here, or a reason not to be."""
+    wrong = [
+        f"{page.name}:{block.line}: `{block.language}`"
+        for block in blocks(page)
+        if block.language not in RUN and block.language not in NOT_RUN and not block.why_not
+    ]
+    assert not wrong, f"blocks of unknown languages: {wrong}"
+
+
+def programs(folder: Path) -> Path:
+    """A folder with the programs that the documents call by name."""
+    there = folder / "programs"
+    there.mkdir()
+    (there / "ringfold").symlink_to(COMMAND)
+    for name, arguments in {"python": "", "torchrun": "-m torch.distributed.run"}.items():
+        program = there / name
+        program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {arguments} "$@"\n')
+        program.chmod(0o755)
+    return there
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(
+            page,
+            id=page.relative_to(ROOT).as_posix(),
+            marks=[] if page.relative_to(ROOT).as_posix() in QUICK else [pytest.mark.deep],
+        )
+        for page in PAGES
+        if script(page).strip() != "set -eu"
+    ],
+)
+def test_blocks_run(page: Path, tmp_path: Path) -> None:
+    """The blocks of the page run, one after the other, and end as they say."""
+    if not COMMAND.exists():
+        pytest.skip("the command is not built; `cargo build` does that")
+    variables = {
+        name: value for name, value in os.environ.items() if not name.startswith("RINGFOLD_")
+    }
+    variables["PATH"] = f"{programs(tmp_path)}:{variables['PATH']}"
+    # Ranks share few cores.
+    variables |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    for name in ("bench", "examples"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    shell = subprocess.Popen(
+        ["bash", "-c", script(page)],
+        cwd=tmp_path,
+        env=variables,
+        stdin=subprocess.DEVNULL,
+        stdout=(log := (tmp_path / "log").open("w+")),
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+    try:
+        status = shell.wait(WATCHDOG_S)
+    except subprocess.TimeoutExpired:
+        subprocess.run(["kill", "-KILL", "--", f"-{shell.pid}"], check=False)
+        status = shell.wait()
+    log.seek(0)
+    output = log.read()[-8000:]
+    assert status == 0, f"{page.name} ended with {status}:\n{output}"

@@ -1,0 +1,13 @@
+"""The figures of the documents show what the committed rows say."""
+
+from comparison.figures import documents
+
+
+def test_figures_are_those_of_the_rows() -> None:
+    """Every figure is what `bench/comparison/figures.py` draws now."""
+    outdated = [
+        path.name
+        for path, contents in documents().items()
+        if not path.exists() or path.read_text(encoding="utf-8") != contents
+    ]
+    assert not outdated, f"outdated: {outdated}; bench/comparison/figures.py draws them"
