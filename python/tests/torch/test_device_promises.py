@@ -199,12 +199,13 @@ def makes_calls_of_all_kinds() -> Any:
     scattered: list[Any] = [None]
     dist.scatter_object_list(scattered, [1.0, 2.0] if rank == 0 else None, 0)
     found["objects from a root"] = torch.tensor(scattered), both[rank : rank + 1]
-    dist.all_reduce(summed, async_op=True)
+    not_joined = dist.all_reduce(summed, async_op=True)
     dist.barrier(device_ids=[0])
     # The barrier was behind the stream, not behind the call, for which nothing waits yet.
     dist.barrier(async_op=True).wait()
     group.monitored_barrier(datetime.timedelta(seconds=20))
-    torch.accelerator.synchronize()
+    # To synchronize would not do: the test device waits for torch's streams, not for the lane's.
+    not_joined.wait()
     found["before barriers"] = summed.cpu(), torch.full((10,), 3.0)
     compiled = torch.compile(functional_sum, backend="eager", fullgraph=True)
     found["compiled"] = compiled(own).cpu(), torch.full((5,), 15.0)
