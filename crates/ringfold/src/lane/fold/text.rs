@@ -15,6 +15,7 @@
 
 use std::fmt::Write;
 
+use crate::lane::ptx;
 use crate::types::{DType, Op};
 
 /// The name of the kernel in each text.
@@ -167,45 +168,27 @@ impl Element {
 
     /// Everything before the first vector.
     fn head(self, out: &mut String) -> std::fmt::Result {
-        let parameter = |name: &&str| format!(".param .u64 {name}");
-        let parameters: Vec<String> = PARAMETERS.iter().map(parameter).collect();
-        let (parameters, names) = (parameters.join(", "), PARAMETERS.join(", %"));
         let ((count, _), wide) = (self.counts(), self.wide());
         let words = 8 * VECTOR_BYTES / wide;
+        ptx::entry(out, "fold", &PARAMETERS)?;
         writeln!(
             out,
-            ".version 6.3\n\
-             .target sm_70\n\
-             .address_size 64\n\
-             .visible .entry fold({parameters})\n\
-             {{\n\
-             .reg .pred %is_end, %is_fault, %p;\n\
-             .reg .b64 %{names}, %at, %step, %thread64, %offset, %from, %row;\n\
-             .reg .b32 %block, %threads, %blocks, %thread, %count32, %factor32, %word;\n\
+            ".reg .pred %is_end, %is_fault, %p;\n\
+             .reg .b64 %at, %offset, %from, %row;\n\
+             .reg .b32 %count32, %factor32, %word;\n\
              .reg .b16 %half;\n\
              .reg .b{wide} %w<{words}>, %a<{count}>, %b<{count}>, %t, %u;"
         )?;
-        for name in PARAMETERS {
-            writeln!(out, "ld.param.u64 %{name}, [{name}];")?;
-        }
-        for name in ["into", "rows", "fault"] {
-            writeln!(out, "cvta.to.global.u64 %{name}, %{name};")?;
-        }
+        let is_address = |name: &str| ["into", "rows", "fault"].contains(&name);
+        ptx::load(out, &PARAMETERS, is_address)?;
         writeln!(
             out,
             "ld.relaxed.sys.global.u32 %word, [%fault];\n\
              setp.ne.u32 %is_fault, %word, 0;\n\
              cvt.u32.u64 %count32, %count;\n\
-             cvt.rn.f32.f64 %factor32, %factor;\n\
-             mov.u32 %block, %ctaid.x;\n\
-             mov.u32 %threads, %ntid.x;\n\
-             mov.u32 %blocks, %nctaid.x;\n\
-             mov.u32 %thread, %tid.x;\n\
-             mul.wide.u32 %at, %block, %threads;\n\
-             cvt.u64.u32 %thread64, %thread;\n\
-             add.u64 %at, %at, %thread64;\n\
-             mul.wide.u32 %step, %threads, %blocks;"
-        )
+             cvt.rn.f32.f64 %factor32, %factor;"
+        )?;
+        ptx::numbers(out, "at")
     }
 
     /// A load's or store's shape and registers.

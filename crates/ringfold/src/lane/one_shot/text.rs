@@ -25,6 +25,7 @@ use std::fmt::Write;
 
 use super::area::LINE_BYTES;
 use crate::lane::fold::text::{Element, VECTOR_BYTES};
+use crate::lane::ptx;
 use crate::types::{DType, Op};
 
 /// The name of the kernel in each text.
@@ -106,43 +107,28 @@ impl Writer {
     /// Everything before the first vector.
     fn head(self, out: &mut String) -> std::fmt::Result {
         let names = self.names();
-        let parameter = |name: &String| format!(".param .u64 {name}");
-        let parameters: Vec<String> = names.iter().map(parameter).collect();
         let (wide, (count, _)) = (self.element.wide(), self.element.counts());
         let words = self.words();
         let rows: Vec<String> = (0..self.world_size)
             .map(|rank| format!("%x{rank}_<{words}>"))
             .collect();
+        ptx::entry(out, "one_shot", &names)?;
         writeln!(
             out,
-            ".version 6.3\n\
-             .target sm_70\n\
-             .address_size 64\n\
-             .visible .entry one_shot({})\n\
-             {{\n\
-             .reg .pred %is_end, %is_bad, %p;\n\
-             .reg .b64 %{};\n\
-             .reg .b64 %first, %at, %step, %thread64, %offset, %from, %seen, %line, %left;\n\
+            ".reg .pred %is_end, %is_bad, %p;\n\
+             .reg .b64 %first, %at, %offset, %from, %seen, %line, %left;\n\
              .reg .b64 %vectors, %whole, %fast_in, %fast_out, %rest;\n\
-             .reg .b32 %block, %threads, %blocks, %thread, %count32, %factor32, %word, %bad;\n\
+             .reg .b32 %count32, %factor32, %word, %bad;\n\
              .reg .b32 %number32, %seen32, %due32;\n\
              .reg .b16 %half;\n\
              .reg .b{wide} %w<{words}>, %a<{count}>, %b<{count}>, %t, %u;\n\
              .reg .b{wide} {};",
-            parameters.join(", "),
-            names.join(", %"),
             rows.join(", ")
         )?;
-        for name in &names {
-            writeln!(out, "ld.param.u64 %{name}, [{name}];")?;
-        }
-        let addresses = names.iter().filter(|name| {
+        ptx::load(out, &names, |name| {
             let is_place = name.starts_with("row") || name.starts_with("flag");
-            is_place || ["input", "output", "fault"].contains(&name.as_str())
-        });
-        for name in addresses {
-            writeln!(out, "cvta.to.global.u64 %{name}, %{name};")?;
-        }
+            is_place || ["input", "output", "fault"].contains(&name)
+        })?;
         for (side, fast) in [("input", "fast_in"), ("output", "fast_out")] {
             // Whole vectors, if they are aligned.
             writeln!(
@@ -161,18 +147,11 @@ impl Writer {
              cvt.u32.u64 %due32, %due;\n\
              cvt.rn.f32.f64 %factor32, %factor;\n\
              add.u64 %vectors, %bytes, {};\n\
-             shr.u64 %vectors, %vectors, 4;\n\
-             mov.u32 %block, %ctaid.x;\n\
-             mov.u32 %threads, %ntid.x;\n\
-             mov.u32 %blocks, %nctaid.x;\n\
-             mov.u32 %thread, %tid.x;\n\
-             mul.wide.u32 %first, %block, %threads;\n\
-             cvt.u64.u32 %thread64, %thread;\n\
-             add.u64 %first, %first, %thread64;\n\
-             mul.wide.u32 %step, %threads, %blocks;\n\
-             mul.wide.u32 %line, %block, {LINE_BYTES};",
+             shr.u64 %vectors, %vectors, 4;",
             VECTOR_BYTES - 1
-        )
+        )?;
+        ptx::numbers(out, "first")?;
+        writeln!(out, "mul.wide.u32 %line, %block, {LINE_BYTES};")
     }
 
     /// Copies the input to this rank's row and raises its flag, unless there is a fault.
