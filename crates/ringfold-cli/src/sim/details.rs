@@ -153,13 +153,14 @@ fn devices_text(devices: &Devices, ranks: usize) -> String {
     let count = devices.device(ranks - 1) + 1;
     format!(
         "# devices: {count}, {rates}, {} of it both ways at once; a copy {}, a signal {}, a \
-         driver call {}; {} of {}\n",
+         driver call {}; {} of {}; reducer: {}\n",
         significant(devices.duplex),
         time_text(devices.copy_ps),
         time_text(devices.signal_ps),
         time_text(devices.enqueue_ps),
         plural(devices.depth as usize, "slot"),
         bytes_label(devices.slot_bytes as f64),
+        devices.reducer,
     )
 }
 

@@ -11,6 +11,7 @@
 mod arguments;
 mod constants;
 mod details;
+mod device_settings;
 mod disturbances;
 mod files;
 mod fit_links;

@@ -4,7 +4,7 @@
 use anyhow::{Result, bail};
 use clap::ValueEnum;
 use ringfold::Error;
-use ringfold::internals::simulate::{self, LongestPath, Payload, Report, Scenario};
+use ringfold::internals::simulate::{self, Carried, LongestPath, Payload, Report, Scenario};
 
 use super::vary::Value;
 use crate::bench::Size;
@@ -15,6 +15,10 @@ const ENGINE_RANKS: usize = 128;
 
 /// What a step of an engine's plan and its state take, about.
 const STEP_BYTES: u128 = 256;
+
+/// What devices do instead of an algorithm of the host's.
+const ONE_KERNEL: &str = "one kernel";
+const BY_DEVICES: &str = "devices";
 
 /// How a simulation is carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -100,8 +104,14 @@ impl Summary {
         self.failed_ranks == 0 && self.broken_promises == 0
     }
 
-    /// The name of what was carried out.
+    /// The name of what was carried out: the host's algorithm, or what devices do instead.
     pub fn algorithm(&self) -> String {
+        let carried = self.scenario.devices.as_ref().and_then(|it| it.carried);
+        match carried {
+            Some(Carried::OneShot) => return ONE_KERNEL.into(),
+            Some(Carried::Folded) => return BY_DEVICES.into(),
+            Some(Carried::Host | Carried::Direct) | None => {}
+        }
         let algorithm = self.scenario.algorithm;
         algorithm.map_or(String::new(), |algorithm| algorithm.to_string())
     }

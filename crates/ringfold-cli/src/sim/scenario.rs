@@ -12,9 +12,10 @@ use ringfold::internals::tune::balance;
 use ringfold::internals::units::{nearest, parse_time_ps};
 use ringfold::{Collective, Method};
 
+use super::device_settings::DeviceSettings;
 use super::disturbances::Late;
 use super::parse::DeviceRate;
-use super::settings::{DeviceSettings, Settings, Slice, Way};
+use super::settings::{Settings, Slice, Way};
 
 /// By default, data is moved and results are compared up to this size: more would exhaust the
 /// machine's memory.
@@ -211,6 +212,12 @@ fn devices(given: &DeviceSettings) -> Result<Option<Devices>> {
         given.device_copy.is_some(),
         given.device_signal.is_some(),
         given.device_enqueue.is_some(),
+        given.device_reduce.is_some(),
+        given.device_launch.is_some(),
+        given.device_flag.is_some(),
+        given.device_read.is_some(),
+        given.reducer.is_some(),
+        given.one_shot.is_some(),
         given.slot_bytes.is_some(),
         given.slots.is_some(),
         given.direct.is_some(),
@@ -232,9 +239,21 @@ fn devices(given: &DeviceSettings) -> Result<Option<Devices>> {
              calibrate --device cuda` has written, or a rate"
         ),
     };
+    let in_ps_per_byte = ps(given.device_in, rates[1]);
+    // The same part of the link's rate.
+    let read_ps_per_byte =
+        default.read_ps_per_byte * in_ps_per_byte / default.in_ps_per_byte.max(1);
+    let combine = given.device_reduce.map(|rate| rate.ps_per_byte as f64);
     Ok(Some(Devices {
         out_ps_per_byte: rates[0],
-        in_ps_per_byte: ps(given.device_in, rates[1]),
+        in_ps_per_byte,
+        combine_ps_per_byte: combine.unwrap_or(default.combine_ps_per_byte),
+        launch_ps: ps(given.device_launch, default.launch_ps),
+        flag_ps: ps(given.device_flag, default.flag_ps),
+        read_ps_per_byte: ps(given.device_read, read_ps_per_byte),
+        reducer: given.reducer.unwrap_or(default.reducer),
+        one_shot: given.one_shot.unwrap_or(default.one_shot),
+        carried: None,
         duplex: given.device_duplex.unwrap_or(default.duplex),
         copy_ps: ps(given.device_copy, default.copy_ps),
         signal_ps: ps(given.device_signal, default.signal_ps),

@@ -6,14 +6,12 @@
 
 use clap::Args;
 use ringfold::internals::simulate::{Payload, Ports, Sending, Server, Slow};
-use ringfold::internals::tune::DeviceConstants;
 use ringfold::{Collective, DType, Method, Op, Weighting};
 use serde::{Deserialize, Deserializer};
 
+use super::device_settings::DeviceSettings;
 use super::disturbances::{Dead, Late, SlowLink, Stall, SwitchText};
-use super::parse::{
-    Bytes, DeviceRate, Rate, Span, own_list, own_text, read_from_text, text, words,
-};
+use super::parse::{Bytes, Rate, Span, own_list, own_text, read_from_text, text, words};
 use super::policy::PolicySettings;
 use crate::parse::{Selection, parse_algorithm, parse_collective, parse_dtype};
 
@@ -285,66 +283,10 @@ pub struct ComputeSettings {
     pub cores_per_host: Option<usize>,
 }
 
-/// The devices that the data is on.
-#[derive(Args, Clone, Debug, Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct DeviceSettings {
-    /// Data is on devices (GPUs), whose links to the host have this bandwidth each way, or with
-    /// `measured` what the file of --constants says; lanes copy it in slices [default: data is on
-    /// the hosts]
-    #[arg(long, value_name = "RATE", help_heading = DEVICES)]
-    pub device: Option<DeviceRate>,
-
-    /// What was measured of devices, if --constants has it: settings take precedence.
-    #[arg(skip)]
-    #[serde(skip)]
-    pub measured: Option<DeviceConstants>,
-
-    /// The links' bandwidth to the devices, if it differs [default: --device]
-    #[arg(long, value_name = "RATE", help_heading = DEVICES)]
-    pub device_in: Option<Rate>,
-
-    /// Which part of its bandwidth each direction of a link has while both are busy [default: 1]
-    #[arg(long, value_name = "PART", help_heading = DEVICES)]
-    pub device_duplex: Option<f64>,
-
-    /// What a copy takes beside its bytes [default: 10us]
-    #[arg(long, value_name = "TIME", help_heading = DEVICES)]
-    pub device_copy: Option<Span>,
-
-    /// How long it takes until a rank sees what its device has written, and vice versa
-    /// [default: 2us]
-    #[arg(long, value_name = "TIME", help_heading = DEVICES)]
-    pub device_signal: Option<Span>,
-
-    /// What a call of the driver takes; a slice has six [default: 2us]
-    #[arg(long, value_name = "TIME", help_heading = DEVICES)]
-    pub device_enqueue: Option<Span>,
-
-    /// Bytes of a slot, the most of a slice; shorter slices are used where that should be faster
-    /// [default: 1M]
-    #[arg(long, value_name = "BYTES", help_heading = DEVICES)]
-    pub slot_bytes: Option<Bytes>,
-
-    /// Slots in each direction, a power of two [default: 4]
-    #[arg(long, value_name = "N", help_heading = DEVICES)]
-    pub slots: Option<u32>,
-
-    /// Whether devices of one host read the slots of all ranks, in calls that only move data
-    /// [default: true]
-    #[arg(long, value_name = "BOOL", help_heading = DEVICES)]
-    pub direct: Option<bool>,
-
-    /// Ranks on each device, which share its links [default: 1]
-    #[arg(long, value_name = "N", help_heading = DEVICES)]
-    pub ranks_per_device: Option<usize>,
-}
-
 /// Headings of the help.
 const CALL: &str = "The call";
 const NETWORK: &str = "The network";
 const COMPUTE: &str = "The processors";
-const DEVICES: &str = "The devices";
 const TROUBLE: &str = "What goes wrong";
 
 /// An algorithm, or the tuner's choice.
@@ -475,8 +417,8 @@ impl Settings {
             local_window_bytes, segment_bytes, hosts_per_machine, memory_bandwidth; switch);
         overlay!(self.straggler, over.straggler, policy, alpha_threshold, signals, timers, floor;);
         overlay!(self.devices, over.devices, device, measured, device_in, device_duplex,
-            device_copy, device_signal, device_enqueue, slot_bytes, slots, direct,
-            ranks_per_device;);
+            device_copy, device_signal, device_enqueue, device_reduce, device_launch, device_flag,
+            device_read, reducer, one_shot, slot_bytes, slots, direct, ranks_per_device;);
         overlay!(self.compute, over.compute, reduce_time, reduce_rate, copy_rate, cache_bytes,
             miss_rate, server, spin, wake, switch_time, cores_per_host;);
     }

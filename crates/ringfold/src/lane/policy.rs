@@ -11,6 +11,8 @@
 
 use std::collections::HashSet;
 
+use super::cut::only_moves;
+use super::fold;
 use crate::communicator::{Counts, Request};
 use crate::config::Reducer;
 use crate::error::{Error, Result};
@@ -118,6 +120,45 @@ impl Setting<'_> {
         (pipeline, slots)
     }
 
+    /// How `request` is carried out where `reducer` is asked for, and the most bytes of a slice in
+    /// a slot: what a policy and the lane that has it decide together.
+    pub fn plan(&self, reducer: Reducer, request: &Request) -> (Carried, u64) {
+        let ranks = self.shape.ranks;
+        let bytes = request.bytes(ranks);
+        let ways = self.ways(request.collective, reducer, &self.folded());
+        let choice = ways.choose(class_bytes(bytes));
+        let is_reduced = request.collective == Collective::AllReduce
+            && request.algorithm.is_none()
+            && fold::is_folded(request.op, request.dtype);
+        let fits = (1..=self.one_shot_bytes).contains(&bytes);
+        let carried = if is_reduced && choice.is_one_shot && fits {
+            Carried::OneShot
+        } else if is_reduced && choice.is_folded {
+            Carried::Folded
+        } else if self.is_direct && only_moves(request) {
+            Carried::Direct
+        } else {
+            Carried::Host
+        };
+        let most = choice.slice_bytes[usize::from(carried == Carried::Folded)];
+        let most = [most, self.slot_bytes];
+        (carried, even_slice_bytes(request, ranks, carried, most))
+    }
+
+    /// The ways of a collective; `folded` has devices combine.
+    fn ways(&self, collective: Collective, reducer: Reducer, folded: &Pipeline) -> Ways<'_> {
+        let (host, slots) = self.unfolded(collective);
+        let may_fold = collective == Collective::AllReduce && reducer != Reducer::Host;
+        let device = if may_fold { folded } else { &host };
+        Ways {
+            setting: self,
+            pipelines: [host.clone(), device.clone()],
+            slots,
+            reducer,
+            may_fold,
+        }
+    }
+
     fn folded(&self) -> Pipeline {
         let blocks = match self.is_direct {
             true => Blocks::Read(self.meeting() * 2.0),
@@ -182,16 +223,7 @@ impl Policy {
     pub fn decide(setting: &Setting<'_>, reducer: Reducer) -> Policy {
         let folded = setting.folded();
         let of_collective = |collective| {
-            let (host, slots) = setting.unfolded(collective);
-            let may_fold = collective == Collective::AllReduce && reducer != Reducer::Host;
-            let device = if may_fold { &folded } else { &host };
-            let ways = Ways {
-                setting,
-                pipelines: [host.clone(), device.clone()],
-                slots,
-                reducer,
-                may_fold,
-            };
+            let ways = setting.ways(collective, reducer, &folded);
             (0..CLASSES).map(move |class| ways.choose(1 << class))
         };
         let each = Collective::ALL.iter().copied();

@@ -137,7 +137,7 @@ impl Scenario {
             "ranks that die with data on devices; leave one of them out"
         } else {
             devices.check()?;
-            return self.cut(0).map(|_| ());
+            return self.program(0).map(|_| ());
         };
         Err(Error::Unsupported(what.into()))
     }

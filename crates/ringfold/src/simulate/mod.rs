@@ -39,6 +39,7 @@ mod longest_path;
 pub mod network;
 mod oracle;
 mod prepare;
+mod program;
 mod promises;
 mod report;
 mod run;
@@ -48,7 +49,9 @@ mod staged;
 mod tests;
 mod timed;
 
+pub use crate::config::Reducer;
 pub use crate::engine::late_ring::{Policy, Signals, Target, Timers};
+pub use crate::lane::policy::Carried;
 pub use crate::testing::delay_spec::{Delay, Slow};
 pub use longest_path::{LongestPath, RankOnPath, fits_longest_path, longest_path};
 pub use network::devices::Devices;

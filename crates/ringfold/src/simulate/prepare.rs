@@ -1,14 +1,15 @@
 //! From a scenario to the ranks' programs: the tuner's choice, the model of the machines, each
 //! rank's call and buffers.
 
-use std::collections::VecDeque;
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use super::oracle::Oracle;
 use super::staged::Staged;
-use super::{Payload, Scenario};
+use super::{Devices, Payload, Scenario};
 use crate::call::Way;
 use crate::communicator::Request;
 use crate::engine::Job;
@@ -86,6 +87,11 @@ pub(super) fn checked(scenario: &Scenario) -> Result<(Scenario, Way)> {
     let resolved = Scenario {
         algorithm: Some(choice.method()),
         slice_bytes: Some(choice.slice_bytes as u64),
+        // An algorithm that was asked for would keep devices from it.
+        devices: scenario.devices.clone().map(|devices| Devices {
+            carried: scenario.carried(),
+            ..devices
+        }),
         ..scenario.clone()
     };
     Ok((resolved, choice))
@@ -213,17 +219,19 @@ pub(super) fn staged_jobs(
             .map(|request| checked_job(scenario, &way, rank, &request))
             .collect();
     }
-    // All slices but the last are of one size.
-    let mut known: Option<(u64, Way)> = None;
+    // All slices but the last are of one size, and halves take turns.
+    let mut known: BTreeMap<(Collective, u64), Way> = BTreeMap::new();
     let requests = staged.requests(scenario.ranks);
     let jobs = requests.map(|(request, bytes)| {
-        let way = match known.take() {
-            Some((of, way)) if of == bytes => way,
-            _ => choice(&of_bytes(scenario, bytes))?,
+        let way = match known.entry((request.collective, bytes)) {
+            Entry::Occupied(way) => way.into_mut(),
+            Entry::Vacant(place) => place.insert(choice(&Scenario {
+                collective: request.collective,
+                bytes,
+                ..scenario.clone()
+            })?),
         };
-        let job = checked_job(scenario, &way, rank, &request);
-        known = Some((bytes, way));
-        job
+        checked_job(scenario, way, rank, &request)
     });
     jobs.collect()
 }

@@ -257,7 +257,7 @@ impl Simulation {
                     staged.map(|staged| staged.slot(slice))
                 };
                 let buffers = &member.buffers;
-                staged.copy(step, buffers.input(), buffers.output(), slot);
+                staged.copy(step, buffers.input(), buffers.output(), &slot);
             }
         }
     }
@@ -291,6 +291,13 @@ impl Simulation {
             return Ok(());
         }
         if !self.is_due(rank) {
+            return Ok(());
+        }
+        let member = &self.members[rank];
+        let is_away = matches!(member.stage, Stage::Away);
+        if is_away && member.staged.is_some() && member.jobs.is_empty() {
+            // A call of nothing has no slices.
+            self.end(rank, Ok(()));
             return Ok(());
         }
         let now = self.time();

@@ -3,15 +3,18 @@
 use crate::communicator::{Counts, Request};
 use crate::engine::late_ring::Policy;
 use crate::error::Result;
-use crate::lane::cut::{Cut, only_moves};
-use crate::lane::policy::{self, Carried};
+use crate::lane::cut::Cut;
+use crate::lane::fold::shares::Shares;
+use crate::lane::one_shot::limits::bytes_max;
+use crate::lane::policy::{Carried, Setting};
 use crate::lane::staging::Bank;
 use crate::memory::Region;
 use crate::simulate::network::devices::Devices;
 use crate::simulate::network::model::{Compute, LinkEnds, Network};
+use crate::simulate::program::{Folded, Program};
 use crate::testing::delay_spec::Slow;
 use crate::tune::cost::weighted::Pace;
-use crate::tune::devices::pipeline::{Line, Pipeline, Shape};
+use crate::tune::devices::pipeline::Shape;
 use crate::types::{Collective, DType, Method, Op};
 
 /// Picoseconds of a microsecond.
@@ -173,54 +176,97 @@ impl Scenario {
         }
     }
 
-    /// How a lane cuts the call of `rank` into slices, with data on devices.
-    pub(super) fn cut(&self, rank: usize) -> Result<Cut> {
-        let slice_bytes = usize::try_from(self.staged_bytes()).unwrap_or(usize::MAX);
-        Cut::of_host(self.request(), rank, self.ranks, slice_bytes, self.bank())
+    /// What a lane makes of the call of `rank`, with data on devices.
+    pub(super) fn program(&self, rank: usize) -> Result<Program> {
+        let (carried, slice_bytes) = self.staged();
+        let slice_bytes = usize::try_from(slice_bytes).unwrap_or(usize::MAX);
+        let element_bytes = self.dtype.size_bytes();
+        let (count, bank) = (self.count(), self.bank());
+        if carried == Carried::OneShot {
+            return Ok(Program::OneShot {
+                bytes: count * element_bytes as u64,
+                ranks: self.ranks,
+            });
+        }
+        if let (Carried::Folded, Some(devices)) = (carried, &self.devices)
+            && let Some(shares) = Shares::new(count, element_bytes, rank, self.ranks, slice_bytes)
+        {
+            return Ok(Program::Folded(Folded::new(shares, devices.depth, bank)));
+        }
+        let cut = Cut::of_host(self.request(), rank, self.ranks, slice_bytes, bank);
+        Ok(Program::Cut(cut?))
     }
 
-    /// The most bytes of a slice of a lane: as the product decides it, but that the time of the
-    /// host's part is that of any algorithm that moves as little as possible.
-    fn staged_bytes(&self) -> u64 {
-        use Collective::{AllGather, Gather};
+    /// By what a lane carries the call out, and the most bytes of a slice: as the product decides
+    /// it, but that the time of the host's part is that of any algorithm that moves as little as
+    /// possible.
+    fn staged(&self) -> (Carried, u64) {
         let Some(devices) = &self.devices else {
-            return u64::MAX;
+            return (Carried::Host, u64::MAX);
         };
-        if let Some(slice_bytes) = devices.slice_bytes {
-            return slice_bytes.min(devices.slot_bytes);
-        }
-        let shape = Shape {
-            ranks: self.ranks,
-            ranks_per_device: devices.ranks_per_device,
-            depth: devices.depth,
+        let is_direct = self.reaches_slots(devices);
+        let may_meet = is_direct && devices.one_shot && devices.ranks_per_device == 1;
+        let slot_bytes = usize::try_from(devices.slot_bytes).unwrap_or(usize::MAX);
+        let setting = Setting {
+            shape: Shape {
+                ranks: self.ranks,
+                ranks_per_device: devices.ranks_per_device,
+                depth: devices.depth,
+            },
+            constants: devices.constants(),
+            slot_bytes: devices.slot_bytes,
+            is_direct,
+            one_shot_bytes: match may_meet {
+                true => bytes_max(self.ranks, slot_bytes) as u64,
+                false => 0,
+            },
+            host_us: &|collective, bytes| self.host_us(collective, bytes),
         };
-        let request = self.request();
-        let (carried, moved, slots) = match (self.bank(), self.collective) {
-            // A slot has only what its rank gives.
-            (Bank::Direct, AllGather | Gather) => (Carried::Direct, 0.0, self.ranks as u64),
-            (Bank::Direct, _) => (Carried::Direct, 0.0, 1),
-            (Bank::Host, _) => (Carried::Host, 1.0, 1),
+        let (planned, most) = setting.plan(devices.reducer, &self.request());
+        let asked = devices.slice_bytes;
+        let slice_bytes = asked.map_or(most, |asked| asked.min(devices.slot_bytes));
+        (devices.carried.unwrap_or(planned), slice_bytes)
+    }
+
+    /// What a call of the host's should take that moves as little as possible.
+    fn host_us(&self, collective: Collective, bytes: u64) -> f64 {
+        use Collective::{AllGather, AllToAll, Barrier};
+        let (links, _) = self.network.links_between(0, self.ranks - 1);
+        let n = self.ranks as f64;
+        let part = (n - 1.0) / n;
+        let (hops, sent, combined) = match collective {
+            Barrier => (2.0, 0.0, 0.0),
+            AllGather | AllToAll => (1.0, part, 0.0),
+            _ => (2.0, 2.0 * part, part),
         };
-        let (links, n) = (&self.network.links, self.ranks as f64);
-        let sent = 2.0 * (n - 1.0) / n * links.ps_per_byte as f64;
-        let combined = (n - 1.0) / n * self.compute.reduce_ps_per_byte as f64;
-        let host = Line {
-            each_us: 2.0 * (links.alpha_ps + 2 * links.overhead_ps) as f64 / PS_PER_US,
-            us_per_byte: moved * (sent + combined) / PS_PER_US,
-        };
-        let pipeline = Pipeline::host(self.collective, shape, &devices.constants(), host);
-        let priced = policy::class_bytes(request.bytes(self.ranks));
-        let longest = devices.slot_bytes.saturating_mul(slots);
-        let most = pipeline.slice_bytes(priced, longest).div_ceil(slots);
-        policy::even_slice_bytes(&request, self.ranks, carried, [most, devices.slot_bytes])
+        let hop_ps = (links.alpha_ps + 2 * links.overhead_ps) as f64;
+        // Each rank sends, and receives.
+        let sent_ps = sent * (links.ps_per_byte + 2 * links.work_ps_per_byte) as f64;
+        let combined_ps = combined * self.compute.reduce_ps_per_byte as f64;
+        (hops * hop_ps + (sent_ps + combined_ps) * bytes as f64) / PS_PER_US
+    }
+
+    /// By what a lane carries the call out; nothing without devices.
+    pub(super) fn carried(&self) -> Option<Carried> {
+        self.devices.as_ref().map(|_| self.staged().0)
+    }
+
+    /// Whether devices read the slots of all ranks: those of one host.
+    fn reaches_slots(&self, devices: &Devices) -> bool {
+        let are_apart = self.network.host(0) != self.network.host(self.ranks - 1);
+        devices.direct && !are_apart && self.ranks > 1
     }
 
     /// Which slots the call uses, with data on devices: those that devices of all ranks read, where
     /// they are on one host.
     pub(super) fn bank(&self) -> Bank {
-        let wants = self.devices.as_ref().is_some_and(|devices| devices.direct);
-        let are_apart = self.network.host(0) != self.network.host(self.ranks - 1);
-        match wants && !are_apart && self.ranks > 1 && only_moves(&self.request()) {
+        let reaches = |devices: &Devices| self.reaches_slots(devices);
+        let is_direct = match self.staged().0 {
+            Carried::Direct | Carried::OneShot => true,
+            Carried::Folded => self.devices.as_ref().is_some_and(reaches),
+            Carried::Host => false,
+        };
+        match is_direct {
             true => Bank::Direct,
             false => Bank::Host,
         }
@@ -228,7 +274,7 @@ impl Scenario {
 
     /// The size of what the host carries out at once: the longest slice, with data on devices.
     pub(super) fn host_bytes(&self) -> u64 {
-        self.bytes.min(self.staged_bytes())
+        self.bytes.min(self.staged().1)
     }
 
     /// When each rank makes its call.

@@ -3,22 +3,32 @@
 
 use std::sync::Arc;
 
+use super::program::{Folded, Program};
 use super::scenario::{Payload, Scenario};
 use crate::communicator::{Counts, Request};
 use crate::error::Result;
 use crate::lane::cut::{Cut, Fetched, Part};
-use crate::lane::program::Step;
+use crate::lane::meeting::meeting;
+use crate::lane::program::{Half, Step};
 use crate::lane::staging::Bank;
 use crate::memory::{Owned, Region};
+use crate::reduce::Kernel;
 
 /// Slots and results of one rank.
 pub(super) struct Staged {
-    cut: Cut,
-    /// Of slice n is number n % depth.
+    program: Program,
+    /// The call, without memory.
+    request: Request,
+    /// Of slice, or half, n is number n % depth.
     slots: Vec<Arc<Owned>>,
     results: Vec<Arc<Owned>>,
+    /// Where the device combines, likewise by slices.
+    rows: Vec<Arc<Owned>>,
     moves_data: bool,
 }
+
+/// The slot of a rank at a place.
+pub(super) type Slots<'a> = &'a dyn Fn(usize, u32) -> Option<Region>;
 
 impl Staged {
     /// The staging memory of `rank`, if the scenario has devices.
@@ -27,27 +37,52 @@ impl Staged {
             return Ok(None);
         };
         let moves_data = scenario.payload == Payload::Real;
-        let cut = scenario.cut(rank)?;
+        let program = scenario.program(rank)?;
+        let depth = devices.depth.min(program.places().max(1));
         // Memory that nothing is written to takes no room.
-        let bytes = scenario.host_bytes() as usize;
-        let depth = devices.depth.min(cut.slices().max(1));
-        let memory = || (0..depth).map(|_| Arc::new(Owned::zeroed(bytes))).collect();
+        let memory = |bytes| -> Vec<Arc<Owned>> {
+            (0..depth).map(|_| Arc::new(Owned::zeroed(bytes))).collect()
+        };
+        let longest = match &program {
+            Program::Cut(_) => scenario.host_bytes() as usize,
+            // The first slice is the longest.
+            Program::Folded(Folded { shares, .. }) if shares.slices() > 0 => {
+                shares.block_bytes(0) * shares.world_size
+            }
+            Program::Folded(_) => 0,
+            Program::OneShot { bytes, .. } => *bytes as usize,
+        };
+        let is_folded = matches!(program, Program::Folded(_));
         Ok(Some(Staged {
-            cut,
-            slots: memory(),
-            results: memory(),
+            slots: memory(longest),
+            results: memory(longest),
+            rows: memory(if is_folded { longest } else { 0 }),
+            program,
+            request: scenario.request(),
             moves_data,
         }))
     }
 
     /// The host's calls, in order, each with its size as nccl-tests counts it.
     pub fn requests(&self, ranks: usize) -> impl Iterator<Item = (Request, u64)> {
-        (0..self.cut.slices()).map(move |slice| {
-            if self.cut.bank() == Bank::Direct {
-                return (self.cut.by_devices(slice), 0);
-            }
-            let (slot, result) = (self.slot(slice), self.result(slice));
-            let request = self.cut.on_host(slice, slot, result);
+        (0..self.program.host_calls()).map(move |place| {
+            let (slot, result) = (self.slot(place), self.result(place));
+            let request = match &self.program {
+                Program::Cut(cut) if cut.bank() == Bank::Direct => cut.by_devices(place),
+                Program::Cut(cut) => cut.on_host(place, slot, result),
+                Program::Folded(folded) => {
+                    let (request, [given, got]) = folded.of_half(&self.request, place);
+                    match folded.bank {
+                        Bank::Direct => meeting(&request),
+                        Bank::Host => Request {
+                            input: slot.part(0..given),
+                            output: result.part(0..got),
+                            ..request
+                        },
+                    }
+                }
+                Program::OneShot { .. } => unreachable!("no call of the host's"),
+            };
             let count = match request.counts {
                 Counts::Even(count) => count,
                 _ => 0,
@@ -58,51 +93,126 @@ impl Staged {
         })
     }
 
-    /// Moves the data of a copy that is done; `slot` has that of a rank's slice.
-    pub fn copy(
-        &self,
-        step: Step,
-        input: Region,
-        output: Region,
-        slot: impl Fn(usize, u32) -> Option<Region>,
-    ) {
+    /// Moves the data of a step that is done; `slot` has that of a rank at a place.
+    pub fn copy(&self, step: Step, input: Region, output: Region, slot: Slots<'_>) {
         if !self.moves_data {
             return;
         }
+        match &self.program {
+            Program::Cut(cut) => self.copy_slice(cut, step, input, output, slot),
+            Program::Folded(folded) => self.copy_half(folded, step, input, output, slot),
+            Program::OneShot { ranks, .. } => match step {
+                Step::Bring(place) => self.slot(place).copy_from(input),
+                Step::Take(place) => {
+                    let row = |rank| slot(rank, place).expect("all ranks have devices");
+                    let rows: Vec<Region> = (0..*ranks).map(row).collect();
+                    self.kernel().fold(output, &rows);
+                }
+            },
+        }
+    }
+
+    fn copy_slice(&self, cut: &Cut, step: Step, input: Region, output: Region, slot: Slots<'_>) {
         let each = |parts: Vec<Part>, copy: &dyn Fn(&Part, usize)| {
             parts
                 .iter()
                 .for_each(|part| copy(part, part.of_buffer.len()));
         };
         match step {
-            Step::Bring(slice) => each(self.cut.brought(slice), &|part, bytes| {
+            Step::Bring(slice) => each(cut.brought(slice), &|part, bytes| {
                 let slot = self.slot(slice).part(part.at..part.at + bytes);
                 slot.copy_from(input.part(part.of_buffer.clone()));
             }),
-            Step::Take(slice) if self.cut.bank() == Bank::Direct => {
-                for Fetched { rank, part } in self.cut.fetched(slice) {
+            Step::Take(slice) if cut.bank() == Bank::Direct => {
+                for Fetched { rank, part } in cut.fetched(slice) {
                     let bytes = part.of_buffer.len();
                     let from = slot(rank, slice).expect("all ranks have devices");
                     let from = from.part(part.at..part.at + bytes);
                     output.part(part.of_buffer).copy_from(from);
                 }
-                if let Some([from, into]) = self.cut.kept(slice) {
+                if let Some([from, into]) = cut.kept(slice) {
                     output.part(into).copy_from(input.part(from));
                 }
             }
-            Step::Take(slice) => each(self.cut.taken(slice), &|part, bytes| {
+            Step::Take(slice) => each(cut.taken(slice), &|part, bytes| {
                 let result = self.result(slice).part(part.at..part.at + bytes);
                 output.part(part.of_buffer.clone()).copy_from(result);
             }),
         }
     }
 
-    /// The slot of a slice.
-    pub fn slot(&self, slice: u32) -> Region {
-        self.slots[slice as usize % self.slots.len()].region()
+    /// The same of half a slice that devices combine.
+    fn copy_half(
+        &self,
+        folded: &Folded,
+        step: Step,
+        input: Region,
+        output: Region,
+        slot: Slots<'_>,
+    ) {
+        let (Step::Bring(place) | Step::Take(place)) = step;
+        let half = folded.halves.at(place);
+        let (Half::Scatter(slice) | Half::Gather(slice)) = half;
+        let shares = &folded.shares;
+        let (begin, own) = (shares.bytes(slice).start, shares.own(slice));
+        let block = shares.block_bytes(slice);
+        let rows = self.rows[slice as usize % self.rows.len()].region();
+        let row = |rank: usize| rows.part(rank * block..rank * block + own.len());
+        let others = (0..shares.world_size).filter(|rank| *rank != shares.rank);
+        match (step, half) {
+            (Step::Bring(_), Half::Scatter(_)) => {
+                for range in shares.foreign(slice) {
+                    let at = range.start - begin..range.end - begin;
+                    self.slot(place).part(at).copy_from(input.part(range));
+                }
+            }
+            (Step::Take(_), Half::Scatter(_)) => {
+                for rank in others {
+                    // This rank's block among those of a slot, or a rank's in a result.
+                    let (from, at) = match folded.bank {
+                        Bank::Direct => (slot(rank, place), shares.rank * block),
+                        Bank::Host => (Some(self.result(place)), rank * block),
+                    };
+                    let from = from.expect("all ranks have devices");
+                    row(rank).copy_from(from.part(at..at + own.len()));
+                }
+            }
+            (Step::Bring(_), Half::Gather(_)) if own.is_empty() => {}
+            (Step::Bring(_), Half::Gather(_)) => {
+                let combined = row(shares.rank);
+                combined.copy_from(input.part(own.clone()));
+                let all: Vec<Region> = (0..shares.world_size).map(row).collect();
+                self.kernel().fold(combined, &all);
+                self.slot(place).part(0..own.len()).copy_from(combined);
+                output.part(own).copy_from(combined);
+            }
+            (Step::Take(_), Half::Gather(_)) => {
+                for rank in others {
+                    let range = shares.of_rank(rank).own(slice);
+                    let (from, at) = match folded.bank {
+                        Bank::Direct => (slot(rank, place), 0),
+                        Bank::Host => (Some(self.result(place)), rank * block),
+                    };
+                    let from = from.expect("all ranks have devices");
+                    let from = from.part(at..at + range.len());
+                    output.part(range).copy_from(from);
+                }
+            }
+        }
     }
 
-    fn result(&self, slice: u32) -> Region {
-        self.results[slice as usize % self.results.len()].region()
+    /// What devices combine with.
+    fn kernel(&self) -> Kernel {
+        let Request { op, dtype, .. } = self.request;
+        Kernel::new(op, dtype).expect("an operation that was checked")
+    }
+
+    /// The slot of a slice, or a half.
+    pub fn slot(&self, place: u32) -> Region {
+        self.slots[place as usize % self.slots.len()].region()
+    }
+
+    fn result(&self, place: u32) -> Region {
+        self.results[place as usize % self.results.len()].region()
     }
 }

@@ -10,13 +10,13 @@
 use std::ops::Range;
 
 use super::shares::Shares;
-use crate::communicator::{Counts, Request};
+use crate::communicator::Request;
 use crate::device::DeviceRegion;
 use crate::lane::meeting::meeting;
 use crate::lane::program::{Half, Halves};
 use crate::lane::request::{DeviceBuffer, DeviceRequest, Fetch, Transfer};
 use crate::memory::Region;
-use crate::types::{Collective, DType, Op};
+use crate::types::{DType, Op};
 
 /// Where devices combine: a set of rows for each slot.
 #[derive(Clone, Copy, Debug)]
@@ -174,23 +174,7 @@ impl FoldedCall {
 
     /// The call for the half at `place`, without memory, and the bytes of its input and output.
     fn of_half(&self, place: u32) -> (Request, [usize; 2]) {
-        let (half, world_size) = (self.halves.at(place), self.shares.world_size);
-        let (Half::Scatter(slice) | Half::Gather(slice)) = half;
-        let block = self.shares.block_bytes(slice);
-        let (collective, given) = match half {
-            Half::Scatter(_) => (Collective::AllToAll, block * world_size),
-            Half::Gather(_) => (Collective::AllGather, block),
-        };
-        let elements = self.shares.elements(slice);
-        let counts = Counts::Even(self.shares.block_elements(slice));
-        let nothing = Region::EMPTY;
-        let request = Request {
-            op: self.request.op,
-            timeout: self.request.timeout,
-            share: Some((elements.end - elements.start) as u32),
-            ..Request::new(collective, self.request.dtype, counts, nothing, nothing)
-        };
-        (request, [given, block * world_size])
+        self.shares.of_half(self.halves.at(place), &self.request)
     }
 
     /// What the device combines for the gather half of `slice`.

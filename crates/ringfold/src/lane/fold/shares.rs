@@ -9,6 +9,10 @@
 use std::ops::Range;
 
 use super::text::VECTOR_BYTES;
+use crate::communicator::{Counts, Request};
+use crate::lane::program::Half;
+use crate::memory::Region;
+use crate::types::Collective;
 
 /// The cut of one call, on one rank.
 #[derive(Clone, Copy, Debug)]
@@ -85,6 +89,28 @@ impl Shares {
         let (all, own) = (self.bytes(slice), self.own(slice));
         let around = [all.start..own.start, own.end..all.end];
         around.into_iter().filter(|range| !range.is_empty())
+    }
+
+    /// The call on the host for `half` of the all-reduce `of`, without memory, and the bytes of its
+    /// input and output.
+    pub fn of_half<M>(&self, half: Half, of: &Request<M>) -> (Request, [usize; 2]) {
+        let (Half::Scatter(slice) | Half::Gather(slice)) = half;
+        let block = self.block_bytes(slice);
+        let all = block * self.world_size;
+        let (collective, given) = match half {
+            Half::Scatter(_) => (Collective::AllToAll, all),
+            Half::Gather(_) => (Collective::AllGather, block),
+        };
+        let elements = self.elements(slice);
+        let counts = Counts::Even(self.block_elements(slice));
+        let nothing = Region::EMPTY;
+        let request = Request {
+            op: of.op,
+            timeout: of.timeout,
+            share: Some((elements.end - elements.start) as u32),
+            ..Request::new(collective, of.dtype, counts, nothing, nothing)
+        };
+        (request, [given, all])
     }
 
     /// The bytes of the vector in `slice`.

@@ -1,6 +1,8 @@
 //! What simulated devices (GPUs) are like: numbers, and what they mean.
 
+use crate::config::Reducer;
 use crate::error::{Error, Result};
+use crate::lane::policy::Carried;
 use crate::tune::DeviceConstants;
 
 /// Picoseconds of a microsecond, and of a nanosecond.
@@ -26,14 +28,31 @@ pub struct Devices {
     pub signal_ps: u64,
     /// What a call of the driver takes in the thread that enqueues.
     pub enqueue_ps: u64,
+    /// What a byte takes that a kernel reads or writes which combines slices.
+    pub combine_ps_per_byte: f64,
+    /// What a kernel takes in its stream before it does something.
+    pub launch_ps: u64,
+    /// From the moment at which a kernel raises a flag until another kernel sees it.
+    pub flag_ps: u64,
+    /// What a byte of the host's memory takes that a kernel reads.
+    pub read_ps_per_byte: u64,
     /// The most bytes that a slot holds.
     pub slot_bytes: u64,
     /// The most bytes of a slice; `None`: what should be fastest by the cost model, at most a slot.
     pub slice_bytes: Option<u64>,
     /// Slices that may be under way at the same time: a power of two.
     pub depth: u32,
-    /// Whether devices of one host read the slots of all ranks, in calls that only move data.
+    /// Whether devices of one host read the slots of all ranks, in calls that only move data, and
+    /// in slices that they combine.
     pub direct: bool,
+    /// What combines the elements of an all-reduce; `Auto`: what the cost model chooses with these
+    /// numbers.
+    pub reducer: Reducer,
+    /// Whether one kernel of each device may do small all-reduces, as in the product: where devices
+    /// may combine, calls are direct, and each rank has a device.
+    pub one_shot: bool,
+    /// By what the call is carried out; `None`: what follows from the others.
+    pub carried: Option<Carried>,
     /// Ranks on each device, in rank order. They share its links.
     pub ranks_per_device: usize,
 }
@@ -64,26 +83,36 @@ impl Devices {
             copy_ps: ps(constants.device_copy_us),
             signal_ps: ps(constants.device_signal_us),
             enqueue_ps: ps(constants.device_enqueue_us),
+            combine_ps_per_byte: constants.reduce_us_per_byte() * PS_PER_US,
+            launch_ps: ps(constants.device_launch_us),
+            flag_ps: ps(constants.device_flag_us),
+            read_ps_per_byte: ps(constants.read_us_per_byte()),
             slot_bytes: 1 << 20,
             slice_bytes: None,
             depth: 4,
             direct: true,
+            reducer: Reducer::Host,
+            one_shot: true,
+            carried: None,
             ranks_per_device: 1,
         }
     }
 
     /// The same as the cost model has it.
     pub fn constants(&self) -> DeviceConstants {
-        let gbps = |ps_per_byte: u64| PS_PER_NS / ps_per_byte.max(1) as f64;
+        let gbps = |ps_per_byte: f64| PS_PER_NS / ps_per_byte.max(f64::MIN_POSITIVE);
         let us = |ps: u64| ps as f64 / PS_PER_US;
         DeviceConstants {
-            device_out_gbps: gbps(self.out_ps_per_byte),
-            device_in_gbps: gbps(self.in_ps_per_byte),
+            device_out_gbps: gbps(self.out_ps_per_byte.max(1) as f64),
+            device_in_gbps: gbps(self.in_ps_per_byte.max(1) as f64),
             device_duplex: self.duplex,
             device_copy_us: us(self.copy_ps),
             device_signal_us: us(self.signal_ps),
             device_enqueue_us: us(self.enqueue_ps),
-            ..DeviceConstants::default()
+            device_reduce_gbps: gbps(self.combine_ps_per_byte),
+            device_launch_us: us(self.launch_ps),
+            device_flag_us: us(self.flag_ps),
+            device_read_gbps: gbps(self.read_ps_per_byte.max(1) as f64),
         }
     }
 
@@ -112,6 +141,12 @@ impl Devices {
         }
         if !depth.is_power_of_two() {
             return invalid(format!("{depth} slots; 1, 2, 4, …"));
+        }
+        if !(self.combine_ps_per_byte >= 0.0 && self.combine_ps_per_byte.is_finite()) {
+            let each = self.combine_ps_per_byte;
+            return invalid(format!(
+                "a kernel that takes {each} ps for a byte; 0 or more"
+            ));
         }
         if self.ranks_per_device == 0 {
             return invalid("0 ranks on a device; at least 1".into());

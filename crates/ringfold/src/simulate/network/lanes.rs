@@ -1,5 +1,6 @@
 //! The ranks' devices, as far as the product's lanes are concerned: two streams a rank, in which
-//! slices are brought and taken in the order of [`steps`], behind words that rank and device write.
+//! slices are brought and taken in the order of a [`Program`], behind words that rank and device
+//! write.
 //!
 //! ```text
 //! out   enqueued · host has handled slice n-K · copy out of slice n · the rank sees it
@@ -8,20 +9,22 @@
 //!
 //! The rank's host call for slice n is due when slice n was brought and slice n-K taken. Of a
 //! direct call it is due when slice n was brought, and slice n-K was taken by all ranks before
-//! slice n is copied out.
+//! slice n is copied out. Of slices that devices combine, n counts halves; the kernel stands before
+//! the copy out of the second, which begins when the first is taken.
+//!
+//! A small all-reduce that one kernel does is a copy out, which waits for nothing and raises a
+//! flag, and a copy in, which waits for the flags of all ranks. No call of the host's stands
+//! between them.
 
 use std::collections::VecDeque;
 
 use super::device_links::DeviceLinks;
 use super::devices::{Devices, Direction};
 use super::record::ORIGIN;
-use crate::lane::cut::{Cut, Part};
-use crate::lane::program::{Step, steps};
+use crate::lane::program::Step;
 use crate::lane::staging::Bank;
+use crate::simulate::program::Program;
 use crate::simulate::scenario::Scenario;
-
-/// Driver calls of a step: a wait, at least one copy, a write.
-const CALLS_BESIDE_COPIES: u64 = 2;
 
 /// A number that only grows, and the end of the chain behind its last change.
 #[derive(Clone, Copy)]
@@ -49,7 +52,9 @@ pub(super) struct RankDevice {
     pub released: Count,
     /// Direct slices that the device sees taken by all ranks.
     pub free: Count,
-    pub cut: Cut,
+    /// Slices that were taken.
+    pub taken: Count,
+    pub program: Program,
 }
 
 /// All ranks' devices.
@@ -63,6 +68,16 @@ pub(in crate::simulate) struct Lanes {
     pub is_direct: bool,
     /// Direct slices that all ranks have been seen to have taken.
     pub given_back: u32,
+    /// Flags that kernels see, and the end of the chain behind the last.
+    pub(super) flags: Count,
+    /// Whether nothing but copies takes time.
+    pub is_alone: bool,
+}
+
+impl Default for Count {
+    fn default() -> Count {
+        Count::NONE
+    }
 }
 
 impl Count {
@@ -84,8 +99,9 @@ impl Lanes {
             return Lanes::default();
         };
         let rank = |(rank, begins_ps)| {
-            let cut = scenario.cut(rank).expect("a scenario that was checked");
-            RankDevice::new(cut, devices, begins_ps)
+            let program = scenario.program(rank);
+            let program = program.expect("a scenario that was checked");
+            RankDevice::new(program, devices, begins_ps)
         };
         let last = devices.device(scenario.ranks - 1);
         Lanes {
@@ -101,12 +117,14 @@ impl Lanes {
             copied: Vec::new(),
             is_direct: scenario.bank() == Bank::Direct,
             given_back: 0,
+            flags: Count::NONE,
+            is_alone: false,
         }
     }
 }
 
 impl RankDevice {
-    fn new(cut: Cut, devices: &Devices, begins_ps: u64) -> RankDevice {
+    fn new(program: Program, devices: &Devices, begins_ps: u64) -> RankDevice {
         let stream = || DeviceStream {
             queue: VecDeque::new(),
             is_copying: false,
@@ -114,12 +132,8 @@ impl RankDevice {
         };
         let mut streams = [stream(), stream()];
         let mut at_ps = begins_ps;
-        for step in steps(cut.slices(), devices.depth, |_| None) {
-            let copies = match (step, cut.bank()) {
-                (Step::Take(slice), Bank::Direct) => cut.fetched(slice).len() as u64,
-                _ => 1,
-            };
-            at_ps += (CALLS_BESIDE_COPIES + copies) * devices.enqueue_ps;
+        for step in program.steps(devices.depth) {
+            at_ps += program.calls(step) * devices.enqueue_ps;
             streams[direction(step) as usize]
                 .queue
                 .push_back((step, at_ps));
@@ -129,22 +143,14 @@ impl RankDevice {
             seen: [Count::NONE; 2],
             released: Count::NONE,
             free: Count::NONE,
-            cut,
+            taken: Count::NONE,
+            program,
         }
     }
 
-    /// The bytes that a step copies over the link.
+    /// The bytes that a step moves over the link.
     pub fn bytes(&self, step: Step) -> u64 {
-        if let (Step::Take(slice), Bank::Direct) = (step, self.cut.bank()) {
-            let fetched = self.cut.fetched(slice).into_iter();
-            return fetched.map(|from| from.part.of_buffer.len() as u64).sum();
-        }
-        let parts = match step {
-            Step::Bring(slice) => self.cut.brought(slice),
-            Step::Take(slice) => self.cut.taken(slice),
-        };
-        let bytes = parts.iter().map(|part: &Part| part.of_buffer.len() as u64);
-        bytes.sum()
+        self.program.moved(step).bytes
     }
 }
 

@@ -2,11 +2,12 @@
 
 use super::device_links::Passed;
 use super::devices::{Devices, Direction};
-use super::lanes::RankDevice;
+use super::lanes::{Count, RankDevice};
 use super::record::{Lane, ORIGIN, PathKind, TraceEvent};
 use super::world::{Event, World};
 use crate::error::Result;
 use crate::lane::program::Step;
+use crate::simulate::program::{Moved, Program};
 use crate::simulate::scenario::{Disturbance, Scenario};
 
 /// More slices than a call has, so that no copy waits for its slot or for the host.
@@ -27,40 +28,136 @@ impl World {
 
     /// Begins the next operation of a stream, if it is due.
     pub fn go_on_in_stream(&mut self, rank: u32, direction: Direction) {
-        let (depth, copy_ps) = (self.devices().depth, self.devices().copy_ps);
-        let is_direct = self.lanes.is_direct;
-        let device = &mut self.lanes.ranks[rank as usize];
-        let stream = &mut device.streams[direction as usize];
+        let device = &self.lanes.ranks[rank as usize];
+        let stream = &device.streams[direction as usize];
         let Some(&(step, enqueued_ps)) = stream.queue.front().filter(|_| !stream.is_copying) else {
             return;
         };
         if enqueued_ps > self.now {
             return self.schedule(enqueued_ps, Event::Stream(rank, direction));
         }
-        let handled = match step {
-            Step::Bring(slice) => (slice + 1).saturating_sub(depth),
-            Step::Take(slice) => slice + 1,
-        };
-        let due = match step {
-            Step::Bring(_) if is_direct => device.free,
-            _ => device.released,
-        };
-        if due.value < handled {
+        let Some(waited) = self.waited(rank, step) else {
             return;
-        }
-        stream.is_copying = true;
-        let waited = match handled {
-            0 => stream.part,
-            _ => self.record.later(stream.part, due.part),
         };
         let kind = match waited {
             ORIGIN => PathKind::Start,
             _ => PathKind::Wait,
         };
-        stream.part = self.record.extend(waited, kind, (rank, None), self.now);
-        match device.bytes(step) {
+        let part = self.record.extend(waited, kind, (rank, None), self.now);
+        let stream = &mut self.lanes.ranks[rank as usize].streams[direction as usize];
+        (stream.is_copying, stream.part) = (true, part);
+        if let Program::OneShot { .. } = self.lanes.ranks[rank as usize].program {
+            return self.run_kernel(rank, step);
+        }
+        let combined_ps = self.combine(rank, step);
+        let Moved { bytes, copies } = self.lanes.ranks[rank as usize].program.moved(step);
+        let ready_ps = self.now + combined_ps + copies * self.devices().copy_ps;
+        match bytes {
             0 => self.copied(rank, direction, self.now),
-            _ => self.schedule(self.now + copy_ps, Event::CopyReady(rank, direction)),
+            _ => self.schedule(ready_ps, Event::CopyReady(rank, direction)),
+        }
+    }
+
+    /// The end of the chain that `step`, the next of its stream, has waited for; nothing if it is
+    /// not due.
+    fn waited(&self, rank: u32, step: Step) -> Option<u32> {
+        let device = &self.lanes.ranks[rank as usize];
+        let depth = self.devices().depth;
+        let is_one_shot = matches!(device.program, Program::OneShot { .. });
+        let (direction, first) = match step {
+            Step::Bring(_) if is_one_shot => (Direction::Out, (Count::default(), 0)),
+            Step::Take(_) if is_one_shot => {
+                let all = self.lanes.ranks.len() as u32;
+                (Direction::In, (self.lanes.flags, all))
+            }
+            Step::Bring(place) => {
+                let due = match self.lanes.is_direct {
+                    true => device.free,
+                    false => device.released,
+                };
+                (Direction::Out, (due, (place + 1).saturating_sub(depth)))
+            }
+            Step::Take(place) => (Direction::In, (device.released, place + 1)),
+        };
+        let needed = match step {
+            Step::Bring(place) => device.program.needed(place).map_or(0, |needed| needed + 1),
+            Step::Take(_) => 0,
+        };
+        let mut part = device.streams[direction as usize].part;
+        for (count, due) in [first, (device.taken, needed)] {
+            if count.value < due {
+                return None;
+            }
+            if due > 0 {
+                part = self.record.later(part, count.part);
+            }
+        }
+        Some(part)
+    }
+
+    /// How long the kernel takes that combines what `step` brings, if one does.
+    fn combine(&mut self, rank: u32, step: Step) -> u64 {
+        let (now, devices) = (self.now, self.devices());
+        let bytes = self.lanes.ranks[rank as usize].program.combined_bytes(step);
+        if bytes == 0 || self.lanes.is_alone {
+            return 0;
+        }
+        // The kernel, and the copies of the rank's own block on the device beside it.
+        let work_ps = (devices.combine_ps_per_byte * bytes as f64).round() as u64;
+        let end_ps = now + devices.copy_ps + work_ps * devices.ranks_per_device as u64;
+        let stream = &mut self.lanes.ranks[rank as usize].streams[Direction::Out as usize];
+        let from = (rank, None);
+        stream.part = self
+            .record
+            .extend(stream.part, PathKind::Reduce, from, end_ps);
+        self.record.note(TraceEvent {
+            rank: rank as usize,
+            lane: Lane::Reduce,
+            begin_ps: now,
+            end_ps,
+            peer: None,
+            bytes,
+            slice: slice(step),
+        });
+        end_ps - now
+    }
+
+    /// The part of the kernel that does a whole call: it stores its row, or reads those of others.
+    fn run_kernel(&mut self, rank: u32, step: Step) {
+        let devices = self.devices();
+        let (direction, begin_ps) = match step {
+            Step::Bring(_) => (Direction::Out, self.now + devices.launch_ps),
+            Step::Take(_) => (Direction::In, self.now),
+        };
+        let bytes = self.lanes.ranks[rank as usize].bytes(step);
+        let ps_per_byte = match direction {
+            Direction::Out => devices.out_ps_per_byte,
+            Direction::In => devices.read_ps_per_byte,
+        };
+        let end_ps = begin_ps + bytes.saturating_mul(ps_per_byte);
+        self.schedule(end_ps, Event::KernelPassed(rank, direction, begin_ps));
+    }
+
+    /// A kernel has stored its row, which raises its flag, or has read those of others.
+    pub fn kernel_passed(&mut self, rank: u32, direction: Direction, begin_ps: u64) {
+        self.copied(rank, direction, begin_ps);
+        if direction == Direction::Out {
+            let device = &self.lanes.ranks[rank as usize];
+            let part = device.streams[direction as usize].part;
+            let flag_ps = if self.lanes.is_alone {
+                0
+            } else {
+                self.devices().flag_ps
+            };
+            self.schedule(self.now + flag_ps, Event::Flag(part));
+        }
+    }
+
+    /// All kernels see a flag.
+    pub fn see_flag(&mut self, part: u32) {
+        self.lanes.flags.grow(part);
+        for rank in 0..self.lanes.ranks.len() as u32 {
+            self.go_on_in_stream(rank, Direction::In);
         }
     }
 
@@ -124,6 +221,12 @@ impl World {
             bytes: device.bytes(step),
             slice: slice(step),
         });
+        if direction == Direction::In {
+            device.taken.grow(part);
+            if let Program::Folded(_) = device.program {
+                self.schedule(now, Event::Stream(rank, Direction::Out));
+            }
+        }
         self.lanes.copied.push((rank as usize, step));
         let seen = Event::Seen {
             rank,
@@ -167,7 +270,7 @@ impl World {
     pub fn release(&mut self, rank: usize) {
         let (part, signal_ps) = (self.ranks[rank].cause, self.devices().signal_ps);
         let rank = rank as u32;
-        self.schedule(self.now + signal_ps, Event::Released { rank, part });
+        self.schedule(self.now + signal_ps, Event::Released(rank, part));
     }
 
     /// A device sees that its host has handled the next slice.
@@ -184,11 +287,10 @@ impl World {
             return true;
         };
         let [brought, taken] = device.seen;
-        let slices = device.cut.slices();
-        let needed = match slice < slices {
+        let needed = match slice < device.program.host_calls() {
             true if self.lanes.is_direct => [slice + 1, 0],
             true => [slice + 1, (slice + 1).saturating_sub(self.devices().depth)],
-            false => [slices; 2],
+            false => [device.program.places(); 2],
         };
         let is_due = brought.value >= needed[0] && taken.value >= needed[1];
         if is_due {
@@ -224,9 +326,12 @@ pub fn copies_alone_ps(scenario: &Scenario) -> Result<u64> {
     }
     scenario.check()?;
     let mut world = World::new(&scenario);
+    world.lanes.is_alone = true;
+    world.lanes.flags.value = NEVER_DUE;
     for device in &mut world.lanes.ranks {
         device.released.value = NEVER_DUE;
         device.free.value = NEVER_DUE;
+        device.taken.value = NEVER_DUE;
     }
     while let Some(next_ps) = world.next_event_ps() {
         world.advance(next_ps);

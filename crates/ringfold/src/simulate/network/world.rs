@@ -59,15 +59,14 @@ pub(in crate::simulate) enum Event {
         /// The end of the chain behind it.
         part: u32,
     },
-    /// A device sees that its rank's host has handled a slice.
-    Released {
-        /// Which rank.
-        rank: u32,
-        /// The end of the chain behind it.
-        part: u32,
-    },
+    /// A rank's device sees that its host has handled a slice, behind this chain.
+    Released(u32, u32),
     /// A rank's device sees that all have taken a slice from their slots, behind this chain.
     GivenBack(u32, u32),
+    /// The part of a kernel in this direction is done, which began at this time.
+    KernelPassed(u32, Direction, u64),
+    /// All kernels see the flag of another one, behind this chain.
+    Flag(u32),
     /// A port may send its next message.
     PortRested {
         /// Whose.
@@ -193,8 +192,10 @@ impl World {
                 direction,
                 part,
             } => self.see_copy(rank, direction, part),
-            Event::Released { rank, part } => self.see_release(rank, part),
+            Event::Released(rank, part) => self.see_release(rank, part),
             Event::GivenBack(rank, part) => self.see_slot(rank, part),
+            Event::KernelPassed(rank, side, begin_ps) => self.kernel_passed(rank, side, begin_ps),
+            Event::Flag(part) => self.see_flag(part),
             Event::PortRested { rank, is_local } => self.port_rested(rank, is_local),
         }
     }

@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::tune::DeviceConstants;
-use crate::tune::devices::pipeline::{Line, Pipeline, Shape};
+use crate::tune::devices::one_shot;
+use crate::tune::devices::pipeline::{Blocks, Line, Pipeline, Shape};
 
 const PS_PER_US: f64 = 1e6;
 
@@ -12,6 +13,14 @@ const TOLERANCE: f64 = 0.1;
 /// ... and take it that both directions of a link are busy all the time, but for the first copy and
 /// the last, which matters where they are slower then.
 const DUPLEX_TOLERANCE: f64 = 0.25;
+
+/// How far they may be where devices combine: halves of slices wait for each other, which the forms
+/// have as one stage after the other.
+const FOLD_TOLERANCE: f64 = 0.3;
+
+/// By how much what the model chooses may be slower than the best of what can be chosen: devices
+/// combine only where that takes nine tenths of the time, and the forms are not exact.
+const CHOICE_TOLERANCE: f64 = 0.2;
 
 /// A host that takes so long for each byte, in each of its calls.
 const HOST_PS_PER_BYTE: [u64; 3] = [0, 20, 80];
@@ -203,6 +212,145 @@ fn ranks_of_a_device_share_its_links() {
         let what = format!("{ranks_per_device} ranks on a device");
         let form_us = form.time_us(16 << 20, 1 << 20);
         misses.compare(form_us, time_ps(&scenario), TOLERANCE, &what);
+    }
+    misses.check();
+}
+
+/// Ranks of one host with a device each, who combine so fast.
+fn on_one_host(ranks: usize, bytes: u64, reduce_ps_per_byte: u64, devices: Devices) -> Scenario {
+    let mut scenario = Scenario {
+        ranks,
+        bytes,
+        algorithm: None,
+        payload: Payload::Hollow,
+        devices: Some(devices),
+        ..Scenario::default()
+    };
+    scenario.network.ranks_per_host = ranks;
+    let links = &mut scenario.network.links;
+    (links.alpha_ps, links.ps_per_byte) = (500_000, 10);
+    scenario.compute.reduce_ps_per_byte = reduce_ps_per_byte;
+    scenario
+}
+
+/// What a call of the host's takes in a scenario like this.
+fn host_us(scenario: &Scenario, collective: Collective, bytes: u64) -> (u64, f64) {
+    let host = Scenario {
+        collective,
+        bytes,
+        devices: None,
+        ..scenario.clone()
+    };
+    (bytes, time_ps(&host) as f64 / PS_PER_US)
+}
+
+#[test]
+fn times_of_devices_that_combine_are_those_of_simulations() {
+    let mut misses = Misses::default();
+    for constants in kinds() {
+        for (ranks, direct) in [(2, true), (4, true), (8, true), (2, false), (4, false)] {
+            for bytes in [1 << 20, 8 << 20, 64 << 20] {
+                for slice_bytes in [256 << 10, 1 << 20] {
+                    let devices = Devices {
+                        slot_bytes: slice_bytes,
+                        slice_bytes: Some(slice_bytes),
+                        reducer: Reducer::Device,
+                        one_shot: false,
+                        direct,
+                        ..Devices::like(&constants)
+                    };
+                    let shape = Shape {
+                        ranks,
+                        ranks_per_device: 1,
+                        depth: devices.depth,
+                    };
+                    let scenario = on_one_host(ranks, bytes, 25, devices);
+                    let each = |collective| {
+                        let times = [64 << 10, slice_bytes];
+                        Line::through(times.map(|bytes| host_us(&scenario, collective, bytes)))
+                    };
+                    let blocks = match direct {
+                        true => {
+                            let (_, meeting_us) = host_us(&scenario, Collective::Barrier, 0);
+                            Blocks::Read(Line::of_each(2.0 * meeting_us))
+                        }
+                        false => {
+                            Blocks::Moved(each(Collective::AllToAll) + each(Collective::AllGather))
+                        }
+                    };
+                    let form = Pipeline::device(shape, &constants, blocks);
+                    let what = format!("{ranks} ranks, {bytes} in {slice_bytes}, direct {direct}");
+                    misses.compare(
+                        form.time_us(bytes, slice_bytes),
+                        time_ps(&scenario),
+                        FOLD_TOLERANCE,
+                        &format!("{what}, {constants}"),
+                    );
+                }
+            }
+        }
+    }
+    misses.check();
+}
+
+#[test]
+fn times_of_one_kernel_are_those_of_simulations() {
+    let mut misses = Misses::default();
+    let slow = DeviceConstants {
+        device_out_gbps: 10.0,
+        device_read_gbps: 4.0,
+        device_launch_us: 20.0,
+        device_flag_us: 7.0,
+        ..DeviceConstants::default()
+    };
+    for constants in [DeviceConstants::default(), slow] {
+        for (ranks, most) in [(2, 400_000), (4, 140_000), (8, 60_000)] {
+            for bytes in [4, 4096, most] {
+                let devices = Devices {
+                    carried: Some(Carried::OneShot),
+                    ..Devices::like(&constants)
+                };
+                let scenario = on_one_host(ranks, bytes, 25, devices);
+                let form_us = one_shot::time_us(ranks, &constants, bytes);
+                let what = format!("{ranks} ranks, {bytes}, {constants}");
+                // Picoseconds for a byte are whole.
+                misses.compare(form_us, time_ps(&scenario), 0.01, &what);
+            }
+        }
+    }
+    misses.check();
+}
+
+/// From a kilobyte to 64 MiB, on cores that keep up with links and on slow ones.
+#[test]
+fn what_the_model_chooses_is_about_as_fast_as_the_best_of_all() {
+    let mut misses = Misses::default();
+    for ranks in [2, 4] {
+        for reduce_ps_per_byte in [25, 400] {
+            for bytes in (10..=26).map(|log2| 1 << log2) {
+                let of = |reducer, one_shot| {
+                    let devices = Devices {
+                        reducer,
+                        one_shot,
+                        ..Devices::default()
+                    };
+                    time_ps(&on_one_host(ranks, bytes, reduce_ps_per_byte, devices))
+                };
+                let chosen_ps = of(Reducer::Auto, true);
+                let forced = [
+                    (Reducer::Host, true),
+                    (Reducer::Device, true),
+                    (Reducer::Device, false),
+                ];
+                let least_ps = forced.map(|(reducer, one_shot)| of(reducer, one_shot));
+                let least_ps = least_ps.into_iter().min().expect("some");
+                if chosen_ps > least_ps {
+                    let what = format!("{ranks} ranks, {bytes}, {reduce_ps_per_byte} ps a byte");
+                    let least_us = least_ps as f64 / PS_PER_US;
+                    misses.compare(least_us, chosen_ps, CHOICE_TOLERANCE, &what);
+                }
+            }
+        }
     }
     misses.check();
 }
