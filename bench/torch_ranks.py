@@ -24,6 +24,7 @@ from ringfold._native import Request
 LINE_FLOATS = 16
 FLOAT_BYTES = 4
 SETTLING_CALLS = 300
+LIBRARIES = ("ringfold", "native", "gloo")
 
 
 def core() -> Any:
@@ -66,14 +67,15 @@ def block_us(tensor: Any, call: Callable[[], object], iterations: int) -> list[f
 
 def all_reduce(plan: dict[str, Any], gloo: Any) -> None:
     """`sizes` in bytes; `iterations` per library and block, by size; `blocks` per library,
-    alternating.
+    alternating; `libraries`, if not all.
     """
     # Until the system has found a core for each rank.
     for call in calls(torch.zeros(2), gloo).values():
         block_us(torch.zeros(2), call, SETTLING_CALLS)
     for size, iterations in zip(plan["sizes"], plan["iterations"], strict=True):
         tensor = torch.zeros(max(size // FLOAT_BYTES, 1))
-        named = list(calls(tensor, gloo).items())
+        wanted = plan.get("libraries", LIBRARIES)
+        named = [(name, call) for name, call in calls(tensor, gloo).items() if name in wanted]
         for _, call in named:
             block_us(tensor, call, 1)
         for block in range(plan["blocks"]):
