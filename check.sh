@@ -251,6 +251,7 @@ beside_rust_tests() {
     if [ -z "$only_torch" ]; then
         stage "python types" python_types
         stage "python tests" python_tests
+        stage "site" docs/build.sh
     fi
 }
 
@@ -258,7 +259,6 @@ if [ -z "$only_torch" ]; then
     stage "format" cargo fmt --all --check
     stage "lints" cargo clippy --quiet --workspace --all-targets -- -D warnings
     stage "docs" docs
-    stage "site" docs/build.sh
 fi
 # Before the Rust tests: two of them need the assembler of triton, which comes with torch.
 stage "python environment" python_environment
