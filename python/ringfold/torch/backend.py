@@ -211,7 +211,7 @@ class RingfoldProcessGroup(Group, dist.ProcessGroup):
         opts: Any,
         name: str | None,
         description: str | None,
-        _: Any,
+        _: Any = None,
     ) -> Any:
         """A group of some of this group's ranks; `None` for the others."""
         name = f"{self._name}:split:{'-'.join(map(str, ranks))}" if name is None else name
