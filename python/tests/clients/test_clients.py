@@ -106,3 +106,22 @@ def test_deepspeed_trains_in_every_stage(stage: str) -> None:
 def test_jax_trains_with_arrays_by_dlpack() -> None:
     need("jax")
     check_learns(run(ringfold_run(), "jax_train.py"))
+
+
+def test_torchft_goes_on_without_a_replica_that_died() -> None:
+    need("torchft")
+    output = run([sys.executable], "torchft_train.py")
+    assert re.search(r"[1-9]\d* steps alone, the same weights at the end: True", output), output
+
+
+def test_every_call_has_the_result_of_mpi4py() -> None:
+    need("mpi4py")
+    mpirun = shutil.which("mpirun", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    if mpirun is None:
+        pytest.skip("no mpirun is installed")
+    version = subprocess.run(
+        [mpirun, "--version"], capture_output=True, text=True, timeout=WATCHDOG_S
+    ).stdout
+    rights = ["--allow-run-as-root", "--oversubscribe"] if "Open MPI" in version else []
+    output = run([mpirun, *rights, "-n", "2", sys.executable], "from_mpi4py.py")
+    assert re.search(r"ringfold, 2 ranks: \d+ calls as mpi4py", output), output

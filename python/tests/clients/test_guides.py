@@ -1,0 +1,104 @@
+"""The commands of docs/guides that are marked as tested, run as they stand there.
+
+Blocks of Python that begin with a file's name are files of the folder in which a page's commands
+run, one after the other in one shell.
+"""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+GUIDES = ROOT / "docs" / "guides"
+WATCHDOG_S = 300.0
+FENCE = re.compile(
+    r"^(?P<indent> *)(?P<tested><!-- tested -->\n *)?```(?P<kind>\w+)\n(?P<body>.*?)^ *```$",
+    re.DOTALL | re.MULTILINE,
+)
+FILE = re.compile(r"# (\S+\.(?:py|yaml))\n")
+
+pytestmark = pytest.mark.deep
+
+
+def blocks(page: Path) -> list[tuple[str, bool, str]]:
+    """The kind of each block of a page, whether it is tested, and its text."""
+    return [
+        (found["kind"], found["tested"] is not None, textwrap.dedent(found["body"]))
+        for found in FENCE.finditer(page.read_text())
+    ]
+
+
+def marked(page: Path) -> list[str]:
+    return [body for kind, is_tested, body in blocks(page) if kind == "sh" and is_tested]
+
+
+def write_files(page: Path, folder: Path) -> None:
+    """The programs and manifests of a page."""
+    for kind, _, body in blocks(page):
+        name = FILE.match(body)
+        if name is not None and kind in ("python", "yaml"):
+            (folder / name[1]).write_text(body)
+
+
+def commands(folder: Path) -> Path:
+    """A folder with the names that pages use: this Python, its torchrun, and `ringfold`."""
+    builds = [ROOT / "target" / build / "ringfold" for build in ("release", "debug")]
+    program = next((str(build) for build in builds if build.exists()), shutil.which("ringfold"))
+    if program is None:
+        pytest.skip("the command `ringfold` is not built")
+    folder.mkdir()
+    (folder / "ringfold").symlink_to(program)
+    for name, words in (("python", ""), ("torchrun", "-m torch.distributed.run")):
+        shim = folder / name
+        shim.write_text(f'#!/bin/sh\nexec "{sys.executable}" {words} "$@"\n')
+        shim.chmod(0o755)
+    return folder
+
+
+PAGES = sorted(GUIDES.glob("*.md"))
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if marked(page)], ids=lambda page: page.stem
+)
+def test_the_commands_of_a_guide_work(page: Path, tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="torch is not installed")
+    names = commands(tmp_path / "bin")
+    folder = tmp_path / "work"
+    folder.mkdir()
+    write_files(page, folder)
+    log = tmp_path / "log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            ["bash", "-euxc", "\n".join(marked(page))],
+            cwd=folder,
+            env=os.environ | {"PATH": f"{names}:{os.environ['PATH']}"},
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            status = process.wait(WATCHDOG_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            pytest.fail(f"{page.name} hangs:\n{log.read_text(errors='replace')}")
+    text = log.read_text(errors="replace")
+    print(text)
+    assert status == 0, text
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_what_a_guide_shows_has_no_errors_of_syntax(page: Path) -> None:
+    for kind, _, body in blocks(page):
+        if kind == "python" and "..." not in body:
+            compile(body, f"{page.name}: {body.splitlines()[0]}", "exec")
+        if kind == "sh":
+            subprocess.run(["bash", "-n"], input=body, text=True, check=True, timeout=WATCHDOG_S)
