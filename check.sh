@@ -178,7 +178,7 @@ python_tests() {
 
 # They need the command, which the Rust tests build.
 documents() {
-    "$venv/bin/python" -m pytest --quiet python/tests/test_documents.py
+    "$venv/bin/python" -m pytest --quiet --numprocesses 2 python/tests/test_documents.py
 }
 
 # One thread per rank: the ranks are the parallelism. The longest tests are in short files, so a

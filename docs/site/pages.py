@@ -10,6 +10,7 @@ MkDocs calls the `on_` functions.
 
 import posixpath
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,9 @@ OUTSIDE = {
     "bench/results/README.md": "explanation/measurements.md",
 }
 """Documents outside of `docs` that the site has, too, and where."""
+
+PARTS = {"Guides": "guides", "Reference": "reference", "Explanation": "explanation"}
+"""The folder of `docs` whose pages stand in a part of the site."""
 
 _FENCE = re.compile(r"^\s*(```|~~~)")
 _LINK = re.compile(r"(!?\[(?:[^\[\]]|\[[^\]]*\])*\])\(([^()\s]+)\)")
@@ -92,6 +96,32 @@ def for_site(markdown: str, page: str) -> str:
     if prose:
         flush()
     return "\n".join(lines) + "\n"
+
+
+def on_config(config: Any) -> Any:
+    """Adds pages that `mkdocs.yml` does not name to the part that their folder belongs to."""
+    named = set(_named(config.nav))
+    for part in config.nav:
+        ((title, pages),) = part.items()
+        folder = ROOT / "docs" / PARTS.get(title, "-")
+        if isinstance(pages, list) and folder.is_dir():
+            found = (path.relative_to(ROOT / "docs") for path in folder.glob("*.md"))
+            paths = sorted(path.as_posix() for path in found)
+            # An introduction comes first.
+            paths.sort(key=lambda path: not path.endswith(("/README.md", "/index.md")))
+            pages.extend(path for path in paths if path not in named)
+    return config
+
+
+def _named(nav: Any) -> Iterator[str]:
+    if isinstance(nav, str):
+        yield nav
+    elif isinstance(nav, dict):
+        for value in nav.values():
+            yield from _named(value)
+    else:
+        for value in nav:
+            yield from _named(value)
 
 
 def on_files(files: Any, config: Any) -> Any:

@@ -29,7 +29,7 @@ PAGES = sorted(
     [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")], key=lambda path: path.as_posix()
 )
 
-QUICK = {"README.md", "docs/start/several-hosts.md", "docs/python.md"}
+QUICK = {"README.md", "docs/start/index.md", "docs/start/several-hosts.md", "docs/python.md"}
 """Pages whose blocks run in every check: seconds each."""
 
 RUN = ("sh", "python")
@@ -55,6 +55,9 @@ prepare_next_batch = lambda: None
 """
 }
 """What stands before the fragments of a page."""
+
+PROGRAMS_OF = {"docs/start/several-hosts.md": "docs/start/index.md"}
+"""The page whose programs another page goes on with."""
 
 
 class Block(NamedTuple):
@@ -90,11 +93,19 @@ def file_name(block: Block) -> str | None:
     return first[1] if first else None
 
 
+def written(name: str | None, text: str) -> str:
+    """Shell that writes a file."""
+    return f"cat >{name} <<'END'\n{text}END"
+
+
 def script(page: Path) -> str:
     """The shell script that runs a page."""
     runnable = [block for block in blocks(page) if block.language in RUN and not block.why_not]
     lines = ["set -eu"]
     fragments = ""
+    if before := PROGRAMS_OF.get(page.relative_to(ROOT).as_posix()):
+        programs = [block for block in blocks(ROOT / before) if file_name(block)]
+        lines.extend(written(file_name(block), block.text) for block in programs)
     for block in runnable:
         name = file_name(block)
         if block.language == "sh":
@@ -105,12 +116,12 @@ def script(page: Path) -> str:
             else:
                 lines.append(block.text)
         elif name:
-            lines.append(f"cat >{name} <<'END'\n{block.text}END")
+            lines.append(written(name, block.text))
         else:
             fragments += f"# {page.name}:{block.line}\n{block.text}\n"
     if fragments:
         preamble = PREAMBLES.get(page.relative_to(ROOT).as_posix(), "")
-        lines.append(f"cat >fragments.py <<'END'\n{preamble}\n{fragments}END")
+        lines.append(written("fragments.py", f"{preamble}\n{fragments}"))
         lines.append("ringfold run --ranks 2 -- python fragments.py")
     return "\n".join(lines) + "\n"
 

@@ -38,7 +38,7 @@ Examples:
   ringfold info                              what this machine offers
   ringfold schedule all_reduce               what its algorithms do and should cost
   ringfold sim --ranks 64                    what it would take on other machines, in virtual time
-  ringfold tune --help                       mend the tuner's choices by what was measured";
+  ringfold tune --help                       correct the tuner's choices by measurements";
 
 /// What a process that SIGPIPE has ended looks like to a shell.
 const OUTPUT_CLOSED: u8 = 128 + 13;

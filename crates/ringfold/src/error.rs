@@ -1,4 +1,4 @@
-//! The one error type. Every variant says what failed, with which peer, and who can mend it.
+//! The one error type. Every variant says what failed, with which peer, and how to fix it.
 
 use std::fmt;
 use std::io;

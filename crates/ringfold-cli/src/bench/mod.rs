@@ -56,7 +56,7 @@ pub struct Method {
     pub warmup_iters: u32,
     /// Calls that are checked, each with new data.
     pub check: u32,
-    /// How the ranks' times become one: 0 rank 0's, 1 mean, 2 fastest, else slowest.
+    /// Aggregation of the ranks' times: 0 rank 0's, 1 mean, 2 fastest, else slowest.
     pub average: u8,
     /// Whether a barrier precedes every timed call.
     pub has_barriers: bool,

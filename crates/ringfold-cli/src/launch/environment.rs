@@ -109,8 +109,7 @@ impl Port {
         if port.is_none() {
             crate::complain(&format!(
                 "no loopback address is up{refused}: the ranks get no MASTER_ADDR and MASTER_PORT, \
-                 which \
-                 torch.distributed needs; `ip link set lo up` mends it"
+                 which torch.distributed needs; `ip link set lo up` fixes it"
             ));
         }
         port

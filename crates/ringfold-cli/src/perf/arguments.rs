@@ -57,7 +57,7 @@ pub struct Arguments {
     )]
     pub iters: u32,
 
-    /// Iterations before them that are not
+    /// Untimed warm-up iterations
     #[arg(
         short = 'w',
         long = "warmup-iters",
@@ -101,7 +101,7 @@ pub struct Arguments {
     )]
     pub run_cycles: u32,
 
-    /// How the ranks' times become one: 0 rank 0's, 1 mean, 2 fastest, 3 slowest
+    /// Aggregation of the ranks' times: 0 rank 0's, 1 mean, 2 fastest, 3 slowest
     #[arg(
         short = 'a',
         long,

@@ -58,14 +58,14 @@ const VARIABLES_OFF: [&str; 8] = [
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Arguments {
-    /// Print the calibration that there is, and measure nothing
+    /// Print the current calibration, and measure nothing
     #[arg(long)]
     show: bool,
     /// Print as JSON
     #[arg(long)]
     json: bool,
-    /// Keep it in this file instead of the user's cache folder; RINGFOLD_CALIBRATION names it to
-    /// jobs
+    /// Write to this file instead of the user's cache folder; jobs read it if RINGFOLD_CALIBRATION
+    /// names it
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
     /// Measure a device and its link to the host instead, and add that to what is kept: cuda, hip,

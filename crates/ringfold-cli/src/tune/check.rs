@@ -81,7 +81,7 @@ pub fn run(arguments: &Arguments) -> Result<u8> {
     Ok(u8::from(faults(&judged).next().is_some()))
 }
 
-/// Everything of all series that another way may mend.
+/// The findings of all series that another way may fix.
 fn faults<'a>(judged: &'a [(&Series, Vec<Finding>)]) -> impl Iterator<Item = &'a Finding> {
     let found = judged.iter().flat_map(|(_, found)| found);
     found.filter(|finding| finding.is_fault)
@@ -99,7 +99,7 @@ fn report(judged: &[(&Series, Vec<Finding>)], margin: f64) -> String {
         // Writing to a string does not fail.
         let _ = match (faults, remarks) {
             (0, 0) => writeln!(text, "  nothing beyond {margin} %"),
-            (0, _) => writeln!(text, "  nothing that another way mends"),
+            (0, _) => writeln!(text, "  nothing that another way fixes"),
             _ => Ok(()),
         };
     }

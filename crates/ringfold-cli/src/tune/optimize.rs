@@ -49,12 +49,12 @@ pub struct Arguments {
     #[arg(long)]
     no_auto_ranges: bool,
 
-    /// Take a way that is worse than the best by up to so much where that saves a rule
+    /// Accept a way that is worse than the best by up to this where that saves a rule
     #[arg(long, value_name = "PERCENT", default_value_t = 0.0, value_parser = parse_percent)]
     tolerance: f64,
 
-    /// Write no rule where no way is surely better than the default's pick by more than this, as
-    /// `tune check`
+    /// Write rules only where a way is better than the default choice by more than this, with 95 %
+    /// confidence, as in `tune check`
     #[arg(
         long,
         value_name = "PERCENT",
@@ -64,7 +64,7 @@ pub struct Arguments {
     )]
     margin: f64,
 
-    /// Write rules for all sizes, also where the default's pick is as good
+    /// Write rules for all sizes, also where the default choice is as good
     #[arg(long, conflicts_with = "margin")]
     every_size: bool,
 

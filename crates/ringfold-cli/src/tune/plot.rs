@@ -34,7 +34,7 @@ enum Figure {
     After,
 }
 
-/// Draw curves as SVG: one or several, all ways, the default's picks over them, before and after
+/// Draw curves as SVG: one or several, all ways, the default choices among them, before and after
 ///
 /// Reads what `ringfold tune sweep` or `ringfold perf --csv` writes.
 #[derive(clap::Args)]
@@ -67,8 +67,8 @@ pub struct Arguments {
     #[arg(long)]
     time: bool,
 
-    /// Even steps upwards, which show the loss at the top, instead of powers, which show small
-    /// sizes
+    /// Linear vertical axis, which shows losses at the top, instead of a logarithmic one, which
+    /// shows small sizes
     #[arg(long)]
     linear: bool,
 }

@@ -49,3 +49,63 @@ fn a_mistyped_command_gets_a_suggestion() {
     assert_eq!(done.status.code(), Some(2));
     assert!(done.stderr.contains("'run'"), "{}", done.stderr);
 }
+
+const PAGE: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/../../docs/reference/command.md"
+);
+
+#[test]
+fn the_page_of_the_command_says_what_its_help_says() {
+    assert_eq!(
+        std::fs::read_to_string(PAGE).unwrap(),
+        page(),
+        "docs/reference/command.md is outdated; `cargo test -p ringfold-cli --test cli help:: -- \
+         --ignored` regenerates it"
+    );
+}
+
+#[test]
+#[ignore = "writes docs/reference/command.md"]
+fn write_the_page_of_the_command() {
+    std::fs::write(PAGE, page()).unwrap();
+}
+
+/// The text of `docs/reference/command.md`: the help of each command.
+fn page() -> String {
+    let mut text = String::from(
+        "# The command\n\n\
+         The help of `ringfold` and of each of its commands. This page is generated; a test \
+         compares it\nwith what the command prints.\n",
+    );
+    let commands: [&[&str]; 12] = [
+        &[],
+        &["perf"],
+        &["run"],
+        &["info"],
+        &["schedule"],
+        &["sim"],
+        &["tune"],
+        &["tune", "calibrate"],
+        &["tune", "sweep"],
+        &["tune", "check"],
+        &["tune", "optimize"],
+        &["tune", "plot"],
+    ];
+    for command in commands {
+        let done = finish(&[command, &["--help"]].concat());
+        assert!(done.status.success(), "{command:?}: {}", done.stderr);
+        let name = ["ringfold"]
+            .iter()
+            .chain(command)
+            .copied()
+            .collect::<Vec<_>>();
+        text.push_str(&format!("\n## `{}`\n\n```text\n", name.join(" ")));
+        for line in done.stdout.lines() {
+            text.push_str(line.trim_end());
+            text.push('\n');
+        }
+        text.push_str("```\n");
+    }
+    text
+}

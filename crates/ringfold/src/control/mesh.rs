@@ -454,7 +454,7 @@ enum Unreachable {
     Final(Error),
 }
 
-/// Whether a link that comes up, or a route that is learnt, may mend this. That nothing listens at
+/// Whether a link that comes up, or a route that is learnt, may fix this. That nothing listens at
 /// an address stays so: the peer has said that it does.
 fn may_change(error: &io::Error) -> bool {
     use io::ErrorKind::{

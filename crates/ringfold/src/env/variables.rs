@@ -119,6 +119,27 @@ variables! {
     /// Trailing white space is ignored.
     "RINGFOLD_SECRET_FILE": "path", default "none";
 
+    /// The default deadline of an operation. It is long, because a rank may be saving a checkpoint
+    /// or compiling; the death of a rank is detected at once regardless.
+    "RINGFOLD_TIMEOUT_MS": "milliseconds", default "300000" => timeout: Duration = milliseconds;
+
+    /// The deadline for joining. Raise it if ranks start far apart in time.
+    "RINGFOLD_CONNECT_TIMEOUT_MS": "milliseconds", default "60000"
+        => connect_timeout: Duration = milliseconds;
+
+    /// How long another host may give no sign of life before its ranks count as failed. A
+    /// disconnected cable or a host without power is detected after this time. A network outage
+    /// that is at least a second shorter is survived (before Linux 6.15: one of half this time).
+    /// Raise it for networks with outages of seconds. Processes that end are detected at once
+    /// regardless. Rank 0's value applies to all ranks.
+    "RINGFOLD_PEER_TIMEOUT_MS": "milliseconds, 2000 to 120000", default "2300"
+        => peer_timeout: Duration = peer_timeout;
+
+    /// The transports to use. `auto`: shared memory between the ranks of one host, TCP between
+    /// hosts. `shm` is an error if there are several hosts. `tcp` uses TCP on one host, too.
+    "RINGFOLD_TRANSPORT": "`auto`, `shm`, `tcp`", default "`auto`"
+        => transport: TransportChoice = parsed;
+
     /// The network interfaces for data between hosts: names and networks, separated by commas, in
     /// order of preference, for example `eth0,10.0.0.0/8`. `=eth0` is this interface; `eth0` is,
     /// too, and stands for all whose names begin so if none has this one (`eth`). `^eth0` excludes;
@@ -159,26 +180,8 @@ variables! {
     "RINGFOLD_TCP_ZEROCOPY": "`auto`, `0` or `1`", default "`auto`"
         => tcp_zero_copy: ZeroCopy = parsed;
 
-    /// The default deadline of an operation. It is long, because a rank may be saving a checkpoint
-    /// or compiling; the death of a rank is detected at once regardless.
-    "RINGFOLD_TIMEOUT_MS": "milliseconds", default "300000" => timeout: Duration = milliseconds;
-
-    /// The deadline for joining. Raise it if ranks start far apart in time.
-    "RINGFOLD_CONNECT_TIMEOUT_MS": "milliseconds", default "60000"
-        => connect_timeout: Duration = milliseconds;
-
-    /// How long another host may give no sign of life before its ranks count as failed. A
-    /// disconnected cable or a host without power is detected after this time. A network outage
-    /// that is at least a second shorter is survived (before Linux 6.15: one of half this time).
-    /// Raise it for networks with outages of seconds. Processes that end are detected at once
-    /// regardless. Rank 0's value applies to all ranks.
-    "RINGFOLD_PEER_TIMEOUT_MS": "milliseconds, 2000 to 120000", default "2300"
-        => peer_timeout: Duration = peer_timeout;
-
-    /// The transports to use. `auto`: shared memory between the ranks of one host, TCP between
-    /// hosts. `shm` is an error if there are several hosts. `tcp` uses TCP on one host, too.
-    "RINGFOLD_TRANSPORT": "`auto`, `shm`, `tcp`", default "`auto`"
-        => transport: TransportChoice = parsed;
+    /// Shared memory per rank. Lower it if a container's memory is limited.
+    "RINGFOLD_SHM_BYTES": "bytes; K, M, G", default "8M" => shm_bytes: usize = size;
 
     /// The algorithms from which the tuner may choose, in the grammar of `NCCL_ALGO`: `ring`;
     /// `ring,tree`; `^push` for all except `push`;
@@ -206,25 +209,23 @@ variables! {
     "RINGFOLD_TUNER_PLUGIN": "a library's path or name, or `none`", default "none"
         => tuner_plugin: String = text;
 
-    /// The library of CUDA's driver, if the installed one shall not be used. It is loaded when a
-    /// device is first used, and never otherwise.
-    "RINGFOLD_CUDA_LIBRARY": "a library's path or name", default "`libcuda.so.1`"
-        => cuda_library: String = text;
+    /// Whether the ranks of a host spend up to 10 ms at the start on measuring at which size one
+    /// algorithm becomes faster than another. With `0`, or with more ranks than cores, limits
+    /// derived from caches and cores are used. Rank 0's value applies.
+    "RINGFOLD_PROBE": "`0`, `1`", default "`1`" => probe: bool = switch;
 
-    /// The library of AMD's HIP, if the installed one shall not be used. Without it, and without
-    /// `RINGFOLD_CUDA_LIBRARY`, CUDA's driver is used where it is installed, and otherwise HIP's.
-    "RINGFOLD_HIP_LIBRARY": "a library's path or name", default "`libamdhip64.so`"
-        => hip_library: String = text;
+    /// The file of `ringfold tune calibrate` with the constants of the tuner's cost model; see
+    /// docs/tuning.md. With `0`, or without a file, the defaults are used. A file that was measured
+    /// on another machine, or is invalid, is ignored with a message. Rank 0's value applies.
+    "RINGFOLD_CALIBRATION": "path, or `0`",
+        default "the machine's own in `$XDG_CACHE_HOME/ringfold` or `~/.cache/ringfold`"
+        => calibration: Source = parsed;
 
-    /// What combines the elements of an `all_reduce` on device memory, where the program does not
-    /// say: the CPUs (`host`), the devices (`device`), or for each size what should be faster by
-    /// the cost model (`auto`). See docs/devices.md. Must be the same on all ranks.
-    "RINGFOLD_DEVICE_REDUCER": "`auto`, `host`, `device`", default "`auto`"
-        => device_reducer: Reducer = parsed;
-
-    /// The rank that is known to be late to every `all_reduce`; required by
-    /// `RINGFOLD_ALGO=stragglar`. Must be the same on all ranks, which compare it when they join.
-    "RINGFOLD_LATE_RANK": "0, 1, …", default "none" => late_rank: usize = count;
+    /// Size limits of the tuner, for experiments: `shared_slice_bytes=64K,stream_bytes_min=never`.
+    /// The log (`INFO`, `TUNING`) lists their values, and `tune/limits.rs` describes them. Rank 0's
+    /// values apply to all ranks; but `never` on any rank applies to all.
+    "RINGFOLD_LIMITS": "list of `name=bytes`", default "derived by the tuner"
+        => limits: Overrides = parsed;
 
     /// Independent pipelines of every collective over messages: connections per pair of ranks on
     /// TCP. Equivalent to `RINGFOLD_MIN_CHANNELS` and `RINGFOLD_MAX_CHANNELS` with this number;
@@ -258,9 +259,6 @@ variables! {
     "RINGFOLD_WEIGHTS": "`auto`, or a whole number per rank", default "equal parts"
         => weights: Weighting = parsed;
 
-    /// Shared memory per rank. Lower it if a container's memory is limited.
-    "RINGFOLD_SHM_BYTES": "bytes; K, M, G", default "8M" => shm_bytes: usize = size;
-
     /// Whether `all_reduce` and `reduce_scatter` above 32K bypass a slow rank: by a ring of
     /// messages in which a late sum bypasses the next rank (`next2`) or goes straight to the rank
     /// that owns the result (`tail`, which hides more). Results are exact, but the order of
@@ -269,11 +267,9 @@ variables! {
     "RINGFOLD_STRAGGLER": "`off`, `next2`, `tail`", default "`off`"
         => straggler: StragglerPolicy = parsed;
 
-    /// Size limits of the tuner, for experiments: `shared_slice_bytes=64K,stream_bytes_min=never`.
-    /// The log (`INFO`, `TUNING`) lists their values, and `tune/limits.rs` describes them. Rank 0's
-    /// values apply to all ranks; but `never` on any rank applies to all.
-    "RINGFOLD_LIMITS": "list of `name=bytes`", default "derived by the tuner"
-        => limits: Overrides = parsed;
+    /// The rank that is known to be late to every `all_reduce`; required by
+    /// `RINGFOLD_ALGO=stragglar`. Must be the same on all ranks, which compare it when they join.
+    "RINGFOLD_LATE_RANK": "0, 1, …", default "none" => late_rank: usize = count;
 
     /// Whether each rank is bound to cores of its own, within its affinity. `auto`: to its share of
     /// them (with one rank per core, one core; with more ranks than cores, equally many ranks on
@@ -298,31 +294,35 @@ variables! {
     /// Results are bitwise identical with and without helpers.
     "RINGFOLD_HELPERS": "0 to 63", default "the number of free cores" => helpers: usize = count;
 
-    /// Whether the ranks of a host spend up to 10 ms at the start on measuring at which size one
-    /// algorithm becomes faster than another. With `0`, or with more ranks than cores, limits
-    /// derived from caches and cores are used. Rank 0's value applies.
-    "RINGFOLD_PROBE": "`0`, `1`", default "`1`" => probe: bool = switch;
+    /// The library of CUDA's driver, if the installed one shall not be used. It is loaded when a
+    /// device is first used, and never otherwise.
+    "RINGFOLD_CUDA_LIBRARY": "a library's path or name", default "`libcuda.so.1`"
+        => cuda_library: String = text;
 
-    /// The file of `ringfold tune calibrate` with the constants of the tuner's cost model; see
-    /// docs/tuning.md. With `0`, or without a file, the defaults are used. A file that was measured
-    /// on another machine, or is invalid, is ignored with a message. Rank 0's value applies.
-    "RINGFOLD_CALIBRATION": "path, or `0`",
-        default "the machine's own in `$XDG_CACHE_HOME/ringfold` or `~/.cache/ringfold`"
-        => calibration: Source = parsed;
+    /// The library of AMD's HIP, if the installed one shall not be used. Without it, and without
+    /// `RINGFOLD_CUDA_LIBRARY`, CUDA's driver is used where it is installed, and otherwise HIP's.
+    "RINGFOLD_HIP_LIBRARY": "a library's path or name", default "`libamdhip64.so`"
+        => hip_library: String = text;
+
+    /// What combines the elements of an `all_reduce` on device memory, where the program does not
+    /// say: the CPUs (`host`), the devices (`device`), or for each size what should be faster by
+    /// the cost model (`auto`). See docs/devices.md. Must be the same on all ranks.
+    "RINGFOLD_DEVICE_REDUCER": "`auto`, `host`, `device`", default "`auto`"
+        => device_reducer: Reducer = parsed;
 
     /// In the PyTorch backend: whether DistributedDataParallel's gradient buckets are registered
     /// automatically; see docs/torch.md. Must be the same on all ranks.
     "RINGFOLD_TORCH_BUCKETS": "`0`, `1`", default "`1`";
 
-    /// In the PyTorch backend: after how long a call in progress is reported as stuck, on the
-    /// waiting rank, with the ranks that it waits for and their progress. The report is repeated
-    /// after twice that time, and so on. `0`: never.
-    "RINGFOLD_STALL_SECONDS": "seconds", default "60";
-
     /// In the PyTorch backend: what happens when a group fails. `raise`: its calls raise the error.
     /// `exit`: the process ends within a second, even if it only waits for a device, whose streams
     /// report no errors.
     "RINGFOLD_TORCH_ASYNC_ERRORS": "`raise`, `exit`", default "`raise`";
+
+    /// In the PyTorch backend: after how long a call in progress is reported as stuck, on the
+    /// waiting rank, with the ranks that it waits for and their progress. The report is repeated
+    /// after twice that time, and so on. `0`: never.
+    "RINGFOLD_STALL_SECONDS": "seconds", default "60";
 
     /// In the PyTorch backend: the number of calls in a process' flight record, over all groups.
     /// See docs/torch-diagnosis.md. `0` disables the record, and with it the reports of stuck
@@ -367,6 +367,19 @@ mod tests {
 
     const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/env.md");
 
+    /// The topics of the page, and the variable with which each begins in [`VARIABLES`].
+    const TOPICS: [(&str, &str); 9] = [
+        ("Joining a job", "RINGFOLD_RANK"),
+        ("Deadlines", "RINGFOLD_TIMEOUT_MS"),
+        ("Transports and networks", "RINGFOLD_TRANSPORT"),
+        ("Algorithms and tuning", "RINGFOLD_ALGO"),
+        ("Slow ranks", "RINGFOLD_WEIGHTS"),
+        ("Cores and threads", "RINGFOLD_BIND"),
+        ("Devices", "RINGFOLD_CUDA_LIBRARY"),
+        ("PyTorch", "RINGFOLD_TORCH_BUCKETS"),
+        ("Logging", "RINGFOLD_DEBUG"),
+    ];
+
     #[test]
     fn the_page_says_what_the_table_says() {
         let page = std::fs::read_to_string(PAGE).unwrap();
@@ -399,14 +412,19 @@ mod tests {
             "This page is generated from `crates/ringfold/src/env/variables.rs`; a test compares \
              them.",
         );
+        let mut topics = TOPICS.iter().peekable();
         for variable in VARIABLES {
-            text.push_str(&format!("\n## `{}`\n", variable.name));
+            if let Some((topic, _)) = topics.next_if(|(_, first)| *first == variable.name) {
+                text.push_str(&format!("\n## {topic}\n"));
+            }
+            text.push_str(&format!("\n### `{}`\n", variable.name));
             paragraph(
                 &mut text,
                 &format!("{}; default: {}.", variable.kind, variable.default),
             );
             paragraph(&mut text, variable.about);
         }
+        assert_eq!(topics.next(), None, "a topic that begins with no variable");
         text.push_str("\n## Launchers\n");
         paragraph(
             &mut text,

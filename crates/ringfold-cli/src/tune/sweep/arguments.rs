@@ -14,13 +14,14 @@ pub const MORE_ITERATIONS: u32 = 20;
 /// The most iterations: their times are kept and gathered.
 const MAX_ITERATIONS: u32 = 1 << 14;
 
-/// Measure every way of doing a collective at every size, beside what the default picks
+/// Measure every way of doing a collective at every size, and the default choice
 ///
-/// Ways (algorithm x protocol, with --channels also their number) take turns in one job, so that
-/// all see the same weather. Every call begins after a barrier with data that was just written; its
-/// time is the slowest rank's. The output has a row for each way, size and round, as soon as it is
-/// measured; a sweep that was broken off goes on where it was when the same command is given again.
-/// Starts its ranks itself, or joins the job it finds itself in unless --ranks is given.
+/// A way is an algorithm with a protocol, and with --channels a number of channels. Ways alternate
+/// in one job, so all of them run under the same conditions. Every call begins after a barrier,
+/// with data that was just written; its time is the slowest rank's. The output has a row for each
+/// way, size and round, written as soon as it is measured; the same command resumes a sweep that
+/// was interrupted. Starts its ranks itself, or joins the job of a launcher unless --ranks is
+/// given.
 #[derive(clap::Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Arguments {
@@ -44,7 +45,7 @@ pub struct Arguments {
     )]
     pub iters: u32,
 
-    /// Calls before them that are not
+    /// Untimed warm-up calls before them
     #[arg(
         short = 'w',
         long = "warmup-iters",
@@ -53,7 +54,7 @@ pub struct Arguments {
     )]
     pub warmup_iters: u32,
 
-    /// Rounds; from 6 on they are enough to be 95 % sure of a median
+    /// Rounds; 6 or more give 95 % confidence intervals of medians
     #[arg(
         long,
         value_name = "N",
@@ -66,7 +67,7 @@ pub struct Arguments {
     #[arg(short = 'c', long, value_name = "N", default_value_t = 0)]
     pub check: u32,
 
-    /// Measure only these algorithms, beside the default's pick
+    /// Measure only these algorithms, and the default choice
     #[arg(
         long,
         value_name = "NAME,…",
@@ -89,15 +90,15 @@ pub struct Arguments {
     )]
     pub channels: Vec<u32>,
 
-    /// Measure a way that took so many times as long as the best in the first round only once
+    /// Measure a way only once if it took this many times as long as the best in the first round
     #[arg(long, value_name = "FACTOR", default_value_t = 4.0)]
     pub give_up: f64,
 
-    /// The rows, as CSV; - is standard output. A file that exists is gone on with
+    /// The rows, as CSV; - is standard output. An existing file is continued
     #[arg(short = 'o', long, value_name = "FILE|-", default_value = "sweep.csv")]
     pub output: PathBuf,
 
-    /// Begin anew where the file exists
+    /// Replace an existing file
     #[arg(long)]
     pub overwrite: bool,
 

@@ -134,14 +134,14 @@ fn wrong_choices_and_the_better_way_are_named() {
 }
 
 #[test]
-fn a_dip_that_no_way_mends_is_the_machines() {
+fn a_dip_that_no_way_fixes_is_the_machines() {
     let times = [10.0, 11.0, 13.0, 17.0, 25.0, 80.0, 160.0, 320.0];
     let text = measured((&["ring"], &times), &[("ring", &times), ("tree", &times)]);
     let (status, text) = checked(&text, &[]);
     assert_eq!(status, Some(0), "{text}");
     assert!(text.contains("dip           32 KiB to 128 KiB"), "{text}");
     assert!(text.contains("this is the machine's"), "{text}");
-    assert!(text.ends_with("nothing that another way mends\n"), "{text}");
+    assert!(text.ends_with("nothing that another way fixes\n"), "{text}");
 }
 
 /// `perf --csv` with these times, out of place and in place.
