@@ -39,6 +39,7 @@ NOT_RUN = {
     "toml": "read by the commands beside it",
     "rust": "README.md's is run by rustdoc, the others are fragments of what the API documents",
     "c": "compiled by tests of the C interface",
+    "yaml": "manifests, which need a cluster",
 }
 """Languages of blocks that are not run here, and why."""
 

@@ -42,7 +42,7 @@ def step_alone() -> tuple[float, list[Any]]:
     model, inputs = network(), batch()
     loss = (model(inputs) - inputs).square().mean()
     loss.backward()
-    return float(loss), gradients(model)
+    return float(loss.detach()), gradients(model)
 
 
 def step_in_parts(shards: int) -> Any:
@@ -55,7 +55,7 @@ def step_in_parts(shards: int) -> Any:
         fully_shard(model, mesh=mesh["data"])
     loss = (model(inputs) - inputs).square().mean()
     loss.backward()
-    return float(loss), gradients(model)
+    return float(loss.detach()), gradients(model)
 
 
 @pytest.mark.parametrize(("count", "shards"), [(2, 1), (4, 2)])
