@@ -25,8 +25,13 @@ import pytest
 ROOT = Path(__file__).parents[2]
 COMMAND = ROOT / "target/debug/ringfold"
 WATCHDOG_S = 240
+GUIDES = ROOT / "docs/guides"
+"""Their blocks are marked if they are run: by `clients/test_guides.py`."""
+
 PAGES = sorted(
-    [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")], key=lambda path: path.as_posix()
+    path
+    for path in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md"))
+    if GUIDES not in path.parents
 )
 
 QUICK = {"README.md", "docs/start/index.md", "docs/start/several-hosts.md", "docs/python.md"}
