@@ -347,10 +347,11 @@ class Communicator(_exit.Open):
         """Which ranks were late in the collective calls so far, as seen by this rank.
 
         Always counted. Not collective. One rank's view is a hint, because lateness is passed on.
-        The late rank is the one that finds all others waiting (`unawaited`) while they wait for it.
+        The late rank is the one that finds all others waiting (`arrived_last`) while they wait for
+        it.
         """
-        calls, unawaited, waited, peers = self._native.stats()
-        return Stats(calls, unawaited, waited, [PeerStats(*peer) for peer in peers])
+        calls, arrived_last, waited, peers = self._native.stats()
+        return Stats(calls, arrived_last, waited, [PeerStats(*peer) for peer in peers])
 
     def reset_stats(self) -> None:
         """Reset the counters of `stats`. Not collective."""

@@ -28,7 +28,7 @@ class PeerStats(NamedTuple):
     most: float
     """Its maximum lateness, in seconds."""
     waited: float
-    """Seconds of all waits that this peer ended, also later in a call."""
+    """Seconds blocked on this peer, also later in a call."""
     histogram: list[int]
     """These calls by lateness: below 1024 ns (or too short to be timed), below 2, 4, 8, ... times
     that, and all above.
@@ -40,7 +40,7 @@ class Stats(NamedTuple):
 
     calls: int
     """Completed collective calls."""
-    unawaited: int
+    arrived_last: int
     """Calls in which this rank was the last: it did not wait for the first sign of any peer."""
     waited: float
     """Total seconds spent waiting."""

@@ -22,14 +22,14 @@ def come_late(comm: ringfold.Communicator) -> Any:
     stats = comm.stats()
     assert sum(stats.peers[1].histogram) == stats.peers[1].last
     comm.barrier()
-    return stats.calls, stats.unawaited, stats.peers[1].last, stats.peers[1].most
+    return stats.calls, stats.arrived_last, stats.peers[1].last, stats.peers[1].most
 
 
 def test_whoever_comes_late_is_known(jobs: Any) -> None:
-    (calls, unawaited, _, _), _ = late, prompt = jobs(come_late, 2).results()[::-1]
+    (calls, arrived_last, _, _), _ = late, prompt = jobs(come_late, 2).results()[::-1]
     assert calls == CALLS and prompt[0] == CALLS
     # A busy machine may be later than the sleep, but not always.
-    assert unawaited > 0 and prompt[2] > 0 and prompt[3] > 0.01, (late, prompt)
+    assert arrived_last > 0 and prompt[2] > 0 and prompt[3] > 0.01, (late, prompt)
 
 
 def own_unequal_parts(comm: ringfold.Communicator) -> Any:

@@ -108,7 +108,7 @@ pub fn document(all: &[Stats]) -> Value {
         json!({
             "rank": rank,
             "calls": stats.calls,
-            "unawaited": stats.times_last,
+            "arrived_last": stats.times_last,
             "waited_us": us(stats.waited),
             "blamed": peer(&blamed(all, rank)),
             "peers": stats.peers.iter().map(peer).collect::<Vec<_>>(),

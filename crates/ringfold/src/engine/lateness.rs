@@ -56,7 +56,7 @@ pub struct PeerStats {
     pub lateness: Duration,
     /// The most of them.
     pub most: Duration,
-    /// The time of all waits that this peer ended, also later in a call.
+    /// The time blocked on this peer, also later in a call.
     pub waited: Duration,
     /// These calls by lateness: class 0 below a microsecond (1024 ns, or not timed), class `i`
     /// below `2^i` of them, and so on by powers of two; the last has all that is above, a minute

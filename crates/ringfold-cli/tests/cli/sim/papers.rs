@@ -1,4 +1,4 @@
-//! Publications made again by the scripts in `examples/papers`.
+//! Publications reproduced by the scripts in `examples/papers`.
 
 use std::process::{Command, Stdio};
 
