@@ -33,6 +33,10 @@ PARTS = {"Guides": "guides", "Reference": "reference", "Explanation": "explanati
 
 _FENCE = re.compile(r"^\s*(```|~~~)")
 _LINK = re.compile(r"(!?\[(?:[^\[\]]|\[[^\]]*\])*\])\(([^()\s]+)\)")
+_PICTURE = re.compile(
+    r'<picture>\s*<source media="\(prefers-color-scheme: dark\)" srcset="([^"]+)">'
+    r'\s*<img alt="([^"]+)"\s*src="([^"]+)">\s*</picture>'
+)
 _ITEM = re.compile(r"([*-]|\d+\.) ")
 
 
@@ -133,5 +137,6 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Rewrites a document for the site."""
-    return for_site(markdown, page.file.src_uri)
+    """Rewrites a document for the site, where a reader may choose light or dark."""
+    there = r"![\2](\3#only-light) ![\2](\1#only-dark)"
+    return for_site(_PICTURE.sub(there, markdown), page.file.src_uri)
