@@ -19,7 +19,9 @@ FILE_LINES_MAX = 500
 FUNCTION_LINES_MAX = 70
 COLUMNS_MAX = 100
 UNWANTED_WORDS = re.compile(
-    r"how-manieth|\bnobody\b|\bwhoever\b|is told|are told|can be gone", re.IGNORECASE
+    r"how-manieth|\bnobody\b|\bwhoever\b|is told|are told|can be gone|same weather|unawaited"
+    r"|\bmends\b|two moods|is no end\b",
+    re.IGNORECASE,
 )
 """Words that were private to this project where the field has others."""
 
