@@ -154,7 +154,7 @@ pub mod tune {
     };
     /// See `tune::calibration`.
     pub mod calibration {
-        pub use crate::tune::calibration::{Calibration, Context, describe, path};
+        pub use crate::tune::calibration::{Calibration, Context, Source, describe, path};
         pub use crate::tune::links::{LinkCosts, LinkTimes, crowded_us};
     }
 

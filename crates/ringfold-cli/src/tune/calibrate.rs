@@ -19,9 +19,10 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
+use ringfold::env::Environment;
 use ringfold::internals::lane;
 use ringfold::internals::topology::Machine;
-use ringfold::internals::tune::calibration::{self, Calibration, Context};
+use ringfold::internals::tune::calibration::{self, Calibration, Context, Source};
 use ringfold::internals::tune::fit::calibrate::{Sample, fit};
 use ringfold::internals::tune::{Parameter, Table};
 use ringfold::{Bind, Communicator, Config};
@@ -158,11 +159,14 @@ fn earlier(path: &Path, machine: &str) -> Result<Calibration> {
     }
 }
 
-/// Where the calibration of this machine is kept.
+/// Where the calibration of this machine is kept: where jobs of this environment look for it.
 fn file(arguments: &Arguments, machine: &str) -> Result<PathBuf> {
-    match &arguments.file {
-        Some(path) => Ok(path.clone()),
-        None => calibration::path(&ringfold::env::process, machine)
+    if let Some(path) = &arguments.file {
+        return Ok(path.clone());
+    }
+    match Environment::from_lookup(&ringfold::env::process)?.calibration {
+        Some(Source::File(path)) => Ok(path),
+        _ => calibration::path(&ringfold::env::process, machine)
             .context("no cache folder: neither XDG_CACHE_HOME nor HOME is set; use --file"),
     }
 }

@@ -64,6 +64,24 @@ fn what_is_kept_is_shown_and_holds_where_rank_0_reads_it() {
 }
 
 #[test]
+fn the_file_is_the_one_that_jobs_of_this_environment_read() {
+    let folder = Folder::new("tune-calibrate-variable");
+    let file = folder.path("kept.toml");
+    calibration()
+        .write(Path::new(&file), &describe(Path::new("/")))
+        .expect("written");
+    let mut command = ringfold(&["tune", "calibrate", "--show", "--json"]);
+    command.env("RINGFOLD_CALIBRATION", &file);
+    let shown = Running::start(command).finish();
+    assert!(shown.status.success(), "{}", shown.stderr);
+    assert!(
+        shown.stdout.contains("\"hop_us\": 1.2345"),
+        "{}",
+        shown.stdout
+    );
+}
+
+#[test]
 fn a_calibration_from_elsewhere_is_told_of_and_not_taken() {
     let folder = Folder::new("tune-calibrate-elsewhere");
     let file = folder.path("kept.toml");
