@@ -209,16 +209,42 @@ impl Request {
             self.op.check(self.dtype)?;
         }
         self.check_root(rank, world_size)?;
+        let (from, into) = self.needed(rank, world_size, input_blocks, output_blocks)?;
+        let input = self.exactly("input", self.input, from)?;
+        let output = self.exactly("output", self.output, into)?;
+        let in_place = self.in_place(rank, input, output, input_blocks, output_blocks)?;
+        Ok((input, output, in_place))
+    }
+
+    /// How many bytes `rank` of `world_size` reads as input and fills as output: for bindings whose
+    /// callers give addresses alone. The request's own memory does not matter.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the counts are absurd or do not fit the collective.
+    pub fn buffer_bytes(&self, rank: usize, world_size: usize) -> Result<(usize, usize)> {
+        let (input, output) = match &self.counts {
+            Counts::Even(count) => (Blocks::Even(*count), Blocks::Even(*count)),
+            _ => self.listed_blocks(rank, world_size)?,
+        };
+        self.needed(rank, world_size, &input, &output)
+    }
+
+    /// The bytes of input and output of `rank`.
+    #[inline(always)]
+    fn needed(
+        &self,
+        rank: usize,
+        world_size: usize,
+        input: &Blocks,
+        output: &Blocks,
+    ) -> Result<(usize, usize)> {
         let (gives, gets) = self.roles(rank);
         let size = self.dtype.size_bytes();
         let needed = |blocks, is_input, is_used: bool| match is_used {
             true => needed_bytes(self.collective, blocks, is_input, world_size, size),
             false => Ok(0),
         };
-        let input = self.exactly("input", self.input, needed(input_blocks, true, gives)?)?;
-        let output = self.exactly("output", self.output, needed(output_blocks, false, gets)?)?;
-        let in_place = self.in_place(rank, input, output, input_blocks, output_blocks)?;
-        Ok((input, output, in_place))
+        Ok((needed(input, true, gives)?, needed(output, false, gets)?))
     }
 
     fn check_root(&self, rank: usize, world_size: usize) -> Result<()> {

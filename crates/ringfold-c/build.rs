@@ -1,0 +1,7 @@
+//! Gives the library the name under which programs find it: the major version of its interface is
+//! part of that, so that a program never runs with another.
+
+fn main() {
+    println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libringfold.so.0");
+    println!("cargo::rerun-if-changed=build.rs");
+}

@@ -1,0 +1,1387 @@
+/*
+ * ringfold: collective communication for data-parallel training.
+ *
+ * Written by cbindgen from crates/ringfold-c/src; see docs/c.md for a tutorial and the rules that
+ * hold for all functions.
+ */
+
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/**
+ * As `color` of `ringfold_split`: this rank is in no part.
+ */
+#define RINGFOLD_NO_COLOR -1
+
+/**
+ * The version of the interface that this header describes. `ringfold_abi_version` gives that of
+ * the library; a program can run if both are equal.
+ */
+#define RINGFOLD_ABI_VERSION 0
+
+/**
+ * Signed integer of 8 bits.
+ */
+#define RINGFOLD_INT8 1
+
+/**
+ * Unsigned integer of 8 bits.
+ */
+#define RINGFOLD_UINT8 2
+
+/**
+ * Signed integer of 16 bits.
+ */
+#define RINGFOLD_INT16 3
+
+/**
+ * Unsigned integer of 16 bits.
+ */
+#define RINGFOLD_UINT16 4
+
+/**
+ * Signed integer of 32 bits.
+ */
+#define RINGFOLD_INT32 5
+
+/**
+ * Unsigned integer of 32 bits.
+ */
+#define RINGFOLD_UINT32 6
+
+/**
+ * Signed integer of 64 bits.
+ */
+#define RINGFOLD_INT64 7
+
+/**
+ * Unsigned integer of 64 bits.
+ */
+#define RINGFOLD_UINT64 8
+
+/**
+ * IEEE half precision; sums are made in 32 bits.
+ */
+#define RINGFOLD_FLOAT16 9
+
+/**
+ * bfloat16; sums are made in 32 bits.
+ */
+#define RINGFOLD_BFLOAT16 10
+
+/**
+ * `float`.
+ */
+#define RINGFOLD_FLOAT32 11
+
+/**
+ * `double`.
+ */
+#define RINGFOLD_FLOAT64 12
+
+/**
+ * One byte, 0 or 1.
+ */
+#define RINGFOLD_BOOL 13
+
+/**
+ * 8-bit float with 4 exponent bits; moved, never combined.
+ */
+#define RINGFOLD_FLOAT8_E4M3 14
+
+/**
+ * 8-bit float with 5 exponent bits; moved, never combined.
+ */
+#define RINGFOLD_FLOAT8_E5M2 15
+
+/**
+ * Addition; integers wrap.
+ */
+#define RINGFOLD_SUM 1
+
+/**
+ * Multiplication; integers wrap.
+ */
+#define RINGFOLD_PROD 2
+
+/**
+ * The smallest; NaN if an element is NaN.
+ */
+#define RINGFOLD_MIN 3
+
+/**
+ * The largest; NaN if an element is NaN.
+ */
+#define RINGFOLD_MAX 4
+
+/**
+ * The sum divided by the number of ranks; integers truncate.
+ */
+#define RINGFOLD_AVG 5
+
+/**
+ * The sum of each rank's input times its own `factor`; floats only.
+ */
+#define RINGFOLD_PREMUL_SUM 6
+
+/**
+ * Bitwise and.
+ */
+#define RINGFOLD_BAND 7
+
+/**
+ * Bitwise or.
+ */
+#define RINGFOLD_BOR 8
+
+/**
+ * Bitwise exclusive or.
+ */
+#define RINGFOLD_BXOR 9
+
+/**
+ * Every rank gets the reduction of all inputs.
+ */
+#define RINGFOLD_ALL_REDUCE 1
+
+/**
+ * Every rank gets the root's input.
+ */
+#define RINGFOLD_BROADCAST 2
+
+/**
+ * The root gets the reduction of all inputs.
+ */
+#define RINGFOLD_REDUCE 3
+
+/**
+ * Every rank gets all inputs, in rank order.
+ */
+#define RINGFOLD_ALL_GATHER 4
+
+/**
+ * Rank i gets block i of the reduction of all inputs.
+ */
+#define RINGFOLD_REDUCE_SCATTER 5
+
+/**
+ * The root gets all inputs, in rank order.
+ */
+#define RINGFOLD_GATHER 6
+
+/**
+ * Rank i gets block i of the root's input.
+ */
+#define RINGFOLD_SCATTER 7
+
+/**
+ * Block j of rank i's input becomes block i of rank j's output.
+ */
+#define RINGFOLD_ALL_TO_ALL 8
+
+/**
+ * No rank leaves before all have entered.
+ */
+#define RINGFOLD_BARRIER 9
+
+/**
+ * A message to the rank `root`.
+ */
+#define RINGFOLD_SEND 10
+
+/**
+ * A message from the rank `root`.
+ */
+#define RINGFOLD_RECV 11
+
+/**
+ * Every rank sends to the next one and receives from the previous one.
+ */
+#define RINGFOLD_SENDRECV 12
+
+/**
+ * As `root` of a receive: from any sender.
+ */
+#define RINGFOLD_ANY_SOURCE -1
+
+/**
+ * How a call ended. The class of a failed collective is the same on all ranks.
+ *
+ * After one of the first five errors (see `ringfold_is_fatal`) the communicator is dead: buffers
+ * of its calls hold undefined data, and later calls fail likewise.
+ */
+typedef enum {
+    /**
+     * Success.
+     */
+    RINGFOLD_OK = 0,
+    /**
+     * A peer died, or left while it was still needed.
+     */
+    RINGFOLD_PEER_FAILED = 1,
+    /**
+     * A deadline passed.
+     */
+    RINGFOLD_TIMEOUT = 2,
+    /**
+     * Two ranks are in different calls: the program is wrong.
+     */
+    RINGFOLD_MISMATCH = 3,
+    /**
+     * What a peer sent is damaged.
+     */
+    RINGFOLD_CORRUPT = 4,
+    /**
+     * A rank called `ringfold_abort`.
+     */
+    RINGFOLD_ABORTED = 5,
+    /**
+     * The communicator was closed on this rank.
+     */
+    RINGFOLD_CLOSED = 6,
+    /**
+     * The arguments are wrong; nothing has happened.
+     */
+    RINGFOLD_INVALID_ARGUMENT = 7,
+    /**
+     * This build, machine or data type does not offer it.
+     */
+    RINGFOLD_UNSUPPORTED = 8,
+    /**
+     * The ranks could not be brought together.
+     */
+    RINGFOLD_BOOTSTRAP = 9,
+    /**
+     * The system refused something.
+     */
+    RINGFOLD_SYSTEM = 10,
+    /**
+     * A defect of the library; please report it.
+     */
+    RINGFOLD_INTERNAL = 11,
+} ringfold_status_t;
+
+/**
+ * A group of ranks that communicate. All functions may be called from any thread; calls of several
+ * threads are carried out in the order in which they come, which must be the same on all ranks.
+ */
+typedef struct ringfold_comm_t ringfold_comm_t;
+
+/**
+ * Settings for `ringfold_connect`.
+ */
+typedef struct ringfold_config_t ringfold_config_t;
+
+/**
+ * Where rank 0 is met, before it is known to the others.
+ */
+typedef struct ringfold_listener_t ringfold_listener_t;
+
+/**
+ * Memory of `ringfold_alloc`.
+ */
+typedef struct ringfold_memory_t ringfold_memory_t;
+
+/**
+ * A registration of the program's own memory.
+ */
+typedef struct ringfold_registration_t ringfold_registration_t;
+
+/**
+ * A call that is under way. May be used from any thread.
+ */
+typedef struct ringfold_work_t ringfold_work_t;
+
+/**
+ * A call. Set `size` to `sizeof(ringfold_request_t)`, and all fields that are not used to 0: with
+ * C's designated initialisers that is what happens to those that are not named.
+ */
+typedef struct {
+    /**
+     * `sizeof(ringfold_request_t)`.
+     */
+    size_t size;
+    /**
+     * What to do: `RINGFOLD_ALL_REDUCE` and so on.
+     */
+    uint32_t collective;
+    /**
+     * The elements' type: `RINGFOLD_FLOAT32` and so on. A barrier has none.
+     */
+    uint32_t dtype;
+    /**
+     * How elements are combined: `RINGFOLD_SUM` and so on. Ignored where none are.
+     */
+    uint32_t op;
+    /**
+     * The root; for `RINGFOLD_SEND` and `RINGFOLD_RECV` the peer, or `RINGFOLD_ANY_SOURCE`.
+     */
+    int root;
+    /**
+     * For messages: the number by which a receive finds its message.
+     */
+    uint32_t tag;
+    /**
+     * What this rank multiplies its input with in a `RINGFOLD_PREMUL_SUM`.
+     */
+    double factor;
+    /**
+     * How many elements: of the buffer, or of one rank's block where each rank has one.
+     */
+    size_t count;
+    /**
+     * Instead of `count`, a count for each rank, for `RINGFOLD_ALL_GATHER`, `RINGFOLD_GATHER`,
+     * `RINGFOLD_REDUCE_SCATTER` and `RINGFOLD_SCATTER`: the same list on all ranks. For
+     * `RINGFOLD_ALL_TO_ALL`, the elements that this rank gives to each.
+     */
+    const size_t *counts;
+    /**
+     * For `RINGFOLD_ALL_TO_ALL` with `counts`: the elements that this rank gets from each.
+     */
+    const size_t *output_counts;
+    /**
+     * What is read; may be null on ranks that give nothing.
+     */
+    const void *input;
+    /**
+     * What is filled; may be null on ranks that get nothing. `input` again, or the rank's block of
+     * it, means in place.
+     */
+    void *output;
+    /**
+     * The deadline in seconds; 0 stands for the communicator's.
+     */
+    double timeout_s;
+    /**
+     * The algorithm, instead of the tuner's choice; may be null.
+     */
+    const char *algorithm;
+} ringfold_request_t;
+
+/**
+ * What a program does while a call waits, about 30 times a second. Another value than 0 ends the
+ * call, and with it the communicator on all ranks, by `RINGFOLD_ABORTED`.
+ */
+typedef int (*ringfold_on_wait_t)(void *argument);
+
+/**
+ * Called once with its argument, when a call is done.
+ */
+typedef void (*ringfold_on_done_t)(void *argument);
+
+#ifdef __cplusplus
+extern "C" {
+#endif // __cplusplus
+
+/**
+ * Makes the call that `request` describes, and returns when it is done on this rank. Of a receive,
+ * `source` gets the sender; it may be null. So may `on_wait`, which is called with `argument`,
+ * under no lock, and may use the communicator.
+ *
+ * Safety:
+ * The request's buffers are valid, and not used otherwise, until this returns.
+ */
+ringfold_status_t ringfold_run(const ringfold_comm_t *comm,
+                               const ringfold_request_t *request,
+                               int *source,
+                               ringfold_on_wait_t on_wait,
+                               void *argument);
+
+/**
+ * Combines `count` elements of all ranks by `op`; every rank gets the same bits in `output`, which
+ * may be `input`.
+ *
+ * Safety:
+ * Both buffers have `count` elements, and are not used otherwise until this returns.
+ */
+ringfold_status_t ringfold_all_reduce(const ringfold_comm_t *comm,
+                                      const void *input,
+                                      void *output,
+                                      size_t count,
+                                      uint32_t dtype,
+                                      uint32_t op);
+
+/**
+ * Copies the root's `count` elements to all ranks.
+ *
+ * Safety:
+ * As for `ringfold_all_reduce`.
+ */
+ringfold_status_t ringfold_broadcast(const ringfold_comm_t *comm,
+                                     void *buffer,
+                                     size_t count,
+                                     uint32_t dtype,
+                                     int root);
+
+/**
+ * Combines `count` elements of all ranks by `op`; the root gets the result in `output`, which may
+ * be `input`, and may be null on the other ranks.
+ *
+ * Safety:
+ * As for `ringfold_all_reduce`.
+ */
+ringfold_status_t ringfold_reduce(const ringfold_comm_t *comm,
+                                  const void *input,
+                                  void *output,
+                                  size_t count,
+                                  uint32_t dtype,
+                                  uint32_t op,
+                                  int root);
+
+/**
+ * Gives every rank the `count` elements of each, in rank order: `output` has room for `count`
+ * times the number of ranks. In place if `input` is this rank's block of `output`.
+ *
+ * Safety:
+ * As for `ringfold_all_reduce`, with these sizes.
+ */
+ringfold_status_t ringfold_all_gather(const ringfold_comm_t *comm,
+                                      const void *input,
+                                      void *output,
+                                      size_t count,
+                                      uint32_t dtype);
+
+/**
+ * Combines `count` elements times the number of ranks by `op`, and gives each rank its block of
+ * `count`. In place if `output` is this rank's block of `input`, whose other blocks are undefined
+ * then.
+ *
+ * Safety:
+ * As for `ringfold_all_reduce`, with these sizes.
+ */
+ringfold_status_t ringfold_reduce_scatter(const ringfold_comm_t *comm,
+                                          const void *input,
+                                          void *output,
+                                          size_t count,
+                                          uint32_t dtype,
+                                          uint32_t op);
+
+/**
+ * Gives the root the `count` elements of each rank, in rank order. `output` may be null on the
+ * other ranks.
+ *
+ * Safety:
+ * As for `ringfold_all_gather`.
+ */
+ringfold_status_t ringfold_gather(const ringfold_comm_t *comm,
+                                  const void *input,
+                                  void *output,
+                                  size_t count,
+                                  uint32_t dtype,
+                                  int root);
+
+/**
+ * Gives each rank its block of `count` elements of the root's `input`, which may be null on the
+ * other ranks.
+ *
+ * Safety:
+ * As for `ringfold_all_gather`, with input and output exchanged.
+ */
+ringfold_status_t ringfold_scatter(const ringfold_comm_t *comm,
+                                   const void *input,
+                                   void *output,
+                                   size_t count,
+                                   uint32_t dtype,
+                                   int root);
+
+/**
+ * Block j of rank i's input becomes block i of rank j's output; blocks have `count` elements. Not
+ * in place.
+ *
+ * Safety:
+ * Both buffers have `count` elements times the number of ranks, and are not used otherwise until
+ * this returns.
+ */
+ringfold_status_t ringfold_all_to_all(const ringfold_comm_t *comm,
+                                      const void *input,
+                                      void *output,
+                                      size_t count,
+                                      uint32_t dtype);
+
+/**
+ * Returns when all ranks have called it.
+ *
+ * Safety:
+ * `comm` is a communicator or null.
+ */
+ringfold_status_t ringfold_barrier(const ringfold_comm_t *comm);
+
+/**
+ * Sends `count` elements to a peer, whose receive has the same tag, type and count.
+ *
+ * Safety:
+ * `input` has `count` elements, and is not changed until this returns.
+ */
+ringfold_status_t ringfold_send(const ringfold_comm_t *comm,
+                                const void *input,
+                                size_t count,
+                                uint32_t dtype,
+                                int peer,
+                                uint32_t tag);
+
+/**
+ * Receives `count` elements from a peer, or from `RINGFOLD_ANY_SOURCE`; `source` gets the sender,
+ * and may be null.
+ *
+ * Safety:
+ * `output` has room for `count` elements, and is not used otherwise until this returns.
+ */
+ringfold_status_t ringfold_recv(const ringfold_comm_t *comm,
+                                void *output,
+                                size_t count,
+                                uint32_t dtype,
+                                int peer,
+                                uint32_t tag,
+                                int *source);
+
+/**
+ * Joins the job that the environment describes (`RINGFOLD_*`, torchrun, mpirun, srun and others).
+ * A process without such an environment is a job of one rank. Waits until all ranks are there, or
+ * the deadline for that has passed.
+ *
+ * Safety:
+ * `comm` is a place for the result.
+ */
+ringfold_status_t ringfold_init(ringfold_comm_t **comm);
+
+/**
+ * Joins a job as `config` says, which may be null; what it does not say comes from the
+ * environment. Rank 0 may give a listener, which is used up, also by a failure; others give null.
+ *
+ * Safety:
+ * Both are handles or null; `comm` is a place for the result.
+ */
+ringfold_status_t ringfold_connect(const ringfold_config_t *config,
+                                   ringfold_listener_t *listener,
+                                   ringfold_comm_t **comm);
+
+/**
+ * Opens a listener on free ports of this host's addresses, for rank 0 of a job whose ranks pass on
+ * its address themselves. `toward` is a host name or an address, whose way out comes first; it may
+ * be null.
+ *
+ * Safety:
+ * `toward` is a text or null; `listener` is a place for the result.
+ */
+ringfold_status_t ringfold_listener_open(const char *toward, ringfold_listener_t **listener);
+
+/**
+ * The address for the other ranks' `ringfold_config_set(config, "address", ...)`; null if
+ * `listener` is. Valid until the listener is freed.
+ *
+ * Safety:
+ * `listener` is a handle or null.
+ */
+const char *ringfold_listener_address(const ringfold_listener_t *listener);
+
+/**
+ * Frees a listener; null is ignored.
+ *
+ * Safety:
+ * `listener` is a handle, which is not used afterwards, or null.
+ */
+void ringfold_listener_free(ringfold_listener_t *listener);
+
+/**
+ * This process' rank in the communicator; -1 if `comm` is null.
+ *
+ * Safety:
+ * `comm` is a handle or null.
+ */
+int ringfold_rank(const ringfold_comm_t *comm);
+
+/**
+ * The number of ranks; -1 if `comm` is null.
+ *
+ * Safety:
+ * `comm` is a handle or null.
+ */
+int ringfold_world_size(const ringfold_comm_t *comm);
+
+/**
+ * This rank's number among the ranks of its host; -1 if `comm` is null.
+ *
+ * Safety:
+ * `comm` is a handle or null.
+ */
+int ringfold_local_rank(const ringfold_comm_t *comm);
+
+/**
+ * The number of ranks on this host; -1 if `comm` is null.
+ *
+ * Safety:
+ * `comm` is a handle or null.
+ */
+int ringfold_local_size(const ringfold_comm_t *comm);
+
+/**
+ * The number of hosts; -1 if `comm` is null.
+ *
+ * Safety:
+ * `comm` is a handle or null.
+ */
+int ringfold_hosts(const ringfold_comm_t *comm);
+
+/**
+ * What moves the data: "shm", "tcp", "shm+tcp", or "self" in a job of one rank; null if `comm` is.
+ * Valid until the communicator is freed.
+ *
+ * Safety:
+ * `comm` is a handle or null.
+ */
+const char *ringfold_transport(const ringfold_comm_t *comm);
+
+/**
+ * Makes communicators of the ranks with equal `color`, ordered by `key`, then by rank here. All
+ * ranks call it; one whose color is `RINGFOLD_NO_COLOR` gets null.
+ *
+ * Safety:
+ * `comm` is a handle or null; `part` is a place for the result.
+ */
+ringfold_status_t ringfold_split(const ringfold_comm_t *comm,
+                                 int color,
+                                 int64_t key,
+                                 ringfold_comm_t **part);
+
+/**
+ * Whether an error has ended the communicator: `RINGFOLD_OK`, or that error's status, with its
+ * text and ranks as of a failed call. Waits for nothing; works while another thread is in a call.
+ *
+ * Safety:
+ * `comm` is a handle or null.
+ */
+ringfold_status_t ringfold_fault(const ringfold_comm_t *comm);
+
+/**
+ * Ends the communicator on all ranks: calls that wait in it fail with `RINGFOLD_ABORTED`, this
+ * rank and `reason`. Not for signal handlers.
+ *
+ * Safety:
+ * `comm` is a handle or null; `reason` is a text.
+ */
+ringfold_status_t ringfold_abort(const ringfold_comm_t *comm, const char *reason);
+
+/**
+ * Leaves in good order: waits for this rank's calls, tells the others. Later calls fail with
+ * `RINGFOLD_CLOSED`. Not collective, and harmless when repeated.
+ *
+ * Safety:
+ * `comm` is a handle or null.
+ */
+ringfold_status_t ringfold_close(const ringfold_comm_t *comm);
+
+/**
+ * Frees a communicator; null is ignored. One that was not closed leaves as `ringfold_close` does,
+ * but waits for nothing: if calls are under way, it is aborted on all ranks.
+ *
+ * Safety:
+ * `comm` is a handle, which is not used afterwards, or null. No other thread is in a call of it.
+ */
+void ringfold_free(ringfold_comm_t *comm);
+
+/**
+ * Makes empty settings, with which everything comes from the environment.
+ *
+ * Safety:
+ * `config` is a place for the result.
+ */
+ringfold_status_t ringfold_config_new(ringfold_config_t **config);
+
+/**
+ * Sets the setting `name` to `value`, a text: spans of time in seconds, flags as "true" and
+ * "false". Names are rank, world_size, address, secret, timeout, connect_timeout, peer_timeout,
+ * transport, algorithm, protocol, late_rank, channels, min_channels, max_channels, chunk_bytes,
+ * slice_bytes, socket_ifname, sockets, socket_threads, helpers, straggler, deterministic, bind,
+ * tuner_plugin and tuner_config.
+ *
+ * Safety:
+ * `config` is a handle or null, which no other thread uses; both texts end with a zero byte.
+ */
+ringfold_status_t ringfold_config_set(ringfold_config_t *config,
+                                      const char *name,
+                                      const char *value);
+
+/**
+ * Frees settings; null is ignored.
+ *
+ * Safety:
+ * `config` is a handle, which is not used afterwards, or null.
+ */
+void ringfold_config_free(ringfold_config_t *config);
+
+/**
+ * The version of the interface of the library that the program runs with.
+ */
+int ringfold_abi_version(void);
+
+/**
+ * The library's version, such as "0.1.0". Ranks of a job have the same version.
+ */
+const char *ringfold_version(void);
+
+/**
+ * Makes the call that `request` describes, and returns when it is done on this rank. Of a receive,
+ * `source` gets the sender; it may be null. So may `on_wait`, which is called with `argument`,
+ * under no lock, and may use the communicator.
+ *
+ * Safety:
+ * The request's buffers are valid, and not used otherwise, until this returns.
+ */
+ringfold_status_t ringfold_run(const ringfold_comm_t *comm,
+                               const ringfold_request_t *request,
+                               int *source,
+                               ringfold_on_wait_t on_wait,
+                               void *argument);
+
+/**
+ * Combines `count` elements of all ranks by `op`; every rank gets the same bits in `output`, which
+ * may be `input`.
+ *
+ * Safety:
+ * Both buffers have `count` elements, and are not used otherwise until this returns.
+ */
+ringfold_status_t ringfold_all_reduce(const ringfold_comm_t *comm,
+                                      const void *input,
+                                      void *output,
+                                      size_t count,
+                                      uint32_t dtype,
+                                      uint32_t op);
+
+/**
+ * Copies the root's `count` elements to all ranks.
+ *
+ * Safety:
+ * As for `ringfold_all_reduce`.
+ */
+ringfold_status_t ringfold_broadcast(const ringfold_comm_t *comm,
+                                     void *buffer,
+                                     size_t count,
+                                     uint32_t dtype,
+                                     int root);
+
+/**
+ * Combines `count` elements of all ranks by `op`; the root gets the result in `output`, which may
+ * be `input`, and may be null on the other ranks.
+ *
+ * Safety:
+ * As for `ringfold_all_reduce`.
+ */
+ringfold_status_t ringfold_reduce(const ringfold_comm_t *comm,
+                                  const void *input,
+                                  void *output,
+                                  size_t count,
+                                  uint32_t dtype,
+                                  uint32_t op,
+                                  int root);
+
+/**
+ * Gives every rank the `count` elements of each, in rank order: `output` has room for `count`
+ * times the number of ranks. In place if `input` is this rank's block of `output`.
+ *
+ * Safety:
+ * As for `ringfold_all_reduce`, with these sizes.
+ */
+ringfold_status_t ringfold_all_gather(const ringfold_comm_t *comm,
+                                      const void *input,
+                                      void *output,
+                                      size_t count,
+                                      uint32_t dtype);
+
+/**
+ * Combines `count` elements times the number of ranks by `op`, and gives each rank its block of
+ * `count`. In place if `output` is this rank's block of `input`, whose other blocks are undefined
+ * then.
+ *
+ * Safety:
+ * As for `ringfold_all_reduce`, with these sizes.
+ */
+ringfold_status_t ringfold_reduce_scatter(const ringfold_comm_t *comm,
+                                          const void *input,
+                                          void *output,
+                                          size_t count,
+                                          uint32_t dtype,
+                                          uint32_t op);
+
+/**
+ * Gives the root the `count` elements of each rank, in rank order. `output` may be null on the
+ * other ranks.
+ *
+ * Safety:
+ * As for `ringfold_all_gather`.
+ */
+ringfold_status_t ringfold_gather(const ringfold_comm_t *comm,
+                                  const void *input,
+                                  void *output,
+                                  size_t count,
+                                  uint32_t dtype,
+                                  int root);
+
+/**
+ * Gives each rank its block of `count` elements of the root's `input`, which may be null on the
+ * other ranks.
+ *
+ * Safety:
+ * As for `ringfold_all_gather`, with input and output exchanged.
+ */
+ringfold_status_t ringfold_scatter(const ringfold_comm_t *comm,
+                                   const void *input,
+                                   void *output,
+                                   size_t count,
+                                   uint32_t dtype,
+                                   int root);
+
+/**
+ * Block j of rank i's input becomes block i of rank j's output; blocks have `count` elements. Not
+ * in place.
+ *
+ * Safety:
+ * Both buffers have `count` elements times the number of ranks, and are not used otherwise until
+ * this returns.
+ */
+ringfold_status_t ringfold_all_to_all(const ringfold_comm_t *comm,
+                                      const void *input,
+                                      void *output,
+                                      size_t count,
+                                      uint32_t dtype);
+
+/**
+ * Returns when all ranks have called it.
+ *
+ * Safety:
+ * `comm` is a communicator or null.
+ */
+ringfold_status_t ringfold_barrier(const ringfold_comm_t *comm);
+
+/**
+ * Sends `count` elements to a peer, whose receive has the same tag, type and count.
+ *
+ * Safety:
+ * `input` has `count` elements, and is not changed until this returns.
+ */
+ringfold_status_t ringfold_send(const ringfold_comm_t *comm,
+                                const void *input,
+                                size_t count,
+                                uint32_t dtype,
+                                int peer,
+                                uint32_t tag);
+
+/**
+ * Receives `count` elements from a peer, or from `RINGFOLD_ANY_SOURCE`; `source` gets the sender,
+ * and may be null.
+ *
+ * Safety:
+ * `output` has room for `count` elements, and is not used otherwise until this returns.
+ */
+ringfold_status_t ringfold_recv(const ringfold_comm_t *comm,
+                                void *output,
+                                size_t count,
+                                uint32_t dtype,
+                                int peer,
+                                uint32_t tag,
+                                int *source);
+
+/**
+ * Joins the job that the environment describes (`RINGFOLD_*`, torchrun, mpirun, srun and others).
+ * A process without such an environment is a job of one rank. Waits until all ranks are there, or
+ * the deadline for that has passed.
+ *
+ * Safety:
+ * `comm` is a place for the result.
+ */
+ringfold_status_t ringfold_init(ringfold_comm_t **comm);
+
+/**
+ * Joins a job as `config` says, which may be null; what it does not say comes from the
+ * environment. Rank 0 may give a listener, which is used up, also by a failure; others give null.
+ *
+ * Safety:
+ * Both are handles or null; `comm` is a place for the result.
+ */
+ringfold_status_t ringfold_connect(const ringfold_config_t *config,
+                                   ringfold_listener_t *listener,
+                                   ringfold_comm_t **comm);
+
+/**
+ * Opens a listener on free ports of this host's addresses, for rank 0 of a job whose ranks pass on
+ * its address themselves. `toward` is a host name or an address, whose way out comes first; it may
+ * be null.
+ *
+ * Safety:
+ * `toward` is a text or null; `listener` is a place for the result.
+ */
+ringfold_status_t ringfold_listener_open(const char *toward, ringfold_listener_t **listener);
+
+/**
+ * The address for the other ranks' `ringfold_config_set(config, "address", ...)`; null if
+ * `listener` is. Valid until the listener is freed.
+ *
+ * Safety:
+ * `listener` is a handle or null.
+ */
+const char *ringfold_listener_address(const ringfold_listener_t *listener);
+
+/**
+ * Frees a listener; null is ignored.
+ *
+ * Safety:
+ * `listener` is a handle, which is not used afterwards, or null.
+ */
+void ringfold_listener_free(ringfold_listener_t *listener);
+
+/**
+ * This process' rank in the communicator; -1 if `comm` is null.
+ *
+ * Safety:
+ * `comm` is a handle or null.
+ */
+int ringfold_rank(const ringfold_comm_t *comm);
+
+/**
+ * The number of ranks; -1 if `comm` is null.
+ *
+ * Safety:
+ * `comm` is a handle or null.
+ */
+int ringfold_world_size(const ringfold_comm_t *comm);
+
+/**
+ * This rank's number among the ranks of its host; -1 if `comm` is null.
+ *
+ * Safety:
+ * `comm` is a handle or null.
+ */
+int ringfold_local_rank(const ringfold_comm_t *comm);
+
+/**
+ * The number of ranks on this host; -1 if `comm` is null.
+ *
+ * Safety:
+ * `comm` is a handle or null.
+ */
+int ringfold_local_size(const ringfold_comm_t *comm);
+
+/**
+ * The number of hosts; -1 if `comm` is null.
+ *
+ * Safety:
+ * `comm` is a handle or null.
+ */
+int ringfold_hosts(const ringfold_comm_t *comm);
+
+/**
+ * What moves the data: "shm", "tcp", "shm+tcp", or "self" in a job of one rank; null if `comm` is.
+ * Valid until the communicator is freed.
+ *
+ * Safety:
+ * `comm` is a handle or null.
+ */
+const char *ringfold_transport(const ringfold_comm_t *comm);
+
+/**
+ * Makes communicators of the ranks with equal `color`, ordered by `key`, then by rank here. All
+ * ranks call it; one whose color is `RINGFOLD_NO_COLOR` gets null.
+ *
+ * Safety:
+ * `comm` is a handle or null; `part` is a place for the result.
+ */
+ringfold_status_t ringfold_split(const ringfold_comm_t *comm,
+                                 int color,
+                                 int64_t key,
+                                 ringfold_comm_t **part);
+
+/**
+ * Whether an error has ended the communicator: `RINGFOLD_OK`, or that error's status, with its
+ * text and ranks as of a failed call. Waits for nothing; works while another thread is in a call.
+ *
+ * Safety:
+ * `comm` is a handle or null.
+ */
+ringfold_status_t ringfold_fault(const ringfold_comm_t *comm);
+
+/**
+ * Ends the communicator on all ranks: calls that wait in it fail with `RINGFOLD_ABORTED`, this
+ * rank and `reason`. Not for signal handlers.
+ *
+ * Safety:
+ * `comm` is a handle or null; `reason` is a text.
+ */
+ringfold_status_t ringfold_abort(const ringfold_comm_t *comm, const char *reason);
+
+/**
+ * Leaves in good order: waits for this rank's calls, tells the others. Later calls fail with
+ * `RINGFOLD_CLOSED`. Not collective, and harmless when repeated.
+ *
+ * Safety:
+ * `comm` is a handle or null.
+ */
+ringfold_status_t ringfold_close(const ringfold_comm_t *comm);
+
+/**
+ * Frees a communicator; null is ignored. One that was not closed leaves as `ringfold_close` does,
+ * but waits for nothing: if calls are under way, it is aborted on all ranks.
+ *
+ * Safety:
+ * `comm` is a handle, which is not used afterwards, or null. No other thread is in a call of it.
+ */
+void ringfold_free(ringfold_comm_t *comm);
+
+/**
+ * Makes empty settings, with which everything comes from the environment.
+ *
+ * Safety:
+ * `config` is a place for the result.
+ */
+ringfold_status_t ringfold_config_new(ringfold_config_t **config);
+
+/**
+ * Sets the setting `name` to `value`, a text: spans of time in seconds, flags as "true" and
+ * "false". Names are rank, world_size, address, secret, timeout, connect_timeout, peer_timeout,
+ * transport, algorithm, protocol, late_rank, channels, min_channels, max_channels, chunk_bytes,
+ * slice_bytes, socket_ifname, sockets, socket_threads, helpers, straggler, deterministic, bind,
+ * tuner_plugin and tuner_config.
+ *
+ * Safety:
+ * `config` is a handle or null, which no other thread uses; both texts end with a zero byte.
+ */
+ringfold_status_t ringfold_config_set(ringfold_config_t *config,
+                                      const char *name,
+                                      const char *value);
+
+/**
+ * Frees settings; null is ignored.
+ *
+ * Safety:
+ * `config` is a handle, which is not used afterwards, or null.
+ */
+void ringfold_config_free(ringfold_config_t *config);
+
+/**
+ * Allocates `bytes` bytes of zeros that calls of this host's ranks read and write without a copy.
+ * All ranks call it, at the same place in their order of calls; sizes may differ.
+ *
+ * Safety:
+ * `comm` is a handle or null; `memory` is a place for the result.
+ */
+ringfold_status_t ringfold_alloc(const ringfold_comm_t *comm,
+                                 size_t bytes,
+                                 ringfold_memory_t **memory);
+
+/**
+ * The first byte, on a page boundary; null if `memory` is.
+ *
+ * Safety:
+ * `memory` is a handle or null.
+ */
+void *ringfold_memory_address(const ringfold_memory_t *memory);
+
+/**
+ * Whether the peers on this host reach it.
+ *
+ * Safety:
+ * `memory` is a handle or null.
+ */
+bool ringfold_memory_is_shared(const ringfold_memory_t *memory);
+
+/**
+ * Gives the memory back, on this rank alone; null is ignored. No call uses it any more.
+ *
+ * Safety:
+ * `memory` is a handle, which is not used afterwards, or null.
+ */
+void ringfold_memory_free(ringfold_memory_t *memory);
+
+/**
+ * Registers the program's own `bytes` bytes at `buffer`, which stay where they are: private
+ * memory, not that of a file, of the stack, or pinned by a device. All ranks call it, as with
+ * `ringfold_alloc`. It costs as much as several calls save; `ringfold_alloc` is cheaper.
+ *
+ * Safety:
+ * The memory stays mapped as it is until the registration is freed, and is not used while this
+ * runs and while it is freed. `registration` is a place for the result.
+ */
+ringfold_status_t ringfold_register(const ringfold_comm_t *comm,
+                                    void *buffer,
+                                    size_t bytes,
+                                    ringfold_registration_t **registration);
+
+/**
+ * Waits for this rank's calls in progress, and ends the registration; null is ignored. The memory
+ * keeps its contents.
+ *
+ * Safety:
+ * `registration` is a handle, which is not used afterwards, or null.
+ */
+void ringfold_registration_free(ringfold_registration_t *registration);
+
+/**
+ * The text of the calling thread's last failed call, which names the call, the ranks and the way
+ * out; "" if none has failed. Valid until this thread's next failed call, or its end.
+ */
+const char *ringfold_error_message(void);
+
+/**
+ * The ranks that the calling thread's last failed call names: those that died or were waited for,
+ * the two that differ, the one that aborted. Writes at most `capacity` of them to `ranks`, and
+ * gives how many there are.
+ *
+ * Safety:
+ * `ranks` has room for `capacity` numbers, or is null.
+ */
+size_t ringfold_error_ranks(int *ranks, size_t capacity);
+
+/**
+ * Whether a communicator is dead after a call with this status.
+ */
+bool ringfold_is_fatal(int status);
+
+/**
+ * The name of a status, such as "RINGFOLD_TIMEOUT"; "unknown" for other numbers.
+ */
+const char *ringfold_status_name(int status);
+
+/**
+ * Starts the call that `request` describes, and returns at once. The request itself may go.
+ *
+ * Safety:
+ * The request's buffers are valid, and not used otherwise, until the call is done; `work` is a
+ * place for the result.
+ */
+ringfold_status_t ringfold_start(const ringfold_comm_t *comm,
+                                 const ringfold_request_t *request,
+                                 ringfold_work_t **work);
+
+/**
+ * Starts `count` calls that are made together, in this order: like `ringfold_start` of each, but
+ * they share the machine better. All ranks make the same groups. `requests` is an array of `count`
+ * requests, `works` one of as many places. On failure none is started.
+ *
+ * Safety:
+ * As for `ringfold_start` of each.
+ */
+ringfold_status_t ringfold_start_group(const ringfold_comm_t *comm,
+                                       const ringfold_request_t *requests,
+                                       size_t count,
+                                       ringfold_work_t **works);
+
+/**
+ * Waits until the call is done on this rank; its status is that of the call. The call's deadline
+ * bounds the wait.
+ *
+ * Safety:
+ * `work` is a handle or null.
+ */
+ringfold_status_t ringfold_wait(const ringfold_work_t *work);
+
+/**
+ * Waits for at most `timeout_s` seconds, and says in `is_done` whether the call is done. The call
+ * goes on if it is not.
+ *
+ * Safety:
+ * `work` is a handle or null; `is_done` is a place for the result.
+ */
+ringfold_status_t ringfold_wait_for(const ringfold_work_t *work, double timeout_s, bool *is_done);
+
+/**
+ * Whether the call is done, well or not; true if `work` is null. Waits for nothing.
+ *
+ * Safety:
+ * `work` is a handle or null.
+ */
+bool ringfold_is_done(const ringfold_work_t *work);
+
+/**
+ * The rank that sent, once a receive is done well; otherwise -1.
+ *
+ * Safety:
+ * `work` is a handle or null.
+ */
+int ringfold_source(const ringfold_work_t *work);
+
+/**
+ * Has `on_done(argument)` called once when the call is done, well or not: at once by this thread
+ * if it is done already, otherwise by a thread of the library. It may make calls, and wait.
+ *
+ * Safety:
+ * `on_done` may be called by another thread with `argument`, and raises no exception.
+ */
+ringfold_status_t ringfold_when_done(const ringfold_work_t *work,
+                                     ringfold_on_done_t on_done,
+                                     void *argument);
+
+/**
+ * Waits until the call is done, because it uses the program's buffers, and frees its handle; null
+ * is ignored.
+ *
+ * Safety:
+ * `work` is a handle, which is not used afterwards, or null.
+ */
+void ringfold_work_free(ringfold_work_t *work);
+
+/**
+ * Allocates `bytes` bytes of zeros that calls of this host's ranks read and write without a copy.
+ * All ranks call it, at the same place in their order of calls; sizes may differ.
+ *
+ * Safety:
+ * `comm` is a handle or null; `memory` is a place for the result.
+ */
+ringfold_status_t ringfold_alloc(const ringfold_comm_t *comm,
+                                 size_t bytes,
+                                 ringfold_memory_t **memory);
+
+/**
+ * The first byte, on a page boundary; null if `memory` is.
+ *
+ * Safety:
+ * `memory` is a handle or null.
+ */
+void *ringfold_memory_address(const ringfold_memory_t *memory);
+
+/**
+ * Whether the peers on this host reach it.
+ *
+ * Safety:
+ * `memory` is a handle or null.
+ */
+bool ringfold_memory_is_shared(const ringfold_memory_t *memory);
+
+/**
+ * Gives the memory back, on this rank alone; null is ignored. No call uses it any more.
+ *
+ * Safety:
+ * `memory` is a handle, which is not used afterwards, or null.
+ */
+void ringfold_memory_free(ringfold_memory_t *memory);
+
+/**
+ * Registers the program's own `bytes` bytes at `buffer`, which stay where they are: private
+ * memory, not that of a file, of the stack, or pinned by a device. All ranks call it, as with
+ * `ringfold_alloc`. It costs as much as several calls save; `ringfold_alloc` is cheaper.
+ *
+ * Safety:
+ * The memory stays mapped as it is until the registration is freed, and is not used while this
+ * runs and while it is freed. `registration` is a place for the result.
+ */
+ringfold_status_t ringfold_register(const ringfold_comm_t *comm,
+                                    void *buffer,
+                                    size_t bytes,
+                                    ringfold_registration_t **registration);
+
+/**
+ * Waits for this rank's calls in progress, and ends the registration; null is ignored. The memory
+ * keeps its contents.
+ *
+ * Safety:
+ * `registration` is a handle, which is not used afterwards, or null.
+ */
+void ringfold_registration_free(ringfold_registration_t *registration);
+
+/**
+ * The text of the calling thread's last failed call, which names the call, the ranks and the way
+ * out; "" if none has failed. Valid until this thread's next failed call, or its end.
+ */
+const char *ringfold_error_message(void);
+
+/**
+ * The ranks that the calling thread's last failed call names: those that died or were waited for,
+ * the two that differ, the one that aborted. Writes at most `capacity` of them to `ranks`, and
+ * gives how many there are.
+ *
+ * Safety:
+ * `ranks` has room for `capacity` numbers, or is null.
+ */
+size_t ringfold_error_ranks(int *ranks, size_t capacity);
+
+/**
+ * Whether a communicator is dead after a call with this status.
+ */
+bool ringfold_is_fatal(int status);
+
+/**
+ * The name of a status, such as "RINGFOLD_TIMEOUT"; "unknown" for other numbers.
+ */
+const char *ringfold_status_name(int status);
+
+/**
+ * Starts the call that `request` describes, and returns at once. The request itself may go.
+ *
+ * Safety:
+ * The request's buffers are valid, and not used otherwise, until the call is done; `work` is a
+ * place for the result.
+ */
+ringfold_status_t ringfold_start(const ringfold_comm_t *comm,
+                                 const ringfold_request_t *request,
+                                 ringfold_work_t **work);
+
+/**
+ * Starts `count` calls that are made together, in this order: like `ringfold_start` of each, but
+ * they share the machine better. All ranks make the same groups. `requests` is an array of `count`
+ * requests, `works` one of as many places. On failure none is started.
+ *
+ * Safety:
+ * As for `ringfold_start` of each.
+ */
+ringfold_status_t ringfold_start_group(const ringfold_comm_t *comm,
+                                       const ringfold_request_t *requests,
+                                       size_t count,
+                                       ringfold_work_t **works);
+
+/**
+ * Waits until the call is done on this rank; its status is that of the call. The call's deadline
+ * bounds the wait.
+ *
+ * Safety:
+ * `work` is a handle or null.
+ */
+ringfold_status_t ringfold_wait(const ringfold_work_t *work);
+
+/**
+ * Waits for at most `timeout_s` seconds, and says in `is_done` whether the call is done. The call
+ * goes on if it is not.
+ *
+ * Safety:
+ * `work` is a handle or null; `is_done` is a place for the result.
+ */
+ringfold_status_t ringfold_wait_for(const ringfold_work_t *work, double timeout_s, bool *is_done);
+
+/**
+ * Whether the call is done, well or not; true if `work` is null. Waits for nothing.
+ *
+ * Safety:
+ * `work` is a handle or null.
+ */
+bool ringfold_is_done(const ringfold_work_t *work);
+
+/**
+ * The rank that sent, once a receive is done well; otherwise -1.
+ *
+ * Safety:
+ * `work` is a handle or null.
+ */
+int ringfold_source(const ringfold_work_t *work);
+
+/**
+ * Has `on_done(argument)` called once when the call is done, well or not: at once by this thread
+ * if it is done already, otherwise by a thread of the library. It may make calls, and wait.
+ *
+ * Safety:
+ * `on_done` may be called by another thread with `argument`, and raises no exception.
+ */
+ringfold_status_t ringfold_when_done(const ringfold_work_t *work,
+                                     ringfold_on_done_t on_done,
+                                     void *argument);
+
+/**
+ * Waits until the call is done, because it uses the program's buffers, and frees its handle; null
+ * is ignored.
+ *
+ * Safety:
+ * `work` is a handle, which is not used afterwards, or null.
+ */
+void ringfold_work_free(ringfold_work_t *work);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif  // __cplusplus

@@ -1,0 +1,63 @@
+//! Values that C gives, checked: handles, texts, spans of time, places for results.
+
+use std::ffi::{CStr, c_char};
+use std::time::Duration;
+
+use ringfold::internals::wait::SPAN_MAX;
+use ringfold::{Error, Result};
+
+/// An error about the caller's arguments.
+pub fn invalid(text: impl Into<String>) -> Error {
+    Error::InvalidArgument(text.into())
+}
+
+/// What a handle stands for.
+///
+/// # Safety
+/// `handle` is null, or valid for reads for as long as the reference is used.
+pub unsafe fn borrowed<'a, T>(handle: *const T, name: &str) -> Result<&'a T> {
+    // SAFETY: the caller's promise.
+    unsafe { handle.as_ref() }.ok_or_else(|| invalid(format!("{name} is NULL")))
+}
+
+/// Stores a result.
+///
+/// # Safety
+/// `place` is null, or valid for writing.
+pub unsafe fn store<T>(place: *mut T, value: T, name: &str) -> Result<()> {
+    check_place(place, name)?;
+    // SAFETY: the caller's promise. What was there is not ours to drop.
+    unsafe { place.write(value) };
+    Ok(())
+}
+
+/// Refuses a null pointer before there is a result that it could not take.
+pub fn check_place<T>(place: *mut T, name: &str) -> Result<()> {
+    match place.is_null() {
+        true => Err(invalid(format!("{name} is NULL"))),
+        false => Ok(()),
+    }
+}
+
+/// A text that must be there.
+///
+/// # Safety
+/// `text` is null, or ends with a zero byte, and is not changed while the reference is used.
+pub unsafe fn text<'a>(text: *const c_char, name: &str) -> Result<&'a str> {
+    if text.is_null() {
+        return Err(invalid(format!("{name} is NULL")));
+    }
+    // SAFETY: the caller's promise.
+    let text = unsafe { CStr::from_ptr(text) };
+    let refused = |_| invalid(format!("{name} is not UTF-8: {}", text.to_string_lossy()));
+    text.to_str().map_err(refused)
+}
+
+/// A span of time; too long a one, infinity too, is the longest there is.
+pub fn seconds(value: f64, name: &str) -> Result<Duration> {
+    if value >= SPAN_MAX.as_secs_f64() {
+        return Ok(SPAN_MAX);
+    }
+    let refused = |_| invalid(format!("{name} is {value}; give seconds, 0 or more"));
+    Duration::try_from_secs_f64(value).map_err(refused)
+}

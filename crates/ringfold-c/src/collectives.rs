@@ -1,0 +1,397 @@
+//! Calls that return when they are done on this rank.
+
+use std::ffi::{c_int, c_void};
+
+use crate::arguments::{borrowed, store};
+use crate::communicator::Communicator;
+use crate::names::*;
+use crate::request::Request;
+use crate::status::{Status, guard};
+
+/// What a program does while a call waits, about 30 times a second. Another value than 0 ends the
+/// call, and with it the communicator on all ranks, by `RINGFOLD_ABORTED`.
+pub type OnWait = Option<unsafe extern "C" fn(argument: *mut c_void) -> c_int>;
+
+/// Makes the call that `request` describes, and returns when it is done on this rank. Of a receive,
+/// `source` gets the sender; it may be null. So may `on_wait`, which is called with `argument`,
+/// under no lock, and may use the communicator.
+///
+/// # Safety
+/// The request's buffers are valid, and not used otherwise, until this returns.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ringfold_run(
+    comm: *const Communicator,
+    request: *const Request,
+    source: *mut c_int,
+    on_wait: OnWait,
+    argument: *mut c_void,
+) -> Status {
+    guard(|| {
+        // SAFETY: the caller's promise.
+        let comm = unsafe { borrowed(comm, "comm") }?.core();
+        // SAFETY: the caller's promise.
+        let call = unsafe { Request::read(request)?.call(comm) }?;
+        let mut looks = || match on_wait {
+            // SAFETY: the caller's function, with the caller's argument.
+            Some(on_wait) if unsafe { on_wait(argument) } != 0 => Err(ringfold::Error::Aborted {
+                rank: comm.rank(),
+                reason: "interrupted by the program".into(),
+            }),
+            _ => Ok(()),
+        };
+        // SAFETY: the caller's promise.
+        let sender = unsafe { comm.run(&call, &mut looks) }?;
+        match (source.is_null(), sender) {
+            // SAFETY: the caller's promise.
+            (false, Some(sender)) => unsafe { store(source, sender as c_int, "source") },
+            _ => Ok(()),
+        }
+    })
+}
+
+/// Runs a request that was made here.
+///
+/// # Safety
+/// As for `ringfold_run`.
+unsafe fn run(comm: *const Communicator, request: Request) -> Status {
+    // SAFETY: the caller's promise.
+    unsafe {
+        ringfold_run(
+            comm,
+            &request,
+            std::ptr::null_mut(),
+            None,
+            std::ptr::null_mut(),
+        )
+    }
+}
+
+/// Combines `count` elements of all ranks by `op`; every rank gets the same bits in `output`, which
+/// may be `input`.
+///
+/// # Safety
+/// Both buffers have `count` elements, and are not used otherwise until this returns.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ringfold_all_reduce(
+    comm: *const Communicator,
+    input: *const c_void,
+    output: *mut c_void,
+    count: usize,
+    dtype: u32,
+    op: u32,
+) -> Status {
+    let collective = RINGFOLD_ALL_REDUCE;
+    // SAFETY: the caller's promise.
+    unsafe {
+        run(
+            comm,
+            Request {
+                collective,
+                dtype,
+                op,
+                count,
+                input,
+                output,
+                ..Request::EMPTY
+            },
+        )
+    }
+}
+
+/// Copies the root's `count` elements to all ranks.
+///
+/// # Safety
+/// As for `ringfold_all_reduce`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ringfold_broadcast(
+    comm: *const Communicator,
+    buffer: *mut c_void,
+    count: usize,
+    dtype: u32,
+    root: c_int,
+) -> Status {
+    let collective = RINGFOLD_BROADCAST;
+    let (input, output) = (buffer.cast_const(), buffer);
+    // SAFETY: the caller's promise.
+    unsafe {
+        run(
+            comm,
+            Request {
+                collective,
+                dtype,
+                root,
+                count,
+                input,
+                output,
+                ..Request::EMPTY
+            },
+        )
+    }
+}
+
+/// Combines `count` elements of all ranks by `op`; the root gets the result in `output`, which may
+/// be `input`, and may be null on the other ranks.
+///
+/// # Safety
+/// As for `ringfold_all_reduce`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ringfold_reduce(
+    comm: *const Communicator,
+    input: *const c_void,
+    output: *mut c_void,
+    count: usize,
+    dtype: u32,
+    op: u32,
+    root: c_int,
+) -> Status {
+    let collective = RINGFOLD_REDUCE;
+    let request = Request {
+        collective,
+        dtype,
+        op,
+        root,
+        count,
+        input,
+        output,
+        ..Request::EMPTY
+    };
+    // SAFETY: the caller's promise.
+    unsafe { run(comm, request) }
+}
+
+/// Gives every rank the `count` elements of each, in rank order: `output` has room for `count`
+/// times the number of ranks. In place if `input` is this rank's block of `output`.
+///
+/// # Safety
+/// As for `ringfold_all_reduce`, with these sizes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ringfold_all_gather(
+    comm: *const Communicator,
+    input: *const c_void,
+    output: *mut c_void,
+    count: usize,
+    dtype: u32,
+) -> Status {
+    let collective = RINGFOLD_ALL_GATHER;
+    // SAFETY: the caller's promise.
+    unsafe {
+        run(
+            comm,
+            Request {
+                collective,
+                dtype,
+                count,
+                input,
+                output,
+                ..Request::EMPTY
+            },
+        )
+    }
+}
+
+/// Combines `count` elements times the number of ranks by `op`, and gives each rank its block of
+/// `count`. In place if `output` is this rank's block of `input`, whose other blocks are undefined
+/// then.
+///
+/// # Safety
+/// As for `ringfold_all_reduce`, with these sizes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ringfold_reduce_scatter(
+    comm: *const Communicator,
+    input: *const c_void,
+    output: *mut c_void,
+    count: usize,
+    dtype: u32,
+    op: u32,
+) -> Status {
+    let collective = RINGFOLD_REDUCE_SCATTER;
+    // SAFETY: the caller's promise.
+    unsafe {
+        run(
+            comm,
+            Request {
+                collective,
+                dtype,
+                op,
+                count,
+                input,
+                output,
+                ..Request::EMPTY
+            },
+        )
+    }
+}
+
+/// Gives the root the `count` elements of each rank, in rank order. `output` may be null on the
+/// other ranks.
+///
+/// # Safety
+/// As for `ringfold_all_gather`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ringfold_gather(
+    comm: *const Communicator,
+    input: *const c_void,
+    output: *mut c_void,
+    count: usize,
+    dtype: u32,
+    root: c_int,
+) -> Status {
+    let collective = RINGFOLD_GATHER;
+    // SAFETY: the caller's promise.
+    unsafe {
+        run(
+            comm,
+            Request {
+                collective,
+                dtype,
+                root,
+                count,
+                input,
+                output,
+                ..Request::EMPTY
+            },
+        )
+    }
+}
+
+/// Gives each rank its block of `count` elements of the root's `input`, which may be null on the
+/// other ranks.
+///
+/// # Safety
+/// As for `ringfold_all_gather`, with input and output exchanged.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ringfold_scatter(
+    comm: *const Communicator,
+    input: *const c_void,
+    output: *mut c_void,
+    count: usize,
+    dtype: u32,
+    root: c_int,
+) -> Status {
+    let collective = RINGFOLD_SCATTER;
+    // SAFETY: the caller's promise.
+    unsafe {
+        run(
+            comm,
+            Request {
+                collective,
+                dtype,
+                root,
+                count,
+                input,
+                output,
+                ..Request::EMPTY
+            },
+        )
+    }
+}
+
+/// Block j of rank i's input becomes block i of rank j's output; blocks have `count` elements. Not
+/// in place.
+///
+/// # Safety
+/// Both buffers have `count` elements times the number of ranks, and are not used otherwise until
+/// this returns.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ringfold_all_to_all(
+    comm: *const Communicator,
+    input: *const c_void,
+    output: *mut c_void,
+    count: usize,
+    dtype: u32,
+) -> Status {
+    let collective = RINGFOLD_ALL_TO_ALL;
+    // SAFETY: the caller's promise.
+    unsafe {
+        run(
+            comm,
+            Request {
+                collective,
+                dtype,
+                count,
+                input,
+                output,
+                ..Request::EMPTY
+            },
+        )
+    }
+}
+
+/// Returns when all ranks have called it.
+///
+/// # Safety
+/// `comm` is a communicator or null.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ringfold_barrier(comm: *const Communicator) -> Status {
+    let collective = RINGFOLD_BARRIER;
+    // SAFETY: there are no buffers.
+    unsafe {
+        run(
+            comm,
+            Request {
+                collective,
+                ..Request::EMPTY
+            },
+        )
+    }
+}
+
+/// Sends `count` elements to a peer, whose receive has the same tag, type and count.
+///
+/// # Safety
+/// `input` has `count` elements, and is not changed until this returns.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ringfold_send(
+    comm: *const Communicator,
+    input: *const c_void,
+    count: usize,
+    dtype: u32,
+    peer: c_int,
+    tag: u32,
+) -> Status {
+    let (collective, root) = (RINGFOLD_SEND, peer);
+    // SAFETY: the caller's promise.
+    unsafe {
+        run(
+            comm,
+            Request {
+                collective,
+                dtype,
+                root,
+                tag,
+                count,
+                input,
+                ..Request::EMPTY
+            },
+        )
+    }
+}
+
+/// Receives `count` elements from a peer, or from `RINGFOLD_ANY_SOURCE`; `source` gets the sender,
+/// and may be null.
+///
+/// # Safety
+/// `output` has room for `count` elements, and is not used otherwise until this returns.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ringfold_recv(
+    comm: *const Communicator,
+    output: *mut c_void,
+    count: usize,
+    dtype: u32,
+    peer: c_int,
+    tag: u32,
+    source: *mut c_int,
+) -> Status {
+    let (collective, root) = (RINGFOLD_RECV, peer);
+    let request = Request {
+        collective,
+        dtype,
+        root,
+        tag,
+        count,
+        output,
+        ..Request::EMPTY
+    };
+    // SAFETY: the caller's promise.
+    unsafe { ringfold_run(comm, &request, source, None, std::ptr::null_mut()) }
+}

@@ -1,0 +1,302 @@
+//! Communicators: joining a job, what is known about it, parts of it, and its end.
+
+use std::ffi::{CString, c_char, c_int};
+use std::ptr;
+
+use ringfold::{Communicator as Core, RendezvousListener};
+
+use crate::arguments::{borrowed, check_place, invalid, store, text};
+use crate::config::Config;
+use crate::status::{Status, guard};
+
+/// As `color` of `ringfold_split`: this rank is in no part.
+pub const RINGFOLD_NO_COLOR: c_int = -1;
+
+/// A group of ranks that communicate. All functions may be called from any thread; calls of several
+/// threads are carried out in the order in which they come, which must be the same on all ranks.
+pub struct Communicator {
+    core: Core,
+    transport: CString,
+}
+
+impl Communicator {
+    fn new(core: Core) -> Communicator {
+        let transport = CString::new(core.transport()).unwrap_or_default();
+        Communicator { core, transport }
+    }
+
+    /// The library's communicator.
+    pub fn core(&self) -> &Core {
+        &self.core
+    }
+}
+
+/// Where rank 0 is met, before it is known to the others.
+pub struct Listener {
+    address: CString,
+    core: Option<RendezvousListener>,
+}
+
+/// Joins the job that the environment describes (`RINGFOLD_*`, torchrun, mpirun, srun and others).
+/// A process without such an environment is a job of one rank. Waits until all ranks are there, or
+/// the deadline for that has passed.
+///
+/// # Safety
+/// `comm` is a place for the result.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ringfold_init(comm: *mut *mut Communicator) -> Status {
+    // SAFETY: the caller's promise.
+    unsafe { ringfold_connect(ptr::null(), ptr::null_mut(), comm) }
+}
+
+/// Joins a job as `config` says, which may be null; what it does not say comes from the
+/// environment. Rank 0 may give a listener, which is used up, also by a failure; others give null.
+///
+/// # Safety
+/// Both are handles or null; `comm` is a place for the result.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ringfold_connect(
+    config: *const Config,
+    listener: *mut Listener,
+    comm: *mut *mut Communicator,
+) -> Status {
+    ringfold_tuner_host::register();
+    guard(|| {
+        check_place(comm, "comm")?;
+        // SAFETY: the caller's promise.
+        let config = match unsafe { config.as_ref() } {
+            Some(config) => config.core()?,
+            None => ringfold::Config::default(),
+        };
+        // SAFETY: the caller's promise.
+        let core = match unsafe { listener.as_mut() } {
+            None => Core::connect(config),
+            Some(listener) => match listener.core.take() {
+                Some(listener) => Core::connect_at(config, listener),
+                None => Err(invalid(
+                    "the listener has been used already; open another one",
+                )),
+            },
+        }?;
+        let made = Box::into_raw(Box::new(Communicator::new(core)));
+        // SAFETY: checked above.
+        unsafe { store(comm, made, "comm") }
+    })
+}
+
+/// Opens a listener on free ports of this host's addresses, for rank 0 of a job whose ranks pass on
+/// its address themselves. `toward` is a host name or an address, whose way out comes first; it may
+/// be null.
+///
+/// # Safety
+/// `toward` is a text or null; `listener` is a place for the result.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ringfold_listener_open(
+    toward: *const c_char,
+    listener: *mut *mut Listener,
+) -> Status {
+    guard(|| {
+        check_place(listener, "listener")?;
+        let toward = match toward.is_null() {
+            true => None,
+            // SAFETY: the caller's promise.
+            false => Some(unsafe { text(toward, "toward") }?),
+        };
+        let core = RendezvousListener::open(toward)?;
+        let address = CString::new(core.address()).unwrap_or_default();
+        let core = Some(core);
+        let made = Box::into_raw(Box::new(Listener { address, core }));
+        // SAFETY: checked above.
+        unsafe { store(listener, made, "listener") }
+    })
+}
+
+/// The address for the other ranks' `ringfold_config_set(config, "address", ...)`; null if
+/// `listener` is. Valid until the listener is freed.
+///
+/// # Safety
+/// `listener` is a handle or null.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ringfold_listener_address(listener: *const Listener) -> *const c_char {
+    // SAFETY: the caller's promise.
+    unsafe { listener.as_ref() }.map_or(ptr::null(), |listener| listener.address.as_ptr())
+}
+
+/// Frees a listener; null is ignored.
+///
+/// # Safety
+/// `listener` is a handle, which is not used afterwards, or null.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ringfold_listener_free(listener: *mut Listener) {
+    // SAFETY: the caller's promise.
+    unsafe { free(listener) };
+}
+
+/// A number of a communicator; -1 of none.
+///
+/// # Safety
+/// `comm` is a handle or null.
+unsafe fn number(comm: *const Communicator, number: impl FnOnce(&Core) -> usize) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { comm.as_ref() }.map_or(-1, |comm| number(&comm.core) as c_int)
+}
+
+/// This process' rank in the communicator; -1 if `comm` is null.
+///
+/// # Safety
+/// `comm` is a handle or null.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ringfold_rank(comm: *const Communicator) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { number(comm, Core::rank) }
+}
+
+/// The number of ranks; -1 if `comm` is null.
+///
+/// # Safety
+/// `comm` is a handle or null.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ringfold_world_size(comm: *const Communicator) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { number(comm, Core::world_size) }
+}
+
+/// This rank's number among the ranks of its host; -1 if `comm` is null.
+///
+/// # Safety
+/// `comm` is a handle or null.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ringfold_local_rank(comm: *const Communicator) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { number(comm, Core::local_rank) }
+}
+
+/// The number of ranks on this host; -1 if `comm` is null.
+///
+/// # Safety
+/// `comm` is a handle or null.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ringfold_local_size(comm: *const Communicator) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { number(comm, Core::local_size) }
+}
+
+/// The number of hosts; -1 if `comm` is null.
+///
+/// # Safety
+/// `comm` is a handle or null.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ringfold_hosts(comm: *const Communicator) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { number(comm, Core::hosts) }
+}
+
+/// What moves the data: "shm", "tcp", "shm+tcp", or "self" in a job of one rank; null if `comm` is.
+/// Valid until the communicator is freed.
+///
+/// # Safety
+/// `comm` is a handle or null.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ringfold_transport(comm: *const Communicator) -> *const c_char {
+    // SAFETY: the caller's promise.
+    unsafe { comm.as_ref() }.map_or(ptr::null(), |comm| comm.transport.as_ptr())
+}
+
+/// Makes communicators of the ranks with equal `color`, ordered by `key`, then by rank here. All
+/// ranks call it; one whose color is `RINGFOLD_NO_COLOR` gets null.
+///
+/// # Safety
+/// `comm` is a handle or null; `part` is a place for the result.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ringfold_split(
+    comm: *const Communicator,
+    color: c_int,
+    key: i64,
+    part: *mut *mut Communicator,
+) -> Status {
+    guard(|| {
+        check_place(part, "part")?;
+        // SAFETY: the caller's promise.
+        let comm = unsafe { borrowed(comm, "comm") }?.core();
+        let color = match (color, u32::try_from(color)) {
+            (RINGFOLD_NO_COLOR, _) => None,
+            (_, Ok(color)) => Some(color),
+            (color, Err(_)) => return Err(invalid(format!("color {color}; give 0 or more"))),
+        };
+        let made = comm.split(color, key)?;
+        let boxed = |core| Box::into_raw(Box::new(Communicator::new(core)));
+        // SAFETY: checked above.
+        unsafe { store(part, made.map_or(ptr::null_mut(), boxed), "part") }
+    })
+}
+
+/// Whether an error has ended the communicator: `RINGFOLD_OK`, or that error's status, with its
+/// text and ranks as of a failed call. Waits for nothing; works while another thread is in a call.
+///
+/// # Safety
+/// `comm` is a handle or null.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ringfold_fault(comm: *const Communicator) -> Status {
+    guard(|| {
+        // SAFETY: the caller's promise.
+        let comm = unsafe { borrowed(comm, "comm") }?.core();
+        comm.fault().map_or(Ok(()), Err)
+    })
+}
+
+/// Ends the communicator on all ranks: calls that wait in it fail with `RINGFOLD_ABORTED`, this
+/// rank and `reason`. Not for signal handlers.
+///
+/// # Safety
+/// `comm` is a handle or null; `reason` is a text.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ringfold_abort(
+    comm: *const Communicator,
+    reason: *const c_char,
+) -> Status {
+    guard(|| {
+        // SAFETY: the caller's promise.
+        let comm = unsafe { borrowed(comm, "comm") }?.core();
+        // SAFETY: the caller's promise.
+        comm.abort(unsafe { text(reason, "reason") }?);
+        Ok(())
+    })
+}
+
+/// Leaves in good order: waits for this rank's calls, tells the others. Later calls fail with
+/// `RINGFOLD_CLOSED`. Not collective, and harmless when repeated.
+///
+/// # Safety
+/// `comm` is a handle or null.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ringfold_close(comm: *const Communicator) -> Status {
+    guard(|| {
+        // SAFETY: the caller's promise.
+        unsafe { borrowed(comm, "comm") }?.core().close()
+    })
+}
+
+/// Frees a communicator; null is ignored. One that was not closed leaves as `ringfold_close` does,
+/// but waits for nothing: if calls are under way, it is aborted on all ranks.
+///
+/// # Safety
+/// `comm` is a handle, which is not used afterwards, or null. No other thread is in a call of it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ringfold_free(comm: *mut Communicator) {
+    // SAFETY: the caller's promise.
+    unsafe { free(comm) };
+}
+
+/// Ends what a handle stands for.
+///
+/// # Safety
+/// `handle` was made by `Box::into_raw`, and is not used afterwards, or is null.
+pub unsafe fn free<T>(handle: *mut T) {
+    if !handle.is_null() {
+        // SAFETY: the caller's promise.
+        guard(|| {
+            drop(unsafe { Box::from_raw(handle) });
+            Ok(())
+        });
+    }
+}

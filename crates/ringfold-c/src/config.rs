@@ -1,0 +1,190 @@
+//! How to join: settings by name, as Python's `ringfold.init` and the environment have them.
+
+use std::ffi::c_char;
+use std::fmt::Display;
+use std::str::FromStr;
+use std::time::Duration;
+
+use ringfold::internals::tune::Rules;
+use ringfold::internals::units::nearest;
+use ringfold::{Config as Core, Result};
+
+use crate::arguments::{borrowed, check_place, invalid, seconds, store, text};
+use crate::communicator::free;
+use crate::status::{Status, guard};
+
+/// Settings for `ringfold_connect`.
+pub struct Config {
+    core: Core,
+    /// A file of rules, which is read when a job is joined.
+    tuner_config: Option<String>,
+}
+
+impl Config {
+    /// The library's configuration.
+    pub fn core(&self) -> Result<Core> {
+        let rules = self.tuner_config.as_ref().map(Rules::read).transpose()?;
+        Ok(Core {
+            tuner_rules: rules,
+            ..self.core.clone()
+        })
+    }
+
+    fn set(&mut self, name: &str, value: &str) -> Result<()> {
+        match SETTINGS.iter().find(|(known, _)| *known == name) {
+            Some((_, set)) => {
+                set(self, value).map_err(|error| invalid(format!("{name}=`{value}`: {error}")))
+            }
+            None => {
+                let nearest = nearest(name, SETTINGS.iter().map(|(known, _)| *known));
+                Err(invalid(format!(
+                    "there is no setting `{name}`; did you mean `{nearest}`?"
+                )))
+            }
+        }
+    }
+}
+
+/// Sets one setting from its text.
+type Setter = fn(&mut Config, &str) -> Result<()>;
+
+/// All settings, by name.
+const SETTINGS: &[(&str, Setter)] = &[
+    ("rank", |config, value| parsed(&mut config.core.rank, value)),
+    ("world_size", |config, value| {
+        parsed(&mut config.core.world_size, value)
+    }),
+    ("address", |config, value| {
+        parsed(&mut config.core.address, value)
+    }),
+    ("secret", |config, value| {
+        parsed(&mut config.core.secret, value)
+    }),
+    ("timeout", |config, value| {
+        span(&mut config.core.timeout, value)
+    }),
+    ("connect_timeout", |config, value| {
+        span(&mut config.core.connect_timeout, value)
+    }),
+    ("peer_timeout", |config, value| {
+        span(&mut config.core.peer_timeout, value)
+    }),
+    ("transport", |config, value| {
+        parsed(&mut config.core.transport, value)
+    }),
+    ("algorithm", |config, value| {
+        parsed(&mut config.core.algorithm, value)
+    }),
+    ("protocol", |config, value| {
+        parsed(&mut config.core.protocol, value)
+    }),
+    ("late_rank", |config, value| {
+        parsed(&mut config.core.late_rank, value)
+    }),
+    ("channels", |config, value| {
+        parsed(&mut config.core.channels, value)
+    }),
+    ("min_channels", |config, value| {
+        parsed(&mut config.core.min_channels, value)
+    }),
+    ("max_channels", |config, value| {
+        parsed(&mut config.core.max_channels, value)
+    }),
+    ("chunk_bytes", |config, value| {
+        parsed(&mut config.core.chunk_bytes, value)
+    }),
+    ("slice_bytes", |config, value| {
+        parsed(&mut config.core.slice_bytes, value)
+    }),
+    ("socket_ifname", |config, value| {
+        parsed(&mut config.core.socket_ifname, value)
+    }),
+    ("sockets", |config, value| {
+        parsed(&mut config.core.sockets, value)
+    }),
+    ("socket_threads", |config, value| {
+        parsed(&mut config.core.socket_threads, value)
+    }),
+    ("helpers", |config, value| {
+        parsed(&mut config.core.helpers, value)
+    }),
+    ("straggler", |config, value| {
+        parsed(&mut config.core.straggler, value)
+    }),
+    ("deterministic", |config, value| {
+        parsed(&mut config.core.deterministic, value)
+    }),
+    ("bind", |config, value| parsed(&mut config.core.bind, value)),
+    ("tuner_plugin", |config, value| {
+        parsed(&mut config.core.tuner_plugin, value)
+    }),
+    ("tuner_config", |config, value| {
+        parsed(&mut config.tuner_config, value)
+    }),
+];
+
+fn parsed<T: FromStr<Err: Display>>(field: &mut Option<T>, value: &str) -> Result<()> {
+    *field = Some(
+        value
+            .parse()
+            .map_err(|error: T::Err| invalid(error.to_string()))?,
+    );
+    Ok(())
+}
+
+fn span(field: &mut Option<Duration>, value: &str) -> Result<()> {
+    let refused = |_| invalid("give seconds, such as 2.5");
+    *field = Some(seconds(value.parse().map_err(refused)?, "it")?);
+    Ok(())
+}
+
+/// Makes empty settings, with which everything comes from the environment.
+///
+/// # Safety
+/// `config` is a place for the result.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ringfold_config_new(config: *mut *mut Config) -> Status {
+    guard(|| {
+        check_place(config, "config")?;
+        let made = Box::new(Config {
+            core: Core::default(),
+            tuner_config: None,
+        });
+        // SAFETY: checked above.
+        unsafe { store(config, Box::into_raw(made), "config") }
+    })
+}
+
+/// Sets the setting `name` to `value`, a text: spans of time in seconds, flags as "true" and
+/// "false". Names are rank, world_size, address, secret, timeout, connect_timeout, peer_timeout,
+/// transport, algorithm, protocol, late_rank, channels, min_channels, max_channels, chunk_bytes,
+/// slice_bytes, socket_ifname, sockets, socket_threads, helpers, straggler, deterministic, bind,
+/// tuner_plugin and tuner_config.
+///
+/// # Safety
+/// `config` is a handle or null, which no other thread uses; both texts end with a zero byte.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ringfold_config_set(
+    config: *mut Config,
+    name: *const c_char,
+    value: *const c_char,
+) -> Status {
+    guard(|| {
+        // SAFETY: the caller's promise.
+        unsafe { borrowed(config, "config") }?;
+        // SAFETY: the caller's promise.
+        let (name, value) = unsafe { (text(name, "name")?, text(value, "value")?) };
+        // SAFETY: the caller's promise; not null.
+        unsafe { &mut *config }.set(name, value)
+    })
+}
+
+/// Frees settings; null is ignored.
+///
+/// # Safety
+/// `config` is a handle, which is not used afterwards, or null.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ringfold_config_free(config: *mut Config) {
+    // SAFETY: the caller's promise.
+    unsafe { free(config) };
+}

@@ -1,0 +1,49 @@
+//! The committed header is what cbindgen writes from the sources. To write it anew:
+//! `cargo test -p ringfold-c --test header -- --ignored`.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+fn folder() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn header() -> PathBuf {
+    folder().join("include/ringfold.h")
+}
+
+/// The header that belongs to the sources.
+fn written() -> String {
+    let config = cbindgen::Config::from_root_or_default(folder());
+    let mut builder = cbindgen::Builder::new().with_config(config);
+    let sources = fs::read_dir(folder().join("src")).expect("the sources");
+    let mut sources: Vec<_> = sources
+        .map(|entry| entry.expect("a source").path())
+        .collect();
+    // An order of its own, not the file system's.
+    sources.sort();
+    for source in sources {
+        builder = builder.with_src(source);
+    }
+    let mut text = Vec::new();
+    builder.generate().expect("a header").write(&mut text);
+    let text = String::from_utf8(text).expect("a text");
+    // What Rust calls a section is no news to a C programmer.
+    text.replace(" * # Safety\n", " * Safety:\n")
+}
+
+#[test]
+fn the_header_is_that_of_the_sources() {
+    let committed = fs::read_to_string(header()).expect("the header");
+    assert!(
+        committed == written(),
+        "include/ringfold.h is not what the sources say; write it anew with `cargo test -p \
+         ringfold-c --test header -- --ignored`"
+    );
+}
+
+#[test]
+#[ignore = "writes include/ringfold.h"]
+fn write() {
+    fs::write(header(), written()).expect("the header is written");
+}
