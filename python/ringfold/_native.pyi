@@ -16,6 +16,7 @@ __all__ = [
     "Registration",
     "Request",
     "Work",
+    "command",
     "derived_key",
     "diagnosis",
     "host_id",
@@ -25,6 +26,7 @@ __all__ = [
 
 __version__: str
 
+def command(program: list[str], arguments: list[str]) -> int: ...
 def registers_buckets() -> bool: ...
 def diagnosis() -> tuple[int, bool, str | None, str | None, float, bool]: ...
 

@@ -7,6 +7,7 @@
 
 mod buffer;
 mod callbacks;
+mod command;
 mod communicator;
 mod connection;
 mod diagnosis;
@@ -47,6 +48,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(derived_key, module)?)?;
     module.add_function(wrap_pyfunction!(host_id, module)?)?;
     module.add_function(wrap_pyfunction!(launch, module)?)?;
+    module.add_function(wrap_pyfunction!(command::command, module)?)?;
     callbacks::prepare_exit(module)?;
     module.add_function(wrap_pyfunction!(diagnosis::diagnosis, module)?)?;
     module.add_function(wrap_pyfunction!(diagnosis::registers_buckets, module)?)?;

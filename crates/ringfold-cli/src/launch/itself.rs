@@ -4,6 +4,7 @@
 use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::process::Command;
+use std::sync::OnceLock;
 
 use anyhow::{Context, Result};
 use ringfold::internals::control::Launch;
@@ -18,6 +19,68 @@ const LAUNCHED: &str = "--launched";
 
 /// The origin of a place in no job.
 pub const NO_LAUNCHER: &str = "no launcher";
+
+/// How this command was called, and how it is called again.
+#[derive(Debug)]
+pub struct Invocation {
+    /// What starts the command; its arguments follow. Empty stands for this process' program.
+    pub program: Vec<OsString>,
+    /// The arguments.
+    pub arguments: Vec<OsString>,
+}
+
+impl Invocation {
+    /// That of a process that is this command.
+    pub fn of_this_process() -> Invocation {
+        Invocation {
+            program: vec![],
+            arguments: std::env::args_os().skip(1).collect(),
+        }
+    }
+}
+
+/// This process' invocation.
+static INVOCATION: OnceLock<Invocation> = OnceLock::new();
+
+/// Keeps it for the functions below; the first one counts.
+pub fn remember(invocation: Invocation) {
+    let _ = INVOCATION.set(invocation);
+}
+
+fn invocation() -> &'static Invocation {
+    INVOCATION.get_or_init(Invocation::of_this_process)
+}
+
+/// How this command is started again: a program, and what comes before the arguments.
+pub struct Again(Vec<OsString>);
+
+impl Again {
+    /// As this process was.
+    pub fn new() -> Result<Again> {
+        let program = invocation().program.clone();
+        if !program.is_empty() {
+            return Ok(Again(program));
+        }
+        let own = std::env::current_exe().context("cannot find this program's own file")?;
+        Ok(Again(vec![own.into()]))
+    }
+
+    /// The command, without arguments.
+    pub fn command(&self) -> Command {
+        let mut command = Command::new(&self.0[0]);
+        command.args(&self.0[1..]);
+        command
+    }
+}
+
+/// The command line as files record it.
+pub fn recorded() -> Vec<String> {
+    let words = invocation().arguments.iter();
+    let words = words.map(|word| word.to_string_lossy().into_owned());
+    std::iter::once("ringfold".to_owned())
+        .chain(words.filter(|word| word != LAUNCHED))
+        .collect()
+}
 
 /// This process' rank; `None` if it is to start ranks. `is_launched`: whether it was started as a
 /// rank; `ranks`: the requested number of ranks to start.
@@ -49,12 +112,15 @@ pub fn launch(
     bind: Option<Bind>,
     consequence: &str,
 ) -> Result<Outcome> {
-    let program = std::env::current_exe().context("cannot find this program's own file")?;
+    let again = Again::new()?;
     let outcome = super::launch(&Job {
         ranks,
         command: &|_| {
-            let mut rank = Command::new(&program);
-            rank.args(rank_arguments(command, std::env::args_os().skip(1)));
+            let mut rank = again.command();
+            rank.args(rank_arguments(
+                command,
+                invocation().arguments.iter().cloned(),
+            ));
             rank
         },
         prefix: false,

@@ -9,6 +9,7 @@ use super::arguments::Arguments;
 use super::report::Report;
 use super::table;
 use crate::bench::{Measurement, stats};
+use crate::launch::itself;
 
 /// The version of nccl-tests' JSON that ours follows.
 const JSON_VERSION: u32 = 3;
@@ -122,7 +123,7 @@ pub fn document(run: &Report, stats: Option<&[Stats]>) -> Value {
         "version": JSON_VERSION,
         "ringfold_version": env!("CARGO_PKG_VERSION"),
         "start_time": run.start_time,
-        "args": std::env::args().filter(|argument| argument != "--launched").collect::<Vec<_>>(),
+        "args": itself::recorded(),
         "env": environment(),
         "config": config,
         "results": results(arguments, &run.rows),

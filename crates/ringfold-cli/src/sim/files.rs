@@ -9,6 +9,7 @@ use serde_json::{Value as Json, json};
 use super::outcome::Outcome;
 use super::units::micros;
 use super::vary::Variation;
+use crate::launch::itself;
 use crate::output;
 
 /// What a column holds.
@@ -63,7 +64,7 @@ pub fn line(key: Option<&str>, outcome: &Outcome) -> impl Iterator<Item = String
 pub fn write_json(path: &Path, sweep: Option<&Variation>, outcomes: &[Outcome]) -> Result<()> {
     let document = json!({
         "ringfold_version": env!("CARGO_PKG_VERSION"),
-        "args": std::env::args().collect::<Vec<_>>(),
+        "args": itself::recorded(),
         "sweep": sweep.map(|sweep| &sweep.key),
         "simulations": outcomes.iter().map(simulation).collect::<Vec<_>>(),
     });

@@ -15,7 +15,6 @@ mod worker;
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use anyhow::{Context as _, Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -207,12 +206,12 @@ fn contexts(cores: usize) -> Vec<Context> {
 
 /// The times of one job; `None` if a signal ended it.
 fn measured(context: Context) -> Result<Option<Vec<Sample>>> {
-    let program = std::env::current_exe().context("cannot find this program's own file")?;
+    let again = itself::Again::new()?;
     let path = std::env::temp_dir().join(format!("ringfold-calibrate-{}", std::process::id()));
     let outcome = launch::launch(&Job {
         ranks: context.ranks,
         command: &|_| {
-            let mut rank = Command::new(&program);
+            let mut rank = again.command();
             rank.args(["tune", "calibrate", "--samples"]).arg(&path);
             for name in VARIABLES_OFF {
                 rank.env_remove(name);
