@@ -1,7 +1,7 @@
 /*
  * ringfold: collective communication for data-parallel training.
  *
- * Written by cbindgen from crates/ringfold-c/src; see docs/c.md for a tutorial and the rules that
+ * Written by cbindgen from crates/ringfold-c/src; see docs/reference/c.md for a tutorial and the rules that
  * hold for all functions.
  */
 

@@ -1,7 +1,7 @@
 //! ringfold for C, and for languages that call C: `libringfold.so` and `ringfold.h`.
 //!
 //! The header is written from these files by cbindgen, so the documentation of each function is
-//! what its C caller reads. docs/c.md has the rules that hold for all of them.
+//! what its C caller reads. docs/reference/c.md has the rules that hold for all of them.
 //!
 //! # Invariants
 //!
