@@ -12,9 +12,9 @@ usage() {
 usage: check.sh [--deep] [--only STAGE]... [--torch VERSION]
 
 Runs all checks that a change must pass: format, lints, docs, the site of the documentation, Rust
-tests, the wheel, Python tests with torch $torch, a real job. Needs Rust, a C compiler, Python 3.11 or newer (PYTHON=... selects
-another than python3) and 6 GB of disk. The Python environment is $venv, which is created on the
-first run and needs no network afterwards.
+tests, the wheel, Python tests with torch $torch, a real job. Needs Rust, a C compiler, Python 3.11
+or newer (PYTHON=... selects another than python3) and 6 GB of disk. The Python environment is
+$venv, which is created on the first run. Later runs need no network.
 
   --deep            also the long tests: exhaustive and random runs, fault storms, SimGrid, mpirun
   --only STAGE      only this stage, named as in the output, such as "lints"; may be repeated

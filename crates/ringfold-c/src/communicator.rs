@@ -293,8 +293,8 @@ pub unsafe extern "C" fn ringfold_free(comm: *mut Communicator) {
 /// `handle` was made by `Box::into_raw`, and is not used afterwards, or is null.
 pub unsafe fn free<T>(handle: *mut T) {
     if !handle.is_null() {
-        // SAFETY: the caller's promise.
         guard(|| {
+            // SAFETY: the caller's promise.
             drop(unsafe { Box::from_raw(handle) });
             Ok(())
         });

@@ -5,7 +5,7 @@
 //!
 //! # Invariants
 //!
-//! * No panic passes through C: it becomes `RINGFOLD_INTERNAL` ([`status::guard`]).
+//! * No panic passes through C: it becomes `RINGFOLD_INTERNAL` (`status::guard`).
 //! * What comes from C is a claim: numbers are looked up, handles and buffers may be null, a text
 //!   may be no UTF-8. Only what cannot be checked is the caller's promise: that pointers which are
 //!   not null point to what the declaration says.

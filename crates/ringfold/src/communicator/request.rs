@@ -209,7 +209,7 @@ impl Request {
             self.op.check(self.dtype)?;
         }
         self.check_root(rank, world_size)?;
-        let (from, into) = self.needed(rank, world_size, input_blocks, output_blocks)?;
+        let (from, into) = self.needed(rank, world_size, [input_blocks, output_blocks])?;
         let input = self.exactly("input", self.input, from)?;
         let output = self.exactly("output", self.output, into)?;
         let in_place = self.in_place(rank, input, output, input_blocks, output_blocks)?;
@@ -222,28 +222,20 @@ impl Request {
     /// # Errors
     /// `InvalidArgument` if the counts are absurd or do not fit the collective.
     pub fn buffer_bytes(&self, rank: usize, world_size: usize) -> Result<(usize, usize)> {
-        let (input, output) = match &self.counts {
-            Counts::Even(count) => (Blocks::Even(*count), Blocks::Even(*count)),
-            _ => self.listed_blocks(rank, world_size)?,
-        };
-        self.needed(rank, world_size, &input, &output)
+        let (input, output) = self.blocks(rank, world_size)?;
+        self.needed(rank, world_size, [&input, &output])
     }
 
     /// The bytes of input and output of `rank`.
     #[inline(always)]
-    fn needed(
-        &self,
-        rank: usize,
-        world_size: usize,
-        input: &Blocks,
-        output: &Blocks,
-    ) -> Result<(usize, usize)> {
+    fn needed(&self, rank: usize, ranks: usize, blocks: [&Blocks; 2]) -> Result<(usize, usize)> {
         let (gives, gets) = self.roles(rank);
         let size = self.dtype.size_bytes();
         let needed = |blocks, is_input, is_used: bool| match is_used {
-            true => needed_bytes(self.collective, blocks, is_input, world_size, size),
+            true => needed_bytes(self.collective, blocks, is_input, ranks, size),
             false => Ok(0),
         };
+        let [input, output] = blocks;
         Ok((needed(input, true, gives)?, needed(output, false, gets)?))
     }
 
@@ -278,15 +270,7 @@ impl Request {
             self.op.check(self.dtype)?;
         }
         self.check_root(rank, world_size)?;
-        let lists = match self.is_uneven() {
-            true => self.listed_blocks(rank, world_size)?,
-            false => {
-                let Counts::Even(count) = self.counts else {
-                    unreachable!("counts that are not even are uneven")
-                };
-                (Blocks::Even(count), Blocks::Even(count))
-            }
-        };
+        let lists = self.blocks(rank, world_size)?;
         let (gives, gets) = self.roles(rank);
         let size = self.dtype.size_bytes();
         let side = |blocks: &Blocks, is_input, is_used| -> Result<Vec<_>> {
@@ -327,6 +311,14 @@ impl Request {
             Collective::Send => (true, false),
             Collective::Recv => (false, true),
             _ => (true, true),
+        }
+    }
+
+    /// The blocks of both buffers.
+    fn blocks(&self, rank: usize, world_size: usize) -> Result<(Blocks, Blocks)> {
+        match &self.counts {
+            Counts::Even(count) => Ok((Blocks::Even(*count), Blocks::Even(*count))),
+            _ => self.listed_blocks(rank, world_size),
         }
     }
 
