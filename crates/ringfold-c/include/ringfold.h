@@ -1,8 +1,8 @@
 /*
  * ringfold: collective communication for data-parallel training.
  *
- * Written by cbindgen from crates/ringfold-c/src; see docs/reference/c.md for a tutorial and the rules that
- * hold for all functions.
+ * Written by cbindgen from crates/ringfold-c/src; see docs/reference/c.md for a tutorial and the
+ * rules that hold for all functions.
  */
 
 #pragma once

@@ -141,6 +141,7 @@ pub unsafe extern "C" fn ringfold_when_done(
         let on_done = on_done.ok_or_else(|| invalid("on_done is NULL"))?;
         let argument = Argument(argument);
         let call = move || {
+            // Captured as a whole: the pointer alone may not travel.
             let Argument(argument) = { argument };
             // SAFETY: the caller's promise.
             unsafe { on_done(argument) }
