@@ -25,6 +25,8 @@ mod work;
 
 use std::ffi::{c_char, c_int};
 
+pub use status::ringfold_status_name;
+
 /// The version of the interface that this header describes. `ringfold_abi_version` gives that of
 /// the library; a program can run if both are equal.
 pub const RINGFOLD_ABI_VERSION: c_int = 0;
