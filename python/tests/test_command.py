@@ -1,0 +1,72 @@
+"""The `ringfold` command that the package installs, from outside."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+WATCHDOG_S = 60
+
+COMMAND = [sys.executable, "-m", "ringfold"]
+
+
+def run(*words: str | Path) -> subprocess.CompletedProcess[str]:
+    """A command line that ends by itself."""
+    return subprocess.run(
+        [*COMMAND, *words], capture_output=True, text=True, timeout=WATCHDOG_S, check=False
+    )
+
+
+def test_the_package_installs_it() -> None:
+    script = Path(sys.executable).with_name("ringfold")
+    if not script.exists():
+        pytest.skip("the package is not installed by pip beside this Python")
+    ended = subprocess.run(
+        [script, "--version"], capture_output=True, text=True, timeout=WATCHDOG_S, check=True
+    )
+    assert ended.stdout == run("--version").stdout
+    assert ended.stdout.startswith("ringfold ")
+
+
+def test_ranks_are_measured(tmp_path: Path) -> None:
+    """Its ranks are started by the same Python."""
+    file = tmp_path / "perf.json"
+    ended = run("perf", "--ranks", "2", "-b", "8", "-e", "64", "-n", "5", "--json", file)
+    assert ended.returncode == 0, ended.stderr
+    assert "Out of bounds values : 0 OK" in ended.stdout
+    document = json.loads(file.read_text())
+    assert document["args"][:2] == ["ringfold", "perf"] and "--launched" not in document["args"]
+
+
+def test_mistakes_and_failures_have_the_statuses_of_the_command() -> None:
+    typo = run("prf")
+    assert typo.returncode == 2 and "perf" in typo.stderr and not typo.stdout
+    program = "import os, sys; sys.exit(5 * (os.environ['RINGFOLD_RANK'] == '1'))"
+    assert run("run", "--ranks", "2", "--", sys.executable, "-c", program).returncode == 5
+    missing = run("run", "--ranks", "2", "--", "/nowhere/program")
+    assert missing.returncode == 127 and "/nowhere/program" in missing.stderr
+
+
+def test_ctrl_c_ends_all_ranks() -> None:
+    program = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
+    words = ["run", "--ranks", "2", "--", sys.executable, "-c", program]
+    with subprocess.Popen(
+        [*COMMAND, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as job:
+        try:
+            assert job.stdout is not None
+            # Behind the rank's mark.
+            ranks = [int(job.stdout.readline().split()[-1]) for _ in range(2)]
+            job.send_signal(signal.SIGINT)
+            job.communicate(timeout=WATCHDOG_S)
+        finally:
+            # Its ranks die with it.
+            job.kill()
+    assert job.returncode == 128 + signal.SIGINT
+    for rank in ranks:
+        with pytest.raises(ProcessLookupError):
+            os.kill(rank, 0)
