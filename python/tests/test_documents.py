@@ -13,13 +13,11 @@ Above a block that cannot run, a comment says why: `<!-- not run: why -->`. All 
 
 import os
 import re
-import shlex
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+import launching
 import pytest
 
 ROOT = Path(__file__).parents[2]
@@ -143,18 +141,6 @@ def test_blocks_say_what_they_are(page: Path) -> None:
     assert not wrong, f"blocks of unknown languages: {wrong}"
 
 
-def programs(folder: Path) -> Path:
-    """A folder with the programs that the documents call by name."""
-    there = folder / "programs"
-    there.mkdir()
-    (there / "ringfold").symlink_to(COMMAND)
-    for name, arguments in {"python": "", "torchrun": "-m torch.distributed.run"}.items():
-        program = there / name
-        program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {arguments} "$@"\n')
-        program.chmod(0o755)
-    return there
-
-
 @pytest.mark.parametrize(
     "page",
     [
@@ -174,25 +160,12 @@ def test_blocks_run(page: Path, tmp_path: Path) -> None:
     variables = {
         name: value for name, value in os.environ.items() if not name.startswith("RINGFOLD_")
     }
-    variables["PATH"] = f"{programs(tmp_path)}:{variables['PATH']}"
+    variables["PATH"] = f"{launching.named_programs(tmp_path, str(COMMAND))}:{variables['PATH']}"
     # Ranks share few cores.
     variables |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     for name in ("bench", "examples"):
         (tmp_path / name).symlink_to(ROOT / name)
-    shell = subprocess.Popen(
-        ["bash", "-c", script(page)],
-        cwd=tmp_path,
-        env=variables,
-        stdin=subprocess.DEVNULL,
-        stdout=(log := (tmp_path / "log").open("w+")),
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
+    status, output = launching.finish(
+        ["bash", "-c", script(page)], WATCHDOG_S, cwd=tmp_path, env=variables
     )
-    try:
-        status = shell.wait(WATCHDOG_S)
-    except subprocess.TimeoutExpired:
-        subprocess.run(["kill", "-KILL", "--", f"-{shell.pid}"], check=False)
-        status = shell.wait()
-    log.seek(0)
-    output = log.read()[-8000:]
-    assert status == 0, f"{page.name} ended with {status}:\n{output}"
+    assert status == 0, f"{page.name} ended with {status}:\n{output[-8000:]}"

@@ -7,12 +7,10 @@ environment's of `check.sh`; where one is missing, its test is skipped.
 import importlib.util
 import os
 import re
-import shutil
-import signal
-import subprocess
 import sys
 from pathlib import Path
 
+import launching
 import pytest
 
 ROOT = Path(__file__).parents[3]
@@ -39,32 +37,11 @@ def need(*packages: str) -> None:
             pytest.skip(f"the package `{package}` is not installed")
 
 
-def ringfold_run() -> list[str]:
-    """How this machine starts two ranks without torch."""
-    builds = [ROOT / "target" / build / "ringfold" for build in ("release", "debug")]
-    program = next((str(build) for build in builds if build.exists()), shutil.which("ringfold"))
-    if program is None:
-        pytest.skip("the command `ringfold` is not built")
-    return [program, "run", "--ranks", "2", "--", sys.executable]
-
-
 def run(command: list[str], program: str, *words: str) -> str:
     """The output of an example and its ranks."""
-    process = subprocess.Popen(
-        [*command, str(EXAMPLES / program), *words],
-        env=os.environ | VARIABLES,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        output, _ = process.communicate(timeout=WATCHDOG_S)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        output, _ = process.communicate()
-        pytest.fail(f"{program} hangs:\n{output}")
-    assert process.returncode == 0, output
+    whole = [*command, str(EXAMPLES / program), *words]
+    status, output = launching.finish(whole, WATCHDOG_S, env=os.environ | VARIABLES)
+    assert status == 0, output
     return output
 
 
@@ -105,7 +82,8 @@ def test_deepspeed_trains_in_every_stage(stage: str) -> None:
 
 def test_jax_trains_with_arrays_by_dlpack() -> None:
     need("jax")
-    check_learns(run(ringfold_run(), "jax_train.py"))
+    command = [launching.ringfold(), "run", "--ranks", "2", "--", sys.executable]
+    check_learns(run(command, "jax_train.py"))
 
 
 def test_torchft_goes_on_without_a_replica_that_died() -> None:
@@ -116,12 +94,5 @@ def test_torchft_goes_on_without_a_replica_that_died() -> None:
 
 def test_every_call_has_the_result_of_mpi4py() -> None:
     need("mpi4py")
-    mpirun = shutil.which("mpirun", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
-    if mpirun is None:
-        pytest.skip("no mpirun is installed")
-    version = subprocess.run(
-        [mpirun, "--version"], capture_output=True, text=True, timeout=WATCHDOG_S
-    ).stdout
-    rights = ["--allow-run-as-root", "--oversubscribe"] if "Open MPI" in version else []
-    output = run([mpirun, *rights, "-n", "2", sys.executable], "from_mpi4py.py")
+    output = run([*launching.mpirun(2), sys.executable], "from_mpi4py.py")
     assert re.search(r"ringfold, 2 ranks: \d+ calls as mpi4py", output), output

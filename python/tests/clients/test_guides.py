@@ -6,13 +6,11 @@ run, one after the other in one shell.
 
 import os
 import re
-import shutil
-import signal
 import subprocess
-import sys
 import textwrap
 from pathlib import Path
 
+import launching
 import pytest
 
 ROOT = Path(__file__).parents[3]
@@ -23,8 +21,6 @@ FENCE = re.compile(
     re.DOTALL | re.MULTILINE,
 )
 FILE = re.compile(r"# (\S+\.(?:py|yaml))\n")
-
-pytestmark = pytest.mark.deep
 
 
 def blocks(page: Path) -> list[tuple[str, bool, str]]:
@@ -47,51 +43,25 @@ def write_files(page: Path, folder: Path) -> None:
             (folder / name[1]).write_text(body)
 
 
-def commands(folder: Path) -> Path:
-    """A folder with the names that pages use: this Python, its torchrun, and `ringfold`."""
-    builds = [ROOT / "target" / build / "ringfold" for build in ("release", "debug")]
-    program = next((str(build) for build in builds if build.exists()), shutil.which("ringfold"))
-    if program is None:
-        pytest.skip("the command `ringfold` is not built")
-    folder.mkdir()
-    (folder / "ringfold").symlink_to(program)
-    for name, words in (("python", ""), ("torchrun", "-m torch.distributed.run")):
-        shim = folder / name
-        shim.write_text(f'#!/bin/sh\nexec "{sys.executable}" {words} "$@"\n')
-        shim.chmod(0o755)
-    return folder
-
-
 PAGES = sorted(GUIDES.glob("*.md"))
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     "page", [page for page in PAGES if marked(page)], ids=lambda page: page.stem
 )
 def test_the_commands_of_a_guide_work(page: Path, tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="torch is not installed")
-    names = commands(tmp_path / "bin")
+    names = launching.named_programs(tmp_path, launching.ringfold())
     folder = tmp_path / "work"
     folder.mkdir()
     write_files(page, folder)
-    log = tmp_path / "log"
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            ["bash", "-euxc", "\n".join(marked(page))],
-            cwd=folder,
-            env=os.environ | {"PATH": f"{names}:{os.environ['PATH']}"},
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-        try:
-            status = process.wait(WATCHDOG_S)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-            pytest.fail(f"{page.name} hangs:\n{log.read_text(errors='replace')}")
-    text = log.read_text(errors="replace")
-    print(text)
+    status, text = launching.finish(
+        ["bash", "-euxc", "\n".join(marked(page))],
+        WATCHDOG_S,
+        cwd=folder,
+        env=os.environ | {"PATH": f"{names}:{os.environ['PATH']}"},
+    )
     assert status == 0, text
 
 

@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
+import launching
 import pytest
 
 RANK_SERVER = Path(__file__).with_name("rank_server.py")
@@ -98,7 +99,7 @@ class RankServer:
             )
             self.process = subprocess.Popen(
                 [sys.executable, "-W", "ignore", str(RANK_SERVER)],
-                env=os.environ | threads,
+                env=os.environ | threads | launching.importable(),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 text=True,

@@ -6,14 +6,13 @@ torchrun and `ringfold run` are run. For other launchers, the variables that the
 import json
 import os
 import re
-import shutil
 import signal
 import socket
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import launching
 import pytest
 import torch
 import torch.distributed as dist
@@ -23,7 +22,6 @@ import ringfold
 from ringfold.torch import bootstrap_env
 
 HERE = Path(__file__)
-ROOT = HERE.parents[3]
 WATCHDOG_S = 600.0
 RESTARTS = 2
 # The variables that `env://` reads, and others that give a process its place.
@@ -154,24 +152,11 @@ def test_half_a_place_is_refused(ranks: Any) -> None:
 
 def run(command: list[str], program: str, folder: Path) -> str:
     """The output of a launcher and its ranks, which run one of `PROGRAMS`."""
-    log = folder / "log"
     arguments = [sys.executable, "-W", "ignore", str(HERE), program, str(folder)]
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [*command, *arguments],
-            env=os.environ | {"OMP_NUM_THREADS": "1"},
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-        try:
-            status = process.wait(WATCHDOG_S)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-            pytest.fail(f"the job hangs:\n{log.read_text(errors='replace')}")
-    assert status == 0, log.read_text(errors="replace")
-    return log.read_text(errors="replace")
+    variables = os.environ | {"OMP_NUM_THREADS": "1"} | launching.importable()
+    status, log = launching.finish([*command, *arguments], WATCHDOG_S, env=variables)
+    assert status == 0, log
+    return log
 
 
 def torchrun(*options: str) -> list[str]:
@@ -192,19 +177,8 @@ def launcher_command(name: str) -> list[str]:
     if name == "torchrun":
         return torchrun("--standalone")
     if name == "ringfold run":
-        builds = [ROOT / "target" / build / "ringfold" for build in ("release", "debug")]
-        program = next((str(build) for build in builds if build.exists()), shutil.which("ringfold"))
-        if program is None:
-            pytest.skip("the command `ringfold` is not built")
-        return [program, "run", "--ranks", "2", "--"]
-    program = shutil.which("mpirun")
-    if program is None:
-        pytest.skip("no mpirun is installed")
-    version = subprocess.run(
-        [program, "--version"], capture_output=True, text=True, timeout=WATCHDOG_S
-    ).stdout
-    rights = ["--allow-run-as-root", "--oversubscribe"] if "Open MPI" in version else []
-    return [program, *rights, "-n", "2"]
+        return [launching.ringfold(), "run", "--ranks", "2", "--"]
+    return launching.mpirun(2)
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,8 @@ const UUID_WORDS: usize = 2;
 /// take a program's device for other work: rank 0 knows measured ones, or a program asks for it.
 /// Collective.
 pub fn may_combine(communicator: &Communicator, reducer: Reducer) -> Result<bool> {
-    let mut word = [u8::from(measured(communicator).is_some())];
+    let is_measured = communicator.rank() == 0 && measured(communicator).is_some();
+    let mut word = [u8::from(is_measured)];
     communicator.broadcast(&mut word, 0)?;
     Ok(match reducer {
         Reducer::Auto => word == [1],
