@@ -1,11 +1,12 @@
 """Joining from a process' point of view: Ctrl-C, limits of descriptors and threads, taken names,
-endless deadlines.
+endless deadlines, other versions.
 """
 
 import os
 import re
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import time
@@ -271,3 +272,74 @@ def test_nothing_works_on_for_an_interrupted_caller(start: Start, what: str) -> 
     one.await_task("ringfold-setup")
     one.process.send_signal(signal.SIGINT)
     assert (one.rest().splitlines()[-1], one.process.returncode) == ("left False", 0)
+
+
+GREETING = struct.Struct("<8sH")
+"""What both ends begin with in every version: the protocol, and the version that they speak."""
+
+HELLO_BYTES, CHALLENGE_BYTES = 72, 48
+
+BRIEFLY = """
+import sys
+import ringfold
+try:
+    ringfold.init(connect_timeout=float(sys.argv[1]))
+except ringfold.RingfoldError as error:
+    print(error, flush=True)
+"""
+
+
+def received(end: socket.socket, count: int) -> bytes:
+    """What the other end says, this many bytes at most."""
+    said = b""
+    while len(said) < count and (part := end.recv(count - len(said))):
+        said += part
+    return said
+
+
+def names_both(text: str, theirs: int, own: int) -> bool:
+    """Whether an error says which versions met, and what to do."""
+    versions = f"speaks version {theirs} of ringfold's wire format, and this end version {own}"
+    return versions in text and "install the same release" in text
+
+
+def test_rank_0_of_another_version_is_named_with_both_versions(start: Start) -> None:
+    name = f"ringfold-test-{uuid.uuid4().hex}"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.settimeout(WATCHDOG_S)
+        listener.bind("\0" + name)
+        listener.listen()
+        one = start(PRELUDE + "join()", 1, 2, RINGFOLD_ADDR=f"unix:@{name}")
+        end, _ = listener.accept()
+        with end:
+            protocol, own = GREETING.unpack(received(end, HELLO_BYTES)[: GREETING.size])
+            theirs = own + 1
+            end.sendall(GREETING.pack(protocol, theirs).ljust(CHALLENGE_BYTES, b"\0"))
+            said = one.rest()
+    assert names_both(said, theirs, own), said
+
+
+@pytest.mark.parametrize("theirs", [0, 1, 0xFFFF])
+def test_a_rank_of_another_version_is_named_to_all_that_wait_for_it(
+    start: Start, theirs: int
+) -> None:
+    # Rank 0 waits until its deadline, because a stranger that does not know the secret may have
+    # said this. On a busy machine that may come before the stranger.
+    for deadline_s in (2, 8, 30):
+        name = f"ringfold-test-{uuid.uuid4().hex}"
+        place = {"RINGFOLD_ADDR": f"unix:@{name}"}
+        zero = start(BRIEFLY, 0, 3, deadline_s, **place)
+        zero.await_task("ringfold-server")
+        one = start(BRIEFLY, 1, 3, WATCHDOG_S, **place)
+        with socket.socket(socket.AF_UNIX) as two:
+            with suppress(ConnectionError):
+                two.connect("\0" + name)
+                two.sendall(GREETING.pack(b"RINGFOLD", theirs).ljust(HELLO_BYTES, b"\0"))
+            answer = received(two, CHALLENGE_BYTES)
+        said = [zero.rest(), one.rest()]
+        if answer:
+            break
+    protocol, own = GREETING.unpack(answer[: GREETING.size])
+    assert protocol == b"RINGFOLD" and answer[GREETING.size] == 2, answer
+    assert names_both(said[0], theirs, own) and "missing ranks: [2]" in said[0], said
+    assert names_both(said[1], theirs, own) or "rank 0 has given up" in said[1], said

@@ -32,6 +32,7 @@ use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
 use super::limit::Limit;
+pub use super::refusal::Refusal;
 use super::socket::{Socket, random};
 use crate::error::{Error, Result};
 
@@ -136,7 +137,6 @@ pub struct Claim {
     pub socket: u32,
 }
 
-/// Defines the refusals: the byte on the wire, the name, and what a user reads.
 impl Claim {
     /// `rank`, to the server of its job.
     pub fn control(rank: usize, world_size: usize) -> Claim {
@@ -149,68 +149,6 @@ impl Claim {
             world_size: world_size as u32,
             socket: 0,
         }
-    }
-}
-
-macro_rules! refusals {
-    ($($(#[$doc:meta])* $number:literal $name:ident: $text:literal,)*) => {
-        /// Why a connection was not accepted. One byte on the wire.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        #[repr(u8)]
-        pub enum Refusal {
-            $($(#[$doc])* $name = $number,)*
-        }
-
-        impl Refusal {
-            fn from_wire(number: u8) -> Refusal {
-                match number {
-                    $($number => Refusal::$name,)*
-                    _ => Refusal::Nonsense,
-                }
-            }
-        }
-
-        impl fmt::Display for Refusal {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(match self {
-                    $(Refusal::$name => $text,)*
-                })
-            }
-        }
-    };
-}
-
-refusals! {
-    /// The other end does not speak this protocol.
-    1 Nonsense: "the other end does not speak ringfold's protocol",
-    /// The other end is of another version.
-    2 Version: "the other end runs another version of ringfold; install the same one everywhere",
-    /// The connection is for something else.
-    3 Purpose: "the connection reached a listener for something else; check the address",
-    /// The secrets differ.
-    4 Secret: "the secrets differ; give RINGFOLD_SECRET or RINGFOLD_SECRET_FILE the same content \
-        on all ranks",
-    /// There is no such rank, or it does not belong here.
-    5 Rank: "the rank does not belong there; check the ranks",
-    /// That rank is connected already.
-    6 Duplicate: "this rank has connected already; give every process a rank of its own",
-    /// The world sizes differ.
-    7 WorldSize: "the world sizes differ; give all ranks the same",
-    /// The communicators differ.
-    8 Communicator: "the connection is for another communicator or job; check the address",
-    /// The acceptor's process has no descriptors left.
-    9 Descriptors: "the process there has no descriptors left for a connection; raise its limit \
-        (ulimit -n)",
-    /// Rank 0 has given up bringing the ranks together.
-    10 GivenUp: "rank 0 has given up bringing the ranks together; its own error says why",
-    /// Rank 0's process has ended.
-    11 Ended: "rank 0's process has ended before it joined",
-}
-
-impl Refusal {
-    /// Whether another attempt cannot help.
-    pub fn is_final(self) -> bool {
-        self != Refusal::Nonsense
     }
 }
 
@@ -294,7 +232,7 @@ impl Acceptor {
         challenge[8..10].copy_from_slice(&VERSION.to_le_bytes());
         match claim {
             Ok(_) => challenge[16..].copy_from_slice(&nonce),
-            Err(refusal) => challenge[10] = refusal as u8,
+            Err(refusal) => challenge[10] = refusal.number(),
         }
         self.transcript[..HELLO_BYTES].copy_from_slice(hello);
         self.transcript[HELLO_BYTES..].copy_from_slice(&challenge);
@@ -311,7 +249,7 @@ impl Acceptor {
     pub fn answer(&self, refusal: Option<Refusal>) -> [u8; ANSWER_BYTES] {
         let mut answer = [0; ANSWER_BYTES];
         match refusal {
-            Some(refusal) => answer[0] = refusal as u8,
+            Some(refusal) => answer[0] = refusal.number(),
             None => answer[8..].copy_from_slice(&sign(&self.secret, b"acceptor", &self.transcript)),
         }
         answer
@@ -438,9 +376,9 @@ fn check_greeting(bytes: &[u8]) -> Result<(), Refusal> {
     if bytes[..8] != MAGIC {
         return Err(Refusal::Nonsense);
     }
-    match bytes[8..10] == VERSION.to_le_bytes() {
-        true => Ok(()),
-        false => Err(Refusal::Version),
+    match u16::from_le_bytes([bytes[8], bytes[9]]) {
+        VERSION => Ok(()),
+        theirs => Err(Refusal::Version(theirs)),
     }
 }
 

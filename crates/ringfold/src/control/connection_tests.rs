@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::auth::{
     ANSWER_BYTES, Acceptor, CHALLENGE_BYTES, Claim, HELLO_BYTES, Initiator, Purpose, Refusal,
-    Secret, accept, initiate, parse_hello,
+    Secret, VERSION, accept, initiate, parse_hello,
 };
 use super::fd::{Failure, FdListener, Handover};
 use super::limit::Limit;
@@ -76,10 +76,14 @@ fn refusals_are_told_apart() {
 fn another_version_is_named_as_such() {
     let mut initiator = Initiator::new(&secret(), claim(), [1; 32]);
     let mut hello: [u8; HELLO_BYTES] = initiator.hello().try_into().unwrap();
-    hello[8] ^= 1;
-    let (challenge, claim) = Acceptor::new(&secret()).challenge(&hello, Purpose::Data, [2; 32]);
-    assert_eq!(claim, Err(Refusal::Version));
-    assert_eq!(initiator.prove(&challenge), Err(Refusal::Version));
+    let theirs = VERSION + 1;
+    hello[8..10].copy_from_slice(&theirs.to_le_bytes());
+    let (mut challenge, claim) = Acceptor::new(&secret()).challenge(&hello, Purpose::Data, [2; 32]);
+    assert_eq!(claim, Err(Refusal::Version(theirs)));
+    // From an acceptor of this version, the refusal is no news.
+    assert_eq!(initiator.prove(&challenge), Err(Refusal::Nonsense));
+    challenge[8..10].copy_from_slice(&theirs.to_le_bytes());
+    assert_eq!(initiator.prove(&challenge), Err(Refusal::Version(theirs)));
 }
 
 #[test]

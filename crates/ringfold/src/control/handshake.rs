@@ -84,8 +84,9 @@ enum Progress {
     Waiting,
     Admitted(Claim),
     TurnedAway(String),
-    /// It speaks this protocol, and may be a rank that is missed.
-    Refused(String),
+    /// It speaks this protocol, perhaps in another version, and may be a rank that is missed:
+    /// which one it says it is, if that can be read.
+    Refused(Option<u32>, Refusal),
     /// It belongs here, and there is no descriptor for it.
     Unseated,
     /// It went without a byte: a check whether a process listens.
@@ -203,9 +204,11 @@ impl HandshakeListener {
                     admitted.push((claim, socket));
                 }
                 Progress::TurnedAway(why) => self.turn_away(&name, &why),
-                Progress::Refused(why) => {
-                    self.turn_away(&name, &why);
-                    self.refused = Some(format!("{name} {why}"));
+                Progress::Refused(rank, refusal) => {
+                    let claim = rank.map_or(String::new(), |rank| format!(" claiming rank {rank}"));
+                    let name = format!("{name}{claim}");
+                    self.turn_away(&name, &refusal.to_string());
+                    self.refused = Some(format!("{name}: {refusal}"));
                 }
                 Progress::Unseated => {
                     self.want.is_serious = true;
@@ -325,22 +328,26 @@ impl Stranger {
                 Some(claim) => return self.judge(&message, claim, admit),
                 None => match self.challenge(&message, purpose) {
                     Ok(claim) => self.claim = Some(claim),
-                    Err(why) => return Progress::TurnedAway(why),
+                    Err(end) => return end,
                 },
             }
         }
     }
 
-    fn challenge(&mut self, message: &[u8], purpose: Purpose) -> Result<Claim, String> {
-        let hello: &[u8; HELLO_BYTES] = message.try_into().map_err(|_| "a short hello")?;
-        let nonce = random().map_err(|error| error.to_string())?;
+    /// Answers the hello; what becomes of the stranger if it gets no further.
+    fn challenge(&mut self, message: &[u8], purpose: Purpose) -> Result<Claim, Progress> {
+        let turn_away = |why: &dyn ToString| Progress::TurnedAway(why.to_string());
+        let short = |_| turn_away(&"a short hello");
+        let hello = message.try_into().map_err(short)?;
+        let nonce = random().map_err(|error| turn_away(&error))?;
         let (challenge, claim) = self.acceptor.challenge(hello, purpose, nonce);
         // A fresh socket's buffer has room for this.
         let sent = self.socket.write(&challenge);
         match claim {
             Ok(claim) if sent.is_ok_and(|count| count == CHALLENGE_BYTES) => Ok(claim),
-            Ok(_) => Err("it does not read".into()),
-            Err(refusal) => Err(refusal.to_string()),
+            Ok(_) => Err(turn_away(&"it does not read")),
+            Err(refusal @ Refusal::Version(_)) => Err(Progress::Refused(None, refusal)),
+            Err(refusal) => Err(turn_away(&refusal)),
         }
     }
 
@@ -357,7 +364,7 @@ impl Stranger {
         let sent = self.socket.write(&self.acceptor.answer(refusal));
         match refusal {
             Some(Refusal::Descriptors) => Progress::Unseated,
-            Some(refusal) => Progress::Refused(format!("claiming rank {}: {refusal}", claim.from)),
+            Some(refusal) => Progress::Refused(Some(claim.from), refusal),
             None if sent.is_ok_and(|count| count == ANSWER_BYTES) => Progress::Admitted(claim),
             None => Progress::TurnedAway("it does not read".into()),
         }

@@ -41,6 +41,7 @@ pub mod listener;
 pub mod mesh;
 mod monitor;
 pub(crate) mod poll;
+mod refusal;
 mod rendezvous;
 pub mod server;
 pub mod session;

@@ -1,0 +1,116 @@
+//! Why a connection is refused: the byte that travels, and what a user reads.
+
+use std::fmt;
+
+use super::auth::VERSION;
+
+/// Why a connection was not accepted. Its [`number`](Refusal::number) is on the wire and never
+/// changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// The other end does not speak this protocol.
+    Nonsense,
+    /// The other end speaks this version, which is not [`VERSION`].
+    Version(u16),
+    /// The connection is for something else.
+    Purpose,
+    /// The secrets differ.
+    Secret,
+    /// There is no such rank, or it does not belong here.
+    Rank,
+    /// That rank is connected already.
+    Duplicate,
+    /// The world sizes differ.
+    WorldSize,
+    /// The communicators differ.
+    Communicator,
+    /// The acceptor's process has no descriptors left.
+    Descriptors,
+    /// Rank 0 has given up bringing the ranks together.
+    GivenUp,
+    /// Rank 0's process has ended.
+    Ended,
+}
+
+impl Refusal {
+    /// Those that a byte says in full. A version is in the greeting itself.
+    const PLAIN: [Refusal; 10] = [
+        Refusal::Nonsense,
+        Refusal::Purpose,
+        Refusal::Secret,
+        Refusal::Rank,
+        Refusal::Duplicate,
+        Refusal::WorldSize,
+        Refusal::Communicator,
+        Refusal::Descriptors,
+        Refusal::GivenUp,
+        Refusal::Ended,
+    ];
+
+    /// What travels.
+    pub fn number(self) -> u8 {
+        match self {
+            Refusal::Nonsense => 1,
+            Refusal::Version(_) => 2,
+            Refusal::Purpose => 3,
+            Refusal::Secret => 4,
+            Refusal::Rank => 5,
+            Refusal::Duplicate => 6,
+            Refusal::WorldSize => 7,
+            Refusal::Communicator => 8,
+            Refusal::Descriptors => 9,
+            Refusal::GivenUp => 10,
+            Refusal::Ended => 11,
+        }
+    }
+
+    /// The refusal of a peer of this version: one of another version has been found out before.
+    pub(super) fn from_wire(number: u8) -> Refusal {
+        let mut plain = Refusal::PLAIN.into_iter();
+        let known = plain.find(|refusal| refusal.number() == number);
+        known.unwrap_or(Refusal::Nonsense)
+    }
+
+    /// Whether another attempt cannot help.
+    pub fn is_final(self) -> bool {
+        self != Refusal::Nonsense
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Refusal::Nonsense => "the other end does not speak ringfold's protocol",
+            Refusal::Version(theirs) => {
+                return write!(
+                    f,
+                    "the other end speaks version {theirs} of ringfold's wire format, and this end \
+                     version {VERSION}; install the same release of ringfold for all ranks"
+                );
+            }
+            Refusal::Purpose => {
+                "the connection reached a listener for something else; check the address"
+            }
+            Refusal::Secret => {
+                "the secrets differ; give RINGFOLD_SECRET or RINGFOLD_SECRET_FILE the same content \
+                 on all ranks"
+            }
+            Refusal::Rank => "the rank does not belong there; check the ranks",
+            Refusal::Duplicate => {
+                "this rank has connected already; give every process a rank of its own"
+            }
+            Refusal::WorldSize => "the world sizes differ; give all ranks the same",
+            Refusal::Communicator => {
+                "the connection is for another communicator or job; check the address"
+            }
+            Refusal::Descriptors => {
+                "the process there has no descriptors left for a connection; raise its limit \
+                 (ulimit -n)"
+            }
+            Refusal::GivenUp => {
+                "rank 0 has given up bringing the ranks together; its own error says why"
+            }
+            Refusal::Ended => "rank 0's process has ended before it joined",
+        })
+    }
+}
