@@ -146,22 +146,27 @@ python_environment() {
     [ -x "$venv/bin/python" ] || "${PYTHON:-python3}" -m venv "$venv"
     "$venv/bin/python" -c \
         'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed")'
-    local tools='expecttest, maturin, ml_dtypes, mypy, numpy, pytest, sklearn, xdist'
+    local tools='auditwheel, expecttest, maturin, ml_dtypes, mypy, numpy, pytest, sklearn, twine'
+    tools="$tools, xdist, ziglang"
     local version='from importlib.metadata import version; print(version("torch").split("+")[0])'
     "$venv/bin/python" -c "import $tools" 2>/dev/null &&
         [ "$("$venv/bin/python" -c "$version" 2>&1)" = "$torch" ] ||
         "$venv/bin/python" -m pip install --quiet --disable-pip-version-check \
-            expecttest 'maturin>=1.9,<2' ml_dtypes mypy numpy pytest pytest-xdist scikit-learn \
-            "torch==$torch"
+            auditwheel expecttest 'maturin>=1.9,<2' ml_dtypes mypy numpy pytest pytest-xdist \
+            scikit-learn "torch==$torch" twine ziglang
 }
 
+# As it is published, but for the profile: the tests run what a stranger installs.
 wheel() {
     rm -rf target/wheels
-    "$venv/bin/python" -m maturin build --quiet --release \
-        --interpreter "$venv/bin/python" --out target/wheels
+    release/wheel.sh --python "$venv/bin/python" --profile release
     "$venv/bin/python" -m pip install --quiet --disable-pip-version-check \
         --no-index --no-deps --force-reinstall \
         target/wheels/ringfold-*.whl
+}
+
+audit() {
+    "$venv/bin/python" release/audit.py target/wheels/ringfold-*.whl
 }
 
 python_types() {
@@ -249,6 +254,7 @@ beside_rust_tests() {
     [ -n "$only_torch" ] || stage "loom tests" loom_models 2
     stage "wheel" wheel
     if [ -z "$only_torch" ]; then
+        stage "audit of the wheel" audit
         stage "python types" python_types
         stage "python tests" python_tests
         stage "site" docs/build.sh

@@ -1,0 +1,161 @@
+"""Audits wheels before they are published: `python release/audit.py WHEEL...`.
+
+What a stranger's `pip install` relies on: that the wheel runs where its name says (auditwheel reads
+which symbols of which libraries it needs), that an index accepts its metadata (twine), and that all
+of the package is in it and nothing else. Prints what it has found, and ends with 1 if something is
+wrong. Needs auditwheel and twine.
+"""
+
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from email.message import Message
+from email.parser import Parser
+from pathlib import Path
+from zipfile import ZipFile
+
+ROOT = Path(__file__).resolve().parents[1]
+
+GLIBC_MAX = (2, 28)
+"""The newest glibc that a wheel may need."""
+
+BYTES_MAX = 20 << 20
+"""The largest wheel: a few times what it has. What is larger contains something by mistake."""
+
+FIELDS = {
+    "Name": "ringfold",
+    "License-Expression": "Apache-2.0",
+    "License-File": "LICENSE",
+    "Description-Content-Type": r"text/markdown.*",
+    "Requires-Python": r">=3\.11",
+    "Summary": r".{20,}",
+    "Keywords": r".+",
+}
+"""Fields of the metadata, and what they match."""
+
+CLASSIFIERS = (
+    "Operating System :: POSIX :: Linux",
+    "Programming Language :: Rust",
+    "Typing :: Typed",
+)
+
+ENTRY_POINTS = """
+[console_scripts]
+ringfold=ringfold.__main__:main
+[torch.backends]
+ringfold=ringfold.torch:_autoload
+[torch.distributed.backends]
+ringfold=ringfold.torch:register_backend
+"""
+
+
+def said(*words: str | Path) -> tuple[int, str]:
+    """The exit status of a tool of this environment, and its output on one line."""
+    done = subprocess.run(
+        [sys.executable, "-m", *words], capture_output=True, text=True, timeout=120, check=False
+    )
+    return done.returncode, " ".join((done.stdout + done.stderr).split())
+
+
+def platform(wheel: Path) -> Iterator[str]:
+    """What is wrong with the systems that the wheel says it runs on."""
+    named = re.fullmatch(
+        r"ringfold-(.+)-cp311-abi3-manylinux_(\d+)_(\d+)_(x86_64|aarch64)\.whl", wheel.name
+    )
+    if not named:
+        yield f"its name is not that of a manylinux wheel for all Python from 3.11 on: {wheel.name}"
+        return
+    version = tomllib.loads((ROOT / "Cargo.toml").read_text())["workspace"]["package"]["version"]
+    if named[1] != version:
+        yield f"it is of version {named[1]}, and Cargo.toml has {version}"
+    status, text = said("auditwheel", "show", wheel)
+    needs = re.search(r'platform tag: "(?:manylinux_(\d+)_(\d+)_(\w+))"', text)
+    if status or not needs:
+        yield f"auditwheel: {text}"
+    elif (int(needs[1]), int(needs[2])) > GLIBC_MAX or needs[3] != named[4]:
+        yield f"it needs manylinux_{needs[1]}_{needs[2]}_{needs[3]}: {text}"
+    elif (int(named[2]), int(named[3])) < (int(needs[1]), int(needs[2])):
+        yield f"its name promises an older system than {needs[0]}"
+
+
+def contents(wheel: ZipFile, names: set[str]) -> Iterator[str]:
+    """What is missing in the wheel, and what does not belong there."""
+    listed = subprocess.run(
+        [
+            "git",
+            "-C",
+            ROOT,
+            "ls-files",
+            "--cached",
+            "--others",
+            "--exclude-standard",
+            "python/ringfold",
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    package = {name.removeprefix("python/") for name in listed.stdout.splitlines()}
+    due = package | {"ringfold/_native.abi3.so"}
+    there = {name for name in names if ".dist-info/" not in name}
+    if due != there:
+        yield f"missing: {sorted(due - there)}; not of the package: {sorted(there - due)}"
+    if "ringfold/py.typed" not in there:
+        yield "no py.typed: type checkers would ignore its types"
+    licences = [name for name in names if name.endswith(".dist-info/licenses/LICENSE")]
+    if [wheel.read(name) for name in licences] != [(ROOT / "LICENSE").read_bytes()]:
+        yield "it does not contain the licence"
+
+
+def metadata(wheel: ZipFile, names: set[str]) -> Iterator[str]:
+    """What is wrong with the wheel's description of itself."""
+
+    def text(ending: str) -> str:
+        return "".join(
+            wheel.read(name).decode() for name in names if name.endswith(f".dist-info/{ending}")
+        )
+
+    fields: Message = Parser().parsestr(text("METADATA"))
+    for field, due in FIELDS.items():
+        if not re.fullmatch(due, found := str(fields[field])):
+            yield f"{field} is {found!r}, and should match {due!r}"
+    classifiers = fields.get_all("Classifier", [])
+    yield from (f"no classifier {due!r}" for due in CLASSIFIERS if due not in classifiers)
+    if fields.get_all("Requires-Dist"):
+        yield f"it depends on {fields.get_all('Requires-Dist')}"
+    lines = (line.replace(" ", "") for line in text("entry_points.txt").splitlines())
+    if sorted(filter(None, lines)) != sorted(ENTRY_POINTS.replace(" ", "").split()):
+        yield f"its entry points are {text('entry_points.txt')!r}"
+
+
+def problems(wheel: Path) -> Iterator[str]:
+    """All that is wrong with a wheel."""
+    yield from platform(wheel)
+    status, text = said("twine", "check", "--strict", wheel)
+    if status:
+        yield f"twine: {text}"
+    if wheel.stat().st_size > BYTES_MAX:
+        yield f"it has {wheel.stat().st_size} bytes, more than {BYTES_MAX}"
+    with ZipFile(wheel) as opened:
+        names = set(opened.namelist())
+        yield from contents(opened, names)
+        yield from metadata(opened, names)
+
+
+def main() -> int:
+    """Audits the wheels that the command line names; gives the exit status."""
+    wheels = [Path(word) for word in sys.argv[1:]]
+    if not wheels or not all(wheel.is_file() for wheel in wheels):
+        print("usage: release/audit.py WHEEL...; no such wheel" if wheels else __doc__)
+        return 2
+    found = {wheel: list(problems(wheel)) for wheel in wheels}
+    for wheel, wrong in found.items():
+        print(f"{wheel.name}: {wheel.stat().st_size >> 10} KiB, {'WRONG' if wrong else 'sound'}")
+        print("".join(f"  {line}\n" for line in wrong), end="")
+    return int(any(found.values()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
