@@ -226,6 +226,11 @@ deep_python() {
         --ignore python/tests/storms python/tests bench/tests
 }
 
+# What would be published of each crate builds, with the others as they would be published.
+crates() {
+    cargo publish --quiet --workspace --dry-run --allow-dirty --target-dir target/publish
+}
+
 storms() {
     OMP_NUM_THREADS=1 "$venv/bin/python" -m pytest --quiet -m "" python/tests/storms
 }
@@ -234,6 +239,7 @@ deep() {
     stage "deep loom tests" loom_models 3
     stage "deep rust tests" deep_rust
     stage "deep python tests" deep_python
+    stage "crates" crates
     [ ! -d python/tests/storms ] || stage "storms" storms
 }
 

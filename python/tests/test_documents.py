@@ -102,32 +102,38 @@ def written(name: str | None, text: str) -> str:
     return f"cat >{name} <<'END'\n{text}END"
 
 
-def script(page: Path) -> str:
-    """The shell script that runs a page."""
+def steps(page: Path) -> Iterator[tuple[str, str]]:
+    """What each step of a page is called, and the shell that runs it."""
     runnable = [block for block in blocks(page) if block.language in RUN and not block.why_not]
-    lines = ["set -eu"]
     fragments = ""
     if before := PROGRAMS_OF.get(page.relative_to(ROOT).as_posix()):
-        programs = [block for block in blocks(ROOT / before) if file_name(block)]
-        lines.extend(written(file_name(block), block.text) for block in programs)
+        programs = ((file_name(block), block.text) for block in blocks(ROOT / before))
+        yield from ((name, written(name, text)) for name, text in programs if name)
     for block in runnable:
         name = file_name(block)
         if block.language == "sh":
-            ended = re.search(r"^# exit status: (\d+)\n\Z", block.text, re.MULTILINE)
-            if ended:
-                text = f"(\n{block.text}) || status=$?\n[ ${{status:-0}} = {ended[1]} ]"
-                lines.append(f"status=0\n{text}")
-            else:
-                lines.append(block.text)
+            yield block.text.splitlines()[0], ended_as_said(block.text)
         elif name:
-            lines.append(written(name, block.text))
+            yield name, written(name, block.text)
         else:
             fragments += f"# {page.name}:{block.line}\n{block.text}\n"
     if fragments:
         preamble = PREAMBLES.get(page.relative_to(ROOT).as_posix(), "")
-        lines.append(written("fragments.py", f"{preamble}\n{fragments}"))
-        lines.append("ringfold run --ranks 2 -- python fragments.py")
-    return "\n".join(lines) + "\n"
+        program = written("fragments.py", f"{preamble}\n{fragments}")
+        yield "fragments", f"{program}\nringfold run --ranks 2 -- python fragments.py"
+
+
+def ended_as_said(text: str) -> str:
+    """Shell that runs a block, and fails if it ends with another status than the block says."""
+    ended = re.search(r"^# exit status: (\d+)\n\Z", text, re.MULTILINE)
+    if not ended:
+        return text
+    return f"status=0\n(\n{text}) || status=$?\n[ ${{status:-0}} = {ended[1]} ]"
+
+
+def script(page: Path) -> str:
+    """The shell script that runs a page."""
+    return "\n".join(["set -eu", *(text for _, text in steps(page))]) + "\n"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
