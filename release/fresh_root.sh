@@ -30,28 +30,34 @@ while [ $# -gt 0 ]; do
     esac
     shift
 done
-[ -n "$wheel" ] || wheel=$(ls target/wheels/ringfold-*.whl)
+[ -n "$wheel" ] || wheel=$(ls target/wheels/ringfold-*_"$(uname -m)".whl)
 [ -f "$wheel" ] || { echo "fresh_root.sh: no wheel \`$wheel\`; release/wheel.sh builds it" >&2 && exit 2; }
 
 # The user of the new system.
 user=1000
 
-root=target/fresh-root/$suite
+root=target/fresh-root/$suite is_system=1
 [ "$(id -u)" = 0 ] && command -v debootstrap >/dev/null || {
-    root=target/fresh-root/none
+    root=target/fresh-root/none is_system=
     echo "fresh_root.sh: no debootstrap, or not root: an environment of this system's Python"
 }
 home=$root/home/stranger
+
+# give FOLDER: makes the user its owner.
+give() {
+    [ -z "$is_system" ] || chown -R "$user:$user" "$1"
+}
 
 # make_root: a system in a folder, with the network of this one.
 make_root() {
     [ ! -e "$root/made" ] || return 0
     rm -rf "$root"
     mkdir -p "$root"
-    [ "$root" = target/fresh-root/none ] ||
+    [ -z "$is_system" ] ||
         debootstrap --variant=minbase --include=python3-venv,ca-certificates \
             "$suite" "$root" >"$root.log"
-    mkdir -p "$root/wheels" && chown "$user" "$root/wheels"
+    mkdir -p "$root/wheels"
+    give "$root/wheels"
     touch "$root/made"
 }
 
@@ -68,7 +74,7 @@ lend_network() {
 enter() {
     local proxies
     mapfile -t proxies < <(env | grep -iE '^(https?|no|all)_proxy=' || true)
-    if [ "$root" = target/fresh-root/none ]; then
+    if [ -z "$is_system" ]; then
         env -i "${proxies[@]}" HOME="$PWD/$home" WHEELS="$PWD/$root/wheels" LANG=C.UTF-8 \
             PATH=/usr/bin:/bin bash "$PWD/$home/$1"
         return
@@ -148,14 +154,14 @@ END
 }
 
 make_root
-lend_network
+[ -z "$is_system" ] || lend_network
 rm -rf "$home"
 mkdir -p "$home/examples"
 cp "$wheel" "$home"
 cp examples/ddp_digits.py "$home/examples"
 downloading >"$home/downloading.sh"
 running >"$home/running.sh"
-chown -R "$user:$user" "$home"
+give "$home"
 enter downloading.sh
 enter running.sh
 printf '\n== %s, %s\n' "$(basename "$wheel")" "$(basename "$root")"
