@@ -11,31 +11,35 @@
 //! The instructions that read and set the register count as accesses to memory, so the compiler
 //! keeps what the loops load and store, and thus their arithmetic, between them.
 //!
-//! Source: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 1, 10.2.3 (MXCSR).
+//! Sources: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 1, 10.2.3 (MXCSR);
+//! Arm Architecture Reference Manual for A-profile, C5.2 (FPCR).
 
 /// Restores the thread's floating-point environment when it is dropped.
 ///
-/// On architectures other than x86-64 it does nothing: results there follow the thread's settings.
+/// On architectures other than x86-64 and 64-bit ARM it does nothing: results there follow the
+/// thread's settings.
 #[must_use]
 pub(super) struct Environment {
     /// What to restore; `None` where the environment was the default one.
-    #[cfg(target_arch = "x86_64")]
-    own: Option<u32>,
+    own: Option<register::Word>,
 }
 
+/// The control and status register of SSE and AVX.
 #[cfg(target_arch = "x86_64")]
-mod mxcsr {
+mod register {
     use std::arch::asm;
 
+    pub type Word = u32;
+
     /// Round to nearest, denormals kept, all exceptions masked.
-    pub const DEFAULT: u32 = 0x1f80;
+    pub const DEFAULT: Word = 0x1f80;
 
     /// The sticky record of exceptions, which changes nothing.
-    pub const FLAGS: u32 = 0x3f;
+    pub const FLAGS: Word = 0x3f;
 
-    /// The control and status register of SSE and AVX.
+    /// What it holds.
     #[inline(always)]
-    pub fn read() -> u32 {
+    pub fn read() -> Word {
         let mut value = 0;
         // SAFETY: stores four bytes to a local; every x86-64 has the register.
         unsafe { asm!("stmxcsr [{}]", in(reg) &raw mut value, options(nostack, preserves_flags)) };
@@ -44,7 +48,7 @@ mod mxcsr {
 
     /// Sets it; `value` has no reserved bits.
     #[inline(always)]
-    pub fn write(value: u32) {
+    pub fn write(value: Word) {
         // SAFETY: loads four bytes from a local, which `read` gave or which is `DEFAULT`.
         unsafe {
             asm!("ldmxcsr [{}]", in(reg) &raw const value, options(nostack, preserves_flags))
@@ -52,58 +56,97 @@ mod mxcsr {
     }
 }
 
+/// The floating-point control register. What was raised is recorded in another one.
+#[cfg(target_arch = "aarch64")]
+mod register {
+    use std::arch::asm;
+
+    pub type Word = u64;
+
+    /// Round to nearest, denormals kept, no exception traps.
+    pub const DEFAULT: Word = 0;
+
+    pub const FLAGS: Word = 0;
+
+    /// What it holds.
+    #[inline(always)]
+    pub fn read() -> Word {
+        let value;
+        // SAFETY: every processor of this kind has the register, and any program may read it.
+        unsafe { asm!("mrs {}, fpcr", out(reg) value, options(nostack, preserves_flags)) };
+        value
+    }
+
+    /// Sets it; `value` has no reserved bits.
+    #[inline(always)]
+    pub fn write(value: Word) {
+        // SAFETY: what `read` gave, or `DEFAULT`; it takes effect with the next instruction.
+        unsafe { asm!("msr fpcr, {}", in(reg) value, options(nostack, preserves_flags)) };
+    }
+}
+
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+mod register {
+    pub type Word = u32;
+    pub const DEFAULT: Word = 0;
+    pub const FLAGS: Word = 0;
+
+    pub fn read() -> Word {
+        DEFAULT
+    }
+
+    pub fn write(_: Word) {}
+}
+
 impl Environment {
     /// Sets the default environment for as long as the guard lives. One load where it is set
     /// already.
     #[inline(always)]
     pub fn standard() -> Environment {
-        #[cfg(target_arch = "x86_64")]
-        {
-            let own = mxcsr::read();
-            if own & !mxcsr::FLAGS == mxcsr::DEFAULT {
-                return Environment { own: None };
-            }
-            mxcsr::write(mxcsr::DEFAULT);
-            Environment { own: Some(own) }
+        let own = register::read();
+        if own & !register::FLAGS == register::DEFAULT {
+            return Environment { own: None };
         }
-        #[cfg(not(target_arch = "x86_64"))]
-        Environment {}
+        register::write(register::DEFAULT);
+        Environment { own: Some(own) }
     }
 }
 
 impl Drop for Environment {
     #[inline(always)]
     fn drop(&mut self) {
-        #[cfg(target_arch = "x86_64")]
         if let Some(own) = self.own {
-            mxcsr::write(own);
+            register::write(own);
         }
     }
 }
 
-#[cfg(all(test, target_arch = "x86_64"))]
+#[cfg(all(test, any(target_arch = "x86_64", target_arch = "aarch64")))]
 mod tests {
     use super::super::scale::scale_at_level;
     use super::super::{Factor, Kernel, Level, Store};
-    use super::mxcsr;
+    use super::register;
     use crate::memory::Region;
     use crate::types::{DType, Op};
 
-    /// Flush-to-zero and denormals-are-zero.
-    const FLUSH: u32 = mxcsr::DEFAULT | 0x8040;
+    /// Flush-to-zero and denormals-are-zero; round towards plus infinity.
+    #[cfg(target_arch = "x86_64")]
+    const SETTINGS: [register::Word; 2] = [0x8040, 0x4000];
+    #[cfg(target_arch = "aarch64")]
+    const SETTINGS: [register::Word; 2] = [1 << 24, 1 << 22];
 
-    /// Round towards plus infinity.
-    const UPWARDS: u32 = mxcsr::DEFAULT | 0x4000;
+    const FLUSH: register::Word = register::DEFAULT | SETTINGS[0];
+    const UPWARDS: register::Word = register::DEFAULT | SETTINGS[1];
 
     /// Runs `work` under this environment and checks that the environment is unchanged afterwards,
     /// except for the record of exceptions.
-    fn under<R>(environment: u32, work: impl FnOnce() -> R) -> R {
-        let own = mxcsr::read();
-        mxcsr::write(environment);
+    fn under<R>(environment: register::Word, work: impl FnOnce() -> R) -> R {
+        let own = register::read();
+        register::write(environment);
         let result = work();
-        let after = mxcsr::read();
-        mxcsr::write(own);
-        assert_eq!(after & !mxcsr::FLAGS, environment, "it is not restored");
+        let after = register::read();
+        register::write(own);
+        assert_eq!(after & !register::FLAGS, environment, "it is not restored");
         result
     }
 

@@ -9,8 +9,8 @@
 //! Invariants: the order of the sources is the order of the additions; nothing is reassociated or
 //! contracted to a fused multiply-add, so that all levels give the same bits, NaN payloads
 //! excepted. The thread's floating-point settings (flush-to-zero, rounding) change nothing on
-//! x86-64 (`environment`). Buffers need not be aligned. Nothing allocates. fp8 has no arithmetic:
-//! its range is too small for sums, and ranks only move it.
+//! x86-64 and 64-bit ARM (`environment`). Buffers need not be aligned. Nothing allocates. fp8 has
+//! no arithmetic: its range is too small for sums, and ranks only move it.
 
 pub(crate) mod convert;
 mod digest;
