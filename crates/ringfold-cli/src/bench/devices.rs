@@ -21,7 +21,9 @@ pub struct DeviceFlags {
     /// cuda:same: all ranks share device 0. hip: AMD's devices. soft: a driver in software. Adds
     /// two columns: `limit`, the time of the same copies in both directions without waiting for
     /// each other or for other ranks, measured in the same run; `of limit`, how much of that rate
-    /// the collective reaches. See docs/devices.md.
+    /// the collective reaches. The column `algorithm` is that of the host for a slice; `devices`
+    /// where devices combine or move the elements of slices, and `one kernel` where one kernel of
+    /// each device does the call. See docs/devices.md.
     #[arg(long, value_name = "DEVICES")]
     pub device: Option<Devices>,
 

@@ -173,6 +173,8 @@ impl<'a> Bench<'a> {
             }
             wrong += placement.wrong(&data);
         }
+        let by_devices = self.device.as_ref();
+        let by_devices = by_devices.and_then(OnDevice::in_place_of_algorithm);
         let limit_us = self.limit_us(&request)?;
 
         let mut report = times_us;
@@ -185,7 +187,7 @@ impl<'a> Bench<'a> {
             case,
             size,
             in_place,
-            algorithm: way.method().to_string(),
+            algorithm: by_devices.map_or_else(|| way.method().to_string(), str::to_owned),
             protocol: way.protocol().to_string(),
             transport: self.communicator.transport().to_owned(),
             first_us: self.unite(&column(iterations)),

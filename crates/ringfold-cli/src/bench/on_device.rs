@@ -3,6 +3,7 @@
 //! Data is written and compared on the host, in pinned memory that has the same places as the
 //! device's: a region of the mirror stands for the same bytes on the device.
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -12,8 +13,8 @@ use ringfold::internals::device::{
     Current, Device, DeviceMemory, DeviceRegion, Pin, PinnedRegion, ProgramStream, Stream,
 };
 use ringfold::{
-    Collective, Communicator, DeviceBuffer, DeviceWork, Lane, LaneConfig, Region, Registered,
-    Request,
+    Carried, Collective, Communicator, DeviceBuffer, DeviceWork, Lane, LaneConfig, Region,
+    Registered, Request,
 };
 
 use super::devices::Devices;
@@ -37,6 +38,8 @@ pub struct OnDevice {
     into: Stream,
     sides: [Side; 2],
     device: Arc<Device>,
+    /// How the last call was carried out.
+    carried: Cell<Carried>,
 }
 
 /// A buffer on the device, and its mirror.
@@ -84,7 +87,13 @@ impl OnDevice {
             into: current.stream()?,
             sides: [first?, second?],
             device: device.clone(),
+            carried: Cell::new(Carried::Host),
         })
+    }
+
+    /// What did the last call in place of an algorithm of the host's, if something did.
+    pub fn in_place_of_algorithm(&self) -> Option<&'static str> {
+        self.carried.get().in_place_of_algorithm()
     }
 
     /// The mirrors of both buffers.
@@ -146,6 +155,7 @@ impl OnDevice {
         // copies of it are in this stream or after the wait for it.
         let work = unsafe { self.lane.enqueue(on_device, program) }?;
         work.join(program)?;
+        self.carried.set(work.carried());
         Ok(work)
     }
 

@@ -16,10 +16,6 @@ const ENGINE_RANKS: usize = 128;
 /// What a step of an engine's plan and its state take, about.
 const STEP_BYTES: u128 = 256;
 
-/// What devices do instead of an algorithm of the host's.
-const ONE_KERNEL: &str = "one kernel";
-const BY_DEVICES: &str = "devices";
-
 /// How a simulation is carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Method {
@@ -107,13 +103,13 @@ impl Summary {
     /// The name of what was carried out: the host's algorithm, or what devices do instead.
     pub fn algorithm(&self) -> String {
         let carried = self.scenario.devices.as_ref().and_then(|it| it.carried);
-        match carried {
-            Some(Carried::OneShot) => return ONE_KERNEL.into(),
-            Some(Carried::Folded) => return BY_DEVICES.into(),
-            Some(Carried::Host | Carried::Direct) | None => {}
+        match carried.and_then(Carried::in_place_of_algorithm) {
+            Some(name) => name.to_owned(),
+            None => {
+                let algorithm = self.scenario.algorithm;
+                algorithm.map_or(String::new(), |algorithm| algorithm.to_string())
+            }
         }
-        let algorithm = self.scenario.algorithm;
-        algorithm.map_or(String::new(), |algorithm| algorithm.to_string())
     }
 
     /// 10^9 bytes per second of the call, as nccl-tests defines them.

@@ -122,6 +122,16 @@ fn devices_combine_where_the_model_says_so_or_the_environment() {
     let by_variable = log("RINGFOLD_DEVICE_REDUCER", "device");
     assert!(by_variable.contains("; devices combine"), "{by_variable}");
     assert!(!by_variable.contains("; the CPUs combine"), "{by_variable}");
+    assert_eq!(algorithm(&by_variable, 1 << 20), "devices");
+    assert_ne!(algorithm(&by_default, 1 << 20), "devices");
+}
+
+/// What stands behind the transport in the row of so many bytes.
+fn algorithm(table: &str, bytes: usize) -> &str {
+    let size = bytes.to_string();
+    let row = |line: &&str| line.split_whitespace().next() == Some(&size);
+    let row = table.lines().find(row).expect("a row of this size");
+    row.rsplit_once("shm").expect("a transport").1.trim()
 }
 
 #[test]
@@ -142,9 +152,11 @@ fn one_kernel_does_small_calls_of_ranks_with_a_device_each_where_the_model_says_
         "{text}"
     );
     assert!(text.contains("; the CPUs combine"), "{text}");
+    assert_eq!(algorithm(&text, 4096), "one kernel");
     for more in ["--one-shot false", "--direct false", "--reducer host"] {
         let text = log(more);
         assert!(!text.contains("one kernel;"), "{more}: {text}");
+        assert_ne!(algorithm(&text, 4096), "one kernel", "{more}");
     }
     let _ = std::fs::remove_file(&file);
 }

@@ -6,6 +6,7 @@ use super::cut::{Cut, Fetched, Part, only_moves};
 use super::fold::call::{FoldedCall, Rows};
 use super::fold::shares::Shares;
 use super::one_shot::call::OneShotCall;
+use super::policy::Carried;
 use super::program::{Step, steps};
 use super::request::{DeviceBuffer, DeviceRequest, Fetch, Transfer};
 use super::staging::{BANKS, Bank};
@@ -187,6 +188,16 @@ impl LaneCall {
         steps(self.slices, depth, |slice| {
             self.folded().and_then(|call| call.halves.needed(slice))
         })
+    }
+
+    /// By what it is carried out.
+    pub fn carried(&self) -> Carried {
+        match (&self.body, self.bank) {
+            (Body::OneShot(_), _) => Carried::OneShot,
+            (Body::Folded(_), _) => Carried::Folded,
+            (Body::Parts { .. }, Bank::Direct) => Carried::Direct,
+            (Body::Parts { .. }, Bank::Host) => Carried::Host,
+        }
     }
 
     /// The call that devices combine, if they do.

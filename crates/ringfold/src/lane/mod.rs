@@ -51,6 +51,7 @@ use std::time::Duration;
 pub use crate::config::Reducer;
 pub use open::LaneConfig;
 pub use path::WaitPath;
+pub use policy::Carried;
 pub use request::{DeviceBuffer, DeviceRequest};
 
 use call::{LaneCall, Terms};
@@ -394,6 +395,11 @@ pub struct DeviceWork {
 }
 
 impl DeviceWork {
+    /// By what it is carried out: the host, or devices.
+    pub fn carried(&self) -> Carried {
+        self.call.carried()
+    }
+
     /// Has `stream` go on only when the call is done. Does not block, except with
     /// [`WaitPath::Host`]: until the host has done its part.
     ///

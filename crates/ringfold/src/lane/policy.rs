@@ -51,7 +51,7 @@ pub struct Setting<'a> {
     pub host_us: &'a dyn Fn(Collective, u64) -> f64,
 }
 
-/// By what a call is carried out.
+/// By what a call on device memory is carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Carried {
     /// The host's collectives.
@@ -62,6 +62,17 @@ pub enum Carried {
     Folded,
     /// One kernel of each device, without slices.
     OneShot,
+}
+
+impl Carried {
+    /// The name of what is done in place of an algorithm of the host's, if something is.
+    pub fn in_place_of_algorithm(self) -> Option<&'static str> {
+        match self {
+            Carried::Host => None,
+            Carried::Direct | Carried::Folded => Some("devices"),
+            Carried::OneShot => Some("one kernel"),
+        }
+    }
 }
 
 /// What was decided for a collective in a size class.
