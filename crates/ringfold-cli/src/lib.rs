@@ -19,7 +19,9 @@ mod run;
 mod schedule;
 mod sim;
 mod statistics;
+mod trace;
 mod tune;
+mod watch;
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -41,6 +43,7 @@ const EXAMPLES: &str = "\
 Examples:
   ringfold perf                              measure all_reduce between local processes
   ringfold run --ranks 4 -- python train.py  run a program as four ranks
+  ringfold top                               what running jobs do, and who is late
   ringfold info                              what this machine offers
   ringfold schedule all_reduce               what its algorithms do and should cost
   ringfold sim --ranks 64                    what it would take on other machines, in virtual time
@@ -57,6 +60,9 @@ enum Command {
     Schedule(schedule::Arguments),
     Sim(Box<sim::Arguments>),
     Tune(Box<tune::Arguments>),
+    Top(watch::top::Arguments),
+    Trace(trace::Arguments),
+    Metrics(watch::metrics::Arguments),
 }
 
 /// Carries out a command line; gives the exit status. Nothing else in this process has made use of
@@ -88,6 +94,9 @@ impl Command {
             Command::Schedule(arguments) => schedule::run(arguments),
             Command::Sim(arguments) => sim::run(*arguments),
             Command::Tune(arguments) => tune::run(*arguments),
+            Command::Top(arguments) => watch::top::run(arguments),
+            Command::Trace(arguments) => trace::run(arguments),
+            Command::Metrics(arguments) => watch::metrics::run(arguments),
         }
     }
 }

@@ -55,6 +55,16 @@ pub fn bytes_label(bytes: f64) -> String {
     format!("{rounded} {}", units[unit])
 }
 
+/// `12 us`, `3.4 ms`.
+pub fn time(ns: f64) -> String {
+    match ns {
+        ns if ns < 1e3 => format!("{ns:.0} ns"),
+        ns if ns < 1e6 => format!("{:.0} us", ns / 1e3),
+        ns if ns < 1e9 => format!("{:.1} ms", ns / 1e6),
+        ns => format!("{:.1} s", ns / 1e9),
+    }
+}
+
 /// `1 rank`, `2 ranks`.
 pub fn plural(count: usize, what: &str) -> String {
     match count {

@@ -1,13 +1,18 @@
 //! `ringfold run`: starts any program as the ranks of a job on this host.
 
 use std::ffi::OsString;
+use std::fs::{self, DirBuilder};
+use std::io::ErrorKind;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::PathBuf;
 use std::process::Command;
 
-use anyhow::Result;
+use anyhow::{Context, Result, bail};
 use ringfold::Bind;
 use rustix::process::Signal;
 
 use crate::launch::{self, Job};
+use crate::{output, trace};
 
 /// Run a program as the ranks of a job on this host
 ///
@@ -41,6 +46,13 @@ pub struct Arguments {
     #[arg(long, value_name = "HOW")]
     bind: Option<Bind>,
 
+    /// Record all calls, and write one timeline of all ranks to FILE at the end: for Perfetto
+    ///
+    /// See `ringfold trace`. The recorded calls are in the folder FILE.calls, which is removed when
+    /// the timeline is written; if this command is killed, `ringfold trace FILE.calls` makes it.
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
+
     /// What a rank gets when the launcher dies
     #[arg(long, value_name = "SIGNAL", default_value = "kill")]
     pdeathsig: DeathSignal,
@@ -54,6 +66,7 @@ const EXAMPLES: &str = "\
 Examples:
   ringfold run --ranks 4 -- python train.py
   ringfold run --ranks 2 -- sh -c 'echo rank $RINGFOLD_RANK of $RINGFOLD_WORLD_SIZE'
+  ringfold run --ranks 4 --trace job.json -- python train.py
   ringfold run --ranks 8 --no-prefix -- ./my_program --its-own-flag";
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
@@ -74,11 +87,15 @@ pub fn run(arguments: Arguments) -> Result<u8> {
         // The argument is required.
         unreachable!("no command");
     };
+    let recording = arguments.trace.map(Recording::begin).transpose()?;
     let outcome = launch::launch(&Job {
         ranks: arguments.ranks.unwrap_or_else(launch::default_ranks),
         command: &|_| {
             let mut command = Command::new(program);
             command.args(rest);
+            if let Some(recording) = &recording {
+                command.env("RINGFOLD_TRACE", &recording.calls);
+            }
             command
         },
         prefix: !arguments.no_prefix,
@@ -95,5 +112,46 @@ pub fn run(arguments: Arguments) -> Result<u8> {
         let what = launch::describe(status);
         crate::complain(&format!("rank {rank} {what}; the job is ended"));
     }
+    if let Some(recording) = recording
+        && let Err(error) = recording.end()
+    {
+        crate::complain(&format!("no timeline: {error:#}"));
+        return Ok(outcome.status().max(1));
+    }
     Ok(outcome.status())
+}
+
+/// A job whose calls are recorded.
+struct Recording {
+    timeline: PathBuf,
+    /// An absolute path, because ranks may change their folder.
+    calls: PathBuf,
+}
+
+impl Recording {
+    /// Makes the folder in which the ranks record.
+    fn begin(timeline: PathBuf) -> Result<Recording> {
+        output::check(&timeline)?;
+        let mut name = timeline.clone().into_os_string();
+        name.push(".calls");
+        let calls = std::path::absolute(PathBuf::from(name))?;
+        match DirBuilder::new().mode(0o700).create(&calls) {
+            Ok(()) => Ok(Recording { timeline, calls }),
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => bail!(
+                "`{}` exists: another job records there, or one has ended without a timeline; \
+                 `ringfold trace` makes it of that folder, which can then be removed",
+                calls.display()
+            ),
+            Err(error) => {
+                Err(error).with_context(|| format!("cannot create `{}`", calls.display()))
+            }
+        }
+    }
+
+    /// Writes the timeline.
+    fn end(self) -> Result<()> {
+        trace::merge(&self.calls, &self.timeline)?;
+        fs::remove_dir_all(&self.calls)
+            .with_context(|| format!("cannot remove `{}`", self.calls.display()))
+    }
 }

@@ -5,6 +5,14 @@
 //! they have inside, so that ARCHITECTURE.md is a map of them, too; an item whose name says enough
 //! stands in the outermost.
 
+/// See `board`.
+pub mod board {
+    pub use crate::board::{
+        Ended, FILE_SUFFIX, Found, KindOfCall, PeerPicture, Picture, RecordedCall, Waiting, find,
+        now_ns,
+    };
+}
+
 /// See `call`.
 pub mod call {
     pub use crate::call::Call;

@@ -39,6 +39,7 @@
 // Comments link to what stands inside, for those who work on it.
 #![allow(rustdoc::private_intra_doc_links)]
 
+mod board;
 mod call;
 mod communicator;
 mod config;

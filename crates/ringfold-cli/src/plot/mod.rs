@@ -3,6 +3,7 @@
 //! What is drawn says how each axis is scaled; marks and labels follow from that. Data becomes a
 //! [`Chart`]; no other module knows plotters.
 
+pub mod events;
 mod scale;
 mod timeline;
 

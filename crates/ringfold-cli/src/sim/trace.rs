@@ -5,33 +5,24 @@
 //! its receiving.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{BufWriter, Write};
 use std::path::Path;
 
 use anyhow::Result;
 use ringfold::internals::simulate::{Lane, Report, TraceEvent};
 use serde_json::{Value, json};
 
-use crate::output::open;
+use crate::plot::events;
 
 /// Writes the report's trace.
 pub fn write(path: &Path, report: &Report) -> Result<()> {
-    let mut file = BufWriter::new(open(path)?);
-    // Written one by one: a trace may have millions of events.
-    file.write_all(b"{\"displayTimeUnit\":\"ns\",\"traceEvents\":[\n")?;
-    let mut separator = "";
     let slices = report.trace.iter().map(slice);
-    for event in names(report)
-        .into_iter()
-        .chain(slices)
-        .chain(arrows(report))
-    {
-        file.write_all(separator.as_bytes())?;
-        serde_json::to_writer(&mut file, &event).map_err(std::io::Error::from)?;
-        separator = ",\n";
-    }
-    file.write_all(b"\n]}\n")?;
-    Ok(file.flush()?)
+    events::write(
+        path,
+        names(report)
+            .into_iter()
+            .chain(slices)
+            .chain(arrows(report)),
+    )
 }
 
 /// What processes and threads are called, in the order of ranks and lanes.

@@ -25,7 +25,9 @@ fn help_names_the_commands_and_gives_examples() {
 
 #[test]
 fn every_command_has_help_with_examples() {
-    for command in ["perf", "run", "info", "schedule", "sim", "tune"] {
+    for command in [
+        "perf", "run", "info", "schedule", "sim", "tune", "top", "trace", "metrics",
+    ] {
         let done = finish(&[command, "--help"]);
         assert!(done.status.success());
         assert!(done.stdout.contains("Examples:"), "{command}");
@@ -78,7 +80,7 @@ fn page() -> String {
          The help of `ringfold` and of each of its commands. This page is generated; a test \
          compares it\nwith what the command prints.\n",
     );
-    let commands: [&[&str]; 12] = [
+    let commands: [&[&str]; 15] = [
         &[],
         &["perf"],
         &["run"],
@@ -91,6 +93,9 @@ fn page() -> String {
         &["tune", "check"],
         &["tune", "optimize"],
         &["tune", "plot"],
+        &["top"],
+        &["trace"],
+        &["metrics"],
     ];
     for command in commands {
         let done = finish(&[command, &["--help"]].concat());

@@ -15,3 +15,10 @@ pub struct Asked {
     pub(crate) count: u64,
     pub(crate) lists: u32,
 }
+
+impl Asked {
+    /// What is called.
+    pub fn collective(&self) -> Collective {
+        self.collective
+    }
+}

@@ -23,6 +23,7 @@
 
 mod drive;
 mod endings;
+mod recorder;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -34,11 +35,13 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::completion::Completion;
+use crate::board::Board;
 use crate::engine::{Engine, Job, JobId};
 use crate::error::{Error, Result};
 use crate::sync::lock;
 use drive::{Pace, Step, Until};
 pub(super) use endings::TIMEOUT_GRACE;
+use recorder::Recorder;
 pub use state::{Driver, OnWait};
 use state::{INBOX, ON_WAIT_INTERVAL, State, VISIT};
 
@@ -85,7 +88,7 @@ impl Driver {
                 if let Some(error) = state.error.clone().or_else(|| self.refusal(&job)) {
                     return Err(error);
                 }
-                let id = state.engine.submit(job)?;
+                let id = state.submit(job)?;
                 self.drive_own(state, id, pace)
             });
         }
@@ -105,7 +108,10 @@ impl Driver {
             return Ok(None);
         }
         self.guarded(&mut state, |state| match state.engine.begin_tiny(job)? {
-            Some(id) => self.drive_own(state, id, pace).map(Some),
+            Some(id) => {
+                state.show_begun(id, job);
+                self.drive_own(state, id, pace).map(Some)
+            }
             None => Ok(None),
         })
     }
@@ -148,6 +154,18 @@ impl Driver {
             false => self
                 .see_through(&idle, None, Pace::default(), on_wait)
                 .map(|_| ()),
+        }
+    }
+
+    /// Shows the calls on `board` from now on.
+    pub fn attach(&self, board: Board) {
+        self.visit(|state| state.recorder = Some(Box::new(Recorder::new(board))));
+    }
+
+    /// Shows nothing any more: the board goes.
+    pub fn detach(&self) {
+        if let Some(recorder) = self.visit(|state| state.recorder.take()) {
+            recorder.board().close();
         }
     }
 

@@ -92,6 +92,7 @@ impl Communicator {
         self.driver.stop();
         self.driver
             .with_engine(|engine| engine.change_registry(Registry::clear));
+        self.driver.detach();
     }
 
     pub(crate) fn check_open(&self) -> Result<()> {

@@ -1,6 +1,7 @@
 //! A communicator's settings: the caller's configuration first, then the environment, then the
 //! defaults.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::config::{Bind, Config, StragglerPolicy, TransportChoice};
@@ -22,6 +23,9 @@ use crate::wait::SPAN_MAX;
 
 /// Shared memory of a rank by default.
 const SHM_BYTES: usize = 8 << 20;
+
+/// Calls of each communicator that are recorded, by default: 6 MiB.
+const TRACE_CALLS: usize = 100_000;
 
 /// What a communicator and its parts are made with.
 #[derive(Clone, Debug)]
@@ -82,6 +86,19 @@ pub struct Settings {
     pub is_probing: bool,
     /// Where the constants of the cost model are read from, if this rank's are the ones that hold.
     pub calibration: Source,
+    /// What other processes can see of the calls.
+    pub showing: Showing,
+}
+
+/// What a communicator shows other processes.
+#[derive(Clone, Debug)]
+pub struct Showing {
+    /// Whether it shows anything.
+    pub is_on: bool,
+    /// Where each of its calls is recorded.
+    pub records_in: Option<PathBuf>,
+    /// How many of them, at most.
+    pub records: usize,
 }
 
 /// Where a rank has its rules from.
@@ -104,6 +121,16 @@ impl RuleSource {
             log::warn!(target: "ringfold::tuning", "{warning}");
         }
         Ok(rules)
+    }
+}
+
+impl Showing {
+    fn new(environment: &Environment) -> Showing {
+        Showing {
+            is_on: environment.board.unwrap_or(true),
+            records_in: environment.trace.clone().map(PathBuf::from),
+            records: environment.trace_calls.unwrap_or(TRACE_CALLS),
+        }
     }
 }
 
@@ -203,6 +230,7 @@ impl Settings {
             foreign_binding: environment.foreign_binding,
             is_probing: environment.probe.unwrap_or(true),
             calibration: environment.calibration.clone().unwrap_or_default(),
+            showing: Showing::new(environment),
         })
     }
 

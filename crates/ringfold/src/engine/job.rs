@@ -69,6 +69,13 @@ impl Job {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct JobId(pub(super) usize);
 
+impl JobId {
+    /// Its number, which is used again when the job is done.
+    pub fn number(self) -> usize {
+        self.0
+    }
+}
+
 /// A job that is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Finished {

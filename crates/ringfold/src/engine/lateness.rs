@@ -122,6 +122,10 @@ pub struct Lateness {
     is_early: bool,
     first_wait: Option<Time>,
     last: Option<(usize, Duration)>,
+    /// The same of the call that was counted last.
+    latest: Option<(usize, Duration)>,
+    /// Whether anything but short waits was counted since that was asked for.
+    has_news: bool,
     /// Whether a wait is under way, since when as far as it is timed, and which peer ended it,
     /// maybe by its first sign.
     waits: bool,
@@ -163,6 +167,30 @@ impl Lateness {
         self.stats.peers.resize(world_size, PeerStats::default());
         self.short.fill(0);
         (self.awaited, self.calls_before) = (0, calls);
+        self.has_news = true;
+    }
+
+    /// Whether anything but short waits was counted since this was asked last.
+    #[inline]
+    pub fn take_news(&mut self) -> bool {
+        std::mem::take(&mut self.has_news)
+    }
+
+    /// How long this rank has waited, and in how many calls it was not the last, short waits
+    /// excepted, of how many calls when `calls` are done in all.
+    pub fn totals(&self, calls: u64) -> (Duration, u64, u64) {
+        let counted = calls.saturating_sub(self.calls_before);
+        (self.stats.waited, self.awaited, counted)
+    }
+
+    /// What was counted of a peer, and apart from that the short waits for it.
+    pub fn peer(&self, rank: usize) -> (&PeerStats, u64) {
+        (&self.stats.peers[rank], self.short[rank])
+    }
+
+    /// The peer that came last in the call that was counted last, and how late, if that was timed.
+    pub fn latest(&self) -> Option<(usize, Duration)> {
+        self.latest
     }
 
     /// A collective call begins to run.
@@ -253,9 +281,11 @@ impl Lateness {
             return;
         }
         self.awaited += u64::from(std::mem::take(&mut self.is_early));
-        if let Some((peer, lateness)) = self.last.take() {
+        self.latest = self.last.take();
+        if let Some((peer, lateness)) = self.latest {
             self.stats.peers[peer].was_last(lateness);
         }
+        self.has_news = true;
         self.first_wait = None;
     }
 }

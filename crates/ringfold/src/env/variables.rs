@@ -344,6 +344,21 @@ variables! {
     /// call.
     "RINGFOLD_FR_FRAMES": "`0`, `1`", default "`0`";
 
+    /// Whether processes show the counters of their calls to other processes of this user and to
+    /// root: what `ringfold top` and `ringfold metrics` read. See docs/guides/watch-a-job.md.
+    "RINGFOLD_BOARD": "`0`, `1`", default "`1`" => board: bool = switch;
+
+    /// The folder in which each process records its calls, for `ringfold trace`: one file per
+    /// communicator, readable by this user only. `ringfold run --trace` sets it. Takes about 0.1 us
+    /// per call. The folder is created if it does not exist; it should be on a local file system or
+    /// in memory, because each call writes to a mapping of the file. If a file cannot be created, a
+    /// warning is logged, and nothing is recorded.
+    "RINGFOLD_TRACE": "path", default "none" => trace: String = text;
+
+    /// How many calls of each communicator are recorded: the last ones, with 64 bytes each, which
+    /// are reserved at the start.
+    "RINGFOLD_TRACE_CALLS": "1, 2, …", default "100000" => trace_calls: usize = positive;
+
     /// The level of the log on standard error, as in NCCL. `VERSION`: one line at the start.
     /// `INFO`: what was chosen, and why. `TRACE`: everything.
     "RINGFOLD_DEBUG": "`NONE`, `VERSION`, `WARN`, `INFO`, `TRACE`", default "`WARN`";
@@ -368,7 +383,7 @@ mod tests {
     const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/env.md");
 
     /// The topics of the page, and the variable with which each begins in [`VARIABLES`].
-    const TOPICS: [(&str, &str); 9] = [
+    const TOPICS: [(&str, &str); 10] = [
         ("Joining a job", "RINGFOLD_RANK"),
         ("Deadlines", "RINGFOLD_TIMEOUT_MS"),
         ("Transports and networks", "RINGFOLD_TRANSPORT"),
@@ -377,6 +392,7 @@ mod tests {
         ("Cores and threads", "RINGFOLD_BIND"),
         ("Devices", "RINGFOLD_CUDA_LIBRARY"),
         ("PyTorch", "RINGFOLD_TORCH_BUCKETS"),
+        ("Watching", "RINGFOLD_BOARD"),
         ("Logging", "RINGFOLD_DEBUG"),
     ];
 

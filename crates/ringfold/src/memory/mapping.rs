@@ -4,7 +4,8 @@
 //! # Invariants
 //!
 //! * The file is sealed against resizing before another process sees it, and a process that maps a
-//!   peer's file has checked seals and size: no access faults.
+//!   peer's file has checked seals and size: no access faults. The file of a board with records
+//!   ([`Board`](crate::board::Board)) cannot be sealed; it is this process' own, and allocated.
 //! * A mapping lasts as long as its value, except in a forked child of a process that kept it to
 //!   itself.
 

@@ -15,6 +15,7 @@ mod registered;
 mod registry;
 mod remapped;
 mod shared;
+mod words;
 
 pub(crate) use fork_guard::{ForkGuard, Stage};
 pub use owned::Owned;
@@ -25,3 +26,4 @@ pub(crate) use registered::{Own, private_memory};
 pub use registry::{Handle, PeerMemory, Registry};
 pub(crate) use remapped::Remapped;
 pub(crate) use shared::Shared;
+pub(crate) use words::Words;

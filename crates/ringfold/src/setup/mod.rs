@@ -16,6 +16,7 @@
 
 mod agree;
 mod attempt;
+mod board;
 mod discover;
 pub mod endpoint;
 mod establish;

@@ -1,7 +1,7 @@
 //! The last stage: the ranks call each other, and the communicator is ready.
 
 use super::agree::Agreed;
-use super::terms;
+use super::{board, terms};
 use crate::communicator::{Communicator, probe};
 use crate::error::Result;
 use crate::tune::Rules;
@@ -44,6 +44,7 @@ impl Agreed {
             communicator.policy.timeout = settings.timeout;
         }
         communicator.driver.set_preparing(false);
+        board::attach(&communicator);
         Ok(communicator)
     }
 }

@@ -135,6 +135,9 @@ impl Driver {
             };
             if is_reached {
                 state.engine.lateness().count_ended_call();
+                if let (true, Until::Job(id, _)) = (pace.is_brief, until) {
+                    state.show_done(*id);
+                }
                 self.note(state);
                 self.clear_status(state);
                 return Ok(Step::Reached);
@@ -226,6 +229,9 @@ impl Driver {
         let mut is_any_done = false;
         while let Some(Finished { id, source }) = state.engine.take_finished() {
             is_any_done = true;
+            if let Some(recorder) = &mut state.recorder {
+                recorder.end(id, source);
+            }
             match until {
                 Until::Job(mine, sender) if *mine == id => {
                     is_mine_done = true;
@@ -242,6 +248,9 @@ impl Driver {
             self.note(state);
         }
         state.engine.lateness().count_ended_call();
+        if is_any_done {
+            state.settle();
+        }
         if !state.idle.is_empty() && self.is_state_idle(state) {
             state.idle.drain(..).for_each(|idle| idle.succeed(None));
         }
@@ -270,6 +279,9 @@ impl Driver {
     fn describe(&self, state: &mut State) {
         if let Some(site) = state.engine.running_site() {
             let text = format!("{}, {}", site.call, site.phase);
+            if let Some(recorder) = &state.recorder {
+                recorder.board().show_waiting(&text);
+            }
             self.watch.progress().describe(site.call, text);
             state.is_described = true;
             let now = self.now();
@@ -285,6 +297,9 @@ impl Driver {
         if std::mem::take(&mut state.is_described) {
             self.watch.progress().clear();
             state.waiting = None;
+            if let Some(recorder) = &state.recorder {
+                recorder.board().clear_waiting();
+            }
         }
     }
 

@@ -186,6 +186,9 @@ impl Driver {
         state.engine.withdraw();
         self.clear_status(state);
         let error = state.error.get_or_insert(error).clone();
+        if let Some(recorder) = &state.recorder {
+            recorder.fail(&error);
+        }
         let listed = state.completions.drain().map(|(_, completion)| completion);
         for completion in listed.chain(state.idle.drain(..)) {
             completion.complete(Err(error.clone()));

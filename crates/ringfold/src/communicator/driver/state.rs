@@ -6,6 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, TryLockError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::recorder::{JobShown, Recorder};
 use crate::communicator::completion::Completion;
 use crate::communicator::notifier::Notifier;
 use crate::communicator::waiting::Waiting;
@@ -62,6 +63,8 @@ pub struct State {
     pub(super) is_described: bool,
     /// The call that this rank waits in, and since when.
     pub(super) waiting: Option<Waiting>,
+    /// What shows other processes how the calls go, if anything does.
+    pub(super) recorder: Option<Box<Recorder>>,
 }
 
 #[derive(Default)]
@@ -92,6 +95,7 @@ impl Driver {
                 waiter: Waiter::new(patience),
                 is_described: false,
                 waiting: None,
+                recorder: None,
             }),
             inbox: Mutex::new(Inbox::default()),
             attention: AtomicU32::new(0),
@@ -130,5 +134,44 @@ impl Driver {
 
     pub(super) fn now(&self) -> Time {
         Time(self.origin.elapsed().as_nanos() * 1000)
+    }
+}
+
+impl State {
+    /// Submits a job, and shows it.
+    pub(super) fn submit(&mut self, job: Job) -> Result<JobId> {
+        let Some(recorder) = &mut self.recorder else {
+            return self.engine.submit(job);
+        };
+        let shown = JobShown::of(&job);
+        let id = self.engine.submit(job)?;
+        recorder.begin(id, &shown, self.engine.sequence());
+        Ok(id)
+    }
+
+    /// Shows a tiny call that has begun.
+    #[inline]
+    pub(super) fn show_begun(&mut self, id: JobId, job: &Job) {
+        if let Some(recorder) = &mut self.recorder {
+            recorder.begin(id, &JobShown::of(job), self.engine.sequence());
+        }
+    }
+
+    /// Shows that the tiny call of the thread that drives is done.
+    #[inline]
+    pub(super) fn show_done(&mut self, id: JobId) {
+        if let Some(recorder) = &mut self.recorder {
+            recorder.end(id, None);
+        }
+        self.settle();
+    }
+
+    /// Shows what is known now of the calls that have ended.
+    #[inline]
+    pub(super) fn settle(&mut self) {
+        if let Some(recorder) = &mut self.recorder {
+            let finished = self.engine.collectives_finished();
+            recorder.settle(self.engine.lateness(), finished);
+        }
     }
 }

@@ -96,7 +96,7 @@ impl Driver {
                 completion.complete(Err(error));
                 continue;
             }
-            match state.engine.submit(job) {
+            match state.submit(job) {
                 Ok(id) => {
                     state.completions.insert(id, completion);
                 }

@@ -1,0 +1,282 @@
+//! The timeline, in the Trace Event Format.
+//!
+//! A rank is a process. A communicator is a track of it, with a complete slice (`X`) for each
+//! collective, which run one after the other; messages between two ranks, which overlap, have a
+//! track of asynchronous slices (`b`, `e`). An arrow leads from the beginning of the rank that came
+//! last to the end of each rank that waited in the call, and from each message's sending to its
+//! receiving. Times are microseconds since the first call of all.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use anyhow::Result;
+use ringfold::Collective;
+use ringfold::internals::board::{Ended, RecordedCall};
+use serde_json::{Value, json};
+
+use super::clocks::Clocks;
+use super::files::Recorded;
+use super::meetings::Meetings;
+use super::ranks::{Key, Ranks, key};
+use crate::numbers::bytes_label;
+use crate::plot::events;
+
+/// What there is to draw.
+struct Timeline<'a> {
+    boards: &'a [Recorded],
+    ranks: &'a Ranks,
+    clocks: &'a Clocks,
+    meetings: &'a Meetings,
+}
+
+/// Writes the timeline to `path`.
+pub fn write(
+    path: &Path,
+    boards: &[Recorded],
+    ranks: &Ranks,
+    clocks: &Clocks,
+    meetings: &Meetings,
+) -> Result<()> {
+    let timeline = Timeline {
+        boards,
+        ranks,
+        clocks,
+        meetings,
+    };
+    let slices = (0..boards.len()).flat_map(|board| timeline.slices(board));
+    let events = timeline.names().into_iter().chain(slices);
+    events::write(
+        path,
+        events.chain(timeline.waits()).chain(timeline.messages()),
+    )
+}
+
+impl Timeline<'_> {
+    /// What processes and tracks are called.
+    fn names(&self) -> Vec<Value> {
+        let mut events = Vec::new();
+        for (number, process) in self.ranks.processes.iter().enumerate() {
+            let name = json!({"name": process.name});
+            events.push(json!({"ph": "M", "pid": number, "name": "process_name", "args": name}));
+            let order = json!({"sort_index": number});
+            events.push(
+                json!({"ph": "M", "pid": number, "name": "process_sort_index", "args": order}),
+            );
+        }
+        for (board, Recorded { picture, .. }) in self.boards.iter().enumerate() {
+            let (pid, tid) = (self.ranks.process_of[board], self.track(board));
+            let name = format!(
+                "communicator {}: rank {} of {}, {}",
+                self.ranks.number(key(picture)),
+                picture.rank,
+                picture.world_size,
+                picture.transport
+            );
+            let name = json!({"name": name});
+            events.push(
+                json!({"ph": "M", "pid": pid, "tid": tid, "name": "thread_name", "args": name}),
+            );
+            if let Ended::Failed(error) = &picture.ended {
+                events.push(self.failure(board, error));
+            }
+        }
+        events
+    }
+
+    /// A mark where a communicator has ended by an error: after its last call.
+    fn failure(&self, board: usize, error: &str) -> Value {
+        let Recorded { picture, calls } = &self.boards[board];
+        let last = calls
+            .iter()
+            .map(|call| call.end_ns.unwrap_or(call.begin_ns))
+            .max();
+        json!({
+            "ph": "i",
+            "s": "t",
+            "name": format!("failed: {error}"),
+            "pid": self.ranks.process_of[board],
+            "tid": self.track(board),
+            "ts": self.clocks.us(picture.clock, last.unwrap_or(picture.made_ns)),
+        })
+    }
+
+    /// The track of a board.
+    fn track(&self, board: usize) -> usize {
+        self.ranks.number(key(&self.boards[board].picture))
+    }
+
+    fn us(&self, board: usize, ns: u64) -> f64 {
+        self.clocks.us(self.boards[board].picture.clock, ns)
+    }
+
+    /// The calls of one board.
+    fn slices(&self, board: usize) -> Vec<Value> {
+        let Recorded { picture, calls } = &self.boards[board];
+        let communicator = key(picture);
+        let times = calls
+            .iter()
+            .map(|call| call.end_ns.unwrap_or(call.begin_ns));
+        let last_ns = times.max().unwrap_or_default();
+        let mut free_ns = 0;
+        let mut events = Vec::new();
+        for (number, call) in calls.iter().enumerate() {
+            let end_ns = call.end_ns.unwrap_or(last_ns.max(call.begin_ns));
+            let arguments = self.arguments(board, communicator, call);
+            let name = match call.end_ns {
+                Some(_) => name(call),
+                None => format!("{} (never ended)", name(call)),
+            };
+            let event = json!({
+                "name": name,
+                "pid": self.ranks.process_of[board],
+                "tid": self.track(board),
+            });
+            if call.kind.is_message() {
+                let id = format!("{board}.{number}");
+                events.extend([("b", call.begin_ns), ("e", end_ns)].map(|(phase, ns)| {
+                    let mut event = event.clone();
+                    event["ph"] = phase.into();
+                    event["cat"] = "message".into();
+                    event["id"] = id.clone().into();
+                    event["ts"] = self.us(board, ns).into();
+                    if phase == "b" {
+                        event["args"] = arguments.clone();
+                    }
+                    event
+                }));
+                continue;
+            }
+            // Calls run one after the other; one that was submitted early waits for its turn.
+            let begin_ns = call.begin_ns.max(free_ns).min(end_ns);
+            free_ns = free_ns.max(end_ns);
+            let mut event = event;
+            let begin_us = self.us(board, begin_ns);
+            event["ph"] = "X".into();
+            event["cat"] = call.kind.collective.name().into();
+            event["ts"] = begin_us.into();
+            event["dur"] = (self.us(board, end_ns) - begin_us).max(0.0).into();
+            event["args"] = arguments;
+            event["args"]["queued_us"] = us(begin_ns - call.begin_ns).into();
+            events.push(event);
+        }
+        events
+    }
+
+    fn arguments(&self, board: usize, communicator: Key, call: &RecordedCall) -> Value {
+        let kind = &call.kind;
+        let mut arguments = json!({
+            "sequence": call.sequence,
+            "bytes": call.bytes,
+            "dtype": kind.dtype.name(),
+        });
+        if let Some(root) = call.root {
+            let name = if kind.is_message() { "peer" } else { "root" };
+            arguments[name] = self.ranks.name(communicator, root).into();
+        }
+        if kind.is_message() {
+            arguments["tag"] = call.tag.into();
+            return arguments;
+        }
+        arguments["algorithm"] = kind.method.name().into();
+        arguments["protocol"] = kind.protocol.name().into();
+        arguments["waited_us"] = us(call.waited_ns).into();
+        if let Some((rank, lateness_ns)) = call.late {
+            arguments["waited_for"] = self.ranks.name(communicator, rank).into();
+            arguments["waited_for_us"] = us(lateness_ns).into();
+        }
+        if let Some(meeting) = self.meetings.of(communicator, call.sequence) {
+            let (last, _) = meeting.last();
+            let rank = self.boards[last].picture.rank;
+            arguments["last_to_enter"] = self.ranks.name(communicator, rank).into();
+            arguments["late_by_us"] = meeting.late_us().into();
+            let own = self.us(board, call.begin_ns) - meeting.first_us;
+            arguments["entered_after_first_us"] = own.into();
+        }
+        arguments
+    }
+
+    /// Arrows from the rank that entered a call last to those that waited in it.
+    fn waits(&self) -> impl Iterator<Item = Value> {
+        let meetings = self.meetings.all();
+        meetings.flat_map(move |(((job, _), sequence), meeting)| {
+            let late = meeting.last();
+            let id = format!("{job:x}.{sequence}");
+            let waited = meeting.calls.iter().filter(move |(board, call)| {
+                let call = &self.boards[*board].calls[*call];
+                *board != late.0 && call.waited_ns > 0 && call.end_ns.is_some()
+            });
+            waited.flat_map(move |waiting| {
+                let id = format!("{id}.{}", waiting.0);
+                let begin_ns = self.call(late).begin_ns;
+                let end_ns = self.call(*waiting).end_ns.unwrap_or_default();
+                [
+                    self.end_of_arrow("s", "late", &id, late.0, begin_ns),
+                    self.end_of_arrow("f", "late", &id, waiting.0, end_ns),
+                ]
+            })
+        })
+    }
+
+    fn call(&self, (board, call): (usize, usize)) -> &RecordedCall {
+        &self.boards[board].calls[call]
+    }
+
+    /// Arrows from sendings to receivings. Between two ranks, messages of a tag are received in the
+    /// order in which they are sent.
+    fn messages(&self) -> Vec<Value> {
+        // By communicator, sender, receiver and tag.
+        type Ends = BTreeMap<(Key, usize, usize, u32), Vec<(usize, u64)>>;
+        let (mut sent, mut received) = (Ends::new(), Ends::new());
+        for (board, Recorded { picture, calls }) in self.boards.iter().enumerate() {
+            for call in calls.iter().filter(|call| call.kind.is_message()) {
+                let (Some(peer), Some(end_ns)) = (call.root, call.end_ns) else {
+                    continue;
+                };
+                let communicator = key(picture);
+                let (ends, pair, ns) = match call.kind.collective {
+                    Collective::Send => (&mut sent, (picture.rank, peer), call.begin_ns),
+                    _ => (&mut received, (peer, picture.rank), end_ns),
+                };
+                let name = (communicator, pair.0, pair.1, call.tag);
+                ends.entry(name).or_default().push((board, ns));
+            }
+        }
+        let mut arrows = Vec::new();
+        for (name, begins) in &sent {
+            // Where some are not recorded any more, the rest cannot be matched.
+            let ends = received.get(name).filter(|ends| ends.len() == begins.len());
+            for ((from, begin_ns), (to, end_ns)) in begins.iter().zip(ends.into_iter().flatten()) {
+                let id = format!("m{}", arrows.len());
+                arrows.push(self.end_of_arrow("s", "message", &id, *from, *begin_ns));
+                arrows.push(self.end_of_arrow("f", "message", &id, *to, *end_ns));
+            }
+        }
+        arrows
+    }
+
+    fn end_of_arrow(&self, phase: &str, what: &str, id: &str, board: usize, ns: u64) -> Value {
+        json!({
+            "ph": phase,
+            "bp": "e",
+            "name": what,
+            "cat": what,
+            "id": id,
+            "pid": self.ranks.process_of[board],
+            "tid": self.track(board),
+            "ts": self.us(board, ns),
+        })
+    }
+}
+
+fn name(call: &RecordedCall) -> String {
+    let size = bytes_label(call.bytes as f64);
+    match (call.kind.registers, call.kind.collective) {
+        (true, _) => "register memory".into(),
+        (false, Collective::Barrier) => "barrier".into(),
+        (false, collective) => format!("{collective} {size}"),
+    }
+}
+
+fn us(ns: u64) -> f64 {
+    ns as f64 / 1e3
+}

@@ -1,0 +1,11 @@
+//! What the processes of this host show of their calls: `ringfold top` and `ringfold metrics`.
+//!
+//! Every process of a job has a board for each communicator (`ringfold::internals::board`), which
+//! is read without its help. `jobs` finds out which processes belong together, `rates` compares two
+//! samples, `table` has the rows that a terminal and a pipe get alike.
+
+mod jobs;
+pub mod metrics;
+mod rates;
+mod table;
+pub mod top;

@@ -1,0 +1,279 @@
+//! What a communicator shows of itself to other processes, while it lives: a *board*.
+//!
+//! A board is memory in which the thread that drives the calls keeps counters: calls and bytes of
+//! each collective, what this rank waits in, which ranks were late. Other processes read it at any
+//! time; nothing is asked of the job, and a job that is stuck is read like any other. On request a
+//! board also has a *record* of each of its last calls, in a ring, from which a timeline is made.
+//!
+//! Without records a board is a memfd, which readers find among the descriptors of the process
+//! (`/proc/PID/fd`). So the kernel decides who may read it (the same user, and root), and it goes
+//! with the process, however that ends: there is no file that could be left behind. With records it
+//! is a file in the folder that was asked for, mapped, so that the records of a process that was
+//! killed are there.
+//!
+//! # Invariants
+//!
+//! * One thread at a time writes, with plain stores of numbers; no reader can delay it.
+//! * A board is a claim of its process. Readers check what they read and trust no number
+//!   ([`Picture`]).
+//!
+//! What it deliberately does not do: it is not read by this process, and nothing is decided by it.
+
+mod find;
+mod identity;
+pub mod layout;
+mod picture;
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering, fence};
+
+use rustix::fs::{FallocateFlags, fallocate};
+use rustix::io::Errno;
+use rustix::time::ClockId;
+
+use crate::memory::Words;
+use crate::memory::mapping::{Mapping, make_sealed};
+use crate::sys::fork::Unshared;
+pub use find::{Found, find};
+use identity::ns_of;
+pub use identity::{Identity, now_ns};
+pub use layout::FILE_SUFFIX;
+use layout::{MAGIC, MEMFD_NAME, head, now, peer, record};
+pub use picture::{Ended, KindOfCall, PeerPicture, Picture, RecordedCall, Shown, Waiting};
+
+/// A communicator's board, as its own process writes it.
+#[derive(Debug)]
+pub struct Board {
+    words: Words,
+    world_size: usize,
+    first_record: usize,
+    records: u64,
+    recorded: u64,
+    /// Readers find the memory by it.
+    _descriptor: Unshared<OwnedFd>,
+}
+
+impl Board {
+    /// A board without records, which other processes find.
+    pub fn new(identity: &Identity) -> io::Result<Board> {
+        let bytes = layout::words(identity.world_size, 0) * 8;
+        let file = make_sealed(MEMFD_NAME, bytes)?;
+        Ok(Board::of(file, bytes, identity, 0)?)
+    }
+
+    /// A board with records of the last `records` calls, in a new file in `folder`.
+    pub fn recording(identity: &Identity, records: usize, folder: &Path) -> io::Result<Board> {
+        let records = records.min(layout::RECORDS_MAX);
+        let bytes = layout::words(identity.world_size, records) * 8;
+        std::fs::create_dir_all(folder)?;
+        let file = allocated(create(folder)?, bytes)?;
+        Ok(Board::of(file.into(), bytes, identity, records)?)
+    }
+
+    fn of(
+        file: OwnedFd,
+        bytes: usize,
+        identity: &Identity,
+        records: usize,
+    ) -> Result<Board, Errno> {
+        let mut mapping = Mapping::new(&file, bytes)?;
+        mapping.keep_from_children()?;
+        let board = Board {
+            words: Words::new(mapping),
+            world_size: identity.world_size,
+            first_record: layout::first_record(identity.world_size),
+            records: records as u64,
+            recorded: 0,
+            _descriptor: Unshared::new(file),
+        };
+        identity::write(&board.words, identity, records);
+        // Pairs with nothing: readers copy the file, and what they find without it is no board.
+        board
+            .words
+            .word(head::MAGIC)
+            .store(MAGIC, Ordering::Release);
+        Ok(board)
+    }
+
+    /// The number of ranks.
+    pub fn world_size(&self) -> usize {
+        self.world_size
+    }
+
+    /// Whether calls are recorded.
+    #[inline]
+    pub fn is_recording(&self) -> bool {
+        self.records > 0
+    }
+
+    /// Shows the last call that was begun, and how many collectives are.
+    #[inline]
+    pub fn show_begun(&self, call: &Shown, begun: u64) {
+        self.words.set(now::KIND, call.kind);
+        self.words.set(now::BYTES, call.bytes);
+        self.words.set(now::BEGUN, begun);
+    }
+
+    /// Counts a call of `collective` that is done.
+    #[inline]
+    pub fn count(&self, collective: u8, bytes: u64) {
+        let at = now::COLLECTIVES + 2 * (collective as usize % now::COLLECTIVES_MAX);
+        self.words.add(at, 1);
+        self.words.add(at + 1, bytes);
+    }
+
+    /// Shows how many collectives are done.
+    #[inline]
+    pub fn show_finished(&self, finished: u64) {
+        self.words.set(now::FINISHED, finished);
+    }
+
+    /// Shows how long this rank has waited, in how many calls for a peer's first sign, of so many.
+    pub fn show_waits(&self, waited_ns: u64, awaited: u64, counted: u64) {
+        self.words.set(now::WAITED_NS, waited_ns);
+        self.words.set(now::AWAITED, awaited);
+        self.words.set(now::COUNTED, counted);
+    }
+
+    /// Shows what is known of the lateness of `rank`.
+    pub fn show_peer(&self, rank: usize, known: &PeerPicture) {
+        if rank < self.world_size {
+            let first = peer::FIRST + rank * peer::WORDS;
+            self.words.set(first + peer::LAST, known.last);
+            self.words.set(first + peer::SHORT, known.short);
+            self.words.set(first + peer::LATENESS_NS, known.lateness_ns);
+            self.words.set(first + peer::WAITED_NS, known.waited_ns);
+        }
+    }
+
+    /// Shows what this rank waits in, in words; since now if it waited in nothing before.
+    pub fn show_waiting(&self, text: &str) {
+        let version = self.words.word(now::TEXT_VERSION);
+        let before = version.load(Ordering::Relaxed);
+        version.store(before | 1, Ordering::Relaxed);
+        fence(Ordering::Release);
+        self.words.set_text(now::TEXT, now::TEXT_WORDS, text);
+        if self.words.word(now::SINCE_NS).load(Ordering::Relaxed) == 0 {
+            self.words.set(now::SINCE_NS, now_ns());
+        }
+        version.store((before | 1).wrapping_add(1), Ordering::Release);
+    }
+
+    /// Shows that this rank waits in nothing any more.
+    pub fn clear_waiting(&self) {
+        self.words.set(now::SINCE_NS, 0);
+        self.words.set(now::TEXT, 0);
+    }
+
+    /// Shows the error that has ended the communicator.
+    pub fn show_fault(&self, text: &str) {
+        self.words.set_text(now::FAULT, now::FAULT_WORDS, text);
+    }
+
+    /// Records a call that has been submitted; gives the record's number.
+    pub fn record(&mut self, call: &Shown) -> u64 {
+        let number = self.recorded;
+        let Some(at) = self.place(number) else {
+            return number;
+        };
+        let ranks = u64::from(call.root) << 32;
+        self.words.set(at + record::END_NS, 0);
+        self.words.set(at + record::BEGIN_NS, now_ns());
+        self.words.set(at + record::SEQUENCE, call.sequence);
+        self.words.set(at + record::KIND, call.kind);
+        self.words.set(at + record::BYTES, call.bytes);
+        self.words.set(at + record::WAITED_NS, 0);
+        self.words.set(at + record::RANKS, ranks);
+        self.words.set(at + record::LATENESS_NS, call.tag.into());
+        self.recorded += 1;
+        let recorded = self.words.word(now::RECORDED);
+        recorded.store(self.recorded, Ordering::Release);
+        number
+    }
+
+    /// Records that the call of record `number` is done; of a receive, from which rank it was.
+    pub fn record_end(&self, number: u64, source: Option<usize>) {
+        let Some(at) = self.place(number) else { return };
+        if source.is_some() {
+            let ranks = u64::from(Shown::root(source)) << 32;
+            self.words.set(at + record::RANKS, ranks);
+        }
+        self.words.set(at + record::END_NS, now_ns());
+    }
+
+    /// Records how long this rank waited in the call of record `number`, and which rank was late.
+    pub fn record_waits(&self, number: u64, waited_ns: u64, late: Option<(usize, u64)>) {
+        let Some(at) = self.place(number) else { return };
+        self.words.set(at + record::WAITED_NS, waited_ns);
+        if let Some((rank, lateness_ns)) = late {
+            // The root stands above it.
+            self.words.add(at + record::RANKS, rank as u64 + 1);
+            self.words.set(at + record::LATENESS_NS, lateness_ns);
+        }
+    }
+
+    /// Where a record stands, unless a later one has taken its place.
+    fn place(&self, number: u64) -> Option<usize> {
+        let is_there = self.records > 0 && self.recorded.saturating_sub(number) <= self.records;
+        is_there.then(|| self.first_record + (number % self.records) as usize * record::WORDS)
+    }
+
+    /// Shows that the communicator was left in good order.
+    pub fn close(&self) {
+        self.words.set(now::IS_CLOSED, 1);
+    }
+}
+
+/// A new file that only its owner can read.
+fn create(folder: &Path) -> io::Result<File> {
+    static MADE: AtomicU32 = AtomicU32::new(0);
+    let host = identity::host();
+    let host: String = host
+        .chars()
+        .map(|letter| {
+            if letter.is_ascii_alphanumeric() {
+                letter
+            } else {
+                '-'
+            }
+        })
+        .collect();
+    let made_ns = ns_of(ClockId::Realtime);
+    // A counter by itself: nothing is published with it.
+    let number = MADE.fetch_add(1, Ordering::Relaxed);
+    let pid = std::process::id();
+    let name = format!("{host}-{pid}-{number}-{made_ns:x}{FILE_SUFFIX}");
+    OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(folder.join(name))
+}
+
+/// A file of `bytes` zeros whose blocks are there, so that writing to its mapping cannot fail for
+/// lack of room. If its owner cuts it off while it is mapped, the process dies, like that of any
+/// mapped file.
+fn allocated(mut file: File, bytes: usize) -> io::Result<File> {
+    match fallocate(&file, FallocateFlags::empty(), 0, bytes as u64) {
+        Ok(()) => Ok(file),
+        Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
+            let zeros = vec![0; 1 << 16];
+            let mut left = bytes;
+            while left > 0 {
+                let piece = left.min(zeros.len());
+                file.write_all(&zeros[..piece])?;
+                left -= piece;
+            }
+            Ok(file)
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

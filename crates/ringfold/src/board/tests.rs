@@ -1,0 +1,199 @@
+//! A board written and read again, and hostile ones.
+
+use std::path::{Path, PathBuf};
+
+use super::*;
+use crate::call::{PREPARED, Way};
+use crate::types::{Access, Algorithm, Assignment, Collective, DType, Method};
+
+const RANKS: usize = 3;
+
+fn identity() -> Identity {
+    Identity {
+        job: 7,
+        communicator: 9,
+        rank: 2,
+        world_size: RANKS,
+        transport: "shm+tcp",
+    }
+}
+
+fn way() -> Way {
+    Way {
+        algorithm: Algorithm::Direct,
+        access: Access::Registered,
+        assignment: Assignment::Dynamic,
+        is_inline: false,
+        slice_bytes: 64,
+        channels: 1,
+        registered: None,
+        non_temporal_stores: false,
+        is_weighted: false,
+    }
+}
+
+fn shown(collective: Collective, sequence: u64) -> Shown {
+    Shown {
+        kind: KindOfCall::pack(collective, DType::BF16, &way(), false),
+        bytes: 100,
+        sequence: PREPARED + sequence,
+        root: Shown::root(Some(1)),
+        tag: 0,
+    }
+}
+
+/// A folder of this test's own.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Folder {
+        let name = format!("ringfold-board-{name}-{}", std::process::id());
+        Folder(std::env::temp_dir().join(name))
+    }
+
+    fn only_file(&self) -> Vec<u8> {
+        let mut entries = std::fs::read_dir(&self.0).unwrap();
+        let path = entries.next().expect("a file").unwrap().path();
+        std::fs::read(path).unwrap()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// This process' board of this job.
+fn own(job: u64) -> Option<Picture> {
+    let found = find(Path::new("/")).into_iter();
+    let mut own = found.filter(|found| found.pid == std::process::id());
+    own.find_map(|found| found.picture.ok().filter(|picture| picture.job == job))
+}
+
+#[test]
+fn a_board_is_found_and_says_what_was_shown_until_it_is_dropped() {
+    let identity = Identity {
+        job: 0x1234_5678_9abc,
+        ..identity()
+    };
+    let board = Board::new(&identity).unwrap();
+    board.show_begun(&shown(Collective::AllReduce, 5), PREPARED + 5);
+    board.count(Collective::AllReduce as u8, 100);
+    board.count(Collective::AllReduce as u8, 20);
+    board.show_finished(PREPARED + 4);
+    let known = PeerPicture {
+        last: 3,
+        short: 1,
+        lateness_ns: 50,
+        waited_ns: 60,
+    };
+    board.show_peer(1, &known);
+    board.show_waits(70, 2, 4);
+    board.show_waiting("#5 all_reduce, waiting for rank 1");
+    let picture = own(identity.job).expect("the kernel lists it");
+    assert_eq!((picture.begun, picture.finished), (5, 4));
+    assert_eq!(picture.collectives, [(Collective::AllReduce, 2, 120)]);
+    assert_eq!(
+        picture.peers,
+        [PeerPicture::default(), known, PeerPicture::default()]
+    );
+    assert_eq!((picture.waited_ns, picture.times_last), (70, 1));
+    assert_eq!(
+        picture.last.map(|(kind, _)| kind.method),
+        Some(Method::Serve)
+    );
+    assert_eq!(
+        (picture.rank, picture.world_size, picture.transport.as_str()),
+        (2, 3, "shm+tcp")
+    );
+    let waiting = picture.waiting.expect("it waits");
+    assert_eq!(waiting.text, "#5 all_reduce, waiting for rank 1");
+    board.clear_waiting();
+    board.show_fault("rank 1 \x1b[31mfailed\u{202e}");
+    let picture = own(identity.job).unwrap();
+    assert_eq!(picture.waiting, None);
+    // A terminal is not to obey it.
+    assert_eq!(picture.ended, Ended::Failed("rank 1 ?[31mfailed?".into()));
+    drop(board);
+    assert!(own(identity.job).is_none());
+}
+
+#[test]
+fn the_last_calls_are_recorded_and_one_that_never_ended_says_so() {
+    let folder = Folder::new("records");
+    let mut board = Board::recording(&identity(), 4, &folder.0).unwrap();
+    let numbers: Vec<u64> = (1..=6)
+        .map(|sequence| board.record(&shown(Collective::Broadcast, sequence)))
+        .collect();
+    // The record of the first call is the fifth one's now.
+    for number in &numbers[..5] {
+        board.record_end(*number, None);
+    }
+    board.record_waits(numbers[4], 30, Some((0, 20)));
+    board.close();
+    drop(board);
+    let bytes = folder.only_file();
+    let picture = Picture::read(&bytes).unwrap();
+    assert_eq!(picture.ended, Ended::Closed);
+    let (calls, unread) = picture.calls(&bytes).unwrap();
+    let sequences: Vec<u64> = calls.iter().map(|call| call.sequence).collect();
+    assert_eq!((sequences, unread), (vec![3, 4, 5, 6], 0));
+    let ended: Vec<bool> = calls.iter().map(|call| call.end_ns.is_some()).collect();
+    assert_eq!(ended, [true, true, true, false]);
+    assert_eq!((calls[2].waited_ns, calls[2].late), (30, Some((0, 20))));
+    assert_eq!((calls[3].late, calls[3].root), (None, Some(1)));
+    assert_eq!(calls[0].kind.dtype, DType::BF16);
+}
+
+#[test]
+fn a_file_of_records_is_private_and_never_an_existing_one() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = Folder::new("private");
+    let _first = Board::recording(&identity(), 1, &folder.0).unwrap();
+    let _second = Board::recording(&identity(), 1, &folder.0).unwrap();
+    let files: Vec<_> = std::fs::read_dir(&folder.0).unwrap().flatten().collect();
+    assert_eq!(files.len(), 2);
+    for file in files {
+        assert_eq!(file.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+    }
+}
+
+#[test]
+fn hostile_bytes_are_errors_or_numbers_and_never_panic() {
+    let folder = Folder::new("hostile");
+    let mut board = Board::recording(&identity(), 2, &folder.0).unwrap();
+    board.record(&shown(Collective::AllGather, 1));
+    drop(board);
+    let bytes = folder.only_file();
+    let wrong = |index: usize, value: u64| {
+        let mut changed = bytes.clone();
+        changed[index * 8..index * 8 + 8].copy_from_slice(&value.to_ne_bytes());
+        changed
+    };
+    for (index, value, says) in [
+        (head::MAGIC, 0, "not a board"),
+        (head::MAGIC, MAGIC + 1, "version 2"),
+        (head::WORLD_SIZE, u64::MAX, "ranks"),
+        (head::WORLD_SIZE, 1 << 16, "cut off"),
+        (head::RECORDS, u64::MAX, "records"),
+        (head::RANK, 3, "rank 3 among 3"),
+    ] {
+        let error = Picture::read(&wrong(index, value)).unwrap_err();
+        assert!(error.contains(says), "{error}");
+    }
+    let whole = |bytes: &[u8]| Picture::read(bytes).and_then(|picture| picture.calls(bytes));
+    for length in 0..bytes.len() {
+        assert!(whole(&bytes[..length]).is_err(), "{length} bytes");
+    }
+    let error = whole(&wrong(head::RECORDS, 1000)).unwrap_err();
+    assert!(error.contains("cut off"), "{error}");
+    // Any number anywhere else.
+    for index in 0..bytes.len() / 8 {
+        for value in [0, 1, u64::MAX, 1 << 63] {
+            let _ = whole(&wrong(index, value));
+        }
+    }
+    let (calls, unread) = whole(&wrong(now::RECORDED, u64::MAX)).unwrap();
+    assert_eq!((calls.len(), unread), (1, 1));
+}

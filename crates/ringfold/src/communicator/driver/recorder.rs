@@ -1,0 +1,195 @@
+//! Keeps a communicator's board: what the thread that drives shows other processes of its calls.
+//!
+//! A tiny call costs a few stores to lines that only this rank writes. No clock is read for a
+//! board without records.
+
+#![forbid(unsafe_code)]
+
+use std::time::Duration;
+
+use crate::board::{Board, KindOfCall, PeerPicture, Shown};
+use crate::engine::lateness::Lateness;
+use crate::engine::{ANY_SOURCE, Job, JobId};
+use crate::error::Error;
+use crate::types::Collective;
+
+/// Tiny calls after which short waits, which are no news, are shown: a reader sees them soon.
+const CALLS_BETWEEN_SHORT_WAITS: u64 = 1024;
+
+/// Ranks whose lateness is shown with one call; the others' turns come with the next ones.
+const PEERS_AT_ONCE: usize = 64;
+
+/// What stands for the collective of calls that are not the user's, and are not counted.
+const UNCOUNTED: u8 = u8::MAX;
+
+/// A board, and what is under way.
+pub struct Recorder {
+    board: Board,
+    /// By number of the job.
+    under_way: Vec<UnderWay>,
+    /// Messages until now.
+    messages: u64,
+    /// The record of the collective that ended last, of which the waits are not known yet.
+    unsettled: Option<u64>,
+    /// The time waited before it.
+    waited: Duration,
+    /// Whose turn it is to be shown.
+    next_peer: usize,
+}
+
+#[derive(Clone, Copy, Default)]
+struct UnderWay {
+    collective: u8,
+    bytes: u64,
+    /// Its record, where calls are recorded.
+    record: u64,
+}
+
+impl Recorder {
+    /// Shows calls on `board`.
+    pub fn new(board: Board) -> Recorder {
+        Recorder {
+            board,
+            under_way: Vec::new(),
+            messages: 0,
+            unsettled: None,
+            waited: Duration::ZERO,
+            next_peer: 0,
+        }
+    }
+
+    pub fn board(&self) -> &Board {
+        &self.board
+    }
+
+    /// A job has been submitted; `begun` collectives are.
+    #[inline]
+    pub fn begin(&mut self, id: JobId, job: &JobShown, begun: u64) {
+        let mut call = job.call;
+        call.sequence = begun;
+        if job.is_message {
+            self.messages += 1;
+            call.sequence = self.messages;
+        }
+        let record = match self.board.is_recording() {
+            true => self.board.record(&call),
+            false => 0,
+        };
+        self.board.show_begun(&call, begun);
+        let number = id.number();
+        if number >= self.under_way.len() {
+            self.under_way.resize(number + 1, UnderWay::default());
+        }
+        self.under_way[number] = UnderWay {
+            collective: job.collective,
+            bytes: call.bytes,
+            record,
+        };
+    }
+
+    /// A job is done; of a receive, from which rank it was.
+    #[inline]
+    pub fn end(&mut self, id: JobId, source: Option<usize>) {
+        let Some(ended) = self.under_way.get(id.number()) else {
+            return;
+        };
+        self.board.count(ended.collective, ended.bytes);
+        if self.board.is_recording() {
+            self.board.record_end(ended.record, source);
+            let is_message = [Collective::Send as u8, Collective::Recv as u8];
+            if !is_message.contains(&ended.collective) {
+                // Of calls that ended together the last one waited.
+                self.unsettled = self.unsettled.max(Some(ended.record));
+            }
+        }
+    }
+
+    /// Shows what was counted of calls that have ended, of which there are `finished` in all.
+    #[inline]
+    pub fn settle(&mut self, lateness: &mut Lateness, finished: u64) {
+        self.board.show_finished(finished);
+        if lateness.take_news() {
+            self.show_news(lateness, finished);
+        } else if finished.is_multiple_of(CALLS_BETWEEN_SHORT_WAITS) {
+            self.show_lateness(lateness, finished);
+        }
+        self.unsettled = None;
+    }
+
+    #[cold]
+    fn show_news(&mut self, lateness: &Lateness, finished: u64) {
+        let (waited, ..) = lateness.totals(finished);
+        if let Some(record) = self.unsettled {
+            let late = lateness.latest();
+            let late = late.map(|(rank, lateness)| (rank, ns(lateness)));
+            let waited = waited.saturating_sub(self.waited);
+            self.board.record_waits(record, ns(waited), late);
+        }
+        self.waited = waited;
+        self.show_lateness(lateness, finished);
+    }
+
+    #[cold]
+    fn show_lateness(&mut self, lateness: &Lateness, finished: u64) {
+        let (waited, awaited, counted) = lateness.totals(finished);
+        self.board.show_waits(ns(waited), awaited, counted);
+        let ranks = self.board.world_size();
+        for _ in 0..ranks.min(PEERS_AT_ONCE) {
+            let rank = self.next_peer;
+            self.next_peer = (rank + 1) % ranks;
+            let (peer, short) = lateness.peer(rank);
+            let known = PeerPicture {
+                last: peer.last + short,
+                short,
+                lateness_ns: ns(peer.lateness),
+                waited_ns: ns(peer.waited),
+            };
+            self.board.show_peer(rank, &known);
+        }
+    }
+
+    /// The communicator has ended by `error`. Being left in good order is none.
+    pub fn fail(&self, error: &Error) {
+        if !matches!(error, Error::Closed) {
+            self.board.show_fault(&error.to_string());
+        }
+    }
+}
+
+/// What is shown of a job.
+pub struct JobShown {
+    call: Shown,
+    collective: u8,
+    is_message: bool,
+}
+
+impl JobShown {
+    #[inline]
+    pub fn of(job: &Job) -> JobShown {
+        // Where devices move the data, ranks meet in a call that stands for theirs.
+        let asked = job.asked.as_ref();
+        let collective = asked.map_or(job.collective, |asked| asked.collective());
+        let is_rooted = collective.has_root();
+        let is_message = matches!(collective, Collective::Send | Collective::Recv);
+        let has_rank = (is_rooted || is_message) && job.root != ANY_SOURCE;
+        let bytes = job.input.bytes().max(job.output.bytes());
+        JobShown {
+            call: Shown {
+                kind: KindOfCall::pack(collective, job.dtype, &job.way, job.registers),
+                bytes: bytes as u64,
+                sequence: 0,
+                root: Shown::root(has_rank.then_some(job.root)),
+                tag: job.tag,
+            },
+            collective: match job.registers {
+                true => UNCOUNTED,
+                false => collective as u8,
+            },
+            is_message,
+        }
+    }
+}
+
+fn ns(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,50 @@
+//! A communicator's board: made when the communicator is ready, and never a reason to fail.
+
+use std::path::Path;
+
+use crate::board::{Board, Identity};
+use crate::communicator::Communicator;
+use crate::communicator::settings::Showing;
+
+/// Where failures are logged.
+const LOG: &str = "ringfold::init";
+
+/// Has `communicator` show its calls to other processes, if it is to. Ranks that are threads do
+/// not.
+pub(super) fn attach(communicator: &Communicator) {
+    let Some(group) = communicator.membership.group() else {
+        return;
+    };
+    let identity = Identity {
+        job: group.session.job(),
+        communicator: group.id,
+        rank: group.rank,
+        world_size: group.world_ranks.len(),
+        transport: communicator.transport(),
+    };
+    if let Some(board) = make(&identity, &group.settings.showing) {
+        communicator.driver.attach(board);
+    }
+}
+
+fn make(identity: &Identity, showing: &Showing) -> Option<Board> {
+    if let Some(folder) = &showing.records_in {
+        match Board::recording(identity, showing.records, Path::new(folder)) {
+            Ok(board) => return Some(board),
+            Err(error) => log::warn!(
+                target: LOG,
+                "calls are not recorded: cannot make a file in RINGFOLD_TRACE=`{}`: {error}",
+                folder.display()
+            ),
+        }
+    }
+    if !showing.is_on {
+        return None;
+    }
+    let board = Board::new(identity);
+    board
+        .inspect_err(|error| {
+            log::debug!(target: LOG, "`ringfold top` will not see this process: {error}");
+        })
+        .ok()
+}

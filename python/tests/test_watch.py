@@ -1,0 +1,250 @@
+"""What other processes see of a job: `ringfold top`, `ringfold metrics`."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import pytest
+
+import ringfold
+
+WATCHDOG_S = 60
+COMMAND = [sys.executable, "-m", "ringfold"]
+SAMPLE = re.compile(r'(?P<name>[a-z_]+)\{(?P<labels>(?:[a-z]+="[^"]*",?)+)\} (?P<value>[0-9.e+-]+)')
+Metrics = dict[tuple[str, str, str], float]
+Found = TypeVar("Found")
+
+
+def run(*words: str | Path) -> subprocess.CompletedProcess[str]:
+    """A command line that ends by itself."""
+    return subprocess.run(
+        [*COMMAND, *words], capture_output=True, text=True, timeout=WATCHDOG_S, check=False
+    )
+
+
+def eventually(find: Callable[[], Found | None]) -> Found:
+    """What `find` finds, at the latest when a watchdog barks."""
+    deadline = time.monotonic() + WATCHDOG_S
+    while time.monotonic() < deadline:
+        if (found := find()) is not None:
+            return found
+        time.sleep(0.05)
+    pytest.fail("it never comes")
+
+
+def parsed(text: str) -> list[tuple[str, dict[str, str], float]]:
+    """A strict reading of Prometheus' text format: each sample's family is declared before it."""
+    types: dict[str, str] = {}
+    helped: set[str] = set()
+    samples = []
+    assert text.endswith("\n")
+    for line in text.splitlines():
+        if line.startswith("# HELP "):
+            name = line.split()[2]
+            assert name not in helped, f"{name} is declared twice"
+            helped.add(name)
+        elif line.startswith("# TYPE "):
+            _, _, name, kind = line.split()
+            assert name in helped and name not in types
+            assert kind == ("counter" if name.endswith("_total") else "gauge")
+            types[name] = kind
+        else:
+            found = SAMPLE.fullmatch(line)
+            assert found, line
+            assert found["name"] == list(types)[-1], f"{line} stands outside of its family"
+            labels = dict(re.findall(r'([a-z]+)="([^"]*)"', found["labels"]))
+            samples.append((found["name"], labels, float(found["value"])))
+    keys = [(name, tuple(sorted(labels.items()))) for name, labels, _ in samples]
+    assert len(set(keys)) == len(keys), "two samples have the same labels"
+    return samples
+
+
+def metrics_of(pids: list[int]) -> Metrics:
+    """Samples of these processes, by name, pid and collective."""
+    ended = run("metrics")
+    assert ended.returncode == 0, ended.stderr
+    return {
+        (name, labels["pid"], labels.get("collective", "")): value
+        for name, labels, value in parsed(ended.stdout)
+        if int(labels["pid"]) in pids
+    }
+
+
+def call_until(comm: ringfold.Communicator, stop: str) -> int:
+    data = np.ones(1000, np.float32)
+    calls = 0
+    while True:
+        flag = np.array([Path(stop).exists()], np.int32)
+        comm.all_reduce(data)
+        calls += 1
+        if comm.broadcast(flag)[0]:
+            return calls
+        if calls == 1:
+            print("ready", flush=True)
+
+
+def wait_in_barrier(comm: ringfold.Communicator, stop: str) -> None:
+    comm.barrier()
+    print("ready", flush=True)
+    while comm.rank == 1 and not Path(stop).exists():
+        time.sleep(0.01)
+    comm.barrier()
+
+
+def test_a_running_job_is_seen_and_an_ended_one_is_not(jobs: Any, tmp_path: Path) -> None:
+    stop = tmp_path / "stop"
+    job = jobs(call_until, 2, stop=str(stop))
+    for rank in range(2):
+        job.wait_for(rank, "ready")
+    pids = [process.pid for process in job.processes]
+    before = metrics_of(pids)
+    for pid in map(str, pids):
+        assert before["ringfold_calls_total", pid, "all_reduce"] > 0
+        assert before["ringfold_failed", pid, ""] == 0
+
+    def more() -> Metrics | None:
+        now = metrics_of(pids)
+        names = [("ringfold_calls_total", str(pid), "broadcast") for pid in pids]
+        return now if all(now[name] > before[name] for name in names) else None
+
+    now = eventually(more)
+    calls, size = (
+        now[name, str(pids[0]), "all_reduce"] for name in ("ringfold_calls_total",
+        "ringfold_bytes_total")
+    )
+    assert size == 4000 * calls
+
+    shown = run("top", "--once", "--interval", "0.5", "--sort", "late")
+    assert shown.returncode == 0, shown.stderr
+    rows = {
+        int(row[1]): row
+        for row in map(str.split, shown.stdout.splitlines())
+        if len(row) > 8 and row[1].isdigit()
+    }
+    for rank, pid in enumerate(pids):
+        assert int(rows[pid][0]) == rank and float(rows[pid][3]) > 0, shown.stdout
+
+    stop.touch()
+    made = job.results()
+    assert made[0] == made[1] > 0
+    assert metrics_of(pids) == {}
+
+
+def test_a_rank_that_waits_says_for_whom(jobs: Any, tmp_path: Path) -> None:
+    stop = tmp_path / "stop"
+    job = jobs(wait_in_barrier, 2, stop=str(stop))
+    waiting, prompt = (job.processes[rank].pid for rank in range(2))
+
+    def stuck() -> str | None:
+        text = run("top", "--once", "--interval", "0.1").stdout
+        row = next((row for row in text.splitlines() if f" {waiting} " in row), "")
+        return row if "barrier" in row and "waiting for rank 1" in row else None
+
+    assert f" {prompt} " not in eventually(stuck)
+    seconds = metrics_of([waiting])["ringfold_waiting_seconds", str(waiting), ""]
+    assert seconds > 0
+    stop.touch()
+    job.results()
+
+
+def test_a_killed_rank_leaves_nothing_and_the_others_say_why(jobs: Any, tmp_path: Path) -> None:
+    job = jobs(wait_for_death, 2, stop=str(tmp_path / "stop"))
+    pids = [process.pid for process in job.processes]
+    for rank in range(2):
+        job.wait_for(rank, "ready")
+    job.signal(1, signal.SIGKILL)
+    assert job.status(1) == -signal.SIGKILL
+    job.wait_for(0, "failed")
+    now = metrics_of(pids)
+    assert {pid for _, pid, _ in now} == {str(pids[0])}
+    assert now["ringfold_failed", str(pids[0]), ""] == 1
+    (tmp_path / "stop").touch()
+    job.result(0)
+
+
+def wait_for_death(comm: ringfold.Communicator, stop: str) -> None:
+    comm.barrier()
+    print("ready", flush=True)
+    try:
+        while True:
+            comm.barrier()
+    except ringfold.PeerFailed:
+        print("failed", flush=True)
+    while not Path(stop).exists():
+        time.sleep(0.01)
+
+
+def test_a_job_may_show_nothing(
+    jobs: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RINGFOLD_BOARD", "0")
+    stop = tmp_path / "stop"
+    job = jobs(call_until, 2, stop=str(stop))
+    job.wait_for(0, "ready")
+    assert metrics_of([process.pid for process in job.processes]) == {}
+    stop.touch()
+    job.results()
+
+
+def test_a_hostile_board_is_named_and_breaks_nothing() -> None:
+    """This process has a board that it has not made by the library."""
+    board = os.memfd_create("ringfold-board")
+    try:
+        for content in (b"", b"short", b"\xff" * 10_000, (1 << 56).to_bytes(8, "little") * 300):
+            os.ftruncate(board, 0)
+            os.pwrite(board, content, 0)
+            shown = run("top", "--once", "--interval", "0.1")
+            assert shown.returncode == 0, shown.stderr
+            assert f"board of process {os.getpid()} cannot be read" in shown.stdout
+            counted = run("metrics")
+            assert counted.returncode == 0 and str(os.getpid()) in counted.stderr
+            parsed(counted.stdout)
+    finally:
+        os.close(board)
+
+
+def test_counters_are_served() -> None:
+    command = [*COMMAND, "metrics", "--listen", "127.0.0.1:0"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stderr is not None
+            line = server.stderr.readline()
+            address = re.search(r"http://\S+", line)
+            assert address, line
+            with urllib.request.urlopen(address[0], timeout=WATCHDOG_S) as answer:
+                assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+                parsed(answer.read().decode())
+            with pytest.raises(urllib.error.HTTPError) as refused:
+                urllib.request.urlopen(f"{address[0]}/other", timeout=WATCHDOG_S)
+            assert refused.value.code == 404
+        finally:
+            server.kill()
+
+
+@pytest.mark.deep
+def test_the_kernel_shows_boards_to_their_user_only(jobs: Any, tmp_path: Path) -> None:
+    if os.getuid() != 0:
+        pytest.skip("only root can become another user")
+    stop = tmp_path / "stop"
+    job = jobs(call_until, 2, stop=str(stop))
+    job.wait_for(0, "ready")
+    child = os.fork()
+    if child == 0:
+        os.setuid(65534)
+        try:
+            os.listdir(f"/proc/{job.processes[0].pid}/fd")
+        except PermissionError:
+            os._exit(7)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    stop.touch()
+    job.results()
