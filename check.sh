@@ -156,17 +156,20 @@ python_environment() {
             scikit-learn "torch==$torch" twine ziglang
 }
 
-# As it is published, but for the profile: the tests run what a stranger installs.
 wheel() {
     rm -rf target/wheels
-    release/wheel.sh --python "$venv/bin/python" --profile release
+    "$venv/bin/python" -m maturin build --quiet --release \
+        --interpreter "$venv/bin/python" --out target/wheels
     "$venv/bin/python" -m pip install --quiet --disable-pip-version-check \
         --no-index --no-deps --force-reinstall \
         target/wheels/ringfold-*.whl
 }
 
-audit() {
-    "$venv/bin/python" release/audit.py target/wheels/ringfold-*.whl
+# The wheel for all Linux, as it is published but for the profile.
+published_wheel() {
+    rm -rf target/manylinux
+    release/wheel.sh --python "$venv/bin/python" --profile release --out target/manylinux
+    "$venv/bin/python" release/audit.py target/manylinux/ringfold-*.whl
 }
 
 python_types() {
@@ -238,6 +241,7 @@ storms() {
 deep() {
     stage "deep loom tests" loom_models 3
     stage "deep rust tests" deep_rust
+    stage "published wheel" published_wheel
     stage "deep python tests" deep_python
     stage "crates" crates
     [ ! -d python/tests/storms ] || stage "storms" storms
@@ -260,7 +264,6 @@ beside_rust_tests() {
     [ -n "$only_torch" ] || stage "loom tests" loom_models 2
     stage "wheel" wheel
     if [ -z "$only_torch" ]; then
-        stage "audit of the wheel" audit
         stage "python types" python_types
         stage "python tests" python_tests
         stage "site" docs/build.sh

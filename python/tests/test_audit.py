@@ -10,6 +10,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 WATCHDOG_S = 120
 
+pytestmark = pytest.mark.deep
+
 
 def audited(wheel: Path) -> subprocess.CompletedProcess[str]:
     """What the audit says of a wheel."""
@@ -24,8 +26,8 @@ def audited(wheel: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def wheel() -> Path:
-    """The wheel that `check.sh` has built, which its own stage audits."""
-    built = list((ROOT / "target/wheels").glob("ringfold-*-manylinux_2_28_*.whl"))
+    """The wheel that `check.sh --deep` has built, which its own stage audits."""
+    built = list((ROOT / "target/manylinux").glob("ringfold-*-manylinux_2_28_*.whl"))
     if not built:
         pytest.skip("no wheel is built; release/wheel.sh does that")
     return built[0]

@@ -3,6 +3,7 @@
 //! The text format 0.0.4: families in a fixed order, each with its type; counters end in `_total`
 //! and use base units. A counter begins at 0 with its communicator.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -193,9 +194,8 @@ pub fn text(sample: &Sample, peers: bool) -> String {
             name, kind, help, ..
         } = family;
         let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}");
-        for (job, process, board) in boards(sample) {
+        for (labels, board) in boards(sample) {
             for (label, value) in (family.values)(board, sample.at_ns) {
-                let labels = labels(job, process, board);
                 let _ = writeln!(text, "{name}{{{labels}{label}}} {value}");
             }
         }
@@ -211,14 +211,13 @@ fn lateness(sample: &Sample) -> String {
     let name = "ringfold_peer_late_seconds_total";
     let help = "How late `peer` was to the calls in which it was the last to arrive.";
     let mut text = format!("# HELP {name} {help}\n# TYPE {name} counter\n");
-    for (job, process, board) in boards(sample) {
+    for (labels, board) in boards(sample) {
         let others = board
             .peers
             .iter()
             .enumerate()
             .filter(|(rank, _)| *rank != board.rank);
         for (rank, peer) in others {
-            let labels = labels(job, process, board);
             let late = seconds(peer.lateness_ns);
             let _ = writeln!(text, "{name}{{{labels},peer=\"{rank}\"}} {late}");
         }
@@ -226,14 +225,26 @@ fn lateness(sample: &Sample) -> String {
     text
 }
 
-fn boards(sample: &Sample) -> impl Iterator<Item = (&Job, &Process, &Picture)> {
+/// All boards, with the labels of each: which communicator of which process. Two jobs never have
+/// the same; neither have two communicators of a job. A process that is several ranks has several
+/// boards of one communicator: the second and later ones are numbered.
+fn boards(sample: &Sample) -> impl Iterator<Item = (String, &Picture)> {
     let processes = sample.jobs.iter();
     let processes = processes.flat_map(|job| job.processes.iter().map(move |p| (job, p)));
-    processes.flat_map(|(job, process)| process.boards.iter().map(move |b| (job, process, b)))
+    let boards =
+        processes.flat_map(|(job, process)| process.boards.iter().map(move |b| (job, process, b)));
+    let mut seen = BTreeMap::new();
+    boards.map(move |(job, process, board)| {
+        let labels = labels(job, process, board);
+        let copy = seen.entry(labels.clone()).or_insert(0);
+        *copy += 1;
+        match *copy {
+            1 => (labels, board),
+            copy => (format!("{labels},copy=\"{copy}\""), board),
+        }
+    })
 }
 
-/// Which communicator of which process. Two jobs never have the same; neither have two
-/// communicators of a job.
 fn labels(job: &Job, process: &Process, board: &Picture) -> String {
     let (name, rank, pid, host) = (job.name(), process.rank, process.pid, escaped(&board.host));
     let communicator = board.job.rotate_left(17) ^ board.communicator;
