@@ -317,6 +317,8 @@ def test_sharded_tensors_and_functional_collectives(ranks: Any, way: Any) -> Non
 def loses_a_rank() -> Any:
     tensor = torch.ones(LARGE, device="soft")
     dist.all_reduce(tensor)
+    # Until both ranks have made the call: a rank that comes late would find the other one gone.
+    torch.accelerator.synchronize()
     if dist.get_rank() == 1:
         raise ValueError("the loss is infinite")
     # The first call that knows of it fails.
