@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The table of "Implementing All-Reduce with MPI" (2021) on this machine: all_reduce by master and worker and by the ring, 4, 8
-# and 16 ranks, 4 to 100 MB. See docs/papers.md.
+# The table of "Implementing All-Reduce with MPI" (2021) on this machine: all_reduce by master and
+# worker and by the ring, 4, 8 and 16 ranks, 4 to 100 MB. See docs/explanation/papers.md.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -26,7 +26,7 @@ OWNER = 3
 
 # α is in tenths throughout.
 TABLE_ALPHA = 18
-"""The one with the 25.3 % (see docs/papers.md)."""
+"""The one with the 25.3 % (see docs/explanation/papers.md)."""
 BEST_DELAY = 8 * US
 TABLE_DELAYS = [us * US for us in (2, 3, 5, 6, 7, 8, 9, 10, 15, 20, 30)]
 FIGURE_8_ALPHAS = [12, 15, 18, 20, 25, 30]
@@ -46,7 +46,7 @@ FIGURES = {
 
 CONTRADICTIONS = """\
 #
-# Where the paper contradicts itself (docs/papers.md says more):
+# Where the paper contradicts itself (docs/explanation/papers.md says more):
 # * It prints two triggers, T + ΔT > αT and T + ΔT > αT + Ttrans. With the second, equation (2) is
 #   never reached.
 # * The captions of figures 5 and 6 are swapped against its text.

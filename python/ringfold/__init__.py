@@ -100,13 +100,13 @@ def init(
         channels: Independent pipelines of a collective over messages; on TCP, connections per
             pair.
         straggler: `off`, `next2` or `tail`: whether large all_reduce and reduce_scatter calls
-            bypass a slow rank; see docs/stragglers.md. *
+            bypass a slow rank; see docs/guides/stragglers.md. *
         deterministic: Require the same bits in every run; refuses a straggler policy, which
             changes the order of additions.
         connect_timeout: The deadline for joining, in seconds.
         peer_timeout: How long another host may be silent, in seconds from 2 to 120. Set by rank 0.
         protocol: `ll`, `simple` or `zero_copy`, for every call that supports it; see
-            docs/tuning.md.
+            docs/guides/tuning.md.
         min_channels: The least number of channels, instead of a fixed one. *
         max_channels: The greatest number of channels. *
         chunk_bytes: The size of one message, or of one piece of published memory. *

@@ -1,8 +1,8 @@
 """Where a communicator may be used: handlers, threads, callbacks, forked children, the exit.
 
-docs/contexts.md has the guarantees. Each scenario has communicators of its own, split from the
-job's. Rank 0 waits in one of them, and meanwhile acts in the context under test. Rank 1 comes on
-request over the job's communicator.
+docs/reference/contexts.md has the guarantees. Each scenario has communicators of its own, split
+from the job's. Rank 0 waits in one of them, and meanwhile acts in the context under test. Rank 1
+comes on request over the job's communicator.
 """
 
 import atexit

@@ -24,15 +24,30 @@ ROOT = Path(__file__).parents[2]
 COMMAND = ROOT / "target/debug/ringfold"
 WATCHDOG_S = 240
 GUIDES = ROOT / "docs/guides"
-"""Their blocks are marked if they are run: by `clients/test_guides.py`."""
+"""Blocks of its other pages are marked if they are run: by `clients/test_guides.py`."""
+
+RUN_GUIDES = {
+    "devices",
+    "hooks",
+    "nccl-tuner",
+    "python",
+    "simulator",
+    "stragglers",
+    "torch",
+    "torch-diagnosis",
+    "torch-launchers",
+    "troubleshooting",
+    "tuning",
+}
+"""The guides whose blocks run here."""
 
 PAGES = sorted(
     path
     for path in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md"))
-    if GUIDES not in path.parents
+    if GUIDES not in path.parents or path.stem in RUN_GUIDES
 )
 
-QUICK = {"README.md", "docs/start/index.md", "docs/start/several-hosts.md", "docs/python.md"}
+QUICK = {"README.md", "docs/start/index.md", "docs/start/several-hosts.md", "docs/guides/python.md"}
 """Pages whose blocks run in every check: seconds each."""
 
 RUN = ("sh", "python")
@@ -47,7 +62,7 @@ NOT_RUN = {
 """Languages of blocks that are not run here, and why."""
 
 PREAMBLES = {
-    "docs/python.md": """
+    "docs/guides/python.md": """
 import numpy as np
 import ringfold
 

@@ -35,10 +35,10 @@ const OVERLAPPED: [Slices; 2] = [
 ///
 /// Without --algorithm, compares all algorithms that serve the collective. `in`, `out` and `tmp`
 /// are the input, the output and scratch memory; `[2]` is a chunk, `[2..4]` are two. Costs are
-/// closed forms (see docs/algorithms.md) for a 100 Gbit/s network with TCP's latency, on which
-/// every rank has a host and a link of its own, and for one host that copies 10 GB/s on a core and
-/// 40 GB/s on all, which its ranks share. So times over `messages` are not to be compared with
-/// times over `shared`. They rank algorithms and do not replace measuring.
+/// closed forms (see docs/explanation/algorithms.md) for a 100 Gbit/s network with TCP's latency,
+/// on which every rank has a host and a link of its own, and for one host that copies 10 GB/s on a
+/// core and 40 GB/s on all, which its ranks share. So times over `messages` are not to be compared
+/// with times over `shared`. They rank algorithms and do not replace measuring.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Arguments {

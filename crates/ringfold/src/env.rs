@@ -1,9 +1,9 @@
 //! The environment: the only place that reads variables.
 //!
 //! The table in `variables` says of every `RINGFOLD_*` name what it is for and how it is read. From
-//! it come [`VARIABLES`], [`Environment`] with the parsed values, and `docs/env.md`. An environment
-//! is built from a lookup function, so that tests need no process of their own. `setup::launch`
-//! looks up the launchers' variables through the same function.
+//! it come [`VARIABLES`], [`Environment`] with the parsed values, and `docs/reference/env.md`. An
+//! environment is built from a lookup function, so that tests need no process of their own.
+//! `setup::launch` looks up the launchers' variables through the same function.
 
 mod diagnosis;
 mod logging;
@@ -211,7 +211,7 @@ fn unknown(name: &str) -> Option<String> {
     }
     let hint = match near(own, known()) {
         Some(near) => format!("did you mean {PREFIX}{near}?"),
-        None => "docs/env.md has all variables".into(),
+        None => "docs/reference/env.md has all variables".into(),
     };
     Some(format!("{name} means nothing to ringfold; {hint}"))
 }

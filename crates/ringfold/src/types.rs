@@ -363,7 +363,7 @@ macro_rules! methods {
         )* }
     ) => {
         named_byte! {
-            /// The order in which ranks exchange and combine; see docs/algorithms.md.
+            /// The order in which ranks exchange and combine; see docs/explanation/algorithms.md.
             Algorithm, "algorithm" { $($(#[$meta])* $plain = $number, $text;)* }
         }
 

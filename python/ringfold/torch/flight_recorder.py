@@ -40,7 +40,7 @@ Noted = tuple[Sequence[int] | None, Sequence[int] | None, torch.dtype | None, An
 
 
 class Settings(NamedTuple):
-    """Settings from the environment; see docs/env.md."""
+    """Settings from the environment; see docs/reference/env.md."""
 
     records: int
     has_frames: bool

@@ -1,7 +1,7 @@
 """Tensors in registered memory, which the peers of this host read and write in place.
 
 `empty` makes such tensors, `register` moves an existing one, and DistributedDataParallel's buckets
-are registered automatically (`Buckets`). See docs/registered.md for registered memory.
+are registered automatically (`Buckets`). See docs/explanation/registered.md for registered memory.
 
 **A stale registration is never used.** A call finds registered memory by the address of its tensor.
 A registration holds its tensor, so the storage cannot be freed while it is registered; memory of

@@ -104,7 +104,7 @@ class Trial:
         return f"hosts {list(self.seats)}: {what}"
 
     def promise_s(self) -> float:
-        """When every rank has its error, as docs/faults.md has it."""
+        """When every rank has its error, as docs/reference/faults.md has it."""
         match self.events[-1].kind:
             case "kill":
                 return 0.15  # with more ranks than cores

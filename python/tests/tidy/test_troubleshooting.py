@@ -1,11 +1,11 @@
-"""The texts by which docs/troubleshooting.md is keyed are those that users see."""
+"""The texts by which docs/guides/troubleshooting.md is keyed are those that users see."""
 
 import re
 from functools import cache
 
 from test_tidy import text, tracked
 
-PAGE = "docs/troubleshooting.md"
+PAGE = "docs/guides/troubleshooting.md"
 PLACES = re.compile(r"…|failed:|\[\.\.\.\]|\b[NMKAB]\b|ValueError|KeyboardInterrupt")
 """What stands for something else in each error."""
 

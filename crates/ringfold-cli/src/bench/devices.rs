@@ -23,7 +23,7 @@ pub struct DeviceFlags {
     /// each other or for other ranks, measured in the same run; `of limit`, how much of that rate
     /// the collective reaches. The column `algorithm` is that of the host for a slice; `devices`
     /// where devices combine or move the elements of slices, and `one kernel` where one kernel of
-    /// each device does the call. See docs/devices.md.
+    /// each device does the call. See docs/guides/devices.md.
     #[arg(long, value_name = "DEVICES")]
     pub device: Option<Devices>,
 

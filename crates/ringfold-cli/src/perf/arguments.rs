@@ -174,7 +174,7 @@ pub struct Arguments {
     /// RINGFOLD_STRAGGLER, else off]
     ///
     /// next2: a late sum bypasses the next rank. tail: it goes straight to the owner of the result.
-    /// See docs/stragglers.md.
+    /// See docs/guides/stragglers.md.
     #[arg(long, value_name = "POLICY")]
     pub straggler: Option<StragglerPolicy>,
 

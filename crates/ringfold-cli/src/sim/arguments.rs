@@ -111,7 +111,7 @@ impl Arguments {
         if let Some(name) = &self.paper {
             bail!(
                 "`--paper` is now a script; run `python3 examples/papers/{name}.py`, which takes \
-                 `--plot`, `--csv` and `--json`, too (see docs/papers.md)"
+                 `--plot`, `--csv` and `--json`, too (see docs/explanation/papers.md)"
             );
         }
         if let [one, other, ..] = self.stdout_data()[..] {

@@ -199,13 +199,13 @@ variables! {
 
     /// A file of rules, in the format of NCCL's example tuner: which algorithm, protocol and number
     /// of channels a call uses. Rank 0 reads it for all. A malformed line is an error with its line
-    /// and column. See docs/tuning.md.
+    /// and column. See docs/guides/tuning.md.
     "RINGFOLD_TUNER_CONFIG": "path", default "none" => tuner_config: String = text;
 
     /// A shared library with NCCL's tuner interface, which can change the modelled costs. The part
     /// of its name between `libnccl-tuner-` and `.so` suffices; `STATIC_PLUGIN` is the program
     /// itself. If it cannot be loaded, a warning is logged, and the model decides. Must be the same
-    /// on all ranks. See docs/nccl-tuner.md.
+    /// on all ranks. See docs/guides/nccl-tuner.md.
     "RINGFOLD_TUNER_PLUGIN": "a library's path or name, or `none`", default "none"
         => tuner_plugin: String = text;
 
@@ -215,8 +215,9 @@ variables! {
     "RINGFOLD_PROBE": "`0`, `1`", default "`1`" => probe: bool = switch;
 
     /// The file of `ringfold tune calibrate` with the constants of the tuner's cost model; see
-    /// docs/tuning.md. With `0`, or without a file, the defaults are used. A file that was measured
-    /// on another machine, or is invalid, is ignored with a message. Rank 0's value applies.
+    /// docs/guides/tuning.md. With `0`, or without a file, the defaults are used. A file that was
+    /// measured on another machine, or is invalid, is ignored with a message. Rank 0's value
+    /// applies.
     "RINGFOLD_CALIBRATION": "path, or `0`",
         default "the machine's own in `$XDG_CACHE_HOME/ringfold` or `~/.cache/ringfold`"
         => calibration: Source = parsed;
@@ -236,8 +237,8 @@ variables! {
     "RINGFOLD_MIN_CHANNELS": "1 to 64", default "1" => min_channels: usize = channels;
 
     /// The maximum: the number of TCP connections of each pair of ranks, and a limit for rules and
-    /// plugins. A call uses one channel per 2 MiB; grouped calls share them. See docs/channels.md.
-    /// Must be the same on all ranks.
+    /// plugins. A call uses one channel per 2 MiB; grouped calls share them. See
+    /// docs/explanation/channels.md. Must be the same on all ranks.
     "RINGFOLD_MAX_CHANNELS": "1 to 64", default "1" => max_channels: usize = channels;
 
     /// The size of one message, or of one piece of published memory. The unit of the pipeline is
@@ -255,15 +256,15 @@ variables! {
     /// algorithm: for a link or core that stays slower than the others. `1,1,1,0`: three ranks own
     /// a third each, the last one nothing. `auto`: measured once, after joining. Must be the same
     /// on all ranks; a list for a different number of ranks is ignored with a warning. See
-    /// docs/stragglers.md.
+    /// docs/guides/stragglers.md.
     "RINGFOLD_WEIGHTS": "`auto`, or a whole number per rank", default "equal parts"
         => weights: Weighting = parsed;
 
     /// Whether `all_reduce` and `reduce_scatter` above 32K bypass a slow rank: by a ring of
     /// messages in which a late sum bypasses the next rank (`next2`) or goes straight to the rank
     /// that owns the result (`tail`, which hides more). Results are exact, but the order of
-    /// floating-point additions depends on which rank was late. See docs/stragglers.md. Must be the
-    /// same on all ranks.
+    /// floating-point additions depends on which rank was late. See docs/guides/stragglers.md. Must
+    /// be the same on all ranks.
     "RINGFOLD_STRAGGLER": "`off`, `next2`, `tail`", default "`off`"
         => straggler: StragglerPolicy = parsed;
 
@@ -306,12 +307,12 @@ variables! {
 
     /// What combines the elements of an `all_reduce` on device memory, where the program does not
     /// say: the CPUs (`host`), the devices (`device`), or for each size what should be faster by
-    /// the cost model (`auto`). See docs/devices.md. Must be the same on all ranks.
+    /// the cost model (`auto`). See docs/guides/devices.md. Must be the same on all ranks.
     "RINGFOLD_DEVICE_REDUCER": "`auto`, `host`, `device`", default "`auto`"
         => device_reducer: Reducer = parsed;
 
     /// In the PyTorch backend: whether DistributedDataParallel's gradient buckets are registered
-    /// automatically; see docs/torch.md. Must be the same on all ranks.
+    /// automatically; see docs/guides/torch.md. Must be the same on all ranks.
     "RINGFOLD_TORCH_BUCKETS": "`0`, `1`", default "`1`";
 
     /// In the PyTorch backend: what happens when a group fails. `raise`: its calls raise the error.
@@ -325,8 +326,8 @@ variables! {
     "RINGFOLD_STALL_SECONDS": "seconds", default "60";
 
     /// In the PyTorch backend: the number of calls in a process' flight record, over all groups.
-    /// See docs/torch-diagnosis.md. `0` disables the record, and with it the reports of stuck
-    /// calls.
+    /// See docs/guides/torch-diagnosis.md. `0` disables the record, and with it the reports of
+    /// stuck calls.
     "RINGFOLD_FR_BUFFER_SIZE": "0, 1, …", default "`TORCH_FR_BUFFER_SIZE`, or 2000";
 
     /// The file name prefix of the flight record, which is written after a fatal error, in
@@ -377,10 +378,10 @@ mod tests {
     use super::*;
     use crate::setup::launch::launchers;
 
-    /// The widest line of `docs/env.md`, tables excepted.
+    /// The widest line of `docs/reference/env.md`, tables excepted.
     const COLUMNS: usize = 100;
 
-    const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/env.md");
+    const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/env.md");
 
     /// The topics of the page, and the variable with which each begins in [`VARIABLES`].
     const TOPICS: [(&str, &str); 10] = [
@@ -402,18 +403,18 @@ mod tests {
         assert_eq!(
             page,
             document(&launchers()),
-            "docs/env.md is outdated; `cargo test -p ringfold --lib env:: -- --ignored` \
+            "docs/reference/env.md is outdated; `cargo test -p ringfold --lib env:: -- --ignored` \
              regenerates it"
         );
     }
 
     #[test]
-    #[ignore = "writes docs/env.md"]
+    #[ignore = "writes docs/reference/env.md"]
     fn write_the_page() {
         std::fs::write(PAGE, document(&launchers())).unwrap();
     }
 
-    /// The text of `docs/env.md`, which ends with the table `launchers`.
+    /// The text of `docs/reference/env.md`, which ends with the table `launchers`.
     fn document(launchers: &str) -> String {
         let mut text = String::from("# Environment variables\n");
         paragraph(

@@ -198,7 +198,7 @@ mod tests {
                 "{length}"
             );
         }
-        // The wire's format: computed apart from this code, from docs/wire.md.
+        // The wire's format: computed apart from this code, from docs/reference/wire.md.
         assert_eq!(Digest::of(b""), 0);
         assert_eq!(Digest::of(b"123456789"), 0xd82f01c4);
         let squares: Vec<u8> = (0..1000_u32)

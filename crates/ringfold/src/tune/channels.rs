@@ -4,7 +4,7 @@
 //! wakes and a share of a core, so a call uses as many as its size keeps busy, and grouped calls
 //! share them. The inputs are equal on all ranks: the size, the number of ranks, the number of
 //! grouped calls ([`Question::group`]), and the [`Bounds`]. The number of calls that happen to be
-//! in progress is not: ranks would disagree. `docs/channels.md` has the measured curve.
+//! in progress is not: ranks would disagree. `docs/explanation/channels.md` has the measured curve.
 //!
 //! The idea is NCCL's (`topoGetAlgoInfo` removes channels while each has too few bytes); the
 //! numbers are measured here.

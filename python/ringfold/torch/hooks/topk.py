@@ -46,8 +46,9 @@ class TopKState(HookState):
 
 
 def topk_hook(state: TopKState, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """Send the largest elements of gradient and residual, keep the others. `docs/hooks.md` has the
-    formula.
+    """Send the largest elements of gradient and residual, keep the others.
+
+    `docs/guides/hooks.md` has the formula.
     """
     state.require_model()
     buffer = bucket.buffer()

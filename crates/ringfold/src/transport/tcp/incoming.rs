@@ -27,7 +27,7 @@ use crate::transport::{HEADER_BYTES, Head, Header, PIECE_ALIGN_BYTES, Post, Sink
 const AHEAD_BYTES: usize = (8 << 10) + TRAILER_BYTES;
 
 /// Up to this length a message is read together with its header, by one system call, and copied
-/// from there: 8 to 12 % quicker than reading the header first, see docs/transports.md.
+/// from there: 8 to 12 % quicker than reading the header first, see docs/explanation/transports.md.
 const SHORT_BYTES_MAX: usize = 8 << 10;
 
 /// Bytes taken from the socket straight to their place in one call; they are in the cache when they

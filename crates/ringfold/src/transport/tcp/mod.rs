@@ -3,11 +3,12 @@
 //! # Model
 //!
 //! Every socket has a queue of sends and a queue of receives. A message is a frame on the first
-//! socket of its stream, or, if it is long, one on each socket, with a part of the payload:
-//! header, payload, checksum (see [`stripes`] and docs/wire.md). Only sockets with a posted receive
-//! are read, so a late rank delays its peers by TCP's own flow control and nothing is buffered here
-//! except the beginning of unexpected messages while a receive listens. A send is complete when the
-//! kernel has copied all of it, or, of what it was lent instead (`zero_copy`), no longer reads it.
+//! socket of its stream, or, if it is long, one on each socket, with a part of the payload: header,
+//! payload, checksum (see [`stripes`] and docs/reference/wire.md). Only sockets with a posted
+//! receive are read, so a late rank delays its peers by TCP's own flow control and nothing is
+//! buffered here except the beginning of unexpected messages while a receive listens. A send is
+//! complete when the kernel has copied all of it, or, of what it was lent instead (`zero_copy`), no
+//! longer reads it.
 //!
 //! # Cost
 //!
