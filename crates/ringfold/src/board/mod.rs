@@ -118,6 +118,12 @@ impl Board {
         self.words.set(now::BEGUN, begun);
     }
 
+    /// Shows that a call like the last one was begun, and how many collectives are.
+    #[inline]
+    pub fn show_next(&self, begun: u64) {
+        self.words.set(now::BEGUN, begun);
+    }
+
     /// Counts a call of `collective` that is done.
     #[inline]
     pub fn count(&self, collective: u8, bytes: u64) {

@@ -176,6 +176,12 @@ impl Lateness {
         std::mem::take(&mut self.has_news)
     }
 
+    /// Whether [`take_news`](Lateness::take_news) would give any.
+    #[inline]
+    pub fn has_news(&self) -> bool {
+        self.has_news
+    }
+
     /// How long this rank has waited, and in how many calls it was not the last, short waits
     /// excepted, of how many calls when `calls` are done in all.
     pub fn totals(&self, calls: u64) -> (Duration, u64, u64) {

@@ -35,7 +35,27 @@ pub struct Recorder {
     waited: Duration,
     /// Whose turn it is to be shown.
     next_peer: usize,
+    /// The tiny call that was shown last, if no other call was since.
+    last_tiny: LastTiny,
 }
+
+/// What a board shows of a tiny call. Calls repeat, and then only their number is new.
+#[derive(Clone, Copy)]
+struct LastTiny {
+    number: usize,
+    /// The kinds that the engine had prepared.
+    kinds: u64,
+    collective: u8,
+    bytes: u64,
+}
+
+/// Stands for no tiny call: none has this number.
+const NO_TINY: LastTiny = LastTiny {
+    number: usize::MAX,
+    kinds: 0,
+    collective: UNCOUNTED,
+    bytes: 0,
+};
 
 #[derive(Clone, Copy, Default)]
 struct UnderWay {
@@ -55,6 +75,7 @@ impl Recorder {
             unsettled: None,
             waited: Duration::ZERO,
             next_peer: 0,
+            last_tiny: NO_TINY,
         }
     }
 
@@ -62,9 +83,35 @@ impl Recorder {
         &self.board
     }
 
+    /// A tiny call has begun, of an engine that has prepared so many `kinds`; `begun` collectives
+    /// have.
+    #[inline(always)]
+    pub fn begin_tiny(&mut self, id: JobId, job: &Job, kinds: u64, begun: u64) {
+        let last = &self.last_tiny;
+        if (last.number, last.kinds) == (id.number(), kinds) && !job.registers {
+            return self.board.show_next(begun);
+        }
+        self.begin_tiny_kind(id, job, kinds, begun);
+    }
+
+    #[cold]
+    fn begin_tiny_kind(&mut self, id: JobId, job: &Job, kinds: u64, begun: u64) {
+        let shown = JobShown::of(job);
+        self.begin(id, &shown, begun);
+        if !self.board.is_recording() && !job.registers {
+            self.last_tiny = LastTiny {
+                number: id.number(),
+                kinds,
+                collective: shown.collective,
+                bytes: shown.call.bytes,
+            };
+        }
+    }
+
     /// A job has been submitted; `begun` collectives are.
-    #[inline]
+    #[cold]
     pub fn begin(&mut self, id: JobId, job: &JobShown, begun: u64) {
+        self.last_tiny = NO_TINY;
         let mut call = job.call;
         call.sequence = begun;
         if job.is_message {
@@ -87,8 +134,27 @@ impl Recorder {
         };
     }
 
+    /// The tiny call that began last is done, and `finished` collectives in all.
+    #[inline(always)]
+    pub fn end_tiny(&mut self, id: JobId, lateness: &mut Lateness, finished: u64) {
+        let LastTiny {
+            number,
+            collective,
+            bytes,
+            ..
+        } = self.last_tiny;
+        if number != id.number() || lateness.has_news() {
+            self.end(id, None);
+            return self.settle(lateness, finished);
+        }
+        self.board.count(collective, bytes);
+        self.board.show_finished(finished);
+        if finished.is_multiple_of(CALLS_BETWEEN_SHORT_WAITS) {
+            self.show_lateness(lateness, finished);
+        }
+    }
+
     /// A job is done; of a receive, from which rank it was.
-    #[inline]
     pub fn end(&mut self, id: JobId, source: Option<usize>) {
         let Some(ended) = self.under_way.get(id.number()) else {
             return;

@@ -153,7 +153,8 @@ impl State {
     #[inline]
     pub(super) fn show_begun(&mut self, id: JobId, job: &Job) {
         if let Some(recorder) = &mut self.recorder {
-            recorder.begin(id, &JobShown::of(job), self.engine.sequence());
+            let kinds = self.engine.tiny_kinds_prepared();
+            recorder.begin_tiny(id, job, kinds, self.engine.sequence());
         }
     }
 
@@ -161,9 +162,9 @@ impl State {
     #[inline]
     pub(super) fn show_done(&mut self, id: JobId) {
         if let Some(recorder) = &mut self.recorder {
-            recorder.end(id, None);
+            let finished = self.engine.collectives_finished();
+            recorder.end_tiny(id, self.engine.lateness(), finished);
         }
-        self.settle();
     }
 
     /// Shows what is known now of the calls that have ended.

@@ -61,12 +61,19 @@ impl Engine {
     fn select_tiny(&mut self, job: &Job) -> Result<Option<usize>> {
         let call = job.tiny_call();
         let key = call.words();
-        let TinyKinds { kinds, last } = &mut self.tiny;
+        let TinyKinds { kinds, last, .. } = &mut self.tiny;
         if let Some(index) = kinds.iter().position(|(known, _)| *known == key) {
             *last = index;
             return Ok(Some(kinds[index].1));
         }
         self.prepare_tiny(job, call)
+    }
+
+    /// Kinds of tiny calls prepared until now. While it stays, tiny calls of the same number are
+    /// alike but for their memory.
+    #[inline]
+    pub fn tiny_kinds_prepared(&self) -> u64 {
+        self.tiny.prepared
     }
 
     #[cold]
@@ -77,6 +84,7 @@ impl Engine {
         };
         let running = Running::new(operation, Executor::Tiny(tiny));
         let key = call.words();
+        self.tiny.prepared += 1;
         let count = self.tiny.kinds.len();
         if count == 0 {
             announce::tiny(job, world_size);

@@ -101,6 +101,8 @@ pub(super) struct TinyKinds {
     kinds: Vec<([u64; 3], usize)>,
     /// The kind of the last call.
     last: usize,
+    /// Kinds prepared until now: while it stays, a number stands for the same kind.
+    prepared: u64,
 }
 
 /// How far a tiny call has come, and what all calls of its kind have in common.
