@@ -3,7 +3,7 @@
 What a stranger's `pip install` relies on: that the wheel runs where its name says (auditwheel reads
 which symbols of which libraries it needs), that an index accepts its metadata (twine), and that all
 of the package is in it and nothing else. Prints what it has found, and ends with 1 if something is
-wrong. Needs auditwheel and twine.
+wrong. Needs auditwheel (and its pyelftools) and twine.
 """
 
 import re
@@ -13,8 +13,12 @@ import tomllib
 from collections.abc import Iterator
 from email.message import Message
 from email.parser import Parser
+from io import BytesIO
 from pathlib import Path
 from zipfile import ZipFile
+
+from elftools.elf.dynamic import DynamicSection
+from elftools.elf.elffile import ELFFile
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -34,6 +38,8 @@ FIELDS = {
     "Keywords": r".+",
 }
 """Fields of the metadata, and what they match."""
+
+LIBRARY = "ringfold/_native.abi3.so"
 
 CLASSIFIERS = (
     "Operating System :: POSIX :: Linux",
@@ -98,7 +104,7 @@ def contents(wheel: ZipFile, names: set[str]) -> Iterator[str]:
         check=True,
     )
     package = {name.removeprefix("python/") for name in listed.stdout.splitlines()}
-    due = package | {"ringfold/_native.abi3.so"}
+    due = package | {LIBRARY}
     there = {name for name in names if ".dist-info/" not in name}
     if due != there:
         yield f"missing: {sorted(due - there)}; not of the package: {sorted(there - due)}"
@@ -130,6 +136,17 @@ def metadata(wheel: ZipFile, names: set[str]) -> Iterator[str]:
         yield f"its entry points are {text('entry_points.txt')!r}"
 
 
+def unwinder(library: bytes) -> Iterator[str]:
+    """What is wrong with how the library unwinds stacks: `unwinder.c` has the rule."""
+    dynamic = ELFFile(BytesIO(library)).get_section_by_name(".dynamic")
+    if not isinstance(dynamic, DynamicSection):
+        yield "its library is not dynamic"
+        return
+    needed = [str(getattr(tag, "needed", "")) for tag in dynamic.iter_tags("DT_NEEDED")]
+    if "libgcc_s.so.1" not in needed:
+        yield f"it does not unwind with libgcc_s, but needs {needed}: daemon threads would crash"
+
+
 def problems(wheel: Path) -> Iterator[str]:
     """All that is wrong with a wheel."""
     yield from platform(wheel)
@@ -142,6 +159,8 @@ def problems(wheel: Path) -> Iterator[str]:
         names = set(opened.namelist())
         yield from contents(opened, names)
         yield from metadata(opened, names)
+        if LIBRARY in names:
+            yield from unwinder(opened.read(LIBRARY))
 
 
 def main() -> int:

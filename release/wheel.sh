@@ -30,6 +30,14 @@ while [ $# -gt 0 ]; do
 done
 
 # maturin calls `python3 -m ziglang`.
-PATH=$(cd "$(dirname "$python")" && pwd):$PATH exec "$python" -m maturin build --quiet --zig \
+PATH=$(cd "$(dirname "$python")" && pwd):$PATH
+
+# unwinder.c says why.
+unwinder=$PWD/target/unwinder/$target
+mkdir -p "$unwinder"
+python3 -m ziglang cc -target "${target%%-*}-linux-gnu.2.28" -shared -nostdlib -fPIC \
+    -Wl,-soname,libgcc_s.so.1 release/unwinder.c -o "$unwinder/libgcc_s.so.1"
+
+exec "$python" -m maturin build --quiet --zig \
     --profile "$profile" --target "$target" --compatibility manylinux_2_28 \
-    --interpreter "$python" --out "$out"
+    --interpreter "$python" --out "$out" -- -C "link-arg=$unwinder/libgcc_s.so.1"

@@ -53,5 +53,15 @@ def test_what_is_missing_or_stray_is_found(wheel: Path, tmp_path: Path) -> None:
         assert what in done.stdout, done.stdout
 
 
+def test_an_unwinder_of_its_own_is_found(wheel: Path, tmp_path: Path) -> None:
+    changed = tmp_path / wheel.name
+    with ZipFile(wheel) as whole, ZipFile(changed, "w") as other:
+        for entry in whole.infolist():
+            data = whole.read(entry)
+            other.writestr(entry, data.replace(b"libgcc_s.so.1\0", b"libother.so.1\0"))
+    done = audited(changed)
+    assert done.returncode == 1 and "unwind" in done.stdout, done.stdout + done.stderr
+
+
 def test_no_wheel_is_no_sound_wheel(tmp_path: Path) -> None:
     assert audited(tmp_path / "ringfold-0.1.0.whl").returncode == 2
