@@ -28,9 +28,11 @@ GUIDES = ROOT / "docs/guides"
 
 RUN_GUIDES = {
     "devices",
+    "gradient-buckets",
     "hooks",
     "nccl-tuner",
     "python",
+    "python-calls",
     "simulator",
     "stragglers",
     "torch",
@@ -47,7 +49,13 @@ PAGES = sorted(
     if GUIDES not in path.parents or path.stem in RUN_GUIDES
 )
 
-QUICK = {"README.md", "docs/start/index.md", "docs/start/several-hosts.md", "docs/guides/python.md"}
+QUICK = {
+    "README.md",
+    "docs/start/index.md",
+    "docs/start/several-hosts.md",
+    "docs/guides/python.md",
+    "docs/guides/python-calls.md",
+}
 """Pages whose blocks run in every check: seconds each."""
 
 RUN = ("sh", "python")
@@ -61,8 +69,7 @@ NOT_RUN = {
 }
 """Languages of blocks that are not run here, and why."""
 
-PREAMBLES = {
-    "docs/guides/python.md": """
+COMMUNICATOR = """
 import numpy as np
 import ringfold
 
@@ -72,7 +79,8 @@ gradient, weights = np.ones((1000, 1000), np.float32), np.ones(1000, np.float32)
 x, y, theirs = np.ones(8), np.ones(8), np.zeros((2 - comm.rank, 3))
 prepare_next_batch = lambda: None
 """
-}
+
+PREAMBLES = {"docs/guides/python.md": COMMUNICATOR, "docs/guides/python-calls.md": COMMUNICATOR}
 """What stands before the fragments of a page."""
 
 PROGRAMS_OF = {"docs/start/several-hosts.md": "docs/start/index.md"}

@@ -48,7 +48,7 @@ class TopKState(HookState):
 def topk_hook(state: TopKState, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
     """Send the largest elements of gradient and residual, keep the others.
 
-    `docs/guides/hooks.md` has the formula.
+    `docs/explanation/hooks.md` has the formula.
     """
     state.require_model()
     buffer = bucket.buffer()

@@ -79,8 +79,9 @@ class VarianceState(HookState):
 def variance_hook(
     state: VarianceState, bucket: dist.GradBucket
 ) -> torch.futures.Future[torch.Tensor]:
-    """Send the elements that exceed their noise, keep the others. `docs/guides/hooks.md` has the
-    formula.
+    """Send the elements that exceed their noise, keep the others.
+
+    `docs/explanation/hooks.md` has the formula.
     """
     state.require_model()
     buffer = bucket.buffer()
