@@ -1,20 +1,23 @@
-//! `ringfold run`: starts any program as the ranks of a job on this host.
+//! `ringfold run`: starts any program as the ranks of a job on this host, or as this host's ranks
+//! of a job on several.
 
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder};
 use std::io::ErrorKind;
+use std::num::NonZeroUsize;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 use ringfold::Bind;
+use ringfold::internals::control::Address;
 use rustix::process::Signal;
 
-use crate::launch::{self, Job};
+use crate::launch::{self, Job, Place};
 use crate::{output, trace};
 
-/// Run a program as the ranks of a job on this host
+/// Run a program as the ranks of a job on this host, or on several
 ///
 /// Every rank gets RINGFOLD_RANK, RINGFOLD_WORLD_SIZE, RINGFOLD_LOCAL_RANK,
 /// RINGFOLD_LOCAL_WORLD_SIZE, RINGFOLD_ADDR and RINGFOLD_SECRET, and torchrun's RANK, WORLD_SIZE,
@@ -24,13 +27,29 @@ use crate::{output, trace};
 /// are forwarded. When a rank fails, the others get SIGTERM and, 5 seconds later, SIGKILL. The exit
 /// status is that of the first failure, or 128 + n if it was signal n; 127 if the program does not
 /// exist, 126 if it cannot be run.
+///
+/// For several hosts, run the same command on each, with --hosts, --addr, and a --host-rank of its
+/// own; all need the same RINGFOLD_SECRET_FILE or RINGFOLD_SECRET. Torch's store uses the port
+/// after that of --addr. When a rank fails, those of other hosts end with an error that names it.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Arguments {
-    /// Number of ranks (in `ringfold perf`, -n is the iterations) [default: one per core, at least
-    /// 2]
+    /// Number of ranks on this host (in `ringfold perf`, -n is the iterations) [default: one per
+    /// core, at least 2]
     #[arg(short = 'n', long, value_name = "N")]
     ranks: Option<usize>,
+
+    /// Number of hosts of the job, each with the same number of ranks
+    #[arg(long, visible_alias = "nnodes", value_name = "N")]
+    hosts: Option<NonZeroUsize>,
+
+    /// Which of the hosts this is, from 0: rank 0 is on host 0
+    #[arg(long, visible_alias = "node-rank", value_name = "I")]
+    host_rank: Option<usize>,
+
+    /// Host 0's name or address, and a free port there [default: RINGFOLD_ADDR]
+    #[arg(long, value_name = "HOST:PORT")]
+    addr: Option<Address>,
 
     /// Leave the ranks' output as it is instead of marking every line with its rank
     #[arg(long)]
@@ -67,6 +86,7 @@ Examples:
   ringfold run --ranks 4 -- python train.py
   ringfold run --ranks 2 -- sh -c 'echo rank $RINGFOLD_RANK of $RINGFOLD_WORLD_SIZE'
   ringfold run --ranks 4 --trace job.json -- python train.py
+  ringfold run --hosts 2 --host-rank 1 --addr node0:29400 --ranks 4 -- python train.py
   ringfold run --ranks 8 --no-prefix -- ./my_program --its-own-flag";
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
@@ -87,9 +107,11 @@ pub fn run(arguments: Arguments) -> Result<u8> {
         // The argument is required.
         unreachable!("no command");
     };
+    let place = place(&arguments)?;
     let recording = arguments.trace.map(Recording::begin).transpose()?;
     let outcome = launch::launch(&Job {
         ranks: arguments.ranks.unwrap_or_else(launch::default_ranks),
+        place,
         command: &|_| {
             let mut command = Command::new(program);
             command.args(rest);
@@ -119,6 +141,49 @@ pub fn run(arguments: Arguments) -> Result<u8> {
         return Ok(outcome.status().max(1));
     }
     Ok(outcome.status())
+}
+
+/// This host's place in a job on several hosts.
+fn place(arguments: &Arguments) -> Result<Option<Place>> {
+    let Some(hosts) = arguments.hosts.map(NonZeroUsize::get) else {
+        if arguments.host_rank.is_some() || arguments.addr.is_some() {
+            bail!("--host-rank and --addr are for jobs on several hosts: add --hosts N");
+        }
+        return Ok(None);
+    };
+    let last = hosts - 1;
+    let host_rank = match arguments.host_rank {
+        Some(host_rank) if host_rank < hosts => host_rank,
+        Some(host_rank) => {
+            bail!("no --host-rank {host_rank} among {hosts} hosts; the last is {last}")
+        }
+        None if hosts == 1 => 0,
+        None => bail!("--hosts {hosts} needs --host-rank I on each host, from 0 to {last}"),
+    };
+    if hosts == 1 {
+        return Ok(None);
+    }
+    if arguments.ranks.is_none() {
+        bail!("--hosts {hosts} needs --ranks N, the same number on each host");
+    }
+    if arguments.trace.is_some() {
+        bail!(
+            "--trace makes the timeline of one host's job; for several hosts set RINGFOLD_TRACE to \
+             a folder on each, bring the files together, and use `ringfold trace`"
+        );
+    }
+    let address = match (&arguments.addr, std::env::var("RINGFOLD_ADDR")) {
+        (Some(address), _) => address.clone(),
+        (None, Ok(text)) => text.parse()?,
+        (None, Err(_)) => bail!(
+            "--hosts {hosts} needs --addr HOST:PORT, host 0's name or address and a free port there"
+        ),
+    };
+    Ok(Some(Place {
+        hosts,
+        host_rank,
+        address,
+    }))
 }
 
 /// A job whose calls are recorded.

@@ -115,6 +115,7 @@ pub fn launch(
     let again = Again::new()?;
     let outcome = super::launch(&Job {
         ranks,
+        place: None,
         command: &|_| {
             let mut rank = again.command();
             rank.args(rank_arguments(

@@ -5,7 +5,9 @@
 //! their errors, then SIGTERM, then SIGKILL. A rank dies with the launcher, even if that is killed
 //! (a parent-death signal); processes that a rank itself started are then beyond reach.
 //!
-//! Restarting ranks and starting them on other hosts is not supported here.
+//! A job on several hosts has a launcher on each ([`Place`]), and these do not talk: a rank that
+//! fails is seen by the ranks of the other hosts, which end with an error. Restarting ranks is not
+//! supported here.
 
 mod binding;
 mod environment;
@@ -23,7 +25,7 @@ use rustix::io::Errno;
 use rustix::process::Signal;
 
 use environment::Environment;
-pub use environment::default_ranks;
+pub use environment::{Place, default_ranks};
 
 /// The maximum number of ranks started on one host: more is a typing error, and would stall the
 /// machine.
@@ -31,8 +33,10 @@ pub const MAX_RANKS: usize = 1024;
 
 /// What to start.
 pub struct Job<'a> {
-    /// The number of ranks.
+    /// The number of ranks on this host.
     pub ranks: usize,
+    /// This host's place, if the job is on several.
+    pub place: Option<Place>,
     /// The program of each rank, without the variables that describe the job.
     pub command: &'a dyn Fn(usize) -> Command,
     /// Whether the ranks' lines are collected and marked with their rank.
@@ -93,13 +97,16 @@ pub fn status_of(error: &anyhow::Error) -> u8 {
 pub fn launch(job: &Job) -> Result<Outcome> {
     // Before the first child, so that no child's end and no signal is missed.
     let events = supervisor::Events::listen()?;
-    let environment = Environment::new(job.ranks)?;
+    let environment = match &job.place {
+        None => Environment::new(job.ranks)?,
+        Some(place) => Environment::at(place, job.ranks)?,
+    };
     let cores = binding::cores(job.bind, job.ranks)?;
     let output = output::Collector::new();
     let mut children = Vec::with_capacity(job.ranks);
-    for rank in 0..job.ranks {
-        let cores = cores.as_ref().map(|cores| cores[rank].as_slice());
-        match start(job, rank, &environment, cores, &output) {
+    for local_rank in 0..job.ranks {
+        let cores = cores.as_ref().map(|cores| cores[local_rank].as_slice());
+        match start(job, local_rank, &environment, cores, &output) {
             Ok(child) => children.push(child),
             Err(error) => {
                 supervisor::Supervisor::new(children, events, &environment).end_all();
@@ -138,13 +145,14 @@ fn signal_name(number: i32) -> String {
 
 fn start(
     job: &Job,
-    rank: usize,
+    local_rank: usize,
     environment: &Environment,
     cores: Option<&[usize]>,
     output: &output::Collector,
 ) -> Result<Child> {
+    let rank = environment.rank(local_rank);
     let mut command = (job.command)(rank);
-    command.envs(environment.variables(rank));
+    command.envs(environment.variables(local_rank));
     command.stdin(match job.input && rank == 0 {
         true => output::launchers_stdin(),
         false => Stdio::null(),

@@ -3,6 +3,7 @@
 use std::process::{Child, ExitStatus};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -22,6 +23,13 @@ const REPORT_GRACE: Duration = Duration::from_millis(300);
 
 /// How long after SIGTERM comes SIGKILL: time to close files.
 const TERM_GRACE: Duration = Duration::from_secs(5);
+
+/// How long the launcher of one of several hosts stays after a failure, to say so to ranks of other
+/// hosts that wait for its ranks to join.
+const ANNOUNCE_GRACE: Duration = Duration::from_secs(2);
+
+/// How often it looks whether they know.
+const ANNOUNCE_LOOK: Duration = Duration::from_millis(20);
 
 /// The signals this process hears of, in order.
 pub struct Events {
@@ -60,7 +68,7 @@ enum Stage {
 
 /// The processes of a job.
 pub struct Supervisor<'a> {
-    /// By rank; `None` once it is gone.
+    /// By local rank; `None` once it is gone.
     children: Vec<Option<Child>>,
     events: Events,
     stage: Stage,
@@ -68,6 +76,7 @@ pub struct Supervisor<'a> {
     environment: &'a Environment,
     /// Whether the job is over; threads that report absent ranks end then.
     is_over: Arc<AtomicBool>,
+    announcing: Vec<JoinHandle<()>>,
 }
 
 impl Drop for Supervisor<'_> {
@@ -91,6 +100,7 @@ impl Supervisor<'_> {
             },
             environment,
             is_over: Arc::default(),
+            announcing: Vec::new(),
         }
     }
 
@@ -99,6 +109,7 @@ impl Supervisor<'_> {
         loop {
             self.collect();
             if self.children.iter().all(Option::is_none) {
+                self.finish_announcing();
                 return self.outcome;
             }
             match self.wait() {
@@ -171,8 +182,8 @@ impl Supervisor<'_> {
 
     /// Takes note of the processes that have ended.
     fn collect(&mut self) {
-        for rank in 0..self.children.len() {
-            let Some(child) = &mut self.children[rank] else {
+        for local_rank in 0..self.children.len() {
+            let Some(child) = &mut self.children[local_rank] else {
                 continue;
             };
             let Some(well) = ended_well(child) else {
@@ -184,20 +195,22 @@ impl Supervisor<'_> {
                 let _ = rustix::process::kill_process_group(process_id(child), Signal::KILL);
             }
             let status = child.wait().unwrap_or_default();
-            self.children[rank] = None;
+            self.children[local_rank] = None;
             if !status.success() {
-                self.note_failure(rank, status);
+                self.note_failure(local_rank, status);
+                if self.environment.has_other_hosts() && !self.outcome.interrupted {
+                    self.announce_absence(local_rank, status);
+                }
             } else if self.children.iter().any(Option::is_some) {
-                self.announce_absence(rank);
+                self.announce_absence(local_rank, status);
             }
         }
     }
 
-    /// Tells the others that the process of `rank` has ended, in case they wait for it to join.
-    fn announce_absence(&self, rank: usize) {
-        let Some(absence) = self.environment.absence(rank) else {
-            return;
-        };
+    /// Tells the others that a process has ended, in case they wait for it to join.
+    fn announce_absence(&mut self, local_rank: usize, status: ExitStatus) {
+        let absence = self.environment.absence(local_rank, status);
+        let rank = absence.rank;
         let is_over = self.is_over.clone();
         let announce = move || {
             let given_up = || is_over.load(Ordering::Relaxed).then_some(Error::Closed);
@@ -206,14 +219,28 @@ impl Supervisor<'_> {
             let missed = || crate::complain(&absence.reason);
             let _ = absence.announce(Limit::new(deadline, &given_up), missed);
         };
-        if let Err(error) = threads::start("ringfold-absence", announce) {
-            crate::complain(&format!(
+        match threads::start("ringfold-absence", announce) {
+            Ok(thread) => self.announcing.push(thread),
+            Err(error) => crate::complain(&format!(
                 "cannot tell the others of the end of rank {rank}: {error}"
-            ));
+            )),
         }
     }
 
-    fn note_failure(&mut self, rank: usize, status: ExitStatus) {
+    /// After a failure, gives the ranks of other hosts time to learn of it.
+    fn finish_announcing(&self) {
+        if !self.environment.has_other_hosts() || self.outcome.failure.is_none() {
+            return;
+        }
+        let until = Instant::now() + ANNOUNCE_GRACE;
+        let is_busy = || self.announcing.iter().any(|thread| !thread.is_finished());
+        while is_busy() && !self.outcome.interrupted && Instant::now() < until {
+            thread::sleep(ANNOUNCE_LOOK);
+        }
+    }
+
+    fn note_failure(&mut self, local_rank: usize, status: ExitStatus) {
+        let rank = self.environment.rank(local_rank);
         self.outcome.failure.get_or_insert((rank, status));
         if let Stage::Running = self.stage {
             self.stage = Stage::Reporting(Instant::now() + REPORT_GRACE);

@@ -210,6 +210,7 @@ fn measured(context: Context) -> Result<Option<Vec<Sample>>> {
     let path = std::env::temp_dir().join(format!("ringfold-calibrate-{}", std::process::id()));
     let outcome = launch::launch(&Job {
         ranks: context.ranks,
+        place: None,
         command: &|_| {
             let mut rank = again.command();
             rank.args(["tune", "calibrate", "--samples"]).arg(&path);

@@ -2,6 +2,7 @@
 
 mod device;
 mod help;
+mod hosts;
 mod info;
 mod limits;
 mod perf;
