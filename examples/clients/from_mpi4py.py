@@ -155,13 +155,29 @@ def split(mpi: Any, comm: ringfold.Communicator, x: Any) -> Iterator[Case]:
     )
 
 
+def objects(mpi: Any, comm: ringfold.Communicator, x: Any) -> Iterator[Case]:
+    """Collectives of Python objects, here lists of different lengths."""
+    own = [comm.rank] * (comm.rank + 1)
+
+    def flat(lists: Any) -> Any:
+        return None if lists is None else sum(lists, [])
+
+    yield ("bcast", lambda: mpi.bcast(own), lambda: comm.broadcast_object(own))
+    yield (
+        "allgather",
+        lambda: flat(mpi.allgather(own)),
+        lambda: flat(comm.all_gather_object(own)),
+    )
+    yield ("gather", lambda: flat(mpi.gather(own)), lambda: flat(comm.gather_object(own)))
+
+
 def main() -> None:
     mpi = MPI.COMM_WORLD
     with ringfold.init() as comm:
         assert (comm.rank, comm.world_size) == (mpi.Get_rank(), mpi.Get_size())
         x = np.arange(12.0).reshape(3, 4) * (comm.rank + 1)
         compared = 0
-        for group in (reductions, moves, messages, split):
+        for group in (reductions, moves, messages, objects, split):
             for name, of_mpi, of_ringfold in group(mpi, comm, x):
                 expected, found = of_mpi(), of_ringfold()
                 assert (expected is None) == (found is None), name

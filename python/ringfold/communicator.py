@@ -9,6 +9,7 @@ from ringfold import _exit, _native, arrays
 from ringfold._native import Buffer, Request
 from ringfold.arrays import Output, Shape
 from ringfold.errors import InvalidArgument
+from ringfold.objects import ObjectCollectives
 from ringfold.operation import Operation, PremulSum
 from ringfold.registration import Registration
 from ringfold.stats import PeerStats, Standing, Stats
@@ -33,7 +34,7 @@ class _Collected(NamedTuple):
     is_awaited: bool
 
 
-class Communicator(_exit.Open):
+class Communicator(_exit.Open, ObjectCollectives):
     """A group of ranks that communicate.
 
     Every rank makes the same calls in the same order, with the same shapes, types and operations.
@@ -401,6 +402,9 @@ class Communicator(_exit.Open):
 
     def __repr__(self) -> str:
         return f"<ringfold.Communicator, rank {self.rank} of {self.world_size}>"
+
+    def _is_grouping(self) -> bool:
+        return get_ident() in self._groups
 
     @contextmanager
     def group(self) -> Iterator[None]:
