@@ -8,11 +8,12 @@ from typing import Any
 
 import griffe
 
-CLASS = "Communicator"
+CLASSES = {"Communicator", "ObjectCollectives"}
 
 COMMON = {
     "x": "This rank's data: a NumPy array, a torch tensor in host memory, or any object that"
     " supports the buffer protocol or DLPack. `recv` fills it.",
+    "thing": "This rank's object: anything that `pickle` takes.",
     "op": 'The operation: `"sum"`, `"prod"`, `"min"`, `"max"`, `"avg"`, `"band"`, `"bor"`,'
     ' `"bxor"`, or `ringfold.premul_sum(factor)`.',
     "root": "The rank that gives or gets the data. The same on all ranks.",
@@ -33,7 +34,10 @@ COMMON = {
     "reason": "A text that all ranks get in the error.",
 }
 
-SPECIAL = {("standing", "timeout"): "Seconds to wait for the answers of all ranks."}
+SPECIAL = {
+    ("standing", "timeout"): "Seconds to wait for the answers of all ranks.",
+    ("broadcast_object", "thing"): "The root's object; ignored on other ranks.",
+}
 """Arguments that mean something else in one method."""
 
 
@@ -43,7 +47,7 @@ class Arguments(griffe.Extension):  # type: ignore[misc]
     def on_function(self, *, func: griffe.Function, **_: Any) -> None:
         """Called for each function that is read."""
         parent = func.parent
-        if parent is None or parent.name != CLASS or func.name.startswith("_"):
+        if parent is None or parent.name not in CLASSES or func.name.startswith("_"):
             return
         if func.docstring is None or "property" in func.labels:
             return

@@ -1,8 +1,9 @@
 """What the site does beside plain MkDocs.
 
 Documents are written for the repository: their links are paths in it, and work on any host of
-repositories. The site has the documents of `docs` and those of `OUTSIDE`. A link from one to
-another is rewritten for the site; a link to any other file of the repository becomes its text,
+repositories. The site has the documents of `docs`, those of `OUTSIDE`, and a page for each program
+that a document links to. A link from one to another is rewritten for the site; its text is the
+page's title if it was a file's name. A link to any other file of the repository becomes its text,
 because the site does not have that file.
 
 MkDocs calls the `on_` functions.
@@ -10,7 +11,8 @@ MkDocs calls the `on_` functions.
 
 import posixpath
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,20 @@ OUTSIDE = {
 
 PARTS = {"Guides": "guides", "Reference": "reference", "Explanation": "explanation"}
 """The folder of `docs` whose pages stand in a part of the site."""
+
+LANGUAGES = {
+    ".c": "c",
+    ".h": "c",
+    ".py": "python",
+    ".rs": "rust",
+    ".sh": "bash",
+    ".toml": "toml",
+    ".yaml": "yaml",
+}
+"""Files that get a page, by ending, and the language of their text."""
+
+PROGRAMS = "programs"
+"""The folder of the site with the pages of such files."""
 
 _FENCE = re.compile(r"^\s*(```|~~~)")
 _LINK = re.compile(r"(!?\[(?:[^\[\]]|\[[^\]]*\])*\])\(([^()\s]+)\)")
@@ -52,7 +68,20 @@ def site_path(path: str) -> str | None:
     """The path in the site of a file of the repository; nothing if the site does not have it."""
     if path in OUTSIDE:
         return OUTSIDE[path]
-    return path.removeprefix("docs/") if path.startswith("docs/") else None
+    if path.startswith("docs/"):
+        return path.removeprefix("docs/")
+    if posixpath.splitext(path)[1] in LANGUAGES and (ROOT / path).is_file():
+        return f"{PROGRAMS}/{path}.md"
+    return None
+
+
+@cache
+def title(path: str) -> str | None:
+    """The first heading of a document."""
+    for line in (ROOT / path).read_text(encoding="utf-8").splitlines():
+        if line.startswith("# "):
+            return line.removeprefix("# ")
+    return None
 
 
 def _link(match: re.Match[str], page: str) -> str:
@@ -67,6 +96,8 @@ def _link(match: re.Match[str], page: str) -> str:
         if not (ROOT / path).exists():
             raise FileNotFoundError(f"{page}: a link leads to {path}, which does not exist")
         return text[text.index("[") + 1 : -1]
+    if text == f"[{posixpath.basename(path)}]" and path.endswith(".md"):
+        text = f"[{title(path) or path}]"
     relative = posixpath.relpath(there, posixpath.dirname(page) or ".")
     return f"{text}({relative}{hash_mark}{anchor})"
 
@@ -128,15 +159,38 @@ def _named(nav: Any) -> Iterator[str]:
             yield from _named(value)
 
 
+def programs(documents: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """The pages of the files that documents, given by page and text, link to: text by page."""
+    pages = {}
+    for page, markdown in documents:
+        folder = posixpath.dirname(repository_path(page))
+        for match in _LINK.finditer(markdown):
+            path = posixpath.normpath(posixpath.join(folder, match[2].partition("#")[0]))
+            there = site_path(path)
+            if there is not None and there.startswith(f"{PROGRAMS}/"):
+                language = LANGUAGES[posixpath.splitext(path)[1]]
+                text = (ROOT / path).read_text(encoding="utf-8")
+                pages[there] = (
+                    "---\nsearch:\n  exclude: true\nhide: [navigation, toc]\n---\n\n"
+                    f"# {path}\n\n``````{language}\n{text}``````\n"
+                )
+    return pages
+
+
 def on_files(files: Any, config: Any) -> Any:
-    """Adds the documents of `OUTSIDE`."""
+    """Adds the documents of `OUTSIDE`, and the programs that documents link to."""
     for outside, there in OUTSIDE.items():
         text = (ROOT / outside).read_text(encoding="utf-8")
+        files.append(File.generated(config, there, content=text))
+    documents = [(file.src_uri, file.content_string) for file in files.documentation_pages()]
+    for there, text in programs(documents).items():
         files.append(File.generated(config, there, content=text))
     return files
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Rewrites a document for the site, where a reader may choose light or dark."""
+    if page.file.src_uri.startswith(f"{PROGRAMS}/"):
+        return markdown
     there = r"![\2](\3#only-light) ![\2](\1#only-dark)"
     return for_site(_PICTURE.sub(there, markdown), page.file.src_uri)
