@@ -24,7 +24,7 @@ from torch._C._dynamo import eval_frame
 
 from ringfold import _native, _uncaught
 from ringfold._exit import GRACE_S
-from ringfold.errors import RingfoldError, Unsupported, in_words
+from ringfold.errors import InvalidArgument, RingfoldError, Unsupported, in_words
 from ringfold.torch import bootstrap, watch
 from ringfold.torch.collectives import Collectives
 from ringfold.torch.device import DRIVER_STREAMS, DeviceSide
@@ -154,6 +154,16 @@ class Group(Collectives, PointToPoint, MonitoredBarrier):
         return self._communicator
 
 
+def _check_place(store: Any, rank: int, world_size: int, timeout: timedelta) -> None:
+    """Refuse what could only end in a wait for ranks that do not exist."""
+    if not isinstance(store, dist.Store):
+        raise InvalidArgument(f"a process group needs a store of torch, not {store!r}")
+    if not 0 <= rank < world_size:
+        raise InvalidArgument(f"rank {rank} of {world_size} ranks is impossible")
+    if not isinstance(timeout, timedelta) or timeout <= timedelta(0):
+        raise InvalidArgument(f"the timeout is a positive `datetime.timedelta`, not {timeout!r}")
+
+
 class RingfoldProcessGroup(Group, dist.ProcessGroup):
     """For groups whose devices ringfold serves alone, and whatever torch has no `Backend` for.
 
@@ -174,6 +184,7 @@ class RingfoldProcessGroup(Group, dist.ProcessGroup):
         name: str = NAME,
         ranks: Sequence[int] = (),
     ) -> None:
+        _check_place(store, rank, world_size, timeout)
         # Two arguments: with a store, pybind creates an object on which Python's methods are not
         # found.
         dist.ProcessGroup.__init__(self, rank, world_size)

@@ -5,11 +5,12 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import AllreduceOptions
 
-from ringfold.errors import RingfoldError
+from ringfold.errors import InvalidArgument, RingfoldError
 from ringfold.torch import RingfoldProcessGroup
 
 
@@ -129,3 +130,19 @@ def test_a_program_may_make_groups_itself_and_replace_those_that_fail(
     *survivors, other = ranks(manage, 3, None, folder=str(tmp_path)).results()
     assert survivors == [["ringfold", 6.0, "failed", 3.0]] * 2
     assert other == ["ringfold", 6.0]
+
+
+def test_a_group_that_cannot_be_made_is_refused_at_once() -> None:
+    """Without the wait for ranks that do not exist."""
+    store = dist.HashStore()
+    second = timedelta(seconds=1)
+    cases: list[tuple[tuple[Any, int, int, Any], str]] = [
+        ((None, 0, 2, second), "needs a store of torch, not None"),
+        ((store, 7, 2, second), "rank 7 of 2 ranks is impossible"),
+        ((store, -1, 2, second), "rank -1 of 2 ranks is impossible"),
+        ((store, 0, 2, timedelta(0)), "a positive `datetime.timedelta`"),
+        ((store, 0, 2, 5.0), "a positive `datetime.timedelta`, not 5.0"),
+    ]
+    for arguments, problem in cases:
+        with pytest.raises(InvalidArgument, match=problem):
+            RingfoldProcessGroup(*arguments)
