@@ -15,16 +15,9 @@ fn header() -> PathBuf {
 /// The header that belongs to the sources.
 fn written() -> String {
     let config = cbindgen::Config::from_root_or_default(folder());
-    let mut builder = cbindgen::Builder::new().with_config(config);
-    let sources = fs::read_dir(folder().join("src")).expect("the sources");
-    let mut sources: Vec<_> = sources
-        .map(|entry| entry.expect("a source").path())
-        .collect();
-    // An order of its own, not the file system's.
-    sources.sort();
-    for source in sources {
-        builder = builder.with_src(source);
-    }
+    // It reads the crate's other files, too.
+    let root = folder().join("src/lib.rs");
+    let builder = cbindgen::Builder::new().with_config(config).with_src(root);
     let mut text = Vec::new();
     builder.generate().expect("a header").write(&mut text);
     let text = String::from_utf8(text).expect("a text");

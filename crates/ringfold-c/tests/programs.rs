@@ -172,6 +172,15 @@ fn all_functions_do_what_the_header_says() {
 }
 
 #[test]
+fn wrong_arguments_are_refused_and_harm_nothing() {
+    let installed = Installed::new();
+    let program = installed.compile(&crate_folder().join("tests/misuse.c"));
+    for ranks in 1..=2 {
+        assert_all_succeed(&installed.run(&program, ranks, &[]));
+    }
+}
+
+#[test]
 fn failures_name_their_ranks() {
     let installed = Installed::new();
     let program = installed.compile(&crate_folder().join("tests/failures.c"));

@@ -78,7 +78,7 @@ def test_functions_and_types_of_c_are_in_the_reference() -> None:
     names = set(re.findall(r"\b(ringfold_\w+)\s*\(", header)) | set(
         re.findall(r"\b(ringfold_\w+_t)\b", header)
     )
-    assert len(names) > 60
+    assert len(names) > 50
     page = text(C_PAGE)
     missing = sorted(name for name in names if not re.search(rf"\b{name}\b", page))
     assert not missing, f"{C_PAGE} lacks {missing}"
@@ -88,6 +88,8 @@ def test_functions_of_c_are_described_in_the_header() -> None:
     declared = re.compile(r"^[a-z][^\n;{}*]*[ *](ringfold_\w+)\(", re.MULTILINE)
     header = text(C_HEADER)
     found = list(declared.finditer(header))
-    assert len(found) > 60
+    assert len(found) > 50
+    names = [match[1] for match in found]
+    assert len(names) == len(set(names)), "some are declared twice"
     bare = [match[1] for match in found if not header[: match.start()].rstrip().endswith("*/")]
     assert not bare
