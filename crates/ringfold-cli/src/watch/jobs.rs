@@ -14,7 +14,7 @@ use ringfold::internals::board::{Ended, Found, Picture, find, now_ns};
 pub struct Sample {
     /// When it was taken, by the host's clock.
     pub at_ns: u64,
-    /// The jobs, by their numbers.
+    /// The jobs, the oldest first: those that stay keep their places when others come and go.
     pub jobs: Vec<Job>,
     /// Processes whose boards cannot be read, and why.
     pub unreadable: Vec<(u32, String)>,
@@ -27,6 +27,8 @@ pub struct Job {
     pub number: u64,
     /// The ranks of that communicator, on all hosts.
     pub world_size: usize,
+    /// When the first of them was made, by this host's clock.
+    pub made_ns: u64,
     /// By rank.
     pub processes: Vec<Process>,
 }
@@ -86,7 +88,7 @@ fn jobs(processes: BTreeMap<u32, Vec<Picture>>) -> Vec<Job> {
         .into_iter()
         .map(|(_, members)| job(members))
         .collect();
-    jobs.sort_by_key(|job| job.number);
+    jobs.sort_by_key(|job| (job.made_ns, job.number));
     jobs
 }
 
@@ -96,6 +98,8 @@ fn job(members: Members) -> Job {
         .min_by_key(|board| order(board))
         .expect("a process has a board");
     let (number, communicator, world_size) = (main.job, main.communicator, main.world_size);
+    let boards = members.iter().flat_map(|(_, boards)| boards);
+    let made_ns = boards.map(|board| board.made_ns).min();
     let is_main = |board: &&Picture| (board.job, board.communicator) == (number, communicator);
     let process = |(pid, boards): (u32, Vec<Picture>)| {
         let own = boards.iter().find(is_main);
@@ -111,6 +115,7 @@ fn job(members: Members) -> Job {
     Job {
         number,
         world_size,
+        made_ns: made_ns.unwrap_or_default(),
         processes,
     }
 }

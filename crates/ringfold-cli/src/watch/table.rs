@@ -1,5 +1,6 @@
-//! The rows of `ringfold top`, for a terminal and for a pipe.
+//! The rows of `ringfold top`, for a terminal and for a pipe, and the plain table.
 
+use clap::ValueEnum;
 use ringfold::internals::board::{Picture, Waiting};
 
 use super::jobs::{Job, Process, Sample};
@@ -39,9 +40,70 @@ pub enum Order {
     Calls,
 }
 
-/// A row: the texts of its columns.
+impl Order {
+    /// The one that follows, and after the last one the first.
+    pub fn next(self) -> Order {
+        let all = Order::value_variants();
+        let place = all.iter().position(|order| *order == self).unwrap_or(0);
+        all[(place + 1) % all.len()]
+    }
+}
+
+/// What to say where there is nothing to see.
+pub const NO_JOB: &str = "no running job of this user on this host; a job is visible from when its \
+    ranks have joined, unless it runs with RINGFOLD_BOARD=0, in another process namespace, or as \
+    another user";
+
+/// A row: the texts of its columns, and what they are made of.
 pub struct Row {
     pub cells: [String; COLUMNS.len()],
+    pub rates: Option<Rates>,
+    pub state: State,
+}
+
+impl Row {
+    /// The text of the column with this head.
+    pub fn cell(&self, head: &str) -> &str {
+        let place = COLUMNS.iter().position(|(column, _)| *column == head);
+        place.map_or("", |place| &self.cells[place])
+    }
+}
+
+/// What a rank does, in a word. The first that applies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// An error has ended one of its communicators.
+    Failed,
+    /// It has waited in a call for a while.
+    Waiting,
+    /// It is the last one much more often than others.
+    Late,
+    /// No call ended since the last look.
+    Idle,
+    Running,
+}
+
+impl State {
+    pub fn name(self) -> &'static str {
+        match self {
+            State::Failed => "failed",
+            State::Waiting => "waiting",
+            State::Late => "late",
+            State::Idle => "idle",
+            State::Running => "running",
+        }
+    }
+
+    /// Of a rank without an error and without a long wait.
+    fn of(rates: Option<&Rates>, world_size: usize) -> State {
+        // In the middle between an even share and always.
+        let is_late = |late| late > (1.0 + 1.0 / world_size as f64) / 2.0;
+        match rates {
+            Some(rates) if world_size > 1 && rates.late.is_some_and(is_late) => State::Late,
+            Some(rates) if rates.calls_per_s == 0.0 => State::Idle,
+            _ => State::Running,
+        }
+    }
 }
 
 /// The line above a job's rows.
@@ -79,11 +141,11 @@ pub fn rows(before: &Sample, now: &Sample, job: &Job, order: Order) -> Vec<Row> 
     };
     // Stable: equals stay in the order of ranks.
     rated.sort_by(|(_, one), (_, other)| key(one).total_cmp(&key(other)));
-    let row = |(process, rates): (&Process, Option<Rates>)| row(process, rates, now.at_ns);
+    let row = |(process, rates)| row(job, process, rates, now.at_ns);
     rated.into_iter().map(row).collect()
 }
 
-fn row(process: &Process, rates: Option<Rates>, at_ns: u64) -> Row {
+fn row(job: &Job, process: &Process, rates: Option<Rates>, at_ns: u64) -> Row {
     let rate = |value: fn(&Rates) -> f64, width: usize| {
         rates.map_or("-".into(), |rates| number(value(&rates), width))
     };
@@ -92,10 +154,13 @@ fn row(process: &Process, rates: Option<Rates>, at_ns: u64) -> Row {
     let waiting = board.and_then(|board| board.waiting.as_ref());
     let stuck = waiting.filter(|waiting| at_ns.saturating_sub(waiting.since_ns) >= LONG_NS);
     let fault = process.fault();
-    let call = match (fault, stuck) {
-        (Some(fault), _) => format!("failed: {fault}"),
-        (None, Some(waiting)) => in_words(waiting, at_ns),
-        (None, None) => board.map_or(String::new(), last_call),
+    let (state, call) = match (fault, stuck) {
+        (Some(fault), _) => (State::Failed, format!("failed: {fault}")),
+        (None, Some(waiting)) => (State::Waiting, in_words(waiting, at_ns)),
+        (None, None) => (
+            State::of(rates.as_ref(), job.world_size),
+            board.map_or(String::new(), last_call),
+        ),
     };
     Row {
         cells: [
@@ -111,6 +176,8 @@ fn row(process: &Process, rates: Option<Rates>, at_ns: u64) -> Row {
                 .map_or("-".into(), time),
             call,
         ],
+        rates,
+        state,
     }
 }
 

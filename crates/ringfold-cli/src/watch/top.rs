@@ -7,7 +7,8 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 
 use super::jobs::Sample;
-use super::table::{self, Order};
+use super::table::{self, NO_JOB, Order};
+use super::view;
 use crate::output;
 
 /// Show the running jobs of this host: ranks, calls per second, who is late
@@ -21,11 +22,14 @@ use crate::output;
 /// The jobs need no preparation, unless they were started with RINGFOLD_BOARD=0. Jobs of other
 /// users are visible to root only. Ranks on other hosts: run it there.
 ///
-/// Ctrl-C quits.
+/// On a terminal one job is shown, with the state of each rank: failed, waiting (for more than half
+/// a second), late (the last one much more often than others), idle (no call since the last look)
+/// or running. Keys: q, Esc and Ctrl-C leave, p or space pauses, s changes the order, Tab shows the
+/// next job, Up, Down, PgUp, PgDn, Home and End select a rank, whose call stands below in full.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Arguments {
-    /// Print one table and exit; so it does where standard output is no terminal
+    /// Print one table of all jobs and exit; so it does where standard output is no terminal
     #[arg(long)]
     once: bool,
 
@@ -44,14 +48,6 @@ Examples:
   ringfold top --sort late
   ringfold top --once --interval 5    one table, rates over 5 seconds";
 
-/// Has a terminal begin anew.
-const CLEAR: &str = "\x1b[H\x1b[2J";
-
-/// What to say where there is nothing to see.
-pub const NO_JOB: &str = "no running job of this user on this host; a job is visible from when its \
-    ranks have joined, unless it runs with RINGFOLD_BOARD=0, in another process namespace, or as \
-    another user";
-
 fn seconds(text: &str) -> Result<Duration, String> {
     let number = text
         .parse()
@@ -63,20 +59,12 @@ fn seconds(text: &str) -> Result<Duration, String> {
 
 /// Shows the jobs until the user quits, or once.
 pub fn run(arguments: Arguments) -> Result<u8> {
-    if arguments.once || !std::io::stdout().is_terminal() {
+    // A terminal that cannot do more than lines says so.
+    let is_dumb = std::env::var_os("TERM").is_some_and(|name| name == "dumb");
+    if arguments.once || is_dumb || !std::io::stdout().is_terminal() {
         return once(&arguments);
     }
-    let mut before = Sample::take();
-    loop {
-        thread::sleep(arguments.interval);
-        let now = Sample::take();
-        let text = match now.jobs.is_empty() && now.unreadable.is_empty() {
-            true => format!("{NO_JOB}\n"),
-            false => table::plain(&before, &now, arguments.sort),
-        };
-        output::print(&format!("{CLEAR}{text}"))?;
-        before = now;
-    }
+    view::run(arguments.interval, arguments.sort)
 }
 
 fn once(arguments: &Arguments) -> Result<u8> {
