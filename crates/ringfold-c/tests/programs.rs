@@ -74,13 +74,15 @@ impl Installed {
                 "-Wpedantic",
                 "-Werror",
                 "-O1",
+                // A program that loads the library itself is not linked with it.
+                "-Wl,--as-needed",
             ])
             .arg(source)
             .arg("-o")
             .arg(&program)
             .args(self.flags("Cflags:"))
             .args(self.flags("Libs:"))
-            .arg("-pthread")
+            .args(["-pthread", "-ldl"])
             .status();
         assert!(
             status.expect("a C compiler").success(),
@@ -191,6 +193,29 @@ fn failures_name_their_ranks() {
             assert_eq!(outcome.code, Some(expected), "{case}: {outcomes:#?}");
         }
     }
+}
+
+#[test]
+fn handles_and_processes_end_in_any_order() {
+    let installed = Installed::new();
+    let program = installed.compile(&crate_folder().join("tests/lifetimes.c"));
+    let cases = [
+        "threads", "order", "sizes", "callback", "cancel", "signals", "return", "exit", "kill",
+        "fork",
+    ];
+    for case in cases {
+        let outcomes = installed.run(&program, 2, &[case]);
+        let rank_1 = if case == "kill" { None } else { Some(0) };
+        let codes = [outcomes[0].code, outcomes[1].code];
+        assert_eq!(codes, [Some(0), rank_1], "{case}: {outcomes:#?}");
+    }
+}
+
+#[test]
+fn a_program_may_unload_the_library_and_load_it_again() {
+    let installed = Installed::new();
+    let program = installed.compile(&crate_folder().join("tests/unload.c"));
+    assert_all_succeed(&installed.run(&program, 2, &[]));
 }
 
 #[test]

@@ -54,10 +54,12 @@ impl Remapped {
     /// does not change. No other thread uses it while this, `remap` or the drop runs.
     pub unsafe fn copy_of(buffer: Region) -> Result<(Remapped, Shared, OwnedFd)> {
         let page = rustix::param::page_size();
-        let (start, end) = (
-            buffer.address() as usize,
-            buffer.address() as usize + buffer.bytes(),
-        );
+        let start = buffer.address() as usize;
+        // The end of its last page must have an address, too.
+        let bytes = buffer.bytes();
+        let past = || Error::InvalidArgument(format!("{bytes} bytes there have no addresses"));
+        let end = start.checked_add(bytes).ok_or_else(past)?;
+        end.checked_next_multiple_of(page).ok_or_else(past)?;
         let origin = start / page * page;
         let bytes = end.next_multiple_of(page) - origin;
         let interior = start.next_multiple_of(page)..end / page * page;
