@@ -167,6 +167,22 @@ impl Call {
         }
     }
 
+    /// The digest of the collectives with a root up to this one, after those of digest `before`:
+    /// of what all ranks must ask for alike. Never 0.
+    #[inline]
+    pub fn digest_after(&self, before: u32) -> u32 {
+        // Not how it is carried out, which differs where the ranks' choices do.
+        const CHOICES: u64 = 0xff << 24;
+        let [kind, counts, _] = self.words();
+        let mixed = [u64::from(before), kind & !CHOICES, counts]
+            .into_iter()
+            .fold(0x9e37_79b9_7f4a_7c15, |state: u64, word| {
+                let product = (state ^ word).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+                product ^ (product >> 29)
+            });
+        (mixed >> 32) as u32 | 1
+    }
+
     /// The name of how it is carried out.
     pub fn method(&self) -> Method {
         Method::new(self.algorithm, self.access, self.assignment)
@@ -228,6 +244,7 @@ impl Call {
         let requested = |call: &Call| {
             let qualifier = match call.qualifier {
                 stated @ (Qualifier::Root(_)
+                | Qualifier::After(_)
                 | Qualifier::Registration
                 | Qualifier::Share { .. }) => stated,
                 _ => Qualifier::None,

@@ -8,6 +8,10 @@
 pub enum Qualifier {
     /// Nothing.
     None,
+    /// The collectives with a root that the rank has made before on this communicator, as a
+    /// [digest](super::Call::digest_after). In these a rank may hear of none, so that a difference
+    /// shows here.
+    After(u32),
     /// The root of a collective that has one.
     Root(u32),
     /// The tag of a message between two ranks.
@@ -39,11 +43,21 @@ impl Qualifier {
         Qualifier::Share { op, elements }
     }
 
+    /// That of a call without one, after collectives with a root of this digest; 0 for none.
+    #[inline]
+    pub const fn after(digest: u32) -> Qualifier {
+        match digest {
+            0 => Qualifier::None,
+            digest => Qualifier::After(digest),
+        }
+    }
+
     /// The wire form: the kind, and the value; 0 where there is none.
     #[inline]
     pub const fn encode(self) -> (u8, u32) {
         match self {
             Qualifier::None => (0, 0),
+            Qualifier::After(digest) => (0, digest),
             Qualifier::Root(rank) => (1, rank),
             Qualifier::Tag(tag) => (2, tag),
             Qualifier::LateRank(rank) => (3, rank),
@@ -57,7 +71,7 @@ impl Qualifier {
     /// The qualifier that a peer claims; `None` if the numbers mean nothing.
     pub const fn decode(kind: u8, value: u32) -> Option<Qualifier> {
         Some(match (kind, value) {
-            (0, 0) => Qualifier::None,
+            (0, digest) => Qualifier::after(digest),
             (1, rank) => Qualifier::Root(rank),
             (2, tag) => Qualifier::Tag(tag),
             (3, rank) => Qualifier::LateRank(rank),
@@ -74,7 +88,9 @@ impl Qualifier {
 
     /// What the two differ in, in words.
     pub fn difference(self, other: Qualifier) -> Option<&'static str> {
-        use Qualifier::{LateRank, Registration, Root, Share, StragglerPolicy, Tag, Weights};
+        use Qualifier::{
+            After, LateRank, Registration, Root, Share, StragglerPolicy, Tag, Weights,
+        };
         match (self, other) {
             _ if self == other => None,
             (Tag(_), Tag(_)) => Some("the tags differ"),
@@ -88,6 +104,7 @@ impl Qualifier {
             (Share { .. }, Share { .. }) => Some("the counts differ"),
             (Share { .. }, _) | (_, Share { .. }) => Some("one of them is reduced by devices"),
             (Registration, _) | (_, Registration) => Some("one of them registers memory"),
+            (After(_), _) | (_, After(_)) => Some("an earlier collective with a root differed"),
             _ => None,
         }
     }
@@ -108,7 +125,7 @@ mod tests {
                 }
             }
         }
-        assert_eq!(found, 6 * 4 + 2);
+        assert_eq!(found, 7 * 4 + 1);
     }
 
     #[test]

@@ -68,6 +68,8 @@ pub struct Engine {
     mailbox: Mailbox,
     finished: Vec<JobId>,
     sequence: u64,
+    /// The digest of the collectives with a root that were submitted; 0 for none.
+    rooted: u32,
     generation: u64,
     done: Vec<Ticket>,
     /// Whether the log says that a call fell back.
@@ -108,6 +110,7 @@ impl Engine {
             mailbox: Mailbox::new(rank, world_size),
             finished: Vec::new(),
             sequence: PREPARED,
+            rooted: 0,
             generation: 0,
             done: Vec::new(),
             is_fallback_logged: false,
@@ -207,6 +210,7 @@ impl Engine {
     pub fn set_preparing(&mut self, is_preparing: bool) {
         assert!(self.is_idle(), "no call may be under way");
         self.sequence = if is_preparing { 0 } else { PREPARED };
+        self.rooted = 0;
         self.reset_stats();
     }
 

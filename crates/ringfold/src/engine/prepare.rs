@@ -277,7 +277,9 @@ impl Engine {
             sequence: self.sequence,
             cut: job.way.cut(),
         };
-        job.asked.map_or(call, |asked| call.in_place_of(asked))
+        let mut call = job.asked.map_or(call, |asked| call.in_place_of(asked));
+        qualify(&mut call, &mut self.rooted);
+        call
     }
 
     /// The plan of `job`.
@@ -311,6 +313,17 @@ impl Job {
             self.input = input;
             self.in_place |= input.is_same(self.output);
         }
+    }
+}
+
+/// Has `call`, the next one, say which collectives with a root came before it, of digest `rooted`;
+/// or adds it to them if it is one.
+#[inline]
+pub(super) fn qualify(call: &mut Call, rooted: &mut u32) {
+    match call.qualifier {
+        Qualifier::Root(_) => *rooted = call.digest_after(*rooted),
+        Qualifier::None | Qualifier::After(_) => call.qualifier = Qualifier::after(*rooted),
+        _ => {}
     }
 }
 

@@ -4,7 +4,7 @@
 use super::Engine;
 use super::context::Context;
 use super::executor::Running;
-use crate::call::Call;
+use crate::call::{Call, Qualifier};
 use crate::error::{Result, Site};
 use crate::transport::{Time, Transport, mismatch};
 
@@ -103,7 +103,9 @@ impl Engine {
     }
 
     /// Looks whether a peer has published in the call in which this rank waits for messages: each
-    /// would wait for the other in vain. For a rank that has waited for a while.
+    /// would wait for the other in vain. So would a rank that waits in a collective with a root,
+    /// where the peer was through with another one before its present call. For a rank that has
+    /// waited for a while.
     pub fn compare_media(&mut self) -> Result<()> {
         let (Some(Running { operation, .. }), Some(windows)) =
             (self.front(), &self.context.windows)
@@ -116,8 +118,16 @@ impl Engine {
         for peer in (0..self.context.world_size).filter(|peer| *peer != self.context.rank) {
             // A peer that is through with this call may have published in a later one.
             let theirs = windows.entered(peer, self.generation);
-            let in_this = |theirs: &Call| theirs.sequence == operation.call.sequence;
-            if let Some(theirs) = theirs.filter(in_this) {
+            let mine = &operation.call;
+            let in_this = |theirs: &Call| theirs.sequence == mine.sequence;
+            let is_last = self.queue.len() == 1 && matches!(mine.qualifier, Qualifier::Root(_));
+            let after_another = |theirs: &Call| {
+                is_last
+                    && theirs.sequence == mine.sequence + 1
+                    && matches!(theirs.qualifier, Qualifier::None | Qualifier::After(_))
+                    && theirs.qualifier != Qualifier::after(self.rooted)
+            };
+            if let Some(theirs) = theirs.filter(|call| in_this(call) || after_another(call)) {
                 return Err(mismatch(
                     [self.context.rank, peer],
                     [&operation.call, &theirs],

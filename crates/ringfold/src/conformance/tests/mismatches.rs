@@ -85,6 +85,39 @@ fn two_roots_of_a_broadcast_are_a_mismatch_at_the_next_call() {
     }
 }
 
+/// A gather where each rank takes another one for the root: all send, and none receives. The next
+/// collective shows it, also one that never looks at what was sent.
+#[test]
+fn a_root_that_no_rank_takes_for_itself_is_a_mismatch_at_the_next_call() {
+    let roots = [1, 0, 0];
+    for collective in [Collective::Gather, Collective::Reduce] {
+        for (algorithm, access) in ways(collective, 3) {
+            for (next, medium) in [
+                (Method::OneShot, Access::Staged),
+                (Method::Ring, Access::Messages),
+            ] {
+                let mut world = World::new(shm(3), SEED);
+                if !world.serves((algorithm, access)) {
+                    continue;
+                }
+                let cases = roots.map(|root| Case {
+                    root,
+                    ..Case::new(collective, algorithm, access, 300)
+                });
+                let error = world.run_each(&cases).err().unwrap_or_else(|| {
+                    let meeting = Case::new(Collective::AllReduce, next, medium, 8);
+                    world.run_and_compare(&meeting).unwrap_err()
+                });
+                let is_found = matches!(error, Error::Mismatch { .. });
+                assert!(
+                    is_found,
+                    "{collective} by {algorithm:?}, {access:?}: {error}"
+                );
+            }
+        }
+    }
+}
+
 /// One rank would look for data where the other has put none.
 #[test]
 fn two_protocols_of_a_call_are_a_mismatch() {
