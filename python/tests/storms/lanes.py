@@ -170,8 +170,8 @@ def own_kinds(kind: str) -> tuple[str, ...]:
     """How the victim itself may end."""
     return {
         "kill": ("killed",),
-        # Others may have left before it goes on.
-        "stop": ("Timeout", "PeerFailed"),
+        # Others may have left before it goes on, or ended its lanes after the fault of another.
+        "stop": ("Timeout", "PeerFailed", "Aborted"),
         "interrupt": ("KeyboardInterrupt",),
         "leave": ("ok",),
         "drop": ("ok",),
@@ -275,7 +275,8 @@ def ended(
         else:
             steps.beside(_exit.close_all)
     elif fault is not None:
-        first = steps.end()
+        # Peers of a stopped rank may each find another lane's fault, and end the other lanes.
+        first = steps.end(may_be_second=victim is not None and trial.kind == "stop")
         fault = fault if isinstance(fault, KeyboardInterrupt) else first or fault
     at = time.monotonic()
     steps.close()
