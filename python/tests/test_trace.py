@@ -197,6 +197,44 @@ def test_run_records_a_job_in_one_step(tmp_path: Path, status: int) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["job.json"]
 
 
+def test_the_timeline_is_valid(jobs: Any, recorded: Path) -> None:
+    """By the Trace Event Format: the fields of each phase, and pairs that belong together."""
+    jobs(make_all_kinds, 2).results()
+    events, _ = timeline(recorded)
+    named = {(e["pid"], e.get("tid")) for e in events if e["name"] in NAMES}
+    open_slices: dict[tuple[str, str], float] = {}
+    for event in events:
+        phase = event["ph"]
+        assert phase in "MXbesfi" and isinstance(event["pid"], int) and event["name"]
+        if phase == "M":
+            assert event["name"] in NAMES | {"process_sort_index"} and event["args"]
+            continue
+        assert (event["pid"], event["tid"]) in named and (event["pid"], None) in named
+        assert event["ts"] >= 0
+        if phase == "X":
+            assert event["dur"] >= 0 and event["cat"]
+        if phase in "besf":
+            assert event["id"] and event["cat"]
+        if phase == "b":
+            open_slices[event["cat"], event["id"]] = event["ts"]
+        if phase == "e":
+            assert event["ts"] >= open_slices.pop((event["cat"], event["id"]))
+    assert not open_slices
+    for phase in "sf":
+        ids = [(e["cat"], e["id"]) for e in events if e["ph"] == phase]
+        assert len(set(ids)) == len(ids) > 0
+    slices = [e for e in events if e["ph"] == "X"]
+    for track in {(e["pid"], e["tid"]) for e in slices}:
+        ends = 0.0
+        for event in (e for e in slices if (e["pid"], e["tid"]) == track):
+            # In order, and one after the other: microseconds with the rounding of a sum.
+            assert event["ts"] >= ends - 0.002
+            ends = event["ts"] + event["dur"]
+
+
+NAMES = {"process_name", "thread_name"}
+
+
 def test_a_job_without_calls_has_no_timeline(tmp_path: Path) -> None:
     ended = run("run", "--ranks", "2", "--trace", tmp_path / "job.json", "--", "true")
     assert ended.returncode == 1 and "no timeline" in ended.stderr
