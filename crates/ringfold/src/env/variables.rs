@@ -307,7 +307,7 @@ variables! {
 
     /// What combines the elements of an `all_reduce` on device memory, where the program does not
     /// say: the CPUs (`host`), the devices (`device`), or for each size what should be faster by
-    /// the cost model (`auto`). See docs/guides/devices.md. Must be the same on all ranks.
+    /// the cost model (`auto`). See docs/explanation/devices.md. Must be the same on all ranks.
     "RINGFOLD_DEVICE_REDUCER": "`auto`, `host`, `device`", default "`auto`"
         => device_reducer: Reducer = parsed;
 
