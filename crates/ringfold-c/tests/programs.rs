@@ -196,7 +196,6 @@ fn failures_name_their_ranks() {
 }
 
 #[test]
-#[ignore = "a rank hung once on a busy machine, and in none of 440 runs since: not understood"]
 fn handles_and_processes_end_in_any_order() {
     let installed = Installed::new();
     let program = installed.compile(&crate_folder().join("tests/lifetimes.c"));
