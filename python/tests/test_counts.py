@@ -108,4 +108,7 @@ def test_ranks_that_did_not_meet_are_told_before_their_slots_are_used_again(
 ) -> None:
     for error in jobs(reduce_to_each_other, 2, calls_after=calls_after).results():
         assert isinstance(error, ringfold.Mismatch), repr(error)
-        assert "root 0" in str(error) and "root 1" in str(error)
+        # It is found where the ranks' memory meets, or by the next call that has no root.
+        text = str(error)
+        names_roots = "root 0" in text and "root 1" in text
+        assert names_roots or "an earlier collective with a root" in text, text

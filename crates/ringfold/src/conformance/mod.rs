@@ -11,6 +11,7 @@ mod lists;
 mod messages;
 mod mixes;
 pub(crate) mod oracle;
+mod order;
 mod tests;
 
 use std::time::Duration;

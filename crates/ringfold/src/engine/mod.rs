@@ -66,7 +66,7 @@ pub struct Engine {
     /// Calls under way, in order; only the first runs.
     queue: VecDeque<usize>,
     mailbox: Mailbox,
-    finished: Vec<JobId>,
+    finished: VecDeque<JobId>,
     sequence: u64,
     /// The digest of the collectives with a root that were submitted; 0 for none.
     rooted: u32,
@@ -108,7 +108,7 @@ impl Engine {
             tiny: TinyKinds::default(),
             queue: VecDeque::new(),
             mailbox: Mailbox::new(rank, world_size),
-            finished: Vec::new(),
+            finished: VecDeque::new(),
             sequence: PREPARED,
             rooted: 0,
             generation: 0,
@@ -290,9 +290,11 @@ impl Engine {
         self.queue.is_empty() && self.mailbox.under_way() == 0
     }
 
-    /// A job that has finished since the last call, if any.
+    /// A job that has finished, if any is not taken yet: the collectives in order, and then the
+    /// messages.
     pub fn take_finished(&mut self) -> Option<Finished> {
-        let collective = self.finished.pop().map(|id| Finished { id, source: None });
+        let first = self.finished.pop_front();
+        let collective = first.map(|id| Finished { id, source: None });
         collective.or_else(|| self.mailbox.take_finished())
     }
 
@@ -318,7 +320,7 @@ impl Engine {
                 break;
             }
             self.retire(id)?;
-            self.finished.push(JobId(id));
+            self.finished.push_back(JobId(id));
         }
         Ok(progressed)
     }

@@ -70,7 +70,7 @@ pub struct Mailbox {
     kept: Kept,
     /// Receives that were submitted.
     receives: u64,
-    finished: Vec<Finished>,
+    finished: VecDeque<Finished>,
 }
 
 /// What is known of the messages of one peer.
@@ -130,9 +130,9 @@ impl Mailbox {
         self.messages.len() - self.free.len()
     }
 
-    /// One that has finished since the last call, if any.
+    /// The first one that has finished and is not taken yet.
     pub fn take_finished(&mut self) -> Option<Finished> {
-        self.finished.pop()
+        self.finished.pop_front()
     }
 
     /// Takes on a send or a receive.
@@ -410,7 +410,7 @@ impl Mailbox {
         let message = self.messages[number].take();
         let message = message.expect("a message that is under way");
         self.free.push(number);
-        self.finished.push(Finished {
+        self.finished.push_back(Finished {
             id: JobId(JOBS_MAX + number),
             source: message.peer.filter(|_| message.is_receive()),
         });

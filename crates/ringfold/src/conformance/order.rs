@@ -1,0 +1,44 @@
+//! Calls end in the order in which they were submitted, also those that end in one attempt:
+//! callbacks run, and records are written, in this order.
+
+use super::tests::shm;
+use super::{Case, World, oracle};
+use crate::types::{Access, Collective, Method};
+
+const SEED: u64 = 20_261_124;
+
+const CALLS: usize = 5;
+
+/// Attempts, more than enough for all calls.
+const ATTEMPTS: usize = 200;
+
+#[test]
+fn calls_that_end_in_one_attempt_end_in_order() {
+    let case = Case::new(
+        Collective::AllReduce,
+        Method::Direct,
+        Access::Messages,
+        1000,
+    );
+    let mut world = World::new(shm(2), SEED);
+    let buffers: Vec<_> = (0..CALLS)
+        .map(|_| [0, 1].map(|rank| oracle::buffers(&case, rank, 2)))
+        .collect();
+    let mut ids = [Vec::new(), Vec::new()];
+    for buffers in &buffers {
+        for (rank, ids) in ids.iter_mut().enumerate() {
+            let job = world
+                .job(&case, rank, buffers[rank].regions())
+                .expect("a job");
+            ids.push(world.engines[rank].submit(job).expect("room"));
+        }
+    }
+    for attempt in 0..ATTEMPTS {
+        let engine = &mut world.engines[attempt % 2];
+        engine.progress(world.now).expect("no error");
+    }
+    for (engine, ids) in world.engines.iter_mut().zip(ids) {
+        let ended = std::iter::from_fn(|| engine.take_finished().map(|finished| finished.id));
+        assert!(ended.eq(ids), "each call ends after those before it");
+    }
+}
