@@ -6,12 +6,14 @@
 
 mod asked;
 mod qualifier;
+mod rooted;
 mod way;
 
 use std::fmt;
 
 pub use asked::Asked;
-pub use qualifier::Qualifier;
+pub use qualifier::{EARLIER, Qualifier};
+pub use rooted::{Mark, Marks, Position, Rooted};
 pub use way::Way;
 
 use qualifier::KIND_BITS;

@@ -30,6 +30,9 @@ pub enum Qualifier {
     Share { op: u8, elements: u32 },
 }
 
+/// What differs where digests of calls before do.
+pub const EARLIER: &str = "an earlier collective with a root differed";
+
 /// Bits of an operation in the value of a `Share`.
 const SHARE_OP_BITS: u32 = 4;
 
@@ -104,7 +107,7 @@ impl Qualifier {
             (Share { .. }, Share { .. }) => Some("the counts differ"),
             (Share { .. }, _) | (_, Share { .. }) => Some("one of them is reduced by devices"),
             (Registration, _) | (_, Registration) => Some("one of them registers memory"),
-            (After(_), _) | (_, After(_)) => Some("an earlier collective with a root differed"),
+            (After(_), _) | (_, After(_)) => Some(EARLIER),
             _ => None,
         }
     }

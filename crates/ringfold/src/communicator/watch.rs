@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use crate::call::Call;
+use crate::call::Position;
 use crate::control::claims::Claims;
 use crate::control::standing::{Progress, Standing};
 use crate::control::{Health, Session};
@@ -41,9 +41,9 @@ pub trait Watch: Send + Sync {
     /// How far all ranks are; nothing from those that do not answer within `timeout` or have left.
     fn standing(&self, timeout: Duration) -> Vec<Option<Standing>>;
 
-    /// Says that this rank has waited in `call` for a while. If another one waits in a different
-    /// call instead, that ends the communicator.
-    fn claim(&self, call: Call);
+    /// Says that this rank has waited at `position` for a while. If another one waits in a
+    /// different call instead, that ends the communicator.
+    fn claim(&self, position: Position);
 
     /// Tells the others that this rank leaves in good order.
     fn leave(&self);
@@ -89,8 +89,8 @@ impl Watch for SessionWatch {
         self.health.standing(timeout)
     }
 
-    fn claim(&self, call: Call) {
-        self.health.claim(call);
+    fn claim(&self, position: Position) {
+        self.health.claim(position);
     }
 
     fn leave(&self) {
@@ -176,9 +176,9 @@ impl Watch for ThreadRank {
         (0..ranks.len()).map(standing).collect()
     }
 
-    fn claim(&self, call: Call) {
+    fn claim(&self, position: Position) {
         let mut claims = lock(&self.watch.claims);
-        let error = claims.compare(self.rank as u32, call);
+        let error = claims.compare(self.rank as u32, position);
         drop(claims);
         if let Some(error) = error {
             self.report_fault(error, Duration::ZERO);

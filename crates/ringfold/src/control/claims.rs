@@ -6,15 +6,19 @@
 //! far it is. Two calls with the same place in the order of calls that ask for different things are
 //! a `Mismatch`, no matter which is late: no rank that is merely behind is ever taken for one.
 //!
+//! A rank that waits in a collective with a root of its own may hear of no other rank, and those
+//! that took another root are through with it. So a claim has [digests](crate::call::Marks) of the
+//! last of these calls.
+//!
 //! Messages between two ranks have no common order and are not compared. Neither is how a call is
 //! carried out: ranks that give up one way for another do so one after the other.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::call::Call;
+use crate::call::Position;
 use crate::error::Error;
-use crate::transport::header::mismatch;
+use crate::transport::header::{earlier_mismatch, mismatch};
 
 /// How long a rank waits in a call before it says so: far longer than calls take among ranks that
 /// are there, and short for a person who looks for a mistake.
@@ -22,29 +26,37 @@ pub const CLAIM_AFTER: Duration = Duration::from_secs(1);
 
 /// What each rank of a communicator waited in when it last said so.
 #[derive(Debug, Default)]
-pub struct Claims(BTreeMap<u32, Call>);
+pub struct Claims(BTreeMap<u32, Position>);
 
 impl Claims {
-    /// `rank` waits in `call`. The error, if another rank waits or waited in a different one
-    /// instead.
-    pub fn compare(&mut self, rank: u32, call: Call) -> Option<Error> {
-        if call.is_message() {
+    /// `rank` waits at `mine`. The error, if another rank waits or waited in a different call
+    /// instead, or made different ones before.
+    pub fn compare(&mut self, rank: u32, mine: Position) -> Option<Error> {
+        if mine.call.is_message() {
             return None;
         }
-        self.0.insert(rank, call);
-        let (other, theirs) = self.0.iter().find(|(_, theirs)| call.contradicts(theirs))?;
-        let ranks = [rank, *other].map(|rank| rank as usize);
-        Some(mismatch(ranks, [&call, theirs]))
+        self.0.insert(rank, mine);
+        let found = self.0.iter().find_map(|(other, theirs)| {
+            let error = match () {
+                () if mine.call.contradicts(&theirs.call) => mismatch,
+                () if mine.parted_before(theirs) => earlier_mismatch,
+                () => return None,
+            };
+            Some((*other, theirs, error))
+        });
+        let (other, theirs, error) = found?;
+        let ranks = [rank, other].map(|rank| rank as usize);
+        Some(error(ranks, [&mine.call, &theirs.call]))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::call::{PAIRWISE, Qualifier};
+    use crate::call::{Call, PAIRWISE, PREPARED, Qualifier, Rooted};
     use crate::types::{Algorithm, Collective, DType};
 
-    fn call(collective: Collective, qualifier: Qualifier, sequence: u64) -> Call {
+    fn call(collective: Collective, qualifier: Qualifier, number: u64) -> Call {
         Call {
             collective,
             dtype: DType::F32,
@@ -56,15 +68,43 @@ mod tests {
             qualifier,
             count: 8,
             lists: 0,
-            sequence,
+            sequence: PREPARED + number,
             cut: 0,
         }
+    }
+
+    fn broadcast(root: u32, number: u64) -> Call {
+        call(Collective::Broadcast, Qualifier::Root(root), number)
+    }
+
+    /// A rank that waits in `call`, and made no collective with a root before.
+    fn at(call: Call) -> Position {
+        after(&[call])
+    }
+
+    /// A rank that has made `calls`, and waits in the last.
+    fn after(calls: &[Call]) -> Position {
+        let mut rooted = Rooted::default();
+        let qualified = calls.iter().map(|call| {
+            let mut call = *call;
+            rooted.qualify(&mut call);
+            call
+        });
+        let call = qualified.last().expect("a call");
+        Position {
+            call,
+            rooted: rooted.marks(),
+        }
+    }
+
+    fn is_mismatch(error: Option<&Error>) -> bool {
+        matches!(error, Some(Error::Mismatch { .. }))
     }
 
     #[test]
     fn two_ranks_that_both_wait_for_the_other_are_told() {
         let mut claims = Claims::default();
-        let from = |root| call(Collective::Broadcast, Qualifier::Root(root), 5);
+        let from = |root| at(broadcast(root, 5));
         assert!(claims.compare(1, from(0)).is_none());
         assert!(claims.compare(1, from(0)).is_none());
         let error = claims.compare(0, from(1)).expect("they differ");
@@ -88,24 +128,80 @@ mod tests {
             collective: Collective::Recv,
             ..sum
         };
-        let by_pair = |count, sequence| Call {
+        let by_pair = |count, number| Call {
             count,
             lists: PAIRWISE,
-            ..call(Collective::AllToAll, Qualifier::None, sequence)
+            ..call(Collective::AllToAll, Qualifier::None, number)
         };
         for (rank, call) in [
             (0, sum),
             (1, other_way),
             (2, message),
-            (3, call(Collective::Broadcast, Qualifier::Root(0), 6)),
             (4, by_pair(4, 9)),
             (5, by_pair(5, 9)),
         ] {
-            assert!(claims.compare(rank, call).is_none(), "{call}");
+            assert!(claims.compare(rank, at(call)).is_none(), "{call}");
         }
         let registration = call(Collective::AllGather, Qualifier::Registration, 8);
-        assert!(claims.compare(0, registration).is_none());
-        let error = claims.compare(1, call(Collective::AllGather, Qualifier::None, 8));
-        assert!(matches!(error, Some(Error::Mismatch { .. })));
+        assert!(claims.compare(0, at(registration)).is_none());
+        let error = claims.compare(1, at(call(Collective::AllGather, Qualifier::None, 8)));
+        assert!(is_mismatch(error.as_ref()));
+    }
+
+    /// Rank 0 takes itself for the root, and waits for the others, which are through.
+    #[test]
+    fn a_rank_that_waits_in_a_collective_of_its_own_root_is_told() {
+        let later = [
+            vec![
+                broadcast(1, 5),
+                call(Collective::Barrier, Qualifier::None, 6),
+            ],
+            (5..10).map(|number| broadcast(1, number)).collect(),
+            vec![
+                call(Collective::AllGather, Qualifier::None, 5),
+                broadcast(0, 6),
+            ],
+        ];
+        for theirs in later {
+            for is_late_first in [true, false] {
+                let mut both = [(0, after(&[broadcast(0, 5)])), (1, after(&theirs))];
+                if is_late_first {
+                    both.reverse();
+                }
+                let mut claims = Claims::default();
+                assert!(claims.compare(both[0].0, both[0].1).is_none());
+                let error = claims.compare(both[1].0, both[1].1).expect("they differ");
+                assert!(is_mismatch(Some(&error)));
+                assert!(
+                    error.to_string().contains("an earlier collective"),
+                    "{error}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_rank_that_is_merely_ahead_is_not_in_different_calls() {
+        let calls: Vec<Call> = (1..100)
+            .map(|number| match number % 3 {
+                0 => call(Collective::AllReduce, Qualifier::None, number),
+                _ => broadcast(number as u32 % 2, number),
+            })
+            .collect();
+        for (behind, ahead) in (1..99).flat_map(|behind| (behind..99).map(move |a| (behind, a))) {
+            let mut claims = Claims::default();
+            for (rank, until) in [(0, behind), (1, ahead)] {
+                let error = claims.compare(rank, after(&calls[..until]));
+                assert!(error.is_none(), "#{behind} and #{ahead}: {error:?}");
+            }
+        }
+        // One is still in the calls that prepare the communicator.
+        let early = Call {
+            sequence: 3,
+            ..broadcast(0, 0)
+        };
+        let mut claims = Claims::default();
+        assert!(claims.compare(0, at(early)).is_none());
+        assert!(claims.compare(1, after(&calls[..4])).is_none());
     }
 }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use super::fault::Fault;
 use super::standing::Standing;
 use super::wire::{Reader, Wire, Writer, wire_struct};
-use crate::call::{CALL_BYTES, Call};
+use crate::call::{CALL_BYTES, Call, Mark, Marks, Position};
 use crate::topology::HostId;
 use crate::topology::host::HOST_ID_BYTES;
 
@@ -123,12 +123,12 @@ frames! {
         /// How far I am.
         standing: Standing,
     },
-    /// Rank to server: I have waited in this call for a while.
+    /// Rank to server: I have waited here for a while.
     11 Claim {
         /// The communicator.
         communicator: u64,
-        /// What it is that I wait in.
-        call: Call,
+        /// The call that I wait in, and those with a root before.
+        position: Box<Position>,
     },
     /// Rank to server: how far are the members of this communicator?
     10 Ask {
@@ -246,6 +246,23 @@ impl Wire for Call {
 
     fn read(from: &mut Reader<'_>) -> Option<Call> {
         Call::decode(&<[u8; CALL_BYTES]>::read(from)?)
+    }
+}
+
+wire_struct!(Mark { sequence, digest });
+wire_struct!(Position { call, rooted });
+
+impl Wire for Marks {
+    fn write(&self, to: &mut Writer) {
+        self.0.iter().for_each(|mark| mark.write(to));
+    }
+
+    fn read(from: &mut Reader<'_>) -> Option<Marks> {
+        let mut marks = Marks::default();
+        for mark in &mut marks.0 {
+            *mark = Mark::read(from)?;
+        }
+        Some(marks)
     }
 }
 

@@ -16,7 +16,7 @@ use super::frame::Frame;
 use super::hub::INQUIRY;
 use super::poll::remaining;
 use super::standing::{Progress, Standing};
-use crate::call::Call;
+use crate::call::Position;
 use crate::error::{Error, Result};
 use crate::sync::lock;
 use crate::transport::Waker;
@@ -235,13 +235,16 @@ impl Health {
         standings
     }
 
-    /// Says that this rank has waited in `call` for a while: the server compares it with what
+    /// Says that this rank has waited at `position` for a while: the server compares it with what
     /// others wait in.
-    pub fn claim(&self, call: Call) {
-        if !call.is_message() && !self.is_faulty() {
+    pub fn claim(&self, position: Position) {
+        if !position.call.is_message() && !self.is_faulty() {
             let communicator = self.communicator;
             // Without a server calls are not compared; then the deadline ends the wait.
-            self.connection.send(&Frame::Claim { communicator, call });
+            self.connection.send(&Frame::Claim {
+                communicator,
+                position: Box::new(position),
+            });
         }
     }
 

@@ -150,7 +150,10 @@ impl Hub {
                 self.answer(rank, communicator, inquiry, standing.begun);
                 self.hear(rank, communicator, inquiry, standing);
             }
-            Frame::Claim { communicator, call } => self.claim(rank, communicator, call),
+            Frame::Claim {
+                communicator,
+                position,
+            } => self.claim(rank, communicator, *position),
             Frame::Ask {
                 communicator,
                 token,

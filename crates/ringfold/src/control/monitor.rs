@@ -164,9 +164,9 @@ impl Monitor {
                 // First, so that who waits in a different call is known before a rank is blamed
                 // for being late.
                 if let Some(health) = &health
-                    && let Some(call) = health.progress().call()
+                    && let Some(position) = health.progress().position()
                 {
-                    health.claim(call);
+                    health.claim(position);
                 }
                 let standing = health.map_or(Standing::default(), |h| h.progress().standing());
                 self.connection.send(&Frame::Answer {

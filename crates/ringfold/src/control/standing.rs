@@ -4,7 +4,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::wire::{Reader, Wire, Writer};
-use crate::call::Call;
+use crate::call::Position;
 use crate::sync::lock;
 
 /// The longest description of a call on the wire; longer ones are cut.
@@ -54,7 +54,7 @@ pub struct Progress {
 /// What is waited in; empty where nothing is.
 #[derive(Debug, Default)]
 struct Waiting {
-    call: Option<Call>,
+    position: Option<Position>,
     text: String,
 }
 
@@ -67,9 +67,9 @@ impl Progress {
     }
 
     /// What is waited in, also in words.
-    pub fn describe(&self, call: Call, text: String) {
-        let call = Some(call);
-        *lock(&self.waiting) = Waiting { call, text };
+    pub fn describe(&self, position: Position, text: String) {
+        let position = Some(position);
+        *lock(&self.waiting) = Waiting { position, text };
     }
 
     /// Nothing is waited in any more.
@@ -78,8 +78,8 @@ impl Progress {
     }
 
     /// What is waited in.
-    pub fn call(&self) -> Option<Call> {
-        lock(&self.waiting).call
+    pub fn position(&self) -> Option<Position> {
+        lock(&self.waiting).position
     }
 
     /// All of it.

@@ -76,6 +76,17 @@ impl<const N: usize> Wire for [u8; N] {
     }
 }
 
+/// Has the form of what it holds.
+impl<T: Wire> Wire for Box<T> {
+    fn write(&self, to: &mut Writer) {
+        T::write(self, to);
+    }
+
+    fn read(from: &mut Reader<'_>) -> Option<Box<T>> {
+        T::read(from).map(Box::new)
+    }
+}
+
 impl Wire for bool {
     fn write(&self, to: &mut Writer) {
         u32::from(*self).write(to);

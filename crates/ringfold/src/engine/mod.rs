@@ -35,7 +35,7 @@ mod unverified;
 
 use std::collections::VecDeque;
 
-use crate::call::PREPARED;
+use crate::call::{Marks, PREPARED, Rooted};
 use crate::error::{Error, Result};
 use crate::memory::{Pool, Registry};
 use crate::reduce::Parallel;
@@ -68,8 +68,8 @@ pub struct Engine {
     mailbox: Mailbox,
     finished: VecDeque<JobId>,
     sequence: u64,
-    /// The digest of the collectives with a root that were submitted; 0 for none.
-    rooted: u32,
+    /// The collectives with a root that were submitted.
+    rooted: Rooted,
     generation: u64,
     done: Vec<Ticket>,
     /// Whether the log says that a call fell back.
@@ -110,7 +110,7 @@ impl Engine {
             mailbox: Mailbox::new(rank, world_size),
             finished: VecDeque::new(),
             sequence: PREPARED,
-            rooted: 0,
+            rooted: Rooted::default(),
             generation: 0,
             done: Vec::new(),
             is_fallback_logged: false,
@@ -199,6 +199,11 @@ impl Engine {
         self.context.transport.withdraw();
     }
 
+    /// The last collectives with a root that were submitted.
+    pub fn rooted(&self) -> Marks {
+        self.rooted.marks()
+    }
+
     /// The number of the last collective submitted.
     pub fn sequence(&self) -> u64 {
         self.sequence
@@ -210,7 +215,7 @@ impl Engine {
     pub fn set_preparing(&mut self, is_preparing: bool) {
         assert!(self.is_idle(), "no call may be under way");
         self.sequence = if is_preparing { 0 } else { PREPARED };
-        self.rooted = 0;
+        self.rooted = Rooted::default();
         self.reset_stats();
     }
 

@@ -278,7 +278,7 @@ impl Engine {
             cut: job.way.cut(),
         };
         let mut call = job.asked.map_or(call, |asked| call.in_place_of(asked));
-        qualify(&mut call, &mut self.rooted);
+        self.rooted.qualify(&mut call);
         call
     }
 
@@ -313,17 +313,6 @@ impl Job {
             self.input = input;
             self.in_place |= input.is_same(self.output);
         }
-    }
-}
-
-/// Has `call`, the next one, say which collectives with a root came before it, of digest `rooted`;
-/// or adds it to them if it is one.
-#[inline]
-pub(super) fn qualify(call: &mut Call, rooted: &mut u32) {
-    match call.qualifier {
-        Qualifier::Root(_) => *rooted = call.digest_after(*rooted),
-        Qualifier::None | Qualifier::After(_) => call.qualifier = Qualifier::after(*rooted),
-        _ => {}
     }
 }
 

@@ -6,7 +6,7 @@ use super::context::Context;
 use super::executor::Running;
 use crate::call::{Call, Qualifier};
 use crate::error::{Result, Site};
-use crate::transport::{Time, Transport, mismatch};
+use crate::transport::{Time, Transport, earlier_mismatch, mismatch};
 
 impl Engine {
     /// The collective that runs.
@@ -125,13 +125,15 @@ impl Engine {
                 is_last
                     && theirs.sequence == mine.sequence + 1
                     && matches!(theirs.qualifier, Qualifier::None | Qualifier::After(_))
-                    && theirs.qualifier != Qualifier::after(self.rooted)
+                    && theirs.qualifier != Qualifier::after(self.rooted.digest())
             };
-            if let Some(theirs) = theirs.filter(|call| in_this(call) || after_another(call)) {
-                return Err(mismatch(
-                    [self.context.rank, peer],
-                    [&operation.call, &theirs],
-                ));
+            let ranks = [self.context.rank, peer];
+            match theirs {
+                Some(theirs) if in_this(&theirs) => return Err(mismatch(ranks, [mine, &theirs])),
+                Some(theirs) if after_another(&theirs) => {
+                    return Err(earlier_mismatch(ranks, [mine, &theirs]));
+                }
+                _ => {}
             }
         }
         Ok(())

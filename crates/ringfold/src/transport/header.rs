@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::call::{CALL_BYTES, Call};
+use crate::call::{CALL_BYTES, Call, EARLIER};
 use crate::error::{Error, Result};
 
 /// What stands in front of a message's payload. 40 bytes on the wire, little endian:
@@ -95,6 +95,15 @@ impl fmt::Display for Header {
 /// collective it names what differs, and where they only chose differently it says where to look.
 #[cold]
 pub fn mismatch(ranks: [usize; 2], calls: [&Call; 2]) -> Error {
+    differing(ranks, calls, calls[0].difference(calls[1]))
+}
+
+/// The error of ranks whose collectives with a root differed before the later of `calls`.
+pub fn earlier_mismatch(ranks: [usize; 2], calls: [&Call; 2]) -> Error {
+    differing(ranks, calls, Some(EARLIER))
+}
+
+fn differing(ranks: [usize; 2], calls: [&Call; 2], difference: Option<&str>) -> Error {
     let mut texts = calls.map(Call::to_string);
     if calls[0].is_chosen_differently(calls[1]) {
         if texts[0] == texts[1] {
@@ -104,7 +113,7 @@ pub fn mismatch(ranks: [usize; 2], calls: [&Call; 2]) -> Error {
         }
         texts[1].push_str(WHERE_TO_LOOK);
     }
-    if let Some(difference) = calls[0].difference(calls[1]) {
+    if let Some(difference) = difference {
         texts[1].push_str("; ");
         texts[1].push_str(difference);
     }

@@ -35,7 +35,7 @@ pub mod tcp;
 use std::ops::Range;
 use std::time::Duration;
 
-pub use header::{HEADER_BYTES, Header, mismatch};
+pub use header::{HEADER_BYTES, Header, earlier_mismatch, mismatch};
 pub use shm::{LENT_BYTES_MIN, SlotUse, Wake, Windows};
 #[cfg(test)]
 pub(crate) use suite::local;

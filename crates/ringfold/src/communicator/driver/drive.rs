@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use std::thread;
 
 use super::state::{Driver, INBOX, ON_WAIT_INTERVAL, State, VISIT};
+use crate::call::Position;
 use crate::communicator::completion::Completion;
 use crate::communicator::waiting::Waiting;
 use crate::engine::lateness::UNTIMED_ATTEMPTS;
@@ -282,12 +283,16 @@ impl Driver {
             if let Some(recorder) = &state.recorder {
                 recorder.board().show_waiting(&text);
             }
-            self.watch.progress().describe(site.call, text);
+            let position = Position {
+                call: site.call,
+                rooted: state.engine.rooted(),
+            };
+            self.watch.progress().describe(position, text);
             state.is_described = true;
             let now = self.now();
             let waiting = state.waiting.get_or_insert(Waiting::new(&site.call, now));
             if waiting.is_claim_due(&site.call, now) {
-                self.watch.claim(site.call);
+                self.watch.claim(position);
             }
         }
     }

@@ -1,13 +1,13 @@
 //! In which calls the members of a communicator wait.
 
 use super::state::Hub;
-use crate::call::Call;
+use crate::call::Position;
 use crate::control::fault::Fault;
 
 impl Hub {
-    /// `rank` waits in `call`: the end of the communicator, if another member waits in a different
-    /// one instead.
-    pub(super) fn claim(&mut self, rank: u32, communicator: u64, call: Call) {
+    /// `rank` waits at `position`: the end of the communicator, if another member waits in a
+    /// different call instead.
+    pub(super) fn claim(&mut self, rank: u32, communicator: u64, position: Position) {
         let Some(group) = self.groups.get_mut(&communicator) else {
             return;
         };
@@ -18,7 +18,7 @@ impl Hub {
             return;
         };
         // By place among the members, as errors name ranks.
-        let Some(error) = group.claims.compare(me as u32, call) else {
+        let Some(error) = group.claims.compare(me as u32, position) else {
             return;
         };
         let fault = Fault::from_error(&error, &group.members, me);

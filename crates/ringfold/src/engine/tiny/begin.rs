@@ -3,7 +3,6 @@
 use super::{Tiny, TinyKinds};
 use crate::call::Call;
 use crate::engine::executor::{Executor, Running};
-use crate::engine::prepare::qualify;
 use crate::engine::{Engine, Job, JobId, announce};
 use crate::error::Result;
 use crate::transport::Windows;
@@ -45,7 +44,7 @@ impl Engine {
         (buffers.input, buffers.output) = (job.input, job.output);
         (operation.timeout, operation.deadline) = (job.timeout, None);
         (operation.call.sequence, operation.first_generation) = (self.sequence, generation);
-        qualify(&mut operation.call, &mut self.rooted);
+        self.rooted.qualify(&mut operation.call);
         (tiny.arrived, tiny.last) = (0, None);
         (tiny.is_done, tiny.is_timed) = (false, false);
         self.queue.push_back(id);
