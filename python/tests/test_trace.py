@@ -197,6 +197,41 @@ def test_run_records_a_job_in_one_step(tmp_path: Path, status: int) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["job.json"]
 
 
+def test_files_that_are_no_records_are_left_out(jobs: Any, recorded: Path) -> None:
+    """Each is named with what is wrong, the others are read, and no signal ends the command."""
+    jobs(die_in_the_middle, 2).result(0)
+    [good, other] = sorted(recorded.glob("*.ringfold-calls"))
+    whole = good.read_bytes()
+    bad = {
+        "empty": b"",
+        # Five records, where 21 are.
+        "cut": whole[: 2112 + 5 * 64],
+        "head": whole[:2048],
+        "random": os.urandom(10_000),
+    }
+    for name, content in bad.items():
+        (recorded / f"{name}.ringfold-calls").write_bytes(content)
+    # Many records are claimed of a file that is nearly all hole.
+    claims = bytearray(whole)
+    claims[48:56] = claims[1080:1088] = (1 << 16).to_bytes(8, sys.byteorder)
+    (recorded / "hole.ringfold-calls").write_bytes(claims[:4096])
+    os.truncate(recorded / "hole.ringfold-calls", 1 << 40)
+    os.mkfifo(recorded / "fifo.ringfold-calls")
+    (recorded / "folder.ringfold-calls").mkdir()
+    (recorded / "device.ringfold-calls").symlink_to("/dev/zero")
+    (recorded / "dangling.ringfold-calls").symlink_to("nothing")
+    # What follows the records does not matter, and a link is as good as its file.
+    os.truncate(other, other.stat().st_size + (1 << 30))
+    good.rename(recorded / "moved")
+    good.symlink_to("moved")
+    events, said = timeline(recorded)
+    for name in [*bad, "fifo", "folder", "device", "dangling"]:
+        assert f"{name}.ringfold-calls` is left out" in said, said
+    assert "hole.ringfold-calls`: " in said and "calls cannot be read" in said
+    for rank in range(2):
+        assert len(calls_of(events, rank, "all_reduce")) >= CALLS
+
+
 def test_the_timeline_is_valid(jobs: Any, recorded: Path) -> None:
     """By the Trace Event Format: the fields of each phase, and pairs that belong together."""
     jobs(make_all_kinds, 2).results()

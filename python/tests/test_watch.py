@@ -3,12 +3,12 @@
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -212,22 +212,101 @@ def test_a_hostile_board_is_named_and_breaks_nothing() -> None:
         os.close(board)
 
 
-def test_counters_are_served() -> None:
-    command = [*COMMAND, "metrics", "--listen", "127.0.0.1:0"]
+@pytest.fixture(params=["127.0.0.1", "[::1]"])
+def served(request: pytest.FixtureRequest) -> Iterator[tuple[str, int]]:
+    """Counters that are served at an address."""
+    command = [*COMMAND, "metrics", "--listen", f"{request.param}:0"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server:
         try:
             assert server.stderr is not None
             line = server.stderr.readline()
-            address = re.search(r"http://\S+", line)
-            assert address, line
-            with urllib.request.urlopen(address[0], timeout=WATCHDOG_S) as answer:
-                assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
-                parsed(answer.read().decode())
-            with pytest.raises(urllib.error.HTTPError) as refused:
-                urllib.request.urlopen(f"{address[0]}/other", timeout=WATCHDOG_S)
-            assert refused.value.code == 404
+            found = re.search(r"http://(\S+):([0-9]+)/metrics", line)
+            assert found, line
+            yield found[1].strip("[]"), int(found[2])
+            assert server.poll() is None
         finally:
             server.kill()
+
+
+def exchange(address: tuple[str, int], request: bytes) -> str:
+    """Everything that is answered to a request."""
+    with socket.create_connection(address, WATCHDOG_S) as client:
+        client.sendall(request)
+        answer = b""
+        while piece := client.recv(1 << 16):
+            answer += piece
+    return answer.decode()
+
+
+@pytest.mark.parametrize(
+    ("request_line", "status"),
+    [
+        (b"GET /metrics HTTP/1.1", 200),
+        (b"GET /metrics?a=b HTTP/1.0", 200),
+        (b"HEAD /metrics HTTP/1.1", 200),
+        (b"GET / HTTP/1.1", 200),
+        (b"GET /other HTTP/1.1", 404),
+        (b"POST /metrics HTTP/1.1", 405),
+        (b"GET /metrics HTTP/2.0", 505),
+        (b"GET /metrics", 400),
+        (b"\x16\x03\x01\xff\x00", 400),
+        (b"", 400),
+        (b"GET /" + b"a" * 20_000 + b" HTTP/1.1", 431),
+    ],
+)
+def test_every_request_is_answered(
+    served: tuple[str, int], request_line: bytes, status: int
+) -> None:
+    answer = exchange(served, request_line + b"\r\nHost: here\r\n\r\n")
+    head, _, body = answer.partition("\r\n\r\n")
+    assert head.startswith(f"HTTP/1.1 {status} "), answer
+    length = re.search(r"Content-Length: ([0-9]+)", head)
+    assert length
+    if request_line.startswith(b"HEAD"):
+        assert body == ""
+    else:
+        assert len(body.encode()) == int(length[1])
+    if status == 200 and b"GET /metrics" in request_line:
+        assert "text/plain; version=0.0.4" in head
+        parsed(body)
+
+
+def test_clients_that_do_nothing_keep_others_out_for_a_moment(served: tuple[str, int]) -> None:
+    request = b"GET /metrics HTTP/1.1\r\n\r\n"
+    idle: list[socket.socket] = []
+    try:
+
+        def refused() -> bool | None:
+            # More than are served at one time, each time: the others may be given up by now.
+            idle.extend(socket.create_connection(served, WATCHDOG_S) for _ in range(50))
+            with suppress(ConnectionError):
+                return True if "503 Service Unavailable" in exchange(served, request) else None
+            return None
+
+        def answered() -> bool | None:
+            with suppress(ConnectionError):
+                return True if exchange(served, request).startswith("HTTP/1.1 200") else None
+            return None
+
+        eventually(refused)
+        # They stay, and are given up.
+        eventually(answered)
+    finally:
+        for client in idle:
+            client.close()
+
+
+def test_an_address_that_cannot_be_had_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        ended = run("metrics", "--listen", address)
+        assert ended.returncode == 1 and f"cannot listen at {address}" in ended.stderr
+        assert "choose another" in ended.stderr and "in use" in ended.stderr
+    # An address for documents, which no machine has.
+    ended = run("metrics", "--listen", "192.0.2.1:9400")
+    assert ended.returncode == 1 and "cannot listen at 192.0.2.1:9400" in ended.stderr
+    ended = run("metrics", "--listen", "9400")
+    assert ended.returncode == 2 and "--listen" in ended.stderr
 
 
 @pytest.mark.deep

@@ -8,8 +8,8 @@
 /// See `board`.
 pub mod board {
     pub use crate::board::{
-        Ended, FILE_SUFFIX, Found, KindOfCall, PeerPicture, Picture, RecordedCall, Waiting, find,
-        now_ns,
+        BEGINNING_BYTES, Ended, FILE_SUFFIX, Found, KindOfCall, PeerPicture, Picture, RecordedCall,
+        Waiting, find, now_ns,
     };
 }
 

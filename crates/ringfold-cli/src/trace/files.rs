@@ -1,10 +1,13 @@
 //! The files that the processes of a job have left.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use ringfold::internals::board::{FILE_SUFFIX, Picture, RecordedCall};
+use ringfold::internals::board::{BEGINNING_BYTES, FILE_SUFFIX, Picture, RecordedCall};
+use rustix::fs::OFlags;
 
 use crate::complain;
 use crate::numbers::plural;
@@ -47,13 +50,28 @@ pub fn read(folder: &Path) -> Result<Vec<Recorded>> {
     Ok(boards)
 }
 
+/// Reads a file without mapping it: one that is cut off meanwhile is an error, and no signal. Its
+/// length is not trusted either: no more is read than its beginning accounts for.
 fn read_one(path: &Path) -> Result<(Recorded, usize), String> {
-    if !path.is_file() {
-        return Err("it is not a file".into());
+    let file = open(path)?;
+    let cut_off = |error: io::Error| match error.kind() {
+        io::ErrorKind::UnexpectedEof => "it is cut off".to_owned(),
+        _ => error.to_string(),
+    };
+    let mut beginning = Vec::new();
+    let mut read_until = |end: usize| {
+        let left = end.saturating_sub(beginning.len()) as u64;
+        let read = (&file).take(left).read_to_end(&mut beginning);
+        read.map_err(cut_off).map(|_| beginning.clone())
+    };
+    let bytes = Picture::bytes(&read_until(BEGINNING_BYTES)?)?;
+    let picture = Picture::read(&read_until(bytes)?)?;
+    let length = file.metadata().map_err(cut_off)?.len();
+    if length < picture.whole_bytes() as u64 {
+        return Err("it is cut off".into());
     }
-    let bytes = fs::read(path).map_err(|error| error.to_string())?;
-    let picture = Picture::read(&bytes)?;
-    let (calls, unread) = picture.calls(&bytes)?;
+    let (calls, unread) =
+        picture.calls(|place, into| file.read_exact_at(into, place as u64).map_err(cut_off))?;
     let before = picture
         .recorded
         .saturating_sub((calls.len() + unread) as u64);
@@ -67,4 +85,20 @@ fn read_one(path: &Path) -> Result<(Recorded, usize), String> {
         ));
     }
     Ok((Recorded { picture, calls }, unread))
+}
+
+/// Opens a regular file, and nothing that would block or do anything when it is opened.
+fn open(path: &Path) -> Result<File, String> {
+    let is_file = |metadata: &fs::Metadata| match metadata.is_file() {
+        true => Ok(()),
+        false => Err("it is not a regular file".to_owned()),
+    };
+    // Before it is opened, and again in case that it was replaced in between.
+    is_file(&fs::metadata(path).map_err(|error| error.to_string())?)?;
+    let mut options = File::options();
+    let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits() as i32;
+    let file = options.read(true).custom_flags(flags).open(path);
+    let file = file.map_err(|error| error.to_string())?;
+    is_file(&file.metadata().map_err(|error| error.to_string())?)?;
+    Ok(file)
 }

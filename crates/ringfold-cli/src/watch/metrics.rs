@@ -5,14 +5,13 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::time::Duration;
+use std::net::SocketAddr;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use ringfold::internals::board::{Ended, Picture};
 
 use super::jobs::{Job, Process, Sample};
+use super::serve;
 use crate::{complain, output};
 
 /// Print the counters of this host's running jobs in Prometheus' text format, or serve them
@@ -40,11 +39,6 @@ Examples:
   ringfold metrics --listen 127.0.0.1:9400
   ringfold metrics > ringfold.prom.new && mv ringfold.prom.new ringfold.prom";
 
-/// How long a client may take, and how long its request may be: one client must not keep others
-/// out.
-const CLIENT: Duration = Duration::from_secs(2);
-const REQUEST_BYTES_MAX: u64 = 8 << 10;
-
 /// Prints or serves the counters.
 pub fn run(arguments: Arguments) -> Result<u8> {
     let Some(address) = arguments.listen else {
@@ -53,54 +47,13 @@ pub fn run(arguments: Arguments) -> Result<u8> {
         output::print(&text(&sample, arguments.peers))?;
         return Ok(0);
     };
-    let listener =
-        TcpListener::bind(address).with_context(|| format!("cannot listen at {address}"))?;
-    complain(&format!(
-        "counters are served at http://{}/metrics",
-        listener.local_addr()?
-    ));
-    for client in listener.incoming() {
-        // A client that goes away is no failure of ours.
-        let _ = client.and_then(|client| serve(client, arguments.peers));
-    }
-    Ok(0)
+    serve::run(address, arguments.peers)
 }
 
 fn warn(sample: &Sample) {
     for (pid, why) in &sample.unreadable {
         complain(&format!("the board of process {pid} cannot be read: {why}"));
     }
-}
-
-fn serve(client: TcpStream, peers: bool) -> std::io::Result<()> {
-    client.set_read_timeout(Some(CLIENT))?;
-    client.set_write_timeout(Some(CLIENT))?;
-    let mut lines = BufReader::new((&client).take(REQUEST_BYTES_MAX));
-    let mut request = String::new();
-    lines.read_line(&mut request)?;
-    // The rest of the request, so that closing does not look like a failure to the client.
-    let mut line = String::from("-");
-    while !line.trim().is_empty() {
-        line.clear();
-        if lines.read_line(&mut line)? == 0 {
-            break;
-        }
-    }
-    let mut words = request.split_whitespace();
-    let (method, path) = (words.next().unwrap_or(""), words.next().unwrap_or(""));
-    let (status, body) = match (method, path.split('?').next()) {
-        ("GET", Some("/metrics")) => ("200 OK", text(&Sample::take(), peers)),
-        ("GET", Some("/")) => ("200 OK", "the counters are at /metrics\n".into()),
-        ("GET", _) => ("404 Not Found", "the counters are at /metrics\n".into()),
-        _ => ("405 Method Not Allowed", "only GET is served\n".into()),
-    };
-    let head = format!(
-        "HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\n\
-         Content-Length: {}\r\nConnection: close\r\n\r\n",
-        body.len()
-    );
-    (&client).write_all(head.as_bytes())?;
-    (&client).write_all(body.as_bytes())
 }
 
 /// A metric of a communicator of a process.
@@ -226,8 +179,9 @@ fn lateness(sample: &Sample) -> String {
 }
 
 /// All boards, with the labels of each: which communicator of which process. Two jobs never have
-/// the same; neither have two communicators of a job. A process that is several ranks has several
-/// boards of one communicator: the second and later ones are numbered.
+/// the same; neither have two communicators of a job. A process that is several ranks, one per
+/// thread, has several boards of one communicator: in the largest one their ranks differ, in others
+/// the second and later ones are numbered.
 fn boards(sample: &Sample) -> impl Iterator<Item = (String, &Picture)> {
     let processes = sample.jobs.iter();
     let processes = processes.flat_map(|job| job.processes.iter().map(move |p| (job, p)));
@@ -246,7 +200,9 @@ fn boards(sample: &Sample) -> impl Iterator<Item = (String, &Picture)> {
 }
 
 fn labels(job: &Job, process: &Process, board: &Picture) -> String {
-    let (name, rank, pid, host) = (job.name(), process.rank, process.pid, escaped(&board.host));
+    let is_largest = (board.job, board.world_size) == (job.number, job.world_size);
+    let rank = if is_largest { board.rank } else { process.rank };
+    let (name, pid, host) = (job.name(), process.pid, escaped(&board.host));
     let communicator = board.job.rotate_left(17) ^ board.communicator;
     format!(
         "job=\"{name}\",rank=\"{rank}\",host=\"{host}\",pid=\"{pid}\",\

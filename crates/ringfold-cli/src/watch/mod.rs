@@ -3,11 +3,12 @@
 //! Every process of a job has a board for each communicator (`ringfold::internals::board`), which
 //! is read without its help. `jobs` finds out which processes belong together, `rates` compares two
 //! samples, `table` has the rows that a terminal and a pipe get alike, `view` is the
-//! terminal's screen.
+//! terminal's screen, `serve` answers Prometheus.
 
 mod jobs;
 pub mod metrics;
 mod rates;
+mod serve;
 mod table;
 pub mod top;
 mod view;

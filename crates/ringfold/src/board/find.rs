@@ -96,7 +96,7 @@ fn open(link: &Path) -> Option<(File, (u64, u64))> {
 fn read(mut file: File) -> Result<Picture, String> {
     let failed = |error: std::io::Error| format!("it cannot be read: {error}");
     let mut board = Vec::new();
-    let beginning = layout::peer::FIRST as u64 * 8;
+    let beginning = layout::BEGINNING_BYTES as u64;
     file.by_ref()
         .take(beginning)
         .read_to_end(&mut board)

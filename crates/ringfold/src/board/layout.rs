@@ -24,6 +24,9 @@ pub const RANKS_MAX: usize = 1 << 17;
 /// Calls that a board can have records of, at most: 4 GiB of them.
 pub const RECORDS_MAX: usize = 1 << 26;
 
+/// The bytes that say how long a board is, and are those of the shortest.
+pub const BEGINNING_BYTES: usize = peer::FIRST * 8;
+
 /// What the board is.
 pub mod head {
     pub const MAGIC: usize = 0;

@@ -41,7 +41,7 @@ use crate::sys::fork::Unshared;
 pub use find::{Found, find};
 use identity::ns_of;
 pub use identity::{Identity, now_ns};
-pub use layout::FILE_SUFFIX;
+pub use layout::{BEGINNING_BYTES, FILE_SUFFIX};
 use layout::{MAGIC, MEMFD_NAME, head, now, peer, record};
 pub use picture::{Ended, KindOfCall, PeerPicture, Picture, RecordedCall, Shown, Waiting};
 

@@ -11,6 +11,9 @@ use crate::types::{Access, Algorithm, Assignment, Collective, DType, Method, Pro
 /// What stands for a root, or another end, that there is not.
 const NO_RANK: u32 = u32::MAX;
 
+/// Records that are read at once.
+const PIECE_RECORDS: usize = 1 << 12;
+
 /// A board at one moment.
 #[derive(Clone, Debug)]
 pub struct Picture {
@@ -246,24 +249,36 @@ impl Picture {
         })
     }
 
-    /// The records that a whole board has, in the order in which the calls were submitted, and how
-    /// many of them cannot be read.
-    pub fn calls(&self, board: &[u8]) -> Result<(Vec<RecordedCall>, usize), String> {
-        if board.len() < layout::words(self.world_size, self.records) * 8 {
-            let records = self.records;
-            return Err(format!(
-                "it is cut off: a board with {records} records is longer"
-            ));
-        }
+    /// The bytes of the whole board, with its records.
+    pub fn whole_bytes(&self) -> usize {
+        layout::words(self.world_size, self.records) * 8
+    }
+
+    /// The records of a board, in the order in which the calls were submitted, and how many of them
+    /// cannot be read. `read` reads bytes of the board from a place on: piece by piece, because a
+    /// board may claim more records than there is memory.
+    pub fn calls(
+        &self,
+        mut read: impl FnMut(usize, &mut [u8]) -> Result<(), String>,
+    ) -> Result<(Vec<RecordedCall>, usize), String> {
+        const RECORD_BYTES: usize = record::WORDS * 8;
         let (capacity, recorded) = (self.records as u64, self.recorded);
-        let first = layout::first_record(self.world_size);
+        let first = layout::first_record(self.world_size) * 8;
         let numbers = recorded.saturating_sub(capacity)..recorded;
-        let expected = numbers.end - numbers.start;
-        let place = |number: u64| first + (number % capacity) as usize * record::WORDS;
-        let calls: Vec<RecordedCall> = numbers
-            .filter_map(|number| self.call(board, place(number)))
-            .collect();
-        let unread = expected as usize - calls.len();
+        let mut piece = vec![0; PIECE_RECORDS * RECORD_BYTES];
+        let mut calls = Vec::new();
+        let mut number = numbers.start;
+        while number < numbers.end {
+            let slot = (number % capacity) as usize;
+            let left = (numbers.end - number).min(capacity - slot as u64);
+            let count = (left as usize).min(PIECE_RECORDS);
+            let records = &mut piece[..count * RECORD_BYTES];
+            read(first + slot * RECORD_BYTES, records)?;
+            let known = records.chunks_exact(RECORD_BYTES);
+            calls.extend(known.filter_map(|record| self.call(record, 0)));
+            number += count as u64;
+        }
+        let unread = (numbers.end - numbers.start) as usize - calls.len();
         Ok((calls, unread))
     }
 
