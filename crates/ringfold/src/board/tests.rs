@@ -182,7 +182,13 @@ fn hostile_bytes_are_errors_or_numbers_and_never_panic() {
         let error = Picture::read(&wrong(index, value)).unwrap_err();
         assert!(error.contains(says), "{error}");
     }
-    let whole = |bytes: &[u8]| Picture::read(bytes).and_then(|picture| picture.calls(from(bytes)));
+    let whole = |bytes: &[u8]| {
+        let picture = Picture::read(bytes)?;
+        match bytes.len() < picture.whole_bytes() {
+            true => Err("it is cut off".into()),
+            false => picture.calls(from(bytes)),
+        }
+    };
     for length in 0..bytes.len() {
         assert!(whole(&bytes[..length]).is_err(), "{length} bytes");
     }
