@@ -98,9 +98,18 @@ impl Lab {
 
     /// Starts the ranks of `plan`, one host after the other.
     pub fn start(&self, plan: &Plan) -> Job {
+        self.start_with(plan, plan.world_size, &plan.script)
+    }
+
+    /// Starts the ranks of `plan`, of which `odd` follows another script.
+    pub fn start_with(&self, plan: &Plan, odd: usize, script: &Script) -> Job {
         let mut job = plan.empty();
         for rank in 0..plan.world_size {
-            self.add(&mut job, rank, &plan.script);
+            self.add(
+                &mut job,
+                rank,
+                if rank == odd { script } else { &plan.script },
+            );
         }
         job
     }

@@ -2,6 +2,7 @@
 
 use crate::endings::{TRANSPORTS, script};
 use crate::job::Plan;
+use crate::lab::Lab;
 use crate::script::Script;
 
 /// Has rank `odd` do `act` where the others call `collective`.
@@ -82,4 +83,26 @@ fn a_different_root_is_a_mismatch_on_all_ranks_when_they_meet_next() {
             mismatch(transport, "broadcast_and_barrier", "root", bytes, odd);
         }
     }
+}
+
+/// Ranks 0 and 2 are on one host and rank 1 is on another. A rank that takes itself for the root
+/// hears of no other; those that are through wait in the barrier, or in later broadcasts.
+#[test]
+fn a_different_root_is_a_mismatch_between_hosts() {
+    let Some(lab) = Lab::new(2) else { return };
+    for collective in ["broadcast_and_barrier", "broadcast"] {
+        for (bytes, odd) in [(64, 1), (64, 2), (1 << 20, 0), (1 << 20, 2)] {
+            println!("rank {odd}, {collective}, {bytes} bytes");
+            let plan = lab.plan(3, "auto", script(collective, bytes));
+            let other = Script {
+                act: "root".into(),
+                at: 3,
+                ..plan.script.clone()
+            };
+            for (rank, ending) in lab.start_with(&plan, odd, &other).finish() {
+                assert_eq!(ending.class, "Mismatch", "rank {rank}: {ending:?}");
+            }
+        }
+    }
+    lab.assert_empty();
 }

@@ -47,7 +47,7 @@ impl Rooted {
     #[inline]
     fn add(&mut self, call: &Call) {
         self.digest = call.digest_after(self.digest);
-        self.marks[usize::from(self.oldest) % KEPT] = Mark {
+        self.marks[usize::from(self.oldest)] = Mark {
             sequence: call.sequence,
             digest: self.digest,
         };

@@ -54,6 +54,7 @@ impl Claims {
 mod tests {
     use super::*;
     use crate::call::{Call, PAIRWISE, PREPARED, Qualifier, Rooted};
+    use crate::control::frame::{Frame, RANK_FRAME_BYTES_MAX, Splitter};
     use crate::types::{Algorithm, Collective, DType};
 
     fn call(collective: Collective, qualifier: Qualifier, number: u64) -> Call {
@@ -94,6 +95,23 @@ mod tests {
         Position {
             call,
             rooted: rooted.marks(),
+        }
+    }
+
+    /// What `position` is for the server.
+    fn received(position: Position) -> Position {
+        let sent = Frame::Claim {
+            communicator: 7,
+            position: Box::new(position),
+        };
+        let mut splitter = Splitter::new(RANK_FRAME_BYTES_MAX);
+        splitter.push(&sent.encode());
+        match splitter.next_frame() {
+            Ok(Some(Frame::Claim {
+                communicator: 7,
+                position,
+            })) => *position,
+            other => panic!("not a claim: {other:?}"),
         }
     }
 
@@ -177,6 +195,15 @@ mod tests {
                     "{error}"
                 );
             }
+        }
+    }
+
+    #[test]
+    fn a_position_is_the_same_on_the_wire() {
+        for calls in [1, 15, 16, 17, 40] {
+            let made: Vec<Call> = (1..=calls).map(|number| broadcast(1, number)).collect();
+            let position = after(&made);
+            assert_eq!(received(position), position, "after {calls} calls");
         }
     }
 

@@ -99,10 +99,12 @@ pub fn mismatch(ranks: [usize; 2], calls: [&Call; 2]) -> Error {
 }
 
 /// The error of ranks whose collectives with a root differed before the later of `calls`.
+#[cold]
 pub fn earlier_mismatch(ranks: [usize; 2], calls: [&Call; 2]) -> Error {
     differing(ranks, calls, Some(EARLIER))
 }
 
+#[cold]
 fn differing(ranks: [usize; 2], calls: [&Call; 2], difference: Option<&str>) -> Error {
     let mut texts = calls.map(Call::to_string);
     if calls[0].is_chosen_differently(calls[1]) {
