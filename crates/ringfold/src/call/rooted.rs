@@ -37,14 +37,18 @@ impl Rooted {
     pub fn qualify(&mut self, call: &mut Call) {
         match call.qualifier {
             Qualifier::Root(_) => self.add(call),
-            Qualifier::None | Qualifier::After(_) => {
-                call.qualifier = Qualifier::after(self.digest);
+            stated @ (Qualifier::None | Qualifier::After(_)) => {
+                let after = Qualifier::after(self.digest);
+                // Calls repeat: mostly it says so already.
+                if stated != after {
+                    call.qualifier = after;
+                }
             }
             _ => {}
         }
     }
 
-    #[inline]
+    #[inline(never)]
     fn add(&mut self, call: &Call) {
         self.digest = call.digest_after(self.digest);
         self.marks[usize::from(self.oldest)] = Mark {
