@@ -7,6 +7,7 @@ environment's of `check.sh`; where one is missing, its test is skipped.
 import importlib.util
 import os
 import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -37,10 +38,11 @@ def need(*packages: str) -> None:
             pytest.skip(f"the package `{package}` is not installed")
 
 
-def run(command: list[str], program: str, *words: str) -> str:
+def run(command: list[str], program: str, *words: str, **variables: str) -> str:
     """The output of an example and its ranks."""
     whole = [*command, str(EXAMPLES / program), *words]
-    status, output = launching.finish(whole, WATCHDOG_S, env=os.environ | VARIABLES)
+    env = os.environ | VARIABLES | variables
+    status, output = launching.finish(whole, WATCHDOG_S, env=env)
     assert status == 0, output
     return output
 
@@ -96,3 +98,35 @@ def test_every_call_has_the_result_of_mpi4py() -> None:
     need("mpi4py")
     output = run([*launching.mpirun(2), sys.executable], "from_mpi4py.py")
     assert re.search(r"ringfold, 2 ranks: \d+ calls as mpi4py", output), output
+
+
+def test_vllm_generates_the_same_tokens_on_two_ranks(tmp_path: Path) -> None:
+    need("vllm", "transformers")
+    # Installs the plugin, for the ranks that vLLM starts.
+    shutil.copy(EXAMPLES / "vllm_ringfold.py", tmp_path)
+    metadata = tmp_path / "ringfold_vllm-1.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: ringfold-vllm\nVersion: 1\n")
+    (metadata / "entry_points.txt").write_text(
+        "[vllm.general_plugins]\nringfold = vllm_ringfold:register\n"
+    )
+    path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
+
+    def tokens(output: str, ranks: int) -> str:
+        found = re.search(rf"{ranks} ranks: (\[\[.*\]\])", output)
+        assert found is not None, output
+        return found.group(1)
+
+    alone = tokens(run([sys.executable], "vllm_generate.py"), 1)
+    torchrun = run(TORCHRUN, "vllm_generate.py", RINGFOLD_DEBUG="INFO")
+    started = run(
+        [sys.executable],
+        "vllm_generate.py",
+        "--ranks",
+        "2",
+        PYTHONPATH=path,
+        RINGFOLD_DEBUG="INFO",
+    )
+    for output in (torchrun, started):
+        assert tokens(output, 2) == alone
+        assert re.search(r"TUNING all_reduce of \d+ float32.*, 2 ranks", output), output
