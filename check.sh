@@ -238,6 +238,8 @@ deep_python() {
 
 # What would be published of each crate builds, with the others as they would be published.
 crates() {
+    # cargo would build copies that it unpacked in an earlier run.
+    rm -rf "${CARGO_HOME:-$HOME/.cargo}"/registry/src/-*/ringfold*
     cargo publish --quiet --workspace --dry-run --allow-dirty --target-dir target/publish
 }
 
