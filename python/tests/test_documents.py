@@ -37,6 +37,7 @@ RUN_GUIDES = {
     "stragglers",
     "torch",
     "torch-diagnosis",
+    "torch-gradients",
     "torch-launchers",
     "troubleshooting",
     "tuning",
@@ -80,7 +81,19 @@ x, y, theirs = np.ones(8), np.ones(8), np.zeros((2 - comm.rank, 3))
 prepare_next_batch = lambda: None
 """
 
-PREAMBLES = {"docs/guides/python.md": COMMUNICATOR, "docs/guides/python-calls.md": COMMUNICATOR}
+GROUP = """
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("ringfold")
+weights = torch.ones(1 << 20)
+"""
+
+PREAMBLES = {
+    "docs/guides/python.md": COMMUNICATOR,
+    "docs/guides/python-calls.md": COMMUNICATOR,
+    "docs/guides/torch-gradients.md": GROUP,
+}
 """What stands before the fragments of a page."""
 
 PROGRAMS_OF = {"docs/start/several-hosts.md": "docs/start/index.md"}
