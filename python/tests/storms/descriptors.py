@@ -10,6 +10,9 @@ import resource
 from dataclasses import replace
 
 import harness
+
+# Before the limit: what Python imports is not judged.
+import numpy  # noqa: F401
 import storm
 from harness import Ending, Job, Place, Rank
 from storm import Outcome, Storm

@@ -82,15 +82,21 @@ fn a_different_root_is_a_mismatch_on_all_ranks_when_they_meet_next() {
         for (bytes, odd) in [(64, 1), (1 << 20, 2)] {
             mismatch(transport, "broadcast_and_barrier", "root", bytes, odd);
         }
+        mismatch(transport, "broadcasts_and_reduce", "root", 64, 2);
     }
 }
 
 /// Ranks 0 and 2 are on one host and rank 1 is on another. A rank that takes itself for the root
-/// hears of no other; those that are through wait in the barrier, or in later broadcasts.
+/// hears of no other; those that are through wait in the barrier, or in later broadcasts, of which
+/// there may be many.
 #[test]
 fn a_different_root_is_a_mismatch_between_hosts() {
     let Some(lab) = Lab::new(2) else { return };
-    for collective in ["broadcast_and_barrier", "broadcast"] {
+    for collective in [
+        "broadcast_and_barrier",
+        "broadcasts_and_reduce",
+        "broadcast",
+    ] {
         for (bytes, odd) in [(64, 1), (64, 2), (1 << 20, 0), (1 << 20, 2)] {
             println!("rank {odd}, {collective}, {bytes} bytes");
             let plan = lab.plan(3, "auto", script(collective, bytes));

@@ -23,6 +23,9 @@ use crate::script::Script;
 /// The mark of a process of this binary that is a rank.
 pub const SCRIPT: &str = "RANK_SCRIPT";
 
+/// More collectives with a root than a rank keeps digests of.
+const BROADCASTS: usize = 100;
+
 /// The file by which rank 0 distributes its address, if the ranks are to join that way.
 pub const MEETING: &str = "RANK_MEETING";
 
@@ -285,6 +288,7 @@ impl<'a> Calls<'a> {
                 expect(output, call, |index| element(call, 0, index));
                 self.communicator.barrier()?;
             }
+            "broadcasts_and_reduce" => return self.broadcasts_and_reduce(call),
             "send_and_barrier" => return self.send_and_barrier(call),
             "barrier" => self.communicator.barrier()?,
             "alloc" => {
@@ -311,6 +315,18 @@ impl<'a> Calls<'a> {
             other => panic!("the script wants {other}"),
         }
         Ok(())
+    }
+
+    /// Many broadcasts of rank 0; then rank 1 waits for all, and sends nothing.
+    fn broadcasts_and_reduce(&mut self, call: u64) -> Result<()> {
+        let (input, output) = (&self.input, &mut self.output);
+        for _ in 0..BROADCASTS {
+            output.copy_from_slice(input);
+            self.communicator.broadcast(output, 0)?;
+            expect(output, call, |index| element(call, 0, index));
+        }
+        self.communicator.reduce(input, output, Op::Sum, 1)?;
+        self.communicator.barrier()
     }
 
     /// A sum of ordinary memory, with the script's deadline.

@@ -1,4 +1,4 @@
-//! How long this rank has waited in a call, and whether it has claimed its place in it.
+//! How long this rank has waited in a call, and when it is to look for what is wrong.
 
 use crate::call::Call;
 use crate::control::claims::CLAIM_AFTER;
@@ -7,8 +7,18 @@ use crate::transport::Time;
 /// A call that is waited in, and since when.
 pub struct Waiting {
     sequence: u64,
+    /// When it began, or the last look.
     since: Time,
-    is_claimed: bool,
+    has_looked: bool,
+}
+
+/// A look at what other ranks may be doing instead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Look {
+    /// The first one of this call.
+    First,
+    /// A later one.
+    Again,
 }
 
 impl Waiting {
@@ -17,18 +27,23 @@ impl Waiting {
         Waiting {
             sequence: call.sequence,
             since: now,
-            is_claimed: false,
+            has_looked: false,
         }
     }
 
-    /// Whether it is time to tell the others of `call`, in which this rank waits `now`: once, after
-    /// a while.
-    pub fn is_claim_due(&mut self, call: &Call, now: Time) -> bool {
+    /// The look that is due of a rank that waits `now` in `call`: one after a while, and again
+    /// after each such while.
+    pub fn look(&mut self, call: &Call, now: Time) -> Option<Look> {
         if self.sequence != call.sequence {
             *self = Waiting::new(call, now);
         }
-        let is_due = !self.is_claimed && now.since(self.since) >= CLAIM_AFTER;
-        self.is_claimed |= is_due;
-        is_due
+        if now.since(self.since) < CLAIM_AFTER {
+            return None;
+        }
+        self.since = now;
+        Some(match std::mem::replace(&mut self.has_looked, true) {
+            false => Look::First,
+            true => Look::Again,
+        })
     }
 }

@@ -8,7 +8,9 @@
 //!
 //! A rank that waits in a collective with a root of its own may hear of no other rank, and those
 //! that took another root are through with it. So a claim has [digests](crate::call::Marks) of the
-//! last of these calls.
+//! last of these calls, and each rank that claims looks on its streams for messages that it does
+//! not expect ([`Transport::unexpected`](crate::transport::Transport::unexpected)): what the root
+//! sent to it, however far that rank has gone on since.
 //!
 //! Messages between two ranks have no common order and are not compared. Neither is how a call is
 //! carried out: ranks that give up one way for another do so one after the other.

@@ -6,7 +6,7 @@ use super::context::Context;
 use super::executor::Running;
 use crate::call::{Call, Qualifier};
 use crate::error::{Result, Site};
-use crate::transport::{Time, Transport, earlier_mismatch, mismatch};
+use crate::transport::{Header, Stream, Time, Transport, earlier_mismatch, mismatch};
 
 impl Engine {
     /// The collective that runs.
@@ -100,6 +100,29 @@ impl Engine {
             Some((front, context)) => Some(front.site(context)),
             None => self.mailbox.running_site(),
         }
+    }
+
+    /// Looks whether a message has come that this rank does not expect, of the collective that it
+    /// waits in or of an earlier one: its sender is in another call, or was. For a rank that has
+    /// waited for a while.
+    pub fn compare_unexpected(&mut self) -> Result<()> {
+        let Some(Running { operation, .. }) = self.front() else {
+            return Ok(());
+        };
+        let (mine, mut found) = (operation.call, Vec::new());
+        self.context.transport.unexpected(&mut found)?;
+        for (Stream { peer, .. }, Header { call: theirs, .. }) in found {
+            let ranks = [self.context.rank, peer];
+            if mine.contradicts(&theirs) {
+                return Err(mismatch(ranks, [&mine, &theirs]));
+            }
+            // A late-merge call may leave messages behind, and has no root.
+            let is_rooted = matches!(theirs.qualifier, Qualifier::Root(_));
+            if is_rooted && theirs.sequence < mine.sequence {
+                return Err(earlier_mismatch(ranks, [&mine, &theirs]));
+            }
+        }
+        Ok(())
     }
 
     /// Looks whether a peer has published in the call in which this rank waits for messages: each

@@ -142,6 +142,10 @@ impl Transport for DelayInjector {
         self.inner.head(stream)
     }
 
+    fn unexpected(&mut self, found: &mut Vec<(Stream, Header)>) -> Result<()> {
+        self.inner.unexpected(found)
+    }
+
     fn poll(&mut self, now: Time, done: &mut Vec<Ticket>) -> Result<()> {
         self.inner_done.clear();
         self.inner.poll(now, &mut self.inner_done)?;

@@ -239,6 +239,14 @@ pub trait Transport: Send {
     /// is posted, as far as the last `poll` or post found it.
     fn head(&mut self, stream: Stream) -> Result<Head>;
 
+    /// Appends the first message of each stream of collectives on which one has come and no receive
+    /// is posted, as its sender claims it. Takes nothing from the streams. For a rank that has
+    /// waited for a while: this looks at all of them.
+    fn unexpected(&mut self, found: &mut Vec<(Stream, Header)>) -> Result<()> {
+        let _ = found;
+        Ok(())
+    }
+
     /// Does what can be done now without blocking; appends the tickets that are complete.
     fn poll(&mut self, now: Time, done: &mut Vec<Ticket>) -> Result<()>;
 

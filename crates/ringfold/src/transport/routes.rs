@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::shm::Shm;
 use super::tcp::Tcp;
-use super::{Head, Post, Posted, Sink, Stream, Ticket, Time, Transport, Waker};
+use super::{Head, Header, Post, Posted, Sink, Stream, Ticket, Time, Transport, Waker};
 use crate::error::Result;
 use crate::memory::{Handle, PeerMemory, Region};
 
@@ -104,6 +104,16 @@ impl Transport for Routes {
 
     fn head(&mut self, stream: Stream) -> Result<Head> {
         self.on_route(stream, |transport, stream| transport.head(stream))
+    }
+
+    fn unexpected(&mut self, found: &mut Vec<(Stream, Header)>) -> Result<()> {
+        let first = found.len();
+        let looked = self.shm.unexpected(found);
+        looked.map_err(|error| error.renumbered(&self.ranks))?;
+        for (stream, _) in &mut found[first..] {
+            stream.peer = self.ranks[stream.peer];
+        }
+        self.tcp.unexpected(found)
     }
 
     fn poll(&mut self, now: Time, done: &mut Vec<Ticket>) -> Result<()> {
@@ -209,6 +219,7 @@ pub(crate) mod tests {
     }
 
     suite::transport_tests!(ranks);
+    suite::transport_tests!(ranks; an_unexpected_message_is_seen_and_stays,);
 
     /// As on hosts of more ranks than can have bells, who sleep in naps.
     mod without_bells {

@@ -7,7 +7,7 @@ use std::thread;
 use super::state::{Driver, INBOX, ON_WAIT_INTERVAL, State, VISIT};
 use crate::call::Position;
 use crate::communicator::completion::Completion;
-use crate::communicator::waiting::Waiting;
+use crate::communicator::waiting::{Look, Waiting};
 use crate::engine::lateness::UNTIMED_ATTEMPTS;
 use crate::engine::{Finished, JobId};
 use crate::error::Result;
@@ -276,8 +276,9 @@ impl Driver {
         progress.note(engine.collectives_finished(), engine.sequence());
     }
 
-    /// Writes what this rank waits in to its status, and claims its place in it after a while.
-    fn describe(&self, state: &mut State) {
+    /// Writes what this rank waits in to its status, and after a while claims its place in it and
+    /// looks for messages of other calls.
+    fn describe(&self, state: &mut State) -> Result<()> {
         if let Some(site) = state.engine.running_site() {
             let text = format!("{}, {}", site.call, site.phase);
             if let Some(recorder) = &state.recorder {
@@ -291,10 +292,16 @@ impl Driver {
             state.is_described = true;
             let now = self.now();
             let waiting = state.waiting.get_or_insert(Waiting::new(&site.call, now));
-            if waiting.is_claim_due(&site.call, now) {
+            let look = waiting.look(&site.call, now);
+            if look == Some(Look::First) {
                 self.watch.claim(position);
             }
+            if look.is_some() {
+                let compared = state.engine.compare_unexpected();
+                compared.map_err(|error| self.fail(state, error))?;
+            }
         }
+        Ok(())
     }
 
     /// Clears the status: it waits in nothing any more.
@@ -331,7 +338,7 @@ impl Driver {
             return Ok(false);
         }
         pace.last_call_back = Some(now);
-        self.describe(state);
+        self.describe(state)?;
         if self.watch.anyone_left() {
             self.check_departures(state)?;
         }

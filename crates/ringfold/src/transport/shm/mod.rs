@@ -32,7 +32,9 @@ pub use slots::{PREFETCHED_BYTES_MAX, SlotUse};
 pub use window::{Wake, Windows};
 
 use super::bell::Bell;
-use super::{Head, Post, Posted, Sink, Stream, Ticket, Time, Transport, Waker};
+use super::{
+    Head, Header, P2P_CHANNEL, Post, Posted, Sink, Stream, Ticket, Time, Transport, Waker,
+};
 use crate::error::{Error, Result};
 use crate::memory::{Handle, PeerMemory, Region};
 
@@ -266,6 +268,18 @@ impl Transport for Shm {
         Ok(last.map_or(Head::End(LEFT), Head::Message))
     }
 
+    fn unexpected(&mut self, found: &mut Vec<(Stream, Header)>) -> Result<()> {
+        let channels = self.segment.shape().channels;
+        for (index, receiver) in self.receivers.iter().enumerate() {
+            let (peer, channel) = (index / channels, index % channels);
+            if channel != P2P_CHANNEL && receiver.is_idle() {
+                let header = receiver.head(&self.segment)?;
+                found.extend(header.map(|header| (Stream { peer, channel }, header)));
+            }
+        }
+        Ok(())
+    }
+
     fn poll(&mut self, _now: Time, done: &mut Vec<Ticket>) -> Result<()> {
         let before = done.len();
         for &index in &self.receiving {
@@ -321,6 +335,7 @@ mod tests {
     }
 
     suite::transport_tests!(ranks);
+    suite::transport_tests!(ranks; an_unexpected_message_is_seen_and_stays,);
 
     mod in_domains {
         use super::*;

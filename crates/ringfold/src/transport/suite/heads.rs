@@ -149,3 +149,49 @@ pub fn a_different_receive_than_the_head_is_a_mismatch<T: Transport>(
     assert_eq!(error.class(), "Mismatch", "{error}");
     assert_eq!(bytes_of(target.region()), [0; 64], "delivered all the same");
 }
+
+/// Where a transport looks for messages that no receive waits for.
+pub fn an_unexpected_message_is_seen_and_stays<T: Transport>(make: impl Fn(usize) -> Vec<T>) {
+    for bytes in [0, 8, 9000, 300_000] {
+        let mut world = World::new(make(3));
+        let (source, target) = (pattern(bytes, 1), Owned::zeroed(bytes));
+        // Neither what is sent to another rank, nor on the stream of messages of `send`.
+        let elsewhere = world.send(0, (2, 1), 0, source.region());
+        let message = world.send(0, (1, 0), 0, source.region());
+        let send = world.send(0, (1, 1), 0, source.region());
+        let stream = Stream {
+            peer: 0,
+            channel: 1,
+        };
+        let begin = Instant::now();
+        let mut found = Vec::new();
+        while found.len() < 2 {
+            assert!(begin.elapsed() < WATCHDOG, "{bytes} bytes: {found:?}");
+            world.round().unwrap();
+            world.ranks[1].unexpected(&mut found).unwrap();
+            world.pass();
+        }
+        found
+            .iter()
+            .for_each(|one| assert_eq!(*one, (stream, header(0, bytes))));
+        let other = Owned::zeroed(bytes);
+        let received = [
+            world.recv(1, (0, 1), 0, Sink::Store(target.region())),
+            world.recv(2, (0, 1), 0, Sink::Store(other.region())),
+        ];
+        world
+            .run(&[send, elsewhere, received[0], received[1]])
+            .unwrap();
+        assert!(
+            bytes_of(source.region()) == bytes_of(target.region()),
+            "{bytes} bytes"
+        );
+        found.clear();
+        world.ranks[1].unexpected(&mut found).unwrap();
+        assert_eq!(found, []);
+        // It would be waited for otherwise.
+        let target = Owned::zeroed(bytes);
+        let recv = world.recv(1, (0, 0), 0, Sink::Store(target.region()));
+        world.run(&[message, recv]).unwrap();
+    }
+}

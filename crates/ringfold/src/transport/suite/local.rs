@@ -18,7 +18,8 @@ use crate::error::{Error, Result};
 use crate::memory::{Owned, Region};
 use crate::transport::shm::{Armed, Segment, Shape};
 use crate::transport::{
-    HEADER_BYTES, Head, Header, Post, Posted, Sink, Stream, Ticket, Time, Transport, Waker, Windows,
+    HEADER_BYTES, Head, Header, P2P_CHANNEL, Post, Posted, Sink, Stream, Ticket, Time, Transport,
+    Waker, Windows,
 };
 
 /// How the segment of `ranks` ranks is divided. Few and small slots, so that tests with modest
@@ -243,6 +244,21 @@ impl Transport for Local {
         }
     }
 
+    fn unexpected(&mut self, found: &mut Vec<(Stream, Header)>) -> Result<()> {
+        let contents = self.boxes[self.rank].lock();
+        for (&(peer, channel), messages) in &contents.messages {
+            let is_due = self.receives.contains_key(&(peer, channel));
+            if let Some(first) = messages
+                .front()
+                .filter(|_| channel != P2P_CHANNEL && !is_due)
+            {
+                let header = Header::claimed(&first.header, peer)?;
+                found.push((Stream { peer, channel }, header));
+            }
+        }
+        Ok(())
+    }
+
     fn poll(&mut self, _now: Time, done: &mut Vec<Ticket>) -> Result<()> {
         let streams: Vec<_> = self.receives.keys().copied().collect();
         for key in streams {
@@ -308,6 +324,7 @@ mod tests {
     use crate::transport::suite;
 
     suite::transport_tests!(local);
+    suite::transport_tests!(local; an_unexpected_message_is_seen_and_stays,);
 
     mod with_rendezvous {
         use crate::transport::suite;

@@ -12,6 +12,7 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::net::TcpStream;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
 
@@ -132,6 +133,18 @@ impl Incoming {
         } else {
             Head::Nothing
         })
+    }
+
+    /// The header of a message that has come although none is due; it stays in the socket.
+    pub fn peek(&self, socket: &TcpStream) -> Result<Option<Header>> {
+        let mut header = [0; HEADER_BYTES];
+        let is_between = self.queue.is_empty() && self.header_came == 0 && !self.has_ahead();
+        // An end or an error is found where the stream is read.
+        if !is_between || !matches!(socket.peek(&mut header), Ok(HEADER_BYTES)) {
+            return Ok(None);
+        }
+        check(&header, self.peer)?;
+        Header::claimed(&header, self.peer).map(Some)
     }
 
     /// The length of the first message's payload; 0 if none is due.
@@ -318,12 +331,7 @@ impl Incoming {
 
     /// Whether the header's bytes were sent at all; whether they were due is another question.
     fn check_header(&self) -> Result<()> {
-        let (covered, claimed) = self.header.split_at(HEADER_BYTES - 4);
-        if claimed != checksum::of(covered).to_le_bytes() {
-            let what = "the checksum of a message header is wrong";
-            return Err(Error::corrupt(self.peer, what));
-        }
-        Ok(())
+        check(&self.header, self.peer)
     }
 
     /// Compares the header with the one that is due, once it is there.
@@ -353,4 +361,14 @@ impl Incoming {
         self.sum.reset();
         self.trailer_came = 0;
     }
+}
+
+/// Whether `header` is what its sender, rank `peer`, wrote.
+fn check(header: &[u8; HEADER_BYTES], peer: usize) -> Result<()> {
+    let (covered, claimed) = header.split_at(HEADER_BYTES - 4);
+    if claimed != checksum::of(covered).to_le_bytes() {
+        let what = "the checksum of a message header is wrong";
+        return Err(Error::corrupt(peer, what));
+    }
+    Ok(())
 }

@@ -52,7 +52,10 @@ use self::readiness::Readiness;
 use self::stripes::{STRIPE_BYTES_MIN, Striped, stripes};
 pub use self::zero_copy::ZeroCopy;
 use super::bell::new_bell;
-use super::{Head, PIECE_ALIGN_BYTES, Post, Posted, Sink, Stream, Ticket, Time, Transport, Waker};
+use super::{
+    Head, Header, P2P_CHANNEL, PIECE_ALIGN_BYTES, Post, Posted, Sink, Stream, Ticket, Time,
+    Transport, Waker,
+};
 use crate::error::{Error, Result};
 use crate::memory::{Owned, Region};
 use crate::silence::{Silence, silent};
@@ -306,6 +309,20 @@ impl Transport for Tcp {
     fn head(&mut self, stream: Stream) -> Result<Head> {
         let first = self.numbers(stream)?.start;
         self.activate(first).incoming.head()
+    }
+
+    fn unexpected(&mut self, found: &mut Vec<(Stream, Header)>) -> Result<()> {
+        for (peer, channels) in self.numbers.iter().enumerate() {
+            for (channel, numbers) in channels.iter().enumerate().skip(P2P_CHANNEL + 1) {
+                // Every message begins on the first socket.
+                let Connection {
+                    incoming, socket, ..
+                } = &self.connections[numbers.start];
+                let header = incoming.peek(socket)?;
+                found.extend(header.map(|header| (Stream { peer, channel }, header)));
+            }
+        }
+        Ok(())
     }
 
     fn poll(&mut self, now: Time, done: &mut Vec<Ticket>) -> Result<()> {

@@ -11,6 +11,7 @@ use crate::reduce::Digest;
 mod striped;
 
 suite::transport_tests!(ranks);
+suite::transport_tests!(ranks; an_unexpected_message_is_seen_and_stays,);
 
 #[test]
 fn sleepers_are_woken_by_their_peers() {
