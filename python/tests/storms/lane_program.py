@@ -291,9 +291,17 @@ class Program:
         return None
 
     def left(self) -> dict[str, int]:
-        """What the driver still has of the lanes, when they are gone."""
+        """What the driver still has of the lanes, when they are gone. A thread that has just ended
+        one may be the last to let go of it.
+        """
         self.drop()
         gc.collect()
+        begin = time.monotonic()
+        while any(self._counts().values()) and time.monotonic() < begin + DONE_S:
+            time.sleep(0.01)
+        return self._counts()
+
+    def _counts(self) -> dict[str, int]:
         program = self.programs[0]
         own = len(self.programs)
         return {
