@@ -60,6 +60,9 @@ impl Communicator {
     /// other threads are, tells the others, frees everything. Later calls fail with
     /// `Error::Closed`. Not collective, and harmless when repeated.
     ///
+    /// With its last communicator a process leaves the job, and may then end as it likes. Rank 0's
+    /// process waits half a second at most for the others, whose splits need it.
+    ///
     /// The calls that it waits for have their deadlines; [`abort`](Communicator::abort) ends them
     /// at once. In a callback of [`run`](Communicator::run) it waits for
     /// nothing: the call that is being waited for, and all others, end with `Error::Closed`.
@@ -83,6 +86,9 @@ impl Communicator {
         }
         let finished = self.driver.finish(on_wait);
         self.leave();
+        if let Some(group) = self.membership.group() {
+            group.session.leave_if_unused();
+        }
         finished
     }
 

@@ -91,6 +91,20 @@ impl ControlConnection {
         self.changed.notify_all();
     }
 
+    /// Ends the monitor, and every wait for the server.
+    pub(super) fn stop(&self) {
+        {
+            let mut state = self.state();
+            state.is_stopping = true;
+            // What is asked from now on has no answer.
+            if state.reach == Reach::Open {
+                state.reach = Reach::Closed;
+            }
+        }
+        self.wake.signal();
+        self.announce();
+    }
+
     /// Sends `frame`; false when there is no server to send it to.
     pub(super) fn send(&self, frame: &Frame) -> bool {
         let Some(socket) = &self.socket else {

@@ -1,13 +1,14 @@
 //! A rank's membership in a job: its connection to the rendezvous server and the thread that reads
 //! it.
 //!
-//! [`Session`] is the owner. When its last clone is dropped, it says goodbye, waits a bounded time
-//! for the server to pass that on, and ends the thread. The goodbye is confirmed so that no
-//! neighbour can see the process end before it knows that the end was in order.
+//! [`Session`] is the owner. When its last communicator is closed, or its last clone is dropped, it
+//! says goodbye, waits a bounded time for the server to pass that on, and ends the thread. The
+//! goodbye is confirmed so that no neighbour can see the process end before it knows that the end
+//! was in order.
 
 mod exchange;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -25,6 +26,7 @@ use super::server::Server;
 use super::socket::{Socket, random};
 use crate::error::{Error, Result};
 use crate::silence::Silence;
+use crate::sync::lock;
 use crate::threads;
 use crate::topology::HostId;
 use crate::transport::Waker;
@@ -45,10 +47,17 @@ struct Owner {
     silence: Silence,
     connection: Arc<ControlConnection>,
     communicators: Arc<OpenCommunicators>,
-    monitor: Option<JoinHandle<()>>,
-    server: Option<Server>,
+    /// Empty once this rank has left.
+    threads: Mutex<Threads>,
     /// The process that joined; a forked child is not a member.
     pid: u32,
+}
+
+/// The threads of a membership: none in a job of one rank.
+#[derive(Debug, Default)]
+struct Threads {
+    monitor: Option<JoinHandle<()>>,
+    server: Option<Server>,
 }
 
 impl Session {
@@ -141,8 +150,7 @@ impl Session {
             silence: Silence::default(),
             connection: Arc::new(connection),
             communicators: Arc::default(),
-            monitor: None,
-            server: None,
+            threads: Mutex::default(),
             pid: presence.pid,
         })))
     }
@@ -191,8 +199,10 @@ impl Session {
             silence,
             connection,
             communicators,
-            monitor: Some(thread),
-            server,
+            threads: Mutex::new(Threads {
+                monitor: Some(thread),
+                server,
+            }),
             pid: presence.pid,
         })))
     }
@@ -278,6 +288,16 @@ impl Session {
         }
     }
 
+    /// Leaves the job in good order if no communicator of it is open: the process may end without
+    /// dropping this. Blocks until the server has confirmed that, for a second at most, and on rank
+    /// 0 until the other ranks have left, too, for half a second at most.
+    pub fn leave_if_unused(&self) {
+        if !self.0.is_forked() && self.0.communicators.all().is_empty() {
+            let threads = std::mem::take(&mut *lock(&self.0.threads));
+            self.0.leave(threads);
+        }
+    }
+
     /// The world ranks of a communicator: in its own order, and ascending, as the server has them.
     fn check_members(&self, ranks: &[usize]) -> Result<(Vec<u32>, Vec<u32>)> {
         let in_order: Vec<u32> = ranks.iter().map(|rank| *rank as u32).collect();
@@ -300,15 +320,12 @@ impl Owner {
     fn is_forked(&self) -> bool {
         std::process::id() != self.pid
     }
-}
 
-impl Drop for Owner {
-    fn drop(&mut self) {
-        if self.is_forked() {
-            // The threads are the parent's, and so is the goodbye.
-            std::mem::forget((self.monitor.take(), self.server.take()));
+    /// Says goodbye and ends the threads.
+    fn leave(&self, threads: Threads) {
+        let Some(monitor) = threads.monitor else {
             return;
-        }
+        };
         let me = self.connection.rank as usize;
         if self.connection.send(&Frame::Goodbye) {
             let deadline = Instant::now() + GOODBYE;
@@ -316,13 +333,24 @@ impl Drop for Owner {
                 state.reach != Reach::Open || state.departed[me]
             }));
         }
-        self.connection.state().is_stopping = true;
-        self.connection.wake.signal();
-        if let Some(thread) = self.monitor.take()
-            && thread.thread().id() != std::thread::current().id()
-        {
+        self.connection.stop();
+        if monitor.thread().id() != std::thread::current().id() {
             // A panic in the thread has been printed already.
-            let _ = thread.join();
+            let _ = monitor.join();
+        }
+        // Waits for the others, whose goodbyes this rank's monitor need not hear.
+        drop(threads.server);
+    }
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        let threads = self.threads.get_mut();
+        let threads = std::mem::take(threads.unwrap_or_else(PoisonError::into_inner));
+        match self.is_forked() {
+            // They are the parent's, and so is the goodbye.
+            true => std::mem::forget(threads),
+            false => self.leave(threads),
         }
     }
 }

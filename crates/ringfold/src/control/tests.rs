@@ -4,7 +4,7 @@
 mod joining;
 mod verdicts;
 
-use std::sync::Arc;
+use std::sync::{Arc, Barrier};
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -252,6 +252,29 @@ fn leaving_in_good_order_is_no_fault() {
             }
             session.exchange("left", &[0, 1], b"", ample()).unwrap();
             assert!(!health.is_faulty());
+        });
+    });
+}
+
+#[test]
+fn a_rank_without_an_open_communicator_has_left_while_its_session_lives() {
+    watched(|| {
+        let after = Barrier::new(3);
+        job(3, unix_address(), move |session| {
+            let exchange = |what| session.exchange(what, &[0, 1, 2], b"", ample());
+            session.open(7, &[0, 1, 2], quiet()).unwrap();
+            session.leave_if_unused();
+            exchange("opened").unwrap();
+            if session.rank() == 2 {
+                session.close(7);
+                session.leave_if_unused();
+            }
+            let error = exchange("late").unwrap_err();
+            match session.rank() {
+                2 => assert!(matches!(error, Error::Closed), "{error}"),
+                _ => assert!(matches!(error, Error::PeerFailed { rank: 2, .. }), "{error}"),
+            }
+            after.wait();
         });
     });
 }

@@ -55,6 +55,9 @@ impl Session {
         if !matches!(ended.answer, Some(Frame::Gathered { .. })) {
             limit.check()?;
         }
+        if self.0.connection.state().is_stopping {
+            return Err(Error::Closed);
+        }
         let is_orphaned =
             ended.answer.is_none() && ended.reach != Reach::Open && !ranks.contains(&0);
         if is_orphaned {
