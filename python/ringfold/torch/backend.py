@@ -104,6 +104,7 @@ class Group(Collectives, PointToPoint, MonitoredBarrier):
         # First, because in a signal handler it ends the call in progress, for which the end of a
         # registration waits.
         self._communicator.close()
+        self._issuer.deliver()
         self._side.close()
         self.buckets.close()
 

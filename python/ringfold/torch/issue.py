@@ -10,7 +10,10 @@ Invariants: requests are started in the order of the calls, which must be the sa
 Only a call with `asyncOp` off blocks here, and none on tensors of a device.
 """
 
+import threading
+import weakref
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from time import time_ns
 from typing import NamedTuple
 
@@ -19,7 +22,7 @@ import torch.distributed as dist
 
 from ringfold import _native
 from ringfold._native import DeviceRequest, Request
-from ringfold.errors import InvalidArgument
+from ringfold.errors import InvalidArgument, RingfoldError
 from ringfold.torch.device import DRIVER_STREAMS, DeviceHandle, DeviceSide
 from ringfold.torch.flight_dump import failed
 from ringfold.torch.flight_recorder import MESSAGES, Noted, Record, Trace
@@ -260,6 +263,10 @@ class Issuer:
         self._coalesced: list[RingfoldWork | DeviceHandle] | None = None
         # The request of the last `sum_now`.
         self._sum_terms = Terms(False, 0.0)
+        # Those of level 0 that may have results to enqueue.
+        self._passing: weakref.WeakSet[PassageWork] = weakref.WeakSet()
+        # A signal handler may shut the group down.
+        self._passing_lock = threading.RLock()
 
     def issue(self, call: Call) -> dist.Work:
         """Execute `call`, or start it."""
@@ -291,6 +298,8 @@ class Issuer:
     def _start(self, call: Call, record: Record) -> dist.Work:
         if call.passage is not None:
             passed = self._pass(call, call.passage, record)
+            with self._passing_lock:
+                self._passing.add(passed)
             passed.deliver_when_done()
             if self._coalesced is not None:
                 self._coalesced.append(passed)
@@ -312,6 +321,16 @@ class Issuer:
         record.works = call.works = passage.start(call.requests, self.communicator.start)
         finish: Callable[[], None] | None = call.finish if call.is_needed else None
         return PassageWork(call.works, call.outputs, finish, record, passage)
+
+    def deliver(self) -> None:
+        """Enqueue the results of all calls by way of the host, which have ended there."""
+        with self._passing_lock:
+            passing = list(self._passing)
+        for work in passing:
+            # Its handle has the error.
+            with suppress(RingfoldError):
+                work.wait()
+
     def _enqueue(self, call: Call, device: torch.device, record: Record) -> dist.Work:
         """Enqueue a call on tensors of a device."""
         held = call.held + call.outputs

@@ -3,6 +3,7 @@ tensors, streams, groups and their ends.
 """
 
 import datetime
+import time
 from typing import Any
 
 import pytest
@@ -20,6 +21,8 @@ COUNT = 300_001
 """Elements of several slices."""
 LET_GO_S = 0.05
 """How long a stream is held that nothing else lets go."""
+SLOW_S = 0.3
+"""How long a callback takes that others wait for."""
 
 # Their names before torch 2.13.
 all_gather_single = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
@@ -282,10 +285,16 @@ def ends_groups() -> Any:
     group = dist.new_group()
     dist.all_reduce(filled(1), group=group)
     left = [filled(rank + 1.0) for _ in range(3)]
+    if rank == 1:
+        dist.barrier()
     with softtorch.held(main, LET_GO_S):
         for each in left:
             each.mul_(2)
         works = [dist.all_reduce(each, group=group, async_op=True) for each in left]
+        if rank == 0:
+            # No call is done yet, and the first keeps what follows the others up.
+            works[0].get_future().then(lambda _: time.sleep(SLOW_S))
+            dist.barrier()
         dist.destroy_process_group(group)
     torch.accelerator.synchronize()
     found["destroyed"] = torch.cat(left).cpu()
