@@ -4,8 +4,8 @@
 mod joining;
 mod verdicts;
 
-use std::sync::{Arc, Barrier};
 use std::sync::mpsc;
+use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -272,7 +272,10 @@ fn a_rank_without_an_open_communicator_has_left_while_its_session_lives() {
             let error = exchange("late").unwrap_err();
             match session.rank() {
                 2 => assert!(matches!(error, Error::Closed), "{error}"),
-                _ => assert!(matches!(error, Error::PeerFailed { rank: 2, .. }), "{error}"),
+                _ => assert!(
+                    matches!(error, Error::PeerFailed { rank: 2, .. }),
+                    "{error}"
+                ),
             }
             after.wait();
         });
