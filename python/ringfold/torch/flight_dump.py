@@ -4,8 +4,8 @@ reads it.
 Schema 2.10, as torch's `distributed/flight_recorder` reads it. Where the schema leaves a choice,
 records are written so that the analyser matches the calls of different ranks:
 
-* Library: the analyser has a fixed list, so calls are `gloo:all_reduce`; `comm_lib_version` says
-  ringfold.
+* Library: the analyser has a fixed list, so calls are `gloo:all_reduce`, or `nccl:all_reduce` for
+  that of torch 2.11; `comm_lib_version` says ringfold.
 * Sizes: for a call with a root, all ranks write the same sizes where the analyser compares them;
   for a call on parts of different lengths, each rank writes the lengths of all.
 * Messages: the analyser assumes that a call of a group involves all its ranks. So the messages from
@@ -33,8 +33,10 @@ from ringfold.errors import InvalidArgument, RingfoldError
 from ringfold.torch.flight_recorder import FATAL, Record, Recorder, Trace, recorder
 
 VERSION = "2.10"
-LIBRARY = "gloo"
-"""The library's name in the record: one that analysers up to torch 2.14 accept."""
+_IS_OLD = torch.__version__ < (2, 12)
+"""Whether torch's analyser knows NCCL's names only."""
+LIBRARY = "nccl" if _IS_OLD else "gloo"
+"""The library's name in the record: one that this torch's analyser accepts."""
 ANSWER_S = 1.0
 """How long the other ranks have to report their progress."""
 CATCH_UP_S = 0.1
@@ -273,7 +275,7 @@ def spelled(record: Record) -> str:
             return many
         if uneven is not None and is_uneven(record):
             return uneven
-    return record.name
+    return "all_reduce_barrier" if _IS_OLD and record.name == "barrier" else record.name
 
 
 _VARIANTS = {
