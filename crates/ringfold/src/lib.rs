@@ -76,6 +76,7 @@ mod transport;
 mod tune;
 mod types;
 mod units;
+mod verbs;
 mod wait;
 
 #[doc(hidden)]

@@ -62,6 +62,15 @@ impl Library {
     }
 }
 
+impl Library {
+    /// The address of `symbol` in its `version`; nothing if the library does not export that.
+    pub fn versioned_symbol(&self, symbol: &CStr, version: &CStr) -> Option<*mut c_void> {
+        // SAFETY: as in `symbol`; the version ends with a zero, too.
+        let address = unsafe { libc::dlvsym(self.0, symbol.as_ptr(), version.as_ptr()) };
+        (!address.is_null()).then_some(address)
+    }
+}
+
 /// Why the last call of the dynamic linker on this thread failed.
 fn failure() -> String {
     // SAFETY: it has no preconditions.

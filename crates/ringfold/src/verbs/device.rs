@@ -1,0 +1,303 @@
+//! The devices, their ports, and the addresses of these.
+
+use std::fmt;
+use std::fs;
+use std::path::Path;
+use std::ptr;
+
+use super::layout::{Context, Gid, PortAttr};
+use super::{Verbs, text};
+use crate::error::{Error, Result};
+
+/// Where the kernel lists what verbs do not tell.
+const SYSFS: &str = "/sys/class/infiniband";
+/// No device has more ports.
+const PORTS_MAX: u8 = 8;
+/// `IBV_LINK_LAYER_ETHERNET`.
+const ETHERNET: u8 = 2;
+/// `IBV_PORT_ACTIVE`.
+const ACTIVE: u32 = 4;
+
+/// What carries a port's packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LinkLayer {
+    InfiniBand,
+    /// RoCE.
+    Ethernet,
+}
+
+/// Whether a port can be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PortState {
+    Active,
+    /// It cannot now; the number is verbs'.
+    Other(u32),
+}
+
+/// What an entry of a port's table of addresses means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum GidKind {
+    /// RoCE v2: UDP over IP, which is routed.
+    RoceV2,
+    /// RoCE v1: frames of a network.
+    RoceV1,
+    /// InfiniBand's own.
+    InfiniBand,
+}
+
+/// A port of a device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Port {
+    pub number: u8,
+    pub state: PortState,
+    pub link_layer: LinkLayer,
+    /// The largest packet's payload.
+    pub mtu_bytes: u32,
+    /// InfiniBand's address in a subnet; 0 on Ethernet.
+    pub lid: u16,
+    /// As the kernel says; nothing if it does not.
+    pub rate_gbps: Option<u32>,
+    /// Entries in use: place, kind, address.
+    pub gids: Vec<(u8, GidKind, Gid)>,
+}
+
+/// An opened device, closed when dropped.
+pub struct Device {
+    verbs: &'static Verbs,
+    context: *mut Context,
+    name: String,
+}
+
+// SAFETY: libibverbs allows calls on a context from any thread, also at once.
+unsafe impl Send for Device {}
+// SAFETY: as above.
+unsafe impl Sync for Device {}
+
+impl Verbs {
+    /// The names of the devices, in the library's order.
+    ///
+    /// # Errors
+    /// `System` if the library cannot list them.
+    pub fn devices(&self) -> Result<Vec<String>> {
+        let mut names = Vec::new();
+        self.each_device(|name, _| {
+            names.push(name);
+            false
+        })?;
+        Ok(names)
+    }
+
+    /// Opens the device `name`.
+    ///
+    /// # Errors
+    /// `Unsupported` if there is none of this name; `System` if it cannot be opened.
+    pub fn device(&'static self, name: &str) -> Result<Device> {
+        let mut opened = None;
+        self.each_device(|found, device| {
+            if found != name {
+                return false;
+            }
+            // SAFETY: a device of the list, which is freed later.
+            let context = unsafe { (self.table.open_device)(device) };
+            opened = Some(match context.is_null() {
+                true => Err(self.failure("open_device")),
+                false => Ok(Device {
+                    verbs: self,
+                    context,
+                    name: found,
+                }),
+            });
+            true
+        })?;
+        opened.unwrap_or_else(|| {
+            let found = self.devices()?.join(", ");
+            Err(Error::Unsupported(format!(
+                "no RDMA device `{name}` (found: {})",
+                if found.is_empty() { "none" } else { &found }
+            )))
+        })
+    }
+
+    /// Calls `visit` for each device until that says that it is enough.
+    fn each_device(
+        &self,
+        mut visit: impl FnMut(String, *mut super::layout::Device) -> bool,
+    ) -> Result<()> {
+        let mut count = 0;
+        // SAFETY: the library stores the number of entries in `count`.
+        let list = unsafe { (self.table.get_device_list)(&mut count) };
+        if list.is_null() {
+            return Err(self.failure("get_device_list"));
+        }
+        for index in 0..count as usize {
+            // SAFETY: the list has `count` entries.
+            let device = unsafe { *list.add(index) };
+            // SAFETY: the name is the device's own, which stays as long as the list.
+            let name = unsafe { text((self.table.get_device_name)(device)) };
+            if visit(name, device) {
+                break;
+            }
+        }
+        // SAFETY: the library's own list, once; opened devices stay.
+        unsafe { (self.table.free_device_list)(list) };
+        Ok(())
+    }
+}
+
+impl Device {
+    /// Its name, such as `mlx5_0`.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its ports.
+    pub fn ports(&self) -> Vec<Port> {
+        (1..=PORTS_MAX).map_while(|number| self.port(number)).collect()
+    }
+
+    fn port(&self, number: u8) -> Option<Port> {
+        let mut attributes = PortAttr::default();
+        // SAFETY: an opened device; the library fills in what is zero until then.
+        let code = unsafe {
+            (self.verbs.table.query_port)(self.context, number, ptr::from_mut(&mut attributes))
+        };
+        if code != 0 {
+            return None;
+        }
+        let link_layer = match attributes.link_layer {
+            ETHERNET => LinkLayer::Ethernet,
+            _ => LinkLayer::InfiniBand,
+        };
+        let folder = Path::new(SYSFS).join(&self.name).join("ports").join(number.to_string());
+        let rate = fs::read_to_string(folder.join("rate")).ok();
+        Some(Port {
+            number,
+            state: match attributes.state {
+                ACTIVE => PortState::Active,
+                other => PortState::Other(other),
+            },
+            link_layer,
+            mtu_bytes: 128 << attributes.active_mtu.min(5),
+            lid: attributes.lid,
+            rate_gbps: rate.and_then(|text| gigabits(&text)),
+            gids: (0..attributes.gid_tbl_len.clamp(0, 255) as u8)
+                .filter_map(|index| {
+                    let (kind, gid) = self.gid(&folder, number, index, link_layer)?;
+                    Some((index, kind, gid))
+                })
+                .collect(),
+        })
+    }
+
+    /// An entry of a port's table of addresses; nothing if it is empty.
+    fn gid(
+        &self,
+        folder: &Path,
+        port: u8,
+        index: u8,
+        link_layer: LinkLayer,
+    ) -> Option<(GidKind, Gid)> {
+        let mut gid = Gid::default();
+        // SAFETY: an opened device; the library stores 16 bytes.
+        let code = unsafe {
+            (self.verbs.table.query_gid)(self.context, port, index.into(), &mut gid)
+        };
+        if code != 0 || gid == Gid::default() {
+            return None;
+        }
+        if link_layer == LinkLayer::InfiniBand {
+            return Some((GidKind::InfiniBand, gid));
+        }
+        let kind = folder.join("gid_attrs/types").join(index.to_string());
+        let kind = fs::read_to_string(kind).ok()?;
+        match kind.trim() {
+            "RoCE v2" => Some((GidKind::RoceV2, gid)),
+            _ => Some((GidKind::RoceV1, gid)),
+        }
+    }
+}
+
+impl Port {
+    /// The place of the address that connections use without the user's choice: on InfiniBand the
+    /// first; on Ethernet of RoCE v2 IPv4's, else a global one of IPv6, else a link's own, which is
+    /// not routed.
+    pub fn gid_index(&self) -> Option<u8> {
+        let rank = |kind: GidKind, gid: &Gid| {
+            let is_ipv4 = gid[..12] == [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
+            let is_local = gid[..2] == [0xfe, 0x80] || (is_ipv4 && gid[12..14] == [169, 254]);
+            (kind, is_local, !is_ipv4)
+        };
+        let usable = self.gids.iter().filter(|(_, kind, _)| *kind != GidKind::RoceV1);
+        usable
+            .min_by_key(|(index, kind, gid)| (rank(*kind, gid), *index))
+            .map(|(index, ..)| *index)
+    }
+}
+
+/// The number in "100 Gb/sec (4X EDR)".
+fn gigabits(text: &str) -> Option<u32> {
+    let number: f64 = text.split_whitespace().next()?.parse().ok()?;
+    (number > 0.0).then_some(number.round() as u32)
+}
+
+impl fmt::Debug for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Device").field(&self.name).finish()
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        // SAFETY: opened once, and nothing that was made of it is left.
+        unsafe { (self.verbs.table.close_device)(self.context) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn port(gids: Vec<(u8, GidKind, Gid)>) -> Port {
+        Port {
+            number: 1,
+            state: PortState::Active,
+            link_layer: LinkLayer::Ethernet,
+            mtu_bytes: 4096,
+            lid: 0,
+            rate_gbps: Some(100),
+            gids,
+        }
+    }
+
+    #[test]
+    fn of_a_ports_addresses_the_one_that_is_routed_is_chosen() {
+        let ipv4 = |last: [u8; 4]| {
+            let mut gid = [0; 16];
+            (gid[10], gid[11]) = (0xff, 0xff);
+            gid[12..].copy_from_slice(&last);
+            gid
+        };
+        let ipv6 = |first: [u8; 2]| {
+            let mut gid = [1; 16];
+            gid[..2].copy_from_slice(&first);
+            gid
+        };
+        let local = (1, GidKind::RoceV2, ipv6([0xfe, 0x80]));
+        let global = (2, GidKind::RoceV2, ipv6([0x20, 0x01]));
+        let old = (0, GidKind::RoceV1, ipv4([10, 0, 0, 1]));
+        let own = (5, GidKind::RoceV2, ipv4([169, 254, 0, 1]));
+        let routed = (3, GidKind::RoceV2, ipv4([10, 0, 0, 1]));
+        assert_eq!(port(vec![]).gid_index(), None);
+        assert_eq!(port(vec![old]).gid_index(), None);
+        assert_eq!(port(vec![old, local]).gid_index(), Some(1));
+        assert_eq!(port(vec![old, local, own, global]).gid_index(), Some(2));
+        assert_eq!(port(vec![old, local, own, global, routed]).gid_index(), Some(3));
+    }
+
+    #[test]
+    fn a_rate_is_the_first_number_of_the_kernels_text() {
+        assert_eq!(gigabits("100 Gb/sec (4X EDR)\n"), Some(100));
+        assert_eq!(gigabits("2.5 Gb/sec (1X SDR)"), Some(3));
+        assert_eq!(gigabits(""), None);
+    }
+}

@@ -1,0 +1,138 @@
+//! RDMA devices, through libibverbs.
+//!
+//! The library is opened when a device is first looked for. A machine without it, without a device
+//! or without permission is an ordinary state: [`Verbs::open`] and [`Verbs::devices`] say so, and
+//! another transport is taken.
+//!
+//! `layout` and `table` are the border to the library: its structures and functions. Nothing
+//! outside of this module calls it.
+//!
+//! *Source.* The manual pages of rdma-core, `ibv_*(3)`.
+
+mod device;
+mod layout;
+mod table;
+
+use std::collections::BTreeMap;
+use std::ffi::{CStr, c_int};
+use std::io;
+use std::sync::Mutex;
+
+pub use device::{Device, GidKind, LinkLayer, Port, PortState};
+
+use crate::error::{Error, Result};
+use crate::sync::lock;
+use crate::sys::library::Library;
+use layout::Text;
+use table::Table;
+
+/// The library's name for programs; the one without a number is for their builds.
+const LIBRARY: &str = "libibverbs.so.1";
+
+/// The variable that names another library.
+pub const LIBRARY_VARIABLE: &str = "RINGFOLD_VERBS_LIBRARY";
+
+/// An opened libibverbs.
+#[derive(Debug)]
+pub struct Verbs {
+    table: Table,
+}
+
+impl Verbs {
+    /// The library that is `named`, or the installed one. The first call loads it; it stays loaded.
+    ///
+    /// # Errors
+    /// `Unsupported` if there is none, or one that lacks a function.
+    pub fn open(named: Option<&str>) -> Result<&'static Verbs> {
+        type Open = BTreeMap<Option<String>, &'static Verbs>;
+        static OPEN: Mutex<Open> = Mutex::new(BTreeMap::new());
+        let key = named.map(str::to_owned);
+        let mut open = lock(&OPEN);
+        if let Some(verbs) = open.get(&key) {
+            return Ok(verbs);
+        }
+        let name = named.unwrap_or(LIBRARY);
+        let library = Library::open(Some(name)).map_err(|why| {
+            Error::Unsupported(format!(
+                "RDMA needs `{name}`, which cannot be loaded: {why}; install rdma-core \
+                 (libibverbs1, ibverbs-providers), or name the library in {LIBRARY_VARIABLE}"
+            ))
+        })?;
+        let table = Table::load(&library).map_err(|missing| {
+            Error::Unsupported(format!("`{name}` does not have {missing}: it is too old for RDMA"))
+        })?;
+        // The library is never unloaded, so what describes it need not go either.
+        let verbs: &Verbs = Box::leak(Box::new(Verbs { table }));
+        open.insert(key, verbs);
+        Ok(verbs)
+    }
+
+    /// The error of a call that returned `code`, unless that is 0. Some calls return `errno`, some
+    /// set it and return -1.
+    fn check(&self, call: &str, code: c_int) -> Result<()> {
+        match code {
+            0 => Ok(()),
+            -1 => Err(self.failure(call)),
+            code => Err(failed(call, io::Error::from_raw_os_error(code))),
+        }
+    }
+
+    /// The error of a call that has just set `errno`.
+    #[cold]
+    fn failure(&self, call: &str) -> Error {
+        failed(call, io::Error::last_os_error())
+    }
+}
+
+/// The error of a call that failed for this reason.
+fn failed(call: &str, why: io::Error) -> Error {
+    let advice = match why.kind() {
+        io::ErrorKind::OutOfMemory => {
+            "; memory that a device uses is locked: raise the limit (`ulimit -l unlimited`, or \
+             --ulimit memlock=-1 of a container)"
+        }
+        io::ErrorKind::PermissionDenied => "; a container needs --device=/dev/infiniband",
+        _ => "",
+    };
+    Error::system(format!("ibv_{call}{advice}"), why)
+}
+
+/// A text of the library.
+///
+/// # Safety
+/// `text` is null or ends with a zero, and stays for as long as this takes.
+unsafe fn text(text: Text) -> String {
+    if text.is_null() {
+        return "unknown".into();
+    }
+    // SAFETY: the caller's promise.
+    unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machine_without_the_library_gets_an_error_with_the_way_out() {
+        let error = Verbs::open(Some("libringfold-no-such-verbs.so")).unwrap_err();
+        assert!(matches!(error, Error::Unsupported(_)), "{error:?}");
+        let text = error.to_string();
+        for part in ["libringfold-no-such-verbs.so", "rdma-core", LIBRARY_VARIABLE] {
+            assert!(text.contains(part), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_library_that_is_another_is_named_with_what_it_lacks() {
+        let text = Verbs::open(Some("libc.so.6")).unwrap_err().to_string();
+        assert!(text.contains("`libc.so.6` does not have ibv_get_device_list"), "{text}");
+    }
+
+    #[test]
+    fn locked_memory_that_is_used_up_is_said_with_the_limit() {
+        let why = io::Error::from_raw_os_error(libc::ENOMEM);
+        let text = failed("reg_mr", why).to_string();
+        assert!(text.contains("ibv_reg_mr") && text.contains("ulimit -l"), "{text}");
+    }
+}
