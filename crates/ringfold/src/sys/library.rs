@@ -60,9 +60,7 @@ impl Library {
         let address = unsafe { libc::dlsym(self.0, symbol.as_ptr()) };
         (!address.is_null()).then_some(address)
     }
-}
 
-impl Library {
     /// The address of `symbol` in its `version`; nothing if the library does not export that.
     pub fn versioned_symbol(&self, symbol: &CStr, version: &CStr) -> Option<*mut c_void> {
         // SAFETY: as in `symbol`; the version ends with a zero, too.

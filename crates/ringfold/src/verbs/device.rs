@@ -152,7 +152,9 @@ impl Device {
 
     /// Its ports.
     pub fn ports(&self) -> Vec<Port> {
-        (1..=PORTS_MAX).map_while(|number| self.port(number)).collect()
+        (1..=PORTS_MAX)
+            .map_while(|number| self.port(number))
+            .collect()
     }
 
     fn port(&self, number: u8) -> Option<Port> {
@@ -168,7 +170,10 @@ impl Device {
             ETHERNET => LinkLayer::Ethernet,
             _ => LinkLayer::InfiniBand,
         };
-        let folder = Path::new(SYSFS).join(&self.name).join("ports").join(number.to_string());
+        let folder = Path::new(SYSFS)
+            .join(&self.name)
+            .join("ports")
+            .join(number.to_string());
         let rate = fs::read_to_string(folder.join("rate")).ok();
         Some(Port {
             number,
@@ -199,9 +204,8 @@ impl Device {
     ) -> Option<(GidKind, Gid)> {
         let mut gid = Gid::default();
         // SAFETY: an opened device; the library stores 16 bytes.
-        let code = unsafe {
-            (self.verbs.table.query_gid)(self.context, port, index.into(), &mut gid)
-        };
+        let code =
+            unsafe { (self.verbs.table.query_gid)(self.context, port, index.into(), &mut gid) };
         if code != 0 || gid == Gid::default() {
             return None;
         }
@@ -227,7 +231,10 @@ impl Port {
             let is_local = gid[..2] == [0xfe, 0x80] || (is_ipv4 && gid[12..14] == [169, 254]);
             (kind, is_local, !is_ipv4)
         };
-        let usable = self.gids.iter().filter(|(_, kind, _)| *kind != GidKind::RoceV1);
+        let usable = self
+            .gids
+            .iter()
+            .filter(|(_, kind, _)| *kind != GidKind::RoceV1);
         usable
             .min_by_key(|(index, kind, gid)| (rank(*kind, gid), *index))
             .map(|(index, ..)| *index)
@@ -291,7 +298,10 @@ mod tests {
         assert_eq!(port(vec![old]).gid_index(), None);
         assert_eq!(port(vec![old, local]).gid_index(), Some(1));
         assert_eq!(port(vec![old, local, own, global]).gid_index(), Some(2));
-        assert_eq!(port(vec![old, local, own, global, routed]).gid_index(), Some(3));
+        assert_eq!(
+            port(vec![old, local, own, global, routed]).gid_index(),
+            Some(3)
+        );
     }
 
     #[test]

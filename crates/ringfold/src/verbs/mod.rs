@@ -58,8 +58,10 @@ impl Verbs {
                  (libibverbs1, ibverbs-providers), or name the library in {LIBRARY_VARIABLE}"
             ))
         })?;
-        let table = Table::load(&library).map_err(|missing| {
-            Error::Unsupported(format!("`{name}` does not have {missing}: it is too old for RDMA"))
+        let table = Table::load(&library, named.is_none()).map_err(|missing| {
+            Error::Unsupported(format!(
+                "`{name}` does not have {missing}: it is too old for RDMA"
+            ))
         })?;
         // The library is never unloaded, so what describes it need not go either.
         let verbs: &Verbs = Box::leak(Box::new(Verbs { table }));
@@ -106,7 +108,9 @@ unsafe fn text(text: Text) -> String {
         return "unknown".into();
     }
     // SAFETY: the caller's promise.
-    unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+    unsafe { CStr::from_ptr(text) }
+        .to_string_lossy()
+        .into_owned()
 }
 
 #[cfg(test)]
@@ -118,7 +122,11 @@ mod tests {
         let error = Verbs::open(Some("libringfold-no-such-verbs.so")).unwrap_err();
         assert!(matches!(error, Error::Unsupported(_)), "{error:?}");
         let text = error.to_string();
-        for part in ["libringfold-no-such-verbs.so", "rdma-core", LIBRARY_VARIABLE] {
+        for part in [
+            "libringfold-no-such-verbs.so",
+            "rdma-core",
+            LIBRARY_VARIABLE,
+        ] {
             assert!(text.contains(part), "{text}");
         }
     }
@@ -126,13 +134,19 @@ mod tests {
     #[test]
     fn a_library_that_is_another_is_named_with_what_it_lacks() {
         let text = Verbs::open(Some("libc.so.6")).unwrap_err().to_string();
-        assert!(text.contains("`libc.so.6` does not have ibv_get_device_list"), "{text}");
+        assert!(
+            text.contains("`libc.so.6` does not have ibv_get_device_list"),
+            "{text}"
+        );
     }
 
     #[test]
     fn locked_memory_that_is_used_up_is_said_with_the_limit() {
         let why = io::Error::from_raw_os_error(libc::ENOMEM);
         let text = failed("reg_mr", why).to_string();
-        assert!(text.contains("ibv_reg_mr") && text.contains("ulimit -l"), "{text}");
+        assert!(
+            text.contains("ibv_reg_mr") && text.contains("ulimit -l"),
+            "{text}"
+        );
     }
 }

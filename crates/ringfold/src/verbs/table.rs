@@ -2,7 +2,7 @@
 //! [`ContextOps`](super::layout::ContextOps).
 //!
 //! Each is looked up with its version: of `ibv_reg_mr` and others the library exports two, and the
-//! one without a version would be the oldest.
+//! one without a version would be the oldest. A library that the user names may have none.
 
 use std::ffi::{CStr, c_int, c_uint, c_void};
 
@@ -23,12 +23,17 @@ macro_rules! functions {
 
         impl Table {
             /// Looks all of them up; the name of one that is missing.
-            pub fn load(library: &Library) -> Result<Table, &'static str> {
+            pub fn load(library: &Library, has_versions: bool) -> Result<Table, &'static str> {
+                let find = |symbol: &CStr, version: &CStr| {
+                    let versioned = library.versioned_symbol(symbol, version);
+                    let other = || library.symbol(symbol).filter(|_| !has_versions);
+                    versioned.or_else(other)
+                };
                 Ok(Table {
                     $($name: {
                         const NAME: &str = concat!("ibv_", stringify!($name));
                         const SYMBOL: &CStr = terminated(concat!("ibv_", stringify!($name), "\0"));
-                        let symbol = library.versioned_symbol(SYMBOL, $version).ok_or(NAME)?;
+                        let symbol = find(SYMBOL, $version).ok_or(NAME)?;
                         // SAFETY: the library exports under this name and version the function
                         // that `infiniband/verbs.h` declares with these arguments.
                         unsafe {
