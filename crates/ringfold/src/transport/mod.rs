@@ -26,6 +26,8 @@
 pub(crate) mod bell;
 pub(crate) mod checksum;
 pub mod header;
+pub mod rdma;
+mod readiness;
 pub mod routes;
 pub mod shm;
 #[cfg(test)]

@@ -63,8 +63,8 @@ pub struct Port {
 
 /// An opened device, closed when dropped.
 pub struct Device {
-    verbs: &'static Verbs,
-    context: *mut Context,
+    pub(super) verbs: &'static Verbs,
+    pub(super) context: *mut Context,
     name: String,
 }
 

@@ -10,15 +10,25 @@
 //! *Source.* The manual pages of rdma-core, `ibv_*(3)`.
 
 mod device;
+mod domain;
 mod layout;
+mod pair;
+mod queue;
 mod table;
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_int};
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::sync::Mutex;
 
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+
 pub use device::{Device, GidKind, LinkLayer, Port, PortState};
+pub use domain::{Access, Domain, Registered};
+pub use layout::Gid;
+pub use pair::{Depths, LinkOptions, Piece, Place, QueuePair, Route};
+pub use queue::{Completion, CompletionQueue, Outcome};
 
 use crate::error::{Error, Result};
 use crate::sync::lock;
@@ -97,6 +107,13 @@ fn failed(call: &str, why: io::Error) -> Error {
         _ => "",
     };
     Error::system(format!("ibv_{call}{advice}"), why)
+}
+
+/// Has a descriptor of the library not block.
+fn unblock(descriptor: BorrowedFd<'_>) -> Result<()> {
+    fcntl_getfl(descriptor)
+        .and_then(|flags| fcntl_setfl(descriptor, flags | OFlags::NONBLOCK))
+        .map_err(|error| Error::system("cannot make a device's descriptor not block", error))
 }
 
 /// A text of the library.

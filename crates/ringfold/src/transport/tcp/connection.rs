@@ -11,7 +11,7 @@ use super::frame::{Progress, broken};
 use super::incoming::Incoming;
 use super::options::TcpOptions;
 use super::outgoing::Outgoing;
-use super::readiness::Ready;
+use crate::transport::readiness::Ready;
 use super::stripes::STRIPE_BYTES_MIN;
 use super::zero_copy::Lent;
 use crate::error::{Error, Result};

@@ -34,7 +34,7 @@ mod frame;
 mod incoming;
 mod options;
 mod outgoing;
-mod readiness;
+
 mod stripes;
 mod zero_copy;
 
@@ -48,7 +48,7 @@ pub use self::stripes::SOCKETS_MAX;
 
 use self::connection::{Connection, Connections};
 use self::crew::{Crew, Turn};
-use self::readiness::Readiness;
+use super::readiness::Readiness;
 use self::stripes::{STRIPE_BYTES_MIN, Striped, stripes};
 pub use self::zero_copy::ZeroCopy;
 use super::bell::new_bell;

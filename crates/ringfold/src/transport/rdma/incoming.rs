@@ -1,0 +1,153 @@
+//! The receiving half of a link: expected messages in order, what has come for them and before
+//! them, and what the peer may write where.
+//!
+//! Everything from the peer is a claim: numbers, lengths and headers are compared with what is due
+//! before they are used.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+use super::outgoing::{BEGUN_MAX, CREDITS};
+use super::packet::WHOLE_BYTES_MAX;
+use crate::error::{Error, Result};
+use crate::transport::{HEADER_BYTES, Head, Header, Post, Sink, Ticket};
+use crate::verbs::Registered;
+
+/// What a receive that nothing will come for is told.
+pub const LEFT: &str = "it left (closed its communicator) while it was still needed";
+
+/// An expected message.
+pub struct Recv {
+    pub ticket: Ticket,
+    pub header: Header,
+    pub sink: Sink,
+    /// Bytes that the peer may have written, and those that are here.
+    pub granted: usize,
+    pub absorbed: usize,
+    /// Whether the peer has announced it: it writes as soon as it may.
+    pub is_begun: bool,
+    pub is_done: bool,
+    /// Its registration for this message alone.
+    pub registered: Option<Registered>,
+}
+
+/// A message that has come, or was announced, before its receive was posted.
+pub struct Arrived {
+    pub number: u32,
+    pub header: [u8; HEADER_BYTES],
+    /// The packet's cell if the payload is there.
+    pub cell: Option<u32>,
+}
+
+/// A part of a message that the peer may write.
+pub struct Part {
+    pub number: u32,
+    pub range: Range<usize>,
+    /// Where to, unless to its place at once.
+    pub cell: Option<u32>,
+}
+
+#[derive(Default)]
+pub struct Incoming {
+    pub queue: VecDeque<Recv>,
+    /// The number of the queue's first message.
+    pub first: u32,
+    /// How many of the queue's first messages need no more grants.
+    pub satisfied: usize,
+    pub arrived: VecDeque<Arrived>,
+    pub granted: VecDeque<Part>,
+    /// The number that the next write must have.
+    pub sequence: u32,
+    /// Short messages that were taken, and what the peer knows of that; modulo 2^32.
+    pub consumed: u32,
+    pub told: u32,
+    /// Whether the peer has said that nothing follows.
+    pub is_over: bool,
+}
+
+impl Incoming {
+    /// The number of the message that is posted next.
+    fn next(&self) -> u32 {
+        self.first.wrapping_add(self.queue.len() as u32)
+    }
+
+    /// Posts a receive; what has come for it already.
+    pub fn post(
+        &mut self,
+        Post(_, ticket, header): Post,
+        sink: Sink,
+        peer: usize,
+    ) -> Result<Option<Arrived>> {
+        let number = self.next();
+        self.queue.push_back(Recv {
+            ticket,
+            header,
+            sink,
+            granted: 0,
+            absorbed: 0,
+            is_begun: false,
+            is_done: false,
+            registered: None,
+        });
+        let Some(first) = self.arrived.front() else {
+            return Ok(None);
+        };
+        if first.number != number {
+            return Err(Error::corrupt(peer, "a message that was left out"));
+        }
+        Ok(self.arrived.pop_front())
+    }
+
+    /// What a message that has come is for: its place in the queue. Nothing if no receive is posted
+    /// for it: then it waits.
+    pub fn place(&mut self, arrived: Arrived, peer: usize) -> Result<Option<(usize, Arrived)>> {
+        let place = arrived.number.wrapping_sub(self.first) as usize;
+        if place < self.queue.len() {
+            return Ok(Some((place, arrived)));
+        }
+        let newest = self.arrived.back().map(|newest| newest.number);
+        let due = newest.map_or(self.next(), |newest| newest.wrapping_add(1));
+        let is_flood = self.arrived.len() >= CREDITS as usize + BEGUN_MAX;
+        if arrived.number != due || is_flood {
+            return Err(Error::corrupt(peer, "a message out of its order"));
+        }
+        self.arrived.push_back(arrived);
+        Ok(None)
+    }
+
+    /// Compares what has come for the receive at `place` with what is due there.
+    pub fn compare(&self, place: usize, arrived: &Arrived, ranks: [usize; 2]) -> Result<()> {
+        let [from, to] = ranks;
+        let recv = &self.queue[place];
+        recv.header.expect(&arrived.header, from, to)?;
+        let is_short = recv.sink.bytes() <= WHOLE_BYTES_MAX;
+        if recv.is_done || recv.is_begun || is_short != arrived.cell.is_some() {
+            return Err(Error::corrupt(from, "a message that has come already"));
+        }
+        Ok(())
+    }
+
+    /// The message that no receive is posted for.
+    pub fn head(&self, peer: usize) -> Result<Head> {
+        Ok(match self.arrived.front() {
+            Some(arrived) => Head::Message(Header::claimed(&arrived.header, peer)?),
+            None if self.is_over => Head::End("it left (closed its communicator)"),
+            None => Head::Nothing,
+        })
+    }
+
+    /// Notes that all bytes of the receive at `place` are here; its ticket.
+    pub fn finish(&mut self, place: usize) -> Ticket {
+        let recv = &mut self.queue[place];
+        recv.is_done = true;
+        // Nothing may be written there any more.
+        recv.registered = None;
+        let ticket = recv.ticket;
+        while self.queue.front().is_some_and(|recv| recv.is_done) {
+            self.queue.pop_front();
+            self.first = self.first.wrapping_add(1);
+            self.satisfied = self.satisfied.saturating_sub(1);
+        }
+        ticket
+    }
+}

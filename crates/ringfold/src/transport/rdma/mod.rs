@@ -1,0 +1,411 @@
+//! Messages between ranks over RDMA: InfiniBand, RoCE.
+//!
+//! # Model
+//!
+//! Every stream has a queue pair of a reliable connection ([`link`]). A short message is one packet
+//! with its header. A long one is written by the sender to where the receiver has granted: to its
+//! place, if that memory is registered, or to pieces of the transport's own. A grant says which
+//! header is due, so a different message is found before a byte of it is written; a sender without
+//! a grant announces its message, so that the receiver sees the header. A write has a number by
+//! which the receiver learns of it.
+//!
+//! A send is complete when the peer's device has its payload, or when that was copied.
+//!
+//! # Failure
+//!
+//! A request that the device could not do is a failed peer; a rank that only waits is told nothing
+//! by its device, so deaths come from the control plane. A rank that leaves says so in each stream,
+//! behind everything else, and waits until the peers' devices have that.
+//!
+//! When the engine takes back the memory of what was posted, all queue pairs are ended and all
+//! registrations of it dropped: after that a late write of a peer changes nothing
+//! ([`Transport::withdraw`]).
+//!
+//! *Source.* The receiver's grants are those of NCCL's `net_ib` and of MVAPICH's rendezvous by
+//! write (Liu, Wu, Panda: High Performance RDMA-Based MPI Implementation over InfiniBand, 2004), to
+//! which the credits for short messages go back, too.
+
+mod incoming;
+mod link;
+mod memory;
+mod options;
+mod outgoing;
+mod packet;
+mod rail;
+#[cfg(test)]
+mod tests;
+
+use std::time::{Duration, Instant};
+
+pub use self::options::RdmaOptions;
+pub use self::rail::RailPort;
+
+use self::incoming::LEFT;
+use self::link::{Link, RECEIVE_DEPTH, SEND_DEPTH};
+use self::rail::Rail;
+use super::bell::{Bell, new_bell};
+use super::readiness::Readiness;
+use super::{
+    Head, Header, P2P_CHANNEL, Post, Posted, Sink, Stream, Ticket, Time, Transport, Waker,
+};
+use crate::error::{Error, Result};
+use crate::memory::Region;
+use crate::verbs::{Completion, Depths, Outcome, QueuePair, Route};
+
+/// How long the peers' devices may take to acknowledge the goodbye.
+const GOODBYE: Duration = Duration::from_millis(500);
+
+/// `IBV_EVENT_CQ_ERR` and `IBV_EVENT_DEVICE_FATAL`.
+const FATAL_EVENTS: [u32; 2] = [0, 8];
+
+/// One rank's links to its peers.
+pub struct Rdma {
+    rank: usize,
+    // Queue pairs end before the memory that they use.
+    links: Vec<Link>,
+    /// By peer and channel: the place of its link.
+    places: Vec<Vec<usize>>,
+    rails: Vec<Rail>,
+    readiness: Readiness,
+    /// Tickets of what is complete and not reported.
+    completed: Vec<Ticket>,
+    /// Kept for its memory.
+    batch: Vec<Completion>,
+    /// Links with something new in this poll; empty between polls.
+    touched: Vec<usize>,
+    /// Whether nothing more will be sent: by an error, or because memory was given back.
+    is_ended: bool,
+}
+
+/// Queue pairs that wait for those of the peers.
+pub struct Prepared {
+    rank: usize,
+    links: Vec<Link>,
+    places: Vec<Vec<usize>>,
+    rails: Vec<Rail>,
+    options: RdmaOptions,
+}
+
+impl Prepared {
+    /// Makes queue pairs from `rank` to the ranks of `peers`, by rank, with so many `channels` each;
+    /// these take turns on the `ports`.
+    ///
+    /// # Errors
+    /// `System` if a device has too few queue pairs or too little memory may be locked.
+    pub fn new(
+        rank: usize,
+        peers: &[bool],
+        channels: usize,
+        ports: &[RailPort],
+        options: RdmaOptions,
+    ) -> Result<Prepared> {
+        let count = peers.iter().filter(|is_peer| **is_peer).count();
+        let of_rail = |rail| (0..channels).filter(|c| rail_of(*c, ports.len()) == rail).count();
+        let depths = (SEND_DEPTH, RECEIVE_DEPTH);
+        let mut rails = Vec::with_capacity(ports.len());
+        for (rail, port) in ports.iter().enumerate() {
+            let links = (count * of_rail(rail)).max(1);
+            rails.push(Rail::new(port.clone(), links, depths, &options)?);
+        }
+        let mut links = Vec::with_capacity(count * channels);
+        let mut places = vec![Vec::new(); peers.len()];
+        let depths = Depths {
+            send: SEND_DEPTH,
+            receive: RECEIVE_DEPTH,
+        };
+        for peer in (0..peers.len()).filter(|peer| peers[*peer]) {
+            for channel in 0..channels {
+                let number = rail_of(channel, ports.len());
+                let rail = &mut rails[number];
+                let RailPort { domain, port, .. } = &rail.port;
+                let pkey = options.link.pkey_index;
+                let pair = QueuePair::new(domain, &rail.queue, depths, *port, pkey)?;
+                let place = links.len();
+                places[peer].push(place);
+                links.push(Link::new(pair, (number, place), [peer, rank], rail)?);
+            }
+        }
+        Ok(Prepared {
+            rank,
+            links,
+            places,
+            rails,
+            options,
+        })
+    }
+
+    /// The queue pair for a stream, by which the peer reaches it.
+    pub fn pair(&self, peer: usize, channel: usize) -> u32 {
+        self.links[self.places[peer][channel]].pair.number()
+    }
+
+    /// Connects each stream by the route that `route` gives for its peer, channel and rail. No rank
+    /// uses the transport before all have connected.
+    ///
+    /// # Errors
+    /// `System` if there is no such way.
+    pub fn connect(
+        self,
+        bell: Option<Bell>,
+        mut route: impl FnMut(usize, usize, usize) -> Result<Route>,
+    ) -> Result<Rdma> {
+        for (peer, places) in self.places.iter().enumerate() {
+            for (channel, place) in places.iter().enumerate() {
+                let link = &self.links[*place];
+                let route = route(peer, channel, link.rail)?;
+                link.pair.connect(&route, &self.options.link)?;
+            }
+        }
+        let readiness = Readiness::new(bell.map_or_else(new_bell, Ok)?)?;
+        for (number, rail) in self.rails.iter().enumerate() {
+            readiness.watch(rail.queue.descriptor(), number)?;
+            readiness.watch(rail.port.domain.events(), number)?;
+        }
+        Ok(Rdma {
+            rank: self.rank,
+            links: self.links,
+            places: self.places,
+            rails: self.rails,
+            readiness,
+            completed: Vec::new(),
+            batch: Vec::new(),
+            touched: Vec::new(),
+            is_ended: false,
+        })
+    }
+}
+
+/// The rail of a channel: those of collectives take turns.
+fn rail_of(channel: usize, rails: usize) -> usize {
+    channel.saturating_sub(P2P_CHANNEL + 1) % rails.max(1)
+}
+
+impl Rdma {
+    /// The link of a stream, and its device's part.
+    fn link(&mut self, stream: Stream) -> Result<(&mut Link, &mut Rail, &mut Vec<Ticket>)> {
+        assert_ne!(
+            stream.peer, self.rank,
+            "a message between a rank and itself"
+        );
+        let channels = &self.places[stream.peer];
+        let Some(place) = channels.get(stream.channel) else {
+            return Err(Error::InvalidArgument(format!(
+                "channel {} to rank {}, with which there are {} connections; ask for fewer \
+                 channels",
+                stream.channel,
+                stream.peer,
+                channels.len()
+            )));
+        };
+        let link = &mut self.links[*place];
+        let rail = &mut self.rails[link.rail];
+        Ok((link, rail, &mut self.completed))
+    }
+
+    /// What is said of a message that was posted with `ticket`.
+    fn posted(&mut self, ticket: Ticket) -> Posted {
+        let place = self.completed.iter().position(|done| *done == ticket);
+        match place.map(|place| self.completed.swap_remove(place)) {
+            Some(_) => Posted::Done,
+            None => Posted::Pending,
+        }
+    }
+
+    /// Handles the requests that have ended; whether there were any.
+    fn handle(&mut self) -> Result<bool> {
+        let mut any = false;
+        for number in 0..self.rails.len() {
+            let rail = &mut self.rails[number];
+            let mut batch = std::mem::take(&mut self.batch);
+            batch.append(&mut rail.ended);
+            rail.queue.poll(&mut batch)?;
+            any |= !batch.is_empty();
+            let handled = batch.iter().try_for_each(|ended| self.note(number, ended));
+            batch.clear();
+            self.batch = batch;
+            handled?;
+        }
+        Ok(any)
+    }
+
+    /// Handles one request that has ended.
+    fn note(&mut self, rail: usize, ended: &Completion) -> Result<()> {
+        let place = (ended.id >> 32) as usize;
+        let (link, rail) = (&mut self.links[place], &mut self.rails[rail]);
+        self.touched.push(place);
+        match ended.outcome {
+            Outcome::Sent => link.sent(rail, &mut self.completed),
+            Outcome::Received { bytes, number } => {
+                let cell = (ended.id as u32, bytes as usize);
+                link.received(cell, number, rail, &mut self.completed)?;
+            }
+            Outcome::Failed { status } => {
+                let words = rail.queue.words(status);
+                let device = rail.port.domain.device().name();
+                let reason = match link.incoming().is_over {
+                    true => LEFT.to_owned(),
+                    false => format!("its connection over {device} broke: {words}"),
+                };
+                return Err(Error::peer_failed(link.peer(), reason));
+            }
+        }
+        Ok(())
+    }
+
+    /// Does what can be done on the links with something new, and on those that wait for memory.
+    fn pump(&mut self) -> Result<()> {
+        let mut touched = std::mem::take(&mut self.touched);
+        touched.extend((0..self.links.len()).filter(|place| self.links[*place].is_starved));
+        touched.sort_unstable();
+        touched.dedup();
+        let mut outcome = Ok(());
+        for place in &touched {
+            let link = &mut self.links[*place];
+            outcome = link.pump(&mut self.rails[link.rail], &mut self.completed);
+            if outcome.is_err() {
+                break;
+            }
+        }
+        touched.clear();
+        self.touched = touched;
+        outcome
+    }
+
+    /// Reads what the devices tell.
+    fn read_events(&self) -> Result<()> {
+        for rail in &self.rails {
+            let domain = &rail.port.domain;
+            while let Some((kind, name)) = domain.event() {
+                let device = domain.device().name();
+                if FATAL_EVENTS.contains(&kind) {
+                    let what = format!("the device {device} has failed: {name}");
+                    return Err(Error::system(what, rustix::io::Errno::IO));
+                }
+                log::warn!(target: "ringfold::transport", "device {device}: {name}");
+            }
+        }
+        Ok(())
+    }
+
+    /// Says goodbye in every stream, and waits until the peers' devices have it.
+    fn leave(&mut self) -> Result<()> {
+        for link in &mut self.links {
+            link.leave(&mut self.rails[link.rail])?;
+        }
+        let deadline = Instant::now() + GOODBYE;
+        while self.links.iter().any(Link::is_busy) && Instant::now() < deadline {
+            let mut ended = Vec::new();
+            for rail in &mut self.rails {
+                rail.queue.poll(&mut ended)?;
+            }
+            for ended in &ended {
+                let link = &mut self.links[(ended.id >> 32) as usize];
+                let rail = &mut self.rails[link.rail];
+                match ended.outcome {
+                    Outcome::Sent => link.sent(rail, &mut self.completed),
+                    // It may be gone itself.
+                    Outcome::Failed { .. } => link.forget(),
+                    Outcome::Received { .. } => {}
+                }
+                link.flush(rail)?;
+            }
+            std::thread::yield_now();
+        }
+        Ok(())
+    }
+}
+
+impl Transport for Rdma {
+    fn post_send(&mut self, post: Post, payload: Region) -> Result<Posted> {
+        let Post(stream, ticket, header) = post;
+        assert_eq!(header.bytes as usize, payload.bytes());
+        let (link, rail, completed) = self.link(stream)?;
+        link.send(post, payload);
+        link.pump(rail, completed)?;
+        Ok(self.posted(ticket))
+    }
+
+    fn post_recv(&mut self, post: Post, sink: Sink) -> Result<Posted> {
+        let Post(stream, ticket, header) = post;
+        assert_eq!(header.bytes as usize, sink.bytes());
+        let (link, rail, completed) = self.link(stream)?;
+        link.recv(post, sink, rail, completed)?;
+        link.pump(rail, completed)?;
+        Ok(self.posted(ticket))
+    }
+
+    fn listen(&mut self, stream: Stream, _is_wanted: bool) -> Result<()> {
+        // What comes is always noticed.
+        self.link(stream).map(|_| ())
+    }
+
+    fn head(&mut self, stream: Stream) -> Result<Head> {
+        let (link, ..) = self.link(stream)?;
+        link.incoming().head(stream.peer)
+    }
+
+    fn unexpected(&mut self, found: &mut Vec<(Stream, Header)>) -> Result<()> {
+        for (peer, channels) in self.places.iter().enumerate() {
+            for (channel, place) in channels.iter().enumerate().skip(P2P_CHANNEL + 1) {
+                let incoming = self.links[*place].incoming();
+                let is_idle = incoming.queue.is_empty();
+                if let Some(first) = incoming.arrived.front().filter(|_| is_idle) {
+                    let header = Header::claimed(&first.header, peer)?;
+                    found.push((Stream { peer, channel }, header));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn poll(&mut self, _now: Time, done: &mut Vec<Ticket>) -> Result<()> {
+        let handled = match self.handle() {
+            Ok(true) => self.pump(),
+            Ok(false) => Ok(()),
+            Err(error) => Err(error),
+        };
+        done.append(&mut self.completed);
+        self.is_ended |= handled.is_err();
+        handled
+    }
+
+    fn block(&mut self, timeout: Duration) -> Result<()> {
+        if !self.completed.is_empty() {
+            return Ok(());
+        }
+        let mut any = false;
+        for rail in &mut self.rails {
+            rail.queue.arm()?;
+            any |= rail.queue.poll(&mut rail.ended)?;
+        }
+        if any {
+            return Ok(());
+        }
+        self.readiness.wait(timeout, |_, _| {})?;
+        self.read_events()
+    }
+
+    fn waker(&self) -> Waker {
+        self.readiness.waker()
+    }
+
+    fn withdraw(&mut self) {
+        self.is_ended = true;
+        for link in &mut self.links {
+            link.end();
+        }
+        for rail in &mut self.rails {
+            rail.known.clear();
+        }
+    }
+}
+
+impl Drop for Rdma {
+    fn drop(&mut self) {
+        if !self.is_ended && !std::thread::panicking() {
+            // A device that fails now has nothing left to lose.
+            let _ = self.leave();
+        }
+        self.withdraw();
+    }
+}

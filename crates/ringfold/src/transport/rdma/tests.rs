@@ -1,0 +1,139 @@
+//! The suite of all transports over the software devices, or over those of this machine, and what
+//! only this transport has.
+
+use super::*;
+use crate::transport::suite;
+use crate::verbs::{Domain, LinkLayer, Port, Verbs};
+
+/// Devices that tests use instead of the software's, separated by commas; as many as there are, in
+/// turn.
+const DEVICES: &str = "TEST_RDMA_DEVICES";
+
+/// An active port of the device with this number.
+fn port(number: usize) -> (RailPort, Port) {
+    let named = std::env::var(DEVICES).ok();
+    let library = std::env::current_exe().expect("a path");
+    let library = library.with_file_name("libringfold_softverbs.so");
+    let verbs = Verbs::open(match &named {
+        Some(_) => None,
+        None => library.to_str(),
+    });
+    let verbs = verbs.expect("a library");
+    let found = verbs.devices().expect("a list");
+    let names: Vec<&str> = match &named {
+        Some(named) => named.split(',').collect(),
+        None => found.iter().map(String::as_str).collect(),
+    };
+    let device = verbs.device(names[number % names.len()]).expect("a device");
+    let port = device.ports().remove(0);
+    let rail = RailPort {
+        domain: Domain::new(device).expect("a domain"),
+        port: port.number,
+        gid_index: port.gid_index().unwrap_or(0),
+        is_global: port.link_layer == LinkLayer::Ethernet,
+    };
+    (rail, port)
+}
+
+/// Ranks that are connected with each other by these options, over so many rails.
+fn connected(world_size: usize, rails: usize, options: &RdmaOptions) -> Vec<Rdma> {
+    let ports: Vec<Vec<(RailPort, Port)>> = (0..world_size)
+        .map(|rank| (0..rails).map(|rail| port(rank + rail)).collect())
+        .collect();
+    let prepare = |rank: usize| {
+        let peers: Vec<bool> = (0..world_size).map(|peer| peer != rank).collect();
+        let own: Vec<RailPort> = ports[rank].iter().map(|(rail, _)| rail.clone()).collect();
+        Prepared::new(rank, &peers, suite::CHANNELS, &own, options.clone())
+    };
+    let prepared: Vec<Prepared> = (0..world_size)
+        .map(|rank| prepare(rank).expect("queue pairs"))
+        .collect();
+    let pairs: Vec<Vec<Vec<u32>>> = prepared
+        .iter()
+        .enumerate()
+        .map(|(rank, own)| {
+            let of = |peer: usize| match peer == rank {
+                true => Vec::new(),
+                false => (0..suite::CHANNELS).map(|c| own.pair(peer, c)).collect(),
+            };
+            (0..world_size).map(of).collect()
+        })
+        .collect();
+    let connect = |(rank, own): (usize, Prepared)| {
+        own.connect(None, |peer, channel, rail| {
+            let ((own, port), (_, theirs)) = (&ports[rank][rail], &ports[peer][rail]);
+            let gid = theirs.gids.iter().find(|(index, ..)| {
+                Some(*index) == theirs.gid_index()
+            });
+            Ok(Route {
+                port: own.port,
+                gid_index: own.gid_index,
+                is_global: own.is_global,
+                pair: pairs[peer][rank][channel],
+                lid: theirs.lid,
+                gid: gid.map_or([0; 16], |(.., gid)| *gid),
+                mtu_bytes: port.mtu_bytes.min(theirs.mtu_bytes),
+            })
+        })
+    };
+    prepared
+        .into_iter()
+        .enumerate()
+        .map(|ranks| connect(ranks).expect("a route"))
+        .collect()
+}
+
+fn ranks(world_size: usize) -> Vec<Rdma> {
+    connected(world_size, 1, &RdmaOptions::default())
+}
+
+suite::transport_tests!(ranks);
+suite::transport_tests!(ranks; an_unexpected_message_is_seen_and_stays, sleepers_are_woken_by_their_peers,);
+
+/// The channels take turns on two devices.
+mod on_two_rails {
+    use super::*;
+
+    fn ranks(world_size: usize) -> Vec<Rdma> {
+        connected(world_size, 2, &RdmaOptions::default())
+    }
+
+    suite::transport_tests!(ranks);
+}
+
+/// Pieces that are few and small, so that every message waits for them.
+mod with_few_pieces {
+    use super::*;
+
+    fn ranks(world_size: usize) -> Vec<Rdma> {
+        let options = RdmaOptions {
+            piece_bytes: 4096,
+            pieces: 2,
+            ..RdmaOptions::default()
+        };
+        connected(world_size, 1, &options)
+    }
+
+    suite::transport_tests!(ranks);
+}
+
+/// Memory that is registered for each message.
+mod with_registration_on_the_fly {
+    use super::*;
+
+    fn ranks(world_size: usize) -> Vec<Rdma> {
+        let options = RdmaOptions {
+            register_bytes_min: 1,
+            ..RdmaOptions::default()
+        };
+        connected(world_size, 1, &options)
+    }
+
+    suite::transport_tests!(ranks);
+}
+
+#[test]
+fn channels_of_collectives_take_turns_on_the_rails() {
+    let rails: Vec<usize> = (0..6).map(|channel| rail_of(channel, 2)).collect();
+    assert_eq!(rails, [0, 0, 1, 0, 1, 0]);
+}

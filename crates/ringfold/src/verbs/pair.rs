@@ -1,0 +1,368 @@
+//! A queue pair of a reliable connection.
+
+use std::ptr;
+use std::sync::Arc;
+
+use super::domain::Domain;
+use super::layout::{
+    AhAttr, Gid, GlobalRoute, Qp, QpAttr, QpCap, QpInitAttr, RecvWr, SendWr, Sge,
+};
+use super::queue::CompletionQueue;
+use crate::error::Result;
+use crate::memory::Region;
+
+/// `IBV_QPT_RC`.
+const RELIABLE: u32 = 2;
+/// `IBV_QPS_INIT` and so on.
+const INIT: u32 = 1;
+const READY_TO_RECEIVE: u32 = 2;
+const READY_TO_SEND: u32 = 3;
+const ERROR: u32 = 6;
+/// `IBV_QP_STATE` and so on: what a change of state says.
+mod says {
+    pub const STATE: i32 = 1;
+    pub const ACCESS_FLAGS: i32 = 1 << 3;
+    pub const PKEY_INDEX: i32 = 1 << 4;
+    pub const PORT: i32 = 1 << 5;
+    pub const AV: i32 = 1 << 7;
+    pub const PATH_MTU: i32 = 1 << 8;
+    pub const TIMEOUT: i32 = 1 << 9;
+    pub const RETRY_CNT: i32 = 1 << 10;
+    pub const RNR_RETRY: i32 = 1 << 11;
+    pub const RQ_PSN: i32 = 1 << 12;
+    pub const MAX_QP_RD_ATOMIC: i32 = 1 << 13;
+    pub const MIN_RNR_TIMER: i32 = 1 << 15;
+    pub const SQ_PSN: i32 = 1 << 16;
+    pub const MAX_DEST_RD_ATOMIC: i32 = 1 << 17;
+    pub const DEST_QPN: i32 = 1 << 20;
+}
+/// `IBV_ACCESS_REMOTE_WRITE`.
+const REMOTE_WRITE: u32 = 2;
+/// `IBV_WR_RDMA_WRITE`, `IBV_WR_RDMA_WRITE_WITH_IMM`, `IBV_WR_SEND`.
+const WRITE: u32 = 0;
+const WRITE_WITH_IMM: u32 = 1;
+const SEND: u32 = 2;
+/// `IBV_SEND_SIGNALED` and `IBV_SEND_INLINE`.
+const SIGNALED: u32 = 1 << 1;
+const INLINE: u32 = 1 << 3;
+/// Hops of packets that are routed.
+const HOPS: u8 = 64;
+/// Pieces that one message is gathered from.
+pub const PIECES_MAX: usize = 2;
+/// How much of a message is asked to fit into a request itself. Devices round up.
+const INLINE_BYTES: u32 = 220;
+
+/// How many requests a pair holds.
+#[derive(Clone, Copy, Debug)]
+pub struct Depths {
+    pub send: usize,
+    pub receive: usize,
+}
+
+/// The way from a port to a peer's queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Route {
+    /// This rank's port, and the place of its address there.
+    pub port: u8,
+    pub gid_index: u8,
+    /// Whether the way is by addresses, as on Ethernet and between subnets.
+    pub is_global: bool,
+    /// The peer's queue pair and port.
+    pub pair: u32,
+    pub lid: u16,
+    pub gid: Gid,
+    /// Payload of the packets.
+    pub mtu_bytes: u32,
+}
+
+/// What the user chooses of a connection; NCCL's variables of the same names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LinkOptions {
+    /// A packet without an answer is sent again after 4.096 us * 2^timeout.
+    pub timeout: u8,
+    /// So many times.
+    pub retries: u8,
+    /// InfiniBand's service level.
+    pub service_level: u8,
+    /// The traffic class of routed packets.
+    pub traffic_class: u8,
+    /// The place of the partition's key in the port's table.
+    pub pkey_index: u16,
+}
+
+impl Default for LinkOptions {
+    /// 1.07 s for each of 7 times, as others have it: the control plane is quicker to see a death.
+    fn default() -> LinkOptions {
+        LinkOptions {
+            timeout: 18,
+            retries: 7,
+            service_level: 0,
+            traffic_class: 0,
+            pkey_index: 0,
+        }
+    }
+}
+
+/// Registered memory that a request names.
+#[derive(Clone, Copy, Debug)]
+pub struct Piece {
+    pub region: Region,
+    /// Nothing for content that goes into the request.
+    pub lkey: u32,
+}
+
+/// Where a write goes: the peer's address and key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    pub address: u64,
+    pub rkey: u32,
+}
+
+/// A queue pair, destroyed when dropped. Used by one thread at a time.
+#[derive(Debug)]
+pub struct QueuePair {
+    domain: Arc<Domain>,
+    qp: *mut Qp,
+    inline_bytes: usize,
+}
+
+// SAFETY: libibverbs allows calls from any thread.
+unsafe impl Send for QueuePair {}
+
+impl QueuePair {
+    /// A pair on `port`, which takes receives from now on.
+    ///
+    /// # Errors
+    /// `System` if the device has no more, or none that is so deep.
+    pub fn new(
+        domain: &Arc<Domain>,
+        queue: &CompletionQueue,
+        depths: Depths,
+        port: u8,
+        pkey_index: u16,
+    ) -> Result<QueuePair> {
+        let mut wanted = QpInitAttr {
+            qp_context: ptr::null_mut(),
+            send_cq: queue.cq(),
+            recv_cq: queue.cq(),
+            srq: ptr::null_mut(),
+            cap: QpCap {
+                max_send_wr: depths.send as u32,
+                max_recv_wr: depths.receive as u32,
+                max_send_sge: PIECES_MAX as u32,
+                max_recv_sge: 1,
+                max_inline_data: INLINE_BYTES,
+            },
+            qp_type: RELIABLE,
+            sq_sig_all: 0,
+        };
+        let verbs = domain.device().verbs;
+        // SAFETY: a living domain and queue; the library writes what it grants.
+        let mut qp = unsafe { (verbs.table.create_qp)(domain.pd(), &mut wanted) };
+        if qp.is_null() {
+            // Some devices have no room in requests.
+            wanted.cap.max_inline_data = 0;
+            // SAFETY: as above.
+            qp = unsafe { (verbs.table.create_qp)(domain.pd(), &mut wanted) };
+        }
+        if qp.is_null() {
+            return Err(verbs.failure("create_qp"));
+        }
+        let pair = QueuePair {
+            domain: domain.clone(),
+            qp,
+            inline_bytes: wanted.cap.max_inline_data as usize,
+        };
+        let mut change = QpAttr {
+            qp_state: INIT,
+            pkey_index,
+            port_num: port,
+            qp_access_flags: REMOTE_WRITE,
+            ..QpAttr::default()
+        };
+        let what = says::STATE | says::PKEY_INDEX | says::PORT | says::ACCESS_FLAGS;
+        pair.modify(&mut change, what)?;
+        Ok(pair)
+    }
+
+    /// Its number, by which the peer reaches it.
+    pub fn number(&self) -> u32 {
+        // SAFETY: a living pair.
+        unsafe { (*self.qp).qp_num }
+    }
+
+    /// How much of a message fits into a request.
+    pub fn inline_bytes(&self) -> usize {
+        self.inline_bytes
+    }
+
+    /// Connects it. The peer may send when this is done, and this rank when the peer's is.
+    ///
+    /// # Errors
+    /// `System` if the way does not exist.
+    pub fn connect(&self, route: &Route, options: &LinkOptions) -> Result<()> {
+        let mut change = QpAttr {
+            qp_state: READY_TO_RECEIVE,
+            path_mtu: route.mtu_bytes.clamp(256, 4096).ilog2() - 7,
+            dest_qp_num: route.pair,
+            // No reads and no atomics; some devices refuse 0.
+            max_dest_rd_atomic: 1,
+            min_rnr_timer: 12,
+            ah_attr: AhAttr {
+                grh: GlobalRoute {
+                    dgid: route.gid,
+                    flow_label: 0,
+                    sgid_index: route.gid_index,
+                    hop_limit: HOPS,
+                    traffic_class: options.traffic_class,
+                },
+                dlid: route.lid,
+                sl: options.service_level,
+                is_global: route.is_global.into(),
+                port_num: route.port,
+                ..AhAttr::default()
+            },
+            ..QpAttr::default()
+        };
+        let what = says::STATE
+            | says::AV
+            | says::PATH_MTU
+            | says::DEST_QPN
+            | says::RQ_PSN
+            | says::MAX_DEST_RD_ATOMIC
+            | says::MIN_RNR_TIMER;
+        self.modify(&mut change, what)?;
+        let mut change = QpAttr {
+            qp_state: READY_TO_SEND,
+            timeout: options.timeout,
+            retry_cnt: options.retries,
+            // Never needed: what is sent has a receive.
+            rnr_retry: 0,
+            max_rd_atomic: 1,
+            ..QpAttr::default()
+        };
+        let what = says::STATE
+            | says::TIMEOUT
+            | says::RETRY_CNT
+            | says::RNR_RETRY
+            | says::SQ_PSN
+            | says::MAX_QP_RD_ATOMIC;
+        self.modify(&mut change, what)
+    }
+
+    /// Ends it: all that is posted fails, and what peers send or write is dropped.
+    pub fn end(&self) {
+        let mut change = QpAttr {
+            qp_state: ERROR,
+            ..QpAttr::default()
+        };
+        // It cannot fail in a state that a pair is left in.
+        let _ = self.modify(&mut change, says::STATE);
+    }
+
+    fn modify(&self, change: &mut QpAttr, what: i32) -> Result<()> {
+        let verbs = self.domain.device().verbs;
+        // SAFETY: a living pair; `what` says which members count.
+        let code = unsafe { (verbs.table.modify_qp)(self.qp, change, what) };
+        verbs.check("modify_qp", code)
+    }
+
+    /// Posts room for a message, or for the number of a write: these need no memory.
+    ///
+    /// # Errors
+    /// `System` if there are more than the pair holds.
+    pub fn post_receive(&self, id: u64, room: Option<Piece>) -> Result<()> {
+        let mut piece = room.map(sge);
+        let mut request = RecvWr {
+            wr_id: id,
+            next: ptr::null_mut(),
+            sg_list: piece.as_mut().map_or(ptr::null_mut(), ptr::from_mut),
+            num_sge: room.is_some().into(),
+        };
+        let mut refused = ptr::null_mut();
+        // SAFETY: a living pair; the request is copied, and its memory registered until it has
+        // ended, or the device refuses it by its key.
+        let code = unsafe {
+            let post = (*(*self.qp).context).ops.post_recv;
+            post(self.qp, &mut request, &mut refused)
+        };
+        self.domain.device().verbs.check("post_recv", code)
+    }
+
+    /// Sends the `pieces`, one after the other, as a message: at once if they fit into the request
+    /// and `is_inline`, else until the request has ended.
+    ///
+    /// # Errors
+    /// `System` if there are more requests than the pair holds.
+    pub fn post_send(&self, id: u64, pieces: &[Piece], is_inline: bool) -> Result<()> {
+        let flags = if is_inline { SIGNALED | INLINE } else { SIGNALED };
+        self.post(id, pieces, (SEND, flags), 0, None)
+    }
+
+    /// Writes `piece` to `place`; with a `number`, the peer is told that.
+    ///
+    /// # Errors
+    /// `System` if there are more requests than the pair holds.
+    pub fn post_write(
+        &self,
+        id: u64,
+        piece: Piece,
+        place: Place,
+        number: Option<u32>,
+    ) -> Result<()> {
+        let opcode = number.map_or(WRITE, |_| WRITE_WITH_IMM);
+        let number = number.unwrap_or(0);
+        self.post(id, &[piece], (opcode, SIGNALED), number, Some(place))
+    }
+
+    fn post(
+        &self,
+        id: u64,
+        pieces: &[Piece],
+        (opcode, send_flags): (u32, u32),
+        number: u32,
+        place: Option<Place>,
+    ) -> Result<()> {
+        let mut list = [Sge::default(); PIECES_MAX];
+        let mut count = 0;
+        for piece in pieces.iter().filter(|piece| !piece.region.is_empty()) {
+            list[count] = sge(*piece);
+            count += 1;
+        }
+        let mut request = SendWr {
+            wr_id: id,
+            next: ptr::null_mut(),
+            sg_list: list.as_mut_ptr(),
+            num_sge: count as i32,
+            opcode,
+            send_flags,
+            imm_data: number.to_be(),
+            remote_addr: place.map_or(0, |place| place.address),
+            rkey: place.map_or(0, |place| place.rkey),
+            rest: [0; 9],
+        };
+        let mut refused = ptr::null_mut();
+        // SAFETY: a living pair; the request and what goes into it are copied; other memory is
+        // valid as a region, and the device reads only what is registered under the key.
+        let code = unsafe {
+            let post = (*(*self.qp).context).ops.post_send;
+            post(self.qp, &mut request, &mut refused)
+        };
+        self.domain.device().verbs.check("post_send", code)
+    }
+}
+
+fn sge(piece: Piece) -> Sge {
+    Sge {
+        addr: piece.region.address() as u64,
+        length: piece.region.bytes() as u32,
+        lkey: piece.lkey,
+    }
+}
+
+impl Drop for QueuePair {
+    fn drop(&mut self) {
+        // SAFETY: made once, and used by its owner alone.
+        unsafe { (self.domain.device().verbs.table.destroy_qp)(self.qp) };
+    }
+}

@@ -1,0 +1,187 @@
+//! A completion queue with a descriptor to wait on.
+
+use std::os::fd::BorrowedFd;
+use std::ptr;
+use std::sync::Arc;
+
+use rustix::io::Errno;
+
+use super::domain::Domain;
+use super::layout::{CompChannel, Cq, Wc};
+use super::text;
+use crate::error::{Error, Result};
+
+/// Completions taken over in one call.
+const BATCH: usize = 32;
+/// `IBV_WC_WITH_IMM`.
+const WITH_IMM: u32 = 1 << 1;
+/// `IBV_WC_RECV`: the opcodes of receives have this bit.
+const RECV: u32 = 1 << 7;
+/// `IBV_WC_WR_FLUSH_ERR`.
+const FLUSHED: u32 = 5;
+
+/// A request that has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Completion {
+    /// The request's own number.
+    pub id: u64,
+    /// The number of its queue pair.
+    pub pair: u32,
+    /// How it ended.
+    pub outcome: Outcome,
+}
+
+/// How a request ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// What it sends from may be overwritten: the peer's device has it.
+    Sent,
+    /// A message of so many bytes is here, or, with the number, a peer's write.
+    Received { bytes: u32, number: Option<u32> },
+    /// It was not done, for this reason of verbs'.
+    Failed { status: u32 },
+}
+
+impl Outcome {
+    /// Whether it was not done because an earlier one failed, or the pair was ended.
+    pub fn is_flushed(self) -> bool {
+        self == Outcome::Failed { status: FLUSHED }
+    }
+}
+
+/// A completion queue, freed when dropped. Used by one thread at a time.
+#[derive(Debug)]
+pub struct CompletionQueue {
+    domain: Arc<Domain>,
+    channel: *mut CompChannel,
+    cq: *mut Cq,
+}
+
+// SAFETY: libibverbs allows calls from any thread.
+unsafe impl Send for CompletionQueue {}
+
+impl CompletionQueue {
+    /// One with room for `entries` requests that have ended.
+    ///
+    /// # Errors
+    /// `System` if the device cannot make one, for example because it is too large.
+    pub fn new(domain: &Arc<Domain>, entries: usize) -> Result<CompletionQueue> {
+        let verbs = domain.device().verbs;
+        let context = domain.device().context;
+        // SAFETY: an opened device.
+        let channel = unsafe { (verbs.table.create_comp_channel)(context) };
+        if channel.is_null() {
+            return Err(verbs.failure("create_comp_channel"));
+        }
+        let entries = i32::try_from(entries).unwrap_or(i32::MAX);
+        // SAFETY: an opened device and its new channel.
+        let cq = unsafe {
+            (verbs.table.create_cq)(context, entries, ptr::null_mut(), channel, 0)
+        };
+        if cq.is_null() {
+            let failure = verbs.failure("create_cq");
+            // SAFETY: the channel that was just made, and is not used.
+            unsafe { (verbs.table.destroy_comp_channel)(channel) };
+            return Err(failure);
+        }
+        let queue = CompletionQueue {
+            domain: domain.clone(),
+            channel,
+            cq,
+        };
+        super::unblock(queue.descriptor())?;
+        Ok(queue)
+    }
+
+    pub(super) fn cq(&self) -> *mut Cq {
+        self.cq
+    }
+
+    /// Becomes readable after [`arm`](CompletionQueue::arm) when a request has ended.
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        // SAFETY: the channel's own descriptor, open as long as the channel.
+        unsafe { BorrowedFd::borrow_raw((*self.channel).fd) }
+    }
+
+    /// Appends the requests that have ended; whether there were any.
+    ///
+    /// # Errors
+    /// `System` if the queue has overflowed or the device has failed.
+    pub fn poll(&mut self, ended: &mut Vec<Completion>) -> Result<bool> {
+        let before = ended.len();
+        loop {
+            let mut room = [Wc::default(); BATCH];
+            // SAFETY: the queue's own device; the function fills in at most so many.
+            let count = unsafe {
+                let poll = (*(*self.cq).context).ops.poll_cq;
+                poll(self.cq, BATCH as i32, room.as_mut_ptr())
+            };
+            let Ok(count) = usize::try_from(count) else {
+                return Err(Error::system("ibv_poll_cq", Errno::IO));
+            };
+            ended.extend(room[..count.min(BATCH)].iter().map(completion));
+            if count < BATCH {
+                return Ok(ended.len() > before);
+            }
+        }
+    }
+
+    /// Has the descriptor become readable when the next request ends. What ended before does not
+    /// count: poll once more.
+    ///
+    /// # Errors
+    /// `System` if the device refuses.
+    pub fn arm(&mut self) -> Result<()> {
+        let verbs = self.domain.device().verbs;
+        let mut events = 0;
+        loop {
+            let (mut cq, mut context) = (ptr::null_mut(), ptr::null_mut());
+            // SAFETY: the queue's own channel; it does not block.
+            let code =
+                unsafe { (verbs.table.get_cq_event)(self.channel, &mut cq, &mut context) };
+            if code != 0 {
+                break;
+            }
+            events += 1;
+        }
+        if events > 0 {
+            // SAFETY: the channel is of this queue alone, so that many events are its own.
+            unsafe { (verbs.table.ack_cq_events)(self.cq, events) };
+        }
+        // SAFETY: the queue's own device.
+        let code = unsafe { ((*(*self.cq).context).ops.req_notify_cq)(self.cq, 0) };
+        verbs.check("req_notify_cq", code)
+    }
+
+    /// verbs' words for a status.
+    pub fn words(&self, status: u32) -> String {
+        // SAFETY: the library's text, which stays.
+        unsafe { text((self.domain.device().verbs.table.wc_status_str)(status)) }
+    }
+}
+
+impl Drop for CompletionQueue {
+    fn drop(&mut self) {
+        let table = &self.domain.device().verbs.table;
+        // SAFETY: made once; no queue pair uses it any more, and all events are acknowledged.
+        unsafe { (table.destroy_cq)(self.cq) };
+        // SAFETY: made once, and its only queue is gone.
+        unsafe { (table.destroy_comp_channel)(self.channel) };
+    }
+}
+
+fn completion(wc: &Wc) -> Completion {
+    let outcome = match wc.status {
+        0 if wc.opcode & RECV != 0 => Outcome::Received {
+            bytes: wc.byte_len,
+            number: (wc.wc_flags & WITH_IMM != 0).then(|| u32::from_be(wc.imm_data)),
+        },
+        0 => Outcome::Sent,
+        status => Outcome::Failed { status },
+    };
+    Completion {
+        id: wc.wr_id,
+        pair: wc.qp_num,
+        outcome,
+    }
+}
