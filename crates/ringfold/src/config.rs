@@ -12,13 +12,16 @@ named! {
     /// Which transports a communicator may use.
     #[derive(Default)]
     TransportChoice, "transport" {
-        /// Shared memory to ranks of this host, TCP to the others.
+        /// Shared memory to ranks of this host; to the others RDMA where all have a device for it,
+        /// else TCP.
         #[default]
         Auto, "auto";
         /// Shared memory only; an error if ranks are on several hosts.
         Shm, "shm";
         /// TCP to every rank, this host's too.
         Tcp, "tcp";
+        /// RDMA to every rank, this host's too; an error where a rank has no device for it.
+        Rdma, "rdma";
     }
 }
 

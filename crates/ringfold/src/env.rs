@@ -130,6 +130,29 @@ fn socket_threads(text: &str) -> Result<Option<usize>, String> {
     auto_or(text, 0..=THREADS_MAX)
 }
 
+/// A whole number of a range, for a field of a packet or a table.
+fn within(text: &str, range: RangeInclusive<u8>) -> Result<u8, String> {
+    let number = text.trim().parse().ok();
+    let number = number.filter(|number| range.contains(number));
+    number.ok_or_else(|| format!("must be {} to {}", range.start(), range.end()))
+}
+
+fn byte(text: &str) -> Result<u8, String> {
+    within(text, 0..=u8::MAX)
+}
+
+fn service_level(text: &str) -> Result<u8, String> {
+    within(text, 0..=15)
+}
+
+fn ib_timeout(text: &str) -> Result<u8, String> {
+    within(text, 1..=31)
+}
+
+fn ib_retries(text: &str) -> Result<u8, String> {
+    within(text, 1..=7)
+}
+
 fn size(text: &str) -> Result<usize, String> {
     bytes(text.trim())
 }

@@ -59,8 +59,11 @@ impl Group {
 
     /// Whether this rank and `other` share memory, which they do with themselves.
     pub fn shares_memory(&self, other: usize) -> bool {
-        let by_tcp_only = self.settings.transport == TransportChoice::Tcp;
-        other == self.rank || (!by_tcp_only && self.is_same_host(self.rank, other))
+        let is_never = matches!(
+            self.settings.transport,
+            TransportChoice::Tcp | TransportChoice::Rdma
+        );
+        other == self.rank || (!is_never && self.is_same_host(self.rank, other))
     }
 
     /// The ranks of this host, in rank order.

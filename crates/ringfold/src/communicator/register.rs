@@ -273,7 +273,10 @@ impl Communicator {
     /// Whether some ranks share memory, on this host or another: the same on all ranks.
     fn is_somewhere_shared(&self) -> bool {
         let group = self.membership.group();
-        let may_share = |group: &Group| group.settings.transport != TransportChoice::Tcp;
+        let may_share = |group: &Group| {
+            use TransportChoice::{Rdma, Tcp};
+            !matches!(group.settings.transport, Tcp | Rdma)
+        };
         self.place.hosts < self.place.world_size && group.is_some_and(may_share)
     }
 

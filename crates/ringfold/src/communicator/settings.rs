@@ -19,6 +19,7 @@ use crate::tune::calibration::Source;
 use crate::tune::limits::Overrides;
 use crate::tune::{AlgoFilter, Rules};
 use crate::types::{Method, Protocol};
+use crate::verbs::{DeviceChoice, LinkOptions};
 use crate::wait::SPAN_MAX;
 
 /// Shared memory of a rank by default.
@@ -68,6 +69,8 @@ pub struct Settings {
     pub tcp_congestion: Congestion,
     /// Whether large payloads are sent without the kernel's copy.
     pub tcp_zero_copy: ZeroCopy,
+    /// RDMA between hosts.
+    pub rdma: RdmaSettings,
     /// Limits instead of the derived ones, if this rank's table is the one that holds.
     pub limits: Overrides,
     /// Who owns how much of large all-reduces.
@@ -88,6 +91,40 @@ pub struct Settings {
     pub calibration: Source,
     /// What other processes can see of the calls.
     pub showing: Showing,
+}
+
+/// How RDMA is used.
+#[derive(Clone, Debug, Default)]
+pub struct RdmaSettings {
+    /// Another library than the installed libibverbs.
+    pub library: Option<String>,
+    /// Whether it is used by name only.
+    pub is_disabled: bool,
+    /// Which devices may be used.
+    pub devices: DeviceChoice,
+    /// The place of the ports' addresses, instead of the one that is found.
+    pub gid_index: Option<u8>,
+    /// Of connections.
+    pub link: LinkOptions,
+}
+
+impl RdmaSettings {
+    fn new(environment: &Environment) -> RdmaSettings {
+        let link = LinkOptions::default();
+        RdmaSettings {
+            library: environment.verbs_library.clone(),
+            is_disabled: environment.ib_disable.unwrap_or(false),
+            devices: environment.ib_hca.clone().unwrap_or_default(),
+            gid_index: environment.ib_gid_index,
+            link: LinkOptions {
+                timeout: environment.ib_timeout.unwrap_or(link.timeout),
+                retries: environment.ib_retries.unwrap_or(link.retries),
+                service_level: environment.ib_service_level.unwrap_or(link.service_level),
+                traffic_class: environment.ib_traffic_class.unwrap_or(link.traffic_class),
+                pkey_index: environment.ib_pkey.map_or(link.pkey_index, u16::from),
+            },
+        }
+    }
 }
 
 /// What a communicator shows other processes.
@@ -215,6 +252,7 @@ impl Settings {
                 .or(environment.socket_threads.flatten()),
             tcp_congestion: environment.tcp_congestion.clone().unwrap_or_default(),
             tcp_zero_copy: environment.tcp_zero_copy.unwrap_or_default(),
+            rdma: RdmaSettings::new(environment),
             limits: environment.limits.clone().unwrap_or_default(),
             weights: config
                 .weights

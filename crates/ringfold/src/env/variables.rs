@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use super::{
-    FOREIGN_BINDINGS, Lookup, addresses, channels, count, milliseconds, parse, parsed,
-    peer_timeout, positive, process, secret, size, socket_threads, sockets, switch, text,
+    FOREIGN_BINDINGS, Lookup, addresses, byte, channels, count, ib_retries, ib_timeout,
+    milliseconds, parse, parsed, peer_timeout, positive, process, secret, service_level, size,
+    socket_threads, sockets, switch, text,
 };
 use crate::config::{Bind, Reducer, StragglerPolicy, TransportChoice};
 use crate::congestion::Congestion;
@@ -16,6 +17,7 @@ use crate::tune::AlgoFilter;
 use crate::tune::allowed::{ALGO, PROTO};
 use crate::tune::calibration::Source;
 use crate::tune::limits::Overrides;
+use crate::verbs::DeviceChoice;
 
 /// One variable.
 #[derive(Clone, Copy, Debug)]
@@ -135,9 +137,11 @@ variables! {
     "RINGFOLD_PEER_TIMEOUT_MS": "milliseconds, 2000 to 120000", default "2300"
         => peer_timeout: Duration = peer_timeout;
 
-    /// The transports to use. `auto`: shared memory between the ranks of one host, TCP between
-    /// hosts. `shm` is an error if there are several hosts. `tcp` uses TCP on one host, too.
-    "RINGFOLD_TRANSPORT": "`auto`, `shm`, `tcp`", default "`auto`"
+    /// The transports to use. `auto`: shared memory between the ranks of one host; between hosts
+    /// RDMA if all ranks have a device for it, else TCP. `shm` is an error if there are several
+    /// hosts. `tcp` and `rdma` use TCP and RDMA on one host, too; `rdma` is an error if a rank has
+    /// no device.
+    "RINGFOLD_TRANSPORT": "`auto`, `shm`, `tcp`, `rdma`", default "`auto`"
         => transport: TransportChoice = parsed;
 
     /// The network interfaces for data between hosts: names and networks, separated by commas, in
@@ -179,6 +183,38 @@ variables! {
     /// its own.
     "RINGFOLD_TCP_ZEROCOPY": "`auto`, `0` or `1`", default "`auto`"
         => tcp_zero_copy: ZeroCopy = parsed;
+
+    /// `1`: no RDMA unless `RINGFOLD_TRANSPORT` is `rdma`. The same on all ranks.
+    "RINGFOLD_IB_DISABLE": "`0`, `1`", default "`0`" => ib_disable: bool = switch;
+
+    /// The RDMA devices to use: `mlx5` is each whose name begins so, `=mlx5_0:1,mlx5_1` port 1 of
+    /// one and all ports of another, `^mlx5_2` all except. Those that are used are rails: the
+    /// channels take turns on them, and the first of a rank is connected with the first of the
+    /// others.
+    "RINGFOLD_IB_HCA": "list", default "all active ports" => ib_hca: DeviceChoice = parsed;
+
+    /// The place of the address in the ports' tables (GID index). Without it: of RoCE v2 with IPv4,
+    /// else with a global IPv6, else with a link's own; on InfiniBand the first.
+    "RINGFOLD_IB_GID_INDEX": "0 to 255", default "found" => ib_gid_index: u8 = byte;
+
+    /// The traffic class of packets by RoCE, for networks that treat classes differently.
+    "RINGFOLD_IB_TC": "0 to 255", default "0" => ib_traffic_class: u8 = byte;
+
+    /// The service level on InfiniBand.
+    "RINGFOLD_IB_SL": "0 to 15", default "0" => ib_service_level: u8 = service_level;
+
+    /// A packet without an answer is sent again after 4.096 us times 2 to the power of this.
+    "RINGFOLD_IB_TIMEOUT": "1 to 31", default "18" => ib_timeout: u8 = ib_timeout;
+
+    /// How often it is sent again before its peer counts as failed.
+    "RINGFOLD_IB_RETRY_CNT": "1 to 7", default "6" => ib_retries: u8 = ib_retries;
+
+    /// The place of the partition's key in the ports' tables.
+    "RINGFOLD_IB_PKEY": "0 to 255", default "0" => ib_pkey: u8 = byte;
+
+    /// The library of RDMA devices, instead of the installed `libibverbs.so.1`.
+    "RINGFOLD_VERBS_LIBRARY": "name or path", default "`libibverbs.so.1`"
+        => verbs_library: String = text;
 
     /// Shared memory per rank. Lower it if a container's memory is limited.
     "RINGFOLD_SHM_BYTES": "bytes; K, M, G", default "8M" => shm_bytes: usize = size;

@@ -1,6 +1,7 @@
 //! The first stage: each rank learns what the others offer, and where it runs itself.
 
 use super::attempt::Attempt;
+use super::fabric::{self, Fabric};
 use super::offer::{self, Division, Offer};
 use super::peer_info::{self, PeerInfo};
 use super::placement::Placement;
@@ -34,6 +35,7 @@ impl<'a> Discovered<'a> {
         let own = cores::affinity();
         let info = PeerInfo {
             endpoints: offer.endpoints.clone(),
+            ports: offer.fabric.as_ref().map_or_else(Vec::new, Fabric::ports),
             sockets: group.settings.sockets.map(|count| count as u32),
             sockets_max: offer::sockets_max(group, &division),
             memory: offer.memory_name(),
@@ -46,6 +48,9 @@ impl<'a> Discovered<'a> {
         let peers = records.map(|(peer, record)| PeerInfo::decode(peer, record));
         let peers = peers.collect::<Result<Vec<_>>>()?;
         peer_info::compare(&peers)?;
+        if group.settings.transport == TransportChoice::Rdma && !division.remote.is_empty() {
+            fabric::demand(&peers)?;
+        }
         let placement = Placement::bind(group, &own, &peers)?;
         Ok(Discovered {
             attempt,

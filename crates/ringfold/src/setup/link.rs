@@ -1,4 +1,4 @@
-//! The second stage: shared memory with the ranks of this host, connections to the others.
+//! The second stage: shared memory with the ranks of this host, a network to the others.
 
 use std::iter;
 use std::os::fd::AsFd;
@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::attempt::Attempt;
 use super::discover::Discovered;
+use super::fabric;
 use super::offer::{Division, OfferedMemory};
 use super::peer_info::PeerInfo;
 use super::placement::Placement;
@@ -17,6 +18,7 @@ use crate::control::mesh::{Mesh, MeshListener, Peer};
 use crate::error::{Error, Result};
 use crate::transport::Transport;
 use crate::transport::bell::{Bell, Bells};
+use crate::transport::rdma::Rdma;
 use crate::transport::routes::Routes;
 use crate::transport::shm::{Segment, Shm};
 use crate::transport::tcp::{Tcp, TcpOptions};
@@ -42,20 +44,27 @@ impl<'a> Discovered<'a> {
         let bell = segment.as_ref();
         let bell = bell.and_then(|segment| segment.bells().of(division.place).cloned());
         let cores = placement.spare_cores();
-        let bundles: Vec<(usize, Bundle)> = division
-            .remote
-            .iter()
-            .map(|rank| (*rank, bundle(&attempt.group, *rank, &peers)))
-            .collect();
-        let rate_mbps = rails::rate_mbps(&bundles);
-        let tcp = connect(attempt, &bundles, offer.mesh, &peers, (bell, cores))?;
+        let rails = fabric::rails(&peers);
+        let (network, rate_mbps) = match offer.fabric.filter(|_| rails > 0) {
+            Some(fabric) => {
+                let rdma = fabric.connect(attempt, &division.remote, &peers, (rails, bell))?;
+                let rate_mbps = fabric::rate_mbps(&peers, rails);
+                (Some(Network::Rdma(rdma)), rate_mbps)
+            }
+            None => {
+                let bundle = |rank: &usize| (*rank, bundle(&attempt.group, *rank, &peers));
+                let bundles: Vec<(usize, Bundle)> = division.remote.iter().map(bundle).collect();
+                let tcp = connect(attempt, &bundles, offer.mesh, &peers, (bell, cores))?;
+                (tcp.map(Network::Tcp), rails::rate_mbps(&bundles))
+            }
+        };
         Ok(Linked {
             attempt,
             placement,
             links: Links {
                 division,
                 segment,
-                tcp,
+                network,
                 rate_mbps,
             },
         })
@@ -169,8 +178,14 @@ fn bundle(group: &Group, peer: usize, peers: &[PeerInfo]) -> Bundle {
 pub(super) struct Links {
     division: Division,
     segment: Option<Arc<Segment>>,
-    tcp: Option<Tcp>,
+    network: Option<Network>,
     rate_mbps: Option<u32>,
+}
+
+/// What leads to the ranks that share no memory with this one.
+enum Network {
+    Tcp(Tcp),
+    Rdma(Rdma),
 }
 
 impl Links {
@@ -181,7 +196,7 @@ impl Links {
 
     /// Whether all ranks share memory.
     pub fn is_shared(&self) -> bool {
-        self.tcp.is_none()
+        self.network.is_none()
     }
 
     /// The transport over the links of a rank whose host has `cores` cores, among ranks in
@@ -197,15 +212,19 @@ impl Links {
         let shm = shm.map(|segment| Shm::new(segment.clone(), own, cores).in_domains(domains));
         let depart = self.segment;
         let depart = depart.map(|segment| Box::new(move || segment.depart(own)) as Depart);
-        let (transport, name): (Box<dyn Transport>, _) = match (shm, self.tcp) {
+        let sharing = self.division.sharing;
+        let ranks = sharing.len() + self.division.remote.len();
+        let number = |rank| sharing.iter().position(|sharer| *sharer == rank);
+        let local = || (0..ranks).map(number).collect();
+        let (transport, name): (Box<dyn Transport>, _) = match (shm, self.network) {
             (Some(shm), None) => (Box::new(shm), "shm"),
-            (None, Some(tcp)) => (Box::new(tcp), "tcp"),
-            (Some(shm), Some(tcp)) => {
-                let sharing = self.division.sharing;
-                let ranks = sharing.len() + self.division.remote.len();
-                let number = |rank| sharing.iter().position(|sharer| *sharer == rank);
-                let local = (0..ranks).map(number).collect();
-                (Box::new(Routes::new(shm, tcp, local)), "shm+tcp")
+            (None, Some(Network::Tcp(tcp))) => (Box::new(tcp), "tcp"),
+            (None, Some(Network::Rdma(rdma))) => (Box::new(rdma), "rdma"),
+            (Some(shm), Some(Network::Tcp(tcp))) => {
+                (Box::new(Routes::new(shm, tcp, local())), "shm+tcp")
+            }
+            (Some(shm), Some(Network::Rdma(rdma))) => {
+                (Box::new(Routes::new(shm, rdma, local())), "shm+rdma")
             }
             // Where there are other ranks, there is one of them.
             (None, None) => {

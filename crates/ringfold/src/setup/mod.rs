@@ -20,6 +20,7 @@ mod board;
 mod discover;
 pub mod endpoint;
 mod establish;
+pub mod fabric;
 pub mod launch;
 mod link;
 mod offer;

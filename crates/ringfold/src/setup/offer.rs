@@ -8,9 +8,11 @@ use std::sync::Arc;
 use rustix::process::{Resource, getrlimit};
 
 use super::endpoint::Endpoint;
+use super::fabric::Fabric;
 use super::placement::ROOT;
 
 use crate::communicator::group::Group;
+use crate::config::TransportChoice;
 use crate::control::fd::FdListener;
 use crate::control::mesh::MeshListener;
 use crate::error::{Error, Result};
@@ -25,7 +27,7 @@ pub(super) struct Division {
     pub sharing: Vec<usize>,
     /// This rank's place among them, which is its number on the segment.
     pub place: usize,
-    /// The ranks that are reached by TCP.
+    /// The ranks that are reached by a network: TCP or RDMA.
     pub remote: Vec<usize>,
     /// Whether some of those are on this host.
     is_loopback_needed: bool,
@@ -56,6 +58,8 @@ impl Division {
 
 /// What a rank has open for the others before it knows them.
 pub(super) struct Offer {
+    /// The devices for RDMA.
+    pub fabric: Option<Fabric>,
     /// Where ranks connect that come by TCP.
     pub mesh: Option<MeshListener>,
     /// The same with what is known of the links.
@@ -75,6 +79,7 @@ impl Offer {
     pub fn new(group: &Group, division: &Division) -> Result<Offer> {
         let (mesh, endpoints) = listen(group, division)?.unzip();
         Ok(Offer {
+            fabric: Fabric::offer(group, &division.remote)?,
             mesh,
             endpoints: endpoints.unwrap_or_default(),
             memory: offer_memory(group, division)?,
@@ -99,7 +104,7 @@ pub(super) fn sockets_max(group: &Group, division: &Division) -> u32 {
 
 /// Opens a listener for the ranks that come by TCP; where it is reached.
 fn listen(group: &Group, division: &Division) -> Result<Option<(MeshListener, Vec<Endpoint>)>> {
-    if division.remote.is_empty() {
+    if division.remote.is_empty() || group.settings.transport == TransportChoice::Rdma {
         return Ok(None);
     }
     let choice = group.settings.socket_ifname.as_deref();

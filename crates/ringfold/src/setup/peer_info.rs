@@ -4,6 +4,7 @@
 //! names the peer; a rank that follows an address proves by a handshake who it is.
 
 use super::endpoint::Endpoint;
+use super::fabric::{FabricPort, PORTS_MAX};
 use crate::control::socket::CANDIDATES_MAX;
 use crate::control::wire::{self, Reader, Wire, Writer};
 use crate::error::{Error, Result};
@@ -21,6 +22,8 @@ const AFFINITY_BYTES_MAX: usize = 32 << 10;
 pub struct PeerInfo {
     /// Where it accepts data by TCP: no more than [`CANDIDATES_MAX`].
     pub endpoints: Vec<Endpoint>,
+    /// Its ports for RDMA: no more than [`PORTS_MAX`].
+    pub ports: Vec<FabricPort>,
     /// How many sockets each channel has, if it was told.
     pub sockets: Option<u32>,
     /// How many it has descriptors for.
@@ -52,6 +55,7 @@ impl PeerInfo {
 impl Wire for PeerInfo {
     fn write(&self, record: &mut Writer) {
         self.endpoints.write(record);
+        self.ports.write(record);
         self.sockets.write(record);
         record.u32(self.sockets_max);
         record.text(self.memory.as_deref().unwrap_or(""), TEXT_BYTES_MAX);
@@ -63,6 +67,7 @@ impl Wire for PeerInfo {
 
     fn read(record: &mut Reader<'_>) -> Option<PeerInfo> {
         let endpoints = Wire::read(record)?;
+        let ports: Vec<FabricPort> = Wire::read(record)?;
         let sockets = Wire::read(record)?;
         let sockets_max = record.u32()?;
         let memory = record.text(TEXT_BYTES_MAX)?;
@@ -70,6 +75,7 @@ impl Wire for PeerInfo {
         let (least, most) = (record.u32()? as usize, record.u32()? as usize);
         let info = PeerInfo {
             endpoints,
+            ports,
             sockets,
             sockets_max,
             memory: (!memory.is_empty()).then_some(memory),
@@ -80,6 +86,7 @@ impl Wire for PeerInfo {
         let is_name = |name: &String| name.bytes().all(|byte| byte.is_ascii_hexdigit());
         let is_count = |sockets: u32| (1..=SOCKETS_MAX as u32).contains(&sockets);
         let is_sound = info.endpoints.len() <= CANDIDATES_MAX
+            && info.ports.len() <= PORTS_MAX
             && info.sockets.is_none_or(is_count)
             && info.memory.as_ref().is_none_or(is_name);
         is_sound.then_some(info)
@@ -137,9 +144,20 @@ mod tests {
         }
     }
 
+    fn port() -> FabricPort {
+        FabricPort {
+            lid: 7,
+            gid: [3; 16],
+            mtu_bytes: 4096,
+            is_ethernet: true,
+            rate_mbps: Some(100_000),
+        }
+    }
+
     fn info() -> PeerInfo {
         PeerInfo {
             endpoints: vec![endpoint("10.1.2.3:4", 24), endpoint("[fd00::1]:5", 64)],
+            ports: vec![port()],
             sockets: Some(2),
             sockets_max: 7,
             memory: Some("00ff".into()),
@@ -196,6 +214,9 @@ mod tests {
         }
         let mut many = info();
         many.endpoints = vec![one; CANDIDATES_MAX + 1];
+        assert!(is_refused(&many.encode()));
+        let mut many = info();
+        many.ports = vec![port(); PORTS_MAX + 1];
         assert!(is_refused(&many.encode()));
     }
 

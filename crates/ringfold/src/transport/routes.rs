@@ -1,13 +1,12 @@
-//! Shared memory to the ranks of this host and TCP to the others, as one transport.
+//! Shared memory to the ranks of this host and a network to the others, as one transport.
 //!
 //! Waiting is the only thing that the two do not do alike: a futex cannot be waited for together
-//! with sockets. A rank that has both kinds of peers sleeps on its sockets and on its bell, which
-//! the peers of its host ring (see `bell`).
+//! with descriptors. A rank that has both kinds of peers sleeps on those of the network and on its
+//! bell, which the peers of its host ring (see `bell`).
 
 use std::time::Duration;
 
 use super::shm::Shm;
-use super::tcp::Tcp;
 use super::{Head, Header, Post, Posted, Sink, Stream, Ticket, Time, Transport, Waker};
 use crate::error::Result;
 use crate::memory::{Handle, PeerMemory, Region};
@@ -16,20 +15,20 @@ use crate::memory::{Handle, PeerMemory, Region};
 /// more ranks than can have bells.
 const BLOCK_WITHOUT_BELL_MAX: Duration = Duration::from_micros(200);
 
-/// Shared memory and TCP together. For a communicator on several hosts, some of which have several
-/// ranks.
-pub struct Routes {
+/// Shared memory and a network together. For a communicator on several hosts, some of which have
+/// several ranks.
+pub struct Routes<N> {
     shm: Shm,
-    tcp: Tcp,
+    network: N,
     /// The number on the segment of each rank of this host.
     local: Vec<Option<usize>>,
     /// The rank of each number on the segment.
     ranks: Vec<usize>,
 }
 
-impl Routes {
+impl<N: Transport> Routes<N> {
     /// `local` gives for each rank its number on the segment, if it is on this host.
-    pub fn new(shm: Shm, tcp: Tcp, local: Vec<Option<usize>>) -> Routes {
+    pub fn new(shm: Shm, network: N, local: Vec<Option<usize>>) -> Routes<N> {
         let mut ranks = vec![0; local.iter().flatten().count()];
         for (rank, index) in local.iter().enumerate() {
             if let Some(index) = index {
@@ -38,7 +37,7 @@ impl Routes {
         }
         Routes {
             shm,
-            tcp,
+            network,
             local,
             ranks,
         }
@@ -54,12 +53,12 @@ impl Routes {
         match self.local[stream.peer] {
             Some(peer) => f(&mut self.shm, Stream { peer, ..stream })
                 .map_err(|error| error.renumbered(&self.ranks)),
-            None => f(&mut self.tcp, stream),
+            None => f(&mut self.network, stream),
         }
     }
 }
 
-impl Transport for Routes {
+impl<N: Transport> Transport for Routes<N> {
     fn post_send(&mut self, Post(stream, ticket, header): Post, payload: Region) -> Result<Posted> {
         self.on_route(stream, |transport, stream| {
             transport.post_send(Post(stream, ticket, header), payload)
@@ -113,24 +112,24 @@ impl Transport for Routes {
         for (stream, _) in &mut found[first..] {
             stream.peer = self.ranks[stream.peer];
         }
-        self.tcp.unexpected(found)
+        self.network.unexpected(found)
     }
 
     fn poll(&mut self, now: Time, done: &mut Vec<Ticket>) -> Result<()> {
         self.shm
             .poll(now, done)
             .map_err(|error| error.renumbered(&self.ranks))?;
-        self.tcp.poll(now, done)
+        self.network.poll(now, done)
     }
 
     fn block(&mut self, timeout: Duration) -> Result<()> {
         if self.shm.bell().is_none() {
-            return self.tcp.block(timeout.min(BLOCK_WITHOUT_BELL_MAX));
+            return self.network.block(timeout.min(BLOCK_WITHOUT_BELL_MAX));
         }
         if !self.shm.announce_sleep() {
             return Ok(());
         }
-        let slept = self.tcp.block(timeout);
+        let slept = self.network.block(timeout);
         self.shm.end_sleep();
         slept
     }
@@ -141,15 +140,15 @@ impl Transport for Routes {
 
     fn withdraw(&mut self) {
         self.shm.withdraw();
-        self.tcp.withdraw();
+        self.network.withdraw();
     }
 
     fn end_threads(&mut self) {
-        self.tcp.end_threads();
+        self.network.end_threads();
     }
 
     fn waker(&self) -> Waker {
-        self.tcp.waker()
+        self.network.waker()
     }
 }
 
@@ -159,7 +158,7 @@ pub(crate) mod tests {
     use crate::transport::bell::Bells;
     use crate::transport::shm::{Segment, Shape};
     use crate::transport::suite;
-    use crate::transport::tcp::{Sockets, TcpOptions, tests::mesh};
+    use crate::transport::tcp::{Sockets, Tcp, TcpOptions, tests::mesh};
 
     fn connected(rank: usize, sockets: Sockets, shm: &Shm) -> Tcp {
         let options = TcpOptions {
@@ -170,17 +169,17 @@ pub(crate) mod tests {
     }
 
     /// Ranks of two hosts, one after the other. With two ranks each has a host to itself.
-    pub(crate) fn ranks(world_size: usize) -> Vec<Routes> {
+    pub(crate) fn ranks(world_size: usize) -> Vec<Routes<Tcp>> {
         let hosts: Vec<usize> = (0..world_size).map(|rank| rank % 2).collect();
         ranks_on(&hosts)
     }
 
     /// Ranks on these hosts.
-    pub(crate) fn ranks_on(hosts: &[usize]) -> Vec<Routes> {
+    pub(crate) fn ranks_on(hosts: &[usize]) -> Vec<Routes<Tcp>> {
         with_bells(hosts, |ranks| Bells::new(ranks).expect("bells"))
     }
 
-    fn with_bells(hosts: &[usize], bells: impl Fn(usize) -> Bells) -> Vec<Routes> {
+    fn with_bells(hosts: &[usize], bells: impl Fn(usize) -> Bells) -> Vec<Routes<Tcp>> {
         let place = |rank: usize| hosts[..rank].iter().filter(|h| **h == hosts[rank]).count();
         let most = hosts.iter().max().expect("a rank");
         let segments: Vec<_> = (0..=*most)
@@ -204,7 +203,7 @@ pub(crate) mod tests {
     }
 
     /// The same with all ranks on one host.
-    fn neighbours(world_size: usize) -> Vec<Routes> {
+    fn neighbours(world_size: usize) -> Vec<Routes<Tcp>> {
         let shape = Shape::new(world_size, suite::CHANNELS, 8 << 20);
         let bells = Bells::new(world_size).expect("bells");
         let (segment, _fd) = Segment::create(shape, bells).expect("shared memory");
@@ -225,7 +224,7 @@ pub(crate) mod tests {
     mod without_bells {
         use super::*;
 
-        fn napping(world_size: usize) -> Vec<Routes> {
+        fn napping(world_size: usize) -> Vec<Routes<Tcp>> {
             let hosts: Vec<usize> = (0..world_size).map(|rank| rank % 2).collect();
             with_bells(&hosts, |_| Bells::default())
         }

@@ -9,6 +9,7 @@
 //!
 //! *Source.* The manual pages of rdma-core, `ibv_*(3)`.
 
+mod choice;
 mod device;
 mod domain;
 mod layout;
@@ -24,7 +25,8 @@ use std::sync::Mutex;
 
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
-pub use device::{Device, GidKind, LinkLayer, Port, PortState};
+pub use choice::{DeviceChoice, Opened};
+pub use device::{Device, LinkLayer, Port, PortState};
 pub use domain::{Access, Domain, Registered};
 pub use layout::Gid;
 pub use pair::{Depths, LinkOptions, Piece, Place, QueuePair, Route};

@@ -4,9 +4,7 @@ use std::ptr;
 use std::sync::Arc;
 
 use super::domain::Domain;
-use super::layout::{
-    AhAttr, Gid, GlobalRoute, Qp, QpAttr, QpCap, QpInitAttr, RecvWr, SendWr, Sge,
-};
+use super::layout::{AhAttr, Gid, GlobalRoute, Qp, QpAttr, QpCap, QpInitAttr, RecvWr, SendWr, Sge};
 use super::queue::CompletionQueue;
 use crate::error::Result;
 use crate::memory::Region;
@@ -91,11 +89,12 @@ pub struct LinkOptions {
 }
 
 impl Default for LinkOptions {
-    /// 1.07 s for each of 7 times, as others have it: the control plane is quicker to see a death.
+    /// 1.07 s and six times again: the control plane is quicker to see a death. Some devices take
+    /// the largest number of retries for infinitely many.
     fn default() -> LinkOptions {
         LinkOptions {
             timeout: 18,
-            retries: 7,
+            retries: 6,
             service_level: 0,
             traffic_class: 0,
             pkey_index: 0,
@@ -295,7 +294,11 @@ impl QueuePair {
     /// # Errors
     /// `System` if there are more requests than the pair holds.
     pub fn post_send(&self, id: u64, pieces: &[Piece], is_inline: bool) -> Result<()> {
-        let flags = if is_inline { SIGNALED | INLINE } else { SIGNALED };
+        let flags = if is_inline {
+            SIGNALED | INLINE
+        } else {
+            SIGNALED
+        };
         self.post(id, pieces, (SEND, flags), 0, None)
     }
 

@@ -75,9 +75,7 @@ impl CompletionQueue {
         }
         let entries = i32::try_from(entries).unwrap_or(i32::MAX);
         // SAFETY: an opened device and its new channel.
-        let cq = unsafe {
-            (verbs.table.create_cq)(context, entries, ptr::null_mut(), channel, 0)
-        };
+        let cq = unsafe { (verbs.table.create_cq)(context, entries, ptr::null_mut(), channel, 0) };
         if cq.is_null() {
             let failure = verbs.failure("create_cq");
             // SAFETY: the channel that was just made, and is not used.
@@ -137,8 +135,7 @@ impl CompletionQueue {
         loop {
             let (mut cq, mut context) = (ptr::null_mut(), ptr::null_mut());
             // SAFETY: the queue's own channel; it does not block.
-            let code =
-                unsafe { (verbs.table.get_cq_event)(self.channel, &mut cq, &mut context) };
+            let code = unsafe { (verbs.table.get_cq_event)(self.channel, &mut cq, &mut context) };
             if code != 0 {
                 break;
             }

@@ -15,9 +15,7 @@ use std::collections::VecDeque;
 use super::incoming::{Arrived, Incoming, LEFT, Part};
 use super::memory::place_of;
 use super::outgoing::{BEGUN_MAX, CREDITS, GRANTS_MAX, Grant, Outgoing, Send};
-use super::packet::{
-    CONTROL_BYTES_MAX, PACKET_BYTES_MAX, PAYLOAD_AT, Packet, WHOLE_BYTES_MAX,
-};
+use super::packet::{CONTROL_BYTES_MAX, PACKET_BYTES_MAX, PAYLOAD_AT, Packet, WHOLE_BYTES_MAX};
 use super::rail::Rail;
 use crate::error::{Error, Result};
 use crate::memory::Region;
@@ -174,7 +172,10 @@ impl Link {
             self.written(number, bytes, rail, done)?;
             return self.post_receive(cell, rail);
         }
-        let packet = rail.packets.region(cell).part(0..bytes.min(PACKET_BYTES_MAX));
+        let packet = rail
+            .packets
+            .region(cell)
+            .part(0..bytes.min(PACKET_BYTES_MAX));
         let mut copied = [0; CONTROL_BYTES_MAX];
         let begin = packet.part(0..packet.bytes().min(CONTROL_BYTES_MAX));
         begin.read(&mut copied[..begin.bytes()]);
@@ -251,7 +252,10 @@ impl Link {
         };
         let bytes = recv.sink.bytes();
         if bytes > 0 {
-            let payload = rail.packets.region(cell).part(PAYLOAD_AT..PAYLOAD_AT + bytes);
+            let payload = rail
+                .packets
+                .region(cell)
+                .part(PAYLOAD_AT..PAYLOAD_AT + bytes);
             recv.sink.absorb(0, payload);
         }
         done.push(self.inc.finish(place));
@@ -473,7 +477,10 @@ impl Link {
         let length = packet.encode(self.inc.consumed, &mut bytes);
         let id = self.place << 32;
         if length + payload.bytes() <= self.pair.inline_bytes() {
-            rail.scratch.region().part(0..length).write(&bytes[..length]);
+            rail.scratch
+                .region()
+                .part(0..length)
+                .write(&bytes[..length]);
             let payload = Piece {
                 region: payload,
                 lkey: 0,
@@ -488,7 +495,10 @@ impl Link {
             };
             let piece = rail.packets.piece(cell, length + payload.bytes());
             piece.region.part(0..length).write(&bytes[..length]);
-            piece.region.part(length..piece.region.bytes()).copy_from(payload);
+            piece
+                .region
+                .part(length..piece.region.bytes())
+                .copy_from(payload);
             self.pair.post_send(id, &[piece], false)?;
             self.flights.push_back(Flight::Packet(cell));
         }

@@ -55,7 +55,9 @@ impl Cells {
 
     pub fn region(&self, cell: u32) -> Region {
         let begin = cell as usize * self.cell_bytes;
-        self.registered.region().part(begin..begin + self.cell_bytes)
+        self.registered
+            .region()
+            .part(begin..begin + self.cell_bytes)
     }
 
     /// The first `bytes` of a cell, for a request.

@@ -100,7 +100,11 @@ impl Prepared {
         options: RdmaOptions,
     ) -> Result<Prepared> {
         let count = peers.iter().filter(|is_peer| **is_peer).count();
-        let of_rail = |rail| (0..channels).filter(|c| rail_of(*c, ports.len()) == rail).count();
+        let of_rail = |rail| {
+            (0..channels)
+                .filter(|c| rail_of(*c, ports.len()) == rail)
+                .count()
+        };
         let depths = (SEND_DEPTH, RECEIVE_DEPTH);
         let mut rails = Vec::with_capacity(ports.len());
         for (rail, port) in ports.iter().enumerate() {

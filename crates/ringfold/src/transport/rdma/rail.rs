@@ -12,14 +12,11 @@ use crate::verbs::{Access, Completion, CompletionQueue, Domain, Piece, Registere
 /// Packets of each link that may be under way from a cell. Most go with the request itself.
 const PACKETS_OUT: usize = 8;
 
-/// A port of this rank's, and the way from there.
+/// A port of this rank's.
 #[derive(Clone, Debug)]
 pub struct RailPort {
     pub domain: Arc<Domain>,
     pub port: u8,
-    pub gid_index: u8,
-    /// Whether the way is by addresses, as on Ethernet.
-    pub is_global: bool,
 }
 
 /// A device's part of the transport.
@@ -67,7 +64,9 @@ impl Rail {
 
     /// The registration that `part` lies in, if one lasts.
     pub fn known(&self, part: Region) -> Option<&Registered> {
-        self.known.iter().find(|known| known.region().contains(part))
+        self.known
+            .iter()
+            .find(|known| known.region().contains(part))
     }
 
     /// Registers memory for one message, if that is quicker than to copy it.

@@ -29,8 +29,6 @@ fn port(number: usize) -> (RailPort, Port) {
     let rail = RailPort {
         domain: Domain::new(device).expect("a domain"),
         port: port.number,
-        gid_index: port.gid_index().unwrap_or(0),
-        is_global: port.link_layer == LinkLayer::Ethernet,
     };
     (rail, port)
 }
@@ -62,13 +60,14 @@ fn connected(world_size: usize, rails: usize, options: &RdmaOptions) -> Vec<Rdma
     let connect = |(rank, own): (usize, Prepared)| {
         own.connect(None, |peer, channel, rail| {
             let ((own, port), (_, theirs)) = (&ports[rank][rail], &ports[peer][rail]);
-            let gid = theirs.gids.iter().find(|(index, ..)| {
-                Some(*index) == theirs.gid_index()
-            });
+            let gid = theirs
+                .gids
+                .iter()
+                .find(|(index, ..)| Some(*index) == theirs.gid_index());
             Ok(Route {
                 port: own.port,
-                gid_index: own.gid_index,
-                is_global: own.is_global,
+                gid_index: port.gid_index().unwrap_or(0),
+                is_global: port.link_layer == LinkLayer::Ethernet,
                 pair: pairs[peer][rank][channel],
                 lid: theirs.lid,
                 gid: gid.map_or([0; 16], |(.., gid)| *gid),

@@ -11,13 +11,13 @@ use super::frame::{Progress, broken};
 use super::incoming::Incoming;
 use super::options::TcpOptions;
 use super::outgoing::Outgoing;
-use crate::transport::readiness::Ready;
 use super::stripes::STRIPE_BYTES_MIN;
 use super::zero_copy::Lent;
 use crate::error::{Error, Result};
 use crate::memory::Region;
 use crate::sys::fork::Unshared;
 use crate::transport::Ticket;
+use crate::transport::readiness::Ready;
 
 /// Messages that a queue holds before it grows.
 const QUEUE_ROOM: usize = 32;

@@ -48,10 +48,10 @@ pub use self::stripes::SOCKETS_MAX;
 
 use self::connection::{Connection, Connections};
 use self::crew::{Crew, Turn};
-use super::readiness::Readiness;
 use self::stripes::{STRIPE_BYTES_MIN, Striped, stripes};
 pub use self::zero_copy::ZeroCopy;
 use super::bell::new_bell;
+use super::readiness::Readiness;
 use super::{
     Head, Header, P2P_CHANNEL, PIECE_ALIGN_BYTES, Post, Posted, Sink, Stream, Ticket, Time,
     Transport, Waker,

@@ -1,0 +1,228 @@
+//! RDMA between the ranks: what each offers, what all have, and the connections.
+
+use crate::communicator::group::Group;
+use crate::communicator::settings::RdmaSettings;
+use crate::config::TransportChoice;
+use crate::control::wire::{self, Reader, Wire, Writer};
+use crate::error::{Error, Result};
+use crate::transport::bell::Bell;
+use crate::transport::rdma::{Prepared, RailPort, Rdma, RdmaOptions};
+use crate::verbs::{Gid, Opened, Route, Verbs};
+
+use super::attempt::Attempt;
+use super::peer_info::PeerInfo;
+
+/// Ports of one rank that are used, at most.
+pub const PORTS_MAX: usize = 16;
+
+/// How a rank's port is reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FabricPort {
+    pub lid: u16,
+    pub gid: Gid,
+    pub mtu_bytes: u32,
+    /// Whether it is on Ethernet.
+    pub is_ethernet: bool,
+    /// What it carries, if that is known.
+    pub rate_mbps: Option<u32>,
+}
+
+impl FabricPort {
+    fn of(opened: &Opened) -> FabricPort {
+        FabricPort {
+            lid: opened.port.lid,
+            gid: opened.gid,
+            mtu_bytes: opened.port.mtu_bytes,
+            is_ethernet: opened.is_global(),
+            rate_mbps: opened.port.rate_gbps.map(|rate| rate.saturating_mul(1000)),
+        }
+    }
+
+    /// Whether packets can go from one to the other, as far as their addresses say: on InfiniBand
+    /// within a subnet.
+    fn reaches(&self, other: &FabricPort) -> bool {
+        let is_near = self.is_ethernet || self.gid[..8] == other.gid[..8];
+        self.is_ethernet == other.is_ethernet && is_near
+    }
+}
+
+impl Wire for FabricPort {
+    fn write(&self, record: &mut Writer) {
+        record.u32(self.lid.into());
+        self.gid.write(record);
+        record.u32(self.mtu_bytes);
+        self.is_ethernet.write(record);
+        self.rate_mbps.write(record);
+    }
+
+    fn read(record: &mut Reader<'_>) -> Option<FabricPort> {
+        Some(FabricPort {
+            lid: record.u32()?.try_into().ok()?,
+            gid: Wire::read(record)?,
+            mtu_bytes: record.u32()?,
+            is_ethernet: Wire::read(record)?,
+            rate_mbps: Wire::read(record)?,
+        })
+    }
+}
+
+/// The ports that this rank would use.
+pub(super) struct Fabric(Vec<Opened>);
+
+impl Fabric {
+    /// Opens what the settings choose, if any of the ranks `remote` may be reached by it.
+    pub fn offer(group: &Group, remote: &[usize]) -> Result<Option<Fabric>> {
+        let settings = &group.settings;
+        if remote.is_empty() {
+            return Ok(None);
+        }
+        let is_demanded = match settings.transport {
+            TransportChoice::Rdma => true,
+            TransportChoice::Auto if !settings.rdma.is_disabled => false,
+            _ => return Ok(None),
+        };
+        match open(&settings.rdma) {
+            Ok(opened) => Ok(Some(Fabric(opened))),
+            Err(error) if is_demanded => Err(error),
+            Err(error) => {
+                log::info!(target: "ringfold::init", "no RDMA between hosts: {error}");
+                Ok(None)
+            }
+        }
+    }
+
+    /// What is said of them.
+    pub fn ports(&self) -> Vec<FabricPort> {
+        self.0.iter().map(FabricPort::of).collect()
+    }
+
+    /// Connects to the ranks `remote`, over so many `rails`; `bell` wakes this rank, too.
+    pub fn connect(
+        self,
+        attempt: &Attempt<'_>,
+        remote: &[usize],
+        peers: &[PeerInfo],
+        (rails, bell): (usize, Option<Bell>),
+    ) -> Result<Rdma> {
+        let group = &attempt.group;
+        let own = group.rank;
+        let channels = group.settings.streams();
+        let port = |opened: &Opened| RailPort {
+            domain: opened.domain.clone(),
+            port: opened.port.number,
+        };
+        let ports: Vec<RailPort> = self.0[..rails].iter().map(port).collect();
+        let is_peer: Vec<bool> = (0..peers.len())
+            .map(|peer| remote.contains(&peer))
+            .collect();
+        let options = RdmaOptions {
+            link: group.settings.rdma.link,
+            ..RdmaOptions::default()
+        };
+        let prepared = Prepared::new(own, &is_peer, channels, &ports, options)?;
+        let pairs: Vec<Vec<u32>> = (0..peers.len())
+            .map(|peer| match is_peer[peer] {
+                true => (0..channels)
+                    .map(|channel| prepared.pair(peer, channel))
+                    .collect(),
+                false => Vec::new(),
+            })
+            .collect();
+        let records = attempt.exchange("queue pairs", &wire::encode(&pairs))?;
+        let read = |(peer, record): (usize, &Vec<u8>)| {
+            let pairs: Option<Vec<Vec<u32>>> = wire::decode(record);
+            pairs.ok_or_else(|| Error::corrupt(peer, "numbers of queue pairs that mean nothing"))
+        };
+        let theirs: Vec<Vec<Vec<u32>>> = records
+            .iter()
+            .enumerate()
+            .map(read)
+            .collect::<Result<_>>()?;
+        let rdma = prepared.connect(bell, |peer, channel, rail| {
+            let pair = theirs[peer].get(own).and_then(|pairs| pairs.get(channel));
+            let pair =
+                *pair.ok_or_else(|| Error::corrupt(peer, "too few numbers of queue pairs"))?;
+            let (mine, other) = (&self.0[rail], &peers[peer].ports[rail]);
+            Ok(Route {
+                port: mine.port.number,
+                gid_index: mine.gid_index,
+                is_global: mine.is_global(),
+                pair,
+                lid: other.lid,
+                gid: other.gid,
+                mtu_bytes: mine.port.mtu_bytes.min(other.mtu_bytes),
+            })
+        })?;
+        log(&self.0[..rails], remote);
+        // No rank sends before the other end receives.
+        attempt.exchange("queue pairs connected", b"")?;
+        Ok(rdma)
+    }
+}
+
+/// Opens the ports of the settings.
+fn open(settings: &RdmaSettings) -> Result<Vec<Opened>> {
+    let verbs = Verbs::open(settings.library.as_deref())?;
+    verbs.open_ports(&settings.devices, settings.gid_index, PORTS_MAX)
+}
+
+/// How many rails all ranks have: 0 if some rank has none, or one that the others do not reach.
+pub(super) fn rails(peers: &[PeerInfo]) -> usize {
+    let count = peers.iter().map(|peer| peer.ports.len()).min().unwrap_or(0);
+    let first = &peers[0].ports;
+    let is_common = |rail: &usize| {
+        let mut others = peers.iter().map(|peer| &peer.ports[*rail]);
+        others.all(|port| port.reaches(&first[*rail]))
+    };
+    (0..count).take_while(is_common).count()
+}
+
+/// Checks that RDMA, which is demanded, connects all ranks.
+pub(super) fn demand(peers: &[PeerInfo]) -> Result<()> {
+    if rails(peers) > 0 {
+        return Ok(());
+    }
+    let without = peers.iter().position(|peer| peer.ports.is_empty());
+    Err(Error::Bootstrap(match without {
+        Some(rank) => format!(
+            "transport rdma, but rank {rank} offers no device; set RINGFOLD_TRANSPORT alike on all \
+             ranks, or use transport auto"
+        ),
+        None => "transport rdma, but the ranks' devices are not on one fabric (InfiniBand and \
+                 Ethernet, or several subnets); choose others by RINGFOLD_IB_HCA, or use transport \
+                 auto"
+            .into(),
+    }))
+}
+
+/// What the slowest port on the way carries, in Mbit/s, for all rails together.
+pub(super) fn rate_mbps(peers: &[PeerInfo], rails: usize) -> Option<u32> {
+    let ports = peers.iter().flat_map(|peer| &peer.ports[..rails]);
+    let rates: Option<Vec<u32>> = ports.map(|port| port.rate_mbps).collect();
+    let slowest = rates?.into_iter().min()?;
+    Some(slowest.saturating_mul(rails as u32)).filter(|rate| *rate > 0)
+}
+
+/// Says what is used.
+fn log(opened: &[Opened], remote: &[usize]) {
+    for Opened {
+        domain,
+        port,
+        gid_index,
+        ..
+    } in opened
+    {
+        let name = domain.device().name();
+        let rate = port
+            .rate_gbps
+            .map_or("a rate that is not known".into(), |rate| {
+                format!("{rate} Gbit/s")
+            });
+        log::info!(
+            target: "ringfold::init",
+            "RDMA with ranks {remote:?} by {name}:{} ({:?}, {rate}, packets of {} bytes, address \
+             {gid_index})",
+            port.number, port.link_layer, port.mtu_bytes
+        );
+    }
+}
