@@ -3,6 +3,7 @@
 //! Their layouts have not changed since the library's symbols have versions (`IBVERBS_1.1`), and
 //! new members are only added behind. A test compares sizes and offsets with the header where it is
 //! installed. Structures that only the library makes end here with the last member that is used.
+//! The software devices of the tests use this file, too.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
@@ -12,39 +13,39 @@ pub enum Device {}
 /// `struct ibv_context_ops`: of its functions, those of the data path.
 #[repr(C)]
 pub struct ContextOps {
-    before_poll: [*mut c_void; 11],
+    pub before_poll: [*mut c_void; 11],
     pub poll_cq: unsafe extern "C" fn(*mut Cq, c_int, *mut Wc) -> c_int,
     pub req_notify_cq: unsafe extern "C" fn(*mut Cq, c_int) -> c_int,
-    before_post: [*mut c_void; 12],
+    pub before_post: [*mut c_void; 12],
     pub post_send: unsafe extern "C" fn(*mut Qp, *mut SendWr, *mut *mut SendWr) -> c_int,
     pub post_recv: unsafe extern "C" fn(*mut Qp, *mut RecvWr, *mut *mut RecvWr) -> c_int,
-    rest: [*mut c_void; 5],
+    pub rest: [*mut c_void; 5],
 }
 
 /// `struct ibv_context`: an opened device.
 #[repr(C)]
 pub struct Context {
-    device: *mut Device,
+    pub device: *mut Device,
     pub ops: ContextOps,
-    cmd_fd: c_int,
+    pub cmd_fd: c_int,
     pub async_fd: c_int,
 }
 
 /// `struct ibv_pd`.
 #[repr(C)]
 pub struct Pd {
-    context: *mut Context,
-    handle: u32,
+    pub context: *mut Context,
+    pub handle: u32,
 }
 
 /// `struct ibv_mr`: registered memory.
 #[repr(C)]
 pub struct Mr {
-    context: *mut Context,
-    pd: *mut Pd,
-    addr: *mut c_void,
-    length: usize,
-    handle: u32,
+    pub context: *mut Context,
+    pub pd: *mut Pd,
+    pub addr: *mut c_void,
+    pub length: usize,
+    pub handle: u32,
     pub lkey: u32,
     pub rkey: u32,
 }
@@ -52,18 +53,18 @@ pub struct Mr {
 /// `struct ibv_comp_channel`.
 #[repr(C)]
 pub struct CompChannel {
-    context: *mut Context,
+    pub context: *mut Context,
     pub fd: c_int,
-    refcnt: c_int,
+    pub refcnt: c_int,
 }
 
 /// `struct ibv_cq`: a completion queue.
 #[repr(C)]
 pub struct Cq {
     pub context: *mut Context,
-    channel: *mut CompChannel,
-    cq_context: *mut c_void,
-    handle: u32,
+    pub channel: *mut CompChannel,
+    pub cq_context: *mut c_void,
+    pub handle: u32,
     pub cqe: c_int,
 }
 
@@ -71,15 +72,15 @@ pub struct Cq {
 #[repr(C)]
 pub struct Qp {
     pub context: *mut Context,
-    qp_context: *mut c_void,
-    pd: *mut Pd,
-    send_cq: *mut Cq,
-    recv_cq: *mut Cq,
-    srq: *mut c_void,
-    handle: u32,
+    pub qp_context: *mut c_void,
+    pub pd: *mut Pd,
+    pub send_cq: *mut Cq,
+    pub recv_cq: *mut Cq,
+    pub srq: *mut c_void,
+    pub handle: u32,
     pub qp_num: u32,
-    state: c_uint,
-    qp_type: c_uint,
+    pub state: c_uint,
+    pub qp_type: c_uint,
 }
 
 /// `struct ibv_qp_cap`.

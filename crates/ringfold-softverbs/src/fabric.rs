@@ -1,0 +1,343 @@
+//! The devices of this process and what is between them: a thread that does the requests.
+
+use std::collections::HashMap;
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread;
+
+use crate::layout::Wc;
+use crate::memory::{LOCAL_WRITE, Memories, REMOTE_WRITE};
+use crate::pair::{ERROR, Pair, Peer, READY_TO_RECEIVE, READY_TO_SEND, Request};
+use crate::queue::{Entry, Queue};
+use crate::settings::{Faults, Random, number};
+use crate::wire::Wire;
+
+/// `IBV_WR_RDMA_WRITE` and `IBV_WR_SEND`.
+pub const WRITE: u32 = 0;
+pub const SEND: u32 = 2;
+
+/// `IBV_WC_SUCCESS` and so on.
+pub const SUCCESS: u32 = 0;
+const TOO_LONG: u32 = 1;
+const NOT_OURS: u32 = 4;
+const FLUSHED: u32 = 5;
+const REFUSED_LENGTH: u32 = 9;
+const REFUSED_ACCESS: u32 = 10;
+pub const NO_ANSWER: u32 = 12;
+const NO_RECEIVE: u32 = 13;
+/// `IBV_WC_RDMA_WRITE`, `IBV_WC_RECV`, `IBV_WC_RECV_RDMA_WITH_IMM`, `IBV_WC_WITH_IMM`.
+const WROTE: u32 = 1;
+const RECEIVED: u32 = 1 << 7;
+const WRITTEN: u32 = RECEIVED + 1;
+const WITH_IMM: u32 = 2;
+
+/// A part of a request on its way.
+#[derive(Clone, Copy, Debug)]
+pub struct Packet {
+    pub from: Peer,
+    pub to: u32,
+    pub opcode: u32,
+    /// Big endian.
+    pub imm: u32,
+    pub address: u64,
+    pub rkey: u32,
+    /// Whether it is the last of its request.
+    pub is_last: bool,
+}
+
+/// Everything that a lock protects.
+#[derive(Debug)]
+pub struct State {
+    pub memories: Memories,
+    pub pairs: HashMap<u32, Pair>,
+    pub queues: HashMap<u32, Queue>,
+    pub faults: Faults,
+    pub made: u32,
+    random: Random,
+    wire: Wire,
+}
+
+/// The devices.
+#[derive(Debug)]
+pub struct Fabric {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+/// The one fabric of this process.
+pub fn fabric() -> &'static Fabric {
+    static FABRIC: OnceLock<&'static Fabric> = OnceLock::new();
+    FABRIC.get_or_init(|| {
+        let fabric: &'static Fabric = Box::leak(Box::new(Fabric {
+            state: Mutex::new(State {
+                memories: Memories::new(number("SOFTVERBS_MEMLOCK")),
+                pairs: HashMap::new(),
+                queues: HashMap::new(),
+                faults: Faults::default(),
+                made: 0,
+                random: Random::new(number("SOFTVERBS_SEED").unwrap_or(1)),
+                wire: Wire::default(),
+            }),
+            changed: Condvar::new(),
+        }));
+        let work = move || {
+            let mut state = fabric.lock();
+            loop {
+                match state.choose() {
+                    Some(number) => state.begin(number),
+                    None => {
+                        let waited = fabric.changed.wait(state);
+                        state = waited.unwrap_or_else(PoisonError::into_inner);
+                    }
+                }
+            }
+        };
+        thread::Builder::new()
+            .name("softverbs".into())
+            .spawn(work)
+            .expect("a thread");
+        fabric
+    })
+}
+
+impl Fabric {
+    pub fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Something was posted.
+    pub fn wake(&self) {
+        self.changed.notify_all();
+    }
+}
+
+impl State {
+    /// A pair whose first request can be done: any of them.
+    fn choose(&mut self) -> Option<u32> {
+        let mut ready: Vec<u32> = self
+            .pairs
+            .iter()
+            .filter(|(_, pair)| pair.is_ready())
+            .map(|(number, _)| *number)
+            .collect();
+        // The map's own order differs from run to run.
+        ready.sort_unstable();
+        let place = self.random.below(ready.len());
+        ready.get(place).copied()
+    }
+
+    /// Does a pair's first request, or sends it to another process.
+    fn begin(&mut self, number: u32) {
+        let Some(pair) = self.pairs.get(&number) else {
+            return;
+        };
+        let Some(request) = pair.sends.front().cloned() else {
+            return;
+        };
+        let (peer, is_cut) = (pair.peer, self.faults.is_cut[pair.device]);
+        let Some(content) = self.content(pair, &request) else {
+            return self.finish(number, NOT_OURS);
+        };
+        if is_cut {
+            return self.finish(number, NO_ANSWER);
+        }
+        let packet = Packet {
+            from: Peer {
+                process: std::process::id(),
+                pair: number,
+            },
+            to: peer.pair,
+            opcode: request.opcode,
+            imm: request.imm,
+            address: request.remote_address,
+            rkey: request.rkey,
+            is_last: true,
+        };
+        if peer.process == packet.from.process {
+            let status = self.deliver(&packet, &content);
+            self.finish(number, status);
+        } else if self.wire.send(peer.process, packet, &content) {
+            if let Some(pair) = self.pairs.get_mut(&number) {
+                pair.is_awaiting = true;
+            }
+        } else {
+            self.finish(number, NO_ANSWER);
+        }
+    }
+
+    /// What a request sends; nothing if a key does not permit it.
+    fn content(&self, pair: &Pair, request: &Request) -> Option<Vec<u8>> {
+        if let Some(inline) = &request.inline {
+            return Some(inline.clone());
+        }
+        let mut content = Vec::new();
+        for piece in &request.pieces {
+            let range = (piece.address, piece.bytes);
+            if !self.memories.permits(piece.lkey, pair.domain, range, 0) {
+                return None;
+            }
+            // SAFETY: registered, and so valid until it is deregistered, which takes this lock.
+            let part =
+                unsafe { std::slice::from_raw_parts(piece.address as *const u8, piece.bytes) };
+            content.extend_from_slice(part);
+        }
+        Some(content)
+    }
+
+    /// Takes in a packet for a pair of this process: how that went.
+    pub fn deliver(&mut self, packet: &Packet, content: &[u8]) -> u32 {
+        let Some(pair) = self.pairs.get(&packet.to) else {
+            return NO_ANSWER;
+        };
+        let is_open = [READY_TO_RECEIVE, READY_TO_SEND].contains(&pair.state);
+        if !is_open || pair.peer != packet.from || self.faults.is_cut[pair.device] {
+            return NO_ANSWER;
+        }
+        let place = (packet.address, content.len());
+        let is_write = packet.opcode != SEND;
+        if is_write {
+            let has_right = pair.rights & REMOTE_WRITE != 0;
+            let domain = pair.domain;
+            if !content.is_empty()
+                && !(has_right
+                    && self
+                        .memories
+                        .permits(packet.rkey, domain, place, REMOTE_WRITE))
+            {
+                self.end(packet.to);
+                return REFUSED_ACCESS;
+            }
+            store(packet.address, content);
+        }
+        match packet.is_last && packet.opcode != WRITE {
+            true => self.consume(packet, content),
+            false => SUCCESS,
+        }
+    }
+
+    /// Uses up a receive for a message or the number of a write.
+    fn consume(&mut self, packet: &Packet, content: &[u8]) -> u32 {
+        let is_send = packet.opcode == SEND;
+        let Some(pair) = self.pairs.get_mut(&packet.to) else {
+            return NO_ANSWER;
+        };
+        let Some(receive) = pair.receives.pop_front() else {
+            self.end(packet.to);
+            return NO_RECEIVE;
+        };
+        let (domain, queue) = (pair.domain, pair.queues[1]);
+        let mut wc = Wc {
+            wr_id: receive.id,
+            opcode: if is_send { RECEIVED } else { WRITTEN },
+            byte_len: content.len() as u32,
+            imm_data: packet.imm,
+            wc_flags: if is_send { 0 } else { WITH_IMM },
+            qp_num: packet.to,
+            ..Wc::default()
+        };
+        let room = receive.piece.filter(|_| is_send);
+        if let Some(room) = room {
+            let range = (room.address, room.bytes);
+            if !self.memories.permits(room.lkey, domain, range, LOCAL_WRITE) {
+                wc.status = NOT_OURS;
+            }
+        }
+        if is_send && content.len() > room.map_or(0, |room| room.bytes) {
+            wc.status = TOO_LONG;
+        }
+        if wc.status == SUCCESS
+            && let Some(room) = room
+        {
+            store(room.address, content);
+        }
+        self.push(queue, Entry { wc, frees: 0 });
+        if wc.status == SUCCESS {
+            return SUCCESS;
+        }
+        self.end(packet.to);
+        REFUSED_LENGTH
+    }
+
+    fn push(&mut self, queue: u32, entry: Entry) {
+        if let Some(queue) = self.queues.get_mut(&queue) {
+            queue.push(entry);
+        }
+    }
+
+    /// A pair's first request has ended.
+    pub fn finish(&mut self, number: u32, status: u32) {
+        let Some(pair) = self.pairs.get_mut(&number) else {
+            return;
+        };
+        pair.is_awaiting = false;
+        let Some(request) = pair.sends.pop_front() else {
+            return;
+        };
+        pair.unsignaled += 1;
+        if request.is_signaled || status != SUCCESS {
+            let frees = std::mem::take(&mut pair.unsignaled);
+            let queue = pair.queues[0];
+            let wc = Wc {
+                wr_id: request.id,
+                status,
+                opcode: if request.opcode == SEND { 0 } else { WROTE },
+                qp_num: number,
+                ..Wc::default()
+            };
+            self.push(queue, Entry { wc, frees });
+        }
+        if status != SUCCESS {
+            self.end(number);
+        }
+    }
+
+    /// Ends a pair: all that is posted fails.
+    pub fn end(&mut self, number: u32) {
+        let Some(pair) = self.pairs.get_mut(&number) else {
+            return;
+        };
+        pair.state = ERROR;
+        pair.is_awaiting = false;
+        let sends = std::mem::take(&mut pair.sends).into_iter();
+        let sends = sends.map(|request| (request.id, 1, pair.queues[0]));
+        let receives = std::mem::take(&mut pair.receives).into_iter();
+        let receives = receives.map(|receive| (receive.id, 0, pair.queues[1]));
+        let flushed: Vec<_> = sends.chain(receives).collect();
+        for (id, frees, queue) in flushed {
+            let wc = Wc {
+                wr_id: id,
+                status: FLUSHED,
+                qp_num: number,
+                ..Wc::default()
+            };
+            self.push(queue, Entry { wc, frees });
+        }
+    }
+
+    /// A process has ended: what is on the way to it has no answer.
+    pub fn lose(&mut self, process: u32) {
+        self.wire.forget(process);
+        let awaiting: Vec<u32> = self
+            .pairs
+            .iter()
+            .filter(|(_, pair)| pair.is_awaiting && pair.peer.process == process)
+            .map(|(number, _)| *number)
+            .collect();
+        for number in awaiting {
+            self.finish(number, NO_ANSWER);
+        }
+    }
+
+    /// Reaches other processes, and is reached by them.
+    pub fn listen(&mut self) {
+        self.wire.listen();
+    }
+}
+
+/// Copies `content` to registered memory.
+fn store(address: u64, content: &[u8]) {
+    // SAFETY: the caller has checked that the memory is registered with the right to be written,
+    // and so valid until it is deregistered, which takes the fabric's lock.
+    unsafe {
+        std::ptr::copy_nonoverlapping(content.as_ptr(), address as *mut u8, content.len());
+    }
+}

@@ -1,0 +1,219 @@
+//! Packets between processes of this machine, over UNIX sockets that keep their bounds.
+//!
+//! A process listens at a name with its id. Who sends connects, and gets an answer for the last
+//! packet of each request on the same connection.
+
+use std::collections::HashMap;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
+use std::thread;
+
+use crate::fabric::{Packet, fabric};
+use crate::pair::Peer;
+
+/// Content of one packet.
+const CONTENT_BYTES: usize = 64 << 10;
+const HEADER_BYTES: usize = 40;
+const ANSWER_BYTES: usize = 8;
+
+/// The connections of this process to others: each has a thread that writes, because a full one
+/// must not keep what comes from there waiting.
+#[derive(Debug, Default)]
+pub struct Wire {
+    by_process: HashMap<u32, Sender<Vec<u8>>>,
+    is_listening: bool,
+}
+
+impl Wire {
+    /// Opens this process to others, once.
+    pub fn listen(&mut self) {
+        if std::mem::replace(&mut self.is_listening, true) {
+            return;
+        }
+        let socket = socket();
+        let (address, length) = name(std::process::id());
+        // SAFETY: the socket's own descriptor, and an address of this length.
+        let bound = unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), length) };
+        assert_eq!(bound, 0, "softverbs cannot bind");
+        // SAFETY: as above.
+        unsafe { libc::listen(socket.as_raw_fd(), 128) };
+        spawn(move || {
+            loop {
+                let (none, flags) = (std::ptr::null_mut(), libc::SOCK_CLOEXEC);
+                // SAFETY: the socket's own descriptor; no address is asked for.
+                let end = unsafe { libc::accept4(socket.as_raw_fd(), none, none.cast(), flags) };
+                if end < 0 {
+                    return;
+                }
+                // SAFETY: just accepted, and owned by nothing else.
+                let end = unsafe { OwnedFd::from_raw_fd(end) };
+                spawn(move || serve(&end));
+            }
+        });
+    }
+
+    /// Sends a request's packets to a process; false if it is gone.
+    pub fn send(&mut self, process: u32, packet: Packet, content: &[u8]) -> bool {
+        let Some(writer) = self.connection(process) else {
+            return false;
+        };
+        let mut offset = 0;
+        loop {
+            let part = &content[offset..content.len().min(offset + CONTENT_BYTES)];
+            let packet = Packet {
+                address: packet.address + offset as u64,
+                is_last: offset + part.len() == content.len(),
+                ..packet
+            };
+            let is_sent = writer.send([&encode(&packet)[..], part].concat()).is_ok();
+            offset += part.len();
+            if !is_sent || packet.is_last {
+                return is_sent;
+            }
+        }
+    }
+
+    /// Closes the connection to a process that has ended.
+    pub fn forget(&mut self, process: u32) {
+        self.by_process.remove(&process);
+    }
+
+    fn connection(&mut self, process: u32) -> Option<Sender<Vec<u8>>> {
+        if let Some(writer) = self.by_process.get(&process) {
+            return Some(writer.clone());
+        }
+        let socket = Arc::new(socket());
+        let (address, length) = name(process);
+        // SAFETY: the socket's own descriptor, and an address of this length.
+        let connected =
+            unsafe { libc::connect(socket.as_raw_fd(), (&raw const address).cast(), length) };
+        if connected != 0 {
+            return None;
+        }
+        let (writer, messages) = channel::<Vec<u8>>();
+        self.by_process.insert(process, writer.clone());
+        let answers = socket.clone();
+        spawn(move || {
+            while let Ok(message) = messages.recv()
+                && write(&socket, &message)
+            {}
+        });
+        spawn(move || {
+            let mut answer = [0; ANSWER_BYTES];
+            while read(&answers, &mut answer) == ANSWER_BYTES {
+                let word = |at: usize| {
+                    u32::from_le_bytes(answer[at..at + 4].try_into().expect("four bytes"))
+                };
+                fabric().lock().finish(word(0), word(4));
+                fabric().wake();
+            }
+            fabric().lock().lose(process);
+        });
+        Some(writer)
+    }
+}
+
+/// Takes in the packets of another process.
+fn serve(end: &OwnedFd) {
+    let mut room = vec![0; HEADER_BYTES + CONTENT_BYTES];
+    // Of a request that failed the rest is passed over.
+    let mut failed = None;
+    loop {
+        let count = read(end, &mut room);
+        if count < HEADER_BYTES {
+            return;
+        }
+        let packet = decode(&room);
+        let status = match failed {
+            Some(status) => status,
+            None => fabric().lock().deliver(&packet, &room[HEADER_BYTES..count]),
+        };
+        failed = (status != 0).then_some(status);
+        if packet.is_last {
+            failed = None;
+            let pair = packet.from.pair.to_le_bytes();
+            if !write(end, &[pair, status.to_le_bytes()].concat()) {
+                return;
+            }
+        }
+    }
+}
+
+fn encode(packet: &Packet) -> [u8; HEADER_BYTES] {
+    let mut bytes = [0; HEADER_BYTES];
+    let words = [
+        packet.from.process,
+        packet.from.pair,
+        packet.to,
+        packet.opcode,
+        packet.imm,
+        packet.rkey,
+        packet.is_last.into(),
+    ];
+    for (place, word) in words.iter().enumerate() {
+        bytes[4 * place..4 * place + 4].copy_from_slice(&word.to_le_bytes());
+    }
+    bytes[32..].copy_from_slice(&packet.address.to_le_bytes());
+    bytes
+}
+
+fn decode(bytes: &[u8]) -> Packet {
+    let word =
+        |at: usize| u32::from_le_bytes(bytes[4 * at..4 * at + 4].try_into().expect("four bytes"));
+    Packet {
+        from: Peer {
+            process: word(0),
+            pair: word(1),
+        },
+        to: word(2),
+        opcode: word(3),
+        imm: word(4),
+        rkey: word(5),
+        is_last: word(6) != 0,
+        address: u64::from_le_bytes(bytes[32..40].try_into().expect("eight bytes")),
+    }
+}
+
+fn socket() -> OwnedFd {
+    // SAFETY: no memory is passed.
+    let socket =
+        unsafe { libc::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0) };
+    assert!(socket >= 0, "softverbs cannot make a socket");
+    // SAFETY: just made, and owned by nothing else.
+    unsafe { OwnedFd::from_raw_fd(socket) }
+}
+
+/// The abstract address of a process.
+fn name(process: u32) -> (libc::sockaddr_un, u32) {
+    // SAFETY: all zeros are an address.
+    let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
+    address.sun_family = libc::AF_UNIX as u16;
+    let name = format!("\0softverbs-{process}");
+    for (place, byte) in address.sun_path.iter_mut().zip(name.bytes()) {
+        *place = byte as libc::c_char;
+    }
+    (address, (2 + name.len()) as u32)
+}
+
+/// Whether the whole message was taken.
+fn write(socket: &OwnedFd, message: &[u8]) -> bool {
+    // SAFETY: the socket's own descriptor, and the message's bytes.
+    let count = unsafe {
+        let start = message.as_ptr().cast();
+        libc::send(socket.as_raw_fd(), start, message.len(), libc::MSG_NOSIGNAL)
+    };
+    count == message.len() as isize
+}
+
+/// The length of the message that has come; 0 if none will.
+fn read(socket: &OwnedFd, room: &mut [u8]) -> usize {
+    // SAFETY: the socket's own descriptor, and room for so many bytes.
+    let count = unsafe { libc::recv(socket.as_raw_fd(), room.as_mut_ptr().cast(), room.len(), 0) };
+    usize::try_from(count).unwrap_or(0)
+}
+
+fn spawn(work: impl FnOnce() + Send + 'static) {
+    let thread = thread::Builder::new().name("softverbs".into()).spawn(work);
+    thread.expect("a thread");
+}
