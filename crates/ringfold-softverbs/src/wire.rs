@@ -1,7 +1,8 @@
 //! Packets between processes of this machine, over UNIX sockets that keep their bounds.
 //!
-//! A process listens at a name with its id. Who sends connects, and gets an answer for the last
-//! packet of each request on the same connection.
+//! A process listens at a name with its id: abstract, or, for several network namespaces, in the
+//! folder `SOFTVERBS_FOLDER`. Another one connects to send, and gets an answer for the last packet
+//! of each request on the same connection.
 
 use std::collections::HashMap;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -184,12 +185,15 @@ fn socket() -> OwnedFd {
     unsafe { OwnedFd::from_raw_fd(socket) }
 }
 
-/// The abstract address of a process.
+/// The address of a process.
 fn name(process: u32) -> (libc::sockaddr_un, u32) {
     // SAFETY: all zeros are an address.
     let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
     address.sun_family = libc::AF_UNIX as u16;
-    let name = format!("\0softverbs-{process}");
+    let name = match std::env::var("SOFTVERBS_FOLDER") {
+        Ok(folder) => format!("{folder}/softverbs-{process}"),
+        Err(_) => format!("\0softverbs-{process}"),
+    };
     for (place, byte) in address.sun_path.iter_mut().zip(name.bytes()) {
         *place = byte as libc::c_char;
     }

@@ -10,6 +10,7 @@ mod limits;
 use std::time::Duration;
 
 use super::FRUITLESS_ROUNDS_MAX;
+use super::rest;
 use super::tests::{faulty, shm, sim, tcp};
 use crate::call::Way;
 use crate::communicator::Request;
@@ -21,7 +22,7 @@ use crate::random::SplitMix64;
 use crate::simulate::network::model::Sending;
 use crate::transport::local::{local, rendezvous};
 use crate::transport::suite::fault_injector::Faults;
-use crate::transport::{Time, Transport};
+use crate::transport::{Time, Transport, rdma};
 use crate::types::Access;
 use crate::types::{Algorithm, Collective, DType};
 use crate::{Counts, Op};
@@ -157,6 +158,7 @@ impl World {
             } else {
                 fruitless + 1
             };
+            rest(fruitless);
             if fruitless > 16 * self.engines.len() as u32 {
                 self.pass();
             }
@@ -280,6 +282,7 @@ fn submit_all(world: &mut World, window: usize) {
         }
         let progressed = world.attempt(rank).expect("no error");
         fruitless = if progressed { 0 } else { fruitless + 1 };
+        rest(fruitless);
         if fruitless > 16 * ranks as u32 {
             world.pass();
         }
@@ -479,6 +482,7 @@ over_transports! {
     over_rendezvous: |n, seed| World::new(rendezvous(n), seed), 12;
     over_shm: |n, seed| World::new(shm(n), seed), 12;
     over_tcp: |n, seed| World::new(tcp(n), seed), 10;
+    over_rdma: |n, seed| World::new(rdma::tests::ranks(n), seed), 10;
     over_sim_eager: |n, seed| World::new(sim(n, Sending::Eager), seed), 12;
     over_sim_rendezvous: |n, seed| World::new(sim(n, Sending::Rendezvous), seed), 12;
     over_delays: |n, seed| World::new(faulty(n, delays(seed)), seed), 12;

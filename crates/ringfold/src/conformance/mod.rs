@@ -97,6 +97,9 @@ fn goes_by_ll(case: &Case, request: &Request, world_size: usize) -> bool {
 /// they like.
 const FRUITLESS_ROUNDS_MAX: u32 = 200_000;
 
+/// After so many such rounds other threads get a millisecond.
+const FRUITLESS_ROUNDS_OF_A_REST: u32 = 500;
+
 /// A channel that no collective of the suite uses.
 const SIGNAL_CHANNEL: usize = 2;
 
@@ -412,6 +415,7 @@ impl World {
                 running.swap_remove(index);
             }
             fruitless = if progressed { 0 } else { fruitless + 1 };
+            rest(fruitless);
             if fruitless > 16 * running.len() as u32 {
                 let next = self
                     .engines
@@ -438,6 +442,13 @@ impl World {
             }
         }
         Ok(())
+    }
+}
+
+/// Lets threads of the transport's own work, now and then where no rank goes on.
+fn rest(fruitless: u32) {
+    if fruitless % FRUITLESS_ROUNDS_OF_A_REST == FRUITLESS_ROUNDS_OF_A_REST - 1 {
+        std::thread::sleep(Duration::from_millis(1));
     }
 }
 

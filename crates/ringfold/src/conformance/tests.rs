@@ -16,6 +16,7 @@ use crate::simulate::network::model::{Compute, Network, Sending};
 use crate::simulate::network::{Sim, SimNetwork};
 use crate::transport::bell::Bells;
 use crate::transport::local::{Local, local, rendezvous};
+use crate::transport::rdma;
 use crate::transport::routes;
 use crate::transport::shm::{Segment, Shape, Shm};
 use crate::transport::suite::fault_injector::{FaultInjector, Faults};
@@ -303,6 +304,8 @@ conformance! {
     in_domains_over_shm: |n| World::new(shm_in_domains(n), SEED).in_domains(n as u32 / domains(n)),
         &[4, 6, 8];
     over_tcp: |n| World::new(tcp(n), SEED), &[1, 2, 3, 4, 5];
+    over_rdma: |n| World::new(rdma::tests::ranks(n), SEED), &[2, 3, 4];
+    over_rdma_registering: |n| World::new(rdma::tests::registering(n), SEED), &[2, 3, 4];
     on_two_hosts_over_routes: |n| World::new(routes::tests::ranks(n), SEED).on_hosts(&dealt(n, 2)),
         &[2, 3, 4, 5, 7];
     on_hosts_over_rendezvous: |n| World::new::<Local>(rendezvous(n), SEED).on_hosts(&unequal(n)),

@@ -33,7 +33,7 @@ mod outgoing;
 mod packet;
 mod rail;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::time::{Duration, Instant};
 

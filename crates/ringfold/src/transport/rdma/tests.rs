@@ -82,8 +82,17 @@ fn connected(world_size: usize, rails: usize, options: &RdmaOptions) -> Vec<Rdma
         .collect()
 }
 
-fn ranks(world_size: usize) -> Vec<Rdma> {
+pub(crate) fn ranks(world_size: usize) -> Vec<Rdma> {
     connected(world_size, 1, &RdmaOptions::default())
+}
+
+/// The same, with memory that is registered for each message.
+pub(crate) fn registering(world_size: usize) -> Vec<Rdma> {
+    let options = RdmaOptions {
+        register_bytes_min: 1,
+        ..RdmaOptions::default()
+    };
+    connected(world_size, 1, &options)
 }
 
 suite::transport_tests!(ranks);
@@ -118,17 +127,9 @@ mod with_few_pieces {
 
 /// Memory that is registered for each message.
 mod with_registration_on_the_fly {
-    use super::*;
+    use super::{registering, suite};
 
-    fn ranks(world_size: usize) -> Vec<Rdma> {
-        let options = RdmaOptions {
-            register_bytes_min: 1,
-            ..RdmaOptions::default()
-        };
-        connected(world_size, 1, &options)
-    }
-
-    suite::transport_tests!(ranks);
+    suite::transport_tests!(registering);
 }
 
 #[test]
