@@ -67,6 +67,14 @@ class Lab:
             command("ip", "-n", host, "link", "set", DEVICE, "up")
             command("ip", "-n", host, "link", "set", "lo", "up")
 
+    def address(self, number: int) -> str:
+        """The address of a host."""
+        return address(number)
+
+    def variables(self, number: int) -> dict[str, str]:
+        """What ranks of a host have in their environment."""
+        return {}
+
     def set_congestion(self, name: str) -> None:
         """Set the default congestion control of connections that the hosts make from now on."""
         permitted = PERMITTED.read_text().strip()
