@@ -310,4 +310,30 @@ mod tests {
         assert_eq!(gigabits("2.5 Gb/sec (1X SDR)"), Some(3));
         assert_eq!(gigabits(""), None);
     }
+
+    #[test]
+    #[ignore = "needs RDMA devices, such as those of bench/rdma_vm.sh"]
+    fn each_device_has_a_port_that_connections_can_use() {
+        let verbs = Verbs::open(None).unwrap();
+        let names = verbs.devices().unwrap();
+        assert!(names.len() >= 2, "{names:?}");
+        for name in &names {
+            let device = verbs.device(name).unwrap();
+            assert_eq!(device.name(), name);
+            let ports = device.ports();
+            assert_eq!(ports.len(), 1, "{name}: {ports:?}");
+            let port = &ports[0];
+            assert_eq!((port.number, port.state), (1, PortState::Active), "{name}");
+            assert_eq!(port.link_layer, LinkLayer::Ethernet, "{name}");
+            assert!((256..=4096).contains(&port.mtu_bytes), "{name}: {port:?}");
+            assert!(port.rate_gbps.is_some_and(|rate| rate > 0), "{name}");
+            let index = port.gid_index().unwrap();
+            let (_, kind, gid) = port.gids.iter().find(|(at, ..)| *at == index).unwrap();
+            // The address of the interface, 10.77.0.1 and up.
+            assert_eq!(*kind, GidKind::RoceV2, "{name}");
+            assert_eq!(gid[10..15], [0xff, 0xff, 10, 77, 0], "{name}: {gid:?}");
+        }
+        let error = verbs.device("no-such-device").unwrap_err().to_string();
+        assert!(error.contains(&names.join(", ")), "{error}");
+    }
 }
