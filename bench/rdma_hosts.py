@@ -35,9 +35,9 @@ def hosts_here() -> int:
 class RdmaHosts(Lab):
     """Some of the guest's hosts, which stay when this ends."""
 
-    def __init__(self, hosts: int, first: int = 0) -> None:
+    def __init__(self, hosts: int, first: int = 0, ib_timeout: str = IB_TIMEOUT) -> None:
         super().__init__(hosts)
-        self.first = first
+        self.first, self.ib_timeout = first, ib_timeout
         self.hosts = [f"h{first + number}" for number in range(hosts)]
 
     def build(self) -> None:
@@ -61,7 +61,7 @@ class RdmaHosts(Lab):
         """What the ranks of a host need to know."""
         return {
             "RINGFOLD_IB_HCA": f"=rxe{self.first + number}",
-            "RINGFOLD_IB_TIMEOUT": IB_TIMEOUT,
+            "RINGFOLD_IB_TIMEOUT": self.ib_timeout,
         }
 
     def plug(self, number: int, is_in: bool, cables: tuple[str, ...] = ("plug", "lan")) -> None:

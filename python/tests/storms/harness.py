@@ -30,7 +30,6 @@ ROOT = Path(__file__).resolve().parents[3]
 sys.path[:0] = [str(ROOT / "bench"), str(ROOT / "python/tests/devices")]
 
 from lab import Lab
-from lab import address as address_of
 
 # From <linux/prctl.h> and <linux/sched.h>.
 PR_SET_PDEATHSIG = 1
@@ -61,7 +60,8 @@ class Place:
     """Where the ranks of a job run, and how they reach each other."""
 
     transport: str
-    """`shm` or `tcp` on this host, or `hosts`: ringfold's own choice between namespaces."""
+    """`shm` or `tcp` on this host, or `hosts`: ringfold's own choice between namespaces;
+    between the hosts of bench/rdma_vm.sh, also by name."""
     lab: Lab | None = None
     """The hosts."""
     seats: tuple[int, ...] = ()
@@ -70,7 +70,7 @@ class Place:
     def address(self, number: int) -> str:
         """The address of rank 0; one job at a time for each number."""
         if self.lab:
-            return f"{address_of(self.host(0))}:{FIRST_PORT + number % PORTS}"
+            return f"{self.lab.address(self.host(0))}:{FIRST_PORT + number % PORTS}"
         return f"unix:@ringfold-storm-{uuid.uuid4().hex}"
 
     def host(self, rank: int) -> int:
@@ -81,6 +81,7 @@ class Place:
         """Move this process to the rank's host."""
         if self.lab:
             enter(self.lab.hosts[self.host(rank)])
+            os.environ.update(self.lab.variables(self.host(rank)))
 
 
 class Wrong(Exception):
@@ -130,7 +131,7 @@ class Rank:
 
     def join(self, part: str = "", **arguments: Any) -> ringfold.Communicator:
         """Join this job; with different `part`s several times, on one host only."""
-        transport = "auto" if self.place.lab else self.place.transport
+        transport = "auto" if self.place.transport == "hosts" else self.place.transport
         return ringfold.init(
             self.rank,
             self.ranks,

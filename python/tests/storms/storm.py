@@ -60,6 +60,8 @@ class Storm:
     jobs: int = os.cpu_count() or 1
     """Rounds at a time."""
     hosts: int = HOSTS
+    lab: Callable[[int, int], Lab] | None = None
+    """Makes so many hosts, with the number of the first; network namespaces if `None`."""
 
 
 def main(storm: Storm, words: list[str] | None = None) -> None:
@@ -146,8 +148,12 @@ def guarded(round_: Round, seed: int) -> Outcome:
 def places(storm: Storm, transport: str, count: int) -> Iterator[list[Place]]:
     """Where the jobs of a storm run, so many at a time; each on hosts of its own."""
     with ExitStack() as stack:
-        if transport == "hosts":
-            labs = [stack.enter_context(Lab(storm.hosts)) for _ in range(count)]
+        if storm.lab or transport == "hosts":
+            make = storm.lab or (lambda hosts, _: Lab(hosts))
+            labs = [
+                stack.enter_context(make(storm.hosts, number * storm.hosts))
+                for number in range(count)
+            ]
             yield [Place(transport, lab) for lab in labs]
         else:
             yield [Place(transport)] * count
