@@ -231,6 +231,10 @@ deep_rust() {
     }
 }
 
+# The tests that run on RDMA devices, by name and by a part of their names.
+rdma_device_test=verbs::device::tests::each_device_has_a_port_that_connections_can_use
+rdma_tests=(verbs:: transport::rdma:: conformance::tests::over_rdma)
+
 deep_python() {
     OMP_NUM_THREADS=1 "$venv/bin/python" -m pytest --quiet -m deep \
         --ignore python/tests/storms python/tests bench/tests
@@ -247,6 +251,28 @@ storms() {
     OMP_NUM_THREADS=1 "$venv/bin/python" -m pytest --quiet -m "" python/tests/storms
 }
 
+# In a virtual machine with RDMA devices: the tests of devices, of the transport and of all
+# collectives over it, and a storm. Skipped where no such machine can run.
+rdma_vm() {
+    local status=0 reason program
+    reason=$(bench/rdma_vm.sh --check 2>&1) || status=$?
+    if [ "$status" = 77 ]; then
+        echo "skipped: $reason"
+        echo "rdma in a virtual machine: $reason" >>"$TEST_SKIPS"
+        return 0
+    fi
+    [ "$status" = 0 ] || { echo "$reason" >&2 && return 1; }
+    # Built here, because the emulated machine is slow.
+    program=$(cargo test --no-run -p ringfold --lib --message-format json 2>/dev/null |
+        "$venv/bin/python" -c "import json, sys
+rows = [json.loads(line) for line in sys.stdin]
+print(*{row['executable'] for row in rows if row.get('executable')})")
+    bench/rdma_vm.sh "$program" --ignored --exact "$rdma_device_test"
+    TEST_RDMA_DEVICES=rxe0,rxe1 bench/rdma_vm.sh "$program" "${rdma_tests[@]}"
+    RDMA_VM_HOSTS=4 RDMA_VM_MEMORY=3072 RDMA_VM_TIMEOUT=1800 bench/rdma_vm.sh \
+        "$PWD/$venv/bin/python" python/tests/storms/cables.py --rounds 30 --transport rdma
+}
+
 deep() {
     stage "deep loom tests" loom_models 3
     stage "deep rust tests" deep_rust
@@ -254,6 +280,7 @@ deep() {
     stage "deep python tests" deep_python
     stage "crates" crates
     [ ! -d python/tests/storms ] || stage "storms" storms
+    stage "rdma in a virtual machine" rdma_vm
 }
 
 # Prints the skips, and fails if they are not allowed.

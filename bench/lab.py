@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Self
 
 PORT = 29400
 DEVICE = "eth0"
@@ -36,7 +37,7 @@ class Lab:
         self.switch = f"{stem}-switch"
         self.hosts = [f"{stem}-{host}" for host in range(hosts)]
 
-    def __enter__(self) -> "Lab":
+    def __enter__(self) -> Self:
         delete_abandoned()
         try:
             self.build()
