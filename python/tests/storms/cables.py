@@ -27,7 +27,7 @@ import ringfold
 
 HOSTS = 2
 # The deadline of calls, how long a host may be silent, and the limit for joining.
-DEADLINE_S, SILENCE_S, CONNECT_S = 15.0, 4.0, 60.0
+DEADLINE_S, SILENCE_S, CONNECT_S = 8.0, 4.0, 60.0
 # Around the deadline or the silence, for an emulated machine with other jobs.
 GRACE_S = 15.0
 # The moment of a fault after the first calls, and the length of one that is survived.
