@@ -217,7 +217,7 @@ times() {
 hosts=${RDMA_VM_HOSTS:-2} memory=${RDMA_VM_MEMORY:-2048} seconds=${RDMA_VM_TIMEOUT:-600}
 for number in "$hosts" "$memory" "$seconds"; do
     case $number in
-    '' | *[!0-9]* | 0*) stop $failed "RDMA_VM_...=$number: not a number from 1 up" ;;
+    '' | *[!0-9]* | 0*) stop $failed "a value of RDMA_VM_... is $number: not a number from 1 up" ;;
     esac
 done
 [ "$hosts" -le 200 ] || stop $failed "RDMA_VM_HOSTS=$hosts: 200 at most"
