@@ -7,7 +7,7 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 over=124 failed=125 unable=77
 # Raised when what lies in the cache changes.
 recipe=1
-cache=${XDG_CACHE_HOME:-$HOME/.cache}/ringfold-rdma-vm
+cache=${XDG_CACHE_HOME:-${HOME:-/var/tmp}/.cache}/ringfold-rdma-vm
 started=$EPOCHREALTIME
 
 usage() {
