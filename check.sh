@@ -251,6 +251,16 @@ storms() {
     OMP_NUM_THREADS=1 "$venv/bin/python" -m pytest --quiet -m "" python/tests/storms
 }
 
+# in_rdma_vm PROGRAM ARGUMENTS...: runs tests there; that there are none is a failure.
+in_rdma_vm() {
+    local log=target/rdma.log
+    bench/rdma_vm.sh "$@" 2>&1 | tee "$log"
+    grep -Eq 'test result: ok\. [1-9]' "$log" || {
+        echo "no test ran" >&2
+        return 1
+    }
+}
+
 # In a virtual machine with RDMA devices: the tests of devices, of the transport and of all
 # collectives over it, and a storm. Skipped where no such machine can run.
 rdma_vm() {
@@ -263,12 +273,12 @@ rdma_vm() {
     fi
     [ "$status" = 0 ] || { echo "$reason" >&2 && return 1; }
     # Built here, because the emulated machine is slow.
-    program=$(cargo test --no-run -p ringfold --lib --message-format json 2>/dev/null |
+    program=$(cargo test --no-run -p ringfold --lib --quiet --message-format json |
         "$venv/bin/python" -c "import json, sys
 rows = [json.loads(line) for line in sys.stdin]
 print(*{row['executable'] for row in rows if row.get('executable')})")
-    bench/rdma_vm.sh "$program" --ignored --exact "$rdma_device_test"
-    TEST_RDMA_DEVICES=rxe0,rxe1 bench/rdma_vm.sh "$program" "${rdma_tests[@]}"
+    in_rdma_vm "$program" --ignored --exact "$rdma_device_test"
+    TEST_RDMA_DEVICES=rxe0,rxe1 in_rdma_vm "$program" "${rdma_tests[@]}"
     RDMA_VM_HOSTS=4 RDMA_VM_MEMORY=3072 RDMA_VM_TIMEOUT=1800 bench/rdma_vm.sh \
         "$PWD/$venv/bin/python" python/tests/storms/cables.py --rounds 30 --transport rdma
 }
