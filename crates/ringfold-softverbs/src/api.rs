@@ -106,7 +106,7 @@ pub extern "C" fn ibv_open_device(device: *mut Device) -> *mut Context {
     if is_refused("open_device") {
         return ptr::null_mut();
     }
-    fabric().lock().listen();
+    fabric().open();
     // SAFETY: no memory is passed.
     let async_fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
     let context = Context {
@@ -134,6 +134,7 @@ pub unsafe extern "C" fn ibv_close_device(context: *mut Context) -> c_int {
     let context = unsafe { Box::from_raw(context) };
     // SAFETY: the context's own descriptor.
     unsafe { libc::close(context.async_fd) };
+    fabric().close();
     0
 }
 

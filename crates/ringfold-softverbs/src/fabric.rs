@@ -2,14 +2,14 @@
 
 use std::collections::HashMap;
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::thread;
+use std::thread::{self, JoinHandle};
 
 use crate::layout::Wc;
 use crate::memory::{LOCAL_WRITE, Memories, REMOTE_WRITE};
 use crate::pair::{ERROR, Pair, Peer, READY_TO_RECEIVE, READY_TO_SEND, Request};
 use crate::queue::{Entry, Queue};
 use crate::settings::{Faults, Random, number};
-use crate::wire::Wire;
+use crate::wire;
 
 /// `IBV_WR_RDMA_WRITE` and `IBV_WR_SEND`.
 pub const WRITE: u32 = 0;
@@ -53,7 +53,9 @@ pub struct State {
     pub faults: Faults,
     pub made: u32,
     random: Random,
-    wire: Wire,
+    /// Devices that are open, and the thread that does their requests.
+    open: usize,
+    worker: Option<JoinHandle<()>>,
 }
 
 /// The devices.
@@ -75,31 +77,60 @@ pub fn fabric() -> &'static Fabric {
                 faults: Faults::default(),
                 made: 0,
                 random: Random::new(number("SOFTVERBS_SEED").unwrap_or(1)),
-                wire: Wire::default(),
+                open: 0,
+                worker: None,
             }),
             changed: Condvar::new(),
         }));
-        let work = move || {
-            let mut state = fabric.lock();
-            loop {
-                match state.choose() {
-                    Some(number) => state.begin(number),
-                    None => {
-                        let waited = fabric.changed.wait(state);
-                        state = waited.unwrap_or_else(PoisonError::into_inner);
-                    }
-                }
-            }
-        };
-        thread::Builder::new()
-            .name("softverbs".into())
-            .spawn(work)
-            .expect("a thread");
         fabric
     })
 }
 
 impl Fabric {
+    /// A device is open.
+    pub fn open(&'static self) {
+        wire::listen();
+        let mut state = self.lock();
+        state.open += 1;
+        if state.worker.is_none() {
+            let worker = thread::Builder::new().name("softverbs".into());
+            let work = worker.spawn(move || self.work());
+            state.worker = Some(work.expect("a thread"));
+        }
+    }
+
+    /// A device is closed; with the last, nothing is left but the memory.
+    pub fn close(&self) {
+        let worker = {
+            let mut state = self.lock();
+            state.open -= 1;
+            if state.open > 0 {
+                return;
+            }
+            state.worker.take()
+        };
+        self.wake();
+        if let Some(worker) = worker {
+            // A panic in it has been printed.
+            let _ = worker.join();
+        }
+        wire::close();
+    }
+
+    /// Does requests as long as a device is open.
+    fn work(&self) {
+        let mut state = self.lock();
+        while state.open > 0 {
+            match state.choose() {
+                Some(number) => state.begin(number),
+                None => {
+                    let waited = self.changed.wait(state);
+                    state = waited.unwrap_or_else(PoisonError::into_inner);
+                }
+            }
+        }
+    }
+
     pub fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -155,7 +186,7 @@ impl State {
         if peer.process == packet.from.process {
             let status = self.deliver(&packet, &content);
             self.finish(number, status);
-        } else if self.wire.send(peer.process, packet, &content) {
+        } else if wire::send(peer.process, packet, &content) {
             if let Some(pair) = self.pairs.get_mut(&number) {
                 pair.is_awaiting = true;
             }
@@ -315,7 +346,7 @@ impl State {
 
     /// A process has ended: what is on the way to it has no answer.
     pub fn lose(&mut self, process: u32) {
-        self.wire.forget(process);
+        wire::forget(process);
         let awaiting: Vec<u32> = self
             .pairs
             .iter()
@@ -325,11 +356,6 @@ impl State {
         for number in awaiting {
             self.finish(number, NO_ANSWER);
         }
-    }
-
-    /// Reaches other processes, and is reached by them.
-    pub fn listen(&mut self) {
-        self.wire.listen();
     }
 }
 

@@ -6,9 +6,9 @@
 
 use std::collections::HashMap;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
-use std::thread;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
 
 use crate::fabric::{Packet, fabric};
 use crate::pair::Peer;
@@ -18,69 +18,91 @@ const CONTENT_BYTES: usize = 64 << 10;
 const HEADER_BYTES: usize = 40;
 const ANSWER_BYTES: usize = 8;
 
-/// The connections of this process to others: each has a thread that writes, because a full one
-/// must not keep what comes from there waiting.
+/// The connections of this process with others: each to one has a thread that writes, because a
+/// full one must not keep what comes from there waiting.
 #[derive(Debug, Default)]
-pub struct Wire {
+struct Wire {
     by_process: HashMap<u32, Sender<Vec<u8>>>,
+    /// All that is open, to end what waits there.
+    sockets: Vec<Arc<OwnedFd>>,
+    threads: Vec<JoinHandle<()>>,
     is_listening: bool,
 }
 
-impl Wire {
-    /// Opens this process to others, once.
-    pub fn listen(&mut self) {
-        if std::mem::replace(&mut self.is_listening, true) {
+static WIRE: Mutex<Option<Wire>> = Mutex::new(None);
+
+/// Does something with the connections. The fabric may be locked, and is not locked within.
+fn with_wire<R>(act: impl FnOnce(&mut Wire) -> R) -> R {
+    let mut wire = WIRE.lock().unwrap_or_else(PoisonError::into_inner);
+    act(wire.get_or_insert_default())
+}
+
+/// Opens this process to others, once.
+pub fn listen() {
+    with_wire(|wire| {
+        if std::mem::replace(&mut wire.is_listening, true) {
             return;
         }
-        let socket = socket();
+        let socket = Arc::new(socket());
         let (address, length) = name(std::process::id());
         // SAFETY: the socket's own descriptor, and an address of this length.
         let bound = unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), length) };
         assert_eq!(bound, 0, "softverbs cannot bind");
         // SAFETY: as above.
         unsafe { libc::listen(socket.as_raw_fd(), 128) };
-        spawn(move || {
-            loop {
-                let (none, flags) = (std::ptr::null_mut(), libc::SOCK_CLOEXEC);
-                // SAFETY: the socket's own descriptor; no address is asked for.
-                let end = unsafe { libc::accept4(socket.as_raw_fd(), none, none.cast(), flags) };
-                if end < 0 {
-                    return;
-                }
-                // SAFETY: just accepted, and owned by nothing else.
-                let end = unsafe { OwnedFd::from_raw_fd(end) };
-                spawn(move || serve(&end));
-            }
-        });
-    }
+        wire.sockets.push(socket.clone());
+        wire.spawn(move || accept(&socket));
+    });
+}
 
-    /// Sends a request's packets to a process; false if it is gone.
-    pub fn send(&mut self, process: u32, packet: Packet, content: &[u8]) -> bool {
-        let Some(writer) = self.connection(process) else {
-            return false;
+/// Closes everything, and waits for the threads. Nothing is locked.
+pub fn close() {
+    let closed = with_wire(std::mem::take);
+    for socket in &closed.sockets {
+        // SAFETY: a socket's own descriptor.
+        unsafe { libc::shutdown(socket.as_raw_fd(), libc::SHUT_RDWR) };
+    }
+    drop(closed.by_process);
+    for thread in closed.threads {
+        // A panic in it has been printed.
+        let _ = thread.join();
+    }
+}
+
+/// Sends a request's packets to a process; false if it is gone.
+pub fn send(process: u32, packet: Packet, content: &[u8]) -> bool {
+    let Some(writer) = with_wire(|wire| wire.writer(process)) else {
+        return false;
+    };
+    let mut offset = 0;
+    loop {
+        let part = &content[offset..content.len().min(offset + CONTENT_BYTES)];
+        let packet = Packet {
+            address: packet.address + offset as u64,
+            is_last: offset + part.len() == content.len(),
+            ..packet
         };
-        let mut offset = 0;
-        loop {
-            let part = &content[offset..content.len().min(offset + CONTENT_BYTES)];
-            let packet = Packet {
-                address: packet.address + offset as u64,
-                is_last: offset + part.len() == content.len(),
-                ..packet
-            };
-            let is_sent = writer.send([&encode(&packet)[..], part].concat()).is_ok();
-            offset += part.len();
-            if !is_sent || packet.is_last {
-                return is_sent;
-            }
+        let is_sent = writer.send([&encode(&packet)[..], part].concat()).is_ok();
+        offset += part.len();
+        if !is_sent || packet.is_last {
+            return is_sent;
         }
     }
+}
 
-    /// Closes the connection to a process that has ended.
-    pub fn forget(&mut self, process: u32) {
-        self.by_process.remove(&process);
+/// Closes the connection to a process that has ended.
+pub fn forget(process: u32) {
+    with_wire(|wire| wire.by_process.remove(&process));
+}
+
+impl Wire {
+    fn spawn(&mut self, work: impl FnOnce() + Send + 'static) {
+        let thread = thread::Builder::new().name("softverbs".into()).spawn(work);
+        self.threads.push(thread.expect("a thread"));
     }
 
-    fn connection(&mut self, process: u32) -> Option<Sender<Vec<u8>>> {
+    /// What writes to a process; connects to it first.
+    fn writer(&mut self, process: u32) -> Option<Sender<Vec<u8>>> {
         if let Some(writer) = self.by_process.get(&process) {
             return Some(writer.clone());
         }
@@ -94,13 +116,14 @@ impl Wire {
         }
         let (writer, messages) = channel::<Vec<u8>>();
         self.by_process.insert(process, writer.clone());
+        self.sockets.push(socket.clone());
         let answers = socket.clone();
-        spawn(move || {
+        self.spawn(move || {
             while let Ok(message) = messages.recv()
                 && write(&socket, &message)
             {}
         });
-        spawn(move || {
+        self.spawn(move || {
             let mut answer = [0; ANSWER_BYTES];
             while read(&answers, &mut answer) == ANSWER_BYTES {
                 let word = |at: usize| {
@@ -112,6 +135,27 @@ impl Wire {
             fabric().lock().lose(process);
         });
         Some(writer)
+    }
+}
+
+/// Takes connections until the listener is shut down.
+fn accept(listener: &OwnedFd) {
+    loop {
+        let (none, flags) = (std::ptr::null_mut(), libc::SOCK_CLOEXEC);
+        // SAFETY: the socket's own descriptor; no address is asked for.
+        let end = unsafe { libc::accept4(listener.as_raw_fd(), none, none.cast(), flags) };
+        if end < 0 {
+            return;
+        }
+        // SAFETY: just accepted, and owned by nothing else.
+        let end = Arc::new(unsafe { OwnedFd::from_raw_fd(end) });
+        with_wire(|wire| {
+            // One that comes while everything is closed is not served.
+            if wire.is_listening {
+                wire.sockets.push(end.clone());
+                wire.spawn(move || serve(&end));
+            }
+        });
     }
 }
 
@@ -215,9 +259,4 @@ fn read(socket: &OwnedFd, room: &mut [u8]) -> usize {
     // SAFETY: the socket's own descriptor, and room for so many bytes.
     let count = unsafe { libc::recv(socket.as_raw_fd(), room.as_mut_ptr().cast(), room.len(), 0) };
     usize::try_from(count).unwrap_or(0)
-}
-
-fn spawn(work: impl FnOnce() + Send + 'static) {
-    let thread = thread::Builder::new().name("softverbs".into()).spawn(work);
-    thread.expect("a thread");
 }

@@ -11,7 +11,7 @@ use crate::random::Random;
 use crate::script::Script;
 
 /// The transports that join the ranks of one host.
-pub const TRANSPORTS: [&str; 2] = ["shm", "tcp"];
+pub const TRANSPORTS: [&str; 3] = ["shm", "tcp", "rdma"];
 
 /// One size for each way a message takes: inline, whole, in slices.
 pub const SIZES: [usize; 3] = [8, 64 << 10, 4 << 20];

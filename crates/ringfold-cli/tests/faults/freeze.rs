@@ -20,7 +20,8 @@ const ATTEMPTS_MAX: usize = 5;
 #[test]
 fn a_frozen_rank_is_named_when_the_deadline_passes() {
     let mut random = Random::new("freeze");
-    for transport in TRANSPORTS {
+    // The software's RDMA devices stand still with their process, which real ones do not.
+    for transport in ["shm", "tcp"] {
         for victim in [0, 1] {
             for bytes in [8, 1 << 20] {
                 for attempt in 1.. {

@@ -2,6 +2,7 @@
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
@@ -166,6 +167,9 @@ impl Job {
                 "RINGFOLD_CONNECT_TIMEOUT_MS",
                 plan.connect_timeout.as_millis().to_string(),
             );
+        if plan.transport == "rdma" {
+            command.env("RINGFOLD_VERBS_LIBRARY", software_devices());
+        }
         if let Some(secret) = &plan.secret {
             command.env("RINGFOLD_SECRET", secret);
         }
@@ -410,4 +414,10 @@ impl Drop for Rank {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// The library of RDMA devices in software, which cargo has built beside this test.
+fn software_devices() -> PathBuf {
+    let test = std::env::current_exe().expect("this binary has a name");
+    test.with_file_name("libringfold_softverbs.so")
 }
