@@ -93,7 +93,8 @@ def all_reduce_us(lab: RdmaHosts, transport: str, ranks: int, size: int) -> floa
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.json"
         words = [str(COMMAND), "perf", "all_reduce", "--transport", transport, "-J", str(report)]
-        words += ["-b", str(size), "-e", str(size), "-n", str(iterations(size)), "-w", "2", "-I", "1"]
+        words += ["-b", str(size), "-e", str(size), "-n", str(iterations(size))]
+        words += ["-w", "2", "-I", "1"]
         output_of(lab, words, ranks, LIMIT_S)
         (row,) = json.loads(report.read_text())["results"]
     return float(statistics.median(row["out_of_place_per_iter"]["times_us"]))

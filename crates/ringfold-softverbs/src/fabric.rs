@@ -42,6 +42,8 @@ pub struct Packet {
     pub rkey: u32,
     /// Whether it is the last of its request.
     pub is_last: bool,
+    /// Content of the whole request.
+    pub bytes: u32,
 }
 
 /// Everything that a lock protects.
@@ -63,6 +65,9 @@ pub struct State {
 pub struct Fabric {
     state: Mutex<State>,
     changed: Condvar,
+    /// Held while devices are opened and closed, before all other locks: the last one that is
+    /// closed ends the threads, which another one that is opened needs.
+    life: Mutex<()>,
 }
 
 /// The one fabric of this process.
@@ -81,6 +86,7 @@ pub fn fabric() -> &'static Fabric {
                 worker: None,
             }),
             changed: Condvar::new(),
+            life: Mutex::new(()),
         }));
         fabric
     })
@@ -89,6 +95,7 @@ pub fn fabric() -> &'static Fabric {
 impl Fabric {
     /// A device is open.
     pub fn open(&'static self) {
+        let _life = self.life.lock().unwrap_or_else(PoisonError::into_inner);
         wire::listen();
         let mut state = self.lock();
         state.open += 1;
@@ -101,6 +108,7 @@ impl Fabric {
 
     /// A device is closed; with the last, nothing is left but the memory.
     pub fn close(&self) {
+        let _life = self.life.lock().unwrap_or_else(PoisonError::into_inner);
         let worker = {
             let mut state = self.lock();
             state.open -= 1;
@@ -182,6 +190,7 @@ impl State {
             address: request.remote_address,
             rkey: request.rkey,
             is_last: true,
+            bytes: content.len() as u32,
         };
         if peer.process == packet.from.process {
             let status = self.deliver(&packet, &content);
@@ -228,12 +237,10 @@ impl State {
         if is_write {
             let has_right = pair.rights & REMOTE_WRITE != 0;
             let domain = pair.domain;
-            if !content.is_empty()
-                && !(has_right
-                    && self
-                        .memories
-                        .permits(packet.rkey, domain, place, REMOTE_WRITE))
-            {
+            let memories = &self.memories;
+            let is_permitted =
+                has_right && memories.permits(!packet.rkey, domain, place, REMOTE_WRITE);
+            if !is_permitted && !content.is_empty() {
                 self.end(packet.to);
                 return REFUSED_ACCESS;
             }
@@ -259,7 +266,7 @@ impl State {
         let mut wc = Wc {
             wr_id: receive.id,
             opcode: if is_send { RECEIVED } else { WRITTEN },
-            byte_len: content.len() as u32,
+            byte_len: packet.bytes,
             imm_data: packet.imm,
             wc_flags: if is_send { 0 } else { WITH_IMM },
             qp_num: packet.to,

@@ -10,13 +10,15 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
-use crate::fabric::{Packet, fabric};
+use crate::fabric::{Packet, SEND, fabric};
 use crate::pair::Peer;
 
 /// Content of one packet.
 const CONTENT_BYTES: usize = 64 << 10;
 const HEADER_BYTES: usize = 40;
 const ANSWER_BYTES: usize = 8;
+/// Where sockets have files instead of abstract names.
+const FOLDER: &str = "SOFTVERBS_FOLDER";
 
 /// The connections of this process with others: each to one has a thread that writes, because a
 /// full one must not keep what comes from there waiting.
@@ -63,6 +65,10 @@ pub fn close() {
         unsafe { libc::shutdown(socket.as_raw_fd(), libc::SHUT_RDWR) };
     }
     drop(closed.by_process);
+    if let Ok(folder) = std::env::var(FOLDER) {
+        // Else the name stays taken.
+        let _ = std::fs::remove_file(format!("{folder}/softverbs-{}", std::process::id()));
+    }
     for thread in closed.threads {
         // A panic in it has been printed.
         let _ = thread.join();
@@ -164,15 +170,27 @@ fn serve(end: &OwnedFd) {
     let mut room = vec![0; HEADER_BYTES + CONTENT_BYTES];
     // Of a request that failed the rest is passed over.
     let mut failed = None;
+    // A message is handed on as a whole.
+    let mut message = Vec::new();
     loop {
         let count = read(end, &mut room);
         if count < HEADER_BYTES {
             return;
         }
         let packet = decode(&room);
+        let part = &room[HEADER_BYTES..count];
         let status = match failed {
             Some(status) => status,
-            None => fabric().lock().deliver(&packet, &room[HEADER_BYTES..count]),
+            None if packet.opcode != SEND => fabric().lock().deliver(&packet, part),
+            None => {
+                message.extend_from_slice(part);
+                match packet.is_last {
+                    true => fabric()
+                        .lock()
+                        .deliver(&packet, &std::mem::take(&mut message)),
+                    false => 0,
+                }
+            }
         };
         failed = (status != 0).then_some(status);
         if packet.is_last {
@@ -195,6 +213,7 @@ fn encode(packet: &Packet) -> [u8; HEADER_BYTES] {
         packet.imm,
         packet.rkey,
         packet.is_last.into(),
+        packet.bytes,
     ];
     for (place, word) in words.iter().enumerate() {
         bytes[4 * place..4 * place + 4].copy_from_slice(&word.to_le_bytes());
@@ -216,6 +235,7 @@ fn decode(bytes: &[u8]) -> Packet {
         imm: word(4),
         rkey: word(5),
         is_last: word(6) != 0,
+        bytes: word(7),
         address: u64::from_le_bytes(bytes[32..40].try_into().expect("eight bytes")),
     }
 }
@@ -234,7 +254,7 @@ fn name(process: u32) -> (libc::sockaddr_un, u32) {
     // SAFETY: all zeros are an address.
     let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
     address.sun_family = libc::AF_UNIX as u16;
-    let name = match std::env::var("SOFTVERBS_FOLDER") {
+    let name = match std::env::var(FOLDER) {
         Ok(folder) => format!("{folder}/softverbs-{process}"),
         Err(_) => format!("\0softverbs-{process}"),
     };

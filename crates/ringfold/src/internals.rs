@@ -198,3 +198,8 @@ pub mod units {
 pub mod wait {
     pub use crate::wait::SPAN_MAX;
 }
+
+/// See `verbs`.
+pub mod verbs {
+    pub use crate::verbs::{Device, DeviceChoice, LinkLayer, Opened, Port, PortState, Verbs};
+}

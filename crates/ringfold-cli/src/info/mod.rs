@@ -18,6 +18,7 @@ use ringfold::internals::topology::neighbours::{Neighbour, neighbours};
 use ringfold::internals::topology::{self, cores, interfaces};
 use ringfold::internals::tune::Limits;
 use ringfold::internals::tune::Table;
+use ringfold::internals::verbs::Verbs;
 use serde_json::{Value, json};
 
 use crate::numbers::{bytes_label, plural};
@@ -80,9 +81,19 @@ pub fn memory_available_bytes() -> Option<u64> {
     Machine::read(Path::new(ROOT)).memory_available_bytes
 }
 
+/// The ports that RDMA between hosts would use.
+fn rdma_ports() -> ringfold::Result<String> {
+    let environment = environment();
+    let verbs = Verbs::open(environment.verbs_library.as_deref())?;
+    let devices = environment.ib_hca.unwrap_or_default();
+    let ports = verbs.open_ports(&devices, environment.ib_gid_index, usize::MAX)?;
+    let texts: Vec<String> = ports.iter().map(ToString::to_string).collect();
+    Ok(texts.join("; "))
+}
+
 impl Info {
     /// Each transport: its name, whether it can be used, and how or why not.
-    fn transports(&self) -> [(&'static str, bool, String); 2] {
+    fn transports(&self) -> [(&'static str, bool, String); 3] {
         let needed = ["memfd", "futex", "unix sockets"];
         let facilities = self.facilities.iter();
         let missing = facilities.filter(|one| needed.contains(&one.name) && !one.usable);
@@ -100,7 +111,15 @@ impl Info {
             Ok(candidates) => (true, between_hosts(&candidates)),
             Err(error) => (false, error.to_string()),
         };
-        [("shm", shm.0, shm.1), ("tcp", tcp.0, tcp.1)]
+        let rdma = match rdma_ports() {
+            Ok(ports) => (true, ports),
+            Err(error) => (false, error.to_string()),
+        };
+        [
+            ("shm", shm.0, shm.1),
+            ("tcp", tcp.0, tcp.1),
+            ("rdma", rdma.0, rdma.1),
+        ]
     }
 
     fn text(&self) -> String {

@@ -3,68 +3,15 @@
 use crate::communicator::group::Group;
 use crate::communicator::settings::RdmaSettings;
 use crate::config::TransportChoice;
-use crate::control::wire::{self, Reader, Wire, Writer};
+use crate::control::wire;
 use crate::error::{Error, Result};
 use crate::transport::bell::Bell;
 use crate::transport::rdma::{Prepared, RailPort, Rdma, RdmaOptions};
-use crate::verbs::{Gid, Opened, Route, Verbs};
+use crate::verbs::{Opened, Route, Verbs};
 
 use super::attempt::Attempt;
+use super::fabric_port::{FabricPort, PORTS_MAX};
 use super::peer_info::PeerInfo;
-
-/// Ports of one rank that are used, at most.
-pub const PORTS_MAX: usize = 16;
-
-/// How a rank's port is reached.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FabricPort {
-    pub lid: u16,
-    pub gid: Gid,
-    pub mtu_bytes: u32,
-    /// Whether it is on Ethernet.
-    pub is_ethernet: bool,
-    /// What it carries, if that is known.
-    pub rate_mbps: Option<u32>,
-}
-
-impl FabricPort {
-    fn of(opened: &Opened) -> FabricPort {
-        FabricPort {
-            lid: opened.port.lid,
-            gid: opened.gid,
-            mtu_bytes: opened.port.mtu_bytes,
-            is_ethernet: opened.is_global(),
-            rate_mbps: opened.port.rate_gbps.map(|rate| rate.saturating_mul(1000)),
-        }
-    }
-
-    /// Whether packets can go from one to the other, as far as their addresses say: on InfiniBand
-    /// within a subnet.
-    fn reaches(&self, other: &FabricPort) -> bool {
-        let is_near = self.is_ethernet || self.gid[..8] == other.gid[..8];
-        self.is_ethernet == other.is_ethernet && is_near
-    }
-}
-
-impl Wire for FabricPort {
-    fn write(&self, record: &mut Writer) {
-        record.u32(self.lid.into());
-        self.gid.write(record);
-        record.u32(self.mtu_bytes);
-        self.is_ethernet.write(record);
-        self.rate_mbps.write(record);
-    }
-
-    fn read(record: &mut Reader<'_>) -> Option<FabricPort> {
-        Some(FabricPort {
-            lid: record.u32()?.try_into().ok()?,
-            gid: Wire::read(record)?,
-            mtu_bytes: record.u32()?,
-            is_ethernet: Wire::read(record)?,
-            rate_mbps: Wire::read(record)?,
-        })
-    }
-}
 
 /// The ports that this rank would use.
 pub(super) struct Fabric(Vec<Opened>);
@@ -205,24 +152,10 @@ pub(super) fn rate_mbps(peers: &[PeerInfo], rails: usize) -> Option<u32> {
 
 /// Says what is used.
 fn log(opened: &[Opened], remote: &[usize]) {
-    for Opened {
-        domain,
-        port,
-        gid_index,
-        ..
-    } in opened
-    {
-        let name = domain.device().name();
-        let rate = port
-            .rate_gbps
-            .map_or("a rate that is not known".into(), |rate| {
-                format!("{rate} Gbit/s")
-            });
+    for port in opened {
         log::info!(
             target: "ringfold::init",
-            "RDMA with ranks {remote:?} by {name}:{} ({:?}, {rate}, packets of {} bytes, address \
-             {gid_index})",
-            port.number, port.link_layer, port.mtu_bytes
+            "RDMA with ranks {remote:?} by {port}, address {}", port.gid_index
         );
     }
 }

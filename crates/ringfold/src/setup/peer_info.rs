@@ -4,7 +4,7 @@
 //! names the peer; a rank that follows an address proves by a handshake who it is.
 
 use super::endpoint::Endpoint;
-use super::fabric::{FabricPort, PORTS_MAX};
+use super::fabric_port::{FabricPort, PORTS_MAX};
 use crate::control::socket::CANDIDATES_MAX;
 use crate::control::wire::{self, Reader, Wire, Writer};
 use crate::error::{Error, Result};

@@ -89,9 +89,13 @@ impl fmt::Display for DeviceChoice {
 /// A port to use, and how peers reach it.
 #[derive(Clone, Debug)]
 pub struct Opened {
+    /// A domain of its device.
     pub domain: Arc<Domain>,
+    /// The port.
     pub port: Port,
+    /// The place of its address.
     pub gid_index: u8,
+    /// Its address.
     pub gid: Gid,
 }
 
@@ -99,6 +103,32 @@ impl Opened {
     /// Whether connections go by addresses.
     pub fn is_global(&self) -> bool {
         self.port.link_layer == LinkLayer::Ethernet
+    }
+}
+
+impl fmt::Display for Opened {
+    /// In words, as for `ringfold info`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Port {
+            number,
+            link_layer,
+            rate_gbps,
+            mtu_bytes,
+            ..
+        } = &self.port;
+        let name = self.domain.device().name();
+        let network = match link_layer {
+            LinkLayer::InfiniBand => "InfiniBand",
+            LinkLayer::Ethernet => "Ethernet",
+        };
+        let rate = match rate_gbps {
+            Some(rate) => format!("{rate} Gbit/s"),
+            None => "rate unknown".into(),
+        };
+        write!(
+            f,
+            "{name}:{number}, {network}, {rate}, packets of {mtu_bytes} bytes"
+        )
     }
 }
 

@@ -21,6 +21,7 @@ const ACTIVE: u32 = 4;
 /// What carries a port's packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkLayer {
+    /// InfiniBand.
     InfiniBand,
     /// RoCE.
     Ethernet,
@@ -29,6 +30,7 @@ pub enum LinkLayer {
 /// Whether a port can be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PortState {
+    /// It can.
     Active,
     /// It cannot now; the number is verbs'.
     Other(u32),
@@ -48,8 +50,11 @@ pub enum GidKind {
 /// A port of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Port {
+    /// Its number, from 1 on.
     pub number: u8,
+    /// Whether it can be used.
     pub state: PortState,
+    /// What carries its packets.
     pub link_layer: LinkLayer,
     /// The largest packet's payload.
     pub mtu_bytes: u32,

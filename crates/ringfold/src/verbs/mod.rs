@@ -13,6 +13,8 @@ mod choice;
 mod device;
 mod domain;
 mod layout;
+#[cfg(test)]
+mod layout_tests;
 mod pair;
 mod queue;
 mod table;

@@ -302,7 +302,7 @@ impl QueuePair {
         self.post(id, pieces, (SEND, flags), 0, None)
     }
 
-    /// Writes `piece` to `place`; with a `number`, the peer is told that.
+    /// Writes `piece` to `place`; a `number` is announced to the peer.
     ///
     /// # Errors
     /// `System` if there are more requests than the pair holds.

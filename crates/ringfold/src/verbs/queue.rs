@@ -17,8 +17,6 @@ const BATCH: usize = 32;
 const WITH_IMM: u32 = 1 << 1;
 /// `IBV_WC_RECV`: the opcodes of receives have this bit.
 const RECV: u32 = 1 << 7;
-/// `IBV_WC_WR_FLUSH_ERR`.
-const FLUSHED: u32 = 5;
 
 /// A request that has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,13 +38,6 @@ pub enum Outcome {
     Received { bytes: u32, number: Option<u32> },
     /// It was not done, for this reason of verbs'.
     Failed { status: u32 },
-}
-
-impl Outcome {
-    /// Whether it was not done because an earlier one failed, or the pair was ended.
-    pub fn is_flushed(self) -> bool {
-        self == Outcome::Failed { status: FLUSHED }
-    }
 }
 
 /// A completion queue, freed when dropped. Used by one thread at a time.

@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::transport::{HEADER_BYTES, Head, Header, Post, Sink, Ticket};
 use crate::verbs::Registered;
 
-/// What a receive that nothing will come for is told.
+/// The failure of a peer that has left.
 pub const LEFT: &str = "it left (closed its communicator) while it was still needed";
 
 /// An expected message.

@@ -13,8 +13,8 @@
 //!
 //! # Failure
 //!
-//! A request that the device could not do is a failed peer; a rank that only waits is told nothing
-//! by its device, so deaths come from the control plane. A rank that leaves says so in each stream,
+//! A request that the device could not do is a failed peer. A device reports nothing to a rank that
+//! only waits, so deaths come from the control plane. A rank that leaves says so in each stream,
 //! behind everything else, and waits until the peers' devices have that.
 //!
 //! When the engine takes back the memory of what was posted, all queue pairs are ended and all
@@ -87,8 +87,8 @@ pub struct Prepared {
 }
 
 impl Prepared {
-    /// Makes queue pairs from `rank` to the ranks of `peers`, by rank, with so many `channels` each;
-    /// these take turns on the `ports`.
+    /// Makes queue pairs from `rank` to the ranks of `peers`, by rank, with so many `channels`
+    /// each; these take turns on the `ports`.
     ///
     /// # Errors
     /// `System` if a device has too few queue pairs or too little memory may be locked.

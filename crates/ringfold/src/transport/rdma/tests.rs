@@ -96,7 +96,11 @@ pub(crate) fn registering(world_size: usize) -> Vec<Rdma> {
 }
 
 suite::transport_tests!(ranks);
-suite::transport_tests!(ranks; an_unexpected_message_is_seen_and_stays, sleepers_are_woken_by_their_peers,);
+suite::transport_tests!(
+    ranks;
+    an_unexpected_message_is_seen_and_stays,
+    sleepers_are_woken_by_their_peers,
+);
 
 /// The channels take turns on two devices.
 mod on_two_rails {

@@ -1,0 +1,153 @@
+//! What is posted, and what has ended.
+
+use std::ffi::c_int;
+
+use super::{INLINE, SIGNALED, is_refused};
+use crate::fabric::{SEND, State, fabric};
+use crate::layout::{Cq, Qp, RecvWr, SendWr, Sge, Wc};
+use crate::pair::{ERROR, Piece, RESET, Receive, Request};
+use crate::queue::{Entry, Queue};
+
+/// # Safety
+/// What `infiniband/verbs.h` says of `ibv_poll_cq`.
+pub unsafe extern "C" fn poll_cq(cq: *mut Cq, count: c_int, wc: *mut Wc) -> c_int {
+    // SAFETY: a queue of this library.
+    let handle = unsafe { (*cq).handle };
+    let mut state = fabric().lock();
+    for place in 0..count as usize {
+        let polled = state.queues.get_mut(&handle).map(Queue::poll);
+        match polled {
+            Some(Ok(Some(Entry { wc: entry, frees }))) => {
+                if let Some(pair) = state.pairs.get_mut(&entry.qp_num) {
+                    pair.send_used -= frees;
+                }
+                // SAFETY: room for `count` completions.
+                unsafe { *wc.add(place) = entry };
+            }
+            Some(Ok(None)) => return place as c_int,
+            _ => return -1,
+        }
+    }
+    count
+}
+
+/// # Safety
+/// What `infiniband/verbs.h` says of `ibv_req_notify_cq`.
+pub unsafe extern "C" fn req_notify_cq(cq: *mut Cq, _: c_int) -> c_int {
+    // SAFETY: a queue of this library.
+    let handle = unsafe { (*cq).handle };
+    if let Some(queue) = fabric().lock().queues.get_mut(&handle) {
+        queue.arm();
+    }
+    0
+}
+
+/// The pieces of a request.
+///
+/// # Safety
+/// `list` has `count` entries.
+unsafe fn pieces(list: *mut Sge, count: c_int) -> Vec<Piece> {
+    let piece = |place: c_int| {
+        // SAFETY: the caller's promise.
+        let sge = unsafe { *list.add(place as usize) };
+        Piece {
+            address: sge.addr,
+            bytes: sge.length as usize,
+            lkey: sge.lkey,
+        }
+    };
+    (0..count).map(piece).collect()
+}
+
+/// # Safety
+/// What `infiniband/verbs.h` says of `ibv_post_send`.
+pub unsafe extern "C" fn post_send(qp: *mut Qp, wr: *mut SendWr, _: *mut *mut SendWr) -> c_int {
+    if is_refused("post_send") {
+        return libc::ENOMEM;
+    }
+    // SAFETY: a queue pair of this library, and one request.
+    let (number, wr) = unsafe { ((*qp).qp_num, &*wr) };
+    // No lists of requests, messages with a number, reads or atomics here.
+    if !wr.next.is_null() || wr.opcode > SEND {
+        return libc::EINVAL;
+    }
+    // SAFETY: the request's own list.
+    let pieces = unsafe { pieces(wr.sg_list, wr.num_sge) };
+    let bytes: usize = pieces.iter().map(|piece| piece.bytes).sum();
+    let inline = (wr.send_flags & INLINE != 0).then(|| {
+        let mut content = Vec::with_capacity(bytes);
+        for piece in &pieces {
+            // SAFETY: memory of the caller's, which is read now.
+            let part =
+                unsafe { std::slice::from_raw_parts(piece.address as *const u8, piece.bytes) };
+            content.extend_from_slice(part);
+        }
+        content
+    });
+    let request = Request {
+        id: wr.wr_id,
+        opcode: wr.opcode,
+        is_signaled: wr.send_flags & SIGNALED != 0,
+        pieces,
+        inline,
+        imm: wr.imm_data,
+        remote_address: wr.remote_addr,
+        rkey: wr.rkey,
+    };
+    let code = enqueue(&mut fabric().lock(), number, request, bytes);
+    fabric().wake();
+    code
+}
+
+fn enqueue(state: &mut State, number: u32, request: Request, bytes: usize) -> c_int {
+    let Some(pair) = state.pairs.get_mut(&number) else {
+        return libc::EINVAL;
+    };
+    if pair.state < 3 || (request.inline.is_some() && bytes > pair.inline_bytes) {
+        return libc::EINVAL;
+    }
+    if pair.send_used == pair.send_room {
+        return libc::ENOMEM;
+    }
+    pair.send_used += 1;
+    let has_failed = pair.state == ERROR;
+    pair.sends.push_back(request);
+    if has_failed {
+        state.end(number);
+    }
+    0
+}
+
+/// # Safety
+/// What `infiniband/verbs.h` says of `ibv_post_recv`.
+pub unsafe extern "C" fn post_recv(qp: *mut Qp, wr: *mut RecvWr, _: *mut *mut RecvWr) -> c_int {
+    if is_refused("post_recv") {
+        return libc::ENOMEM;
+    }
+    // SAFETY: a queue pair of this library, and one request.
+    let (number, wr) = unsafe { ((*qp).qp_num, &*wr) };
+    if !wr.next.is_null() || wr.num_sge > 1 {
+        return libc::EINVAL;
+    }
+    // SAFETY: the request's own list.
+    let piece = unsafe { pieces(wr.sg_list, wr.num_sge) }.first().copied();
+    let mut state = fabric().lock();
+    let Some(pair) = state.pairs.get_mut(&number) else {
+        return libc::EINVAL;
+    };
+    if pair.state == RESET {
+        return libc::EINVAL;
+    }
+    if pair.receives.len() == pair.receive_room {
+        return libc::ENOMEM;
+    }
+    let has_failed = pair.state == ERROR;
+    pair.receives.push_back(Receive {
+        id: wr.wr_id,
+        piece,
+    });
+    if has_failed {
+        state.end(number);
+    }
+    0
+}

@@ -1,0 +1,211 @@
+//! What comes, and what the peer may write.
+
+use super::super::incoming::{Arrived, LEFT, Part, Recv};
+use super::super::memory::place_of;
+use super::super::outgoing::{GRANTS_MAX, Grant};
+use super::super::packet::{
+    CONTROL_BYTES_MAX, PACKET_BYTES_MAX, PAYLOAD_AT, Packet, WHOLE_BYTES_MAX,
+};
+use super::super::rail::Rail;
+use super::Link;
+use crate::error::{Error, Result};
+use crate::transport::{Header, PIECE_ALIGN_BYTES, Ticket};
+use crate::verbs::{Access, Place};
+
+/// The most bytes of one write: devices carry 1 GiB at least.
+const WRITE_BYTES_MAX: usize = 1 << 30;
+
+impl Link {
+    /// A packet of so many bytes has come in `cell`, or the write with this number.
+    pub fn received(
+        &mut self,
+        (cell, bytes): (u32, usize),
+        number: Option<u32>,
+        rail: &mut Rail,
+        done: &mut Vec<Ticket>,
+    ) -> Result<()> {
+        if let Some(number) = number {
+            self.written(number, bytes, rail, done)?;
+            return self.post_receive(cell, rail);
+        }
+        let packet = rail
+            .packets
+            .region(cell)
+            .part(0..bytes.min(PACKET_BYTES_MAX));
+        let mut copied = [0; CONTROL_BYTES_MAX];
+        let begin = packet.part(0..packet.bytes().min(CONTROL_BYTES_MAX));
+        begin.read(&mut copied[..begin.bytes()]);
+        let (said, consumed) = Packet::decode(&copied[..begin.bytes()])
+            .ok_or_else(|| Error::corrupt(self.peer, "a packet that means nothing"))?;
+        self.out.note_consumed(consumed, self.peer)?;
+        let (number, header, held) = match said {
+            Packet::Whole { number, header } => (number, header, Some(cell)),
+            Packet::Begin { number, header } => (number, header, None),
+            Packet::Grant {
+                number,
+                header,
+                bytes,
+                place,
+            } => {
+                let grant = Grant {
+                    number,
+                    header,
+                    bytes: bytes as usize,
+                    place,
+                    written: 0,
+                };
+                self.out.note_grant(grant, self.peer)?;
+                return self.post_receive(cell, rail);
+            }
+            Packet::Credit => return self.post_receive(cell, rail),
+            Packet::Bye => {
+                self.inc.is_over = true;
+                return match self.inc.queue.is_empty() {
+                    true => self.post_receive(cell, rail),
+                    false => Err(Error::peer_failed(self.peer, LEFT)),
+                };
+            }
+        };
+        let arrived = Arrived {
+            number,
+            header,
+            cell: held,
+        };
+        if held.is_some() {
+            self.check_length(&arrived, bytes)?;
+        } else {
+            self.post_receive(cell, rail)?;
+        }
+        match self.inc.place(arrived, self.peer)? {
+            Some((place, arrived)) => self.take(place, arrived, rail, done),
+            None => Ok(()),
+        }
+    }
+
+    /// Checks that a short message is as long as its header says.
+    fn check_length(&self, arrived: &Arrived, bytes: usize) -> Result<()> {
+        let header = Header::claimed(&arrived.header, self.peer)?;
+        if bytes.checked_sub(PAYLOAD_AT) == Some(header.bytes as usize) {
+            return Ok(());
+        }
+        let what = "a message of another length than its header says";
+        Err(Error::corrupt(self.peer, what))
+    }
+
+    /// Takes what has come for the receive at `place`.
+    pub(super) fn take(
+        &mut self,
+        place: usize,
+        arrived: Arrived,
+        rail: &mut Rail,
+        done: &mut Vec<Ticket>,
+    ) -> Result<()> {
+        self.inc.compare(place, &arrived, [self.peer, self.rank])?;
+        let recv = &mut self.inc.queue[place];
+        let Some(cell) = arrived.cell else {
+            recv.is_begun = true;
+            return Ok(());
+        };
+        let bytes = recv.sink.bytes();
+        if bytes > 0 {
+            let payload = rail
+                .packets
+                .region(cell)
+                .part(PAYLOAD_AT..PAYLOAD_AT + bytes);
+            recv.sink.absorb(0, payload);
+        }
+        done.push(self.inc.finish(place));
+        self.inc.consumed = self.inc.consumed.wrapping_add(1);
+        self.post_receive(cell, rail)
+    }
+
+    /// The peer has written a part of a message.
+    fn written(
+        &mut self,
+        number: u32,
+        bytes: usize,
+        rail: &mut Rail,
+        done: &mut Vec<Ticket>,
+    ) -> Result<()> {
+        let part = match self.inc.granted.front() {
+            Some(part) if number == self.inc.sequence && bytes <= part.range.len() => part,
+            _ => return Err(Error::corrupt(self.peer, "a write that was not due")),
+        };
+        let place = part.number.wrapping_sub(self.inc.first) as usize;
+        let recv = &mut self.inc.queue[place];
+        let (range, cell) = (part.range.clone(), part.cell);
+        recv.absorbed += range.len();
+        let is_whole = recv.absorbed == recv.sink.bytes();
+        if let Some(cell) = cell {
+            let piece = rail.in_pieces.region(cell).part(0..range.len());
+            recv.sink.absorb(range.start, piece);
+            rail.in_pieces.give(cell);
+        }
+        self.inc.sequence = number.wrapping_add(1);
+        self.inc.granted.pop_front();
+        if is_whole {
+            done.push(self.inc.finish(place));
+        }
+        Ok(())
+    }
+
+    /// Grants what is expected, in order, as far as there is room.
+    pub(super) fn grant(&mut self, rail: &mut Rail) -> Result<()> {
+        while let Some(recv) = self.inc.queue.get_mut(self.inc.satisfied) {
+            let bytes = recv.sink.bytes();
+            if bytes <= WHOLE_BYTES_MAX || recv.granted == bytes {
+                self.inc.satisfied += 1;
+                continue;
+            }
+            if self.inc.granted.len() == GRANTS_MAX {
+                return Ok(());
+            }
+            let Some((place, cell, length)) = landing(recv, rail)? else {
+                self.is_starved = true;
+                return Ok(());
+            };
+            let range = recv.granted..recv.granted + length;
+            recv.granted = range.end;
+            let number = self.inc.first.wrapping_add(self.inc.satisfied as u32);
+            self.outbox.push_back(Packet::Grant {
+                number,
+                header: recv.header.encode(0),
+                bytes: length as u32,
+                place,
+            });
+            self.inc.granted.push_back(Part {
+                number,
+                range,
+                cell,
+            });
+        }
+        Ok(())
+    }
+}
+
+/// Where the next bytes of a long message go, and how many: to their place, if that is registered,
+/// or to a piece. The last half of the pieces is for messages whose sender is ready, so that these
+/// never wait for those whose sender is not.
+fn landing(recv: &mut Recv, rail: &mut Rail) -> Result<Option<(Place, Option<u32>, usize)>> {
+    let left = recv.granted..recv.sink.bytes();
+    if let Some(into) = recv.sink.landing() {
+        if recv.registered.is_none() && rail.known(into).is_none() {
+            recv.registered = rail.register(into, Access::PeersWrite)?;
+        }
+        if let Some(registered) = rail.known(into).or(recv.registered.as_ref()) {
+            let length = left.len().min(WRITE_BYTES_MAX);
+            let part = into.part(left.start..left.start + length);
+            return Ok(Some((place_of(registered, part), None, length)));
+        }
+    }
+    let is_spare = rail.in_pieces.free_count() > rail.in_pieces.count() / 2;
+    if !recv.is_begun && !is_spare {
+        return Ok(None);
+    }
+    let Some(cell) = rail.in_pieces.take() else {
+        return Ok(None);
+    };
+    let length = left.len().min(rail.in_pieces.region(cell).bytes());
+    debug_assert!(length == left.len() || length.is_multiple_of(PIECE_ALIGN_BYTES));
+    Ok(Some((rail.in_pieces.place(cell), Some(cell), length)))
+}

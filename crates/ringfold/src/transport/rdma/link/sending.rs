@@ -1,0 +1,129 @@
+//! What goes: messages in their order, and writes as the peer has granted them.
+
+use super::super::outgoing::{BEGUN_MAX, Grant};
+use super::super::packet::Packet;
+use super::super::rail::Rail;
+use super::{Flight, Link, SEND_DEPTH};
+use crate::error::{Error, Result};
+use crate::memory::Region;
+use crate::transport::Ticket;
+use crate::verbs::{Access, Piece, Place};
+
+impl Link {
+    /// Introduces messages as far as there is room.
+    pub(super) fn introduce(&mut self, rail: &mut Rail, done: &mut Vec<Ticket>) -> Result<()> {
+        while let Some(send) = self.out.queue.get(self.out.introduced) {
+            let place = self.out.introduced;
+            let number = self.out.first.wrapping_add(place as u32);
+            let header = send.header.encode(0);
+            if send.is_whole() {
+                let payload = send.payload;
+                let is_sent = self.out.has_credit()
+                    && self.post_packet(Packet::Whole { number, header }, payload, rail)?;
+                if !is_sent {
+                    break;
+                }
+                self.out.sent = self.out.sent.wrapping_add(1);
+                self.out.introduced += 1;
+                self.out.queue[place].written = payload.bytes();
+                done.extend(self.out.settle(number));
+                continue;
+            }
+            if !self.out.is_granted(place) {
+                let is_sent = self.out.begun < BEGUN_MAX
+                    && self.post_packet(Packet::Begin { number, header }, Region::EMPTY, rail)?;
+                if !is_sent {
+                    break;
+                }
+                self.out.begun += 1;
+                self.out.queue[place].is_begun = true;
+            }
+            self.out.introduced += 1;
+        }
+        Ok(())
+    }
+
+    /// Writes what is granted, in order, as far as there is room.
+    pub(super) fn write(&mut self, rail: &mut Rail, done: &mut Vec<Ticket>) -> Result<()> {
+        while let Some(grant) = self.out.grants.front().copied() {
+            let place = grant.number.wrapping_sub(self.out.first) as usize;
+            if place >= self.out.introduced {
+                break;
+            }
+            self.compare(place, &grant)?;
+            let Some(count) = self.write_part(place, &grant, rail)? else {
+                break;
+            };
+            let written = grant.written + count;
+            match self.out.grants.front_mut() {
+                Some(first) if written < grant.bytes => first.written = written,
+                _ => {
+                    self.out.grants.pop_front();
+                }
+            }
+            done.extend(self.out.settle(grant.number));
+        }
+        Ok(())
+    }
+
+    /// Compares a grant with the message at `place`.
+    fn compare(&self, place: usize, grant: &Grant) -> Result<()> {
+        let send = &self.out.queue[place];
+        send.header.expect(&grant.header, self.peer, self.rank)?;
+        let left = send.payload.bytes() - send.written;
+        if send.is_whole() || send.is_done || grant.bytes - grant.written > left {
+            return Err(Error::corrupt(self.peer, "a grant of more than is sent"));
+        }
+        Ok(())
+    }
+
+    /// Writes the next bytes that `grant` takes of the message at `place`; how many, or nothing if
+    /// there is no room.
+    fn write_part(
+        &mut self,
+        place: usize,
+        grant: &Grant,
+        rail: &mut Rail,
+    ) -> Result<Option<usize>> {
+        if self.flights.len() == SEND_DEPTH {
+            return Ok(None);
+        }
+        let left = grant.bytes - grant.written;
+        let send = &mut self.out.queue[place];
+        let part = send.payload.part(send.written..send.written + left);
+        if send.registered.is_none() && rail.known(part).is_none() {
+            send.registered = rail.register(send.payload, Access::Read)?;
+        }
+        let registered = rail.known(part).or(send.registered.as_ref());
+        let (piece, flight, count) = match registered {
+            Some(registered) => {
+                send.flying += 1;
+                let lkey = registered.lkey();
+                let piece = Piece { region: part, lkey };
+                (piece, Flight::Payload(grant.number), left)
+            }
+            None => {
+                let Some(cell) = rail.out_pieces.take() else {
+                    self.is_starved = true;
+                    return Ok(None);
+                };
+                let count = left.min(rail.out_pieces.region(cell).bytes());
+                let piece = rail.out_pieces.piece(cell, count);
+                piece.region.copy_from(part.part(0..count));
+                (piece, Flight::Piece(cell), count)
+            }
+        };
+        send.written += count;
+        let to = Place {
+            address: grant.place.address.wrapping_add(grant.written as u64),
+            ..grant.place
+        };
+        let number = (count == left).then_some(self.out.sequence);
+        self.pair.post_write(self.place << 32, piece, to, number)?;
+        if number.is_some() {
+            self.out.sequence = self.out.sequence.wrapping_add(1);
+        }
+        self.flights.push_back(flight);
+        Ok(Some(count))
+    }
+}
