@@ -38,7 +38,7 @@ fn the_json_says_the_same() {
         .iter()
         .map(|t| &t["name"])
         .collect();
-    assert_eq!(names, ["shm", "tcp"]);
+    assert_eq!(names, ["shm", "tcp", "rdma"]);
 }
 
 #[test]
