@@ -95,7 +95,8 @@ def init(
             addresses, separated by commas, are tried in order.
         secret: The job's secret. Without one, no socket listens beyond this host.
         timeout: The default deadline of a call, in seconds.
-        transport: `auto` (shared memory to ranks of this host, TCP to the others), `shm` or `tcp`.
+        transport: `auto` (shared memory to ranks of this host; RDMA to the others if all ranks have
+            a device for it, else TCP), `shm`, `tcp` or `rdma`.
         algorithm: The algorithm of every collective that has it, instead of the tuner's choice.
         channels: Independent pipelines of a collective over messages; on TCP, connections per
             pair.

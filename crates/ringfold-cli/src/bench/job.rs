@@ -16,7 +16,7 @@ pub struct Job {
     #[arg(long, value_name = "N")]
     pub ranks: Option<usize>,
 
-    /// Use this transport: auto, shm, tcp [default: auto]
+    /// Use this transport: auto, shm, tcp, rdma [default: auto]
     #[arg(long, value_name = "NAME")]
     pub transport: Option<TransportChoice>,
 
