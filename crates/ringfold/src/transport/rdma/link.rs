@@ -4,9 +4,9 @@
 //!
 //! Nothing is sent without a receive at the other end, so no device ever waits for one. A pair
 //! holds receives for [`CREDITS`] short messages, [`BEGUN_MAX`] announcements, [`GRANTS_MAX`]
-//! grants and as many writes with a number, two notes of credit and a goodbye. A note of credit is sent when
-//! half of the credits are owed, so the third one needs messages that the peer could send only
-//! after it had read the first.
+//! grants and as many writes with a number, two notes of credit and a goodbye. A note of credit is
+//! sent when half of the credits are owed, so the third one needs messages that the peer could send
+//! only after it had read the first.
 //!
 //! The queue of requests is bounded here: what does not fit waits for a completion.
 
