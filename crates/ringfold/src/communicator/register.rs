@@ -136,12 +136,17 @@ impl Communicator {
     /// is given and the system allows it. Ranks may give different nodes.
     pub(crate) fn alloc_on_node(&self, bytes: usize, node: Option<usize>) -> Result<Registered> {
         self.check_open()?;
-        let Some(host) = self.sharing() else {
-            return self.alloc_private(bytes, node);
+        let mut registered = match self.sharing() {
+            None => self.alloc_private(bytes, node)?,
+            Some(host) => {
+                let made = Part::new(bytes, node);
+                let (own, sizes) = self.enlist(&host, bytes, made)?;
+                Registered::shared(own, bytes, sizes)
+            }
         };
-        let made = Part::new(bytes, node);
-        let (own, sizes) = self.enlist(&host, bytes, made)?;
-        Ok(Registered::shared(own, bytes, sizes))
+        let region = registered.region();
+        registered.keep(self.driver.with_engine(|engine| engine.hold(region)));
+        Ok(registered)
     }
 
     /// Registers `buffer`, which stays where it is: its pages become memory that the calls of this
@@ -174,14 +179,16 @@ impl Communicator {
     pub unsafe fn register_region(&self, region: Region) -> Result<Registration> {
         self.check_open()?;
         let bytes = region.bytes();
+        // At its place: moved pages are registered after they were moved.
+        let hold = || self.driver.with_engine(|engine| engine.hold(region));
         let Some(host) = self.sharing() else {
             let sizes = self.enlist_private(bytes, true)?;
-            return Ok(Registration::new(None, sizes, &self.driver));
+            return Ok(Registration::new(None, sizes, &self.driver, hold()));
         };
         // SAFETY: the caller's promise, passed on.
         let made = unsafe { Part::of(region) };
         let (own, sizes) = self.enlist(&host, bytes, made)?;
-        Ok(Registration::new(Some(own), sizes, &self.driver))
+        Ok(Registration::new(Some(own), sizes, &self.driver, hold()))
     }
 
     /// The other ranks' parts of the registration of `memory`, by rank: those that this process has

@@ -1,33 +1,53 @@
 //! Memory of the user's that is registered for a while: the guards that
 //! [`Communicator::register`](crate::Communicator::register) gives.
 
+use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Weak};
 
 use super::driver::{Driver, OnWait};
 use crate::element::Element;
 use crate::error::Result;
-use crate::memory::Own;
+use crate::memory::{Hold, Own};
 
 /// A registration of memory that was there before. Dropping it ends the registration, on this rank
 /// alone: it waits for this rank's calls under way on the communicator, then moves the pages back.
 /// The memory is the user's own again, and what a late peer might write goes elsewhere.
 ///
 /// It may be dropped before or after its communicator.
-#[derive(Debug)]
 pub struct Registration {
+    /// What the network has of the memory. Taken on drop, before the pages are moved.
+    hold: Option<Hold>,
     /// `None` where there is no rank to share with. Taken on drop.
     own: Option<Arc<Own>>,
     sizes: Vec<usize>,
     driver: Weak<Driver>,
+    /// The process that made it: a forked child is another.
+    process: u32,
+}
+
+impl fmt::Debug for Registration {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Registration")
+            .field("own", &self.own)
+            .field("sizes", &self.sizes)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Registration {
-    pub(super) fn new(own: Option<Arc<Own>>, sizes: Vec<usize>, driver: &Arc<Driver>) -> Self {
+    pub(super) fn new(
+        own: Option<Arc<Own>>,
+        sizes: Vec<usize>,
+        driver: &Arc<Driver>,
+        hold: Option<Hold>,
+    ) -> Self {
         Registration {
+            hold,
             own,
             sizes,
             driver: Arc::downgrade(driver),
+            process: std::process::id(),
         }
     }
 
@@ -51,10 +71,11 @@ impl Registration {
     }
 
     fn end(&mut self, on_wait: OnWait<'_>) -> Result<()> {
-        let Some(own) = self.own.take() else {
+        let (own, hold) = (self.own.take(), self.hold.take());
+        if own.is_none() && hold.is_none() {
             return Ok(());
-        };
-        if !own.is_ours() {
+        }
+        if self.process != std::process::id() {
             // A forked child has neither the memory nor those who would end its calls.
             std::mem::forget(self.driver.upgrade());
             return Ok(());
@@ -62,6 +83,7 @@ impl Registration {
         let driver = self.driver.upgrade();
         // After an error no call uses the memory.
         let finished = driver.map_or(Ok(()), |driver| driver.finish(on_wait));
+        drop(hold);
         drop(own);
         finished
     }

@@ -37,7 +37,7 @@ use std::collections::VecDeque;
 
 use crate::call::{Marks, PREPARED, Rooted};
 use crate::error::{Error, Result};
-use crate::memory::{Pool, Registry};
+use crate::memory::{Hold, Pool, Region, Registry};
 use crate::reduce::Parallel;
 use crate::schedule::Groups;
 use crate::transport::{Ticket, Time, Transport, Wake};
@@ -191,6 +191,11 @@ impl Engine {
         let memory = self.context.registry.peer_memory();
         self.context.transport.set_peer_memory(memory);
         changed
+    }
+
+    /// Prepares memory for the transport, see [`Transport::hold`].
+    pub(crate) fn hold(&mut self, memory: Region) -> Option<Hold> {
+        self.context.transport.hold(memory)
     }
 
     /// No call will run any more, and the memory of those under way goes back to its owner: peers

@@ -18,6 +18,9 @@ mod shared;
 mod words;
 
 pub(crate) use fork_guard::{ForkGuard, Stage};
+/// What has to go before the memory that it is about: a network device's way to it, for example.
+pub type Hold = Box<dyn std::any::Any + Send + Sync>;
+
 pub use owned::Owned;
 pub use pool::{Block, Pool};
 pub use region::Region;

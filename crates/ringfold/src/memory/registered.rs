@@ -1,11 +1,13 @@
 //! Memory that a rank has registered with a communicator, as its user holds it.
 
+use std::fmt;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::io::Errno;
 
+use super::Hold;
 use super::child_view::ChildView;
 use super::mapping::Mapping;
 use super::region::Region;
@@ -27,9 +29,20 @@ use crate::error::{Error, Result};
 /// what is written here later.
 #[derive(Debug)]
 pub struct Registered {
+    // Goes before the memory.
+    hold: Held,
     region: Region,
     sizes: Vec<usize>,
     memory: Memory,
+}
+
+/// A hold of the memory, if there is one.
+struct Held(#[allow(dead_code, reason = "held, not read")] Option<Hold>);
+
+impl fmt::Debug for Held {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0.is_some() { "held" } else { "not held" })
+    }
 }
 
 #[derive(Debug)]
@@ -173,6 +186,7 @@ impl Registered {
     /// The first `bytes` bytes of `own`, which the peers have mapped.
     pub(crate) fn shared(own: Arc<Own>, bytes: usize, sizes: Vec<usize>) -> Registered {
         Registered {
+            hold: Held(None),
             region: own.file().part(0..bytes),
             sizes,
             memory: Memory::Shared(own),
@@ -182,10 +196,16 @@ impl Registered {
     /// The first `bytes` bytes of `private`, where there are no peers to share with.
     pub(crate) fn private(private: Mapping, bytes: usize, sizes: Vec<usize>) -> Registered {
         Registered {
+            hold: Held(None),
             region: private.region().part(0..bytes),
             sizes,
             memory: Memory::Private(private),
         }
+    }
+
+    /// Has `hold` go before the memory.
+    pub(crate) fn keep(&mut self, hold: Option<Hold>) {
+        self.hold = Held(hold);
     }
 
     /// The length in bytes.

@@ -43,7 +43,7 @@ pub use shm::{LENT_BYTES_MIN, SlotUse, Wake, Windows};
 pub(crate) use suite::local;
 
 use crate::error::Result;
-use crate::memory::{Handle, PeerMemory, Region};
+use crate::memory::{Handle, Hold, PeerMemory, Region};
 use crate::reduce::Kernel;
 use crate::types::DType;
 
@@ -220,6 +220,13 @@ pub trait Transport: Send {
     /// the next of these calls; peers name only what is in it.
     fn set_peer_memory(&mut self, memory: PeerMemory) {
         let _ = memory;
+    }
+
+    /// Prepares `memory` of this rank for many messages, until the result is dropped, which is
+    /// before the memory goes. Nothing where that makes no difference, or is not possible.
+    fn hold(&mut self, memory: Region) -> Option<Hold> {
+        let _ = memory;
+        None
     }
 
     /// Queues the reception of the message with exactly this header; `sink` has `header.bytes`

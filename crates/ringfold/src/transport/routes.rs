@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::shm::Shm;
 use super::{Head, Header, Post, Posted, Sink, Stream, Ticket, Time, Transport, Waker};
 use crate::error::Result;
-use crate::memory::{Handle, PeerMemory, Region};
+use crate::memory::{Handle, Hold, PeerMemory, Region};
 
 /// How late a sleeping rank without a bell sees what a peer of its host did: one of a host with
 /// more ranks than can have bells.
@@ -87,6 +87,10 @@ impl<N: Transport> Transport for Routes<N> {
 
     fn set_peer_memory(&mut self, memory: PeerMemory) {
         self.shm.set_peer_memory(memory.renumbered(&self.ranks));
+    }
+
+    fn hold(&mut self, memory: Region) -> Option<Hold> {
+        self.network.hold(memory)
     }
 
     fn post_recv(&mut self, Post(stream, ticket, header): Post, sink: Sink) -> Result<Posted> {

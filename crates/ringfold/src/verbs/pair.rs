@@ -288,16 +288,24 @@ impl QueuePair {
         self.domain.device().verbs.check("post_recv", code)
     }
 
-    /// Sends the `pieces`, one after the other, as a message: at once if they fit into the request
-    /// and `is_inline`, else until the request has ended.
+    /// Sends the `pieces`, one after the other, as a message, until the request has ended.
     ///
     /// # Errors
     /// `System` if there are more requests than the pair holds.
-    pub fn post_send(&self, id: u64, pieces: &[Piece], is_inline: bool) -> Result<()> {
-        let flags = if is_inline {
+    pub fn post_send(&self, id: u64, pieces: &[Piece]) -> Result<()> {
+        self.post(id, pieces, (SEND, SIGNALED), 0, None)
+    }
+
+    /// The same with pieces that go with the request, and may be used again at once. One that is
+    /// not signaled has no completion of its own: that of a later one says that it has ended, too.
+    ///
+    /// # Errors
+    /// `System` if there are more requests than the pair holds.
+    pub fn post_inline(&self, id: u64, pieces: &[Piece], is_signaled: bool) -> Result<()> {
+        let flags = if is_signaled {
             SIGNALED | INLINE
         } else {
-            SIGNALED
+            INLINE
         };
         self.post(id, pieces, (SEND, flags), 0, None)
     }

@@ -26,19 +26,27 @@ use crate::verbs::{Piece, QueuePair};
 
 /// Requests of a link that the device may have at once.
 pub const SEND_DEPTH: usize = 64;
+/// Of so many packets in a row that go with their requests, one is signaled.
+const UNSEEN_MAX: usize = SEND_DEPTH / 4;
 /// Receives that are posted all the time.
 pub const RECEIVE_DEPTH: usize = CREDITS as usize + BEGUN_MAX + 2 * GRANTS_MAX + 2 + 1;
 
 /// A request that the device has, in the order in which they end.
 enum Flight {
-    /// A packet that went with the request.
-    Inline,
+    /// A packet that went with the request. One that is not signaled ends unseen, with the next
+    /// that is.
+    Inline { is_signaled: bool },
     /// A packet in this cell.
     Packet(u32),
     /// A write from the payload of the message with this number.
     Payload(u32),
     /// A write from this piece.
     Piece(u32),
+}
+
+/// Whether a request has no completion of its own.
+fn is_unseen(flight: &Flight) -> bool {
+    matches!(flight, Flight::Inline { is_signaled: false })
 }
 
 /// One stream.
@@ -144,8 +152,11 @@ impl Link {
         self.flush(rail)
     }
 
-    /// The device has done its oldest request.
+    /// The device has done its oldest request that is signaled, and those before.
     pub fn sent(&mut self, rail: &mut Rail, done: &mut Vec<Ticket>) {
+        while self.flights.front().is_some_and(is_unseen) {
+            self.flights.pop_front();
+        }
         match self.flights.pop_front() {
             Some(Flight::Packet(cell)) => rail.packets.give(cell),
             Some(Flight::Piece(cell)) => rail.out_pieces.give(cell),
@@ -156,7 +167,7 @@ impl Link {
                 }
                 done.extend(self.out.settle(number));
             }
-            Some(Flight::Inline) | None => {}
+            Some(Flight::Inline { .. }) | None => {}
         }
     }
 
@@ -208,8 +219,11 @@ impl Link {
                 lkey: 0,
             };
             let pieces = [rail.scratch_piece(length), payload];
-            self.pair.post_send(id, &pieces, true)?;
-            self.flights.push_back(Flight::Inline);
+            let unseen = self.flights.iter().rev().take(UNSEEN_MAX);
+            let unseen = unseen.take_while(|flight| is_unseen(flight)).count();
+            let is_signaled = unseen == UNSEEN_MAX || packet == Packet::Bye;
+            self.pair.post_inline(id, &pieces, is_signaled)?;
+            self.flights.push_back(Flight::Inline { is_signaled });
         } else {
             let Some(cell) = rail.packets.take() else {
                 self.is_starved = true;
@@ -221,7 +235,7 @@ impl Link {
                 .region
                 .part(length..piece.region.bytes())
                 .copy_from(payload);
-            self.pair.post_send(id, &[piece], false)?;
+            self.pair.post_send(id, &[piece])?;
             self.flights.push_back(Flight::Packet(cell));
         }
         self.inc.told = self.inc.consumed;

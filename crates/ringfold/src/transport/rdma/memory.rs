@@ -1,9 +1,10 @@
 //! Registered memory of the transport's own, in equal parts.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use crate::error::Result;
 use crate::memory::{Owned, Region};
+use crate::sync::lock;
 use crate::verbs::{Access, Domain, Piece, Place, Registered};
 
 /// Equal parts of registered memory, taken and given back by number.
@@ -77,10 +78,67 @@ impl Cells {
     }
 }
 
-/// Where a peer writes to a part of registered memory.
-pub fn place_of(registered: &Registered, part: Region) -> Place {
-    Place {
-        address: part.address() as u64,
-        rkey: registered.rkey(),
+/// The keys of registered memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Keys {
+    pub lkey: u32,
+    pub rkey: u32,
+}
+
+impl Keys {
+    pub fn of(registered: &Registered) -> Keys {
+        Keys {
+            lkey: registered.lkey(),
+            rkey: registered.rkey(),
+        }
+    }
+
+    /// Where a peer writes to a part of the memory.
+    pub fn place(self, part: Region) -> Place {
+        Place {
+            address: part.address() as u64,
+            rkey: self.rkey,
+        }
+    }
+}
+
+/// Memory that is registered for longer than a message: as long as its user holds it, but not
+/// beyond the links.
+#[derive(Debug)]
+pub struct Known {
+    region: Region,
+    keys: Keys,
+    registered: Mutex<Option<Registered>>,
+    /// The process that registered it: a forked child has none of it.
+    process: u32,
+}
+
+impl Known {
+    pub fn new(registered: Registered) -> Known {
+        Known {
+            region: registered.region(),
+            keys: Keys::of(&registered),
+            registered: Mutex::new(Some(registered)),
+            process: std::process::id(),
+        }
+    }
+
+    /// The keys, if `part` lies in this memory.
+    pub fn keys(&self, part: Region) -> Option<Keys> {
+        self.region.contains(part).then_some(self.keys)
+    }
+
+    /// Ends the registration.
+    pub fn end(&self) {
+        drop(lock(&self.registered).take());
+    }
+}
+
+impl Drop for Known {
+    fn drop(&mut self) {
+        if self.process != std::process::id() {
+            let registered = self.registered.get_mut();
+            std::mem::forget(registered.map(Option::take));
+        }
     }
 }

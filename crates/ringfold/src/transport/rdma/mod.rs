@@ -49,7 +49,7 @@ use super::{
     Head, Header, P2P_CHANNEL, Post, Posted, Sink, Stream, Ticket, Time, Transport, Waker,
 };
 use crate::error::{Error, Result};
-use crate::memory::Region;
+use crate::memory::{Hold, Region};
 use crate::verbs::{Completion, Depths, Outcome, QueuePair, Route};
 
 /// How long the peers' devices may take to acknowledge the goodbye.
@@ -329,6 +329,27 @@ impl Transport for Rdma {
         Ok(self.posted(ticket))
     }
 
+    fn hold(&mut self, memory: Region) -> Option<Hold> {
+        if memory.is_empty() || self.is_ended {
+            return None;
+        }
+        let held: Result<Vec<_>> = self
+            .rails
+            .iter_mut()
+            .map(|rail| rail.hold(memory))
+            .collect();
+        match held {
+            Ok(held) => Some(Box::new(held)),
+            Err(error) => {
+                log::warn!(
+                    target: "ringfold::transport",
+                    "registered memory is copied, because devices cannot use it: {error}"
+                );
+                None
+            }
+        }
+    }
+
     fn post_recv(&mut self, post: Post, sink: Sink) -> Result<Posted> {
         let Post(stream, ticket, header) = post;
         assert_eq!(header.bytes as usize, sink.bytes());
@@ -399,7 +420,7 @@ impl Transport for Rdma {
             link.end();
         }
         for rail in &mut self.rails {
-            rail.known.clear();
+            rail.end_known();
         }
     }
 }

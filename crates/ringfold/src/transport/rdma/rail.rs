@@ -1,8 +1,8 @@
 //! What all links over one device share: its completion queue and the transport's memory there.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
-use super::memory::Cells;
+use super::memory::{Cells, Keys, Known};
 use super::options::RdmaOptions;
 use super::packet::{CONTROL_BYTES_MAX, PACKET_BYTES_MAX};
 use crate::error::Result;
@@ -30,7 +30,7 @@ pub struct Rail {
     /// Parts of messages that come.
     pub in_pieces: Cells,
     /// What is registered for longer than a message.
-    pub known: Vec<Registered>,
+    pub known: Vec<Weak<Known>>,
     /// Where a packet is put together.
     pub scratch: Owned,
     /// Requests that have ended and are not handled yet.
@@ -62,11 +62,26 @@ impl Rail {
         })
     }
 
-    /// The registration that `part` lies in, if one lasts.
-    pub fn known(&self, part: Region) -> Option<&Registered> {
-        self.known
-            .iter()
-            .find(|known| known.region().contains(part))
+    /// The keys of the registration that `part` lies in, if one lasts.
+    pub fn known(&self, part: Region) -> Option<Keys> {
+        let mut known = self.known.iter().filter_map(Weak::upgrade);
+        known.find_map(|known| known.keys(part))
+    }
+
+    /// Registers memory until the result is dropped, or everything ends.
+    pub fn hold(&mut self, memory: Region) -> Result<Arc<Known>> {
+        let registered = self.port.domain.register(memory, Access::PeersWrite)?;
+        let known = Arc::new(Known::new(registered));
+        self.known.retain(|known| known.strong_count() > 0);
+        self.known.push(Arc::downgrade(&known));
+        Ok(known)
+    }
+
+    /// Ends what is registered for longer than a message.
+    pub fn end_known(&mut self) {
+        for known in self.known.drain(..).filter_map(|known| known.upgrade()) {
+            known.end();
+        }
     }
 
     /// Registers memory for one message, if that is quicker than to copy it.

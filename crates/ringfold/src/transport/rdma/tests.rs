@@ -2,12 +2,16 @@
 //! only this transport has.
 
 use super::*;
-use crate::transport::suite;
+use crate::memory::Owned;
+use crate::transport::suite::{self, World, pattern};
 use crate::verbs::{Domain, LinkLayer, Port, Verbs};
 
 /// Devices that tests use instead of the software's, separated by commas; as many as there are, in
 /// turn.
 const DEVICES: &str = "TEST_RDMA_DEVICES";
+
+/// How long a test may take before it counts as hung.
+const WATCHDOG: Duration = Duration::from_secs(30);
 
 /// An active port of the device with this number.
 fn port(number: usize) -> (RailPort, Port) {
@@ -140,4 +144,70 @@ mod with_registration_on_the_fly {
 fn channels_of_collectives_take_turns_on_the_rails() {
     let rails: Vec<usize> = (0..6).map(|channel| rail_of(channel, 2)).collect();
     assert_eq!(rails, [0, 0, 1, 0, 1, 0]);
+}
+
+/// Without pieces: only held memory can be used for long messages.
+fn without_pieces(world_size: usize) -> Vec<Rdma> {
+    let options = RdmaOptions {
+        pieces: 0,
+        ..RdmaOptions::default()
+    };
+    connected(world_size, 1, &options)
+}
+
+#[test]
+fn held_memory_is_read_and_written_in_place() {
+    const BYTES: usize = 3 << 20;
+    let mut world = World::new(without_pieces(2));
+    let (source, target) = (pattern(BYTES, 1), Owned::zeroed(BYTES));
+    let holds = [
+        world.ranks[0].hold(source.region()),
+        world.ranks[1].hold(target.region()),
+    ];
+    assert!(holds.iter().all(Option::is_some));
+    // Also parts, in any order.
+    for (index, part) in [(0, 0..BYTES), (1, 5001..700_003), (2, 9..9 + (1 << 20))] {
+        let send = world.send(0, (1, 1), index, source.region().part(part.clone()));
+        let into = Sink::Store(target.region().part(part.clone()));
+        let recv = world.recv(1, (0, 1), index, into);
+        world.run(&[send, recv]).unwrap();
+        let [sent, came] = [&source, &target].map(|memory| {
+            let part = memory.region().part(part.clone());
+            suite::bytes_of(part)
+        });
+        assert!(sent == came, "message {index}");
+    }
+}
+
+#[test]
+fn nothing_is_written_to_memory_that_was_given_back() {
+    const BYTES: usize = 1 << 20;
+    for gives_up in [false, true] {
+        let mut world = World::new(ranks(2));
+        let (source, target) = (pattern(BYTES, 1), Owned::zeroed(BYTES));
+        let hold = world.ranks[1].hold(target.region());
+        world.recv(1, (0, 1), 0, Sink::Store(target.region()));
+        // The grant is there.
+        for _ in 0..50 {
+            world.round().unwrap();
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        if gives_up {
+            drop(hold);
+        } else {
+            world.ranks[1].withdraw();
+        }
+        world.send(0, (1, 1), 0, source.region());
+        let begin = Instant::now();
+        let error = loop {
+            assert!(begin.elapsed() < WATCHDOG, "a write to nowhere succeeds");
+            match world.round() {
+                Ok(_) => std::thread::yield_now(),
+                Err(error) => break error,
+            }
+        };
+        assert!(matches!(error, Error::PeerFailed { .. }), "{error}");
+        let content = suite::bytes_of(target.region());
+        assert!(content.iter().all(|byte| *byte == 0), "a late write");
+    }
 }

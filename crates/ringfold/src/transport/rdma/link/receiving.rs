@@ -1,7 +1,7 @@
 //! What comes, and what the peer may write.
 
 use super::super::incoming::{Arrived, LEFT, Part, Recv};
-use super::super::memory::place_of;
+use super::super::memory::Keys;
 use super::super::outgoing::{GRANTS_MAX, Grant};
 use super::super::packet::{
     CONTROL_BYTES_MAX, PACKET_BYTES_MAX, PAYLOAD_AT, Packet, WHOLE_BYTES_MAX,
@@ -192,10 +192,11 @@ fn landing(recv: &mut Recv, rail: &mut Rail) -> Result<Option<(Place, Option<u32
         if recv.registered.is_none() && rail.known(into).is_none() {
             recv.registered = rail.register(into, Access::PeersWrite)?;
         }
-        if let Some(registered) = rail.known(into).or(recv.registered.as_ref()) {
+        let own = recv.registered.as_ref().map(Keys::of);
+        if let Some(keys) = rail.known(into).or(own) {
             let length = left.len().min(WRITE_BYTES_MAX);
             let part = into.part(left.start..left.start + length);
-            return Ok(Some((place_of(registered, part), None, length)));
+            return Ok(Some((keys.place(part), None, length)));
         }
     }
     let is_spare = rail.in_pieces.free_count() > rail.in_pieces.count() / 2;

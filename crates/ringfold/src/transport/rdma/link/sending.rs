@@ -1,5 +1,6 @@
 //! What goes: messages in their order, and writes as the peer has granted them.
 
+use super::super::memory::Keys;
 use super::super::outgoing::{BEGUN_MAX, Grant};
 use super::super::packet::Packet;
 use super::super::rail::Rail;
@@ -94,11 +95,10 @@ impl Link {
         if send.registered.is_none() && rail.known(part).is_none() {
             send.registered = rail.register(send.payload, Access::Read)?;
         }
-        let registered = rail.known(part).or(send.registered.as_ref());
-        let (piece, flight, count) = match registered {
-            Some(registered) => {
+        let own = send.registered.as_ref().map(Keys::of);
+        let (piece, flight, count) = match rail.known(part).or(own) {
+            Some(Keys { lkey, .. }) => {
                 send.flying += 1;
-                let lkey = registered.lkey();
                 let piece = Piece { region: part, lkey };
                 (piece, Flight::Payload(grant.number), left)
             }
