@@ -18,13 +18,10 @@ mod shared;
 mod words;
 
 pub(crate) use fork_guard::{ForkGuard, Stage};
-/// What has to go before the memory that it is about: a network device's way to it, for example.
-pub type Hold = Box<dyn std::any::Any + Send + Sync>;
-
 pub use owned::Owned;
 pub use pool::{Block, Pool};
 pub use region::Region;
-pub use registered::Registered;
+pub use registered::{Hold, Registered};
 pub(crate) use registered::{Own, private_memory};
 pub use registry::{Handle, PeerMemory, Registry};
 pub(crate) use remapped::Remapped;

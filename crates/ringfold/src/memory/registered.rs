@@ -7,7 +7,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::io::Errno;
 
-use super::Hold;
 use super::child_view::ChildView;
 use super::mapping::Mapping;
 use super::region::Region;
@@ -15,6 +14,9 @@ use super::remapped::Remapped;
 use super::shared::{Shared, check_plausible, in_pages};
 use crate::element::Element;
 use crate::error::{Error, Result};
+
+/// What must be dropped before the memory that it describes, such as a device's registration of it.
+pub type Hold = Box<dyn std::any::Any + Send + Sync>;
 
 /// Zeroed memory made by [`Communicator::alloc`](crate::Communicator::alloc), page-aligned, whose
 /// peers on this host can reach it in a call.
