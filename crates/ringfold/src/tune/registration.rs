@@ -1,0 +1,169 @@
+//! From which length on memory is worth registering for one message over RDMA.
+//!
+//! A device reads and writes registered memory only. Other memory is copied through pieces that the
+//! transport keeps registered, or is itself registered while a message lasts. Each end of a message
+//! decides for its own memory: it is staged once there, so a byte costs one copy, or its share of a
+//! registration, whose fixed part pays from some length on. The transport has that length as an
+//! option; it is a function of three [`MemoryCosts`], which are measured where ranks join or taken
+//! from a calibration.
+//!
+//! A piece is copied while the device moves another one, whereas registration precedes the message.
+//! The rule compares what both cost the processor.
+
+#![forbid(unsafe_code)]
+
+use super::fit::least_squares::{self, Value};
+
+/// What memory costs that a device is to read or write.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct MemoryCosts {
+    /// Registering memory and ending that, beside what its bytes cost.
+    pub register_us: f64,
+    /// The same for each byte, if its pages are present.
+    pub register_us_per_byte: f64,
+    /// Copying a byte into a piece of registered memory, or out of it.
+    pub staging_us_per_byte: f64,
+}
+
+/// Assumed of hardware, not measured.
+///
+/// Users of other libraries have reported that one thread registers present pages of 4 KiB at 10 to
+/// 13 GB/s, of which the kernel's pinning is a third, with some tens of microseconds for the device
+/// beside the bytes. A copy that leaves the caches runs at 18 GB/s on an ordinary server. So
+/// registering never pays until something was measured; with huge pages it may.
+impl Default for MemoryCosts {
+    fn default() -> MemoryCosts {
+        MemoryCosts {
+            register_us: 30.0,
+            register_us_per_byte: 1e-4,
+            staging_us_per_byte: 5.5e-5,
+        }
+    }
+}
+
+impl MemoryCosts {
+    /// The costs that follow from measured times, each with its bytes: of registrations that were
+    /// ended again, and of copies. `None` unless there are two sizes of each.
+    pub fn fit(registered: &[(usize, f64)], staged: &[(usize, f64)]) -> Option<MemoryCosts> {
+        let (register_us, register_us_per_byte) = line(registered)?;
+        // What is beside the bytes of a copy is the clock's.
+        let (_, staging_us_per_byte) = line(staged)?;
+        Some(MemoryCosts {
+            register_us,
+            register_us_per_byte,
+            staging_us_per_byte,
+        })
+    }
+
+    /// From this length on memory is registered for the message: `usize::MAX` if that never pays.
+    pub fn register_bytes_min(&self) -> usize {
+        let saved_us_per_byte = self.staging_us_per_byte - self.register_us_per_byte;
+        let even_bytes = self.register_us / saved_us_per_byte;
+        // Beyond the cast's range it saturates; what is no number never pays.
+        match saved_us_per_byte > 0.0 && even_bytes >= 0.0 {
+            true => (even_bytes as usize).saturating_add(1),
+            false => usize::MAX,
+        }
+    }
+}
+
+/// The time of nothing, and of a byte, neither below 0.
+fn line(measured: &[(usize, f64)]) -> Option<(f64, f64)> {
+    let is_time = |(_, time_us): &&(usize, f64)| time_us.is_finite() && *time_us > 0.0;
+    let (bytes, times): (Vec<f64>, Vec<f64>) = measured
+        .iter()
+        .filter(is_time)
+        .map(|(bytes, time_us)| (*bytes as f64, *time_us))
+        .unzip();
+    let fit = least_squares::fit(&[vec![1.0; times.len()], bytes], &times)?;
+    match fit.values[..] {
+        [
+            Value::Fitted { value: fixed, .. },
+            Value::Fitted { value: each, .. },
+        ] => Some((fixed, each)),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::random::SplitMix64;
+
+    fn pays(costs: &MemoryCosts, bytes: usize) -> bool {
+        let bytes = bytes as f64;
+        costs.register_us + bytes * costs.register_us_per_byte < bytes * costs.staging_us_per_byte
+    }
+
+    #[test]
+    fn registering_pays_from_the_least_length_on() {
+        let costs = |register_us, register_us_per_byte, staging_us_per_byte| MemoryCosts {
+            register_us,
+            register_us_per_byte,
+            staging_us_per_byte,
+        };
+        for costs in [
+            costs(30.0, 1e-5, 5.5e-5),
+            costs(100.0, 1e-4, 1.5e-4),
+            costs(3.0, 0.0, 1e-3),
+            costs(0.25, 0.0, 0.125),
+        ] {
+            let least = costs.register_bytes_min();
+            assert!(pays(&costs, least), "{costs:?}: {least}");
+            assert!(!pays(&costs, least - 1), "{costs:?}: {least}");
+        }
+        assert_eq!(costs(0.25, 0.0, 0.125).register_bytes_min(), 3);
+        assert_eq!(costs(0.0, 0.0, 1e-5).register_bytes_min(), 1);
+    }
+
+    #[test]
+    fn registering_never_pays_where_its_bytes_cost_a_copy() {
+        let never = |register_us_per_byte, staging_us_per_byte| MemoryCosts {
+            register_us: 1.0,
+            register_us_per_byte,
+            staging_us_per_byte,
+        };
+        for costs in [
+            MemoryCosts::default(),
+            never(1e-4, 1e-4),
+            never(2e-4, 1e-4),
+            never(0.0, 0.0),
+            never(f64::NAN, 1e-4),
+            never(0.0, 1e-300),
+        ] {
+            assert_eq!(costs.register_bytes_min(), usize::MAX, "{costs:?}");
+        }
+    }
+
+    #[test]
+    fn costs_are_found_in_noisy_times() {
+        let seed = 0x5eed;
+        println!("seed {seed:#x}");
+        let mut random = SplitMix64::stream(seed, 0);
+        let mut noisy = |time_us: f64| time_us * (1.0 + 0.04 * (random.unit() - 0.5));
+        let sizes: Vec<usize> = (12..=24).map(|log2| 1 << log2).collect();
+        let mut times = |fixed: f64, each: f64| -> Vec<(usize, f64)> {
+            let time = |bytes: &usize| (*bytes, noisy(fixed + each * *bytes as f64));
+            sizes.iter().map(time).collect()
+        };
+        let registered = times(25.0, 2e-5);
+        let staged = times(0.05, 6e-5);
+        let costs = MemoryCosts::fit(&registered, &staged).expect("enough sizes");
+        let is_near = |found: f64, true_value: f64| (found / true_value - 1.0).abs() < 0.05;
+        assert!(is_near(costs.register_us, 25.0), "{costs:?}");
+        assert!(is_near(costs.register_us_per_byte, 2e-5), "{costs:?}");
+        assert!(is_near(costs.staging_us_per_byte, 6e-5), "{costs:?}");
+    }
+
+    #[test]
+    fn one_size_tells_no_costs() {
+        let two = [(4096, 30.0), (8192, 31.0)];
+        assert!(MemoryCosts::fit(&two, &two).is_some());
+        for short in [&two[..1], &[], &[(4096, 30.0), (4096, 31.0)]] {
+            assert_eq!(MemoryCosts::fit(short, &two), None);
+            assert_eq!(MemoryCosts::fit(&two, short), None);
+        }
+        // What is no time says nothing.
+        assert_eq!(MemoryCosts::fit(&[two[0], (8192, f64::NAN)], &two), None);
+    }
+}
