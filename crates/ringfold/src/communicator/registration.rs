@@ -1,7 +1,6 @@
 //! Memory of the user's that is registered for a while: the guards that
 //! [`Communicator::register`](crate::Communicator::register) gives.
 
-use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Weak};
 
@@ -15,6 +14,7 @@ use crate::memory::{Hold, Own};
 /// The memory is the user's own again, and what a late peer might write goes elsewhere.
 ///
 /// It may be dropped before or after its communicator.
+#[derive(Debug)]
 pub struct Registration {
     /// What the network has of the memory. Taken on drop, before the pages are moved.
     hold: Option<Hold>,
@@ -24,15 +24,6 @@ pub struct Registration {
     driver: Weak<Driver>,
     /// The process that made it: a forked child is another.
     process: u32,
-}
-
-impl fmt::Debug for Registration {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Registration")
-            .field("own", &self.own)
-            .field("sizes", &self.sizes)
-            .finish_non_exhaustive()
-    }
 }
 
 impl Registration {

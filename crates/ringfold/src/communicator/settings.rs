@@ -13,6 +13,7 @@ use crate::schedule::Weighting;
 use crate::silence::Silence;
 use crate::testing::delay_injector::Injection;
 use crate::transport::P2P_CHANNEL;
+use crate::transport::rdma::RegisterBytes;
 use crate::transport::tcp::{SOCKETS_MAX, ZeroCopy};
 use crate::tune::bounds::Bounds;
 use crate::tune::calibration::Source;
@@ -106,6 +107,8 @@ pub struct RdmaSettings {
     pub gid_index: Option<u8>,
     /// Of connections.
     pub link: LinkOptions,
+    /// Which memory of calls is registered for them.
+    pub register_bytes: RegisterBytes,
 }
 
 impl RdmaSettings {
@@ -123,6 +126,7 @@ impl RdmaSettings {
                 traffic_class: environment.ib_traffic_class.unwrap_or(link.traffic_class),
                 pkey_index: environment.ib_pkey.map_or(link.pkey_index, u16::from),
             },
+            register_bytes: environment.ib_register_bytes.unwrap_or_default(),
         }
     }
 }

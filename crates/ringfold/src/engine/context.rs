@@ -1,6 +1,6 @@
 //! What executors work with: the rank's, for all its calls.
 
-use super::late_ring::LateMergeState;
+use super::late_ring::{LateMergeState, Places};
 use super::lateness::Lateness;
 use super::operation::Operation;
 use super::plans::Plans;
@@ -8,9 +8,9 @@ use super::steps::PushScratch;
 use super::tiny::inline::Inline;
 use super::unverified::Unverified;
 use crate::error::{Error, Result};
-use crate::memory::{Pool, Region, Registry};
+use crate::memory::{Block, Pool, Region, Registry};
 use crate::reduce::Parallel;
-use crate::transport::{Time, Transport, Windows};
+use crate::transport::{Term, Time, Transport, Windows};
 
 /// What executors keep from one call to the next, so that it is not allocated each time.
 pub struct Kept {
@@ -36,6 +36,11 @@ impl Kept {
             push: PushScratch::default(),
             late_merge: None,
         }
+    }
+
+    fn late_merge(&mut self) -> &mut LateMergeState {
+        let state = self.late_merge.as_deref_mut();
+        state.expect("a late-merge call was prepared with it")
     }
 }
 
@@ -71,8 +76,13 @@ pub struct Context {
 impl Context {
     /// What late-merge calls have kept.
     pub fn late_merge(&mut self) -> &mut LateMergeState {
-        let state = self.kept.late_merge.as_deref_mut();
-        state.expect("a late-merge call was prepared with it")
+        self.kept.late_merge()
+    }
+
+    /// Where the pieces of late-merge calls land, and what makes more places.
+    pub fn places(&mut self) -> (&Pool, &mut dyn Transport, &mut Places) {
+        let places = &mut self.kept.late_merge().places;
+        (&self.pool, self.transport.as_mut(), places)
     }
 
     /// Compares the calls of ranks that do not hear from each other in them (two that both take
@@ -93,6 +103,13 @@ impl Context {
         }
         Ok(())
     }
+}
+
+/// Memory of at least `bytes` bytes, which messages use directly where they can.
+pub fn scratch(pool: &Pool, transport: &mut dyn Transport, bytes: usize) -> Block {
+    let mut block = pool.take(bytes);
+    block.hold(|memory| transport.hold(memory, Term::Long));
+    block
 }
 
 /// The windows of a context that has them.

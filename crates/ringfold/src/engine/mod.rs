@@ -40,7 +40,7 @@ use crate::error::{Error, Result};
 use crate::memory::{Hold, Pool, Region, Registry};
 use crate::reduce::Parallel;
 use crate::schedule::Groups;
-use crate::transport::{Ticket, Time, Transport, Wake};
+use crate::transport::{Term, Ticket, Time, Transport, Wake};
 use crate::types::Collective;
 use context::{Context, Kept};
 use executor::{Executor, Running};
@@ -193,9 +193,9 @@ impl Engine {
         changed
     }
 
-    /// Prepares memory for the transport, see [`Transport::hold`].
+    /// Has messages use memory of this rank's directly, see [`Transport::hold`].
     pub(crate) fn hold(&mut self, memory: Region) -> Option<Hold> {
-        self.context.transport.hold(memory)
+        self.context.transport.hold(memory, Term::Long)
     }
 
     /// No call will run any more, and the memory of those under way goes back to its owner: peers
@@ -369,12 +369,16 @@ impl Engine {
             self.context.parallel.begin_call(operation.buffers.bytes());
             if operation.publishes {
                 self.generation += u64::from(operation.slices);
-            } else if self.context.registry.is_used()
-                && let Some(least) = self.context.transport.lent_bytes_min()
-                && operation.buffers.bytes() >= least
-            {
-                operation.buffers.look_up(&self.context.registry);
+                return;
             }
+            let buffers = &mut operation.buffers;
+            if self.context.registry.is_used()
+                && let Some(least) = self.context.transport.lent_bytes_min()
+                && buffers.bytes() >= least
+            {
+                buffers.look_up(&self.context.registry);
+            }
+            buffers.hold(self.context.transport.as_mut());
         }
     }
 

@@ -5,10 +5,10 @@ use std::time::Duration;
 use super::geometry::{Geometry, Parts};
 use crate::call::Call;
 use crate::error::Result;
-use crate::memory::{Block, Handle, Region, Registry};
+use crate::memory::{Block, Handle, Hold, Region, Registry};
 use crate::reduce::{self, Factor, Kernel};
 use crate::schedule::{Buffer, Span};
-use crate::transport::{SlotUse, Time};
+use crate::transport::{SlotUse, Term, Time, Transport};
 
 /// The memory of one call and how it is cut.
 #[derive(Debug)]
@@ -31,6 +31,8 @@ pub struct Buffers {
     pub output_cut: Geometry,
     /// Whether a slot holds the output behind the input.
     pub is_apart: bool,
+    /// What the transport has of `input` and `output`.
+    pub held: Vec<Hold>,
     /// Keeps `scratch`, and a scaled copy of the input, alive.
     pub owned: Vec<Block>,
 }
@@ -83,6 +85,14 @@ impl Buffers {
             true => self.input_place,
             false => registry.find(self.output),
         };
+    }
+
+    /// Has messages use the caller's memory directly, where that is better.
+    pub fn hold(&mut self, transport: &mut dyn Transport) {
+        self.held.extend(transport.hold(self.output, Term::Call));
+        if !self.output.is_same(self.input) {
+            self.held.extend(transport.hold(self.input, Term::Call));
+        }
     }
 
     /// Where peers find `part`, which lies in `buffer`.

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use super::context::{Context, scratch};
 use super::executor::{Executor, Running};
 use super::geometry::{Blocks, Geometry, Parts};
 use super::late_ring::LateMergeState;
@@ -156,17 +157,26 @@ impl Engine {
             input_cut,
             output_cut,
             is_apart: schedule.apart,
+            held: Vec::new(),
             owned,
         };
         if uses_scratch {
             let cut = buffers.scratch_cut();
             let channels = plan.channels.len() as u32;
             let parts = cut.scratch_parts(channels, plan.slices_in_flight);
-            let block = self.context.pool.take(cut.scratch_bytes(&parts));
+            let block = self.scratch(cut.scratch_bytes(&parts));
             (buffers.scratch, buffers.scratch_parts) = (block.region(), parts);
             buffers.owned.push(block);
         }
         Ok(buffers)
+    }
+
+    /// Memory of the engine's own for a call.
+    fn scratch(&mut self, bytes: usize) -> Block {
+        let Context {
+            pool, transport, ..
+        } = &mut self.context;
+        scratch(pool, transport.as_mut(), bytes)
     }
 
     /// Weights cut the chunks that ranks own: there must be one for each, and a schedule that has
@@ -237,7 +247,7 @@ impl Engine {
         let target = if job.collective == Collective::AllReduce && is_output_free {
             job.output
         } else {
-            let block = self.context.pool.take(job.input.bytes());
+            let block = self.scratch(job.input.bytes());
             let region = block.region().part(0..job.input.bytes());
             owned.push(block);
             region

@@ -12,6 +12,7 @@ use crate::congestion::Congestion;
 use crate::control::{Address, Secret};
 use crate::error::Result;
 use crate::schedule::Weighting;
+use crate::transport::rdma::RegisterBytes;
 use crate::transport::tcp::ZeroCopy;
 use crate::tune::AlgoFilter;
 use crate::tune::allowed::{ALGO, PROTO};
@@ -211,6 +212,13 @@ variables! {
 
     /// The place of the partition's key in the ports' tables.
     "RINGFOLD_IB_PKEY": "0 to 255", default "0" => ib_pkey: u8 = byte;
+
+    /// From which length on the memory of a call is registered with the RDMA device for that call,
+    /// piece by piece, instead of copied through memory that is registered already. `auto` compares
+    /// what both cost this machine, which is measured when ranks join; `off` never registers.
+    /// Memory that the program has registered is never copied. Each rank sets its own.
+    "RINGFOLD_IB_REGISTER_BYTES": "`auto`, `off` or bytes; K, M, G", default "`auto`"
+        => ib_register_bytes: RegisterBytes = parsed;
 
     /// The library of RDMA devices, instead of the installed `libibverbs.so.1`.
     "RINGFOLD_VERBS_LIBRARY": "name or path", default "`libibverbs.so.1`"

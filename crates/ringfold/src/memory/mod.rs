@@ -7,6 +7,7 @@
 
 mod child_view;
 mod fork_guard;
+mod hold;
 pub(crate) mod mapping;
 mod owned;
 mod pool;
@@ -18,10 +19,11 @@ mod shared;
 mod words;
 
 pub(crate) use fork_guard::{ForkGuard, Stage};
+pub use hold::Hold;
 pub use owned::Owned;
 pub use pool::{Block, Pool};
 pub use region::Region;
-pub use registered::{Hold, Registered};
+pub use registered::Registered;
 pub(crate) use registered::{Own, private_memory};
 pub use registry::{Handle, PeerMemory, Registry};
 pub(crate) use remapped::Remapped;

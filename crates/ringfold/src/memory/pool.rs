@@ -6,6 +6,7 @@
 
 use std::sync::{Arc, Mutex};
 
+use super::Hold;
 use super::owned::Owned;
 use super::region::Region;
 use crate::sync::lock;
@@ -19,13 +20,21 @@ const FREE_BLOCKS_MAX: usize = 16;
 /// A source of reusable blocks.
 #[derive(Clone, Debug, Default)]
 pub struct Pool {
-    free: Arc<Mutex<Vec<Owned>>>,
+    free: Arc<Mutex<Vec<Memory>>>,
+}
+
+/// What a block consists of.
+#[derive(Debug)]
+struct Memory {
+    // Goes before the memory.
+    hold: Option<Hold>,
+    owned: Owned,
 }
 
 /// Memory from a [`Pool`], which gets it back on drop.
 #[derive(Debug)]
 pub struct Block {
-    memory: Option<Owned>,
+    memory: Option<Memory>,
     pool: Pool,
 }
 
@@ -36,10 +45,14 @@ impl Pool {
         let mut free = lock(&self.free);
         let found = free
             .iter()
-            .position(|memory| memory.region().bytes() == size);
+            .position(|memory| memory.owned.region().bytes() == size);
         let memory = found.map(|index| free.swap_remove(index));
+        let new = || Memory {
+            hold: None,
+            owned: Owned::zeroed(size),
+        };
         Block {
-            memory: Some(memory.unwrap_or_else(|| Owned::zeroed(size))),
+            memory: Some(memory.unwrap_or_else(new)),
             pool: self.clone(),
         }
     }
@@ -57,7 +70,18 @@ impl Pool {
 impl Block {
     /// The memory.
     pub fn region(&self) -> Region {
-        self.memory.as_ref().map_or(Region::EMPTY, Owned::region)
+        let memory = self.memory.as_ref();
+        memory.map_or(Region::EMPTY, |memory| memory.owned.region())
+    }
+
+    /// Has `hold` hold the memory, unless it does already: for as long as there is the memory, which
+    /// is longer than the block.
+    pub fn hold(&mut self, hold: impl FnOnce(Region) -> Option<Hold>) {
+        if let Some(Memory { hold: held, owned }) = &mut self.memory
+            && held.is_none()
+        {
+            *held = hold(owned.region());
+        }
     }
 }
 

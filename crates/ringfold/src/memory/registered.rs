@@ -1,12 +1,12 @@
 //! Memory that a rank has registered with a communicator, as its user holds it.
 
-use std::fmt;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::io::Errno;
 
+use super::Hold;
 use super::child_view::ChildView;
 use super::mapping::Mapping;
 use super::region::Region;
@@ -14,9 +14,6 @@ use super::remapped::Remapped;
 use super::shared::{Shared, check_plausible, in_pages};
 use crate::element::Element;
 use crate::error::{Error, Result};
-
-/// What must be dropped before the memory that it describes, such as a device's registration of it.
-pub type Hold = Box<dyn std::any::Any + Send + Sync>;
 
 /// Zeroed memory made by [`Communicator::alloc`](crate::Communicator::alloc), page-aligned, whose
 /// peers on this host can reach it in a call.
@@ -32,19 +29,10 @@ pub type Hold = Box<dyn std::any::Any + Send + Sync>;
 #[derive(Debug)]
 pub struct Registered {
     // Goes before the memory.
-    hold: Held,
+    hold: Option<Hold>,
     region: Region,
     sizes: Vec<usize>,
     memory: Memory,
-}
-
-/// A hold of the memory, if there is one.
-struct Held(#[allow(dead_code, reason = "held, not read")] Option<Hold>);
-
-impl fmt::Debug for Held {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.0.is_some() { "held" } else { "not held" })
-    }
 }
 
 #[derive(Debug)]
@@ -188,7 +176,7 @@ impl Registered {
     /// The first `bytes` bytes of `own`, which the peers have mapped.
     pub(crate) fn shared(own: Arc<Own>, bytes: usize, sizes: Vec<usize>) -> Registered {
         Registered {
-            hold: Held(None),
+            hold: None,
             region: own.file().part(0..bytes),
             sizes,
             memory: Memory::Shared(own),
@@ -198,7 +186,7 @@ impl Registered {
     /// The first `bytes` bytes of `private`, where there are no peers to share with.
     pub(crate) fn private(private: Mapping, bytes: usize, sizes: Vec<usize>) -> Registered {
         Registered {
-            hold: Held(None),
+            hold: None,
             region: private.region().part(0..bytes),
             sizes,
             memory: Memory::Private(private),
@@ -207,7 +195,7 @@ impl Registered {
 
     /// Has `hold` go before the memory.
     pub(crate) fn keep(&mut self, hold: Option<Hold>) {
-        self.hold = Held(hold);
+        self.hold = hold;
     }
 
     /// The length in bytes.

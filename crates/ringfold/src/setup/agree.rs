@@ -207,6 +207,11 @@ fn policy(group: &Group, terms: &Terms, plugin: Option<Arc<dyn Plugin>>) -> Poli
 fn patience(place: &Place, placement: &Placement) -> Patience {
     match place.transport {
         "shm" | "self" => Patience::new(place.local_size, placement.cores),
+        // An attempt reads a queue in memory.
+        "rdma" | "shm+rdma" => {
+            let Sharing { ranks, cores } = placement.sharing;
+            Patience::new(ranks, cores)
+        }
         _ => {
             let Sharing { ranks, cores } = placement.sharing;
             Patience::on_sockets(ranks, cores)

@@ -6,11 +6,12 @@ use crate::config::TransportChoice;
 use crate::control::wire;
 use crate::error::{Error, Result};
 use crate::transport::bell::Bell;
-use crate::transport::rdma::{Prepared, RailPort, Rdma, RdmaOptions};
+use crate::transport::rdma::{Prepared, RailPort, Rdma, RdmaOptions, RegisterBytes};
 use crate::verbs::{Opened, Route, Verbs};
 
 use super::attempt::Attempt;
 use super::fabric_port::{FabricPort, PORTS_MAX};
+use super::memory_costs::memory_costs;
 use super::peer_info::PeerInfo;
 
 /// The ports that this rank would use.
@@ -64,6 +65,7 @@ impl Fabric {
             .collect();
         let options = RdmaOptions {
             link: group.settings.rdma.link,
+            register_bytes_min: register_bytes_min(&group.settings.rdma, &ports)?,
             ..RdmaOptions::default()
         };
         let prepared = Prepared::new(own, &is_peer, channels, &ports, options)?;
@@ -105,6 +107,32 @@ impl Fabric {
         attempt.exchange("queue pairs connected", b"")?;
         Ok(rdma)
     }
+}
+
+/// From which length on the memory of a call is registered for it.
+fn register_bytes_min(settings: &RdmaSettings, ports: &[RailPort]) -> Result<usize> {
+    if let RegisterBytes::From(bytes) = settings.register_bytes {
+        return Ok(bytes);
+    }
+    let mut bytes_min = 0;
+    for port in ports {
+        let costs = memory_costs(&port.domain)?;
+        bytes_min = bytes_min.max(costs.register_bytes_min());
+        log::info!(
+            target: "ringfold::init",
+            "{}: registering memory takes {:.1} us and {:.3} us a KiB, copying it {:.3} us a KiB; \
+             {}",
+            port.domain.device().name(),
+            costs.register_us,
+            costs.register_us_per_byte * 1024.0,
+            costs.staging_us_per_byte * 1024.0,
+            match costs.register_bytes_min() {
+                usize::MAX => "calls copy".into(),
+                bytes => format!("calls register from {bytes} bytes on"),
+            }
+        );
+    }
+    Ok(bytes_min)
 }
 
 /// Opens the ports of the settings.

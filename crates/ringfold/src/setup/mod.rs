@@ -24,6 +24,7 @@ mod fabric;
 pub mod fabric_port;
 pub mod launch;
 mod link;
+mod memory_costs;
 mod offer;
 pub mod peer_info;
 mod placement;

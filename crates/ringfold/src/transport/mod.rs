@@ -184,6 +184,15 @@ impl Sink {
     }
 }
 
+/// For how long memory is held, see [`Transport::hold`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Term {
+    /// For one call.
+    Call,
+    /// For many calls: what it costs to prepare it does not count.
+    Long,
+}
+
 /// What is said of a message when it is posted: its stream, the ticket that reports it complete,
 /// and its header.
 #[derive(Clone, Copy, Debug)]
@@ -222,10 +231,10 @@ pub trait Transport: Send {
         let _ = memory;
     }
 
-    /// Prepares `memory` of this rank for many messages, until the result is dropped, which is
+    /// Has messages use `memory` of this rank directly, until the result is dropped, which is
     /// before the memory goes. Nothing where that makes no difference, or is not possible.
-    fn hold(&mut self, memory: Region) -> Option<Hold> {
-        let _ = memory;
+    fn hold(&mut self, memory: Region, term: Term) -> Option<Hold> {
+        let _ = (memory, term);
         None
     }
 

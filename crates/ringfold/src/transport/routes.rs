@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use super::shm::Shm;
-use super::{Head, Header, Post, Posted, Sink, Stream, Ticket, Time, Transport, Waker};
+use super::{Head, Header, Post, Posted, Sink, Stream, Term, Ticket, Time, Transport, Waker};
 use crate::error::Result;
 use crate::memory::{Handle, Hold, PeerMemory, Region};
 
@@ -89,8 +89,8 @@ impl<N: Transport> Transport for Routes<N> {
         self.shm.set_peer_memory(memory.renumbered(&self.ranks));
     }
 
-    fn hold(&mut self, memory: Region) -> Option<Hold> {
-        self.network.hold(memory)
+    fn hold(&mut self, memory: Region, term: Term) -> Option<Hold> {
+        self.network.hold(memory, term)
     }
 
     fn post_recv(&mut self, Post(stream, ticket, header): Post, sink: Sink) -> Result<Posted> {

@@ -44,5 +44,6 @@ pub mod station;
 pub mod timers;
 pub mod wire;
 
+pub use places::Places;
 pub use policy::{Policy, Signals, Target, Timers};
 pub use state::{LateMergeState, LateRing, RANKS_MAX};

@@ -5,7 +5,7 @@
 //! can wait for each other's room. Pieces of a chunk are disjoint, so a rank never holds more of
 //! them than there are positions before its own.
 
-use crate::memory::{Block, Pool, Region};
+use crate::memory::{Block, Region};
 
 /// A place by its number.
 pub type Place = u32;
@@ -29,10 +29,10 @@ impl Places {
         }
     }
 
-    /// An unused place.
-    pub fn take(&mut self, pool: &Pool) -> Place {
+    /// An unused place, which `make` makes if there is none.
+    pub fn take(&mut self, make: impl FnOnce(usize) -> Block) -> Place {
         self.free.pop().unwrap_or_else(|| {
-            self.blocks.push(pool.take(self.bytes));
+            self.blocks.push(make(self.bytes));
             (self.blocks.len() - 1) as Place
         })
     }

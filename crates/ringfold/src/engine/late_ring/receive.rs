@@ -4,6 +4,7 @@
 use super::attempt::Attempt;
 use super::state::{Arrival, LateRing, Part, Posting, data_stream};
 use super::wire::{Kind, Label};
+use crate::engine::context::scratch;
 use crate::error::{Error, Result};
 use crate::memory::Region;
 use crate::transport::{Head, Header, Post, Posted, Sink, mismatch};
@@ -65,9 +66,9 @@ impl Attempt<'_> {
                 admitted.map_err(|what| Error::corrupt(peer, what))?;
                 let position = station.position();
                 self.heard(part.slice, position, true);
-                let (bytes, pool) = (self.own(part).bytes(), self.context.pool.clone());
-                let places = &mut self.context.late_merge().places;
-                let place = places.take(&pool);
+                let bytes = self.own(part).bytes();
+                let (pool, transport, places) = self.context.places();
+                let place = places.take(|bytes| scratch(pool, transport, bytes));
                 let piece = Arrival::Piece(interval, place);
                 Ok((piece, places.region(place, bytes)))
             }

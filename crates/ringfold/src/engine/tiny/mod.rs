@@ -395,6 +395,7 @@ fn operation(job: &Job, call: Call, kernel: Option<Kernel>) -> Operation {
             input_cut: cut.clone(),
             output_cut: cut,
             is_apart: false,
+            held: Vec::new(),
             owned: Vec::new(),
         },
         kernel,

@@ -6,12 +6,13 @@
 
 use std::collections::VecDeque;
 use std::ops::Range;
+use std::sync::Arc;
 
+use super::memory::Window;
 use super::outgoing::{BEGUN_MAX, CREDITS};
 use super::packet::WHOLE_BYTES_MAX;
 use crate::error::{Error, Result};
 use crate::transport::{HEADER_BYTES, Head, Header, Post, Sink, Ticket};
-use crate::verbs::Registered;
 
 /// The failure of a peer that has left.
 pub const LEFT: &str = "it left (closed its communicator) while it was still needed";
@@ -27,8 +28,6 @@ pub struct Recv {
     /// Whether the peer has announced it: it writes as soon as it may.
     pub is_begun: bool,
     pub is_done: bool,
-    /// Its registration for this message alone.
-    pub registered: Option<Registered>,
 }
 
 /// A message that has come, or was announced, before its receive was posted.
@@ -43,8 +42,15 @@ pub struct Arrived {
 pub struct Part {
     pub number: u32,
     pub range: Range<usize>,
-    /// Where to, unless to its place at once.
-    pub cell: Option<u32>,
+    pub to: Landing,
+}
+
+/// Where the peer writes it.
+pub enum Landing {
+    /// To this piece.
+    Piece(u32),
+    /// To its place, in a window that stays meanwhile.
+    Window { _window: Arc<Window> },
 }
 
 #[derive(Default)]
@@ -87,7 +93,6 @@ impl Incoming {
             absorbed: 0,
             is_begun: false,
             is_done: false,
-            registered: None,
         });
         let Some(first) = self.arrived.front() else {
             return Ok(None);
@@ -140,8 +145,6 @@ impl Incoming {
     pub fn finish(&mut self, place: usize) -> Ticket {
         let recv = &mut self.queue[place];
         recv.is_done = true;
-        // Nothing may be written there any more.
-        recv.registered = None;
         let ticket = recv.ticket;
         while self.queue.front().is_some_and(|recv| recv.is_done) {
             self.queue.pop_front();

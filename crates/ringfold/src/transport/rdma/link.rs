@@ -14,8 +14,10 @@ mod receiving;
 mod sending;
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use super::incoming::{Incoming, LEFT};
+use super::memory::Window;
 use super::outgoing::{BEGUN_MAX, CREDITS, GRANTS_MAX, Outgoing, Send};
 use super::packet::{CONTROL_BYTES_MAX, PACKET_BYTES_MAX, Packet};
 use super::rail::Rail;
@@ -38,8 +40,8 @@ enum Flight {
     Inline { is_signaled: bool },
     /// A packet in this cell.
     Packet(u32),
-    /// A write from the payload of the message with this number.
-    Payload(u32),
+    /// A write from the payload of the message with this number, in a window that stays meanwhile.
+    Payload { number: u32, _window: Arc<Window> },
     /// A write from this piece.
     Piece(u32),
 }
@@ -160,7 +162,7 @@ impl Link {
         match self.flights.pop_front() {
             Some(Flight::Packet(cell)) => rail.packets.give(cell),
             Some(Flight::Piece(cell)) => rail.out_pieces.give(cell),
-            Some(Flight::Payload(number)) => {
+            Some(Flight::Payload { number, .. }) => {
                 let place = number.wrapping_sub(self.out.first) as usize;
                 if let Some(send) = self.out.queue.get_mut(place) {
                     send.flying -= 1;

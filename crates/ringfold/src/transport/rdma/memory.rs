@@ -1,144 +1,212 @@
-//! Registered memory of the transport's own, in equal parts.
+//! Memory of callers that requests name directly, as long as it is held.
+//!
+//! # Model
+//!
+//! What a caller registers with its communicator is registered with the device as a whole, when
+//! that is asked for. The memory of a single call is registered window by window, each when a
+//! message first uses it, so that a window is registered while the one before is on the wire; the
+//! oldest unused windows are deregistered behind, so that a call pins a bounded part of its memory.
+//!
+//! # Invariants
+//!
+//! A registration is of memory that somebody holds, never of an address that was seen before. So
+//! none can be stale: what is unmapped, and what is mapped there afterwards, was not held any more.
+//! Whatever still refers to a window, the device can no longer reach it when the hold is dropped.
 
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
 use crate::error::Result;
-use crate::memory::{Owned, Region};
+use crate::memory::Region;
 use crate::sync::lock;
-use crate::verbs::{Access, Domain, Piece, Place, Registered};
+use crate::verbs::{Access, Domain, Place, Registered};
 
-/// Equal parts of registered memory, taken and given back by number.
-pub struct Cells {
-    // Ends before the memory does.
-    registered: Registered,
-    _memory: Owned,
-    cell_bytes: usize,
-    count: usize,
-    free: Vec<u32>,
+/// The memory of a call is registered in parts of this length.
+pub const WINDOW_BYTES: usize = 1 << 20;
+
+/// So many windows of a call stay registered.
+pub const WINDOWS_MAX: usize = 32;
+
+/// A registered part, or the whole, of held memory. It stays as long as a request uses it, unless
+/// its holder ends it.
+#[derive(Debug)]
+pub struct Window {
+    lkey: u32,
+    rkey: u32,
+    registered: Mutex<Option<Registered>>,
 }
 
-impl Cells {
-    /// `count` cells of `cell_bytes`.
-    pub fn new(
-        domain: &Arc<Domain>,
-        count: usize,
-        cell_bytes: usize,
-        access: Access,
-    ) -> Result<Cells> {
-        let memory = Owned::zeroed(count * cell_bytes);
-        Ok(Cells {
-            registered: domain.register(memory.region(), access)?,
-            _memory: memory,
-            cell_bytes,
-            count,
-            free: (0..count as u32).rev().collect(),
-        })
-    }
-
-    /// How many are free.
-    pub fn free_count(&self) -> usize {
-        self.free.len()
-    }
-
-    /// How many there are.
-    pub fn count(&self) -> usize {
-        self.count
-    }
-
-    pub fn take(&mut self) -> Option<u32> {
-        self.free.pop()
-    }
-
-    pub fn give(&mut self, cell: u32) {
-        debug_assert!(!self.free.contains(&cell), "given back twice");
-        self.free.push(cell);
-    }
-
-    pub fn region(&self, cell: u32) -> Region {
-        let begin = cell as usize * self.cell_bytes;
-        self.registered
-            .region()
-            .part(begin..begin + self.cell_bytes)
-    }
-
-    /// The first `bytes` of a cell, for a request.
-    pub fn piece(&self, cell: u32, bytes: usize) -> Piece {
-        Piece {
-            region: self.region(cell).part(0..bytes),
-            lkey: self.registered.lkey(),
-        }
-    }
-
-    /// Where a peer writes to a cell.
-    pub fn place(&self, cell: u32) -> Place {
-        Place {
-            address: self.region(cell).address() as u64,
-            rkey: self.registered.rkey(),
-        }
-    }
-}
-
-/// The keys of registered memory.
-#[derive(Clone, Copy, Debug)]
-pub struct Keys {
-    pub lkey: u32,
-    pub rkey: u32,
-}
-
-impl Keys {
-    pub fn of(registered: &Registered) -> Keys {
-        Keys {
+impl Window {
+    fn new(registered: Registered) -> Window {
+        Window {
             lkey: registered.lkey(),
             rkey: registered.rkey(),
+            registered: Mutex::new(Some(registered)),
         }
     }
 
-    /// Where a peer writes to a part of the memory.
-    pub fn place(self, part: Region) -> Place {
+    /// The key for this process' requests.
+    pub fn lkey(&self) -> u32 {
+        self.lkey
+    }
+
+    /// Where a peer writes to `part` of it.
+    pub fn place(&self, part: Region) -> Place {
         Place {
             address: part.address() as u64,
             rkey: self.rkey,
         }
     }
-}
 
-/// Memory that is registered for longer than a message: as long as its user holds it, but not
-/// beyond the links.
-#[derive(Debug)]
-pub struct Known {
-    region: Region,
-    keys: Keys,
-    registered: Mutex<Option<Registered>>,
-    /// The process that registered it: a forked child has none of it.
-    process: u32,
-}
-
-impl Known {
-    pub fn new(registered: Registered) -> Known {
-        Known {
-            region: registered.region(),
-            keys: Keys::of(&registered),
-            registered: Mutex::new(Some(registered)),
-            process: std::process::id(),
-        }
-    }
-
-    /// The keys, if `part` lies in this memory.
-    pub fn keys(&self, part: Region) -> Option<Keys> {
-        self.region.contains(part).then_some(self.keys)
-    }
-
-    /// Ends the registration.
-    pub fn end(&self) {
+    fn end(&self) {
         drop(lock(&self.registered).take());
     }
 }
 
-impl Drop for Known {
+/// What is registered of held memory.
+#[derive(Debug)]
+struct Windows {
+    /// By place in the memory.
+    found: Vec<Option<Arc<Window>>>,
+    /// Those that are there, the oldest first.
+    order: VecDeque<usize>,
+    /// Whether nothing is registered any more: the links have ended, or the device refused.
+    is_ended: bool,
+}
+
+/// Memory that a caller holds. Dropping it ends all registrations.
+#[derive(Debug)]
+pub struct Held {
+    domain: Arc<Domain>,
+    region: Region,
+    window_bytes: usize,
+    windows: Mutex<Windows>,
+    /// The process that registers it: a forked child has none of it.
+    process: u32,
+}
+
+impl Held {
+    /// `region`, in windows of `window_bytes`.
+    pub fn new(domain: &Arc<Domain>, region: Region, window_bytes: usize) -> Held {
+        let offset = region.address() as usize % window_bytes;
+        Held {
+            domain: domain.clone(),
+            region,
+            window_bytes,
+            windows: Mutex::new(Windows {
+                found: vec![None; (offset + region.bytes()).div_ceil(window_bytes)],
+                order: VecDeque::new(),
+                is_ended: false,
+            }),
+            process: std::process::id(),
+        }
+    }
+
+    /// `region`, registered as a whole now.
+    ///
+    /// # Errors
+    /// `System` if it cannot be.
+    pub fn whole(domain: &Arc<Domain>, region: Region) -> Result<Held> {
+        let window = Window::new(domain.register(region, Access::PeersWrite)?);
+        Ok(Held {
+            domain: domain.clone(),
+            region,
+            window_bytes: usize::MAX,
+            windows: Mutex::new(Windows {
+                found: vec![Some(Arc::new(window))],
+                order: VecDeque::new(),
+                is_ended: false,
+            }),
+            process: std::process::id(),
+        })
+    }
+
+    /// Whether `part` lies in it.
+    pub fn contains(&self, part: Region) -> bool {
+        self.region.contains(part)
+    }
+
+    /// The window at the beginning of `part`, which lies in this memory, registered if it was not,
+    /// and how many bytes of `part` it has. Nothing after the end.
+    ///
+    /// # Errors
+    /// `System` if it cannot be registered; then nothing is from now on.
+    pub fn window(&self, part: Region) -> Result<Option<(Arc<Window>, usize)>> {
+        let mut windows = lock(&self.windows);
+        if windows.is_ended {
+            return Ok(None);
+        }
+        let first = self.region.address() as usize / self.window_bytes;
+        let begin = part.address() as usize;
+        let place = begin / self.window_bytes - first;
+        let (from, to) = self.bounds(first + place);
+        let bytes = part.bytes().min(to - begin);
+        if let Some(window) = &windows.found[place] {
+            return Ok(Some((window.clone(), bytes)));
+        }
+        let start = self.region.address() as usize;
+        let whole = self.region.part(from - start..to - start);
+        let registered = self.domain.register(whole, Access::PeersWrite);
+        let registered = registered.inspect_err(|_| windows.is_ended = true)?;
+        let window = Arc::new(Window::new(registered));
+        windows.found[place] = Some(window.clone());
+        windows.order.push_back(place);
+        windows.shrink();
+        Ok(Some((window, bytes)))
+    }
+
+    /// From where to where the window with this number reaches, counted from address 0.
+    fn bounds(&self, number: usize) -> (usize, usize) {
+        let start = self.region.address() as usize;
+        let from = number * self.window_bytes;
+        let to = from.saturating_add(self.window_bytes);
+        (from.max(start), to.min(start + self.region.bytes()))
+    }
+
+    /// How many windows are registered.
+    #[cfg(test)]
+    pub fn count(&self) -> usize {
+        lock(&self.windows).found.iter().flatten().count()
+    }
+
+    /// Ends all registrations: the device does not reach the memory any more.
+    pub fn end(&self) {
+        let mut windows = lock(&self.windows);
+        windows.is_ended = true;
+        windows
+            .found
+            .drain(..)
+            .flatten()
+            .for_each(|window| window.end());
+    }
+}
+
+impl Windows {
+    /// Ends the oldest windows that no request uses, where there are too many.
+    fn shrink(&mut self) {
+        let is_used = |window: &Arc<Window>| Arc::strong_count(window) > 1;
+        let excess = self.order.len().saturating_sub(WINDOWS_MAX);
+        for _ in 0..excess {
+            let found = &self.found;
+            let mut order = self.order.iter();
+            let unused = order.position(|place| !found[*place].as_ref().is_some_and(is_used));
+            let Some(place) = unused.and_then(|at| self.order.remove(at)) else {
+                return;
+            };
+            self.found[place] = None;
+        }
+    }
+}
+
+impl Drop for Held {
     fn drop(&mut self) {
-        if self.process != std::process::id() {
-            let registered = self.registered.get_mut();
-            std::mem::forget(registered.map(Option::take));
+        if self.process == std::process::id() {
+            self.end();
+            return;
+        }
+        // A forked child leaves the device alone.
+        if let Ok(windows) = self.windows.get_mut() {
+            windows.found.drain(..).for_each(std::mem::forget);
         }
     }
 }

@@ -25,6 +25,7 @@
 //! write (Liu, Wu, Panda: High Performance RDMA-Based MPI Implementation over InfiniBand, 2004), to
 //! which the credits for short messages go back, too.
 
+mod cells;
 mod incoming;
 mod link;
 mod memory;
@@ -37,7 +38,7 @@ pub(crate) mod tests;
 
 use std::time::{Duration, Instant};
 
-pub use self::options::RdmaOptions;
+pub use self::options::{RdmaOptions, RegisterBytes};
 pub use self::rail::RailPort;
 
 use self::incoming::LEFT;
@@ -46,7 +47,7 @@ use self::rail::Rail;
 use super::bell::{Bell, new_bell};
 use super::readiness::Readiness;
 use super::{
-    Head, Header, P2P_CHANNEL, Post, Posted, Sink, Stream, Ticket, Time, Transport, Waker,
+    Head, Header, P2P_CHANNEL, Post, Posted, Sink, Stream, Term, Ticket, Time, Transport, Waker,
 };
 use crate::error::{Error, Result};
 use crate::memory::{Hold, Region};
@@ -329,25 +330,17 @@ impl Transport for Rdma {
         Ok(self.posted(ticket))
     }
 
-    fn hold(&mut self, memory: Region) -> Option<Hold> {
+    fn hold(&mut self, memory: Region, term: Term) -> Option<Hold> {
         if memory.is_empty() || self.is_ended {
             return None;
         }
-        let held: Result<Vec<_>> = self
+        let mut held = self
             .rails
             .iter_mut()
-            .map(|rail| rail.hold(memory))
-            .collect();
-        match held {
-            Ok(held) => Some(Box::new(held)),
-            Err(error) => {
-                log::warn!(
-                    target: "ringfold::transport",
-                    "registered memory is copied, because devices cannot use it: {error}"
-                );
-                None
-            }
-        }
+            .filter_map(|rail| rail.hold(memory, term))
+            .peekable();
+        held.peek()?;
+        Some(Hold::new(held.collect::<Vec<_>>()))
     }
 
     fn post_recv(&mut self, post: Post, sink: Sink) -> Result<Posted> {
@@ -420,7 +413,7 @@ impl Transport for Rdma {
             link.end();
         }
         for rail in &mut self.rails {
-            rail.end_known();
+            rail.end_held();
         }
     }
 }

@@ -1,6 +1,34 @@
 //! What may be chosen of the transport.
 
+use std::str::FromStr;
+
+use crate::units::bytes;
 use crate::verbs::LinkOptions;
+
+/// From which length on the memory of a call is registered for it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RegisterBytes {
+    /// Where that takes less than copying, as measured when ranks join.
+    #[default]
+    Auto,
+    /// From this length on.
+    From(usize),
+}
+
+impl FromStr for RegisterBytes {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<RegisterBytes, String> {
+        match text {
+            "auto" => Ok(RegisterBytes::Auto),
+            "off" => Ok(RegisterBytes::From(usize::MAX)),
+            _ => match bytes(text) {
+                Ok(bytes) => Ok(RegisterBytes::From(bytes)),
+                Err(_) => Err("must be auto, off or a number of bytes such as 256K".into()),
+            },
+        }
+    }
+}
 
 /// The transport's limits. All ranks have the same.
 #[derive(Clone, Debug)]
@@ -11,8 +39,7 @@ pub struct RdmaOptions {
     pub piece_bytes: usize,
     /// How many of them there are on each side, for each device.
     pub pieces: usize,
-    /// From this length on, memory that is not registered is registered for one message instead of
-    /// copied.
+    /// From this length on, the memory of a call is registered for it instead of copied.
     pub register_bytes_min: usize,
 }
 

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use crate::error::{Error, Result};
 use crate::memory::Region;
 use crate::transport::{HEADER_BYTES, Header, Post, Ticket};
-use crate::verbs::{Place, Registered};
+use crate::verbs::Place;
 
 use super::packet::WHOLE_BYTES_MAX;
 
@@ -33,8 +33,6 @@ pub struct Send {
     pub is_begun: bool,
     /// Whether nothing reads the payload any more.
     pub is_done: bool,
-    /// Its registration for this message alone.
-    pub registered: Option<Registered>,
 }
 
 impl Send {
@@ -47,7 +45,6 @@ impl Send {
             flying: 0,
             is_begun: false,
             is_done: false,
-            registered: None,
         }
     }
 
@@ -134,8 +131,6 @@ impl Outgoing {
             return None;
         }
         send.is_done = true;
-        // No request names it any more.
-        send.registered = None;
         let ticket = send.ticket;
         while self.queue.front().is_some_and(|send| send.is_done) {
             self.queue.pop_front();

@@ -2,12 +2,14 @@
 
 use std::sync::{Arc, Weak};
 
-use super::memory::{Cells, Keys, Known};
+use super::cells::Cells;
+use super::memory::{Held, WINDOW_BYTES, Window};
 use super::options::RdmaOptions;
 use super::packet::{CONTROL_BYTES_MAX, PACKET_BYTES_MAX};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::memory::{Owned, Region};
-use crate::verbs::{Access, Completion, CompletionQueue, Domain, Piece, Registered};
+use crate::transport::Term;
+use crate::verbs::{Access, Completion, CompletionQueue, Domain, Piece};
 
 /// Packets of each link that may be under way from a cell. Most go with the request itself.
 const PACKETS_OUT: usize = 8;
@@ -29,8 +31,8 @@ pub struct Rail {
     pub out_pieces: Cells,
     /// Parts of messages that come.
     pub in_pieces: Cells,
-    /// What is registered for longer than a message.
-    pub known: Vec<Weak<Known>>,
+    /// Memory of callers that requests name directly, the latest last.
+    held: Vec<Weak<Held>>,
     /// Where a packet is put together.
     pub scratch: Owned,
     /// Requests that have ended and are not handled yet.
@@ -54,7 +56,7 @@ impl Rail {
             packets: Cells::new(domain, packets, PACKET_BYTES_MAX, Access::Receive)?,
             out_pieces: Cells::new(domain, pieces, piece_bytes, Access::Read)?,
             in_pieces: Cells::new(domain, pieces, piece_bytes, Access::PeersWrite)?,
-            known: Vec::new(),
+            held: Vec::new(),
             scratch: Owned::zeroed(CONTROL_BYTES_MAX),
             ended: Vec::new(),
             register_bytes_min: options.register_bytes_min,
@@ -62,34 +64,45 @@ impl Rail {
         })
     }
 
-    /// The keys of the registration that `part` lies in, if one lasts.
-    pub fn known(&self, part: Region) -> Option<Keys> {
-        let mut known = self.known.iter().filter_map(Weak::upgrade);
-        known.find_map(|known| known.keys(part))
+    /// The window of held memory at the beginning of `part`, and how many bytes of it that has.
+    /// Nothing if `part` has to be copied.
+    pub fn window(&self, part: Region) -> Option<(Arc<Window>, usize)> {
+        let mut held = self.held.iter().rev().filter_map(Weak::upgrade);
+        let held = held.find(|held| held.contains(part))?;
+        held.window(part).unwrap_or_else(|error| {
+            warn_of_copies(&error);
+            None
+        })
     }
 
-    /// Registers memory until the result is dropped, or everything ends.
-    pub fn hold(&mut self, memory: Region) -> Result<Arc<Known>> {
-        let registered = self.port.domain.register(memory, Access::PeersWrite)?;
-        let known = Arc::new(Known::new(registered));
-        self.known.retain(|known| known.strong_count() > 0);
-        self.known.push(Arc::downgrade(&known));
-        Ok(known)
+    /// Has requests name `memory` directly, until the result is dropped or everything ends.
+    /// Nothing if it is copied all the same.
+    pub fn hold(&mut self, memory: Region, term: Term) -> Option<Arc<Held>> {
+        let domain = &self.port.domain;
+        let held = match term {
+            Term::Call if memory.bytes() < self.register_bytes_min => return None,
+            Term::Call if self.is_held(memory) => return None,
+            Term::Call => Held::new(domain, memory, WINDOW_BYTES.max(self.register_bytes_min)),
+            Term::Long => Held::whole(domain, memory)
+                .inspect_err(warn_of_copies)
+                .ok()?,
+        };
+        let held = Arc::new(held);
+        self.held.retain(|held| held.strong_count() > 0);
+        self.held.push(Arc::downgrade(&held));
+        Some(held)
     }
 
-    /// Ends what is registered for longer than a message.
-    pub fn end_known(&mut self) {
-        for known in self.known.drain(..).filter_map(|known| known.upgrade()) {
-            known.end();
+    fn is_held(&self, memory: Region) -> bool {
+        let mut held = self.held.iter().filter_map(Weak::upgrade);
+        held.any(|held| held.contains(memory))
+    }
+
+    /// Ends all registrations of callers' memory.
+    pub fn end_held(&mut self) {
+        for held in self.held.drain(..).filter_map(|held| held.upgrade()) {
+            held.end();
         }
-    }
-
-    /// Registers memory for one message, if that is quicker than to copy it.
-    pub fn register(&self, part: Region, access: Access) -> Result<Option<Registered>> {
-        let is_worth_it = part.bytes() >= self.register_bytes_min;
-        is_worth_it
-            .then(|| self.port.domain.register(part, access))
-            .transpose()
     }
 
     /// What was written to the scratch, for a request that takes it along.
@@ -99,4 +112,13 @@ impl Rail {
             lkey: 0,
         }
     }
+}
+
+/// Says why memory is copied that was to be registered.
+#[cold]
+fn warn_of_copies(error: &Error) {
+    log::warn!(
+        target: "ringfold::transport",
+        "messages are copied, because a device cannot use their memory: {error}"
+    );
 }

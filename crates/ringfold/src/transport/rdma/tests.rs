@@ -90,7 +90,7 @@ pub(crate) fn ranks(world_size: usize) -> Vec<Rdma> {
     connected(world_size, 1, &RdmaOptions::default())
 }
 
-/// The same, with memory that is registered for each message.
+/// The same, with calls whose memory is registered for them.
 pub(crate) fn registering(world_size: usize) -> Vec<Rdma> {
     let options = RdmaOptions {
         register_bytes_min: 1,
@@ -133,7 +133,7 @@ mod with_few_pieces {
     suite::transport_tests!(ranks);
 }
 
-/// Memory that is registered for each message.
+/// Messages whose memory is registered for their call.
 mod with_registration_on_the_fly {
     use super::{registering, suite};
 
@@ -161,8 +161,8 @@ fn held_memory_is_read_and_written_in_place() {
     let mut world = World::new(without_pieces(2));
     let (source, target) = (pattern(BYTES, 1), Owned::zeroed(BYTES));
     let holds = [
-        world.ranks[0].hold(source.region()),
-        world.ranks[1].hold(target.region()),
+        world.ranks[0].hold(source.region(), Term::Long),
+        world.ranks[1].hold(target.region(), Term::Long),
     ];
     assert!(holds.iter().all(Option::is_some));
     // Also parts, in any order.
@@ -180,12 +180,42 @@ fn held_memory_is_read_and_written_in_place() {
 }
 
 #[test]
+fn the_memory_of_a_call_is_registered_by_windows_and_deregistered_behind() {
+    const WINDOWS: usize = 40;
+    let (rail, _) = port(0);
+    let memory = Owned::zeroed(WINDOWS * memory::WINDOW_BYTES);
+    let held = memory::Held::new(&rail.domain, memory.region(), memory::WINDOW_BYTES);
+    let mut used = None;
+    let mut at = 0;
+    let mut windows = 0;
+    while at < memory.region().bytes() {
+        let rest = memory.region().part(at..memory.region().bytes());
+        let (window, bytes) = held.window(rest).expect("room").expect("no end");
+        assert!((1..=memory::WINDOW_BYTES).contains(&bytes));
+        (at, windows) = (at + bytes, windows + 1);
+        // The first one is in use as long as this is.
+        used.get_or_insert(window);
+        assert!(held.count() <= memory::WINDOWS_MAX + 1);
+    }
+    assert!(windows >= WINDOWS);
+    let first = held
+        .window(memory.region())
+        .expect("room")
+        .expect("no end")
+        .0;
+    assert!(used.is_some_and(|used| std::sync::Arc::ptr_eq(&used, &first)));
+    held.end();
+    assert!(held.window(memory.region()).expect("no error").is_none());
+    assert_eq!(held.count(), 0);
+}
+
+#[test]
 fn nothing_is_written_to_memory_that_was_given_back() {
     const BYTES: usize = 1 << 20;
     for gives_up in [false, true] {
         let mut world = World::new(ranks(2));
         let (source, target) = (pattern(BYTES, 1), Owned::zeroed(BYTES));
-        let hold = world.ranks[1].hold(target.region());
+        let hold = world.ranks[1].hold(target.region(), Term::Long);
         world.recv(1, (0, 1), 0, Sink::Store(target.region()));
         // The grant is there.
         for _ in 0..50 {

@@ -17,10 +17,10 @@ pub use messages::*;
 
 use std::time::{Duration, Instant};
 
-use super::{Header, Post, Posted, Sink, Stream, Ticket, Time, Transport};
+use super::{Header, Post, Posted, Sink, Stream, Term, Ticket, Time, Transport};
 use crate::call::Call;
 use crate::error::{Error, Result};
-use crate::memory::{Owned, Region};
+use crate::memory::{Hold, Owned, Region};
 use crate::random::SplitMix64;
 use crate::types::{Algorithm, Collective, DType, Op};
 
@@ -83,6 +83,8 @@ pub struct World<T> {
     next_ticket: Ticket,
     /// The error of a post, which a transport may give at once or by its next poll.
     refused: Option<Error>,
+    /// The memory of messages, which are calls of their own.
+    held: Vec<Hold>,
 }
 
 /// A message under way: the rank that posted it, and its ticket.
@@ -98,6 +100,7 @@ impl<T: Transport> World<T> {
             done,
             next_ticket: 1,
             refused: None,
+            held: Vec::new(),
         }
     }
 
@@ -121,6 +124,7 @@ impl<T: Transport> World<T> {
     ) -> Posting {
         let stream = Stream { peer, channel };
         let ticket = self.ticket();
+        self.held.extend(self.ranks[from].hold(payload, Term::Call));
         let posted = self.ranks[from].post_send(Post(stream, ticket, header), payload);
         self.note(from, ticket, posted)
     }
@@ -140,6 +144,9 @@ impl<T: Transport> World<T> {
     ) -> Posting {
         let stream = Stream { peer, channel };
         let ticket = self.ticket();
+        if let Some(landing) = sink.landing() {
+            self.held.extend(self.ranks[at].hold(landing, Term::Call));
+        }
         let posted = self.ranks[at].post_recv(Post(stream, ticket, header), sink);
         self.note(at, ticket, posted)
     }

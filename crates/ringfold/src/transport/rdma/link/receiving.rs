@@ -1,7 +1,6 @@
 //! What comes, and what the peer may write.
 
-use super::super::incoming::{Arrived, LEFT, Part, Recv};
-use super::super::memory::Keys;
+use super::super::incoming::{Arrived, LEFT, Landing, Part, Recv};
 use super::super::outgoing::{GRANTS_MAX, Grant};
 use super::super::packet::{
     CONTROL_BYTES_MAX, PACKET_BYTES_MAX, PAYLOAD_AT, Packet, WHOLE_BYTES_MAX,
@@ -9,8 +8,8 @@ use super::super::packet::{
 use super::super::rail::Rail;
 use super::Link;
 use crate::error::{Error, Result};
-use crate::transport::{Header, PIECE_ALIGN_BYTES, Ticket};
-use crate::verbs::{Access, Place};
+use crate::transport::{Header, Ticket};
+use crate::verbs::Place;
 
 /// The most bytes of one write: devices carry 1 GiB at least.
 const WRITE_BYTES_MAX: usize = 1 << 30;
@@ -133,10 +132,10 @@ impl Link {
         };
         let place = part.number.wrapping_sub(self.inc.first) as usize;
         let recv = &mut self.inc.queue[place];
-        let (range, cell) = (part.range.clone(), part.cell);
+        let range = part.range.clone();
         recv.absorbed += range.len();
         let is_whole = recv.absorbed == recv.sink.bytes();
-        if let Some(cell) = cell {
+        if let Landing::Piece(cell) = part.to {
             let piece = rail.in_pieces.region(cell).part(0..range.len());
             recv.sink.absorb(range.start, piece);
             rail.in_pieces.give(cell);
@@ -160,7 +159,7 @@ impl Link {
             if self.inc.granted.len() == GRANTS_MAX {
                 return Ok(());
             }
-            let Some((place, cell, length)) = landing(recv, rail)? else {
+            let Some((place, to, length)) = landing(recv, rail) else {
                 self.is_starved = true;
                 return Ok(());
             };
@@ -173,40 +172,30 @@ impl Link {
                 bytes: length as u32,
                 place,
             });
-            self.inc.granted.push_back(Part {
-                number,
-                range,
-                cell,
-            });
+            self.inc.granted.push_back(Part { number, range, to });
         }
         Ok(())
     }
 }
 
-/// Where the next bytes of a long message go, and how many: to their place, if that is registered,
+/// Where the next bytes of a long message go, and how many: to their place, if a device reaches it,
 /// or to a piece. The last half of the pieces is for messages whose sender is ready, so that these
 /// never wait for those whose sender is not.
-fn landing(recv: &mut Recv, rail: &mut Rail) -> Result<Option<(Place, Option<u32>, usize)>> {
+fn landing(recv: &Recv, rail: &mut Rail) -> Option<(Place, Landing, usize)> {
     let left = recv.granted..recv.sink.bytes();
     if let Some(into) = recv.sink.landing() {
-        if recv.registered.is_none() && rail.known(into).is_none() {
-            recv.registered = rail.register(into, Access::PeersWrite)?;
-        }
-        let own = recv.registered.as_ref().map(Keys::of);
-        if let Some(keys) = rail.known(into).or(own) {
-            let length = left.len().min(WRITE_BYTES_MAX);
-            let part = into.part(left.start..left.start + length);
-            return Ok(Some((keys.place(part), None, length)));
+        let part = into.part(left.clone());
+        if let Some((window, bytes)) = rail.window(part) {
+            let place = window.place(part);
+            let to = Landing::Window { _window: window };
+            return Some((place, to, bytes.min(WRITE_BYTES_MAX)));
         }
     }
     let is_spare = rail.in_pieces.free_count() > rail.in_pieces.count() / 2;
     if !recv.is_begun && !is_spare {
-        return Ok(None);
+        return None;
     }
-    let Some(cell) = rail.in_pieces.take() else {
-        return Ok(None);
-    };
+    let cell = rail.in_pieces.take()?;
     let length = left.len().min(rail.in_pieces.region(cell).bytes());
-    debug_assert!(length == left.len() || length.is_multiple_of(PIECE_ALIGN_BYTES));
-    Ok(Some((rail.in_pieces.place(cell), Some(cell), length)))
+    Some((rail.in_pieces.place(cell), Landing::Piece(cell), length))
 }

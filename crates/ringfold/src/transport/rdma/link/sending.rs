@@ -1,6 +1,5 @@
 //! What goes: messages in their order, and writes as the peer has granted them.
 
-use super::super::memory::Keys;
 use super::super::outgoing::{BEGUN_MAX, Grant};
 use super::super::packet::Packet;
 use super::super::rail::Rail;
@@ -8,7 +7,7 @@ use super::{Flight, Link, SEND_DEPTH};
 use crate::error::{Error, Result};
 use crate::memory::Region;
 use crate::transport::Ticket;
-use crate::verbs::{Access, Piece, Place};
+use crate::verbs::{Piece, Place};
 
 impl Link {
     /// Introduces messages as far as there is room.
@@ -92,15 +91,15 @@ impl Link {
         let left = grant.bytes - grant.written;
         let send = &mut self.out.queue[place];
         let part = send.payload.part(send.written..send.written + left);
-        if send.registered.is_none() && rail.known(part).is_none() {
-            send.registered = rail.register(send.payload, Access::Read)?;
-        }
-        let own = send.registered.as_ref().map(Keys::of);
-        let (piece, flight, count) = match rail.known(part).or(own) {
-            Some(Keys { lkey, .. }) => {
+        let (piece, flight, count) = match rail.window(part) {
+            Some((window, count)) => {
                 send.flying += 1;
-                let piece = Piece { region: part, lkey };
-                (piece, Flight::Payload(grant.number), left)
+                let (region, lkey) = (part.part(0..count), window.lkey());
+                let flight = Flight::Payload {
+                    number: grant.number,
+                    _window: window,
+                };
+                (Piece { region, lkey }, flight, count)
             }
             None => {
                 let Some(cell) = rail.out_pieces.take() else {

@@ -1,0 +1,21 @@
+//! What has to go before the memory that it is about.
+
+use std::any::Any;
+use std::fmt;
+
+/// A use of memory by a transport or a device, such as a registration. Dropping it ends the use,
+/// which its owner does before the memory goes.
+pub struct Hold(#[allow(dead_code, reason = "held, not read")] Box<dyn Any + Send + Sync>);
+
+impl Hold {
+    /// One that ends when `what` is dropped.
+    pub fn new(what: impl Any + Send + Sync) -> Hold {
+        Hold(Box::new(what))
+    }
+}
+
+impl fmt::Debug for Hold {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Hold")
+    }
+}

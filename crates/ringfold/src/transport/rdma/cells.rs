@@ -1,0 +1,78 @@
+//! Registered memory of the transport's own, in equal parts.
+
+use std::sync::Arc;
+
+use crate::error::Result;
+use crate::memory::{Owned, Region};
+use crate::verbs::{Access, Domain, Piece, Place, Registered};
+
+/// Equal parts of registered memory, taken and given back by number.
+pub struct Cells {
+    // Ends before the memory does.
+    registered: Registered,
+    _memory: Owned,
+    cell_bytes: usize,
+    count: usize,
+    free: Vec<u32>,
+}
+
+impl Cells {
+    /// `count` cells of `cell_bytes`.
+    pub fn new(
+        domain: &Arc<Domain>,
+        count: usize,
+        cell_bytes: usize,
+        access: Access,
+    ) -> Result<Cells> {
+        let memory = Owned::zeroed(count * cell_bytes);
+        Ok(Cells {
+            registered: domain.register(memory.region(), access)?,
+            _memory: memory,
+            cell_bytes,
+            count,
+            free: (0..count as u32).rev().collect(),
+        })
+    }
+
+    /// How many are free.
+    pub fn free_count(&self) -> usize {
+        self.free.len()
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    pub fn take(&mut self) -> Option<u32> {
+        self.free.pop()
+    }
+
+    pub fn give(&mut self, cell: u32) {
+        debug_assert!(!self.free.contains(&cell), "given back twice");
+        self.free.push(cell);
+    }
+
+    pub fn region(&self, cell: u32) -> Region {
+        let begin = cell as usize * self.cell_bytes;
+        self.registered
+            .region()
+            .part(begin..begin + self.cell_bytes)
+    }
+
+    /// The first `bytes` of a cell, for a request.
+    pub fn piece(&self, cell: u32, bytes: usize) -> Piece {
+        Piece {
+            region: self.region(cell).part(0..bytes),
+            lkey: self.registered.lkey(),
+        }
+    }
+
+    /// Where a peer writes to a cell.
+    pub fn place(&self, cell: u32) -> Place {
+        Place {
+            address: self.region(cell).address() as u64,
+            rkey: self.registered.rkey(),
+        }
+    }
+}
