@@ -248,6 +248,8 @@ exec 9>&-
 folder=$(mktemp -d "${TMPDIR:-/tmp}/rdma-vm.XXXXXX")
 console=${RDMA_VM_CONSOLE:-$folder/console}
 words="console=ttyS0 quiet loglevel=4 panic=-1 mitigations=off nokaslr audit=0 preempt=full"
+# The clock that programs read without a system call; emulated timers are devices.
+words="$words tsc=reliable clocksource=tsc"
 hand_over "$@"
 cat "$folder/out" &
 out=$!

@@ -46,6 +46,8 @@ pub struct CompletionQueue {
     domain: Arc<Domain>,
     channel: *mut CompChannel,
     cq: *mut Cq,
+    /// Where the device's functions write completions: kept, because most attempts find none.
+    room: Box<[Wc; BATCH]>,
 }
 
 // SAFETY: libibverbs allows calls from any thread.
@@ -77,6 +79,7 @@ impl CompletionQueue {
             domain: domain.clone(),
             channel,
             cq,
+            room: Box::new([Wc::default(); BATCH]),
         };
         super::unblock(queue.descriptor())?;
         Ok(queue)
@@ -99,16 +102,15 @@ impl CompletionQueue {
     pub fn poll(&mut self, ended: &mut Vec<Completion>) -> Result<bool> {
         let before = ended.len();
         loop {
-            let mut room = [Wc::default(); BATCH];
             // SAFETY: the queue's own device; the function fills in at most so many.
             let count = unsafe {
                 let poll = (*(*self.cq).context).ops.poll_cq;
-                poll(self.cq, BATCH as i32, room.as_mut_ptr())
+                poll(self.cq, BATCH as i32, self.room.as_mut_ptr())
             };
             let Ok(count) = usize::try_from(count) else {
                 return Err(Error::system("ibv_poll_cq", Errno::IO));
             };
-            ended.extend(room[..count.min(BATCH)].iter().map(completion));
+            ended.extend(self.room[..count.min(BATCH)].iter().map(completion));
             if count < BATCH {
                 return Ok(ended.len() > before);
             }
