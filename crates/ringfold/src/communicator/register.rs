@@ -122,7 +122,8 @@ impl Communicator {
     /// other calls on this communicator from other threads meanwhile. Sizes may differ. The ranks
     /// of a host share the memory if they may use shared memory; otherwise (`tcp`, one rank on a
     /// host, threads) a rank gets private memory, which works as well and is no faster than other
-    /// memory. It belongs to this communicator: for others, including parts made by `split`, it is
+    /// memory, except over RDMA: there messages are read and written in it without a copy. It
+    /// belongs to this communicator: for others, including parts made by `split`, it is
     /// ordinary memory.
     ///
     /// Blocks until all ranks have called it and have each other's memory. If one of them cannot

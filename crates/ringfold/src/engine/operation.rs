@@ -89,9 +89,9 @@ impl Buffers {
 
     /// Has messages use the caller's memory directly, where that is better.
     pub fn hold(&mut self, transport: &mut dyn Transport) {
-        self.held.extend(transport.hold(self.output, Term::Call));
+        self.held.extend(transport.hold(self.output, Term::Output));
         if !self.output.is_same(self.input) {
-            self.held.extend(transport.hold(self.input, Term::Call));
+            self.held.extend(transport.hold(self.input, Term::Input));
         }
     }
 

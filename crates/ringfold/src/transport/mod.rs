@@ -187,8 +187,10 @@ impl Sink {
 /// For how long memory is held, see [`Transport::hold`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Term {
-    /// For one call.
-    Call,
+    /// For one call, which only reads it.
+    Input,
+    /// For one call, which may fill it.
+    Output,
     /// For many calls: what it costs to prepare it does not count.
     Long,
 }

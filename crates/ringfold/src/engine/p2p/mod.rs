@@ -36,9 +36,9 @@ pub use kept::{KEPT_BYTES_MAX, KEPT_MESSAGES_MAX};
 use super::{ANY_SOURCE, Finished, JOBS_MAX, Job, JobId};
 use crate::call::{Call, Qualifier};
 use crate::error::{Error, Result};
-use crate::memory::Region;
+use crate::memory::{Hold, Region};
 use crate::transport::{
-    Head, Header, P2P_CHANNEL, Post, Posted, Sink, Stream, Ticket, Time, Transport, mismatch,
+    Head, Header, P2P_CHANNEL, Post, Posted, Sink, Stream, Term, Ticket, Time, Transport, mismatch,
 };
 use crate::types::Collective;
 use kept::Kept;
@@ -104,6 +104,8 @@ struct Message {
     /// The other end; not known yet for a receive from any source.
     peer: Option<usize>,
     region: Region,
+    /// What the transport has of it while the message is on its way.
+    hold: Option<Hold>,
     timeout: Duration,
     /// When it must be done; unset until the driver first looks at the clock.
     deadline: Option<Time>,
@@ -166,6 +168,7 @@ impl Mailbox {
             },
             peer,
             region,
+            hold: None,
             timeout: job.timeout,
             deadline: None,
         };
@@ -228,6 +231,7 @@ impl Mailbox {
     }
 
     fn post(&mut self, number: usize, transport: &mut dyn Transport) -> Result<()> {
+        self.hold(number, Term::Input, transport);
         let message = self.message(number);
         let peer = message.peer.expect("a send has a receiver");
         let header = Header {
@@ -310,6 +314,7 @@ impl Mailbox {
             Some(number) => {
                 self.compare(number, peer, &header)?;
                 self.stop_listening(peer, transport)?;
+                self.hold(number, Term::Output, transport);
                 (self.message(number).region, Destination::Receive(number))
             }
             None => match self.kept.make_room(peer, &header) {
@@ -419,6 +424,13 @@ impl Mailbox {
     fn message(&self, number: usize) -> &Message {
         let message = self.messages[number].as_ref();
         message.expect("numbers are given back when messages finish")
+    }
+
+    /// Has the transport use the memory of a message directly, where that is better.
+    fn hold(&mut self, number: usize, term: Term, transport: &mut dyn Transport) {
+        if let Some(message) = &mut self.messages[number] {
+            message.hold = transport.hold(message.region, term);
+        }
     }
 }
 

@@ -79,6 +79,7 @@ struct Windows {
 pub struct Held {
     domain: Arc<Domain>,
     region: Region,
+    access: Access,
     window_bytes: usize,
     windows: Mutex<Windows>,
     /// The process that registers it: a forked child has none of it.
@@ -87,11 +88,12 @@ pub struct Held {
 
 impl Held {
     /// `region`, in windows of `window_bytes`.
-    pub fn new(domain: &Arc<Domain>, region: Region, window_bytes: usize) -> Held {
+    pub fn new(domain: &Arc<Domain>, region: Region, access: Access, window_bytes: usize) -> Held {
         let offset = region.address() as usize % window_bytes;
         Held {
             domain: domain.clone(),
             region,
+            access,
             window_bytes,
             windows: Mutex::new(Windows {
                 found: vec![None; (offset + region.bytes()).div_ceil(window_bytes)],
@@ -111,6 +113,7 @@ impl Held {
         Ok(Held {
             domain: domain.clone(),
             region,
+            access: Access::PeersWrite,
             window_bytes: usize::MAX,
             windows: Mutex::new(Windows {
                 found: vec![Some(Arc::new(window))],
@@ -121,9 +124,9 @@ impl Held {
         })
     }
 
-    /// Whether `part` lies in it.
-    pub fn contains(&self, part: Region) -> bool {
-        self.region.contains(part)
+    /// Whether `part` lies in it, and may be accessed so.
+    pub fn permits(&self, part: Region, access: Access) -> bool {
+        self.region.contains(part) && (self.access == Access::PeersWrite || access == self.access)
     }
 
     /// The window at the beginning of `part`, which lies in this memory, registered if it was not,
@@ -146,7 +149,7 @@ impl Held {
         }
         let start = self.region.address() as usize;
         let whole = self.region.part(from - start..to - start);
-        let registered = self.domain.register(whole, Access::PeersWrite);
+        let registered = self.domain.register(whole, self.access);
         let registered = registered.inspect_err(|_| windows.is_ended = true)?;
         let window = Arc::new(Window::new(registered));
         windows.found[place] = Some(window.clone());

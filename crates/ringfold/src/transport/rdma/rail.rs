@@ -14,6 +14,9 @@ use crate::verbs::{Access, Completion, CompletionQueue, Domain, Piece};
 /// Packets of each link that may be under way from a cell. Most go with the request itself.
 const PACKETS_OUT: usize = 8;
 
+/// So many refusals to register the memory of calls end the attempts.
+const REFUSALS_MAX: u32 = 4;
+
 /// A port of this rank's.
 #[derive(Clone, Debug)]
 pub struct RailPort {
@@ -33,11 +36,13 @@ pub struct Rail {
     pub in_pieces: Cells,
     /// Memory of callers that requests name directly, the latest last.
     held: Vec<Weak<Held>>,
+    /// How often the memory of a call could not be registered.
+    refusals: u32,
     /// Where a packet is put together.
     pub scratch: Owned,
     /// Requests that have ended and are not handled yet.
     pub ended: Vec<Completion>,
-    pub register_bytes_min: usize,
+    register_bytes_min: usize,
 }
 
 impl Rail {
@@ -57,6 +62,7 @@ impl Rail {
             out_pieces: Cells::new(domain, pieces, piece_bytes, Access::Read)?,
             in_pieces: Cells::new(domain, pieces, piece_bytes, Access::PeersWrite)?,
             held: Vec::new(),
+            refusals: 0,
             scratch: Owned::zeroed(CONTROL_BYTES_MAX),
             ended: Vec::new(),
             register_bytes_min: options.register_bytes_min,
@@ -64,28 +70,44 @@ impl Rail {
         })
     }
 
-    /// The window of held memory at the beginning of `part`, and how many bytes of it that has.
-    /// Nothing if `part` has to be copied.
-    pub fn window(&self, part: Region) -> Option<(Arc<Window>, usize)> {
+    /// The window of held memory at the beginning of `part` for this access, and how many bytes of
+    /// it that has. Nothing if `part` has to be copied.
+    pub fn window(&mut self, part: Region, access: Access) -> Option<(Arc<Window>, usize)> {
         let mut held = self.held.iter().rev().filter_map(Weak::upgrade);
-        let held = held.find(|held| held.contains(part))?;
-        held.window(part).unwrap_or_else(|error| {
-            warn_of_copies(&error);
-            None
-        })
+        let held = held.find(|held| held.permits(part, access))?;
+        match held.window(part) {
+            Ok(window) => window,
+            Err(error) => {
+                self.note_refusal(&error);
+                None
+            }
+        }
     }
 
     /// Has requests name `memory` directly, until the result is dropped or everything ends.
     /// Nothing if it is copied all the same.
     pub fn hold(&mut self, memory: Region, term: Term) -> Option<Arc<Held>> {
         let domain = &self.port.domain;
+        let access = match term {
+            Term::Input => Access::Read,
+            Term::Output | Term::Long => Access::PeersWrite,
+        };
         let held = match term {
-            Term::Call if memory.bytes() < self.register_bytes_min => return None,
-            Term::Call if self.is_held(memory) => return None,
-            Term::Call => Held::new(domain, memory, WINDOW_BYTES.max(self.register_bytes_min)),
-            Term::Long => Held::whole(domain, memory)
-                .inspect_err(warn_of_copies)
-                .ok()?,
+            Term::Long => match Held::whole(domain, memory) {
+                Ok(held) => held,
+                Err(error) => {
+                    warn_of_copies(&error);
+                    return None;
+                }
+            },
+            _ if memory.bytes() < self.register_bytes_min => return None,
+            _ if self.is_held(memory, access) => return None,
+            _ => Held::new(
+                domain,
+                memory,
+                access,
+                WINDOW_BYTES.max(self.register_bytes_min),
+            ),
         };
         let held = Arc::new(held);
         self.held.retain(|held| held.strong_count() > 0);
@@ -93,9 +115,19 @@ impl Rail {
         Some(held)
     }
 
-    fn is_held(&self, memory: Region) -> bool {
+    fn is_held(&self, memory: Region, access: Access) -> bool {
         let mut held = self.held.iter().filter_map(Weak::upgrade);
-        held.any(|held| held.contains(memory))
+        held.any(|held| held.permits(memory, access))
+    }
+
+    /// After some refusals, as where too little memory may be locked, calls copy.
+    #[cold]
+    fn note_refusal(&mut self, error: &Error) {
+        warn_of_copies(error);
+        self.refusals += 1;
+        if self.refusals == REFUSALS_MAX {
+            self.register_bytes_min = usize::MAX;
+        }
     }
 
     /// Ends all registrations of callers' memory.

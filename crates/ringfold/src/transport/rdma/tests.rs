@@ -4,7 +4,7 @@
 use super::*;
 use crate::memory::Owned;
 use crate::transport::suite::{self, World, pattern};
-use crate::verbs::{Domain, LinkLayer, Port, Verbs};
+use crate::verbs::{Access, Domain, LinkLayer, Port, Verbs};
 
 /// Devices that tests use instead of the software's, separated by commas; as many as there are, in
 /// turn.
@@ -184,7 +184,12 @@ fn the_memory_of_a_call_is_registered_by_windows_and_deregistered_behind() {
     const WINDOWS: usize = 40;
     let (rail, _) = port(0);
     let memory = Owned::zeroed(WINDOWS * memory::WINDOW_BYTES);
-    let held = memory::Held::new(&rail.domain, memory.region(), memory::WINDOW_BYTES);
+    let held = memory::Held::new(
+        &rail.domain,
+        memory.region(),
+        Access::PeersWrite,
+        memory::WINDOW_BYTES,
+    );
     let mut used = None;
     let mut at = 0;
     let mut windows = 0;

@@ -124,7 +124,8 @@ impl<T: Transport> World<T> {
     ) -> Posting {
         let stream = Stream { peer, channel };
         let ticket = self.ticket();
-        self.held.extend(self.ranks[from].hold(payload, Term::Call));
+        self.held
+            .extend(self.ranks[from].hold(payload, Term::Input));
         let posted = self.ranks[from].post_send(Post(stream, ticket, header), payload);
         self.note(from, ticket, posted)
     }
@@ -145,7 +146,7 @@ impl<T: Transport> World<T> {
         let stream = Stream { peer, channel };
         let ticket = self.ticket();
         if let Some(landing) = sink.landing() {
-            self.held.extend(self.ranks[at].hold(landing, Term::Call));
+            self.held.extend(self.ranks[at].hold(landing, Term::Output));
         }
         let posted = self.ranks[at].post_recv(Post(stream, ticket, header), sink);
         self.note(at, ticket, posted)

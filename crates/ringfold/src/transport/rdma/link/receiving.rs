@@ -9,7 +9,7 @@ use super::super::rail::Rail;
 use super::Link;
 use crate::error::{Error, Result};
 use crate::transport::{Header, Ticket};
-use crate::verbs::Place;
+use crate::verbs::{Access, Place};
 
 /// The most bytes of one write: devices carry 1 GiB at least.
 const WRITE_BYTES_MAX: usize = 1 << 30;
@@ -185,7 +185,7 @@ fn landing(recv: &Recv, rail: &mut Rail) -> Option<(Place, Landing, usize)> {
     let left = recv.granted..recv.sink.bytes();
     if let Some(into) = recv.sink.landing() {
         let part = into.part(left.clone());
-        if let Some((window, bytes)) = rail.window(part) {
+        if let Some((window, bytes)) = rail.window(part, Access::PeersWrite) {
             let place = window.place(part);
             let to = Landing::Window { _window: window };
             return Some((place, to, bytes.min(WRITE_BYTES_MAX)));

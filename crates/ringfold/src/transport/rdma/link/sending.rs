@@ -7,7 +7,7 @@ use super::{Flight, Link, SEND_DEPTH};
 use crate::error::{Error, Result};
 use crate::memory::Region;
 use crate::transport::Ticket;
-use crate::verbs::{Piece, Place};
+use crate::verbs::{Access, Piece, Place};
 
 impl Link {
     /// Introduces messages as far as there is room.
@@ -91,7 +91,7 @@ impl Link {
         let left = grant.bytes - grant.written;
         let send = &mut self.out.queue[place];
         let part = send.payload.part(send.written..send.written + left);
-        let (piece, flight, count) = match rail.window(part) {
+        let (piece, flight, count) = match rail.window(part, Access::Read) {
             Some((window, count)) => {
                 send.flying += 1;
                 let (region, lkey) = (part.part(0..count), window.lkey());
