@@ -3,9 +3,10 @@
  *
  * Usage: collectives_mpi COLLECTIVE COUNT ITERATIONS BUDGET_MS PLACEMENT...
  *
- * COUNT is in floats: of the whole vector, or of one rank's share where ranks have shares. PLACEMENT is `out` or `in`.
- * After two calls the ranks agree on how many iterations BUDGET_MS leaves room for: at least MIN_ITERATIONS, at most
- * ITERATIONS. Prints a line for each placement: its name, the first call's time, then every iteration's, in us.
+ * COUNT is in floats: of the whole vector, or of one rank's share where ranks have shares. Several counts, separated by
+ * commas, are measured one after the other. PLACEMENT is `out` or `in`. After two calls the ranks agree on how many
+ * iterations BUDGET_MS leaves room for: at least MIN_ITERATIONS, at most ITERATIONS. Prints a line for each count and
+ * placement: its name, the first call's time, then every iteration's, in us.
  *
  * `ring` is an all-reduce of our own on MPI's messages, as baidu-allreduce and courses on MPI have it: the vector cut
  * into as many chunks as there are ranks, whole chunks passed on to the right and waited for, step by step. */
@@ -198,6 +199,12 @@ static void check(const work_t *work) {
     }
 }
 
+/* What follows the first of several counts; NULL after the last. */
+static const char *next_count(const char *counts) {
+    const char *comma = strchr(counts, ',');
+    return comma == NULL ? NULL : comma + 1;
+}
+
 int main(int argc, char **argv) {
     MPI_Init(&argc, &argv);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
@@ -209,14 +216,19 @@ int main(int argc, char **argv) {
         fprintf(stderr, "usage: collectives_mpi COLLECTIVE COUNT ITERATIONS BUDGET_MS PLACEMENT...\n");
         MPI_Abort(MPI_COMM_WORLD, 2);
     }
-    int count = atoi(argv[2]), iterations = atoi(argv[3]);
-    size_t bytes = sizeof(float) * count * (collective->has_shares ? ranks : 1);
-    work_t work = {collective, memory(bytes), memory(bytes), count, 0};
-    received = memory(sizeof(float) * (count / ranks + 1));
-    for (int arg = 5; arg < argc; arg++) {
-        work.in_place = strcmp(argv[arg], "in") == 0;
-        measure(&work, iterations, atof(argv[4]) * 1e3);
-        if (collective->call == ring || collective->call == all_reduce) check(&work);
+    int most = 0, iterations = atoi(argv[3]);
+    for (const char *at = argv[2]; at != NULL; at = next_count(at))
+        if (atoi(at) > most) most = atoi(at);
+    size_t bytes = sizeof(float) * most * (collective->has_shares ? ranks : 1);
+    work_t work = {collective, memory(bytes), memory(bytes), 0, 0};
+    received = memory(sizeof(float) * (most / ranks + 1));
+    for (const char *at = argv[2]; at != NULL; at = next_count(at)) {
+        work.count = atoi(at);
+        for (int arg = 5; arg < argc; arg++) {
+            work.in_place = strcmp(argv[arg], "in") == 0;
+            measure(&work, iterations, atof(argv[4]) * 1e3);
+            if (collective->call == ring || collective->call == all_reduce) check(&work);
+        }
     }
     MPI_Finalize();
 }
