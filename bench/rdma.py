@@ -1,16 +1,20 @@
 #!/usr/bin/env python3
-"""Measures `ringfold perf` over RDMA against the devices' own rate and latency, interleaved.
+"""Measures `ringfold perf` over RDMA against the devices' own rate and latency, and against MPIs
+over the same devices, interleaved.
 
-    RDMA_VM_MEMORY=4096 bench/rdma_vm.sh bench/rdma.py
-    RDMA_VM_MEMORY=4096 bench/rdma_vm.sh bench/rdma.py --sizes 8,64K --ranks 2 --transport rdma,tcp
+    bench/rdma.py
+    bench/rdma.py --sizes 8,64K --ranks 2 --transport rdma,tcp --peers mpich
+    RDMA_VM_MEMORY=4096 bench/rdma_vm.sh bench/rdma.py    # with the peers that are built
 
-Runs in the guest of rdma_vm.sh, with target/release/ringfold as it is. Each round measures, for
-each size, ib_write_lat (to 64 KiB), ib_write_bw in both directions, and all_reduce with each
-transport and number of ranks on two hosts. The table has the median over rounds, the fastest and
-the slowest, and the ratio to the devices': of a small all_reduce of two ranks to ib_write_lat, and
-of a large one to the time in which both directions carry its bytes. Rows are written to
-bench/results/DATE-MACHINE/rdma.csv. The emulated machine says how much is done for a message, not
-how fast a real device is.
+Outside of the guest of rdma_vm.sh it installs and builds the peers (root, apt-get), and starts the
+guest. There it measures target/release/ringfold as it is. Each round measures ib_write_lat (to
+64 KiB), ib_write_bw in both directions, and all_reduce with each transport and number of ranks on
+two hosts, for each size, then each peer's all_reduce of all sizes in one start. Libraries measure
+out of place, as bench/peers.py does: the input is rewritten before each call. The table has the
+median over rounds, the fastest and the slowest; the ratio to the devices', of a small all_reduce of
+two ranks to ib_write_lat, and of a large one to the time in which both directions carry its bytes;
+and ringfold's time divided by each peer's. Rows are written to bench/results/DATE-MACHINE/rdma.csv.
+The emulated machine says how much is done for a message, not how fast a real device is.
 """
 
 import argparse
@@ -25,19 +29,26 @@ import time
 from collections import defaultdict
 from pathlib import Path
 
+import rdma_guest
 from comparison import machine
 from comparison.collectives import bytes_of
-from rdma_hosts import COMMAND, RdmaHosts, output_of
+from comparison.processes import Failed, become_reaper
+from rdma_hosts import COMMAND, RdmaHosts, hosts_here, output_of
+from rdma_peers import PEERS, Peer
 
 RESULTS = Path(__file__).resolve().parent / "results"
-SIZES = "8,4K,64K,1M,4M,16M,64M"
+SIZES = "8,4K,64K,1M,4M,16M"
 # The latency program's; larger messages are measured by the rate.
 LATENCY_BYTES_MAX = 64 << 10
+# Of a message whose rate is measured: soft-RoCE may never end with both directions' of 64 MiB.
+MESSAGE_BYTES_MAX = 1 << 20
 # Iterations are so many that about this much travels, within limits.
 BYTES, ITERATIONS = 8 << 20, (2, 300)
 # perftest asks for at least 5.
 TESTS_MIN = 5
 LIMIT_S = 120.0
+# Of a peer's run of all sizes, and for the calls of one of them.
+PEER_LIMIT_S, PEER_BUDGET_MS = 240.0, 500
 COLUMNS = ("round", "program", "ranks", "bytes", "median_us")
 
 Key = tuple[str, int, int]
@@ -84,8 +95,8 @@ def latency_us(lab: RdmaHosts, size: int) -> float:
 
 
 def both_ways_us(lab: RdmaHosts, size: int) -> float:
-    """The time of one message in each direction, of many; the rate is that of both together."""
-    average_mib = perftest(lab, "ib_write_bw", size, "-b")[3]
+    """The time of as many bytes in each direction, of many; the rate is that of both together."""
+    average_mib = perftest(lab, "ib_write_bw", min(size, MESSAGE_BYTES_MAX), "-b")[3]
     return 2 * size / (average_mib * (1 << 20)) * 1e6
 
 
@@ -94,7 +105,7 @@ def all_reduce_us(lab: RdmaHosts, transport: str, ranks: int, size: int) -> floa
         report = Path(folder) / "report.json"
         words = [str(COMMAND), "perf", "all_reduce", "--transport", transport, "-J", str(report)]
         words += ["-b", str(size), "-e", str(size), "-n", str(iterations(size))]
-        words += ["-w", "2", "-I", "1"]
+        words += ["-w", "0", "-c", "0", "--rewrite", "-I", "1"]
         output_of(lab, words, ranks, LIMIT_S)
         (row,) = json.loads(report.read_text())["results"]
     return float(statistics.median(row["out_of_place_per_iter"]["times_us"]))
@@ -112,23 +123,64 @@ def one_round(lab: RdmaHosts, options: argparse.Namespace) -> dict[Key, float]:
                 us = all_reduce_us(lab, transport, ranks, size)
                 found[f"ringfold {transport}", ranks, size] = us
         print(f"{size} B measured", file=sys.stderr, flush=True)
+    for peer in list(options.peers):
+        try:
+            times = peer.all_reduce_us(options.sizes, ITERATIONS[1], PEER_BUDGET_MS, PEER_LIMIT_S)
+        except Failed as failure:
+            print(f"{peer.row} is left out: it {failure}", file=sys.stderr, flush=True)
+            options.peers.remove(peer)
+            continue
+        found |= {(peer.row, 2, size): us for size, us in times.items()}
+        print(f"{peer.row} measured", file=sys.stderr, flush=True)
     return found
 
 
-def table(taken: dict[Key, list[float]]) -> str:
-    """Medians, the fastest and slowest, and ratios to the devices'."""
+def table(taken: dict[Key, list[float]], transport: str = "rdma") -> str:
+    """Medians, the fastest and slowest, and ratios to the devices' and of ringfold to peers'."""
     middle = {key: statistics.median(times) for key, times in taken.items()}
-    lines = [f"{'program':<16} {'ranks':>5} {'bytes':>9} {'us':>11}  fastest to slowest  of device"]
+    head = f"{'program':<16} {'ranks':>5} {'bytes':>9} {'us':>11}  fastest to slowest"
+    lines = [f"{head}   of device  ringfold/it"]
+    rows = {peer.row for peer in PEERS.values()}
     for (program, ranks, size), times in sorted(taken.items(), key=lambda item: item[0][::-1]):
         us = middle[program, ranks, size]
         limit = middle.get(("ib_write_lat", 2, size)) or middle["ib_write_bw -b", 2, size]
-        ratio = f"{us / limit:.2f}" if program.startswith("ringfold") else ""
+        is_device = program.startswith("ib_")
+        own = middle.get((f"ringfold {transport}", ranks, size)) if program in rows else None
+        columns = ("" if is_device else f"{us / limit:.2f}", f"{own / us:.2f}" if own else "")
         spread = f"{min(times):.1f} to {max(times):.1f}"
-        lines.append(f"{program:<16} {ranks:>5} {size:>9} {us:>11.1f}  {spread:<20}{ratio:>8}")
+        line = f"{program:<16} {ranks:>5} {size:>9} {us:>11.1f}  {spread:<21}"
+        lines.append(f"{line}{columns[0]:>9}{columns[1]:>13}".rstrip())
     return "\n".join(lines)
 
 
-def main() -> None:
+def peers_of(text: str | None) -> list[Peer]:
+    """The peers by name; by default all."""
+    names = list(PEERS) if text is None else [name for name in text.split(",") if name]
+    if unknown := [name for name in names if name not in PEERS]:
+        sys.exit(f"no peer {unknown[0]!r}; there are {', '.join(PEERS)}")
+    return [PEERS[name] for name in names]
+
+
+def start_guest(peers: list[Peer], arguments: list[str]) -> None:
+    """Prepare the peers, and go on in the guest."""
+    for peer in peers:
+        if reason := peer.prepare():
+            print(f"{peer.row} is left out: {reason}", file=sys.stderr)
+    rdma_guest.start("rdma.py", arguments)
+
+
+def write(taken: dict[Key, list[float]], path: Path) -> None:
+    """Write each round's rows as CSV."""
+    os.makedirs(path.parent, exist_ok=True)
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(COLUMNS)
+        for key, times in taken.items():
+            writer.writerows((number, *key, round(us, 1)) for number, us in enumerate(times))
+    print(f"rows: {path}", file=sys.stderr)
+
+
+def parser() -> argparse.ArgumentParser:
     flags = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -137,27 +189,31 @@ def main() -> None:
     add("--ranks", default="2,4", help="numbers of ranks (default %(default)s)")
     add("--rounds", type=int, default=3)
     add("--transport", default="rdma", help="of ringfold, such as rdma,tcp (default %(default)s)")
+    add("--peers", help=f"of {', '.join(PEERS)} (default those that can be had); '' is none")
     add("--csv", help="file for the rows instead of the one in bench/results; none writes none")
-    options = flags.parse_args()
+    return flags
+
+
+def main() -> None:
+    options = parser().parse_args()
+    options.peers = peers_of(options.peers)
+    if hosts_here() == 0:
+        start_guest(options.peers, sys.argv[1:])
     options.sizes = [bytes_of(word) for word in options.sizes.split(",")]
     options.ranks = [int(word) for word in options.ranks.split(",")]
     options.transport = options.transport.split(",")
+    for peer in [peer for peer in options.peers if not peer.is_there()]:
+        print(f"{peer.row} is left out: it is not built; start this outside", file=sys.stderr)
+        options.peers.remove(peer)
+    become_reaper()
     taken: dict[Key, list[float]] = defaultdict(list)
     with RdmaHosts(2) as lab:
         for _ in range(options.rounds):
             for key, us in one_round(lab, options).items():
                 taken[key].append(us)
-    print(table(taken))
-    if options.csv == "none":
-        return
-    path = Path(options.csv or machine.folder(RESULTS) / "rdma.csv")
-    os.makedirs(path.parent, exist_ok=True)
-    with path.open("w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(COLUMNS)
-        for key, times in taken.items():
-            writer.writerows((number, *key, round(us, 1)) for number, us in enumerate(times))
-    print(f"rows: {path}", file=sys.stderr)
+    print(table(taken, options.transport[0]))
+    if options.csv != "none":
+        write(taken, Path(options.csv or machine.folder(RESULTS) / "rdma.csv"))
 
 
 if __name__ == "__main__":

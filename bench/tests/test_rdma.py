@@ -1,15 +1,20 @@
-"""The parts of bench/rdma_memory.py that need no device."""
+"""The parts of bench/rdma.py and bench/rdma_memory.py that need no device."""
 
 import os
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+import rdma
 import rdma_guest
 import rdma_memory
+import rdma_peers
 from comparison.libraries import BENCH
+from comparison.processes import Failed
+from rdma_peers import ENTER, PEERS, Peer
 
 WATCHDOG_S = 60.0
 
@@ -90,3 +95,76 @@ def test_what_measures_registrations_builds_and_asks_for_a_device(tmp_path: Path
             [program, *arguments], capture_output=True, text=True, timeout=WATCHDOG_S, check=False
         )
         assert done.returncode != 0 and complaint in done.stderr
+
+
+def test_all_peers_are_measured_unless_told_otherwise() -> None:
+    assert rdma.peers_of(None) == list(PEERS.values())
+    assert rdma.peers_of("mpich") == [PEERS["mpich"]]
+    assert rdma.peers_of("") == []
+    with pytest.raises(SystemExit, match="no peer 'impi'; there are openmpi, mpich"):
+        rdma.peers_of("mpich,impi")
+
+
+@pytest.mark.parametrize("peer", PEERS.values(), ids=PEERS)
+def test_each_rank_of_a_peer_has_a_device_and_no_shared_memory(peer: Peer) -> None:
+    program = peer.launched(["program", 7])
+    line = " ".join(map(str, program.command))
+    assert line.startswith(f"mpirun.{peer.name} ") and line.endswith(
+        f"-n 2 sh -c {ENTER} program 7"
+    )
+    assert program.variables["UCX_TLS"] == "rc_v,self"
+    shown = [
+        subprocess.run(
+            ["sh", "-c", ENTER, "printenv", "UCX_NET_DEVICES"],
+            env={"PATH": os.environ["PATH"], name: "1"},
+            capture_output=True,
+            text=True,
+            timeout=WATCHDOG_S,
+            check=True,
+        ).stdout
+        for name in ("PMI_RANK", "OMPI_COMM_WORLD_RANK")
+    ]
+    assert shown == ["rxe1:1\n"] * 2
+
+
+def ran(monkeypatch: pytest.MonkeyPatch, output: str, sent: Sequence[int]) -> dict[int, float]:
+    """What a peer's run of 8 bytes and 8 KiB gives, if its devices sent these packets."""
+    counted = iter([[100, 200], [100 + sent[0], 200 + sent[1]]])
+    monkeypatch.setattr(rdma_peers, "sent_packets", lambda: next(counted))
+    monkeypatch.setattr(rdma_peers, "output_of_first", lambda programs, limit_s: output)
+    return PEERS["mpich"].all_reduce_us([8, 8192], 3, 100, WATCHDOG_S)
+
+
+TIMES = "a launcher's word\nout 9.0 1.0 3.0 2.0\nout 90.0 20.0 10.0\n"
+
+
+def test_a_peers_first_call_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert ran(monkeypatch, TIMES, [10, 10]) == {8: 2.0, 8192: 15.0}
+
+
+def test_a_peer_whose_data_the_devices_did_not_send_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    for sent in ([9, 10], [10, 9], [0, 0]):
+        with pytest.raises(Failed, match="not the 10 of its data"):
+            ran(monkeypatch, TIMES, sent)
+
+
+def test_a_peer_must_print_times_for_each_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(Failed, match="1 lines of times for 2 sizes"):
+        ran(monkeypatch, "out 9.0 1.0\n", [10, 10])
+
+
+def test_ringfold_is_compared_with_each_peer_and_all_with_the_devices() -> None:
+    text = rdma.table(
+        {
+            ("ib_write_lat", 2, 8): [10.0],
+            ("ringfold rdma", 2, 8): [30.0, 20.0, 90.0],
+            ("ringfold tcp", 2, 8): [70.0],
+            ("mpich ucx", 2, 8): [60.0],
+            ("ringfold rdma", 4, 8): [80.0],
+        }
+    )
+    found = {tuple(line.split()[:-1][:3]): line.split()[-2:] for line in text.splitlines()[1:]}
+    assert found["mpich", "ucx", "2"] == ["6.00", "0.50"]
+    assert found["ringfold", "rdma", "2"][-1] == "3.00"
+    assert found["ringfold", "tcp", "2"][-1] == "7.00"
+    assert found["ringfold", "rdma", "4"][-1] == "8.00"
