@@ -158,7 +158,7 @@ pub mod tune {
     pub use crate::tune::terms::{Load, Terms, is_two_levels};
     pub use crate::tune::weights::balance;
     pub use crate::tune::{
-        Constants, CostTable, DeviceConstants, Limits, Plugin, Question, Rule, Rules,
+        Constants, CostTable, DeviceConstants, Limits, Plugin, Question, RdmaCosts, Rule, Rules,
     };
     /// See `tune::calibration`.
     pub mod calibration {

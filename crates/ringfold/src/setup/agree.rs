@@ -131,7 +131,7 @@ fn propose(
 }
 
 /// The constants of rank 0: what was measured on this machine, or the defaults. Links have the rate
-/// that the system knows, unless messages between hosts were measured.
+/// that the system knows, unless messages over them were measured.
 fn derive(group: &Group, sharing: Sharing, links: &Links) -> Constants {
     let Sharing { ranks, cores } = sharing;
     let machine = Machine::read(Path::new(ROOT), cores);
@@ -139,21 +139,20 @@ fn derive(group: &Group, sharing: Sharing, links: &Links) -> Constants {
         is_shared: links.is_shared(),
         ranks: group.world_ranks.len(),
     };
-    let calibration = group.calibration();
-    let knows_links = calibration
-        .as_ref()
-        .is_some_and(|known| known.links.is_some());
-    let constants = match calibration {
-        Some(calibration) if group.hosts().count() > 1 => {
-            let calibration = calibration.of_several_hosts();
-            calibration.constants(context, &machine, ranks)
-        }
-        Some(calibration) => calibration.constants(context, &machine, ranks),
-        None => Constants::derive(&machine, ranks),
+    let calibration = group.calibration().unwrap_or_default();
+    let knows_rate = calibration.knows_rate(links.is_rdma());
+    let calibration = match group.hosts().count() {
+        1 => calibration,
+        _ => calibration.of_several_hosts(),
     };
+    let calibration = match links.is_rdma() {
+        true => calibration.over_rdma(),
+        false => calibration,
+    };
+    let constants = calibration.constants(context, &machine, ranks);
     match links.rate_mbps() {
         // Sockets of one host know no link.
-        Some(rate_mbps) if !knows_links => constants.over_links(rate_mbps),
+        Some(rate_mbps) if !knows_rate => constants.over_links(rate_mbps),
         _ => constants,
     }
 }

@@ -194,6 +194,11 @@ impl Links {
         self.rate_mbps
     }
 
+    /// Whether RDMA leads to the ranks of other hosts.
+    pub fn is_rdma(&self) -> bool {
+        matches!(self.network, Some(Network::Rdma(_)))
+    }
+
     /// Whether all ranks share memory.
     pub fn is_shared(&self) -> bool {
         self.network.is_none()

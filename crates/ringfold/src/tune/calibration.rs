@@ -23,6 +23,7 @@ use super::corrections::Corrections;
 use super::devices::DeviceConstants;
 use super::links::LinkCosts;
 use super::parameters;
+use super::rdma::RdmaCosts;
 use crate::error::{Error, Result};
 use crate::files;
 use crate::topology::Machine;
@@ -73,6 +74,9 @@ pub struct Calibration {
     pub corrections: Vec<(Context, Corrections)>,
     /// What messages cost within hosts and between them, if that was measured in a job of several.
     pub links: Option<LinkCosts>,
+    /// What they cost between hosts that RDMA joins, if that was measured in a job over such
+    /// devices. Each measurement replaces its own kind and leaves the other.
+    pub rdma: Option<RdmaCosts>,
     /// What the machine's devices (GPUs) are like, if that was measured.
     pub devices: Option<DeviceConstants>,
 }
@@ -99,8 +103,28 @@ impl Calibration {
                 constants: links.over(self.constants),
                 corrections: Vec::new(),
                 links: None,
-                devices: self.devices,
+                ..self
             },
+        }
+    }
+
+    /// The same where messages go by RDMA: what was measured so, or what is assumed of it.
+    pub fn over_rdma(self) -> Calibration {
+        let costs = self.rdma.clone().unwrap_or_default();
+        Calibration {
+            constants: costs.over(self.constants),
+            // Factors to other constants.
+            corrections: Vec::new(),
+            ..self
+        }
+    }
+
+    /// Whether the rate of links between hosts was measured, by RDMA or by sockets.
+    pub fn knows_rate(&self, is_rdma: bool) -> bool {
+        let rdma = self.rdma.as_ref();
+        match is_rdma {
+            true => rdma.is_some_and(|costs| costs.rdma_us_per_byte > 0.0),
+            false => self.links.is_some(),
         }
     }
 
@@ -144,6 +168,7 @@ impl Calibration {
         Ok(Calibration {
             constants: reader.constants.ok_or("it has no constants")?,
             links: reader.links,
+            rdma: reader.rdma,
             devices: reader.devices,
             corrections: corrections.ok_or("corrections need transport, ranks and factors")?,
         })
@@ -217,6 +242,9 @@ impl Calibration {
         if let Some(links) = &self.links {
             text += &format!("links = \"{links}\"\n");
         }
+        if let Some(rdma) = &self.rdma {
+            text += &format!("rdma = \"{rdma}\"\n");
+        }
         if let Some(devices) = &self.devices {
             text += &format!("devices = \"{devices}\"\n");
         }
@@ -237,6 +265,7 @@ struct Reader {
     machine: Option<String>,
     constants: Option<Constants>,
     links: Option<LinkCosts>,
+    rdma: Option<RdmaCosts>,
     devices: Option<DeviceConstants>,
     tables: Vec<Table>,
 }
@@ -267,12 +296,16 @@ impl Reader {
         match (key, self.tables.last_mut()) {
             ("machine", None) => self.machine = Some(quoted()?.to_owned()),
             ("constants", None) => {
-                let constants = Constants::decode(quoted()?.as_bytes());
-                self.constants = Some(constants.ok_or("constants that mean nothing")?);
+                let constants = Constants::parse(quoted()?);
+                self.constants = Some(constants.map_err(|why| format!("constants: {why}"))?);
             }
             ("links", None) => {
                 let links = LinkCosts::decode(quoted()?);
                 self.links = Some(links.ok_or("costs of links that mean nothing")?);
+            }
+            ("rdma", None) => {
+                let rdma = RdmaCosts::decode(quoted()?);
+                self.rdma = Some(rdma.map_err(|why| format!("costs of RDMA: {why}"))?);
             }
             ("devices", None) => {
                 let devices = DeviceConstants::decode(quoted()?);

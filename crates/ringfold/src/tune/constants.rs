@@ -34,7 +34,8 @@ parameters! {
     /// The constants of a communicator's cost model.
     ///
     /// The defaults are for a machine with a core for every rank and 1 MiB of cache each, and a
-    /// network of 20 Gbit/s.
+    /// network of 20 Gbit/s. Where RDMA joins the hosts of a communicator, the constants of sockets
+    /// are those of its messages ([`RdmaCosts::over`](super::rdma::RdmaCosts::over)).
     #[derive(Clone, Debug, PartialEq)]
     "constant" Constants of f64, text up to TEXT_BYTES_MAX {
         /// Ranks of one machine for each of its cores, where that is more than one.
@@ -88,6 +89,10 @@ parameters! {
         socket_us_per_byte = 4e-4, 0.0..=BYTE_US_MAX;
         /// What the cores at both ends spend on a byte through a socket.
         socket_work_us_per_byte = 2.45e-4, 0.0..=BYTE_US_MAX;
+        /// What a message of more than 4 KiB waits for over RDMA: its grant.
+        grant_us = 0.0, 0.0..=EVENT_US_MAX;
+        /// What copying a byte of memory that is not registered costs at each end over RDMA.
+        staging_us_per_byte = 0.0, 0.0..=BYTE_US_MAX;
         /// By how much a link's time grows with each further sender that crowds a receiver.
         incast = 0.08, 0.0..=1.0;
         /// What lies in the caches for each byte of a call: input, output, and slots or cells.
@@ -159,22 +164,25 @@ impl Constants {
         self.load > 1.0
     }
 
-    /// The constants that another rank sent, or a file holds; `None` unless they are whole and
-    /// within their bounds.
+    /// The constants that another rank sent; `None` unless they are whole and within their bounds.
     pub fn decode(bytes: &[u8]) -> Option<Constants> {
+        Constants::parse(std::str::from_utf8(bytes).ok()?).ok()
+    }
+
+    /// The constants that a file holds, as [`decode`](Constants::decode). The error says what is
+    /// wrong.
+    pub fn parse(text: &str) -> Result<Constants, String> {
         let mut values = Overrides::default();
         let mut corrections = Corrections::default();
-        let text = std::str::from_utf8(bytes).ok()?;
         let take = |name: &str, value: &str| match name.contains('@') {
             true => corrections.add(name, value),
             false => values.add(name, value),
         };
-        parameters::read::<Constants>(text, take).ok()?;
-        let constants = Constants {
+        parameters::read::<Constants>(text, take)?;
+        values.whole_over(Constants {
             corrections,
             ..Constants::default()
-        };
-        values.is_whole().then(|| values.over(constants))
+        })
     }
 }
 

@@ -75,7 +75,6 @@ impl LinkCosts {
 
     /// Constants of the cost model, of which those of messages are these.
     pub fn over(&self, constants: Constants) -> Constants {
-        let hop_us = |alpha_us: f64, overhead_us: f64| alpha_us + 2.0 * overhead_us;
         let work_us_per_byte = 2.0 * self.socket_work_us_per_byte;
         Constants {
             socket_hop_us: hop_us(self.socket_alpha_us, self.socket_overhead_us),
@@ -92,6 +91,11 @@ impl LinkCosts {
             ..constants
         }
     }
+}
+
+/// From the sending of an empty message until it is received.
+pub(super) fn hop_us(alpha_us: f64, overhead_us: f64) -> f64 {
+    alpha_us + 2.0 * overhead_us
 }
 
 /// The form that [`LinkCosts::decode`] reads.

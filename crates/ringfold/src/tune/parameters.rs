@@ -182,6 +182,19 @@ impl<T: Table> Overrides<T> {
         self.0.len() == T::PARAMETERS.len()
     }
 
+    /// `table` with these values instead of its own, which are all that it has.
+    ///
+    /// # Errors
+    /// The first parameter without a value, in words.
+    pub fn whole_over(&self, table: T) -> Result<T, String> {
+        let has_value =
+            |known: &Parameter<T>| self.0.iter().any(|(given, _)| given.name == known.name);
+        match T::PARAMETERS.iter().find(|known| !has_value(known)) {
+            None => Ok(self.over(table)),
+            Some(missing) => Err(format!("`{}` is missing", missing.name)),
+        }
+    }
+
     /// `table` with these values instead of its own.
     pub fn over(&self, mut table: T) -> T {
         for (parameter, value) in &self.0 {

@@ -18,9 +18,7 @@ fn calibration() -> Calibration {
             hop_us: HOP_US,
             ..Constants::default()
         },
-        corrections: Vec::new(),
-        links: None,
-        devices: None,
+        ..Calibration::default()
     }
 }
 

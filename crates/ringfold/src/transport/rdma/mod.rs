@@ -39,6 +39,7 @@ pub(crate) mod tests;
 use std::time::{Duration, Instant};
 
 pub use self::options::{RdmaOptions, RegisterBytes};
+pub use self::packet::WHOLE_BYTES_MAX;
 pub use self::rail::RailPort;
 
 use self::incoming::LEFT;

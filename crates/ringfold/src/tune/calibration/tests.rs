@@ -17,6 +17,7 @@ fn calibration() -> Calibration {
             (context(false, 4), Corrections::default()),
         ],
         links: Some(LinkCosts::default()),
+        rdma: Some(RdmaCosts::default()),
         devices: Some(DeviceConstants::default()),
     }
 }
@@ -107,6 +108,49 @@ fn a_job_of_several_hosts_has_the_costs_of_its_links() {
     calibration().write(&path, "another").expect("written");
     assert_eq!(Calibration::read_any(&path).expect("read"), calibration());
     fs::remove_dir_all(&folder).expect("removed");
+}
+
+#[test]
+fn a_job_over_rdma_has_its_costs_and_no_other_job_has_them() {
+    let costs = RdmaCosts {
+        rdma_overhead_us: 0.75,
+        rdma_us_per_byte: 2e-4,
+        ..RdmaCosts::default()
+    };
+    let measured = Calibration {
+        rdma: Some(costs.clone()),
+        ..calibration()
+    };
+    let without = Calibration {
+        rdma: None,
+        ..measured.clone()
+    };
+    let over_sockets = measured.clone().of_several_hosts().constants;
+    assert_eq!(over_sockets, without.clone().of_several_hosts().constants);
+    assert_eq!(over_sockets.grant_us, 0.0);
+    let over_rdma = measured.clone().of_several_hosts().over_rdma();
+    assert_eq!(over_rdma.constants, costs.over(over_sockets));
+    assert!(over_rdma.corrections.is_empty());
+    assert!(measured.knows_rate(true) && without.knows_rate(false));
+    // What is assumed says nothing of the rate.
+    let assumed = without.clone().over_rdma().constants;
+    assert_eq!(assumed.socket_hop_us, 2.0);
+    assert!(!without.knows_rate(true));
+}
+
+#[test]
+fn a_file_of_other_constants_says_which_is_missing() {
+    let text = calibration().text(MACHINE);
+    for (name, of) in [
+        ("grant_us", "constants"),
+        ("rdma_grant_us", "costs of RDMA"),
+    ] {
+        let entry = text.split([',', '"']).find(|entry| entry.starts_with(name));
+        let spoiled = text.replacen(&format!(",{}", entry.expect("an entry")), "", 1);
+        let error = Calibration::parse(&spoiled, MACHINE).unwrap_err();
+        let due = format!("{of}: `{name}` is missing");
+        assert!(error.contains(&due), "{error}");
+    }
 }
 
 #[test]

@@ -44,9 +44,9 @@ const ROUNDS_MAX: usize = 20;
 /// How much a constant that is off its default by a factor of e weighs, against a sample that is.
 const INERTIA: f64 = 0.05;
 
-/// A time that nothing on one machine tells. What is no time (counts, factors) is not fitted
+/// Times that nothing on one machine tells. What is no time (counts, factors) is not fitted
 /// either.
-const UNKNOWN_TIME: &str = "domain_us";
+const UNKNOWN_TIMES: [&str; 3] = ["domain_us", "grant_us", "staging_us_per_byte"];
 
 /// What a rank can publish in one slice, unless it is set otherwise.
 const SLOT_BYTES: usize = 256 << 10;
@@ -83,12 +83,13 @@ pub fn fit(samples: &[Sample], machine: &Machine) -> Calibration {
         corrections: corrections(&constants, &samples, machine),
         constants,
         links: None,
+        rdma: None,
         devices: None,
     }
 }
 
 fn is_fitted(parameter: &&Parameter<Constants>) -> bool {
-    parameter.name.contains("_us") && parameter.name != UNKNOWN_TIME
+    parameter.name.contains("_us") && !UNKNOWN_TIMES.contains(&parameter.name)
 }
 
 /// How far the model is from what was measured.

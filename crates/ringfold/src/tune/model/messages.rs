@@ -1,7 +1,9 @@
-//! Prices of calls over messages: through rings of shared memory or through sockets.
+//! Prices of calls over messages: through rings of shared memory, through sockets, or over RDMA,
+//! whose constants stand in place of those of sockets.
 
 use super::{Call, Load, Method, Terms};
 use crate::transport::LENT_BYTES_MIN;
+use crate::transport::rdma::WHOLE_BYTES_MAX;
 use crate::tune::terms::{Within, is_chain};
 use crate::types::Collective;
 
@@ -13,6 +15,8 @@ struct Link {
     first_us: f64,
     message_us: f64,
     us_per_byte: f64,
+    /// Copying a byte at each end. What is combined is combined where it arrives.
+    staging_us_per_byte: f64,
     /// More of them for bytes that a peer has just written.
     fresh_us_per_byte: f64,
     /// By how much each further sender to one receiver slows all down.
@@ -135,12 +139,21 @@ impl Call<'_> {
                 (within, crossing.senders)
             }
         };
-        let between = Part {
+        let mut between = Part {
             link: self.link(false, senders),
             hops: hops - within.hops,
             busiest: busiest.without(within.busiest),
             all: all.without(within.all),
         };
+        if self.needs_grants(between.busiest) && between.hops > 0.0 {
+            let peers = match several {
+                true => self.n - self.n / hosts,
+                false => self.n - 1.0,
+            };
+            let (hops, grants) = self.granted(between.hops, peers);
+            between.link.hop_us += self.constants.grant_us * grants / hops;
+            between.hops = hops;
+        }
         let Within { hops, busiest, all } = within;
         let mut link = self.link(true, 1.0);
         if several && self.constants.is_oversubscribed() {
@@ -173,9 +186,39 @@ impl Call<'_> {
 
     /// Whether the messages of `load` are lent from registered memory.
     fn lends(&self, load: Load) -> bool {
+        self.question.lends && self.is_of_messages(load, LENT_BYTES_MIN)
+    }
+
+    /// Whether those of `load`, which leave their host, wait for grants.
+    fn needs_grants(&self, load: Load) -> bool {
+        self.constants.grant_us > 0.0 && self.is_of_messages(load, WHOLE_BYTES_MAX + 1)
+    }
+
+    /// What grants make of the hops between hosts, where a rank has messages from `peers`: how many
+    /// there are, and how many of them wait for a grant.
+    ///
+    /// A receive is posted, and its grant sent, when its memory is free. What only moves has memory
+    /// of its own, so its grants are there in time but for the first. What is combined with other
+    /// messages waits until these are.
+    fn granted(&self, hops: f64, peers: f64) -> (f64, f64) {
+        let (collective, method) = (self.question.collective, self.way.method());
+        match method {
+            _ if !collective.reduces() => (hops, 1.0),
+            Method::Ring => (hops, 1.0),
+            // All of a rank's messages are combined in one place.
+            Method::Direct | Method::OneShot | Method::Flat => (hops + peers - 1.0, peers),
+            Method::RecursiveDoubling => (hops, hops),
+            // Half of them spread results.
+            _ if collective == Collective::AllReduce => (hops, hops / 2.0),
+            _ => (hops, hops),
+        }
+    }
+
+    /// Whether the messages of `load` have `bytes_min` bytes or more each.
+    fn is_of_messages(&self, load: Load, bytes_min: usize) -> bool {
         let messages = load.messages * self.pieces();
         let bytes = self.size * load.bytes;
-        self.question.lends && bytes >= LENT_BYTES_MIN as f64 * messages.max(1.0)
+        bytes >= bytes_min as f64 * messages.max(1.0)
     }
 
     /// The share of the bytes within a host that can be lent, as `ringfold schedule` shows: those
@@ -198,6 +241,7 @@ impl Call<'_> {
         let time = |load: Load, link: &Link| {
             load.messages * self.pieces() * link.message_us
                 + self.size * load.bytes * link.us_per_byte
+                + self.size * (2.0 * load.bytes - load.reduced).max(0.0) * link.staging_us_per_byte
                 + self.size * load.reduced * self.reduce_us_per_byte()
         };
         let busiest = |part: &Part| time(self.alone_in_turns(part.busiest), &part.link);
@@ -252,12 +296,14 @@ impl Call<'_> {
         } = part;
         let (n, gamma) = (self.n, self.reduce_us_per_byte());
         let fresh = busiest.bytes * self.size * link.fresh_us_per_byte;
+        // A piece is copied while another one is on its way.
+        let us_per_byte = link.us_per_byte.max(link.staging_us_per_byte);
         if is_chain(self.question.collective, self.way.method()) {
             if *hops == 0.0 {
                 return 0.0;
             }
             let reduces = f64::from(u8::from(self.question.collective.reduces()));
-            let piece = self.size / self.slices * (link.us_per_byte + reduces * gamma);
+            let piece = self.size / self.slices * (us_per_byte + reduces * gamma);
             return (n - 2.0 + self.slices) * (link.hop_us + piece) + fresh;
         }
         let crowd = match self.way.method() {
@@ -270,7 +316,7 @@ impl Call<'_> {
             (Collective::Reduce, Method::Flat | Method::Tree) => busiest.reduced / self.slices,
             _ => busiest.reduced,
         };
-        let moving = busiest.bytes * link.us_per_byte * crowd + combining * gamma;
+        let moving = busiest.bytes * us_per_byte * crowd + combining * gamma;
         hops * link.hop_us + further * link.message_us + self.size * moving + fresh
     }
 
@@ -287,6 +333,11 @@ impl Call<'_> {
     /// ranks outnumber cores its times are those of both ends together.
     fn link(&self, is_within_host: bool, senders: f64) -> Link {
         let constants = self.constants;
+        // Communicators that have registered memory are taken to call on it.
+        let staging_us_per_byte = match self.question.lends {
+            true => 0.0,
+            false => constants.staging_us_per_byte,
+        };
         match (is_within_host, constants.is_oversubscribed()) {
             (true, true) => {
                 let turns_us = constants.turn_us * constants.load;
@@ -310,6 +361,7 @@ impl Call<'_> {
                 hop_us: constants.shared_core_hop_factor * constants.socket_hop_us,
                 message_us: constants.socket_message_us + constants.socket_turn_us,
                 us_per_byte: constants.socket_work_us_per_byte,
+                staging_us_per_byte,
                 ..Link::default()
             },
             (false, false) => Link {
@@ -317,6 +369,7 @@ impl Call<'_> {
                 message_us: constants.socket_message_us,
                 us_per_byte: (constants.socket_us_per_byte * senders)
                     .max(constants.socket_work_us_per_byte / 2.0),
+                staging_us_per_byte,
                 incast: constants.incast,
                 ..Link::default()
             },
