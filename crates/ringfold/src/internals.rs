@@ -86,11 +86,11 @@ pub mod setup {
 /// See `simulate`.
 pub mod simulate {
     pub use crate::simulate::{
-        BrokenPromise, Carried, ChunkResult, Compute, Delay, Devices, Disturbance, Lane, LinkEnds,
-        LinkUse, Links, LongestPath, Network, PathKind, PathPart, Payload, Policy, Ports, Promise,
-        RankOnPath, RankReport, Reducer, Report, Scenario, Sending, Server, Signals, Slow, Switch,
-        Target, Timers, TraceEvent, copies_alone_ps, fits_longest_path, longest_path, resolve, run,
-        steps,
+        BrokenPromise, Carried, ChunkResult, Compute, Delay, Devices, Disturbance, Grants, Lane,
+        LinkEnds, LinkUse, Links, LongestPath, Network, PathKind, PathPart, Payload, Policy, Ports,
+        Promise, RankOnPath, RankReport, Reducer, Report, Scenario, Sending, Server, Signals, Slow,
+        Switch, Target, Timers, TraceEvent, copies_alone_ps, fits_longest_path, longest_path,
+        resolve, run, steps,
     };
     /// See `simulate::goal`.
     pub mod goal {

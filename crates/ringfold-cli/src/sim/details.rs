@@ -172,6 +172,9 @@ fn links_text(links: &Links) -> String {
             let _ = write!(text, ", {name} {}", time_text(ps));
         }
     }
+    if let Some(grants) = &links.grants {
+        let _ = write!(text, ", grants in {}", time_text(grants.grant_ps));
+    }
     text
 }
 

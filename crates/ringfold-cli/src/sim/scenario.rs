@@ -6,12 +6,13 @@ use anyhow::{Context, Result, anyhow, bail};
 use clap::{Args, Command, FromArgMatches};
 use ringfold::Weighting;
 use ringfold::internals::simulate::{
-    Compute, Delay, Devices, Disturbance, Links, Network, Payload, Scenario,
+    Compute, Delay, Devices, Disturbance, Grants, Links, Network, Payload, Scenario,
 };
-use ringfold::internals::tune::balance;
+use ringfold::internals::tune::{RdmaCosts, balance};
 use ringfold::internals::units::{nearest, parse_time_ps};
 use ringfold::{Collective, Method};
 
+use super::constants;
 use super::device_settings::DeviceSettings;
 use super::disturbances::Late;
 use super::parse::DeviceRate;
@@ -57,6 +58,7 @@ fn hint(message: &str) -> String {
 
 /// What the settings say, and defaults for the rest.
 pub fn scenario(settings: &Settings) -> Result<Scenario> {
+    let settings = &constants::under(settings)?;
     let default = Scenario::default();
     let ranks = settings.ranks.unwrap_or(default.ranks);
     let collective = settings.collective.unwrap_or(default.collective);
@@ -143,6 +145,10 @@ fn network(settings: &Settings, default: Network) -> Network {
         work_ps_per_byte: ps(given.work_rate, default.links.work_ps_per_byte),
         gap_ps: ps(given.gap, default.links.gap_ps),
         window_bytes: given.window_bytes.map(|bytes| bytes.0),
+        grants: given.grant.map(|grant| Grants {
+            whole_bytes_max: RdmaCosts::WHOLE_BYTES_MAX as u64,
+            grant_ps: grant.into(),
+        }),
     };
     let is_local_said = given.local_alpha.is_some()
         || given.local_bandwidth.is_some()
@@ -166,6 +172,7 @@ fn network(settings: &Settings, default: Network) -> Network {
                 .local_window_bytes
                 .map(|bytes| bytes.0)
                 .or(links.window_bytes),
+            grants: None,
             ..links
         }),
         links,

@@ -9,6 +9,7 @@ use ringfold::internals::simulate::{Payload, Ports, Sending, Server, Slow};
 use ringfold::{Collective, DType, Method, Op, Weighting};
 use serde::{Deserialize, Deserializer};
 
+use super::constants::{Fabric, Measured};
 use super::device_settings::DeviceSettings;
 use super::disturbances::{Dead, Late, SlowLink, Stall, SwitchText};
 use super::parse::{Bytes, Rate, Span, own_list, own_text, read_from_text, text, words};
@@ -145,6 +146,33 @@ pub struct Settings {
 #[derive(Args, Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct NetworkSettings {
+    /// What joins hosts: `rdma` has messages of more than 4 KiB wait for a grant, and its constants
+    /// are those that --constants has of it, or assumed ones [default: sockets]
+    #[arg(long, value_name = "NETWORK", value_enum, help_heading = NETWORK)]
+    pub fabric: Option<FabricName>,
+
+    /// Whether data is in registered memory, which RDMA moves without a processor [default: false,
+    /// it is copied at both ends]
+    #[arg(
+        long,
+        value_name = "BOOL",
+        num_args = 0..=1,
+        default_missing_value = "true",
+        require_equals = true,
+        help_heading = NETWORK,
+    )]
+    pub registered: Option<bool>,
+
+    /// What was measured of links, if --constants has it: settings take precedence.
+    #[arg(skip)]
+    #[serde(skip)]
+    pub measured: Option<Measured>,
+
+    /// How long after its receive was posted a message of more than 4 KiB may depart [default: at
+    /// once, with --fabric rdma 2us]
+    #[arg(long, value_name = "TIME", help_heading = NETWORK)]
+    pub grant: Option<Span>,
+
     /// Latency of a message [default: 5us]
     #[arg(long, value_name = "TIME", help_heading = NETWORK)]
     pub alpha: Option<Span>,
@@ -313,6 +341,15 @@ words! {
 }
 
 words! {
+    /// A word for [`Fabric`].
+    FabricName for Fabric:
+    /// TCP
+    Sockets => Fabric::Sockets,
+    /// InfiniBand, RoCE
+    Rdma => Fabric::Rdma,
+}
+
+words! {
     /// A word for [`Ports`].
     PortsName for Ports:
     /// Both directions at once
@@ -411,10 +448,11 @@ impl Settings {
         overlay!(self, over, collective, algorithm, ranks, bytes, chunk_bytes, slice_bytes,
             weights, datatype, op, root, payload, barriers, seed, timeout, detect;
             slow, late, stall, slow_link, dead);
-        overlay!(self.network, over.network, alpha, bandwidth, overhead, crowded_overhead,
-            packets_overhead, work_rate, gap, ports, sending, ranks_per_host, local_alpha,
-            local_bandwidth, local_overhead, local_crowded_overhead, local_work_rate, window_bytes,
-            local_window_bytes, segment_bytes, hosts_per_machine, memory_bandwidth; switch);
+        overlay!(self.network, over.network, fabric, registered, measured, grant, alpha, bandwidth,
+            overhead, crowded_overhead, packets_overhead, work_rate, gap, ports, sending,
+            ranks_per_host, local_alpha, local_bandwidth, local_overhead, local_crowded_overhead,
+            local_work_rate, window_bytes, local_window_bytes, segment_bytes, hosts_per_machine,
+            memory_bandwidth; switch);
         overlay!(self.straggler, over.straggler, policy, alpha_threshold, signals, timers, floor;);
         overlay!(self.devices, over.devices, device, measured, device_in, device_duplex,
             device_copy, device_signal, device_enqueue, device_reduce, device_launch, device_flag,

@@ -55,7 +55,9 @@ pub use crate::lane::policy::Carried;
 pub use crate::testing::delay_spec::{Delay, Slow};
 pub use longest_path::{LongestPath, RankOnPath, fits_longest_path, longest_path};
 pub use network::devices::Devices;
-pub use network::model::{Compute, LinkEnds, Links, Network, Ports, Sending, Server, Switch};
+pub use network::model::{
+    Compute, Grants, LinkEnds, Links, Network, Ports, Sending, Server, Switch,
+};
 pub use network::streams::copies_alone_ps;
 pub use prepare::{resolve, steps};
 pub use report::{

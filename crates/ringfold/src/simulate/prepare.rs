@@ -19,7 +19,7 @@ use crate::memory::{Owned, Region};
 use crate::schedule::{Access, Groups, Schedule, Spec, Weights};
 use crate::topology::machine::Machine;
 use crate::tune::choose::choose;
-use crate::tune::{Constants, Limits, Question, Tuning};
+use crate::tune::{Constants, Limits, Question, RdmaCosts, Tuning};
 use crate::types::Collective;
 
 /// A rank's buffers, which it may have in common with others where no data is moved.
@@ -147,7 +147,7 @@ pub fn steps(scenario: &Scenario) -> Result<usize> {
 }
 
 /// How the call is carried out: as the product would between hosts.
-fn choice(scenario: &Scenario) -> Result<Way> {
+pub(super) fn choice(scenario: &Scenario) -> Result<Way> {
     // The same on every machine.
     static TUNING: OnceLock<Tuning> = OnceLock::new();
     let no_machine = || {
@@ -159,6 +159,9 @@ fn choice(scenario: &Scenario) -> Result<Way> {
         slice_bytes: scenario.slice_bytes.map(slice_bytes),
         ..TUNING.get_or_init(no_machine).clone()
     };
+    if scenario.network.links.grants.is_some() {
+        tuning.constants = RdmaCosts::default().over(tuning.constants);
+    }
     tuning.constants.load = scenario.network.load(scenario.ranks);
     let question = Question {
         hosts: hosts(scenario).count() as usize,

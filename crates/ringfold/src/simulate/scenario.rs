@@ -239,7 +239,8 @@ impl Scenario {
             AllGather | AllToAll => (1.0, part, 0.0),
             _ => (2.0, 2.0 * part, part),
         };
-        let hop_ps = (links.alpha_ps + 2 * links.overhead_ps) as f64;
+        let grant_ps = links.grant_ps(bytes).unwrap_or(0);
+        let hop_ps = (links.alpha_ps + 2 * links.overhead_ps + grant_ps) as f64;
         // Each rank sends, and receives.
         let sent_ps = sent * (links.ps_per_byte + 2 * links.work_ps_per_byte) as f64;
         let combined_ps = combined * self.compute.reduce_ps_per_byte as f64;

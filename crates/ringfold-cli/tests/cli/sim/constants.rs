@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use ringfold::internals::tune::DeviceConstants;
 use ringfold::internals::tune::calibration::{Calibration, LinkCosts};
+use ringfold::internals::tune::{DeviceConstants, RdmaCosts};
 
 use super::{Folder, sim, time_us};
 
@@ -122,4 +122,53 @@ fn a_calibration_of_one_host_is_refused() {
         "{}",
         done.stderr
     );
+}
+
+/// One message between hosts, of more than 4 KiB.
+const LONG: &str = "broadcast --algorithm flat --ranks 2 --bytes 10000 --slice-bytes whole";
+
+#[test]
+fn hosts_that_rdma_joins_have_its_costs() {
+    let folder = Folder::new("constants-rdma");
+    let file = folder.file("rdma.toml");
+    let rdma = RdmaCosts {
+        rdma_alpha_us: 1.0,
+        rdma_overhead_us: 0.5,
+        rdma_crowded_us: 0.5,
+        rdma_us_per_byte: 1e-4,
+        rdma_grant_us: 5.0,
+        staging_us_per_byte: 2e-4,
+    };
+    let measured = Calibration {
+        rdma: Some(rdma),
+        ..Calibration::default()
+    };
+    measured
+        .write(Path::new(&file), "another machine")
+        .expect("written");
+    let is_close = |time: f64, due: f64| assert!((time - due).abs() < 1e-6, "{time}, {due}");
+    let sent_us = 1.0 + 10_000.0 * 1e-4;
+    let given = format!("{LONG} --constants {file}");
+    // What alone was measured is meant, and the grant comes later than the copy.
+    is_close(
+        time_us(&format!("{given} --registered")),
+        5.0 + sent_us + 0.5,
+    );
+    let copied_us = 2.0 * (0.5 + 10_000.0 * 2e-4) + sent_us;
+    is_close(time_us(&format!("{given} --grant 0us")), copied_us);
+    is_close(time_us(&format!("{given} --fabric rdma")), copied_us + 2.5);
+    // Without a measurement there are assumptions, and over sockets nothing waits for grants.
+    let assumed = time_us(&format!("{LONG} --fabric rdma --registered"));
+    is_close(assumed, 2.0 + 1.4 + 10_000.0 * 8e-5 + 0.3);
+    is_close(
+        time_us(&format!("{given} --fabric sockets")),
+        5.0 + 10_000.0 * 8e-5,
+    );
+}
+
+#[test]
+fn memory_is_registered_for_rdma_only() {
+    let done = sim(&format!("{LONG} --registered"));
+    assert_eq!(done.status.code(), Some(1));
+    assert!(done.stderr.contains("--fabric rdma"), "{}", done.stderr);
 }

@@ -19,7 +19,7 @@ mod round;
 pub(super) mod source;
 
 use super::scenario::{Disturbance, Scenario};
-use super::{Sending, prepare};
+use super::{Links, Sending, prepare};
 use crate::error::Result;
 use crate::simulate::network::model::Ports;
 pub use rank::RankOnPath;
@@ -83,7 +83,7 @@ pub fn longest_path(scenario: &Scenario) -> Result<LongestPath> {
 fn obstacle(scenario: &Scenario) -> Option<Refusal> {
     let network = &scenario.network;
     let local = network.local.iter();
-    let mut links = local.chain([&network.links]).copied();
+    let has = |what: fn(&Links) -> bool| local.clone().chain([&network.links]).any(what);
     let breaks = |disturbance: &Disturbance| {
         matches!(
             disturbance,
@@ -100,10 +100,12 @@ fn obstacle(scenario: &Scenario) -> Option<Refusal> {
         Some("hosts that share memory or cores")
     } else if network.cache_bytes.is_some() && scenario.compute.miss_ps_per_byte > 0 {
         Some("caches")
-    } else if links.any(|links| !links.has_free_ends()) {
+    } else if has(|links| !links.has_free_ends()) {
         Some("overheads on a processor")
-    } else if network.segment_bytes.is_some() || links.any(|links| links.window_bytes.is_some()) {
+    } else if network.segment_bytes.is_some() || has(|links| links.window_bytes.is_some()) {
         Some("messages in segments or windows")
+    } else if has(|links| links.grants.is_some()) {
+        Some("messages that need grants")
     } else if scenario.compute.has_turns() {
         Some("ranks that sleep")
     } else if scenario.devices.is_some() {

@@ -102,6 +102,7 @@ fn slow_late_and_unequal_ranks_take_the_same_time_too() {
                 work_ps_per_byte: 0,
                 window_bytes: None,
                 gap_ps: 0,
+                grants: None,
             }),
             links: Links {
                 gap_ps: 70_000,

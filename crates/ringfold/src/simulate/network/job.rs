@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use super::message::Receive;
-use crate::transport::Ticket;
+use crate::transport::{Sink, Ticket};
 
 /// What the ranks of a machine share.
 pub(in crate::simulate) struct Machine {
@@ -44,6 +44,13 @@ pub(in crate::simulate) enum Then {
     Fold(u32, Receive),
     /// The engine is notified.
     Report(Ticket),
+}
+
+impl Then {
+    /// Whether a message that was taken in is to be combined.
+    pub fn combines(&self) -> bool {
+        matches!(self, Then::Deliver(_, receive) if matches!(receive.sink, Sink::Reduce { .. }))
+    }
 }
 
 /// Something that a processor does.

@@ -46,18 +46,22 @@ pub(in crate::simulate) struct Receive {
     pub ticket: Ticket,
     pub header: Header,
     pub sink: Sink,
+    /// When it was posted, and the end of the chain behind that.
+    pub posted_ps: u64,
+    pub part: u32,
 }
 
 /// One ordered stream of messages, at the receiver.
 #[derive(Default)]
 pub(in crate::simulate) struct Incoming {
-    /// Posted messages whose receive is missing, in a rendezvous.
+    /// Posted messages whose receive is missing, in a rendezvous, or whose grant is.
     pub offered: VecDeque<u32>,
     /// Messages that are here and have no receive.
     pub arrived: VecDeque<u32>,
     /// Receives that have no message here.
     pub receives: VecDeque<Receive>,
-    /// Of these receives those, at the front, whose message is on its way: in a rendezvous.
+    /// Messages on their way that no receive was matched with, in a rendezvous or with grants: so
+    /// many of the receives, at the front, are theirs.
     pub accepted: usize,
     /// When the last of them arrives, where ports do not see to the order.
     pub until_ps: u64,

@@ -12,9 +12,10 @@
 //! chosen ([`Sending`](model::Sending)): with a slow rank the two differ by a third.
 //!
 //! The files: `model` has the parameters, `world` the state and time, `rank` one rank's part of it,
-//! `traffic` the path of a message, `processors` what becomes of a `job`, `share` links used by
-//! several messages, `slow_links` those of less bandwidth, `devices` GPUs, `lanes` the program
-//! that they carry out in `streams` over `device_links`, `record` data for reports.
+//! `traffic` the path of a message, `grants` what long ones wait for, `processors` what becomes of
+//! a `job`, `share` links used by several messages, `slow_links` those of less bandwidth, `devices`
+//! GPUs, `lanes` the program that they carry out in `streams` over `device_links`, `record` data
+//! for reports.
 //!
 //! # Use
 //!
@@ -27,6 +28,7 @@
 
 mod device_links;
 pub mod devices;
+mod grants;
 mod job;
 pub(super) mod lanes;
 mod message;

@@ -77,6 +77,19 @@ pub struct Links {
     /// What a stream holds before its receiver takes it: a ring's cells, a socket's buffers.
     /// `None`: everything.
     pub window_bytes: Option<u64>,
+    /// Of what RDMA joins: how long messages wait for their grant. `None`: no message needs one.
+    pub grants: Option<Grants>,
+}
+
+/// What a long message needs before it sets off: its receiver says where it goes.
+///
+/// The device writes it there, so what is combined needs no copy at the receiver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Grants {
+    /// Messages of more bytes need one.
+    pub whole_bytes_max: u64,
+    /// From the posting of a receive until the sender may write.
+    pub grant_ps: u64,
 }
 
 /// Whether a rank's port works in both directions at once.
@@ -160,6 +173,7 @@ impl Default for Links {
             work_ps_per_byte: 0,
             gap_ps: 0,
             window_bytes: None,
+            grants: None,
         }
     }
 }
@@ -236,6 +250,14 @@ impl Links {
             true => self.overhead_ps + self.packets_ps,
             false => self.overhead_ps,
         }
+    }
+
+    /// How long after its receive was posted a message of so many bytes may leave; `None`: it waits
+    /// for none.
+    pub fn grant_ps(&self, bytes: u64) -> Option<u64> {
+        let grants = self.grants.as_ref();
+        let needed = grants.filter(|grants| bytes > grants.whole_bytes_max);
+        needed.map(|grants| grants.grant_ps)
     }
 
     /// These where ranks outnumber their machine's cores.
@@ -359,6 +381,11 @@ impl Network {
             .any(|links| links.window_bytes.is_some());
         if self.sending != Sending::Eager && (has_window || self.segment_bytes.is_some()) {
             let text = "segments or windows of messages that wait for their receives; send eagerly";
+            return Err(Error::Unsupported(text.into()));
+        }
+        let has_grants = links.iter().flatten().any(|links| links.grants.is_some());
+        if self.sending != Sending::Eager && has_grants {
+            let text = "grants of messages that wait for their receives anyway; send eagerly";
             return Err(Error::Unsupported(text.into()));
         }
         if self.cores_per_host == Some(0) {

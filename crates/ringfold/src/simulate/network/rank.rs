@@ -55,6 +55,8 @@ pub(in crate::simulate) struct RankState {
     pub has_asked: bool,
     /// Streams whose next message waits for that.
     pub unasked: VecDeque<Source>,
+    /// Receivers and channels of streams whose next message has no grant, in the order of sending.
+    pub ungranted: Vec<Source>,
     pub stalls: Vec<(u64, u64)>,
     /// Jobs in progress.
     pub computing: u32,

@@ -10,7 +10,7 @@ use super::world::{Event, World};
 use crate::transport::{HEADER_BYTES, Sink};
 
 impl World {
-    fn links(&self, message: &Message) -> Links {
+    pub fn links(&self, message: &Message) -> Links {
         let network = &self.scenario.network;
         *network
             .links_between(message.from as usize, message.to as usize)
@@ -29,16 +29,21 @@ impl World {
             && self.scenario.compute.server == Server::Serial
     }
 
-    /// Lets a message wait for its receive, or go.
+    /// Lets a message wait for its receive or its grant, or go.
     pub fn offer(&mut self, number: u32) {
-        if self.scenario.network.sending == Sending::Eager {
+        let message = self.messages.see(number);
+        let (to, source) = (message.to, (message.from, message.channel));
+        let is_eager = self.scenario.network.sending == Sending::Eager;
+        if is_eager && !self.has_grants(source.0, to) {
             self.launch(number);
             return;
         }
-        let message = self.messages.see(number);
-        let (to, source) = (message.to, (message.from, message.channel));
-        self.incoming(to, source).offered.push_back(number);
-        self.ask(to, source);
+        if is_eager {
+            self.offer_for_grant(number);
+        } else {
+            self.incoming(to, source).offered.push_back(number);
+            self.ask(to, source);
+        }
         if self.is_listened(to, source) {
             self.touch(to);
         }
@@ -87,7 +92,7 @@ impl World {
     }
 
     /// Puts a message on the sender's port.
-    fn launch(&mut self, number: u32) {
+    pub fn launch(&mut self, number: u32) {
         if !self.shares.is_empty() {
             self.queue_at_port(number);
             return;
@@ -297,20 +302,21 @@ impl World {
     pub fn process(&mut self, number: u32, (rank, peer): (u32, u32), part: u32, then: Then) {
         let message = self.messages.see(number);
         let links = self.links(message);
-        let mut duration_ps = links.work_ps_per_byte * message.bytes;
+        // What RDMA brings is combined where it is.
+        let is_moved = links.work_ps_per_byte > 0 && !(links.grants.is_some() && then.combines());
+        let moved_bytes = if is_moved { message.bytes } else { 0 };
+        let mut duration_ps = links.work_ps_per_byte * moved_bytes;
         // What no processor moves has another way to memory, and a cell was just written.
         let is_received = message.to == rank;
-        if links.work_ps_per_byte > 0 && !(message.is_local && is_received) {
-            duration_ps += self.miss_ps_per_byte * message.bytes;
+        if !(message.is_local && is_received) {
+            duration_ps += self.miss_ps_per_byte * moved_bytes;
         }
         if message.is_first() {
             duration_ps += links.message_ps(message.header.bytes.into());
         }
         let mut job = Job::new(rank, JobKind::Overhead, duration_ps, part, then);
         job.peer = Some(peer);
-        if links.work_ps_per_byte > 0 {
-            job.bytes = message.bytes;
-        }
+        job.bytes = moved_bytes;
         // A segment without costs still comes after the first, which has the overhead.
         match links.has_free_ends() {
             true => self.follow(job.then, rank, part),

@@ -7,7 +7,6 @@ use super::devices::Direction;
 use super::job::{Job, JobKind, Machine, Then};
 use super::lanes::Lanes;
 use super::message::{Incoming, Message, Numbered, Receive, Source};
-use super::model::Sending;
 use super::rank::RankState;
 use super::record::{LinkUse, ORIGIN, PathKind, PathPart, Record};
 use super::share::Shares;
@@ -26,6 +25,8 @@ pub(in crate::simulate) enum Event {
     FirstByte(u32),
     /// A message has entered.
     Arrived(u32),
+    /// A grant is at this rank.
+    Granted(u32),
     /// A job is done.
     JobDone(u32),
     /// A rank has had nothing to do since this turn.
@@ -180,6 +181,7 @@ impl World {
             Event::Sent(message) => self.sent(message),
             Event::FirstByte(message) => self.first_byte(message),
             Event::Arrived(message) => self.arrived(message),
+            Event::Granted(rank) => self.write_granted(rank),
             Event::JobDone(job) => self.job_done(job),
             Event::Sleep { rank, turn } => self.sleep(rank, turn),
             Event::Poll { rank, turn } => self.poll_for_work(rank, turn),
@@ -304,15 +306,15 @@ impl World {
     ) -> Result<Posted> {
         let to = to as u32;
         let source = (stream.peer as u32, stream.channel as u32);
-        self.cause(to);
+        let (part, posted_ps) = (self.cause(to), self.now);
         self.incoming(to, source).receives.push_back(Receive {
             ticket,
             header,
             sink,
+            posted_ps,
+            part,
         });
-        if self.scenario.network.sending == Sending::Rendezvous {
-            self.ask(to, source);
-        }
+        self.expect(to, source);
         self.pair(to, source);
         Ok(Posted::Pending)
     }

@@ -8,6 +8,7 @@ mod late_merge;
 mod late_merge_fuzz;
 mod models;
 mod processors;
+mod rdma;
 
 use super::*;
 use crate::error::Error;
