@@ -6,10 +6,13 @@
 //! (`tune::calibration`) that rank 0 of every later job reads.
 //!
 //! The command is its own launcher: [`worker`] is what a rank of such a job does. In a job that
-//! another launcher has started on several hosts, [`links`] measures messages instead; what was
-//! kept of the machine stays.
+//! another launcher has started on several hosts, [`links`] measures messages instead: over RDMA or
+//! over sockets, whichever joins them. What was kept of the machine stays, and of the other
+//! network.
 
 mod links;
+mod pair;
+mod rdma;
 mod worker;
 
 use std::collections::BTreeMap;
@@ -32,6 +35,7 @@ use crate::bench::devices::Devices;
 use crate::launch::{self, Job, itself};
 use crate::output;
 use crate::statistics::percentile;
+use links::Measured;
 
 /// The exit status after Ctrl-C.
 const INTERRUPTED: u8 = 128 + 2;
@@ -54,7 +58,9 @@ const VARIABLES_OFF: [&str; 8] = [
 /// Measure this machine for the tuner's cost model, in seconds; later jobs read the result
 ///
 /// As a rank of a job on several hosts, it measures the links within a host and between hosts
-/// instead, and adds them to what is kept on rank 0's machine.
+/// instead, and adds them to what is kept on rank 0's machine. What was measured over RDMA holds
+/// for jobs over RDMA, what was measured over sockets for others; measuring again replaces one of
+/// them and leaves the other.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Arguments {
@@ -133,7 +139,7 @@ pub fn run(arguments: &Arguments) -> Result<u8> {
     let mut kept = fit(&samples, &here);
     // What a job of several hosts has measured stays, and what is known of devices.
     if let Ok(earlier) = Calibration::read(&path, &machine) {
-        (kept.links, kept.devices) = (earlier.links, earlier.devices);
+        (kept.links, kept.rdma, kept.devices) = (earlier.links, earlier.rdma, earlier.devices);
     }
     kept.write(&path, &machine)?;
     say(arguments.json, &kept, &path, &machine, &samples)?;
@@ -180,14 +186,15 @@ fn take_part(arguments: &Arguments) -> Result<()> {
              and in a job of several the links between them"
         );
     }
-    let costs = links::measure(&communicator)?;
+    let measured = links::measure(&communicator)?;
     if communicator.rank() == 0 {
         let machine = calibration::describe(Path::new(ROOT));
         let path = file(arguments, &machine)?;
-        let kept = Calibration {
-            links: Some(costs),
-            ..earlier(&path, &machine)?
-        };
+        let mut kept = earlier(&path, &machine)?;
+        match measured {
+            Measured::Sockets(costs) => kept.links = Some(costs),
+            Measured::Rdma(costs) => kept.rdma = Some(costs),
+        }
         kept.write(&path, &machine)?;
         say(arguments.json, &kept, &path, &machine, &[])?;
     }
@@ -263,8 +270,9 @@ fn misses(kept: &Calibration, samples: &[Sample]) -> BTreeMap<Context, (f64, f64
 /// What is kept, as JSON.
 fn document(kept: &Calibration, path: &Path, machine: &str, samples: usize) -> Value {
     let constants = values(&kept.constants);
-    let (links, devices) = (kept.links.as_ref(), kept.devices.as_ref());
-    let (links, devices) = (links.map(values), devices.map(values));
+    let links = kept.links.as_ref().map(values);
+    let rdma = kept.rdma.as_ref().map(values);
+    let devices = kept.devices.as_ref().map(values);
     let corrections = kept.corrections.iter().map(|(context, factors)| {
         let points = factors.points().iter().map(|(way, log2_bytes, factor)| {
             json!({"way": way.to_string(), "log2_bytes": log2_bytes, "factor": factor})
@@ -276,7 +284,7 @@ fn document(kept: &Calibration, path: &Path, machine: &str, samples: usize) -> V
     });
     json!({
         "file": path.display().to_string(), "machine": machine, "samples": samples,
-        "constants": constants, "links": links, "devices": devices,
+        "constants": constants, "links": links, "rdma": rdma, "devices": devices,
         "corrections": corrections.collect::<Vec<_>>(),
     })
 }
@@ -322,6 +330,10 @@ fn say(
     if let Some(links) = &kept.links {
         text += "\nmeasured in a job of several hosts:\n";
         text += &listed(links);
+    }
+    if let Some(rdma) = &kept.rdma {
+        text += "\nmeasured between hosts that RDMA joins:\n";
+        text += &listed(rdma);
     }
     text += match kept.devices {
         Some(_) => "\nmeasured on devices:\n",

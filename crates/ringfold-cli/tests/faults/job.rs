@@ -417,7 +417,7 @@ impl Drop for Rank {
 }
 
 /// The library of RDMA devices in software, which cargo has built beside this test.
-fn software_devices() -> PathBuf {
+pub fn software_devices() -> PathBuf {
     let test = std::env::current_exe().expect("this binary has a name");
     test.with_file_name("libringfold_softverbs.so")
 }

@@ -3,7 +3,10 @@
 use std::path::PathBuf;
 use std::process::Command;
 
+use ringfold::internals::tune::calibration::Calibration;
+
 use crate::command::run;
+use crate::job::software_devices;
 use crate::lab::Lab;
 
 /// Two hosts of two ranks each.
@@ -155,5 +158,84 @@ fn a_table_learnt_on_two_hosts_decides_there_and_nowhere_else() {
             assert!(choice.contains("by the model"), "{elsewhere:?}: {choice}");
         }
     }
+    lab.assert_empty();
+}
+
+/// Has ranks on the hosts of a lab, whose network namespaces differ, reach each other over devices
+/// in software.
+struct Devices {
+    library: String,
+    folder: PathBuf,
+}
+
+impl Devices {
+    fn new() -> Devices {
+        let name = format!("ringfold-softverbs-{}", std::process::id());
+        let folder = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&folder).expect("a folder for the test");
+        Devices {
+            library: software_devices().display().to_string(),
+            folder,
+        }
+    }
+
+    fn variables(&self) -> [(&str, &str); 3] {
+        [
+            ("RINGFOLD_TRANSPORT", "rdma"),
+            ("RINGFOLD_VERBS_LIBRARY", &self.library),
+            (
+                "SOFTVERBS_FOLDER",
+                self.folder.to_str().expect("a plain name"),
+            ),
+        ]
+    }
+}
+
+impl Drop for Devices {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+#[test]
+fn what_was_measured_over_rdma_holds_for_jobs_over_rdma_alone() {
+    let Some(lab) = Lab::new(2) else { return };
+    let (devices, file) = (Devices::new(), Scratch::new("rdma"));
+    let (rdma, tcp) = (devices.variables(), [("RINGFOLD_TRANSPORT", "tcp")]);
+    let calibrate = ["tune", "calibrate", "--file", file.path()];
+    let kept = || Calibration::read_any(file.0.as_path()).expect("a calibration");
+    let (said, _) = run(&lab, &[0, 1], &rdma, &calibrate);
+    assert!(
+        said.contains("measured between hosts that RDMA joins"),
+        "{said}"
+    );
+    let first = kept();
+    let measured = first.rdma.clone().expect("costs of RDMA");
+    assert!(measured.rdma_alpha_us + measured.rdma_overhead_us > 0.0);
+    assert_eq!(first.links, None, "{said}");
+    // Over sockets nothing of it changes.
+    run(&lab, &[0, 1], &tcp, &calibrate);
+    let both = kept();
+    assert_eq!(both.rdma, first.rdma);
+    assert!(both.links.is_some());
+    let log = |network: &[(&str, &str)]| {
+        let known = [
+            ("RINGFOLD_CALIBRATION", file.path()),
+            ("RINGFOLD_DEBUG", "INFO"),
+            ("RINGFOLD_DEBUG_SUBSYS", "TUNING"),
+        ];
+        let variables = [network, &known].concat();
+        let arguments = ["perf", "-b", "1K", "-e", "1K", "-n", "1", "-c", "1"];
+        run(&lab, &[0, 1], &variables, &arguments).1.concat()
+    };
+    // A copy takes some time on every machine.
+    let staging = |us_per_byte: f64| format!("staging_us_per_byte={us_per_byte},");
+    let over_rdma = log(&rdma);
+    assert!(
+        over_rdma.contains(&staging(measured.staging_us_per_byte)),
+        "{over_rdma}"
+    );
+    let over_tcp = log(&tcp);
+    assert!(over_tcp.contains(&staging(0.0)), "{over_tcp}");
     lab.assert_empty();
 }

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use ringfold::internals::tune::calibration::{Calibration, LinkCosts, describe};
-use ringfold::internals::tune::{Constants, DeviceConstants};
+use ringfold::internals::tune::{Constants, DeviceConstants, RdmaCosts};
 use rustix::process::Signal;
 
 use super::{Folder, tune};
@@ -161,6 +161,26 @@ fn what_was_measured_of_links_is_shown() {
     );
     let text = tune(&["calibrate", "--show", "--file", &file]);
     assert!(text.stdout.contains("wake_us"), "{}", text.stdout);
+}
+
+#[test]
+fn what_was_measured_over_rdma_is_shown() {
+    let folder = Folder::new("tune-calibrate-rdma");
+    let file = folder.path("kept.toml");
+    let rdma = RdmaCosts {
+        rdma_grant_us: 3.75,
+        ..RdmaCosts::default()
+    };
+    let kept = Calibration {
+        rdma: Some(rdma),
+        ..calibration()
+    };
+    kept.write(Path::new(&file), &describe(Path::new("/")))
+        .expect("written");
+    let json = tune(&["calibrate", "--show", "--json", "--file", &file]).stdout;
+    assert!(json.contains("\"rdma_grant_us\": 3.75"), "{json}");
+    let text = tune(&["calibrate", "--show", "--file", &file]).stdout;
+    assert!(text.contains("hosts that RDMA joins"), "{text}");
 }
 
 #[test]
