@@ -20,6 +20,7 @@ The emulated machine says how much is done for a message, not how fast a real de
 import argparse
 import csv
 import json
+import math
 import os
 import statistics
 import subprocess
@@ -40,6 +41,7 @@ RESULTS = Path(__file__).resolve().parent / "results"
 SIZES = "8,4K,64K,1M,4M,16M"
 # The latency program's; larger messages are measured by the rate.
 LATENCY_BYTES_MAX = 64 << 10
+LATENCY_TRIES = 5
 # Of a message whose rate is measured: soft-RoCE may never end with both directions' of 64 MiB.
 MESSAGE_BYTES_MAX = 1 << 20
 # Iterations are so many that about this much travels, within limits.
@@ -91,7 +93,11 @@ def perftest(lab: RdmaHosts, program: str, size: int, *flags: str) -> list[float
 
 def latency_us(lab: RdmaHosts, size: int) -> float:
     """The typical time of a write, one way."""
-    return perftest(lab, "ib_write_lat", size)[4]
+    for _ in range(LATENCY_TRIES):
+        # Infinite if the program could not find how long a cycle takes.
+        if math.isfinite(us := perftest(lab, "ib_write_lat", size)[4]):
+            return us
+    sys.exit("ib_write_lat cannot measure times; is the machine busy with something else?")
 
 
 def both_ways_us(lab: RdmaHosts, size: int) -> float:

@@ -1,5 +1,6 @@
 """The parts of bench/rdma.py and bench/rdma_memory.py that need no device."""
 
+import math
 import os
 import shutil
 import subprocess
@@ -14,6 +15,7 @@ import rdma_memory
 import rdma_peers
 from comparison.libraries import BENCH
 from comparison.processes import Failed
+from rdma_hosts import RdmaHosts
 from rdma_peers import ENTER, PEERS, Peer
 
 WATCHDOG_S = 60.0
@@ -168,3 +170,12 @@ def test_ringfold_is_compared_with_each_peer_and_all_with_the_devices() -> None:
     assert found["ringfold", "rdma", "2"][-1] == "3.00"
     assert found["ringfold", "tcp", "2"][-1] == "7.00"
     assert found["ringfold", "rdma", "4"][-1] == "8.00"
+
+
+def test_an_infinite_latency_is_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    latencies = iter([math.inf, 7.0] + [math.inf] * rdma.LATENCY_TRIES)
+    monkeypatch.setattr(rdma, "perftest", lambda *words: [8.0, 100.0, 1.0, 9.0, next(latencies)])
+    hosts = RdmaHosts(2)
+    assert rdma.latency_us(hosts, 8) == 7.0
+    with pytest.raises(SystemExit, match="busy"):
+        rdma.latency_us(hosts, 8)
