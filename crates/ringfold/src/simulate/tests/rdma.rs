@@ -186,15 +186,15 @@ fn calls_on_registered_memory_take_what_the_model_says() {
         (Broadcast, Ring),
         (Broadcast, Tree),
         (Broadcast, Flat),
-        (Broadcast, Direct),
         (Reduce, Ring),
         (Reduce, Tree),
         (Reduce, Flat),
     ] {
         assert_ratio(of, true, 0.9..=1.03);
     }
-    // Receivers that combine in the order of ranks ask the same sender at the same time.
+    // Receivers that take messages in the order of ranks ask the same sender at the same time.
     for of in [
+        (Broadcast, Direct),
         (AllReduce, Direct),
         (AllReduce, OneShot),
         (ReduceScatter, Direct),
