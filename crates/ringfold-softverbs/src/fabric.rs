@@ -3,12 +3,14 @@
 use std::collections::HashMap;
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle};
+use std::time::Instant;
 
+use crate::events::{Contexts, Idle, QUEUE_ERROR};
 use crate::layout::Wc;
 use crate::memory::{LOCAL_WRITE, Memories, REMOTE_WRITE};
 use crate::pair::{ERROR, Pair, Peer, READY_TO_RECEIVE, READY_TO_SEND, Request};
 use crate::queue::{Entry, Queue};
-use crate::settings::{Faults, Random, number};
+use crate::settings::{Faults, Lateness, Ports, number, seed};
 use crate::wire;
 
 /// `IBV_WR_RDMA_WRITE` and `IBV_WR_SEND`.
@@ -44,17 +46,25 @@ pub struct Packet {
     pub is_last: bool,
     /// Content of the whole request.
     pub bytes: u32,
+    /// `IBV_MTU_256` is 1, and so on.
+    pub mtu: u32,
 }
 
 /// Everything that a lock protects.
 #[derive(Debug)]
 pub struct State {
+    pub contexts: Contexts,
+    /// By their addresses, the addresses of the contexts of domains and channels.
+    pub domains: HashMap<usize, usize>,
+    pub channels: HashMap<usize, usize>,
     pub memories: Memories,
     pub pairs: HashMap<u32, Pair>,
     pub queues: HashMap<u32, Queue>,
     pub faults: Faults,
+    pub ports: Ports,
     pub made: u32,
-    random: Random,
+    pub seed: u64,
+    pub lateness: Lateness,
     /// Devices that are open, and the thread that does their requests.
     open: usize,
     worker: Option<JoinHandle<()>>,
@@ -74,14 +84,20 @@ pub struct Fabric {
 pub fn fabric() -> &'static Fabric {
     static FABRIC: OnceLock<&'static Fabric> = OnceLock::new();
     FABRIC.get_or_init(|| {
+        let seed = seed();
         let fabric: &'static Fabric = Box::leak(Box::new(Fabric {
             state: Mutex::new(State {
+                contexts: Contexts::default(),
+                domains: HashMap::new(),
+                channels: HashMap::new(),
                 memories: Memories::new(number("SOFTVERBS_MEMLOCK")),
                 pairs: HashMap::new(),
                 queues: HashMap::new(),
-                faults: Faults::default(),
+                faults: Faults::read(),
+                ports: Ports::read(),
                 made: 0,
-                random: Random::new(number("SOFTVERBS_SEED").unwrap_or(1)),
+                seed,
+                lateness: Lateness::read(seed),
                 open: 0,
                 worker: None,
             }),
@@ -129,13 +145,26 @@ impl Fabric {
     fn work(&self) {
         let mut state = self.lock();
         while state.open > 0 {
-            match state.choose() {
-                Some(number) => state.begin(number),
+            let now = Instant::now();
+            let idle = state.contexts.idle_until(now);
+            if idle == Idle::No
+                && let Some(number) = state.choose(now)
+            {
+                state.begin(number);
+                continue;
+            }
+            state.release(now);
+            state = match state.next(idle) {
+                Some(next) => {
+                    let time = next.saturating_duration_since(Instant::now());
+                    let waited = self.changed.wait_timeout(state, time);
+                    waited.unwrap_or_else(PoisonError::into_inner).0
+                }
                 None => {
                     let waited = self.changed.wait(state);
-                    state = waited.unwrap_or_else(PoisonError::into_inner);
+                    waited.unwrap_or_else(PoisonError::into_inner)
                 }
-            }
+            };
         }
     }
 
@@ -151,17 +180,54 @@ impl Fabric {
 
 impl State {
     /// A pair whose first request can be done: any of them.
-    fn choose(&mut self) -> Option<u32> {
+    fn choose(&mut self, now: Instant) -> Option<u32> {
+        let is_ready = |pair: &Pair| pair.due().is_some_and(|due| due <= now);
         let mut ready: Vec<u32> = self
             .pairs
             .iter()
-            .filter(|(_, pair)| pair.is_ready())
+            .filter(|(_, pair)| is_ready(pair))
             .map(|(number, _)| *number)
             .collect();
         // The map's own order differs from run to run.
         ready.sort_unstable();
-        let place = self.random.below(ready.len());
+        let place = self.lateness.below(ready.len());
         ready.get(place).copied()
+    }
+
+    /// Shows what has ended where there is an event for it.
+    fn release(&mut self, now: Instant) {
+        let armed = self.queues.values_mut();
+        for queue in armed.filter(|queue| queue.next().is_some_and(|next| next <= now)) {
+            queue.release(now, &mut self.lateness);
+        }
+    }
+
+    /// When there is something to do next.
+    fn next(&self, idle: Idle) -> Option<Instant> {
+        let shows = self.queues.values().filter_map(Queue::next).min();
+        let is_done = match idle {
+            Idle::No => self.pairs.values().filter_map(Pair::due).min(),
+            Idle::Until(until) => Some(until),
+            Idle::Forever => return None,
+        };
+        [shows, is_done].into_iter().flatten().min()
+    }
+
+    /// Does what `SOFTVERBS_FAULTS` has happen with this request.
+    pub fn mishap(&mut self) {
+        if self.faults.failure("cut").is_some() {
+            self.faults.is_cut = [true; 2];
+        }
+        if self.faults.failure("fatal").is_some() {
+            self.contexts.die();
+        }
+        if self.faults.failure("flap").is_some() {
+            self.contexts.flap(Instant::now());
+        }
+        if self.faults.failure("overrun").is_some() {
+            self.queues.values_mut().for_each(Queue::overrun);
+            self.contexts.tell(QUEUE_ERROR);
+        }
     }
 
     /// Does a pair's first request, or sends it to another process.
@@ -191,6 +257,7 @@ impl State {
             rkey: request.rkey,
             is_last: true,
             bytes: content.len() as u32,
+            mtu: pair.mtu,
         };
         if peer.process == packet.from.process {
             let status = self.deliver(&packet, &content);
@@ -231,6 +298,9 @@ impl State {
         let is_open = [READY_TO_RECEIVE, READY_TO_SEND].contains(&pair.state);
         if !is_open || pair.peer != packet.from || self.faults.is_cut[pair.device] {
             return NO_ANSWER;
+        }
+        if pair.mtu != packet.mtu {
+            return REFUSED_LENGTH;
         }
         let place = (packet.address, content.len());
         let is_write = packet.opcode != SEND;
@@ -287,7 +357,7 @@ impl State {
         {
             store(room.address, content);
         }
-        self.push(queue, Entry { wc, frees: 0 });
+        self.push(queue, entry(wc, 0, true));
         if wc.status == SUCCESS {
             return SUCCESS;
         }
@@ -296,8 +366,11 @@ impl State {
     }
 
     fn push(&mut self, queue: u32, entry: Entry) {
-        if let Some(queue) = self.queues.get_mut(&queue) {
-            queue.push(entry);
+        let due = Instant::now() + self.lateness.delay();
+        if let Some(queue) = self.queues.get_mut(&queue)
+            && !queue.push(entry, due)
+        {
+            self.contexts.tell(QUEUE_ERROR);
         }
     }
 
@@ -321,7 +394,7 @@ impl State {
                 qp_num: number,
                 ..Wc::default()
             };
-            self.push(queue, Entry { wc, frees });
+            self.push(queue, entry(wc, frees, false));
         }
         if status != SUCCESS {
             self.end(number);
@@ -336,18 +409,18 @@ impl State {
         pair.state = ERROR;
         pair.is_awaiting = false;
         let sends = std::mem::take(&mut pair.sends).into_iter();
-        let sends = sends.map(|request| (request.id, 1, pair.queues[0]));
+        let sends = sends.map(|request| (request.id, 1, pair.queues[0], false));
         let receives = std::mem::take(&mut pair.receives).into_iter();
-        let receives = receives.map(|receive| (receive.id, 0, pair.queues[1]));
+        let receives = receives.map(|receive| (receive.id, 0, pair.queues[1], true));
         let flushed: Vec<_> = sends.chain(receives).collect();
-        for (id, frees, queue) in flushed {
+        for (id, frees, queue, is_receive) in flushed {
             let wc = Wc {
                 wr_id: id,
                 status: FLUSHED,
                 qp_num: number,
                 ..Wc::default()
             };
-            self.push(queue, Entry { wc, frees });
+            self.push(queue, entry(wc, frees, is_receive));
         }
     }
 
@@ -363,6 +436,14 @@ impl State {
         for number in awaiting {
             self.finish(number, NO_ANSWER);
         }
+    }
+}
+
+fn entry(wc: Wc, frees: usize, is_receive: bool) -> Entry {
+    Entry {
+        wc,
+        frees,
+        is_receive,
     }
 }
 

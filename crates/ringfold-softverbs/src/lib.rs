@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 
 mod api;
+mod events;
 mod fabric;
 #[allow(dead_code)]
 #[path = "../../ringfold/src/verbs/layout.rs"]

@@ -73,6 +73,11 @@ impl Memories {
         })
     }
 
+    /// Whether some memory is registered with a domain.
+    pub fn has(&self, domain: usize) -> bool {
+        self.by_key.values().any(|memory| memory.domain == domain)
+    }
+
     /// How much is registered.
     pub fn count(&self) -> usize {
         self.by_key.len()

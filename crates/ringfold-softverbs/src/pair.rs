@@ -1,6 +1,7 @@
 //! Queue pairs: what is posted, and their states.
 
 use std::collections::VecDeque;
+use std::time::Instant;
 
 /// `IBV_QPS_RESET` and so on.
 pub const RESET: u32 = 0;
@@ -30,6 +31,8 @@ pub struct Request {
     pub imm: u32,
     pub remote_address: u64,
     pub rkey: u32,
+    /// When the device comes to it at the earliest.
+    pub due: Instant,
 }
 
 /// A posted receive.
@@ -55,6 +58,8 @@ pub struct Pair {
     pub queues: [u32; 2],
     pub state: u32,
     pub peer: Peer,
+    /// `IBV_MTU_256` is 1, and so on.
+    pub mtu: u32,
     pub rights: u32,
     pub sends: VecDeque<Request>,
     pub receives: VecDeque<Receive>,
@@ -85,8 +90,9 @@ impl Pair {
         }
     }
 
-    /// Whether its first request can be done now.
-    pub fn is_ready(&self) -> bool {
-        self.state == READY_TO_SEND && !self.sends.is_empty() && !self.is_awaiting
+    /// From when on its first request can be done.
+    pub fn due(&self) -> Option<Instant> {
+        let is_idle = self.state == READY_TO_SEND && !self.is_awaiting;
+        self.sends.front().filter(|_| is_idle).map(|send| send.due)
     }
 }

@@ -15,7 +15,7 @@ use crate::pair::Peer;
 
 /// Content of one packet.
 const CONTENT_BYTES: usize = 64 << 10;
-const HEADER_BYTES: usize = 40;
+const HEADER_BYTES: usize = 44;
 const ANSWER_BYTES: usize = 8;
 /// Where sockets have files instead of abstract names.
 const FOLDER: &str = "SOFTVERBS_FOLDER";
@@ -139,6 +139,7 @@ impl Wire {
                 fabric().wake();
             }
             fabric().lock().lose(process);
+            fabric().wake();
         });
         Some(writer)
     }
@@ -192,6 +193,7 @@ fn serve(end: &OwnedFd) {
                 }
             }
         };
+        fabric().wake();
         failed = (status != 0).then_some(status);
         if packet.is_last {
             failed = None;
@@ -214,11 +216,12 @@ fn encode(packet: &Packet) -> [u8; HEADER_BYTES] {
         packet.rkey,
         packet.is_last.into(),
         packet.bytes,
+        packet.mtu,
     ];
     for (place, word) in words.iter().enumerate() {
         bytes[4 * place..4 * place + 4].copy_from_slice(&word.to_le_bytes());
     }
-    bytes[32..].copy_from_slice(&packet.address.to_le_bytes());
+    bytes[36..].copy_from_slice(&packet.address.to_le_bytes());
     bytes
 }
 
@@ -236,7 +239,8 @@ fn decode(bytes: &[u8]) -> Packet {
         rkey: word(5),
         is_last: word(6) != 0,
         bytes: word(7),
-        address: u64::from_le_bytes(bytes[32..40].try_into().expect("eight bytes")),
+        mtu: word(8),
+        address: u64::from_le_bytes(bytes[36..44].try_into().expect("eight bytes")),
     }
 }
 

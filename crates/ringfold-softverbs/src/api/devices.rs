@@ -4,7 +4,8 @@ use std::ffi::{CStr, c_int, c_uint};
 use std::ptr;
 
 use super::requests::{poll_cq, post_recv, post_send, req_notify_cq};
-use super::{NAMES, device_of, fail, is_refused};
+use super::{NAMES, device_of, fail, is_refused, refusal};
+use crate::events::{DEVICE_FATAL, PORT_ACTIVE, PORT_ERROR, QUEUE_ERROR};
 use crate::fabric::fabric;
 use crate::layout::{AsyncEvent, Context, ContextOps, Device, Gid, PortAttr, Text};
 
@@ -62,13 +63,23 @@ pub extern "C" fn ibv_open_device(device: *mut Device) -> *mut Context {
         cmd_fd: -1,
         async_fd,
     };
-    Box::into_raw(Box::new(context))
+    let context = Box::into_raw(Box::new(context));
+    fabric().lock().contexts.add(context as usize, async_fd);
+    context
 }
 
 /// # Safety
 /// `context` is of `ibv_open_device`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_close_device(context: *mut Context) -> c_int {
+    let mut state = fabric().lock();
+    let address = context as usize;
+    let mut users = state.domains.values().chain(state.channels.values());
+    if users.any(|user| *user == address) {
+        return libc::EBUSY;
+    }
+    state.contexts.remove(address);
+    drop(state);
     // SAFETY: made above.
     let context = unsafe { Box::from_raw(context) };
     // SAFETY: the context's own descriptor.
@@ -77,11 +88,26 @@ pub unsafe extern "C" fn ibv_close_device(context: *mut Context) -> c_int {
     0
 }
 
-/// There are no events.
+/// What a device tells next.
+///
+/// # Safety
+/// `event` may be written.
 #[unsafe(no_mangle)]
-pub extern "C" fn ibv_get_async_event(_: *mut Context, _: *mut AsyncEvent) -> c_int {
-    fail(libc::EAGAIN);
-    -1
+pub unsafe extern "C" fn ibv_get_async_event(
+    context: *mut Context,
+    event: *mut AsyncEvent,
+) -> c_int {
+    let Some(event_type) = fabric().lock().contexts.take(context as usize) else {
+        fail(libc::EAGAIN);
+        return -1;
+    };
+    let told = AsyncEvent {
+        element: context.cast(),
+        event_type,
+    };
+    // SAFETY: the caller's promise.
+    unsafe { *event = told };
+    0
 }
 
 /// Nothing to do.
@@ -90,8 +116,15 @@ pub extern "C" fn ibv_ack_async_event(_: *mut AsyncEvent) {}
 
 /// The name of an event.
 #[unsafe(no_mangle)]
-pub extern "C" fn ibv_event_type_str(_: c_uint) -> Text {
-    c"an event".as_ptr()
+pub extern "C" fn ibv_event_type_str(event: c_uint) -> Text {
+    match event {
+        QUEUE_ERROR => c"CQ error",
+        DEVICE_FATAL => c"local catastrophic error",
+        PORT_ACTIVE => c"port active",
+        PORT_ERROR => c"port error",
+        _ => c"another event",
+    }
+    .as_ptr()
 }
 
 /// The name of a status.
@@ -119,17 +152,22 @@ pub unsafe extern "C" fn ibv_query_port(
     port: u8,
     attributes: *mut PortAttr,
 ) -> c_int {
+    if let Some(code) = refusal("query_port") {
+        return code;
+    }
     if port != 1 {
         return libc::EINVAL;
     }
+    let ports = fabric().lock().ports;
     let found = PortAttr {
-        state: 4,
+        state: if ports.is_down { 1 } else { 4 },
         max_mtu: 5,
-        active_mtu: 5,
+        active_mtu: ports.mtu,
         gid_tbl_len: 1,
         max_msg_sz: 1 << 30,
+        pkey_tbl_len: 1,
         lid: device_of(context) as u16 + 1,
-        link_layer: 1,
+        link_layer: if ports.is_ethernet { 2 } else { 1 },
         ..PortAttr::default()
     };
     // SAFETY: the caller's promise.
@@ -146,8 +184,11 @@ pub unsafe extern "C" fn ibv_query_gid(
     index: c_int,
     gid: *mut Gid,
 ) -> c_int {
+    if is_refused("query_gid") {
+        return -1;
+    }
     let mut found = [0; 16];
-    if index == 0 {
+    if index == 0 && !fabric().lock().ports.is_ethernet {
         found[..2].copy_from_slice(&[0xfe, 0x80]);
         found[8..12].copy_from_slice(&std::process::id().to_be_bytes());
         found[15] = device_of(context) as u8 + 1;

@@ -28,13 +28,15 @@ fn fail(code: c_int) {
     unsafe { *libc::__errno_location() = code };
 }
 
+/// How a test wants this call to fail.
+fn refusal(function: &str) -> Option<c_int> {
+    fabric().lock().faults.failure(function)
+}
+
 /// Whether a test wants this call to fail.
 fn is_refused(function: &str) -> bool {
-    let is_refused = fabric().lock().faults.fails(function);
-    if is_refused {
-        fail(libc::ENOMEM);
-    }
-    is_refused
+    let code = refusal(function);
+    code.map(fail).is_some()
 }
 
 fn device_of(context: *mut Context) -> usize {
@@ -53,7 +55,7 @@ pub unsafe extern "C" fn softverbs_fail(function: *const c_char, at: u64) {
     // SAFETY: the caller's promise.
     let function = unsafe { CStr::from_ptr(function) };
     let name = function.to_string_lossy();
-    fabric().lock().faults.fail(&name, at);
+    fabric().lock().faults.fail(&name, at, libc::ENOMEM);
 }
 
 /// Cuts a device's cable, or repairs it.
@@ -62,8 +64,30 @@ pub extern "C" fn softverbs_cut(device: c_int, is_cut: c_int) {
     fabric().lock().faults.is_cut[device as usize] = is_cut != 0;
 }
 
-/// How many registrations there are.
+/// How many objects of a kind there are: contexts, domains, channels, queues, queue pairs,
+/// registrations.
 #[unsafe(no_mangle)]
-pub extern "C" fn softverbs_registrations() -> u64 {
-    fabric().lock().memories.count() as u64
+pub extern "C" fn softverbs_count(kind: c_int) -> u64 {
+    let state = fabric().lock();
+    let counts = [
+        state.contexts.count(),
+        state.domains.len(),
+        state.channels.len(),
+        state.queues.len(),
+        state.pairs.len(),
+        state.memories.count(),
+    ];
+    counts[kind as usize] as u64
+}
+
+/// How many of the faults of `SOFTVERBS_FAULTS` have not come yet.
+#[unsafe(no_mangle)]
+pub extern "C" fn softverbs_due() -> u64 {
+    fabric().lock().faults.due() as u64
+}
+
+/// What decides how late things happen, and in which order.
+#[unsafe(no_mangle)]
+pub extern "C" fn softverbs_seed() -> u64 {
+    fabric().lock().seed
 }

@@ -3,7 +3,9 @@
 use std::ffi::{c_int, c_uint, c_void};
 use std::ptr;
 
-use super::{INLINE_BYTES_MAX, QUEUE_ENTRIES_MAX, REQUESTS_MAX, device_of, fail, is_refused};
+use super::{
+    INLINE_BYTES_MAX, QUEUE_ENTRIES_MAX, REQUESTS_MAX, device_of, fail, is_refused, refusal,
+};
 use crate::fabric::fabric;
 use crate::layout::{CompChannel, Context, Cq, Mr, Pd, Qp, QpAttr, QpInitAttr};
 use crate::pair::{ERROR, INIT, Pair, Peer, READY_TO_RECEIVE, RESET};
@@ -15,13 +17,23 @@ pub extern "C" fn ibv_alloc_pd(context: *mut Context) -> *mut Pd {
     if is_refused("alloc_pd") {
         return ptr::null_mut();
     }
-    Box::into_raw(Box::new(Pd { context, handle: 0 }))
+    let pd = Box::into_raw(Box::new(Pd { context, handle: 0 }));
+    let (domain, device) = (pd as usize, context as usize);
+    fabric().lock().domains.insert(domain, device);
+    pd
 }
 
 /// # Safety
 /// `pd` is of `ibv_alloc_pd`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_dealloc_pd(pd: *mut Pd) -> c_int {
+    let mut state = fabric().lock();
+    let domain = pd as usize;
+    let has_pairs = state.pairs.values().any(|pair| pair.domain == domain);
+    if has_pairs || state.memories.has(domain) {
+        return libc::EBUSY;
+    }
+    state.domains.remove(&domain);
     // SAFETY: made above.
     drop(unsafe { Box::from_raw(pd) });
     0
@@ -76,22 +88,35 @@ pub unsafe extern "C" fn ibv_dereg_mr(mr: *mut Mr) -> c_int {
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_create_comp_channel(context: *mut Context) -> *mut CompChannel {
     let mut ends = [0; 2];
-    // SAFETY: room for two descriptors.
-    let made = unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC | libc::O_NONBLOCK) };
-    if made != 0 || is_refused("create_comp_channel") {
+    if is_refused("create_comp_channel") {
         return ptr::null_mut();
     }
-    Box::into_raw(Box::new(CompChannel {
+    // SAFETY: room for two descriptors.
+    let made = unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC | libc::O_NONBLOCK) };
+    if made != 0 {
+        return ptr::null_mut();
+    }
+    let channel = Box::into_raw(Box::new(CompChannel {
         context,
         fd: ends[0],
         refcnt: ends[1],
-    }))
+    }));
+    let (address, device) = (channel as usize, context as usize);
+    fabric().lock().channels.insert(address, device);
+    channel
 }
 
 /// # Safety
 /// `channel` is of `ibv_create_comp_channel`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut CompChannel) -> c_int {
+    let mut state = fabric().lock();
+    // SAFETY: the caller's promise.
+    let end = unsafe { (*channel).refcnt };
+    if state.queues.values().any(|queue| queue.channel() == end) {
+        return libc::EBUSY;
+    }
+    state.channels.remove(&(channel as usize));
     // SAFETY: made above.
     let channel = unsafe { Box::from_raw(channel) };
     for end in [channel.fd, channel.refcnt] {
@@ -211,6 +236,7 @@ pub unsafe extern "C" fn ibv_create_qp(pd: *mut Pd, wanted: *mut QpInitAttr) -> 
             process: 0,
             pair: 0,
         },
+        mtu: 0,
         rights: 0,
         sends: Default::default(),
         receives: Default::default(),
@@ -240,12 +266,13 @@ pub unsafe extern "C" fn ibv_create_qp(pd: *mut Pd, wanted: *mut QpInitAttr) -> 
 /// `qp` is of `ibv_create_qp`, and `attributes` may be read.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_modify_qp(qp: *mut Qp, attributes: *mut QpAttr, mask: c_int) -> c_int {
-    if is_refused("modify_qp") {
-        return libc::ENOMEM;
+    if let Some(code) = refusal("modify_qp") {
+        return code;
     }
     // SAFETY: the caller's promise.
     let (number, attributes) = unsafe { ((*qp).qp_num, &*attributes) };
     let mut state = fabric().lock();
+    let mtu_max = state.ports.mtu;
     let Some(pair) = state.pairs.get_mut(&number) else {
         return libc::EINVAL;
     };
@@ -255,6 +282,8 @@ pub unsafe extern "C" fn ibv_modify_qp(qp: *mut Qp, attributes: *mut QpAttr, mas
     }
     match to {
         ERROR => state.end(number),
+        // There is one key.
+        INIT if attributes.pkey_index > 0 || attributes.port_num != 1 => return libc::EINVAL,
         INIT => {
             pair.state = INIT;
             pair.rights = attributes.qp_access_flags;
@@ -262,10 +291,11 @@ pub unsafe extern "C" fn ibv_modify_qp(qp: *mut Qp, attributes: *mut QpAttr, mas
         READY_TO_RECEIVE => {
             let gid = attributes.ah_attr.grh.dgid;
             let is_way = attributes.ah_attr.dlid == u16::from(gid[15]);
-            if !is_way || !(1..=5).contains(&attributes.path_mtu) {
+            if !is_way || !(1..=mtu_max).contains(&attributes.path_mtu) {
                 return libc::EINVAL;
             }
             pair.state = READY_TO_RECEIVE;
+            pair.mtu = attributes.path_mtu;
             pair.peer = Peer {
                 process: u32::from_be_bytes(gid[8..12].try_into().expect("four bytes")),
                 pair: attributes.dest_qp_num,
@@ -273,6 +303,8 @@ pub unsafe extern "C" fn ibv_modify_qp(qp: *mut Qp, attributes: *mut QpAttr, mas
         }
         other => pair.state = other,
     }
+    drop(state);
+    fabric().wake();
     0
 }
 

@@ -1,34 +1,42 @@
 //! What is posted, and what has ended.
 
 use std::ffi::c_int;
+use std::time::Instant;
 
-use super::{INLINE, SIGNALED, is_refused};
+use super::{INLINE, SIGNALED, is_refused, refusal};
 use crate::fabric::{SEND, State, fabric};
 use crate::layout::{Cq, Qp, RecvWr, SendWr, Sge, Wc};
 use crate::pair::{ERROR, Piece, RESET, Receive, Request};
-use crate::queue::{Entry, Queue};
 
 /// # Safety
 /// What `infiniband/verbs.h` says of `ibv_poll_cq`.
 pub unsafe extern "C" fn poll_cq(cq: *mut Cq, count: c_int, wc: *mut Wc) -> c_int {
     // SAFETY: a queue of this library.
     let handle = unsafe { (*cq).handle };
-    let mut state = fabric().lock();
-    for place in 0..count as usize {
-        let polled = state.queues.get_mut(&handle).map(Queue::poll);
-        match polled {
-            Some(Ok(Some(Entry { wc: entry, frees }))) => {
-                if let Some(pair) = state.pairs.get_mut(&entry.qp_num) {
-                    pair.send_used -= frees;
-                }
-                // SAFETY: room for `count` completions.
-                unsafe { *wc.add(place) = entry };
-            }
-            Some(Ok(None)) => return place as c_int,
-            _ => return -1,
-        }
+    if is_refused("poll_cq") {
+        return -1;
     }
-    count
+    let mut state = fabric().lock();
+    let State {
+        queues,
+        pairs,
+        lateness,
+        ..
+    } = &mut *state;
+    let polled = queues
+        .get_mut(&handle)
+        .map(|queue| queue.poll(count as usize, Instant::now(), lateness));
+    let Some(Ok(entries)) = polled else {
+        return -1;
+    };
+    for (place, entry) in entries.iter().enumerate() {
+        if let Some(pair) = pairs.get_mut(&entry.wc.qp_num) {
+            pair.send_used -= entry.frees;
+        }
+        // SAFETY: room for `count` completions.
+        unsafe { *wc.add(place) = entry.wc };
+    }
+    entries.len() as c_int
 }
 
 /// # Safety
@@ -36,9 +44,13 @@ pub unsafe extern "C" fn poll_cq(cq: *mut Cq, count: c_int, wc: *mut Wc) -> c_in
 pub unsafe extern "C" fn req_notify_cq(cq: *mut Cq, _: c_int) -> c_int {
     // SAFETY: a queue of this library.
     let handle = unsafe { (*cq).handle };
+    if let Some(code) = refusal("req_notify_cq") {
+        return code;
+    }
     if let Some(queue) = fabric().lock().queues.get_mut(&handle) {
         queue.arm();
     }
+    fabric().wake();
     0
 }
 
@@ -62,8 +74,8 @@ unsafe fn pieces(list: *mut Sge, count: c_int) -> Vec<Piece> {
 /// # Safety
 /// What `infiniband/verbs.h` says of `ibv_post_send`.
 pub unsafe extern "C" fn post_send(qp: *mut Qp, wr: *mut SendWr, _: *mut *mut SendWr) -> c_int {
-    if is_refused("post_send") {
-        return libc::ENOMEM;
+    if let Some(code) = refusal("post_send") {
+        return code;
     }
     // SAFETY: a queue pair of this library, and one request.
     let (number, wr) = unsafe { ((*qp).qp_num, &*wr) };
@@ -93,13 +105,16 @@ pub unsafe extern "C" fn post_send(qp: *mut Qp, wr: *mut SendWr, _: *mut *mut Se
         imm: wr.imm_data,
         remote_address: wr.remote_addr,
         rkey: wr.rkey,
+        due: Instant::now(),
     };
     let code = enqueue(&mut fabric().lock(), number, request, bytes);
     fabric().wake();
     code
 }
 
-fn enqueue(state: &mut State, number: u32, request: Request, bytes: usize) -> c_int {
+fn enqueue(state: &mut State, number: u32, mut request: Request, bytes: usize) -> c_int {
+    state.mishap();
+    request.due += state.lateness.delay();
     let Some(pair) = state.pairs.get_mut(&number) else {
         return libc::EINVAL;
     };
@@ -121,8 +136,8 @@ fn enqueue(state: &mut State, number: u32, request: Request, bytes: usize) -> c_
 /// # Safety
 /// What `infiniband/verbs.h` says of `ibv_post_recv`.
 pub unsafe extern "C" fn post_recv(qp: *mut Qp, wr: *mut RecvWr, _: *mut *mut RecvWr) -> c_int {
-    if is_refused("post_recv") {
-        return libc::ENOMEM;
+    if let Some(code) = refusal("post_recv") {
+        return code;
     }
     // SAFETY: a queue pair of this library, and one request.
     let (number, wr) = unsafe { ((*qp).qp_num, &*wr) };
