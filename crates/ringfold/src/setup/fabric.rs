@@ -5,6 +5,7 @@ use crate::communicator::settings::RdmaSettings;
 use crate::config::TransportChoice;
 use crate::control::wire;
 use crate::error::{Error, Result};
+use crate::transport::Transport as _;
 use crate::transport::bell::Bell;
 use crate::transport::rdma::{Prepared, RailPort, Rdma, RdmaOptions, RegisterBytes};
 use crate::verbs::{Opened, Route, Verbs};
@@ -44,40 +45,27 @@ impl Fabric {
         self.0.iter().map(FabricPort::of).collect()
     }
 
-    /// Connects to the ranks `remote`, over so many `rails`; `bell` wakes this rank, too.
+    /// Connects to the ranks `remote`, over so many `rails`; `bell` wakes this rank, too. Nothing if
+    /// the devices of some rank refuse, and no rank demands them: all ranks find the same.
     pub fn connect(
         self,
         attempt: &Attempt<'_>,
         remote: &[usize],
         peers: &[PeerInfo],
         (rails, bell): (usize, Option<Bell>),
-    ) -> Result<Rdma> {
+    ) -> Result<Option<Rdma>> {
         let group = &attempt.group;
         let own = group.rank;
-        let channels = group.settings.streams();
-        let port = |opened: &Opened| RailPort {
-            domain: opened.domain.clone(),
-            port: opened.port.number,
-        };
-        let ports: Vec<RailPort> = self.0[..rails].iter().map(port).collect();
+        let is_demanded = group.settings.transport == TransportChoice::Rdma;
         let is_peer: Vec<bool> = (0..peers.len())
             .map(|peer| remote.contains(&peer))
             .collect();
-        let options = RdmaOptions {
-            link: group.settings.rdma.link,
-            register_bytes_min: register_bytes_min(&group.settings.rdma, &ports)?,
-            ..RdmaOptions::default()
-        };
-        let prepared = Prepared::new(own, &is_peer, channels, &ports, options)?;
-        let pairs: Vec<Vec<u32>> = (0..peers.len())
-            .map(|peer| match is_peer[peer] {
-                true => (0..channels)
-                    .map(|channel| prepared.pair(peer, channel))
-                    .collect(),
-                false => Vec::new(),
-            })
-            .collect();
-        let records = attempt.exchange("queue pairs", &wire::encode(&pairs))?;
+        let prepared = self.prepare(group, &is_peer, rails);
+        let pairs = prepared.as_ref().map(|prepared| {
+            let of = |peer: usize| prepared.pairs(peer);
+            (0..peers.len()).map(of).collect::<Vec<Vec<u32>>>()
+        });
+        let records = attempt.exchange("queue pairs", &wire::encode(&pairs.unwrap_or_default()))?;
         let read = |(peer, record): (usize, &Vec<u8>)| {
             let pairs: Option<Vec<Vec<u32>>> = wire::decode(record);
             pairs.ok_or_else(|| Error::corrupt(peer, "numbers of queue pairs that mean nothing"))
@@ -87,7 +75,12 @@ impl Fabric {
             .enumerate()
             .map(read)
             .collect::<Result<_>>()?;
-        let rdma = prepared.connect(bell, |peer, channel, rail| {
+        // A rank that is ready names a list for each rank.
+        let unready = theirs.iter().position(Vec::is_empty);
+        let Some(prepared) = settled(prepared, unready, is_demanded)? else {
+            return Ok(None);
+        };
+        let mut connected = prepared.connect(bell, |peer, channel, rail| {
             let pair = theirs[peer].get(own).and_then(|pairs| pairs.get(channel));
             let pair =
                 *pair.ok_or_else(|| Error::corrupt(peer, "too few numbers of queue pairs"))?;
@@ -101,11 +94,57 @@ impl Fabric {
                 gid: other.gid,
                 mtu_bytes: mine.port.mtu_bytes.min(other.mtu_bytes),
             })
-        })?;
-        log(&self.0[..rails], remote);
+        });
         // No rank sends before the other end receives.
-        attempt.exchange("queue pairs connected", b"")?;
+        let is_connected = wire::encode(&connected.is_ok());
+        let records = attempt.exchange("queue pairs connected", &is_connected)?;
+        let is_ready = |record: &Vec<u8>| wire::decode(record) == Some(true);
+        let unready = records.iter().position(|record| !is_ready(record));
+        if let (Ok(rdma), Some(_)) = (&mut connected, unready) {
+            // No peer waits for a goodbye.
+            rdma.withdraw();
+        }
+        let rdma = settled(connected, unready, is_demanded)?;
+        if rdma.is_some() {
+            log(&self.0[..rails], remote);
+        }
         Ok(rdma)
+    }
+
+    /// Queue pairs to the peers.
+    fn prepare(&self, group: &Group, is_peer: &[bool], rails: usize) -> Result<Prepared> {
+        let port = |opened: &Opened| RailPort {
+            domain: opened.domain.clone(),
+            port: opened.port.number,
+        };
+        let ports: Vec<RailPort> = self.0[..rails].iter().map(port).collect();
+        let settings = &group.settings;
+        let options = RdmaOptions {
+            link: settings.rdma.link,
+            register_bytes_min: register_bytes_min(&settings.rdma, &ports)?,
+            ..RdmaOptions::default()
+        };
+        Prepared::new(group.rank, is_peer, settings.streams(), &ports, options)
+    }
+}
+
+/// What this rank has made, unless the devices of a rank refuse (`unready` is the first one). That
+/// is an error where they are demanded.
+fn settled<T>(own: Result<T>, unready: Option<usize>, is_demanded: bool) -> Result<Option<T>> {
+    let Some(rank) = unready else {
+        return own.map(Some);
+    };
+    let error = own.err().unwrap_or_else(|| {
+        Error::Bootstrap(format!(
+            "transport rdma, but the devices of rank {rank} refuse; that rank's error says why"
+        ))
+    });
+    match is_demanded {
+        true => Err(error),
+        false => {
+            log::warn!(target: "ringfold::init", "no RDMA between hosts: {error}");
+            Ok(None)
+        }
     }
 }
 

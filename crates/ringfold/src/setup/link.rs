@@ -45,12 +45,14 @@ impl<'a> Discovered<'a> {
         let bell = bell.and_then(|segment| segment.bells().of(division.place).cloned());
         let cores = placement.spare_cores();
         let rails = fabric::rails(&peers);
-        let (network, rate_mbps) = match offer.fabric.filter(|_| rails > 0) {
+        let rdma = match offer.fabric.filter(|_| rails > 0) {
             Some(fabric) => {
-                let rdma = fabric.connect(attempt, &division.remote, &peers, (rails, bell))?;
-                let rate_mbps = fabric::rate_mbps(&peers, rails);
-                (Some(Network::Rdma(rdma)), rate_mbps)
+                fabric.connect(attempt, &division.remote, &peers, (rails, bell.clone()))?
             }
+            None => None,
+        };
+        let (network, rate_mbps) = match rdma {
+            Some(rdma) => (Some(Network::Rdma(rdma)), fabric::rate_mbps(&peers, rails)),
             None => {
                 let bundle = |rank: &usize| (*rank, bundle(&attempt.group, *rank, &peers));
                 let bundles: Vec<(usize, Bundle)> = division.remote.iter().map(bundle).collect();

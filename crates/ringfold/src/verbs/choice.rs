@@ -56,14 +56,25 @@ impl FromStr for DeviceChoice {
 impl DeviceChoice {
     /// Whether a device's port may be used.
     pub fn permits(&self, device: &str, port: u8) -> bool {
-        let is_named = self.entries.iter().any(|(name, of)| {
-            let is_it = match self.is_exact {
-                true => device == name,
-                false => device.starts_with(name.as_str()),
-            };
-            is_it && of.is_none_or(|of| of == port)
-        });
-        self.entries.is_empty() || is_named != self.is_exclusion
+        let of_device = |(name, of): &(String, Option<u8>)| {
+            self.names(name, device) && of.is_none_or(|of| of == port)
+        };
+        self.entries.is_empty() || self.entries.iter().any(of_device) != self.is_exclusion
+    }
+
+    /// Whether a port of a device may be used, if it has the right number.
+    fn permits_device(&self, device: &str) -> bool {
+        let is_it = |(name, of): &(String, Option<u8>)| {
+            self.names(name, device) && !(self.is_exclusion && of.is_some())
+        };
+        self.entries.is_empty() || self.entries.iter().any(is_it) != self.is_exclusion
+    }
+
+    fn names(&self, name: &str, device: &str) -> bool {
+        match self.is_exact {
+            true => device == name,
+            false => device.starts_with(name),
+        }
     }
 }
 
@@ -147,29 +158,35 @@ impl Verbs {
         let mut opened = Vec::new();
         let mut passed_over = Vec::new();
         for name in self.devices()? {
-            let domain = Domain::new(self.device(&name)?)?;
-            for port in domain.device().ports() {
+            if !choice.permits_device(&name) {
+                passed_over.push(format!("{name}: RINGFOLD_IB_HCA={choice} leaves it out"));
+                continue;
+            }
+            let domain = self.device(&name).and_then(Domain::new);
+            let ports = domain.and_then(|domain| Ok((domain.device().ports()?, domain)));
+            let (ports, domain) = match ports {
+                Ok(found) => found,
+                Err(error) => {
+                    log::warn!(target: "ringfold::init", "RDMA goes without {name}: {error}");
+                    passed_over.push(format!("{name}: {error}"));
+                    continue;
+                }
+            };
+            for port in ports {
                 let number = port.number;
-                let why = match gid_index.or(port.gid_index()) {
-                    _ if !choice.permits(&name, number) => "RINGFOLD_IB_HCA leaves it out",
-                    _ if port.state != PortState::Active => "it is down",
-                    None => "it has no address for RoCE v2",
-                    Some(_) if opened.len() == count_max => "enough others are used",
-                    Some(index) => {
-                        let gid = port.gids.iter().find(|(place, ..)| *place == index);
-                        if let Some((_, _, gid)) = gid.copied() {
-                            opened.push(Opened {
-                                domain: domain.clone(),
-                                port,
-                                gid_index: index,
-                                gid,
-                            });
-                            continue;
-                        }
-                        "it has no address at RINGFOLD_IB_GID_INDEX"
+                let is_full = opened.len() == count_max;
+                match chosen_gid(&name, &port, choice, gid_index) {
+                    Ok(_) if is_full => {
+                        passed_over.push(format!("{name}:{number}: enough others are used"));
                     }
-                };
-                passed_over.push(format!("{name}:{number}: {why}"));
+                    Ok((gid_index, gid)) => opened.push(Opened {
+                        domain: domain.clone(),
+                        port,
+                        gid_index,
+                        gid,
+                    }),
+                    Err(why) => passed_over.push(format!("{name}:{number}: {why}")),
+                }
             }
         }
         if opened.is_empty() {
@@ -183,6 +200,32 @@ impl Verbs {
         }
         Ok(opened)
     }
+}
+
+/// The address that a port is used by, and its place; why the port is not used if there is none.
+fn chosen_gid(
+    device: &str,
+    port: &Port,
+    choice: &DeviceChoice,
+    gid_index: Option<u8>,
+) -> Result<(u8, Gid), String> {
+    if !choice.permits(device, port.number) {
+        return Err(format!("RINGFOLD_IB_HCA={choice} leaves it out"));
+    }
+    if port.state != PortState::Active {
+        return Err("it is down".into());
+    }
+    let Some(index) = gid_index.or(port.gid_index()) else {
+        return Err(match port.link_layer {
+            LinkLayer::Ethernet => {
+                "it has no address for RoCE v2; give its network interface an IP address".into()
+            }
+            LinkLayer::InfiniBand => "ibv_query_gid knows no address of it".into(),
+        });
+    };
+    let gid = port.gids.iter().find(|(place, ..)| *place == index);
+    gid.map(|(_, _, gid)| (index, *gid))
+        .ok_or_else(|| format!("it has no address at RINGFOLD_IB_GID_INDEX={index}"))
 }
 
 #[cfg(test)]
@@ -209,6 +252,15 @@ mod tests {
             let found = choice(text).permits(device, port);
             assert_eq!(found, is_permitted, "{text} for {device}:{port}");
             assert_eq!(choice(text).to_string(), text);
+        }
+        for (text, device, is_permitted) in [
+            ("mlx5_0:2", "mlx5_0", true),
+            ("mlx5_0:2", "mlx5_1", false),
+            ("^mlx5_0:2", "mlx5_0", true),
+            ("^mlx5_0", "mlx5_0", false),
+        ] {
+            let found = choice(text).permits_device(device);
+            assert_eq!(found, is_permitted, "{text} for {device}");
         }
         assert!(DeviceChoice::default().permits("any", 1));
     }

@@ -71,6 +71,8 @@ pub struct Device {
     pub(super) verbs: &'static Verbs,
     pub(super) context: *mut Context,
     name: String,
+    /// The process that opened it.
+    process: u32,
 }
 
 // SAFETY: libibverbs allows calls on a context from any thread, also at once.
@@ -110,6 +112,7 @@ impl Verbs {
                     verbs: self,
                     context,
                     name: found,
+                    process: std::process::id(),
                 }),
             });
             true
@@ -155,22 +158,29 @@ impl Device {
         &self.name
     }
 
-    /// Its ports.
-    pub fn ports(&self) -> Vec<Port> {
-        (1..=PORTS_MAX)
-            .map_while(|number| self.port(number))
-            .collect()
+    /// Whether this is a copy in a forked child: what the device does is its parent's, and a copy
+    /// is forgotten instead of freed, because both have the kernel's one object.
+    pub fn is_inherited(&self) -> bool {
+        self.process != std::process::id()
     }
 
-    fn port(&self, number: u8) -> Option<Port> {
+    /// Its ports.
+    ///
+    /// # Errors
+    /// `System` if it says nothing of the first.
+    pub fn ports(&self) -> Result<Vec<Port>> {
+        let first = self.port(1)?;
+        let others = (2..=PORTS_MAX).map_while(|number| self.port(number).ok());
+        Ok(std::iter::once(first).chain(others).collect())
+    }
+
+    fn port(&self, number: u8) -> Result<Port> {
         let mut attributes = PortAttr::default();
         // SAFETY: an opened device; the library fills in what is zero until then.
         let code = unsafe {
             (self.verbs.table.query_port)(self.context, number, ptr::from_mut(&mut attributes))
         };
-        if code != 0 {
-            return None;
-        }
+        self.verbs.check("query_port", code)?;
         let link_layer = match attributes.link_layer {
             ETHERNET => LinkLayer::Ethernet,
             _ => LinkLayer::InfiniBand,
@@ -180,14 +190,14 @@ impl Device {
             .join("ports")
             .join(number.to_string());
         let rate = fs::read_to_string(folder.join("rate")).ok();
-        Some(Port {
+        Ok(Port {
             number,
             state: match attributes.state {
                 ACTIVE => PortState::Active,
                 other => PortState::Other(other),
             },
             link_layer,
-            mtu_bytes: 128 << attributes.active_mtu.min(5),
+            mtu_bytes: 128 << attributes.active_mtu.clamp(1, 5),
             lid: attributes.lid,
             rate_gbps: rate.and_then(|text| gigabits(&text)),
             gids: (0..attributes.gid_tbl_len.clamp(0, 255) as u8)
@@ -260,6 +270,9 @@ impl fmt::Debug for Device {
 
 impl Drop for Device {
     fn drop(&mut self) {
+        if self.is_inherited() {
+            return;
+        }
         // SAFETY: opened once, and nothing that was made of it is left.
         unsafe { (self.verbs.table.close_device)(self.context) };
     }
@@ -325,7 +338,7 @@ mod tests {
         for name in &names {
             let device = verbs.device(name).unwrap();
             assert_eq!(device.name(), name);
-            let ports = device.ports();
+            let ports = device.ports().unwrap();
             assert_eq!(ports.len(), 1, "{name}: {ports:?}");
             let port = &ports[0];
             assert_eq!((port.number, port.state), (1, PortState::Active), "{name}");

@@ -116,6 +116,9 @@ impl Domain {
 
 impl Drop for Domain {
     fn drop(&mut self) {
+        if self.device.is_inherited() {
+            return;
+        }
         // SAFETY: made once; all that was made of it held it, and is gone.
         unsafe { (self.device.verbs.table.dealloc_pd)(self.pd) };
     }
@@ -153,6 +156,9 @@ impl Registered {
 
 impl Drop for Registered {
     fn drop(&mut self) {
+        if self.domain.device.is_inherited() {
+            return;
+        }
         // SAFETY: registered once.
         unsafe { (self.domain.device.verbs.table.dereg_mr)(self.mr) };
     }

@@ -1,5 +1,6 @@
 //! A queue pair of a reliable connection.
 
+use std::net::Ipv6Addr;
 use std::ptr;
 use std::sync::Arc;
 
@@ -180,7 +181,11 @@ impl QueuePair {
             ..QpAttr::default()
         };
         let what = says::STATE | says::PKEY_INDEX | says::PORT | says::ACCESS_FLAGS;
-        pair.modify(&mut change, what)?;
+        let call = match pkey_index {
+            0 => "modify_qp".into(),
+            place => format!("modify_qp (is there a partition's key at RINGFOLD_IB_PKEY={place}?)"),
+        };
+        pair.modify(&mut change, what, &call)?;
         Ok(pair)
     }
 
@@ -230,7 +235,9 @@ impl QueuePair {
             | says::RQ_PSN
             | says::MAX_DEST_RD_ATOMIC
             | says::MIN_RNR_TIMER;
-        self.modify(&mut change, what)?;
+        let gid = Ipv6Addr::from(route.gid);
+        let call = format!("modify_qp for a way to the address {gid}");
+        self.modify(&mut change, what, &call)?;
         let mut change = QpAttr {
             qp_state: READY_TO_SEND,
             timeout: options.timeout,
@@ -246,24 +253,27 @@ impl QueuePair {
             | says::RNR_RETRY
             | says::SQ_PSN
             | says::MAX_QP_RD_ATOMIC;
-        self.modify(&mut change, what)
+        self.modify(&mut change, what, "modify_qp")
     }
 
     /// Ends it: all that is posted fails, and what peers send or write is dropped.
     pub fn end(&self) {
+        if self.domain.device().is_inherited() {
+            return;
+        }
         let mut change = QpAttr {
             qp_state: ERROR,
             ..QpAttr::default()
         };
         // It cannot fail in a state that a pair is left in.
-        let _ = self.modify(&mut change, says::STATE);
+        let _ = self.modify(&mut change, says::STATE, "modify_qp");
     }
 
-    fn modify(&self, change: &mut QpAttr, what: i32) -> Result<()> {
+    fn modify(&self, change: &mut QpAttr, what: i32, call: &str) -> Result<()> {
         let verbs = self.domain.device().verbs;
         // SAFETY: a living pair; `what` says which members count.
         let code = unsafe { (verbs.table.modify_qp)(self.qp, change, what) };
-        verbs.check("modify_qp", code)
+        verbs.check(call, code)
     }
 
     /// Posts room for a message, or for the number of a write: these need no memory.
@@ -373,6 +383,9 @@ fn sge(piece: Piece) -> Sge {
 
 impl Drop for QueuePair {
     fn drop(&mut self) {
+        if self.domain.device().is_inherited() {
+            return;
+        }
         // SAFETY: made once, and used by its owner alone.
         unsafe { (self.domain.device().verbs.table.destroy_qp)(self.qp) };
     }

@@ -152,6 +152,9 @@ impl CompletionQueue {
 
 impl Drop for CompletionQueue {
     fn drop(&mut self) {
+        if self.domain.device().is_inherited() {
+            return;
+        }
         let table = &self.domain.device().verbs.table;
         // SAFETY: made once; no queue pair uses it any more, and all events are acknowledged.
         unsafe { (table.destroy_cq)(self.cq) };

@@ -140,9 +140,12 @@ impl Prepared {
         })
     }
 
-    /// The queue pair for a stream, by which the peer reaches it.
-    pub fn pair(&self, peer: usize, channel: usize) -> u32 {
-        self.links[self.places[peer][channel]].pair.number()
+    /// The queue pairs for the streams with a peer, by channel, by which it reaches them.
+    pub fn pairs(&self, peer: usize) -> Vec<u32> {
+        let places = self.places[peer].iter();
+        places
+            .map(|place| self.links[*place].pair.number())
+            .collect()
     }
 
     /// Connects each stream by the route that `route` gives for its peer, channel and rail. No rank
@@ -293,6 +296,12 @@ impl Rdma {
         Ok(())
     }
 
+    /// Whether this is a copy in a forked child: the connections are its parent's.
+    fn is_inherited(&self) -> bool {
+        let mut rails = self.rails.iter();
+        rails.any(|rail| rail.port.domain.device().is_inherited())
+    }
+
     /// Says goodbye in every stream, and waits until the peers' devices have it.
     fn leave(&mut self) -> Result<()> {
         for link in &mut self.links {
@@ -421,6 +430,9 @@ impl Transport for Rdma {
 
 impl Drop for Rdma {
     fn drop(&mut self) {
+        if self.is_inherited() {
+            return;
+        }
         if !self.is_ended && !std::thread::panicking() {
             // A device that fails now has nothing left to lose.
             let _ = self.leave();

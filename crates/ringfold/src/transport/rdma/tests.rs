@@ -1,6 +1,9 @@
 //! The suite of all transports over the software devices, or over those of this machine, and what
 //! only this transport has.
 
+mod fork;
+mod soft;
+
 use super::*;
 use crate::memory::Owned;
 use crate::transport::suite::{self, World, pattern};
@@ -16,20 +19,22 @@ const WATCHDOG: Duration = Duration::from_secs(30);
 /// An active port of the device with this number.
 fn port(number: usize) -> (RailPort, Port) {
     let named = std::env::var(DEVICES).ok();
-    let library = std::env::current_exe().expect("a path");
-    let library = library.with_file_name("libringfold_softverbs.so");
+    let library = soft::path();
     let verbs = Verbs::open(match &named {
         Some(_) => None,
         None => library.to_str(),
     });
     let verbs = verbs.expect("a library");
+    if named.is_none() {
+        println!("SOFTVERBS_SEED={}", soft::seed());
+    }
     let found = verbs.devices().expect("a list");
     let names: Vec<&str> = match &named {
         Some(named) => named.split(',').collect(),
         None => found.iter().map(String::as_str).collect(),
     };
     let device = verbs.device(names[number % names.len()]).expect("a device");
-    let port = device.ports().remove(0);
+    let port = device.ports().expect("ports").remove(0);
     let rail = RailPort {
         domain: Domain::new(device).expect("a domain"),
         port: port.number,
@@ -52,14 +57,7 @@ fn connected(world_size: usize, rails: usize, options: &RdmaOptions) -> Vec<Rdma
         .collect();
     let pairs: Vec<Vec<Vec<u32>>> = prepared
         .iter()
-        .enumerate()
-        .map(|(rank, own)| {
-            let of = |peer: usize| match peer == rank {
-                true => Vec::new(),
-                false => (0..suite::CHANNELS).map(|c| own.pair(peer, c)).collect(),
-            };
-            (0..world_size).map(of).collect()
-        })
+        .map(|own| (0..world_size).map(|peer| own.pairs(peer)).collect())
         .collect();
     let connect = |(rank, own): (usize, Prepared)| {
         own.connect(None, |peer, channel, rail| {
