@@ -16,19 +16,20 @@ use ringfold::internals::setup::{Leading, Proposal};
 use ringfold::internals::topology::HOST_ID_BYTES;
 use ringfold::internals::topology::link::Link;
 use ringfold::internals::topology::{HostId, Machine};
-use ringfold::internals::transport::{HEADER_BYTES, Header};
+use ringfold::internals::transport::{HEADER_BYTES, Header, rdma::lies};
 use ringfold::internals::tune::{Constants, Limits};
 
 /// What takes bytes from a stranger.
 pub type Target = fn(&[u8]);
 
 /// Every target with its name.
-pub const TARGETS: [(&str, Target); 5] = [
+pub const TARGETS: [(&str, Target); 6] = [
     ("control_frame", control_frame),
     ("hub", hub),
     ("handshake", handshake),
     ("message_header", message_header),
     ("setup_records", setup_records),
+    ("rdma_packets", rdma_packets),
 ];
 
 /// A stream of control frames, cut at random: what is accepted encodes to what came.
@@ -175,6 +176,12 @@ pub fn setup_records(data: &[u8]) {
     if let Some(proposal) = Proposal::decode(data) {
         assert!(Proposal::decode(&proposal.encode()).is_some());
     }
+}
+
+/// Packets and writes of a peer over RDMA, between what this rank posts: memory stays bounded, and
+/// no more is written than was granted.
+pub fn rdma_packets(data: &[u8]) {
+    lies::take(data);
 }
 
 /// Frames as an honest rank sends them.

@@ -149,6 +149,10 @@ pub mod topology {
 /// See `transport`.
 pub mod transport {
     pub use crate::transport::{HEADER_BYTES, Header};
+    /// See `transport::rdma`.
+    pub mod rdma {
+        pub use crate::transport::rdma::lies;
+    }
 }
 
 /// See `tune`.

@@ -9,10 +9,11 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::memory::Window;
-use super::outgoing::{BEGUN_MAX, CREDITS};
-use super::packet::WHOLE_BYTES_MAX;
+use super::outgoing::{BEGUN_MAX, CREDITS, GRANTS_MAX};
+use super::packet::{PAYLOAD_AT, Packet, WHOLE_BYTES_MAX};
 use crate::error::{Error, Result};
 use crate::transport::{HEADER_BYTES, Head, Header, Post, Sink, Ticket};
+use crate::verbs::Place;
 
 /// The failure of a peer that has left.
 pub const LEFT: &str = "it left (closed its communicator) while it was still needed";
@@ -36,6 +37,21 @@ pub struct Arrived {
     pub header: [u8; HEADER_BYTES],
     /// The packet's cell if the payload is there.
     pub cell: Option<u32>,
+}
+
+impl Arrived {
+    /// Checks that a short message, with its packet of so many bytes, is as long as its header says.
+    pub fn check_length(&self, packet_bytes: usize, peer: usize) -> Result<()> {
+        if self.cell.is_none() {
+            return Ok(());
+        }
+        let header = Header::claimed(&self.header, peer)?;
+        if packet_bytes.checked_sub(PAYLOAD_AT) == Some(header.bytes as usize) {
+            return Ok(());
+        }
+        let what = "a message of another length than its header says";
+        Err(Error::corrupt(peer, what))
+    }
 }
 
 /// A part of a message that the peer may write.
@@ -130,6 +146,55 @@ impl Incoming {
             return Err(Error::corrupt(from, "a message that has come already"));
         }
         Ok(())
+    }
+
+    /// The place of the first receive of which more may be granted.
+    pub fn wanting(&mut self) -> Option<usize> {
+        while let Some(recv) = self.queue.get(self.satisfied) {
+            let bytes = recv.sink.bytes();
+            if bytes > WHOLE_BYTES_MAX && recv.granted < bytes {
+                return (self.granted.len() < GRANTS_MAX).then_some(self.satisfied);
+            }
+            self.satisfied += 1;
+        }
+        None
+    }
+
+    /// Notes that the peer may write the next `bytes` of the receive at `place`; what it is told.
+    pub fn grant(&mut self, place: usize, bytes: usize, to: (Place, Landing)) -> Packet {
+        let recv = &mut self.queue[place];
+        let range = recv.granted..recv.granted + bytes;
+        recv.granted = range.end;
+        let number = self.first.wrapping_add(place as u32);
+        let header = recv.header.encode(0);
+        let (place, to) = to;
+        self.granted.push_back(Part { number, range, to });
+        Packet::Grant {
+            number,
+            header,
+            bytes: bytes as u32,
+            place,
+        }
+    }
+
+    /// The part that the peer has written with this number, and the place of its receive. `unsent`
+    /// of the grants are not sent yet.
+    pub fn written(
+        &mut self,
+        number: u32,
+        bytes: usize,
+        unsent: usize,
+        peer: usize,
+    ) -> Result<(usize, Part)> {
+        let is_sent = self.granted.len() > unsent && number == self.sequence;
+        let part = match self.granted.pop_front() {
+            Some(part) if is_sent && bytes <= part.range.len() => part,
+            _ => return Err(Error::corrupt(peer, "a write that was not due")),
+        };
+        self.sequence = number.wrapping_add(1);
+        let place = part.number.wrapping_sub(self.first) as usize;
+        self.queue[place].absorbed += part.range.len();
+        Ok((place, part))
     }
 
     /// The message that no receive is posted for.

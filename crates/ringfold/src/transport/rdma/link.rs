@@ -145,7 +145,9 @@ impl Link {
         self.pair.end();
         self.forget();
         self.out.queue.clear();
+        self.out.grants.clear();
         self.inc.queue.clear();
+        self.inc.granted.clear();
     }
 
     /// Says goodbye, behind everything else.
@@ -176,7 +178,7 @@ impl Link {
     /// Does all that can be done now.
     pub fn pump(&mut self, rail: &mut Rail, done: &mut Vec<Ticket>) -> Result<()> {
         self.is_starved = false;
-        self.grant(rail)?;
+        self.grant(rail);
         let owed = self.inc.consumed.wrapping_sub(self.inc.told);
         let is_said = self.outbox.iter().any(|packet| *packet == Packet::Credit);
         if owed >= CREDITS / 2 && !is_said {

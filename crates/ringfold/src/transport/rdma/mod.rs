@@ -27,6 +27,7 @@
 
 mod cells;
 mod incoming;
+pub mod lies;
 mod link;
 mod memory;
 mod options;
@@ -387,6 +388,10 @@ impl Transport for Rdma {
     }
 
     fn poll(&mut self, _now: Time, done: &mut Vec<Ticket>) -> Result<()> {
+        if self.is_ended {
+            // What ends now was of messages that are forgotten.
+            return Ok(());
+        }
         let handled = match self.handle() {
             Ok(true) => self.pump(),
             Ok(false) => Ok(()),

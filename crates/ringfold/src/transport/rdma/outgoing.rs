@@ -123,6 +123,18 @@ impl Outgoing {
         self.grants.iter().any(|grant| grant.number == number)
     }
 
+    /// Compares a grant with the message at `place`.
+    pub fn compare(&self, place: usize, grant: &Grant, ranks: [usize; 2]) -> Result<()> {
+        let [from, to] = ranks;
+        let send = &self.queue[place];
+        send.header.expect(&grant.header, from, to)?;
+        let left = send.payload.bytes() - send.written;
+        if send.is_whole() || send.is_done || grant.bytes - grant.written > left {
+            return Err(Error::corrupt(from, "a grant of more than is sent"));
+        }
+        Ok(())
+    }
+
     /// Marks the message with this number if nothing reads it any more; its ticket then.
     pub fn settle(&mut self, number: u32) -> Option<Ticket> {
         let place = number.wrapping_sub(self.first) as usize;

@@ -1,14 +1,12 @@
 //! What comes, and what the peer may write.
 
-use super::super::incoming::{Arrived, LEFT, Landing, Part, Recv};
-use super::super::outgoing::{GRANTS_MAX, Grant};
-use super::super::packet::{
-    CONTROL_BYTES_MAX, PACKET_BYTES_MAX, PAYLOAD_AT, Packet, WHOLE_BYTES_MAX,
-};
+use super::super::incoming::{Arrived, LEFT, Landing, Recv};
+use super::super::outgoing::Grant;
+use super::super::packet::{CONTROL_BYTES_MAX, PACKET_BYTES_MAX, PAYLOAD_AT, Packet};
 use super::super::rail::Rail;
 use super::Link;
 use crate::error::{Error, Result};
-use crate::transport::{Header, Ticket};
+use crate::transport::Ticket;
 use crate::verbs::{Access, Place};
 
 /// The most bytes of one write: devices carry 1 GiB at least.
@@ -70,25 +68,14 @@ impl Link {
             header,
             cell: held,
         };
-        if held.is_some() {
-            self.check_length(&arrived, bytes)?;
-        } else {
+        arrived.check_length(bytes, self.peer)?;
+        if held.is_none() {
             self.post_receive(cell, rail)?;
         }
         match self.inc.place(arrived, self.peer)? {
             Some((place, arrived)) => self.take(place, arrived, rail, done),
             None => Ok(()),
         }
-    }
-
-    /// Checks that a short message is as long as its header says.
-    fn check_length(&self, arrived: &Arrived, bytes: usize) -> Result<()> {
-        let header = Header::claimed(&arrived.header, self.peer)?;
-        if bytes.checked_sub(PAYLOAD_AT) == Some(header.bytes as usize) {
-            return Ok(());
-        }
-        let what = "a message of another length than its header says";
-        Err(Error::corrupt(self.peer, what))
     }
 
     /// Takes what has come for the receive at `place`.
@@ -126,22 +113,16 @@ impl Link {
         rail: &mut Rail,
         done: &mut Vec<Ticket>,
     ) -> Result<()> {
-        let part = match self.inc.granted.front() {
-            Some(part) if number == self.inc.sequence && bytes <= part.range.len() => part,
-            _ => return Err(Error::corrupt(self.peer, "a write that was not due")),
-        };
-        let place = part.number.wrapping_sub(self.inc.first) as usize;
+        let is_grant = |packet: &&Packet| matches!(packet, Packet::Grant { .. });
+        let unsent = self.outbox.iter().filter(is_grant).count();
+        let (place, part) = self.inc.written(number, bytes, unsent, self.peer)?;
         let recv = &mut self.inc.queue[place];
-        let range = part.range.clone();
-        recv.absorbed += range.len();
         let is_whole = recv.absorbed == recv.sink.bytes();
         if let Landing::Piece(cell) = part.to {
-            let piece = rail.in_pieces.region(cell).part(0..range.len());
-            recv.sink.absorb(range.start, piece);
+            let piece = rail.in_pieces.region(cell).part(0..part.range.len());
+            recv.sink.absorb(part.range.start, piece);
             rail.in_pieces.give(cell);
         }
-        self.inc.sequence = number.wrapping_add(1);
-        self.inc.granted.pop_front();
         if is_whole {
             done.push(self.inc.finish(place));
         }
@@ -149,46 +130,29 @@ impl Link {
     }
 
     /// Grants what is expected, in order, as far as there is room.
-    pub(super) fn grant(&mut self, rail: &mut Rail) -> Result<()> {
-        while let Some(recv) = self.inc.queue.get_mut(self.inc.satisfied) {
-            let bytes = recv.sink.bytes();
-            if bytes <= WHOLE_BYTES_MAX || recv.granted == bytes {
-                self.inc.satisfied += 1;
-                continue;
-            }
-            if self.inc.granted.len() == GRANTS_MAX {
-                return Ok(());
-            }
-            let Some((place, to, length)) = landing(recv, rail) else {
+    pub(super) fn grant(&mut self, rail: &mut Rail) {
+        while let Some(place) = self.inc.wanting() {
+            let Some((to, bytes)) = landing(&self.inc.queue[place], rail) else {
                 self.is_starved = true;
-                return Ok(());
+                return;
             };
-            let range = recv.granted..recv.granted + length;
-            recv.granted = range.end;
-            let number = self.inc.first.wrapping_add(self.inc.satisfied as u32);
-            self.outbox.push_back(Packet::Grant {
-                number,
-                header: recv.header.encode(0),
-                bytes: length as u32,
-                place,
-            });
-            self.inc.granted.push_back(Part { number, range, to });
+            let packet = self.inc.grant(place, bytes, to);
+            self.outbox.push_back(packet);
         }
-        Ok(())
     }
 }
 
 /// Where the next bytes of a long message go, and how many: to their place, if a device reaches it,
 /// or to a piece. The last half of the pieces is for messages whose sender is ready, so that these
 /// never wait for those whose sender is not.
-fn landing(recv: &Recv, rail: &mut Rail) -> Option<(Place, Landing, usize)> {
+fn landing(recv: &Recv, rail: &mut Rail) -> Option<((Place, Landing), usize)> {
     let left = recv.granted..recv.sink.bytes();
     if let Some(into) = recv.sink.landing() {
         let part = into.part(left.clone());
         if let Some((window, bytes)) = rail.window(part, Access::PeersWrite) {
             let place = window.place(part);
             let to = Landing::Window { _window: window };
-            return Some((place, to, bytes.min(WRITE_BYTES_MAX)));
+            return Some(((place, to), bytes.min(WRITE_BYTES_MAX)));
         }
     }
     let is_spare = rail.in_pieces.free_count() > rail.in_pieces.count() / 2;
@@ -197,5 +161,5 @@ fn landing(recv: &Recv, rail: &mut Rail) -> Option<(Place, Landing, usize)> {
     }
     let cell = rail.in_pieces.take()?;
     let length = left.len().min(rail.in_pieces.region(cell).bytes());
-    Some((rail.in_pieces.place(cell), Landing::Piece(cell), length))
+    Some(((rail.in_pieces.place(cell), Landing::Piece(cell)), length))
 }

@@ -4,7 +4,7 @@ use super::super::outgoing::{BEGUN_MAX, Grant};
 use super::super::packet::Packet;
 use super::super::rail::Rail;
 use super::{Flight, Link, SEND_DEPTH};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::memory::Region;
 use crate::transport::Ticket;
 use crate::verbs::{Access, Piece, Place};
@@ -50,7 +50,7 @@ impl Link {
             if place >= self.out.introduced {
                 break;
             }
-            self.compare(place, &grant)?;
+            self.out.compare(place, &grant, [self.peer, self.rank])?;
             let Some(count) = self.write_part(place, &grant, rail)? else {
                 break;
             };
@@ -62,17 +62,6 @@ impl Link {
                 }
             }
             done.extend(self.out.settle(grant.number));
-        }
-        Ok(())
-    }
-
-    /// Compares a grant with the message at `place`.
-    fn compare(&self, place: usize, grant: &Grant) -> Result<()> {
-        let send = &self.out.queue[place];
-        send.header.expect(&grant.header, self.peer, self.rank)?;
-        let left = send.payload.bytes() - send.written;
-        if send.is_whole() || send.is_done || grant.bytes - grant.written > left {
-            return Err(Error::corrupt(self.peer, "a grant of more than is sent"));
         }
         Ok(())
     }
