@@ -17,6 +17,9 @@ use crate::script::Script;
 /// After this a rank has hung: far longer than anything takes on a busy machine.
 pub const WATCHDOG: Duration = Duration::from_secs(40);
 
+/// The variable that names the library of RDMA devices.
+pub const LIBRARY: &str = "RINGFOLD_VERBS_LIBRARY";
+
 /// A job to be started.
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -28,6 +31,8 @@ pub struct Plan {
     pub secret: Option<String>,
     /// The address of rank 0; `None` is a new name on this host.
     pub address: Option<String>,
+    /// What the software's RDMA devices delay and reorder; printed when a job starts.
+    pub device_seed: u64,
     /// What else the ranks find in their environment.
     pub variables: Vec<(&'static str, String)>,
     pub script: Script,
@@ -43,6 +48,7 @@ impl Plan {
             connect_timeout: 2 * WATCHDOG,
             secret: None,
             address: None,
+            device_seed: device_seed(),
             variables: Vec::new(),
             script,
         }
@@ -68,12 +74,22 @@ impl Plan {
 
     /// The job without any rank.
     pub fn empty(&self) -> Job {
+        if self.transport == "rdma" {
+            println!("SOFTVERBS_SEED={}", self.device_seed);
+        }
         Job {
             address: self.address.clone().unwrap_or_else(fresh_address),
             plan: self.clone(),
             ranks: Vec::new(),
         }
     }
+}
+
+/// That of `SOFTVERBS_SEED`, or a new one.
+fn device_seed() -> u64 {
+    let given = std::env::var("SOFTVERBS_SEED").ok();
+    let given = given.map(|text| text.parse().expect("a number as seed"));
+    given.unwrap_or_else(|| monotonic_ns() >> 10)
 }
 
 fn fresh_address() -> String {
@@ -118,6 +134,8 @@ pub struct Ending {
     pub at_ns: u64,
     /// Calls with the right result.
     pub good: u64,
+    /// Faults of its RDMA devices that did not come.
+    pub due: u64,
 }
 
 impl Event {
@@ -168,7 +186,8 @@ impl Job {
                 plan.connect_timeout.as_millis().to_string(),
             );
         if plan.transport == "rdma" {
-            command.env("RINGFOLD_VERBS_LIBRARY", software_devices());
+            command.env(LIBRARY, software_devices());
+            command.env("SOFTVERBS_SEED", plan.device_seed.to_string());
         }
         if let Some(secret) = &plan.secret {
             command.env("RINGFOLD_SECRET", secret);
@@ -357,7 +376,7 @@ impl Rank {
     pub fn finish(mut self) -> Ending {
         let end = self.await_event("end");
         let left = self.await_event("left");
-        for what in ["descriptors", "threads", "maps"] {
+        for what in ["descriptors", "threads", "maps", "objects"] {
             assert_eq!(
                 left.word(what),
                 "0",
@@ -377,6 +396,7 @@ impl Rank {
             text: end.text.clone(),
             at_ns: end.at_ns,
             good: end.word("good").parse().expect("a number"),
+            due: left.word("due").parse().expect("a number"),
         }
     }
 

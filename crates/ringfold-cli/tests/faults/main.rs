@@ -8,6 +8,8 @@
 
 mod campaign;
 mod command;
+mod device_calls;
+mod device_faults;
 mod endings;
 mod freeze;
 mod job;

@@ -6,6 +6,7 @@
 //! standard output, as [`crate::job`] reads them: `event NAME NANOSECONDS name=value … | text`,
 //! with the time of the monotonic clock.
 
+use std::ffi::{CStr, CString};
 use std::io::Write;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -17,7 +18,7 @@ use ringfold::{
 };
 use rustix::process::Signal;
 
-use crate::job::WATCHDOG;
+use crate::job::{LIBRARY, WATCHDOG};
 use crate::script::Script;
 
 /// The mark of a process of this binary that is a rank.
@@ -49,8 +50,9 @@ pub fn live() {
     let before = Belongings::count();
     work(&script);
     let after = Belongings::count_when_ended(&before);
+    let (objects, due) = devices_left();
     let words = format!(
-        "descriptors={} threads={} maps={}",
+        "descriptors={} threads={} maps={} objects={objects} due={due}",
         after.descriptors - before.descriptors,
         after.threads - before.threads,
         after.maps
@@ -92,6 +94,29 @@ impl Belongings {
     }
 }
 
+/// How many objects of the software's RDMA devices are left, and how many of the faults that they
+/// were to have did not come.
+fn devices_left() -> (u64, u64) {
+    let Ok(path) = std::env::var(LIBRARY) else {
+        return (0, 0);
+    };
+    let path = CString::new(path).expect("a path has no zero");
+    // SAFETY: a library of these tests; the name ends with a zero.
+    let library = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW) };
+    let symbol = |name: &CStr| {
+        // SAFETY: a library that stays open, and a name that ends with a zero.
+        let symbol = unsafe { libc::dlsym(library, name.as_ptr()) };
+        assert!(!symbol.is_null(), "the library has {name:?}");
+        symbol
+    };
+    // SAFETY: the library's function has this signature.
+    let count: extern "C" fn(i32) -> u64 =
+        unsafe { std::mem::transmute(symbol(c"softverbs_count")) };
+    // SAFETY: as above.
+    let due: extern "C" fn() -> u64 = unsafe { std::mem::transmute(symbol(c"softverbs_due")) };
+    ((0..6).map(|kind| count(kind)).sum(), due())
+}
+
 /// The ranks that an error names.
 fn ranks_named(error: &Error) -> Vec<usize> {
     match error {
@@ -130,7 +155,12 @@ fn work(script: &Script) {
         Err(error) => return say_end(good, Err(&error)),
     };
     let communicator = half.as_ref().unwrap_or(&whole);
-    say("joined", &format!("hosts={}", communicator.hosts()), "");
+    let words = format!(
+        "hosts={} transport={}",
+        communicator.hosts(),
+        communicator.transport()
+    );
+    say("joined", &words, "");
     let ending = repeat(communicator, script, &mut good);
     say_end(good, ending.as_ref().copied());
     let Err(error) = ending else { return };
@@ -408,6 +438,7 @@ impl<'a> Calls<'a> {
                 self.deadline = is_given.then(|| Duration::from_millis(script.deadline_ms));
             }
             "fork" => fork_child(),
+            "fork_and_drop" => fork_and_drop(communicator),
             "close" => communicator.close()?,
             "exit" => std::process::exit(0),
             "abort" => communicator.abort("the loss is not a number"),
@@ -423,7 +454,7 @@ impl<'a> Calls<'a> {
         }
         match act {
             // After `close` and `abort` this rank's own communicator is over.
-            "close" | "abort" | "stop" | "fork" => self.call(script.at),
+            "close" | "abort" | "stop" | "fork" | "fork_and_drop" => self.call(script.at),
             // The root of a broadcast may finish before any rank objects.
             "collective" => Ok(()),
             _ => panic!("`{act}` came out well"),
@@ -446,6 +477,27 @@ fn fork_child() {
     }
     assert!(pid > 0, "this process can be forked");
     say("forked", &format!("pid={pid}"), "");
+}
+
+/// Has a child drop its copy of the communicator and end as a program does, and waits for it.
+fn fork_and_drop(communicator: &Communicator) {
+    // SAFETY: the child uses nothing that another thread may have been changing: the communicator
+    // is in no call, and memory may be freed after a fork.
+    let pid = unsafe { libc::fork() };
+    if pid == 0 {
+        // SAFETY: numbers only.
+        unsafe { libc::alarm(WATCHDOG.as_secs() as u32) };
+        // SAFETY: the child's copy, of which nothing else is used from now on.
+        drop(unsafe { std::ptr::read(communicator) });
+        std::process::exit(0);
+    }
+    let mut status = 0;
+    // SAFETY: a child of this process, which ends by its alarm at the latest.
+    let ended = unsafe { libc::waitpid(pid, &mut status, 0) };
+    if (ended, status) != (pid, 0) {
+        say("wrong", "", &format!("the child ends with {status}"));
+        std::process::exit(1);
+    }
 }
 
 /// A wrong result is the worst that can happen: it ends the process with a line of its own.

@@ -16,7 +16,7 @@ pub struct Script {
     /// The action in place of the call with number `at`: nothing, or `close`, `abort`, `exit`,
     /// `count`, `op`, `dtype`, `collective`, `root`; or `stop`, which stops the process and makes
     /// the call when it is continued; or `fork`, which leaves a child that lives on, and makes the
-    /// call.
+    /// call; or `fork_and_drop`, whose child ends first.
     pub act: String,
     /// When.
     pub at: u64,

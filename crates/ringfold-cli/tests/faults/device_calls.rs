@@ -1,0 +1,184 @@
+//! RDMA devices in software, of which one call fails: while ranks join, and while they work.
+//!
+//! Whatever the call, both ranks end with an error that says which it was, or go on with right
+//! results, and nothing of the devices is left open.
+
+use crate::endings::script;
+use crate::job::{Ending, Job, LIBRARY, Plan, software_devices};
+use crate::lab::Lab;
+use crate::random::Random;
+use crate::script::Script;
+
+/// Calls with which the ranks end by themselves.
+const ITERATIONS: u64 = 6;
+
+/// What joining and working call.
+const FUNCTIONS: [&str; 13] = [
+    "get_device_list",
+    "open_device",
+    "query_port",
+    "query_gid",
+    "alloc_pd",
+    "create_comp_channel",
+    "create_cq",
+    "create_qp",
+    "modify_qp",
+    "reg_mr",
+    "post_recv",
+    "post_send",
+    "poll_cq",
+];
+
+/// Only a rank that sleeps asks to be woken.
+const WAITING: &str = "req_notify_cq";
+
+/// Where a failure can be got round: by another device or port, a queue pair of less inline data, or
+/// by copying the memory of a call.
+const CAN_BE_SPARED: [&str; 8] = [
+    "get_device_list",
+    "open_device",
+    "query_port",
+    "query_gid",
+    "alloc_pd",
+    "create_qp",
+    "modify_qp",
+    "reg_mr",
+];
+
+fn work() -> Script {
+    Script {
+        iterations: ITERATIONS,
+        ..script("all_reduce", 300_000)
+    }
+}
+
+/// Starts two ranks, of which the devices of `odd` have `fault`.
+fn start(plan: &Plan, odd: usize, fault: &str, add: impl Fn(&mut Job, usize)) -> Job {
+    let mut job = plan.empty();
+    for rank in 0..plan.world_size {
+        let mut variables = plan.variables.clone();
+        if rank == odd {
+            variables.push(("SOFTVERBS_FAULTS", fault.to_string()));
+        }
+        job.plan.variables = variables;
+        add(&mut job, rank);
+    }
+    job
+}
+
+/// Has the `at`-th call of `function` on rank `odd` fail; whether there were so many calls.
+fn fail(function: &str, at: u64, odd: usize) -> bool {
+    println!("{function}, call {at} of rank {odd}");
+    let plan = Plan::new(2, "rdma", work());
+    let fault = format!("{function}@{at}");
+    let job = start(&plan, odd, &fault, |job, rank| job.add(rank, &plan.script));
+    let endings = job.finish();
+    let has_come = endings[odd].1.due == 0;
+    let is_good = |(_, ending): &(usize, Ending)| ending.class.is_empty();
+    if endings.iter().all(is_good) {
+        let is_spared = !has_come || CAN_BE_SPARED.contains(&function);
+        assert!(is_spared, "no rank sees that {fault} failed");
+        assert!(endings.iter().all(|(_, ending)| ending.good == ITERATIONS));
+        return has_come;
+    }
+    assert!(has_come, "{endings:?}");
+    let call = format!("ibv_{function}");
+    let peer = format!("rank {odd}");
+    for (rank, ending) in &endings {
+        // One may be through with all its calls before.
+        let is_through = ending.class.is_empty() && ending.good == ITERATIONS;
+        let says = ending.text.contains(&call) || (*rank != odd && ending.text.contains(&peer));
+        assert!(is_through || says, "rank {rank} after {fault}: {ending:?}");
+    }
+    true
+}
+
+#[test]
+fn a_call_that_fails_is_named_by_every_rank() {
+    let mut random = Random::new("calls that fail");
+    for function in FUNCTIONS {
+        let odd = random.below(2);
+        fail(function, 1, odd);
+        fail(function, 2 + random.below(200) as u64, 1 - odd);
+    }
+    fail(WAITING, 1, random.below(2));
+}
+
+/// Every call, of those of which there are many with growing steps.
+#[test]
+#[ignore = "deep: hundreds of jobs"]
+fn each_call_that_fails_is_named_by_every_rank() {
+    for function in FUNCTIONS.into_iter().chain([WAITING]) {
+        let mut at = 1;
+        while fail(function, at, (at % 2) as usize) && at < 20_000 {
+            at += 1 + at / 16;
+        }
+    }
+}
+
+/// What joining calls before the ranks have agreed on RDMA.
+const JOINING: [&str; 11] = [
+    "get_device_list",
+    "open_device",
+    "query_port",
+    "query_gid",
+    "alloc_pd",
+    "create_comp_channel",
+    "create_cq",
+    "create_qp",
+    "modify_qp",
+    "reg_mr",
+    "post_recv",
+];
+
+#[test]
+fn without_a_demand_all_ranks_take_tcp_where_one_cannot_use_its_devices() {
+    let Some(lab) = Lab::new(2) else { return };
+    let folder = std::env::temp_dir().join(format!("softverbs-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let mut plan = lab.plan(2, "auto", work());
+    plan.variables = vec![
+        (LIBRARY, software_devices().display().to_string()),
+        ("SOFTVERBS_FOLDER", folder.display().to_string()),
+    ];
+    let transports = |odd: usize, fault: &str| -> Vec<String> {
+        let job = start(&plan, odd, fault, |job, rank| {
+            lab.add(job, rank, &plan.script);
+        });
+        let of = |rank: usize| {
+            job.rank(rank)
+                .await_event("joined")
+                .word("transport")
+                .into()
+        };
+        let transports = vec![of(0), of(1)];
+        for (rank, ending) in job.finish() {
+            let outcome = (ending.class.as_str(), ending.good);
+            assert_eq!(
+                outcome,
+                ("", ITERATIONS),
+                "rank {rank}, {fault}: {ending:?}"
+            );
+        }
+        transports
+    };
+    assert_eq!(transports(0, ""), ["rdma", "rdma"]);
+    for (number, function) in JOINING.into_iter().enumerate() {
+        let odd = number % 2;
+        println!("{function} of rank {odd}");
+        // All that a rank tries fails.
+        let faults: Vec<String> = match CAN_BE_SPARED.contains(&function) {
+            true => continue,
+            false => vec![format!("{function}@1"), format!("{function}@2")],
+        };
+        for fault in faults
+            .iter()
+            .take(1 + (function != "get_device_list") as usize)
+        {
+            assert_eq!(transports(odd, fault), ["tcp", "tcp"], "{fault}");
+        }
+    }
+    assert_eq!(transports(1, "modify_qp@3"), ["tcp", "tcp"]);
+    std::fs::remove_dir_all(&folder).expect("our own folder");
+    lab.assert_empty();
+}
