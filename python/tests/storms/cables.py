@@ -203,7 +203,8 @@ def begin(kind: str, job: Job, place: Place, victim: int) -> None:
         "freeze, kill": lambda: job.signal(victim, signal.SIGSTOP),
         "wire": lambda: lab.plug(host, False, ("plug",)),
         "port": lambda: lab.light(host, False),
-        "cut": lambda: lab.plug(host, False),
+        # TCP's first, or the ranks agree over it on an end of RDMA's.
+        "cut": lambda: lab.plug(host, False, ("lan", "plug")),
     }
     acts[kind]()
 
