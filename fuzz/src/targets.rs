@@ -16,7 +16,7 @@ use ringfold::internals::setup::{Leading, Proposal};
 use ringfold::internals::topology::HOST_ID_BYTES;
 use ringfold::internals::topology::link::Link;
 use ringfold::internals::topology::{HostId, Machine};
-use ringfold::internals::transport::{HEADER_BYTES, Header, rdma::lies};
+use ringfold::internals::transport::{HEADER_BYTES, Header, rdma::fuzz};
 use ringfold::internals::tune::{Constants, Limits};
 
 /// What takes bytes from a stranger.
@@ -181,7 +181,7 @@ pub fn setup_records(data: &[u8]) {
 /// Packets and writes of a peer over RDMA, between what this rank posts: memory stays bounded, and
 /// no more is written than was granted.
 pub fn rdma_packets(data: &[u8]) {
-    lies::take(data);
+    fuzz::take(data);
 }
 
 /// Frames as an honest rank sends them.

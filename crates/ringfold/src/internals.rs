@@ -151,7 +151,7 @@ pub mod transport {
     pub use crate::transport::{HEADER_BYTES, Header};
     /// See `transport::rdma`.
     pub mod rdma {
-        pub use crate::transport::rdma::lies;
+        pub use crate::transport::rdma::fuzz;
     }
 }
 

@@ -8,6 +8,8 @@ use ringfold::internals::random::SplitMix64;
 
 /// Inputs per target.
 const INPUTS: usize = 20_000;
+/// Of one input of random bytes: some fifty steps of the target with the longest ones.
+const BYTES_MAX: usize = 4000;
 
 fn random_bytes(random: &mut SplitMix64, length: usize) -> Vec<u8> {
     (0..length).map(|_| random.next_u64() as u8).collect()
@@ -39,7 +41,7 @@ fn no_bytes_from_a_peer_make_a_panic() {
         for input in 0..INPUTS {
             let mut bytes = match input % 3 {
                 0 => {
-                    let length = random.index(300);
+                    let length = random.index(BYTES_MAX);
                     random_bytes(&mut random, length)
                 }
                 _ => {

@@ -26,8 +26,8 @@
 //! which the credits for short messages go back, too.
 
 mod cells;
+pub mod fuzz;
 mod incoming;
-pub mod lies;
 mod link;
 mod memory;
 mod options;

@@ -61,20 +61,21 @@ struct Halves {
 impl Halves {
     fn take(&mut self, step: &[u8]) -> Result<()> {
         let (small, packet) = ([step[1], step[2]], &step[3..]);
-        match step[0] % 8 {
-            0 => self.send(small),
-            1 => self.recv(small)?,
-            2 => {
-                let (place, number) = (usize::from(small[0] % 4), u32::from(small[1] % 4));
-                let length = LENGTHS[place];
-                self.written(self.inc.sequence.wrapping_add(number / 3), length)?;
+        let is_lie = small.map(|number| number == u8::MAX);
+        match step[0] % 16 {
+            0..4 => self.send(small),
+            4..7 => self.recv(small)?,
+            7..9 => {
+                let number = self.inc.sequence.wrapping_add(u32::from(is_lie[1]));
+                let length = LENGTHS[usize::from(small[0]) % LENGTHS.len()].min(PIECE_BYTES);
+                self.written(number, length + usize::from(is_lie[0]))?;
             }
-            3 => return self.received(packet, PACKET_BYTES_MAX.min(packet.len())),
+            9 => return self.received(packet, PACKET_BYTES_MAX.min(packet.len())),
             _ => {
-                let (packet, payload_bytes) = self.near(step[0] / 8, small);
+                let (packet, payload_bytes) = self.near(step[0] / 16, small);
                 let mut bytes = [0; CONTROL_BYTES_MAX];
                 // Now and then more is said to be taken than was sent.
-                let consumed = self.out.sent.wrapping_add(u32::from(small[1] == 255));
+                let consumed = self.out.sent.wrapping_add(u32::from(is_lie[1]));
                 let length = packet.encode(consumed, &mut bytes);
                 self.received(&bytes[..length], length + payload_bytes)?;
             }
@@ -126,22 +127,24 @@ impl Halves {
 
     /// A packet like those that are due, and how many bytes of payload follow.
     fn near(&self, kind: u8, [place, shift]: [u8; 2]) -> (Packet, usize) {
-        let place = usize::from(place) % POSTED_MAX;
-        let at = |first: u32| first.wrapping_add(place as u32);
-        let (sent, due) = (self.out.queue.get(place), self.inc.queue.get(place));
+        // One more than there are is a lie, or early.
+        let within = |length: usize| usize::from(place) % (length + 1);
+        let (out, inc) = (within(self.out.queue.len()), within(self.inc.queue.len()));
+        let (sent, due) = (self.out.queue.get(out), self.inc.queue.get(inc));
         let due = due.map_or(self.header(1, shift), |recv| recv.header);
         let sent = sent.map_or(self.header(0, shift), |send| send.header);
         let payload_bytes = match due.bytes as usize {
             bytes if bytes <= PACKET_BYTES_MAX - PAYLOAD_AT => bytes,
             _ => 0,
         };
-        let (number, header) = (at(self.inc.first), due.encode(0));
+        let number = self.inc.first.wrapping_add(inc as u32);
+        let header = due.encode(0);
         match kind % 5 {
             0 => (Packet::Whole { number, header }, payload_bytes),
             1 => (Packet::Begin { number, header }, 0),
             2 | 3 => {
                 let grant = Packet::Grant {
-                    number: at(self.out.first),
+                    number: self.out.first.wrapping_add(out as u32),
                     header: sent.encode(0),
                     bytes: sent.bytes >> (shift % 4),
                     place: NOWHERE,
@@ -202,6 +205,10 @@ impl Halves {
 
     fn written(&mut self, number: u32, bytes: usize) -> Result<()> {
         let (place, part) = self.inc.written(number, bytes, 0, RANKS[0])?;
+        assert!(
+            bytes <= part.range.len(),
+            "a write of more than was granted"
+        );
         let recv = &self.inc.queue[place];
         assert!(part.range.end <= recv.sink.bytes(), "a write past the end");
         if recv.absorbed == recv.sink.bytes() {
