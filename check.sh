@@ -214,6 +214,7 @@ digits() {
 deep_rust_tests=(
     all_random_lanes_are_exact
     all_random_runs_are_exact
+    each_call_that_fails_is_named_by_every_rank
     every_mix_of_hosts_is_exact
     every_single_refused_call_ends_a_lane_whose_devices_read_all_slots
     noise_costs_what_was_worked_out

@@ -32,8 +32,8 @@ const FUNCTIONS: [&str; 13] = [
 /// Only a rank that sleeps asks to be woken.
 const WAITING: &str = "req_notify_cq";
 
-/// Where a failure can be got round: by another device or port, a queue pair of less inline data, or
-/// by copying the memory of a call.
+/// Where a failure can be got round: by another device or port, a queue pair of less inline data,
+/// or by copying the memory of a call.
 const CAN_BE_SPARED: [&str; 8] = [
     "get_device_list",
     "open_device",

@@ -6,10 +6,12 @@
 //! standard output, as [`crate::job`] reads them: `event NAME NANOSECONDS name=value … | text`,
 //! with the time of the monotonic clock.
 
-use std::ffi::{CStr, CString};
+mod belongings;
+mod forks;
+
 use std::io::Write;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ringfold::Region;
 use ringfold::{
@@ -18,7 +20,8 @@ use ringfold::{
 };
 use rustix::process::Signal;
 
-use crate::job::{LIBRARY, WATCHDOG};
+use self::belongings::{Belongings, devices_left};
+use self::forks::{fork_and_drop, fork_child};
 use crate::script::Script;
 
 /// The mark of a process of this binary that is a rank.
@@ -59,62 +62,6 @@ pub fn live() {
     );
     say("left", &words, "");
     std::process::exit(0);
-}
-
-/// What a communicator could leave behind in its process.
-struct Belongings {
-    descriptors: i64,
-    threads: i64,
-    /// Mappings of shared memory.
-    maps: usize,
-}
-
-impl Belongings {
-    /// Counts once no more threads are there than `before`. The kernel lists a thread for a moment
-    /// after it was joined.
-    fn count_when_ended(before: &Belongings) -> Belongings {
-        let deadline = Instant::now() + Duration::from_secs(10);
-        loop {
-            let after = Belongings::count();
-            if after.threads <= before.threads || Instant::now() > deadline {
-                return after;
-            }
-            std::thread::sleep(Duration::from_millis(1));
-        }
-    }
-
-    fn count() -> Belongings {
-        let entries = |path| std::fs::read_dir(path).map_or(0, |entries| entries.count() as i64);
-        let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
-        Belongings {
-            descriptors: entries("/proc/self/fd"),
-            threads: entries("/proc/self/task"),
-            maps: maps.lines().filter(|line| line.contains("memfd:")).count(),
-        }
-    }
-}
-
-/// How many objects of the software's RDMA devices are left, and how many of the faults that they
-/// were to have did not come.
-fn devices_left() -> (u64, u64) {
-    let Ok(path) = std::env::var(LIBRARY) else {
-        return (0, 0);
-    };
-    let path = CString::new(path).expect("a path has no zero");
-    // SAFETY: a library of these tests; the name ends with a zero.
-    let library = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW) };
-    let symbol = |name: &CStr| {
-        // SAFETY: a library that stays open, and a name that ends with a zero.
-        let symbol = unsafe { libc::dlsym(library, name.as_ptr()) };
-        assert!(!symbol.is_null(), "the library has {name:?}");
-        symbol
-    };
-    // SAFETY: the library's function has this signature.
-    let count: extern "C" fn(i32) -> u64 =
-        unsafe { std::mem::transmute(symbol(c"softverbs_count")) };
-    // SAFETY: as above.
-    let due: extern "C" fn() -> u64 = unsafe { std::mem::transmute(symbol(c"softverbs_due")) };
-    ((0..6).map(|kind| count(kind)).sum(), due())
 }
 
 /// The ranks that an error names.
@@ -459,44 +406,6 @@ impl<'a> Calls<'a> {
             "collective" => Ok(()),
             _ => panic!("`{act}` came out well"),
         }
-    }
-}
-
-/// Leaves a child, as a data loader's worker is one: it has copies of all that this process has
-/// open, and outlives it until it is killed, at the latest by the watchdog's time.
-fn fork_child() {
-    // SAFETY: the child makes system calls only.
-    let pid = unsafe { libc::fork() };
-    if pid == 0 {
-        // SAFETY: numbers only.
-        unsafe { libc::alarm(WATCHDOG.as_secs() as u32) };
-        loop {
-            // SAFETY: it has no arguments.
-            unsafe { libc::pause() };
-        }
-    }
-    assert!(pid > 0, "this process can be forked");
-    say("forked", &format!("pid={pid}"), "");
-}
-
-/// Has a child drop its copy of the communicator and end as a program does, and waits for it.
-fn fork_and_drop(communicator: &Communicator) {
-    // SAFETY: the child uses nothing that another thread may have been changing: the communicator
-    // is in no call, and memory may be freed after a fork.
-    let pid = unsafe { libc::fork() };
-    if pid == 0 {
-        // SAFETY: numbers only.
-        unsafe { libc::alarm(WATCHDOG.as_secs() as u32) };
-        // SAFETY: the child's copy, of which nothing else is used from now on.
-        drop(unsafe { std::ptr::read(communicator) });
-        std::process::exit(0);
-    }
-    let mut status = 0;
-    // SAFETY: a child of this process, which ends by its alarm at the latest.
-    let ended = unsafe { libc::waitpid(pid, &mut status, 0) };
-    if (ended, status) != (pid, 0) {
-        say("wrong", "", &format!("the child ends with {status}"));
-        std::process::exit(1);
     }
 }
 

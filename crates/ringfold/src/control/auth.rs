@@ -37,7 +37,7 @@ use super::socket::{Socket, random};
 use crate::error::{Error, Result};
 
 /// The version of everything that travels between ranks.
-pub const VERSION: u16 = 5;
+pub const VERSION: u16 = 6;
 /// Bytes of a hello.
 pub const HELLO_BYTES: usize = 72;
 /// Bytes of a challenge.

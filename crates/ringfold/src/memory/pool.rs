@@ -74,8 +74,8 @@ impl Block {
         memory.map_or(Region::EMPTY, |memory| memory.owned.region())
     }
 
-    /// Has `hold` hold the memory, unless it does already: for as long as there is the memory, which
-    /// is longer than the block.
+    /// Has `hold` hold the memory, unless it does already: for as long as there is the memory,
+    /// which is longer than the block.
     pub fn hold(&mut self, hold: impl FnOnce(Region) -> Option<Hold>) {
         if let Some(Memory { hold: held, owned }) = &mut self.memory
             && held.is_none()

@@ -45,8 +45,8 @@ impl Fabric {
         self.0.iter().map(FabricPort::of).collect()
     }
 
-    /// Connects to the ranks `remote`, over so many `rails`; `bell` wakes this rank, too. Nothing if
-    /// the devices of some rank refuse, and no rank demands them: all ranks find the same.
+    /// Connects to the ranks `remote`, over so many `rails`; `bell` wakes this rank, too. Nothing
+    /// if the devices of some rank refuse, and no rank demands them: all ranks find the same.
     pub fn connect(
         self,
         attempt: &Attempt<'_>,

@@ -1,10 +1,11 @@
 //! Grants, for which long messages wait over RDMA: the receiver says where they go, once their
 //! receive is posted. They cost no processor anything, and messages of a stream keep their order.
 
+use super::event::Event;
 use super::message::Source;
 use super::model::Sending;
 use super::record::PathKind;
-use super::world::{Event, World};
+use super::world::World;
 
 impl World {
     /// Whether long messages between these ranks need grants.

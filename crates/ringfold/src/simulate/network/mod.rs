@@ -28,6 +28,7 @@
 
 mod device_links;
 pub mod devices;
+mod event;
 mod grants;
 mod job;
 pub(super) mod lanes;

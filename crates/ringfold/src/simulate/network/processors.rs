@@ -5,11 +5,12 @@
 //! keeps its core while it has something to do, and for a while after that, in which it polls. Then
 //! it sleeps, and its next job begins later by what waking takes.
 
+use super::event::Event;
 use super::job::{Job, JobKind, Then};
 use super::message::{Message, Receive};
 use super::model::Server;
 use super::record::{Lane, PathKind, TraceEvent};
-use super::world::{Event, World};
+use super::world::World;
 use crate::transport::Sink;
 
 impl World {

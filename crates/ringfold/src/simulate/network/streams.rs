@@ -2,9 +2,10 @@
 
 use super::device_links::Passed;
 use super::devices::{Devices, Direction};
+use super::event::Event;
 use super::lanes::{Count, RankDevice};
 use super::record::{Lane, ORIGIN, PathKind, TraceEvent};
-use super::world::{Event, World};
+use super::world::World;
 use crate::error::Result;
 use crate::lane::program::Step;
 use crate::simulate::program::{Moved, Program};

@@ -1,12 +1,13 @@
 //! The path of a message: offered, sent through a port, over a wire, through the receiver's port,
 //! matched with its receive, consumed.
 
+use super::event::Event;
 use super::job::{Job, JobKind, Then};
 use super::message::{Message, Receive, Source};
 use super::model::{Links, Ports, Sending, Server};
 use super::record::{Lane, PathKind, TraceEvent};
 use super::share::Flow;
-use super::world::{Event, World};
+use super::world::World;
 use crate::transport::{HEADER_BYTES, Sink};
 
 impl World {

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
-use super::devices::Direction;
+use super::event::Event;
 use super::job::{Job, JobKind, Machine, Then};
 use super::lanes::Lanes;
 use super::message::{Incoming, Message, Numbered, Receive, Source};
@@ -15,67 +15,6 @@ use crate::error::{Error, Result};
 use crate::memory::{Owned, Region};
 use crate::simulate::scenario::{Payload, Scenario};
 use crate::transport::{Head, Post, Posted, Sink, Stream, Ticket, Work, WorkKind};
-
-/// Something that will happen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(in crate::simulate) enum Event {
-    /// The sender's port is free of a message.
-    Sent(u32),
-    /// The first byte of a message is there.
-    FirstByte(u32),
-    /// A message has entered.
-    Arrived(u32),
-    /// A grant is at this rank.
-    Granted(u32),
-    /// A job is done.
-    JobDone(u32),
-    /// A rank has had nothing to do since this turn.
-    Sleep {
-        /// Which rank.
-        rank: u32,
-        /// Jobs that it had begun.
-        turn: u32,
-    },
-    /// The same rank looks for more to do: it lets others have its core.
-    Poll {
-        /// Which rank.
-        rank: u32,
-        /// Jobs that it had begun.
-        turn: u32,
-    },
-    /// A message on a shared link has left, unless the shares were dealt out anew since.
-    Drained(u64),
-    /// A stream of a rank's device looks at its next operation.
-    Stream(u32, Direction),
-    /// A copy of a rank's device comes to the link.
-    CopyReady(u32, Direction),
-    /// The first copies on a device's links have passed, unless there was another change since.
-    CopyPassed(u32, u64),
-    /// A rank sees that its device has brought or taken a slice.
-    Seen {
-        /// Which rank.
-        rank: u32,
-        /// Whether it was brought or taken.
-        direction: Direction,
-        /// The end of the chain behind it.
-        part: u32,
-    },
-    /// A rank's device sees that its host has handled a slice, behind this chain.
-    Released(u32, u32),
-    /// A rank's device sees that all have taken a slice from their slots, behind this chain.
-    GivenBack(u32, u32),
-    /// The part of a kernel in this direction is done, which began at this time.
-    KernelPassed(u32, Direction, u64),
-    /// All kernels see the flag of another one, behind this chain.
-    Flag(u32),
-    /// A port may send its next message.
-    PortRested {
-        /// Whose.
-        rank: u32,
-        /// Whether it is the port within a host.
-        is_local: bool,
-    },
-}
 
 /// All simulated machines.
 pub(in crate::simulate) struct World {

@@ -22,7 +22,7 @@ const RANKS: [usize; 2] = [1, 0];
 const POSTED_MAX: usize = 20;
 /// A step of the data: what, two small numbers, and a packet.
 const STEP_BYTES: usize = 3 + CONTROL_BYTES_MAX;
-/// Where packets would have the peer write: nobody does.
+/// Where packets would have the peer write; no device does.
 const NOWHERE: Place = Place {
     address: 1 << 40,
     rkey: 7,

@@ -40,7 +40,8 @@ pub struct Arrived {
 }
 
 impl Arrived {
-    /// Checks that a short message, with its packet of so many bytes, is as long as its header says.
+    /// Checks that a short message, whose packet has so many bytes, is as long as its header
+    /// says.
     pub fn check_length(&self, packet_bytes: usize, peer: usize) -> Result<()> {
         if self.cell.is_none() {
             return Ok(());
@@ -160,7 +161,8 @@ impl Incoming {
         None
     }
 
-    /// Notes that the peer may write the next `bytes` of the receive at `place`; what it is told.
+    /// Notes that the peer may write the next `bytes` of the receive at `place`; the packet that
+    /// says so.
     pub fn grant(&mut self, place: usize, bytes: usize, to: (Place, Landing)) -> Packet {
         let recv = &mut self.queue[place];
         let range = recv.granted..recv.granted + bytes;
