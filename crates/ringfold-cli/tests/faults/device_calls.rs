@@ -45,6 +45,10 @@ const CAN_BE_SPARED: [&str; 8] = [
     "reg_mr",
 ];
 
+/// What is also called to leave, when all calls are done: then a failure costs nothing. Before, a
+/// failure that no rank saw would leave a call waiting, which the watchdog sees.
+const ALSO_LEAVING: [&str; 1] = ["post_send"];
+
 fn work() -> Script {
     Script {
         iterations: ITERATIONS,
@@ -76,8 +80,8 @@ fn fail(function: &str, at: u64, odd: usize) -> bool {
     let has_come = endings[odd].1.due == 0;
     let is_good = |(_, ending): &(usize, Ending)| ending.class.is_empty();
     if endings.iter().all(is_good) {
-        let is_spared = !has_come || CAN_BE_SPARED.contains(&function);
-        assert!(is_spared, "no rank sees that {fault} failed");
+        let is_known = CAN_BE_SPARED.contains(&function) || ALSO_LEAVING.contains(&function);
+        assert!(!has_come || is_known, "no rank sees that {fault} failed");
         assert!(endings.iter().all(|(_, ending)| ending.good == ITERATIONS));
         return has_come;
     }
