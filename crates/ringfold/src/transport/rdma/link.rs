@@ -142,12 +142,50 @@ impl Link {
     /// Ends the connection and gives all memory back: the device neither reads nor writes it when
     /// this returns.
     pub fn end(&mut self) {
+        if !(self.out.queue.is_empty() && self.inc.queue.is_empty()) {
+            self.log_what_is_left();
+        }
         self.pair.end();
         self.forget();
         self.out.queue.clear();
         self.out.grants.clear();
         self.inc.queue.clear();
         self.inc.granted.clear();
+    }
+
+    /// Logs why messages wait, to explain a call that did not come to its end.
+    #[cold]
+    fn log_what_is_left(&self) {
+        let Link { out, inc, .. } = self;
+        let signaled = self.flights.iter().filter(|flight| !is_unseen(flight));
+        log::info!(
+            target: "ringfold::transport",
+            "the connection with rank {} over RDMA ends while {} sends wait (the first is number \
+             {}, {} introduced, {} of them without a grant; {} grants; {} of {} short ones taken; \
+             {} requests at the device, {} signaled; {} packets unsent) and {} receives (from \
+             number {}, {} of them granted; {} writes due from number {}; {} early messages; {} \
+             short ones taken, {} of them told){}",
+            self.peer,
+            out.queue.len(),
+            out.first,
+            out.introduced,
+            out.begun,
+            out.grants.len(),
+            out.consumed,
+            out.sent,
+            self.flights.len(),
+            signaled.count(),
+            self.outbox.len(),
+            inc.queue.len(),
+            inc.first,
+            inc.satisfied,
+            inc.granted.len(),
+            inc.sequence,
+            inc.arrived.len(),
+            inc.consumed,
+            inc.told,
+            if self.is_starved { "; it lacks memory" } else { "" },
+        );
     }
 
     /// Says goodbye, behind everything else.
