@@ -10,10 +10,11 @@ Outside of the guest of rdma_vm.sh it installs and builds the peers (root, apt-g
 guest. There it measures target/release/ringfold as it is. Each round measures ib_write_lat (to
 64 KiB), ib_write_bw in both directions, and all_reduce with each transport and number of ranks on
 two hosts, for each size, then each peer's all_reduce of all sizes in one start. Libraries measure
-out of place, as bench/peers.py does: the input is rewritten before each call. The table has the
-median over rounds, the fastest and the slowest; the ratio to the devices', of a small all_reduce of
-two ranks to ib_write_lat, and of a large one to the time in which both directions carry its bytes;
-and ringfold's time divided by each peer's. Rows are written to bench/results/DATE-MACHINE/rdma.csv.
+out of place, as bench/peers.py does: the input is rewritten before each call, after which all
+ranks wait for each other. Up to 64 KiB, two ranks also call in a row without that, as ib_write_lat
+does. The table has the median over rounds, the fastest and the slowest; the ratio to the devices',
+of a small all_reduce of two ranks to ib_write_lat, and of a large one to the time in which both
+directions carry its bytes; and ringfold's time divided by each peer's. Rows are written to bench/results/DATE-MACHINE/rdma.csv.
 The emulated machine says how much is done for a message, not how fast a real device is.
 """
 
@@ -106,14 +107,18 @@ def both_ways_us(lab: RdmaHosts, size: int) -> float:
     return 2 * size / (average_mib * (1 << 20)) * 1e6
 
 
-def all_reduce_us(lab: RdmaHosts, transport: str, ranks: int, size: int) -> float:
+def all_reduce_us(
+    lab: RdmaHosts, transport: str, ranks: int, size: int, *, in_a_row: bool = False
+) -> float:
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.json"
         words = [str(COMMAND), "perf", "all_reduce", "--transport", transport, "-J", str(report)]
-        words += ["-b", str(size), "-e", str(size), "-n", str(iterations(size))]
-        words += ["-w", "0", "-c", "0", "--rewrite", "-I", "1"]
+        words += ["-b", str(size), "-e", str(size), "-n", str(iterations(size)), "-c", "0"]
+        words += ["-w", "20"] if in_a_row else ["-w", "0", "--rewrite", "-I", "1"]
         output_of(lab, words, ranks, LIMIT_S)
         (row,) = json.loads(report.read_text())["results"]
+    if in_a_row:
+        return float(row["out_of_place"]["time"])
     return float(statistics.median(row["out_of_place_per_iter"]["times_us"]))
 
 
@@ -128,6 +133,9 @@ def one_round(lab: RdmaHosts, options: argparse.Namespace) -> dict[Key, float]:
             for transport in options.transport:
                 us = all_reduce_us(lab, transport, ranks, size)
                 found[f"ringfold {transport}", ranks, size] = us
+                if ranks == 2 and size <= LATENCY_BYTES_MAX:
+                    us = all_reduce_us(lab, transport, ranks, size, in_a_row=True)
+                    found[f"ringfold {transport} in a row", ranks, size] = us
         print(f"{size} B measured", file=sys.stderr, flush=True)
     for peer in list(options.peers):
         try:
@@ -141,10 +149,10 @@ def one_round(lab: RdmaHosts, options: argparse.Namespace) -> dict[Key, float]:
     return found
 
 
-def table(taken: dict[Key, list[float]], transport: str = "rdma") -> str:
+def table(taken: dict[Key, list[float]], transport: str = "auto") -> str:
     """Medians, the fastest and slowest, and ratios to the devices' and of ringfold to peers'."""
     middle = {key: statistics.median(times) for key, times in taken.items()}
-    head = f"{'program':<16} {'ranks':>5} {'bytes':>9} {'us':>11}  fastest to slowest"
+    head = f"{'program':<22} {'ranks':>5} {'bytes':>9} {'us':>11}  fastest to slowest"
     lines = [f"{head}   of device  ringfold/it"]
     rows = {peer.row for peer in PEERS.values()}
     for (program, ranks, size), times in sorted(taken.items(), key=lambda item: item[0][::-1]):
@@ -154,7 +162,7 @@ def table(taken: dict[Key, list[float]], transport: str = "rdma") -> str:
         own = middle.get((f"ringfold {transport}", ranks, size)) if program in rows else None
         columns = ("" if is_device else f"{us / limit:.2f}", f"{own / us:.2f}" if own else "")
         spread = f"{min(times):.1f} to {max(times):.1f}"
-        line = f"{program:<16} {ranks:>5} {size:>9} {us:>11.1f}  {spread:<21}"
+        line = f"{program:<22} {ranks:>5} {size:>9} {us:>11.1f}  {spread:<21}"
         lines.append(f"{line}{columns[0]:>9}{columns[1]:>13}".rstrip())
     return "\n".join(lines)
 
@@ -194,7 +202,11 @@ def parser() -> argparse.ArgumentParser:
     add("--sizes", default=SIZES, help="separated by commas (default %(default)s)")
     add("--ranks", default="2,4", help="numbers of ranks (default %(default)s)")
     add("--rounds", type=int, default=3)
-    add("--transport", default="rdma", help="of ringfold, such as rdma,tcp (default %(default)s)")
+    add(
+        "--transport",
+        default="auto",
+        help="of ringfold, such as rdma,tcp (default %(default)s: RDMA, and shared memory in hosts)",
+    )
     add("--peers", help=f"of {', '.join(PEERS)} (default those that can be had); '' is none")
     add("--csv", help="file for the rows instead of the one in bench/results; none writes none")
     return flags

@@ -163,7 +163,8 @@ def test_ringfold_is_compared_with_each_peer_and_all_with_the_devices() -> None:
             ("ringfold tcp", 2, 8): [70.0],
             ("mpich ucx", 2, 8): [60.0],
             ("ringfold rdma", 4, 8): [80.0],
-        }
+        },
+        "rdma",
     )
     found = {tuple(line.split()[:-1][:3]): line.split()[-2:] for line in text.splitlines()[1:]}
     assert found["mpich", "ucx", "2"] == ["6.00", "0.50"]
