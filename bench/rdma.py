@@ -7,14 +7,15 @@ over the same devices, interleaved.
     RDMA_VM_MEMORY=4096 bench/rdma_vm.sh bench/rdma.py    # with the peers that are built
 
 Outside of the guest of rdma_vm.sh it installs and builds the peers (root, apt-get), and starts the
-guest. There it measures target/release/ringfold as it is. Each round measures ib_write_lat (to
-64 KiB), ib_write_bw in both directions, and all_reduce with each transport and number of ranks on
-two hosts, for each size, then each peer's all_reduce of all sizes in one start. Libraries measure
-out of place, as bench/peers.py does: the input is rewritten before each call, after which all
-ranks wait for each other. Up to 64 KiB, two ranks also call in a row without that, as ib_write_lat
-does. The table has the median over rounds, the fastest and the slowest; the ratio to the devices',
-of a small all_reduce of two ranks to ib_write_lat, and of a large one to the time in which both
-directions carry its bytes; and ringfold's time divided by each peer's. Rows are written to bench/results/DATE-MACHINE/rdma.csv.
+guest. There it measures target/release/ringfold as it is. Each round measures ib_write_lat (to 64
+KiB), ib_write_bw in both directions, and all_reduce with each transport and number of ranks on two
+hosts, for each size, then each peer's all_reduce of all sizes in one start. Libraries measure out
+of place, as bench/peers.py does: the input is rewritten before each call, after which all ranks
+wait for each other. Up to 64 KiB, two ranks also call in a row without that, as ib_write_lat does.
+The table has the median over rounds, the fastest and the slowest; the ratio to the devices', of a
+small all_reduce of two ranks to ib_write_lat, and of a large one to the time in which both
+directions carry its bytes; and ringfold's time divided by each peer's. Rows are written to
+bench/results/DATE-MACHINE/rdma.csv.
 The emulated machine says how much is done for a message, not how fast a real device is.
 """
 
@@ -205,7 +206,7 @@ def parser() -> argparse.ArgumentParser:
     add(
         "--transport",
         default="auto",
-        help="of ringfold, such as rdma,tcp (default %(default)s: RDMA, and shared memory in hosts)",
+        help="of ringfold, such as rdma,tcp (default %(default)s: RDMA, in hosts shared memory)",
     )
     add("--peers", help=f"of {', '.join(PEERS)} (default those that can be had); '' is none")
     add("--csv", help="file for the rows instead of the one in bench/results; none writes none")
