@@ -102,19 +102,19 @@ impl Prepared {
         ports: &[RailPort],
         options: RdmaOptions,
     ) -> Result<Prepared> {
-        let count = peers.iter().filter(|is_peer| **is_peer).count();
-        let of_rail = |rail| {
-            (0..channels)
-                .filter(|c| rail_of(*c, ports.len()) == rail)
-                .count()
+        let rail_with = |peer: usize, channel: usize| rail_of(channel, [rank, peer], ports.len());
+        let of_rail = |rail: usize| {
+            let remote = (0..peers.len()).filter(|peer| peers[*peer]);
+            let rails = remote.flat_map(|peer| (0..channels).map(move |c| rail_with(peer, c)));
+            rails.filter(|number| *number == rail).count()
         };
         let depths = (SEND_DEPTH, RECEIVE_DEPTH);
         let mut rails = Vec::with_capacity(ports.len());
         for (rail, port) in ports.iter().enumerate() {
-            let links = (count * of_rail(rail)).max(1);
+            let links = of_rail(rail).max(1);
             rails.push(Rail::new(port.clone(), links, depths, &options)?);
         }
-        let mut links = Vec::with_capacity(count * channels);
+        let mut links = Vec::new();
         let mut places = vec![Vec::new(); peers.len()];
         let depths = Depths {
             send: SEND_DEPTH,
@@ -122,7 +122,7 @@ impl Prepared {
         };
         for peer in (0..peers.len()).filter(|peer| peers[*peer]) {
             for channel in 0..channels {
-                let number = rail_of(channel, ports.len());
+                let number = rail_with(peer, channel);
                 let rail = &mut rails[number];
                 let RailPort { domain, port, .. } = &rail.port;
                 let pkey = options.link.pkey_index;
@@ -185,9 +185,11 @@ impl Prepared {
     }
 }
 
-/// The rail of a channel: those of collectives take turns.
-fn rail_of(channel: usize, rails: usize) -> usize {
-    channel.saturating_sub(P2P_CHANNEL + 1) % rails.max(1)
+/// The rail of a channel between two ranks. Channels of collectives take turns, and so do pairs: the
+/// ranks of a host that each have one peer on another host use all rails, and a rank in a ring two.
+fn rail_of(channel: usize, [one, other]: [usize; 2], rails: usize) -> usize {
+    let pair = usize::midpoint(one, other);
+    (channel.saturating_sub(P2P_CHANNEL + 1) + pair) % rails.max(1)
 }
 
 impl Rdma {

@@ -140,8 +140,21 @@ mod with_registration_on_the_fly {
 
 #[test]
 fn channels_of_collectives_take_turns_on_the_rails() {
-    let rails: Vec<usize> = (0..6).map(|channel| rail_of(channel, 2)).collect();
+    let rails: Vec<usize> = (0..6).map(|channel| rail_of(channel, [0, 1], 2)).collect();
     assert_eq!(rails, [0, 0, 1, 0, 1, 0]);
+}
+
+#[test]
+fn both_ends_name_the_same_rail_and_pairs_between_two_hosts_take_turns() {
+    let of = |one, other| rail_of(P2P_CHANNEL + 1, [one, other], 2);
+    // Two hosts of four ranks.
+    let rails: Vec<usize> = (0..4).map(|rank| of(rank, rank + 4)).collect();
+    assert_eq!(rails, [0, 1, 0, 1]);
+    let ring: Vec<usize> = (0..4).map(|rank| of(rank, rank + 1)).collect();
+    assert_eq!(ring, [0, 1, 0, 1]);
+    for (one, other) in [(0, 1), (2, 7), (5, 6)] {
+        assert_eq!(of(one, other), of(other, one));
+    }
 }
 
 /// Without pieces: only held memory can be used for long messages.
