@@ -185,8 +185,9 @@ impl Prepared {
     }
 }
 
-/// The rail of a channel between two ranks. Channels of collectives take turns, and so do pairs: the
-/// ranks of a host that each have one peer on another host use all rails, and a rank in a ring two.
+/// The rail of a channel between two ranks. Channels of collectives take turns, and so do pairs:
+/// the ranks of a host that each have one peer on another host use all rails, and a rank in a ring
+/// two.
 fn rail_of(channel: usize, [one, other]: [usize; 2], rails: usize) -> usize {
     let pair = usize::midpoint(one, other);
     (channel.saturating_sub(P2P_CHANNEL + 1) + pair) % rails.max(1)
