@@ -1,11 +1,13 @@
 //! Completion queues.
 //!
 //! What has ended is held before it can be polled: the requests of one side of a queue pair show in
-//! their order, those of different pairs and sides in any.
+//! their order, those of different pairs and sides in any. What ended a pair shows before what was
+//! flushed for that.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Instant;
 
+use crate::fabric::{FLUSHED, SUCCESS};
 use crate::layout::Wc;
 use crate::settings::Lateness;
 
@@ -23,6 +25,11 @@ impl Entry {
     /// Within which entries have an order.
     fn side(&self) -> (u32, bool) {
         (self.wc.qp_num, self.is_receive)
+    }
+
+    /// Whether it ended a pair: what is flushed then shows later.
+    fn is_cause(&self) -> bool {
+        ![SUCCESS, FLUSHED].contains(&self.wc.status)
     }
 }
 
@@ -80,11 +87,7 @@ impl Queue {
     /// Shows what may show `now`.
     pub fn release(&mut self, now: Instant, lateness: &mut Lateness) {
         loop {
-            let is_due = |side: &VecDeque<(Instant, Entry)>| {
-                side.front().is_some_and(|(due, _)| *due <= now)
-            };
-            let due = self.held.iter().filter(|(_, held)| is_due(held));
-            let due: Vec<(u32, bool)> = due.map(|(side, _)| *side).collect();
+            let due: Vec<(u32, bool)> = self.due(now).collect();
             let Some(side) = due.get(lateness.below(due.len())) else {
                 return;
             };
@@ -98,6 +101,24 @@ impl Queue {
             }
             self.signal();
         }
+    }
+
+    /// Sides of pairs of which something may show `now`.
+    fn due(&self, now: Instant) -> impl Iterator<Item = (u32, bool)> + '_ {
+        let has_cause = |pair: u32| {
+            let sides = [false, true].map(|is_receive| self.held.get(&(pair, is_receive)));
+            let mut held = sides.into_iter().flatten().flatten();
+            held.any(|(_, entry)| entry.is_cause())
+        };
+        let may_show = move |due: &Instant, entry: &Entry| {
+            *due <= now && !(entry.wc.status == FLUSHED && has_cause(entry.wc.qp_num))
+        };
+        let is_due = move |held: &VecDeque<(Instant, Entry)>| {
+            held.front()
+                .is_some_and(|(due, entry)| may_show(due, entry))
+        };
+        let due = self.held.iter().filter(move |(_, held)| is_due(held));
+        due.map(|(side, _)| *side)
     }
 
     fn signal(&mut self) {
