@@ -55,18 +55,11 @@ fn a_lost_completion_and_a_dead_device_are_named() {
 
 #[test]
 fn a_cut_cable_is_a_broken_connection_with_its_device() {
-    let due = ["over soft", "broke"];
-    // A receive that goes with its queue pair may be seen before the request that failed.
-    let causes = [
-        "transport retry counter exceeded",
-        "Work Request Flushed Error",
-    ];
+    let due = ["over soft", "broke", "transport retry counter exceeded"];
     for at in ["cut@20", "cut@300"] {
         for (_, ending) in endings(&[], &[("SOFTVERBS_FAULTS", at)]) {
             let says = due.iter().all(|due| ending.text.contains(due));
-            let has_cause = causes.iter().any(|cause| ending.text.contains(cause));
-            let is_right = ending.class == "PeerFailed" && says && has_cause;
-            assert!(is_right, "{at}: {ending:?}");
+            assert!(ending.class == "PeerFailed" && says, "{at}: {ending:?}");
         }
     }
 }
