@@ -262,8 +262,26 @@ in_rdma_vm() {
     }
 }
 
+# test_program FLAG...: builds the core's tests that the flags choose; prints the program.
+test_program() {
+    cargo test --no-run -p ringfold "$@" --quiet --message-format json |
+        "$venv/bin/python" -c "import json, sys
+rows = [json.loads(line) for line in sys.stdin]
+print(*{row['executable'] for row in rows if row.get('executable')})"
+}
+
+# exact_over_rdma RANKS TRANSPORT REGISTER_BYTES: all collectives, algorithms and types by $program
+# between processes on two hosts.
+exact_over_rdma() {
+    RINGFOLD_TEST_SCENE=exact RINGFOLD_LATE_RANK=1 RINGFOLD_TRANSPORT=$2 \
+        RINGFOLD_IB_REGISTER_BYTES=$3 RDMA_VM_TIMEOUT=1200 \
+        in_rdma_vm bench/rdma_hosts.py --ranks "$1" --limit 1100 --run -- \
+        "$program" --exact a_rank --ignored --nocapture
+}
+
 # In a virtual machine with RDMA devices: the tests of devices, of the transport and of all
-# collectives over it, and a storm. Skipped where no such machine can run.
+# collectives over it, in one process and between hosts, and a storm. Skipped where no such machine
+# can run.
 rdma_vm() {
     local status=0 reason program
     reason=$(bench/rdma_vm.sh --check 2>&1) || status=$?
@@ -274,12 +292,14 @@ rdma_vm() {
     fi
     [ "$status" = 0 ] || { echo "$reason" >&2 && return 1; }
     # Built here, because the emulated machine is slow.
-    program=$(cargo test --no-run -p ringfold --lib --quiet --message-format json |
-        "$venv/bin/python" -c "import json, sys
-rows = [json.loads(line) for line in sys.stdin]
-print(*{row['executable'] for row in rows if row.get('executable')})")
+    program=$(test_program --lib)
     in_rdma_vm "$program" --ignored --exact "$rdma_device_test"
     TEST_RDMA_DEVICES=rxe0,rxe1 in_rdma_vm "$program" "${rdma_tests[@]}"
+    program=$(test_program --test exact)
+    exact_over_rdma 2 rdma off
+    exact_over_rdma 2 rdma 16K
+    exact_over_rdma 4 rdma auto
+    exact_over_rdma 4 auto auto
     RDMA_VM_HOSTS=4 RDMA_VM_MEMORY=3072 RDMA_VM_TIMEOUT=1800 bench/rdma_vm.sh \
         "$PWD/$venv/bin/python" python/tests/storms/cables.py --rounds 30 --transport rdma
 }

@@ -50,7 +50,9 @@ pub extern "C" fn ibv_reg_mr(
     if is_refused("reg_mr") {
         return ptr::null_mut();
     }
-    if access & 2 != 0 && access & 1 == 0 {
+    let writes_remotely_alone = access & 2 != 0 && access & 1 == 0;
+    // As Linux does with no bytes.
+    if length == 0 || writes_remotely_alone {
         fail(libc::EINVAL);
         return ptr::null_mut();
     }

@@ -24,7 +24,8 @@ impl Cells {
         cell_bytes: usize,
         access: Access,
     ) -> Result<Cells> {
-        let memory = Owned::zeroed(count * cell_bytes);
+        // Devices refuse to register no bytes.
+        let memory = Owned::zeroed((count * cell_bytes).max(1));
         Ok(Cells {
             registered: domain.register(memory.region(), access)?,
             _memory: memory,
