@@ -95,7 +95,8 @@ pub struct Config {
     pub channels: Option<usize>,
     /// The fewest of them, 1 unless set. The same on all ranks.
     pub min_channels: Option<usize>,
-    /// The most of them, 1 unless set: connections per pair of ranks on TCP. The same on all ranks.
+    /// The most of them: connections per pair of ranks on TCP. Unless set, 1, or over RDMA the
+    /// number of rails. The same on all ranks.
     pub max_channels: Option<usize>,
     /// The network interfaces for data between hosts, in the grammar of `RINGFOLD_SOCKET_IFNAME`:
     /// the names of several are rails, which are used at once.

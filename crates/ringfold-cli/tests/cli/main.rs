@@ -7,6 +7,7 @@ mod info;
 mod limits;
 mod perf;
 mod process;
+mod rdma;
 mod run;
 mod schedule;
 mod sim;

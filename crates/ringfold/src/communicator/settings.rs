@@ -52,8 +52,8 @@ pub struct Settings {
     pub tuner_plugin: Option<String>,
     /// The world rank that is known to come late.
     pub late_rank: Option<usize>,
-    /// How many independent pipelines calls over messages have.
-    pub channels: Bounds,
+    /// How many independent pipelines calls over messages have, if that was chosen.
+    pub channels: Option<Bounds>,
     /// What one message carries.
     pub chunk_bytes: Option<usize>,
     /// The pipeline's unit.
@@ -178,13 +178,13 @@ impl Showing {
 impl Settings {
     /// Streams between two ranks: messages, the collectives' pipelines, and the signals of rings
     /// that go around slow ranks.
-    pub fn streams(&self) -> usize {
-        self.signal_channel() + usize::from(self.straggler != StragglerPolicy::Off)
+    pub fn streams(&self, channels: Bounds) -> usize {
+        Settings::signal_channel(channels) + usize::from(self.straggler != StragglerPolicy::Off)
     }
 
     /// The channel of these signals, if there are any.
-    pub fn signal_channel(&self) -> usize {
-        P2P_CHANNEL + 1 + self.channels.most()
+    pub fn signal_channel(channels: Bounds) -> usize {
+        P2P_CHANNEL + 1 + channels.most()
     }
 
     /// Where a late rank's sum goes, if it bypasses other ranks.
@@ -206,11 +206,6 @@ impl Settings {
 
     /// Puts them together.
     pub fn new(config: &Config, environment: &Environment) -> Result<Settings> {
-        let either = |bound: Option<usize>, both: Option<usize>| bound.or(both);
-        let least = either(config.min_channels, config.channels)
-            .or(either(environment.min_channels, environment.channels));
-        let most = either(config.max_channels, config.channels)
-            .or(either(environment.max_channels, environment.channels));
         let silence = config.peer_timeout.or(environment.peer_timeout);
         let file = || environment.tuner_config.clone().map(RuleSource::File);
         Ok(Settings {
@@ -242,7 +237,7 @@ impl Settings {
                 .clone()
                 .or_else(|| environment.tuner_plugin.clone()),
             late_rank: config.late_rank.or(environment.late_rank),
-            channels: Bounds::new(least, most)?,
+            channels: channels(config, environment)?,
             chunk_bytes: config.chunk_bytes.or(environment.chunk_bytes),
             slice_bytes: config.slice_bytes.or(environment.slice_bytes),
             shm_bytes: environment.shm_bytes.unwrap_or(SHM_BYTES),
@@ -289,6 +284,18 @@ impl Settings {
             );
             self.weights = None;
         }
+    }
+}
+
+/// The bounds of channels, if one of them is set.
+fn channels(config: &Config, environment: &Environment) -> Result<Option<Bounds>> {
+    let least = config.min_channels.or(config.channels);
+    let least = least.or(environment.min_channels).or(environment.channels);
+    let most = config.max_channels.or(config.channels);
+    let most = most.or(environment.max_channels).or(environment.channels);
+    match (least, most) {
+        (None, None) => Ok(None),
+        _ => Bounds::new(least, most).map(Some),
     }
 }
 

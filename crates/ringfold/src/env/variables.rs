@@ -283,7 +283,8 @@ variables! {
     /// The maximum: the number of TCP connections of each pair of ranks, and a limit for rules and
     /// plugins. A call uses one channel per 2 MiB; grouped calls share them. See
     /// docs/explanation/channels.md. Must be the same on all ranks.
-    "RINGFOLD_MAX_CHANNELS": "1 to 64", default "1" => max_channels: usize = channels;
+    "RINGFOLD_MAX_CHANNELS": "1 to 64", default "1; over RDMA, the number of rails"
+        => max_channels: usize = channels;
 
     /// The size of one message, or of one piece of published memory. The unit of the pipeline is
     /// this many bytes for each chunk of the algorithm and each channel. Must be the same on all

@@ -18,6 +18,7 @@ use crate::memory::Pool;
 use crate::testing::delay_injector::DelayInjector;
 use crate::topology::Machine;
 use crate::transport::Transport;
+use crate::tune::bounds::Bounds;
 use crate::tune::calibration::Context;
 use crate::tune::plugin::{self, Members, Plugin};
 use crate::tune::{Constants, Limits, Rules, Tuning};
@@ -58,6 +59,7 @@ impl<'a> Linked<'a> {
         let records = attempt.exchange("terms", &proposal.encode())?;
         let terms = Terms::decide(&records)?;
         log_terms(&terms, name);
+        let channels = links.channels();
         let hosts = group.hosts();
         let domains = terms.domain_count(hosts.count() as usize);
         let (transport, name, depart) = links.into_transport(placement.cores, domains)?;
@@ -79,9 +81,9 @@ impl<'a> Linked<'a> {
             timeout: attempt.deadline.saturating_duration_since(Instant::now()),
             domains,
             slot_bytes,
-            ..policy(group, &terms, plugin)
+            ..policy(group, channels, &terms, plugin)
         };
-        let mut engine = engine(transport, &place, &placement, settings, &terms);
+        let mut engine = engine(transport, channels, &place, &placement, (settings, &terms));
         engine.set_domains(domains as u32);
         engine.set_hosts(hosts);
         let patience = patience(&place, &placement);
@@ -159,10 +161,10 @@ fn derive(group: &Group, sharing: Sharing, links: &Links) -> Constants {
 
 fn engine(
     transport: Box<dyn Transport>,
+    channels: Bounds,
     place: &Place,
     placement: &Placement,
-    settings: &Settings,
-    terms: &Terms,
+    (settings, terms): (&Settings, &Terms),
 ) -> Engine {
     let transport = match settings.injection.clone() {
         Some(injection) => Box::new(DelayInjector::new(transport, place.rank, injection)),
@@ -174,14 +176,19 @@ fn engine(
     if let Some(target) = settings.late_target() {
         let is_oversubscribed = placement.sharing.ranks > placement.sharing.cores;
         let policy = late_ring::Policy::new(target, is_oversubscribed);
-        engine.set_late_merge(policy, settings.signal_channel());
+        engine.set_late_merge(policy, Settings::signal_channel(channels));
     }
     *engine.parallel() = placement.parallel(settings, &terms.limits);
     engine
 }
 
 /// What calls are chosen by.
-fn policy(group: &Group, terms: &Terms, plugin: Option<Arc<dyn Plugin>>) -> Policy {
+fn policy(
+    group: &Group,
+    channels: Bounds,
+    terms: &Terms,
+    plugin: Option<Arc<dyn Plugin>>,
+) -> Policy {
     let settings = &group.settings;
     let late = settings.late_rank;
     let late_rank = late.and_then(|late| group.world_ranks.iter().position(|rank| *rank == late));
@@ -194,7 +201,7 @@ fn policy(group: &Group, terms: &Terms, plugin: Option<Arc<dyn Plugin>>) -> Poli
         ..Policy::new(Tuning {
             protocol: settings.protocol,
             allowed: settings.allowed.clone(),
-            channels: settings.channels,
+            channels,
             chunk_bytes: settings.chunk_bytes,
             slice_bytes: settings.slice_bytes,
             plugin,

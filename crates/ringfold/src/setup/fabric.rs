@@ -13,7 +13,7 @@ use crate::verbs::{Opened, Route, Verbs};
 use super::attempt::Attempt;
 use super::fabric_port::{FabricPort, PORTS_MAX};
 use super::memory_costs::memory_costs;
-use super::peer_info::PeerInfo;
+use super::peer_info::{self, PeerInfo};
 
 /// The ports that this rank would use.
 pub(super) struct Fabric(Vec<Opened>);
@@ -60,7 +60,8 @@ impl Fabric {
         let is_peer: Vec<bool> = (0..peers.len())
             .map(|peer| remote.contains(&peer))
             .collect();
-        let prepared = self.prepare(group, &is_peer, rails);
+        let streams = group.settings.streams(peer_info::channels(peers, rails));
+        let prepared = self.prepare(group, &is_peer, (rails, streams));
         let pairs = prepared.as_ref().map(|prepared| {
             let of = |peer: usize| prepared.pairs(peer);
             (0..peers.len()).map(of).collect::<Vec<Vec<u32>>>()
@@ -111,8 +112,13 @@ impl Fabric {
         Ok(rdma)
     }
 
-    /// Queue pairs to the peers.
-    fn prepare(&self, group: &Group, is_peer: &[bool], rails: usize) -> Result<Prepared> {
+    /// Queue pairs to the peers, so many `streams` to each.
+    fn prepare(
+        &self,
+        group: &Group,
+        is_peer: &[bool],
+        (rails, streams): (usize, usize),
+    ) -> Result<Prepared> {
         let port = |opened: &Opened| RailPort {
             domain: opened.domain.clone(),
             port: opened.port.number,
@@ -124,7 +130,7 @@ impl Fabric {
             register_bytes_min: register_bytes_min(&settings.rdma, &ports)?,
             ..RdmaOptions::default()
         };
-        Prepared::new(group.rank, is_peer, settings.streams(), &ports, options)
+        Prepared::new(group.rank, is_peer, streams, &ports, options)
     }
 }
 

@@ -8,7 +8,7 @@ use super::attempt::Attempt;
 use super::discover::Discovered;
 use super::fabric;
 use super::offer::{Division, OfferedMemory};
-use super::peer_info::PeerInfo;
+use super::peer_info::{self, PeerInfo};
 use super::placement::Placement;
 use super::rails::{self, Bundle};
 use crate::communicator::group::Group;
@@ -22,6 +22,7 @@ use crate::transport::rdma::Rdma;
 use crate::transport::routes::Routes;
 use crate::transport::shm::{Segment, Shm};
 use crate::transport::tcp::{Tcp, TcpOptions};
+use crate::tune::bounds::Bounds;
 
 /// A rank with a link to every other one.
 pub(super) struct Linked<'a> {
@@ -51,12 +52,20 @@ impl<'a> Discovered<'a> {
             }
             None => None,
         };
+        let rails = if rdma.is_some() { rails } else { 0 };
+        let channels = peer_info::channels(&peers, rails);
         let (network, rate_mbps) = match rdma {
             Some(rdma) => (Some(Network::Rdma(rdma)), fabric::rate_mbps(&peers, rails)),
             None => {
                 let bundle = |rank: &usize| (*rank, bundle(&attempt.group, *rank, &peers));
                 let bundles: Vec<(usize, Bundle)> = division.remote.iter().map(bundle).collect();
-                let tcp = connect(attempt, &bundles, offer.mesh, &peers, (bell, cores))?;
+                let tcp = connect(
+                    attempt,
+                    (&bundles, channels),
+                    offer.mesh,
+                    &peers,
+                    (bell, cores),
+                )?;
                 (tcp.map(Network::Tcp), rails::rate_mbps(&bundles))
             }
         };
@@ -68,6 +77,7 @@ impl<'a> Discovered<'a> {
                 segment,
                 network,
                 rate_mbps,
+                channels,
             },
         })
     }
@@ -111,18 +121,22 @@ fn share_memory(
             })?;
             let fetched = attempt.within_limit(|limit| handover.fetch(name, group.rank, limit));
             let Handed { memory, bells } = fetched.map_err(Failure::into_error)?;
-            Segment::open(memory, division.shape(group), Bells::from_fds(bells))?
+            let PeerInfo {
+                channels, ports, ..
+            } = &peers[*leader];
+            let shape = division.shape(group, *channels, ports.len());
+            Segment::open(memory, shape, Bells::from_fds(bells))?
         }
     };
     segment.populate(division.place);
     Ok(Some(segment))
 }
 
-/// Connects to the ranks that are reached by TCP; `bell` wakes this rank, too, which has `cores`
-/// to spare.
+/// Connects to the ranks that are reached by TCP, on so many channels; `bell` wakes this rank, too,
+/// which has `cores` to spare.
 fn connect(
     attempt: &Attempt<'_>,
-    bundles: &[(usize, Bundle)],
+    (bundles, channels): (&[(usize, Bundle)], Bounds),
     listener: Option<MeshListener>,
     peers: &[PeerInfo],
     (bell, cores): (Option<Bell>, usize),
@@ -147,7 +161,7 @@ fn connect(
         communicator: group.id,
         rank: group.rank,
         world_size: group.world_ranks.len(),
-        channels: group.settings.streams(),
+        channels: group.settings.streams(channels),
         secret: group.session.secret(),
         peers: &peers,
     };
@@ -182,6 +196,7 @@ pub(super) struct Links {
     segment: Option<Arc<Segment>>,
     network: Option<Network>,
     rate_mbps: Option<u32>,
+    channels: Bounds,
 }
 
 /// What leads to the ranks that share no memory with this one.
@@ -191,6 +206,11 @@ enum Network {
 }
 
 impl Links {
+    /// How many channels calls over messages may have.
+    pub fn channels(&self) -> Bounds {
+        self.channels
+    }
+
     /// What the links to other ranks carry, in Mbit/s, where that is known.
     pub fn rate_mbps(&self) -> Option<u32> {
         self.rate_mbps

@@ -20,6 +20,7 @@ use crate::topology::interfaces::{self, Candidates, Interface};
 use crate::transport::bell::Bells;
 use crate::transport::shm::{Segment, Shape};
 use crate::transport::tcp::SOCKETS_MAX;
+use crate::tune::bounds::Bounds;
 
 /// How the ranks of a group are divided, as this rank sees it.
 pub(super) struct Division {
@@ -49,9 +50,11 @@ impl Division {
         }
     }
 
-    /// The shape of the memory that they share.
-    pub fn shape(&self, group: &Group) -> Shape {
-        let channels = group.settings.streams();
+    /// The shape of the memory that they share, of which the first one has said how many channels
+    /// it was told and how many `ports` for RDMA it has.
+    pub fn shape(&self, group: &Group, told: Option<Bounds>, ports: usize) -> Shape {
+        let bounds = told.unwrap_or_else(|| Bounds::of_rails(ports));
+        let channels = group.settings.streams(bounds);
         Shape::new(self.sharing.len(), channels, group.settings.shm_bytes)
     }
 }
@@ -78,11 +81,13 @@ pub(super) struct OfferedMemory {
 impl Offer {
     pub fn new(group: &Group, division: &Division) -> Result<Offer> {
         let (mesh, endpoints) = listen(group, division)?.unzip();
+        let fabric = Fabric::offer(group, &division.remote)?;
+        let ports = fabric.as_ref().map_or(0, |fabric| fabric.ports().len());
         Ok(Offer {
-            fabric: Fabric::offer(group, &division.remote)?,
+            memory: offer_memory(group, division, ports)?,
+            fabric,
             mesh,
             endpoints: endpoints.unwrap_or_default(),
-            memory: offer_memory(group, division)?,
         })
     }
 
@@ -97,7 +102,8 @@ impl Offer {
 /// descriptors.
 pub(super) fn sockets_max(group: &Group, division: &Division) -> u32 {
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-    let streams = group.settings.streams() * division.remote.len().max(1);
+    let bounds = group.settings.channels.unwrap_or_default();
+    let streams = group.settings.streams(bounds) * division.remote.len().max(1);
     let each = limit / 2 / streams as u64;
     each.clamp(1, SOCKETS_MAX as u64) as u32
 }
@@ -154,7 +160,7 @@ fn loopback(address: IpAddr) -> Candidates {
 }
 
 /// Makes the shared memory, if this rank is the first of several that share it.
-fn offer_memory(group: &Group, division: &Division) -> Result<Option<OfferedMemory>> {
+fn offer_memory(group: &Group, division: &Division, ports: usize) -> Result<Option<OfferedMemory>> {
     if division.sharing.len() < 2 || division.place != 0 {
         return Ok(None);
     }
@@ -163,7 +169,8 @@ fn offer_memory(group: &Group, division: &Division) -> Result<Option<OfferedMemo
         true => Bells::default(),
         false => Bells::new(division.sharing.len())?,
     };
-    let (segment, fd) = Segment::create(division.shape(group), bells)?;
+    let (segment, fd) =
+        Segment::create(division.shape(group, group.settings.channels, ports), bells)?;
     Ok(Some(OfferedMemory {
         segment,
         fd,

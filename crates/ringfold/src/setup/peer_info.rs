@@ -33,8 +33,8 @@ pub struct PeerInfo {
     pub memory: Option<String>,
     /// The cores that it may run on, ascending.
     pub affinity: Vec<usize>,
-    /// How many channels calls over messages may have.
-    pub channels: Bounds,
+    /// How many channels calls over messages may have, if it was told.
+    pub channels: Option<Bounds>,
     /// How it treats slow ranks, in words.
     pub straggler: String,
 }
@@ -60,8 +60,7 @@ impl Wire for PeerInfo {
         record.u32(self.sockets_max);
         record.text(self.memory.as_deref().unwrap_or(""), TEXT_BYTES_MAX);
         record.text(&cores::format_list(&self.affinity), AFFINITY_BYTES_MAX);
-        record.u32(self.channels.least() as u32);
-        record.u32(self.channels.most() as u32);
+        self.channels.write(record);
         record.text(&self.straggler, TEXT_BYTES_MAX);
     }
 
@@ -72,7 +71,7 @@ impl Wire for PeerInfo {
         let sockets_max = record.u32()?;
         let memory = record.text(TEXT_BYTES_MAX)?;
         let affinity = cores::parse_list(&record.text(AFFINITY_BYTES_MAX)?)?;
-        let (least, most) = (record.u32()? as usize, record.u32()? as usize);
+        let channels = Wire::read(record)?;
         let info = PeerInfo {
             endpoints,
             ports,
@@ -80,7 +79,7 @@ impl Wire for PeerInfo {
             sockets_max,
             memory: (!memory.is_empty()).then_some(memory),
             affinity,
-            channels: Bounds::new(Some(least), Some(most)).ok()?,
+            channels,
             straggler: record.text(TEXT_BYTES_MAX)?,
         };
         let is_name = |name: &String| name.bytes().all(|byte| byte.is_ascii_hexdigit());
@@ -93,16 +92,37 @@ impl Wire for PeerInfo {
     }
 }
 
+impl Wire for Bounds {
+    fn write(&self, record: &mut Writer) {
+        record.u32(self.least() as u32);
+        record.u32(self.most() as u32);
+    }
+
+    fn read(record: &mut Reader<'_>) -> Option<Bounds> {
+        let (least, most) = (record.u32()? as usize, record.u32()? as usize);
+        Bounds::new(Some(least), Some(most)).ok()
+    }
+}
+
+/// The bounds that all ranks go by, which have `rails` of RDMA: a call on as many channels uses all
+/// of them, unless the ranks were told how many.
+pub(super) fn channels(peers: &[PeerInfo], rails: usize) -> Bounds {
+    let told = peers.iter().find_map(|peer| peer.channels);
+    told.unwrap_or_else(|| Bounds::of_rails(rails))
+}
+
 /// Checks that all ranks have the same bounds of channels, the same number of sockets and the same
 /// straggler policy: else some would wait for connections or messages that the others never make.
 pub(super) fn compare(peers: &[PeerInfo]) -> Result<()> {
     let first = &peers[0];
     let other = |differs: &dyn Fn(&PeerInfo) -> bool| peers.iter().position(differs);
-    if let Some(rank) = other(&|peer| peer.channels != first.channels) {
+    let bounds = |peer: &PeerInfo| peer.channels.unwrap_or_default();
+    if let Some(rank) = other(&|peer| bounds(peer) != bounds(first)) {
         return Err(Error::InvalidArgument(format!(
             "{} on rank 0 and {} on rank {rank}; set RINGFOLD_MIN_CHANNELS, RINGFOLD_MAX_CHANNELS \
              and RINGFOLD_CHANNELS alike on all ranks",
-            first.channels, peers[rank].channels
+            bounds(first),
+            bounds(&peers[rank])
         )));
     }
     if let Some(rank) = other(&|peer| peer.sockets != first.sockets) {
@@ -162,7 +182,7 @@ mod tests {
             sockets_max: 7,
             memory: Some("00ff".into()),
             affinity: vec![0, 1, 2, 7],
-            channels: Bounds::new(Some(2), Some(8)).expect("bounds"),
+            channels: Bounds::new(Some(2), Some(8)).ok(),
             straggler: "off".into(),
         }
     }
@@ -176,11 +196,7 @@ mod tests {
 
     #[test]
     fn a_record_reads_back_as_it_was_written() {
-        let least = PeerInfo {
-            channels: Bounds::new(None, None).expect("bounds"),
-            ..PeerInfo::default()
-        };
-        for info in [info(), least] {
+        for info in [info(), PeerInfo::default()] {
             let read = PeerInfo::decode(1, &info.encode()).expect("a record");
             assert_eq!(read, info);
         }
@@ -244,7 +260,7 @@ mod tests {
     #[test]
     fn ranks_with_different_channels_are_an_error_that_names_them() {
         let with = |least, most| PeerInfo {
-            channels: Bounds::new(Some(least), Some(most)).expect("bounds"),
+            channels: Bounds::new(Some(least), Some(most)).ok(),
             ..info()
         };
         compare(&[with(1, 2), with(1, 2)]).expect("the same");
@@ -252,6 +268,24 @@ mod tests {
         let text = error.to_string();
         let due = "1 to 2 channels on rank 0 and 1 to 4 channels on rank 2";
         assert!(text.contains(due), "{text}");
+    }
+
+    #[test]
+    fn rails_have_a_channel_each_unless_the_ranks_were_told() {
+        let with = |channels| PeerInfo { channels, ..info() };
+        let one = Some(Bounds::default());
+        for (peers, rails, most) in [
+            ([None, None], 0, 1),
+            ([None, None], 1, 1),
+            ([None, None], 4, 4),
+            ([None, one], 4, 1),
+            ([one, None], 4, 1),
+        ] {
+            let peers = peers.map(with);
+            compare(&peers).expect("the default is one channel");
+            let bounds = channels(&peers, rails);
+            assert_eq!((bounds.least(), bounds.most()), (1, most), "{rails} rails");
+        }
     }
 
     #[test]

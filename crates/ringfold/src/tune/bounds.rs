@@ -48,6 +48,14 @@ impl Bounds {
         Ok(bounds)
     }
 
+    /// Up to one for each of so many rails, at least one.
+    pub fn of_rails(rails: usize) -> Bounds {
+        Bounds {
+            least: 1,
+            most: rails.clamp(1, CHANNELS_MAX),
+        }
+    }
+
     /// The fewest.
     pub fn least(self) -> usize {
         self.least
