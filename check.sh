@@ -273,7 +273,8 @@ print(*{row['executable'] for row in rows if row.get('executable')})"
 # exact_over_rdma RANKS TRANSPORT REGISTER_BYTES: all collectives, algorithms and types by $program
 # between processes on two hosts.
 exact_over_rdma() {
-    RINGFOLD_TEST_SCENE=exact RINGFOLD_LATE_RANK=1 RINGFOLD_TRANSPORT=$2 \
+    # With more processors the emulated machine takes longer.
+    RDMA_VM_CPUS=2 RINGFOLD_TEST_SCENE=exact RINGFOLD_LATE_RANK=1 RINGFOLD_TRANSPORT=$2 \
         RINGFOLD_IB_REGISTER_BYTES=$3 RDMA_VM_TIMEOUT=1200 \
         in_rdma_vm bench/rdma_hosts.py --ranks "$1" --limit 1100 --run -- \
         "$program" --exact a_rank --ignored --nocapture
