@@ -209,7 +209,12 @@ def parser() -> argparse.ArgumentParser:
         help="of ringfold, such as rdma,tcp (default %(default)s: RDMA, in hosts shared memory)",
     )
     add("--peers", help=f"of {', '.join(PEERS)} (default those that can be had); '' is none")
-    add("--csv", help="file for the rows instead of the one in bench/results; none writes none")
+    add(
+        "--csv",
+        type=rdma_guest.kept,
+        help="file for the rows, below the repository, instead of the one in bench/results; none "
+        "writes none",
+    )
     return flags
 
 

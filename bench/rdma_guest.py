@@ -4,6 +4,7 @@ The guest has no network, and what is written outside the current directory is l
 packages are installed and C programs built outside, and the guest is started afterwards.
 """
 
+import argparse
 import os
 import shutil
 import subprocess
@@ -58,6 +59,13 @@ def built(name: str, compiler: str, source: str, *libraries: str) -> Path:
     words = [compiler, "-O2", "-o", str(BUILT / name), str(BENCH / source), *libraries]
     subprocess.run(words, check=True)
     return BUILT / name
+
+
+def kept(path: str) -> str:
+    """For argparse: a path for rows, or `none`; refused where the guest would lose the file."""
+    if path != "none" and not (ROOT / path).resolve().is_relative_to(ROOT):
+        raise argparse.ArgumentTypeError(f"the guest keeps only files below {ROOT}")
+    return path
 
 
 def start(program: str, arguments: Sequence[str]) -> NoReturn:

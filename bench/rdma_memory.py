@@ -188,7 +188,12 @@ def main() -> None:
     add = flags.add_argument
     add("--sizes", default=SIZES, help="separated by commas (default %(default)s)")
     add("--rounds", type=int, default=3)
-    add("--csv", help="file for the rows instead of the one in bench/results; none writes none")
+    add(
+        "--csv",
+        type=rdma_guest.kept,
+        help="file for the rows, below the repository, instead of the one in bench/results; none "
+        "writes none",
+    )
     options = flags.parse_args()
     sizes = [bytes_of(word) for word in options.sizes.split(",")]
     if hosts_here() == 0:

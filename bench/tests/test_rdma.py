@@ -1,5 +1,6 @@
 """The parts of bench/rdma.py and bench/rdma_memory.py that need no device."""
 
+import argparse
 import math
 import os
 import shutil
@@ -180,3 +181,11 @@ def test_an_infinite_latency_is_measured_again(monkeypatch: pytest.MonkeyPatch) 
     assert rdma.latency_us(hosts, 8) == 7.0
     with pytest.raises(SystemExit, match="busy"):
         rdma.latency_us(hosts, 8)
+
+
+def test_rows_that_the_guest_would_lose_are_refused() -> None:
+    for path in ("none", "target/rows.csv", str(rdma_guest.ROOT / "rows.csv")):
+        assert rdma_guest.kept(path) == path
+    for path in ("/tmp/rows.csv", "../rows.csv"):
+        with pytest.raises(argparse.ArgumentTypeError, match="keeps only files below"):
+            rdma_guest.kept(path)
