@@ -14,7 +14,7 @@ import rdma
 import rdma_guest
 import rdma_memory
 import rdma_peers
-from comparison.libraries import BENCH
+from comparison.libraries import BENCH, ROOT
 from comparison.processes import Failed
 from rdma_hosts import RdmaHosts
 from rdma_peers import ENTER, PEERS, Peer
@@ -184,7 +184,7 @@ def test_an_infinite_latency_is_measured_again(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_rows_that_the_guest_would_lose_are_refused() -> None:
-    for path in ("none", "target/rows.csv", str(rdma_guest.ROOT / "rows.csv")):
+    for path in ("none", "target/rows.csv", str(ROOT / "rows.csv")):
         assert rdma_guest.kept(path) == path
     for path in ("/tmp/rows.csv", "../rows.csv"):
         with pytest.raises(argparse.ArgumentTypeError, match="keeps only files below"):
