@@ -203,11 +203,13 @@ torch_tests() {
         python/tests/torch
 }
 
+# The command is that of the Rust tests: `cargo run` builds another, with fewer features.
 digits() {
+    [ -x target/debug/ringfold ] || cargo build --quiet --package ringfold-cli
     # One thread of linear algebra per rank: the ranks are the parallelism.
     export OPENBLAS_NUM_THREADS=1
     "$venv/bin/python" examples/digits_numpy.py
-    cargo run --quiet -- run --ranks 4 -- "$venv/bin/python" examples/digits_numpy.py
+    target/debug/ringfold run --ranks 4 -- "$venv/bin/python" examples/digits_numpy.py
 }
 
 # The long Rust tests by name; `cargo test` alone ignores them.
