@@ -340,13 +340,19 @@ beside_rust_tests() {
     fi
 }
 
+# Most of its time is pip's, which uses one core. It ends before the Rust tests, two of which need
+# the assembler of triton, which comes with torch.
+beside_lints() {
+    stage "python environment" python_environment
+}
+
+start_beside beside_lints
 if [ -z "$only_torch" ]; then
     stage "format" cargo fmt --all --check
     stage "lints" cargo clippy --quiet --workspace --all-targets -- -D warnings
     stage "docs" docs
 fi
-# Before the Rust tests: two of them need the assembler of triton, which comes with torch.
-stage "python environment" python_environment
+join_beside
 start_beside beside_rust_tests
 [ -n "$only_torch" ] || stage "rust tests" cargo test --quiet
 join_beside
