@@ -7,11 +7,13 @@ over the same devices, interleaved.
     RDMA_VM_MEMORY=4096 bench/rdma_vm.sh bench/rdma.py    # with the peers that are built
 
 Outside of the guest of rdma_vm.sh it installs and builds the peers (root, apt-get), and starts the
-guest. There it measures target/release/ringfold as it is. Each round measures ib_write_lat (to 64
-KiB), ib_write_bw in both directions, and all_reduce with each transport and number of ranks on two
-hosts, for each size, then each peer's all_reduce of all sizes in one start. Libraries measure out
-of place, as bench/peers.py does: the input is rewritten before each call, after which all ranks
-wait for each other. Up to 64 KiB, two ranks also call in a row without that, as ib_write_lat does.
+guest. There it measures target/release/ringfold as it is. Each round measures ib_write_lat and
+rdma_exchange.c (to 64 KiB), ib_write_bw in both directions, and all_reduce with each transport and
+number of ranks on two hosts, for each size, then each peer's all_reduce of all sizes in one start.
+Libraries measure out of place, as bench/peers.py does: the input is rewritten before each call,
+after which all ranks wait for each other. Up to 64 KiB, two ranks also call in a row without that;
+then the mean counts, as it does for rdma_exchange.c: in it two processes do nothing but write to
+each other at the same time, which an all_reduce cannot do without.
 The table has the median over rounds, the fastest and the slowest; the ratio to the devices', of a
 small all_reduce of two ranks to ib_write_lat, and of a large one to the time in which both
 directions carry its bytes; and ringfold's time divided by each peer's. Rows are written to
@@ -35,6 +37,7 @@ from pathlib import Path
 import rdma_guest
 from comparison import machine
 from comparison.collectives import bytes_of
+from comparison.libraries import BUILT
 from comparison.processes import Failed, become_reaper
 from rdma_hosts import COMMAND, RdmaHosts, hosts_here, output_of
 from rdma_peers import PEERS, Peer
@@ -46,6 +49,8 @@ LATENCY_BYTES_MAX = 64 << 10
 LATENCY_TRIES = 5
 # Of a message whose rate is measured: soft-RoCE may never end with both directions' of 64 MiB.
 MESSAGE_BYTES_MAX = 1 << 20
+EXCHANGE = BUILT / "rdma_exchange"
+PACKAGES = (*rdma_guest.COMPILER, "libibverbs-dev")
 # Iterations are so many that about this much travels, within limits.
 BYTES, ITERATIONS = 8 << 20, (2, 300)
 # perftest asks for at least 5.
@@ -102,6 +107,12 @@ def latency_us(lab: RdmaHosts, size: int) -> float:
     sys.exit("ib_write_lat cannot measure times; is the machine busy with something else?")
 
 
+def exchange_us(size: int) -> float:
+    """The mean time in which two devices write to each other."""
+    words = [str(EXCHANGE), "rxe0", "rxe1", str(size), str(iterations(size))]
+    return float(subprocess.check_output(words, text=True, timeout=LIMIT_S))
+
+
 def both_ways_us(lab: RdmaHosts, size: int) -> float:
     """The time of as many bytes in each direction, of many; the rate is that of both together."""
     average_mib = perftest(lab, "ib_write_bw", min(size, MESSAGE_BYTES_MAX), "-b")[3]
@@ -115,12 +126,12 @@ def all_reduce_us(
         report = Path(folder) / "report.json"
         words = [str(COMMAND), "perf", "all_reduce", "--transport", transport, "-J", str(report)]
         words += ["-b", str(size), "-e", str(size), "-n", str(iterations(size)), "-c", "0"]
-        words += ["-w", "20"] if in_a_row else ["-w", "0", "--rewrite", "-I", "1"]
-        output_of(lab, words, ranks, LIMIT_S)
+        # In a row, the ranks' times overlap: their mean is the time of a call.
+        words += ["-w", "20", "-z", "0", "-a", "1"] if in_a_row else ["-w", "0", "--rewrite"]
+        output_of(lab, [*words, "-I", "1"], ranks, LIMIT_S)
         (row,) = json.loads(report.read_text())["results"]
-    if in_a_row:
-        return float(row["out_of_place"]["time"])
-    return float(statistics.median(row["out_of_place_per_iter"]["times_us"]))
+    times_us = row["out_of_place_per_iter"]["times_us"]
+    return float(statistics.mean(times_us) if in_a_row else statistics.median(times_us))
 
 
 def one_round(lab: RdmaHosts, options: argparse.Namespace) -> dict[Key, float]:
@@ -129,6 +140,8 @@ def one_round(lab: RdmaHosts, options: argparse.Namespace) -> dict[Key, float]:
     for size in options.sizes:
         if size <= LATENCY_BYTES_MAX:
             found["ib_write_lat", 2, size] = latency_us(lab, size)
+            if EXCHANGE.exists():
+                found[EXCHANGE.name, 2, size] = exchange_us(size)
         found["ib_write_bw -b", 2, size] = both_ways_us(lab, size)
         for ranks in options.ranks:
             for transport in options.transport:
@@ -160,7 +173,9 @@ def table(taken: dict[Key, list[float]], transport: str = "auto") -> str:
         us = middle[program, ranks, size]
         limit = middle.get(("ib_write_lat", 2, size)) or middle["ib_write_bw -b", 2, size]
         is_device = program.startswith("ib_")
-        own = middle.get((f"ringfold {transport}", ranks, size)) if program in rows else None
+        like = {EXCHANGE.name: f"ringfold {transport} in a row"}
+        like |= dict.fromkeys(rows, f"ringfold {transport}")
+        own = middle.get((like[program], ranks, size)) if program in like else None
         columns = ("" if is_device else f"{us / limit:.2f}", f"{own / us:.2f}" if own else "")
         spread = f"{min(times):.1f} to {max(times):.1f}"
         line = f"{program:<22} {ranks:>5} {size:>9} {us:>11.1f}  {spread:<21}"
@@ -177,7 +192,11 @@ def peers_of(text: str | None) -> list[Peer]:
 
 
 def start_guest(peers: list[Peer], arguments: list[str]) -> None:
-    """Prepare the peers, and go on in the guest."""
+    """Build rdma_exchange.c, prepare the peers, and go on in the guest."""
+    if reason := rdma_guest.refusal(PACKAGES):
+        print(f"{EXCHANGE.name} is left out: {reason}", file=sys.stderr)
+    else:
+        rdma_guest.built(EXCHANGE.name, "cc", "rdma_exchange.c", "-libverbs")
     for peer in peers:
         if reason := peer.prepare():
             print(f"{peer.row} is left out: {reason}", file=sys.stderr)

@@ -85,15 +85,33 @@ def test_packages_are_installed_by_root_only(monkeypatch: pytest.MonkeyPatch) ->
     assert "no apt-get" in rdma_guest.refusal(["one"])
 
 
+def test_calls_in_a_row_are_compared_with_an_exchange() -> None:
+    row = "ringfold auto in a row"
+    times = {("ib_write_lat", 2, 8): [100.0], (row, 2, 8): [300.0]}
+    times["rdma_exchange", 2, 8] = [200.0]
+    lines = {line.split()[0]: line.split() for line in rdma.table(times).splitlines()}
+    assert lines["rdma_exchange"][-2:] == ["2.00", "1.50"]
+    assert lines["ringfold"][-1] == "3.00"
+
+
 @pytest.mark.skipif(
     shutil.which("cc") is None or not Path("/usr/include/infiniband/verbs.h").exists(),
     reason="needs a C compiler and libibverbs-dev",
 )
-def test_what_measures_registrations_builds_and_asks_for_a_device(tmp_path: Path) -> None:
-    program = tmp_path / "registration_rate"
+@pytest.mark.parametrize(
+    ("name", "device"),
+    [
+        ("registration_rate", ["none", "1", "1", "4096"]),
+        ("rdma_exchange", ["none", "none", "8", "10"]),
+    ],
+)
+def test_a_program_builds_and_asks_for_a_device(
+    tmp_path: Path, name: str, device: list[str]
+) -> None:
+    program = tmp_path / name
     words = ["cc", "-O2", "-Wall", "-Wextra", "-Werror", "-o", str(program)]
-    subprocess.run([*words, str(BENCH / "registration_rate.c"), "-libverbs"], check=True)
-    for arguments, complaint in (([], "usage"), (["none", "1", "1", "4096"], "device")):
+    subprocess.run([*words, str(BENCH / f"{name}.c"), "-libverbs"], check=True)
+    for arguments, complaint in (([], "usage"), (device, "device")):
         done = subprocess.run(
             [program, *arguments], capture_output=True, text=True, timeout=WATCHDOG_S, check=False
         )
