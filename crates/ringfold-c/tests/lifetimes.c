@@ -1,5 +1,6 @@
 /* Two ranks do what their argument says with handles, threads, handlers and their own end. */
 #define _DEFAULT_SOURCE
+#include <fcntl.h>
 #include <pthread.h>
 #include <ringfold.h>
 #include <signal.h>
@@ -14,6 +15,7 @@
 
 static ringfold_comm_t *comm;
 static int rank;
+static const char *program, *chosen;
 static atomic_int mistakes;
 
 #define EXPECT(call, expected)                                                                     \
@@ -37,6 +39,20 @@ static atomic_int mistakes;
 static float word = 1;
 static _Alignas(4096) char buffer[1 << 16];
 
+/* Waits for the other rank by files beside the program: a rank that ends the job, as it may after a
+ * barrier, would end that barrier of the other one, too. */
+static void meet(void) {
+    static int times;
+    char path[4096];
+    times++;
+    snprintf(path, sizeof path, "%s.%s.%d.%d", program, chosen, times, rank);
+    HOLDS(close(open(path, O_CREAT | O_WRONLY | O_CLOEXEC, 0600)) == 0);
+    snprintf(path, sizeof path, "%s.%s.%d.%d", program, chosen, times, 1 - rank);
+    while (access(path, F_OK) != 0) {
+        usleep(1000);
+    }
+}
+
 /* A receive of a message that never comes. */
 static ringfold_request_t in_vain(void) {
     ringfold_request_t request = {
@@ -51,10 +67,12 @@ static ringfold_request_t in_vain(void) {
     return request;
 }
 
+/* Both ranks have begun it when it returns. */
 static ringfold_work_t *endless(void) {
     ringfold_request_t request = in_vain();
     ringfold_work_t *work = NULL;
     EXPECT(ringfold_start(comm, &request, &work), RINGFOLD_OK);
+    meet();
     return work;
 }
 
@@ -212,6 +230,7 @@ static void fork_a_child(void) {
     waitpid(child, &status, 0);
     HOLDS(status == 0);
     EXPECT(ringfold_barrier(comm), RINGFOLD_OK);
+    meet();
     ringfold_free(comm);
 }
 
@@ -256,9 +275,12 @@ int main(int count, char **arguments) {
         return 2;
     }
     rank = ringfold_rank(comm);
+    program = arguments[0];
+    chosen = count > 1 ? arguments[1] : "";
     EXPECT(ringfold_barrier(comm), RINGFOLD_OK);
+    meet();
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        if (count > 1 && strcmp(arguments[1], cases[i].name) == 0) {
+        if (strcmp(chosen, cases[i].name) == 0) {
             cases[i].run();
             return mistakes;
         }
