@@ -219,6 +219,7 @@ deep_rust_tests=(
     each_call_that_fails_is_named_by_every_rank
     every_mix_of_hosts_is_exact
     every_single_refused_call_ends_a_lane_whose_devices_read_all_slots
+    every_type_and_operation_is_exact_with_every_length
     noise_costs_what_was_worked_out
     simgrid_agrees
     sizes_past_two_gib_arrive_whole

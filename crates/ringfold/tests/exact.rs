@@ -26,7 +26,7 @@ const COUNTS: [usize; 8] = [0, 1, 3, 17, 300, 2500, 20_001, 100_003];
 /// Elements for every data type and operation.
 const TYPED_COUNTS: [usize; 2] = [131, 9001];
 
-/// Set where each type and operation is to have one of these in turn: the others take as long again.
+/// Set where each type and operation has one of these in turn: all of them take twice as long.
 const ALTERNATE: (&str, &str) = ("TEST_TYPED_COUNTS", "alternate");
 
 /// Bytes around each buffer, and between two.
@@ -61,37 +61,45 @@ const LATE: (&str, &str) = ("RINGFOLD_LATE_RANK", "1");
 
 #[test]
 fn through_shared_memory() {
-    play_with(
-        "exact",
-        3,
-        &[("RINGFOLD_TRANSPORT", "shm"), ALTERNATE, LATE],
-    );
+    through("shm", Some(ALTERNATE));
 }
 
 #[test]
 fn over_tcp() {
-    play_with(
-        "exact",
-        3,
-        &[("RINGFOLD_TRANSPORT", "tcp"), ALTERNATE, LATE],
-    );
+    through("tcp", Some(ALTERNATE));
 }
 
-/// Over devices in software, in pieces and in memory that is registered for each call.
 #[test]
 fn over_rdma() {
+    over_software_devices(Some(ALTERNATE));
+}
+
+#[test]
+#[ignore = "long: each type and operation with each length, on every transport"]
+fn every_type_and_operation_is_exact_with_every_length() {
+    through("shm", None);
+    through("tcp", None);
+    over_software_devices(None);
+}
+
+fn through(transport: &str, lengths: Option<(&str, &str)>) {
+    let mut variables = vec![("RINGFOLD_TRANSPORT", transport), LATE];
+    variables.extend(lengths);
+    play_with("exact", 3, &variables);
+}
+
+/// In pieces, and in memory that is registered for each call.
+fn over_software_devices(lengths: Option<(&str, &str)>) {
     let library = std::env::current_exe().expect("this program");
     let library = library.with_file_name("libringfold_softverbs.so");
-    let variables = [
+    let library = library.to_str().expect("a plain path");
+    let mut variables = vec![
         ("RINGFOLD_TRANSPORT", "rdma"),
-        (
-            "RINGFOLD_VERBS_LIBRARY",
-            library.to_str().expect("a plain path"),
-        ),
+        ("RINGFOLD_VERBS_LIBRARY", library),
         ("RINGFOLD_IB_REGISTER_BYTES", "16K"),
-        ALTERNATE,
         LATE,
     ];
+    variables.extend(lengths);
     play_with("exact", 2, &variables);
 }
 
