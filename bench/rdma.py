@@ -51,7 +51,6 @@ LATENCY_TRIES = 5
 MESSAGE_BYTES_MAX = 1 << 20
 EXCHANGE = BUILT / "rdma_exchange"
 EXCHANGE_BYTES_MAX = 200
-PACKAGES = (*rdma_guest.COMPILER, "libibverbs-dev")
 # Iterations are so many that about this much travels, within limits.
 BYTES, ITERATIONS = 8 << 20, (2, 300)
 # perftest asks for at least 5.
@@ -193,10 +192,7 @@ def peers_of(text: str | None) -> list[Peer]:
 
 def start_guest(peers: list[Peer], arguments: list[str]) -> None:
     """Build rdma_exchange.c, prepare the peers, and go on in the guest."""
-    if reason := rdma_guest.refusal(PACKAGES):
-        print(f"{EXCHANGE.name} is left out: {reason}", file=sys.stderr)
-    else:
-        rdma_guest.built(EXCHANGE.name, "cc", "rdma_exchange.c", "-libverbs")
+    rdma_guest.build_with_verbs(EXCHANGE.name, EXCHANGE.name)
     for peer in peers:
         if reason := peer.prepare():
             print(f"{peer.row} is left out: {reason}", file=sys.stderr)

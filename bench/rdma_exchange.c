@@ -7,7 +7,6 @@
  * calls. Prints the median time of a call in us, after a tenth of CALLS that are not timed. After 30 s it ends in any
  * case. */
 #define _GNU_SOURCE
-#include <infiniband/verbs.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -16,8 +15,9 @@
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
+
+#include "rdma_device.h"
 
 #define BYTES_MAX 200
 /* Each process has a page to write from, and one that the other writes to. */
@@ -45,25 +45,6 @@ typedef struct {
     place_t peer;
     uint32_t posted;
 } link_t;
-
-static void fail(const char *what) {
-    fprintf(stderr, "rdma_exchange: ");
-    perror(what);
-    exit(1);
-}
-
-static struct ibv_context *opened(const char *name) {
-    struct ibv_device **devices = ibv_get_device_list(NULL);
-    if (devices == NULL) fail("ibv_get_device_list");
-    for (int i = 0; devices[i] != NULL; i++) {
-        if (strcmp(ibv_get_device_name(devices[i]), name) != 0) continue;
-        struct ibv_context *context = ibv_open_device(devices[i]);
-        if (context == NULL) fail(name);
-        return context;
-    }
-    fprintf(stderr, "rdma_exchange: there is no device %s\n", name);
-    exit(1);
-}
 
 /* The last address that stands for one of IPv4, which has RoCE's second version. */
 static int gid_index(struct ibv_context *context, union ibv_gid *gid) {
@@ -121,12 +102,6 @@ static link_t linked(const char *device, size_t bytes, int socket) {
     /* Both are connected before one writes. */
     swap(socket, &own, &link.peer);
     return link;
-}
-
-static double now_us(void) {
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return time.tv_sec * 1e6 + time.tv_nsec / 1e3;
 }
 
 /* Waits until a request has ended, and with it those before it. */

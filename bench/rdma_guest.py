@@ -18,6 +18,7 @@ from comparison.libraries import BENCH, BUILT, ROOT
 # Enough for messages of 64 MiB, and for all programs of a table.
 GUEST = {"RDMA_VM_MEMORY": "4096", "RDMA_VM_TIMEOUT": "1800"}
 COMPILER = ("gcc", "libc6-dev")
+VERBS = (*COMPILER, "libibverbs-dev")
 INSTALL = ("apt-get", "install", "-y", "-qq", "--no-install-recommends")
 
 
@@ -59,6 +60,14 @@ def built(name: str, compiler: str, source: str, *libraries: str) -> Path:
     words = [compiler, "-O2", "-o", str(BUILT / name), str(BENCH / source), *libraries]
     subprocess.run(words, check=True)
     return BUILT / name
+
+
+def build_with_verbs(name: str, what: str) -> None:
+    """Build a C program over libibverbs, or say why `what` it measures is left out."""
+    if reason := refusal(VERBS):
+        print(f"{what} is left out: {reason}", file=sys.stderr)
+    else:
+        built(name, "cc", f"{name}.c", "-libverbs")
 
 
 def kept(path: str) -> str:

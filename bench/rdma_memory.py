@@ -47,7 +47,6 @@ PLACES = {"out": "out_of_place", "in": "in_place"}
 # What ringfold says when ranks join.
 CHOSEN = re.compile(r"calls (?:copy|register from (\d+) bytes on)$", re.MULTILINE)
 PROGRAM = BUILT / "registration_rate"
-PACKAGES = (*rdma_guest.COMPILER, "libibverbs-dev")
 # Of registration_rate at each size.
 RATE_ROUNDS, RATE_BUDGET_MS = 100, 200
 COLUMNS = ("round", "measured", "way", "bytes", "median_us", "registers_from_bytes")
@@ -174,10 +173,7 @@ def rows_of(taken: Taken) -> list[tuple[object, ...]]:
 
 def start_guest(arguments: Sequence[str]) -> None:
     """Build what measures registrations, and go on in the guest."""
-    if reason := rdma_guest.refusal(PACKAGES):
-        print(f"registrations without calls are left out: {reason}", file=sys.stderr)
-    else:
-        rdma_guest.built(PROGRAM.name, "cc", "registration_rate.c", "-libverbs")
+    rdma_guest.build_with_verbs(PROGRAM.name, "registering without calls")
     rdma_guest.start("rdma_memory.py", arguments)
 
 

@@ -9,13 +9,13 @@
  * pages, and `register` or `copy`: these, then each round's time, in us. Where the kernel gives no huge pages, it says so
  * on the standard error and prints no such lines. */
 #define _GNU_SOURCE
-#include <infiniband/verbs.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
+
+#include "rdma_device.h"
 
 #define HUGE_BYTES ((size_t)2 << 20)
 #define ACCESS (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE)
@@ -29,12 +29,6 @@ static const char *const WORK_NAMES[WORKS] = {"register", "copy"};
 typedef struct {
     char *from, *to;
 } memory_t;
-
-static void fail(const char *what) {
-    fprintf(stderr, "registration_rate: ");
-    perror(what);
-    exit(1);
-}
 
 static size_t rounded(size_t bytes) {
     return (bytes + HUGE_BYTES - 1) / HUGE_BYTES * HUGE_BYTES;
@@ -74,27 +68,6 @@ static memory_t memory_of(int kind, size_t bytes) {
         return (memory_t){NULL, NULL};
     }
     return (memory_t){both, both + bytes};
-}
-
-static struct ibv_pd *opened(const char *name) {
-    struct ibv_device **devices = ibv_get_device_list(NULL);
-    if (devices == NULL) fail("ibv_get_device_list");
-    for (int i = 0; devices[i] != NULL; i++) {
-        if (strcmp(ibv_get_device_name(devices[i]), name) != 0) continue;
-        struct ibv_context *context = ibv_open_device(devices[i]);
-        if (context == NULL) fail(name);
-        struct ibv_pd *domain = ibv_alloc_pd(context);
-        if (domain == NULL) fail("ibv_alloc_pd");
-        return domain;
-    }
-    fprintf(stderr, "registration_rate: there is no device %s\n", name);
-    exit(1);
-}
-
-static double now_us(void) {
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return time.tv_sec * 1e6 + time.tv_nsec / 1e3;
 }
 
 static double time_us(struct ibv_pd *domain, const memory_t *memory, int work, size_t bytes) {
@@ -139,7 +112,8 @@ int main(int argc, char **argv) {
         fprintf(stderr, "usage: registration_rate DEVICE ROUNDS BUDGET_MS BYTES...\n");
         return 2;
     }
-    struct ibv_pd *domain = opened(argv[1]);
+    struct ibv_pd *domain = ibv_alloc_pd(opened(argv[1]));
+    if (domain == NULL) fail("ibv_alloc_pd");
     size_t most = 0;
     for (int arg = 4; arg < argc; arg++) {
         size_t bytes = strtoull(argv[arg], NULL, 10);
