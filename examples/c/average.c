@@ -1,5 +1,7 @@
 /* Averages a vector over all ranks.
  *
+ * After crates/ringfold-c/install.sh, which installs the file that pkg-config reads:
+ *
  *   cc average.c -o average $(pkg-config --cflags --libs ringfold)
  *   ringfold run --ranks 4 -- ./average
  */

@@ -1,5 +1,7 @@
 /* Reduces each bucket of gradients while the next one is computed.
  *
+ * After crates/ringfold-c/install.sh, which installs the file that pkg-config reads:
+ *
  *   cc overlap.c -o overlap $(pkg-config --cflags --libs ringfold)
  *   ringfold run --ranks 2 -- ./overlap
  */

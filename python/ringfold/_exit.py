@@ -1,12 +1,16 @@
 """What is open, and how it ends when the interpreter exits."""
 
 import atexit
+import os
+import sys
 import weakref
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
-from ringfold import _uncaught
+from ringfold import _native, _uncaught
 from ringfold.errors import RingfoldError, in_words
 
 GRACE_S = 1.0
@@ -27,6 +31,9 @@ class Open(ABC):
     @abstractmethod
     def close(self) -> None:
         """Free all resources of this rank."""
+
+    def _finish_calls(self) -> None:
+        """Wait for the calls that were started, and leave their errors to their handles."""
 
     @abstractmethod
     def _close_at_exit(self) -> None:
@@ -52,7 +59,13 @@ _open: "weakref.WeakSet[Open]" = weakref.WeakSet()
 def add(opened: Open) -> None:
     """Have `opened` closed at exit."""
     _open.add(opened)
+    prepare()
+
+
+def prepare() -> None:
+    """Called in a process that opens something."""
     _uncaught.install()
+    prepare_child()
 
 
 def discard(closed: Open) -> None:
@@ -60,17 +73,81 @@ def discard(closed: Open) -> None:
     _open.discard(closed)
 
 
-def close_all() -> None:
-    """At interpreter exit: say goodbye, or abort with the uncaught exception as the reason."""
-    error = _uncaught.uncaught()
+def finish_all() -> None:
+    """Wait for the calls that were started."""
     for each in list(_open):
-        try:
+        each._finish_calls()
+
+
+def close_all(error: BaseException | None) -> None:
+    """Say goodbye, or abort with the uncaught exception as the reason."""
+    for each in list(_open):
+        # An error here is not new: its user got it.
+        with suppress(RingfoldError):
             if error is not None:
                 each.abort(in_words(error))
             each._close_at_exit()
-        except RingfoldError:
-            # It has failed already, and its user got the error.
-            pass
 
 
-atexit.register(close_all)
+Finish = Callable[[], None]
+Close = Callable[[BaseException | None], None]
+
+_kinds: list[tuple[Finish, Close]] = [(finish_all, close_all)]
+
+
+def on_exit(finish: Finish, close: Close) -> None:
+    """At the end of the process, call `finish` to wait for calls that were started, and then
+    `close` with the uncaught exception.
+    """
+    _kinds.append((finish, close))
+
+
+def end() -> None:
+    """Close everything when calls are complete and callbacks, which may make calls, have returned.
+
+    Ctrl-C ends a wait. Of an uncaught exception the other ranks hear at once.
+    """
+    error = _uncaught.uncaught()
+    try:
+        if error is None:
+            for finish, _ in _kinds:
+                finish()
+            _native.finish_callbacks()
+    except BaseException:
+        close_everything(error)
+        raise
+    close_everything(error)
+    # Those of calls that have ended since.
+    _native.finish_callbacks()
+
+
+def close_everything(error: BaseException | None) -> None:
+    """Close what is open, the newest kind first."""
+    for _, close in reversed(_kinds):
+        close(error)
+
+
+def end_child() -> None:
+    """At the end of a child of `multiprocessing`, which handles exceptions itself. Unless it was
+    spawned, it then runs no function that was registered with `atexit` before.
+    """
+    _uncaught.remember(sys.exc_info()[1])
+    if sys.modules["multiprocessing"].get_start_method() != "spawn":
+        end()
+
+
+def prepare_child() -> None:
+    """In a child of `multiprocessing`, have `end_child` called."""
+    global _child
+    util = sys.modules.get("multiprocessing.util")
+    if util is None or sys.modules["multiprocessing"].parent_process() is None:
+        return
+    if _child != os.getpid():
+        _child = os.getpid()
+        util.Finalize(None, end_child, exitpriority=0)
+
+
+_child = 0
+"""The process that is prepared."""
+
+atexit.register(end)

@@ -20,15 +20,20 @@ def install() -> None:
     _is_installed = True
     previous = sys.excepthook
 
-    def remember(
+    def hook(
         kind: type[BaseException], value: BaseException, traceback: TracebackType | None
     ) -> None:
-        global _uncaught
-        if not hasattr(sys, "ps1"):
-            _uncaught = value
+        remember(value)
         previous(kind, value, traceback)
 
-    sys.excepthook = remember
+    sys.excepthook = hook
+
+
+def remember(error: BaseException | None) -> None:
+    """Record the exception that ends the program."""
+    global _uncaught
+    if not hasattr(sys, "ps1") and not isinstance(error, SystemExit):
+        _uncaught = error
 
 
 def uncaught() -> BaseException | None:

@@ -1,11 +1,11 @@
 """The communicator: shapes and outputs in Python, everything else in the core."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from threading import get_ident
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, SupportsIndex
 
-from ringfold import _exit, _native, arrays
+from ringfold import _exit, _native, arrays, operation
 from ringfold._native import Buffer, Request
 from ringfold.arrays import Output, Shape
 from ringfold.errors import InvalidArgument
@@ -121,15 +121,19 @@ class Communicator(_exit.Open, ObjectCollectives):
     def reduce(
         self,
         x: Any,
-        root: int = 0,
-        op: Operation = "sum",
-        *,
+        *root_and_op: SupportsIndex | Operation,
+        root: SupportsIndex | None = None,
+        op: Operation | None = None,
         out: Any = None,
         async_: bool = False,
         timeout: float | None = None,
         algorithm: str | None = None,
     ) -> Any:
-        """The root gets the reduction of all `x`; the others get `None`, `out` is unchanged."""
+        """The root gets the reduction of all `x`; the others get `None`, `out` is unchanged.
+
+        `root` (0) and `op` ("sum") have names, or follow `x` in either order.
+        """
+        root, op = operation.root_and_op(root_and_op, root, op)
         source = Buffer(x)
         target = arrays.output(x, source, source.shape, out) if self.rank == root else None
         how = How(async_, timeout, algorithm)
@@ -275,6 +279,8 @@ class Communicator(_exit.Open, ObjectCollectives):
 
         The peer receives as many elements of the same type under the same `tag`. Messages run
         alongside collectives and neither waits for the other. May block until the peer receives.
+        A message to this rank itself is kept until it is received: 256 MiB at most, with those of
+        other ranks.
         """
         source = Buffer(x)
         return self._call(
@@ -293,8 +299,8 @@ class Communicator(_exit.Open, ObjectCollectives):
         """Fill `x` with the oldest message that `peer` sent under `tag`, and return it.
 
         Earlier messages under other tags remain available. With `None` as peer, any rank may be the
-        sender: the result is then `x` and that rank, and no sender is starved. If type or count
-        differ from `x`, it is a `Mismatch`.
+        sender, this one, too: the result is then `x` and that rank, and no sender is starved. If
+        type or count differ from `x`, it is a `Mismatch`.
         """
         target = Output(Buffer(x, True), lambda: x)
         return self._call(
@@ -395,6 +401,9 @@ class Communicator(_exit.Open, ObjectCollectives):
         self._native.close()
         _exit.discard(self)
 
+    def _finish_calls(self) -> None:
+        self._native.finish()
+
     def _close_at_exit(self) -> None:
         """`close` with a short grace period: daemon threads are not resumed at exit."""
         self._native.close(_exit.GRACE_S)
@@ -458,12 +467,15 @@ class Communicator(_exit.Open, ObjectCollectives):
             timeout=how.timeout,
         )
         finish = (lambda: None) if target is None else target.finish
+        result: Callable[[], Any]
         if self._groups and (collected := self._groups.get(get_ident())) is not None:
-            pending = Work(None, finish if root is not None else lambda: (finish(), pending.source))
+            result = finish if root is not None else lambda: (finish(), pending.source)
+            pending = Work(None, result, self._native)
             collected.append(_Collected(request, pending, not how.async_))
             return pending
         if how.async_:
             work = self._native.start(request)
-            return Work(work, finish if root is not None else lambda: (finish(), work.source))
+            result = finish if root is not None else lambda: (finish(), work.source)
+            return Work(work, result, self._native)
         sender = self._native.run(request)
         return finish() if root is not None else (finish(), sender)

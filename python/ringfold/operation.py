@@ -1,7 +1,11 @@
 """The operations of reductions."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from operator import index
+from typing import Any, Literal, SupportsIndex
+
+from ringfold.errors import InvalidArgument
 
 
 @dataclass(frozen=True)
@@ -17,3 +21,14 @@ def premul_sum(factor: float) -> PremulSum:
 
 
 Operation = Literal["sum", "prod", "min", "max", "avg", "mean", "band", "bor", "bxor"] | PremulSum
+
+
+def root_and_op(
+    given: Sequence[Any], root: SupportsIndex | None, op: Operation | None
+) -> tuple[int, Operation]:
+    """The root and the operation of a `reduce`, of arguments by position and by name."""
+    roots = [each for each in (*given, root) if hasattr(each, "__index__")]
+    ops = [each for each in (*given, op) if not (each is None or hasattr(each, "__index__"))]
+    if len(roots) > 1 or len(ops) > 1:
+        raise InvalidArgument(f"reduce with roots {roots} and operations {ops}; give one of each")
+    return index((roots or [0])[0]), (ops or ["sum"])[0]

@@ -14,9 +14,16 @@ class Work:
     started.
     """
 
-    def __init__(self, native: _native.Work | None, finish: Callable[[], Any]) -> None:
+    def __init__(
+        self,
+        native: _native.Work | None,
+        finish: Callable[[], Any],
+        communicator: _native.Communicator,
+    ) -> None:
         self._started = native
         self._finish = finish
+        # It stays open as long as the handle.
+        self._communicator = communicator
 
     @property
     def _call(self) -> _native.Work:

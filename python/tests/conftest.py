@@ -19,7 +19,7 @@ import pytest
 # The file to which every skip is added with its reason; set by check.sh.
 SKIPS_VARIABLE = "TEST_SKIPS"
 RANK_PROGRAM = Path(__file__).with_name("rank_program.py")
-WATCHDOG_S = 60.0
+WATCHDOG_S = 120.0
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:

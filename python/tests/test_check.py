@@ -1,14 +1,17 @@
-"""How `check.sh` reports skipped tests, and failures of stages beside each other."""
+"""How `check.sh` reports skipped tests and failures, shows that it works, and ends."""
 
 import os
+import re
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-WATCHDOG_S = 60.0
+WATCHDOG_S = 120.0
 
 # Stands for cargo, and for a test of it that must skip.
 CARGO = """#!/bin/sh
@@ -35,23 +38,35 @@ def test_that_is_marked():
 """
 
 
+# Starts a process that leaves every group and session, and waits.
+WAITING_CARGO = """#!/bin/sh
+setsid sleep 3600 &
+echo "started $! and $$"
+exec sleep 3600
+"""
+
+
+def command(
+    folder: Path, cargo: str, variables: dict[str, str], *stages: str
+) -> tuple[list[str], dict[str, str]]:
+    """The command of these stages with such a `cargo`, and its environment."""
+    program = folder / "cargo"
+    program.write_text(cargo)
+    program.chmod(0o755)
+    chosen = [word for stage in stages for word in ("--only", stage)]
+    path = f"{folder}:{os.environ['PATH']}"
+    # The logs of the check that runs this test stay as they are.
+    logs = {"CHECK_LOGS": str(folder / "logs"), "PATH": path}
+    return ["bash", str(ROOT / "check.sh"), *chosen], os.environ | variables | logs
+
+
 def check(
     folder: Path, cargo: str, variables: dict[str, str], *stages: str
 ) -> subprocess.CompletedProcess[str]:
     """The outcome of these stages with such a `cargo`."""
-    program = folder / "cargo"
-    program.write_text(cargo)
-    program.chmod(0o755)
-    path = f"{folder}:{os.environ['PATH']}"
-    command = ["bash", str(ROOT / "check.sh")]
-    for stage in stages:
-        command += ["--only", stage]
+    words, environment = command(folder, cargo, variables, *stages)
     return subprocess.run(
-        command,
-        env=os.environ | variables | {"PATH": path},
-        capture_output=True,
-        text=True,
-        timeout=WATCHDOG_S,
+        words, env=environment, capture_output=True, text=True, timeout=WATCHDOG_S
     )
 
 
@@ -68,15 +83,48 @@ def test_a_skip_is_listed_and_fails_where_all_is_required(
 
 
 @pytest.mark.parametrize(
-    ("fails", "stage"), [("--target-dir", "loom tests"), ("test --quiet", "rust tests")]
+    ("fails", "stage"), [("--target-dir", "loom tests"), ("test --doc", "doctests")]
 )
-def test_a_failure_names_its_stage_also_beside_others(
+def test_a_failure_names_its_stage_and_shows_its_output(
     fails: str, stage: str, tmp_path: Path
 ) -> None:
-    done = check(tmp_path, FAILING_CARGO, {"FAILS": fails}, "loom tests", "rust tests")
+    done = check(tmp_path, FAILING_CARGO, {"FAILS": fails}, "loom tests", "doctests")
     assert done.returncode == 3, done.stdout + done.stderr
     assert f"FAILED in: {stage}\n" in done.stderr
+    assert re.search(f"^cargo .*{fails}", done.stdout, re.M), done.stdout
     assert "all passed" not in done.stdout
+
+
+def test_ctrl_c_ends_everything(tmp_path: Path) -> None:
+    """Also what has left the process group."""
+    words, environment = command(tmp_path, WAITING_CARGO, {}, "format")
+    with subprocess.Popen(words, env=environment, stderr=subprocess.PIPE, text=True) as process:
+        log = tmp_path / "logs/format.log"
+        deadline = time.monotonic() + WATCHDOG_S
+        while not (log.exists() and (found := re.search(r"(\d+) and (\d+)\n", log.read_text()))):
+            assert time.monotonic() < deadline and process.poll() is None
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=WATCHDOG_S)
+    assert process.returncode == 130
+    assert "ended by SIGINT, in: format" in errors
+    left = [number for number in found.groups() if Path("/proc", number).exists()]
+    assert not left, f"still there: {left}"
+
+
+def test_it_says_what_runs(tmp_path: Path) -> None:
+    """The stage, for how long, and what it is doing."""
+    _, environment = command(tmp_path, WAITING_CARGO, {"PYTHONPATH": str(ROOT / ".ci")}, "format")
+    program = (
+        "import stages; stages.SIGN_OF_LIFE_S = dict.fromkeys([True, False], 0.1); stages.main()"
+    )
+    words = [sys.executable, "-c", program, "--only", "format"]
+    with subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        signs = (re.match(r" *0:\d\d \.\. format, \d+ s: started", line) for line in process.stdout)
+        assert any(signs)
+        process.send_signal(signal.SIGTERM)
+        process.wait(WATCHDOG_S)
 
 
 def test_skips_of_pytest_are_recorded(tmp_path: Path) -> None:

@@ -80,11 +80,11 @@ def reductions(comm: ringfold.Communicator) -> None:
             expected = exact.astype(x.dtype)
             each_way(lambda y, **k: comm.all_reduce(y, op, **k), x, expected)
             for root in {0, comm.world_size - 1}:
-                result = comm.reduce(x, root, op)
-                if comm.rank == root:
-                    same(result, expected)
-                else:
-                    assert result is None
+                for result in (comm.reduce(x, root, op), comm.reduce(x, op, root=root)):
+                    if comm.rank == root:
+                        same(result, expected)
+                    else:
+                        assert result is None
 
 
 def whole_number_operations(comm: ringfold.Communicator) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-WATCHDOG_S = 60
+WATCHDOG_S = 120.0
 
 COMMAND = [sys.executable, "-m", "ringfold"]
 

@@ -7,12 +7,18 @@ Blocks of a page run in their order, in one shell and one folder:
 * other `python` blocks of a page are one program, which two ranks run, behind the page's
   `PREAMBLES`.
 
-Above a block that cannot run, a comment says why: `<!-- not run: why -->`. All pages run with
+Above a block that cannot run, a comment says why: `<!-- not run: why -->`. A block below
+`<!-- two hosts -->` is what host 0 runs: it runs with that of host 1 beside it. `node0` and `node1`
+are this host, at a free port, and `ssh` is a shell with few variables. All pages run with
 `-m deep`; those of `QUICK`, which a newcomer meets first, in every check.
+
+The commands in the comments of scenarios (`examples/*/*.toml`) run, too: each is one line that
+begins with `#   ringfold`.
 """
 
 import os
 import re
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -33,6 +39,7 @@ RUN_GUIDES = {
     "nccl-tuner",
     "python",
     "python-calls",
+    "several-hosts",
     "simulator",
     "stragglers",
     "torch",
@@ -56,6 +63,7 @@ QUICK = {
     "docs/start/several-hosts.md",
     "docs/guides/python.md",
     "docs/guides/python-calls.md",
+    "docs/guides/several-hosts.md",
 }
 """Pages whose blocks run in every check: seconds each."""
 
@@ -100,31 +108,44 @@ PROGRAMS_OF = {"docs/start/several-hosts.md": "docs/start/index.md"}
 """The page whose programs another page goes on with."""
 
 
+SCENARIOS = sorted((ROOT / "examples").glob("*/*.toml"))
+LONG_SCENARIOS = {"cluster", "noise"}
+"""Scenarios that take more than a second without optimization."""
+
+FAILING_SCENARIOS = {"death"}
+"""Scenarios whose calls fail, with exit status 1."""
+
+
 class Block(NamedTuple):
     """A block of code."""
 
     line: int
     language: str
     text: str
-    why_not: str | None
-    """Why it is not run, if it is not."""
+    comment: str
+    """The text of the comment above it."""
+
+    @property
+    def why_not(self) -> str | None:
+        """Why it is not run, if it is not."""
+        return self.comment.removeprefix("not run: ") if "not run: " in self.comment else None
 
 
 def blocks(page: Path) -> Iterator[Block]:
     """The blocks of a page."""
-    why_not, begin, language, lines = None, 0, "", list[str]()
+    comment, begin, language, lines = "", 0, "", list[str]()
     for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
         if begin:
             if line.strip() == "```":
-                yield Block(begin, language, "\n".join(lines) + "\n", why_not)
-                begin, why_not = 0, None
+                yield Block(begin, language, "\n".join(lines) + "\n", comment)
+                begin, comment = 0, ""
             else:
                 lines.append(line)
         elif line.startswith("```"):
             begin, language, lines = number, line[3:].strip(), []
         elif line.strip():
-            comment = re.fullmatch(r"<!-- not run: (.+) -->", line.strip())
-            why_not = comment[1] if comment else None
+            found = re.fullmatch(r"<!-- (.+) -->", line.strip())
+            comment = found[1] if found else ""
 
 
 def file_name(block: Block) -> str | None:
@@ -148,7 +169,7 @@ def steps(page: Path) -> Iterator[tuple[str, str]]:
     for block in runnable:
         name = file_name(block)
         if block.language == "sh":
-            yield block.text.splitlines()[0], ended_as_said(block.text)
+            yield block.text.splitlines()[0], on_hosts(block)
         elif name:
             yield name, written(name, block.text)
         else:
@@ -157,6 +178,22 @@ def steps(page: Path) -> Iterator[tuple[str, str]]:
         preamble = PREAMBLES.get(page.relative_to(ROOT).as_posix(), "")
         program = written("fragments.py", f"{preamble}\n{fragments}")
         yield "fragments", f"{program}\nringfold run --ranks 2 -- python fragments.py"
+
+
+def on_hosts(block: Block) -> str:
+    """Shell that runs a block, on this host in place of all that it names."""
+    # Each job's status counts.
+    each = "for job in $(jobs -p); do wait $job; done"
+    text = re.sub("^wait$", each, ended_as_said(block.text), flags=re.MULTILINE)
+    if not re.search(r"\bnode\d\b", text):
+        return text
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        text = text.replace("node0:29400", f"127.0.0.1:{free.getsockname()[1]}")
+    if block.comment != "two hosts":
+        return text
+    assert "--host-rank 0" in text
+    other = text.replace("--host-rank 0", "--host-rank 1")
+    return f"(\n{other}) & other=$!\n{text}wait $other"
 
 
 def ended_as_said(text: str) -> str:
@@ -170,6 +207,26 @@ def ended_as_said(text: str) -> str:
 def script(page: Path) -> str:
     """The shell script that runs a page."""
     return "\n".join(["set -eu", *(text for _, text in steps(page))]) + "\n"
+
+
+def run_shell(text: str, folder: Path) -> tuple[int, str]:
+    """The status and output of a shell script in a folder, with the names that documents use."""
+    if not COMMAND.exists():
+        pytest.skip("the command is not built; `cargo build` does that")
+    variables = {
+        name: value for name, value in os.environ.items() if not name.startswith("RINGFOLD_")
+    }
+    variables["PATH"] = f"{launching.named_programs(folder, str(COMMAND))}:{variables['PATH']}"
+    # As ssh's shell, it knows nothing of this one's variables.
+    ssh = folder / "programs/ssh"
+    few = "PATH=/usr/bin:/bin PYTHONPATH=$PYTHONPATH"
+    ssh.write_text(f'#!/bin/sh\n[ "$1" = -tt ] && exec env -i {few} sh -c "$3"\n')
+    ssh.chmod(0o755)
+    # Ranks share few cores.
+    variables |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    for name in ("bench", "examples"):
+        (folder / name).symlink_to(ROOT / name)
+    return launching.finish(["bash", "-c", text], WATCHDOG_S, cwd=folder, env=variables)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
@@ -197,17 +254,33 @@ def test_blocks_say_what_they_are(page: Path) -> None:
 )
 def test_blocks_run(page: Path, tmp_path: Path) -> None:
     """The blocks of the page run, one after the other, and end as they say."""
-    if not COMMAND.exists():
-        pytest.skip("the command is not built; `cargo build` does that")
-    variables = {
-        name: value for name, value in os.environ.items() if not name.startswith("RINGFOLD_")
-    }
-    variables["PATH"] = f"{launching.named_programs(tmp_path, str(COMMAND))}:{variables['PATH']}"
-    # Ranks share few cores.
-    variables |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    for name in ("bench", "examples"):
-        (tmp_path / name).symlink_to(ROOT / name)
-    status, output = launching.finish(
-        ["bash", "-c", script(page)], WATCHDOG_S, cwd=tmp_path, env=variables
-    )
+    status, output = run_shell(script(page), tmp_path)
     assert status == 0, f"{page.name} ended with {status}:\n{output[-8000:]}"
+
+
+@pytest.mark.parametrize(
+    ("scenario", "command"),
+    [
+        pytest.param(
+            path, command, marks=[pytest.mark.deep] if path.stem in LONG_SCENARIOS else []
+        )
+        for path in SCENARIOS
+        for command in re.findall(r"^#   (ringfold .+)$", path.read_text(), re.MULTILINE)
+    ],
+)
+def test_commands_of_scenarios_run(scenario: Path, command: str, tmp_path: Path) -> None:
+    """A command in a scenario's comment can be copied, and runs."""
+    assert scenario.relative_to(ROOT).as_posix() in command
+    status, output = run_shell(command, tmp_path)
+    assert status == (scenario.stem in FAILING_SCENARIOS), output
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda path: path.stem)
+def test_commands_of_scenarios_have_lines_of_their_own(scenario: Path) -> None:
+    """No command stands within a comment's text, where it cannot be copied or is not run."""
+    wrong = [
+        line
+        for line in scenario.read_text().splitlines()
+        if re.search(r"\bringfold \w+ |--sweep$", line) and not line.startswith("#   ringfold ")
+    ]
+    assert not wrong

@@ -46,6 +46,26 @@ def differ_in_counts(comm: ringfold.Communicator) -> str:
     return str(caught.value)
 
 
+def differ_in_types(comm: ringfold.Communicator) -> list[float] | None:
+    """A broadcast in which the root has another type, and a call that is alike."""
+    x = np.full(3, 7.0, np.float32 if comm.rank == 0 else np.float64)
+    try:
+        comm.broadcast(x, root=0)
+    except ringfold.Mismatch:
+        assert isinstance(failure(comm.barrier), ringfold.Mismatch)
+        return None
+    assert isinstance(failure(comm.barrier), ringfold.Mismatch)
+    return x.tolist()
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_a_root_that_needs_nothing_of_the_others_learns_of_a_mismatch_later(
+    jobs: Any, transport: str
+) -> None:
+    root, other = jobs(differ_in_types, 2, init={"transport": transport}).results()
+    assert other is None and root in (None, [7.0, 7.0, 7.0])
+
+
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
 def test_a_mismatch_numbers_the_users_calls_and_names_what_differs(
     jobs: Any, transport: str

@@ -16,7 +16,7 @@ import pytest
 
 import ringfold
 
-WATCHDOG_S = 30.0
+WATCHDOG_S = 120.0
 
 
 def signal_when_waiting(part: ringfold.Communicator, process: int) -> None:

@@ -19,7 +19,7 @@ import pytest
 
 import ringfold
 
-WATCHDOG_S = 60.0
+WATCHDOG_S = 120.0
 # Beyond the watchdog's: a joining here must not end by its deadline.
 FAR_S = 600
 NOBODY = 65534
@@ -365,3 +365,36 @@ def test_a_rank_of_another_version_is_named_to_all_that_wait_for_it(
     assert protocol == b"RINGFOLD" and answer[GREETING.size] == 2, answer
     assert names_both(said[0], theirs, own) and "missing ranks: [2]" in said[0], said
     assert names_both(said[1], theirs, own) or "rank 0 has given up" in said[1], said
+
+
+def test_the_last_refusal_is_in_the_errors_of_all_that_wait(start: Start) -> None:
+    zero = start(BRIEFLY, 0, 4, FAR_S)
+    zero.await_task("ringfold-server")
+    # As on a host whose launcher was told another number of ranks.
+    stray = start(BRIEFLY, 1, 2, FAR_S).rest()
+    one = start(BRIEFLY, 1, 4, 1.5).rest()
+    for text in (stray, one, zero.rest()):
+        assert "the world sizes differ: 2 on the refused rank, 4 on rank 0" in text, text
+    assert "waiting for all ranks to join" in one and "claiming rank 1" in one, one
+
+
+STRANGERS = 60
+
+
+def test_strangers_do_not_fill_the_log(start: Start) -> None:
+    name = f"ringfold-test-{uuid.uuid4().hex}"
+    place = {"RINGFOLD_ADDR": f"unix:@{name}"}
+    zero = start(PRELUDE + "join()", 0, 2, **place)
+    zero.await_task("ringfold-server")
+    for _ in range(STRANGERS):
+        with socket.socket(socket.AF_UNIX) as stranger, suppress(ConnectionError):
+            stranger.connect("\0" + name)
+            stranger.sendall(b"GET / HTTP/1.1\r\n".ljust(HELLO_BYTES))
+            # Until it is turned away.
+            received(stranger, CHALLENGE_BYTES)
+    one = start(PRELUDE + "join()", 1, 2, **place)
+    assert one.rest() == "in"
+    *warnings, last = zero.rest().splitlines()
+    assert last == "in"
+    # One at each doubling of their number.
+    assert 1 <= len(warnings) <= STRANGERS.bit_length(), warnings

@@ -15,7 +15,7 @@ import ringfold
 from ringfold import Standing
 
 Standings = list[Standing | None]
-WATCHDOG_S = 30.0
+WATCHDOG_S = 120.0
 
 
 def ask_until(comm: ringfold.Communicator, is_told: Callable[[Standings], bool]) -> Standings:

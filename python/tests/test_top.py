@@ -21,7 +21,7 @@ import pytest
 
 import ringfold
 
-WATCHDOG_S = 60
+WATCHDOG_S = 120.0
 COMMAND = [sys.executable, "-m", "ringfold", "top", "--interval", "0.1"]
 SEQUENCE = re.compile(rb"\x1b\[([0-9;?]*)([@-~])")
 ALTERNATE, USUAL, HIDDEN, SHOWN = b"\x1b[?1049h", b"\x1b[?1049l", b"\x1b[?25l", b"\x1b[?25h"

@@ -520,7 +520,9 @@ ringfold_status_t ringfold_all_to_all(const ringfold_comm_t *comm,
 ringfold_status_t ringfold_barrier(const ringfold_comm_t *comm);
 
 /**
- * Sends `count` elements to a peer, whose receive has the same tag, type and count.
+ * Sends `count` elements to a peer, whose receive has the same tag, type and count. The peer may
+ * be this rank: the message is kept until this rank receives it, or if too much is kept, the send
+ * fails by its deadline.
  *
  * Safety:
  * `input` has `count` elements, and is not changed until this returns.

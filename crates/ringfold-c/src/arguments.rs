@@ -49,7 +49,8 @@ pub unsafe fn text<'a>(text: *const c_char, name: &str) -> Result<&'a str> {
     }
     // SAFETY: the caller's promise.
     let text = unsafe { CStr::from_ptr(text) };
-    let refused = |_| invalid(format!("{name} is not UTF-8: {}", text.to_string_lossy()));
+    // Not the text itself, which may be the secret.
+    let refused = |_| invalid(format!("{name} is not UTF-8"));
     text.to_str().map_err(refused)
 }
 

@@ -336,7 +336,9 @@ pub unsafe extern "C" fn ringfold_barrier(comm: *const Communicator) -> Status {
     }
 }
 
-/// Sends `count` elements to a peer, whose receive has the same tag, type and count.
+/// Sends `count` elements to a peer, whose receive has the same tag, type and count. The peer may
+/// be this rank: the message is kept until this rank receives it, or if too much is kept, the send
+/// fails by its deadline.
 ///
 /// # Safety
 /// `input` has `count` elements, and is not changed until this returns.

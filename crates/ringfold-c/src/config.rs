@@ -5,6 +5,7 @@ use std::fmt::Display;
 use std::str::FromStr;
 use std::time::Duration;
 
+use ringfold::internals::control::Secret;
 use ringfold::internals::tune::Rules;
 use ringfold::internals::units::nearest;
 use ringfold::{Config as Core, Result};
@@ -32,9 +33,12 @@ impl Config {
 
     fn set(&mut self, name: &str, value: &str) -> Result<()> {
         match SETTINGS.iter().find(|(known, _)| *known == name) {
+            // No error has its value.
+            Some((_, set)) if name == SECRET => set(self, value),
             Some((_, set)) => {
                 set(self, value).map_err(|error| invalid(format!("{name}=`{value}`: {error}")))
             }
+            None if value == SECRET => Err(invalid("the name of a setting goes before its value")),
             None => {
                 let nearest = nearest(name, SETTINGS.iter().map(|(known, _)| *known));
                 Err(invalid(format!(
@@ -48,6 +52,8 @@ impl Config {
 /// Sets one setting from its text.
 type Setter = fn(&mut Config, &str) -> Result<()>;
 
+const SECRET: &str = "secret";
+
 /// All settings, by name.
 const SETTINGS: &[(&str, Setter)] = &[
     ("rank", |config, value| parsed(&mut config.core.rank, value)),
@@ -57,7 +63,8 @@ const SETTINGS: &[(&str, Setter)] = &[
     ("address", |config, value| {
         parsed(&mut config.core.address, value)
     }),
-    ("secret", |config, value| {
+    (SECRET, |config, value| {
+        Secret::given(value.as_bytes(), "the setting `secret`")?;
         parsed(&mut config.core.secret, value)
     }),
     ("timeout", |config, value| {

@@ -293,6 +293,14 @@ static void listeners(void) {
     }
 }
 
+static void own_messages(void) {
+    int32_t sent = 5, received = 0;
+    const int self = ringfold_rank(comm);
+    WELL(ringfold_send(comm, &sent, 1, RINGFOLD_INT32, self, 3));
+    WELL(ringfold_recv(comm, &received, 1, RINGFOLD_INT32, self, 3, NULL));
+    EXPECT(received == sent);
+}
+
 static void refusals(void) {
     int word = 0, *at = &word;
     const uint32_t type = RINGFOLD_INT32, sum = RINGFOLD_SUM;
@@ -324,6 +332,13 @@ static void refusals(void) {
     REFUSED(ringfold_config_set(config, "transport", "rmda"), "unknown transport");
     REFUSED(ringfold_config_set(config, "rank", "\xff"), "UTF-8");
     REFUSED(ringfold_config_set(NULL, "rank", "0"), "config is NULL");
+    REFUSED(ringfold_config_set(config, "secret", " "), "is empty");
+    REFUSED(ringfold_config_set(config, "secret", "x"), "can be guessed");
+    /* No text has the secret, in any encoding or place. */
+    REFUSED(ringfold_config_set(config, "secret", "MARKER\xff"), "UTF-8");
+    EXPECT(!strstr(ringfold_error_message(), "MARKER"));
+    REFUSED(ringfold_config_set(config, "MARKER", "secret"), "before its value");
+    EXPECT(!strstr(ringfold_error_message(), "MARKER"));
     WELL(ringfold_config_set(config, "tuner_config", "/nowhere/rules.toml"));
     ringfold_comm_t *none = NULL;
     EXPECT(ringfold_connect(config, NULL, &none) != RINGFOLD_OK && none == NULL);
@@ -370,6 +385,7 @@ int main(void) {
     EXPECT(ringfold_local_rank(comm) == rank && ringfold_local_size(comm) == ranks);
     EXPECT(ringfold_hosts(comm) == 1);
     EXPECT(strcmp(ringfold_transport(comm), ranks > 1 ? "shm" : "self") == 0);
+    own_messages();
     refusals();
     collectives();
     messages();

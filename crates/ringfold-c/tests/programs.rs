@@ -3,10 +3,16 @@
 use std::env;
 use std::fs;
 use std::io::Read;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
+
+#[path = "../../ringfold/tests/skipped/mod.rs"]
+mod skipped;
+
+use skipped::skipped;
 
 /// More than any of these programs takes on a busy machine.
 const WATCHDOG: Duration = Duration::from_secs(120);
@@ -162,6 +168,25 @@ fn the_examples_work() {
     assert_eq!(outcomes[2].output, "rank 2 of 3: 1\n");
     let overlap = installed.compile(&examples.join("overlap.c"));
     assert_all_succeed(&installed.run(&overlap, 2, &[]));
+}
+
+#[test]
+#[ignore = "deep: valgrind takes its time"]
+fn programs_run_under_valgrind() {
+    let installed = Installed::new();
+    let source = crate_folder().join("../../examples/c/average.c");
+    let program = installed.compile(&source);
+    let checked = installed.path("checked");
+    let script = format!("#!/bin/sh\nexec valgrind -q {} \"$@\"\n", program.display());
+    fs::write(&checked, script).expect("a file");
+    fs::set_permissions(&checked, PermissionsExt::from_mode(0o700)).expect("permissions");
+    if Command::new("valgrind").arg("--version").output().is_err() {
+        skipped("valgrind is not installed");
+        return;
+    }
+    let outcomes = installed.run(&checked, 2, &[]);
+    assert_all_succeed(&outcomes);
+    assert_eq!(outcomes[1].output, "rank 1 of 2: 0.5\n");
 }
 
 #[test]

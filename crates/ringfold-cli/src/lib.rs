@@ -26,6 +26,7 @@ mod watch;
 use std::ffi::OsString;
 use std::io::Write;
 use std::iter;
+use std::sync::Arc;
 
 use clap::{Parser, Subcommand};
 
@@ -44,7 +45,7 @@ Examples:
   ringfold perf                              measure all_reduce between local processes
   ringfold run --ranks 4 -- python train.py  run a program as four ranks
   ringfold top                               what running jobs do, and who is late
-  ringfold info                              what this machine offers
+  ringfold info                              this machine's cores, interfaces and transports
   ringfold schedule all_reduce               what its algorithms do and should cost
   ringfold sim --ranks 64                    what it would take on other machines, in virtual time
   ringfold tune --help                       correct the tuner's choices by measurements";
@@ -69,6 +70,9 @@ enum Command {
 /// it before.
 pub fn main(invocation: Invocation) -> u8 {
     ringfold_tuner_host::register();
+    // The limit of file sizes is then an error of the write. Programs that are started have the
+    // signal's default again. Where it cannot be had, the signal ends this program.
+    let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default());
     let words = iter::once(OsString::from("ringfold")).chain(invocation.arguments.iter().cloned());
     let parsed = Cli::try_parse_from(words);
     launch::itself::remember(invocation);

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use ringfold::{Collective, DType, Method, Op};
 
+use crate::launch::MAX_RANKS;
+
 /// One value, or all there are.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Selection<T> {
@@ -99,11 +101,24 @@ pub fn parse_root(text: &str) -> Result<Selection<usize>, String> {
     Selection::read(text, str::parse).map_err(|_| "not a rank; write a number or `all`".into())
 }
 
+/// A number of ranks to start on this host.
+pub fn parse_ranks(text: &str) -> Result<usize, String> {
+    let number = text.parse().ok();
+    let number = number.filter(|number| (1..=MAX_RANKS).contains(number));
+    number.ok_or_else(|| format!("not a number of ranks; write 1 to {MAX_RANKS}"))
+}
+
+/// A number of anything.
+pub fn parse_count(text: &str) -> Result<usize, String> {
+    text.parse()
+        .map_err(|_| "not a whole number; write for example 4".into())
+}
+
 /// A number of bytes, with a binary suffix: `8`, `64K`, `1.5M`, `2G`, `1MiB`.
 pub fn parse_bytes(text: &str) -> Result<u64, String> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let suffix = text[digits.len()..].to_ascii_lowercase();
-    let shift = match suffix.as_str() {
+    let suffix = &text[digits.len()..];
+    let shift = match suffix.to_ascii_lowercase().as_str() {
         "" | "b" => 0,
         "k" | "kb" | "kib" => 10,
         "m" | "mb" | "mib" => 20,
@@ -165,6 +180,22 @@ mod tests {
         assert_eq!(parse_bytes("1.5M"), Ok(1_572_864));
         assert_eq!(parse_bytes("2GiB"), Ok(2 << 30));
         assert_eq!(parse_bytes("0"), Ok(0));
+    }
+
+    #[test]
+    fn a_wrong_unit_is_shown_as_it_was_written() {
+        assert!(parse_bytes("1X").unwrap_err().contains("`X`"));
+    }
+
+    #[test]
+    fn only_numbers_of_ranks_are_taken() {
+        assert_eq!(parse_ranks("8"), Ok(8));
+        for text in ["two", "0", "-1", "1025", ""] {
+            assert!(
+                parse_ranks(text).unwrap_err().contains("1 to 1024"),
+                "{text}"
+            );
+        }
     }
 
     #[test]

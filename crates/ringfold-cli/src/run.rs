@@ -15,6 +15,7 @@ use ringfold::internals::control::Address;
 use rustix::process::Signal;
 
 use crate::launch::{self, Job, Place};
+use crate::parse::parse_ranks;
 use crate::{output, trace};
 
 /// Run a program as the ranks of a job on this host, or on several
@@ -36,7 +37,7 @@ use crate::{output, trace};
 pub struct Arguments {
     /// Number of ranks on this host (in `ringfold perf`, -n is the iterations) [default: one per
     /// core, at least 2]
-    #[arg(short = 'n', long, value_name = "N")]
+    #[arg(short = 'n', long, value_name = "N", value_parser = parse_ranks)]
     ranks: Option<usize>,
 
     /// Number of hosts of the job, each with the same number of ranks
@@ -47,7 +48,7 @@ pub struct Arguments {
     #[arg(long, visible_alias = "node-rank", value_name = "I")]
     host_rank: Option<usize>,
 
-    /// Host 0's name or address, and a free port there [default: RINGFOLD_ADDR]
+    /// Host 0's name or address, and a free port there: rank 0's address [default: RINGFOLD_ADDR]
     #[arg(long, value_name = "HOST:PORT")]
     addr: Option<Address>,
 
@@ -57,11 +58,11 @@ pub struct Arguments {
 
     /// Bind each rank to cores of its own: auto, none, core [default: RINGFOLD_BIND, else auto]
     ///
-    /// auto: to its share of the cores (one rank per core: one core each; more ranks: equally many
-    /// on each core). It does not bind if the ranks cannot share the cores evenly, if the affinity
-    /// of this command was narrowed (taskset), or if a variable such as SLURM_CPU_BIND or
-    /// OMP_PLACES says that binding is handled elsewhere. core: to one core, spread over caches and
-    /// sockets; all threads of a rank share it, including those of OpenMP and torch.
+    /// auto: to its share of the cores (one rank per core: one core each; more ranks than cores:
+    /// equally many on each core). It does not bind if the ranks cannot share the cores evenly, if
+    /// the affinity of this command was narrowed (taskset), or if a variable such as SLURM_CPU_BIND
+    /// or OMP_PLACES says that binding is handled elsewhere. core: to one core, spread over caches
+    /// and sockets; all threads of a rank share it, including those of OpenMP and torch.
     #[arg(long, value_name = "HOW")]
     bind: Option<Bind>,
 
@@ -107,7 +108,7 @@ pub fn run(arguments: Arguments) -> Result<u8> {
         // The argument is required.
         unreachable!("no command");
     };
-    let place = place(&arguments)?;
+    let place = place(&arguments).map_err(launch::usage)?;
     let recording = arguments.trace.map(Recording::begin).transpose()?;
     let outcome = launch::launch(&Job {
         ranks: arguments.ranks.unwrap_or_else(launch::default_ranks),

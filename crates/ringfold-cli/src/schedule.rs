@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::iter;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use ringfold::internals::schedule::Listing;
 use ringfold::internals::schedule::check::{self, Slices};
 use ringfold::internals::schedule::{Access, Groups, Schedule, Spec};
@@ -12,6 +12,7 @@ use ringfold::internals::tune::{Terms, is_two_levels};
 use ringfold::{Collective, Error, Method};
 use serde_json::{Value, json};
 
+use crate::launch::usage;
 use crate::numbers::plural;
 use crate::output;
 use crate::parse::{parse_algorithm, parse_bytes, parse_collective};
@@ -112,7 +113,7 @@ Examples:
 pub fn run(arguments: Arguments) -> Result<u8> {
     let n = arguments.ranks;
     if arguments.root >= n || arguments.rank.is_some_and(|rank| rank >= n) {
-        bail!("ranks of {n} are 0 to {}", n - 1);
+        return Err(usage(anyhow!("ranks of {n} are 0 to {}", n - 1)));
     }
     let candidates = candidates(&arguments)?;
     let text = if arguments.check {
@@ -231,6 +232,7 @@ fn predict(spec: &Spec, size: u64) -> Option<f64> {
 const MACHINES: &str = "\
 # time over messages: each rank on a host of its own, 5 us and 100 Gbit/s for each
 # time over shared: all ranks on one host, 10 GB/s for each core and 40 GB/s for all ranks together
+# push, serve, over shared: only for buffers that all ranks have registered
 ";
 
 /// All algorithms side by side.

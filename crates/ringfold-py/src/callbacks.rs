@@ -1,81 +1,89 @@
-//! Python callbacks that the library's thread runs when a call completes, and their end at
+//! Python callbacks that the library's threads run when calls complete, and their end at
 //! interpreter exit.
 //!
-//! A thread that is inside Python when the interpreter exits is ended there, and not every Rust
-//! frame below supports that. So at exit no further callback is started, and a running one gets a
-//! moment to return.
+//! The exit waits for callbacks as it waits for Python's own threads ([`finish_callbacks`]). A
+//! callback that is still running afterwards (Ctrl-C ends the wait, and a later call may complete)
+//! belongs to a thread that the interpreter ends while it is inside Python. Before Python 3.14 the
+//! interpreter does so by unwinding the thread's stack, which ends the process when it reaches a
+//! frame of Rust; here such a thread stops for good instead.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use pyo3::exceptions::PySystemExit;
+use pyo3::ffi;
 use pyo3::prelude::*;
+use ringfold::internals::notifier;
 
-/// How long the exit waits for a callback that has started. One that takes longer mostly sleeps,
-/// and is then harmless.
-const EXIT_GRACE: Duration = Duration::from_secs(1);
+use crate::signals::SIGNAL_PERIOD;
 
-/// How often the exit looks.
+/// How often the exit looks for the end of callbacks.
 const EXIT_PERIOD: Duration = Duration::from_millis(1);
 
-/// The number of running callbacks, below the number of the process that runs them: a forked child
-/// has the parent's word and not its threads.
-static INSIDE: AtomicU64 = AtomicU64::new(0);
-
-/// The process that begins no further call, or 0.
-static ENDED: AtomicU32 = AtomicU32::new(0);
-
-/// Has the end of the interpreter wait as said above; called once, when the module is made.
-pub fn prepare_exit(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    let exit = wrap_pyfunction!(exit, module)?;
-    module
-        .py()
-        .import("atexit")?
-        .call_method1("register", (exit,))?;
+/// Waits until the callbacks that are due now have returned. Raises what a signal handler raises.
+#[pyfunction]
+pub fn finish_callbacks(py: Python<'_>) -> PyResult<()> {
+    let due = notifier::due();
+    let have_returned = || {
+        let begin = Instant::now();
+        loop {
+            match notifier::have_returned(due) {
+                false if begin.elapsed() < SIGNAL_PERIOD => thread::sleep(EXIT_PERIOD),
+                have_returned => break have_returned,
+            }
+        }
+    };
+    while !py.detach(have_returned) {
+        py.check_signals()?;
+    }
     Ok(())
 }
 
-#[pyfunction]
-fn exit(py: Python<'_>) {
+/// Calls `call` on a thread that is not Python's own; without an interpreter there is none to call.
+///
+/// If `call` forks, this is the child's only thread, and the child ends with the call.
+pub fn run_elsewhere(call: Py<PyAny>) {
     let process = std::process::id();
-    // Both sides write one word and read the other; only a single total order of all four
-    // operations prevents that they miss each other.
-    ENDED.store(process, Ordering::SeqCst);
-    let begin = Instant::now();
-    py.detach(|| {
-        while is_inside(process) && begin.elapsed() < EXIT_GRACE {
-            thread::sleep(EXIT_PERIOD);
+    Python::try_attach(|py| {
+        run(py, call);
+        if std::process::id() != process {
+            PySystemExit::new_err(0).print(py);
         }
     });
 }
 
-fn is_inside(process: u32) -> bool {
-    let word = INSIDE.load(Ordering::SeqCst);
-    word >> 32 == u64::from(process) && word as u32 > 0
-}
-
-/// Calls `call` on a thread that is not Python's own.
-pub fn run_elsewhere(call: Py<PyAny>) {
-    let process = std::process::id();
-    let entered = |word: u64| {
-        let ours = u64::from(process) << 32;
-        Some(if word >> 32 << 32 == ours { word } else { ours } + 1)
-    };
-    // See `exit`. The closure always gives a word.
-    let _ = INSIDE.fetch_update(Ordering::SeqCst, Ordering::SeqCst, entered);
-    if ENDED.load(Ordering::SeqCst) == process {
-        // No thread is left to take it back.
-        std::mem::forget(call);
-    } else {
-        Python::try_attach(|py| run(py, call));
-    }
-    INSIDE.fetch_sub(1, Ordering::SeqCst);
-}
-
-/// Calls `call` here and now; what it raises goes to `sys.unraisablehook`.
+/// Calls `call` here and now. Its exception goes to `sys.unraisablehook`; but one by which a forked
+/// child exits has that effect.
 pub fn run(py: Python<'_>, call: Py<PyAny>) {
-    if let Err(raised) = call.call0(py) {
-        raised.write_unraisable(py, Some(call.bind(py)));
+    let process = std::process::id();
+    let stop = Stop;
+    // SAFETY: `call` is an object, and the thread is attached to the interpreter.
+    let returned = unsafe { PyObject_CallNoArgs(call.as_ptr()) };
+    std::mem::forget(stop);
+    // SAFETY: the result of a call is a new reference, or null with an exception set.
+    if let Err(raised) = unsafe { Bound::from_owned_ptr_or_err(py, returned) } {
+        if std::process::id() != process && raised.is_instance_of::<PySystemExit>(py) {
+            // Ends the process.
+            raised.print(py);
+        } else {
+            raised.write_unraisable(py, Some(call.bind(py)));
+        }
     }
     // Dropped here, where its end can run Python code.
+}
+
+unsafe extern "C-unwind" {
+    /// As `pyo3::ffi` has it, and the interpreter may unwind the caller's stack.
+    fn PyObject_CallNoArgs(callable: *mut ffi::PyObject) -> *mut ffi::PyObject;
+}
+
+/// Stops a thread for good when the thread's stack is unwound.
+struct Stop;
+
+impl Drop for Stop {
+    fn drop(&mut self) {
+        loop {
+            thread::park();
+        }
+    }
 }

@@ -1,10 +1,12 @@
 //! A communicator, seen from Python: one method for calls that wait, one for calls that do not.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
+use pyo3::types::PyString;
 use ringfold::internals::sync::lock;
 use ringfold::internals::tune::Rules;
 use ringfold::{Cancel, Config, Error, PeerStats, Result, Standing};
@@ -12,11 +14,11 @@ use ringfold::{Cancel, Config, Error, PeerStats, Result, Standing};
 use crate::buffer::Buffer;
 use crate::connection::Connection;
 use crate::exceptions::exception;
-use crate::meeting::Meeting;
 use crate::memory::{Memory, Registration};
+use crate::rendezvous::RendezvousListener;
 use crate::request::{Request, named};
 use crate::signals::{Parting, Signals, interruptible, seconds};
-use crate::work::{Call, INTERRUPTED, Work, interrupted};
+use crate::work::{Call, INTERRUPTED, Outstanding, Work, interrupted};
 
 /// The fields of Python's `Stats`: calls, those without a wait, seconds waited, and for each peer
 /// the calls in which it was last, its lateness in seconds, the maximum, seconds waited for it, and
@@ -41,11 +43,10 @@ pub fn progress(
 }
 
 /// A group of ranks.
-#[pyclass(frozen, module = "ringfold._native")]
+#[pyclass(frozen, weakref, module = "ringfold._native")]
 #[derive(Debug)]
 pub struct Communicator {
-    /// Calls in progress, also those whose handle was dropped: their buffers are in use.
-    outstanding: Mutex<Vec<Arc<Call>>>,
+    outstanding: Mutex<Outstanding>,
     core: Arc<Connection<ringfold::Communicator>>,
 }
 
@@ -63,17 +64,11 @@ impl Communicator {
         Ok(Arc::clone(&self.core))
     }
 
-    fn outstanding(&self) -> MutexGuard<'_, Vec<Arc<Call>>> {
-        lock(&self.outstanding)
-    }
-
     /// Lets go of the calls that are done.
     fn release_done(&self) {
-        let mut calls = self.outstanding();
-        let done: Vec<_> = calls.extract_if(.., |call| call.is_done()).collect();
-        // A call's end may run Python code, which must not find the lock taken.
-        drop(calls);
-        drop(done);
+        let done = lock(&self.outstanding).take_done();
+        // The end of a call's memory may run Python code, which must not find the lock taken.
+        done.iter().for_each(|call| _ = call.is_done());
     }
 
     /// Makes a call and returns when it is complete on this rank. Returns the sender if it is a
@@ -100,14 +95,26 @@ impl Communicator {
     /// The handle of a call that was started; its request is held until it is done.
     fn hold(&self, work: ringfold::Work, request: Py<Request>) -> Work {
         let call = Arc::new(Call::new(work, request));
-        self.outstanding().push(Arc::clone(&call));
-        Work::new(call, Arc::clone(&self.core))
+        lock(&self.outstanding).push(Arc::clone(&call));
+        Work(call)
     }
+}
+
+/// The secret as a text. The error has no part of it, unlike Python's own.
+fn secret_text(secret: &Bound<'_, PyAny>) -> PyResult<String> {
+    if !secret.is_instance_of::<PyString>() {
+        return Err(PyTypeError::new_err("the argument `secret` must be a str"));
+    }
+    secret.extract().map_err(|_| {
+        exception(Error::InvalidArgument(
+            "the argument `secret` is not valid Unicode".into(),
+        ))
+    })
 }
 
 #[pymethods]
 impl Communicator {
-    /// Joins a job; `None` comes from the environment. Rank 0 may pass a meeting instead of an
+    /// Joins a job; `None` comes from the environment. Rank 0 may pass its listener instead of an
     /// address.
     #[staticmethod]
     #[pyo3(signature = (
@@ -115,7 +122,7 @@ impl Communicator {
         connect_timeout=None, peer_timeout=None, transport=None, algorithm=None, channels=None,
         straggler=None, deterministic=None, protocol=None, min_channels=None, max_channels=None,
         chunk_bytes=None, tuner_config=None, tuner_plugin=None, socket_ifname=None, sockets=None,
-        socket_threads=None, meeting=None
+        socket_threads=None, listener=None
     ))]
     #[allow(clippy::too_many_arguments, reason = "keyword arguments in Python")]
     fn connect(
@@ -123,7 +130,7 @@ impl Communicator {
         rank: Option<usize>,
         world_size: Option<usize>,
         address: Option<String>,
-        secret: Option<String>,
+        secret: Option<Bound<'_, PyAny>>,
         timeout: Option<f64>,
         connect_timeout: Option<f64>,
         peer_timeout: Option<f64>,
@@ -141,7 +148,7 @@ impl Communicator {
         socket_ifname: Option<String>,
         sockets: Option<usize>,
         socket_threads: Option<usize>,
-        meeting: Option<Py<Meeting>>,
+        listener: Option<Py<RendezvousListener>>,
     ) -> PyResult<Communicator> {
         let rules = tuner_config.map(Rules::read);
         let cancel = Cancel::new();
@@ -149,7 +156,7 @@ impl Communicator {
             rank,
             world_size,
             address,
-            secret,
+            secret: secret.as_ref().map(secret_text).transpose()?,
             timeout: seconds(timeout)?,
             connect_timeout: seconds(connect_timeout)?,
             peer_timeout: seconds(peer_timeout)?,
@@ -170,11 +177,42 @@ impl Communicator {
             cancel: Some(cancel.clone()),
             ..Config::default()
         };
-        let meeting = meeting.map(|meeting| meeting.get().take()).transpose()?;
-        let connect = move || match meeting {
-            Some(meeting) => ringfold::Communicator::connect_at(config, meeting),
+        let listener = listener.map(|listener| listener.get().take()).transpose()?;
+        let connect = move || match listener {
+            Some(listener) => ringfold::Communicator::connect_at(config, listener),
             None => ringfold::Communicator::connect(config),
         };
+        let interrupt = || py.detach(|| cancel.cancel(INTERRUPTED));
+        interruptible(py, Parting::Patient, connect, interrupt).map(Communicator::new)
+    }
+
+    /// The number of the job and this rank's number in it, while communicators can be made beside
+    /// this one.
+    #[getter]
+    fn job(&self) -> Option<(u64, usize)> {
+        self.core.place_in_job()
+    }
+
+    /// Makes a communicator of these ranks of the job, in this order; only they call it. `number`
+    /// is the same on all of them, and used once.
+    fn connect_beside(
+        &self,
+        py: Python<'_>,
+        ranks: Vec<usize>,
+        number: u64,
+        timeout: f64,
+        connect_timeout: f64,
+    ) -> PyResult<Communicator> {
+        self.core.check()?;
+        let cancel = Cancel::new();
+        let config = Config {
+            timeout: seconds(Some(timeout))?,
+            connect_timeout: seconds(Some(connect_timeout))?,
+            cancel: Some(cancel.clone()),
+            ..Config::default()
+        };
+        let core = Arc::clone(&self.core);
+        let connect = move || core.connect_beside(&ranks, number, &config);
         let interrupt = || py.detach(|| cancel.cancel(INTERRUPTED));
         interruptible(py, Parting::Patient, connect, interrupt).map(Communicator::new)
     }
@@ -208,6 +246,14 @@ impl Communicator {
     #[getter]
     fn transport(&self) -> &'static str {
         self.core.transport()
+    }
+
+    /// Raises if the core refuses a call.
+    fn check(&self, request: &Bound<'_, Request>) -> PyResult<()> {
+        self.core.check()?;
+        self.core
+            .check_request(request.get().core())
+            .map_err(exception)
     }
 
     /// Makes a call and returns when it is complete on this rank. Returns the sender if it is a
@@ -382,6 +428,19 @@ impl Communicator {
         Ok(())
     }
 
+    /// Waits for the calls that were started and are not known to be done. Their errors are their
+    /// handles'.
+    fn finish(&self, py: Python<'_>) -> PyResult<()> {
+        if !self.core.is_ours() {
+            return Ok(());
+        }
+        let started = lock(&self.outstanding).all();
+        for call in started {
+            let _ = call.wait(py)?;
+        }
+        Ok(())
+    }
+
     /// Waits for outstanding calls and leaves in good order. `grace`, in seconds, is how long it
     /// waits for calls in which other threads are, after those that were started; then these are
     /// aborted.
@@ -392,11 +451,7 @@ impl Communicator {
         }
         let grace = seconds(grace)?;
         if grace.is_some() {
-            // Those that were started and are not known to be done.
-            let started = self.outstanding().clone();
-            for call in started {
-                let _ = call.wait(py)?;
-            }
+            self.finish(py)?;
         }
         let begin = Instant::now();
         let mut signals = Signals::default();
@@ -418,7 +473,7 @@ impl Drop for Communicator {
     /// Waits for calls in progress, whose memory is released with them; a signal handler that
     /// raises ends them.
     fn drop(&mut self) {
-        let calls = std::mem::take(&mut *self.outstanding());
+        let calls = std::mem::take(&mut *lock(&self.outstanding)).all();
         if calls.is_empty() || !self.core.is_ours() {
             return;
         }

@@ -89,7 +89,7 @@ fn check(&(address, bytes): &Place) -> PyResult<()> {
 }
 
 /// The device side of a communicator.
-#[pyclass(frozen, module = "ringfold._native")]
+#[pyclass(frozen, weakref, module = "ringfold._native")]
 pub struct Lane {
     core: Arc<Connection<ringfold::Lane>>,
 }

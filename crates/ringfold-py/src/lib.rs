@@ -15,32 +15,40 @@ mod dlpack;
 mod exceptions;
 mod lane;
 mod layout;
-mod meeting;
 mod memory;
+mod rendezvous;
 mod request;
 mod signals;
 mod sources;
 mod work;
 
+use pyo3::exceptions::PyImportError;
+use pyo3::ffi::{PyInterpreterState_Get, PyInterpreterState_GetID};
 use pyo3::prelude::*;
 
 use buffer::Buffer;
 use communicator::Communicator;
 use lane::{DeviceRequest, DeviceWork, Lane};
-use meeting::{Meeting, derived_key, host_id, launch};
 use memory::{Memory, Registration};
+use rendezvous::{RendezvousListener, derived_key, host_id, launch};
 use request::Request;
 use work::Work;
 
 #[pymodule(gil_used = false)]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    if !is_main_interpreter() {
+        return Err(PyImportError::new_err(
+            "ringfold works in the main interpreter only, because its threads and exit are those \
+             of the process; import it there, or in a process of its own",
+        ));
+    }
     ringfold_tuner_host::register();
     module.add_class::<Buffer>()?;
     module.add_class::<Communicator>()?;
     module.add_class::<DeviceRequest>()?;
     module.add_class::<DeviceWork>()?;
     module.add_class::<Lane>()?;
-    module.add_class::<Meeting>()?;
+    module.add_class::<RendezvousListener>()?;
     module.add_class::<Memory>()?;
     module.add_class::<Registration>()?;
     module.add_class::<Request>()?;
@@ -49,8 +57,14 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(host_id, module)?)?;
     module.add_function(wrap_pyfunction!(launch, module)?)?;
     module.add_function(wrap_pyfunction!(command::command, module)?)?;
-    callbacks::prepare_exit(module)?;
+    module.add_function(wrap_pyfunction!(callbacks::finish_callbacks, module)?)?;
     module.add_function(wrap_pyfunction!(diagnosis::diagnosis, module)?)?;
     module.add_function(wrap_pyfunction!(diagnosis::registers_buckets, module)?)?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))
+}
+
+/// Whether it is the process' own interpreter that runs, not one that was made in it later.
+fn is_main_interpreter() -> bool {
+    // SAFETY: this thread is attached to an interpreter, which is importing this module.
+    unsafe { PyInterpreterState_GetID(PyInterpreterState_Get()) == 0 }
 }

@@ -1,5 +1,6 @@
 //! An asynchronous call, seen from Python.
 
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -12,6 +13,9 @@ use crate::connection::Connection;
 use crate::exceptions::exception;
 use crate::request::Request;
 use crate::signals::{Signals, seconds};
+
+/// Calls among which those that are done are looked for, at least.
+const LOOK_MIN: usize = 16;
 
 /// A started call and its request, whose memory is held until it completes even without a handle.
 #[derive(Debug)]
@@ -63,23 +67,46 @@ impl Call {
     }
 }
 
-/// The handle of an asynchronous call.
-#[pyclass(frozen, module = "ringfold._native")]
-#[derive(Debug)]
-pub struct Work {
-    call: Arc<Call>,
-    /// Held, so that it stays open as long as the handle.
-    _communicator: Arc<Connection<ringfold::Communicator>>,
+/// Calls in progress, also those whose handle was dropped: their memory is in use.
+#[derive(Debug, Default)]
+pub struct Outstanding {
+    calls: VecDeque<Arc<Call>>,
+    /// Among so many calls those that are done are looked for.
+    look_at: usize,
 }
 
-impl Work {
-    pub fn new(call: Arc<Call>, communicator: Arc<Connection<ringfold::Communicator>>) -> Work {
-        Work {
-            call,
-            _communicator: communicator,
+impl Outstanding {
+    pub fn push(&mut self, call: Arc<Call>) {
+        self.calls.push_back(call);
+    }
+
+    /// All, in the order in which they were started.
+    pub fn all(&self) -> Vec<Arc<Call>> {
+        self.calls.iter().cloned().collect()
+    }
+
+    /// Takes out the calls that are done: the oldest, which mostly end first; and all if there are
+    /// twice as many as were left the last time, so that very many calls cost no more each.
+    pub fn take_done(&mut self) -> Vec<Arc<Call>> {
+        let mut done = Vec::new();
+        while self.calls.front().is_some_and(|call| call.work.is_done()) {
+            done.extend(self.calls.pop_front());
         }
+        if self.calls.len() >= self.look_at {
+            let calls = std::mem::take(&mut self.calls).into_iter();
+            let (ended, left): (VecDeque<_>, _) = calls.partition(|call| call.work.is_done());
+            done.extend(ended);
+            self.calls = left;
+            self.look_at = LOOK_MIN.max(2 * self.calls.len());
+        }
+        done
     }
 }
+
+/// The handle of an asynchronous call. It does not keep the communicator open.
+#[pyclass(frozen, module = "ringfold._native")]
+#[derive(Debug)]
+pub struct Work(pub Arc<Call>);
 
 #[pymethods]
 impl Work {
@@ -88,22 +115,22 @@ impl Work {
     #[pyo3(signature = (timeout=None))]
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
         match seconds(timeout)? {
-            None => self.call.wait(py)?.map(|()| true).map_err(exception),
-            Some(span) => self.call.wait_within(py, span),
+            None => self.0.wait(py)?.map(|()| true).map_err(exception),
+            Some(span) => self.0.wait_within(py, span),
         }
     }
 
     /// Whether the call is done, well or not.
     fn done(&self) -> PyResult<bool> {
-        self.call.work.check()?;
-        Ok(self.call.is_done())
+        self.0.work.check()?;
+        Ok(self.0.is_done())
     }
 
     /// The rank that sent, once a receive is done well.
     #[getter]
     fn source(&self) -> PyResult<usize> {
-        self.call.work.check()?;
-        self.call.work.source().ok_or_else(|| {
+        self.0.work.check()?;
+        self.0.work.source().ok_or_else(|| {
             PyRuntimeError::new_err("only a receive that is done, and well, knows who sent")
         })
     }
@@ -111,14 +138,14 @@ impl Work {
     /// Runs `call()` once, when the call completes, successfully or not: on the library's notifier
     /// thread, or at once if it has completed already. Its exceptions go to `sys.unraisablehook`.
     fn when_done(&self, py: Python<'_>, call: Py<PyAny>) -> PyResult<()> {
-        self.call.work.check()?;
-        if self.call.is_done() {
+        self.0.work.check()?;
+        if self.0.is_done() {
             callbacks::run(py, call);
             return Ok(());
         }
         // Threads that complete calls do not wait for the GIL, so it may be held here.
         let later = move || callbacks::run_elsewhere(call);
-        self.call.work.when_done(later).map_err(exception)
+        self.0.work.when_done(later).map_err(exception)
     }
 }
 

@@ -394,7 +394,10 @@ fn calls_fail_on_order() {
         assert_eq!(count(c"events"), 0);
         softcuda_fail(c"*".as_ptr(), 1, 999);
         softcuda_fail(c"*".as_ptr(), 0, 0);
-        event();
+        let event = event();
+        softcuda_fail(c"*".as_ptr(), 1, 999);
+        assert_eq!(cuEventQuery(event), 0);
+        assert_eq!(cuEventCreate(&mut 0, 2), 999);
     });
     ended.passed();
 }

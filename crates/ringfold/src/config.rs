@@ -1,5 +1,6 @@
 //! How a rank joins and how its communicator behaves.
 
+use std::fmt;
 use std::time::Duration;
 
 use crate::control::Cancel;
@@ -61,7 +62,7 @@ named! {
 
 /// How to join a job. What is `None` comes from the environment: `RINGFOLD_*`, then the launcher's
 /// variables.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub struct Config {
     /// This process' rank.
     pub rank: Option<usize>,
@@ -140,4 +141,89 @@ pub struct Config {
     /// makes later, a pool of OpenMP's or torch's too, stay on the same cores; therefore only who
     /// knows the program should ask for it.
     pub bind: Option<Bind>,
+}
+
+/// The secret is not shown.
+impl fmt::Debug for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Every field by its name: a new one does not compile until it is shown or hidden here.
+        let Config {
+            rank,
+            world_size,
+            address,
+            secret,
+            timeout,
+            connect_timeout,
+            cancel,
+            peer_timeout,
+            transport,
+            algorithm,
+            late_rank,
+            protocol,
+            channels,
+            min_channels,
+            max_channels,
+            socket_ifname,
+            sockets,
+            socket_threads,
+            chunk_bytes,
+            slice_bytes,
+            tuner_rules,
+            tuner_plugin,
+            weights,
+            helpers,
+            straggler,
+            deterministic,
+            bind,
+        } = self;
+        let secret = secret.as_ref().map(|_| "…");
+        f.debug_struct("Config")
+            .field("rank", rank)
+            .field("world_size", world_size)
+            .field("address", address)
+            .field("secret", &secret)
+            .field("timeout", timeout)
+            .field("connect_timeout", connect_timeout)
+            .field("cancel", cancel)
+            .field("peer_timeout", peer_timeout)
+            .field("transport", transport)
+            .field("algorithm", algorithm)
+            .field("late_rank", late_rank)
+            .field("protocol", protocol)
+            .field("channels", channels)
+            .field("min_channels", min_channels)
+            .field("max_channels", max_channels)
+            .field("socket_ifname", socket_ifname)
+            .field("sockets", sockets)
+            .field("socket_threads", socket_threads)
+            .field("chunk_bytes", chunk_bytes)
+            .field("slice_bytes", slice_bytes)
+            .field("tuner_rules", tuner_rules)
+            .field("tuner_plugin", tuner_plugin)
+            .field("weights", weights)
+            .field("helpers", helpers)
+            .field("straggler", straggler)
+            .field("deterministic", deterministic)
+            .field("bind", bind)
+            .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_secret_is_not_shown() {
+        let config = Config {
+            rank: Some(3),
+            secret: Some("known to us alone".into()),
+            ..Config::default()
+        };
+        let text = format!("{config:?} {config:#?}");
+        assert!(
+            text.contains("rank: Some(3)") && !text.contains("known"),
+            "{text}"
+        );
+    }
 }

@@ -9,6 +9,8 @@ mod diagnosis;
 mod logging;
 mod variables;
 
+use std::env::VarError;
+use std::io::ErrorKind;
 use std::ops::RangeInclusive;
 use std::os::unix::fs::MetadataExt;
 use std::str::FromStr;
@@ -173,13 +175,28 @@ fn peer_timeout(text: &str) -> Result<Duration, String> {
 
 /// The job's secret from this process' environment, for bindings that join in their own way.
 pub fn job_secret() -> Result<Option<Secret>> {
+    check_text()?;
     secret(&process)
+}
+
+/// Refuses variables of ringfold that are no text: they would count as not set. The error has no
+/// value, which may be the secret.
+fn check_text() -> Result<()> {
+    let wrong = VARIABLES
+        .iter()
+        .find(|one| matches!(std::env::var(one.name), Err(VarError::NotUnicode(_))));
+    wrong.map_or(Ok(()), |variable| {
+        Err(Error::InvalidArgument(format!(
+            "the value of {} is not valid UTF-8; give it another value",
+            variable.name
+        )))
+    })
 }
 
 /// The secret, from the variable or the file.
 fn secret(lookup: Lookup<'_>) -> Result<Option<Secret>> {
     match (lookup("RINGFOLD_SECRET"), lookup("RINGFOLD_SECRET_FILE")) {
-        (Some(text), _) => Ok(Some(Secret::new(text))),
+        (Some(text), _) => Secret::given(text.as_bytes(), "RINGFOLD_SECRET").map(Some),
         (None, Some(path)) => secret_file(&path).map(Some),
         (None, None) => Ok(None),
     }
@@ -188,8 +205,16 @@ fn secret(lookup: Lookup<'_>) -> Result<Option<Secret>> {
 /// Reads a secret that only its owner can read.
 fn secret_file(path: &str) -> Result<Secret> {
     let failed = |error| Error::system(format!("cannot read RINGFOLD_SECRET_FILE `{path}`"), error);
-    // Of the open file, so that it cannot be another one by the time it is read.
-    let (file, metadata) = files::open(path).map_err(failed)?;
+    // Of the open file, so that it cannot be another one by the time it is read. What names no file
+    // may be the secret itself, and is not shown.
+    let (file, metadata) = files::open(path).map_err(|error| match error.kind() {
+        ErrorKind::PermissionDenied | ErrorKind::IsADirectory => failed(error),
+        _ => Error::system(
+            "cannot open the file of RINGFOLD_SECRET_FILE, which takes a path; RINGFOLD_SECRET \
+             takes the secret itself",
+            error,
+        ),
+    })?;
     if metadata.mode() & 0o077 != 0 || metadata.uid() != rustix::process::getuid().as_raw() {
         return Err(Error::InvalidArgument(format!(
             "RINGFOLD_SECRET_FILE `{path}` can be read by others or belongs to another user; \
@@ -197,15 +222,12 @@ fn secret_file(path: &str) -> Result<Secret> {
         )));
     }
     let content = files::content(&file, SECRET_BYTES_MAX).map_err(failed)?;
-    let length = content.trim_ascii_end().len();
-    if length == 0 {
-        return Err(Error::InvalidArgument(format!(
-            "RINGFOLD_SECRET_FILE `{path}` is empty"
-        )));
-    }
-    let secret = Secret::new(&content[..length]);
+    let secret = Secret::given(
+        content.trim_ascii_end(),
+        &format!("RINGFOLD_SECRET_FILE `{path}`"),
+    );
     drop(Secret::new(content));
-    Ok(secret)
+    secret
 }
 
 /// Warns of names in this process' environment that begin like ours and are not: once. One rank of
@@ -236,7 +258,7 @@ fn unknown(name: &str) -> Option<String> {
         Some(near) => format!("did you mean {PREFIX}{near}?"),
         None => "docs/reference/env.md has all variables".into(),
     };
-    Some(format!("{name} means nothing to ringfold; {hint}"))
+    Some(format!("unknown variable {name}; {hint}"))
 }
 
 #[cfg(test)]

@@ -3,11 +3,32 @@
 use std::fmt;
 use std::io;
 
+use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 use rustix::io::Errno;
-use rustix::process::Resource;
 
 use crate::call::Call;
 use crate::types::Unknown;
+
+/// What is said of a rank that is gone without a goodbye. A killed process shows in several places
+/// at once, and which of them comes first is chance: they all have this text.
+pub(crate) const GONE: &str = "its process ended, or lost its connection";
+
+/// What is said of a rank that has left in good order, and was waited for.
+pub(crate) const LEFT: &str = "it left (closed its communicator) while it was still needed";
+
+/// What is said of a rank whose connection ended with `error`.
+#[cold]
+pub(crate) fn gone_by(error: &io::Error) -> String {
+    use io::ErrorKind as Kind;
+    match error.kind() {
+        Kind::UnexpectedEof
+        | Kind::BrokenPipe
+        | Kind::ConnectionReset
+        | Kind::ConnectionAborted => GONE.into(),
+        Kind::TimedOut => "does not answer".into(),
+        _ => format!("its connection broke: {error}"),
+    }
+}
 
 /// A result with ringfold's error.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -268,6 +289,17 @@ impl Refused<'_> {
     }
 }
 
+/// Causes for which a connection is not made.
+impl Refused<'_> {
+    /// Whether the cause is this process, or its machine, and no peer.
+    pub(crate) fn is_lasting(&self) -> bool {
+        let ours = [Errno::NOSYS, Errno::PERM, Errno::NOMEM, Errno::NOBUFS];
+        let number = self.0.raw_os_error();
+        let is_one = |errno: &Errno| number == Some(errno.raw_os_error());
+        self.lacks_descriptors() || ours.iter().any(is_one)
+    }
+}
+
 impl fmt::Display for Refused<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)?;
@@ -276,15 +308,27 @@ impl fmt::Display for Refused<'_> {
             f.write_str("; the machine has no descriptors left: raise fs.file-max")?;
         }
         if number == Some(Errno::MFILE.raw_os_error()) {
-            let limit = rustix::process::getrlimit(Resource::Nofile).current;
-            let limit = limit.unwrap_or(u64::MAX);
-            write!(
-                f,
-                "; this process may have {limit} descriptors: raise that (ulimit -n)"
-            )?;
+            f.write_str("; this process may have ")?;
+            if let Some(limit) = limit_of(Resource::RLIMIT_NOFILE) {
+                write!(f, "{limit} descriptors: raise that (ulimit -n)")?;
+            } else {
+                f.write_str("no more descriptors: raise that (ulimit -n)")?;
+            }
+        }
+        if number == Some(Errno::FBIG.raw_os_error()) {
+            if let Some(limit) = limit_of(Resource::RLIMIT_FSIZE) {
+                write!(f, "; this process may write files of {limit} bytes")?;
+            }
+            f.write_str("; memory that processes share is a file, too: raise that (ulimit -f)")?;
         }
         Ok(())
     }
+}
+
+/// This process' limit of `resource`; `None` if there is none, or if the system does not tell.
+pub(crate) fn limit_of(resource: Resource) -> Option<u64> {
+    let (current, _) = getrlimit(resource).ok()?;
+    (current != RLIM_INFINITY).then_some(current)
 }
 
 /// Ranks as an English list.

@@ -47,12 +47,17 @@ pub mod device {
 
 /// See `engine`.
 pub mod engine {
-    pub use crate::engine::{JOBS_MAX, plan::slices_in_flight};
+    pub use crate::engine::{COLLECTIVES_MAX, plan::slices_in_flight};
 }
 
 /// See `lane`.
 pub mod lane {
     pub use crate::lane::measure::measure;
+}
+
+/// See `communicator::notifier`.
+pub mod notifier {
+    pub use crate::communicator::notifier::{due, have_returned};
 }
 
 /// See `random`.

@@ -7,7 +7,7 @@
 //! ```
 //! use ringfold::{Communicator, Op};
 //!
-//! // Four ranks that are threads. In a job every process calls `Communicator::init()` instead.
+//! // Four ranks that are threads of one process.
 //! std::thread::scope(|scope| {
 //!     for comm in Communicator::threads(4) {
 //!         scope.spawn(move || {
@@ -19,11 +19,47 @@
 //! });
 //! ```
 //!
-//! # What is promised
+//! # A job
+//!
+//! In a job, each rank is a process, and joins by [`Communicator::init`]. Rank, number of ranks and
+//! the address of rank 0 come from the launcher: `ringfold run`, torchrun, mpirun, srun or
+//! Kubernetes. [`Communicator::connect`] takes them, deadlines and other settings as a [`Config`]
+//! instead.
+//!
+//! ```no_run
+//! use ringfold::{Communicator, Op, Result};
+//!
+//! fn main() -> Result<()> {
+//!     let comm = Communicator::init()?;
+//!     let mut gradient = vec![comm.rank() as f32; 1000];
+//!     comm.all_reduce(&mut gradient, Op::Avg)?;
+//!     comm.close()
+//! }
+//! ```
+//!
+//! ```sh
+//! cargo add --path CLONE/crates/ringfold
+//! cargo build && ringfold run --ranks 4 -- target/debug/PROGRAM
+//! ```
+//!
+//! Ranks of one host share memory; ranks of different hosts use TCP, or RDMA if all have a device
+//! for it.
+//!
+//! | calls of a [`Communicator`] | |
+//! |---|---|
+//! | `all_reduce`, `reduce`, `reduce_scatter` | combine elements by an [`Op`] |
+//! | `broadcast`, `all_gather`, `gather`, `scatter`, `all_to_all` | move blocks |
+//! | `send`, `recv`, `recv_any`, `sendrecv` | move messages between two ranks |
+//! | `barrier` | returns when all ranks have called it |
+//! | `alloc`, `register` | memory in which ranks of one host reduce in place |
+//! | `split` | communicators of some of the ranks |
+//! | `run`, `start` | any call as a [`Request`]: uneven counts, asynchronous, its own deadline |
+//!
+//! # Guarantees
 //!
 //! * A call that returns `Ok` has left the right result in this rank's output, and the same bits on
 //!   all ranks.
-//! * No call waits for ever. It ends by its deadline or earlier with an [`Error`] that names the
+//! * No call waits forever. It ends by its deadline or earlier with an [`Error`] that names the
 //!   ranks at fault, and after a fatal error the same class of error comes on all ranks
 //!   ([`Error::is_fatal`]).
 //! * Ranks that are in different calls get an error ([`Error::Mismatch`]); their data is never

@@ -1,4 +1,4 @@
-//! The word that was meant, among those that there are.
+//! The word that was meant, among those that there are, and letters that a terminal shows.
 
 #![forbid(unsafe_code)]
 
@@ -15,6 +15,19 @@ pub fn near<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a 
     let found = nearest(word, known);
     let begins = found.starts_with(word) || word.starts_with(found);
     (begins || distance(word, found) <= word.len() / 3).then_some(found)
+}
+
+/// A letter of a foreign text as a terminal may show it: no control character, and no mark that
+/// changes the direction or the place of the text around it.
+pub fn harmless(letter: char) -> char {
+    let is_invisible = matches!(
+        letter,
+        '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}'
+    );
+    match letter.is_control() || is_invisible {
+        true => '?',
+        false => letter,
+    }
 }
 
 /// The number of letters to insert, delete or replace to turn one word into the other (Levenshtein,

@@ -4,9 +4,11 @@
 //! A region is not a slice, so the safe wrappers cannot take one; these few calls pass its address
 //! to the kernel, which copies and keeps nothing; `zero_copy` has the exception.
 
+pub mod file_limit;
 pub mod fork;
 pub mod library;
 pub mod memory_node;
+pub mod unshared;
 pub mod zero_copy;
 
 use std::io;
@@ -162,6 +164,10 @@ pub fn tcp_state(socket: BorrowedFd<'_>) -> io::Result<Option<TcpState>> {
 
 /// Writes all of `body` into a file, at `offset`.
 pub fn write_at(file: BorrowedFd<'_>, body: Region, offset: u64) -> io::Result<()> {
+    file_limit::without_signal(|| write_all_at(file, body, offset))
+}
+
+fn write_all_at(file: BorrowedFd<'_>, body: Region, offset: u64) -> io::Result<()> {
     let mut done = 0;
     while done < body.bytes() {
         let rest = body.part(done..body.bytes());

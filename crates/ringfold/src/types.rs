@@ -145,7 +145,7 @@ impl DType {
 ///
 /// NaN: `Min` and `Max` give NaN if any operand is NaN; which NaN is not promised. `Max` of the two
 /// zeros is `+0`. `Bool`: `Sum`, `Max` and `Bor` are "or", `Prod`, `Min` and `Band` are "and",
-/// `Bxor` is "exclusive or".
+/// `Bxor` is "exclusive or"; every byte but 0 is true, and results are 0 or 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Op {
     /// Addition; integers wrap.
@@ -311,6 +311,11 @@ impl Collective {
             self,
             Collective::Broadcast | Collective::Reduce | Collective::Gather | Collective::Scatter
         )
+    }
+
+    /// Whether the call is one end of a message between two ranks.
+    pub const fn is_message(self) -> bool {
+        matches!(self, Collective::Send | Collective::Recv)
     }
 }
 

@@ -33,8 +33,10 @@ fn join(rank: usize, address: &str) -> Session {
         local_world_size: None,
         addresses: vec![address.parse().unwrap()],
         public_name: None,
+        socket_ifname: None,
         silence: Default::default(),
         origin: "test",
+        remark: None,
     };
     Session::join(&launch, None, ample()).unwrap()
 }

@@ -8,15 +8,16 @@ use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 use ringfold::Region;
-use ringfold::internals::engine::JOBS_MAX;
+use ringfold::internals::engine::COLLECTIVES_MAX;
 use ringfold::{Collective, Communicator, Counts, DType, Error, Op, Request, Work};
 use scenes::{Scene, play};
 
-const SCENES: [(&str, Scene); 10] = [
+const SCENES: [(&str, Scene); 11] = [
     ("tags", tags),
     ("any_source", any_source),
     ("exchange", exchange),
     ("many", many),
+    ("ahead", ahead),
     ("beside_a_collective", beside_a_collective),
     ("closing", closing),
     ("death", death),
@@ -79,8 +80,13 @@ fn large_messages_pass_each_other() {
 }
 
 #[test]
-fn as_many_messages_as_may_be_under_way_find_their_receives() {
+fn any_number_of_messages_find_their_receives() {
     play_all("many", 2);
+}
+
+#[test]
+fn a_rank_may_be_any_number_of_calls_ahead() {
+    play_all("ahead", 2);
 }
 
 #[test]
@@ -252,28 +258,75 @@ fn exchange(comm: Communicator) {
     }
 }
 
-/// As many calls as may be in progress, one tag each, received in the opposite order.
+/// More than collectives that an engine holds.
+const MANY: u32 = COLLECTIVES_MAX as u32 + 100;
+
+/// Many messages, one tag each: some receives before the sends of both ranks, the others after
+/// these, in the opposite order.
 fn many(comm: Communicator) {
-    const MANY: u32 = JOBS_MAX as u32 / 2;
     let peer = 1 - comm.rank();
     let mut sent = Vec::new();
     let mut received = Vec::new();
-    for number in 0..MANY {
+    let receive = |received: &mut Vec<_>, number| {
+        let mut message = Message::new(10, 0);
+        let work = message.recv(&comm, peer, number);
+        received.push((message, work, number));
+    };
+    (0..MANY).for_each(|number| receive(&mut received, number));
+    for number in 0..MANY + 1000 {
         let mut message = Message::new(10, number);
         let work = message.send(&comm, peer, number);
         sent.push((message, work));
     }
-    for number in (0..MANY).rev() {
-        let mut message = Message::new(10, 0);
-        let work = message.recv(&comm, peer, number);
-        received.push((message, work, number));
-    }
+    (MANY..MANY + 1000)
+        .rev()
+        .for_each(|number| receive(&mut received, number));
     for (message, work, number) in &received {
         work.wait().expect("a message");
         assert!(message.is_all(*number));
     }
     for (_, work) in &sent {
         work.wait().expect("a send");
+    }
+}
+
+/// Rank 0 starts many collectives, one by one and as a group, before rank 1 starts any: that one
+/// waits for a message which rank 0 sends last.
+fn ahead(comm: Communicator) {
+    let rank = comm.rank() as u32;
+    if rank == 1 {
+        comm.recv(&mut [0u32], 0, 1).expect("a message");
+    }
+    let request = |sum: &mut Message| {
+        let mut request = sum.request(Collective::AllReduce, 0, 0);
+        request.input = request.output;
+        request
+    };
+    let value = |number| number + rank * 100_000;
+    let mut sums: Vec<_> = (0..2 * MANY)
+        .map(|number| Message::new(3, value(number)))
+        .collect();
+    let (single, grouped) = sums.split_at_mut(MANY as usize);
+    let mut works = Vec::new();
+    for sum in single {
+        // SAFETY: the sums are kept until the calls are done, and used for one call each.
+        works.push(unsafe { comm.start(request(sum)) }.expect("a sum"));
+    }
+    let group = grouped.iter_mut().map(request).collect();
+    // SAFETY: as above.
+    works.extend(unsafe { comm.start_group(group) }.expect("a group of sums"));
+    if rank == 0 {
+        comm.send(&[1u32], 1, 1).expect("a message");
+    }
+    // A call that is waited for is as ordered as the others.
+    let mut last = [value(7); 3];
+    comm.all_reduce(&mut last, Op::Sum).expect("a sum");
+    assert_eq!(last, [2 * 7 + 100_000; 3]);
+    for work in works {
+        work.wait().expect("a sum");
+    }
+    for (number, sum) in (0..).zip(&sums) {
+        assert!(sum.is_all(2 * number + 100_000), "call {number}");
     }
 }
 

@@ -4,6 +4,8 @@
 
 #[path = "registered/forked.rs"]
 mod forked;
+#[path = "registered/forks.rs"]
+mod forks;
 mod scenes;
 mod skipped;
 
@@ -12,7 +14,7 @@ use ringfold::{Collective, Communicator, Counts, DType, Op, Request};
 use scenes::{Scene, play, play_with};
 use skipped::skipped;
 
-const SCENES: [(&str, Scene); 11] = [
+const SCENES: [(&str, Scene); 13] = [
     ("collectives", collectives),
     ("sizes", sizes),
     ("dropped_by_one", dropped_by_one),
@@ -22,6 +24,8 @@ const SCENES: [(&str, Scene); 11] = [
     ("parts", parts),
     ("leaked", leaked),
     ("forked", forked::forked),
+    ("register_and_forks", forks::register),
+    ("split_and_forks", forks::split),
     ("freed", freed),
     ("refused", refused),
 ];
@@ -83,6 +87,16 @@ fn a_leaked_registration_is_not_taken_for_what_lies_there_later() {
 #[test]
 fn a_forked_child_has_a_view_of_the_memory_and_shares_nothing() {
     play("forked", 2, "shm");
+}
+
+#[test]
+fn forks_at_any_moment_of_a_registration_have_the_contents_and_share_nothing() {
+    play("register_and_forks", 2, "shm");
+}
+
+#[test]
+fn forks_at_any_moment_of_a_split_have_no_connection() {
+    play("split_and_forks", 2, "tcp");
 }
 
 #[test]

@@ -8,10 +8,10 @@ TORCH_DISTRIBUTED_DEBUG=DETAIL, torch wraps backends in a way that breaks Python
 wrap a `ProcessGroup`.
 """
 
-import atexit
 import sys
 import weakref
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import timedelta
 from functools import cache, partial
 from types import FunctionType
@@ -22,10 +22,10 @@ import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 from torch._C._dynamo import eval_frame
 
-from ringfold import _native, _uncaught
+from ringfold import _exit, _native
 from ringfold._exit import GRACE_S
 from ringfold.errors import InvalidArgument, RingfoldError, Unsupported, in_words
-from ringfold.torch import bootstrap, watch
+from ringfold.torch import beside, bootstrap, dispatcher, watch
 from ringfold.torch.collectives import Collectives
 from ringfold.torch.device import DRIVER_STREAMS, DeviceSide
 from ringfold.torch.flight_dump import before_leaving
@@ -58,13 +58,14 @@ class Group(Collectives, PointToPoint, MonitoredBarrier):
         ranks: Sequence[int] = (),
     ) -> None:
         """Connect. Blocks until all ranks have joined."""
-        self._store = store
         self._rank = rank
         self._world_size = world_size
         self._timeout_s = timeout.total_seconds()
         self._name = name
         self._description = ""
-        self._communicator, key = bootstrap.connect(store, rank, world_size, timeout)
+        self._communicator, key, self._store = bootstrap.connect(
+            store, rank, world_size, timeout, beside.jobs(open_communicators())
+        )
         self._call = Call
         if key is not None and is_on_network(self._communicator):
             self._call = partial(SealedCall, Seal(key, self._communicator))
@@ -74,9 +75,9 @@ class Group(Collectives, PointToPoint, MonitoredBarrier):
         self._side = DeviceSide(self._communicator, self.trace, self._check_device)
         self._issuer = Issuer(self._communicator, self._side, self.trace)
         self.buckets = Buckets(self._communicator)
-        self._barriers = Barriers(store, rank, world_size)
+        self._barriers = Barriers(self._store, rank, world_size)
         _open.add(self)
-        _uncaught.install()
+        _exit.prepare()
         watch.watch(self.trace)
 
     def getBackendName(self) -> str:  # noqa: N802: torch's name
@@ -226,16 +227,24 @@ class RingfoldProcessGroup(Group, dist.ProcessGroup):
         _: Any = None,
     ) -> Any:
         """A group of some of this group's ranks; `None` for the others."""
-        name = f"{self._name}:split:{'-'.join(map(str, ranks))}" if name is None else name
-        part = self._part(
-            dist.PrefixStore(f"split/{name}/", self._store), list(ranks), timeout, name
-        )
+        members = "-".join(map(str, ranks))
+        # torch's name depends on how many groups a rank has made.
+        store = dist.PrefixStore(f"split/{members}/", self._store)
+        name = f"{self._name}:split:{members}" if name is None else name
+        part = self._part(store, list(ranks), timeout, name)
         if part is not None:
             part.setGroupDesc(description or "")
             # torch holds only the C++ half, which without its Python half would be a group without
             # methods.
             self._parts.append(part)
         return part
+
+    def get_group_store(self) -> Any:
+        """The store through which the ranks have met."""
+        return self._store
+
+    def _enable_collectives_timing(self) -> None:
+        """Nothing to enable: the flight record has the times of all calls."""
 
     def setGroupName(self, name: str) -> None:  # noqa: N802
         """torch's name for the group."""
@@ -252,6 +261,9 @@ class RingfoldProcessGroup(Group, dist.ProcessGroup):
     def getGroupDesc(self) -> str:  # noqa: N802
         """The user's description of the group."""
         return self._description
+
+
+dispatcher.observe(RingfoldProcessGroup)
 
 
 class RingfoldBackend(Group, c10d.Backend):
@@ -378,14 +390,31 @@ hide_from_compiler(Collectives, PointToPoint, Group, RingfoldProcessGroup, Ringf
 _open: "weakref.WeakSet[Group]" = weakref.WeakSet()
 
 
-def close_all() -> None:
+def finish_all() -> None:
+    """At interpreter exit: wait for the calls that were started."""
+    for group in list(_open):
+        group.communicator.finish()
+
+
+def open_communicators() -> list[_native.Communicator]:
+    """The communicators of this process' groups, oldest first."""
+    while True:
+        try:
+            groups = list(_open)
+        except RuntimeError:
+            # Another thread made a group meanwhile.
+            continue
+        return [group.communicator for group in sorted(groups, key=lambda group: group.trace.id)]
+
+
+def close_all(error: BaseException | None) -> None:
     """At interpreter exit: say goodbye, or after an uncaught exception abort, so that no rank
     waits.
     """
     watch.end()
-    error = _uncaught.uncaught()
     for group in list(_open):
-        try:
+        # An error here is not new: its user got it.
+        with suppress(RingfoldError):
             if error is None:
                 group.communicator.close(GRACE_S)
                 group._side.close(GRACE_S)
@@ -394,9 +423,6 @@ def close_all() -> None:
                 group.communicator.abort(in_words(error))
                 group._side.abort(in_words(error))
                 group._side.close()
-        except RingfoldError:
-            # It has failed already, and its user got the error.
-            pass
 
 
-atexit.register(close_all)
+_exit.on_exit(finish_all, close_all)

@@ -51,16 +51,28 @@ class Collectives:
             done = self._sum_now(tensors, opts)
             if done is not None:
                 return done
-        said = terms(opts, self._timeout_s, op, None, timeout)
+        # torch's own forms: options, or an operation and a timeout.
+        if opts is None:
+            opts = SUM if op is None else op
+        return self._all_reduce(tensors, opts, timeout)
+
+    def _all_reduce(
+        self, tensors: Any, opts: Any = None, timeout: timedelta | None = None
+    ) -> dist.Work:
+        """`allreduce` of any tensors."""
+        said = terms(opts, self._timeout_s, timeout=timeout)
         call = Call("all_reduce", said, self._world_size)
+        large = []
         for tensor in tensors if type(tensors) is list else listed(tensors):
             if tensor.is_sparse:
                 return sparse.all_reduce(self, tensor, said)
             plain = tensor if is_plain(tensor) else call.target(tensor, is_read=True)
             if plain.nbytes >= BUCKET_BYTES_MIN:
-                self.buckets.look(plain)
+                large.append(plain)
             call.ask(numbers(tensor, said.operation), tensor.numel(), plain, plain)
             call.outputs.append(tensor)
+        if large:
+            self.buckets.look(large, call.requests)
         return self._issuer.issue(call)
 
     def _sum_now(self, tensors: Tensors, opts: Any) -> dist.Work | None:
@@ -71,6 +83,7 @@ class Collectives:
         if (
             name is None
             or len(tensors) != 1
+            or type(tensor) not in _USUAL
             or not is_plain(tensor)
             or tensor.nbytes >= BUCKET_BYTES_MIN
         ):
@@ -82,7 +95,8 @@ class Collectives:
         return self._issuer.sum_now(tensor, name, timeout_s)
 
     allreduce_sparse = allreduce
-    allreduce_coalesced = allreduce
+    # Itself no caller of `allreduce`: the profiler would observe the call twice.
+    allreduce_coalesced = _all_reduce
 
     def broadcast(
         self,
@@ -93,7 +107,7 @@ class Collectives:
         root: int | None = None,
     ) -> dist.Work:
         """Each tensor becomes the root's."""
-        call = self._call("broadcast", self._terms(opts, root=root, timeout=timeout))
+        call = self._call("broadcast", terms(opts, self._timeout_s, root=root, timeout=timeout))
         is_root = call.terms.root == self._rank
         for tensor in listed(tensors):
             plain = call.source(tensor) if is_root else call.target(tensor)
@@ -119,9 +133,8 @@ class Collectives:
         """The root's tensor becomes the reduction of all ranks' tensors; the others' are
         unchanged.
         """
-        call = Call(
-            "reduce", self._terms(opts, op=op, root=root, timeout=timeout), self._world_size
-        )
+        said = terms(opts, self._timeout_s, op, root, timeout)
+        call = Call("reduce", said, self._world_size)
         is_root = call.terms.root == self._rank
         for tensor in listed(tensors):
             plain = call.target(tensor, is_read=True) if is_root else call.source(tensor)
@@ -136,7 +149,7 @@ class Collectives:
         """Tensor `i` of a list becomes rank `i`'s input. Inputs may differ in size, as their lists
         say.
         """
-        call = self._call("all_gather", self._terms(opts, timeout=timeout))
+        call = self._call("all_gather", terms(opts, self._timeout_s, timeout=timeout))
         inputs = listed(inputs)
         for outputs, given in zip(lists(output_lists, len(inputs)), inputs, strict=True):
             self._gather_parts(call, outputs, given)
@@ -146,7 +159,7 @@ class Collectives:
         self, output_lists: Any, inputs: Tensors, opts: Any = None
     ) -> dist.Work:
         """Tensor `j` of list `i` becomes rank `i`'s input `j`."""
-        call = self._call("all_gather", self._terms(opts))
+        call = self._call("all_gather", terms(opts, self._timeout_s))
         self._check_ranks(len(output_lists), "lists of outputs")
         for index, given in enumerate(inputs):
             self._gather_parts(call, [outputs[index] for outputs in output_lists], given)
@@ -160,7 +173,7 @@ class Collectives:
         timeout: timedelta | None = None,
     ) -> dist.Work:
         """The output becomes the concatenation of all ranks' inputs."""
-        return self.all_gather_single_coalesced([output], [given], opts, timeout)
+        return Collectives.all_gather_single_coalesced(self, [output], [given], opts, timeout)
 
     _allgather_base = all_gather_single
 
@@ -168,7 +181,7 @@ class Collectives:
         self, outputs: Tensors, inputs: Tensors, opts: Any = None, timeout: timedelta | None = None
     ) -> dist.Work:
         """The same for several outputs and their inputs."""
-        call = self._call("all_gather", self._terms(opts, timeout=timeout))
+        call = self._call("all_gather", terms(opts, self._timeout_s, timeout=timeout))
         for output, given in zip(outputs, inputs, strict=True):
             same_type([output], given)
             if output.numel() != given.numel() * self._world_size:
@@ -192,7 +205,7 @@ class Collectives:
         root: int | None = None,
     ) -> dist.Work:
         """At the root, tensor `i` of the list becomes rank `i`'s input."""
-        call = self._call("gather", self._terms(opts, root=root, timeout=timeout))
+        call = self._call("gather", terms(opts, self._timeout_s, root=root, timeout=timeout))
         for index, given in enumerate(listed(inputs)):
             filled = None
             if call.terms.root == self._rank:
@@ -205,12 +218,18 @@ class Collectives:
         return self._issuer.issue(call)
 
     def gather_single(
-        self, output: torch.Tensor | None, given: torch.Tensor, root: int = 0, opts: Any = None
+        self,
+        output: torch.Tensor | None,
+        given: torch.Tensor,
+        opts: Any = None,
+        timeout: timedelta | None = None,
+        *,
+        root: int | None = None,
     ) -> dist.Work:
         """At the root, the output becomes the concatenation of all ranks' inputs."""
-        call = self._call("gather", self._terms(opts)._replace(root=root))
+        call = self._call("gather", terms(opts, self._timeout_s, root=root, timeout=timeout))
         filled = None
-        if root == self._rank:
+        if call.terms.root == self._rank:
             if output is None or output.numel() != given.numel() * self._world_size:
                 raise InvalidArgument(
                     f"the root's output must hold {self._world_size} inputs of {given.numel()} "
@@ -218,7 +237,8 @@ class Collectives:
                 )
             filled = call.target(output)
             call.outputs.append(output)
-        call.ask(moved(given), given.numel(), call.source(given), filled, root=root)
+        plain = call.source(given)
+        call.ask(moved(given), given.numel(), plain, filled, root=call.terms.root)
         return self._issuer.issue(call)
 
     gather_into_tensor = gather_single
@@ -233,7 +253,7 @@ class Collectives:
         root: int | None = None,
     ) -> dist.Work:
         """The output becomes tensor `rank` of the root's list."""
-        call = self._call("scatter", self._terms(opts, root=root, timeout=timeout))
+        call = self._call("scatter", terms(opts, self._timeout_s, root=root, timeout=timeout))
         for index, output in enumerate(listed(outputs)):
             given = None
             if call.terms.root == self._rank:
@@ -257,7 +277,8 @@ class Collectives:
         """The output becomes the reduction of all ranks' tensor `rank` of the list. Sizes may
         differ.
         """
-        call = Call("reduce_scatter", self._terms(opts, op=op, timeout=timeout), self._world_size)
+        said = terms(opts, self._timeout_s, op, timeout=timeout)
+        call = Call("reduce_scatter", said, self._world_size)
         outputs = listed(outputs)
         for output, parts in zip(outputs, lists(input_lists, len(outputs)), strict=True):
             self._check_ranks(len(parts), "inputs")
@@ -284,7 +305,9 @@ class Collectives:
         """The output becomes this rank's part, one of equal parts, of the reduction of all
         inputs.
         """
-        return self.reduce_scatter_single_coalesced([output], [given], opts, op, timeout)
+        return Collectives.reduce_scatter_single_coalesced(
+            self, [output], [given], opts, op, timeout
+        )
 
     _reduce_scatter_base = reduce_scatter_single
 
@@ -297,7 +320,8 @@ class Collectives:
         timeout: timedelta | None = None,
     ) -> dist.Work:
         """The same for several outputs and their inputs."""
-        call = Call("reduce_scatter", self._terms(opts, op=op, timeout=timeout), self._world_size)
+        said = terms(opts, self._timeout_s, op, timeout=timeout)
+        call = Call("reduce_scatter", said, self._world_size)
         for output, given in zip(outputs, inputs, strict=True):
             same_type([output], given)
             if given.numel() != output.numel() * self._world_size:
@@ -316,7 +340,7 @@ class Collectives:
         self, outputs: Tensors, inputs: Tensors, opts: Any = None, timeout: timedelta | None = None
     ) -> dist.Work:
         """Output `i` becomes rank `i`'s input `rank`. Sizes may differ."""
-        call = self._call("all_to_all", self._terms(opts, timeout=timeout))
+        call = self._call("all_to_all", terms(opts, self._timeout_s, timeout=timeout))
         self._check_ranks(len(outputs), "outputs")
         self._check_ranks(len(inputs), "inputs")
         same_type([*outputs, *inputs], inputs[0])
@@ -335,7 +359,7 @@ class Collectives:
         timeout: timedelta | None = None,
     ) -> dist.Work:
         """The same on parts along axis 0: equal ones, or with as many rows as the splits say."""
-        call = self._call("all_to_all", self._terms(opts, timeout=timeout))
+        call = self._call("all_to_all", terms(opts, self._timeout_s, timeout=timeout))
         same_type([output], given)
         counts = (
             self._split(given, input_splits, "input"),
@@ -352,7 +376,7 @@ class Collectives:
         they are done on the current stream.
         """
         self._side.synchronize()
-        call = Call("barrier", self._terms(opts, timeout=timeout))
+        call = Call("barrier", terms(opts, self._timeout_s, timeout=timeout))
         call.ask(_BYTES, 0, None, None)
         return self._issuer.issue(call)
 
@@ -369,16 +393,6 @@ class Collectives:
 
     def _end_coalescing(self, device: torch.device) -> dist.Work:
         return self._issuer.end_coalescing()
-
-    def _terms(
-        self,
-        opts: Any,
-        *,
-        op: Any = None,
-        root: int | None = None,
-        timeout: timedelta | None = None,
-    ) -> Terms:
-        return terms(opts, self._timeout_s, op, root, timeout)
 
     def _gather_parts(self, call: Call, outputs: Tensors, given: torch.Tensor) -> None:
         self._check_ranks(len(outputs), "outputs")
@@ -426,6 +440,8 @@ class Collectives:
 
 
 _BYTES = Numbers("uint8")
+_USUAL = frozenset({torch.Tensor, torch.nn.Parameter})
+"""The types of tensors that intercept no operators."""
 
 
 def lists(given: Any, count: int) -> list[Tensors]:

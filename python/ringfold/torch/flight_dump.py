@@ -122,8 +122,11 @@ def before_leaving(trace: Trace) -> None:
 
 def is_ahead(trace: Trace) -> bool:
     """Whether this rank has finished collectives that others have not."""
+    communicator = trace.communicator
+    if communicator is None:
+        return False
     try:
-        standings = trace.communicator.standing(ANSWER_S)
+        standings = communicator.standing(ANSWER_S)
     except RingfoldError:
         return False
     own = standings[trace.rank]
@@ -148,7 +151,7 @@ def _own_folder(path: Path) -> int:
     `/tmp/fr_json`.
     """
     with contextlib.suppress(FileExistsError):
-        path.mkdir(mode=0o755)
+        path.mkdir(mode=0o700)
     folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     found = os.fstat(folder)
     if found.st_uid != os.geteuid() or found.st_mode & stat.S_IWOTH:
@@ -169,7 +172,7 @@ def _put(folder: int, content: bytes, part: str, name: str) -> None:
     with contextlib.suppress(FileNotFoundError):
         os.unlink(part, dir_fd=folder)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    with open(os.open(part, flags, 0o644, dir_fd=folder), "wb") as file:
+    with open(os.open(part, flags, 0o600, dir_fd=folder), "wb") as file:
         file.write(content)
     os.replace(part, name, src_dir_fd=folder, dst_dir_fd=folder)
 

@@ -5,8 +5,8 @@ process. That costs a call about half a microsecond: one object, two clock readi
 shapes; no text, no lock. All other work is done on demand: `flight_dump` writes the ring in
 PyTorch's format, `stalls` finds stuck calls.
 
-Invariants: no record holds a tensor. Any thread may record and read. A forked child starts with an
-empty ring.
+Invariants: no record holds a tensor, a communicator or a lane: it outlives the group. Any thread
+may record and read. A forked child starts with an empty ring.
 """
 
 import itertools
@@ -15,7 +15,8 @@ import sys
 import threading
 import weakref
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from time import time_ns
 from types import CodeType, FrameType
 from typing import Any, NamedTuple, Protocol
@@ -183,9 +184,8 @@ class Trace:
         description: str = "",
     ) -> None:
         self.recorder = recorder()
-        self.communicator = communicator
-        self.lane: _native.Lane | None = None
-        """Carries out the group's calls on tensors of a device, once there are any."""
+        self._communicator = weakref.ref(communicator)
+        self._lane: Callable[[], _native.Lane | None] = lambda: None
         self.id = next(self.recorder.groups)
         self.name = name
         self.description = description
@@ -206,7 +206,7 @@ class Trace:
         """Record that `call` is about to be made."""
         if call.name not in MESSAGES:
             return self.begin_collective(call.name, call.terms, call.noted)
-        stream = (call.name, *call.noted[0][4:]) if call.noted else (call.name,)
+        stream = stream_of(call)
         self._streams[stream] += 1
         return self._add(
             Record(
@@ -225,10 +225,38 @@ class Trace:
         self._remember(record)
         return record
 
+    def retract(self, record: Record) -> None:
+        """Remove the record of a call that was refused: other ranks do not count it."""
+        if record.is_message:
+            self._streams[stream_of(record)] -= 1
+        else:
+            self.collectives -= 1
+        # Another thread may change the ring meanwhile, or the record is gone.
+        with suppress(ValueError, IndexError, RuntimeError):
+            self.recorder.ring.remove(record)
+
+    @property
+    def communicator(self) -> _native.Communicator | None:
+        """The group's communicator, unless the group is gone."""
+        return self._communicator()
+
+    @property
+    def lane(self) -> _native.Lane | None:
+        """The lane of the group's calls on tensors of a device, once there are any, and until the
+        group is gone.
+        """
+        return self._lane()
+
+    @lane.setter
+    def lane(self, lane: _native.Lane) -> None:
+        self._lane = weakref.ref(lane)
+
     def fault(self) -> RingfoldError | None:
         """The error that has ended the group, or its calls on a device."""
-        lane = self.lane
-        return self.communicator.fault() or (None if lane is None else lane.fault())
+        for part in self.communicator, self.lane:
+            if part is not None and (error := part.fault()) is not None:
+                return error
+        return None
 
     @property
     def own(self) -> int:
@@ -241,6 +269,11 @@ class Trace:
             more = ", …" if len(self.ranks) > RANKS_MAX else ""
             words.append("ranks " + ", ".join(map(str, self.ranks[:RANKS_MAX])) + more)
         return f"`{self.name}`" + (f" ({', '.join(words)})" if words else "")
+
+
+def stream_of(call: "Call | Record") -> tuple[Any, ...]:
+    """The messages among which a message is numbered: those of its name, peer and tag."""
+    return (call.name, *call.noted[0][4:]) if call.noted else (call.name,)
 
 
 class Recorder:

@@ -14,25 +14,34 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from time import time_ns
 from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
 
+from torch._C import _len_torch_dispatch_stack as _has_modes
+from torch._C._autograd import _profiler_enabled as _is_profiled
+from torch._C._distributed_c10d import _allow_inflight_collective_as_graph_input as _is_noticed
+from torch._C._distributed_c10d import _register_work
+from torch._C._functorch import maybe_current_level as _transform_level
+
 from ringfold import _native
 from ringfold._native import DeviceRequest, Request
-from ringfold.errors import InvalidArgument, RingfoldError
+from ringfold.errors import InvalidArgument, RingfoldError, Unsupported
 from ringfold.torch.device import DRIVER_STREAMS, DeviceHandle, DeviceSide
 from ringfold.torch.flight_dump import failed
 from ringfold.torch.flight_recorder import MESSAGES, Noted, Record, Trace
 from ringfold.torch.level0 import Passage, PassageWork
 from ringfold.torch.options import Terms
 from ringfold.torch.tensors import Numbers, Side, Staging, is_truncated, pieces
-from ringfold.torch.work import CompletedWork, RingfoldWork
+from ringfold.torch.work import CompletedWork, RingfoldWork, held
 
 Counts = int | list[int] | tuple[list[int], list[int]]
 
+REFUSALS = (InvalidArgument, Unsupported)
+"""The errors of calls that are not started."""
 NOWHERE = (0, 0)
 """The memory of a rank without input or output."""
 
@@ -107,24 +116,41 @@ class Call(Staging):
         if self.device is not None:
             self._ask_device(DevicePart(numbers, counts, operation, given, filled, root))
             return
+        self.requests.append(self.request(numbers, counts, operation, given, filled, root, tag))
+
+    def request(
+        self,
+        numbers: Numbers,
+        counts: Counts,
+        operation: str,
+        given: Side | None,
+        filled: Side | None,
+        root: int | None,
+        tag: int,
+    ) -> Request:
+        """A request on memory of the host."""
         # On the host, sides are in one piece.
         assert not isinstance(given, list) and not isinstance(filled, list)
         source = memory(given)
-        self.requests.append(
-            Request.raw(
-                self.name,
-                numbers.name,
-                counts if numbers.width == 1 else widened(counts, numbers.width),
-                source,
-                source if filled is given else memory(filled),
-                op=operation,
-                factor=terms.factor,
-                root=root,
-                tag=tag,
-                timeout=terms.timeout_s,
-                owner=(given, filled),
-            )
+        return Request.raw(
+            self.name,
+            numbers.name,
+            counts if numbers.width == 1 else widened(counts, numbers.width),
+            source,
+            source if filled is given else memory(filled),
+            op=operation,
+            factor=self.terms.factor,
+            root=root,
+            tag=tag,
+            timeout=self.terms.timeout_s,
+            owner=(given, filled),
         )
+
+    def admit(self, communicator: _native.Communicator) -> None:
+        """Raise if any of several requests is refused, before the first one is started."""
+        if len(self.requests) > 1:
+            for request in self.requests:
+                communicator.check(request)
 
     def stays(self, tensor: torch.Tensor) -> bool:
         """Whether the call uses the memory of a tensor's device."""
@@ -263,6 +289,8 @@ class Issuer:
         self._coalesced: list[RingfoldWork | DeviceHandle] | None = None
         # The request of the last `sum_now`.
         self._sum_terms = Terms(False, 0.0)
+        # Started calls of the host whose results are still to be copied or changed, in order.
+        self._unsettled: dict[RingfoldWork, None] = {}
         # Those of level 0 that may have results to enqueue.
         self._passing: weakref.WeakSet[PassageWork] = weakref.WeakSet()
         # A signal handler may shut the group down.
@@ -270,7 +298,7 @@ class Issuer:
 
     def issue(self, call: Call) -> dist.Work:
         """Execute `call`, or start it."""
-        if torch.autograd._profiler_enabled():
+        if _is_profiled():
             with torch.autograd.profiler.record_function(f"ringfold:{call.name}"):
                 return self._issue(call)
         return self._issue(call)
@@ -278,21 +306,30 @@ class Issuer:
     def _issue(self, call: Call) -> dist.Work:
         record = self._trace.begin(call)
         try:
+            call.admit(self.communicator)
             if call.device is not None:
-                return self._enqueue(call, call.device, record)
+                work = self._enqueue(call, call.device, record)
+                return noticed(work, call) if _is_noticed() else work
             if call.terms.is_async or self._coalesced is not None:
-                return self._start(call, record)
+                work = self._start(call, record)
+                return noticed(work, call) if _is_noticed() else work
             if call.passage is not None:
                 self._pass(call, call.passage, record).wait()
                 return self._done
-            for request in call.requests:
-                self.communicator.run(request)
+            if len(call.requests) == 1:
+                self.communicator.run(call.requests[0])
+            else:
+                # A group on this rank, too: other ranks may want a handle of the same call.
+                for work in self.communicator.start_group(call.requests):
+                    work.wait()
             if call.is_needed:
                 call.finish()
+            if self._unsettled:
+                self._settle()
             record.completed_ns = time_ns()
             return self._done
         except BaseException as error:
-            failed(record, error)
+            self._fail(record, error)
             raise
 
     def _start(self, call: Call, record: Record) -> dist.Work:
@@ -310,20 +347,41 @@ class Issuer:
             # Grouped, so that the tuner knows their number.
             started = self.communicator.start_group(call.requests)
         record.works = call.works = started
-        finish: Callable[[], None] | None = call.finish if call.is_needed else None
-        work = RingfoldWork(started, call.outputs, finish, record)
+        is_needed = call.is_needed
+        finish: Callable[[], None] | None = call.finish if is_needed else None
+        if self._unsettled and call.name == "barrier":
+            finish = self._settle
+        work = RingfoldWork(started, call.outputs, finish, record, None, self.communicator)
+        if is_needed:
+            self._unsettled[work] = None
+            work.when_done(partial(self._settle_one, work))
         if self._coalesced is not None:
             self._coalesced.append(work)
         return work
+
+    def _settle(self) -> None:
+        """Finish the started calls that have completed, also if nothing waits for their handles."""
+        for work in list(self._unsettled):
+            if all(call.done() for call in work.calls):
+                self._settle_one(work)
+
+    def _settle_one(self, work: RingfoldWork) -> None:
+        # The handle has the error.
+        with suppress(RingfoldError):
+            work.wait()
+        self._unsettled.pop(work, None)
 
     def _pass(self, call: Call, passage: Passage, record: Record) -> PassageWork:
         """Start a call on tensors of a device."""
         record.works = call.works = passage.start(call.requests, self.communicator.start)
         finish: Callable[[], None] | None = call.finish if call.is_needed else None
-        return PassageWork(call.works, call.outputs, finish, record, passage)
+        return PassageWork(
+            call.works, call.outputs, finish, record, passage, self.communicator
+        )
 
     def deliver(self) -> None:
         """Enqueue the results of all calls by way of the host, which have ended there."""
+        self._settle()
         with self._passing_lock:
             passing = list(self._passing)
         for work in passing:
@@ -351,7 +409,13 @@ class Issuer:
         Returns `None` if the call needs `issue`. Small calls take a fraction of a microsecond in
         the core, so every step in Python counts.
         """
-        if self._coalesced is not None or torch.autograd._profiler_enabled():
+        if (
+            self._coalesced is not None
+            or self._unsettled
+            or _has_modes()
+            or _is_profiled()
+            or _transform_level() is not None
+        ):
             return None
         if self._sum_terms.timeout_s != timeout_s:
             self._sum_terms = Terms(False, timeout_s)
@@ -361,10 +425,17 @@ class Issuer:
         try:
             self.communicator.sum_at(name, count, tensor.data_ptr(), timeout_s)
         except BaseException as error:
-            failed(record, error)
+            self._fail(record, error)
             raise
         record.completed_ns = time_ns()
         return self._done
+
+    def _fail(self, record: Record, error: BaseException) -> None:
+        """Record that a call has failed, or that it was refused and so never started."""
+        if isinstance(error, REFUSALS):
+            self._trace.retract(record)
+        else:
+            failed(record, error)
 
     def start_coalescing(self) -> None:
         """Only start calls, until `end_coalescing`."""
@@ -385,6 +456,13 @@ class Issuer:
         return DeviceHandle(
             self._side, [call for handle in enqueued for call in handle.calls], outputs
         )
+
+
+def noticed(work: dist.Work, call: Call) -> dist.Work:
+    """`work`, after telling torch of it: compiled programs may wait for its outputs."""
+    for output in call.outputs:
+        _register_work(output, held(work))
+    return work
 
 
 def together(works: Sequence[RingfoldWork], outputs: list[torch.Tensor]) -> dist.Work:

@@ -96,7 +96,7 @@ def _agree(rank: int, hosts: list[str], timeout: timedelta) -> tuple[str, int]:
     with ringfold.init(
         timeout=timeout.total_seconds(), connect_timeout=timeout.total_seconds()
     ) as communicator:
-        port = int(communicator.broadcast(torch.tensor([port])))
+        port = int(communicator.broadcast(torch.tensor([port], device="cpu")))
     # Only connecting to the store shows which of several addresses works from here.
     return (hosts[0] if len(hosts) == 1 else _reachable(hosts, port)), port
 

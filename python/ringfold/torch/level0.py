@@ -211,8 +211,9 @@ class PassageWork(RingfoldWork):
         finish: Callable[[], None] | None,
         record: Record | None,
         passage: Passage,
+        communicator: _native.Communicator,
     ) -> None:
-        super().__init__(calls, outputs, finish, record, passage.device)
+        super().__init__(calls, outputs, finish, record, passage.device, communicator)
         self._passage = passage
 
     def deliver_when_done(self) -> None:
@@ -247,7 +248,7 @@ class PassageWork(RingfoldWork):
 
 def pinned(shape: Any, dtype: torch.dtype) -> torch.Tensor:
     """Host memory that the device copies from and to without the host."""
-    return torch.empty(shape, dtype=dtype, pin_memory=True)
+    return torch.empty(shape, dtype=dtype, device="cpu", pin_memory=True)
 
 
 def together(tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, list[Pair]]:

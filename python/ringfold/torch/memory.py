@@ -11,6 +11,7 @@ pages are still mapped there: if the old block was returned to the system, they 
 allocator reused it, they are the memory of the new tensor.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -65,7 +66,7 @@ def empty(*shape: Any, dtype: torch.dtype | None = None, group: Any = None) -> t
     count = torch.Size(lengths).numel()
     memory = communicator(group).alloc(count * dtype.itemsize)
     if count == 0:
-        return torch.empty(lengths, dtype=dtype)
+        return torch.empty(lengths, dtype=dtype, device="cpu")
     return torch.frombuffer(memory, dtype=dtype, count=count).view(lengths)
 
 
@@ -98,19 +99,19 @@ class Buckets:
         self._seen: dict[int, tuple[StorageWeakRef, int, int]] = {}
         self._registered: dict[int, Registration] = {}
 
-    def look(self, tensor: torch.Tensor) -> None:
-        """Observe an all-reduce in place, before it is made."""
-        if (
-            tensor.nbytes < BUCKET_BYTES_MIN
-            or not self._is_useful
-            or not tensor.is_cpu
-            or torch._C._current_graph_task_id() < 0
-        ):
+    def look(self, tensors: Sequence[torch.Tensor], requests: Sequence[Request]) -> None:
+        """Observe an all-reduce in place of large tensors, before it is made."""
+        if not self._is_useful or torch._C._current_graph_task_id() < 0:
             return
-        self._calls += 1
-        self._remember(tensor)
-        if is_time_to_agree(self._calls):
-            self._agree()
+        for request in requests:
+            # Ranks count alike, so a call that is refused does not count.
+            self._native.check(request)
+        for tensor in tensors:
+            if tensor.is_cpu:
+                self._calls += 1
+                self._remember(tensor)
+                if is_time_to_agree(self._calls):
+                    self._agree()
 
     def close(self) -> None:
         """Release all registrations."""
@@ -137,8 +138,9 @@ class Buckets:
         """Register what all ranks agree on."""
         self._forget_the_dead()
         mine = self._candidates()
-        votes = torch.zeros(WINDOW, dtype=torch.uint8)
-        votes[list(mine)] = 1
+        votes = torch.zeros(WINDOW, dtype=torch.uint8, device="cpu")
+        for age in mine:
+            votes[age] = 1
         self._everywhere(votes)
         for age in votes.nonzero().flatten().tolist():
             self._register(mine[age])
@@ -151,7 +153,7 @@ class Buckets:
             if times >= PERSISTENT_TIMES and age < WINDOW and name not in self._registered:
                 storage = torch.UntypedStorage._new_with_weak_ptr(name)
                 if storage is not None:
-                    found[age] = torch.empty(0, dtype=torch.uint8).set_(storage)
+                    found[age] = torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage)
         return found
 
     def _everywhere(self, votes: torch.Tensor) -> None:

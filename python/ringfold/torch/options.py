@@ -70,8 +70,8 @@ def terms(
 ) -> Terms:
     """The terms in an option object, or in the arguments of the forms without one.
 
-    These forms (`allreduce(tensor, op, timeout)`) pass an operation, a root or a timeout in place
-    of the options.
+    The forms without (`allreduce(tensor, op, timeout)`) pass an operation, a root or a timeout in
+    place of the options. `opts` may also be the terms.
     """
     kind = type(opts)
     if kind in _REDUCING:
@@ -82,8 +82,12 @@ def terms(
         root = opts.rootRank if kind is ReduceOptions else 0
         return Terms(opts.asyncOp, timeout_s, operation, factor, root)
     if kind in _MOVING:
+        timeout = opts.timeout
+        timeout_s = default_timeout_s if timeout <= NOTHING else timeout.total_seconds()
         root = opts.rootRank if kind in _ROOTED else 0
-        return Terms(opts.asyncOp, seconds(opts.timeout, default_timeout_s), "sum", 1.0, root)
+        return Terms(opts.asyncOp, timeout_s, "sum", 1.0, root)
+    if kind is Terms:
+        return opts  # type: ignore[no-any-return]
     if isinstance(opts, ReduceOp):
         op = opts
     elif isinstance(opts, int):

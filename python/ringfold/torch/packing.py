@@ -102,7 +102,7 @@ class Pack:
         for view, present in zip(self.views, self.present, strict=True):
             if not present:
                 view.zero_()
-        self.marks.copy_(torch.tensor(self.present))
+        self.marks.copy_(torch.tensor(self.present, device="cpu"))
         self.changed.fill_(changed)
         wire = torch.view_as_real(self.buffer) if self.buffer.is_complex() else self.buffer
         self.work = dist.all_reduce(wire, OPERATIONS[op], group=group, async_op=True)

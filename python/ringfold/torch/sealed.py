@@ -9,8 +9,9 @@ trailer behind each part that one rank sends to another:
 
 The header identifies the part: the collective, the sender, the receiver or all, the tag, the
 sequence number and the length. All ranks count collectives alike, so a part of another call, rank
-or group fails. A message's number is its sender's count, and a receiver accepts each only once. A
-failure ends the group with `Corrupt`, before the bytes are delivered.
+or group fails; a collective is counted when none of its requests has been refused. A message's
+number is its sender's count, and a receiver accepts each only once. A failure ends the group with
+`Corrupt`, before the bytes are delivered.
 
 Substitutes are copies, which cost time for every `uint8` tensor of such a group, and for no other
 type.
@@ -25,6 +26,7 @@ from typing import NamedTuple
 import torch
 
 from ringfold import _native
+from ringfold._native import Request
 from ringfold.errors import Corrupt
 from ringfold.torch.issue import Call, Counts, noted, widened
 from ringfold.torch.options import Terms
@@ -55,6 +57,10 @@ class Seal:
         self._collectives = 0
         self._sent: dict[tuple[int, int], int] = {}
         self._received: dict[tuple[int, int], Received] = {}
+
+    def allow(self, request: Request) -> None:
+        """Raise if the core refuses a request."""
+        self._communicator.check(request)
 
     def next_collective(self) -> int:
         """The sequence number of a collective."""
@@ -135,20 +141,32 @@ class Check(NamedTuple):
     source: int | None
     to: int
     tag: int
-    number: int | None
     request: int
     """The request of the call that receives it."""
+
+
+class Closing(NamedTuple):
+    """A part that this rank sends, whose trailer is still to be filled."""
+
+    part: torch.Tensor
+    to: int
+    tag: int
+    request: int
+    """The request of the call that sends it."""
 
 
 class SealedCall(Call):
     """A call of a group with a `Seal`: like `Call`, and moved bytes get trailers."""
 
-    __slots__ = ("_checks", "_seal")
+    __slots__ = ("_checks", "_closings", "_numbers", "_seal")
 
     def __init__(self, seal: Seal, name: str, terms: Terms) -> None:
         super().__init__(name, terms)
         self._seal = seal
         self._checks: list[Check] = []
+        self._closings: list[Closing] = []
+        # By sealed request; `None` until it is known, and for messages.
+        self._numbers: dict[int, int | None] = {}
 
     def is_hosted(self, tensor: torch.Tensor) -> bool:
         """Like `Call.is_hosted`, and moved bytes are: trailers are computed by the host."""
@@ -169,25 +187,39 @@ class SealedCall(Call):
         if numbers.name != "uint8" or self.name not in _SHARES:
             super().ask(numbers, counts, given, filled, root=root, tag=tag)
             return
+        # Before anything is longer than the caller knows it.
+        self._seal.allow(
+            self.request(numbers, counts, self.terms.operation, given, filled, root, tag)
+        )
         if self.passage is not None:
             self.passage.bring_now()
         # Bytes are on the host, where sides are in one piece.
         assert not isinstance(given, list) and not isinstance(filled, list)
         seal, lengths = self._seal, widened(counts, numbers.width)
         gives, gets = _SHARES[self.name](seal.rank, seal.world_size, lengths, root)
-        number = None if self.name in _MESSAGES else seal.next_collective()
-        closed = None if given is None else self._closed(given, gives, tag, number)
+        self._numbers[len(self.requests)] = None
+        closed = None if given is None else self._closed(given, gives, tag)
         if filled is None or filled is given:
             opened = closed if filled is given else None
         else:
-            opened = self._opened(filled, gets, tag, number)
+            opened = self._opened(filled, gets, tag)
         super().ask(_BYTES, lengthened(lengths), closed, opened, root=root, tag=tag)
         self.noted[-1] = noted(given, filled, counts, root, tag)
 
-    def _closed(
-        self, given: torch.Tensor, gives: list[Share], tag: int, number: int | None
-    ) -> torch.Tensor:
-        """The substitute of `given`."""
+    def admit(self, communicator: _native.Communicator) -> None:
+        """Like `Call.admit`, and then number the parts and fill their trailers."""
+        super().admit(communicator)
+        if self.name not in _MESSAGES:
+            for request in self._numbers:
+                self._numbers[request] = self._seal.next_collective()
+        for part, to, tag, request in self._closings:
+            number = self._numbers[request]
+            number = self._seal.next_message(to, tag) if number is None else number
+            self._seal.close(part, self._bound_name, to, tag, number)
+        self._closings.clear()
+
+    def _closed(self, given: torch.Tensor, gives: list[Share], tag: int) -> torch.Tensor:
+        """The substitute of `given`, without its trailers."""
         closed = room_for(gives)
         parts = zip(
             split(closed, gives, TRAILER_BYTES), split(plain_bytes(given), gives), strict=True
@@ -195,18 +227,10 @@ class SealedCall(Call):
         for (to, part), (_, plain) in parts:
             assert to is not None
             part[: plain.numel()] = plain
-            self._seal.close(
-                part,
-                self._bound_name,
-                to,
-                tag,
-                self._seal.next_message(to, tag) if number is None else number,
-            )
+            self._closings.append(Closing(part, to, tag, len(self.requests)))
         return closed
 
-    def _opened(
-        self, filled: torch.Tensor, gets: list[Share], tag: int, number: int | None
-    ) -> torch.Tensor:
+    def _opened(self, filled: torch.Tensor, gets: list[Share], tag: int) -> torch.Tensor:
         """The substitute of `filled`, which has its bytes after `finish`."""
         opened = room_for(gets)
         to = _ALL if self.name in _FOR_ALL else self._seal.rank
@@ -214,7 +238,7 @@ class SealedCall(Call):
             split(opened, gets, TRAILER_BYTES), split(plain_bytes(filled), gets), strict=True
         )
         for (source, part), (_, plain) in parts:
-            self._checks.append(Check(part, plain, source, to, tag, number, len(self.requests)))
+            self._checks.append(Check(part, plain, source, to, tag, len(self.requests)))
         return opened
 
     @property
@@ -231,9 +255,8 @@ class SealedCall(Call):
         """Check the received parts, and copy them to their destination."""
         for check in self._checks:
             source = self.works[check.request].source if check.source is None else check.source
-            self._seal.check(
-                check.part, self._bound_name, source, check.to, check.tag, check.number
-            )
+            number = self._numbers[check.request]
+            self._seal.check(check.part, self._bound_name, source, check.to, check.tag, number)
         # Nothing is delivered before all of it is verified.
         for check in self._checks:
             check.plain.copy_(check.part[: check.plain.numel()])
@@ -321,7 +344,8 @@ def lengthened(counts: Counts) -> Counts:
 
 def room_for(shares: list[Share]) -> torch.Tensor:
     """Memory for the parts and their trailers."""
-    return torch.empty(sum(size + TRAILER_BYTES for _, size in shares), dtype=torch.uint8)
+    count = sum(size + TRAILER_BYTES for _, size in shares)
+    return torch.empty(count, dtype=torch.uint8, device="cpu")
 
 
 def split(

@@ -28,7 +28,7 @@ def all_reduce(group: "Collectives", tensor: torch.Tensor, said: Terms) -> dist.
         )
     own = tensor.coalesce()
     places, values = own.indices(), own.values()
-    count = torch.tensor([values.shape[0]])
+    count = torch.tensor([values.shape[0]], device="cpu")
     counts = [torch.empty_like(count) for _ in range(group._world_size)]
     group.allgather([counts], [count]).wait()
     lengths = [int(length) for length in counts]
@@ -37,7 +37,7 @@ def all_reduce(group: "Collectives", tensor: torch.Tensor, said: Terms) -> dist.
     group.allgather([all_places], [places]).wait()
     group.allgather([all_values], [values]).wait()
     joined = torch.sparse_coo_tensor(
-        torch.cat(all_places, dim=1), torch.cat(all_values), tensor.shape
+        torch.cat(all_places, dim=1), torch.cat(all_values), tensor.shape, device=tensor.device
     )
     tensor.copy_(joined.coalesce())
     return RingfoldWork([], [tensor]) if tensor.is_cpu else SumOnDevice(tensor)

@@ -94,6 +94,15 @@ def moved(tensor: torch.Tensor) -> Numbers:
     return Numbers(_BY_SIZE[size]) if size in _BY_SIZE else Numbers("uint8", size)
 
 
+class OnMeta(Unsupported):
+    """A tensor without memory, which only torch's dispatcher can serve."""
+
+
+def is_ordinary(tensor: torch.Tensor) -> bool:
+    """Whether operators on the tensor do what they say; subclasses can intercept them."""
+    return type(tensor).__torch_dispatch__ is torch._C._disabled_torch_dispatch_impl
+
+
 def is_plain(tensor: torch.Tensor) -> bool:
     """Whether the tensor can be used in place by calls of the host."""
     return tensor.is_cpu and is_dense(tensor)
@@ -112,7 +121,7 @@ def is_dense(tensor: torch.Tensor) -> bool:
 def check(tensor: torch.Tensor) -> None:
     """Raise for tensors that a copy cannot help."""
     if not tensor.is_cpu and tensor.device.type != accelerator():
-        raise Unsupported(
+        raise (OnMeta if tensor.is_meta else Unsupported)(
             f"a tensor on device `{tensor.device}`; ringfold moves memory of the host and of "
             "torch's accelerator: copy it (`tensor.cpu()`)"
         )
@@ -202,7 +211,8 @@ class Staging:
             return ways[0].divided(tensors)
         if not tensors[0].is_cpu:
             return [self.target(tensor) for tensor in tensors]
-        flat = torch.empty(sum(tensor.numel() for tensor in tensors), dtype=tensors[0].dtype)
+        count = sum(tensor.numel() for tensor in tensors)
+        flat = torch.empty(count, dtype=tensors[0].dtype, device="cpu")
         parts = flat.split([tensor.numel() for tensor in tensors])
         self._back.extend(
             (tensor, part.view(tensor.shape)) for tensor, part in zip(tensors, parts, strict=True)

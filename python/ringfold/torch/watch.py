@@ -107,6 +107,8 @@ class Watcher:
             select.select([self._read], [], [], self._period_s())
             woken_by = self._woken_by()
             with self._lock:
+                # A group that was dropped without an end is not watched any more.
+                self._traces = {trace for trace in self._traces if trace.communicator is not None}
                 traces = list(self._traces)
                 if not traces:
                     self._thread = None
@@ -201,7 +203,9 @@ def stalled(record: Record, age_s: float) -> str:
 def awaited(record: Record) -> str:
     """The ranks that have not entered the call that this rank is in, and where they are instead."""
     trace = record.trace
-    asked = trace.lane if record.is_on_device and trace.lane is not None else trace.communicator
+    asked = (trace.lane if record.is_on_device else None) or trace.communicator
+    if asked is None:
+        return "its group is gone"
     try:
         standings = asked.standing(ANSWER_S)
     except RingfoldError as error:

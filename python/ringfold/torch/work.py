@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import PythonCallbackWork
 from torch.futures import Future
 
 from ringfold import _native
@@ -24,6 +25,10 @@ from ringfold.torch.flight_recorder import Record
 
 NO_LIMIT = timedelta(0)
 """torch's way to say that `wait` has no timeout."""
+
+
+_LOCK = threading.RLock()
+"""Held while a future of a work that is only waited for is made."""
 
 
 class WaitTimeout(RuntimeError, TimeoutError):
@@ -44,15 +49,19 @@ class RingfoldWork(dist.Work):
         finish: Callable[[], None] | None = None,
         record: Record | None = None,
         device: torch.device | None = None,
+        communicator: _native.Communicator | None = None,
     ) -> None:
         super().__init__()
+        # It stays open as long as the handle.
+        self._communicator = communicator
         self.calls = calls
         self._record = record
         self._outputs = outputs
         self._finish = finish
         # Where the results are, if not on the host.
         self._device = device
-        self._lock = threading.RLock()
+        # Most works are neither finished nor ask for a future; a lock of each one's own costs time.
+        self._lock = _LOCK if finish is None else threading.RLock()
         self._future: Future[list[torch.Tensor]] | None = None
 
     def wait(self, timeout: timedelta = NO_LIMIT) -> bool:
@@ -120,6 +129,15 @@ class RingfoldWork(dist.Work):
 
     def _promise(self) -> "Future[list[torch.Tensor]]":
         done: Future[Any] = Future(devices=[] if self._device is None else [self._device])
+        promise = done.then(self._redeem)
+        self.when_done(lambda: done.set_result(None))
+        return promise
+
+    def when_done(self, call: Callable[[], object]) -> None:
+        """Run `call()` once all calls have completed, successfully or not."""
+        if len(self.calls) == 1:
+            self.calls[0].when_done(call)
+            return
         left = len(self.calls)
         counting = threading.Lock()
 
@@ -129,14 +147,12 @@ class RingfoldWork(dist.Work):
                 left -= 1
                 is_last = left == 0
             if is_last:
-                done.set_result(None)
+                call()
 
-        promise = done.then(self._redeem)
-        for call in self.calls:
-            call.when_done(one_is_done)
+        for each in self.calls:
+            each.when_done(one_is_done)
         if not self.calls:
-            done.set_result(None)
-        return promise
+            call()
 
     def _redeem(self, _: Any) -> list[torch.Tensor]:
         self.wait()
@@ -149,8 +165,15 @@ class RingfoldWork(dist.Work):
     def _settle(self) -> None:
         with self._lock:
             if self._finish is not None:
-                self._finish()
+                # A mode of the thread that waits, such as that for fake tensors, is not for them.
+                with torch._C._DisableTorchDispatch():
+                    self._finish()
                 self._finish = None
+
+
+def held(work: dist.Work) -> dist.Work:
+    """A handle of C++ that keeps `work` alive; C++ drops Python's part of a handle otherwise."""
+    return PythonCallbackWork(work.wait)
 
 
 class CompletedWork(dist.Work):

@@ -129,4 +129,4 @@ def test_vllm_generates_the_same_tokens_on_two_ranks(tmp_path: Path) -> None:
     )
     for output in (torchrun, started):
         assert tokens(output, 2) == alone
-        assert re.search(r"TUNING all_reduce of \d+ float32.*, 2 ranks", output), output
+        assert re.search(r"TUNING choice: all_reduce of \d+ bytes, 2 ranks", output), output

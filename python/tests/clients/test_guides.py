@@ -4,6 +4,7 @@ Blocks of Python that begin with a file's name are files of the folder in which 
 run, one after the other in one shell.
 """
 
+import importlib.util
 import os
 import re
 import subprocess
@@ -16,6 +17,8 @@ import pytest
 ROOT = Path(__file__).parents[3]
 GUIDES = ROOT / "docs" / "guides"
 WATCHDOG_S = 300.0
+PACKAGES = {"ray": "ray"}
+"""What the commands of a page need, if it is not torch."""
 FENCE = re.compile(
     r"^(?P<indent> *)(?P<tested><!-- tested -->\n *)?```(?P<kind>\w+)\n(?P<body>.*?)^ *```$",
     re.DOTALL | re.MULTILINE,
@@ -51,7 +54,9 @@ PAGES = sorted(GUIDES.glob("*.md"))
     "page", [page for page in PAGES if marked(page)], ids=lambda page: page.stem
 )
 def test_the_commands_of_a_guide_work(page: Path, tmp_path: Path) -> None:
-    pytest.importorskip("torch", reason="torch is not installed")
+    package = PACKAGES.get(page.stem, "torch")
+    if importlib.util.find_spec(package) is None:
+        pytest.skip(f"the package `{package}` is not installed")
     names = launching.named_programs(tmp_path, launching.ringfold())
     folder = tmp_path / "work"
     folder.mkdir()

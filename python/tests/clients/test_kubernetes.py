@@ -1,6 +1,6 @@
 """The manifests of docs/guides/kubernetes.md have the shapes of the API of Kubernetes.
 
-The package is not among the environment's of `check.sh`; without it, the tests are skipped.
+The packages are not among the environment's of `check.sh`; without them, the tests are skipped.
 """
 
 import copy
@@ -17,11 +17,18 @@ PAGE = Path(__file__).parents[3] / "docs" / "guides" / "kubernetes.md"
 VERSIONS = ["1.28", "1.32", "1.37"]
 
 
-def manifests() -> tuple[list[Any], dict[str, Any]]:
-    """The objects of the job, and what the page puts into the container for several ranks."""
+def documents(name: str) -> list[Any]:
+    """The objects of a block of the page, by its first line, or by its first key."""
     yaml = pytest.importorskip("yaml", reason="the package `pyyaml` is not installed")
-    whole, part = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    return list(yaml.safe_load_all(whole)), yaml.safe_load(textwrap.dedent(part))
+    blocks = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    (block,) = (each for each in blocks if each.lstrip().startswith((f"# {name}\n", f"{name}:")))
+    return list(yaml.safe_load_all(textwrap.dedent(block)))
+
+
+def manifests() -> tuple[list[Any], dict[str, Any]]:
+    """The objects of the job, and the keys of the container that starts several ranks."""
+    (part,) = documents("command")
+    return documents("job.yaml"), part
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -37,6 +44,33 @@ def test_the_manifests_are_valid(version: str) -> None:
     job["spec"]["completion"] = job["spec"].pop("completions")
     with pytest.raises(schemas.ValidationError, match="completion"):
         schemas.validate(job, version, strict=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "model"),
+    [("jobset.yaml", "JobsetV1alpha2JobSet"), ("trainjob.yaml", "TrainerV1alpha1TrainJob")],
+)
+def test_the_manifests_of_kubeflow_are_valid(name: str, model: str) -> None:
+    """The models refuse wrong types, and drop unknown keys: the result lacks those."""
+    models = pytest.importorskip(
+        "kubeflow_trainer_api.models", reason="the package `kubeflow-trainer-api` is not installed"
+    )
+    (manifest,) = documents(name)
+    kind = getattr(models, model)
+    assert kind.from_dict(manifest).to_dict() == manifest
+    manifest["spec"]["replicatedJob"] = []
+    assert kind.from_dict(manifest).to_dict() != manifest
+
+
+def test_the_pods_of_a_jobset_find_rank_0() -> None:
+    (job_set,) = documents("jobset.yaml")
+    name, (job,) = job_set["metadata"]["name"], job_set["spec"]["replicatedJobs"]
+    spec = job["template"]["spec"]
+    (container,) = spec["template"]["spec"]["containers"]
+    variables = {each["name"]: each.get("value") for each in container["env"]}
+    assert job_set["spec"]["network"]["enableDNSHostnames"] is True
+    assert variables["RINGFOLD_ADDR"].startswith(f"{name}-{job['name']}-0-0.{name}:")
+    assert variables["RINGFOLD_WORLD_SIZE"] == str(spec["completions"]) == str(spec["parallelism"])
 
 
 def test_the_pods_find_rank_0_by_the_service() -> None:

@@ -4,7 +4,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-STORMS = ("kills", "stops", "differs", "scribbles", "mixes", "descriptors", "outages", "lanes")
+STORMS = (
+    "kills", "stops", "differs", "scribbles", "mixes", "descriptors", "outages", "lanes",
+    "torch_programs",
+)  # fmt: skip
 
 if __name__ == "__main__":
     programs = [Path(__file__).with_name(f"{name}.py") for name in STORMS]

@@ -19,7 +19,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 # The ranks are the parallelism, and a thread pool would not survive the fork.
 os.environ["OPENBLAS_NUM_THREADS"] = "1"
@@ -42,6 +42,8 @@ CONNECT_S = 60.0
 WATCHDOG_S = 90.0
 # The lifetime of a rank's forked child, in case it is not ended otherwise.
 ORPHAN_S = 300
+# The variable that carries a rank into a fresh interpreter.
+RESUMED = "STORM_RANK"
 # Ports of jobs between hosts, where every port is free.
 FIRST_PORT, PORTS = 10000, 20000
 
@@ -160,6 +162,27 @@ class Rank:
             return False
         os.read(self._orders, 1)
         return True
+
+    def go_on_in(self, script: Path, *words: str) -> NoReturn:
+        """Be this rank in a fresh interpreter, where `resumed` gives it: its memory is its own.
+
+        What a process shares with the one that forked it stays in the pieces that it once was in.
+        """
+        pipes = (self._said, self._orders)
+        for pipe in pipes:
+            os.set_inheritable(pipe, True)
+        place = self.place.transport
+        os.environ[RESUMED] = json.dumps([self.rank, self.ranks, place, self._address, *pipes])
+        os.execv(sys.executable, [sys.executable, str(script), *words])
+
+    @staticmethod
+    def resumed() -> "Rank | None":
+        """The rank that went on in this interpreter, if one did."""
+        if not (said := os.environ.pop(RESUMED, None)):
+            return None
+        rank, ranks, transport, *rest = json.loads(said)
+        _show_stacks()
+        return Rank(rank, ranks, Place(transport), *rest)
 
     def fork_that_lives_on(self, act: Callable[[], None] = lambda: None) -> None:
         """Fork a child that acts and then stays until the job ends, whatever this rank does."""
@@ -369,6 +392,12 @@ def endless() -> None:
     _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
+def _show_stacks() -> None:
+    """Have the stacks of a crash and of a rank that hangs in its log."""
+    faulthandler.enable(file=2)
+    faulthandler.register(signal.SIGUSR1, file=2)
+
+
 def _be_rank(program: Program, rank: Rank, log: int, starter: int) -> None:
     """Run the program in this process, which ends with it."""
     status = 1
@@ -384,8 +413,7 @@ def _be_rank(program: Program, rank: Rank, log: int, starter: int) -> None:
             if descriptor > 2 and descriptor not in (rank._said, rank._orders):
                 _libc.close(descriptor)
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        faulthandler.enable(file=2)
-        faulthandler.register(signal.SIGUSR1, file=2)
+        _show_stacks()
         rank.place.enter(rank.rank)
         program(rank)
         status = 0

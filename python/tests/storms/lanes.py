@@ -273,7 +273,7 @@ def ended(
         if trial.kind == "drop":
             steps.drop()
         else:
-            steps.beside(_exit.close_all)
+            steps.beside(lambda: _exit.close_all(None))
     elif fault is not None:
         # Peers of a stopped rank may each find another lane's fault, and end the other lanes.
         first = steps.end(may_be_second=victim is not None and trial.kind == "stop")

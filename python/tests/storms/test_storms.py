@@ -10,7 +10,7 @@ import pytest
 STORMS = [
     *(
         (name, transport)
-        for name in ("kills", "stops", "lanes")
+        for name in ("kills", "stops", "lanes", "torch_programs")
         for transport in ("shm", "tcp", "hosts")
     ),
     *(("differs", transport) for transport in ("shm", "tcp")),
@@ -31,4 +31,12 @@ def test_no_promise_is_broken_in_a_storm(
         status = subprocess.run(
             [sys.executable, program, "--transport", transport], check=False
         ).returncode
+    assert status == 0
+
+
+@pytest.mark.deep
+def test_no_rank_grows_in_half_an_hour(capfd: pytest.CaptureFixture[str]) -> None:
+    program = Path(__file__).with_name("soak.py")
+    with capfd.disabled():
+        status = subprocess.run([sys.executable, program], check=False).returncode
     assert status == 0

@@ -77,3 +77,10 @@ def test_documents_that_are_mentioned_exist() -> None:
         if (why := problem(target))
     ]
     assert not wrong, "\n".join(wrong)
+
+
+def test_every_guide_is_listed() -> None:
+    """`docs/guides/README.md` leads to all guides."""
+    listed = set(LINK.findall(text("docs/guides/README.md")))
+    guides = {posixpath.basename(name) for name in tracked(".md") if "docs/guides/" in name}
+    assert guides - listed == {"README.md"}

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
-from test_tidy import ROOT, text
+from test_tidy import ROOT, text, tracked
 
 PACKAGES = ["ringfold", "ringfold/torch", "ringfold/torch/hooks"]
 """Packages with public names."""
@@ -93,3 +93,24 @@ def test_functions_of_c_are_described_in_the_header() -> None:
     assert len(names) == len(set(names)), "some are declared twice"
     bare = [match[1] for match in found if not header[: match.start()].rstrip().endswith("*/")]
     assert not bare
+
+
+def test_deadlines_in_documents_are_the_defaults() -> None:
+    """Where a page gives the default of a deadline, it is that of the variable."""
+    variables = text("crates/ringfold/src/env/variables.rs")
+    defaults = {
+        name: f"{int(ms) / 1000:g}"
+        for name, ms in re.findall(r'"(\w+_MS)": "milliseconds", default "(\d+)"', variables)
+    }
+    found = re.findall(r"`,\s+(\d+) s unless set", text(C_PAGE))
+    found = [("RINGFOLD_TIMEOUT_MS", seconds) for seconds in found]
+    for name in tracked(".md"):
+        for before, named, after in re.findall(
+            r"(?:([\d.]+) s, )?`(RINGFOLD_\w+_MS)`(?:,?\s\(?([\d.]+) s\b)?", text(name)
+        ):
+            found += [(named, seconds) for seconds in (before, after) if seconds]
+    # What is seen after the time for silent hosts is a little more than it.
+    found = [(name, seconds) for name, seconds in found if name in defaults]
+    assert len(found) > 5
+    wrong = [(name, seconds) for name, seconds in found if defaults[name] != seconds]
+    assert not wrong, f"{wrong}, and not {defaults}"

@@ -1,4 +1,6 @@
-"""The texts by which docs/guides/troubleshooting.md is keyed are those that users see."""
+"""The texts by which docs/guides/troubleshooting.md is keyed are those that users see, and those
+of ranks that cannot join are all there.
+"""
 
 import re
 from functools import cache
@@ -6,7 +8,7 @@ from functools import cache
 from test_tidy import text, tracked
 
 PAGE = "docs/guides/troubleshooting.md"
-PLACES = re.compile(r"…|failed:|\[\.\.\.\]|\b[NMKAB]\b|ValueError|KeyboardInterrupt")
+PLACES = re.compile(r"…|failed:|timed out|\[\.\.\.\]|\b[NMKAB]\b|ValueError|KeyboardInterrupt")
 """What stands for something else in each error."""
 
 LETTERS_MIN = 10
@@ -20,24 +22,73 @@ NOT_OURS = (
 """Texts of the system and of torch."""
 
 
+BOOTSTRAP = re.compile(r'Error::Bootstrap\(\s*(?:format!\(\s*)?"((?:[^"\\]|\\.)*)"')
+REFUSALS = "crates/ringfold/src/control/refusal.rs"
+"""Its `Display` has the reasons of a refused connection."""
+
+
+@cache
+def keys() -> list[str]:
+    """The texts in the first columns of the page's tables."""
+    rows = [line.split(" | ")[0] for line in text(PAGE).splitlines() if line.startswith("| `")]
+    return [key for row in rows for key in re.findall(r"`([^`]+)`", row)]
+
+
+def joined(source: str) -> str:
+    """A source with the texts that are broken over lines in one piece."""
+    return re.sub(r'\\\n\s*|"\n\s*f?"', "", source)
+
+
+def bootstrap_texts() -> list[str]:
+    """The texts of errors while ranks join, with their placeholders."""
+    names = [name for name in tracked(".rs") if name.startswith("crates/ringfold/src/")]
+    found = [each for name in names for each in BOOTSTRAP.findall(joined(text(name)))]
+    shown = joined(text(REFUSALS)).partition("Display for Refusal")[2]
+    return found + re.findall(r'"((?:[^"\\]|\\.)*)"', shown)
+
+
 @cache
 def sources() -> str:
     """All texts of the product, with those that are broken over lines in one piece."""
     names = [name for name in tracked(".rs", ".py") if name.startswith(("crates/", "python/ring"))]
-    joined = "\n".join(text(name) for name in names)
-    return re.sub(r'\\\n\s*|"\n\s*f?"', "", joined)
+    return joined("\n".join(text(name) for name in names))
 
 
 def test_error_texts_exist() -> None:
     """Every text in the first column stands in the source, piece by piece."""
-    rows = [line.split(" | ")[0] for line in text(PAGE).splitlines() if line.startswith("| `")]
-    keys = [key for row in rows for key in re.findall(r"`([^`]+)`", row)]
-    assert len(keys) > 20
+    assert len(keys()) > 20
     missing = [
         piece
-        for key in keys
+        for key in keys()
         if not key.startswith(NOT_OURS)
         for piece in map(str.strip, PLACES.split(key))
         if len(piece) >= LETTERS_MIN and piece.strip("(): ") not in sources()
     ]
     assert not missing, f"{PAGE}: texts that no source has: {missing}"
+
+
+def test_errors_while_joining_are_on_the_page() -> None:
+    """The longest piece of every such text, up to its remedy, is a key of the page or a part."""
+    texts = bootstrap_texts()
+    assert len(texts) > 20
+    pieces = [max(re.split(r"\{[^}]*\}", each.split(";")[0]), key=len) for each in texts]
+    known = " ".join(keys())
+    missing = [
+        piece
+        for piece in (piece.strip("(): ") for piece in pieces)
+        if len(piece) >= LETTERS_MIN and piece not in known
+    ]
+    assert not missing, f"{PAGE} lacks {missing}"
+
+
+def test_deaths_that_documents_show_are_those_of_the_sources() -> None:
+    """The reason in every example of a rank that failed is one that ringfold gives."""
+    found = [
+        reason
+        for name in tracked(".md")
+        if name.startswith("docs/")
+        for reason in re.findall(r"rank \d failed: ([^(`]+) \(in", " ".join(text(name).split()))
+    ]
+    assert found
+    missing = [reason for reason in found if reason not in sources()]
+    assert not missing, f"reasons that no source has: {missing}"

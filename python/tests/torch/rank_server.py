@@ -51,6 +51,9 @@ def be_rank(request: dict[str, Any], rank: int) -> int:
         request["variables"], RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(request["count"])
     )
     torch.manual_seed(request["seed"])
+    # A forked process replaces torch's pool of threads on first use, and two threads that use it
+    # first at the same time find none.
+    torch.set_num_threads(1)
     try:
         outcome = (True, call(request, rank))
     except Exception as error:

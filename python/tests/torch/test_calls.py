@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import GatherOptions
 
 
 def numbers(count: int, *shape: int) -> Any:
@@ -121,6 +122,22 @@ def test_elements_need_not_be_in_a_row(ranks: Any) -> None:
         assert all(torch.equal(*pair) for pair in zip(found["all_gather"], xs, strict=True))
         assert torch.equal(found["received"][:, ::2], xs[rank - 1][:, :4])
         assert (found["received"][:, 1::2] == -1).all()
+
+
+def gather_into_one() -> Any:
+    x = numbers(2, 2, 3)[dist.get_rank()]
+    flat = torch.zeros(4, 3)
+    opts = GatherOptions()
+    opts.rootRank = 1
+    # What `gather_single` of torch 2.15 calls.
+    group: Any = dist.distributed_c10d._get_default_group()
+    group.gather_single(flat if dist.get_rank() == 1 else x.new_empty(0), x, opts).wait()
+    return flat
+
+
+def test_parts_are_gathered_into_one_tensor(ranks: Any) -> None:
+    found = ranks(gather_into_one, 2, "ringfold").results()
+    assert torch.equal(found[1], torch.cat(numbers(2, 2, 3))) and not found[0].any()
 
 
 def call_with_gradients_required() -> Any:
@@ -293,6 +310,34 @@ def test_messages_are_exchanged_in_batches(ranks: Any, backend: str, count: int)
     for rank, received in enumerate(ranks(exchange_in_batches, count, backend).results()):
         for (other, index), values in received.items():
             assert values == [100.0 * other + 10 * rank + index] * (10 * index + 1)
+
+
+def exchange_with_all() -> Any:
+    """A batch of messages to all ranks, oneself among them; then messages to oneself alone."""
+    rank, count = dist.get_rank(), dist.get_world_size()
+    received = [torch.zeros(2, 3)[:, ::2] for _ in range(count)]
+    operations = []
+    for other in range(count):
+        given = torch.full((2, 2), 10.0 * rank + other)
+        operations.append(dist.P2POp(dist.isend, given, other))
+        operations.append(dist.P2POp(dist.irecv, received[other], other))
+    for work in dist.batch_isend_irecv(operations):
+        work.wait()
+    group = dist.distributed_c10d._get_default_group()
+    anybody = [torch.zeros(1), torch.zeros(1)]
+    for tag in (1, 2):
+        group.send([torch.full((1,), 1.0 + tag)], rank, tag).wait()
+    for tensor, tag in zip(anybody, (2, 1), strict=True):
+        work = group.recv_anysource([tensor], tag)
+        work.wait()
+        assert work._source_rank() == rank
+    return [tensor.tolist() for tensor in received], [tensor.item() for tensor in anybody]
+
+
+def test_ranks_send_to_themselves(ranks: Any) -> None:
+    for rank, (received, anybody) in enumerate(ranks(exchange_with_all, 2, "ringfold").results()):
+        assert received == [[[10.0 * other + rank] * 2] * 2 for other in range(2)]
+        assert anybody == [3.0, 2.0]
 
 
 def receive_by_tag() -> Any:

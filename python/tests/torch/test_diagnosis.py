@@ -19,7 +19,7 @@ import ringfold
 import ringfold.torch
 
 # Longer than anything here takes.
-WATCHDOG_S = 60.0
+WATCHDOG_S = 300.0
 
 
 def tried(*arguments: Any, **named: Any) -> Any:

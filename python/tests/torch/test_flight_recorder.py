@@ -226,6 +226,8 @@ def test_a_record_says_what_is_done_begun_and_still_to_come(ranks: Any, tmp_path
     assert json.loads((tmp_path / "fr_json" / "0.json").read_text())["entries"][1][
         "input_sizes"
     ] == [[1]]
+    for file in (tmp_path / "fr_0", tmp_path / "fr_json" / "0.json"):
+        assert file.stat().st_mode & 0o077 == 0, file
     found = pickle.loads(Path(after).read_bytes())
     assert [entry["state"] for entry in found["entries"]] == ["completed"] * 4
     assert set(found) == {

@@ -1,7 +1,10 @@
 """Futures of calls: callbacks may make calls, wait for other futures, and raise."""
 
+import sys
+from pathlib import Path
 from typing import Any
 
+import launching
 import pytest
 import torch
 import torch.distributed as dist
@@ -14,6 +17,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import (
 from torch.nn.parallel import DistributedDataParallel
 
 DEPTH = 5
+WATCHDOG_S = 300.0
 
 
 def future(value: float, group: Any = None) -> Any:
@@ -93,6 +97,33 @@ def die_within_a_callback() -> Any:
 def test_a_callback_that_waits_for_a_dead_rank_gets_an_error(ranks: Any) -> None:
     outcome = ranks(die_within_a_callback, 2, "ringfold")
     assert "rank 1" in str(outcome.error(0)), outcome.logs()
+
+
+END_BEFORE_A_CALLBACK = """
+import threading, time
+import torch, torch.distributed as dist
+
+dist.init_process_group("ringfold", store=dist.HashStore(), rank=0, world_size=1)
+group, x = dist.group.WORLD, torch.zeros(1)
+
+
+def finish(done):
+    threading.main_thread().join()
+    time.sleep(1.2)
+    dist.all_reduce(x)
+    print(f"finished with {x.item()}", flush=True)
+
+
+group.recv([x], 0).get_future().then(finish)
+group.send([torch.ones(1)], 0)
+"""
+
+
+def test_the_exit_waits_for_callbacks(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(END_BEFORE_A_CALLBACK)
+    status, output = launching.finish([sys.executable, str(program)], WATCHDOG_S)
+    assert status == 0 and "finished with 1.0" in output, (status, output)
 
 
 def train(hook: str, options: dict[str, Any]) -> Any:

@@ -26,6 +26,8 @@ def split() -> Any:
     if rank == 2:
         return None
     part = world.split_group([1, 0], timedelta(seconds=20), None, "half", "two of three")
+    part.get_group_store().set(str(part.rank()), "here")
+    assert part.get_group_store().get(str(1 - part.rank())) == b"here"
     return part.rank(), part.size(), part.group_name, part.group_desc, total(part, rank + 1.0)
 
 

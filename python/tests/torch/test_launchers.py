@@ -81,8 +81,7 @@ def train(steps: int) -> list[float]:
     return [float(each) for each in sums]
 
 
-def be_launched(launcher: str | None, job: str, port: int) -> Any:
-    """The whole program of a rank, twice: a process may end its groups and make new ones."""
+def have_only_variables_of(launcher: str | None, job: str, port: int) -> None:
     rank = os.environ["RANK"]
     for name in list(os.environ):
         if name in NAMES or name.startswith("RINGFOLD_"):
@@ -91,6 +90,11 @@ def be_launched(launcher: str | None, job: str, port: int) -> Any:
         os.environ[name] = (
             value.replace("{}", rank).replace("{job}", job).replace("{port}", str(port))
         )
+
+
+def be_launched(launcher: str | None, job: str, port: int) -> Any:
+    """The whole program of a rank, twice: a process may end its groups and make new ones."""
+    have_only_variables_of(launcher, job, port)
     places, trained = [], []
     for _ in range(2):
         places.append(tuple(bootstrap_env()))
@@ -137,6 +141,23 @@ def test_without_a_launcher_a_process_is_a_job_of_one(ranks: Any) -> None:
     assert places[0] == (0, 1, 0, 1, "no launcher") and places[1][:4] == places[0][:4]
     assert [environment[name] for name in NAMES[:5]] == ["0", "1", "0", "1", "127.0.0.1"]
     assert len(trained[0]) == 1
+
+
+def be_launched_on_another_device(job: str) -> Any:
+    """A rank of a program whose tensors are on another device by default."""
+    have_only_variables_of("PMI", job, 0)
+    torch.set_default_device("meta")
+    place = bootstrap_env()
+    dist.init_process_group("ringfold")
+    dist.barrier()
+    return place.rank, place.world_size
+
+
+def test_the_default_device_does_not_keep_ranks_apart(ranks: Any, tmp_path: Path) -> None:
+    found = ranks(
+        be_launched_on_another_device, 2, None, job=tmp_path.name + str(os.getpid())
+    ).results()
+    assert found == [(0, 2), (1, 2)]
 
 
 def be_told_half() -> None:

@@ -5,6 +5,7 @@ loaded.
 import datetime
 import os
 import socket
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -83,6 +84,38 @@ def test_bytes_and_objects_arrive(ranks: Any, variables: dict[str, str]) -> None
             10 * other + 2 * rank + index for other in range(3) for index in range(2)
         ]
         assert found["uneven"] == [[], [1.0], [1.0, 1.0]]
+
+
+def refuse_some() -> Any:
+    """Rank 1 makes calls with bytes that are refused; then all ranks exchange objects."""
+    rank, texts = dist.get_rank(), []
+    zeros = torch.zeros(6, dtype=torch.uint8)
+    # The second of two calls that are made together, too.
+    mistakes: list[Callable[[], object]] = [
+        lambda: dist.all_gather_into_tensor(zeros[:5].clone(), zeros[:3]),
+        lambda: dist.all_to_all_single(zeros[:4], zeros[:4].clone(), [3, 1], [1, 3]),
+        lambda: dist.broadcast(zeros, 7),
+        lambda: dist.send(zeros, 7),
+        lambda: dist.distributed_c10d._get_default_group().allreduce_coalesced(
+            [torch.zeros(2), torch.zeros(2, dtype=torch.float8_e5m2)]
+        ),
+    ]
+    for call in mistakes if rank == 1 else []:
+        with pytest.raises(Exception) as caught:
+            call()
+        texts.append(str(caught.value))
+    found: list[Any] = [None] * 2
+    dist.all_gather_object(found, "x" * rank)
+    group = dist.distributed_c10d._get_default_group()
+    return texts, found, group._get_sequence_number_for_group()
+
+
+def test_a_refused_call_is_not_counted(ranks: Any) -> None:
+    none, some = ranks(refuse_some, 2, "ringfold", variables=ON_NETWORK).results()
+    assert none[1] == some[1] == ["", "x"] and none[2] == some[2]
+    texts = some[0]
+    # In the caller's numbers, without trailers.
+    assert "gives itself 3 elements and expects 1 of itself" in texts[1]
 
 
 class Loaded:
@@ -197,33 +230,32 @@ def read_and_try_to_join(port: int) -> Any:
         communicator.close()
         return None
     secret = os.environ.pop("RINGFOLD_SECRET")
-    # A rank's first entry, so that rank 0 continues.
-    bootstrap._entries(store, 2)
-    entries = dist.PrefixStore("2/0", store)
+    # A rank's entries, so that rank 0 continues.
+    entries = dist.PrefixStore("2", store)
+    entries.wait(["first"])
+    first = entries.get("first").decode()
+    entries = dist.PrefixStore(first, entries)
     entries.set("here/1", f"{_native.host_id()} {'0' * 32}")
     entries.wait(["meet"])
-    address, *words = entries.get("meet").decode().split()
+    meet = bootstrap._Meet(*entries.get("meet").decode().split(" "))
     tried = [
         word
-        for text in [*words, entries.get("here/0").decode()]
+        for text in [meet.numbers, first, entries.get("here/0").decode()]
         for word in (text, *text.split(","), *text.split())
+        if word
     ]
     refused = 0
     for word in tried:
         try:
             _native.Communicator.connect(
-                rank=1, world_size=2, address=address, secret=word, connect_timeout=5
+                rank=1, world_size=2, address=meet.address, secret=word, connect_timeout=5
             )
         except BootstrapError:
             refused += 1
-    # The rank itself, after the attacker: it sees that another client came first, and has the
-    # secret.
-    text = ",".join(words[1:])
+    # The rank itself, after the attacker: it has the secret.
     os.environ["RINGFOLD_SECRET"] = secret
-    with pytest.raises(BootstrapError, match="another client has written"):
-        bootstrap._secret_and_key(bootstrap._Meet(address, words[0], text), 1, "another")
-    joined, _ = bootstrap._secret_and_key(bootstrap._Meet(address, words[0], text), 1, "0" * 32)
-    _native.Communicator.connect(rank=1, world_size=2, address=address, secret=joined).close()
+    joined, _ = bootstrap._secret_and_key(meet)
+    _native.Communicator.connect(rank=1, world_size=2, address=meet.address, secret=joined).close()
     return len(tried), refused
 
 

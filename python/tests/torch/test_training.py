@@ -7,6 +7,8 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed.nn.functional as differentiable
+from torch.distributed.algorithms.ddp_comm_hooks.ddp_zero_hook import hook_with_zero_step
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
@@ -16,6 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 # Divisible by 1, 2, 3 and 4 ranks, so that the mean of the ranks' means is the batch's.
 BATCH = 24
 STEPS = 4
+WARM_UP = 2
 LEARNING_RATE = 0.05
 
 
@@ -194,6 +197,27 @@ def test_zero_takes_the_steps_of_one_process(ranks: Any, backend: str, overlappi
     check([found for found, _ in together], ranks(train_with_adam, 1, "gloo").results())
     # Each of the six parameters has a state, gathered from the ranks that keep it.
     assert [states for _, states in together] == [6, None, None]
+
+
+def train_with_steps_during_backward() -> Any:
+    """ZeroRedundancyOptimizer within the communication hook, which torch refuses for gloo."""
+    model = DistributedDataParallel(network(), bucket_cap_mb=0.0005)
+    optimizer = ZeroRedundancyOptimizer(
+        model.parameters(), torch.optim.SGD, overlap_with_ddp=True, lr=LEARNING_RATE, momentum=0.9
+    )
+    model.register_comm_hook(None, hook_with_zero_step(allreduce_hook, model, optimizer))
+    # The hook takes no step before the buckets are final.
+    for _ in range(WARM_UP):
+        optimizer.zero_grad()
+        add_gradients(model, 0)
+        optimizer.step()
+    take_steps(model, optimizer)
+    return weights(model)
+
+
+def test_steps_during_backward_are_those_of_one_process(ranks: Any) -> None:
+    together = ranks(train_with_steps_during_backward, 3, "ringfold").results()
+    check(together, ranks(train_alone, 1, "gloo").results())
 
 
 def train_unevenly() -> Any:

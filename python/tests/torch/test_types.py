@@ -185,6 +185,34 @@ def compute(names: list[str], operations: list[str]) -> dict[str, Any]:
     return found
 
 
+ODD_BYTES = [[2, 255, 0, 4, 0, 1], [1, 0, 0, 3, 128, 1], [6, 0, 0, 12, 0, 1]]
+
+
+def combine_odd_bools() -> dict[str, list[int]]:
+    """The bytes that each operation makes of bools whose bytes are not only 0 and 1: short, as
+    lists, and long.
+    """
+    mine = torch.tensor(ODD_BYTES[dist.get_rank()], dtype=torch.uint8)
+    found = {}
+    for name in [*OPERATIONS, *BITWISE]:
+        for times in (1, 40_000):
+            tensor = mine.repeat(times).view(torch.bool)
+            dist.all_reduce(tensor, getattr(dist.ReduceOp, name))
+            rows = tensor.view(torch.uint8).view(times, -1)
+            found[f"{name} {times}"] = rows.unique(dim=0).tolist()
+    return found
+
+
+def test_every_byte_but_0_is_true(ranks: Any) -> None:
+    bools = (torch.tensor(ODD_BYTES) != 0).to(torch.uint8)
+    every, some = bools.min(0).values.tolist(), bools.max(0).values.tolist()
+    odd = (bools.sum(0) % 2).tolist()
+    expected = {"SUM": some, "MAX": some, "BOR": some, "BXOR": odd}
+    for found in ranks(combine_odd_bools, 3, "ringfold").results():
+        for call, rows in found.items():
+            assert rows == [expected.get(call.split()[0], every)], call
+
+
 def check_results(outcomes: list[Any], name: str, operation: str, expected: Any) -> None:
     for rank, found in enumerate(outcomes):
         got = found[f"{name} {operation}"]
@@ -377,3 +405,21 @@ def add_denormals() -> Any:
 def test_flushing_denormals_on_one_rank_changes_no_sum(ranks: Any) -> None:
     for found in ranks(add_denormals, 2, "ringfold").results():
         assert all(bits.tolist() == [2] for bits in found), found
+
+
+def add_ones_to_large_numbers() -> list[float]:
+    """The largest and the least of sums that a rounding after each addition would leave at the
+    large number.
+    """
+    sums = []
+    for dtype, large in ((torch.bfloat16, 256), (torch.float16, 2048)):
+        for count in (1, COUNT, 100_000):
+            x = torch.full((count,), large if dist.get_rank() == 0 else 1, dtype=dtype)
+            dist.all_reduce(x)
+            sums += [x.min().item() - large, x.max().item() - large]
+    return sums
+
+
+def test_sums_of_16_bits_are_rounded_once_on_one_host(ranks: Any) -> None:
+    """docs/guides/from-gloo.md says so; with gloo, some are the large numbers."""
+    assert ranks(add_ones_to_large_numbers, 3, "ringfold").results() == [[2.0] * 12] * 3

@@ -7,13 +7,13 @@ use ringfold::{Bind, Config, TransportChoice};
 
 use crate::launch::{self, Outcome, itself};
 use crate::numbers::bytes_label;
-use crate::parse::parse_duration;
+use crate::parse::{parse_duration, parse_ranks};
 
 /// Flags that every command has that measures.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Job {
     /// Number of ranks to start on this host [default: one per core, at least 2]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = parse_ranks)]
     pub ranks: Option<usize>,
 
     /// Use this transport: auto, shm, tcp, rdma [default: auto]
@@ -22,10 +22,11 @@ pub struct Job {
 
     /// Bind each rank to cores of its own: auto, none, core [default: RINGFOLD_BIND, else auto]
     ///
-    /// auto: to its share of the cores (one rank per core: one core each; more ranks: as many on
-    /// each core), unless that does not come out even, the affinity of this command was narrowed
-    /// (taskset), or a variable such as SLURM_CPU_BIND or OMP_PLACES says that another program
-    /// arranges it. core: to one core, spread over caches and sockets.
+    /// auto: to its share of the cores (one rank per core: one core each; more ranks than cores:
+    /// equally many on each core). It does not bind if the ranks cannot share the cores evenly, if
+    /// the affinity of this command was narrowed (taskset), or if a variable such as SLURM_CPU_BIND
+    /// or OMP_PLACES says that binding is handled elsewhere. core: to one core, spread over caches
+    /// and sockets; all threads of a rank share it, including those of OpenMP and torch.
     #[arg(long, value_name = "HOW")]
     pub bind: Option<Bind>,
 

@@ -26,7 +26,7 @@ use crate::output;
 use facilities::Facility;
 use machine::Machine;
 
-/// Say what this machine offers: cores, caches, memory, interfaces, and what each transport can do
+/// Show this machine's cores, memory, interfaces and transports
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Arguments {

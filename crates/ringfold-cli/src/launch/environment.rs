@@ -3,14 +3,14 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::process::ExitStatus;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use ringfold::Bind;
 use ringfold::internals::control::{Absence, Address, Launch, Secret, random};
 use ringfold::internals::setup::Explicit;
 use rustix::fd::OwnedFd;
 use rustix::net::{self, AddressFamily, SocketFlags, SocketType, sockopt};
 
-use super::MAX_RANKS;
+use super::{MAX_RANKS, usage};
 
 /// Bytes of a job's secret: as many as the handshake's hash has.
 const SECRET_BYTES: usize = 32;
@@ -99,12 +99,15 @@ impl Environment {
             hosts, host_rank, ..
         } = *place;
         let Address::Tcp { host, port } = &place.address else {
-            bail!(
+            return Err(usage(anyhow!(
                 "other hosts cannot reach `{}`; --addr takes a host and a port, such as \
                  node0:29400",
                 place.address
-            );
+            )));
         };
+        let store_port = port.checked_add(1);
+        let store_port =
+            store_port.ok_or_else(|| usage(anyhow!("torch's store has no port after 65535")))?;
         let Some(secret) = ringfold::env::job_secret()? else {
             bail!(
                 "a job on several hosts needs a secret: set RINGFOLD_SECRET_FILE to a file of mode \
@@ -112,7 +115,6 @@ impl Environment {
                  base64 > job.secret)` makes it"
             );
         };
-        let store_port = port.checked_add(1);
         let world_size = hosts.checked_mul(ranks).context("too many ranks")?;
         let launch = Launch::detect(&Explicit {
             rank: Some(host_rank * ranks),
@@ -131,7 +133,7 @@ impl Environment {
             secret: JobSecret::Inherited(secret),
             master: Master::RankZero {
                 host: host.clone(),
-                port: store_port.context("torch's store has no port after 65535")?,
+                port: store_port,
             },
         })
     }

@@ -15,6 +15,7 @@ pub mod itself;
 mod output;
 mod supervisor;
 
+use std::fmt;
 use std::io::ErrorKind;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -76,7 +77,8 @@ impl std::fmt::Display for CannotStart {
 }
 
 /// The exit status of a command that ended with `error`: for a program that could not be started,
-/// what shells and `env` have, 127 if it is not there and 126 if it cannot be run; otherwise 1.
+/// what shells and `env` have, 127 if it is not there and 126 if it cannot be run; 2 for a wrong
+/// command line, otherwise 1.
 pub fn status_of(error: &anyhow::Error) -> u8 {
     let unstarted = error.downcast_ref::<CannotStart>();
     match unstarted.and_then(|_| error.downcast_ref::<std::io::Error>()) {
@@ -89,8 +91,26 @@ pub fn status_of(error: &anyhow::Error) -> u8 {
         {
             126
         }
+        _ if error.is::<Usage>() => 2,
         _ => 1,
     }
+}
+
+/// A command line that makes no sense as a whole.
+#[derive(Debug)]
+struct Usage(anyhow::Error);
+
+impl fmt::Display for Usage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#}", self.0)
+    }
+}
+
+impl std::error::Error for Usage {}
+
+/// Marks an error of the command line, for the exit status.
+pub fn usage(error: anyhow::Error) -> anyhow::Error {
+    Usage(error).into()
 }
 
 /// Starts the job's ranks and returns when all are gone.

@@ -17,14 +17,14 @@ use anyhow::Result;
 use ringfold::{Communicator, Config, Error};
 
 use crate::bench::{Bench, Case, Size};
-use crate::launch::itself;
+use crate::launch::{itself, usage};
 
 pub use arguments::Arguments;
 use report::Report;
 
 /// Measures, and returns the exit status: 1 when an element was wrong.
 pub fn run(arguments: Arguments) -> Result<u8> {
-    arguments.check()?;
+    arguments.check().map_err(usage)?;
     if let Some(rank) = arguments.job.rank()? {
         return take_part(&arguments, rank);
     }

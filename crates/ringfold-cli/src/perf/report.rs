@@ -30,6 +30,7 @@ pub struct Report<'a> {
     busbw_sum_gbps: f64,
     placements: u64,
     stdout: &'a mut dyn Write,
+    extent: table::Extent,
 }
 
 impl<'a> Report<'a> {
@@ -64,8 +65,9 @@ impl<'a> Report<'a> {
             busbw_sum_gbps: 0.0,
             placements: 0,
             stdout,
+            extent: table::Extent::of_stdout(),
         };
-        let header = table::header(arguments, &report.participants, weights);
+        let header = table::header(arguments, &report.participants, weights, report.extent);
         report.print(&header)?;
         Ok(report)
     }
@@ -79,7 +81,12 @@ impl<'a> Report<'a> {
 
     /// Takes one size's measurements.
     pub fn add(&mut self, out: Measurement, in_place: Option<Measurement>) -> Result<()> {
-        self.print(&table::row(self.arguments, &out, in_place.as_ref()))?;
+        self.print(&table::row(
+            self.arguments,
+            &out,
+            in_place.as_ref(),
+            self.extent,
+        ))?;
         for row in [Some(out), in_place].into_iter().flatten() {
             if let Some(csv) = &mut self.csv {
                 csv.add(files::line(self.arguments, self.participants.len(), &row))?;

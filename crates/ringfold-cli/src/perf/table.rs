@@ -1,25 +1,62 @@
-//! The table on standard output: nccl-tests' columns, header and footer, ours after them.
+//! The table on standard output: nccl-tests' columns, header and footer, ours after them. On a
+//! terminal that is too narrow for a row, the columns that say least are left out.
 
 use std::fmt::Write as _;
+use std::io::stdout;
 use std::time::SystemTime;
 
 use ringfold::Weighting;
+use rustix::termios::tcgetwinsize;
 
 use super::arguments::Arguments;
 use crate::bench::{Measurement, Participant};
 use crate::numbers::{number, significant};
+
+/// How much of the table is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Extent {
+    /// All columns.
+    Whole,
+    /// Without counts, operation, root and the second placement; headers in shorter lines.
+    Narrow,
+}
+
+impl Extent {
+    /// What fits where a line has so many columns; `None` if that is not limited.
+    pub fn fitting(columns: Option<u16>) -> Extent {
+        match columns {
+            Some(columns) if columns < WHOLE_COLUMNS => Extent::Narrow,
+            _ => Extent::Whole,
+        }
+    }
+
+    /// What fits on standard output.
+    pub fn of_stdout() -> Extent {
+        let size = tcgetwinsize(stdout());
+        let columns = size.ok().map(|size| size.ws_col);
+        Extent::fitting(columns.filter(|columns| *columns > 0))
+    }
+}
+
+/// The width of a row with all columns and the longest of the usual names.
+const WHOLE_COLUMNS: u16 = 115;
 
 /// The lines before the first row.
 pub fn header(
     arguments: &Arguments,
     participants: &[Participant],
     weights: Option<&[u32]>,
+    extent: Extent,
 ) -> String {
     let mut text = String::new();
     let (min, max) = arguments.span.bounds(arguments.collective);
     let step = match arguments.span.stepbytes {
         Some(bytes) => format!("{bytes}(bytes)"),
         None => format!("{}(factor)", arguments.span.stepfactor.unwrap_or(2)),
+    };
+    let break_here = match extent {
+        Extent::Whole => "",
+        Extent::Narrow => "\n#",
     };
     let ranks = [
         "rank 0's",
@@ -30,8 +67,8 @@ pub fn header(
     text += &format!(
         "# ringfold version {}\n\
          # Collective test starting: {}_perf\n\
-         # ranks {} minBytes {min} maxBytes {max} step: {step} warmup iters: {} iters: {} \
-         validation: {}\n\
+         # ranks {} minBytes {min} maxBytes {max} step: {step}{break_here} warmup iters: {} \
+         iters: {} validation: {}\n\
          # time: median over iterations, {}\n",
         env!("CARGO_PKG_VERSION"),
         arguments.collective,
@@ -68,7 +105,7 @@ pub fn header(
         text += &format!("#  Rank {rank:2} Group  0 Pid {pid:6} on {hostname:>10}\n");
     }
     text += "#\n";
-    text + &column_heads(arguments)
+    text + &column_heads(arguments, extent)
 }
 
 /// The weights that hold, and where they come from.
@@ -107,20 +144,25 @@ fn more_columns(arguments: &Arguments) -> Vec<[&'static str; 2]> {
 /// The width of such a column.
 const MORE_WIDTH: usize = 8;
 
-fn column_heads(arguments: &Arguments) -> String {
+fn column_heads(arguments: &Arguments, extent: Extent) -> String {
     let more = more_columns(arguments);
     let width = more.len() * (MORE_WIDTH + 1);
-    let case = |[size, count, dtype, op, root]: [&str; 5]| {
-        format!("# {size:>8} {count:>10} {dtype:>8} {op:>5} {root:>4}")
+    let is_whole = extent == Extent::Whole;
+    let case = |[size, count, dtype, op, root]: [&str; 5]| match is_whole {
+        true => format!("# {size:>8} {count:>10} {dtype:>8} {op:>5} {root:>4}"),
+        false => format!("# {size:>8} {dtype:>8}"),
     };
     let placements = |[time, algbw, busbw, wrong]: [&str; 4], line: usize| {
         let mut text = format!("  {time:>7} {algbw:>6} {busbw:>6} {wrong:>6}");
         for column in &more {
             text += &format!(" {:>MORE_WIDTH$}", column[line]);
         }
-        text.repeat(2)
+        text.repeat(if is_whole { 2 } else { 1 })
     };
-    let above = format!("  {:^28}{:width$}  {:^28}", "out-of-place", "", "in-place");
+    let mut above = format!("  {:^28}", "out-of-place");
+    if is_whole {
+        above += &format!("{:width$}  {:^28}", "", "in-place");
+    }
     let names = placements(["time", "algbw", "busbw", "#wrong"], 0);
     let units = placements(["(us)", "(GB/s)", "(GB/s)", ""], 1);
     format!(
@@ -133,18 +175,27 @@ fn column_heads(arguments: &Arguments) -> String {
 }
 
 /// The row of one size, in both placements as far as there are two.
-pub fn row(arguments: &Arguments, out: &Measurement, in_place: Option<&Measurement>) -> String {
+pub fn row(
+    arguments: &Arguments,
+    out: &Measurement,
+    in_place: Option<&Measurement>,
+    extent: Extent,
+) -> String {
     let case = out.case;
-    let mut text = format!(
-        "{:>10} {:>10} {:>8} {:>5} {:>4}",
-        out.size.bytes,
-        out.size.count,
-        case.dtype,
-        case.op.unwrap_or("none"),
-        case.root.map_or(-1, |root| root as i64),
-    );
-    for placement in [Some(out), in_place] {
-        text += &placement_columns(arguments, placement);
+    let mut text = match extent {
+        Extent::Whole => format!(
+            "{:>10} {:>10} {:>8} {:>5} {:>4}",
+            out.size.bytes,
+            out.size.count,
+            case.dtype,
+            case.op.unwrap_or("none"),
+            case.root.map_or(-1, |root| root as i64),
+        ),
+        Extent::Narrow => format!("{:>10} {:>8}", out.size.bytes, case.dtype),
+    };
+    text += &placement_columns(arguments, Some(out));
+    if extent == Extent::Whole {
+        text += &placement_columns(arguments, in_place);
     }
     let _ = write!(text, "  {:<3} {}", out.transport, out.algorithm);
     if arguments.report_timestamps == 1 {
@@ -232,10 +283,10 @@ mod tests {
             arguments: Arguments,
         }
         let arguments = Line::parse_from(["perf", "-I"]).arguments;
-        let heads = column_heads(&arguments);
+        let heads = column_heads(&arguments, Extent::Whole);
         let names = heads.lines().nth(1).unwrap();
         let measurement = crate::bench::measurement::tests::measurement(&[1.0, 2.0]);
-        let row = row(&arguments, &measurement, None);
+        let row = row(&arguments, &measurement, None, Extent::Whole);
         for (name, value) in [
             ("size", "1000"),
             ("redop", "sum"),
@@ -259,9 +310,16 @@ mod tests {
         }
         let arguments = Line::parse_from(["perf"]).arguments;
         let measurement = crate::bench::measurement::tests::measurement(&[12345.678, 2.0]);
-        let row = row(&arguments, &measurement, Some(&measurement));
-        for line in column_heads(&arguments).lines().chain([row.as_str()]) {
-            assert!(line.chars().count() <= 120, "{line}");
+        for (columns, most) in [(None, 120), (Some(114), 80), (Some(80), 80)] {
+            let extent = Extent::fitting(columns);
+            let row = row(&arguments, &measurement, Some(&measurement), extent);
+            let head = header(&arguments, &[], None, extent);
+            for line in head.lines().chain([row.trim_end()]) {
+                assert!(line.chars().count() <= most, "{line}");
+            }
+            let heads = column_heads(&arguments, extent);
+            let names = heads.lines().nth(1).expect("the names");
+            assert_eq!(names.find("algorithm"), row.find("ring"), "{names}\n{row}");
         }
     }
 

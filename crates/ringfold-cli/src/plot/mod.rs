@@ -29,15 +29,19 @@ const LEGEND_WIDTH: u32 = 230;
 /// How long a dash is, and the gap after it.
 const DASH: (u32, u32) = (8, 5);
 
-/// Colours that stay apart for colour-blind readers (Okabe and Ito).
-pub const PALETTE: [RGBColor; 8] = [
+/// Colours that stay apart for colour-blind readers: those of Okabe and Ito, then darker ones of
+/// Tol's. Black, the last one, is the only one without a hue.
+pub const PALETTE: [RGBColor; 11] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
     RGBColor(0, 158, 115),
     RGBColor(204, 121, 167),
     RGBColor(230, 159, 0),
     RGBColor(86, 180, 233),
-    RGBColor(90, 90, 90),
+    RGBColor(136, 34, 85),
+    RGBColor(51, 34, 136),
+    RGBColor(153, 153, 51),
+    RGBColor(121, 85, 72),
     RGBColor(0, 0, 0),
 ];
 

@@ -37,7 +37,9 @@ pub fn details(summary: &Summary, report: Option<&Report>) -> String {
         line("of limit", significant(100.0 * of_limit), " %");
     }
     line("messages", summary.messages.to_string(), "");
-    line("sent", summary.sent_bytes.to_string(), " B");
+    let sent = bytes_label(summary.sent_bytes as f64);
+    let (value, unit) = sent.split_once(' ').unwrap_or((&sent, ""));
+    line("sent", value.to_owned(), &format!(" {unit}"));
     if let Some(events) = summary.events {
         line("events", events.to_string(), "");
     }
@@ -256,7 +258,7 @@ fn slow_text(slow: &Slow) -> String {
     format!("{step} of {rank} takes {delay} longer{often}")
 }
 
-/// What the end waited for, by kind.
+/// The critical path, by kind.
 fn critical_path(report: &Report) -> String {
     let mut kinds: BTreeMap<PathKind, (usize, u64)> = BTreeMap::new();
     for part in &report.critical_path {
@@ -264,7 +266,7 @@ fn critical_path(report: &Report) -> String {
         *parts += 1;
         *ps += part.end_ps - part.begin_ps;
     }
-    let mut text = "#\n# critical path: what the end waited for\n\
+    let mut text = "#\n# critical path\n\
         #   kind       parts          time (us)       %\n"
         .to_owned();
     for (kind, (parts, ps)) in kinds.into_iter().filter(|(_, (_, ps))| *ps > 0) {
@@ -286,20 +288,20 @@ fn ranks(report: &Report) -> String {
     order.sort_by_key(|&rank| (std::cmp::Reverse(blame(rank)), rank));
     let mut text = "#\n# ranks, by how much of the critical path was spent on them\n\
         #   rank         blame (us)       %      finished (us)       reduced (us)        waited \
-        (us)  messages             sent (B)\n"
+        (us)  messages        sent\n"
         .to_owned();
     for &rank in order.iter().take(MAX_LINES) {
         let part = &report.ranks[rank];
         let _ = writeln!(
             text,
-            "    {rank:>4}  {:>17}  {:>6.2}  {:>17}  {:>17}  {:>17}  {:>8}  {:>19}",
+            "    {rank:>4}  {:>17}  {:>6.2}  {:>17}  {:>17}  {:>17}  {:>8}  {:>10}",
             micros_shown(blame(rank)),
             percent(blame(rank), report.finished_ps),
             micros_shown(part.finished_ps),
             micros_shown(part.reduce_ps),
             micros_shown(part.waited_ps),
             part.sent_messages,
-            part.sent_bytes,
+            bytes_label(part.sent_bytes as f64),
         );
     }
     text + &more(order.len(), "ranks")
@@ -310,16 +312,16 @@ fn links(report: &Report) -> String {
     let mut order: Vec<_> = report.links.iter().collect();
     order.sort_by_key(|link| (std::cmp::Reverse(link.busy_ps), link.from, link.to));
     let mut text = "#\n# links, by how long they were busy\n\
-        #   from    to  messages             bytes          busy (us)       %\n"
+        #   from    to  messages       bytes          busy (us)       %\n"
         .to_owned();
     for link in order.iter().take(MAX_LINES) {
         let _ = writeln!(
             text,
-            "    {:>4}  {:>4}  {:>8}  {:>16}  {:>17}  {:>6.2}",
+            "    {:>4}  {:>4}  {:>8}  {:>10}  {:>17}  {:>6.2}",
             link.from,
             link.to,
             link.messages,
-            link.bytes,
+            bytes_label(link.bytes as f64),
             micros_shown(link.busy_ps),
             percent(link.busy_ps, report.finished_ps),
         );
@@ -344,8 +346,8 @@ fn verdict(report: &Report) -> String {
         count => format!("{} failed", plural(count, "call")),
     };
     let promises = match report.promises.len() {
-        0 => "all promises were kept".to_owned(),
-        count => format!("BROKEN: {}", plural(count, "promise")),
+        0 => "all guarantees held".to_owned(),
+        count => format!("BROKEN: {}", plural(count, "guarantee")),
     };
     let mut text = format!("#\n# {calls}, {promises}\n");
     for (rank, error) in errors.iter().take(MAX_LINES) {

@@ -31,19 +31,20 @@ use std::io::Write;
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use ringfold::internals::simulate::goal;
+use ringfold::internals::simulate::{Scenario, goal};
 
 pub use arguments::Arguments;
 use outcome::Outcome;
 use settings::Settings;
 use vary::{Value, Variant};
 
+use crate::launch::usage;
 use crate::output::{self, Csv};
 use crate::parse::parse_collective;
 
 /// Simulates, and returns the exit status: 1 when a call failed or a promise was broken.
 pub fn run(arguments: Arguments) -> Result<u8> {
-    arguments.check()?;
+    arguments.check().map_err(usage)?;
     if let Some(path) = &arguments.calibrate {
         return fit_links::run(path, &arguments).map(|()| 0);
     }
@@ -72,7 +73,9 @@ fn base(arguments: &Arguments) -> Result<(String, Settings)> {
             Ok(collective) => settings.collective = Some(collective),
             // A word without a dot or a slash is assumed to be a collective, unless there is such a
             // file.
-            Err(error) if !what.contains(['.', '/']) && !path.exists() => return Err(error.into()),
+            Err(error) if !what.contains(['.', '/']) && !path.exists() => {
+                return Err(usage(error.into()));
+            }
             Err(_) => {
                 settings.overlay(&scenario::read(path)?);
                 name.clone_from(what);
@@ -83,21 +86,32 @@ fn base(arguments: &Arguments) -> Result<(String, Settings)> {
     Ok((name, settings))
 }
 
+/// The scenario of these settings; if there is none, or the method cannot simulate it, that is an
+/// error of the command line.
+fn possible(arguments: &Arguments, settings: &Settings, needs_all: bool) -> Result<Scenario> {
+    let scenario = scenario::scenario(settings).map_err(usage)?;
+    arguments
+        .method
+        .check(&scenario, needs_all)
+        .map_err(usage)?;
+    Ok(scenario)
+}
+
 /// Runs one simulation and prints all about it.
 fn single(arguments: &Arguments, variant: &Variant) -> Result<Outcome> {
-    let mut scenario = scenario::scenario(&variant.settings)?;
-    scenario.traces = arguments.trace.is_some() || arguments.gantt.is_some();
+    let traces = arguments.trace.is_some() || arguments.gantt.is_some();
+    // What was asked for by `--json` is everything, and so is what a timeline shows.
+    let needs_all = traces || arguments.json.is_some();
+    let mut scenario = possible(arguments, &variant.settings, needs_all)?;
+    scenario.traces = traces;
     for path in [&arguments.trace, &arguments.gantt].into_iter().flatten() {
         output::open(path)?;
     }
     if let Some(path) = &arguments.goal {
-        let text = goal::export(&scenario)?;
+        let text = goal::export(&scenario).map_err(|error| usage(error.into()))?;
         let written = output::open(path)?.write_all(text.as_bytes());
         written.with_context(|| format!("cannot write `{}`", path.display()))?;
     }
-    // What was asked for by `--json` is everything, and so is what a timeline shows.
-    let needs_all = scenario.traces || arguments.json.is_some();
-    arguments.method.check(&scenario, needs_all)?;
     let progress = progress::begin(1)?;
     progress.set_message(scenario.collective.to_string());
     let simulated = arguments.method.simulate(&scenario, needs_all);
@@ -137,11 +151,12 @@ fn many(arguments: &Arguments, variants: &[Variant]) -> Result<Vec<Outcome>> {
     for value in values {
         for variant in variants {
             let settings = match (key, value) {
-                (Some(key), Some(value)) => scenario::with(&variant.settings, key, &value.text)?,
+                (Some(key), Some(value)) => {
+                    scenario::with(&variant.settings, key, &value.text).map_err(usage)?
+                }
                 _ => variant.settings.clone(),
             };
-            let scenario = scenario::scenario(&settings)?;
-            arguments.method.check(&scenario, needs_all)?;
+            let scenario = possible(arguments, &settings, needs_all)?;
             cases.push((variant, value, scenario));
         }
     }

@@ -8,6 +8,7 @@ use ringfold::internals::simulate::{self, Carried, LongestPath, Payload, Report,
 
 use super::vary::Value;
 use crate::bench::Size;
+use crate::launch::usage;
 use crate::numbers::bytes_label;
 
 /// Up to this many ranks the engine is fast enough to report everything.
@@ -181,6 +182,7 @@ impl Method {
                 Err(Error::Unsupported(_)) if self == Method::Auto => {
                     Method::Engine.check(scenario, needs_all)?
                 }
+                Err(error @ Error::Unsupported(_)) => return Err(usage(error.into())),
                 Err(error) => return Err(error.into()),
             }
         }

@@ -14,7 +14,7 @@ use super::device_settings::DeviceSettings;
 use super::disturbances::{Dead, Late, SlowLink, Stall, SwitchText};
 use super::parse::{Bytes, Rate, Span, own_list, own_text, read_from_text, text, words};
 use super::policy::PolicySettings;
-use crate::parse::{Selection, parse_algorithm, parse_collective, parse_dtype};
+use crate::parse::{Selection, parse_algorithm, parse_collective, parse_count, parse_dtype};
 
 /// Everything that can be set.
 #[derive(Args, Clone, Debug, Default, Deserialize)]
@@ -30,7 +30,7 @@ pub struct Settings {
     pub algorithm: Option<Way>,
 
     /// Number of ranks [default: 4]
-    #[arg(long, value_name = "N", help_heading = CALL)]
+    #[arg(long, value_name = "N", help_heading = CALL, value_parser = parse_count)]
     pub ranks: Option<usize>,
 
     /// The size, as nccl-tests counts it [default: 8M]
@@ -83,8 +83,8 @@ pub struct Settings {
     #[arg(long, value_name = "HOW", value_enum, help_heading = CALL)]
     pub payload: Option<PayloadName>,
 
-    /// Whether ranks come out of a barrier and go on to another, as those of `ringfold perf` do;
-    /// the time is that of the rank which takes longest [default: false, all begin at once]
+    /// Put barriers around the call, as `ringfold perf` does; the time is the slowest rank's
+    /// [default: false, all ranks begin at once]
     #[arg(
         long,
         value_name = "BOOL",
@@ -254,7 +254,7 @@ pub struct NetworkSettings {
     #[arg(long, value_name = "N", help_heading = NETWORK)]
     pub hosts_per_machine: Option<usize>,
 
-    /// Bandwidth of each machine's memory, which its ranks share [default: never in the way]
+    /// Bandwidth of each machine's memory, which its ranks share [default: unlimited]
     #[arg(long, value_name = "RATE", help_heading = NETWORK)]
     pub memory_bandwidth: Option<Rate>,
 
@@ -298,11 +298,11 @@ pub struct ComputeSettings {
     #[arg(long, value_name = "TIME", help_heading = COMPUTE)]
     pub spin: Option<Span>,
 
-    /// What it takes until a rank that slept does something, if a core was idle [default: 0]
+    /// Wake-up time of a rank that slept, if a core was idle [default: 0]
     #[arg(long, value_name = "TIME", help_heading = COMPUTE)]
     pub wake: Option<Span>,
 
-    /// What it takes until then if another rank has just left the core [default: 0]
+    /// Wake-up time of a rank that slept, after a context switch on its core [default: 0]
     #[arg(long, value_name = "TIME", help_heading = COMPUTE)]
     pub switch_time: Option<Span>,
 

@@ -12,6 +12,7 @@ use super::policy::PolicyName;
 use super::scenario;
 use super::settings::Settings;
 use super::units::time_text;
+use crate::launch::usage;
 use crate::numbers::bytes_label;
 use crate::parse::{parse_algorithm, parse_bytes};
 use crate::plot::Scale;
@@ -284,15 +285,15 @@ pub fn variants(settings: &Settings, named: &str, asked: Option<&str>) -> Result
     }
     let keyed = match asked.contains('=') {
         true => asked.to_owned(),
-        false => format!("{}={asked}", key_of(&words)?),
+        false => format!("{}={asked}", key_of(&words).map_err(usage)?),
     };
     let sweep: Variation = keyed
         .parse()
-        .map_err(|error: String| anyhow!("`--compare {asked}`: {error}"))?;
+        .map_err(|error: String| usage(anyhow!("`--compare {asked}`: {error}")))?;
     let variants = sweep.values.iter().map(|value| {
         Ok(Variant {
             label: value.label.clone(),
-            settings: scenario::with(settings, &sweep.key, &value.text)?,
+            settings: scenario::with(settings, &sweep.key, &value.text).map_err(usage)?,
         })
     });
     variants.collect()

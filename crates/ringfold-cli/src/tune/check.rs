@@ -17,20 +17,20 @@ use crate::statistics::{self, Estimate};
 /// Say where a curve shows a wrong choice: dips, plateaus below the maximum, wrong crossovers
 ///
 /// Reads the files of `ringfold tune sweep` and `ringfold perf --csv`. With a sweep, or with
-/// --ways, it names the better way, and a dip at which no way is better is only noted as a property
-/// of the machine. Differences count if they exceed the margin with 95 % confidence: provide
-/// repetitions (a sweep's rounds, `perf --run-cycles 6`), because one run's iterations do not show
-/// the variation between runs.
+/// --ways, it names the better candidate (algorithm and protocol), and a dip at which no candidate
+/// is better is only noted as a property of the machine. Differences count if they exceed the
+/// margin with 95 % confidence: provide repetitions (a sweep's rounds, `perf --run-cycles 6`),
+/// because one run's iterations do not show the variation between runs.
 ///
-/// The exit status is 0 if there is no finding that another way could improve, and 1 if there is
-/// one, or the file cannot be read. The last line suggests the next step.
+/// The exit status is 0 if there is no finding that another candidate could improve, and 1 if there
+/// is one, or the file cannot be read. The last line suggests the next step.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Arguments {
     /// The curve: a sweep, whose default's rows are it, or what `perf --csv` has written
     csv: PathBuf,
 
-    /// Files of other ways at the same sizes, to compare the curve with
+    /// Files of other candidates at the same sizes, to compare the curve with
     #[arg(long, value_name = "FILE", num_args = 1..)]
     ways: Vec<PathBuf>,
 
@@ -51,7 +51,7 @@ pub struct Arguments {
 const EXAMPLES: &str = "\
 Examples:
   ringfold perf --run-cycles 6 --csv perf.csv; ringfold tune check perf.csv
-  ringfold tune check sweep.csv                          the default's picks against every way
+  ringfold tune check sweep.csv                          the default's picks against every candidate
   ringfold tune check perf.csv --ways sweep.csv --margin 10";
 
 /// Says what is wrong and returns 1 if anything is.
@@ -152,13 +152,13 @@ fn heading(series: &Series) -> String {
     let ways = series.ways().len();
     let mut text = format!("{}: {} sizes", series.name(), measured.count());
     if ways > 0 {
-        let _ = write!(text, ", {ways} ways");
+        let _ = write!(text, ", {ways} candidates");
     }
     let _ = match (repeats, has_intervals) {
         (n, _) if statistics::are_enough(n) => writeln!(text, ", {n} rounds"),
         (1, true) => writeln!(
             text,
-            ", one run; its intervals know nothing of the next run's, see --help"
+            ", one run only: the intervals leave out run-to-run variation"
         ),
         (1, false) => writeln!(text, ", one value each; chance cannot be told from change"),
         (n, _) => writeln!(text, ", {n} rounds; too few for 95 %, so all have to agree"),

@@ -32,8 +32,8 @@ const EXAMPLES: &str = "\
 Examples:
   ringfold tune calibrate                           measure this machine for the cost model
   ringfold tune check perf.csv                      dips, plateaus, wrong crossovers
-  ringfold tune sweep -o sweep.csv                  times of every way, and the default choice
-  ringfold tune plot picks sweep.csv -o picks.svg   the default choice among all ways
+  ringfold tune sweep -o sweep.csv                  times of all candidates and the default choice
+  ringfold tune plot picks sweep.csv -o picks.svg   the default choice among all candidates
   ringfold tune optimize sweep.csv -o tuned.csv     rules where the default is wrong";
 
 #[derive(Subcommand)]

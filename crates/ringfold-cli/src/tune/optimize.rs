@@ -18,8 +18,9 @@ use super::findings::{MARGIN_PERCENT, wrong_sizes};
 use super::ranges::{self, Range};
 use super::rows::{Asked, Metric, PLACEMENT, Row, Table, Topic};
 use super::series::series_by;
+use crate::numbers::plural;
 
-/// Make a tuner's rules from a sweep: the best way where the default choice is wrong
+/// Make a tuner's rules from a sweep: the best candidate where the default choice is wrong
 ///
 /// Rules are written for the sizes at which `ringfold tune check` finds a wrong choice, by the same
 /// margin. A file without the default choice gets rules for all sizes.
@@ -37,7 +38,7 @@ pub struct Arguments {
     #[arg(short, long, value_name = "FILE", default_value = "tuned.csv")]
     output: PathBuf,
 
-    /// What makes a way the best [default: median_us where the file has it, else latency_us]
+    /// Metric of the best candidate [default: median_us where the file has it, else latency_us]
     #[arg(short, long, value_name = "NAME")]
     metric: Option<Metric>,
 
@@ -49,12 +50,12 @@ pub struct Arguments {
     #[arg(long)]
     no_auto_ranges: bool,
 
-    /// Accept a way that is worse than the best by up to this where that saves a rule
+    /// Accept a candidate that is worse than the best by up to this if that saves a rule
     #[arg(long, value_name = "PERCENT", default_value_t = 0.0, value_parser = parse_percent)]
     tolerance: f64,
 
-    /// Write rules only where a way is better than the default choice by more than this, with 95 %
-    /// confidence, as in `tune check`
+    /// Write rules only where a candidate is better than the default choice by more than this, with
+    /// 95 % confidence, as in `tune check`
     #[arg(
         long,
         value_name = "PERCENT",
@@ -105,7 +106,7 @@ pub fn run(arguments: &Arguments) -> Result<u8> {
     let rows: Vec<&Row> = table.rows.iter().filter(has_metric).collect();
     if rows.iter().all(|row| row.asked == Asked::Default) {
         bail!(
-            "no valid data found in `{}`: no row has a way that was asked for, and {metric}",
+            "no valid data found in `{}`: no row has a requested candidate, and {metric}",
             arguments.csv.display()
         );
     }
@@ -221,7 +222,7 @@ fn metric(arguments: &Arguments, table: &Table) -> Result<Metric> {
     let there: Vec<&str> = table.metrics.iter().map(|metric| metric.name()).collect();
     let path = arguments.csv.display();
     match there.is_empty() {
-        true => bail!("`{path}` has no column {wanted}, nor any other to judge ways by"),
+        true => bail!("`{path}` has no column {wanted}, nor any other to judge candidates by"),
         false => bail!(
             "`{path}` has no column {wanted}; choose --metric {}",
             there.join(" or ")
@@ -273,11 +274,8 @@ fn conclude(arguments: &Arguments, metric: Metric, rules: &[Rule]) -> Result<Str
         false => writeln!(text, "Creating new file: {shown}"),
     };
     std::fs::write(path, header + &lines).with_context(|| format!("cannot write `{shown}`"))?;
-    let count = rules.len();
-    let _ = writeln!(
-        text,
-        "Created {shown} with {count} optimized configurations"
-    );
+    let rules = plural(rules.len(), "optimized configuration");
+    let _ = writeln!(text, "Created {shown} with {rules}");
     Ok(text)
 }
 

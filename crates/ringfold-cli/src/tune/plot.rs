@@ -25,16 +25,16 @@ const STYLES: [Style; 3] = [Style::Filled, Style::Hollow, Style::Dashed];
 enum Figure {
     /// The curve of each file
     Curve,
-    /// Every way of a sweep
+    /// Every candidate of a sweep: a line for each pair of algorithm and protocol
     Ways,
-    /// Every way, and over them what the default picked
+    /// Every candidate, and over them the default's picks
     Picks,
-    /// Every way of the first file, and over them its curve and that of the second: before and
-    /// after
+    /// Every candidate of the first file, and over them its curve and that of the second: before
+    /// and after
     After,
 }
 
-/// Draw curves as SVG: one or several, all ways, the default choices among them, before and after
+/// Draw curves as SVG: one or several, all candidates, the default's picks, before and after
 ///
 /// Reads what `ringfold tune sweep` or `ringfold perf --csv` writes.
 #[derive(clap::Args)]
@@ -75,9 +75,9 @@ pub struct Arguments {
 
 const EXAMPLES: &str = "\
 Examples:
-  ringfold tune plot curve perf.csv -o curve.svg                   an S, or not
+  ringfold tune plot curve perf.csv -o curve.svg                   bandwidth over size
   ringfold tune plot curve good.csv bad.csv --labels good,bad -o two.svg
-  ringfold tune plot ways sweep.csv -o ways.svg                    one line for each way
+  ringfold tune plot ways sweep.csv -o ways.svg                    one line for each candidate
   ringfold tune plot picks sweep.csv -o picks.svg                  where the default loses
   ringfold tune plot after sweep.csv tuned-sweep.csv -o after.svg  before and after";
 

@@ -43,9 +43,9 @@ pub struct Process {
 }
 
 impl Sample {
-    /// What there is now.
-    pub fn take() -> Sample {
-        let found = find(Path::new("/"));
+    /// What there is now; with `keeps_peers`, also how late each rank was as others saw it.
+    pub fn take(keeps_peers: bool) -> Sample {
+        let found = find(Path::new("/"), keeps_peers);
         Sample::of(found, now_ns())
     }
 

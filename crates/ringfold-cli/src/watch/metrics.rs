@@ -42,7 +42,7 @@ Examples:
 /// Prints or serves the counters.
 pub fn run(arguments: Arguments) -> Result<u8> {
     let Some(address) = arguments.listen else {
-        let sample = Sample::take();
+        let sample = Sample::take(arguments.peers);
         warn(&sample);
         output::print(&text(&sample, arguments.peers))?;
         return Ok(0);

@@ -1,17 +1,22 @@
 //! The counters over HTTP: `ringfold metrics --listen`.
 //!
 //! As much of HTTP/1.1 as Prometheus, curl and a browser need: one request per connection, GET and
-//! HEAD, no body. A thread per client, each with a deadline for the whole of it, and a limit to
-//! their number: a client that sends nothing, or takes nothing, keeps others out for seconds at the
-//! most, and they are told so.
+//! HEAD, no body.
+//!
+//! Clients cannot keep each other out. Each has a thread, and a deadline for the whole of it. If
+//! there are too many, the oldest one that is not being answered is cut off for the new one: a
+//! client that sends nothing, or too slowly, or stays when it has its answer. The counters are read
+//! by one thread at a time, and all clients that asked before get the same text.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use ringfold::internals::sync::lock;
 
 use super::jobs::Sample;
 use super::metrics::text;
@@ -24,6 +29,9 @@ const REQUEST_BYTES_MAX: u64 = 8 << 10;
 /// Clients at one time; Prometheus is one.
 const CLIENTS_MAX: usize = 32;
 
+/// Threads at one time, with those of clients that were cut off while counters were read.
+const THREADS_MAX: usize = 4 * CLIENTS_MAX;
+
 /// How long to wait where no client can be taken, for lack of descriptors for example.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -32,7 +40,7 @@ struct Answer {
     status: &'static str,
     /// More lines of the head.
     head: &'static str,
-    body: String,
+    body: Arc<str>,
 }
 
 /// Serves the counters until the process is ended.
@@ -44,25 +52,44 @@ pub fn run(address: SocketAddr, peers: bool) -> Result<u8> {
         "counters are served at http://{}/metrics",
         listener.local_addr()?
     ));
-    // Each client has one of its references.
-    let clients = Arc::new(());
+    let counters = Arc::new(Counters {
+        peers,
+        last: Mutex::new(None),
+    });
+    // Each has a second reference in its thread.
+    let mut clients: Vec<Arc<Connection>> = Vec::new();
+    // Each thread has one of its references.
+    let threads = Arc::new(());
     for client in listener.incoming() {
         let Ok(stream) = client else {
             thread::sleep(PAUSE);
             continue;
         };
-        let mut client = Client {
+        let connection = Arc::new(Connection {
             stream,
-            deadline: Instant::now() + CLIENT,
+            is_answered: AtomicBool::new(false),
+        });
+        let mut client = Client {
+            connection: connection.clone(),
+            arrived: Instant::now(),
         };
-        if Arc::strong_count(&clients) > CLIENTS_MAX {
+        clients.retain(|client| Arc::strong_count(client) > 1);
+        if Arc::strong_count(&threads) > THREADS_MAX {
             client.refuse();
             continue;
         }
-        let place = clients.clone();
+        if clients.len() >= CLIENTS_MAX {
+            let idle = clients.iter().position(|client| !client.is_answered());
+            let _ = clients
+                .remove(idle.unwrap_or(0))
+                .stream
+                .shutdown(Shutdown::Both);
+        }
+        clients.push(connection);
+        let (counters, place) = (counters.clone(), threads.clone());
         let serve = move || {
             // A client that goes away is no failure of ours.
-            let _ = client.serve(peers);
+            let _ = client.serve(&counters);
             drop(place);
         };
         // Without another thread, the client finds its connection closed.
@@ -71,18 +98,58 @@ pub fn run(address: SocketAddr, peers: bool) -> Result<u8> {
     Ok(0)
 }
 
-/// A connection, all of which ends by its deadline.
-struct Client {
+/// The counters, as text.
+struct Counters {
+    peers: bool,
+    /// The last text, and when its reading began.
+    last: Mutex<Option<(Instant, Arc<str>)>>,
+}
+
+impl Counters {
+    /// The counters at a moment not before `since`. Blocks while another thread reads them.
+    fn since(&self, since: Instant) -> Arc<str> {
+        let mut last = lock(&self.last);
+        if let Some((begun, text)) = &*last
+            && *begun >= since
+        {
+            return text.clone();
+        }
+        let begun = Instant::now();
+        let text: Arc<str> = text(&Sample::take(self.peers), self.peers).into();
+        *last = Some((begun, text.clone()));
+        text
+    }
+}
+
+/// A connection, which the thread that accepts may cut off.
+struct Connection {
     stream: TcpStream,
-    deadline: Instant,
+    /// Whether an answer is being sent.
+    is_answered: AtomicBool,
+}
+
+impl Connection {
+    fn is_answered(&self) -> bool {
+        // A hint, as in `serve`: it only chooses who is cut off.
+        self.is_answered.load(Ordering::Relaxed)
+    }
+}
+
+/// A client, which is served until its deadline.
+struct Client {
+    connection: Arc<Connection>,
+    arrived: Instant,
 }
 
 impl Client {
-    fn serve(&mut self, peers: bool) -> io::Result<()> {
+    fn serve(&mut self, counters: &Counters) -> io::Result<()> {
         let request = self.request()?;
-        let (answer, has_body) = answer(&request, peers);
+        let is_answered = &self.connection.clone().is_answered;
+        is_answered.store(true, Ordering::Relaxed);
+        let (answer, has_body) = answer(&request, || counters.since(self.arrived));
         self.send(&answer, has_body)?;
-        self.stream.shutdown(Shutdown::Write)?;
+        is_answered.store(false, Ordering::Relaxed);
+        self.connection.stream.shutdown(Shutdown::Write)?;
         // What was not read yet would make closing look like a failure to the client.
         io::copy(
             &mut Read::by_ref(self).take(REQUEST_BYTES_MAX),
@@ -126,13 +193,13 @@ impl Client {
     fn refuse(&mut self) {
         let answer = Answer::new("503 Service Unavailable", "there are too many clients\n");
         // An empty socket takes as much at once. One that does not is closed.
-        let _ = self.stream.set_nonblocking(true);
+        let _ = self.connection.stream.set_nonblocking(true);
         let _ = self.send(&answer, true);
     }
 
     /// The time that is left.
     fn left(&self) -> io::Result<Option<Duration>> {
-        let left = self.deadline.saturating_duration_since(Instant::now());
+        let left = CLIENT.saturating_sub(self.arrived.elapsed());
         match left.is_zero() {
             true => Err(io::ErrorKind::TimedOut.into()),
             false => Ok(Some(left)),
@@ -142,15 +209,17 @@ impl Client {
 
 impl Read for Client {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        self.stream.set_read_timeout(self.left()?)?;
-        self.stream.read(into)
+        let mut stream = &self.connection.stream;
+        stream.set_read_timeout(self.left()?)?;
+        stream.read(into)
     }
 }
 
 impl Write for Client {
     fn write(&mut self, from: &[u8]) -> io::Result<usize> {
-        self.stream.set_write_timeout(self.left()?)?;
-        self.stream.write(from)
+        let mut stream = &self.connection.stream;
+        stream.set_write_timeout(self.left()?)?;
+        stream.write(from)
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -162,7 +231,7 @@ impl Write for Client {
 const TOO_LONG: &[u8] = b"\0";
 
 impl Answer {
-    fn new(status: &'static str, body: impl Into<String>) -> Answer {
+    fn new(status: &'static str, body: impl Into<Arc<str>>) -> Answer {
         Answer {
             status,
             head: "",
@@ -172,7 +241,7 @@ impl Answer {
 }
 
 /// The answer to the first line of a request, and whether its body is sent.
-fn answer(request: &[u8], peers: bool) -> (Answer, bool) {
+fn answer(request: &[u8], counters: impl FnOnce() -> Arc<str>) -> (Answer, bool) {
     const PLACE: &str = "the counters are at /metrics\n";
     if request == TOO_LONG {
         let answer = Answer::new("431 Request Header Fields Too Large", "too long\n");
@@ -193,7 +262,7 @@ fn answer(request: &[u8], peers: bool) -> (Answer, bool) {
         return (answer, true);
     }
     let answer = match target.split('?').next() {
-        Some("/metrics") => Answer::new("200 OK", text(&Sample::take(), peers)),
+        Some("/metrics") => Answer::new("200 OK", counters()),
         Some("/") => Answer::new("200 OK", PLACE),
         _ => Answer::new("404 Not Found", PLACE),
     };

@@ -68,12 +68,12 @@ pub fn run(arguments: Arguments) -> Result<u8> {
 }
 
 fn once(arguments: &Arguments) -> Result<u8> {
-    let before = Sample::take();
+    let before = Sample::take(true);
     if before.jobs.is_empty() && before.unreadable.is_empty() {
         bail!(NO_JOB);
     }
     thread::sleep(arguments.interval);
-    let now = Sample::take();
+    let now = Sample::take(true);
     // Jobs that have ended meanwhile are shown as they were.
     let shown = if now.jobs.is_empty() { &before } else { &now };
     output::print(&table::plain(&before, shown, arguments.sort))?;

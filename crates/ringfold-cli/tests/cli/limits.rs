@@ -12,7 +12,7 @@ fn job(odd: usize) -> (bool, String) {
         env!("CARGO_BIN_EXE_ringfold")
     );
     let mut command = ringfold(&["run", "--ranks", "4", "--", "sh", "-c", &script]);
-    command.env("RINGFOLD_DEBUG", "INFO");
+    command.env("RINGFOLD_DEBUG", "TRACE");
     command.env("RINGFOLD_DEBUG_SUBSYS", "TUNING");
     command.env("RINGFOLD_TIMEOUT_MS", "20000");
     command.env("RINGFOLD_PROBE", "0");
@@ -66,7 +66,7 @@ fn probed(variables: &[(&str, &str)]) -> Vec<String> {
     let mut command = ringfold(&[
         "perf", "--ranks", "2", "-b", "8", "-e", "64K", "-f", "2", "-n", "2", "-c", "1",
     ]);
-    command.env("RINGFOLD_DEBUG", "INFO");
+    command.env("RINGFOLD_DEBUG", "TRACE");
     command.env("RINGFOLD_DEBUG_SUBSYS", "TUNING");
     command.envs(variables.iter().copied());
     let done = Running::start(command).finish();

@@ -1,6 +1,7 @@
 //! The command from the user's point of view: real processes, their output and their exit status.
 
 mod device;
+mod file_limit;
 mod help;
 mod hosts;
 mod info;

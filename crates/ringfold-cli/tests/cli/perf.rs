@@ -123,18 +123,55 @@ fn the_log_tells_what_was_chosen_and_why_once() {
     ]);
     // A probe makes calls of its own, and how these go depends on the load.
     command
-        .env("RINGFOLD_DEBUG", "INFO")
+        .env("RINGFOLD_DEBUG", "TRACE")
         .env("RINGFOLD_PROBE", "0");
     let done = Running::start(command).finish();
     assert!(done.status.success(), "{}", done.stderr);
     let said = |words: &str| {
-        let is_said = |line: &&str| line.contains("INFO TUNING all_reduce") && line.contains(words);
+        let is_said =
+            |line: &&str| line.contains("DEBUG TUNING all_reduce") && line.contains(words);
         done.stderr.lines().filter(is_said).count()
     };
     // Every rank says it once, of direct also in place.
     assert_eq!(said("one_shot over published memory"), 2, "{}", done.stderr);
     assert_eq!(said("direct over published memory"), 4, "{}", done.stderr);
     assert_eq!(said("(asked for)"), 0, "{}", done.stderr);
+}
+
+#[test]
+fn the_log_for_reports_has_short_lines_and_one_for_each_choice() {
+    let mut command = ringfold(&[
+        "perf", "--ranks", "2", "-b", "8", "-e", "1M", "-f", "131072", "-n", "1", "-c", "0",
+    ]);
+    command.env("RINGFOLD_DEBUG", "INFO");
+    let done = Running::start(command).finish();
+    assert!(done.status.success(), "{}", done.stderr);
+    let lines: Vec<&str> = done.stderr.lines().collect();
+    // The mark of the rank in front has the host's name.
+    let text = |line: &&str| {
+        line.split_once("] ")
+            .map_or(line.len(), |(_, text)| text.len())
+    };
+    let longest = lines.iter().map(text).max();
+    assert!(longest.is_some_and(|most| most <= 180), "{}", done.stderr);
+    for unreadable in [
+        "us_per_byte",
+        "model:",
+        " 0 calls",
+        "1 domains",
+        "1 hosts",
+        " says",
+    ] {
+        assert!(!done.stderr.contains(unreadable), "{}", done.stderr);
+    }
+    let mut choices: Vec<_> = lines
+        .iter()
+        .filter(|line| line.contains("choice:"))
+        .collect();
+    let count = choices.len();
+    choices.sort_unstable();
+    choices.dedup();
+    assert!(count > 0 && count == choices.len(), "{}", done.stderr);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 /// After this a test has hung: far longer than any of them takes on a busy machine.
-const WATCHDOG: Duration = Duration::from_secs(60);
+const WATCHDOG: Duration = Duration::from_secs(120);
 
 /// What a finished command left.
 pub struct Finished {

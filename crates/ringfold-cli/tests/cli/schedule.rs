@@ -98,7 +98,7 @@ fn the_json_counts_what_the_listing_shows() {
 #[test]
 fn a_rank_that_does_not_exist_is_refused() {
     let done = schedule("all_reduce --algorithm ring --ranks 4 --rank 4");
-    assert_eq!(done.status.code(), Some(1));
+    assert_eq!(done.status.code(), Some(2));
     assert!(done.stderr.contains("0 to 3"), "{}", done.stderr);
 }
 

@@ -20,8 +20,7 @@ fn job(variables: &[(&str, &str)], odd: &str, arguments: &str) -> Finished {
 fn a_name_that_means_nothing_is_told_its_neighbour() {
     let done = job(&[("RINGFOLD_TUNNER_CONFIG", "x")], ":", "");
     assert!(done.status.success(), "{}", done.stderr);
-    let due =
-        "RINGFOLD_TUNNER_CONFIG means nothing to ringfold; did you mean RINGFOLD_TUNER_CONFIG?";
+    let due = "unknown variable RINGFOLD_TUNNER_CONFIG; did you mean RINGFOLD_TUNER_CONFIG?";
     // Once, not by every rank.
     assert_eq!(done.stderr.matches(due).count(), 1, "{}", done.stderr);
 }
@@ -140,7 +139,7 @@ fn a_rule_decides_on_all_ranks_and_takes_channels_within_the_bounds() {
         let variables = [
             ("RINGFOLD_TUNER_CONFIG", table.path()),
             ("RINGFOLD_MAX_CHANNELS", "2"),
-            ("RINGFOLD_DEBUG", "INFO"),
+            ("RINGFOLD_DEBUG", "TRACE"),
             ("RINGFOLD_DEBUG_SUBSYS", "TUNING"),
         ];
         // Only rank 0's counts.
@@ -166,7 +165,7 @@ fn calls_take_the_channels_that_their_size_keeps_busy_and_are_exact() {
         let variables = [
             ("RINGFOLD_MAX_CHANNELS", "3"),
             ("RINGFOLD_ALGO", "ring"),
-            ("RINGFOLD_DEBUG", "INFO"),
+            ("RINGFOLD_DEBUG", "TRACE"),
             ("RINGFOLD_DEBUG_SUBSYS", "TUNING"),
         ];
         let arguments = format!("--transport {transport}");
@@ -188,7 +187,7 @@ fn calls_take_the_channels_that_their_size_keeps_busy_and_are_exact() {
 fn a_list_for_one_collective_bars_its_other_ways() {
     let variables = [
         ("RINGFOLD_ALGO", "^push;AllReduce:ring"),
-        ("RINGFOLD_DEBUG", "INFO"),
+        ("RINGFOLD_DEBUG", "TRACE"),
         ("RINGFOLD_DEBUG_SUBSYS", "TUNING"),
     ];
     let done = job(&variables, ":", "");

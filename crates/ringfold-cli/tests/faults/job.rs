@@ -15,7 +15,7 @@ use crate::rank::{SCRIPT, monotonic_ns};
 use crate::script::Script;
 
 /// After this a rank has hung: far longer than anything takes on a busy machine.
-pub const WATCHDOG: Duration = Duration::from_secs(40);
+pub const WATCHDOG: Duration = Duration::from_secs(120);
 
 /// The variable that names the library of RDMA devices.
 pub const LIBRARY: &str = "RINGFOLD_VERBS_LIBRARY";

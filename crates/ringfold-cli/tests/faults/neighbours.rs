@@ -36,7 +36,7 @@ fn two_jobs_see_each_other_and_neither_sees_the_dead() {
         await_that(pid, |found| found.is_some_and(|found| found.is_running));
     }
     let talkative = Plan {
-        variables: vec![("RINGFOLD_DEBUG", "INFO".into())],
+        variables: vec![("RINGFOLD_DEBUG", "TRACE".into())],
         ..plan.clone()
     };
     let mut second = talkative.start();
@@ -45,7 +45,7 @@ fn two_jobs_see_each_other_and_neither_sees_the_dead() {
         let said = rank.complaints();
         let line = said
             .lines()
-            .find(|line| line.contains("processes of other communicators"));
+            .find(|line| line.contains("processes of other communicators: ["));
         let line = line.unwrap_or_else(|| panic!("no neighbours in {said}"));
         let list = line.rsplit(['[', ']']).nth(1).expect("a list in brackets");
         let seen: Vec<u32> = list.split(", ").flat_map(str::parse).collect();

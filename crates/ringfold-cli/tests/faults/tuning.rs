@@ -221,7 +221,7 @@ fn what_was_measured_over_rdma_holds_for_jobs_over_rdma_alone() {
     let log = |network: &[(&str, &str)]| {
         let known = [
             ("RINGFOLD_CALIBRATION", file.path()),
-            ("RINGFOLD_DEBUG", "INFO"),
+            ("RINGFOLD_DEBUG", "TRACE"),
             ("RINGFOLD_DEBUG_SUBSYS", "TUNING"),
         ];
         let variables = [network, &known].concat();

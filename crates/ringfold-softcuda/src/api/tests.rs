@@ -58,8 +58,8 @@ extern "C" fn softcuda_step() -> c_int {
     c_int::from(driver().step())
 }
 
-/// Has call `at` of `name` (`*` for all) from now fail with `code`; 0 takes the order back. Whether
-/// the order before this one was still to be met.
+/// Has call `at` of `name` (`*` for all but `cuStreamQuery` and `cuEventQuery`) from now fail with
+/// `code`; 0 takes the order back. Whether the order before this one was still to be met.
 #[unsafe(no_mangle)]
 extern "C" fn softcuda_fail(name: *const c_char, at: u64, code: c_int) -> c_int {
     let name = text_at(name).unwrap_or_else(|| "*".into());

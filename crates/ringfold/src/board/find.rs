@@ -2,12 +2,17 @@
 //!
 //! A board is a memfd: it is found among the descriptors of its process, as `/proc` lists them, and
 //! opened there. The kernel decides whose are shown.
+//!
+//! Any user can make any number of boards, and root reads all of them. So what a reader spends on a
+//! user's boards has limits ([`Budget`]), and a board of a memfd must have all of its memory, which
+//! costs its owner as much as the reader. Users are read in the order of their numbers: subordinate
+//! users, of which a user may have many, come last.
 
 use std::collections::BTreeSet;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::Read;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
 
@@ -17,67 +22,252 @@ use super::picture::Picture;
 /// Descriptors of a process that are looked at: more than one has in earnest.
 const DESCRIPTORS_MAX: usize = 1 << 16;
 
+/// Unreadable boards of a user that are reported one by one.
+const UNREADABLE_MAX: usize = 8;
+
 /// A board of a process of this host.
 #[derive(Debug)]
 pub struct Found {
     /// The process, by the number that it has here.
     pub pid: u32,
-    /// What its board says, or what is wrong with it.
+    /// The board's content, or the reason why there is none.
     pub picture: Result<Picture, String>,
 }
 
-/// All boards that this user may read, by process. `root` is the parent of `proc`.
-pub fn find(root: &Path) -> Vec<Found> {
-    let processes = fs::read_dir(root.join("proc"))
-        .into_iter()
-        .flatten()
-        .flatten();
-    let numbers = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    let pids: BTreeSet<u32> = numbers.collect();
-    pids.into_iter()
-        .flat_map(|pid| boards_of(root, pid))
-        .collect()
+/// The limits of what a reader spends on boards.
+struct Budget {
+    /// Descriptors that are looked at.
+    descriptors: usize,
+    /// Boards that are read.
+    boards: usize,
+    /// Bytes of boards that are read; only a picture is kept of each.
+    bytes: usize,
+    /// Ranks whose lateness is kept.
+    peers: usize,
 }
 
-fn boards_of(root: &Path, pid: u32) -> Vec<Found> {
-    let folder = root.join(format!("proc/{pid}"));
-    // Of another user, or gone.
-    let Ok(descriptors) = fs::read_dir(folder.join("fd")) else {
-        return Vec::new();
+impl Budget {
+    /// The budget of one user: many times the communicators of a large host, and about a second.
+    const OF_USER: Budget = Budget {
+        descriptors: 1 << 20,
+        boards: 1 << 13,
+        bytes: 64 << 20,
+        peers: 1 << 18,
     };
-    let links = descriptors
-        .flatten()
-        .take(DESCRIPTORS_MAX)
-        .map(|entry| entry.path());
-    let boards = links.filter(|link| fs::read_link(link).is_ok_and(|target| is_board(&target)));
-    let mut seen = BTreeSet::new();
-    let mut found = Vec::new();
-    for link in boards {
-        let Some((file, inode)) = open(&link) else {
-            continue;
-        };
-        if !seen.insert(inode) {
-            continue;
-        }
-        let picture = read(file);
-        // A child that was made without the library's knowledge has its parent's.
-        let is_own = |picture: &Picture| own_number(&folder).is_none_or(|own| own == picture.pid);
-        if picture.as_ref().is_ok_and(|picture| !is_own(picture)) {
-            continue;
-        }
-        found.push(Found { pid, picture });
+    /// The budget of all users together.
+    const OF_ALL: Budget = Budget {
+        descriptors: 1 << 22,
+        boards: 1 << 15,
+        bytes: 512 << 20,
+        peers: 1 << 20,
+    };
+
+    /// Takes `amount` from a part of the budget, if there is as much left.
+    fn take(left: &mut usize, amount: usize) -> Result<(), Spent> {
+        *left = left.checked_sub(amount).ok_or(Spent)?;
+        Ok(())
     }
-    found
 }
 
-fn is_board(target: &Path) -> bool {
+/// A budget is used up.
+struct Spent;
+
+/// A process whose descriptors this user may list.
+struct Process {
+    /// The user that started it, who pays for it.
+    user: u32,
+    pid: u32,
+    /// The number by which it knows itself, of its innermost namespace.
+    own_number: Option<u32>,
+    folder: PathBuf,
+}
+
+/// A search for boards.
+struct Search {
+    keeps_peers: bool,
+    all: Budget,
+    /// Files of boards that were found.
+    seen: BTreeSet<(u64, u64)>,
+    found: Vec<Found>,
+}
+
+/// All boards that this user may read, within the limits of a [`Budget`]: of users that exceed
+/// theirs the last `Found` says so. Without `keeps_peers` pictures have no peers. `root` is the
+/// parent of `proc`.
+pub fn find(root: &Path, keeps_peers: bool) -> Vec<Found> {
+    let mut search = Search {
+        keeps_peers,
+        all: Budget::OF_ALL,
+        seen: BTreeSet::new(),
+        found: Vec::new(),
+    };
+    for user in processes(root).chunk_by(|one, other| one.user == other.user) {
+        search.look_at_user(user);
+    }
+    search.found
+}
+
+/// The processes whose descriptors can be listed, by user and number.
+fn processes(root: &Path) -> Vec<Process> {
+    let entries = fs::read_dir(root.join("proc"));
+    let entries = entries.into_iter().flatten().flatten();
+    let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let mut processes: Vec<Process> = numbers
+        .filter_map(|pid: u32| process(root.join(format!("proc/{pid}")), pid))
+        .collect();
+    processes.sort_unstable_by_key(|process| (process.user, process.pid));
+    processes
+}
+
+/// `None` for a process of another user, or one that is gone.
+fn process(folder: PathBuf, pid: u32) -> Option<Process> {
+    fs::read_dir(folder.join("fd")).ok()?;
+    let status = fs::read_to_string(folder.join("status")).unwrap_or_default();
+    let numbers = |key| {
+        let line = status.lines().find_map(|line| line.strip_prefix(key));
+        line.unwrap_or_default().split_whitespace()
+    };
+    Some(Process {
+        user: numbers("Uid:")
+            .next()
+            .and_then(|user| user.parse().ok())
+            .unwrap_or(u32::MAX),
+        pid,
+        own_number: numbers("NSpid:")
+            .next_back()
+            .and_then(|number| number.parse().ok()),
+        folder,
+    })
+}
+
+impl Search {
+    fn look_at_user(&mut self, processes: &[Process]) {
+        let mut budget = Budget::OF_USER;
+        let mut unreadable = 0;
+        for process in processes {
+            let looked = self.look_at(process, &mut budget, &mut unreadable);
+            if looked.is_err() {
+                let Process { user, pid, .. } = process;
+                let Budget { boards, bytes, .. } = Budget::OF_USER;
+                self.report(
+                    *pid,
+                    format!(
+                        "user {user} has more boards than are read ({boards} and {} MiB of a user, \
+                         four times as many boards in all); boards of this process and of user \
+                         {user}'s later ones are left out",
+                        bytes >> 20
+                    ),
+                );
+                break;
+            }
+        }
+        if let (Some(more), [.., last]) = (unreadable.checked_sub(UNREADABLE_MAX + 1), processes) {
+            let why = format!("like {} other boards of user {}", more + 1, last.user);
+            self.report(last.pid, why);
+        }
+    }
+
+    fn report(&mut self, pid: u32, why: String) {
+        let picture = Err(why);
+        self.found.push(Found { pid, picture });
+    }
+
+    /// Reads the boards of a process.
+    fn look_at(
+        &mut self,
+        process: &Process,
+        budget: &mut Budget,
+        unreadable: &mut usize,
+    ) -> Result<(), Spent> {
+        let Ok(descriptors) = fs::read_dir(process.folder.join("fd")) else {
+            return Ok(());
+        };
+        for entry in descriptors.flatten().take(DESCRIPTORS_MAX) {
+            for budget in [&mut *budget, &mut self.all] {
+                Budget::take(&mut budget.descriptors, 1)?;
+            }
+            let link = entry.path();
+            let Some(is_memfd) = fs::read_link(&link).ok().and_then(|to| is_board(&to)) else {
+                continue;
+            };
+            let Some((file, metadata)) = open(&link) else {
+                continue;
+            };
+            let inode = (metadata.dev(), metadata.ino());
+            if self.seen.contains(&inode) {
+                continue;
+            }
+            for budget in [&mut *budget, &mut self.all] {
+                Budget::take(&mut budget.boards, 1)?;
+            }
+            let picture = match self.read(file, is_memfd.then_some(&metadata), budget)? {
+                // A child that was made without the library's knowledge has its parent's.
+                Ok(picture) if process.own_number.is_some_and(|own| own != picture.pid) => continue,
+                other => other,
+            };
+            self.seen.insert(inode);
+            *unreadable += usize::from(picture.is_err());
+            if picture.is_ok() || *unreadable <= UNREADABLE_MAX {
+                let pid = process.pid;
+                self.found.push(Found { pid, picture });
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads a board without its records; `memfd` describes the file if it is one.
+    fn read(
+        &mut self,
+        mut file: File,
+        memfd: Option<&Metadata>,
+        budget: &mut Budget,
+    ) -> Result<Result<Picture, String>, Spent> {
+        let mut board = Vec::new();
+        let beginning = read_up_to(&mut file, layout::BEGINNING_BYTES, &mut board);
+        let bytes = match beginning.and_then(|()| Picture::bytes(&board)) {
+            Ok(bytes) => bytes,
+            Err(why) => return Ok(Err(why)),
+        };
+        if memfd.is_some_and(|memfd| memfd.blocks().saturating_mul(512) < bytes as u64) {
+            return Ok(Err("its memory is not all there".into()));
+        }
+        for budget in [&mut *budget, &mut self.all] {
+            Budget::take(&mut budget.bytes, bytes)?;
+        }
+        let rest = bytes - board.len();
+        let rest = read_up_to(&mut file, rest, &mut board);
+        let mut picture = match rest.and_then(|()| Picture::read(&board)) {
+            Ok(picture) => picture,
+            Err(why) => return Ok(Err(why)),
+        };
+        if !self.keeps_peers {
+            picture.peers = Vec::new();
+        }
+        for budget in [budget, &mut self.all] {
+            Budget::take(&mut budget.peers, picture.peers.len())?;
+        }
+        Ok(Ok(picture))
+    }
+}
+
+/// Appends the next bytes of a file, or as many as there are.
+fn read_up_to(file: &mut File, bytes: usize, into: &mut Vec<u8>) -> Result<(), String> {
+    let mut part = file.take(bytes as u64);
+    part.read_to_end(into)
+        .map(|_| ())
+        .map_err(|error| format!("it cannot be read: {error}"))
+}
+
+/// Whether the name of an open file is a board's: then, whether it is a memfd.
+fn is_board(target: &Path) -> Option<bool> {
     let target = target.to_string_lossy();
     let file = target.strip_suffix(" (deleted)").unwrap_or(&target);
-    file.strip_prefix("/memfd:") == Some(MEMFD_NAME) || file.ends_with(FILE_SUFFIX)
+    let is_memfd = file.strip_prefix("/memfd:") == Some(MEMFD_NAME);
+    (is_memfd || file.ends_with(FILE_SUFFIX)).then_some(is_memfd)
 }
 
 /// Opens a regular file, and nothing that would block or do anything when it is opened.
-fn open(link: &Path) -> Option<(File, (u64, u64))> {
+fn open(link: &Path) -> Option<(File, Metadata)> {
     if !fs::metadata(link).ok()?.is_file() {
         return None;
     }
@@ -88,31 +278,5 @@ fn open(link: &Path) -> Option<(File, (u64, u64))> {
         .open(link)
         .ok()?;
     let metadata = file.metadata().ok()?;
-    let inode = (metadata.dev(), metadata.ino());
-    metadata.is_file().then_some((file, inode))
-}
-
-/// Reads a board without its records.
-fn read(mut file: File) -> Result<Picture, String> {
-    let failed = |error: std::io::Error| format!("it cannot be read: {error}");
-    let mut board = Vec::new();
-    let beginning = layout::BEGINNING_BYTES as u64;
-    file.by_ref()
-        .take(beginning)
-        .read_to_end(&mut board)
-        .map_err(failed)?;
-    let rest = Picture::bytes(&board)? - board.len();
-    file.take(rest as u64)
-        .read_to_end(&mut board)
-        .map_err(failed)?;
-    Picture::read(&board)
-}
-
-/// The number by which a process knows itself: the last one, of its innermost namespace.
-fn own_number(folder: &Path) -> Option<u32> {
-    let status = fs::read_to_string(folder.join("status")).ok()?;
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix("NSpid:"))?;
-    line.split_whitespace().next_back()?.parse().ok()
+    metadata.is_file().then_some((file, metadata))
 }

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 
 use rustix::time::{ClockId, clock_gettime};
 
@@ -21,6 +22,8 @@ pub struct Identity {
     pub world_size: usize,
     /// What moves the data.
     pub transport: &'static str,
+    /// What the process runs, as [`program`] has it.
+    pub program: String,
 }
 
 /// This host's clock since its start, which all its processes share.
@@ -49,7 +52,7 @@ pub fn write(words: &Words, identity: &Identity, records: usize) {
     }
     words.set_text(head::TRANSPORT, head::TRANSPORT_WORDS, identity.transport);
     words.set_text(head::HOST, head::HOST_WORDS, &host());
-    words.set_text(head::PROGRAM, head::PROGRAM_WORDS, &program());
+    words.set_text(head::PROGRAM, head::PROGRAM_WORDS, &identity.program);
 }
 
 /// Which clock this process reads: that of the running kernel, in its time namespace. Zeros where
@@ -68,18 +71,25 @@ pub fn host() -> String {
     uname.nodename().to_string_lossy().into_owned()
 }
 
-/// The program and what it runs, without folders: `python3 train.py`. Other arguments may be
-/// private.
-fn program() -> String {
+/// The program and the file or module that it runs, without folders: `python3 train.py`. Other
+/// arguments may be private.
+pub fn program() -> String {
     // Not `std::env::args`, which a library within another program may not have.
     let line = fs::read("/proc/self/cmdline").unwrap_or_default();
     let line = String::from_utf8_lossy(&line);
-    let is_flag = |(index, word): &(usize, &str)| *index > 0 && word.starts_with('-');
-    let words = line.split('\0').enumerate();
-    // What follows -c is a program.
-    let words = words.take_while(|(_, word)| *word != "-c");
-    let words = words.filter(|word| !is_flag(word)).take(2);
+    let mut words = line.split('\0');
     let name = |word: &str| word.rsplit('/').next().unwrap_or(word).to_owned();
-    let words: Vec<String> = words.map(|(_, word)| name(word)).collect();
-    words.join(" ").trim_end().to_owned()
+    let program = name(words.next().unwrap_or_default());
+    let mut flag = "";
+    // What follows -c is a program.
+    let runs = words.take_while(|word| *word != "-c").find(|word| {
+        let follows_m = std::mem::replace(&mut flag, word) == "-m";
+        // Elsewhere -m may have any meaning.
+        (follows_m && program.starts_with("python"))
+            || (!word.is_empty() && Path::new(word).exists())
+    });
+    match runs.map(name) {
+        Some(runs) => format!("{program} {runs}"),
+        None => program,
+    }
 }

@@ -25,8 +25,8 @@ pub mod layout;
 mod picture;
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, Write};
-use std::os::fd::OwnedFd;
+use std::io;
+use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
@@ -37,10 +37,11 @@ use rustix::time::ClockId;
 
 use crate::memory::Words;
 use crate::memory::mapping::{Mapping, make_sealed};
-use crate::sys::fork::Unshared;
+use crate::sys::file_limit::without_signal;
+use crate::sys::unshared::Unshared;
 pub use find::{Found, find};
 use identity::ns_of;
-pub use identity::{Identity, now_ns};
+pub use identity::{Identity, now_ns, program};
 pub use layout::{BEGINNING_BYTES, FILE_SUFFIX};
 use layout::{MAGIC, MEMFD_NAME, head, now, peer, record};
 pub use picture::{Ended, KindOfCall, PeerPicture, Picture, RecordedCall, Shown, Waiting};
@@ -54,15 +55,17 @@ pub struct Board {
     records: u64,
     recorded: u64,
     /// Readers find the memory by it.
-    _descriptor: Unshared<OwnedFd>,
+    _descriptor: Unshared,
 }
 
 impl Board {
     /// A board without records, which other processes find.
     pub fn new(identity: &Identity) -> io::Result<Board> {
         let bytes = layout::words(identity.world_size, 0) * 8;
-        let file = make_sealed(MEMFD_NAME, bytes)?;
-        Ok(Board::of(file, bytes, identity, 0)?)
+        let file = Unshared::make(|| make_sealed(MEMFD_NAME, bytes))?;
+        // Readers skip boards without memory: see `find`.
+        without_signal(|| allocate(&file, bytes))?;
+        Board::of(file, bytes, identity, 0)
     }
 
     /// A board with records of the last `records` calls, in a new file in `folder`.
@@ -70,25 +73,19 @@ impl Board {
         let records = records.min(layout::RECORDS_MAX);
         let bytes = layout::words(identity.world_size, records) * 8;
         std::fs::create_dir_all(folder)?;
-        let file = allocated(create(folder)?, bytes)?;
-        Ok(Board::of(file.into(), bytes, identity, records)?)
+        let file = Unshared::make(|| Ok(create(folder)?.into()))?;
+        without_signal(|| allocate(&file, bytes))?;
+        Board::of(file, bytes, identity, records)
     }
 
-    fn of(
-        file: OwnedFd,
-        bytes: usize,
-        identity: &Identity,
-        records: usize,
-    ) -> Result<Board, Errno> {
-        let mut mapping = Mapping::new(&file, bytes)?;
-        mapping.keep_from_children()?;
+    fn of(file: Unshared, bytes: usize, identity: &Identity, records: usize) -> io::Result<Board> {
         let board = Board {
-            words: Words::new(mapping),
+            words: Words::new(Mapping::unshared(&file, bytes, 0)?),
             world_size: identity.world_size,
             first_record: layout::first_record(identity.world_size),
             records: records as u64,
             recorded: 0,
-            _descriptor: Unshared::new(file),
+            _descriptor: file,
         };
         identity::write(&board.words, identity, records);
         // Pairs with nothing: readers copy the file, and what they find without it is no board.
@@ -261,21 +258,19 @@ fn create(folder: &Path) -> io::Result<File> {
         .open(folder.join(name))
 }
 
-/// A file of `bytes` zeros whose blocks are there, so that writing to its mapping cannot fail for
-/// lack of room. If its owner cuts it off while it is mapped, the process dies, like that of any
-/// mapped file.
-fn allocated(mut file: File, bytes: usize) -> io::Result<File> {
+/// Has a new file be `bytes` zeros whose blocks are there, so that writing to its mapping cannot
+/// fail for lack of room. If its owner cuts it off while it is mapped, the process dies, like that
+/// of any mapped file.
+fn allocate(file: impl AsFd, bytes: usize) -> io::Result<()> {
     match fallocate(&file, FallocateFlags::empty(), 0, bytes as u64) {
-        Ok(()) => Ok(file),
+        Ok(()) => Ok(()),
         Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
             let zeros = vec![0; 1 << 16];
             let mut left = bytes;
             while left > 0 {
-                let piece = left.min(zeros.len());
-                file.write_all(&zeros[..piece])?;
-                left -= piece;
+                left -= rustix::io::write(&file, &zeros[..left.min(zeros.len())])?;
             }
-            Ok(file)
+            Ok(())
         }
         Err(error) => Err(error.into()),
     }

@@ -6,6 +6,7 @@
 
 use super::layout::{self, MAGIC, RANKS_MAX, RECORDS_MAX, head, now, peer, record};
 use crate::call::{PREPARED, Way};
+use crate::spelling::harmless;
 use crate::types::{Access, Algorithm, Assignment, Collective, DType, Method, Protocol};
 
 /// What stands for a root, or another end, that there is not.
@@ -350,16 +351,7 @@ fn text(board: &[u8], first: usize, words: usize) -> String {
     let end = bytes.iter().position(|byte| *byte == 0);
     let text = String::from_utf8_lossy(&bytes[..end.unwrap_or(bytes.len())]);
     let text = text.trim_end_matches('\u{fffd}');
-    let harmless = |letter: char| match letter.is_control() || is_invisible(letter) {
-        true => '?',
-        false => letter,
-    };
     text.chars().map(harmless).collect()
-}
-
-/// Marks that change the direction or the place of the text around them.
-fn is_invisible(letter: char) -> bool {
-    matches!(letter, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}')
 }
 
 fn peer_of(board: &[u8], rank: usize) -> PeerPicture {

@@ -1,5 +1,6 @@
 //! A board written and read again, and hostile ones.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use super::*;
@@ -15,6 +16,7 @@ fn identity() -> Identity {
         rank: 2,
         world_size: RANKS,
         transport: "shm+tcp",
+        program: "python3 train.py".into(),
     }
 }
 
@@ -66,7 +68,7 @@ impl Drop for Folder {
 
 /// This process' board of this job.
 fn own(job: u64) -> Option<Picture> {
-    let found = find(Path::new("/")).into_iter();
+    let found = find(Path::new("/"), true).into_iter();
     let mut own = found.filter(|found| found.pid == std::process::id());
     own.find_map(|found| found.picture.ok().filter(|picture| picture.job == job))
 }
@@ -211,4 +213,89 @@ fn from(board: &[u8]) -> impl FnMut(usize, &mut [u8]) -> Result<(), String> {
         into.copy_from_slice(bytes);
         Ok(())
     }
+}
+
+/// A folder that looks like `/proc` to [`find`]: processes of users, each with the same file as so
+/// many descriptors of its own.
+fn proc_with(folder: &Path, processes: &[(u32, u32, usize)]) {
+    for (user, pid, boards) in processes {
+        let process = folder.join(format!("proc/{pid}"));
+        std::fs::create_dir_all(process.join("fd")).unwrap();
+        let status = format!("Uid:\t{user}\t0\t0\t0\nNSpid:\t9\t{pid}\n");
+        std::fs::write(process.join("status"), status).unwrap();
+        for number in 0..*boards {
+            let file = folder.join(format!("{pid}-{number}{FILE_SUFFIX}"));
+            let words = layout::words(RANKS_CLAIMED, 0);
+            let mut head = vec![0; layout::BEGINNING_BYTES];
+            for (index, value) in [
+                (head::MAGIC, MAGIC),
+                (head::PID, u64::from(*pid)),
+                (head::WORLD_SIZE, RANKS_CLAIMED as u64),
+            ] {
+                head[index * 8..index * 8 + 8].copy_from_slice(&value.to_ne_bytes());
+            }
+            std::fs::write(&file, head).unwrap();
+            let sparse = File::options().write(true).open(&file).unwrap();
+            sparse.set_len(words as u64 * 8).unwrap();
+            std::os::unix::fs::symlink(&file, process.join(format!("fd/{number}"))).unwrap();
+        }
+    }
+}
+
+/// Boards of so many ranks have 4 MiB.
+const RANKS_CLAIMED: usize = 1 << 17;
+
+#[test]
+fn a_user_with_too_many_boards_hides_its_own_and_no_others() {
+    let folder = Folder::new("flood");
+    proc_with(
+        &folder.0,
+        &[(70, 300, 9), (70, 301, 9), (70, 302, 1), (71, 200, 1)],
+    );
+    let found = find(&folder.0, false);
+    let good = |pid| {
+        let of = found.iter().filter(|found| found.pid == pid);
+        of.filter(|found| found.picture.is_ok()).count()
+    };
+    assert_eq!((good(300), good(302), good(200)), (9, 0, 1));
+    assert!(good(301) < 9);
+    let said: Vec<_> = found
+        .iter()
+        .filter_map(|found| Some((found.pid, found.picture.as_ref().err()?)))
+        .collect();
+    assert!(
+        matches!(said[..], [(301, why)] if why.contains("user 70 has more boards")),
+        "{said:?}"
+    );
+    // Peers are counted, too, where they are kept.
+    assert!(find(&folder.0, true).len() < found.len());
+    let peers = found
+        .iter()
+        .filter_map(|found| found.picture.as_ref().ok())
+        .map(|picture| picture.peers.len());
+    assert_eq!(peers.sum::<usize>(), 0);
+}
+
+#[test]
+fn a_board_without_its_memory_is_not_read() {
+    let board = make_sealed(MEMFD_NAME, layout::words(RANKS_CLAIMED, 0) * 8).unwrap();
+    let mut file = File::from(board);
+    for value in [
+        MAGIC,
+        u64::from(std::process::id()),
+        77,
+        0,
+        0,
+        RANKS_CLAIMED as u64,
+        0,
+    ] {
+        file.write_all(&value.to_ne_bytes()).unwrap();
+    }
+    let found = find(Path::new("/"), false);
+    let own = found.iter().filter(|found| found.pid == std::process::id());
+    let mut own = own.filter_map(|found| found.picture.as_ref().err());
+    assert!(
+        own.any(|why| why.contains("memory is not all there")),
+        "{found:?}"
+    );
 }

@@ -43,11 +43,11 @@ impl Completion {
         let mut end = lock(&self.end);
         end.result.get_or_insert(result);
         let promises = std::mem::take(&mut end.promises);
-        // Pairs with the load in `result`.
-        self.is_done.store(true, Ordering::Release);
-        self.arrived.notify_all();
-        drop(end);
-        promises.into_iter().for_each(Promise::keep);
+        Promise::keep(promises, || {
+            // Pairs with the load in `result`.
+            self.is_done.store(true, Ordering::Release);
+            self.arrived.notify_all();
+        });
     }
 
     /// How it ended, if it has.

@@ -23,6 +23,7 @@
 
 mod drive;
 mod endings;
+mod inbox;
 mod recorder;
 mod state;
 #[cfg(test)]
@@ -30,8 +31,8 @@ mod tests;
 mod worker;
 
 use std::panic::resume_unwind;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
 use super::completion::Completion;
@@ -41,6 +42,7 @@ use crate::error::{Error, Result};
 use crate::sync::lock;
 use drive::{Pace, Step, Until};
 pub(super) use endings::TIMEOUT_GRACE;
+use inbox::{Handed, Inbox};
 use recorder::Recorder;
 pub use state::{Driver, OnWait};
 use state::{INBOX, ON_WAIT_INTERVAL, State, VISIT};
@@ -83,6 +85,7 @@ impl Driver {
     fn begin(&self, job: Job, pace: &mut Pace) -> Result<Run> {
         if self.attention.load(Ordering::Relaxed) == 0
             && let Some(mut state) = self.try_state()
+            && state.has_room_for(job.collective)
         {
             return self.guarded(&mut state, |state| {
                 if let Some(error) = state.error.clone().or_else(|| self.refusal(&job)) {
@@ -93,7 +96,7 @@ impl Driver {
             });
         }
         let completion = Arc::new(Completion::default());
-        self.enqueue(job, completion.clone());
+        self.enqueue(Handed::waited_for(job, completion.clone()));
         Ok(Run::UnderWay(completion))
     }
 
@@ -163,7 +166,7 @@ impl Driver {
     }
 
     /// Shows nothing any more: the board goes.
-    pub fn detach(&self) {
+    fn detach(&self) {
         if let Some(recorder) = self.visit(|state| state.recorder.take()) {
             recorder.board().close();
         }
@@ -217,10 +220,17 @@ impl Driver {
                 && let Some(mut state) = self.try_state()
             {
                 let until = Until::Complete(completion);
-                self.guarded(&mut state, |state| self.drive(state, &until, &mut pace))?;
+                let driven = self.guarded(&mut state, |state| self.drive(state, &until, &mut pace));
+                // The call may have ended before the communicator did, or by another error.
+                if let Err(error) = driven {
+                    return completion.result().unwrap_or(Err(error)).map(|()| true);
+                }
                 continue;
             }
+            // Pairs with the load in `program_waits`.
+            self.waiting.fetch_add(1, Ordering::Release);
             completion.wait(left.unwrap_or(ON_WAIT_INTERVAL).min(ON_WAIT_INTERVAL));
+            self.waiting.fetch_sub(1, Ordering::Relaxed);
             pace.is_call_back_due = true;
         }
     }
@@ -247,9 +257,14 @@ impl Driver {
         }
     }
 
-    fn enqueue(&self, job: Job, completion: Arc<Completion>) {
+    fn enqueue(&self, handed: Handed) {
         let mut inbox = lock(&self.inbox);
-        inbox.jobs.push_back((job, completion));
+        inbox.push(handed);
+        self.announce(inbox);
+    }
+
+    /// Tells the thread that drives of new jobs in the inbox.
+    fn announce(&self, inbox: MutexGuard<'_, Inbox>) {
         // Pairs with the load in `attend`; the jobs themselves are passed under the lock.
         self.attention.fetch_or(INBOX, Ordering::Release);
         drop(inbox);

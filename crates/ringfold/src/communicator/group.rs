@@ -27,15 +27,16 @@ pub(crate) struct Group {
     pub world_ranks: Vec<usize>,
     /// This rank.
     pub rank: usize,
-    /// What this one has from the communicator that it is a part of, the same on all ranks.
-    pub inherited: Option<Inherited>,
+    /// Values of a communicator that was made before, the same on all ranks.
+    pub inherited: Inherited,
 }
 
-/// What a part takes over.
-#[derive(Clone)]
+/// The values that a communicator takes over from one that was made before.
+#[derive(Clone, Default)]
 pub(crate) struct Inherited {
-    pub rules: Rules,
-    /// What was derived and probed, if it fits.
+    /// Rules, for a part. Without them the ranks' settings have rules and weights.
+    pub rules: Option<Rules>,
+    /// Derived and probed values, if they fit.
     pub measured: Option<(Constants, Limits)>,
 }
 
@@ -55,6 +56,12 @@ impl Group {
     /// Whether two ranks share a host.
     pub fn is_same_host(&self, one: usize, other: usize) -> bool {
         self.session.host(self.world_ranks[one]) == self.session.host(self.world_ranks[other])
+    }
+
+    /// Whether this rank and `other` reach each other by loopback.
+    pub fn shares_loopback(&self, other: usize) -> bool {
+        let host = |rank: usize| self.session.host(self.world_ranks[rank]);
+        host(self.rank).is_same_network(&host(other))
     }
 
     /// Whether this rank and `other` share memory, which they do with themselves.

@@ -65,7 +65,7 @@ pub(crate) struct Place {
 #[derive(Clone, Debug)]
 pub(crate) struct Policy {
     pub tuning: Tuning,
-    /// Whether choices are kept from the log: those of a probe, which tries what is not chosen.
+    /// Whether choices are kept from the log: those of the library's own calls.
     pub is_silent: bool,
     /// The algorithm of every collective that has it.
     pub algorithm: Option<Method>,
@@ -113,11 +113,9 @@ impl Communicator {
         }
     }
 
-    /// Has collectives that have this algorithm use it from now on, without a line in the log;
-    /// all ranks say the same.
+    /// Has collectives that have this algorithm use it from now on; all ranks say the same.
     pub(super) fn force_algorithm(&mut self, algorithm: Option<Method>) {
         self.policy.algorithm = algorithm;
-        self.policy.is_silent = algorithm.is_some();
         self.choices.forget();
     }
 
@@ -259,6 +257,16 @@ impl Communicator {
         Ok(completions.map(work).collect())
     }
 
+    /// Checks a request as its call does, and starts nothing: a caller that makes several calls
+    /// together can find out beforehand whether any of them is refused.
+    ///
+    /// # Errors
+    /// The error with which the call would be refused.
+    pub fn check_request(&self, request: &Request) -> Result<()> {
+        self.check_open()?;
+        self.job(request).map(drop)
+    }
+
     /// How this request would be carried out.
     pub fn way(&self, request: &Request) -> Result<Way> {
         self.choose(request)
@@ -377,7 +385,7 @@ impl Communicator {
         Ok(way)
     }
 
-    /// Logs a new choice with what else there was and why.
+    /// Logs a new choice and why, and for those who look closely what else there was.
     fn log_choice(&self, question: &Question, way: &Way) {
         let question = Question {
             is_registered: way.access == Access::Registered,
@@ -396,17 +404,24 @@ impl Communicator {
         };
         log::info!(
             target: TUNING_LOG,
-            "choice: {} of {} bytes, {} ranks: {explanation}{registered}{tried}",
+            "choice: {} of {} bytes, {} ranks: {}{registered}{tried}",
             question.collective,
             question.bytes,
             question.world_size,
+            explanation.decision(),
+        );
+        log::debug!(
+            target: TUNING_LOG,
+            "costs: {} of {} bytes: {explanation}",
+            question.collective,
+            question.bytes,
         );
     }
 
     /// Logs what the model says of all-reduces of some sizes. Costs a moment where the log wants
     /// it, and nothing otherwise.
     pub(crate) fn log_model(&self) {
-        if self.rank() != 0 || !log::log_enabled!(target: TUNING_LOG, log::Level::Info) {
+        if self.rank() != 0 || !log::log_enabled!(target: TUNING_LOG, log::Level::Debug) {
             return;
         }
         let counts = Counts::Even(0);
@@ -415,7 +430,10 @@ impl Communicator {
         for bytes in LOGGED_SIZES {
             let question = self.question(&request, bytes, self.weights.are_there());
             if let Ok(explanation) = choose::explain(&question, &self.policy.tuning) {
-                log::info!(target: TUNING_LOG, "model: all_reduce of {bytes} bytes: {explanation}");
+                log::debug!(
+                    target: TUNING_LOG,
+                    "model: all_reduce of {bytes} bytes: {explanation}"
+                );
             }
         }
     }

@@ -6,7 +6,7 @@ use super::Communicator;
 use super::driver::{OnWait, TIMEOUT_GRACE};
 use super::membership::forked;
 use crate::error::{Error, Result};
-use crate::memory::{Registry, Stage};
+use crate::memory::Stage;
 
 /// How long `abort` waits to learn whether another rank's verdict was first.
 pub(super) const ABORT_GRACE: Duration = Duration::from_millis(50);
@@ -82,23 +82,19 @@ impl Communicator {
             // What waits cannot go on before this returns.
             self.driver.poison(Error::Closed);
             self.leave();
+            self.membership.leave();
             return Ok(());
         }
         let finished = self.driver.finish(on_wait);
         self.leave();
-        if let Some(group) = self.membership.group() {
-            group.session.leave_if_unused();
-        }
+        self.membership.leave();
         finished
     }
 
     fn leave(&self) {
         self.membership.depart();
         self.driver.watch().leave();
-        self.driver.stop();
-        self.driver
-            .with_engine(|engine| engine.change_registry(Registry::clear));
-        self.driver.detach();
+        self.driver.dissolve();
     }
 
     pub(crate) fn check_open(&self) -> Result<()> {
@@ -125,6 +121,7 @@ impl Communicator {
             self.abort("its communicator was dropped while calls were under way");
         }
         self.leave();
+        self.membership.leave();
     }
 }
 

@@ -1,10 +1,11 @@
 //! What a communicator keeps of its joining, for its parts and its end.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use super::group::Group;
 use crate::error::Error;
+use crate::sync::lock;
 use crate::topology::neighbours::Mark;
 
 /// Says in shared memory that this rank leaves in good order.
@@ -17,7 +18,7 @@ pub(crate) struct Membership {
     depart: Option<Depart>,
     splits: AtomicU64,
     /// Tells other jobs of this host that this process is in one.
-    _mark: Option<Arc<Mark>>,
+    mark: Mutex<Option<Arc<Mark>>>,
 }
 
 impl Membership {
@@ -26,7 +27,7 @@ impl Membership {
             group: Some(group),
             depart,
             splits: AtomicU64::new(0),
-            _mark: mark,
+            mark: Mutex::new(mark),
         }
     }
 
@@ -39,6 +40,14 @@ impl Membership {
     pub fn depart(&self) {
         if let Some(depart) = &self.depart {
             depart();
+        }
+    }
+
+    /// Leaves the job if this was the last communicator of it, and shows this process no more.
+    pub fn leave(&self) {
+        drop(lock(&self.mark).take());
+        if let Some(group) = &self.group {
+            group.session.leave_if_unused();
         }
     }
 

@@ -13,7 +13,7 @@ pub(crate) mod group;
 mod handle;
 mod lifecycle;
 pub(crate) mod membership;
-mod notifier;
+pub(crate) mod notifier;
 pub(crate) mod probe;
 mod register;
 mod registration;

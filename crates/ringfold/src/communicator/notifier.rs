@@ -20,12 +20,16 @@
 //! A thread that begins a callback leaves another one to look after the queue, up to
 //! [`THREADS_MAX`]. Usually there are two.
 //!
+//! A program that ends can wait for callbacks ([`due`], [`have_returned`]), also for those of
+//! communicators that are gone.
+//!
 //! A forked child has a copy of this state but not the threads, so the state is kept with the
 //! process' number.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -50,9 +54,11 @@ const IDLE_MAX: usize = 2;
 /// What is called when a call is done.
 pub type OnDone = Box<dyn FnOnce() + Send>;
 
-/// The process that has the threads, and its notifier while a communicator uses one. Locked where
-/// callbacks are registered, never where calls end.
-static SHARED: Mutex<(u32, Weak<Notifier>)> = Mutex::new((0, Weak::new()));
+/// The queue while there are threads. Locked where callbacks are registered, never where calls end.
+static SHARED: Mutex<Weak<Pool>> = Mutex::new(Weak::new());
+
+/// The process that has the threads.
+static PROCESS: AtomicU32 = AtomicU32::new(0);
 
 thread_local! {
     /// The level of a callback that this thread would register: more than 0 within a callback.
@@ -67,6 +73,8 @@ pub struct Promise {
 
 struct Callback {
     level: usize,
+    /// Its place among the callbacks that became due.
+    number: u64,
     on_done: OnDone,
 }
 
@@ -76,13 +84,24 @@ impl Promise {
         let level = LEVEL.get();
         Promise {
             notifier,
-            callback: Callback { level, on_done },
+            callback: Callback {
+                level,
+                number: 0,
+                on_done,
+            },
         }
     }
 
-    /// The call is done: has a thread run the callback; waits for nothing.
-    pub fn keep(self) {
-        self.notifier.pool.queue(self.callback);
+    /// Has threads run the callbacks of a call that is done, which `show_done` shows: a thread that
+    /// sees the call done finds them due. Does not block.
+    pub fn keep(promises: Vec<Promise>, show_done: impl FnOnce()) {
+        let both = promises.into_iter();
+        let (notifiers, callbacks): (Vec<_>, Vec<_>) =
+            both.map(|each| (each.notifier, each.callback)).unzip();
+        match notifiers.first() {
+            Some(notifier) => notifier.pool.queue(callbacks, show_done),
+            None => show_done(),
+        }
     }
 
     /// The callback, which is not to be run by a thread after all.
@@ -91,34 +110,63 @@ impl Promise {
     }
 }
 
-/// The way to the threads, which end with the last of these.
+/// The number of callbacks of this process that have become due so far.
+pub fn due() -> u64 {
+    pool().map_or(0, |pool| pool.state().queued)
+}
+
+/// Whether the first `number` callbacks that became due have returned.
+pub fn have_returned(number: u64) -> bool {
+    let Some(pool) = pool() else {
+        return true;
+    };
+    let state = pool.state();
+    let due = state.due.iter().map(|callback| callback.number);
+    let mut unfinished = due.chain(state.running.iter().map(|running| running.number));
+    unfinished.all(|each| each >= number)
+}
+
+/// This process' queue, if it has threads.
+fn pool() -> Option<Arc<Pool>> {
+    // In a forked child, a thread that does not exist may hold the lock.
+    let is_ours = PROCESS.load(Ordering::Acquire) == std::process::id();
+    is_ours.then(|| lock(&SHARED).upgrade()).flatten()
+}
+
+/// One user of the threads, which end with the last user.
 #[derive(Debug)]
 pub struct Notifier {
     pool: Arc<Pool>,
 }
 
 impl Notifier {
-    /// This process' notifier.
+    /// A user of this process' threads.
     pub fn shared() -> Result<Arc<Notifier>> {
         let mut shared = lock(&SHARED);
         let process = std::process::id();
-        if shared.0 == process
-            && let Some(notifier) = shared.1.upgrade()
-        {
-            return Ok(notifier);
-        }
-        let pool = Arc::new(Pool::default());
-        pool.state().threads = 1;
-        Pool::add_thread(&pool)?;
+        let is_ours = PROCESS.load(Ordering::Relaxed) == process;
+        let running = shared.upgrade().filter(|_| is_ours);
+        let pool = running.unwrap_or_default();
+        let mut state = pool.state();
+        let is_first = state.threads == 0;
+        state.users += 1;
+        state.threads += usize::from(is_first);
+        drop(state);
+        *shared = Arc::downgrade(&pool);
+        // Pairs with the Acquire load in `pool`: there is a queue of this process.
+        PROCESS.store(process, Ordering::Release);
         let notifier = Arc::new(Notifier { pool });
-        *shared = (process, Arc::downgrade(&notifier));
+        if is_first && let Err(error) = Pool::add_thread(&notifier.pool) {
+            notifier.pool.state().threads -= 1;
+            return Err(error);
+        }
         Ok(notifier)
     }
 }
 
 impl Drop for Notifier {
     fn drop(&mut self) {
-        self.pool.state().is_over = true;
+        self.pool.state().users -= 1;
         self.pool.changed.notify_all();
     }
 }
@@ -137,13 +185,17 @@ struct State {
     running: Vec<Running>,
     threads: usize,
     idle: usize,
-    is_over: bool,
+    /// Notifiers that may still queue callbacks.
+    users: usize,
+    /// Callbacks that were queued.
+    queued: u64,
 }
 
 /// A callback that has begun and not returned.
 struct Running {
     thread: thread::ThreadId,
     level: usize,
+    number: u64,
     since: Instant,
 }
 
@@ -160,9 +212,18 @@ impl Pool {
         lock(&self.state)
     }
 
-    fn queue(&self, callback: Callback) {
-        self.state().due.push_back(callback);
-        self.changed.notify_one();
+    /// Calls `before` when the callbacks are due and none has begun.
+    fn queue(&self, callbacks: Vec<Callback>, before: impl FnOnce()) {
+        let mut state = self.state();
+        let count = callbacks.len();
+        for mut callback in callbacks {
+            callback.number = state.queued;
+            state.queued += 1;
+            state.due.push_back(callback);
+        }
+        before();
+        drop(state);
+        (0..count).for_each(|_| self.changed.notify_one());
     }
 
     /// Starts a thread that `State::threads` has counted.
@@ -231,11 +292,12 @@ impl State {
             self.running.push(Running {
                 thread: thread::current().id(),
                 level: callback.level,
+                number: callback.number,
                 since: now,
             });
             return Next::Run(callback);
         }
-        match (self.due.is_empty(), self.is_over) {
+        match (self.due.is_empty(), self.users == 0) {
             (true, true) => Next::End,
             (true, false) => Next::Wait(None),
             (false, _) => Next::Wait(Some(PATIENCE)),

@@ -46,7 +46,7 @@ pub fn probe(communicator: &mut Communicator) -> Result<()> {
     let constants = &communicator.policy.tuning.constants;
     communicator.policy.tuning.constants = from_rank_0(communicator, constants)?;
     communicator.choices.forget();
-    log::info!(
+    log::debug!(
         target: TUNING_LOG,
         "constants after the probe: {}",
         communicator.policy.tuning.constants
@@ -118,6 +118,15 @@ fn from_rank_0(communicator: &Communicator, own: &Constants) -> Result<Constants
 }
 
 fn log_samples(case: &ProbeCase, samples: &[Pairs], elapsed: Duration) {
+    let elapsed_ms = elapsed.as_secs_f64() * 1e3;
+    if samples.iter().all(|pairs| pairs.0.is_empty()) {
+        log::info!(
+            target: TUNING_LOG,
+            "no idle time to probe {}: other processes need the cores ({elapsed_ms:.1} ms)",
+            case.collective
+        );
+        return;
+    }
     let each = case.sizes.iter().zip(samples);
     let text: Vec<String> = each
         .map(|(bytes, pairs)| {
@@ -130,14 +139,14 @@ fn log_samples(case: &ProbeCase, samples: &[Pairs], elapsed: Duration) {
             format!("{bytes} bytes {tried:.2} {sign} {known:.2}")
         })
         .collect();
-    log::info!(
+    log::debug!(
         target: TUNING_LOG,
-        "probed {} by {} against {}: medians of {} calls in microseconds: {}; after {:.1} ms",
+        "probed {} by {} against {}: medians of {} calls in microseconds: {}; after \
+         {elapsed_ms:.1} ms",
         case.collective,
         case.tried.0,
         case.known.0,
         samples.first().map_or(0, |pairs| pairs.0.len()),
-        text.join(", "),
-        elapsed.as_secs_f64() * 1e3
+        text.join(", ")
     );
 }

@@ -225,7 +225,7 @@ impl Communicator {
             .pass_descriptors(host, &part.listener, &part.fd, &records)
             .map_err(|failure| self.condemn(failure, begin))?;
         let mapped =
-            map_peers(fds, &records).and_then(|peers| part.own.remap(&part.fd).map(|()| peers));
+            map_peers(fds, &records).and_then(|peers| part.own.take_place(part.fd).map(|()| peers));
         record.is_good = mapped.is_ok();
         let mapped = match mapped {
             // A peer that lies about its memory is no peer.
@@ -237,7 +237,6 @@ impl Communicator {
         let outcomes = self.exchange_records(&record)?;
         let peers = mapped?;
         check_all(&outcomes)?;
-        part.own.show_to_children(part.fd);
         let own = Arc::new(part.own);
         self.change_registry(|registry| {
             registry.add_shared(&own, peers);
@@ -419,7 +418,7 @@ mod tests {
     use crate::types::Op;
 
     #[test]
-    fn a_card_says_what_was_written_on_it() {
+    fn a_record_survives_its_encoding() {
         let record = PartRecord {
             bytes: 5000,
             file_bytes: 8192,

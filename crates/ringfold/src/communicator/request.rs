@@ -208,7 +208,7 @@ impl Request {
         if self.collective.reduces() {
             self.op.check(self.dtype)?;
         }
-        self.check_root(rank, world_size)?;
+        self.check_root(world_size)?;
         let (from, into) = self.needed(rank, world_size, [input_blocks, output_blocks])?;
         let input = self.exactly("input", self.input, from)?;
         let output = self.exactly("output", self.output, into)?;
@@ -239,14 +239,9 @@ impl Request {
         Ok((needed(input, true, gives)?, needed(output, false, gets)?))
     }
 
-    fn check_root(&self, rank: usize, world_size: usize) -> Result<()> {
-        let is_message = matches!(self.collective, Collective::Send | Collective::Recv);
+    fn check_root(&self, world_size: usize) -> Result<()> {
+        let is_message = self.collective.is_message();
         if self.collective == Collective::Recv && self.root == Request::ANY_SOURCE {
-            if world_size < 2 {
-                return Err(invalid(
-                    "a message from any other rank, but there is none".into(),
-                ));
-            }
             return Ok(());
         }
         if (self.collective.has_root() || is_message) && self.root >= world_size {
@@ -254,11 +249,6 @@ impl Request {
             return Err(invalid(format!(
                 "{what} {} of a communicator of {world_size} ranks",
                 self.root
-            )));
-        }
-        if is_message && self.root == rank {
-            return Err(invalid(format!(
-                "a message of rank {rank} to itself; copy instead"
             )));
         }
         Ok(())
@@ -269,7 +259,7 @@ impl Request {
         if self.collective.reduces() {
             self.op.check(self.dtype)?;
         }
-        self.check_root(rank, world_size)?;
+        self.check_root(world_size)?;
         let lists = self.blocks(rank, world_size)?;
         let (gives, gets) = self.roles(rank);
         let size = self.dtype.size_bytes();

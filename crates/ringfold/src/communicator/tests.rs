@@ -14,7 +14,7 @@ use crate::types::{Collective, DType, Method, Op};
 use crate::{Counts, Error, Request};
 
 /// No rank is that late on any machine.
-const WATCHDOG: Duration = Duration::from_secs(30);
+const WATCHDOG: Duration = Duration::from_secs(120);
 
 fn on_all<R: Send>(world_size: usize, f: impl Fn(&Communicator) -> R + Sync) -> Vec<R> {
     on_each(Communicator::threads(world_size), f)

@@ -109,6 +109,10 @@ impl Communicator {
     /// Sends `input` to `peer`, which receives as many elements of the same type under the same
     /// `tag`. Runs alongside the collectives and neither waits for the other. May wait until the
     /// peer receives.
+    ///
+    /// `peer` may be this rank. Such a message waits for its receive in memory of the library's, at
+    /// most 256 MiB with those of other ranks; beyond that the send waits, and fails by its
+    /// deadline.
     pub fn send<T: Element>(&self, input: &[T], peer: usize, tag: u32) -> Result<()> {
         let mut request = request::<T>(Send, input.len(), readable(input), Region::EMPTY);
         (request.root, request.tag) = (peer, tag);
@@ -124,8 +128,8 @@ impl Communicator {
     }
 
     /// Fills `output` with the oldest message of any rank to this one that has this `tag`, and
-    /// returns the rank that sent it. No sender is starved. If all other ranks have left, it is a
-    /// failed peer.
+    /// returns the rank that sent it, perhaps this one. No sender is starved. If all other ranks
+    /// have left, it is a failed peer.
     pub fn recv_any<T: Element>(&self, output: &mut [T], tag: u32) -> Result<usize> {
         let source = self.receive(output, Request::ANY_SOURCE, tag)?;
         Ok(source.expect("a receive that ended well got a message from somebody"))

@@ -135,12 +135,13 @@ mod tests {
     use std::thread;
 
     use super::*;
+    use crate::communicator::notifier::{self, Notifier};
     use crate::memory::Region;
     use crate::sync::lock;
     use crate::{Collective, Communicator, Counts, DType, Error, Op, Request};
 
     /// More than any of these tests takes on a busy machine.
-    const WATCHDOG: Duration = Duration::from_secs(30);
+    const WATCHDOG: Duration = Duration::from_secs(120);
 
     /// A started `collective` on memory of its own.
     struct Started {
@@ -204,6 +205,25 @@ mod tests {
         assert!(calls.iter().all(|started| started.work.is_done()));
         // All that could tell again are gone.
         assert!(receiver.recv_timeout(WATCHDOG).is_err());
+    }
+
+    #[test]
+    fn whoever_sees_the_end_finds_the_callback_due() {
+        const ROUNDS: usize = 5000;
+        let notifier = Notifier::shared().expect("threads");
+        for _ in 0..ROUNDS {
+            let completion = Completion::default();
+            let promise = Promise::new(notifier.clone(), Box::new(|| ()));
+            assert!(completion.when_done(promise).is_none());
+            let before = notifier::due();
+            thread::scope(|scope| {
+                scope.spawn(|| completion.complete(Ok(())));
+                while completion.result().is_none() {
+                    std::hint::spin_loop();
+                }
+                assert!(notifier::due() > before, "the end came before");
+            });
+        }
     }
 
     #[test]

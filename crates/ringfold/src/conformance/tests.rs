@@ -14,6 +14,7 @@ use crate::schedule::{Groups, Weights};
 use crate::simulate::Scenario;
 use crate::simulate::network::model::{Compute, Network, Sending};
 use crate::simulate::network::{Sim, SimNetwork};
+use crate::sys::unshared::Unshared;
 use crate::transport::bell::Bells;
 use crate::transport::local::{Local, local, rendezvous};
 use crate::transport::rdma;
@@ -394,7 +395,8 @@ pub(super) fn tcp(world_size: usize) -> Vec<Tcp> {
     let address = listener.local_addr().expect("its address");
     let pair = || {
         let one = TcpStream::connect(address).expect("a connection");
-        (one, listener.accept().expect("its other end").0)
+        let other = listener.accept().expect("its other end").0;
+        (Unshared::adopt(one), Unshared::adopt(other))
     };
     // An odd number of ranks has several for each stream.
     let each = if world_size % 2 == 1 { 3 } else { 1 };

@@ -5,7 +5,7 @@
 //! rank 0 it listens where rank 0 would, and turns those away who come. A rank that had joined
 //! before it ended is not missed: the address is closed then, or refuses a second connection.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::address::Address;
 use super::auth::{self, Claim, Failure, Purpose, Refusal, Secret};
@@ -17,6 +17,9 @@ use crate::error::{Error, Result};
 
 /// The pause between attempts to reach rank 0, which may not listen yet.
 const RETRY: Duration = Duration::from_millis(100);
+
+/// How long a rank 0 that cannot serve says so to ranks that come.
+const DECLINE: Duration = Duration::from_secs(2);
 
 /// What stands for the channel in the claim of a launcher that comes in a rank's place.
 const EXCUSE: u32 = u32::MAX;
@@ -34,6 +37,22 @@ pub struct Absence {
     pub secret: Secret,
     /// Why, as the others read it.
     pub reason: String,
+}
+
+/// Turns away `ranks` ranks that come to rank 0, which cannot serve them, as far as they come soon.
+pub(super) fn decline(listeners: Vec<Listener>, secret: &Secret, ranks: usize) {
+    let mut handshakes = HandshakeListener::new(listeners, secret, Purpose::Control);
+    let limit = Limit::from(Instant::now() + DECLINE);
+    let mut left = ranks;
+    while left > 0 && !limit.is_over() {
+        let told = handshakes.wait(None, limit.next_look(), &mut |_| {
+            left = left.saturating_sub(1);
+            Err(Refusal::GivenUp)
+        });
+        if told.is_err() {
+            return;
+        }
+    }
 }
 
 impl Absence {
@@ -80,11 +99,11 @@ impl Absence {
 
     /// Turns those away who come to rank 0. A new rank 0 that wants the address gets it.
     fn stand_in(&self, limit: Limit<'_>, missed: impl FnOnce()) -> Result<()> {
-        let Ok(listener) = Listener::bind(&self.address) else {
+        let Ok(listeners) = Listener::bind(&self.address, limit) else {
             // Another process serves there.
             return Ok(());
         };
-        let mut handshakes = HandshakeListener::new(vec![listener], &self.secret, Purpose::Control);
+        let mut handshakes = HandshakeListener::new(listeners, &self.secret, Purpose::Control);
         let mut missed = Some(missed);
         while !limit.is_over() && !handshakes.was_probed() {
             limit.check()?;

@@ -1,6 +1,7 @@
 //! The addresses at which rank 0 listens, and their text form.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::str::FromStr;
 
 use crate::error::{Error, Result};
@@ -56,6 +57,20 @@ impl FromStr for Address {
     }
 }
 
+impl Address {
+    /// Whether it has a host's name that may mean different addresses on different hosts. The names
+    /// of the loopback, such as `localhost6` and `ip6-loopback`, do not.
+    pub fn is_own_name(&self) -> bool {
+        let Address::Tcp { host, .. } = self else {
+            return false;
+        };
+        let is_loopback = ["localhost", "loopback"]
+            .iter()
+            .any(|name| host.contains(name));
+        !is_loopback && host.parse::<IpAddr>().is_err()
+    }
+}
+
 /// The most addresses that rank 0 may have.
 const ADDRESSES_MAX: usize = 64;
 
@@ -93,6 +108,24 @@ mod tests {
     fn addresses_read_back_as_they_were_written() {
         for text in ["node1:29501", "[::1]:80", "10.0.0.1:1", "unix:@job-7"] {
             assert_eq!(text.parse::<Address>().unwrap().to_string(), text);
+        }
+    }
+
+    #[test]
+    fn only_a_name_may_mean_another_address_elsewhere() {
+        for (text, is_own) in [
+            ("node1:1", true),
+            ("10.0.0.1:1", false),
+            ("[::1]:1", false),
+            ("localhost6:1", false),
+            ("ip6-loopback:1", false),
+            ("unix:@a", false),
+        ] {
+            assert_eq!(
+                text.parse::<Address>().unwrap().is_own_name(),
+                is_own,
+                "{text}"
+            );
         }
     }
 

@@ -37,7 +37,7 @@ use super::socket::{Socket, random};
 use crate::error::{Error, Result};
 
 /// The version of everything that travels between ranks.
-pub const VERSION: u16 = 6;
+pub const VERSION: u16 = 7;
 /// Bytes of a hello.
 pub const HELLO_BYTES: usize = 72;
 /// Bytes of a challenge.
@@ -46,6 +46,12 @@ pub const CHALLENGE_BYTES: usize = 48;
 pub const PROOF_BYTES: usize = 32;
 /// Bytes of an answer.
 pub const ANSWER_BYTES: usize = 40;
+
+/// Bytes of the shortest secret that a user may give. Guessing it takes a listener no time, as with
+/// all secrets that are not random; this only finds mistakes.
+const SECRET_BYTES_MIN: usize = 4;
+/// Where the world size stands in a hello.
+const WORLD_SIZE_AT: usize = 32;
 
 const MAGIC: [u8; 8] = *b"RINGFOLD";
 
@@ -57,6 +63,21 @@ impl Secret {
     /// A secret of these bytes.
     pub fn new(bytes: impl Into<Vec<u8>>) -> Secret {
         Secret(bytes.into())
+    }
+
+    /// The secret that a user gives as `what`, whose value no error has.
+    pub fn given(bytes: &[u8], what: &str) -> Result<Secret> {
+        let why = match bytes.trim_ascii().len() {
+            0 => "is empty, so any process could join".to_string(),
+            length if length < SECRET_BYTES_MIN => {
+                format!("has less than {SECRET_BYTES_MIN} bytes, so it can be guessed")
+            }
+            _ => return Ok(Secret::new(bytes)),
+        };
+        Err(Error::InvalidArgument(format!(
+            "{what} {why}; use 16 random bytes or more, for example of `head -c16 /dev/urandom | \
+             base64`"
+        )))
     }
 
     /// Whether it proves nothing.
@@ -182,7 +203,7 @@ impl Initiator {
     ) -> Result<[u8; PROOF_BYTES], Refusal> {
         check_greeting(challenge)?;
         if challenge[10] != 0 {
-            return Err(Refusal::from_wire(challenge[10]));
+            return Err(self.refusal(challenge[10], 0));
         }
         self.transcript[HELLO_BYTES..].copy_from_slice(challenge);
         Ok(sign(&self.secret, b"initiator", &self.transcript))
@@ -193,9 +214,13 @@ impl Initiator {
         // A refusal is not signed: forging one only ends a connection that its forger could cut
         // anyway.
         if answer[0] != 0 {
-            return Err(Refusal::from_wire(answer[0]));
+            return Err(self.refusal(answer[0], word(answer, 4)));
         }
         verify(&self.secret, b"acceptor", &self.transcript, &answer[8..])
+    }
+
+    fn refusal(&self, number: u8, expected: u32) -> Refusal {
+        Refusal::from_wire(number, word(&self.transcript, WORLD_SIZE_AT), expected)
     }
 }
 
@@ -249,7 +274,12 @@ impl Acceptor {
     pub fn answer(&self, refusal: Option<Refusal>) -> [u8; ANSWER_BYTES] {
         let mut answer = [0; ANSWER_BYTES];
         match refusal {
-            Some(refusal) => answer[0] = refusal.number(),
+            Some(refusal) => {
+                answer[0] = refusal.number();
+                if let Refusal::WorldSize { expected, .. } = refusal {
+                    answer[4..8].copy_from_slice(&expected.to_le_bytes());
+                }
+            }
             None => answer[8..].copy_from_slice(&sign(&self.secret, b"acceptor", &self.transcript)),
         }
         answer
@@ -346,7 +376,7 @@ fn hello(claim: &Claim, nonce: &[u8; 32]) -> [u8; HELLO_BYTES] {
     bytes[16..24].copy_from_slice(&claim.communicator.to_le_bytes());
     bytes[24..28].copy_from_slice(&claim.from.to_le_bytes());
     bytes[28..32].copy_from_slice(&claim.to.to_le_bytes());
-    bytes[32..36].copy_from_slice(&claim.world_size.to_le_bytes());
+    bytes[WORLD_SIZE_AT..36].copy_from_slice(&claim.world_size.to_le_bytes());
     bytes[36..40].copy_from_slice(&claim.socket.to_le_bytes());
     bytes[40..].copy_from_slice(nonce);
     bytes
@@ -355,21 +385,25 @@ fn hello(claim: &Claim, nonce: &[u8; 32]) -> [u8; HELLO_BYTES] {
 /// The claims of a hello; anyone can have sent it.
 pub fn parse_hello(bytes: &[u8; HELLO_BYTES]) -> Result<Claim, Refusal> {
     check_greeting(bytes)?;
-    let word =
-        |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+    let word = |at: usize| word(bytes, at);
     let claim = Claim {
         purpose: Purpose::from_wire(bytes[10]).ok_or(Refusal::Purpose)?,
         channel: word(12),
         communicator: u64::from(word(16)) | u64::from(word(20)) << 32,
         from: word(24),
         to: word(28),
-        world_size: word(32),
+        world_size: word(WORLD_SIZE_AT),
         socket: word(36),
     };
     match bytes[11] == 0 {
         true => Ok(claim),
         false => Err(Refusal::Nonsense),
     }
+}
+
+/// A number on the wire.
+fn word(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }
 
 fn check_greeting(bytes: &[u8]) -> Result<(), Refusal> {

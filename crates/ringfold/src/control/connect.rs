@@ -3,37 +3,41 @@
 //!
 //! A blocking `connect` to a UNIX name whose queue is full waits until the listener accepts, which
 //! a stopped process never does; looking up a host's name waits for servers elsewhere. Here the
-//! first is tried again and again, and the second is left to a thread of its own.
+//! first is tried again and again, and the second is left to a thread of its own. The addresses of
+//! a name are tried in a staggered way (RFC 8305), so that one without a server delays little.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
-use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixStream;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with, sockopt};
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, getpeername, getsockname, socket_with,
+    sockopt,
+};
 
 use super::limit::Limit;
-use super::poll::{remaining, wait_for};
+use super::poll::{ready, remaining, wait_for};
+use crate::sys::unshared::Unshared;
 use crate::threads;
 
 /// How long looking up a host's name may take by default.
 pub(super) const LOOKUP: Duration = Duration::from_secs(10);
+/// The delay between attempts to connect to the addresses of a name, as RFC 8305 recommends.
+const STAGGER: Duration = Duration::from_millis(250);
 /// The pause between attempts to connect to a name whose queue is full.
 const FULL: Duration = Duration::from_millis(5);
 
 /// Connects to the abstract name `name`. A queue that stays full is the error `TimedOut`.
-pub(super) fn unix(name: &str, limit: Limit<'_>) -> io::Result<UnixStream> {
+pub(super) fn unix(name: &str, limit: Limit<'_>) -> io::Result<Unshared> {
     let address = SocketAddrUnix::new_abstract_name(name.as_bytes())?;
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    let socket = stream_socket(AddressFamily::UNIX)?;
     loop {
         limit.check().map_err(io::Error::other)?;
         match rustix::net::connect(&socket, &address) {
-            Ok(()) => return Ok(socket.into()),
+            Ok(()) => return Ok(socket),
             Err(Errno::INTR) => {}
             Err(Errno::AGAIN) if limit.is_over() => {
                 return Err(io::Error::new(
@@ -52,33 +56,120 @@ pub(super) fn unix(name: &str, limit: Limit<'_>) -> io::Result<UnixStream> {
 pub(super) fn tcp(
     address: &SocketAddr,
     limit: Limit<'_>,
-    prepare: impl FnOnce(&OwnedFd) -> io::Result<()>,
-) -> io::Result<TcpStream> {
+    prepare: impl FnOnce(&Unshared) -> io::Result<()>,
+) -> io::Result<Unshared> {
+    let socket = begin(address, prepare)?;
+    limit.wait(|until| {
+        let mut entries = [PollFd::new(&socket, PollFlags::OUT)];
+        Ok(wait_for(&mut entries, Some(until))? > 0)
+    })?;
+    finish(socket)
+}
+
+/// Connects to the first of `candidates` that answers. Each gets [`STAGGER`] before the next is
+/// tried, too; addresses of both families take turns. The error names all that failed.
+pub(super) fn first(candidates: Vec<SocketAddr>, limit: Limit<'_>) -> io::Result<Unshared> {
+    let mut waiting = in_turns(candidates).into_iter().peekable();
+    let mut begun: Vec<(SocketAddr, Unshared)> = Vec::new();
+    let mut failures = Vec::new();
+    let mut next_start = Instant::now();
+    loop {
+        limit.check().map_err(io::Error::other)?;
+        if remaining(next_start).is_zero()
+            && let Some(address) = waiting.next()
+        {
+            match begin(&address, |_| Ok(())) {
+                Ok(socket) => {
+                    begun.push((address, socket));
+                    next_start = Instant::now() + STAGGER;
+                }
+                Err(error) => failures.push((address, error)),
+            }
+            continue;
+        }
+        if begun.is_empty() && waiting.peek().is_none() {
+            return Err(all_failed(failures));
+        }
+        let start = waiting.peek().map(|_| next_start);
+        let until = start.into_iter().chain([limit.next_look()]).min();
+        let sockets = begun.iter();
+        let mut entries: Vec<PollFd<'_>> = sockets
+            .map(|(_, socket)| PollFd::new(socket, PollFlags::OUT))
+            .collect();
+        wait_for(&mut entries, until)?;
+        let mut is_ready = ready(&entries).into_iter();
+        for (address, socket) in begun.extract_if(.., |_| is_ready.next() == Some(true)) {
+            match finish(socket) {
+                Ok(stream) => return Ok(stream),
+                Err(error) => failures.push((address, error)),
+            }
+            // The next one need not wait.
+            next_start = Instant::now();
+        }
+        if limit.is_over() {
+            let silent = begun.into_iter().map(|(address, _)| address);
+            failures.extend(silent.map(|address| (address, io::ErrorKind::TimedOut.into())));
+            return Err(all_failed(failures));
+        }
+    }
+}
+
+/// The same addresses with both families in turns, that of the first one first.
+fn in_turns(candidates: Vec<SocketAddr>) -> Vec<SocketAddr> {
+    let leads_v6 = candidates.first().is_some_and(SocketAddr::is_ipv6);
+    let is_first = |address: &SocketAddr| address.is_ipv6() == leads_v6;
+    let (one, other): (Vec<_>, Vec<_>) = candidates.into_iter().partition(is_first);
+    let mut ranked: Vec<(usize, SocketAddr)> = one.into_iter().enumerate().collect();
+    ranked.extend(other.into_iter().enumerate());
+    // Stable: within a turn the first family leads.
+    ranked.sort_by_key(|(turn, _)| *turn);
+    ranked.into_iter().map(|(_, address)| address).collect()
+}
+
+/// One error of several attempts.
+fn all_failed(mut failures: Vec<(SocketAddr, io::Error)>) -> io::Error {
+    if failures.len() < 2 {
+        let only = failures.pop();
+        return only.map_or(io::ErrorKind::NotFound.into(), |(_, error)| error);
+    }
+    let kind = failures[0].1.kind();
+    let texts = failures.iter();
+    let texts = texts.map(|(address, error)| format!("{}: {error}", address.ip()));
+    io::Error::new(kind, texts.collect::<Vec<_>>().join(", "))
+}
+
+/// Begins to connect to `address`.
+fn begin(
+    address: &SocketAddr,
+    prepare: impl FnOnce(&Unshared) -> io::Result<()>,
+) -> io::Result<Unshared> {
     let family = match address {
         SocketAddr::V4(_) => AddressFamily::INET,
         SocketAddr::V6(_) => AddressFamily::INET6,
     };
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = socket_with(family, SocketType::STREAM, flags, None)?;
+    let socket = stream_socket(family)?;
     prepare(&socket)?;
     match rustix::net::connect(&socket, address) {
-        Ok(()) => {}
         // An interrupted attempt goes on by itself.
-        Err(Errno::INPROGRESS | Errno::INTR) => {
-            limit.wait(|until| {
-                let mut entries = [PollFd::new(&socket, PollFlags::OUT)];
-                Ok(wait_for(&mut entries, Some(until))? > 0)
-            })?;
-            sockopt::socket_error(&socket)??;
-        }
-        Err(error) => return Err(error.into()),
+        Ok(()) | Err(Errno::INPROGRESS | Errno::INTR) => Ok(socket),
+        Err(error) => Err(error.into()),
     }
-    let stream = TcpStream::from(socket);
+}
+
+/// The connection of a socket that is ready.
+fn finish(socket: Unshared) -> io::Result<Unshared> {
+    sockopt::socket_error(&socket)??;
     // A port of the ephemeral range can connect to itself while there is no listener.
-    match stream.local_addr()? == stream.peer_addr()? {
+    match Some(getsockname(&socket)?) == getpeername(&socket)? {
         true => Err(io::ErrorKind::ConnectionRefused.into()),
-        false => Ok(stream),
+        false => Ok(socket),
     }
+}
+
+/// A stream socket that does not block, and that forked children do not share.
+fn stream_socket(family: AddressFamily) -> io::Result<Unshared> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    Unshared::make(|| Ok(socket_with(family, SocketType::STREAM, flags, None)?))
 }
 
 /// The addresses of `host`. Looking up a name cannot be ended from outside: the thread that does it
@@ -119,14 +210,13 @@ pub(super) fn resolve(host: &str, port: u16, limit: Limit<'_>) -> io::Result<Vec
 mod tests {
     use std::os::linux::net::SocketAddrExt;
     use std::os::unix::net::{SocketAddr as UnixAddress, UnixListener};
-    use std::time::Instant;
 
     use super::*;
     use crate::control::tests::{ample, watched};
     use crate::error::Error;
 
     /// A listener whose queue is full, and what fills it.
-    fn full(name: &str) -> (UnixListener, Vec<UnixStream>) {
+    fn full(name: &str) -> (UnixListener, Vec<Unshared>) {
         let address = UnixAddress::from_abstract_name(name).unwrap();
         let listener = UnixListener::bind_addr(&address).unwrap();
         // A shorter queue than the standard library's, so that few connections fill it.
@@ -158,6 +248,36 @@ mod tests {
                 attempt.join().unwrap()
             });
             connected.unwrap();
+        });
+    }
+
+    #[test]
+    fn families_take_turns() {
+        let addresses = |texts: &[&str]| -> Vec<SocketAddr> {
+            texts.iter().map(|text| text.parse().unwrap()).collect()
+        };
+        let given = addresses(&["[fd00::1]:1", "[fd00::2]:1", "10.0.0.1:1", "[fd00::3]:1"]);
+        let turns = addresses(&["[fd00::1]:1", "10.0.0.1:1", "[fd00::2]:1", "[fd00::3]:1"]);
+        assert_eq!(in_turns(given), turns);
+    }
+
+    #[test]
+    fn an_address_that_nobody_serves_does_not_hide_one_that_answers() {
+        watched(|| {
+            let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+            let port = listener.local_addr().unwrap().port();
+            let at = |host: &str| SocketAddr::new(host.parse().unwrap(), port);
+            // Refused at once; the error of all names each.
+            let there = first(vec![at("127.0.0.2"), at("127.0.0.1")], ample().into()).unwrap();
+            let peer = getpeername(&there).unwrap().unwrap();
+            assert_eq!(SocketAddr::try_from(peer).unwrap(), at("127.0.0.1"));
+            let error = first(vec![at("127.0.0.2"), at("127.0.0.3")], ample().into()).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
+            let text = error.to_string();
+            assert!(
+                text.contains("127.0.0.2: ") && text.contains("127.0.0.3: "),
+                "{text}"
+            );
         });
     }
 

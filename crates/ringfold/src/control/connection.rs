@@ -2,7 +2,7 @@
 //! answers.
 
 use std::collections::HashMap;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::frame::Frame;
@@ -40,11 +40,19 @@ pub(super) struct Ended {
 #[derive(Debug)]
 pub struct ControlConnection {
     pub(super) rank: u32,
-    pub(super) socket: Option<Socket>,
+    /// The open connection; `None` after this rank has left, even if this value is still held.
+    line: Mutex<Option<Arc<Line>>>,
     /// Held while a frame is written, so that frames do not mix.
     writing: Mutex<()>,
     state: Mutex<State>,
     changed: Condvar,
+}
+
+/// The descriptors of a connection.
+#[derive(Debug)]
+pub(super) struct Line {
+    pub(super) socket: Socket,
+    /// Wakes the monitor.
     pub(super) wake: EventFd,
 }
 
@@ -65,10 +73,14 @@ impl ControlConnection {
         socket: Option<Socket>,
         reach: Reach,
     ) -> Result<ControlConnection> {
-        let wake = EventFd::new();
+        let line = |socket| {
+            let wake = EventFd::new();
+            let wake = wake.map_err(|error| Error::system("cannot make an eventfd", error))?;
+            Ok::<_, Error>(Arc::new(Line { socket, wake }))
+        };
         Ok(ControlConnection {
             rank,
-            socket,
+            line: Mutex::new(socket.map(line).transpose()?),
             writing: Mutex::new(()),
             state: Mutex::new(State {
                 reach,
@@ -78,12 +90,21 @@ impl ControlConnection {
                 is_stopping: false,
             }),
             changed: Condvar::new(),
-            wake: wake.map_err(|error| Error::system("cannot make an eventfd", error))?,
         })
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
         lock(&self.state)
+    }
+
+    /// The descriptors, which stay open as long as the result lives.
+    pub(super) fn line(&self) -> Option<Arc<Line>> {
+        lock(&self.line).clone()
+    }
+
+    /// Closes the descriptors as soon as no thread uses them.
+    pub(super) fn close(&self) {
+        drop(lock(&self.line).take());
     }
 
     /// Wakes the threads that wait for the state.
@@ -101,13 +122,15 @@ impl ControlConnection {
                 state.reach = Reach::Closed;
             }
         }
-        self.wake.signal();
+        if let Some(line) = self.line() {
+            line.wake.signal();
+        }
         self.announce();
     }
 
     /// Sends `frame`; false when there is no server to send it to.
     pub(super) fn send(&self, frame: &Frame) -> bool {
-        let Some(socket) = &self.socket else {
+        let Some(line) = self.line() else {
             return false;
         };
         if self.state().reach != Reach::Open {
@@ -115,7 +138,7 @@ impl ControlConnection {
         }
         let bytes = frame.encode();
         let _guard = lock(&self.writing);
-        socket.write_all(&bytes, Instant::now() + SEND).is_ok()
+        line.socket.write_all(&bytes, Instant::now() + SEND).is_ok()
     }
 
     /// Sends the request that `frame` makes of a new token, and waits for the answer: until

@@ -174,7 +174,7 @@ fn peers(addresses: &[Vec<SocketAddr>], me: usize) -> Vec<Peer> {
         .map(|(rank, addresses)| Peer {
             rank,
             addresses: addresses.clone(),
-            is_same_host: true,
+            shares_loopback: true,
             sockets: SOCKETS,
             rails: Vec::new(),
         })
@@ -220,9 +220,11 @@ fn a_mesh_joins_the_same_socket_of_the_same_channel_of_each_pair() {
                         let sockets = channels.iter().enumerate().flat_map(|(channel, sockets)| {
                             assert_eq!(sockets.len(), SOCKETS);
                             let numbered = sockets.iter().enumerate();
-                            numbered.map(move |(index, stream)| ([channel, index], stream))
+                            numbered.map(move |(index, socket)| ([channel, index], socket))
                         });
-                        for (place, mut stream) in sockets {
+                        for (place, socket) in sockets {
+                            let socket = socket.as_fd().try_clone_to_owned().unwrap();
+                            let mut stream = TcpStream::from(socket);
                             let [channel, index] = place.map(|number| number as u8);
                             stream.write_all(&[rank as u8, channel, index]).unwrap();
                             stream.set_nonblocking(false).unwrap();
@@ -289,7 +291,7 @@ fn loopback_addresses_of_another_host_are_not_tried() {
         let peer = Peer {
             rank: 0,
             addresses: here.addresses().to_vec(),
-            is_same_host: false,
+            shares_loopback: false,
             sockets: SOCKETS,
             rails: Vec::new(),
         };

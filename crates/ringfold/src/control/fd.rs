@@ -38,7 +38,7 @@ impl FdListener {
     pub fn bind() -> Result<FdListener> {
         let bytes: [u8; 16] = random()?;
         let name: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-        let listener = Listener::bind(&Address::Unix { name: name.clone() })
+        let listener = Listener::bind_name(&name)
             .map_err(|error| Error::system("cannot listen on an abstract UNIX socket", error))?;
         Ok(FdListener { listener, name })
     }

@@ -161,6 +161,11 @@ frames! {
         /// Why it ends here.
         reason: String,
     },
+    /// Server to a rank that waits for others to join: one that came was refused.
+    43 Refused {
+        /// Who, and why.
+        reason: String,
+    },
     /// Server to rank: an exchange is complete.
     34 Gathered {
         /// The rank's number for it.

@@ -4,6 +4,7 @@
 //! The number of strangers is bounded, each has a deadline, and one that is slow, talks nonsense or
 //! does not know the secret is counted, logged once and dropped, and delays no other.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags};
@@ -28,6 +29,10 @@ const STRANGERS_MAX: usize = 256;
 const REST: Duration = Duration::from_millis(50);
 const WANT: Duration = Duration::from_secs(1);
 
+/// Connections that this process has turned away. Anybody can connect, so a warning comes only with
+/// each doubling of it.
+static TURNED_AWAY: AtomicU64 = AtomicU64::new(0);
+
 /// How long the one who comes may wait for the handshake with the other end of `socket`.
 pub fn patience<'a>(socket: &Socket, limit: Limit<'a>) -> Limit<'a> {
     match socket.is_unix() {
@@ -46,7 +51,6 @@ pub struct HandshakeListener {
     strangers: Vec<Stranger>,
     secret: Secret,
     purpose: Purpose,
-    turned_away: u64,
     /// A connection came and went without a byte.
     was_probed: bool,
     /// Which connection was refused last, and why: a rank may miss it.
@@ -101,7 +105,6 @@ impl HandshakeListener {
             strangers: Vec::new(),
             secret: secret.clone(),
             purpose,
-            turned_away: 0,
             was_probed: false,
             refused: None,
             want: Want {
@@ -230,7 +233,7 @@ impl HandshakeListener {
         match self.listeners[index].accept() {
             Ok((name, socket)) => self.let_near(name, socket, false),
             Err(error) if is_transient(&error) => {}
-            Err(error) if Refused(&error).lacks_descriptors() => self.lack(index, &error),
+            Err(error) if Refused(&error).is_lasting() => self.lack(index, &error),
             Err(error) => self.turn_away("a connection", &error.to_string()),
         }
     }
@@ -282,14 +285,17 @@ impl HandshakeListener {
         }
     }
 
-    /// Counts a stranger that did not get in; only the first is worth a warning.
+    /// Counts a stranger that did not get in.
     fn turn_away(&mut self, name: &str, why: &str) {
-        self.turned_away += 1;
-        let level = match self.turned_away {
-            1 => log::Level::Warn,
-            _ => log::Level::Debug,
-        };
-        log::log!(target: "ringfold::control", level, "turned away {name}: {why}");
+        // A counter: nothing is published with it.
+        let count = TURNED_AWAY.fetch_add(1, Ordering::Relaxed) + 1;
+        match count.is_power_of_two() {
+            true => log::warn!(
+                target: "ringfold::control",
+                "turned away {name}: {why} ({count} connections so far in this process)"
+            ),
+            false => log::debug!(target: "ringfold::control", "turned away {name}: {why}"),
+        }
     }
 }
 
@@ -380,9 +386,9 @@ mod tests {
     fn listener(name: &str) -> (HandshakeListener, Socket) {
         let name = format!("ringfold-test-handshake-{name}-{}", std::process::id());
         let address = Address::Unix { name };
-        let listener = Listener::bind(&address).unwrap();
+        let listeners = Listener::bind(&address, Instant::now()).unwrap();
         let secret = Secret::new(*b"sixteen bytes ok");
-        let mut handshakes = HandshakeListener::new(vec![listener], &secret, Purpose::Memory);
+        let mut handshakes = HandshakeListener::new(listeners, &secret, Purpose::Memory);
         let far = Instant::now() + Duration::from_secs(20);
         let stranger = Socket::connect(&address, far).unwrap();
         handshakes.serve(&[true], &mut |_| Ok(()));

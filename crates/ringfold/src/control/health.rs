@@ -17,7 +17,7 @@ use super::hub::INQUIRY;
 use super::poll::remaining;
 use super::standing::{Progress, Standing};
 use crate::call::Position;
-use crate::error::{Error, Result};
+use crate::error::{Error, LEFT, Result};
 use crate::sync::lock;
 use crate::transport::Waker;
 use crate::wait::SPAN_MAX;
@@ -135,7 +135,7 @@ impl Health {
         if self.is_faulty() {
             return;
         }
-        let fault = Fault::from_error(error, &self.world_ranks, self.me);
+        let fault = self.suspicion(error);
         let frame = Frame::Report {
             communicator: self.communicator,
             fault: fault.clone(),
@@ -177,7 +177,7 @@ impl Health {
                 break;
             }
         }
-        let mut fault = Fault::from_error(&suspicion, &self.world_ranks, self.me);
+        let mut fault = self.suspicion(&suspicion);
         if is_timeout && self.is_server_a_peer() {
             fault.ranks = vec![0];
         }
@@ -264,6 +264,18 @@ impl Health {
         guard.clone()
     }
 
+    /// What this rank itself suspects, in the light of who has left in good order: the end of a
+    /// connection looks the same in both cases.
+    fn suspicion(&self, error: &Error) -> Fault {
+        let mut fault = Fault::from_error(error, &self.world_ranks, self.me);
+        if let Error::PeerFailed { rank, .. } = error
+            && self.left.get(*rank).is_some_and(|_| self.has_left(*rank))
+        {
+            fault.text = LEFT.into();
+        }
+        fault
+    }
+
     /// The verdict is `fault`, unless there is one.
     pub(super) fn pronounce(&self, fault: &Fault) {
         let mut verdict = lock(&self.verdict);
@@ -321,6 +333,7 @@ pub(super) fn in_order<T>(world_ranks: &[u32], sent: Vec<T>) -> Vec<T> {
 mod tests {
     use super::super::socket::Socket;
     use super::*;
+    use crate::error::GONE;
 
     /// The health of rank 2 of three, whose server is dead, which its monitor has not noticed yet.
     fn orphan() -> Health {
@@ -339,7 +352,7 @@ mod tests {
         let health = Health::new(7, vec![5, 2, 9], 1, Arc::new(|| ()), connection);
         health.mark_left(5);
         assert!(health.has_left(0) && !health.has_left(1) && !health.has_left(2));
-        health.mark_dead(9, "its process has ended");
+        health.mark_dead(9, GONE);
         let verdict = health.fault();
         let blamed = matches!(verdict, Some(Error::PeerFailed { rank: 2, .. }));
         assert!(blamed, "{verdict:?}");
@@ -348,9 +361,9 @@ mod tests {
     #[test]
     fn the_servers_own_end_counts_before_a_suspicion_that_it_did_not_take() {
         let health = orphan();
-        let suspicion = Error::peer_failed(1, "closed its connection");
+        let suspicion = Error::peer_failed(1, GONE);
         health.report(&suspicion);
-        health.mark_dead(0, "its control connection was closed");
+        health.mark_dead(0, GONE);
         let verdict = health.fault();
         let blamed = matches!(verdict, Some(Error::PeerFailed { rank: 0, .. }));
         assert!(blamed, "{verdict:?}");
@@ -359,7 +372,7 @@ mod tests {
     #[test]
     fn a_suspicion_is_the_verdict_when_no_other_rank_has_one() {
         let health = orphan();
-        let suspicion = Error::peer_failed(1, "closed its connection");
+        let suspicion = Error::peer_failed(1, GONE);
         let verdict = health.report_fault(suspicion, Duration::from_millis(1));
         let blamed = matches!(verdict, Error::PeerFailed { rank: 1, .. });
         assert!(blamed, "{verdict:?}");

@@ -18,8 +18,9 @@ use std::time::{Duration, Instant};
 
 use super::fault::Fault;
 use super::frame::{Frame, KEY_BYTES_MAX, Presence};
+use crate::error::GONE;
 use crate::silence::Silence;
-use state::{Group, Inquiry, Rank, Survey, Topic};
+use state::{Group, Inquiry, REFUSALS_TOLD_MAX, Rank, Survey, Topic};
 pub use state::{Hub, ProtocolViolation};
 pub use verdict::INQUIRY;
 
@@ -37,6 +38,7 @@ impl Hub {
             ranks: vec![Rank::Absent; world_size as usize],
             is_complete: false,
             refused: None,
+            refusals_told: 0,
             cancellation: None,
             join_deadline,
             groups: HashMap::new(),
@@ -179,7 +181,8 @@ impl Hub {
         *entry = Rank::Failed(reason.into());
         let fault = Fault::peer_failed(rank, reason);
         if !self.is_complete {
-            let reason = format!("rank {rank} was lost: {reason}");
+            let also = self.refused_last();
+            let reason = format!("rank {rank} was lost: {reason}{also}");
             self.cancel(vec![rank], &reason);
         }
         for communicator in
@@ -195,9 +198,8 @@ impl Hub {
     /// Does what is due at `now`.
     pub fn tick(&mut self, now: Instant) {
         if !self.is_complete && now >= self.join_deadline {
-            let refused = self.refused.as_ref();
-            let refused = refused.map_or(String::new(), |text| format!(", and {text}"));
-            let reason = format!("the deadline for joining has passed{refused}");
+            let also = self.refused_last();
+            let reason = format!("the deadline for joining has passed{also}");
             self.cancel(self.absent(), &reason);
         }
         let is_late = |inquiry: &Inquiry| now >= inquiry.deadline;
@@ -248,6 +250,9 @@ impl Hub {
             self.out.push((rank, frame.clone()));
             return Ok(());
         }
+        if let Some(reason) = self.refused.clone() {
+            self.out.push((rank, Frame::Refused { reason }));
+        }
         let present: Vec<Presence> = self
             .ranks
             .iter()
@@ -271,9 +276,24 @@ impl Hub {
         Ok(())
     }
 
-    /// Notes who was refused and why, for the error of the ranks that wait.
+    /// Notes who was refused and why, for the errors of the waiting ranks: it is passed on at
+    /// once, because their own deadlines may come first.
     pub fn note_refused(&mut self, text: String) {
-        self.refused = Some(format!("the last one refused is {text}"));
+        let reason = format!("the last one refused is {text}");
+        self.refusals_told += u32::from(!self.is_complete);
+        if !self.is_complete && self.refusals_told <= REFUSALS_TOLD_MAX {
+            for to in self.ranks_that(|rank| matches!(rank, Rank::Here(_))) {
+                let reason = reason.clone();
+                self.out.push((to, Frame::Refused { reason }));
+            }
+        }
+        self.refused = Some(reason);
+    }
+
+    /// The last refusal, as the end of a reason.
+    fn refused_last(&self) -> String {
+        let refused = self.refused.as_ref();
+        refused.map_or(String::new(), |text| format!(", and {text}"))
     }
 
     /// Ends the joining, if it is not over, because `missing` cannot come.
@@ -321,7 +341,7 @@ impl Hub {
         // Only who lives on the same host can have seen it.
         if witness != suspect && host_of(suspect).is_some() && host_of(suspect) == host_of(witness)
         {
-            self.lose(suspect, "its process has ended");
+            self.lose(suspect, GONE);
         }
     }
 

@@ -25,10 +25,14 @@ pub struct Launch {
     /// Rank 0 listens there too, if no other user does, so that ranks with another secret, or
     /// without one, get an error.
     pub public_name: Option<Address>,
+    /// The interfaces at which rank 0 listens, too, where the host's own name means its loopback.
+    pub socket_ifname: Option<String>,
     /// How long another host may be silent; rank 0's holds.
     pub silence: Silence,
     /// What determined all this.
     pub origin: &'static str,
+    /// A warning: variables that speak of a larger job than this one.
+    pub remark: Option<String>,
 }
 
 impl Launch {
@@ -41,8 +45,10 @@ impl Launch {
             local_world_size: None,
             addresses: Vec::new(),
             public_name: None,
+            socket_ifname: None,
             silence: Silence::default(),
             origin,
+            remark: None,
         }
     }
 }

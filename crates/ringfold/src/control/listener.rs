@@ -63,11 +63,10 @@ impl RendezvousListener {
             port: bound.port(),
         };
         let mut addresses: Vec<Address> = bound.iter().map(host).collect();
-        let address = Address::Unix { name };
-        match Listener::bind(&address) {
+        match Listener::bind_name(&name) {
             Ok(listener) => {
                 listeners.insert(0, listener);
-                addresses.insert(0, address);
+                addresses.insert(0, Address::Unix { name });
             }
             // Only a shortcut; some sandboxes have no such names.
             Err(error) => {

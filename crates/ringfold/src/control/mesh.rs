@@ -14,7 +14,7 @@ mod made;
 
 use std::collections::BTreeSet;
 use std::io;
-use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
@@ -28,6 +28,7 @@ use super::socket::{CANDIDATES_MAX, Listener, Socket};
 use crate::congestion::Decision;
 use crate::error::{Error, Refused, Result};
 use crate::threads;
+use crate::transport::tcp::Sockets;
 
 /// How long one address of a peer has to answer before the next is tried.
 const CANDIDATE: Duration = Duration::from_secs(3);
@@ -88,8 +89,8 @@ pub struct Peer {
     pub rank: usize,
     /// Where it says that it listens.
     pub addresses: Vec<SocketAddr>,
-    /// Whether it is on this host: only then loopback addresses mean it.
-    pub is_same_host: bool,
+    /// Whether it is in this network namespace: only then loopback addresses mean it.
+    pub shares_loopback: bool,
     /// The number of sockets of each channel, as it knows it, too.
     pub sockets: usize,
     /// The networks over which they are spread; none if any address will do.
@@ -125,11 +126,7 @@ pub struct Mesh<'a> {
 impl Mesh<'_> {
     /// Makes all connections within `limit`: by peer, channel and socket, non-blocking and without
     /// delay. Ranks that are no peers have none.
-    pub fn connect(
-        &self,
-        listener: MeshListener,
-        limit: Limit<'_>,
-    ) -> Result<Vec<Vec<Vec<TcpStream>>>> {
+    pub fn connect(&self, listener: MeshListener, limit: Limit<'_>) -> Result<Sockets> {
         let mut counts = vec![0; self.world_size];
         for peer in self.peers {
             counts[peer.rank] = peer.sockets;
@@ -172,7 +169,7 @@ impl Mesh<'_> {
     fn reach(&self, peer: &Peer, made: &Made, limit: Limit<'_>) -> Result<()> {
         let mut addresses = peer.addresses.clone();
         addresses.truncate(CANDIDATES_MAX);
-        addresses.retain(|address| peer.is_same_host || !address.ip().is_loopback());
+        addresses.retain(|address| peer.shares_loopback || !address.ip().is_loopback());
         // On one host the loopback is the shortest way.
         addresses.sort_by_key(|address| !address.ip().is_loopback());
         // One connection that cannot be made is enough.
@@ -184,24 +181,33 @@ impl Mesh<'_> {
         };
         let limit = Limit::new(limit.deadline(), &is_over);
         self.reach_by_rails(peer, made, limit)?;
-        let mut failures;
+        let mut failures = vec![None; addresses.len()];
+        let told = |failures: &[Option<String>]| {
+            let told = addresses.iter().zip(failures);
+            let told =
+                told.filter_map(|(address, why)| Some(format!("{address}: {}", why.as_ref()?)));
+            told.collect::<Vec<_>>().join("; ")
+        };
         let mut is_said = false;
         loop {
-            failures = Vec::new();
             let mut may_change = false;
             for (index, address) in addresses.iter().enumerate() {
                 let patience = match index + 1 < addresses.len() {
                     true => limit.within(HANDSHAKE * 2),
                     false => limit,
                 };
-                match self.reach_at(peer, (None, *address), |_| true, made, patience) {
+                let why = match self.reach_at(peer, (None, *address), |_| true, made, patience) {
                     Ok(()) => return Ok(()),
                     Err(Unreachable::Final(error)) => return Err(error),
                     Err(Unreachable::Yet(why)) => {
                         may_change = true;
-                        failures.push(format!("{address}: {why}"));
+                        why
                     }
-                    Err(Unreachable::Here(why)) => failures.push(format!("{address}: {why}")),
+                    Err(Unreachable::Here(why)) => why,
+                };
+                // What the limit cut short says less than the attempt before.
+                if failures[index].is_none() || !limit.is_over() {
+                    failures[index] = Some(why);
                 }
             }
             if !may_change || limit.is_over() {
@@ -213,14 +219,14 @@ impl Mesh<'_> {
                     target: "ringfold::control",
                     "rank {} does not reach rank {} for data yet ({}); it keeps trying until the \
                      deadline for joining",
-                    self.rank, peer.rank, failures.join("; ")
+                    self.rank, peer.rank, told(&failures)
                 );
             }
             limit.pause(GLANCE)?;
         }
-        let tried = match failures.is_empty() {
+        let tried = match addresses.is_empty() {
             true => "it has no address that can be reached from here".into(),
-            false => failures.join("; "),
+            false => told(&failures),
         };
         Err(Error::Bootstrap(format!(
             "rank {} cannot reach rank {} for data ({tried}); check links, routes and firewalls, \
@@ -399,7 +405,10 @@ impl Mesh<'_> {
             return Err(Refusal::Communicator);
         }
         if claim.world_size as usize != self.world_size {
-            return Err(Refusal::WorldSize);
+            return Err(Refusal::WorldSize {
+                claimed: claim.world_size,
+                expected: self.world_size as u32,
+            });
         }
         let [from, channel, index] = place(claim);
         let peer = above.iter().find(|peer| peer.rank == from);

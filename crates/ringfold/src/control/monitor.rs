@@ -10,13 +10,14 @@ use std::time::{Duration, Instant};
 use log::{debug, warn};
 use rustix::event::{PollFd, PollFlags};
 
-use super::connection::{ControlConnection, Reach};
+use super::connection::{ControlConnection, Line, Reach};
 use super::frame::{Frame, Presence, Splitter};
 use super::health::OpenCommunicators;
-use super::poll::{is_transient, ready, wait_for};
+use super::poll::{EventFd, is_transient, ready, wait_for};
 use super::socket::Socket;
 use super::standing::Standing;
 use super::watch::{Watched, watch};
+use crate::error::{GONE, gone_by};
 use crate::silence::{Silence, silent};
 use crate::sys::TcpState;
 
@@ -63,17 +64,17 @@ impl Monitor {
     }
 
     pub(super) fn run(mut self) {
-        let connection = self.connection.clone();
-        let Some(socket) = &connection.socket else {
+        let Some(line) = self.connection.line() else {
             return;
         };
+        let Line { socket, wake } = &*line;
         let gone = self.watched.extract_if(.., |watched| watched.is_gone());
         let gone: Vec<u32> = gone.map(|watched| watched.rank).collect();
         for rank in gone {
             self.suspect(rank);
         }
         loop {
-            let ended = match self.wait(socket) {
+            let ended = match self.wait(socket, wake) {
                 Ok(ended) => ended,
                 Err(error) => {
                     warn!(target: "ringfold::control", "the monitor stops: {error}");
@@ -95,9 +96,9 @@ impl Monitor {
     }
 
     /// Waits; the neighbours whose process has ended meanwhile.
-    fn wait(&mut self, socket: &Socket) -> std::io::Result<Vec<u32>> {
+    fn wait(&mut self, socket: &Socket, wake: &EventFd) -> std::io::Result<Vec<u32>> {
         let is_open = self.connection.state().reach == Reach::Open;
-        let mut fds = vec![PollFd::new(&self.connection.wake, PollFlags::IN)];
+        let mut fds = vec![PollFd::new(wake, PollFlags::IN)];
         let descriptors = self.watched.iter().filter_map(Watched::descriptor);
         fds.extend(descriptors.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
         if is_open {
@@ -108,7 +109,7 @@ impl Monitor {
         let deadline = suspects.chain(is_far.then_some(self.next_look)).min();
         wait_for(&mut fds, deadline)?;
         if !fds[0].revents().is_empty() {
-            self.connection.wake.clear();
+            wake.clear();
         }
         let mut has_ended = ready(&fds[1..=self.watched.len()]).into_iter();
         let ended = self
@@ -121,12 +122,10 @@ impl Monitor {
     fn read(&mut self, socket: &Socket) {
         while self.connection.state().reach == Reach::Open {
             match socket.read(&mut self.buffer) {
-                Ok(0) => return self.lose("its control connection was closed"),
+                Ok(0) => return self.lose(GONE),
                 Ok(count) => self.splitter.push(&self.buffer[..count]),
                 Err(error) if is_transient(&error) => return,
-                Err(error) => {
-                    return self.lose(&format!("its control connection broke: {error}"));
-                }
+                Err(error) => return self.lose(&gone_by(&error)),
             }
             loop {
                 match self.splitter.next_frame() {
@@ -232,7 +231,7 @@ impl Monitor {
             return;
         }
         match reach {
-            Reach::Open if rank == 0 => self.lose("its process has ended"),
+            Reach::Open if rank == 0 => self.lose(GONE),
             Reach::Open => {
                 self.connection.send(&Frame::Suspect { rank });
                 self.suspects.push((rank, Instant::now() + GRACE));
@@ -240,7 +239,7 @@ impl Monitor {
             // No server is left to say whether it said goodbye. If it is still needed, that
             // shows by itself.
             Reach::Closed => self.depart(rank),
-            Reach::Lost => self.bury(rank, "its process has ended"),
+            Reach::Lost => self.bury(rank, GONE),
         }
     }
 
@@ -275,7 +274,7 @@ impl Monitor {
         let due = self.suspects.extract_if(.., |(_, until)| *until <= now);
         let due: Vec<u32> = due.map(|(rank, _)| rank).collect();
         for rank in due {
-            self.bury(rank, "its process has ended");
+            self.bury(rank, GONE);
         }
     }
 

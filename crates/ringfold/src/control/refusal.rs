@@ -21,7 +21,12 @@ pub enum Refusal {
     /// That rank is connected already.
     Duplicate,
     /// The world sizes differ.
-    WorldSize,
+    WorldSize {
+        /// The refused rank's.
+        claimed: u32,
+        /// The acceptor's.
+        expected: u32,
+    },
     /// The communicators differ.
     Communicator,
     /// The acceptor's process has no descriptors left.
@@ -33,14 +38,14 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// Those that a byte says in full. A version is in the greeting itself.
-    const PLAIN: [Refusal; 10] = [
+    /// Those that a byte says in full. A version is in the greeting itself, and a world size beside
+    /// the byte.
+    const PLAIN: [Refusal; 9] = [
         Refusal::Nonsense,
         Refusal::Purpose,
         Refusal::Secret,
         Refusal::Rank,
         Refusal::Duplicate,
-        Refusal::WorldSize,
         Refusal::Communicator,
         Refusal::Descriptors,
         Refusal::GivenUp,
@@ -56,7 +61,7 @@ impl Refusal {
             Refusal::Secret => 4,
             Refusal::Rank => 5,
             Refusal::Duplicate => 6,
-            Refusal::WorldSize => 7,
+            Refusal::WorldSize { .. } => 7,
             Refusal::Communicator => 8,
             Refusal::Descriptors => 9,
             Refusal::GivenUp => 10,
@@ -64,8 +69,12 @@ impl Refusal {
         }
     }
 
-    /// The refusal of a peer of this version: one of another version has been found out before.
-    pub(super) fn from_wire(number: u8) -> Refusal {
+    /// The refusal of a peer of this version, to which this rank has `claimed` a world size: one of
+    /// another version has been found out before.
+    pub(super) fn from_wire(number: u8, claimed: u32, expected: u32) -> Refusal {
+        if number == (Refusal::WorldSize { claimed, expected }).number() {
+            return Refusal::WorldSize { claimed, expected };
+        }
         let mut plain = Refusal::PLAIN.into_iter();
         let known = plain.find(|refusal| refusal.number() == number);
         known.unwrap_or(Refusal::Nonsense)
@@ -99,7 +108,13 @@ impl fmt::Display for Refusal {
             Refusal::Duplicate => {
                 "this rank has connected already; give every process a rank of its own"
             }
-            Refusal::WorldSize => "the world sizes differ; give all ranks the same",
+            Refusal::WorldSize { claimed, expected } => {
+                return write!(
+                    f,
+                    "the world sizes differ: {claimed} on the refused rank, {expected} on rank 0; \
+                     give all ranks the same"
+                );
+            }
             Refusal::Communicator => {
                 "the connection is for another communicator or job; check the address"
             }

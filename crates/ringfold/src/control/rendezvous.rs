@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::io::{self, ErrorKind};
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use log::{debug, info, warn};
@@ -11,11 +12,13 @@ use super::address::Address;
 use super::auth::{self, Claim, Failure, Secret};
 use super::frame::{Frame, Malformed, Presence, SERVER_FRAME_BYTES_MAX, Splitter};
 use super::handshake;
+use super::launch::Launch;
 use super::limit::Limit;
 use super::poll::is_transient;
-use super::socket::{Listener, Socket, Stranger};
+use super::socket::{CANDIDATES_MAX, Listener, Socket, Stranger, process_name};
 use crate::error::{Error, Refused, Result};
 use crate::silence::Silence;
+use crate::topology::interfaces;
 
 /// The pause between attempts to reach rank 0, which may not have started yet: it doubles from the
 /// first to the second.
@@ -32,7 +35,7 @@ pub(super) fn secret_for(addresses: &[Address], secret: Option<Secret>) -> Resul
     let network = addresses
         .iter()
         .find(|address| matches!(address, Address::Tcp { .. }));
-    match (network, secret) {
+    match (network, secret.filter(|secret| !secret.is_empty())) {
         (_, Some(secret)) => Ok(secret),
         (None, None) => Ok(Secret::same_user()),
         (Some(address), None) => Err(Error::Bootstrap(format!(
@@ -43,17 +46,17 @@ pub(super) fn secret_for(addresses: &[Address], secret: Option<Secret>) -> Resul
     }
 }
 
-/// Binds the rendezvous at all of `addresses`, and at `public_name` if that is free.
-pub(super) fn bind(
-    addresses: &[Address],
-    public_name: Option<&Address>,
-    limit: Limit<'_>,
-) -> Result<Vec<Listener>> {
-    let bound = addresses.iter().map(|address| bind_one(address, limit));
-    let mut listeners: Vec<Listener> = bound.collect::<Result<_>>()?;
-    if let Some(name) = public_name {
-        match Listener::bind(name) {
-            Ok(listener) => listeners.push(listener),
+/// Binds the rendezvous at all addresses of `launch`, and at its public name if that is free.
+pub(super) fn bind(launch: &Launch, limit: Limit<'_>) -> Result<Vec<Listener>> {
+    let mut listeners = Vec::new();
+    for address in &launch.addresses {
+        let bound = bind_one(address, limit)?;
+        let others = beyond_loopback(address, &bound, launch.socket_ifname.as_deref());
+        listeners.extend(bound.into_iter().chain(others));
+    }
+    if let Some(name) = &launch.public_name {
+        match Listener::bind(name, limit) {
+            Ok(bound) => listeners.extend(bound),
             // Ranks with the same secret do without it.
             Err(error) => debug!(target: "ringfold::control", "cannot listen at {name}: {error}"),
         }
@@ -62,15 +65,14 @@ pub(super) fn bind(
 }
 
 /// Binds one address; one that a process holds that was just killed is tried again.
-fn bind_one(address: &Address, limit: Limit<'_>) -> Result<Listener> {
+fn bind_one(address: &Address, limit: Limit<'_>) -> Result<Vec<Listener>> {
     let grace = limit.within(ENDING);
     let mut pause = RETRY.0;
     loop {
-        let error = match Listener::bind_within(address, limit) {
-            Ok(listener) => {
+        let error = match Listener::bind(address, limit) {
+            Ok(listeners) => {
                 info!(target: "ringfold::control", "rank 0 is met at {address}");
-                warn_of_loopback(address, &listener);
-                return Ok(listener);
+                return Ok(listeners);
             }
             Err(error) => error,
         };
@@ -127,24 +129,56 @@ impl fmt::Display for Holder {
 /// Says that another user has a name, and the way out.
 fn squatted(stranger: &Stranger) -> String {
     format!(
-        "user {} holds that name with process {}, as any user of this host can; with \
-         RINGFOLD_SECRET set on all ranks they meet at a name that is known to them alone",
-        stranger.uid, stranger.pid
+        "user {} holds that name with {}, as any user of this host can; with RINGFOLD_SECRET set \
+         on all ranks they meet at a name that is known to them alone",
+        stranger.uid,
+        process_name(stranger.pid)
     )
 }
 
-/// On some systems a host's own name means its loopback, which no other host can reach.
-fn warn_of_loopback(address: &Address, listener: &Listener) {
-    if let Listener::Tcp(listener) = listener
-        && let Ok(local) = listener.local_addr()
-        && local.ip().is_loopback()
-    {
-        warn!(
+/// On some systems a host's own name means its loopback, which no other host can reach, and
+/// elsewhere one of the host's interfaces: listeners at the interfaces that `choice` selects, at
+/// the same port. A rendezvous by TCP has a secret.
+fn beyond_loopback(address: &Address, bound: &[Listener], choice: Option<&str>) -> Vec<Listener> {
+    let locals = bound.iter().map(Listener::local);
+    let locals: Option<Vec<SocketAddr>> = locals.collect();
+    let locals = locals.unwrap_or_default();
+    let is_loopback = |local: &SocketAddr| local.ip().is_loopback();
+    let Some(local) = locals.first().filter(|_| locals.iter().all(is_loopback)) else {
+        return Vec::new();
+    };
+    let candidates = match address.is_own_name() {
+        true => interfaces::candidates(choice, false).map(|found| found.addresses()),
+        false => Ok(Vec::new()),
+    };
+    let candidates = candidates.unwrap_or_else(|error| {
+        debug!(target: "ringfold::control", "no interfaces to be met at: {error}");
+        Vec::new()
+    });
+    let candidates = candidates.into_iter().take(CANDIDATES_MAX);
+    let places = candidates.map(|candidate| SocketAddr::new(candidate, local.port()));
+    let others: Vec<Listener> = places
+        .filter_map(|place| {
+            let bound = Listener::bind_tcp(place);
+            let bound = bound.inspect_err(|error| {
+                debug!(target: "ringfold::control", "cannot listen at {place}: {error}");
+            });
+            bound.ok()
+        })
+        .collect();
+    let there: Vec<SocketAddr> = others.iter().filter_map(Listener::local).collect();
+    match there.is_empty() {
+        true => warn!(
             target: "ringfold::control",
             "{address} is {local} here, which other hosts cannot reach; if there are any, set \
              RINGFOLD_ADDR to an address that they know"
-        );
+        ),
+        false => info!(
+            target: "ringfold::control",
+            "{address} is {local} here, so rank 0 is met at {there:?}, too, by other hosts"
+        ),
     }
+    others
 }
 
 /// Connects to rank 0, which may not be there yet, at the first of `addresses` where it can be
@@ -158,19 +192,28 @@ pub(super) fn reach(
     let (mut pause, mut patience) = (RETRY.0, CANDIDATE.0);
     let is_single = addresses.len() == 1;
     let mut is_first_round = true;
+    // By address, the last one that tells something.
+    let mut known: Vec<Option<Problem>> = addresses.iter().map(|_| None).collect();
     loop {
-        let mut problems = Vec::new();
-        for address in addresses {
+        for (address, known) in addresses.iter().zip(&mut known) {
             let candidate = match is_single {
                 true => limit,
                 false => limit.within(patience),
             };
             match attempt(address, secret, claim, candidate, limit) {
                 Ok(socket) => return Ok(socket),
-                Err(problem) => problems.push((address, problem)),
+                // What the limit cut short says less than the attempt before.
+                Err(problem)
+                    if known.is_none() || problem.kind != Kind::Passing || !limit.is_over() =>
+                {
+                    *known = Some(problem);
+                }
+                Err(_) => {}
             }
             limit.check()?;
         }
+        let problems = addresses.iter().zip(known.iter().flatten());
+        let problems: Vec<(&Address, &Problem)> = problems.collect();
         let mut kinds = problems.iter().map(|(_, problem)| problem.kind);
         // Of several candidates one may belong to another job, so the others get another
         // chance.
@@ -249,7 +292,7 @@ fn attempt(
     }
 }
 
-fn list(problems: &[(&Address, Problem)]) -> String {
+fn list(problems: &[(&Address, &Problem)]) -> String {
     let entries = problems
         .iter()
         .map(|(address, problem)| format!("{address}: {}", problem.text));
@@ -263,6 +306,7 @@ pub(super) fn await_welcome(
     limit: Limit<'_>,
 ) -> Result<(u64, [u8; 32], Silence, Vec<Presence>)> {
     let failed = |why: &str| Err(Error::Bootstrap(why.into()));
+    let mut refused = None;
     loop {
         match next_frame(socket, splitter, limit) {
             Ok(Frame::Welcome {
@@ -279,6 +323,7 @@ pub(super) fn await_welcome(
                     "the job did not come together: {reason}; missing ranks: {ranks:?}"
                 )));
             }
+            Ok(Frame::Refused { reason }) => refused = Some(reason),
             Ok(Frame::Ping) => {
                 let sent = socket.write_all(&Frame::Pong.encode(), limit);
                 sent.map_err(|error| Error::system("joining", error))?;
@@ -289,7 +334,8 @@ pub(super) fn await_welcome(
                 ErrorKind::InvalidData => return failed("rank 0 does not speak this protocol"),
                 ErrorKind::UnexpectedEof => return failed("rank 0 ended before all ranks joined"),
                 ErrorKind::TimedOut => {
-                    return failed(&format!("waiting for all ranks to join: {error}"));
+                    let also = refused.map_or(String::new(), |text| format!("; {text}"));
+                    return failed(&format!("waiting for all ranks to join: {error}{also}"));
                 }
                 _ => return Err(Error::system("joining", error)),
             },

@@ -6,12 +6,14 @@
 use std::collections::VecDeque;
 use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use log::{debug, info, warn};
 use rustix::event::{PollFd, PollFlags};
 
+use super::absence;
 use super::auth::{Claim, Purpose, Refusal, Secret};
 use super::fault::Class;
 use super::frame::{Frame, RANK_FRAME_BYTES_MAX, Splitter};
@@ -19,7 +21,7 @@ use super::handshake::HandshakeListener;
 use super::hub::Hub;
 use super::poll::{EventFd, is_transient, ready, remaining, wait_for};
 use super::socket::{Listener, Socket, random};
-use crate::error::{Error, Result};
+use crate::error::{Error, GONE, Result, gone_by};
 use crate::silence::{PING, Silence, silent};
 use crate::threads;
 
@@ -52,9 +54,13 @@ impl Server {
         silence: Silence,
         deadline: Instant,
     ) -> Result<Server> {
-        let event =
-            || EventFd::new().map_err(|error| Error::system("cannot make an eventfd", error));
-        let stop = Arc::new(event()?);
+        let (stop, begin, thread) = match Server::prepare() {
+            Ok(prepared) => prepared,
+            Err(error) => {
+                absence::decline(listeners, &secret, world_size as usize - 1);
+                return Err(error);
+            }
+        };
         let job = u64::from_le_bytes(random()?);
         // Travels in the clear, so only where no other process can listen.
         let is_unix = |listener: &Listener| matches!(listener, Listener::Unix(_));
@@ -75,11 +81,26 @@ impl Server {
             stop: stop.clone(),
         };
         state.links[0] = Some(Link::new(own));
-        let thread = threads::start("ringfold-server", move || state.serve())?;
+        // The thread waits for it.
+        let _ = begin.send(state);
         Ok(Server {
             stop,
             thread: Some(thread),
         })
+    }
+
+    /// What the system may refuse, which is had before a rank is let in: what stops the thread, and
+    /// the thread, which serves the state that it is sent.
+    fn prepare() -> Result<(Arc<EventFd>, SyncSender<State>, JoinHandle<()>)> {
+        let stop =
+            EventFd::new().map_err(|error| Error::system("cannot make an eventfd", error))?;
+        let (begin, state) = sync_channel::<State>(1);
+        let serve = move || state.recv().map_or((), State::serve);
+        Ok((
+            Arc::new(stop),
+            begin,
+            threads::start("ringfold-server", serve)?,
+        ))
     }
 }
 
@@ -249,7 +270,10 @@ impl State {
         let is_cancelled = self.hub.is_cancelled();
         let mut judge = |claim: &Claim| {
             if claim.world_size != world_size {
-                Err(Refusal::WorldSize)
+                Err(Refusal::WorldSize {
+                    claimed: claim.world_size,
+                    expected: world_size,
+                })
             } else if claim.from == 0 || claim.from >= world_size || claim.to != 0 {
                 Err(Refusal::Rank)
             } else if is_cancelled {
@@ -286,13 +310,13 @@ impl State {
                 return;
             };
             let end = match link.socket.read(&mut buffer) {
-                Ok(0) => Some("its control connection was closed".to_string()),
+                Ok(0) => Some(GONE.into()),
                 Ok(count) => {
                     link.splitter.push(&buffer[..count]);
                     None
                 }
                 Err(error) if is_transient(&error) => return,
-                Err(error) => Some(format!("its control connection broke: {error}")),
+                Err(error) => Some(gone_by(&error)),
             };
             if let Some(reason) = end {
                 return self.lose(rank, &reason);
@@ -409,9 +433,7 @@ impl State {
             for (rank, link) in self.links.iter_mut().enumerate().rev() {
                 let Some(link) = link else { continue };
                 match link.flush() {
-                    Err(error) => {
-                        lost.push((rank, format!("its control connection broke: {error}")))
-                    }
+                    Err(error) => lost.push((rank, gone_by(&error))),
                     Ok(()) if link.outgoing.len() > BACKLOG_BYTES_MAX => {
                         lost.push((rank, "it does not read its control connection".into()));
                     }

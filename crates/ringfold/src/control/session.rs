@@ -24,7 +24,7 @@ use super::monitor::Monitor;
 use super::rendezvous::{await_welcome, bind, reach, secret_for, withdraw};
 use super::server::Server;
 use super::socket::{Socket, random};
-use crate::error::{Error, Result};
+use crate::error::{Error, GONE, Result};
 use crate::silence::Silence;
 use crate::sync::lock;
 use crate::threads;
@@ -118,7 +118,7 @@ impl Session {
     ) -> Result<(Socket, Server)> {
         let listeners = match listener {
             Some(listener) => listener.into_listeners(),
-            None => bind(&launch.addresses, launch.public_name.as_ref(), limit)?,
+            None => bind(launch, limit)?,
         };
         let pair = Socket::pair();
         let (own, theirs) = pair.map_err(|e| Error::system("cannot make a socket pair", e))?;
@@ -223,6 +223,11 @@ impl Session {
         self.0.connection.state().reach == Reach::Lost
     }
 
+    /// Whether the server can be reached: exchanges are possible.
+    pub fn is_open(&self) -> bool {
+        self.0.connection.state().reach == Reach::Open
+    }
+
     /// A random number that all ranks of this job, and no other job, have.
     pub fn job(&self) -> u64 {
         self.0.job
@@ -271,7 +276,7 @@ impl Session {
                 .filter(departed)
                 .for_each(|rank| health.mark_left(*rank));
             if state.reach == Reach::Lost {
-                health.mark_dead(0, "its control connection was closed");
+                health.mark_dead(0, GONE);
             }
         }
         self.0.connection.send(&Frame::Open {
@@ -338,6 +343,7 @@ impl Owner {
             // A panic in the thread has been printed already.
             let _ = monitor.join();
         }
+        self.connection.close();
         // Waits for the others, whose goodbyes this rank's monitor need not hear.
         drop(threads.server);
     }

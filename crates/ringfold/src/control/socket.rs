@@ -2,14 +2,18 @@
 
 use std::fmt;
 use std::io;
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr as UnixAddress, UnixListener, UnixStream};
-use std::time::Instant;
+use std::os::unix::net::{SocketAddr as UnixAddress, UnixListener};
 
+use nix::sys::socket::{getsockopt, sockopt};
 use rustix::event::{PollFd, PollFlags};
-use rustix::net::{RecvFlags, SendFlags, sockopt};
+use rustix::io::{Errno, FdFlags, fcntl_setfd, ioctl_fionbio, retry_on_intr};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketAddrAny, SocketFlags, SocketType, acceptfrom,
+    acceptfrom_with, getsockname, socketpair,
+};
 
 use super::address::Address;
 use super::connect;
@@ -17,19 +21,22 @@ use super::limit::Limit;
 use super::poll::{is_transient, wait_for};
 use crate::error::{Error, Refused, Result};
 use crate::silence::Silence;
-use crate::sys::fork::Unshared;
-use crate::sys::{self, TcpState};
+use crate::sys::unshared::Unshared;
+use crate::sys::{self, TcpState, fork};
 
 /// The most addresses one rank listens on.
 pub const CANDIDATES_MAX: usize = 16;
+
+/// Of all sockets: none blocks.
+const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
 
 /// The other end of a UNIX connection that belongs to another user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stranger {
     /// The user.
     pub uid: u32,
-    /// The process that made the other end.
-    pub pid: i32,
+    /// The process that made the other end, unless that is of another process namespace.
+    pub pid: Option<i32>,
 }
 
 impl Stranger {
@@ -41,53 +48,62 @@ impl Stranger {
 
 impl fmt::Display for Stranger {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Stranger { uid, pid } = self;
-        write!(f, "the other end belongs to user {uid} (process {pid})")
+        let process = process_name(self.pid);
+        write!(f, "the other end belongs to user {} ({process})", self.uid)
     }
 }
 
 impl std::error::Error for Stranger {}
 
+/// The user, and the process if it has a number here, of the other end of a UNIX connection.
+///
+/// The kernel gives 0 for a process of another namespace. rustix's type for process ids cannot hold
+/// it, so its function must not be used.
+fn peer(stream: &impl AsFd) -> io::Result<(u32, Option<i32>)> {
+    let credentials = getsockopt(stream, sockopt::PeerCredentials)?;
+    let pid = credentials.pid();
+    Ok((credentials.uid(), (pid > 0).then_some(pid)))
+}
+
+/// How messages name a process that may have no number here.
+pub fn process_name(pid: Option<i32>) -> String {
+    pid.map_or("a process of another namespace".into(), |pid| {
+        format!("process {pid}")
+    })
+}
+
 /// A connected, non-blocking stream socket.
 #[derive(Debug)]
 pub struct Socket {
-    fd: Unshared<OwnedFd>,
+    fd: Unshared,
     is_unix: bool,
 }
 
 impl Socket {
-    /// Takes over a TCP connection, with the options of a control connection.
-    pub fn from_tcp(stream: TcpStream) -> io::Result<Socket> {
-        stream.set_nonblocking(true)?;
-        stream.set_nodelay(true)?;
-        Silence::default().watch_control(&stream)?;
-        Ok(Socket {
-            fd: Unshared::new(stream.into()),
-            is_unix: false,
-        })
+    /// Takes over a TCP connection that does not block, with the options of a control connection.
+    pub fn from_tcp(fd: Unshared) -> io::Result<Socket> {
+        rustix::net::sockopt::set_tcp_nodelay(&fd, true)?;
+        Silence::default().watch_control(&fd)?;
+        Ok(Socket { fd, is_unix: false })
     }
 
-    /// Takes over a UNIX connection, if its other end belongs to this user; otherwise the error is
-    /// a [`Stranger`].
-    pub fn from_unix(stream: UnixStream) -> io::Result<Socket> {
-        let theirs = sockopt::socket_peercred(&stream)?;
-        if theirs.uid != rustix::process::getuid() {
-            let stranger = Stranger {
-                uid: theirs.uid.as_raw(),
-                pid: theirs.pid.as_raw_nonzero().get(),
-            };
+    /// Takes over a UNIX connection that does not block, if its other end belongs to this user;
+    /// otherwise the error is a [`Stranger`].
+    pub fn from_unix(fd: Unshared) -> io::Result<Socket> {
+        let (uid, pid) = peer(&fd)?;
+        if uid != rustix::process::getuid().as_raw() {
+            let stranger = Stranger { uid, pid };
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, stranger));
         }
-        stream.set_nonblocking(true)?;
-        Ok(Socket {
-            fd: Unshared::new(stream.into()),
-            is_unix: true,
-        })
+        Ok(Socket { fd, is_unix: true })
     }
 
     /// Two connected ends.
     pub fn pair() -> io::Result<(Socket, Socket)> {
-        let (a, b) = UnixStream::pair()?;
+        let held_off = fork::hold_off()?;
+        let (a, b) = socketpair(AddressFamily::UNIX, SocketType::STREAM, FLAGS, None)?;
+        let [a, b] = [a, b].map(|end| Unshared::new(end, &held_off));
+        drop(held_off);
         Ok((Socket::from_unix(a)?, Socket::from_unix(b)?))
     }
 
@@ -97,14 +113,8 @@ impl Socket {
         match address {
             Address::Unix { name } => Socket::from_unix(connect::unix(name, limit)?),
             Address::Tcp { host, port } => {
-                let mut last = io::Error::from(io::ErrorKind::NotFound);
-                for candidate in connect::resolve(host, *port, limit)? {
-                    match connect::tcp(&candidate, limit, |_| Ok(())) {
-                        Ok(stream) => return Socket::from_tcp(stream),
-                        Err(error) => last = error,
-                    }
-                }
-                Err(last)
+                let candidates = connect::resolve(host, *port, limit)?;
+                Socket::from_tcp(connect::first(candidates, limit)?)
             }
         }
     }
@@ -130,10 +140,9 @@ impl Socket {
         self.is_unix
     }
 
-    /// The process at the other end of a UNIX connection.
+    /// The process at the other end of a UNIX connection, if it has a number here.
     pub fn peer_process(&self) -> Option<i32> {
-        let credentials = sockopt::socket_peercred(&self.fd).ok()?;
-        Some(credentials.pid.as_raw_nonzero().get())
+        peer(&self.fd).ok()?.1
     }
 
     /// Reads what is there; `Ok(0)` is the end.
@@ -190,9 +199,9 @@ impl Socket {
         })
     }
 
-    /// The connection as a plain descriptor.
-    pub fn into_fd(self) -> OwnedFd {
-        self.fd.into_inner()
+    /// The connection by itself.
+    pub fn into_fd(self) -> Unshared {
+        self.fd
     }
 }
 
@@ -206,32 +215,65 @@ impl AsFd for Socket {
 #[derive(Debug)]
 pub enum Listener {
     /// On one address.
-    Tcp(Unshared<TcpListener>),
+    Tcp(Unshared),
     /// On an abstract name.
-    Unix(Unshared<UnixListener>),
+    Unix(Unshared),
 }
 
 impl Listener {
-    /// Binds to exactly `address`; only a host's name takes time.
-    pub fn bind(address: &Address) -> io::Result<Listener> {
-        Listener::bind_within(address, Instant::now() + connect::LOOKUP)
+    /// Binds to the abstract name `name`.
+    pub fn bind_name(name: &str) -> io::Result<Listener> {
+        let address = UnixAddress::from_abstract_name(name)?;
+        let bind = || {
+            let listener = UnixListener::bind_addr(&address)?;
+            listener.set_nonblocking(true)?;
+            Ok(listener.into())
+        };
+        Ok(Listener::Unix(Unshared::make(bind)?))
     }
 
-    /// The same, with a limit for looking up a host's name.
-    pub fn bind_within<'a>(address: &Address, limit: impl Into<Limit<'a>>) -> io::Result<Listener> {
-        match address {
-            Address::Unix { name } => {
-                let address = UnixAddress::from_abstract_name(name)?;
-                let listener = UnixListener::bind_addr(&address)?;
-                listener.set_nonblocking(true)?;
-                Ok(Listener::Unix(Unshared::new(listener)))
+    /// Binds to exactly `place`.
+    pub fn bind_tcp(place: SocketAddr) -> io::Result<Listener> {
+        let bind = || {
+            let listener = TcpListener::bind(place)?;
+            listener.set_nonblocking(true)?;
+            Ok(listener.into())
+        };
+        Ok(Listener::Tcp(Unshared::make(bind)?))
+    }
+
+    /// Binds to `address`: to all addresses of a host's name, because another host may know it by
+    /// any of them. Those that this host does not have are left out, unless it has none. Looking up
+    /// a name ends by `limit`.
+    pub fn bind<'a>(address: &Address, limit: impl Into<Limit<'a>>) -> io::Result<Vec<Listener>> {
+        let (host, port) = match address {
+            Address::Unix { name } => return Ok(vec![Listener::bind_name(name)?]),
+            Address::Tcp { host, port } => (host, *port),
+        };
+        let mut places = connect::resolve(host, port, limit.into())?;
+        places.truncate(CANDIDATES_MAX);
+        let mut bound = Vec::new();
+        let mut missing = None;
+        for place in places {
+            match Listener::bind_tcp(place) {
+                Ok(listener) => bound.push(listener),
+                Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => {
+                    missing.get_or_insert(error);
+                }
+                Err(error) => return Err(error),
             }
-            Address::Tcp { host, port } => {
-                let places = connect::resolve(host, *port, limit.into())?;
-                let listener = TcpListener::bind(places.as_slice())?;
-                listener.set_nonblocking(true)?;
-                Ok(Listener::Tcp(Unshared::new(listener)))
-            }
+        }
+        match (bound.is_empty(), missing) {
+            (true, missing) => Err(missing.unwrap_or(io::ErrorKind::NotFound.into())),
+            (false, _) => Ok(bound),
+        }
+    }
+
+    /// The address of a TCP listener.
+    pub fn local(&self) -> Option<SocketAddr> {
+        match self {
+            Listener::Tcp(listener) => getsockname(listener).ok()?.try_into().ok(),
+            Listener::Unix(_) => None,
         }
     }
 
@@ -239,10 +281,9 @@ impl Listener {
     /// One that cannot be bound is left out, unless none can: then the error says why.
     pub fn bind_free(hosts: &[IpAddr]) -> Result<(Vec<Listener>, Vec<SocketAddr>), String> {
         let bind = |host: &IpAddr| {
-            let listener = TcpListener::bind((*host, 0))?;
-            listener.set_nonblocking(true)?;
-            let address = listener.local_addr()?;
-            Ok((Listener::Tcp(Unshared::new(listener)), address))
+            let listener = Listener::bind_tcp(SocketAddr::new(*host, 0))?;
+            let address = listener.local().ok_or(io::ErrorKind::AddrNotAvailable)?;
+            Ok((listener, address))
         };
         let mut bound = (Vec::new(), Vec::new());
         let mut failures = Vec::new();
@@ -261,9 +302,10 @@ impl Listener {
 
     /// Another descriptor of the same queue.
     pub fn try_clone(&self) -> io::Result<Listener> {
+        let clone = Unshared::make(|| self.as_fd().try_clone_to_owned())?;
         Ok(match self {
-            Listener::Tcp(listener) => Listener::Tcp(Unshared::new(listener.try_clone()?)),
-            Listener::Unix(listener) => Listener::Unix(Unshared::new(listener.try_clone()?)),
+            Listener::Tcp(_) => Listener::Tcp(clone),
+            Listener::Unix(_) => Listener::Unix(clone),
         })
     }
 
@@ -271,16 +313,15 @@ impl Listener {
     pub fn accept(&self) -> io::Result<(String, Socket)> {
         match self {
             Listener::Tcp(listener) => {
-                let (stream, from) = listener.accept()?;
-                Ok((from.to_string(), Socket::from_tcp(stream)?))
+                let (socket, from) = accept(listener)?;
+                let from = from.and_then(|from| SocketAddr::try_from(from).ok());
+                let from = from.map_or_else(|| "a socket".into(), |from| from.to_string());
+                Ok((from, Socket::from_tcp(socket)?))
             }
             Listener::Unix(listener) => {
-                let (stream, _) = listener.accept()?;
-                let pid = sockopt::socket_peercred(&stream)?.pid;
-                Ok((
-                    format!("process {}", pid.as_raw_nonzero()),
-                    Socket::from_unix(stream)?,
-                ))
+                let (socket, _) = accept(listener)?;
+                let (_, pid) = peer(&socket)?;
+                Ok((process_name(pid), Socket::from_unix(socket)?))
             }
         }
     }
@@ -293,6 +334,27 @@ impl AsFd for Listener {
             Listener::Unix(listener) => listener.as_fd(),
         }
     }
+}
+
+fn accept(listener: &Unshared) -> io::Result<(Unshared, Option<SocketAddrAny>)> {
+    let mut from = None;
+    let socket = Unshared::make(|| {
+        let socket;
+        (socket, from) = retry_on_intr(|| match acceptfrom_with(listener, FLAGS) {
+            // A sandbox may know the older call only.
+            Err(Errno::NOSYS | Errno::PERM) => accept_plainly(listener),
+            accepted => accepted,
+        })?;
+        Ok(socket)
+    })?;
+    Ok((socket, from))
+}
+
+fn accept_plainly(listener: &Unshared) -> Result<(OwnedFd, Option<SocketAddrAny>), Errno> {
+    let (socket, from) = acceptfrom(listener)?;
+    ioctl_fionbio(&socket, true)?;
+    fcntl_setfd(&socket, FdFlags::CLOEXEC)?;
+    Ok((socket, from))
 }
 
 /// Fills an array with random bytes.
@@ -312,7 +374,7 @@ pub fn random<const N: usize>() -> Result<[u8; N]> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
+    use std::time::{Duration, Instant};
 
     use super::*;
 

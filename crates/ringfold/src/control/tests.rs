@@ -21,7 +21,7 @@ use crate::error::{Error, Result};
 use crate::topology::HostId;
 
 /// What no test may exceed.
-const WATCHDOG: Duration = Duration::from_secs(60);
+const WATCHDOG: Duration = Duration::from_secs(120);
 /// A deadline that a healthy test does not reach.
 const AMPLE: Duration = Duration::from_secs(20);
 
@@ -65,8 +65,10 @@ fn launch(rank: usize, world_size: usize, address: &Address) -> Launch {
         local_world_size: None,
         addresses: vec![address.clone()],
         public_name: None,
+        socket_ifname: None,
         silence: Default::default(),
         origin: "test",
+        remark: None,
     }
 }
 

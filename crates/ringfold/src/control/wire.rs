@@ -6,6 +6,8 @@
 
 use std::sync::Arc;
 
+use crate::spelling::harmless;
+
 /// The longest text, where a value has no limit of its own; longer ones are cut.
 const TEXT_BYTES_MAX: usize = 1024;
 /// The fewest bytes of a list's element.
@@ -212,8 +214,14 @@ impl<'a> Reader<'a> {
         (count <= limit).then(|| self.take(count))?
     }
 
+    /// A text, which may end in a terminal: lines of harmless letters.
     pub fn text(&mut self, limit: usize) -> Option<String> {
-        String::from_utf8(self.bytes(limit)?.to_vec()).ok()
+        let text = str::from_utf8(self.bytes(limit)?).ok()?;
+        let cleaned = text.chars().map(|letter| match letter {
+            '\n' | '\t' => letter,
+            _ => harmless(letter),
+        });
+        Some(cleaned.collect())
     }
 
     /// A list, whose count cannot exceed what the bytes hold.

@@ -13,7 +13,7 @@ pub fn plan(job: &Job, world_size: usize) {
         Access::Messages => "messages",
     };
     let place = if job.in_place { " in place" } else { "" };
-    log::info!(
+    log::debug!(
         target: "ringfold::tuning",
         "{} of {} {}{place}, {world_size} ranks: {} over {access}, slices of \
          up to {} bytes, channels: {}",
@@ -41,7 +41,7 @@ pub fn fallback(refused: Method, fallback: &Call) {
 
 /// The first tiny call goes its own way.
 pub fn tiny(job: &Job, world_size: usize) {
-    log::info!(
+    log::debug!(
         target: "ringfold::tuning",
         "{} of {} {}, {world_size} ranks: {} over published memory, without a plan",
         job.collective,

@@ -8,8 +8,11 @@ use crate::memory::Region;
 use crate::schedule::Weights;
 use crate::types::{Collective, DType, Op};
 
-/// Jobs that may be submitted and not finished, at most.
-pub const JOBS_MAX: usize = 4096;
+/// Collectives that an engine holds ready to run, at most: their numbers are part of tickets.
+pub const COLLECTIVES_MAX: usize = 4096;
+
+/// Messages that an engine holds, at most: a program beyond this bound waits for none of them.
+pub const MESSAGES_MAX: usize = 1 << 20;
 
 /// What stands for the peer of a `Recv` that takes a message from any of them.
 pub const ANY_SOURCE: usize = usize::MAX;
@@ -67,10 +70,25 @@ impl Job {
 
 /// A submitted job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct JobId(pub(super) usize);
+pub struct JobId(usize);
 
 impl JobId {
-    /// Its number, which is used again when the job is done.
+    /// The job of the collective at this place.
+    pub(super) fn collective(place: usize) -> JobId {
+        JobId(place << 1)
+    }
+
+    /// The job of the message at this place.
+    pub(super) fn message(place: usize) -> JobId {
+        JobId(place << 1 | 1)
+    }
+
+    /// The place of the job among those of its kind.
+    pub(super) fn place(self) -> usize {
+        self.0 >> 1
+    }
+
+    /// The number of the job, which is used again after the job is done and taken.
     pub fn number(self) -> usize {
         self.0
     }

@@ -36,15 +36,15 @@ mod unverified;
 use std::collections::VecDeque;
 
 use crate::call::{Marks, PREPARED, Rooted};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::memory::{Hold, Pool, Region, Registry};
 use crate::reduce::Parallel;
 use crate::schedule::Groups;
+use crate::transport::ended::Ended;
 use crate::transport::{Term, Ticket, Time, Transport, Wake};
-use crate::types::Collective;
 use context::{Context, Kept};
 use executor::{Executor, Running};
-pub use job::{ANY_SOURCE, Finished, JOBS_MAX, Job, JobId};
+pub use job::{ANY_SOURCE, COLLECTIVES_MAX, Finished, Job, JobId, MESSAGES_MAX};
 use late_ring::{LateMergeState, Policy};
 use lateness::{Lateness, Stats};
 use p2p::Mailbox;
@@ -120,12 +120,6 @@ impl Engine {
     /// What copies and combines, by this thread alone unless replaced here.
     pub(crate) fn parallel(&mut self) -> &mut Parallel {
         &mut self.context.parallel
-    }
-
-    /// Ends the threads that help with calls, and waits for them.
-    pub(crate) fn end_threads(&mut self) {
-        self.context.parallel.end();
-        self.context.transport.end_threads();
     }
 
     /// Who was late until now, in the calls that are done.
@@ -204,6 +198,18 @@ impl Engine {
         self.context.transport.withdraw();
     }
 
+    /// Takes out everything that has memory, descriptors or threads; the counts stay, to be read.
+    /// No call is under way, and none is submitted afterwards.
+    pub(crate) fn dissolve(&mut self) -> Engine {
+        let Context {
+            rank, world_size, ..
+        } = self.context;
+        let mut counts = Engine::new(Box::new(Ended), rank, world_size, Pool::default());
+        std::mem::swap(&mut counts.context.lateness, &mut self.context.lateness);
+        counts.sequence = self.collectives_finished();
+        std::mem::replace(self, counts)
+    }
+
     /// The last collectives with a root that were submitted.
     pub fn rooted(&self) -> Marks {
         self.rooted.marks()
@@ -229,20 +235,27 @@ impl Engine {
         self.sequence - self.queue.len() as u64
     }
 
-    /// Takes on a job. Its regions stay valid until it is finished.
+    /// Whether another collective can be submitted.
+    pub fn has_room_for_collectives(&self) -> bool {
+        self.queue.len() < COLLECTIVES_MAX
+    }
+
+    /// Whether another message can be submitted. Messages do not wait for collectives.
+    pub fn has_room_for_messages(&self) -> bool {
+        self.mailbox.under_way() < MESSAGES_MAX
+    }
+
+    /// Takes on a job, for which there is room. Its regions stay valid until it is finished.
     pub fn submit(&mut self, job: Job) -> Result<JobId> {
-        if self.queue.len() + self.mailbox.under_way() >= JOBS_MAX {
-            return Err(Error::InvalidArgument(format!(
-                "more than {JOBS_MAX} calls under way; wait for some of them"
-            )));
-        }
-        if matches!(job.collective, Collective::Send | Collective::Recv) {
+        if job.collective.is_message() {
+            assert!(self.has_room_for_messages(), "no room for a message");
             return self.mailbox.submit(job);
         }
+        assert!(self.has_room_for_collectives(), "no room for a collective");
         let running = self.prepare(job)?;
         let id = self.place(running);
         self.queue.push_back(id);
-        Ok(JobId(id))
+        Ok(JobId::collective(id))
     }
 
     /// Gives a call a number.
@@ -301,11 +314,16 @@ impl Engine {
     }
 
     /// A job that has finished, if any is not taken yet: the collectives in order, and then the
-    /// messages.
+    /// messages. No later job has its number before it is taken.
     pub fn take_finished(&mut self) -> Option<Finished> {
-        let first = self.finished.pop_front();
-        let collective = first.map(|id| Finished { id, source: None });
-        collective.or_else(|| self.mailbox.take_finished())
+        let Some(id) = self.finished.pop_front() else {
+            return self.mailbox.take_finished();
+        };
+        // Tiny calls keep their places.
+        if self.calls[id.place()].is_none() {
+            self.free.push(id.place());
+        }
+        Some(Finished { id, source: None })
     }
 
     /// A call under way, and what it works with.
@@ -330,7 +348,7 @@ impl Engine {
                 break;
             }
             self.retire(id)?;
-            self.finished.push_back(JobId(id));
+            self.finished.push_back(JobId::collective(id));
         }
         Ok(progressed)
     }
@@ -428,7 +446,6 @@ impl Engine {
             executor.end(&operation, &self.context.registry);
             executor.keep(&mut self.context.kept);
         }
-        self.free.push(id);
         Ok(())
     }
 }
@@ -438,12 +455,15 @@ impl Engine {
     /// `submit`, with the steps of the schedule also where another executor would take the call.
     pub fn submit_by_steps(&mut self, job: Job) -> Result<JobId> {
         let id = self.submit(job.clone())?;
-        let running = self.calls.get(id.0).and_then(Option::as_ref);
+        let running = self.calls.get(id.place()).and_then(Option::as_ref);
         if running.is_some_and(|running| matches!(running.executor, Executor::Direct(_))) {
             let plan = self.plan(&job)?;
             let channels = self.context.kept.plans.progress(&plan);
             let steps = Executor::Steps(steps::Steps { plan, channels });
-            self.calls[id.0].as_mut().expect("it is there").executor = steps;
+            self.calls[id.place()]
+                .as_mut()
+                .expect("it is there")
+                .executor = steps;
         }
         Ok(id)
     }

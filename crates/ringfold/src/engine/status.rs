@@ -75,16 +75,18 @@ impl Engine {
         ranks
     }
 
-    /// A rank that is gone, as `is_gone` says, and without which a running job cannot end.
+    /// A rank that `is_gone` and that a running job needs. A receive from any source needs the
+    /// others only if the program `waits`, because otherwise this rank may still send to itself.
     pub fn missed(
         &mut self,
+        waits: bool,
         mut is_gone: impl FnMut(&dyn Transport, usize) -> bool,
     ) -> Option<usize> {
         let awaited = self.front_waits_for();
         let transport = self.context.transport.as_ref();
         let mut is_gone = |rank| is_gone(transport, rank);
         let missed = awaited.into_iter().find(|rank| is_gone(*rank));
-        missed.or_else(|| self.mailbox.missed(&mut is_gone))
+        missed.or_else(|| self.mailbox.missed(waits, &mut is_gone))
     }
 
     fn front_waits_for(&mut self) -> Vec<usize> {

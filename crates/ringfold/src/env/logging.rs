@@ -5,6 +5,7 @@
 
 use std::fs::File;
 use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock};
 
@@ -13,6 +14,7 @@ use log::{Level, LevelFilter, Metadata, Record};
 use super::{Lookup, process};
 use crate::error::{Error, Result};
 use crate::sync::lock;
+use crate::sys::file_limit::without_signal;
 
 /// What no rank has.
 const UNKNOWN: usize = usize::MAX;
@@ -105,7 +107,12 @@ impl Logger {
             Some(pattern) => {
                 let pid = std::process::id().to_string();
                 let path = pattern.replace("%h", &host).replace("%p", &pid);
-                let file = File::options().append(true).create(true).open(&path);
+                let file = File::options()
+                    .append(true)
+                    .create(true)
+                    // As that of recorded calls: it says what the program does.
+                    .mode(0o600)
+                    .open(&path);
                 let file = file.map_err(|error| {
                     Error::system(format!("cannot open RINGFOLD_DEBUG_FILE `{path}`"), error)
                 })?;
@@ -127,10 +134,10 @@ impl Logger {
         };
         let line = format!("[{}:{}{rank}] {text}\n", self.host, std::process::id());
         // There is no place to report that the log cannot be written.
-        let _ = match &self.file {
+        let _ = without_signal(|| match &self.file {
             Some(file) => lock(file).write_all(line.as_bytes()),
             None => io::stderr().write_all(line.as_bytes()),
-        };
+        });
     }
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{
-    FOREIGN_BINDINGS, Lookup, addresses, byte, channels, count, ib_retries, ib_timeout,
+    FOREIGN_BINDINGS, Lookup, addresses, byte, channels, check_text, count, ib_retries, ib_timeout,
     milliseconds, parse, parsed, peer_timeout, positive, process, secret, service_level, size,
     socket_threads, sockets, switch, text,
 };
@@ -67,6 +67,7 @@ macro_rules! variables {
         impl Environment {
             /// Reads this process' environment.
             pub fn read() -> Result<Environment> {
+                check_text()?;
                 Environment::from_lookup(&process)
             }
 
@@ -102,7 +103,10 @@ variables! {
     "RINGFOLD_LOCAL_WORLD_SIZE": "1, 2, …", default "the launcher's"
         => local_world_size: usize = positive;
 
-    /// The address of rank 0: its host and a free port there, the same on all ranks. Several
+    /// The address of rank 0: its host and a free port there, the same on all ranks. It is the same
+    /// setting as `address` of `ringfold.init` and of `Config`, and `--addr` of `ringfold run`.
+    /// Rank 0 listens at all addresses that a host's name has there, and if these are loopback
+    /// addresses only, at its interfaces (`RINGFOLD_SOCKET_IFNAME`), too. Several
     /// addresses, separated by commas, are tried in order, and rank 0 listens at all of them. The
     /// default uses the port after `MASTER_PORT`, because `MASTER_PORT` itself belongs to torch's
     /// store. If all ranks are on one host, or a single address is a loopback address, the abstract
@@ -115,7 +119,8 @@ variables! {
 
     /// The job's secret, known only to its ranks: every connection begins by proving it. Required
     /// if ranks connect over a network. Use 16 random bytes or more, for example `head -c16
-    /// /dev/urandom | base64`. Takes precedence over `RINGFOLD_SECRET_FILE`.
+    /// /dev/urandom | base64`; less than 4 are refused. Takes precedence over
+    /// `RINGFOLD_SECRET_FILE`.
     "RINGFOLD_SECRET": "text", default "none";
 
     /// A file with the secret, owned by this user and not readable by other users (mode 0600).

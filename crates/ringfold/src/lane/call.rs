@@ -1,5 +1,6 @@
 //! A call under way: what the caller's thread and the lane's thread both know of it.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use super::cut::{Cut, Fetched, Part, only_moves};
@@ -14,9 +15,23 @@ use crate::communicator::Request;
 use crate::device::{DeviceRegion, Event};
 use crate::error::{Error, Result};
 use crate::memory::Region;
+use crate::types::Collective;
 
 /// Where the parts of the calls of a group begin in a slot: multiples of this.
 const SHARE_ALIGN_BYTES: usize = 64;
+
+/// Messages that share a slot, at most. Ranks have different numbers of messages in a group, so the
+/// length of a message's slices cannot depend on the number.
+const MESSAGES_MAX: usize = 4;
+
+/// The bytes of a slot for each message.
+pub fn message_share_bytes(slot_bytes: usize) -> usize {
+    share_bytes(slot_bytes, MESSAGES_MAX)
+}
+
+fn share_bytes(slot_bytes: usize, sharers: usize) -> usize {
+    slot_bytes / sharers / SHARE_ALIGN_BYTES * SHARE_ALIGN_BYTES
+}
 
 /// The events around a call.
 #[derive(Debug)]
@@ -59,15 +74,61 @@ pub struct LaneCall {
 #[derive(Debug)]
 enum Body {
     /// The host carries out each slice.
-    Parts {
-        parts: Vec<CallPart>,
-        /// Bytes of a slot for each of the calls.
-        share_bytes: usize,
-    },
+    Parts(Vec<Group>),
     /// Devices combine: each slice has two numbers.
     Folded(Box<FoldedCall>),
     /// One kernel of each device does it, as one slice.
     OneShot(Box<OneShotCall>),
+}
+
+/// Calls whose slices share slots: all collectives of a group, or all its messages.
+///
+/// Of more than [`MESSAGES_MAX`] messages, slice 0 of each is carried out, then slice 1 of each and
+/// so on, always in the same order of messages. Two ranks with different other messages therefore
+/// reach their common ones in the same order, and neither waits for one that the other has put
+/// behind.
+#[derive(Debug)]
+struct Group {
+    parts: Vec<CallPart>,
+    /// Bytes of a slot for each of the calls.
+    share_bytes: usize,
+    /// Calls that share a slot, at most.
+    sharers: usize,
+    /// Its slices among those of the whole call.
+    slices: Range<u32>,
+}
+
+impl Group {
+    /// The group of these calls, whose slices begin with `first`.
+    fn new(parts: Vec<CallPart>, share_bytes: usize, sharers: usize, first: u32) -> Result<Group> {
+        let most = parts.iter().map(|part| part.cut.slices()).max();
+        let turns = parts.len().div_ceil(sharers) as u32;
+        let slices = most.unwrap_or(0).checked_mul(turns);
+        let end = slices.and_then(|slices| first.checked_add(slices));
+        let end = end.ok_or_else(|| {
+            let text = "a group of calls of too many slices: use larger slots or smaller groups";
+            Error::InvalidArgument(text.into())
+        })?;
+        Ok(Group {
+            parts,
+            share_bytes,
+            sharers,
+            slices: first..end,
+        })
+    }
+
+    /// The calls that have a part in `slice`, each with its place in slots and its own slice.
+    fn of_slice(&self, slice: u32) -> impl Iterator<Item = (usize, &CallPart, u32)> {
+        let turns = (self.parts.len().div_ceil(self.sharers) as u32).max(1);
+        let own = slice - self.slices.start;
+        let (own, turn) = (own / turns, (own % turns) as usize);
+        let parts = self.parts.iter().skip(turn * self.sharers);
+        let parts = parts.take(self.sharers).enumerate();
+        let is_there = move |part: &CallPart| own < part.cut.slices() || !part.cut.is_agreed();
+        parts
+            .filter(move |(_, part)| is_there(part))
+            .map(move |(index, part)| (index * self.share_bytes, part, own))
+    }
 }
 
 /// One of the calls.
@@ -80,14 +141,27 @@ struct CallPart {
     is_in_place: bool,
 }
 
+impl CallPart {
+    fn new((cut, request): (Cut, DeviceRequest)) -> CallPart {
+        CallPart {
+            is_in_place: request.input.overlaps(&request.output),
+            cut,
+            input: request.input,
+            output: request.output,
+        }
+    }
+}
+
 impl LaneCall {
     /// The calls `requests`, made together on these `terms`, checked; `marks` are for them alone.
-    /// Devices combine one whose `rows` are given.
+    /// Devices combine one whose `rows` are given. `message_bytes` has the most bytes of a slice of
+    /// a message, which depends on the message alone.
     pub fn new(
         mut requests: Vec<DeviceRequest>,
         terms: Terms,
         marks: Marks,
         rows: Option<Rows>,
+        message_bytes: impl Fn(&DeviceRequest) -> usize,
     ) -> Result<LaneCall> {
         let Terms {
             rank,
@@ -95,31 +169,31 @@ impl LaneCall {
             slot_bytes,
             ..
         } = terms;
-        let share_bytes = slot_bytes / requests.len().max(1) / SHARE_ALIGN_BYTES;
-        let share_bytes = share_bytes * SHARE_ALIGN_BYTES;
-        let bank = match terms.is_direct
-            && requests
-                .iter()
-                .all(|request| only_moves(&request.on_host()))
-        {
-            true => Bank::Direct,
-            false => Bank::Host,
-        };
+        let timeout = requests.first().and_then(|request| request.timeout);
+        let is_collective = |request: &&DeviceRequest| !is_message(request);
+        let collectives = requests.iter().filter(is_collective).count();
+        let sharers = [collectives.max(1), MESSAGES_MAX];
+        let shares = sharers.map(|sharers| share_bytes(slot_bytes, sharers));
+        // Collectives first, which all ranks have.
+        requests
+            .sort_by_key(|request| is_message(request).then(|| turn(request, rank, world_size)));
+        let moves = |request: &DeviceRequest| only_moves(&request.on_host());
+        let bank = bank(terms.is_direct && requests.iter().all(moves));
         let cut = |request: &DeviceRequest| {
-            let cut = Cut::new(request, rank, world_size, share_bytes, bank)?;
+            let most = match is_message(request) {
+                true => message_bytes(request),
+                false => shares[0],
+            };
+            let cut = Cut::new(request, rank, world_size, most, bank)?;
             request.check_overlap(cut.own_bytes(rank))?;
             Ok(cut)
         };
-        let timeout = requests.first().and_then(|request| request.timeout);
         let cuts = requests.iter().map(cut).collect::<Result<Vec<_>>>()?;
         if let Some(rows) = rows
-            && let Some(shares) = shares(&requests, [rank, world_size], slot_bytes)
+            && let Some(shares) = folded_shares(&requests, [rank, world_size], slot_bytes)
         {
             let folded = FoldedCall::new(requests.remove(0), shares, rows);
-            let bank = match terms.is_direct {
-                true => Bank::Direct,
-                false => Bank::Host,
-            };
+            let bank = self::bank(terms.is_direct);
             return Ok(LaneCall {
                 bank,
                 first: terms.next[bank as usize],
@@ -133,21 +207,16 @@ impl LaneCall {
             let text = "an all_to_all with a count for each pair, made together with other calls";
             return Err(Error::Unsupported(text.into()));
         }
-        let part = |(cut, request): (Cut, DeviceRequest)| CallPart {
-            is_in_place: request.input.overlaps(&request.output),
-            cut,
-            input: request.input,
-            output: request.output,
-        };
-        let parts: Vec<CallPart> = cuts.into_iter().zip(requests).map(part).collect();
-        let slices = parts.iter().map(|part| part.cut.slices()).max();
+        let mut parts: Vec<CallPart> = cuts.into_iter().zip(requests).map(CallPart::new).collect();
+        let messages = parts.split_off(collectives);
+        let groups = groups([parts, messages], shares, sharers)?;
         Ok(LaneCall {
             bank,
             first: terms.next[bank as usize],
-            slices: slices.unwrap_or(0),
+            slices: groups.last().map_or(0, |group| group.slices.end),
             timeout,
             marks,
-            body: Body::Parts { parts, share_bytes },
+            body: Body::Parts(groups),
         })
     }
 
@@ -195,8 +264,8 @@ impl LaneCall {
         match (&self.body, self.bank) {
             (Body::OneShot(_), _) => Carried::OneShot,
             (Body::Folded(_), _) => Carried::Folded,
-            (Body::Parts { .. }, Bank::Direct) => Carried::Direct,
-            (Body::Parts { .. }, Bank::Host) => Carried::Host,
+            (Body::Parts(_), Bank::Direct) => Carried::Direct,
+            (Body::Parts(_), Bank::Host) => Carried::Host,
         }
     }
 
@@ -204,7 +273,7 @@ impl LaneCall {
     pub fn folded(&self) -> Option<&FoldedCall> {
         match &self.body {
             Body::Folded(call) => Some(call),
-            Body::Parts { .. } | Body::OneShot(_) => None,
+            Body::Parts(_) | Body::OneShot(_) => None,
         }
     }
 
@@ -212,7 +281,7 @@ impl LaneCall {
     pub fn one_shot(&self) -> Option<&OneShotCall> {
         match &self.body {
             Body::OneShot(call) => Some(call),
-            Body::Parts { .. } | Body::Folded(_) => None,
+            Body::Parts(_) | Body::Folded(_) => None,
         }
     }
 
@@ -221,7 +290,9 @@ impl LaneCall {
         match &self.body {
             Body::Folded(call) => call.brought(slice),
             Body::OneShot(_) => vec![],
-            Body::Parts { .. } => self.transfers(|part| (part.cut.brought(slice), &part.input)),
+            Body::Parts(_) => {
+                self.transfers(slice, |part, slice| (part.cut.brought(slice), &part.input))
+            }
         }
     }
 
@@ -230,7 +301,9 @@ impl LaneCall {
         match &self.body {
             Body::Folded(call) => call.taken(slice),
             Body::OneShot(_) => vec![],
-            Body::Parts { .. } => self.transfers(|part| (part.cut.taken(slice), &part.output)),
+            Body::Parts(_) => {
+                self.transfers(slice, |part, slice| (part.cut.taken(slice), &part.output))
+            }
         }
     }
 
@@ -240,7 +313,7 @@ impl LaneCall {
             return call.fetched(slice);
         }
         let mut fetches = vec![];
-        for (place, CallPart { cut, output, .. }) in self.parts() {
+        for (place, CallPart { cut, output, .. }, slice) in self.of_slice(slice) {
             for Fetched { rank, part } in cut.fetched(slice) {
                 let transfers = output.transfers(part.of_buffer, place + part.at);
                 fetches.extend(transfers.map(|transfer| Fetch { rank, transfer }));
@@ -251,11 +324,11 @@ impl LaneCall {
 
     /// What `slice`, a direct one, copies from this rank's input to its output.
     pub fn kept(&self, slice: u32) -> Vec<(DeviceRegion, DeviceRegion)> {
-        let kept = |(_, part): (usize, &CallPart)| match part.cut.kept(slice) {
+        let kept = |(_, part, slice): (usize, &CallPart, u32)| match part.cut.kept(slice) {
             Some([from, into]) if !part.is_in_place => part.input.paired(from, &part.output, into),
             _ => vec![],
         };
-        self.parts().flat_map(kept).collect()
+        self.of_slice(slice).flat_map(kept).collect()
     }
 
     /// Where its results stand on the device.
@@ -263,31 +336,45 @@ impl LaneCall {
         match &self.body {
             Body::Folded(call) => call.output().regions().to_vec(),
             Body::OneShot(call) => call.request.output.regions().to_vec(),
-            Body::Parts { parts, .. } => {
-                let regions = parts.iter().map(|part| part.output.regions());
+            Body::Parts(_) => {
+                let regions = self.parts().map(|part| part.output.regions());
                 regions.flatten().copied().collect()
             }
         }
     }
 
-    /// The calls that the host carries out, each with its place in slots.
-    fn parts(&self) -> impl Iterator<Item = (usize, &CallPart)> {
-        let (parts, share_bytes): (&[CallPart], usize) = match &self.body {
-            Body::Parts { parts, share_bytes } => (parts, *share_bytes),
-            Body::Folded(_) | Body::OneShot(_) => (&[], 0),
-        };
-        let parts = parts.iter().enumerate();
-        parts.map(move |(index, part)| (index * share_bytes, part))
+    /// The calls that the host carries out.
+    fn parts(&self) -> impl Iterator<Item = &CallPart> {
+        self.groups().iter().flat_map(|group| &group.parts)
     }
 
-    /// The copies of one side of all parts.
+    fn groups(&self) -> &[Group] {
+        match &self.body {
+            Body::Parts(groups) => groups,
+            Body::Folded(_) | Body::OneShot(_) => &[],
+        }
+    }
+
+    /// The calls that have a part in `slice`, each with its place in slots and its own slice.
+    fn of_slice(&self, slice: u32) -> impl Iterator<Item = (usize, &CallPart, u32)> {
+        // Behind the last slice of this rank, a call may have more slices on peers.
+        let groups = self.groups().iter().rev();
+        let mut begun = groups.filter(move |group| group.slices.start <= slice);
+        begun
+            .next()
+            .into_iter()
+            .flat_map(move |group| group.of_slice(slice))
+    }
+
+    /// The copies of one side of all parts of `slice`.
     fn transfers<'a>(
         &'a self,
-        side: impl Fn(&'a CallPart) -> (Vec<Part>, &'a DeviceBuffer),
+        slice: u32,
+        side: impl Fn(&'a CallPart, u32) -> (Vec<Part>, &'a DeviceBuffer),
     ) -> Vec<Transfer> {
         let mut transfers = vec![];
-        for (place, part) in self.parts() {
-            let (moved, buffer) = side(part);
+        for (place, part, slice) in self.of_slice(slice) {
+            let (moved, buffer) = side(part, slice);
             for Part { of_buffer, at } in moved {
                 transfers.extend(buffer.transfers(of_buffer, place + at));
             }
@@ -300,38 +387,81 @@ impl LaneCall {
         match &self.body {
             Body::Folded(call) => return vec![call.by_devices(slice)],
             Body::OneShot(call) => return vec![call.by_devices()],
-            Body::Parts { .. } => {}
+            Body::Parts(_) => {}
         }
-        let parts = self.parts().map(|(_, part)| &part.cut);
-        let parts = parts.filter(|cut| slice < cut.slices());
-        parts.map(|cut| cut.by_devices(slice)).collect()
+        let by_devices = |(_, part, slice): (usize, &CallPart, u32)| part.cut.by_devices(slice);
+        self.of_slice(slice).map(by_devices).collect()
     }
 
     /// Whether all ranks have as many slices.
     pub fn is_agreed(&self) -> bool {
-        self.parts().all(|(_, part)| part.cut.is_agreed())
+        self.parts().all(|part| part.cut.is_agreed())
     }
 
     /// What the host does for `slice`, from the slot to the result. Of several calls those that
     /// have such a slice.
     pub fn on_host(&self, slice: u32, slot: Region, result: Region) -> Vec<Request> {
-        let share_bytes = match &self.body {
+        match &self.body {
             Body::Folded(call) => return vec![call.on_host(slice, slot, result)],
             Body::OneShot(call) => return vec![call.by_devices()],
-            Body::Parts { share_bytes, .. } => *share_bytes,
-        };
-        let is_there = |part: &CallPart| slice < part.cut.slices() || !part.cut.is_agreed();
-        let parts = self.parts().filter(|(_, part)| is_there(part));
-        let request = |(place, part): (usize, &CallPart)| {
-            let share = |region: Region| region.part(place..place + share_bytes);
+            Body::Parts(_) => {}
+        }
+        let request = |(place, part, slice): (usize, &CallPart, u32)| {
+            let share = |region: Region| region.part(place..region.bytes());
             part.cut.on_host(slice, share(slot), share(result))
         };
-        parts.map(request).collect()
+        self.of_slice(slice).map(request).collect()
     }
 }
 
+/// The collectives and the messages of a call, as far as there are any.
+fn groups(
+    parts: [Vec<CallPart>; 2],
+    shares: [usize; 2],
+    sharers: [usize; 2],
+) -> Result<Vec<Group>> {
+    let mut groups: Vec<Group> = vec![];
+    for (index, parts) in parts.into_iter().enumerate() {
+        if !parts.is_empty() {
+            let first = groups.last().map_or(0, |group| group.slices.end);
+            groups.push(Group::new(parts, shares[index], sharers[index], first)?);
+        }
+    }
+    Ok(groups)
+}
+
+/// The slots of a call, which devices of other ranks read if it is direct.
+fn bank(is_direct: bool) -> Bank {
+    match is_direct {
+        true => Bank::Direct,
+        false => Bank::Host,
+    }
+}
+
+/// Whether a call is a message between two ranks.
+pub fn is_message(request: &DeviceRequest) -> bool {
+    matches!(request.collective, Collective::Send | Collective::Recv)
+}
+
+/// The place of a message of `rank` among the messages of a group: all ranks order them alike.
+/// Pairs of ranks that have nothing in common come together.
+fn turn(request: &DeviceRequest, rank: usize, world_size: usize) -> [usize; 5] {
+    let is_send = request.collective == Collective::Send;
+    let peer = request.root;
+    let sender = if is_send { rank } else { peer };
+    // A rank that sends to itself sends first.
+    let is_second = usize::from(peer == rank && !is_send);
+    [
+        rank.wrapping_add(peer) % world_size,
+        rank.min(peer),
+        sender,
+        request.tag as usize,
+        is_second,
+    ]
+}
+
 /// The cut of a call that devices combine; nothing if it does not fit.
-fn shares(
+fn folded_shares(
     requests: &[DeviceRequest],
     [rank, world_size]: [usize; 2],
     slot_bytes: usize,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::call::{LaneCall, Marks};
+use super::call::{LaneCall, Marks, is_message, message_share_bytes};
 use super::copies;
 use super::cut::only_moves;
 use super::fold::call::{FoldedCall, Rows};
@@ -118,13 +118,24 @@ impl Issuer {
         Ok(Some(folder.rows()))
     }
 
+    /// The most bytes of a slice of a message, which its sender and its receiver know alike.
+    pub fn message_bytes(&self, request: &DeviceRequest) -> usize {
+        let most = message_share_bytes(self.staging.slot_bytes());
+        let chosen = self.policy.slice_bytes(&request.on_host(), Carried::Host);
+        chosen.min(most)
+    }
+
     /// The most bytes of a slice of the call or group `requests`, which devices combine if
     /// `is_folded`.
     pub fn slice_bytes(&mut self, requests: &[DeviceRequest], is_folded: bool) -> usize {
-        // The slices of a group travel together.
+        // The slices of a group travel together, and messages have slices of their own.
         let [request] = requests else {
             return self.staging.slot_bytes();
         };
+        if is_message(request) {
+            self.policy.log(&request.on_host(), Carried::Host);
+            return self.staging.slot_bytes();
+        }
         let request = request.on_host();
         let carried = match is_folded {
             true => Carried::Folded,

@@ -256,7 +256,8 @@ impl Lane {
                     slot_bytes,
                     ..terms
                 };
-                LaneCall::new(requests, terms, marks, rows)?
+                let message_bytes = |request: &DeviceRequest| issuer.message_bytes(request);
+                LaneCall::new(requests, terms, marks, rows, message_bytes)?
             }
         };
         let call = Arc::new(call);

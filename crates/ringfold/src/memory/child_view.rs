@@ -14,17 +14,18 @@
 //! * The handler runs where other threads were stopped anywhere: it takes no lock and allocates
 //!   nothing. Entries are never freed, only used again, and an entry is live from the store of its
 //!   address to the store of 0.
-//! * Every fork is counted before it happens, and [`ChildView::withdraw`] looks at the count after
-//!   the entry is gone: so it knows of every child that may have a view.
+//! * An entry becomes live, and the memory is moved to the file's pages, while forks are
+//!   [held off](crate::sys::fork); likewise back. So a child has both or neither.
+//! * Every fork is counted, so [`ChildView::withdraw`] knows whether any child may have a view.
 
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr;
-use std::sync::Once;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
 use rustix::mm::{MapFlags, ProtFlags, mmap};
 
 use super::region::Region;
+use crate::sys::fork::{Duty, NoFork};
 
 /// A place for a mapping of a file.
 #[derive(Debug)]
@@ -44,15 +45,13 @@ unsafe impl Sync for Entry {}
 
 static ENTRIES: AtomicPtr<Entry> = AtomicPtr::new(ptr::null_mut());
 
-/// Forks of this process and its ancestors, counted before each.
-static FORKS: AtomicU64 = AtomicU64::new(0);
-
 /// Memory that forked children get a view of, until it is withdrawn.
 #[derive(Debug)]
 pub struct ChildView {
     entry: &'static Entry,
     /// The handler maps it.
     _file: OwnedFd,
+    /// Forks before there was the entry.
     forks: u64,
 }
 
@@ -60,41 +59,28 @@ impl ChildView {
     /// Has children made from now on find at `region` the contents of `file` from `offset` on. The
     /// region is a mapping of that file, begins and ends with a page, and is kept from children by
     /// the kernel.
-    pub fn new(region: Region, file: OwnedFd, offset: usize) -> ChildView {
-        static HANDLERS: Once = Once::new();
-        HANDLERS.call_once(|| {
-            // SAFETY: both functions live as long as the program, and do only what may be done
-            // around a fork.
-            let result = unsafe { libc::pthread_atfork(Some(before_fork), None, Some(in_child)) };
-            if result != 0 {
-                log::debug!(
-                    target: "ringfold::init",
-                    "forked children will not have registered memory"
-                );
-            }
-        });
+    pub fn new(region: Region, file: OwnedFd, offset: usize, held_off: &NoFork) -> ChildView {
+        held_off.in_child(Duty::Memory, show);
         let entry = take_entry();
         entry.bytes.store(region.bytes(), Ordering::Relaxed);
         entry.fd.store(file.as_raw_fd(), Ordering::Relaxed);
         entry.offset.store(offset as u64, Ordering::Relaxed);
-        let forks = FORKS.load(Ordering::SeqCst);
-        // Pairs with the load in `in_child`: what stands above is there when the address is.
-        (entry.address).store(region.address() as usize, Ordering::SeqCst);
+        // A child sees all of it or, before, nothing: no fork is under way.
+        (entry.address).store(region.address() as usize, Ordering::Relaxed);
         ChildView {
             entry,
             _file: file,
-            forks,
+            forks: held_off.forks(),
         }
     }
 
     /// Children made from now on do not get it. Gives whether no child has it, so that its pages
     /// may be freed. Never called in a child, which has no such entries.
-    pub fn withdraw(self) -> bool {
-        self.entry.address.store(0, Ordering::SeqCst);
-        let is_nowhere = FORKS.load(Ordering::SeqCst) == self.forks;
+    pub fn withdraw(self, held_off: &NoFork) -> bool {
+        self.entry.address.store(0, Ordering::Relaxed);
         // Pairs with the exchange in `take_entry`.
         self.entry.is_taken.store(false, Ordering::Release);
-        is_nowhere
+        held_off.forks() == self.forks
     }
 }
 
@@ -139,15 +125,11 @@ fn take_entry() -> &'static Entry {
     }
 }
 
-extern "C" fn before_fork() {
-    FORKS.fetch_add(1, Ordering::SeqCst);
-}
-
-extern "C" fn in_child() {
+/// Has this process, a child that was forked just now, find all there is to find.
+fn show() {
     for entry in entries() {
-        // Pairs with the store in `ChildView::new`. Taken out: a child of this child inherits the
-        // view itself.
-        let address = entry.address.swap(0, Ordering::SeqCst);
+        // Taken out: a child of this child inherits the view itself.
+        let address = entry.address.swap(0, Ordering::Relaxed);
         if address != 0 {
             view(entry, address);
             entry.is_taken.store(false, Ordering::Release);

@@ -1,6 +1,6 @@
 //! Memory that a rank has registered with a communicator, as its user holds it.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -14,6 +14,7 @@ use super::remapped::Remapped;
 use super::shared::{Shared, check_plausible, in_pages};
 use crate::element::Element;
 use crate::error::{Error, Result};
+use crate::sys::fork;
 
 /// Zeroed memory made by [`Communicator::alloc`](crate::Communicator::alloc), page-aligned, whose
 /// peers on this host can reach it in a call.
@@ -78,24 +79,31 @@ impl Own {
         self.process == std::process::id()
     }
 
-    /// Maps the file in the place of memory that was there before.
-    pub fn remap(&mut self, fd: impl AsFd) -> Result<()> {
-        match &mut self.remapped {
-            Some(remapped) => remapped.remap(fd),
-            None => Ok(()),
-        }
-    }
-
-    /// Has forked children find the contents at the same addresses, without sharing them; `fd` is
-    /// the file's.
-    pub fn show_to_children(&mut self, fd: OwnedFd) {
+    /// Maps the file, whose descriptor is `fd`, in the place of memory that was there before, and
+    /// has forked children find the contents at the same addresses, without sharing them.
+    pub fn take_place(&mut self, fd: OwnedFd) -> Result<()> {
         let (region, offset) = match &self.remapped {
             Some(remapped) => remapped.interior(),
             None => (self.file(), 0),
         };
-        if !region.is_empty() {
-            self.child_view = Some(ChildView::new(region, fd, offset));
+        if region.is_empty() {
+            return Ok(());
         }
+        let refused = |error: std::io::Error| {
+            let what = format!("cannot map {} bytes of registered memory", region.bytes());
+            Error::system(what, error)
+        };
+        let is_remapped = self.remapped.is_some();
+        let pages = is_remapped.then(|| Mapping::unshared(&fd, region.bytes(), offset));
+        let pages = pages.transpose().map_err(refused)?;
+        let held_off = fork::hold_off().map_err(refused)?;
+        self.child_view = Some(ChildView::new(region, fd, offset, &held_off));
+        if let (Some(remapped), Some(pages)) = (&mut self.remapped, pages) {
+            remapped.remap(pages)?;
+            drop(held_off);
+            remapped.populate()?;
+        }
+        Ok(())
     }
 
     /// Where in the file `buffer` lies, if it lies whole in this memory.
@@ -125,6 +133,21 @@ impl Own {
             remapped.sync_from_file(buffer, self.file());
         }
     }
+
+    /// Moves memory that was there before back; whether no child has a view of the file.
+    fn leave_place(&mut self) -> std::io::Result<bool> {
+        let copy = self
+            .remapped
+            .as_ref()
+            .map(Remapped::copy_back)
+            .transpose()?;
+        let held_off = fork::hold_off()?;
+        if let Some(remapped) = &mut self.remapped {
+            remapped.restore(copy.flatten(), self.file.data())?;
+        }
+        let view = self.child_view.take();
+        Ok(view.is_none_or(|view| view.withdraw(&held_off)))
+    }
 }
 
 impl Drop for Own {
@@ -133,20 +156,23 @@ impl Drop for Own {
             return;
         }
         self.file.announce_release();
-        let is_out = self.remapped.as_mut().is_none_or(Remapped::restore);
-        let is_nowhere = self.child_view.take().is_none_or(ChildView::withdraw);
-        if is_out {
-            // Relaxed: its setter held this, and gave it up before.
-            let is_left = self.is_left_to_peers.load(Ordering::Relaxed);
-            // Children that look at the pages keep them, as long as they live.
-            if is_nowhere && !is_left {
-                self.file.free();
+        match self.leave_place() {
+            Ok(is_nowhere) => {
+                // Relaxed: its setter held this, and gave it up before.
+                let is_left = self.is_left_to_peers.load(Ordering::Relaxed);
+                // Children that look at the pages keep them, as long as they live.
+                if is_nowhere && !is_left {
+                    self.file.free();
+                }
             }
-        } else {
-            log::warn!(
-                target: "ringfold::transport",
-                "a registered buffer cannot be moved back, and stays shared memory"
-            );
+            Err(error) => {
+                // Children go on to get their view of it.
+                std::mem::forget(self.child_view.take());
+                log::warn!(
+                    target: "ringfold::transport",
+                    "a registered buffer cannot be moved back, and stays shared memory: {error}"
+                );
+            }
         }
     }
 }

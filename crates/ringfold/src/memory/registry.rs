@@ -170,11 +170,6 @@ impl Registry {
         self.registrations.retain_mut(Registration::sweep);
     }
 
-    /// Unmaps all peers' memory: no call will run any more.
-    pub(crate) fn clear(&mut self) {
-        self.registrations.clear();
-    }
-
     /// Counts a registration of memory that this rank shares with no peer.
     pub(crate) fn count_private(&mut self) {
         self.sweep();

@@ -16,16 +16,18 @@
 //!
 //! * Only private, anonymous, writable memory is moved: replacing a file's or shared memory's pages
 //!   would part them from the processes that share them.
-//! * At every moment the buffer's addresses have its contents; no other thread uses it while it
-//!   moves.
+//! * The buffer's addresses have its contents at every moment at which a child can be forked; no
+//!   other thread uses it while it moves.
 //! * When it cannot be moved back (no memory, or its mapping was changed behind our back), it stays
 //!   where it is and nothing is freed: leaked, never lost.
 
 use std::fs::File;
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::fs::fstat;
-use rustix::mm::{Advice, MapFlags, MremapFlags, ProtFlags, madvise, mmap, mremap_fixed};
+use rustix::io::Errno;
+use rustix::mm::{Advice, madvise};
 
 use super::mapping::Mapping;
 use super::region::Region;
@@ -90,29 +92,34 @@ impl Remapped {
         Ok((remapped, file, fd))
     }
 
-    /// Maps the file in the interior's place.
-    pub fn remap(&mut self, fd: impl AsFd) -> Result<()> {
-        if self.interior.is_empty() {
-            return Ok(());
-        }
-        let (start, bytes) = (self.interior.address().cast(), self.interior.bytes());
-        let flags = MapFlags::SHARED | MapFlags::FIXED | MapFlags::POPULATE;
-        let protection = ProtFlags::READ | ProtFlags::WRITE;
-        let offset = self.offset(self.interior) as u64;
+    /// Has `pages`, a mapping of the file's part that the interior is, take the interior's place:
+    /// in one step, so that no child ever has them, or has nothing there.
+    pub fn remap(&mut self, pages: Mapping) -> Result<()> {
+        let bytes = self.interior.bytes();
         // SAFETY: the range is the buffer's, which no other thread uses now (contract of
-        // `copy_of`), and the file has its contents.
-        let mapped = unsafe { mmap(start, bytes, protection, flags, fd, offset) };
-        mapped.map_err(|error| {
-            Error::system(
-                format!("cannot map {bytes} bytes of registered memory in place"),
-                error,
-            )
+        // `copy_of`), and the file has its contents. `restore` knows of it.
+        unsafe { pages.move_to(self.interior) }.map_err(|(pages, error)| {
+            // What was there is gone only where the kernel has no memory for its own tables.
+            let _ = Mapping::in_gap(self.interior, pages.region());
+            let what = format!("cannot map {bytes} bytes of registered memory in place");
+            Error::system(what, error)
         })?;
         self.is_remapped = true;
-        // SAFETY: the range is a mapping of the file; a child of ours will not have it.
-        unsafe { madvise(start, bytes, Advice::LinuxDontFork) }.map_err(|error| {
-            Error::system("cannot keep registered memory from forked children", error)
-        })
+        Ok(())
+    }
+
+    /// Has the interior's pages present, so that calls find them.
+    pub fn populate(&self) -> Result<()> {
+        let (start, bytes) = (self.interior.address().cast(), self.interior.bytes());
+        // SAFETY: the range is the buffer's; its contents do not change.
+        match unsafe { madvise(start, bytes, Advice::LinuxPopulateWrite) } {
+            // Kernels before 5.14 lack it: the first call is then slower, nothing else.
+            Ok(()) | Err(Errno::INVAL) => Ok(()),
+            Err(error) => {
+                let what = format!("cannot get {bytes} bytes of registered memory; ask for less");
+                Err(Error::system(what, error))
+            }
+        }
     }
 
     /// The whole buffer.
@@ -194,31 +201,62 @@ impl Remapped {
         }
     }
 
-    /// Moves the interior back into memory that is only this process'; whether that was possible.
-    pub fn restore(&mut self) -> bool {
-        if !std::mem::take(&mut self.is_remapped) {
-            return true;
+    /// A copy of the interior to move back there, if there is more to move than
+    /// [`HEAP_BLOCK_BYTES_MAX`]. Children have none.
+    pub fn copy_back(&self) -> io::Result<Option<Mapping>> {
+        if !self.is_remapped {
+            return Ok(None);
         }
-        if !self.is_in_place(self.interior) {
-            return false;
+        self.check_in_place()?;
+        if self.interior.bytes() <= HEAP_BLOCK_BYTES_MAX {
+            return Ok(None);
         }
-        let bytes = self.interior.bytes();
-        let Ok(copy) = Mapping::anonymous(bytes) else {
-            return false;
-        };
+        let mut copy = Mapping::anonymous(self.interior.bytes())?;
+        copy.keep_from_children()?;
         copy.region().copy_from(self.interior);
-        let (from, to) = (copy.region().address(), self.interior.address());
-        let flags = MremapFlags::MAYMOVE;
-        // SAFETY: replaces the file's pages by their copy, in one step, at addresses that no other
-        // thread uses now (contract of `copy_of`); the copy has no other user.
-        let moved = unsafe { mremap_fixed(from.cast(), bytes, bytes, flags, to.cast()) };
-        if moved.is_ok() {
-            // Nothing is mapped any more where it was.
-            std::mem::forget(copy);
+        Ok(Some(copy))
+    }
+
+    /// Replaces the file's pages by the copy, in one step, or fills new ones where there is none.
+    /// Forks are held off; the caller has the whole file at `file`.
+    pub fn restore(&mut self, copy: Option<Mapping>, file: Region) -> io::Result<()> {
+        if !self.is_remapped {
+            return Ok(());
         }
-        moved.is_ok()
+        let at = self.offset(self.interior);
+        let contents = file.part(at..at + self.interior.bytes());
+        // SAFETY: no other thread uses these addresses now (contract of `copy_of`); from here on
+        // they are the user's. The file is mapped elsewhere.
+        let replaced = unsafe {
+            match copy {
+                None => Mapping::instead_of(self.interior, contents),
+                Some(mut copy) => {
+                    copy.give_to_children()?;
+                    copy.move_to(self.interior).map_err(|(_copy, error)| error)
+                }
+            }
+        };
+        if let Err(error) = replaced {
+            // A kernel without memory to spare has removed what was there all the same.
+            Mapping::in_gap(self.interior, contents).map_err(|_| error)?;
+        }
+        self.is_remapped = false;
+        Ok(())
+    }
+
+    fn check_in_place(&self) -> io::Result<()> {
+        match self.is_in_place(self.interior) {
+            true => Ok(()),
+            false => Err(io::Error::other("something else is mapped there")),
+        }
     }
 }
+
+/// The longest interior that is copied while forks are held off: the longest block that glibc's
+/// `malloc` takes from a heap; longer ones are mappings of their own (`DEFAULT_MMAP_THRESHOLD_MAX`,
+/// mallopt(3)). New pages become one with those around them, and pages that were moved there never
+/// do: the heap would be in ever more pieces, of which a process has 65,530 at most.
+const HEAP_BLOCK_BYTES_MAX: usize = 32 << 20;
 
 const MAPS: &str = "/proc/self/maps";
 const UNSEEN: &str = "cannot see in /proc/self/maps what kind of memory the buffer is";
@@ -293,156 +331,4 @@ impl<'a> Line<'a> {
 }
 
 #[cfg(test)]
-mod tests {
-    use rustix::mm::mmap_anonymous;
-
-    use super::*;
-    use crate::skipped::skipped;
-
-    const MIB: usize = 1 << 20;
-
-    fn region(bytes: &mut [u8]) -> Region {
-        // SAFETY: the tests use regions while the slice lives, and the slice only when no region is
-        // in use.
-        unsafe { Region::new(bytes.as_mut_ptr(), bytes.len()) }
-    }
-
-    fn pattern(index: usize) -> u8 {
-        (index * 31 + index / 4096) as u8
-    }
-
-    #[test]
-    fn a_buffer_moves_in_and_out_with_its_contents() {
-        for (first, bytes) in [(0, MIB), (16, MIB), (100, 3 * 4096), (4000, 200), (1, 4095)] {
-            let mut memory = vec![0; MIB + 8192];
-            memory
-                .iter_mut()
-                .enumerate()
-                .for_each(|(i, byte)| *byte = pattern(i));
-            let buffer = region(&mut memory[first..first + bytes]);
-            // SAFETY: `memory` outlives `remapped`, and this thread alone uses it.
-            let (mut remapped, file, fd) = unsafe { Remapped::copy_of(buffer) }.expect("a copy");
-            remapped.remap(&fd).expect("moved");
-            let interior = remapped.interior;
-            assert!(remapped.is_in_place(buffer));
-            let at = remapped.offset(interior);
-            if !interior.is_empty() {
-                // What is written in one place is read in the other.
-                file.data().part(at..at + 1).write(&[99]);
-                let mut byte = [0];
-                interior.part(0..1).read(&mut byte);
-                assert_eq!(byte, [99]);
-                let original = pattern(first + at - remapped.offset(buffer));
-                interior.part(0..1).write(&[original]);
-            }
-            assert!(remapped.restore());
-            assert!(interior.is_empty() || !remapped.is_in_place(interior));
-            if !interior.is_empty() {
-                file.data().part(at..at + 1).write(&[98]);
-            }
-            assert!(
-                memory
-                    .iter()
-                    .enumerate()
-                    .all(|(i, byte)| *byte == pattern(i))
-            );
-        }
-    }
-
-    #[test]
-    fn the_file_has_the_whole_buffer_when_it_is_lent_and_gives_it_back() {
-        for (first, bytes) in [
-            (16, 5 * 4096),
-            (100, 3000),
-            (4000, 200),
-            (0, 8192),
-            (4095, 4098),
-        ] {
-            let mut memory = vec![0; 8 * 4096];
-            let buffer = region(&mut memory[first..first + bytes]);
-            // SAFETY: `memory` outlives `remapped`, and this thread alone uses it.
-            let (mut remapped, file, fd) = unsafe { Remapped::copy_of(buffer) }.expect("a copy");
-            remapped.remap(&fd).expect("moved");
-            for (from, to) in [
-                (0, bytes),
-                (0, 1),
-                (bytes / 3, bytes / 2),
-                (bytes - 1, bytes),
-            ] {
-                let part = buffer.part(from..to);
-                let at = remapped.offset(part);
-                let in_file = file.data().part(at..at + part.bytes());
-                let mut read = vec![0; part.bytes()];
-                let old: Vec<u8> = (from..to).map(pattern).collect();
-                part.write(&old);
-                remapped.sync_to_file(part, file.data());
-                in_file.read(&mut read);
-                assert_eq!(read, old);
-                let new: Vec<u8> = old.iter().map(|byte| !byte).collect();
-                in_file.write(&new);
-                remapped.sync_from_file(part, file.data());
-                part.read(&mut read);
-                assert_eq!(read, new, "{first} {bytes} {from}..{to}");
-                part.write(&old);
-            }
-            assert!(remapped.restore());
-        }
-    }
-
-    #[test]
-    fn what_is_mapped_there_later_is_not_taken_for_it() {
-        let map = |address, bytes, flags| {
-            let protection = ProtFlags::READ | ProtFlags::WRITE;
-            // SAFETY: a mapping of the test's own, or in the place of one.
-            let start =
-                unsafe { mmap_anonymous(address, bytes, protection, MapFlags::PRIVATE | flags) };
-            // SAFETY: mapped with this length until the end of the test.
-            unsafe { Region::new(start.expect("memory").cast(), bytes) }
-        };
-        let buffer = map(std::ptr::null_mut(), MIB, MapFlags::empty());
-        // SAFETY: it is forgotten before the mapping changes.
-        let (mut remapped, _file, fd) = unsafe { Remapped::copy_of(buffer) }.expect("a copy");
-        remapped.remap(&fd).expect("moved");
-        assert!(remapped.is_in_place(buffer));
-        assert!(remapped.is_in_place(buffer.part(8192..8200)));
-        if sys::mapping_at(remapped.maps.as_fd(), remapped.origin).is_none() {
-            skipped("the kernel does not say what is mapped where");
-            return;
-        }
-        let later = buffer.part(4096..MIB);
-        map(later.address().cast(), later.bytes(), MapFlags::FIXED);
-        assert!(!remapped.is_in_place(buffer));
-        assert!(!remapped.is_in_place(buffer.part(8192..8200)));
-        assert!(remapped.is_in_place(buffer.part(0..4096)));
-        remapped.is_remapped = false;
-    }
-
-    #[test]
-    fn memory_that_others_share_is_refused() {
-        let (shared, _fd) = Shared::create(8192).expect("two pages");
-        // SAFETY: the mapping is there, and refused.
-        let refused = unsafe { Remapped::copy_of(shared.data()) }.expect_err("shared memory");
-        assert!(
-            refused.to_string().contains("registered already"),
-            "{refused}"
-        );
-        let file = File::open("/proc/self/exe").expect("this program");
-        // SAFETY: a new mapping, private to this test.
-        let map = unsafe {
-            mmap(
-                std::ptr::null_mut(),
-                8192,
-                ProtFlags::READ,
-                MapFlags::PRIVATE,
-                &file,
-                0,
-            )
-        }
-        .expect("a mapping");
-        // SAFETY: mapped with this length.
-        let map = unsafe { Region::new(map.cast(), 8192) };
-        // SAFETY: the mapping is there, and refused.
-        let refused = unsafe { Remapped::copy_of(map) }.expect_err("a file");
-        assert!(refused.to_string().contains("use `alloc`"), "{refused}");
-    }
-}
+mod tests;

@@ -8,8 +8,11 @@
 //! writes there is data, and the one word a claim that costs only its owner: it is neither an
 //! offset nor a length.
 
+use std::io::ErrorKind;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
+
+use nix::sys::sysinfo::sysinfo;
 
 use super::mapping::{Mapping, make_sealed, size_and_seals};
 use super::region::Region;
@@ -30,9 +33,9 @@ pub fn in_pages(bytes: usize) -> Option<usize> {
 /// Refuses more bytes than the machine can hold: the kernel would promise them and then end a
 /// process.
 pub fn check_plausible(bytes: usize) -> Result<()> {
-    let info = rustix::system::sysinfo();
-    let words = u128::from(info.totalram) + u128::from(info.totalswap);
-    let most = words * u128::from(info.mem_unit);
+    // A system that does not tell refuses by itself.
+    let Ok(info) = sysinfo() else { return Ok(()) };
+    let most = u128::from(info.ram_total()) + u128::from(info.swap_total());
     if bytes as u128 <= most {
         return Ok(());
     }
@@ -48,11 +51,11 @@ impl Shared {
     /// Makes the file, with at least `bytes` bytes of zeros, and maps it.
     pub fn create(bytes: usize) -> Result<(Shared, OwnedFd)> {
         check_plausible(bytes)?;
-        let refused = |error: rustix::io::Errno| {
+        let refused = |error: std::io::Error| {
             let what = format!("cannot make {bytes} bytes of registered memory");
             Error::system(what, error)
         };
-        let data_bytes = in_pages(bytes).ok_or_else(|| refused(rustix::io::Errno::NOMEM))?;
+        let data_bytes = in_pages(bytes).ok_or_else(|| refused(ErrorKind::OutOfMemory.into()))?;
         let total = data_bytes + rustix::param::page_size();
         let fd = make_sealed("ringfold registered", total).map_err(refused)?;
         Ok((Shared::map(&fd, data_bytes)?, fd))
@@ -135,14 +138,11 @@ impl Shared {
 
     fn map(fd: impl AsFd, data_bytes: usize) -> Result<Shared> {
         let bytes = data_bytes + rustix::param::page_size();
-        let refused = |error| {
-            Error::system(
-                format!("cannot map {bytes} bytes of registered memory"),
-                error,
-            )
+        let refused = |error: std::io::Error| {
+            let what = format!("cannot map {bytes} bytes of registered memory");
+            Error::system(what, error)
         };
-        let mut map = Mapping::new(fd, bytes).map_err(refused)?;
-        map.keep_from_children().map_err(refused)?;
+        let map = Mapping::unshared(fd, bytes, 0).map_err(refused)?;
         map.advise_huge_pages();
         Ok(Shared { map, data_bytes })
     }

@@ -45,6 +45,9 @@ pub(super) trait Format {
     /// In registers.
     type Wide: Copy;
 
+    /// Whether an element that is held and stored again keeps its bits.
+    const IS_KEPT: bool = true;
+
     fn widen(stored: Self::Stored) -> Self::Wide;
     fn narrow(wide: Self::Wide) -> Self::Stored;
 
@@ -54,6 +57,9 @@ pub(super) trait Format {
 
 /// Elements that are combined as they are.
 pub(super) struct Plain<T>(PhantomData<T>);
+
+/// Bytes of which all but 0 are true: held and stored as 0 or 1.
+pub(super) struct Truth;
 
 /// Half precision, converted in software.
 pub(super) struct Half;
@@ -102,6 +108,27 @@ formats! {
     Brain: u16, f32, convert::bf16_to_f32, convert::f32_to_bf16;
 }
 
+impl Format for Truth {
+    type Stored = u8;
+    type Wide = u8;
+
+    const IS_KEPT: bool = false;
+
+    #[inline(always)]
+    fn widen(stored: u8) -> u8 {
+        u8::from(stored != 0)
+    }
+
+    #[inline(always)]
+    fn narrow(wide: u8) -> u8 {
+        wide
+    }
+
+    fn factor(factor: f64) -> u8 {
+        factor as u8
+    }
+}
+
 /// The folding loop of operation `J` over elements of format `F`.
 pub(super) struct Fold<J, F>(PhantomData<(J, F)>);
 
@@ -110,7 +137,12 @@ impl<J: Join<F::Wide>, F: Format> Body<()> for Fold<J, F> {
     unsafe fn run(into: Region, sources: &[Region], _: ()) {
         let count = into.bytes() / size_of::<F::Stored>();
         match sources {
-            [only] => into.copy_from(*only),
+            [only] if F::IS_KEPT => into.copy_from(*only),
+            [only] => {
+                let keep = |a, _| F::narrow(F::widen(a));
+                // SAFETY: lengths and overlap are the caller's contract.
+                unsafe { combine(into, *only, *only, count, keep) }
+            }
             [first, second] => {
                 let join = |a, b| F::narrow(J::join(F::widen(a), F::widen(b)));
                 // SAFETY: lengths and overlap are the caller's contract.

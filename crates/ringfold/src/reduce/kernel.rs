@@ -1,6 +1,6 @@
 //! The table operation × data type × CPU level, and what one entry does.
 
-use super::fold::{Brain, Fold, FoldBrain, Format, Half, Plain, check_regions};
+use super::fold::{Brain, Fold, FoldBrain, Format, Half, Plain, Truth, check_regions};
 use super::level::{Level, Run, compiled};
 use super::ops::{Band, Bor, Bxor, Join, Max, Min, Prod, Sum};
 use super::scale::{Factor, scale};
@@ -39,8 +39,9 @@ impl Kernel {
         }
         // Bit operations are the same at any width.
         let run = match (op.combining(), dtype) {
-            (Op::Bor, _) | (Op::Max | Op::Sum, DType::Bool) => plain::<Bor, u8>(level),
-            (Op::Band, _) | (Op::Min | Op::Prod, DType::Bool) => plain::<Band, u8>(level),
+            (op, DType::Bool) => truth(op, level),
+            (Op::Bor, _) => plain::<Bor, u8>(level),
+            (Op::Band, _) => plain::<Band, u8>(level),
             (Op::Bxor, _) => plain::<Bxor, u8>(level),
             (Op::Min, _) => ordered::<Min>(dtype, level),
             (Op::Max, _) => ordered::<Max>(dtype, level),
@@ -146,6 +147,16 @@ impl Kernel {
 /// A block on the stack.
 #[repr(align(64))]
 struct Block([u8; BLOCK_BYTES]);
+
+/// Of `Bool`: every byte but 0 is true, and results are 0 or 1.
+fn truth(op: Op, level: Level) -> Run<()> {
+    let level = level.min(Level::Avx2);
+    match op {
+        Op::Bxor => compiled::<Fold<Bxor, Truth>, ()>(level),
+        Op::Min | Op::Prod | Op::Band => compiled::<Fold<Band, Truth>, ()>(level),
+        _ => compiled::<Fold<Bor, Truth>, ()>(level),
+    }
+}
 
 /// `Sum` or `Prod`, whose bits are the same for signed and unsigned integers.
 fn wrapping<J>(dtype: DType, level: Level) -> Run<()>

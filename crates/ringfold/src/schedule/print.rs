@@ -79,7 +79,7 @@ impl Listing {
         )?;
         writeln!(
             f,
-            "{} rounds, {} hops that wait for each other; proved in place and not",
+            "{} rounds, {} dependent hops; proved in place and not",
             self.proof.rounds, self.proof.hops
         )
     }
@@ -280,7 +280,7 @@ mod tests {
         let expected = "\
 all_reduce by ring over messages, 3 ranks
 input: 3 chunks, output: 3 chunks, scratch: unused
-4 rounds, 4 hops that wait for each other; proved in place and not
+4 rounds, 4 dependent hops; proved in place and not
 
 round  rank  steps
     0     1  recv out[2] = in[2] + from 0; send in[0] to 2

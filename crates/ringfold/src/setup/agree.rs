@@ -47,8 +47,8 @@ impl<'a> Linked<'a> {
         } = self;
         let group = &attempt.group;
         let settings = &group.settings;
-        let own_rules = match (&group.inherited, &settings.rules) {
-            (Some(inherited), _) => inherited.rules.clone(),
+        let own_rules = match (&group.inherited.rules, &settings.rules) {
+            (Some(inherited), _) => inherited.clone(),
             (None, Some(source)) if group.rank == 0 => source.read()?,
             (None, _) => Rules::default(),
         };
@@ -108,8 +108,9 @@ fn propose(
     let is_shared = links.is_shared();
     let settings = &group.settings;
     let local_ranks = group.local_ranks().len();
-    let measured = group.inherited.as_ref();
-    let measured = measured.and_then(|inherited| inherited.measured.clone());
+    let is_part = group.inherited.rules.is_some();
+    let measured = group.inherited.measured.clone();
+    let is_measured = measured.is_some();
     let Sharing { ranks, cores } = placement.sharing;
     let machine = Machine::read(Path::new(ROOT), cores);
     let (constants, limits) = match measured {
@@ -120,8 +121,8 @@ fn propose(
     let can_probe = is_shared && local_ranks <= placement.cores;
     let leading = || Leading {
         constants: constants.unwrap_or_else(|| derive(group, placement.sharing, links)),
-        // Only in a job that begins: parts are made often, and beside each other.
-        is_probed: can_probe && settings.is_probing && group.id == 0 && !is_forced,
+        // Not in parts, which are made often, and beside each other.
+        is_probed: can_probe && settings.is_probing && !is_part && !is_measured && !is_forced,
         rules_bytes: rules.to_string().len(),
     };
     Proposal {
@@ -247,13 +248,13 @@ fn log_terms(terms: &Terms, plugin: Option<&str>) {
              alike, and have the library everywhere"
         );
     }
-    log::info!(
+    log::debug!(
         target: "ringfold::tuning",
         "limits, as rank 0 has them from its caches, its cores and RINGFOLD_LIMITS: {}{}",
         terms.limits,
         if terms.is_probed { "; a probe follows" } else { "" }
     );
-    log::info!(
+    log::debug!(
         target: "ringfold::tuning",
         "constants of the cost model, as rank 0 has them: {}", terms.constants
     );
@@ -262,13 +263,17 @@ fn log_terms(terms: &Terms, plugin: Option<&str>) {
 fn log_place(place: &Place, cores: usize, settings: &Settings) {
     log::info!(
         target: "ringfold::init",
-        "rank {} of {}: {} ranks share this host and {cores} cores, {} hosts, transport {} ({} was \
-         asked for)",
+        "rank {} of {}: transport {} ({} requested), {}; {} and {} on this host",
         place.rank,
         place.world_size,
-        place.local_size,
-        place.hosts,
         place.transport,
-        settings.transport
+        settings.transport,
+        counted(place.hosts, "host"),
+        counted(place.local_size, "rank"),
+        counted(cores, "core")
     );
+}
+
+fn counted(count: usize, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::board::{Board, Identity};
+use crate::board::{Board, Identity, program};
 use crate::communicator::Communicator;
 use crate::communicator::settings::Showing;
 
@@ -21,6 +21,7 @@ pub(super) fn attach(communicator: &Communicator) {
         rank: group.rank,
         world_size: group.world_ranks.len(),
         transport: communicator.transport(),
+        program: program(),
     };
     if let Some(board) = make(&identity, &group.settings.showing) {
         communicator.driver.attach(board);

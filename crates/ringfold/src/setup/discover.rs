@@ -42,6 +42,8 @@ impl<'a> Discovered<'a> {
             affinity: own.clone(),
             channels: group.settings.channels,
             straggler: group.settings.straggler_policy(),
+            chunk_bytes: group.settings.chunk_bytes.map(|bytes| bytes as u64),
+            slice_bytes: group.settings.slice_bytes.map(|bytes| bytes as u64),
         };
         let records = attempt.exchange("peer info", &info.encode())?;
         let records = records.iter().enumerate();

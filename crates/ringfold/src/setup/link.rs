@@ -152,7 +152,7 @@ fn connect(
     let peer = |(rank, bundle): &(usize, Bundle)| Peer {
         rank: *rank,
         addresses: addresses(*rank),
-        is_same_host: group.is_same_host(group.rank, *rank),
+        shares_loopback: group.shares_loopback(*rank),
         sockets: bundle.sockets,
         rails: bundle.rails.clone(),
     };
@@ -181,7 +181,7 @@ fn connect(
 /// What this rank and rank `peer` have between them.
 fn bundle(group: &Group, peer: usize, peers: &[PeerInfo]) -> Bundle {
     let own = &peers[group.rank];
-    if group.is_same_host(group.rank, peer) {
+    if group.shares_loopback(peer) {
         return Bundle::on_one_host(own);
     }
     match group.rank < peer {
@@ -237,8 +237,11 @@ impl Links {
         let own = self.division.place;
         let shm = self.segment.as_ref();
         let shm = shm.map(|segment| Shm::new(segment.clone(), own, cores).in_domains(domains));
-        let depart = self.segment;
-        let depart = depart.map(|segment| Box::new(move || segment.depart(own)) as Depart);
+        let depart = self.segment.as_ref().map(|segment| {
+            let segment = Arc::downgrade(segment);
+            let depart = move || segment.upgrade().map_or((), |segment| segment.depart(own));
+            Box::new(depart) as Depart
+        });
         let sharing = self.division.sharing;
         let ranks = sharing.len() + self.division.remote.len();
         let number = |rank| sharing.iter().position(|sharer| *sharer == rank);

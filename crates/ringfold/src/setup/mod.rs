@@ -16,6 +16,7 @@
 
 mod agree;
 mod attempt;
+mod beside;
 mod board;
 mod discover;
 pub mod endpoint;
@@ -42,7 +43,7 @@ pub use launch::Explicit;
 pub use crate::testing::delay_injector::Injection;
 
 use crate::communicator::Communicator;
-use crate::communicator::group::Group;
+use crate::communicator::group::{Group, Inherited};
 use crate::communicator::settings::Settings;
 use crate::config::{Config, StragglerPolicy};
 use crate::control::address::addresses;
@@ -162,8 +163,8 @@ fn join(
     let mut settings = Settings::new(&config, &environment)?;
     settings.injection = injection;
     let secret = config.secret.as_ref();
-    let secret = secret.map(|text| Secret::new(text.as_bytes()));
-    let secret = secret.or(environment.secret);
+    let secret = secret.map(|text| Secret::given(text.as_bytes(), "the argument `secret`"));
+    let secret = secret.transpose()?.or(environment.secret);
     let mut launch = detect(&config, listener.is_some(), secret.clone())?;
     check_late_rank(&settings, launch.world_size)?;
     check_deterministic(&config, &settings)?;
@@ -176,6 +177,7 @@ fn join(
     }
     let deadline = Instant::now() + settings.connect_timeout;
     launch.silence = settings.silence;
+    launch.socket_ifname = settings.socket_ifname.clone();
     let rank = launch.rank;
     let given_up = || {
         let reason = config.cancel.as_ref()?.reason()?;
@@ -188,7 +190,7 @@ fn join(
     let session = Session::join_at(&launch, listener, secret, limit)?;
     log::info!(
         target: "ringfold::init",
-        "rank {} of {}, as {} says",
+        "rank {} of {}, from {}",
         launch.rank,
         launch.world_size,
         launch.origin
@@ -199,7 +201,7 @@ fn join(
         id: 0,
         world_ranks: (0..launch.world_size).collect(),
         rank,
-        inherited: None,
+        inherited: Inherited::default(),
     };
     establish(group, config.cancel.as_ref(), &|| None)
 }
@@ -219,6 +221,7 @@ fn detect(config: &Config, has_listener: bool, secret: Option<Secret>) -> Result
         has_listener,
         secret,
     })?;
+    launch.warn();
     if has_listener && launch.rank != 0 {
         return Err(Error::InvalidArgument(format!(
             "only rank 0 opens a meeting; give rank {} its address",

@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 
-use rustix::process::{Resource, getrlimit};
+use nix::sys::resource::Resource;
 
 use super::endpoint::Endpoint;
 use super::fabric::Fabric;
@@ -15,7 +15,7 @@ use crate::communicator::group::Group;
 use crate::config::TransportChoice;
 use crate::control::fd::FdListener;
 use crate::control::mesh::MeshListener;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, limit_of};
 use crate::topology::interfaces::{self, Candidates, Interface};
 use crate::transport::bell::Bells;
 use crate::transport::shm::{Segment, Shape};
@@ -30,7 +30,7 @@ pub(super) struct Division {
     pub place: usize,
     /// The ranks that are reached by a network: TCP or RDMA.
     pub remote: Vec<usize>,
-    /// Whether some of those are on this host.
+    /// Whether some of those are in this network namespace.
     is_loopback_needed: bool,
     /// Whether all of them are.
     is_loopback_enough: bool,
@@ -38,7 +38,7 @@ pub(super) struct Division {
 
 impl Division {
     pub fn new(group: &Group) -> Division {
-        let is_here = |rank: &usize| group.is_same_host(group.rank, *rank);
+        let is_here = |rank: &usize| group.shares_loopback(*rank);
         let shares = |rank: &usize| group.shares_memory(*rank);
         let (sharing, remote): (Vec<_>, Vec<_>) = (0..group.world_ranks.len()).partition(shares);
         Division {
@@ -101,7 +101,7 @@ impl Offer {
 /// How many sockets a channel may have so that this process' connections take half of its
 /// descriptors.
 pub(super) fn sockets_max(group: &Group, division: &Division) -> u32 {
-    let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    let limit = limit_of(Resource::RLIMIT_NOFILE).unwrap_or(u64::MAX);
     let bounds = group.settings.channels.unwrap_or_default();
     let streams = group.settings.streams(bounds) * division.remote.len().max(1);
     let each = limit / 2 / streams as u64;

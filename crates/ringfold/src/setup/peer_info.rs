@@ -37,6 +37,10 @@ pub struct PeerInfo {
     pub channels: Option<Bounds>,
     /// How it treats slow ranks, in words.
     pub straggler: String,
+    /// What a message carries, if it was told.
+    pub chunk_bytes: Option<u64>,
+    /// The pipeline's unit, if it was told.
+    pub slice_bytes: Option<u64>,
 }
 
 impl PeerInfo {
@@ -62,6 +66,8 @@ impl Wire for PeerInfo {
         record.text(&cores::format_list(&self.affinity), AFFINITY_BYTES_MAX);
         self.channels.write(record);
         record.text(&self.straggler, TEXT_BYTES_MAX);
+        self.chunk_bytes.write(record);
+        self.slice_bytes.write(record);
     }
 
     fn read(record: &mut Reader<'_>) -> Option<PeerInfo> {
@@ -81,6 +87,8 @@ impl Wire for PeerInfo {
             affinity,
             channels,
             straggler: record.text(TEXT_BYTES_MAX)?,
+            chunk_bytes: Wire::read(record)?,
+            slice_bytes: Wire::read(record)?,
         };
         let is_name = |name: &String| name.bytes().all(|byte| byte.is_ascii_hexdigit());
         let is_count = |sockets: u32| (1..=SOCKETS_MAX as u32).contains(&sockets);
@@ -111,8 +119,10 @@ pub(super) fn channels(peers: &[PeerInfo], rails: usize) -> Bounds {
     told.unwrap_or_else(|| Bounds::of_rails(rails))
 }
 
-/// Checks that all ranks have the same bounds of channels, the same number of sockets and the same
-/// straggler policy: else some would wait for connections or messages that the others never make.
+/// Checks that all ranks have the same bounds of channels, the same number of sockets, the same
+/// straggler policy and the same sizes of pieces: else some would wait for connections or messages
+/// that the others never make, or combine pieces that do not belong together. Calls compare only a
+/// part of the size.
 pub(super) fn compare(peers: &[PeerInfo]) -> Result<()> {
     let first = &peers[0];
     let other = |differs: &dyn Fn(&PeerInfo) -> bool| peers.iter().position(differs);
@@ -143,7 +153,26 @@ pub(super) fn compare(peers: &[PeerInfo]) -> Result<()> {
             first.straggler, peers[rank].straggler
         )));
     }
-    Ok(())
+    same_bytes(peers, "RINGFOLD_CHUNK_BYTES", |peer| peer.chunk_bytes)?;
+    same_bytes(peers, "RINGFOLD_SLICE_BYTES", |peer| peer.slice_bytes)
+}
+
+/// Checks that all ranks have the same size as `variable`.
+fn same_bytes(
+    peers: &[PeerInfo],
+    variable: &str,
+    of: impl Fn(&PeerInfo) -> Option<u64>,
+) -> Result<()> {
+    let first = of(&peers[0]);
+    let Some(rank) = peers.iter().position(|peer| of(peer) != first) else {
+        return Ok(());
+    };
+    let text = |bytes: Option<u64>| bytes.map_or("the default".into(), |count| count.to_string());
+    Err(Error::InvalidArgument(format!(
+        "{variable}: {} on rank 0 and {} on rank {rank}; set it alike on all ranks",
+        text(first),
+        text(of(&peers[rank]))
+    )))
 }
 
 #[cfg(test)]
@@ -184,6 +213,8 @@ mod tests {
             affinity: vec![0, 1, 2, 7],
             channels: Bounds::new(Some(2), Some(8)).ok(),
             straggler: "off".into(),
+            chunk_bytes: Some(1 << 20),
+            slice_bytes: None,
         }
     }
 
@@ -301,6 +332,21 @@ mod tests {
                 text.contains(due) && text.contains("RINGFOLD_SOCKETS"),
                 "{text}"
             );
+        }
+    }
+
+    #[test]
+    fn ranks_with_different_sizes_of_pieces_are_an_error_that_names_them() {
+        let with = |slice_bytes| PeerInfo {
+            slice_bytes,
+            ..info()
+        };
+        compare(&[with(Some(65536)), with(Some(65536))]).expect("the same");
+        // The same for a call, which compares ten bits.
+        let pairs = [(Some(65536), Some(29504)), (None, Some(65536))];
+        for (one, other) in pairs {
+            let text = compare(&[with(one), with(other)]).unwrap_err().to_string();
+            assert!(text.contains("RINGFOLD_SLICE_BYTES"), "{text}");
         }
     }
 

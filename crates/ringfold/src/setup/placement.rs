@@ -164,10 +164,10 @@ fn busy_neighbours(ours: &[u32], cores: &BTreeSet<usize>) -> usize {
         let pids: Vec<u32> = others.iter().map(|other| other.pid).collect();
         log::info!(
             target: "ringfold::init",
-            "{} processes of other communicators on this host, {busy} of them busy on these cores: \
-             {pids:?}",
+            "{} processes of other communicators on this host, {busy} of them busy on these cores",
             pids.len()
         );
+        log::debug!(target: "ringfold::init", "processes of other communicators: {pids:?}");
     }
     busy
 }

@@ -8,7 +8,7 @@ use crate::communicator::group::{Group, Inherited};
 use crate::control::Cancel;
 use crate::control::limit::Limit;
 use crate::control::wire::{self, wire_struct};
-use crate::error::{Error, Result};
+use crate::error::{Error, GONE, Result};
 
 /// Makes the parts of a communicator; `cancel` ends that.
 pub(super) fn split(
@@ -37,10 +37,10 @@ pub(super) fn split(
         id: part_id(group.id, number, color),
         world_ranks: ranks.iter().map(|rank| group.world_ranks[*rank]).collect(),
         rank,
-        inherited: Some(Inherited {
-            rules: tuning.rules.clone(),
+        inherited: Inherited {
+            rules: Some(tuning.rules.clone()),
             measured: is_as_large.then(|| (tuning.constants.clone(), tuning.limits)),
-        }),
+        },
         ..group.clone()
     };
     let server = group.world_ranks.iter().position(|rank| *rank == 0);
@@ -56,7 +56,7 @@ pub(super) fn split(
         (Some(fault), ..) => fault,
         // The rank that had the server is missing in this communicator, too, which ends with it.
         (_, Error::Bootstrap(_), Some(rank)) if group.session.has_lost_server() => {
-            let reason = "its control connection was closed".into();
+            let reason = GONE.into();
             let site = None;
             let suspicion = Error::PeerFailed { rank, reason, site };
             watch.report_fault(suspicion, watch.crash_grace())

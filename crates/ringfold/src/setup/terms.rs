@@ -149,9 +149,14 @@ impl Terms {
         let count = layout::equal_domains(&self.domains);
         let name = |domain: &Option<usize>| domain.map_or("several".into(), |it| it.to_string());
         let names: Vec<String> = self.domains.iter().map(name).collect();
-        log::info!(
+        let level = match count {
+            1 => log::Level::Debug,
+            _ => log::Level::Info,
+        };
+        log::log!(
             target: "ringfold::init",
-            "ranks in {count} domains; the domain of each rank, by its first core: {}",
+            level,
+            "domains of equal size: {count}; the domain of each rank, by its first core: {}",
             names.join(", ")
         );
         count

@@ -107,7 +107,7 @@ fn a_stage_that_is_dropped_leaves_nothing_open() {
             id,
             world_ranks: vec![0, 1],
             rank,
-            inherited: None,
+            inherited: Inherited::default(),
         };
         let attempt = Attempt::open(group(7), &|| None).expect("an attempt");
         let again = Attempt::open(group(7), &|| None).map(Attempt::keep);

@@ -22,8 +22,10 @@ impl Agreed {
         } = self;
         let group = communicator.membership.group();
         let settings = group.map(|group| group.settings.clone());
-        let is_job = group.is_some_and(|group| group.id == 0);
+        let is_part = group.is_some_and(|group| group.inherited.rules.is_some());
         communicator.driver.set_preparing(true);
+        // The log is about the user's calls.
+        communicator.policy.is_silent = true;
         call_once(&communicator)?;
         let rules = match terms.rules_bytes {
             0 => Rules::default(),
@@ -37,12 +39,13 @@ impl Agreed {
         communicator.set_rules(rules);
         communicator.log_model();
         if let Some(settings) = settings {
-            // Weights are the job's: its parts have other ranks.
-            if let (Some(weighting), true) = (&settings.weights, is_job) {
+            // Parts have other ranks.
+            if let (Some(weighting), false) = (&settings.weights, is_part) {
                 communicator.weigh(weighting)?;
             }
             communicator.policy.timeout = settings.timeout;
         }
+        communicator.policy.is_silent = false;
         communicator.driver.set_preparing(false);
         board::attach(&communicator);
         Ok(communicator)

@@ -1,244 +1,218 @@
-//! Descriptors that a forked child does not share.
+//! Holding off forks while something is made that a forked child must not have.
 //!
-//! A connection ends for the peer when its last descriptor is closed. A child that was forked
-//! without `exec` (a data loader's worker, for example) has copies of all of them, so that a parent
-//! which is killed would look alive until the child ends, too. `close-on-exec` does not help, and
-//! Linux has no flag for forks. So the numbers are listed here, and the child replaces each by a
-//! socket that is connected to nothing: the number stays taken, hence the child's copy of a value
-//! that owns it may be dropped as ever.
+//! A descriptor is first made and then [listed](super::unshared), memory is first mapped and then
+//! kept from children: the kernel offers no single step. A fork in another thread must not come in
+//! between. So these steps are made while a [`NoFork`] exists: the C library's `fork` waits for it
+//! (`pthread_atfork`), and a `NoFork` waits for a fork under way.
 //!
 //! # Invariants
 //!
-//! * A number is listed only while it is open: a value is struck off before its descriptor is
-//!   closed.
-//! * The child makes system calls only that are safe after a fork, takes no lock and allocates
-//!   nothing.
+//! * A thread that has a `NoFork` only makes system calls that do not block. It takes no lock that
+//!   another thread could hold in `fork`, does not log, and calls no code of a user.
+//! * Both sides wait for a limited time. Another library's handlers run within a fork, too; one
+//!   that waits for a lock of the thread that wants the `NoFork` would otherwise stop both.
+//! * The handlers make system calls only that are safe after a fork, and allocate nothing. A fork
+//!   in a signal handler that has interrupted a thread with a `NoFork` does not wait for it.
 //!
 //! # What it does not do
 //!
-//! A fork at the moment between the making of a descriptor and its listing is not seen, and neither
-//! is a process that was made by the bare system call `clone`, for which no handlers run.
-//! Children that `exec` have close-on-exec.
+//! A process that is made by the bare system call `clone` runs no handlers and waits for nothing.
 
-use std::ops::Deref;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
-use std::ptr::null_mut;
-use std::sync::Once;
-use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
+use std::io;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
 
-/// A place in the list that has no number.
-const FREE: RawFd = -1;
+use rustix::thread::{NanosleepRelativeResult, Timespec, gettid, nanosleep};
 
-/// Places of a block: with the pointer a page's fraction, and enough for most processes.
-const BLOCK_PLACES: usize = 62;
+const FREE: i32 = 0;
 
-/// A part of the list, which only grows.
-struct Block {
-    places: [AtomicI32; BLOCK_PLACES],
-    /// A leaked block, or null.
-    next: AtomicPtr<Block>,
+/// The thread that has a `NoFork`; negative, the thread that forks.
+static HOLDER: AtomicI32 = AtomicI32::new(FREE);
+
+/// Threads that wait for a `NoFork`.
+static WAITING: AtomicU32 = AtomicU32::new(0);
+
+/// Forks of this process and its ancestors, counted before each.
+static FORKS: AtomicU64 = AtomicU64::new(0);
+
+/// What a child does at once, one function for each [`Duty`].
+static DUTIES: [OnceLock<fn()>; 2] = [const { OnceLock::new() }; 2];
+
+/// The pause between two attempts: short compared with a fork, long compared with a system call.
+const NAP: Duration = Duration::from_micros(50);
+
+/// After this many naps, about 30 s, a wait ends: no fork takes as long, not even of terabytes.
+const NAPS_MAX: u32 = 300_000;
+
+/// For this many naps, about 100 ms, a fork lets threads go first that wait for a `NoFork`: one
+/// fork after another would leave them no gap.
+const POLITE_NAPS: u32 = 1000;
+
+/// What a child replaces at once.
+#[derive(Clone, Copy, Debug)]
+pub enum Duty {
+    /// Descriptors that it does not share.
+    Descriptors,
+    /// Memory that it does not share.
+    Memory,
 }
 
-static LIST: Block = Block::new();
-
-/// A value whose descriptor a forked child does not share: there its number stands for a socket
-/// without a connection.
+/// As long as it exists, no other thread forks.
 #[derive(Debug)]
-pub struct Unshared<T: AsFd> {
-    /// Stands first, because it is dropped first.
-    listed: Listed,
-    value: T,
+pub struct NoFork {
+    /// What the end of it takes back: nothing if an outer one of the same thread goes on.
+    holder: i32,
 }
 
-impl<T: AsFd> Unshared<T> {
-    /// From now on children do not share it.
-    pub fn new(value: T) -> Unshared<T> {
-        Unshared {
-            listed: Listed::new(value.as_fd().as_raw_fd()),
-            value,
-        }
+/// Waits until no fork is under way, and holds off all others.
+pub fn hold_off() -> io::Result<NoFork> {
+    install();
+    let me = thread();
+    // Only this thread stores its own number.
+    if HOLDER.load(Ordering::Relaxed).abs() == me {
+        return Ok(NoFork { holder: FREE });
     }
-
-    /// The value, which children share again.
-    pub fn into_inner(self) -> T {
-        let Unshared { listed, value } = self;
-        drop(listed);
-        value
-    }
-}
-
-impl<T: AsFd> Deref for Unshared<T> {
-    type Target = T;
-    fn deref(&self) -> &T {
-        &self.value
+    WAITING.fetch_add(1, Ordering::Relaxed);
+    let is_taken = take(me, false);
+    // Not below 0: a child begins with none, also if a signal handler has forked it above.
+    let less = |waiting: u32| waiting.checked_sub(1);
+    let _ = WAITING.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+    match is_taken {
+        true => Ok(NoFork { holder: me }),
+        false => Err(io::Error::new(
+            io::ErrorKind::TimedOut,
+            "another thread's fork does not end; does one of its handlers (pthread_atfork) wait \
+             for this thread?",
+        )),
     }
 }
 
-impl<T: AsFd> AsFd for Unshared<T> {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.value.as_fd()
+impl NoFork {
+    /// Forks so far.
+    pub fn forks(&self) -> u64 {
+        FORKS.load(Ordering::Relaxed)
+    }
+
+    /// Has children do `duty` before all else by `what`, which is the same function at each call
+    /// and is safe after a fork.
+    pub fn in_child(&self, duty: Duty, what: fn()) {
+        // Never found half done in a child, because forks are held off.
+        let _ = DUTIES[duty as usize].set(what);
     }
 }
 
-/// A number on the list.
-#[derive(Debug)]
-struct Listed {
-    place: &'static AtomicI32,
-    number: RawFd,
-}
-
-impl Listed {
-    fn new(number: RawFd) -> Listed {
-        static HANDLER: Once = Once::new();
-        HANDLER.call_once(|| {
-            // SAFETY: the handler lives as long as this library, which is never unloaded, and is
-            // safe after a fork.
-            let refused = unsafe { libc::pthread_atfork(None, None, Some(unshare)) };
-            if refused != 0 {
-                log::warn!(target: "ringfold::init", "forked children will share this process' \
-                    connections");
-            }
-        });
-        let take = |place: &AtomicI32| {
-            // Independent numbers, here and below: a child has its own copy of the list, which no
-            // other process changes.
-            let taken = place.compare_exchange(FREE, number, Ordering::Relaxed, Ordering::Relaxed);
-            taken.is_ok()
-        };
-        let mut block = &LIST;
-        loop {
-            if let Some(place) = block.places.iter().find(|place| take(place)) {
-                return Listed { place, number };
-            }
-            block = block.next_or_new();
-        }
-    }
-}
-
-impl Drop for Listed {
+impl Drop for NoFork {
     fn drop(&mut self) {
-        // In a child the place is free already, and may have been given to another number.
-        let _ =
-            self.place
-                .compare_exchange(self.number, FREE, Ordering::Relaxed, Ordering::Relaxed);
+        release(self.holder);
     }
 }
 
-impl Block {
-    const fn new() -> Block {
-        Block {
-            places: [const { AtomicI32::new(FREE) }; BLOCK_PLACES],
-            next: AtomicPtr::new(null_mut()),
-        }
-    }
+fn thread() -> i32 {
+    gettid().as_raw_nonzero().get()
+}
 
-    fn next(&self) -> Option<&'static Block> {
-        // Pairs with the exchange in `next_or_new`.
-        let next = self.next.load(Ordering::Acquire);
-        // SAFETY: null, or from the leaked box below, which is never freed.
-        unsafe { next.as_ref() }
-    }
-
-    fn next_or_new(&self) -> &'static Block {
-        if let Some(next) = self.next() {
-            return next;
+/// Makes `holder` the holder; whether that was possible in time.
+fn take(holder: i32, is_polite: bool) -> bool {
+    (0..NAPS_MAX).any(|nap| {
+        let may = !is_polite || nap >= POLITE_NAPS || WAITING.load(Ordering::Relaxed) == 0;
+        // Acquire pairs with the release in `release`.
+        let (done, failed) = (Ordering::Acquire, Ordering::Relaxed);
+        let is_taken = may && HOLDER.compare_exchange(FREE, holder, done, failed).is_ok();
+        if !is_taken {
+            pause();
         }
-        let new = Box::into_raw(Box::new(Block::new()));
-        // Pairs with the load in `next`.
-        let (done, failed) = (Ordering::Release, Ordering::Acquire);
-        let before = self.next.compare_exchange(null_mut(), new, done, failed);
-        let next = match before {
-            Ok(_) => new,
-            Err(other) => {
-                // SAFETY: made above, and not visible to any other thread yet.
-                drop(unsafe { Box::from_raw(new) });
-                other
-            }
-        };
-        // SAFETY: not null, and leaked.
-        unsafe { &*next }
+        is_taken
+    })
+}
+
+fn release(holder: i32) {
+    if holder != FREE {
+        // Release pairs with the acquire in `take`. Not this thread's in a child of its own.
+        let (done, failed) = (Ordering::Release, Ordering::Relaxed);
+        let _ = HOLDER.compare_exchange(holder, FREE, done, failed);
     }
 }
 
-/// Replaces all that is listed, in a child, whose only thread this is.
-extern "C" fn unshare() {
-    let mut blank = FREE;
-    let mut block = Some(&LIST);
-    while let Some(Block { places, .. }) = block {
-        for place in places {
-            // Struck off: whatever this number stands for later is the child's own.
-            let number = place.swap(FREE, Ordering::Relaxed);
-            if number != FREE {
-                blank = replace(number, blank);
-            }
-        }
-        block = block.and_then(Block::next);
-    }
+fn pause() {
+    let nap = Timespec {
+        tv_sec: 0,
+        tv_nsec: NAP.as_nanos() as _,
+    };
+    // An interrupted nap is a shorter one.
+    let _: NanosleepRelativeResult = nanosleep(&nap);
 }
 
-/// Makes `number` a copy of `blank`, which is made in its place if there is none; gives the blank.
-fn replace(number: RawFd, blank: RawFd) -> RawFd {
-    if blank != FREE {
-        // SAFETY: numbers only. What `number` stood for is closed for this process, which owns it
-        // by a copied value.
-        unsafe { libc::dup3(blank, number, libc::O_CLOEXEC) };
-        return blank;
+/// Installs the handlers. Not by `Once`, which a fork in another thread would leave half done in
+/// the child for ever: a second set of handlers does nothing.
+fn install() {
+    static IS_INSTALLED: AtomicBool = AtomicBool::new(false);
+    // Nothing is published with it.
+    if IS_INSTALLED.load(Ordering::Relaxed) {
+        return;
     }
-    // First of all a number becomes free, so that a process at its limit of descriptors gets one.
-    // SAFETY: as above; the number is taken again at once.
-    unsafe { libc::close(number) };
-    // SAFETY: no memory is involved.
-    let new = unsafe { libc::socket(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) };
-    if new != number && new >= 0 {
-        // SAFETY: `new` was made above, and `number` is free.
-        unsafe { libc::dup3(new, number, libc::O_CLOEXEC) };
-        // SAFETY: made above, and not used afterwards.
-        unsafe { libc::close(new) };
-        return number;
+    // SAFETY: the handlers live as long as this library, which is never unloaded, and do only what
+    // may be done around a fork.
+    let refused = unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) };
+    if refused != 0 {
+        log::warn!(
+            target: "ringfold::init",
+            "forked children will share this process' connections"
+        );
     }
-    new.max(FREE)
+    IS_INSTALLED.store(true, Ordering::Relaxed);
+}
+
+extern "C" fn prepare() {
+    let me = thread();
+    if HOLDER.load(Ordering::Relaxed).abs() != me {
+        take(-me, true);
+    }
+    FORKS.fetch_add(1, Ordering::Relaxed);
+}
+
+extern "C" fn parent() {
+    release(-thread());
+}
+
+/// In the child, whose only thread this is.
+extern "C" fn child() {
+    HOLDER.store(FREE, Ordering::Relaxed);
+    WAITING.store(0, Ordering::Relaxed);
+    DUTIES
+        .iter()
+        .filter_map(OnceLock::get)
+        .for_each(|what| what());
 }
 
 #[cfg(test)]
 mod tests {
-    use std::io::{Read, Write};
-    use std::os::unix::net::UnixStream;
-
     use super::*;
 
-    /// Forks a child that lives until there is a byte at `hold`, and gives its process.
-    fn fork_child(hold: &UnixStream) -> rustix::process::Pid {
-        // SAFETY: the child makes system calls only.
-        match unsafe { libc::fork() } {
-            0 => {
-                let mut byte = 0_u8;
-                // SAFETY: one byte of the stack; the descriptor is open.
-                unsafe { libc::read(hold.as_raw_fd(), (&raw mut byte).cast(), 1) };
-                // SAFETY: ends the child, whose memory is not shared.
+    #[test]
+    fn a_fork_waits_for_the_end_of_a_step_and_a_step_for_the_end_of_a_fork() {
+        static IS_FORKED: AtomicBool = AtomicBool::new(false);
+        let before = hold_off().expect("no fork hangs");
+        let forks = before.forks();
+        let forker = std::thread::spawn(|| {
+            // SAFETY: the child ends at once.
+            let child = unsafe { libc::fork() };
+            if child == 0 {
+                // SAFETY: ends the child.
                 unsafe { libc::_exit(0) }
             }
-            pid => rustix::process::Pid::from_raw(pid).expect("a child"),
+            IS_FORKED.store(true, Ordering::Relaxed);
+            // SAFETY: our own child.
+            unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
+        });
+        for _ in 0..100 {
+            // A step within a step waits for nothing.
+            drop(hold_off().expect("this thread's own"));
+            pause();
+            assert!(!IS_FORKED.load(Ordering::Relaxed));
         }
-    }
-
-    #[test]
-    fn a_connection_ends_although_a_child_lives_on() {
-        let (hold, mut release) = UnixStream::pair().expect("sockets");
-        // More than one block has room for.
-        let pairs: Vec<_> = (0..2 * BLOCK_PLACES)
-            .map(|_| UnixStream::pair().expect("sockets"))
-            .collect();
-        let (ours, theirs): (Vec<_>, Vec<_>) = pairs
-            .into_iter()
-            .map(|(ours, theirs)| (Unshared::new(ours), theirs))
-            .unzip();
-        let child = fork_child(&hold);
-        drop(ours);
-        for mut end in theirs {
-            assert_eq!(end.read(&mut [0]).expect("an end"), 0);
-        }
-        release.write_all(&[0]).expect("the child reads");
-        let ended = rustix::process::waitpid(Some(child), rustix::process::WaitOptions::empty());
-        ended.expect("a child of our own");
+        drop(before);
+        forker.join().expect("a thread");
+        assert!(hold_off().expect("no fork hangs").forks() > forks);
     }
 }

@@ -186,10 +186,6 @@ impl Transport for DelayInjector {
     fn waker(&self) -> Waker {
         self.inner.waker()
     }
-
-    fn end_threads(&mut self) {
-        self.inner.end_threads();
-    }
 }
 
 #[cfg(test)]

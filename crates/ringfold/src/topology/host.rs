@@ -9,6 +9,9 @@
 use std::fmt;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use sha2::{Digest, Sha256};
 
 use crate::error::{Error, Result};
 
@@ -26,16 +29,8 @@ pub struct HostId([u8; HOST_ID_BYTES]);
 impl HostId {
     /// This process' host.
     pub fn here() -> Result<HostId> {
-        let path = "/proc/sys/kernel/random/boot_id";
-        let text = fs::read_to_string(path)
-            .map_err(|error| Error::system(format!("cannot read {path}"), error))?;
-        let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
-        let boot = u128::from_str_radix(&digits, 16).map_err(|_| Error::System {
-            what: format!("{path} holds no boot id"),
-            kind: std::io::ErrorKind::InvalidData,
-        })?;
         let mut bytes = [0; HOST_ID_BYTES];
-        bytes[..16].copy_from_slice(&boot.to_be_bytes());
+        bytes[..16].copy_from_slice(&kernel(Path::new("/")));
         bytes[16..24].copy_from_slice(&namespace("net")?.to_le_bytes());
         bytes[24..32].copy_from_slice(&namespace("pid")?.to_le_bytes());
         bytes[32..].copy_from_slice(&rustix::process::getuid().as_raw().to_le_bytes());
@@ -46,6 +41,12 @@ impl HostId {
     /// machine.
     pub fn is_same_machine(&self, other: &HostId) -> bool {
         self.0[..16] == other.0[..16]
+    }
+
+    /// Whether two hosts are one network namespace, whose loopback they share: they may differ in
+    /// the process namespace and the user.
+    pub fn is_same_network(&self, other: &HostId) -> bool {
+        self.0[..24] == other.0[..24]
     }
 
     /// The wire form.
@@ -75,6 +76,34 @@ impl fmt::Display for HostId {
     }
 }
 
+/// What distinguishes this machine's running kernel from those of other machines: its boot id, or
+/// the machine's name and id where a sandbox hides that. `root` is the parent of `proc`.
+fn kernel(root: &Path) -> [u8; 16] {
+    let text = fs::read_to_string(root.join("proc/sys/kernel/random/boot_id"));
+    let digits = |text: String| {
+        text.chars()
+            .filter(char::is_ascii_hexdigit)
+            .collect::<String>()
+    };
+    let boot = text.map(|text| u128::from_str_radix(&digits(text), 16));
+    if let Ok(Ok(boot)) = boot {
+        return boot.to_be_bytes();
+    }
+    log::warn!(
+        target: "ringfold::init",
+        "no boot id in /proc/sys/kernel/random: hosts are distinguished by name and machine id; \
+         mount /proc/sys if two of them have the same"
+    );
+    let machine = fs::read(root.join("etc/machine-id")).unwrap_or_default();
+    let name = rustix::system::uname().nodename().to_bytes().to_owned();
+    let digest = Sha256::new()
+        .chain_update(name)
+        .chain_update([0])
+        .chain_update(machine);
+    let digest = digest.finalize();
+    std::array::from_fn(|index| digest[index])
+}
+
 fn namespace(kind: &str) -> Result<u64> {
     let path = format!("/proc/self/ns/{kind}");
     fs::metadata(&path)
@@ -87,6 +116,19 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_machine_without_a_boot_id_is_told_by_its_name_and_id() {
+        let root = std::env::temp_dir().join(format!("ringfold-host-{}", std::process::id()));
+        fs::create_dir_all(root.join("etc")).unwrap();
+        let nameless = kernel(&root);
+        fs::write(root.join("etc/machine-id"), "0123\n").unwrap();
+        let named = kernel(&root);
+        assert_eq!(named, kernel(&root));
+        assert_ne!(named, nameless);
+        assert_ne!(named, kernel(Path::new("/")));
+        fs::remove_dir_all(&root).unwrap();
+    }
+
+    #[test]
     fn containers_of_one_machine_are_told_from_other_machines() {
         let here = HostId::here().unwrap();
         let with = |at: usize| {
@@ -97,6 +139,7 @@ mod tests {
         let (container, machine) = (with(16), with(0));
         assert!(here != container && here.is_same_machine(&container));
         assert!(!here.is_same_machine(&machine));
+        assert!(!here.is_same_network(&container) && here.is_same_network(&with(24)));
     }
 
     #[test]

@@ -350,21 +350,28 @@ pub(crate) mod tests {
 
     #[test]
     fn bound_ranks_fill_domains_in_order() {
-        let domains_of = |machine: &Machine, ranks: usize| {
-            let layout = machine.layout(&format!("fill-{}-{ranks}", machine.physical()));
-            let domain = |rank| layout.domain(&layout.first(rank, ranks));
-            equal_domains(&(0..ranks).map(domain).collect::<Vec<_>>())
+        let check = |machine: Machine, expected: &[(usize, usize)]| {
+            let layout = machine.layout(&format!("fill-{}", machine.physical()));
+            for &(ranks, domains) in expected {
+                let domain = |rank| layout.domain(&layout.first(rank, ranks));
+                let found = equal_domains(&(0..ranks).map(domain).collect::<Vec<_>>());
+                assert_eq!(found, domains, "{ranks} ranks");
+            }
         };
-        for (ranks, domains) in [(2, 2), (4, 4), (16, 16), (64, 16), (128, 16), (12, 12)] {
-            assert_eq!(domains_of(&EPYC, ranks), domains, "{ranks}");
-        }
         // Twenty ranks on sixteen caches: some have two.
-        assert_eq!(domains_of(&EPYC, 20), 1);
-        assert_eq!(domains_of(&XEON, 48), 2);
-        assert_eq!(domains_of(&XEON, 96), 2);
-        assert_eq!(domains_of(&XEON, 7), 1);
-        assert_eq!(domains_of(&GRACE, 72), 1);
-        assert_eq!(domains_of(&SMALL, 2), 1);
+        let on_caches = [
+            (2, 2),
+            (4, 4),
+            (16, 16),
+            (64, 16),
+            (128, 16),
+            (12, 12),
+            (20, 1),
+        ];
+        check(EPYC, &on_caches);
+        check(XEON, &[(48, 2), (96, 2), (7, 1)]);
+        check(GRACE, &[(72, 1)]);
+        check(SMALL, &[(2, 1)]);
     }
 
     #[test]

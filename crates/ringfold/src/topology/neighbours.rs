@@ -15,17 +15,16 @@
 //! do not run at the same time.
 
 use std::collections::BTreeSet;
-use std::fs;
-use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, Weak};
+use std::{fs, io};
 
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, socket_with};
 
 use super::cores::parse_list;
 use crate::sync::lock;
-use crate::sys::fork::Unshared;
+use crate::sys::unshared::Unshared;
 
 /// What all marks begin with.
 const PREFIX: &str = "ringfold-process-";
@@ -39,7 +38,7 @@ pub struct Mark {
     /// A forked child has the value, and is another process.
     process: u32,
     /// Bound and nothing else: the kernel refuses connections.
-    _socket: Unshared<OwnedFd>,
+    _socket: Unshared,
 }
 
 /// Marks this process for as long as the value lives. `None` if the kernel refuses, in which case
@@ -51,7 +50,7 @@ pub fn mark() -> Option<Arc<Mark>> {
     if let Some(mark) = known.upgrade().filter(|mark| mark.process == process) {
         return Some(mark);
     }
-    let socket = || -> rustix::io::Result<OwnedFd> {
+    let socket = || -> io::Result<_> {
         let name = format!("{PREFIX}{}-{process}", namespace(Path::new("/")));
         let flags = SocketFlags::CLOEXEC;
         let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
@@ -61,9 +60,8 @@ pub fn mark() -> Option<Arc<Mark>> {
         )?;
         Ok(socket)
     };
-    match socket() {
-        Ok(socket) => {
-            let _socket = Unshared::new(socket);
+    match Unshared::make(socket) {
+        Ok(_socket) => {
             let mark = Arc::new(Mark { process, _socket });
             *known = Arc::downgrade(&mark);
             Some(mark)

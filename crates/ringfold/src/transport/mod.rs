@@ -25,6 +25,7 @@
 
 pub(crate) mod bell;
 pub(crate) mod checksum;
+pub(crate) mod ended;
 pub mod header;
 pub mod rdma;
 mod readiness;
@@ -299,9 +300,6 @@ pub trait Transport: Send {
 
     /// A handle by which another thread ends a `block`.
     fn waker(&self) -> Waker;
-
-    /// Ends the threads of this transport's own, if it has any, and waits for them.
-    fn end_threads(&mut self) {}
 }
 
 /// Ends a [`Transport::block`] from another thread. A wake just before the block counts.

@@ -86,7 +86,12 @@ impl Readiness {
     }
 
     pub fn waker(&self) -> Waker {
-        let bell = self.bell.clone();
-        Arc::new(move || bell::ring(&bell))
+        // A handle that outlives the transport keeps no descriptor open.
+        let bell = Arc::downgrade(&self.bell);
+        Arc::new(move || {
+            if let Some(bell) = bell.upgrade() {
+                bell::ring(&bell);
+            }
+        })
     }
 }

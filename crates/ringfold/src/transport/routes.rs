@@ -147,10 +147,6 @@ impl<N: Transport> Transport for Routes<N> {
         self.network.withdraw();
     }
 
-    fn end_threads(&mut self) {
-        self.network.end_threads();
-    }
-
     fn waker(&self) -> Waker {
         self.network.waker()
     }

@@ -26,6 +26,7 @@ use super::parameters;
 use super::rdma::RdmaCosts;
 use crate::error::{Error, Result};
 use crate::files;
+use crate::sys::file_limit::without_signal;
 use crate::topology::Machine;
 
 /// The longest file that is read.
@@ -225,7 +226,7 @@ impl Calibration {
             file.sync_all()?;
             fs::rename(&beside, path)
         };
-        write().map_err(|error| {
+        without_signal(write).map_err(|error| {
             // The rest is unusable.
             let _ = fs::remove_file(&beside);
             failed(error)

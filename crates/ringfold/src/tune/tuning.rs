@@ -102,20 +102,26 @@ pub struct Explanation {
     pub reason: Reason,
 }
 
-/// One line: the way, its cut, the reason, and what all ways should cost, the cheapest first.
-impl fmt::Display for Explanation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl Explanation {
+    /// The way, its cut and the reason, in a short line.
+    pub fn decision(&self) -> String {
         let way = &self.way;
-        write!(
-            f,
-            "{} ({}) over {}, channels: {}, slices of {} bytes, {}; microseconds by the model:",
+        format!(
+            "{} ({}) over {}, channels: {}, slices of {} bytes, {}",
             way.method(),
             way.protocol(),
             way.access.medium(),
             way.channels,
             way.slice_bytes,
             self.reason
-        )?;
+        )
+    }
+}
+
+/// One line: the way, its cut, the reason, and what all ways should cost, the cheapest first.
+impl fmt::Display for Explanation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}; microseconds by the model:", self.decision())?;
         let mut ways: Vec<_> = self.prices.usable().collect();
         ways.sort_by(|one, other| one.1.total_cmp(&other.1));
         for (index, (way, cost_us)) in ways.into_iter().enumerate() {

@@ -7,7 +7,7 @@ use ringfold::{Communicator, Op};
 use super::sum;
 
 /// Forks, has the child do `what` and end with what that gives; how the child ended.
-fn in_child(what: impl FnOnce() -> i32) -> libc::c_int {
+pub fn in_child(what: impl FnOnce() -> i32) -> libc::c_int {
     // SAFETY: the child calls nothing that another thread may hold a lock of, and ends without
     // returning.
     let child = unsafe { libc::fork() };

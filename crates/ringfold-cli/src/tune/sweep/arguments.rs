@@ -14,14 +14,14 @@ pub const MORE_ITERATIONS: u32 = 20;
 /// The most iterations: their times are kept and gathered.
 const MAX_ITERATIONS: u32 = 1 << 14;
 
-/// Measure every way of doing a collective at every size, and the default choice
+/// Measure all candidates for a collective at every size, and the default choice
 ///
-/// A way is an algorithm with a protocol, and with --channels a number of channels. Ways alternate
-/// in one job, so all of them run under the same conditions. Every call begins after a barrier,
-/// with data that was just written; its time is the slowest rank's. The output has a row for each
-/// way, size and round, written as soon as it is measured; the same command resumes a sweep that
-/// was interrupted. Starts its ranks itself, or joins the job of a launcher unless --ranks is
-/// given.
+/// A candidate is an algorithm with a protocol, and with --channels a number of channels. All
+/// candidates alternate in one job, so they run under the same conditions. Every call begins after
+/// a barrier, with data that was just written; its time is the slowest rank's. The output has a row
+/// for each candidate, size and round, written as soon as it is measured; the same command resumes
+/// a sweep that was interrupted. Starts its ranks itself, or joins the job of a launcher unless
+/// --ranks is given.
 #[derive(clap::Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Arguments {
@@ -80,8 +80,8 @@ pub struct Arguments {
     #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
     pub protocols: Vec<Protocol>,
 
-    /// Measure ways that go by messages with each of these numbers of channels [default: as many as
-    /// the library takes]
+    /// Measure candidates that go by messages with each of these numbers of channels [default: as
+    /// many as the library takes]
     #[arg(
         long,
         value_name = "N,…",
@@ -90,7 +90,8 @@ pub struct Arguments {
     )]
     pub channels: Vec<u32>,
 
-    /// Measure a way only once if it took this many times as long as the best in the first round
+    /// Measure a candidate only once if it took this many times as long as the best in the first
+    /// round
     #[arg(long, value_name = "FACTOR", default_value_t = 4.0)]
     pub give_up: f64,
 
@@ -129,7 +130,7 @@ const EXAMPLES: &str = "\
 Examples:
   ringfold tune sweep                                   all_reduce, 8 B to 64 MiB, one rank per core
   ringfold tune sweep --ranks 4 -b 1M -o large.csv         four ranks, large sizes
-  ringfold tune sweep --transport tcp --channels 1,2,4     ways with more connections
+  ringfold tune sweep --transport tcp --channels 1,2,4     candidates with more connections
   mpirun -n 4 ringfold tune sweep all_gather               under a launcher: no --ranks
   RINGFOLD_TUNER_CONFIG=tuned.csv ringfold tune sweep -o tuned-sweep.csv";
 
@@ -146,7 +147,7 @@ impl Arguments {
         match self.collective {
             Collective::Send | Collective::Recv | Collective::SendRecv | Collective::Barrier => {
                 bail!(
-                    "`{}` has one way only; there is nothing to sweep",
+                    "`{}` has one candidate only; there is nothing to sweep",
                     self.collective
                 )
             }

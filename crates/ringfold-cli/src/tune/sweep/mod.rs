@@ -26,7 +26,7 @@ use ways::Entry;
 use super::rows::{Asked, Way};
 use super::series;
 use crate::bench::{Bench, Case, Measurement, Size};
-use crate::launch::itself;
+use crate::launch::{itself, usage};
 use crate::numbers::{bytes_label, number};
 use crate::output;
 use crate::statistics::median;
@@ -40,7 +40,7 @@ const MEASUREMENT_US: f64 = 3000.0;
 
 /// Sweeps and returns the exit status: 1 when a checked element was wrong.
 pub fn run(arguments: &Arguments) -> Result<u8> {
-    arguments.check()?;
+    arguments.check().map_err(usage)?;
     if let Some(rank) = arguments.job.rank()? {
         return take_part(arguments, rank);
     }
@@ -50,7 +50,7 @@ pub fn run(arguments: &Arguments) -> Result<u8> {
         .launch("sweep", largest, "the sweep is ended")?;
     if let (true, Some(path)) = (outcome.interrupted, arguments.file()) {
         crate::complain(&format!(
-            "interrupted; the same command goes on with `{}`",
+            "interrupted; run the same command to resume `{}`",
             path.display()
         ));
     }
@@ -138,7 +138,7 @@ impl<'a> Sweep<'a> {
             let communicator = &mut *sweep.bench.communicator;
             let entries = ways::entries(communicator, arguments, &sweep.own, &request)?;
             if entries.len() > MAX_ENTRIES {
-                bail!("more than {MAX_ENTRIES} ways at one size; name fewer --channels");
+                bail!("more than {MAX_ENTRIES} candidates at one size; name fewer --channels");
             }
             sweep.sizes.push((size, entries));
         }

@@ -38,7 +38,7 @@ struct View {
 /// Shows the jobs until the user leaves; gives the exit status.
 pub fn run(interval: Duration, order: Order) -> Result<u8> {
     let mut terminal = Terminal::take()?;
-    let mut last = Rc::new(Sample::take());
+    let mut last = Rc::new(Sample::take(true));
     let mut view = View {
         before: last.clone(),
         now: last.clone(),
@@ -68,7 +68,7 @@ pub fn run(interval: Duration, order: Order) -> Result<u8> {
                 }
             }
             Event::Time => {
-                let sample = Rc::new(Sample::take());
+                let sample = Rc::new(Sample::take(true));
                 if !view.is_paused {
                     (view.before, view.now) = (last, sample.clone());
                 }

@@ -102,7 +102,7 @@ fn a_calibration_of_devices_is_simulated() {
     let faster = time_us(&format!("{CALL} --constants {file} --device 20GB/s"));
     is_close(faster, 2.0 * 5.0 + 2.0 * 7.0 + 3.0 * 3.0);
     let missing = sim(&format!("{CALL} --device measured"));
-    assert_eq!(missing.status.code(), Some(1));
+    assert_eq!(missing.status.code(), Some(2));
     assert!(missing.stderr.contains("--constants"), "{}", missing.stderr);
 }
 
@@ -169,6 +169,6 @@ fn hosts_that_rdma_joins_have_its_costs() {
 #[test]
 fn memory_is_registered_for_rdma_only() {
     let done = sim(&format!("{LONG} --registered"));
-    assert_eq!(done.status.code(), Some(1));
+    assert_eq!(done.status.code(), Some(2));
     assert!(done.stderr.contains("--fabric rdma"), "{}", done.stderr);
 }

@@ -31,7 +31,7 @@ fn job(odd: usize, file: &str) -> String {
     );
     let mut command = ringfold(&["run", "--ranks", "2", "--", "sh", "-c", &script]);
     command.env("RINGFOLD_CALIBRATION", "0");
-    command.env("RINGFOLD_DEBUG", "INFO");
+    command.env("RINGFOLD_DEBUG", "TRACE");
     command.env("RINGFOLD_DEBUG_SUBSYS", "TUNING");
     command.env("RINGFOLD_TIMEOUT_MS", "20000");
     let done = Running::start(command).finish();

@@ -55,6 +55,36 @@ fn every_figure_names_what_it_shows() {
 }
 
 #[test]
+fn as_many_ways_as_there_are_hues_differ_in_colour() {
+    const WAYS: usize = 9;
+    let ways: Vec<&str> = ringfold::Method::ALL.iter().map(|way| way.name()).collect();
+    let rows: Vec<(u64, &str, &[f64])> = [1024, 4096]
+        .into_iter()
+        .flat_map(|bytes| {
+            ways[..WAYS]
+                .iter()
+                .map(move |way| (bytes, *way, &[10.0][..]))
+        })
+        .chain([1024, 4096].map(|bytes| (bytes, "default:ring", &[10.0][..])))
+        .collect();
+    let folder = Folder::new("tune-colours");
+    let (csv, picture) = (
+        folder.write("ways.csv", &sweep(&rows)),
+        folder.path("p.svg"),
+    );
+    let done = tune(&["plot", "picks", &csv, "-o", &picture]);
+    assert!(done.status.success(), "{}", done.stderr);
+    let text = std::fs::read_to_string(&picture).unwrap();
+    let strokes = text.split("<polyline").skip(1);
+    let strokes = strokes.filter_map(|line| line.split_once("stroke=\"#")?.1.get(..6));
+    // Without a hue are the axes and the picks.
+    let hues: std::collections::BTreeSet<&str> = strokes
+        .filter(|colour| colour[..2] != colour[2..4] || colour[2..4] != colour[4..])
+        .collect();
+    assert_eq!(hues.len(), WAYS, "{hues:?}");
+}
+
+#[test]
 fn what_cannot_be_drawn_says_why() {
     let folder = Folder::new("tune-undrawn");
     let csv = folder.write("sweep.csv", &measured());

@@ -56,8 +56,8 @@ pub(super) struct Pace {
     attempts: u32,
     /// Whether what it drives is its own tiny call, at which only the first attempts were made.
     is_brief: bool,
-    /// Whether it has a callback.
-    calls_back: bool,
+    /// Whether it has a callback: all threads but the worker, which drives for others.
+    pub calls_back: bool,
     last_call_back: Option<Time>,
     /// Whether it is to call back before it goes on.
     pub is_call_back_due: bool,
@@ -340,7 +340,7 @@ impl Driver {
         pace.last_call_back = Some(now);
         self.describe(state)?;
         if self.watch.anyone_left() {
-            self.check_departures(state)?;
+            self.check_departures(state, pace)?;
         }
         pace.is_call_back_due = pace.calls_back;
         Ok(pace.calls_back)

@@ -3,12 +3,14 @@
 use std::any::Any;
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Duration;
 
-use super::state::{Driver, OnWait, State};
+use super::drive::Pace;
+use super::state::{Driver, INBOX, OnWait, State};
 use crate::engine::{Engine, Job};
-use crate::error::{Error, Result};
+use crate::error::{Error, LEFT, Result};
 use crate::sync::lock;
 use crate::types::Collective;
 
@@ -69,7 +71,7 @@ impl Driver {
     }
 
     /// Tells all ranks to end, and gives the verdict.
-    fn abort_all(&self, reason: String) -> Error {
+    pub(super) fn abort_all(&self, reason: String) -> Error {
         let aborted = Error::Aborted {
             rank: self.rank,
             reason,
@@ -114,9 +116,10 @@ impl Driver {
     }
 
     /// Fails if a rank has left that this one waits for. What it did before it left is taken first.
-    pub(super) fn check_departures(&self, state: &mut State) -> Result<()> {
+    pub(super) fn check_departures(&self, state: &mut State, pace: &Pace) -> Result<()> {
+        let waits = self.program_waits(pace);
         let gone = |engine: &mut Engine| {
-            engine.missed(|transport, rank| {
+            engine.missed(waits, |transport, rank| {
                 self.watch.has_left(rank) && transport.is_departure_final(rank)
             })
         };
@@ -128,11 +131,18 @@ impl Driver {
             Err(error) => Err(self.fail(state, error)),
             Ok(true) => Ok(()),
             Ok(false) if gone(&mut state.engine) == Some(rank) => {
-                let reason = "it left (closed its communicator) while it was still needed";
-                Err(self.fail(state, Error::peer_failed(rank, reason)))
+                Err(self.fail(state, Error::peer_failed(rank, LEFT)))
             }
             Ok(false) => Ok(()),
         }
+    }
+
+    /// Whether a thread of the program waits for a call, and nothing that it has called is still to
+    /// be taken on.
+    fn program_waits(&self, pace: &Pace) -> bool {
+        // Pairs with the increment in `see_through`, before which the thread's job is handed over.
+        let waits = pace.calls_back || self.waiting.load(Ordering::Acquire) > 0;
+        waits && self.attention.load(Ordering::Acquire) & INBOX == 0
     }
 
     /// Ends everything by the verdict, unless one more attempt finds data that had come before it.
@@ -193,7 +203,7 @@ impl Driver {
         for completion in listed.chain(state.idle.drain(..)) {
             completion.complete(Err(error.clone()));
         }
-        for (_, completion) in lock(&self.inbox).jobs.drain(..) {
+        for completion in lock(&self.inbox).cancel() {
             completion.complete(Err(error.clone()));
         }
         error

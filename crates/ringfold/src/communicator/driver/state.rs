@@ -1,11 +1,11 @@
 //! What the threads that drive share, and which of them may touch it.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::sync::atomic::AtomicU32;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, TryLockError};
-use std::thread;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
 
+use super::inbox::Inbox;
 use super::recorder::{JobShown, Recorder};
 use crate::communicator::completion::Completion;
 use crate::communicator::notifier::Notifier;
@@ -13,7 +13,9 @@ use crate::communicator::waiting::Waiting;
 use crate::communicator::watch::Watch;
 use crate::engine::{Engine, Job, JobId};
 use crate::error::{Error, Result};
+use crate::sync::lock;
 use crate::transport::{Time, Waker};
+use crate::types::Collective;
 use crate::wait::{Patience, Waiter};
 
 /// How long a waiting thread goes without calling back (for signals); a sleep may add
@@ -38,14 +40,16 @@ pub struct Driver {
     /// What the thread that drives is to look at: [`INBOX`], [`VISIT`]. One load where there is
     /// nothing.
     pub(super) attention: AtomicU32,
+    /// Threads of the program that wait for a call while another thread drives.
+    pub(super) waiting: AtomicU32,
     /// Held by the one thread that visits.
     pub(super) turn: Mutex<()>,
     /// Tells the worker that there is something to do.
     pub(super) for_worker: Condvar,
     pub(super) watch: Box<dyn Watch>,
     pub(super) waker: Waker,
-    /// Held from the first use on, so that its thread is not made anew for every call.
-    pub(super) notifier: OnceLock<Arc<Notifier>>,
+    /// Held from the first use until the end, so that its thread is not made anew for every call.
+    pub(super) notifier: Mutex<Option<Arc<Notifier>>>,
     pub(super) origin: Instant,
 }
 
@@ -65,15 +69,6 @@ pub struct State {
     pub(super) waiting: Option<Waiting>,
     /// What shows other processes how the calls go, if anything does.
     pub(super) recorder: Option<Box<Recorder>>,
-}
-
-#[derive(Default)]
-pub struct Inbox {
-    pub(super) jobs: VecDeque<(Job, Arc<Completion>)>,
-    pub(super) worker: Option<thread::JoinHandle<()>>,
-    /// Jobs handed over that are not done yet.
-    pub(super) has_work: bool,
-    pub(super) is_stopped: bool,
 }
 
 impl Driver {
@@ -99,11 +94,12 @@ impl Driver {
             }),
             inbox: Mutex::new(Inbox::default()),
             attention: AtomicU32::new(0),
+            waiting: AtomicU32::new(0),
             turn: Mutex::new(()),
             for_worker: Condvar::new(),
             watch,
             waker,
-            notifier: OnceLock::new(),
+            notifier: Mutex::new(None),
             origin: Instant::now(),
         }
     }
@@ -115,11 +111,11 @@ impl Driver {
 
     /// The thread that runs the callbacks of calls that are done.
     pub fn notifier(&self) -> Result<Arc<Notifier>> {
-        if let Some(notifier) = self.notifier.get() {
+        let mut held = lock(&self.notifier);
+        if let Some(notifier) = &*held {
             return Ok(notifier.clone());
         }
-        let notifier = Notifier::shared()?;
-        Ok(self.notifier.get_or_init(|| notifier).clone())
+        Ok(held.insert(Notifier::shared()?).clone())
     }
 
     #[inline(always)]
@@ -138,6 +134,14 @@ impl Driver {
 }
 
 impl State {
+    /// Whether the engine has room for a call of this kind.
+    pub(super) fn has_room_for(&self, collective: Collective) -> bool {
+        match collective.is_message() {
+            true => self.engine.has_room_for_messages(),
+            false => self.engine.has_room_for_collectives(),
+        }
+    }
+
     /// Submits a job, and shows it.
     pub(super) fn submit(&mut self, job: Job) -> Result<JobId> {
         let Some(recorder) = &mut self.recorder else {

@@ -21,7 +21,7 @@ use crate::wait::Patience;
 use crate::{Counts, Request};
 
 /// More than any of these tests takes on a busy machine.
-const WATCHDOG: Duration = Duration::from_secs(60);
+const WATCHDOG: Duration = Duration::from_secs(120);
 
 /// Has `test` end, or the test fail.
 fn watched<R: Send + 'static>(test: impl FnOnce() -> R + Send + 'static) -> R {
@@ -310,7 +310,32 @@ fn a_panic_is_one_error_for_all_calls_and_all_ranks() {
                 driver.with_engine(|engine| engine.stats()).waited,
                 Duration::ZERO
             );
-            driver.stop();
+            driver.dissolve();
+        }
+    });
+}
+
+/// The program has counted a call of which it has a handle: the ranks' later calls would not meet.
+#[test]
+fn a_started_call_that_the_engine_refuses_ends_the_communicator() {
+    watched(|| {
+        let [zero, one] = pair();
+        let mut memory = vec![1f32; 4 << 20];
+        let bytes = size_of_val(&memory[..]);
+        // SAFETY: the vector outlives the work, and nothing else touches it meanwhile.
+        let region = unsafe { Region::new(memory.as_mut_ptr().cast(), bytes) };
+        let counts = Counts::Even(memory.len() as u64);
+        let request = Request::new(Collective::AllReduce, DType::F32, counts, region, region);
+        let mut job = zero.job(&request).expect("a job");
+        // As from a chooser that takes slots for larger than they are.
+        (job.way.access, job.way.registered) = (Access::Staged, None);
+        job.way.slice_bytes = bytes;
+        let refused = zero.works(vec![job]).expect("a handle").remove(0);
+        let error = refused.wait().expect_err("a slot has no room");
+        assert!(!error.is_fatal(), "{error}");
+        for rank in [zero, one] {
+            let error = rank.barrier().expect_err("the ranks are out of step");
+            assert!(error.is_fatal(), "{error}");
         }
     });
 }

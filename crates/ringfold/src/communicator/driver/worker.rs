@@ -5,10 +5,11 @@ use std::sync::{Arc, PoisonError};
 use std::thread;
 
 use super::drive::{Pace, Step, Until};
+use super::inbox::{Handed, Inbox};
 use super::state::{Driver, INBOX, State};
 use crate::communicator::completion::Completion;
 use crate::engine::Job;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::sync::lock;
 use crate::threads;
 
@@ -17,21 +18,31 @@ impl Driver {
     /// there is no worker to be had: a job that was refused must not run later, on memory that is
     /// the caller's again.
     pub fn start(self: &Arc<Driver>, jobs: Vec<Job>) -> Result<Vec<Arc<Completion>>> {
-        self.employ()?;
+        let mut inbox = lock(&self.inbox);
+        self.employ(&mut inbox)?;
+        if !inbox.has_room_for(jobs.len()) {
+            drop(inbox);
+            let reason = "more than a million calls are under way, and the program waits for none";
+            let verdict = self.abort_all(reason.into());
+            self.poison(verdict.clone());
+            return Err(verdict);
+        }
         let take_on = |job| {
             let completion = Arc::new(Completion::default());
-            self.enqueue(job, completion.clone());
+            inbox.push(Handed::started(job, completion.clone()));
             completion
         };
         let completions = jobs.into_iter().map(take_on).collect();
-        lock(&self.inbox).has_work = true;
-        self.for_worker.notify_one();
+        self.call_worker(&mut inbox);
+        self.announce(inbox);
         Ok(completions)
     }
 
     /// Makes the worker, unless it is there.
-    fn employ(self: &Arc<Driver>) -> Result<()> {
-        let mut inbox = lock(&self.inbox);
+    fn employ(self: &Arc<Driver>, inbox: &mut Inbox) -> Result<()> {
+        if inbox.is_stopped {
+            return Err(Error::Closed);
+        }
         if inbox.worker.is_none() {
             let driver = self.clone();
             inbox.worker = Some(threads::start("ringfold worker", move || driver.work())?);
@@ -39,8 +50,34 @@ impl Driver {
         Ok(())
     }
 
+    /// Has the worker drive; a system call only if it sleeps.
+    fn call_worker(&self, inbox: &mut Inbox) {
+        inbox.has_work = true;
+        if std::mem::take(&mut inbox.is_worker_asleep) {
+            self.for_worker.notify_one();
+        }
+    }
+
+    /// Ends everything that runs, and frees what calls work with, even if the communicator or a
+    /// handle of it is still held. Later calls fail with `Closed`.
+    pub fn dissolve(&self) {
+        self.stop();
+        self.detach();
+        let dissolved = self.visit(|state| {
+            if self.is_state_idle(state) {
+                state.error.get_or_insert(Error::Closed);
+            } else {
+                self.end(state, Error::Closed);
+            }
+            state.engine.dissolve()
+        });
+        // Under no lock: its end may take a moment, over RDMA.
+        drop(dissolved);
+        drop(lock(&self.notifier).take());
+    }
+
     /// Ends the worker. Nothing is started afterwards.
-    pub fn stop(&self) {
+    fn stop(&self) {
         let worker = {
             let mut inbox = lock(&self.inbox);
             inbox.is_stopped = true;
@@ -54,10 +91,6 @@ impl Driver {
             // A panic was reported where it was caught.
             let _ = worker.join();
         }
-        // A thread that still drives ends the helper threads with the engine.
-        if let Some(mut state) = self.try_state() {
-            state.engine.end_threads();
-        }
     }
 
     /// The worker's life.
@@ -65,6 +98,7 @@ impl Driver {
         loop {
             let mut inbox = lock(&self.inbox);
             while !inbox.has_work && !inbox.is_stopped {
+                inbox.is_worker_asleep = true;
                 inbox = self
                     .for_worker
                     .wait(inbox)
@@ -87,25 +121,51 @@ impl Driver {
         self.guarded(&mut state, |state| self.drive(state, &Until::Idle, pace))
     }
 
-    /// Takes over what other threads want done.
+    /// Takes over the jobs of other threads, as far as there is room.
     pub(super) fn drain(&self, state: &mut State) {
-        let mut inbox = lock(&self.inbox);
-        self.attention.fetch_and(!INBOX, Ordering::Relaxed);
-        while let Some((job, completion)) = inbox.jobs.pop_front() {
-            if let Some(error) = state.error.clone().or_else(|| self.refusal(&job)) {
-                completion.complete(Err(error));
-                continue;
-            }
-            match state.submit(job) {
-                Ok(id) => {
-                    state.completions.insert(id, completion);
+        let mut took = false;
+        loop {
+            let mut inbox = lock(&self.inbox);
+            let can_take = |kind| state.error.is_some() || state.has_room_for(kind);
+            let Some(handed) = inbox.next(can_take) else {
+                if inbox.is_empty() {
+                    // Under the lock of the inbox, which `enqueue` holds when it sets the flag.
+                    self.attention.fetch_and(!INBOX, Ordering::Relaxed);
                 }
-                Err(error) => completion.complete(Err(error)),
+                // Jobs outlive the thread that takes them over: the worker sees to the rest.
+                self.call_worker(&mut inbox);
+                break;
+            };
+            drop(inbox);
+            self.take_on(state, handed);
+            took = true;
+        }
+        if took {
+            self.note(state);
+        }
+    }
+
+    fn take_on(&self, state: &mut State, handed: Handed) {
+        let Handed {
+            job,
+            completion,
+            is_started,
+        } = handed;
+        if let Some(error) = state.error.clone().or_else(|| self.refusal(&job)) {
+            completion.complete(Err(error));
+            return;
+        }
+        match state.submit(job) {
+            Ok(id) => {
+                state.completions.insert(id, completion);
+            }
+            Err(error) => {
+                completion.complete(Err(error.clone()));
+                if is_started {
+                    let verdict = self.abort_all(format!("a call that was started: {error}"));
+                    self.end(state, verdict);
+                }
             }
         }
-        // Jobs outlive the thread that takes them over: the worker sees to the rest.
-        inbox.has_work = true;
-        self.for_worker.notify_one();
-        self.note(state);
     }
 }

@@ -100,37 +100,6 @@ fn what_finds_no_room_waits_for_its_receive() {
     assert_eq!(world.bytes(1, small), [3; 16]);
 }
 
-#[test]
-fn the_number_of_kept_messages_is_bounded() {
-    let mut world = World::new(sim(2, Sending::Rendezvous), SEED);
-    let behind = world.recv(1, 0, 9, 0);
-    let mut sent = 0;
-    // More sends than may be in progress at once: in parts.
-    for _ in 0..4 {
-        let part = KEPT_MESSAGES_MAX / 2;
-        let places: Vec<_> = (0..part).map(|_| world.send(0, 1, 1, &[])).collect();
-        for _ in 0..20_000 {
-            let rank = world.random.index(2);
-            if !world.attempt(rank).unwrap() {
-                world.pass();
-            }
-        }
-        sent += places
-            .iter()
-            .filter(|place| world.is_done(0, **place))
-            .count();
-        if sent < KEPT_MESSAGES_MAX {
-            continue;
-        }
-        break;
-    }
-    assert_eq!(sent, KEPT_MESSAGES_MAX);
-    world.send(0, 1, 9, &[]);
-    let next = world.recv(1, 0, 1, 0);
-    world.run_until(|world| world.is_done(1, next)).unwrap();
-    world.run_until(|world| world.is_done(1, behind)).unwrap();
-}
-
 /// A peer's claim is checked before memory is allocated for it: a length that is not that of its
 /// elements is corrupt.
 #[test]

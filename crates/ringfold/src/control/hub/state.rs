@@ -12,6 +12,9 @@ use crate::silence::Silence;
 /// Communicators and exchanges that can be open at once; more is a protocol violation.
 pub(super) const OPEN_MAX: usize = 1 << 16;
 
+/// Refusals that are passed on to the waiting ranks as they come: any client can be refused.
+pub(super) const REFUSALS_TOLD_MAX: u32 = 64;
+
 /// One rank, as the server sees it.
 #[derive(Clone, Debug)]
 pub(super) enum Rank {
@@ -32,6 +35,8 @@ pub struct Hub {
     pub(super) is_complete: bool,
     /// Who came and was refused last, and why.
     pub(super) refused: Option<String>,
+    /// How many refusals the ranks that wait were told.
+    pub(super) refusals_told: u32,
     /// What ranks that come learn when the job was given up.
     pub(super) cancellation: Option<Frame>,
     pub(super) join_deadline: Instant,

@@ -8,6 +8,7 @@ use super::{Hub, INQUIRY, ProtocolViolation};
 use crate::control::fault::{Class, Fault};
 use crate::control::frame::{BLOB_BYTES_MAX, Frame, Presence};
 use crate::control::standing::Standing;
+use crate::error::LEFT;
 use crate::topology::HostId;
 use crate::topology::host::HOST_ID_BYTES;
 
@@ -256,6 +257,7 @@ fn a_death_during_an_inquiry_is_the_verdict() {
 #[test]
 fn a_leaver_is_blamed_unless_a_death_explains_why_it_left() {
     let suspicion = Fault::peer_failed(0, "closed its connection");
+    let expected = Fault::peer_failed(0, LEFT);
     for dies in [true, false] {
         let mut job = Job::opened();
         job.say(0, Frame::Close { communicator: 7 });
@@ -269,7 +271,7 @@ fn a_leaver_is_blamed_unless_a_death_explains_why_it_left() {
         job.hub.tick(job.now + INQUIRY);
         match dies {
             true => assert!(job.verdicts().is_empty()),
-            false => assert_eq!(job.verdict(), suspicion),
+            false => assert_eq!(job.verdict(), expected),
         }
     }
 }
@@ -284,7 +286,7 @@ fn a_rank_that_left_is_the_verdict_of_a_timeout_under_inquiry() {
     job.say(1, report(timeout(&[0])));
     job.heard();
     job.hub.tick(job.now + INQUIRY);
-    assert_eq!(job.verdict(), suspicion);
+    assert_eq!(job.verdict(), Fault::peer_failed(0, LEFT));
 }
 
 #[test]
@@ -338,7 +340,7 @@ fn who_is_in_an_exchange_has_the_verdict_before_it_fails() {
     let mut job = Job::opened();
     job.heard();
     job.say(0, exchange(1, 0));
-    job.hub.lose(2, "its process has ended");
+    job.hub.lose(2, "gone");
     let to_rank_0: Vec<Frame> = {
         let frames = job.heard().into_iter();
         frames.filter(|(to, _)| *to == 0).map(|(_, f)| f).collect()
@@ -434,7 +436,7 @@ fn who_comes_to_a_job_that_was_given_up_is_told_and_completes_nothing() {
     // A launcher, in the place of rank 2.
     let absent = Frame::Cancelled {
         ranks: vec![2],
-        reason: "its process has ended".into(),
+        reason: "gone".into(),
     };
     assert_eq!(hub.receive(2, absent.clone(), now), Ok(()));
     assert_eq!(told(&mut hub), [(0, "cancelled"), (1, "cancelled")]);

@@ -7,6 +7,7 @@ use super::state::{Group, Hub, Inquiry, OPEN_MAX, ProtocolViolation, Rank};
 use crate::control::claims::Claims;
 use crate::control::fault::{Class, Fault};
 use crate::control::frame::Frame;
+use crate::error::LEFT;
 
 /// How long the members have to answer an inquiry.
 pub const INQUIRY: Duration = Duration::from_millis(200);
@@ -77,7 +78,7 @@ impl Hub {
         self.forget_ended();
     }
 
-    pub(super) fn report(&mut self, rank: u32, communicator: u64, fault: Fault, now: Instant) {
+    pub(super) fn report(&mut self, rank: u32, communicator: u64, mut fault: Fault, now: Instant) {
         let Some(group) = self.groups.get_mut(&communicator) else {
             return;
         };
@@ -92,6 +93,10 @@ impl Hub {
         // communicator that not all are in. The news of that death is on its way.
         let is_leaver = fault.class == Class::PeerFailed
             && fault.ranks.iter().all(|about| group.closed.contains(about));
+        if is_leaver {
+            // The end of a connection looks the same from there as a death.
+            fault.text = LEFT.into();
+        }
         if fault.class != Class::Timeout && !is_leaver {
             self.pronounce(communicator, fault);
             return;

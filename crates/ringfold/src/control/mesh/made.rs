@@ -1,6 +1,5 @@
 //! The connections of a mesh that are made so far, shared by the threads that make them.
 
-use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -11,6 +10,8 @@ use crate::control::poll::{EventFd, remaining};
 use crate::control::socket::Socket;
 use crate::error::{Error, Result};
 use crate::sync::lock;
+use crate::sys::unshared::Unshared;
+use crate::transport::tcp::Sockets;
 
 /// How long a rail is waited for that leads nowhere yet: a NIC takes seconds to bring its link up.
 /// At most half of the time for joining, so that the other rails have the rest.
@@ -74,7 +75,7 @@ impl Made {
         self.is_failed.load(Ordering::Relaxed)
     }
 
-    pub fn finish(self) -> Result<Vec<Vec<Vec<TcpStream>>>> {
+    pub fn finish(self) -> Result<Sockets> {
         let failure = self.failure.into_inner();
         if let Some(error) = failure.unwrap_or_else(PoisonError::into_inner) {
             return Err(error);
@@ -84,9 +85,9 @@ impl Made {
         let stream = |socket: Socket| {
             // What was set a moment ago can be set again; if not, the path is only slower.
             let _ = self.congestion.adapt(&socket);
-            TcpStream::from(socket.into_fd())
+            socket.into_fd()
         };
-        let channel = |sockets: Vec<Option<Socket>>| -> Vec<TcpStream> {
+        let channel = |sockets: Vec<Option<Socket>>| -> Vec<Unshared> {
             sockets.into_iter().flatten().map(stream).collect()
         };
         let peer = |channels: Vec<_>| channels.into_iter().map(channel).collect();

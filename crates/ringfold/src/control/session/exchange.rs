@@ -10,7 +10,7 @@ use crate::control::frame::{BLOB_BYTES_MAX, Frame, KEY_BYTES_MAX};
 use crate::control::health::in_order;
 use crate::control::limit::Limit;
 use crate::control::poll::remaining;
-use crate::error::{Error, Result};
+use crate::error::{Error, GONE, Result};
 
 impl Session {
     /// Gives `blob` to all of these world ranks, this one among them, and gets theirs in their
@@ -91,7 +91,7 @@ impl Ended {
             Some(_) => Err("its server sent an incomplete exchange"),
             None => match self.reach {
                 Reach::Closed => Err("it has left the job"),
-                Reach::Lost => Err("its control connection was closed"),
+                Reach::Lost => Err(GONE),
                 Reach::Open if !self.is_sent => Err("it does not read its control connection"),
                 // Not even the server answered.
                 Reach::Open => return Err(Fault::timeout(vec![0])),

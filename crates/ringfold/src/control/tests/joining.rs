@@ -159,7 +159,8 @@ fn impossible_claims_are_refused_by_name() {
         assert_eq!(claim(1, 3), Refusal::Duplicate);
         assert_eq!(claim(0, 3), Refusal::Rank);
         assert_eq!(claim(3, 3), Refusal::Rank);
-        assert_eq!(claim(2, 4), Refusal::WorldSize);
+        let (claimed, expected) = (4, 3);
+        assert_eq!(claim(2, 4), Refusal::WorldSize { claimed, expected });
         // The rejected ones have not disturbed those that belong here.
         let mut one = one;
         let presence = Presence {
@@ -266,7 +267,7 @@ fn a_rank_that_gives_up_joining_ends_at_once_and_may_come_again() {
 fn an_address_that_is_taken_is_said_long_before_the_deadline() {
     watched(|| {
         for address in [unix_address(), tcp_address()] {
-            let _holder = Listener::bind(&address).unwrap();
+            let _holder = Listener::bind(&address, ample()).unwrap();
             let far = Instant::now() + 10 * WATCHDOG;
             let error = Session::join(&launch(0, 2, &address), Some(secret()), far).unwrap_err();
             let due = match address {

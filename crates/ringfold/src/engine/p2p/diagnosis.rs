@@ -2,25 +2,51 @@
 
 use std::time::Duration;
 
-use super::{KEPT_BYTES_MAX, KEPT_MESSAGES_MAX, Mailbox, Message};
+use super::{KEPT_BYTES_MAX, Mailbox, Message};
 use crate::error::{Error, Ranks, Result, Site};
 use crate::transport::{Header, Time};
 
+/// Noted messages without a deadline, of which those that have ended are not dropped.
+const UNDATED_MIN: usize = 64;
+
 impl Mailbox {
+    /// Notes that a message has no deadline yet.
+    pub(super) fn expect_deadline(&mut self, number: usize) {
+        self.undated.push(number);
+        // Where messages end without any wait, the numbers of those that ended pile up.
+        if self.undated.len() > UNDATED_MIN.max(2 * self.messages.len()) {
+            self.undated.clear();
+            let messages = self.messages.iter().enumerate();
+            let is_undated = |message: &Message| message.deadline.is_none();
+            let undated = messages.filter(|(_, each)| each.as_ref().is_some_and(is_undated));
+            self.undated.extend(undated.map(|(number, _)| number));
+        }
+    }
+
     /// Sets the deadlines of messages that have none yet, and gives the error of one whose deadline
     /// has passed.
     pub fn check_deadlines(&mut self, now: Time) -> Result<()> {
-        let mut late = None;
-        for (number, message) in self.messages.iter_mut().enumerate() {
-            let Some(message) = message else { continue };
-            let deadline = message.deadline.get_or_insert(now.after(message.timeout));
-            if now >= *deadline {
-                late = Some((number, message.timeout));
-            }
+        while let Some(number) = self.undated.pop() {
+            let Some(message) = &mut self.messages[number] else {
+                continue;
+            };
+            let deadline = *message.deadline.get_or_insert(now.after(message.timeout));
+            self.next_deadline = self.next_deadline.into_iter().chain([deadline]).min();
         }
-        match late {
-            Some((number, timeout)) => Err(self.timeout(number, timeout)),
-            None => Ok(()),
+        if self.next_deadline.is_none_or(|next| now < next) {
+            return Ok(());
+        }
+        let dated = self.messages.iter().enumerate();
+        let dated =
+            dated.filter_map(|(number, message)| Some((message.as_ref()?.deadline?, number)));
+        match dated.min() {
+            Some((deadline, number)) if now >= deadline => {
+                Err(self.timeout(number, self.message(number).timeout))
+            }
+            next => {
+                self.next_deadline = next.map(|(deadline, _)| deadline);
+                Ok(())
+            }
         }
     }
 
@@ -33,12 +59,15 @@ impl Mailbox {
     }
 
     /// A rank that is gone, as `is_gone` says, and without which some message cannot be sent or
-    /// received.
-    pub fn missed(&self, is_gone: &mut dyn FnMut(usize) -> bool) -> Option<usize> {
-        self.messages.iter().flatten().find_map(|message| {
+    /// received. A receive from any source, to which this rank itself may still send, misses the
+    /// others only if the program `waits`.
+    pub fn missed(&self, waits: bool, is_gone: &mut dyn FnMut(usize) -> bool) -> Option<usize> {
+        let mut messages = self.messages.iter().flatten();
+        messages.find_map(|message| {
             let peers = self.peers_of(message);
-            let all_gone = !peers.is_empty() && peers.iter().all(|peer| is_gone(*peer));
-            all_gone.then(|| peers[0])
+            let may_miss = message.peer.is_some() || waits;
+            let mut is_gone = |peer: &usize| self.peers[*peer].has_ended || is_gone(*peer);
+            (may_miss && peers.iter().all(&mut is_gone)).then(|| peers[0])
         })
     }
 
@@ -67,14 +96,11 @@ impl Mailbox {
         }
     }
 
-    /// `peer` has left, and all that it sent is taken.
+    /// `peer` has left, and all that it sent is taken. Receives from any source are left to
+    /// [`Mailbox::missed`].
     pub(super) fn has_ended(&mut self, peer: usize, reason: &str) -> Result<bool> {
         self.peers[peer].has_ended = true;
-        let is_missed = |number: &&usize| {
-            let mut peers = self.peers_of(self.message(**number)).into_iter();
-            // A receive from any source waits as long as a rank is left that can send.
-            peers.all(|source| self.peers[source].has_ended)
-        };
+        let is_missed = |number: &&usize| self.message(**number).peer == Some(peer);
         let Some(number) = self.waiting.iter().find(is_missed) else {
             return Ok(false);
         };
@@ -100,10 +126,12 @@ impl Mailbox {
         }
     }
 
-    /// The other end of a message, or all that may be it.
+    /// The other end of a message, or all ranks that may be it: of a receive from any source the
+    /// other ranks, and only without any this rank itself.
     fn peers_of(&self, message: &Message) -> Vec<usize> {
         match message.peer {
             Some(peer) => vec![peer],
+            None if self.peers.len() == 1 => vec![self.rank],
             None => (0..self.peers.len())
                 .filter(|peer| *peer != self.rank)
                 .collect(),
@@ -115,7 +143,7 @@ fn no_room(peer: usize, Header { call, bytes, .. }: &Header) -> String {
     let (_, tag) = call.qualifier.encode();
     format!(
         "in front of what it asks for stands rank {peer}'s {call} ({bytes} bytes), and no more \
-         than {KEPT_MESSAGES_MAX} messages of {KEPT_BYTES_MAX} bytes together are kept for \
-         receives to come: post the receive with tag {tag} before this one is waited for"
+         than {KEPT_BYTES_MAX} bytes of messages are kept for receives to come: post the receive \
+         with tag {tag} before this one is waited for"
     )
 }

@@ -14,8 +14,9 @@ use crate::transport::Header;
 /// another order needs, and little beside what a training job has in memory anyway.
 pub const KEPT_BYTES_MAX: usize = 256 << 20;
 
-/// Messages that are kept, at most: as many as there are calls under way.
-pub const KEPT_MESSAGES_MAX: usize = crate::engine::job::JOBS_MAX;
+/// What each kept message counts beside its payload.
+const OVERHEAD_BYTES: usize = 256;
+const _: () = assert!(size_of::<Message>() <= OVERHEAD_BYTES);
 
 /// The messages that are kept.
 #[derive(Default)]
@@ -38,10 +39,10 @@ impl Kept {
     /// is too much already.
     pub fn make_room(&mut self, peer: usize, header: &Header) -> Option<Region> {
         let bytes = header.bytes as usize;
-        if self.messages.len() >= KEPT_MESSAGES_MAX || bytes > KEPT_BYTES_MAX - self.bytes {
+        if bytes + OVERHEAD_BYTES > KEPT_BYTES_MAX - self.bytes {
             return None;
         }
-        self.bytes += bytes;
+        self.bytes += bytes + OVERHEAD_BYTES;
         let memory = Owned::zeroed(bytes);
         let region = memory.region();
         self.messages.push_back(Message {
@@ -80,7 +81,7 @@ impl Kept {
         region: impl Fn(usize) -> Option<Region>,
     ) -> Option<usize> {
         let is_it = |message: &Message| message.peer == peer && !message.is_whole;
-        let place = self.messages.iter().position(is_it)?;
+        let place = self.messages.iter().rposition(is_it)?;
         self.messages[place].is_whole = true;
         let taker = self.messages[place].taker?;
         self.deliver(place, region(taker)?);
@@ -93,8 +94,48 @@ impl Kept {
         }
         if let Some(message) = self.messages.remove(place) {
             into.copy_from(message.memory.region());
-            self.bytes -= message.memory.region().bytes();
+            self.bytes -= message.memory.region().bytes() + OVERHEAD_BYTES;
         }
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::call::Call;
+    use crate::types::{Access, Algorithm, Assignment, Collective, DType};
+
+    #[test]
+    fn messages_without_payload_are_bounded_in_number() {
+        let call = Call {
+            collective: Collective::Send,
+            dtype: DType::U8,
+            op: 0,
+            algorithm: Algorithm::OneShot,
+            access: Access::Messages,
+            assignment: Assignment::Owner,
+            is_inline: false,
+            qualifier: Qualifier::Tag(1),
+            count: 0,
+            lists: 0,
+            sequence: 1,
+            cut: 0,
+        };
+        let header = Header {
+            call,
+            slice: 0,
+            index: 0,
+            bytes: 0,
+        };
+        let mut kept = Kept::default();
+        let most = KEPT_BYTES_MAX / OVERHEAD_BYTES;
+        for _ in 0..most {
+            kept.make_room(0, &header).expect("room");
+            kept.arrived(0, |_| None);
+        }
+        assert!(kept.make_room(0, &header).is_none());
+        kept.hand_over(0, &header, Region::EMPTY, 0);
+        assert!(kept.make_room(0, &header).is_some());
     }
 }

@@ -11,6 +11,9 @@
 //! Only when a receive waits for a later one it is *kept*: taken into memory of the library's until
 //! a receive matches it, within bounds.
 //!
+//! A message to this rank itself has no stream. It is copied to a waiting receive; without one it
+//! is kept, and its send is done, unless there is no room: then the send waits for a receive.
+//!
 //! Its interface is an executor's: [`Mailbox::advance`], [`Mailbox::complete`],
 //! [`Mailbox::waiting_for`].
 //!
@@ -28,12 +31,14 @@
 
 mod diagnosis;
 mod kept;
+mod own;
+
 use std::collections::VecDeque;
 use std::time::Duration;
 
-pub use kept::{KEPT_BYTES_MAX, KEPT_MESSAGES_MAX};
+pub use kept::KEPT_BYTES_MAX;
 
-use super::{ANY_SOURCE, Finished, JOBS_MAX, Job, JobId};
+use super::{ANY_SOURCE, Finished, Job, JobId};
 use crate::call::{Call, Qualifier};
 use crate::error::{Error, Result};
 use crate::memory::{Hold, Region};
@@ -68,6 +73,12 @@ pub struct Mailbox {
     /// The source of the message that a receive from any source got last.
     last_source: usize,
     kept: Kept,
+    /// No deadline that is set is earlier.
+    next_deadline: Option<Time>,
+    /// Messages without a deadline, submitted since deadlines were checked last.
+    undated: Vec<usize>,
+    /// Sends to this rank itself for which there was no room among the kept messages, oldest first.
+    to_self: VecDeque<usize>,
     /// Receives that were submitted.
     receives: u64,
     finished: VecDeque<Finished>,
@@ -127,14 +138,17 @@ impl Mailbox {
         }
     }
 
-    /// Sends and receives under way.
+    /// Sends and receives under way, or finished and not taken yet.
     pub fn under_way(&self) -> usize {
         self.messages.len() - self.free.len()
     }
 
-    /// The first one that has finished and is not taken yet.
+    /// The first one that has finished and is not taken yet. No later message has its number before
+    /// it is taken.
     pub fn take_finished(&mut self) -> Option<Finished> {
-        self.finished.pop_front()
+        let finished = self.finished.pop_front()?;
+        self.free.push(finished.id.place());
+        Some(finished)
     }
 
     /// Takes on a send or a receive.
@@ -177,8 +191,9 @@ impl Mailbox {
             self.messages.len() - 1
         });
         self.messages[number] = Some(message);
+        self.expect_deadline(number);
         self.submitted.push_back(number);
-        Ok(JobId(JOBS_MAX + number))
+        Ok(JobId::message(number))
     }
 
     /// Begins what was submitted; whether that was anything.
@@ -186,10 +201,15 @@ impl Mailbox {
         let mut progressed = false;
         while let Some(number) = self.submitted.pop_front() {
             progressed = true;
-            if self.message(number).call.collective == Collective::Send {
+            let message = self.message(number);
+            if message.is_receive() {
+                if !self.take_kept(number)? && !self.take_from_self(number)? {
+                    self.wait(number, transport)?;
+                }
+            } else if message.peer == Some(self.rank) {
+                self.send_to_self(number, transport)?;
+            } else {
                 self.post(number, transport)?;
-            } else if !self.take_kept(number)? {
-                self.wait(number, transport)?;
             }
         }
         Ok(progressed)
@@ -234,12 +254,7 @@ impl Mailbox {
         self.hold(number, Term::Input, transport);
         let message = self.message(number);
         let peer = message.peer.expect("a send has a receiver");
-        let header = Header {
-            call: message.call,
-            slice: 0,
-            index: 0,
-            bytes: message.region.bytes() as u32,
-        };
+        let header = message.header();
         let ticket = MAILBOX << 48 | number as u64;
         let posted = transport.post_send(Post(stream(peer), ticket, header), message.region)?;
         if posted == Posted::Done {
@@ -254,7 +269,10 @@ impl Mailbox {
         match self.message(number).peer {
             Some(peer) => {
                 self.peers[peer].waiting += 1;
-                self.listen(peer, transport)
+                match peer == self.rank {
+                    true => Ok(()),
+                    false => self.listen(peer, transport),
+                }
             }
             None => {
                 self.waiting_for_any += 1;
@@ -414,9 +432,8 @@ impl Mailbox {
     fn finish(&mut self, number: usize) {
         let message = self.messages[number].take();
         let message = message.expect("a message that is under way");
-        self.free.push(number);
         self.finished.push_back(Finished {
-            id: JobId(JOBS_MAX + number),
+            id: JobId::message(number),
             source: message.peer.filter(|_| message.is_receive()),
         });
     }
@@ -437,6 +454,16 @@ impl Mailbox {
 impl Message {
     fn is_receive(&self) -> bool {
         self.call.collective == Collective::Recv
+    }
+
+    /// The header of a send.
+    fn header(&self) -> Header {
+        Header {
+            call: self.call,
+            slice: 0,
+            index: 0,
+            bytes: self.region.bytes() as u32,
+        }
     }
 
     fn matches(&self, peer: usize, tag: Qualifier) -> bool {

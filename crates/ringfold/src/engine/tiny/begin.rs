@@ -54,7 +54,7 @@ impl Engine {
             self.context.rank,
             self.context.world_size,
         );
-        Ok(Some(JobId(id)))
+        Ok(Some(JobId::collective(id)))
     }
 
     /// The prepared call of the kind of `job`; `None` if there is no such tiny call.

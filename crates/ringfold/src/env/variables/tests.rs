@@ -45,9 +45,8 @@ fn document(launchers: &str) -> String {
     paragraph(
         &mut text,
         "Arguments take precedence over `RINGFOLD_*`, and these over the launcher's variables: \
-         torchrun, Slurm, Open MPI, PMI (MPICH, Intel MPI), MVAPICH, Kubernetes, in this \
-         order. An empty value counts as not set. An unknown `RINGFOLD_*` name is reported in \
-         a warning.",
+         torchrun, Open MPI, PMI (MPICH, Intel MPI), MVAPICH, Slurm, Kubernetes. An \
+         empty value counts as not set. An unknown `RINGFOLD_*` name is reported in a warning.",
     );
     paragraph(
         &mut text,
@@ -70,11 +69,14 @@ fn document(launchers: &str) -> String {
     text.push_str("\n## Launchers\n");
     paragraph(
         &mut text,
-        "The source of a process' rank and world size, in order of precedence; it is an error \
-         if a launcher sets only some of them. Without an address, rank 0 is at `MASTER_ADDR` \
-         and `MASTER_PORT` + 1, in a Slurm step at its first host and a port above 61439 \
-         derived from the job's number, and on one host at a UNIX socket named after the \
-         launcher's job.",
+        "The source of a process' rank and world size. Launchers start each other: a process may \
+         have the variables of several, of which those of the launcher that started it count, \
+         usually the first one here. It is an error if two launchers contradict each other in \
+         another way than a launcher's daemons and ranks do, or if a launcher sets only some of \
+         the variables; variables of a job without a rank are reported in a warning. Without an \
+         address, rank 0 is at `MASTER_ADDR` and `MASTER_PORT` + 1, in a Slurm step, and in an \
+         MPI's job within a Slurm job, at the first host and a port above 61439 derived from the \
+         job's number, and on one host at a UNIX socket named after the launcher's job.",
     );
     text.push('\n');
     text.push_str(launchers);

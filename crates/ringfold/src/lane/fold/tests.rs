@@ -66,7 +66,6 @@ pub fn content(dtype: DType, random: &mut SplitMix64, bytes: usize) -> Vec<u8> {
             0 => special[random.index(special.len())],
             _ => random.below(u64::MAX),
         };
-        let any = if dtype == DType::Bool { any & 1 } else { any };
         content.extend_from_slice(&any.to_le_bytes()[..size]);
     }
     content

@@ -36,6 +36,8 @@ pub const VECTOR_BYTES: usize = 16;
 enum Format {
     Unsigned,
     Signed,
+    /// Every byte but 0 is true; results are 0 or 1.
+    Truth,
     Float,
     /// Combined as `f32`.
     Half,
@@ -70,6 +72,7 @@ impl Element {
             _ => None,
         };
         let (format, bits) = match dtype {
+            DType::Bool => (Format::Truth, 8),
             _ if bitwise.is_some() => (Format::Unsigned, 32),
             DType::I8 => (Format::Signed, 8),
             DType::I16 => (Format::Signed, 16),
@@ -83,7 +86,7 @@ impl Element {
             DType::BF16 => (Format::Brain, 16),
             DType::F32 => (Format::Float, 32),
             DType::F64 => (Format::Float, 64),
-            DType::Bool | DType::F8E4M3 | DType::F8E5M2 => return None,
+            DType::F8E4M3 | DType::F8E5M2 => return None,
         };
         // A factor is each rank's own.
         let op = match bitwise.unwrap_or(op) {
@@ -99,13 +102,16 @@ impl Element {
     }
 
     fn is_float(self) -> bool {
-        !matches!(self.format, Format::Unsigned | Format::Signed)
+        !matches!(
+            self.format,
+            Format::Unsigned | Format::Signed | Format::Truth
+        )
     }
 
     /// The type as which two are combined.
     fn kind(self) -> String {
         let class = match self.format {
-            Format::Unsigned => 'u',
+            Format::Unsigned | Format::Truth => 'u',
             Format::Signed => 's',
             Format::Float | Format::Half | Format::Brain => 'f',
         };
@@ -229,6 +235,7 @@ impl Element {
                 writeln!(out, "cvt.u16.u32 %half, {x};\ncvt.f32.f16 {x}, %half;")
             }
             Format::Brain => writeln!(out, "shl.b32 {x}, {x}, 16;"),
+            Format::Truth => writeln!(out, "min.u32 {x}, {x}, 1;"),
             _ => Ok(()),
         }
     }

@@ -159,7 +159,7 @@ fn a_panic_of_the_thread_releases_what_it_has_been_given() {
                 next: [0; 2],
                 is_direct: false,
             };
-            let call = LaneCall::new(requests, terms, marks, None);
+            let call = LaneCall::new(requests, terms, marks, None, |_| slot_bytes);
             let call = call.expect("a call");
             let slices = call.slices;
             // As if its device had done its part.

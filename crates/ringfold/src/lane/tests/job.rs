@@ -20,7 +20,7 @@ use crate::types::{Access, Collective, DType, Method, Op};
 pub const BUFFER_BYTES: usize = 1 << 20;
 
 /// Longer than any device takes here: what lasts longer is a deadlock.
-pub const WATCHDOG: Duration = Duration::from_secs(60);
+pub const WATCHDOG: Duration = Duration::from_secs(120);
 
 /// A lane of two small slots, in which `reducer` combines.
 pub fn config(reducer: Reducer) -> LaneConfig {

@@ -170,11 +170,6 @@ impl Parallel {
         }
     }
 
-    /// Ends the threads and waits for them; the next large step would start new ones.
-    pub fn end(&mut self) {
-        self.pool = None;
-    }
-
     /// The threads that take part in a step on this many bytes in this many regions, if any are
     /// worthwhile.
     fn party(&mut self, bytes: usize, regions: usize) -> Option<Party<'_>> {

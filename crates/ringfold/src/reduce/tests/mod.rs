@@ -42,7 +42,7 @@ fn random_elements(dtype: DType, count: usize, random: &mut SplitMix64) -> Vec<u
         };
         let any_bits = (1..4).contains(&kind);
         match dtype {
-            DType::Bool => bytes.push(bits as u8 & 1),
+            DType::Bool => bytes.push(if any_bits { bits as u8 } else { bits as u8 & 1 }),
             DType::F16 if !any_bits => bytes.extend(half::f16::from_f64(number).to_le_bytes()),
             DType::BF16 if !any_bits => bytes.extend(half::bf16::from_f64(number).to_le_bytes()),
             DType::F32 if !any_bits => bytes.extend((number as f32).to_le_bytes()),
@@ -127,7 +127,7 @@ fn oracle_element<'a>(op: Op, dtype: DType, elements: impl Iterator<Item = &'a [
 }
 
 fn oracle_bool<'a>(op: Op, elements: impl Iterator<Item = &'a [u8]>) -> bool {
-    let values = elements.map(|e| e[0] == 1);
+    let values = elements.map(|e| e[0] != 0);
     let combined = values.reduce(|a, b| match op {
         Op::Sum | Op::Max | Op::Bor => a || b,
         Op::Bxor => a != b,

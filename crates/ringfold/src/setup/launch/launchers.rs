@@ -1,8 +1,11 @@
-//! The variables of the launchers: a table, and what is special about Slurm's and torch's.
+//! The variables of the launchers: a table, and what is special about torch's.
 
 use sha2::{Digest, Sha256};
 
-use crate::control::{Address, Launch};
+use super::ancestry::Ancestry;
+use super::claim::{self, Claim, Nesting};
+use super::slurm;
+use crate::control::Address;
 use crate::env::Lookup;
 use crate::error::{Error, Result};
 
@@ -15,11 +18,12 @@ struct Launcher {
     local_world_size: &'static str,
     /// Whether rank without size, or size without rank, is an error; else it is ignored.
     is_strict: bool,
+    nesting: Nesting,
     /// Variables that are the same on all ranks of a job and different for two jobs on one host.
     job: &'static [&'static str],
 }
 
-/// In order of precedence.
+/// From the innermost to the outermost: a launcher may start those before it.
 const LAUNCHERS: [Launcher; 5] = [
     Launcher {
         name: "torchrun",
@@ -28,17 +32,8 @@ const LAUNCHERS: [Launcher; 5] = [
         local_rank: "LOCAL_RANK",
         local_world_size: "LOCAL_WORLD_SIZE",
         is_strict: true,
+        nesting: Nesting::Agents,
         job: &["TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"],
-    },
-    // A batch script has a rank, too; only a step says how many tasks it has.
-    Launcher {
-        name: "Slurm",
-        rank: "SLURM_PROCID",
-        world_size: "SLURM_STEP_NUM_TASKS",
-        local_rank: "SLURM_LOCALID",
-        local_world_size: "",
-        is_strict: false,
-        job: &["SLURM_JOB_ID", "SLURM_STEP_ID"],
     },
     Launcher {
         name: "Open MPI",
@@ -47,6 +42,7 @@ const LAUNCHERS: [Launcher; 5] = [
         local_rank: "OMPI_COMM_WORLD_LOCAL_RANK",
         local_world_size: "OMPI_COMM_WORLD_LOCAL_SIZE",
         is_strict: true,
+        nesting: Nesting::Daemons,
         job: &["PMIX_NAMESPACE", "OMPI_MCA_orte_hnp_uri"],
     },
     Launcher {
@@ -56,6 +52,7 @@ const LAUNCHERS: [Launcher; 5] = [
         local_rank: "MPI_LOCALRANKID",
         local_world_size: "MPI_LOCALNRANKS",
         is_strict: true,
+        nesting: Nesting::Daemons,
         job: &["PMI_JOBID", "PMI_PORT"],
     },
     Launcher {
@@ -65,49 +62,93 @@ const LAUNCHERS: [Launcher; 5] = [
         local_rank: "MV2_COMM_WORLD_LOCAL_RANK",
         local_world_size: "MV2_COMM_WORLD_LOCAL_SIZE",
         is_strict: true,
+        nesting: Nesting::Daemons,
         job: &["PMI_JOBID", "PMI_PORT"],
+    },
+    // A batch script has a rank, too; only a step says how many tasks it has.
+    Launcher {
+        name: SLURM,
+        rank: "SLURM_PROCID",
+        world_size: "SLURM_STEP_NUM_TASKS",
+        local_rank: "SLURM_LOCALID",
+        local_world_size: "",
+        is_strict: false,
+        nesting: Nesting::Tasks,
+        job: &["SLURM_JOB_ID", "SLURM_STEP_ID"],
     },
 ];
 
-impl Launch {
-    pub(super) fn from_launchers(lookup: Lookup<'_>) -> Result<Launch> {
-        for launcher in &LAUNCHERS {
-            let rank = number(lookup, launcher.rank)?;
-            let world_size = number(lookup, launcher.world_size)?;
-            let (rank, world_size) = match (rank, world_size) {
-                (Some(rank), Some(size)) => (rank, size),
-                (Some(_), None) if launcher.is_strict => {
-                    return Err(half(launcher.name, launcher.rank, launcher.world_size));
-                }
-                (None, Some(_)) if launcher.is_strict => {
-                    return Err(half(launcher.name, launcher.world_size, launcher.rank));
-                }
-                _ => continue,
-            };
-            let local_world_size = match launcher.name {
-                "Slurm" => slurm_local_size(lookup),
-                _ => number(lookup, launcher.local_world_size)?,
-            };
-            return Ok(Launch {
-                local_rank: number(lookup, launcher.local_rank)?,
-                local_world_size,
-                ..Launch::new(rank, world_size, launcher.name)
-            });
+/// The origin of a place in a Slurm step.
+pub(super) const SLURM: &str = "Slurm";
+
+/// The MPIs' daemons run as Slurm steps, too.
+const MPIS: [&str; 3] = ["Open MPI", "PMI", "MVAPICH"];
+
+impl Launcher {
+    /// This process' place as the launcher has it.
+    fn claim(&self, lookup: Lookup<'_>) -> Result<Option<Claim>> {
+        let rank = number(lookup, self.rank)?;
+        let world_size = number(lookup, self.world_size)?;
+        let (rank, world_size) = match (rank, world_size) {
+            (Some(rank), Some(size)) => (rank, size),
+            (Some(_), None) if self.is_strict => {
+                return Err(half(self.name, self.rank, self.world_size));
+            }
+            (None, Some(_)) if self.is_strict => {
+                return Err(half(self.name, self.world_size, self.rank));
+            }
+            _ => return Ok(None),
+        };
+        let is_torch = self.nesting == Nesting::Agents;
+        Ok(Some(Claim {
+            name: self.name,
+            rank,
+            world_size,
+            local_rank: number(lookup, self.local_rank)?,
+            local_world_size: match self.name {
+                SLURM => slurm::local_size(lookup),
+                _ => number(lookup, self.local_world_size)?,
+            },
+            nesting: self.nesting,
+            agents: claim::agents(lookup).filter(|_| is_torch),
+            is_genuine: !is_torch || lookup("TORCHELASTIC_RUN_ID").is_some(),
+            variables: [self.rank, self.world_size, self.local_rank],
+        }))
+    }
+}
+
+/// The places that the launchers' variables give this process, the innermost first.
+pub(super) fn claims(lookup: Lookup<'_>) -> Result<Vec<Claim>> {
+    let claims = LAUNCHERS.iter().map(|launcher| launcher.claim(lookup));
+    claims.filter_map(Result::transpose).collect()
+}
+
+/// The place among `claims` that counts, if there is any.
+pub(super) fn settle(claims: Vec<Claim>, ancestry: Ancestry<'_>) -> Result<Option<Claim>> {
+    let mut outermost_first = claims.into_iter().rev();
+    let first = outermost_first.next();
+    outermost_first.try_fold(first, |outer, claim| match outer {
+        Some(outer) => claim.settle(outer, ancestry).map(Some),
+        None => Ok(Some(claim)),
+    })
+}
+
+/// Where rank 0 is on one of several hosts, by what the launcher `origin` implies.
+pub(super) fn implied_address(origin: &str, lookup: Lookup<'_>) -> Option<Address> {
+    match origin {
+        SLURM => slurm::step_address(lookup),
+        mpi if MPIS.contains(&mpi) => {
+            let job = job_variables(mpi, lookup).join("\n");
+            slurm::allocation_address(lookup, &job)
         }
-        Ok(Launch {
-            local_rank: Some(0),
-            local_world_size: Some(1),
-            ..Launch::new(0, 1, "no launcher")
-        })
+        _ => None,
     }
 }
 
 /// A name for this job on this host, from what the launcher `origin` gives all its ranks alike;
 /// else from the launcher's own process.
 pub(super) fn job_name(origin: &str, lookup: Lookup<'_>, parent_pid: u32) -> String {
-    let launcher = LAUNCHERS.iter().find(|launcher| launcher.name == origin);
-    let names = launcher.map_or(&[] as &[&str], |launcher| launcher.job);
-    let values: Vec<String> = names.iter().filter_map(|name| lookup(name)).collect();
+    let values = job_variables(origin, lookup);
     let text = match values.is_empty() {
         true => format!("parent {parent_pid}"),
         false => values.join("\n"),
@@ -115,6 +156,13 @@ pub(super) fn job_name(origin: &str, lookup: Lookup<'_>, parent_pid: u32) -> Str
     let digest = Sha256::digest(text.as_bytes());
     let digits = digest[..8].iter().map(|byte| format!("{byte:02x}"));
     digits.collect()
+}
+
+/// What the launcher `origin` gives all ranks of a job alike.
+fn job_variables(origin: &str, lookup: Lookup<'_>) -> Vec<String> {
+    let launcher = LAUNCHERS.iter().find(|launcher| launcher.name == origin);
+    let names = launcher.map_or(&[] as &[&str], |launcher| launcher.job);
+    names.iter().filter_map(|name| lookup(name)).collect()
 }
 
 /// The launchers' names and their variables, in order of precedence, as rows of a table.
@@ -125,7 +173,7 @@ pub fn launchers() -> String {
     );
     for launcher in &LAUNCHERS {
         let local_world_size = match launcher.name {
-            "Slurm" => "SLURM_STEP_TASKS_PER_NODE",
+            SLURM => "SLURM_STEP_TASKS_PER_NODE",
             _ => launcher.local_world_size,
         };
         rows.push_str(&format!(
@@ -170,54 +218,4 @@ pub(super) fn master(lookup: Lookup<'_>) -> Result<Option<Address>> {
              one or set RINGFOLD_ADDR"
         ))),
     }
-}
-
-/// The first host of a Slurm step, and a port above the ephemeral ones that follows from the
-/// numbers of job and step.
-pub(super) fn slurm_address(lookup: Lookup<'_>) -> Option<Address> {
-    const FIRST_PORT: u64 = 61440;
-    let list = lookup("SLURM_STEP_NODELIST").or_else(|| lookup("SLURM_JOB_NODELIST"))?;
-    let job: u64 = lookup("SLURM_JOB_ID")?.parse().ok()?;
-    let step = lookup("SLURM_STEP_ID").and_then(|text| text.parse().ok());
-    let offset = job.wrapping_add(step.unwrap_or(0u64).wrapping_mul(251)) % 4096;
-    Some(Address::Tcp {
-        host: first_host(&list)?,
-        port: (FIRST_PORT + offset) as u16,
-    })
-}
-
-/// The first host of a Slurm list: `node[01-04,7],login1` begins with `node01`. Brackets may stand
-/// anywhere in a name.
-pub(super) fn first_host(list: &str) -> Option<String> {
-    let mut name = String::new();
-    let mut rest = list.trim();
-    loop {
-        let end = rest.find(['[', ',']).unwrap_or(rest.len());
-        name.push_str(&rest[..end]);
-        rest = &rest[end..];
-        if !rest.starts_with('[') {
-            return (!name.is_empty()).then_some(name);
-        }
-        let close = rest.find(']')?;
-        let inside = &rest[1..close];
-        name.push_str(inside.split([',', '-']).next()?);
-        rest = &rest[close + 1..];
-    }
-}
-
-/// This node's tasks, from a list like `2(x3),1`: three nodes of two tasks, then one of one.
-fn slurm_local_size(lookup: Lookup<'_>) -> Option<usize> {
-    let list = lookup("SLURM_STEP_TASKS_PER_NODE")?;
-    let mut node: usize = lookup("SLURM_NODEID")?.parse().ok()?;
-    for part in list.split(',') {
-        let (tasks, repeats) = match part.split_once("(x") {
-            Some((tasks, repeats)) => (tasks, repeats.strip_suffix(')')?.parse().ok()?),
-            None => (part, 1),
-        };
-        if node < repeats {
-            return tasks.parse().ok();
-        }
-        node -= repeats;
-    }
-    None
 }

@@ -1,13 +1,18 @@
 //! Who this process is among the ranks, and where rank 0 listens.
 //!
-//! The first source that says anything decides: arguments and `RINGFOLD_*`, torchrun, a Slurm step,
-//! Open MPI, PMI (MPICH and Intel MPI), MVAPICH, the index of a Kubernetes job; else the process is
-//! alone. A torchrun started by srun leaves both sets of variables, hence that order. A source that
-//! says only half is an error, not a guess.
+//! Arguments and `RINGFOLD_*` decide. Otherwise it is the launcher that started the process:
+//! torchrun, Open MPI, PMI (MPICH and Intel MPI), MVAPICH, a Slurm step, the index of a Kubernetes
+//! job; without any, the process is alone. Launchers start each other, so variables of several may
+//! be set: [`claim`] says which ones count, and refuses those that contradict each other. A
+//! launcher that sets only half is an error, and half a place without a launcher a warning.
 //!
 //! When all ranks are on one host they meet at an abstract UNIX socket, whatever the address says.
 
+mod ancestry;
+mod claim;
+mod halves;
 mod launchers;
+mod slurm;
 
 #[cfg(test)]
 pub(crate) use launchers::launchers;
@@ -16,7 +21,15 @@ use crate::control::launch::hidden_name;
 use crate::control::{Address, Launch, Secret};
 use crate::env::{Environment, Lookup, process};
 use crate::error::{Error, Result};
-use launchers::{half, master, number, slurm_address};
+use ancestry::{Ancestry, ancestry};
+use claim::{Claim, Nesting};
+use launchers::{half, master, number};
+
+/// The origins of places that are not a launcher's.
+const OWN: &str = "RINGFOLD_*";
+const KUBERNETES: &str = "Kubernetes";
+/// A pod's number in a Kubernetes Indexed Job.
+const INDEX: &str = "JOB_COMPLETION_INDEX";
 
 /// What the caller says; it takes precedence over the environment.
 #[derive(Clone, Debug, Default)]
@@ -63,13 +76,25 @@ enum Place {
 impl Launch {
     /// This process' place, from `explicit`, then from its environment.
     pub fn detect(explicit: &Explicit) -> Result<Launch> {
-        Launch::resolve(explicit, &process, Identity::here())
+        Launch::resolve(explicit, &process, &ancestry, Identity::here())
+    }
+
+    /// Warns of variables that speak of a larger job than this one.
+    pub fn warn(&self) {
+        if let Some(remark) = &self.remark {
+            log::warn!(target: "ringfold::init", "{remark}");
+        }
     }
 
     /// The same as a pure function.
-    pub fn resolve(explicit: &Explicit, lookup: Lookup<'_>, identity: Identity) -> Result<Launch> {
+    pub fn resolve(
+        explicit: &Explicit,
+        lookup: Lookup<'_>,
+        ancestry: Ancestry<'_>,
+        identity: Identity,
+    ) -> Result<Launch> {
         let own = Environment::from_lookup(lookup)?;
-        let mut launch = Launch::place(explicit, &own, lookup)?;
+        let mut launch = Launch::place(explicit, &own, lookup, ancestry)?;
         if launch.rank >= launch.world_size {
             return Err(Error::InvalidArgument(format!(
                 "rank {} of {} ranks is impossible ({})",
@@ -97,38 +122,80 @@ impl Launch {
     }
 
     /// Everything but the address.
-    fn place(explicit: &Explicit, own: &Environment, lookup: Lookup<'_>) -> Result<Launch> {
+    fn place(
+        explicit: &Explicit,
+        own: &Environment,
+        lookup: Lookup<'_>,
+        ancestry: Ancestry<'_>,
+    ) -> Result<Launch> {
         if let (Some(rank), Some(world_size)) = (explicit.rank, explicit.world_size) {
             // The caller's own ranks: what a launcher says about hosts is about others.
             return Ok(Launch::new(rank, world_size, "arguments"));
         }
-        let is_indexed = explicit.rank.is_none() && own.rank.is_none();
-        let index = match is_indexed {
-            true => number(lookup, "JOB_COMPLETION_INDEX")?,
-            false => None,
-        };
         let rank = explicit.rank.or(own.rank);
         let world_size = explicit.world_size.or(own.world_size);
-        let (rank, world_size, origin) = match (rank.or(index), world_size) {
-            (Some(rank), Some(size)) if is_indexed => (rank, size, "Kubernetes"),
-            (Some(rank), Some(size)) if explicit.rank.is_some() => (rank, size, "arguments"),
-            (Some(rank), Some(size)) => (rank, size, "RINGFOLD_*"),
-            (Some(_), None) if !is_indexed => {
+        let (rank, world_size) = match (rank, world_size) {
+            (Some(rank), Some(size)) => (rank, size),
+            (Some(_), None) => {
                 return Err(half("the rank", "RINGFOLD_RANK", "RINGFOLD_WORLD_SIZE"));
             }
-            (None, Some(_)) => {
+            (None, size) => return Launch::launched(size, own, lookup, ancestry),
+        };
+        let origin = match explicit.rank {
+            Some(_) => "arguments",
+            None => OWN,
+        };
+        if explicit.rank.is_none() && explicit.world_size.is_none() {
+            check_inherited(rank, world_size, lookup, ancestry)?;
+        }
+        Ok(Launch {
+            local_rank: own.local_rank,
+            local_world_size: own.local_world_size,
+            ..Launch::new(rank, world_size, origin)
+        })
+    }
+
+    /// The place that a launcher gives; `world_size` is that of a Kubernetes job, whose pods have
+    /// only an index.
+    fn launched(
+        world_size: Option<usize>,
+        own: &Environment,
+        lookup: Lookup<'_>,
+        ancestry: Ancestry<'_>,
+    ) -> Result<Launch> {
+        let mut claims = launchers::claims(lookup)?;
+        if let Some(size) = world_size {
+            let Some(index) = number(lookup, INDEX)? else {
                 return Err(half(
                     "the world size",
                     "RINGFOLD_WORLD_SIZE",
                     "RINGFOLD_RANK",
                 ));
-            }
-            (_, None) => return Launch::from_launchers(lookup),
-        };
-        Ok(Launch {
-            local_rank: own.local_rank,
-            local_world_size: own.local_world_size,
-            ..Launch::new(rank, world_size, origin)
+            };
+            claims.push(Claim {
+                name: KUBERNETES,
+                rank: index,
+                world_size: size,
+                local_rank: own.local_rank,
+                local_world_size: own.local_world_size,
+                nesting: Nesting::Tasks,
+                agents: None,
+                is_genuine: true,
+                variables: [INDEX, "RINGFOLD_WORLD_SIZE", "RINGFOLD_LOCAL_RANK"],
+            });
+        }
+        Ok(match launchers::settle(claims, ancestry)? {
+            Some(claim) => Launch {
+                local_rank: claim.local_rank,
+                local_world_size: claim.local_world_size,
+                ..Launch::new(claim.rank, claim.world_size, claim.name)
+            },
+            None => Launch {
+                local_rank: Some(0),
+                local_world_size: Some(1),
+                remark: halves::remark(lookup),
+                ..Launch::new(0, 1, "no launcher")
+            },
         })
     }
 
@@ -145,7 +212,7 @@ impl Launch {
             // A list of several is taken as it is.
             Err(several) if !several.is_empty() => return Ok(Place::Given(several)),
             Err(_) => match master(lookup)? {
-                None if self.origin == "Slurm" && !is_one_host => slurm_address(lookup),
+                None if !is_one_host => launchers::implied_address(self.origin, lookup),
                 other => other,
             },
         };
@@ -166,6 +233,27 @@ impl Launch {
             ))),
         }
     }
+}
+
+/// Refuses a place that a launcher's processes inherited from the process that called the launcher:
+/// all of them would take the same one.
+fn check_inherited(
+    rank: usize,
+    world_size: usize,
+    lookup: Lookup<'_>,
+    ancestry: Ancestry<'_>,
+) -> Result<()> {
+    let own = ["RINGFOLD_RANK", "RINGFOLD_WORLD_SIZE"];
+    let differs = |claim: &Claim| (claim.rank, claim.world_size) != (rank, world_size);
+    // Halves are no places, and none is needed here.
+    let claims = launchers::claims(lookup).unwrap_or_default();
+    let newer = claims.into_iter().find(|claim| {
+        claim.is_genuine && differs(claim) && claim.is_newer_than(&own, ancestry) == Some(true)
+    });
+    newer.map_or(Ok(()), |claim| {
+        let [name, size] = own;
+        Err(claim.contradicts(format!("{name}={rank} and {size}={world_size} are older")))
+    })
 }
 
 /// Whether the text is a loopback address; names are not resolved.

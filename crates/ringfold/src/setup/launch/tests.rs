@@ -1,7 +1,9 @@
 //! Each launcher, and what goes before what.
 
-use super::launchers::first_host;
+use super::slurm::first_host;
 use super::*;
+
+mod nested;
 
 const IDENTITY: Identity = Identity {
     uid: 1000,
@@ -17,7 +19,7 @@ fn resolve_with(explicit: &Explicit, pairs: &[(&str, &str)]) -> Result<Launch> {
         let found = pairs.iter().find(|(key, _)| *key == name);
         found.map(|(_, value)| value.to_string())
     };
-    Launch::resolve(explicit, &lookup, IDENTITY)
+    Launch::resolve(explicit, &lookup, &|_| 0, IDENTITY)
 }
 
 fn texts(launch: &Launch) -> Vec<String> {
@@ -101,8 +103,6 @@ fn every_launcher_is_understood() {
 #[test]
 fn arguments_go_before_variables_and_those_before_launchers() {
     let mut pairs = TORCHRUN.to_vec();
-    pairs.extend(SLURM);
-    assert!(summary(&pairs).starts_with("torchrun"));
     pairs.extend([("RINGFOLD_RANK", "0"), ("RINGFOLD_WORLD_SIZE", "2")]);
     assert_eq!(summary(&pairs), "RINGFOLD_* 0/2 ? node1:29501");
     let explicit = Explicit {
@@ -165,12 +165,6 @@ fn half_a_place_is_an_error_that_names_the_other_half() {
         let error = summary(&[(there, "1")]);
         assert!(error.contains(missing), "{error}");
     }
-    // A batch script and a lone index are no job.
-    assert_eq!(
-        summary(&[("SLURM_PROCID", "0"), ("SLURM_NTASKS", "4")]),
-        summary(&[])
-    );
-    assert_eq!(summary(&[("JOB_COMPLETION_INDEX", "4")]), summary(&[]));
 }
 
 #[test]

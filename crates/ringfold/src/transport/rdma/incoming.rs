@@ -15,9 +15,6 @@ use crate::error::{Error, Result};
 use crate::transport::{HEADER_BYTES, Head, Header, Post, Sink, Ticket};
 use crate::verbs::Place;
 
-/// The failure of a peer that has left.
-pub const LEFT: &str = "it left (closed its communicator) while it was still needed";
-
 /// An expected message.
 pub struct Recv {
     pub ticket: Ticket,

@@ -16,12 +16,12 @@ mod sending;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::incoming::{Incoming, LEFT};
+use super::incoming::Incoming;
 use super::memory::Window;
 use super::outgoing::{BEGUN_MAX, CREDITS, GRANTS_MAX, Outgoing, Send};
 use super::packet::{CONTROL_BYTES_MAX, PACKET_BYTES_MAX, Packet};
 use super::rail::Rail;
-use crate::error::{Error, Result};
+use crate::error::{Error, LEFT, Result};
 use crate::memory::Region;
 use crate::transport::{Post, Sink, Ticket};
 use crate::verbs::{Piece, QueuePair};

@@ -43,7 +43,6 @@ pub use self::options::{RdmaOptions, RegisterBytes};
 pub use self::packet::WHOLE_BYTES_MAX;
 pub use self::rail::RailPort;
 
-use self::incoming::LEFT;
 use self::link::{Link, RECEIVE_DEPTH, SEND_DEPTH};
 use self::rail::Rail;
 use super::bell::{Bell, new_bell};
@@ -51,7 +50,7 @@ use super::readiness::Readiness;
 use super::{
     Head, Header, P2P_CHANNEL, Post, Posted, Sink, Stream, Term, Ticket, Time, Transport, Waker,
 };
-use crate::error::{Error, Result};
+use crate::error::{Error, LEFT, Result};
 use crate::memory::{Hold, Region};
 use crate::verbs::{Completion, Depths, Outcome, QueuePair, Route};
 

@@ -14,7 +14,7 @@ use crate::verbs::{Access, Domain, LinkLayer, Port, Verbs};
 const DEVICES: &str = "TEST_RDMA_DEVICES";
 
 /// How long a test may take before it counts as hung.
-const WATCHDOG: Duration = Duration::from_secs(30);
+const WATCHDOG: Duration = Duration::from_secs(120);
 
 /// An active port of the device with this number.
 fn port(number: usize) -> (RailPort, Port) {

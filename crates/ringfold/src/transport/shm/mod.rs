@@ -315,8 +315,13 @@ impl Transport for Shm {
     }
 
     fn waker(&self) -> Waker {
-        let (segment, rank) = (self.segment.clone(), self.rank);
-        Arc::new(move || segment.doorbell(rank).wake())
+        // A handle that outlives the transport keeps no memory mapped.
+        let (segment, rank) = (Arc::downgrade(&self.segment), self.rank);
+        Arc::new(move || {
+            if let Some(segment) = segment.upgrade() {
+                segment.doorbell(rank).wake();
+            }
+        })
     }
 }
 

@@ -211,8 +211,9 @@ impl Segment {
     /// on descriptors have `bells`.
     pub fn create(shape: Shape, bells: Bells) -> Result<(Arc<Segment>, OwnedFd)> {
         let bytes = shape.total_bytes();
-        let refused =
-            |error| Error::system(format!("cannot make {bytes} bytes of shared memory"), error);
+        let refused = |error: std::io::Error| {
+            Error::system(format!("cannot make {bytes} bytes of shared memory"), error)
+        };
         // Sealed, so that no peer can cut the memory off under our feet.
         let fd = make_sealed("ringfold", bytes).map_err(refused)?;
         let segment = Segment::map(&fd, shape, bells)?;

@@ -25,7 +25,7 @@ use crate::random::SplitMix64;
 use crate::types::{Algorithm, Collective, DType, Op};
 
 /// How long a test may take before it counts as hung.
-const WATCHDOG: Duration = Duration::from_secs(30);
+const WATCHDOG: Duration = Duration::from_secs(120);
 
 /// Lengths around every border that a transport may have: none, lines, pages, pieces.
 const SIZES: [usize; 14] = [

@@ -1,10 +1,10 @@
 //! One socket to a peer: what is sent on it, what is received, and whether a try is worthwhile.
 
 use std::io;
-use std::net::TcpStream;
 use std::ops::{Index, IndexMut};
 use std::os::fd::AsFd;
 
+use rustix::io::ioctl_fionbio;
 use rustix::net::sockopt;
 
 use super::frame::{Progress, broken};
@@ -15,7 +15,7 @@ use super::stripes::STRIPE_BYTES_MIN;
 use super::zero_copy::Lent;
 use crate::error::{Error, Result};
 use crate::memory::Region;
-use crate::sys::fork::Unshared;
+use crate::sys::unshared::Unshared;
 use crate::transport::Ticket;
 use crate::transport::readiness::Ready;
 
@@ -28,7 +28,7 @@ const POLL_BYTES: usize = 1 << 20;
 
 pub struct Connection {
     pub peer: usize,
-    pub socket: Unshared<TcpStream>,
+    pub socket: Unshared,
     pub outgoing: Outgoing,
     pub incoming: Incoming,
     /// Whether a try has not been in vain since the last edge.
@@ -43,12 +43,12 @@ pub struct Connection {
 impl Connection {
     pub fn new(
         [peer, rank]: [usize; 2],
-        socket: TcpStream,
+        socket: Unshared,
         options: &TcpOptions,
     ) -> Result<Connection> {
         let configure = || -> io::Result<()> {
-            socket.set_nonblocking(true)?;
-            socket.set_nodelay(true)?;
+            ioctl_fionbio(&socket, true)?;
+            sockopt::set_tcp_nodelay(&socket, true)?;
             options.silence.watch_data(&socket)?;
             if let Some(bytes) = options.socket_buffer_bytes {
                 sockopt::set_socket_send_buffer_size(&socket, bytes)?;
@@ -65,7 +65,7 @@ impl Connection {
         let lent = Lent::new(peer, socket.as_fd(), options.zero_copy)?;
         Ok(Connection {
             peer,
-            socket: Unshared::new(socket),
+            socket,
             outgoing: Outgoing::new(QUEUE_ROOM, lent),
             incoming: Incoming::new(peer, rank, QUEUE_ROOM),
             readable: true,
@@ -169,7 +169,7 @@ impl Connection {
         let _ = self.take_back(&mut Vec::new());
         if self.outgoing.is_lent() {
             // It fails only if there is no connection any more.
-            let _ = rustix::net::connect_unspec(&*self.socket);
+            let _ = rustix::net::connect_unspec(&self.socket);
         }
     }
 

@@ -136,17 +136,6 @@ impl Crew {
         turns.append(&mut lock(&shared.queue).done);
     }
 
-    /// Ends the threads and waits for them; the next turns would start new ones.
-    pub fn end(&mut self) {
-        lock(&self.shared.queue).is_closed = true;
-        self.shared.bell.notify_all();
-        for thread in self.threads.drain(..) {
-            // A helper that panicked has nothing more to say than the panic message.
-            let _ = thread.join();
-        }
-        lock(&self.shared.queue).is_closed = false;
-    }
-
     /// Starts the threads, once.
     fn start(&mut self) {
         while self.threads.len() < self.count {
@@ -169,8 +158,14 @@ impl Crew {
 }
 
 impl Drop for Crew {
+    /// Ends the threads and waits for them.
     fn drop(&mut self) {
-        self.end();
+        lock(&self.shared.queue).is_closed = true;
+        self.shared.bell.notify_all();
+        for thread in self.threads.drain(..) {
+            // A helper that panicked has nothing more to say than the panic message.
+            let _ = thread.join();
+        }
     }
 }
 

@@ -2,14 +2,11 @@
 
 use std::io;
 
-use crate::error::Error;
+use crate::error::{Error, gone_by};
 use crate::transport::HEADER_BYTES;
 
 /// Bytes of the payload's checksum, which follows a payload that is not empty.
 pub const TRAILER_BYTES: usize = 4;
-
-/// What is said of a peer whose end of a connection is closed.
-pub const CLOSED: &str = "closed its connection";
 
 /// How far a queue got.
 pub enum Progress {
@@ -31,14 +28,10 @@ pub fn frame_bytes(payload_bytes: usize) -> usize {
 #[cold]
 pub fn broken(peer: usize, error: io::Error) -> Error {
     use io::ErrorKind as Kind;
-    let reason = match error.kind() {
-        Kind::UnexpectedEof | Kind::BrokenPipe => CLOSED.into(),
-        Kind::ConnectionReset => "connection reset".into(),
-        Kind::TimedOut => "does not answer".into(),
+    match error.kind() {
         Kind::OutOfMemory | Kind::InvalidInput | Kind::PermissionDenied => {
-            return Error::system(format!("cannot use the connection to rank {peer}"), error);
+            Error::system(format!("cannot use the connection to rank {peer}"), error)
         }
-        _ => error.to_string(),
-    };
-    Error::peer_failed(peer, reason)
+        _ => Error::peer_failed(peer, gone_by(&error)),
+    }
 }

@@ -1,8 +1,8 @@
 //! The receiving half of one connection: expected messages in order, as far as they have arrived.
 //!
-//! A message that is stored goes straight to its place, once its header was checked. A message that
-//! is reduced, or that uses `ll` (header and payload in one call, at the price of one copy), passes
-//! through the transport's single staging area, which is hot in the cache: received data is
+//! A long message that is stored goes straight to its place, once its header was checked. A message
+//! that is reduced, or is short (header and payload in one system call, at the price of one copy),
+//! passes through the transport's single staging area, which is hot in the cache: received data is
 //! absorbed at once, except a rest shorter than [`PIECE_ALIGN_BYTES`] that stays here for the data
 //! that follows. So the staging area is empty between calls and serves all connections.
 //!
@@ -12,12 +12,13 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::net::TcpStream;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
 
-use super::frame::{CLOSED, Progress, TRAILER_BYTES, broken};
-use crate::error::{Error, Result};
+use rustix::net::{RecvFlags, recv};
+
+use super::frame::{Progress, TRAILER_BYTES, broken};
+use crate::error::{Error, GONE, Result};
 use crate::memory::{Owned, Region};
 use crate::reduce::Digest;
 use crate::sys;
@@ -129,18 +130,20 @@ impl Incoming {
             return Header::claimed(&self.header, self.peer).map(Head::Message);
         }
         Ok(if self.has_ended {
-            Head::End(CLOSED)
+            Head::End(GONE)
         } else {
             Head::Nothing
         })
     }
 
     /// The header of a message that has come although none is due; it stays in the socket.
-    pub fn peek(&self, socket: &TcpStream) -> Result<Option<Header>> {
+    pub fn peek(&self, socket: BorrowedFd<'_>) -> Result<Option<Header>> {
         let mut header = [0; HEADER_BYTES];
         let is_between = self.queue.is_empty() && self.header_came == 0 && !self.has_ahead();
         // An end or an error is found where the stream is read.
-        if !is_between || !matches!(socket.peek(&mut header), Ok(HEADER_BYTES)) {
+        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+        let mut peek = || recv(socket, &mut header, flags).map(|(count, _)| count);
+        if !is_between || !matches!(peek(), Ok(HEADER_BYTES)) {
             return Ok(None);
         }
         check(&header, self.peer)?;

@@ -38,7 +38,6 @@ mod outgoing;
 mod stripes;
 mod zero_copy;
 
-use std::net::TcpStream;
 use std::ops::Range;
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -60,6 +59,7 @@ use crate::error::{Error, Result};
 use crate::memory::{Owned, Region};
 use crate::silence::{Silence, silent};
 use crate::sys;
+use crate::sys::unshared::Unshared;
 
 /// Bytes that `post_send` may move at once.
 const POST_BYTES: usize = 1 << 20;
@@ -92,7 +92,7 @@ pub struct Tcp {
 }
 
 /// The sockets of a rank: by peer, by channel, one after the other as both ends count them.
-pub type Sockets = Vec<Vec<Vec<TcpStream>>>;
+pub type Sockets = Vec<Vec<Vec<Unshared>>>;
 
 impl Tcp {
     /// The transport of `rank` over connected sockets: for each peer some for each channel; none to
@@ -137,7 +137,7 @@ impl Tcp {
     fn add(
         &mut self,
         ranks: [usize; 2],
-        sockets: Vec<TcpStream>,
+        sockets: Vec<Unshared>,
         options: &TcpOptions,
     ) -> Result<Range<usize>> {
         let first = self.connections.count();
@@ -318,7 +318,7 @@ impl Transport for Tcp {
                 let Connection {
                     incoming, socket, ..
                 } = &self.connections[numbers.start];
-                let header = incoming.peek(socket)?;
+                let header = incoming.peek(socket.as_fd())?;
                 found.extend(header.map(|header| (Stream { peer, channel }, header)));
             }
         }
@@ -370,12 +370,6 @@ impl Transport for Tcp {
     fn withdraw(&mut self) {
         for connection in self.connections.all_mut() {
             connection.withdraw();
-        }
-    }
-
-    fn end_threads(&mut self) {
-        if let Some(crew) = &mut self.crew {
-            crew.end();
         }
     }
 }

@@ -6,6 +6,7 @@ use std::net::{TcpListener, TcpStream};
 use super::super::suite::{self, World, bytes_of, header, pattern};
 use super::super::{HEADER_BYTES, Post, checksum};
 use super::*;
+use crate::error::GONE;
 use crate::reduce::Digest;
 
 mod striped;
@@ -37,7 +38,7 @@ fn ranks_of(world_size: usize, sockets: usize) -> Vec<Tcp> {
 
 /// Each rank's sockets to each peer.
 pub(in crate::transport) fn mesh(world_size: usize, each: usize) -> Vec<Sockets> {
-    let stream = || (0..each).map(|_| pair()).unzip();
+    let stream = || (0..each).map(|_| unshared_pair()).unzip();
     let mut sockets: Vec<Sockets> = Vec::new();
     for rank in 0..world_size {
         let mut mine: Sockets = Vec::new();
@@ -55,6 +56,11 @@ pub(in crate::transport) fn mesh(world_size: usize, each: usize) -> Vec<Sockets>
         sockets.push(mine);
     }
     sockets
+}
+
+fn unshared_pair() -> (Unshared, Unshared) {
+    let (one, other) = pair();
+    (Unshared::adopt(one), Unshared::adopt(other))
 }
 
 pub(super) fn pair() -> (TcpStream, TcpStream) {
@@ -83,7 +89,10 @@ fn bare_sockets_with<const N: usize>(options: TcpOptions) -> (World<Tcp>, [TcpSt
     let theirs = pairs
         .each_ref()
         .map(|(_, theirs)| theirs.try_clone().unwrap());
-    let mine = pairs.into_iter().map(|(mine, _)| mine).collect();
+    let mine = pairs
+        .into_iter()
+        .map(|(mine, _)| Unshared::adopt(mine))
+        .collect();
     let sockets = vec![Vec::new(), vec![mine]];
     let transport = Tcp::new(0, sockets, options).unwrap();
     (World::new(vec![transport]), theirs)
@@ -234,7 +243,7 @@ fn a_listener_tells_an_end_from_a_cut() {
         peer.write_all(&sound[..cut]).unwrap();
         drop(peer);
         match (cut, head(&mut world)) {
-            (0, Ok(Head::End(reason))) => assert_eq!(reason, "closed its connection"),
+            (0, Ok(Head::End(reason))) => assert_eq!(reason, GONE),
             (1.., Err(Error::PeerFailed { rank: 1, .. })) => {}
             (_, other) => panic!("cut at {cut}: {other:?}"),
         }
@@ -267,7 +276,7 @@ fn a_connection_cut_within_a_frame_is_a_failed_peer() {
             Err(Error::PeerFailed {
                 rank: 1, reason, ..
             }) => {
-                assert_eq!(reason, "closed its connection");
+                assert_eq!(reason, GONE);
             }
             other => panic!("cut at {cut}: {other:?}"),
         }

@@ -1,11 +1,11 @@
 //! What comes, and what the peer may write.
 
-use super::super::incoming::{Arrived, LEFT, Landing, Recv};
+use super::super::incoming::{Arrived, Landing, Recv};
 use super::super::outgoing::Grant;
 use super::super::packet::{CONTROL_BYTES_MAX, PACKET_BYTES_MAX, PAYLOAD_AT, Packet};
 use super::super::rail::Rail;
 use super::Link;
-use crate::error::{Error, Result};
+use crate::error::{Error, LEFT, Result};
 use crate::transport::Ticket;
 use crate::verbs::{Access, Place};
 

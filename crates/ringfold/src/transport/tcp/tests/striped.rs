@@ -229,11 +229,6 @@ mod helped {
         // Other tests have threads of the same name: in a process of its own there are two.
         if std::env::var_os(ALONE).is_some() {
             await_crew(2);
-            world.ranks[0].end_threads();
-            await_crew(0);
-            let send = world.send(0, (1, 0), 1, payload.region());
-            world.run(&[send]).unwrap();
-            await_crew(2);
             drop(world);
             await_crew(0);
             drop(peers);

@@ -37,7 +37,7 @@ const BYTES: usize = 256 << 10;
 const SEND_BUFFER_BYTES: usize = 4 * BYTES;
 
 /// How long the end of a connection is waited for.
-const WATCHDOG: Duration = Duration::from_secs(30);
+const WATCHDOG: Duration = Duration::from_secs(120);
 
 /// Held by tests that need the kernel to accept what is lent, or to refuse it: the limit is the
 /// process'.

@@ -24,9 +24,9 @@ def tell(comm: ringfold.Communicator, text: str) -> str:
 def meet(comm: ringfold.Communicator) -> Any:
     # Explicit ranks have nothing to do with a launcher's variables.
     os.environ.update(JOB_COMPLETION_INDEX="x", WORLD_SIZE="x", RINGFOLD_LOCAL_WORLD_SIZE="2")
-    meeting = _native.Meeting.open() if comm.rank == 0 else None
-    address = tell(comm, "" if meeting is None else meeting.address)
-    where: dict[str, Any] = {"meeting": meeting} if meeting else {"address": address}
+    listener = _native.RendezvousListener.open() if comm.rank == 0 else None
+    address = tell(comm, "" if listener is None else listener.address)
+    where: dict[str, Any] = {"listener": listener} if listener else {"address": address}
     native = _native.Communicator.connect(
         rank=comm.rank, world_size=comm.world_size, secret=SECRET, **where
     )
@@ -39,7 +39,7 @@ def test_ranks_meet_by_an_address_that_they_pass_on(jobs: Any) -> None:
 
 
 def test_an_address_is_a_list_of_places() -> None:
-    first, *others = _native.Meeting.open("localhost").address.split(",")
+    first, *others = _native.RendezvousListener.open("localhost").address.split(",")
     assert first.startswith("unix:@ringfold-") and others
     for place in others:
         host, _, port = place.rpartition(":")
@@ -47,8 +47,8 @@ def test_an_address_is_a_list_of_places() -> None:
 
 
 def test_a_meeting_is_good_for_one_communicator() -> None:
-    meeting = _native.Meeting.open()
-    arguments: dict[str, Any] = {"rank": 0, "world_size": 1, "secret": SECRET, "meeting": meeting}
+    listener = _native.RendezvousListener.open()
+    arguments: dict[str, Any] = {"rank": 0, "world_size": 1, "secret": SECRET, "listener": listener}
     ringfold.Communicator(_native.Communicator.connect(**arguments)).close()
     with pytest.raises(ringfold.InvalidArgument, match="used already"):
         _native.Communicator.connect(**arguments)
@@ -65,7 +65,7 @@ def test_a_meeting_is_good_for_one_communicator() -> None:
 def test_what_does_not_go_with_a_meeting_is_said(arguments: dict[str, Any], problem: str) -> None:
     with pytest.raises(ringfold.RingfoldError, match=problem):
         _native.Communicator.connect(
-            world_size=2, meeting=_native.Meeting.open(), connect_timeout=5, **arguments
+            world_size=2, listener=_native.RendezvousListener.open(), connect_timeout=5, **arguments
         )
 
 

@@ -14,34 +14,34 @@ use crate::exceptions::{exception, invalid_argument};
 /// Listeners at which rank 0 will be met; good for one `Communicator.connect`.
 #[pyclass(frozen, module = "ringfold._native")]
 #[derive(Debug)]
-pub struct Meeting {
+pub struct RendezvousListener {
     address: String,
     open: Mutex<Option<ringfold::RendezvousListener>>,
 }
 
-impl Meeting {
+impl RendezvousListener {
     /// The listeners, to be used up.
     pub fn take(&self) -> PyResult<ringfold::RendezvousListener> {
         let open = lock(&self.open).take();
         open.ok_or_else(|| {
-            invalid_argument("the meeting has been used already; open one for every communicator")
+            invalid_argument("the listener has been used already; open one for every communicator")
         })
     }
 }
 
 #[pymethods]
-impl Meeting {
+impl RendezvousListener {
     /// Opens listeners on free ports of this host's addresses; the first is the one by which
     /// `toward` is reached.
     #[staticmethod]
     #[pyo3(signature = (toward=None))]
-    fn open(py: Python<'_>, toward: Option<&str>) -> PyResult<Meeting> {
-        let meeting = py
+    fn open(py: Python<'_>, toward: Option<&str>) -> PyResult<RendezvousListener> {
+        let listener = py
             .detach(|| ringfold::RendezvousListener::open(toward))
             .map_err(exception)?;
-        Ok(Meeting {
-            address: meeting.address(),
-            open: Mutex::new(Some(meeting)),
+        Ok(RendezvousListener {
+            address: listener.address(),
+            open: Mutex::new(Some(listener)),
         })
     }
 
@@ -79,7 +79,9 @@ type Place = (usize, usize, Option<usize>, Option<usize>, &'static str);
 /// ranks are on one.
 #[pyfunction]
 pub fn launch() -> PyResult<(Place, Vec<String>)> {
+    ringfold::env::init_logging().map_err(exception)?;
     let launch = Launch::detect(&Explicit::default()).map_err(exception)?;
+    launch.warn();
     let place = (
         launch.rank,
         launch.world_size,

@@ -1,0 +1,98 @@
+//! The jobs that are handed to the thread that drives.
+//!
+//! Collectives and messages wait apart, because messages do not wait for collectives: a collective
+//! may have to wait here until the engine has room, while a rank needs a message to go on.
+//!
+//! # Invariants
+//!
+//! * Jobs of one kind are taken on in the order in which they were handed over.
+//! * A started job that the engine refuses ends the communicator: its caller has counted the call,
+//!   and this rank's later calls would meet other calls of the peers.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::thread;
+
+use crate::communicator::completion::Completion;
+use crate::engine::Job;
+use crate::types::Collective;
+
+/// Jobs that wait for the engine, at most: some 400 MB. A program that has started so many waits
+/// for none of them.
+const HANDED_MAX: usize = 1 << 20;
+
+/// Jobs for the thread that drives, and the worker that sees to them.
+#[derive(Default)]
+pub struct Inbox {
+    collectives: VecDeque<Handed>,
+    messages: VecDeque<Handed>,
+    pub(super) worker: Option<thread::JoinHandle<()>>,
+    /// Jobs handed over that are not done yet.
+    pub(super) has_work: bool,
+    /// Whether the worker waits to be notified.
+    pub(super) is_worker_asleep: bool,
+    pub(super) is_stopped: bool,
+}
+
+/// A job for the thread that drives.
+pub struct Handed {
+    pub(super) job: Job,
+    pub(super) completion: Arc<Completion>,
+    /// Whether the caller has a handle of the call, instead of waiting for its result.
+    pub(super) is_started: bool,
+}
+
+impl Handed {
+    /// A job whose caller waits in the call.
+    pub fn waited_for(job: Job, completion: Arc<Completion>) -> Handed {
+        Handed {
+            job,
+            completion,
+            is_started: false,
+        }
+    }
+
+    /// A job whose caller gets a handle.
+    pub fn started(job: Job, completion: Arc<Completion>) -> Handed {
+        Handed {
+            is_started: true,
+            ..Handed::waited_for(job, completion)
+        }
+    }
+}
+
+impl Inbox {
+    /// Adds a job.
+    pub fn push(&mut self, handed: Handed) {
+        let jobs = match handed.job.collective.is_message() {
+            true => &mut self.messages,
+            false => &mut self.collectives,
+        };
+        jobs.push_back(handed);
+    }
+
+    /// Whether `more` jobs fit.
+    pub fn has_room_for(&self, more: usize) -> bool {
+        self.collectives.len() + self.messages.len() + more <= HANDED_MAX
+    }
+
+    /// The completions of all jobs, which are dropped.
+    pub fn cancel(&mut self) -> impl Iterator<Item = Arc<Completion>> {
+        let jobs = self.messages.drain(..).chain(self.collectives.drain(..));
+        jobs.map(|handed| handed.completion)
+    }
+
+    /// Whether no job waits.
+    pub fn is_empty(&self) -> bool {
+        self.collectives.is_empty() && self.messages.is_empty()
+    }
+
+    /// The next job of a kind that the engine can take on, as `can_take` says.
+    pub fn next(&mut self, can_take: impl Fn(Collective) -> bool) -> Option<Handed> {
+        match can_take(Collective::Send).then(|| self.messages.pop_front()) {
+            Some(Some(message)) => Some(message),
+            _ if can_take(Collective::Barrier) => self.collectives.pop_front(),
+            _ => None,
+        }
+    }
+}

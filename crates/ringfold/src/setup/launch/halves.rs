@@ -1,0 +1,119 @@
+//! Variables that speak of a job of several ranks, in a process that is a job of one.
+
+use crate::env::Lookup;
+
+/// Variables of which one suffices to suspect a job, and what is missing.
+struct Half {
+    there: &'static [&'static str],
+    missing: &'static str,
+    /// Whether the values mean one process.
+    is_alone: fn(Lookup<'_>) -> bool,
+}
+
+const HALVES: [Half; 7] = [
+    Half {
+        there: &[
+            "RINGFOLD_ADDR",
+            "RINGFOLD_LOCAL_RANK",
+            "RINGFOLD_LOCAL_WORLD_SIZE",
+        ],
+        missing: "RINGFOLD_RANK and RINGFOLD_WORLD_SIZE are missing",
+        is_alone: never,
+    },
+    Half {
+        there: &["JOB_COMPLETION_INDEX"],
+        missing: "RINGFOLD_WORLD_SIZE, the number of pods, is missing",
+        is_alone: never,
+    },
+    Half {
+        there: &[
+            "PET_NNODES",
+            "PET_NODE_RANK",
+            "PET_NPROC_PER_NODE",
+            "PET_MASTER_ADDR",
+        ],
+        missing: "they are for torchrun; start the program with it",
+        is_alone: is_single_agent,
+    },
+    Half {
+        there: &[
+            "MASTER_ADDR",
+            "MASTER_PORT",
+            "LOCAL_RANK",
+            "LOCAL_WORLD_SIZE",
+            "GROUP_RANK",
+            "NODE_RANK",
+        ],
+        missing: "RANK and WORLD_SIZE are missing",
+        is_alone: never,
+    },
+    Half {
+        there: &["SLURM_NTASKS", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"],
+        missing: "a step sets SLURM_PROCID and SLURM_STEP_NUM_TASKS; start the program with srun \
+                  or mpirun",
+        is_alone: is_single_task,
+    },
+    Half {
+        there: &[
+            "OMPI_COMM_WORLD_LOCAL_RANK",
+            "MPI_LOCALRANKID",
+            "MV2_COMM_WORLD_LOCAL_RANK",
+        ],
+        missing: "the MPI's rank and world size are missing",
+        is_alone: never,
+    },
+    Half {
+        there: &[
+            "PMIX_RANK",
+            "FLUX_TASK_RANK",
+            "PALS_RANKID",
+            "JSM_NAMESPACE_RANK",
+            "ALPS_APP_PE",
+        ],
+        missing: "ringfold does not know this launcher; set RINGFOLD_RANK and RINGFOLD_WORLD_SIZE",
+        is_alone: never,
+    },
+];
+
+/// The halves of places among the variables: a warning for a process that is a job of one rank.
+pub(super) fn remark(lookup: Lookup<'_>) -> Option<String> {
+    let found = HALVES.iter().filter_map(|half| {
+        let there = half.there.iter();
+        let there = there.filter_map(|name| Some(format!("{name}={}", lookup(name)?)));
+        let there: Vec<String> = there.collect();
+        let counts = !there.is_empty() && !(half.is_alone)(lookup);
+        counts.then(|| format!("{}: {}", there.join(", "), half.missing))
+    });
+    let found: Vec<String> = found.collect();
+    (!found.is_empty()).then(|| {
+        format!(
+            "this process is a job of one rank, but its environment has half a place in a larger \
+             one ({})",
+            found.join("; ")
+        )
+    })
+}
+
+fn never(_: Lookup<'_>) -> bool {
+    false
+}
+
+fn is_one_or_absent(lookup: Lookup<'_>, name: &str) -> bool {
+    lookup(name).is_none_or(|text| text.trim() == "1")
+}
+
+/// One node, on which torchrun would start one process.
+fn is_single_agent(lookup: Lookup<'_>) -> bool {
+    lookup("PET_NNODES").is_some()
+        && ["PET_NNODES", "PET_NPROC_PER_NODE"]
+            .into_iter()
+            .all(|name| is_one_or_absent(lookup, name))
+}
+
+/// A batch script has the rank 0, too.
+fn is_single_task(lookup: Lookup<'_>) -> bool {
+    lookup("SLURM_PROCID").is_none_or(|text| text.trim() == "0")
+        && ["SLURM_NTASKS", "SLURM_STEP_NUM_TASKS"]
+            .into_iter()
+            .all(|name| is_one_or_absent(lookup, name))
+}

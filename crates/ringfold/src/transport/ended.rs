@@ -1,0 +1,45 @@
+//! The transport of a communicator that is closed: it has nothing, and refuses everything.
+//!
+//! It takes the place of the one that moved data, so that closing frees sockets and memory although
+//! handles of the communicator are still held.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{Head, Post, Posted, Sink, Stream, Ticket, Time, Transport, Waker};
+use crate::error::{Error, Result};
+use crate::memory::Region;
+
+/// The transport of a closed communicator.
+#[derive(Debug)]
+pub struct Ended;
+
+impl Transport for Ended {
+    fn post_send(&mut self, _: Post, _: Region) -> Result<Posted> {
+        Err(Error::Closed)
+    }
+
+    fn post_recv(&mut self, _: Post, _: Sink) -> Result<Posted> {
+        Err(Error::Closed)
+    }
+
+    fn listen(&mut self, _: Stream, _: bool) -> Result<()> {
+        Err(Error::Closed)
+    }
+
+    fn head(&mut self, _: Stream) -> Result<Head> {
+        Err(Error::Closed)
+    }
+
+    fn poll(&mut self, _: Time, _: &mut Vec<Ticket>) -> Result<()> {
+        Err(Error::Closed)
+    }
+
+    fn block(&mut self, _: Duration) -> Result<()> {
+        Err(Error::Closed)
+    }
+
+    fn waker(&self) -> Waker {
+        Arc::new(|| ())
+    }
+}

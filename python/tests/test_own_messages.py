@@ -1,0 +1,128 @@
+"""Messages of a rank to itself."""
+
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ringfold
+
+LARGE = 8 << 20
+"""Elements of 64 MiB: three such messages are kept for receives to come, and a fourth is not."""
+KEPT = 3
+
+
+def one(value: float) -> Any:
+    return np.full(1, float(value))
+
+
+def talk_to_oneself(comm: ringfold.Communicator) -> Any:
+    own, x, found = comm.rank, np.zeros(1), []
+    # Sent first, and received in another order, by tag and from any rank.
+    for tag, value in ((3, 30.0), (4, 40.0), (4, 41.0)):
+        comm.send(one(value), own, tag)
+    for tag, peer in ((4, None), (3, own), (4, own)):
+        comm.recv(x, peer, tag)
+        found.append(x[0])
+    # Received first, by several receives with one tag.
+    large = np.arange(300_000.0)
+    places = [np.zeros_like(large) for _ in range(2)]
+    started = [comm.recv(place, None, 5, async_=True) for place in places]
+    for factor in (1, 2):
+        comm.send(factor * large, own, 5)
+    for work in started:
+        work.wait()
+    found += [work.source for work in started]
+    found += [bool((place == (index + 1) * large).all()) for index, place in enumerate(places)]
+    # In a group, and of no elements.
+    with comm.group():
+        comm.send(one(7), own)
+        comm.recv(x, own)
+        comm.recv(np.zeros(0), own, 1)
+        comm.send(np.zeros(0), own, 1)
+    return [*found, x[0]]
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_rank_sends_to_itself(jobs: Any, ranks: int) -> None:
+    for rank, found in enumerate(jobs(talk_to_oneself, ranks).results()):
+        assert found == [40.0, 30.0, 41.0, rank, rank, True, True, 7.0]
+
+
+def talk_to_all(comm: ringfold.Communicator) -> Any:
+    """Every rank sends to all ranks under one tag, and receives from any, oneself among them."""
+    places = [np.zeros(1) for _ in range(comm.world_size)]
+    started = [comm.recv(place, None, async_=True) for place in places]
+    for rank in range(comm.world_size):
+        comm.send(one(10 * comm.rank + rank), rank)
+    return sorted((work.wait()[1], place[0]) for work, place in zip(started, places, strict=True))
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_any_rank_may_be_the_rank_itself(jobs: Any, transport: str) -> None:
+    found = jobs(talk_to_all, 3, {"transport": transport}).results()
+    assert found == [[(other, 10.0 * other + rank) for other in range(3)] for rank in range(3)]
+
+
+def outlive_the_others(comm: ringfold.Communicator) -> Any:
+    """A receive from any rank, when all others have closed: this rank may still be the sender."""
+    if comm.rank > 0:
+        return None
+    x = np.zeros(1)
+    work = comm.recv(x, None, async_=True)
+    time.sleep(0.5)
+    comm.send(one(3), 0)
+    source = work.wait()[1]
+    # In a call that waits nobody is left who could send.
+    with pytest.raises(ringfold.PeerFailed):
+        comm.recv(x, None)
+    return source, float(x[0])
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_a_rank_that_is_left_alone_sends_to_itself(jobs: Any, transport: str) -> None:
+    found = jobs(outlive_the_others, 3, {"transport": transport}).results()
+    assert found == [(0, 3.0), None, None]
+
+
+def send_too_much(comm: ringfold.Communicator) -> Any:
+    """Messages in excess wait for receives, in order; one that nothing receives ends in time."""
+    own, x, small = comm.rank, np.zeros(LARGE), np.zeros(1)
+    for index in range(KEPT):
+        x[-1] = index
+        comm.send(x, own)
+    beyond = np.full(LARGE, float(KEPT))
+    waiting = [comm.send(each, own, async_=True) for each in (beyond, one(KEPT + 1))]
+    # Under another tag there is room for a short one.
+    comm.send(one(-1), own, 1)
+    found = [comm.recv(x, own)[-1] for _ in range(KEPT + 1)]
+    found += [comm.recv(small, own)[0], comm.recv(small, own, 1)[0]]
+    for work in waiting:
+        work.wait()
+    for _ in range(KEPT):
+        comm.send(beyond, own)
+    with pytest.raises(ringfold.Timeout) as caught:
+        comm.send(beyond, own, timeout=0.05)
+    return found, caught.value.waiting_for
+
+
+def test_too_much_for_oneself_waits(jobs: Any) -> None:
+    assert jobs(send_too_much, 1).results() == [([0.0, 1.0, 2.0, 3.0, 4.0, -1.0], [0])]
+
+
+def fail_alone(comm: ringfold.Communicator, sends: bool) -> Any:
+    """A message of another length, or none."""
+    try:
+        if sends:
+            comm.send(np.zeros(3), comm.rank)
+        comm.recv(np.zeros(2), comm.rank, timeout=0.05)
+    except ringfold.RingfoldError as error:
+        return type(error).__name__, str(error)
+
+
+def test_what_does_not_fit_or_does_not_come_is_an_error(jobs: Any) -> None:
+    ((kind, text),) = jobs(fail_alone, 1, sends=True).results()
+    assert kind == "Mismatch" and "recv of 2 float64" in text and "send of 3 float64" in text
+    for kind, text in jobs(fail_alone, 2, sends=False).results():
+        assert kind in ("Timeout", "Aborted") and "rank" in text
