@@ -18,8 +18,7 @@ fi
 export PYTHONPATH=docs/site NO_MKDOCS_2_WARNING=1 DISABLE_MKDOCS_2_WARNING=true
 [ "${1:-}" != --serve ] || exec "$venv/bin/python" -m mkdocs serve
 
-# With the flags of check.sh, so that nothing is documented twice.
-RUSTDOCFLAGS="-D warnings" cargo doc --quiet --workspace --no-deps
+RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps
 "$venv/bin/python" -m mkdocs build --quiet --strict --site-dir "$site"
 mkdir -p "$site/api"
 cp -r target/doc "$site/api/rust"

@@ -4,11 +4,12 @@ Documents are written for the repository: their links are paths in it, and work 
 repositories. The site has the documents of `docs`, those of `OUTSIDE`, and a page for each program
 that a document links to. A link from one to another is rewritten for the site; its text is the
 page's title if it was a file's name. A link to any other file of the repository becomes its text,
-because the site does not have that file.
+because the site does not have that file. The home page begins as README.md does.
 
 MkDocs calls the `on_` functions.
 """
 
+import os
 import posixpath
 import re
 from collections.abc import Iterable, Iterator
@@ -47,12 +48,17 @@ LANGUAGES = {
 PROGRAMS = "programs"
 """The folder of the site with the pages of such files."""
 
+FRONT, FRONT_END = "<!-- the front of README.md -->", "\n## Compared with others\n"
+"""The place of the home page where README.md stands, and the heading of README.md before which it
+ends there."""
+
 _FENCE = re.compile(r"^\s*(```|~~~)")
 _LINK = re.compile(r"(!?\[(?:[^\[\]]|\[[^\]]*\])*\])\(([^()\s]+)\)")
 _PICTURE = re.compile(
     r'<picture>\s*<source media="\(prefers-color-scheme: dark\)" srcset="([^"]+)">'
     r'\s*<img alt="([^"]+)"\s*src="([^"]+)">\s*</picture>'
 )
+_PATH = re.compile(r'(\]\(|src="|srcset=")(?!\w+:|#)([^)"\s]+)')
 _ITEM = re.compile(r"([*-]|\d+\.) ")
 
 
@@ -82,6 +88,27 @@ def title(path: str) -> str | None:
         if line.startswith("# "):
             return line.removeprefix("# ")
     return None
+
+
+def front() -> str:
+    """The first part of README.md without its title, with paths as in `docs`."""
+    _, _, text = (ROOT / "README.md").read_text(encoding="utf-8").partition("\n")
+    text, end, _ = text.partition(FRONT_END)
+    if not end:
+        raise ValueError(f"README.md has no heading {FRONT_END.strip()}")
+    return _PATH.sub(lambda match: match[1] + posixpath.relpath(match[2], "docs"), text)
+
+
+def _picture(match: re.Match[str]) -> str:
+    """A picture that follows the site's switch for dark pages, and stacks on narrow screens."""
+    dark, about, light = match.groups()
+    pictures = (
+        f'<picture><source media="(max-width: 45em)" srcset="{narrow}">'
+        f'<img alt="{about}" src="{wide}#only-{theme}"></picture>'
+        for wide, theme in ((light, "light"), (dark, "dark"))
+        for narrow in (wide.replace(f"-{theme}.svg", f"-narrow-{theme}.svg"),)
+    )
+    return "\n".join(pictures)
 
 
 def _link(match: re.Match[str], page: str) -> str:
@@ -134,7 +161,12 @@ def for_site(markdown: str, page: str) -> str:
 
 
 def on_config(config: Any) -> Any:
-    """Adds pages that `mkdocs.yml` does not name to the part that their folder belongs to."""
+    """Adds pages that `mkdocs.yml` does not name to the part that their folder belongs to, and a
+    link to the repository if a workflow of its host builds the site.
+    """
+    if repository := os.environ.get("GITHUB_REPOSITORY"):
+        config.repo_url = f"{os.environ['GITHUB_SERVER_URL']}/{repository}"
+        config.repo_name = repository
     named = set(_named(config.nav))
     for part in config.nav:
         ((title, pages),) = part.items()
@@ -192,5 +224,5 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Rewrites a document for the site, where a reader may choose light or dark."""
     if page.file.src_uri.startswith(f"{PROGRAMS}/"):
         return markdown
-    there = r"![\2](\3#only-light) ![\2](\1#only-dark)"
-    return for_site(_PICTURE.sub(there, markdown), page.file.src_uri)
+    markdown = markdown.replace(FRONT, front())
+    return for_site(_PICTURE.sub(_picture, markdown), page.file.src_uri)
