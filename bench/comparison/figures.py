@@ -3,7 +3,8 @@
 
     bench/comparison/figures.py
 
-Each figure is written twice, for light and for dark pages. Nothing but Python is needed, and the
+Each figure is written for light and for dark pages, with its panels side by side, and one above the
+other for narrow screens. Nothing but Python is needed, and the
 same rows give the same bytes, which a test compares: a figure cannot show anything that its rows do
 not say. Time over size, both axes logarithmic; medians of all rounds. (`plot.py` draws a file of
 rows in detail, with matplotlib.)
@@ -121,10 +122,10 @@ def time_text(us: float) -> str:
 class Axes:
     """A panel's place in the figure, and how its values become pixels."""
 
-    def __init__(self, drawn: dict[str, Points], left: float) -> None:
+    def __init__(self, drawn: dict[str, Points], left: float, top: float) -> None:
         points = [point for curve in drawn.values() for point in curve]
         sizes, times = zip(*points, strict=True)
-        self.left = left
+        self.left, self.top = left, top
         self.x = (math.log2(min(sizes)), math.log2(max(sizes)))
         self.y = (math.floor(math.log10(min(times))), math.ceil(math.log10(max(times))))
 
@@ -136,7 +137,7 @@ class Axes:
     def down(self, us: float) -> float:
         """The pixel of a time."""
         low, high = self.y
-        return TOP + (high - math.log10(us)) / (high - low) * PANEL_HEIGHT
+        return self.top + (high - math.log10(us)) / (high - low) * PANEL_HEIGHT
 
     def size_ticks(self) -> list[float]:
         """Sizes with a name below the axis."""
@@ -164,8 +165,9 @@ def apart(heights: Sequence[float]) -> list[float]:
 
 def grid(panel: Panel, axes: Axes, theme: Theme) -> Iterator[str]:
     """The title, the axes and their lines."""
-    yield text(axes.left, TOP - 22, panel.title, theme.text, ' font-size="14" font-weight="600"')
-    yield text(axes.left, TOP - 7, f"{panel.ranks} ranks; time, less is better", theme.faint)
+    bold = ' font-size="14" font-weight="600"'
+    yield text(axes.left, axes.top - 22, panel.title, theme.text, bold)
+    yield text(axes.left, axes.top - 7, f"{panel.ranks} ranks; time, less is better", theme.faint)
     for us in axes.time_ticks():
         y = axes.down(us)
         yield (
@@ -175,7 +177,7 @@ def grid(panel: Panel, axes: Axes, theme: Theme) -> Iterator[str]:
     for size in axes.size_ticks():
         words = size_text(size)
         x = axes.across(size)
-        y = TOP + PANEL_HEIGHT
+        y = axes.top + PANEL_HEIGHT
         yield f'<path d="M{x:.1f} {y}v4" stroke="{theme.faint}" fill="none"/>'
         yield text(x, y + 19, words, theme.faint, ' text-anchor="middle"')
 
@@ -197,17 +199,20 @@ def lines(drawn: dict[str, Points], axes: Axes, theme: Theme) -> Iterator[str]:
         yield text(axes.left + PANEL_WIDTH + 9, end + 4, name, colour, weight)
 
 
-def figure(panels: Sequence[Panel], theme: Theme) -> str:
-    """The figure as SVG."""
+def figure(panels: Sequence[Panel], theme: Theme, is_narrow: bool) -> str:
+    """The figure as SVG, with its panels in a row, or in a column for narrow screens."""
     drawn = [curves(panel) for panel in panels]
-    width = LEFT + len(panels) * PANEL_WIDTH + (len(panels) - 1) * GAP + RIGHT
-    height = TOP + PANEL_HEIGHT + BOTTOM
+    columns, rows = (1, len(panels)) if is_narrow else (len(panels), 1)
+    width = LEFT + columns * PANEL_WIDTH + (columns - 1) * GAP + RIGHT
+    height = rows * (TOP + PANEL_HEIGHT + BOTTOM)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}"'
         f' height="{height}" font-family="system-ui, sans-serif" font-size="12">'
     ]
     for index, (panel, points) in enumerate(zip(panels, drawn, strict=True)):
-        axes = Axes(points, LEFT + index * (PANEL_WIDTH + GAP))
+        row, column = divmod(index, columns)
+        left = LEFT + column * (PANEL_WIDTH + GAP)
+        axes = Axes(points, left, TOP + row * (TOP + PANEL_HEIGHT + BOTTOM))
         parts.extend(grid(panel, axes, theme))
         parts.extend(lines(points, axes, theme))
     return "\n".join([*parts, "</svg>", ""])
@@ -216,8 +221,9 @@ def figure(panels: Sequence[Panel], theme: Theme) -> str:
 def documents() -> dict[Path, str]:
     """Every file of figures, and its contents."""
     return {
-        FIGURES_FOLDER / f"{name}-{theme}.svg": figure(panels, colours)
+        FIGURES_FOLDER / f"{name}{form}-{theme}.svg": figure(panels, colours, is_narrow=bool(form))
         for name, panels in FIGURES.items()
+        for form in ("", "-narrow")
         for theme, colours in THEMES.items()
     }
 

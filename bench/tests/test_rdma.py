@@ -94,6 +94,7 @@ def test_calls_in_a_row_are_compared_with_an_exchange() -> None:
     assert lines["ringfold"][-1] == "3.00"
 
 
+@pytest.mark.deep
 @pytest.mark.skipif(
     shutil.which("cc") is None or not Path("/usr/include/infiniband/verbs.h").exists(),
     reason="needs a C compiler and libibverbs-dev",
