@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
 # The gate for a change: format, lints, docs, the site, Rust tests, the wheel, Python tests, a job.
+# This file has the options, and what each stage does; .ci/plan.py which of them run at the same
+# time, and .ci/stages.py runs them.
 set -euo pipefail
 cd "$(dirname "$0")"
 
 # The release of torch for all tests, and the Python environment.
-torch=2.13.0
-venv=.venv
+torch=${CHECK_TORCH:-2.13.0}
+venv=${CHECK_VENV:-.venv}
 
 usage() {
     cat <<END
@@ -14,13 +16,18 @@ usage: check.sh [--deep] [--only STAGE]... [--torch VERSION]
 Runs all checks that a change must pass: format, lints, docs, the site of the documentation, Rust
 tests, the wheel, Python tests with torch $torch, a real job. Needs Rust, a C compiler, Python 3.11
 or newer (PYTHON=... selects another than python3) and 6 GB of disk. The Python environment is
-$venv, which is created on the first run. Later runs need no network.
+$venv, which is created on the first run. Later runs need no network. On two cores it takes about
+9 minutes, the first time about 15 and the time to download torch.
 
   --deep            also the long tests: exhaustive and random runs, fault storms, SimGrid, mpirun
   --only STAGE      only this stage, named as in the output, such as "lints"; may be repeated
   --torch VERSION   only the tests of the PyTorch backend, with this release of torch,
                     in .venv-torch-VERSION
   --help            print this
+
+Shows what runs every 15 seconds (every minute if the output is no terminal). The output of each
+stage is kept in target/check, and what each took, in seconds and in seconds of processors, in
+target/check/times.tsv. Ctrl-C ends everything.
 
 Tests that this machine cannot run are listed with their reasons at the end. With
 RINGFOLD_REQUIRE_ALL=1 they are a failure.
@@ -30,100 +37,33 @@ gloo, too.
 END
 }
 
-only_torch=
-deep=
-only=()
-while [ $# -gt 0 ]; do
-    case $1 in
-    --torch)
-        [ -n "${2:-}" ] || {
-            echo "check.sh: --torch needs a version, such as $torch" >&2
-            exit 2
-        }
-        only_torch=1 torch=$2 venv=.venv-torch-$2
-        shift
-        ;;
-    --deep) deep=1 ;;
-    --only)
-        [ -n "${2:-}" ] || { echo "check.sh: --only needs the name of a stage" >&2 && exit 2; }
-        only+=("$2")
-        shift
-        ;;
-    --help | -h)
-        usage
-        exit
-        ;;
-    *)
-        echo "check.sh: no option $1; see check.sh --help" >&2
-        exit 2
-        ;;
-    esac
-    shift
-done
-
-# What a run keeps while it lasts: the tests' skips, the names of the stages that began, and the
-# output of those beside others.
-state=$(mktemp -d)
-
-# Tests add a line for each skip. RINGFOLD_REQUIRE_ALL is unset for them: ringfold warns of unknown
-# variables with its prefix.
-export TEST_SKIPS=$state/skips
-require_all=${RINGFOLD_REQUIRE_ALL:-}
-unset RINGFOLD_REQUIRE_ALL
-
-current="nothing yet"
-beside=
-
-finish() {
-    local status=$?
-    [ -z "$beside" ] || kill -- "-$beside" 2>/dev/null || true
-    rm -rf "$state"
-    [ "$status" = 0 ] || printf "\ncheck.sh: FAILED in: %s\n" "$current" >&2
-}
-trap finish EXIT
-
-# stage NAME COMMAND...: runs the command under a heading and prints how long it took.
-stage() {
-    local name=$1 chosen
-    shift
-    if [ ${#only[@]} -gt 0 ]; then
-        for chosen in "${only[@]}"; do
-            [ "$chosen" = "$name" ] && break
-        done
-        [ "$chosen" = "$name" ] || return 0
-    fi
-    current=$name
-    echo "$name" >>"$state/stages"
-    printf '\n== %s\n' "$current"
-    local begin=$SECONDS
-    "$@"
-    printf -- '-- %s: %d s\n' "$current" $((SECONDS - begin))
+format() {
+    cargo fmt --all --check
 }
 
-# start_beside COMMAND: runs a function of stages at the same time as the stages that follow, in a
-# process group of its own.
-start_beside() {
-    set -m
-    (
-        trap 'echo "$current" >"$state/current"' EXIT
-        "$1"
-    ) </dev/null >"$state/output" 2>&1 &
-    beside=$!
-    set +m
+lints() {
+    cargo clippy --workspace --all-targets -- -D warnings
 }
 
-# join_beside: waits for these stages, and prints what they wrote.
-join_beside() {
-    local status=0
-    wait "$beside" || status=$?
-    beside=
-    cat "$state/output"
-    [ "$status" = 0 ] || current=$(cat "$state/current")
-    return "$status"
+# All that tests run. The Python module, too: with the same packages, the wheel compiles nothing
+# again. `rust_tests` reads which programs there are.
+rust_build() {
+    mkdir -p target/check
+    cargo test --no-run --workspace --message-format json-render-diagnostics >target/check/tests.json
 }
 
-docs() {
-    RUSTDOCFLAGS="-D warnings" cargo doc --quiet --workspace --no-deps
+rust_tests() {
+    exec "$venv/bin/python" .ci/rust_tests.py target/check/tests.json
+}
+
+# With the same packages as `rust_build`: with others, dependencies would have other features, and be
+# compiled once more.
+doctests() {
+    cargo test --doc --workspace
+}
+
+site() {
+    exec docs/build.sh
 }
 
 # loom_models PREEMPTIONS: without a bound, one of the models takes more than ten minutes. Two
@@ -144,39 +84,39 @@ loom_models() {
 # that takes seconds.
 python_environment() {
     [ -x "$venv/bin/python" ] || "${PYTHON:-python3}" -m venv "$venv"
-    "$venv/bin/python" -c \
-        'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed")'
     local tools='auditwheel, expecttest, maturin, ml_dtypes, mypy, numpy, pytest, sklearn, twine'
     tools="$tools, xdist, ziglang"
     local version='from importlib.metadata import version; print(version("torch").split("+")[0])'
     "$venv/bin/python" -c "import $tools" 2>/dev/null &&
         [ "$("$venv/bin/python" -c "$version" 2>&1)" = "$torch" ] ||
-        "$venv/bin/python" -m pip install --quiet --disable-pip-version-check \
+        "$venv/bin/python" -m pip install --disable-pip-version-check --progress-bar off \
             auditwheel expecttest 'maturin>=1.9,<2' ml_dtypes mypy numpy pytest pytest-xdist \
             scikit-learn "torch==$torch" twine ziglang
 }
 
+# The wheel in the profile of the Rust tests, which have compiled all of it but the module, with
+# their checks of overflow. `--deep` tests the one that is published.
 wheel() {
     rm -rf target/wheels
-    "$venv/bin/python" -m maturin build --quiet --release \
+    "$venv/bin/python" -m maturin build --profile dev \
         --interpreter "$venv/bin/python" --out target/wheels
     "$venv/bin/python" -m pip install --quiet --disable-pip-version-check \
         --no-index --no-deps --force-reinstall \
         target/wheels/ringfold-*.whl
 }
 
-# The wheel for all Linux, as it is published but for the profile.
+# The wheel for all Linux, as it is published but for the profile, and all tests with it: another
+# linker has made it, and it is optimised, without checks of overflow.
 published_wheel() {
     rm -rf target/manylinux
     release/wheel.sh --python "$venv/bin/python" --profile release --out target/manylinux
     "$venv/bin/python" release/audit.py target/manylinux/ringfold-*.whl
-    # Another linker has made it, so threads, handlers and the exit are tested again.
     rm -rf target/manylinux/site
     "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-index --no-deps \
         --target target/manylinux/site target/manylinux/ringfold-*.whl
-    PYTHONPATH=$PWD/target/manylinux/site "$venv/bin/python" -m pytest --quiet --numprocesses 2 \
-        python/tests/test_contexts.py python/tests/test_faults.py python/tests/test_handlers.py \
-        python/tests/test_use.py
+    export PYTHONPATH=$PWD/target/manylinux/site
+    python_tests
+    torch_tests
 }
 
 python_types() {
@@ -187,23 +127,23 @@ python_types() {
 # Two tests at a time: ranks that start, wait or are killed leave much of a core idle. Tests of one
 # file share what they have compiled.
 python_tests() {
-    "$venv/bin/python" -m pytest --quiet --numprocesses 2 --dist loadfile \
+    "$venv/bin/python" -m pytest --verbose --numprocesses 2 --dist loadfile \
         --ignore python/tests/torch --ignore python/tests/test_documents.py
 }
 
-# They need the command, which the Rust tests build.
+# The blocks of code in the documents.
 documents() {
-    "$venv/bin/python" -m pytest --quiet --numprocesses 2 python/tests/test_documents.py
+    "$venv/bin/python" -m pytest --verbose --numprocesses 2 python/tests/test_documents.py
 }
 
 # One thread per rank: the ranks are the parallelism. The longest tests are in short files, so a
 # worker that is idle takes over what is left of a file.
 torch_tests() {
-    OMP_NUM_THREADS=1 "$venv/bin/python" -m pytest --quiet --numprocesses 2 --dist worksteal \
+    OMP_NUM_THREADS=1 "$venv/bin/python" -m pytest --verbose --numprocesses 2 --dist worksteal \
         python/tests/torch
 }
 
-# The command is that of the Rust tests: `cargo run` builds another, with fewer features.
+# The command is that of the Rust tests: `cargo run` would compile another.
 digits() {
     [ -x target/debug/ringfold ] || cargo build --quiet --package ringfold-cli
     # One thread of linear algebra per rank: the ranks are the parallelism.
@@ -221,6 +161,7 @@ deep_rust_tests=(
     every_single_refused_call_ends_a_lane_whose_devices_read_all_slots
     every_type_and_operation_is_exact_with_every_length
     noise_costs_what_was_worked_out
+    programs_run_under_valgrind
     simgrid_agrees
     sizes_past_two_gib_arrive_whole
 )
@@ -240,7 +181,7 @@ rdma_device_test=verbs::device::tests::each_device_has_a_port_that_connections_c
 rdma_tests=(verbs:: transport::rdma:: conformance::tests::over_rdma)
 
 deep_python() {
-    OMP_NUM_THREADS=1 "$venv/bin/python" -m pytest --quiet -m deep \
+    OMP_NUM_THREADS=1 "$venv/bin/python" -m pytest --verbose -m deep \
         --ignore python/tests/storms python/tests bench/tests
 }
 
@@ -252,7 +193,7 @@ crates() {
 }
 
 storms() {
-    OMP_NUM_THREADS=1 "$venv/bin/python" -m pytest --quiet -m "" python/tests/storms
+    OMP_NUM_THREADS=1 "$venv/bin/python" -m pytest --verbose -m "" python/tests/storms
 }
 
 # in_rdma_vm PROGRAM ARGUMENTS...: runs tests there; that there are none is a failure.
@@ -308,60 +249,48 @@ rdma_vm() {
         "$PWD/$venv/bin/python" python/tests/storms/cables.py --rounds 30 --transport rdma
 }
 
-deep() {
-    stage "deep loom tests" loom_models 3
-    stage "deep rust tests" deep_rust
-    stage "published wheel" published_wheel
-    stage "deep python tests" deep_python
-    stage "crates" crates
-    [ ! -d python/tests/storms ] || stage "storms" storms
-    stage "rdma in a virtual machine" rdma_vm
-}
-
-# Prints the skips, and fails if they are not allowed.
-skips() {
-    [ -s "$TEST_SKIPS" ] || return 0
-    printf '\n== skipped\n'
-    sort --unique "$TEST_SKIPS"
-    [ "$require_all" != 1 ] || {
-        current="skipped tests, which RINGFOLD_REQUIRE_ALL=1 does not allow"
-        return 1
-    }
-}
-
-# The stages that need nothing of the Rust tests, which wait for processes and deadlines for more
-# than half of their time. torch's tests come later: they use all cores.
-beside_rust_tests() {
-    [ -n "$only_torch" ] || stage "loom tests" loom_models 2
-    stage "wheel" wheel
-    if [ -z "$only_torch" ]; then
-        stage "python types" python_types
-        stage "python tests" python_tests
-        stage "site" docs/build.sh
-    fi
-}
-
-# Most of its time is pip's, which uses one core. It ends before the Rust tests, two of which need
-# the assembler of triton, which comes with torch.
-beside_lints() {
-    stage "python environment" python_environment
-}
-
-start_beside beside_lints
-if [ -z "$only_torch" ]; then
-    stage "format" cargo fmt --all --check
-    stage "lints" cargo clippy --quiet --workspace --all-targets -- -D warnings
-    stage "docs" docs
+if [ "${1:-}" = --stage ]; then # .ci/stages.py calls it so.
+    shift
+    "$@"
+    exit
 fi
-join_beside
-start_beside beside_rust_tests
-[ -n "$only_torch" ] || stage "rust tests" cargo test --quiet
-join_beside
-[ -n "$only_torch" ] || stage "documents" documents
-[ -n "$only_torch" ] || stage "digits" digits
-stage "torch tests" torch_tests
-[ -z "$deep" ] || deep
 
-[ -s "$state/stages" ] || { current="--only: no stage is called ${only[*]}" && exit 2; }
-skips
-printf '\ncheck.sh: all passed in %d s\n' "$SECONDS"
+arguments=()
+while [ $# -gt 0 ]; do
+    case $1 in
+    --torch)
+        [ -n "${2:-}" ] || {
+            echo "check.sh: --torch needs a version, such as $torch" >&2
+            exit 2
+        }
+        arguments+=(--torch-alone) torch=$2 venv=.venv-torch-$2
+        shift
+        ;;
+    --deep) arguments+=(--deep) ;;
+    --only)
+        [ -n "${2:-}" ] || { echo "check.sh: --only needs the name of a stage" >&2 && exit 2; }
+        arguments+=(--only "$2")
+        shift
+        ;;
+    --help | -h)
+        usage
+        exit
+        ;;
+    *)
+        echo "check.sh: no option $1; see check.sh --help" >&2
+        exit 2
+        ;;
+    esac
+    shift
+done
+
+python=${PYTHON:-python3}
+"$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || {
+    echo "check.sh: Python 3.11 or newer is needed, and $python is none" >&2
+    exit 2
+}
+# RINGFOLD_REQUIRE_ALL is unset for tests: ringfold warns of unknown variables with its prefix.
+[ "${RINGFOLD_REQUIRE_ALL:-}" != 1 ] || arguments+=(--require-all)
+unset RINGFOLD_REQUIRE_ALL
+export CHECK_TORCH=$torch CHECK_VENV=$venv
+exec "$python" .ci/stages.py "${arguments[@]}"

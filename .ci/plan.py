@@ -1,0 +1,62 @@
+"""Which stages check.sh has, which run at the same time, and which wait for others."""
+
+from typing import NamedTuple
+
+
+class Stage(NamedTuple):
+    """A part of the check."""
+
+    name: str
+    lane: str
+    """Stages of one lane run one after the other, the first first that waits for no other."""
+    command: tuple[str, ...]
+    """A function of check.sh, and its arguments."""
+    needs: tuple[str, ...] = ()
+    """Stages that must have passed before, if they run at all."""
+
+
+BUILT = ("rust build", "python environment")
+
+GATE = [
+    # Everything that cargo compiles: it would lock its folder against itself.
+    Stage("format", "cargo", ("format",)),
+    Stage("rust build", "cargo", ("rust_build",)),
+    Stage("wheel", "cargo", ("wheel",), BUILT),
+    Stage("lints", "cargo", ("lints",)),
+    Stage("doctests", "cargo", ("doctests",)),
+    Stage("loom tests", "cargo", ("loom_models", "2")),
+    Stage("site", "cargo", ("site",)),
+    # Two need the assembler of triton, which comes with torch. The wheel is quick, and all of
+    # Python's tests wait for it.
+    Stage("rust tests", "rust", ("rust_tests",), ("wheel",)),
+    # Most of its time is pip's, which uses one core.
+    Stage("python environment", "python", ("python_environment",)),
+    Stage("torch tests", "python", ("torch_tests",), ("wheel",)),
+    Stage("python types", "python", ("python_types",), ("wheel",)),
+    Stage("python tests", "python", ("python_tests",), ("wheel",)),
+    Stage("documents", "python", ("documents",), ("wheel",)),
+    Stage("digits", "python", ("digits",), ("wheel",)),
+]
+"""What every change must pass."""
+
+TORCH = ("python environment", "rust build", "wheel", "torch tests")
+"""The stages of `--torch`."""
+
+DEEP = [
+    Stage("deep loom tests", "deep", ("loom_models", "3")),
+    Stage("deep rust tests", "deep", ("deep_rust",)),
+    Stage("published wheel", "deep", ("published_wheel",)),
+    Stage("deep python tests", "deep", ("deep_python",)),
+    Stage("crates", "deep", ("crates",)),
+    Stage("storms", "deep", ("storms",)),
+    Stage("rdma in a virtual machine", "deep", ("rdma_vm",)),
+]
+"""What `--deep` adds, after all others."""
+
+
+def plan(is_deep: bool, torch_alone: bool) -> list[Stage]:
+    """The stages of a run, in the order in which they begin."""
+    if torch_alone:
+        return [stage for stage in GATE if stage.name in TORCH]
+    names = tuple(stage.name for stage in GATE)
+    return GATE + [stage._replace(needs=names) for stage in DEEP if is_deep]
