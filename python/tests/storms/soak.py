@@ -39,7 +39,20 @@ LEAKS: dict[str, Callable[[list[object]], object]] = {
 """What makes a rank grow, to test the judge: called once a program."""
 
 
+class MallInfo(ctypes.Structure):
+    """Of glibc's allocator, as in mallinfo2(3)."""
+
+    _fields_ = [
+        (name, ctypes.c_size_t)
+        for name in (
+            "arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks",
+            "fordblks", "keepcost",
+        )
+    ]  # fmt: skip
+
+
 LIBC = ctypes.CDLL(None)
+LIBC.mallinfo2.restype = MallInfo
 M_ARENA_MAX = -8
 
 
@@ -50,17 +63,10 @@ def sample(programs: int) -> Sample:
     gc.collect()
     # What the allocator keeps for later is no growth.
     LIBC.malloc_trim(0)
+    in_use = LIBC.mallinfo2()
+    # Without the pages of files, which come and go, and are shared with whatever else runs.
     status = Path("/proc/self/status").read_text()
-    rollup = Path("/proc/self/smaps_rollup").read_text()
-
-    def total(text: str, *names: str) -> int:
-        """The bytes of these lines, without the pages of files: those of libraries come and go
-        with the memory that is free, and are shared with whatever else runs.
-        """
-        found = re.findall(rf"^(?:{'|'.join(names)}):\s+(\d+) kB$", text, re.M)
-        assert len(found) == len(names), text
-        return sum(map(int, found)) << 10
-
+    own = re.findall(r"^(?:RssAnon|RssShmem):\s+(\d+) kB$", status, re.M)
     return Sample(
         time.monotonic(),
         programs,
@@ -68,8 +74,8 @@ def sample(programs: int) -> Sample:
         len(os.listdir("/proc/self/fd")) - 1,
         len(os.listdir("/proc/self/task")),
         Path("/proc/self/maps").read_text().count("\n"),
-        total(status, "RssAnon", "RssShmem"),
-        total(rollup, "Pss_Anon", "Pss_Shmem"),
+        in_use.uordblks + in_use.hblkhd,
+        sum(map(int, own)) << 10,
     )
 
 

@@ -35,8 +35,8 @@ def samples(
             20,
             5,
             mappings,
-            300 * MIB + noise,
             200 * MIB + noise,
+            300 * MIB + noise,
         )
         found.append(change(number, steady))
     return found
@@ -80,7 +80,8 @@ def test_each_kind_of_steady_growth_is_reported_and_named(name: str, count: int)
     step = 60 / count
     if name in growth.KINDS[3:]:
         # Beyond both limits.
-        step = max(8 * growth.BYTES_MAX / count, growth.BYTES_PER_PROGRAM_MAX * PROGRAMS * 1.5)
+        limits = (8 * growth.BYTES_MAX[name] / count, growth.BYTES_PER_PROGRAM_MAX * PROGRAMS)
+        step = 1.5 * max(limits)
 
     def grow(number: int, sample: Sample) -> Sample:
         return replace(sample, **{name: getattr(sample, name) + int(number * step)})
@@ -105,7 +106,7 @@ def test_too_few_samples_decide_nothing() -> None:
     ("leak", "grown"),
     [
         ("descriptors", r"descriptors differ"),
-        ("memory", r"resident memory grew by ([\d.]+) MiB in (\d+) programs"),
+        ("memory", r"allocated memory grew by ([\d.]+) MiB in (\d+) programs"),
     ],
 )
 def test_a_soak_of_seconds_finds_what_leaks(leak: str, grown: str) -> None:
