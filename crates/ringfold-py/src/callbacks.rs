@@ -15,6 +15,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use ringfold::internals::notifier;
 
+use crate::attach::attached;
 use crate::signals::SIGNAL_PERIOD;
 
 /// How often the exit looks for the end of callbacks.
@@ -44,7 +45,7 @@ pub fn finish_callbacks(py: Python<'_>) -> PyResult<()> {
 /// If `call` forks, this is the child's only thread, and the child ends with the call.
 pub fn run_elsewhere(call: Py<PyAny>) {
     let process = std::process::id();
-    Python::try_attach(|py| {
+    attached(|py| {
         run(py, call);
         if std::process::id() != process {
             PySystemExit::new_err(0).print(py);

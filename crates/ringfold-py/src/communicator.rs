@@ -11,6 +11,7 @@ use ringfold::internals::sync::lock;
 use ringfold::internals::tune::Rules;
 use ringfold::{Cancel, Config, Error, PeerStats, Result, Standing};
 
+use crate::attach::attached;
 use crate::buffer::Buffer;
 use crate::connection::Connection;
 use crate::exceptions::exception;
@@ -478,7 +479,7 @@ impl Drop for Communicator {
             return;
         }
         // Without an interpreter there are no handlers: then each call waits for its own end.
-        Python::try_attach(|py| {
+        attached(|py| {
             for call in &calls {
                 if let Err(raised) = call.wait(py) {
                     raised.write_unraisable(py, None);

@@ -6,6 +6,7 @@ use std::ops::Deref;
 use pyo3::prelude::*;
 use ringfold::Error;
 
+use crate::attach::attached;
 use crate::exceptions::exception;
 
 /// What knows by itself, and quickly, that a fork has taken it elsewhere.
@@ -94,7 +95,7 @@ impl<T: Send> Drop for Connection<T> {
         // SAFETY: dropped once, here, and not used afterwards.
         let value = unsafe { ManuallyDrop::take(&mut self.value) };
         let mut value = Some(value);
-        if Python::try_attach(|py| py.detach(|| value = None)).is_none() {
+        if attached(|py| py.detach(|| value = None)).is_none() {
             drop(value);
         }
     }

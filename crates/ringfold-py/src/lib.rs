@@ -5,6 +5,7 @@
 //! and every wait checks signals, so that Ctrl-C works. Nothing here is part of the public Python
 //! API.
 
+mod attach;
 mod buffer;
 mod callbacks;
 mod command;
@@ -42,6 +43,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
              of the process; import it there, or in a process of its own",
         ));
     }
+    attach::prepare(module.py());
     ringfold_tuner_host::register();
     module.add_class::<Buffer>()?;
     module.add_class::<Communicator>()?;

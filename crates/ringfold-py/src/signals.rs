@@ -9,6 +9,7 @@ use ringfold::internals::threads;
 use ringfold::internals::wait::SPAN_MAX;
 use ringfold::{Error, Result};
 
+use crate::attach::attached;
 use crate::exceptions::{exception, invalid_argument};
 
 /// How long a signal may go unnoticed.
@@ -28,7 +29,7 @@ impl Signals {
     /// Runs pending signal handlers. An error means that one raised; `finish` has its exception.
     /// The core calls this a few dozen times per second while it waits.
     pub fn look(&mut self) -> Result<()> {
-        let handled = Python::try_attach(|py| {
+        let handled = attached(|py| {
             py.check_signals().map_err(|raised| {
                 let kind = raised.get_type(py);
                 let name = kind

@@ -111,6 +111,10 @@ pub mod sync {
 /// See `sys`.
 pub mod sys {
     pub use crate::sys::library::Library;
+    /// See `sys::fork`.
+    pub mod fork {
+        pub use crate::sys::fork::hold_off;
+    }
 }
 
 /// See `threads`.

@@ -1,4 +1,5 @@
-//! Holding off forks while something is made that a forked child must not have.
+//! Holding off forks while something is made that a forked child must not have, or must not find
+//! half made.
 //!
 //! A descriptor is first made and then [listed](super::unshared), memory is first mapped and then
 //! kept from children: the kernel offers no single step. A fork in another thread must not come in
@@ -7,8 +8,9 @@
 //!
 //! # Invariants
 //!
-//! * A thread that has a `NoFork` only makes system calls that do not block. It takes no lock that
-//!   another thread could hold in `fork`, does not log, and calls no code of a user.
+//! * A thread that has a `NoFork` does not block: it makes short system calls, and the longest step
+//!   is a copy of `memory::remapped`, of 32 MiB at most (30 ms). It takes no lock that another
+//!   thread could hold in `fork`, does not log, and calls no code of a user.
 //! * Both sides wait for a limited time. Another library's handlers run within a fork, too; one
 //!   that waits for a lock of the thread that wants the `NoFork` would otherwise stop both.
 //! * The handlers make system calls only that are safe after a fork, and allocate nothing. A fork
