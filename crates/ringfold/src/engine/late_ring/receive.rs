@@ -28,6 +28,8 @@ impl Attempt<'_> {
         let header = match self.context.transport.head(stream)? {
             Head::Nothing => return Ok(false),
             Head::Message(header) => header,
+            // What has come is to be taken into account first: it may be all that was due.
+            Head::End(_) if !self.ring.done.is_empty() => return Ok(false),
             Head::End(_) if !self.ring.waiting_for().contains(&peer) => return Ok(false),
             Head::End(reason) => return Err(Error::peer_failed(peer, reason)),
         };
