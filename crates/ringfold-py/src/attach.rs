@@ -25,7 +25,7 @@ pub fn prepare(py: Python<'_>) {
     }
 }
 
-/// Calls `call` with this thread attached; `None` if there is no interpreter any more.
+/// Calls `call` with this thread attached; `None` without an interpreter.
 pub fn attached<R>(call: impl FnOnce(Python<'_>) -> R) -> Option<R> {
     let _state = State::make();
     Python::try_attach(call)
@@ -42,11 +42,11 @@ impl State {
         if interpreter.is_null() {
             return None;
         }
-        // SAFETY: both may be called at any time.
-        let is_here = unsafe {
-            ffi::Py_IsInitialized() == 0 || !ffi::PyGILState_GetThisThreadState().is_null()
-        };
-        if is_here {
+        // SAFETY: may be called at any time.
+        let is_initialized = unsafe { ffi::Py_IsInitialized() } != 0;
+        // SAFETY: may be called at any time.
+        let known = unsafe { ffi::PyGILState_GetThisThreadState() };
+        if !is_initialized || !known.is_null() {
             return None;
         }
         // The wait for the interpreter's own lock comes afterwards: a thread that forks has it. If
