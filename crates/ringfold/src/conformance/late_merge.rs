@@ -17,14 +17,14 @@ use crate::transport::suite::fault_injector::{FaultInjector, Faults};
 use crate::types::{Collective, DType, Method, Op};
 
 /// Which rank signals: all sensible combinations, and the paper's.
-const SIGNALS: [(bool, bool, bool); 4] = [
+pub(super) const SIGNALS: [(bool, bool, bool); 4] = [
     (true, true, false),
     (false, true, false),
     (true, false, false),
     (false, false, true),
 ];
 
-fn policy(target: Target, signals: (bool, bool, bool), patience_ps: u64) -> Policy {
+pub(super) fn policy(target: Target, signals: (bool, bool, bool), patience_ps: u64) -> Policy {
     let (late, skip, silent) = signals;
     let timers = Timers::Fixed {
         alpha: 1.0,

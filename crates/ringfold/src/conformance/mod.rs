@@ -6,6 +6,7 @@
 //! progress. Virtual time jumps to the next event when none does. If a call has a short path, a
 //! rank uses it or runs the schedule, at random.
 
+mod departures;
 mod late_merge;
 mod lists;
 mod messages;
@@ -25,6 +26,7 @@ use crate::error::{Error, Result};
 use crate::memory::{Owned, Pool, Region};
 use crate::random::SplitMix64;
 use crate::schedule::{Groups, Schedule, Weights, ll_bytes_max};
+use crate::transport::suite::local::local;
 use crate::transport::{Time, Transport};
 use crate::types::{Access, Assignment, Collective, DType, Method, Op, Protocol};
 
@@ -110,6 +112,8 @@ pub struct World {
     now: Time,
     /// Which of the ranks' memory is registered.
     registers: Registers,
+    /// Whether a rank leaves when its call has ended.
+    is_leaving: bool,
 }
 
 /// Which of the ranks' memory is registered.
@@ -133,6 +137,7 @@ impl World {
             random: SplitMix64(seed),
             now: Time(0),
             registers: Registers::Nothing,
+            is_leaving: false,
         }
     }
 
@@ -172,6 +177,14 @@ impl World {
     pub fn partly_registered(self) -> World {
         World {
             registers: Registers::Some,
+            ..self
+        }
+    }
+
+    /// The same world for one call, at whose end each rank leaves.
+    pub fn leaving(self) -> World {
+        World {
+            is_leaving: true,
             ..self
         }
     }
@@ -317,29 +330,6 @@ impl World {
         self.run_on(&[case.clone(), case.clone()], &buffers)
     }
 
-    /// Makes two ranks begin the call; the first leaves it once its memory can be read, and the
-    /// second makes no progress.
-    pub fn leave_and_expect_no_result(&mut self, case: &Case) {
-        let buffers = [0, 1].map(|rank| oracle::buffers(case, rank, 2));
-        for (rank, buffers) in buffers.iter().enumerate() {
-            for memory in buffers.memory.iter().map(Owned::region) {
-                self.register(rank, memory);
-            }
-        }
-        for (rank, buffers) in buffers.iter().enumerate() {
-            let job = self.job(case, rank, buffers.regions()).expect("a job");
-            self.engines[rank].submit(job).expect("room");
-        }
-        for _ in 0..10 {
-            self.engines[0].progress(self.now).expect("no error");
-        }
-        self.engines[0].withdraw();
-        for _ in 0..100 {
-            self.engines[1].progress(self.now).expect("no error");
-        }
-        assert!(self.engines[1].take_finished().is_none(), "{case:?}");
-    }
-
     /// The job of one rank.
     fn job(&self, case: &Case, rank: usize, (input, output): (Region, Region)) -> Result<Job> {
         let way = case.way(false);
@@ -413,6 +403,10 @@ impl World {
             let progressed = engine.progress(self.now)?;
             if engine.take_finished().is_some() {
                 running.swap_remove(index);
+                if self.is_leaving {
+                    let alone = local(1).pop().expect("a rank");
+                    *engine = Engine::new(Box::new(alone), 0, 1, Pool::default());
+                }
             }
             fruitless = if progressed { 0 } else { fruitless + 1 };
             rest(fruitless);

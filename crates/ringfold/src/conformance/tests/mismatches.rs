@@ -254,19 +254,3 @@ fn a_claim_of_memory_that_is_not_mapped_is_an_error() {
     let error = world.run_with_a_false_claim(&pushed(5000)).unwrap_err();
     assert!(matches!(error, Error::Corrupt { .. }), "{error}");
 }
-
-/// A rank that has left a call with an error may reuse its memory: its content then is never taken
-/// for data.
-#[test]
-fn no_call_ends_with_memory_that_was_withdrawn() {
-    use crate::Method::{Push, Serve};
-    for (collective, algorithm) in [
-        (Collective::Scatter, Push),
-        (Collective::AllReduce, Serve),
-        (Collective::Broadcast, Serve),
-    ] {
-        let access = crate::types::Access::Registered;
-        let case = Case::new(collective, algorithm, access, 5000);
-        World::new(shm(2), SEED).leave_and_expect_no_result(&case);
-    }
-}

@@ -51,6 +51,9 @@ fn is_unseen(flight: &Flight) -> bool {
     matches!(flight, Flight::Inline { is_signaled: false })
 }
 
+/// What stands for a receive's cell in the number of a send.
+const SEND: u32 = u32::MAX;
+
 /// One stream.
 pub struct Link {
     // Ends before the memory that peers write to.
@@ -66,6 +69,8 @@ pub struct Link {
     outbox: VecDeque<Packet>,
     out: Outgoing,
     inc: Incoming,
+    /// Why the device could not do a request, if one failed.
+    broken: Option<String>,
     /// Whether it lacks pieces or cells, which other links may give back.
     pub is_starved: bool,
 }
@@ -88,6 +93,7 @@ impl Link {
             outbox: VecDeque::new(),
             out: Outgoing::default(),
             inc: Incoming::default(),
+            broken: None,
             is_starved: false,
         };
         for _ in 0..RECEIVE_DEPTH {
@@ -129,8 +135,18 @@ impl Link {
         !self.flights.is_empty() || !self.outbox.is_empty()
     }
 
-    pub fn peer(&self) -> usize {
-        self.peer
+    /// The device could not do a request. Where it gives up a send, it gives up the receives, too,
+    /// and these come behind all that the peer has sent. So what they are behind decides: a peer
+    /// that has left, and that all messages have reached, needs neither grants nor credits.
+    pub fn failed(&mut self, what: u32, reason: String) -> Result<()> {
+        let reason = self.broken.get_or_insert(reason).clone();
+        match (what, self.inc.is_over) {
+            (SEND, _) => {}
+            (_, true) if self.out.queue.is_empty() => self.forget(),
+            (_, true) => return Err(Error::peer_failed(self.peer, LEFT)),
+            (_, false) => return Err(Error::peer_failed(self.peer, reason)),
+        }
+        Ok(())
     }
 
     /// Nothing is waited for any more.
@@ -188,8 +204,12 @@ impl Link {
         );
     }
 
-    /// Says goodbye, behind everything else.
+    /// Says goodbye, behind everything else, to a peer that has not left itself.
     pub fn leave(&mut self, rail: &mut Rail) -> Result<()> {
+        if self.inc.is_over {
+            self.forget();
+            return Ok(());
+        }
         self.outbox.push_back(Packet::Bye);
         self.flush(rail)
     }
@@ -216,11 +236,16 @@ impl Link {
     /// Does all that can be done now.
     pub fn pump(&mut self, rail: &mut Rail, done: &mut Vec<Ticket>) -> Result<()> {
         self.is_starved = false;
-        self.grant(rail);
-        let owed = self.inc.consumed.wrapping_sub(self.inc.told);
-        let is_said = self.outbox.iter().any(|packet| *packet == Packet::Credit);
-        if owed >= CREDITS / 2 && !is_said {
-            self.outbox.push_back(Packet::Credit);
+        if self.inc.is_over {
+            // Nothing takes grants and credits any longer.
+            self.outbox.clear();
+        } else {
+            self.grant(rail);
+            let owed = self.inc.consumed.wrapping_sub(self.inc.told);
+            let is_said = self.outbox.iter().any(|packet| *packet == Packet::Credit);
+            if owed >= CREDITS / 2 && !is_said {
+                self.outbox.push_back(Packet::Credit);
+            }
         }
         self.flush(rail)?;
         self.introduce(rail, done)?;
@@ -250,7 +275,7 @@ impl Link {
         }
         let mut bytes = [0; CONTROL_BYTES_MAX];
         let length = packet.encode(self.inc.consumed, &mut bytes);
-        let id = self.place << 32;
+        let id = self.place << 32 | u64::from(SEND);
         if length + payload.bytes() <= self.pair.inline_bytes() {
             rail.scratch
                 .region()

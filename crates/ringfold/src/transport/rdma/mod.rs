@@ -50,7 +50,7 @@ use super::readiness::Readiness;
 use super::{
     Head, Header, P2P_CHANNEL, Post, Posted, Sink, Stream, Term, Ticket, Time, Transport, Waker,
 };
-use crate::error::{Error, LEFT, Result};
+use crate::error::{Error, Result};
 use crate::memory::{Hold, Region};
 use crate::verbs::{Completion, Depths, Outcome, QueuePair, Route};
 
@@ -254,11 +254,8 @@ impl Rdma {
             Outcome::Failed { status } => {
                 let words = rail.queue.words(status);
                 let device = rail.port.domain.device().name();
-                let reason = match link.incoming().is_over {
-                    true => LEFT.to_owned(),
-                    false => format!("its connection over {device} broke: {words}"),
-                };
-                return Err(Error::peer_failed(link.peer(), reason));
+                let reason = format!("its connection over {device} broke: {words}");
+                link.failed(ended.id as u32, reason)?;
             }
         }
         Ok(())

@@ -3,7 +3,7 @@
 use super::super::outgoing::{BEGUN_MAX, Grant};
 use super::super::packet::Packet;
 use super::super::rail::Rail;
-use super::{Flight, Link, SEND_DEPTH};
+use super::{Flight, Link, SEND, SEND_DEPTH};
 use crate::error::Result;
 use crate::memory::Region;
 use crate::transport::Ticket;
@@ -107,7 +107,8 @@ impl Link {
             ..grant.place
         };
         let number = (count == left).then_some(self.out.sequence);
-        self.pair.post_write(self.place << 32, piece, to, number)?;
+        self.pair
+            .post_write(self.place << 32 | u64::from(SEND), piece, to, number)?;
         if number.is_some() {
             self.out.sequence = self.out.sequence.wrapping_add(1);
         }

@@ -1,0 +1,99 @@
+//! Ranks that leave as soon as a call has ended for them: what they sent still counts, so every
+//! other rank ends the call with the right result. Ranks that leave within a call: their memory is
+//! no longer data.
+
+use super::late_merge::{SIGNALS, policy};
+use super::tests::{shm, tcp};
+use super::{Case, World, oracle, ways};
+use crate::engine::late_ring::Target;
+use crate::memory::Owned;
+use crate::transport::suite::local::local;
+use crate::transport::{rdma, routes};
+use crate::types::{Access, Collective, Method};
+
+const SEED: u64 = 20_261_127;
+
+/// Elements: of one message and of many.
+const COUNTS: [u64; 2] = [17, 2500];
+
+#[test]
+fn ranks_may_leave_after_any_call() {
+    type Make = fn(usize) -> World;
+    let worlds: [(Make, &[usize]); 5] = [
+        (|n| World::new(local(n), SEED), &[2, 3, 4]),
+        (|n| World::new(shm(n), SEED), &[2, 3, 4]),
+        (|n| World::new(tcp(n), SEED), &[2, 3, 4]),
+        (|n| World::new(rdma::tests::ranks(n), SEED), &[2, 3]),
+        (|n| World::new(routes::tests::ranks(n), SEED), &[3, 4]),
+    ];
+    for (make, sizes) in worlds {
+        for &ranks in sizes {
+            for &collective in Collective::ALL {
+                for (algorithm, access) in ways(collective, ranks) {
+                    if collective == Collective::Recv || !make(ranks).serves((algorithm, access)) {
+                        continue;
+                    }
+                    for count in COUNTS {
+                        let case = Case::new(collective, algorithm, access, count);
+                        make(ranks).leaving().check(&case);
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn ranks_may_leave_after_a_call_around_slow_ranks() {
+    let at_once = policy(Target::Tail, SIGNALS[0], 0);
+    let patient = policy(Target::Next2, SIGNALS[0], 1 << 60);
+    for seed in SEED..SEED + 20 {
+        for policy in [at_once, patient] {
+            for world in [World::new(shm(3), seed), World::new(tcp(3), seed)] {
+                let case = Case::new(Collective::AllReduce, Method::Ring, Access::Messages, 900);
+                world.going_around(policy).leaving().check(&case);
+            }
+        }
+    }
+}
+
+/// A rank that has left a call with an error may reuse its memory: its content then is never taken
+/// for data.
+#[test]
+fn no_call_ends_with_memory_that_was_withdrawn() {
+    use Method::{Push, Serve};
+    for (collective, algorithm) in [
+        (Collective::Scatter, Push),
+        (Collective::AllReduce, Serve),
+        (Collective::Broadcast, Serve),
+    ] {
+        let access = Access::Registered;
+        let case = Case::new(collective, algorithm, access, 5000);
+        World::new(shm(2), SEED).leave_and_expect_no_result(&case);
+    }
+}
+
+impl World {
+    /// Makes two ranks begin the call; the first leaves it once its memory can be read, and the
+    /// second makes no progress.
+    fn leave_and_expect_no_result(&mut self, case: &Case) {
+        let buffers = [0, 1].map(|rank| oracle::buffers(case, rank, 2));
+        for (rank, buffers) in buffers.iter().enumerate() {
+            for memory in buffers.memory.iter().map(Owned::region) {
+                self.register(rank, memory);
+            }
+        }
+        for (rank, buffers) in buffers.iter().enumerate() {
+            let job = self.job(case, rank, buffers.regions()).expect("a job");
+            self.engines[rank].submit(job).expect("room");
+        }
+        for _ in 0..10 {
+            self.engines[0].progress(self.now).expect("no error");
+        }
+        self.engines[0].withdraw();
+        for _ in 0..100 {
+            self.engines[1].progress(self.now).expect("no error");
+        }
+        assert!(self.engines[1].take_finished().is_none(), "{case:?}");
+    }
+}
