@@ -14,7 +14,7 @@ use std::io::ErrorKind;
 use std::ops::RangeInclusive;
 use std::os::unix::fs::MetadataExt;
 use std::str::FromStr;
-use std::sync::Once;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 pub use diagnosis::{Diagnosis, registers_buckets};
@@ -233,13 +233,15 @@ fn secret_file(path: &str) -> Result<Secret> {
 /// Warns of names in this process' environment that begin like ours and are not: once. One rank of
 /// each host does it.
 pub fn warn_of_unknown() {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
-        for text in names.filter_map(|name| unknown(&name)) {
-            log::warn!(target: "ringfold::env", "{text}");
-        }
-    });
+    static HAS_WARNED: AtomicBool = AtomicBool::new(false);
+    // Nothing is published with it.
+    if HAS_WARNED.swap(true, Ordering::Relaxed) {
+        return;
+    }
+    let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+    for text in names.filter_map(|name| unknown(&name)) {
+        log::warn!(target: "ringfold::env", "{text}");
+    }
 }
 
 /// The warning about an unknown name with our prefix.

@@ -73,7 +73,9 @@ impl Board {
         let records = records.min(layout::RECORDS_MAX);
         let bytes = layout::words(identity.world_size, records) * 8;
         std::fs::create_dir_all(folder)?;
-        let file = Unshared::make(|| Ok(create(folder)?.into()))?;
+        // On a slow file system this takes long, and forks go on meanwhile.
+        let file = create(folder)?;
+        let file = Unshared::make(|| Ok(file.into()))?;
         without_signal(|| allocate(&file, bytes))?;
         Board::of(file, bytes, identity, records)
     }

@@ -36,6 +36,7 @@ use std::time::{Duration, Instant};
 
 use crate::error::Result;
 use crate::sync::lock;
+use crate::sys::fork::with_locked;
 use crate::threads;
 use crate::wait::SPAN_MAX;
 
@@ -142,25 +143,26 @@ pub struct Notifier {
 impl Notifier {
     /// A user of this process' threads.
     pub fn shared() -> Result<Arc<Notifier>> {
-        let mut shared = lock(&SHARED);
-        let process = std::process::id();
-        let is_ours = PROCESS.load(Ordering::Relaxed) == process;
-        let running = shared.upgrade().filter(|_| is_ours);
-        let pool = running.unwrap_or_default();
-        let mut state = pool.state();
-        let is_first = state.threads == 0;
-        state.users += 1;
-        state.threads += usize::from(is_first);
-        drop(state);
-        *shared = Arc::downgrade(&pool);
-        // Pairs with the Acquire load in `pool`: there is a queue of this process.
-        PROCESS.store(process, Ordering::Release);
-        let notifier = Arc::new(Notifier { pool });
-        if is_first && let Err(error) = Pool::add_thread(&notifier.pool) {
-            notifier.pool.state().threads -= 1;
-            return Err(error);
-        }
-        Ok(notifier)
+        with_locked(&SHARED, |shared| {
+            let process = std::process::id();
+            let is_ours = PROCESS.load(Ordering::Relaxed) == process;
+            let running = shared.upgrade().filter(|_| is_ours);
+            let pool = running.unwrap_or_default();
+            let mut state = pool.state();
+            let is_first = state.threads == 0;
+            state.users += 1;
+            state.threads += usize::from(is_first);
+            drop(state);
+            *shared = Arc::downgrade(&pool);
+            // Pairs with the Acquire load in `pool`: there is a queue of this process.
+            PROCESS.store(process, Ordering::Release);
+            let notifier = Arc::new(Notifier { pool });
+            if is_first && let Err(error) = Pool::add_thread(&notifier.pool) {
+                notifier.pool.state().threads -= 1;
+                return Err(error);
+            }
+            Ok(notifier)
+        })
     }
 }
 

@@ -22,7 +22,7 @@ pub use platform::Platform;
 pub(in crate::device) use selection::Outer;
 
 use crate::error::{Error, Result};
-use crate::sync::lock;
+use crate::sys::fork::with_locked;
 use crate::sys::library::Library;
 
 /// `CUDA_ERROR_*` and `hipError*`: codes for which there is more to say than their name.
@@ -60,14 +60,14 @@ impl Driver {
         type Open = BTreeMap<(Platform, Option<String>), &'static Driver>;
         static OPEN: Mutex<Open> = Mutex::new(BTreeMap::new());
         let key = (platform, library.map(str::to_owned));
-        let mut open = lock(&OPEN);
-        if let Some(driver) = open.get(&key) {
+        if let Some(driver) = with_locked(&OPEN, |open| open.get(&key).copied()) {
             return Ok(driver);
         }
         // A library is never unloaded, so what describes it need not go either.
         let driver: &Driver = Box::leak(Box::new(Driver::load(platform, library)?));
-        open.insert(key, driver);
-        Ok(driver)
+        Ok(with_locked(&OPEN, |open| {
+            *open.entry(key).or_insert(driver)
+        }))
     }
 
     /// The driver of this machine: of the platform whose library is named, else CUDA's, else HIP's.

@@ -15,6 +15,7 @@ use super::{Lookup, process};
 use crate::error::{Error, Result};
 use crate::sync::lock;
 use crate::sys::file_limit::without_signal;
+use crate::sys::fork::made_once;
 
 /// What no rank has.
 const UNKNOWN: usize = usize::MAX;
@@ -164,7 +165,7 @@ pub fn init_logging() -> Result<()> {
         return Ok(());
     }
     let logger = Logger::open(Logging::from_lookup(&process)?)?;
-    let logger = LOGGER.get_or_init(|| logger);
+    let logger = made_once(&LOGGER, || logger);
     if let Some(rank) = process("RINGFOLD_RANK").and_then(|text| text.parse().ok()) {
         note_rank(rank);
     }

@@ -8,6 +8,7 @@ use std::sync::OnceLock;
 
 use super::environment::Environment;
 use crate::memory::Region;
+use crate::sys::fork;
 
 /// A set of vector instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -33,7 +34,7 @@ impl Level {
     pub fn current() -> Level {
         static CURRENT: OnceLock<Level> = OnceLock::new();
         let highest = || Level::available().pop().unwrap_or(Level::Baseline);
-        *CURRENT.get_or_init(highest)
+        *fork::made_once(&CURRENT, highest)
     }
 
     /// The usual name of the instructions.

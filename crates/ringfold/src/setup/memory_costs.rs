@@ -11,7 +11,7 @@ use std::time::Instant;
 use crate::error::{Error, Result};
 use crate::memory::Region;
 use crate::memory::mapping::Mapping;
-use crate::sync::lock;
+use crate::sys::fork::with_locked;
 use crate::tune::MemoryCosts;
 use crate::verbs::{Access, Domain};
 
@@ -28,11 +28,14 @@ const ROUNDS: usize = 5;
 pub(super) fn memory_costs(domain: &Arc<Domain>) -> Result<MemoryCosts> {
     static KNOWN: Mutex<Option<HashMap<String, MemoryCosts>>> = Mutex::new(None);
     let name = domain.device().name().to_owned();
-    if let Some(costs) = lock(&KNOWN).get_or_insert_default().get(&name) {
-        return Ok(*costs);
+    let known = with_locked(&KNOWN, |known| known.as_ref()?.get(&name).copied());
+    if let Some(costs) = known {
+        return Ok(costs);
     }
     let costs = measure(domain)?;
-    lock(&KNOWN).get_or_insert_default().insert(name, costs);
+    with_locked(&KNOWN, |known| {
+        known.get_or_insert_default().insert(name, costs)
+    });
     Ok(costs)
 }
 

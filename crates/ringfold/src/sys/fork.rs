@@ -21,11 +21,13 @@
 //! A process that is made by the bare system call `clone` runs no handlers and waits for nothing.
 
 use std::io;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
 use rustix::thread::{NanosleepRelativeResult, Timespec, gettid, nanosleep};
+
+use crate::sync::lock;
 
 const FREE: i32 = 0;
 
@@ -84,8 +86,8 @@ pub fn hold_off() -> io::Result<NoFork> {
         true => Ok(NoFork { holder: me }),
         false => Err(io::Error::new(
             io::ErrorKind::TimedOut,
-            "another thread's fork does not end; does one of its handlers (pthread_atfork) wait \
-             for this thread?",
+            "another thread's fork does not end, or a step that no fork may meet; does a handler \
+             of forks (pthread_atfork) wait for this thread?",
         )),
     }
 }
@@ -108,6 +110,22 @@ impl Drop for NoFork {
     fn drop(&mut self) {
         release(self.holder);
     }
+}
+
+/// Does `step`, which does not block, with `state`, which no child finds locked.
+pub fn with_locked<T, R>(state: &Mutex<T>, step: impl FnOnce(&mut T) -> R) -> R {
+    // If another thread's fork does not end, its child was lost before; so below.
+    let _held_off = hold_off();
+    step(&mut lock(state))
+}
+
+/// The value of `cell`, which `make` gives if there is none. `make` does not block, and no child
+/// finds it half done.
+pub fn made_once<T>(cell: &OnceLock<T>, make: impl FnOnce() -> T) -> &T {
+    cell.get().unwrap_or_else(|| {
+        let _held_off = hold_off();
+        cell.get_or_init(make)
+    })
 }
 
 fn thread() -> i32 {

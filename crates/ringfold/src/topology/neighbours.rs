@@ -15,6 +15,7 @@
 //! do not run at the same time.
 
 use std::collections::BTreeSet;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, Weak};
@@ -23,7 +24,7 @@ use std::{fs, io};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, socket_with};
 
 use super::cores::parse_list;
-use crate::sync::lock;
+use crate::sys::fork;
 use crate::sys::unshared::Unshared;
 
 /// What all marks begin with.
@@ -45,32 +46,30 @@ pub struct Mark {
 /// neighbours do not see this process.
 pub fn mark() -> Option<Arc<Mark>> {
     static MARK: Mutex<Weak<Mark>> = Mutex::new(Weak::new());
-    let mut known = lock(&MARK);
     let process = std::process::id();
-    if let Some(mark) = known.upgrade().filter(|mark| mark.process == process) {
-        return Some(mark);
-    }
-    let socket = || -> io::Result<_> {
-        let name = format!("{PREFIX}{}-{process}", namespace(Path::new("/")));
-        let flags = SocketFlags::CLOEXEC;
-        let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-        bind(
-            &socket,
-            &SocketAddrUnix::new_abstract_name(name.as_bytes())?,
-        )?;
-        Ok(socket)
+    let marked = fork::with_locked(&MARK, |known| {
+        if let Some(mark) = known.upgrade().filter(|mark| mark.process == process) {
+            return Ok(mark);
+        }
+        let _socket = Unshared::make(|| bound(process))?;
+        let mark = Arc::new(Mark { process, _socket });
+        *known = Arc::downgrade(&mark);
+        Ok(mark)
+    });
+    let unmarked = |error: &io::Error| {
+        log::debug!(target: "ringfold::init", "this process is not marked: {error}");
     };
-    match Unshared::make(socket) {
-        Ok(_socket) => {
-            let mark = Arc::new(Mark { process, _socket });
-            *known = Arc::downgrade(&mark);
-            Some(mark)
-        }
-        Err(error) => {
-            log::debug!(target: "ringfold::init", "this process is not marked: {error}");
-            None
-        }
-    }
+    marked.inspect_err(unmarked).ok()
+}
+
+/// A socket with the name that marks `process`, which is this one.
+fn bound(process: u32) -> io::Result<OwnedFd> {
+    let name = format!("{PREFIX}{}-{process}", namespace(Path::new("/")));
+    let flags = SocketFlags::CLOEXEC;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    let name = SocketAddrUnix::new_abstract_name(name.as_bytes())?;
+    bind(&socket, &name)?;
+    Ok(socket)
 }
 
 /// A process that is in a job of ringfold.

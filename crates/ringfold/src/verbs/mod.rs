@@ -35,7 +35,7 @@ pub use pair::{Depths, LinkOptions, Piece, Place, QueuePair, Route};
 pub use queue::{Completion, CompletionQueue, Outcome};
 
 use crate::error::{Error, Result};
-use crate::sync::lock;
+use crate::sys::fork::with_locked;
 use crate::sys::library::Library;
 use layout::Text;
 use table::Table;
@@ -61,8 +61,7 @@ impl Verbs {
         type Open = BTreeMap<Option<String>, &'static Verbs>;
         static OPEN: Mutex<Open> = Mutex::new(BTreeMap::new());
         let key = named.map(str::to_owned);
-        let mut open = lock(&OPEN);
-        if let Some(verbs) = open.get(&key) {
+        if let Some(verbs) = with_locked(&OPEN, |open| open.get(&key).copied()) {
             return Ok(verbs);
         }
         let name = named.unwrap_or(LIBRARY);
@@ -79,8 +78,7 @@ impl Verbs {
         })?;
         // The library is never unloaded, so what describes it need not go either.
         let verbs: &Verbs = Box::leak(Box::new(Verbs { table }));
-        open.insert(key, verbs);
-        Ok(verbs)
+        Ok(with_locked(&OPEN, |open| *open.entry(key).or_insert(verbs)))
     }
 
     /// The error of a call that returned `code`, unless that is 0. Some calls return `errno`, some

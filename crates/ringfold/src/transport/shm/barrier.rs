@@ -12,10 +12,12 @@ mod membarrier {
 
     use rustix::thread::{MembarrierCommand, membarrier};
 
+    use crate::sys::fork::made_once;
+
     /// Whether threads of this process pass others' fences. The first call registers it.
     pub fn is_registered() -> bool {
         static REGISTERED: OnceLock<bool> = OnceLock::new();
-        *REGISTERED.get_or_init(|| {
+        *made_once(&REGISTERED, || {
             let registered = membarrier(MembarrierCommand::RegisterGlobalExpedited);
             if let Err(error) = &registered {
                 log::debug!(
