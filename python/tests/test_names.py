@@ -101,6 +101,11 @@ def test_the_error_says_why_rank_0_was_not_reached(ranks: Ranks) -> None:
     assert "Connection refused" in said and "looking up" not in said, said
 
 
+def test_a_name_may_have_an_address_twice_and_one_that_is_nowhere(ranks: Ranks) -> None:
+    hosts = "10.77.0.1 node-a\n10.77.0.1 node-a.cluster node-a\nfd88::1 node-a"
+    assert ranks("node-a:47005", [hosts] * 2) == ["sum 3.0 3.0\n"] * 2
+
+
 PROCESSES = "unshare -p -f --mount-proc"
 
 

@@ -40,6 +40,8 @@ pub struct Environment {
     address: Address,
     /// Where they meet in fact: for a loopback address that is a name of this host.
     meeting: Address,
+    /// The interfaces to be met at, if they are chosen.
+    socket_ifname: Option<String>,
     secret: JobSecret,
     master: Master,
 }
@@ -85,6 +87,7 @@ impl Environment {
             first: 0,
             world_size: ranks,
             meeting: address.clone(),
+            socket_ifname: None,
             address,
             secret: JobSecret::Made(random_hex::<SECRET_BYTES>()?),
             master: Port::free().map_or(Master::Nowhere, Master::Here),
@@ -123,12 +126,14 @@ impl Environment {
             has_listener: false,
             secret: Some(secret.clone()),
         })?;
+        let variables = ringfold::env::Environment::from_lookup(&ringfold::env::process)?;
         let meeting = launch.addresses.into_iter().next();
         Ok(Environment {
             ranks,
             first: host_rank * ranks,
             world_size,
             meeting: meeting.unwrap_or_else(|| place.address.clone()),
+            socket_ifname: variables.socket_ifname,
             address: place.address.clone(),
             secret: JobSecret::Inherited(secret),
             master: Master::RankZero {
@@ -155,6 +160,7 @@ impl Environment {
             rank,
             world_size: self.world_size,
             address: self.meeting.clone(),
+            socket_ifname: self.socket_ifname.clone(),
             secret: match &self.secret {
                 JobSecret::Made(text) => Secret::new(text.as_bytes()),
                 JobSecret::Inherited(secret) => secret.clone(),

@@ -12,6 +12,7 @@ use super::auth::{self, Claim, Failure, Purpose, Refusal, Secret};
 use super::frame::Frame;
 use super::handshake::{self, HandshakeListener};
 use super::limit::Limit;
+use super::rendezvous;
 use super::socket::{Listener, Socket};
 use crate::error::{Error, Result};
 
@@ -33,6 +34,8 @@ pub struct Absence {
     pub world_size: usize,
     /// Where rank 0 is met.
     pub address: Address,
+    /// The interfaces to be met at, as ranks have them in `RINGFOLD_SOCKET_IFNAME`.
+    pub socket_ifname: Option<String>,
     /// The job's secret.
     pub secret: Secret,
     /// Why, as the others read it.
@@ -99,7 +102,8 @@ impl Absence {
 
     /// Turns those away who come to rank 0. A new rank 0 that wants the address gets it.
     fn stand_in(&self, limit: Limit<'_>, missed: impl FnOnce()) -> Result<()> {
-        let Ok(listeners) = Listener::bind(&self.address, limit) else {
+        let choice = self.socket_ifname.as_deref();
+        let Ok(listeners) = rendezvous::try_to_bind(&self.address, choice, limit) else {
             // Another process serves there.
             return Ok(());
         };

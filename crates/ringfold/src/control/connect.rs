@@ -20,6 +20,7 @@ use rustix::net::{
 
 use super::limit::Limit;
 use super::poll::{ready, remaining, wait_for};
+use crate::error::Refused;
 use crate::sys::unshared::Unshared;
 use crate::threads;
 
@@ -83,6 +84,8 @@ pub(super) fn first(candidates: Vec<SocketAddr>, limit: Limit<'_>) -> io::Result
                     begun.push((address, socket));
                     next_start = Instant::now() + STAGGER;
                 }
+                // The next address does not help.
+                Err(error) if Refused(&error).lacks_descriptors() => return Err(error),
                 Err(error) => failures.push((address, error)),
             }
             continue;
@@ -172,9 +175,9 @@ fn stream_socket(family: AddressFamily) -> io::Result<Unshared> {
     Unshared::make(|| Ok(socket_with(family, SocketType::STREAM, flags, None)?))
 }
 
-/// The addresses of `host`. Looking up a name cannot be ended from outside: the thread that does it
-/// is left behind when the limit comes first. It has nothing but its copy of the name, and ends by
-/// the resolver's own deadline.
+/// The addresses of `host`, each once. Looking up a name cannot be ended from outside: the thread
+/// that does it is left behind when the limit comes first. It has nothing but its copy of the name,
+/// and ends by the resolver's own deadline.
 pub(super) fn resolve(host: &str, port: u16, limit: Limit<'_>) -> io::Result<Vec<SocketAddr>> {
     if let Ok(address) = host.parse::<IpAddr>() {
         return Ok(vec![SocketAddr::new(address, port)]);
@@ -182,9 +185,18 @@ pub(super) fn resolve(host: &str, port: u16, limit: Limit<'_>) -> io::Result<Vec
     let name = host.to_owned();
     let (sender, answer) = sync_channel(1);
     threads::start("ringfold-lookup", move || {
-        let found = (name.as_str(), port).to_socket_addrs();
+        let found = (name.as_str(), port).to_socket_addrs().map(|found| {
+            // A file of names may have several lines for one address.
+            let mut distinct: Vec<SocketAddr> = Vec::new();
+            for address in found {
+                if !distinct.contains(&address) {
+                    distinct.push(address);
+                }
+            }
+            distinct
+        });
         // The receiver is gone when the limit came first.
-        let _ = sender.send(found.map(Iterator::collect));
+        let _ = sender.send(found);
     })
     .map_err(io::Error::other)?;
     let mut found = None;

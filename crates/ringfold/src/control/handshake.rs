@@ -231,7 +231,10 @@ impl HandshakeListener {
 
     fn accept(&mut self, index: usize) {
         match self.listeners[index].accept() {
-            Ok((name, socket)) => self.let_near(name, socket, false),
+            Ok((name, socket)) => {
+                self.want.since = None;
+                self.let_near(name, socket, false);
+            }
             Err(error) if is_transient(&error) => {}
             Err(error) if Refused(&error).is_lasting() => self.lack(index, &error),
             Err(error) => self.turn_away("a connection", &error.to_string()),

@@ -50,9 +50,7 @@ pub(super) fn secret_for(addresses: &[Address], secret: Option<Secret>) -> Resul
 pub(super) fn bind(launch: &Launch, limit: Limit<'_>) -> Result<Vec<Listener>> {
     let mut listeners = Vec::new();
     for address in &launch.addresses {
-        let bound = bind_one(address, limit)?;
-        let others = beyond_loopback(address, &bound, launch.socket_ifname.as_deref());
-        listeners.extend(bound.into_iter().chain(others));
+        listeners.extend(bind_one(address, launch.socket_ifname.as_deref(), limit)?);
     }
     if let Some(name) = &launch.public_name {
         match Listener::bind(name, limit) {
@@ -64,12 +62,13 @@ pub(super) fn bind(launch: &Launch, limit: Limit<'_>) -> Result<Vec<Listener>> {
     Ok(listeners)
 }
 
-/// Binds one address; one that a process holds that was just killed is tried again.
-fn bind_one(address: &Address, limit: Limit<'_>) -> Result<Vec<Listener>> {
+/// Binds one address, with what is [`beyond_loopback`]; one that a process holds that was just
+/// killed is tried again.
+fn bind_one(address: &Address, choice: Option<&str>, limit: Limit<'_>) -> Result<Vec<Listener>> {
     let grace = limit.within(ENDING);
     let mut pause = RETRY.0;
     loop {
-        let error = match Listener::bind(address, limit) {
+        let error = match try_to_bind(address, choice, limit) {
             Ok(listeners) => {
                 info!(target: "ringfold::control", "rank 0 is met at {address}");
                 return Ok(listeners);
@@ -92,6 +91,17 @@ fn bind_one(address: &Address, limit: Limit<'_>) -> Result<Vec<Listener>> {
         grace.pause(pause)?;
         pause = (pause * 2).min(RETRY.1);
     }
+}
+
+/// Binds one address, with what is [`beyond_loopback`].
+pub(super) fn try_to_bind(
+    address: &Address,
+    choice: Option<&str>,
+    limit: Limit<'_>,
+) -> io::Result<Vec<Listener>> {
+    let mut bound = Listener::bind(address, limit)?;
+    bound.extend(beyond_loopback(address, &bound, choice));
+    Ok(bound)
 }
 
 /// Who has an address that rank 0 wants.

@@ -44,32 +44,30 @@ pub struct Server {
 }
 
 impl Server {
-    /// Serves `world_size` ranks. Rank 0 is at the other end of `own`; the others come to
-    /// `listeners` by `deadline`.
+    /// Serves `world_size` ranks. Rank 0 has the socket that this gives; the others come to
+    /// `listeners` by `deadline`, and are turned away if the server cannot be started.
     pub fn start(
         listeners: Vec<Listener>,
-        own: Socket,
         world_size: u32,
         secret: Secret,
         silence: Silence,
         deadline: Instant,
-    ) -> Result<Server> {
-        let (stop, begin, thread) = match Server::prepare() {
-            Ok(prepared) => prepared,
+    ) -> Result<(Socket, Server)> {
+        let needs = match Needs::new() {
+            Ok(needs) => needs,
             Err(error) => {
                 absence::decline(listeners, &secret, world_size as usize - 1);
                 return Err(error);
             }
         };
-        let job = u64::from_le_bytes(random()?);
         // Travels in the clear, so only where no other process can listen.
         let is_unix = |listener: &Listener| matches!(listener, Listener::Unix(_));
         let key = match listeners.iter().all(is_unix) {
-            true => random()?,
+            true => needs.key,
             false => [0; 32],
         };
         let mut state = State {
-            hub: Hub::new(job, key, world_size, deadline).with_silence(silence),
+            hub: Hub::new(needs.job, key, world_size, deadline).with_silence(silence),
             listener: Some(HandshakeListener::new(listeners, &secret, Purpose::Control)),
             links: (0..world_size).map(|_| None).collect(),
             world_size,
@@ -78,29 +76,48 @@ impl Server {
             next_look: Instant::now(),
             accusations: Vec::new(),
             leaving: None,
-            stop: stop.clone(),
+            stop: needs.stop.clone(),
         };
-        state.links[0] = Some(Link::new(own));
+        state.links[0] = Some(Link::new(needs.servers));
         // The thread waits for it.
-        let _ = begin.send(state);
-        Ok(Server {
-            stop,
-            thread: Some(thread),
-        })
+        let _ = needs.begin.send(state);
+        let server = Server {
+            stop: needs.stop,
+            thread: Some(needs.thread),
+        };
+        Ok((needs.rank_0s, server))
     }
+}
 
-    /// What the system may refuse, which is had before a rank is let in: what stops the thread, and
-    /// the thread, which serves the state that it is sent.
-    fn prepare() -> Result<(Arc<EventFd>, SyncSender<State>, JoinHandle<()>)> {
-        let stop =
-            EventFd::new().map_err(|error| Error::system("cannot make an eventfd", error))?;
+/// All that the system may refuse to a server, which is had before a rank is let in.
+struct Needs {
+    rank_0s: Socket,
+    servers: Socket,
+    job: u64,
+    key: [u8; 32],
+    stop: Arc<EventFd>,
+    /// Sends the thread the state that it serves.
+    begin: SyncSender<State>,
+    thread: JoinHandle<()>,
+}
+
+impl Needs {
+    fn new() -> Result<Needs> {
+        let refused = |what| move |error| Error::system(what, error);
+        let (rank_0s, servers) = Socket::pair().map_err(refused("cannot make a socket pair"))?;
+        let stop = EventFd::new().map_err(refused("cannot make an eventfd"))?;
+        let (job, key) = (u64::from_le_bytes(random()?), random()?);
         let (begin, state) = sync_channel::<State>(1);
         let serve = move || state.recv().map_or((), State::serve);
-        Ok((
-            Arc::new(stop),
+        Ok(Needs {
+            rank_0s,
+            servers,
+            job,
+            key,
+            stop: Arc::new(stop),
             begin,
-            threads::start("ringfold-server", serve)?,
-        ))
+            thread: threads::start("ringfold-server", serve)?,
+        })
     }
 }
 

@@ -120,12 +120,8 @@ impl Session {
             Some(listener) => listener.into_listeners(),
             None => bind(launch, limit)?,
         };
-        let pair = Socket::pair();
-        let (own, theirs) = pair.map_err(|e| Error::system("cannot make a socket pair", e))?;
         let (world_size, deadline) = (launch.world_size as u32, limit.deadline());
-        let silence = launch.silence;
-        let server = Server::start(listeners, theirs, world_size, secret, silence, deadline)?;
-        Ok((own, server))
+        Server::start(listeners, world_size, secret, launch.silence, deadline)
     }
 
     /// Connects another rank to rank 0's server.

@@ -257,10 +257,12 @@ impl Listener {
         for place in places {
             match Listener::bind_tcp(place) {
                 Ok(listener) => bound.push(listener),
-                Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => {
-                    missing.get_or_insert(error);
-                }
-                Err(error) => return Err(error),
+                Err(error) => match Errno::from_io_error(&error) {
+                    Some(Errno::ADDRNOTAVAIL | Errno::AFNOSUPPORT) => {
+                        missing.get_or_insert(error);
+                    }
+                    _ => return Err(error),
+                },
             }
         }
         match (bound.is_empty(), missing) {

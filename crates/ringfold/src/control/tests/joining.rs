@@ -336,6 +336,7 @@ fn ranks_are_told_of_one_whose_process_has_ended() {
                 rank: gone,
                 world_size: 3,
                 address: address.clone(),
+                socket_ifname: None,
                 secret: secret(),
                 reason: format!("the process of rank {gone} has ended"),
             };
