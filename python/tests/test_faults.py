@@ -6,12 +6,16 @@ import os
 import pickle
 import signal
 import threading
+import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import ringfold
+
+WATCHDOG_S = 60.0
 
 
 def failure(call: Any) -> ringfold.RingfoldError:
@@ -374,3 +378,32 @@ def test_errors_are_also_pythons_own(
     made = error("text")
     assert isinstance(made, builtin) and isinstance(made, ringfold.RingfoldError)
     assert str(pickle.loads(pickle.dumps(made))) == "text"
+
+
+def outlive_the_server(comm: ringfold.Communicator, folder: str) -> str | None:
+    """Rank 0, whose process serves the job, goes first, and then the only rank that could send."""
+    part = comm.split(0 if comm.rank else None)
+    done = Path(folder) / "done"
+    if part is None:
+        return None
+    if comm.rank == 1:
+        with pytest.raises(ringfold.PeerFailed) as error:
+            part.recv(np.zeros(1), None)
+        done.touch()
+        return str(error.value)
+    time.sleep(1)
+    part.close()
+    deadline = time.monotonic() + WATCHDOG_S
+    # Its process does not end before.
+    while not done.exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return None
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_a_receive_from_any_rank_sees_the_others_leave_without_a_server(
+    jobs: Any, tmp_path: Path, transport: str
+) -> None:
+    init = {"transport": transport}
+    job = jobs(outlive_the_server, 3, init, folder=str(tmp_path))
+    assert "rank 1 failed: it left" in job.results()[1]

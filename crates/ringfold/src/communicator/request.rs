@@ -78,7 +78,7 @@ pub struct Request<M = Region> {
     /// has arrived.
     pub timeout: Option<Duration>,
     /// That it moves a part of a reduction by `op`, of so many elements, for devices that combine
-    /// them: ranks compare both. For lanes.
+    /// them; of a message, that so many slices of it follow. Ranks compare both. For lanes.
     #[doc(hidden)]
     pub share: Option<u32>,
     /// Of a barrier: the call whose data devices move meanwhile, and which ranks compare in its
@@ -210,6 +210,10 @@ impl Request {
         }
         self.check_root(world_size)?;
         let (from, into) = self.needed(rank, world_size, [input_blocks, output_blocks])?;
+        if self.collective.is_message() && u32::try_from(from.max(into)).is_err() {
+            let text = "a message of 4 GiB or more; send it in parts";
+            return Err(Error::Unsupported(text.into()));
+        }
         let input = self.exactly("input", self.input, from)?;
         let output = self.exactly("output", self.output, into)?;
         let in_place = self.in_place(rank, input, output, input_blocks, output_blocks)?;

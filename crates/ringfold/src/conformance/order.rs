@@ -12,6 +12,32 @@ const CALLS: usize = 5;
 /// Attempts, more than enough for all calls.
 const ATTEMPTS: usize = 200;
 
+/// The first call's number is free again when its end is known, and not before.
+#[test]
+fn no_tiny_call_begins_before_the_end_of_another_is_taken() {
+    let case = Case::new(Collective::AllReduce, Method::Direct, Access::Staged, 2);
+    let mut world = World::new(shm(2), SEED);
+    let buffers = [0, 1].map(|rank| oracle::buffers(&case, rank, 2));
+    let jobs = [0, 1].map(|rank| {
+        let job = world.job(&case, rank, buffers[rank].regions());
+        job.expect("a job")
+    });
+    for (engine, job) in world.engines.iter_mut().zip(&jobs) {
+        let begun = engine.begin_tiny(job).expect("no error");
+        assert!(begun.is_some(), "a tiny call");
+    }
+    for attempt in 0..ATTEMPTS {
+        let engine = &mut world.engines[attempt % 2];
+        engine.progress(world.now).expect("no error");
+    }
+    for (engine, job) in world.engines.iter_mut().zip(&jobs) {
+        assert!(!engine.is_idle());
+        assert_eq!(engine.begin_tiny(job).expect("no error"), None);
+        assert!(engine.take_finished().is_some());
+        assert!(engine.is_idle());
+    }
+}
+
 #[test]
 fn calls_that_end_in_one_attempt_end_in_order() {
     let case = Case::new(

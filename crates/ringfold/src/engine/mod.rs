@@ -308,9 +308,9 @@ impl Engine {
         }
     }
 
-    /// Whether no job is under way.
+    /// Whether no job is under way, or finished and not taken yet.
     pub fn is_idle(&self) -> bool {
-        self.queue.is_empty() && self.mailbox.under_way() == 0
+        self.queue.is_empty() && self.finished.is_empty() && self.mailbox.under_way() == 0
     }
 
     /// A job that has finished, if any is not taken yet: the collectives in order, and then the

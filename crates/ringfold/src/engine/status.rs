@@ -89,6 +89,11 @@ impl Engine {
         missed.or_else(|| self.mailbox.missed(waits, &mut is_gone))
     }
 
+    /// Whether some peer's messages have ended.
+    pub fn has_any_peer_ended(&self) -> bool {
+        self.mailbox.has_any_peer_ended()
+    }
+
     fn front_waits_for(&mut self) -> Vec<usize> {
         match self.front_mut() {
             Some((front, context)) => front.waiting_for(context),

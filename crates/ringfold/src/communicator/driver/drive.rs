@@ -339,7 +339,8 @@ impl Driver {
         }
         pace.last_call_back = Some(now);
         self.describe(state)?;
-        if self.watch.anyone_left() {
+        // A stream may have ended of which no server tells.
+        if self.watch.anyone_left() || state.engine.has_any_peer_ended() {
             self.check_departures(state, pace)?;
         }
         pace.is_call_back_due = pace.calls_back;

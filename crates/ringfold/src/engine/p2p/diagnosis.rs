@@ -71,6 +71,11 @@ impl Mailbox {
         })
     }
 
+    /// Whether some peer's messages have ended.
+    pub fn has_any_peer_ended(&self) -> bool {
+        self.peers.iter().any(|peer| peer.has_ended)
+    }
+
     /// Where some message stands, if one is under way.
     pub fn running_site(&self) -> Option<Site> {
         let first = self.waiting.front().copied();

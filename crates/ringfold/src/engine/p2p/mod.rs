@@ -39,7 +39,7 @@ use std::time::Duration;
 pub use kept::KEPT_BYTES_MAX;
 
 use super::{ANY_SOURCE, Finished, Job, JobId};
-use crate::call::{Call, Qualifier};
+use crate::call::{Call, PAIRWISE, Qualifier};
 use crate::error::{Error, Result};
 use crate::memory::{Hold, Region};
 use crate::transport::{
@@ -155,10 +155,6 @@ impl Mailbox {
     pub fn submit(&mut self, job: Job) -> Result<JobId> {
         let is_send = job.collective == Collective::Send;
         let region = if is_send { job.input } else { job.output };
-        if u32::try_from(region.bytes()).is_err() {
-            let text = "a message of 4 GiB or more; send it in parts";
-            return Err(Error::Unsupported(text.into()));
-        }
         let peer = Some(job.root).filter(|root| *root != ANY_SOURCE);
         let sequence = match peer {
             Some(peer) if is_send => &mut self.peers[peer].sent,
@@ -176,7 +172,7 @@ impl Mailbox {
                 is_inline: job.way.is_inline,
                 qualifier: Qualifier::Tag(job.tag),
                 count: job.count,
-                lists: 0,
+                lists: job.share.unwrap_or(0).min(PAIRWISE - 1),
                 sequence: *sequence,
                 cut: 0,
             },
@@ -393,7 +389,8 @@ impl Mailbox {
         let message = message.expect("a receive under way");
         message.peer = Some(peer);
         let (mine, theirs) = (&message.call, &header.call);
-        if (mine.dtype, mine.count) != (theirs.dtype, theirs.count) {
+        let length = |call: &Call| (call.dtype, call.count, call.lists);
+        if length(mine) != length(theirs) {
             let site = self.site(number);
             return Err(mismatch([self.rank, peer], [&site.call, theirs]).at(site));
         }
