@@ -85,3 +85,12 @@ def test_no_child_of_a_fork_beside_callbacks_hangs(
     )
     monkeypatch.setenv("LD_PRELOAD", str(library))
     assert jobs(fork_beside_callbacks, 2).results() == [[0] * FORKS, []]
+
+
+def test_forks_beside_callbacks_do_not_wait_for_a_thread_that_waits_for_python(
+    jobs: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Has the thread of a callback wait for the interpreter wherever it takes memory. Each fork that
+    # waits for it takes 30 s.
+    monkeypatch.setenv("PYTHONTRACEMALLOC", "1")
+    assert jobs(fork_beside_callbacks, 2).results() == [[0] * FORKS, []]

@@ -3,11 +3,15 @@
 //! Python gives such a thread a new thread state each time, and makes it under a lock. A child that
 //! is forked by another thread at that moment finds the lock taken; Python 3.11 waits for it in the
 //! child (`PyOS_AfterFork_Child`), for ever. Later versions make the lock anew before, and from
-//! 3.13 on a fork takes it itself. So on 3.11 the state is made while forks are held off.
+//! 3.13 on a fork takes it itself. So on 3.11 the state is made while forks are held off, unless
+//! tracemalloc traces, which waits for the interpreter's own lock wherever memory is taken.
 
+use std::ffi::{c_int, c_uint, c_void};
+use std::mem::transmute;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
+use libc::{RTLD_DEFAULT, dlsym};
 use pyo3::ffi;
 use pyo3::prelude::*;
 use ringfold::internals::sys::fork::hold_off;
@@ -15,11 +19,34 @@ use ringfold::internals::sys::fork::hold_off;
 /// The interpreter, if its forks must not meet a thread state that is being made.
 static INTERPRETER: AtomicPtr<ffi::PyInterpreterState> = AtomicPtr::new(null_mut());
 
+/// `PyTraceMalloc_Untrack`, which has no effect on memory that is not there, and -2 as its result
+/// if nothing is traced.
+type Untrack = unsafe extern "C" fn(domain: c_uint, address: usize) -> c_int;
+
+static UNTRACK: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
+
+/// Whether tracemalloc traces.
+fn is_traced() -> bool {
+    // Pairs with the store in `prepare`.
+    let untrack = UNTRACK.load(Ordering::Acquire);
+    if untrack.is_null() {
+        return false;
+    }
+    // SAFETY: the function of this name, which has this type in all versions.
+    let untrack = unsafe { transmute::<*mut c_void, Untrack>(untrack) };
+    // SAFETY: needs no lock of the caller; no memory has this address.
+    unsafe { untrack(0, 0) != -2 }
+}
+
 /// Called by the import of the module.
 pub fn prepare(py: Python<'_>) {
     if py.version_info() < (3, 12) {
         // SAFETY: this thread is attached.
         let interpreter = unsafe { ffi::PyInterpreterState_Get() };
+        // SAFETY: any name may be looked up; this one is not in Python's stable interface.
+        let untrack = unsafe { dlsym(RTLD_DEFAULT, c"PyTraceMalloc_Untrack".as_ptr()) };
+        // Pairs with the load in `is_traced`.
+        UNTRACK.store(untrack, Ordering::Release);
         // Pairs with the load in `State::make`.
         INTERPRETER.store(interpreter, Ordering::Release);
     }
@@ -46,7 +73,7 @@ impl State {
         let is_initialized = unsafe { ffi::Py_IsInitialized() } != 0;
         // SAFETY: may be called at any time.
         let known = unsafe { ffi::PyGILState_GetThisThreadState() };
-        if !is_initialized || !known.is_null() {
+        if !is_initialized || !known.is_null() || is_traced() {
             return None;
         }
         // The wait for the interpreter's own lock comes afterwards: a thread that forks has it. If
