@@ -224,6 +224,7 @@ impl Call {
             Some("the operations differ")
         } else if self.lists != other.lists {
             Some(match self.collective {
+                Collective::Send | Collective::Recv => "the counts differ",
                 Collective::AllToAll => COUNTS_BY_PAIR,
                 _ => COUNTS_BY_RANK,
             })
@@ -318,6 +319,9 @@ impl fmt::Display for Call {
             (count, 0) => write!(f, "{count} {dtype}")?,
             (count, _) if collective == Collective::AllToAll => {
                 write!(f, "{count} {dtype} between these two")?;
+            }
+            (count, left) if self.is_message() => {
+                write!(f, "{count} {dtype} and of {left} slices more")?;
             }
             (count, lists) => write!(f, "{count} {dtype} in all, counts {lists:06x}")?,
         }

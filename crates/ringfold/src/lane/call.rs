@@ -1,6 +1,5 @@
 //! A call under way: what the caller's thread and the lane's thread both know of it.
 
-use std::ops::Range;
 use std::time::Duration;
 
 use super::cut::{Cut, Fetched, Part, only_moves};
@@ -74,7 +73,7 @@ pub struct LaneCall {
 #[derive(Debug)]
 enum Body {
     /// The host carries out each slice.
-    Parts(Vec<Group>),
+    Parts(Group),
     /// Devices combine: each slice has two numbers.
     Folded(Box<FoldedCall>),
     /// One kernel of each device does it, as one slice.
@@ -94,18 +93,14 @@ struct Group {
     share_bytes: usize,
     /// Calls that share a slot, at most.
     sharers: usize,
-    /// Its slices among those of the whole call.
-    slices: Range<u32>,
+    slices: u32,
 }
 
 impl Group {
-    /// The group of these calls, whose slices begin with `first`.
-    fn new(parts: Vec<CallPart>, share_bytes: usize, sharers: usize, first: u32) -> Result<Group> {
+    fn new(parts: Vec<CallPart>, share_bytes: usize, sharers: usize) -> Result<Group> {
         let most = parts.iter().map(|part| part.cut.slices()).max();
         let turns = parts.len().div_ceil(sharers) as u32;
-        let slices = most.unwrap_or(0).checked_mul(turns);
-        let end = slices.and_then(|slices| first.checked_add(slices));
-        let end = end.ok_or_else(|| {
+        let slices = most.unwrap_or(0).checked_mul(turns).ok_or_else(|| {
             let text = "a group of calls of too many slices: use larger slots or smaller groups";
             Error::InvalidArgument(text.into())
         })?;
@@ -113,15 +108,14 @@ impl Group {
             parts,
             share_bytes,
             sharers,
-            slices: first..end,
+            slices,
         })
     }
 
     /// The calls that have a part in `slice`, each with its place in slots and its own slice.
     fn of_slice(&self, slice: u32) -> impl Iterator<Item = (usize, &CallPart, u32)> {
         let turns = (self.parts.len().div_ceil(self.sharers) as u32).max(1);
-        let own = slice - self.slices.start;
-        let (own, turn) = (own / turns, (own % turns) as usize);
+        let (own, turn) = (slice / turns, (slice % turns) as usize);
         let parts = self.parts.iter().skip(turn * self.sharers);
         let parts = parts.take(self.sharers).enumerate();
         let is_there = move |part: &CallPart| own < part.cut.slices() || !part.cut.is_agreed();
@@ -153,9 +147,10 @@ impl CallPart {
 }
 
 impl LaneCall {
-    /// The calls `requests`, made together on these `terms`, checked; `marks` are for them alone.
-    /// Devices combine one whose `rows` are given. `message_bytes` has the most bytes of a slice of
-    /// a message, which depends on the message alone.
+    /// The calls `requests`, all collectives or all messages, made together on these `terms`,
+    /// checked; `marks` are for them alone. Devices combine one whose `rows` are given.
+    /// `message_bytes` has the most bytes of a slice of a message, which depends on the message
+    /// alone.
     pub fn new(
         mut requests: Vec<DeviceRequest>,
         terms: Terms,
@@ -170,19 +165,21 @@ impl LaneCall {
             ..
         } = terms;
         let timeout = requests.first().and_then(|request| request.timeout);
-        let is_collective = |request: &&DeviceRequest| !is_message(request);
-        let collectives = requests.iter().filter(is_collective).count();
-        let sharers = [collectives.max(1), MESSAGES_MAX];
-        let shares = sharers.map(|sharers| share_bytes(slot_bytes, sharers));
-        // Collectives first, which all ranks have.
-        requests
-            .sort_by_key(|request| is_message(request).then(|| turn(request, rank, world_size)));
+        let are_messages = requests.first().is_some_and(is_message);
+        let sharers = match are_messages {
+            true => MESSAGES_MAX,
+            false => requests.len().max(1),
+        };
+        let share_bytes = share_bytes(slot_bytes, sharers);
+        if are_messages {
+            requests.sort_by_key(|request| turn(request, rank, world_size));
+        }
         let moves = |request: &DeviceRequest| only_moves(&request.on_host());
         let bank = bank(terms.is_direct && requests.iter().all(moves));
         let cut = |request: &DeviceRequest| {
-            let most = match is_message(request) {
+            let most = match are_messages {
                 true => message_bytes(request),
-                false => shares[0],
+                false => share_bytes,
             };
             let cut = Cut::new(request, rank, world_size, most, bank)?;
             request.check_overlap(cut.own_bytes(rank))?;
@@ -207,16 +204,15 @@ impl LaneCall {
             let text = "an all_to_all with a count for each pair, made together with other calls";
             return Err(Error::Unsupported(text.into()));
         }
-        let mut parts: Vec<CallPart> = cuts.into_iter().zip(requests).map(CallPart::new).collect();
-        let messages = parts.split_off(collectives);
-        let groups = groups([parts, messages], shares, sharers)?;
+        let parts = cuts.into_iter().zip(requests).map(CallPart::new).collect();
+        let group = Group::new(parts, share_bytes, sharers)?;
         Ok(LaneCall {
             bank,
             first: terms.next[bank as usize],
-            slices: groups.last().map_or(0, |group| group.slices.end),
+            slices: group.slices,
             timeout,
             marks,
-            body: Body::Parts(groups),
+            body: Body::Parts(group),
         })
     }
 
@@ -345,25 +341,20 @@ impl LaneCall {
 
     /// The calls that the host carries out.
     fn parts(&self) -> impl Iterator<Item = &CallPart> {
-        self.groups().iter().flat_map(|group| &group.parts)
+        self.group().into_iter().flat_map(|group| &group.parts)
     }
 
-    fn groups(&self) -> &[Group] {
+    fn group(&self) -> Option<&Group> {
         match &self.body {
-            Body::Parts(groups) => groups,
-            Body::Folded(_) | Body::OneShot(_) => &[],
+            Body::Parts(group) => Some(group),
+            Body::Folded(_) | Body::OneShot(_) => None,
         }
     }
 
     /// The calls that have a part in `slice`, each with its place in slots and its own slice.
     fn of_slice(&self, slice: u32) -> impl Iterator<Item = (usize, &CallPart, u32)> {
-        // Behind the last slice of this rank, a call may have more slices on peers.
-        let groups = self.groups().iter().rev();
-        let mut begun = groups.filter(move |group| group.slices.start <= slice);
-        begun
-            .next()
-            .into_iter()
-            .flat_map(move |group| group.of_slice(slice))
+        let group = self.group().into_iter();
+        group.flat_map(move |group| group.of_slice(slice))
     }
 
     /// The copies of one side of all parts of `slice`.
@@ -412,22 +403,6 @@ impl LaneCall {
         };
         self.of_slice(slice).map(request).collect()
     }
-}
-
-/// The collectives and the messages of a call, as far as there are any.
-fn groups(
-    parts: [Vec<CallPart>; 2],
-    shares: [usize; 2],
-    sharers: [usize; 2],
-) -> Result<Vec<Group>> {
-    let mut groups: Vec<Group> = vec![];
-    for (index, parts) in parts.into_iter().enumerate() {
-        if !parts.is_empty() {
-            let first = groups.last().map_or(0, |group| group.slices.end);
-            groups.push(Group::new(parts, shares[index], sharers[index], first)?);
-        }
-    }
-    Ok(groups)
 }
 
 /// The slots of a call, which devices of other ranks read if it is direct.

@@ -262,8 +262,11 @@ impl Cut {
             let parts = blocks.iter().map(|block| self.part(block, slice));
             parts.map(|part| self.bytes(part).len()).sum::<usize>()
         };
+        let is_message = self.request.collective.is_message();
+        let left = is_message.then(|| self.slices.saturating_sub(slice + 1));
         Request {
             counts: self.counts(slice),
+            share: left.or(self.request.share),
             input: slot.part(0..bytes(&self.input)),
             output: result.part(0..bytes(&self.output)),
             ..self.request.clone()

@@ -54,10 +54,10 @@ pub use path::WaitPath;
 pub use policy::Carried;
 pub use request::{DeviceBuffer, DeviceRequest};
 
-use call::{LaneCall, Terms};
+use call::{LaneCall, Terms, is_message};
 use issue::Issuer;
 use open::Opened;
-use staging::{Bank, Staging};
+use staging::{BANKS, Bank, Staging};
 use words::Word;
 use worker::Worker;
 
@@ -212,8 +212,12 @@ impl Lane {
         unsafe { self.enqueue_group(vec![request], stream) }
     }
 
-    /// Enqueues calls that are made together: their slices travel together, and messages among them
-    /// do not wait for each other. All ranks make the same groups, but for messages.
+    /// Enqueues calls that are made together. All ranks make the same groups, but for messages.
+    ///
+    /// The slices of the collectives travel together, and then those of the messages. Four messages
+    /// at a time do not wait for each other; of more, all ranks take up those of each pair in the
+    /// same order. So groups of messages end whatever each rank's order is, unless a rank has
+    /// enqueued the other end of one behind a call that needs a fifth.
     ///
     /// # Errors
     /// As for [`enqueue`](Lane::enqueue); none is enqueued then.
@@ -231,45 +235,68 @@ impl Lane {
         if let Some(fault) = self.fault() {
             return Err(fault);
         }
-        let begun = issuer.begin(stream);
-        let begun = begun.map_err(|error| self.worker.fail_by_driver(error, issuer.takes()))?;
-        let Some(marks) = begun else {
-            let text = "a collective call while a graph is captured: make it outside of the graph";
-            return Err(Error::Unsupported(text.into()));
+        // Collectives first, which all ranks have; how these go may not depend on the messages.
+        let (messages, collectives): (Vec<_>, Vec<_>) = requests.into_iter().partition(is_message);
+        let parts = match (collectives.is_empty(), messages.is_empty()) {
+            (_, true) => vec![collectives],
+            (true, false) => vec![messages],
+            (false, false) => vec![collectives, messages],
         };
-        let refused = |error, takes| self.worker.fail_by_driver(error, takes);
-        let terms = Terms {
-            rank: self.rank(),
-            world_size: self.world_size(),
-            slot_bytes: self.staging.slot_bytes(),
-            next: issuer.next,
-            is_direct: self.is_direct(),
-        };
-        let one_shot = issuer.one_shot(&requests);
-        let call = match one_shot.map_err(|error| refused(error, issuer.takes()))? {
-            Some(made) => LaneCall::by_one_kernel(made, terms, marks)?,
-            None => {
-                let rows = issuer.rows(&requests);
-                let rows = rows.map_err(|error| refused(error, issuer.takes()))?;
-                let slot_bytes = issuer.slice_bytes(&requests, rows.is_some());
-                let terms = Terms {
-                    slot_bytes,
-                    ..terms
-                };
-                let message_bytes = |request: &DeviceRequest| issuer.message_bytes(request);
-                LaneCall::new(requests, terms, marks, rows, message_bytes)?
-            }
-        };
-        let call = Arc::new(call);
-        let index = self.issue(&mut issuer, &call, stream)?;
+        let mut next = issuer.next;
+        let mut calls = Vec::with_capacity(parts.len());
+        for part in parts {
+            let call = self.call(&mut issuer, part, next, stream)?;
+            next[call.bank as usize] = call.end();
+            calls.push(Arc::new(call));
+        }
+        let mut index = 0;
+        for call in &calls {
+            index = self.issue(&mut issuer, call, stream)?;
+        }
         Ok(DeviceWork {
-            call,
+            calls,
             index,
             path: self.path,
             device: self.device.clone(),
             staging: self.staging.clone(),
             worker: self.worker.clone(),
         })
+    }
+
+    /// The call of all collectives or all messages of a group, whose slices begin with `next`.
+    fn call(
+        &self,
+        issuer: &mut Issuer,
+        requests: Vec<DeviceRequest>,
+        next: [u32; BANKS],
+        stream: ProgramStream,
+    ) -> Result<LaneCall> {
+        let refused = |error, takes| self.worker.fail_by_driver(error, takes);
+        let begun = issuer.begin(stream);
+        let Some(marks) = begun.map_err(|error| refused(error, issuer.takes()))? else {
+            let text = "a collective call while a graph is captured: make it outside of the graph";
+            return Err(Error::Unsupported(text.into()));
+        };
+        let terms = Terms {
+            rank: self.rank(),
+            world_size: self.world_size(),
+            slot_bytes: self.staging.slot_bytes(),
+            next,
+            is_direct: self.is_direct(),
+        };
+        let one_shot = issuer.one_shot(&requests);
+        if let Some(made) = one_shot.map_err(|error| refused(error, issuer.takes()))? {
+            return LaneCall::by_one_kernel(made, terms, marks);
+        }
+        let rows = issuer.rows(&requests);
+        let rows = rows.map_err(|error| refused(error, issuer.takes()))?;
+        let slot_bytes = issuer.slice_bytes(&requests, rows.is_some());
+        let terms = Terms {
+            slot_bytes,
+            ..terms
+        };
+        let message_bytes = |request: &DeviceRequest| issuer.message_bytes(request);
+        LaneCall::new(requests, terms, marks, rows, message_bytes)
     }
 
     /// Gives `call` to the thread, and has its copies be enqueued. How many it has been given.
@@ -386,7 +413,8 @@ impl Drop for Lane {
 /// A call on device memory under way.
 #[derive(Debug)]
 pub struct DeviceWork {
-    call: Arc<LaneCall>,
+    /// One, or the collectives and the messages of a group.
+    calls: Vec<Arc<LaneCall>>,
     /// How many calls the thread had been given with this one.
     index: u64,
     path: WaitPath,
@@ -396,9 +424,9 @@ pub struct DeviceWork {
 }
 
 impl DeviceWork {
-    /// By what it is carried out: the host, or devices.
+    /// By what it is carried out, of a group its collectives: the host, or devices.
     pub fn carried(&self) -> Carried {
-        self.call.carried()
+        self.calls[0].carried()
     }
 
     /// Has `stream` go on only when the call is done. Does not block, except with
@@ -409,8 +437,10 @@ impl DeviceWork {
     /// ends the lane on all ranks.
     pub fn join(&self, stream: ProgramStream) -> Result<()> {
         while !self.can_join(Duration::MAX) {}
-        let joined = self.device.enter();
-        let joined = joined.and_then(|current| current.join(&self.call.marks.joined, stream));
+        let joined = self.device.enter().and_then(|current| {
+            let mut calls = self.calls.iter();
+            calls.try_for_each(|call| current.join(&call.marks.joined, stream))
+        });
         joined.map_err(|error| self.worker.fail_by_join(error))?;
         match self.worker.fault() {
             Some(fault) => Err(fault),
@@ -430,14 +460,14 @@ impl DeviceWork {
     /// a fault, too, when the device has gone past it.
     pub fn is_done(&self) -> bool {
         match self.path {
-            WaitPath::Stream => {
-                let (words, end) = (self.staging.words(self.call.bank), self.call.end());
+            WaitPath::Stream => self.calls.iter().all(|call| {
+                let (words, end) = (self.staging.words(call.bank), call.end());
                 // One kernel brings nothing, and nor does a call without slices, which may be
                 // behind one. After a fault results are taken without waiting for what is brought.
-                let brings = self.call.slices > 0 && self.call.one_shot().is_none();
+                let brings = call.slices > 0 && call.one_shot().is_none();
                 words.has_reached(Word::Taken, end)
                     && (!brings || words.has_reached(Word::Arrived, end))
-            }
+            }),
             // After an error of the device nothing runs any more.
             WaitPath::Host => self.can_join(Duration::ZERO) && self.has_ended().unwrap_or(true),
         }
@@ -451,7 +481,12 @@ impl DeviceWork {
             let Staging { out, into, .. } = &*self.staging;
             return Ok(current.is_idle(out)? && current.is_idle(into)?);
         }
-        current.is_reached(&self.call.marks.joined)
+        for call in &self.calls {
+            if !current.is_reached(&call.marks.joined)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// Blocks until it is done on the device, at most for `timeout`; whether it is.

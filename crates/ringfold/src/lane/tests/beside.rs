@@ -94,6 +94,33 @@ fn messages_of_a_group_go_both_ways_at_once() {
     Job::new(2, config(Reducer::Host)).by_host().run(exchange);
 }
 
+/// Slices alone would fit: what is received ends with one of what is sent.
+#[test]
+fn messages_of_different_lengths_never_combine() {
+    const SLICE: usize = 256;
+    Job::new(2, config(Reducer::Host)).run(|rank| {
+        let own = rank.lane.rank();
+        let count = [3 * SLICE, 2 * SLICE][own];
+        let memory = rank.upload(&content(own, count));
+        let own_side = buffer(&memory, count);
+        let (collective, input, output) = match own {
+            0 => (Collective::Send, own_side, DeviceBuffer::default()),
+            _ => (Collective::Recv, DeviceBuffer::default(), own_side),
+        };
+        let counts = Counts::Even(count as u64);
+        let request = DeviceRequest {
+            root: 1 - own,
+            ..DeviceRequest::new(collective, DType::U32, counts, input, output)
+        };
+        // SAFETY: the memory lives until the job is over.
+        let made = unsafe { rank.lane.enqueue(request, rank.stream()) };
+        let work = made.expect("a call");
+        assert!(wait_until(|| rank.lane.fault().is_some(), WATCHDOG));
+        let error = work.join(rank.stream()).expect_err("they differ");
+        assert_eq!(error.class(), "Mismatch", "{error}");
+    });
+}
+
 /// Lanes of a job beside its own.
 struct More(Vec<Mutex<Vec<Communicator>>>);
 

@@ -215,7 +215,7 @@ fn ranks_without_a_part_in_a_message_find_the_same_slots() {
                 made.expect("no fault");
             }
             let (work, output) = all_gather(rank, call);
-            assert_eq!(work.call.bank, Bank::Direct);
+            assert_eq!(work.calls[0].bank, Bank::Direct);
             work.join(rank.stream()).expect("no fault");
             assert!(is_right(rank, &output, call, false), "call {call}");
         }

@@ -87,8 +87,8 @@ fn after_an_abort_a_call_is_done_when_its_input_is_read_no_more() {
         lane.abort("the test");
         let is_taken = || {
             lane.staging
-                .words(work.call.bank)
-                .has_reached(Word::Taken, work.call.end())
+                .words(work.calls[0].bank)
+                .has_reached(Word::Taken, work.calls[0].end())
         };
         assert!(wait_until(is_taken, WATCHDOG), "the stream does not go on");
         assert!(!work.is_done(), "its input is still to be read");
