@@ -115,7 +115,7 @@ pub fn run(arguments: Arguments) -> Result<u8> {
     if arguments.root >= n || arguments.rank.is_some_and(|rank| rank >= n) {
         return Err(usage(anyhow!("ranks of {n} are 0 to {}", n - 1)));
     }
-    let candidates = candidates(&arguments)?;
+    let candidates = candidates(&arguments).map_err(usage)?;
     let text = if arguments.check {
         proofs(&arguments, &candidates)?
     } else if arguments.json {

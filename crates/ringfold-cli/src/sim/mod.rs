@@ -90,10 +90,7 @@ fn base(arguments: &Arguments) -> Result<(String, Settings)> {
 /// error of the command line.
 fn possible(arguments: &Arguments, settings: &Settings, needs_all: bool) -> Result<Scenario> {
     let scenario = scenario::scenario(settings).map_err(usage)?;
-    arguments
-        .method
-        .check(&scenario, needs_all)
-        .map_err(usage)?;
+    arguments.method.check(&scenario, needs_all)?;
     Ok(scenario)
 }
 
@@ -103,6 +100,9 @@ fn single(arguments: &Arguments, variant: &Variant) -> Result<Outcome> {
     // What was asked for by `--json` is everything, and so is what a timeline shows.
     let needs_all = traces || arguments.json.is_some();
     let mut scenario = possible(arguments, &variant.settings, needs_all)?;
+    if arguments.gantt.is_some() {
+        pictures::check_gantt(scenario.ranks)?;
+    }
     scenario.traces = traces;
     for path in [&arguments.trace, &arguments.gantt].into_iter().flatten() {
         output::open(path)?;

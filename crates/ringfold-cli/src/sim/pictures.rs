@@ -1,11 +1,12 @@
 //! Charts of simulations: curves over the swept setting, and each rank's activity over time in one
 //! simulation.
 
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow, bail};
 use ringfold::internals::simulate::{Lane, Report};
 
 use super::outcome::Outcome;
 use super::vary::Variation;
+use crate::launch::usage;
 use crate::numbers::bytes_label;
 use crate::plot::{Axis, Bar, Chart, Corner, Curve, Scale, Style, Timeline};
 
@@ -99,16 +100,20 @@ fn title(sweep: &Variation, outcomes: &[Outcome]) -> String {
     words.join(", ")
 }
 
-/// What each rank does when.
+/// Refuses more ranks than [`gantt`] draws.
+pub fn check_gantt(ranks: usize) -> Result<()> {
+    if ranks > MAX_RANKS {
+        return Err(usage(anyhow!(
+            "`--gantt` draws at most {MAX_RANKS} ranks, and there are {ranks}; `--trace` writes a \
+             timeline that zooms"
+        )));
+    }
+    Ok(())
+}
+
+/// What each rank does when; of ranks that [`check_gantt`] accepts.
 pub fn gantt(report: &Report) -> Result<Timeline> {
     let scenario = &report.scenario;
-    if scenario.ranks > MAX_RANKS {
-        bail!(
-            "`--gantt` draws at most {MAX_RANKS} ranks, and there are {}; `--trace` writes a \
-             timeline that zooms",
-            scenario.ranks
-        );
-    }
     let is_drawn = |lanes: &&&[Lane]| {
         let is_of_device = lanes
             .iter()

@@ -3,12 +3,13 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow, bail};
 use clap::ValueEnum;
 use ringfold::Collective;
 
 use super::rows::Table;
 use super::series::{self, Series};
+use crate::launch::usage;
 use crate::parse::parse_collective;
 use crate::plot::{Axis, Chart, Corner, Curve, PALETTE, Scale, Style};
 use crate::statistics::Estimate;
@@ -90,7 +91,9 @@ pub fn run(arguments: &Arguments) -> Result<u8> {
         Figure::After => 2,
     };
     if files != wanted {
-        bail!("this figure is of {wanted} files, not of {files}");
+        return Err(usage(anyhow!(
+            "this figure is of {wanted} files, not of {files}"
+        )));
     }
     let series = arguments.csv.iter().map(|path| one_series(arguments, path));
     let all: Vec<Series> = series.collect::<Result<_>>()?;

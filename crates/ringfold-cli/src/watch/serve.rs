@@ -11,7 +11,7 @@
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -56,8 +56,8 @@ pub fn run(address: SocketAddr, peers: bool) -> Result<u8> {
         peers,
         last: Mutex::new(None),
     });
-    // Each has a second reference in its thread.
-    let mut clients: Vec<Arc<Connection>> = Vec::new();
+    // Their threads have them, and close them.
+    let mut clients: Vec<Weak<Connection>> = Vec::new();
     // Each thread has one of its references.
     let threads = Arc::new(());
     for client in listener.incoming() {
@@ -73,19 +73,22 @@ pub fn run(address: SocketAddr, peers: bool) -> Result<u8> {
             connection: connection.clone(),
             arrived: Instant::now(),
         };
-        clients.retain(|client| Arc::strong_count(client) > 1);
+        clients.retain(|client| client.strong_count() > 0);
         if Arc::strong_count(&threads) > THREADS_MAX {
             client.refuse();
             continue;
         }
         if clients.len() >= CLIENTS_MAX {
-            let idle = clients.iter().position(|client| !client.is_answered());
-            let _ = clients
-                .remove(idle.unwrap_or(0))
-                .stream
-                .shutdown(Shutdown::Both);
+            let is_idle = |client: &Weak<Connection>| {
+                let client = client.upgrade();
+                client.is_none_or(|client| !client.is_answered())
+            };
+            let idle = clients.iter().position(is_idle);
+            if let Some(client) = clients.remove(idle.unwrap_or(0)).upgrade() {
+                let _ = client.stream.shutdown(Shutdown::Both);
+            }
         }
-        clients.push(connection);
+        clients.push(Arc::downgrade(&connection));
         let (counters, place) = (counters.clone(), threads.clone());
         let serve = move || {
             // A client that goes away is no failure of ours.

@@ -52,6 +52,29 @@ fn a_mistyped_command_gets_a_suggestion() {
     assert!(done.stderr.contains("'run'"), "{}", done.stderr);
 }
 
+#[test]
+fn what_no_command_does_is_an_error_of_the_command_line() {
+    for (arguments, word) in [
+        (
+            "schedule all_reduce --algorithm push --medium messages",
+            "there are",
+        ),
+        ("schedule all_reduce --ranks 4 --hosts 9,9", "9,9"),
+        ("tune plot picks a.csv b.csv -o picks.svg", "1 files"),
+        ("sim --ranks 65 --gantt gantt.svg", "at most 64 ranks"),
+    ] {
+        let arguments: Vec<&str> = arguments.split(' ').collect();
+        let done = finish(&arguments);
+        assert_eq!(
+            done.status.code(),
+            Some(2),
+            "{arguments:?}: {}",
+            done.stderr
+        );
+        assert!(done.stderr.contains(word), "{arguments:?}: {}", done.stderr);
+    }
+}
+
 const PAGE: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
     "/../../docs/reference/command.md"

@@ -51,15 +51,15 @@ impl Budget {
     const OF_USER: Budget = Budget {
         descriptors: 1 << 20,
         boards: 1 << 13,
-        bytes: 64 << 20,
-        peers: 1 << 18,
+        bytes: 256 << 20,
+        peers: 1 << 20,
     };
-    /// The budget of all users together.
+    /// The budget of all users together: four times that of one.
     const OF_ALL: Budget = Budget {
         descriptors: 1 << 22,
         boards: 1 << 15,
-        bytes: 512 << 20,
-        peers: 1 << 20,
+        bytes: 1 << 30,
+        peers: 1 << 22,
     };
 
     /// Takes `amount` from a part of the budget, if there is as much left.
@@ -148,13 +148,18 @@ impl Search {
             let looked = self.look_at(process, &mut budget, &mut unreadable);
             if looked.is_err() {
                 let Process { user, pid, .. } = process;
-                let Budget { boards, bytes, .. } = Budget::OF_USER;
+                let Budget {
+                    boards,
+                    bytes,
+                    peers,
+                    ..
+                } = Budget::OF_USER;
                 self.report(
                     *pid,
                     format!(
-                        "user {user} has more boards than are read ({boards} and {} MiB of a user, \
-                         four times as many boards in all); boards of this process and of user \
-                         {user}'s later ones are left out",
+                        "user {user} has more than is read ({boards} boards, {} MiB and {peers} \
+                         peers of a user, four times as much in all); boards of this process and \
+                         of user {user}'s later ones are left out",
                         bytes >> 20
                     ),
                 );
