@@ -263,7 +263,7 @@ while [ $# -gt 0 ]; do
             echo "check.sh: --torch needs a version, such as $torch" >&2
             exit 2
         }
-        arguments+=(--torch-alone) torch=$2 venv=.venv-torch-$2
+        arguments+=(--only "torch tests") torch=$2 venv=.venv-torch-$2
         shift
         ;;
     --deep) arguments+=(--deep) ;;

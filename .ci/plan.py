@@ -1,5 +1,6 @@
 """Which stages check.sh has, which run at the same time, and which wait for others."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 
@@ -13,6 +14,8 @@ class Stage(NamedTuple):
     """A function of check.sh, and its arguments."""
     needs: tuple[str, ...] = ()
     """Stages that must have passed before, if they run at all."""
+    runs: tuple[str, ...] = ()
+    """Of these, the ones whose products it runs: alone it would run old ones."""
 
 
 BUILT = ("rust build", "python environment")
@@ -21,42 +24,51 @@ GATE = [
     # Everything that cargo compiles: it would lock its folder against itself.
     Stage("format", "cargo", ("format",)),
     Stage("rust build", "cargo", ("rust_build",)),
-    Stage("wheel", "cargo", ("wheel",), BUILT),
+    Stage("wheel", "cargo", ("wheel",), BUILT, ("python environment",)),
     Stage("lints", "cargo", ("lints",)),
     Stage("doctests", "cargo", ("doctests",)),
     Stage("loom tests", "cargo", ("loom_models", "2")),
     Stage("site", "cargo", ("site",)),
     # Two need the assembler of triton, which comes with torch. The wheel is quick, and all of
     # Python's tests wait for it.
-    Stage("rust tests", "rust", ("rust_tests",), ("wheel",)),
+    Stage("rust tests", "rust", ("rust_tests",), ("wheel",), BUILT),
     # Most of its time is pip's, which uses one core.
     Stage("python environment", "python", ("python_environment",)),
-    Stage("torch tests", "python", ("torch_tests",), ("wheel",)),
-    Stage("python types", "python", ("python_types",), ("wheel",)),
-    Stage("python tests", "python", ("python_tests",), ("wheel",)),
-    Stage("documents", "python", ("documents",), ("wheel",)),
-    Stage("digits", "python", ("digits",), ("wheel",)),
+    Stage("torch tests", "python", ("torch_tests",), ("wheel",), ("wheel",)),
+    Stage("python types", "python", ("python_types",), ("wheel",), ("wheel",)),
+    Stage("python tests", "python", ("python_tests",), ("wheel",), ("wheel",)),
+    Stage("documents", "python", ("documents",), ("wheel",), ("wheel",)),
+    Stage("digits", "python", ("digits",), ("wheel",), BUILT + ("wheel",)),
 ]
 """What every change must pass."""
-
-TORCH = ("python environment", "rust build", "wheel", "torch tests")
-"""The stages of `--torch`."""
 
 DEEP = [
     Stage("deep loom tests", "deep", ("loom_models", "3")),
     Stage("deep rust tests", "deep", ("deep_rust",)),
     Stage("published wheel", "deep", ("published_wheel",)),
-    Stage("deep python tests", "deep", ("deep_python",)),
+    Stage("deep python tests", "deep", ("deep_python",), runs=("wheel",)),
     Stage("crates", "deep", ("crates",)),
-    Stage("storms", "deep", ("storms",)),
+    Stage("storms", "deep", ("storms",), runs=("wheel",)),
     Stage("rdma in a virtual machine", "deep", ("rdma_vm",)),
 ]
 """What `--deep` adds, after all others."""
 
 
-def plan(is_deep: bool, torch_alone: bool) -> list[Stage]:
-    """The stages of a run, in the order in which they begin."""
-    if torch_alone:
-        return [stage for stage in GATE if stage.name in TORCH]
+def plan(is_deep: bool, only: Sequence[str]) -> list[Stage]:
+    """The stages of a run, in the order in which they begin: of `only` some, these and those whose
+    products they run.
+    """
     names = tuple(stage.name for stage in GATE)
-    return GATE + [stage._replace(needs=names) for stage in DEEP if is_deep]
+    stages = GATE + [stage._replace(needs=names) for stage in DEEP if is_deep]
+    if not only:
+        return stages
+    by_name = {stage.name: stage for stage in stages}
+    if unknown := set(only) - set(by_name):
+        raise ValueError(f"no stage is called {', '.join(sorted(unknown))}")
+    chosen: set[str] = set()
+    more = list(only)
+    while more:
+        stage = by_name[more.pop()]
+        chosen.add(stage.name)
+        more.extend(stage.runs)
+    return [stage for stage in stages if stage.name in chosen]

@@ -17,6 +17,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -188,7 +189,8 @@ class Check:
     def stop(self) -> None:
         """End all processes: kindly, so that tests end what they have started, then not."""
         for one in self.running:
-            os.killpg(one.process, signal.SIGINT)
+            with suppress(ProcessLookupError):
+                os.killpg(one.process, signal.SIGINT)
         deadline = time.monotonic() + (END_S if self.running else 0)
         while self.running and time.monotonic() < deadline:
             found = signal.sigtimedwait(WATCHED, 0.5)
@@ -198,7 +200,9 @@ class Check:
                 pass
         while left := descendants():
             for process in left:
-                os.kill(process, signal.SIGKILL)
+                # It may have ended meanwhile, and its parent knows.
+                with suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGKILL)
             time.sleep(0.05)
             for _ in self._reap():
                 pass
@@ -234,15 +238,13 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--only", action="append", default=[])
     parser.add_argument("--deep", action="store_true")
-    parser.add_argument("--torch-alone", action="store_true")
     parser.add_argument("--require-all", action="store_true")
     arguments = parser.parse_args()
-    stages = plan(arguments.deep, arguments.torch_alone)
-    if unknown := set(arguments.only) - {stage.name for stage in stages}:
-        print(f"check.sh: --only: no stage is called {', '.join(unknown)}", file=sys.stderr)
+    try:
+        stages = plan(arguments.deep, arguments.only)
+    except ValueError as error:
+        print(f"check.sh: --only: {error}", file=sys.stderr)
         return 2
-    if arguments.only:
-        stages = [stage for stage in stages if stage.name in arguments.only]
     LOGS.mkdir(parents=True, exist_ok=True)
     skipped = LOGS / "skips"
     skipped.unlink(missing_ok=True)
