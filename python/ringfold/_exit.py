@@ -3,12 +3,13 @@
 import atexit
 import os
 import sys
+import threading
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
-from typing import Self
+from typing import NoReturn, Self
 
 from ringfold import _native, _uncaught
 from ringfold.errors import RingfoldError, in_words
@@ -128,12 +129,46 @@ def close_everything(error: BaseException | None) -> None:
 
 
 def end_child() -> None:
-    """At the end of a child of `multiprocessing`, which handles exceptions itself. Unless it was
-    spawned, it then runs no function that was registered with `atexit` before.
+    """At the end of a child of `multiprocessing`, which handles exceptions itself, and waits for
+    its other threads later. Unless it was spawned, it then runs no function that was registered
+    with `atexit` before.
     """
-    _uncaught.remember(sys.exc_info()[1])
+    error = sys.exc_info()[1]
+    _uncaught.remember(error)
+    if error is None:
+        join_threads()
     if sys.modules["multiprocessing"].get_start_method() != "spawn":
         end()
+
+
+def join_threads() -> None:
+    """Wait for the program's other threads, except daemons, as the end of an interpreter does."""
+    own = threading.current_thread()
+    while others := [
+        thread for thread in threading.enumerate() if thread is not own and not thread.daemon
+    ]:
+        for thread in others:
+            thread.join()
+
+
+def end_child_of_callback(exiting: SystemExit | None) -> NoReturn:
+    """End this process, a child that a callback forked, on the callback's thread.
+
+    The interpreter's own end is for a thread that the interpreter made: on another one, Python 3.13
+    crashes. So this does what `multiprocessing` does in its children.
+    """
+    code = None if exiting is None else exiting.code
+    if not (code is None or isinstance(code, int)):
+        print(code, file=sys.stderr)
+        code = 1
+    try:
+        join_threads()
+        atexit._run_exitfuncs()
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None:
+                stream.flush()
+    finally:
+        os._exit((code or 0) & 0xFF)
 
 
 def prepare_child() -> None:

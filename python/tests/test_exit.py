@@ -186,3 +186,30 @@ def test_subinterpreters_are_refused_and_the_process_ends() -> None:
     assert ended.returncode == 0, ended
     assert ended.stdout.count("refused") == 2, ended
     assert "called" in ended.stdout and "1.0" in ended.stdout, ended
+
+
+def reduce_later(rank: int, address: str, found: Any) -> None:
+    """A child whose thread goes on after its function has returned."""
+    comm = ringfold.init(rank=rank, world_size=2, address=address, timeout=30)
+
+    def reduce() -> None:
+        # Longer than what an exit grants calls of daemons.
+        time.sleep(LATE_S)
+        found.put(float(comm.all_reduce(np.ones(1))[0]))
+
+    threading.Thread(target=reduce).start()
+
+
+def test_a_child_of_multiprocessing_waits_for_its_threads() -> None:
+    context: Any = multiprocessing.get_context("fork")
+    found = context.Queue()
+    address = f"unix:@ringfold-test-{uuid.uuid4().hex}"
+    children = [
+        context.Process(target=reduce_later, args=(rank, address, found)) for rank in range(2)
+    ]
+    for child in children:
+        child.start()
+    assert [found.get(timeout=WATCHDOG_S) for _ in children] == [2.0, 2.0]
+    for child in children:
+        child.join(WATCHDOG_S)
+        assert child.exitcode == 0

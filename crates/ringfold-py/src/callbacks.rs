@@ -46,9 +46,9 @@ pub fn finish_callbacks(py: Python<'_>) -> PyResult<()> {
 pub fn run_elsewhere(call: Py<PyAny>) {
     let process = std::process::id();
     attached(|py| {
-        run(py, call);
+        let exit = returned(py, call);
         if std::process::id() != process {
-            PySystemExit::new_err(0).print(py);
+            end_child(py, exit);
         }
     });
 }
@@ -56,21 +56,39 @@ pub fn run_elsewhere(call: Py<PyAny>) {
 /// Calls `call` here and now. Its exception goes to `sys.unraisablehook`; but one by which a forked
 /// child exits has that effect.
 pub fn run(py: Python<'_>, call: Py<PyAny>) {
+    if let Some(exit) = returned(py, call) {
+        // Ends the process.
+        exit.print(py);
+    }
+}
+
+/// Calls `call`; the exception by which a child that `call` forked exits. Any other exception goes
+/// to `sys.unraisablehook`.
+fn returned(py: Python<'_>, call: Py<PyAny>) -> Option<PyErr> {
     let process = std::process::id();
     let stop = Stop;
     // SAFETY: `call` is an object, and the thread is attached to the interpreter.
     let returned = unsafe { PyObject_CallNoArgs(call.as_ptr()) };
     std::mem::forget(stop);
     // SAFETY: the result of a call is a new reference, or null with an exception set.
-    if let Err(raised) = unsafe { Bound::from_owned_ptr_or_err(py, returned) } {
-        if std::process::id() != process && raised.is_instance_of::<PySystemExit>(py) {
-            // Ends the process.
-            raised.print(py);
-        } else {
-            raised.write_unraisable(py, Some(call.bind(py)));
-        }
+    let raised = unsafe { Bound::from_owned_ptr_or_err(py, returned) }.err()?;
+    if std::process::id() != process && raised.is_instance_of::<PySystemExit>(py) {
+        return Some(raised);
     }
-    // Dropped here, where its end can run Python code.
+    raised.write_unraisable(py, Some(call.bind(py)));
+    None
+    // `call` is dropped here, where its end can run Python code.
+}
+
+/// Ends this process, a child whose only thread is not Python's own.
+fn end_child(py: Python<'_>, exit: Option<PyErr>) -> ! {
+    let exit = exit.map(|exit| exit.into_value(py));
+    let module = py.import("ringfold._exit");
+    let ended = module.and_then(|module| module.call_method1("end_child_of_callback", (exit,)));
+    if let Err(error) = ended {
+        error.write_unraisable(py, None);
+    }
+    std::process::exit(1)
 }
 
 unsafe extern "C-unwind" {

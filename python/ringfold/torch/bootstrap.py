@@ -215,7 +215,7 @@ def _attempt(place: _Place) -> str | None:
     if not place.store.check([_FIRST]):
         return None
     name: str = place.store.get(_FIRST).decode()
-    return name
+    return None if name == _OVER else name
 
 
 def _lists(meet: _Meet, place: _Place) -> bool:
@@ -254,11 +254,10 @@ def _values(entries: Any, keys: list[str]) -> list[bytes]:
 
 def _end(place: _Place, entries: Any) -> None:
     """End rank 0's attempt, in which all ranks have joined or rank 0 has failed."""
-    # Not every store can delete; entries that stay are recognised as old.
-    with suppress(RuntimeError):
-        place.store.delete_key(_FIRST)
-    # Stays: a rank that has just read `first` waits for it.
+    # Both stay: a rank that has just seen one waits for its content.
+    place.store.set(_FIRST, _OVER)
     entries.set(_MEETING, _OVER)
+    # Not every store can delete; entries that stay are recognised as old.
     with suppress(RuntimeError):
         for rank in range(place.world_size):
             entries.delete_key(_here(rank))

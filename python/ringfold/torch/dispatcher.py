@@ -16,6 +16,7 @@ groups on. They are registered at the first observed call, so that the others ne
 """
 
 import functools
+import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -89,7 +90,13 @@ class Observed:
 
 _observed = threading.local()
 _library: Any = None
-_library_lock = threading.Lock()
+_library_lock = threading.RLock()
+# No child finds kernels half registered, and torch's locks taken for it.
+os.register_at_fork(
+    before=_library_lock.acquire,
+    after_in_parent=_library_lock.release,
+    after_in_child=_library_lock.release,
+)
 
 
 def observe(group_class: type) -> None:
@@ -234,7 +241,8 @@ def _kernel(operator: str, direct: Callable[..., Any]) -> Callable[..., Any]:
         calls = [call for call in _calls() if (call.group, call.operator) == (group, operator)]
         said = (_terms(group, values, calls),) if has_terms else ()
         work = direct(group, *(values[name] for name in given), *said)
-        for call in calls:
+        # The innermost: a mode may make calls of its own while it handles one.
+        for call in calls[-1:]:
             call.work = work
         boxed = held(work).boxed()
         return (args[0], boxed) if returns_tensors else boxed
@@ -253,15 +261,15 @@ def _terms(group: Any, values: dict[str, Any], calls: list[Observed]) -> Terms:
     """The terms of a call, of its operator's arguments."""
     operation, factor = "sum", 1.0
     if "reduce_op" in values:
-        if calls:
+        kind = c10d.ReduceOp.RedOpType(values["reduce_op"].op())
+        if kind != c10d.ReduceOp.RedOpType.PREMUL_SUM:
+            operation, factor = spelled(kind)
+        elif calls:
             operation, factor = spelled(_reduce_op(calls[-1].arguments))
         else:
-            kind = c10d.ReduceOp.RedOpType(values["reduce_op"].op())
-            if kind == c10d.ReduceOp.RedOpType.PREMUL_SUM:
-                raise Unsupported(
-                    "the operator of premul_sum does not know its factor; call the group's method"
-                )
-            operation, factor = spelled(kind)
+            raise Unsupported(
+                "the operator of premul_sum does not know its factor; call the group's method"
+            )
     timeout = timedelta(milliseconds=values.get("timeout", -1))
     is_async = values.get("async_op", values.get("asyncOp", True))
     return Terms(

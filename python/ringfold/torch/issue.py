@@ -366,8 +366,8 @@ class Issuer:
                 self._settle_one(work)
 
     def _settle_one(self, work: RingfoldWork) -> None:
-        # The handle has the error.
-        with suppress(RingfoldError):
+        # The handle has the error, also one of torch.
+        with suppress(Exception):
             work.wait()
         self._unsettled.pop(work, None)
 
@@ -386,7 +386,7 @@ class Issuer:
             passing = list(self._passing)
         for work in passing:
             # Its handle has the error.
-            with suppress(RingfoldError):
+            with suppress(Exception):
                 work.wait()
 
     def _enqueue(self, call: Call, device: torch.device, record: Record) -> dist.Work:

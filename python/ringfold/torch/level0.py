@@ -165,16 +165,18 @@ class Passage:
     def deliver(self, request: int) -> None:
         """Enqueue the copies up after a request that is complete; may be repeated."""
         with self._lock:
-            pairs, self._up[request] = self._up[request], []
+            pairs = self._up[request]
             if not pairs:
                 return
             with self._sides.up:
                 for there, here in pairs:
-                    there.copy_(here, non_blocking=True)
+                    # Detached by this thread, which may not be in the inference mode of the call.
+                    there.detach().copy_(here, non_blocking=True)
             if self._arrived is None:
                 self._arrived = torch.Event(self.device)
             self._arrived.record(self._sides.up)
             self._sides.keep(self._arrived, pairs)
+            self._up[request] = []
 
     def deliver_all(self) -> None:
         """The same for all requests."""

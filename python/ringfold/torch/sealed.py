@@ -252,15 +252,16 @@ class SealedCall(Call):
         return bool(self._checks) or super().is_needed
 
     def finish(self) -> None:
-        """Check the received parts, and copy them to their destination."""
-        for check in self._checks:
+        """Check the received parts, once, and copy them to their destination."""
+        checks, self._checks = self._checks, []
+        for check in checks:
             source = self.works[check.request].source if check.source is None else check.source
             number = self._numbers[check.request]
             self._seal.check(check.part, self._bound_name, source, check.to, check.tag, number)
         # Nothing is delivered before all of it is verified.
-        for check in self._checks:
-            check.plain.copy_(check.part[: check.plain.numel()])
-        self._checks.clear()
+        for check in checks:
+            # Detached by this thread, which may not be in the inference mode of the call.
+            check.plain.detach().copy_(check.part[: check.plain.numel()])
         super().finish()
 
 

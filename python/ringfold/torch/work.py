@@ -8,9 +8,11 @@ DistributedDataParallel then crashes on its value. A callback that raises makes 
 in C++ and Python alike.
 """
 
+import os
 import threading
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch
@@ -29,6 +31,15 @@ NO_LIMIT = timedelta(0)
 
 _LOCK = threading.RLock()
 """Held while a future of a work that is only waited for is made."""
+
+
+def _renew_lock() -> None:
+    """In a forked child, where a thread that does not exist may hold it."""
+    global _LOCK
+    _LOCK = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)
 
 
 class WaitTimeout(RuntimeError, TimeoutError):
@@ -76,7 +87,9 @@ class RingfoldWork(dist.Work):
                     raise WaitTimeout(f"the call is not done after {limit_s} s; it continues")
             if self._finish is not None:
                 self._settle()
-        except RingfoldError as error:
+        except WaitTimeout:
+            raise
+        except Exception as error:
             self._note(error)
             raise
         if self._record is not None:
@@ -102,7 +115,7 @@ class RingfoldWork(dist.Work):
                 return None
         try:
             self.wait()
-        except RingfoldError as error:
+        except Exception as error:
             return error
         return None
 
@@ -158,7 +171,7 @@ class RingfoldWork(dist.Work):
         self.wait()
         return self._outputs
 
-    def _note(self, error: RingfoldError) -> None:
+    def _note(self, error: Exception) -> None:
         if self._record is not None:
             failed(self._record, error)
 
@@ -167,8 +180,17 @@ class RingfoldWork(dist.Work):
             if self._finish is not None:
                 # A mode of the thread that waits, such as that for fake tensors, is not for them.
                 with torch._C._DisableTorchDispatch():
-                    self._finish()
+                    try:
+                        self._finish()
+                    except BaseException as error:
+                        # Not done again: it may have done a part.
+                        self._finish = partial(_raise, error)
+                        raise
                 self._finish = None
+
+
+def _raise(error: BaseException) -> None:
+    raise error
 
 
 def held(work: dist.Work) -> dist.Work:

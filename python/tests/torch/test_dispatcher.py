@@ -272,6 +272,40 @@ def test_handles_and_operations_are_the_same_under_modes(ranks: Any) -> None:
         assert found == [[value] * 3 for value in values]
 
 
+class Meddling(TorchDispatchMode):  # type: ignore[misc]
+    """Makes calls of its own around each, and has each do what the first does."""
+
+    operation: Any = None
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        if "allreduce_" not in func._schema.name:
+            return func(*args, **(kwargs or {}))
+        self.flag = torch.ones(2)
+        first, second, operation, *rest = args
+        if self.operation is None:
+            self.operation = operation
+        dist.all_reduce(self.flag)
+        made = func(first, second, self.operation, *rest, **(kwargs or {}))
+        dist.all_reduce(self.flag)
+        return made
+
+
+def meddle() -> Any:
+    x = torch.full((3,), 1.0 + dist.get_rank())
+    with Names(), Meddling() as mode:
+        dist.all_reduce(torch.ones(1))
+        work = dist.all_reduce(x, dist.ReduceOp.AVG, async_op=True)
+    work.wait()
+    return x.tolist(), work.result()[0] is x, mode.flag.tolist()
+
+
+def test_modes_may_make_calls_of_their_own_and_change_others(ranks: Any) -> None:
+    for found in ranks(meddle, 2, "ringfold").results():
+        assert found == ([3.0] * 3, True, [4.0] * 2)
+
+
 def disagree() -> None:
     with Names():
         if dist.get_rank() == 0:

@@ -95,3 +95,27 @@ def drop_within(mode: str) -> Any:
 def test_results_arrive_in_modes_of_a_thread(ranks: Any, mode: str) -> None:
     for rank, found in enumerate(ranks(drop_within, 2, "ringfold", mode=mode).results()):
         assert found == Started.expected(rank)
+
+
+def fail_to_deliver() -> Any:
+    """A call whose result fits no memory, which torch says at its end."""
+    overlapping = torch.zeros(1).expand(4)
+    work = dist.all_reduce(overlapping, async_op=True)
+    errors = []
+    for _ in range(2):
+        with pytest.raises(RuntimeError) as error:
+            work.wait()
+        errors.append(str(error.value))
+    assert work.is_completed() and not work.is_success() and str(work.exception()) == errors[0]
+    for _ in range(3):
+        dist.all_reduce(overlapping, async_op=True)
+        dist.barrier()
+    total = torch.ones(3)
+    dist.all_reduce(total)
+    return errors, total.tolist()
+
+
+def test_a_result_that_cannot_be_delivered_fails_its_own_call_alone(ranks: Any) -> None:
+    for errors, total in ranks(fail_to_deliver, 2, "ringfold").results():
+        assert errors[0] == errors[1] and "single memory location" in errors[0], errors
+        assert total == [2.0] * 3

@@ -62,6 +62,27 @@ def call_with_bytes() -> Any:
     return is_sealed(), found
 
 
+def receive_in_inference_mode() -> Any:
+    """Bytes are copied to their place by a thread that is not in this mode."""
+    rank = dist.get_rank()
+    with torch.inference_mode():
+        taken = torch.zeros(4, dtype=torch.uint8)
+        parts = [torch.zeros(2, dtype=torch.uint8) for _ in range(2)]
+        work = dist.irecv(taken, 1 - rank)
+        dist.send(torch.full((4,), 7 + rank, dtype=torch.uint8), 1 - rank)
+        # Its handle is dropped.
+        dist.all_gather(parts, torch.full((2,), 3 + rank, dtype=torch.uint8), async_op=True)
+        dist.barrier()
+        work.wait()
+    return is_sealed(), taken.tolist(), [part.tolist() for part in parts]
+
+
+def test_bytes_arrive_in_inference_mode(ranks: Any) -> None:
+    outcome = ranks(receive_in_inference_mode, 2, "ringfold", variables=ON_NETWORK)
+    for rank, found in enumerate(outcome.results()):
+        assert found == (True, [8 - rank] * 4, [[3, 3], [4, 4]])
+
+
 def is_sealed() -> bool:
     return isinstance(dist.group.WORLD._call("send", None), SealedCall)
 
