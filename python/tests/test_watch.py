@@ -350,7 +350,7 @@ def test_clients_that_do_nothing_keep_nobody_out(served: tuple[str, int]) -> Non
         # The oldest one gave way.
         with suppress(ConnectionError):
             assert idle[0].recv(1) == b""
-        # The youngest one is closed when its time is over, also if nobody else comes.
+        # The youngest one is closed when its time is over, also if no other comes.
         with suppress(ConnectionError):
             assert idle[-1].recv(1) == b""
     finally:
