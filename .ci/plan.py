@@ -71,4 +71,6 @@ def plan(is_deep: bool, only: Sequence[str]) -> list[Stage]:
         stage = by_name[more.pop()]
         chosen.add(stage.name)
         more.extend(stage.runs)
-    return [stage for stage in stages if stage.name in chosen]
+    return [
+        stage._replace(needs=stage.needs + stage.runs) for stage in stages if stage.name in chosen
+    ]

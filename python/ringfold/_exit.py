@@ -131,7 +131,7 @@ def close_everything(error: BaseException | None) -> None:
 def end_child() -> None:
     """At the end of a child of `multiprocessing`, which handles exceptions itself, and waits for
     its other threads later. Unless it was spawned, it then runs no function that was registered
-    with `atexit` before.
+    with `atexit` before. Its own children have ended.
     """
     error = sys.exc_info()[1]
     _uncaught.remember(error)
@@ -143,6 +143,9 @@ def end_child() -> None:
 
 def join_threads() -> None:
     """Wait for the program's other threads, except daemons, as the end of an interpreter does."""
+    # Those of executors wait for work until these functions end them.
+    for call in reversed(getattr(threading, "_threading_atexits", [])):
+        call()
     own = threading.current_thread()
     while others := [
         thread for thread in threading.enumerate() if thread is not own and not thread.daemon
@@ -179,7 +182,8 @@ def prepare_child() -> None:
         return
     if _child != os.getpid():
         _child = os.getpid()
-        util.Finalize(None, end_child, exitpriority=0)
+        # Below 0: daemons among its children, for which a thread may wait, are ended before.
+        util.Finalize(None, end_child, exitpriority=-1)
 
 
 _child = 0

@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -189,7 +190,11 @@ def test_subinterpreters_are_refused_and_the_process_ends() -> None:
 
 
 def reduce_later(rank: int, address: str, found: Any) -> None:
-    """A child whose thread goes on after its function has returned."""
+    """A child whose thread goes on after its function has returned, beside an executor without
+    work."""
+    executor = ThreadPoolExecutor(1)
+    KEPT.append(executor)
+    executor.submit(int).result()
     comm = ringfold.init(rank=rank, world_size=2, address=address, timeout=30)
 
     def reduce() -> None:

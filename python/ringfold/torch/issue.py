@@ -366,10 +366,13 @@ class Issuer:
                 self._settle_one(work)
 
     def _settle_one(self, work: RingfoldWork) -> None:
-        # The handle has the error, also one of torch.
-        with suppress(Exception):
+        try:
             work.wait()
-        self._unsettled.pop(work, None)
+        except Exception:
+            # The handle has the error, also one of torch.
+            pass
+        finally:
+            self._unsettled.pop(work, None)
 
     def _pass(self, call: Call, passage: Passage, record: Record) -> PassageWork:
         """Start a call on tensors of a device."""

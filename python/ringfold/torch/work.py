@@ -184,7 +184,10 @@ class RingfoldWork(dist.Work):
                         self._finish()
                     except BaseException as error:
                         # Not done again: it may have done a part.
-                        self._finish = partial(_raise, error)
+                        kept = error
+                        if not isinstance(error, Exception):
+                            kept = RingfoldError(f"the results are not all there: {error!r}")
+                        self._finish = partial(_raise, kept)
                         raise
                 self._finish = None
 

@@ -107,6 +107,11 @@ impl Qualifier {
             (Share { .. }, Share { .. }) => Some("the counts differ"),
             (Share { .. }, _) | (_, Share { .. }) => Some("one of them is reduced by devices"),
             (Registration, _) | (_, Registration) => Some("one of them registers memory"),
+            (Weights(_), _) | (_, Weights(_)) => Some("one of them has ownership weights"),
+            (LateRank(_), _) | (_, LateRank(_)) => Some("one of them expects a late rank"),
+            (StragglerPolicy(_), _) | (_, StragglerPolicy(_)) => {
+                Some("one of them goes around slow ranks")
+            }
             (After(_), _) | (_, After(_)) => Some(EARLIER),
             _ => None,
         }

@@ -249,10 +249,7 @@ impl Lane {
             next[call.bank as usize] = call.end();
             calls.push(Arc::new(call));
         }
-        let mut index = 0;
-        for call in &calls {
-            index = self.issue(&mut issuer, call, stream)?;
-        }
+        let index = self.issue(&mut issuer, &calls, stream)?;
         Ok(DeviceWork {
             calls,
             index,
@@ -299,28 +296,32 @@ impl Lane {
         LaneCall::new(requests, terms, marks, rows, message_bytes)
     }
 
-    /// Gives `call` to the thread, and has its copies be enqueued. How many it has been given.
+    /// Gives `calls` to the thread, and has their copies be enqueued. How many it has been given.
     fn issue(
         &self,
         issuer: &mut Issuer,
-        call: &Arc<LaneCall>,
+        calls: &[Arc<LaneCall>],
         stream: ProgramStream,
     ) -> Result<u64> {
         let refused = |error, takes| self.worker.fail_by_driver(error, takes);
-        if self.path == WaitPath::Host {
-            // The thread comes behind it.
-            let forked = issuer.fork(call, stream);
-            forked.map_err(|error| refused(error, issuer.takes()))?;
+        for call in calls {
+            if self.path == WaitPath::Host {
+                // The thread comes behind it.
+                let forked = issuer.fork(call, stream);
+                forked.map_err(|error| refused(error, issuer.takes()))?;
+            }
+            if call.one_shot().is_some() {
+                self.worker.wait_for_room();
+            }
         }
-        if call.one_shot().is_some() {
-            self.worker.wait_for_room();
-        }
-        // The thread must know of it first: the driver may hold this one until slices are done.
-        let index = self.worker.give(call.clone())?;
-        issuer.begin_call(call);
-        if self.path == WaitPath::Stream {
-            let enqueued = issuer.enqueue(call, stream);
-            enqueued.map_err(|error| refused(error, issuer.takes()))?;
+        // The thread must know of them first: the driver may hold this one until slices are done.
+        let index = self.worker.give(calls)?;
+        for call in calls {
+            issuer.begin_call(call);
+            if self.path == WaitPath::Stream {
+                let enqueued = issuer.enqueue(call, stream);
+                enqueued.map_err(|error| refused(error, issuer.takes()))?;
+            }
         }
         Ok(index)
     }
@@ -481,12 +482,10 @@ impl DeviceWork {
             let Staging { out, into, .. } = &*self.staging;
             return Ok(current.is_idle(out)? && current.is_idle(into)?);
         }
-        for call in &self.calls {
-            if !current.is_reached(&call.marks.joined)? {
-                return Ok(false);
-            }
-        }
-        Ok(true)
+        let mut calls = self.calls.iter();
+        calls.try_fold(true, |all, call| {
+            Ok(all && current.is_reached(&call.marks.joined)?)
+        })
     }
 
     /// Blocks until it is done on the device, at most for `timeout`; whether it is.

@@ -102,14 +102,14 @@ impl Worker {
         &self.communicator
     }
 
-    /// Gives it a call, unless the lane is being closed; how many it has been given so far.
-    pub fn give(&self, call: Arc<LaneCall>) -> Result<u64> {
+    /// Gives it calls, unless the lane is being closed; how many it has been given so far.
+    pub fn give(&self, calls: &[Arc<LaneCall>]) -> Result<u64> {
         let mut state = lock(&self.state);
         if state.is_closing {
             return Err(Error::Closed);
         }
-        state.calls.push_back(call);
-        state.given += 1;
+        state.calls.extend(calls.iter().cloned());
+        state.given += calls.len() as u64;
         self.changed.notify_all();
         Ok(state.given)
     }

@@ -169,7 +169,7 @@ fn a_panic_of_the_thread_releases_what_it_has_been_given() {
                 current.write(&rank.program, word, slices).expect("a write");
             }
             drop(current);
-            lane.worker.give(Arc::new(call)).expect("an open lane");
+            lane.worker.give(&[Arc::new(call)]).expect("an open lane");
             lane.worker.finish();
             let words = lane.staging.words(Bank::Host);
             assert!(words.has_reached(Word::Released, slices));

@@ -105,8 +105,12 @@ impl Link {
     }
 
     /// Queues a message.
-    pub fn send(&mut self, post: Post, payload: Region) {
+    pub fn send(&mut self, post: Post, payload: Region) -> Result<()> {
+        if let Some(reason) = &self.broken {
+            return Err(self.lost(reason));
+        }
         self.out.queue.push_back(Send::new(post, payload));
+        Ok(())
     }
 
     /// Queues a receive, and takes what has come for it.
@@ -138,15 +142,29 @@ impl Link {
     /// The device could not do a request. Where it gives up a send, it gives up the receives, too,
     /// and these come behind all that the peer has sent. So what they are behind decides: a peer
     /// that has left, and that all messages have reached, needs neither grants nor credits.
-    pub fn failed(&mut self, what: u32, reason: String) -> Result<()> {
+    pub fn failed(&mut self, what: u32, reason: String, rail: &mut Rail) -> Result<()> {
         let reason = self.broken.get_or_insert(reason).clone();
-        match (what, self.inc.is_over) {
-            (SEND, _) => {}
-            (_, true) if self.out.queue.is_empty() => self.forget(),
-            (_, true) => return Err(Error::peer_failed(self.peer, LEFT)),
-            (_, false) => return Err(Error::peer_failed(self.peer, reason)),
+        if what == SEND {
+            return Ok(());
         }
+        if !self.inc.is_over || !self.out.queue.is_empty() {
+            return Err(self.lost(&reason));
+        }
+        for flight in self.flights.drain(..) {
+            match flight {
+                Flight::Packet(cell) => rail.packets.give(cell),
+                Flight::Piece(cell) => rail.out_pieces.give(cell),
+                Flight::Inline { .. } | Flight::Payload { .. } => {}
+            }
+        }
+        self.outbox.clear();
         Ok(())
+    }
+
+    /// The error of a connection that broke for this `reason`, if the peer has not left.
+    fn lost(&self, reason: &str) -> Error {
+        let reason = if self.inc.is_over { LEFT } else { reason };
+        Error::peer_failed(self.peer, reason)
     }
 
     /// Nothing is waited for any more.
@@ -249,7 +267,13 @@ impl Link {
         }
         self.flush(rail)?;
         self.introduce(rail, done)?;
-        self.write(rail, done)
+        self.write(rail, done)?;
+        match &self.broken {
+            Some(reason) if self.inc.is_over && !self.out.queue.is_empty() => {
+                Err(self.lost(reason))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Sends what waits for room.

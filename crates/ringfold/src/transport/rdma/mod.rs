@@ -255,7 +255,7 @@ impl Rdma {
                 let words = rail.queue.words(status);
                 let device = rail.port.domain.device().name();
                 let reason = format!("its connection over {device} broke: {words}");
-                link.failed(ended.id as u32, reason)?;
+                link.failed(ended.id as u32, reason, rail)?;
             }
         }
         Ok(())
@@ -335,7 +335,7 @@ impl Transport for Rdma {
         let Post(stream, ticket, header) = post;
         assert_eq!(header.bytes as usize, payload.bytes());
         let (link, rail, completed) = self.link(stream)?;
-        link.send(post, payload);
+        link.send(post, payload)?;
         link.pump(rail, completed)?;
         Ok(self.posted(ticket))
     }

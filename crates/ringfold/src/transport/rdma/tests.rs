@@ -100,6 +100,7 @@ pub(crate) fn registering(world_size: usize) -> Vec<Rdma> {
 suite::transport_tests!(ranks);
 suite::transport_tests!(
     ranks;
+    a_peer_that_left_fails_its_sends,
     an_unexpected_message_is_seen_and_stays,
     sleepers_are_woken_by_their_peers,
 );

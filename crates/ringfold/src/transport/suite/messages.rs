@@ -205,6 +205,24 @@ pub fn a_peer_that_left_fails_its_receives<T: Transport>(make: impl Fn(usize) ->
     );
 }
 
+/// For transports by which a departure is not final when others learn of it.
+pub fn a_peer_that_left_fails_its_sends<T: Transport>(make: impl Fn(usize) -> Vec<T>) {
+    // More than a transport has room for, where nothing is taken.
+    const MESSAGES: u32 = 2000;
+    let mut world = World::new(make(2));
+    let source = pattern(3000, 1);
+    drop(world.ranks.pop());
+    let mut send = |index| {
+        let sent = world.send(0, (1, 1), index, source.region());
+        world.run(&[sent])
+    };
+    let error = (0..MESSAGES).find_map(|index| send(index).err());
+    assert!(
+        matches!(error, Some(Error::PeerFailed { rank: 1, .. })),
+        "{error:?}"
+    );
+}
+
 pub fn what_was_sent_before_leaving_arrives<T: Transport>(make: impl Fn(usize) -> Vec<T>) {
     let mut world = World::new(make(2));
     let (source, target) = (pattern(5000, 1), Owned::zeroed(5000));
