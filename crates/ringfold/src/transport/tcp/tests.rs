@@ -12,7 +12,11 @@ use crate::reduce::Digest;
 mod striped;
 
 suite::transport_tests!(ranks);
-suite::transport_tests!(ranks; a_peer_that_left_fails_its_sends, an_unexpected_message_is_seen_and_stays,);
+suite::transport_tests!(
+    ranks;
+    a_peer_that_left_fails_its_sends,
+    an_unexpected_message_is_seen_and_stays,
+);
 
 #[test]
 fn sleepers_are_woken_by_their_peers() {

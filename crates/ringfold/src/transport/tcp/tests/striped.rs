@@ -7,7 +7,11 @@ use crate::reduce::Kernel;
 use crate::{DType, Op};
 
 suite::transport_tests!(ranks_of_three);
-suite::transport_tests!(ranks_of_three; a_peer_that_left_fails_its_sends, an_unexpected_message_is_seen_and_stays,);
+suite::transport_tests!(
+    ranks_of_three;
+    a_peer_that_left_fails_its_sends,
+    an_unexpected_message_is_seen_and_stays,
+);
 
 fn ranks_of_three(world_size: usize) -> Vec<Tcp> {
     ranks_of(world_size, 3)
