@@ -93,8 +93,9 @@ class Lane(_exit.Open):
     def enqueue(self, requests: Sequence[DeviceRequest], stream: int) -> DeviceWork:
         """Enqueue calls behind what the stream with handle `stream` holds now, without waiting.
 
-        Calls that are made together travel together, and messages among them do not wait for each
-        other. All ranks make the same groups, except for messages.
+        Collectives that are made together travel together, and messages behind them: four of these
+        at a time do not wait for each other, and more are taken up by pairs, in the same order on
+        all ranks. All ranks make the same groups, except for messages.
         """
         return self._native.enqueue(list(requests), stream)
 
