@@ -15,14 +15,17 @@ WARM_UP = 0.25
 SAMPLES_MIN = 12
 """Fewer samples after the warm-up decide nothing."""
 MAPPINGS_MAX = 6
-"""The most mappings by which a median may grow: the allocator makes and ends some of its own."""
+"""The most mappings by which a median may grow: torch loads libraries when they are needed."""
+OBJECTS_MAX = 10_000
+OBJECTS_PER_PROGRAM_MAX = 20
+"""The most blocks of Python's allocator that are gained: torch keeps two or three a program."""
 BYTES_PER_PROGRAM_MAX = 12 << 10
 """The limit of memory that is gained: torch keeps 1.5 KiB of each group, whatever the backend, and
 a program opens about three."""
 BYTES_MAX = {"allocated": 6 << 20, "resident": 48 << 20}
 """Growth that is below this is noise: what programs differ in, and the pages that the allocator
 keeps between what is in use, after a program of 100,000 calls tens of megabytes."""
-KINDS = ("descriptors", "threads", "mappings", *BYTES_MAX)
+KINDS = ("descriptors", "threads", "mappings", "objects", *BYTES_MAX)
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,9 @@ class Sample:
     descriptors: int
     threads: int
     mappings: int
+    """Those of files, those that are shared, and stacks: the allocators' own come and go."""
+    objects: int
+    """Blocks of Python's allocator that are in use."""
     allocated: int
     """Bytes of the C library's allocator that are in use."""
     resident: int
@@ -60,6 +66,12 @@ def judged(samples: Sequence[Sample]) -> list[str]:
     if mappings > MAPPINGS_MAX:
         found.append(f"mappings grew by {mappings:g}, beyond {MAPPINGS_MAX}")
     programs = median(last, "programs") - median(middle, "programs")
+    objects = median(last, "objects") - median(middle, "objects")
+    if objects > OBJECTS_MAX and objects > OBJECTS_PER_PROGRAM_MAX * programs:
+        found.append(
+            f"objects grew by {objects:.0f} in {programs:.0f} programs, beyond "
+            f"{OBJECTS_PER_PROGRAM_MAX} a program"
+        )
     for name, limit in BYTES_MAX.items():
         grown = median(last, name) - median(middle, name)
         if grown > limit and grown > BYTES_PER_PROGRAM_MAX * programs:

@@ -34,6 +34,7 @@ SAMPLE_EVERY_S = 2.0
 """The least time between two samples."""
 LEAKS: dict[str, Callable[[list[object]], object]] = {
     "descriptors": lambda kept: kept.append(os.open("/dev/null", os.O_RDONLY)),
+    "objects": lambda kept: kept.extend(object() for _ in range(1000)),
     "memory": lambda kept: kept.append(bytearray(os.urandom(1 << 20))),
 }
 """What makes a rank grow, to test the judge: called once a program."""
@@ -66,6 +67,7 @@ def sample(programs: int) -> Sample:
     in_use = LIBC.mallinfo2()
     # Without the pages of files, which come and go, and are shared with whatever else runs.
     status = Path("/proc/self/status").read_text()
+    maps = Path("/proc/self/maps").read_text().splitlines()
     own = re.findall(r"^(?:RssAnon|RssShmem):\s+(\d+) kB$", status, re.M)
     return Sample(
         time.monotonic(),
@@ -73,10 +75,19 @@ def sample(programs: int) -> Sample:
         # One of them is that of the listing.
         len(os.listdir("/proc/self/fd")) - 1,
         len(os.listdir("/proc/self/task")),
-        Path("/proc/self/maps").read_text().count("\n"),
+        sum(not is_of_allocators(line) for line in maps),
+        sys.getallocatedblocks(),
         in_use.uordblks + in_use.hblkhd,
         sum(map(int, own)) << 10,
     )
+
+
+def is_of_allocators(line: str) -> bool:
+    """Whether a line of /proc/self/maps is memory without a file, of this process alone: that of
+    allocators, and the buffers and registered memory that `allocated` counts.
+    """
+    _, rights, _, _, inode, *name = line.split()
+    return rights == "rw-p" and inode == "0" and name in ([], ["[heap]"])
 
 
 def program(me: harness.Rank, folder: str, seed: int, seconds: float, leak: str | None) -> None:

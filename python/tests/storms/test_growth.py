@@ -35,6 +35,7 @@ def samples(
             20,
             5,
             mappings,
+            1_000_000 + random_.randrange(5000),
             200 * MIB + noise,
             300 * MIB + noise,
         )
@@ -78,10 +79,13 @@ def test_threads_that_have_not_begun_again_are_no_growth() -> None:
 @pytest.mark.parametrize("count", [60, SAMPLES])
 def test_each_kind_of_steady_growth_is_reported_and_named(name: str, count: int) -> None:
     step = 60 / count
-    if name in growth.KINDS[3:]:
+    of_objects = {"objects": (growth.OBJECTS_MAX, growth.OBJECTS_PER_PROGRAM_MAX)}
+    of_bytes = {
+        name: (most, growth.BYTES_PER_PROGRAM_MAX) for name, most in growth.BYTES_MAX.items()
+    }
+    if limits := (of_objects | of_bytes).get(name):
         # Beyond both limits.
-        limits = (8 * growth.BYTES_MAX[name] / count, growth.BYTES_PER_PROGRAM_MAX * PROGRAMS)
-        step = 1.5 * max(limits)
+        step = 1.5 * max(8 * limits[0] / count, limits[1] * PROGRAMS)
 
     def grow(number: int, sample: Sample) -> Sample:
         return replace(sample, **{name: getattr(sample, name) + int(number * step)})
@@ -106,6 +110,7 @@ def test_too_few_samples_decide_nothing() -> None:
     ("leak", "grown"),
     [
         ("descriptors", r"descriptors differ"),
+        ("objects", r"objects grew by"),
         ("memory", r"allocated memory grew by ([\d.]+) MiB in (\d+) programs"),
     ],
 )
