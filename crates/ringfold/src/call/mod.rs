@@ -320,8 +320,8 @@ impl fmt::Display for Call {
             (count, _) if collective == Collective::AllToAll => {
                 write!(f, "{count} {dtype} between these two")?;
             }
-            (count, left) if self.is_message() => {
-                write!(f, "{count} {dtype} and of {left} slices more")?;
+            (count, whole) if self.is_message() => {
+                write!(f, "{count} {dtype} of a message of {whole:06x}")?;
             }
             (count, lists) => write!(f, "{count} {dtype} in all, counts {lists:06x}")?,
         }

@@ -78,9 +78,13 @@ pub struct Request<M = Region> {
     /// has arrived.
     pub timeout: Option<Duration>,
     /// That it moves a part of a reduction by `op`, of so many elements, for devices that combine
-    /// them; of a message, that so many slices of it follow. Ranks compare both. For lanes.
+    /// them: ranks compare both. For lanes.
     #[doc(hidden)]
     pub share: Option<u32>,
+    /// Of a slice of a longer call: a digest of the counts of all of it, which ranks compare. For
+    /// lanes.
+    #[doc(hidden)]
+    pub whole: Option<u32>,
     /// Of a barrier: the call whose data devices move meanwhile, and which ranks compare in its
     /// place. For lanes.
     #[doc(hidden)]
@@ -111,6 +115,7 @@ impl<M> Request<M> {
             group: 1,
             timeout: None,
             share: None,
+            whole: None,
             asked: None,
         }
     }
@@ -177,6 +182,7 @@ impl Request {
             timeout,
             registers: false,
             share: self.share,
+            whole: self.whole,
             asked: self.asked,
             weights: None,
         }

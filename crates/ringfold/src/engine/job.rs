@@ -51,6 +51,8 @@ pub struct Job {
     pub registers: bool,
     /// That it moves a part of a reduction by `op` of so many elements, which devices combine.
     pub share: Option<u32>,
+    /// Of a slice of a longer call: the digest of its counts, which ranks compare.
+    pub whole: Option<u32>,
     /// Of a barrier: the call that ranks compare in its place.
     pub asked: Option<Asked>,
     /// How much each rank owns, if not all the same: of an all-reduce by `direct` over messages.

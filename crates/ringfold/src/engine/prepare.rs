@@ -370,9 +370,10 @@ fn cut(job: &Job, plan: &Plan) -> Result<(u64, u32)> {
 /// each other's blocks.
 fn lists(job: &Job) -> u32 {
     match job.collective {
+        AllToAll if job.input_blocks.is_uneven() => PAIRWISE,
+        _ if job.whole.is_some() => job.whole.unwrap_or_default(),
         AllGather | Gather => job.output_blocks.counts().map_or(0, list_digest),
         ReduceScatter | Scatter => job.input_blocks.counts().map_or(0, list_digest),
-        AllToAll if job.input_blocks.is_uneven() => PAIRWISE,
         _ => 0,
     }
 }

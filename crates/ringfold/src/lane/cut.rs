@@ -16,6 +16,7 @@ use std::ops::Range;
 use super::meeting::meeting;
 use super::request::DeviceRequest;
 use super::staging::Bank;
+use crate::call::list_digest;
 use crate::communicator::{Counts, Request};
 use crate::error::{Error, Result};
 use crate::memory::Region;
@@ -251,8 +252,12 @@ impl Cut {
     /// The call that ranks compare for `slice`, whose data devices move.
     pub fn by_devices(&self, slice: u32) -> Request {
         let counts = self.counts(slice);
-        let request = self.request.clone();
-        meeting(&Request { counts, ..request })
+        let (whole, request) = (self.whole(), self.request.clone());
+        meeting(&Request {
+            counts,
+            whole,
+            ..request
+        })
     }
 
     /// The call on the host that handles `slice`, from the slot to the result. Behind the last
@@ -262,14 +267,24 @@ impl Cut {
             let parts = blocks.iter().map(|block| self.part(block, slice));
             parts.map(|part| self.bytes(part).len()).sum::<usize>()
         };
-        let is_message = self.request.collective.is_message();
-        let left = is_message.then(|| self.slices.saturating_sub(slice + 1));
         Request {
             counts: self.counts(slice),
-            share: left.or(self.request.share),
+            whole: self.whole(),
             input: slot.part(0..bytes(&self.input)),
             output: result.part(0..bytes(&self.output)),
             ..self.request.clone()
+        }
+    }
+
+    /// What the call that handles a slice says of all of them, if there are several: calls of other
+    /// counts may begin with the same slices, and blocks lie elsewhere then.
+    fn whole(&self) -> Option<u32> {
+        let is_cut = self.slices > 1;
+        match &self.request.counts {
+            Counts::Even(count) => is_cut.then(|| list_digest([*count])),
+            Counts::PerRank(counts) => is_cut.then(|| list_digest(counts.iter().copied())),
+            // Each pair compares its own.
+            Counts::Pairwise { .. } => None,
         }
     }
 

@@ -27,7 +27,7 @@ pub fn meeting(request: &Request) -> Request {
             None => Qualifier::None,
         },
         count,
-        lists,
+        lists: request.whole.unwrap_or(lists),
     };
     let (nothing, counts) = (Region::EMPTY, Counts::Even(0));
     Request {

@@ -39,7 +39,7 @@ use std::time::Duration;
 pub use kept::KEPT_BYTES_MAX;
 
 use super::{ANY_SOURCE, Finished, Job, JobId};
-use crate::call::{Call, PAIRWISE, Qualifier};
+use crate::call::{Call, Qualifier};
 use crate::error::{Error, Result};
 use crate::memory::{Hold, Region};
 use crate::transport::{
@@ -172,7 +172,7 @@ impl Mailbox {
                 is_inline: job.way.is_inline,
                 qualifier: Qualifier::Tag(job.tag),
                 count: job.count,
-                lists: job.share.unwrap_or(0).min(PAIRWISE - 1),
+                lists: job.whole.unwrap_or(0),
                 sequence: *sequence,
                 cut: 0,
             },

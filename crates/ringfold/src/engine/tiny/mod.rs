@@ -61,6 +61,7 @@ impl Job {
             && bytes <= self.way.slice_bytes() as u64
             && (count > 0 || is_barrier)
             && !scales
+            && self.whole.is_none()
     }
 
     /// What its rank says of it as a tiny call, but for the sequence.

@@ -121,6 +121,31 @@ fn messages_of_different_lengths_never_combine() {
     });
 }
 
+/// Slices alone would fit: those of the shorter call are the first ones of the longer call.
+#[test]
+fn blocks_of_different_lengths_never_combine() {
+    const SLICE: usize = 512;
+    Job::new(2, config(Reducer::Host)).run(|rank| {
+        let count = [2 * SLICE, 3 * SLICE][rank.lane.rank()];
+        let [given, filled] = [2 * count, count].map(|count| rank.upload(&content(1, count)));
+        let counts = Counts::Even(count as u64);
+        let (input, output) = (buffer(&given, 2 * count), buffer(&filled, count));
+        let collective = Collective::ReduceScatter;
+        let request = DeviceRequest::new(collective, DType::U32, counts, input, output);
+        // SAFETY: the memory lives until the job is over.
+        let made = unsafe { rank.lane.enqueue(request, rank.stream()) };
+        let work = made.expect("a call");
+        assert!(wait_until(|| rank.lane.fault().is_some(), WATCHDOG));
+        let error = work.join(rank.stream()).expect_err("they differ");
+        assert_eq!(error.class(), "Mismatch", "{error}");
+        assert!(wait_until(|| work.is_done(), WATCHDOG));
+        assert!(
+            rank.download(&filled, 0..4 * count) == vec![0xff; 4 * count],
+            "numbers"
+        );
+    });
+}
+
 /// Lanes of a job beside its own.
 struct More(Vec<Mutex<Vec<Communicator>>>);
 
