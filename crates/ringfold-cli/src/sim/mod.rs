@@ -90,7 +90,10 @@ fn base(arguments: &Arguments) -> Result<(String, Settings)> {
 /// error of the command line.
 fn possible(arguments: &Arguments, settings: &Settings, needs_all: bool) -> Result<Scenario> {
     let scenario = scenario::scenario(settings).map_err(usage)?;
-    arguments.method.check(&scenario, needs_all)?;
+    arguments
+        .method
+        .check(&scenario, needs_all)
+        .map_err(usage)?;
     Ok(scenario)
 }
 

@@ -157,8 +157,7 @@ impl Method {
             return Ok(());
         }
         let ranks = scenario.ranks;
-        let steps = simulate::steps(scenario).map_err(|error| usage(error.into()))?;
-        let needed = steps as u128 * STEP_BYTES;
+        let needed = simulate::steps(scenario)? as u128 * STEP_BYTES;
         match crate::info::memory_available_bytes() {
             Some(available) if needed > u128::from(available) => bail!(
                 "the plans of {ranks} ranks may take {}, and {} are available; choose fewer ranks, \

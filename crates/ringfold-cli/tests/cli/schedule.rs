@@ -76,7 +76,7 @@ fn check_proves_every_algorithm_for_an_odd_number_of_ranks() {
 #[test]
 fn an_algorithm_that_does_not_serve_names_those_that_do() {
     let done = schedule("all_gather --algorithm rabenseifner");
-    assert_eq!(done.status.code(), Some(1));
+    assert_eq!(done.status.code(), Some(2));
     assert!(
         done.stderr.contains("ring over messages"),
         "{}",

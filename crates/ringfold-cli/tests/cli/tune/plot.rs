@@ -94,7 +94,6 @@ fn what_cannot_be_drawn_says_why() {
         assert_eq!(done.status.code(), Some(1), "{line:?}");
         done.stderr
     };
-    assert!(refused(&["after", &csv]).contains("2 files"));
     assert!(refused(&["curve", &csv, "--ranks", "8"]).contains("nothing"));
     let two = folder.write(
         "two.csv",
