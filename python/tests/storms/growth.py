@@ -95,7 +95,7 @@ def table(samples: Sequence[Sample]) -> str:
         row = f"{sample.at_s - samples[0].at_s:>7.0f} "
         for name in KINDS:
             value = getattr(sample, name)
-            text = f"{value / 2**20:.1f} MiB" if name in KINDS[3:] else str(value)
+            text = f"{value / 2**20:.1f} MiB" if name in BYTES_MAX else str(value)
             row += f"{text:>13} "
         rows.append(row.rstrip())
     return "\n".join(rows)
