@@ -131,7 +131,7 @@ def close_everything(error: BaseException | None) -> None:
 def end_child() -> None:
     """At the end of a child of `multiprocessing`, which handles exceptions itself, and waits for
     its other threads later. Unless it was spawned, it then runs no function that was registered
-    with `atexit` before. Its own children have ended.
+    with `atexit` before.
     """
     error = sys.exc_info()[1]
     _uncaught.remember(error)
@@ -182,8 +182,8 @@ def prepare_child() -> None:
         return
     if _child != os.getpid():
         _child = os.getpid()
-        # Below 0: daemons among its children, for which a thread may wait, are ended before.
-        util.Finalize(None, end_child, exitpriority=-1)
+        # Not below 0: what its threads put into queues meanwhile is still sent.
+        util.Finalize(None, end_child, exitpriority=0)
 
 
 _child = 0
