@@ -190,8 +190,9 @@ def test_subinterpreters_are_refused_and_the_process_ends() -> None:
 
 
 def reduce_later(rank: int, address: str, found: Any) -> None:
-    """A child whose thread goes on after its function has returned, beside an executor without
-    work."""
+    """A child whose thread makes a call after the child's function has returned, and whose executor
+    has no work.
+    """
     executor = ThreadPoolExecutor(1)
     KEPT.append(executor)
     executor.submit(int).result()

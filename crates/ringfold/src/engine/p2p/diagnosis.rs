@@ -63,7 +63,7 @@ impl Mailbox {
     /// others only if the program `waits`.
     pub fn missed(&self, waits: bool, is_gone: &mut dyn FnMut(usize) -> bool) -> Option<usize> {
         let mut messages = self.messages.iter().flatten();
-        // What waits for a message to this rank itself goes on, and may send more.
+        // A message to this rank itself ends without the others, and more may be sent then.
         let is_own = |message: &Message| !message.is_receive() && message.peer == Some(self.rank);
         let waits = waits && !messages.clone().any(is_own);
         messages.find_map(|message| {

@@ -10,23 +10,24 @@ mod membarrier {
     use std::sync::OnceLock;
     use std::sync::atomic::{Ordering, compiler_fence};
 
+    use rustix::io::Errno;
     use rustix::thread::{MembarrierCommand, membarrier};
 
     use crate::sys::fork::made_once;
 
     /// Whether threads of this process pass others' fences. The first call registers it.
     pub fn is_registered() -> bool {
-        static REGISTERED: OnceLock<bool> = OnceLock::new();
-        *made_once(&REGISTERED, || {
-            let registered = membarrier(MembarrierCommand::RegisterGlobalExpedited);
-            if let Err(error) = &registered {
-                log::debug!(
-                    target: "ringfold::transport",
-                    "every ring of a doorbell is fenced: membarrier: {error}"
-                );
-            }
-            registered.is_ok()
-        })
+        static REGISTERED: OnceLock<Result<(), Errno>> = OnceLock::new();
+        let register = || membarrier(MembarrierCommand::RegisterGlobalExpedited);
+        let registered = made_once(&REGISTERED, register);
+        // Not while forks are held off.
+        if let Err(error) = registered {
+            log::debug!(
+                target: "ringfold::transport",
+                "every ring of a doorbell is fenced: membarrier: {error}"
+            );
+        }
+        registered.is_ok()
     }
 
     /// Has all running threads of registered processes pass a full fence.
