@@ -111,9 +111,16 @@ def use(memory: torch.Tensor) -> None:
         raise Wrong("a forked child lost what it wrote")
 
 
-# The first use of a function of torch registers its end with the C library, under a lock that glibc
-# 2.36 does not renew in children. A child that is forked while another thread has it would hang
-# there: so these functions have been used before.
-for dtype in (torch.uint8, torch.int64, torch.float32):
-    use(torch.zeros(4, dtype=dtype))
-torch.equal(torch.arange(4), torch.ones(4))
+def prepare() -> None:
+    """Use all that children use of torch; all ranks call this before the first fork.
+
+    The first use of a function of torch takes locks: of its statics, and of the C library, which
+    registers their ends (glibc 2.36 does not renew this lock in children). A child that is forked
+    while another thread holds one would wait forever.
+    """
+    for dtype in (torch.uint8, torch.int64, torch.float32):
+        use(torch.zeros(4, dtype=dtype))
+    torch.equal(torch.arange(4), torch.ones(4))
+    handle = dist.all_reduce(torch.ones(3), async_op=True)
+    assert handle
+    handle.wait()

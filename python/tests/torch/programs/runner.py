@@ -21,10 +21,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 import ringfold
 import ringfold.torch
-from programs import exchanges, generator, oracle
+from programs import exchanges, forked, generator, oracle
 from programs.calls import MAKERS, surrounding
 from programs.cases import Case
-from programs.forked import Child
 from programs.handles import waiting, within
 from programs.layouts import Pool, Wrong
 from programs.steps import (
@@ -100,8 +99,9 @@ class Rank:
         self.random = random.Random()
         self.groups: dict[int, Group] = {}
         self.pending: list[Pending] = []
-        self.children: list[Child] = []
+        self.children: list[forked.Child] = []
         self.start()
+        forked.prepare()
 
     def start(self) -> None:
         """Join a job."""
@@ -167,7 +167,7 @@ class Rank:
             case Memory():
                 self.memory(step)
             case Fork(rank=self.rank):
-                self.children.append(Child(step, self.registered))
+                self.children.append(forked.Child(step, self.registered))
             case Late(rank=self.rank):
                 time.sleep(step.ms / 1000)
             case Train():
