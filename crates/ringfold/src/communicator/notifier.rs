@@ -129,9 +129,11 @@ pub fn have_returned(number: u64) -> bool {
 
 /// This process' queue, if it has threads.
 fn pool() -> Option<Arc<Pool>> {
-    // In a forked child, a thread that does not exist may hold the lock.
+    // Acquire pairs with the Release store in `shared`.
     let is_ours = PROCESS.load(Ordering::Acquire) == std::process::id();
-    is_ours.then(|| lock(&SHARED).upgrade()).flatten()
+    is_ours
+        .then(|| with_locked(&SHARED, |shared| shared.upgrade()))
+        .flatten()
 }
 
 /// One user of the threads, which end with the last user.
