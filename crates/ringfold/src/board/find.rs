@@ -1,12 +1,12 @@
-//! The boards of this host's processes.
+//! Finds the boards of this host's processes.
 //!
-//! A board is a memfd: it is found among the descriptors of its process, as `/proc` lists them, and
-//! opened there. The kernel decides whose are shown.
+//! A reader finds a board among the descriptors of its process, as `/proc` lists them, and opens it
+//! there. The kernel decides which descriptors a user may see.
 //!
-//! Any user can make any number of boards, and root reads all of them. So what a reader spends on a
-//! user's boards has limits ([`Budget`]), and a board of a memfd must have all of its memory, which
-//! costs its owner as much as the reader. Users are read in the order of their numbers: subordinate
-//! users, of which a user may have many, come last.
+//! Any user can make any number of boards, and root reads all of them. So the cost of reading a
+//! user's boards has limits ([`Budget`]). A memfd's memory must be allocated in full, so that a
+//! board costs its owner as much as its reader. Users are read in the order of their numbers:
+//! subordinate users, of which a user may have many, are last.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, Metadata, OpenOptions};
@@ -19,42 +19,42 @@ use rustix::fs::OFlags;
 use super::layout::{self, FILE_SUFFIX, MEMFD_NAME};
 use super::picture::Picture;
 
-/// Descriptors of a process that are looked at: more than one has in earnest.
+/// Maximum number of descriptors examined per process; real processes have fewer.
 const DESCRIPTORS_MAX: usize = 1 << 16;
 
-/// Unreadable boards of a user that are reported one by one.
+/// Maximum number of unreadable boards of a user that are reported one by one.
 const UNREADABLE_MAX: usize = 8;
 
 /// A board of a process of this host.
 #[derive(Debug)]
 pub struct Found {
-    /// The process, by the number that it has here.
+    /// The process ID in the reader's namespace.
     pub pid: u32,
-    /// The board's content, or the reason why there is none.
+    /// The board's content, or why the board cannot be read.
     pub picture: Result<Picture, String>,
 }
 
-/// The limits of what a reader spends on boards.
+/// Limits on the cost of reading boards.
 struct Budget {
-    /// Descriptors that are looked at.
+    /// Number of descriptors to examine.
     descriptors: usize,
-    /// Boards that are read.
+    /// Number of boards to read.
     boards: usize,
-    /// Bytes of boards that are read; only a picture is kept of each.
+    /// Bytes of boards to read; only a picture of each board is kept.
     bytes: usize,
-    /// Ranks whose lateness is kept.
+    /// Number of ranks whose lateness to keep.
     peers: usize,
 }
 
 impl Budget {
-    /// The budget of one user: many times the communicators of a large host, and about a second.
+    /// The budget of one user: many times the communicators of a large host, in about a second.
     const OF_USER: Budget = Budget {
         descriptors: 1 << 20,
         boards: 1 << 13,
         bytes: 256 << 20,
         peers: 1 << 20,
     };
-    /// The budget of all users together: four times that of one.
+    /// The budget of all users together: four times that of one user.
     const OF_ALL: Budget = Budget {
         descriptors: 1 << 22,
         boards: 1 << 15,
@@ -62,22 +62,22 @@ impl Budget {
         peers: 1 << 22,
     };
 
-    /// Takes `amount` from a part of the budget, if there is as much left.
+    /// Takes `amount` from a part of the budget, or fails if less is left.
     fn take(left: &mut usize, amount: usize) -> Result<(), Spent> {
         *left = left.checked_sub(amount).ok_or(Spent)?;
         Ok(())
     }
 }
 
-/// A budget is used up.
+/// The error that a budget is used up.
 struct Spent;
 
 /// A process whose descriptors this user may list.
 struct Process {
-    /// The user that started it, who pays for it.
+    /// The user that started the process; its budget is charged.
     user: u32,
     pid: u32,
-    /// The number by which it knows itself, of its innermost namespace.
+    /// The process ID in its innermost namespace.
     own_number: Option<u32>,
     folder: PathBuf,
 }
@@ -86,14 +86,14 @@ struct Process {
 struct Search {
     keeps_peers: bool,
     all: Budget,
-    /// Files of boards that were found.
+    /// Device and inode numbers of the boards found so far.
     seen: BTreeSet<(u64, u64)>,
     found: Vec<Found>,
 }
 
-/// All boards that this user may read, within the limits of a [`Budget`]: of users that exceed
-/// theirs the last `Found` says so. Without `keeps_peers` pictures have no peers. `root` is the
-/// parent of `proc`.
+/// Returns all boards that this user may read, within the limits of a [`Budget`]. A [`Found`]
+/// reports each user that exceeds its budget. Without `keeps_peers`, pictures have no peers. `root`
+/// is the parent of `proc`.
 pub fn find(root: &Path, keeps_peers: bool) -> Vec<Found> {
     let mut search = Search {
         keeps_peers,
@@ -107,7 +107,7 @@ pub fn find(root: &Path, keeps_peers: bool) -> Vec<Found> {
     search.found
 }
 
-/// The processes whose descriptors can be listed, by user and number.
+/// Returns the processes whose descriptors can be listed, sorted by user and process ID.
 fn processes(root: &Path) -> Vec<Process> {
     let entries = fs::read_dir(root.join("proc"));
     let entries = entries.into_iter().flatten().flatten();
@@ -119,7 +119,7 @@ fn processes(root: &Path) -> Vec<Process> {
     processes
 }
 
-/// `None` for a process of another user, or one that is gone.
+/// Returns the process, or `None` if this user may not list its descriptors or it has exited.
 fn process(folder: PathBuf, pid: u32) -> Option<Process> {
     fs::read_dir(folder.join("fd")).ok()?;
     let status = fs::read_to_string(folder.join("status")).unwrap_or_default();
@@ -206,7 +206,7 @@ impl Search {
                 Budget::take(&mut budget.boards, 1)?;
             }
             let picture = match self.read(file, is_memfd.then_some(&metadata), budget)? {
-                // A child that was made without the library's knowledge has its parent's.
+                // A child created without the library's knowledge inherits its parent's board.
                 Ok(picture) if process.own_number.is_some_and(|own| own != picture.pid) => continue,
                 other => other,
             };
@@ -220,7 +220,7 @@ impl Search {
         Ok(())
     }
 
-    /// Reads a board without its records; `memfd` describes the file if it is one.
+    /// Reads a board up to its records; `memfd` is the file's metadata if the board is a memfd.
     fn read(
         &mut self,
         mut file: File,
@@ -255,7 +255,7 @@ impl Search {
     }
 }
 
-/// Appends the next bytes of a file, or as many as there are.
+/// Appends the next bytes of a file, or fewer if the file ends.
 fn read_up_to(file: &mut File, bytes: usize, into: &mut Vec<u8>) -> Result<(), String> {
     let mut part = file.take(bytes as u64);
     part.read_to_end(into)
@@ -263,7 +263,7 @@ fn read_up_to(file: &mut File, bytes: usize, into: &mut Vec<u8>) -> Result<(), S
         .map_err(|error| format!("it cannot be read: {error}"))
 }
 
-/// Whether the name of an open file is a board's: then, whether it is a memfd.
+/// Returns `None` if an open file's name is not a board's, else whether the file is a memfd.
 fn is_board(target: &Path) -> Option<bool> {
     let target = target.to_string_lossy();
     let file = target.strip_suffix(" (deleted)").unwrap_or(&target);
@@ -271,7 +271,7 @@ fn is_board(target: &Path) -> Option<bool> {
     (is_memfd || file.ends_with(FILE_SUFFIX)).then_some(is_memfd)
 }
 
-/// Opens a regular file, and nothing that would block or do anything when it is opened.
+/// Opens a regular file; rejects files whose opening could block or have side effects.
 fn open(link: &Path) -> Option<(File, Metadata)> {
     if !fs::metadata(link).ok()?.is_file() {
         return None;

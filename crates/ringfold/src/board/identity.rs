@@ -1,4 +1,4 @@
-//! What stands at the beginning of a board: whose it is.
+//! The beginning of a board, which identifies its communicator and its process.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -9,35 +9,35 @@ use rustix::time::{ClockId, clock_gettime};
 use super::layout::head;
 use crate::memory::Words;
 
-/// Whose board it is.
+/// The identity of a communicator, as its board shows it.
 #[derive(Clone, Debug)]
 pub struct Identity {
-    /// A number that all ranks of the job have.
+    /// The job's number, the same on all its ranks.
     pub job: u64,
     /// The communicator's number within the job.
     pub communicator: u64,
-    /// This rank.
+    /// The rank that owns the board.
     pub rank: usize,
-    /// The number of ranks.
+    /// Number of ranks.
     pub world_size: usize,
-    /// What moves the data.
+    /// The transport's name.
     pub transport: &'static str,
-    /// What the process runs, as [`program`] has it.
+    /// The program that the process runs; see [`program`].
     pub program: String,
 }
 
-/// This host's clock since its start, which all its processes share.
+/// Returns the nanoseconds since this host's start; all its processes share this clock.
 pub fn now_ns() -> u64 {
     ns_of(ClockId::Monotonic)
 }
 
-/// Another clock.
+/// Returns a clock's time in nanoseconds.
 pub fn ns_of(clock: ClockId) -> u64 {
     let time = clock_gettime(clock);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Writes all of it except the magic number.
+/// Writes the beginning of a board except the magic number.
 pub fn write(words: &Words, identity: &Identity, records: usize) {
     words.set(head::PID, std::process::id().into());
     words.set(head::JOB, identity.job);
@@ -55,8 +55,8 @@ pub fn write(words: &Words, identity: &Identity, records: usize) {
     words.set_text(head::PROGRAM, head::PROGRAM_WORDS, &identity.program);
 }
 
-/// Which clock this process reads: that of the running kernel, in its time namespace. Zeros where
-/// the system hides both, which then count as one.
+/// Identifies this process's clock by the running kernel and the time namespace. If the system
+/// hides both, all numbers are 0, which counts as one clock.
 fn clock() -> [u64; head::CLOCK_WORDS] {
     let text = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
@@ -65,26 +65,26 @@ fn clock() -> [u64; head::CLOCK_WORDS] {
     [boot as u64, (boot >> 64) as u64, namespace]
 }
 
-/// This host's name.
+/// Returns this host's name.
 pub fn host() -> String {
     let uname = rustix::system::uname();
     uname.nodename().to_string_lossy().into_owned()
 }
 
-/// The program and the file or module that it runs, without folders: `python3 train.py`. Other
-/// arguments may be private.
+/// Returns the program and the file or module that it runs, without folders: `python3 train.py`.
+/// Omits other arguments, which may be private.
 pub fn program() -> String {
-    // Not `std::env::args`, which a library within another program may not have.
+    // `std::env::args` may be empty in a library within another program.
     let line = fs::read("/proc/self/cmdline").unwrap_or_default();
     let line = String::from_utf8_lossy(&line);
     let mut words = line.split('\0');
     let name = |word: &str| word.rsplit('/').next().unwrap_or(word).to_owned();
     let program = name(words.next().unwrap_or_default());
     let mut flag = "";
-    // What follows -c is a program.
+    // The argument after -c is program text, not a file.
     let runs = words.take_while(|word| *word != "-c").find(|word| {
         let follows_m = std::mem::replace(&mut flag, word) == "-m";
-        // Elsewhere -m may have any meaning.
+        // Other programs may use -m for anything.
         (follows_m && program.starts_with("python"))
             || (!word.is_empty() && Path::new(word).exists())
     });

@@ -1,23 +1,23 @@
-//! What a communicator shows of itself to other processes, while it lives: a *board*.
+//! Publishes a communicator's state to other processes in a *board*.
 //!
-//! A board is memory in which the thread that drives the calls keeps counters: calls and bytes of
-//! each collective, what this rank waits in, which ranks were late. Other processes read it at any
-//! time; nothing is asked of the job, and a job that is stuck is read like any other. On request a
-//! board also has a *record* of each of its last calls, in a ring, from which a timeline is made.
+//! A board is memory in which the driving thread keeps counters: calls and bytes of each
+//! collective, the call in which this rank waits, the ranks that were late. Other processes read
+//! the board at any time without involving the job, even if the job is stuck. On request a board
+//! also has a ring of *records* of the last calls, from which a timeline is made.
 //!
-//! Without records a board is a memfd, which readers find among the descriptors of the process
-//! (`/proc/PID/fd`). So the kernel decides who may read it (the same user, and root), and it goes
-//! with the process, however that ends: there is no file that could be left behind. With records it
-//! is a file in the folder that was asked for, mapped, so that the records of a process that was
-//! killed are there.
+//! A board without records is a memfd, which readers find among the descriptors of the process
+//! (`/proc/PID/fd`). So the kernel decides who may read the board (the same user, and root), and
+//! frees it when the process ends in any way: no file is left behind. A board with records is a
+//! mapped file in a folder chosen by the user, so that the records survive if the process is
+//! killed.
 //!
 //! # Invariants
 //!
-//! * One thread at a time writes, with plain stores of numbers; no reader can delay it.
-//! * A board is a claim of its process. Readers check what they read and trust no number
+//! * One thread at a time writes, with plain stores of numbers; no reader can delay the writer.
+//! * A board is a claim of its process. Readers check its content and trust no number
 //!   ([`Picture`]).
 //!
-//! What it deliberately does not do: it is not read by this process, and nothing is decided by it.
+//! By design, this process never reads its board, and no decision depends on the board.
 
 mod find;
 mod identity;
@@ -46,7 +46,7 @@ pub use layout::{BEGINNING_BYTES, FILE_SUFFIX};
 use layout::{MAGIC, MEMFD_NAME, head, now, peer, record};
 pub use picture::{Ended, KindOfCall, PeerPicture, Picture, RecordedCall, Shown, Waiting};
 
-/// A communicator's board, as its own process writes it.
+/// A communicator's board, as written by the communicator's process.
 #[derive(Debug)]
 pub struct Board {
     words: Words,
@@ -54,26 +54,26 @@ pub struct Board {
     first_record: usize,
     records: u64,
     recorded: u64,
-    /// Readers find the memory by it.
+    /// Keeps the memory's descriptor open, by which readers find the board.
     _descriptor: Unshared,
 }
 
 impl Board {
-    /// A board without records, which other processes find.
+    /// Creates a board without records, which other processes can find.
     pub fn new(identity: &Identity) -> io::Result<Board> {
         let bytes = layout::words(identity.world_size, 0) * 8;
         let file = Unshared::make(|| make_sealed(MEMFD_NAME, bytes))?;
-        // Readers skip boards without memory: see `find`.
+        // Readers skip boards without memory; see `find`.
         without_signal(|| allocate(&file, bytes))?;
         Board::of(file, bytes, identity, 0)
     }
 
-    /// A board with records of the last `records` calls, in a new file in `folder`.
+    /// Creates a board with records of the last `records` calls, in a new file in `folder`.
     pub fn recording(identity: &Identity, records: usize, folder: &Path) -> io::Result<Board> {
         let records = records.min(layout::RECORDS_MAX);
         let bytes = layout::words(identity.world_size, records) * 8;
         std::fs::create_dir_all(folder)?;
-        // On a slow file system this takes long, and forks go on meanwhile.
+        // Created before `Unshared::make` holds off forks: a slow file system may take long.
         let file = create(folder)?;
         let file = Unshared::make(|| Ok(file.into()))?;
         without_signal(|| allocate(&file, bytes))?;
@@ -90,7 +90,7 @@ impl Board {
             _descriptor: file,
         };
         identity::write(&board.words, identity, records);
-        // Pairs with nothing: readers copy the file, and what they find without it is no board.
+        // Pairs with nothing: readers copy the file, and reject a copy without the magic number.
         board
             .words
             .word(head::MAGIC)
@@ -98,7 +98,7 @@ impl Board {
         Ok(board)
     }
 
-    /// The number of ranks.
+    /// Returns the number of ranks.
     pub fn world_size(&self) -> usize {
         self.world_size
     }
@@ -109,7 +109,7 @@ impl Board {
         self.records > 0
     }
 
-    /// Shows the last call that was begun, and how many collectives are.
+    /// Publishes the last call begun, and the number of collectives begun.
     #[inline]
     pub fn show_begun(&self, call: &Shown, begun: u64) {
         self.words.set(now::KIND, call.kind);
@@ -117,13 +117,13 @@ impl Board {
         self.words.set(now::BEGUN, begun);
     }
 
-    /// Shows that a call like the last one was begun, and how many collectives are.
+    /// Publishes the number of collectives begun, for a call like the last one.
     #[inline]
     pub fn show_next(&self, begun: u64) {
         self.words.set(now::BEGUN, begun);
     }
 
-    /// Counts a call of `collective` that is done.
+    /// Counts a completed call of `collective`.
     #[inline]
     pub fn count(&self, collective: u8, bytes: u64) {
         let at = now::COLLECTIVES + 2 * (collective as usize % now::COLLECTIVES_MAX);
@@ -131,20 +131,21 @@ impl Board {
         self.words.add(at + 1, bytes);
     }
 
-    /// Shows how many collectives are done.
+    /// Publishes the number of completed collectives.
     #[inline]
     pub fn show_finished(&self, finished: u64) {
         self.words.set(now::FINISHED, finished);
     }
 
-    /// Shows how long this rank has waited, in how many calls for a peer's first sign, of so many.
+    /// Publishes this rank's total wait, and in how many of the `counted` calls this rank waited
+    /// for a peer's first sign.
     pub fn show_waits(&self, waited_ns: u64, awaited: u64, counted: u64) {
         self.words.set(now::WAITED_NS, waited_ns);
         self.words.set(now::AWAITED, awaited);
         self.words.set(now::COUNTED, counted);
     }
 
-    /// Shows what is known of the lateness of `rank`.
+    /// Publishes this rank's view of the lateness of `rank`.
     pub fn show_peer(&self, rank: usize, known: &PeerPicture) {
         if rank < self.world_size {
             let first = peer::FIRST + rank * peer::WORDS;
@@ -155,7 +156,7 @@ impl Board {
         }
     }
 
-    /// Shows what this rank waits in, in words; since now if it waited in nothing before.
+    /// Publishes a text that describes this rank's wait; the wait starts now if there was none.
     pub fn show_waiting(&self, text: &str) {
         let version = self.words.word(now::TEXT_VERSION);
         let before = version.load(Ordering::Relaxed);
@@ -168,18 +169,18 @@ impl Board {
         version.store((before | 1).wrapping_add(1), Ordering::Release);
     }
 
-    /// Shows that this rank waits in nothing any more.
+    /// Clears this rank's wait.
     pub fn clear_waiting(&self) {
         self.words.set(now::SINCE_NS, 0);
         self.words.set(now::TEXT, 0);
     }
 
-    /// Shows the error that has ended the communicator.
+    /// Publishes the error that ended the communicator.
     pub fn show_fault(&self, text: &str) {
         self.words.set_text(now::FAULT, now::FAULT_WORDS, text);
     }
 
-    /// Records a call that has been submitted; gives the record's number.
+    /// Records a submitted call; returns the record's number.
     pub fn record(&mut self, call: &Shown) -> u64 {
         let number = self.recorded;
         let Some(at) = self.place(number) else {
@@ -200,7 +201,7 @@ impl Board {
         number
     }
 
-    /// Records that the call of record `number` is done; of a receive, from which rank it was.
+    /// Records the end of the call of record `number`, and the source of a receive.
     pub fn record_end(&self, number: u64, source: Option<usize>) {
         let Some(at) = self.place(number) else { return };
         if source.is_some() {
@@ -210,30 +211,31 @@ impl Board {
         self.words.set(at + record::END_NS, now_ns());
     }
 
-    /// Records how long this rank waited in the call of record `number`, and which rank was late.
+    /// Records this rank's wait in the call of record `number`, and the late rank with its
+    /// lateness.
     pub fn record_waits(&self, number: u64, waited_ns: u64, late: Option<(usize, u64)>) {
         let Some(at) = self.place(number) else { return };
         self.words.set(at + record::WAITED_NS, waited_ns);
         if let Some((rank, lateness_ns)) = late {
-            // The root stands above it.
+            // The upper half holds the root.
             self.words.add(at + record::RANKS, rank as u64 + 1);
             self.words.set(at + record::LATENESS_NS, lateness_ns);
         }
     }
 
-    /// Where a record stands, unless a later one has taken its place.
+    /// Returns the word index of a record, unless a later record has overwritten it.
     fn place(&self, number: u64) -> Option<usize> {
         let is_there = self.records > 0 && self.recorded.saturating_sub(number) <= self.records;
         is_there.then(|| self.first_record + (number % self.records) as usize * record::WORDS)
     }
 
-    /// Shows that the communicator was left in good order.
+    /// Publishes that the communicator was closed without an error.
     pub fn close(&self) {
         self.words.set(now::IS_CLOSED, 1);
     }
 }
 
-/// A new file that only its owner can read.
+/// Creates a file that only its owner can read.
 fn create(folder: &Path) -> io::Result<File> {
     static MADE: AtomicU32 = AtomicU32::new(0);
     let host = identity::host();
@@ -248,7 +250,7 @@ fn create(folder: &Path) -> io::Result<File> {
         })
         .collect();
     let made_ns = ns_of(ClockId::Realtime);
-    // A counter by itself: nothing is published with it.
+    // A mere counter: it publishes nothing.
     let number = MADE.fetch_add(1, Ordering::Relaxed);
     let pid = std::process::id();
     let name = format!("{host}-{pid}-{number}-{made_ns:x}{FILE_SUFFIX}");
@@ -260,9 +262,9 @@ fn create(folder: &Path) -> io::Result<File> {
         .open(folder.join(name))
 }
 
-/// Has a new file be `bytes` zeros whose blocks are there, so that writing to its mapping cannot
-/// fail for lack of room. If its owner cuts it off while it is mapped, the process dies, like that
-/// of any mapped file.
+/// Fills a new file with `bytes` zeros and allocates its blocks, so that writing to its mapping
+/// cannot fail for lack of space. If the file's owner truncates it while it is mapped, the process
+/// dies, as with any mapped file.
 fn allocate(file: impl AsFd, bytes: usize) -> io::Result<()> {
     match fallocate(&file, FallocateFlags::empty(), 0, bytes as u64) {
         Ok(()) => Ok(()),

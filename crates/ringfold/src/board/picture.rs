@@ -1,103 +1,103 @@
-//! A board as another process reads it.
+//! Reads a board of another process.
 //!
-//! Its bytes are a claim: any process can make some, and a file may be cut off. Sizes are checked
-//! before anything is read, unknown numbers become words that say so, and texts are made harmless
-//! for a terminal.
+//! A board's bytes are a claim: any process can make a board, and a file may be truncated. Sizes
+//! are checked before anything else is read, entries with unknown numbers are left out, and texts
+//! are made harmless for a terminal.
 
 use super::layout::{self, MAGIC, RANKS_MAX, RECORDS_MAX, head, now, peer, record};
 use crate::call::{PREPARED, Way};
 use crate::spelling::harmless;
 use crate::types::{Access, Algorithm, Assignment, Collective, DType, Method, Protocol};
 
-/// What stands for a root, or another end, that there is not.
+/// The number that stands for the absence of a root, or of a message's other end.
 const NO_RANK: u32 = u32::MAX;
 
-/// Records that are read at once.
+/// Number of records read at once.
 const PIECE_RECORDS: usize = 1 << 12;
 
-/// A board at one moment.
+/// A snapshot of a board.
 #[derive(Clone, Debug)]
 pub struct Picture {
-    /// The process, by its own number of itself.
+    /// The process ID, as the process itself sees it.
     pub pid: u32,
-    /// The same on all ranks of a job.
+    /// The job's number, the same on all its ranks.
     pub job: u64,
-    /// The communicator's number within the job; 0 is the one that all ranks are in.
+    /// The communicator's number within the job; the communicator of all ranks is 0.
     pub communicator: u64,
-    /// This rank.
+    /// The rank that owns the board.
     pub rank: usize,
-    /// The number of ranks.
+    /// Number of ranks.
     pub world_size: usize,
-    /// Calls that there is room for records of.
+    /// Maximum number of records.
     pub records: usize,
-    /// When the board was made, by its clock and by the calendar.
+    /// Creation time of the board, in nanoseconds of the board's clock.
     pub made_ns: u64,
-    /// The same since 1970.
+    /// Creation time of the board, in nanoseconds since 1970.
     pub made_calendar_ns: u64,
-    /// Boards with equal numbers read the same clock.
+    /// The board's clock; boards with equal numbers read the same clock.
     pub clock: [u64; head::CLOCK_WORDS],
     /// The host's name.
     pub host: String,
-    /// The program's.
+    /// The program that the process runs.
     pub program: String,
-    /// `shm`, `tcp`, `shm+tcp`, `self`.
+    /// The transport's name: `shm`, `tcp`, `shm+tcp`, `self`.
     pub transport: String,
-    /// Collectives that were begun.
+    /// Number of collectives begun.
     pub begun: u64,
-    /// Collectives that are done.
+    /// Number of collectives done.
     pub finished: u64,
-    /// The last call that was begun; nothing before the first.
+    /// The last call begun, and its bytes; `None` before the first call.
     pub last: Option<(KindOfCall, u64)>,
-    /// Time spent waiting for other ranks, in calls that are done.
+    /// Time spent waiting for other ranks, in completed calls.
     pub waited_ns: u64,
-    /// Calls in which this rank was the last.
+    /// Number of calls in which this rank was the last.
     pub times_last: u64,
-    /// What it waits in now.
+    /// The current wait of this rank.
     pub waiting: Option<Waiting>,
-    /// Whether it was left in good order, or by which error it has ended.
+    /// Whether, and how, the communicator has ended.
     pub ended: Ended,
     /// Calls and bytes of each collective.
     pub collectives: Vec<(Collective, u64, u64)>,
-    /// What this rank knows of each rank's lateness.
+    /// This rank's view of each rank's lateness.
     pub peers: Vec<PeerPicture>,
-    /// Records that were written; the last ones are there.
+    /// Number of records written; the board holds the last ones.
     pub recorded: u64,
 }
 
-/// What a rank waits in, in words, and since when by its clock.
+/// A rank's current wait.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Waiting {
-    /// The call, and for whom.
+    /// The call, and the ranks that this rank waits for; empty if the text was changing.
     pub text: String,
-    /// Since when.
+    /// Start of the wait, by the board's clock.
     pub since_ns: u64,
 }
 
-/// How a communicator has ended.
+/// The end of a communicator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// It has not, or its process was killed.
+    /// The communicator has not ended, or its process was killed.
     No,
-    /// In good order.
+    /// The communicator was closed without an error.
     Closed,
-    /// By this error.
+    /// The error that ended the communicator.
     Failed(String),
 }
 
-/// What a rank knows of another one's lateness.
+/// A rank's view of another rank's lateness.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PeerPicture {
-    /// Calls in which it was the last.
+    /// Number of calls in which the other rank was the last.
     pub last: u64,
-    /// Those among them that were too short to be timed.
+    /// Number of these calls that were too short to be timed.
     pub short: u64,
-    /// By how much, together.
+    /// Total lateness in these calls.
     pub lateness_ns: u64,
-    /// Time blocked on it.
+    /// Time blocked on the other rank.
     pub waited_ns: u64,
 }
 
-/// What is called, and how it is carried out.
+/// A call's collective, and how the call is carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KindOfCall {
     /// The collective.
@@ -106,21 +106,21 @@ pub struct KindOfCall {
     pub dtype: DType,
     /// The algorithm.
     pub method: Method,
-    /// How the bytes travel.
+    /// The protocol by which the bytes travel.
     pub protocol: Protocol,
-    /// Whether the library calls it to register memory.
+    /// Whether the call is the library's own, to register memory.
     pub registers: bool,
 }
 
-/// One call, as a board shows it.
+/// A call, as a board shows it.
 #[derive(Clone, Copy, Debug)]
 pub struct Shown {
-    /// What is called and how, packed; see [`KindOfCall`].
+    /// The packed [`KindOfCall`].
     pub kind: u64,
-    /// What it is about: the longer of input and output.
+    /// Bytes of the input or of the output, whichever is longer.
     pub bytes: u64,
-    /// Its number among the communicator's collectives; of messages, as the sender or the receiver
-    /// counts.
+    /// The call's number among the communicator's collectives, or a message's number among this
+    /// rank's messages.
     pub sequence: u64,
     /// The root, or the other end of a message.
     pub root: u32,
@@ -131,20 +131,19 @@ pub struct Shown {
 /// The record of one call.
 #[derive(Clone, Debug)]
 pub struct RecordedCall {
-    /// What and how.
+    /// The collective, and how the call was carried out.
     pub kind: KindOfCall,
-    /// When it was submitted, by its board's clock.
+    /// Time at which the call was submitted, by the board's clock.
     pub begin_ns: u64,
-    /// When it was done; nothing if it never was.
+    /// Time at which the call was done; `None` if the call never ended.
     pub end_ns: Option<u64>,
-    /// Its number, the same on all ranks; of messages the number among the sends to the peer, or
-    /// the receives from it.
+    /// The call's number, the same on all ranks; a message's number among this rank's messages.
     pub sequence: u64,
-    /// What it is about.
+    /// Bytes of the input or of the output, whichever is longer.
     pub bytes: u64,
-    /// How long this rank waited in it.
+    /// Time that this rank waited in the call.
     pub waited_ns: u64,
-    /// The rank that was late, and by how much.
+    /// The late rank, and its lateness.
     pub late: Option<(usize, u64)>,
     /// The root, or the other end of a message.
     pub root: Option<usize>,
@@ -153,10 +152,10 @@ pub struct RecordedCall {
 }
 
 impl KindOfCall {
-    /// Packs what and how into a number.
+    /// Packs the kind of a call into a number.
     #[inline]
     pub fn pack(collective: Collective, dtype: DType, way: &Way, registers: bool) -> u64 {
-        // The bit above all says that there is a call.
+        // The highest bit marks a call; 0 means none.
         1 << 63
             | collective as u64
             | (way.algorithm as u64) << 8
@@ -182,14 +181,14 @@ impl KindOfCall {
         })
     }
 
-    /// Whether it is a message between two ranks.
+    /// Whether the call is a message between two ranks.
     pub fn is_message(&self) -> bool {
         matches!(self.collective, Collective::Send | Collective::Recv)
     }
 }
 
 impl Shown {
-    /// The number that stands for a root that there is not.
+    /// Encodes a rank, or its absence, as the root of a call.
     pub fn root(rank: Option<usize>) -> u32 {
         rank.and_then(|rank| u32::try_from(rank).ok())
             .unwrap_or(NO_RANK)
@@ -197,13 +196,13 @@ impl Shown {
 }
 
 impl Picture {
-    /// The bytes of a board up to its records, by what its beginning says.
+    /// Returns the bytes of a board up to its records, as the board's beginning states them.
     pub fn bytes(beginning: &[u8]) -> Result<usize, String> {
         let (world_size, _) = sizes(beginning)?;
         Ok(layout::first_record(world_size) * 8)
     }
 
-    /// What a board says. Its records may be missing.
+    /// Reads a board; its records may be missing.
     pub fn read(board: &[u8]) -> Result<Picture, String> {
         let (world_size, records) = sizes(board)?;
         if board.len() < layout::first_record(world_size) * 8 {
@@ -250,14 +249,14 @@ impl Picture {
         })
     }
 
-    /// The bytes of the whole board, with its records.
+    /// Returns the bytes of the whole board, with its records.
     pub fn whole_bytes(&self) -> usize {
         layout::words(self.world_size, self.records) * 8
     }
 
-    /// The records of a board, in the order in which the calls were submitted, and how many of them
-    /// cannot be read. `read` reads bytes of the board from a place on: piece by piece, because a
-    /// board may claim more records than there is memory.
+    /// Returns the records of a board, in the order of submission, and the number of unreadable
+    /// ones. `read` reads bytes of the board from an offset, piece by piece, because a board may
+    /// claim more records than there is memory.
     pub fn calls(
         &self,
         mut read: impl FnMut(usize, &mut [u8]) -> Result<(), String>,
@@ -312,7 +311,7 @@ impl Picture {
     }
 }
 
-/// The number of ranks and of records of what claims to be a board.
+/// Returns the numbers of ranks and of records that a board claims.
 fn sizes(board: &[u8]) -> Result<(usize, usize), String> {
     if board.len() < layout::peer::FIRST * 8 {
         return Err("it is too short for a board".into());
@@ -345,7 +344,7 @@ fn word(board: &[u8], index: usize) -> u64 {
     u64::from_ne_bytes(bytes.try_into().expect("eight bytes"))
 }
 
-/// A text, of which only what a terminal shows as it stands is kept.
+/// Returns a text, with `?` for each character that could control a terminal or move text.
 fn text(board: &[u8], first: usize, words: usize) -> String {
     let bytes = &board[first * 8..(first + words) * 8];
     let end = bytes.iter().position(|byte| *byte == 0);
@@ -364,7 +363,7 @@ fn peer_of(board: &[u8], rank: usize) -> PeerPicture {
     }
 }
 
-/// What is waited in; a text that changes at this moment is left out.
+/// Returns the current wait; the text is left out if it is changing.
 fn waiting(board: &[u8]) -> Option<Waiting> {
     let since_ns = word(board, now::SINCE_NS);
     if since_ns == 0 {

@@ -1,4 +1,4 @@
-//! A board written and read again, and hostile ones.
+//! Tests that write boards and read them again, and that read hostile boards.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -44,7 +44,7 @@ fn shown(collective: Collective, sequence: u64) -> Shown {
     }
 }
 
-/// A folder of this test's own.
+/// A temporary folder of one test.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -66,7 +66,7 @@ impl Drop for Folder {
     }
 }
 
-/// This process' board of this job.
+/// Returns this process's board of the job.
 fn own(job: u64) -> Option<Picture> {
     let found = find(Path::new("/"), true).into_iter();
     let mut own = found.filter(|found| found.pid == std::process::id());
@@ -115,7 +115,7 @@ fn a_board_is_found_and_says_what_was_shown_until_it_is_dropped() {
     board.show_fault("rank 1 \x1b[31mfailed\u{202e}");
     let picture = own(identity.job).unwrap();
     assert_eq!(picture.waiting, None);
-    // A terminal is not to obey it.
+    // A terminal must not obey the text.
     assert_eq!(picture.ended, Ended::Failed("rank 1 ?[31mfailed?".into()));
     drop(board);
     assert!(own(identity.job).is_none());
@@ -128,7 +128,7 @@ fn the_last_calls_are_recorded_and_one_that_never_ended_says_so() {
     let numbers: Vec<u64> = (1..=6)
         .map(|sequence| board.record(&shown(Collective::Broadcast, sequence)))
         .collect();
-    // The record of the first call is the fifth one's now.
+    // The fifth call's record has replaced the first one's.
     for number in &numbers[..5] {
         board.record_end(*number, None);
     }
@@ -196,7 +196,7 @@ fn hostile_bytes_are_errors_or_numbers_and_never_panic() {
     }
     let error = whole(&wrong(head::RECORDS, 1000)).unwrap_err();
     assert!(error.contains("cut off"), "{error}");
-    // Any number anywhere else.
+    // No number in any word causes a panic.
     for index in 0..bytes.len() / 8 {
         for value in [0, 1, u64::MAX, 1 << 63] {
             let _ = whole(&wrong(index, value));
@@ -206,7 +206,7 @@ fn hostile_bytes_are_errors_or_numbers_and_never_panic() {
     assert_eq!((calls.len(), unread), (1, 1));
 }
 
-/// Reads a board that is in memory.
+/// Returns a reader of a board in memory.
 fn from(board: &[u8]) -> impl FnMut(usize, &mut [u8]) -> Result<(), String> {
     |place, into| {
         let bytes = board.get(place..place + into.len()).ok_or("cut off")?;
@@ -215,8 +215,8 @@ fn from(board: &[u8]) -> impl FnMut(usize, &mut [u8]) -> Result<(), String> {
     }
 }
 
-/// A folder that looks like `/proc` to [`find`]: processes of users, each with the same file as so
-/// many descriptors of its own.
+/// Makes a folder that looks like the parent of `/proc` to [`find`]. A process has a user, an ID,
+/// and a number of descriptors; each descriptor is another file with the same board.
 fn proc_with(folder: &Path, processes: &[(u32, u32, usize)]) {
     for (user, pid, boards) in processes {
         let process = folder.join(format!("proc/{pid}"));
@@ -242,7 +242,7 @@ fn proc_with(folder: &Path, processes: &[(u32, u32, usize)]) {
     }
 }
 
-/// Boards of so many ranks have 4 MiB.
+/// Number of ranks of a board of 4 MiB.
 const RANKS_CLAIMED: usize = 1 << 17;
 
 #[test]
@@ -267,7 +267,7 @@ fn a_user_with_too_many_boards_hides_its_own_and_no_others() {
         matches!(said[..], [(301, why)] if why.contains("user 70 has more than")),
         "{said:?}"
     );
-    // Peers are counted, too, where they are kept.
+    // Peers count against the budget if they are kept.
     assert!(find(&folder.0, true).len() < found.len());
     let peers = found
         .iter()

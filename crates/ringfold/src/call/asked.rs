@@ -1,11 +1,12 @@
-//! What a call asks for.
+//! A call as its user asks for it.
 
 #![forbid(unsafe_code)]
 
 use super::Qualifier;
 use crate::types::{Collective, DType};
 
-/// What a rank says of its call beside how it is carried out. Fields as in [`Call`](super::Call).
+/// The part of a call that its user requests, without the library's choices. Fields as in
+/// [`Call`](super::Call).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Asked {
     pub(crate) collective: Collective,
@@ -17,7 +18,7 @@ pub struct Asked {
 }
 
 impl Asked {
-    /// What is called.
+    /// Returns the collective.
     pub fn collective(&self) -> Collective {
         self.collective
     }

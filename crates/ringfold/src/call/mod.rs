@@ -1,5 +1,4 @@
-//! A rank's description of the call it is in, so that its peers can tell whether they are in the
-//! same one.
+//! The description of a rank's call, by which its peers tell whether they are in the same call.
 //!
 //! A [`Call`] is in every message header and on every published slot. Two ranks whose calls differ
 //! never combine their data: the receiver reports `Error::Mismatch` with both.
@@ -20,7 +19,7 @@ use qualifier::KIND_BITS;
 
 use crate::types::{Access, Algorithm, Assignment, Collective, DType, Method, Op, Protocol};
 
-/// One call as its rank made it. 24 bytes on the wire, little endian:
+/// A rank's description of its call. 24 bytes on the wire, little endian:
 ///
 /// ```text
 /// 0 collective  1 dtype  2 op: 4 bits, kind of qualifier: 3 bits, has lists: 1 bit
@@ -30,49 +29,48 @@ use crate::types::{Access, Algorithm, Assignment, Collective, DType, Method, Op,
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Call {
-    /// What is called.
+    /// The collective.
     pub collective: Collective,
     /// The type of the elements.
     pub dtype: DType,
-    /// The operation's wire number; 0 where nothing is reduced.
+    /// The operation's wire number; 0 if the collective does not reduce.
     pub op: u8,
-    /// The order in which ranks exchange and combine: chosen, not asked for, yet it must be the
-    /// same everywhere.
+    /// The order in which ranks exchange and combine data. The library chooses it, and it must be
+    /// the same on all ranks.
     pub algorithm: Algorithm,
-    /// How a rank reaches its peers' data: chosen likewise.
+    /// How a rank reaches its peers' data: also chosen.
     pub access: Access,
-    /// Which rank does which part: chosen likewise.
+    /// Which rank does which part: also chosen.
     pub assignment: Assignment,
-    /// Whether the payload stands in the line that says it has come (`ll`): chosen likewise.
+    /// Whether the payload travels in the line that announces it (`ll`): also chosen.
     pub is_inline: bool,
-    /// The root, the tag, or what else distinguishes it from calls of the same collective.
+    /// The root, the tag, or another distinction from calls of the same collective.
     pub qualifier: Qualifier,
-    /// Elements as the collective counts them (see its documentation). Where each rank has a count
-    /// of its own, their sum, at most [`LISTED_MAX`].
+    /// Number of elements as the collective counts them (see its documentation). If each rank has
+    /// its own count, their sum, at most [`LISTED_MAX`].
     pub count: u64,
-    /// Where each rank has a count of its own, a [digest](list_digest) of the list, or
-    /// [`PAIRWISE`]; else 0.
+    /// A [digest](list_digest) of the list if each rank has its own count, or of the counts of the
+    /// longer call if this call is a slice for devices, or [`PAIRWISE`]; else 0.
     pub lists: u32,
-    /// The number of the call on this communicator, counted from [`PREPARED`]; of messages the
-    /// number among those to this rank. Of a receive, which no peer ever sees, the number among
-    /// those of this rank. On the wire its lowest 48 bits.
+    /// The call's number on this communicator, counted from [`PREPARED`]. For a send, the number
+    /// among the sender's messages to the peer; for a receive, which no peer ever sees, the number
+    /// among this rank's receives. Only the lowest 48 bits are on the wire.
     pub sequence: u64,
-    /// The channels and slices into which it is cut, see [`Call::cut`]: chosen as well. 0 for
-    /// messages.
+    /// The number of channels and the slice size, see [`Call::cut`]: also chosen. 0 for messages.
     pub cut: u16,
 }
 
-/// The calls of a communicator's user are numbered from here, so that they count from 1 for people.
-/// Those by which the library prepares a communicator have smaller numbers. Both grow from call to
+/// Sequence number before the user's first call: users see call numbers from 1. The library's own
+/// calls, which prepare a communicator, have smaller numbers. Sequence numbers grow from call to
 /// call, so they also show which rank is behind.
 pub const PREPARED: u64 = 1 << 40;
 
-/// The cut of a call whose data devices move, while its ranks meet. Other calls of so many channels
-/// have it by chance, once in a thousand.
+/// The cut of a call in which ranks meet while devices move the data. Another call with as many
+/// channels has the same cut by chance, once in a thousand.
 const BY_DEVICES: u16 = u16::MAX;
 
-/// What stands for the digest where each pair of ranks has a count of its own: no rank knows them
-/// all. A message between the two has their count and its digest instead.
+/// The value of [`Call::lists`] if each pair of ranks has its own count: no rank knows all counts.
+/// A message between two ranks has the pair's count and the count's digest instead.
 pub const PAIRWISE: u32 = (1 << LIST_BITS) - 1;
 
 /// The maximum count of a call with lists. The digest distinguishes larger sums.
@@ -82,15 +80,15 @@ pub const LISTED_MAX: u64 = (1 << LISTED_BITS) - 1;
 const LISTED_BITS: u32 = 64 - LIST_BITS;
 const LIST_BITS: u32 = 24;
 
-/// The bits of byte 2, above those of the operation.
+/// Fields of byte 2: the operation, and above it the qualifier's kind and the lists.
 const OP_BITS: u32 = 4;
 const QUALIFIER_BITS: u32 = OP_BITS;
 const LISTS_BIT: u32 = QUALIFIER_BITS + KIND_BITS;
 
-/// Operations that there are.
+/// Number of operations.
 const OPS: u8 = Op::NAMES.len() as u8;
 
-/// What differs where lists do.
+/// Error texts for different lists.
 const COUNTS_BY_RANK: &str = "the counts of the ranks differ: give all ranks the same list";
 const COUNTS_BY_PAIR: &str =
     "the counts differ: what a rank gives to another is what that one expects from it";
@@ -98,22 +96,22 @@ const COUNTS_BY_PAIR: &str =
 /// Bytes of a call on the wire.
 pub const CALL_BYTES: usize = 24;
 
-/// The bits of byte 3, above those of the algorithm.
+/// Fields of byte 3, from the algorithm up.
 const ALGORITHM_BITS: u32 = 4;
 const ASSIGNMENT_BIT: u32 = ALGORITHM_BITS;
 const ACCESS_BITS: u32 = 5;
 const INLINE_BIT: u32 = 7;
 
-/// Bits of a sequence on the wire: more calls than any program makes.
+/// Bits of a sequence number on the wire; no program makes more calls.
 const SEQUENCE_BITS: u32 = 48;
 
-/// Bits of a cut that distinguish slice sizes; those above are the channels, less one.
+/// Bits of a cut that hold the slice's digest; the bits above hold the number of channels minus 1.
 const SLICE_BITS: u32 = 10;
 
 const _: () = assert!(Algorithm::ALL.len() <= 1 << ALGORITHM_BITS);
 
 impl Call {
-    /// The wire form.
+    /// Encodes the call for the wire.
     pub fn encode(&self) -> [u8; CALL_BYTES] {
         let mut bytes = [0; CALL_BYTES];
         let (places, _) = bytes.as_chunks_mut::<8>();
@@ -123,8 +121,8 @@ impl Call {
         bytes
     }
 
-    /// The wire form as three numbers: made by shifts, because bytes that are stored one by one and
-    /// loaded as one word stall a processor.
+    /// Encodes the call as three words, by shifts: bytes that are stored one by one and loaded as
+    /// one word stall a processor.
     #[inline]
     pub fn words(&self) -> [u64; CALL_BYTES / 8] {
         let (qualifier, value) = self.qualifier.encode();
@@ -146,15 +144,15 @@ impl Call {
         ]
     }
 
-    /// The cut of a call into this many channels and slices of this many bytes: the channels, and a
-    /// digest of the slice, which shows a difference all but once in a thousand.
+    /// Returns the cut of a call: the number of channels, and a digest of the slice size. Two slice
+    /// sizes have the same digest by chance, once in a thousand.
     #[inline]
     pub fn cut(channels: usize, slice_bytes: u64) -> u16 {
         let digest = slice_bytes.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - SLICE_BITS);
         (channels.saturating_sub(1) << SLICE_BITS) as u16 | digest as u16
     }
 
-    /// The call that asks for `asked`, whose data devices move while its ranks meet in this one.
+    /// Returns the call in which ranks meet while devices move the data of `asked`.
     #[inline]
     pub fn in_place_of(self, asked: Asked) -> Call {
         Call {
@@ -169,11 +167,11 @@ impl Call {
         }
     }
 
-    /// The digest of the collectives with a root up to this one, after those of digest `before`:
-    /// of what all ranks must ask for alike. Never 0.
+    /// Returns the digest of the collectives with a root up to this call; `before` is the digest of
+    /// the earlier ones. Covers the part of a call that all ranks must request alike. Never 0.
     #[inline]
     pub fn digest_after(&self, before: u32) -> u32 {
-        // Not how it is carried out, which differs where the ranks' choices do.
+        // The choices are left out: they differ if the ranks' settings do.
         const CHOICES: u64 = 0xff << 24;
         let [kind, counts, _] = self.words();
         let mixed = [u64::from(before), kind & !CHOICES, counts]
@@ -185,17 +183,17 @@ impl Call {
         (mixed >> 32) as u32 | 1
     }
 
-    /// The name of how it is carried out.
+    /// Returns the call's method.
     pub fn method(&self) -> Method {
         Method::new(self.algorithm, self.access, self.assignment)
     }
 
-    /// On how many channels it goes.
+    /// Returns the number of channels.
     pub fn channels(&self) -> usize {
         usize::from(self.cut >> SLICE_BITS) + 1
     }
 
-    /// Whether `other` is the same call, executed differently: the ranks' choices differ.
+    /// Whether `other` is the same call, carried out differently: the ranks' choices differ.
     pub fn is_chosen_differently(&self, other: &Call) -> bool {
         let alike = Call {
             algorithm: self.algorithm,
@@ -208,13 +206,13 @@ impl Call {
         alike == *self && other != self
     }
 
-    /// The number of the call for people: from 1 for the first that the user makes.
+    /// Returns the call's number as users see it: 1 for the first call of the user.
     pub fn number(&self) -> u64 {
         self.sequence.checked_sub(PREPARED).unwrap_or(self.sequence)
     }
 
-    /// What differs in `other`, if these are calls of one collective: the first thing that does,
-    /// and where to look for more.
+    /// Describes the first difference from `other`, with a hint. Returns `None` if the collectives
+    /// differ, or if the calls differ only in how they are carried out.
     pub fn difference(&self, other: &Call) -> Option<&'static str> {
         if self.collective != other.collective {
             None
@@ -235,14 +233,13 @@ impl Call {
         }
     }
 
-    /// Whether this is a message between two ranks, whose place in an order means something to
-    /// these alone.
+    /// Whether the call is a message, whose sequence number concerns its two ranks alone.
     pub fn is_message(&self) -> bool {
         matches!(self.collective, Collective::Send | Collective::Recv)
     }
 
-    /// Whether the two stand at the same place in the order of calls and ask for different things.
-    /// Nothing is said of how they are carried out.
+    /// Whether both calls have the same sequence number but request different things. The choices
+    /// of how the calls are carried out are ignored.
     pub fn contradicts(&self, other: &Call) -> bool {
         let requested = |call: &Call| {
             let qualifier = match call.qualifier {
@@ -255,14 +252,14 @@ impl Call {
             (call.collective, call.dtype, call.op, qualifier)
         };
         let counted = |call: &Call| (call.count, call.lists);
-        // Counts that each pair has for itself are no two ranks' the same.
+        // If each pair has its own count, the counts of two ranks need not agree.
         let is_by_pair = self.lists == PAIRWISE || other.lists == PAIRWISE;
         let is_counted_alike = is_by_pair || counted(self) == counted(other);
         self.sequence == other.sequence
             && (requested(self) != requested(other) || !is_counted_alike)
     }
 
-    /// The call that `bytes` claim; `None` if a number in them means nothing.
+    /// Decodes a call; `None` if a field is invalid.
     pub fn decode(bytes: &[u8; CALL_BYTES]) -> Option<Call> {
         let word =
             |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
@@ -275,7 +272,7 @@ impl Call {
         };
         let access = Access::from_wire(bytes[3] >> ACCESS_BITS & 3)?;
         let is_inline = bytes[3] >> INLINE_BIT == 1;
-        // Lists without a digest are no call's, nor is a payload in a line beside the buffers.
+        // A call with lists has a digest, and an inline payload is never in registered buffers.
         if (has_lists && lists == 0) || (is_inline && access == Access::Registered) {
             return None;
         }
@@ -296,10 +293,10 @@ impl Call {
     }
 }
 
-/// A number for a list of counts, one a rank, that shows a difference all but once in 16 million.
-/// Never 0 nor [`PAIRWISE`].
+/// Returns a digest of a list of counts, one per rank; never 0 nor [`PAIRWISE`]. Different lists
+/// have the same digest by chance, once in 16 million.
 pub fn list_digest(counts: impl IntoIterator<Item = u64>) -> u32 {
-    // Each step is a bijection of the state, so that lists which differ in one count give different
+    // Each step is a bijection of the state, so lists that differ in one count give different
     // states.
     let mixed = counts
         .into_iter()

@@ -1,36 +1,35 @@
-//! What distinguishes calls of the same collective, type and size.
+//! The qualifier of a call, which distinguishes calls of the same collective, type and size.
 
 #![forbid(unsafe_code)]
 
-/// What a [`Call`](super::Call) says beside its collective, type and counts. On the wire a number
-/// of [`KIND_BITS`] for the kind, and a value of 32 bits, so that no two of them are the same.
+/// The part of a [`Call`](super::Call) besides its collective, type and counts. On the wire, a kind
+/// of [`KIND_BITS`] bits and a value of 32 bits; no two qualifiers have the same encoding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Qualifier {
-    /// Nothing.
+    /// No qualifier.
     None,
-    /// The collectives with a root that the rank has made before on this communicator, as a
-    /// [digest](super::Call::digest_after). In these a rank may hear of none, so that a difference
-    /// shows here.
+    /// A [digest](super::Call::digest_after) of the rank's earlier collectives with a root on this
+    /// communicator. A rank may hear from no peer in such a call, so a difference shows here.
     After(u32),
     /// The root of a collective that has one.
     Root(u32),
     /// The tag of a message between two ranks.
     Tag(u32),
-    /// The rank that is known to come late, of `stragglar`.
+    /// The rank known to be late, for `stragglar`.
     LateRank(u32),
-    /// The library registers memory by this call.
+    /// The mark of a call by which the library registers memory.
     Registration,
     /// The policy of a ring that bypasses slow ranks.
     StragglerPolicy(u32),
     /// The [mark](crate::schedule::Weights::mark) of the ownership weights by which the ranks'
     /// shares are cut.
     Weights(u32),
-    /// A part of a reduction whose elements devices combine: the operation, and the elements, of
-    /// which the lowest bits are enough.
+    /// A part of a reduction whose elements devices combine: the operation, and the lowest bits of
+    /// the number of elements.
     Share { op: u8, elements: u32 },
 }
 
-/// What differs where digests of calls before do.
+/// Error text for different digests of earlier calls.
 pub const EARLIER: &str = "an earlier collective with a root differed";
 
 /// Bits of an operation in the value of a `Share`.
@@ -40,13 +39,14 @@ const SHARE_OP_BITS: u32 = 4;
 pub const KIND_BITS: u32 = 3;
 
 impl Qualifier {
-    /// That of a part of a reduction by the operation `op`, of so many elements.
+    /// Returns the qualifier of a part of a reduction of `elements` elements by the operation `op`.
     pub const fn share(op: u8, elements: u32) -> Qualifier {
         let elements = elements << SHARE_OP_BITS >> SHARE_OP_BITS;
         Qualifier::Share { op, elements }
     }
 
-    /// That of a call without one, after collectives with a root of this digest; 0 for none.
+    /// Returns the qualifier of a call without its own. `digest` is that of the earlier collectives
+    /// with a root; 0 for none.
     #[inline]
     pub const fn after(digest: u32) -> Qualifier {
         match digest {
@@ -55,7 +55,7 @@ impl Qualifier {
         }
     }
 
-    /// The wire form: the kind, and the value; 0 where there is none.
+    /// Encodes the kind and the value; the value is 0 for a kind without one.
     #[inline]
     pub const fn encode(self) -> (u8, u32) {
         match self {
@@ -71,7 +71,7 @@ impl Qualifier {
         }
     }
 
-    /// The qualifier that a peer claims; `None` if the numbers mean nothing.
+    /// Decodes a peer's qualifier; `None` if the numbers are invalid.
     pub const fn decode(kind: u8, value: u32) -> Option<Qualifier> {
         Some(match (kind, value) {
             (0, digest) => Qualifier::after(digest),
@@ -89,7 +89,7 @@ impl Qualifier {
         })
     }
 
-    /// What the two differ in, in words.
+    /// Describes the difference between two qualifiers, if there is one.
     pub fn difference(self, other: Qualifier) -> Option<&'static str> {
         use Qualifier::{
             After, LateRank, Registration, Root, Share, StragglerPolicy, Tag, Weights,

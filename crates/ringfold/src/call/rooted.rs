@@ -1,30 +1,30 @@
-//! The collectives with a root that a rank has begun, as digests.
+//! Digests of the collectives with a root that a rank has begun.
 //!
-//! In a collective with a root a rank may hear of no other one, and may be through with it while
-//! another rank waits in one of another root. Digests of all such calls until now are the same on
-//! all ranks that made the same calls. That of the present call is in its
-//! [qualifier](super::Qualifier::After); those of the last few calls show where two ranks that
-//! wait in different calls parted.
+//! During a collective with a root a rank may hear from no other rank, and may finish while another
+//! rank waits in a collective with another root. The digest of all such calls so far is the same on
+//! all ranks that made the same calls. A call's [qualifier](super::Qualifier::After) has the
+//! present digest. The digests of the last few calls show where two ranks that wait in different
+//! calls parted.
 
 #![forbid(unsafe_code)]
 
 use super::{Call, PREPARED, Qualifier};
 
-/// Collectives with a root of which the digest is kept. A rank that is ahead of another by more of
-/// them is not compared with it.
+/// Number of collectives with a root whose digests are kept. Ranks that are further apart are not
+/// compared.
 const KEPT: usize = 16;
 
-/// What a rank has begun, up to now.
+/// The collectives with a root that a rank has begun so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rooted {
-    /// After the last one; 0 before any.
+    /// Digest after the last collective with a root; 0 before the first.
     digest: u32,
-    /// The place of the oldest mark.
+    /// Index of the oldest mark.
     oldest: u8,
     marks: [Mark; KEPT],
 }
 
-/// The digest after the call of a number; at first after none.
+/// The digest after the call number `sequence`; both are 0 before any call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Mark {
     pub sequence: u64,
@@ -32,14 +32,14 @@ pub struct Mark {
 }
 
 impl Rooted {
-    /// Has `call`, the next one, say which came before it, if it has no root; or adds it.
+    /// Adds `call`, the next call, if it has a root; otherwise qualifies it with the digest so far.
     #[inline]
     pub fn qualify(&mut self, call: &mut Call) {
         match call.qualifier {
             Qualifier::Root(_) => self.add(call),
             stated @ (Qualifier::None | Qualifier::After(_)) => {
                 let after = Qualifier::after(self.digest);
-                // Calls repeat: mostly it says so already.
+                // Calls repeat, so the qualifier is usually right already.
                 if stated != after {
                     call.qualifier = after;
                 }
@@ -58,12 +58,12 @@ impl Rooted {
         self.oldest = (self.oldest + 1) % KEPT as u8;
     }
 
-    /// The digest of all until now.
+    /// Returns the digest of all collectives with a root so far.
     pub fn digest(&self) -> u32 {
         self.digest
     }
 
-    /// The last ones, in any order.
+    /// Returns the last marks, in any order.
     pub fn marks(&self) -> Marks {
         Marks(self.marks)
     }
@@ -74,7 +74,7 @@ impl Rooted {
 pub struct Marks(pub [Mark; KEPT]);
 
 impl Marks {
-    /// The digest after all up to the call `sequence`, if it is still known.
+    /// Returns the digest after all calls up to `sequence`, if it is still known.
     fn at(&self, sequence: u64) -> Option<u32> {
         let until = self.0.iter().filter(|mark| mark.sequence <= sequence);
         until
@@ -83,8 +83,8 @@ impl Marks {
     }
 }
 
-/// Where a rank is: the call that it waits in, and the last collectives with a root up to it or
-/// later ones, which it has submitted already.
+/// A rank's position: the call in which the rank waits, and its last collectives with a root. These
+/// collectives may be later than the call if the rank has already submitted them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Position {
     pub call: Call,
@@ -98,7 +98,7 @@ impl Position {
         let [is_mine_preparing, is_theirs] = sequences.map(|sequence| sequence < PREPARED);
         let both = sequences[0].min(sequences[1]);
         match (self.rooted.at(both), other.rooted.at(both)) {
-            // The calls that prepare a communicator are forgotten when its user's begin.
+            // The library's preparing calls are forgotten when the user's calls begin.
             _ if is_mine_preparing != is_theirs => false,
             (Some(mine), Some(theirs)) => mine != theirs,
             _ => false,

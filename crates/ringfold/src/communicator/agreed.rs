@@ -1,4 +1,4 @@
-//! The ownership weights of a communicator, which all ranks change at the same place in their order
+//! The ownership weights of a communicator, which all ranks change at the same point in their order
 //! of calls.
 
 use std::sync::Mutex;
@@ -11,7 +11,7 @@ use crate::sync::lock;
 /// The weights of a communicator.
 #[derive(Debug, Default)]
 pub(crate) struct Agreed {
-    /// Whether there are any: all that a call without weights reads.
+    /// Whether there are weights; a call without weights reads nothing else.
     is_weighted: AtomicBool,
     state: Mutex<State>,
 }
@@ -23,24 +23,24 @@ struct State {
 }
 
 impl Agreed {
-    /// The current weights.
+    /// Returns the current weights.
     pub fn weights(&self) -> Option<Weights> {
-        // Pairs with the store in `set`; a program that sets weights while another thread calls has
-        // to order the two anyway.
+        // Pairs with the store in `set`. A program that sets weights while another thread calls
+        // must order the two anyway.
         if !self.is_weighted.load(Ordering::Acquire) {
             return None;
         }
         lock(&self.state).weights.clone()
     }
 
-    /// Whether there are any.
+    /// Whether there are weights.
     #[inline]
     pub fn are_there(&self) -> bool {
-        // As in `weights`.
+        // Pairs with the store in `set`.
         self.is_weighted.load(Ordering::Acquire)
     }
 
-    /// Sets these weights, in the next epoch.
+    /// Sets the weights, and begins the next epoch.
     pub fn set(&self, each: Option<&[u32]>) -> Result<()> {
         let mut state = lock(&self.state);
         let epoch = state.epoch.wrapping_add(1);

@@ -1,10 +1,10 @@
-//! The choices of a communicator's last kinds of calls, so that a call whose kind was seen costs a
-//! look and no thought.
+//! A cache of the choices for a communicator's last kinds of calls: a call of a known kind costs a
+//! look-up and no decision.
 //!
-//! A choice depends on little beside what never changes: the [`Kind`] of a call, which fits a word,
-//! as what was chosen does. Places are found by the kind's hash, and a new kind takes the place of
-//! an old one. A reader never waits: it reads a place's version before and after, and where that
-//! has changed, or is odd because somebody writes, it thinks for itself.
+//! A choice depends on the [`Kind`] of a call, and otherwise on settings that rarely change. A kind
+//! fits a word, and so does a choice. A kind's hash determines its place, and a new kind replaces
+//! an old one. A reader never waits: it reads a place's version before and after the rest. If the
+//! version has changed, or is odd because a thread is writing, the reader makes its own choice.
 
 #![forbid(unsafe_code)]
 
@@ -17,27 +17,27 @@ use crate::call::Way;
 use crate::sync::lock;
 use crate::types::{Access, Algorithm, Assignment, Collective, Method};
 
-/// How many kinds are remembered, as a power of two: more than a training job's calls have sizes,
-/// and 6 KiB.
+/// Binary logarithm of the number of places: 6 KiB, and more places than a training job's calls
+/// have sizes.
 const PLACES_LOG2: u32 = 8;
 
 /// The maximum number of kinds that are logged.
 const LOGGED_KINDS_MAX: usize = 1 << 12;
 
-/// Bits of a size that is remembered, ...
+/// Bits of a size in a kind; calls with larger sizes are not remembered.
 const BYTES_BITS: u32 = 40;
 
-/// ... and of a group's.
+/// Bits of a group's size in a kind.
 const GROUP_BITS: u32 = 8;
 
 const _: () =
     assert!(Collective::ALL.len() <= 16 && Method::ALL.len() < 31 && Algorithm::ALL.len() <= 16);
 
-/// What a call's choice depends on, beside what all calls of a communicator have in common.
+/// The part of a call on which its choice depends, besides the settings common to all calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Kind(u64);
 
-/// Fields of a packed word, from the lowest bit up.
+/// A packed word, whose fields are taken from the lowest bit up.
 struct Unpacker(u64);
 
 impl Unpacker {
@@ -50,8 +50,8 @@ impl Unpacker {
 }
 
 impl Kind {
-    /// The kind of `request` of so many bytes, as the tuner counts them; `None` for one too odd to
-    /// remember.
+    /// Returns the kind of a `request` of `bytes` bytes, as the tuner counts them; `None` if the
+    /// size or the group does not fit.
     #[inline(always)]
     pub fn of(request: &Request, bytes: u64, is_weighted: bool) -> Option<Kind> {
         if bytes >> BYTES_BITS != 0 || request.group >> GROUP_BITS != 0 {
@@ -59,8 +59,8 @@ impl Kind {
         }
         let algorithm = request.algorithm.map_or(0, |asked| asked as u64 + 1);
         let protocol = request.protocol.map_or(0, |asked| asked as u64 + 1);
-        // From the lowest bit up: 8 bits of the group, 4 of the collective, 2, 5, 2, 1, and the
-        // size.
+        // From the lowest bit up: group (8 bits), collective (4), form of the counts (2), algorithm
+        // (5), protocol (2), weighted (1), size.
         let word = u64::from(request.group)
             | (request.collective as u64) << 8
             | request.counts.kind() << 12
@@ -80,7 +80,7 @@ impl Kind {
 /// One remembered choice.
 #[derive(Debug, Default)]
 struct Place {
-    /// Odd while somebody writes; 0 where nothing was written.
+    /// The place's version: odd while a thread writes, 0 if the place is empty.
     version: AtomicU32,
     kind: AtomicU64,
     choice: AtomicU64,
@@ -90,7 +90,7 @@ struct Place {
 #[derive(Debug)]
 pub struct Choices {
     places: Box<[Place]>,
-    /// The kinds whose choice was logged, while there is a log.
+    /// The kinds whose choice was logged; empty without a log.
     logged: Mutex<HashSet<Kind>>,
 }
 
@@ -104,26 +104,26 @@ impl Default for Choices {
 }
 
 impl Choices {
-    /// Remembers nothing any more: choices are made from something else now. No thread chooses
+    /// Forgets all choices, after a change of the settings behind them. No thread chooses
     /// meanwhile.
     pub fn forget(&self) {
         for place in &self.places {
-            // Pairs with the Acquire load in `get`, as a version at which nothing was written.
+            // Pairs with the Acquire load in `get`, as the version of an empty place.
             place.version.store(0, Ordering::Release);
         }
     }
 
-    /// What was chosen for calls of this kind, if that is remembered.
+    /// Returns the remembered choice for calls of this kind, if there is one.
     #[inline(always)]
     pub fn get(&self, kind: Kind) -> Option<Way> {
         let place = &self.places[kind.place()];
-        // Pairs with the Release store in `put`: who sees a version sees what was written before
-        // it.
+        // Pairs with the Release store in `put`: a reader that sees a version sees all earlier
+        // writes.
         let version = place.version.load(Ordering::Acquire);
         let known = place.kind.load(Ordering::Relaxed);
         let word = place.choice.load(Ordering::Relaxed);
-        // Pairs with the Release fence in `put`: who has read a word of a later writer sees that
-        // the version has moved.
+        // Pairs with the Release fence in `put`: a reader that has read a word of a later writer
+        // sees that the version has changed.
         fence(Ordering::Acquire);
         let is_whole = version != 0
             && version.is_multiple_of(2)
@@ -134,14 +134,14 @@ impl Choices {
         None
     }
 
-    /// Whether the choice for calls of this kind is still to be logged. Asked where a choice
-    /// is made, never where it is remembered.
+    /// Marks the choice for this kind as logged; returns whether it must be logged. Called when a
+    /// choice is made, never when it is remembered.
     pub fn is_unlogged(&self, kind: Kind) -> bool {
         let mut logged = lock(&self.logged);
         logged.len() < LOGGED_KINDS_MAX && logged.insert(kind)
     }
 
-    /// Remembers what was chosen, unless another thread is about to write in the same place.
+    /// Remembers a choice, unless another thread is about to write in the same place.
     pub fn put(&self, kind: Kind, way: &Way) {
         let Some(word) = pack(way) else {
             return;
@@ -162,13 +162,13 @@ impl Choices {
         fence(Ordering::Release);
         place.kind.store(kind.0, Ordering::Relaxed);
         place.choice.store(word, Ordering::Relaxed);
-        // 0 would say that nothing was written. Pairs with the Acquire load in `get`.
+        // 0 would mean an empty place. Pairs with the Acquire load in `get`.
         let next = (version | 1).wrapping_add(1).max(2);
         place.version.store(next, Ordering::Release);
     }
 }
 
-/// One word for a way; `None` if something in it does not fit.
+/// Packs a way into a word; `None` if a field does not fit.
 fn pack(way: &Way) -> Option<u64> {
     let registered = way.registered.map_or(0, |assignment| assignment as u64 + 1);
     let fields = [
@@ -303,14 +303,14 @@ mod tests {
         assert_eq!(of(&request(Collective::AllReduce, 256), 8, false), None);
     }
 
-    /// What a choice costs: `cargo test --release -p ringfold --lib a_choice_costs -- --ignored
-    /// --nocapture`.
+    /// Prints the cost of a choice: `cargo test --release -p ringfold --lib a_choice_costs --
+    /// --ignored --nocapture`.
     #[test]
     #[ignore = "prints figures"]
     fn a_choice_costs() {
         const TURNS: u32 = 200_000;
         let mut communicator = Communicator::threads(4).swap_remove(0);
-        // All but the last two end before the sizes that are asked for.
+        // Each rule is for one size, from 0 to 99 bytes.
         let line = |number: u64| format!("allreduce,{number},{number},ring,simple,-1,-1,-1\n");
         let rules: String = (0..100).map(line).collect();
         communicator.set_rules(Rules::parse(&rules, "rules").expect("rules"));
@@ -341,7 +341,7 @@ mod tests {
     #[test]
     fn readers_never_see_half_of_a_choice() {
         let choices = Choices::default();
-        // Two kinds in one place.
+        // Two kinds that have the same place.
         let kind = |bytes| Kind::of(&request(Collective::AllReduce, 1), bytes, false).unwrap();
         let one = kind(1);
         let other = (2..).map(kind).find(|other| other.place() == one.place());

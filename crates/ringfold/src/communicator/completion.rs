@@ -1,4 +1,4 @@
-//! The end of a call that is under way.
+//! The completion of a call.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex};
@@ -8,7 +8,7 @@ use super::notifier::{OnDone, Promise};
 use crate::error::Result;
 use crate::sync::lock;
 
-/// The end of a call, for threads that wait for it and callbacks that run after it.
+/// The completion of a call, for threads that wait for it and callbacks that run after it.
 #[derive(Default)]
 pub struct Completion {
     is_done: AtomicBool,
@@ -20,37 +20,37 @@ pub struct Completion {
 struct End {
     result: Option<Result<()>>,
     source: Option<usize>,
-    /// Kept when there is a result.
+    /// Callbacks to queue when the call ends.
     promises: Vec<Promise>,
 }
 
 impl Completion {
-    /// The call is done well; `source` is that of a receive.
+    /// Completes a call that succeeded; `source` is the source of a receive.
     pub fn succeed(&self, source: Option<usize>) {
         lock(&self.end).source = source;
         self.complete(Ok(()));
     }
 
-    /// The source, once a receive is done well.
+    /// Returns the source of a receive that has succeeded.
     pub fn source(&self) -> Option<usize> {
         // Pairs with the store in `complete`.
         let is_done = self.is_done.load(Ordering::Acquire);
         is_done.then(|| lock(&self.end).source).flatten()
     }
 
-    /// The call is done. Callbacks run on other threads, so this may be called under any lock.
+    /// Completes the call. Callbacks run on other threads, so the caller may hold any lock.
     pub fn complete(&self, result: Result<()>) {
         let mut end = lock(&self.end);
         end.result.get_or_insert(result);
         let promises = std::mem::take(&mut end.promises);
         Promise::keep(promises, || {
-            // Pairs with the load in `result`.
+            // Pairs with the loads in `result` and `source`.
             self.is_done.store(true, Ordering::Release);
             self.arrived.notify_all();
         });
     }
 
-    /// How it ended, if it has.
+    /// Returns the call's result, if the call has ended.
     pub fn result(&self) -> Option<Result<()>> {
         // Pairs with the store in `complete`.
         if !self.is_done.load(Ordering::Acquire) {
@@ -59,8 +59,7 @@ impl Completion {
         lock(&self.end).result.clone()
     }
 
-    /// Has `promise` kept when the call is done; gives back what it would call if it is done
-    /// already.
+    /// Stores `promise` until the call ends; returns its callback if the call has already ended.
     pub fn when_done(&self, promise: Promise) -> Option<OnDone> {
         let mut end = lock(&self.end);
         if end.result.is_some() {
@@ -70,11 +69,11 @@ impl Completion {
         None
     }
 
-    /// Waits at most `timeout`.
+    /// Waits for the call, at most `timeout`; may return early.
     pub fn wait(&self, timeout: Duration) {
         let end = lock(&self.end);
         if end.result.is_none() {
-            // Spurious or not, the caller looks again.
+            // The caller checks again, so a spurious wake-up does no harm.
             let _ = self.arrived.wait_timeout(end, timeout);
         }
     }

@@ -1,25 +1,26 @@
-//! The thread that runs the engine, and how it waits.
+//! Drives a communicator's engine, and waits for its calls.
 //!
-//! One thread at a time *drives*: it holds the engine, asks it to progress and waits by
+//! One thread at a time *drives*: it holds the engine, polls it for progress and waits by
 //! [`Patience`](crate::wait::Patience) in between. A blocking call drives until its own job is
-//! done. Jobs that come meanwhile from other threads, and those started asynchronously, go through
-//! the inbox; a worker thread, made on first use, drives while such jobs are left and no other
+//! done. Jobs that other threads submit meanwhile, and those started asynchronously, go through the
+//! inbox. A worker thread, created on first use, drives while such jobs are left and no other
 //! thread does.
 //!
-//! A thread that drives lets go of the engine between two attempts when another thread asks for it
-//! (a *visit*: figures are read, the communicator is ended), and when its own callback is due. So a
-//! callback, which may be a signal handler, runs under no lock of the driver's and may use the
+//! The driving thread releases the engine between two attempts if another thread requests it (a
+//! *visit*: to read figures or to end the communicator), and when its own callback is due. So a
+//! callback, which may be a signal handler, runs under no lock of the driver and may use the
 //! communicator. From then on the thread's call has a [`Completion`], because another thread may
-//! drive it to its end.
+//! drive the call to its end.
 //!
 //! # Invariants
 //!
-//! * Every wait sees the verdict of the watch, the deadline of its job, and a departed peer.
-//! * A verdict is looked at only after a fruitless attempt, so a call whose data has arrived
-//!   succeeds; and between chunks of local work, which succeeds whatever befell the peers.
-//! * After a fatal error nothing touches a caller's buffer again: the engine is not asked to
-//!   progress any more. A wait that is interrupted returns after that.
-//! * No code but the library's runs under its locks.
+//! * Every wait checks the verdict of the watch, the deadline of its job, and departed peers.
+//! * A verdict is checked only after a fruitless attempt, so a call whose data has arrived
+//!   succeeds. The exception is local work, which progresses even if peers have failed: verdicts
+//!   are checked between its chunks.
+//! * After a fatal error nothing touches a caller's buffer again: the engine is no longer polled.
+//!   An interrupted wait returns only after the last poll.
+//! * Only the library's own code runs under its locks.
 
 mod drive;
 mod endings;
@@ -47,17 +48,16 @@ use recorder::Recorder;
 pub use state::{Driver, OnWait};
 use state::{INBOX, ON_WAIT_INTERVAL, State, VISIT};
 
-/// How far a thread came with its own call before it let go of the engine.
+/// The outcome of driving a thread's own call until the engine is released.
 enum Run {
-    /// It is done; the source, if it was a receive.
+    /// The call is done; the source of a receive.
     Done(Option<usize>),
-    /// It goes on, and this is completed at its end.
+    /// The call continues; its completion is set at its end.
     UnderWay(Arc<Completion>),
 }
 
 impl Driver {
-    /// Runs `job` and returns when it is done on this rank. Gives the source, where it was a
-    /// receive.
+    /// Runs `job` and returns when it is done on this rank. Returns the source of a receive.
     pub fn run(&self, job: Job, on_wait: OnWait<'_>) -> Result<Option<usize>> {
         let mut pace = Pace::default();
         match self.begin(job, &mut pace)? {
@@ -69,7 +69,7 @@ impl Driver {
         }
     }
 
-    /// Runs a tiny call, if nothing else is under way; false when it is to be run as a job.
+    /// Runs a tiny call if nothing else is under way; returns false if the call must run as a job.
     #[inline]
     pub fn run_tiny(&self, job: &Job, on_wait: OnWait<'_>) -> Result<bool> {
         let mut pace = Pace::brief();
@@ -80,8 +80,8 @@ impl Driver {
         }
     }
 
-    /// Drives `job` as far as this thread may without letting go of the engine; leaves it to the
-    /// thread that drives, where there is one.
+    /// Drives `job` as far as this thread may without releasing the engine. If another thread
+    /// drives, leaves the job to that thread.
     fn begin(&self, job: Job, pace: &mut Pace) -> Result<Run> {
         if self.attention.load(Ordering::Relaxed) == 0
             && let Some(mut state) = self.try_state()
@@ -100,13 +100,13 @@ impl Driver {
         Ok(Run::UnderWay(completion))
     }
 
-    /// The same for a tiny call; `None` if it cannot begin at once.
+    /// Begins and drives a tiny call like `begin`; `None` if the call cannot begin at once.
     #[inline(always)]
     fn begin_tiny(&self, job: &Job, pace: &mut Pace) -> Result<Option<Run>> {
         let Some(mut state) = self.try_state() else {
             return Ok(None);
         };
-        // Pairs with the store in `enqueue`.
+        // Pairs with the store in `announce`.
         if self.attention.load(Ordering::Acquire) != 0 || state.error.is_some() {
             return Ok(None);
         }
@@ -119,7 +119,7 @@ impl Driver {
         })
     }
 
-    /// Drives the thread's own call as far as it may without letting go of the engine.
+    /// Drives the thread's own call as far as possible without releasing the engine.
     #[inline(always)]
     fn drive_own(&self, state: &mut State, id: JobId, pace: &mut Pace) -> Result<Run> {
         let until = Until::job(id);
@@ -131,7 +131,7 @@ impl Driver {
         Ok(Run::UnderWay(completion))
     }
 
-    /// Waits until `completion` is reached, driving if no other thread does; false when `timeout`
+    /// Waits until `completion` is set, driving if no other thread does; returns false if `timeout`
     /// passes first.
     pub fn wait(
         &self,
@@ -142,7 +142,7 @@ impl Driver {
         self.see_through(completion, timeout, Pace::default(), on_wait)
     }
 
-    /// Waits until nothing is under way on this rank.
+    /// Waits until no call is under way on this rank.
     pub fn finish(&self, on_wait: OnWait<'_>) -> Result<()> {
         let idle = Arc::new(Completion::default());
         let is_idle = self.visit(|state| {
@@ -160,41 +160,41 @@ impl Driver {
         }
     }
 
-    /// Shows the calls on `board` from now on.
+    /// Shows all later calls on `board`.
     pub fn attach(&self, board: Board) {
         self.visit(|state| state.recorder = Some(Box::new(Recorder::new(board))));
     }
 
-    /// Shows nothing any more: the board goes.
+    /// Closes and drops the board.
     fn detach(&self) {
         if let Some(recorder) = self.visit(|state| state.recorder.take()) {
             recorder.board().close();
         }
     }
 
-    /// Has `f` use the engine between two attempts. If it changes registered buffers, no call that
-    /// uses these is under way.
+    /// Runs `f` on the engine between two attempts. If `f` changes registered buffers, no call that
+    /// uses them is under way.
     pub fn with_engine<R>(&self, f: impl FnOnce(&mut Engine) -> R) -> R {
         self.visit(|state| f(&mut state.engine))
     }
 
-    /// Whether the next calls are the library's own; see [`Engine::set_preparing`].
+    /// Sets whether the next calls are the library's own; see [`Engine::set_preparing`].
     pub fn set_preparing(&self, is_preparing: bool) {
         self.visit(|state| state.engine.set_preparing(is_preparing));
     }
 
-    /// Whether no call is under way. After an error none is.
+    /// Whether no call is under way; true after an error.
     pub fn is_idle(&self) -> bool {
         self.visit(|state| state.error.is_some() || self.is_state_idle(state))
     }
 
-    /// Has every later call fail with `error`, and those under way with it or the verdict. When
-    /// this returns, none of their buffers is touched any more.
+    /// Makes every later call fail with `error`, and those under way with `error` or the verdict.
+    /// After the return, no call's buffers are touched.
     pub fn poison(&self, error: Error) {
         self.visit(|state| self.end(state, error));
     }
 
-    /// Has `completion` reached, or the time passed, or the callback refuse, whichever is first.
+    /// Waits until `completion` is set, `timeout` has passed, or the callback has failed.
     fn see_through(
         &self,
         completion: &Completion,
@@ -221,7 +221,7 @@ impl Driver {
             {
                 let until = Until::Complete(completion);
                 let driven = self.guarded(&mut state, |state| self.drive(state, &until, &mut pace));
-                // The call may have ended before the communicator did, or by another error.
+                // The call may have ended before the communicator did, or with another error.
                 if let Err(error) = driven {
                     return completion.result().unwrap_or(Err(error)).map(|()| true);
                 }
@@ -235,21 +235,20 @@ impl Driver {
         }
     }
 
-    /// Has `f` look at the state or change it as soon as the thread that drives lets go of it:
-    /// between two attempts.
+    /// Runs `f` on the state as soon as the driving thread releases it, between two attempts.
     fn visit<R>(&self, f: impl FnOnce(&mut State) -> R) -> R {
         let turn = lock(&self.turn);
-        // Pairs with the load in `attend`: what the visitor does is passed under the locks.
+        // Pairs with the load in `attend`; the visitor's changes are passed under the locks.
         self.attention.fetch_or(VISIT, Ordering::Release);
         (self.waker)();
         let visited = self.caught(&mut lock(&self.state), f);
-        // After the state is free again, so that a driver that finds no flag finds no visitor.
+        // Cleared after the state is free, so that a driver that finds no flag finds no visitor.
         self.attention.fetch_and(!VISIT, Ordering::Release);
         drop(turn);
         visited.unwrap_or_else(|panic| resume_unwind(panic))
     }
 
-    /// Waits for visitors, which are quick: they go before a thread that drives.
+    /// Waits for visitors: they are quick, and take precedence over a driving thread.
     fn let_visitors_pass(&self) {
         // Pairs with the release in `visit`.
         if self.attention.load(Ordering::Acquire) & VISIT != 0 {
@@ -263,7 +262,7 @@ impl Driver {
         self.announce(inbox);
     }
 
-    /// Tells the thread that drives of new jobs in the inbox.
+    /// Tells the driving thread of new jobs in the inbox.
     fn announce(&self, inbox: MutexGuard<'_, Inbox>) {
         // Pairs with the load in `attend`; the jobs themselves are passed under the lock.
         self.attention.fetch_or(INBOX, Ordering::Release);

@@ -1,5 +1,5 @@
-//! The ranks of a communicator within their job: who they are to the control plane, and who shares
-//! a host.
+//! The ranks of a communicator within their job: their world ranks, and the ranks that share a
+//! host.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use crate::schedule::Groups;
 use crate::tune::calibration::{self, Calibration};
 use crate::tune::{Constants, Limits, Rules};
 
-/// Where `proc` and `sys` are.
+/// The parent of `proc` and `sys`.
 const ROOT: &str = "/";
 
 /// The ranks of a communicator within their job.
@@ -25,29 +25,29 @@ pub(crate) struct Group {
     pub id: u64,
     /// The world rank of each rank.
     pub world_ranks: Vec<usize>,
-    /// This rank.
+    /// This rank's number in the communicator.
     pub rank: usize,
-    /// Values of a communicator that was made before, the same on all ranks.
+    /// Values taken over from an earlier communicator, the same on all ranks.
     pub inherited: Inherited,
 }
 
-/// The values that a communicator takes over from one that was made before.
+/// The values that a communicator takes over from an earlier one.
 #[derive(Clone, Default)]
 pub(crate) struct Inherited {
-    /// Rules, for a part. Without them the ranks' settings have rules and weights.
+    /// The rules of a part of a split; `None` if rules and weights are from the ranks' settings.
     pub rules: Option<Rules>,
     /// Derived and probed values, if they fit.
     pub measured: Option<(Constants, Limits)>,
 }
 
 impl Group {
-    /// What was measured on this rank's machine, if there is such a file and it is to be read.
+    /// Returns the measurements of this rank's machine, if their file exists and is to be read.
     pub fn calibration(&self) -> Option<Calibration> {
         calibration::find(&self.settings.calibration, &env::process, Path::new(ROOT))
     }
 
-    /// Gives `blob` to all ranks and gets theirs in rank order. Ends early when `limit` has an
-    /// error.
+    /// Sends `blob` to all ranks and returns all ranks' blobs in rank order. Ends early if `limit`
+    /// has an error.
     pub fn exchange(&self, what: &str, blob: &[u8], limit: Limit<'_>) -> Result<Vec<Vec<u8>>> {
         let key = format!("{what} {:x}", self.id);
         self.session.exchange(&key, &self.world_ranks, blob, limit)
@@ -64,7 +64,7 @@ impl Group {
         host(self.rank).is_same_network(&host(other))
     }
 
-    /// Whether this rank and `other` share memory, which they do with themselves.
+    /// Whether this rank and `other` share memory; true for this rank itself.
     pub fn shares_memory(&self, other: usize) -> bool {
         let is_never = matches!(
             self.settings.transport,
@@ -73,21 +73,21 @@ impl Group {
         other == self.rank || (!is_never && self.is_same_host(self.rank, other))
     }
 
-    /// The ranks of this host, in rank order.
+    /// Returns the ranks of this host, in rank order.
     pub fn local_ranks(&self) -> Vec<usize> {
         (0..self.world_ranks.len())
             .filter(|rank| self.is_same_host(self.rank, *rank))
             .collect()
     }
 
-    /// This rank's number among the ranks of its host.
+    /// Returns this rank's number among the ranks of its host.
     pub fn local_rank(&self) -> usize {
         let is_before = |rank: &usize| self.is_same_host(self.rank, *rank);
         (0..self.rank).filter(is_before).count()
     }
 
-    /// The ranks of this machine, those of this host and of others that are containers beside it:
-    /// host by host, each host's in rank order.
+    /// Returns the ranks of this machine: those of this host, and of other hosts that are
+    /// containers on it. The order is host by host, each host's ranks in rank order.
     pub fn machine_ranks(&self) -> Vec<usize> {
         let host = |rank: usize| self.session.host(self.world_ranks[rank]);
         let own = host(self.rank);
@@ -105,13 +105,13 @@ impl Group {
         ranks
     }
 
-    /// The processes of these ranks, which share a host.
+    /// Returns the process IDs of these ranks, which share a host.
     pub fn pids(&self, ranks: &[usize]) -> Vec<u32> {
         let pid = |rank: &usize| self.session.pid(self.world_ranks[*rank]);
         ranks.iter().map(pid).collect()
     }
 
-    /// The ranks that share a host.
+    /// Returns the groups of ranks that share a host.
     pub fn hosts(&self) -> Groups {
         let hosts: Vec<_> = self
             .world_ranks

@@ -1,4 +1,4 @@
-//! A communicator as its user holds it: its calls, and how they are chosen.
+//! A communicator as its user holds it: its calls, and the choices of how to run them.
 
 use std::fmt;
 use std::sync::Arc;
@@ -23,20 +23,20 @@ use crate::tune::choose;
 use crate::tune::{Explanation, Question, Rules, Tuning};
 use crate::types::{Access, Algorithm, Collective, DType, Method};
 
-/// Where choices are logged.
+/// The log target of choices.
 pub(super) const TUNING_LOG: &str = "ringfold::tuning";
 
-/// The sizes of which the log tells what the model says.
+/// The sizes for which the model's costs are logged.
 const LOGGED_SIZES: [u64; 5] = [8, 1 << 10, 32 << 10, 1 << 20, 32 << 20];
 
 /// A group of ranks that communicate.
 ///
 /// Every rank makes the same collective calls in the same order; a difference is an
-/// `Error::Mismatch`. All methods may be called from any thread; calls of several threads on one
-/// communicator are executed in the order in which they came.
+/// `Error::Mismatch`. All methods may be called from any thread. Calls of several threads on one
+/// communicator run in the order of their arrival.
 ///
-/// Dropping a communicator leaves it like [`close`](Communicator::close) does, but waits for
-/// nothing: when calls are still under way it is aborted on all ranks.
+/// Dropping a communicator leaves it like [`close`](Communicator::close), but without waiting: if
+/// calls are still under way, the communicator is aborted on all ranks.
 pub struct Communicator {
     pub(crate) driver: Arc<Driver>,
     pub(super) place: Place,
@@ -47,7 +47,7 @@ pub struct Communicator {
     pub(super) fork_guard: Arc<ForkGuard>,
 }
 
-/// Where a rank stands among the others.
+/// The position of a rank among the others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     pub rank: usize,
@@ -55,32 +55,32 @@ pub(crate) struct Place {
     pub local_rank: usize,
     pub local_size: usize,
     pub hosts: usize,
-    /// Runs of consecutive ranks of one host.
+    /// Number of runs of consecutive ranks of one host.
     pub runs: usize,
-    /// `shm`, `tcp`, `shm+tcp`, `local` or `self`.
+    /// The transport's name: `shm`, `tcp`, `shm+tcp`, `local` or `self`.
     pub transport: &'static str,
 }
 
-/// What the choice of every call is made from, beside the call itself.
+/// The basis of every choice, besides the call itself.
 #[derive(Clone, Debug)]
 pub(crate) struct Policy {
     pub tuning: Tuning,
-    /// Whether choices are kept from the log: those of the library's own calls.
+    /// Whether choices are not logged, as those of the library's own calls.
     pub is_silent: bool,
-    /// The algorithm of every collective that has it.
+    /// The method of every collective that has it.
     pub algorithm: Option<Method>,
-    /// The rank that is known to come late.
+    /// The rank known to be late.
     pub late_rank: Option<usize>,
     pub timeout: Duration,
     pub slot_bytes: Option<usize>,
-    /// Domains of equal size that the ranks sit in.
+    /// Number of domains of equal size into which the ranks are divided.
     pub domains: usize,
     /// Whether rings bypass slow ranks.
     pub bypasses_stragglers: bool,
 }
 
 impl Policy {
-    /// Choices by `tuning` alone.
+    /// Returns the policy that chooses by `tuning` alone.
     pub fn new(tuning: Tuning) -> Policy {
         Policy {
             tuning,
@@ -113,41 +113,41 @@ impl Communicator {
         }
     }
 
-    /// Has collectives that have this algorithm use it from now on; all ranks say the same.
+    /// Makes collectives that have this method use it; all ranks set the same.
     pub(super) fn force_algorithm(&mut self, algorithm: Option<Method>) {
         self.policy.algorithm = algorithm;
         self.choices.forget();
     }
 
-    /// Has calls decided by this table of rules from now on, instead of the one before. Between
-    /// calls, and all ranks set the same, in the same place of their order of calls: a difference
-    /// is a `Mismatch` of a later call that it concerns. Communicators that are
-    /// [`split`](Communicator::split) off later begin with it.
+    /// Replaces the table of rules by which later calls are decided. For use between calls: all
+    /// ranks set the same rules, at the same point in their order of calls. A difference is a
+    /// `Mismatch` of a later call that it concerns. Communicators that are
+    /// [`split`](Communicator::split) off later begin with these rules.
     pub fn set_rules(&mut self, rules: Rules) {
         self.policy.tuning.rules = rules;
         self.choices = Choices::default();
     }
 
-    /// What was measured on this rank's machine; nothing for ranks that are threads.
+    /// Returns the measurements of this rank's machine; `None` for ranks that are threads.
     pub(crate) fn calibration(&self) -> Option<Calibration> {
         self.membership.group().and_then(Group::calibration)
     }
 
-    /// The table of rules by which calls are decided, empty where there is none. The same on all
+    /// Returns the table of rules by which calls are decided, possibly empty. The same on all
     /// ranks.
     pub fn rules(&self) -> &Rules {
         &self.policy.tuning.rules
     }
 
-    /// What there is to choose from for this request, what is chosen, and why. Where this
-    /// communicator has registered memory it says how a request in such memory would go.
+    /// Returns the possible ways of this request, the chosen one, and the reason. If this
+    /// communicator has registered memory, the answer is for a request in such memory.
     ///
-    /// It changes nothing, calls no peer, and waits for no call.
+    /// Changes nothing, contacts no peer, and waits for no call.
     ///
     /// # Errors
     ///
-    /// `Unsupported` if the request cannot be carried out, or not as it asks or the operator's
-    /// variables insist.
+    /// `Unsupported` if the request cannot be carried out, or not as the request or the operator's
+    /// variables demand.
     pub fn explain(&self, request: &Request) -> Result<Explanation> {
         let bytes = request.bytes(self.place.world_size);
         let question = Question {
@@ -157,53 +157,52 @@ impl Communicator {
         choose::explain(&question, &self.policy.tuning)
     }
 
-    /// This process' rank in this communicator.
+    /// Returns this process' rank in this communicator.
     pub fn rank(&self) -> usize {
         self.place.rank
     }
 
-    /// The number of ranks.
+    /// Returns the number of ranks.
     pub fn world_size(&self) -> usize {
         self.place.world_size
     }
 
-    /// This rank's number among the ranks of its host.
+    /// Returns this rank's number among the ranks of its host.
     pub fn local_rank(&self) -> usize {
         self.place.local_rank
     }
 
-    /// The number of ranks on this host.
+    /// Returns the number of ranks on this host.
     pub fn local_size(&self) -> usize {
         self.place.local_size
     }
 
-    /// The number of hosts.
+    /// Returns the number of hosts.
     pub fn hosts(&self) -> usize {
         self.place.hosts
     }
 
-    /// The host of each rank: hosts are numbered by their first rank.
+    /// Returns the host of each rank; hosts are numbered in the order of their first ranks.
     pub fn hosts_of_ranks(&self) -> Vec<usize> {
         let hosts = self.membership.group().map_or(Groups::ONE, Group::hosts);
         let ranks = 0..self.place.world_size as u32;
         ranks.map(|rank| hosts.of(rank) as usize).collect()
     }
 
-    /// What moves the data: `shm`, `tcp`, `shm+tcp`; `local` among threads, `self` alone.
+    /// Returns the transport's name: `shm`, `tcp`, `shm+tcp`; `local` among threads, `self` alone.
     pub fn transport(&self) -> &'static str {
         self.place.transport
     }
 
-    /// Executes `request` and returns when it is done on this rank; gives the rank that sent, where
-    /// the request is a `Recv`.
+    /// Executes `request` and returns when it is done on this rank. Returns the source of a `Recv`.
     ///
-    /// Calls `on_wait` every 20 to 40 ms while it waits. When `on_wait` fails (Ctrl-C), the
-    /// communicator is aborted on all ranks and the error is returned. A panic of `on_wait` aborts
-    /// it, too, and goes on.
+    /// Calls `on_wait` every 20 to 40 ms while it waits. If `on_wait` fails (Ctrl-C), the
+    /// communicator is aborted on all ranks and the error is returned. If `on_wait` panics, the
+    /// communicator is aborted too, and the panic continues.
     ///
-    /// `on_wait` runs under no lock and may use the communicator. A call that it makes is carried
-    /// out after the one that waits, by this rank as by the others; [`abort`](Communicator::abort)
-    /// and [`close`](Communicator::close) end both.
+    /// `on_wait` runs under no lock and may use the communicator. Its calls are executed after the
+    /// waiting call, on this rank as on the others; [`abort`](Communicator::abort) and
+    /// [`close`](Communicator::close) end both.
     ///
     /// # Safety
     /// The regions are valid until this returns, and nothing else writes to `input` or touches
@@ -218,11 +217,11 @@ impl Communicator {
         self.driver.run(job, on_wait)
     }
 
-    /// Starts `request` and returns at once; it is carried out by the communicator's own thread.
+    /// Starts `request` and returns at once; the communicator's own thread executes the request.
     ///
     /// # Safety
-    /// As for `run`, until the work is done (waited for, or `is_done`). The work is not leaked.
-    /// Memory of [`Registered`](crate::Registered) is not dropped before.
+    /// As for `run`, until the work is done (waited for, or `is_done`). The work must not be
+    /// leaked. Memory of [`Registered`](crate::Registered) must not be dropped before.
     pub unsafe fn start(&self, request: Request) -> Result<Work> {
         self.check_open()?;
         let job = self.job(&request)?;
@@ -230,12 +229,12 @@ impl Communicator {
         Ok(works.pop().expect("one work for one job"))
     }
 
-    /// Starts calls that are made together, in this order, and returns at once: like
-    /// [`start`](Communicator::start) of each, but the tuner knows how many they are, and gives
-    /// each fewer channels. All ranks make the same groups.
+    /// Starts calls that are made together, in this order, and returns at once. Like
+    /// [`start`](Communicator::start) of each, but the tuner knows their number, and uses fewer
+    /// channels for each. All ranks make the same groups.
     ///
     /// # Errors
-    /// What is wrong with any of them; none is started then.
+    /// The error of any request that is refused; none is started then.
     ///
     /// # Safety
     /// As for `start` of each.
@@ -250,15 +249,15 @@ impl Communicator {
         self.works(jobs)
     }
 
-    /// Jobs that the communicator's own thread carries out: all of them, or none.
+    /// Starts jobs on the communicator's own thread: all of them, or none.
     pub(super) fn works(&self, jobs: Vec<Job>) -> Result<Vec<Work>> {
         let completions = self.driver.start(jobs)?.into_iter();
         let work = |completion| Work::new(self.driver.clone(), completion, self.fork_guard.clone());
         Ok(completions.map(work).collect())
     }
 
-    /// Checks a request as its call does, and starts nothing: a caller that makes several calls
-    /// together can find out beforehand whether any of them is refused.
+    /// Checks a request without starting it. A caller that makes several calls together can find
+    /// out beforehand whether any of them would be refused.
     ///
     /// # Errors
     /// The error with which the call would be refused.
@@ -267,18 +266,18 @@ impl Communicator {
         self.job(request).map(drop)
     }
 
-    /// How this request would be carried out.
+    /// Returns the way in which this request would be carried out.
     pub fn way(&self, request: &Request) -> Result<Way> {
         self.choose(request)
     }
 
-    /// How far all ranks are, by rank: to find out why a call takes so long. `None` stands
-    /// for a rank that does not answer within `timeout`, or has left.
+    /// Returns the progress of all ranks, by rank, to find out why a call takes so long. `None`
+    /// stands for a rank that does not answer within `timeout`, or has left.
     ///
-    /// Not collective: the others answer by a thread of the library, also those that are stuck in a
-    /// call, and this works from any thread while another one is in a call. Nothing is decided by
-    /// it, and no call is delayed. It returns with the last answer, at the latest half a second
-    /// after `timeout`. Without a server (rank 0's process is gone) only this rank is known.
+    /// Not collective: a library thread answers on the other ranks, even if they are stuck in a
+    /// call. Works from any thread while another thread is in a call. Affects no decision, and
+    /// delays no call. Returns with the last answer, at the latest half a second after `timeout`.
+    /// Without a server (rank 0's process is gone) only this rank's progress is known.
     ///
     /// # Errors
     /// `Closed` after [`close`](Communicator::close), `Unsupported` in a forked child.
@@ -292,23 +291,22 @@ impl Communicator {
         Ok(standings)
     }
 
-    /// Who was late in the collective calls until now, and for whom this rank waited: counted
-    /// always, at no cost that could be measured. Waits of less than a few microseconds count as no
-    /// time.
+    /// Returns which ranks were late in the collective calls so far, and how long this rank waited
+    /// for each. Always counted, at no measurable cost. Waits of less than a few microseconds count
+    /// as no time.
     ///
-    /// Not collective; [`Stats`] is this rank's view. It waits for no call: of those under way it
-    /// has what is counted so far. Works after an error, and after [`close`](Communicator::close),
-    /// too.
+    /// Not collective; [`Stats`] is this rank's view. Waits for no call: calls under way contribute
+    /// what is counted so far. Also works after an error, and after [`close`](Communicator::close).
     pub fn stats(&self) -> Stats {
         self.driver.with_engine(|engine| engine.stats())
     }
 
-    /// Has [`stats`](Communicator::stats) count from zero again. Not collective.
+    /// Resets the counts of [`stats`](Communicator::stats) to zero. Not collective.
     pub fn reset_stats(&self) {
         self.driver.with_engine(Engine::reset_stats);
     }
 
-    /// The request, checked, as it is carried out.
+    /// Checks the request, and returns its job.
     pub(super) fn job(&self, request: &Request) -> Result<Job> {
         let mut job = request.draft(&self.choose(request)?, self.timeout(request));
         self.complete(request, &mut job)?;
@@ -332,7 +330,7 @@ impl Communicator {
         Ok(())
     }
 
-    /// The rank that `stragglar` expects last.
+    /// Returns the rank that `stragglar` expects last.
     #[cold]
     fn late_rank(&self) -> Result<usize> {
         self.policy.late_rank.ok_or_else(|| {
@@ -342,7 +340,7 @@ impl Communicator {
         })
     }
 
-    /// The algorithm that is requested. The communicator's is for the collectives that have it.
+    /// Returns the request's method, or the communicator's if the collective has it.
     fn requested(&self, request: &Request) -> Option<Method> {
         let serves = |method: &Method| {
             Access::ALL
@@ -352,7 +350,7 @@ impl Communicator {
         request.algorithm.or(self.policy.algorithm.filter(serves))
     }
 
-    /// How the request is carried out: as the last one of its kind, if that is remembered.
+    /// Returns the way of the request: that of the last request of its kind, if remembered.
     #[inline(always)]
     pub(super) fn choose(&self, request: &Request) -> Result<Way> {
         let bytes = request.bytes(self.place.world_size);
@@ -385,7 +383,7 @@ impl Communicator {
         Ok(way)
     }
 
-    /// Logs a new choice and why, and for those who look closely what else there was.
+    /// Logs a new choice and the reason, and at debug level the costs of all ways.
     fn log_choice(&self, question: &Question, way: &Way) {
         let question = Question {
             is_registered: way.access == Access::Registered,
@@ -418,8 +416,8 @@ impl Communicator {
         );
     }
 
-    /// Logs what the model says of all-reduces of some sizes. Costs a moment where the log wants
-    /// it, and nothing otherwise.
+    /// Logs the model's costs of all-reduces of some sizes, on rank 0 at debug level. Costs nothing
+    /// if that level is off.
     pub(crate) fn log_model(&self) {
         if self.rank() != 0 || !log::log_enabled!(target: TUNING_LOG, log::Level::Debug) {
             return;
@@ -438,7 +436,7 @@ impl Communicator {
         }
     }
 
-    /// Whether there has been registered memory: the same on all ranks at the same call.
+    /// Whether there has ever been registered memory: the same on all ranks at the same call.
     fn has_registered(&self) -> bool {
         self.driver
             .with_engine(|engine| engine.registry().is_used())
@@ -451,7 +449,7 @@ impl Communicator {
             runs: self.place.runs,
             domains: policy.domains,
             slot_bytes: policy.slot_bytes,
-            // Ranks find out in the call itself.
+            // The call itself finds out whether its buffers are registered.
             is_registered: self.place.hosts == 1,
             lends: self.place.hosts > 1 && self.has_registered(),
             is_uneven: request.is_uneven(),

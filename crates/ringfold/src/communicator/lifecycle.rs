@@ -1,4 +1,4 @@
-//! The end of a communicator: by an error, in good order, or by being dropped.
+//! The end of a communicator: by an error, by closing, or by being dropped.
 
 use std::time::Duration;
 
@@ -8,24 +8,24 @@ use super::membership::forked;
 use crate::error::{Error, Result};
 use crate::memory::Stage;
 
-/// How long `abort` waits to learn whether another rank's verdict was first.
+/// Time that `abort` waits to learn whether another rank's verdict was first.
 pub(super) const ABORT_GRACE: Duration = Duration::from_millis(50);
 
 impl Communicator {
-    /// Whether this process was forked from the one that joined: it cannot use the communicator.
+    /// Whether this process was forked from the one that joined, and cannot use the communicator.
     pub fn is_forked(&self) -> bool {
         self.fork_guard.stage() == Stage::Forked
     }
 
-    /// The fatal error that has ended this communicator, if one has: known here without a call, and
-    /// while one is stuck.
+    /// Returns the fatal error that ended this communicator, if any. Known without a call, and
+    /// while a call is stuck.
     pub fn fault(&self) -> Option<Error> {
         self.driver.watch().fault()
     }
 
     /// Ends this communicator on all ranks: calls that wait in it fail with `Error::Aborted`, with
-    /// this rank and `reason`, unless something else ended it just before, which then stands on all
-    /// ranks. Does nothing in a forked child.
+    /// this rank and `reason`. If another error ended the communicator just before, that error
+    /// holds on all ranks. Does nothing in a forked child.
     pub fn abort(&self, reason: &str) {
         if self.is_forked() {
             return;
@@ -37,16 +37,16 @@ impl Communicator {
         self.end(error, ABORT_GRACE);
     }
 
-    /// Ends this communicator on all ranks, by `suspicion` unless something else ended it just
-    /// before: that shows within `grace`. Gives the verdict.
+    /// Ends this communicator on all ranks with `suspicion`, unless another error ended it just
+    /// before, which shows within `grace`. Returns the verdict.
     pub(super) fn end(&self, suspicion: Error, grace: Duration) -> Error {
         let verdict = self.driver.watch().report_fault(suspicion, grace);
         self.driver.poison(verdict.clone());
         verdict
     }
 
-    /// Ends this communicator on all ranks because `waiting_for` have not done their part for so
-    /// long. Gives the verdict.
+    /// Ends this communicator on all ranks because `waiting_for` have been missing for the time
+    /// `after`. Returns the verdict.
     pub(crate) fn end_late(&self, waiting_for: Vec<usize>, after: Duration) -> Error {
         let late = Error::Timeout {
             waiting_for,
@@ -56,22 +56,22 @@ impl Communicator {
         self.end(late, TIMEOUT_GRACE)
     }
 
-    /// Leaves in good order: waits for this rank's outstanding work, also for the calls in which
-    /// other threads are, tells the others, frees everything. Later calls fail with
-    /// `Error::Closed`. Not collective, and harmless when repeated.
+    /// Closes the communicator: waits for this rank's outstanding work, including calls of other
+    /// threads, says goodbye to the peers, and frees everything. Later calls fail with
+    /// `Error::Closed`. Not collective; repeated calls do no harm.
     ///
-    /// With its last communicator a process leaves the job, and may then end as it likes. Rank 0's
-    /// process waits half a second at most for the others, whose splits need it.
+    /// With its last communicator a process leaves the job, and may then end in any way. Rank 0's
+    /// process waits at most half a second for the others, whose splits need it.
     ///
-    /// The calls that it waits for have their deadlines; [`abort`](Communicator::abort) ends them
-    /// at once. In a callback of [`run`](Communicator::run) it waits for
-    /// nothing: the call that is being waited for, and all others, end with `Error::Closed`.
+    /// The calls that `close` waits for have their deadlines; [`abort`](Communicator::abort) ends
+    /// them at once. In a callback of [`run`](Communicator::run) `close` waits for nothing: the
+    /// waiting call, and all others, end with `Error::Closed`.
     pub fn close(&self) -> Result<()> {
         self.close_with(&mut || Ok(()))
     }
 
-    /// Like `close`, and calls `on_wait` every 20 to 40 ms while it waits. When `on_wait` fails,
-    /// the communicator is aborted on all ranks, and left all the same.
+    /// Like `close`, and calls `on_wait` every 20 to 40 ms while it waits. If `on_wait` fails, the
+    /// communicator is aborted on all ranks, and is closed nevertheless.
     pub fn close_with(&self, on_wait: OnWait<'_>) -> Result<()> {
         match self.fork_guard.close() {
             Stage::Open => {}
@@ -79,7 +79,7 @@ impl Communicator {
             Stage::Forked => return Err(forked()),
         }
         if self.driver.is_calling_back() {
-            // What waits cannot go on before this returns.
+            // The waiting call cannot continue before `close` returns.
             self.driver.poison(Error::Closed);
             self.leave();
             self.membership.leave();
@@ -106,7 +106,7 @@ impl Communicator {
         }
     }
 
-    /// What dropping does.
+    /// Closes a communicator that is dropped; aborts it if calls are under way.
     pub(super) fn abandon(&self) {
         match self.fork_guard.close() {
             Stage::Open => {}

@@ -1,4 +1,4 @@
-//! What a communicator keeps of its joining, for its parts and its end.
+//! A communicator's membership in its job, kept for its splits and its end.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::sync::lock;
 use crate::topology::neighbours::Mark;
 
-/// Says in shared memory that this rank leaves in good order.
+/// A function that announces in shared memory that this rank leaves without an error.
 pub(crate) type Depart = Box<dyn Fn() + Send + Sync>;
 
 /// A rank's membership in its job; empty for ranks that are threads.
@@ -17,7 +17,7 @@ pub(crate) struct Membership {
     group: Option<Group>,
     depart: Option<Depart>,
     splits: AtomicU64,
-    /// Tells other jobs of this host that this process is in one.
+    /// The mark by which other jobs of this host see that this process is in a job.
     mark: Mutex<Option<Arc<Mark>>>,
 }
 
@@ -31,19 +31,20 @@ impl Membership {
         }
     }
 
-    /// The ranks within their job; `None` for ranks that are threads.
+    /// Returns the ranks within their job; `None` for ranks that are threads.
     pub fn group(&self) -> Option<&Group> {
         self.group.as_ref()
     }
 
-    /// Says in shared memory that this rank leaves in good order.
+    /// Announces in shared memory that this rank leaves without an error.
     pub fn depart(&self) {
         if let Some(depart) = &self.depart {
             depart();
         }
     }
 
-    /// Leaves the job if this was the last communicator of it, and shows this process no more.
+    /// Leaves the job if this was its last communicator here, and no longer shows this process to
+    /// other jobs.
     pub fn leave(&self) {
         drop(lock(&self.mark).take());
         if let Some(group) = &self.group {
@@ -51,14 +52,14 @@ impl Membership {
         }
     }
 
-    /// The number of the next split. Every rank makes the same splits in the same order.
+    /// Returns the number of the next split. Every rank makes the same splits in the same order.
     pub fn next_split(&self) -> u64 {
-        // A counter by itself: nothing is published with it.
+        // A mere counter: it publishes nothing.
         self.splits.fetch_add(1, Ordering::Relaxed)
     }
 }
 
-/// The error of a forked child.
+/// Returns the error of a call in a forked child.
 pub(super) fn forked() -> Error {
     let text =
         "the communicator belongs to the process that forked this one; join a job of your own here";

@@ -1,8 +1,8 @@
-//! The public API: a communicator and what its ranks do together.
+//! The public API: a communicator and its ranks' calls.
 //!
-//! A call passes through four hands: [`Request`] is checked and becomes a job,
-//! [`tune::choose`](crate::tune::choose) decides how, the [engine](crate::engine) runs it, and the
-//! driver of this module waits. Typed methods on slices are in `typed`; bindings use
+//! A call passes through four stages: a [`Request`] is checked and becomes a job,
+//! [`tune::choose`](crate::tune::choose) chooses the way, the [engine](crate::engine) runs the job,
+//! and the driver of this module waits. Typed methods on slices are in `typed`; bindings use
 //! [`Communicator::run`] and [`Communicator::start`] with raw regions.
 
 mod agreed;

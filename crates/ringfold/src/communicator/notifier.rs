@@ -1,9 +1,9 @@
-//! The threads that call back when a collective call is done.
+//! The threads that run callbacks when collective calls are done.
 //!
 //! Calls end under the driver's lock, and a callback may wait for anything: another call, an
 //! interpreter's lock. So the thread that ends a call only queues the callback, and a thread that
-//! holds nothing runs it. The communicators of a process share these threads, which end when the
-//! last communicator that used them is gone.
+//! holds no lock runs it. The communicators of a process share these threads, which end with the
+//! last communicator that used them.
 //!
 //! # Order
 //!
@@ -11,20 +11,20 @@
 //! keep a callback from waiting for itself:
 //!
 //! * **Nesting.** A callback may make a call and wait until that call's own callback has run. A
-//!   callback that was registered by a running callback is one level deeper than it, and runs
-//!   beside callbacks of lower levels. This does not depend on time, so the order within a level is
+//!   callback registered by a running callback is one level deeper than the running one, and runs
+//!   beside callbacks of lower levels. Levels do not depend on time, so the order within a level is
 //!   the same on all ranks.
-//! * **Patience.** A callback may wait for one of its own level that is queued behind it. After
-//!   [`PATIENCE`] the next one begins beside it.
+//! * **Patience.** A callback may wait for another of its own level that is queued behind it. After
+//!   [`PATIENCE`] the next callback begins beside it.
 //!
-//! A thread that begins a callback leaves another one to look after the queue, up to
-//! [`THREADS_MAX`]. Usually there are two.
+//! A thread that begins a callback leaves another thread to watch the queue, up to [`THREADS_MAX`].
+//! Usually there are two.
 //!
-//! A program that ends can wait for callbacks ([`due`], [`have_returned`]), also for those of
-//! communicators that are gone.
+//! A program that ends can wait for callbacks ([`due`], [`have_returned`]), including those of
+//! communicators that were dropped.
 //!
 //! A forked child has a copy of this state but not the threads, so the state is kept with the
-//! process' number.
+//! process ID.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -40,25 +40,25 @@ use crate::sys::fork::with_locked;
 use crate::threads;
 use crate::wait::SPAN_MAX;
 
-/// How long a callback holds up those of its level: well above what one takes that computes or
-/// waits for an interpreter's lock, and well below what a user takes for a hang.
+/// Time for which a callback holds up others of its level. Well above the time of a callback that
+/// computes or waits for an interpreter's lock; well below the time that a user takes for a hang.
 const PATIENCE: Duration = Duration::from_millis(20);
 
-/// Threads of a process that run callbacks, or are ready to. All of them are in callbacks only when
-/// so many wait for each other.
+/// Maximum number of threads of a process that run callbacks, or are ready to. All of them are busy
+/// only if as many callbacks wait for each other.
 const THREADS_MAX: usize = 64;
 
-/// Threads that stay while there is nothing to do: one to begin the next callback, one to look
-/// after the queue then.
+/// Maximum number of idle threads: one to begin the next callback, and one to watch the queue then.
 const IDLE_MAX: usize = 2;
 
-/// What is called when a call is done.
+/// A callback that runs when a call is done.
 pub type OnDone = Box<dyn FnOnce() + Send>;
 
-/// The queue while there are threads. Locked where callbacks are registered, never where calls end.
+/// The queue, while there are threads. Locked when a communicator registers its first callback, and
+/// when callbacks are counted; never when a call ends.
 static SHARED: Mutex<Weak<Pool>> = Mutex::new(Weak::new());
 
-/// The process that has the threads.
+/// The process to which the threads belong.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
 
 thread_local! {
@@ -74,13 +74,13 @@ pub struct Promise {
 
 struct Callback {
     level: usize,
-    /// Its place among the callbacks that became due.
+    /// The callback's number in the order in which callbacks became due.
     number: u64,
     on_done: OnDone,
 }
 
 impl Promise {
-    /// Has `on_done` called when [`keep`](Promise::keep) is.
+    /// Registers `on_done`, to be called when the promise is [kept](Promise::keep).
     pub fn new(notifier: Arc<Notifier>, on_done: OnDone) -> Promise {
         let level = LEVEL.get();
         Promise {
@@ -93,8 +93,8 @@ impl Promise {
         }
     }
 
-    /// Has threads run the callbacks of a call that is done, which `show_done` shows: a thread that
-    /// sees the call done finds them due. Does not block.
+    /// Queues the callbacks of a call that is done, and publishes its end with `show_done`: a
+    /// thread that sees the call done finds the callbacks due. Does not block.
     pub fn keep(promises: Vec<Promise>, show_done: impl FnOnce()) {
         let both = promises.into_iter();
         let (notifiers, callbacks): (Vec<_>, Vec<_>) =
@@ -105,13 +105,13 @@ impl Promise {
         }
     }
 
-    /// The callback, which is not to be run by a thread after all.
+    /// Returns the callback, for a caller that runs it directly.
     pub fn into_callback(self) -> OnDone {
         self.callback.on_done
     }
 }
 
-/// The number of callbacks of this process that have become due so far.
+/// Returns the number of callbacks of this process that have become due so far.
 pub fn due() -> u64 {
     pool().map_or(0, |pool| pool.state().queued)
 }
@@ -127,7 +127,7 @@ pub fn have_returned(number: u64) -> bool {
     unfinished.all(|each| each >= number)
 }
 
-/// This process' queue, if it has threads.
+/// Returns this process' queue, if it has threads.
 fn pool() -> Option<Arc<Pool>> {
     // Acquire pairs with the Release store in `shared`.
     let is_ours = PROCESS.load(Ordering::Acquire) == std::process::id();
@@ -136,14 +136,14 @@ fn pool() -> Option<Arc<Pool>> {
         .flatten()
 }
 
-/// One user of the threads, which end with the last user.
+/// A user of the threads, which end with their last user.
 #[derive(Debug)]
 pub struct Notifier {
     pool: Arc<Pool>,
 }
 
 impl Notifier {
-    /// A user of this process' threads.
+    /// Adds a user of this process' threads; starts the first thread if there is none.
     pub fn shared() -> Result<Arc<Notifier>> {
         with_locked(&SHARED, |shared| {
             let process = std::process::id();
@@ -156,7 +156,7 @@ impl Notifier {
             state.threads += usize::from(is_first);
             drop(state);
             *shared = Arc::downgrade(&pool);
-            // Pairs with the Acquire load in `pool`: there is a queue of this process.
+            // Pairs with the Acquire load in `pool`: this process has a queue.
             PROCESS.store(process, Ordering::Release);
             let notifier = Arc::new(Notifier { pool });
             if is_first && let Err(error) = Pool::add_thread(&notifier.pool) {
@@ -175,11 +175,11 @@ impl Drop for Notifier {
     }
 }
 
-/// The queue, and what its threads do.
+/// The queue, and the state of its threads.
 #[derive(Default)]
 struct Pool {
     state: Mutex<State>,
-    /// Something became due, a callback returned, or all is over.
+    /// Signals that a callback became due or returned, or that a user was dropped.
     changed: Condvar,
 }
 
@@ -189,9 +189,9 @@ struct State {
     running: Vec<Running>,
     threads: usize,
     idle: usize,
-    /// Notifiers that may still queue callbacks.
+    /// Number of notifiers that may still queue callbacks.
     users: usize,
-    /// Callbacks that were queued.
+    /// Number of callbacks queued so far.
     queued: u64,
 }
 
@@ -203,10 +203,10 @@ struct Running {
     since: Instant,
 }
 
-/// What a thread does next.
+/// The next action of a thread.
 enum Next {
     Run(Callback),
-    /// Nothing, until something changes or this time has passed.
+    /// A pause until something changes or this time has passed.
     Wait(Option<Duration>),
     End,
 }
@@ -216,7 +216,7 @@ impl Pool {
         lock(&self.state)
     }
 
-    /// Calls `before` when the callbacks are due and none has begun.
+    /// Queues callbacks; calls `before` when the callbacks are due and none has begun.
     fn queue(&self, callbacks: Vec<Callback>, before: impl FnOnce()) {
         let mut state = self.state();
         let count = callbacks.len();
@@ -230,13 +230,13 @@ impl Pool {
         (0..count).for_each(|_| self.changed.notify_one());
     }
 
-    /// Starts a thread that `State::threads` has counted.
+    /// Starts a thread that is already counted in `State::threads`.
     fn add_thread(pool: &Arc<Pool>) -> Result<()> {
         let its = pool.clone();
         threads::start("ringfold-done", move || its.serve()).map(drop)
     }
 
-    /// A thread's life.
+    /// Runs callbacks until the thread is no longer needed.
     fn serve(self: Arc<Pool>) {
         let mut state = self.state();
         loop {
@@ -257,8 +257,8 @@ impl Pool {
                     state
                         .running
                         .retain(|one| one.thread != thread::current().id());
-                    // What waited for this one's end is taken here, and by others if that is more
-                    // than one.
+                    // This thread takes the next callback that waited for this one; the woken
+                    // thread takes another, if there are more.
                     self.changed.notify_one();
                 }
                 Next::Wait(limit) if state.idle < IDLE_MAX => {
@@ -279,7 +279,7 @@ impl Pool {
         state: MutexGuard<'a, State>,
         limit: Option<Duration>,
     ) -> MutexGuard<'a, State> {
-        // Without a limit: as good as for ever, and the caller looks again.
+        // Without a limit, practically forever; the caller checks again.
         let woken = self.changed.wait_timeout(state, limit.unwrap_or(SPAN_MAX));
         woken.unwrap_or_else(PoisonError::into_inner).0
     }
@@ -312,7 +312,7 @@ impl State {
 impl Callback {
     fn run(self) {
         LEVEL.set(self.level + 1);
-        // A panic is the user's: it has been printed, and the other callbacks run all the same.
+        // A panic is the user's: it has been printed, and the other callbacks run nevertheless.
         let _ = catch_unwind(AssertUnwindSafe(self.on_done));
         LEVEL.set(0);
     }

@@ -1,10 +1,10 @@
-//! Calls by two ways in turn, at the start of a communicator, and the constants that follow for all
-//! its ranks.
+//! Probes calls by two methods in turn, at the start of a communicator, and sets constants from the
+//! results for all its ranks.
 //!
-//! They are ordinary calls on memory that the user never sees, so they end like all calls when a
-//! rank fails or the time for connecting is over. They are timed as `ringfold perf` does it: every
-//! rank rewrites its input, all meet, and the slowest rank's time counts. Rank 0 decides and sends
-//! its constants.
+//! The probes are ordinary calls on memory that the user never sees, so they end like all calls if
+//! a rank fails or the time for connecting is over. The probes are timed as by `ringfold perf`:
+//! every rank rewrites its input, all ranks meet, and the slowest rank's time counts. Rank 0
+//! decides and sends its constants.
 
 use std::time::{Duration, Instant};
 
@@ -18,16 +18,18 @@ use crate::tune::fit::Pairs;
 use crate::tune::probe::{PROBE_CASES, ProbeCase};
 use crate::types::{DType, Op};
 
-/// After this no further call begins for a case: a third of what connecting may cost more.
+/// Time after which no further call begins for a case: a third of the time that probes may add to
+/// connecting.
 const BUDGET_US: f64 = 3000.0;
 
-/// Pairs of calls at each size, after one that is not counted because it makes plans.
+/// Number of pairs of calls at each size, after one pair that makes plans and is not counted.
 const ROUNDS: usize = 7;
 
 /// Bytes of a cache line, or fewer.
 const LINE_BYTES: usize = 64;
 
-/// Tries what is doubted and sets what follows. Every rank of the communicator calls this.
+/// Probes the doubtful choices and sets constants from the results. Every rank of the communicator
+/// calls this.
 pub fn probe(communicator: &mut Communicator) -> Result<()> {
     for case in PROBE_CASES {
         let (samples, elapsed) = try_both(communicator, case)?;
@@ -54,12 +56,12 @@ pub fn probe(communicator: &mut Communicator) -> Result<()> {
     Ok(())
 }
 
-/// Calls by both ways at all sizes, in turn, while there is time: the pairs of each size. The times
-/// are the slowest rank's. Also says how long that took.
+/// Runs calls of both methods at all sizes, in turn, while there is time. Returns the pairs of
+/// times for each size, which are the slowest rank's, and the time spent.
 fn try_both(communicator: &mut Communicator, case: &ProbeCase) -> Result<(Vec<Pairs>, Duration)> {
     let sizes = case.sizes;
     let longest = sizes.iter().max().map_or(0, |bytes| *bytes as usize);
-    // Not zeros, of which the system would give no pages yet.
+    // Not zeros: the system would not allocate the pages of zeros yet.
     let mut data = vec![1f32; longest / size_of::<f32>()];
     let start = Instant::now();
     let mut samples = vec![Pairs::default(); sizes.len()];
@@ -70,8 +72,8 @@ fn try_both(communicator: &mut Communicator, case: &ProbeCase) -> Result<(Vec<Pa
     for (bytes, way) in calls {
         let data = &mut data[..bytes as usize / size_of::<f32>()];
         communicator.force_algorithm(Some(way));
-        // The first finds lines where the other way has left them, and its choice is remembered for
-        // the second.
+        // The first call finds lines where the other method has left them; its choice is remembered
+        // for the second call.
         let mut is_time_left = meet(communicator, data, start)?;
         if is_time_left {
             communicator.all_reduce(data, Op::Sum)?;
@@ -95,8 +97,8 @@ fn try_both(communicator: &mut Communicator, case: &ProbeCase) -> Result<(Vec<Pa
     Ok((samples, start.elapsed()))
 }
 
-/// Rewrites the data and meets the other ranks. Whether there is time for another call, on which
-/// all agree.
+/// Rewrites the data and meets the other ranks. Returns whether there is time for another call, on
+/// which all ranks agree.
 fn meet(communicator: &Communicator, data: &mut [f32], start: Instant) -> Result<bool> {
     for line in data.chunks_mut(LINE_BYTES / size_of::<f32>()) {
         line[0] = 0.0;
@@ -106,7 +108,7 @@ fn meet(communicator: &Communicator, data: &mut [f32], start: Instant) -> Result
     Ok(elapsed_us[0] < BUDGET_US)
 }
 
-/// What rank 0 gave.
+/// Returns rank 0's constants.
 fn from_rank_0(communicator: &Communicator, own: &Constants) -> Result<Constants> {
     let mut text = own.to_string().into_bytes();
     text.resize(TEXT_BYTES_MAX, 0);

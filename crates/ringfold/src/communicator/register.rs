@@ -1,15 +1,16 @@
-//! Registering memory: all ranks allocate their parts, exchange them with those of their host, and
-//! map these ranks' parts.
+//! Registration of memory: all ranks allocate their parts, exchange them with the ranks of their
+//! host, and map those ranks' parts.
 //!
 //! ```text
 //! allocate ─► records (an all-gather) ─► pass descriptors, rank by rank ─► map
 //!     ─► outcomes (an all-gather)
 //! ```
 //!
-//! The two all-gathers are ordinary calls of all ranks, of other hosts too, so death, deadlines and
-//! different calls are detected as in these. A failure on one rank only (no memory) is reported in
-//! its record or outcome: then no rank has registered anything, and the communicator stays usable.
-//! A failure between the two ends the communicator, because the others are waiting for descriptors.
+//! The two all-gathers are ordinary calls of all ranks, including those of other hosts, so death,
+//! deadlines and different calls are detected as in any call. A failure on one rank only (no
+//! memory) is reported in its record or outcome: then no rank has registered anything, and the
+//! communicator stays usable. A failure between the two all-gathers ends the communicator, because
+//! the other ranks wait for descriptors.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -29,14 +30,14 @@ use crate::error::{Error, Result};
 use crate::memory::{Own, Region, Registered, Registry, Remapped, Shared, private_memory};
 use crate::types::{Collective, DType};
 
-/// What a rank says about its part: bytes asked for, bytes of the file's data, whether it has them,
-/// where to fetch it.
+/// Bytes of a rank's record of its part: bytes requested, bytes of the file, whether the part
+/// exists, and the listener's name.
 const RECORD_BYTES: usize = 3 * 8 + NAME_BYTES;
 
-/// The name of a listener.
+/// Bytes of a listener's name.
 const NAME_BYTES: usize = 32;
 
-/// A record, decoded. A claim: what is mapped in the end is checked against it.
+/// A decoded record, which is a claim: the mapped memory is checked against the record.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct PartRecord {
     bytes: u64,
@@ -73,11 +74,11 @@ impl PartRecord {
 /// The ranks of this rank's host.
 struct Host<'a> {
     group: &'a Group,
-    /// All but this one.
+    /// All ranks of the host but this one.
     others: Vec<usize>,
 }
 
-/// This rank's part, before the others have it.
+/// This rank's part, before the other ranks have it.
 struct Part {
     own: Own,
     fd: OwnedFd,
@@ -85,7 +86,7 @@ struct Part {
 }
 
 impl Part {
-    /// The memory of `region`, still where it was.
+    /// Creates a part from the memory of `region`, which keeps its pages for now.
     ///
     /// # Safety
     /// As for [`Remapped::copy_of`].
@@ -99,7 +100,7 @@ impl Part {
         })
     }
 
-    /// `bytes` bytes of zeros, of memory node `node` where one is given.
+    /// Creates a part of `bytes` zeros, from memory node `node` if one is given.
     fn new(bytes: usize, node: Option<usize>) -> Result<Part> {
         let (file, fd) = Shared::create(bytes)?;
         if let Some(node) = node {
@@ -118,23 +119,23 @@ impl Communicator {
     /// Allocates `bytes` bytes of zeroed memory that the calls of this host's ranks access
     /// directly, see [`Registered`].
     ///
-    /// Collective: every rank calls it, at the same place in its order of calls, and none makes
+    /// Collective: every rank calls `alloc`, at the same place in its order of calls, and makes no
     /// other calls on this communicator from other threads meanwhile. Sizes may differ. The ranks
-    /// of a host share the memory if they may use shared memory; otherwise (`tcp`, one rank on a
+    /// of a host share the memory if they may use shared memory. Otherwise (`tcp`, one rank on a
     /// host, threads) a rank gets private memory, which works as well and is no faster than other
-    /// memory, except over RDMA: there messages are read and written in it without a copy. It
-    /// belongs to this communicator: for others, including parts made by `split`, it is
+    /// memory. RDMA is the exception: messages are read and written there without a copy. The
+    /// memory belongs to this communicator: for others, including parts made by `split`, it is
     /// ordinary memory.
     ///
-    /// Blocks until all ranks have called it and have each other's memory. If one of them cannot
-    /// allocate its part, all get `Error::System`, no memory is registered, and the communicator
-    /// stays usable.
+    /// Blocks until all ranks have called `alloc` and mapped each other's memory. If a rank cannot
+    /// allocate its part, all ranks get `Error::System`, no memory is registered, and the
+    /// communicator stays usable.
     pub fn alloc(&self, bytes: usize) -> Result<Registered> {
         self.alloc_on_node(bytes, None)
     }
 
-    /// Like [`alloc`](Communicator::alloc), with this rank's part on memory node `node` where one
-    /// is given and the system allows it. Ranks may give different nodes.
+    /// Like [`alloc`](Communicator::alloc), with this rank's part on memory node `node` if one is
+    /// given and the system allows it. Ranks may pass different nodes.
     pub(crate) fn alloc_on_node(&self, bytes: usize, node: Option<usize>) -> Result<Registered> {
         self.check_open()?;
         let mut registered = match self.sharing() {
@@ -150,24 +151,25 @@ impl Communicator {
         Ok(registered)
     }
 
-    /// Registers `buffer`, which stays where it is: its pages become memory that the calls of this
-    /// host's ranks reach directly. The value that this gives ends that when dropped, see
+    /// Registers `buffer`, which keeps its address: its pages become memory that the calls of this
+    /// host's ranks access directly. Dropping the returned value ends the registration, see
     /// [`RegisteredMut`] and [`Registration`].
     ///
-    /// It costs about as much as 6 to 12 calls on the buffer save: for memory that is used again
-    /// and again and cannot come from [`alloc`](Communicator::alloc), which is cheaper. It may
-    /// begin and end anywhere. Memory of a file, shared with other processes, on the stack, or
-    /// registered already (by any communicator) is `Error::InvalidArgument`. Memory that a device
-    /// has pinned must not be registered: the device would keep to the old pages.
+    /// Registration costs about as much as 6 to 12 calls on the buffer save, so it is for memory
+    /// that is used repeatedly and cannot come from [`alloc`](Communicator::alloc), which is
+    /// cheaper. The buffer may begin and end anywhere. Memory of a file, shared with other
+    /// processes, on the stack, or already registered (by any communicator) is
+    /// `Error::InvalidArgument`. Memory that a device has pinned must not be registered: the device
+    /// would keep using the old pages.
     ///
-    /// Collective, as `alloc` is, and errors are as there; ranks may call either. A forked child
-    /// has the memory as that of `alloc`: see [`Registered`].
+    /// Collective, with the same errors as `alloc`; each rank may call either. In a forked child
+    /// the memory is like that of `alloc`: see [`Registered`].
     pub fn register<'a, T: Element>(&self, buffer: &'a mut [T]) -> Result<RegisteredMut<'a, T>> {
-        // SAFETY: borrowed exclusively as long as the registration lives, which the value returned
+        // SAFETY: borrowed exclusively while the registration lives, which the returned value
         // holds.
         let region = unsafe { Region::new(buffer.as_mut_ptr().cast(), size_of_val(buffer)) };
-        // SAFETY: as above. (A leaked one outlives the borrow; calls then find that the memory is
-        // gone.)
+        // SAFETY: as above. (A leaked registration outlives the borrow; calls then find that the
+        // memory is gone.)
         let registration = unsafe { self.register_region(region) }?;
         Ok(RegisteredMut::new(buffer, registration))
     }
@@ -176,11 +178,11 @@ impl Communicator {
     ///
     /// # Safety
     /// Until the registration is dropped, the memory of `region` must exist and its mapping must
-    /// not change. It must not be used while this runs and while the registration is dropped.
+    /// not change. No other code uses the memory while this runs, nor during the drop.
     pub unsafe fn register_region(&self, region: Region) -> Result<Registration> {
         self.check_open()?;
         let bytes = region.bytes();
-        // At its place: moved pages are registered after they were moved.
+        // Called last: the network registers moved pages after they were moved.
         let hold = || self.driver.with_engine(|engine| engine.hold(region));
         let Some(host) = self.sharing() else {
             let sizes = self.enlist_private(bytes, true)?;
@@ -192,16 +194,16 @@ impl Communicator {
         Ok(Registration::new(Some(own), sizes, &self.driver, hold()))
     }
 
-    /// The other ranks' parts of the registration of `memory`, by rank: those that this process has
-    /// mapped, for as long as they are held.
+    /// Returns the other ranks' parts of the registration of `memory` that this process has mapped,
+    /// by rank. A part stays mapped while it is held.
     pub(crate) fn peers_of(&self, memory: &Registered) -> Vec<Option<Arc<Shared>>> {
         let region = memory.region();
         self.driver
             .with_engine(|engine| engine.registry().peers_of(region))
     }
 
-    /// Has all ranks of a host map each other's parts, and each know them. Gives the sizes of all
-    /// ranks of the communicator too.
+    /// Makes all ranks of a host map each other's parts and register them. Returns this rank's part
+    /// and the sizes of all ranks of the communicator.
     fn enlist(
         &self,
         host: &Host<'_>,
@@ -228,7 +230,7 @@ impl Communicator {
             map_peers(fds, &records).and_then(|peers| part.own.take_place(part.fd).map(|()| peers));
         record.is_good = mapped.is_ok();
         let mapped = match mapped {
-            // A peer that lies about its memory is no peer.
+            // A peer that misreports its memory counts as failed.
             Err(error) if error.is_fatal() => {
                 return Err(self.end(error, self.driver.watch().crash_grace()));
             }
@@ -244,7 +246,7 @@ impl Communicator {
         Ok((own, sizes(&records)))
     }
 
-    /// The ranks that share memory with this one, if there are such.
+    /// Returns the ranks that share memory with this rank, if any.
     fn sharing(&self) -> Option<Host<'_>> {
         let group = self.membership.group()?;
         let shares = |rank: &usize| *rank != group.rank && group.shares_memory(*rank);
@@ -252,7 +254,7 @@ impl Communicator {
         (!others.is_empty()).then_some(Host { group, others })
     }
 
-    /// Memory that only this rank has, and the others' sizes.
+    /// Allocates memory that only this rank has, and exchanges sizes with the other ranks.
     fn alloc_private(&self, bytes: usize, node: Option<usize>) -> Result<Registered> {
         let made = private_memory(bytes, node);
         let sizes = self.enlist_private(bytes, made.is_ok());
@@ -260,8 +262,8 @@ impl Communicator {
         Ok(Registered::private(private, bytes, sizes?))
     }
 
-    /// The part in a registration of a rank that shares memory with no other, but maybe takes part
-    /// with ranks that do. Gives all ranks' sizes.
+    /// Takes part in a registration as a rank that shares memory with no other rank; other ranks
+    /// may share memory. Returns all ranks' sizes.
     fn enlist_private(&self, bytes: usize, is_good: bool) -> Result<Vec<usize>> {
         let record = PartRecord {
             bytes: bytes as u64,
@@ -294,12 +296,12 @@ impl Communicator {
             is_first
         });
         if is_first {
-            // Between hosts, prices depend on it.
+            // Between hosts, costs depend on registered memory.
             self.choices.forget();
         }
     }
 
-    /// Every rank's record, by rank.
+    /// Exchanges records with all ranks; returns them by rank.
     fn exchange_records(&self, record: &PartRecord) -> Result<Vec<PartRecord>> {
         let mut own = record.encode();
         let mut all = vec![0; RECORD_BYTES * self.place.world_size];
@@ -315,8 +317,8 @@ impl Communicator {
         Ok(all.chunks(RECORD_BYTES).map(PartRecord::decode).collect())
     }
 
-    /// Sends this rank's descriptor to the others of its host and receives theirs, by rank. One
-    /// rank after the other serves, in rank order, so that there is no cyclic wait.
+    /// Sends this rank's descriptor to the other ranks of its host and receives theirs, by rank.
+    /// The ranks serve one after the other, in rank order, so that there is no cyclic wait.
     fn pass_descriptors(
         &self,
         Host { group, others }: &Host<'_>,
@@ -349,9 +351,9 @@ impl Communicator {
         (0..records.len()).map(pass).collect()
     }
 
-    /// Ends the communicator on all ranks, because they wait for what this one cannot give or get.
-    /// Gives the verdict, which may be another than what this rank makes of its failure, as it is
-    /// with a call.
+    /// Ends the communicator on all ranks, because they wait for a descriptor that this rank cannot
+    /// send or receive. Returns the verdict, which may differ from this rank's failure, as in a
+    /// call.
     fn condemn(&self, failure: Failure, begin: Instant) -> Error {
         let crash_grace = self.driver.watch().crash_grace();
         let (suspicion, grace) = match failure {
@@ -381,7 +383,7 @@ impl Communicator {
     }
 }
 
-/// Maps what the peers passed on.
+/// Maps the peers' files.
 fn map_peers(fds: Vec<Option<OwnedFd>>, records: &[PartRecord]) -> Result<Vec<Option<Shared>>> {
     let map = |(peer, fd): (usize, Option<OwnedFd>)| {
         let Some(fd) = fd else { return Ok(None) };
@@ -393,7 +395,7 @@ fn map_peers(fds: Vec<Option<OwnedFd>>, records: &[PartRecord]) -> Result<Vec<Op
     fds.into_iter().enumerate().map(map).collect()
 }
 
-/// An error if some rank does not have what it should.
+/// Fails if some rank reports a failure.
 fn check_all(records: &[PartRecord]) -> Result<()> {
     match records.iter().position(|record| !record.is_good) {
         None => Ok(()),

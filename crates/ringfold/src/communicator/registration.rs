@@ -1,5 +1,5 @@
-//! Memory of the user's that is registered for a while: the guards that
-//! [`Communicator::register`](crate::Communicator::register) gives.
+//! Guards of user memory that is registered for a while by
+//! [`Communicator::register`](crate::Communicator::register).
 
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Weak};
@@ -9,20 +9,20 @@ use crate::element::Element;
 use crate::error::Result;
 use crate::memory::{Hold, Own};
 
-/// A registration of memory that was there before. Dropping it ends the registration, on this rank
-/// alone: it waits for this rank's calls under way on the communicator, then moves the pages back.
-/// The memory is the user's own again, and what a late peer might write goes elsewhere.
+/// A registration of existing memory. Dropping it ends the registration, on this rank alone: it
+/// waits for this rank's calls under way on the communicator, then moves the pages back. The memory
+/// is private to the user again, and late writes of a peer go elsewhere.
 ///
-/// It may be dropped before or after its communicator.
+/// A registration may be dropped before or after its communicator.
 #[derive(Debug)]
 pub struct Registration {
-    /// What the network has of the memory. Taken on drop, before the pages are moved.
+    /// The network's registration of the memory. Taken on drop, before the pages are moved.
     hold: Option<Hold>,
-    /// `None` where there is no rank to share with. Taken on drop.
+    /// This rank's shared part; `None` if no rank shares memory with it. Taken on drop.
     own: Option<Arc<Own>>,
     sizes: Vec<usize>,
     driver: Weak<Driver>,
-    /// The process that made it: a forked child is another.
+    /// The process that made the registration: a forked child is another.
     process: u32,
 }
 
@@ -42,21 +42,21 @@ impl Registration {
         }
     }
 
-    /// What each rank registers, in bytes.
+    /// Returns the number of bytes that each rank registers.
     pub fn sizes(&self) -> &[usize] {
         &self.sizes
     }
 
-    /// Whether the peers can reach the memory. Otherwise nothing was done to it.
+    /// Whether the peers can access the memory. Otherwise the memory is unchanged.
     pub fn is_shared(&self) -> bool {
         self.own.is_some()
     }
 }
 
 impl Registration {
-    /// Ends the registration as dropping it does, and calls `on_wait` every 20 to 40 ms while it
-    /// waits for calls. When `on_wait` fails, the communicator is aborted on all ranks, and the
-    /// registration has ended all the same.
+    /// Ends the registration like dropping it, and calls `on_wait` every 20 to 40 ms while it waits
+    /// for calls. If `on_wait` fails, the communicator is aborted on all ranks, and the
+    /// registration has ended nevertheless.
     pub fn end_with(mut self, on_wait: OnWait<'_>) -> Result<()> {
         self.end(on_wait)
     }
@@ -67,7 +67,7 @@ impl Registration {
             return Ok(());
         }
         if self.process != std::process::id() {
-            // A forked child has neither the memory nor those who would end its calls.
+            // A forked child has neither the memory nor the threads that would end its calls.
             std::mem::forget(self.driver.upgrade());
             return Ok(());
         }
@@ -87,11 +87,11 @@ impl Drop for Registration {
     }
 }
 
-/// A slice that is registered as long as this value lives. It derefs to the slice, which is
-/// borrowed until then.
+/// A slice that is registered while this value lives. The value dereferences to the slice, and
+/// borrows the slice.
 ///
-/// Leaking it leaks the registration. The kernel (6.11 or newer) is asked in every call whether the
-/// memory is still what was registered; with an older one it must not be leaked.
+/// Leaking the value leaks the registration. Every call asks the kernel (6.11 or newer) whether the
+/// memory is still the registered one; with an older kernel the value must not be leaked.
 #[derive(Debug)]
 pub struct RegisteredMut<'a, T: Element> {
     slice: &'a mut [T],
@@ -106,7 +106,7 @@ impl<'a, T: Element> RegisteredMut<'a, T> {
         }
     }
 
-    /// The registration by itself.
+    /// Returns the registration.
     pub fn registration(&self) -> &Registration {
         &self.registration
     }

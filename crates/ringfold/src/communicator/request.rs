@@ -1,5 +1,5 @@
-//! A call as the caller makes it, and its check: what is wrong with it is said here, before
-//! anything moves.
+//! A call as its caller makes it, and its check, which refuses an invalid call before any data
+//! moves.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::memory::Region;
 use crate::types::{Collective, DType, Method, Op, Protocol};
 
-/// How many elements a request is about.
+/// The number of elements of a request.
 ///
 /// `AllReduce`, `Broadcast`, `Reduce`, `Send`, `Recv`, `SendRecv`: the whole buffer. `AllGather`,
 /// `Gather`: one rank's input (the output has `world_size` times that). `ReduceScatter`, `Scatter`:
@@ -19,12 +19,12 @@ use crate::types::{Collective, DType, Method, Op, Protocol};
 /// `world_size` blocks). `Barrier`: 0.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Counts {
-    /// The same for every rank.
+    /// The same count for every rank.
     Even(u64),
-    /// One count a rank, for `AllGather`, `Gather` (what each rank gives), `ReduceScatter`,
-    /// `Scatter` (what each rank gets): the same list on every rank.
+    /// One count per rank, for `AllGather`, `Gather` (each rank's input), `ReduceScatter`,
+    /// `Scatter` (each rank's output): the same list on every rank.
     PerRank(Vec<u64>),
-    /// `AllToAll` only: what this rank gives to each rank, and gets from each.
+    /// This rank's counts to each rank, and from each rank, for `AllToAll` only.
     Pairwise {
         /// Elements for each rank, in rank order in the input.
         input: Vec<u64>,
@@ -34,7 +34,7 @@ pub enum Counts {
 }
 
 impl Counts {
-    /// A number for the form that they have.
+    /// Returns a number for the variant.
     #[inline]
     pub(super) fn kind(&self) -> u64 {
         match self {
@@ -45,55 +45,55 @@ impl Counts {
     }
 }
 
-/// One call, untyped: what the typed methods, the bindings and `perf` are made of. Its memory is
-/// the host's, or a device's in a [`DeviceRequest`](crate::DeviceRequest).
+/// One untyped call: the basis of the typed methods, the bindings and `perf`. The memory is the
+/// host's, or a device's in a [`DeviceRequest`](crate::DeviceRequest).
 #[derive(Clone, Debug)]
 pub struct Request<M = Region> {
-    /// What to do.
+    /// The collective.
     pub collective: Collective,
-    /// The elements' type.
+    /// The type of the elements.
     pub dtype: DType,
-    /// How they are combined; ignored where nothing is.
+    /// The operation that combines the elements; ignored if the collective does not reduce.
     pub op: Op,
     /// The root; for `Send` and `Recv` the peer, for `Recv` also
-    /// [`ANY_SOURCE`](Request::ANY_SOURCE). Ignored where there is none.
+    /// [`ANY_SOURCE`](Request::ANY_SOURCE). Ignored by collectives without a root or a peer.
     pub root: usize,
-    /// For `Send` and `Recv`: the number by which a receive finds its message.
+    /// The number by which a receive finds its message, for `Send` and `Recv`.
     pub tag: u32,
-    /// How many elements.
+    /// The number of elements.
     pub counts: Counts,
-    /// What is read; empty on ranks that give nothing. Same memory as (its part of) `output` means
-    /// in place.
+    /// The input; empty on ranks that have none. The call is in place if its input is the same
+    /// memory as (its part of) `output`.
     pub input: M,
-    /// What is filled; empty on ranks that get nothing.
+    /// The output; empty on ranks that have none.
     pub output: M,
-    /// How, instead of the tuner's choice. With memory of a device, how the CPUs carry it out.
+    /// The method, instead of the tuner's choice. With memory of a device, the method of the CPUs.
     pub algorithm: Option<Method>,
-    /// How its bytes travel, instead of the tuner's choice.
+    /// The protocol, instead of the tuner's choice.
     pub protocol: Option<Protocol>,
-    /// How many calls are made together: what the tuner takes into account, the same on all ranks.
-    /// 1 of one alone.
+    /// Number of calls that are made together, which the tuner takes into account; the same on all
+    /// ranks. 1 for a single call.
     pub group: u32,
-    /// The deadline, instead of the communicator's. With memory of a device it begins when the data
-    /// has arrived.
+    /// The deadline, instead of the communicator's. With memory of a device, counted from the
+    /// arrival of the data.
     pub timeout: Option<Duration>,
-    /// That it moves a part of a reduction by `op`, of so many elements, for devices that combine
-    /// them: ranks compare both. For lanes.
+    /// Number of elements of the part of a reduction by `op` that this call moves for devices,
+    /// which combine the elements. Ranks compare both. For lanes.
     #[doc(hidden)]
     pub share: Option<u32>,
-    /// Of a slice of a longer call: a digest of the counts of all of it, which ranks compare. For
+    /// Digest of all counts of the longer call of which this call is a slice. Ranks compare it. For
     /// lanes.
     #[doc(hidden)]
     pub whole: Option<u32>,
-    /// Of a barrier: the call whose data devices move meanwhile, and which ranks compare in its
-    /// place. For lanes.
+    /// The call whose data devices move during this barrier; ranks compare it instead of the
+    /// barrier. For lanes.
     #[doc(hidden)]
     pub asked: Option<Asked>,
 }
 
 impl<M> Request<M> {
-    /// A request with the usual rest: `Sum`, root 0, tag 0, chosen algorithm, the communicator's
-    /// deadline.
+    /// Creates a request with defaults: `Sum`, root 0, tag 0, the tuner's choice of the method, the
+    /// communicator's deadline.
     pub fn new(
         collective: Collective,
         dtype: DType,
@@ -122,15 +122,15 @@ impl<M> Request<M> {
 }
 
 impl Request {
-    /// As `root` of a `Recv`: the oldest message with its tag, from any sender.
+    /// The `root` of a `Recv` of the oldest message with its tag, from any sender.
     pub const ANY_SOURCE: usize = engine::ANY_SOURCE;
 
-    /// Bytes that the tuner counts: the vector's, or one block's times the number of ranks. 0 where
-    /// each pair has counts of its own, because no rank knows them all. The most there can be when
-    /// the counts are absurd.
+    /// Returns the bytes that the tuner counts: the vector's, or one block's times the number of
+    /// ranks. 0 if each pair has its own counts, because no rank knows them all. The maximum if the
+    /// counts are absurd.
     #[inline]
     pub(crate) fn bytes(&self, world_size: usize) -> u64 {
-        // Not checked yet: what saturates is refused by `check`.
+        // Not checked yet: `check` refuses counts that saturate.
         let elements = match &self.counts {
             Counts::Even(count) if is_vector(self.collective) => *count,
             Counts::Even(count) => count.saturating_mul(world_size as u64),
@@ -145,7 +145,7 @@ impl Request {
         !matches!(self.counts, Counts::Even(_))
     }
 
-    /// Checks the request as `rank` of `world_size` made it, and makes it a job.
+    /// Checks the request of `rank` of `world_size`, and returns its job.
     pub(crate) fn check(
         &self,
         rank: usize,
@@ -158,8 +158,8 @@ impl Request {
         Ok(job)
     }
 
-    /// The job as far as nothing has to be checked, for `check_into`. A job is large: it is filled
-    /// in where it is used, because to copy what was just written stalls a small call.
+    /// Returns the part of the job that needs no check, for `check_into`. A job is large, so it is
+    /// filled in where it is used: copying freshly written data stalls a small call.
     #[inline(always)]
     pub(super) fn draft(&self, way: &Way, timeout: Duration) -> Job {
         let count = match self.counts {
@@ -188,7 +188,7 @@ impl Request {
         }
     }
 
-    /// Checks the request, of which `job` is the draft, and fills in what is read and written.
+    /// Checks the request, of which `job` is the draft, and fills in the input and the output.
     #[inline(always)]
     pub(super) fn check_into(&self, rank: usize, world_size: usize, job: &mut Job) -> Result<()> {
         if self.is_uneven() && self.collective != Collective::Barrier {
@@ -203,7 +203,7 @@ impl Request {
         Ok(())
     }
 
-    /// What `rank` of `world_size` reads and fills, checked, and whether that is the same memory.
+    /// Returns the checked input and output of `rank`, and whether they are the same memory.
     fn regions(
         &self,
         rank: usize,
@@ -226,8 +226,8 @@ impl Request {
         Ok((input, output, in_place))
     }
 
-    /// How many bytes `rank` of `world_size` reads as input and fills as output: for bindings whose
-    /// callers give addresses alone. The request's own memory does not matter.
+    /// Returns the bytes of the input and of the output of `rank` of `world_size`: for bindings
+    /// whose callers pass only addresses. The request's own memory does not matter.
     ///
     /// # Errors
     /// `InvalidArgument` if the counts are absurd or do not fit the collective.
@@ -236,7 +236,7 @@ impl Request {
         self.needed(rank, world_size, [&input, &output])
     }
 
-    /// The bytes of input and output of `rank`.
+    /// Returns the bytes of the input and of the output of `rank`.
     #[inline(always)]
     fn needed(&self, rank: usize, ranks: usize, blocks: [&Blocks; 2]) -> Result<(usize, usize)> {
         let (gives, gets) = self.roles(rank);
@@ -264,7 +264,7 @@ impl Request {
         Ok(())
     }
 
-    /// The blocks of both buffers on `rank`, checked as a call is, but without memory.
+    /// Returns the blocks of both buffers on `rank`, checked as for a call, but without memory.
     pub(crate) fn sides(&self, rank: usize, world_size: usize) -> Result<Sides> {
         if self.collective.reduces() {
             self.op.check(self.dtype)?;
@@ -285,12 +285,12 @@ impl Request {
         })
     }
 
-    /// Whether the buffers consist of blocks, one a rank, on one side at least.
+    /// Whether at least one of the buffers consists of blocks, one per rank.
     pub(crate) fn is_of_blocks(&self) -> bool {
         !is_vector(self.collective)
     }
 
-    /// The elements of the longest block that this rank knows of.
+    /// Returns the elements of the longest block that this rank knows.
     pub(crate) fn longest_block(&self) -> u64 {
         let longest = |list: &[u64]| list.iter().copied().max().unwrap_or(0);
         match &self.counts {
@@ -300,7 +300,7 @@ impl Request {
         }
     }
 
-    /// Whether this rank gives data, and whether it gets some.
+    /// Returns whether this rank has input, and whether it has output.
     fn roles(&self, rank: usize) -> (bool, bool) {
         let is_root = rank == self.root;
         match self.collective {
@@ -314,7 +314,7 @@ impl Request {
         }
     }
 
-    /// The blocks of both buffers.
+    /// Returns the blocks of both buffers.
     fn blocks(&self, rank: usize, world_size: usize) -> Result<(Blocks, Blocks)> {
         match &self.counts {
             Counts::Even(count) => Ok((Blocks::Even(*count), Blocks::Even(*count))),
@@ -322,7 +322,7 @@ impl Request {
         }
     }
 
-    /// The blocks of a call with a list of counts.
+    /// Returns the blocks of both buffers of a call with a list of counts.
     #[cold]
     fn listed_blocks(&self, rank: usize, world_size: usize) -> Result<(Blocks, Blocks)> {
         use Collective::{AllGather, AllToAll, Gather, ReduceScatter, Scatter};
@@ -368,8 +368,8 @@ impl Request {
         Ok(region.part(0..bytes))
     }
 
-    /// Whether input and output are the same memory in the collective's in-place form; any other
-    /// overlap is an error.
+    /// Returns whether input and output are the same memory in the collective's in-place form; any
+    /// other overlap is an error.
     fn in_place(
         &self,
         rank: usize,
@@ -408,13 +408,13 @@ fn is_vector(collective: Collective) -> bool {
     )
 }
 
-/// The blocks of both buffers of a call on one rank, in elements; none where it has no part.
+/// The blocks of both buffers of a call on one rank, in elements; empty for a buffer without data.
 pub(crate) struct Sides {
     pub input: Vec<Range<u64>>,
     pub output: Vec<Range<u64>>,
 }
 
-/// Blocks of a buffer: a vector is one.
+/// Returns the number of blocks of a buffer; a vector is one.
 fn block_count(collective: Collective, is_input: bool, world_size: usize) -> usize {
     use Collective::{AllGather, AllToAll, Gather, ReduceScatter, Scatter};
     let has_many = match collective {
@@ -426,7 +426,7 @@ fn block_count(collective: Collective, is_input: bool, world_size: usize) -> usi
     if has_many { world_size } else { 1 }
 }
 
-/// Bytes of a buffer with these blocks: one vector, one block, or a block for every rank.
+/// Returns the bytes of a buffer with these blocks: one vector, one block, or one per rank.
 fn needed_bytes(
     collective: Collective,
     blocks: &Blocks,
@@ -442,7 +442,7 @@ fn needed_bytes(
     bytes_of(elements, element_bytes)
 }
 
-/// Bytes of so many elements; an error if that overflowed, or is more than any buffer has.
+/// Returns the bytes of `elements`; an error on overflow, or if no buffer can be as long.
 fn bytes_of(elements: Option<u64>, element_bytes: usize) -> Result<usize> {
     elements
         .and_then(|elements| elements.checked_mul(element_bytes as u64))

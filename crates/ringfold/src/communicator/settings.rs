@@ -23,91 +23,92 @@ use crate::types::{Method, Protocol};
 use crate::verbs::{DeviceChoice, LinkOptions};
 use crate::wait::SPAN_MAX;
 
-/// Shared memory of a rank by default.
+/// Default bytes of a rank's shared memory.
 const SHM_BYTES: usize = 8 << 20;
 
-/// Calls of each communicator that are recorded, by default: 6 MiB.
+/// Default number of recorded calls of each communicator: 6 MiB.
 const TRACE_CALLS: usize = 100_000;
 
-/// What a communicator and its parts are made with.
+/// The settings of a communicator and its parts.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The deadline of an operation.
     pub timeout: Duration,
-    /// The deadline for bringing ranks together.
+    /// The deadline for all ranks to join.
     pub connect_timeout: Duration,
-    /// How long another host may be silent, if this rank's setting is the one that holds.
+    /// The longest silence of another host, if this rank's setting is the one that applies.
     pub silence: Silence,
-    /// Which transports may be used.
+    /// The transports that may be used.
     pub transport: TransportChoice,
-    /// The algorithm of every collective that has it.
+    /// The method of every collective that has it.
     pub algorithm: Option<Method>,
-    /// The protocol of every call that can go by it.
+    /// The protocol of every call that can use it.
     pub protocol: Option<Protocol>,
-    /// Which ways may be chosen.
+    /// The methods and protocols that may be chosen.
     pub allowed: AlgoFilter,
-    /// Which calls go which way, if this rank's rules are the ones that hold.
+    /// The rules that decide calls, if this rank's rules are the ones that apply.
     pub rules: Option<RuleSource>,
-    /// A shared library that prices ways anew.
+    /// The tuner plugin: a shared library that recalculates the costs of ways.
     pub tuner_plugin: Option<String>,
-    /// The world rank that is known to come late.
+    /// The world rank known to be late.
     pub late_rank: Option<usize>,
-    /// How many independent pipelines calls over messages have, if that was chosen.
+    /// Bounds on the number of independent pipelines of calls over messages, if set.
     pub channels: Option<Bounds>,
-    /// What one message carries.
+    /// Bytes of one message.
     pub chunk_bytes: Option<usize>,
-    /// The pipeline's unit.
+    /// Bytes of a slice, the pipeline's unit.
     pub slice_bytes: Option<usize>,
-    /// Shared memory of a rank.
+    /// Bytes of a rank's shared memory.
     pub shm_bytes: usize,
-    /// Which interfaces may be used.
+    /// The interfaces that may be used.
     pub socket_ifname: Option<String>,
-    /// How many sockets each channel of a pair has, instead of what the links need.
+    /// Number of sockets of each channel of a pair, instead of the number that the links need.
     pub sockets: Option<usize>,
-    /// How many threads help to move data by sockets, instead of what links and cores suggest.
+    /// Number of threads that help to move data by sockets, instead of the number that links and
+    /// cores suggest.
     pub socket_threads: Option<usize>,
     /// The congestion control of data connections.
     pub tcp_congestion: Congestion,
-    /// Whether large payloads are sent without the kernel's copy.
+    /// Whether large payloads are sent without a copy by the kernel.
     pub tcp_zero_copy: ZeroCopy,
-    /// RDMA between hosts.
+    /// Settings of RDMA between hosts.
     pub rdma: RdmaSettings,
-    /// Limits instead of the derived ones, if this rank's table is the one that holds.
+    /// Limits instead of the derived ones, if this rank's table is the one that applies.
     pub limits: Overrides,
-    /// Who owns how much of large all-reduces.
+    /// The weights by which ranks own parts of large all-reduces.
     pub weights: Option<Weighting>,
-    /// Helper threads, instead of as many as the cores leave.
+    /// Number of helper threads, instead of the number that the cores leave room for.
     pub helpers: Option<usize>,
-    /// Whether rings go around slow ranks.
+    /// Whether rings bypass slow ranks.
     pub straggler: StragglerPolicy,
     /// Delays of this rank's reductions, for experiments.
     pub injection: Option<Injection>,
     /// Whether the ranks are bound to cores.
     pub bind: Bind,
-    /// A variable by which another program says where ranks run.
+    /// A variable, if set, by which another program places the ranks.
     pub foreign_binding: Option<&'static str>,
     /// Whether doubtful limits may be probed.
     pub is_probing: bool,
-    /// Where the constants of the cost model are read from, if this rank's are the ones that hold.
+    /// The source of the cost model's constants, if this rank's are the ones that apply.
     pub calibration: Source,
-    /// What other processes can see of the calls.
+    /// Settings of the board.
     pub showing: Showing,
 }
 
-/// How RDMA is used.
+/// Settings of RDMA.
 #[derive(Clone, Debug, Default)]
 pub struct RdmaSettings {
-    /// Another library than the installed libibverbs.
+    /// A library to use instead of the installed libibverbs.
     pub library: Option<String>,
-    /// Whether it is used by name only.
+    /// Whether RDMA is used by name only.
     pub is_disabled: bool,
-    /// Which devices may be used.
+    /// The devices that may be used.
     pub devices: DeviceChoice,
-    /// The place of the ports' addresses, instead of the one that is found.
+    /// The index of the ports' addresses (GIDs), instead of the one that is found.
     pub gid_index: Option<u8>,
-    /// Of connections.
+    /// Options of connections.
     pub link: LinkOptions,
-    /// Which memory of calls is registered for them.
+    /// The length from which the memory of calls is registered with the devices.
     pub register_bytes: RegisterBytes,
 }
 
@@ -131,28 +132,28 @@ impl RdmaSettings {
     }
 }
 
-/// What a communicator shows other processes.
+/// Settings of the board, which shows other processes a communicator's calls.
 #[derive(Clone, Debug)]
 pub struct Showing {
-    /// Whether it shows anything.
+    /// Whether the communicator has a board.
     pub is_on: bool,
-    /// Where each of its calls is recorded.
+    /// The folder in which each call is recorded.
     pub records_in: Option<PathBuf>,
-    /// How many of them, at most.
+    /// Maximum number of recorded calls.
     pub records: usize,
 }
 
-/// Where a rank has its rules from.
+/// The source of a rank's rules.
 #[derive(Clone, Debug)]
 pub enum RuleSource {
-    /// The caller gave them.
+    /// Rules from the caller.
     Given(Box<Rules>),
-    /// A file, which is read when they are needed.
+    /// A file, which is read when the rules are needed.
     File(String),
 }
 
 impl RuleSource {
-    /// The rules; warnings about them are logged.
+    /// Returns the rules; logs their warnings.
     pub fn read(&self) -> Result<Rules> {
         let rules = match self {
             RuleSource::Given(rules) => Rules::clone(rules),
@@ -176,18 +177,18 @@ impl Showing {
 }
 
 impl Settings {
-    /// Streams between two ranks: messages, the collectives' pipelines, and the signals of rings
-    /// that go around slow ranks.
+    /// Returns the number of streams between two ranks: messages, the collectives' pipelines, and
+    /// the signals of rings that bypass slow ranks.
     pub fn streams(&self, channels: Bounds) -> usize {
         Settings::signal_channel(channels) + usize::from(self.straggler != StragglerPolicy::Off)
     }
 
-    /// The channel of these signals, if there are any.
+    /// Returns the channel of the signals of rings, if rings bypass slow ranks.
     pub fn signal_channel(channels: Bounds) -> usize {
         P2P_CHANNEL + 1 + channels.most()
     }
 
-    /// Where a late rank's sum goes, if it bypasses other ranks.
+    /// Returns the target of a late rank's sum, if rings bypass slow ranks.
     pub fn late_target(&self) -> Option<Target> {
         match self.straggler {
             StragglerPolicy::Off => None,
@@ -196,7 +197,7 @@ impl Settings {
         }
     }
 
-    /// How slow ranks are treated, in words.
+    /// Describes the policy for slow ranks.
     pub fn straggler_policy(&self) -> String {
         match self.late_rank {
             Some(rank) => format!("{}, late rank {rank}", self.straggler.name()),
@@ -204,7 +205,7 @@ impl Settings {
         }
     }
 
-    /// Puts them together.
+    /// Combines the configuration, the environment and the defaults.
     pub fn new(config: &Config, environment: &Environment) -> Result<Settings> {
         let silence = config.peer_timeout.or(environment.peer_timeout);
         let file = || environment.tuner_config.clone().map(RuleSource::File);
@@ -271,8 +272,8 @@ impl Settings {
         })
     }
 
-    /// Does without weights of the environment that are a list for another number of ranks: a
-    /// program may make several communicators.
+    /// Drops the environment's weights if they are a list for another number of ranks: a program
+    /// may make several communicators.
     pub fn ignore_misfitting_weights(&mut self, world_size: usize) {
         if let Some(Weighting::Each(each)) = &self.weights
             && each.len() != world_size
@@ -287,7 +288,7 @@ impl Settings {
     }
 }
 
-/// The bounds of channels, if one of them is set.
+/// Returns the bounds of channels, if one of them is set.
 fn channels(config: &Config, environment: &Environment) -> Result<Option<Bounds>> {
     let least = config.min_channels.or(config.channels);
     let least = least.or(environment.min_channels).or(environment.channels);
@@ -299,7 +300,7 @@ fn channels(config: &Config, environment: &Environment) -> Result<Option<Bounds>
     }
 }
 
-/// How many sockets a channel has, if that is set.
+/// Returns the number of sockets of a channel, if set.
 fn sockets(config: &Config, environment: &Environment) -> Result<Option<usize>> {
     match config.sockets {
         Some(count) if !(1..=SOCKETS_MAX).contains(&count) => Err(Error::InvalidArgument(format!(

@@ -1,4 +1,4 @@
-//! Calls of ranks that are threads.
+//! Tests of calls, with ranks that are threads.
 
 mod rules;
 
@@ -13,7 +13,7 @@ use crate::tune::{Reason, Rules};
 use crate::types::{Collective, DType, Method, Op};
 use crate::{Counts, Error, Request};
 
-/// No rank is that late on any machine.
+/// Limit of the lateness that a test tries: on no machine is any other rank as late.
 const WATCHDOG: Duration = Duration::from_secs(120);
 
 fn on_all<R: Send>(world_size: usize, f: impl Fn(&Communicator) -> R + Sync) -> Vec<R> {
@@ -55,7 +55,8 @@ fn threads_reduce_what_they_give() {
     }
 }
 
-/// Rank 1 comes ever later, until the others are there before it and see whom they wait for.
+/// Rank 1 arrives ever later, until the other ranks arrive before it and see which rank they wait
+/// for.
 #[test]
 fn a_late_rank_is_counted_as_last_and_waits_for_no_peer() {
     const LATE: usize = 1;
@@ -75,7 +76,7 @@ fn a_late_rank_is_counted_as_last_and_waits_for_no_peer() {
                 Request::new(Collective::AllReduce, DType::F32, counts, region, region);
             request.algorithm = algorithm;
             let mut lateness = Duration::from_millis(20);
-            // Written between two barriers and read behind the second.
+            // Written between two barriers and read after the second.
             while !is_blamed.load(Ordering::Relaxed) {
                 communicator.barrier().expect("a barrier");
                 communicator.reset_stats();
@@ -102,8 +103,8 @@ fn a_late_rank_is_counted_as_last_and_waits_for_no_peer() {
     }
 }
 
-/// The shortest way is the one-shot schedule written out: ranks on either way work together, bit
-/// for bit.
+/// The shortest way is the one-shot schedule written out: ranks on either way interoperate, bit for
+/// bit.
 #[test]
 fn the_shortest_way_and_the_schedule_are_one() {
     for world_size in [2, 3, 5] {
@@ -127,7 +128,7 @@ fn the_shortest_way_and_the_schedule_are_one() {
                     // SAFETY: the regions' vectors live in this scope.
                     unsafe { communicator.run(&request, &mut || Ok(())) }.expect("an all-reduce");
                 } else {
-                    // What the communicator's own thread carries out goes by the schedule.
+                    // The communicator's own thread uses the schedule.
                     // SAFETY: as above.
                     let work = unsafe { communicator.start(request) }.expect("a start");
                     work.wait().expect("an all-reduce");
@@ -150,13 +151,13 @@ fn the_shortest_way_and_the_schedule_are_one() {
     }
 }
 
-/// The straight way is the `direct` schedule written out: ranks on either way work together, bit
-/// for bit, whatever the number of slices, in place and not. All sizes are above the most that
-/// `one_shot` may get.
+/// The straight way is the `direct` schedule written out: ranks on either way interoperate, bit for
+/// bit, with any number of slices, in place and not. All sizes are above the maximum for
+/// `one_shot`.
 #[test]
 fn the_straight_way_and_the_schedule_are_one() {
     for world_size in [2, 3, 5] {
-        // A call that helpers share goes by the schedule's steps.
+        // A call that helpers share uses the schedule's steps.
         let helpers = |rank: usize| match rank % 2 {
             0 => Parallel::none(),
             _ => Parallel::new(1, 0),

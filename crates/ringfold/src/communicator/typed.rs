@@ -2,11 +2,11 @@
 //!
 //! # Common properties
 //!
-//! * *Blocking*: they return when the call is complete on this rank: its output is complete and its
-//!   input may be changed.
+//! * *Blocking*: a method returns when the call is complete on this rank: its output is complete
+//!   and its input may be changed.
 //! * *Order*: every rank makes the same calls in the same order on a communicator.
 //! * *Aliasing*: slices cannot overlap, except where one slice is both input and output.
-//! * *Errors*: `InvalidArgument` and `Unsupported` leave the communicator usable; the others end
+//! * *Errors*: `InvalidArgument` and `Unsupported` leave the communicator usable; other errors end
 //!   it, see [`Error`].
 //! * *Threads*: any thread may call; calls run one after the other.
 
@@ -31,13 +31,13 @@ fn writable<T: Element>(slice: &mut [T]) -> Region {
 }
 
 impl Communicator {
-    /// Replaces `buffer` on every rank by the reduction of all ranks' buffers. The same length on
-    /// all ranks.
+    /// Replaces `buffer` on every rank by the reduction of all ranks' buffers, which have one
+    /// length.
     pub fn all_reduce<T: Element>(&self, buffer: &mut [T], op: Op) -> Result<()> {
         self.in_place(AllReduce, buffer, (op, 0))
     }
 
-    /// Sets `output` on every rank to the reduction of all ranks' `input`s. All of one length.
+    /// Sets `output` on every rank to the reduction of all ranks' `input`s, all of one length.
     pub fn all_reduce_into<T: Element>(&self, input: &[T], output: &mut [T], op: Op) -> Result<()> {
         self.reducing(AllReduce, input.len(), input, output, (op, 0))
     }
@@ -60,13 +60,13 @@ impl Communicator {
         self.reducing(ReduceScatter, output.len(), input, output, (op, 0))
     }
 
-    /// Replaces `buffer` on every rank by `root`'s. The same length everywhere.
+    /// Replaces `buffer` on every rank by `root`'s buffer, of the same length.
     pub fn broadcast<T: Element>(&self, buffer: &mut [T], root: usize) -> Result<()> {
         self.in_place(Broadcast, buffer, (Op::Sum, root))
     }
 
-    /// Sets `output` on every rank to all ranks' `input`s in rank order: `world_size` times as
-    /// long.
+    /// Sets `output` on every rank to all ranks' `input`s in rank order. `output` is
+    /// `world_size` times as long.
     pub fn all_gather<T: Element>(&self, input: &[T], output: &mut [T]) -> Result<()> {
         self.moving(AllGather, input.len(), input, output, 0)
     }
@@ -83,8 +83,8 @@ impl Communicator {
         self.moving(Scatter, output.len(), input, output, root)
     }
 
-    /// Sets block `i` of `output` to block `rank` of rank `i`'s `input`. Both have `world_size`
-    /// blocks of one length.
+    /// Sets block `i` of `output` to block `rank` of rank `i`'s `input`. Input and output have
+    /// `world_size` blocks of one length.
     pub fn all_to_all<T: Element>(&self, input: &[T], output: &mut [T]) -> Result<()> {
         let block = input.len() / self.world_size();
         if block * self.world_size() != input.len() {
@@ -101,18 +101,18 @@ impl Communicator {
         self.moving(SendRecv, input.len(), input, output, 0)
     }
 
-    /// Returns when all ranks have called it.
+    /// Returns when all ranks have called `barrier`.
     pub fn barrier(&self) -> Result<()> {
         self.moving::<u8>(Barrier, 0, &[], &mut [], 0)
     }
 
     /// Sends `input` to `peer`, which receives as many elements of the same type under the same
-    /// `tag`. Runs alongside the collectives and neither waits for the other. May wait until the
-    /// peer receives.
+    /// `tag`. Messages and collectives do not wait for each other. May wait until the peer
+    /// receives.
     ///
-    /// `peer` may be this rank. Such a message waits for its receive in memory of the library's, at
-    /// most 256 MiB with those of other ranks; beyond that the send waits, and fails by its
-    /// deadline.
+    /// `peer` may be this rank. Such a message waits for its receive in the library's memory, at
+    /// most 256 MiB together with those of other ranks. Beyond that the send waits, and fails at
+    /// its deadline.
     pub fn send<T: Element>(&self, input: &[T], peer: usize, tag: u32) -> Result<()> {
         let mut request = request::<T>(Send, input.len(), readable(input), Region::EMPTY);
         (request.root, request.tag) = (peer, tag);
@@ -121,21 +121,21 @@ impl Communicator {
     }
 
     /// Fills `output` with the oldest message of `peer` to this rank that has this `tag`,
-    /// regardless of messages sent before it under other tags. `Mismatch` if it has another length
-    /// or type.
+    /// regardless of earlier messages under other tags. `Mismatch` if the message has another
+    /// length or type.
     pub fn recv<T: Element>(&self, output: &mut [T], peer: usize, tag: u32) -> Result<()> {
         self.receive(output, peer, tag).map(|_| ())
     }
 
-    /// Fills `output` with the oldest message of any rank to this one that has this `tag`, and
-    /// returns the rank that sent it, perhaps this one. No sender is starved. If all other ranks
-    /// have left, it is a failed peer.
+    /// Fills `output` with the oldest message of any rank to this rank that has this `tag`. Returns
+    /// the sender, perhaps this rank. No sender is starved. Reports a failed peer if all other
+    /// ranks have left.
     pub fn recv_any<T: Element>(&self, output: &mut [T], tag: u32) -> Result<usize> {
         let source = self.receive(output, Request::ANY_SOURCE, tag)?;
         Ok(source.expect("a receive that ended well got a message from somebody"))
     }
 
-    /// Receives, and returns the sender.
+    /// Receives a message, and returns its sender.
     fn receive<T: Element>(
         &self,
         output: &mut [T],

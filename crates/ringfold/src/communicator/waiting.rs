@@ -1,28 +1,28 @@
-//! How long this rank has waited in a call, and when it is to look for what is wrong.
+//! The time that this rank has waited in a call, and when to look for the cause.
 
 use crate::call::Call;
 use crate::control::claims::CLAIM_AFTER;
 use crate::transport::Time;
 
-/// A call that is waited in, and since when.
+/// A call in which this rank waits, and since when.
 pub struct Waiting {
     sequence: u64,
-    /// When it began, or the last look.
+    /// Start of the wait, or time of the last look.
     since: Time,
     has_looked: bool,
 }
 
-/// A look at what other ranks may be doing instead.
+/// A look at the calls in which other ranks may be instead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Look {
-    /// The first one of this call.
+    /// The first look in this call.
     First,
-    /// A later one.
+    /// A later look.
     Again,
 }
 
 impl Waiting {
-    /// It has just begun.
+    /// Returns a wait in `call` that begins at `now`.
     pub fn new(call: &Call, now: Time) -> Waiting {
         Waiting {
             sequence: call.sequence,
@@ -31,8 +31,8 @@ impl Waiting {
         }
     }
 
-    /// The look that is due of a rank that waits `now` in `call`: one after a while, and again
-    /// after each such while.
+    /// Returns the look that is due, if any, for a rank that at `now` waits in `call`: one after
+    /// [`CLAIM_AFTER`], and another after each further [`CLAIM_AFTER`].
     pub fn look(&mut self, call: &Call, now: Time) -> Option<Look> {
         if self.sequence != call.sequence {
             *self = Waiting::new(call, now);

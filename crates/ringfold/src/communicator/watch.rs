@@ -1,5 +1,5 @@
-//! What a communicator asks about its peers' health: of the job's control plane, or of the threads
-//! of a process.
+//! A communicator's source of its peers' health: the job's control plane, or the threads of a
+//! process.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -15,41 +15,42 @@ use crate::transport::Waker;
 
 /// The health of a communicator's ranks.
 pub trait Watch: Send + Sync {
-    /// Whether a verdict has fallen: one load, asked on every fruitless attempt.
+    /// Whether there is a verdict: one load, made on every fruitless attempt.
     fn is_faulty(&self) -> bool;
 
-    /// The verdict.
+    /// Returns the verdict.
     fn fault(&self) -> Option<Error>;
 
-    /// Reports a suspicion to all ranks, waits up to `grace` for the verdict, and gives it; at the
-    /// latest then the suspicion is the verdict on this rank.
+    /// Reports a suspicion to all ranks, waits up to `grace` for the verdict, and returns it.
+    /// Without a verdict by then, the suspicion is the verdict on this rank.
     fn report_fault(&self, suspicion: Error, grace: Duration) -> Error;
 
-    /// How long a rank that suspects a crash waits for the verdict that names the rank that really
-    /// crashed.
+    /// Returns how long a rank that suspects a crash waits for the verdict, which names the rank
+    /// that really crashed.
     fn crash_grace(&self) -> Duration;
 
-    /// Whether some rank has left in good order.
+    /// Whether some rank has left without an error.
     fn anyone_left(&self) -> bool;
 
-    /// Whether this rank has.
+    /// Whether `rank` has left without an error.
     fn has_left(&self, rank: usize) -> bool;
 
-    /// Where this rank notes how far it is.
+    /// Returns the record of this rank's progress.
     fn progress(&self) -> &Progress;
 
-    /// How far all ranks are; nothing from those that do not answer within `timeout` or have left.
+    /// Returns the progress of all ranks; `None` for ranks that do not answer within `timeout` or
+    /// have left.
     fn standing(&self, timeout: Duration) -> Vec<Option<Standing>>;
 
-    /// Says that this rank has waited at `position` for a while. If another one waits in a
-    /// different call instead, that ends the communicator.
+    /// Announces that this rank has waited at `position` for a while. If another rank waits in a
+    /// different call instead, the mismatch ends the communicator.
     fn claim(&self, position: Position);
 
-    /// Tells the others that this rank leaves in good order.
+    /// Tells the other ranks that this rank leaves without an error.
     fn leave(&self);
 }
 
-/// The watch of ranks that are processes: what the control plane knows.
+/// The watch of ranks that are processes, by the control plane.
 #[derive(Clone)]
 pub struct SessionWatch {
     pub session: Session,
@@ -104,14 +105,15 @@ pub struct ThreadWatch {
     fault: OnceLock<Error>,
     left_count: AtomicU32,
     left: Mutex<Vec<usize>>,
-    /// How far each rank is.
+    /// The progress of each rank.
     ranks: Mutex<Vec<Arc<Progress>>>,
     wakers: Mutex<Vec<Waker>>,
     claims: Mutex<Claims>,
 }
 
 impl ThreadWatch {
-    /// The view of the next rank; `waker` is called when a verdict falls or a rank leaves.
+    /// Returns the view of the next rank; `waker` is called when there is a verdict or a rank
+    /// leaves.
     pub fn register(self: &Arc<ThreadWatch>, waker: Waker) -> ThreadRank {
         lock(&self.wakers).push(waker);
         let mut ranks = lock(&self.ranks);
@@ -129,9 +131,9 @@ impl ThreadWatch {
     }
 }
 
-/// One thread's view of its [`ThreadWatch`].
+/// One rank's view of its [`ThreadWatch`].
 pub struct ThreadRank {
-    /// Shared by all ranks.
+    /// The watch that all ranks share.
     watch: Arc<ThreadWatch>,
     rank: usize,
     progress: Arc<Progress>,
@@ -153,7 +155,7 @@ impl Watch for ThreadRank {
     }
 
     fn crash_grace(&self) -> Duration {
-        // Threads have one word for the verdict, and the first suspicion is it.
+        // Threads share the verdict, and the first suspicion is the verdict.
         Duration::ZERO
     }
 

@@ -1,18 +1,18 @@
-//! Each rank's share of large all-reduces: weights that are given, or measured by all ranks
+//! Each rank's share of large all-reduces, by weights that are set, or measured by all ranks
 //! together.
 //!
-//! The weights of a communicator change by an agreed epoch only: all ranks call
+//! The weights of a communicator change only with an agreed epoch: all ranks call
 //! [`Communicator::set_weights`] or [`Communicator::rebalance`] at the same place in their order of
-//! calls. The current weights are part of every weighted call, so a rank that has other weights, or
+//! calls. The current weights are part of every weighted call. So a rank that has other weights, or
 //! has them earlier, gets an `Error::Mismatch` and never a wrong sum.
 //!
 //! The measurement: pairs of ranks exchange messages in both directions, each pair separately, in
-//! rounds in which every rank has a different partner. A pair is as fast as the slower of the two,
-//! so a rank is as fast as its fastest pair. Each rank also times its own additions. All times are
+//! rounds in which every rank has a different partner. A pair is as fast as its slower rank, so a
+//! rank is as fast as its fastest pair. Each rank also times its own additions. All times are
 //! shared with all ranks, and the same pure functions compute weights from them
-//! ([`tune::weights`](crate::tune::weights)). These are then tried: they stay only if calls with
-//! them are faster than calls without, which the speeds alone do not show, because calls without
-//! may use another path (published memory).
+//! ([`tune::weights`](crate::tune::weights)). The weights are then tried, and stay only if calls
+//! with them are faster than calls without. The speeds alone do not show that, because calls
+//! without weights may use another path (published memory).
 
 use std::time::Instant;
 
@@ -30,45 +30,45 @@ use crate::types::{Collective, DType, Op};
 /// them are slow.
 const ROUNDS_MAX: usize = 8;
 
-/// The exchange begins with this and grows, ...
+/// Bytes of the first exchange.
 const BYTES_MIN: usize = 256 << 10;
 
-/// ... by this factor, ...
+/// Factor by which the exchange grows.
 const GROWTH: usize = 4;
 
-/// ... until the slowest takes this long, because short bursts pass where a long stream does not,
-/// ...
+/// Time of the slowest exchange at which the growth stops: short bursts pass where a long stream
+/// does not.
 const LONG_ENOUGH_MS: f64 = 20.0;
 
-/// ... or it has this size.
+/// Maximum bytes of an exchange.
 const BYTES_MAX: usize = 16 << 20;
 
-/// Times that the last size is measured. A rank is slow only if it was slow each time.
+/// Number of times that the last size is measured. A rank is slow only if it was slow each time.
 const REPEATS: usize = 5;
 
-/// Pairs of calls by which weights are tried, with and without them.
+/// Number of pairs of calls, with and without weights, by which weights are tried.
 const TRIALS: usize = 5;
 
-/// The operands that each rank times: larger than a second-level cache, as in large calls.
+/// Bytes of each operand that a rank times: larger than a second-level cache, as in large calls.
 const REDUCED_BYTES: usize = 4 << 20;
 
-/// The tag of the messages.
+/// The tag of the exchanged messages.
 const TAG: u32 = 0xffff_5772;
 
 impl Communicator {
-    /// Gives rank `i` `weights[i]` parts of the sum of all weights in large all-reduces from now
-    /// on; `None` resets them.
+    /// Assigns rank `i` `weights[i]` parts of the sum of all weights in large all-reduces from now
+    /// on; `None` resets the weights.
     ///
     /// All-reduces of more than 32 KiB over messages for which no other algorithm was requested
-    /// then use `direct` (and those larger than the tiny path takes where all ranks share a host,
-    /// whose published memory is not used then). Each rank receives, reduces and sends out its own
-    /// part. A rank that owns nothing sends its vector once and receives the result once,
-    /// concurrently: the minimum for a rank with a slow link. Results are exact and the same bits
-    /// on all ranks; when `weights` change, the bits of a sum of floats may change.
+    /// then use `direct`. If all ranks share a host, so do those larger than the tiny path takes;
+    /// published memory is not used then. Each rank receives, reduces and sends out its own part. A
+    /// rank that owns nothing sends its vector once and receives the result once, concurrently: the
+    /// minimum for a rank with a slow link. Results are exact and the same bits on all ranks; when
+    /// `weights` change, the bits of a sum of floats may change.
     ///
-    /// Every rank calls this with the same weights at the same place in its order of calls. It does
-    /// not communicate and does not block; ranks that disagree get an `Error::Mismatch` in the next
-    /// all-reduce of such a size.
+    /// Every rank calls this with the same weights at the same place in its order of calls. The
+    /// call does not communicate and does not block. Ranks that disagree get an `Error::Mismatch`
+    /// in the next all-reduce of such a size.
     ///
     /// # Errors
     /// `InvalidArgument` if there is not one weight for each rank, or all are 0. Then nothing has
@@ -92,29 +92,29 @@ impl Communicator {
         Ok(())
     }
 
-    /// The current weights, by rank; `None` if all are equal.
+    /// Returns the current weights, by rank; `None` if all are equal.
     pub fn weights(&self) -> Option<Vec<u32>> {
         self.weights
             .weights()
             .map(|weights| weights.each().to_vec())
     }
 
-    /// Measures how fast each rank sends, receives and reduces, and sets weights with which the
-    /// slowest finishes earliest, or none if that gains less than a tenth. Returns them. For ranks
-    /// that stay slow (a link at a fraction of its rate, a core that others use); the caller
-    /// decides when to measure again.
+    /// Measures how fast each rank sends, receives and reduces. Sets the weights with which the
+    /// slowest rank finishes earliest, or none if they gain less than a tenth, and returns them.
+    /// For ranks that stay slow (a link at a fraction of its rate, a core that others use); the
+    /// caller decides when to measure again.
     ///
     /// A rank counts as slow if it was slow in each of several rounds. Weights are tried before
-    /// they are kept: calls with them and without alternate, and those with them must be faster
+    /// they are kept: calls with and without them alternate, and those with weights must be faster
     /// every time.
     ///
-    /// Collective, and blocks like a call: pairs of ranks exchange up to 16 MiB, some milliseconds
-    /// on fast links and about a second for each of the at most eight rounds on links of 100
-    /// Mbit/s; the trial takes as long again. No other call of this communicator may be in
+    /// Collective, and blocks like a call. Pairs of ranks exchange up to 16 MiB: some milliseconds
+    /// on fast links, and about a second for each of the at most eight rounds on links of 100
+    /// Mbit/s. The trial takes as long again. No other call of this communicator may be in
     /// progress. Safe from any thread.
     ///
     /// # Errors
-    /// Those of any call.
+    /// The errors of any call.
     pub fn rebalance(&self) -> Result<Option<Vec<u32>>> {
         self.check_open()?;
         let (paces, bytes) = self.measure()?;
@@ -136,7 +136,7 @@ impl Communicator {
         Ok(weights)
     }
 
-    /// Whether sums of `bytes` bytes are faster with these weights than without; the same on all
+    /// Whether sums of `bytes` bytes are faster with these weights than without: the same on all
     /// ranks.
     fn is_quicker_by(&self, each: &[u32], bytes: usize) -> Result<bool> {
         let mut vector = vec![0.0f32; bytes / size_of::<f32>()];
@@ -170,7 +170,7 @@ impl Communicator {
         Ok(does)
     }
 
-    /// The setting at the creation of the communicator.
+    /// Applies the setting at the creation of the communicator.
     pub(crate) fn weigh(&self, weighting: &Weighting) -> Result<()> {
         match weighting {
             Weighting::Auto => self.rebalance().map(|_| ()),
@@ -178,8 +178,8 @@ impl Communicator {
         }
     }
 
-    /// The speeds of all ranks, by rank, the same on all of them, and the size by which links were
-    /// measured.
+    /// Returns the speeds of all ranks, by rank, and the size with which links were measured: the
+    /// same on all ranks.
     fn measure(&self) -> Result<(Vec<Pace>, usize)> {
         let world_size = self.place.world_size;
         let rounds = (world_size - 1 + world_size % 2).min(ROUNDS_MAX);
@@ -206,7 +206,8 @@ impl Communicator {
         Ok((weights::steady(&repeats), bytes))
     }
 
-    /// The time of an exchange with the partner of each round; 0 in a round without.
+    /// Returns the time of an exchange with the partner of each round; 0 in a round without a
+    /// partner.
     fn exchange_all(&self, bytes: usize, rounds: usize) -> Result<Vec<f64>> {
         let memory = [Owned::zeroed(bytes), Owned::zeroed(bytes)];
         let [out, back] = [0, 1].map(|index| memory[index].region());
@@ -223,8 +224,8 @@ impl Communicator {
         (0..rounds).map(exchange).collect()
     }
 
-    /// Sends `out` to `partner` and receives `back` from it, both at once. Neither is used any more
-    /// when this returns.
+    /// Sends `out` to `partner` and receives `back` from it, both at once. When this returns,
+    /// neither region is in use.
     fn swap(&self, partner: usize, out: Region, back: Region) -> Result<()> {
         let job = |collective, input, output| {
             let counts = Counts::Even(out.bytes() as u64);
@@ -241,8 +242,8 @@ impl Communicator {
     }
 }
 
-/// How fast each rank is, from each rank's time in each round of exchanges, and for its own
-/// additions last.
+/// Returns the speed of each rank. A row has a rank's time in each round of exchanges and, last,
+/// the time of the rank's own additions.
 fn paces(rows: &[&[f64]], rounds: usize, bytes: usize) -> Vec<Pace> {
     let pace = |rank: usize| {
         let pair = |round: usize| {
@@ -258,10 +259,10 @@ fn paces(rows: &[&[f64]], rounds: usize, bytes: usize) -> Vec<Pace> {
     (0..rows.len()).map(pace).collect()
 }
 
-/// The partner of `rank` in `round` of a tournament of `ranks`, each with each once (Kirkman's
-/// circle method, 1847). With an odd number of ranks one rests in each round.
+/// Returns the partner of `rank` in `round` of a tournament of `ranks`, each with each once
+/// (Kirkman's circle method, 1847). With an odd number of ranks one of them rests in each round.
 fn partner(rank: usize, round: usize, ranks: usize) -> Option<usize> {
-    // All but the last of an even number move around a circle.
+    // All ranks but the last of an even number move around a circle.
     let circle = ranks - 1 + ranks % 2;
     if circle == 0 {
         return None;
@@ -277,14 +278,14 @@ fn partner(rank: usize, round: usize, ranks: usize) -> Option<usize> {
     }
 }
 
-/// How long this rank takes for the timed reduction.
+/// Returns this rank's time for the timed reduction.
 fn reduction_ms() -> Result<f64> {
     let kernel = Kernel::new(Op::Sum, DType::F32)?;
     let memory = [Owned::zeroed(REDUCED_BYTES), Owned::zeroed(REDUCED_BYTES)];
     let [into, from] = [0, 1].map(|index| memory[index].region());
-    // Memory of its own for both: unwritten zeros are one page.
+    // Allocates the pages of `from`: unwritten zeros are one page.
     from.copy_from(into);
-    // The first time allocates the pages of the result.
+    // The first fold allocates the pages of the result.
     kernel.fold(into, &[into, from]);
     let begun = Instant::now();
     kernel.fold(into, &[into, from]);
@@ -310,7 +311,7 @@ mod tests {
         })
     }
 
-    /// Larger than what latency decides, on any machine.
+    /// Returns data longer than the sizes at which latency decides, on any machine.
     fn data(communicator: &Communicator) -> Vec<f32> {
         vec![communicator.rank() as f32 + 1.0; (300 << 10) / size_of::<f32>()]
     }

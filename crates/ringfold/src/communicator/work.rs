@@ -1,4 +1,4 @@
-//! A call that is under way.
+//! The handle of a call that is under way.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,10 +10,10 @@ use super::notifier::Promise;
 use crate::error::Result;
 use crate::memory::{ForkGuard, Stage};
 
-/// A call that is under way. Dropping it waits for the call, because the call uses the caller's
-/// buffers.
+/// The handle of a call that is under way. Dropping it waits for the call, because the call uses
+/// the caller's buffers.
 ///
-/// May be used from any thread. Made by [`Communicator::start`](super::Communicator::start).
+/// Created by [`Communicator::start`](super::Communicator::start); may be used from any thread.
 pub struct Work {
     driver: Arc<Driver>,
     completion: Arc<Completion>,
@@ -33,13 +33,13 @@ impl Work {
         }
     }
 
-    /// Waits until the call is done on this rank; gives its error if it failed.
+    /// Waits until the call is done on this rank; returns its error if it failed.
     pub fn wait(&self) -> Result<()> {
         self.wait_with(&mut || Ok(()))
     }
 
-    /// Like `wait`, and calls `on_wait` every 20 to 40 ms; its error aborts the communicator and is
-    /// returned.
+    /// Like `wait`, and calls `on_wait` every 20 to 40 ms; an error of `on_wait` aborts the
+    /// communicator and is returned.
     pub fn wait_with(&self, on_wait: OnWait<'_>) -> Result<()> {
         self.check_process()?;
         self.driver
@@ -47,7 +47,7 @@ impl Work {
             .map(|_| ())
     }
 
-    /// Waits at most `timeout`; whether the call is done. The call goes on when it is not.
+    /// Waits at most `timeout`; returns whether the call is done. Otherwise the call continues.
     pub fn wait_timeout(&self, timeout: Duration) -> Result<bool> {
         self.wait_timeout_with(timeout, &mut || Ok(()))
     }
@@ -58,30 +58,29 @@ impl Work {
         self.driver.wait(&self.completion, Some(timeout), on_wait)
     }
 
-    /// Whether the call is done, well or not; `wait` then returns at once.
+    /// Whether the call has ended, with success or an error; `wait` then returns at once.
     pub fn is_done(&self) -> bool {
         self.completion.result().is_some()
     }
 
-    /// The rank that sent, once a receive is done well; nothing before, and for whatever is no
-    /// receive.
+    /// Returns the source of a receive that has succeeded; `None` before, and for other calls.
     pub fn source(&self) -> Option<usize> {
         self.completion.source()
     }
 
-    /// Has `call` called once, after the call is done, well or not; [`wait`](Work::wait) then
-    /// returns at once.
+    /// Runs `call` once after the work has ended, with success or an error; [`wait`](Work::wait)
+    /// then returns at once.
     ///
-    /// If it is done already, this calls it before it returns. Otherwise a thread named
-    /// `ringfold-done` does: made when it is first needed, gone with the last communicator that
-    /// needed it. It holds no lock of this library, so `call` may use communicators. One `call`
-    /// runs at a time, in the order in which the collective calls ended; only one that waits has
-    /// others run beside it: those that were registered within it at once, others after 20 ms. A
-    /// panic in it goes no further than the panic message.
+    /// If the work has ended already, `call` runs before `when_done` returns. Otherwise a thread
+    /// named `ringfold-done` runs `call`; the thread starts when first needed, and ends with the
+    /// last communicator that needed it. The thread holds no lock of this library, so `call` may
+    /// use communicators. Callbacks run one at a time, in the order in which their calls ended.
+    /// Other callbacks run only beside a callback that waits: those registered within it at once,
+    /// others after 20 ms. A panic of `call` is printed and has no other effect.
     ///
     /// # Errors
-    /// `Unsupported` in a forked child, `System` if there is no thread to be had; `call` is dropped
-    /// uncalled then.
+    /// `Unsupported` in a forked child, `System` if no thread can be started; `call` is then
+    /// dropped without being called.
     pub fn when_done(&self, call: impl FnOnce() + Send + 'static) -> Result<()> {
         self.check_process()?;
         if self.is_done() {
@@ -96,7 +95,8 @@ impl Work {
         Ok(())
     }
 
-    /// Whether this process was forked from the one that made the call: it is not under way here.
+    /// Whether this process was forked from the one that made the call, which is not under way
+    /// here.
     pub fn is_forked(&self) -> bool {
         self.fork_guard.stage() == Stage::Forked
     }
@@ -115,7 +115,7 @@ impl Drop for Work {
             std::mem::forget(self.driver.clone());
             return;
         }
-        // The call's error was for a thread that waited; the buffers are free either way.
+        // The error is for threads that wait; the buffers are free either way.
         let _ = self.driver.wait(&self.completion, None, &mut || Ok(()));
     }
 }
@@ -140,19 +140,19 @@ mod tests {
     use crate::sync::lock;
     use crate::{Collective, Communicator, Counts, DType, Error, Op, Request};
 
-    /// More than any of these tests takes on a busy machine.
+    /// Time limit of a wait, longer than any of these tests needs on a busy machine.
     const WATCHDOG: Duration = Duration::from_secs(120);
 
-    /// A started `collective` on memory of its own.
+    /// A started `collective` on its own memory.
     struct Started {
-        // Declared first, so dropped first: that waits for the call.
+        // Declared first, so dropped first: the drop waits for the call.
         work: Work,
         _memory: Box<[f32; 4]>,
     }
 
     fn start(communicator: &Communicator, collective: Collective) -> Started {
         let mut memory = Box::new([1f32; 4]);
-        // SAFETY: boxed memory stays where it is, and goes after the work.
+        // SAFETY: boxed memory does not move, and is freed after the work.
         let region = unsafe { Region::new(memory.as_mut_ptr().cast(), size_of_val(&*memory)) };
         let mut request = Request::new(collective, DType::F32, Counts::Even(4), region, region);
         request.root = 1 - communicator.rank();
@@ -203,7 +203,7 @@ mod tests {
         let is_ours = |name: &Option<String>| name.as_deref() == Some("ringfold-done");
         assert!(threads.iter().all(is_ours), "{threads:?}");
         assert!(calls.iter().all(|started| started.work.is_done()));
-        // All that could tell again are gone.
+        // All senders were dropped.
         assert!(receiver.recv_timeout(WATCHDOG).is_err());
     }
 
@@ -306,7 +306,7 @@ mod tests {
             }
         };
         started.work.when_done(call).expect("a promise");
-        // Queued behind the first, which waits for it.
+        // Queued behind the first callback, which waits for this one.
         let (sender, later) = channel();
         *lock(&sibling) = Some(later);
         let behind = start(&zero, Collective::AllReduce);
@@ -319,8 +319,7 @@ mod tests {
         assert_eq!(received(&receiver), Some(()));
     }
 
-    /// Makes a call, and waits until its callback has done the same, `depth` times
-    /// over.
+    /// Makes a call, and waits until its callback has done the same, `depth` times over.
     fn nest(communicator: &Arc<Communicator>, depth: usize) {
         if depth == 0 {
             return;

@@ -14,9 +14,9 @@ use crate::error::Result;
 use crate::transport::Time;
 use crate::wait::{BLOCK_MAX, Pause};
 
-/// Until when a thread drives.
+/// The condition that ends a thread's driving.
 pub(super) enum Until<'a> {
-    /// This job, which is the thread's own, is done; the source is noted, if it was a receive.
+    /// The thread's own job is done; the source of a receive is stored.
     Job(JobId, Cell<Option<usize>>),
     Complete(&'a Completion),
     Idle,
@@ -27,7 +27,7 @@ impl Until<'_> {
         Until::Job(id, Cell::new(None))
     }
 
-    /// The source of a receive.
+    /// Returns the source of a receive.
     pub fn source(&self) -> Option<usize> {
         match self {
             Until::Job(_, source) => source.get(),
@@ -36,30 +36,31 @@ impl Until<'_> {
     }
 }
 
-/// Attempts of a tiny call before its wait begins to look at deadlines and verdicts: a few
-/// microseconds while they spin.
+/// Number of attempts at a tiny call before its wait checks deadlines and verdicts: a few
+/// microseconds if the attempts spin.
 const TINY_ATTEMPTS: u32 = 200;
 
-/// Why a thread stopped driving.
+/// The reason why a thread stopped driving.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// What it drove for is reached.
+    /// The condition is reached.
     Reached,
-    /// A visitor wants the state, or its own callback is due; what it drove for goes on.
+    /// A visitor wants the state, or the thread's own callback is due; the condition is not
+    /// reached.
     Asked,
 }
 
-/// How long a thread has waited: kept while it lets go of the engine and takes it up again.
+/// The state of a thread's wait, kept while the thread releases and retakes the engine.
 #[derive(Debug)]
 pub(super) struct Pace {
-    /// Fruitless attempts in a row.
+    /// Number of fruitless attempts in a row.
     attempts: u32,
-    /// Whether what it drives is its own tiny call, at which only the first attempts were made.
+    /// Whether the thread drives its own tiny call and has made only the first attempts at it.
     is_brief: bool,
-    /// Whether it has a callback: all threads but the worker, which drives for others.
+    /// Whether the thread has a callback; only the worker, which drives for others, has none.
     pub calls_back: bool,
     last_call_back: Option<Time>,
-    /// Whether it is to call back before it goes on.
+    /// Whether the thread must call back before it continues.
     pub is_call_back_due: bool,
 }
 
@@ -76,7 +77,7 @@ impl Default for Pace {
 }
 
 impl Pace {
-    /// The pace of a thread that begins a tiny call.
+    /// Returns the pace of a thread that begins a tiny call.
     pub fn brief() -> Pace {
         Pace {
             is_brief: true,
@@ -84,7 +85,7 @@ impl Pace {
         }
     }
 
-    /// The pace of a thread without a callback.
+    /// Returns the pace of a thread without a callback.
     pub fn without_callback() -> Pace {
         Pace {
             calls_back: false,
@@ -94,11 +95,11 @@ impl Pace {
 }
 
 impl Driver {
-    /// Drives until `until` is reached, or another thread or the callback asks for the engine.
+    /// Drives until `until` is reached, another thread requests the engine, or the callback is due.
     ///
-    /// The first attempts at a tiny call look at nothing but that call, and read no clock: most end
-    /// it. All others attend to the other threads, poll the transport, and look at deadlines and
-    /// verdicts when they are fruitless.
+    /// The first attempts at a tiny call check that call only, and read no clock: most end the
+    /// call. All other attempts serve the other threads and poll the transport. If such an attempt
+    /// is fruitless, it also checks deadlines and verdicts.
     pub(super) fn drive(
         &self,
         state: &mut State,
@@ -129,7 +130,7 @@ impl Driver {
                 state.waiter.learn(std::mem::take(&mut pace.attempts));
                 state.engine.lateness().end_wait(|| self.now());
             }
-            // A tiny call is done by its first progress.
+            // The first progress of a tiny call ends it.
             let is_reached = match pace.is_brief {
                 true => progressed,
                 false => self.deliver(state, until),
@@ -158,9 +159,9 @@ impl Driver {
         }
     }
 
-    /// Attends to what other threads ask of the one that drives; whether one wants the engine.
+    /// Serves the requests of other threads; returns whether a thread wants the engine.
     fn attend(&self, state: &mut State) -> Result<bool> {
-        // Pairs with the stores in `enqueue` and `visit`.
+        // Pairs with the stores in `announce` and `visit`.
         let attention = self.attention.load(Ordering::Acquire);
         if attention & INBOX != 0 {
             self.drain(state);
@@ -174,8 +175,8 @@ impl Driver {
         }
     }
 
-    /// Pauses after a fruitless attempt at a tiny call; the attempts that follow after a while are
-    /// to look at deadlines and verdicts, too.
+    /// Pauses after a fruitless attempt at a tiny call. After a while, makes later attempts check
+    /// deadlines and verdicts, too.
     fn pause_briefly(&self, state: &mut State, pace: &mut Pace) {
         let pause = state.waiter.pause(pace.attempts);
         if pace.attempts == UNTIMED_ATTEMPTS || pause != Pause::Spin {
@@ -183,7 +184,7 @@ impl Driver {
         }
         match pause {
             Pause::Spin if pace.attempts < TINY_ATTEMPTS => std::hint::spin_loop(),
-            // Others take their time with the core, so a verdict may have come meanwhile.
+            // Other threads may keep the core for long, and a verdict may have arrived meanwhile.
             Pause::Yield if pace.attempts < TINY_ATTEMPTS && !self.watch.is_faulty() => {
                 thread::yield_now();
             }
@@ -194,7 +195,8 @@ impl Driver {
         }
     }
 
-    /// Looks at what matters while nothing moves, and pauses; whether the thread is to call back.
+    /// Makes the checks that are due while nothing progresses, and pauses; returns whether the
+    /// callback is due.
     fn pause(&self, state: &mut State, now: &mut Time, pace: &mut Pace) -> Result<bool> {
         state.engine.lateness().begin_wait();
         if self.watch.is_faulty() {
@@ -224,7 +226,7 @@ impl Driver {
         Ok(false)
     }
 
-    /// Completes finished jobs; whether `until` is reached.
+    /// Completes finished jobs; returns whether `until` is reached.
     fn deliver(&self, state: &mut State, until: &Until<'_>) -> bool {
         let mut is_mine_done = false;
         let mut is_any_done = false;
@@ -262,22 +264,22 @@ impl Driver {
         }
     }
 
-    /// Whether no job is under way, nor about to be.
+    /// Whether no job is under way or in the inbox.
     pub(super) fn is_state_idle(&self, state: &State) -> bool {
-        // Pairs with the store in `enqueue`.
+        // Pairs with the store in `announce`.
         let is_filled = self.attention.load(Ordering::Acquire) & INBOX != 0;
         state.engine.is_idle() && !is_filled
     }
 
-    /// Notes how far this rank is, for peers that ask.
+    /// Publishes this rank's progress for peers that ask.
     pub(super) fn note(&self, state: &State) {
         let engine = &state.engine;
         let progress = self.watch.progress();
         progress.note(engine.collectives_finished(), engine.sequence());
     }
 
-    /// Writes what this rank waits in to its status, and after a while claims its place in it and
-    /// looks for messages of other calls.
+    /// Writes this rank's wait to its status. After a while, also claims its position and looks for
+    /// messages of other calls.
     fn describe(&self, state: &mut State) -> Result<()> {
         if let Some(site) = state.engine.running_site() {
             let text = format!("{}, {}", site.call, site.phase);
@@ -304,7 +306,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Clears the status: it waits in nothing any more.
+    /// Clears the status: this rank is not waiting.
     pub(super) fn clear_status(&self, state: &mut State) {
         if std::mem::take(&mut state.is_described) {
             self.watch.progress().clear();
@@ -315,8 +317,8 @@ impl Driver {
         }
     }
 
-    /// Runs between local work chunks so that they observe aborts. Gives whether the thread is to
-    /// call back.
+    /// Checks verdicts and deadlines between chunks of local work. Returns whether the callback is
+    /// due.
     fn poll_abort(&self, state: &mut State, now: &mut Time, pace: &mut Pace) -> Result<bool> {
         if self.watch.is_faulty() {
             return Err(self.end_by_verdict(state));
@@ -325,9 +327,9 @@ impl Driver {
         self.check_deadlines(state, *now, pace)
     }
 
-    /// Looks at what is too costly to look at on every attempt: deadlines, peers that wait in
-    /// another call, and, now and then, departures and the callback. Gives whether the thread is to
-    /// call back.
+    /// Makes the checks that are too costly for every attempt: deadlines, peers that wait in
+    /// another call, and, at intervals, departures and the callback. Returns whether the callback
+    /// is due.
     fn check_deadlines(&self, state: &mut State, now: Time, pace: &mut Pace) -> Result<bool> {
         let checked = state.engine.check_deadlines(now);
         if let Err(error) = checked.and_then(|()| state.engine.compare_media()) {
@@ -339,7 +341,7 @@ impl Driver {
         }
         pace.last_call_back = Some(now);
         self.describe(state)?;
-        // A stream may have ended of which no server tells.
+        // A peer's messages may have ended without a report from a server.
         if self.watch.anyone_left() || state.engine.has_any_peer_ended() {
             self.check_departures(state, pace)?;
         }

@@ -14,16 +14,16 @@ use crate::error::{Error, LEFT, Result};
 use crate::sync::lock;
 use crate::types::Collective;
 
-/// How long a rank whose deadline has passed waits for the verdict that names the ranks that all
+/// Time that a rank whose deadline has passed waits for the verdict, which names the ranks that all
 /// others wait for.
 pub(in crate::communicator) const TIMEOUT_GRACE: Duration = Duration::from_millis(600);
 
 thread_local! {
-    /// The drivers in whose calls this thread is while it calls back, by address.
+    /// Addresses of the drivers in whose calls this thread is calling back.
     static CALLING_BACK: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
 }
 
-/// A thread that calls back, as long as this value lives.
+/// A guard that marks this thread as calling back.
 struct CallingBack;
 
 impl CallingBack {
@@ -40,15 +40,15 @@ impl Drop for CallingBack {
 }
 
 impl Driver {
-    /// Whether the calling thread is in a call of this driver, of which this is the callback.
+    /// Whether the calling thread runs a callback of one of this driver's calls.
     pub fn is_calling_back(&self) -> bool {
         let own = std::ptr::from_ref(self).addr();
         CALLING_BACK.with_borrow(|drivers| drivers.contains(&own))
     }
 
-    /// Calls back, under no lock. An error or a panic of the callback ends the communicator: when
-    /// this returns, nothing on this rank touches the buffers of its calls any more, whichever
-    /// thread drove them.
+    /// Runs the callback, under no lock. An error or a panic of the callback ends the communicator.
+    /// When this returns, nothing on this rank touches the buffers of its calls, whichever thread
+    /// drove them.
     pub(super) fn call_back(&self, on_wait: OnWait<'_>) -> Result<()> {
         let calling = CallingBack::from(self);
         let outcome = catch_unwind(AssertUnwindSafe(on_wait));
@@ -70,7 +70,7 @@ impl Driver {
         self.poison(self.abort_all(format!("interrupted: {by}")));
     }
 
-    /// Tells all ranks to end, and gives the verdict.
+    /// Tells all ranks to abort; returns the verdict.
     pub(super) fn abort_all(&self, reason: String) -> Error {
         let aborted = Error::Aborted {
             rank: self.rank,
@@ -79,8 +79,7 @@ impl Driver {
         self.watch.report_fault(aborted, Duration::ZERO)
     }
 
-    /// Has `f` work with the state; a panic in it, which is a mistake of this library's, is an
-    /// error.
+    /// Runs `f` on the state; a panic of `f`, which is a bug in this library, becomes an error.
     #[inline(always)]
     pub(super) fn guarded<R>(
         &self,
@@ -94,8 +93,8 @@ impl Driver {
         }
     }
 
-    /// Has `f` work with the state. A panic in it ends the communicator, with its message, before
-    /// another thread sees the state.
+    /// Runs `f` on the state. A panic of `f` ends the communicator, with the panic's message,
+    /// before another thread sees the state.
     #[inline(always)]
     pub(super) fn caught<R>(
         &self,
@@ -115,7 +114,8 @@ impl Driver {
         self.end(state, verdict);
     }
 
-    /// Fails if a rank has left that this one waits for. What it did before it left is taken first.
+    /// Fails if a rank that this rank waits for has left. Data that arrived before its departure is
+    /// processed first.
     pub(super) fn check_departures(&self, state: &mut State, pace: &Pace) -> Result<()> {
         let waits = self.program_waits(pace);
         let gone = |engine: &mut Engine| {
@@ -137,15 +137,15 @@ impl Driver {
         }
     }
 
-    /// Whether a thread of the program waits for a call, and nothing that it has called is still to
-    /// be taken on.
+    /// Whether a thread of the program waits for a call, and the inbox is empty.
     fn program_waits(&self, pace: &Pace) -> bool {
-        // Pairs with the increment in `see_through`, before which the thread's job is handed over.
+        // Pairs with the increment in `see_through`, before which the thread's job is enqueued.
         let waits = pace.calls_back || self.waiting.load(Ordering::Acquire) > 0;
         waits && self.attention.load(Ordering::Acquire) & INBOX == 0
     }
 
-    /// Ends everything by the verdict, unless one more attempt finds data that had come before it.
+    /// Ends the communicator with the verdict, unless one more attempt finds data that arrived
+    /// before the verdict.
     pub(super) fn handle_verdict(&self, state: &mut State) -> Result<()> {
         match state.engine.progress(self.now()) {
             Ok(true) => return Ok(()),
@@ -155,7 +155,7 @@ impl Driver {
         Err(self.end_by_verdict(state))
     }
 
-    /// The verdict, where `job` might never see it: a send may be done without any waiting.
+    /// Returns the verdict if `job` might never see it: a send may be done without waiting.
     pub(super) fn refusal(&self, job: &Job) -> Option<Error> {
         let is_refused = job.collective == Collective::Send && self.watch.is_faulty();
         is_refused.then(|| self.watch.fault().unwrap_or(Error::Closed))
@@ -167,8 +167,8 @@ impl Driver {
         self.end(state, verdict)
     }
 
-    /// Ends everything by an error found here: the others learn of it, and the verdict may be
-    /// another than the suspicion.
+    /// Reports an error found here to all ranks, and ends the communicator. The verdict may differ
+    /// from the error.
     pub(super) fn fail(&self, state: &mut State, error: Error) -> Error {
         let error = located(state, error);
         let verdict = match &error {
@@ -180,7 +180,8 @@ impl Driver {
         self.end(state, verdict)
     }
 
-    /// Ends everything for a reason of this rank alone: it gets `error`, the others an abort.
+    /// Ends the communicator for a reason of this rank alone: this rank gets `error`, the others an
+    /// abort.
     fn interrupt(&self, state: &mut State, error: Error, reason: String) -> Error {
         self.watch.report_fault(
             Error::Aborted {
@@ -216,7 +217,7 @@ fn text_of(panic: &(dyn Any + Send)) -> &str {
     owned.or_else(literal).unwrap_or("a panic without a text")
 }
 
-/// `error` with the place where the engine stands.
+/// Adds to `error` the call and the phase that the engine is in.
 fn located(state: &mut State, error: Error) -> Error {
     match state.engine.running_site() {
         Some(site) => error.at(site),

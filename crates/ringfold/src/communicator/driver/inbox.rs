@@ -1,13 +1,14 @@
-//! The jobs that are handed to the thread that drives.
+//! The jobs that wait for the driving thread.
 //!
-//! Collectives and messages wait apart, because messages do not wait for collectives: a collective
-//! may have to wait here until the engine has room, while a rank needs a message to go on.
+//! Collectives and messages have separate queues, because messages do not wait for collectives: a
+//! collective may have to wait here until the engine has room, while a rank needs a message to
+//! continue.
 //!
 //! # Invariants
 //!
-//! * Jobs of one kind are taken on in the order in which they were handed over.
+//! * The engine takes jobs of one kind in the order in which they were enqueued.
 //! * A started job that the engine refuses ends the communicator: its caller has counted the call,
-//!   and this rank's later calls would meet other calls of the peers.
+//!   so this rank's later calls would meet other calls of the peers.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -17,24 +18,24 @@ use crate::communicator::completion::Completion;
 use crate::engine::Job;
 use crate::types::Collective;
 
-/// Jobs that wait for the engine, at most: some 400 MB. A program that has started so many waits
-/// for none of them.
+/// Maximum number of jobs that wait for the engine: some 400 MB. A program that has started this
+/// many jobs waits for none of them.
 const HANDED_MAX: usize = 1 << 20;
 
-/// Jobs for the thread that drives, and the worker that sees to them.
+/// Jobs for the driving thread, and the worker that drives them if no other thread does.
 #[derive(Default)]
 pub struct Inbox {
     collectives: VecDeque<Handed>,
     messages: VecDeque<Handed>,
     pub(super) worker: Option<thread::JoinHandle<()>>,
-    /// Jobs handed over that are not done yet.
+    /// Whether the worker has jobs to drive.
     pub(super) has_work: bool,
     /// Whether the worker waits to be notified.
     pub(super) is_worker_asleep: bool,
     pub(super) is_stopped: bool,
 }
 
-/// A job for the thread that drives.
+/// A job for the driving thread.
 pub struct Handed {
     pub(super) job: Job,
     pub(super) completion: Arc<Completion>,
@@ -43,7 +44,7 @@ pub struct Handed {
 }
 
 impl Handed {
-    /// A job whose caller waits in the call.
+    /// Returns a job whose caller waits in the call.
     pub fn waited_for(job: Job, completion: Arc<Completion>) -> Handed {
         Handed {
             job,
@@ -52,7 +53,7 @@ impl Handed {
         }
     }
 
-    /// A job whose caller gets a handle.
+    /// Returns a job whose caller gets a handle.
     pub fn started(job: Job, completion: Arc<Completion>) -> Handed {
         Handed {
             is_started: true,
@@ -71,12 +72,12 @@ impl Inbox {
         jobs.push_back(handed);
     }
 
-    /// Whether `more` jobs fit.
+    /// Whether there is room for `more` jobs.
     pub fn has_room_for(&self, more: usize) -> bool {
         self.collectives.len() + self.messages.len() + more <= HANDED_MAX
     }
 
-    /// The completions of all jobs, which are dropped.
+    /// Drops all jobs; returns their completions.
     pub fn cancel(&mut self) -> impl Iterator<Item = Arc<Completion>> {
         let jobs = self.messages.drain(..).chain(self.collectives.drain(..));
         jobs.map(|handed| handed.completion)
@@ -87,7 +88,8 @@ impl Inbox {
         self.collectives.is_empty() && self.messages.is_empty()
     }
 
-    /// The next job of a kind that the engine can take on, as `can_take` says.
+    /// Removes and returns the next job of a kind that the engine can take, according to
+    /// `can_take`.
     pub fn next(&mut self, can_take: impl Fn(Collective) -> bool) -> Option<Handed> {
         match can_take(Collective::Send).then(|| self.messages.pop_front()) {
             Some(Some(message)) => Some(message),

@@ -1,7 +1,7 @@
-//! Keeps a communicator's board: what the thread that drives shows other processes of its calls.
+//! Keeps a communicator's board, which shows other processes the calls of the driving thread.
 //!
-//! A tiny call costs a few stores to lines that only this rank writes. No clock is read for a
-//! board without records.
+//! A tiny call costs a few stores to lines that only this rank writes. Without records, the
+//! recorder reads no clock.
 
 #![forbid(unsafe_code)]
 
@@ -13,43 +13,44 @@ use crate::engine::{ANY_SOURCE, Job, JobId};
 use crate::error::Error;
 use crate::types::Collective;
 
-/// Tiny calls after which short waits, which are no news, are shown: a reader sees them soon.
+/// Number of calls between two updates of short waits, which alone are no news; few enough that a
+/// reader sees short waits soon.
 const CALLS_BETWEEN_SHORT_WAITS: u64 = 1024;
 
-/// Ranks whose lateness is shown with one call; the others' turns come with the next ones.
+/// Number of ranks whose lateness one update shows; the next updates show the other ranks'.
 const PEERS_AT_ONCE: usize = 64;
 
-/// What stands for the collective of calls that are not the user's, and are not counted.
+/// The number that stands for the collective of the library's own calls, which are not counted.
 const UNCOUNTED: u8 = u8::MAX;
 
-/// A board, and what is under way.
+/// A board, and the calls under way.
 pub struct Recorder {
     board: Board,
-    /// By number of the job.
+    /// Calls under way, by job number.
     under_way: Vec<UnderWay>,
-    /// Messages until now.
+    /// Number of messages so far.
     messages: u64,
-    /// The record of the collective that ended last, of which the waits are not known yet.
+    /// The record of the collective that ended last, if its waits are not known yet.
     unsettled: Option<u64>,
-    /// The time waited before it.
+    /// Total time waited, as of the last news of waits.
     waited: Duration,
-    /// Whose turn it is to be shown.
+    /// The rank whose lateness is shown next.
     next_peer: usize,
-    /// The tiny call that was shown last, if no other call was since.
+    /// The tiny call that was shown last, if no other call was shown since.
     last_tiny: LastTiny,
 }
 
-/// What a board shows of a tiny call. Calls repeat, and then only their number is new.
+/// The part of a tiny call that a board shows. Calls repeat, and then only their number changes.
 #[derive(Clone, Copy)]
 struct LastTiny {
     number: usize,
-    /// The kinds that the engine had prepared.
+    /// Number of kinds that the engine had prepared.
     kinds: u64,
     collective: u8,
     bytes: u64,
 }
 
-/// Stands for no tiny call: none has this number.
+/// The value that stands for no tiny call: no call has this number.
 const NO_TINY: LastTiny = LastTiny {
     number: usize::MAX,
     kinds: 0,
@@ -61,12 +62,12 @@ const NO_TINY: LastTiny = LastTiny {
 struct UnderWay {
     collective: u8,
     bytes: u64,
-    /// Its record, where calls are recorded.
+    /// Number of the call's record, if calls are recorded.
     record: u64,
 }
 
 impl Recorder {
-    /// Shows calls on `board`.
+    /// Creates a recorder that shows calls on `board`.
     pub fn new(board: Board) -> Recorder {
         Recorder {
             board,
@@ -83,8 +84,8 @@ impl Recorder {
         &self.board
     }
 
-    /// A tiny call has begun, of an engine that has prepared so many `kinds`; `begun` collectives
-    /// have.
+    /// Shows a tiny call that has begun, of an engine with `kinds` prepared kinds; `begun` is the
+    /// number of collectives begun.
     #[inline(always)]
     pub fn begin_tiny(&mut self, id: JobId, job: &Job, kinds: u64, begun: u64) {
         let last = &self.last_tiny;
@@ -108,7 +109,7 @@ impl Recorder {
         }
     }
 
-    /// A job has been submitted; `begun` collectives are.
+    /// Shows a job that has been submitted; `begun` is the number of collectives begun.
     #[cold]
     pub fn begin(&mut self, id: JobId, job: &JobShown, begun: u64) {
         self.last_tiny = NO_TINY;
@@ -134,7 +135,8 @@ impl Recorder {
         };
     }
 
-    /// The tiny call that began last is done, and `finished` collectives in all.
+    /// Shows the end of the tiny call that began last; `finished` is the number of collectives
+    /// done.
     #[inline(always)]
     pub fn end_tiny(&mut self, id: JobId, lateness: &mut Lateness, finished: u64) {
         let LastTiny {
@@ -154,7 +156,7 @@ impl Recorder {
         }
     }
 
-    /// A job is done; of a receive, from which rank it was.
+    /// Shows the end of a job, and the source of a receive.
     pub fn end(&mut self, id: JobId, source: Option<usize>) {
         let Some(ended) = self.under_way.get(id.number()) else {
             return;
@@ -164,13 +166,13 @@ impl Recorder {
             self.board.record_end(ended.record, source);
             let is_message = [Collective::Send as u8, Collective::Recv as u8];
             if !is_message.contains(&ended.collective) {
-                // Of calls that ended together the last one waited.
+                // Of several calls that ended together, the last one waited.
                 self.unsettled = self.unsettled.max(Some(ended.record));
             }
         }
     }
 
-    /// Shows what was counted of calls that have ended, of which there are `finished` in all.
+    /// Shows the counts of calls that have ended; `finished` is the number of collectives done.
     #[inline]
     pub fn settle(&mut self, lateness: &mut Lateness, finished: u64) {
         self.board.show_finished(finished);
@@ -214,7 +216,7 @@ impl Recorder {
         }
     }
 
-    /// The communicator has ended by `error`. Being left in good order is none.
+    /// Shows the `error` that ended the communicator; a close is no error.
     pub fn fail(&self, error: &Error) {
         if !matches!(error, Error::Closed) {
             self.board.show_fault(&error.to_string());
@@ -222,7 +224,7 @@ impl Recorder {
     }
 }
 
-/// What is shown of a job.
+/// The part of a job that is shown.
 pub struct JobShown {
     call: Shown,
     collective: u8,
@@ -232,7 +234,7 @@ pub struct JobShown {
 impl JobShown {
     #[inline]
     pub fn of(job: &Job) -> JobShown {
-        // Where devices move the data, ranks meet in a call that stands for theirs.
+        // If devices move the data, ranks meet in a barrier that stands for the call.
         let asked = job.asked.as_ref();
         let collective = asked.map_or(job.collective, |asked| asked.collective());
         let is_rooted = collective.has_root();

@@ -1,4 +1,4 @@
-//! What the threads that drive share, and which of them may touch it.
+//! The state that the driving threads share, and its locks.
 
 use std::collections::HashMap;
 use std::sync::atomic::AtomicU32;
@@ -18,18 +18,18 @@ use crate::transport::{Time, Waker};
 use crate::types::Collective;
 use crate::wait::{Patience, Waiter};
 
-/// How long a waiting thread goes without calling back (for signals); a sleep may add
+/// Interval at which a waiting thread calls back (for signals); a sleep may add
 /// [`BLOCK_MAX`](crate::wait::BLOCK_MAX).
 pub const ON_WAIT_INTERVAL: Duration = Duration::from_millis(20);
 
-/// The bit of [`Driver::attention`] that says that the inbox holds jobs.
+/// The bit of [`Driver::attention`] that is set if the inbox has jobs.
 pub const INBOX: u32 = 1;
 
-/// The bit that says that a thread waits for the state.
+/// The bit of [`Driver::attention`] that is set if a thread waits for the state.
 pub const VISIT: u32 = 2;
 
-/// What a thread calls while it waits; an error ends the wait and the communicator. It may use the
-/// communicator.
+/// The callback of a waiting thread, which may use the communicator. Its error ends the wait and
+/// the communicator.
 pub type OnWait<'a> = &'a mut dyn FnMut() -> Result<()>;
 
 /// A communicator's engine and the threads that drive it.
@@ -37,42 +37,41 @@ pub struct Driver {
     pub(super) rank: usize,
     pub(super) state: Mutex<State>,
     pub(super) inbox: Mutex<Inbox>,
-    /// What the thread that drives is to look at: [`INBOX`], [`VISIT`]. One load where there is
-    /// nothing.
+    /// Requests to the driving thread: [`INBOX`], [`VISIT`]. Costs one load if there are none.
     pub(super) attention: AtomicU32,
-    /// Threads of the program that wait for a call while another thread drives.
+    /// Number of the program's threads that wait for a call while another thread drives.
     pub(super) waiting: AtomicU32,
-    /// Held by the one thread that visits.
+    /// The lock that a visiting thread holds.
     pub(super) turn: Mutex<()>,
-    /// Tells the worker that there is something to do.
+    /// Wakes the worker.
     pub(super) for_worker: Condvar,
     pub(super) watch: Box<dyn Watch>,
     pub(super) waker: Waker,
-    /// Held from the first use until the end, so that its thread is not made anew for every call.
+    /// The notifier, held from the first use until the end, so that not every call starts a thread.
     pub(super) notifier: Mutex<Option<Arc<Notifier>>>,
     pub(super) origin: Instant,
 }
 
 pub struct State {
     pub(super) engine: Engine,
-    /// Completed when their job is done; the job of a thread that drives is not listed until it
-    /// lets go of the engine.
+    /// Completions by job, to be set when the job is done. The job of a driving thread is not
+    /// listed until that thread releases the engine.
     pub(super) completions: HashMap<JobId, Arc<Completion>>,
-    /// Completed when no job is under way.
+    /// Completions to be set when no job is under way.
     pub(super) idle: Vec<Arc<Completion>>,
-    /// Why nothing runs any more.
+    /// The error that ended the communicator.
     pub(super) error: Option<Error>,
     pub(super) waiter: Waiter,
-    /// Whether the status that others can ask for says what this rank waits in.
+    /// Whether the status that other ranks can ask for describes a wait.
     pub(super) is_described: bool,
-    /// The call that this rank waits in, and since when.
+    /// The call in which this rank waits, and since when.
     pub(super) waiting: Option<Waiting>,
-    /// What shows other processes how the calls go, if anything does.
+    /// The recorder that shows calls to other processes, if there is a board.
     pub(super) recorder: Option<Box<Recorder>>,
 }
 
 impl Driver {
-    /// A driver of `engine`.
+    /// Creates a driver of `engine`.
     pub fn new(
         mut engine: Engine,
         rank: usize,
@@ -104,12 +103,12 @@ impl Driver {
         }
     }
 
-    /// The health of the peers.
+    /// Returns the watch over the peers' health.
     pub fn watch(&self) -> &dyn Watch {
         self.watch.as_ref()
     }
 
-    /// The thread that runs the callbacks of calls that are done.
+    /// Returns the notifier, which runs the callbacks of completed calls.
     pub fn notifier(&self) -> Result<Arc<Notifier>> {
         let mut held = lock(&self.notifier);
         if let Some(notifier) = &*held {
@@ -122,7 +121,7 @@ impl Driver {
     pub(super) fn try_state(&self) -> Option<MutexGuard<'_, State>> {
         match self.state.try_lock() {
             Ok(state) => Some(state),
-            // The thread that panicked has ended the communicator before it let go of the state.
+            // The thread that panicked ended the communicator before it released the state.
             Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
             Err(TryLockError::WouldBlock) => None,
         }
@@ -162,7 +161,7 @@ impl State {
         }
     }
 
-    /// Shows that the tiny call of the thread that drives is done.
+    /// Shows that the driving thread's tiny call is done.
     #[inline]
     pub(super) fn show_done(&mut self, id: JobId) {
         if let Some(recorder) = &mut self.recorder {
@@ -171,7 +170,7 @@ impl State {
         }
     }
 
-    /// Shows what is known now of the calls that have ended.
+    /// Shows the counts of the calls that have ended.
     #[inline]
     pub(super) fn settle(&mut self) {
         if let Some(recorder) = &mut self.recorder {

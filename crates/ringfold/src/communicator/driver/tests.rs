@@ -1,5 +1,5 @@
-//! What may happen while a thread waits: callbacks that use the communicator, visitors,
-//! interruptions, panics.
+//! Tests of events during a wait: callbacks that use the communicator, visitors, interruptions,
+//! panics.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -20,10 +20,10 @@ use crate::types::{Collective, DType, Op};
 use crate::wait::Patience;
 use crate::{Counts, Request};
 
-/// More than any of these tests takes on a busy machine.
+/// Time limit of a test, longer than any test needs on a busy machine.
 const WATCHDOG: Duration = Duration::from_secs(120);
 
-/// Has `test` end, or the test fail.
+/// Runs `test`, and panics unless it ends within [`WATCHDOG`].
 fn watched<R: Send + 'static>(test: impl FnOnce() -> R + Send + 'static) -> R {
     let (sender, receiver) = channel();
     thread::spawn(move || sender.send(test()));
@@ -37,7 +37,7 @@ fn pair() -> [Communicator; 2] {
     pair.try_into().expect("two ranks")
 }
 
-/// Rank 0's part in a call that rank 1 makes, or not.
+/// Runs rank 0's part of a call, whether or not rank 1 makes the call.
 fn wait_in(
     communicator: &Communicator,
     (collective, count): (Collective, usize),
@@ -67,7 +67,7 @@ fn a_callback_reads_figures_and_makes_calls_while_its_call_waits() {
             let [zero, one] = pair();
             let other = thread::spawn(move || {
                 let mut token = [0f32];
-                // Sent from the callback, so rank 0 waits by then.
+                // The callback sends the message, so rank 0 is waiting by then.
                 one.recv(&mut token, 0, 7).expect("a message");
                 let mut ones = vec![1f32; call.1];
                 match call.0 {
@@ -103,7 +103,7 @@ fn a_callback_reads_figures_and_makes_calls_while_its_call_waits() {
     });
 }
 
-/// The message of the callback is not taken for the tiny call that waits, also when both end in one
+/// The message of the callback is not mistaken for the waiting tiny call, even if both end in one
 /// attempt.
 #[test]
 fn a_call_of_a_callback_does_not_swallow_the_end_of_the_one_that_waits() {
@@ -122,7 +122,7 @@ fn a_call_of_a_callback_does_not_swallow_the_end_of_the_one_that_waits() {
         let ending = wait_in(&zero, WAITS[0], &mut || {
             if let Some(sender) = sender.take() {
                 sender.send(()).expect("rank 1");
-                // Long enough for rank 1 to publish: then the waiting call ends while this one
+                // Long enough for rank 1 to publish, so that the waiting call ends while this call
                 // runs.
                 thread::sleep(Duration::from_millis(50));
                 zero.send(&[1f32], 1, 7)?;
@@ -180,7 +180,7 @@ fn a_callback_that_fails_or_panics_ends_the_call_for_all() {
     });
 }
 
-/// A call that another thread drives is over, and its memory free, when its interrupted wait
+/// A call that another thread drives is over, and its memory free, when an interrupted wait
 /// returns.
 #[test]
 fn an_interrupted_wait_returns_after_the_driving_thread_has_let_go() {
@@ -249,7 +249,7 @@ fn visitors_do_not_wait_for_the_call_of_another_thread() {
     });
 }
 
-/// What the engine of the test below says.
+/// The message of the engine's panic in the test below.
 const PANIC: &str = "what this test is about";
 
 #[test]
@@ -315,7 +315,7 @@ fn a_panic_is_one_error_for_all_calls_and_all_ranks() {
     });
 }
 
-/// The program has counted a call of which it has a handle: the ranks' later calls would not meet.
+/// The program has counted a call of which it has a handle: the ranks' later calls would not match.
 #[test]
 fn a_started_call_that_the_engine_refuses_ends_the_communicator() {
     watched(|| {
@@ -327,7 +327,7 @@ fn a_started_call_that_the_engine_refuses_ends_the_communicator() {
         let counts = Counts::Even(memory.len() as u64);
         let request = Request::new(Collective::AllReduce, DType::F32, counts, region, region);
         let mut job = zero.job(&request).expect("a job");
-        // As from a chooser that takes slots for larger than they are.
+        // As if the chooser took slots for larger than they are.
         (job.way.access, job.way.registered) = (Access::Staged, None);
         job.way.slice_bytes = bytes;
         let refused = zero.works(vec![job]).expect("a handle").remove(0);

@@ -1,4 +1,4 @@
-//! The thread that drives while jobs are left and no other thread does.
+//! The worker thread, which drives while jobs are left and no other thread does.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
@@ -14,9 +14,8 @@ use crate::sync::lock;
 use crate::threads;
 
 impl Driver {
-    /// Takes `jobs` on, in this order; the worker carries them out. All of them, or none where
-    /// there is no worker to be had: a job that was refused must not run later, on memory that is
-    /// the caller's again.
+    /// Starts `jobs` on the worker, in this order: all of them, or none if the worker cannot be
+    /// created. A job that was refused must not run later, on memory that is the caller's again.
     pub fn start(self: &Arc<Driver>, jobs: Vec<Job>) -> Result<Vec<Arc<Completion>>> {
         let mut inbox = lock(&self.inbox);
         self.employ(&mut inbox)?;
@@ -38,7 +37,7 @@ impl Driver {
         Ok(completions)
     }
 
-    /// Makes the worker, unless it is there.
+    /// Creates the worker, unless it exists.
     fn employ(self: &Arc<Driver>, inbox: &mut Inbox) -> Result<()> {
         if inbox.is_stopped {
             return Err(Error::Closed);
@@ -50,7 +49,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Has the worker drive; a system call only if it sleeps.
+    /// Makes the worker drive; costs a system call only if the worker sleeps.
     fn call_worker(&self, inbox: &mut Inbox) {
         inbox.has_work = true;
         if std::mem::take(&mut inbox.is_worker_asleep) {
@@ -58,8 +57,8 @@ impl Driver {
         }
     }
 
-    /// Ends everything that runs, and frees what calls work with, even if the communicator or a
-    /// handle of it is still held. Later calls fail with `Closed`.
+    /// Ends all calls and frees their resources, even if the communicator or a handle of it is
+    /// still held. Later calls fail with `Closed`.
     pub fn dissolve(&self) {
         self.stop();
         self.detach();
@@ -71,12 +70,12 @@ impl Driver {
             }
             state.engine.dissolve()
         });
-        // Under no lock: its end may take a moment, over RDMA.
+        // Dropped under no lock: over RDMA this may take a moment.
         drop(dissolved);
         drop(lock(&self.notifier).take());
     }
 
-    /// Ends the worker. Nothing is started afterwards.
+    /// Stops the worker. No job is started afterwards.
     fn stop(&self) {
         let worker = {
             let mut inbox = lock(&self.inbox);
@@ -93,7 +92,7 @@ impl Driver {
         }
     }
 
-    /// The worker's life.
+    /// Runs the main loop of the worker.
     fn work(&self) {
         loop {
             let mut inbox = lock(&self.inbox);
@@ -121,7 +120,7 @@ impl Driver {
         self.guarded(&mut state, |state| self.drive(state, &Until::Idle, pace))
     }
 
-    /// Takes over the jobs of other threads, as far as there is room.
+    /// Submits the jobs of other threads, as far as there is room.
     pub(super) fn drain(&self, state: &mut State) {
         let mut took = false;
         loop {
@@ -129,10 +128,11 @@ impl Driver {
             let can_take = |kind| state.error.is_some() || state.has_room_for(kind);
             let Some(handed) = inbox.next(can_take) else {
                 if inbox.is_empty() {
-                    // Under the lock of the inbox, which `enqueue` holds when it sets the flag.
+                    // Cleared under the lock of the inbox, which `announce` holds when it sets the
+                    // flag.
                     self.attention.fetch_and(!INBOX, Ordering::Relaxed);
                 }
-                // Jobs outlive the thread that takes them over: the worker sees to the rest.
+                // The worker drives the jobs that outlast this thread's driving.
                 self.call_worker(&mut inbox);
                 break;
             };

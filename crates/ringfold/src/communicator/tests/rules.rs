@@ -1,4 +1,4 @@
-//! Faults, refusals and rules of calls of ranks that are threads.
+//! Tests of faults, refusals and rules of calls, with ranks that are threads.
 
 use super::*;
 
@@ -157,7 +157,8 @@ fn ranks_that_choose_differently_are_told_where_to_look() {
         let errors = on_each(communicators, |communicator| {
             let mut data = [1f32; 100];
             let first = communicator.all_reduce(&mut data, Op::Sum);
-            // Who has published, or sent, and needs no answer, hears of it in the next call.
+            // A rank that has published, or sent, and needs no answer learns of the error in the
+            // next call.
             let second = first.and_then(|()| communicator.barrier());
             second.unwrap_err()
         });
@@ -172,7 +173,7 @@ fn ranks_that_choose_differently_are_told_where_to_look() {
 fn a_slice_of_another_size_is_told() {
     let mut communicators = Communicator::threads(2);
     for communicator in &mut communicators {
-        // Short slices have a price, by which another algorithm may be cheaper.
+        // Short slices have a cost, which may make another algorithm cheaper.
         communicator.policy.algorithm = Some(Method::Direct);
     }
     communicators[1].policy.tuning.slice_bytes = Some(1 << 10);
@@ -188,7 +189,7 @@ fn a_slice_of_another_size_is_told() {
     }
 }
 
-/// New rules hold from the next call on.
+/// New rules apply from the next call on.
 #[test]
 fn rules_can_be_changed_between_calls() {
     let mut communicators = Communicator::threads(2);
