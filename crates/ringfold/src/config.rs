@@ -1,4 +1,4 @@
-//! How a rank joins and how its communicator behaves.
+//! The settings of a communicator: how ranks join, and how the communicator behaves.
 
 use std::fmt;
 use std::time::Duration;
@@ -10,143 +10,143 @@ use crate::tune::Rules;
 use crate::types::{Method, Protocol, named};
 
 named! {
-    /// Which transports a communicator may use.
+    /// The transports that a communicator may use.
     #[derive(Default)]
     TransportChoice, "transport" {
-        /// Shared memory to ranks of this host; to the others RDMA where all have a device for it,
-        /// else TCP.
+        /// Shared memory between ranks of one host; between hosts, RDMA if all ranks have a device
+        /// for it, else TCP.
         #[default]
         Auto, "auto";
         /// Shared memory only; an error if ranks are on several hosts.
         Shm, "shm";
-        /// TCP to every rank, this host's too.
+        /// TCP between all ranks, also on one host.
         Tcp, "tcp";
-        /// RDMA to every rank, this host's too; an error where a rank has no device for it.
+        /// RDMA between all ranks, also on one host; an error if a rank has no device.
         Rdma, "rdma";
     }
 }
 
 named! {
-    /// Whether the rings of large `all_reduce` and `reduce_scatter` calls go around a slow rank;
-    /// see [`late_ring`](crate::engine::late_ring).
+    /// Whether the rings of large `all_reduce` and `reduce_scatter` calls bypass a slow rank; see
+    /// [`late_ring`](crate::engine::late_ring).
     #[derive(Default)]
     StragglerPolicy, "straggler policy" {
-        /// They wait for it.
+        /// The ring waits for the slow rank.
         #[default]
         Off, "off";
-        /// Its sum goes past the next rank, to the one after that.
+        /// The slow rank's sum skips the next rank, and goes to the rank after that.
         Next2, "next2";
-        /// Its sum goes straight to where the result is made, and no rank between waits for it.
+        /// The slow rank's sum goes to the result's owner, and no rank in between waits for it.
         Tail, "tail";
     }
 }
 
 named! {
-    /// What combines the elements of an all-reduce on device memory. Whatever it says, the CPUs
-    /// combine for a call that names its algorithm or is made in a group, and with `PremulSum`, of
-    /// which each rank has its own factor.
+    /// The processors that combine the elements of an all-reduce on device memory. Whatever the
+    /// setting, the CPUs combine if a call names its algorithm or is made in a group, and for
+    /// `PremulSum`, because each rank has its own factor.
     #[derive(Default)]
     Reducer, "reducer" {
-        /// What should be faster by the cost model, for each size: the devices where the CPUs are
-        /// too slow and the driver compiles kernels, otherwise the CPUs. `RINGFOLD_DEVICE_REDUCER`
-        /// decides instead, if it is set.
+        /// The faster of the two by the cost model, for each size: the devices if the CPUs are too
+        /// slow and the driver compiles kernels, otherwise the CPUs. `RINGFOLD_DEVICE_REDUCER`
+        /// takes precedence, if set.
         #[default]
         Auto, "auto";
         /// The CPUs.
         Host, "host";
-        /// The devices. An error where the driver does not compile kernels, or streams do not wait
-        /// for words.
+        /// The devices. An error if the driver does not compile kernels, or does not support stream
+        /// memory operations.
         Device, "device";
     }
 }
 
-/// How to join a job. What is `None` comes from the environment: `RINGFOLD_*`, then the launcher's
-/// variables.
+/// The settings for joining a job. A field that is `None` comes from the environment: `RINGFOLD_*`,
+/// then the launcher's variables.
 #[derive(Clone, Default)]
 pub struct Config {
     /// This process' rank.
     pub rank: Option<usize>,
     /// The number of ranks.
     pub world_size: Option<usize>,
-    /// Where rank 0 is met: `host:port`, or `unix:@name` on one host. Several, separated by commas,
-    /// are tried in order, each for a few seconds at most, until one answers.
+    /// Address of rank 0: `host:port`, or `unix:@name` on one host. Several addresses, separated by
+    /// commas, are tried in order, each for a few seconds at most, until one answers.
     pub address: Option<String>,
     /// The job's secret.
     pub secret: Option<String>,
     /// The deadline of every operation that has none of its own.
     pub timeout: Option<Duration>,
-    /// The deadline for bringing the ranks together.
+    /// The deadline for joining.
     pub connect_timeout: Option<Duration>,
-    /// By which another thread can end the joining.
+    /// A handle with which another thread can cancel the joining.
     pub cancel: Option<Cancel>,
-    /// How long another host may give no sign of life before its ranks have failed: 2.3 s unless
-    /// set, 2 to 120 s. Rank 0's holds for all ranks.
+    /// Longest silence of another host before its ranks count as failed: 2 to 120 s, 2.3 s by
+    /// default. Rank 0's value applies to all ranks.
     pub peer_timeout: Option<Duration>,
-    /// Which transports may be used.
+    /// The transports that may be used.
     pub transport: Option<TransportChoice>,
-    /// The algorithm of every collective that has it, instead of the tuner's choice.
+    /// The algorithm of every collective that supports it, instead of the tuner's choice.
     pub algorithm: Option<Method>,
-    /// The rank that is known to come late, for `stragglar`; a communicator made by `split` without
-    /// it does not know one.
+    /// The rank that is known to arrive late, for `stragglar`. A communicator that `split` makes
+    /// without this rank knows no late rank.
     pub late_rank: Option<usize>,
-    /// The protocol of every call that can go by it, instead of the tuner's choice.
+    /// The protocol of every call that supports it, instead of the tuner's choice.
     pub protocol: Option<Protocol>,
-    /// Independent pipelines of every collective that goes by messages: both bounds, where they are
-    /// not set.
+    /// Number of independent pipelines (channels) of every collective over messages: the default of
+    /// `min_channels` and `max_channels`.
     pub channels: Option<usize>,
-    /// The fewest of them, 1 unless set. The same on all ranks.
+    /// Minimum number of channels, 1 by default. Must be the same on all ranks.
     pub min_channels: Option<usize>,
-    /// The most of them: connections per pair of ranks on TCP. Unless set, 1, or over RDMA the
-    /// number of rails. The same on all ranks.
+    /// Maximum number of channels: on TCP, connections per pair of ranks. By default 1, or over
+    /// RDMA the number of rails. Must be the same on all ranks.
     pub max_channels: Option<usize>,
-    /// The network interfaces for data between hosts, in the grammar of `RINGFOLD_SOCKET_IFNAME`:
-    /// the names of several are rails, which are used at once.
+    /// The network interfaces for data between hosts, in the grammar of `RINGFOLD_SOCKET_IFNAME`.
+    /// Several named interfaces are rails, which are used at once.
     pub socket_ifname: Option<String>,
-    /// TCP sockets of each channel between two ranks, 1 to 64, over which long messages are spread:
-    /// what their links need unless set. The same on all ranks.
+    /// Number of TCP sockets of each channel between two ranks, 1 to 64, over which long messages
+    /// are spread: by default as many as the links need. Must be the same on all ranks.
     pub sockets: Option<usize>,
-    /// Threads that help the calling one to move data by several sockets, 15 at most, 0 for none:
-    /// some unless set, if the link is fast and the rank has cores to spare. They start with the
-    /// first message that is large enough, and sleep between calls.
+    /// Number of threads that help the calling thread to move data over several sockets, 0 to 15:
+    /// by default some, if the link is fast and the rank has cores to spare. The threads start with
+    /// the first message that is large enough, and sleep between calls.
     pub socket_threads: Option<usize>,
-    /// What one message, or one piece of published memory, carries, instead of the tuner's choice.
-    /// The same on all ranks.
+    /// Size in bytes of one message, or one piece of published memory, instead of the tuner's
+    /// choice. Must be the same on all ranks.
     pub chunk_bytes: Option<usize>,
-    /// The pipeline's unit in bytes, instead of what follows from `chunk_bytes`. The same on all
-    /// ranks.
+    /// The pipeline's unit in bytes, instead of a unit derived from `chunk_bytes`. Must be the same
+    /// on all ranks.
     pub slice_bytes: Option<usize>,
-    /// Which calls go which way, instead of `RINGFOLD_TUNER_CONFIG`'s file. Rank 0's hold for all
-    /// ranks.
+    /// Rules for the algorithm, protocol and channels of calls, instead of
+    /// `RINGFOLD_TUNER_CONFIG`'s file. Rank 0's rules apply to all ranks.
     pub tuner_rules: Option<Rules>,
-    /// A shared library in NCCL's tuner ABI that prices ways anew, by path or name; `none` for
-    /// none. The same on all ranks.
+    /// A shared library with NCCL's tuner ABI that changes the modelled costs, given by path or
+    /// name; `none` for none. Must be the same on all ranks.
     pub tuner_plugin: Option<String>,
-    /// How much each rank owns of large all-reduces, for ranks that stay slower than others:
-    /// measured when all are together, or given. The same on all ranks. See
-    /// [`Communicator::set_weights`](crate::Communicator::set_weights). Parts made by `split` have
-    /// none.
+    /// Each rank's share of large all-reduces, for ranks that stay slower than others: measured
+    /// after joining, or given. Must be the same on all ranks. See
+    /// [`Communicator::set_weights`](crate::Communicator::set_weights). Communicators made by
+    /// `split` have no weights.
     pub weights: Option<Weighting>,
-    /// Threads that share the copies and reductions of large calls with the calling one, 63 at
-    /// most: as many as cores outnumber ranks unless set, 0 for none. They start with the first
-    /// call that is large enough, and sleep between calls.
+    /// Number of threads that share the copies and reductions of large calls with the calling
+    /// thread, 0 to 63: by default this rank's share of the cores that no rank needs. The threads
+    /// start with the first call that is large enough, and sleep between calls.
     pub helpers: Option<usize>,
-    /// Whether rings bypass slow ranks, [`StragglerPolicy::Off`] unless set: sums are then made in
-    /// an order that depends on which rank was late, the same on all ranks and another from run to
-    /// run. The same on all ranks.
+    /// Whether rings bypass slow ranks, [`StragglerPolicy::Off`] by default. With a bypass, the
+    /// order of additions depends on which rank was late: the same on all ranks, but different from
+    /// run to run. Must be set alike on all ranks.
     pub straggler: Option<StragglerPolicy>,
-    /// Insists on results that are the same bits in every run, which they are unless `straggler`
-    /// says otherwise: both together are refused.
+    /// Whether results must be bitwise identical in every run. Results are so unless `straggler`
+    /// permits a bypass: the two settings are refused together.
     pub deterministic: Option<bool>,
-    /// Whether the calling thread is bound to a core, [`Bind::None`] unless set. Threads that it
-    /// makes later, a pool of OpenMP's or torch's too, stay on the same cores; therefore only who
-    /// knows the program should ask for it.
+    /// Whether the calling thread is bound to cores, [`Bind::None`] by default. Threads that the
+    /// calling thread creates later, such as a pool of OpenMP or torch, stay on the same cores; so
+    /// request a binding only for a program that you know.
     pub bind: Option<Bind>,
 }
 
-/// The secret is not shown.
+/// Shows all fields except the secret.
 impl fmt::Debug for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Every field by its name: a new one does not compile until it is shown or hidden here.
+        // Names every field: a new one does not compile until it is shown or hidden here.
         let Config {
             rank,
             world_size,

@@ -1,12 +1,12 @@
 //! The congestion control of data connections.
 //!
-//! A kernel whose default is bbr paces what it sends by its estimate of the path. Between hosts of
-//! one data centre, where a round trip takes microseconds, that costs more than half of the rate;
-//! on a long path with losses it is what bbr is for. So data connections begin with cubic (reno
-//! where cubic is not permitted), and go back to the kernel's default if their round trip shows
-//! that the path is long. The choice concerns what this end sends; ends need not agree.
+//! A kernel whose default is bbr paces its sends by its estimate of the path. Between hosts of one
+//! data centre, where a round trip takes microseconds, pacing costs more than half of the rate; bbr
+//! is made for long paths with losses. So data connections begin with cubic (reno if cubic is not
+//! permitted), and return to the kernel's default if their round trip shows a long path. The choice
+//! affects only the sends of this end; the two ends need not agree.
 //!
-//! It is made before the connection: one that has begun with bbr stays paced.
+//! The algorithm is set before connecting: a connection that has begun with bbr stays paced.
 
 use std::convert::Infallible;
 use std::io;
@@ -19,30 +19,30 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with, sockopt};
 use crate::error::{Error, Result};
 use crate::sys;
 
-/// Paths with at least this round trip leave the data centre.
+/// The shortest round trip of a path that leaves the data centre.
 const LONG_ROUND_TRIP: Duration = Duration::from_millis(5);
 
 /// Algorithms that do not pace, in order of preference. Every kernel permits the last one.
 const UNPACED: [&str; 2] = ["cubic", "reno"];
 
-/// Which congestion control data connections use.
+/// The congestion control of data connections.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Congestion {
-    /// What suits the kernel's default and the path.
+    /// Chosen by the kernel's default and the path.
     #[default]
     Auto,
     /// The kernel's default.
     Kernel,
-    /// The one of this name.
+    /// The algorithm of this name.
     Named(String),
 }
 
-/// What was decided on this host.
+/// The algorithms chosen for this host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Decision {
-    /// What connections begin with; `None` for the kernel's default.
+    /// The algorithm of new connections; `None` for the kernel's default.
     first: Option<String>,
-    /// What those with a long path go on with.
+    /// The algorithm to which connections with a long path switch; `None` for no switch.
     on_long_paths: Option<String>,
 }
 
@@ -59,16 +59,16 @@ impl FromStr for Congestion {
 }
 
 impl Congestion {
-    /// Decides by what this kernel has and permits.
+    /// Chooses from the algorithms that this kernel has and permits.
     ///
     /// # Errors
     ///
-    /// `InvalidArgument` if it lacks, or does not permit, what was asked for by name.
+    /// `InvalidArgument` if the kernel lacks or forbids the algorithm requested by name.
     pub fn decide(&self) -> Result<Decision> {
         let failed = |error: io::Error| Error::system("cannot ask for congestion control", error);
         let flags = SocketFlags::CLOEXEC;
         let socket = socket_with(AddressFamily::INET, SocketType::STREAM, flags, None)
-            // A host that speaks IPv6 only has the other.
+            // For hosts with IPv6 only.
             .or_else(|_| socket_with(AddressFamily::INET6, SocketType::STREAM, flags, None))
             .map_err(|error| failed(error.into()))?;
         let default = sockopt::tcp_congestion(&socket).map_err(|error| failed(error.into()))?;
@@ -98,12 +98,12 @@ impl Congestion {
 }
 
 impl Decision {
-    /// What connections begin with, if it is not the kernel's default.
+    /// Returns the algorithm of new connections, if it is not the kernel's default.
     pub fn first(&self) -> Option<&str> {
         self.first.as_deref()
     }
 
-    /// Has the connections that `socket` will make or accept begin with it.
+    /// Sets the algorithm of the connections that `socket` will make or accept.
     pub fn apply(&self, socket: impl AsFd) -> io::Result<()> {
         match &self.first {
             Some(name) => Ok(sockopt::set_tcp_congestion(socket, name)?),
@@ -111,7 +111,7 @@ impl Decision {
         }
     }
 
-    /// Takes the round trip of a connection that was made into account.
+    /// Switches a connection to the algorithm for long paths if its round trip is long.
     pub fn adapt(&self, socket: impl AsFd) -> io::Result<()> {
         let Some(name) = &self.on_long_paths else {
             return Ok(());

@@ -1,12 +1,11 @@
-//! The Rust types that stand for each [`DType`].
+//! The Rust types of elements, each with its [`DType`].
 //!
-//! Half precision, bfloat16 and the two 8-bit floats are given as their bits: they can be converted
-//! to and from `f32`, and have no arithmetic of their own. What reduces them is in
-//! [`crate::reduce`].
+//! Half precision, bfloat16 and the two 8-bit floats are stored as bits: they convert to and from
+//! `f32`, and have no arithmetic of their own. Reductions are in [`crate::reduce`].
 //!
-//! `bool` is none of them: a byte that a peer sends is a claim, and one other than 0 and 1 in a
-//! `bool` would be undefined behaviour. Give bytes, with [`DType::Bool`] in a
-//! [`Request`](crate::Request) where that shall be the type.
+//! `bool` is not an element type: a peer may send any byte, and a `bool` other than 0 and 1 would
+//! be undefined behaviour. Pass bytes instead, with [`DType::Bool`] in a
+//! [`Request`](crate::Request) if they are booleans.
 
 use std::fmt;
 
@@ -18,9 +17,9 @@ mod sealed {
     pub trait Sealed {}
 }
 
-/// A type whose slices can be given to a collective.
+/// A type whose slices collectives accept.
 pub trait Element: sealed::Sealed + Copy + Send + Sync + 'static {
-    /// The data type that stands for it on the wire.
+    /// The element's data type on the wire.
     const DTYPE: DType;
 }
 
@@ -53,25 +52,25 @@ elements! {
     F8E5M2 => F8E5M2,
 }
 
-/// A floating-point format given by its bits. Equality is that of the numbers: NaN differs from
-/// itself, both zeros are equal.
+/// Defines a floating-point type by its bits. Equality compares the numbers: NaN differs from
+/// itself, and both zeros are equal.
 macro_rules! short_float {
     ($(#[$meta:meta])* $name:ident, $bits:ty, $widen:path, $narrow:path) => {
         $(#[$meta])*
         #[derive(Clone, Copy, Default)]
         #[repr(transparent)]
         pub struct $name(
-            /// The bits.
+            /// The bits of the number.
             pub $bits,
         );
 
         impl $name {
-            /// The nearest number, ties to even.
+            /// Converts to the nearest number, ties to even.
             pub fn from_f32(value: f32) -> $name {
                 $name($narrow(value))
             }
 
-            /// The same number; exact.
+            /// Converts to the same number, exactly.
             pub fn to_f32(self) -> f32 {
                 $widen(self.0)
             }

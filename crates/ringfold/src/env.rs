@@ -1,7 +1,7 @@
-//! The environment: the only place that reads variables.
+//! The environment. Only this module reads variables.
 //!
-//! The table in `variables` says of every `RINGFOLD_*` name what it is for and how it is read. From
-//! it come [`VARIABLES`], [`Environment`] with the parsed values, and `docs/reference/env.md`. An
+//! The table in `variables` defines each `RINGFOLD_*` name: its effect, form, default and parser.
+//! [`VARIABLES`], [`Environment`] and `docs/reference/env.md` are made from the table. An
 //! environment is built from a lookup function, so that tests need no process of their own.
 //! `setup::launch` looks up the launchers' variables through the same function.
 
@@ -29,12 +29,12 @@ use crate::transport::tcp::{SOCKETS_MAX, THREADS_MAX};
 use crate::tune::bounds::CHANNELS_MAX;
 use crate::units::{bytes, near};
 
-/// The default deadline of an operation. Long, because a rank may be saving a checkpoint or
-/// compiling; a death is detected at once regardless.
+/// The default deadline of an operation: long, because a rank may be saving a checkpoint or
+/// compiling. The death of a rank is detected at once regardless.
 pub const TIMEOUT: Duration = Duration::from_secs(300);
-/// The deadline for bringing the ranks together.
+/// The default deadline for joining.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
-/// The largest file that can be a secret.
+/// Maximum number of bytes read from a secret's file; the rest is ignored.
 const SECRET_BYTES_MAX: u64 = 4096;
 
 /// The variables by which launchers and thread libraries place ranks or threads: Slurm, Open MPI 5
@@ -51,15 +51,15 @@ const FOREIGN_BINDINGS: [&str; 9] = [
     "KMP_AFFINITY",
 ];
 
-/// Looks up a variable; `None` when it is not set or empty.
+/// A function that looks up a variable, and returns `None` if the variable is not set or empty.
 pub type Lookup<'a> = &'a dyn Fn(&str) -> Option<String>;
 
-/// This process' variable `name`; empty counts as not set.
+/// Returns this process' variable `name`; an empty variable counts as not set.
 pub fn process(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
-/// Reads the variable `name` with `read`, whose complaint becomes an error that names the variable.
+/// Parses the variable `name` with `read`, and adds the variable's name to an error.
 fn parse<T>(
     lookup: Lookup<'_>,
     name: &str,
@@ -73,19 +73,19 @@ fn parse<T>(
         .map_err(|why| Error::InvalidArgument(format!("{name}=`{text}`: {why}")))
 }
 
-/// A text as it stands.
+/// Returns a text unchanged.
 fn text(text: &str) -> Result<String, String> {
     Ok(text.into())
 }
 
-/// What a type of the library reads by itself.
+/// Parses a text with the type's `FromStr`.
 fn parsed<T: FromStr<Err: ToString>>(text: &str) -> Result<T, String> {
     text.trim()
         .parse()
         .map_err(|error: T::Err| error.to_string())
 }
 
-/// A count from 0 on.
+/// Parses a count, 0 or more.
 fn count(text: &str) -> Result<usize, String> {
     let number = text.trim().parse();
     number.map_err(|_| "must be a whole number, 0 or more".into())
@@ -112,7 +112,7 @@ fn channels(text: &str) -> Result<usize, String> {
     number.ok_or_else(|| format!("must be a whole number, 1 to {CHANNELS_MAX}"))
 }
 
-/// A number within a range, or `auto`.
+/// Parses a number within a range, or `auto`.
 fn auto_or(text: &str, range: RangeInclusive<usize>) -> Result<Option<usize>, String> {
     if text.trim() == "auto" {
         return Ok(None);
@@ -132,7 +132,7 @@ fn socket_threads(text: &str) -> Result<Option<usize>, String> {
     auto_or(text, 0..=THREADS_MAX)
 }
 
-/// A whole number of a range, for a field of a packet or a table.
+/// Parses a whole number within a range, for a field of a packet or a table.
 fn within(text: &str, range: RangeInclusive<u8>) -> Result<u8, String> {
     let number = text.trim().parse().ok();
     let number = number.filter(|number| range.contains(number));
@@ -173,14 +173,14 @@ fn peer_timeout(text: &str) -> Result<Duration, String> {
     Ok(silence.limit())
 }
 
-/// The job's secret from this process' environment, for bindings that join in their own way.
+/// Returns the job's secret in this process' environment, for callers that need only the secret.
 pub fn job_secret() -> Result<Option<Secret>> {
     check_text()?;
     secret(&process)
 }
 
-/// Refuses variables of ringfold that are no text: they would count as not set. The error has no
-/// value, which may be the secret.
+/// Refuses ringfold's variables that are not valid UTF-8, which would count as not set. The error
+/// does not show the value, which may be the secret.
 fn check_text() -> Result<()> {
     let wrong = VARIABLES
         .iter()
@@ -193,7 +193,7 @@ fn check_text() -> Result<()> {
     })
 }
 
-/// The secret, from the variable or the file.
+/// Reads the secret from its variable or from the file.
 fn secret(lookup: Lookup<'_>) -> Result<Option<Secret>> {
     match (lookup("RINGFOLD_SECRET"), lookup("RINGFOLD_SECRET_FILE")) {
         (Some(text), _) => Secret::given(text.as_bytes(), "RINGFOLD_SECRET").map(Some),
@@ -202,11 +202,11 @@ fn secret(lookup: Lookup<'_>) -> Result<Option<Secret>> {
     }
 }
 
-/// Reads a secret that only its owner can read.
+/// Reads a secret from a file, which must be private to its owner.
 fn secret_file(path: &str) -> Result<Secret> {
     let failed = |error| Error::system(format!("cannot read RINGFOLD_SECRET_FILE `{path}`"), error);
-    // Of the open file, so that it cannot be another one by the time it is read. What names no file
-    // may be the secret itself, and is not shown.
+    // The metadata is that of the open file: no other file can take its place before the read. A
+    // value that names no file may be the secret itself, and is not shown.
     let (file, metadata) = files::open(path).map_err(|error| match error.kind() {
         ErrorKind::PermissionDenied | ErrorKind::IsADirectory => failed(error),
         _ => Error::system(
@@ -230,11 +230,11 @@ fn secret_file(path: &str) -> Result<Secret> {
     secret
 }
 
-/// Warns of names in this process' environment that begin like ours and are not: once. One rank of
-/// each host does it.
+/// Warns once of unknown `RINGFOLD_*` names in this process' environment. Called by one rank of
+/// each host.
 pub fn warn_of_unknown() {
     static HAS_WARNED: AtomicBool = AtomicBool::new(false);
-    // Nothing is published with it.
+    // Relaxed: the flag publishes no other data.
     if HAS_WARNED.swap(true, Ordering::Relaxed) {
         return;
     }
@@ -244,7 +244,7 @@ pub fn warn_of_unknown() {
     }
 }
 
-/// The warning about an unknown name with our prefix.
+/// Returns the warning about an unknown name with our prefix.
 fn unknown(name: &str) -> Option<String> {
     const PREFIX: &str = "RINGFOLD_";
     let own = name.strip_prefix(PREFIX)?;

@@ -1,4 +1,4 @@
-//! The one error type. Every variant says what failed, with which peer, and how to fix it.
+//! The one error type. Every variant names the failure, the peer and the remedy.
 
 use std::fmt;
 use std::io;
@@ -9,14 +9,14 @@ use rustix::io::Errno;
 use crate::call::Call;
 use crate::types::Unknown;
 
-/// What is said of a rank that is gone without a goodbye. A killed process shows in several places
-/// at once, and which of them comes first is chance: they all have this text.
+/// The reason reported for a rank that is gone without a goodbye. A killed process is noticed in
+/// several places at once, in any order, so all of them use this text.
 pub(crate) const GONE: &str = "its process ended, or lost its connection";
 
-/// What is said of a rank that has left in good order, and was waited for.
+/// The reason reported for a rank that closed its communicator while others waited for it.
 pub(crate) const LEFT: &str = "it left (closed its communicator) while it was still needed";
 
-/// What is said of a rank whose connection ended with `error`.
+/// Returns the reason to report for a rank whose connection ended with `error`.
 #[cold]
 pub(crate) fn gone_by(error: &io::Error) -> String {
     use io::ErrorKind as Kind;
@@ -33,12 +33,12 @@ pub(crate) fn gone_by(error: &io::Error) -> String {
 /// A result with ringfold's error.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Where in a call something went wrong.
+/// The place in a call at which an error happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Site {
     /// The call that was running; its `sequence` is the number of the call on this communicator.
     pub call: Call,
-    /// What the engine was doing, for example "waiting for rank 3, slice 2 of 8".
+    /// The engine's activity, for example "waiting for rank 3, slice 2 of 8".
     pub phase: String,
 }
 
@@ -48,79 +48,77 @@ impl fmt::Display for Site {
     }
 }
 
-/// Everything that can go wrong.
+/// Any error of ringfold.
 ///
 /// The class (variant) of a failed collective is the same on all ranks. After `PeerFailed`,
 /// `Timeout`, `Mismatch`, `Corrupt` or `Aborted` the communicator is dead: its buffers hold
 /// undefined data, every later call returns the same error, and only `close` or `drop` remain. The
-/// other variants leave it usable.
+/// other variants leave the communicator usable.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum Error {
-    /// A peer died, or left while it was still needed. Restart the job, or go on without that rank.
+    /// A peer died, or left while still needed. Restart the job, or continue without that rank.
     PeerFailed {
-        /// The rank that is gone.
+        /// The failed rank.
         rank: usize,
-        /// How it was noticed.
+        /// The sign by which the failure was noticed.
         reason: String,
-        /// What was running here, if anything.
+        /// The call that was running on this rank, if any.
         site: Option<Site>,
     },
-    /// A deadline passed. `waiting_for` are the ranks that everybody waits for, as far as it could
-    /// be found out.
+    /// A deadline passed. `waiting_for` lists the ranks that all others wait for, as far as known.
     Timeout {
-        /// The ranks that did not come.
+        /// The ranks that did not arrive.
         waiting_for: Vec<usize>,
-        /// How long was waited.
+        /// Time waited, in milliseconds.
         after_ms: u64,
-        /// What was running here, if anything.
+        /// The call that was running on this rank, if any.
         site: Option<Site>,
     },
     /// Two ranks are in different calls: the program is wrong.
     Mismatch {
-        /// The two ranks; the one that noticed stands first.
+        /// The two ranks, first the one that noticed the mismatch.
         ranks: [usize; 2],
-        /// The call that each of them is in. Boxed, so that results stay small.
+        /// The call of each of the two ranks. Boxed, so that results stay small.
         calls: Box<[String; 2]>,
-        /// What was running here, if anything.
+        /// The call that was running on this rank, if any.
         site: Option<Site>,
     },
-    /// What a peer sent is not what it can have sent: a damaged message, or an intruder.
+    /// A peer sent data that no correct peer sends: a damaged message, or an intruder.
     Corrupt {
         /// The sender.
         peer: usize,
-        /// What was wrong with it.
+        /// The defect of the data.
         what: String,
-        /// What was running here, if anything.
+        /// The call that was running on this rank, if any.
         site: Option<Site>,
     },
-    /// Somebody called `abort`.
+    /// A rank called `abort`.
     Aborted {
-        /// The rank that did.
+        /// The rank that called `abort`.
         rank: usize,
-        /// What it gave as its reason.
+        /// The reason given by that rank.
         reason: String,
     },
     /// The communicator was closed on this rank.
     Closed,
-    /// The caller's arguments are wrong; the text says which and how.
+    /// An argument of the caller is invalid; the text says which and why.
     InvalidArgument(String),
-    /// Something that this build, machine or data type does not offer.
+    /// A feature that this build, machine or data type does not support.
     Unsupported(String),
-    /// The ranks could not be brought together: addresses, secret, versions. The text says what was
-    /// tried.
+    /// The ranks could not join: addresses, secret, versions. The text lists the attempts.
     Bootstrap(String),
-    /// The system refused something.
+    /// A system call failed.
     System {
-        /// What was being done, and what to do about it if known.
+        /// The failed operation, its cause and, if known, the remedy.
         what: String,
-        /// The system's answer.
+        /// The kind of the system's error.
         kind: io::ErrorKind,
     },
 }
 
 impl Error {
-    /// `rank` has failed, known by this.
+    /// Returns the error that `rank` failed for `reason`.
     #[cold]
     pub(crate) fn peer_failed(rank: usize, reason: impl Into<String>) -> Error {
         Error::PeerFailed {
@@ -130,7 +128,7 @@ impl Error {
         }
     }
 
-    /// `peer` sent this.
+    /// Returns the error that `peer` sent corrupt data.
     #[cold]
     pub(crate) fn corrupt(peer: usize, what: impl Into<String>) -> Error {
         Error::Corrupt {
@@ -140,7 +138,7 @@ impl Error {
         }
     }
 
-    /// The error with every rank replaced by its entry in `table`.
+    /// Returns the error with every rank replaced by its entry in `table`.
     pub(crate) fn renumbered(mut self, table: &[usize]) -> Error {
         let renumber = |rank: &mut usize| *rank = table.get(*rank).copied().unwrap_or(*rank);
         match &mut self {
@@ -153,10 +151,10 @@ impl Error {
         self
     }
 
-    /// A refusal of the system while doing `what`.
+    /// Returns the system's `error` in the operation `what`.
     pub fn system(what: impl Into<String>, error: impl Into<io::Error>) -> Error {
         let error = error.into();
-        // One of ours that came by way of a wait.
+        // An error of ours that a wait passed on as an `io::Error`.
         if let Some(ours) = error
             .get_ref()
             .and_then(|inner| inner.downcast_ref::<Error>())
@@ -169,7 +167,7 @@ impl Error {
         }
     }
 
-    /// The class of the error as one word, the same on every rank for one failure.
+    /// Returns the class of the error as one word, the same on every rank for one failure.
     pub fn class(&self) -> &'static str {
         match self {
             Error::PeerFailed { .. } => "PeerFailed",
@@ -197,7 +195,7 @@ impl Error {
         )
     }
 
-    /// The same error with the place it happened at, unless it has one.
+    /// Adds the site of the error, unless the error has one.
     pub fn at(mut self, here: Site) -> Error {
         match &mut self {
             Error::PeerFailed { site, .. }
@@ -239,7 +237,7 @@ impl fmt::Display for Error {
                      {other} in {others}"
                 )?;
                 if let Some(site) = site {
-                    // What runs here is often one of the two.
+                    // This rank's call is often one of the two.
                     let here = site.call.to_string();
                     return match calls.iter().any(|call| call.starts_with(&here)) {
                         true => write!(f, " (on this rank: {})", site.phase),
@@ -276,7 +274,7 @@ impl From<Unknown> for Error {
     }
 }
 
-/// The system's refusal, with the way out where it is a limit that somebody set.
+/// A system error, displayed with the remedy if a configured limit is the cause.
 pub(crate) struct Refused<'a>(pub(crate) &'a io::Error);
 
 impl Refused<'_> {
@@ -289,9 +287,9 @@ impl Refused<'_> {
     }
 }
 
-/// Causes for which a connection is not made.
+/// Causes of failed connections.
 impl Refused<'_> {
-    /// Whether the cause is this process, or its machine, and no peer.
+    /// Whether the cause is in this process or its machine, not in a peer.
     pub(crate) fn is_lasting(&self) -> bool {
         let ours = [Errno::NOSYS, Errno::PERM, Errno::NOMEM, Errno::NOBUFS];
         let number = self.0.raw_os_error();
@@ -325,7 +323,7 @@ impl fmt::Display for Refused<'_> {
     }
 }
 
-/// This process' limit of `resource`; `None` if there is none, or if the system does not tell.
+/// Returns this process' limit of `resource`; `None` if unlimited or unknown.
 pub(crate) fn limit_of(resource: Resource) -> Option<u64> {
     let (current, _) = getrlimit(resource).ok()?;
     (current != RLIM_INFINITY).then_some(current)

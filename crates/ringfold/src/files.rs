@@ -1,4 +1,4 @@
-//! Reading the files that variables name, which may be pipes without a writer.
+//! Reads files that variables name, which may be pipes without a writer.
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, Read};
@@ -11,10 +11,10 @@ use rustix::fs::OFlags;
 
 use crate::control::poll::wait_for;
 
-/// How long the writer of a pipe may take.
+/// Maximum wait for the writer of a pipe.
 const PIPE: Duration = Duration::from_secs(10);
 
-/// Opens `path` without blocking.
+/// Opens `path` without blocking, and reads its metadata.
 pub(crate) fn open(path: impl AsRef<Path>) -> io::Result<(File, Metadata)> {
     let flags = OFlags::NONBLOCK.bits() as i32;
     let file = OpenOptions::new()
@@ -25,8 +25,8 @@ pub(crate) fn open(path: impl AsRef<Path>) -> io::Result<(File, Metadata)> {
     Ok((file, metadata))
 }
 
-/// The content of an open file, at most `bytes_max` of it. A pipe that stays open and silent is the
-/// error `TimedOut`.
+/// Reads at most `bytes_max` bytes of an open file. Fails with `TimedOut` if a pipe stays open and
+/// silent.
 pub(crate) fn content(mut file: &File, bytes_max: u64) -> io::Result<Vec<u8>> {
     let deadline = Instant::now() + PIPE;
     let mut content = Vec::new();

@@ -1,9 +1,9 @@
-//! What our own crates use of the library beside its public face: the command, the bindings, the
+//! Internals that our own crates use beside the public interface: the command, the bindings, the
 //! host of tuner plugins, the plugin for NCCL, and the tests and fuzz targets that look inside.
 //!
-//! Nothing here is promised to others: it changes as the library does. Modules have the names that
-//! they have inside, so that ARCHITECTURE.md is a map of them, too; an item whose name says enough
-//! stands in the outermost.
+//! This interface has no guarantee of stability: it changes with the library. Modules have their
+//! internal names, so ARCHITECTURE.md describes them, too. An item whose name is clear on its own
+//! is exported by the outermost module of its path.
 
 /// See `board`.
 pub mod board {

@@ -1,8 +1,8 @@
 //! ringfold: collective communication for data-parallel training.
 //!
 //! Several processes, called *ranks*, each hold a part of the data and need a result made of all
-//! parts: the sum of all gradients, everybody's block, the root's parameters. A [`Communicator`] is
-//! the group; its methods are the collectives.
+//! parts: the sum of all gradients, every rank's block, the root's parameters. A [`Communicator`]
+//! is the group; its methods are the collectives.
 //!
 //! ```
 //! use ringfold::{Communicator, Op};
@@ -21,10 +21,10 @@
 //!
 //! # A job
 //!
-//! In a job, each rank is a process, and joins by [`Communicator::init`]. Rank, number of ranks and
-//! the address of rank 0 come from the launcher: `ringfold run`, torchrun, mpirun, srun or
-//! Kubernetes. [`Communicator::connect`] takes them, deadlines and other settings as a [`Config`]
-//! instead.
+//! In a job, each rank is a process, which joins by [`Communicator::init`]. Rank, number of ranks
+//! and the address of rank 0 come from the launcher: `ringfold run`, torchrun, mpirun, srun or
+//! Kubernetes. [`Communicator::connect`] takes these values, deadlines and other settings from a
+//! [`Config`] instead.
 //!
 //! ```no_run
 //! use ringfold::{Communicator, Op, Result};
@@ -57,22 +57,21 @@
 //!
 //! # Guarantees
 //!
-//! * A call that returns `Ok` has left the right result in this rank's output, and the same bits on
-//!   all ranks.
-//! * No call waits forever. It ends by its deadline or earlier with an [`Error`] that names the
-//!   ranks at fault, and after a fatal error the same class of error comes on all ranks
-//!   ([`Error::is_fatal`]).
+//! * A call that returns `Ok` has written the correct result to this rank's output, bitwise the
+//!   same on all ranks.
+//! * No call waits forever. A call completes, or fails by its deadline with an [`Error`] that names
+//!   the ranks at fault. A fatal error ([`Error::is_fatal`]) has the same class on all ranks.
 //! * Ranks that are in different calls get an error ([`Error::Mismatch`]); their data is never
 //!   combined.
-//! * With the communicator go its threads, sockets, descriptors and shared memory.
+//! * A communicator's threads, sockets, descriptors and shared memory are released with it.
 //!
 //! # Where to look
 //!
-//! [`Communicator`] for the calls, [`Config`] for how to join ([`RendezvousListener`] where ranks
-//! can pass on an address), [`Error`] for what can go wrong, [`env::VARIABLES`] for the
-//! environment. ARCHITECTURE.md in the repository is the map of the rest.
+//! [`Communicator`] for the calls, [`Config`] for how to join ([`RendezvousListener`] if ranks can
+//! pass on an address), [`Error`] for what can go wrong, [`env::VARIABLES`] for the environment.
+//! ARCHITECTURE.md in the repository is the map of the rest.
 
-// Comments link to what stands inside, for those who work on it.
+// Comments link to private items, for those who work on this crate.
 #![allow(rustdoc::private_intra_doc_links)]
 
 mod board;

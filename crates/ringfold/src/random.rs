@@ -1,4 +1,4 @@
-//! The one generator of pseudo-random numbers, for everything that must be the same for a seed:
+//! The generator of pseudo-random numbers, for everything that must be reproducible from a seed:
 //! injected faults and delays, the simulator, tests.
 
 /// A small generator (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014).
@@ -9,45 +9,45 @@ pub struct SplitMix64(
 );
 
 impl SplitMix64 {
-    /// The generator of `stream`, one of many that have `seed` in common and nothing else.
+    /// Makes the generator of `stream`, one of many independent streams of `seed`.
     pub fn stream(seed: u64, stream: u64) -> SplitMix64 {
         let mut mixed = SplitMix64(seed ^ stream.wrapping_mul(0xd134_2543_de82_ef95));
         SplitMix64(mixed.next_u64())
     }
 
-    /// The next 64 bits.
+    /// Returns the next 64 bits.
     pub fn next_u64(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         mix(self.0)
     }
 
-    /// A number below `limit`, near enough to evenly.
+    /// Returns a number below `limit`, almost uniformly distributed.
     pub fn below(&mut self, limit: u64) -> u64 {
         self.next_u64() % limit
     }
 
-    /// [`below`](SplitMix64::below) for the index of one of `count` things.
+    /// Returns the index of one of `count` things, like [`below`](SplitMix64::below).
     pub fn index(&mut self, count: usize) -> usize {
         self.below(count as u64) as usize
     }
 
-    /// A number from 0 up to 1, evenly.
+    /// Returns a uniformly distributed number from 0 up to, but not including, 1.
     pub fn unit(&mut self) -> f64 {
         (self.next_u64() >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// True this often of 1.
+    /// Returns true with this probability.
     pub fn happens(&mut self, probability: f64) -> bool {
         self.unit() < probability
     }
 
-    /// A whole number from the exponential distribution with this mean.
+    /// Draws a whole number from the exponential distribution with this mean.
     pub fn exponential(&mut self, mean: u64) -> u64 {
         (-(1.0 - self.unit()).ln() * mean as f64).round() as u64
     }
 }
 
-/// A hash in which every bit of the number moves every bit of the result: the generator's
+/// Hashes a number so that each of its bits affects every bit of the result: the generator's
 /// finaliser.
 pub fn mix(mut number: u64) -> u64 {
     number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

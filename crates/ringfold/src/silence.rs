@@ -1,9 +1,9 @@
-//! How long another host may give no sign of life, and what follows from it.
+//! The peer timeout: how long another host may be silent, and how the silence is detected.
 //!
-//! A host that lost its power, or the way to it, says nothing. Its connections are then known to be
-//! dead by what the kernel has not heard: acknowledgements of what was sent, and answers to its own
-//! probes. One setting, the *peer timeout*, says how long that may last; rank 0's holds for all
-//! ranks of a job. A process that is stopped is another matter: its kernel goes on answering.
+//! A host without power, or without a network path, is silent. The host's connections are then
+//! known to be dead because the kernel receives neither acknowledgements of sent data nor answers
+//! to its probes. One setting, the *peer timeout*, limits the silence; rank 0's value applies to
+//! all ranks of a job. A stopped process is another matter: its kernel still answers.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -14,30 +14,30 @@ use rustix::net::sockopt;
 use crate::error::{Error, Result};
 use crate::sys::{self, TcpState};
 
-/// How often ranks on other hosts are written to, so that a dead link has something to lose.
+/// Interval of pings to ranks on other hosts, which leave unacknowledged data on a dead link.
 pub const PING: Duration = Duration::from_millis(500);
 
-/// A look at a connection comes so much later than its end can be seen.
+/// Delay of a check after the earliest time at which a connection can be seen to be dead.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// An idle connection is asked for a sign of life after this time, and again after as long.
+/// Time after which an idle connection is probed, and interval of further probes.
 const KEEPALIVE: Duration = Duration::from_secs(1);
 
-/// The longest time between two attempts to send the same data, where the kernel (6.15) can be
-/// told. Older ones double it from 0.2 s on, and may come back to a link only when it has been
-/// there for as long as it was away.
+/// Maximum interval between retransmissions of the same data, if the kernel (from 6.15 on) can
+/// limit it. Older kernels double the interval from 0.2 s on, and may retry only when the link has
+/// been back for as long as it was away.
 const RETRY_MAX: Duration = Duration::from_secs(1);
 
-/// How much longer than the peer timeout a rank waits for the verdict on a peer that seems dead:
-/// until then it may be rank 0 that is.
+/// Additional time, after the peer timeout, for which a rank waits for the verdict on a peer that
+/// seems dead: until then rank 0 may be the dead one.
 const VERDICT: Duration = Duration::from_millis(200);
 
-/// Why a host whose connection has this state has failed.
+/// Returns the failure reason for a host whose connection has this state.
 pub fn silent(state: &TcpState) -> String {
     format!("its host has been silent for {} ms", state.quiet_ms)
 }
 
-/// How long a host may be silent.
+/// The peer timeout: the longest silence of a living host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Silence(Duration);
 
@@ -48,15 +48,15 @@ impl Default for Silence {
 }
 
 impl Silence {
-    /// Unless something else is set.
+    /// The default peer timeout.
     pub const DEFAULT: Duration = Duration::from_millis(2300);
-    /// Less would take a lost packet, or an idle connection between two probes, for the end of a
-    /// host.
+    /// The minimum: less would mistake a lost packet, or an idle connection between two probes, for
+    /// a dead host.
     pub const MIN: Duration = Duration::from_secs(2);
-    /// The kernel counts at most 127 probes.
+    /// The maximum: the kernel counts at most 127 probes.
     pub const MAX: Duration = Duration::from_secs(120);
 
-    /// A host is dead that has been silent for `limit`.
+    /// Makes the peer timeout `limit`, within the bounds.
     pub fn new(limit: Duration) -> Result<Silence> {
         match (Silence::MIN..=Silence::MAX).contains(&limit) {
             true => Ok(Silence(limit)),
@@ -69,39 +69,39 @@ impl Silence {
         }
     }
 
-    /// Without bounds.
+    /// Makes a peer timeout without bounds.
     #[cfg(test)]
     pub fn of(limit: Duration) -> Silence {
         Silence(limit)
     }
 
-    /// The limit.
+    /// Returns the peer timeout.
     pub fn limit(&self) -> Duration {
         self.0
     }
 
-    /// How long a rank that suspects a crash waits for the verdict that names who really crashed. A
-    /// living server answers at once. When it does not, it may be the one that is gone, and the
-    /// suspect no more than somebody who found out sooner: hence longer than a dead connection to
-    /// the server takes to end.
+    /// Returns how long a rank that suspects a crash waits for the verdict that names the crashed
+    /// rank. A living server answers at once. A silent server may itself be dead, and the suspect
+    /// only a rank that noticed earlier: so the wait is longer than a dead connection to the server
+    /// takes to end.
     pub fn verdict_grace(&self) -> Duration {
         self.0 + VERDICT
     }
 
-    /// Has the kernel ask for signs of life on a control connection, and end it when what was sent
-    /// stays unacknowledged: traffic may be lost in one direction only. Both ends look at what they
-    /// hear as well, by [`patience`](Silence::patience). The kernel must not be the more impatient
-    /// one: what is sent into an outage is sent again at growing intervals, so it stays
-    /// unacknowledged for longer than the link is away.
+    /// Makes the kernel probe a control connection, and end the connection if sent data stays
+    /// unacknowledged: traffic may be lost in one direction only. Both ends also check their
+    /// incoming traffic, by [`patience`](Silence::patience). The kernel must not be less patient:
+    /// data sent into an outage is sent again at growing intervals, so it stays unacknowledged for
+    /// longer than the outage.
     pub fn watch_control(&self, socket: impl AsFd) -> io::Result<()> {
         self.watch(&socket)?;
         sockopt::set_tcp_user_timeout(&socket, self.0.as_millis() as u32)?;
         Ok(())
     }
 
-    /// Has the kernel ask for signs of life on a data connection; what they say is looked at by
-    /// [`is_data_broken`](Silence::is_data_broken). A limit on what is not acknowledged would also
-    /// end the connection to a living peer that reads late.
+    /// Makes the kernel probe a data connection; [`is_data_broken`](Silence::is_data_broken)
+    /// evaluates the answers. A limit on unacknowledged data would also end the connection to a
+    /// living peer that reads late.
     pub fn watch_data(&self, socket: impl AsFd) -> io::Result<()> {
         self.watch(&socket)?;
         sockopt::set_tcp_user_timeout(&socket, 0)?;
@@ -118,18 +118,18 @@ impl Silence {
         Ok(())
     }
 
-    /// How long to wait before the next look at a control connection whose state this is; `None`
-    /// if it has been silent for too long.
+    /// Returns the time until the next check of a control connection with this state; `None` if the
+    /// connection has been silent for too long.
     pub fn patience(&self, state: &TcpState) -> Option<Duration> {
         let quiet = Duration::from_millis(state.quiet_ms.into());
         (quiet <= self.0).then(|| self.0 - quiet + LOOK)
     }
 
-    /// Whether a data connection whose state this is has been silent for too long. It may be idle,
-    /// and is then tried every [`RETRY_MAX`] only: a host that is gone shows in the control
-    /// connections, this finds the way between two others broken.
+    /// Whether a data connection with this state has been silent for too long: for the peer timeout
+    /// and [`RETRY_MAX`], the interval at which an idle connection is tried. Dead hosts show in the
+    /// control connections; this check finds a broken path between two living hosts.
     pub fn is_data_broken(&self, state: &TcpState) -> bool {
-        // A peer without room for more is asked at growing intervals, so its silence means nothing.
+        // A peer without room is probed at growing intervals, so its silence proves nothing.
         let is_full = state.unsent_bytes > 0 && state.unacknowledged == 0;
         let limit = self.0 + RETRY_MAX.min(self.0);
         !is_full && u128::from(state.quiet_ms) > limit.as_millis()

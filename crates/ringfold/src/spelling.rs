@@ -1,24 +1,24 @@
-//! The word that was meant, among those that there are, and letters that a terminal shows.
+//! Suggestions for misspelt words, and letters that are safe to show in a terminal.
 
 #![forbid(unsafe_code)]
 
-/// The one of `known` that `word` is most like.
+/// Returns the word of `known` that is most similar to `word`.
 pub fn nearest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> &'a str {
     known
         .min_by_key(|name| distance(word, name))
         .unwrap_or_default()
 }
 
-/// The same, if it is likely that this was meant: one begins with the other, or no more than a
-/// third of `word` is wrong.
+/// Returns the most similar word if it was probably meant: one word begins with the other, or no
+/// more than a third of `word` is wrong.
 pub fn near<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let found = nearest(word, known);
     let begins = found.starts_with(word) || word.starts_with(found);
     (begins || distance(word, found) <= word.len() / 3).then_some(found)
 }
 
-/// A letter of a foreign text as a terminal may show it: no control character, and no mark that
-/// changes the direction or the place of the text around it.
+/// Returns a letter of a foreign text, or `?` for a control character or a mark that changes the
+/// direction or the position of the text around it.
 pub fn harmless(letter: char) -> char {
     let is_invisible = matches!(
         letter,
@@ -30,8 +30,8 @@ pub fn harmless(letter: char) -> char {
     }
 }
 
-/// The number of letters to insert, delete or replace to turn one word into the other (Levenshtein,
-/// 1966).
+/// Returns the number of letters to insert, delete or replace to turn one word into the other
+/// (Levenshtein, 1966).
 fn distance(one: &str, other: &str) -> usize {
     let other: Vec<char> = other.chars().collect();
     let mut row: Vec<usize> = (0..=other.len()).collect();

@@ -1,8 +1,8 @@
-//! System calls that move bytes between descriptors and regions, and others that neither std nor
+//! System calls that copy bytes between descriptors and regions, and others that neither std nor
 //! rustix offers.
 //!
-//! A region is not a slice, so the safe wrappers cannot take one; these few calls pass its address
-//! to the kernel, which copies and keeps nothing; `zero_copy` has the exception.
+//! A region is not a slice, so the safe wrappers cannot take one. These few calls pass the region's
+//! address to the kernel, which copies the bytes and keeps nothing; `zero_copy` is the exception.
 
 pub mod file_limit;
 pub mod fork;
@@ -21,12 +21,12 @@ use rustix::net::{RecvFlags, SendFlags, recv, send};
 
 use crate::memory::region::Region;
 
-/// Up to this many bytes parts go through one buffer: a call with one part is quicker than a call
-/// with three, by more than the copies take.
+/// Up to this many bytes, the parts are gathered in one buffer: a call with one part is faster than
+/// a call with three, by more than the copies cost.
 const GATHERED_BYTES_MAX: usize = 512;
 
 /// Sends `before`, `body` and `after` in one call, without blocking and without a signal. Returns
-/// how much was taken.
+/// the number of bytes sent.
 pub fn send_from(
     socket: BorrowedFd<'_>,
     before: &[u8],
@@ -57,7 +57,7 @@ pub fn send_from(
 }
 
 /// Receives into `before`, `body` and `after`, filled in this order, in one call and without
-/// blocking. Returns how much arrived; 0 is the end of the stream (if there was room).
+/// blocking. Returns the number of bytes received; 0 is the end of the stream (if there was room).
 pub fn recv_into(
     socket: BorrowedFd<'_>,
     before: &mut [u8],
@@ -84,21 +84,21 @@ pub fn recv_into(
     retry(|| {
         let mut message = message(&parts);
         // SAFETY: the three parts are valid for writes of their lengths (two exclusive borrows; the
-        // contract of `Region::new`), and bytes of any value may stand there.
+        // contract of `Region::new`), and bytes of any value are valid there.
         unsafe { libc::recvmsg(socket.as_raw_fd(), &mut message, libc::MSG_DONTWAIT) }
     })
 }
 
-/// Where the second and the third of the parts end that lie one after the other.
+/// Returns the ends of the second and the third of the concatenated parts.
 fn ends(before: &[u8], body: Region, after: &[u8]) -> (usize, usize) {
     let body_end = before.len() + body.bytes();
     (body_end, body_end + after.len())
 }
 
-/// Makes a TCP connection retry at the latest `longest` after an unsuccessful transmission. Kernels
-/// before 6.15 cannot, and continue to double the interval.
+/// Limits the time until a TCP connection retries an unsuccessful transmission to `longest`.
+/// Kernels before 6.15 cannot, and continue to double the interval.
 pub fn limit_tcp_retry(socket: BorrowedFd<'_>, longest: Duration) {
-    /// Of linux/tcp.h; libc lacks it.
+    /// A TCP option of linux/tcp.h that libc lacks.
     const TCP_RTO_MAX_MS: libc::c_int = 44;
     let milliseconds = longest.as_millis() as libc::c_int;
     // SAFETY: the value is valid for reads of its size.
@@ -117,14 +117,14 @@ pub fn limit_tcp_retry(socket: BorrowedFd<'_>, longest: Duration) {
     }
 }
 
-/// What the kernel knows about the other end of a TCP connection.
+/// The kernel's view of a TCP connection.
 #[derive(Clone, Copy, Debug)]
 pub struct TcpState {
-    /// Segments that were sent and not acknowledged.
+    /// Segments sent but not acknowledged.
     pub unacknowledged: u32,
-    /// Bytes that were not sent yet, because the other end has no room.
+    /// Bytes not sent yet, for example because the other end has no room.
     pub unsent_bytes: u32,
-    /// Milliseconds since anything came from the other end.
+    /// Milliseconds since the last data or acknowledgement from the other end.
     pub quiet_ms: u32,
     /// The shortest round trip so far.
     pub round_trip: Duration,
@@ -191,14 +191,14 @@ fn write_all_at(file: BorrowedFd<'_>, body: Region, offset: u64) -> io::Result<(
     Ok(())
 }
 
-/// What lies at an address of this process.
+/// A mapping of this process.
 #[derive(Clone, Debug)]
 pub struct MappingAt {
-    /// Its addresses.
+    /// The mapping's addresses.
     pub range: Range<usize>,
-    /// The file's number; 0 where there is none.
+    /// The file's inode number; 0 without a file.
     pub inode: u64,
-    /// Where in the file it begins.
+    /// Offset in the file at which the mapping begins.
     pub offset: u64,
 }
 

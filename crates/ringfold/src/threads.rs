@@ -1,5 +1,5 @@
-//! Starting threads, which a system can refuse: by the limit of a user, a container or the whole
-//! machine.
+//! Starts threads, which the system can refuse: by a limit of the user, of the container or of the
+//! whole machine.
 
 use std::io;
 use std::num::NonZeroU64;
@@ -7,7 +7,7 @@ use std::thread::{Builder, JoinHandle, Scope, ScopedJoinHandle};
 
 use crate::error::{Error, Result};
 
-/// By how much the kernel may prolong sleeps of threads that ask for exact ones.
+/// Timer slack of threads that need exact sleeps.
 const TIMER_SLACK_NS: u64 = 1000;
 
 /// Starts the thread `name`.
@@ -30,13 +30,13 @@ pub fn start_within<'scope, T: Send + 'scope>(
     started.map_err(|error| refused(name, error))
 }
 
-/// Has the calling thread's short sleeps end when they are over: the kernel may otherwise prolong
-/// each by 50 µs, to wake up less often. A kernel that cannot is no error.
+/// Makes the calling thread's short sleeps exact: the kernel may otherwise prolong each sleep by
+/// 50 µs, to wake up less often. A kernel that cannot do so is not an error.
 pub fn sleep_exactly() {
     let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(TIMER_SLACK_NS));
 }
 
-/// Says what keeps a thread from being started.
+/// Returns the error of a thread that cannot be started, with the limit that was reached.
 fn refused(name: &str, error: io::Error) -> Error {
     let limit = match error.kind() {
         io::ErrorKind::WouldBlock => {

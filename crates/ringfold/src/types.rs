@@ -8,8 +8,7 @@ use std::str::FromStr;
 
 use crate::spelling;
 
-/// A name or a combination of this vocabulary that does not exist; the text says which, and what
-/// does.
+/// An unknown name or combination of this vocabulary; the text says which, and what exists.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unknown(pub(crate) String);
 
@@ -31,10 +30,10 @@ macro_rules! named {
         pub enum $name { $($(#[$vmeta])* $variant $(= $number)?,)* }
 
         impl $name {
-            /// Every value, in the order above.
+            /// All values, in the order of their declaration.
             pub const ALL: &'static [$name] = &[$($name::$variant,)*];
 
-            /// The name used in commands, tables, logs and Python.
+            /// Returns the name used in commands, tables, logs and Python.
             pub const fn name(self) -> &'static str {
                 match self { $($name::$variant => $text,)* }
             }
@@ -59,7 +58,7 @@ macro_rules! named {
 }
 pub(crate) use named;
 
-/// The error of a name that means nothing.
+/// Returns the error of an unknown name.
 pub(crate) fn unknown(kind: &str, text: &str, names: &[&str]) -> Unknown {
     let nearest = spelling::nearest(text, names.iter().copied());
     let all = names.join(", ");
@@ -80,7 +79,7 @@ macro_rules! named_byte {
         }
 
         impl $name {
-            /// The value with this wire number, if there is one.
+            /// Returns the value with this wire number, if there is one.
             pub const fn from_wire(number: u8) -> Option<$name> {
                 match number { $($number => Some($name::$variant),)* _ => None }
             }
@@ -91,21 +90,21 @@ macro_rules! named_byte {
 named_byte! {
     /// The type of a buffer's elements.
     DType, "data type" {
-        /// Signed, 8 bits.
+        /// Signed 8-bit integer.
         I8 = 0, "int8";
-        /// Unsigned, 8 bits.
+        /// Unsigned 8-bit integer.
         U8 = 1, "uint8";
-        /// Signed, 16 bits.
+        /// Signed 16-bit integer.
         I16 = 2, "int16";
-        /// Unsigned, 16 bits.
+        /// Unsigned 16-bit integer.
         U16 = 3, "uint16";
-        /// Signed, 32 bits.
+        /// Signed 32-bit integer.
         I32 = 4, "int32";
-        /// Unsigned, 32 bits.
+        /// Unsigned 32-bit integer.
         U32 = 5, "uint32";
-        /// Signed, 64 bits.
+        /// Signed 64-bit integer.
         I64 = 6, "int64";
-        /// Unsigned, 64 bits.
+        /// Unsigned 64-bit integer.
         U64 = 7, "uint64";
         /// IEEE half precision; sums accumulate in `F32`.
         F16 = 8, "float16";
@@ -117,15 +116,15 @@ named_byte! {
         F64 = 11, "float64";
         /// One byte, 0 or 1.
         Bool = 12, "bool";
-        /// 8-bit float, 4 exponent bits; moved, never added.
+        /// 8-bit float, 4 exponent bits; copied, never reduced.
         F8E4M3 = 13, "float8_e4m3";
-        /// 8-bit float, 5 exponent bits; moved, never added.
+        /// 8-bit float, 5 exponent bits; copied, never reduced.
         F8E5M2 = 14, "float8_e5m2";
     }
 }
 
 impl DType {
-    /// Bytes of one element.
+    /// Returns the size of one element in bytes.
     pub const fn size_bytes(self) -> usize {
         match self {
             DType::I8 | DType::U8 | DType::Bool | DType::F8E4M3 | DType::F8E5M2 => 1,
@@ -141,10 +140,10 @@ impl DType {
     }
 }
 
-/// How elements of several ranks become one.
+/// An operation that combines elements of several ranks.
 ///
-/// NaN: `Min` and `Max` give NaN if any operand is NaN; which NaN is not promised. `Max` of the two
-/// zeros is `+0`. `Bool`: `Sum`, `Max` and `Bor` are "or", `Prod`, `Min` and `Band` are "and",
+/// NaN: `Min` and `Max` return NaN if any operand is NaN; which NaN is not promised. `Max` of the
+/// two zeros is `+0`. `Bool`: `Sum`, `Max` and `Bor` are "or", `Prod`, `Min` and `Band` are "and",
 /// `Bxor` is "exclusive or"; every byte but 0 is true, and results are 0 or 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Op {
@@ -152,13 +151,13 @@ pub enum Op {
     Sum,
     /// Multiplication; integers wrap.
     Prod,
-    /// The smallest.
+    /// The smallest element.
     Min,
-    /// The largest.
+    /// The largest element.
     Max,
     /// The sum divided by the world size: one multiplication by `1/n` for floats, truncating
-    /// division for integers. The sum must fit the type: of 60000 and 60000 as `float16` the
-    /// average is infinite. `PremulSum` divides first.
+    /// division for integers. The sum must fit the type: the average of 60000 and 60000 as
+    /// `float16` is infinite. `PremulSum` scales the inputs first.
     Avg,
     /// The sum of each rank's input times that rank's own factor (floats only).
     PremulSum(f64),
@@ -184,7 +183,7 @@ impl Op {
         "bxor",
     ];
 
-    /// The wire number; `PremulSum`'s factor is local to its rank and does not travel.
+    /// Returns the wire number. `PremulSum`'s factor is local to its rank, and is not sent.
     pub const fn wire(self) -> u8 {
         match self {
             Op::Sum => 0,
@@ -199,7 +198,7 @@ impl Op {
         }
     }
 
-    /// The name of a wire number, for messages about a peer's call.
+    /// Returns the name of a wire number, for messages about a peer's call.
     pub const fn wire_name(number: u8) -> &'static str {
         if (number as usize) < Op::NAMES.len() {
             Op::NAMES[number as usize]
@@ -208,13 +207,13 @@ impl Op {
         }
     }
 
-    /// The name used in commands, tables and Python.
+    /// Returns the name used in commands, tables and Python.
     pub const fn name(self) -> &'static str {
         Op::wire_name(self.wire())
     }
 
-    /// The operation that combines two partial results: `Avg` and `PremulSum` are sums between
-    /// their first and last step.
+    /// Returns the operation that combines two partial results: `Avg` and `PremulSum` are sums
+    /// between their first and last step.
     pub const fn combining(self) -> Op {
         match self {
             Op::Avg | Op::PremulSum(_) => Op::Sum,
@@ -267,7 +266,7 @@ impl FromStr for Op {
 }
 
 named_byte! {
-    /// What the ranks of a communicator do together, or two of them with each other.
+    /// An operation of all ranks of a communicator, or of two ranks with each other.
     Collective, "collective" {
         /// Every rank gets the reduction of all inputs.
         AllReduce = 0, "all_reduce";
@@ -287,9 +286,9 @@ named_byte! {
         AllToAll = 7, "all_to_all";
         /// No rank leaves before all have entered.
         Barrier = 8, "barrier";
-        /// One rank's buffer to one other.
+        /// One rank sends its buffer to another.
         Send = 9, "send";
-        /// The other end of `Send`.
+        /// One rank receives the buffer of another's `Send`.
         Recv = 10, "recv";
         /// Every rank sends to the next and receives from the previous one.
         SendRecv = 11, "sendrecv";
@@ -297,7 +296,7 @@ named_byte! {
 }
 
 impl Collective {
-    /// Whether elements are combined, so that an operation matters.
+    /// Whether the collective combines elements, and needs an operation.
     pub const fn reduces(self) -> bool {
         matches!(
             self,
@@ -305,7 +304,7 @@ impl Collective {
         )
     }
 
-    /// Whether one rank is distinguished.
+    /// Whether one rank is the root.
     pub const fn has_root(self) -> bool {
         matches!(
             self,
@@ -320,14 +319,14 @@ impl Collective {
 }
 
 named_byte! {
-    /// How a rank reaches the data of its peers.
+    /// A rank's access to the data of its peers.
     Access, "access" {
-        /// Messages between pairs: any transport.
+        /// Messages between pairs of ranks: any transport.
         Messages = 0, "messages";
-        /// Through published memory, into which each rank copies what others read: all ranks on one
-        /// host.
+        /// Published memory, into which each rank copies the data that others read: all ranks on
+        /// one host.
         Staged = 1, "staged";
-        /// In the registered buffers of all ranks, without a copy: all ranks on one host.
+        /// The registered buffers of all ranks, without a copy: all ranks on one host.
         Registered = 2, "registered";
     }
 }
@@ -338,7 +337,7 @@ impl Access {
         !matches!(self, Access::Messages)
     }
 
-    /// What carries the data, as `ringfold schedule` and the log name it.
+    /// Returns the medium of the data, as named by `ringfold schedule` and the log.
     pub const fn medium(self) -> &'static str {
         match self {
             Access::Messages => "messages",
@@ -348,7 +347,7 @@ impl Access {
 }
 
 named_byte! {
-    /// Which rank does which part of the work.
+    /// The assignment of parts of the work to ranks.
     Assignment, "assignment" {
         /// The rank that owns the part.
         Owner = 0, "owner";
@@ -373,9 +372,9 @@ macro_rules! methods {
         }
 
         named_byte! {
-            /// The name of a combination of algorithm, access and assignment: what users ask for,
-            /// and with the protocol the key of the tuner's table. Most are named after their
-            /// algorithm; three of `direct` have names of their own.
+            /// The name of a combination of algorithm, access and assignment, as users specify it.
+            /// The method and the protocol are the key of the tuner's table. Most methods are named
+            /// after their algorithm; three of `direct` have names of their own.
             Method, "algorithm" {
                 $($(#[$meta])* $plain = $number, $text;)*
                 $($(#[$own_meta])* $own = $own_number, $own_text;)*
@@ -383,7 +382,7 @@ macro_rules! methods {
         }
 
         impl Method {
-            /// The name of this combination.
+            /// Returns the method of this combination.
             pub const fn new(
                 algorithm: Algorithm,
                 access: Access,
@@ -395,7 +394,7 @@ macro_rules! methods {
                 }
             }
 
-            /// Its algorithm.
+            /// Returns the method's algorithm.
             pub const fn algorithm(self) -> Algorithm {
                 match self {
                     $(Method::$plain => Algorithm::$plain,)*
@@ -408,7 +407,7 @@ macro_rules! methods {
 
 methods! {
     algorithms {
-        /// Master and workers: everything through the root, in place.
+        /// Master and workers: all data goes through the root, in place.
         Flat = 0, "flat";
         /// Neighbours pass chunks around a ring.
         Ring = 1, "ring";
@@ -420,21 +419,21 @@ methods! {
         Rabenseifner = 4, "rabenseifner";
         /// All to all: each rank combines its own chunk for all others.
         Direct = 5, "direct";
-        /// Every rank gives everything to every rank, and each reduces for itself: one step.
+        /// Every rank sends all its data to every rank, and each reduces alone: one step.
         OneShot = 6, "one_shot";
         /// Within hosts first, then between them; on one host, within domains that share a cache or
         /// a socket first, then between them.
         Hierarchical = 7, "hierarchical";
-        /// One rank is known to come late: the others reduce before it comes.
+        /// One rank is known to arrive late: the others reduce before it arrives.
         Stragglar = 8, "stragglar";
-        /// One rank of each host combines and exchanges for it.
+        /// One rank of each host combines and exchanges the host's data.
         Leader = 12, "leader";
-        /// As many ranks of each host as the smallest has combine a part each, and exchange it in
-        /// pairs at doubling distance.
+        /// On each host, as many ranks as the smallest host has combine a part each, and exchange
+        /// it in pairs at doubling distance.
         MultiLeader = 13, "multi_leader";
     }
     combinations {
-        /// `direct` in registered buffers: each rank reads its chunk from all of them and stores
+        /// `direct` in registered buffers: each rank reads its chunk from all buffers and stores
         /// the result into all.
         Push = 9, "push": Direct, Access::Registered, Owner;
         /// `direct` in registered buffers with dynamic assignment.
@@ -445,13 +444,13 @@ methods! {
 }
 
 impl Method {
-    /// Whether it works in all ranks' registered buffers: it goes by [`Protocol::ZeroCopy`], as no
-    /// other does, and falls back to another where they are not all registered.
+    /// Whether the method works in all ranks' registered buffers. Only such methods use
+    /// [`Protocol::ZeroCopy`]; they fall back to another method if a buffer is not registered.
     pub const fn is_registered(self) -> bool {
         matches!(self, Method::Push | Method::Serve)
     }
 
-    /// Who does which part of its work.
+    /// Returns the assignment of the method's work.
     pub const fn assignment(self) -> Assignment {
         match self {
             Method::Claim | Method::Serve => Assignment::Dynamic,
@@ -467,10 +466,10 @@ impl From<Algorithm> for Method {
 }
 
 named_byte! {
-    /// How the bytes of a call travel, in NCCL's words: with the method the key of the tuner's
+    /// The protocol of a call's data, in NCCL's terms: with the method, the key of the tuner's
     /// table.
     Protocol, "protocol" {
-        /// The payload stands in the line that says it has come: least latency, small calls only.
+        /// The payload is in the line that signals its arrival: least latency, small calls only.
         Ll = 0, "ll";
         /// Staged and pipelined: through published memory, rings of shared memory or sockets.
         Simple = 1, "simple";
@@ -480,8 +479,8 @@ named_byte! {
 }
 
 impl Protocol {
-    /// The protocol of calls with this access, and with the payload in the synchronising line or
-    /// not.
+    /// Returns the protocol of calls with this access. With `is_inline`, the payload is in the
+    /// synchronising line.
     pub const fn new(access: Access, is_inline: bool) -> Protocol {
         match (access, is_inline) {
             (Access::Registered, _) => Protocol::ZeroCopy,

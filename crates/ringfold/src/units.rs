@@ -13,8 +13,8 @@ const TIMES: [(&str, f64); 6] = [
     ("s", 1e12),
 ];
 
-/// Units of bandwidth and their bytes per second. Prefixes are powers of ten, as networks have
-/// them.
+/// Units of bandwidth and their bytes per second. Prefixes are powers of ten, as usual for
+/// networks.
 const RATES: [(&str, f64); 10] = [
     ("bit/s", 0.125),
     ("kbit/s", 0.125e3),
@@ -28,10 +28,10 @@ const RATES: [(&str, f64); 10] = [
     ("TB/s", 1e12),
 ];
 
-/// The longest time that is taken: five years.
+/// The longest valid time, about 42 hours.
 const TIME_PS_MAX: f64 = 1.5e19 / 100.0;
 
-/// The picoseconds of a time such as `20us`; a bare `0` needs no unit.
+/// Parses a time such as `20us` to picoseconds; a bare `0` needs no unit.
 pub fn parse_time_ps(text: &str) -> Result<u64> {
     if text == "0" {
         return Ok(0);
@@ -43,7 +43,7 @@ pub fn parse_time_ps(text: &str) -> Result<u64> {
     Ok(ps as u64)
 }
 
-/// The picoseconds that a byte takes at a rate such as `100Gbit/s`, to the next whole number.
+/// Parses a rate such as `100Gbit/s` to picoseconds per byte, rounded to a whole number.
 pub fn parse_rate_ps_per_byte(text: &str) -> Result<u64> {
     let bytes_per_s = quantity(text, "bandwidth", &RATES)?;
     let ps_per_byte = (1e12 / bytes_per_s).round();
@@ -55,7 +55,7 @@ pub fn parse_rate_ps_per_byte(text: &str) -> Result<u64> {
     Ok(ps_per_byte as u64)
 }
 
-/// A number that is not negative and a unit, which are multiplied.
+/// Parses a number that is not negative and a unit, and multiplies them.
 fn quantity(text: &str, what: &str, units: &[(&'static str, f64)]) -> Result<f64> {
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.');
     let (number, unit) = text.split_at(end.unwrap_or(text.len()));
@@ -83,7 +83,7 @@ fn quantity(text: &str, what: &str, units: &[(&'static str, f64)]) -> Result<f64
     })
 }
 
-/// A size, with an optional suffix K, M or G for powers of 1024.
+/// Parses a size in bytes, with an optional suffix K, M or G for powers of 1024.
 pub fn bytes(text: &str) -> Result<usize, String> {
     let (digits, shift) = match text.chars().last().map(|last| last.to_ascii_uppercase()) {
         Some('K') => (&text[..text.len() - 1], 10),

@@ -1,16 +1,16 @@
 //! How a thread waits for its peers: the one primitive of all blocking calls.
 //!
-//! A waiter is asked after every unsuccessful attempt what to do next. With a core for every rank
-//! it spins, then yields, then blocks; with more ranks than cores it does not spin at all, because
-//! the peer may need this very core. Yielding a few times before blocking is then the fastest: a
-//! block costs two context switches and a wake.
+//! After every unsuccessful attempt, a waiter decides what to do next. With a core for every rank
+//! it spins, then yields, then blocks. With more ranks than cores it does not spin, because the
+//! peer may need this core. A few yields before blocking are then the fastest: a block costs two
+//! context switches and a wake.
 
 use std::time::Duration;
 
-/// What to do before the next attempt.
+/// The action before the next attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pause {
-    /// Nothing but a hint to the processor.
+    /// Spin, with a hint to the processor.
     Spin,
     /// Let another thread run.
     Yield,
@@ -18,49 +18,49 @@ pub enum Pause {
     Block(Duration),
 }
 
-/// How patient a waiter is: data, chosen once for a communicator.
+/// The spins and yields of a waiter: data, chosen once for a communicator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {
-    /// Fruitless attempts in a row that are only followed by a processor hint.
+    /// Number of unsuccessful attempts in a row that are followed only by a processor hint.
     pub spins: u32,
-    /// Attempts after those that are followed by a yield.
+    /// Number of attempts after those that are followed by a yield.
     pub yields: u32,
 }
 
-/// The longest span that is waited for, a century: what is longer is as good as for ever, and
-/// beyond what clocks can count. Spans that callers give are cut to this where they come in.
+/// The longest time to wait, a century: a longer time is as good as forever, and beyond the range
+/// of clocks. Times from callers are limited to this on entry.
 pub const SPAN_MAX: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
-/// The longest time that a thread blocks before it checks again: deadlines, departed peers and
-/// signals are seen this late.
+/// The longest time that a thread blocks before it checks again, and thus the longest delay in
+/// noticing deadlines, departed peers and signals.
 pub const BLOCK_MAX: Duration = Duration::from_millis(20);
 
-/// About 20 µs of spinning (an attempt takes some 60 ns): longer than a peer's usual delay within
-/// one collective, far shorter than a time slice.
+/// Spins with enough cores, about 20 µs (an attempt takes some 60 ns): longer than a peer's usual
+/// delay within one collective, far shorter than a time slice.
 const SPINS_WITH_ENOUGH_CORES: u32 = 300;
 
 /// Yields before blocking with enough cores: the core has no other thread to run, so this is a
 /// slower spin.
 const YIELDS_WITH_ENOUGH_CORES: u32 = 200;
 
-/// Yields before blocking with too few cores: measured, as good as yielding for ever, and idle
-/// ranks still block.
+/// Yields before blocking with too few cores: measured, as good as yielding forever, and idle ranks
+/// still block.
 const YIELDS_OVERSUBSCRIBED: u32 = 10;
 
-/// Attempts before blocking when an attempt is a system call on sockets: about the time in which a
-/// peer on the same switch answers.
+/// Spins if an attempt is a system call on sockets: about the time in which a peer on the same
+/// switch answers.
 const SPINS_ON_SOCKETS: u32 = 40;
 
-/// By how much less a rank spins on sockets once it has learnt that others need its core: see
+/// Factor by which a rank spins less on sockets once it has learnt that others need its core: see
 /// [`Waiter::learn`].
 pub const CROWDED_SPIN_DIVISOR: u64 = (SPINS_ON_SOCKETS / SPINS_MIN) as u64;
 
-/// Yields before blocking on sockets: a core that a rank leaves idle takes tens of microseconds to
-/// wake, which the peers then pay for; measured, more than these gain nothing.
+/// Yields before blocking on sockets: an idle core takes tens of microseconds to wake, which delays
+/// the peers. More yields gain nothing, as measured.
 pub const YIELDS_ON_SOCKETS: u32 = 10;
 
 impl Patience {
-    /// The patience of a rank some of whose peers are reached by sockets.
+    /// Returns the patience of a rank that reaches some of its peers by sockets.
     pub fn on_sockets(ranks: usize, cores: usize) -> Patience {
         let spins = if ranks <= cores { SPINS_ON_SOCKETS } else { 0 };
         Patience {
@@ -69,7 +69,7 @@ impl Patience {
         }
     }
 
-    /// The patience of `ranks` ranks that share `cores` cores.
+    /// Returns the patience of `ranks` ranks that share `cores` cores.
     pub fn new(ranks: usize, cores: usize) -> Patience {
         if ranks <= cores {
             Patience {
@@ -85,25 +85,25 @@ impl Patience {
     }
 }
 
-/// A waiting thread's patience, and its estimate whether spinning pays here.
+/// A waiting thread's patience, and its estimate of whether spinning pays.
 ///
-/// If two ranks share a core after all (another program has the other one), a spinning rank keeps
-/// its peer from running. Then waits end right after the first yields, and the waiter spins less;
-/// when they end while it spins, it spins more again.
+/// If two ranks share a core after all (another program has the other core), a spinning rank keeps
+/// its peer from running. Then waits end right after the first yields, and the waiter spins less.
+/// When waits end during spinning, it spins more again.
 #[derive(Clone, Copy, Debug)]
 pub struct Waiter {
     patience: Patience,
     spins: u32,
 }
 
-/// The least that a waiter spins that may spin at all: two line transfers.
+/// Minimum number of spins of a waiter that may spin: two line transfers.
 const SPINS_MIN: u32 = 8;
 
 /// A wait that ends within this many yields ended because of them.
 const YIELDS_THAT_HELPED: u32 = 3;
 
 impl Waiter {
-    /// A waiter that has learnt nothing.
+    /// Makes a waiter that has learnt nothing.
     pub fn new(patience: Patience) -> Waiter {
         Waiter {
             patience,
@@ -111,7 +111,7 @@ impl Waiter {
         }
     }
 
-    /// What to do after `attempts` fruitless attempts in a row (1 and up).
+    /// Returns the action after `attempts` unsuccessful attempts in a row (1 and up).
     pub fn pause(&self, attempts: u32) -> Pause {
         if attempts <= self.spins {
             Pause::Spin
@@ -122,7 +122,7 @@ impl Waiter {
         }
     }
 
-    /// Learns from a wait that ended after `attempts` fruitless attempts.
+    /// Learns from a wait that ended after `attempts` unsuccessful attempts.
     pub fn learn(&mut self, attempts: u32) {
         if attempts <= self.spins {
             self.spins = (self.spins * 2).min(self.patience.spins);

@@ -1,31 +1,31 @@
 //! Settings of the PyTorch backend: diagnosis (the flight record, and the warning about stuck
 //! calls), and whether gradient buckets are registered.
 //!
-//! The core only reads them; `ringfold.torch` uses them.
+//! The core only reads these settings; `ringfold.torch` uses them.
 
 use std::time::Duration;
 
 use super::{Lookup, count, parse, process, switch};
 use crate::error::Result;
 
-/// How many calls a process remembers: as many as torch does.
+/// Default number of calls in a process' flight record, the same as torch's.
 pub const FLIGHT_RECORDS: usize = 2000;
-/// How long a call may be in progress before it is reported as stuck: longer than ranks usually
+/// Default time after which a call in progress is reported as stuck: longer than ranks usually
 /// compute alone, for example to save a small checkpoint.
 pub const STALL: Duration = Duration::from_secs(60);
 
-/// What is recorded and reported of calls.
+/// The settings for recording and reporting calls.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Diagnosis {
-    /// How many calls are remembered.
+    /// Number of calls in the flight record.
     pub records: usize,
-    /// Whether each remembers where in the program it was made.
+    /// Whether each recorded call has its source location.
     pub has_frames: bool,
-    /// How the files begin that the record is written to, without being asked, after a fatal error.
+    /// File name prefix of the flight record that is written automatically after a fatal error.
     pub dump: Option<String>,
-    /// The signal at which it is written.
+    /// The signal on which the process writes the record.
     pub signal: Option<String>,
-    /// After how long a call is reported; `None` for never.
+    /// Time after which a call is reported as stuck; `None` for never.
     pub stall: Option<Duration>,
     /// Whether the failure of a group ends the process.
     pub ends_process: bool,
@@ -37,7 +37,7 @@ impl Diagnosis {
         Diagnosis::from_lookup(&process)
     }
 
-    /// Reads what `lookup` finds.
+    /// Reads the variables through `lookup`.
     pub fn from_lookup(lookup: Lookup<'_>) -> Result<Diagnosis> {
         let records = match parse(lookup, "RINGFOLD_FR_BUFFER_SIZE", count)? {
             Some(records) => Some(records),

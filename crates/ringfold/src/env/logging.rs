@@ -1,7 +1,7 @@
 //! The log: lines like `[node1:4711 rank 3] INFO TRANSPORT text`, by NCCL's levels and subsystems.
 //!
-//! A line's subsystem is the module below `ringfold` that it comes from. Warnings are not filtered
-//! by subsystem.
+//! The subsystem of a line is the module below `ringfold` that writes the line. Warnings are not
+//! filtered by subsystem.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -17,33 +17,33 @@ use crate::sync::lock;
 use crate::sys::file_limit::without_signal;
 use crate::sys::fork::made_once;
 
-/// What no rank has.
+/// The value of [`RANK`] until a rank is noted.
 const UNKNOWN: usize = usize::MAX;
 
-/// The rank that log lines name; of the first communicator of this process.
+/// The rank in log lines: that of this process' first communicator.
 static RANK: AtomicUsize = AtomicUsize::new(UNKNOWN);
 
-/// Makes log lines name this rank, unless they name one already.
+/// Sets the rank in log lines, unless a rank is set already.
 pub fn note_rank(rank: usize) {
-    // A number by itself: nothing is published with it.
+    // Relaxed: the number publishes no other data.
     let _ = RANK.compare_exchange(UNKNOWN, rank, Ordering::Relaxed, Ordering::Relaxed);
 }
 
-/// What is logged, and where.
+/// The filter and the destination of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Logging {
     level: LevelFilter,
-    /// Whether a line at the start names the version.
+    /// Whether the first line shows the version.
     says_version: bool,
     /// Subsystems in upper case; empty for all.
     subsystems: Vec<String>,
-    /// Whether `subsystems` are left out rather than let in.
+    /// Whether `subsystems` are excluded rather than included.
     is_exclusion: bool,
     path: Option<String>,
 }
 
 impl Logging {
-    /// What the variables say.
+    /// Reads the settings through `lookup`.
     pub fn from_lookup(lookup: Lookup<'_>) -> Result<Logging> {
         let text = lookup("RINGFOLD_DEBUG").unwrap_or_else(|| "WARN".into());
         let level = match text.trim().to_ascii_uppercase().as_str() {
@@ -86,7 +86,7 @@ impl Logging {
     }
 }
 
-/// The module below `ringfold` in upper case.
+/// Returns the module below `ringfold`, in upper case.
 fn subsystem(target: &str) -> String {
     let mut parts = target.split("::").skip_while(|part| *part == "ringfold");
     parts.next().unwrap_or("RINGFOLD").to_ascii_uppercase()
@@ -95,7 +95,7 @@ fn subsystem(target: &str) -> String {
 struct Logger {
     logging: Logging,
     host: String,
-    /// `None`: standard error.
+    /// The log's file; `None` for standard error.
     file: Option<Mutex<File>>,
 }
 
@@ -111,7 +111,7 @@ impl Logger {
                 let file = File::options()
                     .append(true)
                     .create(true)
-                    // As that of recorded calls: it says what the program does.
+                    // Private, like the record of calls: the log shows the program's activity.
                     .mode(0o600)
                     .open(&path);
                 let file = file.map_err(|error| {
@@ -134,7 +134,7 @@ impl Logger {
             rank => format!(" rank {rank}"),
         };
         let line = format!("[{}:{}{rank}] {text}\n", self.host, std::process::id());
-        // There is no place to report that the log cannot be written.
+        // A failure to write the log cannot be reported anywhere.
         let _ = without_signal(|| match &self.file {
             Some(file) => lock(file).write_all(line.as_bytes()),
             None => io::stderr().write_all(line.as_bytes()),
@@ -157,8 +157,8 @@ impl log::Log for Logger {
     fn flush(&self) {}
 }
 
-/// Starts logging by the environment. No effect if the program has a logger of its own, or if
-/// called again.
+/// Starts logging according to the environment. Has no effect if the program has a logger of its
+/// own, or if called again.
 pub fn init_logging() -> Result<()> {
     static LOGGER: OnceLock<Logger> = OnceLock::new();
     if LOGGER.get().is_some() {

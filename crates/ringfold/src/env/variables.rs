@@ -1,4 +1,4 @@
-//! The table of variables: what each one is for, and how it is read.
+//! The table of variables: the effect, form, default and parser of each.
 
 use std::time::Duration;
 
@@ -23,18 +23,18 @@ use crate::verbs::DeviceChoice;
 /// One variable.
 #[derive(Clone, Copy, Debug)]
 pub struct Variable {
-    /// Its name.
+    /// The variable's name.
     pub name: &'static str,
-    /// The form of its value.
+    /// The form of the value.
     pub kind: &'static str,
-    /// Its default.
+    /// The default value.
     pub default: &'static str,
-    /// Its effect.
+    /// The variable's effect.
     pub about: &'static str,
 }
 
-/// Each variable's effect, name, form and default; and, if its value is a field of
-/// [`Environment`], the field, its type and what reads it.
+/// Defines each variable: its effect, name, form and default and, if its value is a field of
+/// [`Environment`], the field, its type and its parser.
 macro_rules! variables {
     ($(
         $(#[doc = $about:literal])+
@@ -49,7 +49,7 @@ macro_rules! variables {
             about: concat!($($about),+).trim_ascii_start(),
         }),+];
 
-        /// What the `RINGFOLD_*` variables say; `None` where they say nothing.
+        /// The values of the `RINGFOLD_*` variables; `None` for a variable that is not set.
         #[derive(Clone, Debug, Default)]
         pub struct Environment {
             $($(
@@ -58,7 +58,7 @@ macro_rules! variables {
             )?)+
             /// The job's secret.
             pub secret: Option<Secret>,
-            /// Which algorithms and protocols the tuner may choose from.
+            /// The algorithms and protocols from which the tuner may choose.
             pub allowed: AlgoFilter,
             /// A variable that shows that binding is handled elsewhere.
             pub foreign_binding: Option<&'static str>,
@@ -71,7 +71,7 @@ macro_rules! variables {
                 Environment::from_lookup(&process)
             }
 
-            /// Reads what `lookup` finds.
+            /// Reads the variables through `lookup`.
             pub fn from_lookup(lookup: Lookup<'_>) -> Result<Environment> {
                 let list = |name| lookup(name).unwrap_or_default();
                 let mut foreign = FOREIGN_BINDINGS.into_iter();

@@ -1,21 +1,21 @@
-//! What a forked child finds at the addresses of registered memory: its contents, in pages that are
-//! private to the child.
+//! A forked child's view of registered memory: the same contents at the same addresses, in pages
+//! that are private to the child.
 //!
-//! The pages are shared with the peers, so a child must not have them: what it writes would reach
+//! The pages are shared with the peers, so a child must not inherit them: its writes would reach
 //! other ranks. The kernel leaves their mappings out of the child (`MADV_DONTFORK`), and a handler
 //! (`pthread_atfork`) maps the files again at the same addresses, copy-on-write. So a child may
-//! read and write. A page that it has not written to shows what the parent and its peers write
-//! there later: it is a view, not a snapshot, because a snapshot would copy all registered memory
-//! at every fork, and most children (data loaders) never look at it. A child that was made without
-//! the C library's `fork` has nothing at these addresses.
+//! read and write. A page that the child has not written shows later writes of the parent and its
+//! peers: it is a view, not a snapshot. A snapshot would copy all registered memory at every fork,
+//! and most children (data loaders) never access it. A child made without the C library's `fork`
+//! has nothing mapped at these addresses.
 //!
 //! # Invariants
 //!
-//! * The handler runs where other threads were stopped anywhere: it takes no lock and allocates
-//!   nothing. Entries are never freed, only used again, and an entry is live from the store of its
+//! * The handler runs while other threads are stopped at any point: it takes no lock and allocates
+//!   nothing. Entries are never freed, only reused, and an entry is live from the store of its
 //!   address to the store of 0.
-//! * An entry becomes live, and the memory is moved to the file's pages, while forks are
-//!   [held off](crate::sys::fork); likewise back. So a child has both or neither.
+//! * Forks are [held off](crate::sys::fork) while an entry becomes live and the memory moves to the
+//!   file's pages, and while both are undone. So a child has both or neither.
 //! * Every fork is counted, so [`ChildView::withdraw`] knows whether any child may have a view.
 
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
@@ -27,11 +27,11 @@ use rustix::mm::{MapFlags, ProtFlags, mmap};
 use super::region::Region;
 use crate::sys::fork::{Duty, NoFork};
 
-/// A place for a mapping of a file.
+/// A reusable record of a mapping of a file.
 #[derive(Debug)]
 struct Entry {
     is_taken: AtomicBool,
-    /// 0 while the entry is not live.
+    /// Start of the mapping; 0 while the entry is not live.
     address: AtomicUsize,
     bytes: AtomicUsize,
     fd: AtomicI32,
@@ -45,19 +45,19 @@ unsafe impl Sync for Entry {}
 
 static ENTRIES: AtomicPtr<Entry> = AtomicPtr::new(ptr::null_mut());
 
-/// Memory that forked children get a view of, until it is withdrawn.
+/// Memory of which forked children have a view, until the view is withdrawn.
 #[derive(Debug)]
 pub struct ChildView {
     entry: &'static Entry,
-    /// The handler maps it.
+    /// The file, kept open because the handler maps it.
     _file: OwnedFd,
-    /// Forks before there was the entry.
+    /// Number of forks before the entry was live.
     forks: u64,
 }
 
 impl ChildView {
-    /// Has children made from now on find at `region` the contents of `file` from `offset` on. The
-    /// region is a mapping of that file, begins and ends with a page, and is kept from children by
+    /// Maps `file`, from `offset` on, at `region` in every child forked from now on. The region is
+    /// a mapping of that file, begins and ends at a page boundary, and is excluded from children by
     /// the kernel.
     pub fn new(region: Region, file: OwnedFd, offset: usize, held_off: &NoFork) -> ChildView {
         held_off.in_child(Duty::Memory, show);
@@ -65,7 +65,7 @@ impl ChildView {
         entry.bytes.store(region.bytes(), Ordering::Relaxed);
         entry.fd.store(file.as_raw_fd(), Ordering::Relaxed);
         entry.offset.store(offset as u64, Ordering::Relaxed);
-        // A child sees all of it or, before, nothing: no fork is under way.
+        // No fork is in progress, so a child sees either the whole entry or none.
         (entry.address).store(region.address() as usize, Ordering::Relaxed);
         ChildView {
             entry,
@@ -74,8 +74,8 @@ impl ChildView {
         }
     }
 
-    /// Children made from now on do not get it. Gives whether no child has it, so that its pages
-    /// may be freed. Never called in a child, which has no such entries.
+    /// Ends the view for children forked from now on. Returns whether no child has the view, so
+    /// that the pages may be freed. A child never calls `withdraw`: it has no such entries.
     pub fn withdraw(self, held_off: &NoFork) -> bool {
         self.entry.address.store(0, Ordering::Relaxed);
         // Pairs with the exchange in `take_entry`.
@@ -95,7 +95,7 @@ fn entries() -> impl Iterator<Item = &'static Entry> {
     })
 }
 
-/// A free entry, or a new one.
+/// Takes a free entry, or makes one.
 fn take_entry() -> &'static Entry {
     let take = |entry: &&Entry| {
         // Pairs with the store in `withdraw`.
@@ -125,10 +125,10 @@ fn take_entry() -> &'static Entry {
     }
 }
 
-/// Has this process, a child that was forked just now, find all there is to find.
+/// Maps all live entries in this process, a child that was just forked.
 fn show() {
     for entry in entries() {
-        // Taken out: a child of this child inherits the view itself.
+        // Cleared: a child of this child inherits the view itself.
         let address = entry.address.swap(0, Ordering::Relaxed);
         if address != 0 {
             view(entry, address);
@@ -147,8 +147,7 @@ fn view(entry: &Entry, address: usize) {
     let flags = MapFlags::PRIVATE | MapFlags::FIXED_NOREPLACE;
     let protection = ProtFlags::READ | ProtFlags::WRITE;
     let place = ptr::with_exposed_provenance_mut(address);
-    // SAFETY: the range was registered memory in the parent, and the kernel replaces nothing that
-    // came to lie there since: it fails then, as it does for want of memory, and the child has what
-    // it has without this.
+    // SAFETY: the range was registered memory in the parent, and the kernel replaces no newer
+    // mapping there: it fails then, as it does without memory, and the child's memory stays as is.
     let _ = unsafe { mmap(place, bytes, protection, flags, file, offset) };
 }

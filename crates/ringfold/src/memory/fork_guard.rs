@@ -1,13 +1,13 @@
-//! Whether this process has the open communicator, or other value, that a guard belongs to.
+//! Detects whether this process made a communicator, or another guarded value, or was forked since.
 //!
-//! A forked child has a copy of everything but the threads that serve it, and sockets and shared
-//! memory that are its parent's. Two loads tell before any harm is done.
+//! A forked child has a copy of everything but the threads that serve the value, and its sockets
+//! and shared memory are the parent's. Two loads detect the fork before the child does any harm.
 //!
 //! # Model
 //!
 //! The process has one word, in a page that forks wipe: the number of its *generation*. A process
-//! that finds the word wiped takes the next number, so no process has the number of one that it
-//! descends from. A guard remembers the number of the process that made it.
+//! that finds the word wiped takes the next number, so no process has the number of an ancestor. A
+//! guard stores the number of the process that made it.
 
 use std::alloc::{Layout, handle_alloc_error};
 use std::ptr::null_mut;
@@ -15,33 +15,33 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 use super::mapping::Mapping;
 
-/// No process has this number: what a fork leaves of the word, and the mark of a closed guard.
+/// The number of no process: the word after a fork, and the mark of a closed guard.
 const NONE: u32 = 0;
 
 /// State of a guard's value in this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// Made here, and not closed.
+    /// Made by this process, and not closed.
     Open,
-    /// Made here, and closed.
+    /// Made by this process, and closed.
     Closed,
-    /// This process was forked from the one that made it.
+    /// Made by another process, from which this process was forked.
     Forked,
 }
 
-/// Tells the process that made a value from the processes that were forked from it.
+/// Distinguishes the process that made a value from the processes forked from it.
 #[derive(Debug)]
 pub struct ForkGuard {
     /// The process' word, which is never unmapped.
     word: &'static AtomicU32,
     /// The number of the process that made the value.
     made_in: u32,
-    /// The same number, or [`NONE`] after closing.
+    /// The number of the process that made the value, or [`NONE`] after closing.
     open_in: AtomicU32,
 }
 
 impl ForkGuard {
-    /// An open guard.
+    /// Makes an open guard.
     pub fn new() -> ForkGuard {
         let word = word();
         let made_in = generation(word);
@@ -52,10 +52,10 @@ impl ForkGuard {
         }
     }
 
-    /// The state: two loads.
+    /// Returns the state, with two loads.
     #[inline]
     pub fn stage(&self) -> Stage {
-        // Words by themselves, as everywhere below: nothing is published with them.
+        // Relaxed, as in `close` and `generation`: the words publish no other data.
         let here = self.word.load(Ordering::Relaxed);
         match self.open_in.load(Ordering::Relaxed) {
             open_in if open_in == here && here != NONE => Stage::Open,
@@ -64,7 +64,7 @@ impl ForkGuard {
         }
     }
 
-    /// Closes an open guard; the state before.
+    /// Closes an open guard, and returns the state before.
     pub fn close(&self) -> Stage {
         let before = self.stage();
         let (open, closed) = (self.made_in, NONE);
@@ -80,10 +80,10 @@ impl ForkGuard {
     }
 }
 
-/// The word of this process and its children, which has a page of its own for as long as they live.
+/// Returns the word of this process and its children, on a page of its own that is never unmapped.
 fn word() -> &'static AtomicU32 {
     static WORD: AtomicPtr<AtomicU32> = AtomicPtr::new(null_mut());
-    // Pairs with the exchange below, so that a thread that finds the page finds it as it was made.
+    // Pairs with the exchange below, so that a thread that finds the page finds it initialised.
     let known = WORD.load(Ordering::Acquire);
     // SAFETY: null, or made below and never unmapped.
     if let Some(word) = unsafe { known.as_ref() } {
@@ -107,7 +107,7 @@ fn word() -> &'static AtomicU32 {
     unsafe { &*word }
 }
 
-/// The number of this process, which it takes on if it has none yet.
+/// Returns the number of this process, which takes the next number if it has none.
 fn generation(word: &AtomicU32) -> u32 {
     static TAKEN: AtomicU32 = AtomicU32::new(NONE);
     let here = word.load(Ordering::Relaxed);

@@ -1,13 +1,13 @@
-//! Mapped memory: of a memfd whose size can no longer change, shared by ranks of a host, or
-//! anonymous, of this process alone.
+//! Mapped memory: a memfd of fixed size, shared by ranks of a host, or anonymous memory of this
+//! process alone.
 //!
 //! # Invariants
 //!
-//! * The file is sealed against resizing before another process sees it, and a process that maps a
-//!   peer's file has checked seals and size: no access faults. The file of a board with records
-//!   ([`Board`](crate::board::Board)) cannot be sealed; it is this process' own, and allocated.
-//! * A mapping lasts as long as its value, except in a forked child of a process that kept it to
-//!   itself.
+//! * The file is sealed against resizing before another process sees it, and a process checks seals
+//!   and size before it maps a peer's file: no access faults. The file of a board with records
+//!   ([`Board`](crate::board::Board)) cannot be sealed; this process owns the file, and its blocks
+//!   are allocated.
+//! * A mapping lasts as long as its value, except in a forked child if it was kept from children.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -25,12 +25,12 @@ use super::region::Region;
 use crate::sys::file_limit::without_signal;
 use crate::sys::{fork, memory_node};
 
-/// What no process can do to the file any more.
+/// Seals that fix the file's size forever.
 const SEALS: SealFlags = SealFlags::SHRINK
     .union(SealFlags::GROW)
     .union(SealFlags::SEAL);
 
-/// Makes a file of `bytes` zeros that keeps its size.
+/// Makes a file of `bytes` zeros whose size is sealed.
 pub fn make_sealed(name: &str, bytes: usize) -> io::Result<OwnedFd> {
     let made = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING);
     let fd = made.map_err(|error| match error {
@@ -48,7 +48,7 @@ pub fn make_sealed(name: &str, bytes: usize) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// The size of a file, and whether it is final.
+/// Returns the size of a file, and whether the size is sealed.
 pub fn size_and_seals(fd: impl AsFd) -> Result<(u64, bool), Errno> {
     let size = fstat(&fd)?.st_size;
     Ok((size.max(0) as u64, fcntl_get_seals(&fd)?.contains(SEALS)))
@@ -56,22 +56,22 @@ pub fn size_and_seals(fd: impl AsFd) -> Result<(u64, bool), Errno> {
 
 const READ_WRITE: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
 
-/// One process' mapping.
+/// A mapping in this process.
 #[derive(Debug)]
 pub struct Mapping {
     region: Region,
-    /// The process that mapped it, if children do not have it: a forked one has the value and not
-    /// the mapping.
+    /// The process that made the mapping, if children do not have it: a forked child inherits this
+    /// value, but not the mapping.
     only_in: Option<u32>,
 }
 
 impl Mapping {
-    /// Maps `bytes` bytes of a file, which are all there and stay there: see [`size_and_seals`].
+    /// Maps the first `bytes` bytes of a file, which always has them: see [`size_and_seals`].
     pub fn new(fd: impl AsFd, bytes: usize) -> Result<Mapping, Errno> {
         Mapping::part_of(fd, bytes, 0)
     }
 
-    /// Maps `bytes` bytes of a file from `offset` on, as `new` does, and keeps them out of forked
+    /// Maps `bytes` bytes of a file from `offset` on, as `new` does, and excludes them from forked
     /// children, which would otherwise share them unnoticed.
     pub fn unshared(fd: impl AsFd, bytes: usize, offset: usize) -> io::Result<Mapping> {
         let _held_off = fork::hold_off()?;
@@ -84,7 +84,7 @@ impl Mapping {
         let offset = offset as u64;
         // SAFETY: a new mapping at an address that the kernel chooses touches no existing memory.
         let start = unsafe { mmap(null_mut(), bytes, READ_WRITE, MapFlags::SHARED, fd, offset) }?;
-        // SAFETY: mapped with this length until `drop`; the file is sealed, so no access can fault.
+        // SAFETY: mapped with this length until `drop`; the file keeps its size: no access faults.
         let region = unsafe { Region::new(start.cast(), bytes) };
         Ok(Mapping {
             region,
@@ -92,7 +92,7 @@ impl Mapping {
         })
     }
 
-    /// `bytes` bytes of zeros that no other process can reach.
+    /// Maps `bytes` bytes of zeros that no other process can access.
     pub fn anonymous(bytes: usize) -> Result<Mapping, Errno> {
         // SAFETY: as in `new`.
         let start = unsafe { mmap_anonymous(null_mut(), bytes, READ_WRITE, MapFlags::PRIVATE) }?;
@@ -104,30 +104,30 @@ impl Mapping {
         })
     }
 
-    /// Keeps it out of forked children.
+    /// Excludes the mapping from children forked from now on.
     pub fn keep_from_children(&mut self) -> Result<(), Errno> {
         self.advise(self.region, Advice::LinuxDontFork)?;
         self.only_in = Some(std::process::id());
         Ok(())
     }
 
-    /// Has children forked from now on have it again.
+    /// Includes the mapping in children forked from now on.
     pub fn give_to_children(&mut self) -> Result<(), Errno> {
         self.only_in = None;
         self.advise(self.region, Advice::LinuxDoFork)
     }
 
-    /// Maps memory of this process alone at `gap`, with these contents, if nothing is mapped there.
+    /// Maps private memory with these contents at `gap`, if nothing is mapped there.
     pub fn in_gap(gap: Region, contents: Region) -> Result<(), Errno> {
         // SAFETY: the kernel replaces nothing that is mapped there.
         unsafe { Mapping::filled(gap, contents, MapFlags::FIXED_NOREPLACE) }
     }
 
-    /// Maps memory of this process alone at `place`, with these contents: what was mapped there is
-    /// gone. It is one with the memory around it, if that is of the same kind.
+    /// Maps private memory with these contents at `place`, and removes the old mapping. The kernel
+    /// merges the new mapping with memory of the same kind around it.
     ///
     /// # Safety
-    /// `place` is whole pages, which nothing uses now, and no part of `contents`.
+    /// `place` consists of whole pages that nothing uses now, and does not overlap `contents`.
     pub unsafe fn instead_of(place: Region, contents: Region) -> Result<(), Errno> {
         // SAFETY: contract of this function.
         unsafe { Mapping::filled(place, contents, MapFlags::FIXED) }
@@ -143,12 +143,12 @@ impl Mapping {
         Ok(())
     }
 
-    /// Moves its pages to `place`, in one step: what was mapped there is gone. Children have or
-    /// lack them there as they did here, and the file stays mapped there as it was here.
+    /// Moves the pages to `place`, in one step, and removes the old mapping of `place`. The pages
+    /// still belong to their file, if any, and stay included in or excluded from children.
     ///
     /// # Safety
-    /// `place` is whole pages as many as these, which nothing uses now, and which its owner knows
-    /// to be mapped from now on.
+    /// `place` consists of as many whole pages as this mapping. Nothing uses them now, and their
+    /// owner knows that they are mapped from now on.
     pub unsafe fn move_to(self, place: Region) -> Result<(), (Mapping, Errno)> {
         assert_eq!(place.bytes(), self.region.bytes());
         let (from, to) = (self.region.address().cast(), place.address().cast());
@@ -156,7 +156,7 @@ impl Mapping {
         // SAFETY: `from` is this mapping, to which no reference exists, and `to` is the caller's.
         match unsafe { mremap_fixed(from, bytes, bytes, MremapFlags::MAYMOVE, to) } {
             Ok(_) => {
-                // Nothing is mapped any more where it was.
+                // Nothing is mapped at the old addresses now.
                 std::mem::forget(self);
                 Ok(())
             }
@@ -164,19 +164,19 @@ impl Mapping {
         }
     }
 
-    /// All of it.
+    /// Returns the whole mapping.
     pub fn region(&self) -> Region {
         self.region
     }
 
-    /// Has the pages of `part` present, which begins at a page. [`Errno::INVAL`] says that the
-    /// kernel (before 5.14) cannot.
+    /// Makes the pages of `part`, which begins at a page boundary, present. Fails with
+    /// [`Errno::INVAL`] if the kernel (before 5.14) cannot.
     pub fn populate(&self, part: Region) -> Result<(), Errno> {
         self.advise(part, Advice::LinuxPopulateWrite)
     }
 
-    /// Has pages that are not there yet come from memory node `node`. Only a wish: the system may
-    /// not allow it, and takes other pages where the node has none.
+    /// Prefers memory node `node` for pages that are not present yet. A hint: the system may refuse
+    /// it, and uses another node if this node has no free pages.
     pub fn prefer_node(&self, node: usize) {
         if let Err(error) = memory_node::prefer(self.region, node) {
             log::debug!(
@@ -186,17 +186,17 @@ impl Mapping {
         }
     }
 
-    /// Has a forked child find zeros in it.
+    /// Makes a forked child find zeros in the mapping.
     pub fn wipe_on_fork(&self) -> Result<(), Errno> {
         self.advise(self.region, Advice::LinuxWipeOnFork)
     }
 
-    /// Asks for huge pages. Only a wish: most kernels have none for files.
+    /// Requests huge pages. A hint: most kernels have none for files.
     pub fn advise_huge_pages(&self) {
         let _ = self.advise(self.region, Advice::LinuxHugepage);
     }
 
-    /// Frees the pages of `part`, also for processes that have them mapped: zeros are read there.
+    /// Frees the pages of `part`, also for processes that have them mapped, which then read zeros.
     pub fn free(&self, part: Region) -> Result<(), Errno> {
         self.advise(part, Advice::LinuxRemove)
     }
@@ -211,7 +211,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // A forked child has something else there, or nothing.
+        // A forked child has another mapping at these addresses, or none.
         if self.only_in.is_some_and(|id| id != std::process::id()) {
             return;
         }

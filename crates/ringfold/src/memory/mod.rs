@@ -1,9 +1,9 @@
-//! Memory that is addressed raw: users' buffers, staging, and what other processes can see.
+//! Memory accessed by raw address: users' buffers, staging, and memory shared with other processes.
 //!
-//! A [`Region`] is a pointer and a length with bounds-checked, copying access. It never becomes a
-//! reference, because the bytes may be written by another process, by a peer thread or through the
-//! user's aliasing buffer at any time. The maker of a region promises that the memory outlives its
-//! use; everything downstream (engine, transports) is then safe code.
+//! A [`Region`] is a pointer and a length with bounds-checked, copying access. A region never
+//! becomes a reference, because the bytes may be written by another process, by a peer thread or
+//! through the user's aliasing buffer at any time. The maker of a region promises that the memory
+//! outlives its use; everything downstream (engine, transports) is then safe code.
 
 mod child_view;
 mod fork_guard;

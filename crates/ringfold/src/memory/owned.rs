@@ -1,4 +1,4 @@
-//! Memory of our own that is used through regions: staging and mailboxes.
+//! Heap memory that is accessed through regions: staging and mailboxes.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 
@@ -9,7 +9,7 @@ use super::region::Region;
 /// The alignment of owned memory: a cache line, so that no two owners share one.
 const ALIGN_BYTES: usize = 64;
 
-/// A huge page on most machines; where it is another size, the kernel sees to it.
+/// The size of a huge page on most machines; the kernel handles other sizes.
 const HUGE_PAGE_BYTES: usize = 2 << 20;
 
 /// Heap memory, zeroed at first, freed on drop.
@@ -19,7 +19,7 @@ pub struct Owned {
 }
 
 impl Owned {
-    /// `bytes` bytes of zeros.
+    /// Allocates `bytes` bytes of zeros.
     pub fn zeroed(bytes: usize) -> Owned {
         if bytes == 0 {
             return Owned {
@@ -38,20 +38,20 @@ impl Owned {
         Owned { region }
     }
 
-    /// A copy of `source`.
+    /// Allocates a copy of `source`.
     pub fn copy_of(source: Region) -> Owned {
         let owned = Owned::zeroed(source.bytes());
         owned.region.copy_from(source);
         owned
     }
 
-    /// The memory. The region is not used after the owner is dropped.
+    /// Returns the memory as a region, which is not used after the owner is dropped.
     pub(crate) fn region(&self) -> Region {
         self.region
     }
 
     fn layout(bytes: usize) -> Layout {
-        // A length that no address space holds is a mistake of ours, not a state to handle.
+        // A length beyond the address space is a mistake of ours, not a state to handle.
         Layout::from_size_align(bytes, ALIGN_BYTES).expect("a length that fits into memory")
     }
 }
@@ -66,8 +66,8 @@ impl Drop for Owned {
     }
 }
 
-/// Asks for huge pages where whole ones fit in. Only a wish: without them there are more misses and
-/// faults, nothing else.
+/// Requests huge pages for the whole huge pages in `region`. A hint: without huge pages, there are
+/// only more TLB misses and page faults.
 fn advise_huge_pages(region: Region) {
     let start = region.address().align_offset(HUGE_PAGE_BYTES);
     let bytes = region.bytes().saturating_sub(start) / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;

@@ -1,8 +1,8 @@
-//! Reused memory: the engine's scratch, so that the data path does not allocate and the first call
-//! is as fast as the tenth.
+//! Reusable scratch memory for the engine: the data path does not allocate, and the first call is
+//! as fast as the tenth.
 //!
-//! Blocks come in powers of two and go back to the pool when dropped. What a block holds is
-//! undefined.
+//! Block sizes are powers of two, and a dropped block returns to the pool. The contents of a block
+//! are undefined.
 
 use std::sync::{Arc, Mutex};
 
@@ -11,10 +11,10 @@ use super::owned::Owned;
 use super::region::Region;
 use crate::sync::lock;
 
-/// The smallest block: a page.
+/// The size of the smallest block: a page.
 const BLOCK_BYTES_MIN: usize = 4096;
 
-/// Free blocks kept, at most; more are given back to the system.
+/// Maximum number of free blocks in the pool; further blocks are freed.
 const FREE_BLOCKS_MAX: usize = 16;
 
 /// A source of reusable blocks.
@@ -23,15 +23,15 @@ pub struct Pool {
     free: Arc<Mutex<Vec<Memory>>>,
 }
 
-/// What a block consists of.
+/// The memory of a block, and a use of it by a transport.
 #[derive(Debug)]
 struct Memory {
-    // Goes before the memory.
+    // Dropped before the memory.
     hold: Option<Hold>,
     owned: Owned,
 }
 
-/// Memory from a [`Pool`], which gets it back on drop.
+/// Memory from a [`Pool`], to which it returns on drop.
 #[derive(Debug)]
 pub struct Block {
     memory: Option<Memory>,
@@ -39,7 +39,7 @@ pub struct Block {
 }
 
 impl Pool {
-    /// A block of at least `bytes` bytes.
+    /// Takes a block of at least `bytes` bytes.
     pub fn take(&self, bytes: usize) -> Block {
         let size = bytes.max(BLOCK_BYTES_MIN).next_power_of_two();
         let mut free = lock(&self.free);
@@ -57,7 +57,7 @@ impl Pool {
         }
     }
 
-    /// Has a block of `bytes` bytes ready, its pages present.
+    /// Adds a free block of at least `bytes` bytes whose pages are present.
     pub fn prepare(&self, bytes: usize) {
         let block = self.take(bytes);
         let page = [0u8; 1];
@@ -68,14 +68,14 @@ impl Pool {
 }
 
 impl Block {
-    /// The memory.
+    /// Returns the memory of the block.
     pub fn region(&self) -> Region {
         let memory = self.memory.as_ref();
         memory.map_or(Region::EMPTY, |memory| memory.owned.region())
     }
 
-    /// Has `hold` hold the memory, unless it does already: for as long as there is the memory,
-    /// which is longer than the block.
+    /// Attaches the use that `hold` makes, unless the memory has one. The use lasts as long as the
+    /// memory, which outlives the block.
     pub fn hold(&mut self, hold: impl FnOnce(Region) -> Option<Hold>) {
         if let Some(Memory { hold: held, owned }) = &mut self.memory
             && held.is_none()

@@ -1,9 +1,8 @@
-//! An address and a length: copying access that is checked against the bounds.
+//! Raw memory as an address and a length, with bounds-checked, copying access.
 
 use std::ops::Range;
 
-/// Bytes of a cache line, on every machine that this is made for; where lines are longer, some are
-/// touched twice.
+/// Size of a cache line on all supported machines; longer lines are touched twice.
 const LINE_BYTES: usize = 64;
 
 /// A run of bytes that other code owns.
@@ -20,13 +19,13 @@ unsafe impl Send for Region {}
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// No bytes at all.
+    /// The empty region.
     pub const EMPTY: Region = Region {
         start: std::ptr::null_mut(),
         bytes: 0,
     };
 
-    /// The region of `bytes` bytes at `start`.
+    /// Makes the region of `bytes` bytes at `start`.
     ///
     /// # Safety
     /// * `start` is valid for reads and writes of `bytes` bytes until the last copy of this region
@@ -36,22 +35,22 @@ impl Region {
         Region { start, bytes }
     }
 
-    /// The length in bytes.
+    /// Returns the length in bytes.
     pub fn bytes(self) -> usize {
         self.bytes
     }
 
-    /// Whether there are no bytes.
+    /// Whether the region has no bytes.
     pub fn is_empty(self) -> bool {
         self.bytes == 0
     }
 
-    /// The address of the first byte.
+    /// Returns the address of the first byte.
     pub fn address(self) -> *mut u8 {
         self.start
     }
 
-    /// Bytes `range` of this region; panics when they are not inside it.
+    /// Returns the bytes `range` of this region. Panics if the range is not inside the region.
     pub fn part(self, range: Range<usize>) -> Region {
         assert!(
             range.start <= range.end && range.end <= self.bytes,
@@ -65,7 +64,7 @@ impl Region {
         }
     }
 
-    /// Whether both are the same bytes.
+    /// Whether both regions are the same bytes.
     pub fn is_same(self, other: Region) -> bool {
         self.start == other.start && self.bytes == other.bytes
     }
@@ -76,7 +75,7 @@ impl Region {
         offset.is_some_and(|offset| offset <= self.bytes && other.bytes <= self.bytes - offset)
     }
 
-    /// Whether any byte belongs to both.
+    /// Whether any byte belongs to both regions.
     pub fn overlaps(self, other: Region) -> bool {
         let (start, other_start) = (self.start as usize, other.start as usize);
         start < other_start + other.bytes && other_start < start + self.bytes
@@ -95,9 +94,9 @@ impl Region {
         }
     }
 
-    /// Stores to each cache line what stands there, so that the next core to write here does so
-    /// quickly: lines that their last reader has changed come over as they are, while of those that
-    /// were only read every copy is invalidated first. No other thread writes here meanwhile.
+    /// Rewrites a byte in each cache line, so that the next core writes the region quickly: a line
+    /// that its last reader has modified moves as it is, while a line that was only read must first
+    /// be invalidated in all caches. No other thread writes the region meanwhile.
     pub fn touch(self) {
         for offset in (0..self.bytes).step_by(LINE_BYTES) {
             let place = self.start.wrapping_add(offset);
@@ -109,8 +108,8 @@ impl Region {
         }
     }
 
-    /// Asks for each cache line so that later stores find it at hand: a hint, which waits for
-    /// nothing and changes nothing.
+    /// Prefetches each cache line for later stores: a hint, which waits for nothing and changes
+    /// nothing.
     #[inline]
     pub fn prefetch_for_writing(self) {
         for offset in (0..self.bytes).step_by(LINE_BYTES) {
@@ -138,8 +137,8 @@ impl Region {
         unsafe { std::ptr::copy(source.as_ptr(), self.start, source.len()) }
     }
 
-    /// The `index`-th eight bytes of this region as a number in the machine's order; zeros behind
-    /// its end.
+    /// Returns the `index`-th eight bytes as a number in the machine's byte order, with zeros past
+    /// the end of this region.
     #[inline]
     pub fn word(self, index: usize) -> u64 {
         let rest = self.part(index * 8..self.bytes);

@@ -1,4 +1,4 @@
-//! Memory that a rank has registered with a communicator, as its user holds it.
+//! The user's handle to memory that a rank has registered with a communicator.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -16,20 +16,20 @@ use crate::element::Element;
 use crate::error::{Error, Result};
 use crate::sys::fork;
 
-/// Zeroed memory made by [`Communicator::alloc`](crate::Communicator::alloc), page-aligned, whose
-/// peers on this host can reach it in a call.
+/// Zeroed, page-aligned memory made by [`Communicator::alloc`](crate::Communicator::alloc), which
+/// peers on this host can access in a call.
 ///
-/// Use it by slices of any [`Element`] type, or as a region. It is this rank's own: peers touch it
-/// only in calls that it is given to, and only as these say. (After a call that failed a peer may
-/// still write for a moment what it had begun; the contents are undefined then.)
+/// Use the memory as slices of any [`Element`] type, or as a region. The memory is this rank's own:
+/// peers access it only in calls that use it, and only as defined by those calls. (After a failed
+/// call, a peer may still finish a write for a moment; the contents are then undefined.)
 ///
-/// Dropping it gives the memory back at once and waits for nothing, on this rank alone; the other
-/// ranks' parts stay. It may be dropped before or after its communicator. A forked child finds the
-/// contents there, but shares nothing: what it writes is its own, and what it has not written shows
-/// what is written here later.
+/// Dropping this value frees the memory at once, on this rank alone, and waits for nothing; the
+/// other ranks' parts stay. The value may be dropped before or after its communicator. A forked
+/// child sees the contents at the same addresses, but shares nothing: its writes are private, and
+/// memory that it has not written shows later writes to the original.
 #[derive(Debug)]
 pub struct Registered {
-    // Goes before the memory.
+    // Dropped before the memory.
     hold: Option<Hold>,
     region: Region,
     sizes: Vec<usize>,
@@ -42,23 +42,23 @@ enum Memory {
     Private(#[allow(dead_code, reason = "held, not read")] Mapping),
 }
 
-/// This rank's own part of a registration. With the last of it the memory goes, or is moved back to
-/// where it was.
+/// This rank's own part of a registration. Dropping the last reference frees the memory, or moves
+/// the user's buffer back to private memory.
 #[derive(Debug)]
 pub struct Own {
     file: Shared,
-    /// The user's memory whose pages are the file's, if it was there before.
+    /// The user's buffer whose pages were moved into the file, if the registration is of a buffer.
     remapped: Option<Remapped>,
-    /// What forked children get a view of.
+    /// The forked children's view of the memory.
     child_view: Option<ChildView>,
     /// Whether the pages stay as long as a peer has them mapped.
     is_left_to_peers: AtomicBool,
-    /// The process that made it: a forked child has a view of the contents, and none of the rest.
+    /// The process that made this value: a forked child has only a view of the contents.
     process: u32,
 }
 
 impl Own {
-    /// Memory in `file`, or that of `remapped`.
+    /// Makes the part in the memory of `file`, or in the buffer of `remapped`.
     pub fn new(file: Shared, remapped: Option<Remapped>) -> Own {
         Own {
             file,
@@ -69,18 +69,18 @@ impl Own {
         }
     }
 
-    /// All of the file's data, as this process has it mapped.
+    /// Returns all of the file's data, as mapped in this process.
     pub fn file(&self) -> Region {
         self.file.data()
     }
 
-    /// Whether this process made it, and was not forked since.
+    /// Whether this process made the value, rather than inherited it by a fork.
     pub fn is_ours(&self) -> bool {
         self.process == std::process::id()
     }
 
-    /// Maps the file, whose descriptor is `fd`, in the place of memory that was there before, and
-    /// has forked children find the contents at the same addresses, without sharing them.
+    /// Maps the file, whose descriptor is `fd`, in place of the user's buffer, if there is one.
+    /// Forked children find the contents at the same addresses, without sharing them.
     pub fn take_place(&mut self, fd: OwnedFd) -> Result<()> {
         let (region, offset) = match &self.remapped {
             Some(remapped) => remapped.interior(),
@@ -106,7 +106,7 @@ impl Own {
         Ok(())
     }
 
-    /// Where in the file `buffer` lies, if it lies whole in this memory.
+    /// Returns the offset of `buffer` in the file, if all of `buffer` lies in this memory.
     pub fn offset(&self, buffer: Region) -> Option<usize> {
         let is_here = match &self.remapped {
             Some(remapped) => remapped.buffer().contains(buffer) && remapped.is_in_place(buffer),
@@ -118,14 +118,14 @@ impl Own {
         })
     }
 
-    /// Brings the file up to date with `buffer`, which lies whole in this memory.
+    /// Updates the file from `buffer`, all of which lies in this memory.
     pub fn sync_to_file(&self, buffer: Region) {
         if let Some(remapped) = &self.remapped {
             remapped.sync_to_file(buffer, self.file());
         }
     }
 
-    /// Brings `buffer`, if it lies whole in this memory, up to date with the file.
+    /// Updates `buffer` from the file, if all of `buffer` lies in this memory.
     pub fn sync_from_file(&self, buffer: Region) {
         if let Some(remapped) = &self.remapped
             && remapped.buffer().contains(buffer)
@@ -134,7 +134,7 @@ impl Own {
         }
     }
 
-    /// Moves memory that was there before back; whether no child has a view of the file.
+    /// Moves the user's buffer back, and ends the view. Returns whether no child has a view.
     fn leave_place(&mut self) -> std::io::Result<bool> {
         let copy = self
             .remapped
@@ -158,15 +158,15 @@ impl Drop for Own {
         self.file.announce_release();
         match self.leave_place() {
             Ok(is_nowhere) => {
-                // Relaxed: its setter held this, and gave it up before.
+                // Relaxed: the setter's reference to this value was dropped before.
                 let is_left = self.is_left_to_peers.load(Ordering::Relaxed);
-                // Children that look at the pages keep them, as long as they live.
+                // Children with a view keep the pages as long as they live.
                 if is_nowhere && !is_left {
                     self.file.free();
                 }
             }
             Err(error) => {
-                // Children go on to get their view of it.
+                // Children continue to get a view of the memory.
                 std::mem::forget(self.child_view.take());
                 log::warn!(
                     target: "ringfold::transport",
@@ -177,8 +177,8 @@ impl Drop for Own {
     }
 }
 
-/// At least `bytes` zeroed bytes that no other process can reach, page-aligned, on huge pages where
-/// the kernel has them, and of memory node `node` where one is given.
+/// Maps at least `bytes` zeroed bytes that no other process can access: page-aligned, on huge pages
+/// if the kernel has them, and on memory node `node` if given.
 pub fn private_memory(bytes: usize, node: Option<usize>) -> Result<Mapping> {
     check_plausible(bytes)?;
     let refused = |error: Errno| {
@@ -192,14 +192,14 @@ pub fn private_memory(bytes: usize, node: Option<usize>) -> Result<Mapping> {
         mapping.prefer_node(node);
     }
     match mapping.populate(mapping.region()) {
-        // Kernels before 5.14 lack it: the first use is then slower, nothing else.
+        // Kernels before 5.14 cannot populate: only the first use is slower.
         Ok(()) | Err(Errno::INVAL) => Ok(mapping),
         Err(error) => Err(refused(error)),
     }
 }
 
 impl Registered {
-    /// The first `bytes` bytes of `own`, which the peers have mapped.
+    /// Makes a handle to the first `bytes` bytes of `own`, which the peers have mapped.
     pub(crate) fn shared(own: Arc<Own>, bytes: usize, sizes: Vec<usize>) -> Registered {
         Registered {
             hold: None,
@@ -209,7 +209,7 @@ impl Registered {
         }
     }
 
-    /// The first `bytes` bytes of `private`, where there are no peers to share with.
+    /// Makes a handle to the first `bytes` bytes of `private`, if there are no peers to share with.
     pub(crate) fn private(private: Mapping, bytes: usize, sizes: Vec<usize>) -> Registered {
         Registered {
             hold: None,
@@ -219,42 +219,42 @@ impl Registered {
         }
     }
 
-    /// Has `hold` go before the memory.
+    /// Attaches `hold`, which is dropped before the memory.
     pub(crate) fn keep(&mut self, hold: Option<Hold>) {
         self.hold = hold;
     }
 
-    /// The length in bytes.
+    /// Returns the length in bytes.
     pub fn bytes(&self) -> usize {
         self.region.bytes()
     }
 
-    /// Has the pages, and what they hold, stay as long as a peer has them mapped. Otherwise they go
-    /// with this value, and a peer that still looks finds zeros.
+    /// Keeps the pages and their contents as long as a peer has them mapped. Otherwise the pages
+    /// are freed with this value, and a peer that still reads them finds zeros.
     pub(crate) fn leave_to_peers(&self) {
         if let Memory::Shared(own) = &self.memory {
-            // Partner: the load when the last of it is dropped.
+            // Pairs with the load in the drop of the last reference.
             own.is_left_to_peers.store(true, Ordering::Relaxed);
         }
     }
 
-    /// What each rank asked for, in bytes.
+    /// Returns the size that each rank requested, in bytes.
     pub fn sizes(&self) -> &[usize] {
         &self.sizes
     }
 
-    /// Whether the peers can reach it. Otherwise it is memory like any other.
+    /// Whether peers can access the memory. Otherwise it is ordinary memory.
     pub fn is_shared(&self) -> bool {
         matches!(self.memory, Memory::Shared(_))
     }
 
-    /// The memory as a region, for [`Request`](crate::Request)s. It is valid until this value is
-    /// dropped.
+    /// Returns the memory as a region, for [`Request`](crate::Request)s. The region is valid until
+    /// this value is dropped.
     pub fn region(&self) -> Region {
         self.region
     }
 
-    /// The memory as elements; bytes at the end that make no whole element are left out.
+    /// Returns the memory as elements, without bytes at the end that make no whole element.
     pub fn as_slice<T: Element>(&self) -> &[T] {
         let count = self.bytes() / size_of::<T>();
         if count == 0 {
@@ -266,7 +266,7 @@ impl Registered {
         unsafe { std::slice::from_raw_parts(self.region.address().cast(), count) }
     }
 
-    /// Like `as_slice`, to be written.
+    /// Returns the memory as mutable elements, like `as_slice`.
     pub fn as_mut_slice<T: Element>(&mut self) -> &mut [T] {
         let count = self.bytes() / size_of::<T>();
         if count == 0 {

@@ -1,10 +1,10 @@
-//! Registered buffers: memory of this rank that its peers have mapped, and theirs that this rank
-//! has mapped.
+//! Registered buffers: this rank's memory that its peers have mapped, and the peers' memory that
+//! this rank has mapped.
 //!
-//! A registration is made by all ranks together and has the same number on each. A number is never
-//! used twice, so a stale one can only be unknown. What a peer says about its buffers ([`Handle`])
-//! is a claim: [`Registry::resolve`] and [`PeerMemory::resolve`] check it against the mapping that
-//! was made when the registration was.
+//! All ranks make a registration together, with the same number on each rank. A number is never
+//! reused, so a stale number can only be unknown. A peer's message about its buffers ([`Handle`])
+//! is a claim: [`Registry::resolve`] and [`PeerMemory::resolve`] check it against the mapping made
+//! at registration.
 
 use std::sync::{Arc, Weak};
 
@@ -13,25 +13,25 @@ use super::registered::Own;
 use super::shared::Shared;
 use crate::error::{Error, Result};
 
-/// Where a buffer lies, so that a peer that has mapped the registration finds it.
+/// The location of a buffer, for peers that have mapped its registration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Handle {
     /// The registration's number, from 1 up.
     pub registration: u32,
-    /// Where in it the buffer begins.
+    /// Offset of the buffer in the registration.
     pub offset: u64,
 }
 
-/// Where this rank finds all ranks' parts of a registration.
+/// All ranks' parts of a registration, as mapped by this rank.
 #[derive(Clone, Debug)]
 struct Mapped {
     number: u32,
-    /// By rank; empty where the rank's memory cannot be reached.
+    /// The parts by rank, each empty if the rank's memory is not accessible.
     regions: Vec<Region>,
 }
 
 impl Mapped {
-    /// The memory that `handle` names if it is one of this registration, `bytes` long.
+    /// Returns the `bytes` bytes at `handle`'s offset in the part of `peer`, if they lie inside it.
     fn part(&self, peer: usize, handle: Handle, bytes: usize) -> Option<Region> {
         let begin = usize::try_from(handle.offset).ok()?;
         let end = begin.checked_add(bytes)?;
@@ -40,13 +40,13 @@ impl Mapped {
     }
 }
 
-/// The registered memory that this rank has mapped, for its transport: as it was at the last
-/// change of the [`Registry`], which keeps it mapped until the next.
+/// The registered memory that this rank has mapped, for its transport: a snapshot of the
+/// [`Registry`] at its last change. The registry keeps the memory mapped until the next change.
 #[derive(Clone, Debug, Default)]
 pub struct PeerMemory(Vec<Mapped>);
 
 impl PeerMemory {
-    /// The same where the peers have other numbers: each is what `ranks` has at its number.
+    /// Renumbers the peers: the new peer `i` is `ranks[i]` here.
     pub fn renumbered(&self, ranks: &[usize]) -> PeerMemory {
         let renumber = |mapped: &Mapped| Mapped {
             number: mapped.number,
@@ -55,7 +55,7 @@ impl PeerMemory {
         PeerMemory(self.0.iter().map(renumber).collect())
     }
 
-    /// The memory of `peer` that `handle` names, `bytes` long.
+    /// Returns the memory of `peer` that `handle` names, `bytes` long.
     pub fn resolve(&self, peer: usize, handle: Handle, bytes: usize) -> Result<Region> {
         let mut all = self.0.iter();
         all.find(|mapped| mapped.number == handle.registration)
@@ -64,39 +64,39 @@ impl PeerMemory {
     }
 }
 
-/// The error of a claim of memory that is not mapped.
+/// Returns the error of a claim of memory that is not mapped.
 #[cold]
 fn unknown(peer: usize, handle: Handle, bytes: usize) -> Error {
     let what = format!("registered buffer {handle:?} of {bytes} bytes, which there is not");
     Error::corrupt(peer, what)
 }
 
-/// One registration as this rank has it.
+/// A registration as seen by this rank.
 #[derive(Debug)]
 struct Registration {
-    /// This rank's own memory at its own place.
+    /// The parts of all ranks, this rank's own included.
     mapped: Mapped,
     backing: Option<Backing>,
 }
 
-/// What keeps a registration's memory mapped.
+/// The owners of a registration's mappings.
 #[derive(Debug)]
 struct Backing {
-    /// Its user's, and gone with it.
+    /// This rank's own part, which its user owns.
     own: Weak<Own>,
-    /// By rank; kept until the peer has given its memory up, because until then it may name it in a
-    /// call.
+    /// The peers' parts by rank. Each is kept until the peer releases the memory, which the peer
+    /// may name in a call until then.
     peers: Vec<Option<Arc<Shared>>>,
 }
 
 impl Registration {
-    /// Whether this rank's own part is still there.
+    /// Whether this rank's own part still exists.
     fn is_own_alive(&self) -> bool {
         let backing = self.backing.as_ref();
         backing.is_none_or(|backing| backing.own.strong_count() > 0)
     }
 
-    /// Where `buffer` begins in this rank's own part, if it lies whole in it.
+    /// Returns the offset of `buffer` in this rank's own part, if all of `buffer` lies in it.
     fn own_offset(&self, rank: usize, buffer: Region) -> Option<usize> {
         if let Some(backing) = &self.backing {
             return backing.own.upgrade()?.offset(buffer);
@@ -106,7 +106,7 @@ impl Registration {
             .then(|| buffer.address() as usize - own.address() as usize)
     }
 
-    /// Unmaps what peers have given up; whether anything is left.
+    /// Unmaps parts that peers have released. Returns whether anything is left.
     fn sweep(&mut self) -> bool {
         let is_own_alive = self.is_own_alive();
         let Some(backing) = &mut self.backing else {
@@ -126,12 +126,12 @@ impl Registration {
 pub struct Registry {
     rank: usize,
     registrations: Vec<Registration>,
-    /// How many there have been: the same on all ranks, since registering is collective.
+    /// Number of registrations so far: the same on all ranks, because registering is collective.
     made: u32,
 }
 
 impl Registry {
-    /// The empty registry of `rank`.
+    /// Makes the empty registry of `rank`.
     pub fn new(rank: usize) -> Registry {
         Registry {
             rank,
@@ -139,22 +139,22 @@ impl Registry {
         }
     }
 
-    /// Whether there has ever been a registration: then calls may be worth asking about. The same
-    /// on all ranks at the same call.
+    /// Whether there has ever been a registration: only then do calls look for registered buffers.
+    /// All ranks have the same answer at the same call.
     pub fn is_used(&self) -> bool {
         self.made > 0
     }
 
-    /// Adds what `mapped` says where each rank's memory lies; gives the registration's number.
-    /// The caller keeps the memory mapped until `remove`.
+    /// Adds a registration with each rank's memory in `mapped`, and returns its number. The caller
+    /// keeps the memory mapped until `remove`.
     #[cfg(test)]
     pub fn add(&mut self, mapped: Vec<Region>) -> u32 {
         self.push(mapped, None)
     }
 
-    /// Adds this rank's `own` memory and its peers', by rank, with none at this rank's place and at
-    /// those of ranks that share no memory with it; gives the registration's number. Its own part
-    /// is known as long as `own` lives elsewhere, a peer's until that peer has given it up.
+    /// Adds this rank's `own` memory and its peers' memory, by rank, and returns the registration's
+    /// number. `peers` has none for this rank, and for ranks that share no memory with it. The own
+    /// part is known as long as `own` lives elsewhere, a peer's until that peer has released it.
     pub(crate) fn add_shared(&mut self, own: &Arc<Own>, peers: Vec<Option<Shared>>) -> u32 {
         self.sweep();
         let region = |shared: &Option<Shared>| shared.as_ref().map_or(Region::EMPTY, Shared::data);
@@ -165,7 +165,7 @@ impl Registry {
         self.push(mapped, Some(Backing { own, peers }))
     }
 
-    /// Unmaps what peers have released.
+    /// Unmaps memory that peers have released.
     fn sweep(&mut self) {
         self.registrations.retain_mut(Registration::sweep);
     }
@@ -186,8 +186,8 @@ impl Registry {
         number
     }
 
-    /// The peers' parts of the registration in which this rank's `buffer` lies whole, by rank:
-    /// those that are mapped. Each stays mapped as long as it is held.
+    /// Returns the peers' mapped parts, by rank, of the registration that contains all of this
+    /// rank's `buffer`. Each part stays mapped as long as it is held.
     pub(crate) fn peers_of(&self, buffer: Region) -> Vec<Option<Arc<Shared>>> {
         let is_in = |each: &&Registration| each.own_offset(self.rank, buffer).is_some();
         let known = self.registrations.iter().find(is_in);
@@ -195,22 +195,22 @@ impl Registry {
         backing.map_or_else(Vec::new, |backing| backing.peers.clone())
     }
 
-    /// What is mapped now.
+    /// Returns a snapshot of the mapped memory.
     pub(crate) fn peer_memory(&self) -> PeerMemory {
         let mapped = |registration: &Registration| registration.mapped.clone();
         PeerMemory(self.registrations.iter().map(mapped).collect())
     }
 
-    /// Takes a registration out; later handles with its number are unknown.
+    /// Removes a registration; later handles with its number are unknown.
     #[cfg(test)]
     pub fn remove(&mut self, number: u32) {
         self.registrations
             .retain(|registration| registration.mapped.number != number);
     }
 
-    /// The handle of `buffer`, if it lies whole in one of this rank's registrations that still
-    /// stands. Of memory that was there before it was registered, the kernel is asked if it still
-    /// is what it was.
+    /// Returns the handle of `buffer`, if an existing registration of this rank contains all of it.
+    /// For a buffer that existed before its registration, asks the kernel whether its mapping is
+    /// still the same.
     pub fn find(&self, buffer: Region) -> Option<Handle> {
         self.registrations.iter().find_map(|registration| {
             let offset = registration.own_offset(self.rank, buffer)?;
@@ -221,15 +221,14 @@ impl Registry {
         })
     }
 
-    /// Brings the registered memory up to date with `buffer`; `find` has
-    /// given `handle` for it.
+    /// Updates the registered memory from `buffer`, for which `find` returned `handle`.
     pub fn sync_to_file(&self, buffer: Region, handle: Handle) {
         if let Some(own) = self.own(handle.registration) {
             own.sync_to_file(buffer);
         }
     }
 
-    /// Brings `buffer`, if it is registered, up to date with the registered memory.
+    /// Updates `buffer` from the registered memory, if `buffer` is registered.
     pub fn sync_from_file(&self, buffer: Region) {
         let backings = self
             .registrations
@@ -248,8 +247,8 @@ impl Registry {
         known.backing.as_ref()?.own.upgrade()
     }
 
-    /// The memory of `peer` that `handle` names, `bytes` long, as all ranks share it. `peer` may be
-    /// this rank, to which it may lie elsewhere than its buffer does.
+    /// Returns the memory of `peer` that `handle` names, `bytes` long, as shared by all ranks. If
+    /// `peer` is this rank, the address may differ from the buffer's.
     pub fn resolve(&self, peer: usize, handle: Handle, bytes: usize) -> Result<Region> {
         let known = self.registrations.iter().find(|registration| {
             registration.mapped.number == handle.registration

@@ -1,4 +1,4 @@
-//! Moving the pages of memory that exists into a file that peers can map, and back.
+//! Moves the pages of existing memory into a file that peers can map, and back.
 //!
 //! ```text
 //! buffer            |····[=======|===========|====]·······|      the user's, at any address
@@ -6,20 +6,19 @@
 //! file              | copy       |  the same | copy       |
 //! ```
 //!
-//! The interior's pages become the file's, at the addresses where they were. The head and the tail
-//! share their pages with other memory of the process and stay; the file has a copy of them, which
-//! is brought up to date before a call that reads the buffer (`sync_to_file`) and brought back
-//! after one that fills it (`sync_from_file`). So the buffer is whole for every process that has
-//! the file mapped.
+//! The interior's pages become the file's, at the same addresses. The head and the tail share their
+//! pages with other memory of the process, and stay. The file has a copy of them, which is updated
+//! before a call that reads the buffer (`sync_to_file`) and copied back after a call that fills it
+//! (`sync_from_file`). So every process that maps the file has the whole buffer.
 //!
 //! # Invariants
 //!
-//! * Only private, anonymous, writable memory is moved: replacing a file's or shared memory's pages
-//!   would part them from the processes that share them.
-//! * The buffer's addresses have its contents at every moment at which a child can be forked; no
-//!   other thread uses it while it moves.
-//! * When it cannot be moved back (no memory, or its mapping was changed behind our back), it stays
-//!   where it is and nothing is freed: leaked, never lost.
+//! * Only private, anonymous, writable memory is moved: replacing the pages of a file or of shared
+//!   memory would separate them from the processes that share them.
+//! * Whenever a child can be forked, the buffer's addresses have its contents. No other thread uses
+//!   the buffer while it moves.
+//! * If the buffer cannot be moved back (no memory, or its mapping was changed behind our back), it
+//!   stays in the file and nothing is freed: leaked, never lost.
 
 use std::fs::File;
 use std::io;
@@ -35,15 +34,15 @@ use super::shared::Shared;
 use crate::error::{Error, Result};
 use crate::sys;
 
-/// A buffer's interior that is part of a file.
+/// A buffer whose interior is part of a file.
 #[derive(Debug)]
 pub struct Remapped {
     buffer: Region,
     interior: Region,
-    /// Where the file begins, as an address of the buffer.
+    /// The address that corresponds to the file's beginning.
     origin: usize,
     inode: u64,
-    /// `/proc/self/maps`, to ask what lies at an address.
+    /// `/proc/self/maps`, to query the mapping at an address.
     maps: File,
     is_remapped: bool,
 }
@@ -52,12 +51,12 @@ impl Remapped {
     /// Makes a file with the contents of `buffer`. The buffer stays where it is until `remap`.
     ///
     /// # Safety
-    /// Until this value is dropped, and on drop, the memory of `buffer` is there, and its mapping
-    /// does not change. No other thread uses it while this, `remap` or the drop runs.
+    /// Until this value is dropped, and on drop, the memory of `buffer` exists, and its mapping
+    /// does not change. No other thread uses the memory during this call, `remap` or the drop.
     pub unsafe fn copy_of(buffer: Region) -> Result<(Remapped, Shared, OwnedFd)> {
         let page = rustix::param::page_size();
         let start = buffer.address() as usize;
-        // The end of its last page must have an address, too.
+        // The end of the last page must have an address, too.
         let bytes = buffer.bytes();
         let past = || Error::InvalidArgument(format!("{bytes} bytes there have no addresses"));
         let end = start.checked_add(bytes).ok_or_else(past)?;
@@ -92,14 +91,14 @@ impl Remapped {
         Ok((remapped, file, fd))
     }
 
-    /// Has `pages`, a mapping of the file's part that the interior is, take the interior's place:
-    /// in one step, so that no child ever has them, or has nothing there.
+    /// Replaces the interior by `pages`, a mapping of the interior's part of the file: in one step,
+    /// so that a child never has these pages, and never finds a gap.
     pub fn remap(&mut self, pages: Mapping) -> Result<()> {
         let bytes = self.interior.bytes();
         // SAFETY: the range is the buffer's, which no other thread uses now (contract of
         // `copy_of`), and the file has its contents. `restore` knows of it.
         unsafe { pages.move_to(self.interior) }.map_err(|(pages, error)| {
-            // What was there is gone only where the kernel has no memory for its own tables.
+            // The old mapping is gone only if the kernel had no memory for its own tables.
             let _ = Mapping::in_gap(self.interior, pages.region());
             let what = format!("cannot map {bytes} bytes of registered memory in place");
             Error::system(what, error)
@@ -108,12 +107,12 @@ impl Remapped {
         Ok(())
     }
 
-    /// Has the interior's pages present, so that calls find them.
+    /// Makes the interior's pages present, so that calls find them.
     pub fn populate(&self) -> Result<()> {
         let (start, bytes) = (self.interior.address().cast(), self.interior.bytes());
         // SAFETY: the range is the buffer's; its contents do not change.
         match unsafe { madvise(start, bytes, Advice::LinuxPopulateWrite) } {
-            // Kernels before 5.14 lack it: the first call is then slower, nothing else.
+            // Kernels before 5.14 cannot populate: only the first call is slower.
             Ok(()) | Err(Errno::INVAL) => Ok(()),
             Err(error) => {
                 let what = format!("cannot get {bytes} bytes of registered memory; ask for less");
@@ -122,17 +121,17 @@ impl Remapped {
         }
     }
 
-    /// The whole buffer.
+    /// Returns the whole buffer.
     pub fn buffer(&self) -> Region {
         self.buffer
     }
 
-    /// What is the file's, and where in the file it begins.
+    /// Returns the interior, and its offset in the file.
     pub fn interior(&self) -> (Region, usize) {
         (self.interior, self.offset(self.interior))
     }
 
-    /// Brings the file's copy of what could not be moved of `part` up to date.
+    /// Copies the bytes of `part` outside the interior to the file.
     pub fn sync_to_file(&self, part: Region, file: Region) {
         for edge in self.edges(part) {
             let at = self.offset(edge);
@@ -140,7 +139,7 @@ impl Remapped {
         }
     }
 
-    /// Brings what could not be moved of `part` up to date with the file's copy.
+    /// Copies the bytes of `part` outside the interior from the file.
     pub fn sync_from_file(&self, part: Region, file: Region) {
         for edge in self.edges(part) {
             let at = self.offset(edge);
@@ -148,11 +147,11 @@ impl Remapped {
         }
     }
 
-    /// What of `part` was not moved: in the head, and in the tail.
+    /// Returns the bytes of `part` outside the interior: in the head, and in the tail.
     fn edges(&self, part: Region) -> [Region; 2] {
         let interior = self.within_interior(part);
         let begin = if interior.is_empty() {
-            // Whole in the head or in the tail, or there is nothing between them.
+            // All of `part` is in the head or in the tail, or the interior is empty.
             part.bytes()
         } else {
             interior.address() as usize - part.address() as usize
@@ -161,7 +160,7 @@ impl Remapped {
         [part.part(0..begin), part.part(end..part.bytes())]
     }
 
-    /// What of `part` was moved; nothing if that is empty.
+    /// Returns the bytes of `part` in the interior, perhaps none.
     fn within_interior(&self, part: Region) -> Region {
         let start = part.address() as usize;
         let interior = self.interior.address() as usize;
@@ -173,14 +172,14 @@ impl Remapped {
         }
     }
 
-    /// Where in the file `part` of the buffer lies.
+    /// Returns the offset in the file of `part` of the buffer.
     pub fn offset(&self, part: Region) -> usize {
         (part.address() as usize).saturating_sub(self.origin)
     }
 
-    /// Whether the file is still what lies at `part`, where it was moved, and not something that
-    /// was mapped there after the buffer's memory had been freed behind our back. Kernels before
-    /// 6.11 cannot be asked; there it is taken for granted.
+    /// Whether the file is still mapped at the interior of `part`, rather than something mapped
+    /// there after the buffer's memory was freed behind our back. Kernels before 6.11 cannot tell;
+    /// the answer is then yes.
     pub fn is_in_place(&self, part: Region) -> bool {
         let part = self.within_interior(part);
         if part.is_empty() {
@@ -201,8 +200,8 @@ impl Remapped {
         }
     }
 
-    /// A copy of the interior to move back there, if there is more to move than
-    /// [`HEAP_BLOCK_BYTES_MAX`]. Children have none.
+    /// Copies the interior to memory that can be moved back, if the interior is longer than
+    /// [`HEAP_BLOCK_BYTES_MAX`]. Children do not have the copy.
     pub fn copy_back(&self) -> io::Result<Option<Mapping>> {
         if !self.is_remapped {
             return Ok(None);
@@ -217,8 +216,8 @@ impl Remapped {
         Ok(Some(copy))
     }
 
-    /// Replaces the file's pages by the copy, in one step, or fills new ones where there is none.
-    /// Forks are held off; the caller has the whole file at `file`.
+    /// Replaces the file's pages by the copy, in one step, or by new pages with the contents if
+    /// there is no copy. Forks are held off; the caller has the whole file mapped at `file`.
     pub fn restore(&mut self, copy: Option<Mapping>, file: Region) -> io::Result<()> {
         if !self.is_remapped {
             return Ok(());
@@ -237,7 +236,7 @@ impl Remapped {
             }
         };
         if let Err(error) = replaced {
-            // A kernel without memory to spare has removed what was there all the same.
+            // A kernel without memory has removed the old mapping all the same.
             Mapping::in_gap(self.interior, contents).map_err(|_| error)?;
         }
         self.is_remapped = false;
@@ -253,15 +252,16 @@ impl Remapped {
 }
 
 /// The longest interior that is copied while forks are held off: the longest block that glibc's
-/// `malloc` takes from a heap; longer ones are mappings of their own (`DEFAULT_MMAP_THRESHOLD_MAX`,
-/// mallopt(3)). New pages become one with those around them, and pages that were moved there never
-/// do: the heap would be in ever more pieces, of which a process has 65,530 at most.
+/// `malloc` takes from a heap. Longer blocks are mappings of their own
+/// (`DEFAULT_MMAP_THRESHOLD_MAX`, mallopt(3)). The kernel merges new pages with those around them,
+/// but not pages that were moved there: the heap would be split into ever more pieces, of which a
+/// process has 65,530 at most.
 const HEAP_BLOCK_BYTES_MAX: usize = 32 << 20;
 
 const MAPS: &str = "/proc/self/maps";
 const UNSEEN: &str = "cannot see in /proc/self/maps what kind of memory the buffer is";
 
-/// Refuses memory whose pages are not this process' alone.
+/// Refuses memory whose pages are not private to this process.
 fn check_movable(interior: Region) -> Result<()> {
     let maps = std::fs::read_to_string(MAPS).map_err(|error| Error::system(UNSEEN, error))?;
     let (mut next, end) = (

@@ -4,9 +4,9 @@
 //! data, whole pages | notice page: one word, not 0 once the owner has released the memory
 //! ```
 //!
-//! The file is sealed (see [`mapping`](super::mapping)), and no forked child shares it. What a peer
-//! writes there is data, and the one word a claim that costs only its owner: it is neither an
-//! offset nor a length.
+//! The file is sealed (see [`mapping`](super::mapping)), and no forked child shares it. A peer may
+//! write anything to it: data, or the one word, which is neither an offset nor a length, so that a
+//! false value harms only the owner.
 
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, OwnedFd};
@@ -25,15 +25,15 @@ pub struct Shared {
     data_bytes: usize,
 }
 
-/// `bytes` in whole pages.
+/// Rounds `bytes` up to whole pages; `None` on overflow.
 pub fn in_pages(bytes: usize) -> Option<usize> {
     bytes.checked_next_multiple_of(rustix::param::page_size())
 }
 
-/// Refuses more bytes than the machine can hold: the kernel would promise them and then end a
+/// Refuses more bytes than the machine has: the kernel would promise them, and later kill a
 /// process.
 pub fn check_plausible(bytes: usize) -> Result<()> {
-    // A system that does not tell refuses by itself.
+    // If the size is unknown, the system itself refuses too much.
     let Ok(info) = sysinfo() else { return Ok(()) };
     let most = u128::from(info.ram_total()) + u128::from(info.swap_total());
     if bytes as u128 <= most {
@@ -61,7 +61,7 @@ impl Shared {
         Ok((Shared::map(&fd, data_bytes)?, fd))
     }
 
-    /// Maps the file of `peer`, which says that it has `data_bytes` bytes of data.
+    /// Maps the file of `peer`, which claims that it has `data_bytes` bytes of data.
     pub fn open(fd: OwnedFd, peer: usize, data_bytes: usize) -> Result<Shared> {
         let failed = |error| Error::system("cannot look at a peer's registered memory", error);
         let corrupt = |what: String| Error::corrupt(peer, what);
@@ -80,20 +80,20 @@ impl Shared {
         Shared::map(&fd, data_bytes)
     }
 
-    /// The data.
+    /// Returns the data.
     pub fn data(&self) -> Region {
         self.map.region().part(0..self.data_bytes)
     }
 
-    /// Has pages that are not there yet come from memory node `node`, if the system allows it.
+    /// Prefers memory node `node` for pages that are not present yet, if the system allows it.
     pub fn prefer_node(&self, node: usize) {
         self.map.prefer_node(node);
     }
 
-    /// Has all pages present, so that calls find them.
+    /// Makes all pages present, so that calls find them.
     pub fn populate(&self) -> Result<()> {
         match self.map.populate(self.map.region()) {
-            // Kernels before 5.14 lack it: the first call is then slower, nothing else.
+            // Kernels before 5.14 cannot populate: only the first call is slower.
             Ok(()) | Err(rustix::io::Errno::INVAL) => Ok(()),
             Err(error) => {
                 let bytes = self.data_bytes;
@@ -103,9 +103,9 @@ impl Shared {
         }
     }
 
-    /// The owner's last word: it names the memory in no later call.
+    /// Announces that the owner names the memory in no later call.
     pub fn announce_release(&self) {
-        // A word by itself: nothing is published with it.
+        // Relaxed: the word publishes no other data.
         self.notice().store(1, Ordering::Relaxed);
     }
 
@@ -113,8 +113,8 @@ impl Shared {
     pub fn free(&self) {
         let data = self.data();
         if !data.is_empty() {
-            // The owner has no more use for what is there, and a peer that looks (none should)
-            // reads zeros.
+            // The owner no longer uses the contents, and a peer that reads them (none should) finds
+            // zeros.
             if let Err(error) = self.map.free(data) {
                 log::debug!(
                     target: "ringfold::transport",
@@ -124,7 +124,7 @@ impl Shared {
         }
     }
 
-    /// Whether the owner has released it.
+    /// Whether the owner has released the memory.
     pub fn is_released(&self) -> bool {
         self.notice().load(Ordering::Relaxed) != 0
     }

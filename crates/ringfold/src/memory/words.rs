@@ -7,7 +7,7 @@ use super::mapping::Mapping;
 /// Numbers of eight bytes in mapped memory.
 ///
 /// One thread at a time writes, under its owner's lock; readers may see one number's new value
-/// before another's. So every access is relaxed, unless its place says otherwise.
+/// before another's. So every access is relaxed, unless the call site says otherwise.
 #[derive(Debug)]
 pub struct Words {
     mapping: Mapping,
@@ -15,7 +15,7 @@ pub struct Words {
 }
 
 impl Words {
-    /// All of a mapping.
+    /// Views a whole mapping as numbers.
     pub fn new(mapping: Mapping) -> Words {
         let region = mapping.region();
         assert!(
@@ -28,7 +28,7 @@ impl Words {
         Words { mapping, count }
     }
 
-    /// One of them; panics where there is none.
+    /// Returns a number. Panics if `index` is past the end.
     #[inline]
     pub fn word(&self, index: usize) -> &AtomicU64 {
         assert!(index < self.count);
@@ -39,13 +39,13 @@ impl Words {
         unsafe { &*word }
     }
 
-    /// Sets one.
+    /// Sets a number.
     #[inline]
     pub fn set(&self, index: usize, value: u64) {
         self.word(index).store(value, Ordering::Relaxed);
     }
 
-    /// Adds to one. There is one writer, so no locked instruction is needed.
+    /// Adds to a number. A single writer needs no locked instruction.
     #[inline]
     pub fn add(&self, index: usize, more: u64) {
         let word = self.word(index);
@@ -53,8 +53,8 @@ impl Words {
         word.store(sum, Ordering::Relaxed);
     }
 
-    /// Stores a text of at most `8 * words` bytes from `first` on, with zeros behind it; what is
-    /// longer is cut.
+    /// Stores a text in `words` numbers from `first` on, 8 bytes in each: padded with zeros, or
+    /// cut.
     pub fn set_text(&self, first: usize, words: usize, text: &str) {
         let mut pieces = text.as_bytes().chunks(8).take(words);
         for index in first..first + words {

@@ -1,17 +1,18 @@
-//! The limit of a process' file sizes (`RLIMIT_FSIZE`, `ulimit -f`), as an error only.
+//! Turns the limit of a process' file sizes (`RLIMIT_FSIZE`, `ulimit -f`) into an error, without a
+//! signal.
 //!
-//! What would make a file longer fails with `EFBIG`, and the kernel sends `SIGXFSZ` besides, which
-//! ends a program without a word unless it ignores the signal, as Python does. Memory that
-//! processes share is a file, too. A library must not change what signals mean to its program, and
-//! the limit cannot be asked for beforehand where a file's length is not known, so the signal is
-//! blocked meanwhile, and taken back.
+//! A write beyond the limit fails with `EFBIG`, and the kernel also sends `SIGXFSZ`, which ends a
+//! program silently unless it ignores the signal, as Python does. Memory that processes share is a
+//! file, too. A library must not change its program's signal handling, and cannot check the limit
+//! beforehand if a file's length is not known. So the signal is blocked during the write, and then
+//! discarded.
 
 use std::mem::MaybeUninit;
 use std::ptr::null_mut;
 
 use libc::{SIG_BLOCK, SIG_SETMASK, SIGXFSZ, pthread_sigmask, sigset_t};
 
-/// Does `write`, which may meet the limit: that gives its error, and no signal.
+/// Calls `write`, and turns exceeding the limit into an error of `write`, without a signal.
 pub fn without_signal<T>(write: impl FnOnce() -> T) -> T {
     let limit = only_signal();
     let mut before = MaybeUninit::uninit();
@@ -20,7 +21,7 @@ pub fn without_signal<T>(write: impl FnOnce() -> T) -> T {
     if failed != 0 {
         return write();
     }
-    // One that was blocked and waits already is not ours.
+    // A signal that was already blocked and pending is not ours.
     let is_waiting = is_pending();
     let written = write();
     if !is_waiting {
@@ -28,8 +29,8 @@ pub fn without_signal<T>(write: impl FnOnce() -> T) -> T {
             tv_sec: 0,
             tv_nsec: 0,
         };
-        // SAFETY: a set and a time to be read; nothing is to be told of the signal. The kernel
-        // sends it to this thread, so no other takes it.
+        // SAFETY: a set and a time to be read; no information on the signal is requested. The
+        // kernel sends it to this thread, so no other takes it.
         unsafe { libc::sigtimedwait(&limit, null_mut(), &at_once) };
     }
     // SAFETY: a set that the call above has written.
@@ -37,7 +38,7 @@ pub fn without_signal<T>(write: impl FnOnce() -> T) -> T {
     written
 }
 
-/// The set of the one signal.
+/// Returns the set of this one signal.
 fn only_signal() -> sigset_t {
     let mut set = MaybeUninit::uninit();
     // SAFETY: makes any memory of this size an empty set.

@@ -1,24 +1,24 @@
-//! Holding off forks while something is made that a forked child must not have, or must not find
-//! half made.
+//! Holds off forks while something is made that a forked child must not have, or must not find half
+//! made.
 //!
-//! A descriptor is first made and then [listed](super::unshared), memory is first mapped and then
-//! kept from children: the kernel offers no single step. A fork in another thread must not come in
-//! between. So these steps are made while a [`NoFork`] exists: the C library's `fork` waits for it
-//! (`pthread_atfork`), and a `NoFork` waits for a fork under way.
+//! A descriptor is first made and then [listed](super::unshared), and memory is first mapped and
+//! then excluded from children: the kernel offers no single step. Another thread must not fork in
+//! between. So these steps run while a [`NoFork`] exists: the C library's `fork` waits for the end
+//! of the `NoFork` (`pthread_atfork`), and a `NoFork` waits for a fork in progress.
 //!
 //! # Invariants
 //!
 //! * A thread that has a `NoFork` does not block: it makes short system calls, and the longest step
-//!   is a copy of `memory::remapped`, of 32 MiB at most (30 ms). It takes no lock that another
-//!   thread could hold in `fork`, does not log, and calls no code of a user.
-//! * Both sides wait for a limited time. Another library's handlers run within a fork, too; one
-//!   that waits for a lock of the thread that wants the `NoFork` would otherwise stop both.
-//! * The handlers make system calls only that are safe after a fork, and allocate nothing. A fork
+//!   is a copy of `memory::remapped`, of 32 MiB at most (30 ms). The thread takes no lock that
+//!   another thread could hold in `fork`, does not log, and calls no user code.
+//! * Both sides wait for a limited time. Another library's handlers run within a fork, too: a
+//!   handler that waits for a lock of the thread that wants the `NoFork` would otherwise stop both.
+//! * The handlers make only system calls that are safe after a fork, and allocate nothing. A fork
 //!   in a signal handler that has interrupted a thread with a `NoFork` does not wait for it.
 //!
 //! # What it does not do
 //!
-//! A process that is made by the bare system call `clone` runs no handlers and waits for nothing.
+//! A process made by the bare system call `clone` runs no handlers and waits for nothing.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
@@ -31,45 +31,45 @@ use crate::sync::lock;
 
 const FREE: i32 = 0;
 
-/// The thread that has a `NoFork`; negative, the thread that forks.
+/// The id of the thread that has a `NoFork`; negative, the id of the thread that forks.
 static HOLDER: AtomicI32 = AtomicI32::new(FREE);
 
-/// Threads that wait for a `NoFork`.
+/// Number of threads that wait for a `NoFork`.
 static WAITING: AtomicU32 = AtomicU32::new(0);
 
-/// Forks of this process and its ancestors, counted before each.
+/// Number of forks of this process and its ancestors, counted before each fork.
 static FORKS: AtomicU64 = AtomicU64::new(0);
 
-/// What a child does at once, one function for each [`Duty`].
+/// The functions that a child calls first, one for each [`Duty`].
 static DUTIES: [OnceLock<fn()>; 2] = [const { OnceLock::new() }; 2];
 
 /// The pause between two attempts: short compared with a fork, long compared with a system call.
 const NAP: Duration = Duration::from_micros(50);
 
-/// After this many naps, about 30 s, a wait ends: no fork takes as long, not even of terabytes.
+/// Number of naps after which a wait fails, about 30 s: no fork takes as long, even of terabytes.
 const NAPS_MAX: u32 = 300_000;
 
-/// For this many naps, about 100 ms, a fork lets threads go first that wait for a `NoFork`: one
-/// fork after another would leave them no gap.
+/// Number of naps, about 100 ms, for which a fork waits for threads that want a `NoFork`: one fork
+/// after another would leave them no gap.
 const POLITE_NAPS: u32 = 1000;
 
-/// What a child replaces at once.
+/// A kind of resource that a child replaces first.
 #[derive(Clone, Copy, Debug)]
 pub enum Duty {
-    /// Descriptors that it does not share.
+    /// Descriptors that the child does not share.
     Descriptors,
-    /// Memory that it does not share.
+    /// Memory that the child does not share.
     Memory,
 }
 
-/// As long as it exists, no other thread forks.
+/// A guard: as long as it exists, no other thread forks.
 #[derive(Debug)]
 pub struct NoFork {
-    /// What the end of it takes back: nothing if an outer one of the same thread goes on.
+    /// The holder to release on drop: none if an outer guard of the same thread continues.
     holder: i32,
 }
 
-/// Waits until no fork is under way, and holds off all others.
+/// Waits until no fork is in progress, and holds off further forks.
 pub fn hold_off() -> io::Result<NoFork> {
     install();
     let me = thread();
@@ -79,7 +79,7 @@ pub fn hold_off() -> io::Result<NoFork> {
     }
     WAITING.fetch_add(1, Ordering::Relaxed);
     let is_taken = take(me, false);
-    // Not below 0: a child begins with none, also if a signal handler has forked it above.
+    // Not below 0: a child begins with 0, also if a signal handler forked it above.
     let less = |waiting: u32| waiting.checked_sub(1);
     let _ = WAITING.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
     match is_taken {
@@ -93,15 +93,15 @@ pub fn hold_off() -> io::Result<NoFork> {
 }
 
 impl NoFork {
-    /// Forks so far.
+    /// Returns the number of forks so far.
     pub fn forks(&self) -> u64 {
         FORKS.load(Ordering::Relaxed)
     }
 
-    /// Has children do `duty` before all else by `what`, which is the same function at each call
-    /// and is safe after a fork.
+    /// Makes children call `what` for `duty` before anything else. `what` is the same function at
+    /// each call, and is safe after a fork.
     pub fn in_child(&self, duty: Duty, what: fn()) {
-        // Never found half done in a child, because forks are held off.
+        // No child finds the cell half set, because forks are held off.
         let _ = DUTIES[duty as usize].set(what);
     }
 }
@@ -112,15 +112,15 @@ impl Drop for NoFork {
     }
 }
 
-/// Does `step`, which does not block, with `state`, which no child finds locked.
+/// Runs `step`, which does not block, with `state` locked. No child finds `state` locked.
 pub fn with_locked<T, R>(state: &Mutex<T>, step: impl FnOnce(&mut T) -> R) -> R {
-    // If another thread's fork does not end, its child was lost before; so below.
+    // If this fails, another thread's fork hangs, and its child is lost anyway; the same below.
     let _held_off = hold_off();
     step(&mut lock(state))
 }
 
-/// The value of `cell`, which `make` gives if there is none. `make` does not block, and no child
-/// finds it half done.
+/// Returns the value of `cell`, which `make` makes if there is none. `make` does not block, and no
+/// child finds the cell half set.
 pub fn made_once<T>(cell: &OnceLock<T>, make: impl FnOnce() -> T) -> &T {
     cell.get().unwrap_or_else(|| {
         let _held_off = hold_off();
@@ -132,7 +132,7 @@ fn thread() -> i32 {
     gettid().as_raw_nonzero().get()
 }
 
-/// Makes `holder` the holder; whether that was possible in time.
+/// Makes `holder` the holder. Returns whether that was possible in time.
 fn take(holder: i32, is_polite: bool) -> bool {
     (0..NAPS_MAX).any(|nap| {
         let may = !is_polite || nap >= POLITE_NAPS || WAITING.load(Ordering::Relaxed) == 0;
@@ -148,7 +148,7 @@ fn take(holder: i32, is_polite: bool) -> bool {
 
 fn release(holder: i32) {
     if holder != FREE {
-        // Release pairs with the acquire in `take`. Not this thread's in a child of its own.
+        // Release pairs with the acquire in `take`. Fails in a child, which has reset `HOLDER`.
         let (done, failed) = (Ordering::Release, Ordering::Relaxed);
         let _ = HOLDER.compare_exchange(holder, FREE, done, failed);
     }
@@ -163,16 +163,16 @@ fn pause() {
     let _: NanosleepRelativeResult = nanosleep(&nap);
 }
 
-/// Installs the handlers. Not by `Once`, which a fork in another thread would leave half done in
-/// the child for ever: a second set of handlers does nothing.
+/// Installs the handlers, without a `Once`, which a fork in another thread would leave half done in
+/// the child forever. A second set of handlers does no harm.
 fn install() {
     static IS_INSTALLED: AtomicBool = AtomicBool::new(false);
-    // Nothing is published with it.
+    // Relaxed: the flag publishes no other data.
     if IS_INSTALLED.load(Ordering::Relaxed) {
         return;
     }
     // SAFETY: the handlers live as long as this library, which is never unloaded, and do only what
-    // may be done around a fork.
+    // is permitted around a fork.
     let refused = unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) };
     if refused != 0 {
         log::warn!(
@@ -195,7 +195,7 @@ extern "C" fn parent() {
     release(-thread());
 }
 
-/// In the child, whose only thread this is.
+/// Resets the state, and runs the duties, in the child, whose only thread this is.
 extern "C" fn child() {
     HOLDER.store(FREE, Ordering::Relaxed);
     WAITING.store(0, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! Libraries that are loaded while the program runs, for good: drivers, and plugins.
+//! Shared libraries that are loaded at run time, and never unloaded: drivers, and plugins.
 
 use std::ffi::{CStr, CString, c_int, c_void};
 use std::ptr;
@@ -8,11 +8,11 @@ use std::ptr;
 pub struct Library(*mut c_void);
 
 impl Library {
-    /// Opens the library `name`, a path or what the dynamic linker looks for; `None` is the program
-    /// itself. The same library is loaded once, also if another part of the program has loaded it.
+    /// Opens the library `name`, a path or a name for the dynamic linker to search; `None` is the
+    /// program itself. A library is loaded once, even if another part of the program has loaded it.
     ///
     /// # Errors
-    /// What the linker says.
+    /// The linker's message.
     pub fn open(name: Option<&str>) -> Result<Library, String> {
         Library::load(name, 0)
     }
@@ -21,8 +21,8 @@ impl Library {
         let name = name.map(CString::new).transpose();
         let name = name.map_err(|_| "a name has no zero byte".to_owned())?;
         let name = name.as_deref().map_or(ptr::null(), CStr::as_ptr);
-        // SAFETY: the name is null or ends with a zero. That the library's code runs is what the
-        // user asked for by installing or naming it.
+        // SAFETY: the name is null or ends with a zero. The user asked to run the library's code by
+        // installing or naming it.
         let handle = unsafe { libc::dlopen(name, libc::RTLD_NOW | libc::RTLD_LOCAL | flags) };
         if handle.is_null() {
             Err(failure())
@@ -31,8 +31,8 @@ impl Library {
         }
     }
 
-    /// The first of `names` that another part of the program has loaded, else the first that can be
-    /// opened, and its name; why the first cannot, if none can.
+    /// Returns the first of `names` that another part of the program has loaded, else the first
+    /// that can be opened, and its name. If none can be opened, the error is that of the first.
     pub fn first<'a>(names: &[&'a str]) -> Result<(Library, &'a str), String> {
         let with_flags = |flags| {
             names
@@ -54,14 +54,14 @@ impl Library {
         Err(refusal.unwrap_or_default())
     }
 
-    /// The address of `symbol`; nothing if the library does not export it.
+    /// Returns the address of `symbol`; `None` if the library does not export it.
     pub fn symbol(&self, symbol: &CStr) -> Option<*mut c_void> {
-        // SAFETY: `load` gave the handle, which is never closed; the symbol ends with a zero.
+        // SAFETY: the handle is from `load`, and never closed; the symbol ends with a zero.
         let address = unsafe { libc::dlsym(self.0, symbol.as_ptr()) };
         (!address.is_null()).then_some(address)
     }
 
-    /// The address of `symbol` in its `version`; nothing if the library does not export that.
+    /// Returns the address of `symbol` in its `version`; `None` if the library does not export it.
     pub fn versioned_symbol(&self, symbol: &CStr, version: &CStr) -> Option<*mut c_void> {
         // SAFETY: as in `symbol`; the version ends with a zero, too.
         let address = unsafe { libc::dlvsym(self.0, symbol.as_ptr(), version.as_ptr()) };
@@ -69,7 +69,7 @@ impl Library {
     }
 }
 
-/// Why the last call of the dynamic linker on this thread failed.
+/// Returns why the last call of the dynamic linker on this thread failed.
 fn failure() -> String {
     // SAFETY: it has no preconditions.
     let text = unsafe { libc::dlerror() };

@@ -1,22 +1,22 @@
-//! Which memory node pages come from.
+//! The memory node from which pages come.
 //!
-//! The policy of a shared mapping is that of its file, so it holds for pages that a peer touches
-//! first, too.
+//! A shared mapping has the policy of its file, which also applies to pages that a peer touches
+//! first.
 
 use std::io;
 
 use crate::memory::region::Region;
 
-/// The most memory nodes that Linux has, on any machine (`MAX_NUMNODES`).
+/// Maximum number of memory nodes that Linux has, on any machine (`MAX_NUMNODES`).
 const NODES_MAX: usize = 1024;
 
 const WORD_BITS: usize = u64::BITS as usize;
 
-/// A set of nodes, as the system takes it.
+/// A set of nodes, in the kernel's format.
 type Nodes = [u64; NODES_MAX / WORD_BITS];
 
-/// Has pages of `memory` that are not there yet come from `node`, as long as that has some.
-/// `memory` is whole pages of one mapping.
+/// Prefers `node` for pages of `memory` that are not present yet, as long as the node has free
+/// pages. `memory` consists of whole pages of one mapping.
 pub fn prefer(memory: Region, node: usize) -> io::Result<()> {
     if node >= NODES_MAX {
         return Err(io::ErrorKind::InvalidInput.into());
@@ -49,8 +49,7 @@ mod tests {
 
     const PAGE_BYTES: usize = 4096;
 
-    /// The node that pages at the beginning of `memory` come from, if the system says that it was
-    /// told.
+    /// Returns the preferred node of pages at the beginning of `memory`, if the system reports one.
     fn preferred(memory: Region) -> Option<usize> {
         const OF_ADDRESS: usize = 2;
         let (mut policy, mut nodes): (libc::c_int, Nodes) = (0, [0; NODES_MAX / WORD_BITS]);

@@ -1,24 +1,23 @@
 //! Descriptors that a forked child does not share.
 //!
-//! A connection ends for the peer when its last descriptor is closed. A child that was forked
-//! without `exec` (a data loader's worker, for example) has copies of all of them, so that a parent
-//! which is killed would look alive until the child ends, too. `close-on-exec` does not help, and
-//! Linux has no flag for forks. So the numbers are listed here, and the child replaces each by a
-//! socket that is connected to nothing: the number stays taken, hence the child's copy of a value
-//! that owns it may be dropped as ever.
+//! A connection ends for the peer when its last descriptor is closed. A child forked without `exec`
+//! (a data loader's worker, for example) has copies of all descriptors, so a killed parent would
+//! look alive until the child ends, too. `close-on-exec` does not help, and Linux has no flag for
+//! forks. So the numbers are listed here, and the child replaces each by an unconnected socket. The
+//! number stays taken, so the child may drop its copy of a value that owns it.
 //!
 //! # Invariants
 //!
 //! * A number is listed as long as it is open, as far as a fork can see: forks are
 //!   [held off](super::fork) from the making of a descriptor to its listing, and while a value is
-//!   struck off and closed.
-//! * The child makes system calls only that are safe after a fork, takes no lock and allocates
+//!   removed from the list and closed.
+//! * The child makes only system calls that are safe after a fork, takes no lock and allocates
 //!   nothing.
 //!
 //! # What it does not do
 //!
-//! A process that was made by the bare system call `clone`, for which no handlers run, shares all
-//! descriptors. Children that `exec` have close-on-exec.
+//! A process made by the bare system call `clone`, which runs no handlers, shares all descriptors.
+//! For children that `exec`, there is close-on-exec.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -27,26 +26,25 @@ use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
 
 use super::fork::{self, Duty, NoFork};
 
-/// A place in the list that has no number.
+/// The value of a place in the list without a number.
 const FREE: RawFd = -1;
 
-/// Places of a block: with the pointer a page's fraction, and enough for most processes.
+/// Number of places in a block: 256 bytes with the pointer, and enough for most processes.
 const BLOCK_PLACES: usize = 62;
 
 /// A part of the list, which only grows.
 struct Block {
     places: [AtomicI32; BLOCK_PLACES],
-    /// A leaked block, or null.
+    /// The next block, which is leaked, or null.
     next: AtomicPtr<Block>,
 }
 
 static LIST: Block = Block::new();
 
-/// A descriptor that a forked child does not share: there its number stands for a socket without a
-/// connection.
+/// A descriptor that forked children do not share: in a child, its number is an unconnected socket.
 #[derive(Debug)]
 pub struct Unshared {
-    /// Dropped first: struck off before it is closed.
+    /// Dropped first: removed from the list before the descriptor is closed.
     listed: Listed,
     fd: OwnedFd,
     /// Dropped last: holds off forks while the descriptor is closed.
@@ -54,7 +52,7 @@ pub struct Unshared {
 }
 
 impl Unshared {
-    /// Keeps children from sharing `fd`, which was made since forks are held off.
+    /// Keeps children from sharing `fd`, which was made while forks were held off.
     pub fn new(fd: OwnedFd, held_off: &NoFork) -> Unshared {
         held_off.in_child(Duty::Descriptors, replace_all);
         Unshared {
@@ -64,7 +62,7 @@ impl Unshared {
         }
     }
 
-    /// Takes over a test's socket, which children do not share from now on.
+    /// Wraps a test's socket, which children do not share from now on.
     #[cfg(test)]
     pub fn adopt(socket: impl Into<OwnedFd>) -> Unshared {
         Unshared::make(|| Ok(socket.into())).expect("no fork hangs")
@@ -80,7 +78,7 @@ impl Unshared {
 impl Drop for Unshared {
     fn drop(&mut self) {
         debug_assert_eq!(self.listed.number, self.fd.as_raw_fd());
-        // Without it a child that is forked at this moment keeps a copy.
+        // If this fails, a child that is forked at this moment keeps a copy.
         self.closing = fork::hold_off().ok();
     }
 }
@@ -101,8 +99,8 @@ struct Listed {
 impl Listed {
     fn new(number: RawFd) -> Listed {
         let take = |place: &AtomicI32| {
-            // Independent numbers, here and below: a child has its own copy of the list, which no
-            // other process changes.
+            // Relaxed, here and below: the numbers are independent, and a child has its own copy of
+            // the list, which no other process changes.
             let taken = place.compare_exchange(FREE, number, Ordering::Relaxed, Ordering::Relaxed);
             taken.is_ok()
         };
@@ -118,7 +116,7 @@ impl Listed {
 
 impl Drop for Listed {
     fn drop(&mut self) {
-        // In a child the place is free already, and may have been given to another number.
+        // In a child, the place is free already, and may hold another number.
         let _ =
             self.place
                 .compare_exchange(self.number, FREE, Ordering::Relaxed, Ordering::Relaxed);
@@ -161,13 +159,13 @@ impl Block {
     }
 }
 
-/// Replaces all that is listed, in a child, whose only thread this is.
+/// Replaces all listed descriptors, in a child, whose only thread this is.
 fn replace_all() {
     let mut blank = FREE;
     let mut block = Some(&LIST);
     while let Some(Block { places, .. }) = block {
         for place in places {
-            // Struck off: whatever this number stands for later is the child's own.
+            // Removed from the list: from now on, this number is the child's own.
             let number = place.swap(FREE, Ordering::Relaxed);
             if number != FREE {
                 blank = replace(number, blank);
@@ -177,15 +175,15 @@ fn replace_all() {
     }
 }
 
-/// Makes `number` a copy of `blank`, which is made in its place if there is none; gives the blank.
+/// Replaces `number` by a copy of `blank`, or by a new blank if there is none. Returns the blank.
 fn replace(number: RawFd, blank: RawFd) -> RawFd {
     if blank != FREE {
-        // SAFETY: numbers only. What `number` stood for is closed for this process, which owns it
-        // by a copied value.
+        // SAFETY: numbers only. The descriptor that `number` named is closed for this process,
+        // which owns it by a copied value.
         unsafe { libc::dup3(blank, number, libc::O_CLOEXEC) };
         return blank;
     }
-    // First of all a number becomes free, so that a process at its limit of descriptors gets one.
+    // Closed first, so that a process at its limit of descriptors has a free number.
     // SAFETY: as above; the number is taken again at once.
     unsafe { libc::close(number) };
     // SAFETY: no memory is involved.
@@ -209,7 +207,7 @@ mod tests {
 
     const WATCHDOG: std::time::Duration = std::time::Duration::from_secs(120);
 
-    /// Forks a child that lives until there is a byte at `hold`, and gives its process.
+    /// Forks a child that lives until a byte arrives at `hold`, and returns its process id.
     fn fork_child(hold: &UnixStream) -> rustix::process::Pid {
         // SAFETY: the child makes system calls only.
         match unsafe { libc::fork() } {
@@ -227,7 +225,7 @@ mod tests {
     #[test]
     fn a_connection_ends_although_a_child_lives_on() {
         let (hold, mut release) = UnixStream::pair().expect("sockets");
-        // More than one block has room for.
+        // More than one block has places for.
         let pairs: Vec<_> = (0..2 * BLOCK_PLACES)
             .map(|_| UnixStream::pair().expect("sockets"))
             .collect();
@@ -238,7 +236,7 @@ mod tests {
         let child = fork_child(&hold);
         drop(ours);
         for mut end in theirs {
-            // Without an end, the test fails instead of waiting for ever.
+            // Without an end, the test fails instead of waiting forever.
             end.set_read_timeout(Some(WATCHDOG)).expect("a socket");
             assert_eq!(end.read(&mut [0]).expect("an end"), 0);
         }

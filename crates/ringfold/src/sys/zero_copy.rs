@@ -1,5 +1,5 @@
-//! Sends that the kernel takes from the caller's pages (`MSG_ZEROCOPY`), and its reports that it no
-//! longer reads them.
+//! Zero-copy sends from the caller's pages (`MSG_ZEROCOPY`), and the kernel's reports that it no
+//! longer reads the pages.
 //!
 //! Source: Documentation/networking/msg_zerocopy.rst of Linux, and linux/errqueue.h.
 
@@ -10,7 +10,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use super::{message, part, retry};
 use crate::memory::region::Region;
 
-/// Of linux/errqueue.h; libc lacks them.
+/// Constants of linux/errqueue.h that libc lacks.
 const SO_EE_ORIGIN_ZEROCOPY: u8 = 5;
 const SO_EE_CODE_ZEROCOPY_COPIED: u8 = 1;
 
@@ -29,9 +29,9 @@ const CONTROL_BYTES: usize = 128;
 /// successful sends of a connection from 0 on, and again from 0 after 2³² of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
-    /// The first number.
+    /// Number of the first complete send.
     pub first: u32,
-    /// The last number, which may be the same.
+    /// Number of the last complete send, which may be the same.
     pub last: u32,
     /// Whether the kernel made a copy after all.
     pub is_copied: bool,
@@ -57,7 +57,7 @@ pub fn permit(socket: BorrowedFd<'_>) -> io::Result<()> {
 }
 
 /// Sends from `body`, which is not empty, in one call without blocking and without a signal.
-/// Returns how much was taken: the kernel reads those bytes until it reports the send complete.
+/// Returns the number of bytes sent, which the kernel reads until it reports the send complete.
 pub fn send(socket: BorrowedFd<'_>, body: Region) -> io::Result<usize> {
     let parts = [part(body.address(), body.bytes())];
     let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT | libc::MSG_ZEROCOPY;
@@ -90,7 +90,7 @@ pub fn completion(socket: BorrowedFd<'_>) -> io::Result<Option<Completion>> {
     }
 }
 
-/// What the control data of a message from the error queue reports.
+/// Parses the control data of a message from the error queue.
 fn parse(control: &[u8; CONTROL_BYTES]) -> io::Result<Completion> {
     let word = |at: usize| {
         let bytes = [
@@ -103,7 +103,7 @@ fn parse(control: &[u8; CONTROL_BYTES]) -> io::Result<Completion> {
     };
     let level = word(offset_of!(libc::cmsghdr, cmsg_level)) as libc::c_int;
     let kind = word(offset_of!(libc::cmsghdr, cmsg_type)) as libc::c_int;
-    /// Where a control message's data begins: its header is a multiple of its alignment.
+    /// Offset of a control message's data: the header's size is a multiple of its alignment.
     const REPORT_AT: usize = size_of::<libc::cmsghdr>();
     const _: () = assert!(REPORT_AT + REPORT_BYTES <= CONTROL_BYTES);
     let is_error = [

@@ -1,5 +1,5 @@
-//! Which core each rank of a machine runs on: those of a host, and of containers beside it that may
-//! use the same cores.
+//! The cores on which the ranks of a machine run: those of a host, and of containers beside it that
+//! may use the same cores.
 //!
 //! Ranks that were started together may share one core while another is idle. When they then wait
 //! for each other by spinning and yielding, none of them sleeps, and the scheduler takes long to
@@ -7,12 +7,12 @@
 //! leaves its affinity unchanged; a *binding* narrows the affinity, and threads that are created
 //! later inherit it.
 //!
-//! A rank is bound to its share of the cores that the ranks have in common, so that one rank per
-//! core is one core each, and ranks with threads of their own keep room for them. Ranks that
+//! A rank is bound to its share of the cores that the ranks have in common. So with one rank per
+//! core, each has one core, and ranks with threads of their own have cores for them. Ranks that
 //! outnumber the cores are bound to one core each, equally many on each core: otherwise all of them
 //! may take turns on one core while another core is idle, because none of them ever sleeps.
 //! Neighbouring ranks get neighbouring cores, the same number in every domain if possible. The
-//! decision is a pure function of what all these ranks know, so they all make the same one.
+//! decision is a pure function of data that all these ranks have, so all make the same one.
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
@@ -21,51 +21,51 @@ use crate::error::{Error, Result};
 use crate::types::named;
 
 named! {
-    /// Whether ranks are bound to cores.
+    /// The binding of ranks to cores.
     #[derive(Default)]
     Bind, "binding" {
-        /// Each rank to its share of the cores, unless ranks outnumber cores or another program has
-        /// arranged who runs where.
+        /// Each rank to its share of the cores, unless ranks that outnumber the cores cannot share
+        /// them evenly, or another program has arranged the placement.
         Auto, "auto";
-        /// Ranks run where the system puts them.
+        /// No binding: the system places the ranks.
         #[default]
         None, "none";
-        /// Each rank to one core, also where another program has narrowed the affinity; an error
-        /// without a core for each.
+        /// Each rank to one core, even if another program has narrowed the affinity; an error
+        /// unless there is a core for each.
         Core, "core";
     }
 }
 
-/// What a binding is decided from.
+/// The input of a binding decision.
 #[derive(Clone, Copy, Debug)]
 pub struct Question<'a> {
-    /// What was asked for.
+    /// The requested binding.
     pub bind: Bind,
     /// The cores that each rank of the machine may use, host by host.
     pub affinities: &'a [Vec<usize>],
-    /// How many cores' time they have; see
+    /// Number of cores whose time the ranks have; see
     /// [`cores::available`](super::cores::available).
     pub cores: usize,
     /// The cores that would be available without narrowed affinities, as far as known.
     pub allowed: Option<&'a [usize]>,
     /// A variable that shows that binding is handled elsewhere.
     pub foreign: Option<&'a str>,
-    /// Where the cores of this rank's affinity are.
+    /// The layout of the cores in this rank's affinity.
     pub layout: &'a Layout,
 }
 
-/// What becomes of a rank's affinity.
+/// The decision about a rank's affinity.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// It is narrowed to these cores.
+    /// The affinity is narrowed to these cores.
     Bind(Vec<usize>),
-    /// It stays, for this reason.
+    /// The affinity stays, for this reason.
     Leave(String),
 }
 
 impl Question<'_> {
-    /// The effect on this rank's affinity. [`Bind::Core`] is mandatory: an error unless there is a
-    /// core for each rank.
+    /// Decides about the affinity of rank `number`. [`Bind::Core`] is mandatory: an error unless
+    /// there is a core for each rank.
     pub fn decide(&self, number: usize) -> Result<Decision> {
         let leave = |why: String| Ok(Decision::Leave(why));
         match self.bind {
@@ -96,7 +96,7 @@ impl Question<'_> {
         Ok(Decision::Bind(own))
     }
 
-    /// Why nothing is bound unless binding is mandatory.
+    /// Returns the reason for which [`Bind::Auto`] binds nothing, if there is one.
     fn reason_against(&self) -> Option<String> {
         let ranks = self.affinities.len();
         let first = self.affinities.first()?;
@@ -119,13 +119,13 @@ impl Question<'_> {
             .then(|| format!("{ranks} ranks do not share {cores} cores evenly"))
     }
 
-    /// Whether ranks outnumber their cores; asked where all have the same.
+    /// Whether ranks outnumber their cores, provided that all ranks have the same cores.
     fn is_oversubscribed(&self) -> bool {
         let cores = self.affinities.first().map_or(0, Vec::len);
         self.affinities.len() > self.cores.min(cores)
     }
 
-    /// This rank's number among the ranks with the same affinity, and how many they are.
+    /// Returns this rank's number among the ranks with the same affinity, and their count.
     fn sharers(&self, number: usize) -> Result<(usize, usize)> {
         let own = &self.affinities[number];
         let mut sharers = Vec::new();
@@ -144,14 +144,14 @@ impl Question<'_> {
     }
 }
 
-/// Narrows the calling thread's affinity to `cores`. Threads that it makes later inherit that.
+/// Narrows the affinity of the calling thread, and of threads that it creates later, to `cores`.
 pub fn bind_thread(cores: &[usize]) -> Result<()> {
     sched_setaffinity(None, &set(cores))
         .map_err(|error| Error::system(format!("cannot bind to cores {cores:?}"), error))
 }
 
-/// Moves the calling thread to its own core among `ranks` ranks that share this affinity, or
-/// to one shared with as few others as possible, and then releases it.
+/// Moves the calling thread to its own core among `ranks` ranks that share this affinity, or to a
+/// core shared with as few ranks as possible, and then restores the affinity.
 pub fn start_apart(layout: &Layout, number: usize, ranks: usize) {
     let mut own = layout.first(number, ranks);
     if own.is_empty() {
@@ -170,7 +170,7 @@ pub fn start_apart(layout: &Layout, number: usize, ranks: usize) {
     }
 }
 
-/// The kernel's form of a set of cores.
+/// Returns the kernel's form of a set of cores.
 pub fn set(cores: &[usize]) -> CpuSet {
     let mut set = CpuSet::new();
     for core in cores.iter().filter(|core| **core < CpuSet::MAX_CPU) {

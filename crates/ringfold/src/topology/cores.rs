@@ -1,6 +1,6 @@
 //! The cores that this process may use, their caches and memory nodes.
 //!
-//! Cores = affinity ∩ the control groups' quota, versions 1 and 2. If more threads than that wait,
+//! Cores = affinity ∩ the control groups' quota, versions 1 and 2. If more threads than cores wait,
 //! they must block, not spin. Information that the kernel does not provide is omitted; nothing here
 //! is an error.
 
@@ -10,18 +10,18 @@ use std::path::Path;
 
 use rustix::thread::{CpuSet, sched_getaffinity};
 
-/// Cores in this thread's affinity, no more than its control groups' quota, at least one.
+/// Counts the cores in this thread's affinity: at most its control groups' quota, at least one.
 pub fn available() -> usize {
     within_quota(affinity().len())
 }
 
-/// `cores`, but no more than the quota of this process' control groups, and at least one.
+/// Limits `cores` to the quota of this process' control groups, but to at least one.
 pub fn within_quota(cores: usize) -> usize {
     let quota = quota(Path::new("/")).map_or(usize::MAX, |cores| cores as usize);
     cores.min(quota).max(1)
 }
 
-/// The cores in this thread's affinity, ascending.
+/// Returns the cores in this thread's affinity, ascending.
 pub fn affinity() -> Vec<usize> {
     let Ok(affinity) = sched_getaffinity(None) else {
         return Vec::new();
@@ -30,8 +30,8 @@ pub fn affinity() -> Vec<usize> {
     (0..CpuSet::MAX_CPU).filter(is_set).collect()
 }
 
-/// The cores that this process could use without a narrowed affinity: those of its control groups,
-/// otherwise all that are online. `root` as for [`quota`].
+/// Returns the cores that this process could use without a narrowed affinity: those of its control
+/// groups, otherwise all that are online. `root` as for [`quota`].
 pub fn allowed(root: &Path) -> Option<Vec<usize>> {
     let base = root.join("sys/fs/cgroup");
     let read = |group: &Path, file: &str| parse_list(&read_line(&group.join(file))?);
@@ -52,8 +52,8 @@ pub fn allowed(root: &Path) -> Option<Vec<usize>> {
     innermost.or_else(|| parse_list(&read_line(&root.join("sys/devices/system/cpu/online"))?))
 }
 
-/// How many cores' time the control groups of this process grant; `None` without a limit. `root` is
-/// the parent of `proc` and `sys`.
+/// Returns the quota of this process' control groups, as a number of cores; `None` without a limit.
+/// `root` is the parent of `proc` and `sys`.
 pub fn quota(root: &Path) -> Option<f64> {
     let base = root.join("sys/fs/cgroup");
     let limits = groups(root)?.into_iter().flat_map(|(controllers, path)| {
@@ -72,7 +72,7 @@ pub fn quota(root: &Path) -> Option<f64> {
     limits.min_by(f64::total_cmp)
 }
 
-/// The control groups of this process: the controllers, none in version 2, and the path.
+/// Returns the control groups of this process: the controllers, none in version 2, and the path.
 fn groups(root: &Path) -> Option<Vec<(String, String)>> {
     let groups = fs::read_to_string(root.join("proc/self/cgroup")).ok()?;
     // `hierarchy:controllers:path`
@@ -84,8 +84,8 @@ fn groups(root: &Path) -> Option<Vec<(String, String)>> {
     Some(groups.lines().map(group).collect())
 }
 
-/// The limits of a group and all its ancestors: each limit binds. In a container the path may be
-/// the host's and not exist inside; the top does.
+/// Reads the limits of a group and all its ancestors: each limit binds. In a container, the path
+/// may be the host's and not exist inside, but the top group exists.
 fn upward<T>(mount: &Path, path: &str, read: impl Fn(&Path) -> Option<T>) -> Vec<T> {
     let mut groups = vec![mount.to_path_buf()];
     for part in Path::new(path).components() {
@@ -96,14 +96,14 @@ fn upward<T>(mount: &Path, path: &str, read: impl Fn(&Path) -> Option<T>) -> Vec
     groups.iter().filter_map(|group| read(group)).collect()
 }
 
-/// `cpu.max`: the time and the period, or `max` and the period.
+/// Reads `cpu.max`: the time and the period, or `max` and the period.
 fn quota_v2(group: &Path) -> Option<f64> {
     let text = fs::read_to_string(group.join("cpu.max")).ok()?;
     let mut words = text.split_whitespace();
     ratio(words.next()?, words.next()?)
 }
 
-/// The time, -1 without a limit, and the period, in files of their own.
+/// Reads the time, -1 without a limit, and the period, each from its own file.
 fn quota_v1(group: &Path) -> Option<f64> {
     let time = fs::read_to_string(group.join("cpu.cfs_quota_us")).ok()?;
     let period = fs::read_to_string(group.join("cpu.cfs_period_us")).ok()?;
@@ -115,20 +115,20 @@ fn ratio(time: &str, period: &str) -> Option<f64> {
     (time > 0.0 && period > 0.0).then_some(time / period)
 }
 
-/// One cache of the first core.
+/// A cache of the first core.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cache {
-    /// 1 is the nearest.
+    /// The level; 1 is the nearest.
     pub level: u8,
     /// `Data`, `Instruction` or `Unified`.
     pub kind: String,
-    /// Its size.
+    /// Size in bytes.
     pub bytes: usize,
-    /// How many logical cores share it.
+    /// Number of logical cores that share the cache.
     pub shared_by: usize,
 }
 
-/// The caches of the first core, nearest first. `root` as for [`quota`].
+/// Returns the caches of the first core, nearest first. `root` as for [`quota`].
 pub fn caches(root: &Path) -> Vec<Cache> {
     let base = root.join("sys/devices/system/cpu/cpu0/cache");
     let mut caches: Vec<Cache> = entries(&base, "index")
@@ -150,13 +150,13 @@ pub fn caches(root: &Path) -> Vec<Cache> {
 /// A memory node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
-    /// Its number.
+    /// The node's number.
     pub number: usize,
-    /// Its logical cores.
+    /// Number of the node's logical cores.
     pub cores: usize,
 }
 
-/// The memory nodes. `root` as for [`quota`].
+/// Returns the memory nodes. `root` as for [`quota`].
 pub fn nodes(root: &Path) -> Vec<Node> {
     let base = root.join("sys/devices/system/node");
     entries(&base, "node")
@@ -171,7 +171,7 @@ pub fn nodes(root: &Path) -> Vec<Node> {
         .collect()
 }
 
-/// The numbers behind `prefix` in the names of a directory, ascending.
+/// Returns the numbers after `prefix` in a directory's file names, ascending.
 pub(super) fn entries(directory: &Path, prefix: &str) -> Vec<usize> {
     let names = fs::read_dir(directory).into_iter().flatten().flatten();
     let mut numbers: Vec<usize> = names
@@ -192,8 +192,8 @@ pub(super) fn read_line(path: &Path) -> Option<String> {
     Some(fs::read_to_string(path).ok()?.trim().to_string())
 }
 
-/// The numbers of a list like `0-3,8`, ascending; `None` for anything else and for cores beyond the
-/// maximum of an affinity.
+/// Parses a list like `0-3,8` to ascending numbers; `None` for anything else and for cores beyond
+/// the maximum of an affinity.
 pub fn parse_list(list: &str) -> Option<Vec<usize>> {
     let mut numbers = BTreeSet::new();
     for part in list.split(',').filter(|part| !part.is_empty()) {
@@ -207,7 +207,7 @@ pub fn parse_list(list: &str) -> Option<Vec<usize>> {
     Some(numbers.into_iter().collect())
 }
 
-/// The list of ascending `numbers`, as [`parse_list`] reads it.
+/// Formats ascending `numbers` as a list that [`parse_list`] reads.
 pub fn format_list(numbers: &[usize]) -> String {
     let runs = numbers.chunk_by(|one, next| one + 1 == *next);
     let texts = runs.map(|run| match run {
@@ -222,7 +222,7 @@ pub(crate) mod tests {
     use super::*;
     use std::path::PathBuf;
 
-    /// A recorded tree of files, removed at the end.
+    /// A recorded tree of files, removed on drop.
     pub(crate) struct Tree(PathBuf);
 
     impl Tree {

@@ -1,4 +1,4 @@
-//! Which ranks are on one host.
+//! The identity of the host on which a rank runs.
 //!
 //! "Same host" means that two processes can share memory and watch each other's death. That
 //! requires the same running kernel (the boot id also distinguishes clones of one machine image),
@@ -15,7 +15,7 @@ use sha2::{Digest, Sha256};
 
 use crate::error::{Error, Result};
 
-/// Bytes of a [`HostId`] on the wire.
+/// Size of a [`HostId`] on the wire, in bytes.
 pub const HOST_ID_BYTES: usize = 36;
 
 /// A host, as reported by its own ranks. Equal ids: same host.
@@ -27,7 +27,7 @@ pub const HOST_ID_BYTES: usize = 36;
 pub struct HostId([u8; HOST_ID_BYTES]);
 
 impl HostId {
-    /// This process' host.
+    /// Returns the id of this process' host.
     pub fn here() -> Result<HostId> {
         let mut bytes = [0; HOST_ID_BYTES];
         bytes[..16].copy_from_slice(&kernel(Path::new("/")));
@@ -37,24 +37,24 @@ impl HostId {
         Ok(HostId(bytes))
     }
 
-    /// Whether two hosts are the same running kernel, and may share its cores: containers of one
+    /// Whether two hosts run on the same kernel, and may share its cores: containers of one
     /// machine.
     pub fn is_same_machine(&self, other: &HostId) -> bool {
         self.0[..16] == other.0[..16]
     }
 
-    /// Whether two hosts are one network namespace, whose loopback they share: they may differ in
-    /// the process namespace and the user.
+    /// Whether two hosts share a network namespace, and thus its loopback: they may differ in the
+    /// process namespace and the user.
     pub fn is_same_network(&self, other: &HostId) -> bool {
         self.0[..24] == other.0[..24]
     }
 
-    /// The wire form.
+    /// Returns the wire form.
     pub fn as_bytes(&self) -> &[u8; HOST_ID_BYTES] {
         &self.0
     }
 
-    /// The id with this wire form; any bytes are one.
+    /// Returns the id with this wire form; any bytes are valid.
     pub fn from_bytes(bytes: [u8; HOST_ID_BYTES]) -> HostId {
         HostId(bytes)
     }
@@ -76,8 +76,8 @@ impl fmt::Display for HostId {
     }
 }
 
-/// What distinguishes this machine's running kernel from those of other machines: its boot id, or
-/// the machine's name and id where a sandbox hides that. `root` is the parent of `proc`.
+/// Returns an id of this machine's running kernel: its boot id, or a hash of the machine's name and
+/// id if a sandbox hides it. `root` is the parent of `proc` and `etc`.
 fn kernel(root: &Path) -> [u8; 16] {
     let text = fs::read_to_string(root.join("proc/sys/kernel/random/boot_id"));
     let digits = |text: String| {

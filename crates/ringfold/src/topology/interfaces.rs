@@ -1,12 +1,12 @@
-//! Network interfaces, and which of their addresses carry data between hosts.
+//! Network interfaces, and the choice of the addresses that carry data between hosts.
 //!
-//! The kernel is queried by `getifaddrs`, so the answer is for this network namespace. The choice
-//! is a list of names and networks: `eth0,10.0.0.0/8` selects what matches, in the list's order;
-//! `^eth0` excludes, and `^` in front of the whole list excludes all of it. Names are as NCCL has
-//! them: `eth` stands for all that begin so, `=eth0` for this one alone; other than in NCCL so does
-//! `eth0` where there is an interface of this very name, and a name that stands for nothing is
-//! warned of. Loopback is never used between hosts; addresses that need a scope (IPv6 link-local)
-//! are omitted.
+//! The interfaces are those of this network namespace, from `getifaddrs`. The choice is a list of
+//! names and networks: `eth0,10.0.0.0/8` selects matching interfaces, in the list's order. `^eth0`
+//! excludes, and `^` in front of the whole list excludes all of it. Names have NCCL's meaning:
+//! `eth` matches all names that begin with it, `=eth0` this name alone. Unlike in NCCL, `eth0` also
+//! matches this name alone if an interface has it, and a name without a match is reported in a
+//! warning. Loopback is never used between hosts. Addresses that need a scope (IPv6 link-local) are
+//! omitted.
 
 use std::fmt;
 use std::io::ErrorKind;
@@ -26,9 +26,9 @@ pub struct Interface {
     pub name: String,
     /// The address.
     pub address: IpAddr,
-    /// How many leading bits of it are the network's.
+    /// Number of leading bits of the address that are the network's.
     pub prefix: u8,
-    /// Whether it leads nowhere.
+    /// Whether the interface is a loopback.
     pub is_loopback: bool,
 }
 
@@ -38,29 +38,29 @@ impl fmt::Display for Interface {
     }
 }
 
-/// Bridges of container engines and virtual machines: the same addresses on every host, so they
-/// come last.
+/// Name prefixes of the bridges of container engines and virtual machines. These have the same
+/// addresses on every host, so they come last.
 const LOCAL_BRIDGES: [&str; 4] = ["docker", "virbr", "br-", "cni"];
 
 /// The addresses on which data may arrive.
 #[derive(Clone, Debug)]
 pub struct Candidates {
-    /// Best first.
+    /// The interfaces, best first.
     pub interfaces: Vec<Interface>,
-    /// Whether the choice says which they are, rather than which they are not.
+    /// Whether the choice names interfaces to use, rather than only interfaces to exclude.
     pub are_named: bool,
 }
 
 impl Candidates {
-    /// The addresses alone.
+    /// Returns the addresses alone.
     pub fn addresses(&self) -> Vec<IpAddr> {
         let addresses = self.interfaces.iter().map(|interface| interface.address);
         addresses.collect()
     }
 }
 
-/// The addresses on which data may arrive. With `with_loopback`, that comes before all others, for
-/// the ranks of this host.
+/// Returns the addresses on which data may arrive. With `with_loopback`, loopback comes before all
+/// others, for the ranks of this host.
 pub fn candidates(choice: Option<&str>, with_loopback: bool) -> Result<Candidates> {
     let all = interfaces()?;
     let filter = choice.map(InterfaceFilter::parse).transpose()?;
@@ -82,7 +82,7 @@ pub fn candidates(choice: Option<&str>, with_loopback: bool) -> Result<Candidate
     })
 }
 
-/// What `RINGFOLD_SOCKET_IFNAME` asks for; by default everything.
+/// The choice in `RINGFOLD_SOCKET_IFNAME`; by default all interfaces.
 #[derive(Debug, Default)]
 pub struct InterfaceFilter {
     wanted: Vec<Pattern>,
@@ -91,15 +91,15 @@ pub struct InterfaceFilter {
 
 #[derive(Debug, PartialEq, Eq)]
 enum Pattern {
-    /// One interface, or all whose names begin so if none has this one.
+    /// The interface of this name or, if none has it, all whose names begin with it.
     Name(String),
-    /// One interface.
+    /// The interface of this name.
     Exact(String),
     Network(IpNet),
 }
 
 impl InterfaceFilter {
-    /// Reads a list.
+    /// Parses a list.
     pub fn parse(text: &str) -> Result<InterfaceFilter> {
         let mut filter = InterfaceFilter::default();
         let excludes_all = text.trim_start().starts_with('^');
@@ -117,8 +117,8 @@ impl InterfaceFilter {
         Ok(filter)
     }
 
-    /// What is to be said of a wanted name that none of `all` has or begins with: it may be
-    /// mistyped, or one of other hosts. So may a network; what is excluded may be missing.
+    /// Returns the warning about a wanted name that matches none of `all`: mistyped, or one of
+    /// other hosts. Networks and excluded names need no match.
     pub fn missing(&self, all: &[Interface]) -> Option<String> {
         let is_missing = |pattern: &&Pattern| {
             let is_there = all.iter().any(|i| pattern.matches(i, all));
@@ -136,7 +136,7 @@ impl InterfaceFilter {
         ))
     }
 
-    /// What it leaves of `all`, best first.
+    /// Returns the interfaces of `all` that the filter admits, best first.
     pub fn select(&self, all: &[Interface]) -> Vec<Interface> {
         let is_unwanted = |i: &Interface| {
             let mut unwanted = self.unwanted.iter();
@@ -153,7 +153,7 @@ impl InterfaceFilter {
             .collect()
     }
 
-    /// The place of an interface, smaller is better; `None` if it is not wanted.
+    /// Returns the preference of an interface, smaller is better; `None` if it is not wanted.
     fn preference(&self, interface: &Interface, all: &[Interface]) -> Option<usize> {
         if self.wanted.is_empty() {
             let mut bridges = LOCAL_BRIDGES.iter();
@@ -179,7 +179,7 @@ impl Pattern {
         }
     }
 
-    /// Whether it stands for `interface`, which is one of `all`.
+    /// Whether the pattern matches `interface`, which is one of `all`.
     fn matches(&self, interface: &Interface, all: &[Interface]) -> bool {
         match self {
             Pattern::Name(name) => match all.iter().any(|other| other.name == *name) {
@@ -192,7 +192,7 @@ impl Pattern {
     }
 }
 
-/// The interfaces, for a message.
+/// Lists the interfaces, for a message.
 fn listed(all: &[Interface]) -> String {
     let there: Vec<String> = all.iter().map(Interface::to_string).collect();
     there.join(", ")
@@ -205,14 +205,14 @@ fn wrong(text: &str) -> Error {
     ))
 }
 
-/// All addresses of interfaces that are up.
+/// Returns the usable addresses of all interfaces that are up.
 pub fn interfaces() -> Result<Vec<Interface>> {
     let all = getifaddrs();
     let all = all.map_err(|error| Error::system("cannot list network interfaces", error))?;
     Ok(all.filter_map(usable).collect())
 }
 
-/// The interface of an entry, if the address may be used.
+/// Returns the interface of an entry, if the address may be used.
 fn usable(entry: InterfaceAddress) -> Option<Interface> {
     let address = ip(entry.address?)?;
     let is_link_local = matches!(address, IpAddr::V6(address) if address.is_unicast_link_local());
@@ -220,7 +220,7 @@ fn usable(entry: InterfaceAddress) -> Option<Interface> {
         return None;
     }
     let is_loopback = entry.flags.contains(InterfaceFlags::IFF_LOOPBACK) || address.is_loopback();
-    // Behind a colon, which no interface's name has, stands the address' own label.
+    // The address' own label follows a colon, which no interface's name has.
     let name = entry.interface_name.split(':').next()?.to_owned();
     Some(Interface {
         name,
@@ -235,7 +235,7 @@ fn ip(address: SockaddrStorage) -> Option<IpAddr> {
     v4.or_else(|| Some(address.as_sockaddr_in6()?.ip().into()))
 }
 
-/// Whether the kernel still asks if another host has this address: nothing can be bound to it then.
+/// Whether the kernel still checks the address for duplicates, and refuses to bind to it.
 fn is_tentative(address: IpAddr) -> bool {
     let bound = UdpSocket::bind((address, 0));
     bound.is_err_and(|error| error.kind() == ErrorKind::AddrNotAvailable)

@@ -1,13 +1,12 @@
-//! Which cores are near each other: the same physical core, the same last-level cache, the same
-//! socket.
+//! The proximity of cores: the same physical core, the same last-level cache, the same socket.
 //!
 //! A line that one core wrote reaches another core of its last-level cache in some 20 ns, and a
 //! core of another cache or socket in 100 to 200. Cores that share that cache are a *domain*; if
-//! the kernel does not report caches (virtual machines), a socket is one. A *core* is the kernel's
-//! unit of scheduling, a hardware thread; threads of one physical core are its *siblings*.
+//! the kernel does not report caches (virtual machines), a socket is a domain. A *core* is the
+//! kernel's unit of scheduling, a hardware thread; threads of one physical core are its *siblings*.
 //!
-//! Properties that the kernel does not report are taken as equal for all cores; nothing here is an
-//! error. Lists are read once for all cores they name, so a machine of hundreds of cores costs
+//! Properties that the kernel does not report are assumed equal for all cores; nothing here is an
+//! error. A list is read once for all cores that it names, so a machine of hundreds of cores costs
 //! about one small file per physical core.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,18 +18,18 @@ use super::cores::{entries, parse_list, read_line};
 /// The level of the cache whose sharers are a domain.
 const DOMAIN_LEVEL: &str = "3";
 
-/// Where a core is. Ordered: what is near comes next to each other.
+/// The position of a core. The order of positions puts near cores next to each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Position {
-    /// Its socket: the socket's first core.
+    /// The socket's first core.
     pub socket: usize,
-    /// Its memory node.
+    /// The memory node's number.
     pub node: usize,
-    /// Its domain: the domain's first core.
+    /// The domain's first core.
     pub domain: usize,
-    /// Its physical core: the first sibling.
+    /// The physical core's first sibling.
     pub sibling: usize,
-    /// Its number.
+    /// The core's number.
     pub core: usize,
 }
 
@@ -41,7 +40,7 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// Where `cores` are, on the machine whose `sys` is in `root`.
+    /// Reads the positions of `cores`, on the machine whose `sys` is in `root`.
     pub fn read(root: &Path, cores: &[usize]) -> Layout {
         let base = root.join("sys/devices/system/cpu");
         let of_core =
@@ -74,12 +73,12 @@ impl Layout {
         Layout { positions }
     }
 
-    /// The cores' positions, near ones next to each other.
+    /// Returns the cores' positions, near ones next to each other.
     pub fn positions(&self) -> &[Position] {
         &self.positions
     }
 
-    /// The domain that all of `cores` are in; `None` when they are in several, or unknown here.
+    /// Returns the domain of all `cores`; `None` if they are in several, or unknown here.
     pub fn domain(&self, cores: &[usize]) -> Option<usize> {
         let domain_of = |core: &usize| Some(self.position(*core)?.domain);
         let domain = domain_of(cores.first()?)?;
@@ -87,8 +86,9 @@ impl Layout {
         cores.iter().all(is_there).then_some(domain)
     }
 
-    /// The part of these cores that belongs to `rank` of `ranks`: whole physical cores if there are
-    /// enough of them, neighbours next to each other. Empty if ranks outnumber cores.
+    /// Returns the part of these cores that belongs to `rank` of `ranks`: whole physical cores if
+    /// there are enough of them, neighbours next to each other. The part is empty if ranks
+    /// outnumber cores.
     pub fn share(&self, rank: usize, ranks: usize) -> Vec<usize> {
         let physical: Vec<&[Position]> = self
             .positions
@@ -105,15 +105,15 @@ impl Layout {
         own.iter().map(|position| position.core).collect()
     }
 
-    /// The core of `rank` of `ranks` that outnumber these cores: equally many on each core if
-    /// possible, neighbours together. Empty if there are no cores.
+    /// Returns the core of `rank` of `ranks` that outnumber these cores: equally many on each core
+    /// if possible, neighbours together. The result is empty if there are no cores.
     pub fn seat(&self, rank: usize, ranks: usize) -> Vec<usize> {
         let place = rank * self.positions.len() / ranks.max(1);
         let seat = self.positions.get(place);
         seat.map(|position| position.core).into_iter().collect()
     }
 
-    /// The first physical core of [`share`](Layout::share).
+    /// Returns the first physical core of [`share`](Layout::share).
     pub fn first(&self, rank: usize, ranks: usize) -> Vec<usize> {
         let mut share = self.share(rank, ranks);
         let sibling = |core: usize| Some(self.position(core)?.sibling);
@@ -128,8 +128,8 @@ impl Layout {
     }
 }
 
-/// The number of domains of equal size that the ranks occupy, given each rank's domain: 1 unless
-/// all are known, each domain's ranks are consecutive, and there are as many in each.
+/// Returns the number of domains of equal size that the ranks occupy, given each rank's domain: 1
+/// unless all are known, each domain's ranks are consecutive, and all domains have equally many.
 pub fn equal_domains(of_ranks: &[Option<usize>]) -> usize {
     if of_ranks.iter().any(Option::is_none) {
         return 1;
@@ -143,7 +143,7 @@ pub fn equal_domains(of_ranks: &[Option<usize>]) -> usize {
     }
 }
 
-/// For each of `cores` the first core of the list that `list_of` finds for it.
+/// Returns, for each of `cores`, the first core of the list that `list_of` finds for the core.
 fn first_of(
     cores: &[usize],
     list_of: impl Fn(usize) -> Option<Vec<usize>>,
@@ -162,7 +162,7 @@ fn first_of(
     firsts
 }
 
-/// The cores that share the last-level cache which `cache` belongs to.
+/// Returns the cores that share the last-level cache, from the folder `cache` of a core.
 fn last_level(cache: &Path) -> Option<Vec<usize>> {
     let entries = fs::read_dir(cache).ok()?.flatten();
     let mut indices = entries.filter(|entry| {
@@ -172,7 +172,7 @@ fn last_level(cache: &Path) -> Option<Vec<usize>> {
     list(&indices.next()?.path().join("shared_cpu_list"))
 }
 
-/// The memory node of each core.
+/// Returns the memory node of each core.
 fn nodes(root: &Path) -> BTreeMap<usize, usize> {
     let base = root.join("sys/devices/system/node");
     let numbers = entries(&base, "node").into_iter();
@@ -238,7 +238,7 @@ pub(crate) mod tests {
             self.sockets * self.domains_per_socket * self.cores_per_domain
         }
 
-        /// All threads of the physical cores from `first` on.
+        /// Lists all threads of `count` physical cores from `first` on.
         fn threads(&self, first: usize, count: usize) -> String {
             let threads = (0..self.threads_per_core).flat_map(|thread| {
                 let base = thread * self.physical() + first;
@@ -247,7 +247,7 @@ pub(crate) mod tests {
             format_list(&threads.collect::<Vec<_>>())
         }
 
-        /// The files that the kernel of such a machine shows.
+        /// Makes the files that the kernel of such a machine shows.
         pub(crate) fn tree(&self, name: &str) -> Tree {
             let per_socket = self.domains_per_socket * self.cores_per_domain;
             let mut files = Vec::new();

@@ -1,38 +1,38 @@
-//! What `/sys` says of the link behind a network interface, and how many TCP connections fill it.
+//! The link of a network interface, from `/sys`, and the number of TCP connections that fill it.
 //!
-//! One TCP flow is processed by one core at each end, and travels on one queue of the NIC and one
-//! cable of a bond: it reaches 20 to 40 Gbit/s between fast cores, and in clouds whatever the
-//! provider grants a flow. NCCL counts on the same: 8 sockets for each of 2 threads on Amazon's
-//! NICs, one for each of 4 on Google's, the rates of which the kernel does not know.
+//! One core at each end processes a TCP flow, which travels on one queue of the NIC and one cable
+//! of a bond. The flow reaches 20 to 40 Gbit/s between fast cores, and in clouds the provider's
+//! limit for a flow. NCCL assumes the same: 8 sockets for each of 2 threads on Amazon's NICs, one
+//! for each of 4 on Google's, whose rates the kernel does not know.
 //!
-//! Only NICs have a rate. A bridge or a pair of virtual interfaces claims 10 Gbit/s, which means
-//! nothing.
+//! Only NICs and bonds have a rate. A bridge or a pair of virtual interfaces reports 10 Gbit/s,
+//! whatever its rate.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::interfaces::Candidates;
 
-/// Links of at least this rate, in Mbit/s, and how many sockets fill them.
+/// Minimum rates of links, in Mbit/s, and the numbers of sockets that fill them.
 const SOCKETS_BY_RATE: [(u32, usize); 3] = [(100_000, 8), (50_000, 4), (25_000, 2)];
 
-/// NICs of clouds that limit what one flow gets, by their vendor's PCI number: Amazon, Google.
+/// Number of sockets by PCI vendor of the NIC, for clouds that limit a flow: Amazon, Google.
 const SOCKETS_BY_VENDOR: [(&str, usize); 2] = [("0x1d0f", 8), ("0x1ae0", 4)];
 
-/// The most interfaces that stand on each other, as a VLAN on a bond does.
+/// Maximum number of stacked interfaces, such as a VLAN on a bond.
 const LAYERS_MAX: usize = 4;
 
-/// What is known of a link.
+/// The properties of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Link {
-    /// The rate in Mbit/s, of a NIC or a bond that says it.
+    /// Rate in Mbit/s, if a NIC or a bond reports one.
     pub rate_mbps: Option<u32>,
-    /// How many sockets fill it.
+    /// Number of sockets that fill the link.
     pub sockets: usize,
 }
 
 impl Link {
-    /// The link behind interface `name`, according to the `sys` below `root`.
+    /// Reads the link behind interface `name` from the `sys` below `root`.
     pub fn read(root: &Path, name: &str) -> Link {
         let mut folder = root.join("sys/class/net").join(name);
         for _ in 0..LAYERS_MAX {
@@ -55,7 +55,7 @@ impl Link {
 
     fn of_nic(folder: &Path) -> Link {
         let read = |file: &str| fs::read_to_string(folder.join(file)).ok();
-        // -1 if the driver does not know it.
+        // -1 if the driver does not know the rate.
         let rate_mbps = read("speed").and_then(|text| text.trim().parse().ok());
         let vendor = read("device/vendor").unwrap_or_default();
         let mut vendors = SOCKETS_BY_VENDOR.iter();
@@ -70,9 +70,9 @@ impl Link {
     }
 }
 
-/// Whether each of `candidates`, whose `links` these are, may carry data beside the others: a link
-/// that is chosen by name, or whose rate is known; but none of less than half of the fastest one's
-/// rate, which would make all wait for its share.
+/// Returns for each of `candidates`, with their `links`, whether it may carry data beside the
+/// others: a link that is chosen by name, or whose rate is known. A link of less than half of the
+/// fastest link's rate may not: all would wait for its share.
 pub fn rails(candidates: &Candidates, links: &[Link]) -> Vec<bool> {
     let fastest = links.iter().filter_map(|link| link.rate_mbps).max();
     let is_rail = |link: &Link| match link.rate_mbps {
@@ -85,7 +85,7 @@ pub fn rails(candidates: &Candidates, links: &[Link]) -> Vec<bool> {
         .collect()
 }
 
-/// The one interface on which another stands.
+/// Returns the interface on which another is stacked, if there is exactly one.
 fn lower(folder: &Path) -> Option<PathBuf> {
     let entries = fs::read_dir(folder).ok()?.flatten();
     let mut below = entries.filter_map(|entry| {
@@ -101,7 +101,7 @@ mod tests {
     use super::*;
     use crate::topology::interfaces::Interface;
 
-    /// What is known of interface `name` where these files are, and these folders.
+    /// Returns the link of interface `name`, given these files and folders.
     fn link(name: &str, files: &[(&str, &str)], folders: &[&str]) -> Link {
         let test = std::thread::current()
             .name()

@@ -1,36 +1,36 @@
-//! What the tuner must know of a machine, as one plain value: data caches, the cores that share
-//! them, and cores.
+//! The tuner's view of a machine, as one plain value: data caches, the cores that share them, and
+//! cores.
 //!
-//! Read once when a communicator is made. If the kernel does not report caches (on some virtual and
-//! many Arm machines), those of an ordinary server core are assumed.
+//! The value is read once, when a communicator is made. If the kernel does not report caches (on
+//! some virtual and many Arm machines), those of an ordinary server core are assumed.
 
 use std::path::Path;
 
 use super::cores::{self, Cache};
 
-/// A data cache: its size, and how many logical cores share it.
+/// A data cache: its size, and the number of logical cores that share it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shared {
-    /// Its size.
+    /// Size in bytes.
     pub bytes: usize,
-    /// How many logical cores share it, at least 1.
+    /// Number of logical cores that share the cache, at least 1.
     pub shared_by: usize,
 }
 
 /// A machine as one process sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Machine {
-    /// The data cache next to the core.
+    /// The first-level data cache.
     pub l1: Shared,
-    /// The second level.
+    /// The second-level cache.
     pub l2: Shared,
-    /// The last level; the second again where there is no third.
+    /// The last-level cache: the third level, or the second if there is no third.
     pub last: Shared,
-    /// The cores that this process may use, at least 1.
+    /// Number of cores that this process may use, at least 1.
     pub cores: usize,
 }
 
-/// What an ordinary server core has.
+/// The first-level cache of an ordinary server core.
 const L1: Shared = Shared {
     bytes: 32 << 10,
     shared_by: 1,
@@ -41,7 +41,7 @@ const L2: Shared = Shared {
 };
 
 impl Machine {
-    /// The machine whose `sys` is under `root`, for a process that may use `cores` cores.
+    /// Reads the machine whose `sys` is under `root`, for a process that may use `cores` cores.
     pub fn read(root: &Path, cores: usize) -> Machine {
         let caches = cores::caches(root);
         let level = |level: u8| {
@@ -61,12 +61,12 @@ impl Machine {
         }
     }
 
-    /// This machine, with the cores that this process may use.
+    /// Reads this machine, with the cores that this process may use.
     pub fn here() -> Machine {
         Machine::read(Path::new("/"), cores::available())
     }
 
-    /// What each of `ranks` ranks, spread evenly over the cores, has of a cache.
+    /// Returns the share of a cache of each of `ranks` ranks, spread evenly over the cores.
     pub fn share_bytes(&self, cache: Shared, ranks: usize) -> usize {
         let users = (cache.shared_by * ranks).div_ceil(self.cores);
         cache.bytes / users.clamp(1, ranks.max(1))

@@ -1,18 +1,18 @@
-//! The other processes of this host that are in a ringfold job, of any user.
+//! Other processes of this host that are in a ringfold job, of any user.
 //!
 //! While a process has a communicator, it holds a name in the abstract namespace of UNIX sockets: a
 //! *mark*, `ringfold-process-<process namespace>-<process id>`. Any process can list such names in
-//! `/proc/net/unix`, and the kernel drops them with the process, however that ends: there is no
-//! daemon and no file that could be left behind. A mark is visible only in the same network
+//! `/proc/net/unix`, and the kernel removes them with the process, however the process ends: there
+//! is no daemon and no file that could be left behind. A mark is visible only in the same network
 //! namespace, and its process can be identified only in the same process namespace.
 //!
-//! A mark is a claim that any process can make about any other. It says where to look, and is not
-//! trusted beyond that: what counts is what the kernel reports of that process, whether it runs at
-//! this moment and on which cores. So a false mark names, at worst, a process that takes time on
-//! these cores without ringfold. Nothing connects to a mark.
+//! Any process can make a mark for any other, so a mark is only a hint where to look. The decision
+//! rests on the kernel's report about the process: whether it runs at this moment, and on which
+//! cores. So a false mark names, at worst, a process that takes time on these cores without
+//! ringfold. Nothing connects to a mark.
 //!
-//! Processes are counted, not communicators: those of one process are driven by threads that mostly
-//! do not run at the same time.
+//! Processes are counted, not communicators: the threads that drive the communicators of one
+//! process mostly do not run at the same time.
 
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
@@ -27,18 +27,18 @@ use super::cores::parse_list;
 use crate::sys::fork;
 use crate::sys::unshared::Unshared;
 
-/// What all marks begin with.
+/// The prefix of all marks.
 const PREFIX: &str = "ringfold-process-";
 
-/// Processes and threads that are looked at: more than a host runs in earnest.
+/// Maximum number of processes, and of threads of each, that are examined: more than in practice.
 const LOOKED_AT_MAX: usize = 4096;
 
-/// This process' mark; it goes with the last clone.
+/// This process' mark, which ends with the last clone.
 #[derive(Debug)]
 pub struct Mark {
-    /// A forked child has the value, and is another process.
+    /// The marked process: a forked child inherits the value, and is another process.
     process: u32,
-    /// Bound and nothing else: the kernel refuses connections.
+    /// Bound, but not listening: the kernel refuses connections.
     _socket: Unshared,
 }
 
@@ -62,7 +62,7 @@ pub fn mark() -> Option<Arc<Mark>> {
     marked.inspect_err(unmarked).ok()
 }
 
-/// A socket with the name that marks `process`, which is this one.
+/// Makes a socket with the name that marks `process`, which is this process.
 fn bound(process: u32) -> io::Result<OwnedFd> {
     let name = format!("{PREFIX}{}-{process}", namespace(Path::new("/")));
     let flags = SocketFlags::CLOEXEC;
@@ -72,19 +72,19 @@ fn bound(process: u32) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// A process that is in a job of ringfold.
+/// A process in a ringfold job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Neighbour {
-    /// Its number in this process namespace.
+    /// The process id in this process namespace.
     pub pid: u32,
-    /// The cores that its first thread may use, ascending.
+    /// The cores that the process' first thread may use, ascending.
     pub cores: Vec<usize>,
-    /// Whether one of its threads runs at this moment, or would if there was a core for it.
+    /// Whether a thread of the process runs at this moment, or waits only for a core.
     pub is_running: bool,
 }
 
-/// The marked processes that exist, by number, including this one if it is marked. `root` is the
-/// parent of `proc`.
+/// Returns the marked processes that exist, by process id, including this one if it is marked.
+/// `root` is the parent of `proc`.
 pub fn neighbours(root: &Path) -> Vec<Neighbour> {
     let table = fs::read_to_string(root.join("proc/net/unix")).unwrap_or_default();
     let prefix = format!("@{PREFIX}{}-", namespace(root));
@@ -99,13 +99,13 @@ pub fn neighbours(root: &Path) -> Vec<Neighbour> {
 }
 
 impl Neighbour {
-    /// Whether it takes time on one of `cores` at this moment.
+    /// Whether the process takes time on one of `cores` at this moment.
     pub fn is_busy_on(&self, cores: &BTreeSet<usize>) -> bool {
         self.is_running && self.cores.iter().any(|core| cores.contains(core))
     }
 }
 
-/// What the kernel says of a process; nothing if it is gone or hidden.
+/// Reads the kernel's report about a process; `None` if the process is gone or hidden.
 fn look_at(root: &Path, pid: u32) -> Option<Neighbour> {
     let folder = root.join(format!("proc/{pid}"));
     let status = fs::read_to_string(folder.join("status")).ok()?;
@@ -125,7 +125,7 @@ fn look_at(root: &Path, pid: u32) -> Option<Neighbour> {
     })
 }
 
-/// The number of the process namespace; 0 if unknown.
+/// Returns the number of the process namespace; 0 if unknown.
 fn namespace(root: &Path) -> u64 {
     fs::metadata(root.join("proc/self/ns/pid")).map_or(0, |metadata| metadata.ino())
 }

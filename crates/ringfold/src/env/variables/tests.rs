@@ -1,4 +1,4 @@
-//! The page of the variables, which is generated.
+//! The generated page of the variables.
 
 use super::*;
 use crate::setup::launch::launchers;
@@ -39,7 +39,7 @@ fn write_the_page() {
     std::fs::write(PAGE, document(&launchers())).unwrap();
 }
 
-/// The text of `docs/reference/env.md`, which ends with the table `launchers`.
+/// Returns the text of `docs/reference/env.md`, which ends with the table `launchers`.
 fn document(launchers: &str) -> String {
     let mut text = String::from("# Environment variables\n");
     paragraph(

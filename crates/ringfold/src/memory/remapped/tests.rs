@@ -49,7 +49,7 @@ fn a_buffer_moves_in_and_out_with_its_contents() {
         assert!(remapped.is_in_place(buffer));
         let at = remapped.offset(interior);
         if !interior.is_empty() {
-            // What is written in one place is read in the other.
+            // A write through one mapping is read through the other.
             file.data().part(at..at + 1).write(&[99]);
             let mut byte = [0];
             interior.part(0..1).read(&mut byte);
@@ -157,7 +157,7 @@ fn what_is_mapped_there_later_is_not_taken_for_it() {
         unsafe { Region::new(start.expect("memory").cast(), bytes) }
     };
     let buffer = map(std::ptr::null_mut(), MIB, MapFlags::empty());
-    // SAFETY: it is forgotten before the mapping changes.
+    // SAFETY: this thread alone uses it, and nothing is moved back after its mapping changes.
     let (mut remapped, _file, fd) = unsafe { Remapped::copy_of(buffer) }.expect("a copy");
     move_in(&mut remapped, &fd);
     assert!(remapped.is_in_place(buffer));
