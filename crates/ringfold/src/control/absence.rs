@@ -1,9 +1,8 @@
-//! What a launcher does for the ranks that wait for one whose process has ended: it tells them that
-//! it will not come.
+//! Tells waiting ranks, on behalf of a launcher, that a rank whose process has ended will not join.
 //!
-//! For a rank other than 0 it goes to rank 0 in its place, as often as needed, and says so. For
-//! rank 0 it listens where rank 0 would, and turns those away who come. A rank that had joined
-//! before it ended is not missed: the address is closed then, or refuses a second connection.
+//! For a rank other than 0, the launcher connects to rank 0, with retries, and reports the absence.
+//! For rank 0, the launcher listens at the address and refuses connecting ranks. A rank that joined
+//! before it ended is not reported: the address is closed by then, or refuses a second connection.
 
 use std::time::{Duration, Instant};
 
@@ -19,30 +18,30 @@ use crate::error::{Error, Result};
 /// The pause between attempts to reach rank 0, which may not listen yet.
 const RETRY: Duration = Duration::from_millis(100);
 
-/// How long a rank 0 that cannot serve says so to ranks that come.
+/// Time during which a rank 0 that cannot serve refuses connecting ranks.
 const DECLINE: Duration = Duration::from_secs(2);
 
-/// What stands for the channel in the claim of a launcher that comes in a rank's place.
+/// Channel number in the claim of a launcher that connects in a rank's place.
 const EXCUSE: u32 = u32::MAX;
 
-/// A rank that will not come.
+/// A rank that will not join, because its process has ended.
 #[derive(Clone, Debug)]
 pub struct Absence {
-    /// Which.
+    /// The absent rank.
     pub rank: usize,
     /// The number of ranks.
     pub world_size: usize,
-    /// Where rank 0 is met.
+    /// Address of rank 0.
     pub address: Address,
-    /// The interfaces to be met at, as ranks have them in `RINGFOLD_SOCKET_IFNAME`.
+    /// Interfaces to listen on, in the form of `RINGFOLD_SOCKET_IFNAME`.
     pub socket_ifname: Option<String>,
     /// The job's secret.
     pub secret: Secret,
-    /// Why, as the others read it.
+    /// The reason, as the other ranks' errors show it.
     pub reason: String,
 }
 
-/// Turns away `ranks` ranks that come to rank 0, which cannot serve them, as far as they come soon.
+/// Refuses up to `ranks` ranks that connect to rank 0 within `DECLINE`, because it cannot serve.
 pub(super) fn decline(listeners: Vec<Listener>, secret: &Secret, ranks: usize) {
     let mut handshakes = HandshakeListener::new(listeners, secret, Purpose::Control);
     let limit = Limit::from(Instant::now() + DECLINE);
@@ -59,8 +58,8 @@ pub(super) fn decline(listeners: Vec<Listener>, secret: &Secret, ranks: usize) {
 }
 
 impl Absence {
-    /// Tells the ranks that wait, until none is left or the limit comes. Calls `missed`
-    /// before that, when it turns out that the rank has not joined.
+    /// Notifies rank 0, or, in place of rank 0, each rank that connects until `limit` ends. Calls
+    /// `missed` before the first notice, once the rank is known not to have joined.
     pub fn announce(&self, limit: Limit<'_>, missed: impl FnOnce()) -> Result<()> {
         match self.rank {
             0 => self.stand_in(limit, missed),
@@ -68,7 +67,7 @@ impl Absence {
         }
     }
 
-    /// Tells rank 0.
+    /// Tells rank 0 that the rank will not join.
     fn excuse(&self, limit: Limit<'_>, missed: impl FnOnce()) -> Result<()> {
         let claim = Claim {
             channel: EXCUSE,
@@ -90,7 +89,7 @@ impl Absence {
                         let sent = socket.write_all(&frame.encode(), limit);
                         return sent.map_err(|error| Error::system("cannot tell rank 0", error));
                     }
-                    // It had joined, or the job is another one.
+                    // The rank had joined, or the job is another one.
                     Err(Failure::Refused(_)) => return Ok(()),
                     Err(Failure::Broken(_)) => {}
                 }
@@ -100,11 +99,11 @@ impl Absence {
         Ok(())
     }
 
-    /// Turns those away who come to rank 0. A new rank 0 that wants the address gets it.
+    /// Refuses ranks that connect to rank 0. Releases the address if a new rank 0 probes it.
     fn stand_in(&self, limit: Limit<'_>, missed: impl FnOnce()) -> Result<()> {
         let choice = self.socket_ifname.as_deref();
         let Ok(listeners) = rendezvous::try_to_bind(&self.address, choice, limit) else {
-            // Another process serves there.
+            // Another process listens at the address.
             return Ok(());
         };
         let mut handshakes = HandshakeListener::new(listeners, &self.secret, Purpose::Control);
@@ -112,7 +111,7 @@ impl Absence {
         while !limit.is_over() && !handshakes.was_probed() {
             limit.check()?;
             handshakes.wait(None, limit.next_look(), &mut |claim| {
-                // A rank that has ended, too, does not wait.
+                // An excuse is for another rank that has ended, and does not wait.
                 if let Some(missed) = missed.take_if(|_| claim.channel != EXCUSE) {
                     missed();
                 }

@@ -6,25 +6,25 @@ use std::str::FromStr;
 
 use crate::error::{Error, Result};
 
-/// Where rank 0 listens.
+/// An address at which rank 0 listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
     /// A host name or address, and a port.
     Tcp {
-        /// As given, without brackets.
+        /// Host as specified, without brackets.
         host: String,
-        /// Never 0.
+        /// Port; never 0.
         port: u16,
     },
-    /// A name in the abstract namespace of UNIX sockets; reachable from this network namespace
-    /// alone.
+    /// A name in the abstract namespace of UNIX sockets; reachable only from this network
+    /// namespace.
     Unix {
-        /// Without the `@`.
+        /// Name without the `@`.
         name: String,
     },
 }
 
-/// Bytes of an abstract name that every kernel takes.
+/// Maximum bytes of an abstract name that every kernel accepts.
 const UNIX_NAME_MAX: usize = 100;
 
 impl FromStr for Address {
@@ -58,8 +58,8 @@ impl FromStr for Address {
 }
 
 impl Address {
-    /// Whether it has a host's name that may mean different addresses on different hosts. The names
-    /// of the loopback, such as `localhost6` and `ip6-loopback`, do not.
+    /// Whether the address is a host name that may mean different addresses on different hosts.
+    /// Loopback names, such as `localhost6` and `ip6-loopback`, do not.
     pub fn is_own_name(&self) -> bool {
         let Address::Tcp { host, .. } = self else {
             return false;
@@ -71,7 +71,7 @@ impl Address {
     }
 }
 
-/// The most addresses that rank 0 may have.
+/// Maximum number of addresses of rank 0.
 const ADDRESSES_MAX: usize = 64;
 
 /// Parses a list of addresses, separated by commas, at which rank 0 may listen.

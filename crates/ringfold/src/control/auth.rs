@@ -1,7 +1,7 @@
 //! The handshake that begins every connection: both ends prove that they know the job's secret.
 //!
-//! The connecting end speaks first and proves first, so that a listener tells a stranger nothing
-//! but a random number:
+//! The connecting end sends and proves first, so that a listener reveals only a random number to a
+//! stranger:
 //!
 //! ```text
 //! initiator                                   acceptor
@@ -12,17 +12,17 @@
 //! ```
 //!
 //! The transcript is hello and challenge, so a proof is bound to both nonces and to every claim: it
-//! can neither be replayed nor used for another rank, channel, purpose or direction. Before the
-//! proof the acceptor reads at most [`HELLO_BYTES`] + [`PROOF_BYTES`] bytes of fixed layout;
-//! refusals are one constant byte.
+//! can neither be replayed nor used for another rank, channel, purpose or direction. Before
+//! accepting the proof, the acceptor reads [`HELLO_BYTES`] + [`PROOF_BYTES`] bytes of fixed layout
+//! at most. A refusal is one constant byte, plus the expected size if the world sizes differ.
 //!
-//! Among processes of one user on one host, UNIX sockets check the user's identity; the handshake
-//! then runs with an empty secret, for its claims.
+//! Between processes of one user on one host, UNIX sockets check the user's identity. The handshake
+//! can then use an empty secret, and serves only to carry the claims.
 //!
-//! This proves who is at the ends when the connection is made. It neither hides nor signs what
-//! follows: a network where packets can be changed in flight needs its own protection. A
-//! secret should be 16 random bytes or more, because a listener in the place of rank 0 could guess
-//! a weaker one from the proofs it is sent.
+//! The handshake authenticates both ends when the connection is made. Later data is neither
+//! encrypted nor signed: a network where packets can be changed in flight needs its own protection.
+//! A secret should be 16 random bytes or more, because an impostor that listens in place of rank 0
+//! could guess a weaker one from the proofs it receives.
 
 use std::fmt;
 #[cfg(test)]
@@ -36,7 +36,7 @@ pub use super::refusal::Refusal;
 use super::socket::{Socket, random};
 use crate::error::{Error, Result};
 
-/// The version of everything that travels between ranks.
+/// Version of all wire formats between ranks.
 pub const VERSION: u16 = 7;
 /// Bytes of a hello.
 pub const HELLO_BYTES: usize = 72;
@@ -47,25 +47,25 @@ pub const PROOF_BYTES: usize = 32;
 /// Bytes of an answer.
 pub const ANSWER_BYTES: usize = 40;
 
-/// Bytes of the shortest secret that a user may give. Guessing it takes a listener no time, as with
-/// all secrets that are not random; this only finds mistakes.
+/// Minimum bytes of a user's secret. The bound only catches mistakes: a listener can guess any
+/// secret that is not random.
 const SECRET_BYTES_MIN: usize = 4;
-/// Where the world size stands in a hello.
+/// Offset of the world size in a hello.
 const WORLD_SIZE_AT: usize = 32;
 
 const MAGIC: [u8; 8] = *b"RINGFOLD";
 
-/// What the ranks of a job know, and no other process. Wiped when dropped, never printed.
+/// A secret known to the ranks of a job and to no other process. Wiped when dropped, never printed.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(Vec<u8>);
 
 impl Secret {
-    /// A secret of these bytes.
+    /// Creates a secret from these bytes.
     pub fn new(bytes: impl Into<Vec<u8>>) -> Secret {
         Secret(bytes.into())
     }
 
-    /// The secret that a user gives as `what`, whose value no error has.
+    /// Checks a secret that a user passed as `what`. No error contains its value.
     pub fn given(bytes: &[u8], what: &str) -> Result<Secret> {
         let why = match bytes.trim_ascii().len() {
             0 => "is empty, so any process could join".to_string(),
@@ -80,13 +80,13 @@ impl Secret {
         )))
     }
 
-    /// Whether it proves nothing.
+    /// Whether the secret is empty, so that knowing it proves nothing.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// A key for `purpose` in the setting that `context` names: it reveals nothing of
-    /// the secret, nor of other keys. A secret of its own, where ranks meet by it.
+    /// Derives a key for `purpose` and `context`; the key reveals nothing of the secret or of other
+    /// keys. A key by which ranks meet is itself a secret.
     pub fn derive(&self, purpose: &str, context: &[u8]) -> [u8; 32] {
         let mut mac = keyed(self, b"ringfold key ");
         mac.update(&(purpose.len() as u64).to_le_bytes());
@@ -95,7 +95,7 @@ impl Secret {
         mac.finalize().into_bytes().into()
     }
 
-    /// The secret of processes that know each other as one user's on one host.
+    /// Returns the empty secret, for processes that are known to be one user's on one host.
     pub fn same_user() -> Secret {
         Secret(Vec::new())
     }
@@ -110,12 +110,12 @@ impl fmt::Debug for Secret {
 impl Drop for Secret {
     fn drop(&mut self) {
         self.0.fill(0);
-        // Keeps the compiler from leaving out a write that is never read.
+        // Keeps the compiler from removing a write that is never read.
         std::hint::black_box(&mut self.0);
     }
 }
 
-/// What a connection is for.
+/// Purpose of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Purpose {
@@ -123,7 +123,7 @@ pub enum Purpose {
     Control = 1,
     /// One channel of data between two ranks.
     Data = 2,
-    /// The passing of shared memory.
+    /// Passing of shared memory.
     Memory = 3,
 }
 
@@ -134,7 +134,7 @@ impl Purpose {
     }
 }
 
-/// What the initiator says about the connection. On the wire, little endian:
+/// The initiator's description of the connection. On the wire, little endian:
 ///
 /// ```text
 /// 0 magic: 8   8 version: u16   10 purpose: u8   11 zero   12 channel: u32   16 communicator: u64
@@ -142,24 +142,24 @@ impl Purpose {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Claim {
-    /// What the connection is for.
+    /// Purpose of the connection.
     pub purpose: Purpose,
-    /// Which of the channels between these ranks.
+    /// Number of the channel between these ranks.
     pub channel: u32,
-    /// The communicator; 0 for `Control`.
+    /// Number of the communicator; 0 for `Control`.
     pub communicator: u64,
     /// The initiator's rank.
     pub from: u32,
     /// The acceptor's rank.
     pub to: u32,
-    /// The number of ranks that the initiator believes in.
+    /// World size according to the initiator.
     pub world_size: u32,
-    /// Which of the channel's sockets.
+    /// Number of the socket within the channel.
     pub socket: u32,
 }
 
 impl Claim {
-    /// `rank`, to the server of its job.
+    /// Returns the claim of `rank` for its connection to the job's server.
     pub fn control(rank: usize, world_size: usize) -> Claim {
         Claim {
             purpose: Purpose::Control,
@@ -173,7 +173,7 @@ impl Claim {
     }
 }
 
-/// The initiator's half, without I/O.
+/// The initiator's half of the handshake, without I/O.
 #[derive(Debug)]
 pub struct Initiator {
     secret: Secret,
@@ -181,7 +181,7 @@ pub struct Initiator {
 }
 
 impl Initiator {
-    /// Begins a handshake with a fresh `nonce`.
+    /// Starts a handshake with a fresh `nonce`.
     pub fn new(secret: &Secret, claim: Claim, nonce: [u8; 32]) -> Initiator {
         let mut transcript = [0; HELLO_BYTES + CHALLENGE_BYTES];
         transcript[..HELLO_BYTES].copy_from_slice(&hello(&claim, &nonce));
@@ -191,12 +191,12 @@ impl Initiator {
         }
     }
 
-    /// The first message.
+    /// Returns the first message.
     pub fn hello(&self) -> &[u8] {
         &self.transcript[..HELLO_BYTES]
     }
 
-    /// Takes the challenge, gives the proof.
+    /// Checks the challenge and returns the proof.
     pub fn prove(
         &mut self,
         challenge: &[u8; CHALLENGE_BYTES],
@@ -209,10 +209,9 @@ impl Initiator {
         Ok(sign(&self.secret, b"initiator", &self.transcript))
     }
 
-    /// Takes the answer.
+    /// Checks the acceptor's answer.
     pub fn finish(&self, answer: &[u8; ANSWER_BYTES]) -> Result<(), Refusal> {
-        // A refusal is not signed: forging one only ends a connection that its forger could cut
-        // anyway.
+        // A refusal is not signed: a forger could only end a connection that it could cut anyway.
         if answer[0] != 0 {
             return Err(self.refusal(answer[0], word(answer, 4)));
         }
@@ -224,7 +223,7 @@ impl Initiator {
     }
 }
 
-/// The acceptor's half, without I/O.
+/// The acceptor's half of the handshake, without I/O.
 #[derive(Debug)]
 pub struct Acceptor {
     secret: Secret,
@@ -232,7 +231,7 @@ pub struct Acceptor {
 }
 
 impl Acceptor {
-    /// Awaits a hello.
+    /// Creates an acceptor that waits for a hello.
     pub fn new(secret: &Secret) -> Acceptor {
         Acceptor {
             secret: secret.clone(),
@@ -240,8 +239,8 @@ impl Acceptor {
         }
     }
 
-    /// Takes the hello, gives the challenge. With a refusal the challenge is still to be sent: it
-    /// says why.
+    /// Checks the hello and returns the challenge, which must be sent even if the hello is refused:
+    /// the challenge contains the refusal.
     pub fn challenge(
         &mut self,
         hello: &[u8; HELLO_BYTES],
@@ -269,8 +268,8 @@ impl Acceptor {
         verify(&self.secret, b"initiator", &self.transcript, proof)
     }
 
-    /// The answer to send; `refusal` is `Secret` if the proof failed, or what the claim itself
-    /// deserves.
+    /// Returns the answer to send; `refusal` is `Secret` if the proof failed, else the reason to
+    /// refuse the claim, if any.
     pub fn answer(&self, refusal: Option<Refusal>) -> [u8; ANSWER_BYTES] {
         let mut answer = [0; ANSWER_BYTES];
         match refusal {
@@ -328,10 +327,10 @@ pub fn accept(
     refusal.map_or(Ok(claim), |refusal| Err(refusal.into()))
 }
 
-/// What came of a handshake over a socket.
+/// Result of a handshake over a socket.
 pub type Outcome<T> = std::result::Result<T, Failure>;
 
-/// Why a handshake over a socket failed.
+/// Cause of a failed handshake over a socket.
 #[derive(Debug)]
 pub enum Failure {
     /// One end refused the other.
@@ -382,7 +381,7 @@ fn hello(claim: &Claim, nonce: &[u8; 32]) -> [u8; HELLO_BYTES] {
     bytes
 }
 
-/// The claims of a hello; anyone can have sent it.
+/// Parses the claims of a hello; anyone can have sent it.
 pub fn parse_hello(bytes: &[u8; HELLO_BYTES]) -> Result<Claim, Refusal> {
     check_greeting(bytes)?;
     let word = |at: usize| word(bytes, at);
@@ -401,7 +400,7 @@ pub fn parse_hello(bytes: &[u8; HELLO_BYTES]) -> Result<Claim, Refusal> {
     }
 }
 
-/// A number on the wire.
+/// Reads the number at offset `at`.
 fn word(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }
@@ -417,7 +416,7 @@ fn check_greeting(bytes: &[u8]) -> Result<(), Refusal> {
 }
 
 fn keyed(secret: &Secret, domain: &[u8]) -> Hmac<Sha256> {
-    // HMAC takes keys of any length, so this cannot fail.
+    // HMAC accepts keys of any length, so the call cannot fail.
     let mut mac = Hmac::<Sha256>::new_from_slice(&secret.0).expect("any key length will do");
     mac.update(domain);
     mac
@@ -433,7 +432,7 @@ fn sign(secret: &Secret, role: &[u8], transcript: &[u8]) -> [u8; 32] {
     tag(secret, role, transcript).finalize().into_bytes().into()
 }
 
-/// Compares in constant time.
+/// Verifies a tag in constant time.
 fn verify(secret: &Secret, role: &[u8], transcript: &[u8], found: &[u8]) -> Result<(), Refusal> {
     tag(secret, role, transcript)
         .verify_slice(found)

@@ -1,19 +1,19 @@
-//! Giving up joining, from another thread than the one that joins.
+//! Cancellation of a join from another thread.
 
 use std::fmt;
 use std::sync::{Arc, Mutex};
 
 use crate::sync::lock;
 
-/// What a cancellation calls when other ranks must learn of it.
+/// Callback that notifies the other ranks of a cancellation.
 type Tell = Box<dyn FnOnce(&str) + Send>;
 
-/// Ends a joining that is under way, from any thread: [`Config::cancel`](crate::Config::cancel).
-/// Clones are the same.
+/// A handle that cancels a join in progress from any thread:
+/// [`Config::cancel`](crate::Config::cancel). Clones share one state.
 ///
-/// The thread that joins sees it within a few dozen milliseconds, withdraws, and gets
-/// `Error::Aborted`. As long as not all ranks have come the others go on waiting, so this rank may
-/// join again; after that they get the same error.
+/// The joining thread notices a cancellation within a few dozen milliseconds, withdraws, and
+/// returns `Error::Aborted`. Until all ranks have joined, the others keep waiting, so this rank may
+/// join again; afterwards they fail with the same error.
 #[derive(Clone, Default)]
 pub struct Cancel(Arc<Mutex<State>>);
 
@@ -24,13 +24,13 @@ struct State {
 }
 
 impl Cancel {
-    /// A new one.
+    /// Creates a handle that is not cancelled.
     pub fn new() -> Cancel {
         Cancel::default()
     }
 
-    /// Gives up. Only the first reason counts. When other ranks must learn of it, it waits until
-    /// they have been, for a few seconds at most.
+    /// Cancels the join. Only the first reason counts. If other ranks must be notified, blocks
+    /// until they are, for a few seconds at most.
     pub fn cancel(&self, reason: &str) {
         let tell = {
             let mut state = lock(&self.0);
@@ -45,13 +45,13 @@ impl Cancel {
         }
     }
 
-    /// Why it was given up, if it was.
+    /// Returns the reason of the cancellation, if any.
     pub fn reason(&self) -> Option<String> {
         lock(&self.0).reason.clone()
     }
 
-    /// Has `tell` called by the cancellation, at once if there has been one, as long as the value
-    /// returned lives.
+    /// Registers `tell` to be called on cancellation, at once if already cancelled, as long as the
+    /// returned value lives.
     pub(crate) fn on_cancel(&self, tell: impl FnOnce(&str) + Send + 'static) -> Forwarding<'_> {
         let reason = {
             let mut state = lock(&self.0);
@@ -72,7 +72,7 @@ impl fmt::Debug for Cancel {
     }
 }
 
-/// While this lives, a cancellation is passed on.
+/// Guard that forwards a cancellation while it lives.
 pub(crate) struct Forwarding<'a>(&'a Cancel);
 
 impl Drop for Forwarding<'_> {

@@ -1,19 +1,19 @@
-//! Ranks that wait for each other in different calls.
+//! Detection of ranks that wait for each other in different calls.
 //!
-//! Over messages a call is compared when one of its messages comes. Two ranks that both wait for a
-//! message of the other hear nothing, and would wait until their deadline. So a rank that has
-//! waited for [`CLAIM_AFTER`] says in which call, once, and so does every member that is asked how
-//! far it is. Two calls with the same place in the order of calls that ask for different things are
-//! a `Mismatch`, no matter which is late: no rank that is merely behind is ever taken for one.
+//! Over messages, calls are compared when a message arrives. Two ranks that wait for a message from
+//! each other receive none, and would wait until their deadline. So a rank that has waited for
+//! [`CLAIM_AFTER`] reports its call once, and so does every member that is asked for its progress.
+//! Two different calls at the same position in the order of calls are a `Mismatch`, no matter which
+//! is late: a rank that is merely behind is never reported.
 //!
-//! A rank that waits in a collective with a root of its own may hear of no other rank, and those
-//! that took another root are through with it. So a claim has [digests](crate::call::Marks) of the
-//! last of these calls, and each rank that claims looks on its streams for messages that it does
-//! not expect ([`Transport::unexpected`](crate::transport::Transport::unexpected)): what the root
-//! sent to it, however far that rank has gone on since.
+//! A rank whose collective has another root than the others' may receive nothing, while the others
+//! have already finished. So a claim has [digests](crate::call::Marks) of the last collectives with
+//! a root. Each claiming rank also searches its streams for unexpected messages
+//! ([`Transport::unexpected`](crate::transport::Transport::unexpected)): those that the root sent,
+//! however far it has continued since.
 //!
-//! Messages between two ranks have no common order and are not compared. Neither is how a call is
-//! carried out: ranks that give up one way for another do so one after the other.
+//! Messages between two ranks have no common order and are not compared. Neither is the way of a
+//! call: ranks that fall back from one way to another do so at different times.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -22,17 +22,17 @@ use crate::call::Position;
 use crate::error::Error;
 use crate::transport::header::{earlier_mismatch, mismatch};
 
-/// How long a rank waits in a call before it says so: far longer than calls take among ranks that
-/// are there, and short for a person who looks for a mistake.
+/// Waiting time after which a rank reports its call: far longer than calls take among ranks that
+/// are present, and short for a person who debugs.
 pub const CLAIM_AFTER: Duration = Duration::from_secs(1);
 
-/// What each rank of a communicator waited in when it last said so.
+/// The position that each rank of a communicator last reported.
 #[derive(Debug, Default)]
 pub struct Claims(BTreeMap<u32, Position>);
 
 impl Claims {
-    /// `rank` waits at `mine`. The error, if another rank waits or waited in a different call
-    /// instead, or made different ones before.
+    /// Records that `rank` waits at `mine`. Returns the error if another rank waits or waited in a
+    /// different call instead, or made different calls before.
     pub fn compare(&mut self, rank: u32, mine: Position) -> Option<Error> {
         if mine.call.is_message() {
             return None;
@@ -80,12 +80,12 @@ mod tests {
         call(Collective::Broadcast, Qualifier::Root(root), number)
     }
 
-    /// A rank that waits in `call`, and made no collective with a root before.
+    /// Returns the position of a rank that waits in `call` and made no rooted collective before.
     fn at(call: Call) -> Position {
         after(&[call])
     }
 
-    /// A rank that has made `calls`, and waits in the last.
+    /// Returns the position of a rank that has made `calls` and waits in the last.
     fn after(calls: &[Call]) -> Position {
         let mut rooted = Rooted::default();
         let qualified = calls.iter().map(|call| {
@@ -100,7 +100,7 @@ mod tests {
         }
     }
 
-    /// What `position` is for the server.
+    /// Returns `position` as the server decodes it.
     fn received(position: Position) -> Position {
         let sent = Frame::Claim {
             communicator: 7,
@@ -168,7 +168,7 @@ mod tests {
         assert!(is_mismatch(error.as_ref()));
     }
 
-    /// Rank 0 takes itself for the root, and waits for the others, which are through.
+    /// Rank 0 takes itself for the root and waits for the others, which have finished.
     #[test]
     fn a_rank_that_waits_in_a_collective_of_its_own_root_is_told() {
         let later = [
@@ -224,7 +224,7 @@ mod tests {
                 assert!(error.is_none(), "#{behind} and #{ahead}: {error:?}");
             }
         }
-        // One is still in the calls that prepare the communicator.
+        // One rank is still in the calls that prepare the communicator.
         let early = Call {
             sequence: 3,
             ..broadcast(0, 0)

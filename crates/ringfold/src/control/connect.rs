@@ -1,10 +1,9 @@
-//! Making one connection, every step of which ends by its limit: the kernel's own blocking calls do
-//! not.
+//! Connecting with a time limit on every step, which the kernel's blocking calls do not have.
 //!
 //! A blocking `connect` to a UNIX name whose queue is full waits until the listener accepts, which
-//! a stopped process never does; looking up a host's name waits for servers elsewhere. Here the
-//! first is tried again and again, and the second is left to a thread of its own. The addresses of
-//! a name are tried in a staggered way (RFC 8305), so that one without a server delays little.
+//! a stopped process never does; a name lookup waits for remote servers. So this module retries the
+//! former and leaves the latter to a separate thread. The addresses of a name are tried in a
+//! staggered way (RFC 8305), so that one without a server delays little.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
@@ -24,14 +23,14 @@ use crate::error::Refused;
 use crate::sys::unshared::Unshared;
 use crate::threads;
 
-/// How long looking up a host's name may take by default.
+/// Default time limit of a name lookup.
 pub(super) const LOOKUP: Duration = Duration::from_secs(10);
 /// The delay between attempts to connect to the addresses of a name, as RFC 8305 recommends.
 const STAGGER: Duration = Duration::from_millis(250);
 /// The pause between attempts to connect to a name whose queue is full.
 const FULL: Duration = Duration::from_millis(5);
 
-/// Connects to the abstract name `name`. A queue that stays full is the error `TimedOut`.
+/// Connects to the abstract name `name`. Fails with `TimedOut` if the queue stays full.
 pub(super) fn unix(name: &str, limit: Limit<'_>) -> io::Result<Unshared> {
     let address = SocketAddrUnix::new_abstract_name(name.as_bytes())?;
     let socket = stream_socket(AddressFamily::UNIX)?;
@@ -53,7 +52,7 @@ pub(super) fn unix(name: &str, limit: Limit<'_>) -> io::Result<Unshared> {
     }
 }
 
-/// Connects to `address`; `prepare` sets what must be set before.
+/// Connects to `address`; `prepare` sets the options that must be set before.
 pub(super) fn tcp(
     address: &SocketAddr,
     limit: Limit<'_>,
@@ -68,7 +67,7 @@ pub(super) fn tcp(
 }
 
 /// Connects to the first of `candidates` that answers. Each gets [`STAGGER`] before the next is
-/// tried, too; addresses of both families take turns. The error names all that failed.
+/// tried, too; the address families alternate. The error lists all failures.
 pub(super) fn first(candidates: Vec<SocketAddr>, limit: Limit<'_>) -> io::Result<Unshared> {
     let mut waiting = in_turns(candidates).into_iter().peekable();
     let mut begun: Vec<(SocketAddr, Unshared)> = Vec::new();
@@ -84,7 +83,7 @@ pub(super) fn first(candidates: Vec<SocketAddr>, limit: Limit<'_>) -> io::Result
                     begun.push((address, socket));
                     next_start = Instant::now() + STAGGER;
                 }
-                // The next address does not help.
+                // Another address would fail in the same way.
                 Err(error) if Refused(&error).lacks_descriptors() => return Err(error),
                 Err(error) => failures.push((address, error)),
             }
@@ -106,7 +105,7 @@ pub(super) fn first(candidates: Vec<SocketAddr>, limit: Limit<'_>) -> io::Result
                 Ok(stream) => return Ok(stream),
                 Err(error) => failures.push((address, error)),
             }
-            // The next one need not wait.
+            // The next address need not wait.
             next_start = Instant::now();
         }
         if limit.is_over() {
@@ -117,7 +116,7 @@ pub(super) fn first(candidates: Vec<SocketAddr>, limit: Limit<'_>) -> io::Result
     }
 }
 
-/// The same addresses with both families in turns, that of the first one first.
+/// Returns the same addresses with the families alternating, starting with that of the first.
 fn in_turns(candidates: Vec<SocketAddr>) -> Vec<SocketAddr> {
     let leads_v6 = candidates.first().is_some_and(SocketAddr::is_ipv6);
     let is_first = |address: &SocketAddr| address.is_ipv6() == leads_v6;
@@ -129,7 +128,7 @@ fn in_turns(candidates: Vec<SocketAddr>) -> Vec<SocketAddr> {
     ranked.into_iter().map(|(_, address)| address).collect()
 }
 
-/// One error of several attempts.
+/// Combines the errors of several attempts.
 fn all_failed(mut failures: Vec<(SocketAddr, io::Error)>) -> io::Error {
     if failures.len() < 2 {
         let only = failures.pop();
@@ -141,7 +140,7 @@ fn all_failed(mut failures: Vec<(SocketAddr, io::Error)>) -> io::Error {
     io::Error::new(kind, texts.collect::<Vec<_>>().join(", "))
 }
 
-/// Begins to connect to `address`.
+/// Starts connecting to `address`.
 fn begin(
     address: &SocketAddr,
     prepare: impl FnOnce(&Unshared) -> io::Result<()>,
@@ -153,13 +152,13 @@ fn begin(
     let socket = stream_socket(family)?;
     prepare(&socket)?;
     match rustix::net::connect(&socket, address) {
-        // An interrupted attempt goes on by itself.
+        // The kernel continues an interrupted attempt.
         Ok(()) | Err(Errno::INPROGRESS | Errno::INTR) => Ok(socket),
         Err(error) => Err(error.into()),
     }
 }
 
-/// The connection of a socket that is ready.
+/// Completes the connection of a socket that is ready.
 fn finish(socket: Unshared) -> io::Result<Unshared> {
     sockopt::socket_error(&socket)??;
     // A port of the ephemeral range can connect to itself while there is no listener.
@@ -169,15 +168,15 @@ fn finish(socket: Unshared) -> io::Result<Unshared> {
     }
 }
 
-/// A stream socket that does not block, and that forked children do not share.
+/// Creates a non-blocking stream socket that forked children do not share.
 fn stream_socket(family: AddressFamily) -> io::Result<Unshared> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     Unshared::make(|| Ok(socket_with(family, SocketType::STREAM, flags, None)?))
 }
 
-/// The addresses of `host`, each once. Looking up a name cannot be ended from outside: the thread
-/// that does it is left behind when the limit comes first. It has nothing but its copy of the name,
-/// and ends by the resolver's own deadline.
+/// Returns the addresses of `host`, each once. A lookup cannot be cancelled: its thread is left
+/// behind if the limit ends first. The thread owns only its copy of the name, and ends by the
+/// resolver's own deadline.
 pub(super) fn resolve(host: &str, port: u16, limit: Limit<'_>) -> io::Result<Vec<SocketAddr>> {
     if let Ok(address) = host.parse::<IpAddr>() {
         return Ok(vec![SocketAddr::new(address, port)]);
@@ -186,7 +185,7 @@ pub(super) fn resolve(host: &str, port: u16, limit: Limit<'_>) -> io::Result<Vec
     let (sender, answer) = sync_channel(1);
     threads::start("ringfold-lookup", move || {
         let found = (name.as_str(), port).to_socket_addrs().map(|found| {
-            // A file of names may have several lines for one address.
+            // A hosts file may have several lines for one address.
             let mut distinct: Vec<SocketAddr> = Vec::new();
             for address in found {
                 if !distinct.contains(&address) {
@@ -195,7 +194,7 @@ pub(super) fn resolve(host: &str, port: u16, limit: Limit<'_>) -> io::Result<Vec
             }
             distinct
         });
-        // The receiver is gone when the limit came first.
+        // The receiver is gone if the limit ended first.
         let _ = sender.send(found);
     })
     .map_err(io::Error::other)?;
@@ -227,7 +226,7 @@ mod tests {
     use crate::control::tests::{ample, watched};
     use crate::error::Error;
 
-    /// A listener whose queue is full, and what fills it.
+    /// Returns a listener whose queue is full, and the connections that fill it.
     fn full(name: &str) -> (UnixListener, Vec<Unshared>) {
         let address = UnixAddress::from_abstract_name(name).unwrap();
         let listener = UnixListener::bind_addr(&address).unwrap();
@@ -279,7 +278,7 @@ mod tests {
             let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
             let port = listener.local_addr().unwrap().port();
             let at = |host: &str| SocketAddr::new(host.parse().unwrap(), port);
-            // Refused at once; the error of all names each.
+            // Refused at once; the combined error lists each address.
             let there = first(vec![at("127.0.0.2"), at("127.0.0.1")], ample().into()).unwrap();
             let peer = getpeername(&there).unwrap().unwrap();
             assert_eq!(SocketAddr::try_from(peer).unwrap(), at("127.0.0.1"));

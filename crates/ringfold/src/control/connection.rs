@@ -1,5 +1,4 @@
-//! A rank's control connection: what its own threads send, and where its monitor leaves the
-//! answers.
+//! A rank's control connection: the rank's threads send frames, and its monitor stores the answers.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -11,38 +10,38 @@ use super::socket::Socket;
 use crate::error::{Error, Result};
 use crate::sync::lock;
 
-/// How long one frame to the server may take: it always reads, so more means that it is frozen.
+/// Time limit for one frame to the server, which always reads: a timeout means that it is frozen.
 pub(super) const SEND: Duration = Duration::from_secs(2);
-/// How much longer than the deadline of an exchange or a survey the server may take to answer.
+/// Extra time for the server's answer after the deadline of a join, an exchange or a survey.
 pub(super) const ANSWER: Duration = Duration::from_millis(500);
 
-/// Whether the server can be reached.
+/// Reachability of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reach {
     Open,
-    /// Rank 0 left in good order, or there are no other ranks.
+    /// Rank 0 left cleanly, or there are no other ranks.
     Closed,
-    /// The connection is gone and rank 0 with it.
+    /// The connection is lost, and rank 0 with it.
     Lost,
 }
 
-/// How a request ended, as this rank saw it.
+/// Outcome of a request, as this rank saw it.
 pub(super) struct Ended {
-    /// The server's answer, if it came.
+    /// The server's answer, if any.
     pub(super) answer: Option<Frame>,
-    /// Whether the server could still be reached.
+    /// Reachability of the server at the end.
     pub(super) reach: Reach,
     /// Whether the request was sent.
     pub(super) is_sent: bool,
 }
 
-/// What the caller's threads and the monitor share.
+/// A control connection, shared by the caller's threads and the monitor.
 #[derive(Debug)]
 pub struct ControlConnection {
     pub(super) rank: u32,
     /// The open connection; `None` after this rank has left, even if this value is still held.
     line: Mutex<Option<Arc<Line>>>,
-    /// Held while a frame is written, so that frames do not mix.
+    /// Held while a frame is written, so that frames do not interleave.
     writing: Mutex<()>,
     state: Mutex<State>,
     changed: Condvar,
@@ -59,7 +58,7 @@ pub(super) struct Line {
 #[derive(Debug)]
 pub(super) struct State {
     pub(super) reach: Reach,
-    /// By token: the requests that are waited for, and the server's answers to them.
+    /// Pending requests by token, with the server's answers.
     pub(super) requests: HashMap<u64, Option<Frame>>,
     pub(super) requests_begun: u64,
     pub(super) departed: Vec<bool>,
@@ -97,7 +96,7 @@ impl ControlConnection {
         lock(&self.state)
     }
 
-    /// The descriptors, which stay open as long as the result lives.
+    /// Returns the descriptors, which stay open as long as the result lives.
     pub(super) fn line(&self) -> Option<Arc<Line>> {
         lock(&self.line).clone()
     }
@@ -107,17 +106,17 @@ impl ControlConnection {
         drop(lock(&self.line).take());
     }
 
-    /// Wakes the threads that wait for the state.
+    /// Wakes the threads that wait for a change of the state.
     pub(super) fn announce(&self) {
         self.changed.notify_all();
     }
 
-    /// Ends the monitor, and every wait for the server.
+    /// Stops the monitor, and ends every wait for the server.
     pub(super) fn stop(&self) {
         {
             let mut state = self.state();
             state.is_stopping = true;
-            // What is asked from now on has no answer.
+            // Later requests get no answer.
             if state.reach == Reach::Open {
                 state.reach = Reach::Closed;
             }
@@ -128,7 +127,7 @@ impl ControlConnection {
         self.announce();
     }
 
-    /// Sends `frame`; false when there is no server to send it to.
+    /// Sends `frame`; returns whether it was sent.
     pub(super) fn send(&self, frame: &Frame) -> bool {
         let Some(line) = self.line() else {
             return false;
@@ -141,8 +140,8 @@ impl ControlConnection {
         line.socket.write_all(&bytes, Instant::now() + SEND).is_ok()
     }
 
-    /// Sends the request that `frame` makes of a new token, and waits for the answer: until
-    /// `deadline`, or until `is_pointless` after a change.
+    /// Sends the request that `frame` builds from a new token, and waits for the answer: until
+    /// `deadline`, or until `is_pointless`, called after every change, returns true.
     pub(super) fn request(
         &self,
         frame: impl FnOnce(u64) -> Frame,
@@ -157,7 +156,7 @@ impl ControlConnection {
             token
         };
         let is_sent = self.send(&frame(token));
-        // Where it could not be sent, the monitor is about to find out that the server is gone.
+        // If sending failed, the monitor is about to find out that the server is gone.
         let wait_end = match is_sent {
             true => deadline,
             false => deadline.min(Instant::now() + SEND),
@@ -173,7 +172,7 @@ impl ControlConnection {
         }
     }
 
-    /// Waits until `is_ready` or the deadline.
+    /// Waits until `is_ready` returns true, or until the deadline.
     pub(super) fn wait_until(
         &self,
         deadline: Instant,

@@ -1,4 +1,4 @@
-//! Connections between ranks: the handshake, the mesh, and the passing of memory.
+//! Tests of connections between ranks: the handshake, the mesh, and the passing of memory.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
@@ -21,7 +21,7 @@ use crate::transport::bell::Bells;
 
 const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
-/// Sockets of each channel.
+/// Number of sockets of each channel.
 const SOCKETS: usize = 2;
 
 fn claim() -> Claim {
@@ -36,7 +36,7 @@ fn claim() -> Claim {
     }
 }
 
-/// A whole handshake without I/O: what the initiator and what the acceptor make of it.
+/// Runs a handshake without I/O; returns the results of the initiator and of the acceptor.
 fn shake(
     mine: &Secret,
     theirs: &Secret,
@@ -80,7 +80,7 @@ fn another_version_is_named_as_such() {
     hello[8..10].copy_from_slice(&theirs.to_le_bytes());
     let (mut challenge, claim) = Acceptor::new(&secret()).challenge(&hello, Purpose::Data, [2; 32]);
     assert_eq!(claim, Err(Refusal::Version(theirs)));
-    // From an acceptor of this version, the refusal is no news.
+    // An acceptor of this version cannot refuse because of the version.
     assert_eq!(initiator.prove(&challenge), Err(Refusal::Nonsense));
     challenge[8..10].copy_from_slice(&theirs.to_le_bytes());
     assert_eq!(initiator.prove(&challenge), Err(Refusal::Version(theirs)));
@@ -94,13 +94,13 @@ fn a_proof_serves_one_nonce_and_one_claim() {
     let (challenge, _) = acceptor.challenge(&hello, Purpose::Data, [2; 32]);
     let proof = initiator.prove(&challenge).unwrap();
     assert_eq!(acceptor.check(&proof), Ok(()));
-    // Replayed to another nonce.
+    // The proof is replayed to another nonce.
     acceptor
         .challenge(&hello, Purpose::Data, [3; 32])
         .1
         .unwrap();
     assert_eq!(acceptor.check(&proof), Err(Refusal::Secret));
-    // Used for another rank, channel or communicator.
+    // The proof is used for another rank, channel or communicator.
     for byte in [12, 16, 24, 28, 32, 40] {
         let mut forged = hello;
         forged[byte] ^= 1;
@@ -110,7 +110,7 @@ fn a_proof_serves_one_nonce_and_one_claim() {
             .unwrap();
         assert_eq!(acceptor.check(&proof), Err(Refusal::Secret), "byte {byte}");
     }
-    // Sent back to where it came from: an acceptor's tag is not an initiator's.
+    // The proof is sent back to its sender: an acceptor's tag is not an initiator's.
     acceptor
         .challenge(&hello, Purpose::Data, [2; 32])
         .1
@@ -192,7 +192,7 @@ fn a_mesh_joins_the_same_socket_of_the_same_channel_of_each_pair() {
         const CHANNELS: usize = 3;
         let listeners: Vec<MeshListener> = (0..RANKS).map(|_| listener()).collect();
         let addresses: Vec<_> = listeners.iter().map(|l| l.addresses().to_vec()).collect();
-        // Strangers connect everywhere and do not hinder.
+        // Strangers that connect everywhere do not disturb the mesh.
         let strangers: Vec<TcpStream> = addresses
             .iter()
             .map(|all| {
@@ -335,7 +335,7 @@ fn memory_goes_to_each_member_and_to_no_other_rank() {
             .collect();
         thread::scope(|scope| {
             let leader = scope.spawn(|| handover.serve(&listener, &fds, &[1, 3], ample().into()));
-            // Rank 2 is no member; another secret is no rank.
+            // Rank 2 is not a member, and a process with another secret is not a rank.
             assert!(handover.fetch(&name, 2, ample().into()).is_err());
             let other = Secret::new(*b"another");
             let intruder = Handover {
@@ -380,7 +380,7 @@ fn a_member_that_was_turned_away_because_it_stood_still_comes_again() {
                 .unwrap();
             assert!(member.join().unwrap().is_ok());
         });
-        // The verdict ends a wait for a leader that stands still.
+        // A verdict ends the wait for a leader that is stopped.
         let verdict = || Some(Error::Closed);
         let ended = handover.fetch(&name, 1, Limit::new(ample(), &verdict));
         assert!(matches!(ended, Err(Failure::Cancelled(Error::Closed))));

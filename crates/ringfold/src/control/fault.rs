@@ -1,4 +1,4 @@
-//! The form in which a fatal error travels: the same class everywhere, ranks as world ranks.
+//! The wire form of a fatal error: the same class everywhere, with world ranks.
 
 use super::wire::{Reader, Wire, Writer, wire_struct};
 use crate::error::Error;
@@ -35,13 +35,13 @@ impl Wire for Class {
 /// A fatal error without its site, which is each rank's own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// What kind.
+    /// Class of the error.
     pub class: Class,
-    /// Whom it is about, as world ranks.
+    /// World ranks that the error is about.
     pub ranks: Vec<u32>,
-    /// The error's text; for a mismatch a line for each of the two ranks: the call that it is in.
+    /// Text of the error; for a mismatch, two lines: the call of each of the two ranks.
     pub text: String,
-    /// For a timeout, how long was waited.
+    /// For a timeout, the time waited, in milliseconds.
     pub after_ms: u64,
 }
 
@@ -53,7 +53,7 @@ wire_struct!(Fault {
 });
 
 impl Fault {
-    /// A rank that is gone.
+    /// Creates the fault of a timeout while waiting for `ranks`.
     pub fn timeout(ranks: Vec<u32>) -> Fault {
         Fault {
             class: Class::Timeout,
@@ -63,6 +63,7 @@ impl Fault {
         }
     }
 
+    /// Creates the fault of a rank that is gone.
     pub fn peer_failed(rank: u32, reason: impl Into<String>) -> Fault {
         Fault {
             class: Class::PeerFailed,
@@ -72,7 +73,7 @@ impl Fault {
         }
     }
 
-    /// `error` as it happened to `members[me]`. What is not fatal in itself becomes an abort by
+    /// Converts `error` of `members[me]`. An error that is not fatal in itself becomes an abort by
     /// that rank.
     pub fn from_error(error: &Error, members: &[u32], me: usize) -> Fault {
         let world = |rank: usize| members.get(rank).copied().unwrap_or(members[me]);
@@ -106,7 +107,7 @@ impl Fault {
         }
     }
 
-    /// The error for a communicator of `members`: ranks are positions in it.
+    /// Returns the error for a communicator of `members`: ranks are positions in `members`.
     pub fn to_error(&self, members: &[u32]) -> Error {
         let ranks: Vec<usize> = self
             .ranks

@@ -1,10 +1,10 @@
 //! Passing shared memory between the ranks of a host.
 //!
-//! The leader, who has the memory (the first rank of a host for what a communicator runs on, every
-//! rank in its turn for what it registers), listens on a random name in the abstract namespace and
-//! hands its descriptor to each member, once, and with it the bells of all ranks if these sleep on
-//! descriptors. Both ends check that the other is a process of the same user and knows the job's
-//! secret.
+//! The leader owns the memory: the first rank of a host for a communicator's own memory, each rank
+//! in turn for memory that it registers. The leader listens on a random name in the abstract
+//! namespace and passes the descriptor to each member once, with the bells of all ranks if ranks
+//! sleep on descriptors. Both ends check that the other is a process of the same user and knows the
+//! job's secret.
 
 use std::io::{ErrorKind, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -23,7 +23,7 @@ use super::socket::{Listener, Socket, random};
 use crate::error::{Error, Ranks, Result};
 use crate::transport::bell::Bells;
 
-/// The bytes that accompany a descriptor, because something must.
+/// Payload of the message that passes the descriptors: an empty message cannot.
 const TOKEN: [u8; 8] = *b"rf-shmem";
 
 /// The leader's listener.
@@ -51,41 +51,41 @@ impl FdListener {
         }
     }
 
-    /// Its name: 32 hexadecimal digits, what the members need to know.
+    /// Returns the listener's name, 32 hexadecimal digits, which the members need.
     pub fn name(&self) -> &str {
         &self.name
     }
 }
 
-/// Descriptors passed at once: the memory's and the bells'.
+/// Maximum number of descriptors passed at once: the memory and the bells.
 const FDS_MAX: usize = 1 + Bells::RANKS_MAX;
 
-/// What a member was handed.
+/// The descriptors that a member received.
 #[derive(Debug)]
 pub struct Handed {
-    /// The memory.
+    /// Descriptor of the memory.
     pub memory: OwnedFd,
-    /// The bells of the ranks that share it, if they have such.
+    /// Bells of the ranks that share the memory, if any.
     pub bells: Vec<OwnedFd>,
 }
 
-/// Who passes memory to whom.
+/// The passing of a leader's memory to the members.
 #[derive(Clone, Copy, Debug)]
 pub struct Handover<'a> {
     /// The communicator's number.
     pub communicator: u64,
     /// The number of ranks.
     pub world_size: usize,
-    /// The rank that has the memory.
+    /// The rank that owns the memory.
     pub leader: usize,
     /// The job's secret.
     pub secret: &'a Secret,
 }
 
 impl Handover<'_> {
-    /// The leader's part: hands `fds`, the memory and then the bells, to each of `members` (without
-    /// the leader) within `limit`. Members that come while `listener` is there wait, also after a
-    /// failure, so that this rank can say what befell it before they see it gone.
+    /// Passes `fds`, the memory and then the bells, to each of `members` (without the leader)
+    /// within `limit`. Members that connect while `listener` exists wait, also after a failure, so
+    /// that this rank can report its error before they see it gone.
     pub fn serve(
         &self,
         listener: &FdListener,
@@ -141,11 +141,11 @@ impl Handover<'_> {
         }
     }
 
-    /// A member's part: fetches the descriptors from the leader, who listens on `name`, within
+    /// Fetches the descriptors, as a member, from the leader that listens on `name`, within
     /// `limit`.
     ///
-    /// A leader that does not answer is waited for. One that turned this rank away because this
-    /// rank itself stood still is asked again, as long as it listens.
+    /// Waits for a leader that does not answer. If the leader dropped this rank for being too slow,
+    /// retries as long as the leader listens.
     pub fn fetch(&self, name: &str, rank: usize, limit: Limit<'_>) -> Result<Handed, Failure> {
         let address: Address = format!("unix:@{name}").parse().map_err(Failure::Local)?;
         loop {
@@ -156,7 +156,7 @@ impl Handover<'_> {
             limit.check().map_err(Failure::Cancelled)?;
             match failure {
                 _ if limit.is_over() => return Err(Failure::Late(vec![self.leader])),
-                // While the leader listens there is a reason to wait.
+                // While the leader listens, a retry makes sense.
                 Failure::Broken { error, .. } if error.kind() != ErrorKind::ConnectionRefused => {}
                 other => return Err(other),
             }
@@ -187,26 +187,26 @@ impl Handover<'_> {
     }
 }
 
-/// Why memory was not passed on.
+/// Cause of a failure to pass memory.
 #[derive(Debug)]
 pub enum Failure {
-    /// It has become pointless.
+    /// The error that made the operation pointless.
     Cancelled(Error),
-    /// These ranks did not come in time.
+    /// The ranks that were not served, or did not serve, in time.
     Late(Vec<usize>),
-    /// The connection with this rank broke: it has ended, or says by itself what befell it.
+    /// The connection with a rank broke: the rank has ended, or reports its own error.
     Broken {
-        /// Whose end is gone.
+        /// Rank at the other end.
         rank: usize,
-        /// How that showed.
+        /// Error of the connection.
         error: std::io::Error,
     },
-    /// This rank's own trouble.
+    /// A failure of this rank.
     Local(Error),
 }
 
 impl Failure {
-    /// What a connection with `rank` met.
+    /// Classifies the error of a connection with `rank`.
     fn of(rank: usize, what: &str, error: std::io::Error) -> Failure {
         match error.kind() {
             ErrorKind::ConnectionRefused
@@ -219,7 +219,7 @@ impl Failure {
         }
     }
 
-    /// The error of a rank that is about to be in a communicator with others.
+    /// Converts to the error of a rank that is setting up a communicator.
     pub fn into_error(self) -> Error {
         match self {
             Failure::Cancelled(error) | Failure::Local(error) => error,

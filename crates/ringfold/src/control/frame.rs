@@ -4,8 +4,8 @@
 //! 0 length of the body: u32   4 kind: u8   5 zero: 3   8 body
 //! ```
 //!
-//! Bodies are written as [`wire`](super::wire) says. What does not decode to the last byte is an
-//! error of the sender.
+//! Bodies use the encoding of [`wire`](super::wire). A frame that does not decode to the last byte
+//! is an error of the sender.
 
 use std::sync::Arc;
 
@@ -16,23 +16,23 @@ use crate::call::{CALL_BYTES, Call, Mark, Marks, Position};
 use crate::topology::HostId;
 use crate::topology::host::HOST_ID_BYTES;
 
-/// The largest blob a rank may give to an exchange.
+/// Maximum bytes of a rank's blob in an exchange.
 pub const BLOB_BYTES_MAX: usize = 64 << 10;
-/// The longest key of an exchange.
+/// Maximum bytes of an exchange's key.
 pub const KEY_BYTES_MAX: usize = 256;
-/// The largest frame a rank may send: a blob, a key and a list of 64 Ki ranks.
+/// Maximum bytes of a rank's frame: a blob, a key and a list of 64 Ki ranks.
 pub const RANK_FRAME_BYTES_MAX: usize = BLOB_BYTES_MAX + KEY_BYTES_MAX + (256 << 10) + 64;
-/// The largest frame the server may send: all blobs of an exchange.
+/// Maximum bytes of the server's frame: all blobs of an exchange.
 pub const SERVER_FRAME_BYTES_MAX: usize = 256 << 20;
-/// Bytes in front of a body.
+/// Bytes of the header in front of a body.
 pub const FRAME_HEADER_BYTES: usize = 8;
 
-/// What a rank says about itself when it joins.
+/// Host and process of a rank, which it sends when it joins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Presence {
-    /// Where it is.
+    /// Host of the rank.
     pub host: HostId,
-    /// Its process there.
+    /// Process id on that host.
     pub pid: u32,
 }
 
@@ -42,14 +42,14 @@ macro_rules! frames {
         $(#[$doc:meta])*
         $kind:literal $name:ident $({ $($(#[$field_doc:meta])* $field:ident: $type:ty,)* })?,
     )*) => {
-        /// One frame.
+        /// A frame of a control connection.
         #[derive(Clone, Debug, PartialEq)]
         pub enum Frame {
             $($(#[$doc])* $name $({ $($(#[$field_doc])* $field: $type,)* })?,)*
         }
 
         impl Frame {
-            /// Writes the body; the kind.
+            /// Writes the body and returns the kind.
             fn write(&self, body: &mut Writer) -> u8 {
                 match self {
                     $(Frame::$name $({ $($field),* })? => {
@@ -70,157 +70,157 @@ macro_rules! frames {
     };
 }
 
-// The kinds of ranks' frames begin at 1, those of the server's at 32.
+// Frames from ranks have kinds from 1 on, frames from the server from 32 on.
 frames! {
-    /// Rank to server, first: here I am.
+    /// Rank to server, first: the rank joins.
     1 Join {
-        /// Where it is.
+        /// Host and process of the rank.
         presence: Presence,
     },
-    /// Rank to server: my part of an exchange.
+    /// Rank to server: the rank's part of an exchange.
     2 Exchange {
         /// The rank's number for the answer.
         token: u64,
-        /// How long the others may take.
+        /// Time for the other members, in milliseconds.
         timeout_ms: u64,
-        /// What it is about.
+        /// Key of the exchange.
         key: String,
-        /// Who takes part, as world ranks.
+        /// World ranks of the members.
         members: Vec<u32>,
-        /// My part.
+        /// Blob of the rank.
         blob: Vec<u8>,
     },
-    /// Rank to server: I am in this communicator from now on.
+    /// Rank to server: the rank opens a communicator.
     3 Open {
-        /// Which.
+        /// Number of the communicator.
         communicator: u64,
-        /// Its world ranks.
+        /// World ranks of the members.
         members: Vec<u32>,
     },
-    /// Rank to server: I leave this communicator in good order.
+    /// Rank to server: the rank closes a communicator cleanly.
     4 Close {
-        /// Which.
+        /// Number of the communicator.
         communicator: u64,
     },
-    /// Rank to server: something is wrong in this communicator.
+    /// Rank to server: the rank reports a fault of a communicator.
     5 Report {
-        /// Which.
+        /// Number of the communicator.
         communicator: u64,
-        /// What.
+        /// The reported fault.
         fault: Fault,
     },
-    /// Rank to server: this rank's process, on my host, has ended.
+    /// Rank to server: the process of a rank on the sender's host has ended.
     6 Suspect {
-        /// Whose.
+        /// The rank whose process has ended.
         rank: u32,
     },
     /// Rank to server: the answer to an inquiry.
     7 Answer {
-        /// The communicator.
+        /// Number of the communicator.
         communicator: u64,
-        /// The inquiry's number.
+        /// Number of the inquiry.
         inquiry: u64,
-        /// How far I am.
+        /// Progress of the rank.
         standing: Standing,
     },
-    /// Rank to server: I have waited here for a while.
+    /// Rank to server: the rank has been waiting in a call for a while.
     11 Claim {
-        /// The communicator.
+        /// Number of the communicator.
         communicator: u64,
-        /// The call that I wait in, and those with a root before.
+        /// The call, and the collectives with a root before it.
         position: Box<Position>,
     },
-    /// Rank to server: how far are the members of this communicator?
+    /// Rank to server: the rank asks for the members' progress in a communicator.
     10 Ask {
-        /// Which.
+        /// Number of the communicator.
         communicator: u64,
         /// The rank's number for the answer.
         token: u64,
-        /// How long they have to answer.
+        /// Time for the members' answers, in milliseconds.
         timeout_ms: u64,
     },
-    /// Rank to server, last: I leave the job in good order.
+    /// Rank to server, last: the rank leaves the job cleanly.
     8 Goodbye,
     /// Rank to server: the answer to a ping.
     9 Pong,
-    /// Server to rank: all are here.
+    /// Server to rank: all ranks have joined.
     32 Welcome {
         /// A random number for this job.
         job: u64,
         /// A random secret for this job's other connections, on UNIX sockets; elsewhere zeros.
         key: [u8; 32],
-        /// How long another host may be silent, in milliseconds.
+        /// Peer timeout: how long another host may be silent, in milliseconds.
         silence_ms: u64,
-        /// Every rank.
+        /// Host and process of every rank.
         ranks: Vec<Presence>,
     },
-    /// Server to rank: not all came.
+    /// Server to rank, or launcher to server: not all ranks will join.
     33 Cancelled {
-        /// Who is missing or died.
+        /// Ranks that are missing or died.
         ranks: Vec<u32>,
-        /// Why it ends here.
+        /// Reason of the cancellation.
         reason: String,
     },
-    /// Server to a rank that waits for others to join: one that came was refused.
+    /// Server to a rank that waits for others to join: a connection was refused.
     43 Refused {
-        /// Who, and why.
+        /// The refused process, and the reason.
         reason: String,
     },
     /// Server to rank: an exchange is complete.
     34 Gathered {
-        /// The rank's number for it.
+        /// The rank's number for the exchange.
         token: u64,
-        /// All parts in the order of the members; shared, because every member gets them.
+        /// Blobs in the order of the members; shared, because every member gets all of them.
         blobs: Arc<Vec<Vec<u8>>>,
     },
-    /// Server to rank: an exchange will not be complete.
+    /// Server to rank: an exchange has failed.
     35 Ungathered {
-        /// The rank's number for it.
+        /// The rank's number for the exchange.
         token: u64,
-        /// Why.
+        /// The fault that ended the exchange.
         fault: Fault,
     },
-    /// Server to rank: this communicator is dead.
+    /// Server to rank: a communicator has failed.
     36 Verdict {
-        /// Which.
+        /// Number of the communicator.
         communicator: u64,
-        /// Why.
+        /// The fault that ended the communicator.
         fault: Fault,
     },
-    /// Server to rank: that rank left this communicator in good order.
+    /// Server to rank: a rank has closed a communicator cleanly.
     37 Left {
-        /// Which.
+        /// Number of the communicator.
         communicator: u64,
-        /// Who.
+        /// The rank that closed the communicator.
         rank: u32,
     },
-    /// Server to rank: that rank left the job in good order; to the leaver itself: you may go.
+    /// Server to rank: a rank has left the job cleanly; to the leaver itself, the confirmation.
     38 Departed {
-        /// Who.
+        /// The rank that left.
         rank: u32,
     },
-    /// Server to rank: how far are you in this communicator?
+    /// Server to rank: the server asks for the rank's progress in a communicator.
     39 Inquiry {
-        /// Which.
+        /// Number of the communicator.
         communicator: u64,
-        /// A number for the answer.
+        /// The server's number for the answer.
         inquiry: u64,
     },
-    /// Server to rank: how far the members of a communicator are.
+    /// Server to rank: the progress of a communicator's members.
     42 Standings {
         /// The rank's number for the question.
         token: u64,
-        /// In the order of the members; nothing from those that did not answer.
+        /// Progress in the order of the members; `None` for members that did not answer.
         standings: Vec<Option<Standing>>,
     },
-    /// Server to rank: rank 0 leaves in good order, nothing more will come.
+    /// Server to rank, last: rank 0 leaves cleanly.
     40 Closing,
     /// Server to rank: keeps a connection from being silent.
     41 Ping,
 }
 
 impl Frame {
-    /// The wire form, header included.
+    /// Returns the wire form, header included.
     pub fn encode(&self) -> Vec<u8> {
         let mut body = Writer::after(FRAME_HEADER_BYTES);
         let kind = self.write(&mut body);
@@ -289,12 +289,12 @@ pub struct Splitter {
     limit: usize,
 }
 
-/// A peer sent bytes that are no frame.
+/// The error for received bytes that are not a frame.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Malformed;
 
 impl Splitter {
-    /// Takes frames whose bodies have at most `limit` bytes.
+    /// Creates a splitter of frames whose bodies have at most `limit` bytes.
     pub fn new(limit: usize) -> Splitter {
         Splitter {
             bytes: Vec::new(),
@@ -302,12 +302,12 @@ impl Splitter {
         }
     }
 
-    /// Appends what was received.
+    /// Appends received bytes.
     pub fn push(&mut self, received: &[u8]) {
         self.bytes.extend_from_slice(received);
     }
 
-    /// The next complete frame.
+    /// Removes and returns the next complete frame, if any.
     pub fn next_frame(&mut self) -> Result<Option<Frame>, Malformed> {
         let Some(header) = self.bytes.first_chunk::<FRAME_HEADER_BYTES>() else {
             return Ok(None);

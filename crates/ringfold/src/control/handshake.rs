@@ -1,8 +1,8 @@
-//! Listeners, and the strangers that stand before them until they have proved who they are.
+//! Listeners, and their strangers: connections whose other end has not proved yet who it is.
 //!
-//! Nothing here blocks: the owner of a [`HandshakeListener`] polls its descriptors among its own.
-//! The number of strangers is bounded, each has a deadline, and one that is slow, talks nonsense or
-//! does not know the secret is counted, logged once and dropped, and delays no other.
+//! Nothing here blocks: the owner of a [`HandshakeListener`] polls its descriptors along with its
+//! own. The number of strangers is bounded, and each has a deadline. A stranger that is slow, sends
+//! nonsense or does not know the secret is counted, logged once and dropped, and delays no other.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -18,55 +18,54 @@ use super::poll::{EventFd, is_transient, ready, wait_for};
 use super::socket::{Listener, Socket, random};
 use crate::error::{Error, Refused, Result};
 
-/// How long a stranger has for its handshake. One of this user's on this host may take longer while
-/// there is room: on a machine with far more processes than cores seconds pass before each of them
-/// has run.
+/// Time limit of a stranger's handshake. A process of this user on this host may take longer while
+/// there is room: with far more processes than cores, seconds pass before each of them has run.
 pub const HANDSHAKE: Duration = Duration::from_secs(2);
-/// Strangers in their handshake at once; more wait in the listeners' queues.
+/// Maximum number of handshakes at once; more connections wait in the listeners' queues.
 const STRANGERS_MAX: usize = 256;
-/// How long no connection is accepted when there is no descriptor for one, and after how long
-/// the shortage counts as lasting.
+/// Pause in accepting when there is no descriptor for a connection, and (`WANT`) the time after
+/// which the shortage counts as lasting.
 const REST: Duration = Duration::from_millis(50);
 const WANT: Duration = Duration::from_secs(1);
 
-/// Connections that this process has turned away. Anybody can connect, so a warning comes only with
-/// each doubling of it.
+/// Number of connections that this process has turned away. Anybody can connect, so only each
+/// doubling of the number causes a warning.
 static TURNED_AWAY: AtomicU64 = AtomicU64::new(0);
 
-/// How long the one who comes may wait for the handshake with the other end of `socket`.
+/// Returns the initiator's time limit for a handshake over `socket`.
 pub fn patience<'a>(socket: &Socket, limit: Limit<'a>) -> Limit<'a> {
     match socket.is_unix() {
         true => limit,
-        // Longer than the listener's, so that its verdict arrives.
+        // Longer than the listener's, so that its answer arrives.
         false => limit.within(HANDSHAKE * 2),
     }
 }
 
-/// Decides about the claim of a stranger that knows the secret.
+/// Callback that accepts or refuses the claim of a stranger that knows the secret.
 pub type Admit<'a> = &'a mut dyn FnMut(&Claim) -> Result<(), Refusal>;
 
-/// Listeners for one purpose.
+/// Listeners for one purpose, and their strangers.
 pub struct HandshakeListener {
     listeners: Vec<Listener>,
     strangers: Vec<Stranger>,
     secret: Secret,
     purpose: Purpose,
-    /// A connection came and went without a byte.
+    /// Whether a connection was opened and closed without a byte.
     was_probed: bool,
-    /// Which connection was refused last, and why: a rank may miss it.
+    /// The connection that was refused last, and the reason: the ranks may be waiting for it.
     refused: Option<String>,
     want: Want,
 }
 
-/// What becomes of connections for which there are no descriptors.
+/// State of a shortage of descriptors.
 struct Want {
-    /// Given up for one connection, which gets the reason.
+    /// Spare descriptor, released to accept one connection and to refuse it with the reason.
     spare: Option<EventFd>,
-    /// No connection is accepted until then.
+    /// End of the pause in accepting connections.
     rests_until: Option<Instant>,
-    /// Since when there has been a want, and what the system said.
+    /// Time of the first failed accept, and its OS error.
     since: Option<(Instant, String)>,
-    /// Whether a stranger that knows the secret had to be refused.
+    /// Whether a stranger that knows the secret had to be refused for want of a descriptor.
     is_serious: bool,
 }
 
@@ -76,29 +75,29 @@ struct Stranger {
     name: String,
     deadline: Instant,
     acceptor: Acceptor,
-    /// The message that is being received: hello, or proof when there is a claim.
+    /// Bytes of the message being received: the hello, or the proof if there is a claim.
     received: Vec<u8>,
     claim: Option<Claim>,
-    /// Whether it holds the spare descriptor, and only learns why it cannot stay.
+    /// Whether the stranger uses the spare descriptor, and is only told why it is refused.
     is_surplus: bool,
 }
 
-/// What became of a stranger.
+/// Outcome of an attempt to advance a handshake.
 enum Progress {
     Waiting,
     Admitted(Claim),
     TurnedAway(String),
-    /// It speaks this protocol, perhaps in another version, and may be a rank that is missed:
-    /// which one it says it is, if that can be read.
+    /// The stranger was refused, but speaks this protocol, perhaps in another version, and may be
+    /// an awaited rank: the rank that it claims, if readable, and the reason.
     Refused(Option<u32>, Refusal),
-    /// It belongs here, and there is no descriptor for it.
+    /// The stranger belongs here, but there is no descriptor for it.
     Unseated,
-    /// It went without a byte: a check whether a process listens.
+    /// The stranger left without a byte: a check whether a process listens.
     Probed,
 }
 
 impl HandshakeListener {
-    /// Admits the connections that know `secret` and come for `purpose`.
+    /// Creates a listener that admits connections for `purpose` whose other end knows `secret`.
     pub fn new(listeners: Vec<Listener>, secret: &Secret, purpose: Purpose) -> HandshakeListener {
         HandshakeListener {
             listeners,
@@ -116,30 +115,30 @@ impl HandshakeListener {
         }
     }
 
-    /// Why a rank could not be let in: there are no descriptors.
+    /// Returns the error if ranks cannot be admitted for want of descriptors.
     pub fn want(&self) -> Option<&str> {
         let (since, text) = self.want.since.as_ref()?;
         let is_lasting = self.want.rests_until.is_some() && since.elapsed() > WANT;
         (self.want.is_serious || is_lasting).then_some(text)
     }
 
-    /// Who was refused last and why, since this was asked before.
+    /// Returns which connection was refused last and why, if any since the previous call.
     pub fn take_refused(&mut self) -> Option<String> {
         self.refused.take()
     }
 
-    /// Whether a connection came and went without a byte.
+    /// Whether a connection was opened and closed without a byte.
     pub fn was_probed(&self) -> bool {
         self.was_probed
     }
 
-    /// Whether more strangers may come near.
+    /// Whether more connections may be accepted.
     fn is_open(&self) -> bool {
         let has_surplus = self.strangers.iter().any(|stranger| stranger.is_surplus);
         self.strangers.len() < STRANGERS_MAX && !has_surplus && self.want.rests_until.is_none()
     }
 
-    /// Waits until `until` at most, or until `wake` is signalled, and [serves](Self::serve).
+    /// Waits for a ready descriptor, a signal on `wake` or `until`, then [serves](Self::serve).
     pub fn wait(
         &mut self,
         wake: Option<&EventFd>,
@@ -148,7 +147,7 @@ impl HandshakeListener {
     ) -> Result<Vec<(Claim, Socket)>> {
         let mut fds = Vec::new();
         self.add_descriptors(&mut fds);
-        // Behind those that are served.
+        // After the descriptors that `serve` handles.
         fds.extend(wake.map(|wake| PollFd::new(wake, PollFlags::IN)));
         let until = self.next_deadline().map_or(until, |next| next.min(until));
         wait_for(&mut fds, Some(until)).map_err(|error| Error::system("cannot poll", error))?;
@@ -158,7 +157,7 @@ impl HandshakeListener {
 
     /// Appends the descriptors to poll.
     pub fn add_descriptors<'a>(&'a self, entries: &mut Vec<PollFd<'a>>) {
-        // At the limit no connection is accepted; the entries stay, so that their number does not
+        // At the limit no connection is accepted; the entries remain, so that their number does not
         // change.
         let listening = match self.is_open() {
             true => PollFlags::IN,
@@ -170,7 +169,7 @@ impl HandshakeListener {
         entries.extend(strangers.map(|stranger| PollFd::new(&stranger.socket, PollFlags::IN)));
     }
 
-    /// When the most impatient stranger's time is over, or a rest.
+    /// Returns the earliest deadline of a stranger, or the end of a pause in accepting.
     pub fn next_deadline(&self) -> Option<Instant> {
         let is_full = self.is_full();
         let impatient = self.strangers.iter().filter(|one| one.is_bound(is_full));
@@ -182,12 +181,12 @@ impl HandshakeListener {
         self.strangers.len() >= STRANGERS_MAX
     }
 
-    /// Serves whom `is_ready`, in the order of [`HandshakeListener::add_descriptors`]; those who
-    /// are in now.
+    /// Serves the listeners and strangers that are ready, in the order of
+    /// [`HandshakeListener::add_descriptors`]; returns the admitted connections.
     pub fn serve(&mut self, is_ready: &[bool], admit: Admit<'_>) -> Vec<(Claim, Socket)> {
         let (listeners, strangers) = is_ready.split_at(self.listeners.len().min(is_ready.len()));
         let mut admitted = Vec::new();
-        // The last one first, because those that are through are taken out.
+        // Backwards, because finished strangers are removed.
         for index in (0..strangers.len().min(self.strangers.len())).rev() {
             let progress = match strangers[index] {
                 true => self.strangers[index].advance(self.purpose, admit),
@@ -253,8 +252,9 @@ impl HandshakeListener {
         });
     }
 
-    /// There is no descriptor for a connection: the spare one serves to say so, to one at a time.
-    /// Without it all wait a moment, or the listeners would be ready again at once.
+    /// Handles a lack of descriptors: accepts one connection at a time with the spare descriptor,
+    /// and refuses it with the reason. Without a spare, pauses accepting, because the listeners
+    /// would be ready again at once.
     fn lack(&mut self, index: usize, error: &std::io::Error) {
         let since = (Instant::now(), Refused(error).to_string());
         self.want.since.get_or_insert(since);
@@ -266,7 +266,7 @@ impl HandshakeListener {
         self.want.rests_until = Some(Instant::now() + REST);
     }
 
-    /// Takes a spare descriptor again, and ends a rest that is over.
+    /// Opens a spare descriptor again, and ends a pause that is over.
     fn recover(&mut self, now: Instant) {
         if self.want.rests_until.is_some_and(|until| now >= until) {
             self.want.rests_until = None;
@@ -288,7 +288,7 @@ impl HandshakeListener {
         }
     }
 
-    /// Counts a stranger that did not get in.
+    /// Counts and logs a stranger that was not admitted.
     fn turn_away(&mut self, name: &str, why: &str) {
         // A counter: nothing is published with it.
         let count = TURNED_AWAY.fetch_add(1, Ordering::Relaxed) + 1;
@@ -303,12 +303,12 @@ impl HandshakeListener {
 }
 
 impl Stranger {
-    /// Whether its time is limited: where there is room, that of this user's processes is not.
+    /// Whether the deadline applies: this user's processes have none while there is room.
     fn is_bound(&self, is_full: bool) -> bool {
         is_full || self.is_surplus || !self.socket.is_unix()
     }
 
-    /// Goes on with the handshake as far as the bytes that are there allow.
+    /// Advances the handshake as far as the received bytes allow.
     fn advance(&mut self, purpose: Purpose, admit: Admit<'_>) -> Progress {
         loop {
             let wanted = match self.claim {
@@ -343,7 +343,7 @@ impl Stranger {
         }
     }
 
-    /// Answers the hello; what becomes of the stranger if it gets no further.
+    /// Answers the hello; the error is the outcome of a handshake that ends here.
     fn challenge(&mut self, message: &[u8], purpose: Purpose) -> Result<Claim, Progress> {
         let turn_away = |why: &dyn ToString| Progress::TurnedAway(why.to_string());
         let short = |_| turn_away(&"a short hello");
@@ -385,7 +385,7 @@ mod tests {
     use super::super::address::Address;
     use super::*;
 
-    /// A listener with one stranger of this host that has said nothing for too long.
+    /// Returns a listener with one stranger of this host that has sent nothing for too long.
     fn listener(name: &str) -> (HandshakeListener, Socket) {
         let name = format!("ringfold-test-handshake-{name}-{}", std::process::id());
         let address = Address::Unix { name };
@@ -407,7 +407,7 @@ mod tests {
             (handshakes.strangers.len(), handshakes.next_deadline()),
             (1, None)
         );
-        // Where there is none, it makes room.
+        // If there is no room, the slow process is dropped.
         while handshakes.strangers.len() < STRANGERS_MAX {
             let (socket, _) = Socket::pair().unwrap();
             handshakes.let_near("another".into(), socket, false);

@@ -1,8 +1,8 @@
-//! What a rank knows about the health of one communicator.
+//! The health of one communicator, as a rank knows it.
 //!
 //! The data path polls [`Health::is_faulty`], one atomic load. Everything else is control path. The
-//! first verdict stands; on all ranks it is the same, because the rendezvous server chooses it. A
-//! rank that cannot reach the server keeps its own suspicion as its verdict.
+//! first verdict is final, and the same on all ranks, because the rendezvous server chooses it. A
+//! rank that cannot reach the server uses its own suspicion as its verdict.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -22,12 +22,12 @@ use crate::sync::lock;
 use crate::transport::Waker;
 use crate::wait::SPAN_MAX;
 
-/// How often a rank that waits for a verdict checks whether the server can still give one.
+/// Interval at which a rank that waits for a verdict checks whether the server can still send one.
 const LOOK: Duration = Duration::from_millis(50);
-/// How long a rank that gives up while it joins waits for the verdict: it comes at once where rank
-/// 0 is not frozen.
+/// Time limit for the verdict when a rank gives up while it joins: the verdict arrives at once
+/// unless rank 0 is frozen.
 const GIVING_UP: Duration = Duration::from_millis(500);
-/// What a timeout's inquiry takes at most, there and back.
+/// Maximum duration of a timeout's inquiry, including the messages.
 const INQUIRY_GRACE: Duration = Duration::from_millis(2 * INQUIRY.as_millis() as u64);
 
 /// The communicators that this process has open, by number.
@@ -35,7 +35,7 @@ const INQUIRY_GRACE: Duration = Duration::from_millis(2 * INQUIRY.as_millis() as
 pub(super) struct OpenCommunicators(Mutex<HashMap<u64, Arc<Health>>>);
 
 impl OpenCommunicators {
-    /// Adds one; an error if its number is taken.
+    /// Adds a communicator; fails if its number is taken.
     pub fn add(&self, communicator: u64, health: &Arc<Health>) -> Result<()> {
         match lock(&self.0).entry(communicator) {
             Entry::Vacant(entry) => {
@@ -48,7 +48,7 @@ impl OpenCommunicators {
         }
     }
 
-    /// Whether it was open.
+    /// Removes a communicator; returns whether it was open.
     pub fn remove(&self, communicator: u64) -> bool {
         lock(&self.0).remove(&communicator).is_some()
     }
@@ -67,14 +67,14 @@ pub struct Health {
     pub(crate) communicator: u64,
     /// The world rank of each rank.
     world_ranks: Vec<u32>,
-    /// This rank.
+    /// This rank's number in the communicator.
     me: usize,
-    /// 0, or 1 once there is a verdict. Stored after the verdict itself.
+    /// The abort word: 0, or 1 once there is a verdict. Stored after the verdict itself.
     word: AtomicU32,
     verdict: Mutex<Option<Error>>,
     decided: Condvar,
     left: Vec<AtomicBool>,
-    /// How many of `left` are set, so that asking for any is one load.
+    /// Number of flags set in `left`, so that a check for any is one load.
     left_count: AtomicU32,
     progress: Progress,
     waker: Waker,
@@ -115,13 +115,13 @@ impl Health {
         }
     }
 
-    /// Whether there is a verdict: the abort word.
+    /// Whether there is a verdict; reads the abort word.
     pub fn is_faulty(&self) -> bool {
-        // Pairs with the Release store in `pronounce`, so that who sees the word finds the verdict.
+        // Pairs with the Release store in `pronounce`: a reader of the word finds the verdict.
         self.word.load(Ordering::Acquire) != 0
     }
 
-    /// The verdict, ranks as ranks of this communicator.
+    /// Returns the verdict, with ranks of this communicator.
     pub fn fault(&self) -> Option<Error> {
         if !self.is_faulty() {
             return None;
@@ -129,8 +129,8 @@ impl Health {
         lock(&self.verdict).clone()
     }
 
-    /// Tells all ranks. The verdict follows, here too; without a server `error` is the verdict at
-    /// once.
+    /// Reports `error` to all ranks. The verdict follows, on this rank too; without a server,
+    /// `error` is the verdict at once.
     pub fn report(&self, error: &Error) {
         if self.is_faulty() {
             return;
@@ -145,8 +145,8 @@ impl Health {
         }
     }
 
-    /// Whether the server has just died, and with it a member: the monitor is about to say so, and
-    /// other failures may be no more than its consequences.
+    /// Whether the server has just died, and with it a member: the monitor is about to report that,
+    /// and other failures may be its consequences.
     fn awaits_end_of_server(&self) -> bool {
         self.is_server_a_peer() && self.connection.state().reach != Reach::Closed
     }
@@ -156,9 +156,9 @@ impl Health {
         self.world_ranks.contains(&0) && self.world_ranks[self.me] != 0
     }
 
-    /// Tells all ranks and waits up to `grace` for the verdict of them all; without one the
-    /// suspicion becomes this rank's verdict. For a timeout the grace is at least what asking all
-    /// ranks takes; when the server itself does not answer, rank 0 is frozen and named.
+    /// Reports `suspicion` to all ranks and waits up to `grace` for the common verdict; without
+    /// one, the suspicion becomes this rank's verdict. For a timeout, the grace covers at least an
+    /// inquiry; if the server itself does not answer, rank 0 is frozen and is blamed.
     pub fn report_fault(&self, suspicion: Error, grace: Duration) -> Error {
         self.report(&suspicion);
         let is_timeout = matches!(suspicion, Error::Timeout { .. });
@@ -172,7 +172,7 @@ impl Health {
             if let Some(verdict) = self.await_verdict(next_look) {
                 return verdict;
             }
-            // A server that left in good order while it was asked gives no verdict any more.
+            // A server that left cleanly in the meantime sends no verdict.
             if next_look == deadline || self.connection.state().reach == Reach::Closed {
                 break;
             }
@@ -185,8 +185,7 @@ impl Health {
         self.fault().unwrap_or(suspicion)
     }
 
-    /// Ends the communicator on all ranks because this one gives up, and wakes this rank's
-    /// exchanges.
+    /// Aborts the communicator on all ranks for `reason`, and wakes this rank's exchanges.
     pub fn give_up(&self, reason: &str) {
         let rank = self.me;
         let reason = reason.into();
@@ -194,25 +193,25 @@ impl Health {
         self.connection.announce();
     }
 
-    /// Whether `rank` has left this communicator in good order.
+    /// Whether `rank` has left this communicator cleanly.
     pub fn has_left(&self, rank: usize) -> bool {
         // Pairs with the Release store in `mark_left`.
         self.left[rank].load(Ordering::Acquire)
     }
 
-    /// Whether any rank has left this communicator in good order.
+    /// Whether any rank has left this communicator cleanly.
     pub fn anyone_left(&self) -> bool {
-        // A hint: `has_left` says who, with the ordering that goes with it.
+        // A hint: `has_left` shows which rank, with the necessary ordering.
         self.left_count.load(Ordering::Relaxed) != 0
     }
 
-    /// How far this rank is. Cheap to write; read when a call times out, or a rank asks.
+    /// Returns this rank's progress: cheap to write, and read when a call times out or a rank asks.
     pub fn progress(&self) -> &Progress {
         &self.progress
     }
 
-    /// How far all ranks are, as ranks of this communicator: nothing from those that do not answer
-    /// within `timeout`, or have left. Waits no longer than that, and half a second more for the
+    /// Returns the progress of all ranks of this communicator: `None` for ranks that do not answer
+    /// within `timeout`, or have left. Waits for `timeout` at most, plus half a second for the
     /// server.
     pub fn standing(&self, timeout: Duration) -> Vec<Option<Standing>> {
         let count = self.world_ranks.len();
@@ -235,12 +234,12 @@ impl Health {
         standings
     }
 
-    /// Says that this rank has waited at `position` for a while: the server compares it with what
-    /// others wait in.
+    /// Reports that this rank has waited at `position` for a while; the server compares this with
+    /// the positions of the others.
     pub fn claim(&self, position: Position) {
         if !position.call.is_message() && !self.is_faulty() {
             let communicator = self.communicator;
-            // Without a server calls are not compared; then the deadline ends the wait.
+            // Without a server, calls are not compared, and the deadline ends the wait.
             self.connection.send(&Frame::Claim {
                 communicator,
                 position: Box::new(position),
@@ -248,12 +247,12 @@ impl Health {
         }
     }
 
-    /// Waits for a verdict up to `grace`, and reports nothing.
+    /// Waits up to `grace` for a verdict, and reports nothing.
     pub fn await_fault(&self, grace: Duration) -> Option<Error> {
         self.await_verdict(Instant::now() + grace)
     }
 
-    /// Waits for a verdict.
+    /// Waits for a verdict until `deadline`.
     fn await_verdict(&self, deadline: Instant) -> Option<Error> {
         let (guard, _) = self
             .decided
@@ -264,8 +263,8 @@ impl Health {
         guard.clone()
     }
 
-    /// What this rank itself suspects, in the light of who has left in good order: the end of a
-    /// connection looks the same in both cases.
+    /// Returns the fault that this rank suspects. A peer that left cleanly is named as such: its
+    /// closed connection looks the same as a failure.
     fn suspicion(&self, error: &Error) -> Fault {
         let mut fault = Fault::from_error(error, &self.world_ranks, self.me);
         if let Error::PeerFailed { rank, .. } = error
@@ -276,14 +275,14 @@ impl Health {
         fault
     }
 
-    /// The verdict is `fault`, unless there is one.
+    /// Makes `fault` the verdict, unless there is one.
     pub(super) fn pronounce(&self, fault: &Fault) {
         let mut verdict = lock(&self.verdict);
         if verdict.is_some() {
             return;
         }
         let error = fault.to_error(&self.world_ranks);
-        // No warning: the calls that wait return it.
+        // No warning: the waiting calls return the error.
         log::info!(
             target: "ringfold::control",
             "communicator {:x} of {} ranks ends: {error}", self.communicator, self.world_ranks.len()
@@ -296,7 +295,7 @@ impl Health {
         (self.waker)();
     }
 
-    /// World rank `rank` has left in good order.
+    /// Records that world rank `rank` has left cleanly.
     pub(super) fn mark_left(&self, rank: u32) {
         if let Some(rank) = self.rank_of(rank) {
             // Pairs with the Acquire load in `has_left`.
@@ -307,20 +306,20 @@ impl Health {
         }
     }
 
-    /// World rank `rank` died: a fault, if it is a member that has not left.
+    /// Records that world rank `rank` died: a fault, if it is a member that has not left.
     pub(super) fn mark_dead(&self, rank: u32, reason: &str) {
         if self.rank_of(rank).is_some_and(|rank| !self.has_left(rank)) {
             self.pronounce(&Fault::peer_failed(rank, reason));
         }
     }
 
-    /// The rank in this communicator of a world rank.
+    /// Returns the rank of `world_rank` in this communicator.
     fn rank_of(&self, world_rank: u32) -> Option<usize> {
         self.world_ranks.iter().position(|rank| *rank == world_rank)
     }
 }
 
-/// What the server sent in the order of these world ranks, put into their own order.
+/// Reorders values that the server sent by ascending world rank into the order of `world_ranks`.
 pub(super) fn in_order<T>(world_ranks: &[u32], sent: Vec<T>) -> Vec<T> {
     let mut ranks: Vec<usize> = (0..world_ranks.len()).collect();
     ranks.sort_unstable_by_key(|rank| world_ranks[*rank]);
@@ -335,7 +334,7 @@ mod tests {
     use super::*;
     use crate::error::GONE;
 
-    /// The health of rank 2 of three, whose server is dead, which its monitor has not noticed yet.
+    /// Returns the health of rank 2 of three, whose server has died unnoticed by its monitor.
     fn orphan() -> Health {
         let (ours, theirs) = Socket::pair().expect("socket pairs are to be had");
         drop(theirs);

@@ -1,11 +1,10 @@
-//! What the rendezvous server decides, without I/O: who is here, what was gathered, which verdict
-//! stands.
+//! The decisions of the rendezvous server, without I/O: membership, exchanges and verdicts.
 //!
-//! Input: frames of ranks, lost connections, the time. Output: frames to ranks. There is one
-//! verdict per communicator, the first one. A timeout is not believed as reported: all members are
-//! asked how far they are. Blamed are those that do not answer (their process is frozen), else
-//! those that are in an earlier call than the reporter, else those that it named. A member may also
-//! ask how far the others are, which blames no rank. The calls in which members wait are compared.
+//! Input: frames of ranks, lost connections, the time. Output: frames to ranks. Each communicator
+//! has one verdict, the first. A reported timeout is verified: all members are asked for their
+//! progress. The verdict blames those that do not answer (their process is frozen), else those in
+//! the earliest call if the reporter is past it, else those named in the report. A member may also
+//! survey the others' progress, which blames no rank. The calls in which members wait are compared.
 
 mod claim;
 mod exchange;
@@ -24,12 +23,12 @@ use state::{Group, Inquiry, REFUSALS_TOLD_MAX, Rank, Survey, Topic};
 pub use state::{Hub, ProtocolViolation};
 pub use verdict::INQUIRY;
 
-/// The longest time an exchange or a survey may take.
+/// Maximum duration of an exchange or a survey.
 const EXCHANGE_MAX: Duration = Duration::from_secs(24 * 3600);
 
 impl Hub {
-    /// A job, with the number and the key that its ranks get, of `world_size` ranks that must
-    /// all have joined by `join_deadline`.
+    /// Creates a job of `world_size` ranks, which get `job` and `key`, and must all have joined by
+    /// `join_deadline`.
     pub fn new(job: u64, key: [u8; 32], world_size: u32, join_deadline: Instant) -> Hub {
         Hub {
             job,
@@ -48,22 +47,22 @@ impl Hub {
         }
     }
 
-    /// Tells the ranks how long another host may be silent.
+    /// Sets the peer timeout that the ranks get.
     pub fn with_silence(self, silence: Silence) -> Hub {
         Hub { silence, ..self }
     }
 
-    /// Whether it is settled who is in the job.
+    /// Whether joining is over.
     pub fn is_complete(&self) -> bool {
         self.is_complete
     }
 
-    /// Whether it never will.
+    /// Whether the job was cancelled, because not all ranks joined.
     pub fn is_cancelled(&self) -> bool {
         self.cancellation.is_some()
     }
 
-    /// Whether ranks other than 0 are in a job that has come together.
+    /// Whether ranks other than 0 are in a job that was not cancelled.
     pub fn is_in_use(&self) -> bool {
         !self.is_cancelled() && (1..self.ranks.len()).any(|rank| self.is_here(rank as u32))
     }
@@ -73,17 +72,17 @@ impl Hub {
         matches!(self.ranks.get(rank as usize), Some(Rank::Here(_)))
     }
 
-    /// Whether `rank` has ever been in the job.
+    /// Whether `rank` is in the job, has left it, or was lost; a withdrawn rank is not known.
     pub fn is_known(&self, rank: u32) -> bool {
         !matches!(self.ranks.get(rank as usize), Some(Rank::Absent) | None)
     }
 
-    /// What is to be sent, in order.
+    /// Takes the frames to send, in order.
     pub fn take_output(&mut self) -> Vec<(u32, Frame)> {
         std::mem::take(&mut self.out)
     }
 
-    /// When [`Hub::tick`] has something to do.
+    /// Returns the next time at which [`Hub::tick`] has something to do.
     pub fn next_deadline(&self) -> Option<Instant> {
         let joining = (!self.is_complete).then_some(self.join_deadline);
         let inquiries = self
@@ -99,7 +98,7 @@ impl Hub {
             .min()
     }
 
-    /// Takes in a frame from `rank`, whose connection is authenticated.
+    /// Processes a frame from `rank`, whose connection is authenticated.
     pub fn receive(
         &mut self,
         rank: u32,
@@ -170,7 +169,7 @@ impl Hub {
         Ok(())
     }
 
-    /// Takes in that `rank`'s connection is gone.
+    /// Records that the connection of `rank` is lost.
     pub fn lose(&mut self, rank: u32, reason: &str) {
         let Some(entry) = self.ranks.get_mut(rank as usize) else {
             return;
@@ -190,12 +189,12 @@ impl Hub {
         {
             self.pronounce(communicator, fault.clone());
         }
-        // Afterwards, so that ranks in an exchange have the verdict when that ends.
+        // After the verdicts, so that ranks in an exchange have theirs when the exchange ends.
         self.fail_gatherings(rank, &fault);
         self.forget_ended();
     }
 
-    /// Does what is due at `now`.
+    /// Processes the deadlines that have passed at `now`.
     pub fn tick(&mut self, now: Instant) {
         if !self.is_complete && now >= self.join_deadline {
             let also = self.refused_last();
@@ -221,7 +220,7 @@ impl Hub {
         }
     }
 
-    /// Rank 0 leaves: tells all ranks that no more will come.
+    /// Tells all ranks that rank 0 leaves and sends nothing more.
     pub fn shut(&mut self) {
         for rank in self.ranks_that(|rank| matches!(rank, Rank::Here(_))) {
             self.out.push((rank, Frame::Closing));
@@ -276,8 +275,8 @@ impl Hub {
         Ok(())
     }
 
-    /// Notes who was refused and why, for the errors of the waiting ranks: it is passed on at
-    /// once, because their own deadlines may come first.
+    /// Records the refusal of a connection for the errors of the waiting ranks, and passes it on at
+    /// once, because their own deadlines may end first.
     pub fn note_refused(&mut self, text: String) {
         let reason = format!("the last one refused is {text}");
         self.refusals_told += u32::from(!self.is_complete);
@@ -290,25 +289,25 @@ impl Hub {
         self.refused = Some(reason);
     }
 
-    /// The last refusal, as the end of a reason.
+    /// Returns the last refusal, as the end of a reason.
     fn refused_last(&self) -> String {
         let refused = self.refused.as_ref();
         refused.map_or(String::new(), |text| format!(", and {text}"))
     }
 
-    /// Ends the joining, if it is not over, because `missing` cannot come.
+    /// Cancels the job because `missing` cannot join, unless joining is over.
     pub fn give_up(&mut self, missing: &[u32], reason: &str) {
         if !self.is_complete {
             self.cancel(missing.to_vec(), reason);
         }
     }
 
-    /// The ranks that have not come yet.
+    /// Returns the ranks that have not joined yet.
     pub fn absent(&self) -> Vec<u32> {
         self.ranks_that(|rank| matches!(rank, Rank::Absent))
     }
 
-    /// Ends a job that never came together.
+    /// Cancels a job that not all ranks have joined.
     fn cancel(&mut self, ranks: Vec<u32>, reason: &str) {
         self.is_complete = true;
         let frame = Frame::Cancelled {
@@ -321,7 +320,7 @@ impl Hub {
         self.cancellation = Some(frame);
     }
 
-    /// A list of members is ascending, within the world, and has the speaker.
+    /// Checks that `members` is ascending, within the world, and contains `rank`.
     fn check_members(&self, rank: u32, members: &[u32]) -> Result<(), ProtocolViolation> {
         let is_ascending = members.windows(2).all(|pair| pair[0] < pair[1]);
         let is_inside = members
@@ -338,7 +337,7 @@ impl Hub {
             Some(Rank::Here(presence)) => Some(presence.host),
             _ => None,
         };
-        // Only who lives on the same host can have seen it.
+        // Only a rank on the same host can have seen the process end.
         if witness != suspect && host_of(suspect).is_some() && host_of(suspect) == host_of(witness)
         {
             self.lose(suspect, GONE);
@@ -347,7 +346,7 @@ impl Hub {
 
     fn depart(&mut self, rank: u32) {
         if !self.is_complete {
-            // It gave up waiting for the others, and may come again.
+            // The rank gave up waiting for the others, and may join again.
             self.ranks[rank as usize] = Rank::Absent;
             self.out.push((rank, Frame::Departed { rank }));
             return;
@@ -363,7 +362,7 @@ impl Hub {
         for to in self.ranks_that(|other| matches!(other, Rank::Here(_))) {
             self.out.push((to, Frame::Departed { rank }));
         }
-        // Last, so that the others have it before the leaver's process can end.
+        // Last, so that the others are told before the leaver's process can end.
         self.out.push((rank, Frame::Departed { rank }));
         self.forget_ended();
     }

@@ -4,7 +4,7 @@ use super::address::Address;
 use super::auth::Secret;
 use crate::silence::Silence;
 
-/// Bytes of a name that follows from a secret.
+/// Bytes of a name that is derived from a secret.
 const NAME_BYTES: usize = 16;
 
 /// A process' place in its job.
@@ -14,29 +14,29 @@ pub struct Launch {
     pub rank: usize,
     /// The number of ranks.
     pub world_size: usize,
-    /// This process' number on its host, if the launcher says so.
+    /// This process' number on its host, if the launcher reports it.
     pub local_rank: Option<usize>,
-    /// The number of ranks on this host, if the launcher says so.
+    /// The number of ranks on this host, if the launcher reports it.
     pub local_world_size: Option<usize>,
-    /// Where rank 0 listens, in the order in which the others try; empty for a job of one rank, and
-    /// for a rank 0 that has a [`RendezvousListener`](super::RendezvousListener).
+    /// Addresses of rank 0, in the order in which the others try them; empty for a job of one rank,
+    /// and for a rank 0 with a [`RendezvousListener`](super::RendezvousListener).
     pub addresses: Vec<Address>,
-    /// The name that follows from the address alone, where a secret hides the one that is used.
-    /// Rank 0 listens there too, if no other user does, so that ranks with another secret, or
-    /// without one, get an error.
+    /// The name derived from the address alone, if a secret hides the name in use. Rank 0 listens
+    /// there too, unless another user does, so that ranks with another secret, or without one, get
+    /// an error.
     pub public_name: Option<Address>,
-    /// The interfaces at which rank 0 listens, too, where the host's own name means its loopback.
+    /// Interfaces at which rank 0 also listens if the host's own name means its loopback.
     pub socket_ifname: Option<String>,
-    /// How long another host may be silent; rank 0's holds.
+    /// Peer timeout: how long another host may be silent; rank 0's applies.
     pub silence: Silence,
-    /// What determined all this.
+    /// The source of these settings.
     pub origin: &'static str,
-    /// A warning: variables that speak of a larger job than this one.
+    /// A warning about variables that describe a larger job than this one.
     pub remark: Option<String>,
 }
 
 impl Launch {
-    /// A place of which only rank and world size are known.
+    /// Creates a place of which only rank and world size are known.
     pub fn new(rank: usize, world_size: usize, origin: &'static str) -> Launch {
         Launch {
             rank,
@@ -54,7 +54,7 @@ impl Launch {
 }
 
 impl Address {
-    /// The abstract name `ringfold-UID-NAME`.
+    /// Returns the abstract name `ringfold-UID-NAME`.
     pub fn local(uid: u32, name: &str) -> Address {
         Address::Unix {
             name: format!("ringfold-{uid}-{name}"),
@@ -62,8 +62,8 @@ impl Address {
     }
 }
 
-/// The name that replaces `public` where there is a secret: other users cannot predict it, so they
-/// cannot occupy it.
+/// Returns the name that replaces `public` if there is a secret: other users cannot predict the
+/// name, so they cannot occupy it.
 pub fn hidden_name(public: &Address, secret: &Secret) -> String {
     let key = secret.derive("name", public.to_string().as_bytes());
     let digits = key[..NAME_BYTES].iter().map(|byte| format!("{byte:02x}"));

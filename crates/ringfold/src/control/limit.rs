@@ -1,5 +1,5 @@
-//! How long a step of bringing ranks together may wait: until its deadline, or until waiting has
-//! become pointless.
+//! Time limits of the steps that connect ranks: a deadline, and a check whether waiting has become
+//! pointless.
 
 use std::fmt;
 use std::io;
@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 use super::poll::remaining;
 use crate::error::{Error, Result};
 
-/// Finds out whether waiting has become pointless: by the communicator's verdict, or because the
-/// caller gave up.
+/// Check that returns an error if waiting has become pointless: the communicator's verdict, or the
+/// caller's cancellation.
 pub type Cancelled<'a> = &'a (dyn Fn() -> Option<Error> + Sync);
 
-/// How often waiting is interrupted to ask whether it still makes sense.
+/// Interval at which a wait checks whether it still makes sense.
 pub const GLANCE: Duration = Duration::from_millis(50);
 
-/// The end of a wait. A bare deadline is one that nothing but time brings about.
+/// The end of a wait: a deadline and, unless made from a bare deadline, a check for cancellation.
 #[derive(Clone, Copy)]
 pub struct Limit<'a> {
     deadline: Instant,
@@ -38,7 +38,7 @@ impl fmt::Debug for Limit<'_> {
 }
 
 impl<'a> Limit<'a> {
-    /// Until `deadline`, or until `cancelled` gives an error.
+    /// Creates a limit that ends at `deadline`, or once `cancelled` returns an error.
     pub fn new(deadline: Instant, cancelled: Cancelled<'a>) -> Limit<'a> {
         Limit {
             deadline,
@@ -46,7 +46,7 @@ impl<'a> Limit<'a> {
         }
     }
 
-    /// The same, and no longer than `span` from now.
+    /// Returns the same limit, but at most `span` from now.
     pub fn within(self, span: Duration) -> Limit<'a> {
         Limit {
             deadline: self.deadline.min(Instant::now() + span),
@@ -54,7 +54,7 @@ impl<'a> Limit<'a> {
         }
     }
 
-    /// The same, and `span` longer.
+    /// Returns the same limit, extended by `span`.
     pub fn extended(self, span: Duration) -> Limit<'a> {
         Limit {
             deadline: self.deadline + span,
@@ -62,7 +62,7 @@ impl<'a> Limit<'a> {
         }
     }
 
-    /// The deadline.
+    /// Returns the deadline.
     pub fn deadline(&self) -> Instant {
         self.deadline
     }
@@ -72,7 +72,7 @@ impl<'a> Limit<'a> {
         remaining(self.deadline).is_zero()
     }
 
-    /// The error that makes waiting pointless, if there is one.
+    /// Fails with the error that makes waiting pointless, if any.
     pub fn check(&self) -> Result<()> {
         match self.cancelled.and_then(|cancelled| cancelled()) {
             Some(error) => Err(error),
@@ -80,7 +80,7 @@ impl<'a> Limit<'a> {
         }
     }
 
-    /// Until when a wait may last before it asks again.
+    /// Returns the time until which a wait may last before the next check.
     pub fn next_look(&self) -> Instant {
         match self.cancelled {
             Some(_) => self.deadline.min(Instant::now() + GLANCE),
@@ -88,7 +88,7 @@ impl<'a> Limit<'a> {
         }
     }
 
-    /// Sleeps for `span` or until the limit.
+    /// Sleeps for `span`, or until the limit.
     pub fn pause(&self, span: Duration) -> Result<()> {
         let whole = self.within(span);
         loop {
@@ -101,11 +101,10 @@ impl<'a> Limit<'a> {
         }
     }
 
-    /// Waits with `wait`, which gets a time until which it may last and says whether it has got
-    /// what it waits for.
+    /// Calls `wait` until it returns true; its argument is the time until which it may wait.
     pub(super) fn wait(&self, mut wait: impl FnMut(Instant) -> io::Result<bool>) -> io::Result<()> {
         loop {
-            // Comes out again where the wait's error becomes one of ours.
+            // `Error::system` recovers our error from the `io::Error`.
             self.check().map_err(io::Error::other)?;
             if wait(self.next_look())? {
                 return Ok(());

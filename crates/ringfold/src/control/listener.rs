@@ -1,12 +1,12 @@
-//! Listeners of rank 0 that are open before their addresses are known to the others.
+//! Listeners that rank 0 opens before the other ranks know their addresses.
 //!
-//! A job that can pass on a line of text itself (a store, a queue, a launcher's environment) needs
-//! no port that is agreed upon and hoped to be free: rank 0 opens a [`RendezvousListener`] on free
-//! ports, passes on its address, and joins with it; the others join by that address. It is a list,
-//! because rank 0 cannot know which of its addresses the others reach; they try them in order.
+//! A job that can pass on a line of text itself (by a store, a queue, a launcher's environment)
+//! needs no agreed port that may be taken. Rank 0 opens a [`RendezvousListener`] on free ports,
+//! passes on its address, and joins with the listener; the others join by that address. The address
+//! is a list, tried in order, because rank 0 cannot know which entry the others reach.
 //!
-//! First comes an abstract UNIX name, which only ranks of rank 0's own host can use, then the
-//! address by which the machine that the caller names is reached, then what [`interfaces`] offers.
+//! The first entry is an abstract UNIX name, usable only on rank 0's host. Next are the local
+//! address on the route to the machine that the caller names, and the addresses of [`interfaces`].
 //! A rank without the job's secret is refused; one that connects before rank 0 joins waits.
 
 use std::fmt;
@@ -22,12 +22,12 @@ use super::socket::{Listener, random};
 use crate::error::{Error, Result};
 use crate::topology::interfaces;
 
-/// Any port serves to ask the kernel for a route; no packet is sent.
+/// An arbitrary port to ask the kernel for a route; no packet is sent.
 const SOME_PORT: u16 = 9;
 
 /// Listeners at which the other ranks will reach rank 0; see [the module](self).
 ///
-/// Dropping it without joining closes them.
+/// Dropping the value without joining closes the listeners.
 #[derive(Debug)]
 pub struct RendezvousListener {
     listeners: Vec<Listener>,
@@ -35,8 +35,8 @@ pub struct RendezvousListener {
 }
 
 impl RendezvousListener {
-    /// Opens listeners on free ports of the addresses of the interfaces that `choice` selects (see
-    /// [`interfaces`]), with the address by which `toward` is reached first.
+    /// Opens listeners on free ports of the interfaces that `choice` selects (see [`interfaces`]);
+    /// the local address on the route to `toward` is first.
     pub fn on(choice: Option<&str>, toward: Option<&str>) -> Result<RendezvousListener> {
         let mut candidates = interfaces::candidates(choice, false)?.addresses();
         if let Some(first) = toward.and_then(route_toward) {
@@ -48,7 +48,7 @@ impl RendezvousListener {
         RendezvousListener::at(&candidates)
     }
 
-    /// Listens at the UNIX name and on `candidates`.
+    /// Listens on a new UNIX name and on `candidates`.
     fn at(candidates: &[IpAddr]) -> Result<RendezvousListener> {
         let number = u64::from_le_bytes(random()?);
         let user = rustix::process::getuid().as_raw();
@@ -68,7 +68,7 @@ impl RendezvousListener {
                 listeners.insert(0, listener);
                 addresses.insert(0, Address::Unix { name });
             }
-            // Only a shortcut; some sandboxes have no such names.
+            // The name is only a shortcut; some sandboxes have no abstract names.
             Err(error) => {
                 debug!(target: "ringfold::control", "no UNIX name to be met at: {error}");
             }
@@ -81,7 +81,7 @@ impl RendezvousListener {
         Ok(rendezvous)
     }
 
-    /// The `address` by which the other ranks join: candidates separated by commas.
+    /// Returns the `address` by which the other ranks join: candidates separated by commas.
     pub fn address(&self) -> String {
         self.to_string()
     }
@@ -102,7 +102,7 @@ impl fmt::Display for RendezvousListener {
     }
 }
 
-/// Puts `first` before the others; one that the choice of interfaces left out stays out.
+/// Moves `first` to the front; an address outside a choice of interfaces is not added.
 fn prefer(candidates: &mut Vec<IpAddr>, first: IpAddr, is_chosen: bool) {
     let place = candidates.iter().position(|candidate| *candidate == first);
     match place {
@@ -112,7 +112,7 @@ fn prefer(candidates: &mut Vec<IpAddr>, first: IpAddr, is_chosen: bool) {
     }
 }
 
-/// This host's address by which `host` is reached; `None` if it is not known, or is reached by
+/// Returns this host's address on the route to `host`; `None` if the host is unknown, or reached by
 /// loopback.
 fn route_toward(host: &str) -> Option<IpAddr> {
     let limit = Limit::from(Instant::now() + connect::LOOKUP);

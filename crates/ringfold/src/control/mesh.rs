@@ -1,14 +1,14 @@
 //! Data connections between the ranks of a communicator.
 //!
-//! In two steps, because addresses must be exchanged between them: a [`MeshListener`] binds and
-//! says where, then [`Mesh::connect`] makes all connections at once. Of two ranks the lower one
-//! listens and the higher one connects. Each connection proves the job's secret and names
-//! communicator, ranks, channel and socket; both ends check these. The listeners are bound to the
-//! given addresses alone, and closed when the mesh is complete.
+//! Connecting takes two steps, because addresses must be exchanged in between: a [`MeshListener`]
+//! binds, then [`Mesh::connect`] makes all connections at once. Of two ranks, the lower one listens
+//! and the higher one connects. Each connection proves the job's secret and names communicator,
+//! ranks, channel and socket; both ends check these. The listeners are bound to the given addresses
+//! only, and closed when the mesh is complete.
 //!
 //! Ranks with several networks in common spread the sockets of a channel over them: the connecting
-//! end binds each socket to its own address of the network. A network over which nothing goes yet
-//! is waited for, and left out if that lasts.
+//! end binds each socket to its own address of the network. A network that does not work yet is
+//! waited for, and skipped if it stays so.
 
 mod made;
 
@@ -30,12 +30,12 @@ use crate::error::{Error, Refused, Result};
 use crate::threads;
 use crate::transport::tcp::Sockets;
 
-/// How long one address of a peer has to answer before the next is tried.
+/// Time limit for one address of a peer to answer before the next is tried.
 const CANDIDATE: Duration = Duration::from_secs(3);
-/// Threads that connect at the same time.
+/// Maximum number of connecting threads.
 const CONNECTORS_MAX: usize = 16;
 
-/// Where a rank can be reached.
+/// Listeners at which the other ranks reach this rank.
 #[derive(Debug)]
 pub struct MeshListener {
     listeners: Vec<Listener>,
@@ -44,7 +44,7 @@ pub struct MeshListener {
 }
 
 impl MeshListener {
-    /// Listens on free ports of exactly these addresses. One that cannot be bound is left out,
+    /// Listens on free ports of exactly these addresses. Skips addresses that cannot be bound,
     /// unless none can. All connections begin with `congestion`.
     pub fn bind(
         candidates: &[IpAddr],
@@ -76,46 +76,46 @@ impl MeshListener {
         })
     }
 
-    /// Where it listens, in order of preference: what the other ranks need to know.
+    /// Returns the bound addresses in order of preference, which the other ranks need to know.
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
 }
 
-/// A rank that gets connections.
+/// A rank to connect with.
 #[derive(Clone, Debug)]
 pub struct Peer {
-    /// Its rank in the communicator.
+    /// Rank in the communicator.
     pub rank: usize,
-    /// Where it says that it listens.
+    /// Addresses at which the peer listens, according to itself.
     pub addresses: Vec<SocketAddr>,
-    /// Whether it is in this network namespace: only then loopback addresses mean it.
+    /// Whether the peer is in this network namespace, so that loopback addresses reach it.
     pub shares_loopback: bool,
-    /// The number of sockets of each channel, as it knows it, too.
+    /// Number of sockets of each channel, the same on the peer.
     pub sockets: usize,
-    /// The networks over which they are spread; none if any address will do.
+    /// The networks over which the sockets are spread; none if any address will do.
     pub rails: Vec<Rail>,
 }
 
 /// A network that two ranks have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rail {
-    /// This rank's address.
+    /// Address of this rank.
     pub from: IpAddr,
-    /// Where the peer listens.
+    /// Address at which the peer listens.
     pub to: SocketAddr,
 }
 
-/// The connections to be made, as every member describes them alike.
+/// The connections to make, which every member describes alike.
 #[derive(Debug)]
 pub struct Mesh<'a> {
     /// The communicator's number.
     pub communicator: u64,
-    /// This rank.
+    /// Number of this rank.
     pub rank: usize,
     /// The number of ranks.
     pub world_size: usize,
-    /// Channels of each pair.
+    /// Number of channels of each pair.
     pub channels: usize,
     /// The job's secret.
     pub secret: &'a Secret,
@@ -125,7 +125,7 @@ pub struct Mesh<'a> {
 
 impl Mesh<'_> {
     /// Makes all connections within `limit`: by peer, channel and socket, non-blocking and without
-    /// delay. Ranks that are no peers have none.
+    /// Nagle's delay. Ranks that are no peers have none.
     pub fn connect(&self, listener: MeshListener, limit: Limit<'_>) -> Result<Sockets> {
         let mut counts = vec![0; self.world_size];
         for peer in self.peers {
@@ -149,7 +149,7 @@ impl Mesh<'_> {
             for connectors in 0..below.len().min(CONNECTORS_MAX) {
                 match threads::start_within(scope, "ringfold-connect", connect) {
                     Ok(_) => {}
-                    // Fewer take longer.
+                    // With fewer threads, connecting only takes longer.
                     Err(_) if connectors > 0 => break,
                     Err(error) => {
                         made.fail(error);
@@ -164,15 +164,15 @@ impl Mesh<'_> {
         made.finish()
     }
 
-    /// Connects all channels to `peer`, of which is known that it listens: as long as it says
-    /// nothing, or no way leads there, it is waited for.
+    /// Connects all channels to `peer`, which is known to listen: waits while it is silent or no
+    /// route leads there.
     fn reach(&self, peer: &Peer, made: &Made, limit: Limit<'_>) -> Result<()> {
         let mut addresses = peer.addresses.clone();
         addresses.truncate(CANDIDATES_MAX);
         addresses.retain(|address| peer.shares_loopback || !address.ip().is_loopback());
-        // On one host the loopback is the shortest way.
+        // On one host, the loopback is the shortest path.
         addresses.sort_by_key(|address| !address.ip().is_loopback());
-        // One connection that cannot be made is enough.
+        // One failed connection ends all attempts.
         let is_over = || {
             limit
                 .check()
@@ -205,7 +205,7 @@ impl Mesh<'_> {
                     }
                     Err(Unreachable::Here(why)) => why,
                 };
-                // What the limit cut short says less than the attempt before.
+                // An attempt that the limit cut short tells less than the one before.
                 if failures[index].is_none() || !limit.is_over() {
                     failures[index] = Some(why);
                 }
@@ -235,8 +235,8 @@ impl Mesh<'_> {
         )))
     }
 
-    /// Spreads the sockets of `peer` over its rails. What one cannot carry goes by the others; if
-    /// none works, all of them are left to be made.
+    /// Spreads the sockets of `peer` over its rails. Sockets of a rail that fails use the others;
+    /// if none works, the missing sockets are left to the caller.
     fn reach_by_rails(&self, peer: &Peer, made: &Made, limit: Limit<'_>) -> Result<()> {
         let mut rails = peer.rails.clone();
         while !rails.is_empty() {
@@ -262,8 +262,8 @@ impl Mesh<'_> {
         Ok(())
     }
 
-    /// Connects the sockets to `peer` that `is_its` selects by a rail. One over which nothing goes
-    /// yet is waited for.
+    /// Connects the sockets to `peer` that `is_its` selects, over a rail. Waits for a rail that
+    /// does not work yet.
     fn reach_by_rail(
         &self,
         peer: &Peer,
@@ -291,8 +291,8 @@ impl Mesh<'_> {
         }
     }
 
-    /// Connects the sockets to `peer` that are still missing and that `is_its` selects, from an
-    /// address here, if one is given, to one of its own.
+    /// Connects the sockets to `peer` that are still missing and that `is_its` selects, from the
+    /// local address `from`, if set, to the peer's address `to`.
     fn reach_at(
         &self,
         peer: &Peer,
@@ -334,7 +334,7 @@ impl Mesh<'_> {
         Ok(())
     }
 
-    /// Channel and socket of all connections with `peer`.
+    /// Returns channel and socket of all connections with `peer`.
     fn places(&self, peer: &Peer) -> impl Iterator<Item = (usize, usize)> + use<> {
         let sockets = peer.sockets;
         (0..self.channels).flat_map(move |channel| (0..sockets).map(move |index| (channel, index)))
@@ -352,7 +352,7 @@ impl Mesh<'_> {
         }
     }
 
-    /// Lets in all channels of the peers `above`.
+    /// Admits all channels of the peers `above`.
     fn await_peers(
         &self,
         above: &[&Peer],
@@ -394,7 +394,7 @@ impl Mesh<'_> {
         Ok(())
     }
 
-    /// Whether a claim is one of the connections that are due here, and the first of its kind.
+    /// Checks that a claim is for a connection that is due here, and the first for it.
     fn judge(
         &self,
         claim: &Claim,
@@ -422,7 +422,7 @@ impl Mesh<'_> {
         }
     }
 
-    /// The error where peers `above` did not come to any of the `addresses` here.
+    /// Returns the error for peers `above` that did not connect to any of this rank's `addresses`.
     fn missing_peers(
         &self,
         above: &[&Peer],
@@ -446,30 +446,30 @@ impl Mesh<'_> {
     }
 }
 
-/// The rank, channel and socket of a connection.
+/// Returns the rank, channel and socket of a connection.
 fn place(claim: &Claim) -> [usize; 3] {
     [claim.from, claim.channel, claim.socket].map(|number| number as usize)
 }
 
-/// Why a connection could not be made.
+/// Cause of a failed connection attempt.
 enum Unreachable {
-    /// Not at this address.
+    /// The peer cannot be reached at this address.
     Here(String),
-    /// Not yet: no way leads there at the moment; or a process listens there and has not answered
-    /// in time, or has refused this rank because this rank itself was slow, so one of the two may
-    /// have stood still.
+    /// The peer cannot be reached yet. Either no route leads there at the moment; or a process
+    /// listens there and has not answered in time, or has dropped this rank for being slow, so one
+    /// of the two may have been stopped.
     Yet(String),
-    /// Trying further is pointless.
+    /// Further attempts are pointless.
     Final(Error),
 }
 
-/// Whether a link that comes up, or a route that is learnt, may fix this. That nothing listens at
-/// an address stays so: the peer has said that it does.
+/// Whether a link that comes up, or a route that is learnt, may fix the error. A refused connection
+/// stays refused: the peer has announced that it listens.
 fn may_change(error: &io::Error) -> bool {
     use io::ErrorKind::{
         AddrNotAvailable, HostUnreachable, NetworkDown, NetworkUnreachable, TimedOut,
     };
-    // No address: that of a link which is just up is still tentative.
+    // `AddrNotAvailable`: the address of a link that has just come up is still tentative.
     matches!(
         error.kind(),
         AddrNotAvailable | HostUnreachable | NetworkDown | NetworkUnreachable | TimedOut

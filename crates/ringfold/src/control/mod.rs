@@ -1,26 +1,25 @@
-//! The control plane: how ranks find each other, prove who they are, and tell each other what went
-//! wrong.
+//! The control plane: ranks find each other, authenticate, and report faults.
 //!
-//! Rank 0's process runs a rendezvous [`server`]; every rank, rank 0 too, keeps one connection to
-//! it for the life of the job, read by one monitor thread per process ([`session`]). A star: O(N)
-//! connections. Over it run exchanges (all-gathers of small blobs), fault reports and verdicts,
-//! goodbyes, and the questions who is late and how far who is. The data path only looks at one
-//! abort word per communicator ([`Health`]), which the monitor sets.
+//! Rank 0's process runs a rendezvous [`server`]. Every rank, including rank 0, keeps one
+//! connection to the server for the life of the job, read by one monitor thread per process
+//! ([`session`]): a star of O(N) connections. The connections carry exchanges (all-gathers of small
+//! blobs), fault reports and verdicts, goodbyes, and questions about late ranks and progress. The
+//! data path only polls one abort word per communicator ([`Health`]), which the monitor sets.
 //!
 //! # Invariants
 //!
-//! * Every connection begins with the mutual handshake of [`auth`]; until it is done at most a few
-//!   dozen bytes are read.
-//! * Everything a peer says is a claim until checked; lengths are bounded before anything is
+//! * Every connection begins with the mutual handshake of [`auth`]; until the handshake is
+//!   complete, about a hundred bytes are read at most.
+//! * Everything a peer sends is a claim until checked; lengths are bounded before anything is
 //!   allocated.
 //! * Every wait has a deadline. No thread and no descriptor outlives the last clone of its
 //!   [`Session`].
-//! * Leaving in good order is never a fault. Ending without a goodbye always is.
+//! * Leaving cleanly is never a fault. Ending without a goodbye always is.
 //!
 //! # What it does not do
 //!
-//! It neither encrypts nor survives the loss of rank 0: when rank 0's process dies, every
-//! communicator that has rank 0 fails, and the others go on without abort propagation.
+//! The control plane neither encrypts nor survives the loss of rank 0. If rank 0's process dies,
+//! every communicator that has rank 0 fails, and the others continue without abort propagation.
 
 pub mod absence;
 pub mod address;

@@ -1,8 +1,8 @@
 //! The thread that reads a rank's control connection and watches its neighbours' processes.
 //!
-//! It passes verdicts to [`Health`](super::Health), answers inquiries, and passes the server's
-//! answers on. It never waits for anything but its poll, so that an inquiry is answered as long as
-//! the process runs at all: that is what an answer means.
+//! The monitor passes verdicts to [`Health`](super::Health), answers inquiries, and passes the
+//! server's answers on. It waits only in its poll, so that an inquiry is answered as long as the
+//! process runs: an answer means that the process is not frozen.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -21,10 +21,10 @@ use crate::error::{GONE, gone_by};
 use crate::silence::{Silence, silent};
 use crate::sys::TcpState;
 
-/// After a neighbour's process has ended, how long the server has to say whether that was in order.
-/// It usually answers at once. When it does not, most often its own process is being ended, which
-/// closes its connections one by one: a rank that heard of it before this one has ended as well,
-/// and must not be blamed for it.
+/// Time limit for the server to tell whether a neighbour's process ended cleanly. The server
+/// usually answers at once. If it does not, most often its own process is ending, which closes its
+/// connections one by one: a rank that noticed this first has ended as well, and must not be blamed
+/// for it.
 const GRACE: Duration = Duration::from_millis(100);
 
 /// The monitor's own state.
@@ -33,11 +33,11 @@ pub(super) struct Monitor {
     communicators: Arc<OpenCommunicators>,
     splitter: Splitter,
     watched: Vec<Watched>,
-    /// How long rank 0's host may be silent.
+    /// Peer timeout of rank 0's host.
     silence: Silence,
-    /// When to look whether it has been.
+    /// Time of the next check for silence.
     next_look: Instant,
-    /// Neighbours whose process has ended, and until when the server may judge.
+    /// Neighbours whose process has ended, and the time until which the server may judge each.
     suspects: Vec<(u32, Instant)>,
     buffer: Vec<u8>,
 }
@@ -84,7 +84,7 @@ impl Monitor {
             if self.connection.state().is_stopping {
                 return;
             }
-            // What was said before a death counts before it.
+            // Frames that were sent before a death count before it.
             self.read(socket);
             for rank in ended {
                 self.suspect(rank);
@@ -95,7 +95,7 @@ impl Monitor {
         }
     }
 
-    /// Waits; the neighbours whose process has ended meanwhile.
+    /// Waits for events; returns the neighbours whose process has ended.
     fn wait(&mut self, socket: &Socket, wake: &EventFd) -> std::io::Result<Vec<u32>> {
         let is_open = self.connection.state().reach == Reach::Open;
         let mut fds = vec![PollFd::new(wake, PollFlags::IN)];
@@ -118,7 +118,7 @@ impl Monitor {
         Ok(ended.map(|watched| watched.rank).collect())
     }
 
-    /// Reads and acts on everything that has arrived.
+    /// Reads and processes everything that has arrived.
     fn read(&mut self, socket: &Socket) {
         while self.connection.state().reach == Reach::Open {
             match socket.read(&mut self.buffer) {
@@ -145,7 +145,7 @@ impl Monitor {
             } => {
                 if let Some(health) = self.communicators.get(communicator) {
                     health.pronounce(&fault);
-                    // An exchange for this communicator has become pointless.
+                    // An exchange for this communicator may have become pointless.
                     self.connection.announce();
                 }
             }
@@ -160,8 +160,8 @@ impl Monitor {
                 inquiry,
             } => {
                 let health = self.communicators.get(communicator);
-                // First, so that who waits in a different call is known before a rank is blamed
-                // for being late.
+                // First, so that a rank that waits in a different call is known before a rank is
+                // blamed for being late.
                 if let Some(health) = &health
                     && let Some(position) = health.progress().position()
                 {
@@ -194,7 +194,7 @@ impl Monitor {
         }
     }
 
-    /// A rank has left the job in good order.
+    /// Records that a rank has left the job cleanly.
     fn depart(&mut self, rank: u32) {
         if let Some(departed) = self.connection.state().departed.get_mut(rank as usize) {
             *departed = true;
@@ -206,8 +206,8 @@ impl Monitor {
         self.connection.announce();
     }
 
-    /// The server is gone without a goodbye. When rank 0 itself had said goodbye, that is what its
-    /// end looks like.
+    /// Handles the loss of the server without a goodbye. If rank 0 itself had said goodbye, the
+    /// loss is its normal end.
     fn lose(&mut self, reason: &str) {
         let has_left = {
             let mut state = self.connection.state();
@@ -221,7 +221,7 @@ impl Monitor {
         self.connection.announce();
     }
 
-    /// A neighbour's process has ended.
+    /// Handles the end of a neighbour's process.
     fn suspect(&mut self, rank: u32) {
         let (reach, has_departed) = {
             let state = self.connection.state();
@@ -236,16 +236,16 @@ impl Monitor {
                 self.connection.send(&Frame::Suspect { rank });
                 self.suspects.push((rank, Instant::now() + GRACE));
             }
-            // No server is left to say whether it said goodbye. If it is still needed, that
-            // shows by itself.
+            // No server is left to tell whether the rank said goodbye. If the rank is still needed,
+            // its absence will show.
             Reach::Closed => self.depart(rank),
             Reach::Lost => self.bury(rank, GONE),
         }
     }
 
-    /// Loses the server if its host has been silent for too long. The kernel would find out by
-    /// itself; but not as long as it waits for the acknowledgement of something that was sent in
-    /// the meantime, a report for example.
+    /// Loses the server if its host has been silent for too long. The kernel also detects silence,
+    /// but not while it waits for the acknowledgement of data that was sent in the meantime, such
+    /// as a report.
     fn listen_for_server(&mut self, socket: &Socket, now: Instant) {
         if now < self.next_look || self.connection.state().reach != Reach::Open {
             return;
@@ -260,9 +260,9 @@ impl Monitor {
         }
     }
 
-    /// Buries the suspects on which the server has not said a word. Where the server cannot be
-    /// heard either, a suspect may have ended because it lost the server, sooner than this rank
-    /// does: that comes first.
+    /// Declares suspects dead that the server has not judged in time. If the server is silent, too,
+    /// a suspect may have ended because it lost the server before this rank did: that loss comes
+    /// first, so the suspects get more time.
     fn judge_suspects(&mut self, socket: &Socket, now: Instant) {
         let is_open = self.connection.state().reach == Reach::Open;
         let is_silent = |state: TcpState| u128::from(state.quiet_ms) >= GRACE.as_millis();

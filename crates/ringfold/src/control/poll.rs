@@ -11,21 +11,21 @@ use rustix::event::{EventfdFlags, PollFd, Timespec, eventfd, poll};
 pub struct EventFd(OwnedFd);
 
 impl EventFd {
-    /// One that is not signalled.
+    /// Creates a descriptor that is not signalled.
     pub fn new() -> io::Result<EventFd> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         Ok(EventFd(eventfd(0, flags)?))
     }
 
-    /// Makes it readable until [`clear`](EventFd::clear).
+    /// Makes the descriptor readable until [`clear`](EventFd::clear).
     pub fn signal(&self) {
         // A full counter refuses the write; it is readable already.
         let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
     }
 
-    /// Makes it unreadable again.
+    /// Makes the descriptor unreadable again.
     pub fn clear(&self) {
-        // One that is not signalled refuses the read; there is nothing to clear.
+        // A descriptor that is not signalled refuses the read; there is nothing to clear.
         let _ = rustix::io::read(&self.0, &mut [0u8; 8]);
     }
 }
@@ -36,7 +36,7 @@ impl AsFd for EventFd {
     }
 }
 
-/// Waits until one of `entries` is ready or the deadline has passed (then 0).
+/// Waits until one of `entries` is ready; returns the number of ready ones, or 0 at the deadline.
 pub fn wait_for(entries: &mut [PollFd<'_>], deadline: Option<Instant>) -> io::Result<usize> {
     loop {
         let timeout = deadline.map(|deadline| {
@@ -53,18 +53,18 @@ pub fn wait_for(entries: &mut [PollFd<'_>], deadline: Option<Instant>) -> io::Re
     }
 }
 
-/// Which of `entries` are.
+/// Returns for each of `entries` whether it is ready.
 pub fn ready(entries: &[PollFd<'_>]) -> Vec<bool> {
     let ready = entries.iter().map(|entry| !entry.revents().is_empty());
     ready.collect()
 }
 
-/// The time left until `deadline`.
+/// Returns the time left until `deadline`.
 pub fn remaining(deadline: Instant) -> Duration {
     deadline.saturating_duration_since(Instant::now())
 }
 
-/// Whether the call can simply be made again later.
+/// Whether the call can be retried later.
 pub fn is_transient(error: &io::Error) -> bool {
     matches!(
         error.kind(),

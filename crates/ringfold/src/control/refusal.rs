@@ -1,45 +1,44 @@
-//! Why a connection is refused: the byte that travels, and what a user reads.
+//! Refusals of a connection: their number on the wire, and their text for users.
 
 use std::fmt;
 
 use super::auth::VERSION;
 
-/// Why a connection was not accepted. Its [`number`](Refusal::number) is on the wire and never
-/// changes.
+/// Reason to refuse a connection. Its [`number`](Refusal::number) is on the wire and never changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// The other end does not speak this protocol.
     Nonsense,
     /// The other end speaks this version, which is not [`VERSION`].
     Version(u16),
-    /// The connection is for something else.
+    /// The connection is for another purpose.
     Purpose,
     /// The secrets differ.
     Secret,
-    /// There is no such rank, or it does not belong here.
+    /// The rank does not exist, or does not belong here.
     Rank,
-    /// That rank is connected already.
+    /// The rank is connected already.
     Duplicate,
     /// The world sizes differ.
     WorldSize {
-        /// The refused rank's.
+        /// World size of the refused rank.
         claimed: u32,
-        /// The acceptor's.
+        /// World size of the acceptor.
         expected: u32,
     },
     /// The communicators differ.
     Communicator,
     /// The acceptor's process has no descriptors left.
     Descriptors,
-    /// Rank 0 has given up bringing the ranks together.
+    /// Rank 0 has stopped waiting for ranks to join.
     GivenUp,
     /// Rank 0's process has ended.
     Ended,
 }
 
 impl Refusal {
-    /// Those that a byte says in full. A version is in the greeting itself, and a world size beside
-    /// the byte.
+    /// Refusals that one byte describes completely. A version is in the greeting itself, and a
+    /// world size follows the byte.
     const PLAIN: [Refusal; 9] = [
         Refusal::Nonsense,
         Refusal::Purpose,
@@ -52,7 +51,7 @@ impl Refusal {
         Refusal::Ended,
     ];
 
-    /// What travels.
+    /// Returns the number on the wire.
     pub fn number(self) -> u8 {
         match self {
             Refusal::Nonsense => 1,
@@ -69,8 +68,8 @@ impl Refusal {
         }
     }
 
-    /// The refusal of a peer of this version, to which this rank has `claimed` a world size: one of
-    /// another version has been found out before.
+    /// Decodes the refusal of a peer of this version, to which this rank has `claimed` a world
+    /// size. A peer of another version has been detected before.
     pub(super) fn from_wire(number: u8, claimed: u32, expected: u32) -> Refusal {
         if number == (Refusal::WorldSize { claimed, expected }).number() {
             return Refusal::WorldSize { claimed, expected };

@@ -1,5 +1,5 @@
-//! The way into a job: where rank 0 listens, and how the others get there and wait until all have
-//! come.
+//! Joining a job: rank 0 binds its addresses, and the others connect and wait until all ranks have
+//! joined.
 
 use std::fmt;
 use std::io::{self, ErrorKind};
@@ -20,17 +20,17 @@ use crate::error::{Error, Refused, Result};
 use crate::silence::Silence;
 use crate::topology::interfaces;
 
-/// The pause between attempts to reach rank 0, which may not have started yet: it doubles from the
-/// first to the second.
+/// Shortest and longest pause between attempts to reach rank 0, which may not have started yet; the
+/// pause doubles each time.
 const RETRY: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(100));
 
-/// How long a process that was just killed may take to let go of its address.
+/// Time limit for a process that was just killed to release its address.
 const ENDING: Duration = Duration::from_secs(1);
 
-/// How long one of several candidates may take to answer: it doubles from the first to the second.
+/// Shortest and longest time limit for one of several candidates to answer; doubles each time.
 const CANDIDATE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(4));
 
-/// The secret to use at `addresses`, or why there must be one.
+/// Returns the secret to use at `addresses`, or an error if one is required and missing.
 pub(super) fn secret_for(addresses: &[Address], secret: Option<Secret>) -> Result<Secret> {
     let network = addresses
         .iter()
@@ -55,15 +55,15 @@ pub(super) fn bind(launch: &Launch, limit: Limit<'_>) -> Result<Vec<Listener>> {
     if let Some(name) = &launch.public_name {
         match Listener::bind(name, limit) {
             Ok(bound) => listeners.extend(bound),
-            // Ranks with the same secret do without it.
+            // Ranks with the same secret do not need the public name.
             Err(error) => debug!(target: "ringfold::control", "cannot listen at {name}: {error}"),
         }
     }
     Ok(listeners)
 }
 
-/// Binds one address, with what is [`beyond_loopback`]; one that a process holds that was just
-/// killed is tried again.
+/// Binds one address, with its listeners [`beyond_loopback`]. Retries an address that may belong to
+/// a process that was just killed.
 fn bind_one(address: &Address, choice: Option<&str>, limit: Limit<'_>) -> Result<Vec<Listener>> {
     let grace = limit.within(ENDING);
     let mut pause = RETRY.0;
@@ -93,7 +93,7 @@ fn bind_one(address: &Address, choice: Option<&str>, limit: Limit<'_>) -> Result
     }
 }
 
-/// Binds one address, with what is [`beyond_loopback`].
+/// Binds one address, with its listeners [`beyond_loopback`].
 pub(super) fn try_to_bind(
     address: &Address,
     choice: Option<&str>,
@@ -104,12 +104,12 @@ pub(super) fn try_to_bind(
     Ok(bound)
 }
 
-/// Who has an address that rank 0 wants.
+/// The holder of an address that rank 0 needs.
 enum Holder {
     /// A process of this user.
     Own(i32),
     Stranger(Stranger),
-    /// A port does not tell, and a name has just become free.
+    /// Unknown, because a port does not tell, or a name has just become free.
     Unknown,
 }
 
@@ -118,7 +118,7 @@ impl Holder {
         let Address::Unix { .. } = address else {
             return Holder::Unknown;
         };
-        // At once or not at all.
+        // Connects at once or not at all.
         match Socket::connect(address, Instant::now()) {
             Ok(socket) => socket.peer_process().map_or(Holder::Unknown, Holder::Own),
             Err(error) => Stranger::of(&error).map_or(Holder::Unknown, Holder::Stranger),
@@ -136,7 +136,7 @@ impl fmt::Display for Holder {
     }
 }
 
-/// Says that another user has a name, and the way out.
+/// Returns a text about a name that another user holds, and the remedy.
 fn squatted(stranger: &Stranger) -> String {
     format!(
         "user {} holds that name with {}, as any user of this host can; with RINGFOLD_SECRET set \
@@ -146,9 +146,9 @@ fn squatted(stranger: &Stranger) -> String {
     )
 }
 
-/// On some systems a host's own name means its loopback, which no other host can reach, and
-/// elsewhere one of the host's interfaces: listeners at the interfaces that `choice` selects, at
-/// the same port. A rendezvous by TCP has a secret.
+/// Binds the same port at the interfaces that `choice` selects, if `address` is a host's own name
+/// that means only the loopback here, which no other host can reach. On other systems, such a name
+/// means an interface. A rendezvous by TCP always has a secret.
 fn beyond_loopback(address: &Address, bound: &[Listener], choice: Option<&str>) -> Vec<Listener> {
     let locals = bound.iter().map(Listener::local);
     let locals: Option<Vec<SocketAddr>> = locals.collect();
@@ -191,7 +191,7 @@ fn beyond_loopback(address: &Address, bound: &[Listener], choice: Option<&str>) 
     others
 }
 
-/// Connects to rank 0, which may not be there yet, at the first of `addresses` where it can be
+/// Connects to rank 0, which may not have started yet, at the first of `addresses` that can be
 /// reached.
 pub(super) fn reach(
     addresses: &[Address],
@@ -202,7 +202,7 @@ pub(super) fn reach(
     let (mut pause, mut patience) = (RETRY.0, CANDIDATE.0);
     let is_single = addresses.len() == 1;
     let mut is_first_round = true;
-    // By address, the last one that tells something.
+    // The last informative problem of each address.
     let mut known: Vec<Option<Problem>> = addresses.iter().map(|_| None).collect();
     loop {
         for (address, known) in addresses.iter().zip(&mut known) {
@@ -212,7 +212,7 @@ pub(super) fn reach(
             };
             match attempt(address, secret, claim, candidate, limit) {
                 Ok(socket) => return Ok(socket),
-                // What the limit cut short says less than the attempt before.
+                // An attempt that the limit cut short tells less than the one before.
                 Err(problem)
                     if known.is_none() || problem.kind != Kind::Passing || !limit.is_over() =>
                 {
@@ -225,8 +225,7 @@ pub(super) fn reach(
         let problems = addresses.iter().zip(known.iter().flatten());
         let problems: Vec<(&Address, &Problem)> = problems.collect();
         let mut kinds = problems.iter().map(|(_, problem)| problem.kind);
-        // Of several candidates one may belong to another job, so the others get another
-        // chance.
+        // One of several candidates may belong to another job, so the others are tried once more.
         if kinds.clone().any(|kind| kind == Kind::Refused) && (is_single || !is_first_round) {
             return Err(Error::Bootstrap(format!(
                 "rank {} and rank 0 refuse each other: {}",
@@ -251,15 +250,15 @@ pub(super) fn reach(
 /// Whether trying again can help.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    /// Rank 0 may not be there yet, or be busy.
+    /// Rank 0 may not have started yet, or be busy.
     Passing,
-    /// Not at this address.
+    /// Rank 0 cannot be reached at this address.
     Hopeless,
-    /// Not at all, if this is rank 0.
+    /// A retry cannot help, if rank 0 is at this address.
     Refused,
 }
 
-/// Why rank 0 was not reached.
+/// The cause of a failed attempt to reach rank 0.
 struct Problem {
     text: String,
     kind: Kind,
@@ -271,7 +270,7 @@ impl Problem {
         Problem { text, kind }
     }
 
-    /// What came of connecting.
+    /// Classifies the error of a connection attempt.
     fn of(error: &std::io::Error) -> Problem {
         match Stranger::of(error) {
             Some(stranger) => Problem::new(Kind::Hopeless, squatted(&stranger)),
@@ -283,7 +282,7 @@ impl Problem {
     }
 }
 
-/// Tries one address: the connection within `candidate`, all of it within `limit`.
+/// Tries one address: connects within `candidate`, and completes the handshake within `limit`.
 fn attempt(
     address: &Address,
     secret: &Secret,
@@ -353,8 +352,8 @@ pub(super) fn await_welcome(
     }
 }
 
-/// The next frame of a server. What is none is the error `InvalidData`, the connection's end
-/// `UnexpectedEof`.
+/// Reads the next frame from a server. Malformed bytes are the error `InvalidData`, and the end of
+/// the connection is `UnexpectedEof`.
 fn next_frame(socket: &Socket, splitter: &mut Splitter, limit: Limit<'_>) -> io::Result<Frame> {
     let mut buffer = [0; 4096];
     loop {
@@ -372,8 +371,8 @@ fn next_frame(socket: &Socket, splitter: &mut Splitter, limit: Limit<'_>) -> io:
     }
 }
 
-/// Leaves a job that has not come together yet, so that this rank may come again: says goodbye, and
-/// waits until rank 0 has heard it.
+/// Leaves a job that not all ranks have joined yet, so that this rank may join again: says goodbye,
+/// and waits until rank 0 has confirmed that.
 pub(super) fn withdraw(socket: &Socket, deadline: Instant) {
     let mut splitter = Splitter::new(SERVER_FRAME_BYTES_MAX);
     let mut frame = || next_frame(socket, &mut splitter, deadline.into());

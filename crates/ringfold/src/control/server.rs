@@ -1,7 +1,7 @@
 //! The rendezvous server: a thread in rank 0's process that owns every rank's control connection.
 //!
-//! One poll loop, in which nothing blocks: the [`HandshakeListener`] until all ranks have joined,
-//! and the ranks. What to do about a frame is [`Hub`]'s business; this module moves bytes.
+//! One poll loop, in which nothing blocks, serves the [`HandshakeListener`] until all ranks have
+//! joined, and the ranks. [`Hub`] decides about frames; this module moves bytes.
 
 use std::collections::VecDeque;
 use std::os::fd::AsFd;
@@ -25,18 +25,18 @@ use crate::error::{Error, GONE, Result, gone_by};
 use crate::silence::{PING, Silence, silent};
 use crate::threads;
 
-/// Bytes that may wait to be sent to one rank before it counts as lost: two of the largest frames.
+/// Maximum bytes queued for one rank before it counts as lost: two of the largest frames.
 const BACKLOG_BYTES_MAX: usize = 512 << 20;
-/// How long rank 0 stays for the others when it leaves before them, so that what they have begun
-/// can end.
+/// Maximum time that rank 0 waits for the others if it leaves first, so that they can finish what
+/// they have begun.
 const LINGER: Duration = Duration::from_millis(500);
-/// How long the last frames may take when rank 0 leaves.
+/// Time limit for the last frames when rank 0 leaves.
 const FLUSH: Duration = Duration::from_millis(200);
-/// Bytes read at once.
+/// Bytes per read.
 const READ_BYTES: usize = 64 << 10;
 
-/// The server's thread; it ends when this is dropped, a moment later if other ranks are still in
-/// the job.
+/// The server's thread. Dropping the value ends the thread, a moment later if other ranks are still
+/// in the job.
 #[derive(Debug)]
 pub struct Server {
     stop: Arc<EventFd>,
@@ -44,8 +44,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// Serves `world_size` ranks. Rank 0 has the socket that this gives; the others come to
-    /// `listeners` by `deadline`, and are turned away if the server cannot be started.
+    /// Starts a server for `world_size` ranks. Rank 0 uses the returned socket; the others connect
+    /// to `listeners` by `deadline`, and are refused if the server cannot be started.
     pub fn start(
         listeners: Vec<Listener>,
         world_size: u32,
@@ -60,7 +60,7 @@ impl Server {
                 return Err(error);
             }
         };
-        // Travels in the clear, so only where no other process can listen.
+        // The key travels in the clear, so it is sent only if no other process can eavesdrop.
         let is_unix = |listener: &Listener| matches!(listener, Listener::Unix(_));
         let key = match listeners.iter().all(is_unix) {
             true => needs.key,
@@ -79,7 +79,7 @@ impl Server {
             stop: needs.stop.clone(),
         };
         state.links[0] = Some(Link::new(needs.servers));
-        // The thread waits for it.
+        // Cannot fail: the thread waits for the state.
         let _ = needs.begin.send(state);
         let server = Server {
             stop: needs.stop,
@@ -89,14 +89,14 @@ impl Server {
     }
 }
 
-/// All that the system may refuse to a server, which is had before a rank is let in.
+/// The resources that the system may refuse, acquired before a rank is admitted.
 struct Needs {
     rank_0s: Socket,
     servers: Socket,
     job: u64,
     key: [u8; 32],
     stop: Arc<EventFd>,
-    /// Sends the thread the state that it serves.
+    /// Sends the state to serve to the thread.
     begin: SyncSender<State>,
     thread: JoinHandle<()>,
 }
@@ -136,10 +136,10 @@ struct Link {
     socket: Socket,
     splitter: Splitter,
     outgoing: VecDeque<u8>,
-    /// Whether it has said goodbye.
+    /// Whether the rank has said goodbye.
     is_ended: bool,
-    /// Whether a ping is not answered yet: a frozen rank gets no more of them, or they would fill
-    /// its buffer and look like a dead link.
+    /// Whether a ping is not answered yet. A frozen rank gets no more pings, or they would fill its
+    /// buffer and make the link look dead.
     awaits_pong: bool,
 }
 
@@ -154,7 +154,7 @@ impl Link {
         }
     }
 
-    /// Sends what fits; an error means that the connection is gone.
+    /// Sends as much as fits; an error means that the connection is lost.
     fn flush(&mut self) -> std::io::Result<()> {
         while !self.outgoing.is_empty() {
             match self.socket.write(self.outgoing.as_slices().0) {
@@ -168,7 +168,7 @@ impl Link {
     }
 }
 
-/// Whom `frame` says to be gone.
+/// Returns the ranks that `frame` reports as gone.
 fn accused(frame: &Frame) -> Vec<u32> {
     match frame {
         Frame::Suspect { rank } => vec![*rank],
@@ -179,17 +179,17 @@ fn accused(frame: &Frame) -> Vec<u32> {
 
 struct State {
     hub: Hub,
-    /// Until all ranks have joined.
+    /// Listener for joining ranks; `None` once all ranks have joined.
     listener: Option<HandshakeListener>,
     links: Vec<Option<Link>>,
     world_size: u32,
     silence: Silence,
     next_ping: Instant,
-    /// When to look whether hosts have been silent for too long.
+    /// Time of the next check whether hosts have been silent for too long.
     next_look: Instant,
-    /// Frames that blame others for being gone, and who sent them.
+    /// Frames that report other ranks as gone, and their senders.
     accusations: Vec<(usize, Frame)>,
-    /// Set when rank 0 leaves: until when it stays for the others.
+    /// End of rank 0's wait for the others; set when rank 0 leaves.
     leaving: Option<Instant>,
     stop: Arc<EventFd>,
 }
@@ -219,15 +219,15 @@ impl State {
 
     /// Whether rank 0 has left and need not stay for the others.
     fn is_over(&self) -> bool {
-        // Ranks that come late to a job that was given up learn it.
+        // Ranks that connect late to a cancelled job are told so.
         let is_needed =
             self.hub.is_in_use() || (self.hub.is_cancelled() && self.listener.is_some());
         self.leaving
             .is_some_and(|until| !is_needed || remaining(until).is_zero())
     }
 
-    /// Waits for something to do: which of the connections that join, and which ranks, are ready.
-    /// `None`: polling failed.
+    /// Waits for work; returns which joining connections and which ranks are ready. `None`: polling
+    /// failed.
     fn wait(&mut self) -> Option<(Vec<bool>, Vec<usize>)> {
         let mut fds = vec![PollFd::new(&*self.stop, PollFlags::IN)];
         if let Some(listener) = &self.listener {
@@ -319,7 +319,7 @@ impl State {
         }
     }
 
-    /// Reads all that `rank` has sent, and acts on it.
+    /// Reads and processes everything that `rank` has sent.
     fn read(&mut self, rank: usize) {
         let mut buffer = vec![0; READ_BYTES];
         loop {
@@ -344,9 +344,9 @@ impl State {
         }
     }
 
-    /// Believes the ranks that saw another one go, after reading what that one still said: if it
-    /// said why it left, by an abort or a goodbye, that arrived before the accusation. If it
-    /// accused a third one, and left for that reason, its own accusation is judged first.
+    /// Accepts reports that a rank is gone, after reading all that the accused rank has sent: an
+    /// abort or a goodbye, by which it announced why it left, arrived before the accusation. If the
+    /// accused rank accused a third one, and left for that reason, its accusation is judged first.
     fn judge_accusations(&mut self) {
         let mut pending = VecDeque::from(std::mem::take(&mut self.accusations));
         while let Some((witness, frame)) = pending.pop_front() {
@@ -356,7 +356,7 @@ impl State {
                 }
             }
             if self.accusations.is_empty() {
-                // A witness that is not here any more is no witness.
+                // An accusation by a rank that is gone is ignored.
                 let _ = self.hub.receive(witness as u32, frame, Instant::now());
                 continue;
             }
@@ -367,7 +367,7 @@ impl State {
         }
     }
 
-    /// Acts on the complete frames of `rank`.
+    /// Processes the complete frames of `rank`.
     fn act(&mut self, rank: usize) -> Result<(), &'static str> {
         while let Some(link) = &mut self.links[rank] {
             let frame = match link.splitter.next_frame() {
@@ -392,8 +392,8 @@ impl State {
     }
 
     fn lose(&mut self, rank: usize, reason: &str) {
-        // One that has not said who it is yet may have been too slow for its own patience, and
-        // comes again.
+        // A rank that has not sent its `Join` yet may have been too slow for its own patience, and
+        // connects again.
         if let Some(link) = self.links[rank].take()
             && !link.is_ended
             && self.hub.is_known(rank as u32)
@@ -436,9 +436,9 @@ impl State {
         self.next_look = now + patience;
     }
 
-    /// Hands the hub's frames to the sockets, rank 0's last: its process may end as soon as it
-    /// hears a verdict, and this server with it. A lost rank makes new frames; hence the loop,
-    /// which ends because a rank is lost once.
+    /// Passes the hub's frames to the sockets, rank 0's last: its process may end as soon as it
+    /// gets a verdict, and this server with it. A lost rank makes new frames; hence the loop, which
+    /// ends because a rank is lost only once.
     fn send(&mut self) {
         loop {
             for (to, frame) in self.hub.take_output() {
@@ -466,7 +466,7 @@ impl State {
         }
     }
 
-    /// Says goodbye to all and ends.
+    /// Says goodbye to all ranks and ends.
     fn leave(mut self) {
         self.hub.shut();
         let deadline = Instant::now() + FLUSH;

@@ -1,10 +1,10 @@
 //! A rank's membership in a job: its connection to the rendezvous server and the thread that reads
 //! it.
 //!
-//! [`Session`] is the owner. When its last communicator is closed, or its last clone is dropped, it
-//! says goodbye, waits a bounded time for the server to pass that on, and ends the thread. The
-//! goodbye is confirmed so that no neighbour can see the process end before it knows that the end
-//! was in order.
+//! [`Session`] owns both. When its last communicator is closed, or its last clone is dropped, the
+//! session says goodbye, waits a bounded time for the server to pass that on, and ends the thread.
+//! The goodbye is confirmed so that no neighbour sees the process end before it knows that the rank
+//! left cleanly.
 
 mod exchange;
 
@@ -31,11 +31,11 @@ use crate::threads;
 use crate::topology::HostId;
 use crate::transport::Waker;
 
-/// How long the confirmation of the goodbye may take: long only on a machine with far too many
-/// processes.
+/// Time limit for the confirmation of the goodbye, which is slow only on a machine with far too
+/// many processes.
 const GOODBYE: Duration = Duration::from_secs(1);
 
-/// A rank in a job. Clones are the same membership.
+/// A rank's membership in a job. Clones share the membership.
 #[derive(Clone, Debug)]
 pub struct Session(Arc<Owner>);
 
@@ -47,7 +47,7 @@ struct Owner {
     silence: Silence,
     connection: Arc<ControlConnection>,
     communicators: Arc<OpenCommunicators>,
-    /// Empty once this rank has left.
+    /// The session's threads; empty once this rank has left.
     threads: Mutex<Threads>,
     /// The process that joined; a forked child is not a member.
     pid: u32,
@@ -61,13 +61,13 @@ struct Threads {
 }
 
 impl Session {
-    /// Joins the job that `launch` describes, by `deadline`. A job of one rank opens nothing.
+    /// Joins the job that `launch` describes, by `deadline`. A job of one rank opens no connection.
     pub fn join(launch: &Launch, secret: Option<Secret>, deadline: Instant) -> Result<Session> {
         Session::join_at(launch, None, secret, deadline.into())
     }
 
-    /// Like [`join`](Session::join), and can be given up; rank 0 may bring listeners that are open
-    /// already, instead of addresses.
+    /// Like [`join`](Session::join), but `limit` can cancel it; rank 0 may pass listeners that are
+    /// already open instead of addresses.
     pub fn join_at(
         launch: &Launch,
         listener: Option<RendezvousListener>,
@@ -109,7 +109,7 @@ impl Session {
         Session::enter(launch, secret, socket, server, presence, limit)
     }
 
-    /// Starts the server in rank 0's process: rank 0's own connection to it.
+    /// Starts the server in rank 0's process, and returns rank 0's own connection to it.
     fn serve(
         launch: &Launch,
         listener: Option<RendezvousListener>,
@@ -130,13 +130,13 @@ impl Session {
         let candidates = launch.addresses.iter().chain(&launch.public_name);
         let candidates: Vec<Address> = candidates.cloned().collect();
         let socket = reach(&candidates, secret, claim, limit)?;
-        // Its own limit, until rank 0's is known.
+        // This rank's own limit, until rank 0's is known.
         let watched = socket.watch_for_silence(launch.silence);
         watched.map_err(|error| Error::system("cannot watch rank 0's host", error))?;
         Ok(socket)
     }
 
-    /// A job of one rank.
+    /// Creates the session of a job of one rank.
     fn alone(presence: Presence) -> Result<Session> {
         let connection = ControlConnection::new(0, 1, None, Reach::Closed)?;
         Ok(Session(Arc::new(Owner {
@@ -151,7 +151,7 @@ impl Session {
         })))
     }
 
-    /// The part of joining that follows the handshake.
+    /// Joins after the handshake: waits for all ranks, and starts the monitor.
     fn enter(
         launch: &Launch,
         secret: Option<Secret>,
@@ -203,55 +203,55 @@ impl Session {
         })))
     }
 
-    /// This process' world rank.
+    /// Returns this process' world rank.
     pub fn rank(&self) -> usize {
         self.0.connection.rank as usize
     }
 
-    /// The number of ranks in the job.
+    /// Returns the number of ranks in the job.
     pub fn world_size(&self) -> usize {
         self.0.ranks.len()
     }
 
-    /// Whether the server, in rank 0's process, is gone without a goodbye: exchanges fail from then
-    /// on, and it gives no verdict.
+    /// Whether the server, in rank 0's process, was lost without a goodbye: exchanges fail from
+    /// then on, and the server sends no verdict.
     pub fn has_lost_server(&self) -> bool {
         self.0.connection.state().reach == Reach::Lost
     }
 
-    /// Whether the server can be reached: exchanges are possible.
+    /// Whether the server can be reached, so that exchanges are possible.
     pub fn is_open(&self) -> bool {
         self.0.connection.state().reach == Reach::Open
     }
 
-    /// A random number that all ranks of this job, and no other job, have.
+    /// Returns this job's random number, which all of its ranks, and no other job, have.
     pub fn job(&self) -> u64 {
         self.0.job
     }
 
-    /// The secret of this job's other connections: the one it was given, or a random one that rank
-    /// 0 passed on over UNIX sockets of this user.
+    /// Returns the secret of this job's other connections: the one that was passed in, or a random
+    /// one that rank 0 sent over UNIX sockets of this user.
     pub fn secret(&self) -> &Secret {
         &self.0.secret
     }
 
-    /// How long another host may be silent: rank 0's setting.
+    /// Returns the peer timeout: how long another host may be silent, as set on rank 0.
     pub fn silence(&self) -> Silence {
         self.0.silence
     }
 
-    /// The host of a world rank.
+    /// Returns the host of a world rank.
     pub fn host(&self, rank: usize) -> HostId {
         self.0.ranks[rank].host
     }
 
-    /// The process of a rank, in its host's numbers.
+    /// Returns the process id of a world rank on its host.
     pub fn pid(&self, rank: usize) -> u32 {
         self.0.ranks[rank].pid
     }
 
-    /// Registers `communicator` (the same number on all its ranks and used once), whose ranks have
-    /// these world ranks. `waker` ends a wait of the data path when there is something new.
+    /// Registers `communicator`, a number that is the same on all its ranks and used once; `ranks`
+    /// are its world ranks. `waker` ends a wait of the data path after a change.
     pub fn open(&self, communicator: u64, ranks: &[usize], waker: Waker) -> Result<Arc<Health>> {
         let (ranks, members) = self.check_members(ranks)?;
         let me = ranks
@@ -262,7 +262,7 @@ impl Session {
         let connection = self.0.connection.clone();
         let health = Health::new(communicator, ranks, me, waker, connection);
         let health = Arc::new(health);
-        // Before the state is read: what changes later, the monitor passes on.
+        // Before the state is read: the monitor passes on every later change.
         self.0.communicators.add(communicator, &health)?;
         {
             let state = self.0.connection.state();
@@ -282,16 +282,16 @@ impl Session {
         Ok(health)
     }
 
-    /// Leaves `communicator` in good order.
+    /// Closes `communicator` cleanly.
     pub fn close(&self, communicator: u64) {
         if self.0.communicators.remove(communicator) && !self.0.is_forked() {
             self.0.connection.send(&Frame::Close { communicator });
         }
     }
 
-    /// Leaves the job in good order if no communicator of it is open: the process may end without
-    /// dropping this. Blocks until the server has confirmed that, for a second at most, and on rank
-    /// 0 until the other ranks have left, too, for half a second at most.
+    /// Leaves the job cleanly if no communicator of it is open: the process may end without
+    /// dropping the session. Blocks until the server has confirmed that, for a second at most, and
+    /// on rank 0 until the other ranks have left, too, for half a second at most.
     pub fn leave_if_unused(&self) {
         if !self.0.is_forked() && self.0.communicators.all().is_empty() {
             let threads = std::mem::take(&mut *lock(&self.0.threads));
@@ -299,7 +299,7 @@ impl Session {
         }
     }
 
-    /// The world ranks of a communicator: in its own order, and ascending, as the server has them.
+    /// Checks the world ranks of a communicator; returns them in its order, and in ascending order.
     fn check_members(&self, ranks: &[usize]) -> Result<(Vec<u32>, Vec<u32>)> {
         let in_order: Vec<u32> = ranks.iter().map(|rank| *rank as u32).collect();
         let mut ascending = in_order.clone();
@@ -340,7 +340,7 @@ impl Owner {
             let _ = monitor.join();
         }
         self.connection.close();
-        // Waits for the others, whose goodbyes this rank's monitor need not hear.
+        // Waits for the others, whose goodbyes this rank's monitor need not receive.
         drop(threads.server);
     }
 }
@@ -350,7 +350,7 @@ impl Drop for Owner {
         let threads = self.threads.get_mut();
         let threads = std::mem::take(threads.unwrap_or_else(PoisonError::into_inner));
         match self.is_forked() {
-            // They are the parent's, and so is the goodbye.
+            // The threads are the parent's, and so is the goodbye.
             true => std::mem::forget(threads),
             false => self.leave(threads),
         }

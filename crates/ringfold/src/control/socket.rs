@@ -24,23 +24,23 @@ use crate::silence::Silence;
 use crate::sys::unshared::Unshared;
 use crate::sys::{self, TcpState, fork};
 
-/// The most addresses one rank listens on.
+/// Maximum number of addresses that one rank listens on.
 pub const CANDIDATES_MAX: usize = 16;
 
-/// Of all sockets: none blocks.
+/// Flags of all sockets: none blocks, and a new program inherits none.
 const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
 
 /// The other end of a UNIX connection that belongs to another user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stranger {
-    /// The user.
+    /// User id of the other end.
     pub uid: u32,
-    /// The process that made the other end, unless that is of another process namespace.
+    /// Id of the process that made the other end, unless it is in another process namespace.
     pub pid: Option<i32>,
 }
 
 impl Stranger {
-    /// The stranger that `error` is about.
+    /// Returns the stranger that `error` contains, if any.
     pub fn of(error: &io::Error) -> Option<Stranger> {
         error.get_ref()?.downcast_ref().copied()
     }
@@ -55,17 +55,17 @@ impl fmt::Display for Stranger {
 
 impl std::error::Error for Stranger {}
 
-/// The user, and the process if it has a number here, of the other end of a UNIX connection.
+/// Returns the user id of a UNIX connection's other end, and its process id if it has one here.
 ///
-/// The kernel gives 0 for a process of another namespace. rustix's type for process ids cannot hold
-/// it, so its function must not be used.
+/// The kernel returns 0 for a process of another namespace. rustix's type for process ids cannot
+/// hold 0, so its function must not be used.
 fn peer(stream: &impl AsFd) -> io::Result<(u32, Option<i32>)> {
     let credentials = getsockopt(stream, sockopt::PeerCredentials)?;
     let pid = credentials.pid();
     Ok((credentials.uid(), (pid > 0).then_some(pid)))
 }
 
-/// How messages name a process that may have no number here.
+/// Returns the name, for messages, of a process that may have no id here.
 pub fn process_name(pid: Option<i32>) -> String {
     pid.map_or("a process of another namespace".into(), |pid| {
         format!("process {pid}")
@@ -80,15 +80,15 @@ pub struct Socket {
 }
 
 impl Socket {
-    /// Takes over a TCP connection that does not block, with the options of a control connection.
+    /// Wraps a non-blocking TCP connection, and sets the options of a control connection.
     pub fn from_tcp(fd: Unshared) -> io::Result<Socket> {
         rustix::net::sockopt::set_tcp_nodelay(&fd, true)?;
         Silence::default().watch_control(&fd)?;
         Ok(Socket { fd, is_unix: false })
     }
 
-    /// Takes over a UNIX connection that does not block, if its other end belongs to this user;
-    /// otherwise the error is a [`Stranger`].
+    /// Wraps a non-blocking UNIX connection if its other end belongs to this user; otherwise the
+    /// error is a [`Stranger`].
     pub fn from_unix(fd: Unshared) -> io::Result<Socket> {
         let (uid, pid) = peer(&fd)?;
         if uid != rustix::process::getuid().as_raw() {
@@ -98,7 +98,7 @@ impl Socket {
         Ok(Socket { fd, is_unix: true })
     }
 
-    /// Two connected ends.
+    /// Creates two connected sockets.
     pub fn pair() -> io::Result<(Socket, Socket)> {
         let held_off = fork::hold_off()?;
         let (a, b) = socketpair(AddressFamily::UNIX, SocketType::STREAM, FLAGS, None)?;
@@ -107,7 +107,7 @@ impl Socket {
         Ok((Socket::from_unix(a)?, Socket::from_unix(b)?))
     }
 
-    /// One attempt to connect to `address`.
+    /// Makes one attempt to connect to `address`.
     pub fn connect<'a>(address: &Address, limit: impl Into<Limit<'a>>) -> io::Result<Socket> {
         let limit = limit.into();
         match address {
@@ -119,7 +119,7 @@ impl Socket {
         }
     }
 
-    /// Has the kernel look for signs of life of the other host, as `silence` says.
+    /// Makes the kernel check for signs of life of the other host, as `silence` specifies.
     pub fn watch_for_silence(&self, silence: Silence) -> io::Result<()> {
         match self.is_unix {
             true => Ok(()),
@@ -127,7 +127,7 @@ impl Socket {
         }
     }
 
-    /// What the kernel knows about the other end of a TCP connection, if it tells.
+    /// Returns the kernel's state of a TCP connection, if available.
     pub fn tcp_state(&self) -> Option<TcpState> {
         match self.is_unix {
             true => None,
@@ -140,17 +140,17 @@ impl Socket {
         self.is_unix
     }
 
-    /// The process at the other end of a UNIX connection, if it has a number here.
+    /// Returns the process id of the other end of a UNIX connection, if it has one here.
     pub fn peer_process(&self) -> Option<i32> {
         peer(&self.fd).ok()?.1
     }
 
-    /// Reads what is there; `Ok(0)` is the end.
+    /// Reads the available bytes; `Ok(0)` is the end.
     pub fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
         Ok(rustix::net::recv(&self.fd, buffer, RecvFlags::DONTWAIT)?.0)
     }
 
-    /// Writes what fits.
+    /// Writes as many bytes as fit.
     pub fn write(&self, bytes: &[u8]) -> io::Result<usize> {
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         Ok(rustix::net::send(&self.fd, bytes, flags)?)
@@ -199,7 +199,7 @@ impl Socket {
         })
     }
 
-    /// The connection by itself.
+    /// Returns the descriptor of the connection.
     pub fn into_fd(self) -> Unshared {
         self.fd
     }
@@ -214,9 +214,9 @@ impl AsFd for Socket {
 /// A listening socket that never blocks.
 #[derive(Debug)]
 pub enum Listener {
-    /// On one address.
+    /// A listener on a TCP address.
     Tcp(Unshared),
-    /// On an abstract name.
+    /// A listener on an abstract UNIX name.
     Unix(Unshared),
 }
 
@@ -243,8 +243,8 @@ impl Listener {
     }
 
     /// Binds to `address`: to all addresses of a host's name, because another host may know it by
-    /// any of them. Those that this host does not have are left out, unless it has none. Looking up
-    /// a name ends by `limit`.
+    /// any of them. Skips addresses that this host does not have, unless it has none. A name lookup
+    /// ends by `limit`.
     pub fn bind<'a>(address: &Address, limit: impl Into<Limit<'a>>) -> io::Result<Vec<Listener>> {
         let (host, port) = match address {
             Address::Unix { name } => return Ok(vec![Listener::bind_name(name)?]),
@@ -271,7 +271,7 @@ impl Listener {
         }
     }
 
-    /// The address of a TCP listener.
+    /// Returns the address of a TCP listener.
     pub fn local(&self) -> Option<SocketAddr> {
         match self {
             Listener::Tcp(listener) => getsockname(listener).ok()?.try_into().ok(),
@@ -279,8 +279,8 @@ impl Listener {
         }
     }
 
-    /// Binds to free ports of exactly these `hosts`, [`CANDIDATES_MAX`] at most; where these are.
-    /// One that cannot be bound is left out, unless none can: then the error says why.
+    /// Binds to free ports of exactly these `hosts`, [`CANDIDATES_MAX`] at most, and returns the
+    /// addresses. Skips hosts that cannot be bound; if none can, the error lists the causes.
     pub fn bind_free(hosts: &[IpAddr]) -> Result<(Vec<Listener>, Vec<SocketAddr>), String> {
         let bind = |host: &IpAddr| {
             let listener = Listener::bind_tcp(SocketAddr::new(*host, 0))?;
@@ -302,7 +302,7 @@ impl Listener {
         }
     }
 
-    /// Another descriptor of the same queue.
+    /// Returns another descriptor of the same queue.
     pub fn try_clone(&self) -> io::Result<Listener> {
         let clone = Unshared::make(|| self.as_fd().try_clone_to_owned())?;
         Ok(match self {
@@ -311,7 +311,7 @@ impl Listener {
         })
     }
 
-    /// The next connection, if one is waiting: who it says it is, and the socket.
+    /// Accepts the next connection, if one is waiting; returns the name of its other end, too.
     pub fn accept(&self) -> io::Result<(String, Socket)> {
         match self {
             Listener::Tcp(listener) => {
@@ -343,7 +343,7 @@ fn accept(listener: &Unshared) -> io::Result<(Unshared, Option<SocketAddrAny>)> 
     let socket = Unshared::make(|| {
         let socket;
         (socket, from) = retry_on_intr(|| match acceptfrom_with(listener, FLAGS) {
-            // A sandbox may know the older call only.
+            // A sandbox may support only the older call.
             Err(Errno::NOSYS | Errno::PERM) => accept_plainly(listener),
             accepted => accepted,
         })?;
@@ -359,7 +359,7 @@ fn accept_plainly(listener: &Unshared) -> Result<(OwnedFd, Option<SocketAddrAny>
     Ok((socket, from))
 }
 
-/// Fills an array with random bytes.
+/// Returns an array of random bytes.
 pub fn random<const N: usize>() -> Result<[u8; N]> {
     let mut bytes = [0; N];
     let mut filled = 0;

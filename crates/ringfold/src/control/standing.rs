@@ -1,4 +1,4 @@
-//! How far ranks are: the answer to why a call takes so long.
+//! Progress of ranks, which shows why a call takes so long.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,22 +7,22 @@ use super::wire::{Reader, Wire, Writer};
 use crate::call::Position;
 use crate::sync::lock;
 
-/// The longest description of a call on the wire; longer ones are cut.
+/// Maximum bytes of a call's description on the wire; longer ones are truncated.
 const CALL_BYTES_MAX: usize = 256;
 
-/// How far a rank is in a communicator.
+/// Progress of a rank in a communicator.
 ///
-/// The numbers count collectives, and say who is ahead of whom; to the user they are given from 1
-/// on, without those by which the library prepares a communicator. A small call that has only just
-/// begun may not count yet.
+/// The numbers count collectives, and show which rank is ahead. For users they begin at 1, without
+/// the calls by which the library prepares a communicator. A small call that has just begun may not
+/// count yet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Standing {
-    /// Collectives that are done on this rank.
+    /// Number of collectives that this rank has finished.
     pub finished: u64,
-    /// Collectives that it has begun.
+    /// Number of collectives that this rank has begun.
     pub begun: u64,
-    /// What it has been waiting in for a while, and for whom, in words; empty if it waits in
-    /// nothing.
+    /// Description of the call in which the rank has been waiting for a while, and of the ranks it
+    /// waits for; empty if the rank is not waiting.
     pub call: String,
 }
 
@@ -42,7 +42,7 @@ impl Wire for Standing {
     }
 }
 
-/// Where a rank notes how far it is: written by the thread that drives its calls, read by any
+/// A rank's record of its own progress: written by the thread that drives its calls, read by any
 /// other.
 #[derive(Debug, Default)]
 pub struct Progress {
@@ -51,7 +51,7 @@ pub struct Progress {
     waiting: Mutex<Waiting>,
 }
 
-/// What is waited in; empty where nothing is.
+/// The call in which the rank waits; empty if it is not waiting.
 #[derive(Debug, Default)]
 struct Waiting {
     position: Option<Position>,
@@ -59,30 +59,30 @@ struct Waiting {
 }
 
 impl Progress {
-    /// So many collectives are done, and so many begun.
+    /// Records the numbers of finished and begun collectives.
     pub fn note(&self, finished: u64, begun: u64) {
         self.begun.store(begun, Ordering::Relaxed);
         // Pairs with the load in `standing`, so that no reader sees more done than begun.
         self.finished.store(finished, Ordering::Release);
     }
 
-    /// What is waited in, also in words.
+    /// Records the call in which the rank waits, and its description.
     pub fn describe(&self, position: Position, text: String) {
         let position = Some(position);
         *lock(&self.waiting) = Waiting { position, text };
     }
 
-    /// Nothing is waited in any more.
+    /// Records that the rank is not waiting.
     pub fn clear(&self) {
         *lock(&self.waiting) = Waiting::default();
     }
 
-    /// What is waited in.
+    /// Returns the call in which the rank waits.
     pub fn position(&self) -> Option<Position> {
         lock(&self.waiting).position
     }
 
-    /// All of it.
+    /// Returns the progress as a [`Standing`].
     pub fn standing(&self) -> Standing {
         // Pairs with the store in `note`.
         let finished = self.finished.load(Ordering::Acquire);
@@ -93,7 +93,7 @@ impl Progress {
         }
     }
 
-    /// Collectives that are begun.
+    /// Returns the number of collectives begun.
     pub fn begun(&self) -> u64 {
         self.begun.load(Ordering::Relaxed)
     }

@@ -1,5 +1,5 @@
-//! The control plane as a whole: real sockets, several ranks in one process. Here exchanges and
-//! orderly ends, and what all of these tests start from.
+//! Tests of the control plane as a whole: real sockets, several ranks in one process. This file has
+//! exchanges, clean exits, and the helpers of all these tests.
 
 mod joining;
 mod verdicts;
@@ -20,7 +20,7 @@ use super::socket::{Socket, random};
 use crate::error::{Error, Result};
 use crate::topology::HostId;
 
-/// What no test may exceed.
+/// Time limit of a test.
 const WATCHDOG: Duration = Duration::from_secs(120);
 /// A deadline that a healthy test does not reach.
 const AMPLE: Duration = Duration::from_secs(20);
@@ -76,7 +76,7 @@ pub(super) fn secret() -> Secret {
     Secret::new(*b"sixteen bytes ok")
 }
 
-/// Joins `world_size` ranks and gives each to `body` in a thread of its own; what they returned, by
+/// Joins `world_size` ranks and runs `body` for each in a thread of its own; returns the results by
 /// rank.
 fn job<T: Send + 'static>(
     world_size: usize,
@@ -98,7 +98,7 @@ fn quiet() -> crate::transport::Waker {
     Arc::new(|| {})
 }
 
-/// Waits until the communicator is faulty; its verdict.
+/// Waits until the communicator is faulty; returns its verdict.
 fn verdict(health: &Health) -> Error {
     let end = ample();
     while !health.is_faulty() {
@@ -312,8 +312,8 @@ fn rank_0_may_leave_first() {
 
 #[test]
 fn a_job_leaves_no_descriptor_and_no_thread() -> Result<()> {
-    // Other tests of this process open and close descriptors meanwhile, so this looks at the job's
-    // own name.
+    // Other tests of this process open and close descriptors meanwhile, so this test checks only
+    // the job's own name.
     let address = unix_address();
     let Address::Unix { name } = address.clone() else {
         unreachable!()

@@ -1,8 +1,8 @@
 //! Watching the processes of this host's ranks.
 //!
-//! A process descriptor becomes readable when its process has ended, also when a forked child still
+//! A process descriptor becomes readable when its process has ended, even if a forked child still
 //! holds all of its sockets. Only ranks with the same [`HostId`](crate::topology::HostId) are
-//! watched, which includes the process namespace, so that the numbers mean the same here and there.
+//! watched. The id includes the process namespace, so that process ids mean the same on both ranks.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -14,9 +14,9 @@ use super::frame::Presence;
 /// One rank's process.
 #[derive(Debug)]
 pub struct Watched {
-    /// Its world rank.
+    /// World rank of the process.
     pub rank: u32,
-    /// `None`: the process had ended before it could be watched.
+    /// The process descriptor; `None` if the process had ended before it could be watched.
     descriptor: Option<OwnedFd>,
 }
 
@@ -26,7 +26,7 @@ impl Watched {
         self.descriptor.is_none()
     }
 
-    /// What to poll.
+    /// Returns the descriptor to poll.
     pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.descriptor.as_ref().map(AsFd::as_fd)
     }

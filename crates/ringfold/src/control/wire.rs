@@ -1,41 +1,41 @@
-//! How the control plane and the records of joining write values as bytes.
+//! Encoding of values as bytes, for the control plane and for the records of joining.
 //!
-//! Integers are little endian. A list is a `u32` count and its elements; a count is compared with
-//! the bytes that follow before anything is allocated for it. What is read comes from a peer: every
-//! length has a limit, and `None` means that the bytes are not what they should be.
+//! Integers are little endian. A list is a `u32` count and its elements; the count is compared with
+//! the bytes that follow before anything is allocated for it. All input comes from a peer: every
+//! length has a limit, and `None` means malformed bytes.
 
 use std::sync::Arc;
 
 use crate::spelling::harmless;
 
-/// The longest text, where a value has no limit of its own; longer ones are cut.
+/// Maximum bytes of a text without a limit of its own; longer texts are truncated.
 const TEXT_BYTES_MAX: usize = 1024;
-/// The fewest bytes of a list's element.
+/// Minimum bytes of a list's element.
 const ELEMENT_BYTES_MIN: usize = 4;
 
 /// A value that has one form on the wire.
 pub(crate) trait Wire: Sized {
     fn write(&self, to: &mut Writer);
 
-    /// `None` if the bytes are not the form of a value.
+    /// Reads a value; `None` if the bytes are malformed.
     fn read(from: &mut Reader<'_>) -> Option<Self>;
 }
 
-/// The form of a record.
+/// Returns the wire form of a record.
 pub(crate) fn encode(record: &impl Wire) -> Vec<u8> {
     let mut writer = Writer::after(0);
     record.write(&mut writer);
     writer.into_bytes()
 }
 
-/// The record that has this form, to the last byte.
+/// Decodes a record, which must use all bytes.
 pub(crate) fn decode<T: Wire>(bytes: &[u8]) -> Option<T> {
     let mut reader = Reader::new(bytes);
     let record = T::read(&mut reader)?;
     reader.is_empty().then_some(record)
 }
 
-/// Has a structure written and read field by field, in this order.
+/// Implements `Wire` for a structure: field by field, in this order.
 macro_rules! wire_struct {
     ($name:ident { $($field:ident),* }) => {
         impl $crate::control::wire::Wire for $name {
@@ -51,7 +51,7 @@ macro_rules! wire_struct {
 }
 pub(crate) use wire_struct;
 
-/// Has integers written as little endian.
+/// Implements `Wire` for integers, as little endian.
 macro_rules! wire_integers {
     ($($integer:ty),*) => {$(
         impl Wire for $integer {
@@ -67,7 +67,7 @@ macro_rules! wire_integers {
 }
 wire_integers!(u32, u64, i64);
 
-/// Bytes whose number is known.
+/// A known number of bytes, without a count.
 impl<const N: usize> Wire for [u8; N] {
     fn write(&self, to: &mut Writer) {
         to.raw(self);
@@ -78,7 +78,7 @@ impl<const N: usize> Wire for [u8; N] {
     }
 }
 
-/// Has the form of what it holds.
+/// A box, in the wire form of its content.
 impl<T: Wire> Wire for Box<T> {
     fn write(&self, to: &mut Writer) {
         T::write(self, to);
@@ -152,7 +152,7 @@ impl<T: Wire> Wire for Arc<T> {
 pub(crate) struct Writer(Vec<u8>);
 
 impl Writer {
-    /// Begins after `count` zeros.
+    /// Creates a writer that begins after `count` zeros.
     pub fn after(count: usize) -> Writer {
         Writer(vec![0; count])
     }
@@ -161,18 +161,18 @@ impl Writer {
         value.write(self);
     }
 
-    /// Bytes whose number the reader knows.
+    /// Writes bytes whose number the reader knows.
     pub fn raw(&mut self, bytes: &[u8]) {
         self.0.extend_from_slice(bytes);
     }
 
-    /// Bytes, preceded by their number.
+    /// Writes bytes, preceded by their number.
     pub fn bytes(&mut self, bytes: &[u8]) {
         self.u32(bytes.len() as u32);
         self.raw(bytes);
     }
 
-    /// At most `limit` bytes of a text.
+    /// Writes at most `limit` bytes of a text.
     pub fn text(&mut self, text: &str, limit: usize) {
         let mut end = text.len().min(limit);
         while !text.is_char_boundary(end) {
@@ -194,7 +194,7 @@ impl<'a> Reader<'a> {
         Reader(bytes)
     }
 
-    /// Whether all has been read.
+    /// Whether all bytes have been read.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -214,7 +214,8 @@ impl<'a> Reader<'a> {
         (count <= limit).then(|| self.take(count))?
     }
 
-    /// A text, which may end in a terminal: lines of harmless letters.
+    /// Reads a text that may be shown on a terminal: replaces invisible marks, and control
+    /// characters other than newlines and tabs.
     pub fn text(&mut self, limit: usize) -> Option<String> {
         let text = str::from_utf8(self.bytes(limit)?).ok()?;
         let cleaned = text.chars().map(|letter| match letter {
@@ -224,7 +225,7 @@ impl<'a> Reader<'a> {
         Some(cleaned.collect())
     }
 
-    /// A list, whose count cannot exceed what the bytes hold.
+    /// Reads a list, whose count cannot exceed what the remaining bytes can hold.
     pub fn list<T>(&mut self, element: impl Fn(&mut Self) -> Option<T>) -> Option<Vec<T>> {
         let count = self.u32()? as usize;
         if count > self.0.len() / ELEMENT_BYTES_MIN {

@@ -1,4 +1,4 @@
-//! The third stage: all ranks are linked, and go by the same terms.
+//! The third stage of set-up: the linked ranks agree on the same terms.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -25,20 +25,20 @@ use crate::tune::{Constants, Limits, Rules, Tuning};
 use crate::types::Method;
 use crate::wait::Patience;
 
-/// Scratch that is ready before the first call: the slices in flight of a pipelined schedule.
+/// Bytes of scratch allocated before the first call, for a pipelined schedule's slices in flight.
 const PREPARED_SCRATCH_BYTES: usize = 1 << 20;
 
-/// A communicator, and what its ranks still do together before it is used.
+/// A communicator, and what its ranks need for the last stage of its set-up.
 pub(super) struct Agreed {
     pub communicator: Communicator,
     pub terms: Terms,
-    /// The rules that rank 0 has, on rank 0.
+    /// The tuning rules of this rank, of which only rank 0's count.
     pub own_rules: Rules,
 }
 
 impl<'a> Linked<'a> {
-    /// Exchanges what each rank would go by, the second of two exchanges. No rank goes on before
-    /// all are linked.
+    /// Exchanges the ranks' proposals, in the second of two exchanges. No rank continues before all
+    /// are linked.
     pub fn agree(self) -> Result<Agreed> {
         let Linked {
             attempt,
@@ -77,7 +77,7 @@ impl<'a> Linked<'a> {
         let plugin = plugin.filter(|_| terms.plugin.is_some());
         let slot_bytes = transport.windows().map(|windows| windows.slot_bytes());
         let policy = Policy {
-            // Until the ranks are together.
+            // Applies until the set-up is complete.
             timeout: attempt.deadline.saturating_duration_since(Instant::now()),
             domains,
             slot_bytes,
@@ -97,7 +97,7 @@ impl<'a> Linked<'a> {
     }
 }
 
-/// What this rank would go by.
+/// Returns the proposal of this rank.
 fn propose(
     group: &Group,
     placement: &Placement,
@@ -121,7 +121,7 @@ fn propose(
     let can_probe = is_shared && local_ranks <= placement.cores;
     let leading = || Leading {
         constants: constants.unwrap_or_else(|| derive(group, placement.sharing, links)),
-        // Not in parts, which are made often, and beside each other.
+        // No probe in parts, which are made often and side by side.
         is_probed: can_probe && settings.is_probing && !is_part && !is_measured && !is_forced,
         rules_bytes: rules.to_string().len(),
     };
@@ -133,8 +133,8 @@ fn propose(
     }
 }
 
-/// The constants of rank 0: what was measured on this machine, or the defaults. Links have the rate
-/// that the system knows, unless messages over them were measured.
+/// Returns the constants of rank 0: measured on this machine, or the defaults. Links have the rate
+/// that the system reports, unless messages over them were measured.
 fn derive(group: &Group, sharing: Sharing, links: &Links) -> Constants {
     let Sharing { ranks, cores } = sharing;
     let machine = Machine::read(Path::new(ROOT), cores);
@@ -154,7 +154,7 @@ fn derive(group: &Group, sharing: Sharing, links: &Links) -> Constants {
     };
     let constants = calibration.constants(context, &machine, ranks);
     match links.rate_mbps() {
-        // Sockets of one host know no link.
+        // Sockets within one host have no link, and so no rate.
         Some(rate_mbps) if !knows_rate => constants.over_links(rate_mbps),
         _ => constants,
     }
@@ -183,7 +183,7 @@ fn engine(
     engine
 }
 
-/// What calls are chosen by.
+/// Returns the policy for the choice of each call's way.
 fn policy(
     group: &Group,
     channels: Bounds,
@@ -193,7 +193,7 @@ fn policy(
     let settings = &group.settings;
     let late = settings.late_rank;
     let late_rank = late.and_then(|late| group.world_ranks.iter().position(|rank| *rank == late));
-    // Parts to which the late rank does not belong choose freely.
+    // Parts without the late rank choose freely.
     let knows_late = |algorithm: &Method| *algorithm != Method::Stragglar || late_rank.is_some();
     Policy {
         algorithm: settings.algorithm.filter(knows_late),
@@ -214,7 +214,7 @@ fn policy(
 fn patience(place: &Place, placement: &Placement) -> Patience {
     match place.transport {
         "shm" | "self" => Patience::new(place.local_size, placement.cores),
-        // An attempt reads a queue in memory.
+        // A poll only reads a queue in memory.
         "rdma" | "shm+rdma" => {
             let Sharing { ranks, cores } = placement.sharing;
             Patience::new(ranks, cores)
@@ -226,7 +226,7 @@ fn patience(place: &Place, placement: &Placement) -> Patience {
     }
 }
 
-/// What a plugin learns of the ranks.
+/// Returns the description of the ranks for a plugin.
 fn members(group: &Group) -> Members {
     let ranks = group.world_ranks.len();
     let members = group.hosts().members(ranks as u32);

@@ -1,7 +1,7 @@
-//! A communicator in the making, as the control plane knows it.
+//! A communicator during its set-up, as the control plane knows it.
 //!
-//! It is open there before its ranks are linked, so that the set-up ends on all of them when it
-//! fails on one.
+//! The communicator is opened in the control plane before its ranks are linked, so that a set-up
+//! that fails on one rank ends on all of them.
 
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -15,17 +15,17 @@ use crate::error::{Error, Result};
 use crate::topology::neighbours::{self, Mark};
 use crate::transport::Waker;
 
-/// An attempt to make the communicator of a group. Dropping it without [`keep`](Attempt::keep)
-/// closes what is open.
+/// An attempt to create the communicator of a group. Dropping it without [`keep`](Attempt::keep)
+/// closes the communicator.
 pub(super) struct Attempt<'a> {
     pub group: Group,
     pub deadline: Instant,
-    /// Tells other jobs of this host that this process is in one.
+    /// Shows other jobs on this host that this process is part of a job.
     pub mark: Option<Arc<Mark>>,
     watch: SessionWatch,
     /// Wakes the transport, once there is one.
     waker: Arc<OnceLock<Waker>>,
-    /// An error that makes the attempt pointless.
+    /// Check for an error that makes the attempt pointless.
     is_pointless: Cancelled<'a>,
     is_kept: bool,
 }
@@ -50,41 +50,41 @@ impl<'a> Attempt<'a> {
         })
     }
 
-    /// Has `cancel` end the attempt on all ranks, until the result is dropped.
+    /// Makes `cancel` end the attempt on all ranks, until the result is dropped.
     pub fn end_on<'c>(&self, cancel: &'c Cancel) -> Forwarding<'c> {
         let health = self.watch.health.clone();
         cancel.on_cancel(move |reason| health.give_up(reason))
     }
 
-    /// Does `step`, which ends at the attempt's deadline, or with the error that has ended it.
+    /// Runs `step`, which ends at the attempt's deadline, or with the error that ended the attempt.
     pub fn within_limit<T>(&self, step: impl FnOnce(Limit<'_>) -> T) -> T {
         let verdict = || self.watch.fault().or_else(self.is_pointless);
         step(Limit::new(self.deadline, &verdict))
     }
 
-    /// Gives `record` to all ranks and gets theirs in rank order.
+    /// Sends `record` to all ranks and returns theirs in rank order.
     pub fn exchange(&self, what: &str, record: &[u8]) -> Result<Vec<Vec<u8>>> {
         self.within_limit(|limit| self.group.exchange(what, record, limit))
     }
 
-    /// The watch over the communicator, for the communicator itself.
+    /// Returns the watch over the communicator, for the communicator itself.
     pub fn watch(&self) -> SessionWatch {
         self.watch.clone()
     }
 
-    /// Has verdicts wake a transport from now on.
+    /// Makes verdicts wake the transport from now on.
     pub fn set_waker(&self, waker: Waker) {
         // Set once: an attempt makes one transport.
         let _ = self.waker.set(waker);
     }
 
-    /// Leaves what is open to the communicator that was made.
+    /// Leaves the open communicator to its new owner.
     pub fn keep(mut self) {
         self.is_kept = true;
     }
 
-    /// The error of an attempt that failed with `error`: one error on all ranks, and the others
-    /// need not wait for their deadlines. `error` may be no more than how a death looks from here.
+    /// Ends the attempt that failed with `error` on all ranks, before their deadlines, and returns
+    /// the one error of all. `error` may be only a consequence of another rank's death.
     pub fn fail(self, error: Error) -> Error {
         let has_server = self.group.world_ranks.contains(&0);
         let grace = match has_server || !self.group.session.has_lost_server() {
@@ -109,7 +109,7 @@ impl<'a> Attempt<'a> {
 impl Drop for Attempt<'_> {
     fn drop(&mut self) {
         if !self.is_kept {
-            // What is open would outlive the session.
+            // The open communicator would outlive the session.
             self.group.session.close(self.group.id);
         }
     }

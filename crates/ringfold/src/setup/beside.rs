@@ -1,5 +1,5 @@
-//! Communicators of some ranks of a job beside those that it has, made by these ranks alone: they
-//! use the job's control plane, and open no connections of their own to it.
+//! Further communicators of some ranks of a job, created by these ranks alone. They use the job's
+//! control plane without connections of their own.
 
 use super::establish::establish;
 use super::{check_deterministic, check_late_rank};
@@ -11,9 +11,9 @@ use crate::env::Environment;
 use crate::error::{Error, Result};
 
 impl Communicator {
-    /// The number of this communicator's job and this rank's number in it, while communicators can
-    /// be made [beside](Communicator::connect_beside) this one. `None` if this process is alone in
-    /// the job, or forked, or if the communicator is closed or has failed, or rank 0 has left.
+    /// Returns the numbers of the job and of this rank in it, while communicators can be created
+    /// [beside](Communicator::connect_beside) this one. `None` if this process is alone in the job,
+    /// or forked, or if the communicator is closed or has failed, or rank 0 has left.
     #[doc(hidden)]
     pub fn place_in_job(&self) -> Option<(u64, usize)> {
         let session = &self.membership.group()?.session;
@@ -21,14 +21,14 @@ impl Communicator {
         (is_usable && session.is_open()).then(|| (session.job(), session.rank()))
     }
 
-    /// Makes a communicator of these ranks of the [job](Communicator::place_in_job), in this order.
-    /// Only they call it, at the same time, each on any communicator of the job. It is independent
-    /// of that one, and set up as one that [`connect`](Communicator::connect) makes: `config` says
-    /// how, except who and where the ranks are. `number` is the same on all its ranks, and used
-    /// once in the job.
+    /// Creates a communicator of these ranks of the [job](Communicator::place_in_job), in this
+    /// order. Only these ranks call the function, at the same time, each on any communicator of the
+    /// job. The new communicator is independent of that one, and set up from `config` as by
+    /// [`connect`](Communicator::connect), except for the ranks and their addresses. `number` is
+    /// the same on all its ranks, and used once in the job.
     ///
     /// # Errors
-    /// Those of `connect`, and `InvalidArgument` if this rank is not among `ranks`.
+    /// The errors of `connect`, and `InvalidArgument` if this rank is not among `ranks`.
     #[doc(hidden)]
     pub fn connect_beside(
         &self,
@@ -56,9 +56,9 @@ impl Communicator {
         if config.weights.is_none() {
             settings.ignore_misfitting_weights(ranks.len());
         }
-        // Policies know ranks by their numbers in the job.
+        // Policies identify ranks by their numbers in the job.
         settings.late_rank = settings.late_rank.map(|late| ranks[late]);
-        // With other ranks the answers of a probe mean little.
+        // Results of a probe mean little for other ranks.
         let sorted = |ranks: &[usize]| {
             let mut ranks = ranks.to_vec();
             ranks.sort_unstable();

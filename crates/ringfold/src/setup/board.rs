@@ -1,4 +1,4 @@
-//! A communicator's board: made when the communicator is ready, and never a reason to fail.
+//! Attaching a communicator's board once the communicator is ready; failures are only logged.
 
 use std::path::Path;
 
@@ -6,11 +6,11 @@ use crate::board::{Board, Identity, program};
 use crate::communicator::Communicator;
 use crate::communicator::settings::Showing;
 
-/// Where failures are logged.
+/// Log target of failures.
 const LOG: &str = "ringfold::init";
 
-/// Has `communicator` show its calls to other processes, if it is to. Ranks that are threads do
-/// not.
+/// Attaches a board that shows the calls of `communicator` to other processes, if configured. Ranks
+/// that are threads have none.
 pub(super) fn attach(communicator: &Communicator) {
     let Some(group) = communicator.membership.group() else {
         return;

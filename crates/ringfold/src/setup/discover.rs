@@ -1,4 +1,4 @@
-//! The first stage: each rank learns what the others offer, and where it runs itself.
+//! The first stage of set-up: the ranks exchange their offers, and bind to their cores.
 
 use super::attempt::Attempt;
 use super::fabric::{self, Fabric};
@@ -9,7 +9,7 @@ use crate::config::TransportChoice;
 use crate::error::{Error, Result};
 use crate::topology::cores;
 
-/// A rank that knows the others, is open to them, and is bound to its cores.
+/// A rank that knows the others, listens for them, and is bound to its cores.
 pub(super) struct Discovered<'a> {
     pub attempt: &'a Attempt<'a>,
     pub peers: Vec<PeerInfo>,
@@ -19,7 +19,7 @@ pub(super) struct Discovered<'a> {
 }
 
 impl<'a> Discovered<'a> {
-    /// Exchanges what each rank says about itself, the first of two exchanges.
+    /// Exchanges the ranks' descriptions of themselves, in the first of two exchanges.
     pub fn new(attempt: &'a Attempt<'a>) -> Result<Discovered<'a>> {
         let group = &attempt.group;
         let hosts = group.hosts().count();

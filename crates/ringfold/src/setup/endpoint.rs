@@ -1,4 +1,4 @@
-//! Where a rank accepts data, and what it says of the link there.
+//! Addresses at which a rank accepts data, and the links behind them.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -9,27 +9,27 @@ use crate::control::wire::{Reader, Wire, Writer};
 use crate::topology::interfaces::Candidates;
 use crate::topology::link::{self, Link};
 
-/// The longest text of a socket's address.
+/// Maximum bytes of the text of a socket's address.
 const TEXT_BYTES_MAX: usize = 64;
 
 /// An address at which a rank accepts data, and the link behind it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Endpoint {
-    /// The address.
+    /// Address of the socket.
     pub address: SocketAddr,
-    /// How many leading bits of it are the network's.
+    /// Number of leading bits of the address that are the network's.
     pub prefix: u8,
-    /// Which of the rank's interfaces has it.
+    /// Number of the rank's interface that has the address.
     pub interface: u32,
-    /// The link behind it.
+    /// Link of the interface.
     pub link: Link,
-    /// Whether it may be used beside others.
+    /// Whether the endpoint may be used beside others.
     pub is_rail: bool,
 }
 
 impl Endpoint {
-    /// The endpoints at these addresses, which are some of the `candidates`, with the links that
-    /// the `sys` below `root` describes.
+    /// Returns the endpoints at these addresses, which are some of the `candidates`, with the links
+    /// as described by the `sys` below `root`.
     pub fn list(root: &Path, candidates: &Candidates, addresses: &[SocketAddr]) -> Vec<Endpoint> {
         let interfaces = &candidates.interfaces;
         let links = interfaces.iter();
@@ -51,13 +51,13 @@ impl Endpoint {
         addresses.iter().filter_map(endpoint).collect()
     }
 
-    /// The network that it is in.
+    /// Returns the network of the address.
     fn network(&self) -> Option<IpNet> {
         let network = IpNet::new(self.address.ip(), self.prefix);
         network.ok().map(|network| network.trunc())
     }
 
-    /// Whether both are in one network, and not the same.
+    /// Whether both endpoints are in one network, and have different addresses.
     pub fn shares_network(&self, other: &Endpoint) -> bool {
         self.network() == other.network() && self.address.ip() != other.address.ip()
     }

@@ -1,4 +1,4 @@
-//! From a group of ranks to their communicator, stage by stage.
+//! The whole set-up of a communicator from a group of ranks, stage by stage.
 
 use super::attempt::Attempt;
 use super::discover::Discovered;
@@ -8,8 +8,8 @@ use crate::control::Cancel;
 use crate::control::limit::Cancelled;
 use crate::error::Result;
 
-/// Makes the communicator of a group whose ranks all do the same now. `cancel` ends that on all of
-/// them, and so does an error from `is_pointless`.
+/// Creates the communicator of a group; all of its ranks call the function at the same time.
+/// `cancel`, or an error from `is_pointless`, ends the set-up on all of them.
 pub(super) fn establish(
     group: Group,
     cancel: Option<&Cancel>,

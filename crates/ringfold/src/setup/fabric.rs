@@ -1,4 +1,4 @@
-//! RDMA between the ranks: what each offers, what all have, and the connections.
+//! RDMA between the ranks: the ports that each offers, the rails of all, and the connections.
 
 use crate::communicator::group::Group;
 use crate::communicator::settings::RdmaSettings;
@@ -15,11 +15,11 @@ use super::fabric_port::{FabricPort, PORTS_MAX};
 use super::memory_costs::memory_costs;
 use super::peer_info::{self, PeerInfo};
 
-/// The ports that this rank would use.
+/// The ports that this rank offers for RDMA.
 pub(super) struct Fabric(Vec<Opened>);
 
 impl Fabric {
-    /// Opens what the settings choose, if any of the ranks `remote` may be reached by it.
+    /// Opens the configured ports, if there are `remote` ranks and the settings allow RDMA.
     pub fn offer(group: &Group, remote: &[usize]) -> Result<Option<Fabric>> {
         let settings = &group.settings;
         if remote.is_empty() {
@@ -40,13 +40,13 @@ impl Fabric {
         }
     }
 
-    /// What is said of them.
+    /// Returns the descriptions of the ports for the other ranks.
     pub fn ports(&self) -> Vec<FabricPort> {
         self.0.iter().map(FabricPort::of).collect()
     }
 
-    /// Connects to the ranks `remote`, over so many `rails`; `bell` wakes this rank, too. Nothing
-    /// if the devices of some rank refuse, and no rank demands them: all ranks find the same.
+    /// Connects to the ranks `remote` over `rails` rails; `bell` also wakes this rank. Returns
+    /// `None` on all ranks if the devices of some rank fail and RDMA is not demanded.
     pub fn connect(
         self,
         attempt: &Attempt<'_>,
@@ -76,7 +76,7 @@ impl Fabric {
             .enumerate()
             .map(read)
             .collect::<Result<_>>()?;
-        // A rank that is ready names a list for each rank.
+        // A rank that is ready sends a list for each rank.
         let unready = theirs.iter().position(Vec::is_empty);
         let Some(prepared) = settled(prepared, unready, is_demanded)? else {
             return Ok(None);
@@ -96,7 +96,7 @@ impl Fabric {
                 mtu_bytes: mine.port.mtu_bytes.min(other.mtu_bytes),
             })
         });
-        // No rank sends before the other end receives.
+        // No rank may send before the other end can receive.
         let is_connected = wire::encode(&connected.is_ok());
         let records = attempt.exchange("queue pairs connected", &is_connected)?;
         let is_ready = |record: &Vec<u8>| wire::decode(record) == Some(true);
@@ -112,7 +112,7 @@ impl Fabric {
         Ok(rdma)
     }
 
-    /// Queue pairs to the peers, so many `streams` to each.
+    /// Creates queue pairs to the peers, `streams` to each.
     fn prepare(
         &self,
         group: &Group,
@@ -134,8 +134,8 @@ impl Fabric {
     }
 }
 
-/// What this rank has made, unless the devices of a rank refuse (`unready` is the first one). That
-/// is an error where they are demanded.
+/// Returns this rank's own result, unless the devices of a rank failed (`unready` is the first such
+/// rank). Such a failure is an error if RDMA is demanded.
 fn settled<T>(own: Result<T>, unready: Option<usize>, is_demanded: bool) -> Result<Option<T>> {
     let Some(rank) = unready else {
         return own.map(Some);
@@ -154,7 +154,7 @@ fn settled<T>(own: Result<T>, unready: Option<usize>, is_demanded: bool) -> Resu
     }
 }
 
-/// From which length on the memory of a call is registered for it.
+/// Returns the minimum bytes of a call whose memory is registered.
 fn register_bytes_min(settings: &RdmaSettings, ports: &[RailPort]) -> Result<usize> {
     if let RegisterBytes::From(bytes) = settings.register_bytes {
         return Ok(bytes);
@@ -180,13 +180,14 @@ fn register_bytes_min(settings: &RdmaSettings, ports: &[RailPort]) -> Result<usi
     Ok(bytes_min)
 }
 
-/// Opens the ports of the settings.
+/// Opens the configured ports.
 fn open(settings: &RdmaSettings) -> Result<Vec<Opened>> {
     let verbs = Verbs::open(settings.library.as_deref())?;
     verbs.open_ports(&settings.devices, settings.gid_index, PORTS_MAX)
 }
 
-/// How many rails all ranks have: 0 if some rank has none, or one that the others do not reach.
+/// Returns the number of rails: the leading ports by which all ranks reach each other; 0 if a rank
+/// has no port.
 pub(super) fn rails(peers: &[PeerInfo]) -> usize {
     let count = peers.iter().map(|peer| peer.ports.len()).min().unwrap_or(0);
     let first = &peers[0].ports;
@@ -197,7 +198,7 @@ pub(super) fn rails(peers: &[PeerInfo]) -> usize {
     (0..count).take_while(is_common).count()
 }
 
-/// Checks that RDMA, which is demanded, connects all ranks.
+/// Checks that the demanded RDMA connects all ranks.
 pub(super) fn demand(peers: &[PeerInfo]) -> Result<()> {
     if rails(peers) > 0 {
         return Ok(());
@@ -215,7 +216,7 @@ pub(super) fn demand(peers: &[PeerInfo]) -> Result<()> {
     }))
 }
 
-/// What the slowest port on the way carries, in Mbit/s, for all rails together.
+/// Returns the rate of all rails in Mbit/s, if known: that of the slowest port, times `rails`.
 pub(super) fn rate_mbps(peers: &[PeerInfo], rails: usize) -> Option<u32> {
     let ports = peers.iter().flat_map(|peer| &peer.ports[..rails]);
     let rates: Option<Vec<u32>> = ports.map(|port| port.rate_mbps).collect();
@@ -223,7 +224,7 @@ pub(super) fn rate_mbps(peers: &[PeerInfo], rails: usize) -> Option<u32> {
     Some(slowest.saturating_mul(rails as u32)).filter(|rate| *rate > 0)
 }
 
-/// Says what is used.
+/// Logs the ports in use.
 fn log(opened: &[Opened], remote: &[usize]) {
     for port in opened {
         log::info!(

@@ -1,28 +1,28 @@
-//! What a rank says of a port for RDMA. From a peer it is a claim.
+//! A rank's description of a port for RDMA. From a peer, the description is a claim.
 
 use crate::control::wire::{Reader, Wire, Writer};
 use crate::verbs::{Gid, Opened};
 
-/// Ports of one rank that are used, at most.
+/// Maximum number of ports that one rank uses.
 pub const PORTS_MAX: usize = 16;
 
-/// How a rank's port is reached.
+/// The address and properties of a rank's port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FabricPort {
-    /// Its address in a subnet of InfiniBand.
+    /// Address in an InfiniBand subnet.
     pub lid: u16,
-    /// Its address everywhere.
+    /// Global address.
     pub gid: Gid,
-    /// Payload of its packets.
+    /// Maximum payload of a packet.
     pub mtu_bytes: u32,
-    /// Whether it is on Ethernet.
+    /// Whether the port is on Ethernet.
     pub is_ethernet: bool,
-    /// What it carries, if that is known.
+    /// Rate of the port in Mbit/s, if known.
     pub rate_mbps: Option<u32>,
 }
 
 impl FabricPort {
-    /// That of a port of this rank's.
+    /// Describes a port of this rank.
     pub fn of(opened: &Opened) -> FabricPort {
         FabricPort {
             lid: opened.port.lid,
@@ -33,8 +33,8 @@ impl FabricPort {
         }
     }
 
-    /// Whether packets can go from one to the other, as far as their addresses say: on InfiniBand
-    /// within a subnet.
+    /// Whether packets can get from one port to the other, according to the addresses: on
+    /// InfiniBand only within a subnet.
     pub fn reaches(&self, other: &FabricPort) -> bool {
         let is_near = self.is_ethernet || self.gid[..8] == other.gid[..8];
         self.is_ethernet == other.is_ethernet && is_near

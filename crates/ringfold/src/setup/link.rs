@@ -1,4 +1,4 @@
-//! The second stage: shared memory with the ranks of this host, a network to the others.
+//! The second stage of set-up: shared memory within a host, a network to the other ranks.
 
 use std::iter;
 use std::os::fd::AsFd;
@@ -24,7 +24,7 @@ use crate::transport::shm::{Segment, Shm};
 use crate::transport::tcp::{Tcp, TcpOptions};
 use crate::tune::bounds::Bounds;
 
-/// A rank with a link to every other one.
+/// A rank that is linked to every other one.
 pub(super) struct Linked<'a> {
     pub attempt: &'a Attempt<'a>,
     pub placement: Placement,
@@ -32,7 +32,7 @@ pub(super) struct Linked<'a> {
 }
 
 impl<'a> Discovered<'a> {
-    /// Hands over or fetches the shared memory, and connects to the ranks of other hosts.
+    /// Passes or fetches the shared memory, and connects to the ranks that do not share it.
     pub fn link(self) -> Result<Linked<'a>> {
         let Discovered {
             attempt,
@@ -83,7 +83,7 @@ impl<'a> Discovered<'a> {
     }
 }
 
-/// Hands the memory over, or fetches it.
+/// Passes the memory to the members, or fetches it from the leader.
 fn share_memory(
     attempt: &Attempt<'_>,
     division: &Division,
@@ -132,8 +132,8 @@ fn share_memory(
     Ok(Some(segment))
 }
 
-/// Connects to the ranks that are reached by TCP, on so many channels; `bell` wakes this rank, too,
-/// which has `cores` to spare.
+/// Connects to the ranks of `bundles` by TCP, with streams for `channels`; `bell` also wakes this
+/// rank, which has `cores` spare cores.
 fn connect(
     attempt: &Attempt<'_>,
     (bundles, channels): (&[(usize, Bundle)], Bounds),
@@ -178,7 +178,7 @@ fn connect(
     Tcp::new(group.rank, sockets, options).map(Some)
 }
 
-/// What this rank and rank `peer` have between them.
+/// Returns the sockets and rails between this rank and rank `peer`.
 fn bundle(group: &Group, peer: usize, peers: &[PeerInfo]) -> Bundle {
     let own = &peers[group.rank];
     if group.shares_loopback(peer) {
@@ -190,7 +190,7 @@ fn bundle(group: &Group, peer: usize, peers: &[PeerInfo]) -> Bundle {
     }
 }
 
-/// What connects a rank with the others.
+/// The links of a rank to the others.
 pub(super) struct Links {
     division: Division,
     segment: Option<Arc<Segment>>,
@@ -199,24 +199,24 @@ pub(super) struct Links {
     channels: Bounds,
 }
 
-/// What leads to the ranks that share no memory with this one.
+/// The network to the ranks that share no memory with this one.
 enum Network {
     Tcp(Tcp),
     Rdma(Rdma),
 }
 
 impl Links {
-    /// How many channels calls over messages may have.
+    /// Returns the bounds on the number of channels of calls over messages.
     pub fn channels(&self) -> Bounds {
         self.channels
     }
 
-    /// What the links to other ranks carry, in Mbit/s, where that is known.
+    /// Returns the rate of the links to other ranks in Mbit/s, if known.
     pub fn rate_mbps(&self) -> Option<u32> {
         self.rate_mbps
     }
 
-    /// Whether RDMA leads to the ranks of other hosts.
+    /// Whether the network to other ranks is RDMA.
     pub fn is_rdma(&self) -> bool {
         matches!(self.network, Some(Network::Rdma(_)))
     }
@@ -226,9 +226,9 @@ impl Links {
         self.network.is_none()
     }
 
-    /// The transport over the links of a rank whose host has `cores` cores, among ranks in
-    /// `domains` domains; its name; and what says in shared memory that this rank leaves in good
-    /// order.
+    /// Converts the links to a transport, for a rank whose host has `cores` cores, among ranks in
+    /// `domains` domains. Also returns its name, and a callback that marks in shared memory that
+    /// this rank leaves cleanly.
     pub fn into_transport(
         self,
         cores: usize,
@@ -256,7 +256,7 @@ impl Links {
             (Some(shm), Some(Network::Rdma(rdma))) => {
                 (Box::new(Routes::new(shm, rdma, local())), "shm+rdma")
             }
-            // Where there are other ranks, there is one of them.
+            // With other ranks, there is memory or a network.
             (None, None) => {
                 let alone = Shm::threads(1, 1, cores).next().ok_or(Error::Closed)?;
                 (Box::new(alone), "self")

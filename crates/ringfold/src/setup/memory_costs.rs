@@ -1,8 +1,8 @@
-//! What memory costs a device of this machine, measured when ranks join by RDMA: registrations of
+//! Costs of memory for a device of this machine, measured when ranks join by RDMA: registrations of
 //! ordinary pages, and copies into pieces.
 //!
-//! It takes about a millisecond, once in a process for each device. The numbers are this rank's
-//! own: which memory it registers changes nothing for its peers.
+//! The measurement takes about a millisecond, once in a process for each device. The results are
+//! local: which memory a rank registers changes nothing for its peers.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -15,13 +15,13 @@ use crate::sys::fork::with_locked;
 use crate::tune::MemoryCosts;
 use crate::verbs::{Access, Domain};
 
-/// What is registered, and copied.
+/// Sizes of the registrations and copies, in bytes.
 const BYTES: [usize; 3] = [16 << 10, 256 << 10, 1 << 20];
 
-/// So often; the quickest counts, because what disturbs a measurement makes it longer.
+/// Number of measurements; the fastest counts, because disturbances only add time.
 const ROUNDS: usize = 5;
 
-/// The costs of `domain`'s device, as they were first measured in this process.
+/// Returns the costs of `domain`'s device, as they were first measured in this process.
 ///
 /// # Errors
 /// `System` if memory cannot be registered.
@@ -42,7 +42,7 @@ pub(super) fn memory_costs(domain: &Arc<Domain>) -> Result<MemoryCosts> {
 fn measure(domain: &Arc<Domain>) -> Result<MemoryCosts> {
     let [.., most] = BYTES;
     let refused = |error| Error::system("cannot get memory to measure its registration", error);
-    // One part is the source, the other one the target: as much as calls have there before.
+    // One part is the source, the other one the target; both are populated, as in calls.
     let memory = Mapping::anonymous(2 * most).map_err(refused)?;
     memory.populate(memory.region()).map_err(refused)?;
     let (from, to) = (

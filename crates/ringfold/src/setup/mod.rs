@@ -1,7 +1,7 @@
-//! How ranks become a communicator.
+//! The set-up of communicators.
 //!
-//! A process finds out who it is ([`launch`]) and joins its job's control plane. What follows has
-//! typed stages. Each owns what it has made, the next one consumes it, and dropping one undoes it:
+//! A process detects its rank ([`launch`]) and joins its job's control plane. Typed stages follow.
+//! Each owns its resources, the next one consumes it, and dropping one undoes it:
 //!
 //! ```text
 //! Attempt ──► Discovered ──► Linked ──► Agreed ──► Communicator
@@ -10,9 +10,9 @@
 //!   plane       to cores       sockets    limits, rules
 //! ```
 //!
-//! There are two exchanges among all ranks: of [`PeerInfo`](peer_info::PeerInfo) when they discover
-//! each other, and of a [`Proposal`](terms::Proposal) when all are linked. A part made by `split`
-//! passes the same stages; ranks that are threads begin with the last one.
+//! All ranks take part in two exchanges: of [`PeerInfo`](peer_info::PeerInfo) when they discover
+//! each other, and of a [`Proposal`](terms::Proposal) when all are linked; RDMA has two more. A
+//! part made by `split` passes the same stages; ranks that are threads skip them.
 
 mod agree;
 mod attempt;
@@ -56,13 +56,13 @@ use establish::establish;
 
 impl RendezvousListener {
     /// Opens listeners on free ports of this host's addresses: those that `RINGFOLD_SOCKET_IFNAME`
-    /// chooses, or all but loopback, which is taken only where there is nothing else. `toward` is a
-    /// host name or an address: the address by which that is reached from here comes first, which
-    /// is its own if it is this host's.
+    /// selects, or all but loopback, which is used only if there is nothing else. `toward` is a
+    /// host name or an address: this host's address on the route to `toward` is first, which is
+    /// `toward` itself if it is this host's.
     ///
     /// # Errors
     /// `Bootstrap` if no address can be listened on, or the variable leaves none. A `toward` that
-    /// is not known here is ignored. Blocks as long as looking up its name takes, 10 s at most.
+    /// is unknown here is ignored. Blocks while its name is looked up, for 10 s at most.
     pub fn open(toward: Option<&str>) -> Result<RendezvousListener> {
         let choice = env::process("RINGFOLD_SOCKET_IFNAME");
         RendezvousListener::on(choice.as_deref(), toward)
@@ -70,21 +70,21 @@ impl RendezvousListener {
 }
 
 impl Communicator {
-    /// Joins the job that the environment describes. One process without such an environment is a
-    /// job of one rank.
+    /// Joins the job that the environment describes. A process without such an environment is a job
+    /// of one rank.
     pub fn init() -> Result<Communicator> {
         Communicator::connect(Config::default())
     }
 
-    /// Joins a job. Blocks until all ranks are there, or the deadline for that has passed.
+    /// Joins a job. Blocks until all ranks have joined, or the deadline for joining has passed.
     pub fn connect(config: Config) -> Result<Communicator> {
         join(config, None, None)
     }
 
     /// Joins a job as its rank 0, which the others reach at `listener`: they
-    /// [`connect`](Communicator::connect) with its [`address`](RendezvousListener::address). The
-    /// secret, in `config` or the environment, is not optional here. Blocks as `connect` does;
-    /// afterwards the listener is closed.
+    /// [`connect`](Communicator::connect) with its [`address`](RendezvousListener::address). A
+    /// secret, in `config` or the environment, is required. Blocks as `connect` does; afterwards
+    /// the listener is closed.
     ///
     /// ```
     /// use ringfold::{Communicator, Config, Op, RendezvousListener};
@@ -111,29 +111,29 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// Those of `connect`, and `InvalidArgument` if `config` has an address, or says or implies
-    /// another rank.
+    /// The errors of `connect`, and `InvalidArgument` if `config` has an address, or this process
+    /// is not rank 0.
     pub fn connect_at(config: Config, listener: RendezvousListener) -> Result<Communicator> {
         join(config, Some(listener), None)
     }
 
-    /// Communicators of `world_size` ranks that are threads of this process: for tests and
-    /// examples. Move each to its own thread. `split` is not offered.
+    /// Creates communicators of `world_size` ranks that are threads of this process: for tests and
+    /// examples. Move each to its own thread. `split` is not supported.
     pub fn threads(world_size: usize) -> Vec<Communicator> {
         threads::threads(world_size)
     }
 
-    /// Makes communicators of the ranks with equal `color`, ordered by `key`, then by rank here.
+    /// Creates communicators of the ranks with equal `color`, ordered by `key`, then by rank here.
     ///
-    /// Collective: every rank calls it; `None` as color takes part and gets `None`. The new
-    /// communicators are independent of this one and of each other: own streams, own order of
-    /// calls.
+    /// Collective: every rank calls it; a rank with the color `None` takes part and gets `None`.
+    /// The new communicators are independent of this one and of each other: own streams, own order
+    /// of calls.
     pub fn split(&self, color: Option<u32>, key: i64) -> Result<Option<Communicator>> {
         self.check_open()?;
         split::split(self, color, key, None)
     }
 
-    /// Like [`split`](Communicator::split), and another thread can end it: then the new
+    /// Like [`split`](Communicator::split), but another thread can cancel it: then the new
     /// communicator fails on all its ranks with `Error::Aborted`.
     pub fn split_unless(
         &self,
@@ -152,7 +152,7 @@ pub fn connect_slowed(config: Config, injection: Option<Injection>) -> Result<Co
     join(config, None, injection)
 }
 
-/// Joins a job; rank 0 may bring listeners that are open already.
+/// Joins a job; rank 0 may pass listeners that are already open.
 fn join(
     config: Config,
     listener: Option<RendezvousListener>,
@@ -206,7 +206,7 @@ fn join(
     establish(group, config.cancel.as_ref(), &|| None)
 }
 
-/// Who this process is, and where rank 0 listens.
+/// Detects this process' place, and the addresses of rank 0.
 fn detect(config: &Config, has_listener: bool, secret: Option<Secret>) -> Result<Launch> {
     let given = config.address.as_deref().map(addresses).transpose()?;
     if has_listener && given.is_some() {
@@ -231,7 +231,7 @@ fn detect(config: &Config, has_listener: bool, secret: Option<Secret>) -> Result
     Ok(launch)
 }
 
-/// Refuses results that are to be the same in every run, made in an order that is not.
+/// Refuses deterministic results together with an order of reduction that varies.
 fn check_deterministic(config: &Config, settings: &Settings) -> Result<()> {
     if config.deterministic != Some(true) || settings.straggler == StragglerPolicy::Off {
         return Ok(());
@@ -243,7 +243,7 @@ fn check_deterministic(config: &Config, settings: &Settings) -> Result<()> {
     )))
 }
 
-/// Refuses a late rank that does not exist, and an algorithm that needs one where none is known.
+/// Refuses a late rank that does not exist, and an algorithm that needs one if none is known.
 fn check_late_rank(settings: &Settings, world_size: usize) -> Result<()> {
     let text = match settings.late_rank {
         Some(late) if late >= world_size => {

@@ -1,4 +1,4 @@
-//! What a rank opens for the others before it knows them.
+//! Resources that a rank opens for the others before it knows them.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::OwnedFd;
@@ -22,17 +22,17 @@ use crate::transport::shm::{Segment, Shape};
 use crate::transport::tcp::SOCKETS_MAX;
 use crate::tune::bounds::Bounds;
 
-/// How the ranks of a group are divided, as this rank sees it.
+/// The division of a group's ranks, as this rank sees it.
 pub(super) struct Division {
-    /// The ranks that share memory with this one, itself among them; only itself where none do.
+    /// Ranks that share memory with this one, including itself.
     pub sharing: Vec<usize>,
-    /// This rank's place among them, which is its number on the segment.
+    /// Position of this rank in `sharing`, which is its number in the segment.
     pub place: usize,
-    /// The ranks that are reached by a network: TCP or RDMA.
+    /// Ranks that are reached over a network, TCP or RDMA.
     pub remote: Vec<usize>,
-    /// Whether some of those are in this network namespace.
+    /// Whether some remote ranks are in this network namespace.
     is_loopback_needed: bool,
-    /// Whether all of them are.
+    /// Whether all remote ranks are in this network namespace.
     is_loopback_enough: bool,
 }
 
@@ -50,8 +50,8 @@ impl Division {
         }
     }
 
-    /// The shape of the memory that they share, of which the first one has said how many channels
-    /// it was told and how many `ports` for RDMA it has.
+    /// Returns the shape of the shared memory. The first rank that shares it has announced its
+    /// configured channels, `told`, and its number of RDMA `ports`.
     pub fn shape(&self, group: &Group, told: Option<Bounds>, ports: usize) -> Shape {
         let bounds = told.unwrap_or_else(|| Bounds::of_rails(ports));
         let channels = group.settings.streams(bounds);
@@ -59,19 +59,19 @@ impl Division {
     }
 }
 
-/// What a rank has open for the others before it knows them.
+/// The resources that a rank has open before it knows the others.
 pub(super) struct Offer {
-    /// The devices for RDMA.
+    /// Devices for RDMA.
     pub fabric: Option<Fabric>,
-    /// Where ranks connect that come by TCP.
+    /// Listeners for ranks that connect by TCP.
     pub mesh: Option<MeshListener>,
-    /// The same with what is known of the links.
+    /// Addresses of the listeners, with their links.
     pub endpoints: Vec<Endpoint>,
-    /// Memory that this rank, the first of its host, hands to the others.
+    /// Memory that this rank, as the first of its host, passes to the others.
     pub memory: Option<OfferedMemory>,
 }
 
-/// Shared memory, and where it is handed out.
+/// Shared memory, and the listener for passing it.
 pub(super) struct OfferedMemory {
     pub segment: Arc<Segment>,
     pub fd: OwnedFd,
@@ -91,15 +91,15 @@ impl Offer {
         })
     }
 
-    /// The name of the socket at which the memory is handed out.
+    /// Returns the name of the socket at which the memory is passed.
     pub fn memory_name(&self) -> Option<String> {
         let memory = self.memory.as_ref()?;
         Some(memory.listener.name().to_owned())
     }
 }
 
-/// How many sockets a channel may have so that this process' connections take half of its
-/// descriptors.
+/// Returns the maximum number of sockets of a channel with which this process' connections use half
+/// of its descriptors.
 pub(super) fn sockets_max(group: &Group, division: &Division) -> u32 {
     let limit = limit_of(Resource::RLIMIT_NOFILE).unwrap_or(u64::MAX);
     let bounds = group.settings.channels.unwrap_or_default();
@@ -108,7 +108,7 @@ pub(super) fn sockets_max(group: &Group, division: &Division) -> u32 {
     each.clamp(1, SOCKETS_MAX as u64) as u32
 }
 
-/// Opens a listener for the ranks that come by TCP; where it is reached.
+/// Opens a listener for the ranks that connect by TCP; returns its endpoints, too.
 fn listen(group: &Group, division: &Division) -> Result<Option<(MeshListener, Vec<Endpoint>)>> {
     if division.remote.is_empty() || group.settings.transport == TransportChoice::Rdma {
         return Ok(None);
@@ -134,7 +134,7 @@ fn listen(group: &Group, division: &Division) -> Result<Option<(MeshListener, Ve
             "data by TCP comes by loopback: all these ranks are on this host"
         );
         let bound = bind(&loopback(Ipv4Addr::LOCALHOST.into()));
-        // A host that speaks IPv6 only has the other.
+        // An IPv6-only host has only the other address.
         let other = loopback(Ipv6Addr::LOCALHOST.into());
         let bound = bound.or_else(|error| bind(&other).map_err(|_| error));
         return bound.map(Some);
@@ -146,7 +146,7 @@ fn listen(group: &Group, division: &Division) -> Result<Option<(MeshListener, Ve
     bind(&candidates).map(Some)
 }
 
-/// The loopback's address alone.
+/// Returns the loopback interface with this address as the only candidate.
 fn loopback(address: IpAddr) -> Candidates {
     Candidates {
         interfaces: vec![Interface {
@@ -159,12 +159,12 @@ fn loopback(address: IpAddr) -> Candidates {
     }
 }
 
-/// Makes the shared memory, if this rank is the first of several that share it.
+/// Creates the shared memory, if this rank is the first of several that share it.
 fn offer_memory(group: &Group, division: &Division, ports: usize) -> Result<Option<OfferedMemory>> {
     if division.sharing.len() < 2 || division.place != 0 {
         return Ok(None);
     }
-    // Ranks with peers of both kinds sleep on descriptors.
+    // Ranks with both local and remote peers sleep on descriptors.
     let bells = match division.remote.is_empty() {
         true => Bells::default(),
         false => Bells::new(division.sharing.len())?,

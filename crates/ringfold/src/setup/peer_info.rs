@@ -1,7 +1,7 @@
-//! What each rank says about itself before the ranks are linked.
+//! Each rank's description of itself, exchanged before the ranks are linked.
 //!
-//! From a peer it is a claim. It is read whole and within bounds, or refused with an error that
-//! names the peer; a rank that follows an address proves by a handshake who it is.
+//! A peer's description is a claim: it is read completely and within bounds, or refused with an
+//! error that names the peer. A rank that connects to an address proves by a handshake who it is.
 
 use super::endpoint::Endpoint;
 use super::fabric_port::{FabricPort, PORTS_MAX};
@@ -12,44 +12,44 @@ use crate::topology::cores;
 use crate::transport::tcp::SOCKETS_MAX;
 use crate::tune::bounds::Bounds;
 
-/// The longest text of a socket's name, and of a policy.
+/// Maximum bytes of the text of a socket's name, and of a policy.
 const TEXT_BYTES_MAX: usize = 64;
-/// The longest list of cores: every second of those that an affinity holds.
+/// Maximum bytes of a list of cores: every second core that an affinity can hold.
 const AFFINITY_BYTES_MAX: usize = 32 << 10;
 
 /// One rank's part of the first exchange.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PeerInfo {
-    /// Where it accepts data by TCP: no more than [`CANDIDATES_MAX`].
+    /// Endpoints for data by TCP: no more than [`CANDIDATES_MAX`].
     pub endpoints: Vec<Endpoint>,
-    /// Its ports for RDMA: no more than [`PORTS_MAX`].
+    /// Ports for RDMA: no more than [`PORTS_MAX`].
     pub ports: Vec<FabricPort>,
-    /// How many sockets each channel has, if it was told.
+    /// Number of sockets of each channel, if configured.
     pub sockets: Option<u32>,
-    /// How many it has descriptors for.
+    /// Number of sockets of each channel for which there are descriptors.
     pub sockets_max: u32,
-    /// The name of the socket at which it hands out its host's shared memory, if it is the first
+    /// Name of the socket at which the rank passes its host's shared memory, if it is the first
     /// rank of its host.
     pub memory: Option<String>,
-    /// The cores that it may run on, ascending.
+    /// Cores that the rank may run on, ascending.
     pub affinity: Vec<usize>,
-    /// How many channels calls over messages may have, if it was told.
+    /// Bounds on the number of channels of calls over messages, if configured.
     pub channels: Option<Bounds>,
-    /// How it treats slow ranks, in words.
+    /// Policy for slow ranks, as text.
     pub straggler: String,
-    /// What a message carries, if it was told.
+    /// Payload of a message in bytes, if configured.
     pub chunk_bytes: Option<u64>,
-    /// The pipeline's unit, if it was told.
+    /// Slice size, the pipeline's unit, in bytes, if configured.
     pub slice_bytes: Option<u64>,
 }
 
 impl PeerInfo {
-    /// The wire form.
+    /// Returns the wire form.
     pub fn encode(&self) -> Vec<u8> {
         wire::encode(self)
     }
 
-    /// What `peer` says about itself.
+    /// Decodes the description of `peer`.
     pub fn decode(peer: usize, record: &[u8]) -> Result<PeerInfo> {
         let what = "a description of itself that cannot be read; use one version everywhere";
         wire::decode(record).ok_or_else(|| Error::corrupt(peer, what))
@@ -112,17 +112,17 @@ impl Wire for Bounds {
     }
 }
 
-/// The bounds that all ranks go by, which have `rails` of RDMA: a call on as many channels uses all
-/// of them, unless the ranks were told how many.
+/// Returns the bounds on channels for all ranks: as configured, or else up to one channel for each
+/// of the RDMA `rails`, so that a call on as many channels uses all of them.
 pub(super) fn channels(peers: &[PeerInfo], rails: usize) -> Bounds {
     let told = peers.iter().find_map(|peer| peer.channels);
     told.unwrap_or_else(|| Bounds::of_rails(rails))
 }
 
-/// Checks that all ranks have the same bounds of channels, the same number of sockets, the same
-/// straggler policy and the same sizes of pieces: else some would wait for connections or messages
-/// that the others never make, or combine pieces that do not belong together. Calls compare only a
-/// part of the size.
+/// Checks that all ranks have the same bounds on channels, number of sockets, straggler policy, and
+/// sizes of chunks and slices. Otherwise some would wait for connections or messages that the
+/// others never make, or combine pieces that do not belong together. Calls compare only a part of
+/// the size.
 pub(super) fn compare(peers: &[PeerInfo]) -> Result<()> {
     let first = &peers[0];
     let other = |differs: &dyn Fn(&PeerInfo) -> bool| peers.iter().position(differs);
@@ -157,7 +157,7 @@ pub(super) fn compare(peers: &[PeerInfo]) -> Result<()> {
     same_bytes(peers, "RINGFOLD_SLICE_BYTES", |peer| peer.slice_bytes)
 }
 
-/// Checks that all ranks have the same size as `variable`.
+/// Checks that all ranks have the same size for `variable`.
 fn same_bytes(
     peers: &[PeerInfo],
     variable: &str,
@@ -342,7 +342,7 @@ mod tests {
             ..info()
         };
         compare(&[with(Some(65536)), with(Some(65536))]).expect("the same");
-        // The same for a call, which compares ten bits.
+        // The sizes are the same in the ten bits that a call compares.
         let pairs = [(Some(65536), Some(29504)), (None, Some(65536))];
         for (one, other) in pairs {
             let text = compare(&[with(one), with(other)]).unwrap_err().to_string();

@@ -1,8 +1,8 @@
-//! Where the ranks of a communicator run: decided from what all have said, by all ranks that share
-//! cores alike. Those are the ranks of a host, and of containers beside it on the same machine, as
-//! far as their affinities tell: of another container's quota nothing is known.
-//! Ranks of one host are neighbours: where they outnumber the cores, a host is spread over as few
-//! cores as possible, so that hosts do not wait for each other's ranks.
+//! The placement of a communicator's ranks on cores, decided from all ranks' affinities, and alike
+//! by all ranks that share cores. Those are the ranks of a host, and of containers beside it on the
+//! same machine, as far as their affinities show: another container's quota is unknown. Ranks of
+//! one host are neighbours: if ranks outnumber the cores, a host is spread over as few cores as
+//! possible, so that hosts do not wait for each other's ranks.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -19,42 +19,42 @@ use crate::topology::layout::Layout;
 use crate::topology::neighbours;
 use crate::tune::Limits;
 
-/// Where `proc` and `sys` are.
+/// Root directory of `proc` and `sys`.
 pub(super) const ROOT: &str = "/";
 
-/// From this size on a rank that asks for helpers gets them, where the limits leave the cores to
-/// the ranks.
+/// Call size in bytes from which a rank that asks for helpers gets them, even if the limits leave
+/// the cores to the ranks.
 const HELPED_BYTES_MIN: u64 = 1 << 20;
 
-/// Which ranks share this rank's cores: those of its host, and of containers on the same machine
+/// The ranks that share this rank's cores: those of its host, and of containers on the same machine
 /// that run on some of the same cores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sharing {
-    /// How many ranks, this one among them.
+    /// Number of ranks, including this one.
     pub ranks: usize,
-    /// How many cores they have together.
+    /// Number of cores of all these ranks.
     pub cores: usize,
 }
 
-/// Where this rank runs, and how much room there is.
+/// The cores of this rank, and the number of cores available.
 #[derive(Clone, Debug)]
 pub struct Placement {
-    /// How many cores the ranks of this host have together. Of ranks that are bound, no rank's own
-    /// affinity says that.
+    /// Number of cores of all ranks of this host. The affinity of a rank that is bound does not
+    /// show that number.
     pub cores: usize,
-    /// Which ranks share them.
+    /// The ranks that share this rank's cores, and all of their cores.
     pub sharing: Sharing,
-    /// The domain that all cores of this rank are in, if there is one.
+    /// The domain of all cores of this rank, if they are in one.
     pub domain: Option<usize>,
-    /// Processes of other communicators that were busy on this host's cores when this one began.
+    /// Number of processes of other communicators busy on this host's cores when this one began.
     neighbours: usize,
-    /// How many of the cores this rank may use.
+    /// Number of cores that this rank may use.
     own_cores: usize,
 }
 
 impl Placement {
-    /// Binds the calling thread as the settings say. Where nothing is bound and all ranks of this
-    /// host have one affinity, the thread starts on a core of its own. `own` is this rank's
+    /// Binds the calling thread according to the settings. If nothing is bound, and all ranks that
+    /// share cores have one affinity, the thread starts on a core of its own. `own` is this rank's
     /// affinity.
     pub fn bind(group: &Group, own: &[usize], peers: &[PeerInfo]) -> Result<Placement> {
         let local_ranks = group.local_ranks();
@@ -78,13 +78,14 @@ impl Placement {
         })
     }
 
-    /// How many cores a rank has beside its own that no rank of its machine needs, nor a neighbour.
+    /// Returns the number of cores, beside a rank's own, that no rank of its machine and no
+    /// neighbour needs.
     pub fn spare_cores(&self) -> usize {
         let Sharing { ranks, cores } = self.sharing;
         parallel::automatic(cores.saturating_sub(self.neighbours), ranks, self.own_cores)
     }
 
-    /// The helpers of this rank.
+    /// Returns the helpers of this rank.
     pub fn parallel(&self, settings: &Settings, limits: &Limits) -> Parallel {
         let least = limits.helper_bytes_min;
         match settings.helpers {
@@ -94,8 +95,8 @@ impl Placement {
     }
 }
 
-/// Binds the calling thread, that of rank number `place` among those that share cores and have
-/// these affinities; each of them decides alike.
+/// Binds the calling thread, which is that of rank number `place` among those that share cores and
+/// have these affinities; each of them decides alike.
 fn bind_thread(
     settings: &Settings,
     own: &[usize],
@@ -130,7 +131,7 @@ fn bind_thread(
     Ok(())
 }
 
-/// The ranks of this machine that run on some of the cores of this host's ranks, `own`.
+/// Returns the ranks of this machine that run on some of the cores `own` of this host's ranks.
 fn sharers<'a>(
     machine_ranks: Vec<usize>,
     local_ranks: &[usize],
@@ -143,18 +144,18 @@ fn sharers<'a>(
     sharers
 }
 
-/// How the ranks with these affinities share cores: those of this host, which have `cores` cores
-/// together and may run on `own`, and others of its machine.
+/// Counts the ranks with these affinities and their cores: those of this host, which have `cores`
+/// cores together and may run on `own`, and others of its machine.
 fn share(own: &BTreeSet<usize>, cores: usize, affinities: &[Vec<usize>]) -> Sharing {
     let theirs: BTreeSet<usize> = affinities.iter().flatten().copied().collect();
-    // Of cores that only others use nothing more is known; a quota holds for this host's.
+    // The quota limits only this host's cores; cores that only others use count in full.
     Sharing {
         ranks: affinities.len(),
         cores: cores + theirs.difference(own).count(),
     }
 }
 
-/// How many processes other than these ranks' are busy on `cores` now.
+/// Counts the processes other than `ours` that are busy on `cores` now.
 fn busy_neighbours(ours: &[u32], cores: &BTreeSet<usize>) -> usize {
     let mut others = neighbours::neighbours(Path::new(ROOT));
     others.retain(|neighbour| !ours.contains(&neighbour.pid));
@@ -178,7 +179,8 @@ mod tests {
 
     #[test]
     fn containers_share_the_cores_that_both_run_on() {
-        // One rank on each container; how many share the first one's cores, and how many those are.
+        // One rank per container. Returns the number of ranks that share the first one's cores, and
+        // of these cores.
         let shared = |cores, containers: &[&[usize]]| {
             let affinities: Vec<Vec<usize>> = containers.iter().map(|list| list.to_vec()).collect();
             let own: BTreeSet<usize> = affinities[0].iter().copied().collect();

@@ -1,9 +1,9 @@
-//! How many sockets two ranks have for each channel, and over which networks they are spread: from
-//! what both have said, so that both decide alike.
+//! The number of sockets of each channel between two ranks, and the networks over which these are
+//! spread: derived from the records of both, so that both decide alike.
 //!
-//! A *rail* is a network in which both have an interface, and which may be used beside others. The
-//! interfaces of a rank must be in different networks: what leaves a host for one network leaves by
-//! one interface. With one rail or none, the sockets go by the first address that answers.
+//! A *rail* is a network in which both ranks have an interface, and which may be used beside
+//! others. A rank's interfaces must be in different networks: a host sends data for one network
+//! through one interface. With one rail or none, the sockets use the first address that answers.
 
 use std::collections::BTreeMap;
 
@@ -12,30 +12,30 @@ use super::peer_info::PeerInfo;
 use crate::control::mesh::Rail;
 use crate::transport::tcp::SOCKETS_MAX;
 
-/// The most sockets of a channel that nothing asked for.
+/// Maximum number of sockets of a channel if none is configured.
 const AUTOMATIC_MAX: usize = 16;
-/// The most threads that help and that nothing asked for: with the rank's own, as many as NCCL
-/// takes on the NICs for which it takes the most.
+/// Maximum number of helper threads if none is configured: with the rank's own, as many as NCCL
+/// uses on the NICs for which it uses the most.
 const THREADS_AUTOMATIC_MAX: usize = 3;
 
-/// What one TCP flow reaches between fast cores, in Mbit/s.
+/// Rate of one TCP flow between fast cores, in Mbit/s.
 const FLOW_MBPS: u32 = 20_000;
 
-/// What two ranks have for each channel between them.
+/// The sockets and rails of each channel between two ranks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Bundle {
-    /// The number of sockets.
+    /// Number of sockets.
     pub sockets: usize,
-    /// The rails, if there are several, from the end that connects to the one that listens.
+    /// Rails, if there are several, from the end that connects to the end that listens.
     pub rails: Vec<Rail>,
-    /// How many sockets fill the slowest link between them.
+    /// Number of sockets that fill a link between the ranks; of several rails, the largest number.
     pub link_sockets: usize,
-    /// What all sockets together reach on their links, in Mbit/s, where the links' rates are known.
+    /// Rate of all sockets together on their links, in Mbit/s, if the links' rates are known.
     pub rate_mbps: Option<u32>,
 }
 
 impl Bundle {
-    /// Of two ranks on different hosts, of which `lower` listens.
+    /// Returns the bundle of two ranks on different hosts, of which `lower` listens.
     pub fn between(lower: &PeerInfo, upper: &PeerInfo) -> Bundle {
         let mut pairs = pairs(lower, upper, |one, other| one.is_rail && other.is_rail);
         if pairs.len() < 2 {
@@ -51,7 +51,7 @@ impl Bundle {
             Some(count) => (count as usize).min(SOCKETS_MAX),
             None => automatic.min(permitted).clamp(1, AUTOMATIC_MAX),
         };
-        // One that no socket would use, and the only one left then.
+        // Drops rails that no socket would use, and the last one if it is the only one left.
         pairs.truncate(sockets);
         if pairs.len() < 2 {
             pairs.clear();
@@ -78,7 +78,7 @@ impl Bundle {
         }
     }
 
-    /// Of two ranks on one host: there are no links to fill.
+    /// Returns the bundle of two ranks on one host: there are no links to fill.
     pub fn on_one_host(own: &PeerInfo) -> Bundle {
         Bundle {
             sockets: own.sockets.map_or(1, |count| count as usize),
@@ -89,8 +89,8 @@ impl Bundle {
     }
 }
 
-/// How many threads help a rank with `cores` cores to spare: as many as `asked`; else none, unless
-/// one flow cannot fill a link.
+/// Returns the number of helper threads of a rank with `cores` spare cores: `asked`, if set; else
+/// none, unless one flow cannot fill a link.
 pub(super) fn threads(asked: Option<usize>, bundles: &[(usize, Bundle)], cores: usize) -> usize {
     let is_fast = |bundle: &&Bundle| bundle.link_sockets > 1;
     let fast = bundles.iter().map(|(_, bundle)| bundle).filter(is_fast);
@@ -98,13 +98,13 @@ pub(super) fn threads(asked: Option<usize>, bundles: &[(usize, Bundle)], cores: 
     asked.unwrap_or((sockets - 1).min(cores).min(THREADS_AUTOMATIC_MAX))
 }
 
-/// What the slowest links of a rank carry, in Mbit/s, if the rates of all its links are known.
+/// Returns the rate of the slowest links of a rank, in Mbit/s, if all its links' rates are known.
 pub(super) fn rate_mbps(bundles: &[(usize, Bundle)]) -> Option<u32> {
     let rates: Option<Vec<u32>> = bundles.iter().map(|(_, bundle)| bundle.rate_mbps).collect();
     rates?.into_iter().min()
 }
 
-/// Says what is used, once for all ranks with the same.
+/// Logs the sockets and rails in use, once for all ranks with the same.
 pub(super) fn log(bundles: &[(usize, Bundle)], is_asked: bool, threads: usize) {
     let mut kinds: BTreeMap<(usize, usize, usize), Vec<usize>> = BTreeMap::new();
     for (rank, bundle) in bundles {
@@ -132,7 +132,7 @@ pub(super) fn log(bundles: &[(usize, Bundle)], is_asked: bool, threads: usize) {
     }
 }
 
-/// The rails of `rank`.
+/// Returns the rails of `rank` as text.
 fn example(bundles: &[(usize, Bundle)], rank: usize) -> String {
     let mut bundles = bundles.iter();
     let bundle = bundles.find(|(other, _)| *other == rank);
@@ -143,8 +143,8 @@ fn example(bundles: &[(usize, Bundle)], rank: usize) -> String {
     texts.join(" and ")
 }
 
-/// Endpoints of both in one network each, in the lower rank's order. No interface is in two of
-/// them.
+/// Returns pairs of endpoints of both ranks in a common network, in the lower rank's order. No
+/// interface is in two pairs.
 fn pairs<'a>(
     lower: &'a PeerInfo,
     upper: &'a PeerInfo,
@@ -165,8 +165,8 @@ fn pairs<'a>(
     pairs
 }
 
-/// The endpoints between which a single connection most likely goes: in a network of both, or else
-/// what each prefers.
+/// Returns the endpoints that a single connection most likely uses: in a common network, or else
+/// the ones that each rank prefers.
 fn way<'a>(lower: &'a PeerInfo, upper: &'a PeerInfo) -> Option<(&'a Endpoint, &'a Endpoint)> {
     let common = pairs(lower, upper, |_, _| true).into_iter().next();
     let is_apart = |endpoint: &&Endpoint| !endpoint.address.ip().is_loopback();
@@ -176,12 +176,12 @@ fn way<'a>(lower: &'a PeerInfo, upper: &'a PeerInfo) -> Option<(&'a Endpoint, &'
     })
 }
 
-/// The rate of the slower of two links.
+/// Returns the rate of the slower of two links, if both are known.
 fn slower_mbps((lower, upper): (&Endpoint, &Endpoint)) -> Option<u32> {
     Some(lower.link.rate_mbps?.min(upper.link.rate_mbps?)).filter(|rate| *rate > 0)
 }
 
-/// How many sockets fill the slower of two links.
+/// Returns the number of sockets that fill the slower of two links.
 fn link_sockets((lower, upper): (&Endpoint, &Endpoint)) -> usize {
     lower.link.sockets.min(upper.link.sockets).max(1)
 }

@@ -1,4 +1,4 @@
-//! Communicators of some ranks of another one.
+//! Splitting a communicator into communicators of some of its ranks.
 
 use std::time::Instant;
 
@@ -10,7 +10,7 @@ use crate::control::limit::Limit;
 use crate::control::wire::{self, wire_struct};
 use crate::error::{Error, GONE, Result};
 
-/// Makes the parts of a communicator; `cancel` ends that.
+/// Splits a communicator and returns this rank's part; `cancel` ends the split.
 pub(super) fn split(
     parent: &Communicator,
     color: Option<u32>,
@@ -30,7 +30,7 @@ pub(super) fn split(
     ranks.sort_by_key(|rank| (requests[*rank].key, *rank));
     let place = ranks.iter().position(|rank| *rank == group.rank);
     let rank = place.unwrap_or_else(|| unreachable!("this rank's own request has its color"));
-    // A probe was made with as many ranks; with others its answers mean little.
+    // A probe was made with all ranks; its results mean little for fewer.
     let is_as_large = ranks.len() == requests.len();
     let tuning = &parent.policy.tuning;
     let part = Group {
@@ -44,7 +44,7 @@ pub(super) fn split(
         ..group.clone()
     };
     let server = group.world_ranks.iter().position(|rank| *rank == 0);
-    // A rank that fails in the parent does not come, and ranks that split meanwhile must not wait
+    // A rank that fails in the parent does not join, and ranks that split meanwhile must not wait
     // for it.
     let parents_end = || {
         let fault = watch.fault()?;
@@ -54,19 +54,19 @@ pub(super) fn split(
     let made = establish(part, cancel, &parents_end).map(Some);
     made.map_err(|error| match (watch.fault(), error, server) {
         (Some(fault), ..) => fault,
-        // The rank that had the server is missing in this communicator, too, which ends with it.
+        // The rank that had the server is a member of the parent, too, which fails with it.
         (_, Error::Bootstrap(_), Some(rank)) if group.session.has_lost_server() => {
             let reason = GONE.into();
             let site = None;
             let suspicion = Error::PeerFailed { rank, reason, site };
             watch.report_fault(suspicion, watch.crash_grace())
         }
-        // The part does not exist: its ranks are known by their numbers here.
+        // The part does not exist: errors name its ranks by their numbers in the parent.
         (_, error, _) => error.renumbered(&ranks),
     })
 }
 
-/// What all ranks want of split `number`, in rank order.
+/// Exchanges the requests of all ranks for split `number`; returns them in rank order.
 fn exchange(
     parent: &Communicator,
     group: &Group,
@@ -79,7 +79,7 @@ fn exchange(
     let topic = format!("split {number}");
     let records = group.exchange(&topic, &wire::encode(&own), Limit::new(deadline, &verdict));
     let records = records.map_err(|error| match error {
-        // It is a member of the parent, which ends with it: by one error on all ranks.
+        // The peer is a member of the parent, which fails with one error on all ranks.
         Error::PeerFailed { .. } => watch.report_fault(error, watch.crash_grace()),
         other => other,
     })?;
@@ -90,8 +90,8 @@ fn exchange(
     records.iter().enumerate().map(read).collect()
 }
 
-/// A number for part `color` of split `number` of communicator `parent`: the same on all its ranks,
-/// another for every part.
+/// Returns the number of part `color` of split `number` of communicator `parent`: the same on all
+/// its ranks, and different for every part.
 fn part_id(parent: u64, number: u64, color: u32) -> u64 {
     let mut mixed = parent;
     for word in [number + 1, color as u64] {
@@ -102,7 +102,7 @@ fn part_id(parent: u64, number: u64, color: u32) -> u64 {
     mixed | 1
 }
 
-/// What a rank wants of a split.
+/// A rank's request in a split.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct SplitRequest {
     color: Option<u32>,

@@ -1,15 +1,15 @@
-//! What all ranks of a communicator go by: one table of constants, of limits and of rules.
+//! The terms that are the same on all ranks of a communicator: constants, limits and rules.
 //!
-//! Each rank sends a [`Proposal`] in the exchange in which all say that they are linked. Constants
-//! and rules are rank 0's, so that all decide alike even where machines, kernels or environments
-//! differ. Of the limits rank 0's hold, too; an algorithm that any rank bars is barred for all.
-//! Rules can be too long for an exchange: they are [sent](send_rules) when the ranks can call each
-//! other.
+//! Each rank sends a [`Proposal`] in the exchange that confirms that all are linked. Constants and
+//! rules are rank 0's, so that all ranks decide alike even if machines, kernels or environments
+//! differ. Limits are rank 0's, too, but an algorithm that any rank bars is barred for all. Rules
+//! can be too long for an exchange: they are [sent](send_rules) when the ranks can call
+//! collectives.
 //!
-//! A tuner plugin that is not on all ranks is on none: ranks that choose differently would wait for
+//! A tuner plugin is used only if it is on all ranks: ranks that choose differently would wait for
 //! each other.
 //!
-//! From a peer a proposal is a claim: it is whole and within bounds, or refused.
+//! A peer's proposal is a claim: it is complete and within bounds, or refused.
 
 use crate::communicator::Communicator;
 use crate::control::wire::{Reader, Wire, Writer};
@@ -18,23 +18,23 @@ use crate::topology::layout;
 use crate::tune::constants;
 use crate::tune::{Constants, Limits, Rules};
 
-/// The longest rules that are accepted from rank 0: some hundred thousand lines.
+/// Maximum bytes of the rules from rank 0: some hundred thousand lines.
 const RULES_BYTES_MAX: usize = 16 << 20;
-/// The longest text of limits.
+/// Maximum bytes of the text of limits.
 const LIMITS_BYTES_MAX: usize = 4 << 10;
-/// The longest name of a plugin.
+/// Maximum bytes of a plugin's name.
 const PLUGIN_BYTES_MAX: usize = 256;
 
 /// One rank's part of the second exchange.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Proposal {
-    /// The limits that it would have.
+    /// Limits of the rank itself.
     pub limits: Limits,
-    /// The domain that all its cores are in, if there is one.
+    /// The domain of all cores of the rank, if they are in one.
     pub domain: Option<usize>,
-    /// What its tuner plugin is called, if it has one.
+    /// Name of the rank's tuner plugin, if any.
     pub plugin: Option<String>,
-    /// What rank 0 decides for all.
+    /// Rank 0's decisions for all ranks.
     pub leading: Option<Leading>,
 }
 
@@ -43,31 +43,31 @@ pub struct Proposal {
 pub struct Leading {
     /// The constants of the cost model.
     pub constants: Constants,
-    /// Whether what is doubtful is probed before the first call.
+    /// Whether doubtful choices are probed before the first call.
     pub is_probed: bool,
-    /// The length of the operator's rules as a text, which follow.
+    /// Bytes of the operator's rules as a text, which is sent later.
     pub rules_bytes: usize,
 }
 
-/// What all ranks of a communicator go by.
+/// The terms that are the same on all ranks of a communicator.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Terms {
     /// The constants of the cost model.
     pub constants: Constants,
-    /// The pieces and stores of all calls.
+    /// Limits on the pieces and stores of all calls.
     pub limits: Limits,
-    /// The length of the operator's rules as a text, which follow.
+    /// Bytes of the operator's rules as a text, which is sent later.
     pub rules_bytes: usize,
-    /// Whether what is doubtful is probed before the first call.
+    /// Whether doubtful choices are probed before the first call.
     pub is_probed: bool,
-    /// What the tuner plugin of all ranks is called, if all have the same.
+    /// Name of the tuner plugin, if all ranks have the same.
     pub plugin: Option<String>,
-    /// The domain of each rank; `None` for a rank that may run in several.
+    /// Domain of each rank; `None` for a rank that may run in several.
     pub domains: Vec<Option<usize>>,
 }
 
 impl Proposal {
-    /// The wire form.
+    /// Returns the wire form.
     pub fn encode(&self) -> Vec<u8> {
         let mut record = Writer::after(0);
         record.text(&self.limits.to_string(), LIMITS_BYTES_MAX);
@@ -82,7 +82,7 @@ impl Proposal {
         record.into_bytes()
     }
 
-    /// What a peer proposes; `None` unless it is whole.
+    /// Decodes the proposal of a peer; `None` unless it is complete.
     pub fn decode(record: &[u8]) -> Option<Proposal> {
         let mut record = Reader::new(record);
         let limits = Limits::decode(record.bytes(LIMITS_BYTES_MAX)?)?;
@@ -115,7 +115,7 @@ impl Leading {
 }
 
 impl Terms {
-    /// The terms that follow from the proposals of all ranks, in rank order.
+    /// Decides the terms from the proposals of all ranks, in rank order.
     pub fn decide(records: &[Vec<u8>]) -> Result<Terms> {
         let mut proposals = Vec::with_capacity(records.len());
         for (peer, record) in records.iter().enumerate() {
@@ -139,9 +139,9 @@ impl Terms {
         })
     }
 
-    /// How many domains of equal size the ranks sit in, in rank order: 1 where that is not so,
-    /// where a rank may run in several, and on several hosts. All ranks have the same list, so all
-    /// answer alike.
+    /// Returns the number of domains of equal size that the ranks occupy in rank order: 1 if they
+    /// do not, if a rank may run in several, and on several hosts. All ranks have the same list, so
+    /// all get the same number.
     pub fn domain_count(&self, hosts: usize) -> usize {
         if hosts > 1 || self.domains.len() < 2 {
             return 1;
@@ -163,8 +163,8 @@ impl Terms {
     }
 }
 
-/// Gives all ranks the rules of rank 0, a text of `bytes`. `own` are this rank's; those of rank 0
-/// count. Every rank of the communicator calls this.
+/// Broadcasts the rules of rank 0, a text of `bytes`, and returns them. `own` are this rank's
+/// rules, which count only on rank 0. Every rank of the communicator calls this function.
 pub(super) fn send_rules(communicator: &Communicator, own: &Rules, bytes: usize) -> Result<Rules> {
     let mut text = vec![0u8; bytes];
     if communicator.rank() == 0 {
@@ -188,7 +188,7 @@ mod tests {
     use crate::topology::Machine;
     use crate::tune::limits::{NEVER, Overrides};
 
-    /// The proposal of a rank other than 0.
+    /// Returns the proposal of a rank other than 0.
     fn proposal(overrides: &str) -> Proposal {
         let limits = Limits::derive(&Machine::here(), 2);
         let overrides: Overrides = overrides.parse().expect("overrides");
@@ -208,7 +208,7 @@ mod tests {
         }
     }
 
-    /// The terms when the first of these is rank 0's.
+    /// Returns the terms if the first proposal is rank 0's.
     fn decide(mut proposals: Vec<Proposal>) -> Terms {
         proposals[0].leading.get_or_insert_with(leading);
         let records: Vec<Vec<u8>> = proposals.iter().map(Proposal::encode).collect();
@@ -337,7 +337,7 @@ mod tests {
         }
         refused(&first, &[good.clone(), vec![0]].concat(), 1);
         refused(&first, &[b"\xff\xff\xff\xff", &good[4..]].concat(), 1);
-        // Rank 0 without what it decides, with half of it, or with impossible lengths.
+        // Rank 0 without its decisions, with half of them, or with impossible lengths.
         refused(&good, &good, 0);
         for length in good.len() + 1..first.len() {
             refused(&first[..length], &good, 0);

@@ -1,4 +1,4 @@
-//! Joining as a whole: several ranks, each a thread with a control connection of its own.
+//! Tests of joining as a whole: several ranks, each a thread with its own control connection.
 
 use std::time::Duration;
 
@@ -17,7 +17,8 @@ fn address() -> String {
     format!("unix:@ringfold-test-setup-{suffix:x}")
 }
 
-/// The results of ranks that join one job, each with its configuration and then `body`.
+/// Joins ranks to one job, each with its configuration, and runs `body` on each; returns the
+/// results.
 fn joined<R: Send>(
     world_size: usize,
     config: impl Fn(usize) -> Config + Sync,
@@ -42,7 +43,7 @@ fn joined<R: Send>(
     })
 }
 
-/// The exchanges that this rank has taken part in.
+/// Returns the number of exchanges in which this rank has taken part.
 fn exchanges(communicator: &Communicator) -> u64 {
     let group = communicator.membership.group();
     group.expect("ranks with a job").session.exchanges()

@@ -1,5 +1,5 @@
-//! Communicators whose ranks are threads of one process: nothing to discover, and one machine to
-//! agree with.
+//! Communicators whose ranks are threads of one process: no discovery, and the terms of one
+//! machine.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,12 +19,12 @@ use crate::wait::Patience;
 /// The deadline of operations between threads.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// One communicator for each thread.
+/// Creates one communicator for each thread.
 pub(super) fn threads(world_size: usize) -> Vec<Communicator> {
     threads_with(world_size, |_| Parallel::none())
 }
 
-/// The same, each rank with its helpers.
+/// Like [`threads`], with the helpers that `parallel` returns for each rank.
 pub(crate) fn threads_with(
     world_size: usize,
     parallel: impl Fn(usize) -> Parallel,

@@ -1,4 +1,4 @@
-//! The last stage: the ranks call each other, and the communicator is ready.
+//! The last stage of set-up: the ranks make the first calls, and the communicator is ready.
 
 use super::agree::Agreed;
 use super::{board, terms};
@@ -7,13 +7,13 @@ use crate::error::Result;
 use crate::tune::Rules;
 use crate::types::Op;
 
-/// What warms up. Over messages it is enough for the algorithms of large calls, and little enough
-/// for a slow network; through shared memory it is every slot of a window.
+/// Bytes of the warm-up calls. Over messages: enough for the algorithms of large calls, yet few
+/// enough for a slow network. Through shared memory: every slot of a window.
 const WARM_UP_BYTES: [usize; 2] = [64 << 10, 2 << 20];
 
 impl Agreed {
-    /// Makes the calls that the communicator needs before it is used: those that warm up, rules, a
-    /// probe, weights.
+    /// Makes the calls that the communicator needs before it is used: for warming up, rules, a
+    /// probe and weights.
     pub fn warm_up(self) -> Result<Communicator> {
         let Agreed {
             mut communicator,
@@ -24,14 +24,14 @@ impl Agreed {
         let settings = group.map(|group| group.settings.clone());
         let is_part = group.is_some_and(|group| group.inherited.rules.is_some());
         communicator.driver.set_preparing(true);
-        // The log is about the user's calls.
+        // The log covers only the user's calls.
         communicator.policy.is_silent = true;
         call_once(&communicator)?;
         let rules = match terms.rules_bytes {
             0 => Rules::default(),
             bytes => terms::send_rules(&communicator, &own_rules, bytes)?,
         };
-        // A calibration knows more than a probe.
+        // A calibration tells more than a probe.
         let is_calibrated = !communicator.policy.tuning.constants.corrections.is_empty();
         if terms.is_probed && !is_calibrated {
             probe::probe(&mut communicator)?;
@@ -39,7 +39,7 @@ impl Agreed {
         communicator.set_rules(rules);
         communicator.log_model();
         if let Some(settings) = settings {
-            // Parts have other ranks.
+            // Parts have other ranks, so the weights do not apply.
             if let (Some(weighting), false) = (&settings.weights, is_part) {
                 communicator.weigh(weighting)?;
             }
@@ -52,8 +52,8 @@ impl Agreed {
     }
 }
 
-/// Makes the calls that training makes most, once, on memory of its own: the first real call then
-/// finds plans made, code and windows present, and is as fast as the tenth.
+/// Makes the calls that are most frequent in training once, on separate memory: the first real call
+/// then finds plans, code and windows ready, and is as fast as the tenth.
 fn call_once(communicator: &Communicator) -> Result<()> {
     let bytes = WARM_UP_BYTES[communicator.policy.slot_bytes.is_some() as usize];
     let input = vec![0f32; bytes / size_of::<f32>()];

@@ -1,11 +1,11 @@
-//! In which calls the members of a communicator wait.
+//! Comparison of the calls in which the members of a communicator wait.
 
 use super::state::Hub;
 use crate::call::Position;
 use crate::control::fault::Fault;
 
 impl Hub {
-    /// `rank` waits at `position`: the end of the communicator, if another member waits in a
+    /// Records that `rank` waits at `position`. Ends the communicator if another member waits in a
     /// different call instead.
     pub(super) fn claim(&mut self, rank: u32, communicator: u64, position: Position) {
         let Some(group) = self.groups.get_mut(&communicator) else {
@@ -17,7 +17,7 @@ impl Hub {
         let Ok(me) = group.members.binary_search(&rank) else {
             return;
         };
-        // By place among the members, as errors name ranks.
+        // Errors name ranks by their position among the members.
         let Some(error) = group.claims.compare(me as u32, position) else {
             return;
         };

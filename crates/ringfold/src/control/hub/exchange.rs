@@ -1,5 +1,5 @@
-//! Exchanges: every member of a group brings a blob, and all get all of them, or an error that
-//! names who did not come.
+//! Exchanges: every member of a group sends a blob and gets the blobs of all, or an error that
+//! names the missing members.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -8,9 +8,9 @@ use super::state::{Gathering, Hub, OPEN_MAX, ProtocolViolation, Rank, Topic};
 use crate::control::fault::Fault;
 use crate::control::frame::Frame;
 
-/// Exchanges that one rank may wait for at the same time: one for each of its threads that makes a
-/// communicator. So many of the largest blobs are 16 MiB, which is what a rank that is out of its
-/// mind can cost rank 0.
+/// Maximum number of exchanges that one rank may wait for at the same time: one for each of its
+/// threads that creates a communicator. That many blobs of maximum size are 16 MiB, the most that a
+/// broken rank can cost rank 0.
 const OPEN_OF_RANK_MAX: usize = 256;
 
 impl Hub {
@@ -30,7 +30,7 @@ impl Hub {
             ));
         }
         let count = topic.1.len();
-        // Checked by the caller: the speaker is a member.
+        // The caller has checked that the sender is a member.
         let place = topic.1.binary_search(&rank).unwrap_or(0);
         let gathering = self
             .gatherings
@@ -62,7 +62,7 @@ impl Hub {
         Ok(())
     }
 
-    /// Exchanges that `rank` waits for.
+    /// Returns the number of exchanges that `rank` waits for.
     fn open_exchanges(&self, rank: u32) -> usize {
         let has_come = |(topic, gathering): &(&Topic, &Gathering)| {
             let place = topic.1.binary_search(&rank);

@@ -1,4 +1,4 @@
-//! What the server knows of a job.
+//! The server's state of a job.
 
 use std::collections::HashMap;
 use std::time::Instant;
@@ -9,10 +9,10 @@ use crate::control::frame::{Frame, Presence};
 use crate::control::standing::Standing;
 use crate::silence::Silence;
 
-/// Communicators and exchanges that can be open at once; more is a protocol violation.
+/// Maximum number of open communicators, and of open exchanges; more is a protocol violation.
 pub(super) const OPEN_MAX: usize = 1 << 16;
 
-/// Refusals that are passed on to the waiting ranks as they come: any client can be refused.
+/// Maximum number of refusals passed on to waiting ranks immediately: any client can cause them.
 pub(super) const REFUSALS_TOLD_MAX: u32 = 64;
 
 /// One rank, as the server sees it.
@@ -31,13 +31,13 @@ pub struct Hub {
     pub(super) key: [u8; 32],
     pub(super) silence: Silence,
     pub(super) ranks: Vec<Rank>,
-    /// Whether it is settled who is in the job: all ranks, or none because not all came.
+    /// Whether joining is over: all ranks are in the job, or none because not all joined.
     pub(super) is_complete: bool,
-    /// Who came and was refused last, and why.
+    /// The connection that was refused last, and the reason.
     pub(super) refused: Option<String>,
-    /// How many refusals the ranks that wait were told.
+    /// Number of refusals that were passed on to the waiting ranks.
     pub(super) refusals_told: u32,
-    /// What ranks that come learn when the job was given up.
+    /// Frame for ranks that connect after the job was cancelled.
     pub(super) cancellation: Option<Frame>,
     pub(super) join_deadline: Instant,
     pub(super) groups: HashMap<u64, Group>,
@@ -46,17 +46,17 @@ pub struct Hub {
     pub(super) out: Vec<(u32, Frame)>,
 }
 
-/// A rank said something that no honest rank says.
+/// The error for a frame that no correct rank sends.
 #[derive(Debug, PartialEq, Eq)]
 pub struct ProtocolViolation(pub &'static str);
 
-/// A communicator.
+/// A communicator, as the server sees it.
 #[derive(Debug)]
 pub(super) struct Group {
     pub(super) members: Vec<u32>,
-    /// Members that have opened it.
+    /// Members that have opened the communicator.
     pub(super) opened: Vec<u32>,
-    /// Members that have closed it in good order.
+    /// Members that have closed the communicator cleanly.
     pub(super) closed: Vec<u32>,
     pub(super) verdict: Option<Fault>,
     pub(super) inquiry: Option<Inquiry>,
@@ -73,7 +73,7 @@ pub(super) struct Inquiry {
     pub(super) answers: HashMap<u32, u64>,
 }
 
-/// A question that is being asked.
+/// A survey in progress.
 #[derive(Debug)]
 pub(super) struct Survey {
     pub(super) number: u64,
@@ -84,13 +84,13 @@ pub(super) struct Survey {
     pub(super) answers: HashMap<u32, Standing>,
 }
 
-/// What an exchange is known by: its key and its members.
+/// Identity of an exchange: its key and its members.
 pub(super) type Topic = (String, Vec<u32>);
 
 /// An exchange that is not complete.
 #[derive(Debug)]
 pub(super) struct Gathering {
     pub(super) deadline: Instant,
-    /// Of those that came: the token and the blob, in the members' order.
+    /// Token and blob of each member, in the members' order; `None` until they arrive.
     pub(super) parts: Vec<Option<(u64, Vec<u8>)>>,
 }

@@ -1,4 +1,4 @@
-//! Surveys: how far the members of a communicator are, because one of them asks. No rank is blamed.
+//! Surveys of the members' progress in a communicator, requested by a member. No rank is blamed.
 
 use std::collections::HashMap;
 use std::time::Instant;
@@ -7,11 +7,11 @@ use super::state::{Group, Hub, Rank, Survey};
 use crate::control::frame::Frame;
 use crate::control::standing::Standing;
 
-/// Surveys of one communicator at once; to more of them the answer is that nothing is known.
+/// Maximum number of surveys of one communicator at once; further ones get an empty answer.
 const SURVEYS_MAX: usize = 256;
 
 impl Hub {
-    /// `asker` wants to know how far the members are.
+    /// Starts a survey of the members' progress for `asker`.
     pub(super) fn ask(&mut self, asker: u32, communicator: u64, token: u64, deadline: Instant) {
         let Some(group) = self.groups.get_mut(&communicator) else {
             return;
@@ -42,7 +42,7 @@ impl Hub {
         group.surveys.push(survey);
     }
 
-    /// `rank` says how far it is; the survey ends if it was the last one.
+    /// Records the progress of `rank`; ends the survey if no other answer is missing.
     pub(super) fn hear(&mut self, rank: u32, communicator: u64, number: u64, standing: Standing) {
         let Some(group) = self.groups.get_mut(&communicator) else {
             return;
@@ -57,7 +57,7 @@ impl Hub {
         }
     }
 
-    /// Answers the surveys of `communicator` that are over, with what is known by now.
+    /// Answers the surveys of `communicator` that are over, with the progress known so far.
     pub(super) fn end_surveys(&mut self, communicator: u64, is_over: impl Fn(&Survey) -> bool) {
         let Some(group) = self.groups.get_mut(&communicator) else {
             return;
@@ -69,8 +69,8 @@ impl Hub {
 }
 
 impl Group {
-    /// The members that can be asked: here, and neither about to open the communicator nor through
-    /// with it.
+    /// Returns the members that can be asked: they are in the job, and have opened the communicator
+    /// and not closed it.
     fn askable(&self, ranks: &[Rank]) -> impl Iterator<Item = u32> {
         self.opened.iter().copied().filter(|member| {
             matches!(ranks[*member as usize], Rank::Here(_)) && !self.closed.contains(member)
@@ -79,7 +79,7 @@ impl Group {
 }
 
 impl Survey {
-    /// The answer to the asker.
+    /// Returns the answer to the asker.
     fn answer(mut self, members: &[u32]) -> (u32, Frame) {
         let standings = members.iter().map(|member| self.answers.remove(member));
         let frame = Frame::Standings {

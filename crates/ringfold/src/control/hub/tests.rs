@@ -1,4 +1,4 @@
-//! The server's decisions, without sockets and with time as an argument.
+//! Tests of the server's decisions, without sockets and with time as an argument.
 
 mod surveys;
 
@@ -21,7 +21,7 @@ struct Job {
 }
 
 impl Job {
-    /// Ranks 0 and 1 on one host, rank 2 on another.
+    /// Creates a job with ranks 0 and 1 on one host, and rank 2 on another.
     fn new() -> Job {
         let now = Instant::now();
         let mut job = Job {
@@ -57,7 +57,7 @@ impl Job {
         self.hub.take_output()
     }
 
-    /// The verdicts since the last look: to whom, and about whom.
+    /// Returns the verdicts since the last call: the receiver and the fault of each.
     fn verdicts(&mut self) -> Vec<(u32, Fault)> {
         let frames = self.heard().into_iter();
         frames
@@ -68,7 +68,7 @@ impl Job {
             .collect()
     }
 
-    /// The verdict that all have.
+    /// Returns the verdict that all ranks have received.
     fn verdict(&mut self) -> Fault {
         let verdicts = self.verdicts();
         let to: Vec<u32> = verdicts.iter().map(|(to, _)| *to).collect();
@@ -164,7 +164,7 @@ fn a_goodbye_before_the_loss_is_no_fault() {
         .filter(|(_, frame)| *frame == Frame::Departed { rank: 2 })
         .map(|(to, _)| *to)
         .collect();
-    // The leaver last: it may go only when the others know.
+    // The leaver is last: it may go only after the others have been told.
     assert_eq!(departed, ALL);
     assert!(
         !heard
@@ -192,7 +192,7 @@ fn an_exchange_ends_when_a_rank_it_waits_for_is_gone() {
             true => job.hub.lose(2, "gone"),
             false => job.say(2, Frame::Goodbye),
         }
-        // A rank that comes after that gets the error, too.
+        // A rank that joins the exchange later gets the error, too.
         job.say(1, exchange(5, 1));
         let failed: Vec<(u32, u64, Vec<u32>)> = job
             .heard()
@@ -324,7 +324,7 @@ fn false_claims_are_violations_or_ignored() {
         let impossible = ProtocolViolation("gave an impossible list of members");
         assert_eq!(lie(0, frame), Err(impossible));
     }
-    // About a rank that is no member, or in a communicator that is not open.
+    // Reports about a rank that is no member, or in a communicator that is not open, are ignored.
     let stranger = Fault::peer_failed(9, "x");
     assert_eq!(lie(0, report(stranger)), Ok(()));
     let elsewhere = Frame::Report {
@@ -369,13 +369,13 @@ fn a_rank_cannot_fill_the_server_with_exchanges() {
         let taken = job.hub.receive(2, begin(*number), job.now);
         taken.is_err()
     });
-    // Far more than an honest rank has open, and a few megabytes.
+    // Far more than a correct rank has open, and a few megabytes.
     assert!(refused.is_some_and(|open| (64..=1024).contains(&open)));
-    // The others' are not counted with them.
+    // Exchanges of other ranks are counted separately.
     job.say(1, begin(0));
 }
 
-/// What each rank was told, in order.
+/// Returns the frames that each rank was sent, in order.
 fn told(hub: &mut Hub) -> Vec<(u32, &'static str)> {
     let name = |frame: &Frame| match frame {
         Frame::Welcome { .. } => "welcome",
@@ -403,7 +403,7 @@ fn a_rank_that_withdraws_before_all_have_come_may_come_again() {
     }
     say(&mut hub, 1, Frame::Goodbye);
     assert_eq!(told(&mut hub), [(1, "departed")]);
-    // Its end is that of a rank that is not here.
+    // The end of its connection is that of an absent rank.
     assert!(!hub.is_known(1) && !hub.is_complete());
     for rank in [2, 1] {
         say(
@@ -433,7 +433,7 @@ fn who_comes_to_a_job_that_was_given_up_is_told_and_completes_nothing() {
             Ok(())
         );
     }
-    // A launcher, in the place of rank 2.
+    // A launcher reports in the place of rank 2.
     let absent = Frame::Cancelled {
         ranks: vec![2],
         reason: "gone".into(),

@@ -1,4 +1,4 @@
-//! Communicators and their verdicts: the first report decides, and a timeout is inquired into.
+//! Communicators and their verdicts: the first report decides, and a timeout starts an inquiry.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use crate::control::fault::{Class, Fault};
 use crate::control::frame::Frame;
 use crate::error::LEFT;
 
-/// How long the members have to answer an inquiry.
+/// Time limit for the members' answers to an inquiry.
 pub const INQUIRY: Duration = Duration::from_millis(200);
 
 impl Hub {
@@ -90,11 +90,11 @@ impl Hub {
             return;
         }
         // A rank that left while it was needed may have left because another one died, in a
-        // communicator that not all are in. The news of that death is on its way.
+        // communicator that not all are in. The report of that death is on its way.
         let is_leaver = fault.class == Class::PeerFailed
             && fault.ranks.iter().all(|about| group.closed.contains(about));
         if is_leaver {
-            // The end of a connection looks the same from there as a death.
+            // To the reporter, a closed connection looks the same as a death.
             fault.text = LEFT.into();
         }
         if fault.class != Class::Timeout && !is_leaver {
@@ -145,8 +145,8 @@ impl Hub {
         }
     }
 
-    /// Decides which ranks a timeout is blamed on, with what is known by now. A leaver is blamed if
-    /// no death has come to light.
+    /// Decides which ranks are blamed for a timeout, from the answers so far. A rank that left is
+    /// blamed if no death has been reported.
     pub(super) fn conclude(&mut self, communicator: u64) {
         let Some(group) = self.groups.get_mut(&communicator) else {
             return;
@@ -192,7 +192,7 @@ impl Hub {
         }
     }
 
-    /// Drops communicators that all members have closed or cannot close any more.
+    /// Drops communicators that every member has closed or can no longer close.
     pub(super) fn forget_ended(&mut self) {
         let ranks = &self.ranks;
         self.groups.retain(|_, group| {

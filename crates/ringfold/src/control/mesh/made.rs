@@ -1,4 +1,4 @@
-//! The connections of a mesh that are made so far, shared by the threads that make them.
+//! The connections of a mesh made so far, shared by the threads that make them.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -13,26 +13,26 @@ use crate::sync::lock;
 use crate::sys::unshared::Unshared;
 use crate::transport::tcp::Sockets;
 
-/// How long a rail is waited for that leads nowhere yet: a NIC takes seconds to bring its link up.
-/// At most half of the time for joining, so that the other rails have the rest.
+/// Time limit for a rail that does not work yet: a NIC takes seconds to bring its link up. At most
+/// half of the time for joining, so that the other rails have the rest.
 const RAIL: Duration = Duration::from_secs(10);
 
 /// The connections so far, shared by the threads that make them.
 pub(super) struct Made {
-    /// By peer, channel and socket.
+    /// Sockets by peer, channel and index.
     sockets: Mutex<Vec<Vec<Vec<Option<Socket>>>>>,
     failure: Mutex<Option<Error>>,
     is_failed: AtomicBool,
-    /// Tells the accepting thread of a failure.
+    /// Wakes the accepting thread after a failure.
     pub wake: EventFd,
     pub congestion: Decision,
-    /// Until when a rail is waited for that leads nowhere yet.
+    /// Time until which a rail that does not work yet is waited for.
     pub rails_until: Instant,
 }
 
 impl Made {
-    /// None yet. `counts`: by peer, the sockets of each channel; 0 for a rank that is none. All are
-    /// to be made within `limit`.
+    /// Creates an empty table. `counts` has the sockets of each channel by rank, 0 for a rank that
+    /// is not a peer. All connections must be made within `limit`.
     pub fn new(
         counts: &[usize],
         channels: usize,
@@ -63,7 +63,7 @@ impl Made {
         lock(&self.sockets)[peer][channel][index] = Some(socket);
     }
 
-    /// The first failure stands.
+    /// Records a failure, unless one is already recorded.
     pub fn fail(&self, error: Error) {
         lock(&self.failure).get_or_insert(error);
         // A hint to stop early; the failure itself is behind the lock.
@@ -83,7 +83,7 @@ impl Made {
         let sockets = self.sockets.into_inner();
         let sockets = sockets.unwrap_or_else(PoisonError::into_inner);
         let stream = |socket: Socket| {
-            // What was set a moment ago can be set again; if not, the path is only slower.
+            // The kernel's default can be set again; if not, the path is only slower.
             let _ = self.congestion.adapt(&socket);
             socket.into_fd()
         };

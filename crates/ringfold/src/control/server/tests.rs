@@ -1,11 +1,11 @@
-//! The server with ranks that are sockets held by the test.
+//! Tests of the server, with ranks that are sockets held by the test.
 
 use super::*;
 use crate::control::fault::Fault;
 use crate::control::frame::Presence;
 use crate::topology::HostId;
 
-/// A server of three ranks that have joined and opened communicator 7, and the ranks' ends.
+/// Returns a server of three ranks that have joined and opened communicator 7, and their sockets.
 fn job() -> (State, Vec<Socket>) {
     let deadline = Instant::now() + Duration::from_secs(60);
     let mut hub = Hub::new(1, [0; 32], 3, deadline);
@@ -63,7 +63,7 @@ fn who_hears_a_verdict_in_rank_0_can_end_without_keeping_it_from_others() {
         let first = ranks.remove(0);
         let listener = std::thread::spawn(move || {
             let mut buffer = [0; 4096];
-            // It does not sleep, so that it looks at the others as soon as it can.
+            // The thread does not sleep, so that it checks the others as soon as possible.
             while first.read(&mut buffer).is_err() {}
             ranks
                 .iter()
@@ -77,7 +77,7 @@ fn who_hears_a_verdict_in_rank_0_can_end_without_keeping_it_from_others() {
             communicator: 7,
             fault: aborted,
         };
-        // What the ranks got when they joined.
+        // The frames that the ranks got when they joined.
         drop(state.hub.take_output());
         let told = state.hub.receive(2, frame, Instant::now());
         told.expect("a rank may report");
@@ -119,7 +119,7 @@ fn a_rank_that_left_because_of_a_dead_one_is_not_blamed_for_it() {
     let soon = Instant::now() + Duration::from_secs(60);
     let write =
         |rank: &Socket, bytes: &[u8]| rank.write_all(bytes, soon).expect("a small frame fits");
-    // Rank 2 has died, rank 1 has seen it and left, and rank 0 has seen rank 1 leave.
+    // Rank 2 has died, rank 1 has seen that and left, and rank 0 has seen rank 1 leave.
     drop(ranks.pop());
     write(&ranks[1], &Frame::Suspect { rank: 2 }.encode());
     write(&ranks[1], &Frame::Close { communicator: 7 }.encode());

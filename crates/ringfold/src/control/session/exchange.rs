@@ -13,13 +13,12 @@ use crate::control::poll::remaining;
 use crate::error::{Error, GONE, Result};
 
 impl Session {
-    /// Gives `blob` to all of these world ranks, this one among them, and gets theirs in their
-    /// order, which is the same on all of them. Ends early when `limit` says that the exchange is
-    /// pointless: by a verdict on the communicator that it is for. That is asked after every
-    /// change.
+    /// Sends `blob` to all of these world ranks, including this one, and returns their blobs in the
+    /// order of `ranks`, which is the same on all of them. Ends early if `limit`, checked after
+    /// every change, returns an error, such as the verdict on the exchange's communicator.
     ///
-    /// All of them use the same `key`; a key is used again only after all of them are through. An
-    /// error names the ranks that did not come as positions in `ranks`.
+    /// All ranks use the same `key`, which may be used again only after all have finished. An error
+    /// names the missing ranks as positions in `ranks`.
     pub fn exchange<'a>(
         &self,
         key: &str,
@@ -51,7 +50,7 @@ impl Session {
         let wait_end = limit.deadline() + ANSWER;
         let is_pointless = || limit.check().is_err();
         let ended = self.0.connection.request(frame, wait_end, is_pointless);
-        // The verdict says why the exchange has failed, and to all ranks the same.
+        // The verdict is the cause of the failure, and the same on all ranks.
         if !matches!(ended.answer, Some(Frame::Gathered { .. })) {
             limit.check()?;
         }
@@ -67,13 +66,13 @@ impl Session {
             ));
         }
         let blobs = ended.blobs(ranks.len());
-        // Only this rank knows how long it waited; other classes do not say it.
+        // Only this rank knows how long it waited; classes other than timeouts do not show that.
         let after_ms = started.elapsed().as_millis() as u64;
         let blobs = blobs.map_err(|fault| Fault { after_ms, ..fault }.to_error(&ranks))?;
         Ok(in_order(&ranks, blobs))
     }
 
-    /// How many exchanges this rank has begun.
+    /// Returns the number of exchanges (and surveys) that this rank has begun.
     #[cfg(test)]
     pub fn exchanges(&self) -> u64 {
         self.0.connection.state().requests_begun
@@ -81,7 +80,7 @@ impl Session {
 }
 
 impl Ended {
-    /// The blobs of `count` members, or which ranks are at fault.
+    /// Returns the blobs of `count` members, or the fault.
     fn blobs(self, count: usize) -> Result<Vec<Vec<u8>>, Fault> {
         match self.answer {
             Some(Frame::Gathered { blobs, .. }) if blobs.len() == count => {
@@ -93,7 +92,7 @@ impl Ended {
                 Reach::Closed => Err("it has left the job"),
                 Reach::Lost => Err(GONE),
                 Reach::Open if !self.is_sent => Err("it does not read its control connection"),
-                // Not even the server answered.
+                // The server itself did not answer.
                 Reach::Open => return Err(Fault::timeout(vec![0])),
             },
         }

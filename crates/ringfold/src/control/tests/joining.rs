@@ -1,4 +1,4 @@
-//! Who is let in, and what becomes of a job that does not come together.
+//! Tests of admission, and of jobs that not all ranks join.
 
 use super::*;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -11,7 +11,7 @@ use crate::control::limit::Limit;
 use crate::control::listener::RendezvousListener;
 use crate::control::socket::Listener;
 
-/// Rank 0 of two joins at `meeting`, the other one at `places`, both by `deadline`.
+/// Joins rank 0 of two at `meeting`, and the other rank at `places`, both by `deadline`.
 fn meet(
     meeting: RendezvousListener,
     places: Vec<Address>,
@@ -161,7 +161,7 @@ fn impossible_claims_are_refused_by_name() {
         assert_eq!(claim(3, 3), Refusal::Rank);
         let (claimed, expected) = (4, 3);
         assert_eq!(claim(2, 4), Refusal::WorldSize { claimed, expected });
-        // The rejected ones have not disturbed those that belong here.
+        // The refused processes have not disturbed those that belong here.
         let mut one = one;
         let presence = Presence {
             host: HostId::here().unwrap(),
@@ -191,7 +191,7 @@ fn garbage_and_silent_connections_delay_no_rank() {
         let silent: Vec<Socket> = (0..20).map(|_| connect()).collect();
         for length in [1, 71, 72, 73, 4000] {
             let socket = connect();
-            // The server may end the connection in the middle of it.
+            // The server may close the connection in the middle of the write.
             let _ = socket.write_all(&vec![0x5a; length], ample());
         }
         let one = Session::join(&launch(1, 2, &address), Some(secret()), ample()).unwrap();
@@ -235,7 +235,7 @@ fn a_rank_that_gives_up_joining_ends_at_once_and_may_come_again() {
             let one = launch(1, 3, &address);
             for reason in ["first", "second"] {
                 let cancel = Cancel::new();
-                // It looks around now and then: by the tenth time it has come as far as it can.
+                // The rank checks now and then: by the tenth check it waits for the other ranks.
                 let looks = AtomicUsize::new(0);
                 let given_up = || {
                     if looks.fetch_add(1, Ordering::Relaxed) > 10 {
@@ -287,8 +287,8 @@ fn who_comes_to_a_job_that_was_given_up_is_told_so() {
             let launch = launch(0, 3, &address);
             thread::spawn(move || Session::join(&launch, Some(secret()), soon(300)).unwrap_err())
         };
-        // Rank 0 gives up, and stays for a moment: it is open when this rank finds that out,
-        // but not by its deadline.
+        // Rank 0 gives up, and stays for a moment, so that this rank finds that out before its own
+        // deadline.
         let error = loop {
             match Puppet::connect(1, 3, &address, &secret()) {
                 Err(Failure::Refused(refusal)) => break refusal,

@@ -1,4 +1,4 @@
-//! Reports and losses, and the one verdict that follows.
+//! Tests of reports and losses, and of the one verdict that follows.
 
 use super::*;
 use crate::control::limit::Limit;
@@ -118,8 +118,8 @@ fn a_lost_connection_is_a_failed_peer_and_ends_exchanges() {
     });
 }
 
-/// Rank 0 and 1 are real, rank 2 is a puppet that `answers` inquiries with this sequence or not at
-/// all.
+/// Returns the ranks blamed for a timeout. Ranks 0 and 1 are real, rank 2 is a puppet that
+/// `answers` inquiries with this number of begun collectives, or not at all.
 fn blamed_for_a_timeout(reported: Vec<usize>, answers: Option<u64>) -> Vec<usize> {
     let address = unix_address();
     let first = address.clone();

@@ -1,10 +1,10 @@
-//! A process' place as one launcher has it, and which of two launchers' places counts.
+//! A process' place according to one launcher, and the choice between two launchers.
 //!
 //! Launchers start each other: srun starts an MPI's daemons or torchrun's agents, and these start
-//! the ranks, which then have the variables of both. The newer launcher's count: those of the older
-//! one are its daemons'. The ancestors' environments show which launcher is the newer one. Where
-//! they are out of sight, the numbers must fit the usual order: torchrun in an MPI in Slurm.
-//! Otherwise the two contradict each other, and no job is made of either.
+//! the ranks, which then have the variables of both. The newer launcher's variables count: the
+//! older one's describe the newer one's daemons. The ancestors' environments show which launcher is
+//! newer. If they cannot be read, the numbers must fit the usual order: torchrun in an MPI in
+//! Slurm. Otherwise the launchers contradict each other, which is an error.
 
 use std::fmt;
 
@@ -12,40 +12,40 @@ use super::ancestry::Ancestry;
 use crate::env::Lookup;
 use crate::error::{Error, Result};
 
-/// How a launcher may stand to others.
+/// The relation of a launcher's ranks to the tasks of other launchers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Nesting {
     /// Agents, one for each task of another launcher, start the ranks: torchrun.
     Agents,
     /// Daemons, at most one for each task of another launcher, start the ranks: an MPI.
     Daemons,
-    /// Ranks are its own tasks.
+    /// The launcher's own tasks are the ranks.
     Tasks,
 }
 
-/// A process' place as one launcher has it.
+/// A process' place according to one launcher.
 #[derive(Clone, Debug)]
 pub(super) struct Claim {
-    /// The launcher.
+    /// Name of the launcher.
     pub name: &'static str,
     pub rank: usize,
     pub world_size: usize,
     pub local_rank: Option<usize>,
     pub local_world_size: Option<usize>,
     pub nesting: Nesting,
-    /// The number of agents, if the launcher says so.
+    /// Number of agents, if the launcher reports it.
     pub agents: Option<usize>,
     /// Whether the launcher itself has set the variables, and not a script.
     pub is_genuine: bool,
-    /// The names of rank and world size, and of the local rank.
+    /// Names of the variables of rank, world size and local rank.
     pub variables: [&'static str; 3],
 }
 
 impl Claim {
-    /// Which of two claims counts.
+    /// Returns which of two claims counts, or an error if they contradict each other.
     pub fn settle(self, outer: Claim, ancestry: Ancestry<'_>) -> Result<Claim> {
         if self.is_same(&outer) {
-            // srun sets PMI's rank and size for its tasks, too, and knows more of them.
+            // srun sets PMI's rank and size for its tasks, too; its own variables tell more.
             let knows_less = self.local_rank.is_none() && self.local_world_size.is_none();
             return Ok(if knows_less { outer } else { self });
         }
@@ -55,13 +55,13 @@ impl Claim {
         };
         match is_newer.unwrap_or_else(|| self.can_be_inside(&outer)) {
             true => Ok(self),
-            // The other one has been shown to be newer.
+            // The other launcher has been shown to be newer.
             false if is_newer.is_some() => Ok(outer),
             false => Err(self.contradicts(&outer)),
         }
     }
 
-    /// Whether the launcher's variables are newer than those of another, if ancestors tell.
+    /// Whether the launcher's variables are newer than another's, if the ancestors show that.
     pub fn is_newer_than(&self, others: &[&str], ancestry: Ancestry<'_>) -> Option<bool> {
         let (own, theirs) = (ancestry(&self.variables[..2]), ancestry(&others[..2]));
         (own != theirs).then_some(own < theirs)
@@ -73,7 +73,7 @@ impl Claim {
             && local.is_none_or(|(own, theirs)| own == theirs)
     }
 
-    /// Whether the other claim can be that of the agent or daemon that started this process.
+    /// Whether the other claim can belong to the agent or daemon that started this process.
     fn can_be_inside(&self, outer: &Claim) -> bool {
         let are_both_mpi = self.nesting == Nesting::Daemons && outer.nesting == Nesting::Daemons;
         if outer.world_size == 1 {
@@ -83,7 +83,7 @@ impl Claim {
             Nesting::Agents => {
                 let even = self.local_world_size.filter(|size| *size > 0);
                 let agents = even.map(|size| self.world_size / size);
-                // An elastic torchrun numbers its agents anew.
+                // An elastic torchrun renumbers its agents.
                 let node = even.map(|size| self.rank / size);
                 self.agents.or(agents) == Some(outer.world_size)
                     && (self.is_genuine || node == Some(outer.rank))
@@ -100,7 +100,7 @@ impl Claim {
         }
     }
 
-    /// The error of two claims of which neither counts.
+    /// Returns the error of two claims that contradict each other.
     pub fn contradicts(&self, other: impl fmt::Display) -> Error {
         Error::InvalidArgument(format!(
             "contradictory variables of launchers: {self}, but {other}; unset those of the \
@@ -125,7 +125,7 @@ impl fmt::Display for Claim {
     }
 }
 
-/// The number of torchrun's agents, if it says so.
+/// Returns the number of torchrun's agents, if reported.
 pub(super) fn agents(lookup: Lookup<'_>) -> Option<usize> {
     lookup("GROUP_WORLD_SIZE")?.trim().parse().ok()
 }

@@ -1,12 +1,12 @@
-//! Variables that speak of a job of several ranks, in a process that is a job of one.
+//! Variables that describe a job of several ranks, in a process that is a job of one.
 
 use crate::env::Lookup;
 
-/// Variables of which one suffices to suspect a job, and what is missing.
+/// Variables of which one suffices to suspect a job, and a text about the missing ones.
 struct Half {
     there: &'static [&'static str],
     missing: &'static str,
-    /// Whether the values mean one process.
+    /// Whether the values describe a single process.
     is_alone: fn(Lookup<'_>) -> bool,
 }
 
@@ -75,7 +75,7 @@ const HALVES: [Half; 7] = [
     },
 ];
 
-/// The halves of places among the variables: a warning for a process that is a job of one rank.
+/// Returns a warning about incomplete places in the variables, for a job of one rank.
 pub(super) fn remark(lookup: Lookup<'_>) -> Option<String> {
     let found = HALVES.iter().filter_map(|half| {
         let there = half.there.iter();
@@ -102,7 +102,7 @@ fn is_one_or_absent(lookup: Lookup<'_>, name: &str) -> bool {
     lookup(name).is_none_or(|text| text.trim() == "1")
 }
 
-/// One node, on which torchrun would start one process.
+/// Whether torchrun would start one process on one node.
 fn is_single_agent(lookup: Lookup<'_>) -> bool {
     lookup("PET_NNODES").is_some()
         && ["PET_NNODES", "PET_NPROC_PER_NODE"]
@@ -110,7 +110,7 @@ fn is_single_agent(lookup: Lookup<'_>) -> bool {
             .all(|name| is_one_or_absent(lookup, name))
 }
 
-/// A batch script has the rank 0, too.
+/// Whether Slurm runs one task; a batch script has rank 0, too.
 fn is_single_task(lookup: Lookup<'_>) -> bool {
     lookup("SLURM_PROCID").is_none_or(|text| text.trim() == "0")
         && ["SLURM_NTASKS", "SLURM_STEP_NUM_TASKS"]

@@ -1,4 +1,4 @@
-//! The variables of the launchers: a table, and what is special about torch's.
+//! The variables of the launchers: a table, and the special rules of torch's.
 
 use sha2::{Digest, Sha256};
 
@@ -9,21 +9,21 @@ use crate::control::Address;
 use crate::env::Lookup;
 use crate::error::{Error, Result};
 
-/// The names by which a launcher says who a process is.
+/// A launcher, and the variables that describe a process' place.
 struct Launcher {
     name: &'static str,
     rank: &'static str,
     world_size: &'static str,
     local_rank: &'static str,
     local_world_size: &'static str,
-    /// Whether rank without size, or size without rank, is an error; else it is ignored.
+    /// Whether rank without size, or size without rank, is an error; otherwise it is ignored.
     is_strict: bool,
     nesting: Nesting,
     /// Variables that are the same on all ranks of a job and different for two jobs on one host.
     job: &'static [&'static str],
 }
 
-/// From the innermost to the outermost: a launcher may start those before it.
+/// The launchers from the innermost to the outermost: one may start those before it.
 const LAUNCHERS: [Launcher; 5] = [
     Launcher {
         name: "torchrun",
@@ -65,7 +65,7 @@ const LAUNCHERS: [Launcher; 5] = [
         nesting: Nesting::Daemons,
         job: &["PMI_JOBID", "PMI_PORT"],
     },
-    // A batch script has a rank, too; only a step says how many tasks it has.
+    // A batch script has a rank, too; only a step has the number of its tasks.
     Launcher {
         name: SLURM,
         rank: "SLURM_PROCID",
@@ -81,11 +81,11 @@ const LAUNCHERS: [Launcher; 5] = [
 /// The origin of a place in a Slurm step.
 pub(super) const SLURM: &str = "Slurm";
 
-/// The MPIs' daemons run as Slurm steps, too.
+/// The MPIs, whose daemons may run as Slurm steps.
 const MPIS: [&str; 3] = ["Open MPI", "PMI", "MVAPICH"];
 
 impl Launcher {
-    /// This process' place as the launcher has it.
+    /// Returns this process' place according to the launcher.
     fn claim(&self, lookup: Lookup<'_>) -> Result<Option<Claim>> {
         let rank = number(lookup, self.rank)?;
         let world_size = number(lookup, self.world_size)?;
@@ -117,13 +117,13 @@ impl Launcher {
     }
 }
 
-/// The places that the launchers' variables give this process, the innermost first.
+/// Returns the places of this process in the launchers' variables, the innermost first.
 pub(super) fn claims(lookup: Lookup<'_>) -> Result<Vec<Claim>> {
     let claims = LAUNCHERS.iter().map(|launcher| launcher.claim(lookup));
     claims.filter_map(Result::transpose).collect()
 }
 
-/// The place among `claims` that counts, if there is any.
+/// Returns the place among `claims` that counts, if any.
 pub(super) fn settle(claims: Vec<Claim>, ancestry: Ancestry<'_>) -> Result<Option<Claim>> {
     let mut outermost_first = claims.into_iter().rev();
     let first = outermost_first.next();
@@ -133,7 +133,7 @@ pub(super) fn settle(claims: Vec<Claim>, ancestry: Ancestry<'_>) -> Result<Optio
     })
 }
 
-/// Where rank 0 is on one of several hosts, by what the launcher `origin` implies.
+/// Returns rank 0's address in a job on several hosts, as the launcher `origin` implies.
 pub(super) fn implied_address(origin: &str, lookup: Lookup<'_>) -> Option<Address> {
     match origin {
         SLURM => slurm::step_address(lookup),
@@ -145,8 +145,8 @@ pub(super) fn implied_address(origin: &str, lookup: Lookup<'_>) -> Option<Addres
     }
 }
 
-/// A name for this job on this host, from what the launcher `origin` gives all its ranks alike;
-/// else from the launcher's own process.
+/// Returns a name for this job on this host, from the values that the launcher `origin` sets alike
+/// on all its ranks; else from the launcher's own process.
 pub(super) fn job_name(origin: &str, lookup: Lookup<'_>, parent_pid: u32) -> String {
     let values = job_variables(origin, lookup);
     let text = match values.is_empty() {
@@ -158,14 +158,14 @@ pub(super) fn job_name(origin: &str, lookup: Lookup<'_>, parent_pid: u32) -> Str
     digits.collect()
 }
 
-/// What the launcher `origin` gives all ranks of a job alike.
+/// Returns the values that the launcher `origin` sets alike on all ranks of a job.
 fn job_variables(origin: &str, lookup: Lookup<'_>) -> Vec<String> {
     let launcher = LAUNCHERS.iter().find(|launcher| launcher.name == origin);
     let names = launcher.map_or(&[] as &[&str], |launcher| launcher.job);
     names.iter().filter_map(|name| lookup(name)).collect()
 }
 
-/// The launchers' names and their variables, in order of precedence, as rows of a table.
+/// Returns a table of the launchers and their variables, in order of precedence.
 #[cfg(test)]
 pub fn launchers() -> String {
     let mut rows = String::from(
@@ -203,7 +203,7 @@ pub(super) fn number(lookup: Lookup<'_>, name: &str) -> Result<Option<usize>> {
     Ok(Some(number))
 }
 
-/// torch's address, one port further: the port itself belongs to torch's store.
+/// Returns torch's address with the next port: the port itself belongs to torch's store.
 pub(super) fn master(lookup: Lookup<'_>) -> Result<Option<Address>> {
     let (host, port) = match (lookup("MASTER_ADDR"), number(lookup, "MASTER_PORT")?) {
         (Some(host), Some(port)) => (host, port),

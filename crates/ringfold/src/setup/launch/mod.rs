@@ -1,12 +1,13 @@
-//! Who this process is among the ranks, and where rank 0 listens.
+//! Detection of this process' rank in its job, and of the address of rank 0.
 //!
-//! Arguments and `RINGFOLD_*` decide. Otherwise it is the launcher that started the process:
-//! torchrun, Open MPI, PMI (MPICH and Intel MPI), MVAPICH, a Slurm step, the index of a Kubernetes
-//! job; without any, the process is alone. Launchers start each other, so variables of several may
-//! be set: [`claim`] says which ones count, and refuses those that contradict each other. A
-//! launcher that sets only half is an error, and half a place without a launcher a warning.
+//! Arguments and `RINGFOLD_*` have precedence. Otherwise the launcher that started the process
+//! decides: torchrun, Open MPI, PMI (MPICH and Intel MPI), MVAPICH, a Slurm step, or the index of a
+//! Kubernetes job. Without any, the process is alone. Launchers start each other, so variables of
+//! several may be set: [`claim`] decides which ones count, and refuses contradictions. Half of a
+//! launcher's variables is an error, and half a place without a launcher a warning.
 //!
-//! When all ranks are on one host they meet at an abstract UNIX socket, whatever the address says.
+//! Ranks that are all on one host meet at an abstract UNIX name, whatever address is set; only a
+//! list of several addresses is used unchanged.
 
 mod ancestry;
 mod claim;
@@ -25,38 +26,38 @@ use ancestry::{Ancestry, ancestry};
 use claim::{Claim, Nesting};
 use launchers::{half, master, number};
 
-/// The origins of places that are not a launcher's.
+/// Origins of places that do not come from a launcher.
 const OWN: &str = "RINGFOLD_*";
 const KUBERNETES: &str = "Kubernetes";
 /// A pod's number in a Kubernetes Indexed Job.
 const INDEX: &str = "JOB_COMPLETION_INDEX";
 
-/// What the caller says; it takes precedence over the environment.
+/// The caller's arguments, which take precedence over the environment.
 #[derive(Clone, Debug, Default)]
 pub struct Explicit {
     /// This process' rank.
     pub rank: Option<usize>,
     /// The number of ranks.
     pub world_size: Option<usize>,
-    /// Where rank 0 listens.
+    /// Addresses at which rank 0 listens.
     pub addresses: Vec<Address>,
-    /// Whether this is a rank 0 whose listeners are open already.
+    /// Whether this process is a rank 0 whose listeners are already open.
     pub has_listener: bool,
     /// The job's secret.
     pub secret: Option<Secret>,
 }
 
-/// What else identifies a job on this host.
+/// The user and the parent process, which also identify a job on this host.
 #[derive(Clone, Copy, Debug)]
 pub struct Identity {
-    /// This user.
+    /// User id of this process.
     pub uid: u32,
-    /// The process that started this one: the launcher, if nothing stands between.
+    /// Process that started this one: the launcher, if no other is in between.
     pub parent_pid: u32,
 }
 
 impl Identity {
-    /// This process'.
+    /// Returns the identity of this process.
     pub fn here() -> Identity {
         Identity {
             uid: rustix::process::getuid().as_raw(),
@@ -65,28 +66,28 @@ impl Identity {
     }
 }
 
-/// Where rank 0 listens.
+/// The place where rank 0 listens.
 enum Place {
-    /// At addresses that were chosen.
+    /// Addresses that were chosen.
     Given(Vec<Address>),
-    /// On this host, under a name that follows from this.
+    /// A name on this host, derived from this text.
     Named(String),
 }
 
 impl Launch {
-    /// This process' place, from `explicit`, then from its environment.
+    /// Detects this process' place, from `explicit`, then from its environment.
     pub fn detect(explicit: &Explicit) -> Result<Launch> {
         Launch::resolve(explicit, &process, &ancestry, Identity::here())
     }
 
-    /// Warns of variables that speak of a larger job than this one.
+    /// Logs a warning about variables that describe a larger job than this one.
     pub fn warn(&self) {
         if let Some(remark) = &self.remark {
             log::warn!(target: "ringfold::init", "{remark}");
         }
     }
 
-    /// The same as a pure function.
+    /// Like [`detect`](Launch::detect), but a pure function.
     pub fn resolve(
         explicit: &Explicit,
         lookup: Lookup<'_>,
@@ -121,7 +122,7 @@ impl Launch {
         Ok(launch)
     }
 
-    /// Everything but the address.
+    /// Returns the place without the addresses.
     fn place(
         explicit: &Explicit,
         own: &Environment,
@@ -129,7 +130,7 @@ impl Launch {
         ancestry: Ancestry<'_>,
     ) -> Result<Launch> {
         if let (Some(rank), Some(world_size)) = (explicit.rank, explicit.world_size) {
-            // The caller's own ranks: what a launcher says about hosts is about others.
+            // The caller assigns the ranks: a launcher's local ranks and hosts do not apply.
             return Ok(Launch::new(rank, world_size, "arguments"));
         }
         let rank = explicit.rank.or(own.rank);
@@ -155,7 +156,7 @@ impl Launch {
         })
     }
 
-    /// The place that a launcher gives; `world_size` is that of a Kubernetes job, whose pods have
+    /// Returns the place from a launcher; `world_size` is that of a Kubernetes job, whose pods have
     /// only an index.
     fn launched(
         world_size: Option<usize>,
@@ -199,7 +200,7 @@ impl Launch {
         })
     }
 
-    /// Where rank 0 listens, from what was `given` or what the launcher implies.
+    /// Returns where rank 0 listens, from the addresses `given` or from the launcher.
     fn rendezvous(
         &self,
         given: Vec<Address>,
@@ -209,7 +210,7 @@ impl Launch {
         let is_one_host = self.local_world_size == Some(self.world_size);
         let implied = match <[Address; 1]>::try_from(given) {
             Ok([address]) => Some(address),
-            // A list of several is taken as it is.
+            // A list of several is used unchanged.
             Err(several) if !several.is_empty() => return Ok(Place::Given(several)),
             Err(_) => match master(lookup)? {
                 None if !is_one_host => launchers::implied_address(self.origin, lookup),
@@ -236,7 +237,7 @@ impl Launch {
 }
 
 /// Refuses a place that a launcher's processes inherited from the process that called the launcher:
-/// all of them would take the same one.
+/// all of them would use the same one.
 fn check_inherited(
     rank: usize,
     world_size: usize,
@@ -245,7 +246,7 @@ fn check_inherited(
 ) -> Result<()> {
     let own = ["RINGFOLD_RANK", "RINGFOLD_WORLD_SIZE"];
     let differs = |claim: &Claim| (claim.rank, claim.world_size) != (rank, world_size);
-    // Halves are no places, and none is needed here.
+    // Incomplete variables make no place, and none is needed here.
     let claims = launchers::claims(lookup).unwrap_or_default();
     let newer = claims.into_iter().find(|claim| {
         claim.is_genuine && differs(claim) && claim.is_newer_than(&own, ancestry) == Some(true)
@@ -256,7 +257,7 @@ fn check_inherited(
     })
 }
 
-/// Whether the text is a loopback address; names are not resolved.
+/// Whether the text is a loopback address or `localhost`; names are not resolved.
 fn is_loopback(host: &str) -> bool {
     match host.parse::<std::net::IpAddr>() {
         Ok(address) => address.is_loopback(),

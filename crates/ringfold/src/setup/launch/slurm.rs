@@ -1,4 +1,4 @@
-//! What Slurm's variables say beyond ranks: the nodes of a job, and the tasks on each.
+//! Slurm's variables beyond ranks: the nodes of a job, and the tasks on each.
 
 use sha2::{Digest, Sha256};
 
@@ -7,19 +7,19 @@ use crate::env::Lookup;
 
 /// The first port above the usual ephemeral ones.
 const FIRST_PORT: u64 = 61440;
-/// The number of ports above it from which a job's is chosen.
+/// Number of ports from `FIRST_PORT` on, among which a job's is chosen.
 const PORTS: u64 = 4096;
 
-/// The first host of a Slurm step, and a port that follows from the numbers of job and step.
+/// Returns the first host of a Slurm step, and a port derived from the numbers of job and step.
 pub(super) fn step_address(lookup: Lookup<'_>) -> Option<Address> {
     let list = lookup("SLURM_STEP_NODELIST").or_else(|| lookup("SLURM_JOB_NODELIST"))?;
     let step = lookup("SLURM_STEP_ID").and_then(|text| text.parse().ok());
     address(lookup, &list, step.unwrap_or(0u64).wrapping_mul(251))
 }
 
-/// The first host of a Slurm job in which an MPI starts the ranks, and a port that follows from the
-/// job's number and from what the MPI gives all its ranks alike. The step is that of the MPI's
-/// daemons: ranks on the node of the batch script are in none.
+/// Returns the first host of a Slurm job in which an MPI starts the ranks, and a port derived from
+/// the job's number and from `mpi_job`, the same on all ranks. The step cannot be used: it is that
+/// of the MPI's daemons, and ranks on the node of the batch script are in none.
 pub(super) fn allocation_address(lookup: Lookup<'_>, mpi_job: &str) -> Option<Address> {
     let list = lookup("SLURM_JOB_NODELIST")?;
     let digest = Sha256::digest(mpi_job.as_bytes());
@@ -38,8 +38,8 @@ fn address(lookup: Lookup<'_>, list: &str, offset: u64) -> Option<Address> {
     })
 }
 
-/// The first host of a Slurm list: `node[01-04,7],login1` begins with `node01`. Brackets may stand
-/// anywhere in a name.
+/// Returns the first host of a Slurm list: `node[01-04,7],login1` begins with `node01`. Brackets
+/// may be anywhere in a name.
 pub(super) fn first_host(list: &str) -> Option<String> {
     let mut name = String::new();
     let mut rest = list.trim();
@@ -57,7 +57,7 @@ pub(super) fn first_host(list: &str) -> Option<String> {
     }
 }
 
-/// This node's tasks, from a list like `2(x3),1`: three nodes of two tasks, then one of one.
+/// Returns this node's tasks from a list like `2(x3),1`: three nodes of two tasks, then one of one.
 pub(super) fn local_size(lookup: Lookup<'_>) -> Option<usize> {
     let list = lookup("SLURM_STEP_TASKS_PER_NODE")?;
     let mut node: usize = lookup("SLURM_NODEID")?.parse().ok()?;

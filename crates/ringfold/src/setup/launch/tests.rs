@@ -1,4 +1,4 @@
-//! Each launcher, and what goes before what.
+//! Tests of each launcher, and of the precedence among launchers, variables and arguments.
 
 use super::slurm::first_host;
 use super::*;
@@ -206,7 +206,7 @@ fn mpirun_on_one_host_needs_no_address() {
     let other = resolve(&job("b@1")).unwrap().addresses.remove(0);
     assert_eq!(first, again);
     assert_ne!(first, other);
-    // The name is one that can be used.
+    // The name is valid as an address.
     first.to_string().parse::<Address>().unwrap();
 }
 

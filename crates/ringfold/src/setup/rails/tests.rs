@@ -1,11 +1,11 @@
-//! Which sockets and rails follow from what two ranks say.
+//! Tests of the sockets and rails that follow from two ranks' records.
 
 use std::net::{IpAddr, SocketAddr};
 
 use super::*;
 use crate::topology::link::Link;
 
-/// An endpoint on interface `interface`, whose link takes this many sockets.
+/// Returns an endpoint on interface `interface`, whose link needs this many sockets.
 fn endpoint(interface: u32, address: &str, prefix: u8, sockets: usize) -> Endpoint {
     let address: IpAddr = address.parse().expect("an address");
     Endpoint {
@@ -28,7 +28,7 @@ fn rank(endpoints: Vec<Endpoint>) -> PeerInfo {
     }
 }
 
-/// Rank `number` of those whose two interfaces are in two networks.
+/// Returns rank `number` of those whose two interfaces are in two networks.
 fn with_two_rails(number: u8) -> PeerInfo {
     rank(vec![
         endpoint(0, &format!("10.1.0.{number}"), 24, 1),
@@ -49,7 +49,7 @@ fn common_networks_are_rails_and_both_ends_use_them_alike() {
         rails(&bundle),
         ["10.1.0.2 10.1.0.1:1000", "10.2.0.2 10.2.0.1:1001"]
     );
-    // The lower rank's order holds, whatever the upper one prefers.
+    // The lower rank's order applies, whatever the upper one prefers.
     let mut turned = with_two_rails(2);
     turned.endpoints.reverse();
     let bundle = Bundle::between(&with_two_rails(1), &turned);
@@ -80,7 +80,7 @@ fn what_is_not_common_or_not_to_be_used_beside_others_is_no_rail() {
         endpoint(0, "10.1.0.2", 24, 1),
         endpoint(1, "10.2.0.2", 25, 1),
     ]);
-    // As docker0 has on every host.
+    // Both ranks have the same address, as docker0 has on every host.
     let same = rank(vec![
         endpoint(0, "10.1.0.2", 24, 1),
         endpoint(1, "10.2.0.1", 24, 1),
@@ -102,7 +102,7 @@ fn the_slower_link_and_the_descriptors_bound_what_nothing_asked_for() {
     assert_eq!(sockets(&with(1, 8, 100), &with(2, 2, 100)), 2);
     assert_eq!(sockets(&with(1, 8, 3), &with(2, 8, 100)), 3);
     assert_eq!(sockets(&with(1, 8, 100), &with(2, 8, 0)), 1);
-    // A claim is bounded by what this end knows of its own.
+    // A peer's claim is bounded by this end's own values.
     assert_eq!(sockets(&with(1, 8, 100), &with(2, usize::MAX, u32::MAX)), 8);
     assert_eq!(sockets(&with(1, 8, 100), &with(2, 0, 100)), 1);
     // Another network behind a router.
@@ -144,13 +144,13 @@ fn threads_help_where_a_link_needs_several_sockets_and_there_are_cores() {
     assert_eq!(threads(None, &with(2, 2), 10), 1);
     assert_eq!(threads(None, &with(8, 8), 2), 2);
     assert_eq!(threads(None, &with(8, 8), 0), 0);
-    // Several rails or sockets of slow links are one core's work.
+    // One core can serve several rails, or several sockets of slow links.
     assert_eq!(threads(None, &with(4, 1), 10), 0);
     assert_eq!(threads(Some(5), &with(1, 1), 0), 5);
     assert_eq!(threads(None, &[], 10), 0);
 }
 
-/// Ranks whose interfaces, each in a network of its own, have these rates.
+/// Returns a rank whose interfaces, each in a network of its own, have these rates.
 fn with_rates(number: u8, rates: &[Option<u32>]) -> PeerInfo {
     let of_rate = |(interface, &rate_mbps): (usize, &Option<u32>)| {
         let address = format!("10.{interface}.0.{number}");
@@ -169,12 +169,12 @@ fn the_links_that_are_used_have_a_rate_where_all_are_known() {
     let (one, ten) = (Some(1_000), Some(10_000));
     assert_eq!(rate(&[one], &[ten]), one);
     assert_eq!(rate(&[one, one], &[one, one]), Some(2_000));
-    // All have the share of the slowest.
+    // All rails have the share of the slowest.
     assert_eq!(rate(&[ten, one], &[ten, ten]), Some(2_000));
     assert_eq!(rate(&[None], &[ten]), None);
     assert_eq!(rate(&[ten, None], &[ten, ten]), None);
     assert_eq!(rate(&[Some(0)], &[Some(0)]), None);
-    // One flow does not fill it.
+    // One flow does not fill the link.
     assert_eq!(rate(&[Some(400_000)], &[Some(400_000)]), Some(FLOW_MBPS));
     let bundles = |rates: &[Option<u32>]| {
         let of_rate =

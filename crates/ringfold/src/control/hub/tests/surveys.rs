@@ -1,4 +1,4 @@
-//! Surveys of how far the members of a communicator are.
+//! Tests of surveys of the members' progress in a communicator.
 
 use super::*;
 
@@ -11,7 +11,7 @@ fn ask(token: u64) -> Frame {
 }
 
 impl Job {
-    /// `rank` answers what it was last asked.
+    /// Sends the answer of `rank` to `inquiry`.
     fn answer(&mut self, rank: u32, inquiry: u64, begun: u64) {
         let answer = Frame::Answer {
             communicator: 7,
@@ -21,8 +21,8 @@ impl Job {
         self.say(rank, answer);
     }
 
-    /// The answers to surveys since the last look: to whom, to which question, and how far the
-    /// members have begun.
+    /// Returns the answers to surveys since the last call: the receiver, its token, and the number
+    /// of collectives that each member has begun.
     fn standings(&mut self) -> Vec<(u32, u64, Vec<Option<u64>>)> {
         let begun = |standings: Vec<Option<Standing>>| {
             let each = standings.into_iter();
@@ -66,7 +66,7 @@ fn who_does_not_answer_in_time_is_left_out_and_not_blamed() {
     assert_eq!(job.hub.next_deadline(), Some(end));
     job.hub.tick(end);
     assert_eq!(job.standings(), [(0, 1, vec![Some(5), None, None])]);
-    // Too late, and for no asker.
+    // An answer that arrives after the survey is ignored.
     job.answer(1, 1, 5);
     assert!(job.standings().is_empty());
 }
@@ -79,7 +79,7 @@ fn those_that_have_left_are_neither_asked_nor_waited_for() {
     job.say(0, ask(1));
     let asked: Vec<u32> = job.heard().iter().map(|(to, _)| *to).collect();
     assert_eq!(asked, [0, 1]);
-    // A number that is not used any more, from a rank that has closed.
+    // The answer of a rank that has closed the communicator is ignored.
     job.answer(2, 1, 3);
     job.answer(1, 1, 5);
     job.answer(0, 1, 5);
@@ -99,7 +99,7 @@ fn surveys_and_the_inquiry_into_a_timeout_do_not_meddle() {
         job.answer(rank, 2, if rank == 2 { 4 } else { 5 });
     }
     assert_eq!(job.verdict(), timeout(&[2]));
-    // One may still ask what ended.
+    // A communicator that has ended can still be surveyed.
     job.say(1, ask(2));
     for rank in ALL {
         job.answer(rank, 3, 5);

@@ -1,14 +1,15 @@
-//! Variables of several launchers, and halves of places.
+//! Tests of variables of several launchers, and of half places.
 
 use super::*;
 
-/// Variables as one text: `NAME=value NAME=value`.
+/// Splits a text of variables: `NAME=value NAME=value`.
 fn pairs(text: &str) -> Vec<(&str, &str)> {
     let words = text.split_whitespace();
     words.map(|word| word.split_once('=').unwrap()).collect()
 }
 
-/// Rank, world size and origin, or the error. Ancestors that have a variable are counted by `ages`.
+/// Returns origin, rank and world size, or the error. `ages` counts the ancestors that have a
+/// variable.
 fn place(variables: &[&str], ages: &[(&str, usize)]) -> String {
     let text = variables.join(" ");
     let pairs = pairs(&text);
@@ -51,7 +52,7 @@ fn the_launcher_that_started_the_ranks_decides() {
             &["PMI_RANK=1 PMI_SIZE=2 SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=1"],
             "PMI 1/2",
         ),
-        // One rank on each node, numbered otherwise than the daemons.
+        // One rank on each node, numbered differently from the daemons.
         (
             &[
                 "PMI_RANK=0 PMI_SIZE=2 MPI_LOCALRANKID=0 MPI_LOCALNRANKS=1",
@@ -59,7 +60,7 @@ fn the_launcher_that_started_the_ranks_decides() {
             ],
             "PMI 0/2",
         ),
-        // srun --mpi=pmi2: both are the same, and Slurm knows more.
+        // srun --mpi=pmi2: both places are the same, and Slurm's variables tell more.
         (&["PMI_RANK=1 PMI_SIZE=2", DAEMON], "Slurm 1/2"),
         // A batch script's own variables are no place.
         (&[OPEN_MPI, "SLURM_PROCID=0 SLURM_NTASKS=4"], "Open MPI 2/4"),
@@ -69,7 +70,7 @@ fn the_launcher_that_started_the_ranks_decides() {
             "PMI 2/4",
         ),
         (&[AGENT, DAEMON], "torchrun 3/4"),
-        // An elastic torchrun numbers its agents anew.
+        // An elastic torchrun renumbers its agents.
         (
             &[
                 "RANK=0 WORLD_SIZE=4 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2 TORCHELASTIC_RUN_ID=x",
@@ -84,7 +85,7 @@ fn the_launcher_that_started_the_ranks_decides() {
             ],
             "torchrun 4/5",
         ),
-        // Set by hand, from the launcher's.
+        // Set by hand, from the launcher's variables.
         (
             &["RANK=1 WORLD_SIZE=2 LOCAL_RANK=0", DAEMON],
             "torchrun 1/2",
@@ -143,7 +144,7 @@ fn contradictory_launchers_make_no_job() {
             ],
             ["LOCAL_RANK=1", "SLURM_LOCALID=0"],
         ),
-        // By hand, on the wrong node.
+        // Set by hand, on the wrong node.
         (
             &[
                 "RANK=0 WORLD_SIZE=4 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2",
@@ -178,7 +179,7 @@ fn ancestors_show_which_launcher_is_newer() {
     assert_eq!(place(&[lone, DAEMON], &outer_slurm), "PMI 0/1");
     assert_eq!(place(&[lone, DAEMON], &outer_pmi), "Slurm 1/2");
     assert_eq!(place(&[OPEN_MPI, lone], &outer_pmi), "Open MPI 2/4");
-    // What a script sets is not a launcher's, however new it is.
+    // Variables that a script sets are not a launcher's, however new they are.
     let said = place(&["RANK=0 WORLD_SIZE=2", DAEMON], &outer_slurm);
     assert!(said.contains("contradictory"), "{said}");
 }
@@ -191,7 +192,7 @@ fn an_inherited_place_is_not_given_to_all_ranks_of_a_launcher() {
     for part in ["RINGFOLD_RANK=0", "OMPI_COMM_WORLD_RANK=2"] {
         assert!(said.contains(part), "{said}");
     }
-    // Given to this process, it goes before the launcher's.
+    // A place that is set for this process has precedence over the launcher's.
     let given = [("OMPI_COMM_WORLD_RANK", 2), ("OMPI_COMM_WORLD_SIZE", 2)];
     assert_eq!(place(&[own, OPEN_MPI], &given), "RINGFOLD_* 0/1");
     assert_eq!(place(&[own, OPEN_MPI], &[]), "RINGFOLD_* 0/1");
