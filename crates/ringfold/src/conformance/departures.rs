@@ -1,6 +1,6 @@
-//! Ranks that leave as soon as a call has ended for them: what they sent still counts, so every
-//! other rank ends the call with the right result. Ranks that leave within a call: their memory is
-//! no longer data.
+//! Tests of ranks that leave early. If a rank leaves as soon as its call has ended, its messages
+//! still count, so every other rank ends the call with the right result. If a rank leaves during a
+//! call, its memory is no longer used as data.
 
 use super::late_merge::{SIGNALS, policy};
 use super::tests::{shm, tcp};
@@ -13,7 +13,7 @@ use crate::types::{Access, Collective, Method};
 
 const SEED: u64 = 20_261_127;
 
-/// Elements: of one message and of many.
+/// Element counts: one message, and many messages.
 const COUNTS: [u64; 2] = [17, 2500];
 
 #[test]
@@ -57,8 +57,8 @@ fn ranks_may_leave_after_a_call_around_slow_ranks() {
     }
 }
 
-/// A rank that has left a call with an error may reuse its memory: its content then is never taken
-/// for data.
+/// A rank that has left a call with an error may reuse its memory, whose content is then never used
+/// as data.
 #[test]
 fn no_call_ends_with_memory_that_was_withdrawn() {
     use Method::{Push, Serve};
@@ -74,8 +74,8 @@ fn no_call_ends_with_memory_that_was_withdrawn() {
 }
 
 impl World {
-    /// Makes two ranks begin the call; the first leaves it once its memory can be read, and the
-    /// second makes no progress.
+    /// Begins the call on two ranks, withdraws the first once its memory can be read, and checks
+    /// that the second does not finish.
     fn leave_and_expect_no_result(&mut self, case: &Case) {
         let buffers = [0, 1].map(|rank| oracle::buffers(case, rank, 2));
         for (rank, buffers) in buffers.iter().enumerate() {

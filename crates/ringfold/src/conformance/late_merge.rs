@@ -1,7 +1,7 @@
-//! The late-merge ring against the same oracle: ranks that wait for no other, for a while, for
-//! ever.
+//! Tests of the late-merge ring against the same oracle, with ranks that never wait for others,
+//! wait for a while, or wait forever.
 //!
-//! Timers are made so short that ranks split in most calls and in every order, which is when errors
+//! Timers are so short that ranks split in most calls and in every order, the cases in which errors
 //! can occur.
 
 use super::tests::{shm, sim, tcp};
@@ -16,7 +16,7 @@ use crate::transport::local::local;
 use crate::transport::suite::fault_injector::{FaultInjector, Faults};
 use crate::types::{Collective, DType, Method, Op};
 
-/// Which rank signals: all sensible combinations, and the paper's.
+/// All useful combinations of `late`, `skip` and `silent`; the last is the paper's.
 pub(super) const SIGNALS: [(bool, bool, bool); 4] = [
     (true, true, false),
     (false, true, false),
@@ -46,7 +46,8 @@ fn simulated(ranks: usize, seed: u64, policy: Policy, sending: Sending) -> World
     World::new(sim(ranks, sending), seed).going_around(policy)
 }
 
-/// Both collectives, in place and not, even and not, in one slice and in many.
+/// Checks both collectives, in and out of place, with even and uneven counts, in one slice and
+/// many.
 fn check_all(world: &mut World, counts: &[u64]) {
     let world_size = world.world_size();
     for &count in counts {
@@ -130,7 +131,7 @@ fn real_transports_carry_it() {
         for world in worlds {
             let mut world = world.going_around(policy);
             check_all(&mut world, &[1, 300, 2500]);
-            // Of messages in several parts, which arrive while others are there whole.
+            // Covers messages in several parts, which arrive while others are already complete.
             let slice_bytes = 1 << 20;
             for collective in [Collective::AllReduce, Collective::ReduceScatter] {
                 let case = ring(collective, 80_000);
@@ -156,8 +157,8 @@ fn ranks_with_different_policies_never_combine() {
     assert!(matches!(error, Err(Error::Mismatch { .. })), "{error:?}");
 }
 
-/// Whatever a network does to messages: a call that succeeds has the right result, and any other
-/// ends in an error.
+/// Whatever faults the network injects, a call succeeds with the right result or fails with an
+/// error.
 #[test]
 fn a_spoiled_message_never_spoils_a_result() {
     let kinds = [

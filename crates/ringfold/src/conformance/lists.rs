@@ -1,8 +1,8 @@
-//! Lists of counts that differ between ranks: every way of every collective detects them, over
-//! every transport.
+//! Tests that every way of every collective, over every transport, detects lists of counts that
+//! differ between ranks.
 //!
-//! With the same sum such ranks would take pieces of each other's blocks, and of the previous
-//! content of the slots.
+//! If lists with equal sums were not detected, ranks would read pieces of each other's blocks, and
+//! stale content of slots.
 
 use super::oracle::pairwise;
 use super::tests::{shm, tcp};
@@ -17,7 +17,7 @@ const RANKS: usize = 3;
 
 const SEED: u64 = 20_261_122;
 
-/// A world for each way in which bytes travel.
+/// Returns the constructors of worlds, one for each way to transfer bytes.
 fn worlds() -> [fn() -> World; 5] {
     [
         || World::new(shm(RANKS), SEED),
@@ -57,8 +57,8 @@ fn ranks_with_other_lists_of_one_sum_are_told() {
     }
 }
 
-/// Among these are differences of whole slices, which no single message shows, and blocks that only
-/// one of two knows of.
+/// Covers differences of whole slices, which no single message shows, and blocks of which only one
+/// of two ranks knows.
 #[test]
 fn ranks_that_expect_other_counts_than_are_given_are_told() {
     const SLICE: u64 = 16;

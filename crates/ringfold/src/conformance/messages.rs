@@ -1,9 +1,9 @@
-//! Point-to-point messages over every transport: the matching, in any order in which ranks run,
-//! send and receive.
+//! Tests of point-to-point messages over every transport: messages must match receives in any order
+//! in which ranks run, send and receive.
 //!
-//! The ranks' engines are driven by one thread in a random order from a printed seed. A message's
-//! bytes contain its sender and its sequence number with its tag, so that the buffer of a receive
-//! shows which message it got.
+//! One thread drives the engines of all ranks in a random order from a printed seed. The bytes of a
+//! message derive from its sender, receiver, tag and number, so that the buffer of a receive shows
+//! which message it got.
 
 mod limits;
 
@@ -30,17 +30,17 @@ const SEED: u64 = 20_261_121;
 
 const ANY: usize = Request::ANY_SOURCE;
 
-/// The tag of receives from any source in the random runs; the lower ones are received from their
-/// senders.
+/// The tag of receives from any source in the random runs; messages with lower tags are received
+/// from their senders.
 const ANY_TAG: u32 = 3;
 
-/// Bytes of messages, by tag: the same at both ends. Around cells, pieces and all that a transport
-/// buffers.
+/// Size of messages in bytes, by tag, the same at both ends: near the sizes of cells, of pieces,
+/// and of all buffers of a transport.
 const TAG_BYTES: [usize; 4] = [16, 70_000, 600_001, 9000];
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Some messages are late, in an order that follows from `seed`.
+/// Returns faults that delay some messages, in an order that follows from `seed`.
 fn delays(seed: u64) -> Faults {
     Faults {
         seed,
@@ -57,13 +57,13 @@ struct Posting {
     tag: u32,
     memory: Owned,
     id: Option<JobId>,
-    /// The sender, once it is done.
+    /// The outcome, once done: the sender for a receive, `None` for a send.
     source: Option<Option<usize>>,
 }
 
 struct World {
     engines: Vec<Engine>,
-    /// By rank, in the order of submission.
+    /// The postings of each rank, in the order of submission.
     postings: Vec<Vec<Posting>>,
     random: SplitMix64,
     now: Time,
@@ -82,7 +82,7 @@ impl World {
         }
     }
 
-    /// Has `rank` send `content`.
+    /// Makes `rank` send `content`.
     fn send(&mut self, rank: usize, peer: usize, tag: u32, content: &[u8]) -> usize {
         let memory = Owned::zeroed(content.len());
         memory.region().write(content);
@@ -134,7 +134,7 @@ impl World {
         index
     }
 
-    /// One attempt of one rank.
+    /// Makes one attempt at progress on `rank`.
     fn attempt(&mut self, rank: usize) -> Result<bool> {
         let progressed = self.engines[rank].progress(self.now)?;
         while let Some(finished) = self.engines[rank].take_finished() {
@@ -147,7 +147,7 @@ impl World {
         Ok(progressed)
     }
 
-    /// Attempts of all ranks in a random order until `is_done`, or no rank makes progress.
+    /// Makes attempts on random ranks until `is_done`; panics if no rank makes progress.
     fn run_until(&mut self, is_done: impl Fn(&mut World) -> bool) -> Result<()> {
         let mut fruitless = 0;
         while !is_done(self) {
@@ -170,7 +170,7 @@ impl World {
         Ok(())
     }
 
-    /// Runs until a message of `peer` stands before `rank`, however long its wire takes.
+    /// Runs until a message of `peer` heads `rank`'s stream, however long the transport takes.
     fn run_until_one_has_come(&mut self, rank: usize, peer: usize) {
         let channel = P2P_CHANNEL;
         let stream = Stream { peer, channel };
@@ -218,7 +218,7 @@ impl World {
     }
 }
 
-/// Message `index` between two ranks with `tag`: like no other.
+/// Returns the content of message `index` between two ranks with `tag`, different from all others.
 fn content([from, to]: [usize; 2], tag: u32, index: usize) -> Vec<u8> {
     let name = from << 24 | to << 16 | (tag as usize) << 8 | index;
     let seed = SplitMix64(name as u64).index(usize::MAX);
@@ -226,8 +226,8 @@ fn content([from, to]: [usize; 2], tag: u32, index: usize) -> Vec<u8> {
     (0..TAG_BYTES[tag as usize]).map(byte).collect()
 }
 
-/// Sends and receives in random order, with random pauses, each rank also to itself; a rank that
-/// receives one at a time needs earlier messages kept.
+/// Sends and receives in random order, with random pauses, also from each rank to itself. If a rank
+/// receives one message at a time, it must keep earlier ones.
 fn messages_find_their_receives(make: impl Fn(usize, u64) -> World, runs: u64) {
     for run in 0..runs {
         let seed = SEED + run;
@@ -269,8 +269,8 @@ fn shuffle(postings: &mut [Posting], random: &mut SplitMix64) {
     }
 }
 
-/// Submits everything, with attempts in between: sends in their order, and receives in theirs, of
-/// which no rank has more than `window` in progress.
+/// Submits all sends in their order and all receives in theirs, with attempts in between. No rank
+/// has more than `window` receives in progress.
 fn submit_all(world: &mut World, window: usize) {
     let ranks = world.engines.len();
     let mut fruitless = 0;
@@ -305,7 +305,7 @@ fn submit_all(world: &mut World, window: usize) {
     }
 }
 
-/// The receives of a rank from one sender and of one tag got that sender's messages to it in order,
+/// Checks that a rank's receives of each sender and tag got that sender's messages in order and
 /// whole.
 fn compare(world: &World, rank: usize) {
     let mut counts = std::collections::HashMap::new();
@@ -332,7 +332,7 @@ fn compare(world: &World, rank: usize) {
     }
 }
 
-/// Tags out of order, and everything in its stream until a message behind it is received.
+/// Receives tags out of order; messages stay in their stream until a later message is received.
 fn tags_choose_among_what_was_sent(make: impl Fn(usize, u64) -> World) {
     let mut world = make(2, SEED);
     for tag in [7, 8, 9, 8] {
@@ -349,7 +349,7 @@ fn tags_choose_among_what_was_sent(make: impl Fn(usize, u64) -> World) {
     }
 }
 
-/// Messages larger than all that a transport buffers, in crossing order, both ways at once.
+/// Exchanges messages larger than all transport buffers, both ways at once, and out of order.
 fn large_messages_cross(make: impl Fn(usize, u64) -> World) {
     const BYTES: usize = 3_000_000;
     let mut world = make(2, SEED);
@@ -368,7 +368,7 @@ fn large_messages_cross(make: impl Fn(usize, u64) -> World) {
     }
 }
 
-/// However much one peer sends, what another has sent is received soon from any source.
+/// However much one peer sends, a receive from any source soon gets another peer's message.
 fn no_source_starves(make: impl Fn(usize, u64) -> World) {
     const SENT: usize = 60;
     let mut world = make(4, SEED);
@@ -390,8 +390,8 @@ fn no_source_starves(make: impl Fn(usize, u64) -> World) {
     assert!(patience.unwrap() < 6, "{sources:?}");
 }
 
-/// A message of another type or count than its receive is in another call; neither is filled with
-/// it nor cut.
+/// A message with another type or count than its receive is a mismatch; the receive's buffer is not
+/// written.
 fn another_length_is_a_mismatch(make: impl Fn(usize, u64) -> World) {
     for kept in [false, true] {
         let mut world = make(2, SEED);
@@ -414,7 +414,7 @@ fn another_length_is_a_mismatch(make: impl Fn(usize, u64) -> World) {
     }
 }
 
-/// A receive from any source ends when no rank is left that could send, and not before.
+/// A receive from any source may fail once no rank is left that could send, and not before.
 fn any_source_waits_for_the_ranks_that_are_left(make: impl Fn(usize, u64) -> World) {
     let mut world = make(3, SEED);
     let place = world.recv(0, ANY, 1, 16);

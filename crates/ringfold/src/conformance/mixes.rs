@@ -1,5 +1,5 @@
-//! Ranks on one to four hosts with one to four ranks each, in any mix and order: every collective
-//! by every method over messages, with types, operations, sizes and roots at random.
+//! Tests every collective by every method over messages on one to four hosts with one to four ranks
+//! each, in any mix and order. Types, operations, sizes and roots are random.
 
 use super::{Case, World, ways};
 use crate::communicator::Counts;
@@ -9,7 +9,8 @@ use crate::transport::local::{Local, rendezvous};
 use crate::transport::routes;
 use crate::types::{Access, Collective, DType, Method, Op};
 
-/// Each rank's host, for an ordinary run: few hosts and many, equal and not, dealt out and not.
+/// The host of each rank, for an ordinary run: few hosts and many, of equal and unequal size, with
+/// ranks in order and interleaved.
 const MIXES: [&[usize]; 8] = [
     &[0],
     &[0, 1, 1, 1, 1],
@@ -24,12 +25,12 @@ const MIXES: [&[usize]; 8] = [
 const HOSTS_MAX: usize = 4;
 const RANKS_OF_A_HOST_MAX: usize = 4;
 
-/// The most ranks of a world with real sockets: each pair has several.
+/// Maximum number of ranks of a world with real sockets, of which each pair of ranks has several.
 const RANKS_WITH_SOCKETS_MAX: usize = 8;
 
 const COUNTS: [u64; 7] = [0, 1, 3, 17, 255, 300, 2500];
 
-/// Types in which sums of sixteen ranks are exact, and the operations of them.
+/// Types in which sums of sixteen ranks are exact, and their operations.
 const DTYPES: [DType; 8] = [
     DType::F32,
     DType::F64,
@@ -44,7 +45,7 @@ const OPS: [Op; 5] = [Op::Sum, Op::Min, Op::Max, Op::PremulSum(2.0), Op::Bxor];
 
 const SEED: u64 = 20_261_123;
 
-/// Every way over messages, each so many times with the rest at random.
+/// Checks every method over messages `draws` times, with the other parameters at random.
 fn every_way(mut world: World, hosts: &[usize], draws: usize, random: &mut SplitMix64) {
     println!("{hosts:?}");
     let world_size = hosts.len();
@@ -118,8 +119,8 @@ fn mixes_of_hosts_are_exact() {
     }
 }
 
-/// A rank sends its part to its neighbour twice: to be reduced, and reduced. All by its counterpart
-/// on the other host goes by sockets.
+/// A rank sends to its neighbour twice: a part to reduce, and a reduced part. All its traffic with
+/// its counterpart on the other host uses sockets.
 #[test]
 fn two_levels_lend_what_is_registered_and_nothing_else() {
     for method in [Method::Hierarchical, Method::MultiLeader] {
@@ -141,7 +142,7 @@ fn two_levels_lend_what_is_registered_and_nothing_else() {
     assert_eq!(world.messages_lent(), [0; 2], "nothing between hosts");
 }
 
-/// Every list of sizes, with the ranks host by host and dealt out at random.
+/// Checks every list of host sizes, with the ranks placed host by host and at random.
 #[test]
 #[ignore = "deep: takes minutes"]
 fn every_mix_of_hosts_is_exact() {

@@ -1,10 +1,10 @@
-//! One suite for every transport: each collective, algorithm, data type and odd size, against a
-//! naive oracle.
+//! The conformance suite: every collective, algorithm, data type and odd size on every transport,
+//! checked against a naive oracle.
 //!
-//! The ranks' engines are driven by one thread in a random order from a printed seed, without any
-//! waiting, so a run is the same every time and a deadlock shows as a round in which no rank makes
-//! progress. Virtual time jumps to the next event when none does. If a call has a short path, a
-//! rank uses it or runs the schedule, at random.
+//! One thread drives the engines of all ranks in a random order from a printed seed and never
+//! waits. A run is therefore reproducible, and a deadlock shows as a long series of attempts
+//! without progress. After a shorter series, virtual time jumps to the next event. If a call has a
+//! short path, each rank chooses it or the schedule at random.
 
 mod departures;
 mod late_merge;
@@ -30,13 +30,13 @@ use crate::transport::suite::local::local;
 use crate::transport::{Time, Transport};
 use crate::types::{Access, Assignment, Collective, DType, Method, Op, Protocol};
 
-/// One call as all ranks make it.
+/// The parameters of one call of all ranks.
 #[derive(Clone, Debug)]
 pub struct Case {
     pub collective: Collective,
     pub algorithm: Method,
     pub access: Access,
-    /// If not given, one of those that can carry it, at random.
+    /// The protocol; `None` chooses at random among those that can carry the call.
     pub protocol: Option<Protocol>,
     pub dtype: DType,
     pub op: Op,
@@ -50,7 +50,7 @@ pub struct Case {
 }
 
 impl Case {
-    /// A sum of `f32`, or their movement.
+    /// Returns an out-of-place call on `f32` elements, with a sum if the collective reduces.
     pub fn new(collective: Collective, algorithm: Method, access: Access, count: u64) -> Case {
         Case {
             collective,
@@ -71,7 +71,7 @@ impl Case {
 }
 
 impl Case {
-    /// How it is carried out; `is_inline` where there is a choice.
+    /// Returns the way of the call; `is_inline` applies unless its access is registered.
     fn way(&self, is_inline: bool) -> Way {
         Way {
             algorithm: self.algorithm.algorithm(),
@@ -87,7 +87,7 @@ impl Case {
     }
 }
 
-/// Whether `ll` carries what `request` asks for.
+/// Returns whether `ll` can carry `request`.
 fn goes_by_ll(case: &Case, request: &Request, world_size: usize) -> bool {
     let most = ll_bytes_max(case.collective, case.algorithm, world_size);
     let is_even = !request.is_uneven() && case.weights.is_none();
@@ -95,11 +95,11 @@ fn goes_by_ll(case: &Case, request: &Request, world_size: usize) -> bool {
     is_plain && most.is_some_and(|most| request.bytes(world_size) <= most)
 }
 
-/// Consecutive attempts that may make no progress: operating systems deliver loopback traffic when
-/// they like.
+/// Maximum number of consecutive attempts without progress; high, because operating systems may
+/// delay loopback traffic.
 const FRUITLESS_ROUNDS_MAX: u32 = 200_000;
 
-/// After so many such rounds other threads get a millisecond.
+/// Number of fruitless attempts between sleeps of 1 ms, during which other threads can run.
 const FRUITLESS_ROUNDS_OF_A_REST: u32 = 500;
 
 /// A channel that no collective of the suite uses.
@@ -120,9 +120,9 @@ pub struct World {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Registers {
     Nothing,
-    /// All, for what makes use of that in itself.
+    /// All memory, for methods that use registered buffers.
     All,
-    /// Some pieces, at random, from which messages are lent.
+    /// Randomly chosen buffers, from which messages are lent.
     Some,
 }
 
@@ -141,7 +141,7 @@ impl World {
         }
     }
 
-    /// The same world with its ranks in as many domains of equal size.
+    /// Divides the ranks into `domains` domains of equal size.
     pub fn in_domains(mut self, domains: u32) -> World {
         for engine in &mut self.engines {
             engine.set_domains(domains);
@@ -149,7 +149,7 @@ impl World {
         self
     }
 
-    /// The same world with its ranks on these hosts.
+    /// Places the ranks on these hosts.
     pub fn on_hosts(mut self, hosts: &Groups) -> World {
         for engine in &mut self.engines {
             engine.set_hosts(hosts.clone());
@@ -157,7 +157,7 @@ impl World {
         self
     }
 
-    /// The same world with rings that go around slow ranks.
+    /// Makes rings bypass slow ranks.
     pub fn going_around(mut self, policy: Policy) -> World {
         for engine in &mut self.engines {
             engine.set_late_merge(policy, SIGNAL_CHANNEL);
@@ -165,7 +165,7 @@ impl World {
         self
     }
 
-    /// The same world with all memory registered, for what makes use of that.
+    /// Registers all memory, for methods that use registered buffers.
     pub fn registered(self) -> World {
         World {
             registers: Registers::All,
@@ -173,7 +173,7 @@ impl World {
         }
     }
 
-    /// The same world with some memory registered, whatever uses it.
+    /// Registers some memory at random, for all methods.
     pub fn partly_registered(self) -> World {
         World {
             registers: Registers::Some,
@@ -181,7 +181,7 @@ impl World {
         }
     }
 
-    /// The same world for one call, at whose end each rank leaves.
+    /// Makes each rank leave at the end of its call; such a world serves only one call.
     pub fn leaving(self) -> World {
         World {
             is_leaving: true,
@@ -193,20 +193,20 @@ impl World {
         self.engines.len()
     }
 
-    /// How many messages each rank has lent.
+    /// Returns the number of messages that each rank has lent.
     pub fn messages_lent(&self) -> Vec<u64> {
         let lent = self.engines.iter().map(crate::engine::messages_lent);
         lent.collect()
     }
 
-    /// Whether this world is for this way of carrying out a call.
+    /// Returns whether this world tests this method and access.
     pub fn serves(&mut self, (algorithm, access): (Method, Access)) -> bool {
         let has_medium =
             access == Access::Messages || crate::engine::windows(&mut self.engines[0]).is_some();
         has_medium && (self.registers != Registers::All || algorithm.is_registered())
     }
 
-    /// Registers memory of `rank`, as it is mapped when all ranks are one process. Returns the
+    /// Registers memory of `rank` with all engines, which share one address space. Returns the
     /// registration's number.
     pub fn register(&mut self, rank: usize, memory: Region) -> u32 {
         let mut mapped = vec![Region::EMPTY; self.world_size()];
@@ -226,21 +226,21 @@ impl World {
 
     /// Makes the call on all ranks and compares every rank's output with the oracle's.
     pub fn check(&mut self, case: &Case) {
-        // Shown when the test fails, by a panic in the engine too.
+        // Shown if the test fails, even by a panic in the engine.
         println!("{} ranks, {case:?}", self.world_size());
         if let Err(error) = self.run_and_compare(case) {
             panic!("{} ranks, {case:?}: {error}", self.world_size());
         }
     }
 
-    /// Like `check`, with the call of each rank apart.
+    /// Like `check`, with a separate call for each rank.
     pub fn check_each(&mut self, cases: &[Case]) {
         if let Err(error) = self.run_each(cases) {
             panic!("{} ranks, {cases:?}: {error}", self.world_size());
         }
     }
 
-    /// Like `check`, for transports that may fail: the error of the first rank that fails.
+    /// Like `check`, for transports that may fail; returns the error of the first rank that fails.
     pub fn run_and_compare(&mut self, case: &Case) -> Result<()> {
         self.run_each(&vec![case.clone(); self.world_size()])
     }
@@ -269,7 +269,7 @@ impl World {
         Ok(())
     }
 
-    /// Makes the calls on these buffers and compares what came out.
+    /// Makes the calls on these buffers and compares the outputs.
     fn run_on(&mut self, cases: &[Case], buffers: &[Buffers]) -> Result<()> {
         let regions: Vec<_> = buffers.iter().map(|buffers| buffers.regions()).collect();
         self.run(cases, &regions)?;
@@ -308,8 +308,8 @@ impl World {
         }
     }
 
-    /// Makes the call of two ranks, the first of which takes its memory for mapped by the second,
-    /// which has mapped half.
+    /// Makes the call on two ranks that each expose their whole memory, although the other has
+    /// mapped only half.
     pub fn run_with_a_false_claim(&mut self, case: &Case) -> Result<()> {
         let buffers = [0, 1].map(|rank| oracle::buffers(case, rank, 2));
         for (rank, buffers) in buffers.iter().enumerate() {
@@ -330,7 +330,7 @@ impl World {
         self.run_on(&[case.clone(), case.clone()], &buffers)
     }
 
-    /// The job of one rank.
+    /// Makes the job of one rank.
     fn job(&self, case: &Case, rank: usize, (input, output): (Region, Region)) -> Result<Job> {
         let way = case.way(false);
         let mut request = Request::new(
@@ -377,7 +377,7 @@ impl World {
                 true => engine.begin_tiny(&job)?,
                 false => None,
             };
-            // Half of the ranks run the schedule's steps where another executor would do.
+            // Odd ranks run the schedule's steps even if another executor would take the call.
             match begun {
                 Some(_) => {}
                 None if rank % 2 == 1 => drop(engine.submit_by_steps(job)?),
@@ -388,7 +388,7 @@ impl World {
         self.drive(running)
     }
 
-    /// Whether a rank may take the shortest way, which is the same schedule written out.
+    /// Returns whether a rank may use the tiny executor, which has the same schedule written out.
     fn may_be_tiny(&self, case: &Case) -> bool {
         case.access == Access::Staged && case.algorithm == part::algorithm(case.collective).into()
     }
@@ -439,14 +439,14 @@ impl World {
     }
 }
 
-/// Lets threads of the transport's own work, now and then where no rank goes on.
+/// Sleeps now and then while no rank makes progress, so that the transport's threads can run.
 fn rest(fruitless: u32) {
     if fruitless % FRUITLESS_ROUNDS_OF_A_REST == FRUITLESS_ROUNDS_OF_A_REST - 1 {
         std::thread::sleep(Duration::from_millis(1));
     }
 }
 
-/// Every algorithm and medium of a collective that `world_size` ranks can use.
+/// Returns every method and access of a collective that `world_size` ranks can use.
 pub fn ways(collective: Collective, world_size: usize) -> Vec<(Method, Access)> {
     let mut ways = Vec::new();
     for access in [Access::Registered, Access::Staged, Access::Messages] {
@@ -473,7 +473,7 @@ pub(crate) struct Buffers {
 }
 
 impl Buffers {
-    /// Input and output: in one piece of memory when in place.
+    /// Returns input and output, which lie in one allocation if the call is in place.
     pub fn regions(&self) -> (Region, Region) {
         let output = self.memory.last().expect("at least one piece");
         (

@@ -1,5 +1,5 @@
-//! What a call's buffers hold before, and what its output must be: computed element by element,
-//! from the definition.
+//! Computes a call's input and its expected output, element by element, from the definition of the
+//! collective.
 //!
 //! Values are small integers, so every sum of up to a few dozen ranks is exact in every type and in
 //! any order.
@@ -11,7 +11,7 @@ use crate::element::{BF16, F8E4M3, F8E5M2, F16};
 use crate::memory::Owned;
 use crate::types::{Algorithm, Collective, DType, Op};
 
-/// The number that element `index` of `rank`'s input holds.
+/// Returns the value of element `index` of `rank`'s input.
 fn value(rank: usize, index: usize, op: Op, dtype: DType) -> i64 {
     let mixed = (rank * 7 + index * 13 + index / 17) as i64;
     match (dtype, op) {
@@ -69,12 +69,12 @@ fn combine(
     }
 }
 
-/// The factor of a rank's `PremulSum` in these tests: the suite gives every rank the same one.
+/// Returns the factor of a rank's `PremulSum`, which is the same on every rank in this suite.
 fn premul_factor(_rank: usize) -> u32 {
     2
 }
 
-/// The root that this rank names: for messages the peer.
+/// Returns the root that this rank passes; for messages, the peer.
 pub fn root(case: &Case, rank: usize, world_size: usize) -> usize {
     match case.collective {
         Collective::Send => 1 - rank.min(1),
@@ -82,18 +82,18 @@ pub fn root(case: &Case, rank: usize, world_size: usize) -> usize {
     }
 }
 
-/// Elements of block `block`, and where they begin.
+/// Returns the element range of block `block`.
 fn block(counts: &[u64], block: usize) -> std::ops::Range<usize> {
     let start: u64 = counts[..block].iter().sum();
     start as usize..(start + counts[block]) as usize
 }
 
-/// What `from` gives `to` in an uneven `all_to_all`.
+/// Returns the number of elements that `from` sends to `to` in an uneven `all_to_all`.
 pub fn pairwise(from: usize, to: usize) -> u64 {
     ((from * 3 + to * 5) % 7 * 41) as u64
 }
 
-/// The memory of `rank`'s call, filled, and the bytes that its output must hold in the end.
+/// Returns the memory of `rank`'s call, with its input filled in and its expected output.
 pub fn buffers(case: &Case, rank: usize, world_size: usize) -> Buffers {
     let (dtype, op) = (case.dtype, case.op);
     let root = root(case, rank, world_size);
@@ -168,7 +168,7 @@ fn all_to_all(
     (given(rank, 0..mine), got)
 }
 
-/// Lays input and expected output into memory, in one piece when in place.
+/// Allocates memory for input and output, one piece if the call is in place, and writes the input.
 fn place(case: &Case, input: &[i64], output: &[i64], own: std::ops::Range<usize>) -> Buffers {
     let size = case.dtype.size_bytes();
     let bytes = |values: &[i64]| {
@@ -205,7 +205,7 @@ fn place(case: &Case, input: &[i64], output: &[i64], own: std::ops::Range<usize>
     }
 }
 
-/// A call for errors that belong to none.
+/// Returns a placeholder call for errors that belong to no call.
 pub fn no_call() -> Call {
     Call {
         collective: Collective::Barrier,

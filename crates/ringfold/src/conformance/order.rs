@@ -1,5 +1,5 @@
-//! Calls end in the order in which they were submitted, also those that end in one attempt:
-//! callbacks run, and records are written, in this order.
+//! Tests that calls end in the order of their submission, even if they end in one attempt:
+//! callbacks run and records are written in this order.
 
 use super::tests::shm;
 use super::{Case, World, oracle};
@@ -9,10 +9,10 @@ const SEED: u64 = 20_261_124;
 
 const CALLS: usize = 5;
 
-/// Attempts, more than enough for all calls.
+/// Number of attempts, more than enough for all calls.
 const ATTEMPTS: usize = 200;
 
-/// The first call's number is free again when its end is known, and not before.
+/// The number of the first call is free again only once its end has been taken.
 #[test]
 fn no_tiny_call_begins_before_the_end_of_another_is_taken() {
     let case = Case::new(Collective::AllReduce, Method::Direct, Access::Staged, 2);

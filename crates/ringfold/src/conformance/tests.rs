@@ -24,7 +24,7 @@ use crate::transport::suite::fault_injector::{FaultInjector, Faults};
 use crate::transport::tcp::{Sockets, Tcp, TcpOptions};
 use crate::types::{Access, Assignment, Collective, DType, Method, Op, Protocol};
 
-/// Elements: none, fewer than ranks, around lines and slices, many slices.
+/// Element counts: none, fewer than ranks, near the sizes of lines and slices, many slices.
 const COUNTS: [u64; 6] = [0, 1, 3, 17, 300, 2500];
 
 fn collectives() -> impl Iterator<Item = Collective> {
@@ -39,7 +39,7 @@ fn can_be_in_place(collective: Collective) -> bool {
     !matches!(collective, AllToAll | Barrier | Send | SendRecv)
 }
 
-/// Every collective by every algorithm, with odd sizes, roots, in place and not.
+/// Checks every collective by every algorithm, with odd sizes and roots, in place and out of place.
 fn moves_and_reduces(make: impl Fn(usize) -> World, sizes: &[usize]) {
     for &world_size in sizes {
         let mut world = make(world_size);
@@ -65,7 +65,7 @@ fn moves_and_reduces(make: impl Fn(usize) -> World, sizes: &[usize]) {
     }
 }
 
-/// Every data type moves; every operation that exists for a type reduces it.
+/// Checks that every data type is moved exactly, and reduced by every operation defined for it.
 fn knows_every_type_and_operation(make: impl Fn(usize) -> World) {
     let mut world = make(3);
     for &dtype in DType::ALL {
@@ -115,7 +115,7 @@ fn knows_every_type_and_operation(make: impl Fn(usize) -> World) {
     }
 }
 
-/// The average of integers truncates, of floats is exact where it can be.
+/// Checks that averages of integers truncate.
 fn averages(make: impl Fn(usize) -> World) {
     let mut world = make(2);
     for dtype in [DType::I32, DType::U8, DType::I64] {
@@ -138,7 +138,7 @@ fn averages(make: impl Fn(usize) -> World) {
     }
 }
 
-/// Counts that differ from rank to rank, and from pair to pair.
+/// Checks counts that differ from rank to rank.
 fn takes_uneven_counts(make: impl Fn(usize) -> World) {
     for world_size in [2, 3, 5] {
         let mut world = make(world_size);
@@ -171,7 +171,7 @@ fn takes_uneven_counts(make: impl Fn(usize) -> World) {
     }
 }
 
-/// Several channels are independent pipelines of one call.
+/// Checks all-reduces on two channels, which are independent pipelines of one call.
 fn runs_on_several_channels(make: impl Fn(usize) -> World) {
     let mut world = make(3);
     for (algorithm, access) in ways(Collective::AllReduce, 3) {
@@ -189,8 +189,9 @@ fn runs_on_several_channels(make: impl Fn(usize) -> World) {
     }
 }
 
-/// Messages are held back at random, so channels get ahead of each other by more slices than may be
-/// in flight. The last slice is shorter, so its chunks lie elsewhere than those of the others.
+/// Messages are delayed at random, so one channel gets ahead of the other by more slices than may
+/// be in flight. The last slice is shorter, so its chunks have other offsets than those of the
+/// other slices.
 #[test]
 fn a_channel_may_come_long_after_the_others() {
     for (world_size, seed) in (2..5).flat_map(|n| (0..8).map(move |seed| (n, seed))) {
@@ -216,7 +217,7 @@ fn a_channel_may_come_long_after_the_others() {
     }
 }
 
-/// Any ownership, including none: the same sums.
+/// Checks that sums do not depend on the ownership weights, some of which are 0.
 fn owns_by_weights(make: impl Fn(usize) -> World, sizes: &[usize]) {
     let way = (Method::Direct, Access::Messages);
     let mut random = SplitMix64(SEED);
@@ -322,18 +323,19 @@ conformance! {
     over_faulty_without_faults: |n| World::new(faulty(n, Faults::default()), SEED), &[2, 3, 4];
 }
 
-/// So many hosts to which ranks were dealt out, one after the other.
+/// Returns `hosts` hosts with the ranks assigned in turn.
 fn dealt(world_size: usize, hosts: usize) -> Groups {
     Groups::new(&(0..world_size).map(|rank| rank % hosts).collect::<Vec<_>>())
 }
 
-/// Hosts of one rank, two, three and so on.
+/// Returns hosts of one rank, two, three and so on.
 fn unequal(world_size: usize) -> Groups {
     let sizes = (1..).flat_map(|size| iter::repeat_n(size, size));
     Groups::new(&sizes.take(world_size).collect::<Vec<usize>>())
 }
 
-/// Domains of equal size of two ranks and more, where that many ranks can sit in several.
+/// Returns the smallest divisor of `world_size` from 2 up, for use as a number of domains or as a
+/// domain's size.
 fn domains(world_size: usize) -> u32 {
     let divides = |count: &usize| world_size.is_multiple_of(*count);
     (2..=world_size).find(divides).unwrap_or(1) as u32
@@ -398,7 +400,7 @@ pub(super) fn tcp(world_size: usize) -> Vec<Tcp> {
         let other = listener.accept().expect("its other end").0;
         (Unshared::adopt(one), Unshared::adopt(other))
     };
-    // An odd number of ranks has several for each stream.
+    // With an odd number of ranks, each stream has several sockets.
     let each = if world_size % 2 == 1 { 3 } else { 1 };
     let stream = || (0..each).map(|_| pair()).unzip();
     let mut sockets: Vec<Sockets> = Vec::new();
@@ -432,7 +434,7 @@ fn an_uneven_all_to_all_is_exact() {
     }
 }
 
-/// Each rank has counts of its own, so the suite's one case for all ranks does not fit.
+/// Checks an uneven all-to-all, with a case for each rank, because the counts of ranks differ.
 fn uneven_all_to_all(world: &mut World, world_size: usize) {
     let counts = |rank: usize| Counts::Pairwise {
         input: (0..world_size)

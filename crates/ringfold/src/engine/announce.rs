@@ -1,11 +1,11 @@
-//! What the log says of how calls are carried out: once for each plan, when it is made, so never on
-//! the data path.
+//! Log lines on how calls are carried out: one for each plan, when it is made, so never on the data
+//! path.
 
 use super::Job;
 use crate::call::Call;
 use crate::types::{Access, Method};
 
-/// A plan has been made for `job`, and will serve later calls that differ in size only.
+/// Logs that a plan was made for `job`; later calls that differ only in size reuse the plan.
 pub fn plan(job: &Job, world_size: usize) {
     let access = match job.way.access {
         Access::Registered => "registered buffers",
@@ -26,7 +26,7 @@ pub fn plan(job: &Job, world_size: usize) {
     );
 }
 
-/// For the first time a call could not go by `refused`, and goes as `fallback` says.
+/// Logs the first call that could not use the method `refused` and runs as `fallback` instead.
 pub fn fallback(refused: Method, fallback: &Call) {
     log::info!(
         target: "ringfold::tuning",
@@ -39,7 +39,7 @@ pub fn fallback(refused: Method, fallback: &Call) {
     );
 }
 
-/// The first tiny call goes its own way.
+/// Logs the first tiny call, which runs without a plan.
 pub fn tiny(job: &Job, world_size: usize) {
     log::debug!(
         target: "ringfold::tuning",

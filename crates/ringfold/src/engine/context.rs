@@ -1,4 +1,4 @@
-//! What executors work with: the rank's, for all its calls.
+//! The state of a rank that its executors share, for all calls.
 
 use super::late_ring::{LateMergeState, Places};
 use super::lateness::Lateness;
@@ -12,22 +12,22 @@ use crate::memory::{Block, Pool, Region, Registry};
 use crate::reduce::Parallel;
 use crate::transport::{Term, Time, Transport, Windows};
 
-/// What executors keep from one call to the next, so that it is not allocated each time.
+/// Memory and state that executors keep from one call to the next, to avoid allocations.
 pub struct Kept {
-    /// A list to build operands in.
+    /// A reusable list of operands.
     pub operands: Vec<Region>,
-    /// Payloads in the heads of slots.
+    /// Payloads received in the heads of slots.
     pub inline: Inline,
     /// Plans, and the bookkeeping of their steps.
     pub plans: Plans,
-    /// Room for a push.
+    /// Scratch lists of a push.
     pub push: PushScratch,
-    /// What late-merge calls need, where the communicator has them.
+    /// The state of late-merge calls, if the communicator has them.
     pub late_merge: Option<Box<LateMergeState>>,
 }
 
 impl Kept {
-    /// Nothing yet, among `world_size` ranks.
+    /// Creates the initial state among `world_size` ranks.
     pub fn new(world_size: usize) -> Kept {
         Kept {
             operands: Vec::new(),
@@ -44,9 +44,9 @@ impl Kept {
     }
 }
 
-/// What an executor works with: the rank's, for all its calls.
+/// The state of a rank that an executor uses, shared by all calls.
 pub struct Context {
-    /// Where messages go.
+    /// The transport for messages.
     pub transport: Box<dyn Transport>,
     /// Published memory, if all ranks are on one host.
     pub windows: Option<Windows>,
@@ -54,40 +54,40 @@ pub struct Context {
     pub rank: usize,
     /// The number of ranks.
     pub world_size: usize,
-    /// What was kept of earlier calls.
+    /// State kept from earlier calls.
     pub kept: Kept,
-    /// What copies and combines, maybe with other threads.
+    /// The copy and reduction loops, possibly with helper threads.
     pub parallel: Parallel,
-    /// The buffers that peers have mapped, and theirs.
+    /// The registered buffers of this rank and of its peers.
     pub registry: Registry,
-    /// Learns which peers arrived.
+    /// The statistics of late ranks, to which executors report arrivals.
     pub lateness: Lateness,
-    /// Finished calls in which this rank did not hear from all others, and their generations: the
-    /// newest few.
+    /// The newest finished calls in which this rank did not hear from all others, with their
+    /// generations.
     pub unverified: Unverified,
-    /// Memory for what cannot be known beforehand.
+    /// Memory for needs that cannot be known beforehand.
     pub pool: Pool,
     /// The time of the last attempt.
     pub now: Time,
-    /// Whether the transport has been polled at this time.
+    /// Whether the transport has been polled at time `now`.
     pub is_polled: bool,
 }
 
 impl Context {
-    /// What late-merge calls have kept.
+    /// Returns the state of late-merge calls.
     pub fn late_merge(&mut self) -> &mut LateMergeState {
         self.kept.late_merge()
     }
 
-    /// Where the pieces of late-merge calls land, and what makes more places.
+    /// Returns the places of late-merge pieces, with the pool and the transport to create more.
     pub fn places(&mut self) -> (&Pool, &mut dyn Transport, &mut Places) {
         let places = &mut self.kept.late_merge().places;
         (&self.pool, self.transport.as_mut(), places)
     }
 
-    /// Compares the calls of ranks that do not hear from each other in them (two that both take
-    /// themselves for the root of a broadcast), at the next call in which all meet; notes a call in
-    /// which not all did.
+    /// Verifies that all ranks were in the same calls. A call in which this rank did not hear from
+    /// all others (for example, if two ranks act as root of a broadcast) is noted. Noted calls are
+    /// compared at the next call in which all ranks meet.
     #[inline(always)]
     pub(super) fn compare_calls(&mut self, operation: &Operation) -> Result<()> {
         if !operation.publishes {
@@ -105,14 +105,14 @@ impl Context {
     }
 }
 
-/// Memory of at least `bytes` bytes, which messages use directly where they can.
+/// Returns at least `bytes` bytes of memory, prepared for direct use by messages if possible.
 pub fn scratch(pool: &Pool, transport: &mut dyn Transport, bytes: usize) -> Block {
     let mut block = pool.take(bytes);
     block.hold(|memory| transport.hold(memory, Term::Long));
     block
 }
 
-/// The windows of a context that has them.
+/// Returns the windows, or `Unsupported` if there are none.
 #[inline]
 pub fn windows(windows: &mut Option<Windows>) -> Result<&mut Windows> {
     windows

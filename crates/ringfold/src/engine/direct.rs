@@ -1,13 +1,13 @@
-//! The executor of the `direct` all-reduce over published memory: three counters in place of steps.
+//! The executor of the `direct` all-reduce over published memory: three counters instead of steps.
 //!
-//! A slice is a few microseconds of work, so the overhead of a schedule's steps shows. Here the
-//! same slices are published, reduced and taken back in a plain loop, with the same generations,
-//! phases and places: a rank that runs this and one that runs the schedule understand each other,
-//! and a test holds the two together. It never waits. Where a peer is not there yet it goes on with
-//! another slice, and with none it returns.
+//! A slice is a few microseconds of work, so the overhead of a schedule's steps is noticeable. This
+//! executor publishes, reduces and takes back the same slices in a plain loop, with the same
+//! generations, phases and offsets. A rank that runs this executor interoperates with a rank that
+//! runs the schedule, which a test checks. The executor never blocks: if a peer has not arrived, it
+//! tries another slice. If no slice is ready, the executor returns.
 //!
-//! A block of a sum is stored to its places while it is in the first-level cache. Nothing is stored
-//! past the caches: two cores that share one lose by that what fits it.
+//! A block of a sum is stored to its destinations while it is in the first-level cache. All stores
+//! are regular: non-temporal ones would evict results from a cache that two cores share.
 
 use super::context::{Context, windows};
 use super::operation::Operation;
@@ -15,32 +15,31 @@ use crate::error::Result;
 use crate::schedule::{Buffer, input, output};
 use crate::transport::Wake;
 
-/// The phases in which inputs and sums are there; `schedule::direct` has the same.
+/// The phases in which inputs and sums are published, as in `schedule::staged`.
 const INPUTS: u8 = 1;
 const REDUCED: u8 = 2;
 
-/// Slices that are published before the first of them is taken back: more of them only leave the
-/// cache.
+/// Maximum number of slices that are published and not taken back; more would only leave the cache.
 const SLICES_AHEAD_MAX: u32 = 3;
 
-/// What is reduced and stored at once: small enough to stay in the first-level cache, with what it
-/// comes from.
+/// Number of bytes reduced and stored at once: small enough to stay in the first-level cache,
+/// together with the operands.
 const BLOCK_BYTES: usize = 8 << 10;
 
-/// How many slices have been published, reduced and taken back, and how far the next ones are.
+/// Number of slices published, reduced and taken back, and the progress of the next ones.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Direct {
     published: u32,
     reduced: u32,
     taken: u32,
-    /// Ranks that were seen to have published the slice that is reduced next.
+    /// Number of ranks seen to have published the slice to be reduced next.
     arrived: usize,
-    /// Ranks whose sums of the slice that is taken back next are there.
+    /// Number of ranks whose sums of the slice to be taken back next have been copied.
     taken_from: usize,
 }
 
 impl Direct {
-    /// Does what can be done; whether that was anything.
+    /// Does all work that is ready; returns whether there was any.
     pub fn advance(&mut self, operation: &Operation, context: &mut Context) -> Result<bool> {
         // A copy that the compiler can keep in registers.
         let mut at = *self;
@@ -58,12 +57,12 @@ impl Direct {
         Ok(progressed)
     }
 
-    /// Slices that are done.
+    /// Returns the number of finished slices.
     pub fn slices_done(&self) -> u32 {
         self.taken
     }
 
-    /// The peers that keep it from going on.
+    /// Returns the peers that the call waits for.
     pub fn waiting_for(&self, operation: &Operation, context: &mut Context) -> Vec<usize> {
         let rank = context.rank;
         let others = (0..context.world_size).filter(|peer| *peer != rank);
@@ -87,7 +86,7 @@ impl Direct {
             .collect()
     }
 
-    /// Publishes what others reduce of the next slice.
+    /// Publishes the chunks of the next slice that other ranks reduce.
     fn publish_next(&mut self, operation: &Operation, context: &mut Context) -> Result<bool> {
         let slice = self.published;
         if slice == operation.slices || slice - self.taken == SLICES_AHEAD_MAX {
@@ -115,7 +114,7 @@ impl Direct {
     }
 
     /// Reduces this rank's chunk of the next slice, once all others have published theirs, and
-    /// gives it back to them.
+    /// stores the sum in their slots.
     fn reduce_next(&mut self, operation: &Operation, context: &mut Context) -> Result<bool> {
         let slice = self.reduced;
         if slice == self.published {
@@ -163,7 +162,7 @@ impl Direct {
         Ok(true)
     }
 
-    /// Takes the sums of the next slice as they come; whether that was the last.
+    /// Copies the sums of the next slice as they arrive; returns whether the slice is finished.
     fn take_next(&mut self, operation: &Operation, context: &mut Context) -> Result<bool> {
         let slice = self.taken;
         if slice == self.reduced {

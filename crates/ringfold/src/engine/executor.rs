@@ -1,19 +1,20 @@
-//! What carries out a collective call: one interface, and an executor for each way.
+//! The execution of a collective call: one interface, and an executor for each way.
 //!
 //! A [`Running`] call is an [`Operation`], which all executors share, and an [`Executor`], which
-//! knows how far the call has come:
+//! tracks the progress of the call:
 //!
 //! | executor | carries out |
 //! |---|---|
-//! | [`Tiny`] | what fits one published slot, written out: latency is measured by it |
+//! | [`Tiny`] | calls that fit one published slot, written out: latency is measured with these |
 //! | [`Direct`] | the `direct` all-reduce over published memory, as one loop over slices |
 //! | [`Steps`] | any schedule, step by step |
 //! | [`LateRing`] | a ring over messages that bypasses stragglers |
 //!
-//! The engine meets them only here: an executor *advances* as far as it can without waiting, is
-//! told what *completes*, names the ranks that it *waits for* and the time at which it goes on
-//! without them, and is *done* when all slices are. Messages between two ranks run beside them in
-//! [`p2p`](super::p2p), with the same words.
+//! The engine uses executors only through this interface. An executor *advances* as far as it can
+//! without waiting and is told which tickets *complete*. The executor names the ranks that it
+//! *waits for*, and the time at which it continues without them, and is *done* when all slices are.
+//! Messages between two ranks run beside the executors in [`p2p`](super::p2p), by methods of the
+//! same names.
 
 use std::sync::Arc;
 
@@ -30,10 +31,10 @@ use crate::error::{Error, Ranks, Result, Site};
 use crate::memory::Registry;
 use crate::transport::{Ticket, Time};
 
-/// How a call is carried out, and how far it has come.
+/// The executor of a call, with its progress.
 #[derive(Debug)]
 pub enum Executor {
-    /// One published slice.
+    /// A call of one published slice.
     Tiny(Tiny),
     /// The `direct` all-reduce over published memory.
     Direct(Direct),
@@ -46,25 +47,25 @@ pub enum Executor {
 /// A collective call under way.
 #[derive(Debug)]
 pub struct Running {
-    /// What all executors share.
+    /// The data that all executors share.
     pub operation: Operation,
-    /// The one that carries it out.
+    /// The executor of the call.
     pub executor: Executor,
-    /// What to do in its place where not all ranks' memory can be reached.
+    /// The job to run instead if not all ranks' memory can be reached.
     fallback: Option<Job>,
 }
 
 impl Executor {
-    /// That of a call that bypasses slow ranks, at its beginning.
+    /// Creates the executor of a call that bypasses slow ranks.
     pub fn late_ring(operation: &Operation, context: &mut Context) -> Result<Executor> {
         let (rank, world_size) = (context.rank, context.world_size);
         let ring = context.late_merge().ring(operation, rank, world_size)?;
         Ok(Executor::LateRing(ring))
     }
 
-    /// The one that suits `plan`, at its beginning.
+    /// Creates the executor that suits `plan`.
     pub fn planned(plan: Arc<Plan>, is_divided: bool, context: &mut Context) -> Executor {
-        // Steps can be divided among threads, blocks of the written-out loop are too small.
+        // Steps can be divided among threads; the blocks of the direct loop are too small.
         if plan.has_direct_loop() && !is_divided {
             return Executor::Direct(Direct::default());
         }
@@ -72,7 +73,7 @@ impl Executor {
         Executor::Steps(Steps { plan, channels })
     }
 
-    /// Does what can be done without waiting; whether that was anything.
+    /// Does all work that is ready; returns whether there was any.
     #[inline]
     fn advance(&mut self, operation: &Operation, context: &mut Context) -> Result<bool> {
         match self {
@@ -83,7 +84,7 @@ impl Executor {
         }
     }
 
-    /// Slices that are done, in order.
+    /// Returns the number of slices that are done, in order.
     #[inline]
     fn slices_done(&self) -> u32 {
         match self {
@@ -94,7 +95,7 @@ impl Executor {
         }
     }
 
-    /// Notes that what was posted with `ticket` is complete.
+    /// Records that the work posted with `ticket` is complete.
     pub fn complete(&mut self, ticket: Ticket, lateness: &mut Lateness) {
         match self {
             Executor::Steps(steps) => steps.complete(ticket, lateness),
@@ -103,7 +104,7 @@ impl Executor {
         }
     }
 
-    /// The ranks that it waits for now.
+    /// Returns the ranks that the call waits for now.
     fn waiting_for(&self, operation: &Operation, context: &mut Context) -> Vec<usize> {
         match self {
             Executor::Tiny(tiny) => tiny.waiting_for(operation, context),
@@ -113,7 +114,8 @@ impl Executor {
         }
     }
 
-    /// Its call is done: what peers have stored in registered memory goes where the user reads it.
+    /// Ends the call: updates the user's buffer with results that peers stored in registered
+    /// memory.
     pub fn end(&self, operation: &Operation, registry: &Registry) {
         if let Executor::Steps(steps) = self
             && steps.plan.is_registered()
@@ -122,7 +124,7 @@ impl Executor {
         }
     }
 
-    /// Leaves what the next call of the kind can use.
+    /// Keeps the state that the next call of the same kind can reuse.
     pub fn keep(self, kept: &mut Kept) {
         match self {
             Executor::Steps(steps) => kept.plans.keep(&steps.plan, steps.channels),
@@ -137,7 +139,7 @@ impl Executor {
 }
 
 impl Running {
-    /// A call that has not begun.
+    /// Creates a call that has not begun.
     pub fn new(operation: Operation, executor: Executor) -> Running {
         Running {
             operation,
@@ -146,47 +148,47 @@ impl Running {
         }
     }
 
-    /// The same call, which does `fallback` where not all ranks' memory can be reached.
+    /// Sets the job to run instead if not all ranks' memory can be reached.
     pub fn or(self, fallback: Option<Job>) -> Running {
         Running { fallback, ..self }
     }
 
-    /// Does what can be done without waiting; whether that was anything.
+    /// Does all work that is ready; returns whether there was any.
     #[inline]
     pub fn advance(&mut self, context: &mut Context) -> Result<bool> {
         self.executor.advance(&self.operation, context)
     }
 
-    /// Whether everything is done.
+    /// Whether the call is done.
     #[inline]
     pub fn is_done(&self) -> bool {
         self.executor.slices_done() == self.operation.slices
     }
 
-    /// What to do in its place, once it has turned out that not all ranks' memory can be reached,
-    /// which it does on all ranks alike.
+    /// Takes the fallback if the executor found that not all ranks' memory can be reached, which
+    /// all ranks find alike.
     pub fn take_fallback(&mut self) -> Option<Job> {
         let fell_back = matches!(&self.executor, Executor::Steps(steps) if steps.fell_back());
         self.fallback.take_if(|_| fell_back)
     }
 
-    /// Whether it is a tiny call, which is prepared for good and runs again and again.
+    /// Whether the call is a tiny one, which is prepared once and runs again and again.
     #[inline]
     pub fn is_tiny(&self) -> bool {
         matches!(self.executor, Executor::Tiny(_))
     }
 
-    /// Whether there is local work left that depends on no peer.
+    /// Whether local work is left that depends on no peer.
     pub fn has_local_work(&self) -> bool {
         matches!(&self.executor, Executor::Steps(steps) if steps.has_local_work())
     }
 
-    /// Whether every attempt should know what time it is.
+    /// Whether every attempt needs the current time.
     pub fn needs_clock(&self) -> bool {
         matches!(self.executor, Executor::LateRing(_))
     }
 
-    /// When it has waited too long for a peer, so that it goes on without it.
+    /// Returns the time at which the call stops waiting for a peer and continues without that peer.
     pub fn next_timer(&self) -> Option<Time> {
         match &self.executor {
             Executor::LateRing(ring) => ring.next_timer(),
@@ -194,7 +196,7 @@ impl Running {
         }
     }
 
-    /// The wait under way has lasted until `now`, long enough for the clock.
+    /// Records that the wait under way has lasted until `now`, long enough to be timed.
     pub fn time_wait(&mut self, now: Time, lateness: &mut Lateness) {
         match &mut self.executor {
             Executor::Tiny(tiny) => tiny.time_wait(now, lateness),
@@ -202,7 +204,7 @@ impl Running {
         }
     }
 
-    /// The peer whose wait is counted as a short one already.
+    /// Returns the peer whose wait is already counted as a short one.
     pub fn counted_as_short(&self) -> Option<usize> {
         match &self.executor {
             Executor::Tiny(tiny) => tiny.counted_as_short(),
@@ -210,7 +212,7 @@ impl Running {
         }
     }
 
-    /// The ranks that it waits for now.
+    /// Returns the ranks that the call waits for now.
     pub fn waiting_for(&self, context: &mut Context) -> Vec<usize> {
         let mut ranks = self.executor.waiting_for(&self.operation, context);
         ranks.sort_unstable();
@@ -218,7 +220,7 @@ impl Running {
         ranks
     }
 
-    /// Where it stands, in words.
+    /// Describes the progress of the call, for errors.
     pub fn site(&self, context: &mut Context) -> Site {
         let (slice, slices) = (self.executor.slices_done() + 1, self.operation.slices);
         let phase = match &self.waiting_for(context)[..] {
@@ -231,8 +233,7 @@ impl Running {
         }
     }
 
-    /// Sets the deadline if there is none yet, and gives the error of a call whose deadline has
-    /// passed.
+    /// Sets the deadline if there is none yet; returns `Timeout` if the deadline has passed.
     pub fn check_deadline(&mut self, now: Time, context: &mut Context) -> Result<()> {
         let timeout = self.operation.timeout;
         let deadline = self.operation.deadline.get_or_insert(now.after(timeout));

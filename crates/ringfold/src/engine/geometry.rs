@@ -1,9 +1,9 @@
-//! Where a schedule's chunks lie in memory: buffers cut into slices, slices into chunks.
+//! The location of a schedule's chunks in memory: buffers cut into slices, slices into chunks.
 //!
-//! Two cuts ([`Cut`]): a *vector* is first cut into slices, and each slice into chunks, so that a
-//! span of several chunks is contiguous; *blocks* belong to ranks, and a slice is the same part of
-//! every block. All numbers here come from this rank's own call and from what all ranks agree on,
-//! never from a peer.
+//! There are two cuts ([`Cut`]). A *vector* is first cut into slices, and each slice into chunks,
+//! so that a span of several chunks is contiguous. *Blocks* belong to ranks, and a slice is the
+//! same part of every block. All numbers here come from this rank's own call and from values that
+//! all ranks agree on, never from a peer.
 
 use std::ops::Range;
 
@@ -16,14 +16,14 @@ const CHUNK_ALIGN_BYTES: usize = 64;
 /// The blocks of a buffer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Blocks {
-    /// All of this many elements.
+    /// Blocks of this many elements each.
     Even(u64),
-    /// Where each block begins, in elements, and where the last one ends.
+    /// The start of each block in elements, and the end of the last one.
     Offsets(Vec<u64>),
 }
 
 impl Blocks {
-    /// Blocks with these counts, one after the other.
+    /// Creates consecutive blocks with these counts.
     pub fn uneven(counts: &[u64]) -> Blocks {
         let mut offsets = vec![0];
         for count in counts {
@@ -32,7 +32,7 @@ impl Blocks {
         Blocks::Offsets(offsets)
     }
 
-    /// The elements of the longest block.
+    /// Returns the number of elements of the longest block.
     pub fn longest(&self) -> u64 {
         match self {
             Blocks::Even(count) => *count,
@@ -40,18 +40,18 @@ impl Blocks {
         }
     }
 
-    /// The bytes of a block in its buffer.
+    /// Returns the byte range of a block in its buffer.
     pub fn range_bytes(&self, block: u32, element_bytes: usize) -> Range<usize> {
         let range = self.range(block);
         range.start as usize * element_bytes..range.end as usize * element_bytes
     }
 
-    /// Whether the blocks differ in length, or may.
+    /// Whether the blocks may differ in length.
     pub fn is_uneven(&self) -> bool {
         matches!(self, Blocks::Offsets(_))
     }
 
-    /// The counts, where they were given one by one.
+    /// Returns the counts, if they were given one by one.
     pub fn counts(&self) -> Option<impl Iterator<Item = u64> + '_> {
         match self {
             Blocks::Even(_) => None,
@@ -59,7 +59,7 @@ impl Blocks {
         }
     }
 
-    /// The elements of a block in its buffer.
+    /// Returns the element range of a block in its buffer.
     pub fn range(&self, block: u32) -> Range<u64> {
         match self {
             Blocks::Even(count) => block as u64 * count..(block as u64 + 1) * count,
@@ -68,33 +68,33 @@ impl Blocks {
     }
 }
 
-/// How scratch memory is divided: a part for each channel and slice in flight. Channels run
-/// independently, and the chunks of a last slice that is shorter lie elsewhere than those of the
-/// slices before it: in a part that channels shared, one would write where another still reads.
+/// The division of scratch memory into a part for each channel and slice in flight. Channels run
+/// independently, and the chunks of a shorter last slice have other offsets than those of the
+/// slices before. If channels shared a part, one would write where another still reads.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Parts {
     channels: u32,
     in_flight: u32,
-    /// The bytes of a part: none in a call of one slice, where each chunk has its own place anyway.
+    /// The bytes of a part: 0 in a call of one slice, where each chunk has its own place anyway.
     part_bytes: usize,
 }
 
-/// One buffer as the engine cuts it.
+/// The cut of one buffer.
 #[derive(Clone, Debug)]
 pub struct Geometry {
     cut: Cut,
-    /// A vector is `Even` with its whole length.
+    /// The blocks; a vector is `Even` with its whole length.
     blocks: Blocks,
     element_bytes: usize,
     /// Elements of a slice of the vector, or of every block.
     slice_elements: u64,
     slices: u32,
-    /// How long the chunks of a vector are, if not all the same.
+    /// The relative lengths of a vector's chunks, if not all equal.
     weights: Option<Weights>,
 }
 
 impl Geometry {
-    /// A buffer cut as `cut` says; `blocks` is the whole vector's count, or the blocks.
+    /// Creates the geometry of a buffer; `blocks` is the whole vector's count, or the blocks.
     pub fn new(
         cut: Cut,
         blocks: Blocks,
@@ -112,19 +112,19 @@ impl Geometry {
         }
     }
 
-    /// The same, with the chunks of a vector as long as these weights say; there are as many for
-    /// each channel.
+    /// Sets the relative lengths of a vector's chunks; each channel has as many chunks as there are
+    /// weights.
     pub fn weighted(self, weights: Option<Weights>) -> Geometry {
         Geometry { weights, ..self }
     }
 
-    /// The elements of block `index`, in all slices.
+    /// Returns the number of elements of block `index`, in all slices.
     pub fn block_elements(&self, index: u32) -> u64 {
         let range = self.blocks.range(index);
         range.end - range.start
     }
 
-    /// The bytes of `len` chunks from `first` on, in `slice`.
+    /// Returns the byte range of `len` chunks from `first` on, in `slice`.
     pub fn range(&self, first: u32, len: u32, slice: u32) -> Range<usize> {
         let elements = match self.cut {
             Cut::Vector(chunks) => {
@@ -143,8 +143,8 @@ impl Geometry {
         elements.start as usize * self.element_bytes..elements.end as usize * self.element_bytes
     }
 
-    /// Where chunk `first` of any slice stands in a published slot: a vector's slice as it lies in
-    /// memory, blocks at equal distances.
+    /// Returns the byte offset of chunk `first` in a published slot: a vector's slice is laid out
+    /// as in memory, blocks are at equal distances.
     pub fn slot_offset(&self, first: u32, slice: u32) -> usize {
         match self.cut {
             Cut::Vector(chunks) => {
@@ -156,12 +156,13 @@ impl Geometry {
         }
     }
 
-    /// How many chunks it has.
+    /// Returns the number of chunks.
     pub fn chunks(&self) -> u32 {
         self.cut.chunks()
     }
 
-    /// Scratch memory for `in_flight` slices of `channels`, each of which has as many chunks.
+    /// Divides scratch memory among `in_flight` slices of `channels` channels, which have equal
+    /// numbers of chunks.
     pub fn scratch_parts(&self, channels: u32, in_flight: u32) -> Parts {
         let part_bytes = match (self.cut, self.slices) {
             (_, 1) => 0,
@@ -184,7 +185,7 @@ impl Geometry {
         }
     }
 
-    /// Bytes of all of it.
+    /// Returns the size of the scratch memory in bytes.
     pub fn scratch_bytes(&self, parts: &Parts) -> usize {
         match self.slices {
             1 => self.range(0, self.chunks(), 0).end,
@@ -192,8 +193,9 @@ impl Geometry {
         }
     }
 
-    /// Where `len` chunks from `first` on lie in it, all of one channel: of the only slice as in
-    /// the buffer, so that blocks stand together however long they are.
+    /// Returns the range of `len` chunks from `first` on, all of one channel, in scratch memory. In
+    /// a call of one slice, the layout is the buffer's, so blocks are adjacent whatever their
+    /// length.
     pub fn scratch_range(&self, first: u32, len: u32, slice: u32, parts: &Parts) -> Range<usize> {
         let range = self.range(first, len, slice);
         if self.slices == 1 {
@@ -207,7 +209,7 @@ impl Geometry {
         begin..begin + range.len()
     }
 
-    /// Bytes of a slice with all its chunks, as it stands in a slot.
+    /// Returns the size in bytes of a slice with all its chunks, as laid out in a slot.
     pub fn slice_bytes(&self) -> usize {
         match self.cut {
             Cut::Vector(_) => self.slice_elements as usize * self.element_bytes,
@@ -217,7 +219,7 @@ impl Geometry {
         }
     }
 
-    /// The part of `whole` that belongs to `slice`; empty past its end.
+    /// Returns the part of `whole` that belongs to `slice`; empty past the end of `whole`.
     fn slice_of(&self, whole: Range<u64>, slice: u32) -> Range<u64> {
         let start = whole
             .start
@@ -226,7 +228,7 @@ impl Geometry {
         start..start.saturating_add(self.slice_elements).min(whole.end)
     }
 
-    /// Where chunk `index` begins (or the last one ends, for `index == chunks`).
+    /// Returns the start of chunk `index`, or the end of the last chunk for `index == chunks`.
     fn chunk_start(&self, slice: &Range<u64>, index: u32, chunks: u32) -> u64 {
         let unit = (CHUNK_ALIGN_BYTES / self.element_bytes) as u64;
         let whole = slice.end - slice.start;
@@ -307,8 +309,8 @@ mod tests {
         assert_eq!(geometry.range(1, 2, 0), 80..240);
     }
 
-    /// Checks that in scratch memory the chunks of a channel's slice lie one after the other, and
-    /// apart from those of other channels and of other slices in flight.
+    /// Checks that the chunks of a channel's slice are consecutive in scratch memory, and apart
+    /// from those of other channels and of other slices in flight.
     fn check_scratch(geometry: &Geometry, channels: u32, in_flight: u32) {
         let parts = geometry.scratch_parts(channels, in_flight);
         let each = geometry.chunks() / channels;

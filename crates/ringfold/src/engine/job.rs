@@ -1,4 +1,4 @@
-//! A call as the engine takes it on, and as it gives it back.
+//! A call as it is submitted to the engine, and as the engine returns it.
 
 use std::time::Duration;
 
@@ -8,59 +8,59 @@ use crate::memory::Region;
 use crate::schedule::Weights;
 use crate::types::{Collective, DType, Op};
 
-/// Collectives that an engine holds ready to run, at most: their numbers are part of tickets.
+/// Maximum number of collectives queued in an engine: their numbers are part of tickets.
 pub const COLLECTIVES_MAX: usize = 4096;
 
-/// Messages that an engine holds, at most: a program beyond this bound waits for none of them.
+/// Maximum number of messages in an engine: a program that exceeds this bound never waits for its
+/// messages.
 pub const MESSAGES_MAX: usize = 1 << 20;
 
-/// What stands for the peer of a `Recv` that takes a message from any of them.
+/// The peer of a `Recv` from any source.
 pub const ANY_SOURCE: usize = usize::MAX;
 
-/// One call, checked and decided: what the engine needs to run it.
+/// A call, checked and decided, with all that the engine needs to run it.
 #[derive(Clone, Debug)]
 pub struct Job {
-    /// What to do.
+    /// The collective.
     pub collective: Collective,
-    /// How.
+    /// The way the call is carried out.
     pub way: Way,
     /// The elements' type.
     pub dtype: DType,
-    /// How they are combined.
+    /// The operation that combines elements.
     pub op: Op,
     /// The root, or the peer of a message; [`ANY_SOURCE`] for a receive from any source.
     pub root: usize,
     /// The tag of a message.
     pub tag: u32,
-    /// The count as the call states it to the peers.
+    /// The count that the call states to the peers.
     pub count: u64,
-    /// What is read.
+    /// The input buffer.
     pub input: Region,
-    /// What is filled.
+    /// The output buffer.
     pub output: Region,
     /// A vector's count, or the blocks of `input`.
     pub input_blocks: Blocks,
     /// A vector's count, or the blocks of `output`.
     pub output_blocks: Blocks,
-    /// Whether input and output are (partly) the same memory, as the collective's in-place form has
-    /// it.
+    /// Whether input and output are (partly) the same memory, as in the collective's in-place form.
     pub in_place: bool,
-    /// How long it may take.
+    /// Maximum duration of the call.
     pub timeout: Duration,
-    /// Whether the library calls this to register memory, and not the user.
+    /// Whether the library, not the user, makes this call, to register memory.
     pub registers: bool,
-    /// That it moves a part of a reduction by `op` of so many elements, which devices combine.
+    /// The element count of a reduction by `op`, done by devices, of which the call moves a part.
     pub share: Option<u32>,
-    /// Of a slice of a longer call: the digest of its counts, which ranks compare.
+    /// For a slice of a longer call, the digest of that call's counts, which ranks compare.
     pub whole: Option<u32>,
-    /// Of a barrier: the call that ranks compare in its place.
+    /// For a barrier, the call that ranks compare in its place.
     pub asked: Option<Asked>,
-    /// How much each rank owns, if not all the same: of an all-reduce by `direct` over messages.
+    /// The ownership weights, if not all equal, of an all-reduce by `direct` over messages.
     pub weights: Option<Weights>,
 }
 
 impl Job {
-    /// That it is a part of a reduction, if it is.
+    /// Returns the qualifier of a part of a reduction, if the job is one.
     #[inline]
     pub(super) fn share(&self) -> Qualifier {
         match self.share {
@@ -70,27 +70,27 @@ impl Job {
     }
 }
 
-/// A submitted job.
+/// The identity of a submitted job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct JobId(usize);
 
 impl JobId {
-    /// The job of the collective at this place.
+    /// Returns the identity of the collective at this place.
     pub(super) fn collective(place: usize) -> JobId {
         JobId(place << 1)
     }
 
-    /// The job of the message at this place.
+    /// Returns the identity of the message at this place.
     pub(super) fn message(place: usize) -> JobId {
         JobId(place << 1 | 1)
     }
 
-    /// The place of the job among those of its kind.
+    /// Returns the place of the job among those of its kind.
     pub(super) fn place(self) -> usize {
         self.0 >> 1
     }
 
-    /// The number of the job, which is used again after the job is done and taken.
+    /// Returns the number of the job, which is reused after the job is done and taken.
     pub fn number(self) -> usize {
         self.0
     }
@@ -99,8 +99,8 @@ impl JobId {
 /// A job that is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Finished {
-    /// Which.
+    /// The job.
     pub id: JobId,
-    /// Who sent, where the job was a receive.
+    /// The sender, if the job was a receive.
     pub source: Option<usize>,
 }

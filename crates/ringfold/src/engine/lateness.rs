@@ -1,71 +1,71 @@
-//! Which ranks were late, by how much, and for which of them this rank waited: always counted.
+//! Statistics of late ranks: which were late, by how much, and for which of them this rank waited.
+//! Always on.
 //!
 //! # What is counted
 //!
-//! In a collective call a peer has *arrived* with its first sign, a message or a publication. A
-//! call in which this rank need not wait for any finds all peers there: this rank was the last.
-//! Otherwise the last was the peer whose first sign this rank waited for last. Its lateness is the
-//! time from when this rank first had nothing left to do in the call until that sign came. Later
-//! waits for a peer that has arrived say nothing about when it came: they are its links' and cores'
-//! speed, and only counted as waits. Where any rank may do the work of any other (`claim`,
-//! `serve`), a wait belongs to no peer, and no rank was the last.
+//! In a collective call a peer has *arrived* with its first sign, a message or a publication. If
+//! this rank need not wait for any first sign, all peers were there before: this rank was the last.
+//! Otherwise the last was the peer whose first sign this rank waited for last. That peer's lateness
+//! is the time from when this rank first had nothing left to do in the call until that sign. Later
+//! waits for a peer that has arrived show the speed of its links and cores, not its arrival, and
+//! only count as waits. If any rank may do the work of any other (`claim`, `serve`), a wait belongs
+//! to no peer, and no rank was the last.
 //!
-//! A sign that comes through others (a rank of a ring hears from the one before it only) is blamed
-//! on the peer from which it came. So one rank's view is a hint; that the others wait for a rank
-//! that found all of them there is the proof.
+//! A sign that arrives through others (in a ring, a rank hears only from the one before) is
+//! attributed to the peer that sent it. So one rank's view is a hint. The proof is a rank that
+//! found all others there and for which the others wait.
 //!
 //! # Cost
 //!
 //! A rank that does not wait pays next to nothing. The clock is read only in a wait that has lasted
-//! for [`UNTIMED_ATTEMPTS`], a few microseconds; a shorter one counts as no time at all. Nothing is
-//! allocated after the beginning.
+//! for [`UNTIMED_ATTEMPTS`], a few microseconds; a shorter wait counts as zero time. Counting
+//! allocates nothing after the beginning.
 //!
-//! The engine adds arrivals, its driver waits: times are arguments here as everywhere in the
+//! The engine adds arrivals, its driver adds waits. Times are arguments, as everywhere in the
 //! engine.
 
 use std::time::Duration;
 
 use crate::transport::Time;
 
-/// Fruitless attempts of a wait, each 20 to 60 ns, before the clock is read for it: more than any
-/// wait takes between ranks that come together and have a core each.
+/// Number of fruitless attempts of a wait, each 20 to 60 ns, before the clock is read. No wait
+/// takes as many between ranks that arrive together and have a core each.
 pub const UNTIMED_ATTEMPTS: u32 = 64;
 
-/// The classes of lateness; see [`PeerStats::histogram`].
+/// Number of classes of lateness; see [`PeerStats::histogram`].
 pub const LATENESS_CLASSES: usize = 28;
 
-/// How a rank waited in the collective calls of a communicator.
+/// The waits of a rank in the collective calls of a communicator.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Collective calls that are done.
+    /// Number of finished collective calls.
     pub calls: u64,
-    /// Those in which this rank was the last: it waited for no peer's first sign.
+    /// Number of calls in which this rank was the last: it waited for no peer's first sign.
     pub times_last: u64,
-    /// The time in all of them in which this rank could do nothing but wait.
+    /// Total time in which this rank could do nothing but wait.
     pub waited: Duration,
-    /// By rank; this rank's own stays empty.
+    /// Statistics by peer; this rank's own entry stays empty.
     pub peers: Vec<PeerStats>,
 }
 
-/// What a rank knows of a peer's lateness.
+/// The lateness of a peer as one rank sees it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PeerStats {
-    /// Calls in which this peer was the last to arrive.
+    /// Number of calls in which this peer was the last to arrive.
     pub last: u64,
-    /// By how much it was late in these, together.
+    /// Total lateness in these calls.
     pub lateness: Duration,
-    /// The most of them.
+    /// Maximum lateness in one of these calls.
     pub most: Duration,
-    /// The time blocked on this peer, also later in a call.
+    /// Total time blocked on this peer, including later waits in a call.
     pub waited: Duration,
-    /// These calls by lateness: class 0 below a microsecond (1024 ns, or not timed), class `i`
-    /// below `2^i` of them, and so on by powers of two; the last has all that is above, a minute
-    /// and more.
+    /// Number of these calls by lateness: class 0 is below 1024 ns (or not timed), class `i` below
+    /// `2^i` times as much. The last class has all above, a minute and more.
     pub histogram: [u64; LATENESS_CLASSES],
 }
 
 impl Stats {
-    /// Adds what was counted in another while, among as many ranks.
+    /// Adds the statistics of another period, among as many ranks.
     pub fn merge(&mut self, other: &Stats) {
         self.calls += other.calls;
         self.times_last += other.times_last;
@@ -78,7 +78,7 @@ impl Stats {
 }
 
 impl PeerStats {
-    /// Adds what was counted in another while, or by another rank.
+    /// Adds the statistics of another period, or of another rank.
     pub fn merge(&mut self, other: &PeerStats) {
         self.last += other.last;
         self.lateness += other.lateness;
@@ -99,42 +99,42 @@ impl PeerStats {
     }
 }
 
-/// The counting.
+/// The counters behind [`Stats`].
 #[derive(Debug, Default)]
 pub struct Lateness {
-    /// All but what is kept apart below, and calls.
+    /// The statistics, except for calls and the counters below.
     stats: Stats,
-    /// By peer, the tiny calls that waited for it last, too short for the clock.
+    /// Number of tiny calls, by peer, that waited for that peer last, too short for the clock.
     short: Vec<u64>,
-    /// Other calls in which this rank was not the last.
+    /// Number of other calls in which this rank was not the last.
     awaited: u64,
-    /// Collective calls done before counting began.
+    /// Number of collective calls that were done before counting began.
     calls_before: u64,
     /// The number of the call under way, and of the last call in which each peer arrived.
     call: u64,
     arrived_in: Vec<u64>,
     is_running: bool,
-    /// Whether a call has ended and is not counted yet: the wait that ended it may not be over for
-    /// the driver.
+    /// Whether a call has ended and is not counted yet: the driver may not have ended the call's
+    /// last wait.
     has_ended: bool,
-    /// Whether a peer came after this rank in the call under way, since when this rank waits, and
-    /// which peer was last so far.
+    /// Whether a peer arrived after this rank in the call under way, the beginning of this rank's
+    /// first wait, and the last peer so far with its lateness.
     is_early: bool,
     first_wait: Option<Time>,
     last: Option<(usize, Duration)>,
-    /// The same of the call that was counted last.
+    /// The last peer, with its lateness, in the call that was counted last.
     latest: Option<(usize, Duration)>,
-    /// Whether anything but short waits was counted since that was asked for.
+    /// Whether anything but short waits was counted since the last `take_news`.
     has_news: bool,
-    /// Whether a wait is under way, since when as far as it is timed, and which peer ended it,
-    /// maybe by its first sign.
+    /// Whether a wait is under way, its beginning as far as it is timed, and the peer that ended
+    /// the wait with whether this was its first sign.
     waits: bool,
     since: Option<Time>,
     ended_by: Option<(usize, bool)>,
 }
 
 impl Lateness {
-    /// Nothing counted yet, among `world_size` ranks.
+    /// Creates zero counters for `world_size` ranks.
     pub fn new(world_size: usize) -> Lateness {
         Lateness {
             stats: Stats {
@@ -147,7 +147,7 @@ impl Lateness {
         }
     }
 
-    /// What was counted until now, when `calls` collective calls are done in all.
+    /// Returns the statistics up to now, when `calls` collective calls are done in all.
     pub fn stats(&self, calls: u64) -> Stats {
         let mut stats = self.stats.clone();
         for (peer, short) in stats.peers.iter_mut().zip(&self.short) {
@@ -160,7 +160,7 @@ impl Lateness {
         stats
     }
 
-    /// Counts from zero again, when `calls` collective calls are done in all.
+    /// Resets the counters, when `calls` collective calls are done in all.
     pub fn reset(&mut self, calls: u64) {
         let world_size = self.short.len();
         self.stats = Stats::default();
@@ -170,47 +170,48 @@ impl Lateness {
         self.has_news = true;
     }
 
-    /// Whether anything but short waits was counted since this was asked last.
+    /// Returns whether anything but short waits was counted since the last `take_news`.
     #[inline]
     pub fn take_news(&mut self) -> bool {
         std::mem::take(&mut self.has_news)
     }
 
-    /// Whether [`take_news`](Lateness::take_news) would give any.
+    /// Whether [`take_news`](Lateness::take_news) would return true.
     #[inline]
     pub fn has_news(&self) -> bool {
         self.has_news
     }
 
-    /// How long this rank has waited, and in how many calls it was not the last, short waits
-    /// excepted, of how many calls when `calls` are done in all.
+    /// Returns the total wait of this rank, the number of calls in which it was not the last (short
+    /// waits excepted), and the number of counted calls. `calls` is the number of calls done in
+    /// all.
     pub fn totals(&self, calls: u64) -> (Duration, u64, u64) {
         let counted = calls.saturating_sub(self.calls_before);
         (self.stats.waited, self.awaited, counted)
     }
 
-    /// What was counted of a peer, and apart from that the short waits for it.
+    /// Returns the statistics of a peer, and separately the number of short waits for it.
     pub fn peer(&self, rank: usize) -> (&PeerStats, u64) {
         (&self.stats.peers[rank], self.short[rank])
     }
 
-    /// The peer that came last in the call that was counted last, and how late, if that was timed.
+    /// Returns the last peer in the call counted last, with its lateness, zero if not timed.
     pub fn latest(&self) -> Option<(usize, Duration)> {
         self.latest
     }
 
-    /// A collective call begins to run.
+    /// Records that a collective call begins to run.
     pub fn begin_call(&mut self) {
         self.call += 1;
         self.is_running = true;
     }
 
-    /// It is done.
+    /// Records that the running call is done.
     pub fn end_call(&mut self) {
         self.has_ended |= std::mem::take(&mut self.is_running);
     }
 
-    /// `peer` gave a sign of itself in the running call.
+    /// Records a sign of `peer` in the running call.
     #[inline]
     pub fn peer_arrived(&mut self, peer: usize) {
         let before = std::mem::replace(&mut self.arrived_in[peer], self.call);
@@ -219,7 +220,7 @@ impl Lateness {
         }
     }
 
-    /// A send to `peer` is complete.
+    /// Records that a send to `peer` is complete.
     #[inline]
     pub fn send_completed(&mut self, peer: usize) {
         if self.waits && self.ended_by.is_none() {
@@ -227,21 +228,21 @@ impl Lateness {
         }
     }
 
-    /// In a tiny call this rank waits for `peer`, after it has waited for `before`: counted while
-    /// it waits, so that the end of the call is not delayed.
+    /// Counts that this rank waits for `peer` in a tiny call, after it has waited for `before`. The
+    /// wait is counted while it lasts, so that the end of the call is not delayed.
     pub fn count_short(&mut self, before: Option<usize>, peer: usize) {
         self.take_back(before);
         self.short[peer] += 1;
     }
 
-    /// The wait of a tiny call was not that short.
+    /// Removes a tiny call's wait for `peer` from the short ones.
     pub fn take_back(&mut self, peer: Option<usize>) {
         if let Some(peer) = peer {
             self.short[peer] -= 1;
         }
     }
 
-    /// This rank has nothing to do now.
+    /// Records that this rank has nothing to do now.
     #[inline]
     pub fn begin_wait(&mut self) {
         if !self.waits && self.is_running {
@@ -249,7 +250,7 @@ impl Lateness {
         }
     }
 
-    /// The wait under way has lasted long enough for the clock.
+    /// Records that the wait under way has lasted long enough to be timed.
     pub fn time_wait(&mut self, now: Time) {
         if self.waits {
             self.since.get_or_insert(now);
@@ -257,7 +258,7 @@ impl Lateness {
         }
     }
 
-    /// There is something to do again. `now` is called where the wait was timed.
+    /// Ends the wait under way; `now` is called if the wait was timed.
     #[inline]
     pub fn end_wait(&mut self, now: impl FnOnce() -> Time) {
         if !std::mem::take(&mut self.waits) {
@@ -279,8 +280,8 @@ impl Lateness {
         self.is_early |= self.ended_by.is_none_or(|(_, is_first)| is_first);
     }
 
-    /// Counts a call that has ended. After `end_wait`, which may have been the end of its last
-    /// wait.
+    /// Counts a call that has ended. The caller calls `end_wait` first, which may end the call's
+    /// last wait.
     #[inline]
     pub fn count_ended_call(&mut self) {
         if !std::mem::take(&mut self.has_ended) {
@@ -318,7 +319,7 @@ mod tests {
         lateness.begin_call();
         wait(&mut lateness, 10, 15, 1);
         wait(&mut lateness, 20, 50, 3);
-        // Heard before: its link is slow.
+        // This peer was heard before: its link is slow.
         wait(&mut lateness, 60, 160, 1);
         lateness.end_call();
         lateness.count_ended_call();
@@ -342,7 +343,7 @@ mod tests {
             lateness.end_call();
             lateness.count_ended_call();
         }
-        // And a tiny one, of which nothing is said.
+        // The fourth call is a tiny one without a wait.
         let stats = lateness.stats(4);
         assert_eq!((stats.calls, stats.times_last), (4, 4));
         assert_eq!((stats.peers[1].last, stats.waited.as_micros()), (0, 30));

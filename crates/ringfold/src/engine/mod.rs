@@ -1,18 +1,18 @@
-//! The engine: runs schedules over a transport. It does no waiting and reads no clock.
+//! The engine: runs schedules over a transport, never waits and reads no clock.
 //!
-//! [`Engine::submit`] takes a [`Job`]; [`Engine::progress`] does whatever can be done now, over and
-//! over, until [`Engine::take_finished`] gives the job back. The caller decides how to wait in
-//! between (the communicator's driver on real transports, the event loop in the simulator).
+//! [`Engine::submit`] accepts a [`Job`]. The caller repeats [`Engine::progress`], which does all
+//! work that is ready, until [`Engine::take_finished`] returns the job. How to wait in between is
+//! up to the caller: the communicator's driver on real transports, the event loop in the simulator.
 //!
 //! # Model
 //!
 //! Collectives run one after the other, in the order of submission, which is the same on all ranks;
-//! each has an [`executor`]. Messages between two ranks go beside them, see [`p2p`].
+//! each has an [`executor`]. Messages between two ranks run beside the collectives, see [`p2p`].
 //!
 //! # Invariants
 //!
 //! * No allocation once a kind of call has been seen: plans, bookkeeping and scratch are kept.
-//! * After an error nothing runs any more; the transport is only dropped.
+//! * After an error nothing runs; the transport is only dropped.
 
 mod announce;
 mod context;
@@ -53,13 +53,13 @@ use unverified::Unverified;
 
 /// Runs the calls of one rank over one transport.
 pub struct Engine {
-    /// What calls work with.
+    /// The state that all calls share.
     context: Context,
-    /// How many domains of equal size the ranks sit in.
+    /// Number of domains of equal size that the ranks are in.
     domains: u32,
-    /// Which of them share a host.
+    /// The groups of ranks that share a host.
     hosts: Groups,
-    /// By number; those of tiny calls stay for the next call of their kind.
+    /// Calls by number; tiny calls stay for the next call of their kind.
     calls: Vec<Option<Running>>,
     free: Vec<usize>,
     tiny: TinyKinds,
@@ -68,16 +68,16 @@ pub struct Engine {
     mailbox: Mailbox,
     finished: VecDeque<JobId>,
     sequence: u64,
-    /// The collectives with a root that were submitted.
+    /// Digests of the submitted collectives with a root.
     rooted: Rooted,
     generation: u64,
     done: Vec<Ticket>,
-    /// Whether the log says that a call fell back.
+    /// Whether a fallback has been logged.
     is_fallback_logged: bool,
 }
 
 impl Engine {
-    /// An engine for `rank` of `world_size` ranks.
+    /// Creates an engine for `rank` of `world_size` ranks.
     pub fn new(
         transport: Box<dyn Transport>,
         rank: usize,
@@ -117,23 +117,23 @@ impl Engine {
         }
     }
 
-    /// What copies and combines, by this thread alone unless replaced here.
+    /// Returns the copy and reduction loops, which use this thread alone unless replaced here.
     pub(crate) fn parallel(&mut self) -> &mut Parallel {
         &mut self.context.parallel
     }
 
-    /// Who was late until now, in the calls that are done.
+    /// Returns the statistics of late ranks up to now, in the finished calls.
     pub fn stats(&mut self) -> Stats {
         self.without_untimed(|lateness, finished| lateness.stats(finished))
     }
 
-    /// Counts from zero again, from the call under way on.
+    /// Resets the statistics, from the call under way on.
     pub fn reset_stats(&mut self) {
         self.without_untimed(Lateness::reset);
     }
 
-    /// What `f` finds or does while the wait of the tiny call under way, which is counted as short
-    /// from the first, is not counted.
+    /// Calls `f` on the statistics without the wait of the tiny call under way, which is counted in
+    /// advance as short.
     fn without_untimed<R>(&mut self, f: impl FnOnce(&mut Lateness, u64) -> R) -> R {
         let counted = self.front().and_then(Running::counted_as_short);
         let finished = self.collectives_finished();
@@ -145,41 +145,41 @@ impl Engine {
         found
     }
 
-    /// The counts of who was late: the engine adds arrivals, its driver waits.
+    /// Returns the statistics of late ranks: the engine adds arrivals, its driver adds waits.
     pub fn lateness(&mut self) -> &mut Lateness {
         &mut self.context.lateness
     }
 
-    /// Says that the ranks sit in this many domains of equal size, in rank order, before the first
-    /// call.
+    /// Divides the ranks into this many domains of equal size, in rank order. For use before the
+    /// first call.
     pub(crate) fn set_domains(&mut self, domains: u32) {
         self.domains = domains;
     }
 
-    /// Says which ranks share a host, before the first call.
+    /// Sets which ranks share a host. For use before the first call.
     pub(crate) fn set_hosts(&mut self, hosts: Groups) {
         self.hosts = hosts;
     }
 
-    /// Has the rings of `all_reduce` and `reduce_scatter` over messages bypass slow ranks, by
-    /// `policy`, from the next call on. Their `SKIP` goes by `signal_channel`, which nothing else
-    /// uses. The same on all ranks.
+    /// Makes the rings of `all_reduce` and `reduce_scatter` over messages bypass slow ranks, by
+    /// `policy`, from the next call on. Their `SKIP` uses `signal_channel`, which nothing else
+    /// uses. Must be the same on all ranks.
     pub fn set_late_merge(&mut self, policy: Policy, signal_channel: usize) {
         let state = LateMergeState::new(policy, signal_channel);
         self.context.kept.late_merge = Some(Box::new(state));
     }
 
-    /// The transport, for the thread that waits.
+    /// Returns the transport, for the thread that waits.
     pub fn transport(&mut self) -> &mut dyn Transport {
         self.context.transport.as_mut()
     }
 
-    /// The registered buffers.
+    /// Returns the registered buffers.
     pub fn registry(&self) -> &Registry {
         &self.context.registry
     }
 
-    /// Has `change` change the registered buffers, none of which is used by a call under way.
+    /// Calls `change` on the registered buffers, none of which is used by a call under way.
     pub fn change_registry<R>(&mut self, change: impl FnOnce(&mut Registry) -> R) -> R {
         let changed = change(&mut self.context.registry);
         let memory = self.context.registry.peer_memory();
@@ -187,18 +187,18 @@ impl Engine {
         changed
     }
 
-    /// Has messages use memory of this rank's directly, see [`Transport::hold`].
+    /// Prepares memory of this rank for direct use by messages, see [`Transport::hold`].
     pub(crate) fn hold(&mut self, memory: Region) -> Option<Hold> {
         self.context.transport.hold(memory, Term::Long)
     }
 
-    /// No call will run any more, and the memory of those under way goes back to its owner: peers
-    /// that still read it are to see that it is not what it was.
+    /// Stops all calls for good and returns their memory to its owner; peers that still read that
+    /// memory detect the withdrawal.
     pub(crate) fn withdraw(&mut self) {
         self.context.transport.withdraw();
     }
 
-    /// Takes out everything that has memory, descriptors or threads; the counts stay, to be read.
+    /// Moves out everything that has memory, descriptors or threads; the statistics stay readable.
     /// No call is under way, and none is submitted afterwards.
     pub(crate) fn dissolve(&mut self) -> Engine {
         let Context {
@@ -210,19 +210,19 @@ impl Engine {
         std::mem::replace(self, counts)
     }
 
-    /// The last collectives with a root that were submitted.
+    /// Returns the last submitted collectives with a root.
     pub fn rooted(&self) -> Marks {
         self.rooted.marks()
     }
 
-    /// The number of the last collective submitted.
+    /// Returns the number of the last submitted collective.
     pub fn sequence(&self) -> u64 {
         self.sequence
     }
 
-    /// Whether the next calls are those by which the library prepares the communicator. These have
-    /// numbers of their own and are not counted, so that those of the user begin with 1. Between
-    /// calls, and the same on all ranks.
+    /// Sets whether the next calls are the library's, to prepare the communicator. These calls have
+    /// their own numbers and are not counted, so that the user's calls begin with 1. For use
+    /// between calls, on all ranks alike.
     pub fn set_preparing(&mut self, is_preparing: bool) {
         assert!(self.is_idle(), "no call may be under way");
         self.sequence = if is_preparing { 0 } else { PREPARED };
@@ -230,7 +230,7 @@ impl Engine {
         self.reset_stats();
     }
 
-    /// The number of the last collective that is done, if they end in order.
+    /// Returns the number of the last finished collective, as collectives end in order.
     pub fn collectives_finished(&self) -> u64 {
         self.sequence - self.queue.len() as u64
     }
@@ -245,7 +245,8 @@ impl Engine {
         self.mailbox.under_way() < MESSAGES_MAX
     }
 
-    /// Takes on a job, for which there is room. Its regions stay valid until it is finished.
+    /// Submits a job, for which there must be room. The job's regions must stay valid until it is
+    /// finished.
     pub fn submit(&mut self, job: Job) -> Result<JobId> {
         if job.collective.is_message() {
             assert!(self.has_room_for_messages(), "no room for a message");
@@ -258,7 +259,7 @@ impl Engine {
         Ok(JobId::collective(id))
     }
 
-    /// Gives a call a number.
+    /// Assigns a number to a call.
     fn place(&mut self, running: Running) -> usize {
         let id = self.free.pop().unwrap_or_else(|| {
             self.calls.push(None);
@@ -273,7 +274,7 @@ impl Engine {
         self.calls[id] = Some(running);
     }
 
-    /// Does what can be done now; whether that was anything.
+    /// Does all work that is ready; returns whether there was any.
     pub fn progress(&mut self, now: Time) -> Result<bool> {
         (self.context.now, self.context.is_polled) =
             (now, self.context.is_polled && now == self.context.now);
@@ -293,7 +294,7 @@ impl Engine {
         Ok(progressed)
     }
 
-    /// Tells what is complete to what posted it.
+    /// Reports completed tickets to the calls and messages that posted them.
     fn complete(&mut self) {
         for ticket in self.done.drain(..) {
             if p2p::owns(ticket) {
@@ -313,8 +314,8 @@ impl Engine {
         self.queue.is_empty() && self.finished.is_empty() && self.mailbox.under_way() == 0
     }
 
-    /// A job that has finished, if any is not taken yet: the collectives in order, and then the
-    /// messages. No later job has its number before it is taken.
+    /// Returns a finished job that is not taken yet: first the collectives in order, then the
+    /// messages. The job's number is not reused before the job is taken.
     pub fn take_finished(&mut self) -> Option<Finished> {
         let Some(id) = self.finished.pop_front() else {
             return self.mailbox.take_finished();
@@ -326,14 +327,14 @@ impl Engine {
         Some(Finished { id, source: None })
     }
 
-    /// A call under way, and what it works with.
+    /// Returns a call under way, and the shared state.
     #[inline]
     fn running(&mut self, id: usize) -> (&mut Running, &mut Context) {
         let running = self.calls[id].as_mut().expect("a queued call runs");
         (running, &mut self.context)
     }
 
-    /// Runs the first call, and those after it as long as they end.
+    /// Runs the first call, and the next one whenever a call ends.
     fn advance(&mut self) -> Result<bool> {
         let mut progressed = false;
         while let Some(&id) = self.queue.front() {
@@ -353,7 +354,7 @@ impl Engine {
         Ok(progressed)
     }
 
-    /// Runs the tiny call under way, and looks at nothing else; whether it is done. Its end is
+    /// Runs only the tiny call under way; returns whether the call is done. The call's end is
     /// reported here, not by [`Engine::take_finished`].
     #[inline]
     pub fn advance_tiny(&mut self) -> Result<bool> {
@@ -375,8 +376,8 @@ impl Engine {
         Ok(is_done)
     }
 
-    /// Gives the call its generations. Not before its turn, because those before it may need more
-    /// than was thought.
+    /// Assigns generations to the call, at its turn and not before, because earlier calls may need
+    /// more generations than expected.
     fn begin(&mut self, id: usize) {
         let next = self.generation;
         if let Some(Running { operation, .. }) = self.calls[id].as_mut()
@@ -400,8 +401,8 @@ impl Engine {
         }
     }
 
-    /// If not all ranks could push, does the call as it would have been done without asking. All
-    /// ranks do the same.
+    /// If not all ranks could push, restarts the call as it would have run without the attempt to
+    /// push. All ranks do the same.
     fn fall_back(&mut self, id: usize) -> Result<bool> {
         let Some(fallback) = self.calls[id].as_mut().and_then(Running::take_fallback) else {
             return Ok(false);
@@ -427,8 +428,8 @@ impl Engine {
         Ok(true)
     }
 
-    /// Takes the first call, which is done, out of the queue and keeps what the next one of its
-    /// kind can use.
+    /// Removes the first call, which is done, from the queue and keeps the state that the next one
+    /// of its kind can reuse.
     fn retire(&mut self, id: usize) -> Result<()> {
         self.queue.pop_front();
         let (running, context) = self.running(id);
@@ -452,7 +453,7 @@ impl Engine {
 
 #[cfg(test)]
 impl Engine {
-    /// `submit`, with the steps of the schedule also where another executor would take the call.
+    /// Submits a job, but runs the schedule's steps even if another executor would take the call.
     pub fn submit_by_steps(&mut self, job: Job) -> Result<JobId> {
         let id = self.submit(job.clone())?;
         let running = self.calls.get(id.place()).and_then(Option::as_ref);
@@ -469,13 +470,13 @@ impl Engine {
     }
 }
 
-/// How many messages an engine's transport has lent.
+/// Returns the number of messages that an engine's transport has lent.
 #[cfg(test)]
 pub fn messages_lent(engine: &Engine) -> u64 {
     engine.context.transport.messages_lent()
 }
 
-/// The windows of an engine's transport, where it has them.
+/// Returns the windows of an engine's transport, if it has any.
 #[cfg(test)]
 pub fn windows(engine: &mut Engine) -> Option<&mut crate::transport::Windows> {
     engine.context.windows.as_mut()

@@ -1,4 +1,4 @@
-//! What all executors share of a call: what it is, and where its data lies.
+//! The description of a call that all executors share, and the location of its data.
 
 use std::time::Duration;
 
@@ -10,75 +10,75 @@ use crate::reduce::{self, Factor, Kernel};
 use crate::schedule::{Buffer, Span};
 use crate::transport::{SlotUse, Term, Time, Transport};
 
-/// The memory of one call and how it is cut.
+/// The memory of one call, and its cuts.
 #[derive(Debug)]
 pub struct Buffers {
-    /// What is read.
+    /// The input buffer.
     pub input: Region,
-    /// What is filled.
+    /// The output buffer.
     pub output: Region,
-    /// Where peers of this host find `input`, if messages from there can be lent.
+    /// The handle of `input` for peers on this host, if messages from `input` can be lent.
     pub input_place: Option<Handle>,
-    /// The same of `output`.
+    /// The handle of `output`, likewise.
     pub output_place: Option<Handle>,
-    /// The engine's memory.
+    /// Scratch memory of the engine.
     pub scratch: Region,
-    /// How `scratch` is divided.
+    /// The division of `scratch`.
     pub scratch_parts: Parts,
-    /// How `input` is cut.
+    /// The cut of `input`.
     pub input_cut: Geometry,
-    /// How `output` is cut.
+    /// The cut of `output`.
     pub output_cut: Geometry,
     /// Whether a slot holds the output behind the input.
     pub is_apart: bool,
-    /// What the transport has of `input` and `output`.
+    /// The transport's holds on `input` and `output`.
     pub held: Vec<Hold>,
-    /// Keeps `scratch`, and a scaled copy of the input, alive.
+    /// Blocks that keep `scratch` and a scaled copy of the input alive.
     pub owned: Vec<Block>,
 }
 
-/// What all executors need to know of a call.
+/// The description of a call that all executors share.
 #[derive(Debug)]
 pub struct Operation {
-    /// What this rank says it is in.
+    /// The call that this rank announces to its peers.
     pub call: Call,
-    /// The number under which the engine keeps it, for tickets; set when it gets one.
+    /// The number of the call in the engine, for tickets; set when the engine assigns it.
     pub id: usize,
-    /// Where the data is.
+    /// The memory of the call.
     pub buffers: Buffers,
-    /// The combining loop, where something is combined.
+    /// The reduction loop, if the call reduces.
     pub kernel: Option<Kernel>,
-    /// What every element of the result is scaled by at the end.
+    /// The factor by which every element of the result is scaled at the end.
     pub factor: Option<Factor>,
-    /// Whether results that replace nothing are stored past the caches.
+    /// Whether out-of-place results use non-temporal stores.
     pub non_temporal_stores: bool,
-    /// Whose slots are written to.
+    /// The use of slots, which decides whose slots are written.
     pub slot_use: SlotUse,
-    /// Whether the call goes through published memory.
+    /// Whether the call uses published memory.
     pub publishes: bool,
-    /// Whether this rank waits for every other one, so that it has seen which call they are in.
+    /// Whether this rank waits for every other rank, and so sees which call each is in.
     pub hears_all: bool,
-    /// How many slices.
+    /// Number of slices.
     pub slices: u32,
-    /// How many of them may be under way at once.
+    /// Maximum number of slices in flight.
     pub slices_in_flight: u32,
-    /// The first window generation, when memory is published; set when the call begins.
+    /// The first window generation, if memory is published; set when the call begins.
     pub first_generation: u64,
-    /// Whether it has begun.
+    /// Whether the call has begun.
     pub is_begun: bool,
-    /// How long it may take once it has begun.
+    /// Maximum duration of the call from its beginning.
     pub timeout: Duration,
-    /// When it must be done; unset until the driver first reads the clock.
+    /// The time by which the call must be done; unset until the driver first reads the clock.
     pub deadline: Option<Time>,
 }
 
 impl Buffers {
-    /// What a call in these is about: the longer of input and output.
+    /// Returns the longer of the lengths of input and output.
     pub fn bytes(&self) -> usize {
         self.input.bytes().max(self.output.bytes())
     }
 
-    /// Finds out where peers find them, if they are registered.
+    /// Looks up the handles of input and output, if they are registered.
     pub fn look_up(&mut self, registry: &Registry) {
         self.input_place = registry.find(self.input);
         self.output_place = match self.output.is_same(self.input) {
@@ -87,7 +87,7 @@ impl Buffers {
         };
     }
 
-    /// Has messages use the caller's memory directly, where that is better.
+    /// Prepares the caller's memory for direct use by messages, if direct use is better.
     pub fn hold(&mut self, transport: &mut dyn Transport) {
         self.held.extend(transport.hold(self.output, Term::Output));
         if !self.output.is_same(self.input) {
@@ -95,7 +95,7 @@ impl Buffers {
         }
     }
 
-    /// Where peers find `part`, which lies in `buffer`.
+    /// Returns the handle of `part`, which lies in `buffer`, for peers.
     pub fn place(&self, buffer: Buffer, part: Region) -> Option<Handle> {
         let (whole, place) = match buffer {
             Buffer::Input => (self.input, self.input_place?),
@@ -109,7 +109,7 @@ impl Buffers {
         })
     }
 
-    /// How scratch memory is cut: see [`Buffer::Scratch`].
+    /// Returns the cut of scratch memory, see [`Buffer::Scratch`].
     pub fn scratch_cut(&self) -> &Geometry {
         match self.output_cut.chunks() > self.input_cut.chunks() {
             true => &self.output_cut,
@@ -119,24 +119,24 @@ impl Buffers {
 }
 
 impl Operation {
-    /// The window generation of a slice.
+    /// Returns the window generation of a slice.
     pub fn generation(&self, slice: u32) -> u64 {
         self.first_generation + u64::from(slice)
     }
 
-    /// The last generation of a call through published memory.
+    /// Returns the last generation of a call through published memory.
     pub fn last_generation(&self) -> u64 {
         self.generation(self.slices - 1)
     }
 
-    /// The combining loop of a call that reduces.
+    /// Returns the reduction loop of a call that reduces.
     pub fn kernel(&self) -> Kernel {
         self.kernel.expect(
             "a schedule that reduces belongs to a collective that does, whose kernel was made",
         )
     }
 
-    /// The memory of `span` in `slice`.
+    /// Returns the memory of `span` in `slice`.
     pub fn region(&self, span: Span, slice: u32) -> Region {
         if span.len == 0 {
             return Region::EMPTY;
@@ -157,7 +157,7 @@ impl Operation {
         }
     }
 
-    /// Where chunk `first` of `buffer` stands in a published slot.
+    /// Returns the offset of chunk `first` of `buffer` in a published slot.
     pub fn slot_offset(&self, buffer: Buffer, first: u32, slice: u32) -> usize {
         let Buffers {
             input_cut,
@@ -174,8 +174,7 @@ impl Operation {
         }
     }
 
-    /// Scales `len` chunks of the result of `slice` from `first` on, where the operation asks for
-    /// it.
+    /// Scales `len` chunks of the result of `slice` from `first` on, if the operation has a factor.
     pub fn scale_result(&self, first: u32, len: u32, slice: u32) -> Result<()> {
         let Some(factor) = self.factor else {
             return Ok(());

@@ -1,7 +1,7 @@
 //! A plan: a schedule made ready to run, and kept for the next call of the same kind.
 //!
-//! What depends on the schedule alone is computed once: where each round begins, what each step
-//! waits for, and the number of each message on its stream.
+//! All that depends on the schedule alone is computed once: the start of each round, the steps that
+//! each step waits for, and the number of each message on its stream.
 
 use std::collections::HashMap;
 
@@ -9,11 +9,11 @@ use crate::error::Result;
 use crate::schedule::{Access, Action, Peers, Schedule, Spec, Step, dependence};
 use crate::types::{Collective, Method};
 
-/// Slices of one call that may be under way at once: they bound the scratch memory and the messages
-/// posted.
+/// Returns the maximum number of slices of a call in flight, which bounds its scratch memory and
+/// its posted messages.
 ///
-/// Over messages more of them keep a link busy while some wait for their partner; through published
-/// memory more of them only leave the cache.
+/// Over messages, more slices keep a link busy while some wait for their partner. Through published
+/// memory, more slices only leave the cache.
 pub const fn slices_in_flight(access: Access) -> u32 {
     match access {
         Access::Messages => 8,
@@ -24,15 +24,15 @@ pub const fn slices_in_flight(access: Access) -> u32 {
 /// A schedule ready to run.
 #[derive(Debug)]
 pub struct Plan {
-    /// What it runs; its steps are in `channels`, and only there.
+    /// The schedule; its steps are in `channels`, and only there.
     pub schedule: Schedule,
-    /// One a channel.
+    /// The steps of each channel.
     pub channels: Vec<ChannelPlan>,
-    /// Slices that may be under way at once.
+    /// Maximum number of slices in flight.
     pub slices_in_flight: u32,
     /// Whether this rank publishes anything, so that others can see which call it is in.
     pub is_heard: bool,
-    /// Whether it waits for every other rank, so that it has seen which call they are in.
+    /// Whether this rank waits for every other rank, and so sees which call each is in.
     pub hears_all: bool,
     /// Ticks between the starts of consecutive slices: `slices_in_flight * skew >= rounds`, so a
     /// slice ends before the one that takes its place begins.
@@ -42,27 +42,27 @@ pub struct Plan {
 /// The steps of one channel.
 #[derive(Debug)]
 pub struct ChannelPlan {
-    /// In the order of issue.
+    /// The steps, in the order of issue.
     pub steps: Vec<PlannedStep>,
-    /// The lists of all steps, see [`ChannelPlan::after`].
+    /// The dependencies of all steps, see [`ChannelPlan::after`].
     waits: Vec<u32>,
-    /// Where each round begins in `steps`; one entry more than rounds.
+    /// The start of each round in `steps`; one entry more than rounds.
     pub round_starts: Vec<u32>,
 }
 
-/// A step with what the engine needs to know about it.
+/// A step with the data that the engine needs to issue it.
 #[derive(Debug)]
 pub struct PlannedStep {
-    /// What is done.
+    /// The action.
     pub action: Action,
-    /// Where the steps that must be complete before stand in the channel's list.
+    /// The range of this step's dependencies in the channel's `waits`.
     waits: (u32, u32),
     /// The number of this message among those of the slice on its stream, in its direction.
     pub message: u32,
 }
 
 impl Plan {
-    /// Makes the plan of `spec`; `in_place` when input and output are (partly) the same memory.
+    /// Makes the plan of `spec`; `in_place` if input and output are (partly) the same memory.
     pub fn new(spec: Spec, in_place: bool, channels: u32) -> Result<Plan> {
         let (access, rank, world_size) = (spec.access, spec.rank, spec.world_size);
         let mut schedule = Schedule::new(spec)?;
@@ -108,12 +108,12 @@ impl Plan {
         Ok(plan)
     }
 
-    /// Whether the ranks work in each other's buffers.
+    /// Whether the ranks access each other's registered buffers.
     pub fn is_registered(&self) -> bool {
         self.schedule.spec.access == Access::Registered
     }
 
-    /// Whether `engine::direct` does the same: the `direct` all-reduce over published memory.
+    /// Whether `engine::direct` can run the plan: the `direct` all-reduce over published memory.
     pub fn has_direct_loop(&self) -> bool {
         let spec = &self.schedule.spec;
         (spec.collective, spec.method(), spec.access)
@@ -161,7 +161,7 @@ impl ChannelPlan {
         }
     }
 
-    /// Earlier steps that must be complete before `step`, which is one of this channel's.
+    /// Returns the earlier steps of this channel that must be complete before `step`.
     pub fn after(&self, step: &PlannedStep) -> &[u32] {
         let (begin, end) = step.waits;
         &self.waits[begin as usize..end as usize]

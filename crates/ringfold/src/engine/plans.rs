@@ -1,4 +1,4 @@
-//! The plans that were made, and what their last calls leave for the next.
+//! The cached plans, and the bookkeeping that their last calls leave for the next.
 
 use std::sync::Arc;
 
@@ -7,21 +7,21 @@ use super::steps::ChannelProgress;
 use crate::error::Result;
 use crate::schedule::Spec;
 
-/// Plans kept, at most; the oldest goes first. A program has few kinds of calls.
+/// Maximum number of cached plans; the oldest is dropped first. A program has few kinds of calls.
 const PLANS_MAX: usize = 256;
 
 /// The plans of a rank.
 #[derive(Debug, Default)]
 pub struct Plans(Vec<Entry>);
 
-/// What a plan depends on.
+/// The key of a plan: all that the plan depends on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlanKey {
-    /// The schedule.
+    /// The specification of the schedule.
     pub spec: Spec,
     /// Whether input and output are the same memory.
     pub in_place: bool,
-    /// Independent pipelines.
+    /// Number of independent pipelines.
     pub channels: u32,
 }
 
@@ -34,7 +34,7 @@ struct Entry {
 }
 
 impl Plans {
-    /// The plan of `key`; `announce` is called when it is made.
+    /// Returns the plan of `key`; `announce` is called if the plan is made now.
     pub fn get(&mut self, key: PlanKey, announce: impl FnOnce()) -> Result<Arc<Plan>> {
         if let Some(entry) = self.0.iter().find(|entry| entry.key == key) {
             return Ok(entry.plan.clone());
@@ -52,7 +52,7 @@ impl Plans {
         Ok(plan)
     }
 
-    /// Bookkeeping for a call that goes by `plan`.
+    /// Returns the bookkeeping for a call of `plan`.
     pub fn progress(&mut self, plan: &Arc<Plan>) -> Vec<ChannelProgress> {
         match self.entry(plan).and_then(|entry| entry.spare.take()) {
             Some(mut channels) => {
@@ -67,7 +67,7 @@ impl Plans {
         }
     }
 
-    /// Keeps the bookkeeping of a call that went by `plan`.
+    /// Keeps the bookkeeping of a finished call of `plan`.
     pub fn keep(&mut self, plan: &Arc<Plan>, channels: Vec<ChannelProgress>) {
         if let Some(entry) = self.entry(plan) {
             entry.spare = Some(channels);

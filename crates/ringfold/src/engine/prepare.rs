@@ -1,5 +1,5 @@
-//! From a job to an operation: the plan, the cut of the buffers, scratch, and what the peers are
-//! told.
+//! Prepares the operation of a job: the plan, the cut of the buffers, scratch memory, and the call
+//! announced to peers.
 
 use std::sync::Arc;
 
@@ -44,8 +44,8 @@ impl Engine {
         self.ready(job, None, Some(fallback))
     }
 
-    /// Makes what is done in place of a call that fell back ready to run: the same call, with what
-    /// it owns and its deadline.
+    /// Makes the fallback of a refused call ready to run: the same call, with its owned memory and
+    /// its deadline.
     pub(super) fn prepare_fallback(&mut self, job: Job, refused: Operation) -> Result<Running> {
         let call = Call {
             algorithm: job.way.algorithm,
@@ -61,8 +61,8 @@ impl Engine {
         Ok(running)
     }
 
-    /// Makes `job` ready to run as it says; `call` is what the peers see, unless it is a new
-    /// call.
+    /// Makes `job` ready to run as specified; `call` is the call that peers see, or `None` for a
+    /// new call.
     fn ready(
         &mut self,
         mut job: Job,
@@ -127,7 +127,7 @@ impl Engine {
         Ok(Running::new(operation, executor).or(fallback))
     }
 
-    /// The memory of `job` and how it is cut.
+    /// Returns the memory of `job`, and its cuts.
     fn buffers(
         &mut self,
         job: &Job,
@@ -171,7 +171,7 @@ impl Engine {
         Ok(buffers)
     }
 
-    /// Memory of the engine's own for a call.
+    /// Returns scratch memory of the engine for a call.
     fn scratch(&mut self, bytes: usize) -> Block {
         let Context {
             pool, transport, ..
@@ -179,8 +179,8 @@ impl Engine {
         scratch(pool, transport.as_mut(), bytes)
     }
 
-    /// Weights cut the chunks that ranks own: there must be one for each, and a schedule that has
-    /// such.
+    /// Checks that there is one weight for each rank, and that the schedule has chunks owned by
+    /// ranks.
     fn check_weights(&self, job: &Job) -> Result<()> {
         let Some(weights) = &job.weights else {
             return Ok(());
@@ -204,8 +204,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Published slices must fit their slots: the chooser sees to it, and this is where it is
-    /// checked.
+    /// Checks that published slices fit their slots, for which the chooser is responsible.
     fn check_slot(
         &mut self,
         job: &Job,
@@ -233,8 +232,8 @@ impl Engine {
         Ok(())
     }
 
-    /// `PremulSum` is a sum of scaled inputs: into the output where that is the sum's place anyway,
-    /// else into a copy.
+    /// Scales the input of `PremulSum`: into the output if the sum goes there anyway, else into a
+    /// copy.
     fn scale_input(&mut self, job: &mut Job, owned: &mut Vec<Block>) -> Result<()> {
         let Op::PremulSum(factor) = job.op else {
             return Ok(());
@@ -242,7 +241,7 @@ impl Engine {
         if !job.collective.reduces() {
             return Ok(());
         }
-        // Where the peers can read it, if they are to push.
+        // The scaled input must be where peers can read it, if they are to push.
         let is_output_free = job.in_place || job.way.access == Access::Registered;
         let target = if job.collective == Collective::AllReduce && is_output_free {
             job.output
@@ -257,7 +256,7 @@ impl Engine {
         Ok(())
     }
 
-    /// The mark of the policy by which `job` bypasses slow ranks, if it does.
+    /// Returns the mark of the policy by which `job` bypasses slow ranks, if there is one.
     fn straggler_policy(&self, job: &Job) -> Option<u32> {
         let state = self.context.kept.late_merge.as_ref()?;
         LateMergeState::serves(job, self.context.world_size).then(|| state.policy.mark())
@@ -292,7 +291,7 @@ impl Engine {
         call
     }
 
-    /// The plan of `job`.
+    /// Returns the plan of `job`.
     pub(super) fn plan(&mut self, job: &Job) -> Result<Arc<Plan>> {
         let spec = Spec {
             collective: job.collective,
@@ -316,7 +315,7 @@ impl Engine {
 }
 
 impl Job {
-    /// Has it begin with an input that is scaled already, which lies in `input`.
+    /// Makes the job begin with an already scaled input, which is in `input`.
     fn continue_after_scaling(&mut self, input: Region) {
         if let Op::PremulSum(_) = self.op {
             self.op = Op::Sum;
@@ -340,7 +339,7 @@ fn qualifier(job: &Job, straggler_policy: Option<u32>) -> Qualifier {
     }
 }
 
-/// The elements of a slice of `job`, and how many slices it has.
+/// Returns the number of elements in a slice of `job`, and the number of slices.
 fn cut(job: &Job, plan: &Plan) -> Result<(u64, u32)> {
     // The counts of other pairs are not known.
     if plan.schedule.needs_one_slice && job.collective == AllToAll && job.input_blocks.is_uneven() {
@@ -353,7 +352,7 @@ fn cut(job: &Job, plan: &Plan) -> Result<(u64, u32)> {
     let slice_elements = if plan.schedule.needs_one_slice || plan.is_registered() {
         longest.max(1)
     } else {
-        // Blocks of a call of one slice stand close together in their slot.
+        // Blocks of a call of one slice are close together in their slot.
         let unit = (BLOCK_ALIGN_BYTES / job.dtype.size_bytes()) as u64;
         let whole = longest.max(1).checked_next_multiple_of(unit);
         job.way
@@ -366,8 +365,8 @@ fn cut(job: &Job, plan: &Plan) -> Result<(u64, u32)> {
     Ok((slice_elements, slices))
 }
 
-/// What a call says of the counts of each rank: ranks with different lists would take pieces of
-/// each other's blocks.
+/// Returns the digest of the counts of each rank, which ranks compare: with different lists, they
+/// would take pieces of each other's blocks.
 fn lists(job: &Job) -> u32 {
     match job.collective {
         AllToAll if job.input_blocks.is_uneven() => PAIRWISE,
@@ -378,8 +377,8 @@ fn lists(job: &Job) -> u32 {
     }
 }
 
-/// Over published memory `ll` carries what fits into a slot's head: the chooser sees to it, and
-/// this is where it is checked.
+/// Checks that an `ll` payload over published memory fits a slot's head, for which the chooser is
+/// responsible.
 fn check_inline(call: &Call, world_size: usize) -> Result<()> {
     if Inline::fits(call, world_size) {
         return Ok(());

@@ -1,5 +1,4 @@
-//! What the engine can say of the calls under way: what they wait for, until when, and where they
-//! stand.
+//! The status of the calls under way: the ranks that they wait for, until when, and their progress.
 
 use super::Engine;
 use super::context::Context;
@@ -9,30 +8,29 @@ use crate::error::{Result, Site};
 use crate::transport::{Header, Stream, Time, Transport, earlier_mismatch, mismatch};
 
 impl Engine {
-    /// The collective that runs.
+    /// Returns the running collective.
     pub(super) fn front(&self) -> Option<&Running> {
         let id = *self.queue.front()?;
         self.calls[id].as_ref()
     }
 
-    /// The same, and what it works with.
+    /// Returns the running collective, and the shared state.
     pub(super) fn front_mut(&mut self) -> Option<(&mut Running, &mut Context)> {
         let id = *self.queue.front()?;
         Some(self.running(id))
     }
 
-    /// Whether a call under way goes by the clock, so that every attempt should know what time it
-    /// is.
+    /// Whether the running call has timers, so that every attempt needs the current time.
     pub fn needs_clock(&self) -> bool {
         self.front().is_some_and(Running::needs_clock)
     }
 
-    /// When the call under way has waited too long for something, so that it is to go on.
+    /// Returns the time at which the running call stops waiting for something and continues.
     pub fn next_timer(&self) -> Option<Time> {
         self.front().and_then(Running::next_timer)
     }
 
-    /// When `progress` could next find something to do although no peer acts.
+    /// Returns the time at which `progress` could next find work although no peer acts.
     pub fn next_event(&self) -> Option<Time> {
         let timer = self.next_timer();
         self.context
@@ -43,21 +41,20 @@ impl Engine {
             .min()
     }
 
-    /// Whether the running call has local work left, with which `progress` goes on whatever befalls
+    /// Whether the running call has local work left, which `progress` continues whatever happens to
     /// the peers.
     pub fn has_local_work(&self) -> bool {
         self.front().is_some_and(Running::has_local_work)
     }
 
-    /// The wait under way has lasted long enough for the clock.
+    /// Records that the wait under way has lasted long enough to be timed.
     pub fn time_wait(&mut self, now: Time) {
         if let Some((front, context)) = self.front_mut() {
             front.time_wait(now, &mut context.lateness);
         }
     }
 
-    /// Sets the deadlines of running jobs that have none yet, and gives the error of one whose
-    /// deadline has passed.
+    /// Sets the deadlines of running jobs that have none yet; returns `Timeout` if one has passed.
     pub fn check_deadlines(&mut self, now: Time) -> Result<()> {
         self.mailbox.check_deadlines(now)?;
         match self.front_mut() {
@@ -66,7 +63,7 @@ impl Engine {
         }
     }
 
-    /// The ranks that the running jobs wait for.
+    /// Returns the ranks that the running jobs wait for.
     pub fn waiting_for(&mut self) -> Vec<usize> {
         let mut ranks = self.front_waits_for();
         ranks.extend(self.mailbox.waiting_for());
@@ -75,7 +72,7 @@ impl Engine {
         ranks
     }
 
-    /// A rank that `is_gone` and that a running job needs. A receive from any source needs the
+    /// Returns a rank that `is_gone` and that a running job needs. A receive from any source needs
     /// others only if the program `waits`, because otherwise this rank may still send to itself.
     pub fn missed(
         &mut self,
@@ -101,7 +98,7 @@ impl Engine {
         }
     }
 
-    /// Where the running job stands, if one runs.
+    /// Describes the progress of the running job, if one runs.
     pub fn running_site(&mut self) -> Option<Site> {
         match self.front_mut() {
             Some((front, context)) => Some(front.site(context)),
@@ -109,8 +106,8 @@ impl Engine {
         }
     }
 
-    /// Looks whether a message has come that this rank does not expect, of the collective that it
-    /// waits in or of an earlier one: its sender is in another call, or was. For a rank that has
+    /// Checks whether an unexpected message has arrived, of the collective in which this rank waits
+    /// or of an earlier one: the sender is or was in another call. Intended for a rank that has
     /// waited for a while.
     pub fn compare_unexpected(&mut self) -> Result<()> {
         let Some(Running { operation, .. }) = self.front() else {
@@ -132,9 +129,9 @@ impl Engine {
         Ok(())
     }
 
-    /// Looks whether a peer has published in the call in which this rank waits for messages: each
-    /// would wait for the other in vain. So would a rank that waits in a collective with a root,
-    /// where the peer was through with another one before its present call. For a rank that has
+    /// Checks whether a peer has published in the call in which this rank waits for messages: each
+    /// would wait for the other in vain. The same holds if this rank waits in a collective with a
+    /// root and the peer finished another one before its present call. Intended for a rank that has
     /// waited for a while.
     pub fn compare_media(&mut self) -> Result<()> {
         let (Some(Running { operation, .. }), Some(windows)) =
@@ -146,7 +143,7 @@ impl Engine {
             return Ok(());
         }
         for peer in (0..self.context.world_size).filter(|peer| *peer != self.context.rank) {
-            // A peer that is through with this call may have published in a later one.
+            // A peer that has finished this call may have published in a later one.
             let theirs = windows.entered(peer, self.generation);
             let mine = &operation.call;
             let in_this = |theirs: &Call| theirs.sequence == mine.sequence;

@@ -1,10 +1,10 @@
-//! Calls in which this rank did not hear from all others, until it has looked what they were in.
+//! Calls in which this rank did not hear from all others, until the others' calls are verified.
 //!
-//! Two ranks that both take themselves for the root of a broadcast, or neither for that of a
-//! reduce, end their calls without meeting. Each keeps the other's call in the head of a slot until
-//! that is used again. So a rank looks when it waits anyway, when all ranks meet, and at the latest
-//! before it uses its own slot of that number again. By then all peers have finished the call that
-//! stood there. Of two ranks the one that goes on first finds the other's call in its place.
+//! Two ranks that both act as root of a broadcast, or neither as that of a reduce, end their calls
+//! without meeting. Each rank's call stays in the head of its slot until the slot is reused. So a
+//! rank verifies when it waits anyway, when all ranks meet, and at the latest before it reuses its
+//! own slot of that number. By then all peers have finished the call in that slot. Of two ranks,
+//! the one that continues first finds the other's call still in its slot.
 
 use std::collections::VecDeque;
 
@@ -12,10 +12,10 @@ use crate::call::Call;
 use crate::error::Result;
 use crate::transport::Windows;
 
-/// Calls at most: no more than the slots in which they stand.
+/// Maximum number of calls: no more than the slots that hold them.
 const CALLS_MAX: usize = 8;
 
-/// The calls, by the generation in which each ended, oldest first.
+/// The unverified calls, with the generation in which each ended, oldest first.
 #[derive(Debug)]
 pub struct Unverified(VecDeque<(u64, Call)>);
 
@@ -26,13 +26,13 @@ impl Default for Unverified {
 }
 
 impl Unverified {
-    /// Whether there is none.
+    /// Whether no call is unverified.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// `call` has ended in `generation`.
+    /// Records that `call` has ended in `generation`.
     pub fn note(&mut self, generation: u64, call: Call) {
         if self.0.len() == CALLS_MAX {
             self.0.pop_front();
@@ -40,8 +40,8 @@ impl Unverified {
         self.0.push_back((generation, call));
     }
 
-    /// Looks at the oldest, and forgets it once all peers were in it: for a rank that waits anyway,
-    /// so that it does not cost the end of a call.
+    /// Verifies the oldest call, and removes it once all peers were in it. Intended for a rank that
+    /// waits anyway, so that the end of a call is not delayed.
     pub fn verify_oldest(&mut self, windows: &Windows) -> Result<()> {
         if let Some((generation, call)) = self.0.front()
             && windows.verify(*generation, call)?
@@ -51,7 +51,7 @@ impl Unverified {
         Ok(())
     }
 
-    /// Looks at those whose slots are used again from `generation` on, which is free.
+    /// Verifies the calls whose slots are reused from `generation` on, which is free.
     #[inline(always)]
     pub fn verify_before(&mut self, windows: &Windows, generation: u64) -> Result<()> {
         match self.is_empty() {
@@ -71,7 +71,7 @@ impl Unverified {
         Ok(())
     }
 
-    /// Looks at all: the ranks meet.
+    /// Verifies all calls, when the ranks meet.
     pub fn verify_all(&mut self, windows: &Windows) -> Result<()> {
         while let Some((generation, call)) = self.0.pop_front() {
             windows.verify(generation, &call)?;

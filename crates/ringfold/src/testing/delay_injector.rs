@@ -1,12 +1,12 @@
-//! A transport on which reductions take longer, by the clock: for experiments on real processes.
+//! A transport on which reductions take longer in real time, for experiments on real processes.
 //!
 //! # Model
 //!
-//! Data is combined at once, and its completion is reported later: each reduction takes a fixed
-//! time, and some of them take longer ([`Slow`]), as if a device did them side by side while this
-//! rank's thread goes on. Reductions are counted anew with each call, in the order in which their
-//! data came. Moving data takes no longer, and published memory is not slowed down: ask for an
-//! algorithm over messages.
+//! Data is combined at once, and its completion is reported later. Each reduction takes a fixed
+//! time, and some take longer ([`Slow`]), as if a device performed them in parallel while this
+//! rank's thread continues. Reductions are counted anew in each call, in the order in which their
+//! data arrived. Transfers are not delayed, and neither is published memory: use an algorithm over
+//! messages.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -20,10 +20,10 @@ use crate::transport::{
     WorkKind,
 };
 
-/// How much longer reductions take.
+/// The injected delays of reductions.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Injection {
-    /// What every reduction takes.
+    /// The duration of every reduction.
     pub reduce: Duration,
     /// Reductions that take longer.
     pub slow: Vec<Slow>,
@@ -37,10 +37,10 @@ pub struct DelayInjector {
     rank: usize,
     injection: Injection,
     random: SplitMix64,
-    /// The call that reductions are counted in, and how many it had.
+    /// The call in which reductions are counted, and their number.
     sequence: u64,
     reductions: u32,
-    /// Receives that combine, until the transport inside has them whole.
+    /// Receives that combine, until the inner transport has completed them.
     receives: BTreeSet<Ticket>,
     /// Reductions that are done and not reported yet.
     held: BTreeSet<(Instant, Ticket)>,
@@ -48,7 +48,7 @@ pub struct DelayInjector {
 }
 
 impl DelayInjector {
-    /// `inner`, the transport of `rank`, with slow reductions.
+    /// Wraps `inner`, the transport of `rank`.
     pub fn new(inner: Box<dyn Transport>, rank: usize, injection: Injection) -> DelayInjector {
         DelayInjector {
             inner,
@@ -69,7 +69,7 @@ impl DelayInjector {
         }
     }
 
-    /// Holds back the completion of a reduction that begins now.
+    /// Delays the completion of a reduction that begins now.
     fn hold(&mut self, ticket: Ticket) {
         self.reductions += 1;
         let (rank, step, random) = (self.rank, self.reductions, &mut self.random);

@@ -1,5 +1,5 @@
-//! Which of a rank's reductions take longer, and by how much. Injected by the simulator in virtual
-//! time and by `ringfold perf` on real processes.
+//! The specification of slow reductions. The simulator injects them in virtual time,
+//! `ringfold perf` on real processes.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,51 +10,51 @@ use crate::units::{nearest, parse_time_ps};
 
 /// Some reductions of one rank, or of all, that take longer.
 ///
-/// Read from words such as `rank=3,step=*,delay=exp(20us),p=0.1`; `step` and `p` may be left out.
+/// Parsed from text such as `rank=3,step=*,delay=exp(20us),p=0.1`; `step` and `p` may be omitted.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Slow {
     /// The rank; `None` (`*`) is every rank.
     pub rank: Option<usize>,
-    /// The ordinal of the reduction of that rank in a call, from 1: in a ring's one slice the
-    /// position of the rank behind the chunk's origin. `None` (`*`) is every reduction.
+    /// The ordinal of the rank's reduction in a call, from 1: in a ring of one slice, the position
+    /// of the rank behind the chunk's origin. `None` (`*`) is every reduction.
     pub step: Option<u32>,
-    /// How much longer.
+    /// The additional time.
     pub delay: Delay,
-    /// How often, from 0 to 1.
+    /// The probability that the reduction is slow, from 0 to 1.
     pub probability: f64,
 }
 
-/// How much longer a slow reduction takes.
+/// The additional time of a slow reduction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Delay {
-    /// Always this, in picoseconds.
+    /// A fixed time, in picoseconds.
     Fixed(u64),
-    /// From the exponential distribution.
+    /// A time from the exponential distribution.
     Exponential {
-        /// Its mean.
+        /// The mean in picoseconds.
         mean_ps: u64,
     },
-    /// Evenly from a range.
+    /// A time evenly distributed over a range.
     Uniform {
-        /// The least.
+        /// The minimum in picoseconds.
         from_ps: u64,
-        /// The most.
+        /// The maximum in picoseconds.
         to_ps: u64,
     },
 }
 
-/// The words of a [`Slow`].
+/// The keys in the text of a [`Slow`].
 const KEYS: [&str; 4] = ["rank", "step", "delay", "p"];
 
 impl Slow {
-    /// Whether it is about this reduction, before anything is drawn.
+    /// Whether this reduction may be slow, before anything is drawn.
     pub fn concerns(&self, rank: usize, step: u32) -> bool {
         self.rank.is_none_or(|slow| slow == rank) && self.step.is_none_or(|slow| slow == step)
     }
 
-    /// By how much this reduction takes longer: 0 if it is not slow.
+    /// Returns the delay of this reduction in picoseconds: 0 if it is not slow.
     pub fn delay_ps(&self, rank: usize, step: u32, random: &mut SplitMix64) -> u64 {
-        // What is certain draws nothing, so that events added by hand change no other draw.
+        // A certain delay draws nothing, so that events added by hand change no other draw.
         if !self.concerns(rank, step)
             || (self.probability < 1.0 && !random.happens(self.probability))
         {
@@ -69,7 +69,7 @@ impl Slow {
 }
 
 impl Delay {
-    /// The longest that is ever drawn.
+    /// Returns the longest possible delay in picoseconds.
     pub fn longest_ps(self) -> u64 {
         match self {
             Delay::Fixed(ps) => ps,
@@ -125,7 +125,7 @@ impl FromStr for Slow {
 impl FromStr for Delay {
     type Err = Error;
 
-    /// `20us`, `exp(20us)` or `uniform(5us,20us)`.
+    /// Parses `20us`, `exp(20us)` or `uniform(5us,20us)`.
     fn from_str(text: &str) -> Result<Delay> {
         let Some((name, rest)) = text.split_once('(') else {
             return Ok(Delay::Fixed(parse_time_ps(text)?));
@@ -157,7 +157,7 @@ impl FromStr for Delay {
 }
 
 impl fmt::Display for Slow {
-    /// As it is read; times in picoseconds.
+    /// Writes the specification as it is parsed, with times in picoseconds.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let star = |number: Option<String>| number.unwrap_or_else(|| "*".into());
         let rank = star(self.rank.map(|rank| rank.to_string()));
@@ -180,7 +180,7 @@ impl fmt::Display for Delay {
     }
 }
 
-/// The parts between commas outside of parentheses.
+/// Returns the parts between commas outside of parentheses.
 fn words(text: &str) -> impl Iterator<Item = &str> {
     let mut depth = 0;
     text.split(move |letter| {

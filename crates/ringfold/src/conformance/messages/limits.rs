@@ -1,9 +1,8 @@
-//! Messages under faults, and the bounds of what is kept for receives to come.
+//! Tests of messages under faults, and of the bounds on kept messages.
 
 use super::*;
 
-/// Faults damage messages, and never a result: the data of a receive is right, or the run ends in a
-/// clean error.
+/// Despite faults, a receive gets the right data or the run ends in a clean error.
 #[test]
 fn faults_give_no_receive_a_wrong_message() {
     let mut failed = 0;
@@ -49,7 +48,7 @@ fn faults_give_no_receive_a_wrong_message() {
     assert!(failed > 20, "the faults were too rare to prove anything");
 }
 
-/// A message without a receive stays where it is, and no memory is allocated for it.
+/// A message without a receive stays in its stream, and no memory is allocated for the message.
 #[test]
 fn a_message_without_a_receive_is_left_in_its_stream() {
     let mut world = World::new(rendezvous(3), SEED);
@@ -64,8 +63,8 @@ fn a_message_without_a_receive_is_left_in_its_stream() {
     assert!(!sends.iter().any(|send| world.is_done(0, *send)));
 }
 
-/// A message that finds no room is left in its stream, and received from there as soon as its
-/// receive is posted. Until then the receive behind it waits, and names the reason at its deadline.
+/// A message for which there is no room stays in its stream until its receive is posted. Until then
+/// a receive of a later message waits, and its timeout names the reason.
 #[test]
 fn what_finds_no_room_waits_for_its_receive() {
     const BYTES: usize = KEPT_BYTES_MAX / 2 + 1;
@@ -100,8 +99,8 @@ fn what_finds_no_room_waits_for_its_receive() {
     assert_eq!(world.bytes(1, small), [3; 16]);
 }
 
-/// A peer's claim is checked before memory is allocated for it: a length that is not that of its
-/// elements is corrupt.
+/// A peer's header is checked before memory is allocated for the message: a length that contradicts
+/// the count is corrupt.
 #[test]
 fn a_header_that_contradicts_itself_is_corrupt() {
     use crate::transport::{Header, P2P_CHANNEL, Post, Stream};

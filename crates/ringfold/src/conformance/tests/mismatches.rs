@@ -1,9 +1,8 @@
-//! Calls that fail, differ between ranks, or cannot use registered memory.
+//! Tests of calls that fail, differ between ranks, or cannot use registered memory.
 
 use super::*;
 
-/// With faults every run ends: in the right result, or in a clean error, and never in a wrong
-/// result.
+/// With faults, every run ends with the right result or a clean error, never with a wrong result.
 #[test]
 fn faults_never_give_a_wrong_result() {
     let mut failed = 0;
@@ -35,8 +34,8 @@ fn faults_never_give_a_wrong_result() {
             let (algorithm, medium) = messages[random.index(messages.len())];
             match world.run_and_compare(&Case::new(collective, algorithm, medium, 900)) {
                 Ok(()) => {}
-                // A call's last message that arrived twice is taken for one of the next call, which
-                // is a mismatch.
+                // If a call's last message arrives twice, the copy is taken for a message of the
+                // next call: a mismatch.
                 Err(
                     Error::Corrupt { .. }
                     | Error::Timeout { .. }
@@ -54,8 +53,7 @@ fn faults_never_give_a_wrong_result() {
     assert!(failed > 20, "the faults were too rare to prove anything");
 }
 
-/// Two ranks that both take themselves for the root wait for no other, so they detect each other in
-/// the next call.
+/// Two ranks that both act as root wait for no other, so they detect the mismatch in the next call.
 #[test]
 fn two_roots_of_a_broadcast_are_a_mismatch_at_the_next_call() {
     let shared = (crate::Method::Direct, crate::types::Access::Staged);
@@ -85,8 +83,8 @@ fn two_roots_of_a_broadcast_are_a_mismatch_at_the_next_call() {
     }
 }
 
-/// A gather where each rank takes another one for the root: all send, and none receives. The next
-/// collective shows it, also one that never looks at what was sent.
+/// If each rank of a gather names another rank as root, all send and none receives. The next
+/// collective detects the mismatch, even one that never reads the data sent.
 #[test]
 fn a_root_that_no_rank_takes_for_itself_is_a_mismatch_at_the_next_call() {
     let roots = [1, 0, 0];
@@ -118,7 +116,7 @@ fn a_root_that_no_rank_takes_for_itself_is_a_mismatch_at_the_next_call() {
     }
 }
 
-/// One rank would look for data where the other has put none.
+/// Ranks with different protocols would store and look for data in different places.
 #[test]
 fn two_protocols_of_a_call_are_a_mismatch() {
     let ways = [(Method::OneShot, Access::Staged)];
@@ -128,7 +126,7 @@ fn two_protocols_of_a_call_are_a_mismatch() {
     ];
     for make in worlds {
         for (algorithm, access) in ways {
-            // In a call of one slice the ranks take the shortest way or the schedule's, at random.
+            // In a call of one slice each rank uses the tiny executor or the schedule, at random.
             for turn in 0..8 {
                 let mut world = make(SEED + turn);
                 if !world.serves((algorithm, access)) {
@@ -147,7 +145,7 @@ fn two_protocols_of_a_call_are_a_mismatch() {
     }
 }
 
-/// More than a slot's head has room for is refused before anything is published.
+/// A payload larger than a slot's head is refused before anything is published.
 #[test]
 fn what_ll_cannot_carry_is_refused() {
     for (algorithm, count) in [(Method::OneShot, 9), (Method::Direct, 2)] {
@@ -162,7 +160,7 @@ fn what_ll_cannot_carry_is_refused() {
     }
 }
 
-/// Two ranks that both wait for the other see that they are in different calls.
+/// Two ranks that wait for each other detect that they are in different calls.
 #[test]
 fn two_roots_of_a_gather_are_a_mismatch() {
     let shared = (crate::Method::Direct, crate::types::Access::Staged);
@@ -176,7 +174,7 @@ fn two_roots_of_a_gather_are_a_mismatch() {
     assert!(matches!(error, Error::Mismatch { .. }), "{error}");
 }
 
-/// Lateness determines which rank does which work.
+/// Ranks that disagree on who is late are in different calls: lateness determines each rank's work.
 #[test]
 fn two_opinions_of_who_is_late_are_a_mismatch() {
     let way = (crate::Method::Stragglar, crate::types::Access::Messages);
@@ -191,7 +189,7 @@ fn two_opinions_of_who_is_late_are_a_mismatch() {
     assert!(error.to_string().contains("late"), "{error}");
 }
 
-/// The call of an odd number of odd elements, in memory of all ranks.
+/// Returns a `push` all-reduce of `count` elements of two bytes, in registered memory.
 fn pushed(count: u64) -> Case {
     Case {
         dtype: DType::BF16,
@@ -204,12 +202,13 @@ fn pushed(count: u64) -> Case {
     }
 }
 
-/// One rank's buffer is not registered: all do without, in the calls before and after as well.
+/// If one rank's buffer is not registered, no rank uses registered memory. Nor do the calls before
+/// and after, in which no buffer is registered.
 #[test]
 fn calls_with_an_unregistered_buffer_are_exact() {
     for world_size in [2, 3, 5] {
         let mut world = World::new(shm(world_size), SEED);
-        // No rank's memory, but a registration: the ranks exchange their handles.
+        // A registration of unrelated memory makes the ranks exchange their handles.
         let elsewhere = crate::memory::Owned::zeroed(64);
         world.register(0, elsewhere.region());
         let (owner, dynamic) = (Assignment::Owner, Assignment::Dynamic);
@@ -231,8 +230,8 @@ fn calls_with_an_unregistered_buffer_are_exact() {
     }
 }
 
-/// Vectors of many blocks, which ranks on one thread in a random order claim from each other, a few
-/// per attempt.
+/// Checks vectors of many blocks. The ranks, on one thread in a random order, claim blocks from
+/// each other, a few per attempt.
 #[test]
 fn dynamic_blocks_are_exact() {
     for world_size in [3, 5] {

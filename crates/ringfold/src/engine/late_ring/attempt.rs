@@ -1,4 +1,4 @@
-//! One attempt at a late-merge call: where its data lies, and what is posted for it.
+//! One attempt at a late-merge call: the location of its data, and its postings.
 
 use super::state::{LateRing, Part, Posting};
 use crate::engine::context::Context;
@@ -9,7 +9,7 @@ use crate::memory::Region;
 use crate::schedule;
 use crate::transport::{Posted, Ticket, Transport};
 
-/// One attempt at a call, with what it works with.
+/// One attempt at a call, with the state that it uses.
 pub(super) struct Attempt<'a> {
     pub ring: &'a mut LateRing,
     pub operation: &'a Operation,
@@ -17,20 +17,20 @@ pub(super) struct Attempt<'a> {
 }
 
 impl Attempt<'_> {
-    /// This rank's contribution to a part.
+    /// Returns this rank's contribution to a part.
     pub fn own(&self, Part { slice, chunk }: Part) -> Region {
         self.operation
             .region(schedule::input(chunk as u32, 1), slice)
     }
 
-    /// Where the result of a part belongs.
+    /// Returns the destination of a part's result.
     pub fn output(&self, Part { slice, chunk }: Part) -> Region {
-        // A scattered result is one block.
+        // The result of a reduce-scatter is one block.
         let first = if self.ring.gathers { chunk as u32 } else { 0 };
         self.operation.region(schedule::output(first, 1), slice)
     }
 
-    /// Has `post` post something, which is what `posting` says.
+    /// Calls `post` with a new ticket, which stands for `posting`.
     pub fn post(
         &mut self,
         posting: Posting,

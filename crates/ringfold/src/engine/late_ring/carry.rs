@@ -1,5 +1,5 @@
-//! Carrying out what stations order: what is sent, combined and signalled, and what follows when it
-//! is done.
+//! Carries out the orders of stations: sends, reductions and signals, and the next steps when these
+//! are complete.
 
 use super::attempt::Attempt;
 use super::places::Place;
@@ -12,7 +12,7 @@ use crate::memory::Region;
 use crate::transport::{Header, Post, Stream, Work, WorkKind};
 
 impl Attempt<'_> {
-    /// Carries out what the station of `part` has ordered.
+    /// Carries out the orders of `part`'s station.
     pub(super) fn carry_out(&mut self, part: Part) -> Result<()> {
         let mut at = 0;
         while let Some(order) = self.ring.orders.get(at).copied() {
@@ -50,8 +50,8 @@ impl Attempt<'_> {
         Ok(())
     }
 
-    /// Sends something of `part` to the rank at position `to`: of pieces what stands at `place`,
-    /// which is free when that is done, or this rank's contribution.
+    /// Sends a message of `part` to the rank at position `to`. A piece is the content of `place`,
+    /// which is released when the send is complete, or, without a place, this rank's contribution.
     fn send(
         &mut self,
         part: Part,
@@ -94,7 +94,7 @@ impl Attempt<'_> {
         Ok(())
     }
 
-    /// The header of a message of `part`.
+    /// Returns the header of a message of `part`.
     fn header(
         &self,
         part: Part,
@@ -117,7 +117,7 @@ impl Attempt<'_> {
         })
     }
 
-    /// Combines what the station holds with this rank's contribution: at the owner into the output,
+    /// Combines the station's pieces with this rank's contribution: at the owner into the output,
     /// else into the place of the first piece.
     fn combine(&mut self, part: Part) -> Result<()> {
         let own = self.own(part);
@@ -157,7 +157,7 @@ impl Attempt<'_> {
         Ok(())
     }
 
-    /// Goes on with what is complete.
+    /// Continues with all completed postings; returns whether there were any.
     pub(super) fn take_complete(&mut self) -> Result<bool> {
         let mut progressed = false;
         while let Some(number) = self.ring.done.pop_front() {
@@ -208,7 +208,8 @@ impl Attempt<'_> {
         Ok(())
     }
 
-    /// The result of `part` is here: it goes on to the next rank, unless that is its owner.
+    /// Sends the result of `part`, which is complete here, to the next rank, unless that rank is
+    /// its owner.
     pub(super) fn has_result(&mut self, part: Part) -> Result<()> {
         self.ring.flight_mut(part.slice).results_due -= 1;
         let next = (self.ring.rank + 1) % self.ring.ranks;

@@ -1,4 +1,4 @@
-//! When something takes too long: what a slice waits for, in order, and since when.
+//! Timers of a late-merge call: the message that each slice waits for next, and since when.
 
 use super::attempt::Attempt;
 use super::state::{LateRing, Part, later};
@@ -7,7 +7,7 @@ use crate::error::Result;
 use crate::transport::Time;
 
 impl LateRing {
-    /// When something is too late that is waited for.
+    /// Returns the earliest time at which a wait or a reduction takes too long.
     pub fn next_timer(&self) -> Option<Time> {
         let flights = (self.retired..self.begun).map(|slice| self.flight(slice));
         let timers = flights.flat_map(|flight| {
@@ -19,7 +19,7 @@ impl LateRing {
 }
 
 impl Attempt<'_> {
-    /// Notes that a position was heard of, or is waited for no longer.
+    /// Records that a message for `position` arrived (`is_heard`), or the end of the wait for one.
     pub(super) fn heard(&mut self, slice: u32, position: u32, is_heard: bool) {
         let now = self.context.now;
         let gap = self.gap(slice, position);
@@ -35,9 +35,9 @@ impl Attempt<'_> {
         self.arm(slice);
     }
 
-    /// Begins to wait for the next position that was not heard of.
+    /// Begins the wait for the next position for which nothing has been heard.
     pub(super) fn arm(&mut self, slice: u32) {
-        // The owner waits for everything, the origin for nothing.
+        // The owner waits for everything without a timer, the origin for nothing.
         let owner = self.ring.ranks as u32 - 1;
         let flight = self.ring.flight_mut(slice);
         while flight.step < owner
@@ -62,10 +62,10 @@ impl Attempt<'_> {
         }
     }
 
-    /// Acts on what has taken too long.
+    /// Acts on expired timers; returns whether there were any.
     pub(super) fn check_timers(&mut self) -> Result<bool> {
         let mut progressed = false;
-        // What came at this time comes first.
+        // Messages that arrived at this time are processed first.
         if !self.context.is_polled {
             return Ok(false);
         }
@@ -96,7 +96,7 @@ impl Attempt<'_> {
         Ok(progressed)
     }
 
-    /// Has the station split whose turn it is to hear something.
+    /// Ends the wait for the message due next, so that its station splits.
     fn give_up(&mut self, slice: u32) -> Result<()> {
         let position = self.ring.flight(slice).step;
         let chunk = self.ring.chunk_at(position);

@@ -1,13 +1,13 @@
-//! Where pieces land: places of one size, made when they are needed and kept.
+//! Receive buffers of pieces (places): of one size, allocated when needed and kept.
 //!
-//! A call without a late rank needs one or two a slice under way. There is no fixed number of them:
-//! a piece always finds a place, so that no message holds up those behind it and no ring of ranks
-//! can wait for each other's room. Pieces of a chunk are disjoint, so a rank never holds more of
-//! them than there are positions before its own.
+//! A call without a late rank needs one or two places for each slice in flight. The number of
+//! places is not fixed: a piece always finds one. So no message blocks those behind it, and no
+//! cycle of ranks can wait for each other's room. Pieces of a chunk are disjoint, so a rank never
+//! holds more of them than there are positions before its own.
 
 use crate::memory::{Block, Region};
 
-/// A place by its number.
+/// The number of a place.
 pub type Place = u32;
 
 /// The places of one rank.
@@ -19,7 +19,7 @@ pub struct Places {
 }
 
 impl Places {
-    /// Has places of `bytes` bytes from now on. None is in use.
+    /// Ensures that places have at least `bytes` bytes. No place may be in use.
     pub fn resize(&mut self, bytes: usize) {
         assert_eq!(self.free.len(), self.blocks.len(), "a place is in use");
         if bytes > self.bytes {
@@ -29,7 +29,7 @@ impl Places {
         }
     }
 
-    /// An unused place, which `make` makes if there is none.
+    /// Returns an unused place, which `make` allocates if there is none.
     pub fn take(&mut self, make: impl FnOnce(usize) -> Block) -> Place {
         self.free.pop().unwrap_or_else(|| {
             self.blocks.push(make(self.bytes));
@@ -37,12 +37,12 @@ impl Places {
         })
     }
 
-    /// Gives a place back.
+    /// Releases a place.
     pub fn give_back(&mut self, place: Place) {
         self.free.push(place);
     }
 
-    /// The first `bytes` bytes of a place.
+    /// Returns the first `bytes` bytes of a place.
     pub fn region(&self, place: Place, bytes: usize) -> Region {
         self.blocks[place as usize].region().part(0..bytes)
     }

@@ -1,22 +1,22 @@
-//! How the ranks of a communicator bypass a slow one.
+//! The policy by which the ranks of a communicator bypass a slow rank.
 
 use crate::error::{Error, Result};
 use crate::units::nearest;
 
-/// Where the sum of a late rank goes.
+/// The destination of a late rank's sum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Target {
-    /// To the rank after the next, which waits for it.
+    /// The rank after the next, which waits for the sum.
     Next2,
-    /// To the chunk's owner; the ranks between do not wait.
+    /// The chunk's owner; the ranks between do not wait.
     Tail,
 }
 
 impl Target {
-    /// Both of them.
+    /// Both targets.
     pub const ALL: [Target; 2] = [Target::Next2, Target::Tail];
 
-    /// The name used in commands and variables.
+    /// Returns the name used in commands and variables.
     pub fn name(self) -> &'static str {
         match self {
             Target::Next2 => "next2",
@@ -50,7 +50,7 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// What the product does.
+    /// The signals that ringfold uses.
     pub const BOTH: Signals = Signals {
         late: true,
         skip: true,
@@ -68,49 +68,50 @@ impl Signals {
     }
 }
 
-/// How long is too long.
+/// The rule for when a wait or a reduction takes too long.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Timers {
-    /// From times that are known beforehand, as the paper has it.
+    /// From durations that are known beforehand, as in the paper.
     Fixed {
-        /// How many times a reduction's time is too long.
+        /// The multiple of a reduction's duration that is too long.
         alpha: f64,
-        /// How long one takes.
+        /// The duration of a reduction in picoseconds.
         reduce_ps: u64,
-        /// How long a message takes.
+        /// The duration of a message in picoseconds.
         transfer_ps: u64,
     },
     /// From running estimates for each size, see [`timers`](super::timers).
     Running {
-        /// How many times the estimate is too long.
+        /// The multiple of the estimate that is too long.
         alpha: f64,
-        /// The shortest time that is too long: more than what a scheduler takes a core away for.
+        /// The shortest time that is too long, in picoseconds: longer than a scheduler takes a core
+        /// away.
         floor_ps: u64,
     },
 }
 
-/// How the ranks of a communicator bypass a slow one; the same on all of them.
+/// The policy by which ranks bypass a slow one; the same on all ranks of a communicator.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Policy {
-    /// Where the late sum goes.
+    /// The destination of the late sum.
     pub target: Target,
-    /// Which ranks decide.
+    /// The ranks that decide, and their signals.
     pub signals: Signals,
-    /// When.
+    /// The rule for when a rank is late.
     pub timers: Timers,
 }
 
-/// How many times the usual is too long: the paper's smallest.
+/// The multiple of the usual time that is too long: the paper's smallest.
 pub const ALPHA: f64 = 1.8;
 
-/// The shortest wait that is too long where each rank has a core.
+/// The shortest wait that is too long if each rank has a core.
 pub const FLOOR_PS: u64 = 200_000_000;
 
-/// The same where ranks outnumber cores.
+/// The shortest wait that is too long if ranks outnumber cores.
 pub const FLOOR_CROWDED_PS: u64 = 2_000_000_000;
 
 impl Policy {
-    /// The product's policy for this target.
+    /// Returns ringfold's policy for this target.
     pub fn new(target: Target, is_oversubscribed: bool) -> Policy {
         Policy {
             target,
@@ -126,8 +127,8 @@ impl Policy {
         }
     }
 
-    /// A number for it in its calls, so that ranks with different policies never combine their
-    /// data.
+    /// Returns the number of the policy's target and signals. This number is part of each call, so
+    /// ranks with different numbers never combine their data.
     pub fn mark(&self) -> u32 {
         let Signals { late, skip, silent } = self.signals;
         let flags = [self.target == Target::Tail, late, skip, silent];

@@ -1,5 +1,5 @@
-//! What comes to a late-merge call, and what is made of it. Everything in a header is a claim until
-//! it is checked here.
+//! Receives the messages of a late-merge call. Everything in a header is a claim until it is
+//! checked here.
 
 use super::attempt::Attempt;
 use super::state::{Arrival, LateRing, Part, Posting, data_stream};
@@ -10,7 +10,7 @@ use crate::memory::Region;
 use crate::transport::{Head, Header, Post, Posted, Sink, mismatch};
 
 impl Attempt<'_> {
-    /// Takes what has come of this call; whether that was anything.
+    /// Receives the messages of this call that have arrived; returns whether there were any.
     pub(super) fn take_messages(&mut self) -> Result<bool> {
         let mut progressed = false;
         for place in 0..self.ring.peers.len() {
@@ -28,7 +28,7 @@ impl Attempt<'_> {
         let header = match self.context.transport.head(stream)? {
             Head::Nothing => return Ok(false),
             Head::Message(header) => header,
-            // What has come is to be taken into account first: it may be all that was due.
+            // Completed postings are processed first: they may be all that was due.
             Head::End(_) if !self.ring.done.is_empty() => return Ok(false),
             Head::End(_) if !self.ring.waiting_for().contains(&peer) => return Ok(false),
             Head::End(reason) => return Err(Error::peer_failed(peer, reason)),
@@ -58,7 +58,7 @@ impl Attempt<'_> {
         Ok(true)
     }
 
-    /// What a message of `part` that says `label` is, and where its bytes go.
+    /// Admits a message of `part`; returns its meaning and the destination of its bytes.
     fn admit(&mut self, part: Part, peer: usize, label: Label) -> Result<(Arrival, Region)> {
         let interval = label.interval;
         match label.kind {
@@ -87,8 +87,8 @@ impl Attempt<'_> {
         }
     }
 
-    /// What a message says, if it is of this call and of a slice under way; `None` if it is for
-    /// later.
+    /// Returns the label of a message of this call and of a slice in flight; `None` if the message
+    /// is for later.
     fn judge(&self, peer: usize, header: &Header) -> Result<Option<Label>> {
         let (theirs, mine) = (&header.call, &self.operation.call);
         if theirs.sequence > mine.sequence {
@@ -110,7 +110,7 @@ impl Attempt<'_> {
         Ok((header.slice < self.ring.begun).then_some(label))
     }
 
-    /// A message that was begun is here whole.
+    /// Handles a message that has arrived completely.
     pub(super) fn arrived(&mut self, part: Part, peer: usize, arrival: Arrival) -> Result<()> {
         self.context.lateness.peer_arrived(peer);
         self.ring.flight_mut(part.slice).pending -= 1;
@@ -132,7 +132,7 @@ impl Attempt<'_> {
         self.carry_out(part)
     }
 
-    /// Takes the signals that have come; whether there were any.
+    /// Receives the `SKIP` signals that have arrived; returns whether there were any.
     pub(super) fn take_skips(&mut self) -> Result<bool> {
         let mut progressed = false;
         let stream = self.ring.skip_stream(self.context.late_merge());
@@ -160,14 +160,14 @@ impl Attempt<'_> {
             progressed = true;
             self.ring.is_skip_arriving = posted == Posted::Pending;
             if posted == Posted::Done {
-                // Before anything else leaves.
+                // The signal takes effect before anything else is sent.
                 self.take_complete()?;
             }
         }
         Ok(progressed)
     }
 
-    /// The next rank has split, unless the slice or call that it is about is over.
+    /// Handles the next rank's `SKIP`, unless its slice or call is over.
     pub(super) fn take_skip(&mut self, skipped: Option<Part>) -> Result<()> {
         let Some(part) = skipped.filter(|part| part.slice >= self.ring.retired) else {
             return Ok(());
@@ -179,7 +179,7 @@ impl Attempt<'_> {
 }
 
 impl LateRing {
-    /// Checks that a message could come from this rank.
+    /// Checks that `peer` can be the sender of a message with this label.
     fn check_sender(&self, peer: usize, label: &Label) -> Result<()> {
         let chunk = label.chunk as usize;
         let sender = self.position(peer, chunk);

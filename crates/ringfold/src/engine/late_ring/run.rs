@@ -1,23 +1,22 @@
-//! The executor of late-merge calls: their slices, the stations and timers of these, and what is
-//! posted for them.
+//! The executor of late-merge calls: their slices, with stations, timers and postings.
 //!
-//! Pieces, `LATE` and results go by the collectives' first channel, so that a rank in another call
-//! shows as a `Mismatch`, and all of them are taken within the call. `SKIP` goes by a channel of
-//! its own, because it may come after its receiver has finished the call: a later call drops it.
-//! What comes is not known beforehand, so each stream's head is read (`Transport::head`) and one
-//! receive posted at a time: `receive` does that, `carry` carries out what stations order, and
-//! `clock` acts on what takes too long.
+//! Pieces, `LATE` and results use the collectives' first channel, so that a rank in another call
+//! shows as a `Mismatch`. All these messages are received within the call. `SKIP` has its own
+//! channel, because it may arrive after its receiver has finished the call: a later call drops it.
+//! The next message is not known beforehand, so each stream's head is read (`Transport::head`) and
+//! one receive posted at a time. `receive` handles messages, `carry` carries out the orders of
+//! stations, and `clock` acts on timers.
 //!
-//! Slices are independent of each other; those under way begin at once. A message of a slice that
-//! has not begun here stays in its stream. That holds up nothing: all that its sender has to say of
-//! earlier slices stands before it.
+//! Slices are independent of each other; those in flight begin at once. A message of a slice that
+//! has not begun here stays in its stream. Such a message delays nothing: all messages of its
+//! sender for earlier slices are ahead of it.
 //!
 //! # Invariants
 //!
-//! * A slice is finished when all its stations have left, all its results are here and all that it
-//!   posted is complete. So nothing of it can come later, and its memory is free.
-//! * Time decides only when a station splits or asks another to; messages that came at the same
-//!   time come first.
+//! * A slice is finished when all its stations have left, all its results are here and all its
+//!   postings are complete. So no message of the slice can arrive later, and its memory is free.
+//! * Time decides only when a station splits or asks another to; messages that arrived at the same
+//!   time are processed first.
 
 use super::attempt::Attempt;
 use super::policy::Target;
@@ -30,7 +29,8 @@ use crate::transport::{Stream, Ticket};
 use crate::types::Collective;
 
 impl LateRing {
-    /// Makes it the executor of a call that has not begun; what it had is kept for this one.
+    /// Prepares this executor for a call that has not begun, and reuses the memory of the last
+    /// call.
     pub fn reset(&mut self, operation: &Operation, rank: usize, ranks: usize, target: Target) {
         let gathers = operation.call.collective == Collective::AllReduce;
         let flights = operation.slices_in_flight.min(operation.slices) as usize;
@@ -49,7 +49,7 @@ impl LateRing {
         }));
     }
 
-    /// Does what can be done; whether that was anything.
+    /// Does all work that is ready; returns whether there was any.
     pub fn advance(&mut self, operation: &Operation, context: &mut Context) -> Result<bool> {
         let mut attempt = Attempt {
             ring: self,
@@ -59,10 +59,11 @@ impl LateRing {
         attempt.advance()
     }
 
-    /// Notes that what this ticket stands for is complete.
+    /// Records that the posting of `ticket` is complete.
     pub fn complete(&mut self, ticket: Ticket) {
         let number = ticket as u32;
-        // Here and not when it is gone on with: by then there may be another one that is under way.
+        // Cleared here, not when the completion is processed: by then another receive may be
+        // posted.
         match self.postings[number as usize] {
             Some(Posting::Arrival(_, peer, _)) => self.is_arriving[peer] = false,
             Some(Posting::Skip(_)) => self.is_skip_arriving = false,
@@ -71,13 +72,13 @@ impl LateRing {
         self.done.push_back(number);
     }
 
-    /// Slices that are finished.
+    /// Returns the number of finished slices.
     pub fn slices_done(&self) -> u32 {
         self.retired
     }
 
-    /// The ranks without which it cannot end: of pieces that may come by several ways only those
-    /// that surely do.
+    /// Returns the ranks without which the call cannot end. A piece that may come from several
+    /// ranks counts for none of them.
     pub fn waiting_for(&self) -> Vec<usize> {
         let previous = (self.rank + self.ranks - 1) % self.ranks;
         let flights = || (self.retired..self.begun).map(|slice| self.flight(slice));
@@ -101,14 +102,14 @@ impl LateRing {
         &mut self.flights[slice as usize % flights]
     }
 
-    /// The station of a part, and where what it orders is noted.
+    /// Returns the station of a part, and the list for its orders.
     pub(super) fn station(&mut self, part: Part) -> (&mut Station, &mut Vec<Order>) {
         let flights = self.flights.len();
         let flight = &mut self.flights[part.slice as usize % flights];
         (&mut flight.stations[part.chunk], &mut self.orders)
     }
 
-    /// The position of `rank` for `chunk`, and of this rank's chunk at a position.
+    /// Returns the position of `rank` for `chunk`.
     pub(super) fn position(&self, rank: usize, chunk: usize) -> u32 {
         ((rank + self.ranks - 1 - chunk) % self.ranks) as u32
     }
@@ -121,7 +122,7 @@ impl LateRing {
         (chunk + 1 + position as usize) % self.ranks
     }
 
-    /// Where `SKIP` comes from.
+    /// Returns the stream on which `SKIP` arrives.
     pub(super) fn skip_stream(&self, state: &LateMergeState) -> Stream {
         Stream {
             peer: (self.rank + 1) % self.ranks,
@@ -133,7 +134,7 @@ impl LateRing {
 impl Attempt<'_> {
     fn advance(&mut self) -> Result<bool> {
         if !self.ring.is_listening {
-            // What has come by now is seen at the next attempt, before anything is sent.
+            // Messages that have arrived by now are seen at the next attempt, before any is sent.
             let chunks = (0..self.ring.ranks).map(|chunk| self.own(Part { slice: 0, chunk }));
             // The first slice has the longest chunks.
             let longest = chunks.map(|chunk| chunk.bytes()).max().unwrap_or(0);
@@ -178,8 +179,8 @@ impl Attempt<'_> {
         !due.is_empty()
     }
 
-    /// Has the origins of new slices send what they have, after the signals that came while this
-    /// rank was late.
+    /// Makes the origins of new slices send their contributions, after the signals that arrived
+    /// while this rank was late.
     fn begin_origins(&mut self) -> Result<bool> {
         let mut progressed = false;
         while self.ring.started < self.ring.begun && !self.ring.is_skip_arriving {

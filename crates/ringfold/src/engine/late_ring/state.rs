@@ -1,4 +1,4 @@
-//! What late-merge calls know: of a call under way, and from one call to the next.
+//! The state of late-merge calls: of a call under way, and kept from one call to the next.
 
 use std::collections::VecDeque;
 
@@ -13,10 +13,10 @@ use crate::error::{Error, Result};
 use crate::transport::{P2P_CHANNEL, Stream, Time};
 use crate::types::{Access, Algorithm, Collective};
 
-/// The most ranks: headers have ten bits for a position.
+/// Maximum number of ranks: headers have ten bits for a position.
 pub const RANKS_MAX: usize = 1 << wire::POSITION_BITS;
 
-/// The channel of all but `SKIP`.
+/// The channel of all messages but `SKIP`.
 const DATA_CHANNEL: usize = P2P_CHANNEL + 1;
 
 /// A late-merge call under way.
@@ -27,21 +27,21 @@ pub struct LateRing {
     pub(super) gathers: bool,
     pub(super) slices: u32,
     pub(super) begun: u32,
-    /// Slices whose origin has sent what it has.
+    /// Number of slices whose origin has sent its contribution.
     pub(super) started: u32,
     pub(super) retired: u32,
-    /// Of slices under way, at `slice % flights.len()`.
+    /// The slices in flight, at `slice % flights.len()`.
     pub(super) flights: Vec<Flight>,
-    /// What is posted, by the number in its ticket.
+    /// Postings, by the number in their ticket.
     pub(super) postings: Vec<Option<Posting>>,
     pub(super) free: Vec<u32>,
-    /// The numbers of what is complete, oldest first.
+    /// The numbers of completed postings, oldest first.
     pub(super) done: VecDeque<u32>,
-    /// The ranks from which pieces can come.
+    /// The ranks from which pieces can arrive.
     pub(super) peers: Vec<usize>,
-    /// Whether a receive is posted, by rank.
+    /// Whether a receive from each rank is posted.
     pub(super) is_arriving: Vec<bool>,
-    /// The same for `SKIP`.
+    /// Whether a receive of `SKIP` is posted.
     pub(super) is_skip_arriving: bool,
     pub(super) is_listening: bool,
     pub(super) orders: Vec<Order>,
@@ -51,24 +51,24 @@ pub struct LateRing {
 /// One slice under way.
 #[derive(Debug, Default)]
 pub(super) struct Flight {
-    /// By chunk.
+    /// The station of each chunk.
     pub(super) stations: Vec<Station>,
     pub(super) has_left: Vec<bool>,
-    /// Stations that have not left.
+    /// Number of stations that have not left.
     pub(super) open: usize,
-    /// Whether the chunk's result is here or comes.
+    /// Whether the result of each chunk is here or arriving.
     pub(super) has_result: Vec<bool>,
-    /// Results that are not here.
+    /// Number of results that are not here.
     pub(super) results_due: usize,
-    /// Messages and reductions that are posted and not complete.
+    /// Number of messages and reductions that are posted and not complete.
     pub(super) pending: usize,
-    /// The position from which something is due next.
+    /// The position for which a message is due next.
     pub(super) step: u32,
-    /// Since when.
+    /// The time since which the next message has been due.
     pub(super) since: Time,
-    /// Until when it is waited for.
+    /// The time until which the next message is waited for.
     pub(super) until: Option<Time>,
-    /// When something first came from each position, or it was given up.
+    /// The time at which a message first arrived for each position, or the wait for one ended.
     pub(super) heard: Vec<Option<Time>>,
     pub(super) watches: Vec<Watch>,
 }
@@ -78,7 +78,7 @@ pub(super) struct Flight {
 pub(super) struct Watch {
     pub(super) chunk: usize,
     pub(super) begin: Time,
-    /// When it takes too long.
+    /// The time from which the reduction takes too long.
     pub(super) until: Option<Time>,
     pub(super) was_late: bool,
 }
@@ -90,19 +90,19 @@ pub(super) struct Part {
     pub chunk: usize,
 }
 
-/// Something posted.
+/// A posted send, reduction or receive.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Posting {
-    /// Of a slice, to a peer; the place is free when it is done.
+    /// A send of a slice to a peer; the place is released when the send is complete.
     Send(u32, usize, Option<Place>),
     Combine(Part),
-    /// From a peer.
+    /// A message from a peer.
     Arrival(Part, usize, Arrival),
-    /// For a part of this call, or for one that is over.
+    /// A `SKIP` for a part of this call; `None` if its call is over.
     Skip(Option<Part>),
 }
 
-/// What a peer sends.
+/// A peer's message.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Arrival {
     Piece(Interval, Place),
@@ -110,34 +110,34 @@ pub(super) enum Arrival {
     Result,
 }
 
-/// What is kept from one late-merge call to the next.
+/// State kept from one late-merge call to the next.
 #[derive(Debug)]
 pub struct LateMergeState {
-    /// How they go.
+    /// The policy of these calls.
     pub policy: Policy,
     /// The channel of `SKIP`.
     pub signal_channel: usize,
-    /// Where pieces land.
+    /// The receive buffers of pieces.
     pub places: Places,
-    /// How long things take.
+    /// The usual durations of steps and reductions.
     pub estimates: Estimates,
-    /// The bookkeeping of the last call, for the next one.
+    /// The executor of the last call, for reuse.
     spare: Option<Box<LateRing>>,
 }
 
 impl LateMergeState {
-    /// Whether a call like `job` among `world_size` ranks is one of these.
+    /// Returns whether `job` is a late-merge call among `world_size` ranks.
     pub fn serves(job: &Job, world_size: usize) -> bool {
         let is_ring = matches!(
             job.collective,
             Collective::AllReduce | Collective::ReduceScatter
         ) && (job.way.algorithm, job.way.access)
             == (Algorithm::Ring, Access::Messages);
-        // Between two ranks there is no way around either.
+        // Of two ranks, neither can be bypassed.
         is_ring && world_size > 2
     }
 
-    /// The executor of `operation`, at its beginning.
+    /// Returns the executor of `operation`, at its beginning.
     pub fn ring(
         &mut self,
         operation: &Operation,
@@ -159,7 +159,7 @@ impl LateMergeState {
         self.spare = Some(ring);
     }
 
-    /// Nothing known yet.
+    /// Creates the state before the first call.
     pub fn new(policy: Policy, signal_channel: usize) -> LateMergeState {
         LateMergeState {
             policy,
@@ -171,7 +171,7 @@ impl LateMergeState {
     }
 }
 
-/// The stream of a peer's pieces, results and `LATE`.
+/// Returns the stream of a peer's pieces, results and `LATE`.
 pub(super) fn data_stream(peer: usize) -> Stream {
     Stream {
         peer,

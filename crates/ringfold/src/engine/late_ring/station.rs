@@ -1,5 +1,5 @@
-//! One chunk of one slice at one rank: what it holds, what it waits for, and what it does next. No
-//! I/O, no clock, no bytes.
+//! One chunk of one slice at one rank: the pieces that it holds and waits for, and its next action.
+//! No I/O, no clock, no bytes.
 //!
 //! ```text
 //!            begin           all before are here        the sum is there
@@ -10,11 +10,11 @@
 //! ```
 //!
 //! The owner has the result when it has left. A relaying rank also leaves when the pieces that
-//! could still come go past it.
+//! could still arrive bypass it.
 //!
-//! Events go in by the methods, and what is to be done comes out as [`Order`]s in their order. What
-//! a peer says is checked here: a position that comes twice, or from where it cannot come, is an
-//! error.
+//! Each event is a call of a method, which appends the actions to take as [`Order`]s, in their
+//! order. Claims of peers are checked here: a position that arrives twice, or from an impossible
+//! sender, is an error.
 
 use super::places::Place;
 use super::policy::{Signals, Target};
@@ -22,14 +22,14 @@ use super::policy::{Signals, Target};
 /// Positions `first..=last` of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Interval {
-    /// The first of them.
+    /// The first position.
     pub first: u32,
-    /// The last of them.
+    /// The last position.
     pub last: u32,
 }
 
 impl Interval {
-    /// One position.
+    /// Returns the interval of one position.
     pub fn one(position: u32) -> Interval {
         Interval {
             first: position,
@@ -38,42 +38,42 @@ impl Interval {
     }
 }
 
-/// What a station wants done.
+/// An action that a station orders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
     /// Send this rank's contribution.
     SendOwn {
-        /// To which position.
+        /// The receiving position.
         to: u32,
     },
-    /// Combine what is held with this rank's contribution, and say [`Station::combined`].
+    /// Combine the held pieces with this rank's contribution, then call [`Station::combined`].
     Combine,
     /// Send the sum.
     SendSum {
-        /// To which position.
+        /// The receiving position.
         to: u32,
-        /// What it holds.
+        /// The positions in the sum.
         interval: Interval,
     },
-    /// Send a piece on as it is.
+    /// Forward a piece as it is.
     Pass {
-        /// To which position.
+        /// The receiving position.
         to: u32,
-        /// What it holds.
+        /// The positions in the piece.
         interval: Interval,
-        /// Where it is.
+        /// The place of the piece.
         place: Place,
     },
-    /// Tell the next position that this sum goes past it.
+    /// Tell the next position that this sum bypasses it.
     TellLate {
-        /// What the sum holds.
+        /// The positions in the sum.
         interval: Interval,
     },
     /// Tell the position before that this rank has split.
     TellSkip,
 }
 
-/// Why something that came cannot be.
+/// The reason why a message is impossible.
 pub type Nonsense = &'static str;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,18 +92,18 @@ pub struct Station {
     target: Target,
     signals: Signals,
     state: State,
-    /// Whether its sum goes past the next position.
+    /// Whether this rank's sum bypasses the next position.
     is_redirected: bool,
-    /// Positions that have come, or were announced to go past: disjoint and in order.
+    /// Positions that have arrived, or were announced to bypass this rank: disjoint and in order.
     seen: Vec<Interval>,
-    /// Those of them that need not be waited for when relaying.
+    /// Seen positions that need not be waited for when relaying.
     passed: Vec<Interval>,
-    /// Pieces that are here, in order.
+    /// The pieces that are here, in order.
     held: Vec<(Interval, Place)>,
 }
 
 impl Station {
-    /// The station of `position` among `positions`; nothing has come yet.
+    /// Creates the station of `position` among `positions`, for which nothing has arrived yet.
     pub fn new(position: u32, positions: u32, target: Target, signals: Signals) -> Station {
         assert!(position < positions, "a position outside the ring");
         Station {
@@ -119,7 +119,7 @@ impl Station {
         }
     }
 
-    /// Back to the beginning, as another position perhaps.
+    /// Resets the station to its beginning, possibly at another position.
     pub fn reset(&mut self, position: u32) {
         (self.position, self.state, self.is_redirected) = (position, State::Waiting, false);
         self.seen.clear();
@@ -127,40 +127,40 @@ impl Station {
         self.held.clear();
     }
 
-    /// Its position.
+    /// Returns the position of this rank.
     pub fn position(&self) -> u32 {
         self.position
     }
 
-    /// Whether it has nothing more to do: at the owner, has its result.
+    /// Whether the station has nothing more to do; the owner then has its result.
     pub fn has_left(&self) -> bool {
         self.state == State::Left
     }
 
-    /// Whether it still has this rank's contribution to give.
+    /// Whether the station has yet to send this rank's contribution.
     pub fn has_own(&self) -> bool {
         matches!(self.state, State::Waiting | State::Reducing)
     }
 
-    /// Whether it is the owner's.
+    /// Whether this rank is the chunk's owner.
     pub fn is_owner(&self) -> bool {
         self.position == self.owner
     }
 
-    /// Whether it waits for something that only the rank before can send.
+    /// Whether the station waits for a message that only the rank before can send.
     pub fn waits_for_previous(&self) -> bool {
         let is_waiting = matches!(self.state, State::Waiting | State::Relaying);
         let previous = self.position.wrapping_sub(1);
         self.position > 0 && is_waiting && self.seen.last().is_none_or(|seen| seen.last != previous)
     }
 
-    /// What is held, in order of positions: the operands of [`Order::Combine`], before this rank's
-    /// own.
+    /// Returns the held pieces in order of positions: the operands of [`Order::Combine`], before
+    /// this rank's own.
     pub fn held(&self) -> &[(Interval, Place)] {
         &self.held
     }
 
-    /// Begins: the origin sends what it has.
+    /// Begins the chunk: the origin sends its contribution.
     pub fn begin(&mut self, orders: &mut Vec<Order>) {
         if self.position != 0 {
             return;
@@ -173,7 +173,7 @@ impl Station {
         orders.push(Order::SendOwn { to: self.next() });
     }
 
-    /// Takes note of a piece that comes, before a byte of it is taken.
+    /// Checks and records a piece that arrives, before any byte of it is received.
     pub fn admit(&mut self, interval: Interval) -> Result<(), Nonsense> {
         if !matches!(self.state, State::Waiting | State::Relaying) {
             return Err("a piece of a chunk that is complete here");
@@ -185,7 +185,7 @@ impl Station {
         self.see(interval)
     }
 
-    /// A piece that was admitted is here.
+    /// Handles an admitted piece that is here.
     pub fn landed(&mut self, interval: Interval, place: Place, orders: &mut Vec<Order>) {
         if self.state == State::Relaying {
             self.pass(interval, place, orders);
@@ -204,7 +204,7 @@ impl Station {
         }
     }
 
-    /// The sum that [`Order::Combine`] asked for is there.
+    /// Handles the completion of [`Order::Combine`].
     pub fn combined(&mut self, orders: &mut Vec<Order>) {
         assert_eq!(self.state, State::Reducing, "nothing was combined");
         self.state = State::Left;
@@ -214,7 +214,7 @@ impl Station {
         }
     }
 
-    /// The reduction takes too long. Whether the next position gets a `LATE`.
+    /// Handles a reduction that takes too long; returns whether the next position gets a `LATE`.
     pub fn is_slow(&mut self, orders: &mut Vec<Order>) -> bool {
         let is_late = self.state == State::Reducing && !self.is_redirected && self.can_skip();
         if is_late {
@@ -225,7 +225,7 @@ impl Station {
         is_late
     }
 
-    /// The next position has split (`SKIP`). Too late if the sum has left.
+    /// Handles `SKIP`: the next position has split. No effect if the sum has been sent.
     pub fn on_skip(&mut self, orders: &mut Vec<Order>) {
         if !self.has_own() || self.is_redirected || !self.can_skip() {
             return;
@@ -237,7 +237,7 @@ impl Station {
         }
     }
 
-    /// The sum of the rank before goes past this one (`LATE`).
+    /// Handles `LATE`: the sum of the rank before bypasses this one.
     pub fn on_late(&mut self, interval: Interval, orders: &mut Vec<Order>) -> Result<(), Nonsense> {
         let is_between = 0 < self.position && self.position < self.owner;
         if !is_between || interval.last + 1 != self.position {
@@ -255,7 +255,7 @@ impl Station {
         Ok(())
     }
 
-    /// Nothing has come for too long. Whether it splits.
+    /// Handles a wait that takes too long; returns whether the station splits.
     pub fn is_overdue(&mut self, orders: &mut Vec<Order>) -> bool {
         let splits = self.state == State::Waiting && 0 < self.position && !self.is_owner();
         if splits {
@@ -290,8 +290,8 @@ impl Station {
         });
     }
 
-    /// A relay leaves when nothing can come any more: in `next2` everything before it comes past,
-    /// in `tail` one piece of the rank before.
+    /// Leaves as a relay when nothing more can arrive: in `next2` once all earlier positions have
+    /// passed, in `tail` once one piece of the rank before has.
     fn leave_if_all_passed(&mut self) {
         let before = self.position - 1;
         let all_passed = match self.target {
@@ -303,7 +303,7 @@ impl Station {
         }
     }
 
-    /// Where its sum goes.
+    /// Returns the position that receives the sum.
     fn next(&self) -> u32 {
         match self.target {
             _ if !self.is_redirected => self.position + 1,
@@ -312,12 +312,12 @@ impl Station {
         }
     }
 
-    /// Whether there is a position that its sum can go past.
+    /// Whether the sum can bypass the next position.
     fn can_skip(&self) -> bool {
         self.position + 2 <= self.owner
     }
 
-    /// What its sum holds.
+    /// Returns the positions in the sum.
     fn sum(&self) -> Interval {
         Interval {
             first: self.held.first().map_or(0, |(held, _)| held.first),
@@ -325,7 +325,7 @@ impl Station {
         }
     }
 
-    /// Whether everything that its sum is to hold is here.
+    /// Whether all pieces of the sum are here.
     fn has_all(&self) -> bool {
         let first = match self.target {
             // The chain may begin behind a rank that has split.
@@ -360,7 +360,7 @@ fn insert(intervals: &mut Vec<Interval>, interval: Interval) {
     intervals.insert(behind, interval);
 }
 
-/// Whether disjoint intervals in order are all of `0..=last`.
+/// Returns whether disjoint intervals in order cover `0..=last`.
 fn covers(intervals: &[Interval], last: u32) -> bool {
     let mut next = 0;
     for interval in intervals {

@@ -1,12 +1,12 @@
-//! When a rank is late: running estimates of how long things usually take.
+//! Decides when a rank is late, from running estimates of usual durations.
 //!
-//! Two things are estimated for each power of two of a chunk's bytes: the *gap* between what comes
-//! from the rank before for one step and for the next, and the time of this rank's own reductions.
-//! Both are estimates of the undisturbed time: they fall quickly and rise slowly, so that a rank
-//! that is late now and then does not make lateness usual; one that is always late does after a
-//! while, and rightly, because it cannot be bypassed.
+//! Two durations are estimated for each power of two of a chunk's bytes. The first is the *gap*
+//! between the messages of the rank before for one step and for the next, the second the duration
+//! of this rank's own reductions. Both are estimates of the undisturbed duration: they fall quickly
+//! and rise slowly, so that an occasionally late rank barely raises them. A rank that is always
+//! late raises them after a while, and rightly, because it cannot be bypassed.
 //!
-//! Times are arguments; nothing here reads a clock, and nothing but speed depends on it.
+//! Times are arguments; nothing here reads a clock, and only speed depends on the estimates.
 
 use super::policy::Timers;
 use crate::transport::Time;
@@ -14,15 +14,15 @@ use crate::transport::Time;
 /// The number of classes of a chunk's bytes, by powers of two.
 const CLASSES: usize = 33;
 
-/// Observations after which an estimate counts.
+/// Number of observations after which an estimate counts.
 const SAMPLES_MIN: u32 = 4;
 
-/// The part by which an estimate follows a shorter, a longer and an overdue observation.
+/// The divisors by which an estimate follows a shorter, a longer and an overdue observation.
 const FALL: u64 = 2;
 const RISE: u64 = 16;
 const OVERDUE: u64 = 64;
 
-/// What is usual of one thing.
+/// An estimate of a usual duration.
 #[derive(Clone, Copy, Debug, Default)]
 struct Estimate {
     ps: u64,
@@ -39,7 +39,7 @@ impl Estimate {
         self.samples = self.samples.saturating_add(1);
     }
 
-    /// It took so much longer that it was waited for no more.
+    /// Raises the estimate after an overdue observation, whatever its duration.
     fn learn_overdue(&mut self) {
         self.ps += self.ps / OVERDUE;
     }
@@ -49,26 +49,27 @@ impl Estimate {
     }
 }
 
-/// How long a rank's steps and reductions take.
+/// The usual durations of a rank's steps and reductions.
 #[derive(Debug)]
 pub struct Estimates {
     timers: Timers,
-    /// By class; of the first step of a slice, which has no reduction in it, and of the others.
+    /// The gaps by class: of a slice's steps after the first, and of the first, which has no
+    /// reduction in it.
     gaps: Vec<[Estimate; 2]>,
     reductions: Vec<Estimate>,
 }
 
-/// Which gap.
+/// The key of an estimated gap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gap {
     /// A chunk's bytes.
     pub bytes: usize,
-    /// Whether it is the first of its slice.
+    /// Whether the gap is the first of its slice.
     pub is_first: bool,
 }
 
 impl Estimates {
-    /// Nothing is known yet.
+    /// Creates estimates without observations.
     pub fn new(timers: Timers) -> Estimates {
         Estimates {
             timers,
@@ -77,7 +78,7 @@ impl Estimates {
         }
     }
 
-    /// How long a rank waits for the one before it; `None` while that is not known.
+    /// Returns how long a rank waits for the one before; `None` while that is not known.
     pub fn patience_ps(&self, gap: Gap) -> Option<u64> {
         match self.timers {
             Timers::Fixed {
@@ -95,7 +96,7 @@ impl Estimates {
         }
     }
 
-    /// How long a reduction may take before `LATE` is sent; `None` while that is not known.
+    /// Returns how long a reduction may take before `LATE` is sent; `None` while that is not known.
     pub fn watch_ps(&self, bytes: usize) -> Option<u64> {
         match self.timers {
             Timers::Fixed {
@@ -108,17 +109,17 @@ impl Estimates {
         }
     }
 
-    /// Notes how long the rank before took.
+    /// Records how long the rank before took.
     pub fn heard(&mut self, gap: Gap, begin: Time, end: Time) {
         self.gap_mut(gap).learn(between_ps(begin, end));
     }
 
-    /// Notes that it was not waited for.
+    /// Records that the wait for the rank before was given up.
     pub fn gave_up(&mut self, gap: Gap) {
         self.gap_mut(gap).learn_overdue();
     }
 
-    /// Notes how long a reduction took, and whether a `LATE` was sent meanwhile.
+    /// Records how long a reduction took, and whether a `LATE` was sent meanwhile.
     pub fn reduced(&mut self, bytes: usize, begin: Time, end: Time, was_late: bool) {
         let estimate = &mut self.reductions[class(bytes)];
         if was_late {

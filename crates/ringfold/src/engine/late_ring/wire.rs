@@ -1,4 +1,4 @@
-//! What a late-merge message says of itself, in the `index` of its header.
+//! The label of a late-merge message, in the `index` of its header.
 //!
 //! ```text
 //! bits 0-9: chunk   10-19: first position   20-29: last position   30-31: kind
@@ -11,12 +11,12 @@ pub const POSITION_BITS: u32 = 10;
 
 const MASK: u32 = (1 << POSITION_BITS) - 1;
 
-/// What a message is.
+/// The kind of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// The sum of the positions that it names.
+    /// The sum of the named positions.
     Piece,
-    /// The sum of the positions that it names goes past the receiver.
+    /// The sum of the named positions bypasses the receiver.
     Late,
     /// The sender has split.
     Skip,
@@ -29,16 +29,16 @@ const KINDS: [Kind; 4] = [Kind::Piece, Kind::Late, Kind::Skip, Kind::Result];
 /// A message's kind, chunk and positions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Label {
-    /// What it is.
+    /// The kind of the message.
     pub kind: Kind,
-    /// Of which chunk.
+    /// The number of the chunk.
     pub chunk: u32,
-    /// Which positions; zeros where it says nothing of any.
+    /// The named positions; zeros if the message names none.
     pub interval: Interval,
 }
 
 impl Label {
-    /// As it stands in a header.
+    /// Encodes the label for a header.
     pub fn encode(self) -> u32 {
         let Interval { first, last } = self.interval;
         self.chunk
@@ -47,7 +47,7 @@ impl Label {
             | (self.kind as u32) << (3 * POSITION_BITS)
     }
 
-    /// What a header claims.
+    /// Decodes the label that a header claims.
     pub fn decode(index: u32) -> Label {
         let field = |number: u32| index >> (number * POSITION_BITS) & MASK;
         Label {

@@ -1,4 +1,4 @@
-//! What messages wait for: deadlines, ranks that are gone, and the texts for both.
+//! Deadlines of messages, peers that have left, and the error texts for both.
 
 use std::time::Duration;
 
@@ -6,14 +6,14 @@ use super::{KEPT_BYTES_MAX, Mailbox, Message};
 use crate::error::{Error, Ranks, Result, Site};
 use crate::transport::{Header, Time};
 
-/// Noted messages without a deadline, of which those that have ended are not dropped.
+/// Length of `undated` up to which messages that have ended are not dropped from it.
 const UNDATED_MIN: usize = 64;
 
 impl Mailbox {
-    /// Notes that a message has no deadline yet.
+    /// Records that a message has no deadline yet.
     pub(super) fn expect_deadline(&mut self, number: usize) {
         self.undated.push(number);
-        // Where messages end without any wait, the numbers of those that ended pile up.
+        // If messages end without any wait, the numbers of ended messages pile up.
         if self.undated.len() > UNDATED_MIN.max(2 * self.messages.len()) {
             self.undated.clear();
             let messages = self.messages.iter().enumerate();
@@ -23,8 +23,7 @@ impl Mailbox {
         }
     }
 
-    /// Sets the deadlines of messages that have none yet, and gives the error of one whose deadline
-    /// has passed.
+    /// Sets the deadlines of messages that have none yet; returns `Timeout` if one has passed.
     pub fn check_deadlines(&mut self, now: Time) -> Result<()> {
         while let Some(number) = self.undated.pop() {
             let Some(message) = &mut self.messages[number] else {
@@ -50,7 +49,7 @@ impl Mailbox {
         }
     }
 
-    /// The ranks that some message waits for.
+    /// Returns the ranks that some message waits for.
     pub fn waiting_for(&self) -> Vec<usize> {
         let messages = self.messages.iter().flatten();
         messages
@@ -58,9 +57,9 @@ impl Mailbox {
             .collect()
     }
 
-    /// A rank that is gone, as `is_gone` says, and without which some message cannot be sent or
-    /// received. A receive from any source, to which this rank itself may still send, misses the
-    /// others only if the program `waits`.
+    /// Returns a rank that `is_gone` and without which some message cannot be sent or received. A
+    /// receive from any source misses the others only if the program `waits`, because otherwise
+    /// this rank may still send to itself.
     pub fn missed(&self, waits: bool, is_gone: &mut dyn FnMut(usize) -> bool) -> Option<usize> {
         let mut messages = self.messages.iter().flatten();
         // A message to this rank itself ends without the others, and more may be sent then.
@@ -79,7 +78,7 @@ impl Mailbox {
         self.peers.iter().any(|peer| peer.has_ended)
     }
 
-    /// Where some message stands, if one is under way.
+    /// Describes the progress of a message, if one is under way.
     pub fn running_site(&self) -> Option<Site> {
         let first = self.waiting.front().copied();
         let any = || self.messages.iter().position(Option::is_some);
@@ -104,8 +103,8 @@ impl Mailbox {
         }
     }
 
-    /// `peer` has left, and all that it sent is taken. Receives from any source are left to
-    /// [`Mailbox::missed`].
+    /// Records that `peer` has left and all its messages are taken; fails if a receive waits for
+    /// `peer`. Receives from any source are left to [`Mailbox::missed`].
     pub(super) fn has_ended(&mut self, peer: usize, reason: &str) -> Result<bool> {
         self.peers[peer].has_ended = true;
         let is_missed = |number: &&usize| self.message(**number).peer == Some(peer);
@@ -116,7 +115,7 @@ impl Mailbox {
         Err(error.at(self.site(*number)))
     }
 
-    /// Notes that a message is left where it is, because too much is kept.
+    /// Records that a message stays in its stream, because too much is kept.
     pub(super) fn hold_back(&mut self, peer: usize, header: &Header) {
         if self.peers[peer].held_back.replace(*header).is_none() {
             log::warn!(
@@ -134,7 +133,7 @@ impl Mailbox {
         }
     }
 
-    /// The other end of a message, or all ranks that may be it: of a receive from any source the
+    /// Returns the other end of a message, or all possible ones: for a receive from any source the
     /// other ranks, and only without any this rank itself.
     fn peers_of(&self, message: &Message) -> Vec<usize> {
         match message.peer {

@@ -1,7 +1,7 @@
-//! Messages that came before a receive for them, in memory of the library's.
+//! Messages that arrived before their receives, in memory of the library.
 //!
-//! Oldest first. The last one of a peer may still be on its way, and may be asked for meanwhile.
-//! How much is kept is bounded before memory is made for it: what a peer says of a message's length
+//! Messages are kept oldest first. The last one of a peer may still be arriving, and may already
+//! have a receive. The total is bounded before memory is allocated: the length in a peer's header
 //! is a claim.
 
 use std::collections::VecDeque;
@@ -10,11 +10,11 @@ use crate::call::Qualifier;
 use crate::memory::{Owned, Region};
 use crate::transport::Header;
 
-/// Bytes of messages that are kept, at most: as much as a program with a few large messages in
-/// another order needs, and little beside what a training job has in memory anyway.
+/// Maximum bytes of kept messages: enough for a program that receives a few large messages out of
+/// order, and little beside the memory of a training job.
 pub const KEPT_BYTES_MAX: usize = 256 << 20;
 
-/// What each kept message counts beside its payload.
+/// Bytes that each kept message counts beside its payload.
 const OVERHEAD_BYTES: usize = 256;
 const _: () = assert!(size_of::<Message>() <= OVERHEAD_BYTES);
 
@@ -30,13 +30,13 @@ struct Message {
     header: Header,
     memory: Owned,
     is_whole: bool,
-    /// The receive that gets it when it is.
+    /// The receive that gets the message once it is whole.
     taker: Option<usize>,
 }
 
 impl Kept {
-    /// Memory for the message with this header, which will be the peer's newest; `None` when there
-    /// is too much already.
+    /// Allocates memory for the message with this header, which becomes the peer's newest; `None`
+    /// if too much is kept already.
     pub fn make_room(&mut self, peer: usize, header: &Header) -> Option<Region> {
         let bytes = header.bytes as usize;
         if bytes + OVERHEAD_BYTES > KEPT_BYTES_MAX - self.bytes {
@@ -55,7 +55,7 @@ impl Kept {
         Some(region)
     }
 
-    /// The oldest message that has no taker and that a receive `matches` by peer and tag.
+    /// Finds the oldest message that has no taker and that a receive `matches` by peer and tag.
     pub fn find(&self, matches: impl Fn(usize, Qualifier) -> bool) -> Option<(usize, Header)> {
         let is_free = |message: &&Message| message.taker.is_none();
         let mut free = self.messages.iter().filter(is_free);
@@ -63,8 +63,8 @@ impl Kept {
             .map(|message| (message.peer, message.header))
     }
 
-    /// Gives the message that `find` found to receive `taker`, whose memory is `into`: now, or once
-    /// it is whole. Whether it is done.
+    /// Delivers the message that `find` found to receive `taker`, whose memory is `into`: now, or
+    /// once the message is whole. Returns whether it is delivered.
     pub fn hand_over(&mut self, peer: usize, header: &Header, into: Region, taker: usize) -> bool {
         let is_it = |message: &Message| message.peer == peer && message.header == *header;
         let place = self.messages.iter().position(is_it);
@@ -73,8 +73,8 @@ impl Kept {
         self.deliver(place, into)
     }
 
-    /// The message of `peer` that was on its way is here. Gives the receive that gets it, if there
-    /// is one; `region` is the memory of a receive.
+    /// Marks the arriving message of `peer` as whole, delivers it to its receive, if there is one,
+    /// and returns that receive; `region` returns the memory of a receive.
     pub fn arrived(
         &mut self,
         peer: usize,

@@ -1,33 +1,34 @@
-//! Point-to-point messages: which receive gets which message.
+//! Point-to-point messages: the matching of messages and receives.
 //!
 //! # Model
 //!
-//! Two ranks have one stream each way for their messages, apart from the collectives'. A send is
-//! posted on it at once. A receive waits here until a message that matches it, by source and tag,
-//! stands at the head of a stream, and is then posted with that message's own header. So the
-//! payload goes straight to where it belongs, whatever the order of receives is.
+//! Two ranks have one stream in each direction for their messages, separate from the collectives'.
+//! A send is posted on its stream at once. A receive waits here until a message that matches its
+//! source and tag is at the head of a stream. The receive is then posted with that message's own
+//! header. So the payload goes straight to its destination, whatever the order of receives.
 //!
-//! A message that matches no waiting receive is left in its stream, which holds its sender back.
-//! Only when a receive waits for a later one it is *kept*: taken into memory of the library's until
-//! a receive matches it, within bounds.
+//! A message that matches no waiting receive stays in its stream, which delays its sender. Only if
+//! a receive waits for a later message is it *kept*: received into memory of the library, within
+//! bounds, until a receive matches it.
 //!
-//! A message to this rank itself has no stream. It is copied to a waiting receive; without one it
-//! is kept, and its send is done, unless there is no room: then the send waits for a receive.
+//! A message to this rank itself has no stream. Such a message is copied to a waiting receive, or
+//! kept, either of which completes its send. If there is no room, the send waits for a receive.
 //!
-//! Its interface is an executor's: [`Mailbox::advance`], [`Mailbox::complete`],
+//! The mailbox has the interface of an executor: [`Mailbox::advance`], [`Mailbox::complete`],
 //! [`Mailbox::waiting_for`].
 //!
 //! # Invariants
 //!
-//! * A receive gets the oldest message that has its tag, from its peer or from any. Of two receives
-//!   that could get a message the one submitted first does. Type and count are compared then: a
+//! * A receive gets the oldest message that has its tag, from its peer or from any. If two receives
+//!   match a message, the one submitted first gets it. Type and count are compared then: a
 //!   difference is a `Mismatch`.
-//! * Messages of any source are taken from one peer after the other, so no peer starves.
-//! * A message's place in its stream is checked, so that none is lost, repeated or delivered twice.
+//! * Receives from any source serve one peer after the other, so no peer starves.
+//! * The number of each message in its stream is checked: none is lost, repeated or delivered
+//!   twice.
 //! * Nothing is allocated for messages that are received in the order in which they were sent.
 //!
-//! The schedules of `send` and `recv` say the same in one step; the conformance suite holds this
-//! module to them.
+//! The schedules of `send` and `recv` do the same in one step; the conformance suite checks this
+//! module against them.
 
 mod diagnosis;
 mod kept;
@@ -48,10 +49,10 @@ use crate::transport::{
 use crate::types::Collective;
 use kept::Kept;
 
-/// What stands for the operation in tickets of messages: no operation has this number.
+/// The operation number in tickets of messages; no operation has this number.
 const MAILBOX: u64 = 0xffff;
 
-/// Marks the tickets of what comes in; they name the peer, those of sends the message.
+/// Marks the tickets of incoming messages, which name the peer; those of sends name the message.
 const INCOMING: u64 = 1 << 40;
 
 /// The messages of one rank.
@@ -62,42 +63,42 @@ pub struct Mailbox {
     /// Sends and receives under way, by number.
     messages: Vec<Option<Message>>,
     free: Vec<usize>,
-    /// Those that were submitted since the last attempt, in order.
+    /// Messages submitted since the last attempt, in order.
     submitted: VecDeque<usize>,
     /// Receives without a message, in the order of their submission.
     waiting: VecDeque<usize>,
-    /// How many of them take a message from any source.
+    /// Number of waiting receives from any source.
     waiting_for_any: usize,
     /// The peers that are listened to, in order; during an attempt perhaps some that no longer are.
     listened: Vec<usize>,
-    /// The source of the message that a receive from any source got last.
+    /// The source of the last message that a receive from any source got.
     last_source: usize,
     kept: Kept,
-    /// No deadline that is set is earlier.
+    /// A lower bound of all deadlines that are set.
     next_deadline: Option<Time>,
     /// Messages without a deadline, submitted since deadlines were checked last.
     undated: Vec<usize>,
     /// Sends to this rank itself for which there was no room among the kept messages, oldest first.
     to_self: VecDeque<usize>,
-    /// Receives that were submitted.
+    /// Number of receives submitted.
     receives: u64,
     finished: VecDeque<Finished>,
 }
 
-/// What is known of the messages of one peer.
+/// The state of the messages of one peer.
 #[derive(Default)]
 struct Peer {
-    /// Messages to and from it, so far.
+    /// Number of messages sent to the peer and taken from it, so far.
     sent: u64,
     taken: u64,
-    /// Receives that wait for a message of this peer only.
+    /// Number of receives that wait for a message of this peer only.
     waiting: usize,
     is_listened: bool,
-    /// Where the message goes that comes in now.
+    /// The destination of the message that is arriving.
     arriving: Option<Destination>,
-    /// A message that is to be kept and finds no room.
+    /// The header of a message that is to be kept and finds no room.
     held_back: Option<Header>,
-    /// It has left, and all that it sent is taken.
+    /// Whether the peer has left, and all its messages are taken.
     has_ended: bool,
 }
 
@@ -110,25 +111,25 @@ enum Destination {
 /// A send or a receive under way.
 #[derive(Debug)]
 struct Message {
-    /// As this rank calls it: the sequence counts the sends to the peer, or this rank's receives.
+    /// The call of this rank, whose sequence counts the sends to the peer, or this rank's receives.
     call: Call,
     /// The other end; not known yet for a receive from any source.
     peer: Option<usize>,
     region: Region,
-    /// What the transport has of it while the message is on its way.
+    /// The transport's hold on `region` while the message is in flight.
     hold: Option<Hold>,
     timeout: Duration,
-    /// When it must be done; unset until the driver first looks at the clock.
+    /// The time by which the message must be done; unset until the driver first reads the clock.
     deadline: Option<Time>,
 }
 
-/// Whether a ticket is of this module.
+/// Returns whether a ticket belongs to this module.
 pub fn owns(ticket: Ticket) -> bool {
     ticket >> 48 == MAILBOX
 }
 
 impl Mailbox {
-    /// The messages of `rank` among `world_size` ranks.
+    /// Creates the mailbox of `rank` among `world_size` ranks.
     pub fn new(rank: usize, world_size: usize) -> Mailbox {
         Mailbox {
             rank,
@@ -138,20 +139,20 @@ impl Mailbox {
         }
     }
 
-    /// Sends and receives under way, or finished and not taken yet.
+    /// Returns the number of sends and receives under way, or finished and not taken yet.
     pub fn under_way(&self) -> usize {
         self.messages.len() - self.free.len()
     }
 
-    /// The first one that has finished and is not taken yet. No later message has its number before
-    /// it is taken.
+    /// Returns the first finished message that is not taken yet. The message's number is not reused
+    /// before the message is taken.
     pub fn take_finished(&mut self) -> Option<Finished> {
         let finished = self.finished.pop_front()?;
         self.free.push(finished.id.place());
         Some(finished)
     }
 
-    /// Takes on a send or a receive.
+    /// Submits a send or a receive.
     pub fn submit(&mut self, job: Job) -> Result<JobId> {
         let is_send = job.collective == Collective::Send;
         let region = if is_send { job.input } else { job.output };
@@ -192,7 +193,7 @@ impl Mailbox {
         Ok(JobId::message(number))
     }
 
-    /// Begins what was submitted; whether that was anything.
+    /// Begins the submitted messages; returns whether there were any.
     pub fn begin(&mut self, transport: &mut dyn Transport) -> Result<bool> {
         let mut progressed = false;
         while let Some(number) = self.submitted.pop_front() {
@@ -211,7 +212,7 @@ impl Mailbox {
         Ok(progressed)
     }
 
-    /// Takes the messages that have come for waiting receives; whether there were any.
+    /// Takes arrived messages for waiting receives; returns whether there were any.
     pub fn advance(&mut self, transport: &mut dyn Transport) -> Result<bool> {
         let mut progressed = false;
         while !self.waiting.is_empty() {
@@ -232,7 +233,7 @@ impl Mailbox {
         Ok(progressed)
     }
 
-    /// Notes that the message of `ticket` is sent, or has come.
+    /// Records that the message of `ticket` is sent, or has arrived.
     pub fn complete(&mut self, ticket: Ticket) {
         let number = ticket as u32 as usize;
         if ticket & INCOMING == 0 {
@@ -259,7 +260,7 @@ impl Mailbox {
         Ok(())
     }
 
-    /// Has a receive wait for its message to come.
+    /// Makes a receive wait for its message.
     fn wait(&mut self, number: usize, transport: &mut dyn Transport) -> Result<()> {
         self.waiting.push_back(number);
         match self.message(number).peer {
@@ -294,7 +295,7 @@ impl Mailbox {
         self.peers[peer].waiting > 0 || self.waiting_for_any > 0
     }
 
-    /// Stops listening to a peer for which no receive waits any more.
+    /// Stops listening to a peer for which no receive waits.
     fn stop_listening(&mut self, peer: usize, transport: &mut dyn Transport) -> Result<()> {
         if self.peers[peer].is_listened && !self.is_awaited(peer) {
             self.peers[peer].is_listened = false;
@@ -303,7 +304,7 @@ impl Mailbox {
         Ok(())
     }
 
-    /// The same for all peers.
+    /// Stops listening to all peers for which no receive waits.
     fn stop_unneeded_listening(&mut self, transport: &mut dyn Transport) -> Result<()> {
         for place in 0..self.listened.len() {
             self.stop_listening(self.listened[place], transport)?;
@@ -313,7 +314,8 @@ impl Mailbox {
         Ok(())
     }
 
-    /// Takes the message at the head of `peer`'s stream, if there is one that can be taken.
+    /// Takes the message at the head of `peer`'s stream, if possible; returns whether one was
+    /// taken.
     fn take_head(&mut self, peer: usize, transport: &mut dyn Transport) -> Result<bool> {
         if self.peers[peer].arriving.is_some() || !self.is_awaited(peer) {
             return Ok(false);
@@ -350,7 +352,7 @@ impl Mailbox {
         Ok(true)
     }
 
-    /// Checks what a peer says in a header by itself, before it is used.
+    /// Checks that a peer's header is consistent, before the header is used.
     fn check(&self, peer: usize, header: &Header) -> Result<()> {
         let Header { call, bytes, .. } = header;
         let due = self.peers[peer].taken + 1;
@@ -368,7 +370,7 @@ impl Mailbox {
         Err(Error::corrupt(peer, what))
     }
 
-    /// The receive that gets `peer`'s message with this tag; it waits no longer.
+    /// Removes and returns the first waiting receive that matches `peer`'s message with this tag.
     fn first_waiting(&mut self, peer: usize, tag: Qualifier) -> Option<usize> {
         let matches = |number: &usize| self.message(*number).matches(peer, tag);
         let place = self.waiting.iter().position(matches)?;
@@ -383,7 +385,7 @@ impl Mailbox {
         Some(number)
     }
 
-    /// Compares a receive with the message that it gets. From now on its source is known.
+    /// Compares a receive with its message, and sets the receive's source.
     fn compare(&mut self, number: usize, peer: usize, header: &Header) -> Result<()> {
         let message = self.messages[number].as_mut();
         let message = message.expect("a receive under way");
@@ -397,7 +399,7 @@ impl Mailbox {
         Ok(())
     }
 
-    /// Gives a receive the oldest kept message that matches it, if there is one.
+    /// Delivers to a receive the oldest kept message that matches, if there is one.
     fn take_kept(&mut self, number: usize) -> Result<bool> {
         let message = self.message(number);
         let Some((peer, header)) = self.kept.find(|peer, tag| message.matches(peer, tag)) else {
@@ -411,7 +413,7 @@ impl Mailbox {
         Ok(true)
     }
 
-    /// A message is here whole.
+    /// Handles a message that has arrived completely.
     fn arrived(&mut self, peer: usize, destination: Destination) {
         let receive = match destination {
             Destination::Receive(number) => Some(number),
@@ -440,7 +442,7 @@ impl Mailbox {
         message.expect("numbers are given back when messages finish")
     }
 
-    /// Has the transport use the memory of a message directly, where that is better.
+    /// Prepares the memory of a message for direct use by the transport, if direct use is better.
     fn hold(&mut self, number: usize, term: Term, transport: &mut dyn Transport) {
         if let Some(message) = &mut self.messages[number] {
             message.hold = transport.hold(message.region, term);
@@ -453,7 +455,7 @@ impl Message {
         self.call.collective == Collective::Recv
     }
 
-    /// The header of a send.
+    /// Returns the header of a send.
     fn header(&self) -> Header {
         Header {
             call: self.call,

@@ -8,7 +8,7 @@ use crate::error::Result;
 use crate::transport::Transport;
 
 impl Mailbox {
-    /// Delivers a message to this rank itself, or keeps it for a receive to come.
+    /// Delivers a message to this rank itself, or keeps it for a later receive.
     pub(super) fn send_to_self(
         &mut self,
         number: usize,
@@ -36,7 +36,7 @@ impl Mailbox {
         Ok(())
     }
 
-    /// Gives a receive the oldest message that this rank sends to itself and that matches, if one
+    /// Delivers to a receive the oldest matching message that this rank sends to itself, if one
     /// waits.
     pub(super) fn take_from_self(&mut self, receive: usize) -> Result<bool> {
         let message = self.message(receive);

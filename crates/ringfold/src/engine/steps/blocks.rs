@@ -1,9 +1,9 @@
-//! Work that ranks share block by block: any running rank takes the next one. The last block to be
-//! done wakes all.
+//! Work that ranks share block by block: any running rank claims the next block. The rank that
+//! completes the last block wakes all.
 //!
-//! Staged, the blocks of a slice are claimed in order. In registered buffers every rank has a home
-//! share of the vector. It first claims the blocks of that, which are in its core's cache, then
-//! those that others have not claimed, its neighbours' first: they may share a core.
+//! In staged memory, the blocks of a slice are claimed in order. In registered buffers, every rank
+//! has a home share of the vector. A rank first claims the blocks of its own share, which are in
+//! its core's cache, then unclaimed blocks of others, its neighbours' first: they may share a core.
 
 use std::ops::Range;
 
@@ -14,14 +14,14 @@ use crate::error::Result;
 use crate::schedule::{Access, Buffer, Combine, Span};
 use crate::transport::Windows;
 
-/// The unit that one rank takes at a time: large enough that claiming it costs little, small enough
-/// that other ranks do not wait long for a rank that loses its core meanwhile.
+/// Number of bytes that one rank claims at a time: large enough that a claim costs little, small
+/// enough that other ranks do not wait long for a rank that loses its core meanwhile.
 const BLOCK_BYTES_MAX: usize = 16 << 10;
 
-/// Less is not worth a claim.
+/// Minimum size of a block; less is not worth a claim.
 const BLOCK_BYTES_MIN: usize = 4 << 10;
 
-/// A vector cut into blocks that are claimed.
+/// A vector cut into blocks to be claimed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Blocks {
     bytes: usize,
@@ -45,7 +45,7 @@ impl Blocks {
         u32::try_from(count).expect("blocks are made large enough")
     }
 
-    /// The numbers of the blocks that are a rank's.
+    /// Returns the numbers of the blocks in a rank's home share.
     fn of(self, home: usize) -> Range<u32> {
         let until = |home: usize| (self.count() as usize * home / self.ranks) as u32;
         until(home)..until(home + 1)
@@ -57,8 +57,8 @@ impl Blocks {
     }
 }
 
-/// All ranks, this one first and then its neighbours, so that two of the same half, quarter and so
-/// on come before others.
+/// Returns all ranks: this one first, then its neighbours, so that ranks of the same half, quarter
+/// and so on precede others.
 fn homes(own: usize, ranks: usize) -> impl Iterator<Item = usize> {
     let places = 0..ranks.next_power_of_two();
     places
@@ -66,7 +66,7 @@ fn homes(own: usize, ranks: usize) -> impl Iterator<Item = usize> {
         .filter(move |home| *home < ranks)
 }
 
-/// The blocks of a published slice.
+/// Returns the number of blocks of a published slice.
 fn staged_blocks(bytes: usize) -> u32 {
     let blocks = bytes.div_ceil(BLOCK_BYTES_MAX);
     u32::try_from(blocks).expect("slices are cut to fit slots")
@@ -122,8 +122,7 @@ impl Channel<'_> {
         Ok(Issue::Done)
     }
 
-    /// Goes on once all blocks are done whose results are `into`, and takes what is staged: it
-    /// stands where rank 0 published.
+    /// Completes once all blocks of `into` are done; copies a staged result from rank 0's slot.
     pub(super) fn collect(&mut self, access: Access, into: Span) -> Result<Issue> {
         let generation = self.generation();
         let cut = &self.operation.buffers.output_cut;

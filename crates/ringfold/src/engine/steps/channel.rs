@@ -1,4 +1,4 @@
-//! One channel of a call, and what became of an attempt to issue one of its steps.
+//! One channel of a call, and the outcome of an attempt to issue one of its steps.
 
 use super::progress::ChannelProgress;
 use crate::engine::context::Context;
@@ -8,7 +8,7 @@ use crate::memory::Region;
 use crate::schedule::Span;
 use crate::transport::Posted;
 
-/// One channel of a call, for the time of one attempt.
+/// One channel of a call, during one attempt.
 pub(super) struct Channel<'a> {
     pub number: usize,
     pub plan: &'a Plan,
@@ -18,12 +18,12 @@ pub(super) struct Channel<'a> {
 }
 
 impl Channel<'_> {
-    /// The memory of `span` in the slice whose turn it is.
+    /// Returns the memory of `span` in the current slice.
     pub fn region(&self, span: Span) -> Region {
         self.operation.region(span, self.at.slice)
     }
 
-    /// The window generation of that slice.
+    /// Returns the window generation of the current slice.
     pub fn generation(&self) -> u64 {
         self.operation.generation(self.at.slice)
     }
@@ -34,9 +34,9 @@ pub(super) enum Issue {
     Done,
     Pending,
     Blocked,
-    /// A piece of it is done; the rest does not wait for any rank.
+    /// A piece of the step is done; the rest does not wait for any rank.
     Begun,
-    /// It cannot be done, which all ranks know alike.
+    /// The step cannot be done, which all ranks know alike.
     Refused,
 }
 

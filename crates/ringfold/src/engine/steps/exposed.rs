@@ -1,4 +1,4 @@
-//! Where ranks' buffers lie, as they tell each other, and the room in which this is read.
+//! The locations of registered buffers, as ranks exchange them, and scratch lists for reading them.
 
 use crate::memory::{Handle, Region};
 use crate::schedule::Buffer;
@@ -18,7 +18,7 @@ pub(super) const NOWHERE: Handle = Handle {
 };
 
 impl Exposed {
-    /// The mark in the slot when buffers are registered; zeros mean that they are not.
+    /// Encodes the locations for the slot; all zeros mean that buffers are not registered.
     pub fn encode(self) -> [u64; ATTACHED_WORDS] {
         let registrations =
             self.input.registration as u64 | (self.output.registration as u64) << 32;
@@ -45,10 +45,10 @@ impl Exposed {
     }
 }
 
-/// Scratch of a push, kept so that it is not allocated each time.
+/// Scratch lists of a push, kept to avoid allocations.
 #[derive(Debug, Default)]
 pub struct PushScratch {
-    /// By rank.
+    /// The locations of each rank's buffers.
     pub(super) exposed: Vec<Exposed>,
     pub(super) targets: Vec<Region>,
     pub(super) parts: Vec<Region>,

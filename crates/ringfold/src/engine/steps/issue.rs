@@ -1,4 +1,4 @@
-//! Executing one step: messages and local work, and which other step goes where.
+//! Executes one step: messages and local work here, other steps in their own modules.
 
 use super::channel::{Channel, Issue};
 use super::progress::ticket;
@@ -12,7 +12,7 @@ use crate::schedule::{Access, Action, Buffer, Span};
 use crate::transport::{Header, P2P_CHANNEL, Post, Posted, Sink, Stream, Ticket, Work, WorkKind};
 
 impl Channel<'_> {
-    /// Executes step `index` of the slice whose turn it is, or starts it.
+    /// Executes or starts step `index` of the current slice.
     pub(super) fn issue(&mut self, index: u32) -> Result<Issue> {
         match self.plan.channels[self.number].steps[index as usize].action {
             Action::Send { peer, span } => self.send(peer, index, span),
@@ -114,8 +114,8 @@ impl Channel<'_> {
         Ok(self.context.transport.post_work(ticket, work)?.into())
     }
 
-    /// The message of step `index`, or nothing if it is omitted: an empty one after the first slice
-    /// carries no information beyond the first.
+    /// Returns the message of step `index`, or `None` if the message is omitted: an empty one after
+    /// the first slice carries no information beyond the first.
     fn message(&self, peer: u32, index: u32, span: Span, region: Region) -> Result<Option<Post>> {
         let slice = self.at.slice;
         if slice > 0 && region.is_empty() {
@@ -143,8 +143,9 @@ impl Channel<'_> {
         Ok(Some(Post(stream, self.ticket(index), header)))
     }
 
-    /// The call in a message of `span`, if each pair of ranks has a count of its own: the whole
-    /// block's, because a difference of whole slices does not show in the length of a message.
+    /// Returns the call in a message of `span`, if each pair of ranks has its own count. The count
+    /// is the whole block's, because a difference of whole slices does not show in the length of a
+    /// message.
     fn pair_call(&self, span: Span) -> Call {
         let blocks = match span.buffer {
             Buffer::Output => &self.operation.buffers.output_cut,
@@ -158,8 +159,8 @@ impl Channel<'_> {
         }
     }
 
-    /// How results that are plain copies are stored: for a large call past the caches, which would
-    /// fetch each line before it is overwritten and evict others for it.
+    /// Returns how plain copies are stored: with non-temporal stores in a large call, because
+    /// caches would fetch each line before it is overwritten and evict others for it.
     pub(super) fn store(&self) -> Store {
         match self.operation.non_temporal_stores {
             true => Store::Streamed,

@@ -4,16 +4,16 @@
 //!
 //! All slices of a call run the same steps. Slice `s` takes the steps of round `r` at tick
 //! `r + s * skew`; the steps of a tick are issued slice by slice. So the order on every stream is
-//! the same at both ends, whatever completes when, and the receive of one slice, the reduction of
-//! another and the send of a third overlap. A step that cannot be issued yet holds back the later
-//! ones of its channel: it waits only for what stands before it in this order on some rank, so
-//! some rank can always go on.
+//! the same at both ends, whatever completes when. The receive of one slice, the reduction of
+//! another and the send of a third overlap. A step that cannot be issued yet delays the later ones
+//! of its channel. Such a step waits only for steps before it in this order on some rank, so some
+//! rank can always continue.
 //!
 //! # Invariants
 //!
-//! * Slice `s` of a channel begins after slice `s - slices_in_flight` of it has retired, so their
-//!   scratch memory and bookkeeping are shared.
-//! * Channels share neither: one may be any number of slices ahead of another.
+//! * Slice `s` of a channel begins after its slice `s - slices_in_flight` has retired, so the two
+//!   share scratch memory and bookkeeping.
+//! * Channels share neither: a channel may be any number of slices ahead of another.
 //! * Slices retire in order, once all their steps are issued and complete.
 
 mod blocks;
@@ -38,17 +38,17 @@ use channel::{Channel, Issue};
 pub use exposed::PushScratch;
 pub use progress::ChannelProgress;
 
-/// A call that goes by its schedule's steps.
+/// A call that runs its schedule's steps.
 #[derive(Debug)]
 pub struct Steps {
-    /// What runs.
+    /// The plan of the call.
     pub plan: Arc<Plan>,
-    /// How far each channel has come; one entry for each of the plan's.
+    /// The progress of each channel of the plan.
     pub channels: Vec<ChannelProgress>,
 }
 
 impl Steps {
-    /// Issues what can be issued; whether anything was.
+    /// Issues all steps that are ready; returns whether there were any.
     pub fn advance(&mut self, operation: &Operation, context: &mut Context) -> Result<bool> {
         let mut progressed = false;
         for (number, at) in self.channels.iter_mut().enumerate() {
@@ -64,7 +64,7 @@ impl Steps {
         Ok(progressed)
     }
 
-    /// Notes that the step of `ticket` is complete.
+    /// Records that the step of `ticket` is complete.
     pub fn complete(&mut self, ticket: Ticket, lateness: &mut Lateness) {
         let (channel, flight, step) = progress::parts(ticket);
         self.channels[channel].complete(flight, step);
@@ -77,24 +77,24 @@ impl Steps {
         }
     }
 
-    /// Slices that all channels have done.
+    /// Returns the number of slices that all channels have done.
     pub fn slices_done(&self) -> u32 {
         self.channels.iter().map(|at| at.retired).min().unwrap_or(0)
     }
 
-    /// Whether it has turned out that not all ranks' memory can be reached.
+    /// Whether a step found that not all ranks' memory can be reached.
     pub fn fell_back(&self) -> bool {
         self.channels.iter().any(|at| at.is_refused)
     }
 
-    /// Whether a push or its like is under way, which waits for no peer.
+    /// Whether a push or a similar step is under way, which waits for no peer.
     pub fn has_local_work(&self) -> bool {
         self.channels.iter().any(|at| at.pushed > 0)
     }
 }
 
 impl Channel<'_> {
-    /// Issues what can be issued; whether anything was.
+    /// Issues all steps that are ready; returns whether there were any.
     fn advance(&mut self) -> Result<bool> {
         let plan = &self.plan.channels[self.number];
         let (rounds, skew) = self.rounds_and_skew();
@@ -143,13 +143,13 @@ impl Channel<'_> {
         (u64::from(rounds), u64::from(self.plan.skew))
     }
 
-    /// The last tick at which a slice has a round.
+    /// Returns the last tick at which a slice has a round.
     fn last_tick(&self) -> u64 {
         let (rounds, skew) = self.rounds_and_skew();
         rounds - 1 + u64::from(self.operation.slices - 1) * skew
     }
 
-    /// Goes to the first slice that has a round at the next tick.
+    /// Advances to the first slice that has a round at the next tick.
     fn next_tick(&mut self) {
         let (rounds, skew) = self.rounds_and_skew();
         let last_tick = self.last_tick();
@@ -162,7 +162,7 @@ impl Channel<'_> {
         }
     }
 
-    /// Makes room for `slice`; false when there is none yet.
+    /// Begins `slice`; returns false if there is no room yet.
     fn begin_slice(&mut self, slice: u32) -> Result<bool> {
         let limit = self.plan.slices_in_flight;
         if slice >= limit && self.at.retired <= slice - limit {
@@ -194,7 +194,7 @@ impl Channel<'_> {
                 return Ok(progressed);
             }
             let slice = at.retired;
-            // A push has scaled what it stored.
+            // A push has already scaled its results.
             if !self.plan.is_registered() {
                 // Channel `j` has the `j`-th part of all chunks, see `Schedule::striped`.
                 let chunks = self.plan.schedule.output.chunks() / self.plan.channels.len() as u32;
@@ -209,7 +209,7 @@ impl Channel<'_> {
         }
     }
 
-    /// Lets the peers use the slots of `slice` again.
+    /// Lets the peers reuse the slots of `slice`.
     fn finish_generation(&mut self, slice: u32) -> Result<()> {
         let generation = self.operation.generation(slice);
         let windows = windows(&mut self.context.windows)?;
@@ -223,8 +223,7 @@ impl Channel<'_> {
                 Wake::None
             }
             // A rank that collects has heard all others, so it is at most two flights ahead of the
-            // last of them. The last slice wakes: the next call may be one in which not all are
-            // heard.
+            // last of them. The last slice wakes peers: the next call may not hear from all ranks.
             (Assignment::Dynamic, _)
                 if slice + 1 < self.operation.slices
                     && windows.slots() >= 2 * self.plan.slices_in_flight as usize =>

@@ -1,50 +1,50 @@
-//! How far a channel has come, and the tickets of what it has posted.
+//! The progress of a channel, and the tickets of its posted steps.
 
 use crate::engine::tickets;
 use crate::transport::Ticket;
 
-/// How far one channel has come.
+/// The progress of one channel.
 #[derive(Debug, Default)]
 pub struct ChannelProgress {
     pub(super) tick: u64,
     pub(super) slice: u32,
-    /// Where in the present slice's round it is, from the round's start.
+    /// The next step, counted from the start of the current slice's round.
     pub(super) step: u32,
     pub(super) started: u32,
     pub(super) retired: u32,
     /// The first peer that an `Await` has not seen arrive.
     pub(super) awaited: u32,
-    /// Bytes that are done of the present `Combine`; not 0 while a dynamic one goes on.
+    /// Bytes of the current `Combine` that are done; not 0 while a dynamic one is in progress.
     pub(super) pushed: usize,
-    /// Whether a step is refused, which it is on all ranks.
+    /// Whether a step is refused, which all ranks decide alike.
     pub(super) is_refused: bool,
-    /// One a slice in flight, at `slice % slices_in_flight`.
+    /// The slices in flight, at `slice % slices_in_flight`.
     pub(super) flights: Vec<Flight>,
 }
 
 /// The asynchronous steps of one slice.
 #[derive(Debug, Default)]
 pub(super) struct Flight {
-    /// One bit a step: posted, not complete.
+    /// One bit per step: posted, not complete.
     pending: Vec<u64>,
     pub(super) pending_count: u32,
     pub(super) issued: bool,
 }
 
-/// The ticket of a step: channel 8 bits, slice in flight 8, step 32.
+/// Returns the ticket of a step: channel 8 bits, slice in flight 8, step 32.
 pub(super) fn ticket(call: usize, channel: usize, flight: u32, step: u32) -> Ticket {
     let rest = (channel as u64) << 40 | u64::from(flight) << 32 | u64::from(step);
     tickets::ticket(call, rest)
 }
 
-/// The channel, the slice in flight and the step that a ticket belongs to.
+/// Returns the channel, the slice in flight and the step that a ticket belongs to.
 pub(super) fn parts(ticket: Ticket) -> (usize, usize, u32) {
     let byte = |shift: u32| usize::from((ticket >> shift) as u8);
     (byte(40), byte(32), ticket as u32)
 }
 
 impl ChannelProgress {
-    /// A channel of `steps` steps at its beginning.
+    /// Creates the progress of a channel of `steps` steps, at its beginning.
     pub fn new(steps: usize, slices_in_flight: u32) -> ChannelProgress {
         let flight = || Flight {
             pending: vec![0; steps.div_ceil(64)],
@@ -56,7 +56,7 @@ impl ChannelProgress {
         }
     }
 
-    /// Back to the beginning, keeping the memory.
+    /// Resets the channel to its beginning, keeping the memory.
     pub fn reset(&mut self) {
         let flights = std::mem::take(&mut self.flights);
         *self = ChannelProgress {
@@ -65,7 +65,7 @@ impl ChannelProgress {
         };
     }
 
-    /// Notes that a step that was posted is complete.
+    /// Records that a posted step is complete.
     pub(super) fn complete(&mut self, flight: usize, step: u32) {
         let flight = &mut self.flights[flight];
         assert!(flight.is_pending(step), "a step completed twice");
@@ -79,7 +79,7 @@ impl Flight {
         self.pending[step as usize / 64] >> (step % 64) & 1 == 1
     }
 
-    /// Notes that a step is posted.
+    /// Records that a step is posted.
     pub(super) fn post(&mut self, step: u32) {
         self.flip(step);
         self.pending_count += 1;

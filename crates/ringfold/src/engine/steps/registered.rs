@@ -1,13 +1,14 @@
-//! Steps in the peers' registered buffers: announcing the location of our own, agreeing that all
+//! Steps in peers' registered buffers: announcing the location of this rank's, agreeing that all
 //! are registered, and the pieces of the work.
 //!
-//! Whether buffers are registered is not known alike on all ranks. So each attaches the handles of
-//! its own to its slot, or marks that it has none, and after seeing all of them all ranks make the
-//! same decision whether to continue. A handle is untrusted input, which the registry checks.
+//! A rank does not know whether its peers' buffers are registered. So each rank attaches the
+//! handles of its buffers to its slot, or a mark that it has none. After seeing all ranks' handles
+//! and marks, all ranks make the same decision whether to continue. A handle is untrusted input,
+//! which the registry checks.
 //!
 //! A rank that returns an error first announces that it withdraws its memory, which its owner may
-//! then write. So a rank checks for that after it has read, and does not use what it may have read
-//! too late.
+//! then write. So a peer checks for withdrawal after it has read, and does not use data that it may
+//! have read too late.
 //!
 //! The work is done a piece at a time, so that the thread that drives the engine can check for
 //! aborts in between.
@@ -24,22 +25,22 @@ use crate::reduce::Store;
 use crate::schedule::{Assignment, Buffer, Combine, Span};
 use crate::transport::{ATTACHED_WORDS, Wake};
 
-/// The maximum that one attempt reads and stores: some 100 µs of work, after which a verdict is
-/// seen.
+/// Maximum number of bytes that one attempt reads and stores: some 100 µs of work, after which a
+/// verdict is seen.
 pub(super) const ATTEMPT_BYTES: usize = 4 << 20;
 
-/// The minimum that one attempt processes of a chunk, however many ranks there are: the start of
-/// each source has a cost.
+/// Minimum number of bytes that one attempt processes of a chunk, however many ranks there are: the
+/// start of each source has a cost.
 const PIECE_BYTES_MIN: usize = 16 << 10;
 
-/// The bytes in all ranks' buffers that a [`Combine`] reads and stores.
+/// The byte ranges in all ranks' buffers that a [`Combine`] reads and stores.
 pub(super) struct Ends {
     pub from: Range<usize>,
     pub into: Range<usize>,
 }
 
 impl Channel<'_> {
-    /// Attaches the locations of this rank's buffers to the slot, and publishes that.
+    /// Attaches the locations of this rank's buffers to its slot, and publishes them.
     pub(super) fn expose(&mut self, phase: u8, wake: Wake) -> Result<Issue> {
         let registry = &self.context.registry;
         let buffers = &self.operation.buffers;
@@ -82,12 +83,12 @@ impl Channel<'_> {
         Ok(true)
     }
 
-    /// Does what can be done now of `combine`, in all ranks' buffers.
+    /// Does the part of `combine` that is ready, in all ranks' buffers.
     pub(super) fn combine_registered(&mut self, combine: &Combine) -> Result<Issue> {
         if self.at.pushed == 0 && !self.is_agreed()? {
             return Ok(Issue::Refused);
         }
-        // Neither does it begin to write there.
+        // A rank does not begin to write to withdrawn memory, either.
         if self.is_withdrawn()? {
             return Ok(Issue::Blocked);
         }
@@ -120,8 +121,8 @@ impl Channel<'_> {
         Ok(if is_done { Issue::Done } else { Issue::Begun })
     }
 
-    /// Whether some peer's memory is not what it had there in the call. Data read before the answer
-    /// no is valid.
+    /// Returns whether some peer has withdrawn its memory. Data read before a negative answer is
+    /// valid.
     pub(super) fn is_withdrawn(&mut self) -> Result<bool> {
         let windows = windows(&mut self.context.windows)?;
         let mut peers = (0..self.context.world_size).filter(|rank| *rank != self.context.rank);
@@ -165,7 +166,7 @@ impl Channel<'_> {
         }
     }
 
-    /// The location of bytes `range` of a rank's buffer for this rank. Its own is looked up in the
+    /// Returns bytes `range` of a rank's buffer as mapped here. This rank's own is looked up in the
     /// registry, too: if existing memory was registered, not every page could be shared.
     fn reach(&self, rank: usize, buffer: Buffer, range: Range<usize>) -> Result<Region> {
         let exposed = self.context.kept.push.exposed[rank].handle(buffer);

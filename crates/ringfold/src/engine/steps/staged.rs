@@ -1,4 +1,4 @@
-//! Steps on published memory: what a rank publishes, waits for, reads, and gives back.
+//! Steps on published memory: publishing, waiting, reading, and storing results in peers' slots.
 
 use std::ops::Range;
 
@@ -11,8 +11,8 @@ use crate::reduce::Store;
 use crate::schedule::{Assignment, Buffer, Cut, Members, Peers, Span};
 use crate::transport::Wake;
 
-/// The peers that are woken when something is published: none where any rank may do the work,
-/// because the last one to publish finds all others there.
+/// Returns the peers to wake at a publication: none if any rank may do the work, because the last
+/// one to publish finds all others there.
 pub(super) fn wake(assignment: Assignment) -> Wake {
     match assignment {
         Assignment::Owner => Wake::Peers,
@@ -21,7 +21,7 @@ pub(super) fn wake(assignment: Assignment) -> Wake {
 }
 
 impl Channel<'_> {
-    /// Publishes the chunks of `span`, and says that `phase` is reached.
+    /// Publishes the chunks of `span`, and announces that `phase` is reached.
     pub(super) fn publish(&mut self, span: Span, phase: u8, wake: Wake) -> Result<Issue> {
         let (operation, generation) = (self.operation, self.generation());
         if Inline::carries(&operation.call) {
@@ -41,7 +41,7 @@ impl Channel<'_> {
         Ok(Issue::Done)
     }
 
-    /// Goes on once these peers have reached `phase`.
+    /// Completes once these peers have reached `phase`.
     pub(super) fn await_phase(&mut self, peers: Peers, phase: u8) -> Result<Issue> {
         let (generation, call) = (self.generation(), &self.operation.call);
         let windows = windows(&mut self.context.windows)?;
@@ -69,7 +69,7 @@ impl Channel<'_> {
         Ok(Issue::Done)
     }
 
-    /// Copies what `peer` has published as the chunks from `first` on.
+    /// Copies the chunks from `first` on that `peer` has published.
     pub(super) fn copy_from(&mut self, peer: usize, first: u32, into: Span) -> Result<Issue> {
         let target = self.region(into);
         let range = self.slot_range(into.buffer, first, target.bytes());
@@ -79,7 +79,7 @@ impl Channel<'_> {
         Ok(Issue::Done)
     }
 
-    /// Reduces `own` and what the others of `among` have published under its numbers.
+    /// Reduces `own` and the same chunks published by the others of `among`.
     pub(super) fn reduce_from(&mut self, among: Members, own: Span, into: Span) -> Result<Issue> {
         let mine = self.region(own);
         let range = self.slot_range(own.buffer, own.first, mine.bytes());
@@ -102,7 +102,7 @@ impl Channel<'_> {
         Ok(Issue::Done)
     }
 
-    /// What `rank` has published as `range` of its slot, or attached to it as block `first`.
+    /// Returns the data that `rank` published as `range` of its slot, or attached as block `first`.
     fn published(&mut self, rank: usize, first: u32, range: Range<usize>) -> Result<Region> {
         let (operation, generation) = (self.operation, self.generation());
         let windows = windows(&mut self.context.windows)?;
@@ -115,8 +115,8 @@ impl Channel<'_> {
         Ok(operation.slot_use.place(windows, rank, generation, range))
     }
 
-    /// Stores the chunks of `span` where each peer has published its own, and says that `phase` is
-    /// reached.
+    /// Stores the chunks of `span` where each peer has published its own, and announces that
+    /// `phase` is reached.
     pub(super) fn give_back(&mut self, span: Span, phase: u8) -> Result<Issue> {
         let (source, generation) = (self.region(span), self.generation());
         let range = self.slot_range(span.buffer, span.first, source.bytes());
@@ -129,7 +129,7 @@ impl Channel<'_> {
         Ok(Issue::Done)
     }
 
-    /// Copies what a peer has stored where this rank had published the same chunks.
+    /// Copies the chunks that a peer has stored where this rank had published the same ones.
     pub(super) fn take_back(&mut self, into: Span) -> Result<Issue> {
         let (target, generation) = (self.region(into), self.generation());
         let range = self.slot_range(into.buffer, into.first, target.bytes());
@@ -139,15 +139,15 @@ impl Channel<'_> {
         Ok(Issue::Done)
     }
 
-    /// Where `bytes` from chunk `first` of `buffer` on stand in a slot.
+    /// Returns the range in a slot of `bytes` bytes from chunk `first` of `buffer` on.
     pub(super) fn slot_range(&self, buffer: Buffer, first: u32, bytes: usize) -> Range<usize> {
         let offset = self.operation.slot_offset(buffer, first, self.at.slice);
         offset..offset + bytes
     }
 }
 
-/// The parts of `span` that are contiguous in memory and in a slot: a vector's chunks together,
-/// blocks separately.
+/// Returns the parts of `span` that are contiguous in memory and in a slot: a vector's chunks
+/// together, blocks separately.
 fn contiguous_in_slot(cut: Cut, span: Span) -> impl Iterator<Item = Span> {
     let len = match cut {
         Cut::Vector(_) => span.len.max(1),

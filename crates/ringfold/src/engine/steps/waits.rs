@@ -6,7 +6,7 @@ use crate::engine::operation::Operation;
 use crate::schedule::{Action, Peers};
 
 impl Steps {
-    /// The ranks that it waits for now.
+    /// Returns the ranks that the call waits for now.
     pub fn waiting_for(&self, operation: &Operation, context: &mut Context) -> Vec<usize> {
         let mut ranks = Vec::new();
         for channel in 0..self.channels.len() {
@@ -31,7 +31,7 @@ impl Steps {
         }
     }
 
-    /// The peers that the present `Await`, or the beginning of the next slice, waits for.
+    /// Returns the peers that the current `Await` or `Collect`, or the next slice, waits for.
     fn absent_peers(&self, channel: usize, operation: &Operation, context: &Context) -> Vec<usize> {
         let at = &self.channels[channel];
         let begins_at = u64::from(at.slice) * u64::from(self.plan.skew);

@@ -1,4 +1,4 @@
-//! The engine's side of tiny calls: the kinds that it has prepared, and beginning one.
+//! The engine's side of tiny calls: prepares their kinds, and begins calls.
 
 use super::{Tiny, TinyKinds};
 use crate::call::Call;
@@ -7,12 +7,12 @@ use crate::engine::{Engine, Job, JobId, announce};
 use crate::error::Result;
 use crate::transport::Windows;
 
-/// Kinds of tiny calls whose preparations are kept, at most: programs alternate between a few.
+/// Maximum number of prepared kinds of tiny calls: programs alternate between a few.
 const KINDS_MAX: usize = 4;
 
 impl Engine {
-    /// Begins `job`, unless something else is under way or its slot is not free: then it is to be
-    /// submitted.
+    /// Begins `job` as a tiny call. Returns `None` if, for example, another call is under way or
+    /// the slot is not free; the job is then to be submitted.
     #[inline]
     pub fn begin_tiny(&mut self, job: &Job) -> Result<Option<JobId>> {
         let generation = self.generation;
@@ -57,7 +57,7 @@ impl Engine {
         Ok(Some(JobId::collective(id)))
     }
 
-    /// The prepared call of the kind of `job`; `None` if there is no such tiny call.
+    /// Returns the prepared call of the kind of `job`; `None` if there is no such tiny call.
     #[inline]
     fn select_tiny(&mut self, job: &Job) -> Result<Option<usize>> {
         let call = job.tiny_call();
@@ -70,8 +70,8 @@ impl Engine {
         self.prepare_tiny(job, call)
     }
 
-    /// Kinds of tiny calls prepared until now. While it stays, tiny calls of the same number are
-    /// alike but for their memory.
+    /// Returns the number of kinds of tiny calls prepared so far. While this count is unchanged,
+    /// tiny calls with the same job number are alike but for their memory.
     #[inline]
     pub fn tiny_kinds_prepared(&self) -> u64 {
         self.tiny.prepared

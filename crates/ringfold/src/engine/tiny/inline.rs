@@ -1,5 +1,4 @@
-//! Payloads that travel in the heads of slots: one line says that a rank has come and what it
-//! brings.
+//! Payloads that travel in the heads of slots: one line carries a rank's arrival and its payload.
 
 #![forbid(unsafe_code)]
 
@@ -11,34 +10,34 @@ use crate::memory::{Owned, Region};
 use crate::schedule::LL_SHARED_BYTES;
 use crate::transport::{ATTACHED_WORDS, Windows};
 
-/// What fits into the words attached to a slot.
+/// Bytes that fit into the words attached to a slot.
 const INLINE_BYTES: usize = ATTACHED_WORDS * 8;
 
-// What the tuner takes for granted.
+// The tuner relies on this equality.
 const _: () = assert!(INLINE_BYTES as u64 == LL_SHARED_BYTES);
 
-/// Payloads that travel in the heads of slots, one place a rank.
+/// Payloads received in the heads of slots, one place for each rank.
 #[derive(Debug)]
 pub struct Inline {
     places: Owned,
 }
 
 impl Inline {
-    /// Places for the payloads of `world_size` ranks.
+    /// Creates places for the payloads of `world_size` ranks.
     pub fn new(world_size: usize) -> Inline {
         Inline {
             places: Owned::zeroed(world_size * INLINE_BYTES),
         }
     }
 
-    /// Whether the inputs of this call travel in the heads, whole and as they lie in memory: the
-    /// same on all ranks.
+    /// Whether the heads carry the inputs of this call, whole and as they are in memory: the same
+    /// on all ranks.
     #[inline]
     pub fn carries(call: &Call) -> bool {
         call.is_inline && call.count > 0
     }
 
-    /// Whether they can.
+    /// Whether the heads can carry the inputs of this call.
     pub fn fits(call: &Call, world_size: usize) -> bool {
         let blocks = input_blocks(call.collective, world_size) as u64;
         let most = (INLINE_BYTES / call.dtype.size_bytes()) as u64;
@@ -51,7 +50,7 @@ impl Inline {
         windows.attach(generation, Inline::words(payload, &mut words));
     }
 
-    /// `payload` as words.
+    /// Returns `payload` as words, which are stored in `words`.
     pub(super) fn words(payload: Region, words: &mut [u64; ATTACHED_WORDS]) -> &[u64] {
         let words = &mut words[..payload.bytes().div_ceil(8)];
         for (index, word) in words.iter_mut().enumerate() {
@@ -60,7 +59,7 @@ impl Inline {
         words
     }
 
-    /// The bytes `range` of what `peer` attached. Valid until the next one from that peer is taken.
+    /// Returns bytes `range` of `peer`'s payload, valid until that peer's next payload is taken.
     pub fn take(
         &self,
         windows: &Windows,
@@ -74,7 +73,7 @@ impl Inline {
         self.place(peer).part(range)
     }
 
-    /// Where what `peer` attached is put.
+    /// Returns the place for the payload of `peer`.
     pub(super) fn place(&self, peer: usize) -> Region {
         let start = peer * INLINE_BYTES;
         self.places.region().part(start..start + INLINE_BYTES)

@@ -1,20 +1,20 @@
 //! The executor of the smallest calls: one slot, no plan.
 //!
-//! Calls that fit one published slot are what latency is measured by. Here are their schedules over
-//! published memory written out (publish, wait, consume: [`part`]), with the same generations,
-//! phases and call words. A rank that runs this and one that runs the schedule understand each
-//! other; a test holds the two together. A rank that waits for none (the root of a broadcast)
-//! returns as soon as it has published, as long as its slots are free.
+//! Latency is measured with calls that fit one published slot. This executor has their schedules
+//! over published memory written out (publish, wait, consume: [`part`]), with the same generations,
+//! phases and call words. A rank that runs this executor interoperates with a rank that runs the
+//! schedule, which a test checks. A rank that waits for no peer (the root of a broadcast) returns
+//! as soon as it has published, if its slots are free.
 //!
-//! What a kind of call needs is made once and kept:
+//! The state of a kind of call is made once and kept:
 //! [`Engine::begin_tiny`](super::Engine::begin_tiny) only fills in what differs between its calls.
 //!
-//! A store waits until its line has come from the core that read it last, as long as the whole rest
-//! of such a call takes. So after each call the lines of a later one are asked for
-//! ([`Windows::prefetch`]).
+//! A store waits until its cache line has arrived from the core that read the line last. This wait
+//! takes as long as the whole rest of such a call. So after each call the lines of a later one are
+//! prefetched ([`Windows::prefetch`]).
 //!
-//! By the protocol `ll` the payload travels beside the call in the slot's head: one line says that
-//! the rank has come and what it brings.
+//! With the protocol `ll` the payload is beside the call in the slot's head: one line carries a
+//! rank's arrival and its payload.
 
 mod begin;
 pub mod inline;
@@ -38,16 +38,16 @@ use crate::types::{Access, Assignment, Collective, Op};
 use inline::Inline;
 use part::{Consumes, Part, Publishes, WaitsFor};
 
-/// How many calls ahead a slot's lines are asked for: those of the next one would come too late, if
-/// it follows at once.
+/// Number of calls by which a slot's lines are prefetched ahead: with one, they would arrive too
+/// late if the next call follows at once.
 const PREFETCHED_AHEAD: u64 = 2;
 
-/// Blocks of a call of one slice begin at multiples of this in their slot.
+/// Alignment in their slot of the blocks of a call of one slice, in bytes.
 pub const BLOCK_ALIGN_BYTES: usize = 64;
 
 impl Job {
-    /// Whether it is a tiny call: over published memory, by the algorithm of tiny calls, and with
-    /// all data of a rank in one slice.
+    /// Whether the job is a tiny call: over published memory, by the algorithm of tiny calls, and
+    /// with all data of a rank in one slice.
     #[inline]
     pub fn is_tiny(&self) -> bool {
         let Blocks::Even(count) = self.input_blocks else {
@@ -64,7 +64,7 @@ impl Job {
             && self.whole.is_none()
     }
 
-    /// What its rank says of it as a tiny call, but for the sequence.
+    /// Returns the call that the rank announces for this tiny call, but for the sequence.
     #[inline]
     fn tiny_call(&self) -> Call {
         let call = Call {
@@ -95,40 +95,41 @@ impl Job {
     }
 }
 
-/// The kinds of tiny calls that are prepared: the words of their calls, in which the sequence is 0,
-/// and the number under which the engine keeps them.
+/// The prepared kinds of tiny calls: the words of their calls, in which the sequence is 0, and
+/// their numbers in the engine.
 #[derive(Debug, Default)]
 pub(super) struct TinyKinds {
     kinds: Vec<([u64; 3], usize)>,
     /// The kind of the last call.
     last: usize,
-    /// Kinds prepared until now: while it stays, a number stands for the same kind.
+    /// Number of kinds prepared so far; while it is unchanged, a call's number stands for the same
+    /// kind.
     prepared: u64,
 }
 
-/// How far a tiny call has come, and what all calls of its kind have in common.
+/// The progress of a tiny call, and the data that all calls of its kind share.
 #[derive(Debug)]
 pub struct Tiny {
     block_bytes: usize,
     root: usize,
     part: Part,
-    /// Words of the input, where it travels in the heads; else 0.
+    /// Number of words of the input if it travels in the heads; else 0.
     inline_words: usize,
-    /// What a later call of this kind is likely to write, as far as it is asked for ahead.
+    /// Number of bytes to prefetch, which a later call of this kind is likely to write.
     prefetched_bytes: usize,
     /// Whether all ranks wait for all others, so that none gets ahead.
     meets: bool,
     is_done: bool,
-    /// Whether its wait is timed, so that it is counted like any other.
+    /// Whether the wait is timed, so that the call is counted like any other.
     is_timed: bool,
     /// The first peer that has not been seen to arrive.
     arrived: usize,
-    /// The last one that this rank has waited for.
+    /// The last peer that this rank has waited for.
     last: Option<usize>,
 }
 
 impl Tiny {
-    /// A call of the kind of `job`, which says `call`; nothing if there is no such tiny call.
+    /// Prepares a call of the kind of `job`, announced as `call`; `None` if there is no such kind.
     fn prepare(
         job: &Job,
         call: Call,
@@ -157,7 +158,7 @@ impl Tiny {
             },
             prefetched_bytes: match part.publishes {
                 Publishes::Presence => 0,
-                // It is here: this rank has read it.
+                // The lines are in this core's cache: this rank has read them.
                 _ if slot_use == SlotUse::Traded => 0,
                 _ => block_bytes.min(PREFETCHED_BYTES_MAX),
             },
@@ -174,7 +175,7 @@ impl Tiny {
         Ok(Some((operation, tiny)))
     }
 
-    /// Ends the call if all peers that it waits for are there; whether it is over.
+    /// Ends the call if all peers that it waits for are there; returns whether it is over.
     #[inline]
     pub fn advance(&mut self, operation: &Operation, context: &mut Context) -> Result<bool> {
         let windows = windows(&mut context.windows)?;
@@ -227,7 +228,7 @@ impl Tiny {
         Ok(true)
     }
 
-    /// Whether it is over.
+    /// Whether the call is over.
     #[inline]
     pub fn is_done(&self) -> bool {
         self.is_done
@@ -244,12 +245,12 @@ impl Tiny {
         }
     }
 
-    /// The peer whose wait is counted as short.
+    /// Returns the peer whose wait is counted as short.
     pub fn counted_as_short(&self) -> Option<usize> {
         self.last.filter(|_| !self.is_timed)
     }
 
-    /// It has waited long enough for the clock: from `now` on it is counted like any other call.
+    /// Begins to time the wait: from `now` on the call is counted like any other.
     pub fn time_wait(&mut self, now: Time, lateness: &mut Lateness) {
         if !std::mem::replace(&mut self.is_timed, true) {
             lateness.take_back(self.last);
@@ -259,7 +260,7 @@ impl Tiny {
         lateness.time_wait(now);
     }
 
-    /// The ranks that it waits for.
+    /// Returns the ranks that the call waits for.
     pub fn waiting_for(&self, operation: &Operation, context: &mut Context) -> Vec<usize> {
         let Some(windows) = context.windows.as_ref() else {
             return Vec::new();
@@ -276,20 +277,20 @@ impl Tiny {
             .collect()
     }
 
-    /// Where `block` lies in a buffer.
+    /// Returns the byte range of `block` in a buffer.
     fn range(&self, block: usize) -> Range<usize> {
         let bytes = self.block_bytes;
         block * bytes..(block + 1) * bytes
     }
 
-    /// Where `block` stands in a slot.
+    /// Returns the byte range of `block` in a slot.
     fn slot_range(&self, block: usize) -> Range<usize> {
         let bytes = self.block_bytes;
         let start = block * bytes.next_multiple_of(BLOCK_ALIGN_BYTES);
         start..start + bytes
     }
 
-    /// Publishes this rank's part, and copies what it keeps for itself.
+    /// Publishes this rank's part, and copies the block that it keeps for itself.
     fn publish(
         &self,
         operation: &Operation,
@@ -325,7 +326,7 @@ impl Tiny {
         }
     }
 
-    /// Whether `peer` has published; what it attached is put where `view` finds it.
+    /// Returns whether `peer` has published; stores its attached words where `view` finds them.
     fn has_arrived(
         &self,
         operation: &Operation,
@@ -343,7 +344,7 @@ impl Tiny {
         Ok(true)
     }
 
-    /// Copies what this rank consumes of `peer`, which has published.
+    /// Copies the block that this rank consumes from `peer`, which has published.
     fn consume(&self, operation: &Operation, windows: &Windows, inline: &Inline, peer: usize) {
         let (block, into) = match self.part.consumes {
             Consumes::Nothing | Consumes::Folded(_) => return,
@@ -356,7 +357,7 @@ impl Tiny {
         operation.slot_use.done_reading(read);
     }
 
-    /// A block that `peer` has published.
+    /// Returns a block that `peer` has published.
     fn view(
         &self,
         operation: &Operation,
@@ -378,8 +379,8 @@ impl Tiny {
     }
 }
 
-/// What a call of the kind of `job` has in common with other operations. Where its blocks lie is
-/// the executor's own knowledge.
+/// Returns the operation of a call of the kind of `job`. Only the executor knows the location of
+/// the call's blocks.
 fn operation(job: &Job, call: Call, kernel: Option<Kernel>) -> Operation {
     let (vector, size) = (Cut::Vector(1), job.dtype.size_bytes());
     let cut = Geometry::new(vector, Blocks::Even(job.count), size, job.count, 1);

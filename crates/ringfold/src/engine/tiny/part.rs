@@ -1,26 +1,25 @@
-//! What one rank does in a tiny call: the schedules over published memory of one slice, as three
+//! One rank's part in a tiny call: the schedules over published memory of one slice, as three
 //! answers.
 //!
-//! What it publishes, which ranks it waits for, and what it does with what it reads. Every
-//! collective has one synchronisation, so these say everything; blocks are named by number, the
-//! caller knows how long they are.
+//! The answers are: what the rank publishes, which ranks it waits for, and how it uses their data.
+//! Every collective has one synchronisation, so these answers are complete. Blocks are named by
+//! number; the caller knows their length.
 
 #![forbid(unsafe_code)]
 
 use crate::types::{Algorithm, Collective};
 
-/// The phase in which an input of one piece is published; `schedule::direct`, `flat` and `one_shot`
-/// have the same.
+/// The phase in which an input of one piece is published, as in `schedule::staged`.
 const WHOLE: u8 = 0;
 
-/// The phase in which all blocks for others are published (those before the own one may come a
-/// phase earlier).
+/// The phase in which all blocks for others are published (blocks before the rank's own may be
+/// published a phase earlier).
 const BLOCKS: u8 = 1;
 
-/// What a rank publishes.
+/// The data that a rank publishes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Publishes {
-    /// Nothing: it only says which call it is in.
+    /// Nothing: the rank only announces its call.
     Presence,
     /// All of its input, as one piece.
     Input,
@@ -31,7 +30,7 @@ pub enum Publishes {
 /// The ranks that a rank waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaitsFor {
-    /// None: it returns at once.
+    /// None: the rank returns at once.
     None,
     /// The root.
     Root,
@@ -39,14 +38,14 @@ pub enum WaitsFor {
     Others,
 }
 
-/// What a rank does with what these have published.
+/// The use of the data that the awaited ranks have published.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Consumes {
     /// Nothing.
     Nothing,
-    /// This block of all ranks, its own among them, combined in rank order.
+    /// This block of all ranks, including its own, combined in rank order.
     Folded(usize),
-    /// This block of each of them, into the output's block of its rank.
+    /// This block of each awaited rank, copied into the output's block of that rank.
     Collected(usize),
     /// This block of the root, as the whole output.
     Fetched(usize),
@@ -55,20 +54,20 @@ pub enum Consumes {
 /// One rank's part in a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// What it publishes.
+    /// The data that the rank publishes.
     pub publishes: Publishes,
     /// The ranks that it waits for.
     pub waits_for: WaitsFor,
-    /// The phase that these have reached then.
+    /// The phase that the awaited ranks must have reached.
     pub phase: u8,
-    /// What it does with what they have published.
+    /// The use of the published data.
     pub consumes: Consumes,
-    /// What it copies at home: this block of its input to that block of its output.
+    /// The local copy: this block of the input to that block of the output.
     pub kept: Option<(usize, usize)>,
 }
 
 impl Part {
-    /// The part of `rank` in `collective`, where tiny calls of it exist.
+    /// Returns the part of `rank` in `collective`, if tiny calls of it exist.
     pub fn new(collective: Collective, rank: usize, root: usize) -> Option<Part> {
         use Collective::{
             AllGather, AllReduce, AllToAll, Barrier, Broadcast, Gather, Reduce, ReduceScatter,
@@ -107,7 +106,7 @@ impl Part {
         }
     }
 
-    /// Whether it waits for `peer`.
+    /// Whether the rank waits for `peer`.
     pub fn waits_for(&self, peer: usize, rank: usize, root: usize) -> bool {
         match self.waits_for {
             WaitsFor::None => false,
@@ -117,7 +116,7 @@ impl Part {
     }
 }
 
-/// The algorithm of tiny calls: the schedule that they are.
+/// Returns the algorithm of tiny calls: the schedule that they write out.
 pub const fn algorithm(collective: Collective) -> Algorithm {
     match collective {
         Collective::AllReduce => Algorithm::OneShot,
@@ -126,7 +125,7 @@ pub const fn algorithm(collective: Collective) -> Algorithm {
     }
 }
 
-/// Into how many blocks a rank's input is divided.
+/// Returns the number of blocks of a rank's input.
 pub const fn input_blocks(collective: Collective, world_size: usize) -> usize {
     match collective {
         Collective::ReduceScatter | Collective::Scatter | Collective::AllToAll => world_size,
@@ -139,7 +138,7 @@ mod tests {
     use super::*;
     use crate::schedule::{Access, Action, Peers, Schedule, Spec};
 
-    /// The blocks that a rank of three publishes.
+    /// Returns the number of blocks that a rank of three publishes.
     fn blocks_published(part: &Part, collective: Collective) -> u32 {
         match part.publishes {
             Publishes::Presence => 0,
@@ -149,7 +148,7 @@ mod tests {
         }
     }
 
-    /// Every part says what the schedule of the same collective says.
+    /// Checks that every part matches the schedule of the same collective.
     #[test]
     fn parts_are_the_schedules_written_out() {
         for &collective in Collective::ALL {

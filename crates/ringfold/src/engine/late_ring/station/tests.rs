@@ -1,4 +1,4 @@
-//! Stations alone, without a transport.
+//! Tests of stations alone, without a transport.
 
 use super::*;
 
@@ -12,7 +12,7 @@ fn to(first: u32, last: u32) -> Interval {
     Interval { first, last }
 }
 
-/// What a station orders when `f` happens to it.
+/// Returns the orders that `f` appends.
 fn orders(f: impl FnOnce(&mut Vec<Order>)) -> Vec<Order> {
     let mut orders = Vec::new();
     f(&mut orders);
