@@ -1,10 +1,10 @@
 //! Conversions between `f32` and the shorter floating-point formats.
 //!
-//! Written without branches so that loops over them vectorise on every CPU level, and without
-//! touching `f32` denormals, so that a caller's flush-to-zero mode does not change a half-precision
-//! result. Rounding is to nearest, ties to even; a NaN stays a NaN. Half precision and both fp8
-//! formats differ from each other only in the width of the mantissa, the bias and what overflow
-//! means, and share one pair of functions; bfloat16 is the upper half of an `f32`.
+//! The conversions have no branches, so that loops over them vectorise on every CPU level, and do
+//! not touch `f32` denormals, so that a caller's flush-to-zero mode does not change a
+//! half-precision result. Rounding is to nearest, ties to even; a NaN stays a NaN. Half precision
+//! and both fp8 formats differ only in mantissa width, bias and overflow, and share one pair of
+//! functions; bfloat16 is the upper half of an `f32`.
 //!
 //! fp8 follows torch: `e4m3` (the "fn" format) has no infinity and overflows to NaN, `e5m2`
 //! overflows to infinity.
@@ -12,14 +12,14 @@
 const SIGN: u32 = 0x8000_0000;
 const INFINITY: u32 = 0x7f80_0000;
 
-/// The `f32` bits of `magnitude`, a finite number of a format with `MANTISSA` explicit bits and
-/// `BIAS`, without its sign.
+/// Returns the `f32` bits of `magnitude`, a finite number of a format with `MANTISSA` explicit bits
+/// and `BIAS`, without its sign.
 #[inline(always)]
 fn widen<const MANTISSA: u32, const BIAS: u32>(magnitude: u32) -> u32 {
     let shifted = magnitude << (23 - MANTISSA);
     let normal = shifted.wrapping_add((127 - BIAS) << 23);
-    // With the exponent of the smallest normal number put in, a denormal is too large by exactly
-    // that number.
+    // With the exponent of the smallest normal number, a denormal is too large by exactly that
+    // number.
     let smallest_normal = (128 - BIAS) << 23;
     let denormal = f32::from_bits(smallest_normal | shifted) - f32::from_bits(smallest_normal);
     if magnitude < 1 << MANTISSA {
@@ -29,8 +29,8 @@ fn widen<const MANTISSA: u32, const BIAS: u32>(magnitude: u32) -> u32 {
     }
 }
 
-/// The nearest number, as far as its exponent carries, to the `f32` bits `magnitude`; the inverse
-/// of [`widen`].
+/// Rounds the `f32` bits `magnitude` to the nearest number of the format, as if its exponent had no
+/// limit; the inverse of [`widen`].
 #[inline(always)]
 fn narrow<const MANTISSA: u32, const BIAS: u32>(magnitude: u32) -> u32 {
     let shift = 23 - MANTISSA;
@@ -39,8 +39,7 @@ fn narrow<const MANTISSA: u32, const BIAS: u32>(magnitude: u32) -> u32 {
         .wrapping_add((1 << (shift - 1)) - 1 + odd)
         .wrapping_sub((127 - BIAS) << 23)
         >> shift;
-    // Adding a number whose last place is the format's smallest denormal makes the FPU round for
-    // us.
+    // The FPU rounds the sum to the magic number's last place, the format's smallest denormal.
     let magic = (127 + 24 - BIAS - MANTISSA) << 23;
     let denormal = (f32::from_bits(magnitude) + f32::from_bits(magic)).to_bits();
     if magnitude < (128 - BIAS) << 23 {
@@ -50,7 +49,7 @@ fn narrow<const MANTISSA: u32, const BIAS: u32>(magnitude: u32) -> u32 {
     }
 }
 
-/// Half precision as `f32`; exact.
+/// Converts half precision to `f32`; exact.
 #[inline(always)]
 pub(crate) fn f16_to_f32(half: u16) -> f32 {
     let magnitude = u32::from(half & 0x7fff);
@@ -61,14 +60,14 @@ pub(crate) fn f16_to_f32(half: u16) -> f32 {
     f32::from_bits(sign | bits)
 }
 
-/// The nearest half-precision number.
+/// Rounds to the nearest half-precision number.
 #[inline(always)]
 pub(crate) fn f32_to_f16(value: f32) -> u16 {
     let bits = value.to_bits();
     let magnitude = bits & !SIGN;
     let finite = narrow::<10, 15>(magnitude);
-    // From 2^16 on; what lies between the largest number and 2^16 has been rounded to one of the
-    // two.
+    // Values from 2^16 on overflow; those between the largest number and 2^16 are already rounded
+    // to one of the two.
     let finite = if magnitude >= 0x4780_0000 {
         0x7c00
     } else {
@@ -79,13 +78,13 @@ pub(crate) fn f32_to_f16(value: f32) -> u16 {
     (result | (bits & SIGN) >> 16) as u16
 }
 
-/// bfloat16 as `f32`; exact.
+/// Converts bfloat16 to `f32`; exact.
 #[inline(always)]
 pub(crate) fn bf16_to_f32(brain: u16) -> f32 {
     f32::from_bits(u32::from(brain) << 16)
 }
 
-/// The nearest bfloat16 number in the upper 16 bits; the lower ones are left over from rounding.
+/// Rounds to bfloat16 in the upper 16 bits; the lower bits are left over from rounding.
 #[inline(always)]
 pub(crate) fn round_to_upper_half(value: f32) -> u32 {
     let bits = value.to_bits();
@@ -97,13 +96,13 @@ pub(crate) fn round_to_upper_half(value: f32) -> u32 {
     }
 }
 
-/// The nearest bfloat16 number.
+/// Rounds to the nearest bfloat16 number.
 #[inline(always)]
 pub(crate) fn f32_to_bf16(value: f32) -> u16 {
     (round_to_upper_half(value) >> 16) as u16
 }
 
-/// fp8 `e4m3` as `f32`; exact.
+/// Converts fp8 `e4m3` to `f32`; exact.
 pub(crate) fn e4m3_to_f32(byte: u8) -> f32 {
     let magnitude = u32::from(byte & 0x7f);
     let sign = u32::from(byte & 0x80) << 24;
@@ -115,23 +114,23 @@ pub(crate) fn e4m3_to_f32(byte: u8) -> f32 {
     f32::from_bits(sign | bits)
 }
 
-/// The nearest fp8 `e4m3` number; NaN beyond 464.
+/// Rounds to the nearest fp8 `e4m3` number; NaN beyond 464.
 pub(crate) fn f32_to_e4m3(value: f32) -> u8 {
     let bits = value.to_bits();
     let magnitude = bits & !SIGN;
-    // Infinity and NaN have exponents far above, and rounding goes to at most the code of NaN below
-    // 2^9.
+    // Values that round beyond 448, infinity and NaN included, have codes of at least 0x7f, which
+    // the limit turns into NaN.
     let code = narrow::<3, 7>(magnitude).min(0x7f);
     ((bits >> 24 & 0x80) | code) as u8
 }
 
-/// fp8 `e5m2` as `f32`; exact.
+/// Converts fp8 `e5m2` to `f32`; exact.
 pub(crate) fn e5m2_to_f32(byte: u8) -> f32 {
-    // The upper half of a half-precision number.
+    // An `e5m2` number is the upper half of a half-precision number.
     f16_to_f32(u16::from(byte) << 8)
 }
 
-/// The nearest fp8 `e5m2` number; infinity beyond 61440.
+/// Rounds to the nearest fp8 `e5m2` number; infinity from 61440 on.
 pub(crate) fn f32_to_e5m2(value: f32) -> u8 {
     let bits = value.to_bits();
     let magnitude = bits & !SIGN;
@@ -147,7 +146,7 @@ pub(crate) fn f32_to_e5m2(value: f32) -> u8 {
 mod tests {
     use super::*;
 
-    /// Bits of all `f32` on which a rounding to 16 bits can go wrong: every 16-bit number, every
+    /// Returns all `f32` at which rounding to 16 bits can go wrong: every 16-bit number, every
     /// midpoint between neighbours, and the `f32` next to each, with both signs.
     fn rounding_boundaries(to_f32: impl Fn(u16) -> f32) -> Vec<f32> {
         let mut values = Vec::new();
@@ -231,7 +230,7 @@ mod tests {
         }
     }
 
-    /// The value of an 8-bit float by its definition.
+    /// Returns the value of an 8-bit float by its definition.
     fn fp8_by_definition(byte: u8, mantissa: i32, bias: i32) -> f64 {
         let exponent = i32::from(byte & 0x7f) >> mantissa;
         let fraction =

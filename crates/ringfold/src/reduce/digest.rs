@@ -1,39 +1,39 @@
-//! A checksum of memory, about as quick as reading it.
+//! A checksum of memory that costs little more than reading it.
 //!
-//! A message between hosts is checked from end to end, so every byte of it is read once more at
-//! both ends. This takes two additions for each word of eight bytes: blocks of eight words are
-//! summed lane by lane, and so are the sums after each block, which thus depend on the order
+//! A message between hosts is checked from end to end, so both ends read every byte once more. The
+//! checksum takes two additions for each word of eight bytes. Blocks of eight words are summed lane
+//! by lane, and so are the sums after each block, which makes the result depend on the order
 //! (Fletcher, *An arithmetic checksum for serial transmissions*, 1982). A block is one vector of
 //! the widest level.
 //!
 //! # What it detects
 //!
-//! Every change within one word changes the sums, and so do nearly all others. The sums are mixed
-//! with the length and folded to 32 bits, after which random damage goes unnoticed with a
-//! probability of 2⁻³². It is no protection against an adversary.
+//! Every change within one word changes the sums, and so do nearly all other changes. The sums are
+//! mixed with the length and folded to 32 bits. Random damage then goes unnoticed with a
+//! probability of 2⁻³². The checksum is no protection against an adversary.
 
 use super::level::{Body, Level, compiled};
 use crate::memory::Region;
 
-/// Words of a block.
+/// Words in a block.
 const LANES: usize = 8;
 
 const BLOCK_BYTES: usize = LANES * 8;
 
-/// 2^64 divided by the golden ratio: an odd number without a pattern, fixed by the wire's format.
+/// 2^64 divided by the golden ratio: an odd number without a pattern, fixed by the wire format.
 const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// The checksum of a sequence of bytes, of which it may be given one part after the other.
+/// Incremental checksum of a sequence of bytes.
 #[derive(Clone)]
 pub struct Digest {
     sums: Sums,
     /// Bytes that do not fill a block yet.
     rest: [u8; BLOCK_BYTES],
-    /// Bytes so far.
+    /// Number of bytes so far.
     bytes: u64,
 }
 
-/// For each lane the sum of its words, and the sum of that sum after each block.
+/// The sum of each lane's words, and the sum of that sum after each block.
 #[derive(Clone, Copy, Default)]
 struct Sums {
     plain: [u64; LANES],
@@ -50,7 +50,7 @@ impl Sums {
     }
 }
 
-/// Adds the whole blocks of the one source.
+/// Adds all whole blocks of the source.
 struct Blocks;
 
 impl Body<&mut Sums> for Blocks {
@@ -76,7 +76,7 @@ impl Default for Digest {
 }
 
 impl Digest {
-    /// The checksum of nothing.
+    /// Returns the checksum of no bytes.
     pub fn new() -> Digest {
         Digest {
             sums: Sums::default(),
@@ -85,12 +85,12 @@ impl Digest {
         }
     }
 
-    /// Begins again with nothing.
+    /// Resets the checksum to that of no bytes.
     pub fn reset(&mut self) {
         *self = Digest::new();
     }
 
-    /// Appends `region`.
+    /// Appends the bytes of `region`.
     pub fn extend(&mut self, region: Region) {
         let begun = self.rest_bytes();
         self.bytes += region.bytes() as u64;
@@ -114,7 +114,7 @@ impl Digest {
         }
     }
 
-    /// Its value.
+    /// Returns the checksum of the bytes so far.
     pub fn value(&self) -> u32 {
         let mut sums = self.sums;
         let begun = self.rest_bytes();
@@ -131,7 +131,7 @@ impl Digest {
         mixed as u32
     }
 
-    /// That of `bytes`.
+    /// Returns the checksum of `bytes`.
     #[cfg(test)]
     pub fn of(bytes: &[u8]) -> u32 {
         let owned = crate::memory::Owned::zeroed(bytes.len());
@@ -141,13 +141,13 @@ impl Digest {
         digest.value()
     }
 
-    /// How many bytes do not fill a block yet.
+    /// Returns the number of bytes that do not fill a block yet.
     fn rest_bytes(&self) -> usize {
         (self.bytes % BLOCK_BYTES as u64) as usize
     }
 }
 
-/// The words of a block.
+/// Returns the words of a block.
 fn words(block: &[u8; BLOCK_BYTES]) -> [u64; LANES] {
     let mut words = [0; LANES];
     for (word, bytes) in words.iter_mut().zip(block.chunks_exact(8)) {
@@ -169,7 +169,7 @@ mod tests {
         (0..BYTES).map(|_| random.next_u64() as u8).collect()
     }
 
-    /// The definition, word by word.
+    /// Computes the checksum word by word, from its definition.
     fn expected(bytes: &[u8]) -> u32 {
         let mut padded = bytes.to_vec();
         padded.resize(bytes.len().next_multiple_of(BLOCK_BYTES), 0);
@@ -198,7 +198,7 @@ mod tests {
                 "{length}"
             );
         }
-        // The wire's format: computed apart from this code, from docs/reference/wire.md.
+        // The wire format: values computed independently of this code, from docs/reference/wire.md.
         assert_eq!(Digest::of(b""), 0);
         assert_eq!(Digest::of(b"123456789"), 0xd82f01c4);
         let squares: Vec<u8> = (0..1000_u32)

@@ -1,26 +1,25 @@
-//! The floating-point environment that the loops run in: the default one, whatever the program has
-//! set.
+//! The loops' floating-point environment: the default one, whatever the program has set.
 //!
-//! A thread may have flush-to-zero, another rounding mode or trapping exceptions on
+//! A thread may have enabled flush-to-zero, another rounding mode or trapping exceptions
 //! (`torch.set_flush_denormal`, libraries built with `-ffast-math`, `fesetenv`). Ranks with
-//! different settings would compute different sums of the same data, and so would a call that
-//! another thread of the same rank carries out. Every loop therefore runs under a guard that sets
-//! the default environment and restores the thread's own afterwards. Exceptions raised meanwhile
-//! are not recorded where the environment had to be changed.
+//! different settings would compute different sums of the same data, and so would two threads of
+//! one rank. Every loop therefore runs under a guard that sets the default environment and restores
+//! the thread's own afterwards. If the guard changed the environment, exceptions raised in the loop
+//! are not recorded.
 //!
-//! The instructions that read and set the register count as accesses to memory, so the compiler
-//! keeps what the loops load and store, and thus their arithmetic, between them.
+//! The instructions that read and set the register count as memory accesses, so the compiler keeps
+//! the loops' loads and stores, and thus their arithmetic, between them.
 //!
 //! Sources: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 1, 10.2.3 (MXCSR);
 //! Arm Architecture Reference Manual for A-profile, C5.2 (FPCR).
 
-/// Restores the thread's floating-point environment when it is dropped.
+/// A guard that restores the thread's floating-point environment when dropped.
 ///
-/// On architectures other than x86-64 and 64-bit ARM it does nothing: results there follow the
+/// On architectures other than x86-64 and 64-bit ARM the guard does nothing: results follow the
 /// thread's settings.
 #[must_use]
 pub(super) struct Environment {
-    /// What to restore; `None` where the environment was the default one.
+    /// The environment to restore; `None` if it was the default one.
     own: Option<register::Word>,
 }
 
@@ -34,10 +33,10 @@ mod register {
     /// Round to nearest, denormals kept, all exceptions masked.
     pub const DEFAULT: Word = 0x1f80;
 
-    /// The sticky record of exceptions, which changes nothing.
+    /// The sticky exception flags, which do not affect results.
     pub const FLAGS: Word = 0x3f;
 
-    /// What it holds.
+    /// Returns the register's value.
     #[inline(always)]
     pub fn read() -> Word {
         let mut value = 0;
@@ -46,17 +45,17 @@ mod register {
         value
     }
 
-    /// Sets it; `value` has no reserved bits.
+    /// Sets the register; `value` has no reserved bits.
     #[inline(always)]
     pub fn write(value: Word) {
-        // SAFETY: loads four bytes from a local, which `read` gave or which is `DEFAULT`.
+        // SAFETY: loads four bytes from a local, which is `DEFAULT` or a value from `read`.
         unsafe {
             asm!("ldmxcsr [{}]", in(reg) &raw const value, options(nostack, preserves_flags))
         };
     }
 }
 
-/// The floating-point control register. What was raised is recorded in another one.
+/// The floating-point control register; the exception flags are in another register.
 #[cfg(target_arch = "aarch64")]
 mod register {
     use std::arch::asm;
@@ -68,7 +67,7 @@ mod register {
 
     pub const FLAGS: Word = 0;
 
-    /// What it holds.
+    /// Returns the register's value.
     #[inline(always)]
     pub fn read() -> Word {
         let value;
@@ -77,10 +76,10 @@ mod register {
         value
     }
 
-    /// Sets it; `value` has no reserved bits.
+    /// Sets the register; `value` has no reserved bits.
     #[inline(always)]
     pub fn write(value: Word) {
-        // SAFETY: what `read` gave, or `DEFAULT`; it takes effect with the next instruction.
+        // SAFETY: `value` is from `read` or `DEFAULT`; it takes effect with the next instruction.
         unsafe { asm!("msr fpcr, {}", in(reg) value, options(nostack, preserves_flags)) };
     }
 }
@@ -99,8 +98,8 @@ mod register {
 }
 
 impl Environment {
-    /// Sets the default environment for as long as the guard lives. One load where it is set
-    /// already.
+    /// Sets the default environment until the guard is dropped. Costs one load if the environment
+    /// is already the default.
     #[inline(always)]
     pub fn standard() -> Environment {
         let own = register::read();
@@ -129,7 +128,7 @@ mod tests {
     use crate::memory::Region;
     use crate::types::{DType, Op};
 
-    /// Flush-to-zero and denormals-are-zero; round towards plus infinity.
+    /// Flush-to-zero with denormals-are-zero, and rounding towards plus infinity.
     #[cfg(target_arch = "x86_64")]
     const SETTINGS: [register::Word; 2] = [0x8040, 0x4000];
     #[cfg(target_arch = "aarch64")]
@@ -138,8 +137,8 @@ mod tests {
     const FLUSH: register::Word = register::DEFAULT | SETTINGS[0];
     const UPWARDS: register::Word = register::DEFAULT | SETTINGS[1];
 
-    /// Runs `work` under this environment and checks that the environment is unchanged afterwards,
-    /// except for the record of exceptions.
+    /// Runs `work` under `environment` and checks that the environment is unchanged afterwards,
+    /// except for the exception flags.
     fn under<R>(environment: register::Word, work: impl FnOnce() -> R) -> R {
         let own = register::read();
         register::write(environment);

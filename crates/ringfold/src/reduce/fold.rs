@@ -1,14 +1,14 @@
 //! The loops that reduce buffers: one body for each representation of an element, generic over the
 //! operation.
 //!
-//! Two sources are reduced in one pass. With more, blocks that stay in the first-level cache are
-//! accumulated in a scratch array, so that every source and the result pass through memory once.
-//! 16-bit floats are accumulated in `f32`.
+//! Two sources are reduced in one pass. More sources are accumulated block by block in a scratch
+//! array that stays in the first-level cache, so every source and the result pass through memory
+//! once. 16-bit floats are accumulated in `f32`.
 //!
-//! The compiler vectorises these loops. If the result replaces a source, the code must say so: the
+//! The compiler vectorises these loops. Results that replace a source need a loop of their own: the
 //! compiler checks at run time that arrays do not overlap, and would use the scalar loop. All
-//! operations are commutative bit for bit (NaN payloads excepted), so that "the result replaces the
-//! first of two" covers both positions.
+//! operations are commutative bit for bit (NaN payloads excepted), so a loop that replaces the
+//! first of two sources covers both positions.
 
 use std::convert::identity;
 use std::marker::PhantomData;
@@ -20,7 +20,7 @@ use super::ops::Join;
 use crate::memory::Region;
 use crate::types::DType;
 
-/// Panics unless the regions are such as a loop takes.
+/// Panics unless the regions satisfy the contract of the loops.
 pub(super) fn check_regions(dtype: DType, into: Region, sources: &[Region]) {
     assert!(!sources.is_empty(), "a fold of no sources");
     let bytes = into.bytes();
@@ -38,33 +38,33 @@ pub(super) fn check_regions(dtype: DType, into: Region, sources: &[Region]) {
     }
 }
 
-/// How an element is stored and how it is held while it is combined.
+/// The representation of an element in buffers and in registers.
 pub(super) trait Format {
-    /// In buffers.
+    /// Type of an element in buffers.
     type Stored: Copy;
-    /// In registers.
+    /// Type of an element in registers.
     type Wide: Copy;
 
-    /// Whether an element that is held and stored again keeps its bits.
+    /// Whether narrowing a widened element restores its bits.
     const IS_KEPT: bool = true;
 
     fn widen(stored: Self::Stored) -> Self::Wide;
     fn narrow(wide: Self::Wide) -> Self::Stored;
 
-    /// A factor as it is held.
+    /// Converts a factor to the type in registers.
     fn factor(factor: f64) -> Self::Wide;
 }
 
-/// Elements that are combined as they are.
+/// Elements that are combined without conversion.
 pub(super) struct Plain<T>(PhantomData<T>);
 
-/// Bytes of which all but 0 are true: held and stored as 0 or 1.
+/// Bytes of which all but 0 are true; loaded and stored as 0 or 1.
 pub(super) struct Truth;
 
 /// Half precision, converted in software.
 pub(super) struct Half;
 
-/// bfloat16.
+/// bfloat16, converted in software.
 pub(super) struct Brain;
 
 macro_rules! formats {
@@ -148,7 +148,7 @@ impl<J: Join<F::Wide>, F: Format> Body<()> for Fold<J, F> {
                 // SAFETY: lengths and overlap are the caller's contract.
                 unsafe { combine(into, *first, *second, count, join) }
             }
-            // SAFETY: as above; three sources at least.
+            // SAFETY: as above; there are at least three sources.
             _ => unsafe { fold_blocks::<J, F>(into, sources, count) },
         }
     }
@@ -183,9 +183,9 @@ fn join_brain_words<J: Join<f32>>(a: u32, b: u32) -> u32 {
     round_joined(lower) >> 16 | round_joined(upper) & UPPER
 }
 
-/// The nearest bfloat16 number to what was joined from such numbers, in the upper half. A NaN then
-/// has a bit set there and stays one as it is, which spares this loop, whose arithmetic else takes
-/// as long as memory, the usual care.
+/// Rounds the result of joining bfloat16 numbers to bfloat16, in the upper half. A NaN joined from
+/// such numbers has a mantissa bit set there and stays a NaN unchanged. The usual NaN handling
+/// would make this loop's arithmetic take as long as its memory accesses.
 #[inline(always)]
 fn round_joined(value: f32) -> u32 {
     let bits = value.to_bits();
@@ -193,11 +193,11 @@ fn round_joined(value: f32) -> u32 {
     bits.wrapping_add(if value.is_nan() { 0 } else { increment })
 }
 
-/// Bytes of scratch: large enough to hide the start of each loop, small enough to stay in the
-/// first-level cache.
+/// Size of the scratch array: large enough to hide the start of each loop, small enough to stay in
+/// the first-level cache.
 const SCRATCH_BYTES: usize = 4096;
 
-/// Folds three sources or more.
+/// Folds three or more sources.
 ///
 /// # Safety
 /// As [`Body::run`]; `count` elements in each region.
@@ -215,7 +215,7 @@ unsafe fn fold_blocks<J: Join<F::Wide>, F: Format>(into: Region, sources: &[Regi
         let at = |region: &Region| region.address().cast::<F::Stored>().wrapping_add(done);
         // SAFETY: elements `done..done + length` are inside every region and `length` elements
         // inside the scratch array, which overlaps nothing. A source that `into` replaces has been
-        // read up to here before it is written.
+        // read up to `done + length` before that part is written.
         unsafe {
             zip(scratch, at(first), at(second), length, |a, b| {
                 J::join(F::widen(a), F::widen(b))
@@ -236,7 +236,7 @@ unsafe fn fold_blocks<J: Join<F::Wide>, F: Format>(into: Region, sources: &[Regi
     }
 }
 
-/// `into[i] = join(first[i], second[i])` for a commutative `join`.
+/// Computes `into[i] = join(first[i], second[i])` for a commutative `join`.
 ///
 /// # Safety
 /// `count` elements of `T` in each region; `into` is one of the others or overlaps neither.
@@ -265,7 +265,7 @@ unsafe fn combine<T: Copy>(
     }
 }
 
-/// `into[i] = f(a[i], b[i])`. None need be aligned.
+/// Computes `into[i] = f(a[i], b[i])`. No pointer need be aligned.
 ///
 /// # Safety
 /// `count` elements are readable at `a` and `b` and writable at `into`.
@@ -286,7 +286,7 @@ unsafe fn zip<A: Copy, B: Copy, T>(
     }
 }
 
-/// `into[i] = f(into[i], b[i])`. Neither need be aligned.
+/// Computes `into[i] = f(into[i], b[i])`. No pointer need be aligned.
 ///
 /// # Safety
 /// `count` elements are readable at `b`, and readable and writable at `into`.

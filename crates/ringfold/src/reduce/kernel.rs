@@ -1,4 +1,4 @@
-//! The table operation × data type × CPU level, and what one entry does.
+//! The table operation × data type × CPU level, and its entries.
 
 use super::fold::{Brain, Fold, FoldBrain, Format, Half, Plain, Truth, check_regions};
 use super::level::{Level, Run, compiled};
@@ -12,22 +12,22 @@ use crate::error::{Error, Result};
 use crate::memory::Region;
 use crate::types::{DType, Op};
 
-/// The combining loop of one operation and data type, chosen for this CPU.
+/// The reduction loop of one operation and data type, chosen for this CPU.
 #[derive(Clone, Copy, Debug)]
 pub struct Kernel {
     dtype: DType,
     run: Run<()>,
-    /// Into several places from a few sources at once; where there is none, the general way serves.
+    /// The loop from a few sources into several targets at once; `None`: blocks go through `run`.
     spread: Option<Run<Targets>>,
 }
 
 impl Kernel {
-    /// The kernel of `op` (its combining part: `Avg` and `PremulSum` are sums) for `dtype`.
+    /// Returns the kernel of `op` (its combining part: `Avg` and `PremulSum` are sums) for `dtype`.
     pub fn new(op: Op, dtype: DType) -> Result<Kernel> {
         Kernel::at_level(op, dtype, Level::current())
     }
 
-    /// The kernel as it is on a CPU with no more than `level`.
+    /// Returns the kernel for a CPU with no more than `level`.
     #[doc(hidden)]
     pub fn at_level(op: Op, dtype: DType, level: Level) -> Result<Kernel> {
         op.check(dtype)?;
@@ -55,7 +55,7 @@ impl Kernel {
         Ok(Kernel { dtype, run, spread })
     }
 
-    /// The type of the elements that it combines.
+    /// Returns the type of the elements that the kernel combines.
     pub fn dtype(&self) -> DType {
         self.dtype
     }
@@ -64,27 +64,26 @@ impl Kernel {
     /// last.
     ///
     /// All regions have the same length, a multiple of the element's size. `into` may be one of the
-    /// sources; it may not overlap one in part. At least one source. 16-bit floats are accumulated
-    /// in `F32` and rounded once.
+    /// sources, but may not overlap a source in part. There is at least one source. 16-bit floats
+    /// are accumulated in `F32` and rounded once.
     pub fn fold(&self, into: Region, sources: &[Region]) {
         self.check(into, sources);
-        // SAFETY: the lengths are equal and no overlap is partial, as just checked; `at_level` has
-        // chosen a loop of this machine for elements of this size.
+        // SAFETY: `check` has verified equal lengths and no partial overlap; `at_level` has chosen
+        // a loop of this machine for elements of this size.
         unsafe { (self.run)(into, sources, ()) }
     }
 
-    /// Panics unless the regions are such as [`fold`](Kernel::fold) takes.
+    /// Panics unless the regions satisfy the contract of [`fold`](Kernel::fold).
     pub(crate) fn check(&self, into: Region, sources: &[Region]) {
         check_regions(self.dtype, into, sources);
     }
 
     /// Sets every element of all `targets` to the reduction of that element of `sources`, from
-    /// first to last, scaled by `factor`. `parts` is scratch room for a list.
+    /// first to last, scaled by `factor`. `parts` is scratch space for a list.
     ///
     /// The regions must satisfy the contract of [`fold`](Kernel::fold); each target may be one of
     /// the sources, and no two targets overlap. The bits are those of a fold followed by a scaling.
-    /// Streamed stores are complete when this returns, for any thread that sees what this thread
-    /// stores next.
+    /// Streamed stores are complete on return, for any thread that sees this thread's next store.
     pub fn spread(
         &self,
         targets: &[Region],
@@ -117,7 +116,7 @@ impl Kernel {
         Ok(())
     }
 
-    /// Does whole rows by the loop for a few sources, if there is one; how many bytes are done.
+    /// Sums whole rows with the loop for a few sources, if one exists. Returns the bytes summed.
     fn spread_rows(
         &self,
         targets: &[Region],
@@ -136,19 +135,19 @@ impl Kernel {
         let Some(targets) = Targets::new(targets, sources, bytes, factor, store) else {
             return 0;
         };
-        // SAFETY: lengths and overlap are those checked by `check_regions`, cut to whole rows, and
-        // `Targets::new` says that there is a loop for so many sources and targets; streamed
-        // targets begin at lines; `at_level` has chosen a loop of this machine.
+        // SAFETY: `check_regions` has verified lengths and overlap, here cut to whole rows;
+        // `Targets::new` has checked that a loop exists for these numbers of sources and targets
+        // and that streamed targets begin at lines; `at_level` has chosen a loop of this machine.
         unsafe { run(Region::EMPTY, sources, targets) };
         bytes
     }
 }
 
-/// A block on the stack.
+/// A block on the stack, aligned to a cache line.
 #[repr(align(64))]
 struct Block([u8; BLOCK_BYTES]);
 
-/// Of `Bool`: every byte but 0 is true, and results are 0 or 1.
+/// Returns the loop for `Bool`: every byte but 0 is true, and results are 0 or 1.
 fn truth(op: Op, level: Level) -> Run<()> {
     let level = level.min(Level::Avx2);
     match op {
@@ -158,7 +157,7 @@ fn truth(op: Op, level: Level) -> Run<()> {
     }
 }
 
-/// `Sum` or `Prod`, whose bits are the same for signed and unsigned integers.
+/// Returns the loop of `Sum` or `Prod`, whose bits are the same for signed and unsigned integers.
 fn wrapping<J>(dtype: DType, level: Level) -> Run<()>
 where
     J: Join<u8> + Join<u16> + Join<u32> + Join<u64> + Join<f32> + Join<f64>,
@@ -172,7 +171,7 @@ where
     }
 }
 
-/// `Min` or `Max`, for which the sign of integers matters.
+/// Returns the loop of `Min` or `Max`, for which the sign of integers matters.
 fn ordered<J>(dtype: DType, level: Level) -> Run<()>
 where
     J: Join<i8> + Join<i16> + Join<i32> + Join<i64>,
@@ -206,8 +205,8 @@ fn float<J: Join<f32> + Join<f64>>(dtype: DType, level: Level) -> Run<()> {
     }
 }
 
-/// Vectors of 256 bits suffice: what is combined comes from memory or from another core, and there
-/// loops of wider ones were a sixth slower than memory where we measured.
+/// Returns a loop of at most 256-bit vectors, which suffice for operands from memory or another
+/// core: loops of wider vectors measured a sixth slower than memory.
 fn plain<J: Join<T>, T>(level: Level) -> Run<()>
 where
     Plain<T>: Format<Wide = T>,
@@ -215,7 +214,7 @@ where
     compiled::<Fold<J, Plain<T>>, ()>(level.min(Level::Avx2))
 }
 
-/// The loop of sums of a few sources into as many targets, if this type has one.
+/// Returns the loop that sums a few sources into as many targets, if the type has one.
 fn spread_sum(dtype: DType, level: Level) -> Option<Run<Targets>> {
     Some(match dtype {
         DType::I8 | DType::U8 => compiled::<Spread<Plain<u8>>, _>(level),

@@ -1,8 +1,7 @@
-//! CPU levels: which vector instructions the loops are compiled for, and which of them this machine
-//! has.
+//! CPU levels: the vector instructions that the loops are compiled for, and their detection.
 //!
-//! Each loop is one generic body, compiled once per level; results are the same on all of them
-//! (which NaN comes out of an operation on NaNs excepted). The choice is made once per process.
+//! Each loop is one generic body, compiled once per level. All levels give the same results, except
+//! for the choice of NaN in an operation on NaNs. The level is chosen once per process.
 
 use std::sync::OnceLock;
 
@@ -13,7 +12,7 @@ use crate::sys::fork;
 /// A set of vector instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
-    /// What every CPU of the architecture has: SSE2 or NEON.
+    /// Instructions of every CPU of the architecture: SSE2 or NEON.
     Baseline,
     /// AVX2 with the half-precision conversions (F16C).
     Avx2,
@@ -22,7 +21,7 @@ pub enum Level {
 }
 
 impl Level {
-    /// The levels of this machine, lowest first.
+    /// Returns the levels of this machine, lowest first.
     pub fn available() -> Vec<Level> {
         [Level::Baseline, Level::Avx2, Level::Avx512]
             .into_iter()
@@ -30,14 +29,14 @@ impl Level {
             .collect()
     }
 
-    /// The highest level of this machine: the one that kernels are made for.
+    /// Returns the highest level of this machine, which kernels use by default.
     pub fn current() -> Level {
         static CURRENT: OnceLock<Level> = OnceLock::new();
         let highest = || Level::available().pop().unwrap_or(Level::Baseline);
         *fork::made_once(&CURRENT, highest)
     }
 
-    /// The usual name of the instructions.
+    /// Returns the usual name of the instructions.
     pub const fn name(self) -> &'static str {
         match self {
             Level::Baseline if cfg!(target_arch = "x86_64") => "sse2",
@@ -48,7 +47,7 @@ impl Level {
         }
     }
 
-    /// Whether this machine can run it.
+    /// Whether this machine supports the level.
     #[cfg(target_arch = "x86_64")]
     pub fn is_available(self) -> bool {
         let avx2 = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("f16c");
@@ -63,27 +62,27 @@ impl Level {
         }
     }
 
-    /// Whether this machine can run it.
+    /// Whether this machine supports the level.
     #[cfg(not(target_arch = "x86_64"))]
     pub fn is_available(self) -> bool {
         self == Level::Baseline
     }
 }
 
-/// A loop over buffers. `Extra` is what it takes besides them.
+/// A loop over buffers. `Extra` is the type of an additional parameter.
 pub(super) trait Body<Extra> {
-    /// Runs it. Must be `#[inline(always)]`, with everything that it calls, to be compiled for its
-    /// caller's level.
+    /// Runs the loop. Must be `#[inline(always)]`, with everything that it calls, to be compiled
+    /// for its caller's level.
     ///
     /// # Safety
     /// * All regions have the same length, a multiple of the size of the loop's elements.
     /// * `into` is one of `sources` or overlaps none of them. There is at least one source.
-    /// * The machine has the instructions of the level that the body is made for.
+    /// * The machine has the instructions of the level that the body is compiled for.
     unsafe fn run(into: Region, sources: &[Region], extra: Extra);
 }
 
-/// A [`Body`] compiled for some level, under the same contract. It runs in the default
-/// floating-point environment.
+/// A [`Body`] compiled for some level, under the same contract. Runs in the default floating-point
+/// environment.
 pub(super) type Run<Extra> = unsafe fn(Region, &[Region], Extra);
 
 macro_rules! compiled_for {
@@ -109,7 +108,7 @@ compiled_for! {
     avx512
 }
 
-/// `B` compiled for `level`.
+/// Returns `B` compiled for `level`.
 pub(super) fn compiled<B: Body<Extra>, Extra>(level: Level) -> Run<Extra> {
     match level {
         #[cfg(target_arch = "x86_64")]

@@ -1,8 +1,8 @@
-//! What each operation does with two elements.
+//! Definitions of the operations on two elements.
 //!
 //! Every operation is commutative bit for bit, NaN payloads excepted. Floating-point comparisons
-//! are written as selections that vectorise; a NaN wins over everything, and of two zeros `Min`
-//! gives `-0` and `Max` gives `+0`, whatever their order.
+//! are written as selections that vectorise. A NaN wins over every other operand. Of two zeros,
+//! `Min` returns `-0` and `Max` returns `+0`, in either order.
 
 /// An operation on two values of type `T`.
 pub(super) trait Join<T> {
@@ -30,8 +30,8 @@ macro_rules! joins {
     };
 }
 
-// Wrapping sums and products have the same bits signed or unsigned, and bit operations at any
-// width: one type serves all.
+// Wrapping sums and products have the same bits for signed and unsigned types, and bit operations
+// have the same bits at any width: one type serves all.
 joins! {
     Sum for u8 u16 u32 u64: |a, b| a.wrapping_add(b);
     Prod for u8 u16 u32 u64: |a, b| a.wrapping_mul(b);
@@ -50,7 +50,7 @@ macro_rules! float_extrema {
             impl Join<$t> for Min {
                 #[inline(always)]
                 fn join(a: $t, b: $t) -> $t {
-                    // A NaN in `b` fails both comparisons and is taken; equal numbers differ at
+                    // A NaN in `b` fails both comparisons and is selected; equal numbers differ at
                     // most in a zero's sign.
                     let smaller = if a < b { a } else { b };
                     let both = $t::from_bits(a.to_bits() | b.to_bits());

@@ -13,20 +13,20 @@ use crate::error::{Error, Result};
 use crate::memory::Region;
 use crate::types::DType;
 
-/// What a buffer is scaled by.
+/// The factor by which a buffer is scaled.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Factor {
-    /// Multiplied; floats only.
+    /// Multiplication by a number; floats only.
     Multiply(f64),
-    /// Divided by a count: integers are truncated, floats multiplied by the reciprocal.
+    /// Division by a count: integers are truncated, floats are multiplied by the reciprocal.
     Divide(u64),
 }
 
-/// Sets every element of `into` to that of `from`, scaled.
+/// Sets every element of `into` to that element of `from`, scaled.
 ///
-/// Both have the same length, a multiple of the element's size; `into` may be `from`, and may not
-/// overlap it in part. The factor is rounded to the element's type (`F32` for 16-bit floats) and
-/// the product is rounded once.
+/// Both regions have the same length, a multiple of the element's size. `into` may be `from`, but
+/// may not overlap `from` in part. The factor is rounded to the element's type (`F32` for 16-bit
+/// floats), and the product is rounded once.
 pub fn scale(dtype: DType, into: Region, from: Region, factor: Factor) -> Result<()> {
     scale_at_level(dtype, into, from, factor, Level::current())
 }
@@ -64,12 +64,12 @@ pub(super) fn scale_at_level(
 }
 
 fn run<Extra>(run: Run<Extra>, into: Region, from: Region, extra: Extra) {
-    // SAFETY: `check_regions` has found equal lengths and no partial overlap; the level is one of
-    // this machine's.
+    // SAFETY: `check_regions` has verified equal lengths and no partial overlap; the level is one
+    // of this machine's.
     unsafe { run(into, &[from], extra) }
 }
 
-/// The loop that multiplies, if this type has one.
+/// Returns the multiplying loop, if the type has one.
 fn multiplying(dtype: DType, level: Level) -> Option<Run<f64>> {
     Some(match dtype {
         #[cfg(target_arch = "x86_64")]
@@ -84,7 +84,7 @@ fn multiplying(dtype: DType, level: Level) -> Option<Run<f64>> {
     })
 }
 
-/// The loop that divides.
+/// Returns the dividing loop.
 fn dividing(dtype: DType, level: Level) -> Result<Run<u64>> {
     Ok(match dtype {
         DType::I8 => compiled::<Divide<i8>, _>(level),
@@ -121,9 +121,9 @@ where
 /// The dividing loop over integers of type `T`.
 struct Divide<T>(PhantomData<T>);
 
-/// Division by way of a float, which unlike integer division has vector instructions. Exact: a
-/// quotient that is no integer is further from one, by at least `1 / divisor`, than the float
-/// rounds; a divisor too large for the float leaves less than 1.
+/// Divides as floats: unlike integer division, float division has vector instructions. Exact: a
+/// quotient that is no integer is at least `1 / divisor` from the nearest integer, more than the
+/// rounding error. A divisor too large for the float gives a quotient below 1.
 macro_rules! divide_as_float {
     ($($t:ty, $float:ty, $quotient:ty;)*) => {
         $(
@@ -134,7 +134,7 @@ macro_rules! divide_as_float {
                     let quotient = |value: $t| {
                         let quotient = <$float>::from(value) / divisor;
                         // `as` would saturate, which does not vectorise.
-                        // SAFETY: `divisor` is 1 or more, so that the quotient is no larger than
+                        // SAFETY: `divisor` is 1 or more, so the quotient is no larger than
                         // `value`.
                         unsafe { quotient.to_int_unchecked::<$quotient>() as $t }
                     };
@@ -179,7 +179,7 @@ impl Body<u64> for Divide<i64> {
     }
 }
 
-/// `into[i] = f(from[i])`.
+/// Computes `into[i] = f(from[i])`.
 ///
 /// # Safety
 /// As [`Body::run`].
@@ -187,8 +187,8 @@ impl Body<u64> for Divide<i64> {
 unsafe fn map<T: Copy>(into: Region, from: Region, f: impl Fn(T) -> T) {
     let count = into.bytes() / size_of::<T>();
     let (into, from) = (into.address().cast::<T>(), from.address().cast::<T>());
-    // As in `kernels`: in place is a loop of its own, lest the compiler's check for overlap choose
-    // the scalar one.
+    // As in `fold`: the case in place has a loop of its own; otherwise the compiler's overlap check
+    // would choose the scalar loop.
     if into.cast_const() == from.cast_const() {
         for index in 0..count {
             // SAFETY: `index` is below `count`.

@@ -1,7 +1,7 @@
-//! Sums of a few sources into as many targets: what an all-reduce among a few ranks is.
+//! Sums of a few sources into as many targets, as in an all-reduce among a few ranks.
 //!
-//! They go through registers, a few elements at a time: every source is read once, and every target
-//! written once; a target may be one of the sources. The bits are those of a fold.
+//! The sums go through registers, a few elements at a time. Every source is read once and every
+//! target written once; a target may be one of the sources. The bits are those of a fold.
 
 use std::marker::PhantomData;
 use std::ops::Mul;
@@ -13,26 +13,26 @@ use super::ops::{Join, Sum};
 use super::store::{LINE_BYTES, Store, stream};
 use crate::memory::Region;
 
-/// Elements that go through registers together. Of more, the compiler keeps them in memory.
+/// Elements that go through registers together; the compiler would keep more in memory.
 pub(super) const ROW: usize = 16;
 
-/// Sources that have a loop of their own.
+/// Numbers of sources that have a loop of their own.
 const FEW: std::ops::RangeInclusive<usize> = 2..=4;
 
-/// What the loops for a few sources take besides these.
+/// Targets and options of the loops for a few sources.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Targets {
-    /// As many as there are sources; whole rows, which decides how much is done.
+    /// As many targets as sources, in whole rows; the targets' length decides how much is summed.
     list: [Region; *FEW.end()],
-    /// Floats only.
+    /// Factor of the sums; floats only.
     factor: Option<f64>,
-    /// Then all targets begin at lines.
+    /// Whether the stores are streamed; then all targets begin at lines.
     is_streamed: bool,
 }
 
 impl Targets {
-    /// The first `bytes` bytes of `targets`, which are whole rows, if there is a loop for so many
-    /// sources and targets.
+    /// Returns the first `bytes` bytes of `targets`, which are whole rows, if a loop exists for
+    /// these numbers of sources and targets.
     pub(super) fn new(
         targets: &[Region],
         sources: &[Region],
@@ -60,22 +60,22 @@ impl Targets {
     }
 }
 
-/// How a row of elements is stored and how it is held while it is combined.
+/// The representation of a row of elements in buffers and in registers.
 pub(super) trait Rows {
-    /// In buffers.
+    /// Type of an element in buffers.
     type Stored: Copy;
-    /// In registers.
+    /// Type of an element in registers.
     type Wide: Copy;
 
     /// # Safety
-    /// The machine has the instructions of this form.
+    /// The machine has the instructions of this implementation.
     unsafe fn widen(stored: [Self::Stored; ROW]) -> [Self::Wide; ROW];
 
     /// # Safety
     /// As for `widen`.
     unsafe fn narrow(wide: [Self::Wide; ROW]) -> [Self::Stored; ROW];
 
-    /// A factor as it is held.
+    /// Converts a factor to the type in registers.
     fn factor(factor: f64) -> Self::Wide;
 }
 
@@ -99,7 +99,7 @@ impl<F: Format> Rows for F {
     }
 }
 
-/// Sums that are stored as they are.
+/// Sums that are stored unscaled.
 pub(super) struct Spread<F>(PhantomData<F>);
 
 impl<F: Rows> Body<Targets> for Spread<F>
@@ -127,7 +127,7 @@ where
             // SAFETY: the same contract.
             return unsafe { by_count::<F>(sources, &targets, |wide| F::narrow(wide)) };
         };
-        // The sum is rounded before it is scaled, as elsewhere.
+        // The sum is rounded before it is scaled, as in a fold followed by a scaling.
         // SAFETY: the same contract.
         unsafe {
             by_count::<F>(sources, &targets, |wide| {
@@ -138,8 +138,7 @@ where
 }
 
 /// # Safety
-/// As [`Body::run`]; the targets are as many as the sources, of which there are [`FEW`], and what
-/// [`Targets`] says.
+/// As [`Body::run`]; the number of sources is in [`FEW`]; `targets` is as [`Targets`] describes.
 #[inline(always)]
 unsafe fn by_count<F: Rows>(
     sources: &[Region],
@@ -201,8 +200,8 @@ unsafe fn sum_rows<F: Rows, const N: usize>(
     let from = sources.map(|source| source.address().cast::<F::Stored>());
     let into = into.map(|target| target.address().cast::<F::Stored>());
     for index in (0..count).step_by(ROW) {
-        // SAFETY: a whole row from `index` is inside every region; all sources are read before
-        // anything is written.
+        // SAFETY: a whole row from `index` is inside every region; all sources' rows are read
+        // before any target's is written.
         unsafe {
             let read = |from: *mut F::Stored| {
                 F::widen(from.add(index).cast::<[_; ROW]>().read_unaligned())
@@ -217,7 +216,7 @@ unsafe fn sum_rows<F: Rows, const N: usize>(
                 put(target.add(index), row);
             }
         }
-        // A row is what the compiler should make vectors of. It would rather interleave many rows,
+        // Keeps vectorisation within a row: the compiler would otherwise interleave many rows,
         // which is slow.
         compiler_fence(Ordering::AcqRel);
     }

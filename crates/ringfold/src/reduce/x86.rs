@@ -1,9 +1,9 @@
-//! Half precision by the conversion instructions of x86 (F16C, AVX-512): the one loop that the
-//! compiler does not find.
+//! Half precision with the conversion instructions of x86 (F16C, AVX-512): the one loop that the
+//! compiler does not vectorise.
 //!
-//! Conversions work on fixed blocks held by value; the arithmetic in between is the ordinary
-//! generic one. A last, partial block goes through a padded copy. The results are those of the
-//! software conversions.
+//! Conversions work on fixed blocks held by value; the arithmetic in between is the generic code. A
+//! last, partial block goes through a padded copy. The results equal those of the software
+//! conversions.
 
 use std::arch::x86_64::*;
 use std::marker::PhantomData;
@@ -13,8 +13,8 @@ use super::ops::{Join, Sum};
 use super::spread::{ROW, Rows};
 use crate::memory::Region;
 
-/// Elements of a block: few enough to stay in registers. Of 32, the compiler keeps the arrays in
-/// memory, which costs a factor of six.
+/// Elements of a block: few enough to stay in registers. The compiler keeps arrays of 32 in memory,
+/// which costs a factor of six.
 const BLOCK: usize = ROW;
 
 type Stored = [u16; BLOCK];
@@ -23,7 +23,7 @@ type Wide = [f32; BLOCK];
 /// The rounding of the software conversions.
 const NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT;
 
-/// Conversions of eight at a time.
+/// Conversions of eight elements at a time.
 pub(super) struct F16c;
 
 impl Rows for F16c {
@@ -63,7 +63,7 @@ impl Rows for F16c {
     }
 }
 
-/// Conversions of sixteen at a time: the whole block.
+/// Conversions of sixteen elements at a time: the whole block.
 pub(super) struct Avx512;
 
 impl Rows for Avx512 {
@@ -107,8 +107,7 @@ impl<J: Join<f32>, R: Rows<Stored = u16, Wide = f32>> Body<()> for FoldHalf<J, R
         let as_it_is = |value| value;
         match sources {
             [only] => into.copy_from(*only),
-            // Apart from the general case for the compiler's sake, which unrolls what it knows the
-            // length of.
+            // Separate from the general case: the compiler unrolls a loop of known length.
             // SAFETY: the same contract.
             [a, b] => unsafe { fold_blocks::<J, R>(into, &[*a, *b], as_it_is) },
             // SAFETY: the same contract.
@@ -124,13 +123,12 @@ impl<R: Rows<Stored = u16, Wide = f32>> Body<f64> for ScaleHalf<R> {
     #[inline(always)]
     unsafe fn run(into: Region, sources: &[Region], factor: f64) {
         let factor = R::factor(factor);
-        // SAFETY: the same contract; of one source nothing is joined.
+        // SAFETY: the same contract; with one source, nothing is joined.
         unsafe { fold_blocks::<Sum, R>(into, &[sources[0]], |value| value * factor) }
     }
 }
 
-/// Joins the blocks of all sources from first to last, and stores what `finish` makes of the
-/// result.
+/// Joins the blocks of all sources from first to last, and stores the result of `finish`.
 ///
 /// # Safety
 /// As [`Body::run`].
@@ -148,7 +146,7 @@ unsafe fn fold_blocks<J: Join<f32>, R: Rows<Stored = u16, Wide = f32>>(
     };
     for index in (0..whole).step_by(BLOCK) {
         // SAFETY: a whole block from `index` is inside every region; every source's block is read
-        // before it is written.
+        // before the target's is written.
         unsafe {
             let read = |source| R::widen(block(source, index).read_unaligned());
             let mut wide = read(&sources[0]);
@@ -166,14 +164,14 @@ unsafe fn fold_blocks<J: Join<f32>, R: Rows<Stored = u16, Wide = f32>>(
         let mut stored = [[0; 2]; BLOCK];
         let bytes = stored.as_flattened_mut();
         source.part(rest.clone()).read(&mut bytes[..rest.len()]);
-        // SAFETY: the instructions are the caller's contract.
+        // SAFETY: the instructions are available by the caller's contract.
         unsafe { R::widen(stored.map(u16::from_ne_bytes)) }
     };
     let mut wide = padded(&sources[0]);
     for source in &sources[1..] {
         wide = join_blocks::<J>(wide, padded(source));
     }
-    // SAFETY: the instructions are the caller's contract.
+    // SAFETY: the instructions are available by the caller's contract.
     let stored = unsafe { R::narrow(wide.map(&finish)) }.map(u16::to_ne_bytes);
     into.part(rest.clone())
         .write(&stored.as_flattened()[..rest.len()]);

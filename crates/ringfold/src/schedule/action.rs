@@ -1,47 +1,47 @@
-//! What a rank does in one step, and on which chunks.
+//! The steps of a rank: actions, and the chunks that the actions use.
 
 #![forbid(unsafe_code)]
 
 use crate::types::{Access, Assignment};
 
-/// The buffers a step may name.
+/// The buffers that a step may name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Buffer {
-    /// What the caller gave to read.
+    /// The caller's buffer to read from.
     Input,
-    /// What the caller gave to fill.
+    /// The caller's buffer to fill.
     Output,
-    /// The engine's own memory, undefined at the start, cut like the one of the others that has
-    /// more chunks.
+    /// The engine's own memory, undefined at the start. Cut like the input or the output, whichever
+    /// has more chunks.
     Scratch,
 }
 
 /// `len` consecutive chunks of one buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Span {
-    /// Which buffer.
+    /// The buffer of the chunks.
     pub buffer: Buffer,
-    /// The first chunk.
+    /// Number of the first chunk.
     pub first: u32,
-    /// How many chunks; never 0, except in a publication that says only that a phase is reached.
+    /// Number of chunks; 0 only in a publication that just announces a phase.
     pub len: u32,
 }
 
-/// `len` chunks of the input.
+/// Returns a span of `len` chunks of the input.
 #[inline]
 pub(crate) fn input(first: u32, len: u32) -> Span {
     let buffer = Buffer::Input;
     Span { buffer, first, len }
 }
 
-/// `len` chunks of the output.
+/// Returns a span of `len` chunks of the output.
 #[inline]
 pub(crate) fn output(first: u32, len: u32) -> Span {
     let buffer = Buffer::Output;
     Span { buffer, first, len }
 }
 
-/// `len` chunks of the engine's own memory.
+/// Returns a span of `len` chunks of the engine's own memory.
 #[inline]
 pub(crate) fn scratch(first: u32, len: u32) -> Span {
     let buffer = Buffer::Scratch;
@@ -60,16 +60,16 @@ pub enum Peers {
 /// Ranks at equal distances: `first`, `first + step` and so on, `count` of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Members {
-    /// The lowest of them.
+    /// The lowest rank.
     pub first: u32,
-    /// From one to the next.
+    /// The distance between consecutive members.
     pub step: u32,
-    /// How many.
+    /// Number of ranks.
     pub count: u32,
 }
 
 impl Members {
-    /// All ranks of a world.
+    /// Returns all ranks of a world.
     pub fn all(world_size: u32) -> Members {
         Members {
             first: 0,
@@ -78,7 +78,7 @@ impl Members {
         }
     }
 
-    /// One rank.
+    /// Returns one rank.
     pub fn one(rank: u32) -> Members {
         Members {
             first: rank,
@@ -87,40 +87,40 @@ impl Members {
         }
     }
 
-    /// Their ranks, ascending.
+    /// Returns the members' ranks, ascending.
     pub fn ranks(self) -> impl Iterator<Item = u32> {
         (0..self.count).map(move |number| self.first + number * self.step)
     }
 
-    /// All but `rank`, which is one of them, starting with the next.
+    /// Returns all members but `rank`, which is a member, starting with the next one.
     pub(crate) fn others(self, rank: u32) -> impl Iterator<Item = u32> {
         let own = (rank - self.first) / self.step;
         (1..self.count).map(move |by| self.first + (own + by) % self.count * self.step)
     }
 }
 
-/// Work on what all ranks have published or exposed: `from` of each of `sources`, combined in rank
-/// order, goes to `into` of each of `targets`.
+/// Work on data that all ranks have published or exposed: `from` of each of `sources`, combined in
+/// rank order, is stored to `into` of each of `targets`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Combine {
     /// Staged: from and into the places where the ranks published these chunks. Registered: from
-    /// their inputs into their outputs, where these lie.
+    /// the ranks' own inputs directly into their outputs.
     pub access: Access,
-    /// Owner: this rank does all of it. Dynamic: block by block, each by the rank that claims it.
-    /// Then every rank offers itself; the blocks are done when `Collect` is over, and others access
-    /// their memory until then.
+    /// Owner: this rank does all the work. Dynamic: the rank that claims a block does that block,
+    /// and every rank offers itself by this step. The blocks are done when `Collect` completes;
+    /// until then, other ranks access this rank's memory.
     pub assignment: Assignment,
     /// The ranks whose chunks are read.
     pub sources: Members,
-    /// What is read of each of them.
+    /// The chunks that are read of each source.
     pub from: Span,
-    /// The ranks that get the result.
+    /// The ranks that receive the result.
     pub targets: Members,
-    /// Where each of them gets it.
+    /// The chunks of each target that hold the result.
     pub into: Span,
 }
 
-/// One thing that a rank does.
+/// One action of a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Action {
     /// Sends the span to the peer. May complete later.
@@ -130,15 +130,15 @@ pub enum Action {
     /// `into` = the peer's next message combined with `with`; `with` may equal `into`. May complete
     /// later.
     RecvReduce { peer: u32, with: Span, into: Span },
-    /// `into` = `from`. Nothing if both are the same memory.
+    /// `into` = `from`. Does nothing if both are the same memory.
     Copy { from: Span, into: Span },
     /// `into` = `with` combined with `from`; `with` may equal `into`.
     Reduce { with: Span, from: Span, into: Span },
-    /// Makes the span visible to the ranks of this host, at the place of its chunks, and says that
-    /// `phase` is reached, and with it all phases before: the phases of a rank's publications
+    /// Makes the span visible to the ranks of this host, at the place of its chunks, and announces
+    /// that `phase` and all earlier phases are reached: the phases of a rank's publications
     /// strictly rise. Published chunks stay readable until every rank has finished the slice.
-    /// `assignment` is that of the work on them: where any rank may do it, the last one to publish
-    /// finds all others there, and no peer is woken.
+    /// `assignment` is that of the work on the chunks: if any rank may do the work, the last one to
+    /// publish finds all others ready, and no peer is woken.
     Publish {
         span: Span,
         phase: u8,
@@ -146,44 +146,44 @@ pub enum Action {
     },
     /// Waits until the peers have reached `phase`.
     Await { peers: Peers, phase: u8 },
-    /// `into` = chunks `first..first + into.len` as `peer` published them (chunk numbers of the
+    /// `into` = chunks `first..first + into.len` as published by `peer` (chunk numbers of the
     /// peer's span).
     CopyFrom { peer: u32, first: u32, into: Span },
-    /// `into` = the chunks of `among`, this rank among them, combined in rank order: the peers' as
-    /// published under `own`'s chunk numbers, this rank's from `own` itself.
+    /// `into` = the chunks of `among`, which include this rank, combined in rank order: the peers'
+    /// as published under `own`'s chunk numbers, this rank's from `own` itself.
     ReduceFrom {
         among: Members,
         own: Span,
         into: Span,
     },
-    /// Puts the span where each peer published the same chunks, which this rank alone has read, and
-    /// says that `phase` is reached, as `Publish` does.
+    /// Stores the span over the same published chunks of each peer, which this rank alone has read,
+    /// and announces that `phase` is reached, as `Publish` does.
     GiveBack { span: Span, phase: u8 },
-    /// `into` = the same chunks of what this rank published, as `peer` gave them back.
+    /// `into` = the same chunks of this rank's publication, as stored there by `peer`'s `GiveBack`.
     TakeBack { peer: u32, into: Span },
-    /// Says where this rank's input and output lie, and that `phase` is reached, as `Publish` does:
-    /// peers may read the one and read or write the other in place, until this rank has heard from
-    /// them that they are done.
+    /// Announces the addresses of this rank's input and output, and that `phase` is reached, as
+    /// `Publish` does. Peers may read the input and read or write the output in place, until they
+    /// have told this rank that they are done.
     Expose { phase: u8, assignment: Assignment },
-    /// Combines what all ranks have published or exposed.
+    /// Combines data that all ranks have published or exposed.
     Combine(Combine),
-    /// Waits until every block is done of the dynamic `Combine` whose result are these chunks, and
-    /// takes what is staged: `into` = the result. In registered buffers it is there already.
+    /// Waits until every block of the dynamic `Combine` with these result chunks is done. A staged
+    /// result is then copied: `into` = the result. A registered one is already in the output.
     Collect { access: Access, into: Span },
 }
 
 /// An action and its round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Step {
-    /// The round, counted from 0; equal for a send and its receive.
+    /// Number of the round, from 0; equal for a send and its receive.
     pub round: u32,
-    /// What is done.
+    /// The action of the step.
     pub action: Action,
 }
 
 impl Action {
-    /// This rank's memory that is read, besides messages and what is published, and what is
-    /// written. Of registered buffers it is this rank's own, if at all.
+    /// Returns this rank's memory that the action reads, besides messages and published data, and
+    /// the memory that it writes. Of registered buffers only this rank's own are included.
     fn memory(&mut self) -> ([Option<&mut Span>; 2], Option<&mut Span>) {
         match self {
             Action::Send { span, .. }
@@ -213,17 +213,17 @@ impl Action {
         }
     }
 
-    /// What is read, besides messages and published memory.
+    /// Returns the spans that are read, besides messages and published memory.
     pub fn reads(mut self) -> [Option<Span>; 2] {
         self.memory().0.map(|span| span.copied())
     }
 
-    /// What is written.
+    /// Returns the span that is written.
     pub fn writes(mut self) -> Option<Span> {
         self.memory().1.copied()
     }
 
-    /// The same action on other spans. Of published memory, which has no span, the place is left.
+    /// Returns the same action on other spans. Places in published memory have no span and stay.
     pub(super) fn with_spans(mut self, other: impl Fn(Span) -> Span) -> Action {
         let ([first, second], written) = self.memory();
         for span in [first, second, written].into_iter().flatten() {
@@ -232,7 +232,7 @@ impl Action {
         self
     }
 
-    /// The same message where its peer's number means one of `ranks`.
+    /// Returns the same message with its peer number taken as an index into `ranks`.
     pub(super) fn among(mut self, ranks: &[u32]) -> Action {
         if let Action::Send { peer, .. }
         | Action::Recv { peer, .. }
@@ -243,7 +243,7 @@ impl Action {
         self
     }
 
-    /// All spans that the action names.
+    /// Returns all spans that the action names.
     pub fn spans(self) -> impl Iterator<Item = Span> {
         let [first, second] = self.reads();
         [first, second, self.writes()].into_iter().flatten()
@@ -257,8 +257,8 @@ impl Action {
         )
     }
 
-    /// Whether the step may complete after it was issued: messages, and what is computed beside
-    /// them, which a device or virtual time may take a while for.
+    /// Whether the step may complete after it was issued: a message or, in a schedule over
+    /// messages, a copy or reduction, which may take time on a device or in virtual time.
     pub fn is_asynchronous(&self, access: Access) -> bool {
         let computes = matches!(self, Action::Copy { .. } | Action::Reduce { .. });
         self.is_message() || (computes && access == Access::Messages)

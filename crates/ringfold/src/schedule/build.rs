@@ -1,7 +1,7 @@
-//! How generators write down a schedule: one call a step, in the order of issue.
+//! The builder with which generators write a schedule: one call per step, in the order of issue.
 //!
 //! The builder keeps the current round, so that generators cannot write rounds out of order, and
-//! finds out by itself whether `Scratch` is used.
+//! determines whether `Scratch` is used.
 
 #![forbid(unsafe_code)]
 
@@ -10,10 +10,9 @@ pub(super) use super::action::{input, output, scratch};
 use super::spec::{Cut, Schedule, Spec};
 
 impl Spec {
-    /// The rank `by` places after this one, around the ring.
+    /// Returns the rank `by` places after this one, around the ring.
     pub(super) fn after(&self, by: u32) -> u32 {
-        // Without a division where there is no need for one: long rings are written step by step
-        // while they are simulated.
+        // Divides only if necessary: long rings are written step by step while they are simulated.
         let by = match by < self.world_size {
             true => by,
             false => by % self.world_size,
@@ -25,7 +24,7 @@ impl Spec {
         }
     }
 
-    /// The rank `by` places before this one, around the ring.
+    /// Returns the rank `by` places before this one, around the ring.
     pub(super) fn before(&self, by: u32) -> u32 {
         match by <= self.world_size {
             true => self.after(self.world_size - by),
@@ -33,8 +32,7 @@ impl Spec {
         }
     }
 
-    /// All other ranks, the next one first: starting everywhere else, so that no rank is
-    /// everybody's first.
+    /// Returns all other ranks, the next one first, so that no rank is first for all others.
     pub(super) fn others(&self) -> impl Iterator<Item = u32> + use<> {
         let Spec {
             rank, world_size, ..
@@ -46,23 +44,23 @@ impl Spec {
         self.rank == self.root
     }
 
-    /// Where this rank puts what only the root's caller gets.
+    /// Returns this rank's buffer for a result that only the root's caller receives.
     pub(super) fn result(&self) -> fn(u32, u32) -> Span {
         if self.is_root() { output } else { scratch }
     }
 
-    /// This rank's place when the root is counted as 0.
+    /// Returns this rank's distance from the root around the ring.
     pub(super) fn relative(&self) -> u32 {
         (self.rank + self.world_size - self.root) % self.world_size
     }
 
-    /// The rank at a place counted from the root.
+    /// Returns the rank at a distance from the root.
     pub(super) fn absolute(&self, relative: u32) -> u32 {
         (relative + self.root) % self.world_size
     }
 }
 
-/// A schedule being written.
+/// A schedule under construction.
 pub(super) struct Builder {
     schedule: Schedule,
     steps: Vec<Step>,
@@ -70,7 +68,7 @@ pub(super) struct Builder {
 }
 
 impl Builder {
-    /// An empty schedule in round 0.
+    /// Creates an empty schedule in round 0.
     pub(super) fn new(spec: &Spec, input: Cut, output: Cut) -> Builder {
         Builder {
             schedule: Schedule {
@@ -88,29 +86,29 @@ impl Builder {
         }
     }
 
-    /// The same cut for both buffers.
+    /// Creates a schedule with both buffers cut into `chunks` chunks.
     pub(super) fn vector(spec: &Spec, chunks: u32) -> Builder {
         Builder::new(spec, Cut::Vector(chunks), Cut::Vector(chunks))
     }
 
-    /// Blocks of ranks, so many of input and output.
+    /// Creates a schedule with `input` and `output` blocks of ranks.
     pub(super) fn blocks(spec: &Spec, input: u32, output: u32) -> Builder {
         Builder::new(spec, Cut::Blocks(input), Cut::Blocks(output))
     }
 
-    /// Messages may hold several blocks.
+    /// Allows messages of several blocks.
     pub(super) fn in_one_slice(mut self) -> Builder {
         self.schedule.needs_one_slice = true;
         self
     }
 
-    /// What follows takes place in `round`.
+    /// Starts `round`, which contains the following steps.
     pub(super) fn round(&mut self, round: u32) {
         assert!(round >= self.round, "rounds ascend");
         self.round = round;
     }
 
-    /// Adds any action.
+    /// Adds `action` in the current round.
     pub(super) fn push(&mut self, action: Action) {
         self.steps.push(Step {
             round: self.round,
@@ -130,7 +128,7 @@ impl Builder {
         self.push(Action::RecvReduce { peer, with, into });
     }
 
-    /// Sends to each of `peers` what `span` says.
+    /// Sends to each of `peers` the span that `span` returns.
     pub(super) fn send_each(
         &mut self,
         peers: impl Iterator<Item = u32>,
@@ -139,7 +137,7 @@ impl Builder {
         peers.for_each(|peer| self.send(peer, span(peer)));
     }
 
-    /// Receives from each of `peers` what `span` says.
+    /// Receives from each of `peers` the span that `span` returns.
     pub(super) fn recv_each(
         &mut self,
         peers: impl Iterator<Item = u32>,
@@ -169,13 +167,13 @@ impl Builder {
         self.push(Action::Await { peers, phase });
     }
 
-    /// Copies what `peer` has published in `phase`: its chunks from `first` on.
+    /// Waits for `phase` of `peer`, then copies the peer's published chunks from `first` on.
     pub(super) fn fetch(&mut self, peer: u32, phase: u8, first: u32, into: Span) {
         self.wait_for(Peers::One(peer), phase);
         self.push(Action::CopyFrom { peer, first, into });
     }
 
-    /// Reduces what all ranks have published.
+    /// Reduces the chunks that all ranks have published.
     pub(super) fn reduce_from(&mut self, own: Span, into: Span) {
         let among = Members::all(self.schedule.spec.world_size);
         self.reduce_among(among, own, into);
@@ -185,7 +183,7 @@ impl Builder {
         self.push(Action::ReduceFrom { among, own, into });
     }
 
-    /// Chunks of the output are published in places of their own.
+    /// Publishes chunks of the output in places of their own, behind those of the input.
     pub(super) fn apart(&mut self) {
         self.schedule.apart = true;
     }
@@ -195,7 +193,7 @@ impl Builder {
         self.push(Action::Expose { phase, assignment });
     }
 
-    /// Combines what all have published or exposed, as the spec's access and assignment have it.
+    /// Combines published or exposed chunks, with the access and assignment of the spec.
     pub(super) fn combine(
         &mut self,
         (sources, from): (Members, Span),
@@ -228,18 +226,18 @@ impl Builder {
         self.push(Action::TakeBack { peer, into });
     }
 
-    /// Forgets the steps, and goes on with those of `round`.
+    /// Discards the steps and continues with those of `round`.
     pub(super) fn restart(&mut self, round: u32) {
         self.steps.clear();
         self.round = round;
     }
 
-    /// What was written since.
+    /// Returns the steps since the last restart.
     pub(super) fn steps(&self) -> &[Step] {
         &self.steps
     }
 
-    /// The schedule, on one channel, with the number of rounds that all ranks agree on.
+    /// Returns the schedule, on one channel, with `rounds` rounds, the same on all ranks.
     pub(super) fn finish(mut self, rounds: u32) -> Schedule {
         assert!(self.round < rounds, "the last round is counted");
         self.schedule.rounds = rounds;
@@ -253,19 +251,19 @@ impl Builder {
     }
 }
 
-/// An algorithm for two ranks and more whose steps in a round follow from the round. So its
-/// schedules can be generated one round at a time, see [`rounds`](super::rounds).
+/// An algorithm for two or more ranks whose steps in a round depend only on the round, so its
+/// schedules can be generated one round at a time; see [`rounds`](super::rounds).
 pub(super) struct ByRound {
-    /// The cut of input and output for this many ranks.
+    /// The cuts of input and output, by the number of ranks.
     pub cuts: fn(u32) -> (Cut, Cut),
-    /// The number of rounds for this many ranks.
+    /// The number of rounds, by the number of ranks.
     pub rounds: fn(u32) -> u32,
     /// Writes the steps of a rank in a round.
     pub write: fn(&mut Builder, &Spec, u32),
 }
 
 impl ByRound {
-    /// All rounds.
+    /// Generates all rounds.
     pub fn whole(&self, spec: &Spec) -> Schedule {
         let (input, output) = (self.cuts)(spec.world_size);
         let rounds = (self.rounds)(spec.world_size);

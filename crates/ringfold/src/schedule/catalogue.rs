@@ -1,4 +1,4 @@
-//! Which method carries out which collective, and who writes the schedule.
+//! The methods of each collective, and the generators of their schedules.
 
 #![forbid(unsafe_code)]
 
@@ -21,10 +21,10 @@ use Method::{
     RecursiveDoubling, Ring, Serve, Stragglar, Tree,
 };
 
-/// A method that carries out a collective, and who writes the schedules of two ranks and more.
+/// A collective, a method for it, and the generator of its schedules for two or more ranks.
 type Entry = (Collective, Method, fn(&Spec) -> Schedule);
 
-/// Over messages. `recursive_doubling` over blocks needs a power of two ranks besides.
+/// Methods over messages. `recursive_doubling` over blocks needs a power of two ranks.
 const MESSAGES: &[Entry] = &[
     (AllReduce, Flat, flat::all_reduce),
     (AllReduce, Ring, |spec| ring::ALL_REDUCE.whole(spec)),
@@ -79,7 +79,7 @@ const MESSAGES: &[Entry] = &[
     (SendRecv, Direct, point::sendrecv),
 ];
 
-/// Over published memory.
+/// Methods over published memory.
 const STAGED: &[Entry] = &[
     (AllReduce, Direct, staged::all_reduce),
     (AllReduce, OneShot, staged::all_reduce_at_once),
@@ -96,7 +96,7 @@ const STAGED: &[Entry] = &[
     (Barrier, Direct, staged::barrier),
 ];
 
-/// In registered buffers.
+/// Methods in registered buffers.
 const REGISTERED: &[Entry] = &[
     (AllReduce, Push, registered::all_reduce),
     (AllReduce, Serve, registered::all_reduce),
@@ -111,7 +111,7 @@ const REGISTERED: &[Entry] = &[
     (AllToAll, Push, registered::all_to_all),
 ];
 
-/// What carries out a collective with this access, in the order of [`Method::ALL`].
+/// Returns the entries of a collective with this access, in the order of [`Method::ALL`].
 fn entries(collective: Collective, access: Access) -> impl Iterator<Item = &'static Entry> {
     let table = match access {
         Access::Messages => MESSAGES,
@@ -124,8 +124,8 @@ fn entries(collective: Collective, access: Access) -> impl Iterator<Item = &'sta
 }
 
 impl Schedule {
-    /// The schedule of `spec`'s rank. `Unsupported` when the algorithm does not serve the
-    /// collective with this access.
+    /// Generates the schedule of `spec`'s rank. Fails with `Unsupported` if the algorithm does not
+    /// exist for the collective with this access.
     pub fn new(spec: Spec) -> Result<Schedule> {
         check(&spec)?;
         let mut served = entries(spec.collective, spec.access);
@@ -136,18 +136,18 @@ impl Schedule {
         }
     }
 
-    /// What carries out a collective with this access, in the order of [`Method::ALL`].
+    /// Returns the methods of a collective with this access, in the order of [`Method::ALL`].
     pub fn methods(collective: Collective, access: Access) -> impl Iterator<Item = Method> {
         entries(collective, access).map(|(_, method, _)| *method)
     }
 
-    /// Whether a method carries out a collective with this access.
+    /// Whether a method exists for a collective with this access.
     pub fn exists(collective: Collective, method: Method, access: Access) -> bool {
         Schedule::methods(collective, access).any(|served| served == method)
     }
 }
 
-/// How a checked spec's schedules are written round by round, if they can be.
+/// Returns the round-by-round generator of a spec, if it has one. Checks the spec.
 pub(super) fn by_round(spec: &Spec) -> Result<Option<&'static ByRound>> {
     check(spec)?;
     let is_whole = spec.access != Access::Messages || spec.world_size == 1;
@@ -160,7 +160,7 @@ pub(super) fn by_round(spec: &Spec) -> Result<Option<&'static ByRound>> {
     })
 }
 
-/// Ranks that exist.
+/// Checks the ranks, domains, hosts and limits of a spec.
 fn check(spec: &Spec) -> Result<()> {
     let n = spec.world_size;
     if spec.rank >= n || spec.root >= n {
@@ -204,7 +204,7 @@ fn check(spec: &Spec) -> Result<()> {
     Ok(())
 }
 
-/// What one rank does without peers: its result is its input.
+/// Returns the schedule of one rank without peers: its result is its input.
 fn alone(spec: &Spec) -> Schedule {
     let mut build = match spec.collective {
         AllGather | ReduceScatter | Gather | Scatter | AllToAll => Builder::blocks(spec, 1, 1),
@@ -216,7 +216,7 @@ fn alone(spec: &Spec) -> Schedule {
     build.finish(1)
 }
 
-/// The refusal, with the algorithms that would do.
+/// Returns the error for a method that does not exist, with the methods that do.
 fn unsupported(spec: &Spec) -> Error {
     let names: Vec<_> = Schedule::methods(spec.collective, spec.access)
         .map(Method::name)

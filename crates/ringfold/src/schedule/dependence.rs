@@ -1,13 +1,13 @@
-//! Which earlier steps a step must wait for.
+//! The earlier steps that a step must wait for.
 //!
-//! A send, a receive and a receive-and-reduce complete some time after they were issued, and so may
-//! a copy and a reduction in a schedule of messages; all other steps are complete when they were
-//! issued. A step may be issued when no incomplete earlier step of its channel and slice touches
-//! the same chunk, unless both only read it. Because steps are issued in order, a step that was
-//! waited for once is complete for all that follow: each asynchronous step stands in at most one
-//! list, that of the first step in conflict with it.
+//! A send, a receive or a receive-and-reduce completes some time after its issue, and so may a copy
+//! or reduction in a schedule of messages; all other steps complete when issued. A step may be
+//! issued when no incomplete earlier step of its channel and slice touches the same chunk, unless
+//! both only read it. Steps are issued in order, so a step that was waited for once is complete for
+//! all that follow. Each asynchronous step is therefore in at most one list, that of the first step
+//! in conflict with it.
 //!
-//! What in place means is said by [`Schedule::place`].
+//! [`Schedule::place`] defines which memory is shared in place.
 
 #![forbid(unsafe_code)]
 
@@ -15,16 +15,16 @@ use super::action::{Action, Buffer, Combine, Members, Span, Step};
 use super::spec::Schedule;
 use crate::types::{Access, Collective};
 
-/// A chunk of memory: two spans touch the same memory exactly when they share a place.
+/// A chunk of memory: two spans touch the same memory exactly if they share a place.
 pub type Place = (Buffer, u32);
 
 impl Schedule {
-    /// The memory of one chunk. In place, the chunk of `Input` that is the caller's `Output` is
-    /// named as the output.
+    /// Returns the memory of one chunk. In place, a chunk of `Input` that is the caller's `Output`
+    /// is named as the output.
     ///
     /// Vector collectives: both are one buffer. `all_gather` and `gather` at the root: the input is
     /// the rank's block of the output. `reduce_scatter` and `scatter` at the root: the output is
-    /// the rank's block of the input. Nothing else is ever in place.
+    /// the rank's block of the input. All other buffers are never in place.
     pub fn place(&self, buffer: Buffer, chunk: u32, in_place: bool) -> Place {
         if !in_place || buffer != Buffer::Input {
             return (buffer, chunk);
@@ -59,7 +59,7 @@ impl Schedule {
         from.len == into.len && (0..from.len).all(|i| place(from, i) == place(into, i))
     }
 
-    /// A number for each place, below [`Schedule::places`].
+    /// Returns the number of a place, below [`Schedule::places`].
     pub(super) fn number(&self, (buffer, chunk): Place) -> usize {
         let before = match buffer {
             Buffer::Input => 0,
@@ -69,19 +69,19 @@ impl Schedule {
         (before + chunk) as usize
     }
 
-    /// How many places there are.
+    /// Returns the number of places.
     pub(super) fn places(&self) -> usize {
         let buffers = [Buffer::Input, Buffer::Output, Buffer::Scratch];
         let chunks = buffers.map(|buffer| self.cut(buffer).chunks() as usize);
         chunks.into_iter().sum()
     }
 
-    /// Where a part of the one input block lies among the output's blocks.
+    /// Returns the chunk of the output that holds a part of the one input block, in place.
     fn own_place(&self, chunk: u32) -> u32 {
         self.spec.rank * self.input.chunks() + chunk
     }
 
-    /// The output for the parts of the rank's own block of the input; the input for the others.
+    /// Returns the output for a part of this rank's own input block, the input for other parts.
     fn own_block(&self, chunk: u32, rank: u32) -> Place {
         let parts = self.output.chunks();
         if chunk / parts == rank {
@@ -92,15 +92,15 @@ impl Schedule {
     }
 }
 
-/// The asynchronous steps that touch a chunk and that were not waited for.
+/// The asynchronous steps that touch a chunk and were not waited for.
 #[derive(Default)]
 struct Pending {
     readers: Vec<u32>,
     writers: Vec<u32>,
 }
 
-/// For each channel and each of its steps, the earlier steps of the channel whose completion it
-/// waits for, ascending.
+/// Returns, for each channel and each of its steps, the earlier steps of the channel whose
+/// completion the step waits for, ascending.
 pub fn dependencies(schedule: &Schedule, in_place: bool) -> Vec<Vec<Vec<u32>>> {
     let of_channel = |steps: &Vec<Step>| {
         let mut pending: Vec<Pending> = Vec::new();
@@ -164,7 +164,7 @@ mod tests {
 
     #[test]
     fn a_ring_send_waits_for_the_receive_of_the_round_before() {
-        // The last receives overwrite partial sums, so they also wait until those were sent.
+        // The last receives overwrite partial sums, so they also wait for the sends of these sums.
         let lists = dependencies(&all_reduce(Algorithm::Ring, 4, 0), false);
         let expected: [&[u32]; 12] = [
             &[],

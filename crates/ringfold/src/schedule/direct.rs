@@ -1,9 +1,9 @@
-//! Direct: every rank exchanges data with every other, and each owns a chunk.
+//! Direct: every rank exchanges data with every other rank, and each owns a chunk.
 //!
-//! Reductions are made by the chunk's owner in rank order, over messages as over published memory
+//! A chunk's owner reduces it in rank order, over messages as over published memory
 //! ([`staged`](super::staged)) and in registered buffers ([`registered`](super::registered)), so
-//! that all of them give the same bits. Peers are served starting with the next rank, so that no
-//! rank is the first of all others.
+//! all of them give the same bits. Each rank serves the next rank first, so that no rank is first
+//! for all others.
 
 #![forbid(unsafe_code)]
 
@@ -11,11 +11,11 @@ use super::action::Span;
 use super::build::{Builder, input, output, scratch};
 use super::spec::{Schedule, Spec};
 
-/// The round in which sums come back. The round before stays free, so that the next slice is sent
-/// before any rank waits for this one.
+/// The round in which sums are returned. The round before stays free, so that the next slice is
+/// sent before any rank waits for this one.
 const SUMS_ROUND: u32 = 2;
 
-/// Each rank reduces its own chunk, then all ranks collect the chunks of the others.
+/// Reduces each rank's own chunk, then sends the sums to all other ranks.
 pub(super) fn all_reduce(spec: &Spec) -> Schedule {
     let own = output(spec.rank, 1);
     let mut build = Builder::vector(spec, spec.world_size);
@@ -26,8 +26,8 @@ pub(super) fn all_reduce(spec: &Spec) -> Schedule {
     build.finish(SUMS_ROUND + 1)
 }
 
-/// The root scatters chunks and every rank passes its chunk on (van de Geijn's scatter and
-/// all-gather).
+/// Scatters chunks from the root; every rank then sends its chunk to all others (van de Geijn's
+/// scatter and all-gather).
 pub(super) fn broadcast(spec: &Spec) -> Schedule {
     let (own, root, n) = (spec.rank, spec.root, spec.world_size);
     let mut build = Builder::vector(spec, n);
@@ -46,7 +46,7 @@ pub(super) fn broadcast(spec: &Spec) -> Schedule {
     build.finish(2)
 }
 
-/// Each rank reduces its own chunk, the root collects them.
+/// Reduces each rank's own chunk, then sends the sums to the root.
 pub(super) fn reduce(spec: &Spec) -> Schedule {
     let reduced = spec.result()(spec.rank, 1);
     let mut build = Builder::vector(spec, spec.world_size);
@@ -60,26 +60,26 @@ pub(super) fn reduce(spec: &Spec) -> Schedule {
     build.finish(2)
 }
 
-/// Every rank sends its block to every rank, by ascending distance.
+/// Sends each rank's block to every other rank, by ascending distance.
 pub(super) fn all_gather(spec: &Spec) -> Schedule {
     let build = Builder::blocks(spec, 1, spec.world_size);
     exchange(build, spec, input(0, 1), |_| input(0, 1))
 }
 
-/// Each rank reduces its own block.
+/// Reduces each rank's own block.
 pub(super) fn reduce_scatter(spec: &Spec) -> Schedule {
     let mut build = Builder::blocks(spec, spec.world_size, 1);
     reduce_own(&mut build, spec, output(0, 1));
     build.finish(1)
 }
 
-/// Pairs by ascending distance.
+/// Exchanges blocks between all ranks, by ascending distance.
 pub(super) fn all_to_all(spec: &Spec) -> Schedule {
     let build = Builder::blocks(spec, spec.world_size, spec.world_size);
     exchange(build, spec, input(spec.rank, 1), |peer| input(peer, 1))
 }
 
-/// No rank leaves before all have entered; no data.
+/// Lets no rank leave before all have entered; transfers no data.
 pub(super) fn barrier(spec: &Spec) -> Schedule {
     let nothing = input(0, 0);
     let mut build = Builder::vector(spec, 1);
@@ -88,8 +88,8 @@ pub(super) fn barrier(spec: &Spec) -> Schedule {
     build.finish(1)
 }
 
-/// Exchanges blocks with every rank, by ascending distance: sends what `given` says, receives the
-/// peer's block, and keeps `own`.
+/// Exchanges blocks with every rank, by ascending distance: sends the span that `given` returns,
+/// receives the peer's block, and copies `own`.
 fn exchange(mut build: Builder, spec: &Spec, own: Span, given: impl Fn(u32) -> Span) -> Schedule {
     for distance in 1..spec.world_size {
         build.round(distance - 1);
@@ -103,10 +103,10 @@ fn exchange(mut build: Builder, spec: &Spec, own: Span, given: impl Fn(u32) -> S
     build.finish(spec.world_size - 1)
 }
 
-/// Sends every peer its chunk and reduces the own chunk in rank order into `into`. One round.
+/// Sends every peer its chunk and reduces this rank's chunk in rank order into `into`. One round.
 ///
-/// The receives share one chunk of scratch, so each waits for the one before; the sends are issued
-/// before the first wait, otherwise no rank would ever receive.
+/// The receives share one chunk of scratch, so each waits for the previous one. The sends are
+/// issued before the first wait; otherwise no rank would ever receive.
 fn reduce_own(build: &mut Builder, spec: &Spec, into: Span) {
     let own = spec.rank;
     let partial = scratch(own, 1);

@@ -1,15 +1,15 @@
-//! Flat: master and workers, everything through the root. One message for each worker and
+//! Flat: master and workers, with all data through the root in one message for each worker and
 //! direction.
 //!
 //! The root folds the workers' data in the order of their distance behind it. Each receive waits
-//! for the one before, because all go into one place; the workers do not wait for each other.
+//! for the previous one, as all have the same destination; workers do not wait for each other.
 
 #![forbid(unsafe_code)]
 
 use super::build::{Builder, input, output};
 use super::spec::{Schedule, Spec};
 
-/// Reduce to the root, then broadcast from it.
+/// Reduces to the root, then broadcasts from the root.
 pub(super) fn all_reduce(spec: &Spec) -> Schedule {
     let mut build = Builder::vector(spec, 1);
     reduce_to_root(&mut build, spec);
@@ -22,14 +22,14 @@ pub(super) fn all_reduce(spec: &Spec) -> Schedule {
     build.finish(2)
 }
 
-/// The workers send, the root folds.
+/// Sends the workers' data to the root, which folds it.
 pub(super) fn reduce(spec: &Spec) -> Schedule {
     let mut build = Builder::vector(spec, 1);
     reduce_to_root(&mut build, spec);
     build.finish(1)
 }
 
-/// The root sends to every worker.
+/// Sends the root's data to every worker.
 pub(super) fn broadcast(spec: &Spec) -> Schedule {
     let mut build = Builder::vector(spec, 1);
     if spec.is_root() {
@@ -41,7 +41,7 @@ pub(super) fn broadcast(spec: &Spec) -> Schedule {
     build.finish(1)
 }
 
-/// The root receives every worker's block.
+/// Sends every worker's block to the root.
 pub(super) fn gather(spec: &Spec) -> Schedule {
     let mut build = Builder::blocks(spec, 1, spec.world_size);
     if spec.is_root() {
@@ -53,7 +53,7 @@ pub(super) fn gather(spec: &Spec) -> Schedule {
     build.finish(1)
 }
 
-/// The root sends every worker its block.
+/// Sends every worker its block from the root.
 pub(super) fn scatter(spec: &Spec) -> Schedule {
     let mut build = Builder::blocks(spec, spec.world_size, 1);
     if spec.is_root() {

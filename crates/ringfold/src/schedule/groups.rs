@@ -1,4 +1,4 @@
-//! Which ranks are near each other: those of a host, or of a domain within it.
+//! Groups of ranks that are near each other: on one host, or in one domain of a host.
 
 #![forbid(unsafe_code)]
 
@@ -6,11 +6,11 @@ use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::Arc;
 
-/// The group of each rank. Groups are numbered from 0 on by their first rank, and have one rank or
-/// more each, as many as they like, in any order.
+/// The group of each rank. Groups are numbered from 0 in the order of their first ranks. Each has
+/// one or more ranks, which need not be consecutive.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Groups(
-    /// By rank; `None` where all ranks are in one group, however many they are.
+    /// Group numbers by rank; `None` if all ranks, whatever their number, are in one group.
     Option<Arc<[u32]>>,
 );
 
@@ -18,7 +18,7 @@ impl Groups {
     /// All ranks in one group.
     pub const ONE: Groups = Groups(None);
 
-    /// The groups of ranks that are together where these values are equal.
+    /// Creates the groups of ranks with equal values.
     pub fn new<T: Eq + Hash>(of_ranks: &[T]) -> Groups {
         let mut known = HashMap::new();
         let number = |value| {
@@ -29,7 +29,7 @@ impl Groups {
         Groups((known.len() > 1).then_some(numbers))
     }
 
-    /// So many groups of equal size, in rank order; `None` if `world_size` ranks do not fill them.
+    /// Creates `count` equal groups, in rank order; `None` if `world_size` ranks do not fill them.
     pub fn equal(world_size: u32, count: u32) -> Option<Groups> {
         if count == 0 || !world_size.is_multiple_of(count) {
             return None;
@@ -39,32 +39,32 @@ impl Groups {
         Some(Groups((count > 1).then_some(numbers)))
     }
 
-    /// Whether this says something of `world_size` ranks.
+    /// Whether the groups are defined for `world_size` ranks.
     pub fn fits(&self, world_size: u32) -> bool {
         let listed = self.0.as_ref();
         listed.is_none_or(|numbers| numbers.len() == world_size as usize)
     }
 
-    /// How many there are.
+    /// Returns the number of groups.
     pub fn count(&self) -> u32 {
         let last = self.0.as_ref().and_then(|numbers| numbers.iter().max());
         last.map_or(1, |last| last + 1)
     }
 
-    /// Into how many runs of consecutive ranks of one group the ranks fall: as many as groups where
-    /// these stand one after the other, as many as ranks where they are dealt out in turn.
+    /// Returns the number of runs of consecutive ranks of one group: the number of groups if their
+    /// ranks are consecutive, the number of ranks if they are dealt out in turn.
     pub fn runs(&self) -> u32 {
         let numbers = self.0.as_deref().unwrap_or_default();
         let borders = numbers.windows(2).filter(|pair| pair[0] != pair[1]);
         1 + borders.count() as u32
     }
 
-    /// The number of a rank's group.
+    /// Returns the number of a rank's group.
     pub fn of(&self, rank: u32) -> u32 {
         self.0.as_ref().map_or(0, |numbers| numbers[rank as usize])
     }
 
-    /// The ranks of each group, ascending.
+    /// Returns the ranks of each group, ascending.
     pub fn members(&self, world_size: u32) -> Vec<Vec<u32>> {
         let mut members = vec![Vec::new(); self.count() as usize];
         for rank in 0..world_size {
@@ -73,7 +73,7 @@ impl Groups {
         members
     }
 
-    /// How many groups there are, if all have the same size and their ranks stand in order.
+    /// Returns the number of groups, if all have the same size and consecutive ranks, in order.
     pub fn equal_count(&self, world_size: u32) -> Option<u32> {
         let count = self.count();
         let is_equal = Groups::equal(world_size, count).as_ref() == Some(self);

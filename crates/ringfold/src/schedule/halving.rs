@@ -1,28 +1,28 @@
 //! Pairs at distances that are powers of two, for any number of ranks.
 //!
-//! The largest power of two ranks, the *core*, work in pairs. If there are `extra` ranks beyond it,
-//! the first `2 * extra` ranks *fold* first: each even one sends its data to the odd one after it,
-//! which is in the core, and gets the result from it at the end (Rabenseifner, "Optimization of
-//! collective reduction operations", 2004).
+//! The largest power of two ranks, the *core*, work in pairs. If there are `extra` ranks beyond the
+//! core, the first `2 * extra` ranks *fold* first: each even rank sends its data to the odd rank
+//! after it, which is in the core, and receives the result from that rank at the end (Rabenseifner,
+//! "Optimization of collective reduction operations", 2004).
 
 #![forbid(unsafe_code)]
 
 use super::build::{Builder, input, output};
 use super::spec::{Schedule, Spec};
 
-/// The part that a rank plays.
+/// The role of a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Part {
-    /// Gives its data to this rank, and gets the result from it.
+    /// Sends its data to rank `into`, and receives the result from it.
     Folded { into: u32 },
-    /// Works in the core at this place, for itself and perhaps for one folded rank.
+    /// Works at this place of the core, for itself and perhaps for one folded rank.
     Core { place: u32, folded: Option<u32> },
 }
 
-/// How the ranks divide into core and folded ranks.
+/// The division of the ranks into core and folded ranks.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Halving {
-    /// How many ranks are in the core: a power of two.
+    /// Number of ranks in the core: a power of two.
     pub core: u32,
     extra: u32,
 }
@@ -36,12 +36,12 @@ impl Halving {
         }
     }
 
-    /// How many rounds one pass over the core takes.
+    /// Returns the number of rounds of one pass over the core.
     pub(super) fn depth(&self) -> u32 {
         self.core.ilog2()
     }
 
-    /// How many rounds the fold takes before the core works, and the same after it.
+    /// Returns the number of rounds of the fold, which is also that of the unfold.
     pub(super) fn fold_rounds(&self) -> u32 {
         u32::from(self.extra > 0)
     }
@@ -62,7 +62,7 @@ impl Halving {
         }
     }
 
-    /// The rank at a place of the core.
+    /// Returns the rank at a place of the core.
     pub(super) fn rank_at(&self, place: u32) -> u32 {
         if place < self.extra {
             2 * place + 1
@@ -72,10 +72,10 @@ impl Halving {
     }
 }
 
-/// The all-reduce of any core algorithm: fold, `work`, unfold, over vectors of `chunks` chunks.
+/// Generates the all-reduce of a core algorithm: fold, `work`, unfold, over `chunks` chunks.
 ///
-/// `work` gets the rank's place, its first round and whether the rank's partial result is already
-/// in the output. It takes `core_rounds` rounds.
+/// `work` gets the division of the ranks, this rank's place, and whether the rank's partial result
+/// is already in the output. The work takes `core_rounds` rounds, the first after the fold.
 pub(super) fn all_reduce(
     spec: &Spec,
     chunks: u32,

@@ -1,15 +1,15 @@
-//! Hierarchical: ranks reduce within their domain first, so that a line crosses to another domain
-//! once for each domain and not once for each rank.
+//! Hierarchical: ranks reduce within their domain first, so that a cache line crosses to another
+//! domain once per domain and not once per rank.
 //!
 //! A domain is a set of ranks that share a last-level cache or a socket; the `n` ranks are in
 //! `spec.domains` domains of equal size, in rank order. The vector has a chunk for each member of a
-//! domain. Each member reduces its chunk over its domain in rank order, publishes that, reduces the
-//! chunk over the domains in domain order, reading from its counterpart in each, and publishes the
-//! result for its own domain. So every member leads for one chunk, and a rank waits for `m + d`
-//! peers instead of `n`. All counterparts compute the same expression: all ranks have the same
-//! bits, which are not those of `direct`.
+//! domain. Each member first reduces its chunk over its domain in rank order and publishes the
+//! partial sum. The member then reduces the chunk over the domains in domain order, reading from
+//! its counterpart in each, and publishes the result for its own domain. Every member thus leads
+//! for one chunk, and a rank waits for `m + d` peers instead of `n`. All counterparts compute the
+//! same expression: all ranks have the same bits, which are not those of `direct`.
 //!
-//! One domain, or one rank in each, is `direct`.
+//! With one domain, or one rank in each, the schedule is that of `direct`.
 //!
 //! Source: the multi-leader hierarchies of Bayatpour et al., *Scalable reduction collectives with
 //! data partitioning-based multi-leader design*, 2017.
@@ -21,15 +21,15 @@ use super::build::{Builder, input, output, scratch};
 use super::spec::{Schedule, Spec};
 use super::staged;
 
-/// The phase in which all of a rank's inputs are published (the part before its own chunk may come
-/// a phase earlier).
+/// The phase in which all of a rank's inputs are published (the part before its own chunk may be
+/// published a phase earlier).
 const INPUTS: u8 = 1;
 /// The phase in which a member's chunk is reduced over its domain.
 const PARTIAL: u8 = 2;
-/// The phase in which it is reduced over all domains.
+/// The phase in which a member's chunk is reduced over all domains.
 const RESULT: u8 = 3;
 
-/// Within the domain, between domains, within the domain.
+/// Reduces within the domain, then between domains, and distributes within the domain.
 pub(super) fn all_reduce(spec: &Spec) -> Schedule {
     let (domains, size) = (spec.domains, spec.world_size / spec.domains);
     if domains == 1 || size == 1 {

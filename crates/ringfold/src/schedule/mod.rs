@@ -1,30 +1,30 @@
-//! Schedules: what each rank does in a collective, as data.
+//! Schedules: the steps of each rank in a collective, as data.
 //!
-//! A generator (one file an algorithm) is a pure function from a [`Spec`] to this rank's
-//! [`Schedule`]: steps over chunks. It does no I/O and reads no clock and no variable. The engine
-//! runs schedules, the checker proves them, the cost model prices them, the simulator times them
-//! and the printer shows them.
+//! A generator (one file per algorithm) is a pure function from a [`Spec`] to this rank's
+//! [`Schedule`]: steps over chunks. Generators do no I/O and read neither clock nor environment.
+//! The engine runs schedules, the checker proves them, the cost model prices them, the simulator
+//! times them and the printer prints them.
 //!
 //! # Model
 //!
-//! The buffers `Input`, `Output` and `Scratch` are cut into chunks by the engine; a schedule only
-//! counts them. The engine runs the whole schedule once for each *slice* (an independent part of
-//! every chunk) and overlaps slices. Steps carry the *round* in which they take place; a send and
-//! its receive have the same round. Within a round, receives stand before sends, so that no
-//! receive waits behind its rank's own send.
+//! The engine cuts the buffers `Input`, `Output` and `Scratch` into chunks; a schedule only counts
+//! them. The engine runs the whole schedule once for each *slice* (an independent part of every
+//! chunk) and overlaps slices. Each step carries its *round*; a send and its receive have the same
+//! round. Within a round, receives precede sends, so that no receive waits behind its rank's own
+//! send.
 //!
 //! # Invariants (proved by [`check`])
 //!
 //! * On each ordered pair of ranks, the k-th send matches the k-th receive: same round, same number
 //!   of elements.
-//! * Steps are issued in order; a send, receive or receive-and-reduce may complete later, over
-//!   messages a copy or reduction, too. A step waits for earlier steps that touch the same chunks
-//!   (read-write, write-read, write-write), and for nothing else. Under these rules nothing
-//!   deadlocks, even if a send completes only when its receive was posted.
-//! * Every contribution arrives exactly once where it must; reducing ranks end with the same
+//! * Steps are issued in order. A send, receive or receive-and-reduce may complete later; over
+//!   messages, so may a copy or reduction. A step waits only for earlier steps that touch the same
+//!   chunks (read-write, write-read, write-write). Under these rules nothing deadlocks, even if a
+//!   send completes only after its receive was posted.
+//! * Every contribution arrives exactly once wherever it is due. Reducing ranks end with the same
 //!   expression, so the same bits.
-//! * `Input` is never written, unless it is the same memory as `Output` (in place): then both are
-//!   one buffer.
+//! * `Input` is never written, unless the call is in place: `Input` and `Output` are then the same
+//!   memory and one buffer.
 
 #![forbid(unsafe_code)]
 

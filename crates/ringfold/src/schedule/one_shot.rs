@@ -1,18 +1,18 @@
-//! One shot: every rank sends its input to every rank, and each reduces by itself. One step, `n`
-//! times the traffic.
+//! One shot: every rank sends its input to every rank, and each rank reduces all inputs. One step,
+//! `n` times the traffic.
 //!
-//! All ranks reduce in rank order, so all have the same bits, and the same as
-//! [`direct`](super::direct) gives.
+//! All ranks reduce in rank order, so all have the same bits, which are those of
+//! [`direct`](super::direct).
 
 #![forbid(unsafe_code)]
 
 use super::build::{Builder, input, output, scratch};
 use super::spec::{Schedule, Spec};
 
-/// All ranks reduce everything.
+/// Reduces all inputs on every rank.
 ///
-/// The fold stays in scratch to its end: in place, the result would overwrite what is still being
-/// sent.
+/// The fold stays in scratch until its end: in place, the result would overwrite the input that is
+/// still being sent.
 pub(super) fn all_reduce(spec: &Spec) -> Schedule {
     let (own, partial, rank) = (input(0, 1), scratch(0, 1), spec.rank);
     let mut build = Builder::vector(spec, 1);

@@ -5,21 +5,21 @@
 use super::build::{Builder, input, output};
 use super::spec::{Schedule, Spec};
 
-/// The whole input to the peer.
+/// Sends the whole input to the peer.
 pub(super) fn send(spec: &Spec) -> Schedule {
     let mut build = Builder::vector(spec, 1);
     build.send(spec.root, input(0, 1));
     build.finish(1)
 }
 
-/// The whole output from the peer.
+/// Receives the whole output from the peer.
 pub(super) fn recv(spec: &Spec) -> Schedule {
     let mut build = Builder::vector(spec, 1);
     build.recv(spec.root, output(0, 1));
     build.finish(1)
 }
 
-/// To the next rank, from the previous one.
+/// Sends to the next rank and receives from the previous one.
 pub(super) fn sendrecv(spec: &Spec) -> Schedule {
     let mut build = Builder::vector(spec, 1);
     build.recv(spec.before(1), output(0, 1));

@@ -1,8 +1,8 @@
-//! Schedules as text that people read and paste.
+//! Schedules as text to read and paste.
 //!
-//! One line for each round and rank, then what each rank moves. `in`, `out` and `tmp` are the
-//! input, the output and the scratch memory; `[2]` is a chunk and `[2..4]` two. The listing is
-//! proved before it is printed.
+//! The text has one line for each round and rank, then the traffic of each rank. `in`, `out` and
+//! `tmp` are the input, the output and the scratch memory; `[2]` is one chunk and `[2..4]` two. The
+//! listing is proved before it is printed.
 
 #![forbid(unsafe_code)]
 
@@ -14,7 +14,7 @@ use super::spec::{Cut, Schedule, Spec};
 use crate::error::Result;
 use crate::types::{Access, Algorithm, Assignment, Collective};
 
-/// The schedules of a collective, to be displayed.
+/// The schedules of a collective as text, with their proof.
 #[derive(Clone, Debug)]
 pub struct Listing {
     schedules: Vec<Schedule>,
@@ -24,8 +24,8 @@ pub struct Listing {
 }
 
 impl Listing {
-    /// The proved schedules of all ranks. `bytes` is the size of the larger of a rank's two
-    /// buffers; `only` limits the listing of steps to one rank.
+    /// Proves and lists the schedules of all ranks. `bytes` is the size of the larger of a rank's
+    /// two buffers; `only` limits the listed steps to one rank.
     pub fn new(spec: &Spec, bytes: u64, only: Option<u32>) -> Result<Listing> {
         check(spec, true)?;
         Ok(Listing {
@@ -36,16 +36,16 @@ impl Listing {
         })
     }
 
-    /// What was proved and counted.
+    /// Returns the counts of the proof.
     pub fn proof(&self) -> &Proof {
         &self.proof
     }
 
-    /// The bytes of some chunks.
+    /// Returns the size of `chunks` chunks in bytes.
     fn bytes_of(&self, chunks: u64) -> u64 {
         let Schedule { input, output, .. } = self.schedules[0];
         let all = u128::from(input.chunks().max(output.chunks()));
-        // A quotient of what was multiplied before fits again, except for absurd sizes.
+        // The quotient fits in 64 bits, except for absurd sizes.
         let bytes = u128::from(self.bytes) * u128::from(chunks) / all;
         u64::try_from(bytes).unwrap_or(u64::MAX)
     }
@@ -143,7 +143,7 @@ impl fmt::Display for Listing {
     }
 }
 
-/// How a buffer is cut, in words.
+/// The division of a buffer, in words.
 struct Cutting(Cut);
 
 impl fmt::Display for Cutting {
@@ -167,7 +167,7 @@ impl fmt::Display for Span {
     }
 }
 
-/// The numbers of consecutive chunks.
+/// The numbers of consecutive chunks, for display.
 struct Chunks(u32, u32);
 
 impl fmt::Display for Chunks {
@@ -208,7 +208,7 @@ impl fmt::Display for Combine {
     }
 }
 
-/// One rank, or all.
+/// Names one rank, or all.
 fn one_or_all(ranks: Members) -> String {
     match ranks.count {
         1 => ranks.first.to_string(),

@@ -1,7 +1,7 @@
-//! Up to which size a call goes by the protocol `ll`: what fits beside a call in the head of a
+//! The largest call of the protocol `ll`: the payload that fits beside a call in the head of a
 //! slot.
 //!
-//! Whether it pays is decided by the cost model.
+//! The cost model decides whether `ll` pays.
 
 #![forbid(unsafe_code)]
 
@@ -12,14 +12,14 @@ use Collective::{
 };
 use Method::{Direct, Flat, OneShot};
 
-/// What a rank's head of a slot has room for.
+/// Payload capacity of a rank's head of a slot.
 pub const LL_SHARED_BYTES: u64 = 32;
 
-/// The largest call that [`Protocol::Ll`](crate::types::Protocol::Ll) carries, counted as the tuner
-/// counts (the vector, or all ranks' blocks together); `None` if it carries none of this kind. Only
-/// through published memory, and of calls with the same counts on all ranks.
+/// Returns the size of the largest call that [`Protocol::Ll`](crate::types::Protocol::Ll) carries,
+/// as the tuner counts it (the vector, or all ranks' blocks together); `None` if it carries none of
+/// this kind. Only for published memory and calls with the same counts on all ranks.
 pub fn ll_bytes_max(collective: Collective, method: Method, world_size: usize) -> Option<u64> {
-    // How many inputs of a rank make up what is counted, where inputs are published whole.
+    // Number of a rank's inputs in the counted size, if inputs are published whole.
     let inputs = match (collective, method) {
         (AllReduce, OneShot) | (Reduce, Flat) | (Broadcast, Direct) => 1,
         (ReduceScatter | Scatter | AllToAll, Direct) => 1,

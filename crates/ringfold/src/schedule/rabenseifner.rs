@@ -1,9 +1,9 @@
 //! Rabenseifner: reduce-scatter by recursive halving, then all-gather by recursive doubling
 //! (Rabenseifner, "Optimization of collective reduction operations", 2004).
 //!
-//! The vector has a chunk for each place in the core. Halving starts with the farthest pairs; each
-//! rank keeps the half in which its own chunk lies, and sends a part that is disjoint from the one
-//! it receives.
+//! The vector has a chunk for each place in the core. Halving starts with the farthest pairs. Each
+//! rank keeps the half that contains its own chunk; the part it sends is disjoint from the part
+//! that it receives.
 
 #![forbid(unsafe_code)]
 
@@ -11,7 +11,7 @@ use super::build::{input, output};
 use super::halving::{self, Halving};
 use super::spec::{Schedule, Spec};
 
-/// Any number of ranks; beyond a power of two they fold.
+/// Generates the schedule for any number of ranks; ranks beyond a power of two fold.
 pub(super) fn all_reduce(spec: &Spec) -> Schedule {
     let Halving { core, .. } = Halving::new(spec.world_size);
     let depth = core.ilog2();

@@ -2,8 +2,8 @@
 //! Rabenseifner & Gropp, 2005).
 //!
 //! Both partners reduce the same two values, so all ranks end with the same bits. The partial
-//! result is being sent while its successor arrives, so the two alternate between the output and
-//! scratch.
+//! result is being sent while its successor arrives, so partial results alternate between the
+//! output and scratch.
 
 #![forbid(unsafe_code)]
 
@@ -12,7 +12,7 @@ use super::build::{Builder, input, output, scratch};
 use super::halving::{self, Halving};
 use super::spec::{Schedule, Spec};
 
-/// Any number of ranks; beyond a power of two they fold.
+/// Generates the schedule for any number of ranks; ranks beyond a power of two fold.
 pub(super) fn all_reduce(spec: &Spec) -> Schedule {
     let depth = Halving::new(spec.world_size).depth();
     halving::all_reduce(spec, 1, depth, |build, halving, place, started| {
@@ -26,7 +26,8 @@ pub(super) fn all_reduce(spec: &Spec) -> Schedule {
                 build.send(peer, partial);
                 partial = scratch(0, 1);
             } else if bit == 0 {
-                // The last turn is the output's, so here this one is; in place, that is being sent.
+                // By alternation this round writes the output, which, in place or after a fold, is
+                // being sent.
                 build.recv(peer, scratch(0, 1));
                 build.send(peer, partial);
                 build.reduce(partial, scratch(0, 1), output(0, 1));
@@ -40,7 +41,7 @@ pub(super) fn all_reduce(spec: &Spec) -> Schedule {
     })
 }
 
-/// A power of two ranks: the blocks of ever larger neighbourhoods are exchanged.
+/// Exchanges the blocks of ever larger neighbourhoods among a power of two ranks.
 pub(super) fn all_gather(spec: &Spec) -> Schedule {
     let rank = spec.rank;
     let depth = spec.world_size.ilog2();
@@ -59,7 +60,7 @@ pub(super) fn all_gather(spec: &Spec) -> Schedule {
     build.finish(depth)
 }
 
-/// A power of two ranks, by halving: each sends the half of its blocks that its peer's side owns.
+/// Reduces by halving among a power of two ranks: each sends the blocks that its peer's side owns.
 pub(super) fn reduce_scatter(spec: &Spec) -> Schedule {
     let rank = spec.rank;
     let depth = spec.world_size.ilog2();
@@ -81,11 +82,11 @@ pub(super) fn reduce_scatter(spec: &Spec) -> Schedule {
     build.finish(depth)
 }
 
-/// Dissemination (Hensgen, Finkel & Manber, 1988): in round `k` each rank notifies the one `2^k`
-/// after it.
+/// Notifies by dissemination (Hensgen, Finkel & Manber, 1988): in round `k` each rank notifies the
+/// one `2^k` after it.
 ///
-/// The chunks hold no elements. They are there so that a round's send waits for the receive of the
-/// round before.
+/// The chunks hold no elements and only make a round's send wait for the receive of the round
+/// before.
 pub(super) fn barrier(spec: &Spec) -> Schedule {
     let depth = spec.world_size.next_power_of_two().trailing_zeros();
     let mut build = Builder::vector(spec, depth);

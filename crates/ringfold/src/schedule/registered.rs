@@ -1,17 +1,17 @@
-//! Registered buffers: the ranks work in each other's, which all of them have mapped.
+//! Registered buffers: the ranks work in each other's buffers, which all ranks have mapped.
 //!
-//! By the owner (`push`): each rank announces the location of its input and output, sees those of
-//! all others, and then reads its share of the work from all inputs and stores the result into all
-//! outputs. Every byte is read once and written once, the minimum of an all-reduce: 2·n·S bytes for
-//! all ranks together. No rank returns before all have announced that they are done, because until
-//! then a peer may work in its memory.
+//! With work by the owner (`push`), each rank announces the location of its input and output and
+//! waits for the announcements of all others. The rank then reads its share of the work from all
+//! inputs and stores the result into all outputs. Every byte is read once and written once, the
+//! minimum of an all-reduce: 2·n·S bytes for all ranks together. No rank returns before all have
+//! announced that they are done, because until then a peer may work in its memory.
 //!
-//! By any rank that runs (`serve`), for ranks that outnumber their cores: a rank that sees the
-//! buffers of all others claims blocks, one after the other, and reads, reduces and stores each. So
-//! a rank that has no core finds everything done when it gets one. No rank returns before all
+//! Work by any rank that runs (`serve`) is for ranks that outnumber their cores. A rank that sees
+//! the buffers of all others claims blocks one after the other, and reads, reduces and stores each.
+//! A rank without a core thus finds the work done when it gets a core. No rank returns before all
 //! blocks are done.
 //!
-//! Reductions are in rank order, whatever is claimed, so the bits are those of
+//! Reductions are in rank order, whichever rank claims a block, so the bits are those of
 //! [`direct`](super::direct).
 
 #![forbid(unsafe_code)]
@@ -21,28 +21,28 @@ use super::build::{Builder, input, output};
 use super::spec::{Schedule, Spec};
 use crate::types::Assignment;
 
-/// The phase in which it is known where the buffers lie.
+/// The phase in which the locations of a rank's buffers are known.
 const EXPOSED: u8 = 0;
-/// The phase in which a rank is done with the memory of all others.
+/// The phase in which a rank has finished its accesses to all others' memory.
 const DONE: u8 = 1;
 
-/// All inputs reduced into all outputs.
+/// Reduces all inputs into all outputs.
 pub(super) fn all_reduce(spec: &Spec) -> Schedule {
     let all = Members::all(spec.world_size);
     over_vector(spec, all, all)
 }
 
-/// The root's input copied into all outputs.
+/// Copies the root's input into all outputs.
 pub(super) fn broadcast(spec: &Spec) -> Schedule {
     over_vector(spec, Members::one(spec.root), Members::all(spec.world_size))
 }
 
-/// All inputs reduced into the root's output.
+/// Reduces all inputs into the root's output.
 pub(super) fn reduce(spec: &Spec) -> Schedule {
     over_vector(spec, Members::all(spec.world_size), Members::one(spec.root))
 }
 
-/// Each rank gives its block to all.
+/// Stores each rank's block to all ranks.
 pub(super) fn all_gather(spec: &Spec) -> Schedule {
     let (own, all) = (Members::one(spec.rank), Members::all(spec.world_size));
     let mut build = exposed(Builder::blocks(spec, 1, spec.world_size));
@@ -50,7 +50,7 @@ pub(super) fn all_gather(spec: &Spec) -> Schedule {
     done_with_all(build)
 }
 
-/// Each rank reduces its own block.
+/// Reduces each rank's own block.
 pub(super) fn reduce_scatter(spec: &Spec) -> Schedule {
     let (own, all) = (Members::one(spec.rank), Members::all(spec.world_size));
     let mut build = exposed(Builder::blocks(spec, spec.world_size, 1));
@@ -58,7 +58,7 @@ pub(super) fn reduce_scatter(spec: &Spec) -> Schedule {
     done_with_all(build)
 }
 
-/// Each rank gives its block to the root.
+/// Stores each rank's block to the root.
 pub(super) fn gather(spec: &Spec) -> Schedule {
     let (own, root) = (Members::one(spec.rank), Members::one(spec.root));
     let build = exposed(Builder::blocks(spec, 1, spec.world_size));
@@ -70,7 +70,7 @@ pub(super) fn gather(spec: &Spec) -> Schedule {
     )
 }
 
-/// Each rank takes its block from the root.
+/// Reads each rank's block from the root.
 pub(super) fn scatter(spec: &Spec) -> Schedule {
     let (own, root) = (Members::one(spec.rank), Members::one(spec.root));
     let build = exposed(Builder::blocks(spec, spec.world_size, 1));
@@ -82,7 +82,7 @@ pub(super) fn scatter(spec: &Spec) -> Schedule {
     )
 }
 
-/// Each rank takes its blocks from all.
+/// Reads each rank's blocks from all ranks.
 pub(super) fn all_to_all(spec: &Spec) -> Schedule {
     let (own, n) = (spec.rank, spec.world_size);
     let mut build = exposed(Builder::blocks(spec, n, n));
@@ -93,7 +93,7 @@ pub(super) fn all_to_all(spec: &Spec) -> Schedule {
     done_with_all(build)
 }
 
-/// All of `sources` into all of `targets`: by its owner each rank its chunk, else the whole.
+/// Combines all of `sources` into all of `targets`: each owner its chunk, or any rank the whole.
 fn over_vector(spec: &Spec, sources: Members, targets: Members) -> Schedule {
     let (chunks, own) = match spec.assignment {
         Assignment::Owner => (spec.world_size, spec.rank),
@@ -108,21 +108,21 @@ fn over_vector(spec: &Spec, sources: Members, targets: Members) -> Schedule {
     build.finish(1)
 }
 
-/// The beginning of all: all ranks know where the buffers of all lie.
+/// Starts a schedule: all ranks learn the locations of all buffers.
 fn exposed(mut build: Builder) -> Builder {
     build.expose(EXPOSED);
     build.wait_for(Peers::Others, EXPOSED);
     build
 }
 
-/// The end where all ranks work in the memory of all.
+/// Ends a schedule in which all ranks work in the memory of all.
 fn done_with_all(mut build: Builder) -> Schedule {
     build.publish(input(0, 0), DONE);
     build.wait_for(Peers::Others, DONE);
     build.finish(1)
 }
 
-/// A block from or to the root, in whose memory alone the others work.
+/// Moves a block from or to the root, in whose memory alone the others work.
 fn with_root(
     spec: &Spec,
     mut build: Builder,

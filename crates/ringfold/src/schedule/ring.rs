@@ -2,10 +2,10 @@
 //! for clusters of workstations", 2009).
 //!
 //! The reduction of chunk `c` starts at rank `c + 1`, goes once around and ends at rank `c`, its
-//! owner. The gathering starts there and goes around once more. Every rank sends to the next and
-//! receives from the previous one only, and in a round it receives a chunk other than the one that
-//! it sends. Its long schedules are generated round by round, so that worlds can be simulated whose
-//! steps are too many to store.
+//! owner. The gathering starts at the owner and goes around once more. Every rank sends only to the
+//! next and receives only from the previous rank, and in a round the received chunk differs from
+//! the sent one. Long schedules are generated round by round, to simulate worlds whose steps are
+//! too many to store.
 
 #![forbid(unsafe_code)]
 
@@ -33,7 +33,7 @@ pub(super) const ALL_REDUCE: ByRound = ByRound {
     },
 };
 
-/// A pipelined chain from the root, one round a hop; the engine's slices fill it.
+/// Sends along a pipelined chain from the root, one round per hop; the engine's slices fill it.
 pub(super) fn broadcast(spec: &Spec) -> Schedule {
     let place = spec.relative();
     let mut build = Builder::vector(spec, 1);
@@ -52,10 +52,10 @@ pub(super) fn broadcast(spec: &Spec) -> Schedule {
     build.finish(spec.world_size - 1)
 }
 
-/// A pipelined chain towards the root, from the rank after it once around.
+/// Reduces along a pipelined chain towards the root, from the rank after it once around.
 pub(super) fn reduce(spec: &Spec) -> Schedule {
     let n = spec.world_size;
-    // The hop on which this rank sends; the root, which comes last, has none.
+    // The hop on which this rank sends; the root, the last rank, has none.
     let place = (spec.relative() + n - 1) % n;
     let partial = spec.result()(0, 1);
     let mut build = Builder::vector(spec, 1);
@@ -71,7 +71,7 @@ pub(super) fn reduce(spec: &Spec) -> Schedule {
     build.finish(n - 1)
 }
 
-/// Each block goes once around.
+/// Passes each block once around, in `n-1` rounds.
 pub(super) const ALL_GATHER: ByRound = ByRound {
     cuts: |n| (Cut::Blocks(1), Cut::Blocks(n)),
     rounds: |n| n - 1,

@@ -1,6 +1,6 @@
-//! Schedules that are generated one round at a time, for worlds whose steps are too many to store:
-//! a ring of 10,000 ranks has 10⁸ messages. The whole schedule is all of its rounds, so there is
-//! one text of the algorithm.
+//! Schedules generated one round at a time, for worlds whose steps are too many to store: a ring of
+//! 10,000 ranks has 10⁸ messages. The whole schedule is generated from the same rounds, so the
+//! algorithm is written once.
 
 #![forbid(unsafe_code)]
 
@@ -10,7 +10,7 @@ use super::catalogue;
 use super::spec::{Cut, Spec};
 use crate::error::Result;
 
-/// The steps of all ranks, of which those of one rank in one round exist at a time.
+/// The steps of all ranks, generated for one rank and one round at a time.
 pub struct Rounds {
     algorithm: &'static ByRound,
     spec: Spec,
@@ -18,10 +18,10 @@ pub struct Rounds {
 }
 
 impl Rounds {
-    /// The steps of `spec`, whatever its rank; `None` if its schedules exist as a whole only.
+    /// Creates the rounds of `spec` for any rank; `None` if its schedules are only generated whole.
     ///
     /// # Errors
-    /// Those of [`Schedule::new`](super::Schedule::new).
+    /// The errors of [`Schedule::new`](super::Schedule::new).
     pub fn new(spec: &Spec) -> Result<Option<Rounds>> {
         let algorithm = catalogue::by_round(spec)?;
         Ok(algorithm.map(|algorithm| {
@@ -34,17 +34,17 @@ impl Rounds {
         }))
     }
 
-    /// How input and output are cut.
+    /// Returns the division of input and output.
     pub fn cuts(&self) -> (Cut, Cut) {
         (self.algorithm.cuts)(self.spec.world_size)
     }
 
-    /// The number of rounds.
+    /// Returns the number of rounds.
     pub fn count(&self) -> u32 {
         (self.algorithm.rounds)(self.spec.world_size)
     }
 
-    /// What `rank` does in `round`, in the order of issue.
+    /// Returns the steps of `rank` in `round`, in the order of issue.
     #[inline]
     pub fn steps(&mut self, rank: u32, round: u32) -> &[Step] {
         self.spec.rank = rank;

@@ -1,4 +1,4 @@
-//! What a schedule is asked for, and what it is: the steps of one rank.
+//! The request for a schedule, and the schedule itself: the steps of one rank.
 
 #![forbid(unsafe_code)]
 
@@ -6,45 +6,44 @@ use super::action::{Action, Buffer, Span, Step};
 use super::groups::Groups;
 use crate::types::{Access, Algorithm, Assignment, Collective, Method};
 
-/// What a schedule is asked for.
+/// The request for a schedule.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Spec {
-    /// What is to be done.
+    /// The collective to perform.
     pub collective: Collective,
-    /// How.
+    /// The algorithm that performs the collective.
     pub algorithm: Algorithm,
-    /// How a rank reaches its peers' data.
+    /// The access to peers' data: by messages, staged or in registered buffers.
     pub access: Access,
-    /// Which rank does which part.
+    /// The assignment of parts of the work to ranks.
     pub assignment: Assignment,
-    /// How many ranks.
+    /// Number of ranks.
     pub world_size: u32,
-    /// Which of them this schedule is for.
+    /// The rank that the schedule is for.
     pub rank: u32,
-    /// The root, or for `Send` and `Recv` the peer, for `Stragglar` the late rank; 0 where none of
-    /// them means anything.
+    /// The root, or the peer of `Send` and `Recv`, or the late rank of `Stragglar`; otherwise 0.
     pub root: u32,
-    /// How many domains of equal size the ranks sit in, in rank order; 1 where that is not so or
-    /// not known.
+    /// Number of equal domains that hold the ranks in rank order; 1 if none exist or are known.
     pub domains: u32,
     /// The ranks that share a host.
     pub hosts: Groups,
 }
 
-/// How the engine cuts `Input` and `Output`.
+/// The division of `Input` and `Output` by the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Cut {
-    /// A vector: slices are contiguous parts of the whole, and each slice is divided evenly into
-    /// this many chunks. So a span of several chunks is contiguous. `all_reduce`, `reduce`,
-    /// `broadcast`, `send`, `recv`, `sendrecv`.
+    /// A vector of this many chunks. Slices are contiguous parts of the whole, and each slice is
+    /// divided evenly into the chunks, so a span of several chunks is contiguous. For `all_reduce`,
+    /// `reduce`, `broadcast`, `send`, `recv`, `sendrecv`.
     Vector(u32),
-    /// This many blocks that belong to ranks; a chunk is a block, a slice is a part of every block.
-    /// Spans of several blocks are contiguous only when there is one slice. Everything else.
+    /// This many blocks that belong to ranks: a chunk is a block, a slice is a part of every block.
+    /// Spans of several blocks are contiguous only if there is one slice. For the other
+    /// collectives.
     Blocks(u32),
 }
 
 impl Cut {
-    /// The number of chunks.
+    /// Returns the number of chunks.
     pub fn chunks(self) -> u32 {
         match self {
             Cut::Vector(n) | Cut::Blocks(n) => n,
@@ -52,10 +51,10 @@ impl Cut {
     }
 }
 
-/// What one rank does in a collective.
+/// The steps of one rank in a collective.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Schedule {
-    /// What it was made for.
+    /// The request that the schedule was made for.
     pub spec: Spec,
     /// The chunks of `Input`.
     pub input: Cut,
@@ -63,19 +62,19 @@ pub struct Schedule {
     pub output: Cut,
     /// Whether `Scratch` is used.
     pub scratch: bool,
-    /// Whether chunks of `Output` are published behind those of `Input` and not in their places.
+    /// Whether chunks of `Output` are published behind those of `Input`, not in the same places.
     pub apart: bool,
-    /// Whether messages and copies may be of several blocks, which are contiguous only where the
-    /// engine cuts one slice: the same on every rank, though not every rank need have such a step.
+    /// Whether messages and copies may span several blocks, which are contiguous only if the engine
+    /// cuts one slice. The same on every rank, though not every rank need have such a step.
     pub needs_one_slice: bool,
-    /// The number of rounds: the same on every rank.
+    /// Number of rounds, the same on every rank.
     pub rounds: u32,
     /// The steps of each channel, by ascending round. Channels are independent.
     pub channels: Vec<Vec<Step>>,
 }
 
 impl Spec {
-    /// Rank 0 of a call with root 0, all ranks in one domain.
+    /// Creates a request for rank 0 of a call with root 0, all ranks in one domain.
     pub fn new(
         collective: Collective,
         method: impl Into<Method>,
@@ -96,7 +95,7 @@ impl Spec {
         }
     }
 
-    /// The same for another rank.
+    /// Returns the same request for another rank.
     pub fn of_rank(&self, rank: u32) -> Spec {
         Spec {
             rank,
@@ -104,15 +103,14 @@ impl Spec {
         }
     }
 
-    /// Its name.
+    /// Returns the method: the algorithm with its access and assignment.
     pub const fn method(&self) -> Method {
         Method::new(self.algorithm, self.access, self.assignment)
     }
 }
 
 impl Schedule {
-    /// Whether this rank's caller gives that buffer (`Scratch`: whether the schedule says that it
-    /// is used).
+    /// Whether this rank's caller provides the buffer; for `Scratch`, whether the schedule uses it.
     pub fn has(&self, buffer: Buffer) -> bool {
         let at_root = self.spec.rank == self.spec.root;
         match (buffer, self.spec.collective) {
@@ -125,7 +123,7 @@ impl Schedule {
         }
     }
 
-    /// How a buffer is cut.
+    /// Returns the division of a buffer.
     pub fn cut(&self, buffer: Buffer) -> Cut {
         match buffer {
             Buffer::Output => self.output,
@@ -135,7 +133,7 @@ impl Schedule {
         }
     }
 
-    /// Whether a message, a copy or a reduction is about several blocks at once.
+    /// Whether a message, copy or reduction spans several blocks.
     pub fn spans_blocks(&self, action: &Action) -> bool {
         let is_blocks =
             |span: Span| matches!(self.cut(span.buffer), Cut::Blocks(_)) && span.len > 1;
@@ -148,11 +146,11 @@ impl Schedule {
         self.channels.iter().flatten().any(exposes)
     }
 
-    /// The same work on several channels: the vector is divided into as many parts, each of which
-    /// is cut into the same chunks as the whole was and handled by a channel of its own.
+    /// Divides the work among several channels: the vector into as many parts, each of which is cut
+    /// into as many chunks as the whole was and handled by a channel of its own.
     ///
-    /// What has no vector to divide stays as it is: schedules over blocks, the barrier, and those
-    /// over published memory, whose phases are counted once for all channels.
+    /// Returns schedules without a vector to divide unchanged: those over blocks, the barrier, and
+    /// those over published memory, whose phases are counted once for all channels.
     pub fn striped(self, channels: u32) -> Schedule {
         let divisible = matches!(self.input, Cut::Vector(_))
             && self.spec.access == Access::Messages

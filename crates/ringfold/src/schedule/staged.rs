@@ -1,8 +1,8 @@
-//! Published memory: ranks of one host publish what others read, and fetch or reduce it in place.
+//! Published memory: ranks of one host publish data, which others copy or reduce in place.
 //!
-//! These are [`direct`](super::direct), [`flat`](super::flat) and [`one_shot`](super::one_shot)
-//! with staged access, and `claim`: `direct` with dynamic assignment. Reductions are in rank order,
-//! so the bits are the same by all of them.
+//! The schedules are [`direct`](super::direct), [`flat`](super::flat) and
+//! [`one_shot`](super::one_shot) with staged access, and `claim`: `direct` with dynamic assignment.
+//! Reductions are in rank order, so all of them give the same bits.
 
 #![forbid(unsafe_code)]
 
@@ -10,25 +10,25 @@ use super::action::{Members, Peers};
 use super::build::{Builder, input, output};
 use super::spec::{Schedule, Spec};
 
-/// The phase in which what is published as one piece is there.
+/// The phase in which data that is published in one piece is available.
 const WHOLE: u8 = 0;
 /// The phase in which all of a rank's inputs for others are published (the part before its own
-/// chunk may come a phase earlier).
+/// chunk may be published a phase earlier).
 const INPUTS: u8 = 1;
 /// The phase in which a rank's own reduced chunk is published.
 const REDUCED: u8 = 2;
-/// The round in which peers' publications are read when nothing follows. The round before stays
-/// free, so that the next slice is published before any rank waits for this one.
+/// The round in which peers' publications are read if no step follows. The round before stays free,
+/// so that the next slice is published before any rank waits for this one.
 const READ_ROUND: u32 = 2;
-/// The round in which a slice is reduced and collected by any rank. Those before stay free, so that
-/// further slices are published before any rank waits for this one: a rank that has a core uses it.
+/// The round in which any rank reduces and collects a slice. The rounds before stay free, so that
+/// further slices are published before any rank waits for this one: a rank with a core uses it.
 const COMBINE_ROUND: u32 = 3;
 
-/// Each rank reduces its own chunk, then all ranks take the chunks of the others.
+/// Reduces each rank's own chunk, then copies the sums to all other ranks.
 ///
 /// The owner stores the sum where it has read the parts, so that each line of a slot moves back and
 /// forth between two ranks only. Otherwise the last writer of a line, or another reader of it,
-/// would have to be invalidated before the next write, which costs more than all the rest.
+/// would have to be invalidated before the next write, which costs more than all other steps.
 pub(super) fn all_reduce(spec: &Spec) -> Schedule {
     let own = spec.rank;
     let mut build = Builder::vector(spec, spec.world_size);
@@ -45,7 +45,7 @@ pub(super) fn all_reduce(spec: &Spec) -> Schedule {
     build.finish(3)
 }
 
-/// All ranks publish everything, and each reduces it: one synchronisation.
+/// Reduces all inputs on every rank, from complete publications: one synchronisation.
 pub(super) fn all_reduce_at_once(spec: &Spec) -> Schedule {
     let mut build = Builder::vector(spec, 1);
     build.publish(input(0, 1), WHOLE);
@@ -54,12 +54,12 @@ pub(super) fn all_reduce_at_once(spec: &Spec) -> Schedule {
     build.finish(1)
 }
 
-/// `claim`: published inputs are reduced by any rank that runs.
+/// `claim`: any rank that runs reduces published inputs.
 ///
 /// For ranks that outnumber their cores. All ranks publish their input. A rank that then finds all
-/// of them published claims blocks, one after the other, and reduces them in rank order in the
-/// place where rank 0 published; so no rank waits for one that has no core. When all blocks are
-/// reduced, all ranks copy the result. The order of additions does not depend on the claims.
+/// inputs published claims blocks, one after the other, and reduces them in rank order in rank 0's
+/// published memory; so no rank waits for one without a core. When all blocks are reduced, all
+/// ranks copy the result. The order of additions does not depend on the claims.
 pub(super) fn all_reduce_by_any(spec: &Spec) -> Schedule {
     let mut build = Builder::vector(spec, 1);
     build.publish(input(0, 1), WHOLE);
@@ -71,7 +71,7 @@ pub(super) fn all_reduce_by_any(spec: &Spec) -> Schedule {
     build.finish(COMBINE_ROUND + 1)
 }
 
-/// All ranks copy from the root.
+/// Copies the root's data to all ranks.
 pub(super) fn broadcast(spec: &Spec) -> Schedule {
     let mut build = Builder::vector(spec, 1);
     if spec.is_root() {
@@ -84,7 +84,7 @@ pub(super) fn broadcast(spec: &Spec) -> Schedule {
     build.finish(READ_ROUND + 1)
 }
 
-/// Each rank reduces its own chunk, the root collects them.
+/// Reduces each rank's own chunk, then copies the sums to the root.
 pub(super) fn reduce(spec: &Spec) -> Schedule {
     let reduced = spec.result()(spec.rank, 1);
     let mut build = Builder::vector(spec, spec.world_size);
@@ -103,7 +103,7 @@ pub(super) fn reduce(spec: &Spec) -> Schedule {
     build.finish(3)
 }
 
-/// The workers publish, the root reduces everything.
+/// Reduces the workers' published data at the root.
 pub(super) fn reduce_at_root(spec: &Spec) -> Schedule {
     let mut build = Builder::vector(spec, 1);
     if spec.is_root() {
@@ -115,7 +115,7 @@ pub(super) fn reduce_at_root(spec: &Spec) -> Schedule {
     build.finish(1)
 }
 
-/// All ranks publish their block and copy the others'.
+/// Copies each rank's published block to all other ranks.
 pub(super) fn all_gather(spec: &Spec) -> Schedule {
     let mut build = Builder::blocks(spec, 1, spec.world_size);
     build.publish(input(0, 1), WHOLE);
@@ -123,7 +123,7 @@ pub(super) fn all_gather(spec: &Spec) -> Schedule {
     fetch_others(build, spec, WHOLE, 0)
 }
 
-/// Each rank reduces its own block.
+/// Reduces each rank's own block.
 pub(super) fn reduce_scatter(spec: &Spec) -> Schedule {
     let mut build = Builder::blocks(spec, spec.world_size, 1);
     publish_others(&mut build, spec);
@@ -133,7 +133,7 @@ pub(super) fn reduce_scatter(spec: &Spec) -> Schedule {
     build.finish(READ_ROUND + 1)
 }
 
-/// The root copies the blocks.
+/// Copies the published blocks to the root.
 pub(super) fn gather(spec: &Spec) -> Schedule {
     let mut build = Builder::blocks(spec, 1, spec.world_size);
     if spec.is_root() {
@@ -144,7 +144,7 @@ pub(super) fn gather(spec: &Spec) -> Schedule {
     build.finish(READ_ROUND + 1)
 }
 
-/// Each rank fetches its block from the root.
+/// Copies each rank's block from the root.
 pub(super) fn scatter(spec: &Spec) -> Schedule {
     let mut build = Builder::blocks(spec, spec.world_size, 1);
     if spec.is_root() {
@@ -157,7 +157,7 @@ pub(super) fn scatter(spec: &Spec) -> Schedule {
     build.finish(READ_ROUND + 1)
 }
 
-/// All ranks publish and fetch.
+/// Copies each rank's blocks from the publications of all other ranks.
 pub(super) fn all_to_all(spec: &Spec) -> Schedule {
     let (own, n) = (spec.rank, spec.world_size);
     let mut build = Builder::blocks(spec, n, n);
@@ -166,7 +166,7 @@ pub(super) fn all_to_all(spec: &Spec) -> Schedule {
     fetch_others(build, spec, INPUTS, own)
 }
 
-/// No rank leaves before all have entered; no data.
+/// Lets no rank leave before all have entered; transfers no data.
 pub(super) fn barrier(spec: &Spec) -> Schedule {
     let mut build = Builder::vector(spec, 1);
     build.publish(input(0, 0), WHOLE);
@@ -174,7 +174,7 @@ pub(super) fn barrier(spec: &Spec) -> Schedule {
     build.finish(1)
 }
 
-/// The end of what collects block `block` of each peer, as published in `phase`.
+/// Ends a schedule that collects block `block` of each peer, as published in `phase`.
 fn fetch_others(mut build: Builder, spec: &Spec, phase: u8, block: u32) -> Schedule {
     build.round(READ_ROUND);
     for peer in spec.others() {
@@ -183,13 +183,13 @@ fn fetch_others(mut build: Builder, spec: &Spec, phase: u8, block: u32) -> Sched
     build.finish(READ_ROUND + 1)
 }
 
-/// Publishes all inputs except the own chunk, which no other rank reads.
+/// Publishes all inputs except this rank's own chunk, which no other rank reads.
 fn publish_others(build: &mut Builder, spec: &Spec) {
     publish_all_but(build, spec.rank, spec.world_size, INPUTS);
 }
 
-/// Publishes chunks `0..chunks` of the input except `own`; all of it is in phase `phase`, a part
-/// maybe one earlier.
+/// Publishes chunks `0..chunks` of the input except `own`; all are published by phase `phase`, the
+/// part before `own` one phase earlier if chunks follow.
 pub(super) fn publish_all_but(build: &mut Builder, own: u32, chunks: u32, phase: u8) {
     let last = chunks - 1;
     if own > 0 {

@@ -2,35 +2,35 @@
 //! AllReduce with Stragglers", arXiv 2505.23523, 2025). The root of the spec is the late rank.
 //!
 //! Before the late rank arrives, the `n - 1` others reduce-scatter a vector of `n - 1` chunks among
-//! themselves. Then the late rank needs each of these sums, all others need the late rank's part of
-//! each, and no port is idle while that goes on: in round `t` after the arrival the late rank and
-//! one other complete chunk `t`, while the others spread the chunks of the rounds before, each in
-//! as many rounds as doubling takes.
+//! themselves. After the arrival the late rank needs each of these sums, and all others need the
+//! late rank's part of each. No port is idle in that time: in round `t` after the arrival the late
+//! rank and one other complete chunk `t`, while the others spread the chunks of earlier rounds,
+//! each chunk in as many rounds as doubling takes.
 //!
 //! # The pairing
 //!
-//! The paper builds its schedule for powers of two and searches for the others. Here both are
-//! closed forms. Let `2^a` ranks be the elements of the field GF(2^a) and `g` a generator of it;
-//! the rank that *feeds* the others is 0. In round `t` every element `e` is paired with `e + gᵗ`,
-//! so the feeder is paired with all others in turn: `gᵗ` is the *hub* of round `t`. The feeder
-//! sends it chunk `t`. What the others send follows from their position relative to the hub: with
-//! `v = e / gᵗ`, the *level* of `e` is the least `j` with `v` in the span of `g⁻¹ … g⁻ʲ`, and `e`
-//! sends chunk `t - j`. That is so because exactly the elements of level `j` hold chunk `t - j` and
-//! nothing newer: dividing by `g` takes level `j` into level `j + 1`, and adding 1, which is what
-//! the pairing is for `v`, leads from all levels below `a` to level `a`, whose chunk is the oldest
-//! that is still in flight. So each element sends its partner a chunk that it lacks, only the hub
-//! has nothing to send, and a chunk is everywhere `a` rounds after it was fed (`a - 1` for the
-//! last, which the feeder passes on).
+//! The paper constructs its schedule for powers of two and searches for the others. Both are closed
+//! forms here. Let `2^a` ranks be the elements of the field GF(2^a) and `g` a generator of it; rank
+//! 0 *feeds* the others. In round `t` every element `e` is paired with `e + gᵗ`, so the feeder is
+//! paired with all others in turn: `gᵗ` is the *hub* of round `t`. The feeder sends chunk `t` to
+//! the hub. The chunks that other elements send follow from their position relative to the hub:
+//! with `v = e / gᵗ`, the *level* of `e` is the least `j` with `v` in the span of `g⁻¹ … g⁻ʲ`, and
+//! `e` sends chunk `t - j`. The reason is that exactly the elements of level `j` hold chunk `t - j`
+//! and nothing newer: dividing by `g` maps level `j` to level `j + 1`, and adding 1, which is the
+//! pairing for `v`, maps all levels below `a` to level `a`, whose chunk is the oldest still in
+//! flight. Each element thus sends its partner a chunk that the partner lacks, and only the hub has
+//! nothing to send. A chunk is everywhere `a` rounds after it was fed (`a - 1` for the last, which
+//! the feeder passes on).
 //!
-//! For a power of two ranks the late rank is the feeder, and the hub of round `t` has reduced chunk
-//! `t` of the others: they exchange and both add. So the whole takes `n - 2 + a` rounds after the
-//! arrival, the minimum.
+//! With a power of two ranks the late rank is the feeder, and the hub of round `t` has reduced
+//! chunk `t` of the others: the two exchange their parts and both add. The whole takes
+//! `n - 2 + a` rounds after the arrival, the minimum.
 //!
-//! Other numbers of ranks are several such fields. The others form *groups* of `2^a - 1` ranks, the
-//! largest first. The late rank feeds the smallest, a round after it got the others' sum; the hub
-//! of a group, which has nothing to send in its own, feeds the next larger one, and the hub of the
-//! largest sends the late rank the sum that is due. That takes `n - 1 + Σa` rounds.
-//! [`rounds_after_arrival`] counts both.
+//! Other numbers of ranks are divided into several such fields. The ranks that are not late form
+//! *groups* of `2^a - 1` ranks, the largest first. The late rank feeds the smallest group, a round
+//! after it received the others' sum. The hub of a group, which has nothing to send in its own,
+//! feeds the next larger group, and the hub of the largest sends the late rank the sum that is due.
+//! The schedule takes `n - 1 + Σa` rounds. [`rounds_after_arrival`] counts both cases.
 
 #![forbid(unsafe_code)]
 
@@ -38,19 +38,19 @@ use super::build::{Builder, input, output, scratch};
 use super::recursive_doubling;
 use super::spec::{Schedule, Spec};
 
-/// The maximum number of ranks: larger worlds gain little, as all others together need not wait for
+/// Maximum number of ranks: larger worlds gain little, as all others together need not wait for
 /// one.
 pub const WORLD_SIZE_MAX: u32 = 64;
 
 /// Primitive polynomials over GF(2), by degree; bit `i` is the coefficient of `xⁱ`.
 const PRIMITIVE: [u32; 7] = [0b1, 0b11, 0b111, 0b1011, 0b1_0011, 0b10_0101, 0b100_0011];
 
-/// The rounds from the first in which the late rank takes part to the last.
+/// Returns the number of rounds from the first in which the late rank takes part to the last.
 pub fn rounds_after_arrival(world_size: u32) -> u32 {
     Groups::new(world_size).rounds()
 }
 
-/// For two ranks and more; two exchange what they have.
+/// Generates the schedule for two or more ranks; two ranks use recursive doubling.
 pub(super) fn all_reduce(spec: &Spec) -> Schedule {
     if spec.world_size == 2 {
         return recursive_doubling::all_reduce(spec);
@@ -76,11 +76,11 @@ pub(super) fn all_reduce(spec: &Spec) -> Schedule {
     build.finish(arrival + groups.rounds())
 }
 
-/// The late rank's steps from its arrival on.
+/// Adds the late rank's steps from its arrival on.
 ///
-/// Its own chunk is being sent while the others' sum of it arrives, so if both happen in the same
-/// round the sum waits in scratch memory, and is added when the messages of the next round are in
-/// flight.
+/// The late rank's own chunk is being sent while the others' sum of the chunk arrives. If both
+/// happen in the same round, the sum waits in scratch memory, and is added while the messages of
+/// the next round are in flight.
 fn late(build: &mut Builder, spec: &Spec, groups: &Groups, arrival: u32) {
     let chunks = spec.world_size - 1;
     let rank_of = |label: u32| spec.absolute(label + 1);
@@ -111,9 +111,9 @@ fn late(build: &mut Builder, spec: &Spec, groups: &Groups, arrival: u32) {
 struct Member<'a> {
     spec: &'a Spec,
     groups: &'a Groups,
-    /// How many there are of its kind, which is also the number of chunks.
+    /// Number of ranks that are not late, which is also the number of chunks.
     others: u32,
-    /// Its number among them, counted from the late rank.
+    /// This rank's number among the ranks that are not late, counted from the late rank.
     label: u32,
 }
 
@@ -122,8 +122,8 @@ impl Member<'_> {
         self.spec.absolute(label % self.others + 1)
     }
 
-    /// A ring around all ranks that are not late, after which each holds the sum of its own chunk.
-    /// If not all of them are hubs of the largest group, the hubs get the sums of the rest.
+    /// Reduces in a ring around all ranks that are not late, after which each holds the sum of its
+    /// own chunk. Ranks that are not hubs of the largest group then send their sums to the hubs.
     fn reduce_scatter(&self, build: &mut Builder) {
         let (m, own) = (self.others, self.label);
         let (next, previous) = (self.rank_of(own + 1), self.rank_of(own + m - 1));
@@ -131,7 +131,7 @@ impl Member<'_> {
         for round in 0..m - 1 {
             build.round(round);
             let (sent, received) = (before(round + 1), before(round + 2));
-            // The own sum is on its way out while the late rank's part comes in.
+            // This rank's sum is being sent while the late rank's part arrives.
             let is_sent_on = received == own && self.groups.is_one();
             let into = if is_sent_on { scratch } else { output };
             build.recv_reduce(previous, input(received, 1), into(received, 1));
@@ -147,7 +147,7 @@ impl Member<'_> {
         }
     }
 
-    /// What is done once the late rank has come.
+    /// Adds the steps from the late rank's arrival on.
     fn spread(&self, build: &mut Builder, arrival: u32) {
         let late = self.spec.root;
         let (place, group) = self.groups.of(self.label);
@@ -186,10 +186,10 @@ impl Member<'_> {
     }
 }
 
-/// The groups of those that are not late.
+/// The groups of the ranks that are not late.
 struct Groups {
-    /// In the order in which chunks pass through them: the smallest first. Labels are counted from
-    /// the largest.
+    /// The groups in the order in which chunks pass through them: the smallest first. Labels are
+    /// counted from the largest.
     fields: Vec<Field>,
     rounds: u32,
 }
@@ -205,7 +205,7 @@ impl Groups {
             first += (1 << degree) - 1;
         }
         fields.reverse();
-        // What is fed must have come the round before, unless it is exchanged.
+        // A chunk must arrive a round before it is fed, unless it is exchanged.
         let mut delay = u32::from(fields.len() > 1);
         for field in &mut fields {
             field.delay = delay;
@@ -229,7 +229,7 @@ impl Groups {
         &self.fields[self.fields.len() - 1]
     }
 
-    /// The group of a label, and its number in the order of feeding.
+    /// Returns the group of a label, and its number in the order of feeding.
     fn of(&self, label: u32) -> (usize, &Field) {
         let place = self.fields.iter().position(|field| field.first <= label);
         let place = place.expect("the largest group begins with label 0");
@@ -241,7 +241,7 @@ impl Groups {
     }
 }
 
-/// One group: the field's elements except 0, which is its feeder.
+/// One group: the field's elements except 0, which is the group's feeder.
 struct Field {
     degree: u32,
     /// The label of `g⁰`; that of `gˣ` is `x` more.
@@ -249,15 +249,14 @@ struct Field {
     /// The round in which chunk 0 is fed.
     delay: u32,
     powers: Vec<u32>,
-    /// The exponent of each element; that of 0 means nothing.
+    /// The exponent of each element; that of 0 is unused.
     exponents: Vec<u32>,
 }
 
-/// Where a rank stands in a round.
+/// The position of a rank in a round.
 struct Standing {
     level: u32,
-    /// The label of the rank it is paired with; `None` for the hub, which is paired with the
-    /// feeder.
+    /// The label of the rank's partner; `None` for the hub, whose partner is the feeder.
     partner: Option<u32>,
     partner_level: u32,
 }
@@ -288,23 +287,23 @@ impl Field {
         }
     }
 
-    /// How many ranks.
+    /// Returns the number of ranks.
     fn size(&self) -> u32 {
         (1 << self.degree) - 1
     }
 
-    /// The label of the round's hub.
+    /// Returns the label of the round's hub.
     fn hub(&self, round: u32) -> u32 {
         self.first + round % self.size()
     }
 
-    /// The chunk that is fed in a round, if one is.
+    /// Returns the chunk that is fed in a round, if any.
     fn fed(&self, round: u32, chunks: u32) -> Option<u32> {
         self.chunk(round, 0, chunks)
     }
 
-    /// The chunk sent at a level in a round, if any. When all are fed, the last one is the only one
-    /// left to send.
+    /// Returns the chunk sent at a level in a round, if any. After all chunks were fed, only the
+    /// last one is left to send.
     fn chunk(&self, round: u32, level: u32, chunks: u32) -> Option<u32> {
         let fed = round
             .checked_sub(self.delay)
@@ -314,7 +313,7 @@ impl Field {
 
     fn standing(&self, label: u32, round: u32) -> Standing {
         let size = self.size();
-        // Counted from the hub.
+        // The exponent relative to the hub.
         let exponent = (label - self.first + size - round % size) % size;
         let other = self.powers[exponent as usize] ^ 1;
         let partner_exponent = self.exponents[other as usize];
@@ -326,8 +325,8 @@ impl Field {
         }
     }
 
-    /// The level of the element with this exponent: times `g^degree`, `g⁻ʲ` is a coefficient's
-    /// place.
+    /// Returns the level of the element with this exponent. Multiplied by `g^degree`, `g⁻ʲ` is bit
+    /// `degree - j` of the polynomial.
     fn level(&self, exponent: u32) -> u32 {
         let scaled = self.powers[((exponent + self.degree) % self.size()) as usize];
         self.degree - scaled.trailing_zeros()

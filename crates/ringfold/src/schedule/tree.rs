@@ -1,9 +1,9 @@
 //! Tree: a binomial tree towards and from the root (Thakur, Rabenseifner & Gropp, "Optimization of
 //! collective communication operations in MPICH", 2005).
 //!
-//! Ranks are counted from the root. Going up, in round `k` the ranks whose lowest set bit is `k`
-//! send to the rank without that bit; going down, the same edges are used backwards and in reverse
-//! order.
+//! Ranks are counted from the root. Upwards, in round `k` the ranks whose lowest set bit is `k`
+//! send to the rank without that bit. Downwards, the same edges are used in the opposite direction
+//! and in reverse order.
 
 #![forbid(unsafe_code)]
 
@@ -11,7 +11,7 @@ use super::action::Span;
 use super::build::{Builder, input, output};
 use super::spec::{Schedule, Spec};
 
-/// Up to the root and down again.
+/// Reduces up to the root, then broadcasts down again.
 pub(super) fn all_reduce(spec: &Spec) -> Schedule {
     let mut build = Builder::vector(spec, 1);
     up(&mut build, spec, output(0, 1));
@@ -20,14 +20,14 @@ pub(super) fn all_reduce(spec: &Spec) -> Schedule {
     build.finish(2 * depth)
 }
 
-/// Up to the root.
+/// Reduces up to the root.
 pub(super) fn reduce(spec: &Spec) -> Schedule {
     let mut build = Builder::vector(spec, 1);
     up(&mut build, spec, spec.result()(0, 1));
     build.finish(depth(spec))
 }
 
-/// Down from the root.
+/// Broadcasts down from the root.
 pub(super) fn broadcast(spec: &Spec) -> Schedule {
     let mut build = Builder::vector(spec, 1);
     if spec.is_root() {
@@ -39,12 +39,12 @@ pub(super) fn broadcast(spec: &Spec) -> Schedule {
     build.finish(depth(spec))
 }
 
-/// The number of rounds in one direction.
+/// Returns the number of rounds in one direction.
 fn depth(spec: &Spec) -> u32 {
     spec.world_size.next_power_of_two().trailing_zeros()
 }
 
-/// Folds the subtree into `partial` and passes it on.
+/// Folds the subtree into `partial` and sends the result to the parent.
 fn up(build: &mut Builder, spec: &Spec, partial: Span) {
     let place = spec.relative();
     let mut with = input(0, 1);
@@ -62,7 +62,7 @@ fn up(build: &mut Builder, spec: &Spec, partial: Span) {
     }
 }
 
-/// Receives `whole` unless at the root, and passes it on.
+/// Receives `whole`, except at the root, and sends it to the children.
 fn down(build: &mut Builder, spec: &Spec, first_round: u32, whole: Span) {
     let place = spec.relative();
     let depth = depth(spec);

@@ -1,13 +1,13 @@
 //! Ownership weights: each rank's share of the vector in a weighted `direct` all-reduce.
 //!
-//! In `direct` the rank that owns a chunk receives it from all others, reduces it and sends the sum
-//! to all others. A rank thus sends and receives the whole vector and `N - 2` times its own chunk.
-//! A rank whose link or core is slow is relieved by a smaller chunk; one that owns nothing sends
-//! the vector once and receives it once, concurrently.
+//! In `direct`, the owner of a chunk receives it from all others, reduces it and sends the sum to
+//! all others. A rank thus sends and receives the whole vector and `N - 2` times its own chunk. A
+//! smaller chunk relieves a rank whose link or core is slow. A rank that owns nothing sends the
+//! vector once and receives it once, concurrently.
 //!
-//! The weights change only where chunks begin: the schedule, the order of additions within an
-//! element and so the proofs are those of even chunks. All ranks must have the same; the
-//! [mark](Weights::mark) in every call shows when they have not.
+//! The weights change only the starts of chunks: the schedule, the order of additions within an
+//! element and so the proofs are those of even chunks. All ranks must have the same weights; the
+//! [mark](Weights::mark) in every call reveals a difference.
 
 #![forbid(unsafe_code)]
 
@@ -17,20 +17,20 @@ use std::sync::Arc;
 
 use crate::error::{Error, Result};
 
-/// One weight for each rank: a rank's part of the vector is its weight divided by the sum of all.
-/// Cheap to clone.
+/// One weight for each rank: a rank's part of the vector is its weight divided by the sum of all
+/// weights. Cheap to clone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Weights {
     each: Arc<[u32]>,
     /// Sums of the weights before each rank, and of all.
     before: Arc<[u64]>,
-    /// The sequence number of the agreement in the communicator they belong to.
+    /// Sequence number, within the communicator, of the agreement on these weights.
     epoch: u16,
 }
 
 impl Weights {
-    /// The weights of all ranks, in rank order, as of agreement `epoch`. `InvalidArgument` if there
-    /// are none, or all are 0.
+    /// Creates the weights of all ranks, in rank order, as of agreement `epoch`. Fails with
+    /// `InvalidArgument` if there are none, or all are 0.
     pub fn new(each: &[u32], epoch: u16) -> Result<Weights> {
         let mut before = vec![0u64];
         for weight in each {
@@ -48,13 +48,13 @@ impl Weights {
         })
     }
 
-    /// The weights by rank.
+    /// Returns the weights by rank.
     pub fn each(&self) -> &[u32] {
         &self.each
     }
 
-    /// Where chunk `chunk` of `chunks` begins in `whole` elements, before it is aligned. There are
-    /// as many chunks as ranks, or as many for each channel.
+    /// Returns the start of chunk `chunk` of `chunks` in `whole` elements, before alignment. There
+    /// are as many chunks as ranks, or as many for each channel.
     pub fn start(&self, whole: u64, chunk: u32, chunks: u32) -> u64 {
         let ranks = self.each.len() as u32;
         let (part, rank) = (chunk / ranks, chunk % ranks);
@@ -65,8 +65,8 @@ impl Weights {
         (u128::from(whole) * before / (sum * parts)) as u64
     }
 
-    /// Their mark in a [`Call`](crate::call::Call): the epoch above, a digest of the weights below;
-    /// never 0.
+    /// Returns the mark of the weights in a [`Call`](crate::call::Call): the epoch in the upper
+    /// half, a digest of the weights in the lower; never 0.
     pub fn mark(&self) -> u32 {
         let mut digest = 0x811c_9dc5u32;
         for byte in self.each.iter().flat_map(|weight| weight.to_le_bytes()) {
@@ -87,10 +87,10 @@ impl fmt::Display for Weights {
 /// A communicator's setting of weights.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Weighting {
-    /// Measured once, after joining; see
+    /// Weights measured once, after joining; see
     /// [`Communicator::rebalance`](crate::Communicator::rebalance).
     Auto,
-    /// These, in rank order; not all 0.
+    /// Given weights, in rank order; not all 0.
     Each(Vec<u32>),
 }
 

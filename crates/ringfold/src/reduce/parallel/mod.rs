@@ -1,27 +1,25 @@
-//! Copies and reductions of large calls, divided among threads where cores outnumber ranks.
+//! Copies and reductions of large calls, divided among threads if cores outnumber ranks.
 //!
-//! One core moves some 10 GB/s, a memory controller many times that; a rank whose neighbours' cores
-//! are idle is limited by its own. [`Parallel`] divides a copy or a reduction elementwise into
-//! pieces for *helper* threads. The calling thread works on them as well and returns when all are
-//! done, so nothing outlives a step, and errors, deadlines and verdicts are the same as without
-//! helpers.
+//! One core moves some 10 GB/s, a memory controller many times that: a rank limited by its own core
+//! can use idle ones. [`Parallel`] divides a copy or a reduction elementwise into pieces for
+//! *helper* threads. The calling thread works on pieces as well and returns when all are done.
+//! Nothing outlives a step, and errors, deadlines and verdicts are the same as without helpers.
 //!
 //! # Model
 //!
-//! One task at a time. Its pieces are claimed one by one from a word that holds the task's number,
-//! the number of pieces and the next piece (`pool`). The task does not wait for a helper that has
-//! not arrived: each thread takes the next piece. Threads are started on the first task, spin for a
-//! moment after each and then sleep, so an idle communicator uses no core; they inherit the
-//! affinity of the thread that calls first.
+//! There is one task at a time. Threads claim its pieces one by one from a word that holds the
+//! task's number, the number of pieces and the next piece (`pool`). The task does not wait for a
+//! late helper. Helpers start with the first task, spin briefly after each task and then sleep, so
+//! an idle communicator uses no core. Helpers inherit the affinity of the first caller.
 //!
 //! # Invariants
 //!
 //! * The same bits as without helpers: an element is computed by one thread, from the same sources
 //!   in the same order.
-//! * Nothing is allocated once the largest number of sources was seen.
-//! * A step too small to gain is done by the caller alone; no more threads take part than its size
-//!   can occupy.
-//! * Communicators of one process with concurrent steps share their threads: each invites fewer.
+//! * Nothing is allocated once the largest number of sources has been seen.
+//! * The caller alone performs a step that is too small to gain from helpers; the size of a step
+//!   limits the number of threads.
+//! * Communicators of one process with concurrent steps share cores: each invites fewer helpers.
 
 #![forbid(unsafe_code)]
 
@@ -34,56 +32,56 @@ use crate::error::Result;
 use crate::memory::Region;
 use pool::{Pool, Work};
 
-/// The most helpers of one communicator: a memory controller is busy with fewer.
+/// Maximum number of helpers of one communicator: fewer keep a memory controller busy.
 pub const HELPERS_MAX: usize = 63;
 
-/// The most that are taken unless the settings ask for more: with eight threads a rank's share of
-/// memory bandwidth is used up on most machines.
+/// Maximum number of helpers by default: eight threads use up a rank's share of memory bandwidth on
+/// most machines.
 const AUTOMATIC_MAX: usize = 7;
 
-/// The least that a step touches to be divided: some 25 µs of one core, against one or two for
-/// handing it over.
+/// Minimum bytes that a divided step touches: some 25 µs of one core, against one or two for the
+/// handover.
 const STEP_BYTES_MIN: usize = 256 << 10;
 
-/// The least that a step touches for each thread that takes part: some 12 µs of one core.
+/// Minimum bytes that a step touches for each thread that takes part: some 12 µs of one core.
 const THREAD_BYTES_MIN: usize = 128 << 10;
 
-/// Divided steps of this process' communicators at this moment. A hint, which orders nothing.
+/// Number of divided steps of this process that are running. A hint, which orders nothing.
 static STEPS_UNDER_WAY: AtomicUsize = AtomicUsize::new(0);
 
-/// How many of `count` helpers take part in a step over this many bytes, beside `others` such steps
-/// of the process.
+/// Returns how many of `count` helpers take part in a step that touches `touched_bytes` bytes,
+/// while `others` such steps of the process run.
 fn invited(count: usize, touched_bytes: usize, others: usize) -> usize {
     let share = (count + 1) / (others + 1);
     let gaining = touched_bytes / THREAD_BYTES_MIN;
     share.min(gaining).saturating_sub(1)
 }
 
-/// How many helpers a rank gets by default: what its share of `cores` and its own affinity leave
-/// beside itself.
+/// Returns the default number of helpers of a rank: its share of `cores`, limited by its own
+/// affinity, less its own core.
 pub fn automatic(cores: usize, local_ranks: usize, own_cores: usize) -> usize {
     let share = (cores / local_ranks.max(1)).min(own_cores);
     share.saturating_sub(1).min(AUTOMATIC_MAX)
 }
 
-/// The copies and reductions of one communicator, and the helpers that share the large ones.
+/// Executor of one communicator's copies and reductions, with helpers for the large ones.
 #[derive(Debug)]
 pub struct Parallel {
     helpers: usize,
     call_bytes_min: u64,
-    /// Whether the current call is large enough.
+    /// Whether steps of the current call may be divided.
     divides: bool,
     pool: Option<Pool>,
 }
 
 impl Parallel {
-    /// No helpers.
+    /// Returns an executor without helpers.
     pub fn none() -> Parallel {
         Parallel::new(0, u64::MAX)
     }
 
-    /// `helpers` helpers, [`HELPERS_MAX`] at most, for calls of `call_bytes_min` bytes and more.
-    /// Starts none yet.
+    /// Returns an executor with `helpers` helpers, [`HELPERS_MAX`] at most, for calls of
+    /// `call_bytes_min` bytes and more. Starts no thread yet.
     pub fn new(helpers: usize, call_bytes_min: u64) -> Parallel {
         Parallel {
             helpers: helpers.min(HELPERS_MAX),
@@ -93,21 +91,21 @@ impl Parallel {
         }
     }
 
-    /// Whether steps of a call of this many bytes are divided.
+    /// Whether steps of a call of `call_bytes` bytes are divided.
     pub fn divides(&self, call_bytes: usize) -> bool {
         self.helpers > 0 && call_bytes as u64 >= self.call_bytes_min
     }
 
-    /// Starts a call of this many bytes; the following steps belong to it.
+    /// Starts a call of `call_bytes` bytes; the following steps belong to the call.
     pub fn begin_call(&mut self, call_bytes: usize) {
         self.divides = self.divides(call_bytes);
     }
 
-    /// [`Kernel::fold`].
+    /// Runs [`Kernel::fold`], divided if the step is large.
     pub fn fold(&mut self, kernel: Kernel, into: Region, sources: &[Region]) {
         match self.party(into.bytes(), sources.len() + 1) {
             Some(mut party) => {
-                // Once, for the whole: pieces of correct regions are correct.
+                // Checked once for the whole: pieces of valid regions are valid.
                 kernel.check(into, sources);
                 party
                     .run(Work::Fold(kernel), &[into], sources)
@@ -117,7 +115,7 @@ impl Parallel {
         }
     }
 
-    /// [`Region::copy_from`], stored as `store` says where the regions do not overlap.
+    /// Runs [`Region::copy_from`], divided if large; `store` applies if the regions do not overlap.
     pub fn copy(&mut self, into: Region, from: Region, store: Store) -> Result<()> {
         let is_apart = !into.overlaps(from);
         if store == Store::Streamed && is_apart {
@@ -134,7 +132,7 @@ impl Parallel {
         }
     }
 
-    /// [`Kernel::spread`].
+    /// Runs [`Kernel::spread`], divided if the step is large.
     pub fn spread(
         &mut self,
         kernel: &Kernel,
@@ -154,7 +152,7 @@ impl Parallel {
         }
     }
 
-    /// [`spread_copy`].
+    /// Runs [`spread_copy`], divided if the step is large.
     pub fn spread_copy(&mut self, targets: &[Region], source: Region, store: Store) -> Result<()> {
         let is_whole = |target: &Region| {
             target.bytes() == source.bytes() && (target.is_same(source) || !target.overlaps(source))
@@ -170,7 +168,7 @@ impl Parallel {
         }
     }
 
-    /// The threads that take part in a step on this many bytes in this many regions, if any are
+    /// Returns the threads for a step on `bytes` bytes in each of `regions` regions, if helpers are
     /// worthwhile.
     fn party(&mut self, bytes: usize, regions: usize) -> Option<Party<'_>> {
         let touched = bytes.saturating_mul(regions);
@@ -201,9 +199,9 @@ impl Party<'_> {
     }
 }
 
-/// A step that counts as running until this is dropped.
+/// A guard that counts a step as running until dropped.
 struct UnderWay {
-    /// Steps that were running when this one began.
+    /// Number of steps that were running when this step began.
     others: usize,
 }
 

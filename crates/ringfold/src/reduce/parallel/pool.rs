@@ -1,5 +1,5 @@
-//! The threads, and how they share one task: a word from which pieces are claimed, and a count of
-//! those that are done.
+//! The helper threads, and the sharing of one task: a word from which pieces are claimed, and a
+//! count of finished pieces.
 
 #![forbid(unsafe_code)]
 
@@ -14,37 +14,36 @@ use crate::reduce::{Factor, Kernel, Store, spread_copy};
 use crate::sync::lock;
 use crate::threads;
 
-/// The least that a piece touches: some 6 µs.
+/// Minimum bytes that a piece touches: some 6 µs.
 const PIECE_BYTES_MIN: usize = 64 << 10;
 
-/// Pieces per thread, so that a quick one takes over from a slow one.
+/// Pieces per thread, so that a quick thread takes over from a slow one.
 pub(super) const PIECES_PER_THREAD: usize = 2;
 
-/// Pieces begin at multiples of this: no two threads write one cache line of an aligned buffer, and
-/// elements stay whole.
+/// Alignment of pieces: no two threads write one cache line of an aligned buffer, and elements stay
+/// whole.
 pub(super) const PIECE_ALIGN_BYTES: usize = 4096;
 
-/// Looks at the word before a helper sleeps: some 30 µs, the time between two steps of a call.
+/// Number of polls before a helper sleeps: some 30 µs, the time between two steps of a call.
 const SPINS: u32 = 1000;
 
-/// Looks at the count before the caller lets others run: a helper that is still at work may need
-/// this core.
+/// Number of polls before the caller yields: a helper still at work may need this core.
 const SPINS_BEFORE_YIELD: u32 = 1000;
 
-/// What is to be done with a task's regions.
+/// The operation on a task's regions.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Work {
-    /// The one target becomes the one source.
+    /// Copies the one source to the one target.
     Copy,
-    /// The one target becomes the combination of the sources.
+    /// Combines the sources into the one target.
     Fold(Kernel),
-    /// All targets become the one source.
+    /// Copies the one source to all targets.
     SpreadCopy(Store),
-    /// All targets become the combination of the sources, scaled.
+    /// Combines the sources, scaled, into all targets.
     Spread(Kernel, Option<Factor>, Store),
 }
 
-/// A step of a call.
+/// A step of a call, to be divided into pieces.
 #[derive(Debug)]
 pub(super) struct Task {
     work: Work,
@@ -54,7 +53,7 @@ pub(super) struct Task {
     piece_bytes: usize,
 }
 
-/// Room for the parts of a task's regions.
+/// Reused lists for the parts of a task's regions.
 #[derive(Debug, Default)]
 struct Room {
     targets: Vec<Region>,
@@ -63,7 +62,7 @@ struct Room {
 }
 
 impl Task {
-    /// Does piece `index`.
+    /// Performs piece `index`.
     fn carry_out(&self, index: usize, room: &mut Room) -> Result<()> {
         let begin = index * self.piece_bytes;
         let range = begin..self.bytes.min(begin + self.piece_bytes);
@@ -95,25 +94,25 @@ pub(super) struct Pool {
 
 #[derive(Debug)]
 struct Shared {
-    /// Number of the task: 32 bits, its pieces: 16, the next one to be claimed: 16.
+    /// Task number (upper 32 bits), number of pieces (16) and next piece to claim (lower 16).
     claims: AtomicU64,
-    /// Pieces that are done.
+    /// Number of finished pieces.
     done: AtomicU32,
-    /// Written only while no piece is claimed and not done, so that no lock is ever waited for.
+    /// The task. Written only while no claimed piece is unfinished: no thread waits for the lock.
     task: RwLock<Task>,
-    /// How it went so far: an error, or a panic, of a piece that could not be done.
+    /// Outcome so far: success, or the error or panic of a failed piece.
     outcome: Mutex<thread::Result<Result<()>>>,
-    /// How many threads take part in the task: those with the lowest numbers. A hint; one that
-    /// comes late may join the next.
+    /// Number of helpers that take part in the task: those with the lowest indices. A hint: a late
+    /// helper may join the next task.
     invited: AtomicUsize,
-    /// Whether each thread sleeps, or is about to.
+    /// Whether each helper sleeps or is about to.
     asleep: Vec<AtomicBool>,
     is_closed: AtomicBool,
 }
 
 const PIECE_BITS: u32 = 16;
 
-/// The most pieces of a task.
+/// Maximum number of pieces of a task.
 const PIECES_MAX: usize = (1 << PIECE_BITS) - 1;
 
 fn pieces(claims: u64) -> u64 {
@@ -128,8 +127,8 @@ fn is_exhausted(claims: u64) -> bool {
     next(claims) >= pieces(claims)
 }
 
-/// The length of the pieces of a step that touches `bytes` bytes in each of `regions` regions, for
-/// this many threads.
+/// Returns the length of the pieces of a step that touches `bytes` bytes in each of `regions`
+/// regions, for `threads` threads.
 pub(super) fn piece_bytes(bytes: usize, regions: usize, threads: usize) -> usize {
     let even = bytes.div_ceil(threads * PIECES_PER_THREAD);
     let least = PIECE_BYTES_MIN.div_ceil(regions);
@@ -176,8 +175,8 @@ impl Pool {
         }
     }
 
-    /// Carries out one task on regions of one length, with `invited` threads beside the calling
-    /// one. Returns when all of it is done.
+    /// Runs one task on regions of one length, with `invited` helpers beside the calling thread.
+    /// Returns when the whole task is done.
     pub fn run(
         &mut self,
         work: Work,
@@ -202,14 +201,14 @@ impl Pool {
             task.sources.extend_from_slice(sources);
             task.piece_bytes = piece_bytes;
         }
-        // No thread counts before the claims change, which publishes it.
+        // No thread counts a piece before `claims` changes, which publishes `done` and `invited`.
         self.shared.done.store(0, Ordering::Relaxed);
         self.shared.invited.store(invited, Ordering::Relaxed);
         let number = self.shared.claims.load(Ordering::Relaxed) >> 32;
         let claims = (number + 1) << 32 | (count as u64) << PIECE_BITS;
-        // SeqCst, for either this thread sees below that a helper sleeps, or that helper sees this
-        // task before it does: the other half is in `Shared::sleep`. As a release it pairs with the
-        // claim in `Shared::claim`.
+        // SeqCst: either this thread sees below that a helper sleeps, or that helper sees this task
+        // before it sleeps; the other half is in `Shared::sleep`. As a release, the store pairs
+        // with the claim in `Shared::claim`.
         self.shared.claims.store(claims, Ordering::SeqCst);
         let wanted = invited.min(count - 1);
         for (thread, asleep) in self.threads.iter().zip(&self.shared.asleep).take(wanted) {
@@ -237,22 +236,22 @@ impl Pool {
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        // Pairs with the load in `Shared::help`; a thread that sleeps is woken after it.
+        // Pairs with the load in `Shared::help`; a sleeping thread is woken after the store.
         self.shared.is_closed.store(true, Ordering::Release);
         for thread in self.threads.drain(..) {
             thread.thread().unpark();
-            // A helper that panicked has nothing more to say than the panic message.
+            // A helper's panic message has already been printed.
             let _ = thread.join();
         }
     }
 }
 
 impl Shared {
-    /// What helper `index` runs.
+    /// Runs helper `index` until the pool is closed.
     fn help(&self, index: usize) {
         let mut room = Room::default();
         let mut looks = 0;
-        // Pairs with the store when the pool is dropped.
+        // Pairs with the store in `Pool::drop`.
         while !self.is_closed.load(Ordering::Acquire) {
             if self.invites(index) && self.work(&mut room) {
                 looks = 0;
@@ -266,27 +265,27 @@ impl Shared {
         }
     }
 
-    /// Whether helper `index` takes part in the task. Written before the claims, so a thread that
-    /// saw those sees this.
+    /// Whether helper `index` takes part in the task. `invited` is stored before the claims, so a
+    /// thread that saw the claims sees its value.
     fn invites(&self, index: usize) -> bool {
         index < self.invited.load(Ordering::Relaxed)
     }
 
-    /// Carries out pieces until none is left; whether there was one.
+    /// Runs pieces until none is left. Returns whether there was one.
     fn work(&self, room: &mut Room) -> bool {
         let mut found = false;
         while let Some(piece) = self.claim() {
             found = true;
             {
-                // Never waits: the claimed piece keeps the writer away.
+                // Never blocks: the task is not written while a claimed piece is unfinished.
                 let task = self.task.read().unwrap_or_else(PoisonError::into_inner);
-                // A piece that is not counted would be waited for without end.
+                // A claimed piece must be counted, panic or not, or the caller waits forever.
                 let outcome = catch_unwind(AssertUnwindSafe(|| task.carry_out(piece, room)));
                 if !matches!(outcome, Ok(Ok(()))) {
                     *lock(&self.outcome) = outcome;
                 }
             }
-            // What was written comes before the count; pairs with the acquire in `Pool::run`.
+            // Release: publishes the piece's results; pairs with the acquire in `Pool::run`.
             self.done.fetch_add(1, Ordering::Release);
         }
         found
@@ -296,8 +295,7 @@ impl Shared {
     fn claim(&self) -> Option<usize> {
         let mut claims = self.claims.load(Ordering::Relaxed);
         while !is_exhausted(claims) {
-            // Acquire: pairs with the store in `Pool::run`, so that the task is seen as it was
-            // written.
+            // Acquire: pairs with the store in `Pool::run`, which publishes the task.
             let claimed = self.claims.compare_exchange_weak(
                 claims,
                 claims + 1,
@@ -312,12 +310,12 @@ impl Shared {
         None
     }
 
-    /// Sleeps until the next task, or for nothing.
+    /// Sleeps until woken. Returns at once if there is a task or the pool is closed.
     fn sleep(&self, index: usize) {
-        // SeqCst on both, see `Pool::run`.
+        // SeqCst on both: see `Pool::run`.
         self.asleep[index].store(true, Ordering::SeqCst);
         let claims = self.claims.load(Ordering::SeqCst);
-        // A wake between here and there is not lost: it makes `park` return at once.
+        // A wake before `park` is not lost: `park` then returns at once.
         let has_work = !is_exhausted(claims) && self.invites(index);
         if !has_work && !self.is_closed.load(Ordering::Acquire) {
             thread::park();

@@ -1,4 +1,4 @@
-//! Divided steps against the same steps alone.
+//! Divided steps compared with undivided ones.
 
 use super::pool::{PIECE_ALIGN_BYTES, PIECES_PER_THREAD, piece_bytes};
 use super::*;
@@ -6,8 +6,8 @@ use crate::memory::Owned;
 use crate::random::SplitMix64;
 use crate::types::{DType, Op};
 
-/// Bytes that are the same for a seed. No float among them is a NaN,
-/// whose payload is not promised.
+/// Returns bytes that depend only on `seed`. No float among them is a NaN, whose payload is not
+/// guaranteed.
 fn noise(bytes: usize, seed: u64) -> Owned {
     let mut random = SplitMix64(seed);
     let data: Vec<u8> = (0..bytes).map(|_| random.below(64) as u8).collect();
@@ -16,7 +16,7 @@ fn noise(bytes: usize, seed: u64) -> Owned {
     owned
 }
 
-/// This many helpers, in a call that is large enough.
+/// Returns an executor with `helpers` helpers, in a call large enough to divide.
 fn helped(helpers: usize) -> Parallel {
     let mut parallel = Parallel::new(helpers, 1 << 20);
     parallel.begin_call(1 << 20);
@@ -134,7 +134,7 @@ fn many_steps_in_a_row_and_pauses_between_them_lose_nothing() {
     for turn in 0..60 {
         parallel.fold(kernel, sum.region(), &[sum.region(), ones.region()]);
         if turn % 20 == 19 {
-            // Long enough that helpers fall asleep; the result does not depend on it.
+            // Long enough for helpers to fall asleep; the result does not depend on it.
             std::thread::sleep(std::time::Duration::from_millis(2));
         }
     }
@@ -146,7 +146,7 @@ fn many_steps_in_a_row_and_pauses_between_them_lose_nothing() {
 
 #[test]
 fn small_steps_start_no_thread() {
-    // Enough that some take part whatever the other tests are running.
+    // Enough helpers that some take part even if other tests run concurrently.
     let mut parallel = helped(15);
     let (from, into) = (noise(64 << 10, 1), Owned::zeroed(64 << 10));
     copy(&mut parallel, into.region(), from.region());
@@ -180,7 +180,7 @@ fn pieces_are_whole_elements_and_not_too_many() {
 
 #[test]
 fn no_more_take_part_than_gain_from_it() {
-    // This many helpers and bytes, beside this many other steps.
+    // Each case: helpers, bytes touched and other steps; then the expected number of helpers.
     let cases = [
         ((7, 1 << 30, 0), 7),
         ((7, 1 << 30, 1), 3),

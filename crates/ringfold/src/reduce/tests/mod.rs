@@ -1,4 +1,4 @@
-//! The kernels against a naive oracle, on every level.
+//! The kernels compared with a naive oracle, on every level.
 
 use proptest::prelude::*;
 
@@ -22,7 +22,7 @@ const OPS: [Op; 9] = [
     Op::Bxor,
 ];
 
-/// `count` elements: any bits at all among small numbers and special ones.
+/// Returns `count` elements: arbitrary bits among small numbers and special ones.
 fn random_elements(dtype: DType, count: usize, random: &mut SplitMix64) -> Vec<u8> {
     const SPECIAL: [f64; 7] = [
         0.0,
@@ -53,7 +53,7 @@ fn random_elements(dtype: DType, count: usize, random: &mut SplitMix64) -> Vec<u
     bytes
 }
 
-/// The fold as its documentation reads, one element at a time.
+/// Computes the fold as documented, one element at a time.
 fn oracle(op: Op, dtype: DType, sources: &[Vec<u8>]) -> Vec<u8> {
     let size = dtype.size_bytes();
     (0..sources[0].len() / size)
@@ -136,7 +136,7 @@ fn oracle_bool<'a>(op: Op, elements: impl Iterator<Item = &'a [u8]>) -> bool {
     combined.unwrap()
 }
 
-/// Whether these elements are the same, any NaN for any other.
+/// Whether the elements are the same; any two NaNs count as the same.
 fn same(dtype: DType, a: &[u8], b: &[u8]) -> bool {
     let is_nan = |e: &[u8]| match dtype {
         DType::F16 => half::f16::from_le_bytes(e.try_into().unwrap()).is_nan(),
@@ -152,7 +152,7 @@ fn same(dtype: DType, a: &[u8], b: &[u8]) -> bool {
             .all(|(a, b)| a == b || is_nan(a) && is_nan(b))
 }
 
-/// A buffer whose first byte is `shift` bytes off, between guards that must not change.
+/// A buffer offset by `shift` bytes from alignment, between guards that must not change.
 struct Shifted {
     bytes: Vec<u8>,
     start: usize,
@@ -187,8 +187,8 @@ impl Shifted {
     }
 }
 
-/// Folds copies of `sources`, into a place of its own or that of source `in_place`, and gives what
-/// is there then.
+/// Folds copies of `sources` into a buffer of its own, or into source `in_place`, and returns the
+/// result.
 fn fold(kernel: Kernel, sources: &[Vec<u8>], in_place: Option<usize>, shift: usize) -> Vec<u8> {
     let mut buffers: Vec<_> = (sources.iter().enumerate())
         .map(|(i, s)| Shifted::new(s, (shift * (i + 1)) % 61))
@@ -290,7 +290,7 @@ fn sixteen_bit_sums_round_once() {
 
 #[test]
 fn half_conversions_of_every_level_are_those_in_software() {
-    // The sum with zero widens and narrows every value; a factor near 1 narrows what needs
+    // The sum with zero widens and narrows every value; a factor near 1 gives values that need
     // rounding.
     let all: Vec<u8> = (0..=u16::MAX).flat_map(u16::to_le_bytes).collect();
     let scaled = |level, factor| {

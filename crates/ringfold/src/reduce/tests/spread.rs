@@ -1,4 +1,4 @@
-//! Spreads against folds, bit for bit.
+//! Spreads compared with folds, bit for bit.
 
 use super::super::*;
 use crate::memory::{Owned, Region};
@@ -17,7 +17,7 @@ fn bytes_of(region: Region) -> Vec<u8> {
     bytes
 }
 
-/// Compares a spread with the bits of a fold and a scaling, at every target.
+/// Compares a spread with a fold and a scaling, bit for bit, at every target.
 fn compare(kernel: &Kernel, ranks: usize, elements: usize, way: Way) {
     let Way {
         factor,
@@ -60,7 +60,7 @@ fn compare(kernel: &Kernel, ranks: usize, elements: usize, way: Way) {
 struct Way {
     factor: Option<Factor>,
     store: Store,
-    /// Elements before the first.
+    /// Number of elements before the first one used.
     shift: usize,
     in_place: bool,
 }

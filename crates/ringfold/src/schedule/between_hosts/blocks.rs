@@ -8,15 +8,15 @@ use crate::schedule::action::Span;
 use crate::schedule::build::{Builder, input, output, scratch};
 use crate::schedule::spec::{Schedule, Spec};
 
-/// The leader of a block's column combines it within the host; counterparts pass it on, each time
-/// combined with their own, to its rank's host, where its leader gives it to its rank.
+/// Combines each block within the host at its column's leader, then from counterpart to counterpart
+/// up to the host of the block's rank, where the column's leader sends it to that rank.
 pub(in crate::schedule) fn reduce_scatter(spec: &Spec) -> Schedule {
     let place = Place::new(spec);
     let (hosts, first) = (place.host_count(), place.local_rounds());
     let own_rank = spec.rank;
     let last_of_ring = first + hosts - 1;
     let mut build = Builder::blocks(spec, spec.world_size, 1);
-    // Where a combined block goes.
+    // The destination of a combined block.
     let into = |block: u32, is_last: bool| match block == own_rank && is_last {
         true => output(0, 1),
         false => scratch(block, 1),
@@ -59,8 +59,8 @@ pub(in crate::schedule) fn reduce_scatter(spec: &Spec) -> Schedule {
     build.finish(last_of_ring + 1)
 }
 
-/// Members of a host exchange their blocks; counterparts pass theirs around the hosts, and each
-/// gives its host what has come.
+/// Exchanges blocks among the members of a host; counterparts pass their blocks around the hosts,
+/// and each forwards received blocks to its host.
 pub(in crate::schedule) fn all_gather(spec: &Spec) -> Schedule {
     let place = Place::new(spec);
     let (hosts, first) = (place.host_count(), place.local_rounds());
@@ -76,7 +76,7 @@ pub(in crate::schedule) fn all_gather(spec: &Spec) -> Schedule {
         true => input(0, 1),
         false => output(block, 1),
     };
-    // In each round the blocks of another host come, and go to the members in the next.
+    // Each round receives the blocks of another host; the next round forwards them to the members.
     for round in 0..hosts {
         build.round(first + round);
         let come = place.column().filter(|_| round + 1 < hosts);
@@ -104,8 +104,8 @@ pub(in crate::schedule) fn all_gather(spec: &Spec) -> Schedule {
     build.finish(first + hosts)
 }
 
-/// Each rank sends to each other host what it has for all ranks there, in one message to one of
-/// them, its agent, who gives it to the others. What agents pass on stands in scratch.
+/// Sends a rank's data for all ranks of another host to one of them, the agent, in one message for
+/// each run of consecutive ranks. The agent keeps the data in scratch and forwards it to the rest.
 pub(in crate::schedule) fn all_to_all(spec: &Spec) -> Schedule {
     let place = Place::new(spec);
     let (own, size) = (spec.rank, place.members().len() as u32);

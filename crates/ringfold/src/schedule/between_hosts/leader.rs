@@ -1,7 +1,7 @@
-//! One leader for each host, for little data: few hops, and few messages between hosts.
+//! One leader per host, for small data: few hops, and few messages between hosts.
 //!
-//! A root leads its host. Blocks that leaders pass on are those of whole hosts; those of
-//! consecutive ranks stand together and are one message.
+//! The root leads its host. Leaders exchange the blocks of whole hosts; the blocks of consecutive
+//! ranks are adjacent and form one message.
 
 #![forbid(unsafe_code)]
 
@@ -15,7 +15,7 @@ use crate::schedule::build::{Builder, input, output, scratch};
 use crate::schedule::spec::{Schedule, Spec};
 use crate::schedule::{recursive_doubling, tree};
 
-/// The leaders by recursive doubling.
+/// All-reduces among the leaders by recursive doubling.
 pub(in crate::schedule) fn all_reduce(spec: &Spec) -> Schedule {
     all_reduce_by(
         spec,
@@ -24,7 +24,7 @@ pub(in crate::schedule) fn all_reduce(spec: &Spec) -> Schedule {
     )
 }
 
-/// Down a tree of the hosts, then to their members.
+/// Broadcasts down a tree of the hosts, then to their members.
 pub(in crate::schedule) fn broadcast(spec: &Spec) -> Schedule {
     let place = Place::of_leaders(spec);
     let mut build = Builder::vector(spec, 1);
@@ -44,7 +44,7 @@ pub(in crate::schedule) fn broadcast(spec: &Spec) -> Schedule {
     build.finish(rounds + place.local_rounds())
 }
 
-/// Within the hosts, then up a tree of them.
+/// Reduces within the hosts, then up a tree of the hosts.
 pub(in crate::schedule) fn reduce(spec: &Spec) -> Schedule {
     let place = Place::of_leaders(spec);
     let (first, result) = (place.local_rounds(), spec.result());
@@ -63,17 +63,17 @@ pub(in crate::schedule) fn reduce(spec: &Spec) -> Schedule {
     build.finish(first + exchange.rounds)
 }
 
-/// The rounds in which any number of hosts spread what each has: in each all of them have twice as
-/// much, so that in the last some pass on only a part (Bruck et al., 1997). By round, the distance
-/// and how many hosts' blocks a message holds.
+/// Returns the distance and the number of hosts' blocks in a message, by round, for an all-gather
+/// among any number of hosts (Bruck et al., 1997). Each round doubles every host's blocks; in the
+/// last, a message may hold fewer.
 fn doubling(hosts: u32) -> impl DoubleEndedIterator<Item = (u32, u32)> {
     let depth = hosts.next_power_of_two().trailing_zeros();
     let distances = (0..depth).map(|bit| 1 << bit);
     distances.map(move |distance| (distance, distance.min(hosts - distance)))
 }
 
-/// Leaders collect the blocks of their hosts, then those of ever more hosts, and give all to their
-/// members.
+/// Gathers the blocks of each host at its leader, then those of ever more hosts, and sends all to
+/// the members.
 pub(in crate::schedule) fn all_gather(spec: &Spec) -> Schedule {
     let place = Place::of_leaders(spec);
     let mut build = Builder::blocks(spec, 1, spec.world_size).in_one_slice();
@@ -110,8 +110,8 @@ pub(in crate::schedule) fn all_gather(spec: &Spec) -> Schedule {
     build.finish(rounds + 1)
 }
 
-/// Leaders combine what their hosts have, then give each other what belongs to ever fewer hosts,
-/// and their members their blocks.
+/// Combines each host's data at its leader, then exchanges data for ever fewer hosts between the
+/// leaders, and sends the members their blocks.
 pub(in crate::schedule) fn reduce_scatter(spec: &Spec) -> Schedule {
     let place = Place::of_leaders(spec);
     let (n, own) = (spec.world_size, spec.rank);
@@ -149,7 +149,7 @@ pub(in crate::schedule) fn reduce_scatter(spec: &Spec) -> Schedule {
     build.finish(rounds + 1)
 }
 
-/// Leaders collect the blocks of their hosts and give them to the root.
+/// Gathers the blocks of each host at its leader, which sends them to the root.
 pub(in crate::schedule) fn gather(spec: &Spec) -> Schedule {
     let place = Place::of_leaders(spec);
     let (first, rounds) = (place.local_rounds(), rounds_with_root(&place));
@@ -173,7 +173,7 @@ pub(in crate::schedule) fn gather(spec: &Spec) -> Schedule {
     build.finish(rounds)
 }
 
-/// The root gives the leaders the blocks of their hosts, who give them to their members.
+/// Sends each host's blocks from the root to the leader, which sends them to the members.
 pub(in crate::schedule) fn scatter(spec: &Spec) -> Schedule {
     let place = Place::of_leaders(spec);
     let rounds = rounds_with_root(&place);
@@ -200,20 +200,20 @@ pub(in crate::schedule) fn scatter(spec: &Spec) -> Schedule {
     build.finish(rounds)
 }
 
-/// One between the hosts and one within them, where there is something to exchange.
+/// Returns the number of rounds: one within the hosts and one between them, each only if needed.
 fn rounds_with_root(place: &Place) -> u32 {
     place.local_rounds() + u32::from(place.host_count() > 1)
 }
 
-/// All members notify the leader of their host, the leaders each other, and the leader its host.
+/// Notifies each host's leader, then the other leaders, then each host's members.
 ///
-/// The chunks hold no elements. They are there so that a send waits for what must come before it:
-/// what members send has a chunk each, and a leader's first message to another has all of these.
+/// The chunks hold no elements and only make a send wait for earlier receives: each member's
+/// message has its own chunk, and a leader's first message to another leader names all of them.
 pub(in crate::schedule) fn barrier(spec: &Spec) -> Schedule {
     let place = Place::of_leaders(spec);
     let hosts = place.host_count();
     let depth = hosts.next_power_of_two().trailing_zeros();
-    // The length of the message that tells of a whole host.
+    // The length of the message that notifies for a whole host.
     let whole = |host: u32| (place.hosts[host as usize].len() as u32 - 1).max(1);
     let wide = (place.largest() - 1).max(1);
     let (leader, members) = place.members().split_first().expect("this rank");

@@ -1,17 +1,17 @@
-//! Two levels over messages: within a host first, then between hosts.
+//! Two-level algorithms over messages: within a host first, then between hosts.
 //!
-//! The ranks are in groups of any sizes, the hosts. As many *columns* as the smallest host has
-//! ranks divide the data; member `c` of each host leads column `c` for it, and the leaders of a
-//! column are *counterparts*. Members of a host give each leader what it needs of them; the
-//! counterparts exchange it between the hosts, each column for itself; and each leader gives the
-//! result to its host. So a host's cable carries what one rank a host would send, however many its
-//! ranks are, and all leaders work at the same time.
+//! The ranks form groups of any sizes, the hosts. The data is divided into *columns*, at most as
+//! many as the smallest host has ranks. Member `c` of each host leads column `c` for its host, and
+//! the leaders of a column are *counterparts*. Members of a host send each leader its column's
+//! data; the counterparts of each column exchange it between the hosts; and each leader sends the
+//! result to its host. A host's cable thus carries as much as if each host had one rank, and all
+//! leaders work at the same time.
 //!
 //! | method | columns | counterparts |
 //! |---|---|---|
-//! | `hierarchical` | as many as there can be | in rings and chains: for much data |
-//! | `multi_leader` | as many as there can be | in pairs at doubling distance |
-//! | `leader` | one | in pairs at doubling distance, in trees: for little data |
+//! | `hierarchical` | as many as possible | in rings and chains: for large data |
+//! | `multi_leader` | as many as possible | in pairs at doubling distance |
+//! | `leader` | one | in pairs at doubling distance, in trees: for small data |
 //!
 //! Source: the multi-leader hierarchies of Bayatpour et al., *Scalable reduction collectives with
 //! data partitioning-based multi-leader design*, 2017; with one leader, Graham et al., *Cheetah: a

@@ -1,30 +1,30 @@
-//! Hosts, columns and leaders, as a rank sees them.
+//! Hosts, columns and leaders, from the perspective of one rank.
 
 #![forbid(unsafe_code)]
 
 use crate::schedule::action::Span;
 use crate::schedule::spec::Spec;
 
-/// Where a rank is in the two levels.
+/// The position of a rank in the two levels.
 pub(super) struct Place {
     /// The ranks of each host.
     pub hosts: Vec<Vec<u32>>,
     /// This rank's host.
     pub host: u32,
-    /// Its number there.
+    /// This rank's index among its host's members.
     pub member: u32,
     pub columns: u32,
 }
 
 impl Place {
-    /// With as many columns as there can be.
+    /// Returns the place with as many columns as possible.
     pub fn new(spec: &Spec) -> Place {
         let hosts = spec.hosts.members(spec.world_size);
         let smallest = hosts.iter().map(Vec::len).min().unwrap_or(1);
         Place::with_columns(spec, hosts, smallest as u32)
     }
 
-    /// With one column, whose leader on the root's host is the root.
+    /// Returns the place with one column, whose leader on the root's host is the root.
     pub fn of_leaders(spec: &Spec) -> Place {
         let mut hosts = spec.hosts.members(spec.world_size);
         let of_root = &mut hosts[spec.hosts.of(spec.root) as usize];
@@ -48,65 +48,65 @@ impl Place {
         self.hosts.len() as u32
     }
 
-    /// The ranks of this rank's host.
+    /// Returns the ranks of this rank's host.
     pub fn members(&self) -> &[u32] {
         &self.hosts[self.host as usize]
     }
 
-    /// The ranks of the largest host.
+    /// Returns the number of ranks of the largest host.
     pub fn largest(&self) -> u32 {
         let sizes = self.hosts.iter().map(Vec::len);
         sizes.max().unwrap_or(1) as u32
     }
 
-    /// The rounds of an exchange within the hosts: one, or none where all ranks are alone.
+    /// Returns the rounds of an exchange within the hosts: 1, or 0 if each host has one rank.
     pub fn local_rounds(&self) -> u32 {
         u32::from(self.largest() > 1)
     }
 
-    /// The column that this rank leads.
+    /// Returns the column that this rank leads.
     pub fn column(&self) -> Option<u32> {
         (self.member < self.columns).then_some(self.member)
     }
 
-    /// The leaders of a column, by host.
+    /// Returns the leaders of a column, by host.
     pub fn counterparts(&self, column: u32) -> Vec<u32> {
         let leaders = self.hosts.iter().map(|members| members[column as usize]);
         leaders.collect()
     }
 
-    /// The leader of a column on the host `by` places after this one.
+    /// Returns the leader of a column on the host `by` places after this one.
     pub fn counterpart(&self, column: u32, by: u32) -> u32 {
         self.hosts[self.host_after(by) as usize][column as usize]
     }
 
-    /// The columns and their leaders on this host.
+    /// Returns the columns and their leaders on this host.
     pub fn leaders(&self) -> impl Iterator<Item = (u32, u32)> {
         (0..self.columns).zip(self.members().iter().copied())
     }
 
-    /// The leader of the column to which this rank's block belongs.
+    /// Returns the leader of the column to which this rank's block belongs.
     pub fn leader(&self) -> u32 {
         self.members()[(self.member % self.columns) as usize]
     }
 
-    /// The host `by` places before this one, around the ring.
+    /// Returns the host `by` places before this one, around the ring.
     pub fn host_before(&self, by: u32) -> u32 {
         (self.host + 2 * self.host_count() - by) % self.host_count()
     }
 
-    /// How many places after `host` this one is.
+    /// Returns how many places this host is after `host`.
     pub fn hops_from(&self, host: u32) -> u32 {
         self.host_before(host)
     }
 
-    /// The host `by` places after this one.
+    /// Returns the host `by` places after this one.
     pub fn host_after(&self, by: u32) -> u32 {
         (self.host + by) % self.host_count()
     }
 
-    /// The messages in which the root and the leaders of other hosts exchange those hosts' blocks,
-    /// with the other end of each: the root's, or those of this host's leader.
+    /// Returns this rank's messages, and their peers, in which the root and the leaders of other
+    /// hosts exchange those hosts' blocks.
     pub fn runs_with_root(&self, spec: &Spec) -> Vec<(u32, Run)> {
         let of_host = |host: u32, peer: u32| {
             let runs = self.runs(host, 1).into_iter();
@@ -124,16 +124,16 @@ impl Place {
         }
     }
 
-    /// The ranks of the other hosts, nearest host before this one first, each with the member that
-    /// acts for it here: the members take turns.
+    /// Returns the ranks of the other hosts, nearest host before this one first, each with its
+    /// agent: the member of this host that acts for it. The members take turns.
     pub fn agents(&self) -> impl Iterator<Item = (u32, u32)> {
         let hosts = (1..self.host_count()).map(|by| self.host_before(by));
         let sources = hosts.flat_map(|host| self.hosts[host as usize].iter().copied());
         sources.zip(self.members().iter().copied().cycle())
     }
 
-    /// The other hosts, nearest host after this one first, each with the member that acts there for
-    /// this rank: its [`agents`](Place::agents) say so.
+    /// Returns the other hosts, nearest host after this one first, each with this rank's agent
+    /// there, as [`agents`](Place::agents) on that host defines it.
     pub fn agents_elsewhere(&self) -> impl Iterator<Item = (u32, u32)> {
         let mut turn = self.member as usize;
         (1..self.host_count()).map(move |by| {
@@ -145,7 +145,8 @@ impl Place {
         })
     }
 
-    /// The ranks of `count` hosts from `first` on, around the ring, in runs of consecutive ranks.
+    /// Returns the ranks of `count` hosts from `first` on, around the ring, in runs of consecutive
+    /// ranks.
     pub fn runs(&self, first: u32, count: u32) -> Vec<Run> {
         let hosts = (first..first + count).map(|host| host % self.host_count());
         let mut ranks: Vec<_> = hosts.flat_map(|host| &self.hosts[host as usize]).collect();
@@ -158,7 +159,7 @@ impl Place {
         .collect()
     }
 
-    /// The other members of this host with their numbers, the one before this rank first.
+    /// Returns the other members of this host with their indices, the one before this rank first.
     pub fn others(&self) -> Vec<(u32, u32)> {
         let members = self.members();
         let size = members.len() as u32;
@@ -168,27 +169,27 @@ impl Place {
             .collect()
     }
 
-    /// Those of them that lead columns.
+    /// Returns the [`others`](Place::others) that lead columns.
     pub fn other_leaders(&self) -> Vec<(u32, u32)> {
         let mut others = self.others();
         others.retain(|(number, _)| *number < self.columns);
         others
     }
 
-    /// The ranks of a host whose blocks belong to a column.
+    /// Returns the ranks of a host whose blocks belong to a column.
     pub fn belong(&self, host: u32, column: u32) -> impl Iterator<Item = u32> {
         let members = &self.hosts[host as usize];
         let members = members.iter().skip(column as usize);
         members.step_by(self.columns as usize).copied()
     }
 
-    /// All blocks of a column.
+    /// Returns all blocks of a column.
     pub fn blocks(&self, column: u32) -> impl Iterator<Item = u32> {
         (0..self.host_count()).flat_map(move |host| self.belong(host, column))
     }
 }
 
-/// Consecutive ranks.
+/// A range of consecutive ranks.
 #[derive(Clone, Copy)]
 pub(super) struct Run {
     pub first: u32,
@@ -196,7 +197,7 @@ pub(super) struct Run {
 }
 
 impl Run {
-    /// Their blocks in a buffer that has one for each rank.
+    /// Returns the ranks' blocks in a buffer that has one block for each rank.
     pub fn of(self, buffer: fn(u32, u32) -> Span) -> Span {
         buffer(self.first, self.len)
     }

@@ -1,4 +1,4 @@
-//! What several collectives do alike: the exchange within the hosts, and a column's between them.
+//! Steps common to several collectives: a column's exchange within the hosts and between them.
 
 #![forbid(unsafe_code)]
 
@@ -8,11 +8,11 @@ use crate::schedule::action::Span;
 use crate::schedule::build::{Builder, output};
 use crate::schedule::spec::{Schedule, Spec};
 
-/// Has each leader combine the chunks of its column within the host: `chunks` are a column's in the
-/// input, and `into` is where a chunk goes when so many members' are still to be combined with it.
-/// One round.
+/// Adds the round in which each leader combines its column within the host. `chunks` returns a
+/// column's chunks of the input, and `into` the destination of a chunk, given the number of members
+/// whose chunks are still to be combined with it.
 ///
-/// Each receive of a chunk waits for the one before; the sends are issued before the first wait,
+/// Each receive of a chunk waits for the previous one. The sends are issued before the first wait;
 /// otherwise no rank would ever receive.
 pub(super) fn reduce_columns<I: Iterator<Item = Span>>(
     build: &mut Builder,
@@ -38,8 +38,8 @@ pub(super) fn reduce_columns<I: Iterator<Item = Span>>(
     }
 }
 
-/// Gives each member of the host the columns that its leaders have, except one that has them
-/// already. One round.
+/// Adds the round in which the leaders send their columns to each member of the host, except a
+/// member that already has them all.
 pub(super) fn gather_columns(
     build: &mut Builder,
     place: &Place,
@@ -59,8 +59,8 @@ pub(super) fn gather_columns(
     }
 }
 
-/// The schedule by which the leaders of a column exchange it, as if each host were one rank; none
-/// on one host.
+/// Returns the schedule by which the leaders of a column exchange it, as if each host were one
+/// rank; `None` on one host.
 pub(super) fn exchange(
     spec: &Spec,
     place: &Place,
@@ -76,8 +76,8 @@ pub(super) fn exchange(
     (inner.world_size > 1).then(|| between(&inner))
 }
 
-/// The steps of such a schedule from `first_round` on, for the column that this rank leads, with
-/// its spans `moved`.
+/// Adds the steps of `exchange` from `first_round` on, for the column that this rank leads, with
+/// each span mapped by `moved`.
 pub(super) fn exchange_column(
     build: &mut Builder,
     place: &Place,

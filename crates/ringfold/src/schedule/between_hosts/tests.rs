@@ -1,19 +1,18 @@
-//! What each host sends and receives through its cable, counted from the schedules of all ranks:
-//! no more than it must.
+//! The traffic of each host's cable, counted from the schedules of all ranks, is minimal.
 
 use crate::schedule::action::Action;
 use crate::schedule::check::schedules;
 use crate::schedule::{Groups, Schedule, Spec};
 use crate::types::{Access, Collective, Method};
 
-/// What goes out of a host and into it, in chunks.
+/// Numbers of chunks that a host sends and receives.
 #[derive(Clone, Copy, Default)]
 struct Cable {
     out: u32,
     into: u32,
 }
 
-/// Each host's cable, and the chunks of the vector or of all ranks' blocks.
+/// Returns each host's traffic, and the number of chunks of the vector or of all ranks' blocks.
 fn cables(spec: &Spec) -> (Vec<Cable>, u32) {
     let schedules = schedules(spec).expect("a schedule");
     let chunks = schedules[0].input.chunks();
@@ -34,8 +33,8 @@ fn cables(spec: &Spec) -> (Vec<Cable>, u32) {
     (cables, chunks.max(schedules[0].output.chunks()))
 }
 
-/// Calls of a collective by its methods of two levels, on hosts of equal and unequal sizes, with
-/// consecutive ranks and ranks that are dealt out, and with several roots.
+/// Returns calls of a collective by its two-level methods: on hosts of equal and unequal sizes,
+/// with consecutive and scattered ranks, and with several roots.
 fn calls(collective: Collective) -> impl Iterator<Item = Spec> {
     let hosts: [&[u32]; 6] = [
         &[0, 0, 1, 1],
@@ -60,8 +59,8 @@ fn calls(collective: Collective) -> impl Iterator<Item = Spec> {
     })
 }
 
-/// Asserts what each host sends and receives: by the ranks of the host, all ranks, and whether the
-/// root is there.
+/// Checks each host's traffic, given the number of its ranks, the number of all ranks, and whether
+/// the host has the root.
 #[track_caller]
 fn assert_cables(collective: Collective, is_due: impl Fn(Cable, u32, u32, bool) -> bool) {
     for spec in calls(collective) {
@@ -124,7 +123,7 @@ fn a_vector_enters_or_leaves_each_host_once() {
                     false => (cable.into, cable.out),
                 };
                 assert_eq!(once, if host == root { 0 } else { chunks }, "{spec:?}");
-                // In a chain no host passes it on twice.
+                // In a chain no host passes the vector on twice.
                 let is_chain = spec.method() == Method::Hierarchical;
                 assert!(!is_chain || other <= chunks, "{spec:?}");
             }
@@ -132,7 +131,7 @@ fn a_vector_enters_or_leaves_each_host_once() {
     }
 }
 
-/// `hierarchical` by the ring's 2(H - 1)/H, which is the least; pairs by one vector in each round.
+/// `hierarchical` sends the ring's 2(H - 1)/H, the minimum; pairs send one vector in each round.
 #[test]
 fn an_all_reduce_sends_as_much_as_one_rank_a_host_would() {
     for spec in calls(Collective::AllReduce) {

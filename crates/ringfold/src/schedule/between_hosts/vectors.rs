@@ -1,4 +1,4 @@
-//! Vectors, in as many columns as there can be: for much data.
+//! Vectors in as many columns as possible, for large data.
 
 #![forbid(unsafe_code)]
 
@@ -11,8 +11,8 @@ use crate::schedule::build::{Builder, input, output};
 use crate::schedule::spec::{Schedule, Spec};
 use crate::schedule::{recursive_doubling, ring};
 
-/// Reduce-scatter within the hosts, an all-reduce of each column between them, all-gather within
-/// the hosts.
+/// Generates a reduce-scatter within the hosts, an all-reduce of each column between them, and an
+/// all-gather within the hosts.
 pub(super) fn all_reduce_by(
     spec: &Spec,
     place: &Place,
@@ -32,7 +32,7 @@ pub(super) fn all_reduce_by(
         output(chunk.first, chunk.len)
     });
     if let (Some(column), Some(exchange)) = (place.column(), exchange) {
-        // What was reduced already is in the output.
+        // With several members, the reduced column is in the output.
         let is_alone = place.members().len() == 1;
         let moved = |span: Span| Span {
             buffer: match span.buffer {
@@ -51,20 +51,20 @@ pub(super) fn all_reduce_by(
     build.finish(2 * local_rounds + rounds)
 }
 
-/// A ring of the counterparts of each column.
+/// Exchanges each column in a ring of its counterparts.
 pub(in crate::schedule) fn all_reduce(spec: &Spec) -> Schedule {
     all_reduce_by(spec, &Place::new(spec), |inner| {
         ring::ALL_REDUCE.whole(inner)
     })
 }
 
-/// The counterparts of each column by recursive doubling.
+/// Exchanges each column among its counterparts by recursive doubling.
 pub(in crate::schedule) fn all_reduce_in_pairs(spec: &Spec) -> Schedule {
     all_reduce_by(spec, &Place::new(spec), recursive_doubling::all_reduce)
 }
 
-/// The columns go from the root to the leaders of its host, then from host to host, and in each to
-/// all members.
+/// Sends the columns from the root to the leaders of its host, then from host to host, and in each
+/// host to all members.
 pub(in crate::schedule) fn broadcast(spec: &Spec) -> Schedule {
     let place = Place::new(spec);
     let (hosts, columns) = (place.host_count(), place.columns);
@@ -97,8 +97,8 @@ pub(in crate::schedule) fn broadcast(spec: &Spec) -> Schedule {
     build.finish(hosts + place.local_rounds())
 }
 
-/// Each column is reduced within the hosts, then from host to host towards the root's, whose
-/// leaders give it to the root.
+/// Reduces each column within the hosts, then from host to host towards the root's host, whose
+/// leaders send it to the root.
 pub(in crate::schedule) fn reduce(spec: &Spec) -> Schedule {
     let place = Place::new(spec);
     let (hosts, first) = (place.host_count(), place.local_rounds());

@@ -1,5 +1,5 @@
-//! The symbolic execution of all ranks' schedules: which rank may issue what, and the effects of
-//! messages and local steps.
+//! The symbolic execution of all ranks' schedules: the order in which steps may be issued, and the
+//! effects of messages and local steps.
 
 #![forbid(unsafe_code)]
 
@@ -19,15 +19,15 @@ use crate::schedule::dependence::Place;
 use crate::schedule::spec::Schedule;
 use crate::types::{Access, Collective};
 
-/// One end of a message that waits for the other.
+/// One end of a message, waiting for the other end.
 struct Posted {
     at: At,
-    /// What lay behind it when it was issued.
+    /// The past of the step when it was issued.
     past: Past,
 }
 
-/// The messages of an ordered pair of ranks on a channel whose other end is missing; of one kind at
-/// a time.
+/// Posted ends of messages between an ordered pair of ranks on a channel: only sends or only
+/// receives at a time.
 #[derive(Default)]
 struct Pair {
     posted: VecDeque<Posted>,
@@ -37,7 +37,7 @@ struct Pair {
 /// The state of all ranks.
 pub(super) struct Execution<'a> {
     ranks: Vec<Rank<'a>>,
-    /// By sender, receiver and channel.
+    /// Unmatched ends of messages, by sender, receiver and channel.
     pairs: Vec<Pair>,
     exposure: Exposure,
     offers: Offers,
@@ -70,7 +70,7 @@ impl<'a> Execution<'a> {
         self.ranks[rank].waits[0][step].remove(wait);
     }
 
-    /// Runs to the end, or to the first violation.
+    /// Runs to the end or to the first violation.
     pub fn run(&mut self) -> Result<(), Violation> {
         for rank in 0..self.ranks.len() as u32 {
             for channel in 0..self.ranks[rank as usize].channels.len() as u32 {
@@ -84,19 +84,19 @@ impl<'a> Execution<'a> {
         self.check_ended()
     }
 
-    /// The content of a chunk at the end.
+    /// Returns the content of a chunk at the end.
     pub fn value(&self, rank: u32, slice: u32, place: Place) -> Option<Value> {
         self.ranks[rank as usize].value(slice, place)
     }
 
-    /// The longest chain of dependent messages and publications.
+    /// Returns the length of the longest chain of dependent messages and publications.
     pub fn hops(&self) -> u32 {
         let hops = self.ranks.iter().map(|rank| rank.past().hops);
         hops.max().unwrap_or_default()
     }
 
-    /// Whether every rank knows at the end that all ranks have entered. Messages that were never
-    /// waited for count now.
+    /// Checks that every rank knows at its end that all ranks have entered. Messages that no step
+    /// has waited for count now.
     pub fn check_barrier(&self) -> Result<(), Violation> {
         for (number, rank) in self.ranks.iter().enumerate() {
             let past = rank.past();
@@ -150,7 +150,7 @@ impl<'a> Execution<'a> {
         Ok(true)
     }
 
-    /// For what waits without a message: whether the peers got that far.
+    /// Whether the phase or the blocks that the step waits for, if any, are reached or complete.
     fn phase_is_reached(&self, at: At, step: &Step) -> bool {
         let (peers, phase) = match step.action {
             Action::Await { peers, phase } => (peers, phase),
@@ -204,7 +204,7 @@ impl<'a> Execution<'a> {
         }
     }
 
-    /// Writes to `into`, chunk by chunk, what `value` finds.
+    /// Writes the results of `value` to `into`, chunk by chunk.
     fn fill(
         &mut self,
         at: At,
@@ -218,7 +218,7 @@ impl<'a> Execution<'a> {
         Ok(())
     }
 
-    /// The same with a rank's own memory alone, which takes a while.
+    /// Does the same as `fill` from the rank's own memory alone, as a step that may complete later.
     fn compute(
         &mut self,
         at: At,
@@ -232,7 +232,8 @@ impl<'a> Execution<'a> {
         Ok(())
     }
 
-    /// One end of the message from `sender` to `receiver`; executes it if the other end is posted.
+    /// Posts one end of a message from `sender` to `receiver`, and executes it if the other is
+    /// posted.
     fn post(&mut self, at: At, sender: u32, receiver: u32, send: bool) -> Result<(), Violation> {
         let own = &mut self.ranks[at.rank as usize];
         own.mark(at, true);
@@ -292,8 +293,8 @@ impl<'a> Execution<'a> {
         Ok(())
     }
 
-    /// All ranks issued all steps and every message was received; otherwise an error with the
-    /// waiting ranks.
+    /// Checks that all ranks issued all steps and every message was received; the error names a
+    /// waiting rank.
     fn check_ended(&mut self) -> Result<(), Violation> {
         for rank in &self.ranks {
             for channel in 0..rank.channels.len() as u32 {
@@ -323,7 +324,7 @@ impl<'a> Execution<'a> {
     }
 }
 
-/// The values of several ranks combined, in their order.
+/// Combines the values of several ranks, in their order.
 fn combine_all(
     at: At,
     values: impl Iterator<Item = Result<Value, Violation>>,

@@ -1,11 +1,10 @@
-//! Which rank may access the memory that ranks expose to each other, and when: the proof that there
-//! are no races.
+//! The proof that accesses to the memory that ranks expose to each other are free of races.
 //!
 //! Each rank's [`Past`] has a vector clock: its knowledge of the others' progress. A publication
 //! ends an interval of its rank, and a rank that waits for it gets the publisher's knowledge. Two
-//! accesses to one chunk, of which one writes, must be ordered; so must be the last access by a
-//! peer and the owner's end. And no rank begins before it has seen all exposures, because only then
-//! does it know that all ranks agree on this mode.
+//! accesses to one chunk must be ordered if one of them writes; so must be the last access by a
+//! peer and the owner's end. No rank begins before it has seen all exposures: only then does the
+//! rank know that all ranks agree on this mode.
 
 #![forbid(unsafe_code)]
 
@@ -19,9 +18,9 @@ use super::rank::At;
 /// The time of an access to a chunk.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Moment {
-    /// In an interval of a rank between two of its publications.
+    /// An interval of a rank between two of its publications.
     Of { rank: u32, interval: u32 },
-    /// While the blocks of this slice were served.
+    /// The time in which the blocks of a slice were served.
     Served { slice: u32 },
 }
 
@@ -34,7 +33,7 @@ impl fmt::Display for Moment {
     }
 }
 
-/// The accesses to a chunk, as far as they matter for later ones.
+/// The accesses to a chunk that matter for later ones.
 #[derive(Default)]
 struct Touches {
     written: Option<Moment>,
@@ -44,14 +43,13 @@ struct Touches {
 /// The accessor of a chunk.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Toucher {
-    /// The rank itself that says so.
+    /// The rank of the step.
     Itself,
-    /// Any rank, once this rank has offered itself: at any time until all have seen that the blocks
-    /// are complete.
+    /// Any rank, from this rank's offer until all ranks have seen that the blocks are complete.
     Anybody,
 }
 
-/// A chunk of a rank's memory in a slice; the index is that rank's own.
+/// A chunk of a rank's memory in a slice; the index is the owner's.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Cell {
     pub owner: u32,
@@ -59,20 +57,20 @@ pub(super) struct Cell {
     pub index: usize,
 }
 
-/// The touches of all exposed memory.
+/// The accesses to all exposed memory.
 #[derive(Default)]
 pub(super) struct Exposure {
-    /// Whether anything is exposed at all.
+    /// Whether the schedules expose memory.
     pub is_watched: bool,
-    /// In which phase a rank exposed its memory, by rank and slice.
+    /// The phase in which a rank exposed its memory, by rank and slice.
     exposed: HashMap<(u32, u32), u8>,
     touches: HashMap<Cell, Touches>,
-    /// Which ranks have heard of which slice that its blocks are served.
+    /// Pairs of a rank and a slice: the rank knows that all blocks of the slice are served.
     heard_served: HashSet<(u32, u32)>,
 }
 
 impl Exposure {
-    /// The exposure of schedules that expose memory, or do not.
+    /// Creates the exposure of schedules that expose memory, or do not.
     pub fn new(is_watched: bool) -> Exposure {
         Exposure {
             is_watched,
@@ -80,24 +78,24 @@ impl Exposure {
         }
     }
 
-    /// A rank exposes its memory; `publish` follows.
+    /// Records that a rank exposes its memory; a call of `publish` follows.
     pub fn expose(&mut self, at: At, phase: u8) {
         self.exposed.insert((at.rank, at.slice), phase);
     }
 
-    /// Whether `owner` has exposed its memory, and `at`'s rank has waited for that: all phases up
-    /// to `awaited`, minus 1.
+    /// Whether `owner` has exposed its memory and `at`'s rank has awaited the exposure. `awaited`
+    /// is the last phase awaited, plus 1.
     pub fn is_heard(&self, at: At, owner: u32, awaited: u16) -> bool {
         let exposed = self.exposed.get(&(owner, at.slice));
         exposed.is_some_and(|phase| awaited > u16::from(*phase))
     }
 
-    /// A rank has heard that all blocks of its slice are served.
+    /// Records that a rank knows that all blocks of its slice are served.
     pub fn hear_served(&mut self, at: At) {
         self.heard_served.insert((at.rank, at.slice));
     }
 
-    /// Whether `rank`, with this past, knows that what happened at `moment` is over.
+    /// Whether `rank`, with this past, knows that the accesses at `moment` are over.
     fn is_known(&self, rank: u32, past: &Past, moment: &Moment) -> bool {
         match *moment {
             Moment::Of { rank: by, interval } => by == rank || past.clock[by as usize] >= interval,
@@ -105,7 +103,7 @@ impl Exposure {
         }
     }
 
-    /// A rank with this past touches a chunk, or may do so from now on.
+    /// Records that a rank with this past touches a chunk, or may do so from now on.
     pub fn touch(
         &mut self,
         at: At,
@@ -149,7 +147,7 @@ impl Exposure {
         Ok(())
     }
 
-    /// Whether every owner knows at its end that its peers are done with its memory.
+    /// Checks that every owner knows at its end that its peers are done with its memory.
     pub fn check_ended(&self, past: impl Fn(u32) -> Past) -> Result<(), Violation> {
         for (cell, touches) in &self.touches {
             let (owner, past) = (cell.owner, past(cell.owner));

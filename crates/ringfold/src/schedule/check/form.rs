@@ -7,7 +7,7 @@ use crate::schedule::action::{Action, Combine, Members, Peers};
 use crate::schedule::spec::Schedule;
 use crate::types::{Access, Assignment, Collective};
 
-/// What is wrong with an action whatever the others do, if anything.
+/// Returns the fault of an action that is wrong whatever the other ranks do.
 pub(super) fn form(schedule: &Schedule, action: &Action) -> Option<&'static str> {
     let barrier = schedule.spec.collective == Collective::Barrier;
     for span in action.spans() {

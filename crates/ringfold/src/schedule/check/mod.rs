@@ -1,26 +1,26 @@
-//! The proof that the schedules of all ranks, together, do what the collective guarantees.
+//! The proof that the schedules of all ranks together keep the guarantees of the collective.
 //!
-//! [`check`] executes the schedules symbolically: chunks hold the set of contributions they are
-//! made of, and the expression that reduced them. It follows the engine's rules in their least
-//! favourable reading:
+//! [`check`] executes the schedules symbolically: a chunk holds the set of its contributions and
+//! the expression that reduced them. The proof applies the engine's rules in their least favourable
+//! reading:
 //!
-//! * A send completes only when its receive was posted (rendezvous: no credit at all).
-//! * A step is issued after all before it, once the steps it depends on (by [`dependencies`]) are
-//!   complete. It counts as in flight until a later step has waited for it, because a rank need not
-//!   notice a completion earlier. A chunk that is being read must not be written, and one being
-//!   written not be accessed; this is tracked independently of the analysis.
-//! * A chunk that any rank may reduce is reduced only when the last rank has offered itself,
+//! * A send completes only when its receive was posted (rendezvous: no credit).
+//! * A step is issued after all earlier steps, once the steps it depends on (by [`dependencies`])
+//!   are complete. A step counts as in flight until a later step has waited for it, because a rank
+//!   need not notice a completion earlier. A chunk being read must not be written, and a chunk
+//!   being written must not be accessed; both are tracked independently of the analysis.
+//! * A chunk that any rank may reduce is reduced only when the last rank has made its offer,
 //!   because the others may have no core. A chunk that any rank may serve is accessed from the
 //!   first offer on, and complete with the last.
-//! * What a peer published may be read after a phase was waited for that includes it, and is
-//!   published once in a slice.
-//! * What a peer exposed may be accessed after its exposure was waited for, by no other rank at the
-//!   same time unless both read, and no longer once the peer was notified; this is tracked by
-//!   vector clocks.
+//! * Data published by a peer may be read after awaiting a phase that includes it, and is published
+//!   once in a slice.
+//! * Memory exposed by a peer may be accessed after its exposure was awaited, by no other rank at
+//!   the same time unless both read, and no longer once the peer was notified. Vector clocks track
+//!   this rule.
 //!
-//! With these, no value depends on the order in which ranks proceed, so one execution stands for
-//! all. Slices use different memory, but share the order of issue; therefore [`check_sliced`] also
-//! executes several of them overlapped.
+//! Under these rules no value depends on the order in which ranks proceed, so one execution
+//! represents all. Slices use different memory but share the order of issue; therefore
+//! [`check_sliced`] also executes several slices overlapped.
 
 #![forbid(unsafe_code)]
 
@@ -50,10 +50,10 @@ pub fn check(spec: &Spec, in_place: bool) -> Result<Proof> {
 }
 
 /// The largest world whose ranks' schedules are generated all at once: the proof's memory grows
-/// with its square.
+/// with the square of its size.
 pub const WORLD_SIZE_MAX: u32 = 512;
 
-/// The schedules of all ranks; where two ranks only take part, the others have nothing to do.
+/// Generates the schedules of all ranks; ranks without a part in `Send` or `Recv` have no steps.
 pub fn schedules(spec: &Spec) -> Result<Vec<Schedule>> {
     if spec.world_size > WORLD_SIZE_MAX {
         return Err(Error::InvalidArgument(format!(
@@ -73,7 +73,7 @@ pub fn schedules(spec: &Spec) -> Result<Vec<Schedule>> {
             root: spec.rank,
             ..spec.clone()
         }),
-        // A bystander.
+        // A rank that takes no part.
         Some(_) if rank != spec.rank => Ok(Schedule {
             spec: Spec {
                 collective: Collective::Send,
@@ -109,7 +109,7 @@ pub fn check_sliced(
     })
 }
 
-/// What can be seen in one schedule by itself, and its agreement with rank 0's.
+/// Checks each schedule alone, and its agreement with rank 0's.
 fn check_form(schedule: &Schedule, first: &Schedule, rank: usize) -> Result<(), Violation> {
     let wrong = |what: &str| Err(Violation::of_all(format!("rank {rank}: {what}")));
     if schedule.spec.rank as usize != rank {
@@ -162,7 +162,7 @@ fn check_form(schedule: &Schedule, first: &Schedule, rank: usize) -> Result<(), 
     Ok(())
 }
 
-/// Compares what each rank ended with to what the collective promises.
+/// Compares each rank's result to the guarantee of the collective.
 fn check_results(
     schedules: &[Schedule],
     execution: &execute::Execution<'_>,
@@ -207,7 +207,8 @@ fn check_results(
     Ok(())
 }
 
-/// Whose input chunk an output chunk must hold (`None`: everybody's, reduced), and its number.
+/// Returns the rank whose input chunk an output chunk must hold (`None`: all ranks', reduced), and
+/// the number of the input chunk.
 fn promised(schedule: &Schedule, chunk: u32) -> (Option<u32>, u32) {
     let Spec {
         collective,
@@ -234,7 +235,7 @@ fn promised(schedule: &Schedule, chunk: u32) -> (Option<u32>, u32) {
     }
 }
 
-/// In words, what a chunk holds other than it should.
+/// Describes how the content of a chunk differs from the expected one.
 fn difference(value: Value, expected: u128, world_size: u32, chunk: u32) -> String {
     let off = |rank: &u32, too_much: bool| {
         let one = Value::input(*rank, chunk).sum;

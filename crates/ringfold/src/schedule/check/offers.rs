@@ -1,5 +1,5 @@
-//! Chunks that any rank with a core may combine, in the least favourable reading: none does before
-//! the last rank has offered itself.
+//! Chunks that any rank with a core may combine, in the least favourable reading: no rank combines
+//! a chunk before the last rank has made its offer.
 
 #![forbid(unsafe_code)]
 
@@ -7,7 +7,7 @@ use std::collections::HashMap;
 
 use super::value::Value;
 
-/// What became of one chunk of one slice.
+/// The offers for one chunk of one slice, and its value.
 #[derive(Default)]
 struct Offered {
     by: Vec<u32>,
@@ -29,8 +29,8 @@ impl Offers {
         }
     }
 
-    /// Records that a rank offers to combine a chunk, which would give `value`; false if it did so
-    /// before.
+    /// Records that a rank offers to combine a chunk, with the result `value`; false if the rank
+    /// offered before.
     pub fn offer(&mut self, chunk: (u32, u32), by: u32, value: Value, hops: u32) -> bool {
         let offered = self.chunks.entry(chunk).or_default();
         if offered.by.contains(&by) {
@@ -42,12 +42,12 @@ impl Offers {
         true
     }
 
-    /// Whether a rank may have combined the chunk, so that it is no longer what was published.
+    /// Whether a rank may have combined the chunk, which then no longer holds the published value.
     pub fn is_touched(&self, slice: u32, chunk: u32) -> bool {
         self.chunks.contains_key(&(slice, chunk))
     }
 
-    /// The chunk and the hops behind it, once all ranks have offered themselves.
+    /// Returns the chunk and its hops, once all ranks have made their offers.
     pub fn value(&self, slice: u32, chunk: u32) -> Option<(Value, u32)> {
         let offered = self.chunks.get(&(slice, chunk))?;
         let value = offered.value?;

@@ -1,25 +1,24 @@
-//! What lies behind a point of a rank's execution.
+//! The past of a point in a rank's execution.
 
 #![forbid(unsafe_code)]
 
 use std::rc::Rc;
 
-/// The steps of all ranks that come before a point, as far as the proof asks for them. A message
-/// and a publication carry their sender's past; the rank that has waited for them adds it to its
-/// own.
+/// The steps of all ranks before a point, as far as the proof needs them. Messages and publications
+/// carry their sender's past; a rank that has waited for them joins it to its own.
 #[derive(Clone, Default)]
 pub(super) struct Past {
-    /// The longest chain of dependent messages and publications.
+    /// Length of the longest chain of dependent messages and publications.
     pub hops: u32,
-    /// A vector clock (Fidge, 1988; Mattern, 1989). By rank: the last of its intervals, counted
-    /// from 1, that is known; of the rank itself, the current one. A publication ends an interval;
-    /// a message does not, since no memory is exposed beside messages. Empty if nothing asks for
-    /// it.
+    /// A vector clock (Fidge, 1988; Mattern, 1989). By rank: the last known of its intervals,
+    /// counted from 1; for the rank itself, the current one. A publication ends an interval. A
+    /// message does not, since no memory is exposed beside messages. Empty if the proof needs no
+    /// clock.
     pub clock: Rc<[u32]>,
 }
 
 impl Past {
-    /// The beginning of `rank`, with a clock of `ranks` ranks.
+    /// Creates the past of the start of `rank`, with a clock of `ranks` ranks.
     pub fn new(rank: u32, ranks: u32) -> Past {
         let clock = (0..ranks).map(|other| u32::from(other == rank));
         Past {
@@ -28,7 +27,7 @@ impl Past {
         }
     }
 
-    /// Adds another past.
+    /// Joins another past to this one.
     pub fn join(&mut self, other: &Past) {
         self.hops = self.hops.max(other.hops);
         if self.clock != other.clock {
@@ -39,7 +38,7 @@ impl Past {
         }
     }
 
-    /// As a peer gets it: one hop more.
+    /// Returns the past as a peer receives it: with one more hop.
     pub fn passed_on(&self) -> Past {
         Past {
             hops: self.hops + 1,
@@ -47,7 +46,7 @@ impl Past {
         }
     }
 
-    /// Begins the next interval of `rank`, whose past this is.
+    /// Starts the next interval of `rank`, which has this past.
     pub fn tick(&mut self, rank: u32) {
         if let Some(own) = Rc::make_mut(&mut self.clock).get_mut(rank as usize) {
             *own += 1;

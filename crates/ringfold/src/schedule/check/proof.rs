@@ -1,4 +1,4 @@
-//! What a proof counts, and how it fails.
+//! The result of a proof: counts, or a violation.
 
 #![forbid(unsafe_code)]
 
@@ -9,21 +9,21 @@ use crate::schedule::action::{Action, Members};
 use crate::schedule::spec::Schedule;
 use crate::types::Access;
 
-/// What the proof counted.
+/// The counts of a successful proof.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Proof {
-    /// The number of rounds.
+    /// Number of rounds.
     pub rounds: u32,
-    /// The longest chain of dependent messages and publications.
+    /// Length of the longest chain of dependent messages and publications.
     pub hops: u32,
     /// Each rank's work, for one slice.
     pub ranks: Vec<Work>,
 }
 
-/// What one rank does in one slice. Chunks are counted, not bytes.
+/// The work of one rank in one slice, counted in chunks, not bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Work {
-    /// Steps of all kinds.
+    /// Number of steps of all kinds.
     pub steps: u64,
     /// Messages sent.
     pub messages_sent: u64,
@@ -45,12 +45,12 @@ pub struct Work {
     pub chunks_stored: u64,
 }
 
-/// A schedule that is wrong, and how.
+/// An error in a schedule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
-    /// The rank, channel and step number, where there is one.
+    /// The rank, channel and step number of the error, if it belongs to a step.
     pub at: Option<(u32, u32, u32)>,
-    /// What is wrong.
+    /// Description of the error.
     pub what: String,
 }
 
@@ -66,7 +66,7 @@ impl fmt::Display for Violation {
 impl std::error::Error for Violation {}
 
 impl Violation {
-    /// One that belongs to no step.
+    /// Creates a violation that belongs to no step.
     pub(super) fn of_all(what: String) -> Violation {
         Violation { at: None, what }
     }
@@ -78,12 +78,12 @@ impl From<Violation> for Error {
     }
 }
 
-/// How many slices are executed, and how many rounds apart they start.
+/// The number of slices executed, and how many rounds apart they start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slices {
-    /// The number of slices.
+    /// Number of slices.
     pub count: u32,
-    /// The rounds between the starts of two slices; at least 1.
+    /// Number of rounds between the starts of two slices; at least 1.
     pub distance: u32,
 }
 
@@ -96,8 +96,7 @@ impl Slices {
 }
 
 impl Work {
-    /// Counts a rank's work. Where any rank may do the work of all, as if this were the one that
-    /// finds all others there.
+    /// Counts a rank's work. Work that any rank may do is counted as if this rank did all of it.
     pub(super) fn of(schedule: &Schedule) -> Work {
         let mut work = Work::default();
         for step in schedule.channels.iter().flatten() {

@@ -1,4 +1,4 @@
-//! One rank in the symbolic execution: its memory, what it has in flight, and how far it came.
+//! One rank in the symbolic execution: its memory, its steps in flight, and its progress.
 
 #![forbid(unsafe_code)]
 
@@ -34,15 +34,15 @@ impl At {
 #[derive(Clone, Copy, Default)]
 struct Chunk {
     value: Option<Value>,
-    /// Steps in flight that read it.
+    /// Number of steps in flight that read the chunk.
     readers: u32,
-    /// Steps in flight that write it.
+    /// Number of steps in flight that write the chunk.
     writers: u32,
-    /// The channel that touches it, plus 1.
+    /// The channel that touches the chunk, plus 1.
     channel: u32,
 }
 
-/// A chunk as its rank published it.
+/// A published chunk of a rank.
 #[derive(Clone, Copy)]
 pub(super) struct Published {
     pub value: Option<Value>,
@@ -50,47 +50,46 @@ pub(super) struct Published {
     pub touched: Touched,
 }
 
-/// What peers have done with a published chunk.
+/// The accesses of peers to a published chunk.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Touched {
-    /// Nothing.
+    /// No access.
     Not,
-    /// Read by this rank, and by no other.
+    /// Reads by the given rank alone.
     ReadBy(u32),
-    /// Several have read it.
+    /// Reads by several ranks.
     ReadByMany,
-    /// This one has read it, and overwritten it in this phase.
+    /// Reads by the given rank alone, which then overwrote the chunk in the given phase.
     GivenBack(u32, u8),
 }
 
-/// One channel's steps for all slices in the order of issue, and how far it came.
+/// One channel's steps for all slices, in the order of issue, and its progress.
 pub(super) struct Channel {
-    /// Slice and number of each step.
+    /// Slice and number of each step, in the order of issue.
     order: Vec<(u32, u32)>,
     pub next: usize,
-    /// What lies behind the next step: all that was waited for so far.
+    /// The past of the next step: all steps that were waited for so far.
     pub past: Past,
-    /// Of each asynchronous step, by slice and number: what lies behind its message, if it was
-    /// delivered.
+    /// The past of each asynchronous step's message, by slice and number, if it was delivered.
     delivered: Vec<Option<Past>>,
-    /// Whether it waits in the list of channels to try.
+    /// Whether the channel is in the list of channels to try.
     pub queued: bool,
 }
 
-/// One rank.
+/// The state of one rank.
 pub(super) struct Rank<'a> {
     pub schedule: &'a Schedule,
     pub waits: Vec<Vec<Vec<u32>>>,
     in_place: bool,
     memory: Vec<Chunk>,
     pub channels: Vec<Channel>,
-    /// By slice and chunk number.
+    /// Published chunks, by slice and chunk number.
     published: Vec<Option<Published>>,
-    /// By slice: the last phase published, plus 1.
+    /// The last phase published, plus 1, by slice.
     pub reached: Vec<u16>,
-    /// What each publication passes on, by slice and phase.
+    /// The past that each publication passes on, by slice and phase.
     pub passed_on: BTreeMap<(u32, u8), Past>,
-    /// By slice and peer: the last phase awaited, plus 1.
+    /// The last phase awaited, plus 1, by slice and peer.
     awaited: Vec<u16>,
 }
 
@@ -140,12 +139,12 @@ impl<'a> Rank<'a> {
         rank
     }
 
-    /// The content of a chunk.
+    /// Returns the content of a chunk.
     pub fn value(&self, slice: u32, place: Place) -> Option<Value> {
         self.memory[self.index(slice, place)].value
     }
 
-    /// The step that a channel issues next, if it is not done.
+    /// Returns the next step that a channel issues, or `None` at the end.
     pub fn next(&self, channel: u32) -> Option<At> {
         let entry = &self.channels[channel as usize];
         entry.order.get(entry.next).map(|&(slice, number)| At {
@@ -160,7 +159,7 @@ impl<'a> Rank<'a> {
         self.schedule.channels[at.channel as usize][at.number as usize]
     }
 
-    /// Whether everything that the step depends on is complete.
+    /// Whether all steps that the step depends on are complete.
     pub fn waits_are_over(&self, at: At) -> bool {
         let delivered = |&number: &u32| {
             let earlier = At { number, ..at };
@@ -169,7 +168,7 @@ impl<'a> Rank<'a> {
         self.waits_of(at).iter().all(delivered)
     }
 
-    /// What the step waited for is no longer in flight.
+    /// Marks the steps that the step waited for as no longer in flight, and joins their pasts.
     pub fn finish_waits(&mut self, at: At) {
         for index in 0..self.waits_of(at).len() {
             let earlier = At {
@@ -185,13 +184,13 @@ impl<'a> Rank<'a> {
         }
     }
 
-    /// The message of a step was delivered, with this behind it.
+    /// Records that the message of a step was delivered, with this past.
     pub fn deliver(&mut self, at: At, past: Past) {
         let index = self.step_index(at);
         self.channels[at.channel as usize].delivered[index] = Some(past);
     }
 
-    /// What lies behind everything that this rank has.
+    /// Returns the past of all that this rank has done and received.
     pub fn past(&self) -> Past {
         let mut past = self.channels[0].past.clone();
         for channel in &self.channels {
@@ -203,8 +202,8 @@ impl<'a> Rank<'a> {
         past
     }
 
-    /// A copy or reduction next to messages is in flight until a step that depends on it is issued:
-    /// no other step relies on its completion.
+    /// Puts a copy or reduction beside messages in flight until a step that depends on it is
+    /// issued: no other step relies on its completion.
     pub fn put_in_flight(&mut self, at: At) {
         if self.schedule.spec.access == Access::Messages {
             self.mark(at, true);
@@ -213,7 +212,7 @@ impl<'a> Rank<'a> {
         }
     }
 
-    /// Refuses a step that touches what is in flight, or another channel's chunks.
+    /// Rejects a step that conflicts with a step in flight, or touches another channel's chunks.
     pub fn check_conflicts(&mut self, at: At, action: &Action) -> Result<(), Violation> {
         let into = action.writes();
         for span in action.spans() {
@@ -264,12 +263,12 @@ impl<'a> Rank<'a> {
         if buffer == Buffer::Input {
             return Err(at.violation("writes the input"));
         }
-        // Chunks of a vector differ by an element if it cannot be divided evenly, and blocks need
+        // Chunks of a vector that cannot be divided evenly differ by an element, and blocks need
         // not be equal.
         let sized = matches!(cut, Cut::Vector(_)) || buffer == Buffer::Scratch;
         let fits = match self.schedule.spec.collective {
             Collective::Barrier => true,
-            // The engine keeps in scratch only blocks that are equal.
+            // The engine keeps only equal blocks in scratch.
             Collective::AllToAll => sized,
             Collective::Gather => value.sum == Value::input(chunk, 0).sum,
             _ => value.chunk == chunk,
@@ -285,14 +284,14 @@ impl<'a> Rank<'a> {
         Ok(())
     }
 
-    /// What this rank published under a chunk number, of `Output` or of the others.
+    /// Returns this rank's publication under a chunk number, of `Output` or of the other buffers.
     pub fn published(
         &mut self,
         slice: u32,
         buffer: Buffer,
         chunk: u32,
     ) -> Option<&mut Option<Published>> {
-        // Chunks of the output stand behind those of the input, if they are apart.
+        // Chunks of the output follow those of the input, if they are apart.
         let chunk = match (self.schedule.apart, buffer) {
             (true, Buffer::Output) => self.schedule.input.chunks() + chunk,
             (true, _) if chunk >= self.schedule.input.chunks() => return None,
@@ -302,7 +301,7 @@ impl<'a> Rank<'a> {
         self.published[slice as usize * count..][..count].get_mut(chunk as usize)
     }
 
-    /// The last phase awaited of a peer, plus 1.
+    /// Returns the last phase awaited of a peer, plus 1.
     pub fn awaited(&mut self, slice: u32, peer: u32) -> &mut u16 {
         &mut self.awaited[(slice * self.schedule.spec.world_size + peer) as usize]
     }
@@ -311,7 +310,7 @@ impl<'a> Rank<'a> {
         &self.waits[at.channel as usize][at.number as usize]
     }
 
-    /// From now on the step is in flight, or no longer.
+    /// Marks the step as in flight, or no longer so.
     pub fn mark(&mut self, at: At, in_flight: bool) {
         let change = |count: u32| if in_flight { count + 1 } else { count - 1 };
         let action = self.step(at).action;
@@ -330,7 +329,7 @@ impl<'a> Rank<'a> {
         }
     }
 
-    /// What is read and written by one step must be the same chunks or different ones, not shifted.
+    /// Checks that the spans that a step reads and writes are the same or disjoint, not shifted.
     fn check_overlap(&self, at: At, action: &Action, into: Span) -> Result<(), Violation> {
         let places = |span: Span| {
             (0..span.len).map(move |i| {
@@ -360,7 +359,7 @@ impl<'a> Rank<'a> {
         slice as usize * self.stride() + self.schedule.number(place)
     }
 
-    /// The number of a span's `i`-th chunk among those of this rank's memory.
+    /// Returns the index of a span's `i`-th chunk in this rank's memory.
     pub fn place_index(&self, at: At, span: Span, i: u32) -> usize {
         let place = self
             .schedule
@@ -374,7 +373,7 @@ impl<'a> Rank<'a> {
     }
 }
 
-/// The engine's order: by round plus the slice's delay, then slice, then step.
+/// Returns the engine's order: by round plus the slice's delay, then slice, then step.
 fn order_of_issue(steps: &[Step], slices: Slices) -> Vec<(u32, u32)> {
     let numbers = 0..steps.len() as u32;
     let all = (0..slices.count).flat_map(|slice| numbers.clone().map(move |n| (slice, n)));

@@ -1,4 +1,4 @@
-//! Every generator proved, and the checker proved able to fail.
+//! Proofs of every generator, and tests that the checker can fail.
 
 mod damage;
 
@@ -8,7 +8,7 @@ use super::*;
 use crate::schedule::{Access, Groups, stragglar};
 use crate::types::{Algorithm, Method};
 
-/// Everything that is listed for an access, at one world size and root.
+/// Returns the specs of all methods listed for an access, at one world size and root.
 fn specs(access: Access, world_size: u32, root: u32) -> Vec<Spec> {
     let mut specs = Vec::new();
     for &collective in Collective::ALL {
@@ -45,7 +45,7 @@ fn prove(spec: &Spec, in_place: bool, slices: Slices) {
     }
 }
 
-/// Small worlds with every root and both aliasings; larger ones take turns, to keep the test short.
+/// Proves small worlds with every root and both aliasings, and samples of larger ones to save time.
 fn prove_all(access: Access) {
     for world_size in 1..=64 {
         let mut roots = vec![0, 1 % world_size, world_size - 1];
@@ -110,8 +110,8 @@ fn ranks_in_domains_keep_the_promises_of_an_all_reduce() {
     }
 }
 
-/// Ways in which `world_size` ranks may share hosts: all together, one by one, in runs of equal and
-/// unequal lengths, and dealt out.
+/// Returns ways in which `world_size` ranks may share hosts: all together, one by one, in runs of
+/// equal and unequal lengths, and interleaved.
 fn divisions(world_size: u32) -> Vec<Groups> {
     let ranks = || 0..world_size;
     let by = |host: &dyn Fn(u32) -> u32| Groups::new(&ranks().map(host).collect::<Vec<_>>());
@@ -237,7 +237,7 @@ fn what_is_listed_exists_and_what_is_not_is_refused_with_what_is() {
                         rank: 1,
                         ..Spec::new(collective, algorithm, access, world_size)
                     };
-                    // Some names belong to one access only.
+                    // Some methods belong to one access only.
                     if spec.method() != algorithm {
                         continue;
                     }

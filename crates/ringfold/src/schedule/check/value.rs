@@ -1,4 +1,4 @@
-//! What the checker knows about the content of a chunk.
+//! The checker's knowledge of the content of a chunk.
 
 #![forbid(unsafe_code)]
 
@@ -6,22 +6,22 @@ use crate::random::SplitMix64;
 
 /// The symbolic content of a chunk.
 ///
-/// `sum` adds up a random-looking 128-bit number for each input chunk that is in it, so it
+/// `sum` adds up a random-looking 128-bit number for each input chunk contained in the value, so it
 /// distinguishes multisets of contributions (a collision is as likely as guessing 128 bits).
-/// `expression` is a hash of how they were reduced: equal when the arithmetic is the same up to
-/// swapping the two operands, so that the bits are equal.
+/// `expression` is a hash of the reduction: equal if the arithmetic is the same up to swapping the
+/// two operands, so that the bits are equal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Value {
-    /// The number of the input chunk that this is a combination of.
+    /// Number (index) of the input chunk whose contributions the value combines.
     pub chunk: u32,
-    /// The contributions.
+    /// Sum of the contributions.
     pub sum: u128,
-    /// How they were combined.
+    /// Hash of the expression that combined them.
     pub expression: u64,
 }
 
 impl Value {
-    /// A chunk of a rank's input.
+    /// Returns the value of a chunk of a rank's input.
     pub fn input(rank: u32, chunk: u32) -> Value {
         let atom = u64::from(rank) << 32 | u64::from(chunk);
         let high = mix(atom ^ 0x5bf0_3635_d2ad_b0a1);
@@ -32,7 +32,7 @@ impl Value {
         }
     }
 
-    /// Two values combined; `None` if they are of different chunks.
+    /// Combines two values; `None` if they are of different chunks.
     pub fn combined(self, other: Value) -> Option<Value> {
         let expression = (mix(self.expression).wrapping_add(mix(other.expression)))
             ^ mix(self.expression ^ other.expression);
@@ -43,14 +43,14 @@ impl Value {
         })
     }
 
-    /// The contributions of all ranks to a chunk.
+    /// Returns the sum of all ranks' contributions to a chunk.
     pub fn everybody(world_size: u32, chunk: u32) -> u128 {
         let sums = (0..world_size).map(|rank| Value::input(rank, chunk).sum);
         sums.fold(0, u128::wrapping_add)
     }
 }
 
-/// A hash: every bit of the result depends on every bit of the number.
+/// Hashes a number: every bit of the result depends on every bit of the number.
 pub(super) fn mix(number: u64) -> u64 {
     SplitMix64(number).next_u64()
 }

@@ -1,5 +1,5 @@
-//! Steps on memory that ranks have exposed to each other. [`Exposure`] knows which rank may access
-//! it when.
+//! Steps on memory that ranks have exposed to each other. [`Exposure`] tracks which rank may access
+//! the memory and when.
 
 #![forbid(unsafe_code)]
 
@@ -14,7 +14,7 @@ use crate::schedule::action::{Action, Combine, Members, Span};
 use super::super::exposed::Exposure;
 
 impl Execution<'_> {
-    /// Touches what a step touches in its rank's own memory, where peers may work too.
+    /// Touches the chunks of a step in its rank's own memory, which peers may access too.
     pub(super) fn touch_own(&mut self, at: At, action: &Action) -> Result<(), Violation> {
         if !self.exposure.is_watched || matches!(action, Action::Combine(_)) {
             return Ok(());
@@ -49,7 +49,7 @@ impl Execution<'_> {
         Ok(())
     }
 
-    /// Refuses work in registered buffers before all ranks are known to agree to it.
+    /// Rejects work in registered buffers before all ranks are known to agree to it.
     pub(super) fn check_agreed(&mut self, at: At) -> Result<(), Violation> {
         for owner in 0..self.ranks.len() as u32 {
             let awaited = *self.ranks[at.rank as usize].awaited(at.slice, owner);
@@ -62,7 +62,7 @@ impl Execution<'_> {
         Ok(())
     }
 
-    /// Touches a span of all these ranks' exposed memory, which they must have.
+    /// Touches a span of the exposed memory of `owners`, each of which must have the buffer.
     pub(super) fn touch_all(
         &mut self,
         at: At,
@@ -79,7 +79,7 @@ impl Execution<'_> {
         Ok(())
     }
 
-    /// Stores the `i`-th chunk of what was combined where its targets' buffers lie.
+    /// Stores the `i`-th chunk of a combination in its targets' buffers.
     pub(super) fn store(
         &mut self,
         at: At,

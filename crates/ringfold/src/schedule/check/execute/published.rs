@@ -1,5 +1,5 @@
-//! Steps on published memory: it is read after it was waited for, given back by its only reader, or
-//! reduced by any rank with a core.
+//! Steps on published memory. A chunk is read after its publication was awaited, given back by its
+//! only reader, or reduced by any rank with a core.
 
 #![forbid(unsafe_code)]
 
@@ -37,7 +37,7 @@ impl Execution<'_> {
         self.reach(at, phase)
     }
 
-    /// This rank says that it has come to `phase`.
+    /// Records that this rank has reached `phase`.
     fn reach(&mut self, at: At, phase: u8) -> Result<(), Violation> {
         let own = &mut self.ranks[at.rank as usize];
         let reached = &mut own.reached[at.slice as usize];
@@ -78,8 +78,8 @@ impl Execution<'_> {
         }
     }
 
-    /// What `peer` published under a chunk number, if this rank has waited for that and no rank
-    /// reduces there.
+    /// Returns the chunk that `peer` published under a number, if this rank has awaited the
+    /// publication and no rank reduces there.
     pub(super) fn published(
         &mut self,
         at: At,
@@ -124,7 +124,7 @@ impl Execution<'_> {
         Ok(published.value.expect("only defined chunks are published"))
     }
 
-    /// Every peer's published chunks are overwritten by the one rank that has read them.
+    /// Overwrites every peer's published chunks, of which this rank must be the only reader.
     pub(super) fn give_back(&mut self, at: At, span: Span, phase: u8) -> Result<(), Violation> {
         for i in 0..span.len {
             let value = self.ranks[at.rank as usize].read(at, span, i)?;
@@ -155,7 +155,7 @@ impl Execution<'_> {
         self.reach(at, phase)
     }
 
-    /// What `peer` put in the place of a chunk of this rank's, if this rank has awaited that.
+    /// Returns the value that `peer` gave back in this rank's chunk, if this rank has awaited it.
     pub(super) fn given_back(&mut self, at: At, peer: u32, chunk: u32) -> Result<Value, Violation> {
         let own = &mut self.ranks[at.rank as usize];
         let awaited = *own.awaited(at.slice, peer);
@@ -174,7 +174,7 @@ impl Execution<'_> {
         }
     }
 
-    /// The `i`-th chunk of `span` of these ranks combined, this rank's own as it has it.
+    /// Combines the `i`-th chunk of `span` of these ranks; this rank's own is read from memory.
     pub(super) fn reduced(
         &mut self,
         at: At,
@@ -189,8 +189,8 @@ impl Execution<'_> {
         combine_all(at, among.ranks().map(value))
     }
 
-    /// Combines what all have published or exposed, or offers to. From the first offer on a rank
-    /// may access it; with the last one it is complete.
+    /// Combines chunks that all ranks have published or exposed, or offers to. From the first offer
+    /// on, a rank may access a chunk; with the last offer, the chunk is complete.
     pub(super) fn combine(&mut self, at: At, combine: &Combine) -> Result<(), Violation> {
         let is_exposed = combine.access == Access::Registered;
         let by = match combine.assignment {
@@ -219,7 +219,7 @@ impl Execution<'_> {
         Ok(())
     }
 
-    /// What becomes of the `i`-th chunks of its sources.
+    /// Returns the combination of the sources' `i`-th chunks.
     fn combined(&mut self, at: At, combine: &Combine, i: u32) -> Result<Value, Violation> {
         let from = combine.from;
         let value = |rank: u32| match combine.access {
@@ -230,7 +230,7 @@ impl Execution<'_> {
         combine_all(at, combine.sources.ranks().map(value))
     }
 
-    /// Offers to combine a chunk; whether all ranks have.
+    /// Offers to combine a chunk. Returns whether all ranks have offered.
     fn offer(&mut self, at: At, chunk: u32, value: Value) -> Result<bool, Violation> {
         let hops = self.channel(at.rank, at.channel).past.hops;
         if !self.offers.offer((at.slice, chunk), at.rank, value, hops) {
@@ -249,8 +249,8 @@ impl Execution<'_> {
             .ok_or_else(|| at.violation(format!("combines chunk {chunk}, which it kept")))
     }
 
-    /// Hears that the chunks of `into` are complete, which `phase_is_reached` has seen, and takes
-    /// them.
+    /// Notes that the chunks of `into` are complete, as `phase_is_reached` has checked, and copies
+    /// them if they are staged.
     pub(super) fn collect(&mut self, at: At, access: Access, into: Span) -> Result<(), Violation> {
         for i in 0..into.len {
             let combined = self.offers.value(at.slice, into.first + i);

@@ -1,14 +1,14 @@
-//! Schedules damaged on purpose: each kind of damage is applied in every place, and the checker
-//! must detect it every time.
+//! Schedules damaged on purpose: each kind of damage is applied at every step, and the checker must
+//! always detect it.
 
 use super::*;
 use crate::schedule::dependence::dependencies;
 use crate::schedule::{Action, Span, Step};
 
-/// Damage at one step of one rank; `None` where this kind does not apply.
+/// Damage at one step of one rank; `None` if this kind does not apply.
 type Damage = fn(&Schedule, &[Step], usize) -> Option<Vec<Step>>;
 
-/// Does the damage everywhere in the schedules of all algorithms; returns how often.
+/// Applies the damage everywhere in the schedules of all algorithms; returns how often.
 fn refuse_everywhere(damage: Damage, in_place: bool) -> usize {
     let mut count = 0;
     for world_size in [3, 4, 8] {
@@ -53,7 +53,7 @@ fn refuse(spec: &Spec, damage: Damage, in_place: bool) -> usize {
 fn a_lost_step_is_seen() {
     let lose: Damage = |_, steps, at| {
         let publishes = |step: &Step| matches!(step.action, Action::Publish { .. });
-        // A rank that waits for a phase without data then only waits for the next one.
+        // If a phase without data is lost, a rank that waits for it only waits for the next one.
         if matches!(steps[at].action, Action::Publish { span, .. } if span.len == 0)
             && steps[at + 1..].iter().any(publishes)
         {
@@ -70,7 +70,7 @@ fn a_lost_step_is_seen() {
 #[test]
 fn a_repeated_message_reduction_or_publication_is_seen() {
     let repeat: Damage = |_, steps, at| {
-        // Other local steps give the same result when they are done again.
+        // Other local steps give the same result when repeated.
         let adds = match steps[at].action {
             Action::Reduce { with, from, into } => with == into || from == into,
             other => {
@@ -117,7 +117,7 @@ fn a_wrong_chunk_is_seen() {
         let movable = |span: &Span| span.len > 0 && span.first + span.len < chunks(span);
         let step = steps[at];
         let mut steps = steps.to_vec();
-        // What is written is moved, or if nothing is, what is read: moving both could be right.
+        // Shifts the written span, or else the read one: shifting both could be right.
         let moved = step.action.writes().or(step.action.reads()[0])?;
         steps[at].action = step.action.with_spans(|span| Span {
             first: span.first + u32::from(span == moved),
@@ -155,7 +155,7 @@ fn a_message_to_the_wrong_rank_is_seen() {
 #[test]
 fn waiting_for_too_early_a_phase_is_seen() {
     let hurry: Damage = |schedule, steps, at| {
-        // Where nothing is reduced, some need only what was published first.
+        // Without a reduction, some ranks need only the data that was published first.
         if !schedule.spec.collective.reduces() {
             return None;
         }
@@ -174,8 +174,8 @@ fn steps_that_depend_on_each_other_cannot_change_places() {
     let swap: Damage = |schedule, steps, at| {
         let before = at.checked_sub(1)?;
         let depends = dependencies(schedule, true)[0][at].contains(&(before as u32));
-        // Two that add to the same sum may come in either order, unless others have to add
-        // likewise.
+        // Two steps that add to the same sum may run in either order, unless other ranks must add
+        // alike.
         let adds = |at: usize| {
             matches!(
                 steps[at].action,
