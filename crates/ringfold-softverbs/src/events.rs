@@ -1,4 +1,4 @@
-//! What devices tell by their asynchronous events, and the mishaps that have them do so.
+//! Asynchronous events of the devices, and the faults that raise them.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -9,14 +9,14 @@ pub const DEVICE_FATAL: u32 = 8;
 pub const PORT_ACTIVE: u32 = 9;
 pub const PORT_ERROR: u32 = 10;
 
-/// How long a port is down that comes up again.
+/// Time that a flapping port is down.
 const FLAP: Duration = Duration::from_millis(50);
 
-/// What an opened device has to tell.
+/// Pending events of an opened device.
 #[derive(Debug)]
 struct Context {
     events: VecDeque<u32>,
-    /// Readable as long as there is something.
+    /// Event counter, readable while events are pending.
     descriptor: i32,
 }
 
@@ -24,9 +24,9 @@ struct Context {
 #[derive(Debug, Default)]
 pub struct Contexts {
     by_address: HashMap<usize, Context>,
-    /// Whether the devices have failed, and do nothing any more.
+    /// Whether the devices have failed permanently.
     is_dead: bool,
-    /// Until when their ports are down.
+    /// End of the ports' down time.
     down_until: Option<Instant>,
 }
 
@@ -45,7 +45,7 @@ impl Contexts {
         self.by_address.len()
     }
 
-    /// Has all devices tell `event`.
+    /// Reports `event` on all devices.
     pub fn tell(&mut self, event: u32) {
         for context in self.by_address.values_mut() {
             context.events.push_back(event);
@@ -55,7 +55,7 @@ impl Contexts {
         }
     }
 
-    /// What a device tells next.
+    /// Returns a device's next event.
     pub fn take(&mut self, address: usize) -> Option<u32> {
         let context = self.by_address.get_mut(&address)?;
         let event = context.events.pop_front()?;
@@ -67,19 +67,19 @@ impl Contexts {
         Some(event)
     }
 
-    /// The devices fail.
+    /// Makes the devices fail.
     pub fn die(&mut self) {
         self.is_dead = true;
         self.tell(DEVICE_FATAL);
     }
 
-    /// The ports go down, for a moment.
+    /// Takes the ports down for a moment.
     pub fn flap(&mut self, now: Instant) {
         self.down_until = Some(now + FLAP);
         self.tell(PORT_ERROR);
     }
 
-    /// From when on the devices do requests again, if they do not `now`.
+    /// Ends an elapsed down time, and returns for how long the devices execute no requests.
     pub fn idle_until(&mut self, now: Instant) -> Idle {
         if self.down_until.is_some_and(|until| until <= now) {
             self.down_until = None;
@@ -93,7 +93,7 @@ impl Contexts {
     }
 }
 
-/// Whether devices do nothing.
+/// Time during which the devices execute no requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Idle {
     No,

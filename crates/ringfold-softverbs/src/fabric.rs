@@ -1,4 +1,4 @@
-//! The devices of this process and what is between them: a thread that does the requests.
+//! The devices of this process and the fabric between them: a thread that executes the requests.
 
 use std::collections::HashMap;
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -32,29 +32,29 @@ const RECEIVED: u32 = 1 << 7;
 const WRITTEN: u32 = RECEIVED + 1;
 const WITH_IMM: u32 = 2;
 
-/// A part of a request on its way.
+/// Part of a request, in transit.
 #[derive(Clone, Copy, Debug)]
 pub struct Packet {
     pub from: Peer,
     pub to: u32,
     pub opcode: u32,
-    /// Big endian.
+    /// Immediate data, big endian.
     pub imm: u32,
     pub address: u64,
     pub rkey: u32,
-    /// Whether it is the last of its request.
+    /// Whether this packet is the last of its request.
     pub is_last: bool,
-    /// Content of the whole request.
+    /// Payload bytes of the whole request.
     pub bytes: u32,
-    /// `IBV_MTU_256` is 1, and so on.
+    /// The `IBV_MTU_*` number (1 for 256 bytes).
     pub mtu: u32,
 }
 
-/// Everything that a lock protects.
+/// State that the fabric's lock protects.
 #[derive(Debug)]
 pub struct State {
     pub contexts: Contexts,
-    /// By their addresses, the addresses of the contexts of domains and channels.
+    /// Addresses of the domains' contexts, by domain; `channels` likewise.
     pub domains: HashMap<usize, usize>,
     pub channels: HashMap<usize, usize>,
     pub memories: Memories,
@@ -65,22 +65,22 @@ pub struct State {
     pub made: u32,
     pub seed: u64,
     pub lateness: Lateness,
-    /// Devices that are open, and the thread that does their requests.
+    /// Number of open devices; `worker` executes their requests.
     open: usize,
     worker: Option<JoinHandle<()>>,
 }
 
-/// The devices.
+/// The software devices of a process.
 #[derive(Debug)]
 pub struct Fabric {
     state: Mutex<State>,
     changed: Condvar,
-    /// Held while devices are opened and closed, before all other locks: the last one that is
-    /// closed ends the threads, which another one that is opened needs.
+    /// Serializes opening and closing of devices, and is locked before all other locks. The last
+    /// close ends the threads, which a concurrent open would need.
     life: Mutex<()>,
 }
 
-/// The one fabric of this process.
+/// Returns the process's only fabric.
 pub fn fabric() -> &'static Fabric {
     static FABRIC: OnceLock<&'static Fabric> = OnceLock::new();
     FABRIC.get_or_init(|| {
@@ -109,7 +109,7 @@ pub fn fabric() -> &'static Fabric {
 }
 
 impl Fabric {
-    /// A device is open.
+    /// Counts an opened device, and starts the threads for the first.
     pub fn open(&'static self) {
         let _life = self.life.lock().unwrap_or_else(PoisonError::into_inner);
         wire::listen();
@@ -122,7 +122,7 @@ impl Fabric {
         }
     }
 
-    /// A device is closed; with the last, nothing is left but the memory.
+    /// Counts a closed device; the last close ends the threads, and leaves only the memory.
     pub fn close(&self) {
         let _life = self.life.lock().unwrap_or_else(PoisonError::into_inner);
         let worker = {
@@ -135,13 +135,13 @@ impl Fabric {
         };
         self.wake();
         if let Some(worker) = worker {
-            // A panic in it has been printed.
+            // The thread's panic has been printed.
             let _ = worker.join();
         }
         wire::close();
     }
 
-    /// Does requests as long as a device is open.
+    /// Executes requests while a device is open.
     fn work(&self) {
         let mut state = self.lock();
         while state.open > 0 {
@@ -172,14 +172,14 @@ impl Fabric {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Something was posted.
+    /// Wakes the worker after a change of the state.
     pub fn wake(&self) {
         self.changed.notify_all();
     }
 }
 
 impl State {
-    /// A pair whose first request can be done: any of them.
+    /// Chooses a random pair whose first request is due.
     fn choose(&mut self, now: Instant) -> Option<u32> {
         let is_ready = |pair: &Pair| pair.due().is_some_and(|due| due <= now);
         let mut ready: Vec<u32> = self
@@ -194,7 +194,7 @@ impl State {
         ready.get(place).copied()
     }
 
-    /// Shows what has ended where there is an event for it.
+    /// Makes due completions of armed queues pollable.
     fn release(&mut self, now: Instant) {
         let armed = self.queues.values_mut();
         for queue in armed.filter(|queue| queue.next().is_some_and(|next| next <= now)) {
@@ -202,7 +202,7 @@ impl State {
         }
     }
 
-    /// When there is something to do next.
+    /// Returns the time of the worker's next action.
     fn next(&self, idle: Idle) -> Option<Instant> {
         let shows = self.queues.values().filter_map(Queue::next).min();
         let is_done = match idle {
@@ -213,7 +213,7 @@ impl State {
         [shows, is_done].into_iter().flatten().min()
     }
 
-    /// Does what `SOFTVERBS_FAULTS` has happen with this request.
+    /// Injects the faults of `SOFTVERBS_FAULTS` that are due with this request.
     pub fn mishap(&mut self) {
         if self.faults.failure("cut").is_some() {
             self.faults.is_cut = [true; 2];
@@ -230,7 +230,7 @@ impl State {
         }
     }
 
-    /// Does a pair's first request, or sends it to another process.
+    /// Executes a pair's first request, or sends it to another process.
     fn begin(&mut self, number: u32) {
         let Some(pair) = self.pairs.get(&number) else {
             return;
@@ -271,7 +271,7 @@ impl State {
         }
     }
 
-    /// What a request sends; nothing if a key does not permit it.
+    /// Returns a request's payload, or `None` if a key does not permit the access.
     fn content(&self, pair: &Pair, request: &Request) -> Option<Vec<u8>> {
         if let Some(inline) = &request.inline {
             return Some(inline.clone());
@@ -290,7 +290,7 @@ impl State {
         Some(content)
     }
 
-    /// Takes in a packet for a pair of this process: how that went.
+    /// Receives a packet for a pair of this process, and returns the status.
     pub fn deliver(&mut self, packet: &Packet, content: &[u8]) -> u32 {
         let Some(pair) = self.pairs.get(&packet.to) else {
             return NO_ANSWER;
@@ -322,7 +322,7 @@ impl State {
         }
     }
 
-    /// Uses up a receive for a message or the number of a write.
+    /// Consumes a receive for a send or for a write with immediate data.
     fn consume(&mut self, packet: &Packet, content: &[u8]) -> u32 {
         let is_send = packet.opcode == SEND;
         let Some(pair) = self.pairs.get_mut(&packet.to) else {
@@ -374,7 +374,7 @@ impl State {
         }
     }
 
-    /// A pair's first request has ended.
+    /// Completes a pair's first request.
     pub fn finish(&mut self, number: u32, status: u32) {
         let Some(pair) = self.pairs.get_mut(&number) else {
             return;
@@ -401,7 +401,7 @@ impl State {
         }
     }
 
-    /// Ends a pair: all that is posted fails.
+    /// Puts a pair into the error state, and flushes all posted requests.
     pub fn end(&mut self, number: u32) {
         let Some(pair) = self.pairs.get_mut(&number) else {
             return;
@@ -424,7 +424,7 @@ impl State {
         }
     }
 
-    /// A process has ended: what is on the way to it has no answer.
+    /// Fails the requests in transit to a process that has ended.
     pub fn lose(&mut self, process: u32) {
         wire::forget(process);
         let awaiting: Vec<u32> = self

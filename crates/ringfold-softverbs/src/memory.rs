@@ -1,4 +1,4 @@
-//! Registered memory, and what may be done to it.
+//! Registered memory and its access rights.
 
 use std::collections::HashMap;
 
@@ -6,7 +6,7 @@ use std::collections::HashMap;
 pub const LOCAL_WRITE: u32 = 1;
 pub const REMOTE_WRITE: u32 = 2;
 
-/// Registered memory.
+/// A memory registration.
 #[derive(Clone, Copy, Debug)]
 struct Memory {
     domain: usize,
@@ -32,13 +32,13 @@ impl Memories {
         }
     }
 
-    /// Registers memory with a domain: its key, or nothing if there is too much.
+    /// Registers memory with a domain; returns the key, or `None` beyond the limit.
     pub fn add(&mut self, domain: usize, address: usize, bytes: usize, access: u32) -> Option<u32> {
         if self.limit.is_some_and(|limit| self.bytes + bytes > limit) {
             return None;
         }
         self.made += 1;
-        // Not a small number, so that a wrong one is found.
+        // Scattered, so that a wrong key is most likely invalid.
         let key = self.made.wrapping_mul(0x9e37_79b1) ^ std::process::id();
         self.bytes += bytes;
         let memory = Memory {
@@ -57,7 +57,7 @@ impl Memories {
         }
     }
 
-    /// Whether `key` permits `access` to so many bytes, in this domain.
+    /// Whether `key` permits `access` to this range in this domain.
     pub fn permits(
         &self,
         key: u32,
@@ -73,12 +73,12 @@ impl Memories {
         })
     }
 
-    /// Whether some memory is registered with a domain.
+    /// Whether any memory is registered with a domain.
     pub fn has(&self, domain: usize) -> bool {
         self.by_key.values().any(|memory| memory.domain == domain)
     }
 
-    /// How much is registered.
+    /// Returns the number of registrations.
     pub fn count(&self) -> usize {
         self.by_key.len()
     }

@@ -1,4 +1,4 @@
-//! Queue pairs: what is posted, and their states.
+//! Queue pairs: their posted requests and states.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -10,7 +10,7 @@ pub const READY_TO_RECEIVE: u32 = 2;
 pub const READY_TO_SEND: u32 = 3;
 pub const ERROR: u32 = 6;
 
-/// Memory that a request names.
+/// Memory range of a request.
 #[derive(Clone, Copy, Debug)]
 pub struct Piece {
     pub address: u64,
@@ -25,13 +25,13 @@ pub struct Request {
     pub opcode: u32,
     pub is_signaled: bool,
     pub pieces: Vec<Piece>,
-    /// What was copied when it was posted.
+    /// Payload copied when the request was posted.
     pub inline: Option<Vec<u8>>,
-    /// Big endian, as it is handed on.
+    /// Immediate data, big endian, passed on unchanged.
     pub imm: u32,
     pub remote_address: u64,
     pub rkey: u32,
-    /// When the device comes to it at the earliest.
+    /// Earliest time at which the device executes the request.
     pub due: Instant,
 }
 
@@ -42,7 +42,7 @@ pub struct Receive {
     pub piece: Option<Piece>,
 }
 
-/// Where a pair's packets go.
+/// Address of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
     pub process: u32,
@@ -54,11 +54,11 @@ pub struct Peer {
 pub struct Pair {
     pub device: usize,
     pub domain: usize,
-    /// The handles of its completion queues.
+    /// Handles of the send and the receive completion queue.
     pub queues: [u32; 2],
     pub state: u32,
     pub peer: Peer,
-    /// `IBV_MTU_256` is 1, and so on.
+    /// The `IBV_MTU_*` number (1 for 256 bytes).
     pub mtu: u32,
     pub rights: u32,
     pub sends: VecDeque<Request>,
@@ -66,18 +66,18 @@ pub struct Pair {
     pub send_room: usize,
     pub receive_room: usize,
     pub inline_bytes: usize,
-    /// Places of the send queue that are taken: until a completion is polled.
+    /// Entries of the send queue in use, until a completion is polled.
     pub send_used: usize,
-    /// Requests that have ended since the last that was signaled.
+    /// Requests completed since the last signaled one.
     pub unsignaled: usize,
-    /// Whether its first request is on the way to another process.
+    /// Whether the first request is in transit to another process.
     pub is_awaiting: bool,
 }
 
 impl Pair {
-    /// Whether a change from one state to another is permitted, with the members that `what` says.
+    /// Whether a change to state `to` with the attribute mask `what` is permitted.
     pub fn permits(&self, to: u32, what: u32) -> bool {
-        /// STATE, and what each change needs.
+        /// `IBV_QP_STATE`, and the attributes that each change needs.
         const INIT_MASK: u32 = 1 | 1 << 3 | 1 << 4 | 1 << 5;
         const RECEIVE_MASK: u32 = 1 | 1 << 7 | 1 << 8 | 1 << 12 | 1 << 15 | 1 << 17 | 1 << 20;
         const SEND_MASK: u32 = 1 | 1 << 9 | 1 << 10 | 1 << 11 | 1 << 13 | 1 << 16;
@@ -90,7 +90,7 @@ impl Pair {
         }
     }
 
-    /// From when on its first request can be done.
+    /// Returns the earliest time of the first request, or `None` while none can be executed.
     pub fn due(&self) -> Option<Instant> {
         let is_idle = self.state == READY_TO_SEND && !self.is_awaiting;
         self.sends.front().filter(|_| is_idle).map(|send| send.due)

@@ -1,8 +1,8 @@
 //! Completion queues.
 //!
-//! What has ended is held before it can be polled: the requests of one side of a queue pair show in
-//! their order, those of different pairs and sides in any. What ended a pair shows before what was
-//! flushed for that.
+//! Completions are held before they can be polled. Those of one side of a queue pair are released
+//! in order, those of different pairs and sides in any order. The completion that ended a pair is
+//! released before the flushed ones.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Instant;
@@ -11,23 +11,23 @@ use crate::fabric::{FLUSHED, SUCCESS};
 use crate::layout::Wc;
 use crate::settings::Lateness;
 
-/// A request that has ended.
+/// A completed request.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry {
     pub wc: Wc,
-    /// How many places in its pair's send queue are free once this is polled.
+    /// Entries of the pair's send queue that are free once this completion is polled.
     pub frees: usize,
-    /// Whether it is of the receives.
+    /// Whether the request is a receive.
     pub is_receive: bool,
 }
 
 impl Entry {
-    /// Within which entries have an order.
+    /// Returns the pair and the side within which completions are ordered.
     fn side(&self) -> (u32, bool) {
         (self.wc.qp_num, self.is_receive)
     }
 
-    /// Whether it ended a pair: what is flushed then shows later.
+    /// Whether this completion ended a pair, and precedes the flushed ones.
     fn is_cause(&self) -> bool {
         ![SUCCESS, FLUSHED].contains(&self.wc.status)
     }
@@ -36,16 +36,16 @@ impl Entry {
 /// A completion queue.
 #[derive(Debug)]
 pub struct Queue {
-    /// What can be polled.
+    /// Completions that can be polled.
     entries: VecDeque<Entry>,
-    /// What has ended, and from when on it may show.
+    /// Held completions, each with the earliest time of its release.
     held: BTreeMap<(u32, bool), VecDeque<(Instant, Entry)>>,
     room: usize,
-    /// Whether an entry was lost.
+    /// Whether a completion was lost.
     is_overrun: bool,
-    /// The end of the channel's pipe where events are written.
+    /// Write end of the channel's pipe, for events.
     channel: i32,
-    /// The queue's own address, which is what an event says.
+    /// Address of the queue, which is the content of its events.
     address: usize,
     is_armed: bool,
 }
@@ -63,7 +63,7 @@ impl Queue {
         }
     }
 
-    /// Takes in what has ended, to show from `due` on; false if there is no room.
+    /// Holds a completion until `due`; false if the queue is full.
     pub fn push(&mut self, entry: Entry, due: Instant) -> bool {
         let held: usize = self.held.values().map(VecDeque::len).sum();
         if self.entries.len() + held == self.room {
@@ -79,12 +79,12 @@ impl Queue {
         true
     }
 
-    /// An entry was lost: nothing more comes from this queue.
+    /// Marks a completion as lost: later polls fail.
     pub fn overrun(&mut self) {
         self.is_overrun = true;
     }
 
-    /// Shows what may show `now`.
+    /// Makes the completions due by `now` pollable.
     pub fn release(&mut self, now: Instant, lateness: &mut Lateness) {
         loop {
             let due: Vec<(u32, bool)> = self.due(now).collect();
@@ -103,7 +103,7 @@ impl Queue {
         }
     }
 
-    /// Sides of pairs of which something may show `now`.
+    /// Returns the sides whose oldest held completion may be released at `now`.
     fn due(&self, now: Instant) -> impl Iterator<Item = (u32, bool)> + '_ {
         let has_cause = |pair: u32| {
             let sides = [false, true].map(|is_receive| self.held.get(&(pair, is_receive)));
@@ -129,14 +129,14 @@ impl Queue {
         }
     }
 
-    /// When something shows next for which there is an event.
+    /// Returns when the next completion is due, if the queue is armed.
     pub fn next(&self) -> Option<Instant> {
         let heads = self.held.values().filter_map(VecDeque::front);
         heads.map(|(due, _)| *due).min().filter(|_| self.is_armed)
     }
 
-    /// The oldest entries, `count` at most; an error once one was lost. If these are fewer than
-    /// asked for, then the rest has not come yet.
+    /// Returns the oldest completions, `count` at most, or an error once one was lost. If fewer are
+    /// returned, the rest is held again, as if not yet arrived.
     pub fn poll(
         &mut self,
         count: usize,
@@ -158,7 +158,7 @@ impl Queue {
         Ok(polled)
     }
 
-    /// Where its events are written.
+    /// Returns the descriptor to which events are written.
     pub fn channel(&self) -> i32 {
         self.channel
     }

@@ -1,16 +1,16 @@
-//! What the environment and the tests choose.
+//! Settings of the environment and the tests.
 
 use std::collections::HashMap;
 use std::ffi::c_int;
 use std::str::FromStr;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// The number in the variable `name`.
+/// Returns the number in the environment variable `name`.
 pub fn number<T: FromStr>(name: &str) -> Option<T> {
     std::env::var(name).ok()?.parse().ok()
 }
 
-/// The seed of `SOFTVERBS_SEED`, or a new one.
+/// Returns the seed in `SOFTVERBS_SEED`, or a new one.
 pub fn seed() -> u64 {
     number("SOFTVERBS_SEED").unwrap_or_else(|| {
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
@@ -20,18 +20,18 @@ pub fn seed() -> u64 {
     })
 }
 
-/// What ports are.
+/// Properties of the ports.
 #[derive(Clone, Copy, Debug)]
 pub struct Ports {
-    /// Whether they are on Ethernet, where they have no address.
+    /// Whether the ports are on Ethernet, and have no address.
     pub is_ethernet: bool,
     pub is_down: bool,
-    /// `IBV_MTU_256` is 1, and so on.
+    /// The `IBV_MTU_*` number (1 for 256 bytes).
     pub mtu: u32,
 }
 
 impl Ports {
-    /// Those that `SOFTVERBS_LINK`, `SOFTVERBS_PORT` and `SOFTVERBS_MTU` describe.
+    /// Reads `SOFTVERBS_LINK`, `SOFTVERBS_PORT` and `SOFTVERBS_MTU`.
     pub fn read() -> Ports {
         let says = |name: &str, word: &str| std::env::var(name).is_ok_and(|text| text == word);
         let mtu_bytes: u32 = number("SOFTVERBS_MTU").unwrap_or(4096);
@@ -43,7 +43,7 @@ impl Ports {
     }
 }
 
-/// Numbers of errors that `SOFTVERBS_FAULTS` may name.
+/// Error numbers that `SOFTVERBS_FAULTS` may name.
 const ERRORS: [(&str, c_int); 5] = [
     ("EACCES", libc::EACCES),
     ("EINVAL", libc::EINVAL),
@@ -52,17 +52,17 @@ const ERRORS: [(&str, c_int); 5] = [
     ("EPERM", libc::EPERM),
 ];
 
-/// What is to go wrong.
+/// Faults to inject.
 #[derive(Debug, Default)]
 pub struct Faults {
-    /// By function: how many calls until one fails, and how.
+    /// Calls until one fails, and its error number, by function.
     calls: HashMap<String, (u64, c_int)>,
-    /// Devices without a cable.
+    /// Whether the cable of each device is cut.
     pub is_cut: [bool; 2],
 }
 
 impl Faults {
-    /// Those of `SOFTVERBS_FAULTS`: `NAME@K` or `NAME@K=ERROR`, separated by commas.
+    /// Reads `SOFTVERBS_FAULTS`: `NAME@K` or `NAME@K=ERROR`, separated by commas.
     pub fn read() -> Faults {
         let mut faults = Faults::default();
         let text = std::env::var("SOFTVERBS_FAULTS").unwrap_or_default();
@@ -79,12 +79,12 @@ impl Faults {
         faults
     }
 
-    /// Has the `at`-th call of `function` from now on fail, from 1 on.
+    /// Makes the `at`-th call of `function` from now on fail, counted from 1.
     pub fn fail(&mut self, function: &str, at: u64, code: c_int) {
         self.calls.insert(function.to_owned(), (at, code));
     }
 
-    /// How this call of `function` fails.
+    /// Counts a call of `function`, and returns its error if the call must fail.
     pub fn failure(&mut self, function: &str) -> Option<c_int> {
         let (left, code) = self.calls.get_mut(function)?;
         *left = left.saturating_sub(1);
@@ -95,13 +95,13 @@ impl Faults {
         due
     }
 
-    /// How many have not come yet.
+    /// Returns the number of pending faults.
     pub fn due(&self) -> usize {
         self.calls.len()
     }
 }
 
-/// How late things happen.
+/// Random delays and choices.
 #[derive(Debug)]
 pub struct Lateness {
     random: Random,
@@ -109,7 +109,7 @@ pub struct Lateness {
 }
 
 impl Lateness {
-    /// By `seed`; `SOFTVERBS_LATE=0` has everything happen at once.
+    /// Seeds the random numbers; `SOFTVERBS_LATE=0` turns delays and partial polls off.
     pub fn read(seed: u64) -> Lateness {
         Lateness {
             random: Random::new(seed),
@@ -117,8 +117,8 @@ impl Lateness {
         }
     }
 
-    /// After what time the next thing happens: mostly none or little, sometimes so much that other
-    /// queue pairs do all of their work.
+    /// Returns the delay of the next action: mostly none or little, sometimes long enough for other
+    /// queue pairs to finish all of their work.
     pub fn delay(&mut self) -> Duration {
         let most_us = match self.random.below(64) {
             _ if self.is_off => 0,
@@ -130,7 +130,7 @@ impl Lateness {
         Duration::from_micros(self.random.below(most_us + 1) as u64)
     }
 
-    /// How many of `count` things may be seen at once.
+    /// Returns how many of `count` completions may be seen at once.
     pub fn share(&mut self, count: usize) -> usize {
         match self.is_off || self.random.below(2) == 0 {
             true => count,
@@ -143,7 +143,7 @@ impl Lateness {
     }
 }
 
-/// A generator of numbers that look random (xorshift64*).
+/// A generator of pseudo-random numbers (xorshift64*).
 #[derive(Debug)]
 struct Random(u64);
 

@@ -1,8 +1,8 @@
-//! Packets between processes of this machine, over UNIX sockets that keep their bounds.
+//! Packets between processes of this machine, over UNIX sockets that keep message boundaries.
 //!
-//! A process listens at a name with its id: abstract, or, for several network namespaces, in the
-//! folder `SOFTVERBS_FOLDER`. Another one connects to send, and gets an answer for the last packet
-//! of each request on the same connection.
+//! A process listens at a name with its id: an abstract name or, for several network namespaces, a
+//! file in the folder `SOFTVERBS_FOLDER`. A sender connects, and receives an answer to the last
+//! packet of each request on the same connection.
 
 use std::collections::HashMap;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -13,19 +13,19 @@ use std::thread::{self, JoinHandle};
 use crate::fabric::{Packet, SEND, fabric};
 use crate::pair::Peer;
 
-/// Content of one packet.
+/// Maximum payload of one packet.
 const CONTENT_BYTES: usize = 64 << 10;
 const HEADER_BYTES: usize = 44;
 const ANSWER_BYTES: usize = 8;
-/// Where sockets have files instead of abstract names.
+/// Variable with the folder for socket files, which replace abstract names.
 const FOLDER: &str = "SOFTVERBS_FOLDER";
 
-/// The connections of this process with others: each to one has a thread that writes, because a
-/// full one must not keep what comes from there waiting.
+/// The connections of this process. Each outgoing one has a thread that writes, because a full
+/// socket must not delay incoming packets.
 #[derive(Debug, Default)]
 struct Wire {
     by_process: HashMap<u32, Sender<Vec<u8>>>,
-    /// All that is open, to end what waits there.
+    /// All open sockets; shutting them down ends blocked calls.
     sockets: Vec<Arc<OwnedFd>>,
     threads: Vec<JoinHandle<()>>,
     is_listening: bool,
@@ -33,13 +33,13 @@ struct Wire {
 
 static WIRE: Mutex<Option<Wire>> = Mutex::new(None);
 
-/// Does something with the connections. The fabric may be locked, and is not locked within.
+/// Runs `act` on the connections. The caller may hold the fabric's lock; `act` must not take it.
 fn with_wire<R>(act: impl FnOnce(&mut Wire) -> R) -> R {
     let mut wire = WIRE.lock().unwrap_or_else(PoisonError::into_inner);
     act(wire.get_or_insert_default())
 }
 
-/// Opens this process to others, once.
+/// Starts to listen for other processes, once.
 pub fn listen() {
     with_wire(|wire| {
         if std::mem::replace(&mut wire.is_listening, true) {
@@ -57,7 +57,7 @@ pub fn listen() {
     });
 }
 
-/// Closes everything, and waits for the threads. Nothing is locked.
+/// Closes everything and waits for the threads. The caller must not hold the fabric's state lock.
 pub fn close() {
     let closed = with_wire(std::mem::take);
     for socket in &closed.sockets {
@@ -66,16 +66,16 @@ pub fn close() {
     }
     drop(closed.by_process);
     if let Ok(folder) = std::env::var(FOLDER) {
-        // Else the name stays taken.
+        // Otherwise the name stays in use.
         let _ = std::fs::remove_file(format!("{folder}/softverbs-{}", std::process::id()));
     }
     for thread in closed.threads {
-        // A panic in it has been printed.
+        // The thread's panic has been printed.
         let _ = thread.join();
     }
 }
 
-/// Sends a request's packets to a process; false if it is gone.
+/// Sends a request's packets to a process; false if the process is gone.
 pub fn send(process: u32, packet: Packet, content: &[u8]) -> bool {
     let Some(writer) = with_wire(|wire| wire.writer(process)) else {
         return false;
@@ -107,7 +107,7 @@ impl Wire {
         self.threads.push(thread.expect("a thread"));
     }
 
-    /// What writes to a process; connects to it first.
+    /// Returns the queue of a process's writing thread; connects first.
     fn writer(&mut self, process: u32) -> Option<Sender<Vec<u8>>> {
         if let Some(writer) = self.by_process.get(&process) {
             return Some(writer.clone());
@@ -145,7 +145,7 @@ impl Wire {
     }
 }
 
-/// Takes connections until the listener is shut down.
+/// Accepts connections until the listener is shut down.
 fn accept(listener: &OwnedFd) {
     loop {
         let (none, flags) = (std::ptr::null_mut(), libc::SOCK_CLOEXEC);
@@ -157,7 +157,7 @@ fn accept(listener: &OwnedFd) {
         // SAFETY: just accepted, and owned by nothing else.
         let end = Arc::new(unsafe { OwnedFd::from_raw_fd(end) });
         with_wire(|wire| {
-            // One that comes while everything is closed is not served.
+            // A connection accepted during `close` is not served.
             if wire.is_listening {
                 wire.sockets.push(end.clone());
                 wire.spawn(move || serve(&end));
@@ -166,12 +166,12 @@ fn accept(listener: &OwnedFd) {
     }
 }
 
-/// Takes in the packets of another process.
+/// Receives the packets of another process.
 fn serve(end: &OwnedFd) {
     let mut room = vec![0; HEADER_BYTES + CONTENT_BYTES];
-    // Of a request that failed the rest is passed over.
+    // Result of a failed request, whose other packets are skipped.
     let mut failed = None;
-    // A message is handed on as a whole.
+    // A send is delivered as a whole.
     let mut message = Vec::new();
     loop {
         let count = read(end, &mut room);
@@ -253,7 +253,7 @@ fn socket() -> OwnedFd {
     unsafe { OwnedFd::from_raw_fd(socket) }
 }
 
-/// The address of a process.
+/// Returns the socket address of a process, and its length.
 fn name(process: u32) -> (libc::sockaddr_un, u32) {
     // SAFETY: all zeros are an address.
     let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
@@ -268,7 +268,7 @@ fn name(process: u32) -> (libc::sockaddr_un, u32) {
     (address, (2 + name.len()) as u32)
 }
 
-/// Whether the whole message was taken.
+/// Sends a message; false unless all of it was sent.
 fn write(socket: &OwnedFd, message: &[u8]) -> bool {
     // SAFETY: the socket's own descriptor, and the message's bytes.
     let count = unsafe {
@@ -278,7 +278,7 @@ fn write(socket: &OwnedFd, message: &[u8]) -> bool {
     count == message.len() as isize
 }
 
-/// The length of the message that has come; 0 if none will.
+/// Receives a message and returns its length, or 0 if no more will arrive.
 fn read(socket: &OwnedFd, room: &mut [u8]) -> usize {
     // SAFETY: the socket's own descriptor, and room for so many bytes.
     let count = unsafe { libc::recv(socket.as_raw_fd(), room.as_mut_ptr().cast(), room.len(), 0) };

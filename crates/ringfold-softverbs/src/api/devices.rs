@@ -10,7 +10,7 @@ use crate::fabric::fabric;
 use crate::layout::{AsyncEvent, Context, ContextOps, Device, Gid, PortAttr, Text};
 
 /// # Safety
-/// `count` is null or may be written.
+/// `count` is null or writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_get_device_list(count: *mut c_int) -> *mut *mut Device {
     if is_refused("get_device_list") {
@@ -26,21 +26,21 @@ pub unsafe extern "C" fn ibv_get_device_list(count: *mut c_int) -> *mut *mut Dev
 }
 
 /// # Safety
-/// `list` is of `ibv_get_device_list`.
+/// `list` is from `ibv_get_device_list`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_free_device_list(list: *mut *mut Device) {
     let list = ptr::slice_from_raw_parts_mut(list, NAMES.len());
-    // SAFETY: made above, with as many entries.
+    // SAFETY: from `ibv_get_device_list`, with as many entries.
     drop(unsafe { Box::from_raw(list) });
 }
 
-/// A device's name.
+/// Returns a device's name.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_get_device_name(device: *mut Device) -> Text {
     device.cast_const().cast()
 }
 
-/// A context of a device.
+/// Opens a device.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_open_device(device: *mut Device) -> *mut Context {
     if is_refused("open_device") {
@@ -69,7 +69,7 @@ pub extern "C" fn ibv_open_device(device: *mut Device) -> *mut Context {
 }
 
 /// # Safety
-/// `context` is of `ibv_open_device`.
+/// `context` is from `ibv_open_device`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_close_device(context: *mut Context) -> c_int {
     let mut state = fabric().lock();
@@ -80,7 +80,7 @@ pub unsafe extern "C" fn ibv_close_device(context: *mut Context) -> c_int {
     }
     state.contexts.remove(address);
     drop(state);
-    // SAFETY: made above.
+    // SAFETY: allocated by `ibv_open_device`.
     let context = unsafe { Box::from_raw(context) };
     // SAFETY: the context's own descriptor.
     unsafe { libc::close(context.async_fd) };
@@ -88,10 +88,10 @@ pub unsafe extern "C" fn ibv_close_device(context: *mut Context) -> c_int {
     0
 }
 
-/// What a device tells next.
+/// Returns a device's next asynchronous event.
 ///
 /// # Safety
-/// `event` may be written.
+/// `event` is writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_get_async_event(
     context: *mut Context,
@@ -110,11 +110,11 @@ pub unsafe extern "C" fn ibv_get_async_event(
     0
 }
 
-/// Nothing to do.
+/// Does nothing: events need no acknowledgment.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_ack_async_event(_: *mut AsyncEvent) {}
 
-/// The name of an event.
+/// Returns the name of an event.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_event_type_str(event: c_uint) -> Text {
     match event {
@@ -127,7 +127,7 @@ pub extern "C" fn ibv_event_type_str(event: c_uint) -> Text {
     .as_ptr()
 }
 
-/// The name of a status.
+/// Returns the name of a completion's status.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_wc_status_str(status: c_uint) -> Text {
     match status {
@@ -145,7 +145,7 @@ pub extern "C" fn ibv_wc_status_str(status: c_uint) -> Text {
 }
 
 /// # Safety
-/// `attributes` may be written.
+/// `attributes` is writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_query_port(
     context: *mut Context,
@@ -176,7 +176,7 @@ pub unsafe extern "C" fn ibv_query_port(
 }
 
 /// # Safety
-/// `gid` may be written.
+/// `gid` is writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_query_gid(
     context: *mut Context,

@@ -1,7 +1,6 @@
-//! The functions, as `infiniband/verbs.h` declares them.
+//! The functions of libibverbs, as `infiniband/verbs.h` declares them.
 //!
-//! Objects are allocated here and freed by their own functions; what they are is in the fabric's
-//! state, by their handles.
+//! Objects are allocated and freed here; the fabric keeps their state, by handle or address.
 
 mod devices;
 mod objects;
@@ -13,9 +12,9 @@ use std::ptr;
 use crate::fabric::fabric;
 use crate::layout::Context;
 
-/// The names of the devices; a device is the address of its own.
+/// Names of the devices; a device's handle is the address of its name.
 static NAMES: [&CStr; 2] = [c"soft0", c"soft1"];
-/// What a device permits.
+/// Limits of a device: queue entries, requests of a queue pair, inline bytes.
 const QUEUE_ENTRIES_MAX: c_int = 1 << 16;
 const REQUESTS_MAX: u32 = 1 << 12;
 const INLINE_BYTES_MAX: u32 = 256;
@@ -24,16 +23,16 @@ const SIGNALED: c_uint = 1 << 1;
 const INLINE: c_uint = 1 << 3;
 
 fn fail(code: c_int) {
-    // SAFETY: the thread's own.
+    // SAFETY: the thread's own `errno`.
     unsafe { *libc::__errno_location() = code };
 }
 
-/// How a test wants this call to fail.
+/// Returns the error with which a test makes this call fail.
 fn refusal(function: &str) -> Option<c_int> {
     fabric().lock().faults.failure(function)
 }
 
-/// Whether a test wants this call to fail.
+/// Whether a test makes this call fail; sets `errno` if so.
 fn is_refused(function: &str) -> bool {
     let code = refusal(function);
     code.map(fail).is_some()
@@ -46,10 +45,10 @@ fn device_of(context: *mut Context) -> usize {
     NAMES.iter().position(place).expect("a device")
 }
 
-/// Has the `at`-th call of a function from now on fail.
+/// Makes the `at`-th call of a function from now on fail.
 ///
 /// # Safety
-/// `function` ends with a zero.
+/// `function` is a C string.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn softverbs_fail(function: *const c_char, at: u64) {
     // SAFETY: the caller's promise.
@@ -64,7 +63,7 @@ pub extern "C" fn softverbs_cut(device: c_int, is_cut: c_int) {
     fabric().lock().faults.is_cut[device as usize] = is_cut != 0;
 }
 
-/// How many objects of a kind there are: contexts, domains, channels, queues, queue pairs,
+/// Returns the number of objects of a kind: contexts, domains, channels, queues, queue pairs,
 /// registrations.
 #[unsafe(no_mangle)]
 pub extern "C" fn softverbs_count(kind: c_int) -> u64 {
@@ -80,13 +79,13 @@ pub extern "C" fn softverbs_count(kind: c_int) -> u64 {
     counts[kind as usize] as u64
 }
 
-/// How many of the faults of `SOFTVERBS_FAULTS` have not come yet.
+/// Returns the number of pending faults of `SOFTVERBS_FAULTS`.
 #[unsafe(no_mangle)]
 pub extern "C" fn softverbs_due() -> u64 {
     fabric().lock().faults.due() as u64
 }
 
-/// What decides how late things happen, and in which order.
+/// Returns the seed of all delays and random orders.
 #[unsafe(no_mangle)]
 pub extern "C" fn softverbs_seed() -> u64 {
     fabric().lock().seed

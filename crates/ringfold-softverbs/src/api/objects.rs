@@ -11,7 +11,7 @@ use crate::layout::{CompChannel, Context, Cq, Mr, Pd, Qp, QpAttr, QpInitAttr};
 use crate::pair::{ERROR, INIT, Pair, Peer, READY_TO_RECEIVE, RESET};
 use crate::queue::Queue;
 
-/// A domain.
+/// Allocates a protection domain.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_alloc_pd(context: *mut Context) -> *mut Pd {
     if is_refused("alloc_pd") {
@@ -24,7 +24,7 @@ pub extern "C" fn ibv_alloc_pd(context: *mut Context) -> *mut Pd {
 }
 
 /// # Safety
-/// `pd` is of `ibv_alloc_pd`.
+/// `pd` is from `ibv_alloc_pd`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_dealloc_pd(pd: *mut Pd) -> c_int {
     let mut state = fabric().lock();
@@ -34,7 +34,7 @@ pub unsafe extern "C" fn ibv_dealloc_pd(pd: *mut Pd) -> c_int {
         return libc::EBUSY;
     }
     state.domains.remove(&domain);
-    // SAFETY: made above.
+    // SAFETY: allocated by `ibv_alloc_pd`.
     drop(unsafe { Box::from_raw(pd) });
     0
 }
@@ -51,7 +51,7 @@ pub extern "C" fn ibv_reg_mr(
         return ptr::null_mut();
     }
     let writes_remotely_alone = access & 2 != 0 && access & 1 == 0;
-    // As Linux does with no bytes.
+    // Linux refuses both, too.
     if length == 0 || writes_remotely_alone {
         fail(libc::EINVAL);
         return ptr::null_mut();
@@ -71,22 +71,22 @@ pub extern "C" fn ibv_reg_mr(
         length,
         handle: 0,
         lkey: key,
-        // Another one, so that they are not mistaken for each other.
+        // Differs from `lkey`, so that a mix-up of the keys fails.
         rkey: !key,
     }))
 }
 
 /// # Safety
-/// `mr` is of `ibv_reg_mr`.
+/// `mr` is from `ibv_reg_mr`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_dereg_mr(mr: *mut Mr) -> c_int {
-    // SAFETY: made above.
+    // SAFETY: allocated by `ibv_reg_mr`.
     let mr = unsafe { Box::from_raw(mr) };
     fabric().lock().memories.remove(mr.lkey);
     0
 }
 
-/// A channel. Its other end is the reference count's place.
+/// Creates a completion channel, whose `refcnt` holds the pipe's write end.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_create_comp_channel(context: *mut Context) -> *mut CompChannel {
     let mut ends = [0; 2];
@@ -109,7 +109,7 @@ pub extern "C" fn ibv_create_comp_channel(context: *mut Context) -> *mut CompCha
 }
 
 /// # Safety
-/// `channel` is of `ibv_create_comp_channel`.
+/// `channel` is from `ibv_create_comp_channel`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut CompChannel) -> c_int {
     let mut state = fabric().lock();
@@ -119,7 +119,7 @@ pub unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut CompChannel) -> 
         return libc::EBUSY;
     }
     state.channels.remove(&(channel as usize));
-    // SAFETY: made above.
+    // SAFETY: allocated by `ibv_create_comp_channel`.
     let channel = unsafe { Box::from_raw(channel) };
     for end in [channel.fd, channel.refcnt] {
         // SAFETY: the channel's own descriptor.
@@ -128,10 +128,10 @@ pub unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut CompChannel) -> 
     0
 }
 
-/// A completion queue.
+/// Creates a completion queue.
 ///
 /// # Safety
-/// `channel` is null or of `ibv_create_comp_channel`.
+/// `channel` is null or from `ibv_create_comp_channel`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_create_cq(
     context: *mut Context,
@@ -165,7 +165,7 @@ pub unsafe extern "C" fn ibv_create_cq(
 }
 
 /// # Safety
-/// `cq` is of `ibv_create_cq`.
+/// `cq` is from `ibv_create_cq`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_destroy_cq(cq: *mut Cq) -> c_int {
     // SAFETY: the caller's promise.
@@ -179,13 +179,13 @@ pub unsafe extern "C" fn ibv_destroy_cq(cq: *mut Cq) -> c_int {
         return libc::EBUSY;
     }
     state.queues.remove(&handle);
-    // SAFETY: made above.
+    // SAFETY: allocated by `ibv_create_cq`.
     drop(unsafe { Box::from_raw(cq) });
     0
 }
 
 /// # Safety
-/// `channel` is of `ibv_create_comp_channel`; the others may be written.
+/// `channel` is from `ibv_create_comp_channel`; the other pointers are writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_get_cq_event(
     channel: *mut CompChannel,
@@ -205,12 +205,12 @@ pub unsafe extern "C" fn ibv_get_cq_event(
     0
 }
 
-/// Nothing to do.
+/// Does nothing: events need no acknowledgment.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_ack_cq_events(_: *mut Cq, _: c_uint) {}
 
 /// # Safety
-/// `pd` and the queues are of this library; `wanted` may be written.
+/// `pd` and the queues belong to this library; `wanted` is writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_create_qp(pd: *mut Pd, wanted: *mut QpInitAttr) -> *mut Qp {
     if is_refused("create_qp") {
@@ -265,7 +265,7 @@ pub unsafe extern "C" fn ibv_create_qp(pd: *mut Pd, wanted: *mut QpInitAttr) -> 
 }
 
 /// # Safety
-/// `qp` is of `ibv_create_qp`, and `attributes` may be read.
+/// `qp` is from `ibv_create_qp`, and `attributes` is readable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_modify_qp(qp: *mut Qp, attributes: *mut QpAttr, mask: c_int) -> c_int {
     if let Some(code) = refusal("modify_qp") {
@@ -284,7 +284,7 @@ pub unsafe extern "C" fn ibv_modify_qp(qp: *mut Qp, attributes: *mut QpAttr, mas
     }
     match to {
         ERROR => state.end(number),
-        // There is one key.
+        // The port has one partition key.
         INIT if attributes.pkey_index > 0 || attributes.port_num != 1 => return libc::EINVAL,
         INIT => {
             pair.state = INIT;
@@ -311,10 +311,10 @@ pub unsafe extern "C" fn ibv_modify_qp(qp: *mut Qp, attributes: *mut QpAttr, mas
 }
 
 /// # Safety
-/// `qp` is of `ibv_create_qp`.
+/// `qp` is from `ibv_create_qp`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut Qp) -> c_int {
-    // SAFETY: made above.
+    // SAFETY: allocated by `ibv_create_qp`.
     let qp = unsafe { Box::from_raw(qp) };
     fabric().lock().pairs.remove(&qp.qp_num);
     0

@@ -1,4 +1,4 @@
-//! What is posted, and what has ended.
+//! Posting of requests, and polling of completions.
 
 use std::ffi::c_int;
 use std::time::Instant;
@@ -9,7 +9,7 @@ use crate::layout::{Cq, Qp, RecvWr, SendWr, Sge, Wc};
 use crate::pair::{ERROR, Piece, RESET, Receive, Request};
 
 /// # Safety
-/// What `infiniband/verbs.h` says of `ibv_poll_cq`.
+/// The requirements of `ibv_poll_cq` in `infiniband/verbs.h`.
 pub unsafe extern "C" fn poll_cq(cq: *mut Cq, count: c_int, wc: *mut Wc) -> c_int {
     // SAFETY: a queue of this library.
     let handle = unsafe { (*cq).handle };
@@ -40,7 +40,7 @@ pub unsafe extern "C" fn poll_cq(cq: *mut Cq, count: c_int, wc: *mut Wc) -> c_in
 }
 
 /// # Safety
-/// What `infiniband/verbs.h` says of `ibv_req_notify_cq`.
+/// The requirements of `ibv_req_notify_cq` in `infiniband/verbs.h`.
 pub unsafe extern "C" fn req_notify_cq(cq: *mut Cq, _: c_int) -> c_int {
     // SAFETY: a queue of this library.
     let handle = unsafe { (*cq).handle };
@@ -54,7 +54,7 @@ pub unsafe extern "C" fn req_notify_cq(cq: *mut Cq, _: c_int) -> c_int {
     0
 }
 
-/// The pieces of a request.
+/// Returns the pieces of a request.
 ///
 /// # Safety
 /// `list` has `count` entries.
@@ -72,14 +72,14 @@ unsafe fn pieces(list: *mut Sge, count: c_int) -> Vec<Piece> {
 }
 
 /// # Safety
-/// What `infiniband/verbs.h` says of `ibv_post_send`.
+/// The requirements of `ibv_post_send` in `infiniband/verbs.h`.
 pub unsafe extern "C" fn post_send(qp: *mut Qp, wr: *mut SendWr, _: *mut *mut SendWr) -> c_int {
     if let Some(code) = refusal("post_send") {
         return code;
     }
     // SAFETY: a queue pair of this library, and one request.
     let (number, wr) = unsafe { ((*qp).qp_num, &*wr) };
-    // No lists of requests, messages with a number, reads or atomics here.
+    // Unsupported: lists of requests, sends with immediate data, reads, atomics.
     if !wr.next.is_null() || wr.opcode > SEND {
         return libc::EINVAL;
     }
@@ -89,7 +89,7 @@ pub unsafe extern "C" fn post_send(qp: *mut Qp, wr: *mut SendWr, _: *mut *mut Se
     let inline = (wr.send_flags & INLINE != 0).then(|| {
         let mut content = Vec::with_capacity(bytes);
         for piece in &pieces {
-            // SAFETY: memory of the caller's, which is read now.
+            // SAFETY: the caller's memory, read during this call.
             let part =
                 unsafe { std::slice::from_raw_parts(piece.address as *const u8, piece.bytes) };
             content.extend_from_slice(part);
@@ -134,7 +134,7 @@ fn enqueue(state: &mut State, number: u32, mut request: Request, bytes: usize) -
 }
 
 /// # Safety
-/// What `infiniband/verbs.h` says of `ibv_post_recv`.
+/// The requirements of `ibv_post_recv` in `infiniband/verbs.h`.
 pub unsafe extern "C" fn post_recv(qp: *mut Qp, wr: *mut RecvWr, _: *mut *mut RecvWr) -> c_int {
     if let Some(code) = refusal("post_recv") {
         return code;

@@ -1,9 +1,9 @@
-//! The checksum of a message's header: CRC32C (the polynomial of iSCSI). That of its payload is a
+//! The checksum of a message's header: CRC32C (the polynomial of iSCSI). A payload's checksum is a
 //! [`Digest`](crate::reduce::Digest).
 
 use crc_fast::CrcAlgorithm;
 
-/// The checksum of `bytes`.
+/// Returns the checksum of `bytes`.
 pub fn of(bytes: &[u8]) -> u32 {
     crc_fast::checksum(CrcAlgorithm::Crc32Iscsi, bytes) as u32
 }

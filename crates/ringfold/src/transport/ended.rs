@@ -1,7 +1,7 @@
-//! The transport of a communicator that is closed: it has nothing, and refuses everything.
+//! The transport of a closed communicator: it has no resources, and refuses every operation.
 //!
-//! It takes the place of the one that moved data, so that closing frees sockets and memory although
-//! handles of the communicator are still held.
+//! This transport replaces the one that moved data, so that closing frees sockets and memory while
+//! handles of the communicator still exist.
 
 use std::sync::Arc;
 use std::time::Duration;

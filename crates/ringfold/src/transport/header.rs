@@ -1,11 +1,11 @@
-//! The header of every message, and the comparison of what came with what was due.
+//! The header of every message, and the comparison of a received header with the expected one.
 
 use std::fmt;
 
 use crate::call::{CALL_BYTES, Call, EARLIER};
 use crate::error::{Error, Result};
 
-/// What stands in front of a message's payload. 40 bytes on the wire, little endian:
+/// Header in front of a message's payload. 40 bytes on the wire, little endian:
 ///
 /// ```text
 /// 0 call: 24 bytes   24 slice: u32   28 index: u32   32 bytes: u32   36 checksum: u32
@@ -14,9 +14,9 @@ use crate::error::{Error, Result};
 pub struct Header {
     /// The sender's call.
     pub call: Call,
-    /// Which slice of the call.
+    /// Number of the slice within the call.
     pub slice: u32,
-    /// The sequence number of the message of that slice on this stream.
+    /// Sequence number of the message among those of the slice on this stream.
     pub index: u32,
     /// Bytes of payload.
     pub bytes: u32,
@@ -26,8 +26,8 @@ pub struct Header {
 pub const HEADER_BYTES: usize = 40;
 
 impl Header {
-    /// The wire form; `checksum` covers what the transport says it covers (0 where it checks
-    /// nothing).
+    /// Encodes the header for the wire. The transport defines what `checksum` covers (0 if it
+    /// checks nothing).
     pub fn encode(&self, checksum: u32) -> [u8; HEADER_BYTES] {
         let mut bytes = [0; HEADER_BYTES];
         bytes[..CALL_BYTES].copy_from_slice(&self.call.encode());
@@ -38,8 +38,8 @@ impl Header {
         bytes
     }
 
-    /// The header that `received` claims, which came from rank `from`; the checksum is left aside.
-    /// `Corrupt` if a number in it means nothing.
+    /// Decodes the header that rank `from` claims in `received`, and ignores the checksum.
+    /// `Corrupt` if a number in the header is invalid.
     pub fn claimed(received: &[u8; HEADER_BYTES], from: usize) -> Result<Header> {
         let word =
             |at: usize| u32::from_le_bytes(received[at..at + 4].try_into().expect("four bytes"));
@@ -53,10 +53,11 @@ impl Header {
         })
     }
 
-    /// Compares the bytes that came from rank `from` to rank `to` with this header, which is what
-    /// was due. Gives the checksum field.
+    /// Compares the bytes that rank `to` received from rank `from` with this header, which is the
+    /// expected one. Returns the checksum field.
     ///
-    /// A different call is a `Mismatch`; the same call at another place, or nonsense, is `Corrupt`.
+    /// A different call is a `Mismatch`; the same call at another position, or an invalid header,
+    /// is `Corrupt`.
     pub fn expect(&self, received: &[u8; HEADER_BYTES], from: usize, to: usize) -> Result<u32> {
         let checksum = u32::from_le_bytes(received[36..40].try_into().expect("four bytes"));
         if received[..36] == self.encode(0)[..36] {
@@ -91,14 +92,15 @@ impl fmt::Display for Header {
     }
 }
 
-/// The error of two ranks in different calls: the one that noticed first. In calls of one
-/// collective it names what differs, and where they only chose differently it says where to look.
+/// Returns the error of two ranks in different calls; the first of `ranks` noticed the difference.
+/// For calls of one collective, the text names the difference; if only the choices differ, also the
+/// settings to check.
 #[cold]
 pub fn mismatch(ranks: [usize; 2], calls: [&Call; 2]) -> Error {
     differing(ranks, calls, calls[0].difference(calls[1]))
 }
 
-/// The error of ranks whose collectives with a root differed before the later of `calls`.
+/// Returns the error of ranks whose collectives with a root differed before the later of `calls`.
 #[cold]
 pub fn earlier_mismatch(ranks: [usize; 2], calls: [&Call; 2]) -> Error {
     differing(ranks, calls, Some(EARLIER))
@@ -126,7 +128,7 @@ fn differing(ranks: [usize; 2], calls: [&Call; 2], difference: Option<&str>) -> 
     }
 }
 
-/// What may have made ranks choose differently.
+/// Settings that may have made ranks choose differently.
 const WHERE_TO_LOOK: &str = "; the tuner chose differently: give all ranks the same \
      RINGFOLD_ALGO, RINGFOLD_PROTO, RINGFOLD_*_CHANNELS, RINGFOLD_*_BYTES, RINGFOLD_TUNER_* and \
      `Config`; RINGFOLD_DEBUG=INFO RINGFOLD_DEBUG_SUBSYS=TUNING logs what each rank chose";

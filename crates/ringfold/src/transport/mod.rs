@@ -1,27 +1,28 @@
-//! The contract of a transport: bytes and headers between peers, nothing of collectives.
+//! The interface of a transport, which moves bytes and headers between peers and knows no
+//! collectives.
 //!
 //! # Streams
 //!
-//! Between two ranks run independent, ordered, reliable streams, one a channel. Messages on a
-//! stream are matched in order: the k-th posted receive gets the k-th posted send. A transport
-//! compares the header that came with the one that was due ([`Header::expect`]) before it delivers
-//! a byte, and reports the difference as an error.
+//! Independent, ordered, reliable streams connect two ranks, one per channel. Messages on a stream
+//! are matched in order: the k-th posted receive gets the k-th posted send. A transport compares
+//! the received header with the expected one ([`Header::expect`]) before it delivers a byte, and
+//! reports a difference as an error.
 //!
-//! A receiver that does not know what is due looks first: [`Transport::head`] shows the header of a
-//! stream's next message as long as no receive is posted there, and the receive is then posted with
-//! that very header.
+//! A receiver that does not know the next message looks first: [`Transport::head`] shows the header
+//! of a stream's next message while no receive is posted on the stream. The receive is then posted
+//! with that very header.
 //!
 //! # Completion
 //!
-//! Posting never blocks and never fails for want of room: what cannot be done at once is queued and
-//! done by `poll`. The engine bounds what it posts, so the queues are bounded. A send is complete
-//! when its payload may be overwritten; it may wait until the peer has posted the receive. A
-//! receive is complete when its sink has absorbed all bytes.
+//! Posting never blocks and never fails for lack of room: an operation that cannot proceed is
+//! queued, and `poll` continues it. The engine bounds the posted operations, so the queues are
+//! bounded. A send is complete when its payload may be overwritten; completion may wait until the
+//! peer has posted the receive. A receive is complete when its sink has absorbed all bytes.
 //!
 //! # Peer input
 //!
-//! Everything that comes from a peer is a claim until checked: lengths are compared with what was
-//! due, never used as loop bounds or indices.
+//! Everything from a peer is a claim until checked: lengths are compared with the expected ones,
+//! never used as loop bounds or indices.
 
 pub(crate) mod bell;
 pub(crate) mod checksum;
@@ -53,12 +54,12 @@ use crate::types::DType;
 pub struct Time(pub u128);
 
 impl Time {
-    /// The time `duration` later.
+    /// Returns the time `duration` later.
     pub fn after(self, duration: Duration) -> Time {
         Time(self.0 + duration.as_nanos() * 1000)
     }
 
-    /// How long it is from `earlier` to this time; zero if it is not earlier.
+    /// Returns the duration from `earlier` to this time; zero if this time is not later.
     pub fn since(self, earlier: Time) -> Duration {
         let nanoseconds = self.0.saturating_sub(earlier.0) / 1000;
         Duration::from_nanos(nanoseconds.min(u64::MAX as u128) as u64)
@@ -68,82 +69,81 @@ impl Time {
 /// One ordered stream of messages with a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Stream {
-    /// The other end.
+    /// Rank at the other end.
     pub peer: usize,
-    /// Which of the streams with that peer; see [`P2P_CHANNEL`].
+    /// Number of the stream among those with the peer; see [`P2P_CHANNEL`].
     pub channel: usize,
 }
 
-/// The channel of `send` and `recv`, apart from the collectives' (1 and up) so that neither waits
-/// behind the other.
+/// The channel of `send` and `recv`, separate from the collectives' (1 and up) so that neither
+/// waits behind the other.
 pub const P2P_CHANNEL: usize = 0;
 
-/// The engine's name for something it posted. Never reused while it is under way.
+/// The engine's name for a posted operation. Never reused while the operation is in progress.
 pub type Ticket = u64;
 
-/// Whether a posted message is done already.
+/// Whether a posted message is complete already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Posted {
-    /// Done; `poll` will not report it.
+    /// Complete; `poll` will not report the ticket.
     Done,
-    /// Under way; `poll` will report its ticket.
+    /// In progress; `poll` will report the ticket.
     Pending,
 }
 
-/// What stands at the beginning of a stream.
+/// The next message of a stream, if any.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Head {
-    /// Nothing yet.
+    /// No message yet.
     Nothing,
-    /// A message with this header, which is the sender's claim: its numbers mean something, nothing
-    /// else is known of them.
+    /// A message with this header, as the sender claims it: its numbers are valid, but not checked
+    /// further.
     Message(Header),
-    /// Nothing, and nothing will come: the peer has left, noticed by this.
+    /// No message, and none will follow: the peer has left, as the text describes.
     End(&'static str),
 }
 
-/// Where the bytes of a message go.
+/// Destination of a message's bytes.
 #[derive(Clone, Copy, Debug)]
 pub enum Sink {
-    /// Into this region, as they are.
+    /// Memory that stores the bytes unchanged.
     Store(Region),
-    /// Combined with the same bytes of `with` into `into` (`with` may be `into`).
+    /// Reduction of the bytes with those of `with` into `into` (`with` may be `into`).
     Reduce {
         /// The operand on this rank.
         with: Region,
-        /// Where the result goes.
+        /// Destination of the result.
         into: Region,
-        /// The combining loop.
+        /// The loop that reduces.
         kernel: Kernel,
     },
 }
 
-/// Something that the engine does by itself in a schedule of messages.
+/// A copy or reduction that the engine executes itself in a schedule of messages.
 #[derive(Clone, Copy, Debug)]
 pub struct Work {
-    /// What.
+    /// Kind of the work.
     pub kind: WorkKind,
-    /// The elements' type.
+    /// Type of the elements.
     pub dtype: DType,
     /// Bytes of the result.
     pub bytes: usize,
 }
 
-/// The kinds of such work.
+/// Kinds of [`Work`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum WorkKind {
     /// A copy.
     Copy,
-    /// The combination of two operands.
+    /// A reduction of two operands.
     Reduce,
 }
 
-/// Pieces of a message given to [`Sink::absorb`] begin at multiples of this, so that no element is
-/// cut.
+/// Alignment of the pieces of a message passed to [`Sink::absorb`], so that no element is cut.
 pub const PIECE_ALIGN_BYTES: usize = 64;
 
 impl Sink {
-    /// The length of the message.
+    /// Returns the length of the message.
     pub fn bytes(&self) -> usize {
         match self {
             Sink::Store(into) => into.bytes(),
@@ -151,9 +151,9 @@ impl Sink {
         }
     }
 
-    /// Takes in `piece`, which stands at `offset` of the message. `offset` is a multiple of
-    /// [`PIECE_ALIGN_BYTES`], and so is the piece's length unless it is the last. Every byte of the
-    /// message is given exactly once.
+    /// Stores or reduces `piece`, which begins at `offset` of the message. `offset` is a multiple
+    /// of [`PIECE_ALIGN_BYTES`], and so is the piece's length unless the piece is the last. Every
+    /// byte of the message is passed exactly once.
     pub fn absorb(&self, offset: usize, piece: Region) {
         let range = offset..offset + piece.bytes();
         match self {
@@ -164,7 +164,8 @@ impl Sink {
         }
     }
 
-    /// Where the bytes `range` of the message go. It begins at a multiple of [`PIECE_ALIGN_BYTES`].
+    /// Returns the sink of the message's bytes `range`, which begins at a multiple of
+    /// [`PIECE_ALIGN_BYTES`].
     pub fn part(&self, range: Range<usize>) -> Sink {
         match self {
             Sink::Store(into) => Sink::Store(into.part(range)),
@@ -176,7 +177,7 @@ impl Sink {
         }
     }
 
-    /// The memory that may be filled directly instead of `absorb`, if there is such.
+    /// Returns the memory that may be filled directly instead of by `absorb`, if any.
     pub fn landing(&self) -> Option<Region> {
         match self {
             Sink::Store(into) => Some(*into),
@@ -185,106 +186,104 @@ impl Sink {
     }
 }
 
-/// For how long memory is held, see [`Transport::hold`].
+/// Duration for which memory is held, see [`Transport::hold`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Term {
-    /// For one call, which only reads it.
+    /// One call, which only reads the memory.
     Input,
-    /// For one call, which may fill it.
+    /// One call, which may fill the memory.
     Output,
-    /// For many calls: what it costs to prepare it does not count.
+    /// Many calls: the cost of preparing the memory does not count.
     Long,
 }
 
-/// What is said of a message when it is posted: its stream, the ticket that reports it complete,
-/// and its header.
+/// Description of a posted message: its stream, the ticket that reports its completion, and its
+/// header.
 #[derive(Clone, Copy, Debug)]
 pub struct Post(pub Stream, pub Ticket, pub Header);
 
-/// A way to move bytes between the ranks of one communicator.
+/// Moves bytes between the ranks of one communicator.
 ///
-/// Used by one thread at a time. Errors are final: after one the transport is only closed.
+/// Used by one thread at a time. All errors are final: after one, the transport is only closed.
 pub trait Transport: Send {
     /// Queues a message. `payload` has `header.bytes` bytes and stays untouched until the send is
     /// complete.
     fn post_send(&mut self, post: Post, payload: Region) -> Result<Posted>;
 
-    /// Queues a message whose `payload` is registered memory, at `place` for peers. One that has
-    /// mapped it may read it there, if that is known of it ([`Transport::set_peer_memory`]); the
-    /// send is complete when it has. To others it is sent as by `post_send`.
+    /// Queues a message whose `payload` is registered memory, at `place` for peers. A peer that is
+    /// known to have mapped the memory ([`Transport::set_peer_memory`]) may read it in place, which
+    /// completes the send. To other peers the message is sent as by `post_send`.
     fn post_lent(&mut self, post: Post, payload: Region, place: Handle) -> Result<Posted> {
         let _ = place;
         self.post_send(post, payload)
     }
 
-    /// The length from which payloads are lent, if any are.
+    /// Returns the length from which payloads are lent, if any are.
     fn lent_bytes_min(&self) -> Option<usize> {
         None
     }
 
-    /// How many messages this rank has lent.
+    /// Returns the number of messages that this rank has lent.
     #[cfg(test)]
     fn messages_lent(&self) -> u64 {
         0
     }
 
-    /// What this rank has mapped of its peers' registered memory from now on. It stays mapped until
-    /// the next of these calls; peers name only what is in it.
+    /// Sets the registered memory of peers that this rank has mapped. It stays mapped until the
+    /// next of these calls; peers name only memory within it.
     fn set_peer_memory(&mut self, memory: PeerMemory) {
         let _ = memory;
     }
 
-    /// Has messages use `memory` of this rank directly, until the result is dropped, which is
-    /// before the memory goes. Nothing where that makes no difference, or is not possible.
+    /// Lets messages use `memory` of this rank directly, until the result is dropped, which is
+    /// before the memory is freed. `None` if this makes no difference or is not possible.
     fn hold(&mut self, memory: Region, term: Term) -> Option<Hold> {
         let _ = (memory, term);
         None
     }
 
-    /// Queues the reception of the message with exactly this header; `sink` has `header.bytes`
-    /// bytes.
+    /// Queues the receive of the message with exactly this header; `sink` has `header.bytes` bytes.
     fn post_recv(&mut self, post: Post, sink: Sink) -> Result<Posted>;
 
-    /// Says that the engine has done `work` by itself. Where computing takes virtual time it is
-    /// complete later, and until then the engine leaves what it touched alone.
+    /// Reports that the engine has done `work`. If computing takes virtual time, the work is
+    /// complete later; until then the engine does not touch its memory.
     fn post_work(&mut self, ticket: Ticket, work: Work) -> Result<Posted> {
         let _ = (ticket, work);
         Ok(Posted::Done)
     }
 
-    /// Whether from now on `poll` and `block` take notice of messages on `stream` for which no
-    /// receive is posted.
+    /// Sets whether `poll` and `block` notice messages on `stream` for which no receive is posted.
     fn listen(&mut self, stream: Stream, is_wanted: bool) -> Result<()>;
 
-    /// What stands at the beginning of `stream`, to which this rank listens and on which no receive
-    /// is posted, as far as the last `poll` or post found it.
+    /// Returns the next message of `stream`, as of the last `poll` or post. This rank listens to
+    /// the stream, and no receive is posted on it.
     fn head(&mut self, stream: Stream) -> Result<Head>;
 
-    /// Appends the first message of each stream of collectives on which one has come and no receive
-    /// is posted, as its sender claims it. Takes nothing from the streams. For a rank that has
-    /// waited for a while: this looks at all of them.
+    /// Appends the first message of each stream of collectives on which one has arrived and no
+    /// receive is posted, as its sender claims it. Takes nothing from the streams. For a rank that
+    /// has waited for a while, because all streams are searched.
     fn unexpected(&mut self, found: &mut Vec<(Stream, Header)>) -> Result<()> {
         let _ = found;
         Ok(())
     }
 
-    /// Does what can be done now without blocking; appends the tickets that are complete.
+    /// Makes all progress that is possible without blocking; appends the completed tickets.
     fn poll(&mut self, now: Time, done: &mut Vec<Ticket>) -> Result<()>;
 
-    /// When `poll` could next find something although no peer acts: a simulated arrival, an
+    /// Returns when `poll` could next find something although no peer acts: a simulated arrival, an
     /// injected delay.
     fn next_event(&self) -> Option<Time> {
         None
     }
 
-    /// The memory published between the ranks, as this rank uses it, if all of them are on this
-    /// host. Made anew by each call: the engine takes it once, before the first operation.
+    /// Returns this rank's view of the memory published between the ranks, if all of them are on
+    /// this host. Each call creates a new view: the engine calls once, before the first operation.
     fn windows(&self) -> Option<Windows> {
         None
     }
 
-    /// Whether all that `peer` sent before it left can be seen once its leaving is known. Over a
-    /// network it cannot: there the end of the stream says that nothing more comes.
+    /// Whether all messages that `peer` sent before it left are visible once its departure is
+    /// known. Over a network they are not: only the end of the stream shows that nothing follows.
     fn is_departure_final(&self, peer: usize) -> bool {
         let _ = peer;
         false
@@ -294,16 +293,16 @@ pub trait Transport: Send {
     /// `timeout` has passed. May return early for no reason.
     fn block(&mut self, timeout: Duration) -> Result<()>;
 
-    /// Nothing runs any more, and the memory of what was posted goes back to its owner: from now on
-    /// the transport, and what it was handed to, leave it alone.
+    /// Ends all use of posted memory, which returns to its owner, because no call will run again.
+    /// From now on, neither the transport nor a device or kernel that it uses accesses the memory.
     fn withdraw(&mut self) {}
 
-    /// A handle by which another thread ends a `block`.
+    /// Returns a handle with which another thread ends a `block`.
     fn waker(&self) -> Waker;
 }
 
 /// Ends a [`Transport::block`] from another thread. A wake just before the block counts.
 pub type Waker = std::sync::Arc<dyn Fn() + Send + Sync>;
 
-/// Words that can be attached to a slot: what a cache line holds beside the stamp and the call.
+/// Words that can be attached to a slot: the room in a cache line beside the stamp and the call.
 pub const ATTACHED_WORDS: usize = 4;

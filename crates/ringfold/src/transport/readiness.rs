@@ -1,9 +1,9 @@
-//! Which sockets may be worth a try, and sleeping until one is.
+//! Tells which sockets may be ready, and sleeps until one is.
 //!
-//! One epoll descriptor watches all sockets, edge-triggered: an edge is remembered by the
-//! connection until a call finds the socket empty or full. The bell, which the
-//! waker and peers of this host ring, is level-triggered and silenced only by a wait that may
-//! block, so that a ring is never lost to a poll that came between.
+//! One epoll descriptor watches all sockets, edge-triggered: the connection remembers an edge until
+//! a call finds the socket empty or full. The bell, which the waker and peers of this host ring, is
+//! level-triggered. Only a wait that may block silences the bell, so that a ring is never lost to a
+//! poll in between.
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
@@ -17,17 +17,17 @@ use crate::error::{Error, Result};
 use crate::transport::Waker;
 use crate::transport::bell::{self, Bell};
 
-/// Events taken over in one call; what is left comes with the next.
+/// Maximum number of events of one call; the next call returns the others.
 const EVENTS: usize = 64;
 
-/// The bell's place among the connections' numbers.
+/// Number of the bell, among those of the connections.
 const BELL: u64 = u64::MAX;
 
-/// What epoll says of a socket.
+/// State of a socket, as reported by epoll.
 pub struct Ready {
     pub readable: bool,
     pub writable: bool,
-    /// It has failed, or its error queue holds something.
+    /// Whether the socket has failed, or its error queue is not empty.
     pub error: bool,
 }
 
@@ -37,7 +37,7 @@ pub struct Readiness {
 }
 
 impl Readiness {
-    /// One that ends its sleep when `bell` rings.
+    /// Creates an instance whose sleep ends when `bell` rings.
     pub fn new(bell: Bell) -> Result<Readiness> {
         let failed = |error| Error::system("cannot create an epoll descriptor", error);
         let epoll = epoll::create(CreateFlags::CLOEXEC).map_err(failed)?;
@@ -53,8 +53,8 @@ impl Readiness {
             .map_err(|error| Error::system("cannot watch a socket", error))
     }
 
-    /// Waits until an event occurs or `timeout` has passed; reports each socket's id and
-    /// state to `ready`.
+    /// Waits until an event occurs or `timeout` has passed; reports each socket's id and state to
+    /// `ready`.
     pub fn wait(&self, timeout: Duration, mut ready: impl FnMut(usize, Ready)) -> Result<()> {
         let may_block = !timeout.is_zero();
         let timeout = Timespec {

@@ -1,8 +1,8 @@
 //! Shared memory to the ranks of this host and a network to the others, as one transport.
 //!
-//! Waiting is the only thing that the two do not do alike: a futex cannot be waited for together
-//! with descriptors. A rank that has both kinds of peers sleeps on those of the network and on its
-//! bell, which the peers of its host ring (see `bell`).
+//! Only waiting differs between the two: a futex cannot be waited for together with descriptors. A
+//! rank that has both kinds of peers sleeps on the network's descriptors and on its bell, which the
+//! peers of its host ring (see `bell`).
 
 use std::time::Duration;
 
@@ -11,23 +11,24 @@ use super::{Head, Header, Post, Posted, Sink, Stream, Term, Ticket, Time, Transp
 use crate::error::Result;
 use crate::memory::{Handle, Hold, PeerMemory, Region};
 
-/// How late a sleeping rank without a bell sees what a peer of its host did: one of a host with
-/// more ranks than can have bells.
+/// Maximum sleep of a rank without a bell, which notices peers of its host only afterwards. Hosts
+/// with more ranks than can have bells have none.
 const BLOCK_WITHOUT_BELL_MAX: Duration = Duration::from_micros(200);
 
-/// Shared memory and a network together. For a communicator on several hosts, some of which have
-/// several ranks.
+/// A transport over shared memory and a network together, for a communicator on several hosts, some
+/// of which have several ranks.
 pub struct Routes<N> {
     shm: Shm,
     network: N,
-    /// The number on the segment of each rank of this host.
+    /// Number on the segment of each rank of this host.
     local: Vec<Option<usize>>,
-    /// The rank of each number on the segment.
+    /// Rank of each number on the segment.
     ranks: Vec<usize>,
 }
 
 impl<N: Transport> Routes<N> {
-    /// `local` gives for each rank its number on the segment, if it is on this host.
+    /// Combines two transports. `local` has each rank's number on the segment, for ranks of this
+    /// host.
     pub fn new(shm: Shm, network: N, local: Vec<Option<usize>>) -> Routes<N> {
         let mut ranks = vec![0; local.iter().flatten().count()];
         for (rank, index) in local.iter().enumerate() {
@@ -43,8 +44,8 @@ impl<N: Transport> Routes<N> {
         }
     }
 
-    /// What `f` gives for the transport and the stream there that lead to `stream.peer`. Errors of
-    /// the shared memory name ranks instead of numbers on the segment.
+    /// Calls `f` with the transport and the stream there that lead to `stream.peer`. Errors of the
+    /// shared memory name ranks instead of numbers on the segment.
     fn on_route<R>(
         &mut self,
         stream: Stream,
@@ -168,13 +169,13 @@ pub(crate) mod tests {
         Tcp::new(rank, sockets, options).expect("sockets")
     }
 
-    /// Ranks of two hosts, one after the other. With two ranks each has a host to itself.
+    /// Returns ranks that alternate between two hosts. With two ranks, each has a host to itself.
     pub(crate) fn ranks(world_size: usize) -> Vec<Routes<Tcp>> {
         let hosts: Vec<usize> = (0..world_size).map(|rank| rank % 2).collect();
         ranks_on(&hosts)
     }
 
-    /// Ranks on these hosts.
+    /// Returns ranks on these hosts.
     pub(crate) fn ranks_on(hosts: &[usize]) -> Vec<Routes<Tcp>> {
         with_bells(hosts, |ranks| Bells::new(ranks).expect("bells"))
     }
@@ -202,7 +203,7 @@ pub(crate) mod tests {
             .collect()
     }
 
-    /// The same with all ranks on one host.
+    /// Returns ranks that are all on one host.
     fn neighbours(world_size: usize) -> Vec<Routes<Tcp>> {
         let shape = Shape::new(world_size, suite::CHANNELS, 8 << 20);
         let bells = Bells::new(world_size).expect("bells");
@@ -220,7 +221,7 @@ pub(crate) mod tests {
     suite::transport_tests!(ranks);
     suite::transport_tests!(ranks; an_unexpected_message_is_seen_and_stays,);
 
-    /// As on hosts of more ranks than can have bells, who sleep in naps.
+    /// Ranks without bells, which sleep only briefly, as on hosts with too many ranks.
     mod without_bells {
         use super::*;
 

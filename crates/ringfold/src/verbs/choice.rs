@@ -1,4 +1,4 @@
-//! Which ports a rank uses.
+//! Choice of the ports that a rank uses.
 //!
 //! *Source.* The grammar is that of `NCCL_IB_HCA`.
 
@@ -11,8 +11,8 @@ use super::domain::Domain;
 use super::{Verbs, layout::Gid};
 use crate::error::{Error, Result};
 
-/// Some of the devices' ports: `mlx5` is each whose name begins so, `=mlx5_0:1` port 1 of that
-/// device, `^` in front all but these.
+/// A selection of the devices' ports: `mlx5` selects each device whose name begins so, `=mlx5_0:1`
+/// port 1 of that device, `^` in front all but these.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeviceChoice {
     is_exclusion: bool,
@@ -62,7 +62,7 @@ impl DeviceChoice {
         self.entries.is_empty() || self.entries.iter().any(of_device) != self.is_exclusion
     }
 
-    /// Whether a port of a device may be used, if it has the right number.
+    /// Whether some port of a device may be used, depending on its number.
     fn permits_device(&self, device: &str) -> bool {
         let is_it = |(name, of): &(String, Option<u8>)| {
             self.names(name, device) && !(self.is_exclusion && of.is_some())
@@ -97,28 +97,28 @@ impl fmt::Display for DeviceChoice {
     }
 }
 
-/// A port to use, and how peers reach it.
+/// An opened port, with its address for peers.
 #[derive(Clone, Debug)]
 pub struct Opened {
-    /// A domain of its device.
+    /// Domain of the port's device.
     pub domain: Arc<Domain>,
     /// The port.
     pub port: Port,
-    /// The place of its address.
+    /// Index of the port's address.
     pub gid_index: u8,
-    /// Its address.
+    /// Address of the port.
     pub gid: Gid,
 }
 
 impl Opened {
-    /// Whether connections go by addresses.
+    /// Whether connections use addresses.
     pub fn is_global(&self) -> bool {
         self.port.link_layer == LinkLayer::Ethernet
     }
 }
 
 impl fmt::Display for Opened {
-    /// In words, as for `ringfold info`.
+    /// Formats the port in words, as for `ringfold info`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Port {
             number,
@@ -145,10 +145,11 @@ impl fmt::Display for Opened {
 
 impl Verbs {
     /// Opens the active ports of a choice, `count_max` at most; with addresses at `gid_index`
-    /// instead of those that are found.
+    /// instead of the default ones.
     ///
     /// # Errors
-    /// `Unsupported` if there is none, with what was found; `System` if a device fails.
+    /// `Unsupported` if no port can be used, with the reasons; `System` if the devices cannot be
+    /// listed.
     pub fn open_ports(
         &'static self,
         choice: &DeviceChoice,
@@ -202,7 +203,7 @@ impl Verbs {
     }
 }
 
-/// The address that a port is used by, and its place; why the port is not used if there is none.
+/// Returns the address that a port uses, and its index, or the reason not to use the port.
 fn chosen_gid(
     device: &str,
     port: &Port,

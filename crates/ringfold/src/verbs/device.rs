@@ -1,4 +1,4 @@
-//! The devices, their ports, and the addresses of these.
+//! Devices, their ports, and the ports' addresses.
 
 use std::fmt;
 use std::fs;
@@ -9,16 +9,16 @@ use super::layout::{Context, Gid, PortAttr};
 use super::{Verbs, text};
 use crate::error::{Error, Result};
 
-/// Where the kernel lists what verbs do not tell.
+/// Folder of the properties that verbs do not report.
 const SYSFS: &str = "/sys/class/infiniband";
-/// No device has more ports.
+/// Maximum number of ports; no device has more.
 const PORTS_MAX: u8 = 8;
 /// `IBV_LINK_LAYER_ETHERNET`.
 const ETHERNET: u8 = 2;
 /// `IBV_PORT_ACTIVE`.
 const ACTIVE: u32 = 4;
 
-/// What carries a port's packets.
+/// Network that carries a port's packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkLayer {
     /// InfiniBand.
@@ -27,42 +27,42 @@ pub enum LinkLayer {
     Ethernet,
 }
 
-/// Whether a port can be used.
+/// State of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PortState {
-    /// It can.
+    /// Usable.
     Active,
-    /// It cannot now; the number is verbs'.
+    /// Not usable now; the number is verbs'.
     Other(u32),
 }
 
-/// What an entry of a port's table of addresses means.
+/// Kind of an entry in a port's table of addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum GidKind {
     /// RoCE v2: UDP over IP, which is routed.
     RoceV2,
-    /// RoCE v1: frames of a network.
+    /// RoCE v1: frames within one network.
     RoceV1,
-    /// InfiniBand's own.
+    /// InfiniBand's own addresses.
     InfiniBand,
 }
 
 /// A port of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Port {
-    /// Its number, from 1 on.
+    /// Number of the port, from 1 on.
     pub number: u8,
-    /// Whether it can be used.
+    /// State of the port.
     pub state: PortState,
-    /// What carries its packets.
+    /// Network that carries the port's packets.
     pub link_layer: LinkLayer,
-    /// The largest packet's payload.
+    /// Payload of the largest packet.
     pub mtu_bytes: u32,
-    /// InfiniBand's address in a subnet; 0 on Ethernet.
+    /// Address in an InfiniBand subnet; 0 on Ethernet.
     pub lid: u16,
-    /// As the kernel says; nothing if it does not.
+    /// Rate reported by the kernel, if any.
     pub rate_gbps: Option<u32>,
-    /// Entries in use: place, kind, address.
+    /// Table entries in use: index, kind, address.
     pub gids: Vec<(u8, GidKind, Gid)>,
 }
 
@@ -71,7 +71,7 @@ pub struct Device {
     pub(super) verbs: &'static Verbs,
     pub(super) context: *mut Context,
     name: String,
-    /// The process that opened it.
+    /// The process that opened the device.
     process: u32,
 }
 
@@ -81,10 +81,10 @@ unsafe impl Send for Device {}
 unsafe impl Sync for Device {}
 
 impl Verbs {
-    /// The names of the devices, in the library's order.
+    /// Returns the names of the devices, in the library's order.
     ///
     /// # Errors
-    /// `System` if the library cannot list them.
+    /// `System` if the library cannot list the devices.
     pub fn devices(&self) -> Result<Vec<String>> {
         let mut names = Vec::new();
         self.each_device(|name, _| {
@@ -97,7 +97,7 @@ impl Verbs {
     /// Opens the device `name`.
     ///
     /// # Errors
-    /// `Unsupported` if there is none of this name; `System` if it cannot be opened.
+    /// `Unsupported` if no device has this name; `System` if the device cannot be opened.
     pub fn device(&'static self, name: &str) -> Result<Device> {
         let mut opened = None;
         self.each_device(|found, device| {
@@ -126,7 +126,7 @@ impl Verbs {
         })
     }
 
-    /// Calls `visit` for each device until that says that it is enough.
+    /// Calls `visit` for each device until `visit` returns true.
     fn each_device(
         &self,
         mut visit: impl FnMut(String, *mut super::layout::Device) -> bool,
@@ -153,21 +153,21 @@ impl Verbs {
 }
 
 impl Device {
-    /// Its name, such as `mlx5_0`.
+    /// Returns the device's name, such as `mlx5_0`.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Whether this is a copy in a forked child: what the device does is its parent's, and a copy
-    /// is forgotten instead of freed, because both have the kernel's one object.
+    /// Whether this value is a copy in a forked child: the device belongs to the parent, and a copy
+    /// is forgotten instead of freed, because both processes have the kernel's one object.
     pub fn is_inherited(&self) -> bool {
         self.process != std::process::id()
     }
 
-    /// Its ports.
+    /// Returns the device's ports.
     ///
     /// # Errors
-    /// `System` if it says nothing of the first.
+    /// `System` if the query of the first port fails.
     pub fn ports(&self) -> Result<Vec<Port>> {
         let first = self.port(1)?;
         let others = (2..=PORTS_MAX).map_while(|number| self.port(number).ok());
@@ -209,7 +209,7 @@ impl Device {
         })
     }
 
-    /// An entry of a port's table of addresses; nothing if it is empty.
+    /// Returns an entry of a port's table of addresses; `None` if the entry is empty.
     fn gid(
         &self,
         folder: &Path,
@@ -237,9 +237,9 @@ impl Device {
 }
 
 impl Port {
-    /// The place of the address that connections use without the user's choice: on InfiniBand the
-    /// first; on Ethernet of RoCE v2 IPv4's, else a global one of IPv6, else a link's own, which is
-    /// not routed.
+    /// Returns the index of the address that connections use by default. On InfiniBand, the first
+    /// address; on Ethernet, of RoCE v2, an IPv4 address, else a global IPv6 address, else a
+    /// link-local one, which is not routed.
     pub fn gid_index(&self) -> Option<u8> {
         let rank = |kind: GidKind, gid: &Gid| {
             let is_ipv4 = gid[..12] == [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
@@ -256,7 +256,7 @@ impl Port {
     }
 }
 
-/// The number in "100 Gb/sec (4X EDR)".
+/// Returns the number in "100 Gb/sec (4X EDR)".
 fn gigabits(text: &str) -> Option<u32> {
     let number: f64 = text.split_whitespace().next()?.parse().ok()?;
     (number > 0.0).then_some(number.round() as u32)
@@ -273,7 +273,7 @@ impl Drop for Device {
         if self.is_inherited() {
             return;
         }
-        // SAFETY: opened once, and nothing that was made of it is left.
+        // SAFETY: opened once, and nothing created from it is left.
         unsafe { (self.verbs.table.close_device)(self.context) };
     }
 }

@@ -1,7 +1,7 @@
-//! A protection domain, and the memory that is registered with it.
+//! A protection domain, and the memory registered with it.
 //!
-//! Keys are of one domain: a peer reaches registered memory only through queue pairs of the same
-//! domain, and through none once the registration is gone.
+//! Keys belong to one domain: a peer reaches registered memory only through queue pairs of the same
+//! domain, and through none once the registration has ended.
 
 use std::os::fd::BorrowedFd;
 use std::ptr;
@@ -13,15 +13,15 @@ use super::text;
 use crate::error::Result;
 use crate::memory::Region;
 
-/// Who may access registered memory beside this process' own requests, which may always read it:
-/// `IBV_ACCESS_LOCAL_WRITE` and `IBV_ACCESS_REMOTE_WRITE`.
+/// Accesses to registered memory, in addition to reads by this process' own requests, which are
+/// always permitted: `IBV_ACCESS_LOCAL_WRITE` and `IBV_ACCESS_REMOTE_WRITE`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// This process' requests read it.
+    /// Reads by this process' requests.
     Read = 0,
-    /// Messages are received in it.
+    /// Receives of messages.
     Receive = 1,
-    /// Peers that have its key write there.
+    /// Writes by peers that have the key.
     PeersWrite = 1 | 2,
 }
 
@@ -38,10 +38,10 @@ unsafe impl Send for Domain {}
 unsafe impl Sync for Domain {}
 
 impl Domain {
-    /// One of `device`.
+    /// Allocates a domain of `device`.
     ///
     /// # Errors
-    /// `System` if the device has no more.
+    /// `System` if the device has no more domains.
     pub fn new(device: Device) -> Result<Arc<Domain>> {
         // SAFETY: an opened device.
         let pd = unsafe { (device.verbs.table.alloc_pd)(device.context) };
@@ -53,7 +53,7 @@ impl Domain {
         Ok(Arc::new(domain))
     }
 
-    /// Its device.
+    /// Returns the domain's device.
     pub fn device(&self) -> &Device {
         &self.device
     }
@@ -65,7 +65,7 @@ impl Domain {
     /// Registers `region`, whose pages stay in memory until the result is dropped.
     ///
     /// # Errors
-    /// `System` if they cannot be locked, or the device cannot reach them.
+    /// `System` if the pages cannot be locked, or the device cannot reach them.
     pub fn register(self: &Arc<Domain>, region: Region, access: Access) -> Result<Registered> {
         let verbs = self.device.verbs;
         // SAFETY: the memory is valid as long as the region is used (its maker's promise), which
@@ -88,14 +88,14 @@ impl Domain {
         })
     }
 
-    /// The descriptor that becomes readable when the device has something to tell.
+    /// Returns the descriptor that becomes readable when the device has an event.
     pub fn events(&self) -> BorrowedFd<'_> {
         // SAFETY: the device's own descriptor, open as long as the device.
         unsafe { BorrowedFd::borrow_raw((*self.device.context).async_fd) }
     }
 
-    /// What the device tells next, with verbs' number; nothing if there is nothing. The descriptor
-    /// of events does not block.
+    /// Returns the device's next event, with verbs' number, or `None`. The descriptor of events
+    /// does not block.
     pub fn event(&self) -> Option<(u32, String)> {
         let table = &self.device.verbs.table;
         let mut event = AsyncEvent {
@@ -119,12 +119,12 @@ impl Drop for Domain {
         if self.device.is_inherited() {
             return;
         }
-        // SAFETY: made once; all that was made of it held it, and is gone.
+        // SAFETY: allocated once; all objects of the domain held it, and are gone.
         unsafe { (self.device.verbs.table.dealloc_pd)(self.pd) };
     }
 }
 
-/// Registered memory, until it is dropped: from then on no peer's write changes it.
+/// Registered memory. Once this value is dropped, no peer's write changes the memory.
 #[derive(Debug)]
 pub struct Registered {
     domain: Arc<Domain>,
@@ -138,17 +138,17 @@ pub struct Registered {
 unsafe impl Send for Registered {}
 
 impl Registered {
-    /// The key for this process' requests.
+    /// Returns the key for this process' requests.
     pub fn lkey(&self) -> u32 {
         self.lkey
     }
 
-    /// The key for peers'.
+    /// Returns the key for peers' requests.
     pub fn rkey(&self) -> u32 {
         self.rkey
     }
 
-    /// The memory.
+    /// Returns the registered memory.
     pub fn region(&self) -> Region {
         self.region
     }

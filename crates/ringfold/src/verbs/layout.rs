@@ -1,8 +1,8 @@
-//! The structures of `infiniband/verbs.h` that cross the border to libibverbs.
+//! The structures of `infiniband/verbs.h` that are passed to and from libibverbs.
 //!
-//! Their layouts have not changed since the library's symbols have versions (`IBVERBS_1.1`), and
-//! new members are only added behind. A test compares sizes and offsets with the header where it is
-//! installed. Structures that only the library makes end here with the last member that is used.
+//! Their layouts have not changed since the library's symbols got versions (`IBVERBS_1.1`), and new
+//! members are only appended. A test compares sizes and offsets with the header if that is
+//! installed. Structures that only the library creates end here with the last member that is used.
 //! The software devices of the tests use this file, too.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
@@ -10,7 +10,7 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 /// `struct ibv_device`: opaque.
 pub enum Device {}
 
-/// `struct ibv_context_ops`: of its functions, those of the data path.
+/// `struct ibv_context_ops`, with the functions of the data path.
 #[repr(C)]
 pub struct ContextOps {
     pub before_poll: [*mut c_void; 11],
@@ -121,7 +121,7 @@ pub struct GlobalRoute {
     pub traffic_class: u8,
 }
 
-/// `struct ibv_ah_attr`: a way to a port.
+/// `struct ibv_ah_attr`: a route to a port.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AhAttr {
@@ -166,8 +166,8 @@ pub struct QpAttr {
     pub rate_limit: u32,
 }
 
-/// `struct ibv_port_attr`. `ibv_query_port` of `IBVERBS_1.1` fills an older, shorter one, so it
-/// must be zero before.
+/// `struct ibv_port_attr`. `ibv_query_port` of `IBVERBS_1.1` fills in an older, shorter one, so
+/// this structure must be zeroed before.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PortAttr {
@@ -204,7 +204,7 @@ pub struct Sge {
     pub lkey: u32,
 }
 
-/// `struct ibv_send_wr`, of whose unions the member of RDMA is used.
+/// `struct ibv_send_wr`, with the RDMA member of its union.
 #[repr(C)]
 pub struct SendWr {
     pub wr_id: u64,
@@ -213,7 +213,7 @@ pub struct SendWr {
     pub num_sge: c_int,
     pub opcode: c_uint,
     pub send_flags: c_uint,
-    /// Big endian.
+    /// Immediate data, big endian.
     pub imm_data: u32,
     pub remote_addr: u64,
     pub rkey: u32,
@@ -229,8 +229,8 @@ pub struct RecvWr {
     pub num_sge: c_int,
 }
 
-/// `struct ibv_wc`: a completion. Of a failed one only number, status, vendor's code and queue pair
-/// mean something.
+/// `struct ibv_wc`: a completion. After a failure, only number, status, vendor's code and queue
+/// pair are valid.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Wc {
@@ -239,7 +239,7 @@ pub struct Wc {
     pub opcode: c_uint,
     pub vendor_err: u32,
     pub byte_len: u32,
-    /// Big endian.
+    /// Immediate data, big endian.
     pub imm_data: u32,
     pub qp_num: u32,
     pub src_qp: u32,
@@ -257,5 +257,5 @@ pub struct AsyncEvent {
     pub event_type: c_uint,
 }
 
-/// What a string function of the library returns.
+/// A string that the library returns.
 pub type Text = *const c_char;

@@ -1,4 +1,4 @@
-//! The structures against the header of libibverbs.
+//! Comparison of the structures with the header of libibverbs.
 
 use std::fmt::Write as _;
 use std::mem::{offset_of, size_of};
@@ -6,7 +6,7 @@ use std::process::Command;
 
 use super::layout::*;
 
-/// Offsets of members, and sizes: this side's, and the C expressions for them.
+/// Offsets of members, each with the C expression for it.
 macro_rules! compared {
     ($($structure:ident = $name:literal: $($member:ident),+;)+) => {
         vec![$($(

@@ -1,11 +1,11 @@
 //! RDMA devices, through libibverbs.
 //!
-//! The library is opened when a device is first looked for. A machine without it, without a device
-//! or without permission is an ordinary state: [`Verbs::open`] and [`Verbs::devices`] say so, and
-//! another transport is taken.
+//! The library is opened when a device is first searched for. A machine without the library, a
+//! device or permission is normal: [`Verbs::open`] and [`Verbs::devices`] report it, and another
+//! transport is used.
 //!
-//! `layout` and `table` are the border to the library: its structures and functions. Nothing
-//! outside of this module calls it.
+//! `layout` and `table` are the interface to the library: its structures and functions. Only this
+//! module calls the library.
 //!
 //! *Source.* The manual pages of rdma-core, `ibv_*(3)`.
 
@@ -40,7 +40,7 @@ use crate::sys::library::Library;
 use layout::Text;
 use table::Table;
 
-/// The library's name for programs; the one without a number is for their builds.
+/// The library's file name for programs; the name without a number is for builds.
 const LIBRARY: &str = "libibverbs.so.1";
 
 /// The variable that names another library.
@@ -53,10 +53,11 @@ pub struct Verbs {
 }
 
 impl Verbs {
-    /// The library that is `named`, or the installed one. The first call loads it; it stays loaded.
+    /// Opens the library that is `named`, or the installed one. The first call loads it; it stays
+    /// loaded.
     ///
     /// # Errors
-    /// `Unsupported` if there is none, or one that lacks a function.
+    /// `Unsupported` if there is no library, or one that lacks a function.
     pub fn open(named: Option<&str>) -> Result<&'static Verbs> {
         type Open = BTreeMap<Option<String>, &'static Verbs>;
         static OPEN: Mutex<Open> = Mutex::new(BTreeMap::new());
@@ -76,13 +77,13 @@ impl Verbs {
                 "`{name}` does not have {missing}: it is too old for RDMA"
             ))
         })?;
-        // The library is never unloaded, so what describes it need not go either.
+        // The library is never unloaded, so its table may leak.
         let verbs: &Verbs = Box::leak(Box::new(Verbs { table }));
         Ok(with_locked(&OPEN, |open| *open.entry(key).or_insert(verbs)))
     }
 
-    /// The error of a call that returned `code`, unless that is 0. Some calls return `errno`, some
-    /// set it and return -1.
+    /// Returns the error of a call that returned `code`, unless `code` is 0. Some calls return
+    /// `errno`, some set it and return -1.
     fn check(&self, call: &str, code: c_int) -> Result<()> {
         match code {
             0 => Ok(()),
@@ -91,14 +92,14 @@ impl Verbs {
         }
     }
 
-    /// The error of a call that has just set `errno`.
+    /// Returns the error of a call that has just set `errno`.
     #[cold]
     fn failure(&self, call: &str) -> Error {
         failed(call, io::Error::last_os_error())
     }
 }
 
-/// The error of a call that failed for this reason.
+/// Returns the error of a call that failed for this reason.
 fn failed(call: &str, why: io::Error) -> Error {
     let advice = match why.kind() {
         io::ErrorKind::OutOfMemory => {
@@ -111,17 +112,17 @@ fn failed(call: &str, why: io::Error) -> Error {
     Error::system(format!("ibv_{call}{advice}"), why)
 }
 
-/// Has a descriptor of the library not block.
+/// Makes a descriptor of the library non-blocking.
 fn unblock(descriptor: BorrowedFd<'_>) -> Result<()> {
     fcntl_getfl(descriptor)
         .and_then(|flags| fcntl_setfl(descriptor, flags | OFlags::NONBLOCK))
         .map_err(|error| Error::system("cannot make a device's descriptor not block", error))
 }
 
-/// A text of the library.
+/// Copies a text of the library.
 ///
 /// # Safety
-/// `text` is null or ends with a zero, and stays for as long as this takes.
+/// `text` is null or a C string that stays valid during the call.
 unsafe fn text(text: Text) -> String {
     if text.is_null() {
         return "unknown".into();

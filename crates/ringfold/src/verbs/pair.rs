@@ -17,7 +17,7 @@ const INIT: u32 = 1;
 const READY_TO_RECEIVE: u32 = 2;
 const READY_TO_SEND: u32 = 3;
 const ERROR: u32 = 6;
-/// `IBV_QP_STATE` and so on: what a change of state says.
+/// `IBV_QP_STATE` and so on: the attributes that a change of state sets.
 mod says {
     pub const STATE: i32 = 1;
     pub const ACCESS_FLAGS: i32 = 1 << 3;
@@ -44,54 +44,54 @@ const SEND: u32 = 2;
 /// `IBV_SEND_SIGNALED` and `IBV_SEND_INLINE`.
 const SIGNALED: u32 = 1 << 1;
 const INLINE: u32 = 1 << 3;
-/// Hops of packets that are routed.
+/// Hop limit of routed packets.
 const HOPS: u8 = 64;
-/// Pieces that one message is gathered from.
+/// Maximum number of pieces from which one message is gathered.
 pub const PIECES_MAX: usize = 2;
-/// How much of a message is asked to fit into a request itself. Devices round up.
+/// Requested number of inline bytes in a request. Devices round up.
 const INLINE_BYTES: u32 = 220;
 
-/// How many requests a pair holds.
+/// Numbers of requests that a pair holds.
 #[derive(Clone, Copy, Debug)]
 pub struct Depths {
     pub send: usize,
     pub receive: usize,
 }
 
-/// The way from a port to a peer's queue pair.
+/// The route from a port to a peer's queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route {
-    /// This rank's port, and the place of its address there.
+    /// This rank's port; `gid_index` is the index of the port's address.
     pub port: u8,
     pub gid_index: u8,
-    /// Whether the way is by addresses, as on Ethernet and between subnets.
+    /// Whether the route uses addresses, as on Ethernet and between subnets.
     pub is_global: bool,
-    /// The peer's queue pair and port.
+    /// The peer's queue pair; `lid` and `gid` are its port's.
     pub pair: u32,
     pub lid: u16,
     pub gid: Gid,
-    /// Payload of the packets.
+    /// Maximum payload of the packets.
     pub mtu_bytes: u32,
 }
 
-/// What the user chooses of a connection; NCCL's variables of the same names.
+/// User options of a connection; NCCL's variables of the same names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkOptions {
-    /// A packet without an answer is sent again after 4.096 us * 2^timeout.
+    /// Exponent of the time until an unanswered packet is sent again: 4.096 us * 2^timeout.
     pub timeout: u8,
-    /// So many times.
+    /// Number of times that an unanswered packet is sent again.
     pub retries: u8,
     /// InfiniBand's service level.
     pub service_level: u8,
-    /// The traffic class of routed packets.
+    /// Traffic class of routed packets.
     pub traffic_class: u8,
-    /// The place of the partition's key in the port's table.
+    /// Index of the partition's key in the port's table.
     pub pkey_index: u16,
 }
 
 impl Default for LinkOptions {
-    /// 1.07 s and six times again: the control plane is quicker to see a death. Some devices take
-    /// the largest number of retries for infinitely many.
+    /// Returns 1.07 s and six retries: the control plane detects a death sooner. Some devices treat
+    /// the largest number of retries as infinitely many.
     fn default() -> LinkOptions {
         LinkOptions {
             timeout: 18,
@@ -103,15 +103,15 @@ impl Default for LinkOptions {
     }
 }
 
-/// Registered memory that a request names.
+/// Registered memory for a request.
 #[derive(Clone, Copy, Debug)]
 pub struct Piece {
     pub region: Region,
-    /// Nothing for content that goes into the request.
+    /// Key of the memory; 0 for content inline in the request.
     pub lkey: u32,
 }
 
-/// Where a write goes: the peer's address and key.
+/// Destination of a write: the peer's address and key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     pub address: u64,
@@ -130,10 +130,10 @@ pub struct QueuePair {
 unsafe impl Send for QueuePair {}
 
 impl QueuePair {
-    /// A pair on `port`, which takes receives from now on.
+    /// Creates a pair on `port`, which accepts receives from now on.
     ///
     /// # Errors
-    /// `System` if the device has no more, or none that is so deep.
+    /// `System` if the device has no more pairs, or none that is so deep.
     pub fn new(
         domain: &Arc<Domain>,
         queue: &CompletionQueue,
@@ -160,7 +160,7 @@ impl QueuePair {
         // SAFETY: a living domain and queue; the library writes what it grants.
         let mut qp = unsafe { (verbs.table.create_qp)(domain.pd(), &mut wanted) };
         if qp.is_null() {
-            // Some devices have no room in requests.
+            // Some devices support no inline content.
             wanted.cap.max_inline_data = 0;
             // SAFETY: as above.
             qp = unsafe { (verbs.table.create_qp)(domain.pd(), &mut wanted) };
@@ -189,21 +189,22 @@ impl QueuePair {
         Ok(pair)
     }
 
-    /// Its number, by which the peer reaches it.
+    /// Returns the pair's number, by which the peer reaches it.
     pub fn number(&self) -> u32 {
         // SAFETY: a living pair.
         unsafe { (*self.qp).qp_num }
     }
 
-    /// How much of a message fits into a request.
+    /// Returns the maximum number of inline bytes in a request.
     pub fn inline_bytes(&self) -> usize {
         self.inline_bytes
     }
 
-    /// Connects it. The peer may send when this is done, and this rank when the peer's is.
+    /// Connects the pair. The peer may send when this call returns, and this rank when the peer's
+    /// call does.
     ///
     /// # Errors
-    /// `System` if the way does not exist.
+    /// `System` if the route does not exist.
     pub fn connect(&self, route: &Route, options: &LinkOptions) -> Result<()> {
         let mut change = QpAttr {
             qp_state: READY_TO_RECEIVE,
@@ -242,7 +243,7 @@ impl QueuePair {
             qp_state: READY_TO_SEND,
             timeout: options.timeout,
             retry_cnt: options.retries,
-            // Never needed: what is sent has a receive.
+            // Never needed: every send has a posted receive.
             rnr_retry: 0,
             max_rd_atomic: 1,
             ..QpAttr::default()
@@ -256,7 +257,7 @@ impl QueuePair {
         self.modify(&mut change, what, "modify_qp")
     }
 
-    /// Ends it: all that is posted fails, and what peers send or write is dropped.
+    /// Ends the pair: all posted requests fail, and peers' sends and writes are dropped.
     pub fn end(&self) {
         if self.domain.device().is_inherited() {
             return;
@@ -265,21 +266,21 @@ impl QueuePair {
             qp_state: ERROR,
             ..QpAttr::default()
         };
-        // It cannot fail in a state that a pair is left in.
+        // Cannot fail in a state in which a pair is left.
         let _ = self.modify(&mut change, says::STATE, "modify_qp");
     }
 
     fn modify(&self, change: &mut QpAttr, what: i32, call: &str) -> Result<()> {
         let verbs = self.domain.device().verbs;
-        // SAFETY: a living pair; `what` says which members count.
+        // SAFETY: a living pair; `what` selects the members that count.
         let code = unsafe { (verbs.table.modify_qp)(self.qp, change, what) };
         verbs.check(call, code)
     }
 
-    /// Posts room for a message, or for the number of a write: these need no memory.
+    /// Posts a receive of a message, or of the number of a write, which needs no memory.
     ///
     /// # Errors
-    /// `System` if there are more than the pair holds.
+    /// `System` if there are more receives than the pair holds.
     pub fn post_receive(&self, id: u64, room: Option<Piece>) -> Result<()> {
         let mut piece = room.map(sge);
         let mut request = RecvWr {
@@ -298,7 +299,8 @@ impl QueuePair {
         self.domain.device().verbs.check("post_recv", code)
     }
 
-    /// Sends the `pieces`, one after the other, as a message, until the request has ended.
+    /// Sends the `pieces`, one after the other, as a message; the device reads them until the
+    /// request ends.
     ///
     /// # Errors
     /// `System` if there are more requests than the pair holds.
@@ -306,8 +308,8 @@ impl QueuePair {
         self.post(id, pieces, (SEND, SIGNALED), 0, None)
     }
 
-    /// The same with pieces that go with the request, and may be used again at once. One that is
-    /// not signaled has no completion of its own: that of a later one says that it has ended, too.
+    /// Sends inline `pieces`, which may be reused at once. An unsignaled request has no completion
+    /// of its own: the completion of a later request covers it.
     ///
     /// # Errors
     /// `System` if there are more requests than the pair holds.
@@ -320,7 +322,7 @@ impl QueuePair {
         self.post(id, pieces, (SEND, flags), 0, None)
     }
 
-    /// Writes `piece` to `place`; a `number` is announced to the peer.
+    /// Writes `piece` to `place`; a `number`, if any, notifies the peer.
     ///
     /// # Errors
     /// `System` if there are more requests than the pair holds.
@@ -363,8 +365,8 @@ impl QueuePair {
             rest: [0; 9],
         };
         let mut refused = ptr::null_mut();
-        // SAFETY: a living pair; the request and what goes into it are copied; other memory is
-        // valid as a region, and the device reads only what is registered under the key.
+        // SAFETY: a living pair; the request and its inline content are copied; other memory is
+        // valid as a region, and the device reads only memory that is registered under the key.
         let code = unsafe {
             let post = (*(*self.qp).context).ops.post_send;
             post(self.qp, &mut request, &mut refused)
@@ -386,7 +388,7 @@ impl Drop for QueuePair {
         if self.domain.device().is_inherited() {
             return;
         }
-        // SAFETY: made once, and used by its owner alone.
+        // SAFETY: created once, and used by its owner alone.
         unsafe { (self.domain.device().verbs.table.destroy_qp)(self.qp) };
     }
 }

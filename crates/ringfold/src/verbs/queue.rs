@@ -11,32 +11,32 @@ use super::layout::{CompChannel, Cq, Wc};
 use super::text;
 use crate::error::{Error, Result};
 
-/// Completions taken over in one call.
+/// Maximum number of completions polled in one call.
 const BATCH: usize = 32;
 /// `IBV_WC_WITH_IMM`.
 const WITH_IMM: u32 = 1 << 1;
 /// `IBV_WC_RECV`: the opcodes of receives have this bit.
 const RECV: u32 = 1 << 7;
 
-/// A request that has ended.
+/// A completed request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
-    /// The request's own number.
+    /// Number of the request.
     pub id: u64,
-    /// The number of its queue pair.
+    /// Number of the request's queue pair.
     pub pair: u32,
-    /// How it ended.
+    /// Outcome of the request.
     pub outcome: Outcome,
 }
 
-/// How a request ended.
+/// Outcome of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// What it sends from may be overwritten: the peer's device has it.
+    /// A send or write whose memory may be overwritten: the peer's device has the data.
     Sent,
-    /// A message of so many bytes is here, or, with the number, a peer's write.
+    /// Arrival of a message of so many bytes or, with a number, of a peer's write.
     Received { bytes: u32, number: Option<u32> },
-    /// It was not done, for this reason of verbs'.
+    /// Failure, with verbs' status.
     Failed { status: u32 },
 }
 
@@ -46,7 +46,7 @@ pub struct CompletionQueue {
     domain: Arc<Domain>,
     channel: *mut CompChannel,
     cq: *mut Cq,
-    /// Where the device's functions write completions: kept, because most attempts find none.
+    /// Room for the device's completions: reused, because most polls find none.
     room: Box<[Wc; BATCH]>,
 }
 
@@ -54,10 +54,10 @@ pub struct CompletionQueue {
 unsafe impl Send for CompletionQueue {}
 
 impl CompletionQueue {
-    /// One with room for `entries` requests that have ended.
+    /// Creates a queue with room for `entries` completed requests.
     ///
     /// # Errors
-    /// `System` if the device cannot make one, for example because it is too large.
+    /// `System` if the device cannot create the queue, for example because it is too large.
     pub fn new(domain: &Arc<Domain>, entries: usize) -> Result<CompletionQueue> {
         let verbs = domain.device().verbs;
         let context = domain.device().context;
@@ -89,13 +89,13 @@ impl CompletionQueue {
         self.cq
     }
 
-    /// Becomes readable after [`arm`](CompletionQueue::arm) when a request has ended.
+    /// Returns a descriptor, readable after [`arm`](CompletionQueue::arm) when a request has ended.
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         // SAFETY: the channel's own descriptor, open as long as the channel.
         unsafe { BorrowedFd::borrow_raw((*self.channel).fd) }
     }
 
-    /// Appends the requests that have ended; whether there were any.
+    /// Appends the completed requests; returns whether there were any.
     ///
     /// # Errors
     /// `System` if the queue has overflowed or the device has failed.
@@ -117,8 +117,8 @@ impl CompletionQueue {
         }
     }
 
-    /// Has the descriptor become readable when the next request ends. What ended before does not
-    /// count: poll once more.
+    /// Makes the descriptor readable when the next request ends. Earlier ends do not count: poll
+    /// once more.
     ///
     /// # Errors
     /// `System` if the device refuses.
@@ -143,7 +143,7 @@ impl CompletionQueue {
         verbs.check("req_notify_cq", code)
     }
 
-    /// verbs' words for a status.
+    /// Returns verbs' words for a status.
     pub fn words(&self, status: u32) -> String {
         // SAFETY: the library's text, which stays.
         unsafe { text((self.domain.device().verbs.table.wc_status_str)(status)) }
@@ -156,9 +156,9 @@ impl Drop for CompletionQueue {
             return;
         }
         let table = &self.domain.device().verbs.table;
-        // SAFETY: made once; no queue pair uses it any more, and all events are acknowledged.
+        // SAFETY: created once; no queue pair uses it, and all events are acknowledged.
         unsafe { (table.destroy_cq)(self.cq) };
-        // SAFETY: made once, and its only queue is gone.
+        // SAFETY: created once, and its only queue is gone.
         unsafe { (table.destroy_comp_channel)(self.channel) };
     }
 }

@@ -1,8 +1,9 @@
 //! libibverbs' functions that are called by name. Those of the data path are in an opened device's
 //! [`ContextOps`](super::layout::ContextOps).
 //!
-//! Each is looked up with its version: of `ibv_reg_mr` and others the library exports two, and the
-//! one without a version would be the oldest. A library that the user names may have none.
+//! Each function is looked up with its version: the library exports two versions of `ibv_reg_mr`
+//! and others, and a lookup without a version would find the oldest. A library that the user names
+//! may have no versions.
 
 use std::ffi::{CStr, c_int, c_uint, c_void};
 
@@ -22,7 +23,7 @@ macro_rules! functions {
         }
 
         impl Table {
-            /// Looks all of them up; the name of one that is missing.
+            /// Looks up all functions; an error is the name of a missing one.
             pub fn load(library: &Library, has_versions: bool) -> Result<Table, &'static str> {
                 let find = |symbol: &CStr, version: &CStr| {
                     let versioned = library.versioned_symbol(symbol, version);
@@ -49,7 +50,7 @@ macro_rules! functions {
     };
 }
 
-/// `text`, which ends with its only zero, as C has it.
+/// Converts `text`, which ends with its only zero, to a C string.
 const fn terminated(text: &'static str) -> &'static CStr {
     match CStr::from_bytes_with_nul(text.as_bytes()) {
         Ok(text) => text,

@@ -1,4 +1,4 @@
-//! Registered memory of the transport's own, in equal parts.
+//! Registered memory of the transport, in equal parts.
 
 use std::sync::Arc;
 
@@ -6,9 +6,9 @@ use crate::error::Result;
 use crate::memory::{Owned, Region};
 use crate::verbs::{Access, Domain, Piece, Place, Registered};
 
-/// Equal parts of registered memory, taken and given back by number.
+/// Equal parts of registered memory, taken and returned by number.
 pub struct Cells {
-    // Ends before the memory does.
+    // Dropped before the memory.
     registered: Registered,
     _memory: Owned,
     cell_bytes: usize,
@@ -17,14 +17,14 @@ pub struct Cells {
 }
 
 impl Cells {
-    /// `count` cells of `cell_bytes`.
+    /// Allocates and registers `count` cells of `cell_bytes`.
     pub fn new(
         domain: &Arc<Domain>,
         count: usize,
         cell_bytes: usize,
         access: Access,
     ) -> Result<Cells> {
-        // Devices refuse to register no bytes.
+        // Devices refuse empty registrations.
         let memory = Owned::zeroed((count * cell_bytes).max(1));
         Ok(Cells {
             registered: domain.register(memory.region(), access)?,
@@ -35,12 +35,12 @@ impl Cells {
         })
     }
 
-    /// How many are free.
+    /// Returns the number of free cells.
     pub fn free_count(&self) -> usize {
         self.free.len()
     }
 
-    /// How many there are.
+    /// Returns the number of cells.
     pub fn count(&self) -> usize {
         self.count
     }
@@ -61,7 +61,7 @@ impl Cells {
             .part(begin..begin + self.cell_bytes)
     }
 
-    /// The first `bytes` of a cell, for a request.
+    /// Returns the first `bytes` of a cell, for a request.
     pub fn piece(&self, cell: u32, bytes: usize) -> Piece {
         Piece {
             region: self.region(cell).part(0..bytes),
@@ -69,7 +69,7 @@ impl Cells {
         }
     }
 
-    /// Where a peer writes to a cell.
+    /// Returns the address and key with which a peer writes to a cell.
     pub fn place(&self, cell: u32) -> Place {
         Place {
             address: self.region(cell).address() as u64,

@@ -1,8 +1,8 @@
 //! A link without a device, whose peer lies: for the fuzz target `rdma_packets`.
 //!
-//! The two halves take steps as [`super::link`] has them take, in the order that the data give:
-//! messages are posted, packets and writes come. A packet is made of what is due, so that lies are
-//! near the truth, or of any bytes.
+//! The two halves take the same steps as in [`super::link`], in an order that the data determine:
+//! messages are posted, packets and writes arrive. A packet is derived from an expected one, so
+//! that lies are near the truth, or consists of arbitrary bytes.
 
 use super::incoming::{Arrived, Incoming, Landing};
 use super::outgoing::{BEGUN_MAX, CREDITS, GRANTS_MAX, Grant, Outgoing, Send};
@@ -12,27 +12,27 @@ use crate::memory::{Owned, Region};
 use crate::transport::{HEADER_BYTES, Header, Post, Sink, Stream};
 use crate::verbs::Place;
 
-/// What messages have.
+/// Lengths of messages.
 const LENGTHS: [usize; 4] = [0, 100, 5000, 30_000];
-/// What is granted at once.
+/// Maximum length of a grant.
 const PIECE_BYTES: usize = 8192;
 /// The peer and this rank.
 const RANKS: [usize; 2] = [1, 0];
-/// Messages under way, at most: the caller's own limit.
+/// Maximum number of messages in progress: the caller's own limit.
 const POSTED_MAX: usize = 20;
-/// A step of the data: what, two small numbers, and a packet.
+/// Length of a step in the data: its kind, two small numbers, and a packet.
 const STEP_BYTES: usize = 3 + CONTROL_BYTES_MAX;
-/// Where packets would have the peer write; no device does.
+/// Destination of the peer's writes in packets; no device writes there.
 const NOWHERE: Place = Place {
     address: 1 << 40,
     rkey: 7,
 };
 
-/// Has a link take the steps of `data` until one is refused, and checks that its halves stay
+/// Executes the steps of `data` on a link until one fails, and checks that the halves stay
 /// consistent and bounded.
 ///
 /// # Panics
-/// If they do not.
+/// If the halves are inconsistent or unbounded.
 pub fn take(data: &[u8]) {
     let memory = Owned::zeroed(LENGTHS[LENGTHS.len() - 1]);
     let mut link = Halves {
@@ -53,7 +53,7 @@ pub fn take(data: &[u8]) {
 struct Halves {
     out: Outgoing,
     inc: Incoming,
-    /// How many sends and receives were posted.
+    /// Number of posted sends and receives.
     posted: [u32; 2],
     memory: Region,
 }
@@ -74,7 +74,7 @@ impl Halves {
             _ => {
                 let (packet, payload_bytes) = self.near(step[0] / 16, small);
                 let mut bytes = [0; CONTROL_BYTES_MAX];
-                // Now and then more is said to be taken than was sent.
+                // Sometimes claims that more messages were taken than sent.
                 let consumed = self.out.sent.wrapping_add(u32::from(is_lie[1]));
                 let length = packet.encode(consumed, &mut bytes);
                 self.received(&bytes[..length], length + payload_bytes)?;
@@ -85,7 +85,7 @@ impl Halves {
 
     fn header(&self, which: usize, length: u8) -> Header {
         let mut bytes = [0; HEADER_BYTES];
-        // A count, so that it is a call.
+        // A count, so that the bytes decode as a call.
         bytes[8] = 4;
         let header = Header::claimed(&bytes, 0);
         Header {
@@ -125,9 +125,9 @@ impl Halves {
         }
     }
 
-    /// A packet like those that are due, and how many bytes of payload follow.
+    /// Returns a packet similar to an expected one, and the length of its payload.
     fn near(&self, kind: u8, [place, shift]: [u8; 2]) -> (Packet, usize) {
-        // One more than there are is a lie, or early.
+        // One place beyond the last is a lie, or early.
         let within = |length: usize| usize::from(place) % (length + 1);
         let (out, inc) = (within(self.out.queue.len()), within(self.inc.queue.len()));
         let (sent, due) = (self.out.queue.get(out), self.inc.queue.get(inc));
@@ -217,7 +217,7 @@ impl Halves {
         Ok(())
     }
 
-    /// Grants, introduces and writes what can be, as if there were always room.
+    /// Grants, introduces and writes as much as possible, as if there were always room.
     fn pump(&mut self) -> Result<()> {
         while let Some(place) = self.inc.wanting() {
             let recv = &self.inc.queue[place];
@@ -261,7 +261,7 @@ impl Halves {
         Ok(())
     }
 
-    /// Checks what no peer may change.
+    /// Checks the invariants that no peer may break.
     fn check(&self) {
         let Halves { out, inc, .. } = self;
         assert!(inc.arrived.len() <= CREDITS as usize + BEGUN_MAX);

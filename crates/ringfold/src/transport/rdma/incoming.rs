@@ -1,8 +1,8 @@
-//! The receiving half of a link: expected messages in order, what has come for them and before
-//! them, and what the peer may write where.
+//! The receiving half of a link: expected messages in order, messages that arrive for them or
+//! before them, and grants to the peer.
 //!
-//! Everything from the peer is a claim: numbers, lengths and headers are compared with what is due
-//! before they are used.
+//! Everything from the peer is a claim: numbers, lengths and headers are compared with the expected
+//! ones before they are used.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -20,25 +20,24 @@ pub struct Recv {
     pub ticket: Ticket,
     pub header: Header,
     pub sink: Sink,
-    /// Bytes that the peer may have written, and those that are here.
+    /// Bytes granted to the peer; `absorbed` counts those that have arrived.
     pub granted: usize,
     pub absorbed: usize,
-    /// Whether the peer has announced it: it writes as soon as it may.
+    /// Whether the peer has announced the message, and writes once granted.
     pub is_begun: bool,
     pub is_done: bool,
 }
 
-/// A message that has come, or was announced, before its receive was posted.
+/// A message that has arrived or been announced.
 pub struct Arrived {
     pub number: u32,
     pub header: [u8; HEADER_BYTES],
-    /// The packet's cell if the payload is there.
+    /// Cell of the packet, if it contains the payload.
     pub cell: Option<u32>,
 }
 
 impl Arrived {
-    /// Checks that a short message, whose packet has so many bytes, is as long as its header
-    /// says.
+    /// Checks that a short message, in a packet of `packet_bytes`, has the length in its header.
     pub fn check_length(&self, packet_bytes: usize, peer: usize) -> Result<()> {
         if self.cell.is_none() {
             return Ok(());
@@ -59,39 +58,39 @@ pub struct Part {
     pub to: Landing,
 }
 
-/// Where the peer writes it.
+/// Destination of a part.
 pub enum Landing {
-    /// To this piece.
+    /// The piece with this number.
     Piece(u32),
-    /// To its place, in a window that stays meanwhile.
+    /// The message's destination, in a window that stays registered meanwhile.
     Window { _window: Arc<Window> },
 }
 
 #[derive(Default)]
 pub struct Incoming {
     pub queue: VecDeque<Recv>,
-    /// The number of the queue's first message.
+    /// Number of the queue's first message.
     pub first: u32,
-    /// How many of the queue's first messages need no more grants.
+    /// Number of messages at the queue's front that need no more grants.
     pub satisfied: usize,
     pub arrived: VecDeque<Arrived>,
     pub granted: VecDeque<Part>,
-    /// The number that the next write must have.
+    /// Number that the next write must have.
     pub sequence: u32,
-    /// Short messages that were taken, and what the peer knows of that; modulo 2^32.
+    /// Number of short messages taken; `told` is the number known to the peer. Modulo 2^32.
     pub consumed: u32,
     pub told: u32,
-    /// Whether the peer has said that nothing follows.
+    /// Whether the peer has said goodbye.
     pub is_over: bool,
 }
 
 impl Incoming {
-    /// The number of the message that is posted next.
+    /// Returns the number of the message that is posted next.
     fn next(&self) -> u32 {
         self.first.wrapping_add(self.queue.len() as u32)
     }
 
-    /// Posts a receive; what has come for it already.
+    /// Posts a receive; returns its message if one has arrived or been announced.
     pub fn post(
         &mut self,
         Post(_, ticket, header): Post,
@@ -117,8 +116,8 @@ impl Incoming {
         Ok(self.arrived.pop_front())
     }
 
-    /// What a message that has come is for: its place in the queue. Nothing if no receive is posted
-    /// for it: then it waits.
+    /// Returns an arrived message with its place in the queue. If no receive is posted for the
+    /// message, keeps it and returns `None`.
     pub fn place(&mut self, arrived: Arrived, peer: usize) -> Result<Option<(usize, Arrived)>> {
         let place = arrived.number.wrapping_sub(self.first) as usize;
         if place < self.queue.len() {
@@ -134,7 +133,7 @@ impl Incoming {
         Ok(None)
     }
 
-    /// Compares what has come for the receive at `place` with what is due there.
+    /// Compares an arrived message with the one expected at `place`.
     pub fn compare(&self, place: usize, arrived: &Arrived, ranks: [usize; 2]) -> Result<()> {
         let [from, to] = ranks;
         let recv = &self.queue[place];
@@ -146,7 +145,7 @@ impl Incoming {
         Ok(())
     }
 
-    /// The place of the first receive of which more may be granted.
+    /// Returns the place of the first receive of which more may be granted.
     pub fn wanting(&mut self) -> Option<usize> {
         while let Some(recv) = self.queue.get(self.satisfied) {
             let bytes = recv.sink.bytes();
@@ -158,8 +157,8 @@ impl Incoming {
         None
     }
 
-    /// Notes that the peer may write the next `bytes` of the receive at `place`; the packet that
-    /// says so.
+    /// Notes that the peer may write the next `bytes` of the receive at `place`; returns the packet
+    /// that grants them.
     pub fn grant(&mut self, place: usize, bytes: usize, to: (Place, Landing)) -> Packet {
         let recv = &mut self.queue[place];
         let range = recv.granted..recv.granted + bytes;
@@ -176,8 +175,8 @@ impl Incoming {
         }
     }
 
-    /// The part that the peer has written with this number, and the place of its receive. `unsent`
-    /// of the grants are not sent yet.
+    /// Returns the part that the peer has written with this number, and the place of its receive.
+    /// `unsent` grants are not sent yet.
     pub fn written(
         &mut self,
         number: u32,
@@ -196,7 +195,7 @@ impl Incoming {
         Ok((place, part))
     }
 
-    /// The message that no receive is posted for.
+    /// Returns the first message without a posted receive.
     pub fn head(&self, peer: usize) -> Result<Head> {
         Ok(match self.arrived.front() {
             Some(arrived) => Head::Message(Header::claimed(&arrived.header, peer)?),
@@ -205,7 +204,7 @@ impl Incoming {
         })
     }
 
-    /// Notes that all bytes of the receive at `place` are here; its ticket.
+    /// Marks the receive at `place` as complete; returns its ticket.
     pub fn finish(&mut self, place: usize) -> Ticket {
         let recv = &mut self.queue[place];
         recv.is_done = true;

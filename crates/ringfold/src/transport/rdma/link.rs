@@ -2,13 +2,13 @@
 //!
 //! # Bounds
 //!
-//! Nothing is sent without a receive at the other end, so no device ever waits for one. A pair
-//! holds receives for [`CREDITS`] short messages, [`BEGUN_MAX`] announcements, [`GRANTS_MAX`]
-//! grants and as many writes with a number, two notes of credit and a goodbye. A note of credit is
-//! sent when half of the credits are owed, so the third one needs messages that the peer could send
+//! Nothing is sent without a receive at the peer, so no device ever waits for one. A pair holds
+//! receives for [`CREDITS`] short messages, [`BEGUN_MAX`] announcements, [`GRANTS_MAX`] grants and
+//! as many writes with a number, two credit packets and a goodbye. A credit packet is sent when
+//! half of the credits are unreported, so a third packet needs messages that the peer could send
 //! only after it had read the first.
 //!
-//! The queue of requests is bounded here: what does not fit waits for a completion.
+//! This module bounds the queue of requests: one that does not fit waits for a completion.
 
 mod receiving;
 mod sending;
@@ -26,21 +26,22 @@ use crate::memory::Region;
 use crate::transport::{Post, Sink, Ticket};
 use crate::verbs::{Piece, QueuePair};
 
-/// Requests of a link that the device may have at once.
+/// Maximum number of a link's requests at the device.
 pub const SEND_DEPTH: usize = 64;
-/// Of so many packets in a row that go with their requests, one is signaled.
+/// Maximum number of consecutive inline packets that are not signaled.
 const UNSEEN_MAX: usize = SEND_DEPTH / 4;
-/// Receives that are posted all the time.
+/// Number of receives that each link keeps posted.
 pub const RECEIVE_DEPTH: usize = CREDITS as usize + BEGUN_MAX + 2 * GRANTS_MAX + 2 + 1;
 
-/// A request that the device has, in the order in which they end.
+/// A request at the device. Requests complete in order.
 enum Flight {
-    /// A packet that went with the request. One that is not signaled ends unseen, with the next
-    /// that is.
+    /// A packet inline in the request. An unsignaled one completes unseen, with the next signaled
+    /// request.
     Inline { is_signaled: bool },
     /// A packet in this cell.
     Packet(u32),
-    /// A write from the payload of the message with this number, in a window that stays meanwhile.
+    /// A write from the payload of the message with this number, in a window that stays registered
+    /// meanwhile.
     Payload { number: u32, _window: Arc<Window> },
     /// A write from this piece.
     Piece(u32),
@@ -51,32 +52,32 @@ fn is_unseen(flight: &Flight) -> bool {
     matches!(flight, Flight::Inline { is_signaled: false })
 }
 
-/// What stands for a receive's cell in the number of a send.
+/// Mark of sends in request ids, in place of a receive's cell.
 const SEND: u32 = u32::MAX;
 
-/// One stream.
+/// One stream over its queue pair.
 pub struct Link {
-    // Ends before the memory that peers write to.
+    // Dropped before the memory that peers write to.
     pub pair: QueuePair,
-    /// The number of its device's part.
+    /// Number of the device's rail.
     pub rail: usize,
-    /// Its place among the links, in the numbers of requests.
+    /// Index of the link, as in request ids.
     place: u64,
     peer: usize,
     rank: usize,
     flights: VecDeque<Flight>,
-    /// Grants, credits and the goodbye, which wait for room.
+    /// Grants, credits and the goodbye that wait for room.
     outbox: VecDeque<Packet>,
     out: Outgoing,
     inc: Incoming,
-    /// Why the device could not do a request, if one failed.
+    /// Description of the first failure of a request, if any.
     broken: Option<String>,
-    /// Whether it lacks pieces or cells, which other links may give back.
+    /// Whether the link lacks pieces or cells, which other links may return.
     pub is_starved: bool,
 }
 
 impl Link {
-    /// The link of `rank` with `peer` over `pair`; its receives are posted.
+    /// Creates the link of `rank` with `peer` over `pair`, and posts its receives.
     pub fn new(
         pair: QueuePair,
         (rail, place): (usize, usize),
@@ -113,7 +114,7 @@ impl Link {
         Ok(())
     }
 
-    /// Queues a receive, and takes what has come for it.
+    /// Queues a receive, and takes a message that has arrived for it.
     pub fn recv(
         &mut self,
         post: Post,
@@ -129,19 +130,19 @@ impl Link {
         }
     }
 
-    /// What no receive is posted for.
+    /// Returns the receiving half.
     pub fn incoming(&self) -> &Incoming {
         &self.inc
     }
 
-    /// Whether the device has requests of this link.
+    /// Whether requests of this link are at the device or waiting.
     pub fn is_busy(&self) -> bool {
         !self.flights.is_empty() || !self.outbox.is_empty()
     }
 
-    /// The device could not do a request. Where it gives up a send, it gives up the receives, too,
-    /// and these come behind all that the peer has sent. So what they are behind decides: a peer
-    /// that has left, and that all messages have reached, needs neither grants nor credits.
+    /// Handles a failed request. A device that fails a send also fails the receives, and these
+    /// complete after everything that the peer has sent. So the receives decide: a peer that has
+    /// left, and that all messages have reached, needs neither grants nor credits.
     pub fn failed(&mut self, what: u32, reason: String, rail: &mut Rail) -> Result<()> {
         let reason = self.broken.get_or_insert(reason).clone();
         if what == SEND {
@@ -161,19 +162,19 @@ impl Link {
         Ok(())
     }
 
-    /// The error of a connection that broke for this `reason`, if the peer has not left.
+    /// Returns the error of a broken connection: the peer's departure if it has left, or `reason`.
     fn lost(&self, reason: &str) -> Error {
         let reason = if self.inc.is_over { LEFT } else { reason };
         Error::peer_failed(self.peer, reason)
     }
 
-    /// Nothing is waited for any more.
+    /// Forgets all requests and packets, so that no completion is waited for.
     pub fn forget(&mut self) {
         self.flights.clear();
         self.outbox.clear();
     }
 
-    /// Ends the connection and gives all memory back: the device neither reads nor writes it when
+    /// Ends the connection and releases all memory, which the device neither reads nor writes when
     /// this returns.
     pub fn end(&mut self) {
         if !(self.out.queue.is_empty() && self.inc.queue.is_empty()) {
@@ -187,7 +188,7 @@ impl Link {
         self.inc.granted.clear();
     }
 
-    /// Logs why messages wait, to explain a call that did not come to its end.
+    /// Logs why messages wait, to explain a call that did not complete.
     #[cold]
     fn log_what_is_left(&self) {
         let Link { out, inc, .. } = self;
@@ -222,7 +223,7 @@ impl Link {
         );
     }
 
-    /// Says goodbye, behind everything else, to a peer that has not left itself.
+    /// Says goodbye, behind everything else, to a peer that has not left.
     pub fn leave(&mut self, rail: &mut Rail) -> Result<()> {
         if self.inc.is_over {
             self.forget();
@@ -232,7 +233,7 @@ impl Link {
         self.flush(rail)
     }
 
-    /// The device has done its oldest request that is signaled, and those before.
+    /// Handles the completion of the oldest signaled request, and of those before.
     pub fn sent(&mut self, rail: &mut Rail, done: &mut Vec<Ticket>) {
         while self.flights.front().is_some_and(is_unseen) {
             self.flights.pop_front();
@@ -251,11 +252,11 @@ impl Link {
         }
     }
 
-    /// Does all that can be done now.
+    /// Makes all progress that is possible now.
     pub fn pump(&mut self, rail: &mut Rail, done: &mut Vec<Ticket>) -> Result<()> {
         self.is_starved = false;
         if self.inc.is_over {
-            // Nothing takes grants and credits any longer.
+            // The peer reads no more grants and credits.
             self.outbox.clear();
         } else {
             self.grant(rail);
@@ -276,7 +277,7 @@ impl Link {
         }
     }
 
-    /// Sends what waits for room.
+    /// Sends the packets that wait for room.
     pub fn flush(&mut self, rail: &mut Rail) -> Result<()> {
         while let Some(packet) = self.outbox.front().copied() {
             if !self.post_packet(packet, Region::EMPTY, rail)? {
@@ -333,7 +334,7 @@ impl Link {
         Ok(true)
     }
 
-    /// Gives a cell to the device for the next packet.
+    /// Posts a cell as the receive of a packet.
     pub(super) fn post_receive(&self, cell: u32, rail: &Rail) -> Result<()> {
         let room = rail.packets.piece(cell, PACKET_BYTES_MAX);
         self.pair

@@ -1,17 +1,18 @@
-//! Memory of callers that requests name directly, as long as it is held.
+//! Callers' memory that requests name directly while it is held.
 //!
 //! # Model
 //!
-//! What a caller registers with its communicator is registered with the device as a whole, when
-//! that is asked for. The memory of a single call is registered window by window, each when a
-//! message first uses it, so that a window is registered while the one before is on the wire; the
-//! oldest unused windows are deregistered behind, so that a call pins a bounded part of its memory.
+//! Memory that a caller registers with its communicator is registered with the device as a whole,
+//! on request. The memory of a single call is registered window by window, each when a message
+//! first uses it, so that a window is registered while the one before is on the wire. The oldest
+//! unused windows are deregistered, so that a call pins a bounded part of its memory.
 //!
 //! # Invariants
 //!
-//! A registration is of memory that somebody holds, never of an address that was seen before. So
-//! none can be stale: what is unmapped, and what is mapped there afterwards, was not held any more.
-//! Whatever still refers to a window, the device can no longer reach it when the hold is dropped.
+//! Only memory that somebody holds is registered, never an address that was seen before. So no
+//! registration is stale: memory that was unmapped, and memory mapped there afterwards, was no
+//! longer held. Whatever still refers to a window, the device can no longer reach it when the hold
+//! is dropped.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -21,14 +22,14 @@ use crate::memory::Region;
 use crate::sync::lock;
 use crate::verbs::{Access, Domain, Place, Registered};
 
-/// The memory of a call is registered in parts of this length.
+/// Length of the parts in which a call's memory is registered.
 pub const WINDOW_BYTES: usize = 1 << 20;
 
-/// So many windows of a call stay registered.
+/// Number of a call's windows above which unused ones are deregistered.
 pub const WINDOWS_MAX: usize = 32;
 
-/// A registered part, or the whole, of held memory. It stays as long as a request uses it, unless
-/// its holder ends it.
+/// A registered part, or the whole, of held memory. The registration lasts while a request uses the
+/// window, unless the holder ends it.
 #[derive(Debug)]
 pub struct Window {
     lkey: u32,
@@ -45,12 +46,12 @@ impl Window {
         }
     }
 
-    /// The key for this process' requests.
+    /// Returns the key for this process' requests.
     pub fn lkey(&self) -> u32 {
         self.lkey
     }
 
-    /// Where a peer writes to `part` of it.
+    /// Returns the address and key with which a peer writes to `part` of the window.
     pub fn place(&self, part: Region) -> Place {
         Place {
             address: part.address() as u64,
@@ -63,18 +64,18 @@ impl Window {
     }
 }
 
-/// What is registered of held memory.
+/// Registered windows of held memory.
 #[derive(Debug)]
 struct Windows {
-    /// By place in the memory.
+    /// Windows by place in the memory.
     found: Vec<Option<Arc<Window>>>,
-    /// Those that are there, the oldest first.
+    /// Places of the registered windows, the oldest first.
     order: VecDeque<usize>,
-    /// Whether nothing is registered any more: the links have ended, or the device refused.
+    /// Whether registration has ended, with the links or because the device refused.
     is_ended: bool,
 }
 
-/// Memory that a caller holds. Dropping it ends all registrations.
+/// Memory that a caller holds. Dropping the value ends all registrations.
 #[derive(Debug)]
 pub struct Held {
     domain: Arc<Domain>,
@@ -82,12 +83,12 @@ pub struct Held {
     access: Access,
     window_bytes: usize,
     windows: Mutex<Windows>,
-    /// The process that registers it: a forked child has none of it.
+    /// The process that registers the memory: a forked child has no registration.
     process: u32,
 }
 
 impl Held {
-    /// `region`, in windows of `window_bytes`.
+    /// Holds `region`, to be registered in windows of `window_bytes`.
     pub fn new(domain: &Arc<Domain>, region: Region, access: Access, window_bytes: usize) -> Held {
         let offset = region.address() as usize % window_bytes;
         Held {
@@ -104,10 +105,10 @@ impl Held {
         }
     }
 
-    /// `region`, registered as a whole now.
+    /// Holds `region`, and registers it as a whole now.
     ///
     /// # Errors
-    /// `System` if it cannot be.
+    /// `System` if the registration fails.
     pub fn whole(domain: &Arc<Domain>, region: Region) -> Result<Held> {
         let window = Window::new(domain.register(region, Access::PeersWrite)?);
         Ok(Held {
@@ -124,16 +125,17 @@ impl Held {
         })
     }
 
-    /// Whether `part` lies in it, and may be accessed so.
+    /// Whether `part` lies in this memory, and may be accessed in this way.
     pub fn permits(&self, part: Region, access: Access) -> bool {
         self.region.contains(part) && (self.access == Access::PeersWrite || access == self.access)
     }
 
-    /// The window at the beginning of `part`, which lies in this memory, registered if it was not,
-    /// and how many bytes of `part` it has. Nothing after the end.
+    /// Returns the window at the beginning of `part`, which lies in this memory, and the number of
+    /// bytes of `part` in the window. Registers the window if necessary. `None` once registration
+    /// has ended.
     ///
     /// # Errors
-    /// `System` if it cannot be registered; then nothing is from now on.
+    /// `System` if the registration fails; registration then ends.
     pub fn window(&self, part: Region) -> Result<Option<(Arc<Window>, usize)>> {
         let mut windows = lock(&self.windows);
         if windows.is_ended {
@@ -158,7 +160,7 @@ impl Held {
         Ok(Some((window, bytes)))
     }
 
-    /// From where to where the window with this number reaches, counted from address 0.
+    /// Returns the bounds of the window with this number, counted from address 0.
     fn bounds(&self, number: usize) -> (usize, usize) {
         let start = self.region.address() as usize;
         let from = number * self.window_bytes;
@@ -166,13 +168,13 @@ impl Held {
         (from.max(start), to.min(start + self.region.bytes()))
     }
 
-    /// How many windows are registered.
+    /// Returns the number of registered windows.
     #[cfg(test)]
     pub fn count(&self) -> usize {
         lock(&self.windows).found.iter().flatten().count()
     }
 
-    /// Ends all registrations: the device does not reach the memory any more.
+    /// Ends all registrations: the device no longer reaches the memory.
     pub fn end(&self) {
         let mut windows = lock(&self.windows);
         windows.is_ended = true;
@@ -185,7 +187,7 @@ impl Held {
 }
 
 impl Windows {
-    /// Ends the oldest windows that no request uses, where there are too many.
+    /// Deregisters the oldest windows that no request uses, if there are too many.
     fn shrink(&mut self) {
         let is_used = |window: &Arc<Window>| Arc::strong_count(window) > 1;
         let excess = self.order.len().saturating_sub(WINDOWS_MAX);

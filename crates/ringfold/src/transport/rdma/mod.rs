@@ -3,27 +3,26 @@
 //! # Model
 //!
 //! Every stream has a queue pair of a reliable connection ([`link`]). A short message is one packet
-//! with its header. A long one is written by the sender to where the receiver has granted: to its
-//! place, if that memory is registered, or to pieces of the transport's own. A grant says which
-//! header is due, so a different message is found before a byte of it is written; a sender without
-//! a grant announces its message, so that the receiver sees the header. A write has a number by
-//! which the receiver learns of it.
+//! with its header. The sender writes a long message to the memory that the receiver has granted:
+//! to its destination, if that is registered, or to pieces of the transport's memory. A grant
+//! contains the expected header, so a different message is found before a byte of it is written. A
+//! sender without a grant announces its message, so that the receiver sees the header. A write has
+//! a number, which notifies the receiver.
 //!
-//! A send is complete when the peer's device has its payload, or when that was copied.
+//! A send is complete when the peer's device has its payload, or when the payload was copied.
 //!
 //! # Failure
 //!
-//! A request that the device could not do is a failed peer. A device reports nothing to a rank that
-//! only waits, so deaths come from the control plane. A rank that leaves says so in each stream,
-//! behind everything else, and waits until the peers' devices have that.
+//! A request that the device could not execute means a failed peer. A device reports nothing to a
+//! rank that only waits, so the control plane reports deaths. A rank that leaves sends a goodbye on
+//! each stream, behind everything else, and waits until the peers' devices have received it.
 //!
-//! When the engine takes back the memory of what was posted, all queue pairs are ended and all
-//! registrations of it dropped: after that a late write of a peer changes nothing
-//! ([`Transport::withdraw`]).
+//! When the engine withdraws posted memory, all queue pairs are ended and all registrations of it
+//! dropped: afterwards a late write of a peer changes nothing ([`Transport::withdraw`]).
 //!
 //! *Source.* The receiver's grants are those of NCCL's `net_ib` and of MVAPICH's rendezvous by
-//! write (Liu, Wu, Panda: High Performance RDMA-Based MPI Implementation over InfiniBand, 2004), to
-//! which the credits for short messages go back, too.
+//! write (Liu, Wu, Panda: High Performance RDMA-Based MPI Implementation over InfiniBand, 2004),
+//! which is also the source of the credits for short messages.
 
 mod cells;
 pub mod fuzz;
@@ -54,7 +53,7 @@ use crate::error::{Error, Result};
 use crate::memory::{Hold, Region};
 use crate::verbs::{Completion, Depths, Outcome, QueuePair, Route};
 
-/// How long the peers' devices may take to acknowledge the goodbye.
+/// Maximum time for the peers' devices to acknowledge the goodbye.
 const GOODBYE: Duration = Duration::from_millis(500);
 
 /// `IBV_EVENT_CQ_ERR` and `IBV_EVENT_DEVICE_FATAL`.
@@ -63,23 +62,23 @@ const FATAL_EVENTS: [u32; 2] = [0, 8];
 /// One rank's links to its peers.
 pub struct Rdma {
     rank: usize,
-    // Queue pairs end before the memory that they use.
+    // Queue pairs are dropped before the memory that they use.
     links: Vec<Link>,
-    /// By peer and channel: the place of its link.
+    /// Index of each link, by peer and channel.
     places: Vec<Vec<usize>>,
     rails: Vec<Rail>,
     readiness: Readiness,
-    /// Tickets of what is complete and not reported.
+    /// Tickets of completed operations that are not reported.
     completed: Vec<Ticket>,
-    /// Kept for its memory.
+    /// Reused for its allocation.
     batch: Vec<Completion>,
     /// Links with something new in this poll; empty between polls.
     touched: Vec<usize>,
-    /// Whether nothing more will be sent: by an error, or because memory was given back.
+    /// Whether nothing more will be sent, after an error or a withdrawal of memory.
     is_ended: bool,
 }
 
-/// Queue pairs that wait for those of the peers.
+/// Queue pairs that are not yet connected to the peers'.
 pub struct Prepared {
     rank: usize,
     links: Vec<Link>,
@@ -89,8 +88,8 @@ pub struct Prepared {
 }
 
 impl Prepared {
-    /// Makes queue pairs from `rank` to the ranks of `peers`, by rank, with so many `channels`
-    /// each; these take turns on the `ports`.
+    /// Creates `channels` queue pairs from `rank` to each of the `peers`, which are flagged by
+    /// rank; the channels take turns on the `ports`.
     ///
     /// # Errors
     /// `System` if a device has too few queue pairs or too little memory may be locked.
@@ -140,7 +139,7 @@ impl Prepared {
         })
     }
 
-    /// The queue pairs for the streams with a peer, by channel, by which it reaches them.
+    /// Returns the numbers of the queue pairs for the streams with a peer, by channel.
     pub fn pairs(&self, peer: usize) -> Vec<u32> {
         let places = self.places[peer].iter();
         places
@@ -148,11 +147,11 @@ impl Prepared {
             .collect()
     }
 
-    /// Connects each stream by the route that `route` gives for its peer, channel and rail. No rank
-    /// uses the transport before all have connected.
+    /// Connects each stream by the route that `route` returns for its peer, channel and rail. No
+    /// rank may use the transport before all have connected.
     ///
     /// # Errors
-    /// `System` if there is no such way.
+    /// `System` if a device refuses the route.
     pub fn connect(
         self,
         bell: Option<Bell>,
@@ -184,16 +183,16 @@ impl Prepared {
     }
 }
 
-/// The rail of a channel between two ranks. Channels of collectives take turns, and so do pairs:
-/// the ranks of a host that each have one peer on another host use all rails, and a rank in a ring
-/// two.
+/// Returns the rail of a channel between two ranks. Channels of collectives take turns, and so do
+/// pairs of ranks. So the ranks of a host that each have one peer on another host use all rails,
+/// and a rank in a ring uses two.
 fn rail_of(channel: usize, [one, other]: [usize; 2], rails: usize) -> usize {
     let pair = usize::midpoint(one, other);
     (channel.saturating_sub(P2P_CHANNEL + 1) + pair) % rails.max(1)
 }
 
 impl Rdma {
-    /// The link of a stream, and its device's part.
+    /// Returns the link of a stream, its rail, and the completed tickets.
     fn link(&mut self, stream: Stream) -> Result<(&mut Link, &mut Rail, &mut Vec<Ticket>)> {
         assert_ne!(
             stream.peer, self.rank,
@@ -214,7 +213,7 @@ impl Rdma {
         Ok((link, rail, &mut self.completed))
     }
 
-    /// What is said of a message that was posted with `ticket`.
+    /// Returns whether the message posted with `ticket` is complete.
     fn posted(&mut self, ticket: Ticket) -> Posted {
         let place = self.completed.iter().position(|done| *done == ticket);
         match place.map(|place| self.completed.swap_remove(place)) {
@@ -223,7 +222,7 @@ impl Rdma {
         }
     }
 
-    /// Handles the requests that have ended; whether there were any.
+    /// Handles the completed requests; returns whether there were any.
     fn handle(&mut self) -> Result<bool> {
         let mut any = false;
         for number in 0..self.rails.len() {
@@ -240,7 +239,7 @@ impl Rdma {
         Ok(any)
     }
 
-    /// Handles one request that has ended.
+    /// Handles one completed request.
     fn note(&mut self, rail: usize, ended: &Completion) -> Result<()> {
         let place = (ended.id >> 32) as usize;
         let (link, rail) = (&mut self.links[place], &mut self.rails[rail]);
@@ -261,7 +260,7 @@ impl Rdma {
         Ok(())
     }
 
-    /// Does what can be done on the links with something new, and on those that wait for memory.
+    /// Makes progress on the links with something new, and on those that lack memory.
     fn pump(&mut self) -> Result<()> {
         let mut touched = std::mem::take(&mut self.touched);
         touched.extend((0..self.links.len()).filter(|place| self.links[*place].is_starved));
@@ -280,7 +279,7 @@ impl Rdma {
         outcome
     }
 
-    /// Reads what the devices tell.
+    /// Handles the devices' asynchronous events.
     fn read_events(&self) -> Result<()> {
         for rail in &self.rails {
             let domain = &rail.port.domain;
@@ -296,13 +295,13 @@ impl Rdma {
         Ok(())
     }
 
-    /// Whether this is a copy in a forked child: the connections are its parent's.
+    /// Whether this transport is a copy in a forked child: the connections belong to the parent.
     fn is_inherited(&self) -> bool {
         let mut rails = self.rails.iter();
         rails.any(|rail| rail.port.domain.device().is_inherited())
     }
 
-    /// Says goodbye in every stream, and waits until the peers' devices have it.
+    /// Sends a goodbye on every stream, and waits until the peers' devices have received it.
     fn leave(&mut self) -> Result<()> {
         for link in &mut self.links {
             link.leave(&mut self.rails[link.rail])?;
@@ -318,7 +317,7 @@ impl Rdma {
                 let rail = &mut self.rails[link.rail];
                 match ended.outcome {
                     Outcome::Sent => link.sent(rail, &mut self.completed),
-                    // It may be gone itself.
+                    // The peer may have left, too.
                     Outcome::Failed { .. } => link.forget(),
                     Outcome::Received { .. } => {}
                 }
@@ -363,7 +362,7 @@ impl Transport for Rdma {
     }
 
     fn listen(&mut self, stream: Stream, _is_wanted: bool) -> Result<()> {
-        // What comes is always noticed.
+        // Arrivals are always noticed.
         self.link(stream).map(|_| ())
     }
 
@@ -388,7 +387,7 @@ impl Transport for Rdma {
 
     fn poll(&mut self, _now: Time, done: &mut Vec<Ticket>) -> Result<()> {
         if self.is_ended {
-            // What ends now was of messages that are forgotten.
+            // Late completions belong to forgotten messages.
             return Ok(());
         }
         let handled = match self.handle() {
@@ -438,7 +437,7 @@ impl Drop for Rdma {
             return;
         }
         if !self.is_ended && !std::thread::panicking() {
-            // A device that fails now has nothing left to lose.
+            // A device that fails now no longer matters.
             let _ = self.leave();
         }
         self.withdraw();

@@ -1,17 +1,17 @@
-//! What may be chosen of the transport.
+//! Options of the transport.
 
 use std::str::FromStr;
 
 use crate::units::bytes;
 use crate::verbs::LinkOptions;
 
-/// From which length on the memory of a call is registered for it.
+/// Length from which a call's memory is registered for the call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RegisterBytes {
-    /// Where that takes less than copying, as measured when ranks join.
+    /// Length from which registering takes less time than copying, as measured when ranks join.
     #[default]
     Auto,
-    /// From this length on.
+    /// Fixed length.
     From(usize),
 }
 
@@ -30,16 +30,16 @@ impl FromStr for RegisterBytes {
     }
 }
 
-/// The transport's limits. All ranks have the same.
+/// Limits of the transport, equal on all ranks.
 #[derive(Clone, Debug)]
 pub struct RdmaOptions {
-    /// Of connections.
+    /// Options of the connections.
     pub link: LinkOptions,
-    /// The parts of long messages that pass through memory of the transport's own.
+    /// Length of the pieces of the transport's memory that carry long messages.
     pub piece_bytes: usize,
-    /// How many of them there are on each side, for each device.
+    /// Number of pieces on each side, for each device.
     pub pieces: usize,
-    /// From this length on, the memory of a call is registered for it instead of copied.
+    /// Length from which a call's memory is registered for the call instead of copied.
     pub register_bytes_min: usize,
 }
 

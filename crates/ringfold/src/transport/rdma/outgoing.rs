@@ -1,8 +1,8 @@
-//! The sending half of a link: messages in the order in which they were posted, and the grants of
-//! the peer.
+//! The sending half of a link: messages in the order in which they were posted, and the peer's
+//! grants.
 //!
-//! A message is *introduced* when the peer can know of it: a short one is sent whole, a long one
-//! announced, unless its grant is here already. Messages are introduced in order.
+//! A message is *introduced* when the peer can know of it: a short one is sent whole, a long one is
+//! announced, unless its grant has arrived. Messages are introduced in order.
 
 use std::collections::VecDeque;
 
@@ -13,25 +13,25 @@ use crate::verbs::Place;
 
 use super::packet::WHOLE_BYTES_MAX;
 
-/// Short messages that the peer has room for before it takes one.
+/// Maximum number of short messages that the peer has not taken.
 pub const CREDITS: u32 = 8;
-/// Announced messages without a grant.
+/// Maximum number of announced messages without a grant.
 pub const BEGUN_MAX: usize = 8;
-/// Grants that are not used up.
+/// Maximum number of grants that are not used up.
 pub const GRANTS_MAX: usize = 8;
 
-/// A message that is not complete.
+/// An incomplete message.
 pub struct Send {
     pub ticket: Ticket,
     pub header: Header,
     pub payload: Region,
-    /// Bytes that the device was told to write.
+    /// Bytes for which requests were posted.
     pub written: usize,
-    /// Writes under way that read the payload itself.
+    /// Writes in progress that read the payload itself.
     pub flying: usize,
-    /// Whether it was announced and waits for its first grant.
+    /// Whether the message was announced and waits for its first grant.
     pub is_begun: bool,
-    /// Whether nothing reads the payload any more.
+    /// Whether nothing reads the payload again.
     pub is_done: bool,
 }
 
@@ -53,30 +53,30 @@ impl Send {
     }
 }
 
-/// What the peer has granted, as it claims.
+/// A grant, as the peer claims it.
 #[derive(Clone, Copy)]
 pub struct Grant {
     pub number: u32,
     pub header: [u8; HEADER_BYTES],
     pub bytes: usize,
     pub place: Place,
-    /// How much of it was written.
+    /// Bytes of the grant that were written.
     pub written: usize,
 }
 
 #[derive(Default)]
 pub struct Outgoing {
     pub queue: VecDeque<Send>,
-    /// The number of the queue's first message.
+    /// Number of the queue's first message.
     pub first: u32,
-    /// How many of the queue's messages are introduced.
+    /// Number of introduced messages in the queue.
     pub introduced: usize,
-    /// How many of these wait for their first grant.
+    /// Number of announced messages that wait for their first grant.
     pub begun: usize,
     pub grants: VecDeque<Grant>,
-    /// The number of the next grant, for the peer.
+    /// Number of the next used-up grant, of which its last write notifies the peer.
     pub sequence: u32,
-    /// Short messages that were sent, and how many of them the peer has taken; modulo 2^32.
+    /// Number of short messages sent; `consumed` counts those that the peer has taken. Modulo 2^32.
     pub sent: u32,
     pub consumed: u32,
 }
@@ -87,7 +87,7 @@ impl Outgoing {
         self.sent.wrapping_sub(self.consumed) < CREDITS
     }
 
-    /// Takes over how many short messages the peer says to have taken.
+    /// Notes how many short messages the peer claims to have taken.
     pub fn note_consumed(&mut self, consumed: u32, peer: usize) -> Result<()> {
         let taken = consumed.wrapping_sub(self.consumed);
         if taken > self.sent.wrapping_sub(self.consumed) {
@@ -97,14 +97,14 @@ impl Outgoing {
         Ok(())
     }
 
-    /// Takes over a grant.
+    /// Queues a grant.
     pub fn note_grant(&mut self, grant: Grant, peer: usize) -> Result<()> {
         if self.grants.len() == GRANTS_MAX || grant.bytes == 0 {
             return Err(Error::corrupt(peer, "a grant that could not be made"));
         }
         let place = grant.number.wrapping_sub(self.first);
         if place > i32::MAX as u32 {
-            // Of a message that was sent whole: the peer sees by itself that it waits for another.
+            // The message was sent whole: the peer will find that it expects a different one.
             return Ok(());
         }
         if let Some(send) = self.queue.get_mut(place as usize)
@@ -135,7 +135,8 @@ impl Outgoing {
         Ok(())
     }
 
-    /// Marks the message with this number if nothing reads it any more; its ticket then.
+    /// Marks the message with this number as done if nothing reads it again; returns its ticket
+    /// then.
     pub fn settle(&mut self, number: u32) -> Option<Ticket> {
         let place = number.wrapping_sub(self.first) as usize;
         let send = self.queue.get_mut(place)?;

@@ -1,4 +1,4 @@
-//! The packets that are sent beside the writes.
+//! The packets of the transport, sent in addition to the writes.
 //!
 //! ```text
 //!  0 kind: u8   4 number: u32   8 consumed: u32   12 bytes: u32
@@ -6,24 +6,24 @@
 //! 56 payload of `Whole`
 //! ```
 //!
-//! Little endian. What a kind does not use is zero, and cut off at the end.
+//! Little endian. Fields that a kind does not use are zero, and are cut off at the end.
 
 use crate::transport::HEADER_BYTES;
 use crate::verbs::Place;
 
-/// The longest payload that is sent with its header, without a grant.
+/// Maximum payload that is sent with its header, without a grant.
 pub const WHOLE_BYTES_MAX: usize = 4096;
 
-/// Where the payload of `Whole` begins.
+/// Offset of the payload in `Whole`.
 pub const PAYLOAD_AT: usize = 56;
 
-/// The longest packet without a payload.
+/// Length of the longest packet without a payload.
 pub const CONTROL_BYTES_MAX: usize = 68;
 
-/// Room for the longest packet.
+/// Length of the longest packet, rounded up.
 pub const PACKET_BYTES_MAX: usize = (PAYLOAD_AT + WHOLE_BYTES_MAX).next_multiple_of(64);
 
-/// What a packet says.
+/// Content of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Packet {
     /// A short message, whose payload follows.
@@ -31,27 +31,27 @@ pub enum Packet {
         number: u32,
         header: [u8; HEADER_BYTES],
     },
-    /// A long message waits for its grant.
+    /// Announcement of a long message, which waits for its grant.
     Begin {
         number: u32,
         header: [u8; HEADER_BYTES],
     },
-    /// The next `bytes` of the message with this number and header, which are due, may be written.
+    /// Permission to write the next `bytes` of the expected message, with this number and header.
     Grant {
         number: u32,
         header: [u8; HEADER_BYTES],
         bytes: u32,
         place: Place,
     },
-    /// Nothing but what every packet says.
+    /// Only the count `consumed`, which every packet contains.
     Credit,
-    /// Nothing comes after this: the sender leaves in good order.
+    /// Goodbye, the last packet of a peer that leaves in good order.
     Bye,
 }
 
 impl Packet {
-    /// The wire form in `room`, without the payload; its length. `consumed` says how many short
-    /// messages of the peer have been taken, modulo 2^32.
+    /// Encodes the packet in `room`, without the payload; returns its length. `consumed` is the
+    /// number of the peer's short messages taken, modulo 2^32.
     pub fn encode(&self, consumed: u32, room: &mut [u8; CONTROL_BYTES_MAX]) -> usize {
         *room = [0; CONTROL_BYTES_MAX];
         room[8..12].copy_from_slice(&consumed.to_le_bytes());
@@ -87,8 +87,8 @@ impl Packet {
         PAYLOAD_AT
     }
 
-    /// What `received` says, and `consumed`; nothing if it means nothing. The payload of `Whole` is
-    /// what stands from [`PAYLOAD_AT`] on.
+    /// Decodes a packet and `consumed`; `None` if `received` is invalid. The payload of `Whole`
+    /// begins at [`PAYLOAD_AT`].
     pub fn decode(received: &[u8]) -> Option<(Packet, u32)> {
         let bytes = |at: usize, count: usize| received.get(at..at + count);
         let word = |at: usize| Some(u32::from_le_bytes(bytes(at, 4)?.try_into().ok()?));

@@ -1,4 +1,5 @@
-//! What all links over one device share: its completion queue and the transport's memory there.
+//! State shared by all links over one device: its completion queue and the transport's memory
+//! there.
 
 use std::sync::{Arc, Weak};
 
@@ -11,13 +12,13 @@ use crate::memory::{Owned, Region};
 use crate::transport::Term;
 use crate::verbs::{Access, Completion, CompletionQueue, Domain, Piece};
 
-/// Packets of each link that may be under way from a cell. Most go with the request itself.
+/// Number of cells for each link's packets in transit. Most packets are inline in the request.
 const PACKETS_OUT: usize = 8;
 
-/// So many refusals to register the memory of calls end the attempts.
+/// Number of failed registrations of calls' memory that ends the attempts.
 const REFUSALS_MAX: u32 = 4;
 
-/// A port of this rank's.
+/// A port of this rank.
 #[derive(Clone, Debug)]
 pub struct RailPort {
     pub domain: Arc<Domain>,
@@ -28,25 +29,25 @@ pub struct RailPort {
 pub struct Rail {
     pub port: RailPort,
     pub queue: CompletionQueue,
-    /// Packets that come, and those that go and do not fit into a request.
+    /// Received packets, and sent packets that do not fit into a request.
     pub packets: Cells,
-    /// Parts of messages that go.
+    /// Parts of outgoing messages.
     pub out_pieces: Cells,
-    /// Parts of messages that come.
+    /// Parts of incoming messages.
     pub in_pieces: Cells,
-    /// Memory of callers that requests name directly, the latest last.
+    /// Callers' memory that requests name directly, the latest last.
     held: Vec<Weak<Held>>,
-    /// How often the memory of a call could not be registered.
+    /// Number of failed registrations of calls' memory.
     refusals: u32,
-    /// Where a packet is put together.
+    /// Memory in which a packet is assembled.
     pub scratch: Owned,
-    /// Requests that have ended and are not handled yet.
+    /// Completed requests that are not handled yet.
     pub ended: Vec<Completion>,
     register_bytes_min: usize,
 }
 
 impl Rail {
-    /// That of `links` links, each of so many requests.
+    /// Creates the rail of `links` links, each with queues of these depths.
     pub fn new(
         port: RailPort,
         links: usize,
@@ -70,8 +71,8 @@ impl Rail {
         })
     }
 
-    /// The window of held memory at the beginning of `part` for this access, and how many bytes of
-    /// it that has. Nothing if `part` has to be copied.
+    /// Returns the window of held memory at the beginning of `part` for this access, and the number
+    /// of bytes of `part` in the window. `None` if `part` must be copied.
     pub fn window(&mut self, part: Region, access: Access) -> Option<(Arc<Window>, usize)> {
         let mut held = self.held.iter().rev().filter_map(Weak::upgrade);
         let held = held.find(|held| held.permits(part, access))?;
@@ -84,8 +85,8 @@ impl Rail {
         }
     }
 
-    /// Has requests name `memory` directly, until the result is dropped or everything ends.
-    /// Nothing if it is copied all the same.
+    /// Lets requests name `memory` directly, until the result is dropped or everything ends. `None`
+    /// if `memory` is copied nevertheless, or held already.
     pub fn hold(&mut self, memory: Region, term: Term) -> Option<Arc<Held>> {
         let domain = &self.port.domain;
         let access = match term {
@@ -120,7 +121,7 @@ impl Rail {
         held.any(|held| held.permits(memory, access))
     }
 
-    /// After some refusals, as where too little memory may be locked, calls copy.
+    /// Counts a failed registration; after some, as with a low limit of locked memory, calls copy.
     #[cold]
     fn note_refusal(&mut self, error: &Error) {
         warn_of_copies(error);
@@ -137,7 +138,7 @@ impl Rail {
         }
     }
 
-    /// What was written to the scratch, for a request that takes it along.
+    /// Returns the scratch's first `bytes`, for an inline request.
     pub fn scratch_piece(&self, bytes: usize) -> Piece {
         Piece {
             region: self.scratch.region().part(0..bytes),
@@ -146,7 +147,7 @@ impl Rail {
     }
 }
 
-/// Says why memory is copied that was to be registered.
+/// Logs why memory is copied instead of registered.
 #[cold]
 fn warn_of_copies(error: &Error) {
     log::warn!(

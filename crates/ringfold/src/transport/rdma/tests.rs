@@ -1,5 +1,5 @@
-//! The suite of all transports over the software devices, or over those of this machine, and what
-//! only this transport has.
+//! The suite of all transports over the software devices, or over those of this machine, and tests
+//! of this transport alone.
 
 mod fork;
 mod soft;
@@ -9,14 +9,14 @@ use crate::memory::Owned;
 use crate::transport::suite::{self, World, pattern};
 use crate::verbs::{Access, Domain, LinkLayer, Port, Verbs};
 
-/// Devices that tests use instead of the software's, separated by commas; as many as there are, in
-/// turn.
+/// Variable that names the devices to test instead of the software's, separated by commas; tests
+/// use them in turn.
 const DEVICES: &str = "TEST_RDMA_DEVICES";
 
-/// How long a test may take before it counts as hung.
+/// Time after which a test counts as hung.
 const WATCHDOG: Duration = Duration::from_secs(120);
 
-/// An active port of the device with this number.
+/// Returns an active port of the device with this number.
 fn port(number: usize) -> (RailPort, Port) {
     let named = std::env::var(DEVICES).ok();
     let library = soft::path();
@@ -42,7 +42,7 @@ fn port(number: usize) -> (RailPort, Port) {
     (rail, port)
 }
 
-/// Ranks that are connected with each other by these options, over so many rails.
+/// Returns ranks that are connected with each other by these options, over `rails` rails.
 fn connected(world_size: usize, rails: usize, options: &RdmaOptions) -> Vec<Rdma> {
     let ports: Vec<Vec<(RailPort, Port)>> = (0..world_size)
         .map(|rank| (0..rails).map(|rail| port(rank + rail)).collect())
@@ -88,7 +88,7 @@ pub(crate) fn ranks(world_size: usize) -> Vec<Rdma> {
     connected(world_size, 1, &RdmaOptions::default())
 }
 
-/// The same, with calls whose memory is registered for them.
+/// Returns ranks that register the memory of each call.
 pub(crate) fn registering(world_size: usize) -> Vec<Rdma> {
     let options = RdmaOptions {
         register_bytes_min: 1,
@@ -105,7 +105,7 @@ suite::transport_tests!(
     sleepers_are_woken_by_their_peers,
 );
 
-/// The channels take turns on two devices.
+/// Ranks whose channels take turns on two devices.
 mod on_two_rails {
     use super::*;
 
@@ -116,7 +116,7 @@ mod on_two_rails {
     suite::transport_tests!(ranks);
 }
 
-/// Pieces that are few and small, so that every message waits for them.
+/// Ranks with few, small pieces, so that every message waits for them.
 mod with_few_pieces {
     use super::*;
 
@@ -132,7 +132,7 @@ mod with_few_pieces {
     suite::transport_tests!(ranks);
 }
 
-/// Messages whose memory is registered for their call.
+/// Ranks that register the memory of each call.
 mod with_registration_on_the_fly {
     use super::{registering, suite};
 
@@ -158,7 +158,7 @@ fn both_ends_name_the_same_rail_and_pairs_between_two_hosts_take_turns() {
     }
 }
 
-/// Without pieces: only held memory can be used for long messages.
+/// Returns ranks without pieces: only held memory can be used for long messages.
 fn without_pieces(world_size: usize) -> Vec<Rdma> {
     let options = RdmaOptions {
         pieces: 0,
@@ -177,7 +177,7 @@ fn held_memory_is_read_and_written_in_place() {
         world.ranks[1].hold(target.region(), Term::Long),
     ];
     assert!(holds.iter().all(Option::is_some));
-    // Also parts, in any order.
+    // The whole, then parts, in any order.
     for (index, part) in [(0, 0..BYTES), (1, 5001..700_003), (2, 9..9 + (1 << 20))] {
         let send = world.send(0, (1, 1), index, source.region().part(part.clone()));
         let into = Sink::Store(target.region().part(part.clone()));
@@ -210,7 +210,7 @@ fn the_memory_of_a_call_is_registered_by_windows_and_deregistered_behind() {
         let (window, bytes) = held.window(rest).expect("room").expect("no end");
         assert!((1..=memory::WINDOW_BYTES).contains(&bytes));
         (at, windows) = (at + bytes, windows + 1);
-        // The first one is in use as long as this is.
+        // The first window stays in use.
         used.get_or_insert(window);
         assert!(held.count() <= memory::WINDOWS_MAX + 1);
     }
@@ -234,7 +234,7 @@ fn nothing_is_written_to_memory_that_was_given_back() {
         let (source, target) = (pattern(BYTES, 1), Owned::zeroed(BYTES));
         let hold = world.ranks[1].hold(target.region(), Term::Long);
         world.recv(1, (0, 1), 0, Sink::Store(target.region()));
-        // The grant is there.
+        // Waits for the grant.
         for _ in 0..50 {
             world.round().unwrap();
             std::thread::sleep(Duration::from_millis(1));

@@ -1,9 +1,9 @@
-//! A fence that one thread has all others pass, whatever process they belong to, so that they need
-//! not make their own.
+//! A fence that one thread executes for all others, in any process, so that these need no fences of
+//! their own.
 //!
-//! Linux: membarrier, which interrupts the cores on which threads of registered processes run. It
-//! costs microseconds, and is for a thread that is about to sleep anyway. Under loom there is none:
-//! the ordinary fences are what is checked.
+//! Linux: membarrier, which interrupts the cores on which threads of registered processes run. The
+//! call costs microseconds, and is for a thread that is about to sleep anyway. Under loom there is
+//! no such fence: loom checks the ordinary ones.
 
 #[cfg(not(loom))]
 mod membarrier {
@@ -15,12 +15,12 @@ mod membarrier {
 
     use crate::sys::fork::made_once;
 
-    /// Whether threads of this process pass others' fences. The first call registers it.
+    /// Whether this process is registered for others' fences. The first call registers it.
     pub fn is_registered() -> bool {
         static REGISTERED: OnceLock<Result<(), Errno>> = OnceLock::new();
         let register = || membarrier(MembarrierCommand::RegisterGlobalExpedited);
         let registered = made_once(&REGISTERED, register);
-        // Not while forks are held off.
+        // Logged here, because `made_once` holds forks off.
         if let Err(error) = registered {
             log::debug!(
                 target: "ringfold::transport",
@@ -30,9 +30,9 @@ mod membarrier {
         registered.is_ok()
     }
 
-    /// Has all running threads of registered processes pass a full fence.
+    /// Makes all running threads of registered processes execute a full fence.
     pub fn fence_all_threads() {
-        // Registered, so it cannot fail; and if it did, a sleep is bounded by the longest block.
+        // Cannot fail in a registered process; otherwise the longest block still bounds a sleep.
         let _ = membarrier(MembarrierCommand::GlobalExpedited);
     }
 

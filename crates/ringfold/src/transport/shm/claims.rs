@@ -1,27 +1,29 @@
-//! Which rank combines which block of a generation: two counters that all ranks of a host write.
+//! Claims of a generation's blocks by the ranks that reduce them: two counters that all ranks of a
+//! host write.
 //!
-//! A block belongs to the rank that counts `claimed` up to it; the rank that has combined a block
-//! counts `complete` up. Both words carry the generation that they are about, so that a slot's next
-//! generation begins at zero without a reset: all ranks have finished the generation before by
-//! then. Checked by loom in this file.
+//! A block belongs to the rank that counts `claimed` up to it; the rank that has reduced a block
+//! counts `complete` up. Both words contain their generation, so that a slot's next generation
+//! begins at zero without a reset: all ranks have finished the generation before by then. Checked
+//! by loom in this file.
 //!
-//! What a peer writes here is a claim: a block's number is compared with how many there are in this
+//! A peer's writes are claims: a block's number is compared with the number of blocks in this
 //! rank's own call.
 
 use crate::sync::{AtomicU64, Ordering};
 
-/// Bits of a word that count; the others say of which generation.
+/// Bits of a word that count; the other bits are the generation.
 const COUNT_BITS: u32 = 16;
 
-/// Blocks of a generation, at most.
+/// Maximum number of blocks of a generation.
 pub const BLOCKS_MAX: u32 = (1 << COUNT_BITS) - 1;
 
-/// The generation's part of a word. A word that was never written is of an earlier one than all.
+/// Returns the generation's part of a word. A word that was never written is older than all
+/// generations.
 fn tag(generation: u64) -> u64 {
     (generation + 1) << COUNT_BITS
 }
 
-/// How many blocks of `generation` a word counts; `None` when it is about a later one.
+/// Returns how many blocks of `generation` a word counts; `None` for a word of a later generation.
 fn count(word: u64, generation: u64) -> Option<u32> {
     let due = tag(generation);
     if word < due {
@@ -32,9 +34,9 @@ fn count(word: u64, generation: u64) -> Option<u32> {
         .filter(|count| *count <= BLOCKS_MAX)
 }
 
-/// Takes a block that no other rank has; `None` when all of `blocks` are taken.
+/// Claims a block that no other rank has; `None` when all of `blocks` are claimed.
 pub fn claim(claimed: &AtomicU64, generation: u64, blocks: u32) -> Option<u32> {
-    // Orders nothing: what a block is made of was awaited before.
+    // Orders nothing: the block's operands were awaited before.
     let taken = claimed.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |word| {
         let next = count(word, generation)?;
         (next < blocks).then(|| tag(generation) + u64::from(next) + 1)
@@ -42,10 +44,10 @@ pub fn claim(claimed: &AtomicU64, generation: u64, blocks: u32) -> Option<u32> {
     taken.ok().and_then(|word| count(word, generation))
 }
 
-/// Says that a block that this rank had claimed is combined; whether it was the last one.
+/// Counts a reduced block that this rank had claimed; returns whether the block was the last.
 pub fn complete(complete: &AtomicU64, generation: u64, blocks: u32) -> bool {
     // Release pairs with the Acquire load in `is_complete`, through the others' updates in between.
-    // What a peer counted beyond the blocks there are stays as it is.
+    // A count that a peer has raised beyond `blocks` stays unchanged.
     let before = complete.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |word| {
         let done = count(word, generation)?;
         (done < blocks).then(|| tag(generation) + u64::from(done) + 1)
@@ -53,7 +55,7 @@ pub fn complete(complete: &AtomicU64, generation: u64, blocks: u32) -> bool {
     before.is_ok_and(|word| count(word, generation) == Some(blocks - 1))
 }
 
-/// Whether all blocks are combined. What they hold is visible then.
+/// Whether all blocks are reduced. If so, the results are visible.
 pub fn is_complete(complete: &AtomicU64, generation: u64, blocks: u32) -> bool {
     // Pairs with the Release update in `complete`.
     blocks == 0 || count(complete.load(Ordering::Acquire), generation) == Some(blocks)
@@ -111,7 +113,7 @@ mod loom_tests {
     const RANKS: usize = 2;
     const BLOCKS: u32 = 2;
 
-    /// A slot of a host: what each rank publishes, and the result in the place of rank 0's.
+    /// A slot of a host: the flag of each rank, and the result in place of rank 0's input.
     struct Slot {
         published: [AtomicU64; RANKS],
         input: UnsafeCell<u64>,
@@ -130,7 +132,7 @@ mod loom_tests {
         }
     }
 
-    /// Publishes, combines what it can and collects. Loom reports accesses that are not ordered.
+    /// Publishes, reduces as many blocks as possible and collects. Loom reports unordered accesses.
     fn run(slot: &Slot, rank: usize, generation: u64) {
         if rank == 0 {
             for block in &slot.result {
@@ -175,8 +177,8 @@ mod loom_tests {
         });
     }
 
-    /// Publications wake no rank, only a complete generation does: of those that go to sleep, the
-    /// last sees that all are there. A lost wake would be a deadlock, which loom reports.
+    /// Only a complete generation wakes ranks, publications do not: the last rank to go to sleep
+    /// sees that all have published. A lost wake would be a deadlock, which loom reports.
     #[test]
     fn loom_the_last_to_sleep_combines_and_wakes_the_others() {
         let mut bounded = loom::model::Builder::new();

@@ -1,22 +1,22 @@
-//! How a rank sleeps until a peer has done something, at no cost for the peer when no rank sleeps.
+//! Doorbells, on which a rank sleeps until a peer acts; they cost peers nothing if no rank sleeps.
 //!
 //! # Protocol
 //!
-//! The sleeper *arms* its doorbell (reads `sequence`, sets `sleeping`, full fence), looks once more
-//! whether there is something to do, and then sleeps on `sequence`. The ringer makes its change
-//! visible (flag or counter), full fence, reads `sleeping`; if set it takes it back, counts
-//! `sequence` up and wakes. Of the two fences one comes first: either the sleeper's second look
-//! sees the change, or the ringer sees `sleeping`. Checked by loom in this file.
+//! The sleeper *arms* its doorbell (reads `sequence`, sets `sleeping`, full fence), looks for work
+//! once more, and then sleeps on `sequence`. The ringer makes its change visible (flag or counter),
+//! executes a full fence and reads `sleeping`; if set, the ringer clears it, counts `sequence` up
+//! and wakes the sleeper. Of the two fences one comes first: either the sleeper's second look sees
+//! the change, or the ringer sees `sleeping`. Checked by loom in this file.
 //!
-//! A fence costs the ringer as much as the line's transfer, every time, for a sleeper that is
-//! hardly ever there. Where the kernel can have all running threads of other processes pass a fence
-//! (membarrier), the sleeper asks for that, and the ringer's becomes one for the compiler only. A
-//! sleeper says in its doorbell whether it does; a ringer whose process is not registered for it
-//! keeps its fence.
+//! A fence costs the ringer as much as the line's transfer, every time, although sleepers are rare.
+//! If the kernel can make all running threads of other processes execute a fence (membarrier), the
+//! sleeper requests that, and the ringer needs a fence for the compiler only. A doorbell records
+//! whether its sleeper does so; a ringer whose process is not registered for membarrier keeps its
+//! fence.
 //!
 //! The futex is a shared one: a private one would never wake another process. An owner that waits
-//! for descriptors, too, cannot sleep on it: it announces that instead, and the ringer
-//! then rings the owner's bell (see `bell`).
+//! for descriptors, too, cannot sleep on the futex: the owner announces that instead, and the
+//! ringer then rings the owner's bell (see `bell`).
 
 use super::barrier;
 use crate::sync::{AtomicU32, Ordering, fence};
@@ -25,38 +25,38 @@ use crate::sync::{AtomicU32, Ordering, fence};
 #[repr(C)]
 #[derive(Debug)]
 pub struct Doorbell {
-    /// Counts the rings that found a sleeper: the futex word.
+    /// Number of wakes: the futex word.
     sequence: AtomicU32,
-    /// How the owner sleeps or is about to: [`AWAKE`] or a [`Bed`].
+    /// Present or next sleep of the owner: [`AWAKE`] or a [`Bed`].
     sleeping: AtomicU32,
-    /// 1 if the owner has all threads fenced before it sleeps.
+    /// 1 if the owner fences all threads before it sleeps.
     fences_ringers: AtomicU32,
 }
 
-/// What a doorbell takes in shared memory.
+/// Length of a doorbell in shared memory.
 pub const DOORBELL_BYTES: usize = 12;
 
 #[cfg(not(loom))]
 const _: () = assert!(size_of::<Doorbell>() == DOORBELL_BYTES);
 
-/// The owner does not sleep.
+/// Value of `sleeping` while the owner does not sleep.
 const AWAKE: u32 = 0;
 
-/// What an owner sleeps on.
+/// The object on which an owner sleeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bed {
     /// This doorbell's futex.
     Futex = 1,
-    /// Descriptors, among which is its bell.
+    /// Descriptors, including the owner's bell.
     Descriptors = 2,
 }
 
-/// The value of `sequence` when the owner armed.
+/// Value of `sequence` when the owner armed.
 #[derive(Clone, Copy, Debug)]
 pub struct Armed(u32);
 
 impl Doorbell {
-    /// A doorbell outside of shared memory.
+    /// Creates a doorbell outside of shared memory.
     #[cfg(all(test, loom))]
     pub fn new() -> Doorbell {
         Doorbell {
@@ -66,17 +66,17 @@ impl Doorbell {
         }
     }
 
-    /// Spares the ringers their fence: for an owner that sleeps seldom. Called before the first
+    /// Spares the ringers their fence, for an owner that seldom sleeps. Called before the first
     /// ring.
     pub fn fence_ringers(&self) {
         if barrier::is_registered() {
-            // A ringer that does not see it yet makes its own fence.
+            // A ringer that does not see the store yet executes its own fence.
             self.fences_ringers.store(1, Ordering::Relaxed);
         }
     }
 
-    /// Announces that the owner is about to sleep. It looks for something to do once more before it
-    /// does.
+    /// Announces that the owner is about to sleep. The owner looks for work once more before it
+    /// sleeps.
     pub fn arm(&self, bed: Bed) -> Armed {
         // Pairs with the increment in `ring`: a ring after this load ends the sleep.
         let sequence = self.sequence.load(Ordering::Acquire);
@@ -90,18 +90,19 @@ impl Doorbell {
         Armed(sequence)
     }
 
-    /// Takes the announcement back.
+    /// Withdraws the announcement of a sleep.
     pub fn disarm(&self) {
-        // Nothing depends on it: a late ring costs one needless wake.
+        // Nothing depends on this store: a late ring costs one needless wake.
         self.sleeping.store(AWAKE, Ordering::Relaxed);
     }
 
-    /// Wakes the owner if it sleeps on the futex; whether it sleeps on descriptors instead, so that
-    /// its bell must be rung. The change it is to see was made before, by a store of any ordering.
+    /// Wakes the owner if it sleeps on the futex; returns whether it sleeps on descriptors instead,
+    /// so that its bell must be rung. The change to be seen must precede the call, by a store of
+    /// any ordering.
     #[must_use]
     pub fn ring(&self) -> bool {
         if self.spares_fence() && barrier::is_registered() {
-            // Pairs with the kernel's in `arm`: the processor's part is done there.
+            // Pairs with the kernel's fence in `arm`, which covers the processor's part.
             barrier::fence_compiler();
         } else {
             // Pairs with the fence in `arm`; SeqCst as there.
@@ -116,7 +117,7 @@ impl Doorbell {
 
     #[cold]
     fn ring_sleeper(&self) -> bool {
-        // One ringer wakes; the others need not.
+        // One ringer wakes the owner; the others need not.
         let bed = self.sleeping.swap(AWAKE, Ordering::Relaxed);
         if bed == Bed::Futex as u32 {
             self.wake();
@@ -132,7 +133,7 @@ impl Doorbell {
     }
 
     /// Blocks the owner in two calls: the first announces a sleep and returns, so that the caller
-    /// looks for something to do once more; the second sleeps.
+    /// looks for work once more; the second sleeps.
     pub fn block(&self, armed: &mut Option<Armed>, timeout: std::time::Duration) {
         match armed.take() {
             None => *armed = Some(self.arm(Bed::Futex)),
@@ -159,18 +160,17 @@ mod futex {
             tv_sec: timeout.as_secs() as i64,
             tv_nsec: timeout.subsec_nanos() as _,
         };
-        // Early returns (changed word, signal, timeout) are all the same to the caller, which looks
-        // again.
+        // The caller looks again after any early return (changed word, signal, timeout).
         let _ = futex_wait(word, Flags::empty(), expected, Some(&timeout));
     }
 
     pub fn wake(word: &AtomicU32) {
-        // The word is mapped here, so the call cannot fail; one thread sleeps on it at most.
+        // The word is mapped here, so the call cannot fail; at most one thread sleeps on the word.
         let _ = futex_wake(word, Flags::empty(), 1);
     }
 }
 
-/// A futex as loom can follow it: the kernel compares and queues under one lock.
+/// A futex that loom can follow: the kernel compares and queues under one lock.
 #[cfg(loom)]
 mod futex {
     use std::time::Duration;
@@ -202,8 +202,8 @@ mod loom_tests {
 
     use super::{Bed, Doorbell};
 
-    /// Three threads have too many interleavings to try all; no lost wake known to the field needs
-    /// more than this.
+    /// Bound on preemptions: three threads have too many interleavings to try all. No lost wake
+    /// known to the field needs more.
     const PREEMPTIONS: usize = 3;
 
     fn doorbell() -> Doorbell {

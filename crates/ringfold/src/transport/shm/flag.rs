@@ -1,9 +1,9 @@
-//! The one synchronisation of shared memory: a counter that one rank raises and others look at.
+//! The only synchronisation of shared memory: a counter that one rank raises and others read.
 //!
-//! Slots' stamps, cells' stamps and the counters of what was finished or consumed are all flags:
-//! single-writer, never lowered. A rank that sees a flag raised sees everything that its owner did
-//! before raising it. Two flags back to back, one of the writer (published) and one of the reader
-//! (finished), hand a piece of memory to and fro; loom checks that here.
+//! Stamps of slots and cells, and the counters of finished generations and consumed cells, are all
+//! flags: single-writer, never lowered. A rank that sees a flag raised sees everything that the
+//! flag's owner did before. Two flags, the writer's (published) and the reader's (finished), pass a
+//! piece of memory back and forth; loom checks that here.
 
 use crate::sync::{AtomicU64, Ordering, fence};
 
@@ -13,22 +13,22 @@ pub fn raise(flag: &AtomicU64, value: u64) {
     flag.store(value, Ordering::Release);
 }
 
-/// How high `flag` is.
+/// Returns the height of `flag`.
 pub fn height(flag: &AtomicU64) -> u64 {
     // Pairs with the Release store in `raise`.
     flag.load(Ordering::Acquire)
 }
 
-/// Raises `flag` to `value` before what it guards is written anew, for ranks that may still look at
-/// the old.
+/// Raises `flag` to `value` before the memory that it guards is rewritten, for ranks that may still
+/// read the old content.
 pub fn begin(flag: &AtomicU64, value: u64) {
     flag.store(value, Ordering::Relaxed);
-    // Pairs with the fence in `recheck`: a rank that saw any of the new sees that it was begun.
+    // Pairs with the fence in `recheck`: a rank that saw any new content sees the raised flag.
     fence(Ordering::Release);
 }
 
-/// How high `flag` is after something was read that its owner may have begun to write anew: unless
-/// it is as before, what was read is worth nothing.
+/// Returns the height of `flag` after a read of memory that the flag's owner may have begun to
+/// rewrite. If the height has changed, the read is invalid.
 pub fn recheck(flag: &AtomicU64) -> u64 {
     // Pairs with the fence in `begin`.
     fence(Ordering::Acquire);
@@ -43,7 +43,7 @@ mod loom_tests {
 
     use super::{begin, height, raise, recheck};
 
-    /// One slot, one writer, one reader: what windows and rings are made of.
+    /// A slot with one writer and one reader, of which windows and rings consist.
     struct Slot {
         payload: UnsafeCell<u64>,
         published: AtomicU64,
@@ -66,7 +66,7 @@ mod loom_tests {
                     while height(&writer.finished) < generation {
                         loom::thread::yield_now();
                     }
-                    // SAFETY: loom checks that the reader is not at it.
+                    // SAFETY: loom checks that the reader does not use it.
                     writer
                         .payload
                         .with_mut(|payload| unsafe { *payload = generation + 10 });
@@ -77,7 +77,7 @@ mod loom_tests {
                 while height(&slot.published) < generation + 1 {
                     loom::thread::yield_now();
                 }
-                // SAFETY: loom checks that the writer is not at it.
+                // SAFETY: loom checks that the writer does not use it.
                 let payload = slot.payload.with(|payload| unsafe { *payload });
                 assert_eq!(payload, generation + 10);
                 raise(&slot.finished, generation + 1);
@@ -86,7 +86,7 @@ mod loom_tests {
         });
     }
 
-    /// What a late reader takes for the old is the old.
+    /// A late reader accepts only old content as old.
     #[test]
     fn loom_a_late_look_never_takes_the_new_for_the_old() {
         const OLD: u64 = 1;
@@ -108,8 +108,8 @@ mod loom_tests {
         });
     }
 
-    /// Both ranks publish and await each other, twice over one slot: an all-reduce as the windows
-    /// run it.
+    /// Both ranks publish and wait for each other, twice over one slot: an all-reduce as the
+    /// windows run it.
     #[test]
     fn loom_two_ranks_exchange_through_their_slots() {
         loom::model(|| {
@@ -124,14 +124,14 @@ mod loom_tests {
                     while height(&theirs.finished) < generation {
                         loom::thread::yield_now();
                     }
-                    // SAFETY: loom checks that the peer is not at it.
+                    // SAFETY: loom checks that the peer does not use it.
                     mine.payload
                         .with_mut(|payload| unsafe { *payload = own as u64 + generation });
                     raise(&mine.published, generation + 1);
                     while height(&theirs.published) < generation + 1 {
                         loom::thread::yield_now();
                     }
-                    // SAFETY: loom checks that the peer is not at it.
+                    // SAFETY: loom checks that the peer does not use it.
                     let seen = theirs.payload.with(|payload| unsafe { *payload });
                     assert_eq!(seen, 1 - own as u64 + generation);
                     raise(&mine.finished, generation + 1);

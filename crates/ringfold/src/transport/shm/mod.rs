@@ -1,15 +1,15 @@
 //! Shared memory between the ranks of one host.
 //!
-//! Two ways through one [`Segment`]: published windows, which all ranks read in place (two copies
-//! of every byte, or one), and rings of cells between pairs, for schedules made of messages. Both
-//! are plain memory and flags; a system call is made only to sleep and to wake a sleeper.
+//! One [`Segment`] contains published windows, which all ranks read in place (two copies of every
+//! byte, or one), and rings of cells between pairs, for schedules made of messages. Both are plain
+//! memory and flags; a system call is made only to sleep and to wake a sleeper.
 //!
 //! # Invariants
 //!
-//! * Every word is written by one rank only, except a doorbell's, which anyone may ring, and those
-//!   by which blocks are claimed.
-//! * What a peer wrote is compared with what was due, and never becomes a length or a loop bound;
-//!   the offset of a lent message is checked against what is mapped.
+//! * Every word is written by one rank only, except a doorbell's, which any rank may ring, and
+//!   those by which blocks are claimed.
+//! * A peer's writes are compared with the expected values, and never become a length or a loop
+//!   bound; the offset of a lent message is checked against the mapping.
 
 mod barrier;
 mod claims;
@@ -38,14 +38,14 @@ use super::{
 use crate::error::{Error, Result};
 use crate::memory::{Handle, PeerMemory, Region};
 
-/// What is said of a peer that has left while a message from it was due.
+/// Failure reason of a peer that has left while a message from it was due.
 const LEFT: &str = "it left (closed its communicator) while a message from it was due";
 
-/// Shorter payloads are copied even if the receiver could take them from registered memory: the
-/// copy stays in the cache, and the send does not wait for its receiver.
+/// Minimum length of lent payloads. Shorter ones are copied even if the receiver could read
+/// registered memory: the copy stays in the cache, and the send does not wait for its receiver.
 pub const LENT_BYTES_MIN: usize = 32 << 10;
 
-/// About what each of a process' threads takes of their segment.
+/// Approximate bytes per rank of a segment whose ranks are threads.
 const THREAD_BYTES: usize = 1 << 20;
 
 /// The transport between the ranks that share a segment. Peers are numbered as on the segment.
@@ -53,28 +53,28 @@ const THREAD_BYTES: usize = 1 << 20;
 pub struct Shm {
     segment: Arc<Segment>,
     rank: usize,
-    /// How many domains of equal size the ranks sit in.
+    /// Number of domains of equal size to which the ranks belong.
     domains: usize,
-    /// One a peer and channel.
+    /// Senders by peer and channel; `receivers` likewise.
     senders: Vec<Sender>,
     receivers: Vec<Receiver>,
-    /// Which of those have something queued.
+    /// Indices of senders with queued messages; `receiving` likewise.
     sending: Vec<usize>,
     receiving: Vec<usize>,
-    /// Room for the tickets of one post.
+    /// Buffer for the tickets of one post.
     posted: Vec<Ticket>,
     armed: Option<Armed>,
     /// The peers' registered memory.
     memory: PeerMemory,
-    /// The shortest payload that is lent.
+    /// Minimum length of lent payloads.
     lent_bytes_min: usize,
-    /// How many messages this rank has lent.
+    /// Number of messages that this rank has lent.
     messages_lent: u64,
 }
 
 impl Shm {
-    /// The transport of the rank with this number on the segment, whose ranks have `cores` cores
-    /// together.
+    /// Creates the transport of the rank with this number on the segment, whose ranks have `cores`
+    /// cores together.
     pub fn new(segment: Arc<Segment>, rank: usize, cores: usize) -> Shm {
         let Shape {
             ranks, channels, ..
@@ -103,27 +103,27 @@ impl Shm {
         }
     }
 
-    /// The transports of ranks that are threads of this process.
+    /// Returns the transports of ranks that are threads of this process.
     pub fn threads(ranks: usize, channels: usize, cores: usize) -> impl Iterator<Item = Shm> {
         let segment = Segment::unshared(Shape::new(ranks, channels, THREAD_BYTES));
         (0..ranks).map(move |rank| Shm::new(segment.clone(), rank, cores))
     }
 
-    /// The same where payloads from so many bytes on are lent.
+    /// Sets the length from which payloads are lent.
     #[cfg(test)]
     pub fn lending_from(mut self, bytes: usize) -> Shm {
         self.lent_bytes_min = bytes;
         self
     }
 
-    /// The same for ranks that sit in so many domains of equal size, in rank order.
+    /// Sets the number of domains of equal size to which the ranks belong, in rank order.
     pub fn in_domains(mut self, domains: usize) -> Shm {
         self.domains = domains;
         self
     }
 
-    /// Announces that this rank is about to sleep on descriptors. `false` if it had not announced
-    /// that yet: then there may be something to do that its peers did before.
+    /// Announces that this rank is about to sleep on descriptors. `false` if the announcement is
+    /// new: peers may have acted before it, so the rank looks for work first.
     pub fn announce_sleep(&mut self) -> bool {
         let is_announced = self.armed.is_some();
         if !is_announced {
@@ -133,19 +133,19 @@ impl Shm {
         is_announced
     }
 
-    /// Takes the announcement of a sleep back.
+    /// Withdraws the announcement of a sleep.
     pub fn end_sleep(&mut self) {
         if self.armed.take().is_some() {
             self.segment.doorbell(self.rank).disarm();
         }
     }
 
-    /// This rank's bell, if the ranks of the segment have such.
+    /// Returns this rank's bell, if the ranks of the segment have bells.
     pub fn bell(&self) -> Option<&Bell> {
         self.segment.bells().of(self.rank)
     }
 
-    /// Forgets the streams that have nothing queued any more, and an announced sleep.
+    /// Forgets the streams with nothing queued, and an announced sleep.
     fn forget_idle_streams(&mut self) {
         self.receiving
             .retain(|&index| !self.receivers[index].is_idle());
@@ -153,8 +153,8 @@ impl Shm {
         self.end_sleep();
     }
 
-    /// Fails when a message is due from a rank that has left. What it sent before it left is taken
-    /// first.
+    /// Fails if a message is due from a rank that has left. First takes the messages that the rank
+    /// had sent.
     fn check_departures(&mut self, done: &mut Vec<Ticket>) -> Result<()> {
         let channels = self.segment.shape().channels;
         let has_departed = |index: &&usize| self.segment.has_departed(**index / channels);
@@ -178,7 +178,7 @@ impl Shm {
         let index = self.stream(stream);
         let sender = &mut self.senders[index];
         if sender.push(post, Payload { region, place }) {
-            // Whatever this completes is the message itself, as nothing else is under way.
+            // This can complete only the message itself, as nothing else is in progress.
             self.posted.clear();
             sender.pump(&self.segment, &mut self.posted)?;
             if sender.is_idle() {
@@ -250,7 +250,7 @@ impl Transport for Shm {
         Ok(Posted::Pending)
     }
 
-    /// Every cell rings the receiver's doorbell anyway.
+    /// Does nothing: every cell rings the receiver's doorbell anyway.
     fn listen(&mut self, _stream: Stream, _is_wanted: bool) -> Result<()> {
         Ok(())
     }
@@ -263,7 +263,7 @@ impl Transport for Shm {
         if !self.segment.has_departed(stream.peer) {
             return Ok(Head::Nothing);
         }
-        // What it sent before it left can be seen now.
+        // Messages that the peer sent before it left are visible now.
         let last = receiver.head(&self.segment)?;
         Ok(last.map_or(Head::End(LEFT), Head::Message))
     }
@@ -345,7 +345,7 @@ mod tests {
     mod in_domains {
         use super::*;
 
-        /// In pairs, where that many ranks are pairs.
+        /// Returns ranks in domains of two, if their number is even.
         fn ranks(world_size: usize) -> Vec<Shm> {
             let ranks = super::ranks(world_size).into_iter();
             ranks.map(|rank| rank.in_domains(world_size / 2)).collect()

@@ -1,21 +1,22 @@
 //! Messages between two ranks of a host: a ring of cells for each direction and channel.
 //!
-//! The sender fills cell `produced % cells` and stamps it `produced + 1`; the receiver empties it
-//! and counts `consumed` up. A message takes one cell, or several in a row: the first carries the
-//! header, and both ends know from it how many follow. The sender never has more than `cells` cells
-//! ahead of the receiver: those are its credits.
+//! The sender fills cell `produced % cells` and stamps it `produced + 1`; the receiver empties the
+//! cell and counts `consumed` up. A message takes one cell, or several in a row: the first contains
+//! the header, from which both ends know how many follow. The sender is never more than `cells`
+//! cells ahead of the receiver: those are its credits.
 //!
-//! A payload that fits into what the header leaves of its line stands there: a receiver that sees
-//! the stamp has it, and asks for no second line.
+//! A payload that fits into the rest of the header's line is stored there: a receiver that sees the
+//! stamp has the payload, and requests no second line.
 //!
 //! # Lent messages
 //!
 //! A payload in registered memory that the receiver has mapped is not copied. Its message takes one
-//! cell, which says where it lies: the registration's number in the header's last field, which is 0
-//! otherwise, and the offset behind it. The receiver takes it from there and then empties the cell;
-//! the send is complete when the sender sees that, so nothing writes to the memory meanwhile.
-//! What a sender names is a claim, which is checked against the mapping. A rank that returns an
-//! error, and with it the memory, withdraws first: what the receiver has read by then is not used.
+//! cell with the payload's location: the registration's number in the header's last field, which is
+//! 0 otherwise, and the offset behind the header. The receiver reads the payload at that location,
+//! and then empties the cell. The send is complete when the sender sees the cell empty, so nothing
+//! writes to the memory meanwhile. The location is the sender's claim, which is checked against the
+//! mapping. A rank that returns an error, and with it the memory, withdraws first: the receiver
+//! discards a payload that it has not finished reading by then.
 
 use std::collections::VecDeque;
 
@@ -30,38 +31,38 @@ const _: () = assert!(
     "an offset stands behind the header"
 );
 
-/// One end of a ring, with the messages that are queued there.
+/// One end of a ring, with its queued messages.
 #[derive(Debug)]
 pub struct End<T> {
     lane: Lane,
-    /// Cells that this end has filled, or emptied.
+    /// Number of cells that this end has filled or emptied.
     cells_done: u64,
-    /// Of a sending end: the cells that the receiver was seen to have emptied.
+    /// Number of cells that a sending end has seen emptied by the receiver.
     consumed_seen: u64,
     queue: VecDeque<(Post, T)>,
-    /// Bytes of the first message that are written, or read.
+    /// Bytes of the first message that are written or read.
     done_bytes: usize,
-    /// Of a sending end: lent messages that are written, each with the cells filled until then.
+    /// Lent messages that a sending end has written, each with the cells filled until then.
     lent: VecDeque<(Ticket, u64)>,
 }
 
-/// What is sent.
+/// Payload of a sent message.
 #[derive(Clone, Copy, Debug)]
 pub struct Payload {
-    /// The bytes.
+    /// Bytes of the payload.
     pub region: Region,
-    /// Where the receiver finds them, if they are lent.
+    /// Location of the payload for the receiver, if lent.
     pub place: Option<Handle>,
 }
 
-/// The sending end.
+/// The sending end of a ring.
 pub type Sender = End<Payload>;
 
-/// The receiving end.
+/// The receiving end of a ring.
 pub type Receiver = End<Sink>;
 
 impl<T> End<T> {
-    /// An end of an unused ring.
+    /// Creates an end of an unused ring.
     pub fn new(lane: Lane) -> End<T> {
         End {
             lane,
@@ -73,12 +74,12 @@ impl<T> End<T> {
         }
     }
 
-    /// Whether nothing is under way.
+    /// Whether nothing is in progress.
     pub fn is_idle(&self) -> bool {
         self.queue.is_empty() && self.lent.is_empty()
     }
 
-    /// Queues a message, or the reception of one; whether nothing else is under way.
+    /// Queues a message or a receive; returns whether nothing else is in progress.
     pub fn push(&mut self, post: Post, payload: T) -> bool {
         let was_idle = self.is_idle();
         self.queue.push_back((post, payload));
@@ -86,8 +87,8 @@ impl<T> End<T> {
     }
 }
 
-/// Where a message with this header has the first of its payload, if it begins in `cell`, and how
-/// much fits there. Both ends know the header.
+/// Returns the memory in `cell` for the payload of a message with this header, which both ends
+/// know.
 fn place(segment: &Segment, lane: Lane, header: &Header, cell: usize) -> Region {
     if header.bytes as usize <= INLINE_BYTES {
         segment.cell_inline(lane, cell)
@@ -97,8 +98,8 @@ fn place(segment: &Segment, lane: Lane, header: &Header, cell: usize) -> Region 
 }
 
 impl Sender {
-    /// Fills the cells that are free; appends the tickets of messages that are written whole, and
-    /// of lent ones that were taken.
+    /// Fills the free cells; appends the tickets of completely written messages, and of lent
+    /// messages that were taken.
     pub fn pump(&mut self, segment: &Segment, done: &mut Vec<Ticket>) -> Result<()> {
         let lane = self.lane;
         let cells = segment.shape().cells as u64;
@@ -148,8 +149,8 @@ impl Sender {
         Ok(())
     }
 
-    /// How many cells the receiver has emptied. Once that is seen, its reads of them, and of what
-    /// was lent by them, are over.
+    /// Returns how many cells the receiver has emptied. Once a number is seen, the receiver's reads
+    /// of these cells, and of memory lent by them, are over.
     fn consumed(&self, segment: &Segment) -> Result<u64> {
         let consumed = flag::height(segment.ring_consumed(self.lane));
         if consumed > self.cells_done || consumed < self.consumed_seen {
@@ -172,7 +173,7 @@ impl Sender {
     }
 }
 
-/// Writes a message into `cell` that lies at `place` in registered memory.
+/// Writes a message into `cell` whose payload is at `place` in registered memory.
 fn lend(segment: &Segment, lane: Lane, cell: usize, header: &Header, place: Handle) {
     let header = header.encode(place.registration);
     segment.cell_header(lane, cell).write(&header);
@@ -180,8 +181,8 @@ fn lend(segment: &Segment, lane: Lane, cell: usize, header: &Header, place: Hand
     behind.write(&place.offset.to_ne_bytes());
 }
 
-/// Takes the message of `cell` from the sender's registered memory, into which `registration` and
-/// the cell lead; whether that memory is still what it was in the call.
+/// Takes the message of `cell` from the sender's registered memory, at `registration` and the
+/// offset in the cell; false if the sender has withdrawn that memory.
 fn take_lent(
     segment: &Segment,
     memory: &PeerMemory,
@@ -201,7 +202,8 @@ fn take_lent(
 }
 
 impl Receiver {
-    /// The header of the next message, if it has come. Only while nothing is due.
+    /// Returns the header of the next message, if it has arrived. Called only while none is
+    /// expected.
     pub fn head(&self, segment: &Segment) -> Result<Option<Header>> {
         let lane = self.lane;
         let cell = (self.cells_done % segment.shape().cells as u64) as usize;
@@ -213,8 +215,8 @@ impl Receiver {
         Header::claimed(&received, lane.from).map(Some)
     }
 
-    /// Empties the cells that are due; appends the tickets of messages that came whole. Lent ones
-    /// are taken from `memory`.
+    /// Empties the cells of expected messages; appends the tickets of completely received ones.
+    /// Reads lent ones from `memory`.
     pub fn pump(
         &mut self,
         segment: &Segment,

@@ -1,5 +1,5 @@
-//! The memory that the ranks of one host share: a sealed memfd, mapped by each of them; or, where
-//! the ranks are threads of one process, a piece of its heap.
+//! The memory that the ranks of one host share: a sealed memfd, mapped by each of them, or heap
+//! memory if the ranks are threads of one process.
 //!
 //! # Layout
 //!
@@ -8,9 +8,9 @@
 //! | windows, one a rank | rings, one an ordered pair and channel
 //! ```
 //!
-//! Every offset is computed from [`Shape`], which all ranks derive from their own configuration;
-//! the preamble repeats it, and a rank whose shape differs refuses to join. Nothing that a peer
-//! writes is used as an offset or a length.
+//! Every offset is computed from [`Shape`], which all ranks derive from their own configuration.
+//! The preamble repeats the shape, and a rank with a different one refuses to join. Nothing that a
+//! peer writes is used as an offset or a length.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -26,61 +26,60 @@ use crate::transport::{ATTACHED_WORDS, HEADER_BYTES};
 
 const PAGE_BYTES: usize = 4096;
 
-/// Writers of different ranks are kept this far apart: two lines, because processors fetch lines in
-/// pairs.
+/// Distance between words of different writers: two lines, because processors fetch lines in pairs.
 pub const APART_BYTES: usize = 128;
 
-/// The head of a slot or cell: stamp and header, one line.
+/// Length of the head of a slot or cell, which is one line: stamp and header.
 pub const HEAD_BYTES: usize = 64;
 
-/// What a cell's head has room for behind the stamp and a message's header.
+/// Bytes left in a cell's head behind the stamp and a message's header.
 pub const INLINE_BYTES: usize = HEAD_BYTES - 8 - HEADER_BYTES;
 
 /// `ringfld` and the layout's version.
 const MAGIC: u64 = 0x0566_6c64_7269_6e67;
 
-/// Bytes of a rank's control block: its doorbell, what it has finished and so on, each in lines of
-/// its own.
+/// Bytes of a rank's control block: its doorbell, its finished generations and so on, each in lines
+/// of its own.
 const CONTROL_BYTES: usize = 5 * APART_BYTES;
 
 /// The first line of a slot.
 #[repr(C)]
 #[derive(Debug)]
 pub struct SlotHead {
-    /// Which generation the slot is in, and how far.
+    /// Generation of the slot, and the progress within it.
     pub stamp: AtomicU64,
     /// The call that the rank is in.
     pub call: [AtomicU64; 3],
-    /// What else fits into the line.
+    /// Attached words, which fill the line.
     pub attached: [AtomicU64; ATTACHED_WORDS],
 }
 
 #[cfg(not(loom))]
 const _: () = assert!(size_of::<SlotHead>() == HEAD_BYTES);
 
-/// Bytes of a slot's work counters, where the blocks of a generation are claimed and completed: two
-/// words, in lines of their own.
+/// Bytes of a slot's work counters, by which the blocks of a generation are claimed and completed:
+/// two words, in lines of their own.
 const WORK_COUNTERS_BYTES: usize = 2 * APART_BYTES;
 
-/// How the segment is divided: data that all ranks agree on.
+/// Division of the segment, equal on all ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
-    /// Ranks that share the segment.
+    /// Number of ranks that share the segment.
     pub ranks: usize,
-    /// Slots of a window: a power of two.
+    /// Number of slots of a window, a power of two.
     pub slots: usize,
     /// Bytes of a slot, a multiple of a page.
     pub slot_bytes: usize,
-    /// Streams between two ranks in each direction.
+    /// Number of streams between two ranks in each direction.
     pub channels: usize,
-    /// Cells of a ring.
+    /// Number of cells of a ring.
     pub cells: usize,
     /// Bytes of a cell, a multiple of a line.
     pub cell_bytes: usize,
 }
 
 impl Shape {
-    /// The shape for `ranks` ranks that may use about `rank_bytes` each.
+    /// Returns the shape for `ranks` ranks that may use about `rank_bytes` each.
     pub fn new(ranks: usize, channels: usize, rank_bytes: usize) -> Shape {
         const SLOTS: usize = 8;
         const { assert!(SLOTS.is_power_of_two()) };
@@ -100,7 +99,8 @@ impl Shape {
         }
     }
 
-    /// A slot: its head, its payload, and the copy of its head that ranks of other domains look at.
+    /// Returns the bytes of a slot: head, payload, and a copy of the head for ranks of other
+    /// domains.
     fn slot_stride(&self) -> usize {
         HEAD_BYTES + self.slot_bytes + HEAD_BYTES
     }
@@ -167,21 +167,21 @@ impl Shape {
     }
 }
 
-/// Which ring: the sender, the receiver, the channel.
+/// The ring of a sender, a receiver and a channel.
 #[derive(Clone, Copy, Debug)]
 pub struct Lane {
-    /// The sender.
+    /// Rank that sends.
     pub from: usize,
-    /// The receiver.
+    /// Rank that receives.
     pub to: usize,
-    /// The channel.
+    /// Channel of the messages.
     pub channel: usize,
 }
 
-/// The shared memory.
+/// The memory that the ranks of a host share.
 #[derive(Debug)]
 pub struct Segment {
-    /// Keeps `map`, which is all of it, in place.
+    /// Owner of `map`, which is the whole memory.
     memory: Memory,
     map: Region,
     shape: Shape,
@@ -189,16 +189,16 @@ pub struct Segment {
     bells: Bells,
 }
 
-/// Where a segment lies.
+/// Location of a segment.
 #[derive(Debug)]
 enum Memory {
-    /// In a file that other processes have mapped too.
+    /// A file that other processes have mapped, too.
     Mapped(Mapping),
-    /// On the heap, for ranks that are threads of this process.
+    /// The heap, for ranks that are threads of this process.
     Heap { _owned: Owned },
 }
 
-/// Where slots lie, worked out once: they are looked up several times a call.
+/// Offset and strides of the slots, computed once because each call looks up several slots.
 #[derive(Clone, Copy, Debug)]
 struct Strides {
     first: usize,
@@ -207,14 +207,14 @@ struct Strides {
 }
 
 impl Segment {
-    /// Makes the memory: for the one rank that hands the descriptor to the others. Ranks that sleep
-    /// on descriptors have `bells`.
+    /// Creates the memory, on the one rank that passes the descriptor to the others. Ranks that
+    /// sleep on descriptors have `bells`.
     pub fn create(shape: Shape, bells: Bells) -> Result<(Arc<Segment>, OwnedFd)> {
         let bytes = shape.total_bytes();
         let refused = |error: std::io::Error| {
             Error::system(format!("cannot make {bytes} bytes of shared memory"), error)
         };
-        // Sealed, so that no peer can cut the memory off under our feet.
+        // Sealed, so that no peer can truncate the memory.
         let fd = make_sealed("ringfold", bytes).map_err(refused)?;
         let segment = Segment::map(&fd, shape, bells)?;
         for (index, word) in shape.words().into_iter().enumerate() {
@@ -224,7 +224,7 @@ impl Segment {
         Ok((Arc::new(segment), fd))
     }
 
-    /// Memory of this process alone, for ranks that are its threads.
+    /// Creates memory of this process alone, for ranks that are its threads.
     pub fn unshared(shape: Shape) -> Arc<Segment> {
         let memory = Owned::zeroed(shape.total_bytes());
         let map = memory.region();
@@ -236,7 +236,7 @@ impl Segment {
         ))
     }
 
-    /// Maps the memory behind a descriptor that came from a peer, once it is what it should be.
+    /// Checks and maps the memory of a descriptor received from a peer.
     pub fn open(fd: OwnedFd, shape: Shape, bells: Bells) -> Result<Arc<Segment>> {
         let (size, is_sealed) = size_and_seals(&fd)
             .map_err(|error| Error::system("cannot look at the shared memory", error))?;
@@ -293,12 +293,13 @@ impl Segment {
         }
     }
 
-    /// How it is divided.
+    /// Returns the division of the segment.
     pub fn shape(&self) -> &Shape {
         &self.shape
     }
 
-    /// Has the pages of all windows present, `rank`'s own first, so that the first call finds them.
+    /// Makes the pages of all windows present, `rank`'s own first, so that the first call finds
+    /// them.
     pub fn populate(&self, rank: usize) {
         let Memory::Mapped(mapping) = &self.memory else {
             return;
@@ -309,7 +310,7 @@ impl Segment {
         for (offset, bytes) in [(own, window_bytes), (all, self.shape.ranks * window_bytes)] {
             let part = self.map.part(offset..offset + bytes);
             if let Err(error) = mapping.populate(part) {
-                // Kernels before 5.14 lack it: the first call is then slower, nothing else.
+                // Unsupported by kernels before 5.14: only the first call is slower.
                 log::debug!(
                     target: "ringfold::transport",
                     "shared memory was not populated: {error}"
@@ -318,7 +319,7 @@ impl Segment {
         }
     }
 
-    /// A rank's doorbell.
+    /// Returns a rank's doorbell.
     #[inline]
     pub fn doorbell(&self, rank: usize) -> &Doorbell {
         let word = self.word(self.shape.control_offset(rank), DOORBELL_BYTES);
@@ -327,7 +328,7 @@ impl Segment {
         unsafe { &*word.address().cast::<Doorbell>() }
     }
 
-    /// Wakes a rank if it sleeps. The change it is to see was made before, by a store of any
+    /// Wakes a rank if it sleeps. The change to be seen must precede the call, by a store of any
     /// ordering.
     #[inline]
     pub fn ring(&self, rank: usize) {
@@ -338,76 +339,76 @@ impl Segment {
         }
     }
 
-    /// The bells of its ranks.
+    /// Returns the bells of the segment's ranks.
     pub fn bells(&self) -> &Bells {
         &self.bells
     }
 
-    /// How many generations a rank has finished.
+    /// Returns the counter of the generations that a rank has finished.
     #[inline]
     pub fn finished(&self, rank: usize) -> &AtomicU64 {
         self.atomic64(self.shape.control_offset(rank) + APART_BYTES)
     }
 
-    /// The generation of the block that a rank has claimed and not completed, plus one; or 0.
+    /// Returns the generation of a rank's claimed and incomplete block, plus one; or 0.
     pub fn open_claim(&self, rank: usize) -> &AtomicU64 {
         self.atomic64(self.shape.control_offset(rank) + 3 * APART_BYTES)
     }
 
-    /// How many of a rank's own blocks are claimed: written by all ranks.
+    /// Returns the number of a rank's own claimed blocks, a counter that all ranks write.
     pub fn blocks_claimed(&self, rank: usize) -> &AtomicU64 {
         self.atomic64(self.shape.control_offset(rank) + 4 * APART_BYTES)
     }
 
-    /// How many blocks of a slot are claimed, and how many complete: written by all ranks.
+    /// Returns the numbers of a slot's claimed and complete blocks, counters that all ranks write.
     pub fn work_counters(&self, slot: usize) -> [&AtomicU64; 2] {
         let offset = self.shape.work_counters_offset(slot);
         [self.atomic64(offset), self.atomic64(offset + APART_BYTES)]
     }
 
-    /// Says that `rank` leaves in good order.
+    /// Announces that `rank` leaves in good order.
     pub fn depart(&self, rank: usize) {
-        // Pairs with the Acquire load in `has_departed`: its last messages stand before it.
+        // Pairs with the Acquire load in `has_departed`: `rank`'s last messages precede this store.
         self.departed(rank).store(1, Ordering::Release);
     }
 
-    /// Whether `rank` has left in good order. What it sent before is visible then.
+    /// Whether `rank` has left in good order. If so, everything that it sent is visible.
     pub fn has_departed(&self, rank: usize) -> bool {
         // Pairs with the Release store in `depart`.
         self.departed(rank).load(Ordering::Acquire) != 0
     }
 
-    /// Not 0 once a rank has left in good order.
+    /// Returns the word that is not 0 once a rank has left in good order.
     fn departed(&self, rank: usize) -> &AtomicU32 {
         let word = self.word(self.shape.control_offset(rank) + 2 * APART_BYTES, 4);
         // SAFETY: in bounds, aligned, an atomic.
         unsafe { &*word.address().cast::<AtomicU32>() }
     }
 
-    /// No call of `rank` runs any more: peers that still look at its registered memory are to see
-    /// that it is not what it was.
+    /// Announces that no call of `rank` will run again, so that peers that still read its
+    /// registered memory see that its content may have changed.
     pub fn withdraw(&self, rank: usize) {
         flag::begin(self.withdrawn(rank), 1);
     }
 
-    /// Whether `rank` has withdrawn. If not, everything that was read of its registered memory
-    /// until now is what it had there in the call.
+    /// Whether `rank` has withdrawn. If not, everything read from its registered memory until now
+    /// is the content from the call.
     pub fn has_withdrawn(&self, rank: usize) -> bool {
         flag::recheck(self.withdrawn(rank)) != 0
     }
 
-    /// Not 0 once no call of a rank runs any more.
+    /// Returns the word that is not 0 once a rank has withdrawn.
     fn withdrawn(&self, rank: usize) -> &AtomicU64 {
         self.atomic64(self.shape.control_offset(rank) + 2 * APART_BYTES + 8)
     }
 
-    /// The line at the head of a slot.
+    /// Returns the line at the head of a slot.
     #[inline]
     pub fn slot_head(&self, rank: usize, slot: usize) -> &SlotHead {
         self.head_at(self.slot_offset(rank, slot))
     }
 
-    /// The line behind a slot's payload: the head once more, for ranks of other domains.
+    /// Returns the line behind a slot's payload: a copy of the head, for ranks of other domains.
     #[inline]
     pub fn far_head(&self, rank: usize, slot: usize) -> &SlotHead {
         self.head_at(self.slot_offset(rank, slot) + HEAD_BYTES + self.shape.slot_bytes)
@@ -421,43 +422,43 @@ impl Segment {
         unsafe { &*line.address().cast::<SlotHead>() }
     }
 
-    /// The head of a slot and the first `bytes` bytes of its payload, for hints.
+    /// Returns the head of a slot and the first `bytes` bytes of its payload, for hints.
     #[inline]
     pub fn slot_start(&self, rank: usize, slot: usize, bytes: usize) -> Region {
         let bytes = HEAD_BYTES + bytes.min(self.shape.slot_bytes);
         self.word(self.slot_offset(rank, slot), bytes)
     }
 
-    /// The payload of a slot.
+    /// Returns the payload of a slot.
     pub fn slot(&self, rank: usize, slot: usize) -> Region {
         let offset = self.slot_offset(rank, slot) + HEAD_BYTES;
         self.map.part(offset..offset + self.shape.slot_bytes)
     }
 
-    /// The number of cells that the receiver of a ring has emptied.
+    /// Returns the number of cells that the receiver of a ring has emptied.
     pub fn ring_consumed(&self, lane: Lane) -> &AtomicU64 {
         self.atomic64(self.shape.ring_offset(lane))
     }
 
-    /// The stamp of a ring's cell.
+    /// Returns the stamp of a ring's cell.
     pub fn cell_stamp(&self, lane: Lane, cell: usize) -> &AtomicU64 {
         self.atomic64(self.cell_offset(lane, cell))
     }
 
-    /// The header of a ring's cell.
+    /// Returns the header of a ring's cell.
     pub fn cell_header(&self, lane: Lane, cell: usize) -> Region {
         let offset = self.cell_offset(lane, cell);
         self.map
             .part(offset + 8..offset + HEAD_BYTES - INLINE_BYTES)
     }
 
-    /// What follows it in the same line.
+    /// Returns the memory behind a cell's header in the same line.
     pub fn cell_inline(&self, lane: Lane, cell: usize) -> Region {
         let offset = self.cell_offset(lane, cell) + HEAD_BYTES;
         self.map.part(offset - INLINE_BYTES..offset)
     }
 
-    /// The payload of a ring's cell.
+    /// Returns the payload of a ring's cell.
     pub fn cell(&self, lane: Lane, cell: usize) -> Region {
         let offset = self.cell_offset(lane, cell) + HEAD_BYTES;
         self.map.part(offset..offset + self.shape.cell_bytes)

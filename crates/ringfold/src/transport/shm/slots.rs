@@ -1,13 +1,13 @@
-//! Whose slot a rank writes into, and what a reader does with the lines that it has read.
+//! Choice of the slot that a rank writes, and treatment of the lines that a reader has read.
 //!
-//! What costs time in published memory is not reading lines that another core has just written, but
-//! writing lines that another core has read: its copy is invalidated first, one line after the
-//! other, at a tenth of the rate. A line that the other core has changed comes over at once. So
-//! lines are best written next by the rank that has read them, and second best by another rank once
-//! their reader has changed them.
+//! Reading lines that another core has just written costs little in published memory. Writing lines
+//! that another core has read is slow: its copy is invalidated first, one line after the other, at
+//! a tenth of the rate. A line that the other core has changed is transferred at once. So lines are
+//! best written next by the rank that has read them, and second best by another rank once their
+//! reader has changed them.
 //!
-//! Either is correct only where a part of a slot has one reader, which follows from the collective
-//! and the algorithm of the call. Stamps and calls always stand in a rank's own slot.
+//! Either is correct only if each part of a slot has one reader, which follows from the collective
+//! and the algorithm of the call. Stamps and calls are always in a rank's own slot.
 
 use std::ops::Range;
 
@@ -16,25 +16,25 @@ use crate::call::Call;
 use crate::memory::Region;
 use crate::types::{Algorithm, Collective};
 
-/// The most of a payload that is prefetched ([`Windows::prefetch`]), which is better still: a core
-/// has some sixteen misses under way, and needs them for other things too.
+/// Maximum payload that is prefetched ([`Windows::prefetch`]), which is better still. A core can
+/// have some sixteen misses in progress, and needs them for other accesses, too.
 pub const PREFETCHED_BYTES_MAX: usize = 1 << 10;
 
-/// How the slots of a call are used.
+/// Use of a call's slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SlotUse {
-    /// Every rank writes into its own.
+    /// Every rank writes into its own slot.
     Own,
-    /// Every rank writes into its own, and the one reader of a part changes its lines.
+    /// Every rank writes into its own slot, and the one reader of a part changes its lines.
     Touched,
-    /// Two ranks that read each other's slots whole write into their own and into the other's in
-    /// turn: into the one that they read when it was used last.
+    /// Two ranks that read each other's slots whole write into their own and the other's in turn:
+    /// into the slot that they read at its last use.
     Traded,
 }
 
 impl SlotUse {
-    /// How those of `call` are used. All its ranks find the same places; on a rank whose reads are
-    /// divided among threads, each with a cache of its own, what was read is not touched.
+    /// Returns the use of `call`'s slots. All its ranks find the same places. If a rank's reads are
+    /// divided among threads, each with a cache of its own, their lines are not touched.
     pub fn of(call: &Call, world_size: usize, is_divided: bool) -> SlotUse {
         match SlotUse::by_readers(call, world_size) {
             SlotUse::Touched if is_divided => SlotUse::Own,
@@ -49,7 +49,7 @@ impl SlotUse {
             return SlotUse::Touched;
         }
         match (call.collective, call.algorithm) {
-            // The rank that reduces gives back what it reads, or all ranks read everything.
+            // The reducing rank overwrites its input (`GiveBack`), or all ranks read everything.
             (AllReduce, Algorithm::OneShot) if world_size == 2 => SlotUse::Traded,
             (AllReduce, _) => SlotUse::Own,
             (AllGather | AllToAll | ReduceScatter, _) if world_size == 2 => SlotUse::Traded,
@@ -59,9 +59,9 @@ impl SlotUse {
         }
     }
 
-    /// The rank whose slot holds what `writer` publishes in `generation`, among `slots` slots a
-    /// rank. All slots of one number are free together, so it does not matter whose was written
-    /// before.
+    /// Returns the rank whose slot holds the data that `writer` publishes in `generation`, among
+    /// `slots` slots a rank. All slots of one number are free together, so their last writer does
+    /// not matter.
     fn holder(self, writer: usize, generation: u64, slots: usize) -> usize {
         match self {
             SlotUse::Own | SlotUse::Touched => writer,
@@ -69,8 +69,8 @@ impl SlotUse {
         }
     }
 
-    /// Where the part that `writer` publishes as `range` of its slot stands. A traded slot has one
-    /// part, always in one place.
+    /// Returns the location of the part that `writer` publishes as `range` of its slot. A traded
+    /// slot has one part, always in one place.
     #[inline(always)]
     pub fn place(
         self,
@@ -88,7 +88,7 @@ impl SlotUse {
         }
     }
 
-    /// Called by the reader of `read` when it is done, so that the next write there is quick.
+    /// Prepares a fast next write of `read`. Called by its reader when done.
     #[inline(always)]
     pub fn done_reading(self, read: Region) {
         if self == SlotUse::Touched {
@@ -101,7 +101,7 @@ impl SlotUse {
 mod tests {
     use super::*;
 
-    /// What a rank reads in a slot, it writes when the slot is used next.
+    /// A rank that reads a slot writes it at the slot's next use.
     #[test]
     fn traded_slots_are_written_by_their_last_reader() {
         const SLOTS: usize = 8;

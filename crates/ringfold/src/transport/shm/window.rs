@@ -1,26 +1,26 @@
-//! Published memory: every rank has slots in the segment that all ranks of the host can read.
+//! Published memory: the slots of every rank in the segment, which all ranks of the host can read.
 //!
-//! Each rank copies into its own slots, and all ranks read them in place. Where a schedule says
-//! that one peer alone reads a part, that peer may also overwrite it (`GiveBack`), until it raises
-//! its own flag. For the same reason, that lines are best written by the rank that has read them,
-//! two ranks may trade slots ([`slots`](super::slots)).
+//! Each rank copies into its own slots, and all ranks read them in place. If only one peer reads a
+//! part, a schedule may let that peer overwrite the part, too (`GiveBack`), until it raises its own
+//! flag. Two ranks may trade slots ([`slots`](super::slots)) for the same reason: lines are best
+//! written by the rank that has read them.
 //!
 //! # Generations and phases
 //!
-//! A *generation* is one slice of one call, counted up equally on all ranks; it uses slot
-//! `generation % slots` of every rank. Within it a rank publishes phases in ascending order. A
-//! slot's stamp counts up through generations and, within one, from its beginning through the
-//! phases. A rank that sees a stamp also sees what was published before it. A slot is used again
-//! once all ranks have finished its generation; each rank says so in one counter of its own.
+//! A *generation* is one slice of one call, numbered equally on all ranks; it uses slot
+//! `generation % slots` of every rank. Within a generation, a rank publishes phases in ascending
+//! order. A slot's stamp increases through generations and, within one, from its beginning through
+//! the phases. A rank that sees a stamp also sees everything published before. A slot is reused
+//! once all ranks have finished its generation; each rank counts these in a counter of its own.
 //!
 //! # Domains
 //!
-//! One reader in another domain (of another last-level cache, or on another socket) slows all
-//! others that look at a line down several times over: 0.22 to 0.82 µs for 4 bytes from one rank to
-//! 24 of its socket when one of the other socket joins them (published by the authors of XHC, 2023;
-//! not measured here). So where ranks sit in several domains, each writes its head twice: for its
-//! own domain, and then, behind the payload, for all others. Where they do not, there is one head
-//! and one store.
+//! One reader in another domain (of another last-level cache, or on another socket) makes all other
+//! readers of a line several times slower. For 4 bytes from one rank to 24 of its socket, the time
+//! rises from 0.22 to 0.82 µs when one of the other socket joins them (published by the authors of
+//! XHC, 2023; not measured here). So if ranks belong to several domains, each writes its head
+//! twice: for its own domain, and then, behind the payload, for all others. Otherwise there is one
+//! head and one store.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -34,18 +34,18 @@ use crate::memory::Region;
 use crate::sync::Ordering;
 use crate::transport::mismatch;
 
-/// Phases of a generation, at most.
+/// Number of stamps of a generation: begun, entered, and six phases.
 const PHASES: u64 = 8;
 
-/// Words of a call.
+/// Number of words of a call.
 const CALL_WORDS: usize = CALL_BYTES / 8;
 
-/// Which peers a change wakes.
+/// The peers that a change wakes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wake {
-    /// Every peer that sleeps: it may wait for this change.
+    /// Every sleeping peer, as any may wait for this change.
     Peers,
-    /// None: no peer waits for this change alone.
+    /// No peer, as none waits for this change alone.
     None,
 }
 
@@ -54,20 +54,20 @@ pub enum Wake {
 pub struct Windows {
     segment: Arc<Segment>,
     rank: usize,
-    /// Every peer has finished all generations below this one, as far as was seen.
+    /// Generation below which every peer has finished all, as far as seen.
     all_finished: u64,
-    /// The generation whose call stands in this rank's slot head, plus one.
+    /// The generation whose call is in this rank's slot head, plus one.
     headed: u64,
-    /// The ranks of this rank's domain, which look at the same heads; `None` where all ranks do.
+    /// Ranks of this rank's domain, which read the same heads; `None` if all ranks do.
     near: Option<Range<usize>>,
 }
 
 impl Windows {
-    /// Blocks of a generation that ranks can share, at most; see [`Windows::claim_of`].
+    /// Maximum number of blocks of a generation that ranks can share; see [`Windows::claim_of`].
     pub const BLOCKS_MAX: u32 = claims::BLOCKS_MAX;
 
-    /// The windows as `rank` (its number on this host) uses them, where the ranks sit in `domains`
-    /// domains of equal size, in rank order: the same number on all ranks.
+    /// Creates the view of `rank` (its number on this host). The ranks belong to `domains` domains
+    /// of equal size, in rank order: the same number on all ranks.
     pub fn new(segment: Arc<Segment>, rank: usize, domains: usize) -> Windows {
         Windows {
             near: near(rank, segment.shape().ranks, domains),
@@ -78,18 +78,18 @@ impl Windows {
         }
     }
 
-    /// Generations that can be open at once.
+    /// Returns the number of generations that can be open at once.
     #[inline]
     pub fn slots(&self) -> usize {
         self.segment.shape().slots
     }
 
-    /// Bytes that one rank can publish in one generation.
+    /// Returns the number of bytes that one rank can publish in one generation.
     pub fn slot_bytes(&self) -> usize {
         self.segment.shape().slot_bytes
     }
 
-    /// Whether all peers have finished the generation that used this one's slot before.
+    /// Whether all peers have finished the previous generation of `generation`'s slot.
     #[inline]
     pub fn is_free(&mut self, generation: u64) -> bool {
         let slots = self.slots() as u64;
@@ -103,8 +103,8 @@ impl Windows {
         generation < self.all_finished.saturating_add(slots)
     }
 
-    /// The peers that have not finished the generation that used this one's slot before, for error
-    /// messages.
+    /// Returns the peers that have not finished the previous generation of `generation`'s slot, for
+    /// error messages.
     pub fn behind(&self, generation: u64) -> Vec<usize> {
         let slots = self.slots() as u64;
         self.peers()
@@ -112,8 +112,8 @@ impl Windows {
             .collect()
     }
 
-    /// Prefetches what this rank is likely to write in `generation`: its head and the first `bytes`
-    /// bytes of its slot.
+    /// Prefetches the lines that this rank is likely to write in `generation`: the head and the
+    /// first `bytes` bytes of its slot.
     #[inline]
     pub fn prefetch(&self, generation: u64, bytes: usize) {
         let slot = self.slot_index(generation);
@@ -122,11 +122,11 @@ impl Windows {
             .prefetch_for_writing();
     }
 
-    /// Part `range` of the slot that `rank` has in `generation`.
+    /// Returns part `range` of `rank`'s slot in `generation`.
     ///
-    /// A rank writes its own before it publishes, and reads a peer's after
-    /// [`has_reached`](Windows::has_reached). A peer's is written only by a schedule's `GiveBack`,
-    /// and touched or traded as [`SlotUse`](super::slots::SlotUse) says.
+    /// A rank writes its own slot before it publishes, and reads a peer's after
+    /// [`has_reached`](Windows::has_reached). A peer's slot is written only by a schedule's
+    /// `GiveBack`, and touched or traded according to [`SlotUse`](super::slots::SlotUse).
     #[inline]
     pub fn slot(&self, rank: usize, generation: u64, range: Range<usize>) -> Region {
         self.segment
@@ -135,7 +135,7 @@ impl Windows {
     }
 
     /// Attaches at most [`ATTACHED_WORDS`](crate::transport::ATTACHED_WORDS) words to this rank's
-    /// slot; they travel in the same cache line as the next [`publish`](Windows::publish).
+    /// slot, in the same cache line as the next [`publish`](Windows::publish).
     #[inline]
     pub fn attach(&self, generation: u64, words: &[u64]) {
         self.change_heads(generation, |head| {
@@ -146,7 +146,7 @@ impl Windows {
         });
     }
 
-    /// One of the words that `peer` attached to its slot. Only after `has_reached`.
+    /// Returns a word that `peer` attached to its slot. Called only after `has_reached`.
     #[inline]
     pub fn attached(&self, peer: usize, generation: u64, word: usize) -> u64 {
         let head = self.peers_head(peer, generation);
@@ -154,13 +154,13 @@ impl Windows {
         head.attached[word].load(Ordering::Relaxed)
     }
 
-    /// Says that this rank is in `call`, for a rank that publishes nothing in it: a peer that waits
-    /// for it in another call finds the mismatch. No peer sleeps for this alone.
+    /// Announces `call` for a rank that publishes nothing in it: a peer that waits for this rank in
+    /// another call finds the mismatch. No peer sleeps for this alone.
     pub fn enter(&mut self, generation: u64, call: &Call) {
         self.raise(generation, call, entered(generation));
     }
 
-    /// Says that this rank has reached `phase` in `call`.
+    /// Publishes that this rank has reached `phase` in `call`.
     #[inline]
     pub fn publish(&mut self, generation: u64, phase: u8, call: &Call, wake: Wake) {
         assert!(phase as u64 + 2 < PHASES, "phase {phase}");
@@ -168,7 +168,7 @@ impl Windows {
         self.wake(wake);
     }
 
-    /// Whether `peer` has reached `phase` of this generation; `Mismatch` if it did so in another
+    /// Whether `peer` has reached `phase` of this generation; `Mismatch` if the peer is in another
     /// call than `call`.
     #[inline(always)]
     pub fn has_reached(
@@ -188,8 +188,8 @@ impl Windows {
         Ok(height >= stamp(generation, phase))
     }
 
-    /// The call that `peer` has entered as this generation, which is one that this rank has not
-    /// begun; `None` if there is none that means anything.
+    /// Returns the call that `peer` has entered as this generation, which this rank has not begun;
+    /// `None` if there is no valid call.
     pub fn entered(&self, peer: usize, generation: u64) -> Option<Call> {
         let head = self.peers_head(peer, generation);
         if flag::height(&head.stamp) < entered(generation) {
@@ -200,9 +200,9 @@ impl Windows {
         decoded(words_of(head))
     }
 
-    /// Compares `call`, which was this rank's in a finished generation, with the peers', as far as
-    /// theirs can still be seen: for calls in which this rank did not hear from all of them. False
-    /// when a peer is not that far yet.
+    /// Compares `call`, which was this rank's in a finished generation, with the peers' calls that
+    /// are still visible, for calls in which this rank did not hear from all peers. False if a peer
+    /// has not entered the generation yet.
     pub fn verify(&self, generation: u64, call: &Call) -> Result<bool> {
         let mut are_all_there = true;
         for peer in self.peers() {
@@ -215,7 +215,7 @@ impl Windows {
                 continue;
             }
             let compared = self.compare(peer, head, call);
-            // The peer may have gone on meanwhile; then what was compared may be its next call.
+            // The peer may have continued meanwhile; then its next call may have been compared.
             if is_same_generation(flag::recheck(&head.stamp)) {
                 compared?;
             }
@@ -223,24 +223,24 @@ impl Windows {
         Ok(are_all_there)
     }
 
-    /// This rank will not look at `generation` or an earlier one again. In order, once each.
+    /// Announces that this rank will not read `generation` or an earlier one again. In order, once
+    /// each.
     ///
-    /// [`Wake::None`] is correct where no peer can be a whole round of slots ahead and wait for
-    /// this.
+    /// [`Wake::None`] is correct if no peer can be a whole round of slots ahead and wait for this.
     #[inline]
     pub fn finish(&self, generation: u64, wake: Wake) {
         flag::raise(self.segment.finished(self.rank), generation + 1);
         self.wake(wake);
     }
 
-    /// All peers were heard in `generation`, which each of them entered with nothing earlier under
-    /// way: they have finished those before it, and their counters need not be read for that.
+    /// Notes that all peers were heard in `generation`, which each entered with no earlier one in
+    /// progress: they have finished those before, and their counters need not be read for that.
     #[inline]
     pub fn all_entered(&mut self, generation: u64) {
         self.all_finished = self.all_finished.max(generation);
     }
 
-    /// Takes one of the `blocks` blocks of this generation; `None` when all are taken.
+    /// Claims one of the `blocks` blocks of this generation; `None` when all are claimed.
     pub fn claim(&self, generation: u64, blocks: u32) -> Option<u32> {
         let [claimed, _] = self.segment.work_counters(self.slot_index(generation));
         let block = claims::claim(claimed, generation, blocks)?;
@@ -248,16 +248,16 @@ impl Windows {
         Some(block)
     }
 
-    /// Takes one of the `blocks` blocks of this generation that are `home`'s; `None` when all are
-    /// taken. Any rank may, in one generation at a time: none claims before all are done with the
-    /// one before.
+    /// Claims one of `home`'s `blocks` blocks of this generation; `None` when all are claimed. Any
+    /// rank may claim, in one generation at a time: none claims before all have finished the one
+    /// before.
     pub fn claim_of(&self, home: usize, generation: u64, blocks: u32) -> Option<u32> {
         let block = claims::claim(self.segment.blocks_claimed(home), generation, blocks)?;
         flag::raise(self.segment.open_claim(self.rank), generation + 1);
         Some(block)
     }
 
-    /// Says that the claimed block is combined. The last one of the generation wakes the peers.
+    /// Marks the claimed block as reduced. The generation's last block wakes the peers.
     pub fn complete(&self, generation: u64, blocks: u32) {
         let [_, complete] = self.segment.work_counters(self.slot_index(generation));
         let is_last = claims::complete(complete, generation, blocks);
@@ -267,14 +267,14 @@ impl Windows {
         }
     }
 
-    /// Whether all blocks of the generation are combined. What they hold is visible then.
+    /// Whether all blocks of the generation are reduced. If so, the results are visible.
     pub fn is_complete(&self, generation: u64, blocks: u32) -> bool {
         let [_, complete] = self.segment.work_counters(self.slot_index(generation));
         claims::is_complete(complete, generation, blocks)
     }
 
-    /// The peers that have claimed a block of this generation and not completed it, for error
-    /// messages.
+    /// Returns the peers that have claimed a block of this generation and not completed it, for
+    /// error messages.
     pub fn claimants(&self, generation: u64) -> Vec<usize> {
         let has_claimed =
             |peer: &usize| flag::height(self.segment.open_claim(*peer)) == generation + 1;
@@ -293,11 +293,11 @@ impl Windows {
 
     #[inline]
     fn slot_index(&self, generation: u64) -> usize {
-        // A power of two, so that this is no division.
+        // The number of slots is a power of two, so that this is no division.
         (generation & (self.segment.shape().slots as u64 - 1)) as usize
     }
 
-    /// The head of a peer's slot that this rank looks at.
+    /// Returns the head of a peer's slot that this rank reads.
     #[inline(always)]
     fn peers_head(&self, peer: usize, generation: u64) -> &SlotHead {
         let slot = self.slot_index(generation);
@@ -307,8 +307,8 @@ impl Windows {
         }
     }
 
-    /// Applies `change` to the heads of this rank's slot: first to the one that its own domain
-    /// looks at.
+    /// Applies `change` to the heads of this rank's slot, first to the one that its own domain
+    /// reads.
     #[inline(always)]
     fn change_heads(&self, generation: u64, change: impl Fn(&SlotHead)) {
         let slot = self.slot_index(generation);
@@ -319,19 +319,19 @@ impl Windows {
     }
 
     fn finished(&self, peer: usize) -> u64 {
-        // Once it is seen, the peer's reads of the slots are over.
+        // Once the counter is seen, the peer's reads of the slots are over.
         flag::height(self.segment.finished(peer))
     }
 
-    /// Raises the flag of this rank's slot to `height`. Before that its call is written beside it,
-    /// once a generation; the flag makes it visible.
+    /// Raises the flag of this rank's slot to `height`. Once a generation, writes the call first,
+    /// which the flag makes visible.
     #[inline(always)]
     fn raise(&mut self, generation: u64, call: &Call, height: u64) {
         let is_new = std::mem::replace(&mut self.headed, generation + 1) != generation + 1;
         let words = is_new.then(|| call.words());
         self.change_heads(generation, |head| {
             if let Some(words) = words {
-                // A peer may still compare the call that stands here, see `verify`.
+                // A peer may still compare the previous call, see `verify`.
                 flag::begin(&head.stamp, begun(generation));
                 for (place, word) in head.call.iter().zip(words) {
                     // Made visible by the flag.
@@ -346,7 +346,7 @@ impl Windows {
     fn compare(&self, peer: usize, head: &SlotHead, call: &Call) -> Result<()> {
         // Ordered by the flag, which was seen raised before.
         let theirs = || head.call.iter().map(|word| word.load(Ordering::Relaxed));
-        // Word by word: an array compared as a whole is first stored, and then loaded wider than it
+        // Compared word by word: a whole array would first be stored, and then loaded wider than it
         // was stored.
         if theirs()
             .zip(call.words())
@@ -376,7 +376,7 @@ impl Windows {
     }
 }
 
-/// The words of the call in a head, whose flag was seen raised.
+/// Returns the words of the call in a head whose flag was seen raised.
 fn words_of(head: &SlotHead) -> [u64; CALL_WORDS] {
     // Ordered by the flag.
     std::array::from_fn(|word| head.call[word].load(Ordering::Relaxed))
@@ -390,8 +390,8 @@ fn decoded(words: [u64; CALL_WORDS]) -> Option<Call> {
     Call::decode(&bytes)
 }
 
-/// The ranks of `rank`'s domain where `ranks` ranks sit in `domains` domains of equal size, several
-/// in each of several domains; otherwise `None`.
+/// Returns the ranks of `rank`'s domain if `ranks` ranks belong to `domains` domains of equal size,
+/// several in each of several domains; otherwise `None`.
 fn near(rank: usize, ranks: usize, domains: usize) -> Option<Range<usize>> {
     let size = ranks / domains.max(1);
     if domains < 2 || size < 2 || !ranks.is_multiple_of(domains) {
@@ -401,17 +401,17 @@ fn near(rank: usize, ranks: usize, domains: usize) -> Option<Range<usize>> {
     Some(first..first + size)
 }
 
-/// How high a slot's flag is while its rank writes down that it is in `generation`.
+/// Returns the height of a slot's flag while its rank writes that it is in `generation`.
 fn begun(generation: u64) -> u64 {
     generation * PHASES
 }
 
-/// How high a slot's flag is once its rank is in `generation`.
+/// Returns the height of a slot's flag once its rank is in `generation`.
 fn entered(generation: u64) -> u64 {
     begun(generation) + 1
 }
 
-/// How high it is once `phase` is reached.
+/// Returns the height of a slot's flag once `phase` is reached.
 fn stamp(generation: u64, phase: u8) -> u64 {
     entered(generation) + 1 + phase as u64
 }

@@ -8,7 +8,7 @@ use crate::transport::{
     Head, Post, Posted, Sink, Stream, Ticket, Time, Transport, Waker, Windows, Work,
 };
 
-/// What another transport does, but for what a test replaces.
+/// Another transport, with the alterations of a test.
 pub struct Altered {
     inner: Box<dyn Transport>,
     sends: Box<dyn FnMut() -> bool + Send>,
@@ -16,7 +16,7 @@ pub struct Altered {
 }
 
 impl Altered {
-    /// As `inner` does it.
+    /// Wraps `inner` without an alteration.
     pub fn new(inner: impl Transport + 'static) -> Altered {
         Altered {
             inner: Box::new(inner),
@@ -25,7 +25,7 @@ impl Altered {
         }
     }
 
-    /// With every send lost for which `sends` says no.
+    /// Drops every send for which `sends` returns false.
     pub fn with_sends(self, sends: impl FnMut() -> bool + Send + 'static) -> Altered {
         Altered {
             sends: Box::new(sends),
@@ -33,7 +33,7 @@ impl Altered {
         }
     }
 
-    /// With `f` before every poll.
+    /// Calls `f` before every poll.
     pub fn before_poll(self, f: impl FnMut() + Send + 'static) -> Altered {
         Altered {
             before_poll: Box::new(f),

@@ -1,4 +1,4 @@
-//! Blocks end when a peer has done something, and when they are woken.
+//! Tests that blocks end when a peer acts, and when they are woken.
 
 use std::time::Instant;
 
@@ -12,7 +12,7 @@ pub fn a_waker_ends_a_block<T: Transport>(make: impl Fn(usize) -> Vec<T>) {
     // A wake before the block counts.
     ranks[0].waker()();
     ranks[0].block(WATCHDOG * 2).unwrap();
-    // So does one during it, wherever the other thread is by then.
+    // A wake during the block counts, too, wherever the other thread is by then.
     let waker = ranks[0].waker();
     let other = std::thread::spawn(move || waker());
     ranks[0].block(WATCHDOG * 2).unwrap();
@@ -20,8 +20,8 @@ pub fn a_waker_ends_a_block<T: Transport>(make: impl Fn(usize) -> Vec<T>) {
     assert!(begin.elapsed() < WATCHDOG, "slept through a wake");
 }
 
-/// For transports that really block: ranks on threads of their own, each asleep until its transport
-/// wakes it. A lost wake shows as a sleep that only the timeout ended.
+/// Runs ranks on threads of their own, each asleep until its transport wakes it; for transports
+/// that really block. A lost wake shows as a sleep that only the timeout ended.
 pub fn sleepers_are_woken_by_their_peers<T: Transport + 'static>(make: impl Fn(usize) -> Vec<T>) {
     const LAPS: u32 = 100;
     let threads: Vec<_> = make(3)

@@ -1,19 +1,20 @@
-//! A transport that damages what it carries, from a seed.
+//! A transport that damages messages, as a seed determines.
 //!
 //! # Model
 //!
-//! Wraps another transport; all ranks of a world are wrapped. Every message travels in an envelope,
-//! so that damage shows also where the transport inside checks nothing:
+//! The injector wraps another transport; all ranks of a world are wrapped. Every message travels in
+//! an envelope, so that damage is found even if the inner transport checks nothing:
 //!
 //! ```text
 //! 0 header: 40 bytes   40 payload   40 + bytes: the digest of both, as u64
 //! ```
 //!
-//! For each message that is posted one fault at most is drawn. The property to test with it: a call
-//! that returns Ok has the correct result; any other ends in a clean error, or by the deadline.
+//! For each posted message, at most one fault is drawn. The property under test: a call that
+//! returns Ok has the correct result; any other call ends in a clean error, or by the deadline.
 //! Nothing hangs or panics.
 //!
-//! Published memory is not offered, since it bypasses all this. The data path copies and allocates.
+//! Published memory is not offered, since it bypasses the injector. The data path copies and
+//! allocates.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -26,17 +27,17 @@ use crate::transport::{
     HEADER_BYTES, Head, Header, Post, Posted, Sink, Stream, Ticket, Time, Transport, Waker, Work,
 };
 
-/// What the envelope adds to a message.
+/// Bytes that the envelope adds to a message.
 const ENVELOPE_BYTES: usize = HEADER_BYTES + CHECKSUM_BYTES;
 
 const CHECKSUM_BYTES: usize = 8;
 
-/// Which faults to make how often. The default makes none.
+/// Frequencies and limits of faults. The default makes none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
-    /// The seed of all random choices; give each rank its own.
+    /// The seed of all random choices, different for each rank.
     pub seed: u64,
-    /// Messages per mille that are held back; their stream waits with them.
+    /// Messages per mille that are delayed; their stream waits with them.
     pub delay: u16,
     /// Messages per mille that are not sent, though the send is reported complete.
     pub drop: u16,
@@ -46,11 +47,11 @@ pub struct Faults {
     pub truncate: u16,
     /// Messages per mille with one bit flipped, anywhere in the envelope.
     pub flip: u16,
-    /// Messages per mille with which sending stops: from then on everything is dropped.
+    /// Messages per mille at which sending stops: from then on everything is dropped.
     pub half_close: u16,
-    /// The longest that a message is held back.
+    /// Maximum delay of a message.
     pub delay_limit: Duration,
-    /// Faults made in all; then the transport behaves. Delays do not count.
+    /// Number of faults after which no more are made. Delays do not count.
     pub fault_limit: u32,
 }
 
@@ -66,7 +67,7 @@ enum Fault {
 
 /// A transport with faults.
 pub struct FaultInjector<T> {
-    // Dropped before the buffers that it may still look at.
+    // Dropped before the buffers that `inner` may still access.
     inner: T,
     rank: usize,
     faults: Faults,
@@ -75,19 +76,19 @@ pub struct FaultInjector<T> {
     half_closed: bool,
     now: Time,
     next_ticket: Ticket,
-    /// What was posted inside, by the ticket there.
+    /// Operations posted on the inner transport, by its tickets.
     under_way: BTreeMap<Ticket, UnderWay>,
-    /// Messages held back, and those behind them; no empty queues.
+    /// Delayed messages, and those behind them; no empty queues.
     held: BTreeMap<(usize, usize), VecDeque<Held>>,
-    /// Sends that were complete at once when they were released.
+    /// Delayed sends that were complete as soon as they were released.
     released: Vec<Ticket>,
-    /// For the tickets of the transport inside.
+    /// Buffer for the inner transport's tickets.
     inner_done: Vec<Ticket>,
 }
 
 enum UnderWay {
     Send {
-        /// Nothing for the second of two equal messages.
+        /// `None` for the second of two equal messages.
         ticket: Option<Ticket>,
         _envelope: Owned,
     },
@@ -109,7 +110,7 @@ struct Held {
 }
 
 impl<T: Transport> FaultInjector<T> {
-    /// `inner`, the transport of `rank`, with faults.
+    /// Adds faults to `inner`, the transport of `rank`.
     pub fn new(inner: T, rank: usize, faults: Faults) -> FaultInjector<T> {
         FaultInjector {
             inner,
@@ -127,7 +128,7 @@ impl<T: Transport> FaultInjector<T> {
         }
     }
 
-    /// Draws what happens to the next message.
+    /// Draws the fault of the next message, if any.
     fn draw(&mut self) -> Option<Fault> {
         let faults = self.faults;
         let mut left = self.random.below(1000) as u16;
@@ -153,7 +154,7 @@ impl<T: Transport> FaultInjector<T> {
         Some(fault)
     }
 
-    /// Posts an envelope inside.
+    /// Posts an envelope on the inner transport.
     fn pass_on(
         &mut self,
         stream: Stream,
@@ -175,7 +176,7 @@ impl<T: Transport> FaultInjector<T> {
         Ok(posted)
     }
 
-    /// Passes on what was held back until now.
+    /// Passes on the delayed messages that are due.
     fn release(&mut self) -> Result<()> {
         let now = self.now;
         let streams: Vec<_> = self.held.keys().copied().collect();
@@ -239,7 +240,7 @@ impl<T: Transport> Transport for FaultInjector<T> {
             let limit_ps = self.faults.delay_limit.as_nanos() as u64 * 1000;
             let delay_ps = self.random.below(limit_ps + 1);
             let queue = self.held.entry(key).or_default();
-            // In order: not before the one in front.
+            // Keeps the order: not before the message in front.
             let earliest = queue.back().map_or(Time::default(), |last| last.release);
             queue.push_back(Held {
                 release: earliest.max(Time(self.now.0 + u128::from(delay_ps))),
@@ -357,7 +358,7 @@ impl<T: Transport> Transport for FaultInjector<T> {
     }
 }
 
-/// The envelope of a message.
+/// Returns the envelope of a message.
 fn seal(header: &Header, payload: Region) -> Owned {
     let bytes = payload.bytes();
     let envelope = Owned::zeroed(bytes + ENVELOPE_BYTES);
@@ -373,7 +374,7 @@ fn seal(header: &Header, payload: Region) -> Owned {
     envelope
 }
 
-/// Checks an envelope that came from one rank to another and gives its payload to `sink`.
+/// Checks an envelope from one rank to another, and passes its payload to `sink`.
 fn open(envelope: Region, [from, to]: [usize; 2], due: &Header, sink: &Sink) -> Result<()> {
     let end = envelope.bytes() - CHECKSUM_BYTES;
     let mut claimed = [0; CHECKSUM_BYTES];
@@ -394,7 +395,7 @@ fn sum(region: Region) -> u64 {
     checksum.value().into()
 }
 
-/// The length of an envelope as its header says it.
+/// Returns the length of an envelope as a header contains it.
 fn envelope_bytes(bytes: usize) -> Result<u32> {
     u32::try_from(bytes)
         .map_err(|_| Error::InvalidArgument(format!("a message of {bytes} bytes is too long")))

@@ -1,4 +1,4 @@
-//! The header of a stream's next message, seen before a receive is posted.
+//! Tests of the header of a stream's next message, seen before a receive is posted.
 
 use std::time::Instant;
 
@@ -7,7 +7,7 @@ use crate::error::Error;
 use crate::memory::Owned;
 use crate::transport::{Head, Header, Sink, Stream, Transport};
 
-/// The head of `at`'s stream from a peer, once there is one.
+/// Waits for the head of `at`'s stream from a peer.
 fn awaited_head<T: Transport>(world: &mut World<T>, at: usize, from: (usize, usize)) -> Head {
     let (peer, channel) = from;
     let stream = Stream { peer, channel };
@@ -36,7 +36,7 @@ pub fn a_head_is_seen_before_its_receive_is_posted<T: Transport>(make: impl Fn(u
         let (source, target) = (pattern(bytes, index as u64), Owned::zeroed(bytes));
         let send = world.send(0, (1, 0), index as u32, source.region());
         let due = header(index as u32, bytes);
-        // It stays where it is however often it is looked at.
+        // The message stays in place however often its head is read.
         for _ in 0..2 {
             let head = awaited_head(&mut world, 1, (0, 0));
             assert_eq!(head, Head::Message(due), "{bytes} bytes");
@@ -117,7 +117,7 @@ pub fn the_end_of_a_stream_is_seen_behind_its_last_message<T: Transport>(
     let mut world = World::new(make(2));
     let (source, target) = (pattern(5000, 1), Owned::zeroed(5000));
     listen(&mut world, 0, (1, 1));
-    // A receive takes the first one; the second waits for no one.
+    // A receive takes the only message.
     let first = world.recv(0, (1, 1), 0, Sink::Store(target.region()));
     let send = world.send(1, (0, 1), 0, source.region());
     world.run(&[send, first]).unwrap();
@@ -150,12 +150,12 @@ pub fn a_different_receive_than_the_head_is_a_mismatch<T: Transport>(
     assert_eq!(bytes_of(target.region()), [0; 64], "delivered all the same");
 }
 
-/// Where a transport looks for messages that no receive waits for.
+/// Tests the search for messages without a posted receive, for transports that support it.
 pub fn an_unexpected_message_is_seen_and_stays<T: Transport>(make: impl Fn(usize) -> Vec<T>) {
     for bytes in [0, 8, 9000, 300_000] {
         let mut world = World::new(make(3));
         let (source, target) = (pattern(bytes, 1), Owned::zeroed(bytes));
-        // Neither what is sent to another rank, nor on the stream of messages of `send`.
+        // Not found: a message to another rank, and one on the channel of `send`.
         let elsewhere = world.send(0, (2, 1), 0, source.region());
         let message = world.send(0, (1, 0), 0, source.region());
         let send = world.send(0, (1, 1), 0, source.region());
@@ -189,7 +189,7 @@ pub fn an_unexpected_message_is_seen_and_stays<T: Transport>(make: impl Fn(usize
         found.clear();
         world.ranks[1].unexpected(&mut found).unwrap();
         assert_eq!(found, []);
-        // It would be waited for otherwise.
+        // The sender would otherwise wait for this receive.
         let target = Owned::zeroed(bytes);
         let recv = world.recv(1, (0, 0), 0, Sink::Store(target.region()));
         world.run(&[message, recv]).unwrap();

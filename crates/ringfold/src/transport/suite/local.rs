@@ -1,9 +1,9 @@
 //! Ranks as threads of one process, for tests.
 //!
-//! Every rank has a mailbox: a mutex and one queue a stream. A send puts a message into the peer's
-//! mailbox; the peer takes it out when its receive is posted. With [`local`] a send copies its
-//! payload and is complete at once; with [`rendezvous`] it lends its payload and is complete when
-//! the peer has absorbed it, so that a schedule which needs buffering shows itself by hanging.
+//! Every rank has a mailbox: a mutex and one queue per stream. A send puts a message into the
+//! peer's mailbox; the peer takes it out when its receive is posted. With [`local`], a send copies
+//! its payload and is complete at once. With [`rendezvous`], a send lends its payload and is
+//! complete when the peer has absorbed it, so that a schedule which needs buffering hangs.
 //!
 //! Windows and doorbells are those of shared memory ([`shm`](crate::transport::shm)), in a segment
 //! of this process.
@@ -22,8 +22,8 @@ use crate::transport::{
     Waker, Windows,
 };
 
-/// How the segment of `ranks` ranks is divided. Few and small slots, so that tests with modest
-/// buffers go around all of them; no rings.
+/// Returns the division of the segment of `ranks` ranks: few, small slots, so that tests with
+/// modest buffers go around all of them; no rings.
 fn shape(ranks: usize) -> Shape {
     Shape {
         ranks,
@@ -35,12 +35,12 @@ fn shape(ranks: usize) -> Shape {
     }
 }
 
-/// The ranks of a world whose sends are complete at once.
+/// Returns the ranks of a world whose sends are complete at once.
 pub fn local(world_size: usize) -> Vec<Local> {
     ranks(world_size, Sending::Eager)
 }
 
-/// The ranks of a world whose sends are complete only when the receive has taken place.
+/// Returns the ranks of a world whose sends are complete only after the receive.
 pub fn rendezvous(world_size: usize) -> Vec<Local> {
     ranks(world_size, Sending::Rendezvous)
 }
@@ -72,9 +72,9 @@ pub struct Local {
     sending: Sending,
     segment: Arc<Segment>,
     boxes: Arc<[Mailbox]>,
-    /// What was posted, by peer and channel; no empty queues.
+    /// Posted receives, by peer and channel; no empty queues.
     receives: BTreeMap<(usize, usize), VecDeque<Receive>>,
-    /// A sleep that was announced.
+    /// An announced sleep.
     armed: Option<Armed>,
 }
 
@@ -84,7 +84,7 @@ struct Receive {
     sink: Sink,
 }
 
-/// What one rank has for the others to see and change.
+/// State of one rank that the others read and change.
 #[derive(Default)]
 struct Mailbox(Mutex<Contents>);
 
@@ -96,7 +96,7 @@ struct Contents {
     sent: Vec<Ticket>,
     /// Lent sends of this rank that were not absorbed yet, with their receivers.
     lent: Vec<(Ticket, usize)>,
-    /// This rank was dropped.
+    /// Whether this rank was dropped.
     left: bool,
 }
 
@@ -107,26 +107,26 @@ struct Message {
 
 enum Payload {
     Copied(Owned),
-    /// Memory of the sender, which waits, and takes the message back before it leaves.
+    /// Memory of the sender, which waits, and withdraws the message before it leaves.
     Lent(Region, Ticket),
 }
 
 impl Mailbox {
-    /// A test's panic on one thread must not hide behind a poisoned lock on another.
+    /// Locks even a poisoned mailbox: a test's panic must not hide behind another thread's.
     fn lock(&self) -> MutexGuard<'_, Contents> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Local {
-    /// Takes what has come for the receives of one stream.
+    /// Takes the messages that have arrived for the receives of one stream.
     fn progress(&mut self, key: (usize, usize), done: &mut Vec<Ticket>) -> Result<()> {
         let Some(queue) = self.receives.get_mut(&key) else {
             return Ok(());
         };
         let (peer, _) = key;
         while let Some(receive) = queue.front() {
-            // Before the mailbox is looked at: what a peer sent before it left is still delivered.
+            // Read before the mailbox: messages from before a peer left are still delivered.
             let left = self.boxes[peer].lock().left;
             let mut contents = self.boxes[self.rank].lock();
             let message = contents
@@ -172,7 +172,7 @@ impl Local {
     }
 }
 
-/// What is said of a peer that was dropped.
+/// Failure reason of a peer that was dropped.
 const LEFT: &str = "left";
 
 #[cold]
@@ -226,7 +226,7 @@ impl Transport for Local {
         Ok(Posted::Pending)
     }
 
-    /// Every message rings the receiver's doorbell anyway.
+    /// Does nothing: every message rings the receiver's doorbell anyway.
     fn listen(&mut self, _stream: Stream, _is_wanted: bool) -> Result<()> {
         Ok(())
     }
@@ -234,7 +234,7 @@ impl Transport for Local {
     fn head(&mut self, stream: Stream) -> Result<Head> {
         let key = (stream.peer, stream.channel);
         assert!(!self.receives.contains_key(&key), "a receive is posted");
-        // Before the mailbox is looked at: what a peer sent before it left is still delivered.
+        // Read before the mailbox: messages from before a peer left are still delivered.
         let left = self.boxes[stream.peer].lock().left;
         let contents = self.boxes[self.rank].lock();
         match contents.messages.get(&key).and_then(VecDeque::front) {
@@ -264,7 +264,7 @@ impl Transport for Local {
         for key in streams {
             self.progress(key, done)?;
         }
-        // Before our box is looked at: what a peer took before it left it has said there.
+        // Read before this rank's mailbox, where a peer notes messages that it took before it left.
         let left: Vec<_> = self
             .others()
             .filter(|peer| self.boxes[*peer].lock().left)

@@ -1,4 +1,4 @@
-//! Messages: they arrive whole and in order, and one that differs from what is due is an error.
+//! Tests that messages arrive whole and in order, and that an unexpected one is an error.
 
 use super::{CHANNELS, SIZES, World, bytes_of, call, header, pattern};
 use crate::error::Error;
@@ -205,9 +205,10 @@ pub fn a_peer_that_left_fails_its_receives<T: Transport>(make: impl Fn(usize) ->
     );
 }
 
-/// For transports by which a departure is not final when others learn of it.
+/// Tests sends to a peer that left, for transports on which a departure is not final when others
+/// learn of it.
 pub fn a_peer_that_left_fails_its_sends<T: Transport>(make: impl Fn(usize) -> Vec<T>) {
-    // More than a transport has room for, where nothing is taken.
+    // More than a transport has room for if no message is taken.
     const MESSAGES: u32 = 2000;
     let mut world = World::new(make(2));
     let source = pattern(3000, 1);

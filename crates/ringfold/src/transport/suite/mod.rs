@@ -1,8 +1,8 @@
-//! One suite for every transport: what the contract promises, as tests.
+//! One test suite for every transport: the promises of the interface, as tests.
 //!
 //! A transport's tests call [`transport_tests`] with a function from a world size to its ranks. The
-//! suite drives all ranks on one thread; where time is simulated it moves to the next event as soon
-//! as no rank makes progress. [`local`] is a transport for tests alone.
+//! suite drives all ranks on one thread; simulated time moves to the next event as soon as no rank
+//! makes progress. [`local`] is a transport for tests alone.
 
 pub(crate) mod altered;
 mod blocking;
@@ -24,10 +24,10 @@ use crate::memory::{Hold, Owned, Region};
 use crate::random::SplitMix64;
 use crate::types::{Algorithm, Collective, DType, Op};
 
-/// How long a test may take before it counts as hung.
+/// Time after which a test counts as hung.
 const WATCHDOG: Duration = Duration::from_secs(120);
 
-/// Lengths around every border that a transport may have: none, lines, pages, pieces.
+/// Lengths around every boundary that a transport may have: none, lines, pages, pieces.
 const SIZES: [usize; 14] = [
     0,
     1,
@@ -45,7 +45,7 @@ const SIZES: [usize; 14] = [
     (1 << 20) + 3,
 ];
 
-/// Makes the suite's tests for the ranks that `$make` (a function of the world size) gives.
+/// Creates the suite's tests for the ranks that `$make` (a function of the world size) returns.
 macro_rules! transport_tests {
     ($make:expr) => {
         suite::transport_tests!($make;
@@ -81,13 +81,13 @@ pub struct World<T> {
     pub now: Time,
     done: Vec<Vec<Ticket>>,
     next_ticket: Ticket,
-    /// The error of a post, which a transport may give at once or by its next poll.
+    /// The error of a post, which a transport may return at once or by its next poll.
     refused: Option<Error>,
-    /// The memory of messages, which are calls of their own.
+    /// Holds on the messages' memory; each message is a call of its own.
     held: Vec<Hold>,
 }
 
-/// A message under way: the rank that posted it, and its ticket.
+/// A message in progress: the rank that posted it, and its ticket.
 #[derive(Clone, Copy, Debug)]
 pub struct Posting(usize, Ticket);
 
@@ -156,7 +156,7 @@ impl<T: Transport> World<T> {
         self.done[posting.0].contains(&posting.1)
     }
 
-    /// Polls every rank once; gives the first error, or whether anything was completed.
+    /// Polls every rank once; returns the first error, or whether anything was completed.
     pub fn round(&mut self) -> Result<bool> {
         if let Some(error) = self.refused.take() {
             return Err(error);
@@ -212,7 +212,7 @@ impl<T: Transport> World<T> {
     }
 }
 
-/// A call that differs from others by its count.
+/// Returns a call that differs from others by its count.
 pub fn call(count: u64) -> Call {
     Call {
         collective: Collective::AllReduce,
@@ -230,7 +230,7 @@ pub fn call(count: u64) -> Call {
     }
 }
 
-/// The header of a message of the usual call.
+/// Returns the header of a message of the usual call.
 pub fn header(index: u32, bytes: usize) -> Header {
     Header {
         call: call(7),
@@ -240,7 +240,7 @@ pub fn header(index: u32, bytes: usize) -> Header {
     }
 }
 
-/// `bytes` bytes that look random and depend on `seed`.
+/// Returns `bytes` bytes that look random and depend on `seed`.
 pub fn pattern(bytes: usize, seed: u64) -> Owned {
     let mut random = SplitMix64(seed);
     let content: Vec<u8> = (0..bytes).map(|_| random.next_u64() as u8).collect();
@@ -249,12 +249,12 @@ pub fn pattern(bytes: usize, seed: u64) -> Owned {
     owned
 }
 
-/// A copy of what is in a region.
+/// Returns a copy of a region's content.
 pub fn bytes_of(region: Region) -> Vec<u8> {
     let mut bytes = vec![0; region.bytes()];
     region.read(&mut bytes);
     bytes
 }
 
-/// The number of channels that every transport under test offers.
+/// Number of channels that every transport under test offers.
 pub const CHANNELS: usize = 3;

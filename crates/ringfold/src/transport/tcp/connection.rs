@@ -1,4 +1,4 @@
-//! One socket to a peer: what is sent on it, what is received, and whether a try is worthwhile.
+//! One socket to a peer: its sends, its receives, and whether a try is worthwhile.
 
 use std::io;
 use std::ops::{Index, IndexMut};
@@ -19,11 +19,11 @@ use crate::sys::unshared::Unshared;
 use crate::transport::Ticket;
 use crate::transport::readiness::Ready;
 
-/// Messages that a queue holds before it grows.
+/// Initial capacity of a queue, in messages.
 const QUEUE_ROOM: usize = 32;
 
-/// Bytes that one socket may move in one direction in one poll, so that a large message does not
-/// starve the others.
+/// Maximum bytes that one socket moves in one direction in one poll, so that a large message does
+/// not starve the others.
 const POLL_BYTES: usize = 1 << 20;
 
 pub struct Connection {
@@ -31,12 +31,12 @@ pub struct Connection {
     pub socket: Unshared,
     pub outgoing: Outgoing,
     pub incoming: Incoming,
-    /// Whether a try has not been in vain since the last edge.
+    /// Whether no read has been in vain since the last edge; likewise `writable` and `reports`.
     pub readable: bool,
     pub writable: bool,
     pub reports: bool,
     pub is_active: bool,
-    /// Tickets of what was completed in a turn, until they are passed on.
+    /// Tickets completed in a turn, until they are passed on.
     pub completed: Vec<Ticket>,
 }
 
@@ -81,7 +81,7 @@ impl Connection {
         sends || !self.incoming.is_empty() || self.incoming.is_listened()
     }
 
-    /// Takes over what epoll knows. An error alone says that the kernel reports what it was lent; a
+    /// Notes an epoll event. While payloads are lent, an error alone is a report of the kernel; a
     /// connection that fails is closed as well.
     pub fn note(&mut self, ready: Ready) {
         let is_report = ready.error && self.outgoing.is_lent();
@@ -90,7 +90,7 @@ impl Connection {
         self.writable |= ready.writable || (ready.error && !is_report);
     }
 
-    /// Whether a try could get something done.
+    /// Whether a try could make progress.
     pub fn is_ready(&self) -> bool {
         let may_read = self.readable || self.incoming.has_ahead();
         (may_read && self.incoming.is_wanting())
@@ -98,7 +98,7 @@ impl Connection {
             || (self.reports && self.outgoing.is_lent())
     }
 
-    /// How many wait for the socket: either direction, or the kernel's reports.
+    /// Returns the number of waits for the socket, in either direction or for the kernel's reports.
     pub fn idle_directions(&self) -> usize {
         usize::from(!self.readable && self.incoming.is_wanting())
             + usize::from(!self.writable && !self.outgoing.is_empty())
@@ -110,7 +110,7 @@ impl Connection {
         self.outgoing.next_bytes().max(self.incoming.next_bytes()) >= STRIPE_BYTES_MIN
     }
 
-    /// One try in each direction, if it is worthwhile or `is_forced`, in a poll.
+    /// Tries each direction once in a poll, if a try is worthwhile or `is_forced`.
     pub fn try_both(
         &mut self,
         is_forced: bool,
@@ -129,7 +129,7 @@ impl Connection {
         Ok(())
     }
 
-    /// The same with the tickets left here.
+    /// Tries like `try_both`, but leaves the tickets in `completed`.
     pub fn take_turn(&mut self, is_forced: bool, staging: Region) -> Result<()> {
         let mut completed = std::mem::take(&mut self.completed);
         let tried = self.try_both(is_forced, staging, &mut completed);
@@ -147,7 +147,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Takes back the payloads that the kernel no longer reads.
+    /// Completes sends whose payloads the kernel no longer reads.
     fn take_back(&mut self, done: &mut Vec<Ticket>) -> Result<()> {
         if !self.outgoing.is_lent() {
             return Ok(());
@@ -163,12 +163,12 @@ impl Connection {
         })
     }
 
-    /// Ends the connection if the kernel may still read some payload, so that it does so no more:
-    /// this drops what was not passed to the interface.
+    /// Ends the connection if the kernel may still read a payload: this drops the bytes that were
+    /// not passed to the interface.
     pub fn withdraw(&mut self) {
         let _ = self.take_back(&mut Vec::new());
         if self.outgoing.is_lent() {
-            // It fails only if there is no connection any more.
+            // Fails only if the connection has ended already.
             let _ = rustix::net::connect_unspec(&self.socket);
         }
     }
@@ -189,7 +189,7 @@ impl Connection {
     }
 }
 
-/// The connections of a rank, by number. One that has a turn is away.
+/// The connections of a rank, by number. A connection is absent during its turn.
 #[derive(Default)]
 pub struct Connections(Vec<Option<Box<Connection>>>);
 
@@ -202,7 +202,7 @@ impl Connections {
         self.0.push(Some(Box::new(connection)));
     }
 
-    /// All that are here.
+    /// Returns all connections that are present.
     pub fn all_mut(&mut self) -> impl Iterator<Item = &mut Connection> {
         self.0
             .iter_mut()
@@ -219,7 +219,7 @@ impl Connections {
     }
 }
 
-/// Why a connection is not away: a poll that gives turns waits for their end.
+/// Reason for a connection's presence: a poll waits for the end of its turns.
 const HERE: &str = "no poll is running";
 
 impl Index<usize> for Connections {

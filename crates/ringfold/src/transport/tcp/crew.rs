@@ -1,18 +1,18 @@
-//! Threads that move long messages together with the rank's own.
+//! Threads that move long messages together with the rank's own thread.
 //!
 //! # Model
 //!
 //! In a poll that finds several sockets worth a try with long messages, each of these gets a turn.
-//! The turns stand in a queue, from which the rank's own thread and the helpers take one after the
-//! other; the poll ends when all have been taken. So nothing moves outside of a poll: errors, the
-//! abort word, deadlines and the caller's buffers are as without helpers, and one that has not
-//! woken up yet costs nothing but its help.
+//! The turns wait in a queue, from which the rank's own thread and the helpers take one after the
+//! other; the poll ends when all turns are finished. So nothing moves outside of a poll. Errors,
+//! the abort word, deadlines and the caller's buffers are as without helpers, and a helper that has
+//! not woken up yet costs nothing but its help.
 //!
 //! # Invariants
 //!
-//! * A connection is in one thread's hands: its turn owns it.
-//! * Threads are started with the first turns, look for more for a moment after each poll, and
-//!   then sleep. If the system refuses some of them, there are fewer.
+//! * A connection is used by one thread at a time: its turn owns it.
+//! * Threads are started with the first turns, look for more turns for a moment after each poll,
+//!   and then sleep. If the system refuses some threads, there are fewer.
 //! * Nothing is allocated after the first turns.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -26,21 +26,21 @@ use crate::memory::{Owned, Region};
 use crate::sync::lock;
 use crate::threads;
 
-/// Looks at the queue before a helper sleeps: some 30 µs, the time between two polls of a rank that
-/// waits for nothing else.
+/// Number of looks at the queue before a helper sleeps: some 30 µs, the time between two polls of a
+/// rank that waits for nothing else.
 const SPINS: u32 = 1000;
 
-/// Looks at what is left before the rank's own thread lets others run: a helper that is still at
-/// work may need this core.
+/// Number of looks at unfinished turns before the rank's own thread yields: a helper that is still
+/// at work may need this core.
 const SPINS_BEFORE_YIELD: u32 = 1000;
 
 /// One socket's try in a poll.
 pub struct Turn {
-    /// The connection's number.
+    /// Number of the connection.
     number: usize,
-    /// The connection, with the tickets of what was completed.
+    /// The connection, with the tickets completed in this turn.
     connection: Box<Connection>,
-    /// Whether it is made although nothing says that it is worthwhile.
+    /// Whether the socket is tried although nothing shows that a try is worthwhile.
     is_forced: bool,
     outcome: thread::Result<Result<()>>,
 }
@@ -55,8 +55,8 @@ impl Turn {
         }
     }
 
-    /// What became of it. A panic is resumed: in the thread that polls, once no other uses the
-    /// memory of its messages.
+    /// Returns the turn's outcome. A panic is resumed in the thread that polls, once no other
+    /// thread uses the memory of its messages.
     pub fn into_outcome(self) -> (usize, Box<Connection>, Result<()>) {
         let outcome = self.outcome.unwrap_or_else(|panic| resume_unwind(panic));
         (self.number, self.connection, outcome)
@@ -64,15 +64,15 @@ impl Turn {
 
     fn carry_out(&mut self, staging: Region) {
         let (connection, is_forced) = (&mut self.connection, self.is_forced);
-        // A turn that is not counted would be waited for without end.
+        // An uncounted turn would be waited for forever.
         let turn = AssertUnwindSafe(|| connection.take_turn(is_forced, staging));
         self.outcome = catch_unwind(turn);
     }
 }
 
-/// The threads of one rank.
+/// The helper threads of one rank.
 pub struct Crew {
-    /// How many are wanted.
+    /// Number of wanted threads.
     count: usize,
     piece_bytes: usize,
     shared: Arc<Shared>,
@@ -82,11 +82,11 @@ pub struct Crew {
 #[derive(Default)]
 struct Shared {
     queue: Mutex<Queue>,
-    /// Rung for helpers that sleep.
+    /// Condition on which helpers sleep.
     bell: Condvar,
-    /// Turns in the queue. A hint, for those who look without the lock.
+    /// Number of turns in the queue. A hint, for threads that look without the lock.
     waiting: AtomicUsize,
-    /// Turns that are not done.
+    /// Number of unfinished turns.
     left: AtomicUsize,
 }
 
@@ -99,7 +99,7 @@ struct Queue {
 }
 
 impl Crew {
-    /// A crew of `count` threads, which reduce in pieces of `piece_bytes`. Starts none yet.
+    /// Creates a crew of `count` threads, which reduce in pieces of `piece_bytes`. Starts none yet.
     pub fn new(count: usize, piece_bytes: usize) -> Crew {
         Crew {
             count,
@@ -109,7 +109,7 @@ impl Crew {
         }
     }
 
-    /// Carries out `turns`, which come back in any order. The calling thread uses `staging`.
+    /// Executes `turns`, and returns them in any order. The calling thread uses `staging`.
     pub fn run(&mut self, turns: &mut Vec<Turn>, staging: Region) {
         self.start();
         let shared = &*self.shared;
@@ -163,14 +163,14 @@ impl Drop for Crew {
         lock(&self.shared.queue).is_closed = true;
         self.shared.bell.notify_all();
         for thread in self.threads.drain(..) {
-            // A helper that panicked has nothing more to say than the panic message.
+            // A helper that panicked has printed its message.
             let _ = thread.join();
         }
     }
 }
 
 impl Shared {
-    /// What a helper runs.
+    /// Runs a helper until the crew ends.
     fn help(&self, staging: Region) {
         let mut looks = 0;
         loop {
@@ -188,7 +188,7 @@ impl Shared {
         }
     }
 
-    /// Carries out the next turn, if there is one.
+    /// Executes the next turn; false if there is none.
     fn work(&self, staging: Region) -> bool {
         let next = {
             let mut queue = lock(&self.queue);

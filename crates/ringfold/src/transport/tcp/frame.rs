@@ -1,14 +1,14 @@
-//! What both halves of a connection know of frames, sockets and peers.
+//! Frames, progress and errors, for both halves of a connection.
 
 use std::io;
 
 use crate::error::{Error, gone_by};
 use crate::transport::HEADER_BYTES;
 
-/// Bytes of the payload's checksum, which follows a payload that is not empty.
+/// Length of the payload's checksum, which follows a payload that is not empty.
 pub const TRAILER_BYTES: usize = 4;
 
-/// How far a queue got.
+/// Progress of a queue.
 pub enum Progress {
     /// Nothing is left to do.
     Idle,
@@ -18,13 +18,13 @@ pub enum Progress {
     More,
 }
 
-/// Bytes of the frame of a message.
+/// Returns the length of a message's frame.
 pub fn frame_bytes(payload_bytes: usize) -> usize {
     let trailer = if payload_bytes > 0 { TRAILER_BYTES } else { 0 };
     HEADER_BYTES + payload_bytes + trailer
 }
 
-/// What the socket's error says about the peer.
+/// Converts a socket's error to one about the peer.
 #[cold]
 pub fn broken(peer: usize, error: io::Error) -> Error {
     use io::ErrorKind as Kind;

@@ -1,14 +1,14 @@
 //! The receiving half of one connection: expected messages in order, as far as they have arrived.
 //!
-//! A long message that is stored goes straight to its place, once its header was checked. A message
-//! that is reduced, or is short (header and payload in one system call, at the price of one copy),
-//! passes through the transport's single staging area, which is hot in the cache: received data is
-//! absorbed at once, except a rest shorter than [`PIECE_ALIGN_BYTES`] that stays here for the data
-//! that follows. So the staging area is empty between calls and serves all connections.
+//! A long message that is stored is received directly into its destination, once its header was
+//! checked. A message that is reduced or short passes through the transport's single staging area,
+//! which is hot in the cache. So header and payload of a short message take one system call, at the
+//! price of one copy. Received data is absorbed at once, except a rest shorter than
+//! [`PIECE_ALIGN_BYTES`], which stays here for the data that follows. So the staging area is empty
+//! between calls and serves all connections.
 //!
-//! Reads no further than to the end of the expected message. If a receive listens for unexpected
-//! messages, data behind a header is read with it, up to [`AHEAD_BYTES`], so that a small message
-//! still takes one call.
+//! A read ends with the expected message. If a receive listens for unexpected messages, data behind
+//! a header is read with it, up to [`AHEAD_BYTES`], so that a small message still takes one call.
 
 use std::collections::VecDeque;
 use std::io;
@@ -25,44 +25,45 @@ use crate::sys;
 use crate::transport::checksum;
 use crate::transport::{HEADER_BYTES, Head, Header, PIECE_ALIGN_BYTES, Post, Sink, Ticket};
 
-/// The maximum read with a header while a receive listens.
+/// Maximum bytes read behind a header while a receive listens.
 const AHEAD_BYTES: usize = (8 << 10) + TRAILER_BYTES;
 
-/// Up to this length a message is read together with its header, by one system call, and copied
-/// from there: 8 to 12 % quicker than reading the header first, see docs/explanation/transports.md.
+/// Maximum length of a message that is read together with its header, by one system call, and
+/// copied from there: 8 to 12 % quicker than reading the header first, see
+/// docs/explanation/transports.md.
 const SHORT_BYTES_MAX: usize = 8 << 10;
 
-/// Bytes taken from the socket straight to their place in one call; they are in the cache when they
-/// are summed.
+/// Maximum bytes read from the socket directly into their destination in one call; they are in the
+/// cache when they are summed.
 const READ_BYTES: usize = 512 << 10;
 
-/// Messages to receive, the first one perhaps in part.
+/// Messages to receive, the first perhaps received in part.
 pub struct Incoming {
     peer: usize,
-    /// This rank.
+    /// This rank's number.
     rank: usize,
     queue: VecDeque<Recv>,
-    /// Of the first message: its header, and how much of it has come.
+    /// Header of the first message; `header_came` bytes of it have arrived.
     header: [u8; HEADER_BYTES],
     header_came: usize,
-    /// Whether the header is the one that was due.
+    /// Whether the header is the expected one.
     header_compared: bool,
-    /// Bytes of its payload that were absorbed.
+    /// Bytes of the first message's payload that were absorbed.
     absorbed: usize,
-    /// Bytes that came after those and wait for the piece to be complete.
+    /// Received bytes behind the absorbed ones, until their piece is complete.
     rest: [u8; PIECE_ALIGN_BYTES],
     rest_bytes: usize,
-    /// The checksum of all payload that has come.
+    /// Checksum of all received payload of the first message.
     sum: Digest,
     trailer: [u8; TRAILER_BYTES],
     trailer_came: usize,
-    /// Whether headers are wanted of messages that are not due.
+    /// Whether headers of unexpected messages are wanted.
     is_listened: bool,
-    /// Whether the peer has closed its end, which was found between two messages.
+    /// Whether the peer has closed its end, between two messages.
     has_ended: bool,
     /// Memory for data behind a header; allocated when a receive listens for the first time.
     ahead: Owned,
-    /// What of it is still to be taken.
+    /// Part of `ahead` that is not consumed.
     ahead_left: Range<usize>,
 }
 
@@ -94,7 +95,7 @@ impl Incoming {
         }
     }
 
-    /// Whether headers are wanted of messages that are not due.
+    /// Sets whether headers of unexpected messages are wanted.
     pub fn listen(&mut self, is_wanted: bool) {
         self.is_listened = is_wanted;
         if is_wanted && self.ahead.region().is_empty() {
@@ -106,24 +107,24 @@ impl Incoming {
         self.is_listened
     }
 
-    /// Whether reading could help any receive.
+    /// Whether a read could help any receive.
     pub fn is_wanting(&self) -> bool {
         let is_open = self.header_came < HEADER_BYTES && !self.has_ended;
         !self.queue.is_empty() || (self.is_listened && is_open)
     }
 
-    /// Whether the next message's header is here, and nothing is due: what is posted now is that
-    /// message.
+    /// Whether the next message's header has arrived while nothing is expected: the next receive is
+    /// for that message.
     pub fn has_begun(&self) -> bool {
         self.queue.is_empty() && self.header_came == HEADER_BYTES
     }
 
-    /// Whether something was read that is not taken yet.
+    /// Whether data was read that is not consumed.
     pub fn has_ahead(&self) -> bool {
         !self.ahead_left.is_empty()
     }
 
-    /// The header of the next message, as far as `read` has found it.
+    /// Returns the header of the next message, as far as `read` has found it.
     pub fn head(&self) -> Result<Head> {
         assert!(self.queue.is_empty(), "a receive is posted");
         if self.header_came == HEADER_BYTES {
@@ -136,11 +137,12 @@ impl Incoming {
         })
     }
 
-    /// The header of a message that has come although none is due; it stays in the socket.
+    /// Returns the header of a message that has arrived unexpectedly; the message stays in the
+    /// socket.
     pub fn peek(&self, socket: BorrowedFd<'_>) -> Result<Option<Header>> {
         let mut header = [0; HEADER_BYTES];
         let is_between = self.queue.is_empty() && self.header_came == 0 && !self.has_ahead();
-        // An end or an error is found where the stream is read.
+        // An end or an error is found by the next read.
         let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
         let mut peek = || recv(socket, &mut header, flags).map(|(count, _)| count);
         if !is_between || !matches!(peek(), Ok(HEADER_BYTES)) {
@@ -150,7 +152,7 @@ impl Incoming {
         Header::claimed(&header, self.peer).map(Some)
     }
 
-    /// The length of the first message's payload; 0 if none is due.
+    /// Returns the length of the first message's payload; 0 if none is expected.
     pub fn next_bytes(&self) -> usize {
         let next = self.queue.front();
         next.map_or(0, |recv| recv.sink.bytes())
@@ -199,7 +201,7 @@ impl Incoming {
         Ok(Progress::Idle)
     }
 
-    /// Reads the header of a message that is not due, and what stands behind it.
+    /// Reads the header of an unexpected message, and the data behind it.
     fn look(&mut self, socket: BorrowedFd<'_>) -> Result<Progress> {
         while self.header_came < HEADER_BYTES && !self.has_ended {
             let room = if self.has_ahead() {
@@ -230,7 +232,7 @@ impl Incoming {
     }
 
     /// Fills the rest of the header, `body` and the trailer from its byte `trailer` on, in this
-    /// order: with what was read ahead, else from the socket.
+    /// order: from data that was read ahead, else from the socket.
     fn receive(
         &mut self,
         socket: BorrowedFd<'_>,
@@ -258,7 +260,7 @@ impl Incoming {
         Ok(before - self.ahead_left.len())
     }
 
-    /// One call's worth of the first message; `None` if nothing has come.
+    /// Receives one call's worth of the first message; `None` if nothing has arrived.
     fn read_piece(
         &mut self,
         socket: BorrowedFd<'_>,
@@ -269,7 +271,7 @@ impl Incoming {
         let landing = first.sink.landing().filter(|_| bytes > SHORT_BYTES_MAX);
         let due = bytes - self.absorbed;
         let body = match landing {
-            // Nothing lands before the header was checked.
+            // Nothing is stored before the header was checked.
             Some(_) if self.header_came < HEADER_BYTES => Region::EMPTY,
             Some(into) => into.part(self.absorbed..self.absorbed + due.min(READ_BYTES)),
             None => {
@@ -308,7 +310,7 @@ impl Incoming {
         Ok(Some(count))
     }
 
-    /// Passes on what stands in the staging area, except a rest that is no whole piece.
+    /// Absorbs the staged data, except a rest that is no whole piece.
     fn absorb(&mut self, first: &Recv, staged: Region) {
         let is_last = self.absorbed + staged.bytes() == first.sink.bytes();
         let whole = if is_last {
@@ -332,12 +334,12 @@ impl Incoming {
             && (bytes == 0 || self.trailer_came == TRAILER_BYTES)
     }
 
-    /// Whether the header's bytes were sent at all; whether they were due is another question.
+    /// Checks the header's checksum, but not whether the header is the expected one.
     fn check_header(&self) -> Result<()> {
         check(&self.header, self.peer)
     }
 
-    /// Compares the header with the one that is due, once it is there.
+    /// Compares the header with the expected one, once it has arrived.
     fn compare_header(&mut self, first: &Recv) -> Result<()> {
         if self.header_came == HEADER_BYTES && !self.header_compared {
             let Post(_, _, header) = first.post;
@@ -355,7 +357,7 @@ impl Incoming {
         Ok(())
     }
 
-    /// Forgets the message that is complete.
+    /// Resets the state of the first message, which is complete.
     fn begin(&mut self) {
         self.header_came = 0;
         self.header_compared = false;
@@ -366,7 +368,7 @@ impl Incoming {
     }
 }
 
-/// Whether `header` is what its sender, rank `peer`, wrote.
+/// Checks that `header` is as its sender, rank `peer`, wrote it.
 fn check(header: &[u8; HEADER_BYTES], peer: usize) -> Result<()> {
     let (covered, claimed) = header.split_at(HEADER_BYTES - 4);
     if claimed != checksum::of(covered).to_le_bytes() {

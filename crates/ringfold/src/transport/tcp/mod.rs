@@ -3,28 +3,28 @@
 //! # Model
 //!
 //! Every socket has a queue of sends and a queue of receives. A message is a frame on the first
-//! socket of its stream, or, if it is long, one on each socket, with a part of the payload: header,
-//! payload, checksum (see [`stripes`] and docs/reference/wire.md). Only sockets with a posted
-//! receive are read, so a late rank delays its peers by TCP's own flow control and nothing is
-//! buffered here except the beginning of unexpected messages while a receive listens. A send is
-//! complete when the kernel has copied all of it, or, of what it was lent instead (`zero_copy`), no
-//! longer reads it.
+//! socket of its stream. A long message is a frame on each socket, with a part of the payload. A
+//! frame consists of header, payload and checksum (see [`stripes`] and docs/reference/wire.md).
+//! Only sockets with a posted receive are read, so a late rank delays its peers by TCP's own flow
+//! control. Nothing is buffered here except the beginning of unexpected messages while a receive
+//! listens. A send is complete when the kernel has copied all of it, or no longer reads a payload
+//! that was lent instead (`zero_copy`).
 //!
 //! # Cost
 //!
 //! A large message costs one system call per MiB and no copy except the kernel's; data to be
 //! reduced is read in pieces that stay in the cache. With few idle streams, each is tried; with
-//! many, one epoll call selects those worth trying. Helper threads share the work of a poll where
-//! several sockets have long messages ([`crew`]). After the queues have grown to their working size
-//! nothing allocates.
+//! many, one epoll call selects those worth trying. Helper threads share the work of a poll if
+//! several sockets have long messages ([`crew`]). Nothing allocates after the queues have grown to
+//! their working size.
 //!
 //! # Failure
 //!
-//! A closed or reset connection is a failed peer as soon as data is expected on it. So is one that
-//! does not even acknowledge: `TCP_USER_TIMEOUT` would detect that too, but it also ends the
-//! connection to a peer that is alive and merely late to read (a window of zero for that long), so
-//! the kernel's statistics are read instead. A frozen peer still acknowledges; only the engine's
-//! deadline ends that wait.
+//! A closed or reset connection is a failed peer as soon as data is expected on it. A peer that
+//! does not even acknowledge has failed, too. `TCP_USER_TIMEOUT` would detect that as well, but it
+//! also ends the connection to a peer that is alive and merely late to read (a window of zero for
+//! that long). So the kernel's statistics are read instead. A frozen peer still acknowledges; only
+//! the engine's deadline ends that wait.
 //!
 //! The other end was authenticated before the sockets were passed here.
 
@@ -61,42 +61,42 @@ use crate::silence::{Silence, silent};
 use crate::sys;
 use crate::sys::unshared::Unshared;
 
-/// Bytes that `post_send` may move at once.
+/// Maximum bytes that `post_send` moves at once.
 const POST_BYTES: usize = 1 << 20;
 
-/// Up to this many idle directions are tried in every poll instead of asking epoll first.
+/// Number of idle directions up to which every poll tries all, instead of asking epoll first.
 const DIRECT_TRIES: usize = 2;
 
-/// How often connections that are waited for are checked for signs of life.
+/// Interval of checks for signs of life on connections that are waited for.
 const QUIET_CHECK: Duration = Duration::from_millis(100);
 
 /// One rank's connections to its peers.
 pub struct Tcp {
     rank: usize,
     connections: Connections,
-    /// The connections of each peer's channels.
+    /// Numbers of the connections of each peer's channels.
     numbers: Vec<Vec<Range<usize>>>,
-    /// The connections with operations in progress.
+    /// Numbers of the connections with operations in progress.
     active: Vec<usize>,
     readiness: Readiness,
-    /// Empty between calls; see [`incoming`].
+    /// Staging area for received data, empty between calls; see [`incoming`].
     staging: Owned,
     silence: Silence,
     quiet_checked: Time,
-    /// Tickets of sends that were complete when they were posted; kept for its memory.
+    /// Tickets of sends that were complete when they were posted; reused for its allocation.
     posted: Vec<Ticket>,
     striped: Striped,
     crew: Option<Crew>,
-    /// Empty between polls; kept for its memory.
+    /// Turns of a poll; empty between polls, and reused for the allocation.
     turns: Vec<Turn>,
 }
 
-/// The sockets of a rank: by peer, by channel, one after the other as both ends count them.
+/// Sockets of a rank, by peer and channel, in the order in which both ends count them.
 pub type Sockets = Vec<Vec<Vec<Unshared>>>;
 
 impl Tcp {
-    /// The transport of `rank` over connected sockets: for each peer some for each channel; none to
-    /// itself.
+    /// Creates the transport of `rank` over connected sockets: some for each channel of each peer,
+    /// none to itself.
     pub fn new(rank: usize, sockets: Sockets, options: TcpOptions) -> Result<Tcp> {
         if options.piece_bytes == 0 || !options.piece_bytes.is_multiple_of(PIECE_ALIGN_BYTES) {
             return Err(Error::InvalidArgument(format!(
@@ -133,7 +133,7 @@ impl Tcp {
         Ok(transport)
     }
 
-    /// Takes over the sockets of one stream; gives their numbers.
+    /// Adds the sockets of one stream; returns their numbers.
     fn add(
         &mut self,
         ranks: [usize; 2],
@@ -150,7 +150,7 @@ impl Tcp {
         Ok(first..self.connections.count())
     }
 
-    /// The numbers of `stream`'s connections.
+    /// Returns the numbers of `stream`'s connections.
     fn numbers(&self, stream: Stream) -> Result<Range<usize>> {
         assert_ne!(
             stream.peer, self.rank,
@@ -169,7 +169,7 @@ impl Tcp {
         Ok(numbers.clone())
     }
 
-    /// Connection `number`, which becomes active.
+    /// Returns connection `number`, which becomes active.
     fn activate(&mut self, number: usize) -> &mut Connection {
         let connection = &mut self.connections[number];
         if !connection.is_active {
@@ -179,7 +179,7 @@ impl Tcp {
         connection
     }
 
-    /// What is said of a message with `left` stripes under way.
+    /// Notes a message with `left` stripes in progress, and returns its state.
     fn posted(&mut self, ticket: Ticket, left: usize) -> Posted {
         self.striped.note(ticket, left);
         match left {
@@ -188,15 +188,15 @@ impl Tcp {
         }
     }
 
-    /// Takes over what epoll knows.
+    /// Notes the events of epoll.
     fn update(&mut self, timeout: Duration) -> Result<()> {
         let connections = &mut self.connections;
         self.readiness
             .wait(timeout, |number, ready| connections[number].note(ready))
     }
 
-    /// One try on each active socket, or on those where it is worthwhile; where a crew can share
-    /// the work of several, it does.
+    /// Tries each active socket once, or each that is worthwhile. A crew, if any, shares the work
+    /// of several sockets with long messages.
     fn try_sockets(&mut self, try_all: bool, done: &mut Vec<Ticket>) -> Result<()> {
         let staging = self.staging.region();
         let Some(crew) = &mut self.crew else {
@@ -265,7 +265,7 @@ impl Transport for Tcp {
             self.activate(number);
             let connection = &mut self.connections[number];
             let is_first = connection.outgoing.is_empty();
-            // Which moves it in a poll.
+            // The crew moves a long stripe in a poll.
             let is_for_crew = self.crew.is_some() && stripe.len() >= STRIPE_BYTES_MIN;
             connection.outgoing.push(post, payload.part(stripe));
             self.posted.clear();
@@ -287,7 +287,7 @@ impl Transport for Tcp {
         for (number, stripe) in numbers.zip(stripes(bytes, sockets)) {
             self.activate(number);
             let connection = &mut self.connections[number];
-            // Of a message whose header is known the rest may be here, too.
+            // If a message's header has arrived, so may the rest have.
             let is_begun = connection.incoming.has_begun();
             connection.incoming.push(post, sink.part(stripe));
             if is_begun {
@@ -347,7 +347,7 @@ impl Transport for Tcp {
             connection.is_active = connection.has_work();
             connection.is_active
         });
-        // Another one goes first next time.
+        // The next poll begins with another connection.
         if !self.active.is_empty() {
             self.active.rotate_left(1);
         }

@@ -1,5 +1,5 @@
 //! The sending half of one connection: messages in order, as frames, as far as the socket takes
-//! them. A message is done when the kernel has copied it, or no longer reads its payload.
+//! them. A message is complete when the kernel has copied it, or no longer reads its payload.
 
 use std::collections::VecDeque;
 use std::io;
@@ -13,11 +13,11 @@ use crate::sys;
 use crate::transport::checksum;
 use crate::transport::{HEADER_BYTES, Post, Ticket};
 
-/// Bytes given to the socket in one call: as much as stays in the second-level cache between
-/// checksum and copy.
+/// Maximum bytes passed to the socket in one call: as much as stays in the second-level cache
+/// between checksum and copy.
 const WRITE_BYTES: usize = 1 << 20;
 
-/// Messages to send, the first one perhaps in part.
+/// Messages to send, the first perhaps sent in part.
 pub struct Outgoing {
     queue: VecDeque<(Post, Region)>,
     /// The frame header of the first message.
@@ -25,10 +25,10 @@ pub struct Outgoing {
     trailer: [u8; TRAILER_BYTES],
     /// Bytes of the first message's frame that the socket has taken.
     taken: usize,
-    /// Bytes of its payload that `sum` covers; at least those taken.
+    /// Bytes of the first message's payload that `sum` covers; at least those taken.
     summed: usize,
     sum: Digest,
-    /// Whether its payload is lent to the kernel.
+    /// Whether the first message's payload is lent to the kernel.
     is_lent: bool,
     lent: Lent,
 }
@@ -57,18 +57,18 @@ impl Outgoing {
         self.lent.is_any()
     }
 
-    /// Appends the messages whose payloads the kernel no longer reads.
+    /// Appends the tickets of messages whose payloads the kernel no longer reads.
     pub fn take_back(&mut self, socket: BorrowedFd<'_>, done: &mut Vec<Ticket>) -> io::Result<()> {
         self.lent.take_back(socket, done)
     }
 
-    /// Whether large payloads are lent, perhaps in turns.
+    /// Whether large payloads are lent, perhaps in turn with copies.
     #[cfg(test)]
     pub fn lends(&self) -> bool {
         self.lent.is_open()
     }
 
-    /// The length of the first message's payload; 0 if there is none.
+    /// Returns the length of the first message's payload; 0 if there is none.
     pub fn next_bytes(&self) -> usize {
         let next = self.queue.front();
         next.map_or(0, |(_, payload)| payload.bytes())
@@ -81,7 +81,7 @@ impl Outgoing {
         }
     }
 
-    /// Sends until the queue is empty, the socket is full or about `budget_bytes` are gone.
+    /// Sends until the queue is empty, the socket is full or about `budget_bytes` are sent.
     pub fn write(
         &mut self,
         socket: BorrowedFd<'_>,
@@ -111,7 +111,7 @@ impl Outgoing {
         Ok(Progress::Idle)
     }
 
-    /// One call's worth of the first message; `None` if the socket is full.
+    /// Sends one call's worth of the first message; `None` if the socket is full.
     fn write_piece(
         &mut self,
         socket: BorrowedFd<'_>,
@@ -133,7 +133,7 @@ impl Outgoing {
         };
         let is_lent = self.is_lent;
         let sent = self.lent.timed(|lent| match is_lent {
-            // The kernel copies what is overwritten before the payload may be.
+            // Copied, because the header is overwritten before the payload may be.
             true if !header.is_empty() => sys::send_from(socket, header, Region::EMPTY, &[]),
             true if !body.is_empty() => lent.send(socket, body),
             _ => sys::send_from(socket, header, body, trailer),

@@ -1,27 +1,27 @@
-//! How a message is divided among the sockets of its stream, and when all of it is done.
+//! Division of a message among the sockets of its stream, and its completion.
 //!
-//! A long message travels as *stripes*, one on each socket, so that a link that one TCP flow cannot
-//! fill is filled by several, over several network interfaces if there are such. Both ends derive
-//! the division from the length of the message and the number of sockets. A short message uses the
-//! first socket alone: its time is latency, of which more sockets have more.
+//! A long message travels as *stripes*, one on each socket, so that several TCP flows fill a link
+//! that one cannot, over several network interfaces if available. Both ends derive the division
+//! from the length of the message and the number of sockets. A short message uses the first socket
+//! alone: its time is latency, which grows with the number of sockets.
 
 use std::iter;
 use std::ops::Range;
 
 use crate::transport::{PIECE_ALIGN_BYTES, Ticket};
 
-/// The least that a stripe carries. A system call at each end costs about as much time as the copy
-/// of 10 KiB; NCCL divides from twice this size on.
+/// Minimum length of a stripe. A system call at each end costs about as much time as the copy of 10
+/// KiB; NCCL divides from twice this size on.
 pub const STRIPE_BYTES_MIN: usize = 32 << 10;
 
-/// The most sockets of a stream: as many as NCCL allows.
+/// Maximum number of sockets of a stream: as many as NCCL allows.
 pub const SOCKETS_MAX: usize = 64;
 
 // Rounding up to whole pieces must not leave the last stripe empty.
 const _: () = assert!(SOCKETS_MAX * PIECE_ALIGN_BYTES < STRIPE_BYTES_MIN);
 
-/// The parts of a message of `bytes` bytes that travel on the first, second, … of `sockets`
-/// sockets: at least one, of equal lengths except the last.
+/// Returns the parts of a message of `bytes` bytes on the first, second, … of `sockets` sockets: at
+/// least one, of equal lengths except the last.
 pub fn stripes(bytes: usize, sockets: usize) -> impl Iterator<Item = Range<usize>> {
     let count = (bytes / STRIPE_BYTES_MIN).clamp(1, sockets);
     let each = match count {
@@ -32,21 +32,21 @@ pub fn stripes(bytes: usize, sockets: usize) -> impl Iterator<Item = Range<usize
     iter::once(0..each).chain(rest)
 }
 
-/// Messages with several stripes under way: the ticket, and how many are not done.
+/// Messages with several stripes in progress: the ticket, and the number of unfinished stripes.
 #[derive(Debug, Default)]
 pub struct Striped(Vec<(Ticket, usize)>);
 
 impl Striped {
-    /// Notes a message of which `left` stripes are under way. The last one needs no note: the end
-    /// of that stripe is the end of the message.
+    /// Notes a message with `left` stripes in progress. The last stripe needs no note: its end is
+    /// the end of the message.
     pub fn note(&mut self, ticket: Ticket, left: usize) {
         if left > 1 {
             self.0.push((ticket, left));
         }
     }
 
-    /// Of the tickets from place `from` of `done` on, each of which is a stripe that is done, keeps
-    /// those of messages that are.
+    /// Keeps only the tickets of complete messages among those from place `from` of `done` on, each
+    /// of which is a complete stripe.
     pub fn settle(&mut self, done: &mut Vec<Ticket>, from: usize) {
         if self.0.is_empty() {
             return;
@@ -62,7 +62,7 @@ impl Striped {
         done.truncate(kept);
     }
 
-    /// Whether a stripe that is done was the last of its message.
+    /// Counts a complete stripe; returns whether it was the last of its message.
     fn is_last(&mut self, ticket: Ticket) -> bool {
         let Some(place) = self.0.iter().position(|(noted, _)| *noted == ticket) else {
             return true;
@@ -106,7 +106,7 @@ mod tests {
         striped.note(8, 1);
         let mut done = vec![7, 7, 8, 7, 9];
         striped.settle(&mut done, 1);
-        // The first place was there before.
+        // The first ticket is before `from`.
         assert_eq!(done, [7, 8, 9]);
         let mut done = vec![7];
         striped.settle(&mut done, 0);

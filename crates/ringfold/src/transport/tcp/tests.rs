@@ -1,4 +1,4 @@
-//! TCP over loopback within one process, and frames written by hand.
+//! Tests of TCP over loopback within one process, and of frames written by hand.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -27,8 +27,8 @@ fn ranks(world_size: usize) -> Vec<Tcp> {
     ranks_of(world_size, 1)
 }
 
-/// A world of ranks whose pieces are so small that large messages take many, with this many sockets
-/// for each stream.
+/// Returns ranks with pieces so small that large messages take many, and with this many sockets for
+/// each stream.
 fn ranks_of(world_size: usize, sockets: usize) -> Vec<Tcp> {
     let options = TcpOptions {
         piece_bytes: 4096,
@@ -40,7 +40,7 @@ fn ranks_of(world_size: usize, sockets: usize) -> Vec<Tcp> {
         .collect()
 }
 
-/// Each rank's sockets to each peer.
+/// Returns each rank's sockets to each peer.
 pub(in crate::transport) fn mesh(world_size: usize, each: usize) -> Vec<Sockets> {
     let stream = || (0..each).map(|_| unshared_pair()).unzip();
     let mut sockets: Vec<Sockets> = Vec::new();
@@ -73,7 +73,7 @@ pub(super) fn pair() -> (TcpStream, TcpStream) {
     (one, listener.accept().unwrap().0)
 }
 
-/// Rank 0 whose peer, rank 1, is a socket in the test's hands.
+/// Returns rank 0, whose peer, rank 1, is a bare socket for the test.
 fn with_bare_peer() -> (World<Tcp>, TcpStream) {
     with_bare_peer_and(TcpOptions::default())
 }
@@ -83,7 +83,7 @@ pub(super) fn with_bare_peer_and(options: TcpOptions) -> (World<Tcp>, TcpStream)
     (world, theirs)
 }
 
-/// The same with several sockets.
+/// Returns rank 0, whose peer is several bare sockets.
 fn with_bare_sockets<const N: usize>() -> (World<Tcp>, [TcpStream; N]) {
     bare_sockets_with(TcpOptions::default())
 }
@@ -102,12 +102,12 @@ fn bare_sockets_with<const N: usize>(options: TcpOptions) -> (World<Tcp>, [TcpSt
     (World::new(vec![transport]), theirs)
 }
 
-/// The frame of message 0 of the usual call.
+/// Returns the frame of message 0 of the usual call.
 pub(super) fn frame(payload: &[u8]) -> Vec<u8> {
     frame_of(payload.len(), payload)
 }
 
-/// The frame of a stripe of that message, which has `bytes` bytes.
+/// Returns the frame of a stripe of message 0, which has `bytes` bytes.
 fn frame_of(bytes: usize, payload: &[u8]) -> Vec<u8> {
     let header = header(0, bytes);
     let sum = checksum::of(&header.encode(0)[..36]);
@@ -178,7 +178,7 @@ fn any_flipped_bit_is_corrupt() {
     }
 }
 
-/// The head of the stream from the bare peer, looked at until it is not empty.
+/// Returns the head of the stream from the bare peer once it is not empty.
 fn head(world: &mut World<Tcp>) -> Result<Head> {
     let stream = Stream {
         peer: 1,
@@ -313,7 +313,7 @@ fn a_reset_connection_fails_a_send() {
 
 #[test]
 fn a_silent_host_is_told_from_a_late_reader() {
-    // A peer without room acknowledges and then is asked ever more rarely: full, not silent.
+    // A peer without room acknowledges, and is then probed ever more rarely: full, not silent.
     let (mut world, _peer) = with_bare_peer();
     let payload = pattern(16 << 20, 1);
     let send = world.send(0, (1, 0), 0, payload.region());

@@ -1,34 +1,35 @@
-//! Sends without the kernel's copy (`MSG_ZEROCOPY`), on one connection, where they pay.
+//! Sends without the kernel's copy (`MSG_ZEROCOPY`), on one connection, if they pay.
 //!
 //! # Model
 //!
-//! The kernel takes the payload's pages instead of a copy of them, and reports through the socket's
-//! error queue when it no longer reads them: when the peer has acknowledged the bytes. Each such
-//! send has a number, and a report names a range of numbers. A message is complete when all of it
-//! is sent and all its sends are reported. The frame's header and checksum, which are overwritten
-//! sooner, are copied as ever.
+//! The kernel reads the payload's pages instead of a copy of them, and reports through the socket's
+//! error queue when it no longer does: when the peer has acknowledged the bytes. Each such send has
+//! a number, and a report names a range of numbers. A message is complete when all of it is sent
+//! and all its sends are reported. The frame's header and checksum, which are overwritten sooner,
+//! are always copied.
 //!
 //! # Choice
 //!
-//! A copy costs less than it seems, and pages cost something, too; which is more depends on the
+//! A copy costs less than it seems, and pages have a cost, too; which is higher depends on the
 //! interface. [`ZeroCopy::Auto`] tries both ways on each connection's first large messages, one at
-//! a time, and keeps the better one (`probe`). Where the kernel reports that it made a copy after
-//! all (loopback, virtual interfaces, interfaces without scatter-gather), the trial ends at once.
-//! A send that the kernel refuses for want of locked memory (`RLIMIT_MEMLOCK`) or of room for its
+//! a time, and keeps the better one (`probe`). If the kernel reports that it made a copy after all
+//! (loopback, virtual interfaces, interfaces without scatter-gather), the trial ends at once. A
+//! send that the kernel refuses for lack of locked memory (`RLIMIT_MEMLOCK`) or of room for its
 //! report (`net.core.optmem_max`) is copied.
 //!
 //! # Invariants
 //!
-//! * A message is not reported complete while the kernel may read its payload, and so its owner
-//!   does not write there.
-//! * When calls end with an error, their memory goes back to the owner earlier. Connections with
-//!   sends that are not reported are reset before ([`Tcp`](super::Tcp) does so when it is withdrawn
-//!   or dropped): the kernel then drops what it has not passed to the interface. What the interface
-//!   still holds at that moment may be sent with what the owner writes; no rank takes that for
-//!   data, because the call has failed on all ranks, and the checksum was computed before.
-//! * The pages themselves belong to the kernel, too, until it is done. Memory that was freed or
-//!   unmapped, and that of a process that ended, is not given to another use before. After a fork
-//!   the kernel's page is the one with the old bytes, whichever process writes.
+//! * A message is not reported complete while the kernel may read its payload, so its owner does
+//!   not write there.
+//! * When calls end with an error, their memory returns to the owner earlier. Connections with
+//!   unreported sends are reset before ([`Tcp`](super::Tcp) does so when it is withdrawn or
+//!   dropped): the kernel then drops the bytes that it has not passed to the interface. Bytes that
+//!   the interface still holds at that moment may be sent as the owner has overwritten them. No
+//!   rank takes these for data, because the call has failed on all ranks, and the checksum was
+//!   computed before.
+//! * The kernel also holds the pages themselves until it is done. Memory that was freed or
+//!   unmapped, and that of a process that ended, is not reused before. After a fork, the kernel's
+//!   page is the one with the old bytes, whichever process writes.
 
 mod probe;
 
@@ -46,17 +47,17 @@ use crate::sys;
 use crate::sys::zero_copy::{self, Completion};
 use crate::transport::Ticket;
 
-/// Shorter payloads are copied: the two further system calls for header and checksum, and the
-/// report, cost about as much as the copy.
+/// Minimum length of lent payloads. For shorter ones, the two further system calls for header and
+/// checksum, and the report, cost about as much as the copy.
 pub const PAYLOAD_BYTES_MIN: usize = 128 << 10;
 
-/// So many reports in a row that the kernel made a copy end the trial, or what it found.
+/// Number of consecutive reports of a kernel's copy that ends the trial, or revokes its finding.
 const COPIES_MAX: u32 = 2;
 
-/// When payloads are sent without the kernel's copy.
+/// Condition for sends without the kernel's copy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ZeroCopy {
-    /// Where a trial on the connection finds it better.
+    /// If a trial on the connection finds sends without a copy better.
     #[default]
     Auto,
     /// Never.
@@ -79,16 +80,16 @@ impl FromStr for ZeroCopy {
 }
 
 impl ZeroCopy {
-    /// What this host does, in words.
+    /// Describes this host's use of sends without a copy.
     ///
     /// # Errors
     ///
-    /// If its kernel lacks what is needed.
+    /// If the kernel lacks support.
     pub fn describe(self) -> Result<String> {
         let large = format!("payloads of {} KiB or more", PAYLOAD_BYTES_MIN >> 10);
         let (flags, kind) = (SocketFlags::CLOEXEC, SocketType::STREAM);
         let permitted = socket_with(AddressFamily::INET, kind, flags, None)
-            // A host that speaks IPv6 only has the other.
+            // A host that speaks only IPv6 has only the other family.
             .or_else(|_| socket_with(AddressFamily::INET6, kind, flags, None))
             .map_err(io::Error::from)
             .and_then(|socket| zero_copy::permit(socket.as_fd()));
@@ -101,40 +102,39 @@ impl ZeroCopy {
     }
 }
 
-/// How a connection sends large payloads.
+/// A connection's way of sending large payloads.
 enum Choice {
     Copied,
     /// Both ways, to compare them.
     Trial(Box<Probe>),
     /// Without a copy, as the trial found.
     Found,
-    /// Without a copy, as asked for.
+    /// Without a copy, as configured.
     Asked,
 }
 
-/// What one connection has lent to the kernel.
+/// Payloads that one connection has lent to the kernel.
 pub struct Lent {
     peer: usize,
     choice: Choice,
-    /// The number of the next send.
+    /// Number of the next send.
     next: u64,
-    /// Messages with sends that are not reported, and perhaps one of which more is to be sent; in
-    /// order.
+    /// Messages with unreported sends, in order, and perhaps one that is not completely sent.
     messages: VecDeque<Message>,
-    /// Their sends that are not reported.
+    /// Number of the messages' unreported sends.
     unreported: u64,
-    /// How many of the last reports said that the kernel made a copy.
+    /// Number of consecutive reports, up to the last, that the kernel made a copy.
     copies_in_row: u32,
     is_refusal_logged: bool,
 }
 
 struct Message {
     ticket: Ticket,
-    /// The number of its first send.
+    /// Number of the message's first send.
     first: u64,
     sends: u64,
     unreported: u64,
-    /// Whether nothing of it is to be sent any more.
+    /// Whether all of the message is sent.
     is_sent: bool,
 }
 
@@ -166,18 +166,18 @@ impl Lent {
         })
     }
 
-    /// Whether the kernel may still read some payload.
+    /// Whether the kernel may still read any payload.
     pub fn is_any(&self) -> bool {
         self.unreported > 0
     }
 
-    /// Whether large payloads are lent, perhaps in turns.
+    /// Whether large payloads are lent, perhaps in turn with copies.
     #[cfg(test)]
     pub fn is_open(&self) -> bool {
         !matches!(self.choice, Choice::Copied)
     }
 
-    /// A message with a payload of `bytes` bytes is the next to be sent; whether by [`Lent::send`].
+    /// Begins the next message, of `bytes` payload bytes; returns whether [`Lent::send`] sends it.
     pub fn begin(&mut self, ticket: Ticket, bytes: usize) -> bool {
         if bytes < PAYLOAD_BYTES_MIN {
             return false;
@@ -199,8 +199,8 @@ impl Lent {
         is_lent
     }
 
-    /// Sends from the payload of the message that was begun, in one call; by a copy if the kernel
-    /// refuses anything else.
+    /// Sends from the payload of the begun message, in one call; copies if the kernel refuses
+    /// zero-copy.
     pub fn send(&mut self, socket: BorrowedFd<'_>, body: Region) -> io::Result<usize> {
         match zero_copy::send(socket, body) {
             Err(error) if is_refusal(&error) => {
@@ -226,7 +226,7 @@ impl Lent {
         }
     }
 
-    /// All of the message that was begun is sent; whether it is complete. If not,
+    /// Ends the begun message, all of which is sent; returns whether it is complete. If not,
     /// [`Lent::take_back`] will report it.
     pub fn end(&mut self, is_lent: bool) -> bool {
         if let Choice::Trial(probe) = &mut self.choice
@@ -245,7 +245,7 @@ impl Lent {
         is_complete
     }
 
-    /// What `f`, which makes a system call for the message that was begun, gives.
+    /// Calls `f`, which makes a system call for the begun message; a trial measures the call.
     pub fn timed<R>(&mut self, f: impl FnOnce(&mut Lent) -> R) -> R {
         if let Choice::Trial(probe) = &mut self.choice {
             probe.enter();
@@ -257,7 +257,7 @@ impl Lent {
         given
     }
 
-    /// Takes the kernel's reports; appends the messages that are complete.
+    /// Reads the kernel's reports; appends the tickets of complete messages.
     pub fn take_back(&mut self, socket: BorrowedFd<'_>, done: &mut Vec<Ticket>) -> io::Result<()> {
         while self.unreported > 0 {
             let report = match &mut self.choice {
@@ -277,14 +277,14 @@ impl Lent {
         Ok(())
     }
 
-    /// Notes that sends are reported, each once.
+    /// Notes a report of sends, each of which is reported once.
     fn note(&mut self, report: Completion) -> io::Result<()> {
         let Completion {
             first,
             last,
             is_copied,
         } = report;
-        // The kernel's numbers are the low halves of ours.
+        // The kernel's numbers are the low halves of this connection's.
         let newest = self.next - 1;
         let whole = |low: u32| newest.checked_sub(u64::from((newest as u32).wrapping_sub(low)));
         let wrong = || {
@@ -315,7 +315,7 @@ impl Lent {
         Ok(())
     }
 
-    /// Ends the trial.
+    /// Ends the trial with its finding.
     fn found(&mut self, finding: Finding) {
         let (choice, how) = match finding.is_lent_better() {
             true => (Choice::Found, "without"),
@@ -333,7 +333,7 @@ impl Lent {
     }
 }
 
-/// Whether the kernel cannot lend now, or not from this memory.
+/// Whether the kernel cannot send without a copy now, or not from this memory.
 fn is_refusal(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),

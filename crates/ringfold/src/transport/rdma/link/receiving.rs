@@ -1,4 +1,4 @@
-//! What comes, and what the peer may write.
+//! Arriving packets and writes, and grants to the peer.
 
 use super::super::incoming::{Arrived, Landing, Recv};
 use super::super::outgoing::Grant;
@@ -9,11 +9,11 @@ use crate::error::{Error, LEFT, Result};
 use crate::transport::Ticket;
 use crate::verbs::{Access, Place};
 
-/// The most bytes of one write: devices carry 1 GiB at least.
+/// Maximum length of one write: devices support at least 1 GiB.
 const WRITE_BYTES_MAX: usize = 1 << 30;
 
 impl Link {
-    /// A packet of so many bytes has come in `cell`, or the write with this number.
+    /// Handles a packet of `bytes` in `cell`, or the write with this `number`.
     pub fn received(
         &mut self,
         (cell, bytes): (u32, usize),
@@ -78,7 +78,7 @@ impl Link {
         }
     }
 
-    /// Takes what has come for the receive at `place`.
+    /// Takes an arrived or announced message for the receive at `place`.
     pub(super) fn take(
         &mut self,
         place: usize,
@@ -105,7 +105,7 @@ impl Link {
         self.post_receive(cell, rail)
     }
 
-    /// The peer has written a part of a message.
+    /// Handles a part of a message that the peer has written.
     fn written(
         &mut self,
         number: u32,
@@ -129,7 +129,7 @@ impl Link {
         Ok(())
     }
 
-    /// Grants what is expected, in order, as far as there is room.
+    /// Grants parts of expected messages, in order, as far as there is room.
     pub(super) fn grant(&mut self, rail: &mut Rail) {
         while let Some(place) = self.inc.wanting() {
             let Some((to, bytes)) = landing(&self.inc.queue[place], rail) else {
@@ -142,9 +142,9 @@ impl Link {
     }
 }
 
-/// Where the next bytes of a long message go, and how many: to their place, if a device reaches it,
-/// or to a piece. The last half of the pieces is for messages whose sender is ready, so that these
-/// never wait for those whose sender is not.
+/// Returns the destination and the length of a long message's next part: the sink's memory, if a
+/// device reaches it, or a piece. The last half of the pieces is for messages whose sender is
+/// ready, so that these never wait for messages whose sender is not.
 fn landing(recv: &Recv, rail: &mut Rail) -> Option<((Place, Landing), usize)> {
     let left = recv.granted..recv.sink.bytes();
     if let Some(into) = recv.sink.landing() {

@@ -1,4 +1,4 @@
-//! What goes: messages in their order, and writes as the peer has granted them.
+//! Messages to the peer, in order, and writes as the peer has granted them.
 
 use super::super::outgoing::{BEGUN_MAX, Grant};
 use super::super::packet::Packet;
@@ -10,7 +10,7 @@ use crate::transport::Ticket;
 use crate::verbs::{Access, Piece, Place};
 
 impl Link {
-    /// Introduces messages as far as there is room.
+    /// Introduces messages in order, as far as there is room.
     pub(super) fn introduce(&mut self, rail: &mut Rail, done: &mut Vec<Ticket>) -> Result<()> {
         while let Some(send) = self.out.queue.get(self.out.introduced) {
             let place = self.out.introduced;
@@ -43,7 +43,7 @@ impl Link {
         Ok(())
     }
 
-    /// Writes what is granted, in order, as far as there is room.
+    /// Writes granted parts in order, as far as there is room.
     pub(super) fn write(&mut self, rail: &mut Rail, done: &mut Vec<Ticket>) -> Result<()> {
         while let Some(grant) = self.out.grants.front().copied() {
             let place = grant.number.wrapping_sub(self.out.first) as usize;
@@ -66,8 +66,8 @@ impl Link {
         Ok(())
     }
 
-    /// Writes the next bytes that `grant` takes of the message at `place`; how many, or nothing if
-    /// there is no room.
+    /// Writes the next bytes of the message at `place` that `grant` covers; returns their number,
+    /// or `None` if there is no room.
     fn write_part(
         &mut self,
         place: usize,

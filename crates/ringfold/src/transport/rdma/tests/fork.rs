@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use super::*;
 
-/// Waits until the child has ended; its status.
+/// Waits until the child has ended; returns its status.
 fn wait(child: libc::pid_t) -> i32 {
     let begin = Instant::now();
     loop {

@@ -1,4 +1,4 @@
-//! Messages that are lent: from registered memory, which the receiver has mapped.
+//! Tests of messages lent from registered memory, which the receiver has mapped.
 
 use std::sync::Arc;
 
@@ -13,10 +13,10 @@ use crate::transport::suite::{CHANNELS, bytes_of, header, pattern};
 use crate::transport::{Post, Posted, Sink, Stream, Ticket, Time, Transport};
 use crate::types::{DType, Op};
 
-/// The channel of these messages.
+/// Channel of the tests' messages.
 const CHANNEL: usize = 1;
 
-/// The ring that they go by.
+/// Ring of the tests' messages.
 const LANE: Lane = Lane {
     from: 0,
     to: 1,
@@ -33,7 +33,7 @@ struct Pair {
 }
 
 impl Pair {
-    /// With `bytes` registered bytes, of which the second has mapped `mapped`.
+    /// Creates a pair with `bytes` registered bytes, of which the second rank has mapped `mapped`.
     fn new(bytes: usize, mapped: usize) -> Pair {
         let shape = Shape::new(2, CHANNELS, 8 << 20);
         let (segment, _fd) = Segment::create(shape, Bells::default()).expect("shared memory");
@@ -52,7 +52,7 @@ impl Pair {
         }
     }
 
-    /// Sends part of the memory, which it lends; whether that is done.
+    /// Lends part of the memory; returns whether the send is complete.
     fn lend(&mut self, ticket: Ticket, index: u32, range: std::ops::Range<usize>) -> bool {
         let place = Handle {
             registration: self.registration,
@@ -86,7 +86,7 @@ impl Pair {
         self.ranks[rank].poll(Time(0), &mut self.done[rank])
     }
 
-    /// Cells that the receiver has emptied.
+    /// Returns the number of cells that the receiver has emptied.
     fn cells(&self) -> u64 {
         super::flag::height(self.segment.ring_consumed(LANE))
     }
@@ -137,8 +137,8 @@ fn a_lent_message_is_combined_where_it_lies() {
     assert!(result == bytes_of(expected.region().part(0..bytes)));
 }
 
-/// Lent and copied messages at random, more than a ring has cells; the sender overwrites what it
-/// lent as soon as it may.
+/// Sends lent and copied messages at random, more than a ring has cells. The sender overwrites lent
+/// memory as soon as permitted.
 #[test]
 fn lent_and_copied_messages_of_a_stream_keep_their_order() {
     const MESSAGES: u32 = 300;
@@ -158,7 +158,7 @@ fn lent_and_copied_messages_of_a_stream_keep_their_order() {
     while pair.done[1].len() < MESSAGES as usize {
         idle += 1;
         assert!(idle < 100_000, "hung: {sent} sent, {received} to receive");
-        // One message at a time has the memory, and only until it is done.
+        // One message at a time uses the memory, and only until it is complete.
         if sent < MESSAGES && pair.done[0].len() == sent as usize && random.index(2) == 0 {
             let payload = expected[sent as usize].region();
             let begin = random.index(room - payload.bytes() + 1);
@@ -188,7 +188,7 @@ fn a_claim_of_memory_that_is_not_mapped_is_corrupt_and_names_the_sender() {
     let bytes = 2 * LENT_BYTES_MIN;
     let target = Owned::zeroed(bytes);
     let sink = Sink::Store(target.region().part(0..bytes));
-    // The end is not mapped; nothing is, in a registration that there is not.
+    // The memory's end is not mapped, or the registration does not exist.
     let cut = Pair::new(bytes, bytes - 1);
     let mut unknown = Pair::new(bytes, bytes);
     unknown.registration += 1;

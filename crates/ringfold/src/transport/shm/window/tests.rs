@@ -1,4 +1,4 @@
-//! Windows of ranks that are threads.
+//! Tests of the windows of ranks that are threads.
 
 use super::super::Shape;
 use super::*;

@@ -1,4 +1,4 @@
-//! What each fault does to a message, and that no mixture of them gives a wrong result.
+//! Tests of each fault's effect on a message, and that no mixture of faults yields a wrong result.
 
 use super::*;
 use crate::simulate::Scenario;
@@ -58,7 +58,7 @@ fn network(world_size: usize) -> Vec<Sim> {
     })
 }
 
-/// What comes of sending one message.
+/// Sends one message; returns the outcome of its receive, or `None` if nothing arrives.
 fn send_one(faults: Faults) -> Option<Result<()>> {
     let mut world = World::new(wrap(local(2), faults));
     let (source, target) = (pattern(1000, 1), Owned::zeroed(1000));
@@ -161,7 +161,7 @@ fn what_is_reported_done_is_right_under_any_faults() {
     }
 }
 
-/// Sends around a ring of ranks until all have arrived, a rank fails or nothing moves any more.
+/// Sends around a ring of ranks until all have arrived, a rank fails or progress ends.
 fn exchange(ranks: Vec<FaultInjector<Sim>>, seed: u64) {
     const MESSAGES: u32 = 20;
     let mut world = World::new(ranks);

@@ -1,4 +1,4 @@
-//! Streams of several sockets.
+//! Tests of streams of several sockets.
 
 use std::ops::Range;
 
@@ -17,11 +17,11 @@ fn ranks_of_three(world_size: usize) -> Vec<Tcp> {
     ranks_of(world_size, 3)
 }
 
-/// A message that three sockets share, the last one with less than the others.
+/// Length of a message that three sockets share, the last with less than the others.
 const BYTES: usize = 100_001;
 const PARTS: [Range<usize>; 3] = [0..33_344, 33_344..66_688, 66_688..BYTES];
 
-/// What travels on each socket.
+/// Returns the frame on each socket.
 fn frames(payload: &[u8]) -> [Vec<u8>; 3] {
     PARTS.map(|part| frame_of(BYTES, &payload[part]))
 }
@@ -56,7 +56,7 @@ fn a_short_message_uses_the_first_socket_alone() {
     }
 }
 
-/// Polls until nothing more comes of what was written to loopback sockets.
+/// Polls long enough for all bytes written to loopback sockets to arrive.
 fn drain(world: &mut World<Tcp>) {
     for _ in 0..20 {
         world.round().unwrap();
@@ -93,7 +93,7 @@ fn a_message_waits_for_the_stripe_that_is_late() {
     }
 }
 
-/// The error of a receive that is sent `frames`, after which the peer leaves.
+/// Returns the error of a receive after `frames` are sent and the peer leaves.
 fn error_of(frames: [&[u8]; 3]) -> Error {
     let (mut world, mut peers) = with_bare_sockets::<3>();
     let target = Owned::zeroed(BYTES);
@@ -139,7 +139,7 @@ fn a_stripe_that_is_cut_is_a_failed_peer() {
 fn a_stripe_of_another_message_is_an_error() {
     let payload = bytes_of(pattern(BYTES, 1).region());
     let sound = frames(&payload);
-    // As from a peer that counts other sockets.
+    // As from a peer that orders the sockets differently.
     let other = frame_of(BYTES - 1, &payload[PARTS[2].clone()]);
     match error_of([&sound[0], &sound[1], &other]) {
         Error::Corrupt { peer: 1, .. } => {}
@@ -147,7 +147,7 @@ fn a_stripe_of_another_message_is_an_error() {
     }
 }
 
-/// Streams of several sockets, moved by a crew.
+/// Tests of streams of several sockets that a crew moves.
 mod helped {
     use super::*;
 
@@ -168,8 +168,8 @@ mod helped {
         }
     }
 
-    /// Waits until this many threads of this process help, as the kernel names them. One that
-    /// starts or ends does so a little later for the kernel.
+    /// Waits until this many threads of this process help, as the kernel names them. The kernel
+    /// shows the start and the end of a thread a little later.
     fn await_crew(due: usize) {
         let begin = std::time::Instant::now();
         loop {
@@ -213,7 +213,7 @@ mod helped {
             kernel.fold(whole.region(), &[own, other]);
             assert!(bytes_of(sums[rank].region()) == bytes_of(whole.region()));
         }
-        // The next message is cut in one socket's stripe.
+        // The peer leaves before the next message.
         let target = Owned::zeroed(bytes);
         let recv = world.recv(0, (1, 1), 1, Sink::Store(target.region()));
         world.ranks.pop();
@@ -230,7 +230,7 @@ mod helped {
         let payload = pattern(BYTES, 1);
         let send = world.send(0, (1, 0), 0, payload.region());
         world.run(&[send]).unwrap();
-        // Other tests have threads of the same name: in a process of its own there are two.
+        // Other tests have threads of the same name: a process of its own has two.
         if std::env::var_os(ALONE).is_some() {
             await_crew(2);
             drop(world);

@@ -1,28 +1,28 @@
-//! The trial: which of two ways of sending large payloads is better on one connection.
+//! A trial of which way of sending large payloads is better on one connection.
 //!
-//! Messages go by turns with and without the kernel's copy, without it only while nothing else is
-//! lent, so that what one way costs is not counted for the other. Two things are measured of each
-//! message: the processor's time in its system calls, the reports' included, and how long it took
-//! until the kernel had all of it, which is the time of the calls if the socket has room and that
-//! of the network otherwise. The way with less of either is better; see
+//! Messages alternate between sends with and without the kernel's copy, without it only while
+//! nothing else is lent, so that one way's cost is not counted for the other. Two times are
+//! measured for each message: the processor's time in its system calls, including the reports, and
+//! the time until the kernel had all of it. The latter is the time of the calls if the socket has
+//! room, and that of the network otherwise. The way with less of either is better; see
 //! [`Finding::is_lent_better`].
 
 use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// Messages of each way that are compared.
+/// Number of messages of each way that are compared.
 const MESSAGES: usize = 8;
 
-/// Ways differ if one takes at most this part of what the other takes.
+/// Maximum ratio of two times that count as different.
 const PART: f64 = 0.9;
 
-/// A trial under way.
+/// A trial in progress.
 #[derive(Default)]
 pub struct Probe {
     copied: Tally,
     lent: Tally,
-    /// The message that is being sent.
+    /// The message being sent.
     current: Option<Current>,
 }
 
@@ -30,23 +30,23 @@ struct Current {
     is_lent: bool,
     bytes: usize,
     begun: Instant,
-    /// The processor's time of its calls.
+    /// Processor time of the message's calls.
     processor: Duration,
-    /// That of this thread when the call under way began.
+    /// Processor time of this thread at the beginning of the current call.
     entered: Duration,
 }
 
-/// What one way took.
+/// Cost of one way.
 #[derive(Default)]
 struct Tally {
     messages: usize,
     bytes: u64,
     processor: Duration,
-    /// Nanoseconds a byte of each message.
+    /// Nanoseconds per byte of each message.
     elapsed: [f64; MESSAGES],
 }
 
-/// What sending without a copy takes, as part of what sending with one takes.
+/// Cost of sending without a copy, relative to that of sending with one.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Finding {
     pub processor: f64,
@@ -54,7 +54,7 @@ pub struct Finding {
 }
 
 impl Probe {
-    /// A message of `bytes` bytes is begun; whether without a copy, which it cannot be unless
+    /// Begins a message of `bytes` bytes; returns whether to send it without a copy, which requires
     /// `is_free`.
     pub fn begin(&mut self, bytes: usize, is_free: bool) -> bool {
         let is_lent = is_free && self.lent.messages <= self.copied.messages;
@@ -68,21 +68,21 @@ impl Probe {
         is_lent
     }
 
-    /// A system call for the message begins.
+    /// Begins a system call for the message.
     pub fn enter(&mut self) {
         if let Some(current) = &mut self.current {
             current.entered = processor_time();
         }
     }
 
-    /// It has ended.
+    /// Ends the system call.
     pub fn leave(&mut self) {
         if let Some(current) = &mut self.current {
             current.processor += processor_time().saturating_sub(current.entered);
         }
     }
 
-    /// What `report`, which serves messages without a copy, gives.
+    /// Calls `report`, and charges its processor time to sends without a copy.
     pub fn charge<R>(&mut self, report: impl FnOnce() -> R) -> R {
         let begun = processor_time();
         let given = report();
@@ -90,7 +90,7 @@ impl Probe {
         given
     }
 
-    /// The message is sent; what was found, if that is enough.
+    /// Ends the message, which is sent; returns the finding if the trial is complete.
     pub fn end(&mut self) -> Option<Finding> {
         let current = self.current.take()?;
         let tally = match current.is_lent {
@@ -118,7 +118,7 @@ impl Tally {
         self.processor.as_nanos() as f64 / self.bytes as f64
     }
 
-    /// The median, which the peer's pauses do not change.
+    /// Returns the median of the elapsed times, which the peer's pauses do not change.
     fn elapsed_each(&self) -> f64 {
         let mut elapsed = self.elapsed;
         elapsed.sort_by(f64::total_cmp);
@@ -134,7 +134,7 @@ impl Finding {
         }
     }
 
-    /// Whether it is quicker without a copy, or as quick and easier for the processor.
+    /// Whether sending without a copy is quicker, or as quick with less processor time.
     pub fn is_lent_better(&self) -> bool {
         let is_quicker = self.elapsed <= PART;
         let is_slower = self.elapsed * PART >= 1.0;
@@ -142,7 +142,7 @@ impl Finding {
     }
 }
 
-/// The processor's time of this thread.
+/// Returns the processor time of this thread.
 fn processor_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
@@ -152,8 +152,8 @@ fn processor_time() -> Duration {
 mod tests {
     use super::*;
 
-    /// What a trial finds whose messages take so many nanoseconds a byte: of the processor, and in
-    /// all.
+    /// Returns the finding of a trial whose messages take so many nanoseconds per byte: of the
+    /// processor, and in all.
     fn find(lent: (u64, u64), copied: (u64, u64)) -> Finding {
         let tally = |(processor, elapsed): (u64, u64)| {
             let mut tally = Tally::default();

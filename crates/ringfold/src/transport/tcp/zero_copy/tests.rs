@@ -1,5 +1,5 @@
-//! Lent payloads over loopback, where the kernel makes its copy on arrival: what the peer has no
-//! room for stays lent.
+//! Tests of lent payloads over loopback, where the kernel makes its copy on arrival: bytes for
+//! which the peer has no room stay lent.
 
 use std::io::Read;
 use std::net::TcpStream;
@@ -30,16 +30,17 @@ mod always {
     }
 }
 
-/// More than a peer has room for that does not read, and less than the sender's kernel has.
+/// Length of a payload: more than the room of a peer that does not read, and less than that of the
+/// sender's kernel.
 const BYTES: usize = 256 << 10;
 
 /// Room in the sender's kernel for all of a payload.
 const SEND_BUFFER_BYTES: usize = 4 * BYTES;
 
-/// How long the end of a connection is waited for.
+/// Maximum wait for the end of a connection.
 const WATCHDOG: Duration = Duration::from_secs(120);
 
-/// Held by tests that need the kernel to accept what is lent, or to refuse it: the limit is the
+/// Held by tests that need the kernel to accept lent payloads, or to refuse them: the limit is the
 /// process'.
 static LOCKED_MEMORY: Mutex<()> = Mutex::new(());
 
@@ -55,8 +56,8 @@ fn ranks(world_size: usize, zero_copy: ZeroCopy) -> Vec<Tcp> {
         .collect()
 }
 
-/// Rank 0 with a peer in the test's hands, and message 0 to it, as far as it goes while the peer
-/// does not read.
+/// Returns rank 0 with a bare peer, and message 0 to the peer, sent as far as possible while the
+/// peer does not read.
 fn send_to_bare_peer(
     setting: ZeroCopy,
     payload: &Owned,
@@ -73,8 +74,8 @@ fn send_to_bare_peer(
     (world, peer, send)
 }
 
-/// Whether this process may lock as much memory as a payload has; if not, the test that needs it is
-/// recorded as skipped.
+/// Whether this process may lock as much memory as a payload has; if not, records the test that
+/// needs it as skipped.
 fn may_lend(payload: &Owned) -> bool {
     let (socket, _peer) = pair();
     let mut lent = Lent::new(1, socket.as_fd(), ZeroCopy::Always).unwrap();
@@ -90,7 +91,7 @@ fn read_all(mut peer: TcpStream) -> thread::JoinHandle<Vec<u8>> {
     peer.set_read_timeout(Some(WATCHDOG)).unwrap();
     thread::spawn(move || {
         let mut came = Vec::new();
-        // A reset connection ends what came before.
+        // A reset ends the read; the bytes before are valid.
         let _ = peer.read_to_end(&mut came);
         came
     })
@@ -163,7 +164,7 @@ fn many_payloads_are_lent_at_once() {
     let recv =
         |(index, target): (u32, &Owned)| world.recv(1, (0, 0), index, Sink::Store(target.region()));
     let recvs: Vec<_> = (0..).zip(&targets).map(recv).collect();
-    // Each is overwritten as soon as it is given back.
+    // Each payload is overwritten as soon as its send is complete.
     for (send, payload) in sends.iter().zip(&payloads) {
         world.run(&[*send]).unwrap();
         payload.region().write(&vec![0; BYTES / 2]);
@@ -211,7 +212,7 @@ fn what_is_withdrawn_is_not_sent_any_more() {
 #[test]
 fn what_the_kernel_refuses_is_copied() {
     let _locked = LOCKED_MEMORY.lock();
-    // In a thread, whose capabilities are its own.
+    // Runs in a thread, whose capabilities are its own.
     let refused = || {
         let mut sets = capabilities(None).unwrap();
         sets.effective.remove(CapabilitySet::IPC_LOCK);
@@ -234,7 +235,7 @@ fn what_the_kernel_refuses_is_copied() {
     thread::spawn(refused).join().unwrap();
 }
 
-/// One with messages of so many sends each, the first of which has the number `next`.
+/// Returns a `Lent` with messages of so many sends each, the first of which has the number `next`.
 fn lent(next: u64, sends: &[u64]) -> Lent {
     let (socket, _peer) = pair();
     let mut lent = Lent::new(1, socket.as_fd(), ZeroCopy::Always).unwrap();
@@ -263,7 +264,7 @@ fn report(first: u32, last: u32) -> Completion {
 
 #[test]
 fn a_message_is_complete_when_all_its_sends_are_reported() {
-    // Where the kernel's numbers begin again.
+    // The kernel's numbers begin again here.
     let mut lent = lent((1 << 32) - 3, &[2, 3, 1]);
     let left = |lent: &Lent| {
         lent.messages
@@ -282,7 +283,7 @@ fn a_message_is_complete_when_all_its_sends_are_reported() {
 
 #[test]
 fn a_report_that_cannot_be_is_an_error() {
-    // In the wrong order, beyond the last one, and twice.
+    // Reports in the wrong order, beyond the last send, and twice.
     for (first, last) in [(5, 4), (4, 6), (8, 8), (3, 3)] {
         let mut lent = lent(3, &[2, 1]);
         lent.note(report(3, 4)).unwrap();
