@@ -1,14 +1,14 @@
-//! Which ways the operator allows: `RINGFOLD_ALGO` and `RINGFOLD_PROTO`, in the grammar of NCCL's
-//! variables.
+//! The operator's filter of algorithms and protocols: `RINGFOLD_ALGO` and `RINGFOLD_PROTO`, in the
+//! grammar of NCCL's variables.
 //!
-//! A value is a list, or `collective:list;collective:list`. A list is names with commas between
-//! them; `^` in front of it means all but these. Capitals do not count, nor do the lines between
-//! words. Only the first list may lack a collective: it holds for all of them, and lists with a
-//! collective come over it. Names of ways that only NCCL has are known.
+//! A value is a list, or `collective:list;collective:list`. A list is comma-separated names; a
+//! leading `^` means all names but these. Case and underscores are ignored. Only the first list may
+//! lack a collective: it applies to all collectives, and a list with a collective overrides it.
+//! Names that only NCCL has are accepted.
 //!
-//! A list without a collective leaves a collective alone that has none of its ways, so `ring`
-//! serves a program that also scatters. One with a collective is strict: where nothing is left the
-//! call is refused.
+//! A list without a collective is ignored for a call in which none of its ways is usable, so `ring`
+//! serves a program that also scatters. A list with a collective is strict: if it leaves no usable
+//! way, the call fails.
 
 #![forbid(unsafe_code)]
 
@@ -25,32 +25,33 @@ pub const ALGO: &str = "RINGFOLD_ALGO";
 /// The variable that lists protocols.
 pub const PROTO: &str = "RINGFOLD_PROTO";
 
-/// What the two variables allow.
+/// The algorithms and protocols that the two variables allow.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AlgoFilter {
     algorithms: Lists<Method>,
     protocols: Lists<Protocol>,
 }
 
-/// What one variable allows each collective, in wire order; `None` for everything.
+/// One variable's list for each collective, in wire order; `None` allows everything.
 type Lists<T> = [Option<List<T>>; Collective::ALL.len()];
 
-/// What a collective is allowed.
+/// The algorithms or protocols that are allowed for one collective.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct List<T> {
     allowed: Vec<T>,
-    /// Whether it is for this collective in particular.
+    /// Whether the list names its collective.
     is_strict: bool,
-    /// As the operator wrote it.
+    /// The list as the operator wrote it.
     text: String,
 }
 
 impl AlgoFilter {
-    /// Reads the values of the two variables; an empty one allows everything.
+    /// Parses the values of the two variables; an empty value allows everything.
     ///
     /// # Errors
     ///
-    /// `InvalidArgument` that names the variable, the word and what is nearest to it.
+    /// `InvalidArgument`, which names the variable and the wrong word, with the nearest known name
+    /// if the word is unknown.
     pub fn parse(algo: &str, proto: &str) -> Result<AlgoFilter> {
         Ok(AlgoFilter {
             algorithms: lists(ALGO, algo, &ALGORITHMS)?,
@@ -58,7 +59,8 @@ impl AlgoFilter {
         })
     }
 
-    /// The one algorithm of a list for all collectives that has no other.
+    /// Returns the only algorithm allowed, if one list of a single algorithm applies to all
+    /// collectives.
     pub fn sole(&self) -> Option<Method> {
         let first = self.algorithms[0].as_ref()?;
         let mut lists = self.algorithms.iter();
@@ -69,13 +71,13 @@ impl AlgoFilter {
         }
     }
 
-    /// Bars in `table`, which is that of a call of `collective`, what is not allowed. `true` if the
-    /// call is bound by it: if something usable was barred.
+    /// Bars the ways that are not allowed in `table`, the cost table of a call of `collective`.
+    /// Returns whether a usable way was barred.
     ///
     /// # Errors
     ///
-    /// `Unsupported` if a list for this collective in particular leaves none of the ways that the
-    /// table had; the text names the variable and the ways.
+    /// `Unsupported` if a list for this collective in particular leaves no usable way; the text
+    /// names the variable and the usable ways.
     pub fn apply(&self, collective: Collective, table: &mut CostTable) -> Result<bool> {
         let before = table.usable().count();
         bar(ALGO, &self.algorithms, collective, table, |way| way.0)?;
@@ -84,7 +86,7 @@ impl AlgoFilter {
     }
 }
 
-/// Bars what one variable does not allow, unless nothing would be left.
+/// Bars the ways that one variable does not allow, unless no usable way would remain.
 fn bar<T: PartialEq>(
     variable: &str,
     lists: &Lists<T>,
@@ -111,7 +113,7 @@ fn bar<T: PartialEq>(
     )))
 }
 
-/// Reads the value of one variable.
+/// Parses the value of one variable.
 fn lists<T: Copy + PartialEq + FromStr>(
     variable: &str,
     value: &str,
@@ -151,7 +153,7 @@ fn lists<T: Copy + PartialEq + FromStr>(
     Ok(lists)
 }
 
-/// Reads one list.
+/// Parses one list.
 fn list<T: Copy + PartialEq + FromStr>(
     text: &str,
     table: &'static [Name<T>],
@@ -197,7 +199,7 @@ mod tests {
         table
     }
 
-    /// What is left of [`WAYS`] for a collective.
+    /// Returns the ways of [`WAYS`] that remain usable for a collective.
     fn left(algo: &str, proto: &str, collective: Collective) -> Result<Vec<(Method, Protocol)>> {
         let mut table = table();
         let is_bound = AlgoFilter::parse(algo, proto)?.apply(collective, &mut table)?;

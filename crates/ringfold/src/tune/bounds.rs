@@ -1,4 +1,4 @@
-//! How many channels a communicator has, and its calls may use.
+//! The number of channels of a communicator, and the bounds for its calls.
 
 #![forbid(unsafe_code)]
 
@@ -6,7 +6,7 @@ use std::fmt;
 
 use crate::error::{Error, Result};
 
-/// The most channels that a communicator may have: each is a connection to every peer.
+/// Maximum number of channels of a communicator. Each channel is a connection to every peer.
 pub const CHANNELS_MAX: usize = 64;
 
 /// The minimum and maximum number of channels of a call: 1 ≤ least ≤ most ≤ [`CHANNELS_MAX`]. The
@@ -18,19 +18,20 @@ pub struct Bounds {
 }
 
 impl Default for Bounds {
-    /// One channel.
+    /// Returns the bounds of a single channel.
     fn default() -> Bounds {
         Bounds { least: 1, most: 1 }
     }
 }
 
 impl Bounds {
-    /// Bounds with this minimum and maximum; `None` is the default's, as far as the other one
-    /// allows.
+    /// Returns bounds with this minimum and maximum. `None` means the default, moved to the other
+    /// bound if they conflict.
     ///
     /// # Errors
     ///
-    /// `InvalidArgument` for none, for more than [`CHANNELS_MAX`], and for a least above the most.
+    /// `InvalidArgument` for a bound of 0 or above [`CHANNELS_MAX`], and for a minimum above the
+    /// maximum.
     pub fn new(least: Option<usize>, most: Option<usize>) -> Result<Bounds> {
         let default = Bounds::default();
         let bounds = Bounds {
@@ -48,7 +49,8 @@ impl Bounds {
         Ok(bounds)
     }
 
-    /// Up to one for each of so many rails, at least one.
+    /// Returns bounds from one channel to one for each rail; the maximum is clamped to 1 to
+    /// [`CHANNELS_MAX`].
     pub fn of_rails(rails: usize) -> Bounds {
         Bounds {
             least: 1,
@@ -56,17 +58,17 @@ impl Bounds {
         }
     }
 
-    /// The fewest.
+    /// Returns the minimum.
     pub fn least(self) -> usize {
         self.least
     }
 
-    /// The maximum: the number of pipelines of the communicator.
+    /// Returns the maximum, the number of pipelines of the communicator.
     pub fn most(self) -> usize {
         self.most
     }
 
-    /// `wanted`, or the bound next to it.
+    /// Returns `wanted`, clamped to the bounds.
     pub fn clamp(self, wanted: usize) -> usize {
         wanted.clamp(self.least, self.most)
     }

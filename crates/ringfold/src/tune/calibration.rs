@@ -3,11 +3,12 @@
 //! transport.
 //!
 //! The file is in the user's cache folder under a name that is a digest of the machine (CPU, cores,
-//! caches, memory, kernel) and of ringfold's version, and repeats them as text: a file from another
-//! machine is not used. It is written atomically. Rank 0 reads it when a communicator is made, and
-//! sends the contents to all ranks. An invalid file is reported, and the defaults apply.
+//! caches, memory, kernel) and of ringfold's version, and repeats these as text. A file from
+//! another machine is not used. The file is written atomically. When a communicator is made, rank 0
+//! reads the file and sends its contents to all ranks. An invalid file is reported, and the
+//! defaults apply.
 //!
-//! It is TOML with a few known keys, one per line.
+//! The format is TOML with a few known keys, one per line.
 
 #![forbid(unsafe_code)]
 
@@ -29,35 +30,35 @@ use crate::files;
 use crate::sys::file_limit::without_signal;
 use crate::topology::Machine;
 
-/// The longest file that is read.
+/// Maximum size of a calibration file.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// The most tables of corrections in a file.
+/// Maximum number of correction tables in a file.
 const TABLES_MAX: usize = 64;
 
-/// What `RINGFOLD_CALIBRATION` says of the file.
+/// The calibration file that `RINGFOLD_CALIBRATION` selects.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Source {
-    /// The machine's own in the user's cache folder, if there is one.
+    /// The machine's file in the user's cache folder, if it exists.
     #[default]
     Cache,
-    /// This file.
+    /// The file at this path.
     File(PathBuf),
-    /// None: the defaults.
+    /// No file: the defaults apply.
     Nothing,
 }
 
 /// The ranks and the transport of a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Context {
-    /// Whether the ranks share memory, or speak over sockets.
+    /// Whether the ranks communicate through shared memory, not over sockets.
     pub is_shared: bool,
     /// The number of ranks.
     pub ranks: usize,
 }
 
 impl Context {
-    /// The transport's name.
+    /// Returns the transport's name.
     pub fn transport(self) -> &'static str {
         match self.is_shared {
             true => "shm",
@@ -66,25 +67,25 @@ impl Context {
     }
 }
 
-/// What was measured on a machine.
+/// The measurements of one machine.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Calibration {
-    /// Times; how many ranks share a core and a cache is not among them.
+    /// Times of the cost model; `load` and `cache_bytes` are derived for each communicator.
     pub constants: Constants,
-    /// Where formulas do not reach.
+    /// Factors between measured times and formulas, for each measured context.
     pub corrections: Vec<(Context, Corrections)>,
-    /// What messages cost within hosts and between them, if that was measured in a job of several.
+    /// Costs of messages within and between hosts, if a job of several hosts has measured them.
     pub links: Option<LinkCosts>,
-    /// What they cost between hosts that RDMA joins, if that was measured in a job over such
-    /// devices. Each measurement replaces its own kind and leaves the other.
+    /// Costs of messages between hosts over RDMA, if a job over such devices has measured them. A
+    /// measurement of one kind of network leaves the costs of the other unchanged.
     pub rdma: Option<RdmaCosts>,
-    /// What the machine's devices (GPUs) are like, if that was measured.
+    /// Constants of the machine's devices (GPUs), if measured.
     pub devices: Option<DeviceConstants>,
 }
 
 impl Calibration {
-    /// The constants for `context`, whose ranks share the cores of `machine` with all together
-    /// `sharers`.
+    /// Returns the constants for `context`, with `sharers` ranks in total on the cores of
+    /// `machine`.
     pub fn constants(&self, context: Context, machine: &Machine, sharers: usize) -> Constants {
         let known = self.corrections.iter().find(|(known, _)| *known == context);
         Constants {
@@ -95,11 +96,12 @@ impl Calibration {
         }
     }
 
-    /// The same for a job of several hosts: what messages cost is what was measured in one.
+    /// Returns the calibration of a job of several hosts, with the message costs measured in such a
+    /// job, if any.
     pub fn of_several_hosts(self) -> Calibration {
         match &self.links {
             None => self,
-            // Factors to other constants.
+            // Corrections are relative to the replaced constants.
             Some(links) => Calibration {
                 constants: links.over(self.constants),
                 corrections: Vec::new(),
@@ -109,18 +111,18 @@ impl Calibration {
         }
     }
 
-    /// The same where messages go by RDMA: what was measured so, or what is assumed of it.
+    /// Returns the calibration of a job over RDMA, with the measured or default costs of RDMA.
     pub fn over_rdma(self) -> Calibration {
         let costs = self.rdma.clone().unwrap_or_default();
         Calibration {
             constants: costs.over(self.constants),
-            // Factors to other constants.
+            // Corrections are relative to the replaced constants.
             corrections: Vec::new(),
             ..self
         }
     }
 
-    /// Whether the rate of links between hosts was measured, by RDMA or by sockets.
+    /// Whether the rate of links between hosts was measured, over RDMA or over sockets.
     pub fn knows_rate(&self, is_rdma: bool) -> bool {
         let rdma = self.rdma.as_ref();
         match is_rdma {
@@ -129,16 +131,16 @@ impl Calibration {
         }
     }
 
-    /// What a file says, whichever machine it was written for.
+    /// Reads a file that was written for any machine.
     ///
     /// # Errors
-    /// As [`read`](Calibration::read), except that every machine will do.
+    /// As [`read`](Calibration::read), except that every machine is accepted.
     pub fn read_any(path: &Path) -> Result<Calibration> {
         Calibration::read_for(path, None)
     }
 
-    /// What a file says that was written for `machine`, as [`describe`] has it. The error says what
-    /// is wrong, and where.
+    /// Parses the text of a file that was written for `machine`, in the form of [`describe`]. The
+    /// error text names the cause, and the line if a line is malformed.
     pub fn parse(text: &str, machine: &str) -> std::result::Result<Calibration, String> {
         Calibration::parse_for(text, Some(machine))
     }
@@ -175,11 +177,11 @@ impl Calibration {
         })
     }
 
-    /// Reads a file.
+    /// Reads a file that was written for `machine`.
     ///
     /// # Errors
-    /// `System` if it cannot be read, `InvalidArgument` if it means nothing or was written for
-    /// another machine.
+    /// `System` if the file cannot be read, `InvalidArgument` if its content is invalid or was
+    /// written for another machine.
     pub fn read(path: &Path, machine: &str) -> Result<Calibration> {
         Calibration::read_for(path, Some(machine))
     }
@@ -203,10 +205,10 @@ impl Calibration {
         })
     }
 
-    /// Writes it for `machine`, whole or not at all. Folders that are missing are made.
+    /// Writes the file for `machine` atomically, and creates missing folders.
     ///
     /// # Errors
-    /// `System`, with what could not be done.
+    /// `System`, with the failed operation.
     pub fn write(&self, path: &Path, machine: &str) -> Result<()> {
         let failed = |error| {
             Error::system(
@@ -227,13 +229,13 @@ impl Calibration {
             fs::rename(&beside, path)
         };
         without_signal(write).map_err(|error| {
-            // The rest is unusable.
+            // A partial file is unusable.
             let _ = fs::remove_file(&beside);
             failed(error)
         })
     }
 
-    /// The file.
+    /// Returns the text of the file.
     pub fn text(&self, machine: &str) -> String {
         let mut text = format!(
             "# Written by `ringfold tune calibrate`.\nmachine = \"{machine}\"\n\
@@ -260,7 +262,7 @@ impl Calibration {
     }
 }
 
-/// A file half read.
+/// A partly parsed file.
 #[derive(Default)]
 struct Reader {
     machine: Option<String>,
@@ -271,7 +273,7 @@ struct Reader {
     tables: Vec<Table>,
 }
 
-/// One table of corrections, half read.
+/// A partly parsed table of corrections.
 #[derive(Default)]
 struct Table {
     is_shared: Option<bool>,
@@ -338,7 +340,7 @@ fn factors(text: &str) -> std::result::Result<Corrections, String> {
     Ok(corrections)
 }
 
-/// Says in words what is measured: the machine under `root` and ringfold's version.
+/// Describes the machine under `root` and ringfold's version as text.
 pub fn describe(root: &Path) -> String {
     let machine = Machine::read(root, 1);
     let read = |path: &str| fs::read_to_string(root.join(path)).unwrap_or_default();
@@ -349,10 +351,10 @@ pub fn describe(root: &Path) -> String {
     };
     let cpuinfo = read("proc/cpuinfo");
     let cpu = value_of(&cpuinfo, "model name");
-    // All of the machine's: how many a process may use is another matter, and ranks are bound.
+    // All cores of the machine: ranks are bound, so the cores that a process may use differ.
     let is_core = |line: &&str| line.starts_with("processor");
     let cores = cpuinfo.lines().filter(is_core).count();
-    // A little of it comes and goes with the kernel.
+    // Rounded up to GiB below, because the kernel's share of the memory varies.
     let memory = value_of(&read("proc/meminfo"), "MemTotal");
     let kib: u64 = memory.trim_end_matches(" kB").parse().unwrap_or(0);
     format!(
@@ -366,14 +368,14 @@ pub fn describe(root: &Path) -> String {
     )
 }
 
-/// A text of the system's that can stand in quotes.
+/// Trims a text, and removes the characters that a quoted text cannot contain.
 fn plain(text: &str) -> String {
     let is_plain = |c: &char| !c.is_control() && !matches!(c, '"' | '\\');
     text.trim().chars().filter(is_plain).collect()
 }
 
-/// Where the calibration of a machine lies: in `$XDG_CACHE_HOME/ringfold` or `~/.cache/ringfold`.
-/// `None` if there is no such folder.
+/// Returns the path of a machine's calibration in `$XDG_CACHE_HOME/ringfold` or
+/// `~/.cache/ringfold`; `None` if the environment names neither folder.
 pub fn path(lookup: &dyn Fn(&str) -> Option<String>, machine: &str) -> Option<PathBuf> {
     let cache = lookup("XDG_CACHE_HOME").map(PathBuf::from);
     let cache = cache
@@ -387,7 +389,7 @@ pub fn path(lookup: &dyn Fn(&str) -> Option<String>, machine: &str) -> Option<Pa
     Some(cache.join("ringfold").join(format!("{name}.toml")))
 }
 
-/// The calibration that `source` means for the machine under `root`; `None` if there is none. An
+/// Returns the calibration that `source` selects for the machine under `root`, if it exists. An
 /// invalid file is reported and not used.
 pub fn find(
     source: &Source,
@@ -414,7 +416,7 @@ pub fn find(
     }
 }
 
-/// As `RINGFOLD_CALIBRATION` has it.
+/// Parses the value of `RINGFOLD_CALIBRATION`.
 impl std::str::FromStr for Source {
     type Err = String;
 

@@ -1,10 +1,11 @@
-//! The scheduler: how many channels a call over messages uses, and how large its chunks are.
+//! The scheduler: the number of channels and the chunk size of a call over messages.
 //!
-//! A channel is an independent pipeline: connections and rings of its own. Each costs messages,
-//! wakes and a share of a core, so a call uses as many as its size keeps busy, and grouped calls
-//! share them. The inputs are equal on all ranks: the size, the number of ranks, the number of
-//! grouped calls ([`Question::group`]), and the [`Bounds`]. The number of calls that happen to be
-//! in progress is not: ranks would disagree. `docs/explanation/channels.md` has the measured curve.
+//! A channel is an independent pipeline with its own connections and rings. Each channel costs
+//! messages, wakes and a share of a core, so a call uses as many as its size keeps busy, and
+//! grouped calls share them. The inputs are equal on all ranks: the size, the number of ranks, the
+//! number of grouped calls ([`Question::group`]), and the [`Bounds`]. The number of calls in
+//! progress is not an input, because ranks would disagree on it. `docs/explanation/channels.md` has
+//! the measured curve.
 //!
 //! The idea is NCCL's (`topoGetAlgoInfo` removes channels while each has too few bytes); the
 //! numbers are measured here.
@@ -15,7 +16,7 @@ use super::bounds::Bounds;
 use super::{Question, Tuning};
 use crate::types::{Algorithm, Collective};
 
-/// The minimum that a call moves on each of its channels by default: below that, the messages of
+/// Default minimum of the bytes that a call moves on each channel. Below this size, the messages of
 /// another pipeline cost more than it saves.
 const CHANNEL_BYTES_MIN: u64 = 2 << 20;
 
@@ -23,34 +24,36 @@ const CHANNEL_BYTES_MIN: u64 = 2 << 20;
 /// to stay in cache.
 const MESSAGE_BYTES: usize = 256 << 10;
 
-/// The same for a ring between hosts alone, in which a rank has one message under way in each
-/// direction, ...
+/// Message size of a ring between hosts with one rank each, in which a rank has one message in
+/// flight in each direction.
 const RING_MESSAGE_BYTES: usize = 512 << 10;
 
-/// ... and for pairs that exchange whole slices there: what one system call takes goes quickest.
+/// Message size of pairs that exchange whole slices between hosts with one rank each. Messages that
+/// fit one system call are fastest.
 const PAIR_MESSAGE_BYTES: usize = 1 << 20;
 
-/// The same for halving and doubling, whose first and last messages carry half a slice: smaller
+/// Message size of halving and doubling, whose first and last messages carry half a slice. Smaller
 /// slices keep the link busy while a rank waits for its partner.
 const HALVING_MESSAGE_BYTES: usize = 64 << 10;
 
-/// Up to so much is one slice of halving and doubling between hosts that share cores: nothing runs
-/// beside a rank that waits, and each further slice is more waits. It still fits the caches.
+/// The largest call that is one slice in halving and doubling between hosts that share cores.
+/// Nothing runs beside a waiting rank of such hosts, and each further slice adds waits. This size
+/// still fits the caches.
 const HALVING_SLICE_BYTES_MAX: u64 = 8 << 20;
 
-/// The minimum size of a message of a weighted call, if the call is so short that fewer bytes make
-/// more slices.
+/// Minimum message size of a weighted call, which limits the number of slices of a short call.
 const WEIGHTED_MESSAGE_BYTES_MIN: usize = 16 << 10;
 
-/// Slices of a weighted call, as long as its messages do not become too small: nothing returns
-/// before the first has been sent, and a rank that only sends or only receives then waits.
+/// Number of slices of a weighted call, unless its messages become too small. No result returns
+/// before the first slice has been sent; until then, a rank that only sends or only receives waits.
 const WEIGHTED_SLICES: u64 = 128;
 
-/// The largest chunk that waits for a late rank in one piece: a message's length has 32 bits.
+/// Maximum chunk size of a call that waits for a late rank in one slice: a message's length has 32
+/// bits.
 const LATE_CHUNK_BYTES_MAX: u64 = 1 << 30;
 
-/// The channels of a call over messages, and its slice: bytes of the vector, or of each block.
-/// `wanted` are the channels that a rule or a plugin requests.
+/// Returns the number of channels of a call over messages, and its slice size in bytes of the
+/// vector, or of each block. `wanted` is the number of channels that a rule or a plugin requests.
 pub fn schedule(
     question: &Question,
     tuning: &Tuning,
@@ -64,8 +67,8 @@ pub fn schedule(
     (channels, slice_bytes)
 }
 
-/// How many channels: the requested number, or as many as the call keeps busy of its share of the
-/// maximum.
+/// Returns the requested number of channels, or else the number that the call keeps busy, up to its
+/// share of the maximum; either is clamped to the bounds.
 fn channels(question: &Question, bounds: Bounds, wanted: Option<u32>) -> usize {
     let count = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
     bounds.clamp(match wanted {
@@ -77,7 +80,7 @@ fn channels(question: &Question, bounds: Bounds, wanted: Option<u32>) -> usize {
     })
 }
 
-/// One chunk for each part of the schedule and each channel.
+/// Returns the slice size: one chunk for each part of the schedule and each channel.
 fn slice_bytes(
     question: &Question,
     tuning: &Tuning,
@@ -85,8 +88,8 @@ fn slice_bytes(
     channels: usize,
 ) -> usize {
     if algorithm == Algorithm::Stragglar {
-        // One slice: steps that wait for the late rank would delay the slices behind it, which need
-        // not wait yet.
+        // One slice: steps that wait for the late rank would delay later slices, which need not
+        // wait yet.
         let largest = LATE_CHUNK_BYTES_MAX * (question.world_size as u64).max(2);
         let whole = question.bytes.min(largest).next_multiple_of(64);
         return usize::try_from(whole).unwrap_or(usize::MAX);
@@ -96,7 +99,7 @@ fn slice_bytes(
     chunk_bytes * channels * chunks(question, algorithm)
 }
 
-/// What a message of a pipelined schedule carries.
+/// Returns the message size of a pipelined schedule.
 fn message_bytes(question: &Question, tuning: &Tuning, algorithm: Algorithm) -> usize {
     let is_between_hosts = question.hosts == question.world_size;
     match algorithm {
@@ -116,13 +119,13 @@ fn message_bytes(question: &Question, tuning: &Tuning, algorithm: Algorithm) -> 
     }
 }
 
-/// What an evenly owned message of a weighted call carries.
+/// Returns the size of an evenly owned message of a weighted call.
 fn weighted_message_bytes(question: &Question) -> usize {
     let bytes = question.bytes / WEIGHTED_SLICES / question.world_size as u64;
     bytes.clamp(WEIGHTED_MESSAGE_BYTES_MIN as u64, MESSAGE_BYTES as u64) as usize
 }
 
-/// Into how many chunks a slice of the vector is divided.
+/// Returns the number of chunks in a slice of the vector.
 fn chunks(question: &Question, algorithm: Algorithm) -> usize {
     match (question.collective, algorithm) {
         (
@@ -146,7 +149,8 @@ mod tests {
         Bounds::new(Some(least), Some(most)).expect("bounds")
     }
 
-    /// The channels of an all-reduce of this many bytes, made in a group of this many calls.
+    /// Returns the number of channels of an all-reduce of `bytes` bytes in a group of `group`
+    /// calls.
     fn taken(bytes: u64, group: u32, bounds: Bounds, wanted: Option<u32>) -> usize {
         let question = Question {
             group,

@@ -1,14 +1,14 @@
-//! Which algorithm, access, protocol, slice size and number of channels a call gets: policy, as one
-//! pure function.
+//! The choice of a call's algorithm, access, protocol, slice size and number of channels: policy,
+//! as one pure function.
 //!
-//! The [model] prices every usable way: the [`CostTable`] of a [`Question`]. Then come the
-//! settings, in this order: what the call or its communicator requires and what the operator's
-//! variables allow exclude ways; a plugin prices usable ways anew; the first rule that matches, and
-//! whose way is left, decides. Otherwise the smallest entry is the choice, and of equal ones the
-//! first. An unusable way is never selected.
+//! The [model] prices every usable way: the [`CostTable`] of a [`Question`]. The settings then
+//! apply in this order. The requirements of the call or its communicator, and the operator's
+//! variables, exclude ways. A plugin reprices usable ways. The first matching rule whose way
+//! remains decides. Otherwise the cheapest entry is the choice, and the first of equal entries. An
+//! unusable way is never selected.
 //!
-//! The answer depends only on what all ranks know alike, so that all of them choose the same; the
-//! choice is part of the call that ranks compare.
+//! The choice depends only on inputs that are equal on all ranks, so all ranks choose the same way.
+//! The choice is part of the call that ranks compare.
 
 #![forbid(unsafe_code)]
 
@@ -20,7 +20,7 @@ use crate::error::{Error, Result};
 use crate::schedule::{Access, Schedule, ll_bytes_max};
 use crate::types::{Algorithm, Collective, Method, Protocol};
 
-/// The modelled cost of each usable way.
+/// Returns the modelled cost of each usable way.
 pub fn cost_table(question: &Question, tuning: &Tuning) -> CostTable {
     let mut table = CostTable::unusable();
     for &at in Access::ALL {
@@ -38,13 +38,14 @@ pub fn cost_table(question: &Question, tuning: &Tuning) -> CostTable {
     table
 }
 
-/// Decides. A question about registered memory is one about memory that may be: what is registered
-/// on all ranks shows when the call begins, so the choice says what is tried, and what is done
-/// instead.
+/// Returns the way of a call. In a question, registered memory means memory that may be registered:
+/// only the call itself finds out whether the memory is registered on all ranks. So the way holds
+/// both an attempt and a fallback.
 ///
 /// # Errors
 ///
-/// `Unsupported` if nothing can be done, or not what was requested; the text names what can.
+/// `Unsupported` if no way is usable, or none that was requested or is allowed. In the latter case,
+/// the text names the usable ways.
 pub fn choose(question: &Question, tuning: &Tuning) -> Result<Way> {
     let first = explain(question, tuning)?;
     let tried = first.way.method();
@@ -55,25 +56,26 @@ pub fn choose(question: &Question, tuning: &Tuning) -> Result<Way> {
         is_registered: false,
         ..*question
     };
-    // Prices do not depend on it.
+    // Prices do not depend on `is_registered`.
     let mut prices = first.prices;
     prices.retain(|(method, _)| !method.is_registered());
     let rest = match decide(&unregistered, tuning, prices) {
         Ok(rest) => rest,
-        // A caller that requested no copies at all gets what falls back by itself.
+        // A caller that requested no copies gets the registered way, which has a fallback of its
+        // own.
         Err(_) if question.protocol.is_some() => first,
         Err(error) => return Err(error),
     };
-    // Also where nothing is tried: a rule about ordinary memory holds for memory of which nothing
-    // is known.
+    // The unregistered choice applies without an attempt, too: a rule for ordinary memory covers
+    // memory of unknown registration.
     Ok(Way {
         registered: tried.is_registered().then_some(tried.assignment()),
         ..rest.way
     })
 }
 
-/// The same, with what else there was and why. Of a question about registered memory the
-/// explanation says how the call goes in such memory.
+/// Returns the choice with its alternatives and its reason. For a question about registered memory,
+/// the explanation is that of the call in such memory.
 ///
 /// # Errors
 ///
@@ -82,8 +84,8 @@ pub fn explain(question: &Question, tuning: &Tuning) -> Result<Explanation> {
     decide(question, tuning, cost_table(question, tuning))
 }
 
-/// The whole way: also how it is cut, on how many channels. `channels` are those that a rule or a
-/// plugin requests.
+/// Completes a way with its slice size and number of channels. `channels` is the number that a rule
+/// or a plugin requests.
 pub fn finish(
     question: &Question,
     tuning: &Tuning,
@@ -110,7 +112,7 @@ pub fn finish(
     }
 }
 
-/// From prices to a way.
+/// Chooses a way from the prices and the settings.
 fn decide(question: &Question, tuning: &Tuning, prices: CostTable) -> Result<Explanation> {
     let mut table = prices;
     let mut reason = Reason::Model;
@@ -135,8 +137,8 @@ fn decide(question: &Question, tuning: &Tuning, prices: CostTable) -> Result<Exp
             (table, reason) = (narrowed, Reason::Requested);
         }
     }
-    // The call has precedence over the variables, which may say something about what it leaves
-    // open.
+    // The call has precedence over the variables, which may still restrict an algorithm or a
+    // protocol that the call leaves open.
     let cheapest = table.best();
     let mut allowed = table;
     match tuning.allowed.apply(question.collective, &mut allowed) {
@@ -176,7 +178,7 @@ fn decide(question: &Question, tuning: &Tuning, prices: CostTable) -> Result<Exp
     })
 }
 
-/// The error for an unusable way.
+/// Returns the error for a requested way that is unusable.
 fn refusal(question: &Question, usable: &CostTable) -> Error {
     let requested = match (question.algorithm, question.protocol) {
         (Some(algorithm), Some(protocol)) => format!("`{algorithm}` ({protocol})"),
@@ -196,8 +198,8 @@ fn nothing(question: &Question) -> Error {
     Error::Unsupported(format!("{collective} between ranks of several hosts"))
 }
 
-/// The access of a method: shared memory where it exists there, all ranks share a host, and nothing
-/// speaks against it.
+/// Returns the access of a method: shared memory if the ranks share memory, the method exists
+/// there, and the call is neither pairwise nor weighted; messages otherwise.
 pub fn access(question: &Question, method: Method) -> Access {
     let is_shared = question.slot_bytes.is_some() && !question.is_pairwise && !question.is_weighted;
     let serves = |access: &Access| Schedule::exists(question.collective, method, *access);
@@ -219,11 +221,11 @@ fn is_usable(question: &Question, method: Method) -> bool {
         return method == Method::Direct;
     }
     match method {
-        // Who has one level only has no use for a second one.
+        // With one domain, or one rank per domain, a second level is useless.
         Method::Hierarchical if access(question, method).is_shared() => {
             is_requested || (question.domains > 1 && question.domains < n)
         }
-        // What two other ranks exchange goes by this one, which does not know how much it is.
+        // A rank would forward blocks of two other ranks without knowing their sizes.
         Method::Hierarchical if question.collective == AllToAll && question.is_uneven => false,
         Method::Hierarchical | Method::Leader | Method::MultiLeader => {
             is_requested || (question.hosts > 1 && question.hosts < n)
@@ -233,13 +235,13 @@ fn is_usable(question: &Question, method: Method) -> bool {
         }
         // Only on request: the caller must know which rank is late.
         Method::Stragglar => is_requested,
-        // These give way to another where it shows that they cannot be.
+        // These methods fall back to another if the buffers turn out not to be registered.
         Method::Push | Method::Serve => is_requested || question.is_registered,
         _ => true,
     }
 }
 
-/// The protocols that a method can use.
+/// Returns the protocols that a method can use.
 fn protocols(question: &Question, method: Method) -> [Option<Protocol>; 2] {
     if method.is_registered() {
         return [Some(Protocol::ZeroCopy), None];
@@ -252,30 +254,30 @@ fn protocols(question: &Question, method: Method) -> [Option<Protocol>; 2] {
     [carries.then_some(Protocol::Ll), Some(Protocol::Simple)]
 }
 
-/// The slice of a vector or of each block that is published.
+/// Returns the size of a published slice, in bytes of the vector or of each block.
 fn shared_slice_bytes(question: &Question, tuning: &Tuning, algorithm: Algorithm) -> usize {
     use Collective::{AllToAll, ReduceScatter, Scatter};
     let (collective, limits) = (question.collective, &tuning.limits);
-    // Inputs and results have places of their own.
+    // `hierarchical` publishes inputs and results in separate places.
     let places = 1 + usize::from(algorithm == Algorithm::Hierarchical);
     let blocks = match collective {
         ReduceScatter | Scatter | AllToAll => question.world_size,
         _ => 1,
     };
-    // Blocks begin at whole lines.
+    // Blocks begin at cache-line boundaries.
     let largest = question.slot_bytes.unwrap_or(usize::MAX) / places / blocks / 64 * 64;
     let published = |wanted: usize| wanted.clamp(64, largest.max(64));
     let set = tuning.slice_bytes.or(tuning.chunk_bytes);
     let slice = set.unwrap_or(limits.shared_slice_bytes as usize);
     let is_rooted = collective.has_root() && !collective.reduces();
-    // What fits one slice is not divided: it may be a tiny call.
+    // A call that fits one slice is not divided further: it may be tiny.
     if is_rooted && set.is_none() && block_bytes(question) > published(slice) as u64 {
         return published(slice.min(limits.rooted_slice_bytes as usize));
     }
     published(slice)
 }
 
-/// Bytes of the vector, or of each block.
+/// Returns the bytes of the vector, or of each block.
 fn block_bytes(question: &Question) -> u64 {
     match question.collective {
         Collective::Broadcast => question.bytes,

@@ -1,12 +1,12 @@
-//! What the cost model knows of a machine and its network: named, bounded numbers, and corrections
-//! where formulas do not reach.
+//! The cost model's constants of a machine and its network: named, bounded numbers, and corrections
+//! of its formulas.
 //!
-//! A [`Constants`] is derived from a [`Machine`] by a pure function, from defaults that were
-//! measured once, or read from what `ringfold tune calibrate` has measured here. Rank 0's hold for
-//! all ranks of a communicator, so that they price alike. [`model`](super::model) reads them; no
-//! other module holds a time of its own.
+//! A pure function derives a [`Constants`] from a [`Machine`] and from defaults that were measured
+//! once, or from the measurements of `ringfold tune calibrate` on this machine. All ranks of a
+//! communicator use those of rank 0, so that their prices are equal. The [`model`](super::model)
+//! reads these constants, and defines no times of its own.
 //!
-//! In text they are [`mod@parameters`], with [`Corrections`] behind them.
+//! Their text form is that of [`mod@parameters`], followed by [`Corrections`].
 
 #![forbid(unsafe_code)]
 
@@ -16,16 +16,16 @@ use super::corrections::Corrections;
 use super::parameters::{self, Overrides, parameters};
 use crate::topology::Machine;
 
-/// The longest text of constants and corrections that is read.
+/// Maximum length of the text of constants and corrections.
 pub const TEXT_BYTES_MAX: usize = 48 << 10;
 
-/// The most microseconds that one event takes.
+/// Maximum time of one event, in microseconds.
 const EVENT_US_MAX: f64 = 1e6;
 
-/// The most microseconds that a byte takes.
+/// Maximum time of one byte, in microseconds.
 const BYTE_US_MAX: f64 = 10.0;
 
-/// The most that a factor is, or a count of turns or reads.
+/// Maximum of a factor, or of a count of turns or reads.
 const FACTOR_MAX: f64 = 100.0;
 
 const MIB: f64 = (1 << 20) as f64;
@@ -33,113 +33,111 @@ const MIB: f64 = (1 << 20) as f64;
 parameters! {
     /// The constants of a communicator's cost model.
     ///
-    /// The defaults are for a machine with a core for every rank and 1 MiB of cache each, and a
-    /// network of 20 Gbit/s. Where RDMA joins the hosts of a communicator, the constants of sockets
-    /// are those of its messages ([`RdmaCosts::over`](super::rdma::RdmaCosts::over)).
+    /// The defaults are for a machine with a core for every rank and 4 MiB of cache each, and a
+    /// network of 20 Gbit/s. If RDMA joins the hosts of a communicator, the constants of sockets
+    /// hold the costs of RDMA messages ([`RdmaCosts::over`](super::rdma::RdmaCosts::over)).
     #[derive(Clone, Debug, PartialEq)]
     "constant" Constants of f64, text up to TEXT_BYTES_MAX {
-        /// Ranks of one machine for each of its cores, where that is more than one.
+        /// Ranks per core of one machine, at least 1.
         load = 1.0, 1.0..=1e6;
-        /// What a rank has of the cache that its copies go through.
+        /// A rank's share of the cache that its copies go through.
         cache_bytes = 4.0 * MIB, 0.0..=1e15;
-        /// What a call costs that goes the shortest way.
+        /// Cost of a call that takes the shortest path.
         call_us = 0.05, 0.0..=EVENT_US_MAX;
-        /// What a call costs more that goes by a plan.
+        /// Additional cost of a call that runs by a plan.
         plan_us = 0.6, 0.0..=EVENT_US_MAX;
-        /// From a publication in shared memory until a peer has seen it.
+        /// Time from a publication in shared memory until a peer sees it.
         hop_us = 0.2, 0.0..=EVENT_US_MAX;
-        /// What a hop costs less whose payload stands in the line that announces it.
+        /// Time saved by a hop whose payload is in the cache line that announces it.
         inline_us = 0.05, 0.0..=EVENT_US_MAX;
-        /// What each rank of another domain adds to a hop of which all ranks are part.
+        /// Additional time of a hop of all ranks for each rank in another domain.
         domain_us = 0.1, 0.0..=EVENT_US_MAX;
-        /// What a rank waits, where several share a core, until all of them had one turn; for each
-        /// of them.
+        /// Wait until all ranks that share a core have had one turn, for each of these ranks.
         turn_us = 2.5, 0.0..=EVENT_US_MAX;
-        /// What each slice of published memory costs.
+        /// Cost of each further slice of published memory.
         slice_us = 0.3, 0.0..=EVENT_US_MAX;
-        /// What a byte that a peer has just written costs more than others.
+        /// Additional cost of a byte that a peer has just written.
         line_us_per_byte = 3e-5, 0.0..=BYTE_US_MAX;
-        /// Copying a byte within the caches.
+        /// Cost of copying a byte within the caches.
         copy_us_per_byte = 1.5e-5, 0.0..=BYTE_US_MAX;
-        /// Combining a byte of two operands within the caches.
+        /// Cost of reducing a byte of two operands within the caches.
         reduce_us_per_byte = 1.5e-5, 0.0..=BYTE_US_MAX;
-        /// The host's memory port: what each copied or combined byte beyond the caches takes of it,
-        /// all ranks together.
+        /// Time of the host's memory port, which all ranks share, for each copied or reduced byte
+        /// beyond the caches.
         memory_us_per_byte = 2.5e-5, 0.0..=BYTE_US_MAX;
-        /// What a rank spends on claiming blocks.
+        /// Time that a rank spends on claiming blocks.
         claim_us = 3.6, 0.0..=EVENT_US_MAX;
-        /// What a rank spends on finding out where others' registered buffers lie.
+        /// Time that a rank spends on locating its peers' registered buffers.
         expose_us = 0.5, 0.0..=EVENT_US_MAX;
-        /// From the sending of an empty message through a ring of shared memory until it is
-        /// received.
+        /// Time of an empty message through a ring of shared memory, from send to receive.
         ring_hop_us = 0.4, 0.0..=EVENT_US_MAX;
-        /// What a rank spends on each further message through a ring.
+        /// Time that a rank spends on each further message through a ring.
         ring_message_us = 0.15, 0.0..=EVENT_US_MAX;
-        /// What a message through a ring costs more where ranks share cores.
+        /// Additional cost of a message through a ring if ranks share cores.
         ring_turn_us = 0.3, 0.0..=EVENT_US_MAX;
-        /// A byte through a ring, in and out.
+        /// Cost of a byte through a ring, in and out.
         ring_us_per_byte = 1.15e-4, 0.0..=BYTE_US_MAX;
-        /// From the sending of an empty message through a socket until it is received: α.
+        /// Time of an empty message through a socket, from send to receive: α.
         socket_hop_us = 25.0, 0.0..=EVENT_US_MAX;
-        /// What a rank spends on each further message through a socket: o.
+        /// Time that a rank spends on each further message through a socket: o.
         socket_message_us = 2.0, 0.0..=EVENT_US_MAX;
-        /// What a message through a socket costs more where ranks share cores.
+        /// Additional cost of a message through a socket if ranks share cores.
         socket_turn_us = 6.5, 0.0..=EVENT_US_MAX;
-        /// A byte through a link: β.
+        /// Time of a byte on a link: β.
         socket_us_per_byte = 4e-4, 0.0..=BYTE_US_MAX;
-        /// What the cores at both ends spend on a byte through a socket.
+        /// Time that the cores at both ends together spend on a byte through a socket.
         socket_work_us_per_byte = 2.45e-4, 0.0..=BYTE_US_MAX;
-        /// What a message of more than 4 KiB waits for over RDMA: its grant.
+        /// Wait of an RDMA message of more than 4 KiB for its grant.
         grant_us = 0.0, 0.0..=EVENT_US_MAX;
-        /// What copying a byte of memory that is not registered costs at each end over RDMA.
+        /// Cost of copying a byte of unregistered memory, at each end of an RDMA message.
         staging_us_per_byte = 0.0, 0.0..=BYTE_US_MAX;
-        /// By how much a link's time grows with each further sender that crowds a receiver.
+        /// Relative growth of a link's time with each further sender to the same receiver.
         incast = 0.08, 0.0..=1.0;
-        /// What lies in the caches for each byte of a call: input, output, and slots or cells.
+        /// Bytes in the caches for each byte of a call: input, output, and slots or cells.
         footprint = 3.0, 1.0..=FACTOR_MAX;
-        /// By how much copying and combining take longer where ranks share a core, because each
-        /// finds its caches full of another's data.
+        /// Slowdown of copying and reducing if ranks share a core, because each finds its caches
+        /// full of another rank's data.
         shared_core_factor = 3.3, 1.0..=FACTOR_MAX;
-        /// Turns that ranks wait for until all blocks were assigned and combined: the second is
-        /// shorter, because any rank ends it.
+        /// Turns until all blocks are assigned and reduced. The second turn is shorter, because any
+        /// rank ends it.
         dynamic_turns = 1.5, 0.0..=FACTOR_MAX;
-        /// By how much work with dynamic assignment takes longer where ranks share cores: in
-        /// published memory, ...
+        /// Slowdown of dynamically assigned work in published memory if ranks share cores.
         claimed_factor = 1.2, 1.0..=FACTOR_MAX;
-        /// ... in registered buffers, in which blocks keep to their ranks where they can, ...
+        /// Slowdown of dynamically assigned work in registered buffers if ranks share cores; blocks
+        /// stay with their ranks if possible.
         served_factor = 1.1, 1.0..=FACTOR_MAX;
-        /// ... and in both where every rank has a core, because blocks always change it.
+        /// Slowdown of dynamically assigned work if every rank has a core, because blocks always
+        /// change cores.
         moved_blocks_factor = 2.0, 1.0..=FACTOR_MAX;
-        /// What is pushed goes through the caches once, what is published twice.
+        /// Cost of pushed data, which goes through the caches once, relative to published data,
+        /// which does so twice.
         pushed_factor = 0.7, 0.0..=1.0;
-        /// Of the turns of all ranks of a core, those that a further hop waits for: a rank that
-        /// waits need not be the last to run.
+        /// Share of the turns of all ranks of a core that a further hop waits for: a waiting rank
+        /// need not be the last to run.
         further_hop_turns = 0.4, 0.0..=1.0;
-        /// Of the time of a hop through a socket where a core is free, what it takes among ranks
-        /// that share cores, because the sender lets the receiver run.
+        /// Time of a socket hop between ranks that share cores, relative to one with a free core:
+        /// the sender lets the receiver run.
         shared_core_hop_factor = 0.36, 0.0..=FACTOR_MAX;
-        /// Of the time of a byte through a ring between cores, what it takes among the ranks of one
-        /// of several hosts that share cores: they sit on one core, and what fits its cache stays
-        /// there.
+        /// Time of a byte through a ring between ranks of one of several hosts that share a core,
+        /// relative to one between cores: data that fits the core's cache stays there.
         shared_core_ring_factor = 0.33, 0.0..=FACTOR_MAX;
-        /// How often a vector that is reduced in two levels is read once more: partial sums, and
-        /// results by each domain.
+        /// Additional reads of a vector that is reduced in two levels: partial sums, and results by
+        /// each domain.
         domain_reads = 2.0, 0.0..=FACTOR_MAX;
     }
     beside
-    /// Where formulas do not reach.
+    /// Factors between measured times and formulas.
     corrections: Corrections
 }
 
 impl Constants {
-    /// The constants for `ranks` ranks of one machine, by its cores and the sizes of its caches;
-    /// times are the default ones.
+    /// Returns the constants for `ranks` ranks of one machine, from its cores and cache sizes, with
+    /// default times.
     pub fn derive(machine: &Machine, ranks: usize) -> Constants {
         Constants::default().on(machine, ranks)
     }
 
-    /// These times for `ranks` ranks of `machine`: how many share a core and what each has of the
-    /// caches.
+    /// Returns these constants for `ranks` ranks of `machine`, with their load and cache share.
     pub fn on(self, machine: &Machine, ranks: usize) -> Constants {
         let share = |cache| machine.share_bytes(cache, ranks);
         Constants {
@@ -149,9 +147,9 @@ impl Constants {
         }
     }
 
-    /// These times where hosts are joined by links of `rate_mbps`.
+    /// Returns these constants for hosts that are joined by links of `rate_mbps`.
     pub fn over_links(self, rate_mbps: u32) -> Constants {
-        // Mbit/s are bits in a microsecond.
+        // 1 Mbit/s is one bit per microsecond.
         let us_per_byte = 8.0 / f64::from(rate_mbps.max(1));
         Constants {
             socket_us_per_byte: us_per_byte.min(BYTE_US_MAX),
@@ -164,13 +162,13 @@ impl Constants {
         self.load > 1.0
     }
 
-    /// The constants that another rank sent; `None` unless they are whole and within their bounds.
+    /// Decodes constants from another rank; `None` unless all are present and within their bounds.
     pub fn decode(bytes: &[u8]) -> Option<Constants> {
         Constants::parse(std::str::from_utf8(bytes).ok()?).ok()
     }
 
-    /// The constants that a file holds, as [`decode`](Constants::decode). The error says what is
-    /// wrong.
+    /// Parses constants from a file, as [`decode`](Constants::decode). The error text names the
+    /// cause.
     pub fn parse(text: &str) -> Result<Constants, String> {
         let mut values = Overrides::default();
         let mut corrections = Corrections::default();
@@ -186,7 +184,7 @@ impl Constants {
     }
 }
 
-/// The form that [`Constants::decode`] reads.
+/// Writes the form that [`Constants::decode`] reads.
 impl fmt::Display for Constants {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         parameters::write(self, f)?;

@@ -1,8 +1,7 @@
-//! By what factors measured times differ from the formulas of the cost model, where formulas do not
-//! reach.
+//! Corrections: factors between measured times and the formulas of the cost model.
 //!
-//! In text a correction is `all_reduce.ring.simple@20=1.25`: at 2²⁰ bytes that call takes 1.25
-//! times what the formula says.
+//! The text form of a correction is `all_reduce.ring.simple@20=1.25`: at 2²⁰ bytes that call takes
+//! 1.25 times the formula's time.
 
 #![forbid(unsafe_code)]
 
@@ -11,16 +10,16 @@ use std::str::FromStr;
 
 use crate::types::{Collective, Method, Protocol};
 
-/// The most points of all corrections together.
+/// Maximum number of points of all corrections together.
 const POINTS_MAX: usize = 1024;
 
-/// A correction's factor lies between one over this and this.
+/// Maximum factor of a correction; its inverse is the minimum.
 const FACTOR_MAX: f64 = 100.0;
 
-/// The largest size that has a correction of its own, as a power of two.
+/// The largest size of a point, as an exponent of two.
 const LOG2_BYTES_MAX: u8 = 40;
 
-/// What a correction is about: a collective's algorithm by a protocol.
+/// The subject of a correction: a collective with its algorithm and protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Key {
     /// The collective.
@@ -55,16 +54,16 @@ impl FromStr for Key {
     }
 }
 
-/// By what factor calls differ from their formulas, at powers of two of the size. In between it is
-/// interpolated, beyond the points it is that of the nearest one.
+/// Factors between the times of calls and their formulas, at sizes that are powers of two. Factors
+/// are interpolated between points; beyond the points, the factor of the nearest one applies.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Corrections(Vec<Point>);
 
-/// A key, a size as a power of two, and the factor there. In order of the first two.
+/// A key, the size as an exponent of two, and the factor. Points are sorted by key and size.
 type Point = (Key, u8, f64);
 
 impl Corrections {
-    /// The factor at a size; 1 where nothing is known.
+    /// Returns the factor at a size; 1 if the key has no points.
     pub fn factor(&self, key: Key, bytes: u64) -> f64 {
         let at = (bytes.max(1) as f64).log2();
         let after = self.0.partition_point(|(known, log2_bytes, _)| {
@@ -82,12 +81,12 @@ impl Corrections {
         }
     }
 
-    /// Whether nothing is known.
+    /// Whether the table has no points.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Sets the factor at `2^log2_bytes` bytes; one that is beyond bounds to the bound.
+    /// Sets the factor at `2^log2_bytes` bytes, clamped to its bounds.
     pub fn set(&mut self, key: Key, log2_bytes: u8, factor: f64) {
         let factor = factor.clamp(1.0 / FACTOR_MAX, FACTOR_MAX);
         match self.place(key, log2_bytes) {
@@ -96,15 +95,15 @@ impl Corrections {
         }
     }
 
-    /// Every key, size and factor, in their order.
+    /// Returns all points, sorted by key and size.
     pub fn points(&self) -> &[Point] {
         &self.0
     }
 
-    /// Adds what text says: `name` is `key@log2_bytes`.
+    /// Adds a point from text: `name` is `key@log2_bytes`, `value` the factor.
     ///
     /// # Errors
-    /// What is unknown, out of bounds, there already or one too many, in words.
+    /// A text for an unknown name, a number out of bounds, a duplicate, or one point too many.
     pub fn add(&mut self, name: &str, value: &str) -> Result<(), String> {
         let (key, log2_bytes) = name
             .split_once('@')
@@ -127,14 +126,14 @@ impl Corrections {
         Ok(())
     }
 
-    /// Where a point is, or belongs.
+    /// Returns the index of a point, or the index at which to insert it.
     fn place(&self, key: Key, log2_bytes: u8) -> Result<usize, usize> {
         let of = |(known, at, _): &Point| (*known, *at);
         self.0.binary_search_by_key(&(key, log2_bytes), of)
     }
 }
 
-/// The entries that [`Corrections::add`] takes, with commas between them. A precision is that of
+/// Writes the entries that [`Corrections::add`] reads, separated by commas. A precision applies to
 /// the factors.
 impl fmt::Display for Corrections {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -1,12 +1,12 @@
-//! What a collective should cost by the closed forms that `ringfold schedule` prints: α, β and γ
-//! (Hockney, 1994; Thakur, Rabenseifner & Gropp, 2005), with the overhead of further messages set
-//! apart from the latency (Culler et al., LogP, 1993).
+//! The cost of a collective by the closed forms that `ringfold schedule` prints: α, β and γ
+//! (Hockney, 1994; Thakur, Rabenseifner & Gropp, 2005), with the overhead of further messages
+//! separate from the latency (Culler et al., LogP, 1993).
 //!
 //! An algorithm is priced by its [`Terms`] alone. Links are full duplex, each rank has one port,
-//! and reductions do not overlap with messages. What this does not know: contention in the network,
-//! the pipelining of slices (except where an algorithm lives from it: the ring's broadcast and
-//! reduce), and more ranks than cores. So it compares algorithms on a simple machine; calls are
-//! tuned by the [`model`](super::model), which prices the same terms on this one.
+//! and reductions do not overlap with messages. The forms omit contention in the network, the
+//! pipelining of slices (except in the ring's broadcast and reduce, which depend on it), and more
+//! ranks than cores. So the forms compare algorithms on a simple machine. Calls are tuned by the
+//! [`model`](super::model), which prices the same terms on the actual machine.
 
 #![forbid(unsafe_code)]
 
@@ -15,32 +15,32 @@ pub mod weighted;
 use super::terms::{Terms, is_chain};
 use crate::schedule::Spec;
 
-/// Most slices that [`predict`] assumes for a pipelined chain.
+/// Maximum number of slices that [`predict`] assumes for a pipelined chain.
 const SLICES_MAX: f64 = 64.0;
 
-/// What a machine's messages, copies and reductions cost.
+/// Costs of messages, copies and reductions on a machine.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Costs {
-    /// α: from the sending of an empty message until it is received.
+    /// α: time of an empty message, from send to receive.
     pub alpha_us: f64,
-    /// What a rank spends on each further message that is under way at the same time.
+    /// Time that a rank spends on each further message in flight at the same time.
     pub overhead_us: f64,
     /// β: the inverse of a link's bandwidth.
     pub beta_us_per_byte: f64,
-    /// γ: combining two operands.
+    /// γ: time of reducing a byte of two operands.
     pub gamma_us_per_byte: f64,
-    /// From a publication until a peer has seen it.
+    /// Time from a publication until a peer sees it.
     pub hop_us: f64,
-    /// Copying to or from published memory, on one core.
+    /// Cost of copying a byte to or from published memory, on one core.
     pub copy_us_per_byte: f64,
-    /// The same when all ranks of the host do it at once, for each rank: the inverse of the host's
-    /// memory bandwidth.
+    /// Minimum cost of a copied or reduced byte, for each rank of the host that does so at the same
+    /// time: the inverse of the host's memory bandwidth.
     pub memory_us_per_byte: f64,
 }
 
 impl Default for Costs {
-    /// A 100 Gbit/s network with TCP's latency, and a host that copies 10 GB/s on a core and 40
-    /// GB/s on all.
+    /// Returns the costs of a 100 Gbit/s network with TCP's latency, and of a host that copies 10
+    /// GB/s on one core and 40 GB/s on all.
     fn default() -> Costs {
         Costs {
             alpha_us: 5.0,
@@ -54,7 +54,7 @@ impl Default for Costs {
     }
 }
 
-/// The time of one call in microseconds; `None` if there is no such schedule. `bytes` is the
+/// Returns the time of one call in microseconds; `None` if no such schedule exists. `bytes` is the
 /// collective's size.
 pub fn predict(spec: &Spec, bytes: u64, costs: &Costs) -> Option<f64> {
     let terms = Terms::of(spec)?;

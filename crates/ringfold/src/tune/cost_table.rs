@@ -1,14 +1,14 @@
-//! What every way of carrying out a call should cost: the table that a choice is made from.
+//! The cost table: the modelled cost of every way of a call, from which a way is chosen.
 //!
-//! Method × protocol, in microseconds, as NCCL's tuner has it: -1 stands for an unusable way.
-//! Rules and plugins change usable entries only; the smallest entry is the choice, and of equal
-//! ones the first.
+//! Method × protocol, in microseconds, as in NCCL's tuner: -1 marks an unusable way. Rules and
+//! plugins change usable entries only. The cheapest entry is the choice, and the first of equal
+//! entries.
 
 #![forbid(unsafe_code)]
 
 use crate::types::{Method, Protocol};
 
-/// What stands for an unusable way.
+/// The entry of an unusable way.
 pub const UNUSABLE: f32 = -1.0;
 
 /// Costs in microseconds by algorithm and protocol, each in wire order.
@@ -16,7 +16,7 @@ pub const UNUSABLE: f32 = -1.0;
 pub struct CostTable([[f32; Protocol::ALL.len()]; Method::ALL.len()]);
 
 impl CostTable {
-    /// Every entry of every table, in the order in which ties are decided.
+    /// Returns the keys of all entries, in the order in which ties are decided.
     pub fn keys() -> impl Iterator<Item = (Method, Protocol)> {
         let protocols = |algorithm: &'static Method| {
             Protocol::ALL.iter().map(|protocol| (*algorithm, *protocol))
@@ -24,25 +24,25 @@ impl CostTable {
         Method::ALL.iter().flat_map(protocols)
     }
 
-    /// A table in which nothing is usable.
+    /// Returns a table without usable ways.
     pub fn unusable() -> CostTable {
         CostTable([[UNUSABLE; Protocol::ALL.len()]; Method::ALL.len()])
     }
 
-    /// The cost of a way; `None` if it is unusable.
+    /// Returns the cost of a way; `None` if it is unusable.
     pub fn get(&self, (method, protocol): (Method, Protocol)) -> Option<f32> {
         let cost_us = self.0[method as usize][protocol as usize];
         (cost_us >= 0.0).then_some(cost_us)
     }
 
-    /// Sets the cost of a way; what is negative or no number makes it unusable.
+    /// Sets the cost of a way; a negative cost or NaN makes the way unusable.
     pub fn set(&mut self, (method, protocol): (Method, Protocol), cost_us: f32) {
         let is_cost = cost_us >= 0.0;
         self.0[method as usize][protocol as usize] = if is_cost { cost_us } else { UNUSABLE };
     }
 
-    /// Prices a way anew, if it is usable; an unusable one stays unusable. `false` if
-    /// nothing was changed: the way is unusable, or `cost_us` is negative or no number.
+    /// Changes the cost of a usable way; an unusable way stays unusable. Returns `false` if the way
+    /// is unusable, or `cost_us` is negative or NaN.
     pub fn reprice(&mut self, way: (Method, Protocol), cost_us: f32) -> bool {
         let is_repriced = cost_us >= 0.0 && self.get(way).is_some();
         if is_repriced {
@@ -51,25 +51,26 @@ impl CostTable {
         is_repriced
     }
 
-    /// Bars all ways but those that `is_kept` names.
+    /// Bars all ways for which `is_kept` returns `false`.
     pub fn retain(&mut self, mut is_kept: impl FnMut((Method, Protocol)) -> bool) {
         for way in CostTable::keys().filter(|way| !is_kept(*way)) {
             self.set(way, UNUSABLE);
         }
     }
 
-    /// The cheapest way, and of equally cheap ones the first; `None` if nothing is usable.
+    /// Returns the cheapest usable way, and the first of equally cheap ones; `None` if no way is
+    /// usable.
     pub fn best(&self) -> Option<(Method, Protocol)> {
         let cheapest = self.usable().min_by(|one, other| one.1.total_cmp(&other.1));
         cheapest.map(|(way, _)| way)
     }
 
-    /// The usable ways and what they cost.
+    /// Returns the usable ways and their costs.
     pub fn usable(&self) -> impl Iterator<Item = ((Method, Protocol), f32)> {
         CostTable::keys().filter_map(|way| Some((way, self.get(way)?)))
     }
 
-    /// The usable ways, for an error's text.
+    /// Returns the usable ways as text for an error.
     pub fn list(&self) -> String {
         let named = |((method, protocol), _)| format!("{method} ({protocol})");
         self.usable().map(named).collect::<Vec<_>>().join(", ")

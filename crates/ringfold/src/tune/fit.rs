@@ -1,10 +1,10 @@
-//! From measured times to numbers, for all that measure.
+//! Statistics of measured times, for the modules that measure.
 //!
-//! Times on a machine that others use, too, have no distribution that could be assumed, and a long
-//! tail. So a time is always the [`median`] of repetitions, and two ways are compared by [`Pairs`]
-//! that were measured in turns, under the same conditions.
+//! Times on a shared machine follow no known distribution, and have a long tail. So a time is the
+//! [`median`] of repetitions, and two ways are compared by [`Pairs`] that were measured in
+//! alternation, under the same conditions.
 //!
-//! | measured by | made of the medians |
+//! | measured by | derived from the medians |
 //! |---|---|
 //! | `ringfold tune calibrate` | [`calibrate`]: constants of the cost model, and corrections |
 //! | joining | [`probe`](super::probe): corrections of one way |
@@ -16,14 +16,14 @@
 pub mod calibrate;
 pub mod least_squares;
 
-/// Fewer pairs than this say nothing.
+/// Minimum number of pairs for a conclusion.
 pub const PAIRS_MIN: usize = 4;
 
-/// The part of all pairs that a way must win: with 7 pairs 6, which chance alone does once in 16
-/// times for either.
+/// Share of all pairs that a way must win: 6 of 7 pairs, which chance alone does once in 16 times
+/// for either way.
 const WINS_MIN: f64 = 0.8;
 
-/// The middle of the numbers, of two the lower one; 0 of nothing.
+/// Returns the median of the numbers, the lower of two middle ones; 0 without numbers.
 pub fn median(numbers: impl Iterator<Item = f64>) -> f64 {
     let mut sorted: Vec<f64> = numbers.collect();
     sorted.sort_by(f64::total_cmp);
@@ -31,17 +31,17 @@ pub fn median(numbers: impl Iterator<Item = f64>) -> f64 {
     sorted.get(middle).copied().unwrap_or(0.0)
 }
 
-/// The times of two ways that were measured in turns, in any unit.
+/// Times of two ways that were measured in alternation, in any unit.
 #[derive(Clone, Debug, Default)]
 pub struct Pairs(pub Vec<[f64; 2]>);
 
 impl Pairs {
-    /// The median time of each way.
+    /// Returns the median time of each way.
     pub fn medians(&self) -> [f64; 2] {
         [0, 1].map(|way| median(self.0.iter().map(|pair| pair[way])))
     }
 
-    /// Whether one of the ways is faster for certain.
+    /// Whether one of the ways is clearly faster.
     pub fn is_clear(&self) -> bool {
         let needed = (self.0.len() as f64 * WINS_MIN).ceil() as usize;
         self.0.len() >= PAIRS_MIN && [0, 1].iter().any(|way| self.wins(*way) >= needed)
@@ -52,7 +52,7 @@ impl Pairs {
         self.wins(0) == self.0.len()
     }
 
-    /// In how many pairs a way was the faster one.
+    /// Returns the number of pairs in which a way was the faster one.
     fn wins(&self, way: usize) -> usize {
         let pairs = self.0.iter();
         pairs.filter(|pair| pair[way] < pair[1 - way]).count()

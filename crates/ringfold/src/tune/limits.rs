@@ -1,14 +1,14 @@
-//! In which pieces calls are pipelined, which results are stored past the caches, and when helpers
-//! help, as data.
+//! Size limits, as data: the pieces in which calls are pipelined, the results that use non-temporal
+//! stores, and the calls that use helpers.
 //!
-//! A [`Limits`] is derived from a [`Machine`] by a pure function, so that no number here belongs to
-//! one machine. The lowest rank of a communicator derives it and sends it to all
-//! (`setup/agree.rs`): all ranks go by the same table, whatever each of them would have
-//! derived. Executors and [`choose`](super::choose) read it; no other module holds a size of its
-//! own. Which way a call goes is not decided here but by prices ([`model`](super::model)).
+//! A pure function derives a [`Limits`] from a [`Machine`], so no number here belongs to one
+//! machine. Each rank of a communicator proposes its limits; all ranks use those of rank 0, without
+//! the features that any rank disables (`setup/terms.rs`). [`choose`](super::choose),
+//! [`Question`](super::Question) and setup read the table. The way of a call is not decided here,
+//! but by prices ([`model`](super::model)).
 //!
-//! In text they are [`mod@parameters`], with `never` for what is not done;
-//! `RINGFOLD_LIMITS` overrides some.
+//! The text form is that of [`mod@parameters`], with `never` for a disabled feature;
+//! `RINGFOLD_LIMITS` overrides entries.
 
 #![forbid(unsafe_code)]
 
@@ -18,47 +18,46 @@ pub use super::parameters::NEVER;
 use super::parameters::{self, Table, parameters};
 use crate::topology::Machine;
 
-/// The longest text of a table that is read.
+/// Maximum length of the text of a table.
 const TEXT_BYTES_MAX: usize = 4096;
 
-/// Some limits that replace derived ones.
+/// Limits that replace derived ones.
 pub type Overrides = parameters::Overrides<Limits>;
 
 parameters! {
-    /// The sizes that a communicator goes by. The defaults are for a machine whose caches are
-    /// unknown.
+    /// The size limits of a communicator. The defaults are for a machine whose caches are unknown.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     "limit" Limits of u64, text up to TEXT_BYTES_MAX {
-        /// The piece in which published memory is pipelined; a slot's size bounds it too.
+        /// Slice size of calls in published memory; a slot's size also bounds it.
         shared_slice_bytes = 64 << 10, 64..=1 << 30;
-        /// The same where only the root gives or takes and nothing is combined, once a call has
-        /// more than one piece.
+        /// Slice size of rooted calls without reduction in published memory, if they have several
+        /// slices.
         rooted_slice_bytes = 32 << 10, 64..=1 << 30;
-        /// Up to here weights and policies for slow ranks do nothing: latency decides.
+        /// Largest call without weights and policies for slow ranks: latency decides.
         latency_bytes_max = 32 << 10, 0..=NEVER;
-        /// From here on results that lie apart from their inputs are stored past the caches.
+        /// Smallest call whose out-of-place results use non-temporal stores.
         stream_bytes_min = 1 << 20, 0..=NEVER;
-        /// From here on idle cores help.
+        /// Smallest call for which idle cores help.
         helper_bytes_min = NEVER, 0..=NEVER;
     }
 }
 
 impl Limits {
-    /// The limits for `ranks` ranks of one host, by the sizes of its caches.
+    /// Returns the limits for `ranks` ranks of one host, from its cache sizes and cores.
     pub fn derive(machine: &Machine, ranks: usize) -> Limits {
         let share = |cache| machine.share_bytes(cache, ranks) as u64;
         let (l2, last) = (share(machine.l2), share(machine.last));
         let is_oversubscribed = ranks > machine.cores;
         let within = |bytes: u64, least: u64, most: u64| bytes.clamp(least << 10, most << 10);
         Limits {
-            // Input, output, and the slots of two ranks twice over, because slices overlap, in the
-            // second level. Where ranks take turns with a core, only one of them is at it, and
-            // every slice costs a round of turns.
+            // The second level holds input, output, and the slots of two ranks, twice over because
+            // slices overlap. If ranks take turns on a core, only one of them uses it at a time,
+            // and every slice costs a round of turns.
             shared_slice_bytes: within(if is_oversubscribed { l2 / 4 } else { l2 / 8 }, 64, 1024),
-            // All slots of a rank twice over in the second level: one rank fills them while another
-            // empties them.
+            // The second level holds all slots of a rank twice over: one rank fills them while
+            // another empties them.
             rooted_slice_bytes: within(if is_oversubscribed { l2 / 4 } else { l2 / 16 }, 32, 1024),
-            // A result that is not in the last level when it is used next.
+            // A result of this size leaves the last-level cache before its next use.
             stream_bytes_min: within((last / 8 * 3).min(l2.saturating_mul(6)), 1024, NEVER >> 10),
             helper_bytes_min: if machine.cores >= 2 * ranks {
                 1 << 20
@@ -69,7 +68,7 @@ impl Limits {
         }
     }
 
-    /// These limits, without what `other` never does.
+    /// Returns these limits, with `never` for the features that `other` disables.
     pub fn barring(mut self, other: &Limits) -> Limits {
         for parameter in Limits::PARAMETERS {
             if parameter.value(other) == NEVER {
@@ -79,14 +78,14 @@ impl Limits {
         self
     }
 
-    /// The table that another rank sent; `None` unless it is whole and within its bounds.
+    /// Decodes a table from another rank; `None` unless it is complete and within its bounds.
     pub fn decode(bytes: &[u8]) -> Option<Limits> {
         let values: Overrides = std::str::from_utf8(bytes).ok()?.parse().ok()?;
         values.is_whole().then(|| values.over(Limits::default()))
     }
 }
 
-/// The form that [`Limits::decode`] reads.
+/// Writes the form that [`Limits::decode`] reads.
 impl fmt::Display for Limits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         parameters::write(self, f)
@@ -100,7 +99,7 @@ mod tests {
 
     const KIB: u64 = 1 << 10;
 
-    /// Caches in KiB, each with the number of logical cores that share it.
+    /// Returns a machine; each cache is its KiB and the number of logical cores that share it.
     fn machine(
         l1: (usize, usize),
         l2: (usize, usize),
@@ -123,8 +122,8 @@ mod tests {
         machine((32, 1), (1024, 1), (32 << 10, 2), 2)
     }
 
-    /// What a machine of two cores shows of its caches. One was recorded; the other is written as
-    /// it was reported.
+    /// Reads the caches of a machine of two cores from a fixture. One fixture was recorded, the
+    /// other written from a report.
     fn recorded(name: &str) -> Machine {
         let fixtures = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/sysfs");
         Machine::read(&std::path::Path::new(fixtures).join(name), 2)
@@ -148,12 +147,12 @@ mod tests {
         let limits = Limits::derive(&machine, 2);
         assert_eq!(limits.shared_slice_bytes, 256 * KIB);
         assert_eq!(limits.stream_bytes_min, 12 << 20);
-        // Four ranks have half of each cache, and take turns.
+        // Each of four ranks has half of each cache, and they take turns.
         let crowded = Limits::derive(&machine, 4);
         assert_eq!(crowded.shared_slice_bytes, 256 * KIB);
     }
 
-    /// From no cache to absurd ones, from one rank to far more than cores.
+    /// Covers machines from no cache to absurd ones, and from one rank to far more than cores.
     #[test]
     fn every_machine_has_limits_within_their_bounds() {
         for kib in [0, 1, 48, 1 << 20, usize::MAX >> 10] {
@@ -183,7 +182,7 @@ mod tests {
     fn a_damaged_table_is_refused_or_whole() {
         let text = Limits::derive(&two_cores(), 2).to_string().into_bytes();
         for length in 0..text.len() {
-            // A shorter last number is a number all the same; anything else is missing.
+            // A truncated last number is still a number; any other truncation loses an entry.
             let last_value = text.iter().rposition(|byte| *byte == b'=').unwrap() + 1;
             if length <= last_value {
                 assert_eq!(Limits::decode(&text[..length]), None, "{length} bytes");

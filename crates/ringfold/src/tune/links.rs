@@ -1,9 +1,9 @@
-//! What messages cost on the two kinds of links of a job, within a host and between hosts, as
-//! `ringfold tune calibrate` measures it in a job of several hosts.
+//! Costs of messages on the two kinds of links of a job, within a host and between hosts.
+//! `ringfold tune calibrate` measures these costs in a job of several hosts.
 //!
-//! The numbers are LogGP's, with what the kernel's copies and packets cost the processor beside
-//! what the link costs. The [cost model](super::model) has them as [`Constants`], the simulator as
-//! the parameters of its network and processors.
+//! The numbers are those of LogGP, and the processor's costs of the kernel's copies and packets.
+//! The [cost model](super::model) uses the numbers as [`Constants`], the simulator as the
+//! parameters of its network and processors.
 
 #![forbid(unsafe_code)]
 
@@ -12,74 +12,76 @@ use std::fmt;
 use super::constants::Constants;
 use super::parameters::{self, Overrides, parameters};
 
-/// The longest text of such costs that is read.
+/// Maximum length of the text of link costs.
 pub const TEXT_BYTES_MAX: usize = 4 << 10;
 
-/// The most microseconds that one event takes, and a byte.
+/// Maximum time of one event, and of a byte, in microseconds.
 const EVENT_US_MAX: f64 = 1e6;
 const BYTE_US_MAX: f64 = 10.0;
 
-/// The most that a stream holds.
+/// Maximum capacity of a stream, in bytes.
 const WINDOW_BYTES_MAX: f64 = 1e12;
 
 parameters! {
-    /// What messages cost. The defaults are those of the hosts of one machine.
+    /// Costs of messages. The defaults are those of the hosts of one machine.
     #[derive(Clone, Debug, PartialEq)]
     "link cost" LinkCosts of f64, text up to TEXT_BYTES_MAX {
-        /// Between hosts: from the first byte's departure until it is there.
+        /// Latency between hosts: from the first byte's departure to its arrival.
         socket_alpha_us = 0.5, 0.0..=EVENT_US_MAX;
-        /// What a message through a socket costs the processor at each end.
+        /// Processor time at each end for a message through a socket.
         socket_overhead_us = 4.6, 0.0..=EVENT_US_MAX;
-        /// The same on a core that several ranks share.
+        /// Processor time at each end for a message through a socket, on a core that several ranks
+        /// share.
         socket_crowded_us = 4.6, 0.0..=EVENT_US_MAX;
-        /// What a message of more than one packet costs it more.
+        /// Additional processor time at each end for a message of more than one packet.
         socket_packets_us = 2.5, 0.0..=EVENT_US_MAX;
-        /// A byte through a link: 0 if the processors at its ends are the limit.
+        /// Time of a byte on a link; 0 if the processors at its ends are the limit.
         socket_us_per_byte = 0.0, 0.0..=BYTE_US_MAX;
-        /// What a byte through a socket costs the processor at each end.
+        /// Processor time at each end for a byte through a socket.
         socket_work_us_per_byte = 9e-5, 0.0..=BYTE_US_MAX;
-        /// What a stream between hosts holds: the socket's buffers.
+        /// Capacity of a stream between hosts: the socket's buffers.
         socket_window_bytes = 1048576.0, 1.0..=WINDOW_BYTES_MAX;
-        /// Within a host: from the writing of a cell until its receiver sees it.
+        /// Latency within a host: from the writing of a cell until its receiver sees it.
         ring_alpha_us = 0.3, 0.0..=EVENT_US_MAX;
-        /// What a message through a ring of shared memory costs the processor at each end.
+        /// Processor time at each end for a message through a ring of shared memory.
         ring_overhead_us = 0.5, 0.0..=EVENT_US_MAX;
-        /// The same on a core that several ranks share.
+        /// Processor time at each end for a message through a ring, on a core that several ranks
+        /// share.
         ring_crowded_us = 0.5, 0.0..=EVENT_US_MAX;
-        /// What a byte through a ring costs the processor at each end.
+        /// Processor time at each end for a byte through a ring.
         ring_work_us_per_byte = 6e-5, 0.0..=BYTE_US_MAX;
-        /// What a ring holds: its cells.
+        /// Capacity of a ring: its cells.
         ring_window_bytes = 524288.0, 1.0..=WINDOW_BYTES_MAX;
-        /// Combining a byte of two operands.
+        /// Time of reducing a byte of two operands.
         reduce_us_per_byte = 3.3e-5, 0.0..=BYTE_US_MAX;
-        /// What the last-level caches of a machine hold.
+        /// Capacity of the last-level caches of a machine.
         cache_bytes = 33554432.0, 1.0..=WINDOW_BYTES_MAX;
-        /// What a byte that a processor reads costs more if it comes from memory.
+        /// Additional time of a byte that a processor reads from memory.
         miss_us_per_byte = 4e-5, 0.0..=BYTE_US_MAX;
-        /// How long a rank that waits polls before it sleeps.
+        /// Time that a waiting rank polls before it sleeps.
         spin_us = 20.0, 0.0..=EVENT_US_MAX;
-        /// What it takes until a rank that slept runs, if a core was idle, ...
+        /// Wake-up time of a sleeping rank, if a core was idle.
         wake_us = 20.0, 0.0..=EVENT_US_MAX;
-        /// ... and if another rank has just left the core.
+        /// Wake-up time of a sleeping rank, if another rank has just left the core.
         switch_us = 1.5, 0.0..=EVENT_US_MAX;
     }
 }
 
 impl LinkCosts {
-    /// The costs that a file holds; `None` unless they are whole and within their bounds.
+    /// Parses costs from a file; `None` unless all are present and within their bounds.
     pub fn decode(text: &str) -> Option<LinkCosts> {
         let mut values = Overrides::default();
         parameters::read::<LinkCosts>(text, |name, value| values.add(name, value)).ok()?;
         values.is_whole().then(|| values.over(LinkCosts::default()))
     }
 
-    /// Constants of the cost model, of which those of messages are these.
+    /// Returns `constants` with these costs of messages.
     pub fn over(&self, constants: Constants) -> Constants {
         let work_us_per_byte = 2.0 * self.socket_work_us_per_byte;
         Constants {
             socket_hop_us: hop_us(self.socket_alpha_us, self.socket_overhead_us),
             socket_message_us: self.socket_overhead_us,
-            // Where processors are the limit, they move a byte at one end at a time.
+            // If processors are the limit, they move a byte at one end at a time.
             socket_us_per_byte: match self.socket_us_per_byte {
                 0.0 => self.socket_work_us_per_byte,
                 measured => measured,
@@ -93,51 +95,51 @@ impl LinkCosts {
     }
 }
 
-/// From the sending of an empty message until it is received.
+/// Returns the time of an empty message, from send to receive.
 pub(super) fn hop_us(alpha_us: f64, overhead_us: f64) -> f64 {
     alpha_us + 2.0 * overhead_us
 }
 
-/// The form that [`LinkCosts::decode`] reads.
+/// Writes the form that [`LinkCosts::decode`] reads.
 impl fmt::Display for LinkCosts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         parameters::write(self, f)
     }
 }
 
-/// The times of one kind of link, as they were measured between two ranks, in microseconds.
+/// Measured times of one kind of link between two ranks, in microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct LinkTimes {
-    /// Half of an empty message's way there and back.
+    /// Half of an empty message's round trip.
     pub hop_us: f64,
-    /// Each of many small messages in one direction.
+    /// Time per message of many small messages in one direction.
     pub message_us: f64,
-    /// A byte of many large messages in one direction.
+    /// Time per byte of many large messages in one direction.
     pub one_way_us_per_byte: f64,
-    /// A byte of large messages in both directions at once, counted once.
+    /// Time per byte of each direction, for large messages in both directions at once.
     pub exchange_us_per_byte: f64,
 }
 
-/// A message's overhead at each end on a core that both ends share, from a hop there: the core goes
-/// from its sender to its receiver, and no end works while the other does.
+/// Returns a message's overhead at each end on a core that both ends share, from the time of a hop.
+/// The core switches from the sender to the receiver, and the ends never work at the same time.
 pub fn crowded_us(hop_us: f64, alpha_us: f64, switch_us: f64) -> f64 {
     (hop_us - alpha_us - switch_us).max(0.0) / 2.0
 }
 
-/// How much longer both directions at once may take than one, for a link that carries each by
-/// itself: beyond it the processors are the limit.
+/// Maximum time of both directions at once, relative to one, on a full-duplex link. Beyond this
+/// factor, the processors are the limit.
 const FULL_DUPLEX_FACTOR_MAX: f64 = 1.3;
 
 impl LinkTimes {
-    /// A message's latency and its overhead at each end: of many messages in a row the busier end
-    /// determines the time, and a hop has both ends and the latency.
+    /// Returns a message's latency and its overhead at each end. The busier end determines the time
+    /// of many messages in a row; a hop has both ends and the latency.
     pub fn latency_us(&self) -> (f64, f64) {
         let overhead_us = self.message_us.min(self.hop_us / 2.0);
         (self.hop_us - 2.0 * overhead_us, overhead_us)
     }
 
-    /// What a byte costs the link, and the processor at each end, which sends and receives one in
-    /// an exchange. `processor_us_per_byte` is the processor time that one rank spent on it.
+    /// Returns the time of a byte on the link, and at each end's processor. `processor_us_per_byte`
+    /// is the processor time of one rank in an exchange, in which it sends a byte and receives one.
     pub fn byte_us(&self, processor_us_per_byte: f64) -> (f64, f64) {
         let link_us = self.one_way_us_per_byte;
         let is_link_the_limit = self.exchange_us_per_byte < FULL_DUPLEX_FACTOR_MAX * link_us;
@@ -192,7 +194,7 @@ mod tests {
         assert_eq!(constants.hop_us, 0.7);
     }
 
-    /// Times of links with these costs, by LogGP.
+    /// Returns the times of links with these costs, by LogGP.
     fn times(alpha_us: f64, overhead_us: f64, link: f64, work: f64) -> LinkTimes {
         LinkTimes {
             hop_us: alpha_us + 2.0 * overhead_us,
@@ -211,7 +213,7 @@ mod tests {
     #[test]
     fn costs_follow_from_times() {
         let is_close = |one: f64, other: f64| (one - other).abs() < 1e-9;
-        // A slow link between processors that idle, and one that is faster than they are.
+        // A slow link between idle processors, and a link that is faster than the processors.
         for (alpha, overhead, link, work) in [(20.0, 2.0, 1e-3, 1e-4), (0.5, 4.0, 0.0, 1e-4)] {
             let times = times(alpha, overhead, link, work);
             let (alpha_us, overhead_us) = times.latency_us();
@@ -222,7 +224,7 @@ mod tests {
                 "{times:?}"
             );
         }
-        // What cannot be is no negative latency.
+        // Inconsistent times yield no negative latency.
         let odd = LinkTimes {
             message_us: 9.0,
             ..times(0.0, 1.0, 0.0, 0.0)

@@ -1,4 +1,4 @@
-//! Which way a call goes: the policy.
+//! The tuner: the policy that chooses the way of each call.
 
 pub mod allowed;
 pub mod bounds;

@@ -1,26 +1,26 @@
-//! What a call should take by each way: the terms of its algorithm, with the constants of the
-//! machine and the network.
+//! The cost model: the predicted time of a call by each way, from the terms of its algorithm and
+//! the constants of the machine and the network.
 //!
 //! # Model
 //!
-//! A call costs something by itself, then waits for its hops, then moves and combines bytes. What
-//! an algorithm needs of each is in the table of [`terms`](super::terms); into how many slices that
-//! is cut is the way's own.
+//! A call has a fixed cost, waits for its hops, and moves and reduces bytes. The table of
+//! [`terms`](super::terms) has the hops and bytes of each algorithm; the way determines the number
+//! of slices.
 //!
-//! Where every rank has a core the terms of the busiest rank are the critical path, and the time is
-//! their sum. Where ranks outnumber the cores of their machine (`load` > 1) waiting is for one's
-//! turn, and everything that any rank does is done by the same few cores: there the sum over all
-//! ranks counts, divided by the cores, at least what the busiest rank does alone. A schedule that
-//! has few messages wins then, however its ranks depend on each other.
+//! If every rank has a core, the terms of the busiest rank are the critical path, and the time is
+//! their sum. If ranks outnumber the cores of their machine (`load` > 1), ranks wait for their
+//! turn, and the same few cores do the work of all ranks. The time is then the sum over all ranks
+//! divided by the cores, but at least that of the busiest rank alone. A schedule with few messages
+//! then wins, however its ranks depend on each other.
 //!
-//! Published memory is priced by level: lines that a peer has just written come more slowly than
-//! one's own; what fits the caches goes at the cores' rate; what does not shares the host's memory
-//! port.
+//! Published memory is priced by level. Cache lines that a peer has just written arrive more slowly
+//! than a rank's own. Data that fits the caches moves at the cores' rate; other data shares the
+//! host's memory port.
 //!
-//! Where formulas do not reach, [`Corrections`](super::corrections::Corrections) multiply them.
+//! [`Corrections`](super::corrections::Corrections) multiply the times of inaccurate formulas.
 //! Prices rank ways; they do not promise times.
 //!
-//! Pure: no I/O, no clock, a few hundred nanoseconds for a whole table.
+//! The model is pure: no I/O, no clock, a few hundred nanoseconds for a whole table.
 
 #![forbid(unsafe_code)]
 
@@ -35,8 +35,8 @@ use crate::call::Way;
 use crate::schedule::Access;
 use crate::types::{Collective, Method};
 
-/// What `question` should take by `way`, in microseconds. A way that cannot be used has a number
-/// without a meaning. Finite and positive.
+/// Returns the predicted time of `question` by `way`, in microseconds: finite and positive. The
+/// price of an unusable way is meaningless.
 pub fn price(question: &Question, way: &Way, constants: &Constants) -> f32 {
     let call = Call::new(question, way, constants);
     let time_us = match way.access {
@@ -49,7 +49,7 @@ pub fn price(question: &Question, way: &Way, constants: &Constants) -> f32 {
         way: (way.method(), way.protocol()),
     };
     let corrected = time_us * constants.corrections.factor(key, question.bytes);
-    // What is absurdly large stays a price.
+    // Absurdly large times stay finite.
     (corrected as f32).clamp(f32::MIN_POSITIVE, f32::MAX)
 }
 
@@ -62,7 +62,7 @@ struct Call<'a> {
     terms: Terms,
     /// The number of ranks.
     n: f64,
-    /// Bytes.
+    /// Bytes of the call.
     size: f64,
     slices: f64,
 }
@@ -90,12 +90,12 @@ impl Call<'_> {
         }
     }
 
-    /// Copying a byte within the caches, as far as they are a rank's own.
+    /// Returns the time of copying a byte within the caches, with the slowdown of shared cores.
     fn copy_us_per_byte(&self) -> f64 {
         self.constants.copy_us_per_byte * self.shared_core_factor()
     }
 
-    /// Combining one.
+    /// Returns the time of reducing a byte within the caches, with the slowdown of shared cores.
     fn reduce_us_per_byte(&self) -> f64 {
         self.constants.reduce_us_per_byte * self.shared_core_factor()
     }
@@ -107,15 +107,15 @@ impl Call<'_> {
         }
     }
 
-    /// The time of work that the busiest rank and all together need so much of: by as many cores as
-    /// there are.
+    /// Returns the time of work on the available cores, from the busiest rank's time and that of
+    /// all ranks together.
     fn by_cores(&self, busiest: f64, all: f64) -> f64 {
         let cores = self.n / self.constants.load;
         busiest.max(all / cores)
     }
 
-    /// The time in which the vector is copied and combined as often as the busiest rank and all of
-    /// them need.
+    /// Returns the time of copying and reducing the vector, from the loads of the busiest rank and
+    /// of all ranks.
     fn moved(&self, busiest: Load, all: Load) -> f64 {
         let us_per_byte = |load: Load| {
             load.bytes * self.copy_us_per_byte() + load.reduced * self.reduce_us_per_byte()
@@ -124,14 +124,14 @@ impl Call<'_> {
         time_us + self.at_the_port(all.moved(), time_us)
     }
 
-    /// What is to be added to the time of the cores, because what does not fit the caches goes
-    /// through the host's memory port: so many times the vector by all ranks.
+    /// Returns the time to add to `time_us`, that of the cores, because data beyond the caches
+    /// shares the host's memory port. All ranks together move the vector `all` times.
     fn at_the_port(&self, all: f64, time_us: f64) -> f64 {
         let port_us = all * self.size * self.constants.memory_us_per_byte;
         self.missing(self.size) * (port_us - time_us).max(0.0)
     }
 
-    /// The part of so many bytes, and of what lies beside them, that does not fit the caches.
+    /// Returns the share of `bytes` bytes, with their footprint, that does not fit the caches.
     fn missing(&self, bytes: f64) -> f64 {
         let constants = self.constants;
         let held = constants.cache_bytes / (constants.footprint * bytes.max(1.0));
@@ -139,7 +139,7 @@ impl Call<'_> {
     }
 }
 
-/// Slices of a call.
+/// Returns the number of slices of a call.
 fn slices(question: &Question, way: &Way) -> f64 {
     use Collective::{
         AllGather, AllReduce, AllToAll, Broadcast, Gather, Reduce, ReduceScatter, Scatter,

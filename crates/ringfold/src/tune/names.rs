@@ -1,12 +1,12 @@
-//! NCCL's names and numbers, and ours: what rules, variables and plugins call collectives,
-//! algorithms and protocols.
+//! Names and numbers of NCCL and of ringfold, by which rules, variables and plugins name
+//! collectives, algorithms and protocols.
 //!
-//! Three tables with a row for each thing that has a name. Most things exist on one side only:
-//! `nvls` needs NVIDIA's switches, `push` needs registered host memory. A file or a variable may
-//! name all of them, so that one file serves NCCL and ringfold; what a library does not have is a
-//! way that it never goes.
+//! Each of the three tables has a row for each name. Most names exist on one side only: `nvls`
+//! needs NVIDIA's switches, `push` needs registered host memory. A file or a variable may use all
+//! names, so that one file serves NCCL and ringfold; a library never uses a way that it lacks.
 //!
-//! NCCL's numbers are those of its tuner plugins' interface (`nccl_tuner.h`), which never change.
+//! NCCL's numbers are those of its interface for tuner plugins (`nccl_tuner.h`), which never
+//! change.
 
 #![forbid(unsafe_code)]
 
@@ -15,24 +15,24 @@ use std::str::FromStr;
 use crate::types::{Collective, Method, Protocol};
 use crate::units;
 
-/// The algorithms that NCCL's tuner counts: the rows of its cost table.
+/// Number of algorithms in NCCL's tuner: the rows of its cost table.
 pub const NCCL_ALGORITHMS: usize = 7;
 
-/// The protocols that NCCL's tuner counts: the columns of its cost table.
+/// Number of protocols in NCCL's tuner: the columns of its cost table.
 pub const NCCL_PROTOCOLS: usize = 3;
 
-/// Something that has a name.
+/// A named collective, algorithm or protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Name<T: 'static> {
-    /// What rules call it: NCCL's word where it has one.
+    /// The name in rules: NCCL's word if it has one.
     pub text: &'static str,
-    /// What it is here; `None` for what only NCCL has.
+    /// The value in ringfold; `None` for a name that only NCCL has.
     pub ours: Option<T>,
-    /// NCCL's number; `None` for what only ringfold has.
+    /// NCCL's number; `None` for a name that only ringfold has.
     pub nccl: Option<u8>,
 }
 
-/// The collectives that are tuned.
+/// The names of the tuned collectives.
 pub static COLLECTIVES: [Name<Collective>; 9] = [
     name("broadcast", Some(Collective::Broadcast), Some(0)),
     name("reduce", Some(Collective::Reduce), Some(1)),
@@ -45,7 +45,7 @@ pub static COLLECTIVES: [Name<Collective>; 9] = [
     name("barrier", Some(Collective::Barrier), None),
 ];
 
-/// The algorithms.
+/// The names of the algorithms.
 pub static ALGORITHMS: [Name<Method>; 19] = [
     algorithm(Method::Tree, Some(0)),
     algorithm(Method::Ring, Some(1)),
@@ -68,7 +68,7 @@ pub static ALGORITHMS: [Name<Method>; 19] = [
     algorithm(Method::MultiLeader, None),
 ];
 
-/// The protocols.
+/// The names of the protocols.
 pub static PROTOCOLS: [Name<Protocol>; 4] = [
     protocol(Protocol::Ll, Some(0)),
     theirs("ll128", 1),
@@ -76,7 +76,7 @@ pub static PROTOCOLS: [Name<Protocol>; 4] = [
     protocol(Protocol::ZeroCopy, None),
 ];
 
-/// Algorithms that earlier versions had, and what to say where they are named.
+/// Algorithms of earlier versions, with the advice for a user who names one.
 static REMOVED: [(&str, &str); 1] = [(
     "pull",
     "it was removed, because `direct` is quicker everywhere; use `direct`",
@@ -90,7 +90,7 @@ const fn protocol(ours: Protocol, nccl: Option<u8>) -> Name<Protocol> {
     name(ours.name(), Some(ours), nccl)
 }
 
-/// What only NCCL has.
+/// Returns a row that only NCCL has.
 const fn theirs<T: Copy>(text: &'static str, nccl: u8) -> Name<T> {
     name(text, None, Some(nccl))
 }
@@ -100,33 +100,32 @@ const fn name<T: Copy>(text: &'static str, ours: Option<T>, nccl: Option<u8>) ->
 }
 
 impl<T: Copy + PartialEq + FromStr> Name<T> {
-    /// The row that is written as `text` in a file of rules, or as ringfold calls it elsewhere: in
-    /// these very letters, as NCCL's own reader has it.
+    /// Returns the row that is called `text` in a file of rules, or elsewhere in ringfold. The
+    /// comparison is case-sensitive, as in NCCL's own reader.
     pub fn exact(table: &'static [Name<T>], text: &str) -> Option<&'static Name<T>> {
         let named = table.iter().find(|name| name.text == text);
         named.or_else(|| Name::of(table, text.parse().ok()?))
     }
 
-    /// The row that `text` means in a variable: capitals do not count there, nor does the line
-    /// between words.
+    /// Returns the row that `text` means in a variable: case and underscores are ignored.
     pub fn loose(table: &'static [Name<T>], text: &str) -> Option<&'static Name<T>> {
         let text = plain(text);
         table.iter().find(|name| plain(name.text) == text)
     }
 
-    /// The row of what is `ours`.
+    /// Returns the row of ringfold's value `ours`.
     pub fn of(table: &'static [Name<T>], ours: T) -> Option<&'static Name<T>> {
         table.iter().find(|name| name.ours == Some(ours))
     }
 
-    /// The row of NCCL's `number`.
+    /// Returns the row of NCCL's `number`.
     pub fn numbered(table: &'static [Name<T>], number: i32) -> Option<&'static Name<T>> {
         let number = u8::try_from(number).ok()?;
         table.iter().find(|name| name.nccl == Some(number))
     }
 
-    /// The advice for a `word` that is unknown: what replaced it, or the nearest of the table, and
-    /// all of them.
+    /// Returns the advice for an unknown `word`: its replacement, or the nearest name of the table,
+    /// and all names.
     pub fn advice(table: &'static [Name<T>], word: &str) -> String {
         let word = word.to_lowercase();
         if let Some((_, why)) = REMOVED.iter().find(|(removed, _)| *removed == word) {
@@ -138,7 +137,7 @@ impl<T: Copy + PartialEq + FromStr> Name<T> {
     }
 }
 
-/// A word without what does not count in variables.
+/// Returns a word in lower case, without underscores.
 fn plain(text: &str) -> String {
     let letters = text.chars().filter(|letter| *letter != '_');
     letters.flat_map(char::to_lowercase).collect()

@@ -1,10 +1,10 @@
-//! Tables of named, bounded numbers, and the text by which they travel.
+//! Tables of named, bounded numbers, and their text form.
 //!
-//! A table is a struct that [`parameters!`](crate::tune::parameters::parameters) makes together
-//! with the list of its [`Parameter`]s: a new one is one entry there. In text a table is
-//! `name=value,name=value`: what travels between ranks, what variables and files hold and what the
-//! log says. Text from outside is a claim: every name is known and stands there once, every value
-//! lies within its bounds, or the text is refused.
+//! A table is a struct that [`parameters!`](crate::tune::parameters::parameters) generates together
+//! with the list of its [`Parameter`]s: a new parameter is one entry there. The text form of a
+//! table is `name=value,name=value`, which ranks exchange, variables and files hold, and the log
+//! shows. Text from outside is refused unless every name is known and occurs once, and every value
+//! is within its bounds.
 
 #![forbid(unsafe_code)]
 
@@ -12,16 +12,16 @@ use std::fmt;
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 
-/// As the least size from which on something is done: it is never done.
+/// The value of a minimum size whose feature is never used.
 pub const NEVER: u64 = u64::MAX;
 
-/// A struct of numbers that [`parameters!`](crate::tune::parameters::parameters) made.
+/// A struct of numbers that [`parameters!`](crate::tune::parameters::parameters) has generated.
 pub trait Table: Default + 'static {
-    /// What its numbers are.
+    /// The type of the numbers.
     type Value: Value;
-    /// What errors call one of its parameters.
+    /// The word for a parameter of the table in errors.
     const KIND: &'static str;
-    /// The longest text that is read.
+    /// Maximum length of the text form.
     const TEXT_BYTES_MAX: usize;
     /// Every parameter, in the order of the struct.
     const PARAMETERS: &'static [Parameter<Self>];
@@ -29,13 +29,13 @@ pub trait Table: Default + 'static {
 
 /// A number of a table: a measured one, or a size in bytes.
 pub trait Value: Copy + PartialOrd + fmt::Display + 'static {
-    /// What errors call it.
+    /// The word for a value in errors.
     const UNIT: &'static str;
 
-    /// The value that `text` stands for, within `bounds`. The error says what would be taken.
+    /// Parses a value within `bounds`. The error text describes the accepted values.
     fn parse(text: &str, bounds: &RangeInclusive<Self>) -> Result<Self, String>;
 
-    /// The text that [`parse`](Value::parse) reads.
+    /// Returns the text that [`parse`](Value::parse) reads.
     fn text(self) -> String {
         self.to_string()
     }
@@ -43,11 +43,11 @@ pub trait Value: Copy + PartialOrd + fmt::Display + 'static {
 
 /// One parameter of a table.
 pub struct Parameter<T: Table> {
-    /// Its name, which ends with its unit.
+    /// The parameter's name, which ends with its unit.
     pub name: &'static str,
-    /// What it says.
+    /// The parameter's description.
     pub about: &'static str,
-    /// The values that it may have.
+    /// The accepted values.
     pub bounds: RangeInclusive<T::Value>,
     #[doc(hidden)]
     pub read: fn(&T) -> T::Value,
@@ -55,7 +55,7 @@ pub struct Parameter<T: Table> {
     pub write: fn(&mut T, T::Value),
 }
 
-/// Makes a struct of numbers, its defaults and the list of its parameters from one table.
+/// Generates a struct of numbers, its defaults and the list of its parameters from one table.
 macro_rules! parameters {
     (
         $(#[$attribute:meta])*
@@ -94,17 +94,17 @@ macro_rules! parameters {
 pub(crate) use parameters;
 
 impl<T: Table> Parameter<T> {
-    /// Its value in `table`.
+    /// Returns the parameter's value in `table`.
     pub fn value(&self, table: &T) -> T::Value {
         (self.read)(table)
     }
 
-    /// Its value in `table`, as text.
+    /// Returns the parameter's value in `table`, as text.
     pub fn text(&self, table: &T) -> String {
         self.value(table).text()
     }
 
-    /// The parameter of this name.
+    /// Returns the parameter of this name.
     fn named(name: &str) -> Result<&'static Parameter<T>, String> {
         let mut known = T::PARAMETERS.iter();
         known.find(|known| known.name == name).ok_or_else(|| {
@@ -117,7 +117,7 @@ impl<T: Table> Parameter<T> {
 }
 
 impl<T: Table<Value = f64>> Parameter<T> {
-    /// Sets it in `table`, to the bound if `value` is beyond; what is not a number is not taken.
+    /// Sets the parameter in `table`, clamped to its bounds; ignores NaN.
     pub fn set(&self, table: &mut T, value: f64) {
         if !value.is_nan() {
             (self.write)(table, value.clamp(*self.bounds.start(), *self.bounds.end()));
@@ -131,7 +131,7 @@ impl<T: Table> fmt::Debug for Parameter<T> {
     }
 }
 
-/// Writes all parameters of `table` as the text that [`Overrides`] read.
+/// Writes all parameters of `table` as the text that [`Overrides`] parse.
 pub fn write<T: Table>(table: &T, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     for (index, parameter) in T::PARAMETERS.iter().enumerate() {
         let comma = if index == 0 { "" } else { "," };
@@ -140,7 +140,7 @@ pub fn write<T: Table>(table: &T, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     Ok(())
 }
 
-/// Reads a text: `take` gets each name with its value.
+/// Parses a text: `take` receives each name with its value.
 pub fn read<T: Table>(
     text: &str,
     mut take: impl FnMut(&str, &str) -> Result<(), String>,
@@ -157,7 +157,7 @@ pub fn read<T: Table>(
     })
 }
 
-/// Values for some parameters of a table, each given once.
+/// Values for some parameters of a table, at most one each.
 #[derive(Clone, Debug)]
 pub struct Overrides<T: Table>(Vec<(&'static Parameter<T>, T::Value)>);
 
@@ -165,7 +165,7 @@ impl<T: Table> Overrides<T> {
     /// Adds a value.
     ///
     /// # Errors
-    /// An unknown name, a value out of bounds, and a parameter that has a value already, in words.
+    /// A text for an unknown name, a value out of bounds, or a parameter that already has a value.
     pub fn add(&mut self, name: &str, value: &str) -> Result<(), String> {
         let parameter = Parameter::<T>::named(name)?;
         if self.0.iter().any(|(given, _)| given.name == name) {
@@ -182,10 +182,10 @@ impl<T: Table> Overrides<T> {
         self.0.len() == T::PARAMETERS.len()
     }
 
-    /// `table` with these values instead of its own, which are all that it has.
+    /// Returns `table` with these values, which must be those of all its parameters.
     ///
     /// # Errors
-    /// The first parameter without a value, in words.
+    /// A text that names the first parameter without a value.
     pub fn whole_over(&self, table: T) -> Result<T, String> {
         let has_value =
             |known: &Parameter<T>| self.0.iter().any(|(given, _)| given.name == known.name);
@@ -195,7 +195,7 @@ impl<T: Table> Overrides<T> {
         }
     }
 
-    /// `table` with these values instead of its own.
+    /// Returns `table` with these values instead of its own.
     pub fn over(&self, mut table: T) -> T {
         for (parameter, value) in &self.0 {
             (parameter.write)(&mut table, *value);
@@ -232,7 +232,7 @@ impl Value for f64 {
     }
 }
 
-/// Bytes, or [`NEVER`] where the bounds end with it.
+/// Bytes, or [`NEVER`] if the bounds end with it.
 impl Value for u64 {
     const UNIT: &'static str = "bytes";
 

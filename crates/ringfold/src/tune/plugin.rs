@@ -1,10 +1,10 @@
-//! The hook for tuner plugins: code of other people's that prices the ways of a call anew.
+//! The hook for tuner plugins: third-party code that reprices the ways of a call.
 //!
-//! `RINGFOLD_TUNER_PLUGIN` names a plugin. The core does not know how to load one: a [`PluginHost`]
-//! does, which the program registers once, before its first communicator. The command and the
-//! Python module register that of `crates/ringfold-tuner-host`, which loads shared libraries in
-//! NCCL's tuner interface; a Rust program does the same with `ringfold_tuner_host::register()`. So
-//! the core needs no C compiler, and loads no foreign code by itself.
+//! `RINGFOLD_TUNER_PLUGIN` names a plugin. A [`PluginHost`] loads the plugin; the program registers
+//! the host once, before its first communicator. The command and the Python module register the
+//! host of `crates/ringfold-tuner-host`, which loads shared libraries in NCCL's tuner interface; a
+//! Rust program calls `ringfold_tuner_host::register()`. So the core needs no C compiler, and loads
+//! no foreign code itself.
 
 #![forbid(unsafe_code)]
 
@@ -13,54 +13,53 @@ use std::sync::{Arc, OnceLock};
 
 use super::{CostTable, Question};
 
-/// Prices ways anew for every new kind of call: a shared library in NCCL's tuner interface, or a
-/// test.
+/// A tuner plugin, which reprices ways for every new kind of call: a shared library in NCCL's tuner
+/// interface, or a test.
 pub trait Plugin: Send + Sync + fmt::Debug {
-    /// What the log calls it.
+    /// Returns the plugin's name in the log.
     fn name(&self) -> &str;
 
-    /// Changes the costs of usable ways in `table`, and `channels`, where it has an opinion. It
-    /// answers the same on all ranks.
+    /// Changes the costs of usable ways in `table`, and `channels`, if the plugin has a preference.
+    /// The result must be the same on all ranks.
     ///
-    /// Entries that are unusable stay so, and what is negative or not a number is ignored
+    /// Unusable entries stay unusable, and negative costs and NaN are ignored
     /// ([`CostTable::reprice`]). `channels` begins as 0, which leaves the number to the scheduler.
-    /// It may be called from several threads, but never again for a kind of call that was seen.
+    /// Several threads may call this method, and more than once for a kind of call: a communicator
+    /// caches only the choices for its last kinds of calls.
     fn adjust(&self, call: &Question, table: &mut CostTable, channels: &mut i32);
 }
 
-/// A communicator, as plugins see it.
+/// The description of a communicator for plugins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Members {
-    /// A number that tells this communicator from others, the same on all ranks.
+    /// A number that identifies this communicator, the same on all ranks.
     pub communicator: u64,
     /// The number of ranks.
     pub ranks: usize,
     /// The number of hosts.
     pub hosts: usize,
-    /// Ranks of the host that has the fewest.
+    /// Number of ranks of the host that has the fewest.
     pub ranks_per_host_min: usize,
-    /// Ranks of the host that has the most.
+    /// Number of ranks of the host that has the most.
     pub ranks_per_host_max: usize,
 }
 
 /// Loads plugins by their names.
 pub trait PluginHost: Sync {
-    /// The plugin that `name` stands for, ready for a communicator; `None` if there is none, which
-    /// a warning says.
+    /// Opens the plugin `name` for a communicator. If this fails, logs a warning and returns
+    /// `None`.
     fn open(&self, name: &str, members: &Members) -> Option<Arc<dyn Plugin>>;
 }
 
 static HOST: OnceLock<&'static dyn PluginHost> = OnceLock::new();
 
-/// Has `host` load the plugins of all communicators that this process makes from now on. The first
-/// one registered stays.
+/// Registers `host` to load the plugins of all communicators that this process makes later. Only
+/// the first registration takes effect.
 pub fn register_plugin_host(host: &'static dyn PluginHost) {
-    // A second registration changes nothing.
     let _ = HOST.set(host);
 }
 
-/// The plugin that `name` stands for, by the registered host. `none` and an empty name stand for no
-/// plugin.
+/// Opens the plugin `name` by the registered host. `none` and an empty name mean no plugin.
 pub(crate) fn open(name: &str, members: &Members) -> Option<Arc<dyn Plugin>> {
     if name.is_empty() || name.eq_ignore_ascii_case("none") {
         return None;

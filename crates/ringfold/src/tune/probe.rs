@@ -1,13 +1,13 @@
-//! What the cost model is unsure of is asked of the machine itself when a communicator is made, and
-//! what follows.
+//! The probe: when a communicator is made, it measures ways whose prices are uncertain, and
+//! corrects the cost model.
 //!
-//! How long a line of memory travels between two cores is written down nowhere. The probe
-//! carries calls out by two ways, in turn (`communicator/probe.rs`); here is what to try and what
-//! to conclude, without a clock. Neighbours, frequency and the two speeds of a line between cores
+//! The time of a cache line between two cores is not documented anywhere. The probe makes calls by
+//! two ways in alternation (`communicator/probe.rs`); this module has the cases and the
+//! conclusions, without a clock. Neighbours, frequency and the two speeds of a line between cores
 //! shift times by more than the ways differ, but hardly one call against the next. So pairs are
-//! counted, not times averaged: where one way wins nearly all its pairs, the tried way is priced
-//! anew, against the other one as the medians of both are. Otherwise the model stands. What two
-//! calls cannot tell apart in a few milliseconds is not asked.
+//! counted, and times are not averaged. If one way wins nearly all its pairs, the tried way is
+//! repriced relative to the other, by the ratio of their medians. Otherwise the model's price
+//! stays. Ways that a few milliseconds of calls cannot distinguish are not probed.
 
 #![forbid(unsafe_code)]
 
@@ -18,24 +18,24 @@ use super::model;
 use super::{Constants, Question, Tuning};
 use crate::types::{Collective, Method, Protocol};
 
-/// Two ways whose order by price is doubted.
+/// Two ways whose order by price is uncertain.
 #[derive(Clone, Copy, Debug)]
 pub struct ProbeCase {
-    /// The collective that is tried.
+    /// The probed collective.
     pub collective: Collective,
-    /// The way whose price is doubted ...
+    /// The way whose price is uncertain.
     pub tried: (Method, Protocol),
-    /// ... against one whose price stands.
+    /// The way to compare with, whose price stays.
     pub known: (Method, Protocol),
-    /// The sizes that are tried.
+    /// The probed sizes, in bytes.
     pub sizes: &'static [u64],
 }
 
 const DIRECT: (Method, Protocol) = (Method::Direct, Protocol::Simple);
 
-/// What is doubted.
+/// The probed cases.
 pub const PROBE_CASES: &[ProbeCase] = &[
-    // Reading everything, which saves a synchronisation.
+    // `one_shot` reads everything, which saves a synchronisation.
     ProbeCase {
         collective: Collective::AllReduce,
         tried: (Method::OneShot, Protocol::Simple),
@@ -44,13 +44,13 @@ pub const PROBE_CASES: &[ProbeCase] = &[
     },
 ];
 
-/// So many doublings beyond the sizes that were tried the model stands as it was: what a probe
-/// finds of some kilobytes says nothing of megabytes.
+/// Number of doublings beyond the probed sizes after which the model's price stays: a result for
+/// some kilobytes does not hold for megabytes.
 const REACH_LOG2: u8 = 2;
 
 impl ProbeCase {
-    /// The constants that follow from the times of the tried way and of the known one, each with a
-    /// question about a call of its size.
+    /// Returns the constants that follow from the times of the tried way and of the known one, with
+    /// a question for each size.
     pub fn settle(&self, tuning: &Tuning, samples: &[(Question, Pairs)]) -> Constants {
         let mut constants = tuning.constants.clone();
         let key = Key {
@@ -59,7 +59,7 @@ impl ProbeCase {
         };
         let is_clear = |(_, pairs): &&(Question, Pairs)| pairs.is_clear();
         let clear: Vec<_> = samples.iter().filter(is_clear).collect();
-        // What the tried way takes, as a multiple of the known one's time.
+        // The time of the tried way, as a multiple of the known one's.
         let ratio = |(_, pairs): &&(Question, Pairs)| {
             let [tried, known] = pairs.medians();
             tried / known
@@ -80,7 +80,7 @@ impl ProbeCase {
         constants
     }
 
-    /// Has corrections end beyond the tried sizes.
+    /// Ends the corrections beyond the probed sizes.
     fn bound(&self, key: Key, constants: &mut Constants) {
         let tried = self.sizes.iter().map(|bytes| bytes.ilog2() as u8);
         let (Some(least), Some(most)) = (tried.clone().min(), tried.max()) else {
@@ -95,8 +95,8 @@ impl ProbeCase {
     }
 }
 
-/// The ratio at `index`, or where both its neighbours are on one side of it the nearer one: ways
-/// cross once, so a size that differs from both was disturbed.
+/// Returns the ratio at `index`, or the nearer one of its neighbours if both are above it or both
+/// below. Ways cross once, so a size that differs from both neighbours was disturbed.
 fn among_neighbours(ratios: &[f64], index: usize) -> f64 {
     let here = ratios[index];
     let before = index.checked_sub(1).map(|before| &ratios[before]);
@@ -113,8 +113,7 @@ mod tests {
     use crate::tune::fit::PAIRS_MIN;
     use crate::tune::model::tests::{on_one_host, two_cores};
 
-    /// Seven pairs at each size, in which the tried way takes what `tried` says and the known one
-    /// 10.
+    /// Returns seven pairs at each size: the tried way takes `tried(bytes)`, the known way 10.
     fn samples(case: &ProbeCase, tried: impl Fn(u64) -> f64) -> Vec<(Question, Pairs)> {
         let sample = |bytes: &u64| {
             let pairs = Pairs(vec![[tried(*bytes), 10.0]; 7]);
@@ -127,7 +126,7 @@ mod tests {
         Tuning::new(constants, Limits::derive(&two_cores(), 2))
     }
 
-    /// The price of the tried way as a multiple of the known one's.
+    /// Returns the price of the tried way as a multiple of the known one's.
     fn ratio(case: &ProbeCase, bytes: u64, constants: &Constants) -> f64 {
         let question = on_one_host(case.collective, bytes, 2);
         let price = |way| {
@@ -150,8 +149,7 @@ mod tests {
         }
     }
 
-    /// Between sizes at which the one and the other won, and not at the derived size, the choice
-    /// changes.
+    /// The choice changes between the sizes at which either way won, not at the derived size.
     #[test]
     fn the_crossing_moves_to_where_the_ways_cross() {
         let case = &PROBE_CASES[0];
@@ -175,7 +173,7 @@ mod tests {
         }
     }
 
-    /// What is found of some kilobytes says nothing of megabytes.
+    /// A result for some kilobytes does not hold for megabytes.
     #[test]
     fn far_from_what_was_tried_the_model_stands() {
         let case = &PROBE_CASES[0];

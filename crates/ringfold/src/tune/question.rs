@@ -1,41 +1,41 @@
-//! What a choice is made from.
+//! The tuner's question: the facts about a call from which its way is chosen.
 
 #![forbid(unsafe_code)]
 
 use super::Limits;
 use crate::types::{Collective, Method, Protocol};
 
-/// A call as the tuner, its rules and its plugins see it: what all ranks know alike of it and of
-/// its communicator.
+/// A call as the tuner, its rules and its plugins see it: facts about the call and its communicator
+/// that are equal on all ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Question {
-    /// What is called.
+    /// The collective.
     pub collective: Collective,
-    /// Bytes of the vector, or of all blocks together; 0 where each pair has counts that no third
-    /// rank knows.
+    /// Bytes of the vector, or of all blocks together; 0 if each pair has counts that no third rank
+    /// knows.
     pub bytes: u64,
     /// The number of ranks.
     pub world_size: usize,
     /// The number of hosts.
     pub hosts: usize,
-    /// The number of runs of consecutive ranks of one host: as many as hosts where those of each
-    /// stand together, more where they are dealt out.
+    /// The number of runs of consecutive ranks of one host: the number of hosts if the ranks of
+    /// each are consecutive, more if ranks are dealt out.
     pub runs: usize,
-    /// How many domains of equal size (last-level caches, sockets) the ranks sit in, in rank order;
-    /// 1 where that is not so.
+    /// Number of domains of equal size (last-level caches, sockets) that hold the ranks in rank
+    /// order; 1 if the ranks are placed otherwise.
     pub domains: usize,
     /// Bytes that one rank can publish in one slice, if all ranks are on one host.
     pub slot_bytes: Option<usize>,
-    /// Whether the buffers are registered on all ranks, which share a host.
+    /// Whether the buffers are registered on all ranks, or may be, and all ranks share a host.
     pub is_registered: bool,
-    /// Whether messages within one of several hosts may be lent from registered memory. Prices
-    /// alone depend on it.
+    /// Whether messages within one of several hosts may be lent from registered memory, which
+    /// affects prices only.
     pub lends: bool,
     /// Whether counts differ from rank to rank.
     pub is_uneven: bool,
     /// Whether each pair has counts that no third rank knows.
     pub is_pairwise: bool,
-    /// How many calls are made together; 1 for a single one.
+    /// Number of calls that are made together; 1 for a single one.
     pub group: u32,
     /// The algorithm that the caller requested.
     pub algorithm: Option<Method>,
@@ -43,13 +43,13 @@ pub struct Question {
     pub protocol: Option<Protocol>,
     /// Whether the ranks' shares follow the communicator's ownership weights.
     pub is_weighted: bool,
-    /// Whether it is a ring that bypasses slow ranks.
+    /// Whether the call is a ring that bypasses slow ranks.
     pub bypasses_stragglers: bool,
 }
 
 impl Question {
-    /// A single call with even counts in ordinary memory, of ranks of one host that share no
-    /// memory.
+    /// Returns a single call with even counts in ordinary memory, of ranks of one host that share
+    /// no memory.
     pub const fn new(collective: Collective, bytes: u64, world_size: usize) -> Question {
         Question {
             collective,
@@ -71,9 +71,10 @@ impl Question {
         }
     }
 
-    /// The same on a communicator that has ownership weights, or whose rings bypass slow ranks.
-    /// Both are for large calls for which no other algorithm was requested: all-reduces, and rings
-    /// of enough ranks that there is one to bypass.
+    /// Returns the question for a communicator that has ownership weights, or whose rings bypass
+    /// slow ranks. Weights apply to all-reduces by `direct`, the bypass to all-reduces and
+    /// reduce-scatters by `ring` of three ranks or more: if the call requests that algorithm, or
+    /// requests none and is large.
     pub fn with_policies(
         mut self,
         has_weights: bool,

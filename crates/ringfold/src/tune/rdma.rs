@@ -1,13 +1,13 @@
-//! What messages cost between hosts that RDMA joins, as `ringfold tune calibrate` measures it in a
-//! job over such devices.
+//! Costs of messages between hosts that RDMA joins. `ringfold tune calibrate` measures these costs
+//! in a job over such devices.
 //!
 //! A device moves the bytes, so a processor spends little on a message, and nothing on a byte of
-//! registered memory; other memory is copied at each end. A long message waits until its receiver
-//! has said where it goes: for its grant. Whether a rank registers memory for one call is
-//! [another matter](super::registration), decided by each for its own device; where it does, that
-//! takes less than the copy that is priced here. The [cost model](super::model) has
-//! these numbers as [`Constants`], under the names of sockets, which such a communicator has not.
-//! Within a host nothing is different: [`links`](super::links) has that.
+//! registered memory; other memory is copied at each end. A long message waits for its grant, by
+//! which the receiver announces the destination. Each rank [decides](super::registration) for its
+//! own device whether it registers memory for one call; registration then takes less than the copy
+//! that is priced here. The [cost model](super::model) has these numbers as [`Constants`], in place
+//! of those of sockets, which such a communicator does not use. The costs within a host are in
+//! [`links`](super::links).
 
 #![forbid(unsafe_code)]
 
@@ -18,62 +18,62 @@ use super::links::hop_us;
 use super::parameters::{self, Overrides, parameters};
 use crate::transport::rdma;
 
-/// The longest text of such costs that is read.
+/// Maximum length of the text of RDMA costs.
 pub const TEXT_BYTES_MAX: usize = 2 << 10;
 
-/// The most microseconds that one event takes, and a byte.
+/// Maximum time of one event, and of a byte, in microseconds.
 const EVENT_US_MAX: f64 = 1e6;
 const BYTE_US_MAX: f64 = 10.0;
 
 parameters! {
-    /// What RDMA costs.
+    /// Costs of messages over RDMA.
     ///
-    /// The defaults are assumed of hardware, not measured. Vendors and users of InfiniBand and RoCE
-    /// report 1 to 3 µs from one program to another for a small message through one switch; 2 µs
-    /// are taken, of which a processor spends 0.3 at each end on a request and its completion. The
-    /// rate is that of the ports. A grant is a small message, and the copies are those of
-    /// [`MemoryCosts`](super::MemoryCosts).
+    /// The defaults are assumptions about hardware, not measured. Vendors and users of InfiniBand
+    /// and RoCE report 1 to 3 µs from one program to another for a small message through one
+    /// switch. The defaults add up to 2 µs, of which a processor spends 0.3 at each end on a
+    /// request and its completion. The rate is that of the ports. A grant is a small message, and
+    /// the copies are those of [`MemoryCosts`](super::MemoryCosts).
     #[derive(Clone, Debug, PartialEq)]
     "cost of RDMA" RdmaCosts of f64, text up to TEXT_BYTES_MAX {
-        /// From the first byte's departure until it is there.
+        /// Latency: from the first byte's departure to its arrival.
         rdma_alpha_us = 1.4, 0.0..=EVENT_US_MAX;
-        /// What a message costs the processor at each end.
+        /// Processor time at each end for a message.
         rdma_overhead_us = 0.3, 0.0..=EVENT_US_MAX;
-        /// The same on a core that several ranks share.
+        /// Processor time at each end for a message, on a core that several ranks share.
         rdma_crowded_us = 0.3, 0.0..=EVENT_US_MAX;
-        /// A byte through a link: 0 if it is what the rate of the ports says.
+        /// Time of a byte on a link; 0 for the rate of the ports.
         rdma_us_per_byte = 0.0, 0.0..=BYTE_US_MAX;
-        /// What a long message waits for if its receive is posted when it is: its grant.
+        /// Wait of a long message for its grant, if its receive is posted at the same time.
         rdma_grant_us = 2.0, 0.0..=EVENT_US_MAX;
-        /// Copying a byte of memory that is not registered, at each end.
+        /// Time of copying a byte of unregistered memory, at each end.
         staging_us_per_byte = 5.5e-5, 0.0..=BYTE_US_MAX;
     }
 }
 
 impl RdmaCosts {
-    /// The longest message that needs no grant.
+    /// The longest message that needs no grant, in bytes.
     pub const WHOLE_BYTES_MAX: usize = rdma::WHOLE_BYTES_MAX;
 
-    /// The costs that a file holds. The error says what is wrong.
+    /// Parses costs from a file. The error text names the cause.
     pub fn decode(text: &str) -> Result<RdmaCosts, String> {
         text.parse::<Overrides<RdmaCosts>>()?
             .whole_over(RdmaCosts::default())
     }
 
-    /// Constants of the cost model, of which those of messages between hosts are these. Where no
-    /// rate was measured the constants' own stays.
+    /// Returns `constants` with these costs of messages between hosts. If no rate was measured,
+    /// that of `constants` stays.
     pub fn over(&self, constants: Constants) -> Constants {
         Constants {
             socket_hop_us: hop_us(self.rdma_alpha_us, self.rdma_overhead_us),
             socket_message_us: self.rdma_overhead_us,
-            // Of both ends together.
+            // Together with `socket_message_us`, the crowded overhead of both ends.
             socket_turn_us: (2.0 * self.rdma_crowded_us - self.rdma_overhead_us).max(0.0),
             socket_us_per_byte: match self.rdma_us_per_byte {
                 0.0 => constants.socket_us_per_byte,
                 measured => measured,
             },
             socket_work_us_per_byte: 0.0,
-            // No kernel lets the receiver run.
+            // No system call lets the receiver run.
             shared_core_hop_factor: 1.0,
             grant_us: self.rdma_grant_us,
             staging_us_per_byte: self.staging_us_per_byte,
@@ -82,7 +82,7 @@ impl RdmaCosts {
     }
 }
 
-/// The form that [`RdmaCosts::decode`] reads.
+/// Writes the form that [`RdmaCosts::decode`] reads.
 impl fmt::Display for RdmaCosts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         parameters::write(self, f)

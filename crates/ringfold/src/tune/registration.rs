@@ -1,36 +1,36 @@
-//! From which length on memory is worth registering for one message over RDMA.
+//! The minimum length of memory that is worth registering for one message over RDMA.
 //!
 //! A device reads and writes registered memory only. Other memory is copied through pieces that the
-//! transport keeps registered, or is itself registered while a message lasts. Each end of a message
-//! decides for its own memory: it is staged once there, so a byte costs one copy, or its share of a
-//! registration, whose fixed part pays from some length on. The transport has that length as an
-//! option; it is a function of three [`MemoryCosts`], which are measured where ranks join or taken
-//! from a calibration.
+//! transport keeps registered, or is itself registered for the duration of a message. Each end of a
+//! message decides for its own memory. A byte costs each end one copy, or its share of a
+//! registration, whose fixed part pays from some length on. That length is an option of the
+//! transport: a function of three [`MemoryCosts`], which are measured when ranks join.
 //!
-//! A piece is copied while the device moves another one, whereas registration precedes the message.
-//! The rule compares what both cost the processor.
+//! A piece is copied while the device moves another one, but registration precedes the message. The
+//! rule compares the processor's costs of both.
 
 #![forbid(unsafe_code)]
 
 use super::fit::least_squares::{self, Value};
 
-/// What memory costs that a device is to read or write.
+/// Costs of memory that a device reads or writes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MemoryCosts {
-    /// Registering memory and ending that, beside what its bytes cost.
+    /// Fixed time of registering and deregistering memory.
     pub register_us: f64,
-    /// The same for each byte, if its pages are present.
+    /// Time per byte of registering and deregistering memory, if its pages are present.
     pub register_us_per_byte: f64,
-    /// Copying a byte into a piece of registered memory, or out of it.
+    /// Time of copying a byte into a piece of registered memory, or out of it.
     pub staging_us_per_byte: f64,
 }
 
-/// Assumed of hardware, not measured.
+/// Assumptions about hardware, not measured.
 ///
 /// Users of other libraries have reported that one thread registers present pages of 4 KiB at 10 to
-/// 13 GB/s, of which the kernel's pinning is a third, with some tens of microseconds for the device
-/// beside the bytes. A copy that leaves the caches runs at 18 GB/s on an ordinary server. So
-/// registering never pays until something was measured; with huge pages it may.
+/// 13 GB/s, of which the kernel's pinning is a third, with a fixed time of some tens of
+/// microseconds for the device. A copy that leaves the caches runs at 18 GB/s on an ordinary
+/// server. So registering never pays with the defaults; with measured costs, as of huge pages, it
+/// may.
 impl Default for MemoryCosts {
     fn default() -> MemoryCosts {
         MemoryCosts {
@@ -42,11 +42,11 @@ impl Default for MemoryCosts {
 }
 
 impl MemoryCosts {
-    /// The costs that follow from measured times, each with its bytes: of registrations that were
-    /// ended again, and of copies. `None` unless there are two sizes of each.
+    /// Returns the costs that fit measured times, each with its bytes: of registrations with
+    /// deregistration, and of copies. `None` unless there are two sizes of each.
     pub fn fit(registered: &[(usize, f64)], staged: &[(usize, f64)]) -> Option<MemoryCosts> {
         let (register_us, register_us_per_byte) = line(registered)?;
-        // What is beside the bytes of a copy is the clock's.
+        // The fixed part of a copy's time is that of the clock.
         let (_, staging_us_per_byte) = line(staged)?;
         Some(MemoryCosts {
             register_us,
@@ -55,11 +55,12 @@ impl MemoryCosts {
         })
     }
 
-    /// From this length on memory is registered for the message: `usize::MAX` if that never pays.
+    /// Returns the length from which memory is registered for a message; `usize::MAX` if that never
+    /// pays.
     pub fn register_bytes_min(&self) -> usize {
         let saved_us_per_byte = self.staging_us_per_byte - self.register_us_per_byte;
         let even_bytes = self.register_us / saved_us_per_byte;
-        // Beyond the cast's range it saturates; what is no number never pays.
+        // The cast saturates beyond its range; NaN never pays.
         match saved_us_per_byte > 0.0 && even_bytes >= 0.0 {
             true => (even_bytes as usize).saturating_add(1),
             false => usize::MAX,
@@ -67,7 +68,7 @@ impl MemoryCosts {
     }
 }
 
-/// The time of nothing, and of a byte, neither below 0.
+/// Fits a line: returns the fixed time and the time per byte, neither below 0.
 fn line(measured: &[(usize, f64)]) -> Option<(f64, f64)> {
     let is_time = |(_, time_us): &&(usize, f64)| time_us.is_finite() && *time_us > 0.0;
     let (bytes, times): (Vec<f64>, Vec<f64>) = measured
@@ -163,7 +164,7 @@ mod tests {
             assert_eq!(MemoryCosts::fit(short, &two), None);
             assert_eq!(MemoryCosts::fit(&two, short), None);
         }
-        // What is no time says nothing.
+        // An invalid time is ignored.
         assert_eq!(MemoryCosts::fit(&[two[0], (8192, f64::NAN)], &two), None);
     }
 }

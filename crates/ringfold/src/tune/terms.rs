@@ -1,10 +1,10 @@
-//! What each algorithm needs of the ranks: hops, messages, bytes and reductions, as closed forms.
+//! The terms of each algorithm as closed forms: hops, messages, bytes and reductions.
 //!
-//! The one table of it. The closed forms in α, β and γ ([`cost`](super::cost)), which `ringfold
-//! schedule` prints and the simulator is compared with, and the tuner's [`model`](super::model) are
-//! all priced from these terms. They are counted, not fitted: a test counts them from the
-//! schedules. All are for one slice, and bytes are multiples of the collective's size, which is the
-//! larger of a rank's two buffers, as nccl-tests counts it.
+//! The closed forms in α, β and γ ([`cost`](super::cost)), which `ringfold schedule` prints and the
+//! simulator is compared with, and the tuner's [`model`](super::model) are all priced from this one
+//! table. The terms are counted, not fitted: a test counts them from the schedules. All terms are
+//! for one slice. Bytes are multiples of the collective's size, which is the larger of a rank's two
+//! buffers, as nccl-tests counts it.
 
 #![forbid(unsafe_code)]
 
@@ -13,41 +13,41 @@ mod two_levels;
 use crate::schedule::{Access, Schedule, Spec, stragglar};
 use crate::types::{Collective, Method};
 
-/// What an algorithm needs.
+/// The hops and loads of an algorithm.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Terms {
-    /// Messages, or publications, that wait for each other. (For `stragglar`, and no power of two
-    /// ranks, a bound.)
+    /// Length of the longest chain of messages or publications that wait for each other. (For
+    /// `stragglar`, if the number of ranks is no power of two, a bound.)
     pub hops: f64,
-    /// Of the rank that needs most in each round, over all rounds. With dynamic assignment that is
-    /// the last rank to come, which may find that it does everything.
+    /// Load of the busiest rank in each round, summed over all rounds. With dynamic assignment that
+    /// is the last rank to arrive, which may have to do everything.
     pub busiest: Load,
-    /// Of all ranks together. (For `stragglar` a bound.)
+    /// Load of all ranks together. (For `stragglar` a bound.)
     pub all: Load,
-    /// Over shared memory: the parts of the vector that the busiest rank reads, or writes over,
-    /// right after a peer has written or read them.
+    /// The parts of the vector that the busiest rank reads or overwrites in shared memory, right
+    /// after a peer has written or read them.
     pub fresh: f64,
-    /// Of a schedule of two levels: how much of this stays within the hosts.
+    /// The part of these terms within the hosts, for a schedule of two levels.
     pub within: Option<Within>,
 }
 
-/// What a schedule of two levels needs within the hosts.
+/// The terms of a schedule of two levels within the hosts.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Within {
-    /// As [`Terms::hops`].
+    /// Hops within the hosts, as [`Terms::hops`].
     pub hops: f64,
-    /// As [`Terms::busiest`].
+    /// Load of the busiest rank, as [`Terms::busiest`].
     pub busiest: Load,
-    /// As [`Terms::all`].
+    /// Load of all ranks, as [`Terms::all`].
     pub all: Load,
 }
 
-/// What the terms depend on.
+/// The parameters of the terms.
 #[derive(Clone, Copy, Debug)]
 pub struct Case {
     /// The collective.
     pub collective: Collective,
-    /// Its method.
+    /// The method.
     pub method: Method,
     /// How ranks reach their peers' data.
     pub access: Access,
@@ -55,10 +55,10 @@ pub struct Case {
     pub world_size: u32,
     /// The number of domains, as in [`Spec::domains`].
     pub domains: u32,
-    /// The number of hosts, taken to have equally many ranks.
+    /// The number of hosts, assumed to have equally many ranks.
     pub hosts: u32,
-    /// The number of runs of consecutive ranks of one host, at least as many; taken to be equally
-    /// long, and the hosts to take turns.
+    /// The number of runs of consecutive ranks of one host, at least that of hosts. Runs are
+    /// assumed to be equally long, and hosts to alternate.
     pub runs: u32,
 }
 
@@ -77,13 +77,13 @@ impl From<&Spec> for Case {
 }
 
 impl Case {
-    /// Whether there is more than one level in published memory.
+    /// Whether the case has more than one level in published memory.
     pub fn is_hierarchical(&self) -> bool {
         self.method == Method::Hierarchical && (2..self.world_size).contains(&self.domains)
     }
 }
 
-/// What ranks do.
+/// The work of a rank, or of several.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Load {
     /// Messages sent through a port, or publications.
@@ -95,7 +95,7 @@ pub struct Load {
     pub reduced: f64,
 }
 
-/// Messages, bytes, reduced.
+/// Messages, bytes, and bytes reduced.
 type Counts = [f64; 3];
 
 impl From<Counts> for Load {
@@ -109,7 +109,7 @@ impl From<Counts> for Load {
 }
 
 impl Load {
-    /// So many times this.
+    /// Returns `count` times this load.
     pub fn times(self, count: f64) -> Load {
         Load {
             messages: self.messages * count,
@@ -118,7 +118,7 @@ impl Load {
         }
     }
 
-    /// This without a part of it.
+    /// Returns this load without `part`.
     pub fn without(self, part: Load) -> Load {
         Load {
             messages: self.messages - part.messages,
@@ -127,26 +127,26 @@ impl Load {
         }
     }
 
-    /// This and more.
+    /// Returns the sum of this load and `more`.
     fn and(self, more: Load) -> Load {
         self.without(more.times(-1.0))
     }
 
-    /// Bytes that are copied or combined.
+    /// Returns the bytes that are copied or reduced.
     pub fn moved(self) -> f64 {
         self.bytes + self.reduced
     }
 }
 
 impl Terms {
-    /// The terms of a collective's schedules; `None` if there are none for so many ranks. Rank and
-    /// root do not matter.
+    /// Returns the terms of a collective's schedules; `None` if none exists for this number of
+    /// ranks. Rank and root do not matter.
     pub fn of(case: impl Into<Case>) -> Option<Terms> {
         use Collective::{AllGather, ReduceScatter};
         let case = case.into();
         let (collective, algorithm, n) = (case.collective, case.method, case.world_size);
         let is_served = Schedule::exists(collective, algorithm, case.access);
-        // A message holds several blocks, which lie together in a power of two only.
+        // A message holds several blocks, which are contiguous only among a power of two ranks.
         let is_paired = algorithm == Method::RecursiveDoubling
             && matches!(collective, AllGather | ReduceScatter);
         let is_too_large = algorithm == Method::Stragglar && n > stragglar::WORLD_SIZE_MAX;
@@ -162,7 +162,7 @@ impl Terms {
         }
     }
 
-    /// All ranks need the same.
+    /// Returns terms with equal loads on all ranks.
     fn alike(hops: f64, each: Counts, ranks: f64) -> Terms {
         Terms {
             all: Load::from(each).times(ranks),
@@ -170,7 +170,7 @@ impl Terms {
         }
     }
 
-    /// Ranks need different things.
+    /// Returns terms with different loads on the ranks.
     fn apart(hops: f64, busiest: Counts, all: Counts) -> Terms {
         Terms {
             hops,
@@ -182,7 +182,8 @@ impl Terms {
     }
 }
 
-/// Whether slices follow each other along a chain of ranks, which the algorithm lives from.
+/// Whether slices follow each other along a chain of ranks; the algorithm depends on this
+/// pipelining.
 pub fn is_chain(collective: Collective, algorithm: Method) -> bool {
     algorithm == Method::Ring && matches!(collective, Collective::Broadcast | Collective::Reduce)
 }
@@ -195,7 +196,7 @@ pub fn is_two_levels(method: Method) -> bool {
     )
 }
 
-/// One level over messages.
+/// Returns the terms of one level over messages.
 fn over_messages(collective: Collective, algorithm: Method, world_size: u32) -> Option<Terms> {
     use Collective::{
         AllGather, AllReduce, AllToAll, Barrier, Broadcast, Gather, Recv, Reduce, ReduceScatter,
@@ -248,8 +249,8 @@ fn over_messages(collective: Collective, algorithm: Method, world_size: u32) -> 
     })
 }
 
-/// The all-reduces in which ranks beyond a core are folded into it, in a round before it and one
-/// after it.
+/// Returns the terms of all-reduces that fold the ranks beyond a core into it, in a round before it
+/// and one after it.
 fn folded(algorithm: Method, world_size: u32) -> Option<Terms> {
     let n = f64::from(world_size);
     let depth = f64::from(world_size.ilog2());
@@ -259,7 +260,8 @@ fn folded(algorithm: Method, world_size: u32) -> Option<Terms> {
     let others = n - core;
     Some(match algorithm {
         Method::RecursiveDoubling => {
-            // Opposite places in the core are both folded into only when more than half of it is.
+            // Both places of an opposite pair in the core have a folded rank only if more than half
+            // of the core has one.
             let both = f64::from(u8::from(n > 1.5 * core));
             let (rounds, pairs) = (depth + 2.0 * fold, core * depth);
             Terms::apart(
@@ -295,15 +297,15 @@ fn stragglar_terms(world_size: u32) -> Terms {
         let rounds = p - 1.0 + after;
         (1.5 * n - 3.0 + n.log2(), rounds, 2.0)
     } else {
-        // Hand the sums to the hubs, then wait for each round: how long the longest chain is
-        // follows no formula. Before that each of the others reduces its part of what they reduce
-        // and scatter among themselves.
+        // The sums go to the hubs, and then each round waits for the one before: the longest chain
+        // has no closed form. Before that, each of the others reduces its part of their
+        // reduce-scatter.
         (p + after, p + after, 1.0 + (p - 1.0) / p)
     };
     Terms::alike(hops, [rounds, rounds / p, reduced], n)
 }
 
-/// Publications are as many as hops.
+/// Returns the terms over shared memory, with one publication per hop.
 fn over_shared_memory(collective: Collective, algorithm: Method, world_size: u32) -> Option<Terms> {
     use Collective::{
         AllGather, AllReduce, AllToAll, Barrier, Broadcast, Gather, Reduce, ReduceScatter, Scatter,
@@ -313,7 +315,7 @@ fn over_shared_memory(collective: Collective, algorithm: Method, world_size: u32
     let p = n - 1.0;
     let share = p / n;
     let alike = |hops, bytes, reduced| Terms::alike(hops, [hops, bytes, reduced], n);
-    // The root, or with dynamic assignment the last rank to come, does more than the others.
+    // The root, or with dynamic assignment the last rank to arrive, does more than the others.
     let apart = |hops, [bytes, reduced]: [f64; 2], [all_bytes, all_reduced]: [f64; 2]| {
         let all = [n * hops, all_bytes, all_reduced];
         Terms::apart(hops, [hops, bytes, reduced], all)
@@ -329,7 +331,7 @@ fn over_shared_memory(collective: Collective, algorithm: Method, world_size: u32
         (AllReduce, Claim) => apart(2.0, [2.0, p], [2.0 * n, p]),
         (AllReduce, OneShot) => alike(1.0, 1.0, p),
         (AllReduce, _) => alike(2.0, 3.0 * share, share),
-        // Only the root combines, only the others publish.
+        // Only the root reduces, only the others publish.
         (Reduce, Flat) => apart(1.0, [1.0, p], [p, p]),
         // Each rank publishes all but its own part, and its sum; the root copies the others' sums.
         (Reduce, _) => apart(2.0, [1.0 + share, share], [p * (1.0 + 2.0 / n), p]),
@@ -342,7 +344,7 @@ fn over_shared_memory(collective: Collective, algorithm: Method, world_size: u32
         _ => return None,
     };
     let fresh = match (collective, algorithm) {
-        // All of all others', and a store over one's own that the peers have read.
+        // All data of all others, and a store over the rank's own data, which the peers have read.
         (AllReduce, OneShot) => p + 0.5,
         (Reduce, Flat) => p,
         (AllReduce | Reduce, _) => 2.0 * share,
@@ -353,7 +355,7 @@ fn over_shared_memory(collective: Collective, algorithm: Method, world_size: u32
     Some(Terms { fresh, ..terms })
 }
 
-/// `hierarchical`, for ranks that sit in several domains of several ranks each.
+/// Returns the terms of `hierarchical` for ranks in several domains of several ranks each.
 fn hierarchical(world_size: u32, domains: u32) -> Terms {
     let (n, domains) = (f64::from(world_size), f64::from(domains));
     let size = n / domains;

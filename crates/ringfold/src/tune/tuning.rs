@@ -1,8 +1,8 @@
-//! What the choice of every call depends on, beside the call itself, and how a choice is explained.
+//! The inputs of every choice beside the call itself, and the explanation of a choice.
 //!
-//! A [`Tuning`] is data: constants and limits of the machine, and what an operator wants instead of
-//! what the model says. [`choose`](super::choose) reads it and changes nothing. A [`Plugin`] is the
-//! one part of it that is foreign code, and it can only reprice usable ways.
+//! A [`Tuning`] is data: constants and limits of the machine, and the operator's overrides of the
+//! model. [`choose`](super::choose) reads a tuning and changes nothing. A [`Plugin`] is the one
+//! part that is foreign code, and can only reprice usable ways and request channels.
 
 #![forbid(unsafe_code)]
 
@@ -15,31 +15,31 @@ use super::{AlgoFilter, Constants, CostTable, Limits, Rules};
 use crate::call::Way;
 use crate::types::Protocol;
 
-/// What the choices of a communicator are made from.
+/// The inputs of a communicator's choices.
 #[derive(Clone, Debug)]
 pub struct Tuning {
-    /// What the model prices by. The same on all ranks.
+    /// The constants of the cost model. The same on all ranks.
     pub constants: Constants,
-    /// Pieces and stores. The same on all ranks.
+    /// The size limits. The same on all ranks.
     pub limits: Limits,
-    /// The operator's table. The same on all ranks.
+    /// The operator's rules. The same on all ranks.
     pub rules: Rules,
-    /// What the operator's variables allow.
+    /// The ways that the operator's variables allow.
     pub allowed: AlgoFilter,
     /// The protocol of every call that can use it, if one is configured.
     pub protocol: Option<Protocol>,
-    /// How many channels a call over messages may have.
+    /// Bounds of the number of channels of a call over messages.
     pub channels: Bounds,
-    /// What one message carries, if that is configured.
+    /// The configured size of one message, if any.
     pub chunk_bytes: Option<usize>,
-    /// The slice size, if that is configured.
+    /// The configured slice size, if any.
     pub slice_bytes: Option<usize>,
     /// Foreign code that may reprice usable ways.
     pub plugin: Option<Arc<dyn Plugin>>,
 }
 
 impl Tuning {
-    /// No override.
+    /// Returns a tuning without overrides.
     pub fn new(constants: Constants, limits: Limits) -> Tuning {
         Tuning {
             constants,
@@ -55,23 +55,23 @@ impl Tuning {
     }
 }
 
-/// Who decided a choice.
+/// The setting that decided a choice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reason {
     /// The call itself, or the configuration of its communicator.
     Requested,
     /// A straggler policy or ownership weights, which are carried out in one way only.
     Policy,
-    /// `RINGFOLD_ALGO` or `RINGFOLD_PROTO` bar what would be cheaper.
+    /// `RINGFOLD_ALGO` or `RINGFOLD_PROTO`, which bar a cheaper way.
     Variable,
-    /// This line of the table of rules.
+    /// A line of the table of rules.
     Rule {
-        /// Counted from 1.
+        /// The line's number, from 1.
         line: usize,
     },
     /// The plugin of this name.
     Plugin(String),
-    /// The least cost by the model.
+    /// The lowest cost by the model.
     Model,
 }
 
@@ -88,22 +88,22 @@ impl fmt::Display for Reason {
     }
 }
 
-/// A choice, what else there was, and why.
+/// A choice, its alternatives, and its reason.
 #[derive(Clone, Debug)]
 pub struct Explanation {
-    /// The modelled cost of each way that is usable here, also of those that are barred.
+    /// The modelled cost of each way that is usable here, including barred ways.
     pub prices: CostTable,
-    /// The same as the choice was made from: what is barred is unusable, and a plugin's costs stand
-    /// instead.
+    /// The costs from which the way was chosen: barred ways are unusable, and the costs of a plugin
+    /// or a rule replace those of the model.
     pub table: CostTable,
-    /// What was chosen.
+    /// The chosen way.
     pub way: Way,
-    /// Who decided it.
+    /// The setting that decided the choice.
     pub reason: Reason,
 }
 
 impl Explanation {
-    /// The way, its cut and the reason, in a short line.
+    /// Returns the way, its slicing and the reason, in a short line.
     pub fn decision(&self) -> String {
         let way = &self.way;
         format!(
@@ -118,7 +118,8 @@ impl Explanation {
     }
 }
 
-/// One line: the way, its cut, the reason, and what all ways should cost, the cheapest first.
+/// Writes one line: the way, its slicing, the reason, and the modelled costs of all ways, the
+/// cheapest first.
 impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}; microseconds by the model:", self.decision())?;

@@ -2,16 +2,16 @@
 //!
 //! # Model
 //!
-//! By the formula of [`cost::weighted`](super::cost::weighted), rank `i` that owns the part `w`
-//! takes `c + a·w`. The best weights are those by which all owners finish together, at `T`:
+//! By the formula of [`cost::weighted`](super::cost::weighted), rank `i`, which owns the part `w`,
+//! takes `c + a·w`. With the best weights all owners finish together, at `T`:
 //! `w = max(0, (T - c) / a)` with a sum of 1 ("water filling"). A rank with `c >= T` owns nothing:
-//! it cannot be relieved further, and takes `c`.
+//! no weight can relieve it further, and it takes `c`.
 //!
 //! # Noise
 //!
-//! Weights are for ranks that stay slow. A rank is slower or faster than the others only if it was
-//! so in every round of measurements ([`steady`]), weights are only proposed if the formula
-//! predicts a gain ([`balance`]), and only kept if calls with them were measured to be faster than
+//! Weights are for ranks that stay slow. A rank counts as slower or faster than the others only if
+//! it was so in every round of measurements ([`steady`]). Weights are proposed only if the formula
+//! predicts a gain ([`balance`]), and kept only if calls with them were measured to be faster than
 //! calls without ([`pays`]).
 
 use super::cost::weighted::{Pace, growth, time_ps};
@@ -20,24 +20,25 @@ use super::fit::{Pairs, median};
 /// The weight of a rank that owns as much as it would without weights.
 pub const EVEN: u32 = 100;
 
-/// Speeds this near to the median count as equal: measurements of equal ranks differ by as much.
+/// Relative distance from the median within which speeds count as equal: measurements of equal
+/// ranks differ by as much.
 const ALIKE: f64 = 0.15;
 
-/// What calls have to gain by weights, as a part of their time without: less is within the noise of
-/// a busy machine.
+/// Minimum gain of calls with weights, as a fraction of their time without: less is within the
+/// noise of a busy machine.
 const GAIN_MIN: f64 = 0.1;
 
-/// Less than this part of an even share is not worth messages of its own.
+/// The smallest weight of an owner: less is not worth messages of its own.
 const LEAST: u32 = EVEN / 16;
 
-/// The weights with which the slowest rank finishes earliest, in rank order; `None` if even shares
-/// are as good. A pure function, so that ranks with the same inputs make the same decision.
+/// Returns the weights with which the slowest rank finishes earliest, in rank order; `None` if even
+/// shares are as good. The function is pure, so ranks with the same inputs make the same decision.
 pub fn balance(paces: &[Pace]) -> Option<Vec<u32>> {
     let ranks = paces.len();
     let paces = settled(paces)?;
     let mut order: Vec<usize> = (0..ranks).collect();
     order.sort_by(|one, other| paces[*one].link_ps.total_cmp(&paces[*other].link_ps));
-    // With the fastest `count` ranks as owners: the sum of their parts at T is `rate * T - offset`.
+    // With the fastest ranks so far as owners, the sum of their parts at T is `rate * T - offset`.
     let (mut rate, mut offset, mut time) = (0.0, 0.0, f64::INFINITY);
     for &rank in &order {
         let growth = growth(&paces[rank], ranks);
@@ -61,9 +62,9 @@ pub fn balance(paces: &[Pace]) -> Option<Vec<u32>> {
     is_gain(with, without).then_some(weights)
 }
 
-/// The speeds of ranks that were measured in several rounds, each given by rank. A rank that was
-/// unlike the others in every round, and each time to the same side, has the median of how much;
-/// the others are as fast as the middle one.
+/// Returns the speeds of ranks that were measured in several rounds, each in rank order. A rank
+/// that was slower than the others in every round, or faster in every round, has the median speed
+/// times the median of its ratios; all others have the median speed.
 pub fn steady(rounds: &[Vec<Pace>]) -> Vec<Pace> {
     let ranks = rounds.first().map_or(0, Vec::len);
     by_resource(|of| {
@@ -85,9 +86,9 @@ pub fn steady(rounds: &[Vec<Pace>]) -> Vec<Pace> {
     })
 }
 
-/// Whether weights pay, from the times of calls that were made in turns with and without them. They
-/// do if their median is smaller by `GAIN_MIN` and each call with them was quicker than the one
-/// without before it.
+/// Whether weights pay, from the times of calls that were made in alternation with and without
+/// them. Weights pay if the median with them is smaller by `GAIN_MIN`, and each call with them was
+/// faster than the call without before it.
 pub fn pays(pairs: &Pairs) -> bool {
     let [with, without] = pairs.medians();
     is_gain(with, without) && pairs.is_first_always_faster()
@@ -97,7 +98,7 @@ fn is_gain(with: f64, without: f64) -> bool {
     with < (1.0 - GAIN_MIN) * without
 }
 
-/// The speeds without what is only noise; nothing if a number means nothing.
+/// Returns the speeds without noise; `None` without ranks, or if a number is invalid.
 fn settled(paces: &[Pace]) -> Option<Vec<Pace>> {
     let is_speed = |number: f64| number.is_finite() && number >= 0.0;
     let are_speeds = |pace: &Pace| is_speed(pace.link_ps) && is_speed(pace.reduce_ps);
@@ -113,7 +114,7 @@ fn settled(paces: &[Pace]) -> Option<Vec<Pace>> {
     })
 }
 
-/// Each rank's pace, of what `numbers` says of the ranks' links, and of their reductions.
+/// Returns each rank's pace, by applying `numbers` to the ranks' links, and to their reductions.
 fn by_resource(numbers: impl Fn(fn(&Pace) -> f64) -> Vec<f64>) -> Vec<Pace> {
     let links = numbers(|pace| pace.link_ps);
     let reduces = numbers(|pace| pace.reduce_ps);
@@ -136,7 +137,7 @@ mod tests {
         factors.iter().map(pace).collect()
     }
 
-    /// In units of the vector's bytes times the fast links' time.
+    /// Returns the time with balanced weights, in units of the vector's time on a fast link.
     fn units(factors: &[f64]) -> f64 {
         let paces = links(factors);
         let weights = balance(&paces).unwrap_or(vec![EVEN; factors.len()]);
@@ -204,7 +205,8 @@ mod tests {
         assert_eq!(units(&[1.0, 1.0, 4.0, 1.0]), 4.0);
     }
 
-    /// The table of what is known: links of one rank slower by a factor, among 8 and among 64.
+    /// Published values for links of one rank that are slower by a factor, among 8 and among 64
+    /// ranks.
     #[test]
     fn a_slow_link_costs_what_is_published_for_it() {
         for (ranks, factor, expected) in [

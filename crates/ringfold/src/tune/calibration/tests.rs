@@ -132,7 +132,7 @@ fn a_job_over_rdma_has_its_costs_and_no_other_job_has_them() {
     assert_eq!(over_rdma.constants, costs.over(over_sockets));
     assert!(over_rdma.corrections.is_empty());
     assert!(measured.knows_rate(true) && without.knows_rate(false));
-    // What is assumed says nothing of the rate.
+    // The default costs do not include the rate.
     let assumed = without.clone().over_rdma().constants;
     assert_eq!(assumed.socket_hop_us, 2.0);
     assert!(!without.knows_rate(true));
@@ -169,7 +169,7 @@ fn the_file_has_its_machines_place() {
     );
     let cache = of(&[("HOME", "/home/me"), ("XDG_CACHE_HOME", "/cache")]).expect("a path");
     assert!(cache.starts_with("/cache/ringfold/"), "{cache}");
-    // A relative folder is none, as its specification says.
+    // A relative folder is ignored, as the XDG specification requires.
     assert_eq!(
         of(&[("HOME", "/home/me"), ("XDG_CACHE_HOME", "cache")]),
         Some(home)

@@ -1,4 +1,4 @@
-//! Who has a say in a choice, and in which order.
+//! The precedence of the settings in a choice.
 
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ fn with_allowed(algo: &str, proto: &str) -> Tuning {
     }
 }
 
-/// What is chosen for a sum of so many bytes of two ranks, and why.
+/// Returns the choice for an all-reduce of `bytes` bytes between two ranks, and its reason.
 fn of(bytes: u64, tuning: &Tuning) -> (Method, Protocol, Reason) {
     let question = on_one_host(ALL_REDUCE, bytes, 2);
     let explanation = explain(&question, tuning).expect("a choice");
@@ -39,7 +39,7 @@ fn of(bytes: u64, tuning: &Tuning) -> (Method, Protocol, Reason) {
     (choice.method(), choice.protocol(), explanation.reason)
 }
 
-/// Makes one way dear and another cheap, tries to revive a third, and wants channels.
+/// Makes one way cheap, tries to revive an unusable way, and requests channels.
 #[derive(Debug)]
 struct Opinion {
     cheap: (Method, Protocol),
@@ -87,7 +87,7 @@ fn the_first_rule_whose_way_is_usable_decides() {
          allreduce,0,100,tree,simple,-1,1,2\n\
          allreduce,0,100,ring,simple,-1,-1,-1\n",
     );
-    // The first does not exist here, the second is for registered memory.
+    // The first rule's way does not exist here; the second rule's needs registered memory.
     let (algorithm, protocol, reason) = of(100, &tuning);
     let expected = (Method::Tree, Protocol::Simple, Reason::Rule { line: 3 });
     assert_eq!((algorithm, protocol, reason), expected);
@@ -185,7 +185,7 @@ fn channels_are_whose_they_are_within_bounds() {
     assert_eq!(apart(&bounded(rule(64))), 4);
     assert_eq!(apart(&bounded(with_plugin(Method::Ring, 3))), 3);
     assert_eq!(apart(&bounded(with_plugin(Method::Ring, 1))), 2);
-    // A rule that leaves them alone leaves them to the plugin.
+    // A rule without a number of channels leaves the choice to the plugin.
     let both = Tuning {
         rules: rule(-1).rules,
         ..with_plugin(Method::Ring, 3)

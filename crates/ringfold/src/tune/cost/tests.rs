@@ -3,7 +3,7 @@
 use super::*;
 use crate::types::{Access, Collective, Method};
 
-/// Over messages.
+/// Returns the spec of a schedule over messages.
 fn spec(collective: Collective, algorithm: Method, world_size: u32) -> Spec {
     Spec::new(collective, algorithm, Access::Messages, world_size)
 }

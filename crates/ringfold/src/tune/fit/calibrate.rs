@@ -1,13 +1,12 @@
-//! From measured times to constants of the cost model: a fit, and what it leaves.
+//! The fit of the cost model's constants to measured times, and corrections for its residuals.
 //!
-//! The constants are those by which the [model](crate::tune::model) comes nearest to what was
-//! measured, in the sense of the least squares of logarithms: a way that is priced at half its time
-//! is as wrong as one that is priced at twice. One constant is moved at a time, by ever smaller
-//! factors, as long as that helps; each is held near its default by a little, so that what nothing
-//! measured depends on stays. What is still wrong then becomes a correction of that way at that
-//! size, among those ranks.
+//! The constants minimise the squared logarithms of the [model's](crate::tune::model) errors: a
+//! price of half the time is as wrong as one of twice the time. The fit changes one constant at a
+//! time, by ever smaller factors, while this helps. A small penalty holds each constant near its
+//! default, so constants that no measurement depends on stay. The remaining error becomes a
+//! correction of that way at that size, among those ranks.
 //!
-//! Pure: `ringfold tune calibrate` measures.
+//! The fit is pure: `ringfold tune calibrate` measures.
 
 use crate::call::Way;
 use crate::topology::Machine;
@@ -20,38 +19,38 @@ use crate::tune::parameters::{Parameter, Table};
 use crate::tune::{Limits, Question, Tuning};
 use crate::types::{Collective, Method, Protocol};
 
-/// What was measured once.
+/// One measured call.
 #[derive(Clone, Copy, Debug)]
 pub struct Sample {
-    /// Among whom.
+    /// The ranks and the transport.
     pub context: Context,
-    /// What was called.
+    /// The collective.
     pub collective: Collective,
     /// Bytes of the vector, or of all blocks together.
     pub bytes: u64,
-    /// By which way.
+    /// The algorithm and the protocol.
     pub way: (Method, Protocol),
     /// The median time.
     pub time_us: f64,
 }
 
-/// The factors by which a constant is moved, from coarse to fine.
+/// Factors by which a constant is changed, from coarse to fine.
 const STEPS: [f64; 5] = [4.0, 2.0, 1.3, 1.1, 1.03];
 
-/// Rounds over all constants with one step; most need two or three.
+/// Maximum number of rounds over all constants with one step; most steps need two or three.
 const ROUNDS_MAX: usize = 20;
 
-/// How much a constant that is off its default by a factor of e weighs, against a sample that is.
+/// Weight of a constant that is off its default by a factor of e, relative to a sample that is off
+/// by as much.
 const INERTIA: f64 = 0.05;
 
-/// Times that nothing on one machine tells. What is no time (counts, factors) is not fitted
-/// either.
+/// Times that cannot be measured on one machine. Counts and factors are not fitted either.
 const UNKNOWN_TIMES: [&str; 3] = ["domain_us", "grant_us", "staging_us_per_byte"];
 
-/// What a rank can publish in one slice, unless it is set otherwise.
+/// Bytes that a rank can publish in one slice by default.
 const SLOT_BYTES: usize = 256 << 10;
 
-/// The calibration that follows from `samples`, all measured on `machine`.
+/// Returns the calibration that is fitted to `samples`, all measured on `machine`.
 pub fn fit(samples: &[Sample], machine: &Machine) -> Calibration {
     let samples: Vec<Call> = samples
         .iter()
@@ -92,7 +91,7 @@ fn is_fitted(parameter: &&Parameter<Constants>) -> bool {
     parameter.name.contains("_us") && !UNKNOWN_TIMES.contains(&parameter.name)
 }
 
-/// How far the model is from what was measured.
+/// Returns the squared error of the model, with the penalty of changed constants.
 fn error(constants: &Constants, samples: &[Call], machine: &Machine) -> f64 {
     let origin = Constants::default();
     let off = |parameter: &Parameter<Constants>| {
@@ -102,7 +101,7 @@ fn error(constants: &Constants, samples: &[Call], machine: &Machine) -> f64 {
     };
     let fitted = Constants::PARAMETERS.iter().filter(is_fitted);
     let inertia: f64 = fitted.map(off).sum();
-    // Samples lie side by side, so constants need be placed once a context only.
+    // Samples of a context are adjacent, so constants are placed only once per context.
     let mut placed: Option<(Context, Constants)> = None;
     let mut sum = 0.0;
     for sample in samples {
@@ -118,13 +117,13 @@ fn error(constants: &Constants, samples: &[Call], machine: &Machine) -> f64 {
 }
 
 impl Sample {
-    /// By what factor it took longer than the model says with these constants, which are those for
-    /// its ranks.
+    /// Returns the measured time as a multiple of the model's, with these constants, which are
+    /// those for the sample's ranks.
     pub fn residue(&self, placed: &Constants, machine: &Machine) -> f64 {
         self.asked(machine).residue(placed)
     }
 
-    /// The call as it was asked for, and its way.
+    /// Returns the measured call with its question and its way.
     fn asked(&self, machine: &Machine) -> Call {
         let Context { is_shared, ranks } = self.context;
         let question = Question {
@@ -143,7 +142,7 @@ impl Sample {
     }
 }
 
-/// A sample with what its price depends on.
+/// A sample with the question and the way that determine its price.
 struct Call {
     sample: Sample,
     question: Question,
@@ -156,7 +155,7 @@ impl Call {
     }
 }
 
-/// What the formulas leave, by context.
+/// Returns the residuals as corrections, by context.
 fn corrections(
     constants: &Constants,
     samples: &[Call],
@@ -190,8 +189,7 @@ mod tests {
     use super::*;
     use crate::tune::model::tests::two_cores;
 
-    /// Times as another machine would have them: its own constants, and one way that its formula
-    /// misses.
+    /// Returns times of another machine: its own constants, and one way whose formula is wrong.
     fn samples(truth: &Constants) -> Vec<Sample> {
         use Method::{Claim, Direct, OneShot, Rabenseifner, RecursiveDoubling, Ring, Tree};
         let mut samples = Vec::new();

@@ -6,28 +6,29 @@
 //! contradict. With so few unknowns every subset of them is tried, so the best non-negative fit is
 //! found exactly (Lawson & Hanson, *Solving Least Squares Problems*, 1974, chapter 23).
 
-/// What must remain of a column, as a fraction of its length, after projecting out those before it.
+/// Minimum length of a column after projecting out those before it, as a fraction of its original
+/// length.
 const SEPARABLE_SHARE: f64 = 0.02;
 
-/// Most unknowns: every set of them is tried.
+/// Maximum number of unknowns: every set of them is tried.
 const MAX_UNKNOWNS: usize = 8;
 
-/// What became of one unknown.
+/// The outcome for one unknown.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Value {
-    /// It was determined.
+    /// The unknown was determined.
     Fitted {
-        /// The value, 0 where it would be negative.
+        /// The value; 0 if it would be negative.
         value: f64,
-        /// Its standard error.
+        /// The standard error of the value.
         error: f64,
     },
-    /// No row depends on it.
+    /// No row depends on the unknown.
     Absent,
-    /// The rows depend on it exactly as on the unknown with this number, so that only the sum of
-    /// both can be determined.
+    /// The unknown's column is nearly a combination of those before it, so the unknown cannot be
+    /// distinguished from them.
     Inseparable {
-        /// The other unknown's number.
+        /// The number of the earlier unknown whose column is most similar.
         from: usize,
     },
 }
@@ -35,21 +36,21 @@ pub enum Value {
 /// The outcome of a fit.
 #[derive(Clone, Debug)]
 pub struct Fit {
-    /// One for each column.
+    /// The outcome for each column.
     pub values: Vec<Value>,
-    /// What the fit predicts for each row.
+    /// The predicted time of each row.
     pub predicted: Vec<f64>,
     /// The share of the times' variance that the fit explains.
     pub r_squared: f64,
-    /// The mean of the relative errors' sizes.
+    /// The mean absolute relative error.
     pub mean_error: f64,
-    /// The largest of them.
+    /// The largest absolute relative error.
     pub worst_error: f64,
 }
 
-/// Finds `x ≥ 0` that brings `Σ_j columns[j][i]·x[j]` closest to `times[i]`, relative to these,
-/// which are positive. `None` if there are fewer rows than independent unknowns, or nothing to
-/// find.
+/// Finds the `x ≥ 0` for which `Σ_j columns[j][i]·x[j]` is closest to `times[i]`, relative to these
+/// times, which are positive. Returns `None` if there are fewer rows than independent unknowns, or
+/// no independent unknowns.
 pub fn fit(columns: &[Vec<f64>], times: &[f64]) -> Option<Fit> {
     assert!(columns.len() <= MAX_UNKNOWNS);
     let weighted: Vec<Vec<f64>> = columns
@@ -91,7 +92,7 @@ pub fn fit(columns: &[Vec<f64>], times: &[f64]) -> Option<Fit> {
 }
 
 impl Value {
-    /// The value as far as there is one.
+    /// Returns the value; 0 if it was not determined.
     pub fn number(self) -> f64 {
         match self {
             Value::Fitted { value, .. } => value,
@@ -117,7 +118,7 @@ fn judge(values: Vec<Value>, predicted: Vec<f64>, times: &[f64]) -> Fit {
     }
 }
 
-/// Which columns are independent (`Fitted`, still without a value) of those before them.
+/// Determines which columns are independent of those before them (`Fitted`, still without a value).
 fn separate(columns: &[Vec<f64>]) -> Vec<Value> {
     let mut basis: Vec<Vec<f64>> = Vec::new();
     let mut independent = Vec::new();
@@ -150,9 +151,9 @@ struct Solved {
     squares: f64,
 }
 
-/// The least squares of the chosen columns against ones; `None` where a value would be negative. An
-/// unknown's value follows from what its column has that the others have not (Frisch & Waugh,
-/// 1933).
+/// Fits the chosen columns to ones by least squares; `None` if a value would be negative. An
+/// unknown's value follows from the part of its column that is independent of the others (Frisch &
+/// Waugh, 1933).
 fn solve(columns: &[Vec<f64>], chosen: &[usize]) -> Option<Solved> {
     let own = |&j: &usize| {
         let others = chosen.iter().filter(|&&other| other != j);
@@ -182,7 +183,7 @@ fn solve(columns: &[Vec<f64>], chosen: &[usize]) -> Option<Solved> {
     Some(Solved { x, errors, squares })
 }
 
-/// What is left of a column after projecting out an orthonormal basis.
+/// Returns the rest of a column after projecting out an orthonormal basis.
 fn rest(column: &[f64], basis: &[Vec<f64>]) -> Vec<f64> {
     let mut rest = column.to_vec();
     for direction in basis {
@@ -211,7 +212,8 @@ fn dot(one: &[f64], other: &[f64]) -> f64 {
 mod tests {
     use super::*;
 
-    /// α, β and γ of ranks 2 to 16 and sizes 1 KiB to 1 GiB, by ring and recursive doubling.
+    /// Returns the coefficients of α, β and γ for 2 to 16 ranks and 1 KiB to 1 GiB, by ring and
+    /// recursive doubling.
     fn columns() -> Vec<Vec<f64>> {
         let mut columns = vec![Vec::new(); 3];
         for n in [2.0f64, 4.0, 8.0, 16.0] {

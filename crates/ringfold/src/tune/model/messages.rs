@@ -1,5 +1,5 @@
 //! Prices of calls over messages: through rings of shared memory, through sockets, or over RDMA,
-//! whose constants stand in place of those of sockets.
+//! whose constants replace those of sockets.
 
 use super::{Call, Load, Method, Terms};
 use crate::transport::LENT_BYTES_MIN;
@@ -7,23 +7,23 @@ use crate::transport::rdma::WHOLE_BYTES_MAX;
 use crate::tune::terms::{Within, is_chain};
 use crate::types::Collective;
 
-/// What messages cost on their way.
+/// Costs of messages on one kind of link.
 #[derive(Default)]
 struct Link {
     hop_us: f64,
-    /// What the first hop costs more.
+    /// Additional time of the first hop.
     first_us: f64,
     message_us: f64,
     us_per_byte: f64,
-    /// Copying a byte at each end. What is combined is combined where it arrives.
+    /// Time of copying a byte at each end. Operands of a reduction are reduced where they arrive.
     staging_us_per_byte: f64,
-    /// More of them for bytes that a peer has just written.
+    /// Additional time of a byte that a peer has just written.
     fresh_us_per_byte: f64,
-    /// By how much each further sender to one receiver slows all down.
+    /// Relative slowdown of all senders by each further sender to one receiver.
     incast: f64,
 }
 
-/// The part of a schedule's messages that go by one kind of link.
+/// The part of a schedule's messages that uses one kind of link.
 struct Part {
     link: Link,
     hops: f64,
@@ -31,20 +31,20 @@ struct Part {
     all: Load,
 }
 
-/// Which part of a schedule's messages go between hosts.
+/// The shares of a schedule's messages that cross hosts.
 struct Crossing {
-    /// Of the hops.
+    /// Share of the hops.
     hops: f64,
-    /// Of the busiest rank's.
+    /// Share of the busiest rank's load.
     busiest: f64,
-    /// Of all ranks'.
+    /// Share of all ranks' load.
     all: f64,
-    /// Ranks of a host that send to others at the same time, and share its line.
+    /// Number of ranks of a host that send to other hosts at the same time, and share its line.
     senders: f64,
 }
 
 impl Crossing {
-    /// The same part of everything.
+    /// Returns equal shares of hops and loads.
     fn alike(part: f64) -> Crossing {
         Crossing {
             hops: part,
@@ -54,13 +54,13 @@ impl Crossing {
         }
     }
 
-    /// That of a schedule of one level, with `n` ranks on several `hosts`, which take turns with
-    /// `runs` of consecutive ranks.
+    /// Returns the shares of a one-level schedule of `n` ranks on several `hosts`, to which `runs`
+    /// runs of consecutive ranks are dealt in turn.
     fn of(method: Method, n: f64, hosts: f64, runs: f64) -> Crossing {
         let size = n / hosts;
         let rounds = hosts.log2() / n.log2();
         match method {
-            // The rank at the end of a run sends everything to the next.
+            // The last rank of a run sends everything to the next run.
             Method::Ring => Crossing {
                 all: runs / n,
                 senders: runs / hosts,
@@ -74,7 +74,7 @@ impl Crossing {
                 senders: size,
                 ..Crossing::alike(rounds)
             },
-            // The farthest exchange the largest parts, of a vector of as many as there are ranks.
+            // The farthest pairs exchange the largest parts; the vector has as many parts as ranks.
             Method::Rabenseifner => Crossing {
                 hops: rounds,
                 senders: size,
@@ -97,7 +97,7 @@ impl Call<'_> {
             false => parts.iter().map(|part| self.side_by_side(part)).sum(),
         };
         let port = match self.is_on_one_host() {
-            // Into a cell and out of it.
+            // Each byte goes into a cell and out of it.
             true => {
                 let all = self.terms.all;
                 self.at_the_port(2.0 * all.bytes + all.reduced, work)
@@ -107,7 +107,7 @@ impl Call<'_> {
         self.planned() + work + port
     }
 
-    /// What goes by shared memory, and what by sockets.
+    /// Returns the messages through shared memory, and those through sockets.
     fn parts(&self) -> [Part; 2] {
         let hosts = self.question.hosts as f64;
         let Terms {
@@ -160,7 +160,7 @@ impl Call<'_> {
             link.us_per_byte *= self.core_cache_factor(busiest);
         }
         if several && self.lends(busiest) {
-            // One pass over the bytes instead of two, and no cells to be taken back.
+            // Lending takes one pass over the bytes instead of two, and uses no cells.
             let passes = 1.0 - self.lent_share(hosts) / 2.0;
             link.us_per_byte *= passes;
             link.fresh_us_per_byte *= passes;
@@ -176,8 +176,8 @@ impl Call<'_> {
         ]
     }
 
-    /// By how much bytes through a ring go faster among ranks that take turns on their host's core:
-    /// what fits its cache stays there.
+    /// Returns the relative time of bytes through a ring between ranks that take turns on their
+    /// host's core: data that fits its cache stays there.
     fn core_cache_factor(&self, load: Load) -> f64 {
         let messages = (load.messages * self.pieces()).max(1.0);
         let missing = self.missing(self.size * load.bytes / messages);
@@ -189,26 +189,26 @@ impl Call<'_> {
         self.question.lends && self.is_of_messages(load, LENT_BYTES_MIN)
     }
 
-    /// Whether those of `load`, which leave their host, wait for grants.
+    /// Whether the messages of `load`, which leave their host, wait for grants.
     fn needs_grants(&self, load: Load) -> bool {
         self.constants.grant_us > 0.0 && self.is_of_messages(load, WHOLE_BYTES_MAX + 1)
     }
 
-    /// What grants make of the hops between hosts, where a rank has messages from `peers`: how many
-    /// there are, and how many of them wait for a grant.
+    /// Returns the number of hops between hosts if messages need grants, and how many of these hops
+    /// wait for a grant. A rank receives messages from `peers` peers.
     ///
-    /// A receive is posted, and its grant sent, when its memory is free. What only moves has memory
-    /// of its own, so its grants are there in time but for the first. What is combined with other
-    /// messages waits until these are.
+    /// A receive is posted, and its grant sent, when its memory is free. Data that only moves has
+    /// memory of its own, so all its grants but the first arrive in time. Data that is reduced with
+    /// other messages waits until these are reduced.
     fn granted(&self, hops: f64, peers: f64) -> (f64, f64) {
         let (collective, method) = (self.question.collective, self.way.method());
         match method {
             _ if !collective.reduces() => (hops, 1.0),
             Method::Ring => (hops, 1.0),
-            // All of a rank's messages are combined in one place.
+            // A rank reduces all its messages into one place.
             Method::Direct | Method::OneShot | Method::Flat => (hops + peers - 1.0, peers),
             Method::RecursiveDoubling => (hops, hops),
-            // Half of them spread results.
+            // Half of the hops spread results.
             _ if collective == Collective::AllReduce => (hops, hops / 2.0),
             _ => (hops, hops),
         }
@@ -221,22 +221,21 @@ impl Call<'_> {
         bytes >= bytes_min as f64 * messages.max(1.0)
     }
 
-    /// The share of the bytes within a host that can be lent, as `ringfold schedule` shows: those
-    /// that leave from the caller's memory, and not from scratch.
+    /// Returns the share of the bytes within a host that can be lent, as `ringfold schedule` shows:
+    /// bytes that leave from the caller's memory, not from scratch.
     fn lent_share(&self, hosts: f64) -> f64 {
         match (self.question.collective, self.way.method()) {
-            // First each block goes to the rank that sends it to its host, and there to its own:
-            // by then, all that came from another host is in scratch.
+            // A host's own blocks are lent; blocks from other hosts are passed on from scratch.
             (Collective::AllToAll, Method::Hierarchical) => (1.0 + 1.0 / hosts) / 2.0,
-            // The hosts of all but the root get what they pass on.
+            // Leaders of hosts without the root pass on received data from scratch.
             (Collective::Scatter, Method::Leader) => 1.0 / hosts,
-            // The root collects what other ranks have reduced.
+            // The root collects columns that other ranks have reduced, in scratch.
             (Collective::Reduce, Method::Hierarchical) => 0.5,
             _ => 1.0,
         }
     }
 
-    /// Where ranks outnumber cores.
+    /// Returns the time of both parts if ranks outnumber cores.
     fn in_turns(&self, parts: &[Part; 2]) -> f64 {
         let time = |load: Load, link: &Link| {
             load.messages * self.pieces() * link.message_us
@@ -253,12 +252,12 @@ impl Call<'_> {
         first_us + hops.sum::<f64>() + work
     }
 
-    /// What of the load of the busiest rank no other core can do, in units of messages at both
-    /// ends.
+    /// Returns the busiest rank's load that no other core can take over, in units of messages at
+    /// both ends.
     fn alone_in_turns(&self, busiest: Load) -> Load {
         let (collective, method) = (self.question.collective, self.way.method());
-        // A rank's bytes take half of what those of a message take at both its ends; all of it
-        // where the ends wait for each other: up to a root and down again, or because a message of
+        // A rank's bytes take half of the time of a message at both its ends, or all of that time
+        // if the ends wait for each other: up to a root and down again, or because a message of
         // several blocks has left the cache before it is passed on.
         let bytes = match (collective, method) {
             (Collective::AllReduce, Method::Tree | Method::Flat) => 1.0,
@@ -267,14 +266,14 @@ impl Call<'_> {
             }
             _ => 0.5,
         };
-        // Its messages take all that they take, one after the other, unless it only receives them,
-        // from ranks that do not share a core.
+        // The rank's messages take their full time, one after the other, unless the rank only
+        // receives them, from ranks that do not share a core.
         let is_apart = self.question.hosts == self.question.world_size;
         let messages = match collective {
             Collective::Reduce | Collective::Gather if is_apart && method != Method::Direct => 0.5,
             _ => 1.0,
         };
-        // The ranks of a host do alike, and share its core.
+        // The ranks of a host have equal loads, and share its core.
         let ranks = match method {
             Method::Hierarchical if !self.is_on_one_host() => self.constants.load,
             _ => 1.0,
@@ -286,7 +285,7 @@ impl Call<'_> {
         }
     }
 
-    /// Where every rank has a core.
+    /// Returns the time of one part if every rank has a core.
     fn side_by_side(&self, part: &Part) -> f64 {
         let Part {
             link,
@@ -296,7 +295,7 @@ impl Call<'_> {
         } = part;
         let (n, gamma) = (self.n, self.reduce_us_per_byte());
         let fresh = busiest.bytes * self.size * link.fresh_us_per_byte;
-        // A piece is copied while another one is on its way.
+        // One piece is copied while another is in flight.
         let us_per_byte = link.us_per_byte.max(link.staging_us_per_byte);
         if is_chain(self.question.collective, self.way.method()) {
             if *hops == 0.0 {
@@ -311,7 +310,7 @@ impl Call<'_> {
             _ => 1.0,
         };
         let further = (busiest.messages * self.pieces() - hops).max(0.0);
-        // A root combines a slice while the next is on its way.
+        // A root reduces a slice while the next is in flight.
         let combining = match (self.question.collective, self.way.method()) {
             (Collective::Reduce, Method::Flat | Method::Tree) => busiest.reduced / self.slices,
             _ => busiest.reduced,
@@ -320,7 +319,7 @@ impl Call<'_> {
         hops * link.hop_us + further * link.message_us + self.size * moving + fresh
     }
 
-    /// Messages for each of the schedule's.
+    /// Returns the number of messages for each message of the schedule.
     fn pieces(&self) -> f64 {
         self.slices * self.way.channels as f64
     }
@@ -329,11 +328,11 @@ impl Call<'_> {
         self.question.slot_bytes.is_some()
     }
 
-    /// What carries messages within a host or between hosts, where `senders` share a line. Where
-    /// ranks outnumber cores its times are those of both ends together.
+    /// Returns the costs of messages within a host or between hosts, where `senders` ranks share a
+    /// line. If ranks outnumber cores, the times are those of both ends together.
     fn link(&self, is_within_host: bool, senders: f64) -> Link {
         let constants = self.constants;
-        // Communicators that have registered memory are taken to call on it.
+        // Communicators with registered memory are assumed to use it in their calls.
         let staging_us_per_byte = match self.question.lends {
             true => 0.0,
             false => constants.staging_us_per_byte,
@@ -353,7 +352,7 @@ impl Call<'_> {
                 hop_us: constants.ring_hop_us,
                 message_us: constants.ring_message_us,
                 us_per_byte: constants.ring_us_per_byte,
-                // The receiver's of what was sent, and the sender's of cells that were emptied.
+                // The receiver fetches lines just sent, and the sender lines of cells just emptied.
                 fresh_us_per_byte: 2.0 * constants.line_us_per_byte,
                 ..Link::default()
             },

@@ -15,7 +15,7 @@ impl Call<'_> {
         work + self.fresh_lines()
     }
 
-    /// By way of published memory, each rank its part.
+    /// Returns the time of a call through published memory, in which each rank does its own part.
     fn published(&self) -> f64 {
         let again = match self.case.is_hierarchical() {
             true => self.constants.domain_reads,
@@ -30,15 +30,16 @@ impl Call<'_> {
         self.begun() + self.syncs() + self.further_slices() + self.moved(busiest, all)
     }
 
-    /// In all ranks' registered buffers, each rank its part.
+    /// Returns the time of a call in all ranks' registered buffers, in which each rank does its own
+    /// part.
     fn pushed(&self) -> f64 {
         let factor = self.constants.pushed_factor;
         let [busiest, all] = [self.terms.busiest, self.terms.all].map(|load| load.times(factor));
         self.exposed() + self.syncs() + self.moved(busiest, all)
     }
 
-    /// Blocks that are combined by the ranks that have a core, each about as many. Work takes
-    /// longer then by a factor, because blocks change cores.
+    /// Returns the time of dynamically assigned blocks, which the running ranks reduce in about
+    /// equal numbers. Work takes longer by `factor`, because blocks change cores.
     fn dynamic(&self, factor: f64) -> f64 {
         let constants = self.constants;
         let (factor, waiting) = match constants.is_oversubscribed() {
@@ -53,9 +54,9 @@ impl Call<'_> {
         constants.claim_us + waiting + self.moved(all.times(1.0 / self.n), all.times(factor))
     }
 
-    /// What a call costs before it waits for others.
+    /// Returns the cost of a call before it waits for its peers.
     fn begun(&self) -> f64 {
-        // Calls of one slice by these go the shortest way.
+        // Calls of one slice by these methods take the shortest path.
         let shortest = match self.question.collective {
             Collective::AllReduce => Method::OneShot,
             Collective::Reduce => Method::Flat,
@@ -67,12 +68,12 @@ impl Call<'_> {
         }
     }
 
-    /// The same by a plan.
+    /// Returns the fixed cost of a call that runs by a plan.
     pub(super) fn planned(&self) -> f64 {
         self.constants.call_us + self.constants.plan_us
     }
 
-    /// The same in registered buffers.
+    /// Returns the fixed cost of a call in registered buffers.
     fn exposed(&self) -> f64 {
         self.planned() + self.constants.expose_us
     }
@@ -81,7 +82,7 @@ impl Call<'_> {
         (self.slices - 1.0) * self.constants.slice_us
     }
 
-    /// The time of all synchronisations of all ranks.
+    /// Returns the time of all synchronisations of all ranks.
     fn syncs(&self) -> f64 {
         let constants = self.constants;
         let hops = self.terms.hops;
@@ -95,20 +96,20 @@ impl Call<'_> {
         let hop_us = (constants.hop_us - inline_us).max(0.0);
         let domains = self.question.domains.max(1) as f64;
         let far = match self.case.is_hierarchical() {
-            // Only counterparts look across, once.
+            // Only counterparts read across domains, once.
             true => domains - 1.0,
             false => hops * (self.n - self.n / domains),
         };
         hops * hop_us + far * constants.domain_us
     }
 
-    /// What is read, or written over, of lines that a peer has just written.
+    /// Returns the additional time of reading and overwriting lines that a peer has just written.
     fn fresh_lines(&self) -> f64 {
         let constants = self.constants;
         let line_us = self.size * constants.line_us_per_byte;
         if constants.is_oversubscribed() {
-            // Ranks of one core find their lines there; what all of them read of all others is too
-            // much for that.
+            // Ranks of one core find fresh lines in its cache, unless all of them read the data of
+            // all others.
             let share = (self.n - 1.0) / self.n;
             let beyond = (self.terms.fresh - 2.0 * share).max(0.0);
             return beyond * constants.load * constants.shared_core_factor * line_us;

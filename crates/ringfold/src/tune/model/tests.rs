@@ -1,4 +1,4 @@
-//! Where the model says that one way ends and another begins.
+//! The sizes at which the model changes from one way to another.
 
 use super::*;
 use crate::schedule::{Schedule, Spec};
@@ -9,7 +9,7 @@ use crate::tune::terms::is_two_levels;
 use crate::tune::{Limits, Tuning};
 use crate::types::Protocol;
 
-/// The most that a rank publishes in these tests.
+/// Maximum number of bytes that a rank publishes in these tests.
 const SLOT_BYTES: usize = 256 << 10;
 
 pub(in crate::tune) fn two_cores() -> Machine {
@@ -22,7 +22,7 @@ pub(in crate::tune) fn two_cores() -> Machine {
     }
 }
 
-/// Ranks of one host.
+/// Returns a question for ranks of one host.
 pub(in crate::tune) fn on_one_host(
     collective: Collective,
     bytes: u64,
@@ -34,7 +34,7 @@ pub(in crate::tune) fn on_one_host(
     }
 }
 
-/// Ranks each of which has a host.
+/// Returns a question for ranks with a host each.
 fn apart(collective: Collective, bytes: u64, world_size: usize) -> Question {
     Question {
         hosts: world_size,
@@ -42,7 +42,7 @@ fn apart(collective: Collective, bytes: u64, world_size: usize) -> Question {
     }
 }
 
-/// The price of a way on a machine of two cores.
+/// Returns the price of a way on a machine of two cores.
 fn price(question: &Question, algorithm: Method, protocol: Protocol, constants: &Constants) -> f32 {
     let limits = Limits::derive(&two_cores(), question.world_size);
     let tuning = Tuning::new(constants.clone(), limits);
@@ -50,12 +50,12 @@ fn price(question: &Question, algorithm: Method, protocol: Protocol, constants: 
     super::price(question, &way, constants)
 }
 
-/// The cheapest staged way.
+/// Returns the cheapest way without registered buffers.
 fn best(question: &Question, constants: &Constants) -> Method {
     least(question, constants, |algorithm| !algorithm.is_registered())
 }
 
-/// The cheapest way where all buffers are registered.
+/// Returns the cheapest way if all buffers are registered.
 fn best_registered(question: &Question, constants: &Constants) -> Method {
     least(question, constants, |_| true)
 }
@@ -88,7 +88,7 @@ fn least(question: &Question, constants: &Constants, is_usable: impl Fn(Method) 
         .expect("a way")
 }
 
-/// The ways by which a call goes as it grows, each once.
+/// Returns the ways of a call as its size grows, each with the smallest size of its range.
 fn ways(
     at: impl Fn(u64) -> Question,
     constants: &Constants,
@@ -110,7 +110,7 @@ fn combining_in_shared_memory_has_a_rate_of_its_own() {
     let mut slow = usual.clone();
     slow.reduce_us_per_byte = 1e-3;
     let question = on_one_host(Collective::AllReduce, 1 << 20, 2);
-    // Each of two ranks combines half of the vector.
+    // Each of two ranks reduces half of the vector.
     let more_us = (1e-3 - usual.reduce_us_per_byte) * f64::from(1 << 19);
     for (method, part) in [(Method::Direct, 1.0), (Method::Push, usual.pushed_factor)] {
         let price = |constants| f64::from(price(&question, method, Protocol::Simple, constants));
@@ -119,7 +119,7 @@ fn combining_in_shared_memory_has_a_rate_of_its_own() {
     }
 }
 
-/// Asserts that the ways follow each other at sizes within `bounds`.
+/// Asserts that the ways follow each other in this order, from sizes within the expected ranges.
 #[track_caller]
 fn assert_crossings(ways: &[(u64, Method)], expected: &[(Method, std::ops::RangeInclusive<u64>)]) {
     let algorithms: Vec<_> = ways.iter().map(|(_, algorithm)| *algorithm).collect();
@@ -155,7 +155,7 @@ fn with_a_core_each_one_synchronisation_is_saved_while_lines_are_few() {
     ] {
         assert_eq!(ways(of(rooted), &constants, best).len(), 1, "{rooted}");
     }
-    // With more ranks everybody reads more.
+    // With more ranks, each rank reads more.
     let enough = Machine {
         cores: 64,
         ..two_cores()
@@ -178,7 +178,7 @@ fn ranks_that_take_turns_save_turns_for_longer() {
         (Method::Direct, 8 * KIB..=16 * KIB),
     ];
     assert_crossings(&ways(at, &constants, best), &expected);
-    // With four ranks a core it matters that a running rank goes on.
+    // With four ranks per core it matters that a running rank continues.
     let constants = Constants::derive(&two_cores(), 8);
     let at = |bytes| on_one_host(Collective::AllReduce, bytes, 8);
     assert_eq!(best(&at(8), &constants), Method::OneShot);
@@ -212,15 +212,14 @@ fn between_hosts_few_messages_win_first_and_few_bytes_then() {
         (Method::Ring, 32 * MIB..=128 * MIB),
     ];
     assert_crossings(&of_16, &expected);
-    // Where the number of ranks is no power of two, the ring needs fewer bytes.
+    // If the number of ranks is no power of two, the ring needs fewer bytes.
     assert_eq!(best(&at(6)(64 * MIB), &constants), Method::Ring);
     let broadcast = |bytes| apart(Collective::Broadcast, bytes, 16);
     assert_eq!(best(&broadcast(32 * KIB), &constants), Method::Tree);
     assert_eq!(best(&broadcast(64 * MIB), &constants), Method::Ring);
 }
 
-/// Four namespaces on two cores, as they were measured: what they all send and combine is done by
-/// the same two cores.
+/// Four namespaces on two cores, as measured: the same two cores do the work of all ranks.
 #[test]
 fn hosts_that_share_cores_want_few_messages() {
     let constants = Constants::derive(&two_cores(), 4);
@@ -239,8 +238,8 @@ fn hosts_that_share_cores_want_few_messages() {
     }
 }
 
-/// Two and four namespaces of one rank on two cores, as they were measured: a root that only
-/// receives does half of what its messages take, and combines while it receives.
+/// Two and four namespaces of one rank on two cores, as measured: a root that only receives does
+/// half of the work of its messages, and reduces while it receives.
 #[test]
 fn a_root_with_a_host_for_each_rank_is_sent_few_large_messages() {
     for (bytes, ranks, due) in [
@@ -258,9 +257,9 @@ fn a_root_with_a_host_for_each_rank_is_sent_few_large_messages() {
     }
 }
 
-/// Two namespaces of two and of four ranks on two cores, as they were measured: each host has a
-/// core, where its ranks take turns, so its leader's messages are the fewest. Where these hold
-/// several blocks they are not cut into slices, and large ones leave the cache.
+/// Two namespaces of two and of four ranks on two cores, as measured. The ranks of a host take
+/// turns on its core, so its leader's messages are the fewest. Messages of several blocks are not
+/// cut into slices, and large ones leave the cache.
 #[test]
 fn hosts_that_share_cores_send_little_data_through_leaders() {
     use Collective::{AllGather, AllReduce, AllToAll, Barrier, Gather, ReduceScatter, Scatter};
@@ -299,7 +298,7 @@ fn hosts_that_share_cores_send_little_data_through_leaders() {
 
 #[test]
 fn two_levels_carry_much_data_between_hosts_of_several_ranks() {
-    // Hosts that share cores, and hosts with cores enough on a line of 1 Gbit/s.
+    // Hosts that share cores, and hosts with enough cores on a line of 1 Gbit/s.
     let crowded = Constants::derive(&two_cores(), 8);
     let slow = Constants {
         socket_us_per_byte: 8e-3,
@@ -322,7 +321,7 @@ fn two_levels_carry_much_data_between_hosts_of_several_ranks() {
     }
 }
 
-/// Blocks of ranks that do not stand together are messages of their own.
+/// Blocks of ranks that are not consecutive are messages of their own.
 #[test]
 fn ranks_that_are_dealt_out_exchange_small_blocks_directly() {
     let constants = Constants::derive(&two_cores(), 2);
@@ -342,7 +341,7 @@ fn ranks_that_are_dealt_out_exchange_small_blocks_directly() {
         assert!(is_two_levels(best(&at(2), &constants)), "{collective}");
         assert_eq!(best(&at(8), &constants), dealt_out, "{collective}");
     }
-    // A ring goes from host to host with every message.
+    // If ranks are dealt out, every message of a ring goes to another host.
     let ring = |runs| {
         let question = Question {
             bytes: MIB,
@@ -383,8 +382,7 @@ fn two_levels_are_for_many_ranks_and_little_data() {
     };
     assert_eq!(best(&at(8 * KIB), &constants), Method::Hierarchical);
     assert_eq!(best(&at(16 * MIB), &constants), Method::Direct);
-    // Few ranks get what they need from each other in one step, and dynamic blocks serve all
-    // domains.
+    // Few ranks exchange everything in one step, and dynamic blocks serve all domains.
     let few = |bytes| Question {
         domains: 2,
         ..on_one_host(Collective::AllReduce, bytes, 4)
@@ -394,7 +392,7 @@ fn two_levels_are_for_many_ranks_and_little_data() {
     assert_ne!(best(&at(8 * KIB), &crowded), Method::Hierarchical);
 }
 
-/// Every way of every collective, from nothing to absurdly much.
+/// Covers every way of every collective, at sizes from tiny to absurd.
 #[test]
 fn every_price_is_a_price_and_grows_with_the_size() {
     for (ranks, load) in [(1, 1), (2, 2), (3, 2), (4, 4), (7, 64), (16, 1), (300, 300)] {
@@ -487,8 +485,8 @@ fn what_leaves_from_scratch_is_not_priced_as_lent() {
         });
         copied - lent
     };
-    // The leaders of a gather lend nothing of what they pass on, but its ranks all of what they
-    // give; those of a scatter pass on what they got, and the root's host is one of two.
+    // In a gather, leaders lend nothing and ranks lend all that they send to their leader. In a
+    // scatter, leaders lend only in the root's host, one of two; others pass on received data.
     let gather = gain(Collective::Gather, Method::Leader);
     let scatter = gain(Collective::Scatter, Method::Leader);
     assert!(

@@ -1,4 +1,4 @@
-//! Reads files of rules, and says where a line is wrong.
+//! The parser of rule files; its errors name the line and the column.
 
 use std::path::Path;
 use std::str::FromStr;
@@ -8,13 +8,13 @@ use crate::error::{Error, Result};
 use crate::files;
 use crate::tune::names::{ALGORITHMS, COLLECTIVES, Name, PROTOCOLS};
 
-/// The largest file of rules that is read: some hundred thousand lines.
+/// Maximum size of a rule file: some hundred thousand lines.
 const FILE_BYTES_MAX: u64 = 8 << 20;
 
-/// The most rules of one table.
+/// Maximum number of rules of one table.
 pub const RULES_MAX: usize = 1 << 16;
 
-/// The names of the fields, in their order. The last two may be left out.
+/// The names of the fields, in order. The last two are optional.
 const FIELDS: [&str; 10] = [
     "collective",
     "bytes_min",
@@ -28,22 +28,21 @@ const FIELDS: [&str; 10] = [
     "registered",
 ];
 
-/// The fewest fields of a rule.
+/// Minimum number of fields of a rule.
 const FIELDS_MIN: usize = 8;
 
-/// What stands for any, or for leaving alone.
+/// The text of a field for any value, or for no change.
 const ANY: &str = "-1";
 
-/// The first word of the header that NCCL's scripts write above their tables.
+/// First words of the header that NCCL's scripts write above their tables.
 const HEADERS: [&str; 3] = ["collective_type", "collective", "coll_type"];
 
 impl Rules {
-    /// Reads the text of a file of rules; `source` is what errors and reasons call it.
+    /// Parses the text of a rule file; `source` is its name in errors and reasons.
     ///
     /// # Errors
     ///
-    /// `InvalidArgument` for the first line that cannot be read, as
-    /// `source:line:column: what is wrong; what would do`.
+    /// `InvalidArgument` for the first malformed line, as `source:line:column: cause; remedy`.
     pub fn parse(text: &str, source: &str) -> Result<Rules> {
         let mut rules = Rules {
             source: source.to_owned(),
@@ -56,12 +55,12 @@ impl Rules {
         Ok(rules)
     }
 
-    /// Reads a file of rules.
+    /// Reads a rule file.
     ///
     /// # Errors
     ///
-    /// `System` if the file cannot be read, `InvalidArgument` for one that is too large or no text,
-    /// and as [`parse`](Rules::parse).
+    /// `System` if the file cannot be read, `InvalidArgument` if it is too large or not text, and
+    /// as [`parse`](Rules::parse).
     pub fn read(path: impl AsRef<Path>) -> Result<Rules> {
         let path = path.as_ref();
         let source = path.display().to_string();
@@ -86,9 +85,9 @@ impl Rules {
     }
 }
 
-/// The rules of a text, in file order.
+/// Parses the rules of a text, in file order.
 fn lines<'a>(text: &'a str, source: &'a str) -> impl Iterator<Item = Result<Rule>> + 'a {
-    // A mark that some editors put at the beginning.
+    // The byte-order mark that some editors write.
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let lines = text.lines().zip(1u32..);
     let written = lines.filter(|(line, _)| !before_comment(line).trim().is_empty());
@@ -112,7 +111,7 @@ fn before_comment(line: &str) -> &str {
     line.split('#').next().unwrap_or_default()
 }
 
-/// A line that is being read.
+/// A line that is being parsed.
 #[derive(Clone, Copy)]
 struct Line<'a> {
     line: &'a str,
@@ -120,7 +119,7 @@ struct Line<'a> {
     source: &'a str,
 }
 
-/// A field: its line, which one it is, what it says, and the byte at which that begins.
+/// A field: its line, its index, its text, and the byte offset of the text.
 #[derive(Clone, Copy)]
 struct Field<'a> {
     line: Line<'a>,
@@ -148,7 +147,7 @@ impl<'a> Line<'a> {
             algorithm: fields[3].named(&ALGORITHMS)?,
             protocol: fields[4].named(&PROTOCOLS)?,
             channels: match fields[5].text {
-                // It leaves channels alone as well: NCCL takes it as its own number.
+                // 0 also means no change: NCCL then uses its own number.
                 "0" => None,
                 _ => fields[5].count()?,
             },
@@ -166,7 +165,7 @@ impl<'a> Line<'a> {
         Ok(rule)
     }
 
-    /// The fields, none of them empty and as many as there may be.
+    /// Splits the line into fields: none empty, and as many as a rule may have.
     fn fields(self) -> Result<Vec<Field<'a>>> {
         let mut fields = Vec::with_capacity(FIELDS.len());
         let mut at = 0;
@@ -202,7 +201,7 @@ impl<'a> Line<'a> {
         Ok(fields)
     }
 
-    /// The error at a byte of the line; the column counts characters, from 1.
+    /// Returns the error at a byte of the line; the column counts characters, from 1.
     fn error(self, at: usize, why: &str) -> Error {
         let (line, source, number) = (self.line, self.source, self.number);
         let column = line[..at.min(line.len())].chars().count() + 1;
@@ -211,7 +210,7 @@ impl<'a> Line<'a> {
 }
 
 impl Field<'_> {
-    /// What it is called.
+    /// Returns the field's name.
     fn name(&self) -> &'static str {
         FIELDS[self.index]
     }
@@ -239,7 +238,7 @@ impl Field<'_> {
         })
     }
 
-    /// A number that begins with 1, or any.
+    /// Parses a number of at least 1; `None` for any.
     fn count(&self) -> Result<Option<u32>> {
         if self.text == ANY {
             return Ok(None);

@@ -1,4 +1,4 @@
-//! Rules as operators write them, and as they should not.
+//! Rules as operators write them, and malformed ones.
 
 use super::parse::RULES_MAX;
 use super::*;
@@ -22,7 +22,7 @@ fn call(collective: Collective, bytes: u64, hosts: usize, ranks: usize) -> Quest
     }
 }
 
-/// The lines of the rules that match, in order.
+/// Returns the lines of the rules that match, in order.
 fn lines(rules: &Rules, call: &Question) -> Vec<u32> {
     rules.find(call).map(|rule| rule.line).collect()
 }
@@ -139,7 +139,7 @@ fn every_field_narrows_and_minus_one_does_not() {
     }
 }
 
-/// Lines that cannot be read, and what is said of them.
+/// Malformed lines, and their error texts.
 const BAD_LINES: &[(&str, &str)] = &[
     (
         "allreduce,0,9,rin,simple,-1,-1,-1",

@@ -1,24 +1,26 @@
-//! Warnings about a table of rules: what never holds.
+//! Warnings about rules that never apply.
 
 use super::{Rule, Rules};
 use crate::schedule::{Access, Schedule};
 use crate::types::{Method, Protocol};
 
-/// The most sentences about one table.
+/// Maximum number of warnings about one table.
 const WARNINGS_MAX: usize = 16;
 
-/// Rules of a collective that are compared with each other; a longer table was not written by hand.
+/// Maximum number of rules of a collective that are compared with each other; a longer table was
+/// not written by hand.
 const COMPARED_MAX: usize = 4096;
 
 impl Rules {
-    /// Warnings, a sentence each: of rules that never hold because an earlier one matches all of
-    /// their calls, or because no way of theirs exists here. For the log, when they are loaded.
+    /// Returns warnings for the log, a sentence each: of rules that never apply because an earlier
+    /// one matches all of their calls, or because their way does not exist here.
     pub fn warnings(&self) -> Vec<String> {
         self.warnings_for("ringfold", way_here)
     }
 
-    /// The same for another library that reads the file. `way` says which way of its own a rule
-    /// names, if that exists for the rule's collective. In the file's order and up to a limit.
+    /// Returns the warnings for another library that reads the file, in file order and up to a
+    /// limit. `way` returns the library's way that a rule names, if it exists for the rule's
+    /// collective.
     pub fn warnings_for<W: PartialEq>(
         &self,
         library: &str,
@@ -47,7 +49,8 @@ impl Rules {
     }
 }
 
-/// Why a rule holds never or hardly ever behind these of the same collective, and its line.
+/// Returns a rule's line, and why it never or hardly ever applies after these earlier rules of its
+/// collective.
 fn warning<W: PartialEq>(
     earlier: &[Rule],
     rule: &Rule,
@@ -76,7 +79,7 @@ fn warning<W: PartialEq>(
     Some((rule.line, format!("`{rule}` {why}")))
 }
 
-/// The way that a rule names, if ringfold could ever go it.
+/// Returns the way that a rule names, if ringfold can ever use it.
 fn way_here(rule: &Rule) -> Option<(Method, Protocol)> {
     let (algorithm, protocol) = rule.way()?;
     let serves = |access: &Access| Schedule::exists(rule.collective, algorithm, *access);
@@ -85,7 +88,7 @@ fn way_here(rule: &Rule) -> Option<(Method, Protocol)> {
     exists.then_some((algorithm, protocol))
 }
 
-/// Whether `earlier` matches whatever `rule` matches; both are of one collective.
+/// Whether `earlier` matches every call that `rule` matches; both are of one collective.
 fn covers(earlier: &Rule, rule: &Rule) -> bool {
     fn is_wider<T: PartialEq>(earlier: Option<T>, later: Option<T>) -> bool {
         earlier.is_none() || earlier == later

@@ -1,11 +1,11 @@
-//! The terms, against what the schedules of all ranks need.
+//! The terms, compared with the schedules of all ranks.
 
 use super::*;
 use crate::schedule::check::{check, schedules};
 use crate::schedule::{Access, Action, Groups};
 
-/// What the schedules of all ranks need: the sum over rounds of the most that a rank has in it, and
-/// what all have together.
+/// Counts the loads in the schedules of all ranks: the sum over rounds of the largest load of a
+/// rank, and the load of all ranks together.
 fn counted(spec: &Spec) -> [Load; 2] {
     let schedules = schedules(spec).unwrap();
     let chunks = schedules[0]
@@ -37,7 +37,7 @@ fn counted(spec: &Spec) -> [Load; 2] {
                 }
                 Action::Combine(combine) => {
                     let reduced = combine.sources.count - 1;
-                    // The first store of what was combined goes with the combining.
+                    // The first store of a result is part of its reduction.
                     let stores = combine.targets.count - u32::from(reduced > 0);
                     let len = combine.into.len;
                     [0, 0, 0, 0, stores * len, reduced * len]
@@ -58,7 +58,7 @@ fn counted(spec: &Spec) -> [Load; 2] {
             most[2] = most[2].max(reduced);
         }
     }
-    // A barrier's chunks hold nothing.
+    // A barrier's chunks are empty.
     let bytes = f64::from(u8::from(spec.collective != Collective::Barrier));
     let most = |kind: usize| most.iter().map(|round| round[kind]).sum::<u32>();
     let load = |[messages, moved, reduced]: [u32; 3]| {
@@ -68,7 +68,7 @@ fn counted(spec: &Spec) -> [Load; 2] {
     [load([0, 1, 2].map(most)), load(all)]
 }
 
-/// Whether loads are the same; publications are not counted.
+/// Whether both loads are the same; publications are not compared.
 fn is_same(one: Load, other: Load, access: Access) -> bool {
     let close = |a: f64, b: f64| (a - b).abs() < 1e-9;
     close(one.bytes, other.bytes)
@@ -109,8 +109,7 @@ fn assert_counted(spec: &Spec, terms: &Terms) {
         is_same(busiest, terms.busiest, access),
         "{spec:?}: {terms:?}, counted {busiest:?}"
     );
-    // A pair's ranks are two, however many there are; which rank does what dynamically shows at run
-    // time.
+    // A pair has two ranks in any world. Dynamic assignment is known only at run time.
     let is_dynamic = matches!(algorithm, Method::Claim | Method::Serve);
     let is_bound = algorithm == Method::Stragglar;
     let is_pair = matches!(
@@ -172,7 +171,7 @@ fn the_terms_of_two_levels_are_what_their_schedules_need() {
     }
 }
 
-/// Hosts that get runs of ranks in turn.
+/// Covers hosts to which runs of ranks are dealt in turn.
 #[test]
 fn the_terms_of_two_levels_count_the_runs_of_ranks() {
     for (hosts, length, turns) in [

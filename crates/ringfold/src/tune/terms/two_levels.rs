@@ -1,4 +1,4 @@
-//! Two levels over messages: what an exchange needs between hosts, and what within them.
+//! The terms of two levels over messages: between hosts, and within them.
 
 #![forbid(unsafe_code)]
 
@@ -8,24 +8,25 @@ use Collective::{
     AllGather, AllReduce, AllToAll, Barrier, Broadcast, Gather, Reduce, ReduceScatter, Scatter,
 };
 
-/// Hosts of equally many ranks.
+/// The shape of a job whose hosts have equally many ranks.
 struct Hosts {
     ranks: f64,
     count: f64,
-    /// The ranks of each.
+    /// Number of ranks of each host.
     size: f64,
-    /// Its runs of consecutive ranks: the messages of which blocks of all its ranks are made.
+    /// Number of runs of consecutive ranks of each host: the number of messages for blocks of all
+    /// its ranks.
     runs: f64,
-    /// The other hosts of a host.
+    /// Number of other hosts.
     others: f64,
-    /// The other ranks of a rank's host.
+    /// Number of other ranks of a rank's host.
     peers: f64,
-    /// Whether there are any: the hops of an exchange among them.
+    /// Number of hops of an exchange within a host: 1, or 0 without other ranks.
     level: f64,
 }
 
 impl Terms {
-    /// What the schedules need.
+    /// Returns the terms of schedules of two levels.
     pub(super) fn two_levels(case: &Case) -> Option<Terms> {
         let (ranks, count) = (f64::from(case.world_size), f64::from(case.hosts));
         let size = ranks / count;
@@ -55,7 +56,7 @@ impl Terms {
     }
 }
 
-/// The exchange of columns, or of all ranks' own blocks, between the hosts.
+/// Returns the terms of the exchange of columns, or of all ranks' own blocks, between the hosts.
 fn between_columns(case: &Case, hosts: &Hosts) -> Option<Terms> {
     let &Hosts {
         ranks,
@@ -95,7 +96,7 @@ fn between_columns(case: &Case, hosts: &Hosts) -> Option<Terms> {
     })
 }
 
-/// What the members of a host give its leaders, and get from them.
+/// Returns the terms of the messages between the members of a host and its leaders.
 fn under_columns(case: &Case, hosts: &Hosts) -> Option<Terms> {
     let &Hosts {
         ranks,
@@ -125,7 +126,7 @@ fn under_columns(case: &Case, hosts: &Hosts) -> Option<Terms> {
     })
 }
 
-/// The exchange of one leader for each host.
+/// Returns the terms of the exchange between the leaders, one of each host.
 fn between_leaders(case: &Case, hosts: &Hosts) -> Option<Terms> {
     use Method::{RecursiveDoubling, Tree};
     let one_level = |method| over_messages(case.collective, method, case.hosts);
@@ -133,7 +134,7 @@ fn between_leaders(case: &Case, hosts: &Hosts) -> Option<Terms> {
         AllReduce | Barrier => one_level(RecursiveDoubling),
         Broadcast | Reduce => one_level(Tree),
         AllGather => Some(doubling(case.hosts, hosts.runs, 0.0)),
-        // Each message waits for what came in the round before.
+        // Each message waits for the one received in the round before.
         ReduceScatter => Some(Terms {
             hops: f64::from(case.hosts.next_power_of_two().trailing_zeros()),
             ..doubling(case.hosts, hosts.runs, 1.0)
@@ -146,7 +147,7 @@ fn between_leaders(case: &Case, hosts: &Hosts) -> Option<Terms> {
     }
 }
 
-/// What the members of a host give its leader, and get from it.
+/// Returns the terms of the messages between the members of a host and its leader.
 fn under_leaders(case: &Case, hosts: &Hosts) -> Option<Terms> {
     let &Hosts {
         ranks,
@@ -156,7 +157,7 @@ fn under_leaders(case: &Case, hosts: &Hosts) -> Option<Terms> {
         ..
     } = hosts;
     let block = 1.0 / ranks;
-    // A leader's messages: how many for each member, the bytes of each two, and what is reduced.
+    // For each member: the leader's messages, their bytes together, and the bytes reduced.
     let (times, bytes, reduced) = match case.collective {
         AllReduce => (2.0, 2.0, 1.0),
         Barrier => (2.0, 0.0, 0.0),
@@ -175,8 +176,9 @@ fn under_leaders(case: &Case, hosts: &Hosts) -> Option<Terms> {
     ))
 }
 
-/// Blocks of ever more hosts, or combined ones of ever fewer. They are as many messages as a host
-/// has `runs`, and one more where those of hosts around the end of the ring stand apart.
+/// Returns the terms of an exchange of blocks of ever more hosts, or of reduced blocks of ever
+/// fewer. In each round a leader sends as many messages as a host has `runs`, and one more if the
+/// hosts' blocks wrap around the end of the ring.
 fn doubling(hosts: u32, runs: f64, reduces: f64) -> Terms {
     let (mut busiest, mut all, mut hops) = ([0.0; 3], [0.0; 3], 0);
     let depth = hosts.next_power_of_two().trailing_zeros();
@@ -189,14 +191,14 @@ fn doubling(hosts: u32, runs: f64, reduces: f64) -> Terms {
         let of_all = [f64::from(hosts) * runs + apart, bytes, reduces * bytes];
         busiest = [0, 1, 2].map(|kind| busiest[kind] + of_round[kind]);
         all = [0, 1, 2].map(|kind| all[kind] + of_all[kind]);
-        // A message waits for those of the rounds in which its blocks came.
+        // A message waits for those of the rounds in which its blocks arrived.
         hops = hops.max(1 + count.next_power_of_two().trailing_zeros());
     }
     Terms::apart(f64::from(hops), busiest, all)
 }
 
 impl Load {
-    /// This of each of so many columns among `columns` that share the data.
+    /// Returns this load for `count` of the `columns` columns that share the data.
     fn of_columns(self, count: f64, columns: f64) -> Load {
         Load {
             messages: self.messages * count,
