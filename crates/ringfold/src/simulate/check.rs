@@ -1,4 +1,4 @@
-//! Refuses scenarios that cannot be simulated, by name.
+//! Rejects scenarios that cannot be simulated; the error names the obstacle.
 
 use super::scenario::{Disturbance, Scenario};
 use crate::engine::late_ring::RANKS_MAX;
@@ -7,11 +7,11 @@ use crate::schedule::Weights;
 use crate::simulate::network::model::{LinkEnds, Links, Server};
 use crate::types::{Collective, Method};
 
-/// The longest call that is simulated: half of the range of virtual time.
+/// Longest duration of a simulated call: half of the range of virtual time.
 const DURATION_PS_MAX: u64 = u64::MAX / 2;
 
 impl Scenario {
-    /// Refuses what cannot be simulated; the error says what to write instead.
+    /// Rejects scenarios that cannot be simulated; the error says what to write instead.
     pub fn check(&self) -> Result<()> {
         if self.ranks == 0 || self.ranks > u32::MAX as usize / 2 {
             return Err(invalid(format!("{} ranks; at least 1", self.ranks)));
@@ -50,7 +50,7 @@ impl Scenario {
         self.check_duration()
     }
 
-    /// Refuses what could outlast virtual time, even if everything happened one after the other.
+    /// Rejects calls that could outlast virtual time, even if all events happened in sequence.
     fn check_duration(&self) -> Result<()> {
         let (network, compute) = (&self.network, &self.compute);
         let kinds = [
@@ -83,7 +83,7 @@ impl Scenario {
             }
         }
         let ranks = self.ranks as u128;
-        // The tuner's slices have no smaller messages.
+        // The tuner's slices have messages of at least 64 KiB (of weighted calls, 16 KiB).
         let slice = self.slice_bytes.map_or(ranks << 16, u128::from);
         let slices = u128::from(self.bytes) / slice.max(64);
         let messages = 4 * ranks * (slices + 1);

@@ -1,7 +1,7 @@
 //! The control plane in virtual time: the product's own hub.
 //!
-//! It starts with the first fault. Its messages take a link's latency and its server is never
-//! frozen.
+//! The control plane starts with the first fault. Its messages take a link's latency, and its
+//! server never stalls.
 
 use std::time::{Duration, Instant};
 
@@ -10,23 +10,23 @@ use crate::control::frame::{Frame, Presence};
 use crate::control::hub::Hub;
 use crate::topology::HostId;
 
-/// The one communicator.
+/// Id of the only communicator.
 pub(super) const COMMUNICATOR: u64 = 1;
 
-/// Far enough behind the end of every simulation.
+/// Time limit for joining, far beyond the end of every simulation.
 const JOINING: Duration = Duration::from_secs(1 << 40);
 
-/// The hub, and what it has said.
+/// The hub and the verdicts it has issued.
 pub(super) struct Control {
     pub hub: Hub,
-    /// What the hub takes for the beginning; nothing depends on it.
+    /// Start time of the hub's clock; nothing depends on the value.
     pub origin: Instant,
-    /// The verdicts on their way; what is planned names them by number.
+    /// Verdicts issued so far; planned items refer to a verdict by its index.
     pub verdicts: Vec<Fault>,
 }
 
 impl Control {
-    /// A hub that all ranks have joined.
+    /// Returns a hub that all ranks have joined.
     pub fn new(ranks: usize) -> Control {
         let origin = Instant::now();
         let mut hub = Hub::new(1, [0; 32], ranks as u32, origin + JOINING);
@@ -52,7 +52,7 @@ impl Control {
         }
     }
 
-    /// A point of virtual time for the hub, which does not look at fractions of nanoseconds.
+    /// Converts virtual time to the hub's clock, without fractions of nanoseconds.
     pub fn instant(&self, at_ps: u64) -> Instant {
         self.origin + Duration::from_nanos(at_ps / 1000)
     }

@@ -1,5 +1,4 @@
-//! Deaths, suspicions and verdicts. A death is detected, by the hub and by the peers, `detect_ps`
-//! after it.
+//! Deaths, suspicions and verdicts. The hub and the peers detect a death `detect_ps` after it.
 
 use std::time::Instant;
 
@@ -12,7 +11,7 @@ use crate::control::hub::Hub;
 use crate::error::{Error, Result};
 
 impl Simulation {
-    /// A rank's process died. No other rank knows it yet.
+    /// Ends a rank's process; no other rank knows of the death yet.
     pub fn die(&mut self, rank: usize) {
         self.network.world().stop(rank);
         let member = &mut self.members[rank];
@@ -27,13 +26,13 @@ impl Simulation {
         );
     }
 
-    /// It is seen that a rank's process is gone.
+    /// Tells the peers and the hub that a rank's process has ended.
     pub fn detect(&mut self, rank: usize) {
         self.network.world().leave(rank);
         self.with_hub(|hub, _| hub.lose(rank as u32, "its process has ended"));
     }
 
-    /// A rank's call cannot continue: the hub gets its report, and the rank waits for the verdict.
+    /// Fails a call. On a fatal error, the hub gets a report and the rank waits for the verdict.
     pub fn fail(&mut self, rank: usize, error: Error) {
         if !error.is_fatal() {
             return self.end(rank, Err(error));
@@ -47,12 +46,12 @@ impl Simulation {
             fault: Fault::from_error(&error, &members, rank),
         };
         self.with_hub(|hub, now| {
-            // A rank that is lost meanwhile has nothing to say.
+            // The hub rejects the report of a rank that was lost meanwhile.
             let _ = hub.receive(rank as u32, report, now);
         });
     }
 
-    /// A verdict has come to a rank.
+    /// Delivers a verdict to a rank.
     pub fn hear_verdict(&mut self, rank: usize, verdict: usize) -> Result<()> {
         if let Some(until_ps) = self.sleeps_until(rank) {
             self.plan(until_ps, Item::Verdict(rank, verdict));
@@ -80,7 +79,7 @@ impl Simulation {
         Ok(())
     }
 
-    /// A rank says how far it is.
+    /// Answers an inquiry of the hub with a rank's progress.
     pub fn answer(&mut self, rank: usize, inquiry: u64) {
         if let Some(until_ps) = self.sleeps_until(rank) {
             return self.plan(until_ps, Item::Answer(rank, inquiry));
@@ -103,12 +102,12 @@ impl Simulation {
         });
     }
 
-    /// The hub does what is due.
+    /// Makes the hub handle the deadlines that have passed.
     pub fn tick(&mut self) {
         self.with_hub(|hub, now| hub.tick(now));
     }
 
-    /// Has the hub take something in, and plans what follows from what it says.
+    /// Runs `f` on the hub, then plans the delivery of its output and its next deadline.
     fn with_hub(&mut self, f: impl FnOnce(&mut Hub, Instant)) {
         let ranks = self.members.len();
         let mut control = self.control.take().unwrap_or_else(|| Control::new(ranks));

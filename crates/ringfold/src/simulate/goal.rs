@@ -3,10 +3,11 @@
 //! collective communication", 2009; "LogGOPSim", 2010).
 //!
 //! Each step is a `send`, a `recv` or a `calc`; a receive with reduction is a `recv` and a `calc`
-//! after it. `requires` lists what must be complete before, `irequires` what must have begun: steps
-//! are issued in order. A message's tag is its number among those of its pair. A `calc` is in
-//! picoseconds; those of one `cpu` follow each other, so with a parallel server each has its own.
-//! Sizes are bytes of one slice. The text does not specify the network; the reader chooses it.
+//! after it. `requires` names a step that must be complete before, `irequires` one that must have
+//! begun: steps are issued in order. A message's tag is its number among those of its pair. A
+//! `calc` is in picoseconds. The `calc`s of one `cpu` run in sequence; with a parallel server each
+//! `calc` has its own `cpu`. Sizes are bytes of one slice. The text does not specify the network:
+//! the simulator that reads the text does.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -17,13 +18,13 @@ use crate::error::{Error, Result};
 use crate::schedule::check::schedules;
 use crate::schedule::{Action, Schedule, Span, dependence};
 
-/// The text of a scenario's call in one slice. Disturbances of the scenario are not in it, except
+/// Returns the GOAL text of a scenario's call in one slice. The text ignores disturbances, except
 /// for late ranks, which begin with a `calc`.
 ///
 /// # Errors
 ///
 /// `InvalidArgument` for impossible scenarios, among them those of more than 512 ranks;
-/// `Unsupported` for weights, straggler policies and devices, which are more than a schedule.
+/// `Unsupported` for weights, straggler policies and devices, which are not part of a schedule.
 pub fn export(scenario: &Scenario) -> Result<String> {
     let (_, choice) = prepare::checked(scenario)?;
     let has_more = scenario.weights.is_some() || scenario.straggler.is_some();
@@ -39,17 +40,17 @@ pub fn export(scenario: &Scenario) -> Result<String> {
     Ok(text)
 }
 
-/// Writes one rank.
+/// Writer of one rank's text.
 struct Exporter<'a> {
     scenario: &'a Scenario,
     schedule: &'a Schedule,
     chunks: Chunks,
-    /// Messages so far, by direction and peer.
+    /// Number of messages so far, by direction and peer.
     messages: HashMap<(bool, u32), u32>,
     labels: u32,
 }
 
-/// The labels of a step: of what begins it, and of what ends it.
+/// Labels of a step's first and last operation.
 #[derive(Clone, Copy)]
 struct Labels {
     first: u32,
@@ -93,7 +94,7 @@ impl<'a> Exporter<'a> {
         Ok(())
     }
 
-    /// Writes a step; a copy that costs nothing is none.
+    /// Writes a step; returns `None` for a copy that costs nothing.
     fn write_step(&mut self, action: &Action, text: &mut String) -> Result<Option<Labels>> {
         let compute = &self.scenario.compute;
         let first = match *action {

@@ -1,9 +1,9 @@
 //! The ranks' inputs and the expected results, from the definition of the collectives.
 //!
-//! Values are small whole numbers, so that sums are exact in every order; each is a function of
-//! rank and position, so that a contribution that counts twice, not at all, or in another position
-//! is detected. They repeat after [`PERIOD`] elements, no multiple of which is a length to which
-//! anything is cut.
+//! Values are small whole numbers, so that sums are exact in every order. Each value is a function
+//! of rank and position, so that a contribution that counts twice, is missing, or is misplaced is
+//! detected. Values repeat after [`PERIOD`] elements; no buffer is cut into multiples of that
+//! length.
 
 use super::Scenario;
 use crate::element::{BF16, F8E4M3, F8E5M2, F16};
@@ -11,10 +11,10 @@ use crate::error::{Error, Result};
 use crate::memory::Region;
 use crate::types::{Collective, DType, Op};
 
-/// Elements after which values repeat: a prime.
+/// Number of elements after which values repeat: a prime.
 const PERIOD: usize = 1021;
 
-/// The values of one call of this many ranks.
+/// Inputs and expected results of one call.
 pub(super) struct Oracle {
     collective: Collective,
     ranks: usize,
@@ -23,11 +23,11 @@ pub(super) struct Oracle {
     size: usize,
     dtype: DType,
     op: Op,
-    /// A period of the reduction of all ranks' values.
+    /// One period of the reduction of all ranks' values.
     reduced: Vec<u8>,
 }
 
-/// Whose values.
+/// Origin of values: one rank, or the reduction of all.
 #[derive(Clone, Copy)]
 enum Source {
     Rank(usize),
@@ -35,7 +35,7 @@ enum Source {
 }
 
 impl Oracle {
-    /// The values of `scenario`. `Unsupported` if a sum of this many is not exact.
+    /// Computes the values; `Unsupported` for averages, scaled sums and inexact sums.
     pub fn new(scenario: &Scenario) -> Result<Oracle> {
         let mut oracle = Oracle::without_values(scenario);
         if scenario.collective.reduces() {
@@ -45,7 +45,7 @@ impl Oracle {
         Ok(oracle)
     }
 
-    /// Only the sizes of buffers.
+    /// Returns an oracle that knows only the sizes of buffers.
     pub fn without_values(scenario: &Scenario) -> Oracle {
         Oracle {
             collective: scenario.collective,
@@ -59,7 +59,7 @@ impl Oracle {
         }
     }
 
-    /// Bytes of a rank's input and output.
+    /// Returns the bytes of a rank's input and output.
     pub fn buffer_bytes(&self, rank: usize) -> (usize, usize) {
         let (block, all) = (self.count * self.size, self.count * self.size * self.ranks);
         let at_root = |bytes| if rank == self.root { bytes } else { 0 };
@@ -84,7 +84,7 @@ impl Oracle {
         });
     }
 
-    /// The first byte of a rank's output that is not as it must be.
+    /// Returns the offset of the first wrong byte of a rank's output.
     pub fn first_wrong(&self, rank: usize, output: Region) -> Option<usize> {
         let block = self.count * self.size;
         let (n, root, count) = (self.ranks, self.root, self.count);
@@ -122,7 +122,7 @@ impl Oracle {
         wrong
     }
 
-    /// Gives `f` the bytes of elements from `first` on, piece by piece.
+    /// Passes to `f`, piece by piece, the bytes of elements from `first` on.
     fn tile(&self, period: &[u8], first: usize, bytes: usize, mut f: impl FnMut(usize, &[u8])) {
         let mut at = 0;
         let mut offset = first % PERIOD * self.size;
@@ -141,7 +141,7 @@ impl Oracle {
         }
     }
 
-    /// As many elements as repeat, or as there are.
+    /// Encodes one period of elements, or all if there are fewer.
     fn encoded(&self, value: impl Fn(usize) -> i64) -> Vec<u8> {
         let elements = (self.count * self.ranks).min(PERIOD);
         let mut bytes = Vec::with_capacity(elements * self.size);
@@ -151,7 +151,7 @@ impl Oracle {
         bytes
     }
 
-    /// The number that an element of a rank's input is.
+    /// Returns the value of an element of a rank's input.
     fn value(&self, rank: usize, index: usize) -> i64 {
         let mixed = (rank as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)
             ^ (index as u64 + 1).wrapping_mul(0xd134_2543_de82_ef95);
@@ -165,7 +165,7 @@ impl Oracle {
         }
     }
 
-    /// The combination of all ranks' values.
+    /// Returns the reduction of all ranks' values.
     fn combined(&self, index: usize) -> i64 {
         let values = (0..self.ranks).map(|rank| self.value(rank, index));
         let combine = |one: i64, other: i64| match self.op {

@@ -16,7 +16,7 @@ impl Simulation {
         });
     }
 
-    /// Ok means the right result.
+    /// Checks that a call that returned Ok has the right result.
     pub fn check_result(&mut self, rank: usize) {
         let output = self.members[rank].buffers.output();
         if let Some(byte) = self.oracle.first_wrong(rank, output) {
@@ -25,7 +25,7 @@ impl Simulation {
         }
     }
 
-    /// Remembers the output of a rank whose call has failed.
+    /// Saves the output of a rank whose call has failed.
     pub fn keep_output(&mut self, rank: usize) {
         let member = &mut self.members[rank];
         if self.scenario.payload == Payload::Real && member.output_kept.is_none() {
@@ -36,7 +36,7 @@ impl Simulation {
         }
     }
 
-    /// No event is left except deadlines, and a rank waits: only a fault can excuse that.
+    /// Reports a deadlock if only deadlines are left and a rank waits, unless a fault excuses that.
     pub fn find_deadlock(&mut self) {
         let mut members = self.members.iter();
         let is_excused = self.control.is_some()
@@ -61,7 +61,7 @@ impl Simulation {
         self.broken(Promise::NoDeadlock, None, what);
     }
 
-    /// What can be said when all calls have returned.
+    /// Checks the promises that can be judged when all calls have returned.
     pub fn check_ended(&mut self) {
         self.check_untouched();
         self.check_delivered();
@@ -90,7 +90,7 @@ impl Simulation {
         }
     }
 
-    /// Where all is well, everything that was sent was taken in: with the results, that is once.
+    /// Checks that a successful call consumed every message: with right results, exactly once.
     fn check_delivered(&mut self) {
         let is_ok = |stage: &Stage| matches!(stage, Stage::Ended(Ok(())));
         let is_well = self.members.iter().all(|member| is_ok(&member.stage));
@@ -140,7 +140,7 @@ impl Simulation {
         }
     }
 
-    /// The deaths during the call: rank and time.
+    /// Returns the deaths during the call: rank and time.
     fn deaths(&self) -> Vec<(usize, u64)> {
         let disturbances = self.scenario.disturbances.iter();
         let deaths = disturbances.filter_map(|disturbance| match *disturbance {
@@ -150,7 +150,7 @@ impl Simulation {
         deaths.filter(|(_, at_ps)| *at_ps <= self.now).collect()
     }
 
-    /// A survivor of deaths has its result, or learned in time which rank died.
+    /// Checks that a survivor of deaths has its result, or learned in time which rank died.
     fn check_detection(&mut self, rank: usize, deaths: &[(usize, u64)]) {
         let Some((_, first_ps)) = deaths.iter().min_by_key(|(_, at_ps)| *at_ps) else {
             return;
@@ -171,7 +171,7 @@ impl Simulation {
                     }
                 }
             }
-            // Its own deadline was earlier.
+            // The rank's own deadline was earlier.
             Stage::Ended(Err(_)) if finished_ps <= due_ps => return,
             Stage::Ended(Err(error)) => format!("{} instead of a failed peer", error.class()),
             _ => return,
@@ -179,7 +179,7 @@ impl Simulation {
         self.broken(Promise::Detection, Some(rank), what);
     }
 
-    /// The end of the stalls of a rank in which `at_ps` lies, or itself.
+    /// Returns the end of the rank's stalls that include `at_ps`, or `at_ps` itself.
     fn awake_from(&self, rank: usize, at_ps: u64) -> u64 {
         self.scenario.frozen_until(rank, at_ps).unwrap_or(at_ps)
     }

@@ -1,4 +1,4 @@
-//! What a simulation found: times, traffic, the critical path, broken promises.
+//! Results of a simulation: times, traffic, the critical path, broken promises.
 
 use super::Scenario;
 use super::timed::Timed;
@@ -7,69 +7,69 @@ use crate::simulate::network::World;
 pub use crate::simulate::network::record::{Lane, LinkUse, PathKind, PathPart, TraceEvent};
 use crate::types::Collective;
 
-/// What came out of a [`Scenario`]. All times are picoseconds since the ranks began.
+/// Result of simulating a [`Scenario`]. All times are picoseconds since the ranks began.
 #[derive(Clone, Debug)]
 pub struct Report {
-    /// What was simulated, with what the tuner chose filled in.
+    /// The scenario, with the tuner's choices filled in.
     pub scenario: Scenario,
-    /// When the last rank's call returned.
+    /// Time at which the last rank's call returned.
     pub finished_ps: u64,
-    /// When the last of `chunks` was complete; `finished_ps` where nothing is reduced.
+    /// Completion time of the last of `chunks`; `finished_ps` if there are none.
     pub results_ps: u64,
-    /// When each rank had completed its last reduction: in a ring and in a direct reduction, that
-    /// of the part that it owns. Empty with barriers.
+    /// Completion time of each rank's last reduction: in a ring and in a direct reduction, that of
+    /// the rank's own part. Empty with barriers.
     pub chunks: Vec<ChunkResult>,
-    /// Each rank's part.
+    /// Report of each rank.
     pub ranks: Vec<RankReport>,
-    /// The bytes sent, by sender and receiver; empty with barriers, which send, too.
+    /// Traffic by sender and receiver; empty with barriers, which send, too.
     pub links: Vec<LinkUse>,
     /// The critical path, from the start without gaps: each part ends where the next begins.
     pub critical_path: Vec<PathPart>,
-    /// How much of the critical path was spent on each rank: reducing, copying, sending, being
-    /// late. A wire's latency counts for no rank.
+    /// Time of the critical path spent on each rank: reducing, copying, sending, being late. A
+    /// wire's latency counts for no rank.
     pub blame_ps: Vec<u64>,
-    /// Things that happened.
+    /// Number of events of the simulated machines.
     pub events: u64,
-    /// Promises that were not kept. Empty is good.
+    /// Broken promises; empty if all is well.
     pub promises: Vec<BrokenPromise>,
-    /// What each rank did when, if the scenario asked for it.
+    /// Timelines of all ranks, if the scenario asks for them.
     pub trace: Vec<TraceEvent>,
 }
 
-/// When a result was complete on the rank that makes it.
+/// Completion of a result on the rank that computes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChunkResult {
-    /// Which chunk: its owner's number.
+    /// Number of the chunk: its owner's.
     pub chunk: u32,
-    /// The rank.
+    /// The rank that owns the chunk.
     pub owner: usize,
-    /// When.
+    /// Completion time.
     pub complete_ps: u64,
 }
 
-/// One rank's part in a simulation.
+/// Report of one rank.
 #[derive(Clone, Debug)]
 pub struct RankReport {
-    /// When its call returned, or when it died.
+    /// Time at which the rank's call returned or the rank died; with barriers, the call's duration.
     pub finished_ps: u64,
-    /// The result of its call; for a rank that died, the error of the others.
+    /// Result of the rank's call; for a rank that died, the error that the others get.
     pub outcome: Result<(), Error>,
-    /// Payload that it sent.
+    /// Payload bytes sent.
     pub sent_bytes: u64,
-    /// Messages that it sent.
+    /// Number of messages sent.
     pub sent_messages: u64,
-    /// How long it reduced, slow reductions with their delay; those side by side count each.
+    /// Time spent on reductions, including the delays of slow ones; concurrent ones each count.
     pub reduce_ps: u64,
-    /// How much of its call it computed nothing at all.
+    /// Time of the call in which the rank computed nothing.
     pub waited_ps: u64,
 }
 
-/// The promises that are checked after every event.
+/// A promise of the design, checked during a simulation and at its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Promise {
-    /// Ok means the right result.
+    /// A call that returns Ok has the right result.
     Exact,
-    /// No rank waits for ever.
+    /// No rank waits forever.
     NoDeadlock,
     /// A call ends by its deadline.
     Deadline,
@@ -77,27 +77,27 @@ pub enum Promise {
     Detection,
     /// The class of an error is the same on all ranks.
     SameClass,
-    /// After an error a call's output is not touched any more.
+    /// The output of a failed call is no longer touched.
     Untouched,
-    /// What was posted is reported complete once.
+    /// Every message is consumed exactly once.
     ExactlyOnce,
 }
 
 /// A promise that was not kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BrokenPromise {
-    /// Which.
+    /// The promise.
     pub promise: Promise,
-    /// When that was seen.
+    /// Time at which the violation was detected.
     pub at_ps: u64,
-    /// On which rank, if on one.
+    /// The rank concerned, if it is a single one.
     pub rank: Option<usize>,
-    /// In words.
+    /// Description of the violation.
     pub what: String,
 }
 
 impl Report {
-    /// What the network and the ranks say after a run.
+    /// Builds the report of a run.
     pub(super) fn new(
         scenario: Scenario,
         world: &World,
@@ -140,7 +140,7 @@ impl Report {
         }
     }
 
-    /// Bytes per second of the call as nccl-tests defines them.
+    /// Returns the bytes per second of the call, as nccl-tests defines `algbw`.
     pub fn algbw_bytes_per_s(&self) -> f64 {
         match self.finished_ps {
             0 => 0.0,
@@ -148,8 +148,8 @@ impl Report {
         }
     }
 
-    /// `algbw` times the minimum that the collective moves over a rank's port, as nccl-tests
-    /// defines it.
+    /// Returns `algbw` times the minimum that the collective moves over a rank's port, as
+    /// nccl-tests defines `busbw`.
     pub fn busbw_bytes_per_s(&self) -> f64 {
         use Collective::{AllGather, AllReduce, AllToAll, Gather, ReduceScatter, Scatter};
         let n = self.scenario.ranks as f64;
@@ -167,7 +167,7 @@ impl Report {
     }
 }
 
-/// What the last rank waited for, up to its end.
+/// Returns the parts that the last rank waited for, up to the end of its call.
 fn critical_path(
     world: &World,
     ranks: &[RankReport],
@@ -201,7 +201,7 @@ fn critical_path(
     path
 }
 
-/// The network's timelines, with the calls and what befell the ranks.
+/// Returns the network's timelines, with the ranks' calls and stalls.
 fn trace(world: &World, scenario: &Scenario, ranks: &[RankReport]) -> Vec<TraceEvent> {
     if !scenario.traces {
         return Vec::new();

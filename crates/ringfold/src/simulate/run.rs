@@ -31,7 +31,7 @@ pub fn run(scenario: &Scenario) -> Result<Report> {
     run_over(scenario, |_, transport| Box::new(transport))
 }
 
-/// Like [`run`], with something around each rank's transport.
+/// Like [`run`], but wraps each rank's transport.
 pub(crate) fn run_over(
     scenario: &Scenario,
     wrap: impl FnMut(usize, Sim) -> Box<dyn Transport>,
@@ -41,45 +41,45 @@ pub(crate) fn run_over(
     Ok(simulation.report())
 }
 
-/// The channel of the late-merge ring's signals: no collective has as many.
+/// Channel of the late-merge ring's signals: no collective has as many channels.
 const SIGNAL_CHANNEL: usize = 255;
 
-/// Where a rank stands.
+/// Progress of a rank.
 #[derive(Clone, Debug)]
 pub(super) enum Stage {
-    /// It has not made its call.
+    /// The rank has not made its call.
     Away,
-    /// Its call is in progress.
+    /// The rank's call is in progress.
     Running,
-    /// Its call cannot continue, and it waits for the reason.
+    /// The rank's call cannot continue, and the rank waits for the reason.
     Suspecting,
-    /// Its process has ended.
+    /// The rank's process has ended.
     Dead,
-    /// Its call has returned.
+    /// The rank's call has returned.
     Ended(Result<()>),
 }
 
-/// A rank.
+/// A simulated rank.
 pub(super) struct Member {
     pub engine: Engine,
-    /// The calls that it has not made: the scenario's; with barriers first the same once, a
-    /// barrier, the scenario's, and a barrier; with devices those of its slices.
+    /// Calls not yet made: the scenario's; with barriers, the call untimed, a barrier, the call
+    /// timed, and a barrier; with devices, those of its slices.
     jobs: VecDeque<Job>,
     /// Its staging memory, with devices.
     staged: Option<Staged>,
     /// Host calls that it has made of its slices.
     slices: u32,
-    /// The call that was timed, with barriers around it.
+    /// The timed call, if there are barriers around it.
     pub timed: Option<Timed>,
     pub buffers: Buffers,
     pub stage: Stage,
     pub begun_ps: u64,
     pub finished_ps: u64,
-    /// For when it is to be looked at again, if it is.
+    /// Time of the rank's next planned wake-up.
     wake_ps: Option<u64>,
-    /// Why a call that it has not made will fail.
+    /// The error of a call that the rank has not made yet.
     pub refusal: Option<Error>,
-    /// What its output held when its call had failed.
+    /// Contents of the output when the call failed.
     pub output_kept: Option<Vec<u8>>,
 }
 
@@ -89,22 +89,22 @@ impl Member {
     }
 }
 
-/// What is planned.
+/// A planned event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Item {
     /// A rank makes its call.
     Begin(usize),
-    /// A rank is looked at again.
+    /// A rank's engine is polled again.
     Wake(usize),
     /// A rank's process ends.
     Die(usize),
-    /// That is seen.
+    /// A rank's death is detected.
     Detect(usize),
-    /// A verdict, by its number, comes to a rank.
+    /// A verdict, by its number, reaches a rank.
     Verdict(usize, usize),
-    /// A rank is asked how far it is, in the inquiry of that number.
+    /// A rank is asked for its progress, in the inquiry of that number.
     Answer(usize, u64),
-    /// The hub has something to do.
+    /// A deadline of the hub is due.
     Tick,
 }
 
@@ -116,10 +116,10 @@ pub(super) struct Simulation {
     pub now: u64,
     agenda: BinaryHeap<Reverse<(u64, u64, Item)>>,
     planned: u64,
-    /// Deadlines, which alone do not make a call end well.
+    /// Deadlines of calls. A deadline alone never makes a call succeed.
     deadlines: BinaryHeap<Reverse<(u64, usize)>>,
     touched: Vec<usize>,
-    /// Ranks whose call has not returned.
+    /// Number of ranks whose call has not returned.
     pub open: usize,
     pub promises: Vec<BrokenPromise>,
     pub control: Option<Control>,
@@ -196,7 +196,7 @@ impl Simulation {
         }
     }
 
-    /// Has `item` come up at `at_ps`.
+    /// Plans `item` for `at_ps`.
     pub fn plan(&mut self, at_ps: u64, item: Item) {
         self.agenda.push(Reverse((at_ps, self.planned, item)));
         self.planned += 1;
@@ -223,7 +223,7 @@ impl Simulation {
         }
     }
 
-    /// Does everything that is to be done at this time.
+    /// Processes everything that is due at this time.
     fn settle(&mut self) -> Result<()> {
         loop {
             while let Some(Reverse((at_ps, ..))) = self.agenda.peek()
@@ -319,7 +319,7 @@ impl Simulation {
             return Ok(());
         }
         member.engine.submit(job)?;
-        // A deadline counts from the first look at the clock.
+        // The first check sets the call's deadline.
         if let Err(error) = member.engine.check_deadlines(now) {
             self.fail(rank, error);
             return Ok(());
@@ -330,7 +330,7 @@ impl Simulation {
         Ok(())
     }
 
-    /// Lets a rank do what it can.
+    /// Drives a rank until it makes no progress.
     pub fn go_on(&mut self, rank: usize) {
         if let Some(until_ps) = self.sleeps_until(rank) {
             self.wake_at(rank, until_ps);
@@ -353,12 +353,12 @@ impl Simulation {
                 return self.finish(rank);
             }
         }
-        // The network does not know of it.
+        // The network does not know the engine's timer.
         if let Some(timer) = member.engine.next_timer() {
             self.wake_at(rank, timer.0 as u64);
         }
         let member = &self.members[rank];
-        // What the rank itself waits for; the network's events come up anyway.
+        // Wake for the rank's own event only: the network's events are processed anyway.
         let own = member.engine.next_event().map(|time| time.0 as u64);
         let network = self.network.world().next_event_ps().unwrap_or(u64::MAX);
         if let Some(at_ps) = own.filter(|at_ps| *at_ps < network) {
@@ -388,12 +388,12 @@ impl Simulation {
         }
     }
 
-    /// Until when the rank's process is frozen, if it is.
+    /// Returns the end of the stall that the rank's process is in, if any.
     pub fn sleeps_until(&self, rank: usize) -> Option<u64> {
         self.scenario.frozen_until(rank, self.now)
     }
 
-    /// A rank's call has returned well; it goes on to the next.
+    /// Ends a rank's successful call, and plans the next.
     fn finish(&mut self, rank: usize) {
         let member = &mut self.members[rank];
         if member.staged.is_some() {
@@ -412,7 +412,7 @@ impl Simulation {
         self.plan(self.now, Item::Begin(rank));
     }
 
-    /// A rank's calls have returned, or one has failed.
+    /// Ends a rank, after all of its calls or after a failed one.
     pub fn end(&mut self, rank: usize, outcome: Result<()>) {
         let is_ok = outcome.is_ok();
         let member = &mut self.members[rank];

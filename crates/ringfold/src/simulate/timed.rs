@@ -1,16 +1,16 @@
-//! A call between two barriers, on one rank: when it began and ended, and what the rank did in it.
+//! A timed call between two barriers on one rank: its start, its end, and the rank's work.
 
 use super::network::{Account, World};
 use super::report::PathPart;
 
-/// One rank's timed call. It is whole once it has ended.
+/// One rank's timed call; complete once the call has ended.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Timed {
     pub begun_ps: u64,
     pub finished_ps: u64,
-    /// What the rank did; until the end, what it had done before.
+    /// Totals of the rank in the call; until the end of the call, the totals before it.
     pub account: Account,
-    /// The end of the chain behind its result.
+    /// End of the chain of parts that led to the call's result.
     cause: u32,
 }
 
@@ -30,7 +30,7 @@ impl Timed {
         self.cause = cause;
     }
 
-    /// What the call waited for, from its beginning.
+    /// Returns the parts that the call waited for, from its beginning.
     pub fn path(&self, world: &World) -> Vec<PathPart> {
         let mut path = world.record.path(self.cause);
         path.retain(|part| part.end_ps > self.begun_ps);

@@ -3,15 +3,15 @@
 //!
 //! Without contention, no decision depends on events during the call: the end of a step follows
 //! from the steps before it, so the total time is the longest path through them. The pass follows
-//! all ranks round by round and keeps the state between rounds: each rank's clock, until when its
-//! ports and its server are taken, and the steps that are not complete. Steps are generated when
-//! they are due ([`rounds`](crate::schedule::rounds)), so memory grows with the ranks and not with
-//! the steps.
+//! all ranks round by round. Between rounds, it keeps each rank's clock, the times until which the
+//! rank's ports and server are busy, and its incomplete steps. Steps are generated when they are
+//! due ([`rounds`](crate::schedule::rounds)), so memory grows with the ranks and not with the
+//! steps.
 //!
-//! It gives the same times as [`run`](super::run()), to the picosecond, or none: if the order of
-//! two messages at a port or of two reductions is not the order of the rounds, [`longest_path`]
-//! returns `Unsupported`, and the simulation must be run. A message may wait for a port, as long as
-//! the order is clear. No data is moved, and no guarantee is checked: use `run` for that.
+//! The pass yields the same times as [`run`](super::run()), to the picosecond, or none: if the
+//! order of two messages at a port or of two reductions is not that of the rounds, [`longest_path`]
+//! returns `Unsupported`, and the simulation must be run. A message may wait for a port if the
+//! order is clear. The pass moves no data and checks no guarantee: use `run` for that.
 
 mod pending;
 mod rank;
@@ -26,21 +26,21 @@ pub use rank::RankOnPath;
 use round::Pass;
 use source::{Refusal, Source, unsupported};
 
-/// What the pass found. All times are picoseconds since the ranks began.
+/// Result of the pass. All times are picoseconds since the ranks began.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LongestPath {
-    /// What was simulated, with what the tuner chose filled in.
+    /// The scenario, with the tuner's choices filled in.
     pub scenario: Scenario,
-    /// When the last rank's call returned.
+    /// Time at which the last rank's call returned.
     pub finished_ps: u64,
-    /// When the last reduction was done; `finished_ps` where nothing is reduced.
+    /// Completion time of the last reduction; `finished_ps` if nothing is reduced.
     pub results_ps: u64,
-    /// Each rank's part.
+    /// Result of each rank.
     pub ranks: Vec<RankOnPath>,
 }
 
-/// Whether nothing in a scenario rules out a [`longest_path`]. The order of events may still turn
-/// out not to be that of the rounds, because of slow ranks, in all algorithms except rings.
+/// Whether nothing in a scenario rules out a [`longest_path`]. Except in rings, the order of events
+/// may still differ from that of the rounds, for example because of slow ranks.
 pub fn fits_longest_path(scenario: &Scenario) -> bool {
     obstacle(scenario).is_none()
 }
@@ -58,7 +58,7 @@ pub fn longest_path(scenario: &Scenario) -> Result<LongestPath> {
     }
     let source = Source::new(&prepare::spec(scenario, &choice))?;
     let longest_bytes = scenario.count() * scenario.dtype.size_bytes() as u64;
-    // As a request rounds it.
+    // Rounded as by `Way::slice_bytes`.
     let slice_bytes = choice.slice_bytes.max(64) as u64 / 64 * 64;
     if longest_bytes > slice_bytes && !source.needs_one_slice() {
         return Err(unsupported("a call in several slices"));
@@ -79,7 +79,8 @@ pub fn longest_path(scenario: &Scenario) -> Result<LongestPath> {
     })
 }
 
-/// What in a scenario makes things wait for each other in an order that follows from time alone.
+/// Returns a feature of the scenario that rules the pass out, because only time decides the order
+/// in which operations wait.
 fn obstacle(scenario: &Scenario) -> Option<Refusal> {
     let network = &scenario.network;
     let local = network.local.iter();

@@ -1,25 +1,25 @@
-//! What a rank does to its memory until it is complete: what later steps may have to wait for.
+//! Memory accesses of a rank's incomplete steps, which later steps may have to wait for.
 
 use crate::schedule::{Action, Buffer, Span};
 
-/// The end of what is not known yet.
+/// Placeholder for an end time that is not yet known.
 pub(super) const UNKNOWN_PS: u64 = u64::MAX;
 
-/// How many are kept beside the rank: a ring's are never more.
+/// Number of accesses stored inline with the rank; a ring never has more.
 const NEAR: usize = 4;
 
-/// Distinguishes the chunks of the output from those of scratch memory; out of place, the input is
-/// never written.
+/// Flag that distinguishes chunks of the output from those of scratch memory; out of place, the
+/// input is never written.
 const OUTPUT: u32 = 1 << 31;
 
-/// Chunks that a step reads or writes; from 0 to 0 where there are none.
+/// Range of chunks that a step reads or writes; from 0 to 0 if there are none.
 #[derive(Clone, Copy, Default)]
 struct Chunks {
     begin: u32,
     end: u32,
 }
 
-/// None of them.
+/// The empty range.
 const NONE: Chunks = Chunks { begin: 0, end: 0 };
 
 impl Chunks {
@@ -48,7 +48,7 @@ impl Chunks {
     }
 }
 
-/// All chunks that a step touches and that are ever written.
+/// Chunks that a step accesses, except those of the input, which is never written.
 #[derive(Clone, Copy)]
 pub(super) struct Touches {
     reads: [Chunks; 2],
@@ -71,7 +71,7 @@ impl Touches {
         Touches { reads, writes }
     }
 
-    /// Of a step that reads only.
+    /// Returns the accesses of a step that reads only.
     #[inline(always)]
     pub fn reading(span: Span) -> Touches {
         Touches {
@@ -80,7 +80,7 @@ impl Touches {
         }
     }
 
-    /// Of a step that writes only.
+    /// Returns the accesses of a step that writes only.
     #[inline(always)]
     pub fn writing(span: Span) -> Touches {
         Touches {
@@ -98,17 +98,17 @@ impl Touches {
     }
 }
 
-/// A touch that lasts until `done_ps`.
+/// An access that lasts until `done_ps`.
 #[derive(Clone, Copy, Default)]
 struct Pending {
     done_ps: u64,
     chunks: Chunks,
     writes: bool,
-    /// Which receive of the round, where the end is not known.
+    /// Number of the receive in its round, if the end is unknown.
     receive: u32,
 }
 
-/// Everything of a rank that is not complete.
+/// Accesses of all incomplete steps of a rank.
 #[derive(Default)]
 pub(super) struct PendingSteps {
     near: [Pending; NEAR],
@@ -117,8 +117,8 @@ pub(super) struct PendingSteps {
 }
 
 impl PendingSteps {
-    /// When all dependences of a step are complete, and not before `from_ps`; `None` while that is
-    /// unknown. Steps complete by then are dropped.
+    /// Returns when all dependences of a step are complete, at the earliest `from_ps`; `None` while
+    /// that time is unknown. Drops the steps complete by then.
     #[inline(always)]
     pub fn wait(&mut self, touches: &Touches, from_ps: u64) -> Option<u64> {
         let mut at_ps = from_ps;
@@ -140,7 +140,7 @@ impl PendingSteps {
             if self.near[number].done_ps > at_ps {
                 number += 1;
             } else {
-                // The order of what is kept does not matter.
+                // The order of the entries does not matter.
                 self.near_count -= 1;
                 self.near[number] = self.near[self.near_count];
             }
@@ -151,7 +151,7 @@ impl PendingSteps {
         Some(at_ps)
     }
 
-    /// Notes what a step touches until `done_ps`, or until `receive` of the round is complete.
+    /// Records a step's accesses until `done_ps`, or until `receive` of the round is complete.
     #[inline(always)]
     pub fn note(&mut self, touches: &Touches, done_ps: u64, receive: u32) {
         for (chunks, writes) in [
@@ -178,7 +178,7 @@ impl PendingSteps {
         }
     }
 
-    /// Says when a receive is complete.
+    /// Sets the completion time of a receive.
     #[inline(always)]
     pub fn complete(&mut self, receive: u32, done_ps: u64) {
         let near = &mut self.near[..self.near_count];

@@ -1,7 +1,7 @@
-//! The pass's state of a rank between two rounds.
+//! State of one rank between two rounds of the pass.
 //!
-//! It is read once in every round, and in a large world from memory each time: rarely needed data
-//! is stored elsewhere.
+//! The state is read once in every round, and in a large world from memory each time: rarely needed
+//! data is stored elsewhere.
 
 use super::pending::{PendingSteps, Touches, UNKNOWN_PS};
 use super::source::Refusal;
@@ -10,39 +10,39 @@ use crate::simulate::network::model::{Compute, Server};
 use crate::simulate::scenario::Scenario;
 use crate::testing::delay_spec::Slow;
 
-/// One rank's part in the longest path.
+/// Result of one rank on the longest path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RankOnPath {
-    /// When its call returned.
+    /// Time at which the rank's call returned.
     pub finished_ps: u64,
-    /// When it had done its last reduction, if it had any.
+    /// Completion time of the rank's last reduction, if it had any.
     pub reduced_ps: Option<u64>,
-    /// Payload that it sent.
+    /// Payload bytes sent.
     pub sent_bytes: u64,
-    /// Messages that it sent.
+    /// Number of messages sent.
     pub sent_messages: u64,
 }
 
-/// One side of a rank's connection to others.
+/// A rank's port, in both directions.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Port {
     pub sends_until_ps: u64,
     pub receives_until_ps: u64,
-    /// When the last message came that it took.
+    /// Arrival time of the first byte of the last message received.
     pub last_ps: u64,
-    /// The sender.
+    /// Sender of the last message received.
     pub last_from: u32,
 }
 
 #[derive(Default)]
 pub(super) struct Rank {
-    /// When its last step was issued: steps are issued in order.
+    /// Issue time of the last step: steps are issued in order.
     now_ps: u64,
-    /// To ranks of other hosts, or to all.
+    /// Port to ranks of other hosts, or to all ranks.
     pub port: Port,
     pending: PendingSteps,
     server_until_ps: u64,
-    /// When its server was last asked for something.
+    /// Time of the last request to the server.
     asked_ps: u64,
     reductions: u32,
     sent_messages: u32,
@@ -69,8 +69,8 @@ impl Rank {
         }
     }
 
-    /// When a step can be issued, which is when all before it that use the same memory are
-    /// complete; `None` while that is unknown. The clock advances to that time.
+    /// Returns when a step can be issued: once all earlier steps on the same memory are complete.
+    /// Returns `None` while that time is unknown. Advances the clock to that time.
     #[inline(always)]
     pub fn issue(&mut self, touches: &Touches) -> Option<u64> {
         let at_ps = self.pending.wait(touches, self.now_ps)?;
@@ -78,7 +78,7 @@ impl Rank {
         Some(at_ps)
     }
 
-    /// Notes a step that is complete at `done_ps`.
+    /// Records a step that is complete at `done_ps`.
     #[inline(always)]
     pub fn completes(&mut self, touches: &Touches, done_ps: u64) {
         self.finished_ps = self.finished_ps.max(done_ps);
@@ -87,13 +87,13 @@ impl Rank {
         }
     }
 
-    /// Notes receive `receive` of the round.
+    /// Records receive `receive` of the round, whose end is unknown.
     #[inline(always)]
     pub fn expects(&mut self, touches: &Touches, receive: u32) {
         self.pending.note(touches, UNKNOWN_PS, receive);
     }
 
-    /// Says when a receive that was expected is complete.
+    /// Sets the completion time of an expected receive.
     #[inline(always)]
     pub fn received(&mut self, receive: u32, done_ps: u64) {
         self.pending.complete(receive, done_ps);
@@ -106,7 +106,7 @@ impl Rank {
         self.sent_bytes += bytes;
     }
 
-    /// The completion time of a reduction of this many bytes requested at `at_ps`.
+    /// Returns the completion time of a reduction of `bytes` bytes requested at `at_ps`.
     #[inline(always)]
     pub fn reduce(
         &mut self,
@@ -125,7 +125,7 @@ impl Rank {
         Ok(done_ps)
     }
 
-    /// When something is done that takes so long.
+    /// Returns the completion time of work of `duration_ps` requested at `at_ps`.
     #[inline(always)]
     pub fn work(&mut self, at_ps: u64, duration_ps: u64, server: Server) -> Result<u64, Refusal> {
         if at_ps < self.asked_ps {
@@ -142,8 +142,8 @@ impl Rank {
 }
 
 impl Port {
-    /// When a message has entered, whose first byte arrives at `first_byte_ps`. First come, first
-    /// served.
+    /// Returns when a message whose first byte arrives at `first_byte_ps` has entered: first come,
+    /// first served.
     #[inline(always)]
     pub fn enter(
         &mut self,
@@ -167,13 +167,13 @@ impl Port {
     }
 }
 
-/// What computing costs in a call.
+/// Cost of computing in a call.
 pub(super) struct Costs<'a> {
     pub compute: &'a Compute,
     /// γ of the call's elements.
     ps_per_byte: u64,
     slow: Vec<Slow>,
-    /// One for each rank, where slow reductions are drawn.
+    /// One generator per rank; empty if no reductions are slow.
     random: Vec<SplitMix64>,
 }
 

@@ -11,10 +11,10 @@ use crate::simulate::network::model::Network;
 use crate::simulate::network::slow_links::SlowLinks;
 use crate::simulate::scenario::Scenario;
 
-/// Ends a list of messages.
+/// End of a list of messages.
 const NONE: u32 = u32::MAX;
 
-/// What is said of a message that is not there when its round ends.
+/// Refusal for a message that is not sent by the end of its round.
 const NOT_IN_ROUND: Refusal = "a message that waits for one of its round";
 
 /// A message of a round.
@@ -22,11 +22,11 @@ struct Message {
     from: u32,
     is_local: bool,
     is_taken: bool,
-    /// The message to the same receiver before it.
+    /// Number of the previous message to the same receiver.
     before: u32,
-    /// When its first byte is there, and then when it has entered.
+    /// Arrival time of the message's first byte; once it has entered the port, of its last.
     at_ps: u64,
-    /// How long the receiver's port takes for it.
+    /// Time that the message occupies the receiver's port.
     receiving_ps: u64,
 }
 
@@ -34,20 +34,20 @@ struct Message {
 struct Receive {
     peer: u32,
     posted_ps: u64,
-    /// When its message is there for it.
+    /// Time at which both the receive and its message are available.
     delivered_ps: u64,
-    /// The bytes that are reduced, if they are.
+    /// Number of bytes to reduce, if any.
     reduced_bytes: Option<u64>,
 }
 
-/// What all ranks issued in a round.
+/// Messages, receives and waiting steps of one round, of all ranks.
 #[derive(Default)]
 struct Issued {
     messages: Vec<Message>,
-    /// The last message to each rank.
+    /// Number of the last message to each rank.
     inboxes: Vec<u32>,
     receives: Vec<Receive>,
-    /// Where each rank's receives begin, and where the last one's end.
+    /// Index of each rank's first receive, and the end of the last rank's receives.
     receive_starts: Vec<u32>,
     /// Steps that wait for a message of the round, by rank.
     waiting: Vec<(u32, Step)>,
@@ -71,13 +71,13 @@ pub(super) struct Pass<'a> {
     chunks: Chunks,
     slow_links: SlowLinks,
     ranks: Vec<Rank>,
-    /// Between the ranks of one host, where these have ports of their own.
+    /// Ports between the ranks of one host, if local messages have ports of their own.
     local_ports: Vec<Port>,
-    /// Of the round that ends.
+    /// The round that ends.
     ending: Issued,
-    /// Of the round that begins.
+    /// The round that begins.
     beginning: Issued,
-    /// One rank's messages and receives, in the order in which they are looked at.
+    /// Scratch list: one rank's messages or receives, in the order of processing.
     order: Vec<u32>,
 }
 
@@ -97,7 +97,7 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Goes through all rounds.
+    /// Runs all rounds.
     pub fn run(mut self, mut source: Source) -> Result<Vec<RankOnPath>, Refusal> {
         let (rounds, ranks) = (source.rounds(), self.ranks.len());
         self.beginning.clear(ranks);
@@ -119,12 +119,12 @@ impl<'a> Pass<'a> {
         Ok(self.ranks.iter().map(Rank::swept).collect())
     }
 
-    /// Has a rank issue what it can of a round without a message of it.
+    /// Issues a rank's steps of a round up to the first that waits for a message of the round.
     #[inline(always)]
     fn begin(&mut self, rank: usize, steps: &[Step]) -> Result<(), Refusal> {
         for (number, step) in steps.iter().enumerate() {
-            // The memory accesses of each kind of step are distinguished here, so that the
-            // comparisons for the others are kept out of the loop.
+            // Distinguish the memory accesses of each kind of step here, to keep the comparisons
+            // for the other kinds out of the loop.
             let is_issued = match step.action {
                 Action::Send { peer, span } => {
                     let touches = Touches::reading(span);
@@ -223,7 +223,7 @@ impl<'a> Pass<'a> {
         Ok(())
     }
 
-    /// Puts a message on its sender's port. When the port is free of it.
+    /// Puts a message on its sender's port. Returns when the message has left the port.
     #[inline(always)]
     fn send(&mut self, from: usize, to: u32, span: Span, at_ps: u64) -> u64 {
         let bytes = self.chunks.bytes(span);
@@ -239,7 +239,7 @@ impl<'a> Pass<'a> {
         let begin_ps = at_ps.max(port.sends_until_ps);
         let sent_ps = begin_ps + sending_ps;
         port.sends_until_ps = sent_ps + links.gap_ps;
-        // The last byte is not there before it has left.
+        // The last byte does not arrive before it has left.
         let leaves_ps = begin_ps.max(sent_ps.saturating_sub(receiving_ps));
         let number = self.beginning.messages.len() as u32;
         let before = std::mem::replace(&mut self.beginning.inboxes[to as usize], number);
@@ -254,8 +254,8 @@ impl<'a> Pass<'a> {
         sent_ps
     }
 
-    /// Passes a rank's messages through its port, and matches them with the receives that were
-    /// posted before they arrived.
+    /// Passes a rank's messages through its port, and completes the receives that could be posted
+    /// without a message of the round.
     #[inline(always)]
     fn end(&mut self, rank: usize) -> Result<(), Refusal> {
         let starts = &self.ending.receive_starts;
@@ -286,7 +286,7 @@ impl<'a> Pass<'a> {
         Ok(())
     }
 
-    /// What most rounds end with: one message, and one receive.
+    /// Ends a round of one message and one receive, the most common case.
     #[inline(always)]
     fn end_with_one(&mut self, rank: usize, message: u32, number: u32) -> Result<(), Refusal> {
         let message = &mut self.ending.messages[message as usize];
@@ -299,7 +299,7 @@ impl<'a> Pass<'a> {
         self.complete(rank, number)
     }
 
-    /// Lets several messages through a rank's port, first come first served.
+    /// Passes several messages through a rank's port, first come, first served.
     fn enter_in_turn(&mut self, rank: usize) -> Result<(), Refusal> {
         let mut order = std::mem::take(&mut self.order);
         order.clear();
@@ -337,7 +337,7 @@ impl<'a> Pass<'a> {
         let receive = &mut self.ending.receives[number as usize];
         let mut next = self.ending.inboxes[rank];
         let mut found = NONE;
-        // The list begins with the newest; due is the oldest.
+        // The list begins with the newest message; the oldest is due.
         while next != NONE {
             let message = &self.ending.messages[next as usize];
             if message.from == receive.peer && !message.is_taken {
@@ -353,7 +353,7 @@ impl<'a> Pass<'a> {
         Ok(())
     }
 
-    /// Ends a receive whose message is there.
+    /// Completes a receive whose message has arrived.
     #[inline(always)]
     fn complete(&mut self, rank: usize, number: u32) -> Result<(), Refusal> {
         let receive = &self.ending.receives[number as usize];
@@ -367,7 +367,7 @@ impl<'a> Pass<'a> {
     }
 
     /// Issues a rank's steps that waited for a message of the round, from position `at` of the
-    /// waiting steps. Returns the position behind them.
+    /// waiting steps. Returns the position after them.
     #[inline(always)]
     fn go_on(&mut self, rank: usize, mut at: usize) -> Result<usize, Refusal> {
         while let Some((waiting, step)) = self.ending.waiting.get(at)

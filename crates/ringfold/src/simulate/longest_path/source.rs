@@ -1,4 +1,4 @@
-//! Where the pass's steps come from, and how long their chunks are.
+//! Source of the pass's steps, and the length of their chunks.
 
 use crate::engine::geometry::{Blocks, Geometry};
 use crate::error::{Error, Result};
@@ -6,10 +6,10 @@ use crate::schedule::rounds::Rounds;
 use crate::schedule::{Buffer, Cut, Schedule, Span, Spec, Step};
 use crate::simulate::scenario::Scenario;
 
-/// The most steps of all ranks together that are kept where they cannot be made round by round.
+/// Maximum number of steps stored, over all ranks, if they cannot be generated round by round.
 const STEPS_KEPT_MAX: usize = 1 << 24;
 
-/// What in a call makes a pass over it impossible.
+/// The feature of a call that rules out a pass over it.
 pub(super) type Refusal = &'static str;
 
 #[cold]
@@ -19,10 +19,10 @@ pub(super) fn unsupported(what: Refusal) -> Error {
     ))
 }
 
-/// Where steps come from.
+/// Source of the steps.
 pub(super) enum Source {
     Rounds(Rounds),
-    /// All of them, by rank, and how many are used up.
+    /// All ranks' schedules, and the number of steps that each rank has used.
     Whole(Vec<Schedule>, Vec<usize>),
 }
 
@@ -66,7 +66,7 @@ impl Source {
         }
     }
 
-    /// What a rank does in a round; rounds are asked for in order.
+    /// Returns a rank's steps in a round; rounds must be requested in order.
     #[inline(always)]
     pub fn steps(&mut self, rank: usize, round: u32) -> &[Step] {
         match self {
@@ -82,11 +82,11 @@ impl Source {
     }
 }
 
-/// Where each chunk of the input and of the output begins, in bytes, and where the last one ends.
+/// Offset of each chunk of the input and of the output, in bytes, and the end of the last one.
 pub(in crate::simulate) struct Chunks([Vec<u64>; 2]);
 
 impl Chunks {
-    /// The chunks of a rank's input and output.
+    /// Computes the chunks of a rank's input and output.
     pub fn new((input, output): (Cut, Cut), scenario: &Scenario) -> Chunks {
         let (count, size) = (scenario.count(), scenario.dtype.size_bytes());
         Chunks([input, output].map(|cut| {
@@ -98,7 +98,7 @@ impl Chunks {
         }))
     }
 
-    /// The bytes of a span.
+    /// Returns the length of a span in bytes.
     #[inline(always)]
     pub fn bytes(&self, span: Span) -> u64 {
         let starts = match span.buffer {

@@ -7,7 +7,7 @@ use crate::error::Error;
 use crate::schedule::{Access, Schedule};
 use crate::types::{Collective, Method};
 
-/// Every collective by every algorithm over messages.
+/// Returns every collective by every algorithm over messages.
 fn scenarios(ranks: usize) -> Vec<Scenario> {
     let mut scenarios = Vec::new();
     for &collective in Collective::ALL {
@@ -36,8 +36,7 @@ fn scenarios(ranks: usize) -> Vec<Scenario> {
     scenarios
 }
 
-/// Computes the longest path and runs; whether the path gave a time, which is then the
-/// simulation's.
+/// Compares the longest path with the simulation; returns whether the scenario has a longest path.
 fn is_same(scenario: &Scenario) -> bool {
     let swept = match longest_path(scenario) {
         Ok(swept) => swept,
@@ -79,7 +78,7 @@ fn every_schedule_takes_the_same_time_by_its_longest_path_as_by_its_engines() {
             );
             let is_orderly =
                 scenario.algorithm == Some(Method::Ring) || (in_pairs && ranks.is_power_of_two());
-            // The others crowd at a port here and there.
+            // Messages of the other algorithms contend for a port now and then.
             assert!(is_same(&scenario) || !is_orderly, "{scenario:?}");
         }
     }
@@ -164,8 +163,8 @@ fn a_long_ring_takes_the_papers_time() {
     assert_eq!((swept.finished_ps, swept.results_ps), (due_ps, due_ps));
 }
 
-/// `cargo test --release -p ringfold --lib ten_thousand -- --ignored --nocapture` prints how long
-/// it took.
+/// Measures the pass over a ring of 10,000 ranks, and prints the duration:
+/// `cargo test --release -p ringfold --lib ten_thousand -- --ignored --nocapture`.
 #[test]
 #[ignore = "measures: 10⁸ messages"]
 fn ten_thousand_ranks() {

@@ -1,35 +1,35 @@
-//! What happens in the simulated world, at times that its queue keeps.
+//! Events of the simulated world, which its queue keeps by time.
 
 use super::devices::Direction;
 
-/// Something that will happen.
+/// A scheduled event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::simulate) enum Event {
-    /// The sender's port is free of a message.
+    /// A message has left the sender's port.
     Sent(u32),
-    /// The first byte of a message is there.
+    /// The first byte of a message has arrived.
     FirstByte(u32),
-    /// A message has entered.
+    /// A message has passed the receiver's port.
     Arrived(u32),
-    /// A grant is at this rank.
+    /// A grant has arrived at this rank.
     Granted(u32),
     /// A job is done.
     JobDone(u32),
-    /// A rank has had nothing to do since this turn.
+    /// A rank sleeps if it has had nothing to do since this turn.
     Sleep {
-        /// Which rank.
+        /// The rank.
         rank: u32,
-        /// Jobs that it had begun.
+        /// Number of jobs that the rank had begun.
         turn: u32,
     },
-    /// The same rank looks for more to do: it lets others have its core.
+    /// A rank polls if it has had nothing to do since this turn: others may take its core.
     Poll {
-        /// Which rank.
+        /// The rank.
         rank: u32,
-        /// Jobs that it had begun.
+        /// Number of jobs that the rank had begun.
         turn: u32,
     },
-    /// A message on a shared link has left, unless the shares were dealt out anew since.
+    /// A message on a shared link has left, unless bandwidth was shared out again since.
     Drained(u64),
     /// A stream of a rank's device looks at its next operation.
     Stream(u32, Direction),
@@ -56,9 +56,9 @@ pub(in crate::simulate) enum Event {
     Flag(u32),
     /// A port may send its next message.
     PortRested {
-        /// Whose.
+        /// The port's rank.
         rank: u32,
-        /// Whether it is the port within a host.
+        /// Whether the port is the one within a host.
         is_local: bool,
     },
 }

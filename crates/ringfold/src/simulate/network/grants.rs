@@ -1,5 +1,5 @@
-//! Grants, for which long messages wait over RDMA: the receiver says where they go, once their
-//! receive is posted. They cost no processor anything, and messages of a stream keep their order.
+//! Grants, which long messages over RDMA wait for: the receiver announces a destination once its
+//! receive is posted. Grants cost no processor time, and messages of a stream keep their order.
 
 use super::event::Event;
 use super::message::Source;
@@ -15,7 +15,7 @@ impl World {
         links.grants.is_some()
     }
 
-    /// A receive was posted.
+    /// Handles a newly posted receive: requests its message in a rendezvous, or starts its grant.
     pub fn expect(&mut self, to: u32, source: Source) {
         match self.scenario.network.sending {
             Sending::Rendezvous => self.ask(to, source),
@@ -24,7 +24,7 @@ impl World {
         }
     }
 
-    /// Has a message wait for its grant, if it needs one.
+    /// Makes a message wait for its grant, if it needs one.
     pub fn offer_for_grant(&mut self, number: u32) {
         let message = self.messages.see(number);
         let (to, source) = (message.to, (message.from, message.channel));
@@ -36,15 +36,15 @@ impl World {
         self.write_granted(source.0);
     }
 
-    /// Lets the messages of a rank go that need no grant or have it: of several the one that it
-    /// sent first.
+    /// Launches a rank's messages that have their grant or need none: stream by stream, in the
+    /// order in which the streams began to wait.
     pub fn write_granted(&mut self, from: u32) {
         let mut ungranted = std::mem::take(&mut self.ranks[from as usize].ungranted);
         ungranted.retain(|(to, channel)| self.is_left(*to, (from, *channel)));
         self.ranks[from as usize].ungranted = ungranted;
     }
 
-    /// The same of one stream; whether something is left of it.
+    /// Launches a stream's messages up to the first that lacks its grant; returns whether one does.
     fn is_left(&mut self, to: u32, source: Source) -> bool {
         while let Some(&number) = self.incoming(to, source).offered.front() {
             if !self.has_grant(number, to, source) {
@@ -59,8 +59,8 @@ impl World {
         false
     }
 
-    /// Whether the first message of a stream has its grant, or needs none. If it is on its way, the
-    /// sender looks again when it is there.
+    /// Whether the first message of a stream has its grant, or needs none. If the grant is on its
+    /// way, the sender checks again when the grant arrives.
     fn has_grant(&mut self, number: u32, to: u32, source: Source) -> bool {
         let message = self.messages.see(number);
         let (bytes, part) = (message.header.bytes, message.part);
@@ -76,7 +76,7 @@ impl World {
             self.schedule(granted_ps, Event::Granted(source.0));
             return false;
         }
-        // The later one is what it waited for.
+        // A message that was ready before its grant waited for the grant.
         if self.record.end_ps(part) < granted_ps {
             let ends = (to, Some(source.0));
             let part = self.record.extend(behind, PathKind::Wire, ends, granted_ps);

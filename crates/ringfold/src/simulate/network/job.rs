@@ -1,18 +1,18 @@
-//! What processors do, and what the ranks of a machine share of them.
+//! Jobs of processors, and the state that the ranks of a machine share.
 
 use std::collections::VecDeque;
 
 use super::message::Receive;
 use crate::transport::{Sink, Ticket};
 
-/// What the ranks of a machine share.
+/// State that the ranks of a machine share.
 pub(in crate::simulate) struct Machine {
-    /// Jobs that wait, oldest first.
+    /// Waiting jobs, oldest first.
     pub queue: VecDeque<u32>,
     pub cores_free: usize,
-    /// Ranks that poll on a core, the one that began first in front: where ranks outnumber cores.
+    /// Ranks that poll on a core, the earliest first; empty unless ranks outnumber cores.
     pub polling: VecDeque<u32>,
-    /// Until when its memory is taken.
+    /// Time until which the machine's memory is busy.
     pub memory_until_ps: u64,
 }
 
@@ -34,38 +34,38 @@ pub(in crate::simulate) enum JobKind {
     Copy,
 }
 
-/// What follows a job.
+/// The action after a job.
 pub(in crate::simulate) enum Then {
     /// A message is offered to its receiver.
     Offer(u32),
-    /// A message is taken in.
+    /// A message is delivered to its receive.
     Deliver(u32, Receive),
-    /// A message was combined.
+    /// A message is reduced into its destination.
     Fold(u32, Receive),
     /// The engine is notified.
     Report(Ticket),
 }
 
 impl Then {
-    /// Whether a message that was taken in is to be combined.
+    /// Whether the job delivers a message that is to be reduced.
     pub fn combines(&self) -> bool {
         matches!(self, Then::Deliver(_, receive) if matches!(receive.sink, Sink::Reduce { .. }))
     }
 }
 
-/// Something that a processor does.
+/// A unit of work for a processor.
 pub(in crate::simulate) struct Job {
     pub rank: u32,
     pub kind: JobKind,
     pub duration_ps: u64,
-    /// How much longer it takes because it is slow.
+    /// Additional duration of a slow job.
     pub slow_ps: u64,
-    /// Bytes that pass the machine's memory.
+    /// Bytes that the job moves through the machine's memory.
     pub bytes: u64,
     pub slice: u32,
     pub peer: Option<u32>,
     pub begin_ps: u64,
-    /// The end of the chain behind it.
+    /// End of the chain of parts that led to the job.
     pub part: u32,
     pub then: Then,
 }

@@ -1,4 +1,4 @@
-//! Messages, receives and what they are kept in.
+//! Messages, receives, and the queues and tables that hold them.
 
 use std::collections::VecDeque;
 
@@ -8,25 +8,25 @@ use crate::transport::{Header, Sink, Ticket};
 /// A stream at its receiver: the sender and the channel.
 pub(in crate::simulate) type Source = (u32, u32);
 
-/// A message that was posted and not yet taken in, or one of its segments.
+/// A message that was posted and is not yet consumed, or one of its segments.
 pub(in crate::simulate) struct Message {
     pub from: u32,
     pub to: u32,
     pub channel: u32,
     pub ticket: Ticket,
     pub header: Header,
-    /// Which part of the message this segment is, and what it has of it.
+    /// Position of this segment in its message, and the segment's length.
     pub offset: u64,
     pub bytes: u64,
-    /// Nothing where only bytes are counted.
+    /// The data; `None` if only bytes are counted.
     pub payload: Option<Owned>,
-    /// Whether it uses the ports within a host.
+    /// Whether the message uses the ports within a host.
     pub is_local: bool,
-    /// When it began to leave.
+    /// Time at which the message began to leave.
     pub begin_ps: u64,
-    /// When its last byte has left.
+    /// Time at which the message's last byte left.
     pub sent_ps: u64,
-    /// The end of the chain of parts that brought it here.
+    /// End of the chain of parts that led to the message's current state.
     pub part: u32,
 }
 
@@ -46,7 +46,7 @@ pub(in crate::simulate) struct Receive {
     pub ticket: Ticket,
     pub header: Header,
     pub sink: Sink,
-    /// When it was posted, and the end of the chain behind that.
+    /// Time of posting, and the end of the chain of parts that led to it.
     pub posted_ps: u64,
     pub part: u32,
 }
@@ -54,28 +54,28 @@ pub(in crate::simulate) struct Receive {
 /// One ordered stream of messages, at the receiver.
 #[derive(Default)]
 pub(in crate::simulate) struct Incoming {
-    /// Posted messages whose receive is missing, in a rendezvous, or whose grant is.
+    /// Posted messages that wait for their receive (in a rendezvous) or for their grant.
     pub offered: VecDeque<u32>,
-    /// Messages that are here and have no receive.
+    /// Arrived messages without a receive.
     pub arrived: VecDeque<u32>,
-    /// Receives that have no message here.
+    /// Receives whose message has not arrived.
     pub receives: VecDeque<Receive>,
-    /// Messages on their way that no receive was matched with, in a rendezvous or with grants: so
-    /// many of the receives, at the front, are theirs.
+    /// With a rendezvous or grants: number of launched messages not yet matched. As many receives,
+    /// at the front, are reserved for them.
     pub accepted: usize,
-    /// When the last of them arrives, where ports do not see to the order.
+    /// Arrival time of the last message, if the ports do not keep the order.
     pub until_ps: u64,
-    /// Segments that the stream has no room for, and bytes that it holds.
+    /// Segments that wait for room in the stream, and bytes that the stream holds.
     pub waiting: VecDeque<u32>,
     pub held_bytes: u64,
-    /// Messages posted and not arrived.
+    /// Number of segments posted and not arrived.
     pub under_way: usize,
     pub messages: u64,
     pub bytes: u64,
     pub busy_ps: u64,
 }
 
-/// Things that are known by a number, which is used again.
+/// Table of values by number; free numbers are reused.
 pub(in crate::simulate) struct Numbered<T> {
     things: Vec<Option<T>>,
     free: Vec<u32>,

@@ -2,27 +2,27 @@
 //!
 //! # Model
 //!
-//! Every rank has one port. A message of `m` bytes occupies the sender's side for `m·β`, its first
-//! byte reaches the receiver after another `α`, and it occupies the receiving side for `m·β`; if a
-//! side is occupied, messages wait, first come, first served. So a message between idle ports takes
-//! exactly `α + m·β`. Headers have no cost. Reducing a message begins when it has arrived, its
-//! receive is posted, and a processor is free. All times are whole picoseconds.
+//! Every rank has one port. A message of `m` bytes occupies the sender's side for `m·β`. Its first
+//! byte arrives `α` after leaving, and the message occupies the receiving side for `m·β`. If a side
+//! is occupied, messages wait, first come, first served. So a message between idle ports takes
+//! exactly `α + m·β`. Headers have no cost. The reduction of a message begins when the message has
+//! arrived, its receive is posted, and a processor is free. All times are whole picoseconds.
 //!
-//! Whether a message departs at once or when its receive was posted makes a difference that must be
-//! chosen ([`Sending`](model::Sending)): with a slow rank the two differ by a third.
+//! A message departs either at once or when its receive is posted. The scenario must choose
+//! ([`Sending`](model::Sending)): with a slow rank, the times differ by a third.
 //!
-//! The files: `model` has the parameters, `world` the state and time, `rank` one rank's part of it,
-//! `traffic` the path of a message, `grants` what long ones wait for, `processors` what becomes of
-//! a `job`, `share` links used by several messages, `slow_links` those of less bandwidth, `devices`
-//! GPUs, `lanes` the program that they carry out in `streams` over `device_links`, `record` data
-//! for reports.
+//! The files: `model` has the parameters, `world` the state and time, `rank` the state of one rank,
+//! `traffic` the path of a message, `grants` the permission that long messages wait for,
+//! `processors` the execution of a `job`, `share` links used by several messages, `slow_links`
+//! links with reduced bandwidth, `devices` GPUs, `lanes` the program that they carry out in
+//! `streams` over `device_links`, `record` data for reports.
 //!
 //! # Use
 //!
 //! Time advances only by the `now` of [`Transport::poll`], or `World::advance`. A driver polls the
 //! ranks concerned by events (`World::take_touched`; polling others is harmless) until none makes
-//! progress, then proceeds to the next event. Posted operations count from the latest time. The
-//! same calls give the same times.
+//! progress, then proceeds to the next event. An operation counts as posted at the current virtual
+//! time. The same calls yield the same times.
 //!
 //! Not modelled: packets, congestion, retransmission, the cost of headers and of control messages.
 
@@ -62,12 +62,12 @@ pub struct SimNetwork {
 /// One simulated rank.
 pub struct Sim {
     rank: usize,
-    /// The machines that it is one of.
+    /// The simulated machines, of which this rank is a part.
     pub(super) network: SimNetwork,
 }
 
 impl SimNetwork {
-    /// The ranks of a scenario, which was checked.
+    /// Returns the ranks of a scenario, which must have been checked.
     #[expect(
         clippy::new_ret_no_self,
         reason = "the machines are reached through their ranks"
@@ -83,13 +83,13 @@ impl SimNetwork {
         (0..scenario.ranks).map(rank).collect()
     }
 
-    /// A test's panic in one rank must not hide behind a poisoned lock in another.
+    /// Locks the world. A test's panic in one rank must not hide behind a poisoned lock in another.
     pub(super) fn world(&self) -> MutexGuard<'_, World> {
         self.world.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Virtual time as it is kept: more than half a year of picoseconds.
+/// Converts a time to the world's clock: 64-bit picoseconds, more than half a year.
 fn picoseconds(time: Time) -> u64 {
     u64::try_from(time.0).unwrap_or(u64::MAX)
 }
@@ -133,7 +133,7 @@ impl Transport for Sim {
         next_ps.map(|ps| Time(ps.into()))
     }
 
-    /// Nothing happens while time stands still.
+    /// Returns at once: nothing happens while virtual time stands still.
     fn block(&mut self, _timeout: Duration) -> Result<()> {
         Ok(())
     }

@@ -1,116 +1,117 @@
-//! What the simulated network and the simulated processors are like: numbers, and what they mean.
+//! Parameters of the simulated network and the simulated processors.
 
 use crate::error::{Error, Result};
 use crate::transport::PIECE_ALIGN_BYTES;
 use crate::types::DType;
 use crate::wait::{CROWDED_SPIN_DIVISOR, YIELDS_ON_SOCKETS};
 
-/// What a packet holds: TCP's payload in a frame of Ethernet's usual length.
+/// Payload of a packet: TCP's, in a frame of Ethernet's usual length.
 pub const PACKET_BYTES: u64 = 1448;
 
-/// What a call has in the caches for each byte of its size, on each rank: input, output, and what
-/// is under way.
+/// Bytes in the caches per byte of a call's size, on each rank: input, output, and data under way.
 const FOOTPRINT: u64 = 3;
 
-/// Which link is slow.
+/// The ends of a slow link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LinkEnds {
-    /// A rank's port, in both directions. What waits for it does not hold up others.
+    /// A rank's port, in both directions. Messages that wait for the port do not delay those at
+    /// other ports.
     Port(usize),
-    /// The way from the first to the second.
+    /// The path from the first rank to the second.
     Pair(usize, usize),
 }
 
-/// The network between the ranks and the hosts that they are on.
+/// The network between the ranks, and their hosts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Network {
-    /// What messages between hosts cost.
+    /// Cost of messages between hosts.
     pub links: Links,
-    /// The cost of messages between ranks of one host; `None`: as between hosts. They have ports of
-    /// their own.
+    /// Cost of messages within a host, which have ports of their own; `None`: as between hosts.
     pub local: Option<Links>,
-    /// Whether a rank sends and receives at once.
+    /// Whether a rank's port works in both directions at once.
     pub ports: Ports,
-    /// When a message sets off.
+    /// Departure time of messages.
     pub sending: Sending,
     /// Ranks on each host, in rank order.
     pub ranks_per_host: usize,
-    /// Hosts that are namespaces or containers of one machine, and share its cores and memory, in
-    /// order.
+    /// Number of consecutive hosts on each machine: namespaces or containers that share its cores
+    /// and memory.
     pub hosts_per_machine: usize,
-    /// The inverse of a machine's memory bandwidth, shared by its ranks one after the other: the
-    /// time of a byte of a local message, a copy or a reduction, and of a byte that a processor
-    /// moves for a message. `None`: unlimited memory bandwidth.
+    /// Inverse of a machine's memory bandwidth, which its ranks use one after the other: the time
+    /// per byte of a local message, a copy or a reduction, and per byte that a processor moves for
+    /// a message. `None`: unlimited bandwidth.
     pub memory_ps_per_byte: Option<u64>,
     /// Cores that the ranks of a machine share for reductions, copies and overheads. `None`: enough
     /// for all.
     pub cores_per_host: Option<usize>,
-    /// What the last-level caches of a machine hold. `None`: everything.
+    /// Capacity of a machine's last-level caches. `None`: unlimited.
     pub cache_bytes: Option<u64>,
-    /// The pieces in which a message goes from stage to stage: cells of a ring, or what a socket
-    /// takes at once. `None`: whole messages.
+    /// Size of the pieces in which a message passes from stage to stage: a ring's cells, or a
+    /// socket's writes. `None`: whole messages.
     pub segment_bytes: Option<u64>,
     /// Links inside the network that several ranks share.
     pub switches: Vec<Switch>,
 }
 
-/// What a message costs on a kind of link.
+/// Cost of a message on a kind of link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Links {
-    /// The latency α: from the moment at which the first byte leaves until it is there.
+    /// The latency α: from the departure of the first byte to its arrival.
     pub alpha_ps: u64,
-    /// The inverse of the bandwidth, β. 100 Gbit/s are 80.
+    /// The inverse of the bandwidth, β: 80 for 100 Gbit/s.
     pub ps_per_byte: u64,
-    /// LogGP's o: what the sender's and the receiver's processor spend on a message, each.
+    /// LogGP's o: the time that the sender's and the receiver's processor each spend on a message.
     pub overhead_ps: u64,
-    /// The same where ranks outnumber their machine's cores: a rank finds in the core's caches what
-    /// another one left there. `None`: no other.
+    /// Overhead if ranks outnumber their machine's cores: other ranks have replaced the contents of
+    /// the core's caches. `None`: the same.
     pub crowded_ps: Option<u64>,
-    /// What they spend on a message more, each, that does not fit one packet ([`PACKET_BYTES`]):
+    /// Additional time of each processor for a message of several packets ([`PACKET_BYTES`]):
     /// packets beyond the first are acknowledged while they are received.
     pub packets_ps: u64,
-    /// What they spend on each byte, each: the kernel's copies and its work on packets, or a copy
-    /// into a cell and out of it.
+    /// Time per byte of each processor: the kernel's copies and its work on packets, or a copy into
+    /// a cell and out of it.
     pub work_ps_per_byte: u64,
-    /// LogGP's g: how long a port rests after a message.
+    /// LogGP's g: pause of a port after a message.
     pub gap_ps: u64,
-    /// What a stream holds before its receiver takes it: a ring's cells, a socket's buffers.
-    /// `None`: everything.
+    /// Bytes that a stream holds until its receiver consumes them: a ring's cells, a socket's
+    /// buffers. `None`: unlimited.
     pub window_bytes: Option<u64>,
-    /// Of what RDMA joins: how long messages wait for their grant. `None`: no message needs one.
+    /// Grants that messages wait for over RDMA. `None`: no message needs a grant.
     pub grants: Option<Grants>,
 }
 
-/// What a long message needs before it sets off: its receiver says where it goes.
+/// Permission that a long message needs to depart: its receiver announces the destination.
 ///
-/// The device writes it there, so what is combined needs no copy at the receiver.
+/// The RDMA device writes the message there, so a reduction needs no copy at the receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Grants {
-    /// Messages of more bytes need one.
+    /// Length of the longest message that needs no grant.
     pub whole_bytes_max: u64,
-    /// From the posting of a receive until the sender may write.
+    /// Time from the posting of a receive until the sender may write.
     pub grant_ps: u64,
 }
 
 /// Whether a rank's port works in both directions at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Ports {
-    /// It does.
+    /// Sends and receives at once.
     Full,
-    /// It sends or receives.
+    /// Sends or receives.
     Half,
-    /// It works on any number of messages at once, as papers assume that do not mention ports.
-    /// Messages of a stream keep their order.
+    /// Handles any number of messages at once, as in papers that do not mention ports. Messages of
+    /// a stream keep their order.
     Unlimited,
 }
 
-/// When a message sets off.
+/// Departure time of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Sending {
-    /// When it is posted. The send is complete when the port is free of it.
+    /// The message departs as soon as its send is posted. The send is complete when the message has
+    /// left the port.
     Eager,
-    /// When its receive was posted, too. The send is complete when the message has arrived. With a
-    /// serial server ([`Server::Serial`]), a rank that reduces messages requests one at a time.
+    /// The message departs once its receive is posted, too. The send is complete when the message
+    /// has arrived. With a serial server ([`Server::Serial`]), a rank that reduces messages
+    /// requests one at a time.
     Rendezvous,
 }
 
@@ -118,51 +119,50 @@ pub enum Sending {
 /// messages share it max-min fairly.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Switch {
-    /// For errors and reports.
+    /// Name for errors and reports.
     pub name: String,
-    /// The inverse of its bandwidth in each direction.
+    /// Inverse of the bandwidth in each direction.
     pub ps_per_byte: u64,
     /// The ranks on the near side.
     pub ranks: Vec<usize>,
 }
 
-/// What computing costs.
+/// Cost of computing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Compute {
-    /// What every reduction takes, whatever its length.
+    /// Fixed time per reduction, whatever its length.
     pub reduce_ps: u64,
-    /// γ: what a byte of the result takes in addition.
+    /// γ: additional time per byte of the result.
     pub reduce_ps_per_byte: u64,
-    /// γ of some data types, instead.
+    /// γ of particular data types, instead of `reduce_ps_per_byte`.
     pub reduce_ps_per_byte_of: Vec<(DType, u64)>,
-    /// What a byte of a local copy takes.
+    /// Time per byte of a local copy.
     pub copy_ps_per_byte: u64,
-    /// What a byte that a processor reads takes more, for a message, a copy or a reduction, if it
-    /// comes from memory and not from a cache.
+    /// Additional time per byte that a processor reads for a message, a copy or a reduction, if the
+    /// byte comes from memory and not from a cache.
     pub miss_ps_per_byte: u64,
-    /// How many reductions a rank does at once.
+    /// Number of reductions and copies that a rank does at once.
     pub server: Server,
-    /// How long a rank that waits keeps its core, polling, before it sleeps; where ranks outnumber
-    /// cores they have learnt to poll for less (`wait::CROWDED_SPIN_DIVISOR`).
+    /// Time that a waiting rank polls on its core before it sleeps; ranks that outnumber cores make
+    /// fewer attempts (`wait::CROWDED_SPIN_DIVISOR`).
     pub spin_ps: u64,
-    /// From the moment at which a rank that sleeps is to do something until it does: if a core was
-    /// idle, which then sleeps, too, ...
+    /// Time until a sleeping rank runs on an idle core, which sleeps, too.
     pub wake_ps: u64,
-    /// ... and if another rank has just left the core.
+    /// Time until a rank runs on a core that another rank has just left.
     pub switch_ps: u64,
 }
 
-/// How many things a rank computes at once.
+/// Number of reductions and copies that a rank does at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Server {
-    /// As many as there are; only a host's cores set a limit.
+    /// Any number, limited only by the machine's cores.
     Parallel,
-    /// One after the other: a progress thread that reduces.
+    /// One job at a time, overheads included: a progress thread that reduces.
     Serial,
 }
 
 impl Default for Links {
-    /// The slow-node paper's: 5 µs and 100 Gbit/s.
+    /// Returns the slow-node paper's links: 5 µs and 100 Gbit/s.
     fn default() -> Links {
         Links {
             alpha_ps: 5_000_000,
@@ -179,7 +179,7 @@ impl Default for Links {
 }
 
 impl Default for Network {
-    /// One rank a host, ports in both directions, eager sending, nothing shared.
+    /// Returns a network of one rank per host, full-duplex ports, eager sending, nothing shared.
     fn default() -> Network {
         Network {
             links: Links::default(),
@@ -198,7 +198,7 @@ impl Default for Network {
 }
 
 impl Default for Compute {
-    /// 20 GB/s for reductions, copies for nothing, one thing at a time.
+    /// Returns reductions at 20 GB/s and free copies, one at a time.
     fn default() -> Compute {
         Compute {
             reduce_ps: 0,
@@ -228,7 +228,7 @@ impl Compute {
         switch_ps: 0,
     };
 
-    /// What combining `bytes` bytes of these elements with others takes.
+    /// Returns the time to reduce `bytes` bytes of `dtype` with others.
     pub fn reduction_ps(&self, dtype: DType, bytes: u64) -> u64 {
         let mut own = self.reduce_ps_per_byte_of.iter();
         let ps_per_byte = own
@@ -237,14 +237,14 @@ impl Compute {
         self.reduce_ps + ps_per_byte * bytes
     }
 
-    /// Whether a rank keeps its core between jobs, and sleeps when it has waited for long.
+    /// Whether a rank keeps its core between jobs, and sleeps after a long wait.
     pub fn has_turns(&self) -> bool {
         self.spin_ps + self.wake_ps + self.switch_ps > 0
     }
 }
 
 impl Links {
-    /// What the processor at one end spends on a message of so many bytes, beside each of them.
+    /// Returns the time that the processor at one end spends on a message, apart from its bytes.
     pub fn message_ps(&self, bytes: u64) -> u64 {
         match bytes > PACKET_BYTES {
             true => self.overhead_ps + self.packets_ps,
@@ -252,15 +252,15 @@ impl Links {
         }
     }
 
-    /// How long after its receive was posted a message of so many bytes may leave; `None`: it waits
-    /// for none.
+    /// Returns the time from the posting of a receive until its message may leave; `None`: no grant
+    /// needed.
     pub fn grant_ps(&self, bytes: u64) -> Option<u64> {
         let grants = self.grants.as_ref();
         let needed = grants.filter(|grants| bytes > grants.whole_bytes_max);
         needed.map(|grants| grants.grant_ps)
     }
 
-    /// These where ranks outnumber their machine's cores.
+    /// Returns the links as they are if ranks outnumber their machine's cores.
     pub fn crowded(self) -> Links {
         Links {
             overhead_ps: self.crowded_ps.unwrap_or(self.overhead_ps),
@@ -268,30 +268,30 @@ impl Links {
         }
     }
 
-    /// Whether processors do nothing for messages.
+    /// Whether messages cost the processors nothing.
     pub fn has_free_ends(&self) -> bool {
         self.overhead_ps + self.packets_ps + self.work_ps_per_byte == 0
     }
 }
 
 impl Network {
-    /// Which host a rank is on.
+    /// Returns the host of a rank.
     pub fn host(&self, rank: usize) -> usize {
         rank / self.ranks_per_host.max(1)
     }
 
-    /// Which machine a rank is on.
+    /// Returns the machine of a rank.
     pub fn machine(&self, rank: usize) -> usize {
         self.host(rank) / self.hosts_per_machine.max(1)
     }
 
-    /// Whether the ranks of a machine, of so many in all, outnumber its cores.
+    /// Whether a machine has more ranks than cores, with `ranks` ranks in all.
     pub fn is_crowded(&self, ranks: usize) -> bool {
         self.cores_per_host
             .is_some_and(|cores| self.sharers(ranks) > cores)
     }
 
-    /// The same with the links that so many ranks find: see [`Links::crowded`].
+    /// Returns the network with the links that `ranks` ranks use: see [`Links::crowded`].
     pub fn among(self, ranks: usize) -> Network {
         match self.is_crowded(ranks) {
             true => Network {
@@ -303,23 +303,23 @@ impl Network {
         }
     }
 
-    /// The most ranks, of so many in all, on one machine.
+    /// Returns the most ranks on one machine, with `ranks` ranks in all.
     fn sharers(&self, ranks: usize) -> usize {
         let sharers = self.hosts_per_machine.saturating_mul(self.ranks_per_host);
         sharers.min(ranks)
     }
 
-    /// Ranks, of so many in all, for each core of a machine, where that is more than one.
+    /// Returns the number of ranks per core of a machine, at least 1, with `ranks` ranks in all.
     pub fn load(&self, ranks: usize) -> f64 {
         let sharers = self.sharers(ranks);
         let cores = self.cores_per_host.unwrap_or(sharers);
         (sharers as f64 / cores.max(1) as f64).max(1.0)
     }
 
-    /// What each byte that a processor reads takes more in a call of `bytes` bytes, on average,
-    /// because some come from memory. Of ranks that share a core one counts, as they work on the
-    /// same part of a call at a time. A cache that other data goes through, too, holds what is half
-    /// its size; of what is as large as itself and read in turns nothing is left when it is due.
+    /// Returns the additional time per byte that a processor reads in a call of `bytes` bytes, on
+    /// average, because some bytes come from memory. Of ranks that share a core one counts: they
+    /// work on the same part of a call at a time. A cache that other data uses, too, holds data of
+    /// half its size. Data as large as the cache, read in turn, is evicted before it is due.
     pub fn miss_ps(&self, compute: &Compute, ranks: usize, bytes: u64) -> u64 {
         let Some(cache_bytes) = self.cache_bytes.map(u128::from) else {
             return 0;
@@ -335,8 +335,8 @@ impl Network {
         (u128::from(compute.miss_ps_per_byte) * missing / cache_bytes.max(1)) as u64
     }
 
-    /// How long a rank that waits polls before it sleeps. Where ranks outnumber cores it makes
-    /// fewer attempts, and between two of them the other ranks of its core have a turn each.
+    /// Returns how long a waiting rank polls before it sleeps. If ranks outnumber cores, the rank
+    /// makes fewer attempts, and between two attempts the other ranks of its core have a turn each.
     pub fn polling_ps(&self, compute: &Compute, ranks: usize) -> u64 {
         if !self.is_crowded(ranks) {
             return compute.spin_ps;
@@ -346,7 +346,7 @@ impl Network {
         (compute.spin_ps / CROWDED_SPIN_DIVISOR + yields * compute.switch_ps).saturating_mul(load)
     }
 
-    /// What messages between two ranks cost, and whether they have the ports within a host.
+    /// Returns the links between two ranks, and whether they use the ports within a host.
     #[inline]
     pub fn links_between(&self, from: usize, to: usize) -> (&Links, bool) {
         match &self.local {
@@ -355,12 +355,12 @@ impl Network {
         }
     }
 
-    /// The index of a port's direction.
+    /// Returns the index of a port's direction.
     pub(super) fn direction(&self, receives: bool) -> usize {
         usize::from(receives && self.ports != Ports::Half)
     }
 
-    /// Refuses parameters that are invalid for this many ranks.
+    /// Rejects parameters that are invalid for this many ranks.
     pub fn check(&self, ranks: usize) -> Result<()> {
         let invalid = |text: String| Err(Error::InvalidArgument(text));
         if self.ranks_per_host == 0 {

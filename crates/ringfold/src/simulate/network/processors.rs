@@ -2,8 +2,8 @@
 //! machine's cores, first come, first served.
 //!
 //! With turns ([`Compute::has_turns`](super::model::Compute::has_turns)), a rank is a thread: it
-//! keeps its core while it has something to do, and for a while after that, in which it polls. Then
-//! it sleeps, and its next job begins later by what waking takes.
+//! keeps its core while it has something to do, and then polls for a while. After that, the rank
+//! sleeps, and its next job is delayed by the wake-up time.
 
 use super::event::Event;
 use super::job::{Job, JobKind, Then};
@@ -14,7 +14,7 @@ use super::world::World;
 use crate::transport::Sink;
 
 impl World {
-    /// Counts a reduction of `rank`; by how much it takes longer than it should.
+    /// Counts a reduction of `rank`. Returns its additional duration: 0 unless it is slow.
     pub fn count_reduction(&mut self, rank: u32) -> u64 {
         let state = &mut self.ranks[rank as usize];
         state.reductions += 1;
@@ -24,7 +24,7 @@ impl World {
             .sum()
     }
 
-    /// Notes that a reduction of so long is done.
+    /// Records that a reduction of `duration_ps` is done.
     pub fn note_reduction(&mut self, rank: u32, duration_ps: u64) {
         let account = &mut self.ranks[rank as usize].account;
         account.reduce_ps += duration_ps;
@@ -39,7 +39,7 @@ impl World {
         self.dispatch(machine);
     }
 
-    /// Begins what can be begun on a machine.
+    /// Begins all jobs of a machine that can begin.
     fn dispatch(&mut self, machine: usize) {
         let mut at = 0;
         while let Some(&job) = self.machines[machine].queue.get(at) {
@@ -52,7 +52,7 @@ impl World {
         }
     }
 
-    /// Whether a job's rank is free for it, and has a core or can have one.
+    /// Whether a job's rank is free for the job, and has a core or can get one.
     fn can_begin(&self, machine: usize, job: u32) -> bool {
         let job = self.jobs.see(job);
         let state = &self.ranks[job.rank as usize];
@@ -110,7 +110,7 @@ impl World {
         self.schedule(end_ps, Event::JobDone(number));
     }
 
-    /// Takes a rank's core, if it has one on which it does nothing.
+    /// Takes away the core that a rank keeps between jobs; returns whether the rank kept one.
     fn stop_polling(&mut self, machine: usize, rank: u32) -> bool {
         let state = &mut self.ranks[rank as usize];
         if std::mem::take(&mut state.polls) {
@@ -120,7 +120,7 @@ impl World {
         std::mem::take(&mut state.keeps_core)
     }
 
-    /// When `bytes` have passed a machine's memory, if they come to it now.
+    /// Reserves a machine's memory for `bytes` from `from_ps` on; returns when they have passed.
     pub fn pass_memory(&mut self, machine: usize, from_ps: u64, bytes: u64) -> u64 {
         let Some(ps_per_byte) = self.scenario.network.memory_ps_per_byte else {
             return from_ps;
@@ -142,7 +142,7 @@ impl World {
         if self.scenario.compute.has_turns() {
             state.keeps_core = true;
             let turn = state.turn;
-            // Its engine sees first what was done.
+            // The rank's engine sees the result first.
             if self.is_crowded {
                 self.schedule(now + 1, Event::Poll { rank, turn });
             }
@@ -167,7 +167,7 @@ impl World {
         self.dispatch(machine);
     }
 
-    /// A rank that has had nothing to do since its `turn` polls, and yields its core to others.
+    /// Makes a rank poll, and yield its core to others, if it has had nothing to do since `turn`.
     pub fn poll_for_work(&mut self, rank: u32, turn: u32) {
         let state = &mut self.ranks[rank as usize];
         if state.turn != turn || !state.keeps_core {
@@ -179,7 +179,7 @@ impl World {
         self.dispatch(machine);
     }
 
-    /// A rank that has had nothing to do since its `turn` sleeps.
+    /// Puts a rank to sleep if it has had nothing to do since `turn`.
     pub fn sleep(&mut self, rank: u32, turn: u32) {
         let state = &mut self.ranks[rank as usize];
         if state.turn != turn {
@@ -230,7 +230,7 @@ impl World {
         self.follow(job.then, rank, part);
     }
 
-    /// What follows a job of `rank`.
+    /// Carries out the action after a job of `rank`.
     pub fn follow(&mut self, then: Then, rank: u32, part: u32) {
         match then {
             Then::Offer(message) => {
@@ -243,7 +243,7 @@ impl World {
         }
     }
 
-    /// Combines a message that a processor has worked on.
+    /// Reduces a message that a processor has worked on.
     fn fold(&mut self, message: u32, receive: Receive, part: u32) {
         let message = self.messages.take(message);
         self.absorb(&receive.sink, &message);
@@ -253,7 +253,7 @@ impl World {
         }
     }
 
-    /// Takes in what a message has, where data is moved.
+    /// Stores or reduces a message's payload, if data is moved.
     pub fn absorb(&self, sink: &Sink, message: &Message) {
         if let Some(payload) = &message.payload {
             sink.absorb(message.offset as usize, payload.region());
@@ -261,8 +261,8 @@ impl World {
     }
 }
 
-/// The completion time of work of this duration that begins at `from_ps` and pauses during stalls,
-/// which are in order.
+/// Returns the completion time of work of this duration that begins at `from_ps` and pauses during
+/// stalls, which are in order.
 fn after_stalls(stalls: &[(u64, u64)], from_ps: u64, duration_ps: u64) -> u64 {
     let (mut at, mut left) = (from_ps, duration_ps);
     for &(begin, end) in stalls {

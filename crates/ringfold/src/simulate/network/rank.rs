@@ -1,4 +1,4 @@
-//! One rank's part of the simulated machines.
+//! State of one simulated rank.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -9,12 +9,12 @@ use crate::random::SplitMix64;
 use crate::simulate::scenario::Scenario;
 use crate::transport::Ticket;
 
-/// One side of a rank's connection to others.
+/// A rank's port, in both directions.
 #[derive(Default)]
 pub(in crate::simulate) struct Port {
-    /// Until when it is taken, sending and receiving; in half duplex the first stands for both.
+    /// End of the port's busy time, sending and receiving; in half duplex, the first is for both.
     pub until_ps: [u64; 2],
-    /// Messages that wait for it, and whether one leaves or it rests: where links are shared.
+    /// With shared links: messages that wait for the port, and whether it is sending or resting.
     pub queue: VecDeque<u32>,
     pub is_taken: bool,
 }
@@ -23,64 +23,64 @@ pub(in crate::simulate) struct Port {
 #[derive(Default)]
 pub(in crate::simulate) struct RankState {
     pub incoming: BTreeMap<Source, Incoming>,
-    /// The streams that are listened to.
+    /// Streams that the rank listens to.
     pub listened: Vec<Source>,
-    /// For the next poll.
+    /// Completed tickets for the next poll.
     pub done: Vec<Ticket>,
     pub error: Option<Error>,
-    /// To others, and to those of its host.
+    /// Port to other hosts, or to all ranks; and port within the host, if separate.
     pub ports: [Port; 2],
     pub has_left: bool,
-    /// Whether it takes part no more: nothing is delivered, nothing computed.
+    /// Whether the rank takes no further part: nothing is delivered, nothing computed.
     pub is_stopped: bool,
-    /// Whether it stands in the list of those that something happened to.
+    /// Whether the rank is in the world's list of touched ranks.
     pub is_touched: bool,
-    /// The end of the chain behind what was last reported.
+    /// End of the chain of parts that led to the last report.
     pub cause: u32,
     pub random: SplitMix64,
-    /// Reductions begun.
+    /// Number of reductions begun.
     pub reductions: u32,
     pub is_server_busy: bool,
     pub is_messaging: bool,
-    /// With turns, whether it has a core between jobs; whether it polls there, so that a rank which
-    /// needs the core gets it; whether it sleeps.
+    /// With turns: whether the rank has a core between jobs; whether it polls there, so that a rank
+    /// which needs the core gets it; whether it sleeps.
     pub keeps_core: bool,
     pub polls: bool,
     pub is_asleep: bool,
-    /// Jobs begun.
+    /// Number of jobs begun.
     pub turn: u32,
-    /// When it makes its call.
+    /// Time at which the rank makes its call.
     pub begins_ps: u64,
-    /// Whether a message to be reduced was requested: in a rendezvous with a serial server.
+    /// Whether a message to be reduced was requested, in a rendezvous with a serial server.
     pub has_asked: bool,
-    /// Streams whose next message waits for that.
+    /// Streams whose next message waits until `has_asked` is cleared.
     pub unasked: VecDeque<Source>,
-    /// Receivers and channels of streams whose next message has no grant, in the order of sending.
+    /// Receivers and channels of streams whose next message lacks a grant, the longest wait first.
     pub ungranted: Vec<Source>,
     pub stalls: Vec<(u64, u64)>,
-    /// Jobs in progress.
+    /// Number of jobs in progress.
     pub computing: u32,
     pub computing_since_ps: u64,
     pub account: Account,
 }
 
-/// What a rank has done.
+/// Totals of a rank's work.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Account {
-    /// Payload that it sent.
+    /// Payload bytes sent.
     pub sent_bytes: u64,
-    /// Messages that it sent.
+    /// Number of messages sent.
     pub sent_messages: u64,
-    /// How long it reduced.
+    /// Time spent on reductions.
     pub reduce_ps: u64,
-    /// How long it computed anything.
+    /// Time with at least one job in progress.
     pub computing_ps: u64,
-    /// When its last reduction was done.
+    /// Completion time of the last reduction.
     pub last_reduction_ps: Option<u64>,
 }
 
 impl Account {
-    /// What was done since `before`.
+    /// Returns the totals since `before`.
     pub fn since(&self, before: &Account) -> Account {
         Account {
             sent_bytes: self.sent_bytes - before.sent_bytes,

@@ -1,9 +1,9 @@
-//! What is noted while the simulation runs: the chain of parts behind everything, and timelines.
+//! Record of a simulation: the chain of parts that led to each event, and timelines.
 
 use crate::types::named;
 
 named! {
-    /// What a part of the chain behind an event was spent on.
+    /// Activity on which a part of a chain was spent.
     PathKind, "kind of part" {
         /// A rank had not begun its call.
         Start, "start";
@@ -15,13 +15,13 @@ named! {
         Transmit, "transmit";
         /// The latency of a wire.
         Wire, "wire";
-        /// Something that had come waited until it was asked for.
+        /// An arrived message or result waited until its rank used it.
         Wait, "wait";
-        /// Something waited for a processor.
+        /// A job waited for a processor.
         Queue, "queue";
         /// A reduction.
         Reduce, "reduce";
-        /// What a slow reduction took longer.
+        /// Additional time of a slow reduction.
         Slow, "slow";
         /// A copy.
         Copy, "copy";
@@ -35,15 +35,15 @@ named! {
 /// A part of the critical path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PathPart {
-    /// Where it was spent: of a message at its sender, unless it waited or entered at its receiver.
+    /// Rank that spent the time: a message's sender, unless it waited at or entered its receiver.
     pub rank: usize,
     /// The other end of a message.
     pub peer: Option<usize>,
-    /// On what.
+    /// The activity.
     pub kind: PathKind,
-    /// When it began.
+    /// Start time.
     pub begin_ps: u64,
-    /// When it ended.
+    /// End time.
     pub end_ps: u64,
 }
 
@@ -58,7 +58,7 @@ named! {
         Receive, "receive";
         /// Reductions.
         Reduce, "reduce";
-        /// What slow reductions take longer.
+        /// Additional time of slow reductions.
         Slow, "slow";
         /// Copies.
         Copy, "copy";
@@ -73,22 +73,22 @@ named! {
     }
 }
 
-/// Something on a timeline.
+/// An interval on a timeline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceEvent {
-    /// Whose.
+    /// The rank.
     pub rank: usize,
-    /// On which line.
+    /// Line of the timeline.
     pub lane: Lane,
-    /// When it began.
+    /// Start time.
     pub begin_ps: u64,
-    /// When it ended.
+    /// End time.
     pub end_ps: u64,
     /// The other end of a message.
     pub peer: Option<usize>,
-    /// How many bytes it was about.
+    /// Number of bytes involved.
     pub bytes: u64,
-    /// Which slice of the call.
+    /// Slice of the call.
     pub slice: u32,
 }
 
@@ -99,28 +99,28 @@ pub struct LinkUse {
     pub from: usize,
     /// The receiver.
     pub to: usize,
-    /// Messages.
+    /// Number of messages.
     pub messages: u64,
-    /// Their payload.
+    /// Payload bytes of the messages.
     pub bytes: u64,
-    /// How long the sender's port was busy with them.
+    /// Time that the sender's port was busy with the messages.
     pub busy_ps: u64,
 }
 
-/// No part: time 0.
+/// The empty chain, which ends at time 0.
 pub(super) const ORIGIN: u32 = u32::MAX;
 
-/// A part as it is kept: it began when the part before it ended.
+/// A stored part, which began when the part before it ended.
 struct Part {
     before: u32,
     rank: u32,
-    /// `u32::MAX` where there is none.
+    /// The other end of a message; `u32::MAX` if there is none.
     peer: u32,
     kind: PathKind,
     end_ps: u64,
 }
 
-/// All that was noted.
+/// All parts and timelines of a simulation.
 pub(in crate::simulate) struct Record {
     parts: Vec<Part>,
     pub trace: Vec<TraceEvent>,
@@ -136,12 +136,12 @@ impl Record {
         }
     }
 
-    /// When a chain ends.
+    /// Returns the end time of a chain.
     pub fn end_ps(&self, part: u32) -> u64 {
         self.parts.get(part as usize).map_or(0, |part| part.end_ps)
     }
 
-    /// Of two chains the one that ends later.
+    /// Returns the chain that ends later.
     pub fn later(&self, one: u32, other: u32) -> u32 {
         match self.end_ps(one) >= self.end_ps(other) {
             true => one,
@@ -149,8 +149,8 @@ impl Record {
         }
     }
 
-    /// The chain `before` and a part that follows it until `end_ps`; nothing new if that is no
-    /// time.
+    /// Extends the chain `before` by a part until `end_ps`; returns `before` if the part would be
+    /// empty.
     pub fn extend(
         &mut self,
         before: u32,
@@ -171,7 +171,7 @@ impl Record {
         self.parts.len() as u32 - 1
     }
 
-    /// The parts of a chain, from time 0 on.
+    /// Returns the parts of a chain, from time 0 on.
     pub fn path(&self, mut part: u32) -> Vec<PathPart> {
         let mut path = Vec::new();
         while let Some(at) = self.parts.get(part as usize) {
@@ -188,7 +188,7 @@ impl Record {
         path
     }
 
-    /// Notes something on a timeline, if there are timelines.
+    /// Adds an interval to its timeline, if timelines are recorded.
     pub fn note(&mut self, event: TraceEvent) {
         if self.traces && event.end_ps > event.begin_ps {
             self.trace.push(event);

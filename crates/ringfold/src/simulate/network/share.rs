@@ -2,18 +2,17 @@
 //! fairly (Bertsekas & Gallager, Data Networks, 1992), and recomputed whenever a message begins or
 //! ends.
 //!
-//! Rates are `f64`, of which only basic operations are used; the end of a message is rounded to a
-//! whole picosecond, so a message that has its links for itself ends exactly after its bytes times
-//! β.
+//! Rates are `f64`, of which only basic operations are used. The end of a message is rounded to a
+//! whole picosecond, so a message alone on its links takes exactly its bytes times β.
 
 use super::model::Switch;
 
 /// A message that is leaving.
 pub(in crate::simulate) struct Flow {
     pub message: u32,
-    /// The shared links that it is on.
+    /// Shared links that the message crosses.
     pub links: Vec<usize>,
-    /// The most that its port gives, bytes per picosecond.
+    /// Maximum rate of the sender's port, in bytes per picosecond.
     pub most: f64,
     pub rate: f64,
     pub bytes_left: f64,
@@ -23,13 +22,13 @@ pub(in crate::simulate) struct Flow {
 
 /// The shared links and their flows.
 pub(in crate::simulate) struct Shares {
-    /// Bytes per picosecond; out of the near side and into it by turns.
+    /// Bandwidth in bytes per picosecond, alternately out of the near side and into it.
     capacity: Vec<f64>,
-    /// By switch and rank: whether it is on the near side.
+    /// Whether a rank is on the near side, by switch and rank.
     near: Vec<Vec<bool>>,
     pub flows: Vec<Flow>,
     dealt_ps: u64,
-    /// How many times it was dealt out.
+    /// Number of times that bandwidth was shared out.
     pub deal: u64,
 }
 
@@ -52,12 +51,12 @@ impl Shares {
         }
     }
 
-    /// Whether there are no such links.
+    /// Whether there are no shared links.
     pub fn is_empty(&self) -> bool {
         self.capacity.is_empty()
     }
 
-    /// The shared links between two ranks.
+    /// Returns the shared links between two ranks.
     pub fn links_between(&self, from: usize, to: usize) -> Vec<usize> {
         let crossing = self
             .near
@@ -69,7 +68,7 @@ impl Shares {
             .collect()
     }
 
-    /// Moves every flow on to `now`.
+    /// Advances every flow to `now`.
     pub fn move_on(&mut self, now: u64) {
         let passed = (now - self.dealt_ps) as f64;
         for flow in &mut self.flows {
@@ -78,8 +77,8 @@ impl Shares {
         self.dealt_ps = now;
     }
 
-    /// Gives every flow its share: raises all flows evenly, and fixes those that are saturated or
-    /// on a saturated link.
+    /// Sets every flow's rate: raises all rates evenly, and fixes flows that are saturated or on a
+    /// saturated link.
     pub fn deal_out(&mut self) {
         self.deal += 1;
         let mut spare = self.capacity.clone();

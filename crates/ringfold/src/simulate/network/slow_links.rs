@@ -1,16 +1,16 @@
-//! Links of less bandwidth.
+//! Links with reduced bandwidth.
 
 use std::collections::BTreeMap;
 
 use super::model::LinkEnds;
 use crate::simulate::scenario::{Disturbance, Scenario};
 
-/// How many times as long a byte takes on slow links.
+/// Factors by which a byte takes longer on slow links.
 #[derive(Default)]
 pub(in crate::simulate) struct SlowLinks {
-    /// By rank; empty where no link is slow.
+    /// Factors of ports, by rank; empty if no link is slow.
     ports: Vec<f64>,
-    /// By sender and receiver.
+    /// Factors of paths, by sender and receiver.
     pairs: BTreeMap<(u32, u32), f64>,
 }
 
@@ -32,8 +32,8 @@ impl SlowLinks {
         slow
     }
 
-    /// The time at the sender's port and at the receiver's of a message that takes `base_ps` on a
-    /// normal link.
+    /// Returns the time at the sender's port and at the receiver's of a message that takes
+    /// `base_ps` on a normal link.
     #[inline(always)]
     pub fn apply(&self, from: u32, to: u32, base_ps: u64) -> (u64, u64) {
         if self.ports.is_empty() {

@@ -3,7 +3,7 @@ use super::*;
 use crate::memory::Owned;
 use crate::transport::suite::{self, World, pattern};
 
-/// The links of the slow-node paper: 5 µs and 100 Gbit/s. Computing is free.
+/// Returns a scenario with the slow-node paper's links, 5 µs and 100 Gbit/s, and free computing.
 fn scenario(ranks: usize, sending: Sending) -> Scenario {
     Scenario {
         ranks,
@@ -32,7 +32,7 @@ mod with_rendezvous {
     suite::transport_tests!(super::rendezvous);
 }
 
-/// Polls everybody at `time_ps`.
+/// Polls all ranks at `time_ps` until none makes progress.
 fn poll_at(world: &mut World<Sim>, time_ps: u128) {
     world.now = Time(time_ps);
     while world.round().unwrap() {}

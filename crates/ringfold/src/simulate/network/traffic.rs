@@ -18,19 +18,19 @@ impl World {
             .0
     }
 
-    /// How long a message takes at the sender's port, and at the receiver's.
+    /// Returns the time of a message at the sender's port, and at the receiver's.
     fn durations_ps(&self, message: &Message) -> (u64, u64) {
         let base_ps = self.links(message).ps_per_byte * message.bytes;
         self.slow_links.apply(message.from, message.to, base_ps)
     }
 
-    /// Whether a rank takes messages that it combines one at a time.
+    /// Whether a rank that reduces messages requests them one at a time.
     fn asks_one_by_one(&self) -> bool {
         self.scenario.network.sending == Sending::Rendezvous
             && self.scenario.compute.server == Server::Serial
     }
 
-    /// Lets a message wait for its receive or its grant, or go.
+    /// Launches a message, or makes it wait for its receive or its grant.
     pub fn offer(&mut self, number: u32) {
         let message = self.messages.see(number);
         let (to, source) = (message.to, (message.from, message.channel));
@@ -50,7 +50,7 @@ impl World {
         }
     }
 
-    /// Asks for the messages of a stream that are offered and have a receive.
+    /// Requests the messages of a stream that are offered and have a receive.
     pub fn ask(&mut self, to: u32, source: Source) {
         loop {
             let incoming = self.incoming(to, source);
@@ -72,7 +72,7 @@ impl World {
             let incoming = self.incoming(to, source);
             incoming.offered.pop_front();
             incoming.accepted += 1;
-            // The later of the two ends is what the message waited for.
+            // The message waited for the later of the two ends.
             if self.record.end_ps(self.messages.see(number).part) < self.now {
                 let part = self.cause(to);
                 self.messages.at(number).part = part;
@@ -81,7 +81,7 @@ impl World {
         }
     }
 
-    /// What was combined makes room for the next: in a rendezvous with a serial server.
+    /// Requests the next message after a reduction, in a rendezvous with a serial server.
     pub fn ask_for_next(&mut self, to: u32) {
         let state = &mut self.ranks[to as usize];
         state.has_asked = false;
@@ -110,7 +110,7 @@ impl World {
             Ports::Full | Ports::Half => self.now.max(until),
         };
         let mut sent_ps = begin_ps + sending_ps;
-        // Otherwise what processors do with the bytes passes it.
+        // Otherwise the bytes pass memory in the processors' jobs.
         if is_local && links.work_ps_per_byte == 0 {
             let machine = self.scenario.network.machine(from as usize);
             sent_ps = sent_ps.max(self.pass_memory(machine, begin_ps, bytes));
@@ -126,7 +126,7 @@ impl World {
         self.incoming(to, source).busy_ps += sent_ps - begin_ps;
     }
 
-    /// Notes when a message has left its sender's port.
+    /// Records when a message has left its sender's port.
     pub fn leave_port(&mut self, number: u32, begin_ps: u64, sent_ps: u64) {
         let message = self.messages.at(number);
         let ends = (message.from, Some(message.to));
@@ -146,7 +146,7 @@ impl World {
         });
     }
 
-    /// The sender's port is free of an eager message.
+    /// Completes an eager send when its last segment has left the sender's port.
     pub fn sent(&mut self, number: u32) {
         let message = self.messages.see(number);
         let (from, ticket, part) = (message.from, message.ticket, message.part);
@@ -155,8 +155,8 @@ impl World {
         }
     }
 
-    /// When a message that has its sender's port can begin to enter: its last byte does not arrive
-    /// before it has left.
+    /// Returns when a message that has its sender's port can begin to enter: its last byte does not
+    /// arrive before it has left.
     pub fn first_byte_ps(&self, number: u32) -> u64 {
         let message = self.messages.see(number);
         let (_, receiving_ps) = self.durations_ps(message);
@@ -164,7 +164,7 @@ impl World {
         message.begin_ps.max(earliest_ps) + self.links(message).alpha_ps
     }
 
-    /// A message takes its turn at the receiver's port.
+    /// Reserves the receiver's port for a message whose first byte has arrived.
     pub fn first_byte(&mut self, number: u32) {
         let first_byte_ps = self.first_byte_ps(number);
         let message = self.messages.see(number);
@@ -224,7 +224,7 @@ impl World {
         }
     }
 
-    /// Gives arrived messages to their receives.
+    /// Matches arrived messages with their receives.
     pub fn pair(&mut self, to: u32, source: Source) {
         if self.ranks[to as usize].is_stopped {
             return;
@@ -247,7 +247,7 @@ impl World {
         }
     }
 
-    /// A message is matched with its receive.
+    /// Consumes a message with its receive; unequal headers fail the rank.
     fn take(&mut self, number: u32, receive: Receive) {
         let message = self.messages.see(number);
         let (to, from) = (message.to, message.from);
@@ -259,7 +259,7 @@ impl World {
             self.touch(to);
             return;
         }
-        // Of the message and the receive the later one was waited for.
+        // The rank waited for the later one of the message and the receive.
         let part = match self.record.end_ps(message.part) < self.now {
             true => self.cause(to),
             false => message.part,
@@ -268,7 +268,7 @@ impl World {
         self.process(number, (to, from), part, then);
     }
 
-    /// Lets the segments of a stream go that it has room for: one at least.
+    /// Releases the segments that a stream has room for; an empty stream takes one of any length.
     pub fn fill(&mut self, to: u32, source: Source) {
         loop {
             let incoming = self.incoming(to, source);
@@ -293,21 +293,21 @@ impl World {
         }
     }
 
-    /// The receiver has taken a segment out of its stream.
+    /// Frees the room of a segment that the receiver has taken out of its stream.
     fn make_room(&mut self, to: u32, source: Source, bytes: u64) {
         self.incoming(to, source).held_bytes -= bytes;
         self.fill(to, source);
     }
 
-    /// Has the processor at one end of a message, that of `rank`, do what is to be done with it.
+    /// Submits the work on a message to the processor at one end, that of `rank`.
     pub fn process(&mut self, number: u32, (rank, peer): (u32, u32), part: u32, then: Then) {
         let message = self.messages.see(number);
         let links = self.links(message);
-        // What RDMA brings is combined where it is.
+        // A message that arrives by RDMA is reduced where it is.
         let is_moved = links.work_ps_per_byte > 0 && !(links.grants.is_some() && then.combines());
         let moved_bytes = if is_moved { message.bytes } else { 0 };
         let mut duration_ps = links.work_ps_per_byte * moved_bytes;
-        // What no processor moves has another way to memory, and a cell was just written.
+        // Bytes that no processor moves cause no misses, nor does a cell that was just written.
         let is_received = message.to == rank;
         if !(message.is_local && is_received) {
             duration_ps += self.miss_ps_per_byte * moved_bytes;
@@ -318,14 +318,14 @@ impl World {
         let mut job = Job::new(rank, JobKind::Overhead, duration_ps, part, then);
         job.peer = Some(peer);
         job.bytes = moved_bytes;
-        // A segment without costs still comes after the first, which has the overhead.
+        // A segment without costs still waits for the first, which has the overhead.
         match links.has_free_ends() {
             true => self.follow(job.then, rank, part),
             false => self.submit(job),
         }
     }
 
-    /// Takes in a message, or has it combined.
+    /// Stores a message, or submits its reduction.
     pub fn deliver(&mut self, number: u32, receive: Receive, part: u32) {
         let message = self.messages.see(number);
         let (to, source, bytes) = (message.to, (message.from, message.channel), message.bytes);
@@ -364,7 +364,7 @@ impl World {
         self.submit(job);
     }
 
-    /// Has a message wait for its sender's port, where links are shared.
+    /// Queues a message at its sender's port, if links are shared.
     pub fn queue_at_port(&mut self, number: u32) {
         let message = self.messages.see(number);
         let (from, is_local) = (message.from, message.is_local);
@@ -375,7 +375,7 @@ impl World {
         }
     }
 
-    /// The next message of a port sets off.
+    /// Starts the next message of a port.
     pub fn port_rested(&mut self, rank: u32, is_local: bool) {
         let port = &mut self.ranks[rank as usize].ports[usize::from(is_local)];
         port.is_taken = false;
@@ -415,7 +415,7 @@ impl World {
         }
     }
 
-    /// Messages have left, unless it was dealt out anew since this was planned.
+    /// Handles messages that have left, unless bandwidth was shared out again since.
     pub fn drained(&mut self, deal: u64) {
         if deal != self.shares.deal {
             return;

@@ -1,4 +1,4 @@
-//! The state of the simulated machines, and time.
+//! State of the simulated machines, and virtual time.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -31,9 +31,9 @@ pub(in crate::simulate) struct World {
     pub slow_links: SlowLinks,
     /// The ranks' devices; empty where there are none.
     pub lanes: Lanes,
-    /// How long ranks that wait keep their core here.
+    /// Time that a waiting rank keeps its core, polling.
     pub spin_ps: u64,
-    /// What a byte that a processor reads takes more, because it may come from memory.
+    /// Additional time per byte that a processor reads, because it may come from memory.
     pub miss_ps_per_byte: u64,
     /// Whether the ranks of a machine outnumber its cores.
     pub is_crowded: bool,
@@ -42,7 +42,7 @@ pub(in crate::simulate) struct World {
     pub record: Record,
 }
 
-/// What is said of a peer that was dropped.
+/// Cause in the error for a peer that was dropped.
 pub(super) const LEFT: &str = "left";
 
 #[cold]
@@ -95,12 +95,12 @@ impl World {
         world
     }
 
-    /// When the next thing happens.
+    /// Returns the time of the next event.
     pub fn next_event_ps(&self) -> Option<u64> {
         self.events.peek().map(|Reverse((time, ..))| *time)
     }
 
-    /// Lets everything happen that happens until `to`.
+    /// Processes all events until `to`, and advances time to `to`.
     pub fn advance(&mut self, to: u64) {
         while let Some(Reverse((time, ..))) = self.events.peek()
             && *time <= to
@@ -141,13 +141,13 @@ impl World {
         }
     }
 
-    /// Has `event` happen at `time`; of things at one time the one that was scheduled first.
+    /// Schedules `event` for `time`; events of one time happen in the order of scheduling.
     pub fn schedule(&mut self, time: u64, event: Event) {
         self.events.push(Reverse((time, self.next_event, event)));
         self.next_event += 1;
     }
 
-    /// Ranks for which something is to be seen since this was last asked.
+    /// Appends the ranks that events have affected since the last call.
     pub fn take_touched(&mut self, into: &mut Vec<usize>) {
         for rank in self.touched.drain(..) {
             self.ranks[rank].is_touched = false;
@@ -162,7 +162,7 @@ impl World {
         }
     }
 
-    /// Reports a ticket as complete; `part` ends the chain behind that.
+    /// Reports a ticket as complete; `part` is the end of the chain that led to it.
     pub fn complete(&mut self, rank: u32, ticket: Ticket, part: u32) {
         let state = &mut self.ranks[rank as usize];
         if state.is_stopped {
@@ -173,7 +173,7 @@ impl World {
         self.touch(rank);
     }
 
-    /// The chain behind what a rank does now.
+    /// Returns the chain that led to a rank's current action.
     pub fn cause(&mut self, rank: u32) -> u32 {
         let before = self.ranks[rank as usize].cause;
         let kind = match before {
@@ -288,7 +288,7 @@ impl World {
         Posted::Pending
     }
 
-    /// Whether a job costs nothing at all, so that it need not wait for its turn either.
+    /// Whether a job costs nothing, so that it need not wait for its turn.
     pub fn is_free(&self, job: &Job) -> bool {
         let touches_memory = self.scenario.network.memory_ps_per_byte.is_some() && job.bytes > 0;
         job.duration_ps + job.slow_ps == 0 && !touches_memory
@@ -303,13 +303,13 @@ impl World {
         }
     }
 
-    /// Whether unexpected messages are reported.
+    /// Whether unexpected messages of a stream are reported.
     pub fn is_listened(&self, to: u32, source: Source) -> bool {
         self.ranks[to as usize].listened.contains(&source)
     }
 
-    /// The header of the next message of a stream: once it has arrived, or as soon as it waits for
-    /// its receive, as headers have no cost.
+    /// Returns the header of the next message of a stream: once the message has arrived, or as soon
+    /// as it waits for its receive, as headers have no cost.
     pub fn head(&self, to: usize, stream: Stream) -> Head {
         let source = (stream.peer as u32, stream.channel as u32);
         let Some(incoming) = self.ranks[to].incoming.get(&source) else {
@@ -327,12 +327,12 @@ impl World {
         }
     }
 
-    /// Whether nothing can come on a stream any more.
+    /// Whether no further message can arrive on a stream.
     fn is_over(&self, from: usize, incoming: &Incoming) -> bool {
         self.ranks[from].has_left && incoming.arrived.is_empty() && incoming.under_way == 0
     }
 
-    /// The notifications for `rank` now.
+    /// Moves the completed tickets of `rank` to `done`; returns the rank's error, if any.
     pub fn poll(&mut self, rank: usize, done: &mut Vec<Ticket>) -> Result<()> {
         done.append(&mut self.ranks[rank].done);
         if let Some(error) = self.ranks[rank].error.clone() {
@@ -344,7 +344,7 @@ impl World {
         Ok(())
     }
 
-    /// The error of a rank that waits for one that has left.
+    /// Returns an error if a rank waits for a rank that has left.
     fn look_for_leavers(&self, rank: usize) -> Result<()> {
         for ((from, _), incoming) in &self.ranks[rank].incoming {
             let from = *from as usize;
@@ -368,8 +368,8 @@ impl World {
         Ok(())
     }
 
-    /// The rank died: messages that it has sent still arrive, except those that wait for their
-    /// receive, and it consumes nothing.
+    /// Marks a rank as gone: messages that it has launched still arrive; those that wait for a
+    /// receive, a grant or room do not, and the rank consumes nothing.
     pub fn leave(&mut self, rank: usize) {
         self.stop(rank);
         self.ranks[rank].has_left = true;
@@ -388,7 +388,7 @@ impl World {
         }
     }
 
-    /// From now on nothing of this rank's memory is touched.
+    /// Stops a rank: from now on, its memory is not touched.
     pub fn stop(&mut self, rank: usize) {
         let state = &mut self.ranks[rank];
         state.is_stopped = true;
@@ -399,7 +399,7 @@ impl World {
         }
     }
 
-    /// The messages with data that came to ranks and were never taken in.
+    /// Returns the ranks that have unconsumed messages with data, and the number of such messages.
     pub fn left_over(&self) -> Vec<(usize, usize)> {
         let has_data = |message: &&u32| self.messages.see(**message).bytes > 0;
         let of_rank = |(rank, state): (usize, &RankState)| {
@@ -418,7 +418,7 @@ impl World {
         incoming.map(|((_, channel), _)| *channel).collect()
     }
 
-    /// The traffic from each rank to each other, as far as there was any.
+    /// Returns the traffic from each rank to each other, if there was any.
     pub fn traffic(&self) -> Vec<LinkUse> {
         let mut all: BTreeMap<(usize, usize), LinkUse> = BTreeMap::new();
         for (to, rank) in self.ranks.iter().enumerate() {
@@ -434,7 +434,7 @@ impl World {
         all.into_values().filter(|link| link.messages > 0).collect()
     }
 
-    /// The chain of what was waited for, from time 0 to what was last reported to `rank`.
+    /// Returns the chain of parts from time 0 to the last report to `rank`.
     pub fn path(&self, rank: usize) -> Vec<PathPart> {
         self.record.path(self.ranks[rank].cause)
     }

@@ -6,10 +6,10 @@ use crate::tune::cost::{Costs, predict};
 use crate::types::Access;
 use crate::types::{Collective, Method};
 
-/// Bytes of a chunk: whole lines, so that all are of one length.
+/// Bytes of a chunk: whole lines, so that all chunks are of one length.
 const CHUNK_BYTES: u64 = 4096;
 
-/// The machine of the cost model: α, β and γ, and no overhead.
+/// Returns the cost model's machine: α, β and γ, and no overhead.
 fn costs() -> Costs {
     let (links, compute) = (Links::default(), Compute::default());
     Costs {
@@ -22,7 +22,7 @@ fn costs() -> Costs {
 }
 
 fn scenario(collective: Collective, algorithm: Method, ranks: usize) -> Scenario {
-    // A multiple of all chunks: of the ring's, of halving's, of those without the late rank.
+    // A multiple of the number of chunks: the ring's, halving's, or that without the late rank.
     let chunks = match algorithm {
         Method::Rabenseifner => 1 << ranks.ilog2(),
         Method::Stragglar => ranks as u64 - 1,
@@ -38,7 +38,7 @@ fn scenario(collective: Collective, algorithm: Method, ranks: usize) -> Scenario
     }
 }
 
-/// Simulated and predicted times.
+/// Returns the simulated and the predicted time.
 fn times_us(scenario: &Scenario) -> (f64, f64) {
     let report = run(scenario).unwrap();
     let spec = Spec::new(
@@ -91,18 +91,18 @@ fn what_goes_round_by_round_takes_the_time_of_its_formula() {
     }
 }
 
-/// If not all ranks do the same, or reductions overlap with messages, a formula is approximate: how
-/// much longer, or shorter, the simulated call takes.
+/// Formulas are approximate if ranks differ in what they do, or if reductions overlap with
+/// messages. The bounds are simulated over predicted times.
 #[test]
 fn elsewhere_the_formulas_are_near() {
     let near = [
-        // What is reduced while the next message comes counts twice in the formula.
+        // The formula adds the times of a reduction and of the next message, which overlap.
         (Method::Flat, 0.75, 1.0),
         (Method::Tree, 0.94, 1.0),
-        // Folded ranks that wait for each other, and those that do not.
+        // Folded ranks may or may not wait for each other.
         (Method::RecursiveDoubling, 0.92, 1.09),
         (Method::Rabenseifner, 1.0, 1.08),
-        // Its hops are a bound, and its two parts overlap.
+        // The hops are a bound, and the two parts overlap.
         (Method::Stragglar, 0.72, 1.0),
     ];
     for ranks in 2..=64 {
@@ -126,7 +126,7 @@ fn after_its_arrival_a_late_rank_waits_for_as_many_rounds_as_there_are() {
         scenario.root = 1;
         scenario.compute = Compute::FREE;
         let late = |delay_ps| Disturbance::Late { rank: 1, delay_ps };
-        // Later than all that the others do without it.
+        // Later than everything that the others do without the late rank.
         let delay_ps = 10_000_000_000;
         scenario.disturbances = vec![late(delay_ps)];
         let after_ps = run(&scenario).unwrap().finished_ps - delay_ps;
@@ -136,8 +136,8 @@ fn after_its_arrival_a_late_rank_waits_for_as_many_rounds_as_there_are() {
             after_ps <= rounds * round_ps,
             "{ranks} ranks: {after_ps} ps"
         );
-        // The others' sums are ready when it arrives, so its messages need not wait for their
-        // latency.
+        // The others' sums are ready when the late rank arrives, so its messages need not wait for
+        // their latency.
         assert!(
             after_ps >= rounds * 80 * CHUNK_BYTES,
             "{ranks} ranks: {after_ps} ps"

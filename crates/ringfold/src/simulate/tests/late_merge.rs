@@ -36,7 +36,7 @@ fn policy(target: Target, signals: Signals, alpha: f64) -> Policy {
     }
 }
 
-/// The paper's reduce-scatter, with this policy.
+/// Returns the paper's reduce-scatter with a straggler policy.
 fn paper(ranks: usize, server: Server, straggler: Option<Policy>) -> Scenario {
     Scenario {
         straggler,
@@ -62,7 +62,7 @@ fn late(scenario: Scenario, delay_us: u64) -> Scenario {
     }
 }
 
-/// A run in which all goes well.
+/// Runs a scenario in which every rank must succeed.
 fn clean(scenario: &Scenario) -> Report {
     let report = run(scenario).unwrap();
     assert!(
@@ -78,7 +78,7 @@ fn results_ps(scenario: &Scenario) -> u64 {
     clean(scenario).results_ps
 }
 
-/// When the chunk on whose way the slow event is was complete: the last rank owns it.
+/// Returns when the chunk that the slow event delays was complete: the last rank's own.
 fn chunk_ps(scenario: &Scenario) -> u64 {
     let report = clean(scenario);
     let last = scenario.ranks - 1;
@@ -88,7 +88,7 @@ fn chunk_ps(scenario: &Scenario) -> u64 {
 
 #[test]
 fn one_slow_event_costs_what_the_paper_says() {
-    // By delay: the chunk's path, the whole with parallel and with serial reductions.
+    // Delay in µs; time of the chunk; time of the last, with parallel and serial reductions.
     let golden = [
         (2, 27_966_080, 27_966_080, 27_966_080),
         (3, 25_366_080, 25_966_080, 25_966_080),
@@ -104,7 +104,7 @@ fn one_slow_event_costs_what_the_paper_says() {
     ];
     let rule = policy(Target::Next2, SILENT, 1.8);
     for (delay_us, chunk_due_ps, parallel_ps, serial_ps) in golden {
-        // The paper does not speak of ports: two messages may enter one at once.
+        // The paper does not mention ports: two messages may enter one at once.
         let with = |server| {
             let mut scenario = slow(paper(4, server, Some(rule)), delay_us, "1");
             scenario.network.ports = Ports::Unlimited;
@@ -139,8 +139,7 @@ fn other_thresholds_cost_what_the_paper_says() {
         scenario.network.ports = Ports::Unlimited;
         assert_eq!(chunk_ps(&scenario), due_ps, "{delay_us} µs, alpha {alpha}");
     }
-    // Savings of the chunk's path in per mille of the ring's 30.96608 µs, and none where the rule
-    // does not apply.
+    // Savings for the chunk in percent of the ring's 30.96608 µs; none if the rule does not apply.
     for (alpha, due) in [(1.2, 23.897), (1.5, 20.991), (2.5, 11.303), (3.0, 0.0)] {
         let rule = policy(Target::Next2, SILENT, alpha);
         let mut scenario = slow(paper(4, Server::Parallel, Some(rule)), 5, "1");
@@ -156,7 +155,7 @@ fn the_papers_rule_saves_one_part_in_as_many_as_ranks() {
         let rule = policy(Target::Next2, SILENT, 1.8);
         let mut scenario = paper(ranks, Server::Parallel, Some(rule));
         scenario.network.ports = Ports::Unlimited;
-        // Exactly one step.
+        // The delay is exactly one step.
         let delay = "rank=1,step=1,delay=8655360ps".parse().unwrap();
         scenario.disturbances.push(Disturbance::Slow(delay));
         let ring = Scenario {
@@ -186,7 +185,7 @@ fn a_rank_that_is_always_slow_gains_nothing() {
     }
 }
 
-/// Which rank signals and where the sum goes: the columns of the table.
+/// Returns the columns of the table: the rank that signals, and the target of the sum.
 fn columns() -> [Option<Policy>; 6] {
     [
         None,
@@ -222,11 +221,11 @@ fn signals_and_targets_cost_what_was_worked_out() {
     }
 }
 
-/// A late caller sees everything that arrived meanwhile at one time. Here its watches begin then,
-/// and it sends in the order of chunks. A separate model, in which watches begin while the caller
-/// is away, was computed too; it differs in five places: 100.90 and 74.93 for `SKIP` with `next2`
-/// and for both with `tail` of 8 ranks; 332.69, 281.73 and 332.69 for the first three signals of
-/// 16.
+/// A late caller sees all messages that arrived meanwhile at one time. Here the caller's watches
+/// begin then, and it sends in the order of chunks. A separate model, in which watches begin while
+/// the caller is away, was computed too; it differs in five places: 100.90 and 74.93 for `SKIP`
+/// with `next2` and for both with `tail` of 8 ranks; 332.69, 281.73 and 332.69 for the first three
+/// signals of 16.
 #[test]
 fn late_starts_cost_what_was_worked_out() {
     let golden = [
@@ -242,8 +241,8 @@ fn late_starts_cost_what_was_worked_out() {
     }
 }
 
-/// Means over random slow reductions: the ring, `LATE` with `next2` and with `tail`, as computed
-/// separately, and the permitted difference.
+/// Compares means over random slow reductions with separately computed ones, `due_us`: of the ring,
+/// of `LATE` with `next2`, and with `tail`. `off` is the permitted relative difference.
 fn check_noise(ranks: usize, server: Server, runs: u64, due_us: [f64; 3], off: f64) {
     // The schedule's ring sends in a fixed order, whatever is ready; the separately computed one
     // does not.

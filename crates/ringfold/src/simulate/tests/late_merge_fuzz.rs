@@ -2,8 +2,8 @@
 //! without lost messages.
 //!
 //! Each run checks that its result is right or that the call failed, with nothing in between, and
-//! that no rank waits for ever. The tests run a part of them; all `RUNS` are run by `cargo test
-//! --release -p ringfold --lib late_merge_fuzz -- --ignored --nocapture`.
+//! that no rank waits forever. The regular test makes `SLICE` runs; all `RUNS` are made by `cargo
+//! test --release -p ringfold --lib late_merge_fuzz -- --ignored --nocapture`.
 
 use super::*;
 use crate::random::SplitMix64;
@@ -13,21 +13,21 @@ use crate::transport::Transport;
 use crate::transport::suite::fault_injector::{FaultInjector, Faults};
 use crate::types::{Collective, DType, Method};
 
-/// Runs of the long test.
+/// Number of runs of the long test.
 const RUNS: u64 = 120_000;
 
-/// Runs of the short one.
+/// Number of runs of the short test.
 const SLICE: u64 = 100;
 
 const MICROSECOND_PS: u64 = 1_000_000;
 
-/// What came of some runs.
+/// Outcomes of a number of runs.
 #[derive(Debug, Default)]
 struct Tally {
     runs: u64,
     exact: u64,
     failed: u64,
-    /// Runs in which messages were lost, doubled or damaged.
+    /// Number of runs with a transport that loses, doubles or damages messages.
     spoiled: u64,
     messages: u64,
 }
@@ -169,7 +169,7 @@ fn random_faults(random: &mut SplitMix64) -> Faults {
     faults
 }
 
-/// One run, from one seed.
+/// Makes and checks the run of one seed.
 fn run_one(seed: u64, tally: &mut Tally) {
     let mut random = SplitMix64::stream(seed, 0x6c61_7465);
     let scenario = random_scenario(&mut random);

@@ -1,5 +1,5 @@
-//! Times against closed forms and the slow-node paper's figures, and that results depend only on
-//! the scenario.
+//! Checks times against closed forms and the slow-node paper's figures, and that results depend
+//! only on the scenario.
 
 mod costs;
 mod device_forms;
@@ -18,7 +18,7 @@ use crate::transport::suite::altered::Altered;
 use crate::transport::suite::fault_injector::{FaultInjector, Faults};
 use crate::types::{Collective, Method};
 
-/// The paper's reduce-scatter with these slow reductions.
+/// Returns the paper's reduce-scatter with the reductions in `slow`.
 fn paper(ranks: usize, server: Server, slow: &[&str]) -> Scenario {
     let slow = slow
         .iter()
@@ -29,7 +29,7 @@ fn paper(ranks: usize, server: Server, slow: &[&str]) -> Scenario {
     }
 }
 
-/// The time of a run in which all goes well.
+/// Runs a scenario in which every rank must succeed, and returns its time.
 fn time_ps(scenario: &Scenario) -> u64 {
     let report = run(scenario).unwrap();
     assert!(
@@ -42,7 +42,7 @@ fn time_ps(scenario: &Scenario) -> u64 {
     report.finished_ps
 }
 
-/// The critical path leads from 0 to the end without gaps.
+/// Checks that the critical path leads from 0 to the end without gaps.
 fn check_path(report: &Report) {
     let mut at_ps = 0;
     for part in &report.critical_path {
@@ -63,7 +63,7 @@ fn a_ring_without_slow_ranks_takes_the_papers_time() {
                 (16, 129_830_400),
                 (128, 1_099_230_720),
             ];
-            // One of the large ones says as much as four.
+            // One of the large ones shows as much as four.
             let sizes = match (server, sending) {
                 (Server::Parallel, Sending::Eager) => 4,
                 _ => 3,
@@ -105,7 +105,7 @@ fn one_slow_reduction_delays_the_ring_by_as_much() {
     }
 }
 
-/// How long 4, 8 and 16 ranks take, in picoseconds, where one is this many microseconds late in
+/// Times of 4, 8 and 16 ranks in picoseconds, if one rank is slow by this many microseconds in
 /// every step.
 const ALWAYS_SLOW: [(Server, u64, [u64; 3]); 3] = [
     (Server::Parallel, 8, [33_966_080, 68_587_520, 137_830_400]),
@@ -135,8 +135,8 @@ fn in_a_rendezvous_a_slow_rank_asks_for_the_next_message_when_it_has_reduced_the
     assert_eq!(time_ps(&scenario), 116_587_520);
 }
 
-/// The scale figure; `cargo test --release -p ringfold --lib -- --ignored a_thousand --nocapture`
-/// shows it.
+/// Measures and prints time and memory of a large world:
+/// `cargo test --release -p ringfold --lib -- --ignored a_thousand --nocapture`.
 #[test]
 #[ignore = "measures"]
 fn a_thousand_ranks_fit_into_seconds_and_a_gibibyte() {
@@ -162,7 +162,7 @@ fn a_thousand_ranks_fit_into_seconds_and_a_gibibyte() {
     assert!(report.is_clean());
 }
 
-/// The class of each rank's outcome.
+/// Returns the class of each rank's outcome.
 fn classes(report: &Report) -> Vec<&'static str> {
     let class = |rank: &RankReport| {
         rank.outcome
@@ -172,7 +172,7 @@ fn classes(report: &Report) -> Vec<&'static str> {
     report.ranks.iter().map(class).collect()
 }
 
-/// A rank dies in the middle of a ring.
+/// Returns a ring in which a rank dies midway.
 fn with_a_death(rank: usize, at_us: u64) -> Scenario {
     let mut scenario = paper(6, Server::Serial, &[]);
     scenario.collective = Collective::AllReduce;
@@ -249,7 +249,7 @@ fn a_rank_that_never_comes_is_blamed_by_who_came() {
 fn a_short_stall_delays_the_call_and_a_late_rank_does() {
     let plain_ps = time_ps(&paper(4, Server::Serial, &[]));
     let mut stalled = paper(4, Server::Serial, &[]);
-    // From before the first message arrives until later.
+    // From before the arrival of the first message until after.
     stalled.disturbances.push(Disturbance::Stall {
         rank: 1,
         from_ps: 5_000_000,
@@ -283,7 +283,7 @@ fn lost_messages_end_in_the_same_error_everywhere() {
             Box::new(FaultInjector::new(transport, rank, faults))
         };
         let mut report = super::run::run_over(&scenario, lossy).unwrap();
-        // What is lost or sent twice is all that may break these two.
+        // Lost and doubled messages may break these two promises only.
         let is_excused = |promise| matches!(promise, Promise::NoDeadlock | Promise::ExactlyOnce);
         report.promises.retain(|broken| !is_excused(broken.promise));
         assert_eq!(report.promises, [], "seed {seed}");
@@ -335,8 +335,8 @@ fn the_same_scenario_has_the_same_report() {
     assert_ne!(of(7).0, of(8).0);
 }
 
-/// A link at a quarter among four: the ring takes six units, a rank that owns nothing four, plus a
-/// little for the first slice and the last.
+/// One of four links has a quarter of the bandwidth. The ring takes six units; if the slow rank
+/// owns nothing, the call takes four, plus a little for the first slice and the last.
 #[test]
 fn weights_relieve_a_slow_link() {
     let slow = Scenario {
@@ -372,8 +372,8 @@ fn weights_relieve_a_slow_link() {
     }
 }
 
-/// Weights from the formula of `tune::weights`: never faster than predicted, and always faster than
-/// the ring, however slow one link is.
+/// Calls with the weights of `tune::weights` are never faster than predicted, and always faster
+/// than the ring, however slow one link is.
 #[test]
 fn measured_weights_beat_the_ring_at_any_slowness() {
     for (ranks, factor) in [(3, 2.0), (4, 1.25), (4, 2.0), (8, 1.5), (8, 4.0)] {

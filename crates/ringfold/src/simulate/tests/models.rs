@@ -1,4 +1,4 @@
-//! Every model against a closed form, and all of them together against the promises.
+//! Checks every model against a closed form, and all of them together against the promises.
 
 use super::*;
 use crate::random::SplitMix64;
@@ -8,12 +8,12 @@ use crate::types::DType;
 /// Bytes of a message in these tests.
 const M: u64 = 1000;
 
-/// What a message of [`M`] bytes takes at a port.
+/// Time of a message of [`M`] bytes at a port.
 const PORT_PS: u64 = 80 * M;
 
 const ALPHA_PS: u64 = 5_000_000;
 
-/// One collective of this many ranks in one slice, in which computing is free.
+/// Returns a call of one collective in one slice, in which computing is free.
 fn call(collective: Collective, algorithm: Method, ranks: usize) -> Scenario {
     Scenario {
         collective,
@@ -25,7 +25,7 @@ fn call(collective: Collective, algorithm: Method, ranks: usize) -> Scenario {
     }
 }
 
-/// Every rank sends to the next.
+/// Returns a call in which every rank sends to the next.
 fn shift(ranks: usize) -> Scenario {
     call(Collective::SendRecv, Method::Direct, ranks)
 }
@@ -83,7 +83,7 @@ fn messages_within_a_host_pass_its_memory_one_after_the_other() {
     assert_eq!(time_ps(&scenario), 200_000 + 10 * M);
     scenario.network.memory_ps_per_byte = Some(25);
     assert_eq!(time_ps(&scenario), 200_000 + 4 * 25 * M);
-    // Two hosts: of the four messages two stay within.
+    // With two hosts, two of the four messages stay within a host.
     scenario.network.ranks_per_host = 2;
     assert_eq!(time_ps(&scenario), ALPHA_PS + PORT_PS);
 }
@@ -123,7 +123,7 @@ fn copies_and_reductions_beside_messages_cost_time() {
     scenario.compute.copy_ps_per_byte = 100_000;
     assert_eq!(time_ps(&scenario), 500 * 100_000);
     // Direct: the pieces of a rank's chunk are reduced in rank order, and on one rank the first
-    // arrives last.
+    // piece arrives last.
     let mut scenario = call(Collective::ReduceScatter, Method::Direct, 4);
     scenario.bytes = 4 * M;
     scenario.compute.reduce_ps = 400_000;
@@ -137,7 +137,7 @@ fn a_slow_port_slows_both_directions_and_no_other_messages() {
     let slow = |ends| Disturbance::SlowLink { ends, factor: 4.0 };
     scenario.disturbances = vec![slow(LinkEnds::Port(1))];
     assert_eq!(time_ps(&scenario), ALPHA_PS + 4 * PORT_PS);
-    // Rank 1's piece comes to rank 0 slowly; the others' come meanwhile.
+    // Rank 1's piece arrives at rank 0 slowly; the others' arrive meanwhile.
     let mut gather = call(Collective::Gather, Method::Flat, 4);
     gather.bytes = 4 * M;
     assert_eq!(time_ps(&gather), ALPHA_PS + 3 * PORT_PS);
@@ -159,7 +159,7 @@ fn switch(name: &str, ps_per_byte: u64, ranks: &[usize]) -> Switch {
 
 #[test]
 fn messages_share_a_switch_evenly_and_max_min_fairly() {
-    // Everybody sends to the next of four: two messages stay on their side, one crosses each way.
+    // Each of four ranks sends to the next: two messages stay on their side, one crosses each way.
     let mut scenario = shift(4);
     scenario.network.switches = vec![switch("uplink", 80, &[0, 1])];
     assert_eq!(time_ps(&scenario), ALPHA_PS + PORT_PS);
@@ -217,7 +217,7 @@ fn the_blame_for_a_slow_reduction_is_its_ranks() {
     assert_eq!((slow.rank, slow.begin_ps), (1, 5_655_360 + 3_000_000));
 }
 
-/// Ranks that are threads, on cores that outnumber them or not.
+/// Makes the ranks threads, with random costs, on cores that outnumber them or not.
 fn have_threads(scenario: &mut Scenario, random: &mut SplitMix64) {
     let (network, compute) = (&mut scenario.network, &mut scenario.compute);
     network.links.work_ps_per_byte = random.below(2) * 100;
@@ -233,7 +233,7 @@ fn have_threads(scenario: &mut Scenario, random: &mut SplitMix64) {
     compute.switch_ps = random.below(2) * 1_000_000;
 }
 
-/// Machines drawn at random.
+/// Returns machines drawn at random.
 fn any_machines(random: &mut SplitMix64, ranks: usize) -> Scenario {
     let mut scenario = Scenario {
         ranks,

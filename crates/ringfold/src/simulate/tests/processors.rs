@@ -1,14 +1,14 @@
-//! What processors do with messages, and what ranks that outnumber cores wait for, against closed
-//! forms.
+//! Checks the work of processors on messages, and the waits of ranks that outnumber cores, against
+//! closed forms.
 
 use super::*;
 use crate::simulate::network::model::PACKET_BYTES;
 
-/// Bytes of a segment, and segments of a message.
+/// Bytes per segment, and segments per message.
 const SEGMENT: u64 = 4096;
 const SEGMENTS: u64 = 4;
 
-/// What a segment costs the processor at each end, and at the port.
+/// Time of a segment on the processor at each end, and at the port.
 const WORK_PS: u64 = 100 * SEGMENT;
 const PORT_PS: u64 = 80 * SEGMENT;
 
@@ -17,7 +17,7 @@ const OVERHEAD_PS: u64 = 300_000;
 const WAKE_PS: u64 = 2_000_000;
 const SWITCH_PS: u64 = 700_000;
 
-/// The root sends one message of several segments to the other rank.
+/// Returns a call in which the root sends one message of several segments to the other rank.
 fn message() -> Scenario {
     let mut scenario = Scenario {
         collective: Collective::Broadcast,
@@ -51,7 +51,7 @@ fn a_stream_that_is_full_waits_for_its_receiver() {
     let one = 2 * WORK_PS + PORT_PS + ALPHA_PS;
     for (window, due) in [
         (SEGMENT, SEGMENTS * one),
-        // A segment that no window holds goes alone.
+        // A segment larger than the window goes alone.
         (64, SEGMENTS * one),
         (2 * SEGMENT, SEGMENTS / 2 * one + WORK_PS),
         (SEGMENTS * SEGMENT, one + (SEGMENTS - 1) * WORK_PS),
@@ -94,10 +94,10 @@ fn ranks_of_one_core_take_turns() {
         ..Links::default()
     };
     scenario.network.cores_per_host = Some(1);
-    // Each on a host of its own, with a core.
+    // Each rank has a host of its own, with a core.
     assert_eq!(time_ps(&scenario), 2 * OVERHEAD_PS);
-    // On one machine: one sends; the other sends and receives; the first receives. Each keeps the
-    // core until its engine has seen that there is nothing more to do.
+    // On one machine: one rank sends; the other sends and receives; the first receives. Each rank
+    // keeps the core until its engine has seen that there is nothing more to do.
     scenario.network.hosts_per_machine = 2;
     for spin_ps in [0, 1_000_000_000] {
         scenario.compute.spin_ps = spin_ps;
@@ -178,7 +178,7 @@ fn bytes_that_no_cache_holds_cost_more() {
     let mut scenario = message();
     scenario.compute.miss_ps_per_byte = MISS_PS;
     let without = time_ps(&scenario);
-    // Three times the size on each of two hosts, each of which is a machine.
+    // The footprint is three times the size on each of two hosts, each of which is a machine.
     let held = 3 * bytes;
     for (cache_bytes, missing) in [
         (2 * held, 0),
@@ -190,7 +190,7 @@ fn bytes_that_no_cache_holds_cost_more() {
         let due = without + 2 * missing * MISS_PS;
         assert_eq!(time_ps(&scenario), due, "{cache_bytes}");
     }
-    // Of ranks that share a machine, as many count as run at a time.
+    // Of the ranks of a machine, only those that run at one time count.
     scenario.network.hosts_per_machine = 2;
     scenario.network.cache_bytes = Some(2 * held);
     assert_eq!(time_ps(&scenario), without + 2 * bytes * MISS_PS);
@@ -215,13 +215,13 @@ fn barriers_let_ranks_begin_as_they_come_out_of_them() {
     scenario.has_barriers = true;
     let report = run(&scenario).unwrap();
     assert!(report.is_clean());
-    // The root is done when it has sent, so its peer is in the barrier later, and out of it first.
+    // The root is done when it has sent, so its peer enters the barrier later, and leaves it first.
     let times = |report: &Report| [0, 1].map(|rank| report.ranks[rank].finished_ps);
     assert_eq!(times(&alone), [0, ALPHA_PS]);
     assert_eq!(times(&report), [0, 2 * ALPHA_PS]);
     let sent = |report: &Report| report.ranks[0].sent_messages;
     assert_eq!((sent(&alone), sent(&report)), (1, 1));
-    // It waits for the message, and before that for the root to be out.
+    // The peer waits for the message, and before that for the root to leave the barrier.
     let path = &report.critical_path;
     let (first, last) = (&path[0], &path[path.len() - 1]);
     assert_eq!((first.begin_ps, last.end_ps), (0, 2 * ALPHA_PS));

@@ -1,4 +1,4 @@
-//! Hosts that RDMA joins: grants and copies against closed forms, and the cost model's prices
+//! Hosts connected by RDMA: grants and copies against closed forms, and the cost model's prices
 //! against simulated times.
 
 use super::*;
@@ -8,10 +8,10 @@ use crate::tune::{Constants, Question, RdmaCosts, model};
 /// Bytes of a message that needs a grant.
 const M: u64 = 10_000;
 
-/// Picoseconds of a microsecond.
+/// Picoseconds per microsecond.
 const PS_PER_US: f64 = 1e6;
 
-/// One message in each direction between two ranks, of which only messages cost something.
+/// Returns one message in each direction between two ranks, in which only messages take time.
 fn exchange(bytes: u64, links: Links) -> Scenario {
     Scenario {
         collective: Collective::SendRecv,
@@ -46,7 +46,7 @@ fn a_long_message_departs_with_its_grant_and_a_short_one_without() {
     let sent_ps = |bytes| links.alpha_ps + bytes * links.ps_per_byte;
     assert_eq!(time(4096, links), 300_000 + sent_ps(4096) + 300_000);
     assert_eq!(time(4100, links), 2_000_000 + sent_ps(4100) + 300_000);
-    // A grant that is there when the message is ready is none to wait for.
+    // A message does not wait for a grant that arrives before the message is ready.
     let soon = Links {
         grants: grants(200_000),
         ..links
@@ -91,8 +91,8 @@ fn grants_are_for_eager_messages() {
     assert!(error.contains("send eagerly"), "{error}");
 }
 
-/// A call of ranks that each have a host, with the defaults of RDMA between them; chunks are longer
-/// than what needs no grant.
+/// Returns a call of ranks on a host each, with the defaults of RDMA; chunks are long enough to
+/// need grants.
 fn call(collective: Collective, method: Method, ranks: usize, is_registered: bool) -> Scenario {
     let costs = RdmaCosts::default();
     let ps = |us: f64| (us * PS_PER_US).round() as u64;
@@ -123,7 +123,7 @@ fn call(collective: Collective, method: Method, ranks: usize, is_registered: boo
     }
 }
 
-/// The price of the same by the cost model.
+/// Returns the price of a call by the cost model.
 fn price_us(scenario: &Scenario, is_registered: bool) -> f64 {
     let links = &scenario.network.links;
     let constants = RdmaCosts::default().over(Constants {
@@ -147,7 +147,7 @@ fn price_us(scenario: &Scenario, is_registered: bool) -> f64 {
     ))
 }
 
-/// The simulated time of the call, as a multiple of its price.
+/// Checks the simulated time of a call, as a multiple of its price.
 #[track_caller]
 fn assert_ratio(
     (collective, method): (Collective, Method),
@@ -192,7 +192,7 @@ fn calls_on_registered_memory_take_what_the_model_says() {
     ] {
         assert_ratio(of, true, 0.9..=1.03);
     }
-    // Receivers that take messages in the order of ranks ask the same sender at the same time.
+    // Receivers that take messages in rank order request from the same sender at the same time.
     for of in [
         (Broadcast, Direct),
         (AllReduce, Direct),
@@ -204,7 +204,7 @@ fn calls_on_registered_memory_take_what_the_model_says() {
     }
 }
 
-/// One processor copies out of one piece and into another, which the model does not add.
+/// One processor copies out of one piece and into another; the model does not add the two.
 #[test]
 fn calls_on_other_memory_take_at_most_a_copy_more() {
     use Collective::{AllGather, AllToAll, Broadcast};
