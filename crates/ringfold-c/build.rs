@@ -1,6 +1,6 @@
-//! Gives the library the name under which programs find it: the major version of its interface is
-//! part of that, so that a program never runs with another. Once loaded, it stays: `dlclose` would
-//! take its threads' code.
+//! Sets the name under which programs find the library. The name includes the major version of the
+//! interface, so that a program never runs with another version. The library stays loaded:
+//! `dlclose` would unmap the code of its threads.
 
 fn main() {
     println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libringfold.so.0");

@@ -1,5 +1,5 @@
-//! Compiles the one function that has to be C: the logger of tuner plugins, which takes arguments
-//! as `printf` does.
+//! Compiles the one function that has to be C: the logger of tuner plugins, which takes variable
+//! arguments like `printf`.
 
 fn main() {
     let source = "src/logger.c";

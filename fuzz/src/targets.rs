@@ -1,6 +1,6 @@
 //! The fuzz targets: all code that reads bytes from a peer. Each target takes any bytes, must not
-//! panic, and checks the invariants of what was accepted. `cargo fuzz` and the test `fuzz_smoke`
-//! run the same functions.
+//! panic, and checks the invariants of accepted values. `cargo fuzz` and the test `fuzz_smoke` run
+//! the same functions.
 
 use std::time::{Duration, Instant};
 
@@ -19,7 +19,7 @@ use ringfold::internals::topology::{HostId, Machine};
 use ringfold::internals::transport::{HEADER_BYTES, Header, rdma::fuzz};
 use ringfold::internals::tune::{Constants, Limits};
 
-/// What takes bytes from a stranger.
+/// A function that takes bytes from a stranger.
 pub type Target = fn(&[u8]);
 
 /// Every target with its name.
@@ -32,8 +32,9 @@ pub const TARGETS: [(&str, Target); 6] = [
     ("rdma_packets", rdma_packets),
 ];
 
-/// A stream of control frames, cut at random: an accepted frame encodes to bytes that are accepted
-/// as the same frame. The bytes that came may differ: texts from peers are cleaned.
+/// Reads a stream of control frames, cut at random. An accepted frame encodes to bytes that are
+/// accepted as the same frame. The encoded bytes may differ from the received ones: texts from
+/// peers are cleaned.
 pub fn control_frame(data: &[u8]) {
     let Some((cut, bytes)) = data.split_first() else {
         return;
@@ -61,8 +62,8 @@ pub fn control_frame(data: &[u8]) {
     }
 }
 
-/// Frames from authenticated ranks that lie: the server stays consistent and writes to real ranks
-/// only.
+/// Feeds the server frames from authenticated ranks that lie: the server stays consistent and
+/// writes to real ranks only.
 pub fn hub(data: &[u8]) {
     const RANKS: u32 = 3;
     let start = Instant::now();
@@ -102,7 +103,7 @@ pub fn hub(data: &[u8]) {
     }
 }
 
-/// What an honest rank claims.
+/// The claim of an honest rank.
 const CLAIM: Claim = Claim {
     purpose: Purpose::Control,
     channel: 0,
@@ -113,7 +114,8 @@ const CLAIM: Claim = Claim {
     socket: 0,
 };
 
-/// Both halves of the handshake against a peer that does not know the secret: it is never accepted.
+/// Runs both halves of the handshake against a peer that does not know the secret; the peer is
+/// never accepted.
 pub fn handshake(data: &[u8]) {
     let secret = Secret::new(*b"a secret of this test");
     let mut bytes = [0; HELLO_BYTES + CHALLENGE_BYTES + PROOF_BYTES + ANSWER_BYTES];
@@ -127,7 +129,7 @@ pub fn handshake(data: &[u8]) {
     let mut acceptor = Acceptor::new(&secret);
     let (_, claim) = acceptor.challenge(&hello, Purpose::Control, [7; 32]);
     if let Ok(claim) = claim {
-        // What is understood is all there is: the same claim makes the same hello.
+        // Parsing loses nothing: the same claim makes the same hello.
         let nonce = hello[40..].try_into().expect("32 bytes");
         assert_eq!(Initiator::new(&secret, claim, nonce).hello(), hello);
         assert_eq!(parse_hello(&hello), Ok(claim));
@@ -146,7 +148,7 @@ pub fn handshake(data: &[u8]) {
     }
 }
 
-/// A data message's header against another that was due: it is taken only if it is that one.
+/// Checks a data message's header against the expected one: no other header is accepted.
 pub fn message_header(data: &[u8]) {
     let Some((due, rest)) = data.split_first_chunk::<HEADER_BYTES>() else {
         return;
@@ -174,7 +176,7 @@ pub fn message_header(data: &[u8]) {
     }
 }
 
-/// The records of joining: what is accepted reads back.
+/// Reads the records of joining: an accepted record can be encoded and read again.
 pub fn setup_records(data: &[u8]) {
     if let Ok(info) = PeerInfo::decode(1, data) {
         assert_eq!(PeerInfo::decode(1, &info.encode()).ok(), Some(info));
@@ -184,13 +186,13 @@ pub fn setup_records(data: &[u8]) {
     }
 }
 
-/// Packets and writes of a peer over RDMA, between what this rank posts: memory stays bounded, and
+/// Feeds a peer's packets and writes over RDMA between this rank's posts: memory stays bounded, and
 /// no more is written than was granted.
 pub fn rdma_packets(data: &[u8]) {
     fuzz::take(data);
 }
 
-/// Frames as an honest rank sends them.
+/// Returns frames as an honest rank sends them.
 fn frames() -> Vec<Frame> {
     let standing = Standing {
         finished: 2,
@@ -229,7 +231,7 @@ fn frames() -> Vec<Frame> {
     ]
 }
 
-/// Honest inputs for the targets, to be damaged.
+/// Returns honest inputs for the targets, to be damaged.
 pub fn seeds() -> Vec<Vec<u8>> {
     let mut seeds: Vec<Vec<u8>> = frames().iter().map(Frame::encode).collect();
     seeds.push(seeds.concat());

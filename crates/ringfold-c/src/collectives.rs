@@ -8,16 +8,16 @@ use crate::names::*;
 use crate::request::Request;
 use crate::status::{Status, guard};
 
-/// What a program does while a call waits, about 30 times a second. Another value than 0 ends the
-/// call, and with it the communicator on all ranks, by `RINGFOLD_ABORTED`.
+/// A function of the program that is called about 30 times a second while a call waits. A result
+/// other than 0 ends the call, and with it the communicator on all ranks, with `RINGFOLD_ABORTED`.
 pub type OnWait = Option<unsafe extern "C" fn(argument: *mut c_void) -> c_int>;
 
-/// Makes the call that `request` describes, and returns when it is done on this rank. Of a receive,
-/// `source` gets the sender; it may be null. So may `on_wait`, which is called with `argument`,
-/// under no lock, and may use the communicator.
+/// Makes the call that `request` describes, and returns when the call is done on this rank. For a
+/// receive, stores the sender in `source`, which may be null. `on_wait` may be null, too; it is
+/// called with `argument`, under no lock, and may use the communicator.
 ///
 /// # Safety
-/// The request's buffers are valid, and not used otherwise, until this returns.
+/// The request's buffers are valid, and not used otherwise, until this function returns.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ringfold_run(
     comm: *const Communicator,
@@ -49,7 +49,7 @@ pub unsafe extern "C" fn ringfold_run(
     })
 }
 
-/// Runs a request that was made here.
+/// Runs a request of one of the functions below.
 ///
 /// # Safety
 /// As for `ringfold_run`.
@@ -66,11 +66,11 @@ unsafe fn run(comm: *const Communicator, request: Request) -> Status {
     }
 }
 
-/// Combines `count` elements of all ranks by `op`; every rank gets the same bits in `output`, which
-/// may be `input`.
+/// Reduces `count` elements of all ranks by `op`; every rank receives the same bits in `output`,
+/// which may be `input`.
 ///
 /// # Safety
-/// Both buffers have `count` elements, and are not used otherwise until this returns.
+/// Both buffers have `count` elements, and are not used otherwise until the function returns.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ringfold_all_reduce(
     comm: *const Communicator,
@@ -129,8 +129,8 @@ pub unsafe extern "C" fn ringfold_broadcast(
     }
 }
 
-/// Combines `count` elements of all ranks by `op`; the root gets the result in `output`, which may
-/// be `input`, and may be null on the other ranks.
+/// Reduces `count` elements of all ranks by `op`; the root receives the result in `output`, which
+/// may be `input`, and may be null on the other ranks.
 ///
 /// # Safety
 /// As for `ringfold_all_reduce`.
@@ -159,8 +159,8 @@ pub unsafe extern "C" fn ringfold_reduce(
     unsafe { run(comm, request) }
 }
 
-/// Gives every rank the `count` elements of each, in rank order: `output` has room for `count`
-/// times the number of ranks. In place if `input` is this rank's block of `output`.
+/// Gathers the `count` elements of each rank on all ranks, in rank order: `output` has room for
+/// `count` times the number of ranks. In place if `input` is this rank's block of `output`.
 ///
 /// # Safety
 /// As for `ringfold_all_reduce`, with these sizes.
@@ -189,7 +189,7 @@ pub unsafe extern "C" fn ringfold_all_gather(
     }
 }
 
-/// Combines `count` elements times the number of ranks by `op`, and gives each rank its block of
+/// Reduces `count` elements times the number of ranks by `op`; each rank receives its block of
 /// `count`. In place if `output` is this rank's block of `input`, whose other blocks are undefined
 /// then.
 ///
@@ -222,8 +222,8 @@ pub unsafe extern "C" fn ringfold_reduce_scatter(
     }
 }
 
-/// Gives the root the `count` elements of each rank, in rank order. `output` may be null on the
-/// other ranks.
+/// Gathers the `count` elements of each rank on the root, in rank order. `output` may be null on
+/// the other ranks.
 ///
 /// # Safety
 /// As for `ringfold_all_gather`.
@@ -254,7 +254,7 @@ pub unsafe extern "C" fn ringfold_gather(
     }
 }
 
-/// Gives each rank its block of `count` elements of the root's `input`, which may be null on the
+/// Sends each rank its block of `count` elements of the root's `input`, which may be null on the
 /// other ranks.
 ///
 /// # Safety
@@ -286,12 +286,12 @@ pub unsafe extern "C" fn ringfold_scatter(
     }
 }
 
-/// Block j of rank i's input becomes block i of rank j's output; blocks have `count` elements. Not
-/// in place.
+/// Exchanges blocks of `count` elements: block j of rank i's input becomes block i of rank j's
+/// output. Not in place.
 ///
 /// # Safety
 /// Both buffers have `count` elements times the number of ranks, and are not used otherwise until
-/// this returns.
+/// the function returns.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ringfold_all_to_all(
     comm: *const Communicator,
@@ -317,7 +317,7 @@ pub unsafe extern "C" fn ringfold_all_to_all(
     }
 }
 
-/// Returns when all ranks have called it.
+/// Waits until all ranks have called this function.
 ///
 /// # Safety
 /// `comm` is a communicator or null.
@@ -337,11 +337,11 @@ pub unsafe extern "C" fn ringfold_barrier(comm: *const Communicator) -> Status {
 }
 
 /// Sends `count` elements to a peer, whose receive has the same tag, type and count. The peer may
-/// be this rank: the message is kept until this rank receives it, or if too much is kept, the send
-/// fails by its deadline.
+/// be this rank: the message is kept until this rank receives it. If too much is kept, the send
+/// fails at its deadline.
 ///
 /// # Safety
-/// `input` has `count` elements, and is not changed until this returns.
+/// `input` has `count` elements, and is not changed until the function returns.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ringfold_send(
     comm: *const Communicator,
@@ -369,11 +369,11 @@ pub unsafe extern "C" fn ringfold_send(
     }
 }
 
-/// Receives `count` elements from a peer, or from `RINGFOLD_ANY_SOURCE`; `source` gets the sender,
-/// and may be null.
+/// Receives `count` elements from a peer, or from `RINGFOLD_ANY_SOURCE`; stores the sender in
+/// `source`, which may be null.
 ///
 /// # Safety
-/// `output` has room for `count` elements, and is not used otherwise until this returns.
+/// `output` has room for `count` elements, and is not used otherwise until the function returns.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ringfold_recv(
     comm: *const Communicator,

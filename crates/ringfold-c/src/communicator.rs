@@ -1,4 +1,4 @@
-//! Communicators: joining a job, what is known about it, parts of it, and its end.
+//! Communicators: joining a job, properties, splits, and the end.
 
 use std::ffi::{CString, c_char, c_int};
 use std::ptr;
@@ -9,11 +9,11 @@ use crate::arguments::{borrowed, check_place, invalid, store, text};
 use crate::config::Config;
 use crate::status::{Status, guard};
 
-/// As `color` of `ringfold_split`: this rank is in no part.
+/// The `color` in `ringfold_split` of a rank that is in no part.
 pub const RINGFOLD_NO_COLOR: c_int = -1;
 
 /// A group of ranks that communicate. All functions may be called from any thread; calls of several
-/// threads are carried out in the order in which they come, which must be the same on all ranks.
+/// threads are executed in the order in which they are made, which must be the same on all ranks.
 pub struct Communicator {
     core: Core,
     transport: CString,
@@ -25,21 +25,21 @@ impl Communicator {
         Communicator { core, transport }
     }
 
-    /// The library's communicator.
+    /// Returns the library's communicator.
     pub fn core(&self) -> &Core {
         &self.core
     }
 }
 
-/// Where rank 0 is met, before it is known to the others.
+/// A listener of rank 0, whose address the other ranks do not know yet.
 pub struct Listener {
     address: CString,
     core: Option<RendezvousListener>,
 }
 
 /// Joins the job that the environment describes (`RINGFOLD_*`, torchrun, mpirun, srun and others).
-/// A process without such an environment is a job of one rank. Waits until all ranks are there, or
-/// the deadline for that has passed.
+/// A process without such an environment is a job of one rank. Waits until all ranks have joined,
+/// or the deadline for joining has passed.
 ///
 /// # Safety
 /// `comm` is a place for the result.
@@ -49,11 +49,12 @@ pub unsafe extern "C" fn ringfold_init(comm: *mut *mut Communicator) -> Status {
     unsafe { ringfold_connect(ptr::null(), ptr::null_mut(), comm) }
 }
 
-/// Joins a job as `config` says, which may be null; what it does not say comes from the
-/// environment. Rank 0 may give a listener, which is used up, also by a failure; others give null.
+/// Joins the job that `config` describes; settings that `config` lacks come from the environment,
+/// or all of them if `config` is null. Rank 0 may pass a listener, which is used up, also by a
+/// failure; other ranks pass null.
 ///
 /// # Safety
-/// Both are handles or null; `comm` is a place for the result.
+/// `config` and `listener` are handles or null; `comm` is a place for the result.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ringfold_connect(
     config: *const Config,
@@ -85,8 +86,8 @@ pub unsafe extern "C" fn ringfold_connect(
 }
 
 /// Opens a listener on free ports of this host's addresses, for rank 0 of a job whose ranks pass on
-/// its address themselves. `toward` is a host name or an address, whose way out comes first; it may
-/// be null.
+/// its address themselves. `toward` is a host name, an address or null; this host's address on the
+/// route to `toward` is listed first.
 ///
 /// # Safety
 /// `toward` is a text or null; `listener` is a place for the result.
@@ -111,8 +112,8 @@ pub unsafe extern "C" fn ringfold_listener_open(
     })
 }
 
-/// The address for the other ranks' `ringfold_config_set(config, "address", ...)`; null if
-/// `listener` is. Valid until the listener is freed.
+/// Returns the address for the other ranks' `ringfold_config_set(config, "address", ...)`; null if
+/// `listener` is null. Valid until the listener is freed.
 ///
 /// # Safety
 /// `listener` is a handle or null.
@@ -132,7 +133,7 @@ pub unsafe extern "C" fn ringfold_listener_free(listener: *mut Listener) {
     unsafe { free(listener) };
 }
 
-/// A number of a communicator; -1 of none.
+/// Returns a number of a communicator; -1 if `comm` is null.
 ///
 /// # Safety
 /// `comm` is a handle or null.
@@ -141,7 +142,7 @@ unsafe fn number(comm: *const Communicator, number: impl FnOnce(&Core) -> usize)
     unsafe { comm.as_ref() }.map_or(-1, |comm| number(&comm.core) as c_int)
 }
 
-/// This process' rank in the communicator; -1 if `comm` is null.
+/// Returns this process' rank in the communicator; -1 if `comm` is null.
 ///
 /// # Safety
 /// `comm` is a handle or null.
@@ -151,7 +152,7 @@ pub unsafe extern "C" fn ringfold_rank(comm: *const Communicator) -> c_int {
     unsafe { number(comm, Core::rank) }
 }
 
-/// The number of ranks; -1 if `comm` is null.
+/// Returns the number of ranks; -1 if `comm` is null.
 ///
 /// # Safety
 /// `comm` is a handle or null.
@@ -161,7 +162,7 @@ pub unsafe extern "C" fn ringfold_world_size(comm: *const Communicator) -> c_int
     unsafe { number(comm, Core::world_size) }
 }
 
-/// This rank's number among the ranks of its host; -1 if `comm` is null.
+/// Returns this rank's number among the ranks of its host; -1 if `comm` is null.
 ///
 /// # Safety
 /// `comm` is a handle or null.
@@ -171,7 +172,7 @@ pub unsafe extern "C" fn ringfold_local_rank(comm: *const Communicator) -> c_int
     unsafe { number(comm, Core::local_rank) }
 }
 
-/// The number of ranks on this host; -1 if `comm` is null.
+/// Returns the number of ranks on this host; -1 if `comm` is null.
 ///
 /// # Safety
 /// `comm` is a handle or null.
@@ -181,7 +182,7 @@ pub unsafe extern "C" fn ringfold_local_size(comm: *const Communicator) -> c_int
     unsafe { number(comm, Core::local_size) }
 }
 
-/// The number of hosts; -1 if `comm` is null.
+/// Returns the number of hosts; -1 if `comm` is null.
 ///
 /// # Safety
 /// `comm` is a handle or null.
@@ -191,8 +192,8 @@ pub unsafe extern "C" fn ringfold_hosts(comm: *const Communicator) -> c_int {
     unsafe { number(comm, Core::hosts) }
 }
 
-/// What moves the data: "shm", "tcp", "shm+tcp", or "self" in a job of one rank; null if `comm` is.
-/// Valid until the communicator is freed.
+/// Returns the transport: "shm", "tcp", "rdma", "shm+tcp", "shm+rdma", or "self" in a job of one
+/// rank; null if `comm` is null. Valid until the communicator is freed.
 ///
 /// # Safety
 /// `comm` is a handle or null.
@@ -203,7 +204,7 @@ pub unsafe extern "C" fn ringfold_transport(comm: *const Communicator) -> *const
 }
 
 /// Makes communicators of the ranks with equal `color`, ordered by `key`, then by rank here. All
-/// ranks call it; one whose color is `RINGFOLD_NO_COLOR` gets null.
+/// ranks call this function; a rank whose color is `RINGFOLD_NO_COLOR` gets null.
 ///
 /// # Safety
 /// `comm` is a handle or null; `part` is a place for the result.
@@ -221,7 +222,9 @@ pub unsafe extern "C" fn ringfold_split(
         let color = match (color, u32::try_from(color)) {
             (RINGFOLD_NO_COLOR, _) => None,
             (_, Ok(color)) => Some(color),
-            (color, Err(_)) => return Err(invalid(format!("color {color}; give 0 or more"))),
+            (color, Err(_)) => {
+                return Err(invalid(format!("invalid color {color}; use 0 or more")));
+            }
         };
         let made = comm.split(color, key)?;
         let boxed = |core| Box::into_raw(Box::new(Communicator::new(core)));
@@ -230,8 +233,9 @@ pub unsafe extern "C" fn ringfold_split(
     })
 }
 
-/// Whether an error has ended the communicator: `RINGFOLD_OK`, or that error's status, with its
-/// text and ranks as of a failed call. Waits for nothing; works while another thread is in a call.
+/// Returns the status of the error that has ended the communicator, or `RINGFOLD_OK`. The error's
+/// text and ranks are available as those of a failed call. Never blocks; works while another thread
+/// is in a call.
 ///
 /// # Safety
 /// `comm` is a handle or null.
@@ -244,8 +248,8 @@ pub unsafe extern "C" fn ringfold_fault(comm: *const Communicator) -> Status {
     })
 }
 
-/// Ends the communicator on all ranks: calls that wait in it fail with `RINGFOLD_ABORTED`, this
-/// rank and `reason`. Not for signal handlers.
+/// Ends the communicator on all ranks: calls that wait in it fail with `RINGFOLD_ABORTED`, and name
+/// this rank and `reason`. Not for signal handlers.
 ///
 /// # Safety
 /// `comm` is a handle or null; `reason` is a text.
@@ -263,8 +267,8 @@ pub unsafe extern "C" fn ringfold_abort(
     })
 }
 
-/// Leaves in good order: waits for this rank's calls, tells the others. Later calls fail with
-/// `RINGFOLD_CLOSED`. Not collective, and harmless when repeated.
+/// Closes the communicator: waits for this rank's calls, and says goodbye to the peers. Later calls
+/// fail with `RINGFOLD_CLOSED`. Not collective; repeated calls do no harm.
 ///
 /// # Safety
 /// `comm` is a handle or null.
@@ -276,18 +280,19 @@ pub unsafe extern "C" fn ringfold_close(comm: *const Communicator) -> Status {
     })
 }
 
-/// Frees a communicator; null is ignored. One that was not closed leaves as `ringfold_close` does,
-/// but waits for nothing: if calls are under way, it is aborted on all ranks.
+/// Frees a communicator; null is ignored. A communicator that was not closed is closed as by
+/// `ringfold_close`, but without waiting: if calls are in progress, it is aborted on all ranks.
 ///
 /// # Safety
-/// `comm` is a handle, which is not used afterwards, or null. No other thread is in a call of it.
+/// `comm` is a handle, which is not used afterwards, or null. No other thread is in a call of the
+/// communicator.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ringfold_free(comm: *mut Communicator) {
     // SAFETY: the caller's promise.
     unsafe { free(comm) };
 }
 
-/// Ends what a handle stands for.
+/// Drops the object of a handle.
 ///
 /// # Safety
 /// `handle` was made by `Box::into_raw`, and is not used afterwards, or is null.

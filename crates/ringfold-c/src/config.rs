@@ -1,4 +1,4 @@
-//! How to join: settings by name, as Python's `ringfold.init` and the environment have them.
+//! Settings for joining a job, by the names that Python's `ringfold.init` and the environment use.
 
 use std::ffi::c_char;
 use std::fmt::Display;
@@ -17,12 +17,12 @@ use crate::status::{Status, guard};
 /// Settings for `ringfold_connect`.
 pub struct Config {
     core: Core,
-    /// A file of rules, which is read when a job is joined.
+    /// File of tuner rules, which is read when a job is joined.
     tuner_config: Option<String>,
 }
 
 impl Config {
-    /// The library's configuration.
+    /// Returns the library's configuration.
     pub fn core(&self) -> Result<Core> {
         let rules = self.tuner_config.as_ref().map(Rules::read).transpose()?;
         Ok(Core {
@@ -33,23 +33,23 @@ impl Config {
 
     fn set(&mut self, name: &str, value: &str) -> Result<()> {
         match SETTINGS.iter().find(|(known, _)| *known == name) {
-            // No error has its value.
+            // No error contains the secret.
             Some((_, set)) if name == SECRET => set(self, value),
             Some((_, set)) => {
                 set(self, value).map_err(|error| invalid(format!("{name}=`{value}`: {error}")))
             }
-            None if value == SECRET => Err(invalid("the name of a setting goes before its value")),
+            None if value == SECRET => Err(invalid("the name of a setting must precede its value")),
             None => {
                 let nearest = nearest(name, SETTINGS.iter().map(|(known, _)| *known));
                 Err(invalid(format!(
-                    "there is no setting `{name}`; did you mean `{nearest}`?"
+                    "unknown setting `{name}`; did you mean `{nearest}`?"
                 )))
             }
         }
     }
 }
 
-/// Sets one setting from its text.
+/// A function that sets one setting from its text.
 type Setter = fn(&mut Config, &str) -> Result<()>;
 
 const SECRET: &str = "secret";
@@ -140,12 +140,12 @@ fn parsed<T: FromStr<Err: Display>>(field: &mut Option<T>, value: &str) -> Resul
 }
 
 fn span(field: &mut Option<Duration>, value: &str) -> Result<()> {
-    let refused = |_| invalid("give seconds, such as 2.5");
+    let refused = |_| invalid("invalid number; use seconds, such as 2.5");
     *field = Some(seconds(value.parse().map_err(refused)?, "it")?);
     Ok(())
 }
 
-/// Makes empty settings, with which everything comes from the environment.
+/// Creates empty settings: every value comes from the environment.
 ///
 /// # Safety
 /// `config` is a place for the result.
@@ -162,11 +162,11 @@ pub unsafe extern "C" fn ringfold_config_new(config: *mut *mut Config) -> Status
     })
 }
 
-/// Sets the setting `name` to `value`, a text: spans of time in seconds, flags as "true" and
-/// "false". Names are rank, world_size, address, secret, timeout, connect_timeout, peer_timeout,
-/// transport, algorithm, protocol, late_rank, channels, min_channels, max_channels, chunk_bytes,
-/// slice_bytes, socket_ifname, sockets, socket_threads, helpers, straggler, deterministic, bind,
-/// tuner_plugin and tuner_config.
+/// Sets the setting `name` to `value`, a text: time spans in seconds, flags as "true" and "false".
+/// Names are rank, world_size, address, secret, timeout, connect_timeout, peer_timeout, transport,
+/// algorithm, protocol, late_rank, channels, min_channels, max_channels, chunk_bytes, slice_bytes,
+/// socket_ifname, sockets, socket_threads, helpers, straggler, deterministic, bind, tuner_plugin
+/// and tuner_config.
 ///
 /// # Safety
 /// `config` is a handle or null, which no other thread uses; both texts end with a zero byte.

@@ -1,4 +1,4 @@
-//! Memory that the ranks of a host reach directly.
+//! Memory that the ranks of a host access directly.
 
 use std::ffi::c_void;
 use std::ptr;
@@ -9,14 +9,14 @@ use crate::arguments::{borrowed, check_place, invalid, store};
 use crate::communicator::{Communicator, free};
 use crate::status::{Status, guard};
 
-/// Memory of `ringfold_alloc`.
+/// Memory that `ringfold_alloc` has allocated.
 pub struct Memory(Registered);
 
 /// A registration of the program's own memory.
 pub struct Registration(#[allow(dead_code, reason = "held, not read")] ringfold::Registration);
 
 /// Allocates `bytes` bytes of zeros that calls of this host's ranks read and write without a copy.
-/// All ranks call it, at the same place in their order of calls; sizes may differ.
+/// All ranks call this function, at the same place in their order of calls; sizes may differ.
 ///
 /// # Safety
 /// `comm` is a handle or null; `memory` is a place for the result.
@@ -35,7 +35,7 @@ pub unsafe extern "C" fn ringfold_alloc(
     })
 }
 
-/// The first byte, on a page boundary; null if `memory` is.
+/// Returns the address of the first byte, on a page boundary; null if `memory` is null.
 ///
 /// # Safety
 /// `memory` is a handle or null.
@@ -46,7 +46,7 @@ pub unsafe extern "C" fn ringfold_memory_address(memory: *const Memory) -> *mut 
     memory.map_or(ptr::null_mut(), |memory| memory.0.region().address().cast())
 }
 
-/// Whether the peers on this host reach it.
+/// Returns whether the peers on this host can access the memory.
 ///
 /// # Safety
 /// `memory` is a handle or null.
@@ -56,7 +56,7 @@ pub unsafe extern "C" fn ringfold_memory_is_shared(memory: *const Memory) -> boo
     unsafe { memory.as_ref() }.is_some_and(|memory| memory.0.is_shared())
 }
 
-/// Gives the memory back, on this rank alone; null is ignored. No call uses it any more.
+/// Frees memory, on this rank alone; null is ignored. No call may still use the memory.
 ///
 /// # Safety
 /// `memory` is a handle, which is not used afterwards, or null.
@@ -66,13 +66,14 @@ pub unsafe extern "C" fn ringfold_memory_free(memory: *mut Memory) {
     unsafe { free(memory) };
 }
 
-/// Registers the program's own `bytes` bytes at `buffer`, which stay where they are: private
-/// memory, not that of a file, of the stack, or pinned by a device. All ranks call it, as with
-/// `ringfold_alloc`. It costs as much as several calls save; `ringfold_alloc` is cheaper.
+/// Registers the program's own `bytes` bytes at `buffer`, which keep their address. The memory must
+/// be private, not that of a file or of the stack, and not pinned by a device. All ranks call this
+/// function, as with `ringfold_alloc`. A registration costs as much as several calls save;
+/// `ringfold_alloc` is cheaper.
 ///
 /// # Safety
 /// The memory stays mapped as it is until the registration is freed, and is not used while this
-/// runs and while it is freed. `registration` is a place for the result.
+/// function runs and while the registration is freed. `registration` is a place for the result.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ringfold_register(
     comm: *const Communicator,

@@ -1,6 +1,6 @@
-//! The numbers that stand for data types, operations and collectives.
+//! Numbers of data types, operations and collectives.
 //!
-//! They begin at 1, so that a field that was forgotten is an error, and never change.
+//! The numbers never change, and begin at 1, so that a field that was forgotten is an error.
 
 use ringfold::{Collective, DType, Op, Result};
 
@@ -22,9 +22,9 @@ pub const RINGFOLD_UINT32: u32 = 6;
 pub const RINGFOLD_INT64: u32 = 7;
 /// Unsigned integer of 64 bits.
 pub const RINGFOLD_UINT64: u32 = 8;
-/// IEEE half precision; sums are made in 32 bits.
+/// IEEE half precision; sums are computed in 32 bits.
 pub const RINGFOLD_FLOAT16: u32 = 9;
-/// bfloat16; sums are made in 32 bits.
+/// bfloat16; sums are computed in 32 bits.
 pub const RINGFOLD_BFLOAT16: u32 = 10;
 /// `float`.
 pub const RINGFOLD_FLOAT32: u32 = 11;
@@ -32,18 +32,18 @@ pub const RINGFOLD_FLOAT32: u32 = 11;
 pub const RINGFOLD_FLOAT64: u32 = 12;
 /// One byte, 0 or 1.
 pub const RINGFOLD_BOOL: u32 = 13;
-/// 8-bit float with 4 exponent bits; moved, never combined.
+/// 8-bit float with 4 exponent bits; copied, never reduced.
 pub const RINGFOLD_FLOAT8_E4M3: u32 = 14;
-/// 8-bit float with 5 exponent bits; moved, never combined.
+/// 8-bit float with 5 exponent bits; copied, never reduced.
 pub const RINGFOLD_FLOAT8_E5M2: u32 = 15;
 
 /// Addition; integers wrap.
 pub const RINGFOLD_SUM: u32 = 1;
 /// Multiplication; integers wrap.
 pub const RINGFOLD_PROD: u32 = 2;
-/// The smallest; NaN if an element is NaN.
+/// The minimum; NaN if an element is NaN.
 pub const RINGFOLD_MIN: u32 = 3;
-/// The largest; NaN if an element is NaN.
+/// The maximum; NaN if an element is NaN.
 pub const RINGFOLD_MAX: u32 = 4;
 /// The sum divided by the number of ranks; integers truncate.
 pub const RINGFOLD_AVG: u32 = 5;
@@ -81,26 +81,26 @@ pub const RINGFOLD_RECV: u32 = 11;
 /// Every rank sends to the next one and receives from the previous one.
 pub const RINGFOLD_SENDRECV: u32 = 12;
 
-/// The value with a number that C gave: one more than the wire's.
+/// Returns the value with a number that C passed: one more than the number in the wire format.
 fn named<T>(number: u32, kind: &str, find: impl Fn(u8) -> Option<T>) -> Result<T> {
     let wire = (number.checked_sub(1)).and_then(|wire| u8::try_from(wire).ok());
     wire.and_then(find).ok_or_else(|| match number {
         0 => invalid(format!("the {kind} is not set")),
-        _ => invalid(format!("there is no {kind} with the number {number}")),
+        _ => invalid(format!("invalid {kind} number {number}")),
     })
 }
 
-/// The data type with this number.
+/// Returns the data type with this number.
 pub fn dtype(number: u32) -> Result<DType> {
     named(number, "data type", DType::from_wire)
 }
 
-/// The collective with this number.
+/// Returns the collective with this number.
 pub fn collective(number: u32) -> Result<Collective> {
     named(number, "collective", Collective::from_wire)
 }
 
-/// The operation with this number; `factor` is that of `RINGFOLD_PREMUL_SUM`.
+/// Returns the operation with this number; `factor` is that of `RINGFOLD_PREMUL_SUM`.
 pub fn op(number: u32, factor: f64) -> Result<Op> {
     named(number, "operation", |wire| {
         let op = Op::NAMES.get(wire as usize)?.parse().ok()?;

@@ -1,4 +1,4 @@
-//! A call as C describes it, and as the library takes it.
+//! Conversion of a call from C's description to the library's.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::mem::size_of;
@@ -9,49 +9,50 @@ use ringfold::{Communicator, Counts, Error, Op, Region, Request as Call, Result}
 use crate::arguments::{borrowed, invalid, seconds, text};
 use crate::names::{collective, dtype, op};
 
-/// As `root` of a receive: from any sender.
+/// The `root` of a receive from any sender.
 pub const RINGFOLD_ANY_SOURCE: c_int = -1;
 
-/// A call. Set `size` to `sizeof(ringfold_request_t)`, and all fields that are not used to 0: with
-/// C's designated initialisers that is what happens to those that are not named.
+/// A call. Set `size` to `sizeof(ringfold_request_t)`, and all unused fields to 0: C's designated
+/// initialisers do so for the fields that are not named.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Request {
     /// `sizeof(ringfold_request_t)`.
     pub size: usize,
-    /// What to do: `RINGFOLD_ALL_REDUCE` and so on.
+    /// The collective: `RINGFOLD_ALL_REDUCE` and so on.
     pub collective: u32,
     /// The elements' type: `RINGFOLD_FLOAT32` and so on. A barrier has none.
     pub dtype: u32,
-    /// How elements are combined: `RINGFOLD_SUM` and so on. Ignored where none are.
+    /// The reduction: `RINGFOLD_SUM` and so on. Ignored by collectives that do not reduce.
     pub op: u32,
     /// The root; for `RINGFOLD_SEND` and `RINGFOLD_RECV` the peer, or `RINGFOLD_ANY_SOURCE`.
     pub root: c_int,
-    /// For messages: the number by which a receive finds its message.
+    /// For messages: the number by which a receive selects its message.
     pub tag: u32,
-    /// What this rank multiplies its input with in a `RINGFOLD_PREMUL_SUM`.
+    /// The factor of this rank's input in a `RINGFOLD_PREMUL_SUM`.
     pub factor: f64,
-    /// How many elements: of the buffer, or of one rank's block where each rank has one.
+    /// The number of elements: of the buffer, or of one rank's block if each rank has one.
     pub count: usize,
     /// Instead of `count`, a count for each rank, for `RINGFOLD_ALL_GATHER`, `RINGFOLD_GATHER`,
     /// `RINGFOLD_REDUCE_SCATTER` and `RINGFOLD_SCATTER`: the same list on all ranks. For
-    /// `RINGFOLD_ALL_TO_ALL`, the elements that this rank gives to each.
+    /// `RINGFOLD_ALL_TO_ALL`, the elements that this rank sends to each rank.
     pub counts: *const usize,
-    /// For `RINGFOLD_ALL_TO_ALL` with `counts`: the elements that this rank gets from each.
+    /// For `RINGFOLD_ALL_TO_ALL` with `counts`: the elements that this rank receives from each
+    /// rank.
     pub output_counts: *const usize,
-    /// What is read; may be null on ranks that give nothing.
+    /// The input; may be null on ranks that send nothing.
     pub input: *const c_void,
-    /// What is filled; may be null on ranks that get nothing. `input` again, or the rank's block of
+    /// The output; may be null on ranks that receive nothing. `input` again, or the rank's block of
     /// it, means in place.
     pub output: *mut c_void,
-    /// The deadline in seconds; 0 stands for the communicator's.
+    /// The deadline in seconds; 0 means the communicator's.
     pub timeout_s: f64,
-    /// The algorithm, instead of the tuner's choice; may be null.
+    /// The algorithm; null means the tuner's choice.
     pub algorithm: *const c_char,
 }
 
 impl Request {
-    /// Everything 0, and the size.
+    /// A request with every field 0 except the size.
     pub const EMPTY: Request = Request {
         size: size_of::<Request>(),
         collective: 0,
@@ -69,11 +70,11 @@ impl Request {
         algorithm: ptr::null(),
     };
 
-    /// The request at an address, where a program with an older header has a shorter one.
+    /// Reads the request at an address, which is shorter if the program has an older header.
     ///
     /// # Safety
-    /// `request` is null, or points to as many bytes as its `size` says, of which those that are
-    /// no part of this structure are not read.
+    /// `request` is null, or points to as many bytes as its `size` says. Bytes beyond this
+    /// structure are not read.
     pub unsafe fn read(request: *const Request) -> Result<Request> {
         // SAFETY: the caller's promise; the first field is always there.
         let size = unsafe { borrowed(request.cast::<usize>(), "request") }?;
@@ -85,16 +86,16 @@ impl Request {
             )));
         }
         let mut read = Request::EMPTY;
-        // SAFETY: `size` bytes are there, and have room. Every bit pattern is a request.
+        // SAFETY: source and destination have `size` bytes. Every bit pattern is a request.
         unsafe { ptr::copy_nonoverlapping(request.cast::<u8>(), (&raw mut read).cast(), *size) };
         Ok(read)
     }
 
-    /// The call that `communicator` makes of it.
+    /// Returns the call of `communicator` that the request describes.
     ///
     /// # Safety
-    /// Counts have an entry for each rank, or are null; the algorithm is a text, or null. What the
-    /// buffers must be is promised where the call is run.
+    /// Counts have an entry for each rank, or are null; the algorithm is a text, or null. Valid
+    /// buffers are required only when the call is run.
     pub unsafe fn call(&self, communicator: &Communicator) -> Result<Call> {
         let ranks = communicator.world_size();
         let collective = collective(self.collective)?;
@@ -129,7 +130,7 @@ impl Request {
         Ok(call)
     }
 
-    /// A factor of 0 is one that was forgotten.
+    /// Refuses a factor of 0, which was not set.
     fn check_factor(&self, op: Op) -> Result<()> {
         match op {
             Op::PremulSum(0.0) => Err(invalid("the factor of RINGFOLD_PREMUL_SUM is not set")),
@@ -157,7 +158,7 @@ impl Request {
     }
 }
 
-/// A buffer of which `bytes` bytes are used.
+/// Returns a buffer of which `bytes` bytes are used.
 fn region(name: &str, start: *mut u8, bytes: usize) -> Result<Region> {
     if bytes == 0 {
         return Ok(Region::EMPTY);

@@ -1,4 +1,4 @@
-//! How calls end: a number, and for each thread the text and the ranks of its last failure.
+//! The results of calls: a number, and for each thread the text and the ranks of its last failure.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -8,10 +8,10 @@ use std::ptr;
 
 use ringfold::{Error, Result};
 
-/// How a call ended. The class of a failed collective is the same on all ranks.
+/// The result of a call. The class of a failed collective is the same on all ranks.
 ///
 /// After one of the first five errors (see `ringfold_is_fatal`) the communicator is dead: buffers
-/// of its calls hold undefined data, and later calls fail likewise.
+/// of its calls hold undefined data, and later calls fail in the same way.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(
@@ -26,28 +26,28 @@ pub enum Status {
     RINGFOLD_PEER_FAILED = 1,
     /// A deadline passed.
     RINGFOLD_TIMEOUT = 2,
-    /// Two ranks are in different calls: the program is wrong.
+    /// Two ranks are in different calls, which is a defect of the program.
     RINGFOLD_MISMATCH = 3,
-    /// What a peer sent is damaged.
+    /// Data from a peer is damaged.
     RINGFOLD_CORRUPT = 4,
     /// A rank called `ringfold_abort`.
     RINGFOLD_ABORTED = 5,
     /// The communicator was closed on this rank.
     RINGFOLD_CLOSED = 6,
-    /// The arguments are wrong; nothing has happened.
+    /// The arguments are invalid; the call had no effect.
     RINGFOLD_INVALID_ARGUMENT = 7,
-    /// This build, machine or data type does not offer it.
+    /// This build, machine or data type does not support the call.
     RINGFOLD_UNSUPPORTED = 8,
-    /// The ranks could not be brought together.
+    /// The ranks could not join the job.
     RINGFOLD_BOOTSTRAP = 9,
-    /// The system refused something.
+    /// The operating system refused a request.
     RINGFOLD_SYSTEM = 10,
     /// A defect of the library; please report it.
     RINGFOLD_INTERNAL = 11,
 }
 
 impl Status {
-    /// The number of an error's class.
+    /// Returns the status of an error's class.
     fn of(error: &Error) -> Status {
         match error {
             Error::PeerFailed { .. } => Status::RINGFOLD_PEER_FAILED,
@@ -75,7 +75,7 @@ thread_local! {
     static LAST: RefCell<Option<Failure>> = const { RefCell::new(None) };
 }
 
-/// Runs the body of a function of the interface: its error, or panic, becomes a status and this
+/// Runs the body of a function of the interface: an error, or a panic, becomes a status and this
 /// thread's last failure.
 pub fn guard(body: impl FnOnce() -> Result<()>) -> Status {
     match catch_unwind(AssertUnwindSafe(body)) {
@@ -92,20 +92,20 @@ pub fn guard(body: impl FnOnce() -> Result<()>) -> Status {
 }
 
 fn remember(message: &str, ranks: Vec<c_int>) {
-    // A text of ours has no zero byte, but a peer's may.
+    // The library's texts have no zero byte, but a peer's may.
     let message = CString::new(message.replace('\0', " ")).unwrap_or_default();
-    // A thread that ends has no memory of failures any more.
+    // A thread that is ending has lost its memory of failures.
     let _ = LAST.try_with(|last| *last.borrow_mut() = Some(Failure { message, ranks }));
 }
 
-/// The message of a panic.
+/// Returns the message of a panic.
 fn text(panic: &(dyn Any + Send)) -> String {
     let message = (panic.downcast_ref::<&str>().copied())
         .or_else(|| panic.downcast_ref::<String>().map(String::as_str));
     format!("a defect of ringfold: {}", message.unwrap_or("a panic"))
 }
 
-/// The ranks at fault.
+/// Returns the ranks at fault.
 fn ranks(error: &Error) -> Vec<c_int> {
     let ranks = match error {
         Error::PeerFailed { rank, .. } | Error::Aborted { rank, .. } => vec![*rank],
@@ -118,8 +118,8 @@ fn ranks(error: &Error) -> Vec<c_int> {
     ranks.into_iter().map(number).collect()
 }
 
-/// The text of the calling thread's last failed call, which names the call, the ranks and the way
-/// out; "" if none has failed. Valid until this thread's next failed call, or its end.
+/// Returns the text of the calling thread's last failed call, which names the call, the ranks and
+/// the remedy; "" if no call has failed. Valid until the thread's next failed call, or its end.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringfold_error_message() -> *const c_char {
     LAST.try_with(|last| match &*last.borrow() {
@@ -129,9 +129,9 @@ pub extern "C" fn ringfold_error_message() -> *const c_char {
     .unwrap_or(c"".as_ptr())
 }
 
-/// The ranks that the calling thread's last failed call names: those that died or were waited for,
-/// the two that differ, the one that aborted. Writes at most `capacity` of them to `ranks`, and
-/// gives how many there are.
+/// Writes to `ranks` at most `capacity` of the ranks that the calling thread's last failed call
+/// names: ranks that died or were waited for, the two that differ, the one that aborted, or the one
+/// whose data is damaged. Returns the number of ranks that the call names.
 ///
 /// # Safety
 /// `ranks` has room for `capacity` numbers, or is null.
@@ -152,14 +152,14 @@ pub unsafe extern "C" fn ringfold_error_ranks(ranks: *mut c_int, capacity: usize
     .unwrap_or(0)
 }
 
-/// Whether a communicator is dead after a call with this status.
+/// Returns whether a communicator is dead after a call with this status.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringfold_is_fatal(status: c_int) -> bool {
     let fatal = Status::RINGFOLD_PEER_FAILED as c_int..=Status::RINGFOLD_ABORTED as c_int;
     fatal.contains(&status)
 }
 
-/// The name of a status, such as "RINGFOLD_TIMEOUT"; "unknown" for other numbers.
+/// Returns the name of a status, such as "RINGFOLD_TIMEOUT"; "unknown" for other numbers.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringfold_status_name(status: c_int) -> *const c_char {
     let name = match status {

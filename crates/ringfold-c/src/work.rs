@@ -1,4 +1,4 @@
-//! Calls that are under way while the program does something else.
+//! Calls that are in progress while the program continues.
 
 use std::ffi::{c_int, c_void};
 use std::slice;
@@ -8,13 +8,14 @@ use crate::communicator::{Communicator, free};
 use crate::request::Request;
 use crate::status::{Status, guard};
 
-/// A call that is under way. May be used from any thread.
+/// A call in progress. May be used from any thread.
 pub struct Work(ringfold::Work);
 
-/// Called once with its argument, when a call is done.
+/// A function of the program that is called once with its argument, when a call is done.
 pub type OnDone = Option<unsafe extern "C" fn(argument: *mut c_void)>;
 
-/// Starts the call that `request` describes, and returns at once. The request itself may go.
+/// Starts the call that `request` describes, and returns at once. The request itself may be freed
+/// afterwards.
 ///
 /// # Safety
 /// The request's buffers are valid, and not used otherwise, until the call is done; `work` is a
@@ -31,7 +32,7 @@ pub unsafe extern "C" fn ringfold_start(
 
 /// Starts `count` calls that are made together, in this order: like `ringfold_start` of each, but
 /// they share the machine better. All ranks make the same groups. `requests` is an array of `count`
-/// requests, `works` one of as many places. On failure none is started.
+/// requests, `works` one of as many places. On failure no call is started.
 ///
 /// # Safety
 /// As for `ringfold_start` of each.
@@ -49,7 +50,7 @@ pub unsafe extern "C" fn ringfold_start_group(
             return Ok(());
         }
         check_place(works, "works")?;
-        // SAFETY: the caller's promise. The first one's size is the distance of all.
+        // SAFETY: the caller's promise. The size of the first request is the array's stride.
         let bytes = unsafe { Request::read(requests) }?.size;
         let calls = (0..count).map(|index| {
             // SAFETY: the caller's promise: `count` requests of this size.
@@ -67,7 +68,7 @@ pub unsafe extern "C" fn ringfold_start_group(
     })
 }
 
-/// Waits until the call is done on this rank; its status is that of the call. The call's deadline
+/// Waits until the call is done on this rank, and returns the call's status. The call's deadline
 /// bounds the wait.
 ///
 /// # Safety
@@ -78,8 +79,8 @@ pub unsafe extern "C" fn ringfold_wait(work: *const Work) -> Status {
     guard(|| unsafe { borrowed(work, "work") }?.0.wait())
 }
 
-/// Waits for at most `timeout_s` seconds, and says in `is_done` whether the call is done. The call
-/// goes on if it is not.
+/// Waits at most `timeout_s` seconds, and stores in `is_done` whether the call is done. If not, the
+/// call continues.
 ///
 /// # Safety
 /// `work` is a handle or null; `is_done` is a place for the result.
@@ -99,7 +100,7 @@ pub unsafe extern "C" fn ringfold_wait_for(
     })
 }
 
-/// Whether the call is done, well or not; true if `work` is null. Waits for nothing.
+/// Returns whether the call is done, successfully or not; true if `work` is null. Never blocks.
 ///
 /// # Safety
 /// `work` is a handle or null.
@@ -109,7 +110,7 @@ pub unsafe extern "C" fn ringfold_is_done(work: *const Work) -> bool {
     unsafe { work.as_ref() }.is_none_or(|work| work.0.is_done())
 }
 
-/// The rank that sent, once a receive is done well; otherwise -1.
+/// Returns the sender of a receive that has succeeded; otherwise -1.
 ///
 /// # Safety
 /// `work` is a handle or null.
@@ -120,14 +121,15 @@ pub unsafe extern "C" fn ringfold_source(work: *const Work) -> c_int {
     source.map_or(-1, |rank| rank as c_int)
 }
 
-/// An argument that travels to another thread.
+/// An argument that is moved to another thread.
 struct Argument(*mut c_void);
 
-// SAFETY: only an address; `ringfold_when_done` has its caller promise that it may travel.
+// SAFETY: only an address; callers of `ringfold_when_done` promise that it may be moved.
 unsafe impl Send for Argument {}
 
-/// Has `on_done(argument)` called once when the call is done, well or not: at once by this thread
-/// if it is done already, otherwise by a thread of the library. It may make calls, and wait.
+/// Calls `on_done(argument)` once when the call is done, successfully or not: at once on this
+/// thread if the call is done already, otherwise on a thread of the library. `on_done` may make
+/// calls, and wait.
 ///
 /// # Safety
 /// `on_done` may be called by another thread with `argument`, and raises no exception.
@@ -141,7 +143,7 @@ pub unsafe extern "C" fn ringfold_when_done(
         let on_done = on_done.ok_or_else(|| invalid("on_done is NULL"))?;
         let argument = Argument(argument);
         let call = move || {
-            // Captured as a whole: the pointer alone may not travel.
+            // Captures the structure as a whole: the pointer alone is not `Send`.
             let Argument(argument) = { argument };
             // SAFETY: the caller's promise.
             unsafe { on_done(argument) }
@@ -151,8 +153,8 @@ pub unsafe extern "C" fn ringfold_when_done(
     })
 }
 
-/// Waits until the call is done, because it uses the program's buffers, and frees its handle; null
-/// is ignored.
+/// Waits until the call is done, because the call uses the program's buffers, and frees the handle;
+/// null is ignored.
 ///
 /// # Safety
 /// `work` is a handle, which is not used afterwards, or null.

@@ -1,5 +1,5 @@
-//! The committed header is what cbindgen writes from the sources. To write it anew:
-//! `cargo test -p ringfold-c --test header -- --ignored`.
+//! Checks that the committed header is the one that cbindgen generates from the sources. To write
+//! the header anew: `cargo test -p ringfold-c --test header -- --ignored`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,16 +12,16 @@ fn header() -> PathBuf {
     folder().join("include/ringfold.h")
 }
 
-/// The header that belongs to the sources.
+/// Returns the header that cbindgen generates from the sources.
 fn written() -> String {
     let config = cbindgen::Config::from_root_or_default(folder());
-    // It reads the crate's other files, too.
+    // cbindgen reads the crate's other files, too.
     let root = folder().join("src/lib.rs");
     let builder = cbindgen::Builder::new().with_config(config).with_src(root);
     let mut text = Vec::new();
     builder.generate().expect("a header").write(&mut text);
     let text = String::from_utf8(text).expect("a text");
-    // What Rust calls a section is no news to a C programmer.
+    // C programmers do not know Rust's sections.
     text.replace(" * # Safety\n", " * Safety:\n")
 }
 

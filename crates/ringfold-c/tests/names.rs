@@ -1,4 +1,4 @@
-//! The numbers in the header are those of the library, one more than on the wire.
+//! Checks that the numbers in the header are those of the library, one more than on the wire.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_int};
@@ -7,7 +7,7 @@ use ringfold::{Collective, DType, Op};
 
 const HEADER: &str = include_str!("../include/ringfold.h");
 
-/// The numbers that the header gives to names, by `#define` or in an enumeration.
+/// Returns the numbers that the header defines by name, by `#define` or in an enumeration.
 fn numbers() -> BTreeMap<&'static str, c_int> {
     let defined = HEADER.lines().filter_map(|line| {
         let line = line

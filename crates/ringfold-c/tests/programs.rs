@@ -14,14 +14,14 @@ mod skipped;
 
 use skipped::skipped;
 
-/// More than any of these programs takes on a busy machine.
+/// Time limit of a program, more than any of these programs takes on a busy machine.
 const WATCHDOG: Duration = Duration::from_secs(120);
 
 fn crate_folder() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// The library that cargo has built beside this test.
+/// Returns the library that cargo has built beside this test.
 fn built_library() -> PathBuf {
     let program = env::current_exe().expect("this test is a program");
     let library = program.parent().expect("a folder").join("libringfold_c.so");
@@ -29,7 +29,7 @@ fn built_library() -> PathBuf {
     library
 }
 
-/// The library, installed for the tests of this file, each of which has its own.
+/// An installation of the library; each test of this file has its own.
 struct Installed(tempfile::TempDir);
 
 impl Installed {
@@ -50,7 +50,7 @@ impl Installed {
         self.0.path().join(name)
     }
 
-    /// A flag of pkg-config's file, as pkg-config would give it.
+    /// Returns the flags in a field of pkg-config's file, as pkg-config would expand them.
     fn flags(&self, field: &str) -> Vec<String> {
         let text = fs::read_to_string(self.path("lib/pkgconfig/ringfold.pc")).expect("a file");
         let prefix = self.0.path().display().to_string();
@@ -63,7 +63,7 @@ impl Installed {
         line.split_whitespace().map(str::to_owned).collect()
     }
 
-    /// Compiles a program without a warning.
+    /// Compiles a program; a warning is an error.
     fn compile(&self, source: &Path) -> PathBuf {
         let program = self.path(
             source
@@ -98,7 +98,7 @@ impl Installed {
         program
     }
 
-    /// Runs a program as the ranks of a job; gives what each printed.
+    /// Runs a program as the ranks of a job; returns the outcome of each rank.
     fn run(&self, program: &Path, ranks: usize, arguments: &[&str]) -> Vec<Outcome> {
         let address = format!("unix:@ringfold-c-{}-{ranks}", program.display());
         let start = |rank: usize| {
@@ -118,7 +118,7 @@ impl Installed {
     }
 }
 
-/// What came of a rank.
+/// Outcome of a rank.
 #[derive(Debug)]
 struct Outcome {
     code: Option<i32>,
@@ -257,7 +257,7 @@ fn the_header_is_cpp_too() {
         .args(installed.flags("Cflags:"))
         .arg(&source)
         .output();
-    // Where there is a C compiler alone, the header is at least C.
+    // Without a C++ compiler, the header is checked as C only.
     let Ok(outcome) = outcome else { return };
     assert!(
         outcome.status.success(),

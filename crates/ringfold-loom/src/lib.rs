@@ -1,9 +1,9 @@
-//! Model checks of the protocols in shared memory: flags, claims, doorbells.
+//! Model checks of the shared-memory protocols: barriers, claims, doorbells, flags.
 //!
 //! The modules are the library's own files, compiled here with loom's atomics in place of the
-//! standard ones. Their tests run each model in every order of steps that the memory model allows,
-//! up to a number of preemptions. A crate of its own, because under `--cfg loom` the library would
-//! be compiled a second time for the sake of four files.
+//! standard ones. Their tests run each model in every interleaving that the memory model allows, up
+//! to a number of preemptions. The models are a separate crate because `--cfg loom` would otherwise
+//! compile the whole library a second time for the sake of four files.
 //!
 //! ```text
 //! LOOM_MAX_PREEMPTIONS=2 RUSTFLAGS="--cfg loom" cargo test --release -p ringfold-loom

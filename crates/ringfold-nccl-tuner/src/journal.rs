@@ -5,16 +5,16 @@ use std::ffi::{CString, c_uint};
 
 use ringfold_tuner_host::abi::{Logger, TUNING, level};
 
-/// Where lines go: what NCCL handed over, or nowhere.
+/// NCCL's logger; without a logger, lines are dropped.
 pub struct Journal(pub Logger);
 
 impl Journal {
-    /// What was done, and why.
+    /// Logs a decision and its reason.
     pub fn info(&self, text: &str) {
         self.write(level::INFO, text);
     }
 
-    /// What is wrong, and what to do.
+    /// Logs a problem and its remedy.
     pub fn warn(&self, text: &str) {
         self.write(level::WARN, text);
     }
@@ -27,8 +27,8 @@ impl Journal {
             return;
         };
         let (file, line) = (c"ringfold-nccl-tuner".as_ptr(), 0);
-        // SAFETY: the interface promises a function that takes these and what `format` stands for:
-        // one text; all three end with a zero and outlive the call.
+        // SAFETY: the interface promises a function that takes these arguments, and one text for
+        // `format`; all three texts end with a zero and outlive the call.
         unsafe { log(level, TUNING, file, line, c"%s".as_ptr(), text.as_ptr()) }
     }
 }

@@ -1,20 +1,19 @@
-//! A tuner plugin that NCCL loads: an operator's rules decide there as they do in ringfold.
+//! A tuner plugin that NCCL loads: an operator's rules apply in NCCL as they do in ringfold.
 //!
-//! `NCCL_TUNER_PLUGIN=/path/to/libringfold_nccl_tuner.so` makes NCCL 2.21 to 2.32 load it; each
-//! finds the newest version of the interface that it knows among `ncclTunerPlugin_v2` to `_v7`.
-//! Which rules hold is `tuner`'s; this file is the border, where C's pointers become values and
-//! nothing is decided.
+//! `NCCL_TUNER_PLUGIN=/path/to/libringfold_nccl_tuner.so` makes NCCL 2.21 to 2.32 load the plugin;
+//! each release finds the newest version of the interface that it knows among `ncclTunerPlugin_v2`
+//! to `_v7`. The module `tuner` selects the rule; this file is the boundary, which turns C's
+//! pointers into values and decides nothing.
 //!
 //! # Invariants
 //!
-//! * No function ever fails or panics through C: NCCL ends a communicator or a call for that,
-//!   whatever its documentation says. What goes wrong is logged, and NCCL decides as without a
-//!   plugin.
-//! * Of a cost table one entry is written, 0 where NCCL can use that way. -1 is never written,
-//!   because some releases take it for "never" and some for "best". Channels are written where a
-//!   rule says so, and NCCL's constants never are.
-//! * Answers follow from the file and the call only, so that ranks with the same file answer the
-//!   same. NCCL does not compare them.
+//! * No function ever fails, or panics through C: NCCL ends a communicator or a call after an
+//!   error, contrary to its documentation. Errors are logged, and NCCL decides as without a plugin.
+//! * At most one entry of a cost table is written: 0, if NCCL can use that way. -1 is never
+//!   written, because some releases take it for "never" and some for "best". Channels are written
+//!   if a rule sets them, and NCCL's constants never are.
+//! * Answers depend on the file and the call only, so that ranks with the same file answer the
+//!   same. NCCL does not compare the answers.
 //!
 //! Source: the interface as [`ringfold_tuner_host::abi`] has it.
 
@@ -38,18 +37,18 @@ use ringfold_tuner_host::abi::{
 use journal::Journal;
 use tuner::{Answer, NcclCall, Tuner};
 
-/// The most rows or columns of a cost table; NCCL has 7 and 3, and a number above these is none of
-/// its.
+/// Maximum number of rows or columns of a cost table. NCCL has 7 and 3; a number above this limit
+/// cannot come from NCCL.
 const TABLE_SIDE_MAX: c_int = 64;
 
 /// A structure that NCCL finds by its name and only reads.
 #[repr(transparent)]
 pub struct Exported<T>(T);
 
-// SAFETY: it is never written, and what its pointers show is constant.
+// SAFETY: the structure is never written, and its pointers point to constants.
 unsafe impl<T> Sync for Exported<T> {}
 
-/// A version's structure: our name and these functions.
+/// Returns a version's structure: the plugin's name and these functions.
 const fn exported<I: Copy, A: Copy, M: Copy>(
     init: I,
     answer: A,
@@ -64,27 +63,27 @@ const fn exported<I: Copy, A: Copy, M: Copy>(
     })
 }
 
-/// Of NCCL 2.21.
+/// The plugin for NCCL 2.21.
 #[unsafe(no_mangle)]
 pub static ncclTunerPlugin_v2: Exported<TunerV2> = exported(init, pick, ());
 
-/// Of NCCL 2.22 and 2.23.
+/// The plugin for NCCL 2.22 and 2.23.
 #[unsafe(no_mangle)]
 pub static ncclTunerPlugin_v3: Exported<TunerV3> = exported(init, price_unregistered, ());
 
-/// Of NCCL 2.24 to 2.27.
+/// The plugin for NCCL 2.24 to 2.27.
 #[unsafe(no_mangle)]
 pub static ncclTunerPlugin_v4: Exported<TunerV4> = exported(init, price, ());
 
-/// Of NCCL 2.28 and 2.29.
+/// The plugin for NCCL 2.28 and 2.29.
 #[unsafe(no_mangle)]
 pub static ncclTunerPlugin_v5: Exported<TunerV5> = exported(init_with_constants, price, ());
 
-/// Of NCCL 2.30 and 2.31. Chunks keep the size that NCCL gives them.
+/// The plugin for NCCL 2.30 and 2.31. Chunks keep the size that NCCL chooses.
 #[unsafe(no_mangle)]
 pub static ncclTunerPlugin_v6: Exported<TunerV6> = exported(init_with_constants, price, None);
 
-/// Of NCCL 2.32.
+/// The plugin for NCCL 2.32.
 #[unsafe(no_mangle)]
 pub static ncclTunerPlugin_v7: Exported<TunerV6> = exported(init_with_constants, price, None);
 
@@ -114,7 +113,7 @@ unsafe extern "C" fn init_with_constants(
     _domains: *mut Domains,
     _constants: *mut f64,
 ) -> Code {
-    // SAFETY: its arguments are those that the interface promises here, too.
+    // SAFETY: the interface promises the same arguments here.
     unsafe { init(ranks, hosts, log, context) }
 }
 
@@ -134,7 +133,7 @@ unsafe extern "C" fn price(
         if table.is_null() || !sides.contains(&rows) || !sides.contains(&columns) {
             return;
         }
-        // SAFETY: `init` gave the context, which lives until `finish`.
+        // SAFETY: `init` made the context, which lives until `finish`.
         let Some(tuner) = (unsafe { tuner(context) }) else {
             return;
         };
@@ -169,8 +168,7 @@ unsafe extern "C" fn price_unregistered(
     columns: c_int,
     channels: *mut c_int,
 ) -> Code {
-    // SAFETY: its arguments are those that the interface promises here, too; buffers count as not
-    // registered.
+    // SAFETY: the interface promises the same arguments here; buffers count as not registered.
     unsafe {
         price(
             context, function, bytes, group, table, rows, columns, 0, channels,
@@ -193,7 +191,7 @@ unsafe extern "C" fn pick(
         if algorithm.is_null() || protocol.is_null() {
             return;
         }
-        // SAFETY: `init` gave the context, which lives until `finish`.
+        // SAFETY: `init` made the context, which lives until `finish`.
         let Some(tuner) = (unsafe { tuner(context) }) else {
             return;
         };
@@ -223,26 +221,26 @@ unsafe extern "C" fn pick(
 unsafe extern "C" fn finish(context: *mut c_void) -> Code {
     guarded(|| {
         if !context.is_null() {
-            // SAFETY: `init` made it of a box, and the interface promises not to use it
+            // SAFETY: `init` made the context from a box, and the interface promises not to use it
             // again.
             drop(unsafe { Box::from_raw(context.cast::<Tuner>()) });
         }
     })
 }
 
-/// Does `work`, and says that all is well: a panic must not travel through C, and an error would
+/// Calls `work`, and always returns success: a panic must not unwind through C, and an error would
 /// end the call.
 fn guarded(work: impl FnOnce()) -> Code {
-    // What a panic leaves behind is at worst a line that was not logged.
+    // A panic loses at worst a log line.
     let _ = catch_unwind(AssertUnwindSafe(work));
     SUCCESS
 }
 
-/// The tuner behind a context.
+/// Returns the tuner of a context.
 ///
 /// # Safety
 ///
-/// `context` is null, or `init` wrote it and `finish` did not get it yet.
+/// `context` is null, or `init` wrote it and `finish` has not freed it yet.
 unsafe fn tuner<'a>(context: *mut c_void) -> Option<&'a Tuner> {
     // SAFETY: the caller's promise.
     unsafe { context.cast::<Tuner>().cast_const().as_ref() }

@@ -1,12 +1,11 @@
-//! A communicator's rules: where they are read from, which one applies to a call, and what is
-//! logged.
+//! A communicator's rules: reading the file, selecting the rule for a call, and logging.
 //!
 //! A table is read when a communicator begins, from the first of `NCCL_TUNER_CONFIG_FILE`,
 //! `RINGFOLD_TUNER_CONFIG` and `nccl_tuner.conf` in the current folder. The first rule in file
 //! order that matches and whose way NCCL can use applies. A file with an error is refused entirely:
 //! half a table would tune half of the calls, without showing which.
 //!
-//! Each decision is logged once: what a rule, or the lack of one, means for the first such call.
+//! Each decision is logged once: for the first call to which a rule, or the lack of one, applies.
 
 #![forbid(unsafe_code)]
 
@@ -25,16 +24,16 @@ use crate::ways;
 /// Variables that name a file of rules: the example tuner's own, and ringfold's.
 const VARIABLES: [&str; 2] = ["NCCL_TUNER_CONFIG_FILE", "RINGFOLD_TUNER_CONFIG"];
 
-/// The file that is read where no variable names one.
+/// The file that is read if no variable names one.
 const FILE: &str = "nccl_tuner.conf";
 
-/// A communicator.
+/// The tuner of a communicator.
 pub struct Tuner {
     rules: Rules,
     ranks: usize,
     hosts: usize,
     journal: Journal,
-    /// What was logged.
+    /// The decisions that were logged.
     said: Mutex<BTreeSet<Said>>,
 }
 
@@ -45,31 +44,31 @@ pub struct NcclCall {
     pub function: c_int,
     /// Bytes of the vector, or of all blocks together.
     pub bytes: u64,
-    /// How many calls are made together.
+    /// Number of calls that are made together.
     pub group: c_int,
     /// Whether buffers are registered.
     pub is_registered: bool,
 }
 
-/// What a rule says: an entry of NCCL's table, and channels.
+/// A rule's decision: an entry of NCCL's table, and channels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answer {
     /// The algorithm's row.
     pub row: usize,
     /// The protocol's column.
     pub column: usize,
-    /// How many channels, where the rule does not leave them to NCCL.
+    /// Number of channels, unless the rule leaves the number to NCCL.
     pub channels: Option<c_int>,
 }
 
 /// A decision that is logged once.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Said {
-    /// This line of the table holds.
+    /// The rule of this line applies.
     Holds(u32),
-    /// NCCL cannot go its way.
+    /// NCCL cannot use the way of this line's rule.
     CannotGo(u32),
-    /// No rule for a collective.
+    /// No rule applies to a call of this collective.
     Nothing(Collective),
 }
 
@@ -78,8 +77,8 @@ impl Tuner {
     pub fn begin(ranks: usize, hosts: usize, journal: Journal) -> Tuner {
         let rules = read(&journal);
         let warnings = rules.warnings_for("NCCL", ways::of);
-        // No more than a note: a rule for where an earlier one's way is missing is doubtful, and
-        // may be meant.
+        // Only logged at level INFO: a rule for the case that an earlier rule's way is missing is
+        // doubtful, but may be intended.
         warnings.iter().for_each(|warning| journal.info(warning));
         Tuner {
             rules,
@@ -90,7 +89,7 @@ impl Tuner {
         }
     }
 
-    /// The decision of the rules for a call. `can_go` returns for a row and a column whether NCCL
+    /// Returns the rules' decision for a call. `can_go` returns for a row and a column whether NCCL
     /// can use that way now.
     pub fn answer(&self, asked: NcclCall, can_go: impl Fn(usize, usize) -> bool) -> Option<Answer> {
         let collective = Name::numbered(&COLLECTIVES, asked.function)?.ours?;
@@ -133,7 +132,7 @@ impl Tuner {
         }
     }
 
-    /// A rule, and where it stands.
+    /// Returns a rule and its place in the file.
     fn named(&self, rule: &Rule) -> String {
         format!("`{rule}` of {}:{}", self.rules.source(), rule.line)
     }
@@ -149,8 +148,7 @@ impl Tuner {
     }
 }
 
-/// The rules that a communicator begins with; none where there is no file, or where it cannot be
-/// read.
+/// Reads a communicator's rules; none if there is no file, or if the file is refused.
 fn read(journal: &Journal) -> Rules {
     let variable = |name| std::env::var(name).ok().filter(|path| !path.is_empty());
     let named = VARIABLES.into_iter().find_map(variable);
@@ -169,10 +167,9 @@ fn read(journal: &Journal) -> Rules {
             rules
         }
         Err(error) => {
-            let text = format!("{error}; no rule holds, and NCCL decides");
+            let text = format!("{error}; no rule applies, and NCCL decides");
             journal.warn(&text);
-            // NCCL logs nothing by default, and an error in a table must not pass
-            // in silence.
+            // NCCL logs nothing by default, and an error in a table must not go unnoticed.
             if variable("NCCL_DEBUG").is_none() {
                 eprintln!("ringfold tuner: {text}");
             }

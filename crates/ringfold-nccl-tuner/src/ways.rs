@@ -1,7 +1,7 @@
-//! What NCCL could ever do: which of its algorithms carry out which function, by which protocol.
+//! The ways that NCCL has: the algorithms that carry out each function, and their protocols.
 //!
-//! It serves to warn of rules that never hold, and version 2 of the interface, which shows no
-//! costs. From version 3 on NCCL's own table says what can be done.
+//! The list is for warnings about rules that never apply, and for version 2 of the interface, which
+//! shows no costs. From version 3 on, NCCL's own table tells which ways are usable.
 //!
 //! Source: `ncclTopoTuneModel` in `src/graph/tuning.cc` of NCCL 2.30.
 
@@ -27,7 +27,7 @@ const PAT: usize = 6;
 const PROTOCOLS: usize = 3;
 const SIMPLE: usize = 2;
 
-/// Whether NCCL has a function by an algorithm and a protocol.
+/// Returns whether NCCL implements a function by an algorithm and a protocol.
 pub fn exists(function: c_int, row: usize, column: usize) -> bool {
     let has_algorithm = match function {
         BROADCAST | REDUCE => row == RING,
@@ -42,17 +42,18 @@ pub fn exists(function: c_int, row: usize, column: usize) -> bool {
     has_algorithm && has_protocol
 }
 
-/// Whether an algorithm needs switches that reduce.
+/// Returns whether an algorithm needs switches that reduce.
 pub fn needs_collnet(row: usize) -> bool {
     matches!(row, COLLNET_DIRECT | COLLNET_CHAIN)
 }
 
-/// Whether an algorithm needs NVLink's switches.
+/// Returns whether an algorithm needs NVLink's switches.
 pub fn needs_nvls(row: usize) -> bool {
     matches!(row, NVLS | NVLS_TREE)
 }
 
-/// The row and the column that a rule names, if NCCL could ever do that for its collective.
+/// Returns the row and the column that a rule names, if NCCL has that way for the rule's
+/// collective.
 pub fn of(rule: &Rule) -> Option<(usize, usize)> {
     let function = Name::of(&COLLECTIVES, rule.collective)?.nccl?;
     let (row, column) = rule.nccl_way()?;

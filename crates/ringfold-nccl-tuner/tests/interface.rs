@@ -1,5 +1,5 @@
-//! The plugin as NCCL uses it: called from C, every version of the interface, by one harness; and
-//! as ringfold's own host does.
+//! The plugin as its hosts use it: by every version of the interface, from a C harness in place of
+//! NCCL; and from ringfold's own host.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -11,16 +11,16 @@ use ringfold::internals::tune::{Members, PluginHost};
 use ringfold::{Collective, Method, Protocol};
 use ringfold_tuner_host::Host;
 
-/// All entries of the table can be chosen.
+/// Bits of the usable entries: all entries of the table.
 const ALL: u32 = 0x1f_ffff;
-/// Ring by all protocols.
+/// Bits of the usable entries: ring by all protocols.
 const RING: u32 = 0o70;
 
 const BROADCAST: i32 = 0;
 const ALL_GATHER: i32 = 2;
 const ALL_REDUCE: i32 = 4;
 
-/// The library, which cargo builds beside the tests.
+/// Returns the path of the library, which cargo builds beside the tests.
 fn plugin() -> PathBuf {
     let tests = std::env::current_exe().expect("this program has a path");
     tests.with_file_name("libringfold_nccl_tuner.so")
@@ -30,7 +30,7 @@ fn folder() -> &'static Path {
     Path::new(env!("CARGO_TARGET_TMPDIR"))
 }
 
-/// The harness, compiled once.
+/// Returns the harness, which is compiled once.
 fn harness() -> &'static Path {
     static HARNESS: OnceLock<PathBuf> = OnceLock::new();
     HARNESS.get_or_init(|| {
@@ -48,11 +48,11 @@ fn harness() -> &'static Path {
     })
 }
 
-/// What a harness said.
+/// Output of a harness.
 struct Said {
-    /// The plugin's name, how it began, and a line for each question.
+    /// The plugin's name, the result of `init`, and a line for each question.
     lines: Vec<String>,
-    /// What the plugin logged or wrote.
+    /// The plugin's log, and its standard error.
     log: String,
 }
 
@@ -78,7 +78,7 @@ impl Run<'_> {
         }
     }
 
-    /// A run with `text` as the file of rules that is found without a variable.
+    /// Returns a run with `text` as the file of rules that is found without a variable.
     fn with_rules(version: u32, name: &str, text: &str) -> Run<'static> {
         let folder = folder().join(format!("{name}-{version}"));
         std::fs::create_dir_all(&folder).unwrap();
@@ -159,7 +159,7 @@ fn every_version_gives_the_first_rule_that_can_be_gone() {
             "0 16 4/2=0",
             "0 4 1/1=0",
             "0 0 1/2=0",
-            // Version 2 shows no costs, so the plugin picks what NCCL then does not take.
+            // Version 2 shows no costs, so the plugin picks a way that NCCL then does not use.
             "0 0",
             "0 2 6/2=0",
             "0 0",
@@ -307,7 +307,7 @@ fn a_decision_is_logged_once() {
 }
 
 #[test]
-#[ignore = "what the next test starts, with a variable"]
+#[ignore = "started by the next test, with a variable"]
 fn as_the_host_sees_it() {
     let members = Members {
         communicator: 1,
@@ -319,7 +319,7 @@ fn as_the_host_sees_it() {
     let plugin = plugin();
     let plugin = Host
         .open(plugin.to_str().unwrap(), &members)
-        .expect("it is well");
+        .expect("a usable plugin");
     assert_eq!(plugin.name(), "ringfold");
     let mut call = Question::new(Collective::AllReduce, 1024, 8);
     let mut table = CostTable::unusable();
@@ -332,7 +332,7 @@ fn as_the_host_sees_it() {
     assert_eq!(table.best(), Some((Method::Tree, Protocol::Ll)));
     assert_eq!(channels, 0);
     (call.bytes, table) = (4096, prices);
-    // LL128 and NVLS exist at NCCL only.
+    // LL128 and NVLS exist in NCCL only.
     plugin.adjust(&call, &mut table, &mut channels);
     assert_eq!((table, channels), (prices, 0));
 }

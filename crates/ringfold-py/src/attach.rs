@@ -1,10 +1,10 @@
-//! Attaching threads to the interpreter, also those that Python did not make.
+//! Attaches threads to the interpreter, also threads that Python did not create.
 //!
-//! Python gives such a thread a new thread state each time, and makes it under a lock. A child that
-//! is forked by another thread at that moment finds the lock taken; Python 3.11 waits for it in the
-//! child (`PyOS_AfterFork_Child`), for ever. Later versions make the lock anew before, and from
-//! 3.13 on a fork takes it itself. So on 3.11 the state is made while forks are held off, unless
-//! tracemalloc traces, which waits for the interpreter's own lock wherever memory is taken.
+//! Python creates a new thread state for such a thread each time, under a lock. If another thread
+//! forks at that moment, the child finds the lock taken, and Python 3.11 waits for the lock in the
+//! child (`PyOS_AfterFork_Child`) forever. Later versions reinitialize the lock first, and from
+//! 3.13 on, a fork takes the lock itself. So on 3.11 the state is created while forks are held off,
+//! unless tracemalloc traces: every allocation then waits for the interpreter's own lock.
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::mem::transmute;
@@ -16,16 +16,16 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use ringfold::internals::sys::fork::hold_off;
 
-/// The interpreter, if its forks must not meet a thread state that is being made.
+/// The interpreter, if its forks must not meet a thread state that is being created.
 static INTERPRETER: AtomicPtr<ffi::PyInterpreterState> = AtomicPtr::new(null_mut());
 
-/// `PyTraceMalloc_Untrack`, which has no effect on memory that is not there, and -2 as its result
-/// if nothing is traced.
+/// Type of `PyTraceMalloc_Untrack`, which has no effect on an unknown address, and returns -2 if
+/// nothing is traced.
 type Untrack = unsafe extern "C" fn(domain: c_uint, address: usize) -> c_int;
 
 static UNTRACK: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 
-/// Whether tracemalloc traces.
+/// Returns whether tracemalloc traces.
 fn is_traced() -> bool {
     // Pairs with the store in `prepare`.
     let untrack = UNTRACK.load(Ordering::Acquire);
@@ -38,7 +38,7 @@ fn is_traced() -> bool {
     unsafe { untrack(0, 0) != -2 }
 }
 
-/// Called by the import of the module.
+/// Prepares [`attached`] for Python versions before 3.12; called by the import of the module.
 pub fn prepare(py: Python<'_>) {
     if py.version_info() < (3, 12) {
         // SAFETY: this thread is attached.
@@ -58,11 +58,12 @@ pub fn attached<R>(call: impl FnOnce(Python<'_>) -> R) -> Option<R> {
     Python::try_attach(call)
 }
 
-/// A thread state of this thread, which is attached to it, until it is dropped.
+/// A thread state to which this thread is attached until the value is dropped.
 struct State;
 
 impl State {
-    /// `None` if Python is to make the thread state, or has made one.
+    /// Creates a thread state and attaches this thread; `None` if Python is to create the state, or
+    /// has done so.
     fn make() -> Option<State> {
         // Pairs with the store in `prepare`.
         let interpreter = INTERPRETER.load(Ordering::Acquire);
@@ -76,8 +77,9 @@ impl State {
         if !is_initialized || !known.is_null() || is_traced() {
             return None;
         }
-        // The wait for the interpreter's own lock comes afterwards: a thread that forks has it. If
-        // another thread's fork does not end, its child was lost before.
+        // The wait for the interpreter's own lock comes afterwards, because a forking thread holds
+        // that lock. If another thread's fork never ends, forks are not held off, but that fork's
+        // child was lost before.
         let held_off = hold_off();
         // SAFETY: the main interpreter, which is initialized.
         let state = unsafe { ffi::PyThreadState_New(interpreter) };
@@ -95,7 +97,7 @@ impl State {
 impl Drop for State {
     fn drop(&mut self) {
         // SAFETY: this thread is attached to the state of `make`, which counts as one that
-        // `PyGILState_Ensure` made (`PyThreadState_New`), so that this deletes it.
+        // `PyGILState_Ensure` made (`PyThreadState_New`), so that this call deletes the state.
         unsafe { ffi::PyGILState_Release(ffi::PyGILState_STATE::PyGILState_UNLOCKED) };
     }
 }

@@ -1,4 +1,4 @@
-//! A Python object's memory, checked and held: what a call reads or fills.
+//! A Python object's memory, checked and held, which a call reads or fills.
 
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
@@ -25,7 +25,7 @@ pub struct Buffer {
 #[derive(Debug)]
 enum Memory {
     Lent(#[allow(dead_code, reason = "held, not read")] Owner),
-    /// Words, so that the copy is aligned for every type.
+    /// A copy in words, so that it is aligned for every type.
     Copied(#[allow(dead_code, reason = "held, not read")] Vec<u64>),
 }
 
@@ -36,12 +36,12 @@ unsafe impl Send for Buffer {}
 unsafe impl Sync for Buffer {}
 
 impl Buffer {
-    /// The bytes, contiguous; valid as long as this buffer.
+    /// Returns the contiguous bytes, which are valid as long as this buffer.
     pub fn region(&self) -> Region {
         self.region
     }
 
-    /// The type of the elements.
+    /// Returns the type of the elements.
     pub fn dtype(&self) -> DType {
         self.layout.dtype
     }
@@ -104,7 +104,7 @@ impl Buffer {
         matches!(self.memory, Memory::Copied(_))
     }
 
-    /// The elements' bytes, copied.
+    /// Returns a copy of the elements' bytes.
     fn tobytes(&self) -> Vec<u8> {
         let mut bytes = vec![0; self.region.bytes()];
         self.region.read(&mut bytes);
@@ -115,19 +115,18 @@ impl Buffer {
 fn check_writable(layout: &Layout) -> PyResult<()> {
     if layout.read_only {
         return Err(invalid_argument(
-            "the output is read-only; give a writable array",
+            "the output is read-only; pass a writable array",
         ));
     }
     if !layout.is_contiguous() {
         return Err(invalid_argument(format!(
-            "the output of shape {:?} is not C-contiguous; give a contiguous array and copy from \
-             it",
+            "the output of shape {:?} is not C-contiguous; pass a contiguous array and copy from it",
             layout.shape
         )));
     }
     if !layout.is_aligned() {
         return Err(invalid_argument(format!(
-            "the output is not aligned to its element type {}; give an aligned array",
+            "the output is not aligned to its element type {}; pass an aligned array",
             layout.dtype
         )));
     }

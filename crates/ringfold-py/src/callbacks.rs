@@ -1,11 +1,11 @@
-//! Python callbacks that the library's threads run when calls complete, and their end at
+//! Python callbacks that the library's threads run when calls complete, and the end of callbacks at
 //! interpreter exit.
 //!
 //! The exit waits for callbacks as it waits for Python's own threads ([`finish_callbacks`]). A
-//! callback that is still running afterwards (Ctrl-C ends the wait, and a later call may complete)
-//! belongs to a thread that the interpreter ends while it is inside Python. Before Python 3.14 the
-//! interpreter does so by unwinding the thread's stack, which ends the process when it reaches a
-//! frame of Rust; here such a thread stops for good instead.
+//! callback may still run afterwards: Ctrl-C ends the wait, and a later call may complete. The
+//! interpreter then ends the callback's thread while the thread is inside Python. Before Python
+//! 3.14 the interpreter unwinds the thread's stack, which ends the process when the unwinding
+//! reaches a frame of Rust; here such a thread stops for good instead.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -18,10 +18,11 @@ use ringfold::internals::notifier;
 use crate::attach::attached;
 use crate::signals::SIGNAL_PERIOD;
 
-/// How often the exit looks for the end of callbacks.
+/// Interval at which the exit polls for the end of callbacks.
 const EXIT_PERIOD: Duration = Duration::from_millis(1);
 
-/// Waits until the callbacks that are due now have returned. Raises what a signal handler raises.
+/// Waits until the callbacks that are due now have returned. Raises the exception of a signal
+/// handler.
 #[pyfunction]
 pub fn finish_callbacks(py: Python<'_>) -> PyResult<()> {
     let due = notifier::due();
@@ -40,9 +41,9 @@ pub fn finish_callbacks(py: Python<'_>) -> PyResult<()> {
     Ok(())
 }
 
-/// Calls `call` on a thread that is not Python's own; without an interpreter there is none to call.
+/// Calls `call` on a thread that is not Python's own; does nothing without an interpreter.
 ///
-/// If `call` forks, this is the child's only thread, and the child ends with the call.
+/// If `call` forks, this thread is the child's only one, and the child ends with the call.
 pub fn run_elsewhere(call: Py<PyAny>) {
     let process = std::process::id();
     attached(|py| {
@@ -53,8 +54,8 @@ pub fn run_elsewhere(call: Py<PyAny>) {
     });
 }
 
-/// Calls `call` here and now. Its exception goes to `sys.unraisablehook`; but one by which a forked
-/// child exits has that effect.
+/// Calls `call` on this thread. Its exception goes to `sys.unraisablehook`, but an exception by
+/// which a forked child exits ends the child.
 pub fn run(py: Python<'_>, call: Py<PyAny>) {
     if let Some(exit) = returned(py, call) {
         // Ends the process.
@@ -62,8 +63,8 @@ pub fn run(py: Python<'_>, call: Py<PyAny>) {
     }
 }
 
-/// Calls `call`; the exception by which a child that `call` forked exits. Any other exception goes
-/// to `sys.unraisablehook`.
+/// Calls `call`. Returns the exception by which a child that `call` forked exits; any other
+/// exception goes to `sys.unraisablehook`.
 fn returned(py: Python<'_>, call: Py<PyAny>) -> Option<PyErr> {
     let process = std::process::id();
     let stop = Stop;
@@ -77,7 +78,7 @@ fn returned(py: Python<'_>, call: Py<PyAny>) -> Option<PyErr> {
     }
     raised.write_unraisable(py, Some(call.bind(py)));
     None
-    // `call` is dropped here, where its end can run Python code.
+    // `call` is dropped here, which can run Python code.
 }
 
 /// Ends this process, a child whose only thread is not Python's own.
@@ -92,7 +93,7 @@ fn end_child(py: Python<'_>, exit: Option<PyErr>) -> ! {
 }
 
 unsafe extern "C-unwind" {
-    /// As `pyo3::ffi` has it, and the interpreter may unwind the caller's stack.
+    /// Declared as in `pyo3::ffi`, except that the interpreter may unwind the caller's stack.
     fn PyObject_CallNoArgs(callable: *mut ffi::PyObject) -> *mut ffi::PyObject;
 }
 

@@ -1,12 +1,12 @@
-//! The `ringfold` command, for the script of that name that comes with the Python package.
+//! The `ringfold` command, for the script of that name in the Python package.
 
 use std::ffi::OsString;
 
 use pyo3::prelude::*;
 use ringfold_cli::Invocation;
 
-/// Carries out the command line `arguments`; gives the exit status. `program` starts the command
-/// again, for ranks: what comes before the arguments.
+/// Runs the command line `arguments`; returns the exit status. `program` is the part of the command
+/// line before the arguments, and starts the command again for ranks.
 #[pyfunction]
 pub fn command(py: Python<'_>, program: Vec<OsString>, arguments: Vec<OsString>) -> u8 {
     let invocation = Invocation { program, arguments };

@@ -1,4 +1,5 @@
-//! A communicator, seen from Python: one method for calls that wait, one for calls that do not.
+//! The communicator of the Python module: one method for calls that block, one for calls that do
+//! not.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -21,16 +22,17 @@ use crate::request::{Request, named};
 use crate::signals::{Parting, Signals, interruptible, seconds};
 use crate::work::{Call, INTERRUPTED, Outstanding, Work, interrupted};
 
-/// The fields of Python's `Stats`: calls, those without a wait, seconds waited, and for each peer
-/// the calls in which it was last, its lateness in seconds, the maximum, seconds waited for it, and
-/// the histogram.
+/// The fields of Python's `Stats`: calls, calls without a wait, and seconds waited; and for each
+/// peer the calls in which it was last, its lateness in seconds, the maximum lateness, the seconds
+/// waited for it, and the histogram.
 type StatsParts = (u64, u64, f64, Vec<PeerParts>);
 type PeerParts = (u64, f64, f64, f64, Vec<u64>);
 
-/// The progress of a rank: collectives completed, collectives begun, and the call that it waits in.
+/// The progress of a rank: collectives completed, collectives begun, and the call in which the rank
+/// waits.
 pub type Progress = (u64, u64, String);
 
-/// The progress of all ranks, as `ask` finds it within `timeout` seconds.
+/// Returns the progress of all ranks, as `ask` finds it within `timeout` seconds.
 pub fn progress(
     py: Python<'_>,
     timeout: f64,
@@ -59,24 +61,24 @@ impl Communicator {
         }
     }
 
-    /// The communicator, to make something of its ranks; refused in a forked child.
+    /// Returns the communicator, from which further objects are made; an error in a forked child.
     pub fn core(&self) -> PyResult<Arc<Connection<ringfold::Communicator>>> {
         self.core.check()?;
         Ok(Arc::clone(&self.core))
     }
 
-    /// Lets go of the calls that are done.
+    /// Releases the calls that are done.
     fn release_done(&self) {
         let done = lock(&self.outstanding).take_done();
-        // The end of a call's memory may run Python code, which must not find the lock taken.
+        // Freeing a call's memory may run Python code, which must not find the lock taken.
         done.iter().for_each(|call| _ = call.is_done());
     }
 
-    /// Makes a call and returns when it is complete on this rank. Returns the sender if it is a
+    /// Makes a call and returns when the call is complete on this rank. Returns the sender of a
     /// receive.
     ///
     /// # Safety
-    /// The call's memory is valid until this returns, and not used otherwise.
+    /// The call's memory is valid until this method returns, and not used otherwise.
     unsafe fn carry_out(
         &self,
         py: Python<'_>,
@@ -93,7 +95,7 @@ impl Communicator {
         signals.finish(py, outcome)?.map_err(exception)
     }
 
-    /// The handle of a call that was started; its request is held until it is done.
+    /// Returns the handle of a started call, whose request is held until the call is done.
     fn hold(&self, work: ringfold::Work, request: Py<Request>) -> Work {
         let call = Arc::new(Call::new(work, request));
         lock(&self.outstanding).push(Arc::clone(&call));
@@ -101,7 +103,7 @@ impl Communicator {
     }
 }
 
-/// The secret as a text. The error has no part of it, unlike Python's own.
+/// Returns the secret as a text. The error has no part of the secret, unlike Python's own.
 fn secret_text(secret: &Bound<'_, PyAny>) -> PyResult<String> {
     if !secret.is_instance_of::<PyString>() {
         return Err(PyTypeError::new_err("the argument `secret` must be a str"));
@@ -115,8 +117,8 @@ fn secret_text(secret: &Bound<'_, PyAny>) -> PyResult<String> {
 
 #[pymethods]
 impl Communicator {
-    /// Joins a job; `None` comes from the environment. Rank 0 may pass its listener instead of an
-    /// address.
+    /// Joins a job; a setting of `None` comes from the environment. Rank 0 may pass its listener
+    /// instead of an address.
     #[staticmethod]
     #[pyo3(signature = (
         *, rank=None, world_size=None, address=None, secret=None, timeout=None,
@@ -187,15 +189,15 @@ impl Communicator {
         interruptible(py, Parting::Patient, connect, interrupt).map(Communicator::new)
     }
 
-    /// The number of the job and this rank's number in it, while communicators can be made beside
-    /// this one.
+    /// The job's number and this rank's number in it, while communicators can be made beside this
+    /// one.
     #[getter]
     fn job(&self) -> Option<(u64, usize)> {
         self.core.place_in_job()
     }
 
-    /// Makes a communicator of these ranks of the job, in this order; only they call it. `number`
-    /// is the same on all of them, and used once.
+    /// Makes a communicator of these ranks of the job, in this order; only these ranks call this
+    /// method. `number` is the same on all of them, and used once.
     fn connect_beside(
         &self,
         py: Python<'_>,
@@ -243,13 +245,13 @@ impl Communicator {
         self.core.hosts()
     }
 
-    /// `shm`, `tcp`, `shm+tcp`, or `self` in a job of one rank.
+    /// The transport: `shm`, `tcp`, `rdma`, `shm+tcp`, `shm+rdma`, or `self` in a job of one rank.
     #[getter]
     fn transport(&self) -> &'static str {
         self.core.transport()
     }
 
-    /// Raises if the core refuses a call.
+    /// Raises an exception if the core refuses `request`.
     fn check(&self, request: &Bound<'_, Request>) -> PyResult<()> {
         self.core.check()?;
         self.core
@@ -257,18 +259,17 @@ impl Communicator {
             .map_err(exception)
     }
 
-    /// Makes a call and returns when it is complete on this rank. Returns the sender if it is a
+    /// Makes a call and returns when the call is complete on this rank. Returns the sender of a
     /// receive.
     fn run(&self, py: Python<'_>, request: &Bound<'_, Request>) -> PyResult<Option<usize>> {
-        // SAFETY: `request` holds its memory until after this. That it is not used meanwhile is the
-        // Python caller's responsibility, as with every library that works on arrays without the
-        // GIL.
+        // SAFETY: `request` holds its memory until the call is complete. The Python caller must not
+        // use the memory meanwhile, as with every library that works on arrays without the GIL.
         unsafe { self.carry_out(py, request.get().core()) }
     }
 
-    /// `run` of the most frequent all_reduce in training, a sum in place, without a `Request` for
-    /// it: `count` elements at an address that is aligned, in this process, and kept alive by the
-    /// caller, who guarantees that.
+    /// Runs the most frequent all_reduce in training, a sum in place of `count` elements at
+    /// `address`, without a `Request`. The caller guarantees that the address is aligned and in
+    /// this process, and keeps the memory alive.
     fn sum_at(
         &self,
         py: Python<'_>,
@@ -288,8 +289,8 @@ impl Communicator {
         self.release_done();
         let (core, call) = (&**self.core, request.get().core().clone());
         let started = py.detach(|| {
-            // SAFETY: the request is held by the `Call` below, and it by `outstanding`, until the
-            // work is done.
+            // SAFETY: the `Call` below holds the request, and `outstanding` holds the `Call`, until
+            // the work is done.
             unsafe { core.start(call) }
         });
         Ok(self.hold(started.map_err(exception)?, request.clone().unbind()))
@@ -307,8 +308,8 @@ impl Communicator {
         let calls = requests.iter().map(|request| request.get().core().clone());
         let calls: Vec<_> = calls.collect();
         let started = py.detach(|| {
-            // SAFETY: each request is held by its `Call` below, and it by `outstanding`, until the
-            // work is done.
+            // SAFETY: the `Call` below of each request holds the request, and `outstanding` holds
+            // the `Call`, until the work is done.
             unsafe { core.start_group(calls) }
         });
         let works = started.map_err(exception)?.into_iter();
@@ -319,7 +320,7 @@ impl Communicator {
             .collect())
     }
 
-    /// Makes registered memory; every rank calls it.
+    /// Allocates registered memory; every rank calls this method.
     fn alloc(&self, py: Python<'_>, bytes: usize) -> PyResult<Memory> {
         self.core.check()?;
         let core = Arc::clone(&self.core);
@@ -327,14 +328,15 @@ impl Communicator {
         interruptible(py, Parting::Patient, alloc, || interrupted(py, &self.core)).map(Memory::new)
     }
 
-    /// Registers the memory of `buffer`; every rank calls it.
+    /// Registers the memory of `buffer`; every rank calls this method.
     fn register(&self, py: Python<'_>, buffer: Py<Buffer>) -> PyResult<Registration> {
         self.core.check()?;
         let core = Arc::clone(&self.core);
-        // It moves to the thread and returns with the registration, so that neither outlives it.
+        // The buffer moves to the thread and returns with the registration, so that neither
+        // outlives it.
         let register = move || {
-            // SAFETY: the buffer is held as long as the registration. That it is not used meanwhile
-            // is the Python caller's responsibility.
+            // SAFETY: the buffer is held as long as the registration. The Python caller must not
+            // use the memory during this call, nor while the registration ends.
             let registered = unsafe { core.register_region(buffer.get().region()) };
             registered.map(|registration| (registration, buffer))
         };
@@ -344,7 +346,7 @@ impl Communicator {
         Ok(Registration::new(registered.0, registered.1))
     }
 
-    /// Makes communicators of the ranks with equal `color`; `None` gets none.
+    /// Makes communicators of the ranks with equal `color`; a rank with `None` gets none.
     #[pyo3(signature = (color, key=0))]
     fn split(
         &self,
@@ -365,15 +367,15 @@ impl Communicator {
         Ok(part.map(Communicator::new))
     }
 
-    /// The progress of all ranks: collectives completed, collectives begun, and the call that each
-    /// waits in. `None` for those that do not answer within `timeout` seconds.
+    /// Returns the progress of all ranks: collectives completed, collectives begun, and the call in
+    /// which each rank waits. `None` for ranks that do not answer within `timeout` seconds.
     fn standing(&self, py: Python<'_>, timeout: f64) -> PyResult<Vec<Option<Progress>>> {
         self.core.check()?;
         let core = Arc::clone(&self.core);
         progress(py, timeout, move |patience| core.standing(patience))
     }
 
-    /// Lateness statistics so far.
+    /// Returns the lateness statistics so far.
     fn stats(&self, py: Python<'_>) -> PyResult<StatsParts> {
         self.core.check()?;
         let stats = py.detach(|| self.core.stats());
@@ -387,26 +389,26 @@ impl Communicator {
         Ok((stats.calls, stats.times_last, waited, peers))
     }
 
-    /// Counts from zero again.
+    /// Resets the lateness statistics to zero.
     fn reset_stats(&self, py: Python<'_>) -> PyResult<()> {
         self.core.check()?;
         py.detach(|| self.core.reset_stats());
         Ok(())
     }
 
-    /// How much each rank owns of large all-reduces.
+    /// The ownership weights of the ranks in large all-reduces.
     #[getter]
     fn weights(&self) -> Option<Vec<u32>> {
         self.core.weights()
     }
 
-    /// Sets that; every rank calls it.
+    /// Sets the ownership weights; every rank calls this method.
     fn set_weights(&self, weights: Option<Vec<u32>>) -> PyResult<()> {
         self.core.check()?;
         self.core.set_weights(weights.as_deref()).map_err(exception)
     }
 
-    /// Measures and sets it; every rank calls it.
+    /// Measures and sets the ownership weights; every rank calls this method.
     fn rebalance(&self, py: Python<'_>) -> PyResult<Option<Vec<u32>>> {
         self.core.check()?;
         let core = Arc::clone(&self.core);
@@ -416,7 +418,7 @@ impl Communicator {
         })
     }
 
-    /// The error that has ended the communicator, if one has.
+    /// Returns the error that has ended the communicator, if any.
     fn fault(&self) -> PyResult<Option<PyErr>> {
         self.core.check()?;
         Ok(self.core.fault().map(exception))
@@ -429,8 +431,8 @@ impl Communicator {
         Ok(())
     }
 
-    /// Waits for the calls that were started and are not known to be done. Their errors are their
-    /// handles'.
+    /// Waits for the started calls that are not known to be done. The calls' handles report the
+    /// errors.
     fn finish(&self, py: Python<'_>) -> PyResult<()> {
         if !self.core.is_ours() {
             return Ok(());
@@ -442,8 +444,8 @@ impl Communicator {
         Ok(())
     }
 
-    /// Waits for outstanding calls and leaves in good order. `grace`, in seconds, is how long it
-    /// waits for calls in which other threads are, after those that were started; then these are
+    /// Waits for outstanding calls and closes the communicator. With `grace`, the wait for calls of
+    /// other threads, after the started calls, takes at most `grace` seconds; then these calls are
     /// aborted.
     #[pyo3(signature = (grace=None))]
     fn close(&self, py: Python<'_>, grace: Option<f64>) -> PyResult<()> {
@@ -464,7 +466,7 @@ impl Communicator {
         };
         let outcome = py.detach(|| self.core.close_with(&mut look));
         self.release_done();
-        // A call's own failure belongs to its handle.
+        // A call's handle reports the call's own failure.
         let _ = signals.finish(py, outcome)?;
         Ok(())
     }
@@ -478,7 +480,8 @@ impl Drop for Communicator {
         if calls.is_empty() || !self.core.is_ours() {
             return;
         }
-        // Without an interpreter there are no handlers: then each call waits for its own end.
+        // Without an interpreter there are no signal handlers: each call then waits for its own
+        // end.
         attached(|py| {
             for call in &calls {
                 if let Err(raised) = call.wait(py) {

@@ -1,4 +1,4 @@
-//! Values whose end talks to threads and to other ranks.
+//! Values whose drop communicates with threads and with other ranks.
 
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
@@ -9,9 +9,9 @@ use ringfold::Error;
 use crate::attach::attached;
 use crate::exceptions::exception;
 
-/// What knows by itself, and quickly, that a fork has taken it elsewhere.
+/// A value that knows, at little cost, whether a fork has copied it into another process.
 pub trait Origin {
-    /// Whether this process was forked from the one that made it.
+    /// Returns whether this process was forked from the process that made the value.
     fn is_forked(&self) -> bool;
 }
 
@@ -33,8 +33,8 @@ impl Origin for ringfold::Work {
     }
 }
 
-/// A value that is dropped without the GIL, and not at all in a forked child: the child has none of
-/// the threads that serve it, and its goodbye would be the parent's.
+/// A value that is dropped without the GIL, and never in a forked child: the child has none of the
+/// threads that serve the value, and a goodbye from the child would be the parent's.
 #[derive(Debug)]
 pub struct Connection<T: Send> {
     value: ManuallyDrop<T>,
@@ -49,12 +49,12 @@ impl<T: Send> Connection<T> {
         }
     }
 
-    /// Whether this is still the process that made the value.
+    /// Returns whether this is still the process that made the value.
     pub fn is_ours(&self) -> bool {
         self.process == std::process::id()
     }
 
-    /// The value, unless this is a forked child.
+    /// Returns the value, unless this is a forked child.
     pub fn into_ours(self) -> Option<T> {
         let mut connection = ManuallyDrop::new(self);
         if !connection.is_ours() {
@@ -66,7 +66,7 @@ impl<T: Send> Connection<T> {
 }
 
 impl<T: Origin + Send> Connection<T> {
-    /// Refuses use in a forked child: one load, where asking for the process' number is a system
+    /// Fails in a forked child. Costs one load, whereas to ask for the process' number is a system
     /// call.
     pub fn check(&self) -> PyResult<()> {
         if !self.is_forked() {

@@ -1,4 +1,4 @@
-//! What the environment says to the PyTorch backend.
+//! Settings of the PyTorch backend from the environment.
 
 use pyo3::prelude::*;
 use ringfold::env::Diagnosis;
@@ -10,13 +10,13 @@ use crate::exceptions::exception;
 /// failure of a group ends the process.
 type Settings = (usize, bool, Option<String>, Option<String>, f64, bool);
 
-/// Whether `ringfold.torch` registers gradient buckets by itself.
+/// Returns whether `ringfold.torch` registers gradient buckets automatically.
 #[pyfunction]
 pub fn registers_buckets() -> PyResult<bool> {
     ringfold::env::registers_buckets().map_err(exception)
 }
 
-/// What `ringfold.torch` is to record and report.
+/// Returns the settings for the records and reports of `ringfold.torch`.
 #[pyfunction]
 pub fn diagnosis() -> PyResult<Settings> {
     let found = Diagnosis::read().map_err(exception)?;

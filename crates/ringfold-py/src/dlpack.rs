@@ -1,9 +1,9 @@
-//! Reading a DLPack capsule: a tensor's memory, lent by another library.
+//! Reads a DLPack capsule: a tensor's memory, lent by another library.
 //!
 //! The structures are those of DLPack 1.x (`dlpack.h`); a producer that does not know `max_version`
-//! gives the older one. They are checked before use. A capsule is consumed once: it is renamed, and
-//! its deleter is called when the tensor is dropped. Memory of devices that the CPU cannot read is
-//! refused, not copied.
+//! returns the older one. The structures are checked before use. A capsule is consumed once: it is
+//! renamed, and its deleter is called when the tensor is dropped. Memory of devices that the CPU
+//! cannot read is refused, not copied.
 
 use std::ffi::{CStr, c_void};
 use std::ptr::NonNull;
@@ -22,7 +22,7 @@ const HOST_DEVICES: [i32; 3] = [1, 3, 11];
 /// The major version of the structures below.
 const MAJOR: u32 = 1;
 const FLAG_READ_ONLY: u64 = 1;
-/// The producer made a copy, so writes to it would be lost.
+/// Flag of a copy that the producer made: writes to the copy would be lost.
 const FLAG_COPIED: u64 = 2;
 const DIMENSIONS_MAX: i32 = 64;
 
@@ -71,7 +71,7 @@ struct Versioned {
 
 const _: () = assert!(size_of::<Tensor>() == 48 && size_of::<Versioned>() == 80);
 
-/// A tensor that was lent to us; dropping it gives it back.
+/// A tensor that another library lends; dropping the value calls the producer's deleter.
 #[derive(Debug)]
 pub enum Lent {
     Unversioned(NonNull<c_void>),
@@ -109,7 +109,7 @@ impl Drop for Lent {
     }
 }
 
-/// Borrows the memory of an object that speaks DLPack.
+/// Borrows the memory of an object that supports DLPack.
 pub fn borrow(object: &Bound<'_, PyAny>) -> PyResult<(Layout, Lent)> {
     let (device, _): (i32, i32) = object.call_method0("__dlpack_device__")?.extract()?;
     check_device(device)?;
@@ -196,17 +196,17 @@ fn describe(tensor: &Tensor, flags: u64) -> PyResult<Layout> {
                 .iter()
                 .map(|stride| stride.checked_mul(item_bytes).map(|bytes| bytes as isize))
                 .collect::<Option<Vec<_>>>()
-                .ok_or_else(|| invalid_argument("a DLPack tensor with an impossible stride"))?,
+                .ok_or_else(|| invalid_argument("a DLPack tensor with an invalid stride"))?,
         ),
     };
     let offset = usize::try_from(tensor.byte_offset)
-        .map_err(|_| invalid_argument("a DLPack tensor with an impossible offset"))?;
+        .map_err(|_| invalid_argument("a DLPack tensor with an invalid offset"))?;
     let address = tensor.data.cast::<u8>().wrapping_add(offset);
     let read_only = flags & (FLAG_READ_ONLY | FLAG_COPIED) != 0;
     Layout::new(address, dtype, shape, strides, read_only)
 }
 
-/// `length` numbers of the producer; `None` where it gives none.
+/// Returns `length` numbers of the producer; `None` if there are none.
 fn list<'a>(start: *const i64, length: usize) -> Option<&'a [i64]> {
     if start.is_null() {
         return None;
@@ -249,7 +249,7 @@ fn dtype_of(element: ElementType) -> PyResult<DType> {
     known.ok_or_else(|| match code {
         5 => unknown_dtype(&format!("complex{bits}")),
         _ => unsupported(format!(
-            "no such data type in collectives (DLPack code {code}, {bits} bits, {lanes} lanes)"
+            "unsupported data type (DLPack code {code}, {bits} bits, {lanes} lanes)"
         )),
     })
 }

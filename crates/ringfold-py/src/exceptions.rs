@@ -5,23 +5,23 @@ use pyo3::prelude::*;
 use pyo3::types::PyType;
 use ringfold::Error;
 
-/// The exception that mirrors `error`.
+/// Returns the exception that mirrors `error`.
 pub fn exception(error: impl Into<Error>) -> PyErr {
     Python::attach(|py| build(py, &error.into()).unwrap_or_else(|failure| failure))
 }
 
-/// An exception about the caller's arguments.
+/// Returns an exception about the caller's arguments.
 pub fn invalid_argument(text: impl Into<String>) -> PyErr {
     exception(Error::InvalidArgument(text.into()))
 }
 
-/// An exception about something that is not offered.
+/// Returns an exception about an unsupported feature.
 pub fn unsupported(text: impl Into<String>) -> PyErr {
     exception(Error::Unsupported(text.into()))
 }
 
-/// The name in `ringfold.errors` for a class of errors: its own, unless that would hide a Python
-/// builtin's meaning.
+/// Returns the name of an error's class in `ringfold.errors`: the class's own name, unless that
+/// would hide a Python builtin's meaning.
 fn class_name(error: &Error) -> &'static str {
     match error.class() {
         "Bootstrap" => "BootstrapError",

@@ -1,5 +1,5 @@
-//! A lane, seen from Python. Device memory and streams are numbers here: the framework that made
-//! them keeps them alive.
+//! The lane of the Python module. Device memory and streams are numbers here: the framework that
+//! made them keeps them alive.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,23 +17,23 @@ use crate::request::{self, CountsArgument, Place};
 use crate::signals::{Parting, SIGNAL_PERIOD, Signals, interruptible, seconds};
 use crate::work::{INTERRUPTED, interrupted};
 
-/// A call on device memory; each side is a list of places that stand one after the other.
+/// A call on device memory; its input and output are lists of places, one after the other.
 #[pyclass(frozen, module = "ringfold._native")]
 #[derive(Debug)]
 pub struct DeviceRequest {
-    /// The same call without memory.
+    /// The call without its memory.
     request: ringfold::Request,
     input: Vec<Place>,
     output: Vec<Place>,
 }
 
 impl DeviceRequest {
-    /// The core's form, on `device`.
+    /// Returns the core's form of the request, on `device`.
     fn core(&self, device: usize) -> ringfold::DeviceRequest {
         let buffer = |places: &[Place]| {
             let region = |&(address, bytes): &Place| {
-                // SAFETY: the Python caller keeps the memory until the call is done, and orders
-                // what else uses it.
+                // SAFETY: the Python caller keeps the memory until the call is done, and orders its
+                // other uses.
                 unsafe { DeviceRegion::new(device, address, bytes) }
             };
             DeviceBuffer::new(places.iter().map(region).collect())
@@ -78,11 +78,11 @@ impl DeviceRequest {
     }
 }
 
-/// Refuses a place that no memory has.
+/// Refuses a place that cannot be memory.
 fn check(&(address, bytes): &Place) -> PyResult<()> {
     if bytes > 0 && (address == 0 || address.checked_add(bytes).is_none()) {
         return Err(invalid_argument(format!(
-            "{bytes} bytes of device memory at address {address:#x}"
+            "invalid address {address:#x} for {bytes} bytes of device memory"
         )));
     }
     Ok(())
@@ -96,8 +96,8 @@ pub struct Lane {
 
 #[pymethods]
 impl Lane {
-    /// A lane of the ranks of `communicator`, over one of its own, to device `ordinal`; every rank
-    /// calls it.
+    /// Opens a lane of the ranks of `communicator`, over a communicator of its own, to device
+    /// `ordinal`; every rank calls this method.
     #[staticmethod]
     #[pyo3(signature = (
         communicator, ordinal, *, slot_bytes=None, depth=None, reducer="auto", direct=true,
@@ -164,8 +164,8 @@ impl Lane {
         self.core.result_stream()
     }
 
-    /// Enqueues calls that are made together behind what the stream with handle `stream` holds, and
-    /// returns at once.
+    /// Enqueues calls that are made together behind the work of the stream with handle `stream`,
+    /// and returns at once.
     fn enqueue(
         &self,
         py: Python<'_>,
@@ -177,10 +177,10 @@ impl Lane {
         let calls = requests.iter().map(|request| request.get().core(device));
         let calls: Vec<_> = calls.collect();
         let stream = program_stream(stream);
-        // A driver whose queues are full holds its callers, so the GIL is not held.
+        // A driver whose queues are full blocks its callers, so the GIL is not held.
         let enqueued = py.detach(|| {
-            // SAFETY: the Python caller keeps the memory until the work is done, and orders what
-            // else uses it.
+            // SAFETY: the Python caller keeps the memory until the work is done, and orders its
+            // other uses.
             unsafe { core.enqueue_group(calls, stream) }
         });
         Ok(DeviceWork {
@@ -189,28 +189,28 @@ impl Lane {
         })
     }
 
-    /// The error that has ended the lane, if one has.
+    /// Returns the error that has ended the lane, if any.
     fn fault(&self) -> PyResult<Option<PyErr>> {
         self.core.check()?;
         Ok(self.core.fault().map(exception))
     }
 
-    /// The progress of all ranks, as that of a communicator, in slices of calls.
+    /// Returns the progress of all ranks, like that of a communicator, in slices of calls.
     fn standing(&self, py: Python<'_>, timeout: f64) -> PyResult<Vec<Option<Progress>>> {
         self.core.check()?;
         let core = Arc::clone(&self.core);
         progress(py, timeout, move |patience| core.standing(patience))
     }
 
-    /// Ends the lane on all ranks; streams go on.
+    /// Ends the lane on all ranks; streams continue.
     fn abort(&self, py: Python<'_>, reason: &str) -> PyResult<()> {
         self.core.check()?;
         py.detach(|| self.core.abort(reason));
         Ok(())
     }
 
-    /// Waits until all calls are done, also on the device, and leaves in good order. May be
-    /// repeated. If a signal handler raises, the lane is aborted on all ranks.
+    /// Waits until all calls are done, also on the device, and closes the lane. May be repeated. If
+    /// a signal handler raises, the lane is aborted on all ranks.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         if !self.core.is_ours() {
             return Ok(());
@@ -222,8 +222,8 @@ impl Lane {
     }
 }
 
-/// A lane of all ranks of `parent`. A rank without a driver takes part in the split, but not in
-/// what comes of it: so the others learn of it, too.
+/// Opens a lane of all ranks of `parent`. A rank without a driver takes part in the split, but not
+/// in its result, so that the other ranks detect the failure, too.
 fn open(
     parent: &ringfold::Communicator,
     ordinal: usize,
@@ -245,15 +245,16 @@ fn open(
             ringfold::Lane::new(part, driver, ordinal, config)
         }
         _ => Err(Error::System {
-            what: "a rank of this job has no driver of devices, so no rank has its lane; its own \
-                   error says why"
-                .into(),
+            what:
+                "a rank of this job has no device driver, so no rank has a lane; see that rank's \
+                   error"
+                    .into(),
             kind: std::io::ErrorKind::Other,
         }),
     }
 }
 
-/// The stream of the caller with this handle.
+/// Returns the caller's stream with this handle.
 fn program_stream(handle: usize) -> ProgramStream {
     // SAFETY: the Python caller's guarantee.
     unsafe { ProgramStream::from_handle(handle) }
@@ -268,9 +269,9 @@ pub struct DeviceWork {
 
 #[pymethods]
 impl DeviceWork {
-    /// Has the stream with handle `stream` go on only when the calls are done. Raises the error
-    /// that has ended the lane. Blocks where the lane waits on the host; if a signal handler raises
-    /// then, the lane is aborted on all ranks.
+    /// Makes the stream with handle `stream` wait until the calls are done. Raises the error that
+    /// has ended the lane. Blocks if the lane waits on the host; if a signal handler raises then,
+    /// the lane is aborted on all ranks.
     fn join(&self, py: Python<'_>, stream: usize) -> PyResult<()> {
         self.lane.check()?;
         let stream = program_stream(stream);
@@ -284,15 +285,16 @@ impl DeviceWork {
         signals.finish(py, outcome)?.map_err(exception)
     }
 
-    /// Whether the device has done them: their memory may be used for something else.
+    /// Returns whether the device has completed the calls: their memory may then be used for
+    /// something else.
     fn done(&self) -> PyResult<bool> {
         self.lane.check()?;
         Ok(self.work.is_done())
     }
 
-    /// Blocks until the device has done them, at most `timeout` seconds; returns whether it has.
-    /// Raises the error that has ended the lane. If a signal handler raises, the lane is aborted on
-    /// all ranks.
+    /// Blocks until the device has completed the calls, at most `timeout` seconds; returns whether
+    /// it has. Raises the error that has ended the lane. If a signal handler raises, the lane is
+    /// aborted on all ranks.
     #[pyo3(signature = (timeout=None))]
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
         self.lane.check()?;

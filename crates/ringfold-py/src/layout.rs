@@ -6,8 +6,8 @@ use ringfold::DType;
 
 use crate::exceptions::{invalid_argument, unsupported};
 
-/// More dimensions than any framework has (NumPy: 64), so that a count from a foreign structure
-/// cannot become an unlimited loop bound.
+/// Maximum number of dimensions: as many as any framework has (NumPy: 64), so that a count from a
+/// foreign structure cannot become an unlimited loop bound.
 const DIMENSIONS_MAX: usize = 64;
 
 /// An address with a type, a shape and strides in bytes.
@@ -22,7 +22,7 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// A described memory; `strides` of `None` is C order.
+    /// Checks and describes memory; `strides` of `None` is C order.
     pub fn new(
         address: *mut u8,
         dtype: DType,
@@ -56,17 +56,17 @@ impl Layout {
         })
     }
 
-    /// The number of elements.
+    /// Returns the number of elements.
     pub fn count(&self) -> usize {
         self.count
     }
 
-    /// The bytes of all elements.
+    /// Returns the number of bytes of all elements.
     pub fn bytes(&self) -> usize {
         self.count * self.dtype.size_bytes()
     }
 
-    /// Whether the elements follow each other in C order.
+    /// Returns whether the elements follow each other in C order.
     pub fn is_contiguous(&self) -> bool {
         let mut expected = self.dtype.size_bytes() as isize;
         let dense = self
@@ -82,12 +82,12 @@ impl Layout {
         self.count == 0 || dense
     }
 
-    /// Whether the address suits the element type.
+    /// Returns whether the address is aligned for the element type.
     pub fn is_aligned(&self) -> bool {
         self.address.addr().is_multiple_of(self.dtype.size_bytes())
     }
 
-    /// The elements one after the other in C order.
+    /// Returns the bytes of the elements, one after the other in C order.
     ///
     /// # Safety
     /// Every element of the layout is readable.
@@ -143,7 +143,7 @@ fn contiguous_strides(shape: &[usize], item_bytes: usize) -> PyResult<Vec<isize>
     Ok(strides)
 }
 
-/// The number of elements of `shape`, when their bytes fit the address space.
+/// Returns the number of elements of `shape`, if their bytes fit the address space.
 fn element_count(shape: &[usize], item_bytes: usize) -> PyResult<usize> {
     if shape.contains(&0) {
         return Ok(0);
@@ -156,7 +156,7 @@ fn element_count(shape: &[usize], item_bytes: usize) -> PyResult<usize> {
         .ok_or_else(|| invalid_argument("a buffer larger than the address space"))
 }
 
-/// The element type that NumPy, ml_dtypes and torch call `name`.
+/// Returns the element type that NumPy, ml_dtypes and torch call `name`.
 pub fn dtype_named(name: &str) -> PyResult<DType> {
     let known = match name {
         // The two spellings differ in infinities; nothing is computed with them here.
@@ -166,25 +166,23 @@ pub fn dtype_named(name: &str) -> PyResult<DType> {
     known.parse().map_err(|_| unknown_dtype(name))
 }
 
-/// The error about a type that collectives do not have, with the way out that gives right results.
+/// Returns the error about a type that collectives do not have, with a remedy that gives right
+/// results.
 pub fn unknown_dtype(name: &str) -> PyErr {
     unsupported(match name.starts_with("complex") {
         true => format!(
-            "no data type `{name}` in collectives; to move, add or average complex numbers give \
-             their parts, a real view \
-             (`torch.view_as_real(x)`, in NumPy `x.view(x.real.dtype)`); products, minima and \
-             maxima of parts are not \
-             those of the numbers"
+            "no data type `{name}` in collectives; to move, add or average complex numbers, pass \
+             their parts, a real view (`torch.view_as_real(x)`, in NumPy `x.view(x.real.dtype)`); \
+             products, minima and maxima of parts are not those of the numbers"
         ),
         false => format!(
             "no data type `{name}` in collectives; to move such elements, but never to reduce \
-             them, give a view of \
-             their bytes (uint8); to reduce them, convert them first"
+             them, pass a view of their bytes (uint8); to reduce them, convert them first"
         ),
     })
 }
 
-/// The name of the type of a buffer-protocol format, where it is one of complex numbers.
+/// Returns the name of the type of a buffer-protocol format, if it is a format of complex numbers.
 pub fn complex_format(format: &str) -> Option<&'static str> {
     match format.trim_start_matches(['@', '=', '<', '>']) {
         "Zf" => Some("complex64"),
@@ -194,7 +192,7 @@ pub fn complex_format(format: &str) -> Option<&'static str> {
     }
 }
 
-/// The element type of a buffer-protocol format, by its letter and size.
+/// Returns the element type of a buffer-protocol format, by its letter and size.
 pub fn dtype_of_format(format: &str, item_bytes: usize) -> Option<DType> {
     let native_order = if cfg!(target_endian = "little") {
         ['@', '=', '<']

@@ -1,9 +1,9 @@
 //! The Python module `ringfold._native`: the basis of the package `ringfold`.
 //!
-//! Objects come in through `Buffer`, calls go out through `Communicator` and `Work`; shapes,
-//! outputs and keyword arguments are the Python package's responsibility. No wait holds the GIL,
-//! and every wait checks signals, so that Ctrl-C works. Nothing here is part of the public Python
-//! API.
+//! Python objects enter through `Buffer`, and calls are made through `Communicator` and `Work`;
+//! shapes, outputs and keyword arguments are the Python package's responsibility. No wait holds the
+//! GIL, and every wait checks signals, so that Ctrl-C works. Nothing here is part of the public
+//! Python API.
 
 mod attach;
 mod buffer;
@@ -65,7 +65,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))
 }
 
-/// Whether it is the process' own interpreter that runs, not one that was made in it later.
+/// Returns whether the process' own interpreter runs, not one that was made in the process later.
 fn is_main_interpreter() -> bool {
     // SAFETY: this thread is attached to an interpreter, which is importing this module.
     unsafe { PyInterpreterState_GetID(PyInterpreterState_Get()) == 0 }

@@ -1,5 +1,5 @@
-//! Registered memory, seen from Python: new memory with the buffer protocol, and the registration
-//! of existing memory.
+//! Registered memory of the Python module: new memory with the buffer protocol, and the
+//! registration of existing memory.
 
 use std::ffi::c_int;
 use std::sync::Mutex;
@@ -13,7 +13,7 @@ use crate::buffer::Buffer;
 use crate::connection::Connection;
 use crate::signals::Signals;
 
-/// Memory of `Communicator.alloc`, as bytes. Any view of it keeps it alive.
+/// Memory of `Communicator.alloc`, as bytes. Any view of the memory keeps it alive.
 #[pyclass(frozen, module = "ringfold._native")]
 #[derive(Debug)]
 pub struct Memory {
@@ -30,13 +30,13 @@ impl Memory {
 
 #[pymethods]
 impl Memory {
-    /// Whether the peers can reach it.
+    /// Whether the peers can access the memory.
     #[getter]
     fn shared(&self) -> bool {
         self.registered.is_shared()
     }
 
-    /// Lends the bytes.
+    /// Exports the bytes.
     ///
     /// # Safety
     /// `view` is Python's, to be filled.
@@ -59,7 +59,8 @@ impl Memory {
     }
 }
 
-/// A registration, and the object whose memory it is; the object cannot be resized until it ends.
+/// A registration, and the object whose memory is registered; the object cannot be resized until
+/// the registration ends.
 #[pyclass(frozen, module = "ringfold._native")]
 #[derive(Debug)]
 pub struct Registration {
@@ -88,22 +89,22 @@ impl Registration {
 
 #[pymethods]
 impl Registration {
-    /// Whether the peers can reach the memory.
+    /// Whether the peers can access the memory.
     #[getter]
     fn shared(&self) -> bool {
         self.is_shared
     }
 
-    /// Whether it has ended.
+    /// Whether the registration has ended.
     #[getter]
     fn closed(&self) -> bool {
         lock(&self.open).is_none()
     }
 
-    /// Waits for this rank's calls in progress, and ends it. May be repeated.
+    /// Waits for this rank's calls in progress, and ends the registration. May be repeated.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let open = lock(&self.open).take();
-        // The end of it waits without the GIL, and may run Python code: the lock is not held.
+        // Ending waits without the GIL, and may run Python code, so the lock is not held.
         let Some(Open { core, _buffer }) = open else {
             return Ok(());
         };
@@ -112,7 +113,7 @@ impl Registration {
         };
         let mut signals = Signals::default();
         let outcome = py.detach(|| core.end_with(&mut || signals.look()));
-        // What befell the calls is their callers'.
+        // The calls' errors are reported to their callers.
         let _ = signals.finish(py, outcome)?;
         Ok(())
     }

@@ -1,5 +1,5 @@
-//! Functions that need no communicator, seen from Python: this process' rank, the address of rank
-//! 0, and which processes share a host.
+//! Functions of the Python module that need no communicator: this process' rank, the address of
+//! rank 0, and which processes share a host.
 
 use std::sync::Mutex;
 
@@ -11,7 +11,7 @@ use ringfold::internals::topology::HostId;
 
 use crate::exceptions::{exception, invalid_argument};
 
-/// Listeners at which rank 0 will be met; good for one `Communicator.connect`.
+/// Listeners at which the other ranks reach rank 0; valid for one `Communicator.connect`.
 #[pyclass(frozen, module = "ringfold._native")]
 #[derive(Debug)]
 pub struct RendezvousListener {
@@ -20,7 +20,7 @@ pub struct RendezvousListener {
 }
 
 impl RendezvousListener {
-    /// The listeners, to be used up.
+    /// Takes the listeners, which are then used up.
     pub fn take(&self) -> PyResult<ringfold::RendezvousListener> {
         let open = lock(&self.open).take();
         open.ok_or_else(|| {
@@ -31,8 +31,8 @@ impl RendezvousListener {
 
 #[pymethods]
 impl RendezvousListener {
-    /// Opens listeners on free ports of this host's addresses; the first is the one by which
-    /// `toward` is reached.
+    /// Opens listeners on free ports of this host's addresses; the address on the route to `toward`
+    /// is first.
     #[staticmethod]
     #[pyo3(signature = (toward=None))]
     fn open(py: Python<'_>, toward: Option<&str>) -> PyResult<RendezvousListener> {
@@ -45,14 +45,14 @@ impl RendezvousListener {
         })
     }
 
-    /// Where the other ranks find it: candidates, separated by commas.
+    /// The address for the other ranks: candidates, separated by commas.
     #[getter]
     fn address(&self) -> &str {
         &self.address
     }
 }
 
-/// A text that is equal in two processes exactly if they would share memory.
+/// Returns a text that is equal in two processes exactly if they would share memory.
 #[pyfunction]
 pub fn host_id() -> PyResult<String> {
     let id = HostId::here().map_err(exception)?;
@@ -63,20 +63,20 @@ pub fn host_id() -> PyResult<String> {
         .collect())
 }
 
-/// A key for `purpose` that only the ranks of this job can make; `None` if the environment gives it
-/// no secret.
+/// Returns a key for `purpose` that only the ranks of this job can make; `None` if the environment
+/// has no secret.
 #[pyfunction]
 pub fn derived_key(purpose: &str, context: &[u8]) -> PyResult<Option<Vec<u8>>> {
     let secret = ringfold::env::job_secret().map_err(exception)?;
     Ok(secret.map(|secret| secret.derive(purpose, context).to_vec()))
 }
 
-/// The process' rank and the number of ranks, the same on its host if the launcher provides it, and
-/// the launcher.
+/// The process' rank and the number of ranks, the same two on its host if the launcher provides
+/// them, and the launcher.
 type Place = (usize, usize, Option<usize>, Option<usize>, &'static str);
 
-/// This process' identity, by its environment, and the hosts at which rank 0 may be; none if all
-/// ranks are on one.
+/// Returns this process' identity according to the environment, and the hosts on which rank 0 may
+/// be; no hosts if all ranks are on one.
 #[pyfunction]
 pub fn launch() -> PyResult<(Place, Vec<String>)> {
     ringfold::env::init_logging().map_err(exception)?;

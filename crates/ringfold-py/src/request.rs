@@ -1,4 +1,4 @@
-//! One call's arguments, as the Python package gives them.
+//! One call's arguments, as the Python package passes them.
 
 use std::str::FromStr;
 
@@ -10,7 +10,7 @@ use crate::exceptions::{exception, invalid_argument};
 use crate::layout::dtype_named;
 use crate::signals::seconds;
 
-/// Where memory begins, and how many bytes it has; `(0, 0)` is none.
+/// The address of memory and its number of bytes; `(0, 0)` is none.
 pub type Place = (usize, usize);
 
 /// The number of elements: a number, a list with one per rank, or a pair of lists (sent to,
@@ -32,7 +32,7 @@ impl From<CountsArgument> for Counts {
     }
 }
 
-/// A call to make, and what keeps its memory alive.
+/// A call to make, and the objects that keep its memory alive.
 #[pyclass(frozen, module = "ringfold._native")]
 #[derive(Debug)]
 pub struct Request {
@@ -49,7 +49,8 @@ enum Memory {
 }
 
 impl Request {
-    /// The core's form of a sum in place, at memory that the caller guarantees and keeps alive.
+    /// Returns the core's form of a sum in place, in memory that the caller vouches for and keeps
+    /// alive.
     pub fn sum_in_place(
         dtype: &str,
         count: u64,
@@ -69,7 +70,7 @@ impl Request {
         Ok(request)
     }
 
-    /// The core's form; its regions are valid as long as `self` is held.
+    /// Returns the core's form of the request; its regions are valid as long as `self` is held.
     pub fn core(&self) -> &ringfold::Request {
         &self.request
     }
@@ -109,8 +110,9 @@ impl Request {
         })
     }
 
-    /// A call on memory by its address: contiguous, aligned, in this process, and kept alive by
-    /// `owner`. The caller guarantees that; it is not checked.
+    /// Makes a request for memory by its address: contiguous, aligned, in this process, and kept
+    /// alive by `owner`. The caller guarantees these properties; only null and misaligned addresses
+    /// are refused.
     #[staticmethod]
     #[pyo3(signature = (
         collective, dtype, counts, input, output, *, op="sum", factor=1.0, root=0, tag=0,
@@ -142,7 +144,7 @@ impl Request {
     }
 }
 
-/// A call's arguments in the core's form.
+/// Returns a call's arguments in the core's form.
 #[allow(clippy::too_many_arguments, reason = "as many as a call has")]
 pub fn core(
     collective: &str,
@@ -169,7 +171,7 @@ pub fn core(
         None if collective == Collective::Recv => ringfold::Request::ANY_SOURCE,
         None => {
             return Err(invalid_argument(format!(
-                "{collective} with no rank given; only `recv` can do without"
+                "{collective} without a rank; only `recv` can omit it"
             )));
         }
     };
@@ -180,15 +182,15 @@ pub fn core(
     Ok(request)
 }
 
-/// The memory at a place that a Python caller vouches for.
+/// Returns the memory at a place that a Python caller vouches for.
 fn region((address, bytes): Place, dtype: DType) -> PyResult<Region> {
     if bytes == 0 {
         return Ok(Region::EMPTY);
     }
     if address == 0 || !address.is_multiple_of(dtype.size_bytes()) {
         return Err(invalid_argument(format!(
-            "{bytes} bytes of {dtype} at address {address:#x}, which is not aligned to that type, \
-             or nowhere"
+            "invalid address {address:#x} for {bytes} bytes of {dtype}: null, or not aligned to \
+             the type"
         )));
     }
     let start = std::ptr::with_exposed_provenance_mut(address);
@@ -197,12 +199,12 @@ fn region((address, bytes): Place, dtype: DType) -> PyResult<Region> {
     Ok(unsafe { Region::new(start, bytes) })
 }
 
-/// What has this name, of its type's choices; `None` leaves the choice to the library.
+/// Parses a choice from its name; `None` leaves the choice to the library.
 pub fn named<T: FromStr<Err: Into<Error>>>(name: Option<&str>) -> PyResult<Option<T>> {
     name.map(str::parse::<T>).transpose().map_err(exception)
 }
 
-/// The type of the buffers' elements; a barrier has neither, and no type.
+/// Returns the type of the buffers' elements; a barrier has neither buffers nor a type.
 fn same_dtype(input: Option<&Buffer>, output: Option<&Buffer>) -> PyResult<DType> {
     match (input.map(Buffer::dtype), output.map(Buffer::dtype)) {
         (Some(input), Some(output)) if input != output => Err(invalid_argument(format!(

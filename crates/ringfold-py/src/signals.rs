@@ -1,4 +1,4 @@
-//! Waiting without the GIL and without going deaf: Python's signal handlers run while a call waits.
+//! Waits without the GIL, while Python's signal handlers still run.
 
 use std::sync::{Mutex, mpsc};
 use std::time::{Duration, Instant};
@@ -12,22 +12,23 @@ use ringfold::{Error, Result};
 use crate::attach::attached;
 use crate::exceptions::{exception, invalid_argument};
 
-/// How long a signal may go unnoticed.
+/// Maximum time for which a signal may go unnoticed.
 pub const SIGNAL_PERIOD: Duration = Duration::from_millis(50);
 
-/// How long an interrupted thread may take to withdraw: it looks around 20 times a second, and says
-/// goodbye.
+/// Maximum time that an interrupted thread may take to withdraw: it checks for the interruption
+/// about 20 times a second, and says goodbye.
 const WITHDRAWAL: Duration = Duration::from_secs(5);
 
-/// The signal handlers' side of one wait of the core: what they raised ends it.
+/// The signal handlers' side of one wait of the core: an exception that a handler raises ends the
+/// wait.
 #[derive(Default)]
 pub struct Signals {
     raised: Option<PyErr>,
 }
 
 impl Signals {
-    /// Runs pending signal handlers. An error means that one raised; `finish` has its exception.
-    /// The core calls this a few dozen times per second while it waits.
+    /// Runs pending signal handlers. An error means that a handler raised; `finish` returns the
+    /// exception. The core calls this method a few dozen times per second while it waits.
     pub fn look(&mut self) -> Result<()> {
         let handled = attached(|py| {
             py.check_signals().map_err(|raised| {
@@ -36,19 +37,19 @@ impl Signals {
                     .name()
                     .map_or_else(|_| kind.to_string(), |name| name.to_string());
                 self.raised = Some(raised);
-                // Only its text is used: the other ranks read it as the reason.
+                // Only the error's text is used: the other ranks read it as the reason.
                 Error::InvalidArgument(format!("a signal handler raised {name}"))
             })
         });
-        // Without an interpreter, no thread waits for this call any more.
+        // Without an interpreter, no thread still waits for this call.
         handled.unwrap_or(Err(Error::Closed))
     }
 
-    /// The wait's outcome, unless a handler raised.
+    /// Returns the wait's outcome, unless a handler raised.
     ///
-    /// When the wait failed, signals that came meanwhile are handled first. A job's ranks are often
-    /// interrupted together, so that a peer's end comes with this rank's own signal; Python would
-    /// otherwise handle that one while it prints the error, and lose both.
+    /// If the wait failed, signals that arrived meanwhile are handled first. A job's ranks are
+    /// often interrupted together, so that a peer's end coincides with this rank's own signal.
+    /// Otherwise Python would handle the signal while it prints the error, and lose both.
     pub fn finish<T>(self, py: Python<'_>, outcome: Result<T>) -> PyResult<Result<T>> {
         if let Some(raised) = self.raised {
             return Err(raised);
@@ -60,18 +61,18 @@ impl Signals {
     }
 }
 
-/// How an interrupted caller parts with the thread that works for it.
+/// The time at which an interrupted caller stops waiting for the thread that works for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Parting {
     /// At once: the work changes nothing, and is left to its own deadline.
     AtOnce,
     /// When the thread has withdrawn, after [`WITHDRAWAL`], or as soon as another handler raises.
     Patient,
-    /// When the thread has withdrawn: it works on the caller's memory.
+    /// When the thread has withdrawn: the thread works on the caller's memory.
     WhenDone,
 }
 
-/// Runs an operation that cannot be interrupted on a separate thread, while this one checks
+/// Runs an operation that cannot be interrupted on a separate thread, while the caller checks
 /// signals. If a handler raises, `interrupt` makes the operation end early, and its result is
 /// undone before the exception propagates.
 pub fn interruptible<T: Send + 'static>(
@@ -98,7 +99,7 @@ pub fn interruptible<T: Send + 'static>(
             }
             Err(mpsc::RecvTimeoutError::Disconnected) => {
                 return Err(exception(Error::Unsupported(
-                    "the set-up thread ended without an answer".into(),
+                    "the set-up thread ended without a result".into(),
                 )));
             }
         }
@@ -118,7 +119,7 @@ pub fn interruptible<T: Send + 'static>(
                     return Err(raised);
                 }
             }
-            // It was done just then, or has failed; either way nothing stays.
+            // The work was done just then, or has failed; either way nothing is left.
             outcome => {
                 py.detach(|| {
                     drop(outcome);
@@ -131,17 +132,18 @@ pub fn interruptible<T: Send + 'static>(
     }
 }
 
-/// A time span from Python's seconds; one that is too long to count, infinity too, is the longest.
+/// Converts Python's seconds to a time span; a span that is too long, such as infinity, becomes the
+/// longest.
 pub fn seconds(value: Option<f64>) -> PyResult<Option<Duration>> {
     let span = |seconds: f64| {
-        // `min` would take NaN for the longest.
+        // `min` would turn NaN into the longest span.
         let seconds = match seconds > SPAN_MAX.as_secs_f64() {
             true => SPAN_MAX.as_secs_f64(),
             false => seconds,
         };
         Duration::try_from_secs_f64(seconds).map_err(|_| {
             invalid_argument(format!(
-                "a timeout of {seconds} s; give seconds, 0 or more, or None"
+                "invalid timeout of {seconds} s; use seconds, 0 or more, or None"
             ))
         })
     };

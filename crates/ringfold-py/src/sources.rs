@@ -13,7 +13,7 @@ use crate::dlpack;
 use crate::exceptions::{invalid_argument, unsupported};
 use crate::layout::{Layout, complex_format, dtype_named, dtype_of_format, unknown_dtype};
 
-/// What keeps the memory alive.
+/// The object that keeps the memory alive.
 #[derive(Debug)]
 pub enum Owner {
     Object(#[allow(dead_code, reason = "held, not read")] Py<PyAny>),
@@ -21,7 +21,7 @@ pub enum Owner {
     Lent(#[allow(dead_code, reason = "held, not read")] dlpack::Lent),
 }
 
-/// Where the memory came from, which decides what a result is made of.
+/// The source of the memory, which decides the kind of a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Torch,
@@ -39,7 +39,7 @@ impl Kind {
     }
 }
 
-/// The memory of `object`.
+/// Opens the memory of `object`.
 pub fn open(object: &Bound<'_, PyAny>) -> PyResult<(Layout, Owner, Kind)> {
     if object.hasattr("data_ptr")? && object.hasattr("is_contiguous")? {
         let layout = torch_layout(object)?;
@@ -93,11 +93,11 @@ fn torch_layout(tensor: &Bound<'_, PyAny>) -> PyResult<Layout> {
     Layout::new(address, dtype, shape, Some(strides), false)
 }
 
-/// Why an object does not come in by the buffer protocol.
+/// The reason why an object is not opened by the buffer protocol.
 enum Refusal {
-    /// It has no such thing; it may have something else.
+    /// The object does not support the protocol; it may support another.
     NotOffered(PyErr),
-    /// What it offers is of no use here.
+    /// The object's buffer cannot be used here.
     Useless(PyErr),
 }
 
@@ -110,7 +110,7 @@ fn export(object: &Bound<'_, PyAny>) -> Result<(Layout, PyUntypedBuffer), Refusa
                 .map_err(Refusal::Useless)
                 .map(|layout| (layout, buffer))
         }
-        // PyO3 takes the missing shape of an array without axes for an error.
+        // PyO3 treats the missing shape of an array without axes as an error.
         Err(refusal) => match export_scalar(object) {
             Ok(Some(scalar)) => Ok(scalar),
             Ok(None) => Err(Refusal::NotOffered(refusal)),
@@ -157,7 +157,7 @@ fn buffer_layout(
     Layout::new(address, dtype, shape.to_vec(), strides, buffer.readonly())
 }
 
-/// The type's name, when `object` is a NumPy array of a type that NumPy itself does not know.
+/// Returns the type's name, if `object` is a NumPy array of a type that NumPy itself does not know.
 fn extension_dtype(object: &Bound<'_, PyAny>) -> PyResult<Option<String>> {
     if !object.hasattr("__array_interface__")? {
         return Ok(None);
@@ -166,7 +166,7 @@ fn extension_dtype(object: &Bound<'_, PyAny>) -> PyResult<Option<String>> {
     Ok((name == "bfloat16" || name.starts_with("float8_")).then_some(name))
 }
 
-/// Opens such an array through a view with an integer type of the same size.
+/// Opens an array of an extension type through a view with an integer type of the same size.
 fn open_extension(object: &Bound<'_, PyAny>, name: &str) -> PyResult<(Layout, Owner, Kind)> {
     let dtype = dtype_named(name)?;
     let integer = format!("uint{}", 8 * dtype.size_bytes());

@@ -1,4 +1,4 @@
-//! An asynchronous call, seen from Python.
+//! The asynchronous call of the Python module.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -14,10 +14,11 @@ use crate::exceptions::exception;
 use crate::request::Request;
 use crate::signals::{Signals, seconds};
 
-/// Calls among which those that are done are looked for, at least.
+/// Minimum number of outstanding calls at which all of them are searched for calls that are done.
 const LOOK_MIN: usize = 16;
 
-/// A started call and its request, whose memory is held until it completes even without a handle.
+/// A started call and its request, whose memory is held until the call completes, even without a
+/// handle.
 #[derive(Debug)]
 pub struct Call {
     // Declared first, so dropped first: the memory outlives the call.
@@ -33,13 +34,13 @@ impl Call {
         }
     }
 
-    /// Whether the call is done; if so its memory is let go.
+    /// Returns whether the call is done; if so, its memory is released.
     pub fn is_done(&self) -> bool {
         let done = self.work.is_done();
         if done {
             let mut held = lock(&self.request);
             let released = held.take();
-            // The end of an array may run Python code, which must not find the lock taken.
+            // Freeing an array may run Python code, which must not find the lock taken.
             drop(held);
             drop(released);
         }
@@ -56,7 +57,8 @@ impl Call {
         signals.finish(py, outcome)
     }
 
-    /// The same for at most `span`; returns whether the call has completed. Otherwise it continues.
+    /// Waits like `wait`, but at most for `span`; returns whether the call has completed. Otherwise
+    /// the call continues.
     fn wait_within(&self, py: Python<'_>, span: Duration) -> PyResult<bool> {
         self.work.check()?;
         let mut signals = Signals::default();
@@ -71,7 +73,7 @@ impl Call {
 #[derive(Debug, Default)]
 pub struct Outstanding {
     calls: VecDeque<Arc<Call>>,
-    /// Among so many calls those that are done are looked for.
+    /// Number of outstanding calls at which all of them are searched for calls that are done.
     look_at: usize,
 }
 
@@ -80,13 +82,14 @@ impl Outstanding {
         self.calls.push_back(call);
     }
 
-    /// All, in the order in which they were started.
+    /// Returns all calls, in the order in which they were started.
     pub fn all(&self) -> Vec<Arc<Call>> {
         self.calls.iter().cloned().collect()
     }
 
     /// Takes out the calls that are done: the oldest, which mostly end first; and all if there are
-    /// twice as many as were left the last time, so that very many calls cost no more each.
+    /// twice as many as were left the last time, so that the cost of each call does not grow with
+    /// their number.
     pub fn take_done(&mut self) -> Vec<Arc<Call>> {
         let mut done = Vec::new();
         while self.calls.front().is_some_and(|call| call.work.is_done()) {
@@ -103,7 +106,7 @@ impl Outstanding {
     }
 }
 
-/// The handle of an asynchronous call. It does not keep the communicator open.
+/// The handle of an asynchronous call. The handle does not keep the communicator open.
 #[pyclass(frozen, module = "ringfold._native")]
 #[derive(Debug)]
 pub struct Work(pub Arc<Call>);
@@ -120,18 +123,18 @@ impl Work {
         }
     }
 
-    /// Whether the call is done, well or not.
+    /// Returns whether the call is done, successfully or not.
     fn done(&self) -> PyResult<bool> {
         self.0.work.check()?;
         Ok(self.0.is_done())
     }
 
-    /// The rank that sent, once a receive is done well.
+    /// The sender of a receive that has succeeded.
     #[getter]
     fn source(&self) -> PyResult<usize> {
         self.0.work.check()?;
         self.0.work.source().ok_or_else(|| {
-            PyRuntimeError::new_err("only a receive that is done, and well, knows who sent")
+            PyRuntimeError::new_err("only a receive that has succeeded has a source")
         })
     }
 
@@ -149,10 +152,10 @@ impl Work {
     }
 }
 
-/// Why a rank gives up: the other ranks read it.
+/// The reason for which a rank ends the communicator; the other ranks read it.
 pub const INTERRUPTED: &str = "interrupted by a signal";
 
-/// Ends `communicator` on all ranks because this rank was asked to stop.
+/// Ends `communicator` on all ranks because a signal interrupted this rank.
 pub fn interrupted(py: Python<'_>, communicator: &ringfold::Communicator) {
     py.detach(|| communicator.abort(INTERRUPTED));
 }

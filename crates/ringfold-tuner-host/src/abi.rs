@@ -1,14 +1,14 @@
-//! NCCL's interface for tuner plugins, versions 2 to 7, as the structures that libraries export and
-//! are handed.
+//! NCCL's interface for tuner plugins, versions 2 to 7: the structures that libraries export and
+//! receive.
 //!
-//! A library exports a structure named `ncclTunerPlugin_v6`; of several versions the newest is
-//! taken. All functions return a [`Code`], 0 for success. The cost table that they are given is one
-//! array of floats, row after row, in microseconds, -1 for what cannot be chosen; that its type is
-//! a pointer to pointers is a slip that all versions keep.
+//! A library exports a structure with a name such as `ncclTunerPlugin_v6`; of several versions the
+//! newest is used. All functions return a [`Code`], 0 for success. The cost table that functions
+//! receive is one array of floats, row after row, in microseconds, with -1 for entries that cannot
+//! be chosen. The table's type, a pointer to pointers, is a mistake that all versions keep.
 //!
 //! Both ends of the interface use these types: the host in this crate, and
-//! `crates/ringfold-nccl-tuner`, which NCCL loads. `tests/plugins/tuner.h` says the same in C, and
-//! the tests of both call across.
+//! `crates/ringfold-nccl-tuner`, which NCCL loads. `tests/plugins/tuner.h` declares the same in C,
+//! and the tests of both crates call across that boundary.
 //!
 //! Source: `src/include/plugin/tuner/tuner_v{2,3,4,5,6,7}.h` of NCCL 2.21 to 2.32, from which
 //! names, order and numbers are taken.
@@ -20,23 +20,23 @@ use std::mem::{offset_of, size_of};
 
 use ringfold::internals::tune::names::{NCCL_ALGORITHMS, NCCL_PROTOCOLS};
 
-/// What a function returns: [`SUCCESS`] or the number of what went wrong (`ncclResult_t`).
+/// The result of a function: [`SUCCESS`] or the number of an error (`ncclResult_t`).
 pub type Code = c_int;
-/// All is well.
+/// The code of success.
 pub const SUCCESS: Code = 0;
 
-/// What a cost table holds where an algorithm cannot be chosen.
+/// The cost of an entry that cannot be chosen.
 pub const IGNORED: f32 = -1.0;
-/// What version 2 leaves where it has no opinion about the algorithm or the protocol.
+/// The number that version 2 leaves if it chooses no algorithm or no protocol.
 pub const UNDEFINED: c_int = -1;
 
 /// A level of a log line (`ncclDebugLogLevel`).
 pub mod level {
     use super::c_uint;
 
-    /// Something is wrong.
+    /// Problems.
     pub const WARN: c_uint = 2;
-    /// What was chosen and why.
+    /// Choices and their reasons.
     pub const INFO: c_uint = 3;
     /// Every step.
     pub const TRACE: c_uint = 5;
@@ -45,8 +45,8 @@ pub mod level {
 /// The bit of the subsystem to which a tuner's log lines belong.
 pub const TUNING: c_ulong = 0x40;
 
-/// Writes a line to the log of the plugin's host; its arguments are those of `printf` from
-/// `format` on.
+/// The function that writes a line to the log of the plugin's host; its arguments are those of
+/// `printf` from `format` on.
 pub type Logger = Option<
     unsafe extern "C" fn(
         level: c_uint,
@@ -61,7 +61,7 @@ pub type Logger = Option<
 /// A function that ends a communicator's context.
 pub type Finish = unsafe extern "C" fn(context: *mut c_void) -> Code;
 
-/// How versions 2 to 4 begin a communicator.
+/// The function by which versions 2 to 4 begin a communicator.
 pub type Init = unsafe extern "C" fn(
     ranks: usize,
     hosts: usize,
@@ -69,7 +69,7 @@ pub type Init = unsafe extern "C" fn(
     context: *mut *mut c_void,
 ) -> Code;
 
-/// The initialisation of a communicator in versions 5 to 7, which have constants: [`CONSTANTS`]
+/// The function by which versions 5 to 7 begin a communicator, with constants: [`CONSTANTS`]
 /// doubles, or fewer.
 pub type InitWithConstants = unsafe extern "C" fn(
     context: *mut *mut c_void,
@@ -81,7 +81,7 @@ pub type InitWithConstants = unsafe extern "C" fn(
     constants: *mut f64,
 ) -> Code;
 
-/// How versions 4 to 7 price the ways of a call.
+/// The function by which versions 4 to 7 price the ways of a call.
 pub type Price = unsafe extern "C" fn(
     context: *mut c_void,
     function: c_int,
@@ -94,7 +94,8 @@ pub type Price = unsafe extern "C" fn(
     channels: *mut c_int,
 ) -> Code;
 
-/// How version 3 does, without knowing whether buffers are registered.
+/// The function by which version 3 prices the ways of a call, without knowing whether buffers are
+/// registered.
 pub type PriceUnregistered = unsafe extern "C" fn(
     context: *mut c_void,
     function: c_int,
@@ -106,7 +107,7 @@ pub type PriceUnregistered = unsafe extern "C" fn(
     channels: *mut c_int,
 ) -> Code;
 
-/// How version 2 names one way, or none.
+/// The function by which version 2 names one way, or none.
 pub type Pick = unsafe extern "C" fn(
     context: *mut c_void,
     function: c_int,
@@ -119,7 +120,7 @@ pub type Pick = unsafe extern "C" fn(
     channels: *mut c_int,
 ) -> Code;
 
-/// How versions 6 and 7 may change the size of a chunk; may be absent.
+/// The function by which versions 6 and 7 may change the size of a chunk; may be absent.
 pub type ChunkSize = unsafe extern "C" fn(
     context: *mut c_void,
     function: c_int,
@@ -130,20 +131,20 @@ pub type ChunkSize = unsafe extern "C" fn(
     chunk_bytes: *mut usize,
 ) -> Code;
 
-/// What a library exports under the name of a version. The versions differ in the arguments of
-/// their functions, and from 6 on one more may follow.
+/// The structure that a library exports under the name of a version. The versions differ in the
+/// arguments of their functions, and from version 6 on another function may follow.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Tuner<Begin, Answer, More = ()> {
-    /// What the log calls it.
+    /// The plugin's name in the log.
     pub name: *const c_char,
-    /// Begins a communicator.
+    /// The function that begins a communicator.
     pub init: Option<Begin>,
-    /// Prices the ways of a call, or names one.
+    /// The function that prices the ways of a call, or names one.
     pub answer: Option<Answer>,
-    /// Ends a communicator.
+    /// The function that ends a communicator.
     pub finish: Option<Finish>,
-    /// Changes the size of a chunk.
+    /// The function that changes the size of a chunk.
     pub chunk_size: More,
 }
 
@@ -155,26 +156,26 @@ pub type TunerV3 = Tuner<Init, PriceUnregistered>;
 pub type TunerV4 = Tuner<Init, Price>;
 /// `ncclTunerPlugin_v5`.
 pub type TunerV5 = Tuner<InitWithConstants, Price>;
-/// `ncclTunerPlugin_v6` and `_v7`, which differ in how many constants there are.
+/// `ncclTunerPlugin_v6` and `_v7`, which differ in the number of constants.
 pub type TunerV6 = Tuner<InitWithConstants, Price, Option<ChunkSize>>;
 
-/// Which ranks reach each other by NVLink (`ncclNvlDomainInfo_v5_t`).
+/// The groups of ranks that reach each other by NVLink (`ncclNvlDomainInfo_v5_t`).
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Domains {
-    /// How many groups of ranks there are.
+    /// Number of groups of ranks.
     pub count: c_int,
-    /// Ranks of the smallest.
+    /// Number of ranks of the smallest group.
     pub ranks_min: c_int,
-    /// Ranks of the largest.
+    /// Number of ranks of the largest group.
     pub ranks_max: c_int,
 }
 
-/// How many doubles NCCL's constants are in version 7 (`ncclTunerConstants_v7_t`), which a plugin
-/// may change when it begins: by algorithm and protocol the latencies in microseconds of every
-/// call, and of a hop over NVLink, PCI and the network; then the bandwidths of a channel in GB/s
-/// (LL, ring by LL128, tree by LL128, tree by simple, NVLS tree) by generation of GPU × one, two or
-/// four hosts. Versions 5 and 6 have four generations instead of five.
+/// Number of doubles in NCCL's constants of version 7 (`ncclTunerConstants_v7_t`), which a plugin
+/// may change when a communicator begins. By algorithm and protocol these are the latencies in
+/// microseconds of every call, and of a hop over NVLink, PCI and the network; then the bandwidths
+/// of a channel in GB/s (LL, ring by LL128, tree by LL128, tree by simple, NVLS tree) by generation
+/// of GPU × one, two or four hosts. Versions 5 and 6 have four generations instead of five.
 pub const CONSTANTS: usize = 4 * NCCL_ALGORITHMS * NCCL_PROTOCOLS + 5 * 5 * 3;
 
 const POINTER: usize = size_of::<*const c_char>();

@@ -1,5 +1,5 @@
-//! A communicator's context in a plugin's library: what it is asked, and what of its answer is
-//! taken.
+//! A communicator's context in a plugin's library: the questions about calls, and the parts of the
+//! answers that are used.
 
 use std::array;
 use std::ffi::{c_int, c_void};
@@ -20,35 +20,35 @@ use super::{LOG, Members, Plugin, Question};
 /// NCCL's cost table: one array, row after row.
 type Table = [[f32; NCCL_PROTOCOLS]; NCCL_ALGORITHMS];
 
-/// A communicator in a library.
+/// A communicator's context in a library.
 #[derive(Debug)]
 pub struct Context {
     library: &'static Library,
-    /// What the library calls it; it may be null.
+    /// The library's own pointer to the context, which may be null.
     context: *mut c_void,
-    /// What `context` may point into: NCCL's constants live as long as its communicator.
+    /// Memory into which `context` may point: NCCL's constants live as long as its communicator.
     _given: Box<Given>,
     has_failed: AtomicBool,
     has_erred: AtomicBool,
 }
 
-/// What a library is handed when a communicator begins, and may change or keep.
+/// Values that a library receives when a communicator begins, and may change or keep.
 #[derive(Debug)]
 struct Given {
     domains: Domains,
-    /// Numbers that mean nothing: every hop costs as much, and every link carries 1 GB/s, so that a
-    /// division by one of them gives a number.
+    /// Neutral numbers: every hop costs the same, and every link carries 1 GB/s, so that a division
+    /// by one of them gives a number.
     constants: [f64; CONSTANTS],
 }
 
-// SAFETY: the interface lets a communicator's calls come from different threads, one at a time, and
-// `Library::turn` is held in every one of them.
+// SAFETY: the interface lets a communicator make its calls from different threads, one at a time,
+// and `Library::turn` is held in every one of them.
 unsafe impl Send for Context {}
 // SAFETY: as above.
 unsafe impl Sync for Context {}
 
 impl Context {
-    /// Begins a communicator; `None` if the library will not, which a warning says.
+    /// Begins a communicator; logs a warning and returns `None` if the library refuses.
     pub fn begin(library: &'static Library, members: &Members) -> Option<Context> {
         let mut given = Box::new(Given {
             domains: Domains {
@@ -65,7 +65,7 @@ impl Context {
         };
         if code != SUCCESS {
             let (name, why) = (&library.name, meaning(code));
-            log::warn!(target: LOG, "plugin `{name}` does not begin ({why}), so the model decides");
+            log::warn!(target: LOG, "plugin `{name}` failed to start ({why}), so the model decides");
             return None;
         }
         Some(Context {
@@ -77,8 +77,8 @@ impl Context {
         })
     }
 
-    /// Asks about a call, `function` in the interface's numbers. `table` and `channels` become the
-    /// answer.
+    /// Asks the plugin about a call, whose collective is `function` in the interface. Stores the
+    /// answer in `table` and `channels`.
     fn ask(
         &self,
         function: c_int,
@@ -91,14 +91,14 @@ impl Context {
         let (rows, columns) = (NCCL_ALGORITHMS as c_int, NCCL_PROTOCOLS as c_int);
         let registered = call.is_registered.into();
         let context = self.context;
-        // The pointer to pointers that the interface declares is one to the first float.
+        // The interface declares a pointer to pointers for the pointer to the first float.
         let costs = (&raw mut *table).cast::<*mut f32>();
         let _turn = self.library.turn();
         match self.library.ask {
             Ask::Price(price) => {
                 // SAFETY: the interface promises these arguments to this function; `costs` is valid
                 // for reads and writes of `rows * columns` floats, `channels` of an int, and
-                // `context` is what `begin` got.
+                // `context` is the result of `begin`.
                 unsafe {
                     price(
                         context, function, bytes, group, costs, rows, columns, registered, channels,
@@ -124,7 +124,8 @@ impl Context {
                 };
                 let picked = usize::try_from(row).ok().zip(usize::try_from(column).ok());
                 let picked = picked.and_then(|(row, column)| table.get_mut(row)?.get_mut(column));
-                // Version 2 may name what cannot be chosen; that was allowed, and means nothing.
+                // Version 2 may name an entry that cannot be chosen; the interface allows that,
+                // without effect.
                 if let Some(cost) = picked.filter(|cost| **cost != IGNORED) {
                     *cost = 0.0;
                 }
@@ -133,7 +134,7 @@ impl Context {
         }
     }
 
-    /// Takes over what the plugin changed in its table.
+    /// Applies the changes that the plugin made in its table.
     fn take(&self, offered: &Table, answered: &Table, table: &mut CostTable) {
         let mut refused = None;
         for (row, column) in entries() {
@@ -148,14 +149,17 @@ impl Context {
         if let Some((row, column, cost)) = refused {
             self.warn_of_nonsense(|| {
                 let way = called(row, column);
-                format!("sets the cost of {way} to {cost}, which cannot be chosen or means nothing")
+                format!(
+                    "sets the cost of {way} to {cost}, but the way is unusable or the cost \
+                    invalid"
+                )
             });
         }
     }
 
-    /// Says the first time that something of an answer was ignored.
+    /// Logs a warning the first time that a part of an answer is ignored.
     fn warn_of_nonsense(&self, what: impl FnOnce() -> String) {
-        // A number by itself: nothing is published with it.
+        // Relaxed: the flag publishes no other memory.
         if !self.has_erred.swap(true, Ordering::Relaxed) {
             let name = &self.library.name;
             log::warn!(target: LOG, "plugin `{name}` {}; such answers are ignored", what());
@@ -177,7 +181,7 @@ impl Plugin for Context {
         let (mut answered, mut wanted) = (offered, 0);
         let code = self.ask(function.into(), call, &mut answered, &mut wanted);
         if code != SUCCESS {
-            // A number by itself, as above.
+            // Relaxed: as above.
             if !self.has_failed.swap(true, Ordering::Relaxed) {
                 let (name, collective, why) = (self.name(), call.collective, meaning(code));
                 log::warn!(
@@ -203,33 +207,33 @@ impl Drop for Context {
             return;
         };
         let _turn = self.library.turn();
-        // SAFETY: `begin` succeeded with this context, and it is not used any more. What it returns
+        // SAFETY: `begin` succeeded with this context, which is not used afterwards. The result
         // changes nothing.
         let _ = unsafe { finish(self.context) };
     }
 }
 
-/// All entries of NCCL's table.
+/// Returns all entries of NCCL's table.
 fn entries() -> impl Iterator<Item = (usize, usize)> {
     let columns = |row| (0..NCCL_PROTOCOLS).map(move |column| (row, column));
     (0..NCCL_ALGORITHMS).flat_map(columns)
 }
 
-/// What an entry of NCCL's table is here.
+/// Returns ringfold's method and protocol for an entry of NCCL's table.
 fn way(row: usize, column: usize) -> Option<(Method, Protocol)> {
     let algorithm = Name::numbered(&ALGORITHMS, row as i32)?.ours?;
     let protocol = Name::numbered(&PROTOCOLS, column as i32)?.ours?;
     Some((algorithm, protocol))
 }
 
-/// What NCCL calls an entry of its table.
+/// Returns NCCL's name of an entry of its table.
 fn called(row: usize, column: usize) -> String {
     let algorithm = Name::numbered(&ALGORITHMS, row as i32).map_or("?", |name| name.text);
     let protocol = Name::numbered(&PROTOCOLS, column as i32).map_or("?", |name| name.text);
     format!("{algorithm}/{protocol}")
 }
 
-/// NCCL's table with what is usable here.
+/// Returns NCCL's table with the costs of usable ways.
 fn offer(table: &CostTable) -> Table {
     let cost = |row, column| table.get(way(row, column)?);
     array::from_fn(|row| array::from_fn(|column| cost(row, column).unwrap_or(IGNORED)))
@@ -264,8 +268,8 @@ fn begin(how: Begin, members: &Members, given: &mut Given, context: &mut *mut c_
         }
         Begin::WithConstants(init) => {
             let constants = given.constants.as_mut_ptr();
-            // SAFETY: as above; what is given is valid for reads and writes, as long as any
-            // version's constants are, and the context keeps it.
+            // SAFETY: as above; `given` is valid for reads and writes, holds as many constants as
+            // any version has, and is kept by the context.
             unsafe { init(context, id, ranks, hosts, log, domains, constants) }
         }
     }

@@ -1,4 +1,4 @@
-//! Loading a plugin's library: which names are tried, which symbol is taken, once for a process.
+//! Loads a plugin's library, once for a process: the names to try, and the symbol to use.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, c_char, c_void};
@@ -9,26 +9,26 @@ use ringfold::internals::sys::Library as Loaded;
 use super::LOG;
 use super::abi::{Finish, Init, InitWithConstants, Pick, Price, PriceUnregistered, Tuner};
 
-/// The name that stands for the program itself. Only in full: NCCL takes every beginning of it,
-/// such as `s`.
+/// The name of the program itself. Only the full name counts: NCCL accepts every prefix, such as
+/// `s`.
 const PROGRAM: &str = "STATIC_PLUGIN";
 
-/// A library that is loaded for good.
+/// A library that is never unloaded.
 #[derive(Debug)]
 pub struct Library {
-    /// What the plugin calls itself.
+    /// The plugin's own name.
     pub name: String,
-    /// How it begins a communicator.
+    /// The function that begins a communicator.
     pub begin: Begin,
-    /// How it is asked.
+    /// The function that is asked about a call.
     pub ask: Ask,
-    /// How it ends a communicator.
+    /// The function that ends a communicator.
     pub finish: Option<Finish>,
-    /// Held while it is called.
+    /// Held while the library is called.
     turn: Mutex<()>,
 }
 
-/// How a communicator begins.
+/// The function that begins a communicator, by version.
 #[derive(Clone, Copy, Debug)]
 pub enum Begin {
     /// Versions 2 to 4.
@@ -37,7 +37,7 @@ pub enum Begin {
     WithConstants(InitWithConstants),
 }
 
-/// How a call is asked about.
+/// The function that is asked about a call, by version.
 #[derive(Clone, Copy, Debug)]
 pub enum Ask {
     /// Version 2.
@@ -55,12 +55,11 @@ impl Library {
     }
 }
 
-/// What reads the structure behind a symbol; `None` if a function that it cannot do without is
-/// missing.
+/// A function that reads the structure of a symbol; `None` if a required function is missing.
 type Read = fn(*mut c_void) -> Option<Library>;
 
-/// The versions and how what stands behind their symbols is read, newest first: the first symbol
-/// that a library has is taken.
+/// The versions and the functions that read their symbols, newest first: the first symbol that a
+/// library has is used.
 const VERSIONS: [(u32, Read); 6] = [
     (7, |symbol| plugin(symbol, Begin::WithConstants, Ask::Price)),
     (6, |symbol| plugin(symbol, Begin::WithConstants, Ask::Price)),
@@ -72,11 +71,11 @@ const VERSIONS: [(u32, Read); 6] = [
     (2, |symbol| plugin(symbol, Begin::Plain, Ask::Pick)),
 ];
 
-/// The structure at a version's `symbol`, whose functions have the types that `begin` and `ask`
-/// take.
+/// Reads the structure at a version's `symbol`, whose functions have the types that `begin` and
+/// `ask` take.
 fn plugin<I, A>(symbol: *mut c_void, begin: fn(I) -> Begin, ask: fn(A) -> Ask) -> Option<Library> {
-    // SAFETY: `read` found it under the name by which the interface promises this layout, which
-    // later versions begin with, too; and every bit pattern of a pointer may stand there.
+    // SAFETY: `read` found the symbol under the name for which the interface promises this layout,
+    // with which later versions begin, too; and every bit pattern of a pointer may be there.
     let tuner = unsafe { symbol.cast_const().cast::<Tuner<I, A>>().read() };
     Some(Library {
         begin: begin(tuner.init?),
@@ -87,8 +86,8 @@ fn plugin<I, A>(symbol: *mut c_void, begin: fn(I) -> Begin, ask: fn(A) -> Ask) -
     })
 }
 
-/// The library that `name` stands for. The first call loads it, and says so or warns; later ones
-/// get the same answer.
+/// Returns the library of `name`. The first call loads it and logs the result; later calls return
+/// the same.
 pub fn library(name: &str) -> Option<&'static Library> {
     static LIBRARIES: Mutex<BTreeMap<String, Option<&'static Library>>> =
         Mutex::new(BTreeMap::new());
@@ -103,7 +102,7 @@ pub fn library(name: &str) -> Option<&'static Library> {
                 target: LOG,
                 "plugin `{called}` of `{name}`, version {version} of NCCL's interface"
             );
-            // It is never unloaded, so what describes it need not go either.
+            // The library is never unloaded, so its description need not be freed either.
             Some(&*Box::leak(Box::new(library)))
         }
         Err(why) => {
@@ -126,7 +125,7 @@ fn load(name: &str) -> Result<(u32, Library), String> {
     Err(failures.join("; "))
 }
 
-/// What a library exports in the newest version that it has, and that version.
+/// Returns the number of the newest version that a library exports, and the plugin read from it.
 fn read(loaded: &Loaded) -> Result<(u32, Library), String> {
     for (version, plugin) in VERSIONS {
         let symbol = CString::new(format!("ncclTunerPlugin_v{version}"));
@@ -134,10 +133,10 @@ fn read(loaded: &Loaded) -> Result<(u32, Library), String> {
         let Some(symbol) = loaded.symbol(&symbol) else {
             continue;
         };
-        let library = plugin(symbol).ok_or("it lacks init or getCollInfo")?;
+        let library = plugin(symbol).ok_or("no init or getCollInfo function")?;
         return Ok((version, library));
     }
-    Err("it exports none of ncclTunerPlugin_v2 to v7".into())
+    Err("no symbol ncclTunerPlugin_v2 to v7".into())
 }
 
 fn called(name: *const c_char) -> String {
@@ -150,7 +149,7 @@ fn called(name: *const c_char) -> String {
     name.to_string_lossy().into_owned()
 }
 
-/// What is opened for a name, in this order; `None` is the program itself.
+/// Returns the libraries to try for a name, in this order; `None` is the program itself.
 fn candidates(name: &str) -> Vec<Option<String>> {
     if name == PROGRAM {
         return vec![None];

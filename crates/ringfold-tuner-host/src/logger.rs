@@ -1,8 +1,8 @@
-//! Plugins' log lines become lines of our own log.
+//! Forwards plugins' log lines to ringfold's log.
 //!
-//! A plugin is handed a function of C's variable arguments, which stable Rust can call but not be;
-//! `logger.c` is that function. It writes the line out and hands it over here, if lines of its
-//! level are wanted at all.
+//! A plugin receives a function with C's variable arguments, which stable Rust can call but not
+//! define: `logger.c` defines it. The function formats the line and passes it to this module, if
+//! lines of its level are wanted.
 
 use std::ffi::{CStr, c_char, c_int, c_uint};
 use std::panic::catch_unwind;
@@ -20,21 +20,21 @@ unsafe extern "C" {
     fn ringfold_plugin_logger(wanted: Wanted, write: Write) -> Logger;
 }
 
-/// The function that plugins are given.
+/// Returns the log function for plugins.
 pub fn logger() -> Logger {
     static LOGGER: OnceLock<Logger> = OnceLock::new();
-    // SAFETY: both are functions of the types that `logger.c` declares, and it is called once.
+    // SAFETY: both functions have the types that `logger.c` declares, and the call is made once.
     *LOGGER.get_or_init(|| unsafe { ringfold_plugin_logger(is_wanted, write) })
 }
 
 extern "C" fn is_wanted(level: c_uint) -> c_int {
-    // A program's own logger may panic, which must not travel through C.
+    // A program's own logger may panic, and the panic must not unwind through C.
     let is_wanted = catch_unwind(|| log::log_enabled!(target: LOG, log_level(level)));
     c_int::from(is_wanted.unwrap_or(false))
 }
 
 extern "C" fn write(level: c_uint, line: *const c_char) {
-    // SAFETY: `logger.c` hands over an array that ends with a zero and outlives this call.
+    // SAFETY: `logger.c` passes an array that ends with a zero and outlives this call.
     let line = unsafe { CStr::from_ptr(line) }.to_string_lossy();
     let _ = catch_unwind(|| log::log!(target: LOG, log_level(level), "{}", line.trim_end()));
 }

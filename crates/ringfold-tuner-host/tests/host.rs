@@ -25,7 +25,7 @@ const CALL: Question = Question {
     ..Question::new(Collective::AllReduce, 4096, 4)
 };
 
-/// What is logged, of all tests.
+/// The log lines of all tests.
 #[derive(Default)]
 struct Lines(Mutex<Vec<String>>);
 
@@ -58,7 +58,7 @@ impl Lines {
     }
 }
 
-/// A library that was compiled from `plugin.c`.
+/// A library that is compiled from `plugin.c`.
 struct Library(PathBuf);
 
 impl Library {
@@ -69,7 +69,7 @@ impl Library {
             log::set_max_level(log::LevelFilter::Trace);
         });
         let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/plugins");
-        // Each its own, because a process loads a path once.
+        // Each library has its own path, because a process loads a path once.
         static COUNT: AtomicUsize = AtomicUsize::new(0);
         let index = COUNT.fetch_add(1, Ordering::Relaxed);
         let name = format!("plugin-{version}-{behaviour}-{index}.so");
@@ -105,13 +105,13 @@ impl Library {
         self.0.to_str().expect("a path that is text")
     }
 
-    /// The address of a variable of the library, which `open` has loaded.
+    /// Returns the address of a variable of the library, which `open` has loaded.
     fn variable<T>(&self, name: &CStr) -> *const T {
         let path = CString::new(self.name()).unwrap();
-        // SAFETY: `path` ends with a zero; nothing is loaded that is not loaded yet.
+        // SAFETY: `path` ends with a zero; `RTLD_NOLOAD` loads nothing.
         let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOLOAD | libc::RTLD_NOW) };
         assert!(!handle.is_null());
-        // SAFETY: the handle was just got, and `name` ends with a zero.
+        // SAFETY: the handle is valid, and `name` ends with a zero.
         let variable = unsafe { libc::dlsym(handle, name.as_ptr()) };
         assert!(!variable.is_null());
         variable.cast_const().cast()
@@ -123,18 +123,18 @@ impl Library {
     }
 
     fn complaint(&self) -> Option<String> {
-        // SAFETY: `plugin.c` declares it as a pointer to text.
+        // SAFETY: `plugin.c` declares `complaint` as a pointer to text.
         let text = unsafe { self.variable::<*const c_char>(c"complaint").read() };
         if text.is_null() {
             return None;
         }
-        // SAFETY: it is a literal of the library, which is never unloaded.
+        // SAFETY: the text is a literal of the library, which is never unloaded.
         let text = unsafe { CStr::from_ptr(text) };
         Some(text.to_string_lossy().into_owned())
     }
 }
 
-/// What the model says in these tests: ringfold's own `direct` is best.
+/// Returns the model's costs in these tests: ringfold's own `direct` is best.
 fn prices() -> CostTable {
     let mut table = CostTable::unusable();
     table.set((Method::Tree, Protocol::Simple), 5.0);
@@ -155,7 +155,7 @@ fn every_version_of_the_interface_is_spoken() {
     let names = ["two", "three", "four", "five", "six", "seven"];
     for (version, name) in (2..).zip(names) {
         let library = Library::compile(version, "PREFERS");
-        let plugin = library.open().expect("it is well");
+        let plugin = library.open().expect("a usable plugin");
         assert_eq!(plugin.name(), name);
         let line = format!(
             "INFO plugin `{name}` of `{}`, version {version} of",
@@ -191,7 +191,7 @@ fn nonsense_changes_nothing_and_is_said_once() {
         let plugin = library.open().unwrap();
         let mut expected = prices();
         if version > 2 {
-            // What makes sense beside it is taken all the same.
+            // The valid part of the answer is used all the same.
             expected.set((Method::Tree, Protocol::Simple), 2.0);
         }
         for _ in 0..3 {

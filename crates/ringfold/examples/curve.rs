@@ -1,14 +1,14 @@
-//! The effect of channels, chunks and helper threads on an all-reduce, and their cost in processor
-//! time.
+//! Measures how channels, chunk size and helper threads affect the time and the processor time of
+//! an all-reduce.
 //!
 //! `ringfold run -n 4 -- curve place=loopback transport=tcp algorithm=ring sizes=64K,1M
 //! channels=1,2,4 rounds=40`
 //!
-//! Every variant is a communicator of its own, all of one job in one process, and the variants
-//! alternate call by call: disturbances of the machine affect all of them, and no process is
-//! compared with another. Rank 0 prints a line of CSV for each variant and size: the minimum and
-//! the median time of a call, and the median of the processor time that all ranks together use in
-//! it.
+//! Every variant has its own communicator. All communicators are of one job and in the same
+//! processes, and the variants take turns: disturbances of the machine affect all of them, and no
+//! process is compared with another. Rank 0 prints a line of CSV for each variant and size: the
+//! minimum and the median time of a call, and the median of the processor time that all ranks
+//! together use in a call.
 
 use std::time::{Duration, Instant};
 
@@ -17,10 +17,10 @@ use ringfold::internals::units::bytes;
 use ringfold::{Communicator, Config, Method, Op, Result, TransportChoice};
 use rustix::time::{ClockId, clock_gettime};
 
-/// Calls of a turn, so that the clocks cost nothing.
+/// Number of calls in a turn, which makes the cost of reading the clocks negligible.
 const CALLS: u32 = 4;
 
-/// One setting.
+/// A combination of settings.
 #[derive(Clone, Copy, Debug)]
 struct Variant {
     channels: usize,
@@ -28,7 +28,7 @@ struct Variant {
     helpers: usize,
 }
 
-/// A communicator of each variant.
+/// Each variant with its communicator.
 type Ranks = Vec<(Variant, Communicator)>;
 
 fn main() -> Result<()> {
@@ -65,14 +65,14 @@ fn main() -> Result<()> {
         .try_for_each(|(_, communicator)| communicator.close())
 }
 
-/// The value of the word `name=value`.
+/// Returns the value of the argument `name=value`, or `default`.
 fn value(name: &str, default: &str) -> String {
     let mut words = std::env::args().skip(1);
     let word = words.find_map(|word| Some(word.strip_prefix(name)?.strip_prefix('=')?.to_owned()));
     word.unwrap_or_else(|| default.to_owned())
 }
 
-/// The numbers of the word `name=number,number`.
+/// Returns the numbers of the argument `name=number,number`, or of `default`.
 fn numbers(name: &str, default: &str) -> Vec<usize> {
     let number = |word: &str| match word {
         "0" => 0,
@@ -81,7 +81,7 @@ fn numbers(name: &str, default: &str) -> Vec<usize> {
     value(name, default).split(',').map(number).collect()
 }
 
-/// Joins as every variant.
+/// Joins the job once for every variant.
 fn connect() -> Result<Ranks> {
     let mut ranks = Ranks::new();
     for channels in numbers("channels", "1") {
@@ -111,7 +111,7 @@ fn connect() -> Result<Ranks> {
     Ok(ranks)
 }
 
-/// A line for each variant, by its times of a size.
+/// Prints a line for each variant: its times for one size.
 fn print(ranks: &Ranks, length: usize, times: &[Vec<(f64, f64)>]) {
     let (place, algorithm) = (value("place", "?"), value("algorithm", "tuner"));
     for ((variant, communicator), times) in ranks.iter().zip(times) {
@@ -131,7 +131,7 @@ fn print(ranks: &Ranks, length: usize, times: &[Vec<(f64, f64)>]) {
     }
 }
 
-/// The address of the variant with this number: next to the job's own.
+/// Returns the address of variant `index`, derived from the job's own.
 fn address(index: usize) -> Option<String> {
     let job = std::env::var("RINGFOLD_ADDR").expect("RINGFOLD_ADDR, as `ringfold run` sets it");
     Some(match job.rsplit_once(':') {
@@ -145,7 +145,8 @@ fn address(index: usize) -> Option<String> {
     })
 }
 
-/// A turn: microseconds of a call on the slowest rank, and of all ranks' processors.
+/// Runs a turn. Returns the time of a call on the slowest rank, and the processor time of a call on
+/// all ranks together, in microseconds.
 fn take(communicator: &Communicator, input: &[f32], output: &mut [f32]) -> Result<(f64, f64)> {
     communicator.barrier()?;
     let (begin, processor) = (Instant::now(), processor_time());

@@ -1,10 +1,10 @@
-//! How long a small all-reduce takes, without a clock read for each.
+//! Measures the time of a small all-reduce without reading the clock for each call.
 //!
 //! `ringfold run -n 2 -- small_calls 5000`
 //!
-//! Rank 0 prints the mean of each of 40 blocks of so many calls, in nanoseconds. Runs with and
-//! without a setting alternate: the time that a cache line takes between two cores depends on the
-//! placement of the processes.
+//! Rank 0 prints the mean time of a call in each of 40 blocks, in nanoseconds; the argument is the
+//! number of calls in a block. To compare two settings, alternate the runs: the time that a cache
+//! line takes between two cores depends on the placement of the processes.
 
 use std::time::Instant;
 

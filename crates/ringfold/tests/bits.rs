@@ -17,17 +17,17 @@ use scenes::{Scene, play_with};
 
 const SCENES: [(&str, Scene); 2] = [("chosen", chosen), ("every_way", every_way)];
 
-/// What the data is made from; a failing scene says it.
+/// Seed of the data, which a failing scene prints.
 const SEED: u64 = 20_261_122;
 
-/// How often a process makes the same call.
+/// Number of times that a process makes the same call.
 const REPETITIONS: usize = 2;
 
-/// Elements: in the head of a slot, in a slot, in several slices, and in more of them than are in
+/// Numbers of elements: for the head of a slot, a slot, several slices, and more slices than are in
 /// flight.
 const COUNTS: [usize; 5] = [1, 7, 3000, 20_001, 100_000];
 
-/// The variable that names a file of rules.
+/// The variable `RINGFOLD_TUNER_CONFIG` and its value, a file of rules.
 macro_rules! rules {
     ($name:literal) => {
         (
@@ -42,16 +42,16 @@ macro_rules! rules {
     };
 }
 
-/// Says where rank 0 writes what it found.
+/// The variable that names the file for rank 0's results.
 const FOUND: &str = "RINGFOLD_TEST_FOUND";
 
-/// Rules by which all sums use one way.
+/// Rules by which all sums use one method.
 const CLAIM: (&str, &str) = rules!("claim");
 const DIRECT: (&str, &str) = rules!("direct");
 const PUSH: (&str, &str) = rules!("push");
 
 #[test]
-#[ignore = "what the other tests start as ranks"]
+#[ignore = "started as a rank by the other tests"]
 fn a_rank() {
     scenes::act(&SCENES);
 }
@@ -93,7 +93,7 @@ fn sums_by_messages_are_the_same_bits() {
     compare_runs("every_way", 4, &[("RINGFOLD_TRANSPORT", "tcp")]);
 }
 
-/// Plays the scene twice; both times rank 0 finds the same.
+/// Plays the scene twice; rank 0 must find the same results both times.
 fn compare_runs(scene: &str, ranks: usize, variables: &[(&str, &str)]) {
     println!("seed {SEED}");
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
@@ -102,7 +102,7 @@ fn compare_runs(scene: &str, ranks: usize, variables: &[(&str, &str)]) {
         let file = format!("bits-{}-{thread:?}-{number}", std::process::id());
         let path = folder.join(file);
         let found = (FOUND, path.to_str().expect("a plain path"));
-        // What `stragglar` has to know.
+        // `stragglar` needs a late rank.
         let late = ("RINGFOLD_LATE_RANK", "1");
         play_with(scene, ranks, &[variables, &[found, late]].concat());
         let text = std::fs::read_to_string(&path).expect("what rank 0 wrote");
@@ -120,7 +120,7 @@ fn mix(mut x: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-/// What stands at `index` of `rank`'s data: of any sign, between 2^-12 and 2^12.
+/// Returns element `index` of `rank`'s data: of either sign, scaled by 2^-12 to 2^11.
 fn element(rank: usize, index: usize) -> f32 {
     let bits = mix(SEED ^ (rank as u64) << 40 ^ index as u64);
     let fraction = (bits >> 32) as f32 / (1u64 << 31) as f32 - 1.0;
@@ -143,8 +143,8 @@ fn every_way(comm: Communicator) {
     sums(&comm, &std::iter::once(None).chain(all).collect::<Vec<_>>());
 }
 
-/// Sums the same data in each of `ways`, repeatedly, and compares the results of all ranks and
-/// times.
+/// Sums the same data by each of `ways`, repeatedly, and compares the results of all ranks and
+/// repetitions.
 fn sums(comm: &Communicator, ways: &[Option<Method>]) {
     let (rank, ranks) = (comm.rank(), comm.world_size());
     assert_order_counts(ranks);
@@ -183,7 +183,7 @@ fn sums(comm: &Communicator, ways: &[Option<Method>]) {
     }
 }
 
-/// The sum in place; false where there is no such way.
+/// Sums in place; returns false if the method is unsupported.
 fn sum(comm: &Communicator, data: &mut [f32], way: Option<Method>) -> bool {
     let counts = Counts::Even(data.len() as u64);
     // SAFETY: the slice is exclusively ours, and outlives the blocking call.
@@ -198,7 +198,7 @@ fn sum(comm: &Communicator, data: &mut [f32], way: Option<Method>) -> bool {
     }
 }
 
-/// Lets the other ranks come first, some of the time.
+/// Lets the other ranks arrive first at some calls.
 fn come_late(rank: usize, turn: usize) {
     match mix((rank * 1000 + turn) as u64) % 4 {
         0 => std::thread::sleep(Duration::from_micros(200)),
@@ -207,7 +207,8 @@ fn come_late(rank: usize, turn: usize) {
     }
 }
 
-/// With this data, adding in another order gives other bits; or the test would show nothing.
+/// Asserts that adding this data in another order gives other bits, except for two ranks; otherwise
+/// the test would show nothing.
 fn assert_order_counts(ranks: usize) {
     let add = |order: &mut dyn Iterator<Item = usize>, index| {
         order.fold(0f32, |sum, rank| sum + element(rank, index))

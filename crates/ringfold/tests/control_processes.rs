@@ -1,6 +1,6 @@
-//! The control plane between real processes: killed, stopped, and gone in good order.
+//! The control plane between real processes that are killed, are stopped, or leave in order.
 //!
-//! Ranks 0 and 1 live in the test; rank 2 is this test program again, started for `as_rank_2`.
+//! Ranks 0 and 1 run in the test; rank 2 is this test program again, which runs `as_rank_2`.
 
 mod skipped;
 
@@ -48,7 +48,7 @@ fn open(session: &Session) -> Arc<Health> {
 }
 
 #[test]
-#[ignore = "what the other tests start as rank 2"]
+#[ignore = "started as rank 2 by the other tests"]
 fn as_rank_2() {
     let Ok(address) = std::env::var(ADDRESS) else {
         return;
@@ -58,14 +58,14 @@ fn as_rank_2() {
     if std::env::var(ORDER).is_ok_and(|order| order == "leave") {
         return;
     }
-    // Until it is killed, or its parent is gone.
+    // Waits until this process is killed or its parent has ended.
     let parent = std::os::unix::process::parent_id();
     while std::os::unix::process::parent_id() == parent {
         std::thread::sleep(Duration::from_millis(100));
     }
 }
 
-/// Rank 2; killed when dropped.
+/// The process of rank 2, which is killed when dropped.
 struct Rank2(Child);
 
 impl Rank2 {
@@ -73,7 +73,7 @@ impl Rank2 {
         kill_process(Pid::from_child(&self.0), signal).unwrap();
     }
 
-    /// Duplicates of its sockets, as a child that it forked would have them.
+    /// Returns duplicates of rank 2's sockets, such as a child that rank 2 forked would have.
     fn sockets(&self) -> Vec<OwnedFd> {
         let process = pidfd_open(Pid::from_child(&self.0), PidfdFlags::empty()).unwrap();
         (3..64)
@@ -89,8 +89,8 @@ impl Drop for Rank2 {
     }
 }
 
-/// Ranks 0 and 1 with their view of a communicator whose rank 2 follows `order`. What was opened
-/// last is dropped first.
+/// Ranks 0 and 1 with their view of a communicator whose rank 2 follows `order`. The fields are
+/// dropped in the reverse of the order in which they were opened.
 struct Job {
     health: [Arc<Health>; 2],
     one: Session,
@@ -129,7 +129,7 @@ fn job(order: &str) -> Job {
     }
 }
 
-/// The verdict that both ranks come to.
+/// Waits for the verdict of both ranks, and returns it.
 fn verdict(job: &Job) -> Error {
     let [zero, one] = &job.health;
     let end = ample();
@@ -178,7 +178,7 @@ fn a_process_that_leaves_in_good_order_is_no_fault() {
         assert!(Instant::now() < end, "the goodbye did not arrive");
         std::thread::yield_now();
     }
-    // The monitors have seen the end of the process by the time that they answer this.
+    // When the monitors answer this exchange, they have seen the end of the process.
     std::thread::scope(|scope| {
         for session in [&job.zero, &job.one] {
             scope.spawn(|| session.exchange("after", &[0, 1], b"", ample()).unwrap());
@@ -191,7 +191,7 @@ fn a_process_that_leaves_in_good_order_is_no_fault() {
 fn a_stopped_process_is_to_blame_for_a_timeout() {
     let job = job("stay");
     job.rank_2.signal(Signal::STOP);
-    // Until all of its threads stand still, it may answer.
+    // Rank 2 may answer until all of its threads have stopped.
     let stopped = waitpid(Some(Pid::from_child(&job.rank_2.0)), WaitOptions::UNTRACED);
     assert!(stopped.unwrap().is_some_and(|(_, status)| status.stopped()));
     let suspicion = Error::Timeout {

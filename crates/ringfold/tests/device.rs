@@ -1,5 +1,5 @@
-//! The device module over the software driver: the driver's own library, opened by name; and what
-//! a collective on it costs.
+//! Tests of the device module over the software driver, which is opened by the name of its library,
+//! and of the driver calls that a collective costs.
 
 #[path = "device/hip.rs"]
 mod hip;
@@ -23,21 +23,21 @@ use ringfold::{
 use software::{all_calls, alone, calls, capture, count, driver, fail, live, step};
 
 const STEPPED: (&str, &str) = ("SOFTCUDA_MODE", "stepped");
-/// Bytes of a slice, and of the two words after it; words do not share a line with data.
+/// Bytes of a slice, and of the line of each word after it: words share no line with data.
 const SLICE_BYTES: usize = 4096;
 const WORD_BYTES: usize = 128;
 /// `CUDA_ERROR_OUT_OF_MEMORY`.
 const OUT_OF_MEMORY: i32 = 2;
-/// Nothing pinned, no streams, events, contexts or memory.
+/// Counts when nothing is pinned and no streams, events, contexts, memory or modules are left.
 const NOTHING: [u64; 6] = [0; 6];
 
-/// Host memory, aligned to a page.
+/// Page-aligned host memory.
 struct Host(*mut u8, std::alloc::Layout);
 
 impl Host {
     fn new(bytes: usize) -> Arc<Host> {
         let layout = std::alloc::Layout::from_size_align(bytes, 4096).unwrap();
-        // SAFETY: the layout has a size.
+        // SAFETY: the layout's size is not 0.
         Arc::new(Host(unsafe { std::alloc::alloc_zeroed(layout) }, layout))
     }
 
@@ -47,7 +47,7 @@ impl Host {
     }
 }
 
-// SAFETY: an address; regions copy.
+// SAFETY: only an address; regions copy.
 unsafe impl Send for Host {}
 // SAFETY: as above.
 unsafe impl Sync for Host {}
@@ -59,7 +59,7 @@ impl Drop for Host {
     }
 }
 
-/// The word at the beginning of a region.
+/// Returns the word at the beginning of a region.
 fn word(region: PinnedRegion) -> &'static AtomicU32 {
     // SAFETY: four aligned bytes of memory that lives until the test's process ends or the test has
     // dropped its streams; all sides access them as an atomic.
@@ -123,14 +123,15 @@ impl Lane {
         unsafe { self.memory.region() }
     }
 
-    /// Copies the data to the device, and waits for it.
+    /// Copies the data to the device, and waits for the copy.
     fn fill(&self) -> Result<()> {
         let current = self.device.enter()?;
         current.take(&self.into, self.data(), self.region())?;
         until(|| current.is_idle(&self.into))
     }
 
-    /// Issues one slice in the lane's order: to the host, and what the host has made of it back.
+    /// Issues one slice in the lane's order: a copy to the host, and a copy of the host's result
+    /// back.
     fn issue(&self, number: u32) -> Result<()> {
         let current = self.device.enter()?;
         let [arrived, released, taken] = [0, 1, 2].map(|index| self.word(index));
@@ -150,24 +151,24 @@ impl Lane {
         until(|| Ok(current.is_idle(&self.out)? && current.is_idle(&self.into)?))
     }
 
-    /// The same, and no call fails.
+    /// Cancels the requested failures, and waits until both streams have no work.
     fn drain(&self) {
         fail(c"*", 0, 0);
         self.finish().unwrap();
     }
 }
 
-/// Looks until `done`; where the driver has no threads, its steps run in between.
+/// Polls until `done`; runs the driver's steps in between if the driver has no threads.
 fn until(mut done: impl FnMut() -> Result<bool>) -> Result<()> {
     let begin = Instant::now();
     while !done()? {
         step();
-        assert!(begin.elapsed() < Duration::from_secs(50), "it never ends");
+        assert!(begin.elapsed() < Duration::from_secs(50), "timed out");
     }
     Ok(())
 }
 
-/// What lane and host do with a slice, the host adding one to each byte.
+/// Sends slices to the host and back; the host adds one to each byte.
 fn round_trip() {
     let lane = Lane::new().unwrap();
     let input: Vec<u8> = (0..SLICE_BYTES).map(|index| (index % 251) as u8).collect();
@@ -239,8 +240,8 @@ fn a_slice_costs_few_calls() {
     });
 }
 
-/// An all-reduce of so many slices, its memory, and a stream of `gate` that goes on when the first
-/// word of that is 1.
+/// Returns the memory and the request of an all-reduce of `slices` slices, and a stream of `gate`
+/// that waits until the gate's first word is 1.
 fn held(gate: &Lane, slices: usize) -> (DeviceMemory, DeviceRequest, ProgramStream) {
     let bytes = slices * SLICE_BYTES;
     let current = gate.device.enter().unwrap();
@@ -256,8 +257,8 @@ fn held(gate: &Lane, slices: usize) -> (DeviceMemory, DeviceRequest, ProgramStre
     (memory, request, program)
 }
 
-/// The driver calls by which a lane enqueues an all-reduce of so many slices behind an operation
-/// that waits: so none of the lane's waits is over before it is enqueued.
+/// Counts the driver calls by which a lane enqueues an all-reduce of `slices` slices behind an
+/// operation that waits, so that none of the lane's waits is satisfied when it is enqueued.
 fn calls_of_slices(lane: &ringfold::Lane, slices: usize) -> u64 {
     let gate = Lane::new().unwrap();
     let (_memory, request, program) = held(&gate, slices);
@@ -282,16 +283,16 @@ fn a_slice_of_a_collective_takes_six_calls() {
             ..LaneConfig::default()
         };
         let lane = ringfold::Lane::new(communicator, driver().unwrap(), 0, config).unwrap();
-        // The first call makes the events that later ones use again.
+        // The first call creates the events that later calls reuse.
         let [_, short, long] = [1, 20, 100].map(|slices| calls_of_slices(&lane, slices));
-        // Slots that are free at first need no wait; the host may say that of the last one only
-        // after the call before is done. Apart from that, they differ by slices alone.
+        // Slots that are free at first need no wait; the host may report the last slot as free only
+        // after the previous call is done. Apart from that, the calls differ only in their slices.
         let more = long - short;
         assert!(
             (80 * 6 - 1..=80 * 6 + 1).contains(&more),
             "{more} calls for 80 slices more"
         );
-        // And a call by little: its order behind the program's stream, and its end.
+        // The rest of a call takes few: its order behind the program's stream, and its end.
         assert!(short <= 20 * 6 + 16, "{short} calls for 20 slices");
         lane.close().unwrap();
     });
@@ -314,7 +315,7 @@ fn a_device_says_what_it_is() {
             assert!(first.pins_memory && first.has_memory_operations);
             let text = Device::open(driver, 2).unwrap_err().to_string();
             assert_eq!(text, "there is no device 2: this process sees 2");
-            // The same library is one driver.
+            // A library that is opened twice is one driver.
             assert!(std::ptr::eq(driver, software::driver().unwrap()));
         },
     );
@@ -338,7 +339,7 @@ fn memory_belongs_to_its_device() {
     });
 }
 
-/// The functions that a lane needs.
+/// The driver functions that a lane needs.
 const FUNCTIONS: [&CStr; 16] = [
     c"cuInit",
     c"cuDevicePrimaryCtxRetain",
@@ -358,7 +359,7 @@ const FUNCTIONS: [&CStr; 16] = [
     c"cuStreamQuery",
 ];
 
-/// All that a lane does, once.
+/// Does everything that a lane does, once.
 fn attempt() -> Result<()> {
     let lane = Lane::new()?;
     store(lane.word(1), 1);
@@ -375,7 +376,7 @@ fn each_call_that_fails_is_an_error_with_its_name() {
     alone(&[("SOFTCUDA_LATENCY_US", "0")], || {
         for function in FUNCTIONS {
             for at in 1.. {
-                // What a failed teardown has kept is not this attempt's.
+                // Objects that an earlier failed teardown has kept are not this attempt's.
                 let before = live();
                 fail(function, at, OUT_OF_MEMORY);
                 let attempt = attempt();
@@ -420,11 +421,11 @@ fn what_a_stream_may_still_use_is_kept() {
             text,
             "4096 bytes stay pinned: device 0 may still access them"
         );
-        // Its memory is kept, too.
+        // The pin's memory is kept, too.
         assert_eq!(Arc::strong_count(&host), 2);
         drop(current);
-        // The driver ends the process if a stream with work is destroyed, or memory under work is
-        // unpinned; and it would wait for ever before it frees device memory.
+        // The driver ends the process if a stream with work is destroyed, or memory in use is
+        // unpinned; and freeing device memory would wait forever.
         drop(lane);
         assert_eq!(
             [c"streams", c"pinned", c"memory", c"events"].map(count),
@@ -450,17 +451,17 @@ fn a_forked_child_is_told_what_to_do() {
     alone(&[], || {
         let driver = driver().unwrap();
         let device = Device::open(driver, 0).unwrap();
-        // SAFETY: the child makes a call that only compares the process, and ends.
+        // SAFETY: the child makes calls that are refused because it was forked, and ends.
         match unsafe { libc::fork() } {
             0 => {
                 let own = device.enter().unwrap_err().to_string();
-                // A device that is opened here is refused by the driver.
+                // The driver refuses to open a device in a forked child.
                 let new = Device::open(driver, 0).unwrap_err().to_string();
                 let right = own.contains("forked child")
                     && own.contains("started instead")
                     && new.contains("CUDA_ERROR_NOT_INITIALIZED")
                     && new.ends_with("spawn it instead");
-                // SAFETY: it ends the process at once.
+                // SAFETY: ends the process at once.
                 unsafe { libc::_exit(i32::from(!right)) }
             }
             child => {

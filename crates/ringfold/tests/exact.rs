@@ -20,22 +20,23 @@ use scenes::{Scene, play_with};
 
 const SCENES: [(&str, Scene); 1] = [("exact", exact)];
 
-/// Elements: none, fewer than ranks, around lines and slices, many slices.
+/// Numbers of elements: none, fewer than ranks, around lines and slices, many slices.
 const COUNTS: [usize; 8] = [0, 1, 3, 17, 300, 2500, 20_001, 100_003];
 
-/// Elements for every data type and operation.
+/// Numbers of elements for every data type and operation.
 const TYPED_COUNTS: [usize; 2] = [131, 9001];
 
-/// Set where each type and operation has one of these in turn: all of them take twice as long.
+/// The variable that is set if each type and operation uses one of `TYPED_COUNTS` in turn; using
+/// all counts takes twice as long.
 const ALTERNATE: (&str, &str) = ("TEST_TYPED_COUNTS", "alternate");
 
-/// Bytes around each buffer, and between two.
+/// Bytes before and after each buffer.
 const GUARD_BYTES: usize = 64;
 
-/// What memory holds that no call may write.
+/// Contents of memory that no call may write.
 const UNTOUCHED: u8 = 0xa5;
 
-/// The least ways there are: several for almost all collectives.
+/// Minimum number of pairs of a collective and an algorithm: several for almost all collectives.
 const WAYS_MIN: usize = 40;
 
 const OPS: [Op; 9] = [
@@ -51,7 +52,7 @@ const OPS: [Op; 9] = [
 ];
 
 #[test]
-#[ignore = "what the other tests start as ranks"]
+#[ignore = "started as a rank by the other tests"]
 fn a_rank() {
     scenes::act(&SCENES);
 }
@@ -88,7 +89,7 @@ fn through(transport: &str, lengths: Option<(&str, &str)>) {
     play_with("exact", 3, &variables);
 }
 
-/// In pieces, and in memory that is registered for each call.
+/// Plays the scene over RDMA, in pieces and in memory that is registered for each call.
 fn over_software_devices(lengths: Option<(&str, &str)>) {
     let library = std::env::current_exe().expect("this program");
     let library = library.with_file_name("libringfold_softverbs.so");
@@ -103,7 +104,7 @@ fn over_software_devices(lengths: Option<(&str, &str)>) {
     play_with("exact", 2, &variables);
 }
 
-/// Two pieces of memory of one kind, of which calls use parts.
+/// Two pieces of memory of one kind; calls use parts of them.
 struct Memory {
     name: &'static str,
     pieces: [Region; 2],
@@ -113,7 +114,7 @@ struct Memory {
 struct Suite<'a> {
     comm: &'a Communicator,
     memories: Vec<Memory>,
-    /// How many calls each way made.
+    /// Number of calls made by each pair of a collective and an algorithm.
     made: BTreeMap<String, u32>,
 }
 
@@ -125,7 +126,7 @@ fn exact(comm: Communicator) {
         Memory {
             name: "ordinary",
             pieces: ordinary.each_mut().map(|piece| {
-                // SAFETY: it outlives the suite, which alone uses it.
+                // SAFETY: the piece outlives the suite, which alone uses it.
                 unsafe { Region::new(piece.as_mut_ptr(), most) }
             }),
         },
@@ -146,7 +147,7 @@ fn exact(comm: Communicator) {
     suite.report();
 }
 
-/// The tuner's choice, and every algorithm.
+/// Returns the tuner's choice, and every algorithm.
 fn algorithms() -> impl Iterator<Item = Option<Method>> {
     std::iter::once(None).chain(Method::ALL.iter().copied().map(Some))
 }
@@ -162,7 +163,7 @@ impl Suite<'_> {
         }
     }
 
-    /// Every collective, odd sizes and every root.
+    /// Calls every collective, with odd sizes and every root.
     fn sizes(&mut self) {
         let is_whole = |one: &Collective| !matches!(one, Collective::Send | Collective::Recv);
         for collective in Collective::ALL.iter().copied().filter(is_whole) {
@@ -174,7 +175,7 @@ impl Suite<'_> {
         }
     }
 
-    /// Every data type moves, and is reduced by every operation that exists for it.
+    /// Moves every data type, and reduces it by every operation that exists for it.
     fn types(&mut self) {
         use Collective::{AllGather, AllReduce, Broadcast, Reduce, ReduceScatter};
         let is_alternate = std::env::var_os(ALTERNATE.0).is_some();
@@ -185,7 +186,7 @@ impl Suite<'_> {
             let reduces =
                 [AllReduce, Reduce, ReduceScatter].map(|one| ops().map(move |op| (one, op)));
             for (collective, op) in moves.into_iter().chain(reduces.into_iter().flatten()) {
-                // Averages of floats are exact for powers of two.
+                // Averages of floats are exact if the number of ranks is a power of two.
                 let is_exact = self.comm.world_size().is_power_of_two() || !dtype.is_float();
                 turn += 1;
                 let counts = match is_alternate {
@@ -207,7 +208,7 @@ impl Suite<'_> {
         }
     }
 
-    /// Counts that differ from rank to rank, and from pair to pair.
+    /// Makes calls whose counts differ from rank to rank, and from pair to pair.
     fn uneven(&mut self) {
         use Collective::{AllGather, AllToAll, Gather, ReduceScatter, Scatter};
         let ranks = 0..self.comm.world_size();
@@ -221,7 +222,7 @@ impl Suite<'_> {
         }
     }
 
-    /// From every rank to every other.
+    /// Sends messages from every rank to every other.
     fn messages(&mut self) {
         let (rank, ranks) = (self.comm.rank(), self.comm.world_size());
         for (from, to) in (0..ranks).flat_map(|from| (0..ranks).map(move |to| (from, to))) {
@@ -272,7 +273,7 @@ impl Suite<'_> {
         *self.made.entry(way).or_default() += 1;
     }
 
-    /// Prints how many calls were made, by way; fails if these are too few.
+    /// Prints the number of calls of each way; fails if there are too few ways.
     fn report(&self) {
         let ways = self.made.len();
         if self.comm.rank() == 0 {
@@ -284,7 +285,7 @@ impl Suite<'_> {
                 self.made.values().sum::<u32>()
             );
         }
-        assert!(ways >= WAYS_MIN, "only {ways} ways were there");
+        assert!(ways >= WAYS_MIN, "only {ways} ways were used");
     }
 }
 
@@ -292,7 +293,7 @@ impl Suite<'_> {
 struct Laid {
     buffers: [Region; 2],
     pieces: [Region; 2],
-    /// What the pieces hold before the call, and after it.
+    /// Contents of the pieces before the call, and the expected contents after it.
     before: [Vec<u8>; 2],
     after: [Vec<u8>; 2],
 }
@@ -326,7 +327,7 @@ impl Laid {
         }
     }
 
-    /// Compares everything with what it must be.
+    /// Compares the pieces with their expected contents.
     fn check(&self, about: &dyn Fn() -> String) {
         for (piece, after) in self.pieces.iter().zip(&self.after) {
             let mut found = vec![0; after.len()];

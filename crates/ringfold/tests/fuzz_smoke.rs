@@ -1,21 +1,21 @@
-//! Runs the fuzz targets for a moment on the stable compiler: random bytes, and valid ones damaged,
-//! from a seed.
+//! Runs the fuzz targets briefly on the stable compiler: with random bytes, and with damaged valid
+//! ones, from a seed.
 
 #[path = "../../../fuzz/src/targets.rs"]
 mod targets;
 
 use ringfold::internals::random::SplitMix64;
 
-/// Inputs per target.
+/// Number of inputs per target.
 const INPUTS: usize = 20_000;
-/// Of one input of random bytes: some fifty steps of the target with the longest ones.
+/// Maximum bytes of a random input: about fifty steps of the target with the longest steps.
 const BYTES_MAX: usize = 4000;
 
 fn random_bytes(random: &mut SplitMix64, length: usize) -> Vec<u8> {
     (0..length).map(|_| random.next_u64() as u8).collect()
 }
 
-/// `honest` with a few bytes changed, cut or put in.
+/// Returns `honest` with a few bytes changed, cut off or inserted.
 fn damaged(random: &mut SplitMix64, honest: &[u8]) -> Vec<u8> {
     let mut bytes = honest.to_vec();
     for _ in 0..random.index(4) {
@@ -49,7 +49,7 @@ fn no_bytes_from_a_peer_make_a_panic() {
                     damaged(&mut random, &honest[which])
                 }
             };
-            // The hub and the splitter take a byte of control first.
+            // The hub and the splitter read a control byte first.
             if input % 3 == 2 {
                 bytes.insert(0, random.next_u64() as u8);
             }

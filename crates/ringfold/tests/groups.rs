@@ -1,6 +1,6 @@
 //! Concurrent groups of the same processes, and one communicator used by several threads.
 //!
-//! Calls, sizes and pauses are random by a seed, which is printed; every result is compared in
+//! Calls, sizes and pauses are random, from a seed that is printed; every result is compared in
 //! full.
 
 mod scenes;
@@ -19,18 +19,18 @@ const SCENES: [(&str, Scene); 3] = [
     ("past_two_gib", past_two_gib),
 ];
 
-/// What all ranks draw the same calls from; a failing scene says it.
+/// Seed from which all ranks draw the same calls; a failing scene prints it.
 const SEED: u64 = 20_261_121;
 
-/// Calls that one thread makes.
+/// Number of calls that one thread makes.
 const CALLS: usize = 300;
 
-/// Elements of a vector or block: in the head of a slot, in a slot, around a slot, in several
-/// slices.
+/// Numbers of elements of a vector or block: for the head of a slot, a slot, about a slot, and
+/// several slices.
 const COUNTS: [usize; 9] = [1, 2, 4, 7, 100, 1000, 4097, 20_000, 70_000];
 
 #[test]
-#[ignore = "what the other tests start as ranks"]
+#[ignore = "started as a rank by the other tests"]
 fn a_rank() {
     scenes::act(&SCENES);
 }
@@ -62,7 +62,7 @@ struct Call {
     collective: Collective,
     count: usize,
     root: usize,
-    /// Distinguishes its data from other calls'.
+    /// Number that distinguishes the call's data from other calls' data.
     salt: u64,
 }
 
@@ -93,12 +93,12 @@ impl Call {
         }
     }
 
-    /// What stands at `index` of `rank`'s input.
+    /// Returns element `index` of `rank`'s input.
     fn given(&self, rank: usize, index: usize) -> i64 {
         mix(self.salt ^ (rank as u64) << 48 ^ index as u64) as i64
     }
 
-    /// The input and the output of `rank`, and what the output must be.
+    /// Returns the input and the output of `rank`, and the expected output.
     fn buffers(&self, rank: usize, ranks: usize) -> (Vec<i64>, Vec<i64>, Vec<i64>) {
         use Collective::{AllGather, AllToAll, Barrier, Broadcast, Gather, ReduceScatter, Scatter};
         let count = self.count;
@@ -144,7 +144,7 @@ impl Call {
     }
 }
 
-/// Makes random calls in `comm`, and pauses in between as only this rank does.
+/// Makes random calls in `comm`, with pauses in between that differ from rank to rank.
 fn work(comm: &Communicator, seed: u64) {
     let (rank, ranks) = (comm.rank(), comm.world_size());
     let mut alike = SplitMix64(seed);
@@ -187,14 +187,14 @@ fn groups(world: Communicator) {
     });
 }
 
-/// Whose turn it is to make the next call: the order is the same on all ranks.
+/// The number of the next call: the threads' order of calls is the same on all ranks.
 struct Turn {
     next: Mutex<usize>,
     changed: Condvar,
 }
 
 impl Turn {
-    /// Does `submit` when it is `number`'s turn.
+    /// Calls `submit` when it is `number`'s turn.
     fn take<R>(&self, number: usize, submit: impl FnOnce() -> R) -> R {
         let next = self.next.lock().expect("no thread failed");
         let mut next = self
@@ -208,8 +208,8 @@ impl Turn {
     }
 }
 
-/// Several threads make the calls of one communicator in turn, some without waiting for the ones
-/// before.
+/// Makes the calls of one communicator in several threads in turn, some without waiting for the
+/// previous calls.
 fn threads(comm: Communicator) {
     const THREADS: usize = 4;
     let (rank, ranks) = (comm.rank(), comm.world_size());
@@ -251,17 +251,17 @@ fn threads(comm: Communicator) {
     });
 }
 
-/// Elements that are written and compared together.
+/// Number of elements that are written and compared together.
 const PIECE: usize = 4096;
 
-/// The `index`-th piece of `rank`'s data: its number, and the rank's.
+/// Returns piece `index` of `rank`'s data, which depends on both.
 fn piece(rank: usize, index: usize) -> [u8; PIECE] {
     let mut piece = [rank as u8 + 3; PIECE];
     piece[..8].copy_from_slice(&mix((index + rank) as u64).to_le_bytes());
     piece
 }
 
-/// More than 2^31 bytes and elements: what an index of 32 bits would lose.
+/// Makes calls with more than 2^31 bytes and elements, which overflow a signed index of 32 bits.
 fn past_two_gib(comm: Communicator) {
     const PIECES: usize = (2 << 30) / PIECE + 1001;
     let (rank, ranks) = (comm.rank(), comm.world_size());
@@ -289,7 +289,7 @@ fn past_two_gib(comm: Communicator) {
     fill(&mut data, rank);
     comm.broadcast(&mut data, 1).expect("a broadcast");
     check("broadcast", &data, &|index| piece(1, index));
-    // Blocks that end, or begin, past 2^31.
+    // The last block ends past 2^31.
     let share = PIECES / ranks * PIECE;
     let whole = share * ranks;
     let own = data[rank * share..][..share].to_vec();

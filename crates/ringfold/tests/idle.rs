@@ -1,7 +1,6 @@
-//! Ranks that have nothing to do, or wait for one that has not come, leave the processor to others.
+//! Tests that idle ranks, and ranks that wait for a late rank, leave the processor to others.
 //!
-//! What is asserted is processor time, which a busy machine does not lengthen, and not how long
-//! anything takes.
+//! The tests assert processor time, which a busy machine does not lengthen, not elapsed time.
 
 mod scenes;
 
@@ -16,15 +15,15 @@ const SCENES: [(&str, Scene); 3] = [
     ("listening", listening),
 ];
 
-/// How long nothing happens.
+/// Time in which nothing happens.
 const PAUSE: Duration = Duration::from_millis(1500);
 
-/// The share of a pause that a rank may spend on checking; one that spun or yielded would spend
-/// most of it.
+/// The share of a pause that a rank may spend on polling; a rank that spun or yielded would spend
+/// most of the pause.
 const SHARE_MAX: f64 = 0.2;
 
 #[test]
-#[ignore = "what the other tests start as ranks"]
+#[ignore = "started as a rank by the other tests"]
 fn a_rank() {
     scenes::act(&SCENES);
 }
@@ -50,7 +49,7 @@ fn who_waits_for_a_message_burns_no_processor_time() {
     }
 }
 
-/// Calls of every way, and then none.
+/// Makes a small and a large call, and then none during a pause.
 fn idle(comm: Communicator) {
     call(&comm);
     let before = processor_time();
@@ -59,7 +58,7 @@ fn idle(comm: Communicator) {
     call(&comm);
 }
 
-/// The last rank is late.
+/// Waits for the last rank, which is late.
 fn waiting(comm: Communicator) {
     call(&comm);
     if comm.rank() + 1 == comm.world_size() {
@@ -73,8 +72,8 @@ fn waiting(comm: Communicator) {
         .expect("a large call");
 }
 
-/// Messages arrive late: the first one has no receive yet, so that a message waiting in a stream
-/// wakes no rank either.
+/// Waits for late messages. The first message of each peer has no receive yet: a message that waits
+/// in a stream must not wake a rank, either.
 fn listening(comm: Communicator) {
     call(&comm);
     if comm.rank() > 0 {
@@ -111,10 +110,10 @@ fn check(comm: &Communicator, what: &str, before: Duration) {
     );
 }
 
-/// What all threads of this process have spent.
+/// Returns the processor time that all threads of this process have spent.
 fn processor_time() -> Duration {
     let stat = std::fs::read_to_string("/proc/self/stat").expect("procfs");
-    // The name, in parentheses, may hold anything.
+    // The process name, in parentheses, may contain anything.
     let (_, fields) = stat.rsplit_once(") ").expect("a name");
     let ticks: u64 = fields
         .split(' ')

@@ -1,11 +1,11 @@
-//! How fast one core reduces buffers that do not fit its caches, compared with memory.
+//! Measures how fast one core reduces buffers that do not fit its caches, compared with memory.
 //!
 //! cargo test --release -p ringfold --test kernel_rate -- --ignored --nocapture
 //!
-//! The yardstick is a loop that does almost nothing with what it reads: two arrays XORed into a
-//! third, or into the first of them, word by word. Every kernel at every CPU level of this machine
-//! alternates with it in each round. A ratio of 1 means that memory, and not arithmetic, is the
-//! limit. Prints CSV: medians over the rounds, and the median and the range of the rounds' ratios.
+//! The yardstick is a loop with almost no arithmetic: it XORs two arrays word by word into a third,
+//! or into the first. Every kernel at every CPU level of this machine alternates with the yardstick
+//! in each round. A ratio of 1 means that memory, not arithmetic, is the limit. The test prints
+//! CSV: medians over the rounds, and the median and the range of the rounds' ratios.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -14,17 +14,17 @@ use ringfold::Region;
 use ringfold::internals::reduce::{Kernel, Level};
 use ringfold::{DType, Op};
 
-/// Of each array.
+/// Sizes of each array.
 const SIZES_BYTES: [usize; 3] = [4 << 20, 16 << 20, 64 << 20];
 
 const DTYPES: [DType; 3] = [DType::F32, DType::BF16, DType::F16];
 
 const ROUNDS: usize = 11;
 
-/// What one time is taken of, at least: small sizes are gone through several times.
+/// Minimum bytes of a timing: small arrays are reduced several times.
 const PASS_BYTES: usize = 64 << 20;
 
-/// One in every type that is measured.
+/// Returns 1 in any type that is measured.
 fn one(dtype: DType) -> Vec<u8> {
     match dtype {
         DType::F32 => 1f32.to_ne_bytes().to_vec(),
@@ -33,12 +33,12 @@ fn one(dtype: DType) -> Vec<u8> {
     }
 }
 
-/// As large buffers are aligned.
+/// A page: large buffers are aligned to pages.
 #[derive(Clone, Copy)]
 #[repr(align(4096))]
 struct Page([u64; 512]);
 
-/// An array of such words.
+/// Returns an array of words that all have this value.
 fn array(word: u64, bytes: usize) -> Vec<Page> {
     vec![Page([word; 512]); bytes / size_of::<Page>()]
 }
@@ -50,11 +50,11 @@ fn ones(dtype: DType, bytes: usize) -> Vec<Page> {
 }
 
 fn region(pages: &mut [Page]) -> Region {
-    // SAFETY: the pages are used through regions alone until the last of these is used no more.
+    // SAFETY: the pages are accessed through regions alone until the last region is out of use.
     unsafe { Region::new(pages.as_mut_ptr().cast(), size_of_val(pages)) }
 }
 
-/// The yardstick, with arrays of its own.
+/// The yardstick and its own arrays.
 struct Yardstick {
     from: [Vec<Page>; 2],
     into: Vec<Page>,
@@ -88,7 +88,7 @@ impl Yardstick {
     }
 }
 
-/// Seconds for a pass, of as many as are timed together.
+/// Returns the seconds per pass, from as many passes as are timed together.
 fn seconds(bytes: usize, mut pass: impl FnMut()) -> f64 {
     let passes = (PASS_BYTES / bytes).max(1);
     let begin = Instant::now();
@@ -103,7 +103,7 @@ fn median(values: &mut [f64]) -> f64 {
     values[values.len() / 2]
 }
 
-/// What is compared with the yardstick.
+/// The sum that is compared with the yardstick.
 struct Sum {
     kernel: Kernel,
     into: Region,
@@ -136,7 +136,7 @@ fn sums_beside_the_memory_rate() {
     }
 }
 
-/// Both in turn: the times and ratios of a row.
+/// Times the sum and the yardstick in turn; returns the times and ratios of a row.
 fn compare(bytes: usize, sum: &Sum, in_place: bool, yardstick: &mut Yardstick) -> String {
     let mut times = [Vec::new(), Vec::new(), Vec::new()];
     for _ in 0..ROUNDS {

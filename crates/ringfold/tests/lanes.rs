@@ -1,4 +1,4 @@
-//! Lanes over the software driver when it refuses calls, in a process of their own.
+//! Lanes over the software driver while it refuses calls; each test has its own process.
 
 #[path = "device/software.rs"]
 #[allow(dead_code, reason = "shared with the tests of devices")]
@@ -18,16 +18,17 @@ use ringfold::{
 
 use software::{alone, driver, fail, live};
 
-/// `CUDA_ERROR_LAUNCH_FAILED`, which nothing handles by itself.
+/// `CUDA_ERROR_LAUNCH_FAILED`, which the library reports and never handles.
 const REFUSED: i32 = 719;
 const RANKS: usize = 2;
-/// Longer than a call takes here.
+/// Timeout, longer than any call takes here.
 const LONG: Duration = Duration::from_secs(20);
-/// Elements of three slices; and of a call that one kernel does, where each rank has a device.
+/// Number of elements for three slices; and, if each rank has a device, for a call that one kernel
+/// executes.
 const COUNT: usize = 3000;
 const SMALL_COUNT: usize = 500;
 
-/// A lane of two small slots.
+/// Opens a lane of two small slots.
 fn open(communicator: Communicator, ordinal: usize, reducer: Reducer) -> Result<Lane> {
     let config = LaneConfig {
         slot_bytes: 4096,
@@ -38,22 +39,22 @@ fn open(communicator: Communicator, ordinal: usize, reducer: Reducer) -> Result<
     Lane::new(communicator, driver().unwrap(), ordinal, config)
 }
 
-/// What a rank has seen.
+/// Observations of a rank.
 #[derive(Debug)]
 struct Seen {
-    /// The class of the error by which it has no lane.
+    /// Class of the error with which the lane failed to open.
     no_lane: Option<&'static str>,
-    /// What waits for the host in its lane.
+    /// The wait path of the rank's lane.
     path: Option<WaitPath>,
-    /// Whether a call was refused while it was enqueued.
+    /// Whether a call failed because of the refusal, when it was enqueued or later.
     is_refused: bool,
-    /// The class of the error of a call that is made later.
+    /// Class of the error of a later call.
     later: Option<&'static str>,
-    /// Whether the driver had still not made the call that it refuses.
+    /// Whether the driver had not yet refused a call at the end; only rank 0 checks.
     is_over: bool,
 }
 
-/// What the ranks of a job share.
+/// State that the ranks of a job share.
 struct Job {
     all: Barrier,
     /// Whether a call of any rank was refused.
@@ -68,7 +69,7 @@ fn enqueue(lane: &Lane, buffer: &DeviceBuffer, stream: ProgramStream) -> Result<
     unsafe { lane.enqueue(request, stream) }
 }
 
-/// The device of `rank`, and the elements of its calls.
+/// Returns the device of `rank`, and the number of elements of its calls.
 fn part(rank: usize) -> (usize, usize) {
     match driver().unwrap().devices().unwrap() {
         1 => (0, COUNT),
@@ -76,8 +77,8 @@ fn part(rank: usize) -> (usize, usize) {
     }
 }
 
-/// Makes a lane and two calls while the driver refuses call `at` of `name`, and one more call when
-/// all ranks have made these.
+/// Opens a lane and makes two calls while the driver refuses call `at` of `name`, and one more call
+/// after all ranks have made these.
 fn rank(communicator: Communicator, job: &Job, reducer: Reducer, (name, at): Refused) -> Seen {
     let all = &job.all;
     let (ordinal, count) = part(communicator.rank());
@@ -99,7 +100,7 @@ fn rank(communicator: Communicator, job: &Job, reducer: Reducer, (name, at): Ref
     let lane = open(communicator, ordinal, reducer);
     let made = lane.as_ref().ok();
     let calls = made.map(|lane| [(); 2].map(|()| enqueue(lane, &buffer, stream)));
-    // Without memory operations the lane's thread may meet the refusal, later.
+    // Without memory operations the lane's thread may make the refused call, later.
     let is_refused = |call: &Result<DeviceWork>| match call {
         Ok(work) => work.wait_on_host(LONG).is_err(),
         Err(_) => true,
@@ -109,20 +110,23 @@ fn rank(communicator: Communicator, job: &Job, reducer: Reducer, (name, at): Ref
         .flatten()
         .map(is_refused)
         .fold(false, |any, one| any | one);
-    // Relaxed: the barrier orders it.
+    // Relaxed: the barrier orders the flag.
     job.is_refused.fetch_or(is_refused, Ordering::Relaxed);
     all.wait();
     if let Some(lane) = made.filter(|_| job.is_refused.load(Ordering::Relaxed)) {
-        // The refusal of another rank's call takes a moment to get here.
+        // The refusal of another rank's call takes a moment to arrive.
         let begin = Instant::now();
         while lane.fault().is_none() {
-            assert!(begin.elapsed() < LONG, "a lane goes on");
+            assert!(
+                begin.elapsed() < LONG,
+                "a lane continues after a refused call"
+            );
             thread::yield_now();
         }
     }
     let later = made.map(|lane| enqueue(lane, &buffer, stream));
     all.wait();
-    // The end is not refused: what is kept then is another test's.
+    // Calls at the end are not refused: another test checks the objects that are kept then.
     let is_over = leads && fail(c"*", 0, 0);
     all.wait();
     let seen = Seen {
@@ -140,7 +144,7 @@ fn rank(communicator: Communicator, job: &Job, reducer: Reducer, (name, at): Ref
     if let Ok(lane) = lane {
         let _ = lane.close();
     }
-    // What the program's stream was given is done, too: memory that it may use is kept otherwise.
+    // The program's stream must be idle, too: otherwise memory that it may use is kept.
     while !device.enter().unwrap().is_idle(&program).unwrap() {
         thread::yield_now();
     }
@@ -149,7 +153,7 @@ fn rank(communicator: Communicator, job: &Job, reducer: Reducer, (name, at): Ref
     seen
 }
 
-/// Ranks that share memory, so that devices read the slots of all.
+/// Connects ranks that share memory, so that devices read the slots of all ranks.
 fn sharing(ranks: usize) -> Vec<Communicator> {
     let name = u64::from_le_bytes(ringfold::internals::control::random().unwrap());
     let connect = move |rank| {
@@ -167,18 +171,18 @@ fn sharing(ranks: usize) -> Vec<Communicator> {
     joined.map(Result::unwrap).collect()
 }
 
-/// How far apart the calls are that are refused where all would take too long, and the variable
-/// that has the first.
+/// Distance between the refused calls if refusing all would take too long, and the variable that
+/// holds the first of them.
 const APART: usize = 9;
 const FIRST: &str = "TEST_LANES_FIRST";
 
-/// The function whose call is refused, or `*`, and which of its calls.
+/// The function whose call is refused, or `*`, and the number of the call.
 type Refused = (&'static CStr, u64);
 
-/// All functions but those that are called until they say that it is done.
+/// All functions except the queries that are polled until work is done.
 const ALL: &CStr = c"*";
 
-/// Refuses one of `calls` after the other until a job has run without meeting it.
+/// Refuses one of `calls` after the other until a job ends without having made the refused call.
 fn refuse(
     calls: impl Iterator<Item = u64>,
     path: WaitPath,
@@ -273,7 +277,7 @@ fn refused_calls_end_a_lane_whose_kernels_wait_for_each_other() {
     });
 }
 
-/// Calls of the driver that the issuing thread makes for an all-reduce, by name.
+/// Names of the driver functions that the issuing thread calls for an all-reduce.
 const ENQUEUING: [&CStr; 8] = [
     c"cuEventRecord",
     c"cuStreamWaitEvent",
@@ -285,7 +289,8 @@ const ENQUEUING: [&CStr; 8] = [
     c"cuStreamWaitValue32_v2",
 ];
 
-/// Makes some small calls on a device of its own; how many of the driver's that takes on all ranks.
+/// Makes small calls on this rank's own device; returns the number of calls of each driver function
+/// on all ranks.
 fn small_calls(communicator: Communicator, all: &Barrier) -> [u64; ENQUEUING.len()] {
     let ordinal = communicator.rank();
     let lane = open(communicator, ordinal, Reducer::Device).unwrap();
@@ -320,7 +325,7 @@ fn a_small_all_reduce_takes_four_calls_of_the_driver() {
             let ranks = sharing(RANKS).into_iter();
             let ranks = ranks.map(|rank| scope.spawn(move || small_calls(rank, all)));
             let ranks: Vec<_> = ranks.collect();
-            // The fork and the end, the order behind the fork, and the kernel.
+            // Records of the fork and of the end, a wait for the fork, and the kernel.
             let each = [2, 1, 1, 0, 0, 0, 0, 0].map(|calls| calls * SMALL_CALLS * RANKS as u64);
             for rank in ranks {
                 assert_eq!(rank.join().unwrap(), each);
@@ -347,8 +352,7 @@ fn every_single_refused_call_ends_a_lane_whose_devices_read_all_slots() {
     }
 }
 
-/// The lane's thread makes most of the calls, and looks as often as it can whether a slice has
-/// arrived.
+/// The lane's thread makes most of the calls, and polls for arrived slices as often as it can.
 #[test]
 fn a_refused_call_ends_a_lane_without_memory_operations_on_all_ranks() {
     let settings = [("SOFTCUDA_LATENCY_US", "0"), ("SOFTCUDA_MEMOPS", "0")];

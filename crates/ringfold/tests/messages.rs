@@ -1,5 +1,5 @@
-//! Messages between two ranks that are processes: tags, any source, both ways at once, beside
-//! collectives, and their ends.
+//! Messages between ranks that are processes: tags, any source, both directions at once, messages
+//! beside collectives, and ranks that close, die or are late.
 
 mod scenes;
 
@@ -26,14 +26,14 @@ const SCENES: [(&str, Scene); 11] = [
     ("in_order", in_order),
 ];
 
-/// The system's allocator, which counts what each thread takes of it.
+/// The system's allocator, with a count of each thread's allocations.
 struct Counting;
 
 thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
 }
 
-// SAFETY: all is left to the system's allocator; the count is no part of what it promises.
+// SAFETY: the system's allocator does all the work; the count is not part of its promises.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.set(ALLOCATIONS.get() + 1);
@@ -50,11 +50,11 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Far more than a stream holds on any transport.
+/// Number of bytes that is far more than a stream holds on any transport.
 const LARGE: usize = 8 << 20;
 
 #[test]
-#[ignore = "what the other tests start as ranks"]
+#[ignore = "started as a rank by the other tests"]
 fn a_rank() {
     scenes::act(&SCENES);
 }
@@ -169,7 +169,7 @@ fn tags(comm: Communicator) {
                 .expect("room in the stream");
         }
         comm.send(&[77u32; 3], 1, 9).expect("a send");
-        // Its receive is of another type.
+        // The peer's receive has another type.
         let error = comm.send(&vec![1u32; LARGE / 4], 1, 4).unwrap_err();
         assert!(matches!(error, Error::Mismatch { .. }), "{error}");
         return;
@@ -225,7 +225,8 @@ fn any_source(comm: Communicator) {
     comm.barrier().expect("all are here");
 }
 
-/// Everybody sends several large messages to everybody at once, and asks for them in another order.
+/// Sends several large messages from every rank to every other at once, and receives them in
+/// another order.
 fn exchange(comm: Communicator) {
     const TAGS: [u32; 3] = [1, 2, 3];
     let (rank, ranks) = (comm.rank(), comm.world_size());
@@ -258,11 +259,11 @@ fn exchange(comm: Communicator) {
     }
 }
 
-/// More than collectives that an engine holds.
+/// Number of calls or messages, larger than the number of collectives that an engine holds.
 const MANY: u32 = COLLECTIVES_MAX as u32 + 100;
 
-/// Many messages, one tag each: some receives before the sends of both ranks, the others after
-/// these, in the opposite order.
+/// Sends many messages, each with its own tag. Some receives are posted before the rank's sends,
+/// the others after the sends, in the opposite order.
 fn many(comm: Communicator) {
     let peer = 1 - comm.rank();
     let mut sent = Vec::new();
@@ -290,8 +291,8 @@ fn many(comm: Communicator) {
     }
 }
 
-/// Rank 0 starts many collectives, one by one and as a group, before rank 1 starts any: that one
-/// waits for a message which rank 0 sends last.
+/// Starts many collectives on rank 0, one by one and as a group, before rank 1 starts any: rank 1
+/// waits for a message that rank 0 sends last.
 fn ahead(comm: Communicator) {
     let rank = comm.rank() as u32;
     if rank == 1 {
@@ -318,7 +319,7 @@ fn ahead(comm: Communicator) {
     if rank == 0 {
         comm.send(&[1u32], 1, 1).expect("a message");
     }
-    // A call that is waited for is as ordered as the others.
+    // A blocking call is in order with the others, too.
     let mut last = [value(7); 3];
     comm.all_reduce(&mut last, Op::Sum).expect("a sum");
     assert_eq!(last, [2 * 7 + 100_000; 3]);
@@ -330,7 +331,8 @@ fn ahead(comm: Communicator) {
     }
 }
 
-/// A collective waits for rank 2, which waits for a message of those that wait in it.
+/// Makes a collective wait for rank 2, which waits for messages from the ranks that wait in the
+/// collective.
 fn beside_a_collective(comm: Communicator) {
     for count in [1, 100_000] {
         beside_a_sum(&comm, count);
@@ -370,7 +372,7 @@ fn beside_a_sum(comm: &Communicator, count: usize) {
     reduce(1);
 }
 
-/// What was sent before closing arrives, however much it is.
+/// Checks that a message that was sent before closing arrives, however large.
 fn closing(comm: Communicator) {
     let mut large = Message::new(LARGE / 4, 6);
     if comm.rank() == 0 {
@@ -411,7 +413,7 @@ fn departure(comm: Communicator) {
     comm.barrier().expect("all are here");
     match comm.rank() {
         1 => {
-            // After the other has left.
+            // Sends after rank 2 has left.
             comm.recv(&mut [0u32], 2, 1).expect("a message");
             std::thread::sleep(Duration::from_millis(200));
             comm.send(&[4u32], 0, 1).expect("a send");
@@ -431,7 +433,7 @@ fn departure(comm: Communicator) {
             return;
         }
     }
-    comm.close().expect("in good order");
+    comm.close().expect("an orderly close");
 }
 
 fn lateness(comm: Communicator) {
@@ -450,7 +452,7 @@ fn lateness(comm: Communicator) {
         );
         return;
     }
-    // Alive, and elsewhere, until the other has given up.
+    // Stays alive and makes other calls until rank 0 has timed out.
     let begin = Instant::now();
     while begin.elapsed() < Duration::from_secs(60) {
         if comm.send(&[1u32], 3 - comm.rank(), 2).is_err() {
@@ -458,16 +460,16 @@ fn lateness(comm: Communicator) {
         }
         std::thread::sleep(Duration::from_millis(5));
     }
-    panic!("no rank gave up");
+    panic!("no rank timed out");
 }
 
-/// Once the first messages have passed, from any source.
+/// Checks that messages, also from any source, allocate nothing once the first have passed.
 fn in_order(comm: Communicator) {
     let (rank, ranks) = (comm.rank(), comm.world_size());
     let mut small = [0u32; 2];
     let mut large = vec![0u32; 100_000];
-    // A wait that is long enough to be reported to others allocates for that, so the lap with the
-    // fewest allocations counts.
+    // A wait that is long enough to be reported to other ranks allocates for the report, so the lap
+    // with the fewest allocations counts.
     let mut fewest = u64::MAX;
     for lap in 0..200 {
         let before = ALLOCATIONS.get();

@@ -1,5 +1,6 @@
-//! Times of the simulator against those of others: a small reader of GOAL texts in this file, which
-//! has no knowledge of ringfold's engine, and SimGrid (Casanova et al., 2014), if it is installed.
+//! Compares the simulator's times with those of a small reader of GOAL texts (`reader`), which has
+//! no knowledge of ringfold's engine, and with those of SimGrid (Casanova et al., 2014), if
+//! installed.
 
 #[path = "referee/reader.rs"]
 mod reader;
@@ -11,13 +12,14 @@ use ringfold::internals::simulate::{Compute, Disturbance, Scenario, Server, goal
 use ringfold::{Collective, Method};
 use skipped::skipped;
 
-/// Reads a GOAL text and says how long it takes by SimGrid.
+/// The script that reads a GOAL text and prints its time by SimGrid.
 const SIMGRID_SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/referee/simgrid_goal.py");
 
-/// The interpreter that has SimGrid, if it is not the usual one.
+/// The variable that names the Python interpreter with SimGrid, if it is not the usual one.
 const PYTHON_VARIABLE: &str = "SIMGRID_PYTHON";
 
-/// A sum of 8 KiB chunks by the slow-node paper's network, reduced at 20 GB/s and 1 µs more.
+/// Returns a scenario: a sum of 8 KiB chunks over the slow-node paper's network, reduced at 20 GB/s
+/// plus 1 µs.
 fn scenario(algorithm: Method, ranks: usize, server: Server) -> Scenario {
     Scenario {
         collective: Collective::AllReduce,
@@ -37,7 +39,7 @@ fn microseconds(ps: u64) -> String {
     format!("{}.{:05}", ps / 1_000_000, (ps % 1_000_000 + 5) / 10)
 }
 
-/// What the simulator says.
+/// Returns the simulator's time.
 fn simulated_us(scenario: &Scenario) -> String {
     let report = run(scenario).unwrap();
     assert!(report.is_clean(), "{:?}", report.promises);

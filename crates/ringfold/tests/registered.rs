@@ -1,4 +1,5 @@
-//! Registered memory between real processes: how a program uses it, and what must not go wrong.
+//! Registered memory between real processes: its use by a program, and failures that must not
+//! happen.
 //!
 //! Every rank is this test program again, started for `a_rank`, which plays one of the [`SCENES`].
 
@@ -31,7 +32,7 @@ const SCENES: [(&str, Scene); 13] = [
 ];
 
 #[test]
-#[ignore = "what the other tests start as ranks"]
+#[ignore = "started as a rank by the other tests"]
 fn a_rank() {
     scenes::act(&SCENES);
 }
@@ -41,7 +42,7 @@ fn every_collective_is_right_on_registered_memory() {
     for (ranks, transport) in [(2, "shm"), (3, "auto"), (2, "tcp"), (1, "auto")] {
         play("collectives", ranks, transport);
     }
-    // Every size goes the way of large ones.
+    // Every size uses the method of large ones.
     let variables = [("RINGFOLD_TRANSPORT", "shm"), ("RINGFOLD_ALGO", "push")];
     play_with("collectives", 3, &variables);
 }
@@ -109,7 +110,7 @@ fn memory_that_cannot_be_moved_is_refused_on_all_ranks() {
     play("refused", 2, "shm");
 }
 
-/// What stands at `index` of `rank`'s data: whole numbers, so that sums are exact.
+/// Returns element `index` of `rank`'s data: an integer, so that sums are exact.
 fn element(rank: usize, index: usize) -> f32 {
     ((rank + 1) * (index % 1000 + 1)) as f32
 }
@@ -127,14 +128,14 @@ fn expect_sum(data: &[f32], ranks: usize) {
     }
 }
 
-/// An all-reduce in place on `data`, whose sum is checked.
+/// Makes an all-reduce in place on `data`, and checks the sum.
 fn sum(comm: &Communicator, data: &mut [f32]) {
     fill(data, comm.rank());
     comm.all_reduce(data, Op::Sum).expect("a sum");
     expect_sum(data, comm.world_size());
 }
 
-/// Makes every collective on these two buffers and compares with what ordinary memory gives.
+/// Makes collectives on these two buffers, and compares the results with those in ordinary memory.
 fn compare(comm: &Communicator, input: &mut [f32], output: &mut [f32]) {
     let (rank, ranks) = (comm.rank(), comm.world_size());
     let (mut plain_input, mut plain) = (input.to_vec(), output.to_vec());
@@ -195,7 +196,7 @@ fn collectives(comm: Communicator) {
         }
         sum(&comm, &mut second);
     }
-    // The contents came back with the pages.
+    // The contents returned with the pages.
     expect_sum(second, comm.world_size());
     second.push(1.0);
     sum(&comm, second);
@@ -211,7 +212,7 @@ fn sizes(comm: Communicator) {
     let registered = comm.register(&mut vector).expect("registered");
     let told = registered.registration().sizes();
     assert!((0..ranks).all(|rank| told[rank] == 120_000 * rank));
-    // One rank may make new memory where another registers what it has.
+    // One rank may allocate memory in the call in which another registers its own.
     drop(registered);
     let mut mixed = vec![0f32; 10_000];
     let (mut made, mut moved);
@@ -235,8 +236,8 @@ fn dropped_by_one(comm: Communicator) {
     let mut guard = (comm.rank() != 2).then_some(registered);
     let mut ordinary = vec![0f32; 1 << 18];
     for _ in 0..3 {
-        // All registered, then some not, then again all; on some ranks by a registration that
-        // others do not have.
+        // All ranks use registered memory, then one does not, then another does not, then all do
+        // again; rank 0 last uses a registration that rank 1 has dropped.
         sum(&comm, kept.as_mut_slice::<f32>());
         sum(
             &comm,
@@ -256,7 +257,7 @@ fn dropped_by_one(comm: Communicator) {
         };
         sum(&comm, crossed);
     }
-    // What comes later is not taken for what went.
+    // A later registration is not taken for a dropped one.
     let mut later = comm.alloc(1 << 20).expect("memory");
     sum(&comm, later.as_mut_slice::<f32>());
     drop(other);
@@ -267,14 +268,14 @@ fn too_large(comm: Communicator) {
     let bytes = [1 << 20, 1 << 60][comm.rank()];
     let error = comm.alloc(bytes).expect_err("more than there is");
     assert_eq!(error.class(), "System", "{error}");
-    let says = ["rank 1", "ask for less"][comm.rank()];
+    let says = ["rank 1", "request less"][comm.rank()];
     assert!(error.to_string().contains(says), "{error}");
     let mut memory = comm.alloc(1 << 20).expect("memory");
     sum(&comm, memory.as_mut_slice::<f32>());
 }
 
 fn mismatch(comm: Communicator) {
-    // As many bytes as a rank says about its memory: even that is not taken for it.
+    // Blocks as long as a rank's description of its memory: even these are not taken for one.
     let mut data = vec![0u8; 56 * comm.world_size()];
     let error = match comm.rank() {
         0 => comm.alloc(4096).expect_err("no other rank does"),
@@ -286,7 +287,7 @@ fn mismatch(comm: Communicator) {
     assert!(error.to_string().contains("to register memory"), "{error}");
 }
 
-/// Descriptors and mappings of shared memory that this process has.
+/// Counts this process's descriptors, and its mappings of shared memory.
 fn belongings() -> (usize, usize) {
     let descriptors = std::fs::read_dir("/proc/self/fd").expect("proc").count();
     let maps = std::fs::read_to_string("/proc/self/maps").expect("proc");
@@ -307,7 +308,7 @@ fn outlived(comm: Communicator) {
     drop(ended);
     comm.barrier().expect("all have dropped it");
     drop(comm.alloc(0).expect("memory"));
-    // The last two registrations of each peer are unmapped at the next occasion.
+    // The last two registrations of each peer are unmapped at the next opportunity.
     let after = belongings();
     assert_eq!(after.0, before.0, "descriptors");
     assert!(after.1 <= before.1 + 2, "{before:?} {after:?}");
@@ -346,7 +347,7 @@ fn kernel_answers_about_mappings() -> bool {
     version >= (6, 11)
 }
 
-/// Maps memory of our own, also in the place of other memory of our own.
+/// Maps private memory, possibly in place of other private memory of this process.
 fn map_private(
     address: *mut libc::c_void,
     bytes: usize,
@@ -355,7 +356,7 @@ fn map_private(
 ) -> *mut libc::c_void {
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | flags;
-    // SAFETY: a new mapping at an address that the kernel chooses, or in the place of one of ours.
+    // SAFETY: a new mapping at an address that the kernel chooses, or in place of one of ours.
     let start = unsafe { libc::mmap(address, bytes, protection, flags, file, 0) };
     assert_ne!(start, libc::MAP_FAILED);
     start
@@ -367,7 +368,7 @@ fn leaked(comm: Communicator) {
         skipped("the kernel does not say what is mapped where");
         return;
     }
-    // Its own mapping, so that it can be replaced at the same address.
+    // A separate mapping, so that it can be replaced at the same address.
     let map = |address, flags| map_private(address, BYTES, libc::MAP_ANONYMOUS | flags, -1);
     let start = map(std::ptr::null_mut(), 0);
     // SAFETY: mapped just now, and not used otherwise.
@@ -384,7 +385,7 @@ fn leaked(comm: Communicator) {
     }
 }
 
-/// Bytes of shared memory that this process has present.
+/// Returns the bytes of shared memory that are resident in this process.
 fn shared_bytes() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").expect("proc");
     let line = status.lines().find(|line| line.starts_with("RssShmem:"));
@@ -419,13 +420,13 @@ fn refused(comm: Communicator) {
             let start = map_private(std::ptr::null_mut(), 8192, 0, file.as_raw_fd());
             // SAFETY: mapped with this length, until the end.
             let region = unsafe { Region::new(start.cast(), 8192) };
-            // SAFETY: as above, and it is not used.
+            // SAFETY: as above, and the region is not used.
             unsafe { comm.register_region(region) }.expect_err("a file's memory")
         }
     };
     let class = ["System", "InvalidArgument"][comm.rank()];
     assert_eq!(error.class(), class, "{error}");
-    // Twice the same buffer, also by another communicator.
+    // Registers the same buffer twice, also by another communicator.
     let mut vector = vec![0f32; 1 << 16];
     let bytes = size_of_val(&vector[..]);
     // SAFETY: the vector lives until the end of this function, and is used by the calls below only.

@@ -1,4 +1,4 @@
-//! Rates of copies: alone and in both directions, of all ranks at once.
+//! Measures the rates of copies in one direction and in both, on all ranks at once.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use ringfold::internals::device::{DeviceMemory, Pin, Stream};
 
 use crate::rig::{Rig, number, numbers, whole};
 
-/// Bytes per nanosecond are 10⁹ bytes per second.
+/// Returns the rate in GB/s: bytes per nanosecond are 10⁹ bytes per second.
 fn gbps(bytes: usize, time: Duration) -> f64 {
     bytes as f64 / time.as_nanos() as f64
 }
@@ -17,7 +17,7 @@ pub fn measure(rig: &Rig) -> Result<()> {
     let total = number("total", "256M");
     let longest = sizes.iter().copied().max().unwrap_or(total);
     let sides = [Side::new(rig, longest)?, Side::new(rig, longest)?];
-    // The first copies of a context are slow.
+    // Warms up: the first copies of a context are slow.
     run(rig, &sides, [true; 2], longest, longest)?;
     for bytes in sizes {
         let copied = (total / bytes).max(1) * bytes;
@@ -41,7 +41,7 @@ pub fn measure(rig: &Rig) -> Result<()> {
     Ok(())
 }
 
-/// What one direction copies between.
+/// The stream and the memory of one direction's copies.
 struct Side {
     stream: Stream,
     host: Pin,
@@ -58,8 +58,8 @@ impl Side {
     }
 }
 
-/// When the copies of each direction that has some are done: `copied` bytes in pieces of `bytes`.
-/// All ranks begin together.
+/// Copies `copied` bytes in pieces of `bytes` in each direction that `directions` selects; returns
+/// the time until each of them is done. All ranks begin together.
 fn run(
     rig: &Rig,
     sides: &[Side; 2],

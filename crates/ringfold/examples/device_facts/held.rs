@@ -1,9 +1,10 @@
-//! All-reduces until a rank dies: when this rank's streams are empty, and what the outputs hold.
+//! Runs all-reduces until a rank dies, then reports when this rank's streams are empty and whether
+//! the outputs are valid.
 //!
-//! The launcher of these ranks kills one of them. So every rank prints its own lines: `running`
-//! when calls are under way, then `drained` with the time of the monotonic clock in nanoseconds,
-//! `wrong` with the number of elements that are neither the sum, nor ones, nor untouched, and
-//! `error` with what the next call says.
+//! The launcher kills one of the ranks, so every rank prints its own lines: `running` when calls
+//! are in progress, then `drained` with the time of the monotonic clock in nanoseconds, `wrong`
+//! with the number of elements that are neither the sum, nor ones, nor untouched, and `error` with
+//! the error that ended the calls.
 
 use std::time::Duration;
 
@@ -14,9 +15,9 @@ use ringfold::Result;
 use crate::lanes::{Checked, ONES};
 use crate::rig::{Rig, number};
 
-/// Calls before this rank says that it is running.
+/// Number of calls before this rank prints `running`.
 const FIRST_CALLS: u32 = 3;
-/// Between two looks for a fault.
+/// Time between two checks for a fault.
 const LOOK: Duration = Duration::from_millis(100);
 
 pub fn measure(rig: &Rig) -> Result<()> {
@@ -27,11 +28,11 @@ pub fn measure(rig: &Rig) -> Result<()> {
     println!("drained {}", now_ns());
     println!("wrong {}", checked.wrong(rig, 0, &[ONES, 0])?);
     println!("error {error}");
-    // The communicator has ended: to leave in good order is not possible any more.
+    // The communicator has failed, so it cannot be closed.
     Ok(())
 }
 
-/// Makes calls, two of which are under way, until one fails.
+/// Makes calls, two of which are in progress at a time, until one fails.
 fn run(checked: &Checked) -> Result<()> {
     let mut under_way = None;
     for call in 1.. {
@@ -46,7 +47,7 @@ fn run(checked: &Checked) -> Result<()> {
     Ok(())
 }
 
-/// The clock that processes of a host have in common.
+/// Returns the nanoseconds of the monotonic clock, which all processes of a host share.
 fn now_ns() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64

@@ -1,5 +1,5 @@
-//! A lane whose calls are checked, and a thread that allocates and frees memory beside it: where
-//! the driver holds its lock until a device is idle, a wrong order of calls is a deadlock.
+//! Checks a lane's results while another thread allocates and frees memory: if the driver holds its
+//! lock until a device is idle, calls in the wrong order deadlock.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,13 +14,13 @@ use ringfold::{
 use crate::rig::{Rig, number, program, value, whole};
 
 const ELEMENT_BYTES: usize = size_of::<u32>();
-/// Between two allocations.
+/// Pause between two allocations.
 const PAUSE: Duration = Duration::from_micros(300);
 const SMALL_BYTES: usize = 4096;
-/// Bytes of ones: what a fault leaves.
+/// An element with all bits set, which a fault leaves in the output.
 pub const ONES: u32 = u32::MAX;
 
-/// A lane with an input, and an output of as many bytes.
+/// A lane with an input and an output of the same size.
 pub struct Checked {
     pub lane: Lane,
     pub stream: Stream,
@@ -50,7 +50,7 @@ impl Checked {
         })
     }
 
-    /// Has the input hold this rank's numbers of `round`, and the output zeros.
+    /// Fills the input with this rank's numbers for `round`, and the output with zeros.
     pub fn fill(&self, rig: &Rig, round: u32) -> Result<()> {
         let current = rig.device.enter()?;
         let contents = numbers(self.bytes, |index| element(rig, round, index));
@@ -62,20 +62,20 @@ impl Checked {
         rig.finish(&self.stream)
     }
 
-    /// Enqueues an all-reduce, and has the stream wait for it.
+    /// Enqueues an all-reduce, and makes the stream wait for it.
     pub fn enqueue(&self) -> Result<DeviceWork> {
         let count = Counts::Even((self.bytes / ELEMENT_BYTES) as u64);
         let buffer = |memory| DeviceBuffer::new(vec![whole(memory)]);
         let (input, output) = (buffer(&self.input), buffer(&self.output));
         let request = DeviceRequest::new(Collective::AllReduce, DType::U32, count, input, output);
         let stream = program(&self.stream);
-        // SAFETY: the memory lives longer than the lane, whose end waits for its calls.
+        // SAFETY: the memory outlives the lane, which waits for its calls before it ends.
         let work = unsafe { self.lane.enqueue(request, stream) }?;
         work.join(stream)?;
         Ok(work)
     }
 
-    /// How many elements of the output are neither the sum of `round` nor in `accepted`.
+    /// Counts the elements of the output that are neither the sum for `round` nor in `accepted`.
     pub fn wrong(&self, rig: &Rig, round: u32, accepted: &[u32]) -> Result<usize> {
         let current = rig.device.enter()?;
         current.bring(&self.stream, whole(&self.output), self.host.whole())?;
@@ -101,7 +101,7 @@ fn element(rig: &Rig, round: u32, index: usize) -> u32 {
     of_rank(rig.communicator.rank(), round, index)
 }
 
-/// An element of a rank's input: never a sum's bytes of ones or zeros.
+/// Returns an element of a rank's input, such that no sum is zero or has all bits set.
 fn of_rank(rank: usize, round: u32, index: usize) -> u32 {
     1 + (rank as u32 + 1) * (index as u32 % 1009 + round % 61)
 }
@@ -113,7 +113,7 @@ fn numbers(bytes: usize, element: impl Fn(usize) -> u32) -> Vec<u8> {
     contents
 }
 
-/// All-reduces of two calls a round beside the other thread, for a time.
+/// Runs rounds of two all-reduces for `seconds`, beside a thread that allocates and frees memory.
 pub fn measure(rig: &Rig) -> Result<()> {
     let seconds = Duration::from_secs(number("seconds", "10") as u64);
     let checked = Checked::new(rig, number("bytes", "8M"))?;
@@ -123,7 +123,7 @@ pub fn measure(rig: &Rig) -> Result<()> {
         thread::spawn(move || churn(&device, &ends))
     };
     let (begin, mut rounds, mut wrong) = (Instant::now(), 0, 0);
-    // Agreed, because all ranks make the same calls.
+    // All ranks use the maximum, so that they make the same calls.
     while rig.most(begin.elapsed().as_secs_f64())? < seconds.as_secs_f64() {
         checked.fill(rig, rounds)?;
         checked.enqueue()?;
@@ -143,7 +143,7 @@ pub fn measure(rig: &Rig) -> Result<()> {
     Ok(())
 }
 
-/// Allocates and frees until `ends`; how often.
+/// Allocates and frees memory until `ends` is set; returns the number of times.
 fn churn(device: &Arc<Device>, ends: &AtomicBool) -> Result<usize> {
     let mut times = 0;
     while !ends.load(Ordering::Relaxed) {

@@ -1,21 +1,22 @@
-//! What a device and its driver do, as far as lanes depend on it: for `bench/gpu.sh`.
+//! Measures those properties of a device and its driver on which lanes depend; for `bench/gpu.sh`.
 //!
 //! `ringfold run --ranks 2 -- device_facts copies sizes=64K,1M,16M total=64M`
 //!
-//! One measurement of those below on the device of each rank: its local rank, modulo the devices
-//! that there are. Rank 0 prints lines of CSV without a header: name, setting, value, unit. Words
-//! `name=value` have defaults.
+//! Runs one of the measurements below on the device of each rank, whose ordinal is the local rank
+//! modulo the number of devices. Rank 0 prints lines of CSV without a header: name, setting, value,
+//! unit. Arguments `name=value` have defaults.
 //!
-//! * `copies`: the rate of copies down, up and both ways, of all ranks at once, by `sizes`
-//! * `signals`: how long words, events and small copies take to be seen; what enqueuing costs
-//! * `register`: pinning and unpinning `bytes` of a memfd
-//! * `meanwhile`: which calls of the driver return, and which copies in other streams run, while a
+//! * `copies`: the rate of copies down, up and both ways, on all ranks at once, by `sizes`
+//! * `signals`: the time until words, events and small copies are seen, and the cost of enqueuing
+//! * `register`: the time to pin and to unpin `bytes` of a memfd
+//! * `meanwhile`: the driver calls that return, and the copies in other streams that run, while a
 //!   stream waits
 //! * `rounds`: copies of `bytes` up and down between two words, `rounds` times, and whether data is
 //!   ever stale
-//! * `churn`: all-reduces of `bytes` for `seconds`, combined by what `reducer` says, while another
-//!   thread allocates and frees memory
-//! * `held`: such all-reduces until a rank dies: when the streams are empty, and what they left
+//! * `churn`: all-reduces of `bytes` for `seconds`, combined by the `reducer`, while another thread
+//!   allocates and frees memory
+//! * `held`: such all-reduces until a rank dies; the time when the streams are empty, and whether
+//!   the outputs are valid
 
 mod copies;
 mod held;
@@ -42,7 +43,7 @@ fn main() -> Result<()> {
         "churn" => lanes::measure,
         "held" => held::measure,
         _ => {
-            let text = format!("there is no measurement `{what}`; see the head of the source");
+            let text = format!("unknown measurement `{what}`; see the head of the source");
             return Err(Error::InvalidArgument(text));
         }
     };

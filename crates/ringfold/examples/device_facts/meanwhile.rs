@@ -1,4 +1,4 @@
-//! What a stream that waits holds back: other calls of the driver, and copies in other streams.
+//! Measures which driver calls, and which copies in other streams, a waiting stream holds up.
 
 use std::sync::Arc;
 use std::sync::mpsc::channel;
@@ -10,9 +10,9 @@ use ringfold::{Error, Registered, Result};
 
 use crate::rig::{Rig, Word, numbers, us, whole};
 
-/// What takes longer waits for the stream.
+/// Time after which a call or copy is taken to wait for the stream.
 const LIMIT: Duration = Duration::from_millis(300);
-/// The copies of other streams.
+/// Size of the copies in other streams, and of allocations.
 const SMALL_BYTES: usize = 4096;
 const PINNED_BYTES: usize = 1 << 20;
 
@@ -22,14 +22,14 @@ pub fn measure(rig: &Rig) -> Result<()> {
     counts.try_for_each(|count| copies(rig, count))
 }
 
-/// What a call has made, which lives until the stream goes on.
+/// The result of a call, which lives until the stream continues.
 type Made = Result<Box<dyn Send>>;
-/// A call, prepared.
+/// A prepared call.
 type Call = Box<dyn FnOnce() -> Made + Send>;
-/// Prepares a call on a device, with memory to pin.
+/// A function that prepares a call on a device, with memory to pin.
 type Prepare = fn(Arc<Device>, Registered) -> Result<Call>;
 
-/// What programs do while collectives are under way.
+/// The calls that programs make while collectives are in progress.
 const CALLS: [(&str, Prepare); 6] = [
     ("allocate", |device, _| {
         Ok(Box::new(move || {
@@ -65,7 +65,8 @@ const CALLS: [(&str, Prepare); 6] = [
     }),
 ];
 
-/// How long each call takes while nothing waits, and while a stream does; whether it returns then.
+/// Measures how long each call takes while no stream waits and while one does, and whether a
+/// waiting stream blocks it.
 fn calls(rig: &Rig) -> Result<()> {
     let [word, ..] = rig.words()?;
     let stream = rig.stream()?;
@@ -92,14 +93,14 @@ fn calls(rig: &Rig) -> Result<()> {
     Ok(())
 }
 
-/// How long `call` takes on another thread, and 1 if that is until `held` is dropped.
+/// Returns how long `call` takes on another thread, and 1 if it blocks until `held` is dropped.
 fn returns(call: Call, held: Held<'_>) -> Result<(Duration, f64)> {
     let (answer, answers) = channel();
     let thread = thread::spawn(move || {
         let begin = Instant::now();
         let made = call();
         let taken = begin.elapsed();
-        // The receiver waits for the thread's end in any case.
+        // Cannot fail: the receiver lives until this thread has been joined.
         let _ = answer.send(taken);
         made
     });
@@ -114,7 +115,7 @@ fn returns(call: Call, held: Held<'_>) -> Result<(Duration, f64)> {
     Ok((in_time.unwrap_or(LIMIT), is_blocked))
 }
 
-/// Has a stream wait until this is dropped.
+/// A guard: a stream waits until the guard is dropped.
 struct Held<'a> {
     word: &'a Word,
     value: u32,
@@ -126,7 +127,7 @@ impl Drop for Held<'_> {
     }
 }
 
-/// How many of `count` streams' copies are late because one of the streams waits.
+/// Counts the streams, of `count`, whose copies are late because one of the streams waits.
 fn copies(rig: &Rig, count: usize) -> Result<()> {
     let [word, ..] = rig.words()?;
     let (host, memory) = (

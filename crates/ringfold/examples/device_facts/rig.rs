@@ -1,4 +1,4 @@
-//! What all measurements use: a rank's device, pinned memory, words, times and output.
+//! The parts that all measurements share: a rank's device, pinned memory, words, times and output.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -11,9 +11,9 @@ use ringfold::{Communicator, DeviceRegion, Driver, Op, Result};
 
 /// Bytes of a word.
 const WORD_BYTES: usize = size_of::<u32>();
-/// Words lie in lines of their own.
+/// Distance between two words in bytes: each word has its own cache line.
 const LINE_BYTES: usize = 128;
-/// Words of a rig.
+/// Number of words of a rig.
 pub const WORDS: usize = 4;
 
 /// A rank and its device.
@@ -36,13 +36,13 @@ impl Rig {
         })
     }
 
-    /// The same GPU as another owner: what is freed there does not ask whether this one's streams
-    /// have work.
+    /// Opens the same GPU again as a separate owner, which frees memory without checking whether
+    /// this device's streams have work.
     pub fn other(&self) -> Result<Arc<Device>> {
         Device::open(self.driver, self.ordinal)
     }
 
-    /// Pinned memory of this rank, in a memfd. Collective.
+    /// Allocates pinned memory of this rank, in a memfd. Collective.
     pub fn pinned(&self, bytes: usize) -> Result<Pin> {
         let memory = self.communicator.alloc(bytes)?;
         memory.region().touch();
@@ -50,7 +50,7 @@ impl Rig {
         self.device.enter()?.pin(region, Arc::new(memory))
     }
 
-    /// Words that are zero. Collective.
+    /// Allocates words that are zero. Collective.
     pub fn words(&self) -> Result<[Word; WORDS]> {
         let pin = Arc::new(self.pinned(WORDS * LINE_BYTES)?);
         Ok(std::array::from_fn(|index| Word {
@@ -76,12 +76,12 @@ impl Rig {
         Ok(())
     }
 
-    /// The most of all ranks' values.
+    /// Returns the maximum of all ranks' values.
     pub fn most(&self, value: f64) -> Result<f64> {
         self.over_ranks(value, Op::Max)
     }
 
-    /// The sum of all ranks' values.
+    /// Returns the sum of all ranks' values.
     pub fn sum(&self, value: f64) -> Result<f64> {
         self.over_ranks(value, Op::Sum)
     }
@@ -92,7 +92,7 @@ impl Rig {
         Ok(all[0])
     }
 
-    /// A line of the output, on rank 0.
+    /// Prints a line of the output on rank 0.
     pub fn say(&self, name: &str, setting: &str, value: f64, unit: &str) {
         if self.communicator.rank() == 0 {
             println!("{name},{setting},{value:.3},{unit}");
@@ -108,7 +108,7 @@ pub struct Word {
 }
 
 impl Word {
-    /// For the calls of a device.
+    /// Returns the word's memory, for the calls of a device.
     pub fn region(&self) -> PinnedRegion {
         self.pin.whole().part(self.begin..self.begin + WORD_BYTES)
     }
@@ -121,19 +121,19 @@ impl Word {
         self.atomic().store(value, Ordering::Release);
     }
 
-    /// Whether it is at or past `value`, in a circle.
+    /// Returns whether the word is at or past `value`, modulo 2³².
     pub fn has_reached(&self, value: u32) -> bool {
         self.load().wrapping_sub(value).cast_signed() >= 0
     }
 
-    /// Spins until it is at or past `value`.
+    /// Spins until the word is at or past `value`.
     pub fn spin(&self, value: u32) {
         while !self.has_reached(value) {
             std::hint::spin_loop();
         }
     }
 
-    /// The word as an atomic. Its partner is the device, which fences its writes and waits.
+    /// Returns the word as an atomic. Its partner is the device, which fences its writes and waits.
     fn atomic(&self) -> &AtomicU32 {
         // SAFETY: a line of a page, so aligned; mapped as long as the pin lives; only accessed as
         // an atomic, and by the device.
@@ -141,25 +141,25 @@ impl Word {
     }
 }
 
-/// All of `memory`, which the caller keeps until its streams are idle.
+/// Returns all of `memory`, which the caller keeps until its streams are idle.
 pub fn whole(memory: &DeviceMemory) -> DeviceRegion {
-    // SAFETY: every measurement waits for its streams before its memory goes, and orders its work
-    // by streams.
+    // SAFETY: every measurement waits for its streams before its memory is freed, and orders its
+    // work by streams.
     unsafe { memory.region() }
 }
 
-/// `stream` as one of the program's.
+/// Returns `stream` as a stream of the program.
 pub fn program(stream: &Stream) -> ProgramStream {
     // SAFETY: every measurement keeps its streams until their work is done.
     unsafe { ProgramStream::from_handle(stream.handle()) }
 }
 
-/// Microseconds.
+/// Returns the time in microseconds.
 pub fn us(time: Duration) -> f64 {
     time.as_secs_f64() * 1e6
 }
 
-/// The median time of `run`, in microseconds; the first tenth warms up.
+/// Returns the median time of `run` in microseconds, after a tenth as many runs to warm up.
 pub fn median_us(times: usize, mut run: impl FnMut() -> Result<Duration>) -> Result<f64> {
     let all: Result<Vec<f64>> = (0..times + times / 10).map(|_| run().map(us)).collect();
     let mut counted = all?.split_off(times / 10);
@@ -167,28 +167,28 @@ pub fn median_us(times: usize, mut run: impl FnMut() -> Result<Duration>) -> Res
     Ok(counted[times / 2])
 }
 
-/// How long `run` takes.
+/// Calls `run`; returns its result and the time that it took.
 pub fn time<T>(run: impl FnOnce() -> Result<T>) -> Result<(T, Duration)> {
     let begin = Instant::now();
     let made = run()?;
     Ok((made, begin.elapsed()))
 }
 
-/// The value of the word `name=value`.
+/// Returns the value of the argument `name=value`, or `default`.
 pub fn value(name: &str, default: &str) -> String {
     let mut words = std::env::args().skip(2);
     let word = words.find_map(|word| Some(word.strip_prefix(name)?.strip_prefix('=')?.to_owned()));
     word.unwrap_or_else(|| default.to_owned())
 }
 
-/// The numbers of the word `name=number,number`.
+/// Returns the numbers of the argument `name=number,number`, or of `default`.
 pub fn numbers(name: &str, default: &str) -> Vec<usize> {
     let parse = |word: &str| bytes(word).unwrap_or_else(|why| panic!("`{name}={word}`: {why}"));
     let words = value(name, default);
     words.split(',').map(parse).collect()
 }
 
-/// The number of the word `name=number`.
+/// Returns the number of the argument `name=number`, or `default`.
 pub fn number(name: &str, default: &str) -> usize {
     numbers(name, default)[0]
 }

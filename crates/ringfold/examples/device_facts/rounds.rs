@@ -1,5 +1,5 @@
-//! Whether data is there when a word says so: copies up behind a word of the host, down again, and
-//! a word of the device behind them, with new contents in every round.
+//! Checks that data has arrived when a word says so. In each round the device waits for a word of
+//! the host, copies new contents up and down again, and then writes a word for the host.
 
 use std::time::Instant;
 
@@ -7,7 +7,7 @@ use ringfold::Result;
 
 use crate::rig::{Rig, number, whole};
 
-/// Rounds under way at the same time.
+/// Number of rounds in progress at the same time.
 const DEPTH: usize = 64;
 
 pub fn measure(rig: &Rig) -> Result<()> {
@@ -48,7 +48,7 @@ pub fn measure(rig: &Rig) -> Result<()> {
     Ok(())
 }
 
-/// What a round copies: its number, with the index of each word in it.
+/// Returns the contents of a round: the round's number, mixed with the index of each word.
 fn contents(round: usize, bytes: usize) -> Vec<u8> {
     let word = |index: usize| (round as u32).wrapping_mul(0x9e37_79b9) ^ index as u32;
     let words = (0..bytes.div_ceil(4)).flat_map(|index| word(index).to_ne_bytes());

@@ -1,4 +1,4 @@
-//! How long it takes until one side sees what the other has done, and what enqueuing costs.
+//! Measures the time until one side sees an action of the other, and the cost of enqueuing.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -8,9 +8,9 @@ use ringfold::internals::device::{Current, Stream};
 
 use crate::rig::{Rig, Word, median_us, number, program, time, us, whole};
 
-/// Until a stream has begun to wait.
+/// Time within which a stream has begun to wait.
 const SETTLE: Duration = Duration::from_micros(50);
-/// Calls that are timed together; a queue holds more.
+/// Number of calls that are timed together; a queue holds more.
 const CALLS: usize = 100;
 const SMALL_BYTES: usize = 4;
 
@@ -20,7 +20,7 @@ pub fn measure(rig: &Rig) -> Result<()> {
     enqueued(rig, times.div_ceil(CALLS).max(3))
 }
 
-/// From the beginning of a call until the host sees its effect.
+/// Measures the time from the beginning of a call until the host sees its effect.
 fn seen(rig: &Rig, times: usize) -> Result<()> {
     let [go, done, ..] = rig.words()?;
     let (stream, event) = (rig.stream()?, rig.device.enter()?.event()?);
@@ -67,7 +67,7 @@ fn seen(rig: &Rig, times: usize) -> Result<()> {
     Ok(())
 }
 
-/// What each kind of call costs its caller, while the stream has room.
+/// Measures the cost of each kind of call to its caller, while the stream has room.
 fn enqueued(rig: &Rig, times: usize) -> Result<()> {
     let bytes = number("bytes", "1M");
     let [word, ..] = rig.words()?;
@@ -99,7 +99,7 @@ fn wait(current: &Current<'_>, stream: &Stream, word: &Word) -> Result<()> {
     current.wait(stream, word.region(), 0)
 }
 
-/// Microseconds of a call, of many that are made in a row.
+/// Returns the microseconds of a call: the median over `times` rows of [`CALLS`] calls.
 fn cost(rig: &Rig, stream: &Stream, times: usize, call: &dyn Fn() -> Result<()>) -> Result<f64> {
     let all = median_us(times, || {
         rig.finish(stream)?;
@@ -111,7 +111,7 @@ fn cost(rig: &Rig, stream: &Stream, times: usize, call: &dyn Fn() -> Result<()>)
     Ok(all / CALLS as f64)
 }
 
-/// Pinning memory that is mapped and written, and unpinning it.
+/// Measures the time to pin, and to unpin, memory that is mapped and written.
 pub fn register(rig: &Rig) -> Result<()> {
     let bytes = number("bytes", "64M");
     for _ in 0..number("times", "5") {

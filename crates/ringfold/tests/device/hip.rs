@@ -1,4 +1,4 @@
-//! HIP in place of CUDA.
+//! Tests with HIP in place of CUDA.
 
 use ringfold::internals::device::Device;
 use ringfold::{Driver, Platform, Result};
@@ -6,7 +6,7 @@ use ringfold::{Driver, Platform, Result};
 use super::software::{self, alone, fail};
 use super::{OUT_OF_MEMORY, STEPPED};
 
-/// HIP's functions of the same library.
+/// Opens the same library for its HIP functions.
 fn hip() -> Result<&'static Driver> {
     Driver::of(Platform::Hip, software::library().to_str())
 }
@@ -20,7 +20,8 @@ fn hip_has_the_same_devices_and_no_memory_operations() {
         let attributes = devices[1].attributes();
         assert_eq!((attributes.ordinal, attributes.copy_engines), (1, 2));
         assert!(attributes.pins_memory && !attributes.has_memory_operations);
-        // Inside, calls are about the inner device; behind, about the outer one again.
+        // Between the inner `enter` and its drop, calls use the inner device; then the outer one
+        // again.
         let outer = devices[1].enter().unwrap();
         drop(devices[0].enter().unwrap());
         let memory = outer.allocate(64).unwrap();

@@ -1,4 +1,4 @@
-//! A lane's call of more operations than the driver's queues hold.
+//! A call of a lane with more operations than the driver's queues hold.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -9,9 +9,9 @@ use ringfold::{Communicator, LaneConfig};
 use super::software::{alone, calls, driver};
 use super::{Lane, SLICE_BYTES, held, store, until};
 
-/// Three operations each in both of a lane's queues, which hold 1024.
+/// Number of slices, each with three operations in both of a lane's queues, which hold 1024.
 const SLICES: usize = 1000;
-/// Waits of streams that fit beside what else the two queues hold.
+/// Number of stream waits that fit in the two queues beside the other operations.
 const WAITS: u64 = 300;
 
 #[test]
@@ -30,12 +30,15 @@ fn a_call_that_fills_the_queues_holds_its_caller_and_is_carried_out() {
             let caller = scope.spawn(|| {
                 // SAFETY: the memory lives until the call is done, and nothing else accesses it.
                 let work = unsafe { lane.enqueue(request, program) };
-                // Relaxed: it says nothing of other memory.
+                // Relaxed: the flag publishes no other memory.
                 has_returned.store(true, Ordering::Relaxed);
                 work
             });
             until(|| Ok(calls(c"cuStreamWaitValue32_v2") >= before + WAITS)).unwrap();
-            assert!(!has_returned.load(Ordering::Relaxed), "all fits");
+            assert!(
+                !has_returned.load(Ordering::Relaxed),
+                "the whole call fits in the queues"
+            );
             store(gate.word(0), 1);
             caller.join().unwrap().unwrap()
         });

@@ -1,5 +1,5 @@
-//! The software driver in place of CUDA's, and tests that have a process of their own: a process
-//! has one driver, which reads its settings once.
+//! The software driver in place of CUDA's, and a process for each test: a process has one driver,
+//! which reads its settings once.
 
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::panic;
@@ -10,25 +10,25 @@ use std::time::Duration;
 
 use ringfold::internals::device::Driver;
 
-/// Set in a test's own process.
+/// The variable that is set in a test's own process.
 const ALONE: &str = "TEST_DEVICE_ALONE";
-/// What such a process returns; another number than that of no tests at all.
+/// Exit status of a test's process that passes; differs from that of a run without tests.
 const PASSED: i32 = 42;
-/// After so long such a process has hung.
+/// Time after which a test's process counts as hung.
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// The library, which Cargo builds beside the tests.
+/// Returns the path of the library, which Cargo builds beside the tests.
 pub fn library() -> PathBuf {
     let program = std::env::current_exe().expect("a test is a program");
     program.with_file_name("libringfold_softcuda.so")
 }
 
-/// The software driver.
+/// Opens the software driver.
 pub fn driver() -> ringfold::Result<&'static Driver> {
     Driver::open(library().to_str())
 }
 
-/// The function `name` that the library has for tests; the crate documents its type.
+/// Returns the function `name` that the library has for tests; the crate documents its type.
 fn symbol<F: Copy>(name: &CStr) -> F {
     let library = CString::new(library().into_os_string().into_encoded_bytes()).expect("a path");
     // SAFETY: the text ends with a zero. The library is never closed.
@@ -41,13 +41,13 @@ fn symbol<F: Copy>(name: &CStr) -> F {
     unsafe { std::mem::transmute_copy(&symbol) }
 }
 
-/// How many `what` live.
+/// Returns the number of live `what`.
 pub fn count(what: &CStr) -> u64 {
     let count: extern "C" fn(*const c_char) -> u64 = symbol(c"softcuda_count");
     count(what.as_ptr())
 }
 
-/// How many of each kind live.
+/// Returns the number of live objects of each kind.
 pub fn live() -> [u64; 6] {
     [
         c"pinned",
@@ -60,39 +60,39 @@ pub fn live() -> [u64; 6] {
     .map(count)
 }
 
-/// How often a function was called.
+/// Returns the number of calls of a function.
 pub fn calls(name: &CStr) -> u64 {
     let calls: extern "C" fn(*const c_char) -> u64 = symbol(c"softcuda_calls");
     calls(name.as_ptr())
 }
 
-/// How many functions were called.
+/// Returns the number of calls of all functions.
 pub fn all_calls() -> u64 {
     let calls: extern "C" fn(*const c_char) -> u64 = symbol(c"softcuda_calls");
     calls(std::ptr::null())
 }
 
-/// Has call `at` of a function, counted from now, fail with `code`; 0 takes the order back. Whether
-/// the order before this one was still to be met.
+/// Makes call `at` of a function, counted from now, fail with `code`; 0 as `at` cancels the
+/// request. Returns whether the previous request was still pending.
 pub fn fail(name: &CStr, at: u64, code: c_int) -> bool {
     let fail: extern "C" fn(*const c_char, u64, c_int) -> c_int = symbol(c"softcuda_fail");
     fail(name.as_ptr(), at, code) != 0
 }
 
-/// Sets what the driver answers when it is asked whether a stream is captured.
+/// Sets the driver's answer to the query whether a stream is captured.
 pub fn capture(stream: usize, status: c_int) {
     let capture: extern "C" fn(usize, c_int) = symbol(c"softcuda_capture");
     capture(stream, status);
 }
 
-/// Runs a step of a stream, where the driver has no threads.
+/// Runs a step of a stream, if the driver has no threads. Returns whether a step could run.
 pub fn step() -> bool {
     let step: extern "C" fn() -> c_int = symbol(c"softcuda_step");
     step() != 0
 }
 
-/// Runs `body` in a process of its own, which runs the test that calls this with the `settings`,
-/// and must succeed. That process never returns from here: a test has one body, which may run with
+/// Runs `body` in a process of its own, which runs the calling test with the `settings` and must
+/// succeed. That process never returns from this function: a test has one body, which may run with
 /// several settings.
 pub fn alone(settings: &[(&str, &str)], body: impl FnOnce()) {
     let thread = thread::current();
@@ -103,7 +103,7 @@ pub fn alone(settings: &[(&str, &str)], body: impl FnOnce()) {
             eprintln!("the test takes too long");
             exit(3);
         });
-        // Unwinding would run destructors, which may wait for what never comes.
+        // Unwinding would run destructors, which may wait forever.
         let report = panic::take_hook();
         panic::set_hook(Box::new(move |information| {
             report(information);

@@ -1,4 +1,4 @@
-//! What each rank gives to a call, and what it must get: element by element, from the definition.
+//! Each rank's input to a call and its expected output, element by element, from the definition.
 //!
 //! Values are small integers, so every reduction of a few ranks is exact in every type and in any
 //! order.
@@ -14,18 +14,18 @@ pub struct Call {
     pub dtype: DType,
     pub op: Op,
     pub root: usize,
-    /// Elements of each rank's block or, of collectives without blocks, of the vector.
+    /// Number of elements in each rank's block or, for collectives without blocks, in the vector.
     pub counts: Vec<usize>,
 }
 
-/// The elements of one rank's buffers, and where both begin in a piece of memory if in place.
+/// The elements of one rank's buffers, and the starts of both in a piece of memory if in place.
 pub struct Due {
     pub input: Vec<i64>,
     pub output: Vec<i64>,
     pub starts: [usize; 2],
 }
 
-/// The operation of every `PremulSum`.
+/// The factor of every `PremulSum`.
 pub const PREMUL: f64 = 2.0;
 
 impl Call {
@@ -40,18 +40,18 @@ impl Call {
             // Few factors other than 1, so that products stay exact.
             (_, Op::Prod) => 1 + i64::from(mixed % 5 == 0),
             (_, Op::Band | Op::Bor | Op::Bxor) => mixed % 64,
-            // So that averages are integers.
+            // Multiples of the number of ranks, so that averages are integers.
             (dtype, Op::Avg) if dtype.is_float() => mixed % 5 * self.ranks() as i64,
             _ => mixed % 5,
         }
     }
 
-    /// What `rank` has at these places of its input.
+    /// Returns `rank`'s input at these places.
     fn given(&self, rank: usize, places: Range<usize>) -> Vec<i64> {
         places.map(|index| self.value(rank, index)).collect()
     }
 
-    /// What all ranks' inputs combine to at these places.
+    /// Returns the reduction of all ranks' inputs at these places.
     fn combined(&self, places: Range<usize>) -> Vec<i64> {
         let one = |index| {
             let values = (0..self.ranks()).map(|rank| self.value(rank, index));
@@ -79,7 +79,8 @@ impl Call {
         start..start + self.counts[rank]
     }
 
-    /// What `from` gives to `to` in an `all_to_all`: uneven if the blocks are.
+    /// Returns the number of elements that `from` sends to `to` in an `all_to_all`: uneven if the
+    /// blocks are.
     fn between(&self, from: usize, to: usize) -> usize {
         match self.is_even() {
             true => self.counts[0],
@@ -91,7 +92,7 @@ impl Call {
         self.counts.iter().all(|count| *count == self.counts[0])
     }
 
-    /// The counts, as `rank` passes them.
+    /// Returns the counts that `rank` passes.
     pub fn counts_of(&self, rank: usize) -> Counts {
         let all = 0..self.ranks();
         match (self.is_even(), self.collective) {
@@ -107,7 +108,7 @@ impl Call {
         }
     }
 
-    /// The buffers of `rank`.
+    /// Returns the input and the expected output of `rank`.
     pub fn due(&self, rank: usize) -> Due {
         use Collective::{
             AllGather, AllReduce, AllToAll, Barrier, Broadcast, Gather, Recv, Reduce,
@@ -170,7 +171,7 @@ impl Call {
     }
 }
 
-/// The bytes of these values.
+/// Returns the bytes of these values.
 pub fn encoded(values: &[i64], dtype: DType) -> Vec<u8> {
     let each = values.iter().copied();
     let floats = values.iter().map(|value| *value as f32);

@@ -4,7 +4,7 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
 
-/// What a line says is to be done.
+/// The task of a line.
 enum Task {
     Send { bytes: u64, to: usize, tag: u32 },
     Recv { from: usize, tag: u32 },
@@ -14,9 +14,9 @@ enum Task {
 struct Node {
     rank: usize,
     task: Task,
-    /// What it still waits for.
+    /// Number of tasks for which this task still waits.
     waits: usize,
-    /// The tasks that wait until it is complete, and those that wait until it has begun.
+    /// Tasks that wait until this task is complete, and tasks that wait until it has begun.
     on_end: Vec<usize>,
     on_begin: Vec<usize>,
 }
@@ -24,7 +24,7 @@ struct Node {
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
     End(usize),
-    /// The first byte of message (from, to, tag), which takes so long.
+    /// The first byte of message (from, to, tag), and the message's duration in picoseconds.
     FirstByte((usize, usize, u32), u64),
     Arrived((usize, usize, u32)),
 }
@@ -41,7 +41,7 @@ struct State {
     posted: HashMap<(usize, usize, u32), usize>,
 }
 
-/// How long a text takes over links of this latency and inverse bandwidth.
+/// Returns the time that a text takes over links of this latency and inverse bandwidth.
 pub fn time_ps(text: &str, alpha_ps: u64, ps_per_byte: u64) -> u64 {
     let mut nodes = parse(text);
     let mut state = State::default();
@@ -181,7 +181,7 @@ fn parse(text: &str) -> Vec<Node> {
                 ps: number(2),
                 cpu: number(4) as u32,
             },
-            _ => panic!("a line that means nothing: {line}"),
+            _ => panic!("invalid line: {line}"),
         };
         labels.insert(
             (rank, words[0].trim_end_matches(':').to_string()),

@@ -1,4 +1,4 @@
-//! What forked children have of registered memory.
+//! Access of forked children to registered memory.
 
 use std::io::{Read, Write};
 
@@ -6,7 +6,7 @@ use ringfold::{Communicator, Op};
 
 use super::sum;
 
-/// Forks, has the child do `what` and end with what that gives; how the child ended.
+/// Forks; the child calls `what` and exits with the result. Returns the child's wait status.
 pub fn in_child(what: impl FnOnce() -> i32) -> libc::c_int {
     // SAFETY: the child calls nothing that another thread may hold a lock of, and ends without
     // returning.
@@ -43,7 +43,7 @@ pub fn forked(comm: Communicator) {
         let status = in_child(|| {
             let all = data.iter().all(|value| *value == 3.0);
             data.fill(4.0);
-            // A child of the child has what this one has written.
+            // A child of the child sees the child's writes.
             let inner = in_child(|| data[data.len() - 1] as i32);
             i32::from(all) + libc::WEXITSTATUS(inner) + data[0] as i32
         });
@@ -52,7 +52,8 @@ pub fn forked(comm: Communicator) {
     };
     touch(memory.as_mut_slice::<f32>());
     touch(&mut registered);
-    // A child that lives on keeps what it can see, though the parent gives the memory up.
+    // A child that lives on keeps its view of the memory, although the parent ends the
+    // registration.
     let mut short = vec![5f32; 1 << 16];
     let guard = comm.register(&mut short).expect("registered");
     let (ours, theirs) = std::os::unix::net::UnixStream::pair().expect("a pair of sockets");
@@ -72,7 +73,7 @@ pub fn forked(comm: Communicator) {
     // SAFETY: our own child, waited for once.
     assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
     assert_eq!(libc::WEXITSTATUS(status), 7, "{status}");
-    // Ends in the child neither memory nor communicator of the parent.
+    // Drops in the child end neither the parent's memory nor its communicator.
     let mut memory_in_child = Some(memory);
     let mut ends = Some((comm, registered));
     let status = in_child(|| {

@@ -7,11 +7,11 @@ use ringfold::Communicator;
 use super::forked::in_child;
 use super::sum;
 
-/// Children of a scene: enough to meet each of its moments many times.
+/// Number of children in a scene: enough to meet each moment of the scene many times.
 const CHILDREN: usize = 250;
 
-/// Has a thread fork [`CHILDREN`] children, each of which does `what` and ends well by giving 0;
-/// meanwhile, and until that is done on all ranks, calls `meanwhile`.
+/// Forks [`CHILDREN`] children in a thread, each of which calls `what` and succeeds if that returns
+/// 0. Calls `meanwhile` until the forks are done on all ranks.
 fn fork_meanwhile(comm: &Communicator, what: impl Fn() -> i32 + Sync, mut meanwhile: impl FnMut()) {
     let is_done = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -38,7 +38,7 @@ fn fork_meanwhile(comm: &Communicator, what: impl Fn() -> i32 + Sync, mut meanwh
 }
 
 pub fn register(comm: Communicator) {
-    // Whose pages are moved back, and whose contents are copied back.
+    // A size whose pages are moved back, and a size whose contents are copied back.
     for count in [9 << 20, 1 << 17] {
         register_while_forking(&comm, count);
     }
@@ -76,8 +76,8 @@ fn register_while_forking(comm: &Communicator, count: u32) {
     };
     let mut elements: Vec<f32> = vec![0.0; 1 << 16];
     fork_meanwhile(comm, look, || {
-        // SAFETY: the elements of `data`, which no other thread uses but children, who have their
-        // own.
+        // SAFETY: the elements of `data`, which no other thread uses; children have their own
+        // copies.
         let slice = unsafe { std::slice::from_raw_parts_mut(start.add(FIRST), count - FIRST) };
         let mut registered = comm.register(slice).expect("registered");
         let mut mine = comm.alloc(1 << 16).expect("memory");
@@ -91,7 +91,7 @@ fn register_while_forking(comm: &Communicator, count: u32) {
     );
 }
 
-/// Whether this process has a socket that is connected or listens.
+/// Returns whether this process has a socket that is connected or listens.
 fn has_connection() -> bool {
     const NUMBERS: libc::c_int = 512;
     (0..NUMBERS).any(|number| {
@@ -99,12 +99,12 @@ fn has_connection() -> bool {
         let mut bytes = size_of_val(&listens) as libc::socklen_t;
         let (value, at) = (&raw mut listens, &raw mut bytes);
         let (level, option) = (libc::SOL_SOCKET, libc::SO_ACCEPTCONN);
-        // SAFETY: `value` is valid for writes of the `bytes` that `at` says.
+        // SAFETY: `value` is valid for writes of as many bytes as `at` holds.
         let is_socket = unsafe { libc::getsockopt(number, level, option, value.cast(), at) } == 0;
         let mut name = [0_u8; 128];
         let mut bytes = name.len() as libc::socklen_t;
         let (name, at) = (name.as_mut_ptr(), &raw mut bytes);
-        // SAFETY: `name` is valid for writes of the `bytes` that `at` says.
+        // SAFETY: `name` is valid for writes of as many bytes as `at` holds.
         is_socket && (listens != 0 || unsafe { libc::getpeername(number, name.cast(), at) } == 0)
     })
 }

@@ -7,15 +7,15 @@ use std::time::{Duration, Instant};
 
 use ringfold::Communicator;
 
-/// After this a rank has hung: far longer than anything takes on a busy machine.
+/// Time after which a rank counts as hung: far longer than any scene takes on a busy machine.
 const WATCHDOG: Duration = Duration::from_secs(300);
 
 const SCENE: &str = "RINGFOLD_TEST_SCENE";
 
-/// What a rank does.
+/// A rank's part in a test.
 pub type Scene = fn(Communicator);
 
-/// Plays the scene that this process was started for, if it was.
+/// Plays the scene for which this process was started, if any.
 pub fn act(scenes: &[(&str, Scene)]) {
     let Ok(name) = std::env::var(SCENE) else {
         return;
@@ -27,7 +27,7 @@ pub fn act(scenes: &[(&str, Scene)]) {
     scene(Communicator::init().expect("all ranks join"));
 }
 
-/// Plays a scene on `ranks` processes; all of them end well.
+/// Plays a scene on `ranks` processes, all of which must succeed.
 pub fn play(scene: &str, ranks: usize, transport: &str) {
     play_with(scene, ranks, &[("RINGFOLD_TRANSPORT", transport)]);
 }

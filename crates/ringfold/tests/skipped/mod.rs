@@ -1,13 +1,14 @@
-//! Tests that cannot run on this machine record it here. `check.sh` prints the records at its end.
+//! Records the tests that cannot run on this machine; `check.sh` prints the records at its end.
 //!
 //! The tests of all crates include this file.
 
 use std::io::Write;
 
-/// Names the file to which a line is added for each skip; not set where a person runs a test.
+/// The variable that names the file to which each skip adds a line; not set if a person runs a
+/// test.
 const VARIABLE: &str = "TEST_SKIPS";
 
-/// Records that the test that calls this is skipped, or tests less here than elsewhere.
+/// Records that the calling test is skipped, or tests less here than elsewhere.
 pub fn skipped(reason: &str) {
     let thread = std::thread::current();
     let test = thread.name().unwrap_or("a thread without a name");
