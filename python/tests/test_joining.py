@@ -1,5 +1,5 @@
-"""Joining from a process' point of view: Ctrl-C, limits of descriptors and threads, taken names,
-endless deadlines, other versions.
+"""Joining as a process sees it: Ctrl-C, limits of descriptors and threads, names in use, endless
+deadlines, other versions.
 """
 
 import os
@@ -20,7 +20,7 @@ import pytest
 import ringfold
 
 WATCHDOG_S = 120.0
-# Beyond the watchdog's: a joining here must not end by its deadline.
+# Longer than the watchdog: no joining here may end by its deadline.
 FAR_S = 600
 NOBODY = 65534
 
@@ -126,7 +126,7 @@ except ringfold.RingfoldError as error:
 
 
 class Rank:
-    """The process of a rank, whose output is read on demand."""
+    """A rank's process; its output is read on demand."""
 
     def __init__(
         self, program: str, rank: int, argument: object, environment: dict[str, str]
@@ -145,13 +145,13 @@ class Rank:
         )
 
     def tasks(self) -> Iterator[str]:
-        """The names of its threads, except one that ends meanwhile."""
+        """Yield the names of the process' threads, except those that end meanwhile."""
         for task in Path(f"/proc/{self.process.pid}/task").iterdir():
             with suppress(FileNotFoundError, ProcessLookupError):
                 yield (task / "comm").read_text().strip()
 
     def await_task(self, name: str) -> None:
-        """Wait until a thread of this name runs."""
+        """Wait until a thread with this name runs."""
         deadline = time.monotonic() + WATCHDOG_S
         while name not in self.tasks():
             assert time.monotonic() < deadline, f"no thread {name}"
@@ -162,7 +162,7 @@ class Rank:
         return self.process.stdout.readline().strip()
 
     def rest(self) -> str:
-        """The rest of its output, when it has ended."""
+        """Wait for the process to end, and return the rest of its output."""
         try:
             return self.process.communicate(timeout=WATCHDOG_S)[0].strip()
         except subprocess.TimeoutExpired:
@@ -214,14 +214,14 @@ def test_ranks_are_told_that_rank_0_has_no_descriptors(start: Start, spare: int)
     said = [rank.rest() for rank in ranks]
     assert "ulimit -n" in said[0], said
     for text in said[1:]:
-        # A rank that had joined may see rank 0 end before it gets the reason.
+        # A rank that had joined may see rank 0 end before it receives the reason.
         assert any(part in text for part in ("ulimit -n", "given up", "rank 0 failed")), said
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become a user without other threads")
 @pytest.mark.parametrize("spare", [1, 3])
 def test_a_rank_without_threads_ends_the_joining_of_all(start: Start, spare: int) -> None:
-    # Rank 1 has too few for its monitor, or for its connections.
+    # Rank 1 has too few threads for its monitor, or for its connections.
     zero = start(WITHOUT_THREADS, 0, 2, RINGFOLD_TRANSPORT="tcp")
     zero.await_task("ringfold-server")
     one = start(WITHOUT_THREADS, 1, 2, spare, RINGFOLD_TRANSPORT="tcp")
@@ -232,7 +232,7 @@ def test_a_rank_without_threads_ends_the_joining_of_all(start: Start, spare: int
 
 @pytest.fixture
 def squatted() -> Iterator[int]:
-    """A port whose name another user holds."""
+    """A port whose name is held by another user."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -290,14 +290,14 @@ def test_nothing_works_on_for_an_interrupted_caller(start: Start, what: str) -> 
 
 
 def test_a_process_that_has_closed_its_communicators_may_end_as_it_likes(start: Start) -> None:
-    # Without a goodbye, most of these jobs see rank 0 fail.
+    # If ranks did not say goodbye, most of these jobs would see rank 0 fail.
     for _ in range(3):
         said = [rank.rest() for rank in [start(CLOSED, rank, 2, 0) for rank in range(2)]]
         assert said[0] == "" and "rank 0 failed: it left" in said[1], said
 
 
 GREETING = struct.Struct("<8sH")
-"""What both ends begin with in every version: the protocol, and the version that they speak."""
+"""First fields of both ends' greetings in every version: the protocol, and the version."""
 
 HELLO_BYTES, CHALLENGE_BYTES = 72, 48
 
@@ -312,7 +312,7 @@ except ringfold.RingfoldError as error:
 
 
 def received(end: socket.socket, count: int) -> bytes:
-    """What the other end says, this many bytes at most."""
+    """Receive up to `count` bytes from the other end."""
     said = b""
     while len(said) < count and (part := end.recv(count - len(said))):
         said += part
@@ -320,7 +320,7 @@ def received(end: socket.socket, count: int) -> bytes:
 
 
 def names_both(text: str, theirs: int, own: int) -> bool:
-    """Whether an error says which versions met, and what to do."""
+    """Return whether an error names both versions and the remedy."""
     versions = f"speaks version {theirs} of ringfold's wire format, and this end version {own}"
     return versions in text and "install the same release" in text
 
@@ -345,8 +345,8 @@ def test_rank_0_of_another_version_is_named_with_both_versions(start: Start) -> 
 def test_a_rank_of_another_version_is_named_to_all_that_wait_for_it(
     start: Start, theirs: int
 ) -> None:
-    # Rank 0 waits until its deadline, because a stranger that does not know the secret may have
-    # said this. On a busy machine that may come before the stranger.
+    # Rank 0 waits until its deadline, because the message may come from a stranger without the
+    # secret. On a busy machine, a short deadline may pass before the stranger connects.
     for deadline_s in (2, 8, 30):
         name = f"ringfold-test-{uuid.uuid4().hex}"
         place = {"RINGFOLD_ADDR": f"unix:@{name}"}
@@ -364,13 +364,13 @@ def test_a_rank_of_another_version_is_named_to_all_that_wait_for_it(
     protocol, own = GREETING.unpack(answer[: GREETING.size])
     assert protocol == b"RINGFOLD" and answer[GREETING.size] == 2, answer
     assert names_both(said[0], theirs, own) and "missing ranks: [2]" in said[0], said
-    assert names_both(said[1], theirs, own) or "rank 0 has given up" in said[1], said
+    assert names_both(said[1], theirs, own) or "rank 0 stopped waiting" in said[1], said
 
 
 def test_the_last_refusal_is_in_the_errors_of_all_that_wait(start: Start) -> None:
     zero = start(BRIEFLY, 0, 4, FAR_S)
     zero.await_task("ringfold-server")
-    # As on a host whose launcher was told another number of ranks.
+    # Happens on a host whose launcher has another number of ranks.
     stray = start(BRIEFLY, 1, 2, FAR_S).rest()
     one = start(BRIEFLY, 1, 4, 1.5).rest()
     for text in (stray, one, zero.rest()):
@@ -390,11 +390,11 @@ def test_strangers_do_not_fill_the_log(start: Start) -> None:
         with socket.socket(socket.AF_UNIX) as stranger, suppress(ConnectionError):
             stranger.connect("\0" + name)
             stranger.sendall(b"GET / HTTP/1.1\r\n".ljust(HELLO_BYTES))
-            # Until it is turned away.
+            # Waits until rank 0 turns the stranger away.
             received(stranger, CHALLENGE_BYTES)
     one = start(PRELUDE + "join()", 1, 2, **place)
     assert one.rest() == "in"
     *warnings, last = zero.rest().splitlines()
     assert last == "in"
-    # One at each doubling of their number.
+    # One warning at each doubling of the number of strangers.
     assert 1 <= len(warnings) <= STRANGERS.bit_length(), warnings

@@ -1,4 +1,4 @@
-"""Who a process is by the variables of several launchers, in real processes."""
+"""Detection of a process' rank from the variables of several launchers, in real processes."""
 
 import os
 import shlex
@@ -10,7 +10,7 @@ import pytest
 
 WATCHDOG_S = 120.0
 
-# Whatever starts the tests.
+# Prefixes of variables to remove: those of the launcher that may have started the tests.
 LAUNCHERS = ("RINGFOLD_", "SLURM_", "OMPI_", "PMI_", "PMIX_", "PET_", "MASTER_", "LOCAL_", "MPI_")
 
 JOIN = """
@@ -55,7 +55,7 @@ def start(program: str, variables: str) -> "subprocess.Popen[str]":
 
 
 def said(program: str, *variables: str) -> list[str]:
-    """What processes with these variables say, which run at the same time."""
+    """Return the outputs of processes with these variables, which run at the same time."""
     processes = [start(program, one) for one in variables]
     try:
         return [process.communicate(timeout=WATCHDOG_S)[0].strip() for process in processes]
@@ -64,7 +64,7 @@ def said(program: str, *variables: str) -> list[str]:
             process.kill()
 
 
-# Daemons of an MPI, one a node, are tasks of a Slurm step, and ranks inherit their variables.
+# The daemons of an MPI, one a node, are tasks of a Slurm step; ranks inherit their variables.
 DAEMON = "SLURM_PROCID={node} SLURM_STEP_NUM_TASKS=2 SLURM_LOCALID=0 SLURM_JOB_ID=7"
 HYDRA = "PMI_RANK={rank} PMI_SIZE=4 MPI_LOCALRANKID={local} MPI_LOCALNRANKS=2"
 OPEN_MPI = (
@@ -98,7 +98,7 @@ def test_the_launcher_nearer_to_the_process_is_the_one_that_started_it() -> None
     program = shlex.join([sys.executable, "-c", PLACE])
     for outer, inner, place in [(slurm, pmi, "PMI 0 1"), (pmi, slurm, "Slurm 1 2")]:
         done = subprocess.run(
-            # A shell between, as in scripts.
+            # With a shell in between, as in scripts.
             ["sh", "-c", f"env {inner} sh -c {shlex.quote(program + '; true')}; true"],
             env=environment(f"{outer} RINGFOLD_ADDR=unix:@ringfold-test-place"),
             capture_output=True,
@@ -132,9 +132,9 @@ def test_a_launcher_inside_a_rank_does_not_give_all_its_processes_that_rank() ->
 )
 def test_half_a_place_is_said(half: str) -> None:
     (text,) = said(JOIN, half)
-    assert "rank 0 of 1 mean 0.0" in text and "half a place" in text, text
+    assert "rank 0 of 1 mean 0.0" in text and "partly describes" in text, text
     for pair in half.split():
         assert pair in text, text
-    # It is no error, because a program may be meant to run alone.
+    # It is not an error, because a program may be meant to run alone.
     (alone,) = said(JOIN, "")
     assert "half a place" not in alone, alone

@@ -1,4 +1,6 @@
-"""System calls that a sandbox refuses (seccomp): the job works, or ranks say what is missing."""
+"""System calls that a sandbox refuses (seccomp): the job works, or its errors say what is
+missing.
+"""
 
 import os
 import platform
@@ -9,7 +11,7 @@ from collections.abc import Sequence
 
 import pytest
 
-# The numbers of system calls are the machine's.
+# System call numbers depend on the architecture.
 pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="numbers are of x86-64")
 
 WATCHDOG_S = 120.0
@@ -48,7 +50,7 @@ except ringfold.RingfoldError as error:
 def run(
     where: str, errno: int, *numbers: int, under: Sequence[str] = (), **variables: str
 ) -> list[str]:
-    """What the two ranks say if ranks `where` are refused these system calls."""
+    """Run two ranks, `where` of which are refused these system calls; return both outputs."""
     name = f"unix:@ringfold-test-{uuid.uuid4().hex}"
     environment = {**os.environ, "RINGFOLD_WORLD_SIZE": "2", "RINGFOLD_ADDR": name, **variables}
     command = [*under, sys.executable, "-c", PROGRAM, where, str(errno), *map(str, numbers)]
@@ -86,7 +88,7 @@ def test_connections_are_accepted_by_the_older_call() -> None:
 def test_a_rank_0_that_cannot_serve_turns_the_others_away() -> None:
     zero, one = run("0", ENOSYS, EVENTFD2)
     assert "cannot make an eventfd" in zero, zero
-    assert "rank 0 has given up" in one, one
+    assert "rank 0 stopped waiting" in one, one
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can hide a part of /proc")

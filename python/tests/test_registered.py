@@ -1,4 +1,4 @@
-"""Arrays in registered memory: ordinary arrays that are freed when no longer referenced."""
+"""Arrays in registered memory: ordinary arrays, freed with their last reference."""
 
 import gc
 import os
@@ -11,7 +11,7 @@ import ringfold
 
 
 def mappings() -> int:
-    """Registered buffers of this process and its peers that are mapped here."""
+    """Return the number of registered buffers mapped here, of this process and its peers."""
     with open("/proc/self/maps") as maps:
         return sum("memfd:ringfold registered" in line for line in maps)
 
@@ -47,7 +47,7 @@ def test_empty_takes_numbers_only() -> None:
             comm.empty(3, object)
         with pytest.raises(ringfold.InvalidArgument, match="0 or more"):
             comm.empty((2, -1))
-        with pytest.raises(ringfold.RingfoldSystemError, match="ask for less"):
+        with pytest.raises(ringfold.RingfoldSystemError, match="request less"):
             comm.empty(1 << 58)
 
 
@@ -71,7 +71,7 @@ def let_go(comm: ringfold.Communicator) -> Any:
 
 
 def test_memory_goes_with_its_last_array(jobs: Any) -> None:
-    # This rank's own and the peer's.
+    # While held: this rank's own mapping and the peer's.
     assert jobs(let_go, 2).results() == [(2, 2, 0)] * 2
 
 
@@ -80,7 +80,7 @@ def use_register(comm: ringfold.Communicator) -> Any:
     with comm.register(x) as array:
         assert array is x
         comm.all_reduce(x, out=x)
-        # The pages in the middle are the peers', too.
+        # The pages in the middle are shared with the peers.
         page = x[2048:102400]
         comm.all_reduce(page, out=page)
         with pytest.raises(ringfold.InvalidArgument, match="registered already"):
@@ -126,7 +126,7 @@ def close_while_calls_run(comm: ringfold.Communicator) -> Any:
 
 
 def test_the_end_of_a_registration_waits_for_calls_under_way(jobs: Any) -> None:
-    # 1 + 2, then twice as much twice.
+    # 1 + 2, then doubled twice.
     assert jobs(close_while_calls_run, 2).results() == [(12.0, 12.0)] * 2
 
 

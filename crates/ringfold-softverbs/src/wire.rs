@@ -49,7 +49,7 @@ pub fn listen() {
         let (address, length) = name(std::process::id());
         // SAFETY: the socket's own descriptor, and an address of this length.
         let bound = unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), length) };
-        assert_eq!(bound, 0, "softverbs cannot bind");
+        assert_eq!(bound, 0, "softverbs cannot bind its socket");
         // SAFETY: as above.
         unsafe { libc::listen(socket.as_raw_fd(), 128) };
         wire.sockets.push(socket.clone());
@@ -248,7 +248,7 @@ fn socket() -> OwnedFd {
     // SAFETY: no memory is passed.
     let socket =
         unsafe { libc::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0) };
-    assert!(socket >= 0, "softverbs cannot make a socket");
+    assert!(socket >= 0, "softverbs cannot create a socket");
     // SAFETY: just made, and owned by nothing else.
     unsafe { OwnedFd::from_raw_fd(socket) }
 }

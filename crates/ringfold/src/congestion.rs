@@ -65,7 +65,7 @@ impl Congestion {
     ///
     /// `InvalidArgument` if the kernel lacks or forbids the algorithm requested by name.
     pub fn decide(&self) -> Result<Decision> {
-        let failed = |error: io::Error| Error::system("cannot ask for congestion control", error);
+        let failed = |error: io::Error| Error::system("cannot query the congestion control", error);
         let flags = SocketFlags::CLOEXEC;
         let socket = socket_with(AddressFamily::INET, SocketType::STREAM, flags, None)
             // For hosts with IPv6 only.

@@ -187,7 +187,7 @@ fn check_text() -> Result<()> {
         .find(|one| matches!(std::env::var(one.name), Err(VarError::NotUnicode(_))));
     wrong.map_or(Ok(()), |variable| {
         Err(Error::InvalidArgument(format!(
-            "the value of {} is not valid UTF-8; give it another value",
+            "the value of {} is not valid UTF-8; set another value",
             variable.name
         )))
     })
@@ -258,7 +258,7 @@ fn unknown(name: &str) -> Option<String> {
     }
     let hint = match near(own, known()) {
         Some(near) => format!("did you mean {PREFIX}{near}?"),
-        None => "docs/reference/env.md has all variables".into(),
+        None => "docs/reference/env.md lists all variables".into(),
     };
     Some(format!("unknown variable {name}; {hint}"))
 }

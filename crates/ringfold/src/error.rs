@@ -25,7 +25,7 @@ pub(crate) fn gone_by(error: &io::Error) -> String {
         | Kind::BrokenPipe
         | Kind::ConnectionReset
         | Kind::ConnectionAborted => GONE.into(),
-        Kind::TimedOut => "does not answer".into(),
+        Kind::TimedOut => "it does not answer".into(),
         _ => format!("its connection broke: {error}"),
     }
 }
@@ -308,16 +308,16 @@ impl fmt::Display for Refused<'_> {
         if number == Some(Errno::MFILE.raw_os_error()) {
             f.write_str("; this process may have ")?;
             if let Some(limit) = limit_of(Resource::RLIMIT_NOFILE) {
-                write!(f, "{limit} descriptors: raise that (ulimit -n)")?;
+                write!(f, "{limit} descriptors: raise the limit (ulimit -n)")?;
             } else {
-                f.write_str("no more descriptors: raise that (ulimit -n)")?;
+                f.write_str("no more descriptors: raise the limit (ulimit -n)")?;
             }
         }
         if number == Some(Errno::FBIG.raw_os_error()) {
             if let Some(limit) = limit_of(Resource::RLIMIT_FSIZE) {
                 write!(f, "; this process may write files of {limit} bytes")?;
             }
-            f.write_str("; memory that processes share is a file, too: raise that (ulimit -f)")?;
+            f.write_str("; shared memory counts as a file: raise the limit (ulimit -f)")?;
         }
         Ok(())
     }

@@ -38,7 +38,7 @@ pub(crate) fn content(mut file: &File, bytes_max: u64) -> io::Result<Vec<u8>> {
     while (content.len() as u64) < bytes_max {
         let mut entries = [PollFd::new(file, PollFlags::IN)];
         if wait_for(&mut entries, Some(deadline))? == 0 {
-            let why = "it is a pipe, and nothing came through it within 10 s";
+            let why = "no data from the pipe within 10 s";
             return Err(io::Error::new(io::ErrorKind::TimedOut, why));
         }
         match file.read(&mut piece) {

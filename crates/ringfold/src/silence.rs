@@ -61,7 +61,7 @@ impl Silence {
         match (Silence::MIN..=Silence::MAX).contains(&limit) {
             true => Ok(Silence(limit)),
             false => Err(Error::InvalidArgument(format!(
-                "a peer timeout of {} ms; it can be {} to {} ms",
+                "invalid peer timeout of {} ms; must be {} to {} ms",
                 limit.as_millis(),
                 Silence::MIN.as_millis(),
                 Silence::MAX.as_millis()

@@ -113,7 +113,8 @@ pub fn limit_tcp_retry(socket: BorrowedFd<'_>, longest: Duration) {
     };
     if refused != 0 {
         let error = io::Error::last_os_error();
-        log::debug!(target: "ringfold::control", "connections try again ever later: {error}");
+        log::debug!(target: "ringfold::control", "the kernel does not limit the TCP retry \
+            interval: {error}");
     }
 }
 

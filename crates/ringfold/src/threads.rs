@@ -40,8 +40,8 @@ pub fn sleep_exactly() {
 fn refused(name: &str, error: io::Error) -> Error {
     let limit = match error.kind() {
         io::ErrorKind::WouldBlock => {
-            "; the user's or the container's limit of processes and threads is reached (ulimit -u, \
-             pids.max of the control group): raise it, or start fewer"
+            "; the limit of processes and threads of the user (ulimit -u) or the container \
+             (pids.max of the control group) is reached: raise the limit, or start fewer"
         }
         io::ErrorKind::OutOfMemory => "; there is no memory for its stack",
         _ => "",

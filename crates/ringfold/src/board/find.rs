@@ -157,9 +157,9 @@ impl Search {
                 self.report(
                     *pid,
                     format!(
-                        "user {user} has more than is read ({boards} boards, {} MiB and {peers} \
-                         peers of a user, four times as much in all); boards of this process and \
-                         of user {user}'s later ones are left out",
+                        "user {user} exceeds the limits ({boards} boards, {} MiB and {peers} peers \
+                         per user, four times as much in all); boards of this process and of user \
+                         {user}'s later ones are left out",
                         bytes >> 20
                     ),
                 );
@@ -167,7 +167,7 @@ impl Search {
             }
         }
         if let (Some(more), [.., last]) = (unreadable.checked_sub(UNREADABLE_MAX + 1), processes) {
-            let why = format!("like {} other boards of user {}", more + 1, last.user);
+            let why = format!("as are {} other boards of user {}", more + 1, last.user);
             self.report(last.pid, why);
         }
     }
@@ -234,7 +234,7 @@ impl Search {
             Err(why) => return Ok(Err(why)),
         };
         if memfd.is_some_and(|memfd| memfd.blocks().saturating_mul(512) < bytes as u64) {
-            return Ok(Err("its memory is not all there".into()));
+            return Ok(Err("its memory is not fully allocated".into()));
         }
         for budget in [&mut *budget, &mut self.all] {
             Budget::take(&mut budget.bytes, bytes)?;
@@ -260,7 +260,7 @@ fn read_up_to(file: &mut File, bytes: usize, into: &mut Vec<u8>) -> Result<(), S
     let mut part = file.take(bytes as u64);
     part.read_to_end(into)
         .map(|_| ())
-        .map_err(|error| format!("it cannot be read: {error}"))
+        .map_err(|error| format!("I/O error: {error}"))
 }
 
 /// Returns `None` if an open file's name is not a board's, else whether the file is a memfd.

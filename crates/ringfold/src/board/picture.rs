@@ -40,7 +40,7 @@ pub struct Picture {
     pub host: String,
     /// The program that the process runs.
     pub program: String,
-    /// The transport's name: `shm`, `tcp`, `shm+tcp`, `self`.
+    /// The transport's name: `shm`, `tcp`, `rdma`, `shm+tcp`, `shm+rdma`, `self`.
     pub transport: String,
     /// Number of collectives begun.
     pub begun: u64,
@@ -207,13 +207,13 @@ impl Picture {
         let (world_size, records) = sizes(board)?;
         if board.len() < layout::first_record(world_size) * 8 {
             return Err(format!(
-                "it is cut off: a board of {world_size} ranks is longer"
+                "truncated: a board of {world_size} ranks is longer"
             ));
         }
         let word = |index| word(board, index);
         let rank = word(head::RANK) as usize;
         if rank >= world_size {
-            return Err(format!("it is of rank {rank} among {world_size} ranks"));
+            return Err(format!("invalid rank {rank} among {world_size} ranks"));
         }
         let peers: Vec<PeerPicture> = (0..world_size).map(|rank| peer_of(board, rank)).collect();
         let short: u64 = sum(peers.iter().map(|peer| peer.short));
@@ -314,24 +314,24 @@ impl Picture {
 /// Returns the numbers of ranks and of records that a board claims.
 fn sizes(board: &[u8]) -> Result<(usize, usize), String> {
     if board.len() < layout::peer::FIRST * 8 {
-        return Err("it is too short for a board".into());
+        return Err("too short for a board".into());
     }
     match word(board, head::MAGIC) {
         MAGIC => {}
         magic if (magic ^ MAGIC) & !0xff == 0 => {
             let version = magic & 0xff;
             return Err(format!(
-                "it is of version {version} of the layout, this program reads version {}; use the \
-                 `ringfold` of the job's installation",
+                "layout version {version}, but this program reads version {}; use the `ringfold` \
+                 of the job's installation",
                 MAGIC & 0xff
             ));
         }
-        _ => return Err("it is not a board of ringfold, or was not finished".into()),
+        _ => return Err("not a board of ringfold, or an incomplete one".into()),
     }
     let bounded = |what: &str, index: usize, most: usize| {
         let number = usize::try_from(word(board, index)).unwrap_or(usize::MAX);
         match number > most {
-            true => Err(format!("it claims {number} {what}, more than {most}")),
+            true => Err(format!("{number} {what} exceed the limit of {most}")),
             false => Ok(number),
         }
     };

@@ -295,7 +295,7 @@ fn a_board_without_its_memory_is_not_read() {
     let own = found.iter().filter(|found| found.pid == std::process::id());
     let mut own = own.filter_map(|found| found.picture.as_ref().err());
     assert!(
-        own.any(|why| why.contains("memory is not all there")),
+        own.any(|why| why.contains("memory is not fully allocated")),
         "{found:?}"
     );
 }

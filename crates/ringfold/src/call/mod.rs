@@ -89,9 +89,9 @@ const LISTS_BIT: u32 = QUALIFIER_BITS + KIND_BITS;
 const OPS: u8 = Op::NAMES.len() as u8;
 
 /// Error texts for different lists.
-const COUNTS_BY_RANK: &str = "the counts of the ranks differ: give all ranks the same list";
-const COUNTS_BY_PAIR: &str =
-    "the counts differ: what a rank gives to another is what that one expects from it";
+const COUNTS_BY_RANK: &str = "the counts of the ranks differ; pass the same list on all ranks";
+const COUNTS_BY_PAIR: &str = "the counts differ; a rank's input count for a peer must equal the \
+        peer's output count for the rank";
 
 /// Bytes of a call on the wire.
 pub const CALL_BYTES: usize = 24;

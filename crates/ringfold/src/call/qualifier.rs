@@ -110,7 +110,7 @@ impl Qualifier {
             (Weights(_), _) | (_, Weights(_)) => Some("one of them has ownership weights"),
             (LateRank(_), _) | (_, LateRank(_)) => Some("one of them expects a late rank"),
             (StragglerPolicy(_), _) | (_, StragglerPolicy(_)) => {
-                Some("one of them goes around slow ranks")
+                Some("one of them bypasses slow ranks")
             }
             (After(_), _) | (_, After(_)) => Some(EARLIER),
             _ => None,

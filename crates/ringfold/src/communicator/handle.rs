@@ -57,7 +57,7 @@ pub(crate) struct Place {
     pub hosts: usize,
     /// Number of runs of consecutive ranks of one host.
     pub runs: usize,
-    /// The transport's name: `shm`, `tcp`, `shm+tcp`, `local` or `self`.
+    /// The transport's name: `shm`, `tcp`, `rdma`, `shm+tcp`, `shm+rdma`, `local` or `self`.
     pub transport: &'static str,
 }
 
@@ -189,7 +189,8 @@ impl Communicator {
         ranks.map(|rank| hosts.of(rank) as usize).collect()
     }
 
-    /// Returns the transport's name: `shm`, `tcp`, `shm+tcp`; `local` among threads, `self` alone.
+    /// Returns the transport's name: `shm`, `tcp`, `rdma`, `shm+tcp` or `shm+rdma`; `local` among
+    /// threads, `self` alone.
     pub fn transport(&self) -> &'static str {
         self.place.transport
     }

@@ -61,7 +61,7 @@ impl Membership {
 
 /// Returns the error of a call in a forked child.
 pub(super) fn forked() -> Error {
-    let text =
-        "the communicator belongs to the process that forked this one; join a job of your own here";
+    let text = "the communicator belongs to the process that forked this one; join a new job in \
+            this process";
     Error::Unsupported(text.into())
 }

@@ -115,7 +115,7 @@ fn from_rank_0(communicator: &Communicator, own: &Constants) -> Result<Constants
     communicator.broadcast(&mut text, 0)?;
     let end = text.iter().position(|byte| *byte == 0);
     let constants = Constants::decode(&text[..end.unwrap_or(TEXT_BYTES_MAX)]);
-    let what = "constants that mean nothing; use one version everywhere";
+    let what = "invalid constants; use the same version of ringfold on all ranks";
     constants.ok_or_else(|| Error::corrupt(0, what))
 }
 

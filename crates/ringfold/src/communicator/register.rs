@@ -369,13 +369,13 @@ impl Communicator {
                 (late, TIMEOUT_GRACE)
             }
             Failure::Broken { rank, error } => {
-                let reason = format!("its end of a connection is gone: {error}");
+                let reason = format!("connection closed: {error}");
                 let site = None;
                 (Error::PeerFailed { rank, reason, site }, crash_grace)
             }
             Failure::Local(error) => {
                 let rank = self.place.rank;
-                let reason = format!("registered memory was not passed on: {error}");
+                let reason = format!("cannot pass on registered memory: {error}");
                 (Error::Aborted { rank, reason }, ABORT_GRACE)
             }
         };
@@ -401,8 +401,8 @@ fn check_all(records: &[PartRecord]) -> Result<()> {
         None => Ok(()),
         Some(rank) => Err(Error::System {
             what: format!(
-                "rank {rank} could not have its registered memory, so no rank has; its own error \
-                 says why"
+                "rank {rank} failed to allocate its registered memory, so no rank has any; see \
+                 rank {rank}'s error"
             ),
             kind: std::io::ErrorKind::Other,
         }),

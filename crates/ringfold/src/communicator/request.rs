@@ -257,7 +257,7 @@ impl Request {
         if (self.collective.has_root() || is_message) && self.root >= world_size {
             let what = if is_message { "peer" } else { "root" };
             return Err(invalid(format!(
-                "{what} {} of a communicator of {world_size} ranks",
+                "invalid {what} {} in a communicator of {world_size} ranks",
                 self.root
             )));
         }
@@ -348,7 +348,7 @@ impl Request {
                 lists(output)?;
                 if input[rank] != output[rank] {
                     return Err(invalid(format!(
-                        "rank {rank} gives itself {} elements and expects {} of itself",
+                        "rank {rank} sends itself {} elements but expects {} from itself",
                         input[rank], output[rank]
                     )));
                 }
@@ -394,7 +394,7 @@ impl Request {
             return Ok(true);
         }
         Err(invalid(format!(
-            "input and output of {} overlap, but not as its in-place form has them",
+            "input and output of {} overlap, but not as in its in-place form",
             self.collective
         )))
     }
@@ -448,7 +448,7 @@ fn bytes_of(elements: Option<u64>, element_bytes: usize) -> Result<usize> {
         .and_then(|elements| elements.checked_mul(element_bytes as u64))
         .and_then(|bytes| usize::try_from(bytes).ok())
         .filter(|bytes| *bytes <= isize::MAX as usize)
-        .ok_or_else(|| invalid("more bytes than there are addresses".into()))
+        .ok_or_else(|| invalid("more bytes than the address space has".into()))
 }
 
 fn invalid(text: String) -> Error {

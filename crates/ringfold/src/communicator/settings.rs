@@ -280,7 +280,8 @@ impl Settings {
         {
             log::warn!(
                 target: "ringfold::env",
-                "RINGFOLD_WEIGHTS has {} weights for {world_size} ranks: all of them own the same",
+                "RINGFOLD_WEIGHTS has {} weights for {world_size} ranks and is ignored: all ranks \
+                    own equal parts",
                 each.len()
             );
             self.weights = None;
@@ -304,7 +305,7 @@ fn channels(config: &Config, environment: &Environment) -> Result<Option<Bounds>
 fn sockets(config: &Config, environment: &Environment) -> Result<Option<usize>> {
     match config.sockets {
         Some(count) if !(1..=SOCKETS_MAX).contains(&count) => Err(Error::InvalidArgument(format!(
-            "{count} sockets for a channel; there can be 1 to {SOCKETS_MAX}"
+            "invalid number of sockets {count} for a channel; use 1 to {SOCKETS_MAX}"
         ))),
         given => Ok(given.or(environment.sockets.flatten())),
     }

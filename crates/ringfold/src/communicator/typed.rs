@@ -132,7 +132,7 @@ impl Communicator {
     /// ranks have left.
     pub fn recv_any<T: Element>(&self, output: &mut [T], tag: u32) -> Result<usize> {
         let source = self.receive(output, Request::ANY_SOURCE, tag)?;
-        Ok(source.expect("a receive that ended well got a message from somebody"))
+        Ok(source.expect("a successful receive has a source"))
     }
 
     /// Receives a message, and returns its sender.

@@ -85,7 +85,7 @@ impl Communicator {
         self.weights.set(weights)?;
         log::info!(
             target: "ringfold::tuning",
-            "rank {}: large all-reduces are owned {}",
+            "rank {}: large all-reduces are divided {}",
             self.place.rank,
             weights.map_or("evenly".into(), |each| format!("by the weights {each:?}"))
         );

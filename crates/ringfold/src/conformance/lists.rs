@@ -88,7 +88,7 @@ fn ranks_that_expect_other_counts_than_are_given_are_told() {
                         }
                     })
                     .collect();
-                expect_mismatch(&mut world, &cases, "what a rank gives to another");
+                expect_mismatch(&mut world, &cases, "the counts differ");
             }
         }
     }

@@ -163,7 +163,7 @@ impl World {
             }
             assert!(
                 fruitless < FRUITLESS_ROUNDS_MAX,
-                "no rank goes on: {}",
+                "no rank makes progress: {}",
                 self.standing()
             );
         }
@@ -299,7 +299,7 @@ fn submit_all(world: &mut World, window: usize) {
         }
         assert!(
             fruitless < FRUITLESS_ROUNDS_MAX,
-            "no rank goes on: {}",
+            "no rank makes progress: {}",
             world.standing()
         );
     }

@@ -423,7 +423,7 @@ impl World {
                     .iter()
                     .map(|rank| (*rank, self.engines[*rank].waiting_for()))
                     .collect::<Vec<_>>();
-                let what = format!("no rank goes on: {waiting:?}");
+                let what = format!("no rank makes progress: {waiting:?}");
                 return Err(Error::Timeout {
                     waiting_for: running,
                     after_ms: 0,

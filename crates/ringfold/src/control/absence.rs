@@ -87,7 +87,7 @@ impl Absence {
                             reason: self.reason.clone(),
                         };
                         let sent = socket.write_all(&frame.encode(), limit);
-                        return sent.map_err(|error| Error::system("cannot tell rank 0", error));
+                        return sent.map_err(|error| Error::system("cannot notify rank 0", error));
                     }
                     // The rank had joined, or the job is another one.
                     Err(Failure::Refused(_)) => return Ok(()),

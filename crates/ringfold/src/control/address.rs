@@ -85,7 +85,8 @@ pub fn addresses(text: &str) -> Result<Vec<Address>> {
     match list.len() <= ADDRESSES_MAX {
         true => Ok(list),
         false => Err(Error::InvalidArgument(format!(
-            "more than {ADDRESSES_MAX} addresses of rank 0; give those by which the ranks reach it"
+            "more than {ADDRESSES_MAX} addresses of rank 0; list only those that the ranks can \
+                reach"
         ))),
     }
 }

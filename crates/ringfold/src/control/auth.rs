@@ -353,7 +353,7 @@ impl From<Error> for Failure {
 
 impl From<std::io::Error> for Failure {
     fn from(error: std::io::Error) -> Failure {
-        Failure::Broken(Error::system("the handshake broke off", error))
+        Failure::Broken(Error::system("the handshake was interrupted", error))
     }
 }
 

@@ -42,8 +42,7 @@ pub(super) fn unix(name: &str, limit: Limit<'_>) -> io::Result<Unshared> {
             Err(Errno::AGAIN) if limit.is_over() => {
                 return Err(io::Error::new(
                     io::ErrorKind::TimedOut,
-                    "its queue of connections stays full; is the process that listens there \
-                     stopped?",
+                    "its connection queue stays full; is the listening process stopped?",
                 ));
             }
             Err(Errno::AGAIN) => limit.pause(FULL).map_err(io::Error::other)?,
@@ -205,13 +204,16 @@ pub(super) fn resolve(host: &str, port: u16, limit: Limit<'_>) -> io::Result<Vec
             Ok(true)
         }
         Err(RecvTimeoutError::Timeout) => Ok(false),
-        Err(RecvTimeoutError::Disconnected) => Err(io::Error::other("the lookup broke off")),
+        Err(RecvTimeoutError::Disconnected) => Err(io::Error::other(
+            "the lookup thread ended \
+            without a result",
+        )),
     });
     match (looked_up, found) {
         (Ok(()), Some(addresses)) => addresses,
         (Err(error), _) if error.kind() == io::ErrorKind::TimedOut => Err(io::Error::new(
             io::ErrorKind::TimedOut,
-            format!("looking up `{host}` takes too long; give an address instead of a name"),
+            format!("looking up `{host}` timed out; use an address instead of a name"),
         )),
         (outcome, _) => Err(outcome.err().unwrap_or(io::ErrorKind::NotFound.into())),
     }

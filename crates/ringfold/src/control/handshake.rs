@@ -201,7 +201,7 @@ impl HandshakeListener {
                 Progress::Admitted(claim) => {
                     log::debug!(
                         target: "ringfold::control",
-                        "rank {} came from {name} for {:?}", claim.from, claim.purpose
+                        "rank {} connected from {name} for {:?}", claim.from, claim.purpose
                     );
                     admitted.push((claim, socket));
                 }
@@ -214,7 +214,7 @@ impl HandshakeListener {
                 }
                 Progress::Unseated => {
                     self.want.is_serious = true;
-                    self.turn_away(&name, "there is no descriptor for it");
+                    self.turn_away(&name, "no file descriptor is left for it");
                 }
                 Progress::Probed => self.was_probed = true,
             }

@@ -336,10 +336,10 @@ mod tests {
 
     /// Returns the health of rank 2 of three, whose server has died unnoticed by its monitor.
     fn orphan() -> Health {
-        let (ours, theirs) = Socket::pair().expect("socket pairs are to be had");
+        let (ours, theirs) = Socket::pair().expect("cannot create a socket pair");
         drop(theirs);
-        let connection =
-            ControlConnection::new(2, 3, Some(ours), Reach::Open).expect("an eventfd is to be had");
+        let connection = ControlConnection::new(2, 3, Some(ours), Reach::Open)
+            .expect("cannot create an eventfd");
         Health::new(7, vec![0, 1, 2], 2, Arc::new(|| ()), Arc::new(connection))
     }
 
@@ -347,7 +347,7 @@ mod tests {
     fn ranks_are_the_communicators_own_in_every_order_of_world_ranks() {
         assert_eq!(in_order(&[5, 2, 9], vec!["2", "5", "9"]), ["5", "2", "9"]);
         let connection = ControlConnection::new(2, 10, None, Reach::Closed);
-        let connection = Arc::new(connection.expect("an eventfd is to be had"));
+        let connection = Arc::new(connection.expect("cannot create an eventfd"));
         let health = Health::new(7, vec![5, 2, 9], 1, Arc::new(|| ()), connection);
         health.mark_left(5);
         assert!(health.has_left(0) && !health.has_left(1) && !health.has_left(2));

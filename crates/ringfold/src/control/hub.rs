@@ -110,7 +110,7 @@ impl Hub {
         }
         if !self.is_here(rank) {
             let Frame::Cancelled { reason, .. } = frame else {
-                return Err(ProtocolViolation("spoke without having joined"));
+                return Err(ProtocolViolation("sent a frame before joining"));
             };
             self.give_up(&[rank], &reason);
             return Ok(());
@@ -125,7 +125,7 @@ impl Hub {
             } => {
                 self.check_members(rank, &members)?;
                 if key.len() > KEY_BYTES_MAX {
-                    return Err(ProtocolViolation("gave too long a key"));
+                    return Err(ProtocolViolation("sent a key that is too long"));
                 }
                 let patience = Duration::from_millis(timeout_ms).min(EXCHANGE_MAX);
                 return self.gather(rank, (key, members), (token, blob), now + patience);
@@ -164,7 +164,11 @@ impl Hub {
                 self.ask(rank, communicator, token, now + patience);
             }
             Frame::Goodbye => self.depart(rank),
-            _ => return Err(ProtocolViolation("sent what only the server sends")),
+            _ => {
+                return Err(ProtocolViolation(
+                    "sent a frame that only the server may send",
+                ));
+            }
         }
         Ok(())
     }
@@ -278,7 +282,7 @@ impl Hub {
     /// Records the refusal of a connection for the errors of the waiting ranks, and passes it on at
     /// once, because their own deadlines may end first.
     pub fn note_refused(&mut self, text: String) {
-        let reason = format!("the last one refused is {text}");
+        let reason = format!("the last refused connection was {text}");
         self.refusals_told += u32::from(!self.is_complete);
         if !self.is_complete && self.refusals_told <= REFUSALS_TOLD_MAX {
             for to in self.ranks_that(|rank| matches!(rank, Rank::Here(_))) {
@@ -328,7 +332,7 @@ impl Hub {
             .is_some_and(|last| (*last as usize) < self.ranks.len());
         match is_ascending && is_inside && members.binary_search(&rank).is_ok() {
             true => Ok(()),
-            false => Err(ProtocolViolation("gave an impossible list of members")),
+            false => Err(ProtocolViolation("sent an invalid list of members")),
         }
     }
 

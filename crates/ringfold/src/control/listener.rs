@@ -55,7 +55,7 @@ impl RendezvousListener {
         let name = format!("ringfold-{user}-meeting-{number:016x}");
         let (mut listeners, bound) = Listener::bind_free(candidates).map_err(|why| {
             Error::Bootstrap(format!(
-                "no address to be met at ({why}); see RINGFOLD_SOCKET_IFNAME"
+                "no address for rank 0 to listen on ({why}); see RINGFOLD_SOCKET_IFNAME"
             ))
         })?;
         let host = |bound: &SocketAddr| Address::Tcp {
@@ -70,14 +70,14 @@ impl RendezvousListener {
             }
             // The name is only a shortcut; some sandboxes have no abstract names.
             Err(error) => {
-                debug!(target: "ringfold::control", "no UNIX name to be met at: {error}");
+                debug!(target: "ringfold::control", "cannot listen on a UNIX name: {error}");
             }
         }
         let rendezvous = RendezvousListener {
             listeners,
             addresses,
         };
-        info!(target: "ringfold::control", "rank 0 is met at {rendezvous}");
+        info!(target: "ringfold::control", "rank 0 listens at {rendezvous}");
         Ok(rendezvous)
     }
 

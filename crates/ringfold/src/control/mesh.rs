@@ -248,7 +248,7 @@ impl Mesh<'_> {
                     Err(Unreachable::Final(error)) => return Err(error),
                     Err(Unreachable::Yet(why) | Unreachable::Here(why)) => log::warn!(
                         target: "ringfold::control",
-                        "data with rank {} does without the rail from {} to {}: {why}; see \
+                        "data with rank {} does not use the rail from {} to {}: {why}; see \
                          RINGFOLD_SOCKET_IFNAME",
                         peer.rank, rail.from, rail.to.ip()
                     ),

@@ -100,18 +100,18 @@ impl fmt::Display for Refusal {
                 "the connection reached a listener for something else; check the address"
             }
             Refusal::Secret => {
-                "the secrets differ; give RINGFOLD_SECRET or RINGFOLD_SECRET_FILE the same content \
-                 on all ranks"
+                "the secrets differ; set RINGFOLD_SECRET or RINGFOLD_SECRET_FILE to the same \
+                 content on all ranks"
             }
             Refusal::Rank => "the rank does not belong there; check the ranks",
             Refusal::Duplicate => {
-                "this rank has connected already; give every process a rank of its own"
+                "this rank is already connected; assign a different rank to every process"
             }
             Refusal::WorldSize { claimed, expected } => {
                 return write!(
                     f,
                     "the world sizes differ: {claimed} on the refused rank, {expected} on rank 0; \
-                     give all ranks the same"
+                     set the same on all ranks"
                 );
             }
             Refusal::Communicator => {
@@ -121,9 +121,7 @@ impl fmt::Display for Refusal {
                 "the process there has no descriptors left for a connection; raise its limit \
                  (ulimit -n)"
             }
-            Refusal::GivenUp => {
-                "rank 0 has given up bringing the ranks together; its own error says why"
-            }
+            Refusal::GivenUp => "rank 0 stopped waiting for ranks to join; see rank 0's error",
             Refusal::Ended => "rank 0's process has ended before it joined",
         })
     }

@@ -39,9 +39,9 @@ pub(super) fn secret_for(addresses: &[Address], secret: Option<Secret>) -> Resul
         (_, Some(secret)) => Ok(secret),
         (None, None) => Ok(Secret::same_user()),
         (Some(address), None) => Err(Error::Bootstrap(format!(
-            "refusing to meet at {address} without a secret, because any process could join; set \
-             RINGFOLD_SECRET, or \
-             RINGFOLD_SECRET_FILE to a file of mode 0600, to the same content on all ranks"
+            "refusing to join at {address} without a secret, because any process could join; set \
+             RINGFOLD_SECRET, or RINGFOLD_SECRET_FILE to a file of mode 0600, to the same content \
+             on all ranks"
         ))),
     }
 }
@@ -70,7 +70,7 @@ fn bind_one(address: &Address, choice: Option<&str>, limit: Limit<'_>) -> Result
     loop {
         let error = match try_to_bind(address, choice, limit) {
             Ok(listeners) => {
-                info!(target: "ringfold::control", "rank 0 is met at {address}");
+                info!(target: "ringfold::control", "rank 0 listens at {address}");
                 return Ok(listeners);
             }
             Err(error) => error,
@@ -139,8 +139,8 @@ impl fmt::Display for Holder {
 /// Returns a text about a name that another user holds, and the remedy.
 fn squatted(stranger: &Stranger) -> String {
     format!(
-        "user {} holds that name with {}, as any user of this host can; with RINGFOLD_SECRET set \
-         on all ranks they meet at a name that is known to them alone",
+        "user {} holds that name with {}, as any user of this host can; set RINGFOLD_SECRET on all \
+         ranks, so that they use a name that only they know",
         stranger.uid,
         process_name(stranger.pid)
     )
@@ -162,7 +162,7 @@ fn beyond_loopback(address: &Address, bound: &[Listener], choice: Option<&str>) 
         false => Ok(Vec::new()),
     };
     let candidates = candidates.unwrap_or_else(|error| {
-        debug!(target: "ringfold::control", "no interfaces to be met at: {error}");
+        debug!(target: "ringfold::control", "no interfaces for rank 0 to listen on: {error}");
         Vec::new()
     });
     let candidates = candidates.into_iter().take(CANDIDATES_MAX);
@@ -185,7 +185,7 @@ fn beyond_loopback(address: &Address, bound: &[Listener], choice: Option<&str>) 
         ),
         false => info!(
             target: "ringfold::control",
-            "{address} is {local} here, so rank 0 is met at {there:?}, too, by other hosts"
+            "{address} is {local} here, so rank 0 also listens at {there:?} for other hosts"
         ),
     }
     others
@@ -228,7 +228,7 @@ pub(super) fn reach(
         // One of several candidates may belong to another job, so the others are tried once more.
         if kinds.clone().any(|kind| kind == Kind::Refused) && (is_single || !is_first_round) {
             return Err(Error::Bootstrap(format!(
-                "rank {} and rank 0 refuse each other: {}",
+                "the handshake of rank {} with rank 0 was refused: {}",
                 claim.from,
                 list(&problems)
             )));
@@ -329,7 +329,7 @@ pub(super) fn await_welcome(
             }
             Ok(Frame::Cancelled { ranks, reason }) => {
                 return Err(Error::Bootstrap(format!(
-                    "the job did not come together: {reason}; missing ranks: {ranks:?}"
+                    "not all ranks joined: {reason}; missing ranks: {ranks:?}"
                 )));
             }
             Ok(Frame::Refused { reason }) => refused = Some(reason),

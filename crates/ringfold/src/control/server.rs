@@ -305,7 +305,9 @@ impl State {
             if let Err(error) = socket.watch_for_silence(self.silence) {
                 warn!(
                     target: "ringfold::control",
-                    "rank {}'s host is watched as by default: {error}", claim.from
+                    "cannot set the peer timeout of rank {}'s host, so the default applies: \
+                     {error}",
+                    claim.from
                 );
             }
             self.links[claim.from as usize] = Some(Link::new(socket));

@@ -80,7 +80,7 @@ impl Session {
         };
         if launch.rank >= launch.world_size || u32::try_from(launch.world_size).is_err() {
             return Err(Error::InvalidArgument(format!(
-                "rank {} of {} ranks is impossible",
+                "invalid rank {} of {} ranks",
                 launch.rank, launch.world_size
             )));
         }
@@ -89,8 +89,7 @@ impl Session {
         }
         if launch.addresses.is_empty() && listener.is_none() {
             return Err(Error::Bootstrap(
-                "no address to meet rank 0 at; set RINGFOLD_ADDR to `host:port` of rank 0 on all \
-                 ranks"
+                "no address of rank 0; set RINGFOLD_ADDR to `host:port` of rank 0 on all ranks"
                     .into(),
             ));
         }
@@ -178,7 +177,7 @@ impl Session {
         if silence != launch.silence {
             log::info!(
                 target: "ringfold::init",
-                "hosts may be silent for {} ms, as rank 0 has it", silence.limit().as_millis()
+                "peer timeout {} ms, as set on rank 0", silence.limit().as_millis()
             );
         }
         let rank = launch.rank as u32;
@@ -308,7 +307,7 @@ impl Session {
         let are_different = ascending.windows(2).all(|pair| pair[0] < pair[1]);
         if !is_inside || !are_different || !ranks.contains(&self.rank()) {
             return Err(Error::InvalidArgument(format!(
-                "{ranks:?} are not different ranks below {} with rank {} among them",
+                "invalid members {ranks:?}: must be distinct ranks below {} and include rank {}",
                 self.world_size(),
                 self.rank()
             )));

@@ -100,7 +100,10 @@ impl Executor {
         match self {
             Executor::Steps(steps) => steps.complete(ticket, lateness),
             Executor::LateRing(ring) => ring.complete(ticket),
-            Executor::Tiny(_) | Executor::Direct(_) => unreachable!("they post nothing"),
+            Executor::Tiny(_) | Executor::Direct(_) => unreachable!(
+                "tiny and direct calls post \
+                nothing"
+            ),
         }
     }
 

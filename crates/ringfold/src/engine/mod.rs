@@ -463,7 +463,7 @@ impl Engine {
             let steps = Executor::Steps(steps::Steps { plan, channels });
             self.calls[id.place()]
                 .as_mut()
-                .expect("it is there")
+                .expect("the call was just submitted")
                 .executor = steps;
         }
         Ok(id)

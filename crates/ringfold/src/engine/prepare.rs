@@ -188,7 +188,8 @@ impl Engine {
         let way = (job.collective, job.way.method(), job.way.access);
         if way != (Collective::AllReduce, Method::Direct, Access::Messages) {
             return Err(Error::Unsupported(format!(
-                "weights for {} by `{}` over {}; they are for all_reduce by direct over messages",
+                "weights for {} by `{}` over {}; only all_reduce by direct over messages has \
+                    weights",
                 job.collective,
                 job.way.method(),
                 job.way.access.medium()

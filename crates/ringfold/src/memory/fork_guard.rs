@@ -92,7 +92,7 @@ fn word() -> &'static AtomicU32 {
     let page = Mapping::anonymous(size_of::<AtomicU32>())
         .unwrap_or_else(|_| handle_alloc_error(Layout::new::<AtomicU32>()));
     if let Err(error) = page.wipe_on_fork() {
-        log::debug!(target: "ringfold::init", "a fork will not be noticed: {error}");
+        log::debug!(target: "ringfold::init", "forks will not be detected: {error}");
     }
     let made = page.region().address().cast::<AtomicU32>();
     let word = WORD.compare_exchange(null_mut(), made, Ordering::AcqRel, Ordering::Acquire);

@@ -37,8 +37,8 @@ pub fn make_sealed(name: &str, bytes: usize) -> io::Result<OwnedFd> {
         Errno::NOSYS | Errno::PERM | Errno::ACCESS => io::Error::new(
             error.kind(),
             format!(
-                "memfd_create is not allowed here, perhaps by a filter of system calls (seccomp): \
-                 {error}; shared memory needs it, and RINGFOLD_TRANSPORT=tcp on all ranks does not"
+                "memfd_create is not permitted, perhaps by a seccomp filter: {error}; permit it, \
+                 or set RINGFOLD_TRANSPORT=tcp on all ranks"
             ),
         ),
         _ => error.into(),

@@ -182,7 +182,7 @@ impl Drop for Own {
 pub fn private_memory(bytes: usize, node: Option<usize>) -> Result<Mapping> {
     check_plausible(bytes)?;
     let refused = |error: Errno| {
-        let what = format!("cannot get {bytes} bytes of memory; ask for less");
+        let what = format!("cannot allocate {bytes} bytes of memory; request less");
         Error::system(what, error)
     };
     let whole = in_pages(bytes.max(1)).ok_or_else(|| refused(Errno::NOMEM))?;

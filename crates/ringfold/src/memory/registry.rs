@@ -67,7 +67,7 @@ impl PeerMemory {
 /// Returns the error of a claim of memory that is not mapped.
 #[cold]
 fn unknown(peer: usize, handle: Handle, bytes: usize) -> Error {
-    let what = format!("registered buffer {handle:?} of {bytes} bytes, which there is not");
+    let what = format!("unknown registered buffer {handle:?} of {bytes} bytes");
     Error::corrupt(peer, what)
 }
 

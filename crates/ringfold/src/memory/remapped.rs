@@ -58,7 +58,12 @@ impl Remapped {
         let start = buffer.address() as usize;
         // The end of the last page must have an address, too.
         let bytes = buffer.bytes();
-        let past = || Error::InvalidArgument(format!("{bytes} bytes there have no addresses"));
+        let past = || {
+            Error::InvalidArgument(format!(
+                "a buffer of {bytes} bytes at this address \
+            exceeds the address space"
+            ))
+        };
         let end = start.checked_add(bytes).ok_or_else(past)?;
         end.checked_next_multiple_of(page).ok_or_else(past)?;
         let origin = start / page * page;
@@ -72,7 +77,7 @@ impl Remapped {
         check_movable(interior)?;
         let (file, fd) = Shared::create(bytes)?;
         let inode = fstat(&fd)
-            .map_err(|error| Error::system("cannot look at registered memory", error))?
+            .map_err(|error| Error::system("cannot inspect registered memory", error))?
             .st_ino;
         let remapped = Remapped {
             buffer,
@@ -84,7 +89,7 @@ impl Remapped {
         };
         let at = remapped.offset(interior);
         sys::write_at(fd.as_fd(), interior, at as u64).map_err(|error| {
-            let what = format!("cannot get {bytes} bytes of registered memory; ask for less");
+            let what = format!("cannot allocate {bytes} bytes of registered memory; request less");
             Error::system(what, error)
         })?;
         file.populate()?;
@@ -115,7 +120,10 @@ impl Remapped {
             // Kernels before 5.14 cannot populate: only the first call is slower.
             Ok(()) | Err(Errno::INVAL) => Ok(()),
             Err(error) => {
-                let what = format!("cannot get {bytes} bytes of registered memory; ask for less");
+                let what = format!(
+                    "cannot allocate {bytes} bytes of registered memory; request \
+                    less"
+                );
                 Err(Error::system(what, error))
             }
         }
@@ -246,7 +254,9 @@ impl Remapped {
     fn check_in_place(&self) -> io::Result<()> {
         match self.is_in_place(self.interior) {
             true => Ok(()),
-            false => Err(io::Error::other("something else is mapped there")),
+            false => Err(io::Error::other(
+                "another mapping is at the buffer's addresses",
+            )),
         }
     }
 }
@@ -259,7 +269,7 @@ impl Remapped {
 const HEAP_BLOCK_BYTES_MAX: usize = 32 << 20;
 
 const MAPS: &str = "/proc/self/maps";
-const UNSEEN: &str = "cannot see in /proc/self/maps what kind of memory the buffer is";
+const UNSEEN: &str = "cannot read /proc/self/maps to check the buffer's memory";
 
 /// Refuses memory whose pages are not private to this process.
 fn check_movable(interior: Region) -> Result<()> {
@@ -282,7 +292,7 @@ fn check_movable(interior: Region) -> Result<()> {
         next = mapping.end;
     }
     if next < end {
-        let text = "the buffer's memory is not mapped; give memory that exists";
+        let text = "the buffer's memory is not mapped; pass allocated memory";
         return Err(Error::InvalidArgument(text.into()));
     }
     Ok(())
@@ -314,17 +324,18 @@ impl<'a> Line<'a> {
 
     fn check_movable(&self) -> Result<()> {
         let refusal = if self.name.starts_with("/memfd:ringfold registered") {
-            "is registered already; a buffer is registered once, whatever the communicator"
+            "is registered already; a buffer can be registered only once, also with another \
+                communicator"
         } else if self.name == "[stack]" {
-            "is on the stack; give memory from the heap"
+            "is on the stack; pass heap memory"
         } else if self.permissions.starts_with("rw")
             && self.permissions.ends_with('p')
             && self.inode == "0"
         {
             return Ok(());
         } else {
-            "belongs to a file, or is shared with other processes, or is read-only, and cannot be \
-             moved; use `alloc`, and copy into it"
+            "belongs to a file, is shared with other processes, or is read-only, and cannot be \
+             moved; use `alloc`, and copy the data"
         };
         Err(Error::InvalidArgument(format!("the buffer {refusal}")))
     }

@@ -41,7 +41,8 @@ pub fn check_plausible(bytes: usize) -> Result<()> {
     }
     Err(Error::System {
         what: format!(
-            "cannot make {bytes} bytes of registered memory: this machine has {most}; ask for less"
+            "cannot allocate {bytes} bytes of registered memory: this machine has {most}; request \
+                less"
         ),
         kind: std::io::ErrorKind::OutOfMemory,
     })
@@ -63,7 +64,7 @@ impl Shared {
 
     /// Maps the file of `peer`, which claims that it has `data_bytes` bytes of data.
     pub fn open(fd: OwnedFd, peer: usize, data_bytes: usize) -> Result<Shared> {
-        let failed = |error| Error::system("cannot look at a peer's registered memory", error);
+        let failed = |error| Error::system("cannot inspect a peer's registered memory", error);
         let corrupt = |what: String| Error::corrupt(peer, what);
         let (size, is_sealed) = size_and_seals(&fd).map_err(failed)?;
         let page = rustix::param::page_size();
@@ -71,11 +72,14 @@ impl Shared {
         let total = total.filter(|_| data_bytes.is_multiple_of(page));
         if total.is_none_or(|total| size != total as u64) {
             return Err(corrupt(format!(
-                "registered memory of {size} bytes where {data_bytes} and a page were announced"
+                "registered memory of {size} bytes instead of the announced {data_bytes} bytes and \
+                    a page"
             )));
         }
         if !is_sealed {
-            return Err(corrupt("registered memory that could be cut off".into()));
+            return Err(corrupt(
+                "registered memory that is not sealed against truncation".into(),
+            ));
         }
         Shared::map(&fd, data_bytes)
     }
@@ -97,7 +101,10 @@ impl Shared {
             Ok(()) | Err(rustix::io::Errno::INVAL) => Ok(()),
             Err(error) => {
                 let bytes = self.data_bytes;
-                let what = format!("cannot get {bytes} bytes of registered memory; ask for less");
+                let what = format!(
+                    "cannot allocate {bytes} bytes of registered memory; request \
+                    less"
+                );
                 Err(Error::system(what, error))
             }
         }
@@ -180,14 +187,14 @@ mod tests {
         let fd = memfd_create("unsealed", MemfdFlags::ALLOW_SEALING).expect("a file");
         ftruncate(&fd, 2 * rustix::param::page_size() as u64).expect("a size");
         let refused = Shared::open(fd, 3, rustix::param::page_size()).expect_err("no seals");
-        assert!(refused.to_string().contains("cut off"), "{refused}");
+        assert!(refused.to_string().contains("truncation"), "{refused}");
     }
 
     #[test]
     fn more_than_the_machine_has_is_refused_before_anything_is_made() {
         for bytes in [usize::MAX, usize::MAX - 4096, 1 << 60] {
             let refused = Shared::create(bytes).expect_err("too large");
-            assert!(refused.to_string().contains("ask for less"), "{refused}");
+            assert!(refused.to_string().contains("request less"), "{refused}");
         }
     }
 }

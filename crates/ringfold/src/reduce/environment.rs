@@ -145,7 +145,11 @@ mod tests {
         let result = work();
         let after = register::read();
         register::write(own);
-        assert_eq!(after & !register::FLAGS, environment, "it is not restored");
+        assert_eq!(
+            after & !register::FLAGS,
+            environment,
+            "the environment is not restored"
+        );
         result
     }
 

@@ -22,11 +22,11 @@ use crate::types::DType;
 
 /// Panics unless the regions satisfy the contract of the loops.
 pub(super) fn check_regions(dtype: DType, into: Region, sources: &[Region]) {
-    assert!(!sources.is_empty(), "a fold of no sources");
+    assert!(!sources.is_empty(), "a fold without sources");
     let bytes = into.bytes();
     assert!(
         bytes.is_multiple_of(dtype.size_bytes()),
-        "{bytes} bytes are no whole number of {dtype} elements"
+        "{bytes} bytes are not a whole number of {dtype} elements"
     );
     for source in sources {
         assert_eq!(bytes, source.bytes(), "regions of different lengths");

@@ -33,7 +33,7 @@ impl Kernel {
         op.check(dtype)?;
         if !level.is_available() {
             return Err(Error::Unsupported(format!(
-                "this cpu has no {}",
+                "this CPU does not support {}",
                 level.name()
             )));
         }
@@ -201,7 +201,7 @@ fn float<J: Join<f32> + Join<f64>>(dtype: DType, level: Level) -> Run<()> {
         DType::BF16 => compiled::<FoldBrain<J>, ()>(level),
         DType::F32 => plain::<J, f32>(level),
         DType::F64 => plain::<J, f64>(level),
-        _ => unreachable!("`Op::check` lets only floats with arithmetic come here"),
+        _ => unreachable!("`Op::check` admits only floats with arithmetic"),
     }
 }
 

@@ -171,13 +171,13 @@ fn check(spec: &Spec) -> Result<()> {
     }
     if spec.domains == 0 || !n.is_multiple_of(spec.domains) {
         return Err(Error::InvalidArgument(format!(
-            "{n} ranks do not sit in {} domains of equal size",
+            "{n} ranks cannot be divided into {} domains of equal size",
             spec.domains
         )));
     }
     if !spec.hosts.fits(n) {
         return Err(Error::InvalidArgument(format!(
-            "the hosts of other than {n} ranks"
+            "the host list is not for {n} ranks"
         )));
     }
     if matches!(spec.collective, Send | Recv) && spec.root == spec.rank {
@@ -197,7 +197,7 @@ fn check(spec: &Spec) -> Result<()> {
     }
     if spec.algorithm == Algorithm::Stragglar && n > stragglar::WORLD_SIZE_MAX {
         return Err(Error::Unsupported(format!(
-            "stragglar serves {} ranks at most, not {n}; use ring, rabenseifner",
+            "stragglar supports at most {} ranks, not {n}; use ring, rabenseifner",
             stragglar::WORLD_SIZE_MAX
         )));
     }
@@ -222,7 +222,7 @@ fn unsupported(spec: &Spec) -> Error {
         .map(Method::name)
         .collect();
     let advice = if names.is_empty() {
-        "nothing does; use another medium".to_owned()
+        "no algorithm exists; use another medium".to_owned()
     } else {
         format!("use {}", names.join(", "))
     };

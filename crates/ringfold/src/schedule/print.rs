@@ -79,7 +79,7 @@ impl Listing {
         )?;
         writeln!(
             f,
-            "{} rounds, {} dependent hops; proved in place and not",
+            "{} rounds, {} dependent hops; proved in place and out of place",
             self.proof.rounds, self.proof.hops
         )
     }
@@ -252,7 +252,7 @@ impl fmt::Display for Action {
                 access: Access::Registered,
                 into,
             } => write!(f, "await all blocks of {into}"),
-            Action::Collect { into, .. } => write!(f, "{into} = what was combined"),
+            Action::Collect { into, .. } => write!(f, "{into} = combined blocks"),
             Action::GiveBack { span, phase } => {
                 let chunks = Chunks(span.first, span.len);
                 write!(f, "put {span} into {chunks} of all others in phase {phase}")
@@ -277,22 +277,29 @@ mod tests {
 
     #[test]
     fn a_ring_of_three_reads_like_this() {
-        let expected = "\
-all_reduce by ring over messages, 3 ranks
-input: 3 chunks, output: 3 chunks, scratch: unused
+        let expected = "all_reduce by ring over messages, 3 ranks
+input: 3 chunks, output: 3 \
+chunks, scratch: unused
 4 rounds, 4 dependent hops; proved in place and not
 
 round  rank  steps
-    0     1  recv out[2] = in[2] + from 0; send in[0] to 2
-    1     1  recv out[1] = in[1] + from 0; send out[2] to 2
+   \
+ 0     1  recv out[2] = in[2] + from 0; send in[0] to 2
+    1     1  recv out[1] = in[1] + from 0; \
+send out[2] to 2
     2     1  recv out[0] from 0; send out[1] to 2
-    3     1  recv out[2] from 0; send out[0] to 2
+    3     1  recv out[2] from \
+0; send out[0] to 2
 
 each rank, in messages and bytes (3000 bytes in all):
-rank  sends  recvs          sent      received       reduced     published       fetched        stored
-   0      4      4          4000          4000          2000             0             0             0
-   1      4      4          4000          4000          2000             0             0             0
-   2      4      4          4000          4000          2000             0             0             0
+rank  sends  recvs      \
+    sent      received       reduced     published       fetched        stored
+   0      4      4  \
+        4000          4000          2000             0             0             0
+   1      4     \
+ 4          4000          4000          2000             0             0             0
+   2      4 \
+     4          4000          4000          2000             0             0             0
 ";
         assert_eq!(
             listing(Algorithm::Ring, Access::Messages, Some(1)),

@@ -38,7 +38,7 @@ impl Weights {
         }
         if before[before.len() - 1] == 0 {
             return Err(Error::InvalidArgument(
-                "weights that are all 0; somebody must own something".into(),
+                "all weights are 0; at least one rank must own a part".into(),
             ));
         }
         Ok(Weights {

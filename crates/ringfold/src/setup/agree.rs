@@ -245,18 +245,18 @@ fn log_terms(terms: &Terms, plugin: Option<&str>) {
         log::warn!(
             target: "ringfold::tuning",
             "plugin `{name}` is not on all ranks, so the model decides; set RINGFOLD_TUNER_PLUGIN \
-             alike, and have the library everywhere"
+             to the same value and install the library on all hosts"
         );
     }
     log::debug!(
         target: "ringfold::tuning",
-        "limits, as rank 0 has them from its caches, its cores and RINGFOLD_LIMITS: {}{}",
+        "rank 0's limits, from its caches, its cores and RINGFOLD_LIMITS: {}{}",
         terms.limits,
         if terms.is_probed { "; a probe follows" } else { "" }
     );
     log::debug!(
         target: "ringfold::tuning",
-        "constants of the cost model, as rank 0 has them: {}", terms.constants
+        "rank 0's constants of the cost model: {}", terms.constants
     );
 }
 

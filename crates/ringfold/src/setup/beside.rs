@@ -45,8 +45,7 @@ impl Communicator {
         let session = group.session.clone();
         let Some(rank) = ranks.iter().position(|rank| *rank == session.rank()) else {
             return Err(Error::InvalidArgument(format!(
-                "rank {} of the job makes a communicator of the ranks {ranks:?}; it must be one of \
-                 them",
+                "rank {} of the job is not among the ranks {ranks:?} of the new communicator",
                 session.rank()
             )));
         };

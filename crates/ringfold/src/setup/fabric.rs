@@ -69,7 +69,7 @@ impl Fabric {
         let records = attempt.exchange("queue pairs", &wire::encode(&pairs.unwrap_or_default()))?;
         let read = |(peer, record): (usize, &Vec<u8>)| {
             let pairs: Option<Vec<Vec<u32>>> = wire::decode(record);
-            pairs.ok_or_else(|| Error::corrupt(peer, "numbers of queue pairs that mean nothing"))
+            pairs.ok_or_else(|| Error::corrupt(peer, "malformed queue-pair numbers"))
         };
         let theirs: Vec<Vec<Vec<u32>>> = records
             .iter()
@@ -83,8 +83,7 @@ impl Fabric {
         };
         let mut connected = prepared.connect(bell, |peer, channel, rail| {
             let pair = theirs[peer].get(own).and_then(|pairs| pairs.get(channel));
-            let pair =
-                *pair.ok_or_else(|| Error::corrupt(peer, "too few numbers of queue pairs"))?;
+            let pair = *pair.ok_or_else(|| Error::corrupt(peer, "too few queue-pair numbers"))?;
             let (mine, other) = (&self.0[rail], &peers[peer].ports[rail]);
             Ok(Route {
                 port: mine.port.number,
@@ -142,7 +141,7 @@ fn settled<T>(own: Result<T>, unready: Option<usize>, is_demanded: bool) -> Resu
     };
     let error = own.err().unwrap_or_else(|| {
         Error::Bootstrap(format!(
-            "transport rdma, but the devices of rank {rank} refuse; that rank's error says why"
+            "transport rdma, but the devices of rank {rank} failed; see rank {rank}'s error"
         ))
     });
     match is_demanded {
@@ -206,8 +205,8 @@ pub(super) fn demand(peers: &[PeerInfo]) -> Result<()> {
     let without = peers.iter().position(|peer| peer.ports.is_empty());
     Err(Error::Bootstrap(match without {
         Some(rank) => format!(
-            "transport rdma, but rank {rank} offers no device; set RINGFOLD_TRANSPORT alike on all \
-             ranks, or use transport auto"
+            "transport rdma, but rank {rank} offers no device; set RINGFOLD_TRANSPORT to the same \
+             value on all ranks, or use transport auto"
         ),
         None => "transport rdma, but the ranks' devices are not on one fabric (InfiniBand and \
                  Ethernet, or several subnets); choose others by RINGFOLD_IB_HCA, or use transport \

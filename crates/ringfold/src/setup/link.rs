@@ -115,8 +115,8 @@ fn share_memory(
         None => {
             let name = peers[*leader].memory.as_deref().ok_or_else(|| {
                 Error::Bootstrap(format!(
-                    "rank {leader} offers no shared memory; set RINGFOLD_TRANSPORT alike on all \
-                     ranks"
+                    "rank {leader} offers no shared memory; set RINGFOLD_TRANSPORT to the same \
+                     value on all ranks"
                 ))
             })?;
             let fetched = attempt.within_limit(|limit| handover.fetch(name, group.rank, limit));

@@ -211,7 +211,9 @@ fn detect(config: &Config, has_listener: bool, secret: Option<Secret>) -> Result
     let given = config.address.as_deref().map(addresses).transpose()?;
     if has_listener && given.is_some() {
         return Err(Error::InvalidArgument(
-            "a meeting and an address; rank 0 gives one, the others the address".into(),
+            "both a listener and an address; pass the listener on rank 0 and the address on the \
+                other ranks"
+                .into(),
         ));
     }
     let launch = Launch::detect(&Explicit {
@@ -224,7 +226,8 @@ fn detect(config: &Config, has_listener: bool, secret: Option<Secret>) -> Result
     launch.warn();
     if has_listener && launch.rank != 0 {
         return Err(Error::InvalidArgument(format!(
-            "only rank 0 opens a meeting; give rank {} its address",
+            "a listener on rank {}, which is not rank 0; pass the address of rank 0's listener \
+                instead",
             launch.rank
         )));
     }
@@ -237,8 +240,8 @@ fn check_deterministic(config: &Config, settings: &Settings) -> Result<()> {
         return Ok(());
     }
     Err(Error::InvalidArgument(format!(
-        "deterministic results and the straggler policy `{}`, which adds in an order that depends \
-         on who is late; leave one of them out",
+        "deterministic results are incompatible with the straggler policy `{}`, whose order of \
+         additions depends on which rank is late; disable one of them",
         settings.straggler.name()
     )))
 }
@@ -247,11 +250,10 @@ fn check_deterministic(config: &Config, settings: &Settings) -> Result<()> {
 fn check_late_rank(settings: &Settings, world_size: usize) -> Result<()> {
     let text = match settings.late_rank {
         Some(late) if late >= world_size => {
-            format!("late rank {late} of {world_size} ranks; they count from 0")
+            format!("invalid late rank {late} of {world_size} ranks; ranks are numbered from 0")
         }
         None if settings.algorithm == Some(Method::Stragglar) => {
-            "`stragglar` for every call does not know which rank is late; set RINGFOLD_LATE_RANK"
-                .into()
+            "algorithm `stragglar` needs a late rank; set RINGFOLD_LATE_RANK".into()
         }
         _ => return Ok(()),
     };

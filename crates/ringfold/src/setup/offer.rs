@@ -131,7 +131,7 @@ fn listen(group: &Group, division: &Division) -> Result<Option<(MeshListener, Ve
     if division.is_loopback_enough {
         log::info!(
             target: "ringfold::init",
-            "data by TCP comes by loopback: all these ranks are on this host"
+            "TCP data uses the loopback: all remote ranks are on this host"
         );
         let bound = bind(&loopback(Ipv4Addr::LOCALHOST.into()));
         // An IPv6-only host has only the other address.
@@ -142,7 +142,7 @@ fn listen(group: &Group, division: &Division) -> Result<Option<(MeshListener, Ve
     let candidates = interfaces::candidates(choice, division.is_loopback_needed)?;
     let why = choice.unwrap_or("all interfaces that are up");
     let addresses = candidates.addresses();
-    log::info!(target: "ringfold::init", "data by TCP may come to {addresses:?}: {why}");
+    log::info!(target: "ringfold::init", "addresses for TCP data: {addresses:?} ({why})");
     bind(&candidates).map(Some)
 }
 

@@ -51,7 +51,7 @@ impl PeerInfo {
 
     /// Decodes the description of `peer`.
     pub fn decode(peer: usize, record: &[u8]) -> Result<PeerInfo> {
-        let what = "a description of itself that cannot be read; use one version everywhere";
+        let what = "malformed peer info; use the same version of ringfold on all ranks";
         wire::decode(record).ok_or_else(|| Error::corrupt(peer, what))
     }
 }
@@ -130,7 +130,7 @@ pub(super) fn compare(peers: &[PeerInfo]) -> Result<()> {
     if let Some(rank) = other(&|peer| bounds(peer) != bounds(first)) {
         return Err(Error::InvalidArgument(format!(
             "{} on rank 0 and {} on rank {rank}; set RINGFOLD_MIN_CHANNELS, RINGFOLD_MAX_CHANNELS \
-             and RINGFOLD_CHANNELS alike on all ranks",
+             and RINGFOLD_CHANNELS to the same values on all ranks",
             bounds(first),
             bounds(&peers[rank])
         )));
@@ -141,7 +141,8 @@ pub(super) fn compare(peers: &[PeerInfo]) -> Result<()> {
                 .map_or("auto".into(), |count| count.to_string())
         };
         return Err(Error::InvalidArgument(format!(
-            "{} sockets on rank 0 and {} on rank {rank}; set RINGFOLD_SOCKETS alike on all ranks",
+            "{} sockets on rank 0 and {} on rank {rank}; set RINGFOLD_SOCKETS to the same value on \
+                all ranks",
             count(first),
             count(&peers[rank])
         )));
@@ -149,7 +150,7 @@ pub(super) fn compare(peers: &[PeerInfo]) -> Result<()> {
     if let Some(rank) = other(&|peer| peer.straggler != first.straggler) {
         return Err(Error::InvalidArgument(format!(
             "straggler policy `{}` on rank 0 and `{}` on rank {rank}; set RINGFOLD_STRAGGLER and \
-             RINGFOLD_LATE_RANK alike on all ranks",
+             RINGFOLD_LATE_RANK to the same values on all ranks",
             first.straggler, peers[rank].straggler
         )));
     }
@@ -169,7 +170,7 @@ fn same_bytes(
     };
     let text = |bytes: Option<u64>| bytes.map_or("the default".into(), |count| count.to_string());
     Err(Error::InvalidArgument(format!(
-        "{variable}: {} on rank 0 and {} on rank {rank}; set it alike on all ranks",
+        "{variable}: {} on rank 0 and {} on rank {rank}; set the same value on all ranks",
         text(first),
         text(of(&peers[rank]))
     )))

@@ -48,7 +48,7 @@ pub(super) fn split(
     // for it.
     let parents_end = || {
         let fault = watch.fault()?;
-        let reason = format!("the communicator that it was split from has ended: {fault}");
+        let reason = format!("the parent communicator failed: {fault}");
         Some(Error::Aborted { rank, reason })
     };
     let made = establish(part, cancel, &parents_end).map(Some);
@@ -84,8 +84,7 @@ fn exchange(
         other => other,
     })?;
     let read = |(peer, record): (usize, &Vec<u8>)| {
-        wire::decode(record)
-            .ok_or_else(|| Error::corrupt(peer, "a request for a split that cannot be read"))
+        wire::decode(record).ok_or_else(|| Error::corrupt(peer, "malformed split request"))
     };
     records.iter().enumerate().map(read).collect()
 }

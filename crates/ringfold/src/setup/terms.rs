@@ -178,7 +178,7 @@ pub(super) fn send_rules(communicator: &Communicator, own: &Rules, bytes: usize)
 fn unreadable(peer: usize) -> Error {
     Error::corrupt(
         peer,
-        "terms that cannot be read; use one version everywhere",
+        "malformed terms; use the same version of ringfold on all ranks",
     )
 }
 

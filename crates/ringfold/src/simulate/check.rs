@@ -93,7 +93,7 @@ impl Scenario {
         let bytes = 4 * ranks * u128::from(self.bytes) * per_byte;
         let bytes = bytes.saturating_mul(factor);
         if messages.saturating_mul(each).saturating_add(bytes) > u128::from(DURATION_PS_MAX) {
-            let text = "a call that could take months of virtual time; take less data, or quicker \
+            let text = "a call that could take months of virtual time; use less data or faster \
                 machines";
             return Err(invalid(text.into()));
         }
@@ -175,9 +175,7 @@ impl Scenario {
             Disturbance::Stall { rank, .. } => self.check_rank("stalled rank", *rank),
             Disturbance::SlowLink { ends, factor } => {
                 if !factor.is_finite() || *factor < 1.0 {
-                    return Err(invalid(format!(
-                        "a link {factor} times as slow; at least 1"
-                    )));
+                    return Err(invalid(format!("slow-link factor {factor}; at least 1")));
                 }
                 match *ends {
                     LinkEnds::Port(rank) => self.check_rank("rank of a slow link", rank),

@@ -41,7 +41,7 @@ impl Control {
         for frame in [join, open] {
             for rank in &members {
                 let taken = hub.receive(*rank, frame.clone(), origin);
-                taken.expect("ranks that join once and open what has them");
+                taken.expect("each rank joins once and opens its own communicator");
             }
         }
         hub.take_output();

@@ -20,7 +20,7 @@ impl Simulation {
     pub fn check_result(&mut self, rank: usize) {
         let output = self.members[rank].buffers.output();
         if let Some(byte) = self.oracle.first_wrong(rank, output) {
-            let what = format!("the call returned Ok, and its result is wrong from byte {byte} on");
+            let what = format!("the call returned Ok, but its result is wrong from byte {byte} on");
             self.broken(Promise::Exact, Some(rank), what);
         }
     }
@@ -99,7 +99,7 @@ impl Simulation {
         }
         let left_over = self.network.world().left_over();
         for (rank, messages) in left_over {
-            let what = format!("{messages} messages with data were never taken in");
+            let what = format!("{messages} messages with data were never consumed");
             self.broken(Promise::ExactlyOnce, Some(rank), what);
         }
     }
@@ -116,7 +116,7 @@ impl Simulation {
         let errors: Vec<_> = errors.collect();
         if let Some((first, class)) = errors.first().copied() {
             for (rank, other) in errors.into_iter().filter(|(_, other)| *other != class) {
-                let what = format!("{other} here, and {class} on rank {first}");
+                let what = format!("{other} on this rank, but {class} on rank {first}");
                 self.broken(Promise::SameClass, Some(rank), what);
             }
         }
@@ -133,7 +133,7 @@ impl Simulation {
         let due_ps = self.awake_from(rank, due_ps);
         if member.finished_ps > due_ps {
             let what = format!(
-                "the call returned at {} ps and was due by {due_ps}",
+                "the call returned at {} ps, due by {due_ps} ps",
                 member.finished_ps
             );
             self.broken(Promise::Deadline, Some(rank), what);
@@ -165,9 +165,9 @@ impl Simulation {
                 let is_right = deaths.iter().any(|(dead, _)| dead == blamed);
                 match (is_right, finished_ps <= due_ps) {
                     (true, true) => return,
-                    (false, _) => format!("rank {blamed} is blamed, which lives"),
+                    (false, _) => format!("blamed rank {blamed}, which is alive"),
                     (true, false) => {
-                        format!("the death was known at {finished_ps} ps, and due by {due_ps}")
+                        format!("learned of the death at {finished_ps} ps, due by {due_ps} ps")
                     }
                 }
             }

@@ -86,8 +86,8 @@ pub fn hold_off() -> io::Result<NoFork> {
         true => Ok(NoFork { holder: me }),
         false => Err(io::Error::new(
             io::ErrorKind::TimedOut,
-            "another thread's fork does not end, or a step that no fork may meet; does a handler \
-             of forks (pthread_atfork) wait for this thread?",
+            "timed out waiting for another thread's fork, or for a step that holds off forks; does \
+             a fork handler (pthread_atfork) wait for this thread?",
         )),
     }
 }

@@ -19,7 +19,7 @@ impl Library {
 
     fn load(name: Option<&str>, flags: c_int) -> Result<Library, String> {
         let name = name.map(CString::new).transpose();
-        let name = name.map_err(|_| "a name has no zero byte".to_owned())?;
+        let name = name.map_err(|_| "the name contains a zero byte".to_owned())?;
         let name = name.as_deref().map_or(ptr::null(), CStr::as_ptr);
         // SAFETY: the name is null or ends with a zero. The user asked to run the library's code by
         // installing or naming it.
@@ -74,7 +74,7 @@ fn failure() -> String {
     // SAFETY: it has no preconditions.
     let text = unsafe { libc::dlerror() };
     if text.is_null() {
-        return "the dynamic linker gives no reason".into();
+        return "unknown error of the dynamic linker".into();
     }
     // SAFETY: text of the linker that ends with a zero and stays until its next call on this
     // thread.

@@ -113,7 +113,7 @@ fn parse(control: &[u8; CONTROL_BYTES]) -> io::Result<Completion> {
     .contains(&(level, kind));
     if !is_error || control[REPORT_AT + ORIGIN_AT] != SO_EE_ORIGIN_ZEROCOPY {
         return Err(io::Error::other(format!(
-            "its error queue holds a message of another kind (level {level}, type {kind})"
+            "unexpected message in the socket's error queue (level {level}, type {kind})"
         )));
     }
     Ok(Completion {

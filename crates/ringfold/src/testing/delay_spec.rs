@@ -100,7 +100,7 @@ impl FromStr for Slow {
                 unknown => {
                     let near = nearest(unknown, KEYS.into_iter());
                     return Err(invalid(format!(
-                        "unknown word `{unknown}` of a slow reduction; did you mean `{near}`?"
+                        "unknown key `{unknown}` of a slow reduction; did you mean `{near}`?"
                     )));
                 }
             }

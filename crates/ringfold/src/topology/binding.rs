@@ -87,8 +87,8 @@ impl Question<'_> {
         };
         if own.is_empty() || self.affinities.len() > self.cores {
             return Err(Error::InvalidArgument(format!(
-                "cannot bind {} ranks to a core each: they may use {}; start fewer, or use bind \
-                 auto or none",
+                "cannot bind {} ranks to a core each: they may use only {} cores; start fewer \
+                 ranks, or use bind auto or none",
                 self.affinities.len(),
                 self.cores.min(self.affinities[number].len()),
             )));
@@ -101,10 +101,10 @@ impl Question<'_> {
         let ranks = self.affinities.len();
         let first = self.affinities.first()?;
         if let Some(variable) = self.foreign {
-            return Some(format!("{variable} says where ranks run"));
+            return Some(format!("{variable} sets the ranks' placement"));
         }
         if self.affinities.iter().any(|affinity| affinity != first) {
-            return Some("the ranks have affinities of their own".into());
+            return Some("the ranks' affinities differ".into());
         }
         if self
             .allowed

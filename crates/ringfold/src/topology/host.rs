@@ -92,7 +92,7 @@ fn kernel(root: &Path) -> [u8; 16] {
     log::warn!(
         target: "ringfold::init",
         "no boot id in /proc/sys/kernel/random: hosts are distinguished by name and machine id; \
-         mount /proc/sys if two of them have the same"
+         mount /proc/sys if two hosts have the same name and id"
     );
     let machine = fs::read(root.join("etc/machine-id")).unwrap_or_default();
     let name = rustix::system::uname().nodename().to_bytes().to_owned();

@@ -71,7 +71,7 @@ pub fn candidates(choice: Option<&str>, with_loopback: bool) -> Result<Candidate
     let chosen = filter.select(&all);
     if let (Some(text), true) = (choice, chosen.is_empty()) {
         return Err(Error::InvalidArgument(format!(
-            "RINGFOLD_SOCKET_IFNAME=`{text}` leaves no interface of {}",
+            "RINGFOLD_SOCKET_IFNAME=`{text}` selects no interface of {}",
             listed(&all)
         )));
     }
@@ -125,8 +125,11 @@ impl InterfaceFilter {
             !matches!(pattern, Pattern::Network(_)) && !is_there
         };
         let (text, what) = match self.wanted.iter().find(is_missing)? {
-            Pattern::Name(name) => (name.clone(), "called so, or begins so"),
-            Pattern::Exact(name) => (format!("={name}"), "called so"),
+            Pattern::Name(name) => (
+                name.clone(),
+                "of this name, or of a name that begins with it",
+            ),
+            Pattern::Exact(name) => (format!("={name}"), "of this name"),
             Pattern::Network(_) => return None,
         };
         Some(format!(

@@ -45,8 +45,7 @@ impl Header {
             |at: usize| u32::from_le_bytes(received[at..at + 4].try_into().expect("four bytes"));
         let call = Call::decode(received[..CALL_BYTES].try_into().expect("a call's length"));
         Ok(Header {
-            call: call
-                .ok_or_else(|| Error::corrupt(from, "a message header that means nothing"))?,
+            call: call.ok_or_else(|| Error::corrupt(from, "invalid message header"))?,
             slice: word(24),
             index: word(28),
             bytes: word(32),
@@ -75,7 +74,7 @@ impl Header {
         if theirs.call != self.call {
             return mismatch([to, from], [&self.call, &theirs.call]);
         }
-        let what = format!("{theirs} came where {self} was due");
+        let what = format!("received {theirs}, expected {self}");
         Error::corrupt(from, what)
     }
 }
@@ -112,7 +111,7 @@ fn differing(ranks: [usize; 2], calls: [&Call; 2], difference: Option<&str>) -> 
     if calls[0].is_chosen_differently(calls[1]) {
         if texts[0] == texts[1] {
             texts.iter_mut().zip(calls).for_each(|(text, call)| {
-                text.push_str(&format!(" in slices of another size ({:03x})", call.cut));
+                text.push_str(&format!(" with a different slice size ({:03x})", call.cut));
             });
         }
         texts[1].push_str(WHERE_TO_LOOK);

@@ -106,8 +106,8 @@ fn bar<T: PartialEq>(
         return Ok(());
     }
     Err(Error::Unsupported(format!(
-        "{variable} allows {collective} only `{}`, by which this call cannot be carried out here; \
-         what can: {}",
+        "{variable} allows only `{}` for {collective}, which is not usable for this call; usable: \
+         {}",
         list.text,
         table.list()
     )))
@@ -142,8 +142,8 @@ fn lists<T: Copy + PartialEq + FromStr>(
             }
             None => {
                 return Err(wrong(format!(
-                    "`{}` lacks its collective, as in `allreduce:{}`; only the first list holds \
-                     for all",
+                    "`{}` has no collective; write for example `allreduce:{}` (only the first list \
+                     may apply to all)",
                     part.trim(),
                     table[0].text
                 )));

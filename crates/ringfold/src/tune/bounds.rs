@@ -41,9 +41,9 @@ impl Bounds {
         let is_one = |channels| (1..=CHANNELS_MAX).contains(&channels);
         if !is_one(bounds.least) || !is_one(bounds.most) || bounds.least > bounds.most {
             return Err(Error::InvalidArgument(format!(
-                "{bounds} are impossible; the least (RINGFOLD_MIN_CHANNELS) and the most \
-                 (RINGFOLD_MAX_CHANNELS) are numbers \
-                 from 1 to {CHANNELS_MAX}, and the most is not below the least"
+                "invalid bounds, {bounds}: the minimum (RINGFOLD_MIN_CHANNELS) and the maximum \
+                 (RINGFOLD_MAX_CHANNELS) must be 1 to {CHANNELS_MAX}, and the maximum not below \
+                 the minimum"
             )));
         }
         Ok(bounds)

@@ -155,12 +155,12 @@ impl Calibration {
                     .map_err(|why| format!("line {}: {why}", index + 1))?;
             }
         }
-        let measured = reader.machine.ok_or("it does not name its machine")?;
+        let measured = reader.machine.ok_or("no entry `machine`")?;
         if let Some(machine) = machine
             && measured != machine
         {
             return Err(format!(
-                "it was measured on `{measured}`, and this is `{machine}`"
+                "measured on `{measured}`, but this machine is `{machine}`"
             ));
         }
         let corrections = |table: Table| {
@@ -169,7 +169,7 @@ impl Calibration {
         };
         let corrections: Option<Vec<_>> = reader.tables.into_iter().map(corrections).collect();
         Ok(Calibration {
-            constants: reader.constants.ok_or("it has no constants")?,
+            constants: reader.constants.ok_or("no entry `constants`")?,
             links: reader.links,
             rdma: reader.rdma,
             devices: reader.devices,
@@ -295,7 +295,7 @@ impl Reader {
         let text = value
             .strip_prefix('"')
             .and_then(|text| text.strip_suffix('"'));
-        let quoted = || text.ok_or_else(|| format!("{key} wants a text in quotes"));
+        let quoted = || text.ok_or_else(|| format!("{key} must be a text in quotes"));
         match (key, self.tables.last_mut()) {
             ("machine", None) => self.machine = Some(quoted()?.to_owned()),
             ("constants", None) => {
@@ -304,7 +304,7 @@ impl Reader {
             }
             ("links", None) => {
                 let links = LinkCosts::decode(quoted()?);
-                self.links = Some(links.ok_or("costs of links that mean nothing")?);
+                self.links = Some(links.ok_or("invalid costs of links")?);
             }
             ("rdma", None) => {
                 let rdma = RdmaCosts::decode(quoted()?);
@@ -312,13 +312,13 @@ impl Reader {
             }
             ("devices", None) => {
                 let devices = DeviceConstants::decode(quoted()?);
-                self.devices = Some(devices.ok_or("constants of devices that mean nothing")?);
+                self.devices = Some(devices.ok_or("invalid constants of devices")?);
             }
             ("transport", Some(table)) => {
                 table.is_shared = Some(match quoted()? {
                     "shm" => true,
                     "tcp" => false,
-                    other => return Err(format!("no transport `{other}` is calibrated")),
+                    other => return Err(format!("unknown transport `{other}`; use shm or tcp")),
                 });
             }
             ("ranks", Some(table)) => {
@@ -326,7 +326,7 @@ impl Reader {
                 table.ranks = Some(ranks.ok_or("ranks must be 1 or more")?);
             }
             ("factors", Some(table)) => table.factors = Some(factors(quoted()?)?),
-            _ => return Err(format!("`{key}` means nothing here")),
+            _ => return Err(format!("unexpected entry `{key}`")),
         }
         Ok(())
     }
@@ -410,7 +410,7 @@ pub fn find(
             Some(calibration)
         }
         Err(error) => {
-            log::warn!(target: "ringfold::tuning", "{error}; the defaults hold");
+            log::warn!(target: "ringfold::tuning", "{error}; using the defaults");
             None
         }
     }

@@ -186,7 +186,7 @@ fn refusal(question: &Question, usable: &CostTable) -> Error {
         (None, protocol) => format!("`{}`", protocol.map_or("", Protocol::name)),
     };
     Error::Unsupported(format!(
-        "no {} of {} bytes by {requested} here; what can: {}",
+        "no {} of {} bytes by {requested} here; usable: {}",
         question.collective,
         question.bytes,
         usable.list()
@@ -195,7 +195,9 @@ fn refusal(question: &Question, usable: &CostTable) -> Error {
 
 fn nothing(question: &Question) -> Error {
     let collective = question.collective;
-    Error::Unsupported(format!("{collective} between ranks of several hosts"))
+    Error::Unsupported(format!(
+        "no usable way for {collective} between ranks of several hosts"
+    ))
 }
 
 /// Returns the access of a method: shared memory if the ranks share memory, the method exists

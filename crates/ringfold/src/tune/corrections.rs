@@ -117,7 +117,7 @@ impl Corrections {
             format!("{key}: the factor `{value}` is not {least} to {FACTOR_MAX}")
         })?;
         let Err(index) = self.place(of, at) else {
-            return Err(format!("`{name}` is there twice"));
+            return Err(format!("duplicate entry `{name}`"));
         };
         if self.0.len() == POINTS_MAX {
             return Err(format!("more than {POINTS_MAX} corrections"));

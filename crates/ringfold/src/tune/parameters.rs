@@ -111,7 +111,7 @@ impl<T: Table> Parameter<T> {
             let known = T::PARAMETERS.iter().map(|known| known.name);
             let nearest = crate::units::nearest(name, known);
             let kind = T::KIND;
-            format!("no {kind} is called `{name}`; did you mean {nearest}?")
+            format!("unknown {kind} `{name}`; did you mean {nearest}?")
         })
     }
 }
@@ -169,7 +169,7 @@ impl<T: Table> Overrides<T> {
     pub fn add(&mut self, name: &str, value: &str) -> Result<(), String> {
         let parameter = Parameter::<T>::named(name)?;
         if self.0.iter().any(|(given, _)| given.name == name) {
-            return Err(format!("`{name}` is there twice"));
+            return Err(format!("duplicate entry `{name}`"));
         }
         let value = T::Value::parse(value, &parameter.bounds)
             .map_err(|wanted| format!("{name} {wanted}"))?;

@@ -67,8 +67,8 @@ pub(crate) fn open(name: &str, members: &Members) -> Option<Arc<dyn Plugin>> {
     let Some(host) = HOST.get() else {
         log::warn!(
             target: "ringfold::tuning",
-            "no tuner plugin `{name}`, so the model decides: this program has no plugin host; \
-             `ringfold_tuner_host::register()` gives it one"
+            "tuner plugin `{name}` not loaded, so the model decides: this program has no plugin \
+             host; call `ringfold_tuner_host::register()`"
         );
         return None;
     };

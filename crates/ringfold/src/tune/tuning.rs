@@ -78,7 +78,7 @@ pub enum Reason {
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Reason::Requested => f.write_str("asked for"),
+            Reason::Requested => f.write_str("requested"),
             Reason::Policy => f.write_str("by the straggler policy or the weights"),
             Reason::Variable => f.write_str("by RINGFOLD_ALGO or RINGFOLD_PROTO"),
             Reason::Rule { line } => write!(f, "by line {line} of the rules"),

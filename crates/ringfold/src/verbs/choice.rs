@@ -34,7 +34,9 @@ impl FromStr for DeviceChoice {
         };
         let entry = |entry: &str| {
             let (name, port) = match entry.split_once(':') {
-                Some((name, port)) => (name, Some(port.parse().map_err(|_| "is no port")?)),
+                Some((name, port)) => {
+                    (name, Some(port.parse().map_err(|_| "has an invalid port")?))
+                }
                 None => (entry, None),
             };
             match name.is_empty() {
@@ -43,7 +45,12 @@ impl FromStr for DeviceChoice {
             }
         };
         let entries = rest.split(',').map(|one| {
-            entry(one.trim()).map_err(|why| format!("`{one}` {why}; `mlx5_0`, `=mlx5_0:1,mlx5_1`"))
+            entry(one.trim()).map_err(|why| {
+                format!(
+                    "`{one}` {why}; write, for example, `mlx5_0` \
+                or `=mlx5_0:1,mlx5_1`"
+                )
+            })
         });
         Ok(DeviceChoice {
             is_exclusion,
@@ -160,7 +167,7 @@ impl Verbs {
         let mut passed_over = Vec::new();
         for name in self.devices()? {
             if !choice.permits_device(&name) {
-                passed_over.push(format!("{name}: RINGFOLD_IB_HCA={choice} leaves it out"));
+                passed_over.push(format!("{name}: excluded by RINGFOLD_IB_HCA={choice}"));
                 continue;
             }
             let domain = self.device(&name).and_then(Domain::new);
@@ -168,7 +175,7 @@ impl Verbs {
             let (ports, domain) = match ports {
                 Ok(found) => found,
                 Err(error) => {
-                    log::warn!(target: "ringfold::init", "RDMA goes without {name}: {error}");
+                    log::warn!(target: "ringfold::init", "RDMA does not use {name}: {error}");
                     passed_over.push(format!("{name}: {error}"));
                     continue;
                 }
@@ -178,7 +185,10 @@ impl Verbs {
                 let is_full = opened.len() == count_max;
                 match chosen_gid(&name, &port, choice, gid_index) {
                     Ok(_) if is_full => {
-                        passed_over.push(format!("{name}:{number}: enough others are used"));
+                        passed_over.push(format!(
+                            "{name}:{number}: not needed, enough ports are in \
+                            use"
+                        ));
                     }
                     Ok((gid_index, gid)) => opened.push(Opened {
                         domain: domain.clone(),
@@ -192,7 +202,7 @@ impl Verbs {
         }
         if opened.is_empty() {
             let found = match passed_over.is_empty() {
-                true => "there is none".into(),
+                true => "no device found".into(),
                 false => passed_over.join("; "),
             };
             return Err(Error::Unsupported(format!(
@@ -211,22 +221,22 @@ fn chosen_gid(
     gid_index: Option<u8>,
 ) -> Result<(u8, Gid), String> {
     if !choice.permits(device, port.number) {
-        return Err(format!("RINGFOLD_IB_HCA={choice} leaves it out"));
+        return Err(format!("excluded by RINGFOLD_IB_HCA={choice}"));
     }
     if port.state != PortState::Active {
-        return Err("it is down".into());
+        return Err("port is down".into());
     }
     let Some(index) = gid_index.or(port.gid_index()) else {
         return Err(match port.link_layer {
             LinkLayer::Ethernet => {
-                "it has no address for RoCE v2; give its network interface an IP address".into()
+                "no address for RoCE v2; assign an IP address to its network interface".into()
             }
-            LinkLayer::InfiniBand => "ibv_query_gid knows no address of it".into(),
+            LinkLayer::InfiniBand => "no address from ibv_query_gid".into(),
         });
     };
     let gid = port.gids.iter().find(|(place, ..)| *place == index);
     gid.map(|(_, _, gid)| (index, *gid))
-        .ok_or_else(|| format!("it has no address at RINGFOLD_IB_GID_INDEX={index}"))
+        .ok_or_else(|| format!("no address at RINGFOLD_IB_GID_INDEX={index}"))
 }
 
 #[cfg(test)]

@@ -68,13 +68,13 @@ impl Verbs {
         let name = named.unwrap_or(LIBRARY);
         let library = Library::open(Some(name)).map_err(|why| {
             Error::Unsupported(format!(
-                "RDMA needs `{name}`, which cannot be loaded: {why}; install rdma-core \
-                 (libibverbs1, ibverbs-providers), or name the library in {LIBRARY_VARIABLE}"
+                "cannot load `{name}`, which RDMA needs: {why}; install rdma-core (libibverbs1, \
+                 ibverbs-providers), or name the library in {LIBRARY_VARIABLE}"
             ))
         })?;
         let table = Table::load(&library, named.is_none()).map_err(|missing| {
             Error::Unsupported(format!(
-                "`{name}` does not have {missing}: it is too old for RDMA"
+                "`{name}` does not have {missing}: the library is too old for RDMA"
             ))
         })?;
         // The library is never unloaded, so its table may leak.
@@ -103,8 +103,8 @@ impl Verbs {
 fn failed(call: &str, why: io::Error) -> Error {
     let advice = match why.kind() {
         io::ErrorKind::OutOfMemory => {
-            "; memory that a device uses is locked: raise the limit (`ulimit -l unlimited`, or \
-             --ulimit memlock=-1 of a container)"
+            "; raise the limit of locked memory (`ulimit -l unlimited`, or --ulimit memlock=-1 for \
+             a container)"
         }
         io::ErrorKind::PermissionDenied => "; a container needs --device=/dev/infiniband",
         _ => "",
@@ -116,7 +116,7 @@ fn failed(call: &str, why: io::Error) -> Error {
 fn unblock(descriptor: BorrowedFd<'_>) -> Result<()> {
     fcntl_getfl(descriptor)
         .and_then(|flags| fcntl_setfl(descriptor, flags | OFlags::NONBLOCK))
-        .map_err(|error| Error::system("cannot make a device's descriptor not block", error))
+        .map_err(|error| Error::system("cannot make a device's descriptor non-blocking", error))
 }
 
 /// Copies a text of the library.

@@ -183,7 +183,7 @@ impl QueuePair {
         let what = says::STATE | says::PKEY_INDEX | says::PORT | says::ACCESS_FLAGS;
         let call = match pkey_index {
             0 => "modify_qp".into(),
-            place => format!("modify_qp (is there a partition's key at RINGFOLD_IB_PKEY={place}?)"),
+            place => format!("modify_qp (check the partition key at RINGFOLD_IB_PKEY={place})"),
         };
         pair.modify(&mut change, what, &call)?;
         Ok(pair)
@@ -237,7 +237,7 @@ impl QueuePair {
             | says::MAX_DEST_RD_ATOMIC
             | says::MIN_RNR_TIMER;
         let gid = Ipv6Addr::from(route.gid);
-        let call = format!("modify_qp for a way to the address {gid}");
+        let call = format!("modify_qp for a route to the address {gid}");
         self.modify(&mut change, what, &call)?;
         let mut change = QpAttr {
             qp_state: READY_TO_SEND,

@@ -109,7 +109,7 @@ impl Driver {
     fn panicked(&self, state: &mut State, panic: &(dyn Any + Send)) {
         let text = text_of(panic);
         let verdict = self.abort_all(format!(
-            "a panic in ringfold, which is a mistake of the library; please report it: {text}"
+            "a panic in ringfold, which is a bug in the library; please report it: {text}"
         ));
         self.end(state, verdict);
     }
@@ -214,7 +214,7 @@ impl Driver {
 fn text_of(panic: &(dyn Any + Send)) -> &str {
     let owned = panic.downcast_ref::<String>().map(String::as_str);
     let literal = || panic.downcast_ref::<&str>().copied();
-    owned.or_else(literal).unwrap_or("a panic without a text")
+    owned.or_else(literal).unwrap_or("no panic message")
 }
 
 /// Adds to `error` the call and the phase that the engine is in.

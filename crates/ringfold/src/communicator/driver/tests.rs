@@ -214,7 +214,7 @@ fn an_interrupted_wait_returns_after_the_driving_thread_has_let_go() {
             );
             assert!(
                 started.is_done(),
-                "a call goes on in memory that is its caller's again"
+                "a call still uses memory that was returned to its caller"
             );
         }
     });

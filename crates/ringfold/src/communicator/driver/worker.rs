@@ -162,7 +162,7 @@ impl Driver {
             Err(error) => {
                 completion.complete(Err(error.clone()));
                 if is_started {
-                    let verdict = self.abort_all(format!("a call that was started: {error}"));
+                    let verdict = self.abort_all(format!("a started call was refused: {error}"));
                     self.end(state, verdict);
                 }
             }

@@ -183,7 +183,7 @@ fn a_slice_of_another_size_is_told() {
     });
     for error in errors {
         assert!(
-            error.to_string().contains("slices of another size"),
+            error.to_string().contains("different slice size"),
             "{error}"
         );
     }

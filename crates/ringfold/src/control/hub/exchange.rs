@@ -40,7 +40,7 @@ impl Hub {
                 parts: vec![None; count],
             });
         if gathering.parts[place].is_some() {
-            return Err(ProtocolViolation("gave two parts to one exchange"));
+            return Err(ProtocolViolation("sent two parts for one exchange"));
         }
         gathering.deadline = gathering.deadline.min(deadline);
         gathering.parts[place] = Some(part);

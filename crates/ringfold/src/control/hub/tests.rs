@@ -321,7 +321,7 @@ fn false_claims_are_violations_or_ignored() {
             communicator: 8,
             members,
         };
-        let impossible = ProtocolViolation("gave an impossible list of members");
+        let impossible = ProtocolViolation("sent an invalid list of members");
         assert_eq!(lie(0, frame), Err(impossible));
     }
     // Reports about a rank that is no member, or in a communicator that is not open, are ignored.
@@ -454,6 +454,8 @@ fn who_comes_to_a_job_that_was_given_up_is_told_and_completes_nothing() {
     assert!(hub.is_cancelled() && !hub.is_in_use());
     assert_eq!(
         hub.receive(2, absent, now),
-        Err(ProtocolViolation("sent what only the server sends"))
+        Err(ProtocolViolation(
+            "sent a frame that only the server may send"
+        ))
     );
 }

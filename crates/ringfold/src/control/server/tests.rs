@@ -27,7 +27,7 @@ fn job() -> (State, Vec<Socket>) {
         let opened = hub.receive(rank, open, deadline);
         opened.expect("a rank may open a communicator");
     }
-    let pairs = (0..3).map(|_| Socket::pair().expect("socket pairs are to be had"));
+    let pairs = (0..3).map(|_| Socket::pair().expect("cannot create a socket pair"));
     let (ours, theirs): (Vec<_>, Vec<_>) = pairs.unzip();
     let state = State {
         hub,
@@ -39,7 +39,7 @@ fn job() -> (State, Vec<Socket>) {
         next_look: deadline,
         accusations: Vec::new(),
         leaving: None,
-        stop: Arc::new(EventFd::new().expect("eventfds are to be had")),
+        stop: Arc::new(EventFd::new().expect("cannot create an eventfd")),
     };
     (state, theirs)
 }

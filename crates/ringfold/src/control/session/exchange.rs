@@ -61,7 +61,8 @@ impl Session {
             ended.answer.is_none() && ended.reach != Reach::Open && !ranks.contains(&0);
         if is_orphaned {
             return Err(Error::Bootstrap(
-                "rank 0 of the job, whose process brings ranks together, has ended; join a new job"
+                "rank 0 of the job, whose process runs the rendezvous server, has ended; join a \
+                    new job"
                     .into(),
             ));
         }

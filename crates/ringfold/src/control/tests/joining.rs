@@ -357,7 +357,7 @@ fn ranks_are_told_of_one_whose_process_has_ended() {
                     let due = [
                         "process of rank 1 has ended",
                         "rank 0's process has ended",
-                        "given up",
+                        "stopped waiting",
                     ];
                     assert!(due.iter().any(|due| error.contains(due)), "{error}");
                 }

@@ -164,7 +164,7 @@ impl Attempt<'_> {
             progressed = true;
             let posting = self.ring.postings[number as usize].take();
             self.ring.free.push(number);
-            match posting.expect("what is complete was posted") {
+            match posting.expect("completed tickets were posted") {
                 Posting::Send(slice, peer, place) => {
                     self.context.lateness.send_completed(peer);
                     self.ring.flight_mut(slice).pending -= 1;

@@ -45,7 +45,7 @@ impl Attempt<'_> {
             Kind::Late | Kind::Skip => 0,
         };
         if header.bytes as usize != due {
-            return Err(Error::corrupt(peer, "a chunk of another length"));
+            return Err(Error::corrupt(peer, "a chunk with the wrong length"));
         }
         self.ring.check_sender(peer, &label)?;
         let (arrival, into) = self.admit(part, peer, label)?;
@@ -78,12 +78,12 @@ impl Attempt<'_> {
             Kind::Result => {
                 let flight = self.ring.flight_mut(part.slice);
                 if flight.has_result[part.chunk] || flight.stations[part.chunk].has_own() {
-                    return Err(Error::corrupt(peer, "a result that cannot be there"));
+                    return Err(Error::corrupt(peer, "an unexpected result"));
                 }
                 flight.has_result[part.chunk] = true;
                 Ok((Arrival::Result, self.output(part)))
             }
-            Kind::Skip => Err(Error::corrupt(peer, "a signal among pieces")),
+            Kind::Skip => Err(Error::corrupt(peer, "a SKIP signal on the data channel")),
         }
     }
 
@@ -95,17 +95,17 @@ impl Attempt<'_> {
             return Ok(None);
         }
         if theirs.sequence < mine.sequence {
-            return Err(Error::corrupt(peer, "a message of a call that is over"));
+            return Err(Error::corrupt(peer, "a message of a finished call"));
         }
         if theirs != mine {
             return Err(mismatch([self.ring.rank, peer], [mine, theirs]));
         }
         let label = Label::decode(header.index);
         if header.slice >= self.ring.slices || label.chunk as usize >= self.ring.ranks {
-            return Err(Error::corrupt(peer, "a chunk or slice that does not exist"));
+            return Err(Error::corrupt(peer, "an invalid chunk or slice number"));
         }
         if header.slice < self.ring.retired {
-            return Err(Error::corrupt(peer, "a message of a slice that is over"));
+            return Err(Error::corrupt(peer, "a message of a finished slice"));
         }
         Ok((header.slice < self.ring.begun).then_some(label))
     }
@@ -147,7 +147,7 @@ impl Attempt<'_> {
             let label = Label::decode(header.index);
             let (slice, chunk) = (header.slice, label.chunk as usize);
             if label.kind != Kind::Skip || header.bytes != 0 || chunk >= self.ring.ranks {
-                return Err(Error::corrupt(stream.peer, "a signal that means nothing"));
+                return Err(Error::corrupt(stream.peer, "an invalid signal"));
             }
             let is_ours = theirs == mine;
             if is_ours && slice >= self.ring.begun {
@@ -195,7 +195,7 @@ impl LateRing {
             true => Ok(()),
             false => Err(Error::corrupt(
                 peer,
-                "a message that is not this rank's to send",
+                "a message that its sender must not send",
             )),
         }
     }

@@ -176,11 +176,11 @@ impl Station {
     /// Checks and records a piece that arrives, before any byte of it is received.
     pub fn admit(&mut self, interval: Interval) -> Result<(), Nonsense> {
         if !matches!(self.state, State::Waiting | State::Relaying) {
-            return Err("a piece of a chunk that is complete here");
+            return Err("a piece of a chunk that is already complete");
         }
         let is_from_chain = interval.last + 1 == self.position;
         if self.target == Target::Tail && !self.is_owner() && !is_from_chain {
-            return Err("a piece that belongs to the owner");
+            return Err("a piece that must go to the owner");
         }
         self.see(interval)
     }
@@ -241,10 +241,10 @@ impl Station {
     pub fn on_late(&mut self, interval: Interval, orders: &mut Vec<Order>) -> Result<(), Nonsense> {
         let is_between = 0 < self.position && self.position < self.owner;
         if !is_between || interval.last + 1 != self.position {
-            return Err("a sum goes past a rank that it could not go past");
+            return Err("LATE for a sum that cannot bypass this rank");
         }
         if !matches!(self.state, State::Waiting | State::Relaying) {
-            return Err("a sum goes past a rank that has it");
+            return Err("LATE for a sum that has already arrived");
         }
         self.see(interval)?;
         insert(&mut self.passed, interval);
@@ -344,11 +344,11 @@ impl Station {
 
     fn see(&mut self, interval: Interval) -> Result<(), Nonsense> {
         if interval.first > interval.last || interval.last >= self.position {
-            return Err("positions that do not come before the receiver's");
+            return Err("positions that are not before the receiver's");
         }
         let overlaps = |seen: &Interval| seen.first <= interval.last && interval.first <= seen.last;
         if self.seen.iter().any(overlaps) {
-            return Err("a position that has come already");
+            return Err("a position that has already arrived");
         }
         insert(&mut self.seen, interval);
         Ok(())

@@ -149,8 +149,8 @@ impl Mailbox {
 fn no_room(peer: usize, Header { call, bytes, .. }: &Header) -> String {
     let (_, tag) = call.qualifier.encode();
     format!(
-        "in front of what it asks for stands rank {peer}'s {call} ({bytes} bytes), and no more \
-         than {KEPT_BYTES_MAX} bytes of messages are kept for receives to come: post the receive \
-         with tag {tag} before this one is waited for"
+        "blocked by rank {peer}'s {call} ({bytes} bytes) ahead in the stream; at most \
+         {KEPT_BYTES_MAX} bytes of messages are kept for later receives: post the receive with tag \
+         {tag} before waiting for this one"
     )
 }

@@ -242,7 +242,7 @@ impl Mailbox {
             let arrived = self.peers[number].arriving.take();
             self.arrived(
                 number,
-                arrived.expect("one message comes in on a stream at a time"),
+                arrived.expect("one message arrives on a stream at a time"),
             );
         }
     }
@@ -359,11 +359,11 @@ impl Mailbox {
         let elements = call.count.checked_mul(call.dtype.size_bytes() as u64);
         let is_message = matches!(call.qualifier, Qualifier::Tag(_)) && call.op == 0;
         let what = if call.collective != Collective::Send || !is_message {
-            format!("{call} came where a message was due")
+            format!("received {call}, expected a message")
         } else if call.sequence != due {
-            format!("message #{} came where #{due} was due", call.sequence)
+            format!("received message #{}, expected #{due}", call.sequence)
         } else if elements != Some(u64::from(*bytes)) || (header.slice, header.index) != (0, 0) {
-            format!("a message of {bytes} bytes says that it is {call}")
+            format!("a message of {bytes} bytes is labelled {call}")
         } else {
             return Ok(());
         };
@@ -439,7 +439,7 @@ impl Mailbox {
 
     fn message(&self, number: usize) -> &Message {
         let message = self.messages[number].as_ref();
-        message.expect("numbers are given back when messages finish")
+        message.expect("numbers are released when messages finish")
     }
 
     /// Prepares the memory of a message for direct use by the transport, if direct use is better.

@@ -312,7 +312,7 @@ impl<'a> Execution<'a> {
             let pair = &self.pairs[index];
             let between = index / self.ranks[0].channels.len();
             return Err(Violation::of_all(format!(
-                "{} messages from rank {} to rank {} lack their {}",
+                "{} messages from rank {} to rank {} have no matching {}",
                 pair.posted.len(),
                 between / self.ranks.len(),
                 between % self.ranks.len(),

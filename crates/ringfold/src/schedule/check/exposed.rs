@@ -133,7 +133,7 @@ impl Exposure {
         };
         if let Some(other) = conflict {
             return Err(at.violation(format!(
-                "touches memory of rank {} at the same time as {other} does",
+                "accesses memory of rank {} concurrently with {other}",
                 cell.owner
             )));
         }
@@ -155,7 +155,7 @@ impl Exposure {
             let late = all.find(|moment| !self.is_known(owner, &past, moment));
             if let Some(late) = late {
                 return Err(Violation::of_all(format!(
-                    "rank {owner} may return while {late} still works in its memory"
+                    "rank {owner} may return while {late} still accesses its memory"
                 )));
             }
         }

@@ -37,7 +37,7 @@ pub(super) fn form(schedule: &Schedule, action: &Action) -> Option<&'static str>
             if combine.access == Access::Messages
                 || (combine.access, combine.assignment) == (Access::Staged, Assignment::Owner) =>
         {
-            return Some("a combination of what is not there for all");
+            return Some("a combination of data that is not shared by all ranks");
         }
         Action::ReduceFrom { among, .. }
             if is_strange(among) || among.ranks().all(|rank| rank != schedule.spec.rank) =>
@@ -59,7 +59,7 @@ pub(super) fn form(schedule: &Schedule, action: &Action) -> Option<&'static str>
         _ => None,
     };
     if peer.is_some_and(|peer| peer >= n || peer == schedule.spec.rank) {
-        return Some("a peer that is no other rank");
+        return Some("a peer that does not exist or is this rank");
     }
     let into = action.writes();
     let mut sources = action.reads().into_iter().flatten();

@@ -57,7 +57,7 @@ pub const WORLD_SIZE_MAX: u32 = 512;
 pub fn schedules(spec: &Spec) -> Result<Vec<Schedule>> {
     if spec.world_size > WORLD_SIZE_MAX {
         return Err(Error::InvalidArgument(format!(
-            "{} ranks are too many to look at together; take {WORLD_SIZE_MAX} or fewer",
+            "cannot check {} ranks at once; use {WORLD_SIZE_MAX} or fewer",
             spec.world_size
         )));
     }
@@ -132,7 +132,7 @@ fn check_form(schedule: &Schedule, first: &Schedule, rank: usize) -> Result<(), 
         )
     };
     if alike(schedule) != alike(first) {
-        return wrong("rounds, cuts, slices and channels must be those of rank 0");
+        return wrong("rounds, cuts, slices or channels differ from those of rank 0");
     }
     let mut steps = schedule.channels.iter().flatten();
     let is_alone = schedule.channels.len() == 1 && !steps.any(|step| step.action.is_message());
@@ -144,7 +144,7 @@ fn check_form(schedule: &Schedule, first: &Schedule, rank: usize) -> Result<(), 
         for (number, step) in steps.iter().enumerate() {
             let form = form::form(schedule, &step.action);
             let what = if step.round < round {
-                Some("the round is before that of the step before")
+                Some("the round is lower than the previous step's")
             } else if step.round >= schedule.rounds {
                 Some("the round is beyond the last")
             } else {
@@ -249,9 +249,9 @@ fn difference(value: Value, expected: u128, world_size: u32, chunk: u32) -> Stri
     if let Some(rank) = find(false) {
         format!("lacking the contribution of rank {rank}")
     } else if let Some(rank) = find(true) {
-        format!("with the contribution of rank {rank} once too often")
+        format!("with an extra contribution of rank {rank}")
     } else {
-        format!("holding something else than chunk {chunk} as promised")
+        format!("not holding chunk {chunk} as required")
     }
 }
 

@@ -74,7 +74,7 @@ impl Violation {
 
 impl From<Violation> for Error {
     fn from(violation: Violation) -> Error {
-        Error::InvalidArgument(format!("the schedule is wrong: {violation}"))
+        Error::InvalidArgument(format!("invalid schedule: {violation}"))
     }
 }
 

@@ -248,7 +248,7 @@ impl<'a> Rank<'a> {
         let value = self.memory[self.place_index(at, span, i)].value;
         value.ok_or_else(|| {
             at.violation(format!(
-                "reads {:?} {}, which holds nothing yet",
+                "reads {:?} {}, which is undefined",
                 span.buffer,
                 span.first + i
             ))
@@ -275,7 +275,7 @@ impl<'a> Rank<'a> {
         };
         if sized && !fits {
             return Err(at.violation(format!(
-                "puts chunk {} in the place of chunk {chunk}, which may be smaller",
+                "stores chunk {} in the place of chunk {chunk}, which may be smaller",
                 value.chunk
             )));
         }

@@ -87,8 +87,8 @@ pub(super) fn remark(lookup: Lookup<'_>) -> Option<String> {
     let found: Vec<String> = found.collect();
     (!found.is_empty()).then(|| {
         format!(
-            "this process is a job of one rank, but its environment has half a place in a larger \
-             one ({})",
+            "this process is a job of one rank, but its environment partly describes a larger job \
+             ({})",
             found.join("; ")
         )
     })

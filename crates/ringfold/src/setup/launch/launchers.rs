@@ -187,7 +187,7 @@ pub fn launchers() -> String {
 
 pub(super) fn half(who: &str, there: &str, missing: &str) -> Error {
     Error::InvalidArgument(format!(
-        "{who} is given by {there}, but {missing} is not; give both or neither"
+        "{who} is set by {there}, but {missing} is not set; set both or neither"
     ))
 }
 

@@ -98,7 +98,7 @@ impl Launch {
         let mut launch = Launch::place(explicit, &own, lookup, ancestry)?;
         if launch.rank >= launch.world_size {
             return Err(Error::InvalidArgument(format!(
-                "rank {} of {} ranks is impossible ({})",
+                "invalid rank {} of {} ranks ({})",
                 launch.rank, launch.world_size, launch.origin
             )));
         }
@@ -228,7 +228,7 @@ impl Launch {
                 identity.parent_pid,
             ))),
             None => Err(Error::Bootstrap(format!(
-                "{} says who this rank is, but not where rank 0 is; set RINGFOLD_ADDR to \
+                "{} provides this process' rank but no address of rank 0; set RINGFOLD_ADDR to \
                  `host:port` of rank 0 on all ranks",
                 self.origin
             ))),

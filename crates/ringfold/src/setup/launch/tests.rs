@@ -170,7 +170,7 @@ fn half_a_place_is_an_error_that_names_the_other_half() {
 #[test]
 fn nonsense_is_refused_by_name() {
     assert!(summary(&[("RANK", "x"), ("WORLD_SIZE", "2")]).contains("RANK"));
-    assert!(summary(&[("RANK", "2"), ("WORLD_SIZE", "2")]).contains("impossible"));
+    assert!(summary(&[("RANK", "2"), ("WORLD_SIZE", "2")]).contains("invalid rank"));
     let without_address = [("PMI_RANK", "1"), ("PMI_SIZE", "4")];
     assert!(summary(&without_address).contains("RINGFOLD_ADDR"));
     let mut last_port = TORCHRUN;

@@ -118,7 +118,7 @@ fn obstacle(scenario: &Scenario) -> Option<Refusal> {
     } else if scenario.weights.is_some() {
         Some("weighted ranks")
     } else if scenario.straggler.is_some() {
-        Some("ranks that go around each other")
+        Some("a straggler policy")
     } else {
         None
     }

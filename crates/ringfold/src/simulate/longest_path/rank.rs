@@ -129,7 +129,7 @@ impl Rank {
     #[inline(always)]
     pub fn work(&mut self, at_ps: u64, duration_ps: u64, server: Server) -> Result<u64, Refusal> {
         if at_ps < self.asked_ps {
-            return Err("reductions in another order than the rounds'");
+            return Err("reductions out of round order");
         }
         self.asked_ps = at_ps;
         let begin_ps = match server {

@@ -15,7 +15,7 @@ use crate::simulate::scenario::Scenario;
 const NONE: u32 = u32::MAX;
 
 /// Refusal for a message that is not sent by the end of its round.
-const NOT_IN_ROUND: Refusal = "a message that waits for one of its round";
+const NOT_IN_ROUND: Refusal = "a message that depends on another message of its round";
 
 /// A message of a round.
 struct Message {
@@ -381,7 +381,7 @@ impl<'a> Pass<'a> {
             let number = self.ending.receives.len() as u32;
             let touches = Touches::of(&step.action);
             let at_ps = self.ranks[rank].issue(&touches);
-            let at_ps = at_ps.ok_or("a step that waits for one of its round")?;
+            let at_ps = at_ps.ok_or("a step that depends on another step of its round")?;
             self.issue(rank, &step.action, &touches, at_ps, true)?;
             if self.ending.receives.len() as u32 > number {
                 self.deliver(rank, number)?;

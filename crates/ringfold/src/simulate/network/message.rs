@@ -105,16 +105,16 @@ impl<T> Numbered<T> {
     pub fn take(&mut self, number: u32) -> T {
         self.free.push(number);
         let thing = self.things[number as usize].take();
-        thing.expect("a number in use has its thing")
+        thing.expect("a number in use has a value")
     }
 
     pub fn at(&mut self, number: u32) -> &mut T {
         let thing = self.things[number as usize].as_mut();
-        thing.expect("a number in use has its thing")
+        thing.expect("a number in use has a value")
     }
 
     pub fn see(&self, number: u32) -> &T {
         let thing = self.things[number as usize].as_ref();
-        thing.expect("a number in use has its thing")
+        thing.expect("a number in use has a value")
     }
 }

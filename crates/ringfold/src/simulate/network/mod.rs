@@ -97,14 +97,14 @@ fn picoseconds(time: Time) -> u64 {
 impl Transport for Sim {
     fn post_send(&mut self, Post(stream, ticket, header): Post, payload: Region) -> Result<Posted> {
         assert_eq!(header.bytes as usize, payload.bytes());
-        assert_ne!(stream.peer, self.rank, "a message to oneself");
+        assert_ne!(stream.peer, self.rank, "a message to the sender itself");
         let mut world = self.network.world();
         world.post_send(self.rank, Post(stream, ticket, header), payload)
     }
 
     fn post_recv(&mut self, Post(stream, ticket, header): Post, sink: Sink) -> Result<Posted> {
         assert_eq!(header.bytes as usize, sink.bytes());
-        assert_ne!(stream.peer, self.rank, "a message from oneself");
+        assert_ne!(stream.peer, self.rank, "a message from the receiver itself");
         let mut world = self.network.world();
         world.post_recv(self.rank, Post(stream, ticket, header), sink)
     }

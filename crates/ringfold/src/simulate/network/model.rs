@@ -380,12 +380,12 @@ impl Network {
             .flatten()
             .any(|links| links.window_bytes.is_some());
         if self.sending != Sending::Eager && (has_window || self.segment_bytes.is_some()) {
-            let text = "segments or windows of messages that wait for their receives; send eagerly";
+            let text = "segments or windows with rendezvous messages; send eagerly";
             return Err(Error::Unsupported(text.into()));
         }
         let has_grants = links.iter().flatten().any(|links| links.grants.is_some());
         if self.sending != Sending::Eager && has_grants {
-            let text = "grants of messages that wait for their receives anyway; send eagerly";
+            let text = "grants for rendezvous messages, which need none; send eagerly";
             return Err(Error::Unsupported(text.into()));
         }
         if self.cores_per_host == Some(0) {

@@ -50,7 +50,7 @@ impl Cells {
     }
 
     pub fn give(&mut self, cell: u32) {
-        debug_assert!(!self.free.contains(&cell), "given back twice");
+        debug_assert!(!self.free.contains(&cell), "cell returned twice");
         self.free.push(cell);
     }
 

@@ -46,7 +46,7 @@ impl Arrived {
         if packet_bytes.checked_sub(PAYLOAD_AT) == Some(header.bytes as usize) {
             return Ok(());
         }
-        let what = "a message of another length than its header says";
+        let what = "message length differs from its header";
         Err(Error::corrupt(peer, what))
     }
 }
@@ -111,7 +111,7 @@ impl Incoming {
             return Ok(None);
         };
         if first.number != number {
-            return Err(Error::corrupt(peer, "a message that was left out"));
+            return Err(Error::corrupt(peer, "missing message"));
         }
         Ok(self.arrived.pop_front())
     }
@@ -127,7 +127,7 @@ impl Incoming {
         let due = newest.map_or(self.next(), |newest| newest.wrapping_add(1));
         let is_flood = self.arrived.len() >= CREDITS as usize + BEGUN_MAX;
         if arrived.number != due || is_flood {
-            return Err(Error::corrupt(peer, "a message out of its order"));
+            return Err(Error::corrupt(peer, "message out of order"));
         }
         self.arrived.push_back(arrived);
         Ok(None)
@@ -140,7 +140,7 @@ impl Incoming {
         recv.header.expect(&arrived.header, from, to)?;
         let is_short = recv.sink.bytes() <= WHOLE_BYTES_MAX;
         if recv.is_done || recv.is_begun || is_short != arrived.cell.is_some() {
-            return Err(Error::corrupt(from, "a message that has come already"));
+            return Err(Error::corrupt(from, "duplicate message"));
         }
         Ok(())
     }
@@ -187,7 +187,7 @@ impl Incoming {
         let is_sent = self.granted.len() > unsent && number == self.sequence;
         let part = match self.granted.pop_front() {
             Some(part) if is_sent && bytes <= part.range.len() => part,
-            _ => return Err(Error::corrupt(peer, "a write that was not due")),
+            _ => return Err(Error::corrupt(peer, "unexpected write")),
         };
         self.sequence = number.wrapping_add(1);
         let place = part.number.wrapping_sub(self.first) as usize;

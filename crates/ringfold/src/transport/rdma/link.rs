@@ -99,7 +99,7 @@ impl Link {
         };
         for _ in 0..RECEIVE_DEPTH {
             let cell = resources.packets.take();
-            let cell = cell.unwrap_or_else(|| unreachable!("made for all links' receives"));
+            let cell = cell.unwrap_or_else(|| unreachable!("cells for all links' receives"));
             link.post_receive(cell, resources)?;
         }
         Ok(link)
@@ -219,7 +219,7 @@ impl Link {
             inc.arrived.len(),
             inc.consumed,
             inc.told,
-            if self.is_starved { "; it lacks memory" } else { "" },
+            if self.is_starved { "; short of pieces or cells" } else { "" },
         );
     }
 

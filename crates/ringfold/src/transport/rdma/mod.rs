@@ -201,8 +201,7 @@ impl Rdma {
         let channels = &self.places[stream.peer];
         let Some(place) = channels.get(stream.channel) else {
             return Err(Error::InvalidArgument(format!(
-                "channel {} to rank {}, with which there are {} connections; ask for fewer \
-                 channels",
+                "channel {} to rank {} does not exist ({} connections); use fewer channels",
                 stream.channel,
                 stream.peer,
                 channels.len()
@@ -253,7 +252,7 @@ impl Rdma {
             Outcome::Failed { status } => {
                 let words = rail.queue.words(status);
                 let device = rail.port.domain.device().name();
-                let reason = format!("its connection over {device} broke: {words}");
+                let reason = format!("connection over {device} failed: {words}");
                 link.failed(ended.id as u32, reason, rail)?;
             }
         }

@@ -91,7 +91,7 @@ impl Outgoing {
     pub fn note_consumed(&mut self, consumed: u32, peer: usize) -> Result<()> {
         let taken = consumed.wrapping_sub(self.consumed);
         if taken > self.sent.wrapping_sub(self.consumed) {
-            return Err(Error::corrupt(peer, "more messages taken than were sent"));
+            return Err(Error::corrupt(peer, "more messages acknowledged than sent"));
         }
         self.consumed = consumed;
         Ok(())
@@ -100,7 +100,7 @@ impl Outgoing {
     /// Queues a grant.
     pub fn note_grant(&mut self, grant: Grant, peer: usize) -> Result<()> {
         if self.grants.len() == GRANTS_MAX || grant.bytes == 0 {
-            return Err(Error::corrupt(peer, "a grant that could not be made"));
+            return Err(Error::corrupt(peer, "invalid grant"));
         }
         let place = grant.number.wrapping_sub(self.first);
         if place > i32::MAX as u32 {
@@ -130,7 +130,7 @@ impl Outgoing {
         send.header.expect(&grant.header, from, to)?;
         let left = send.payload.bytes() - send.written;
         if send.is_whole() || send.is_done || grant.bytes - grant.written > left {
-            return Err(Error::corrupt(from, "a grant of more than is sent"));
+            return Err(Error::corrupt(from, "grant larger than the message"));
         }
         Ok(())
     }

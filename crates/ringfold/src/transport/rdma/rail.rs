@@ -152,6 +152,6 @@ impl Rail {
 fn warn_of_copies(error: &Error) {
     log::warn!(
         target: "ringfold::transport",
-        "messages are copied, because a device cannot use their memory: {error}"
+        "cannot register memory of messages, which are copied instead: {error}"
     );
 }

@@ -247,7 +247,10 @@ fn nothing_is_written_to_memory_that_was_given_back() {
         world.send(0, (1, 1), 0, source.region());
         let begin = Instant::now();
         let error = loop {
-            assert!(begin.elapsed() < WATCHDOG, "a write to nowhere succeeds");
+            assert!(
+                begin.elapsed() < WATCHDOG,
+                "a write to unregistered memory succeeded"
+            );
             match world.round() {
                 Ok(_) => std::thread::yield_now(),
                 Err(error) => break error,

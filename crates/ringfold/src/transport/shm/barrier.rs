@@ -24,7 +24,7 @@ mod membarrier {
         if let Err(error) = registered {
             log::debug!(
                 target: "ringfold::transport",
-                "every ring of a doorbell is fenced: membarrier: {error}"
+                "membarrier is not available; each doorbell ring executes a fence: {error}"
             );
         }
         registered.is_ok()

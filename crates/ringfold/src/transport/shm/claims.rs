@@ -162,7 +162,7 @@ mod loom_tests {
         for block in &slot.result {
             // SAFETY: as above.
             let sum = block.with(|block| unsafe { *block });
-            assert_eq!(sum, 3, "each block is combined once");
+            assert_eq!(sum, 3, "each block is reduced once");
         }
     }
 

@@ -28,7 +28,7 @@ use crate::transport::{HEADER_BYTES, Header, Post, Sink, Ticket};
 
 const _: () = assert!(
     INLINE_BYTES >= size_of::<u64>(),
-    "an offset stands behind the header"
+    "a line has room for an offset behind the header"
 );
 
 /// One end of a ring, with its queued messages.
@@ -154,7 +154,7 @@ impl Sender {
     fn consumed(&self, segment: &Segment) -> Result<u64> {
         let consumed = flag::height(segment.ring_consumed(self.lane));
         if consumed > self.cells_done || consumed < self.consumed_seen {
-            let what = "an impossible ring counter";
+            let what = "invalid ring counter";
             return Err(Error::corrupt(self.lane.to, what));
         }
         Ok(consumed)

@@ -212,7 +212,10 @@ impl Segment {
     pub fn create(shape: Shape, bells: Bells) -> Result<(Arc<Segment>, OwnedFd)> {
         let bytes = shape.total_bytes();
         let refused = |error: std::io::Error| {
-            Error::system(format!("cannot make {bytes} bytes of shared memory"), error)
+            Error::system(
+                format!("cannot create {bytes} bytes of shared memory"),
+                error,
+            )
         };
         // Sealed, so that no peer can truncate the memory.
         let fd = make_sealed("ringfold", bytes).map_err(refused)?;
@@ -239,19 +242,19 @@ impl Segment {
     /// Checks and maps the memory of a descriptor received from a peer.
     pub fn open(fd: OwnedFd, shape: Shape, bells: Bells) -> Result<Arc<Segment>> {
         let (size, is_sealed) = size_and_seals(&fd)
-            .map_err(|error| Error::system("cannot look at the shared memory", error))?;
+            .map_err(|error| Error::system("cannot check the shared memory", error))?;
         if !is_sealed || size != shape.total_bytes() as u64 {
             return Err(Error::Bootstrap(format!(
-                "the shared memory has {} bytes where {} sealed ones were due; set \
-                 RINGFOLD_SHM_BYTES and RINGFOLD_CHANNELS alike on all ranks",
+                "the shared memory has {} bytes instead of {} sealed bytes; set RINGFOLD_SHM_BYTES \
+                 and RINGFOLD_CHANNELS equally on all ranks",
                 size,
                 shape.total_bytes()
             )));
         }
         if ![0, shape.ranks].contains(&bells.count()) {
             return Err(Error::Bootstrap(format!(
-                "{} event counters came with the shared memory of {} ranks; use one version \
-                 everywhere",
+                "received {} event counters with the shared memory of {} ranks; use one version on \
+                 all ranks",
                 bells.count(),
                 shape.ranks
             )));
@@ -262,7 +265,7 @@ impl Segment {
             .collect();
         if words != shape.words() {
             return Err(Error::Bootstrap(
-                "the shared memory is laid out otherwise; use one version everywhere".into(),
+                "the shared memory has a different layout; use one version on all ranks".into(),
             ));
         }
         Ok(Arc::new(segment))

@@ -371,7 +371,7 @@ impl Windows {
     fn difference(&self, peer: usize, words: [u64; CALL_WORDS], call: &Call) -> Error {
         match decoded(words) {
             Some(theirs) => mismatch([self.rank, peer], [call, &theirs]),
-            None => Error::corrupt(peer, "a published call that means nothing"),
+            None => Error::corrupt(peer, "invalid published call"),
         }
     }
 }

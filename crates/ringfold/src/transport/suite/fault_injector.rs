@@ -380,7 +380,7 @@ fn open(envelope: Region, [from, to]: [usize; 2], due: &Header, sink: &Sink) -> 
     let mut claimed = [0; CHECKSUM_BYTES];
     envelope.part(end..envelope.bytes()).read(&mut claimed);
     if u64::from_le_bytes(claimed) != sum(envelope.part(0..end)) {
-        return Err(Error::corrupt(from, "the checksum of a message is wrong"));
+        return Err(Error::corrupt(from, "wrong message checksum"));
     }
     let mut header = [0; HEADER_BYTES];
     envelope.part(0..HEADER_BYTES).read(&mut header);

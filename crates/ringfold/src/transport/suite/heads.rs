@@ -45,7 +45,7 @@ pub fn a_head_is_seen_before_its_receive_is_posted<T: Transport>(make: impl Fn(u
         world.run(&[send, recv]).unwrap();
         assert!(
             bytes_of(source.region()) == bytes_of(target.region()),
-            "{bytes} bytes came wrong"
+            "{bytes} bytes arrived wrong"
         );
     }
 }
@@ -147,7 +147,11 @@ pub fn a_different_receive_than_the_head_is_a_mismatch<T: Transport>(
     let recv = world.recv(1, (0, 0), 0, Sink::Store(target.region()));
     let error = world.run(&[send, recv]).unwrap_err();
     assert_eq!(error.class(), "Mismatch", "{error}");
-    assert_eq!(bytes_of(target.region()), [0; 64], "delivered all the same");
+    assert_eq!(
+        bytes_of(target.region()),
+        [0; 64],
+        "the refused message was delivered"
+    );
 }
 
 /// Tests the search for messages without a posted receive, for transports that support it.

@@ -17,7 +17,7 @@ pub fn messages_of_every_odd_size_arrive<T: Transport>(make: impl Fn(usize) -> V
         world.run(&[send, recv]).unwrap();
         assert!(
             bytes_of(source.region()) == bytes_of(target.region()),
-            "{bytes} bytes came wrong"
+            "{bytes} bytes arrived wrong"
         );
     }
 }
@@ -62,7 +62,7 @@ pub fn many_messages_of_a_stream_keep_their_order<T: Transport>(make: impl Fn(us
     for (index, (source, target)) in sources.iter().zip(&targets).enumerate() {
         assert!(
             bytes_of(source.region()) == bytes_of(target.region()),
-            "message {index} came wrong"
+            "message {index} arrived wrong"
         );
     }
 }
@@ -151,7 +151,11 @@ pub fn a_different_call_is_a_mismatch_that_names_both<T: Transport>(
         }
         other => panic!("not a mismatch of ranks 1 and 0: {other:?}"),
     }
-    assert_eq!(bytes_of(target.region()), [0; 64], "delivered all the same");
+    assert_eq!(
+        bytes_of(target.region()),
+        [0; 64],
+        "the refused message was delivered"
+    );
 }
 
 /// Ranks that choose differently are in different calls.
@@ -174,7 +178,11 @@ pub fn a_different_protocol_is_a_mismatch<T: Transport>(make: impl Fn(usize) -> 
             matches!(refused, Err(Error::Mismatch { .. })),
             "{refused:?}"
         );
-        assert_eq!(bytes_of(target.region()), [0; 8], "delivered all the same");
+        assert_eq!(
+            bytes_of(target.region()),
+            [0; 8],
+            "the refused message was delivered"
+        );
     }
 }
 
@@ -189,7 +197,11 @@ pub fn a_wrong_slice_is_corrupt<T: Transport>(make: impl Fn(usize) -> Vec<T>) {
     let recv = world.recv(1, (0, 0), 0, Sink::Store(target.region()));
     let error = world.run(&[send, recv]).unwrap_err();
     assert!(matches!(error, Error::Corrupt { peer: 0, .. }), "{error}");
-    assert_eq!(bytes_of(target.region()), [0; 64], "delivered all the same");
+    assert_eq!(
+        bytes_of(target.region()),
+        [0; 64],
+        "the refused message was delivered"
+    );
 }
 
 pub fn a_peer_that_left_fails_its_receives<T: Transport>(make: impl Fn(usize) -> Vec<T>) {

@@ -174,7 +174,10 @@ impl<T: Transport> World<T> {
     pub fn run(&mut self, postings: &[Posting]) -> Result<()> {
         let begin = Instant::now();
         while !postings.iter().all(|posting| self.is_done(*posting)) {
-            assert!(begin.elapsed() < WATCHDOG, "hung; missing of {postings:?}");
+            assert!(
+                begin.elapsed() < WATCHDOG,
+                "hung; some of {postings:?} incomplete"
+            );
             if !self.round()? {
                 self.pass();
             }

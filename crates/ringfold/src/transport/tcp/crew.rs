@@ -146,7 +146,7 @@ impl Crew {
                 Err(error) => {
                     log::warn!(
                         target: "ringfold::transport",
-                        "{} threads help to move data instead of {}: {error}",
+                        "started only {} of {} helper threads: {error}",
                         self.threads.len(),
                         self.count
                     );

@@ -351,7 +351,7 @@ impl Incoming {
 
     fn check_trailer(&self, first: &Recv) -> Result<()> {
         if first.sink.bytes() > 0 && u32::from_le_bytes(self.trailer) != self.sum.value() {
-            let what = "the checksum of a message's payload is wrong";
+            let what = "wrong checksum of a message payload";
             return Err(Error::corrupt(self.peer, what));
         }
         Ok(())
@@ -372,7 +372,7 @@ impl Incoming {
 fn check(header: &[u8; HEADER_BYTES], peer: usize) -> Result<()> {
     let (covered, claimed) = header.split_at(HEADER_BYTES - 4);
     if claimed != checksum::of(covered).to_le_bytes() {
-        let what = "the checksum of a message header is wrong";
+        let what = "wrong checksum of a message header";
         return Err(Error::corrupt(peer, what));
     }
     Ok(())

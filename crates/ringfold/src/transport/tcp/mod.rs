@@ -100,7 +100,7 @@ impl Tcp {
     pub fn new(rank: usize, sockets: Sockets, options: TcpOptions) -> Result<Tcp> {
         if options.piece_bytes == 0 || !options.piece_bytes.is_multiple_of(PIECE_ALIGN_BYTES) {
             return Err(Error::InvalidArgument(format!(
-                "a piece of {} bytes; it must be a multiple of {PIECE_ALIGN_BYTES}",
+                "invalid piece size of {} bytes; use a multiple of {PIECE_ALIGN_BYTES}",
                 options.piece_bytes
             )));
         }
@@ -159,8 +159,7 @@ impl Tcp {
         let channels = &self.numbers[stream.peer];
         let Some(numbers) = channels.get(stream.channel) else {
             return Err(Error::InvalidArgument(format!(
-                "channel {} to rank {}, with which there are {} connections; ask for fewer \
-                 channels",
+                "channel {} to rank {} does not exist ({} connections); use fewer channels",
                 stream.channel,
                 stream.peer,
                 channels.len()

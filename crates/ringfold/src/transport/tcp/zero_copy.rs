@@ -207,8 +207,8 @@ impl Lent {
                 if !std::mem::replace(&mut self.is_refusal_logged, true) {
                     log::debug!(
                         target: "ringfold::transport",
-                        "a payload for rank {} is copied: {error}; see RLIMIT_MEMLOCK and \
-                         net.core.optmem_max",
+                        "cannot send a payload to rank {} without a copy: {error}; check \
+                         RLIMIT_MEMLOCK and net.core.optmem_max",
                         self.peer
                     );
                 }
@@ -216,7 +216,7 @@ impl Lent {
             }
             Ok(count) => {
                 let message = self.messages.back_mut();
-                let message = message.expect("the message that was begun");
+                let message = message.expect("a begun message");
                 (message.sends, message.unreported) = (message.sends + 1, message.unreported + 1);
                 self.next += 1;
                 self.unreported += 1;
@@ -288,7 +288,10 @@ impl Lent {
         let newest = self.next - 1;
         let whole = |low: u32| newest.checked_sub(u64::from((newest as u32).wrapping_sub(low)));
         let wrong = || {
-            let text = format!("the kernel reported sends {first} to {last}, of {newest}, wrongly");
+            let text = format!(
+                "invalid zero-copy report from the kernel: sends {first} to {last}, \
+                newest {newest}"
+            );
             io::Error::other(text)
         };
         let (first, end) = match (whole(first), whole(last)) {
@@ -307,8 +310,8 @@ impl Lent {
             self.choice = Choice::Copied;
             log::info!(
                 target: "ringfold::transport",
-                "large payloads for rank {} are sent with a copy, because the kernel makes one \
-                 anyway: the interface is virtual, or cannot gather",
+                "large payloads for rank {} are copied, because the kernel copies them anyway: the \
+                 interface is virtual or lacks scatter-gather",
                 self.peer
             );
         }
@@ -324,8 +327,8 @@ impl Lent {
         self.choice = choice;
         log::info!(
             target: "ringfold::transport",
-            "large payloads for rank {} are sent {how} a copy: without one they take {:.2} of the \
-             processor's time and {:.2} of the time",
+            "large payloads for rank {} are sent {how} a copy: zero copy takes {:.2} of the CPU \
+             time and {:.2} of the elapsed time",
             self.peer,
             finding.processor,
             finding.elapsed

@@ -70,7 +70,7 @@ impl Rules {
         let bytes = files::content(&file, FILE_BYTES_MAX + 1).map_err(failed)?;
         if bytes.len() as u64 > FILE_BYTES_MAX {
             return Err(Error::InvalidArgument(format!(
-                "the tuner's rules `{source}` have more than {} MiB; name a file of rules",
+                "the tuner's rules `{source}` exceed {} MiB; name a file of rules",
                 FILE_BYTES_MAX >> 20
             )));
         }
@@ -182,7 +182,7 @@ impl<'a> Line<'a> {
         let last = fields[fields.len() - 1];
         let (count, most) = (fields.len(), FIELDS.len());
         if let Some(empty) = fields.iter().find(|field| field.text.is_empty()) {
-            let what = FIELDS.get(empty.index).unwrap_or(&"field behind the last");
+            let what = FIELDS.get(empty.index).unwrap_or(&"field after the last");
             let why = format!("the {what} is empty; write {ANY} for any");
             return Err(self.error(empty.at, &why));
         }
@@ -192,8 +192,8 @@ impl<'a> Line<'a> {
         }
         if count < FIELDS_MIN {
             let why = format!(
-                "{count} fields, and a rule has {FIELDS_MIN} to {most}; what is missing begins \
-                 with {}",
+                "{count} fields, but a rule has {FIELDS_MIN} to {most}; the first missing field is \
+                 {}",
                 FIELDS[count]
             );
             return Err(self.error(last.at + last.text.len(), &why));

@@ -60,7 +60,7 @@ fn warning<W: PartialEq>(
     let why = if way(rule).is_none() {
         let (algorithm, protocol) = (rule.algorithm.text, rule.protocol.text);
         format!(
-            "never holds: {library} has no {} by {algorithm},{protocol}",
+            "never applies: {library} has no {} by {algorithm},{protocol}",
             rule.collective
         )
     } else {
@@ -68,10 +68,12 @@ fn warning<W: PartialEq>(
             .iter()
             .find(|earlier| way(earlier).is_some() && covers(earlier, rule))?;
         match way(first) == way(rule) {
-            true => format!("never holds: line {} matches all of its calls", first.line),
+            true => format!(
+                "never applies: line {} matches all of its calls",
+                first.line
+            ),
             false => format!(
-                "holds only where the way of line {}, which matches all of its calls, is \
-                 not usable",
+                "applies only if the way of line {}, which matches all of its calls, is not usable",
                 first.line
             ),
         }

@@ -89,7 +89,7 @@ impl Execution<'_> {
     ) -> Result<Value, Violation> {
         if buffer == Buffer::Input && self.offers.is_touched(at.slice, chunk) {
             return Err(at.violation(format!(
-                "chunk {chunk} of rank {peer} is read when it may be combined already"
+                "chunk {chunk} of rank {peer} is read although it may already be combined"
             )));
         }
         self.awaited_value(at, peer, buffer, chunk)
@@ -130,7 +130,7 @@ impl Execution<'_> {
             let value = self.ranks[at.rank as usize].read(at, span, i)?;
             if self.offers.is_touched(at.slice, span.first + i) {
                 return Err(at.violation(format!(
-                    "chunk {} is given back when it may be combined already",
+                    "chunk {} is given back although it may already be combined",
                     span.first + i
                 )));
             }
@@ -169,7 +169,7 @@ impl Execution<'_> {
                 ..
             }) if by == peer && u16::from(phase) < awaited => Ok(value),
             _ => Err(at.violation(format!(
-                "chunk {chunk} is taken back without having awaited that rank {peer} gave it"
+                "chunk {chunk} is taken back without awaiting rank {peer}'s `GiveBack`"
             ))),
         }
     }
@@ -246,7 +246,11 @@ impl Execution<'_> {
             .and_then(|slot| *slot);
         published
             .and_then(|published| published.value)
-            .ok_or_else(|| at.violation(format!("combines chunk {chunk}, which it kept")))
+            .ok_or_else(|| {
+                at.violation(format!(
+                    "combines chunk {chunk}, which it has not published"
+                ))
+            })
     }
 
     /// Notes that the chunks of `into` are complete, as `phase_is_reached` has checked, and copies

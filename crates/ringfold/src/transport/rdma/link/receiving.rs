@@ -33,7 +33,7 @@ impl Link {
         let begin = packet.part(0..packet.bytes().min(CONTROL_BYTES_MAX));
         begin.read(&mut copied[..begin.bytes()]);
         let (said, consumed) = Packet::decode(&copied[..begin.bytes()])
-            .ok_or_else(|| Error::corrupt(self.peer, "a packet that means nothing"))?;
+            .ok_or_else(|| Error::corrupt(self.peer, "invalid packet"))?;
         self.out.note_consumed(consumed, self.peer)?;
         let (number, header, held) = match said {
             Packet::Whole { number, header } => (number, header, Some(cell)),

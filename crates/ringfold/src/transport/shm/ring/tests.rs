@@ -99,7 +99,7 @@ fn a_lent_message_takes_one_cell_and_its_bytes_pass_by_the_ring() {
     let target = Owned::zeroed(bytes);
     assert!(
         !pair.lend(1, 0, 64..64 + bytes),
-        "it waits for its receiver"
+        "a lent message must wait for its receiver"
     );
     pair.poll(0).expect("no error");
     assert!(pair.done[0].is_empty());

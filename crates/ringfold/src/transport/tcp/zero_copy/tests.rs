@@ -117,9 +117,12 @@ fn a_payload_is_not_given_back_before_the_peer_has_all_of_it() {
     drop(world);
     assert!(
         reader.join().unwrap() == expected,
-        "what came is not what was sent"
+        "the received bytes differ from the sent ones"
     );
-    assert!(!was_early, "done although the kernel had lent memory");
+    assert!(
+        !was_early,
+        "completed while the payload was lent to the kernel"
+    );
 }
 
 #[test]
@@ -205,7 +208,7 @@ fn what_is_withdrawn_is_not_sent_any_more() {
     assert!(came.len() < expected.len(), "nothing was left to withdraw");
     assert!(
         expected.starts_with(&came),
-        "the peer got what the owner wrote later"
+        "the peer received bytes that the owner wrote later"
     );
 }
 
