@@ -49,6 +49,11 @@ impl Sample {
         Sample::of(found, now_ns())
     }
 
+    /// Whether the host shows no rank.
+    pub fn is_empty(&self) -> bool {
+        self.jobs.is_empty() && self.unreadable.is_empty()
+    }
+
     fn of(found: Vec<Found>, at_ns: u64) -> Sample {
         let mut unreadable = Vec::new();
         let mut processes: BTreeMap<u32, Vec<Picture>> = BTreeMap::new();

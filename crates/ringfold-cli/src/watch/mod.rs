@@ -2,8 +2,7 @@
 //!
 //! Every process of a job has a board for each communicator (`ringfold::internals::board`), which
 //! is read without its help. `jobs` finds out which processes belong together, `rates` compares two
-//! samples, `table` has the rows that a terminal and a pipe get alike, `view` is the
-//! terminal's screen, `serve` answers Prometheus.
+//! samples, `table` is the table of `top`, `serve` answers Prometheus.
 
 mod jobs;
 pub mod metrics;
@@ -11,4 +10,3 @@ mod rates;
 mod serve;
 mod table;
 pub mod top;
-mod view;

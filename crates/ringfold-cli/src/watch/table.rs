@@ -1,14 +1,13 @@
-//! The rows of `ringfold top`, for a terminal and for a pipe, and the plain table.
+//! The table of `ringfold top`: columns, rows and their order.
 
-use clap::ValueEnum;
 use ringfold::internals::board::{Picture, Waiting};
 
 use super::jobs::{Job, Process, Sample};
 use super::rates::Rates;
 use crate::numbers::{bytes_label, number, plural, time};
 
-/// The columns' heads, and how wide they are; the last one takes the rest.
-pub const COLUMNS: [(&str, usize); 9] = [
+/// The columns' heads and widths; the last column takes the rest of the line.
+const COLUMNS: [(&str, usize); 9] = [
     ("rank", 5),
     ("pid", 8),
     ("host", 12),
@@ -20,10 +19,13 @@ pub const COLUMNS: [(&str, usize); 9] = [
     ("call", 0),
 ];
 
-/// The column after which text is aligned to the left.
-pub const FIRST_TEXT_COLUMN: usize = COLUMNS.len() - 1;
+/// The column that is aligned to the left.
+const FIRST_TEXT_COLUMN: usize = COLUMNS.len() - 1;
 
-/// How long a wait lasts before the row says what for.
+/// The texts of a row.
+type Cells = [String; COLUMNS.len()];
+
+/// Length of a wait from which on the row says what the rank waits for.
 const LONG_NS: u64 = 500_000_000;
 
 /// The order of a table's rows.
@@ -40,74 +42,13 @@ pub enum Order {
     Calls,
 }
 
-impl Order {
-    /// The one that follows, and after the last one the first.
-    pub fn next(self) -> Order {
-        let all = Order::value_variants();
-        let place = all.iter().position(|order| *order == self).unwrap_or(0);
-        all[(place + 1) % all.len()]
-    }
-}
-
-/// What to say where there is nothing to see.
+/// Shown if there is no job.
 pub const NO_JOB: &str = "no running job of this user on this host; a job is visible from when its \
     ranks have joined, unless it runs with RINGFOLD_BOARD=0, in another process namespace, or as \
     another user";
 
-/// A row: the texts of its columns, and what they are made of.
-pub struct Row {
-    pub cells: [String; COLUMNS.len()],
-    pub rates: Option<Rates>,
-    pub state: State,
-}
-
-impl Row {
-    /// The text of the column with this head.
-    pub fn cell(&self, head: &str) -> &str {
-        let place = COLUMNS.iter().position(|(column, _)| *column == head);
-        place.map_or("", |place| &self.cells[place])
-    }
-}
-
-/// What a rank does, in a word. The first that applies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
-    /// An error has ended one of its communicators.
-    Failed,
-    /// It has waited in a call for a while.
-    Waiting,
-    /// It is the last one much more often than others.
-    Late,
-    /// No call ended since the last look.
-    Idle,
-    Running,
-}
-
-impl State {
-    pub fn name(self) -> &'static str {
-        match self {
-            State::Failed => "failed",
-            State::Waiting => "waiting",
-            State::Late => "late",
-            State::Idle => "idle",
-            State::Running => "running",
-        }
-    }
-
-    /// Of a rank without an error and without a long wait.
-    fn of(rates: Option<&Rates>, world_size: usize) -> State {
-        // In the middle between an even share and always.
-        let is_late = |late| late > (1.0 + 1.0 / world_size as f64) / 2.0;
-        match rates {
-            Some(rates) if world_size > 1 && rates.late.is_some_and(is_late) => State::Late,
-            Some(rates) if rates.calls_per_s == 0.0 => State::Idle,
-            _ => State::Running,
-        }
-    }
-}
-
 /// The line above a job's rows.
-pub fn heading(job: &Job) -> String {
+fn heading(job: &Job) -> String {
     let here = job.processes.len();
     let ranks = match here == job.world_size {
         true => plural(here, "rank"),
@@ -122,8 +63,8 @@ pub fn heading(job: &Job) -> String {
     )
 }
 
-/// A job's rows.
-pub fn rows(before: &Sample, now: &Sample, job: &Job, order: Order) -> Vec<Row> {
+/// The cells of a job's rows.
+fn rows(before: &Sample, now: &Sample, job: &Job, order: Order) -> Vec<Cells> {
     let rates = |process| Rates::since(before, now, job, process);
     let mut rated: Vec<_> = job
         .processes
@@ -141,11 +82,11 @@ pub fn rows(before: &Sample, now: &Sample, job: &Job, order: Order) -> Vec<Row> 
     };
     // Stable: equals stay in the order of ranks.
     rated.sort_by(|(_, one), (_, other)| key(one).total_cmp(&key(other)));
-    let row = |(process, rates)| row(job, process, rates, now.at_ns);
+    let row = |(process, rates)| row(process, rates, now.at_ns);
     rated.into_iter().map(row).collect()
 }
 
-fn row(job: &Job, process: &Process, rates: Option<Rates>, at_ns: u64) -> Row {
+fn row(process: &Process, rates: Option<Rates>, at_ns: u64) -> Cells {
     let rate = |value: fn(&Rates) -> f64, width: usize| {
         rates.map_or("-".into(), |rates| number(value(&rates), width))
     };
@@ -154,31 +95,24 @@ fn row(job: &Job, process: &Process, rates: Option<Rates>, at_ns: u64) -> Row {
     let waiting = board.and_then(|board| board.waiting.as_ref());
     let stuck = waiting.filter(|waiting| at_ns.saturating_sub(waiting.since_ns) >= LONG_NS);
     let fault = process.fault();
-    let (state, call) = match (fault, stuck) {
-        (Some(fault), _) => (State::Failed, format!("failed: {fault}")),
-        (None, Some(waiting)) => (State::Waiting, in_words(waiting, at_ns)),
-        (None, None) => (
-            State::of(rates.as_ref(), job.world_size),
-            board.map_or(String::new(), last_call),
-        ),
+    let call = match (fault, stuck) {
+        (Some(fault), _) => format!("failed: {fault}"),
+        (None, Some(waiting)) => in_words(waiting, at_ns),
+        (None, None) => board.map_or(String::new(), last_call),
     };
-    Row {
-        cells: [
-            process.rank.to_string(),
-            process.pid.to_string(),
-            process.host().to_owned(),
-            rate(|rates| rates.calls_per_s, 8),
-            rate(|rates| rates.bytes_per_s / 1e9, 6),
-            percent(rates.map(|rates| rates.waited)),
-            percent(rates.and_then(|rates| rates.late)),
-            rates
-                .and_then(|rates| rates.late_by_ns)
-                .map_or("-".into(), time),
-            call,
-        ],
-        rates,
-        state,
-    }
+    [
+        process.rank.to_string(),
+        process.pid.to_string(),
+        process.host().to_owned(),
+        rate(|rates| rates.calls_per_s, 8),
+        rate(|rates| rates.bytes_per_s / 1e9, 6),
+        percent(rates.map(|rates| rates.waited)),
+        percent(rates.and_then(|rates| rates.late)),
+        rates
+            .and_then(|rates| rates.late_by_ns)
+            .map_or("-".into(), time),
+        call,
+    ]
 }
 
 /// A wait that has lasted for a while.
@@ -208,7 +142,7 @@ pub fn plain(before: &Sample, now: &Sample, order: Order) -> String {
         let heads = COLUMNS.map(|(head, _)| head.to_owned());
         text += &line(&heads);
         for row in rows(before, now, job, order) {
-            text += &line(&row.cells);
+            text += &line(&row);
         }
         text.push('\n');
     }
@@ -218,7 +152,7 @@ pub fn plain(before: &Sample, now: &Sample, order: Order) -> String {
     text
 }
 
-fn line(cells: &[String; COLUMNS.len()]) -> String {
+fn line(cells: &Cells) -> String {
     let mut line = String::new();
     for (index, (cell, (_, width))) in cells.iter().zip(COLUMNS).enumerate() {
         match index < FIRST_TEXT_COLUMN {

@@ -1,40 +1,36 @@
 //! `ringfold top`: the running jobs of this host.
 
-use std::io::IsTerminal;
+use std::io::{IsTerminal, stdout};
 use std::thread;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
+use rustix::termios::tcgetwinsize;
 
 use super::jobs::Sample;
 use super::table::{self, NO_JOB, Order};
-use super::view;
 use crate::output;
+use crate::parse::parse_seconds;
 
-/// Show the running jobs of this host: ranks, calls per second, who is late
+/// Show the running jobs of this host: ranks, calls per second, late ranks
 ///
-/// A row per rank of this host. calls/s and GB/s: completed calls and the bytes of their buffers.
-/// wait%: the part of the time in which the rank waited for others. late%: the part of its
-/// collectives in which it was the last to arrive; late by: how much later than the rank that
-/// waited for it, on the average, where the wait was long enough to be timed. call: the last call,
-/// or what the rank has waited in for more than half a second, or the error that ended it.
+/// On a terminal, the table is redrawn until Ctrl-C. A row per rank of this host. calls/s and GB/s:
+/// completed calls and the bytes of their buffers. wait%: share of the time in which the rank
+/// waited for other ranks. late%: share of its collectives in which the rank was the last to
+/// arrive. late by: mean delay after the rank that waited for it, over the waits long enough to be
+/// timed. call: the last call, or a wait of more than half a second, or the error that ended it.
 ///
 /// The jobs need no preparation, unless they were started with RINGFOLD_BOARD=0. Jobs of other
-/// users are visible to root only. Ranks on other hosts: run it there.
-///
-/// On a terminal one job is shown, with the state of each rank: failed, waiting (for more than half
-/// a second), late (the last one much more often than others), idle (no call since the last look)
-/// or running. Keys: q, Esc and Ctrl-C leave, p or space pauses, s changes the order, Tab shows the
-/// next job, Up, Down, PgUp, PgDn, Home and End select a rank, whose call stands below in full.
+/// users are visible to root only. For ranks on other hosts, run the command there.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Arguments {
-    /// Print one table of all jobs and exit; so it does where standard output is no terminal
+    /// Print one table and exit; the default if standard output is no terminal
     #[arg(long)]
     once: bool,
 
-    /// Seconds between two looks; rates are of this time
-    #[arg(short, long, value_name = "S", default_value = "1", value_parser = seconds)]
+    /// Time between two samples, in seconds or with a unit; rates are averages over this time
+    #[arg(short, long, value_name = "TIME", default_value = "1", value_parser = parse_seconds)]
     interval: Duration,
 
     /// Order of the rows
@@ -48,34 +44,70 @@ Examples:
   ringfold top --sort late
   ringfold top --once --interval 5    one table, rates over 5 seconds";
 
-fn seconds(text: &str) -> Result<Duration, String> {
-    let number = text
-        .parse()
-        .ok()
-        .filter(|number| (0.1..=3600.0).contains(number));
-    let wrong = || "must be a number of seconds, 0.1 to 3600".to_owned();
-    number.map(Duration::from_secs_f64).ok_or_else(wrong)
-}
-
-/// Shows the jobs until the user quits, or once.
+/// Shows the jobs until a signal ends the process, or once.
 pub fn run(arguments: Arguments) -> Result<u8> {
-    // A terminal that cannot do more than lines says so.
+    // A terminal without a cursor that can be moved.
     let is_dumb = std::env::var_os("TERM").is_some_and(|name| name == "dumb");
-    if arguments.once || is_dumb || !std::io::stdout().is_terminal() {
+    if arguments.once || is_dumb || !stdout().is_terminal() {
         return once(&arguments);
     }
-    view::run(arguments.interval, arguments.sort)
+    let mut before = Sample::take(true);
+    output::print(&screen(&text(&before, &before, arguments.sort)))?;
+    loop {
+        thread::sleep(arguments.interval);
+        let now = Sample::take(true);
+        output::print(&screen(&text(&before, &now, arguments.sort)))?;
+        before = now;
+    }
 }
 
 fn once(arguments: &Arguments) -> Result<u8> {
     let before = Sample::take(true);
-    if before.jobs.is_empty() && before.unreadable.is_empty() {
+    if before.is_empty() {
         bail!(NO_JOB);
     }
     thread::sleep(arguments.interval);
     let now = Sample::take(true);
-    // Jobs that have ended meanwhile are shown as they were.
+    // Jobs that have ended since the first sample are shown with its figures.
     let shown = if now.jobs.is_empty() { &before } else { &now };
     output::print(&table::plain(&before, shown, arguments.sort))?;
     Ok(0)
+}
+
+fn text(before: &Sample, now: &Sample, order: Order) -> String {
+    match now.is_empty() {
+        true => NO_JOB.to_owned(),
+        false => table::plain(before, now, order),
+    }
+}
+
+/// The sequences that draw `text` over the last screen, cut to the terminal's size.
+fn screen(text: &str) -> String {
+    let size = tcgetwinsize(stdout()).ok();
+    let size = size.filter(|size| size.ws_col > 0 && size.ws_row > 0);
+    let (columns, rows) = size.map_or((80, 24), |size| (size.ws_col.into(), size.ws_row.into()));
+    drawn(text, columns, rows)
+}
+
+/// From the upper left corner: the lines, each with the rest of its row emptied, then the rest of
+/// the screen. The last row is left for the cursor.
+fn drawn(text: &str, columns: usize, rows: usize) -> String {
+    let lines = text.lines().take(rows - 1);
+    let cut = lines.map(|line| line.chars().take(columns).collect::<String>() + "\x1b[K\r\n");
+    format!("\x1b[H{}\x1b[J", cut.collect::<String>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::drawn;
+
+    #[test]
+    fn a_screen_has_no_more_than_fits() {
+        let text = "rank pid\n0 17\n1 18\n";
+        assert_eq!(
+            drawn(text, 4, 3),
+            "\x1b[Hrank\x1b[K\r\n0 17\x1b[K\r\n\x1b[J"
+        );
+        assert_eq!(drawn(text, 4, 1), "\x1b[H\x1b[J");
+    }
 }
