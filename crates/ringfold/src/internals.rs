@@ -2,8 +2,8 @@
 //! host of tuner plugins, the plugin for NCCL, and the tests and fuzz targets that look inside.
 //!
 //! This interface has no guarantee of stability: it changes with the library. Modules have their
-//! internal names, so ARCHITECTURE.md describes them, too. An item whose name is clear on its own
-//! is exported by the outermost module of its path.
+//! internal names. An item whose name is clear on its own is exported by the outermost module of
+//! its path.
 
 /// See `board`.
 pub mod board {
@@ -204,7 +204,7 @@ pub mod tune {
 
 /// See `units`.
 pub mod units {
-    pub use crate::units::{bytes, nearest, parse_rate_ps_per_byte, parse_time_ps};
+    pub use crate::units::{bytes, nearest, parse_bytes, parse_rate_ps_per_byte, parse_time_ps};
 }
 
 /// See `wait`.

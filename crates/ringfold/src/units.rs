@@ -1,4 +1,4 @@
-//! Times and rates as people write them: `5us`, `1.5ms`, `100Gbit/s`, `12.5GB/s`.
+//! Sizes, times and rates as people write them: `64K`, `5us`, `1.5ms`, `100Gbit/s`, `12.5GB/s`.
 
 use crate::error::{Error, Result};
 pub use crate::spelling::{near, nearest};
@@ -69,7 +69,7 @@ fn quantity(text: &str, what: &str, units: &[(&'static str, f64)]) -> Result<f64
     if unit.is_empty() {
         let names: Vec<&str> = units.iter().map(|(name, _)| *name).collect();
         return Err(invalid(format!(
-            "the {what} `{text}` has no unit; write for example `{text}{}` (there are {})",
+            "the {what} `{text}` has no unit; write for example `{text}{}` (units: {})",
             units[2].0,
             names.join(", ")
         )));
@@ -83,18 +83,39 @@ fn quantity(text: &str, what: &str, units: &[(&'static str, f64)]) -> Result<f64
     })
 }
 
-/// Parses a size in bytes, with an optional suffix K, M or G for powers of 1024.
-pub fn bytes(text: &str) -> Result<usize, String> {
-    let (digits, shift) = match text.chars().last().map(|last| last.to_ascii_uppercase()) {
-        Some('K') => (&text[..text.len() - 1], 10),
-        Some('M') => (&text[..text.len() - 1], 20),
-        Some('G') => (&text[..text.len() - 1], 30),
-        _ => (text, 0),
+/// Parses a number of bytes with a binary suffix: `8`, `64K`, `1.5M`, `2GiB`.
+pub fn parse_bytes(text: &str) -> Result<u64, String> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let suffix = &text[digits.len()..];
+    let shift = match suffix.to_ascii_lowercase().as_str() {
+        "" | "b" => 0,
+        "k" | "kb" | "kib" => 10,
+        "m" | "mb" | "mib" => 20,
+        "g" | "gb" | "gib" => 30,
+        _ => return Err(format!("unknown unit `{suffix}`; one of K, M, G (binary)")),
     };
-    let number = digits.parse::<usize>().ok().filter(|number| *number > 0);
-    number
-        .and_then(|number| number.checked_mul(1 << shift))
-        .ok_or_else(|| "must be bytes, 1 or more, with K, M or G behind it if you like".into())
+    let bytes = match digits.parse::<u64>() {
+        Ok(number) => number.checked_mul(1 << shift),
+        Err(_) => fraction_of_bytes(digits, shift),
+    };
+    bytes.ok_or_else(|| "not a size; write for example 8, 64K, 1M or 2G".into())
+}
+
+/// Returns `digits` times `1 << shift`, if the product is a whole number that is small enough to
+/// be exact.
+fn fraction_of_bytes(digits: &str, shift: u32) -> Option<u64> {
+    let is_plain = digits
+        .bytes()
+        .all(|byte| byte.is_ascii_digit() || byte == b'.');
+    let bytes = digits.parse::<f64>().ok().filter(|_| is_plain)? * (1u64 << shift) as f64;
+    (bytes.fract() == 0.0 && bytes < (1u64 << 53) as f64).then_some(bytes as u64)
+}
+
+/// Parses a number of bytes, 1 or more, in the grammar of [`parse_bytes`].
+pub fn bytes(text: &str) -> Result<usize, String> {
+    let number = usize::try_from(parse_bytes(text)?).ok();
+    let number = number.filter(|number| *number > 0);
+    number.ok_or_else(|| "must be 1 byte or more".into())
 }
 
 fn invalid(text: String) -> Error {
@@ -139,5 +160,36 @@ mod tests {
             let text = result.unwrap_err().to_string();
             assert!(text.contains(due), "{text}");
         }
+    }
+
+    #[test]
+    fn sizes_have_binary_suffixes() {
+        let sizes = [
+            ("0", 0),
+            ("8", 8),
+            ("64K", 65536),
+            ("64k", 65536),
+            ("1.5M", 1_572_864),
+            ("2GiB", 2 << 30),
+        ];
+        for (text, bytes) in sizes {
+            assert_eq!(parse_bytes(text), Ok(bytes), "{text}");
+        }
+        assert!(parse_bytes("1X").unwrap_err().contains("`X`"));
+        let wrong = [
+            "",
+            "K",
+            "-1",
+            "1T",
+            "0.3K",
+            "1e3",
+            "inf",
+            "nan",
+            "18446744073709551615K",
+        ];
+        for text in wrong.into_iter().chain(["1 K"]) {
+            assert!(parse_bytes(text).is_err(), "{text}");
+        }
+        assert!(bytes("0").is_err());
     }
 }

@@ -1,4 +1,4 @@
-//! The ranks of a measurement: how many there are, how they join, and how they are started.
+//! The ranks of a measurement: their number, how they are started, and how they join.
 
 use std::time::Duration;
 
@@ -7,9 +7,9 @@ use ringfold::{Bind, Config, TransportChoice};
 
 use crate::launch::{self, Outcome, itself};
 use crate::numbers::bytes_label;
-use crate::parse::{parse_duration, parse_ranks};
+use crate::parse::{parse_ranks, parse_seconds};
 
-/// Flags that every command has that measures.
+/// Flags of every command that measures.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Job {
     /// Number of ranks to start on this host [default: one per core, at least 2]
@@ -23,7 +23,7 @@ pub struct Job {
     /// Bind each rank to cores of its own: auto, none, core [default: RINGFOLD_BIND, else auto]
     ///
     /// auto: to its share of the cores (one rank per core: one core each; more ranks than cores:
-    /// equally many on each core). It does not bind if the ranks cannot share the cores evenly, if
+    /// equally many on each core). Ranks are not bound if they cannot share the cores evenly, if
     /// the affinity of this command was narrowed (taskset), or if a variable such as SLURM_CPU_BIND
     /// or OMP_PLACES says that binding is handled elsewhere. core: to one core, spread over caches
     /// and sockets; all threads of a rank share it, including those of OpenMP and torch.
@@ -31,11 +31,11 @@ pub struct Job {
     pub bind: Option<Bind>,
 
     /// Deadline of every call, in seconds or with a unit: 10, 2.5s, 500ms [default: the library's]
-    #[arg(short = 'T', long, value_name = "TIME", value_parser = parse_duration)]
+    #[arg(short = 'T', long, value_name = "TIME", value_parser = parse_seconds)]
     pub timeout: Option<Duration>,
 
-    /// 1 measures on registered memory, which the ranks of a host access directly; 0 on ordinary
-    /// memory
+    /// Measure on registered memory, which the ranks of a host access directly (1), or on ordinary
+    /// memory (0)
     #[arg(short = 'R', long = "local-register", alias = "local_register", value_name = "0|1",
         default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=1))]
     pub local_register: u8,
@@ -46,20 +46,20 @@ pub struct Job {
 }
 
 impl Job {
-    /// Which rank this process is; `None` if it is to start ranks.
+    /// Returns this process's rank; `None` if this process is to start the ranks.
     pub fn rank(&self) -> Result<Option<usize>> {
         itself::rank(self.launched, self.ranks)
     }
 
-    /// Starts the ranks with this command line and waits for them, as [`itself::launch`]. Sizes go
-    /// up to `largest` bytes.
+    /// Starts the ranks with this command line and waits for them, like [`itself::launch`].
+    /// `largest` is the largest size, in bytes.
     pub fn launch(&self, command: &str, largest: u64, consequence: &str) -> Result<Outcome> {
         let ranks = self.ranks.unwrap_or_else(launch::default_ranks);
         check_memory(largest, ranks)?;
         itself::launch(command, ranks, self.bind, consequence)
     }
 
-    /// How a rank joins.
+    /// Returns the configuration with which a rank joins.
     pub fn config(&self) -> Config {
         Config {
             timeout: self.timeout,
@@ -70,7 +70,7 @@ impl Job {
     }
 }
 
-/// Refuses a size that would only make the machine swap: every rank has an input and an output.
+/// Rejects a size that would make the machine swap: every rank has an input and an output.
 fn check_memory(largest: u64, ranks: usize) -> Result<()> {
     let needed = u128::from(largest) * 2 * ranks as u128;
     match crate::info::memory_available_bytes() {
