@@ -123,10 +123,10 @@ def simulate(
     """Predict algorithms on hosts that share this machine's cores."""
     words = [str(options.program), "sim", "--constants", str(options.constants), "--csv", "-"]
     words += ["--ranks", str(hosts * per_host), "--ranks-per-host", str(per_host)]
-    words += ["--hosts-per-machine", str(hosts), "--cores-per-host", str(os.cpu_count())]
+    words += ["--set", f"hosts_per_machine={hosts}", "--set", f"cores_per_host={os.cpu_count()}"]
     names = sorted({name for name, _ in times})
     sizes = sorted({size for _, size in times})
-    words += ["--barriers", "--payload", "hollow", "--compare", ",".join(names)]
+    words += ["--set", "barriers=true", "--set", "payload=hollow", "--compare", ",".join(names)]
     words += ["--sweep", "bytes=" + ",".join(map(str, sizes))]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     if done.returncode:

@@ -47,7 +47,10 @@ def simulated_us(program: Path, options: argparse.Namespace, way: Way) -> float:
     words = [str(program), "sim", "--ranks", str(options.hosts), "--bytes", options.bytes]
     words += ["--alpha", options.alpha, "--bandwidth", f"{options.rate / WIRE:.3f}Mbit/s"]
     words += ["--slow-link", f"rank={options.slow},factor={options.factor}"]
-    words += [*way.arguments, "--csv", "-"]
+    given = list(way.arguments)
+    if way.arguments[:1] == ("--weights",):
+        given = ["--set", f"weights={way.arguments[1]}"]
+    words += [*given, "--csv", "-"]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     if done.returncode:
         sys.exit(f"{' '.join(words)}: {done.stderr.strip()}")

@@ -60,7 +60,8 @@ def simulate(arguments: argparse.Namespace, policy: str, transfer_ms: float) -> 
         str(arguments.ringfold), "sim", "reduce_scatter", "--ranks", str(arguments.ranks),
         "--bytes", arguments.bytes, "--slice-bytes", "whole",
         "--alpha", f"{round(transfer_ms * 1000)}us", "--bandwidth", "1000GB/s",
-        "--reduce-time", f"{arguments.reduce_ms}ms", "--server", "parallel", "--policy", policy,
+        "--set", f"reduce_time={arguments.reduce_ms}ms", "--set", "server=parallel",
+        "--policy", policy,
         "--slow", f"rank=1,step=1,delay={arguments.delay_ms}ms", "--json", "-",
     ]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS_MAX, check=False)

@@ -1,15 +1,14 @@
-"""Data-parallel training in PyTorch on handwritten digits; prints accuracy and speed over ringfold
-or gloo.
+"""Data-parallel training in PyTorch on handwritten digits; prints accuracy and speed.
 
     torchrun --nproc-per-node 2 examples/ddp_digits.py --backend ringfold
     torchrun --nproc-per-node 2 examples/ddp_digits.py --backend gloo
     torchrun --nproc-per-node 2 --max-restarts 3 examples/ddp_digits.py --checkpoint /tmp/digits.pt
 
-Every rank takes its part of each global batch, and DistributedDataParallel averages the gradients.
-It trains on GPUs where torch has them, each rank on one in turn, and on the CPU otherwise, or with
-`--device cpu`. Ranks may share a GPU.
+Every rank processes its part of each global batch, and DistributedDataParallel averages the
+gradients over ringfold or gloo. If torch has GPUs, ranks use them in turn, and several ranks may
+share one. Otherwise, or with `--device cpu`, ranks use the CPU.
 With `--checkpoint`, rank 0 saves weights and optimizer after each epoch, and a run that finds such
-a file resumes from it: when a rank dies, the others raise at once, torchrun restarts all ranks, and
+a file resumes from it. If a rank dies, the others raise at once, torchrun restarts all ranks, and
 at most one epoch is lost.
 """
 
@@ -31,8 +30,9 @@ MOMENTUM = 0.9
 
 
 def load_samples() -> tuple[Any, Any]:
-    """The digits, shuffled so that the order does not depend on the writer: pixels from 0 to 1, and
-    labels.
+    """Return the digits, shuffled so that the order does not depend on the writer.
+
+    Pixels range from 0 to 1; labels are integers.
     """
     digits = load_digits()
     order = np.random.default_rng(0).permutation(len(digits.target))
@@ -41,7 +41,7 @@ def load_samples() -> tuple[Any, Any]:
 
 
 def device_of_rank(wanted: str) -> torch.device:
-    """The device of this rank: by `wanted`, `auto` or its type."""
+    """Return the device of this rank: `wanted` is a device type, or `auto`."""
     if wanted == "auto":
         wanted = "cuda" if torch.cuda.is_available() else "cpu"
     if wanted == "cpu":
@@ -78,7 +78,8 @@ class Training:
         samples, labels = samples[TEST_SAMPLES:], labels[TEST_SAMPLES:]
         self.resume()
         while self.epoch < self.options.epochs:
-            # The same on every rank, and after a restart: all ranks draw the same global batches.
+            # The seed is the same on every rank and after a restart, so all ranks draw the same
+            # global batches.
             order = torch.randperm(
                 len(samples), generator=torch.Generator().manual_seed(self.epoch)
             )
@@ -94,12 +95,12 @@ class Training:
     def step(self, samples: Any, labels: Any, batch: int) -> None:
         self.optimizer.zero_grad()
         losses = torch.nn.functional.cross_entropy(self.model(samples), labels, reduction="sum")
-        # DDP averages over the ranks; with this weight the result is the batch's average, however
-        # it was divided.
+        # DDP averages over the ranks. With this weight, the result is the batch's average, however
+        # the batch was divided.
         (losses * dist.get_world_size() / batch).backward()
         self.optimizer.step()
         if self.device.type != "cpu":
-            # For the time of a step; training itself needs no such wait.
+            # Only needed to time a step; training itself needs no such wait.
             torch.accelerator.synchronize()
 
     def save(self) -> None:
@@ -128,14 +129,14 @@ class Training:
             say(f"resumed after epoch {self.epoch}")
 
     def accuracy(self) -> float:
-        """The fraction of the test samples that are recognised."""
+        """Return the fraction of test samples that are recognised."""
         samples, labels = load_samples()
         with torch.no_grad():
             found = self.network(samples[:TEST_SAMPLES].to(self.device)).cpu().argmax(1)
         return float((found == labels[:TEST_SAMPLES]).float().mean())
 
     def weights_are_equal(self) -> bool:
-        """Whether all ranks have the same bits."""
+        """Return whether all ranks have the same bits."""
         mine = torch.cat([parameter.detach().flatten() for parameter in self.network.parameters()])
         first = mine.clone()
         dist.broadcast(first, 0)
@@ -151,7 +152,7 @@ def say(text: str) -> None:
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
-    """The options of the command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -178,7 +179,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 
 def main() -> None:
     options = parse()
-    # Ranks share the cores; torchrun sets this, other launchers do not.
+    # Ranks share the cores; torchrun sets this variable, other launchers do not.
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     device = device_of_rank(options.device)
     dist.init_process_group(options.backend)

@@ -3,9 +3,9 @@
     torchrun --nproc-per-node 2 examples/ddp_hooks.py --backend gloo
     torchrun --nproc-per-node 2 examples/ddp_hooks.py --backend ringfold --hooks none,variance
 
-Accuracy and loss are on held-out samples, averaged over the seeds. "sent" is a rank's data in lists
-or 16-bit buffers relative to the gradients' own bytes; "elements" the fraction of gradient elements
-among that.
+Accuracy and loss are on held-out samples, averaged over the seeds. "sent" is the size of a rank's
+lists or 16-bit buffers, relative to the gradients' own bytes; "elements" is the fraction of
+gradient elements that they contain.
 """
 
 import argparse
@@ -27,7 +27,7 @@ BUCKET_CAP_MB = 0.2
 
 
 class Choice(NamedTuple):
-    """A hook to register, and if known beforehand the bytes that it sends per byte of gradient."""
+    """A hook to register, and the bytes it sends per byte of gradient if known beforehand."""
 
     state: Any
     hook: Any
@@ -56,7 +56,7 @@ CHOICES: dict[str, Callable[[DistributedDataParallel], Choice]] = {
 
 
 class Result(NamedTuple):
-    """The result of one training."""
+    """Result of one training."""
 
     accuracy: float
     loss: float
@@ -65,9 +65,7 @@ class Result(NamedTuple):
 
 
 def train(name: str, epochs: int, batch: int, seed: int) -> Result:
-    """Train a network of one hidden layer with a hook; every rank takes its part of each global
-    batch.
-    """
+    """Train a network of two hidden layers with a hook; ranks divide each global batch."""
     samples, labels = load_samples()
     torch.manual_seed(seed)
     network = nn.Sequential(
@@ -100,8 +98,9 @@ def train(name: str, epochs: int, batch: int, seed: int) -> Result:
 
 
 def load_samples() -> tuple[torch.Tensor, torch.Tensor]:
-    """The digits, shuffled so that the order does not depend on the writer: pixels from 0 to 1, and
-    labels.
+    """Return the digits, shuffled so that the order does not depend on the writer.
+
+    Pixels range from 0 to 1; labels are integers.
     """
     digits = load_digits()
     order = torch.randperm(len(digits.target), generator=torch.Generator().manual_seed(0))
@@ -111,7 +110,7 @@ def load_samples() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def check_weights_are_equal(network: nn.Module) -> None:
-    """Stop if a bit of any weight differs between ranks."""
+    """Exit if a bit of any weight differs between ranks."""
     weights = torch.cat([parameter.detach().view(-1) for parameter in network.parameters()])
     everyone = [torch.empty_like(weights) for _ in range(dist.get_world_size())]
     dist.all_gather(everyone, weights)

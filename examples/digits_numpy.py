@@ -1,5 +1,4 @@
-"""Data-parallel training of a small network in NumPy on handwritten digits, gradients averaged by
-ringfold.
+"""Data-parallel training in NumPy on handwritten digits; ringfold averages the gradients.
 
     python examples/digits_numpy.py                            # one process
     ringfold run --ranks 4 -- python examples/digits_numpy.py  # four, with the same global batches
@@ -46,14 +45,14 @@ class Network:
             weights[:] = generator.normal(0, np.sqrt(2 / len(weights)), weights.shape)
 
     def predict(self, x: Array) -> tuple[Array, Array]:
-        """The hidden layer and the class probabilities of every sample."""
+        """Return the hidden layer and the class probabilities of every sample."""
         hidden = np.maximum(x @ self.first + self.first_bias, 0)
         scores = hidden @ self.second + self.second_bias
         powers = np.exp(scores - scores.max(axis=1, keepdims=True))
         return hidden, powers / powers.sum(axis=1, keepdims=True)
 
     def differentiate(self, x: Array, labels: NDArray[np.int64]) -> None:
-        """Set `gradients` to the mean over these samples; zeros if there are none."""
+        """Set `gradients` to the mean over these samples, or to zeros without samples."""
         hidden, slope = self.predict(x)
         slope[np.arange(len(labels)), labels] -= 1
         slope /= max(len(labels), 1)
@@ -71,7 +70,7 @@ class Network:
 
 
 def views(buffer: Array, shapes: list[tuple[int, ...]]) -> list[Array]:
-    """Consecutive parts of `buffer` in these shapes."""
+    """Return consecutive parts of `buffer` in these shapes."""
     ends = np.cumsum([np.prod(shape) for shape in shapes])
     return [
         part.reshape(shape) for part, shape in zip(np.split(buffer, ends[:-1]), shapes, strict=True)
@@ -83,7 +82,7 @@ def train(comm: ringfold.Communicator, options: argparse.Namespace) -> tuple[Net
     samples, labels = load_samples()
     samples, labels = samples[TEST_SAMPLES:], labels[TEST_SAMPLES:]
     network = Network(options.seed)
-    # The same on every rank: all ranks draw the same global batches.
+    # The seed is the same on every rank, so all ranks draw the same global batches.
     generator = np.random.default_rng(options.seed)
     reducing_s = 0.0
     for _ in range(options.epochs):
@@ -93,7 +92,7 @@ def train(comm: ringfold.Communicator, options: argparse.Namespace) -> tuple[Net
             mine = np.array_split(batch, comm.world_size)[comm.rank]
             network.differentiate(samples[mine], labels[mine])
             begin = time.perf_counter()
-            # With this weight, the sum is the batch's mean, however it was divided.
+            # With this weight, the sum is the batch's mean, however the batch was divided.
             share = ringfold.premul_sum(len(mine) / len(batch))
             comm.all_reduce(network.gradients, share, out=network.gradients)
             reducing_s += time.perf_counter() - begin
@@ -102,8 +101,9 @@ def train(comm: ringfold.Communicator, options: argparse.Namespace) -> tuple[Net
 
 
 def load_samples() -> tuple[Array, NDArray[np.int64]]:
-    """The digits, shuffled so that the order does not depend on the writer: pixels from 0 to 1, and
-    labels.
+    """Return the digits, shuffled so that the order does not depend on the writer.
+
+    Pixels range from 0 to 1; labels are integers.
     """
     digits = load_digits()
     order = np.random.default_rng(0).permutation(len(digits.target))
@@ -111,7 +111,7 @@ def load_samples() -> tuple[Array, NDArray[np.int64]]:
 
 
 def accuracy(network: Network) -> float:
-    """The fraction of the test samples that are recognised."""
+    """Return the fraction of test samples that are recognised."""
     samples, labels = load_samples()
     _, probabilities = network.predict(samples[:TEST_SAMPLES])
     return float((probabilities.argmax(axis=1) == labels[:TEST_SAMPLES]).mean())
@@ -128,7 +128,7 @@ def check_weights_are_equal(comm: ringfold.Communicator, network: Network) -> st
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
-    """The options of the command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--epochs", type=int, default=30)
     parser.add_argument("--batch", type=int, default=100, help="samples in a global batch")

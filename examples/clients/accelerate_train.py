@@ -3,7 +3,7 @@
     torchrun --nproc-per-node 2 examples/clients/accelerate_train.py
     torchrun --nproc-per-node 2 examples/clients/accelerate_train.py --backend gloo
 
-A linear model learns a known map from data that the script makes.
+A linear model learns a known map from generated data.
 """
 
 import argparse
@@ -21,7 +21,7 @@ SAMPLES, INPUTS, BATCH, EPOCHS = 512, 8, 32, 4
 
 
 def samples() -> TensorDataset:
-    """The same data on every rank; Accelerate deals them out."""
+    """Return the same data on every rank; Accelerate distributes them."""
     generator = torch.Generator().manual_seed(0)
     inputs = torch.randn(SAMPLES, INPUTS, generator=generator)
     return TensorDataset(inputs, inputs @ torch.randn(INPUTS, 1, generator=generator))

@@ -19,7 +19,7 @@ INPUTS, HIDDEN, BATCH, STEPS = 8, 64, 32, 64
 
 
 def network() -> Any:
-    """A network with one hidden layer, the same on every rank."""
+    """Return a network with one hidden layer, the same on every rank."""
     torch.manual_seed(0)
     return torch.nn.Sequential(
         torch.nn.Linear(INPUTS, HIDDEN), torch.nn.ReLU(), torch.nn.Linear(HIDDEN, 1)

@@ -1,8 +1,8 @@
-"""Call mpi4py and ringfold beside each other, and compare the results.
+"""Make the same calls in mpi4py and ringfold, and compare the results.
 
     mpirun -n 2 python examples/clients/from_mpi4py.py
 
-The rows are those of docs/guides/from-mpi4py.md. Both libraries are in the same processes.
+The calls are the rows of docs/guides/from-mpi4py.md. Both libraries run in the same processes.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,26 +18,26 @@ Case = tuple[str, Callable[[], Any], Callable[[], Any]]
 
 
 def filled(shape: Any, call: Callable[[Any], Any]) -> Any:
-    """What a call writes to an array of this shape."""
+    """Return what a call writes to an array of this shape."""
     out = np.zeros(shape)
     call(out)
     return out
 
 
 def filled_on_root(comm: ringfold.Communicator, shape: Any, call: Callable[[Any], Any]) -> Any:
-    """The same on rank 0; the others give no array."""
+    """Do the same on rank 0; the other ranks pass no array."""
     return filled(shape, call) if comm.rank == 0 else call(None)
 
 
 def changed(x: Any, call: Callable[[Any], Any]) -> Any:
-    """What a call makes of a copy of this array."""
+    """Return the content of a copy of this array after a call."""
     out = x.copy()
     call(out)
     return out
 
 
 def reductions(mpi: Any, comm: ringfold.Communicator, x: Any) -> Iterator[Case]:
-    """Calls that combine."""
+    """Yield calls that reduce."""
     size = comm.world_size
     yield (
         "Allreduce",
@@ -69,7 +69,7 @@ def reductions(mpi: Any, comm: ringfold.Communicator, x: Any) -> Iterator[Case]:
 
 
 def moves(mpi: Any, comm: ringfold.Communicator, x: Any) -> Iterator[Case]:
-    """Calls that move blocks."""
+    """Yield calls that move blocks."""
     size, is_root = comm.world_size, comm.rank == 0
     counts = [rank + 1 for rank in range(size)]
     mine, rows = np.full(counts[comm.rank], 1.0 + comm.rank), np.arange(float(sum(counts)))
@@ -115,7 +115,7 @@ def moves(mpi: Any, comm: ringfold.Communicator, x: Any) -> Iterator[Case]:
 
 
 def messages(mpi: Any, comm: ringfold.Communicator, x: Any) -> Iterator[Case]:
-    """Messages between two ranks, and calls that do not wait."""
+    """Yield messages between two ranks, and asynchronous calls."""
     following, previous = ((comm.rank + step) % comm.world_size for step in (1, -1))
 
     def ring_of_mpi(out: Any) -> None:
@@ -144,7 +144,7 @@ def messages(mpi: Any, comm: ringfold.Communicator, x: Any) -> Iterator[Case]:
 
 
 def split(mpi: Any, comm: ringfold.Communicator, x: Any) -> Iterator[Case]:
-    """A communicator of every rank's own half."""
+    """Yield a call in a communicator for each half of the ranks."""
     color = comm.rank % 2
     half = comm.split(color, -comm.rank)
     assert half is not None
@@ -156,7 +156,7 @@ def split(mpi: Any, comm: ringfold.Communicator, x: Any) -> Iterator[Case]:
 
 
 def objects(mpi: Any, comm: ringfold.Communicator, x: Any) -> Iterator[Case]:
-    """Collectives of Python objects, here lists of different lengths."""
+    """Yield collectives of Python objects, here lists of different lengths."""
     own = [comm.rank] * (comm.rank + 1)
 
     def flat(lists: Any) -> Any:

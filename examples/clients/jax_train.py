@@ -2,8 +2,8 @@
 
     ringfold run --ranks 2 -- python examples/clients/jax_train.py
 
-JAX computes the gradients, and ringfold averages them: JAX's arrays are read in place by DLPack,
-and results are JAX arrays.
+JAX computes the gradients, and ringfold averages them. ringfold reads JAX's arrays in place through
+DLPack, and returns JAX arrays.
 """
 
 from typing import Any
@@ -17,7 +17,7 @@ INPUTS, BATCH, STEPS, RATE = 8, 64, 60, 0.1
 
 
 def loss(weights: Any, inputs: Any, targets: Any) -> Any:
-    """The mean squared error of a linear model."""
+    """Return the mean squared error of a linear model."""
     return jnp.mean((inputs @ weights - targets) ** 2)
 
 
@@ -36,7 +36,7 @@ def main() -> None:
             losses.append(float(comm.all_reduce(value, "avg")))
         same = comm.all_gather(weights)
         assert isinstance(same, jax.Array) and (same == weights).all(), "the ranks' weights differ"
-        # 16-bit floats of JAX are reduced, too.
+        # 16-bit floats of JAX can be reduced, too.
         half = comm.all_reduce(jnp.ones(4, jnp.bfloat16))
         assert half.dtype == jnp.bfloat16 and float(half[0]) == comm.world_size
         if comm.rank == 0:

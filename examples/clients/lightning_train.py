@@ -27,7 +27,7 @@ class Regression(lightning.LightningModule):
         self.losses: list[float] = []
 
     def training_step(self, batch: Any, index: int) -> Any:
-        """The loss of a batch. Metrics are averaged over the ranks, whole numbers, too."""
+        """Return the loss of a batch. Metrics are averaged over the ranks, even integers."""
         inputs, targets = batch
         loss = torch.nn.functional.mse_loss(self.layer(inputs), targets)
         self.log("loss", loss, sync_dist=True, on_step=False, on_epoch=True)
@@ -35,11 +35,11 @@ class Regression(lightning.LightningModule):
         return loss
 
     def on_train_epoch_end(self) -> None:
-        """Keep the epoch's mean loss of all ranks."""
+        """Keep the epoch's mean loss over all ranks."""
         self.losses.append(float(self.trainer.callback_metrics["loss"]))
 
     def configure_optimizers(self) -> Any:
-        """Plain SGD."""
+        """Return plain SGD."""
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
 

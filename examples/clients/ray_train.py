@@ -3,7 +3,7 @@
     python examples/clients/ray_train.py
     python examples/clients/ray_train.py --backend gloo
 
-Ray starts the ranks; the package ringfold must be installed where they run.
+Ray starts the ranks; the package ringfold must be installed on their hosts.
 """
 
 import argparse
@@ -24,7 +24,7 @@ SAMPLES, INPUTS, BATCH, EPOCHS = 512, 8, 32, 4
 
 
 def train(options: dict[str, Any]) -> None:
-    """What every rank runs: a linear model learns a known map."""
+    """Train a linear model on every rank; it learns a known map."""
     torch.manual_seed(0)
     inputs = torch.randn(SAMPLES, INPUTS)
     data = TensorDataset(inputs, inputs @ torch.randn(INPUTS, 1))
@@ -43,7 +43,7 @@ def train(options: dict[str, Any]) -> None:
             losses.append(float(mean) / dist.get_world_size())
     summary = f"{dist.get_backend()}, {dist.get_world_size()} ranks"
     if dist.get_rank() == 0:
-        # Ray keeps the metrics of reports that come with a checkpoint.
+        # Ray only keeps the metrics of reports with a checkpoint.
         Path(options["summary"]).write_text(
             f"{summary}: loss {losses[0]:.4f} to {losses[-1]:.4f}"
         )

@@ -1,10 +1,10 @@
-"""Train with torchft while a replica is killed and comes back.
+"""Train with torchft while a replica is killed and restarted.
 
     python examples/clients/torchft_train.py
 
-The script starts torchft's lighthouse and two replicas, which average gradients by ringfold. When
-both have made some steps together, one is killed; the other goes on alone, and the first is started
-again, gets the weights, and both end with the same ones.
+The script starts torchft's lighthouse and two replicas, which average gradients with ringfold.
+After some common steps, it kills one replica, and the other continues alone. Then it restarts the
+first replica, which receives the weights. Both replicas end with the same weights.
 """
 
 import os
@@ -30,20 +30,20 @@ WATCHDOG_S = 120.0
 
 
 class ProcessGroupRingfold(torchft.process_group.ProcessGroupWrapper):
-    """Replicas that communicate by ringfold."""
+    """Replicas that communicate through ringfold."""
 
     def _create_pg(self, store: Any, rank: int, world_size: int) -> Any:
         return RingfoldProcessGroup(store, rank, world_size, self._timeout)
 
     def getBackendName(self) -> str:  # noqa: N802: torch's name
-        """The name in torchft's messages."""
+        """Return the name in torchft's messages."""
         return "torchft-ringfold"
 
 
 def replica(name: str, folder: Path) -> None:
     """Train until both replicas have made enough steps after the fault; write the weights."""
     store = dist.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
-    torch.manual_seed(int(name))  # other weights on each replica: torchft has to send them
+    torch.manual_seed(int(name))  # different weights on each replica: torchft must send them
     network = torch.nn.Linear(8, 1)
     optimizer: Any = torch.optim.SGD(network.parameters(), lr=0.05)
     manager = torchft.Manager(
@@ -81,7 +81,7 @@ def replica(name: str, folder: Path) -> None:
 
 
 def start(name: str, folder: Path, lighthouse: str) -> subprocess.Popen[bytes]:
-    """A replica as a process of its own."""
+    """Start a replica in its own process."""
     return subprocess.Popen(
         [sys.executable, __file__, name, str(folder)],
         env=os.environ | {"TORCHFT_LIGHTHOUSE": lighthouse, "OMP_NUM_THREADS": "1"},
@@ -89,7 +89,7 @@ def start(name: str, folder: Path, lighthouse: str) -> subprocess.Popen[bytes]:
 
 
 def wait_for(text: str, file: Path, count: int, processes: list[subprocess.Popen[bytes]]) -> None:
-    """Wait until this many lines of a file end so."""
+    """Wait until `count` lines of a file end with `text`."""
     deadline = time.monotonic() + WATCHDOG_S
     while not file.exists() or sum(
         line.endswith(text) for line in file.read_text().splitlines()

@@ -3,8 +3,8 @@
     torchrun --nproc-per-node 2 examples/clients/trainer_train.py
     torchrun --nproc-per-node 2 examples/clients/trainer_train.py --backend gloo
 
-The model is made from a configuration, and counts upwards from a random number: nothing is
-downloaded.
+The model is built from a configuration, and learns to count upwards from a random number: nothing
+is downloaded.
 """
 
 import argparse
@@ -21,14 +21,14 @@ VOCABULARY, LENGTH, SAMPLES = 32, 16, 256
 
 
 def sequences() -> list[dict[str, Any]]:
-    """Numbers that follow each other, from a random one on."""
+    """Return sequences of consecutive numbers, each from a random start."""
     begins = torch.randint(0, VOCABULARY, (SAMPLES,), generator=torch.Generator().manual_seed(0))
     rows = (begins[:, None] + torch.arange(LENGTH)) % VOCABULARY
     return [{"input_ids": row, "labels": row} for row in rows]
 
 
 def small_model() -> Any:
-    """A GPT-2 with one layer."""
+    """Return a GPT-2 with one layer."""
     return GPT2LMHeadModel(
         GPT2Config(
             vocab_size=VOCABULARY,

@@ -1,12 +1,12 @@
-"""Generate tokens with vLLM on CPUs, a tensor-parallel rank for each process.
+"""Generate tokens with vLLM on CPUs, with a process for each tensor-parallel rank.
 
     python examples/clients/vllm_generate.py
     torchrun --nproc-per-node 2 examples/clients/vllm_generate.py
     torchrun --nproc-per-node 2 examples/clients/vllm_generate.py --backend gloo
 
 The model is a small Llama with random weights, which are the same in each run: nothing is
-downloaded, and every number of ranks generates the same tokens. `--ranks 2` has vLLM start the
-ranks, as `vllm serve` does; for ringfold, the plugin `vllm_ringfold` must be installed then.
+downloaded, and every number of ranks generates the same tokens. With `--ranks 2`, vLLM starts the
+ranks, as `vllm serve` does; for ringfold, the plugin `vllm_ringfold` must then be installed.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 PROMPTS = [[1, 2, 3, 4], [9, 8, 7]]
 TOKENS = 12
-# The same for all: one process for each rank, which prints little and asks no other host.
+# Common to all ways to start: few messages, and no requests to other hosts.
 VARIABLES = {
     "HF_HUB_OFFLINE": "1",
     "VLLM_CPU_KVCACHE_SPACE": "1",
@@ -30,7 +30,7 @@ VARIABLES = {
 
 
 def save_model(folder: str) -> None:
-    """A Llama of two layers, whose heads two and four ranks can share."""
+    """Save a Llama of two layers, whose heads can be divided among two or four ranks."""
     torch.manual_seed(1)
     config = LlamaConfig(
         vocab_size=256,
@@ -45,7 +45,7 @@ def save_model(folder: str) -> None:
 
 
 def generate(folder: str, ranks: int, executor: str | None) -> list[Any]:
-    """The tokens that follow each prompt, the likeliest ones."""
+    """Return the most likely tokens after each prompt."""
     from vllm import LLM, SamplingParams
 
     model = LLM(
@@ -73,7 +73,7 @@ def main() -> None:
     os.environ |= VARIABLES
     rank, launched = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     if launched > 1:
-        # Each process has a rank of its own, and so an engine.
+        # Each process has its own rank, and therefore its own engine.
         os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
         if options.backend == "ringfold":
             import vllm_ringfold

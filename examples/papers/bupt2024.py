@@ -116,7 +116,7 @@ def simulate(outputs: Outputs) -> Points:
     points = {}
     for alpha in sorted({alpha for alpha, _ in pairs}):
         delays = sorted(delay for of, delay in pairs if of == alpha)
-        by_rule = ["--alpha-threshold", f"{alpha / 10}", "--compare", "server=parallel,serial"]
+        by_rule = ["--set", f"alpha_threshold={alpha / 10}", "--compare", "server=parallel,serial"]
         for delay, (parallel, serial) in sweep(outputs, delays, *by_rule).items():
             late = next(chunk for chunk in parallel["chunks"] if chunk["owner"] == OWNER)
             points[alpha, delay] = Times(
@@ -130,7 +130,7 @@ def simulate(outputs: Outputs) -> Points:
 
 def all_reduce(outputs: Outputs) -> tuple[int, int]:
     """The whole all_reduce at the point of the 25.3 %: the ring's time, and by the paper's rule."""
-    ring, strategy = outputs.simulate("--collective", "all_reduce", "--compare", "off,next2")
+    ring, strategy = outputs.simulate("--set", "collective=all_reduce", "--compare", "off,next2")
     return picoseconds(ring["time_us"]), picoseconds(strategy["time_us"])
 
 

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """In-place all_reduce by master and worker, and by a ring, simulated.
 
-Implementing All-Reduce with MPI (a laboratory report, 2021), for 4, 8 and 16 processes and 4 to 100
-MB.
+Source: Implementing All-Reduce with MPI (a laboratory report, 2021), for 4, 8 and 16 processes and
+4 to 100 MB.
 
-The ring's printed formula is right. The master's, `2(α + S/B) + N·S·C`, cannot be: solved for the
-table that is printed below it, it gives a negative bandwidth. Everything passes through the
-master's port, one message at a time, so it is `(N − 1)(2(α + S/B) + S·C)`.
+The ring's printed formula is right. The master's, `2(α + S/B) + N·S·C`, is wrong: solved for the
+printed table, it gives a negative bandwidth. All data passes through the master's port, one message
+at a time, so the time is `(N − 1)(2(α + S/B) + S·C)`.
 """
 
 from typing import Any, NamedTuple
@@ -27,14 +27,14 @@ TABLE = {
 """The report's table: seconds by algorithm and processes, for each size."""
 
 OUTLIER = ("ring", 16, 4)
-"""The time that is above that of twice the size: no model explains it, so the fit ignores it."""
+"""Time that exceeds the time of twice the size. No model explains it, so the fit ignores it."""
 
 CORES = range(4, 17)
-"""The assumed range of the machine's number of cores."""
+"""Assumed range of the machine's number of cores."""
 
 
 class Fit(NamedTuple):
-    """The cost of an algorithm's messages if every process has a core."""
+    """Cost of an algorithm's messages if every process has a core."""
 
     alpha_us: float
     beta_us_per_byte: float
@@ -55,19 +55,19 @@ class Cell(NamedTuple):
 
 
 def turns(processes: int, cores: int) -> float:
-    """How many processes share a core: all run all the time, because MPI's waits poll."""
+    """Return the number of processes per core: all run all the time, because MPI's waits poll."""
     return max(processes / cores, 1.0)
 
 
 def counts(algorithm: str, processes: int, megabytes: int) -> tuple[float, float]:
-    """Consecutive messages, and bytes through the busiest port, of the right formulas."""
+    """Return consecutive messages, and bytes through the busiest port, by the right formulas."""
     messages = 2 * (processes - 1)
     share = 1 if algorithm == "flat" else processes
     return messages, messages / share * megabytes * 1e6
 
 
 def fitted(algorithm: str, cores: int) -> Fit:
-    """Least squares of relative errors without negative values; processes take turns on cores."""
+    """Fit relative errors by least squares, without negative values; processes share cores."""
     rows: list[list[float]] = []
     times: list[float] = []
     for (of, processes), seconds in TABLE.items():
@@ -100,7 +100,7 @@ def fitted(algorithm: str, cores: int) -> Fit:
 
 
 def simulate(outputs: Outputs, cores: int, fits: dict[str, Fit]) -> list[Cell]:
-    """Every cell of the table."""
+    """Simulate every cell of the table."""
     cells = []
     for (algorithm, processes), seconds in TABLE.items():
         fit, slower = fits[algorithm], turns(processes, cores)
@@ -117,7 +117,7 @@ def simulate(outputs: Outputs, cores: int, fits: dict[str, Fit]) -> list[Cell]:
 
 
 def printed_formula() -> str:
-    """The printed formula for master and worker, solved for its own table."""
+    """Return the printed formula for master and worker, solved for its own table."""
     text = """\
 #
 # Printed for master and worker: T = 2(α + S/B) + N·S·C. So T(8) − T(4) = 4·S·C, and
@@ -136,7 +136,7 @@ def printed_formula() -> str:
 
 
 def right_formulas() -> str:
-    """The quantities that are constant by the right formulas."""
+    """Return the quantities that are constant according to the right formulas."""
     text = """\
 #
 # Right: T = (N − 1)(2(α + S/B) + S·C), so T/(N − 1) is the same for all N; for the ring, as
@@ -186,7 +186,7 @@ def cells_text(cells: list[Cell]) -> str:
 
 
 def draw(outputs: Outputs, cells: list[Cell]) -> None:
-    """A picture for each algorithm: printed as points, simulated as broken lines."""
+    """Draw a picture for each algorithm: printed times as points, simulated as broken lines."""
     for algorithm, name in NAMES.items():
         curves = []
         for colour, ranks in enumerate(PROCESSES):

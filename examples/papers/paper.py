@@ -1,4 +1,4 @@
-"""Shared by the scripts of the papers: their arguments, `ringfold sim`, and their output."""
+"""Common code of the papers' scripts: their arguments, `ringfold sim`, and their output."""
 
 import argparse
 import csv
@@ -13,7 +13,7 @@ FOLDER = Path(__file__).parent
 
 
 class Curve(NamedTuple):
-    """Points that belong together, and how matplotlib draws them."""
+    """Points of one curve, and its matplotlib style."""
 
     label: str
     style: str
@@ -21,7 +21,7 @@ class Curve(NamedTuple):
 
 
 class Outputs:
-    """The destinations of the results."""
+    """Destinations of the results."""
 
     def __init__(self, name: str, description: str | None) -> None:
         parser = argparse.ArgumentParser(description=description)
@@ -33,7 +33,7 @@ class Outputs:
         self.name = name
 
     def simulate(self, *arguments: str) -> list[dict[str, Any]]:
-        """Run the paper's scenario file and return the simulations of `--json`."""
+        """Run the paper's scenario file, and return the simulations in its `--json` output."""
         command = [self.arguments.command, "sim", str(FOLDER / f"{self.name}.toml"), *arguments]
         done = subprocess.run([*command, "--json", "-"], stdout=subprocess.PIPE, text=True)
         if done.returncode != 0:

@@ -1,11 +1,11 @@
-//! The flags of `ringfold sim` beside the settings of what is simulated.
+//! The flags of `ringfold sim`.
 
 use std::path::PathBuf;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 
 use super::outcome::Method;
-use super::settings::Settings;
+use super::settings::Layers;
 use super::vary::Variation;
 use crate::output::is_stdout;
 
@@ -13,10 +13,10 @@ use crate::output::is_stdout;
 /// slow or dead ranks
 ///
 /// The library's own engine runs its own schedules over a simulated network, so order, bytes and
-/// messages are those of a real run; flags or a scenario file set the cost of a message or a
-/// reduction. The same scenario and seed give the same result. Times are written 5us or 20ms, rates
-/// 100Gbit/s or 12.5GB/s, sizes 64K or 8M (binary). A violated guarantee or a call that fails makes
-/// the exit status 1.
+/// messages are those of a real run. Flags, `--set` or a scenario file set the cost of a message or
+/// a reduction; docs/reference/simulator-settings.md lists all settings. The same scenario and seed
+/// give the same result. Times are written 5us or 20ms, rates 100Gbit/s or 12.5GB/s, sizes 64K or
+/// 8M (binary). A violated guarantee or a call that fails makes the exit status 1.
 #[derive(clap::Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Arguments {
@@ -25,7 +25,7 @@ pub struct Arguments {
     pub what: Option<String>,
 
     #[command(flatten)]
-    pub settings: Settings,
+    pub settings: SettingFlags,
 
     /// Simulate for many values of a setting: bytes=1K..64M doubles, ranks=4..64*4 multiplies,
     /// delay=0us..60us+2us adds, bandwidth=10Gbit/s,25Gbit/s lists. `delay` is that of --slow and
@@ -42,24 +42,10 @@ pub struct Arguments {
     #[arg(long, value_name = "HOW", value_enum, default_value = "auto", help_heading = RUNS)]
     pub method: Method,
 
-    /// Fit the constants of links and reductions to the measurements of `ringfold perf --csv`, and
-    /// print them as flags
-    #[arg(
-        long,
-        value_name = "FILE.csv",
-        help_heading = RUNS,
-        conflicts_with_all = ["what", "sweep", "compare"],
-    )]
-    pub calibrate: Option<PathBuf>,
-
     /// Take links and processors from a file of `ringfold tune calibrate`, written in a job of
     /// several hosts, and devices from one written with `--device`
     #[arg(long, value_name = "FILE.toml", help_heading = RUNS)]
     pub constants: Option<PathBuf>,
-
-    /// A publication; scripts reproduce them now
-    #[arg(long, value_name = "NAME", hide = true)]
-    pub paper: Option<String>,
 
     /// Write everything as JSON; - is standard output, without the table
     #[arg(short = 'J', long, value_name = "FILE|-", help_heading = OUTPUT)]
@@ -87,10 +73,140 @@ pub struct Arguments {
     pub plot: Option<PathBuf>,
 }
 
+/// The settings that have a flag of their own, and `--set` for all.
+#[derive(clap::Args, Clone, Debug)]
+pub struct SettingFlags {
+    /// Algorithm, over messages; `auto` is the tuner's choice [default: auto]
+    #[arg(short = 'A', long, value_name = "NAME", help_heading = CALL)]
+    algorithm: Option<String>,
+
+    /// Number of ranks [default: 4]
+    #[arg(long, value_name = "N", help_heading = CALL)]
+    ranks: Option<String>,
+
+    /// The size, as nccl-tests counts it [default: 8M]
+    #[arg(short = 'b', long, value_name = "BYTES", help_heading = CALL)]
+    bytes: Option<String>,
+
+    /// The pipeline's unit, or `whole` [default: the tuner's]
+    #[arg(long, value_name = "BYTES|whole", help_heading = CALL)]
+    slice_bytes: Option<String>,
+
+    /// Data type [default: float32]
+    #[arg(short = 'd', long, alias = "dtype", value_name = "TYPE", help_heading = CALL)]
+    datatype: Option<String>,
+
+    /// Operation [default: sum]
+    #[arg(short = 'o', long, value_name = "OP", help_heading = CALL)]
+    op: Option<String>,
+
+    /// Root rank; for stragglar the late rank [default: 0, for stragglar the first of --late]
+    #[arg(short = 'r', long, value_name = "RANK", help_heading = CALL)]
+    root: Option<String>,
+
+    /// Network between hosts: sockets, or rdma, with the constants of --constants, or assumed ones
+    /// [default: sockets]
+    #[arg(long, value_name = "NETWORK", help_heading = MACHINES)]
+    fabric: Option<String>,
+
+    /// Latency of a message [default: 5us]
+    #[arg(long, value_name = "TIME", help_heading = MACHINES)]
+    alpha: Option<String>,
+
+    /// Bandwidth of each rank's port: 100Gbit/s, 12.5GB/s or `unlimited` [default: 100Gbit/s]
+    #[arg(long, value_name = "RATE", help_heading = MACHINES)]
+    bandwidth: Option<String>,
+
+    /// Ranks on each host, in rank order [default: 1]
+    #[arg(long, value_name = "N", help_heading = MACHINES)]
+    ranks_per_host: Option<String>,
+
+    /// Data is on devices (GPUs), whose links to the host have this bandwidth each way, or with
+    /// `measured` the one of --constants; lanes copy the data in slices [default: data is on the
+    /// hosts]
+    #[arg(long, value_name = "RATE", help_heading = MACHINES)]
+    device: Option<String>,
+
+    /// Slower reductions: rank=3,step=*,delay=exp(20us),p=0.1 (also uniform(5us,20us)); may be
+    /// repeated. A step is the ordinal of that rank's reduction, from 1
+    #[arg(long, value_name = "SPEC", help_heading = TROUBLE)]
+    slow: Vec<String>,
+
+    /// A rank that makes its call later: rank=1,delay=60us
+    #[arg(long, value_name = "SPEC", help_heading = TROUBLE)]
+    late: Vec<String>,
+
+    /// A rank that is frozen for a while: rank=1,from=10us,until=2ms
+    #[arg(long, value_name = "SPEC", help_heading = TROUBLE)]
+    stall: Vec<String>,
+
+    /// A link with less bandwidth: rank=1,factor=4 is a port, from=1,to=2,factor=4 one way
+    #[arg(long, value_name = "SPEC", help_heading = TROUBLE)]
+    slow_link: Vec<String>,
+
+    /// A rank that dies: rank=1,at=100us
+    #[arg(long, value_name = "SPEC", help_heading = TROUBLE)]
+    dead: Vec<String>,
+
+    /// Destination of a slow rank's sum in rings: off, next2 (the rank after the next), or tail
+    /// (the chunk's owner) [default: off]
+    #[arg(long, value_name = "TARGET", help_heading = TROUBLE)]
+    policy: Option<String>,
+
+    /// Any setting of a scenario file, such as reduce_rate=20GB/s; may be repeated
+    #[arg(short, long, value_name = "KEY=VALUE")]
+    set: Vec<String>,
+}
+
+impl SettingFlags {
+    /// Adds the settings to `layers`, those of `--set` last.
+    pub fn lay_over(&self, layers: &mut Layers) -> Result<()> {
+        for (key, text) in [
+            ("algorithm", &self.algorithm),
+            ("ranks", &self.ranks),
+            ("bytes", &self.bytes),
+            ("slice_bytes", &self.slice_bytes),
+            ("datatype", &self.datatype),
+            ("op", &self.op),
+            ("root", &self.root),
+            ("fabric", &self.fabric),
+            ("alpha", &self.alpha),
+            ("bandwidth", &self.bandwidth),
+            ("ranks_per_host", &self.ranks_per_host),
+            ("device", &self.device),
+            ("policy", &self.policy),
+        ] {
+            if let Some(text) = text {
+                layers.set(key, text, &[])?;
+            }
+        }
+        for (key, texts) in [
+            ("slow", &self.slow),
+            ("late", &self.late),
+            ("stall", &self.stall),
+            ("slow_link", &self.slow_link),
+            ("dead", &self.dead),
+        ] {
+            if !texts.is_empty() {
+                layers.set_list(key, texts)?;
+            }
+        }
+        for pair in &self.set {
+            let wrong = || format!("`--set {pair}` is not of the form KEY=VALUE");
+            let (key, text) = pair.split_once('=').with_context(wrong)?;
+            layers.set(key.trim(), text.trim(), &[])?;
+        }
+        Ok(())
+    }
+}
+
 /// What makes more than one simulation.
 const MANY: [&str; 2] = ["sweep", "compare"];
 
 /// Headings of the help.
+const CALL: &str = "The call";
+const MACHINES: &str = "Network and devices";
+const TROUBLE: &str = "Slow and dead ranks";
 const RUNS: &str = "What is run";
 const OUTPUT: &str = "Output";
 
@@ -102,18 +218,11 @@ Examples:
   ringfold sim examples/sim/slow-rank.toml --gantt ranks.svg --trace ranks.json
   ringfold sim --algorithm ring --slow rank=1,step=1,delay=8us --sweep delay=0us..30us+2us
   ringfold sim --ranks 4 --bytes 64M --device 25GB/s --alpha 500ns --bandwidth 100GB/s
-  ringfold sim examples/papers/bupt2024.toml --sweep delay=0us..30us+2us
-  ringfold perf --algorithm ring --csv rows.csv && ringfold sim --calibrate rows.csv";
+  ringfold sim examples/papers/bupt2024.toml --sweep delay=0us..30us+2us";
 
 impl Arguments {
     /// Checks what can be checked before anything is simulated.
     pub fn check(&self) -> Result<()> {
-        if let Some(name) = &self.paper {
-            bail!(
-                "`--paper` is now a script; run `python3 examples/papers/{name}.py`, which takes \
-                 `--plot`, `--csv` and `--json`, too (see docs/explanation/papers.md)"
-            );
-        }
         if let [one, other, ..] = self.stdout_data()[..] {
             bail!(
                 "`{one} -` and `{other} -` would mix on standard output; write one of them to a \

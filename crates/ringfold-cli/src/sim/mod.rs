@@ -1,7 +1,7 @@
 //! `ringfold sim`: simulates collectives in virtual time, with the library's own engine.
 //!
 //! ```text
-//! file, flags ─► settings ─► (sweep × compare) ─► Scenario ─► ringfold::simulate
+//! constants, file, flags ─► layers ─► (sweep × compare) ─► Scenario ─► ringfold::simulate
 //!     ─► Report ─► table, files, pictures
 //! ```
 //!
@@ -11,10 +11,8 @@
 mod arguments;
 mod constants;
 mod details;
-mod device_settings;
 mod disturbances;
 mod files;
-mod fit_links;
 mod outcome;
 mod parse;
 mod pictures;
@@ -34,8 +32,9 @@ use anyhow::{Context, Result};
 use ringfold::internals::simulate::{Scenario, goal};
 
 pub use arguments::Arguments;
+use constants::Measured;
 use outcome::Outcome;
-use settings::Settings;
+use settings::Layers;
 use vary::{Value, Variant};
 
 use crate::launch::usage;
@@ -45,11 +44,8 @@ use crate::parse::parse_collective;
 /// Simulates, and returns the exit status: 1 when a call failed or a promise was broken.
 pub fn run(arguments: Arguments) -> Result<u8> {
     arguments.check().map_err(usage)?;
-    if let Some(path) = &arguments.calibrate {
-        return fit_links::run(path, &arguments).map(|()| 0);
-    }
-    let (name, settings) = base(&arguments)?;
-    let variants = vary::variants(&settings, &name, arguments.compare.as_deref())?;
+    let (name, layers) = base(&arguments)?;
+    let variants = vary::variants(&layers, &name, arguments.compare.as_deref())?;
     let is_single = arguments.sweep.is_none() && arguments.compare.is_none();
     let outcomes = match is_single {
         true => vec![single(&arguments, &variants[0])?],
@@ -60,36 +56,36 @@ pub fn run(arguments: Arguments) -> Result<u8> {
     Ok(u8::from(!is_clean))
 }
 
-/// The file's name and the settings of file and flags together.
-fn base(arguments: &Arguments) -> Result<(String, Settings)> {
-    let mut settings = match &arguments.constants {
-        Some(path) => constants::read(path)?,
-        None => Settings::default(),
-    };
+/// The file's name, and the settings of constants, file and flags together.
+fn base(arguments: &Arguments) -> Result<(String, Layers)> {
+    let mut layers = Layers::default();
+    if let Some(path) = &arguments.constants {
+        layers.measured = Measured::read(path)?;
+    }
     let mut name = "flags".to_owned();
     if let Some(what) = &arguments.what {
         let path = Path::new(what);
         match parse_collective(what) {
-            Ok(collective) => settings.collective = Some(collective),
+            Ok(collective) => layers.set("collective", collective.name(), &[])?,
             // A word without a dot or a slash is assumed to be a collective, unless there is such a
             // file.
             Err(error) if !what.contains(['.', '/']) && !path.exists() => {
                 return Err(usage(error.into()));
             }
             Err(_) => {
-                settings.overlay(&scenario::read(path)?);
+                layers.read(path)?;
                 name.clone_from(what);
             }
         }
     }
-    settings.overlay(&arguments.settings);
-    Ok((name, settings))
+    arguments.settings.lay_over(&mut layers).map_err(usage)?;
+    Ok((name, layers))
 }
 
 /// The scenario of these settings; if there is none, or the method cannot simulate it, that is an
 /// error of the command line.
-fn possible(arguments: &Arguments, settings: &Settings, needs_all: bool) -> Result<Scenario> {
-    let scenario = scenario::scenario(settings).map_err(usage)?;
+fn possible(arguments: &Arguments, layers: &Layers, needs_all: bool) -> Result<Scenario> {
+    let scenario = scenario::scenario(layers).map_err(usage)?;
     arguments
         .method
         .check(&scenario, needs_all)
@@ -102,7 +98,7 @@ fn single(arguments: &Arguments, variant: &Variant) -> Result<Outcome> {
     let traces = arguments.trace.is_some() || arguments.gantt.is_some();
     // What was asked for by `--json` is everything, and so is what a timeline shows.
     let needs_all = traces || arguments.json.is_some();
-    let mut scenario = possible(arguments, &variant.settings, needs_all)?;
+    let mut scenario = possible(arguments, &variant.layers, needs_all)?;
     if arguments.gantt.is_some() {
         pictures::check_gantt(scenario.ranks)?;
     }
@@ -153,13 +149,11 @@ fn many(arguments: &Arguments, variants: &[Variant]) -> Result<Vec<Outcome>> {
     let mut cases = Vec::new();
     for value in values {
         for variant in variants {
-            let settings = match (key, value) {
-                (Some(key), Some(value)) => {
-                    scenario::with(&variant.settings, key, &value.text).map_err(usage)?
-                }
-                _ => variant.settings.clone(),
-            };
-            let scenario = possible(arguments, &settings, needs_all)?;
+            let mut layers = variant.layers.clone();
+            if let (Some(key), Some(value)) = (key, value) {
+                scenario::vary(&mut layers, key, &value.text).map_err(usage)?;
+            }
+            let scenario = possible(arguments, &layers, needs_all)?;
             cases.push((variant, value, scenario));
         }
     }

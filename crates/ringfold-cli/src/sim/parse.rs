@@ -1,9 +1,9 @@
-//! Values as users write them, alike in flags, scenario files and what varies.
+//! Values as users write them, alike in flags, scenario files and sweeps.
 
 use std::fmt;
 use std::str::FromStr;
 
-use ringfold::internals::units::{parse_rate_ps_per_byte, parse_time_ps};
+use ringfold::internals::units::{nearest, parse_rate_ps_per_byte, parse_time_ps};
 use serde::de::{self, Deserialize, Deserializer, Visitor};
 
 use crate::parse::parse_bytes;
@@ -86,7 +86,7 @@ impl From<Rate> for u64 {
     }
 }
 
-/// Reads a value of a file by the same function as the flag's: from a string or a number.
+/// Reads a value from a string or a number.
 pub fn text<'de, D, T, E>(from: D, parse: impl Fn(&str) -> Result<T, E>) -> Result<T, D::Error>
 where
     D: Deserializer<'de>,
@@ -105,7 +105,7 @@ where
     text(from, str::parse).map(Some)
 }
 
-/// Has files read these types like flags: from their text.
+/// Reads these types from their text.
 macro_rules! read_from_text {
     ($($name:ident),*) => { $(
         impl<'de> serde::Deserialize<'de> for $name {
@@ -116,27 +116,29 @@ macro_rules! read_from_text {
     )* };
 }
 
-/// Words of flags and files, and what they stand for.
+/// A function that reads one of these words.
 macro_rules! words {
-    (
-        $(#[$about:meta])* $name:ident for $meaning:ty:
-        $($(#[$help:meta])* $word:ident => $value:expr,)*
-    ) => {
-        $(#[$about])*
-        #[derive(Clone, Copy, Debug, serde::Deserialize, PartialEq, Eq, clap::ValueEnum)]
-        #[serde(rename_all = "lowercase")]
-        pub enum $name {
-            $($(#[$help])* $word),*
-        }
-
-        impl From<$name> for $meaning {
-            fn from(word: $name) -> $meaning {
-                match word {
-                    $($name::$word => $value),*
-                }
-            }
+    ($name:ident: $meaning:ty = $($word:literal => $value:expr),*) => {
+        fn $name<'de, D: serde::Deserializer<'de>>(
+            from: D,
+        ) -> Result<Option<$meaning>, D::Error> {
+            let words = [$(($word, $value)),*];
+            $crate::sim::parse::text(from, |text| $crate::sim::parse::one_of(text, words)).map(Some)
         }
     };
+}
+
+/// The meaning of a word.
+pub fn one_of<T: Copy, const N: usize>(text: &str, words: [(&str, T); N]) -> Result<T, String> {
+    let found = words.iter().find(|(word, _)| *word == text);
+    found.map(|(_, meaning)| *meaning).ok_or_else(|| {
+        let names = words.map(|(word, _)| word);
+        let near = nearest(text, names.into_iter());
+        format!(
+            "`{text}` is none of {}; did you mean `{near}`?",
+            names.join(", ")
+        )
+    })
 }
 
 pub(super) use {read_from_text, words};
@@ -171,13 +173,22 @@ impl<'de> Deserialize<'de> for Text {
     }
 }
 
-/// [`own_text`] for each entry of a list.
+/// [`own_text`] for each entry of a list, or for its only one.
 pub fn own_list<'de, D, T>(from: D) -> Result<Vec<T>, D::Error>
 where
     D: Deserializer<'de>,
     T: FromStr<Err: fmt::Display>,
 {
-    let list = Vec::<Text>::deserialize(from)?;
-    let read = |Text(text): &Text| text.parse().map_err(de::Error::custom);
+    #[derive(serde::Deserialize)]
+    #[serde(untagged)]
+    enum Texts {
+        One(String),
+        Many(Vec<String>),
+    }
+    let list = match Texts::deserialize(from)? {
+        Texts::One(text) => vec![text],
+        Texts::Many(list) => list,
+    };
+    let read = |text: &String| text.parse().map_err(de::Error::custom);
     list.iter().map(read).collect()
 }

@@ -1,78 +1,57 @@
-//! How simulated ranks go around a slow one, as their user says it.
+//! The settings of rings that bypass a slow rank.
 
 use std::str::FromStr;
 
 use anyhow::Result;
-use clap::{Args, ValueEnum};
 use ringfold::Collective;
 use ringfold::internals::engine::slices_in_flight;
 use ringfold::internals::schedule::Access;
 use ringfold::internals::simulate::{self, Policy, Scenario, Server, Signals, Target, Timers};
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 
-use super::parse::{Span, read_from_text, words};
-
-/// A heading of the help.
-const POLICY: &str = "Going around slow ranks";
+use super::parse::{Span, one_of, read_from_text, text, words};
 
 /// The straggler policy, which is for rings.
-#[derive(Args, Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct PolicySettings {
-    /// The destination of a slow rank's sum: unchanged, the rank after the next, or the chunk's
-    /// owner [default: off]
-    #[arg(long, value_name = "TARGET", value_enum, help_heading = POLICY)]
-    pub policy: Option<PolicyName>,
-
-    /// How many times as long as usual is too long [default: 1.8]
-    #[arg(long, value_name = "FACTOR", help_heading = POLICY)]
+    #[serde(deserialize_with = "policy")]
+    pub policy: Option<Option<Target>>,
     pub alpha_threshold: Option<Factor>,
-
-    /// Which rank signals that a rank is slow [default: both]
-    #[arg(long, value_name = "WHICH", value_enum, help_heading = POLICY)]
-    pub signals: Option<SignalsName>,
-
-    /// From where ranks know what is usual [default: fixed]
-    #[arg(long, value_name = "HOW", value_enum, help_heading = POLICY)]
-    pub timers: Option<TimersName>,
-
-    /// The shortest time that is too long, with --timers running [default: the library's 200us]
-    #[arg(long, value_name = "TIME", help_heading = POLICY)]
+    #[serde(deserialize_with = "signals")]
+    pub signals: Option<Signals>,
+    #[serde(deserialize_with = "timers")]
+    pub timers: Option<Usual>,
     pub floor: Option<Span>,
 }
 
-words! {
-    /// A word for no policy or a [`Target`].
-    PolicyName for Option<Target>:
-    /// Everybody waits
-    Off => None,
-    /// To the rank after the next, which waits for it: the paper's
-    Next2 => Some(Target::Next2),
-    /// To the chunk's owner, and no rank in between waits
-    Tail => Some(Target::Tail),
-}
+/// The destination of a slow rank's sum, by name; `off` leaves the ring as it is.
+pub const POLICIES: [(&str, Option<Target>); 3] = [
+    ("off", None),
+    ("next2", Some(Target::Next2)),
+    ("tail", Some(Target::Tail)),
+];
 
-words! {
-    /// A word for [`Signals`].
-    SignalsName for Signals:
-    /// A rank that reduces too long tells the next one
-    Late => Signals { skip: false, ..Signals::BOTH },
-    /// A rank that waits too long tells the previous one
-    Skip => Signals { late: false, ..Signals::BOTH },
-    /// Both
-    Both => Signals::BOTH,
-    /// Neither: both act by their own timers, which is the paper's literal rule
-    Silent => Signals { late: false, skip: false, silent: true },
-}
-
-/// A word for [`Timers`].
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum TimersName {
-    /// What reductions and messages of this scenario take undisturbed
+/// Where ranks know from what is usual.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Usual {
+    /// From the scenario, undisturbed.
     Fixed,
-    /// Estimates that begin with nothing in this call
+    /// From estimates that begin with nothing in this call.
     Running,
+}
+
+words! { timers: Usual = "fixed" => Usual::Fixed, "running" => Usual::Running }
+words! {
+    signals: Signals =
+    "late" => Signals { skip: false, ..Signals::BOTH },
+    "skip" => Signals { late: false, ..Signals::BOTH },
+    "both" => Signals::BOTH,
+    "silent" => Signals { late: false, skip: false, silent: true }
+}
+
+fn policy<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Option<Target>>, D::Error> {
+    text(from, |text| one_of(text, POLICIES)).map(Some)
 }
 
 /// A number above 1.
@@ -95,7 +74,7 @@ read_from_text!(Factor);
 impl PolicySettings {
     /// The policy for a scenario that is otherwise complete.
     pub fn policy(&self, scenario: &Scenario) -> Result<Option<Policy>> {
-        let Some(target) = self.policy.and_then(Option::from) else {
+        let Some(target) = self.policy.flatten() else {
             return Ok(None);
         };
         let usual = Policy::new(target, false);
@@ -103,16 +82,16 @@ impl PolicySettings {
             return Ok(Some(usual));
         };
         let alpha = self.alpha_threshold.map_or(alpha, |factor| factor.0);
-        let timers = match self.timers.unwrap_or(TimersName::Fixed) {
-            TimersName::Running => Timers::Running {
+        let timers = match self.timers.unwrap_or(Usual::Fixed) {
+            Usual::Running => Timers::Running {
                 alpha,
                 floor_ps: self.floor.map_or(floor_ps, |time| time.ps),
             },
-            TimersName::Fixed => fixed(scenario, alpha)?,
+            Usual::Fixed => fixed(scenario, alpha)?,
         };
         Ok(Some(Policy {
             target,
-            signals: self.signals.map_or(Signals::BOTH, Signals::from),
+            signals: self.signals.unwrap_or(Signals::BOTH),
             timers,
         }))
     }

@@ -1,22 +1,17 @@
-//! From settings to what the library simulates: files, defaults, and one value that varies.
+//! From settings to what the library simulates: defaults, and one value that varies.
 
-use std::path::Path;
-
-use anyhow::{Context, Result, anyhow, bail};
-use clap::{Args, Command, FromArgMatches};
+use anyhow::{Result, anyhow, bail};
 use ringfold::Weighting;
 use ringfold::internals::simulate::{
     Compute, Delay, Devices, Disturbance, Grants, Links, Network, Payload, Scenario,
 };
-use ringfold::internals::tune::{RdmaCosts, balance};
-use ringfold::internals::units::{nearest, parse_time_ps};
+use ringfold::internals::tune::{DeviceConstants, RdmaCosts, balance};
+use ringfold::internals::units::parse_time_ps;
 use ringfold::{Collective, Method};
 
-use super::constants;
-use super::device_settings::DeviceSettings;
 use super::disturbances::Late;
 use super::parse::DeviceRate;
-use super::settings::{Settings, Slice, Way};
+use super::settings::{DeviceSettings, Layers, Settings, Slice, Way};
 
 /// By default, data is moved and results are compared up to this size: more would exhaust the
 /// machine's memory.
@@ -29,36 +24,9 @@ const RANKS_MAX: usize = 1 << 20;
 /// own.
 const DELAY: &str = "delay";
 
-/// Reads a scenario file.
-pub fn read(path: &Path) -> Result<Settings> {
-    let name = path.display();
-    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read `{name}`"))?;
-    toml::from_str(&text).map_err(|error| {
-        anyhow!(
-            "`{name}`: {}{}",
-            error.to_string().trim_end(),
-            hint(error.message())
-        )
-    })
-}
-
-/// Suggests the right word for one that serde did not expect: its message lists all of them.
-fn hint(message: &str) -> String {
-    let quoted: Vec<&str> = message.split('`').skip(1).step_by(2).collect();
-    match quoted.split_first() {
-        Some((wrong, known)) if message.starts_with("unknown ") && !known.is_empty() => {
-            format!(
-                "\ndid you mean `{}`?",
-                nearest(wrong, known.iter().copied())
-            )
-        }
-        _ => String::new(),
-    }
-}
-
-/// What the settings say, and defaults for the rest.
-pub fn scenario(settings: &Settings) -> Result<Scenario> {
-    let settings = &constants::under(settings)?;
+/// The scenario of these settings, with defaults for the rest.
+pub fn scenario(layers: &Layers) -> Result<Scenario> {
+    let settings = &delayed(layers)?;
     let default = Scenario::default();
     let ranks = settings.ranks.unwrap_or(default.ranks);
     let collective = settings.collective.unwrap_or(default.collective);
@@ -94,14 +62,14 @@ pub fn scenario(settings: &Settings) -> Result<Scenario> {
         }),
         network: network(settings, default.network),
         compute: compute(settings, default.compute),
-        devices: devices(&settings.devices)?,
+        devices: devices(&settings.devices, layers.measured.devices.as_ref())?,
         has_barriers: settings.barriers.unwrap_or(default.has_barriers),
         disturbances: disturbances(settings),
         seed: settings.seed.unwrap_or(default.seed),
         timeout_ps: ps(settings.timeout, default.timeout_ps),
         detect_ps: ps(settings.detect, default.detect_ps),
         payload: match settings.payload {
-            Some(name) => name.into(),
+            Some(payload) => payload,
             None if all_bytes <= u128::from(REAL_BYTES_MAX) => Payload::Real,
             None => Payload::Hollow,
         },
@@ -176,8 +144,8 @@ fn network(settings: &Settings, default: Network) -> Network {
             ..links
         }),
         links,
-        ports: given.ports.map_or(default.ports, Into::into),
-        sending: given.sending.map_or(default.sending, Into::into),
+        ports: given.ports.unwrap_or(default.ports),
+        sending: given.sending.unwrap_or(default.sending),
         ranks_per_host: given.ranks_per_host.unwrap_or(default.ranks_per_host),
         hosts_per_machine: given.hosts_per_machine.unwrap_or(default.hosts_per_machine),
         segment_bytes: given.segment_bytes.map(|bytes| bytes.0),
@@ -200,7 +168,7 @@ fn compute(settings: &Settings, default: Compute) -> Compute {
         reduce_ps_per_byte: ps(given.reduce_rate, gamma),
         copy_ps_per_byte: ps(given.copy_rate, default.copy_ps_per_byte),
         miss_ps_per_byte: ps(given.miss_rate, default.miss_ps_per_byte),
-        server: given.server.map_or(default.server, Into::into),
+        server: given.server.unwrap_or(default.server),
         spin_ps: ps(given.spin, default.spin_ps),
         wake_ps: ps(given.wake, default.wake_ps),
         switch_ps: ps(given.switch_time, default.switch_ps),
@@ -208,37 +176,17 @@ fn compute(settings: &Settings, default: Compute) -> Compute {
     }
 }
 
-fn devices(given: &DeviceSettings) -> Result<Option<Devices>> {
-    let default = given
-        .measured
-        .as_ref()
-        .map_or_else(Devices::default, Devices::like);
-    let others = [
-        given.device_in.is_some(),
-        given.device_duplex.is_some(),
-        given.device_copy.is_some(),
-        given.device_signal.is_some(),
-        given.device_enqueue.is_some(),
-        given.device_reduce.is_some(),
-        given.device_launch.is_some(),
-        given.device_flag.is_some(),
-        given.device_read.is_some(),
-        given.reducer.is_some(),
-        given.one_shot.is_some(),
-        given.slot_bytes.is_some(),
-        given.slots.is_some(),
-        given.direct.is_some(),
-        given.ranks_per_device.is_some(),
-    ];
+fn devices(given: &DeviceSettings, measured: Option<&DeviceConstants>) -> Result<Option<Devices>> {
+    let default = measured.map_or_else(Devices::default, Devices::like);
     let Some(rate) = given.device else {
-        if others.contains(&true) {
+        if *given != DeviceSettings::default() {
             bail!("settings of devices, but no data is on devices; give `--device 25GB/s`");
         }
         return Ok(None);
     };
     let rates = match rate {
         DeviceRate::Of(rate) => [rate.ps_per_byte; 2],
-        DeviceRate::Measured if given.measured.is_some() => {
+        DeviceRate::Measured if measured.is_some() => {
             [default.out_ps_per_byte, default.in_ps_per_byte]
         }
         DeviceRate::Measured => bail!(
@@ -286,55 +234,27 @@ fn disturbances(settings: &Settings) -> Vec<Disturbance> {
         .collect()
 }
 
-/// The settings with `key` set to `value`, as its flag would.
-pub fn with(settings: &Settings, key: &str, value: &str) -> Result<Settings> {
-    let mut varied = settings.clone();
+/// Sets what varies.
+pub fn vary(layers: &mut Layers, key: &str, text: &str) -> Result<()> {
     if key == DELAY {
-        delay(&mut varied, value)?;
-        return Ok(varied);
+        layers.delay_ps = Some(parse_time_ps(text)?);
+        return Ok(());
     }
-    let flag = key.replace('_', "-");
-    let command = Settings::augment_args(Command::new("sim").no_binary_name(true));
-    let known: Vec<String> = command
-        .get_arguments()
-        .filter_map(|argument| argument.get_long().map(str::to_owned))
-        .collect();
-    if !known.contains(&flag) {
-        let names = known.iter().map(String::as_str).chain([DELAY]);
-        bail!(
-            "nothing is called `{key}` that could vary; did you mean `{}`?",
-            nearest(&flag, names)
-        );
-    }
-    let matches = command
-        .try_get_matches_from([format!("--{flag}={value}")])
-        .map_err(|error| anyhow!("`{key}={value}`: {}", in_short(&error)))?;
-    varied.overlay(&Settings::from_arg_matches(&matches)?);
-    Ok(varied)
+    layers.set(key, text, &[DELAY])
 }
 
-/// What clap has to say in one line, without the usage that follows.
-fn in_short(error: &clap::Error) -> String {
-    let text = error.to_string();
-    let lines = text
-        .lines()
-        .map(|line| line.trim().trim_start_matches("error: "));
-    let said: Vec<&str> = lines
-        .take_while(|line| !line.starts_with("For more") && !line.starts_with("Usage"))
-        .filter(|line| !line.is_empty())
-        .collect();
-    said.join("; ")
-}
-
-/// Sets the delay of every slow reduction and late rank.
-fn delay(settings: &mut Settings, value: &str) -> Result<()> {
+/// The settings, with the delay of every slow reduction and late rank if that varies.
+fn delayed(layers: &Layers) -> Result<Settings> {
+    let mut settings = layers.settings()?;
+    let Some(ps) = layers.delay_ps else {
+        return Ok(settings);
+    };
     if settings.slow.is_empty() && settings.late.is_empty() {
         bail!(
             "`{DELAY}` varies the delay of what is slow or late, but nothing is; give `--slow` or \
              `--late`"
         );
     }
-    let ps = parse_time_ps(value)?;
     for slow in &mut settings.slow {
         slow.delay = match slow.delay {
             Delay::Fixed(_) | Delay::Uniform { .. } => Delay::Fixed(ps),
@@ -346,5 +266,5 @@ fn delay(settings: &mut Settings, value: &str) -> Result<()> {
             *delay_ps = ps;
         }
     }
-    Ok(())
+    Ok(settings)
 }

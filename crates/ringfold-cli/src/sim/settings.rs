@@ -1,326 +1,146 @@
-//! The user's settings: every setting is a flag, a key of a scenario file, and can be varied.
+//! The settings of a simulation: the keys of a scenario file, and of `--set KEY=VALUE`.
+//! `docs/reference/simulator-settings.md` says what each means.
 //!
-//! One structure serves all three. clap reads it from flags and serde from TOML; varied settings
-//! (`--sweep`, `--compare`) are read as a flag once more. A setting that was not given stays
-//! `None`, so precedence is a matter of order: the default, the file, the flags, the varied value.
+//! [`Layers`] holds them as the tables of a file, of which one lies over the other: measured
+//! constants, the file, flags, a varied value. [`Settings`] are these tables, read.
 
-use clap::Args;
-use ringfold::internals::simulate::{Payload, Ports, Sending, Server, Slow};
+use std::path::Path;
+
+use anyhow::{Context, Result, anyhow, bail};
+use ringfold::internals::simulate::{Payload, Ports, Reducer, Sending, Server, Slow};
+use ringfold::internals::units::nearest;
 use ringfold::{Collective, DType, Method, Op, Weighting};
 use serde::{Deserialize, Deserializer};
+use toml::{Table, Value};
 
 use super::constants::{Fabric, Measured};
-use super::device_settings::DeviceSettings;
 use super::disturbances::{Dead, Late, SlowLink, Stall, SwitchText};
-use super::parse::{Bytes, Rate, Span, own_list, own_text, read_from_text, text, words};
+use super::parse::{
+    Bytes, DeviceRate, Rate, Span, own_list, own_text, read_from_text, text, words,
+};
 use super::policy::PolicySettings;
-use crate::parse::{Selection, parse_algorithm, parse_collective, parse_count, parse_dtype};
+use crate::parse::{Selection, parse_algorithm, parse_collective, parse_dtype};
 
-/// Everything that can be set.
-#[derive(Args, Clone, Debug, Default, Deserialize)]
+/// Everything that can be set; `None` or an empty list is the default.
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// The collective, by its name in `ringfold perf` [default: all_reduce]
-    #[arg(long, value_name = "NAME", value_parser = parse_collective, help_heading = CALL)]
     #[serde(deserialize_with = "collective")]
     pub collective: Option<Collective>,
-
-    /// How it is carried out, over messages; `auto` is the tuner's choice [default: auto]
-    #[arg(short = 'A', long, value_name = "NAME", help_heading = CALL)]
     pub algorithm: Option<Way>,
-
-    /// Number of ranks [default: 4]
-    #[arg(long, value_name = "N", help_heading = CALL, value_parser = parse_count)]
     pub ranks: Option<usize>,
-
-    /// The size, as nccl-tests counts it [default: 8M]
-    #[arg(
-        short = 'b',
-        long,
-        value_name = "BYTES",
-        conflicts_with = "chunk_bytes",
-        help_heading = CALL,
-    )]
     pub bytes: Option<Bytes>,
-
-    /// The size of one rank's part, instead: bytes divided by ranks
-    #[arg(long, value_name = "BYTES", help_heading = CALL)]
     pub chunk_bytes: Option<Bytes>,
-
-    /// The pipeline's unit, or `whole` [default: the tuner's]
-    #[arg(long, value_name = "BYTES|whole", help_heading = CALL)]
     pub slice_bytes: Option<Slice>,
-
-    /// Each rank's share of an all_reduce by direct: 1,1,1,0, or `auto`, from the costs of links
-    /// and reductions
-    #[arg(long, value_name = "LIST|auto", help_heading = CALL)]
     #[serde(deserialize_with = "own_text")]
     pub weights: Option<Weighting>,
-
-    /// Data type [default: float32]
-    #[arg(
-        short = 'd',
-        long,
-        alias = "dtype",
-        value_name = "TYPE",
-        value_parser = parse_one_dtype,
-        help_heading = CALL,
-    )]
     #[serde(deserialize_with = "dtype")]
     pub datatype: Option<DType>,
-
-    /// Operation [default: sum]
-    #[arg(short = 'o', long, value_name = "OP", help_heading = CALL)]
     #[serde(deserialize_with = "own_text")]
     pub op: Option<Op>,
-
-    /// Root rank; for stragglar the late rank [default: 0, for stragglar the first of --late]
-    #[arg(short = 'r', long, value_name = "RANK", help_heading = CALL)]
     pub root: Option<usize>,
-
-    /// Whether data is moved and every result compared with its definition, or its bytes only
-    /// counted [default: real up to 256 MiB on all ranks together]
-    #[arg(long, value_name = "HOW", value_enum, help_heading = CALL)]
-    pub payload: Option<PayloadName>,
-
-    /// Put barriers around the call, as `ringfold perf` does; the time is the slowest rank's
-    /// [default: false, all ranks begin at once]
-    #[arg(
-        long,
-        value_name = "BOOL",
-        num_args = 0..=1,
-        default_missing_value = "true",
-        require_equals = true,
-        help_heading = CALL,
-    )]
+    #[serde(deserialize_with = "payload")]
+    pub payload: Option<Payload>,
     pub barriers: Option<bool>,
-
-    /// What all random numbers follow from [default: 0]
-    #[arg(long, value_name = "N", help_heading = CALL)]
     pub seed: Option<u64>,
-
-    /// Deadline of the call in virtual time [default: 60s]
-    #[arg(long, value_name = "TIME", help_heading = CALL)]
     pub timeout: Option<Span>,
-
-    #[command(flatten)]
-    pub network: NetworkSettings,
-
-    #[command(flatten)]
-    pub compute: ComputeSettings,
-
-    #[command(flatten)]
-    pub devices: DeviceSettings,
-
-    #[command(flatten)]
-    pub straggler: PolicySettings,
-
-    /// Slower reductions: rank=3,step=*,delay=exp(20us),p=0.1 (also uniform(5us,20us)); may be
-    /// repeated. A step is the ordinal of that rank's reduction, from 1
-    #[arg(long, value_name = "SPEC", help_heading = TROUBLE)]
     #[serde(deserialize_with = "own_list")]
     pub slow: Vec<Slow>,
-
-    /// A rank that makes its call later: rank=1,delay=60us
-    #[arg(long, value_name = "SPEC", help_heading = TROUBLE)]
+    #[serde(deserialize_with = "own_list")]
     pub late: Vec<Late>,
-
-    /// A rank that is frozen for a while: rank=1,from=10us,until=2ms
-    #[arg(long, value_name = "SPEC", help_heading = TROUBLE)]
+    #[serde(deserialize_with = "own_list")]
     pub stall: Vec<Stall>,
-
-    /// A link with less bandwidth: rank=1,factor=4 is a port, from=1,to=2,factor=4 one way
-    #[arg(long, value_name = "SPEC", help_heading = TROUBLE)]
+    #[serde(deserialize_with = "own_list")]
     pub slow_link: Vec<SlowLink>,
-
-    /// A rank that dies: rank=1,at=100us
-    #[arg(long, value_name = "SPEC", help_heading = TROUBLE)]
+    #[serde(deserialize_with = "own_list")]
     pub dead: Vec<Dead>,
-
-    /// How long it takes until the survivors of a death learn of it [default: 10ms]
-    #[arg(long, value_name = "TIME", help_heading = TROUBLE)]
     pub detect: Option<Span>,
+    pub network: NetworkSettings,
+    pub compute: ComputeSettings,
+    pub devices: DeviceSettings,
+    pub straggler: PolicySettings,
 }
 
 /// The network between the ranks.
-#[derive(Args, Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct NetworkSettings {
-    /// What joins hosts: `rdma` has messages of more than 4 KiB wait for a grant, and its constants
-    /// are those that --constants has of it, or assumed ones [default: sockets]
-    #[arg(long, value_name = "NETWORK", value_enum, help_heading = NETWORK)]
-    pub fabric: Option<FabricName>,
-
-    /// Whether data is in registered memory, which RDMA moves without a processor [default: false,
-    /// it is copied at both ends]
-    #[arg(
-        long,
-        value_name = "BOOL",
-        num_args = 0..=1,
-        default_missing_value = "true",
-        require_equals = true,
-        help_heading = NETWORK,
-    )]
+    #[serde(deserialize_with = "fabric")]
+    pub fabric: Option<Fabric>,
     pub registered: Option<bool>,
-
-    /// What was measured of links, if --constants has it: settings take precedence.
-    #[arg(skip)]
-    #[serde(skip)]
-    pub measured: Option<Measured>,
-
-    /// How long after its receive was posted a message of more than 4 KiB may depart [default: at
-    /// once, with --fabric rdma 2us]
-    #[arg(long, value_name = "TIME", help_heading = NETWORK)]
     pub grant: Option<Span>,
-
-    /// Latency of a message [default: 5us]
-    #[arg(long, value_name = "TIME", help_heading = NETWORK)]
     pub alpha: Option<Span>,
-
-    /// Bandwidth of each rank's port: 100Gbit/s, 12.5GB/s or `unlimited` [default: 100Gbit/s]
-    #[arg(long, value_name = "RATE", help_heading = NETWORK)]
     pub bandwidth: Option<Rate>,
-
-    /// LogGP's o: what a message costs the processor at each end [default: 0]
-    #[arg(long, value_name = "TIME", help_heading = NETWORK)]
     pub overhead: Option<Span>,
-
-    /// The same where ranks outnumber cores [default: --overhead]
-    #[arg(long, value_name = "TIME", help_heading = NETWORK)]
     pub crowded_overhead: Option<Span>,
-
-    /// What a message of more than one packet (1448 bytes) costs the processor at each end beyond
-    /// that [default: 0]
-    #[arg(long, value_name = "TIME", help_heading = NETWORK)]
     pub packets_overhead: Option<Span>,
-
-    /// How fast a processor moves a message's bytes at each end: the kernel's copies and packets
-    /// [default: unlimited]
-    #[arg(long, value_name = "RATE", help_heading = NETWORK)]
     pub work_rate: Option<Rate>,
-
-    /// LogGP's g: how long a port rests after a message [default: 0]
-    #[arg(long, value_name = "TIME", help_heading = NETWORK)]
     pub gap: Option<Span>,
-
-    /// Whether a port sends and receives at once [default: full]
-    #[arg(long, value_name = "DUPLEX", value_enum, help_heading = NETWORK)]
-    pub ports: Option<PortsName>,
-
-    /// Whether a message waits for its receive [default: eager]
-    #[arg(long, value_name = "HOW", value_enum, help_heading = NETWORK)]
-    pub sending: Option<SendingName>,
-
-    /// Ranks on each host, in rank order [default: 1]
-    #[arg(long, value_name = "N", help_heading = NETWORK)]
+    #[serde(deserialize_with = "ports")]
+    pub ports: Option<Ports>,
+    #[serde(deserialize_with = "sending")]
+    pub sending: Option<Sending>,
     pub ranks_per_host: Option<usize>,
-
-    /// Latency between ranks of one host [default: as between hosts]
-    #[arg(long, value_name = "TIME", help_heading = NETWORK)]
     pub local_alpha: Option<Span>,
-
-    /// Bandwidth between ranks of one host [default: as between hosts]
-    #[arg(long, value_name = "RATE", help_heading = NETWORK)]
     pub local_bandwidth: Option<Rate>,
-
-    /// What a message within a host costs the processor at each end [default: as between hosts]
-    #[arg(long, value_name = "TIME", help_heading = NETWORK)]
     pub local_overhead: Option<Span>,
-
-    /// The same where ranks outnumber cores [default: --local-overhead]
-    #[arg(long, value_name = "TIME", help_heading = NETWORK)]
     pub local_crowded_overhead: Option<Span>,
-
-    /// How fast a processor moves the bytes of a message within a host, at each end [default: as
-    /// between hosts]
-    #[arg(long, value_name = "RATE", help_heading = NETWORK)]
     pub local_work_rate: Option<Rate>,
-
-    /// What a stream between hosts holds before its receiver takes it: a socket's buffers
-    /// [default: everything]
-    #[arg(long, value_name = "BYTES", help_heading = NETWORK)]
     pub window_bytes: Option<Bytes>,
-
-    /// What a stream within a host holds: a ring's cells [default: as between hosts]
-    #[arg(long, value_name = "BYTES", help_heading = NETWORK)]
     pub local_window_bytes: Option<Bytes>,
-
-    /// Pieces in which a message goes from stage to stage [default: whole messages]
-    #[arg(long, value_name = "BYTES", help_heading = NETWORK)]
     pub segment_bytes: Option<Bytes>,
-
-    /// Hosts that are namespaces or containers of one machine, and share its cores and memory
-    /// [default: 1]
-    #[arg(long, value_name = "N", help_heading = NETWORK)]
     pub hosts_per_machine: Option<usize>,
-
-    /// Bandwidth of each machine's memory, which its ranks share [default: unlimited]
-    #[arg(long, value_name = "RATE", help_heading = NETWORK)]
     pub memory_bandwidth: Option<Rate>,
-
-    /// A shared link inside the network: name=spine,bandwidth=200Gbit/s,ranks=0-3; may be repeated
-    #[arg(long, value_name = "SPEC", help_heading = NETWORK)]
+    #[serde(deserialize_with = "own_list")]
     pub switch: Vec<SwitchText>,
 }
 
 /// The processors.
-#[derive(Args, Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ComputeSettings {
-    /// What every reduction takes, whatever its length [default: 0]
-    #[arg(long, value_name = "TIME", help_heading = COMPUTE)]
     pub reduce_time: Option<Span>,
-
-    /// The rate of reductions: 20GB/s or `unlimited` [default: 20GB/s, or unlimited with
-    /// --reduce-time]
-    #[arg(long, value_name = "RATE", help_heading = COMPUTE)]
     pub reduce_rate: Option<Rate>,
-
-    /// How fast data is copied within a rank [default: unlimited]
-    #[arg(long, value_name = "RATE", help_heading = COMPUTE)]
     pub copy_rate: Option<Rate>,
-
-    /// What the caches of a machine hold; three times the size on each of its ranks is held there
-    /// [default: everything]
-    #[arg(long, value_name = "BYTES", help_heading = COMPUTE)]
     pub cache_bytes: Option<Bytes>,
-
-    /// Rate whose time is added to every byte that a processor reads from memory, not from a cache
-    /// [default: unlimited]
-    #[arg(long, value_name = "RATE", help_heading = COMPUTE)]
     pub miss_rate: Option<Rate>,
-
-    /// Whether a rank does its reductions one after the other or side by side [default: serial]
-    #[arg(long, value_name = "HOW", value_enum, help_heading = COMPUTE)]
-    pub server: Option<ServerName>,
-
-    /// How long a rank that waits keeps its core, polling, before it sleeps [default: 0]
-    #[arg(long, value_name = "TIME", help_heading = COMPUTE)]
+    #[serde(deserialize_with = "server")]
+    pub server: Option<Server>,
     pub spin: Option<Span>,
-
-    /// Wake-up time of a rank that slept, if a core was idle [default: 0]
-    #[arg(long, value_name = "TIME", help_heading = COMPUTE)]
     pub wake: Option<Span>,
-
-    /// Wake-up time of a rank that slept, after a context switch on its core [default: 0]
-    #[arg(long, value_name = "TIME", help_heading = COMPUTE)]
     pub switch_time: Option<Span>,
-
-    /// Cores that the ranks of a host share, or those of all hosts of a machine [default: enough]
-    #[arg(long, value_name = "N", help_heading = COMPUTE)]
     pub cores_per_host: Option<usize>,
 }
 
-/// Headings of the help.
-const CALL: &str = "The call";
-const NETWORK: &str = "The network";
-const COMPUTE: &str = "The processors";
-const TROUBLE: &str = "What goes wrong";
+/// The devices that the data is on.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq)]
+#[serde(default, deny_unknown_fields)]
+pub struct DeviceSettings {
+    pub device: Option<DeviceRate>,
+    pub device_in: Option<Rate>,
+    pub device_duplex: Option<f64>,
+    pub device_copy: Option<Span>,
+    pub device_signal: Option<Span>,
+    pub device_enqueue: Option<Span>,
+    pub slot_bytes: Option<Bytes>,
+    pub slots: Option<u32>,
+    pub device_reduce: Option<Rate>,
+    pub device_launch: Option<Span>,
+    pub device_flag: Option<Span>,
+    pub device_read: Option<Rate>,
+    #[serde(deserialize_with = "own_text")]
+    pub reducer: Option<Reducer>,
+    pub one_shot: Option<bool>,
+    pub direct: Option<bool>,
+    pub ranks_per_device: Option<usize>,
+}
 
-/// An algorithm, or the tuner's choice.
+/// The algorithm of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
+    /// The tuner's choice.
     Auto,
+    /// This algorithm.
     By(Method),
 }
 
@@ -331,51 +151,15 @@ pub enum Slice {
     Bytes(u64),
 }
 
+words! { payload: Payload = "real" => Payload::Real, "hollow" => Payload::Hollow }
+words! { fabric: Fabric = "sockets" => Fabric::Sockets, "rdma" => Fabric::Rdma }
+words! { sending: Sending = "eager" => Sending::Eager, "rendezvous" => Sending::Rendezvous }
+words! { server: Server = "serial" => Server::Serial, "parallel" => Server::Parallel }
 words! {
-    /// A word for [`Payload`].
-    PayloadName for Payload:
-    /// Moved, and results compared
-    Real => Payload::Real,
-    /// Counted
-    Hollow => Payload::Hollow,
-}
-
-words! {
-    /// A word for [`Fabric`].
-    FabricName for Fabric:
-    /// TCP
-    Sockets => Fabric::Sockets,
-    /// InfiniBand, RoCE
-    Rdma => Fabric::Rdma,
-}
-
-words! {
-    /// A word for [`Ports`].
-    PortsName for Ports:
-    /// Both directions at once
-    Full => Ports::Full,
-    /// One direction at a time
-    Half => Ports::Half,
-    /// Any number of messages at once
-    Unlimited => Ports::Unlimited,
-}
-
-words! {
-    /// A word for [`Sending`].
-    SendingName for Sending:
-    /// Messages set off when they are sent
-    Eager => Sending::Eager,
-    /// Messages set off when their receiver is ready, too
-    Rendezvous => Sending::Rendezvous,
-}
-
-words! {
-    /// A word for [`Server`].
-    ServerName for Server:
-    /// As many reductions as there are
-    Parallel => Server::Parallel,
-    /// One reduction at a time
-    Serial => Server::Serial,
+    ports: Ports =
+    "full" => Ports::Full,
+    "half" => Ports::Half,
+    "unlimited" => Ports::Unlimited
 }
 
 read_from_text!(Slice, Way);
@@ -420,44 +204,165 @@ fn dtype<'de, D: Deserializer<'de>>(from: D) -> Result<Option<DType>, D::Error> 
     text(from, parse_one_dtype).map(Some)
 }
 
-/// Lays what was set in one structure over another.
-macro_rules! overlay {
-    ($under:expr, $over:expr, $($one:ident),*; $($list:ident),*) => {
-        $(if $over.$one.is_some() { $under.$one.clone_from(&$over.$one); })*
-        $(if !$over.$list.is_empty() { $under.$list.clone_from(&$over.$list); })*
-    };
+/// The tables of a scenario file; the first is the top level.
+const SECTIONS: [&str; 5] = ["", "network", "compute", "devices", "straggler"];
+
+/// A layer that has the first key takes the second one from the layers below.
+const REPLACED: [(&str, &str); 4] = [
+    ("bytes", "chunk_bytes"),
+    ("chunk_bytes", "bytes"),
+    ("overhead", "crowded_overhead"),
+    ("local_overhead", "local_crowded_overhead"),
+];
+
+/// Settings one over the other.
+#[derive(Clone, Debug, Default)]
+pub struct Layers {
+    set: Table,
+    /// Constants of measured links and devices; every setting takes precedence.
+    pub measured: Measured,
+    /// The delay of all slow reductions and late ranks, if it varies.
+    pub delay_ps: Option<u64>,
 }
 
-impl Settings {
-    /// Lets `over` override every setting that it has. A size replaces a chunk's size and vice
-    /// versa, and an overhead the one that a message has where ranks outnumber cores; disturbances
-    /// of a kind replace all of that kind.
-    pub fn overlay(&mut self, over: &Settings) {
-        if over.bytes.is_some() {
-            self.chunk_bytes = None;
+impl Layers {
+    /// Adds the settings of a scenario file.
+    pub fn read(&mut self, path: &Path) -> Result<()> {
+        let name = path.display();
+        let text =
+            std::fs::read_to_string(path).with_context(|| format!("cannot read `{name}`"))?;
+        let wrong = |error: toml::de::Error| {
+            let (text, hint) = (error.to_string(), hint(error.message()));
+            anyhow!("`{name}`: {}{hint}", text.trim_end())
+        };
+        toml::from_str::<Settings>(&text).map_err(wrong)?;
+        overlay(&mut self.set, toml::from_str(&text).map_err(wrong)?);
+        Ok(())
+    }
+
+    /// Adds a setting as a user writes it; `also` are keys that the caller knows itself.
+    pub fn set(&mut self, key: &str, text: &str, also: &[&str]) -> Result<()> {
+        self.add(key, value(text), text, also)
+    }
+
+    /// Adds a list of texts.
+    pub fn set_list(&mut self, key: &str, texts: &[String]) -> Result<()> {
+        let values = texts.iter().map(|text| Value::from(text.as_str()));
+        self.add(key, Value::Array(values.collect()), &texts.join(" "), &[])
+    }
+
+    fn add(&mut self, key: &str, value: Value, text: &str, also: &[&str]) -> Result<()> {
+        let key = key.replace('-', "_");
+        let mut known: Vec<String> = also.iter().map(|&key| key.to_owned()).collect();
+        for section in SECTIONS {
+            let inner = Table::from_iter([(key.clone(), value.clone())]);
+            let layer = match section {
+                "" => inner,
+                _ => Table::from_iter([(section.to_owned(), Value::Table(inner))]),
+            };
+            match layer.clone().try_into::<Settings>() {
+                Ok(_) => {
+                    overlay(&mut self.set, layer);
+                    return Ok(());
+                }
+                Err(error) if error.message().starts_with("unknown field") => {
+                    known.extend(quoted(error.message()).skip(1).map(str::to_owned));
+                }
+                Err(error) => {
+                    let message = error.message();
+                    bail!("`{key}={text}`: {message}{}", hint(message));
+                }
+            }
         }
-        if over.chunk_bytes.is_some() {
-            self.bytes = None;
+        bail!(
+            "unknown setting `{key}`; did you mean `{}`?",
+            nearest(&key, known.iter().map(String::as_str))
+        )
+    }
+
+    /// All layers together, over the measured constants of the network that they are about.
+    pub fn settings(&self) -> Result<Settings> {
+        let given: Settings = self.set.clone().try_into()?;
+        let mut all = self.measured.under(&given.network)?;
+        overlay(&mut all, self.set.clone());
+        Ok(all.try_into()?)
+    }
+}
+
+/// Puts one layer over another.
+fn overlay(under: &mut Table, over: Table) {
+    for (key, replaced) in REPLACED {
+        if over.contains_key(key) {
+            under.remove(replaced);
         }
-        if over.network.overhead.is_some() {
-            self.network.crowded_overhead = None;
+    }
+    for (key, value) in over {
+        match (under.get_mut(&key), value) {
+            (Some(Value::Table(under)), Value::Table(over)) => overlay(under, over),
+            (_, value) => {
+                under.insert(key, value);
+            }
         }
-        if over.network.local_overhead.is_some() {
-            self.network.local_crowded_overhead = None;
+    }
+}
+
+/// A value as TOML has it: a number, a truth value, or else a string.
+fn value(text: &str) -> Value {
+    if let Ok(number) = text.parse::<i64>() {
+        return number.into();
+    }
+    if let Ok(is) = text.parse::<bool>() {
+        return is.into();
+    }
+    match text.parse::<f64>() {
+        Ok(number) if number.is_finite() => number.into(),
+        _ => text.into(),
+    }
+}
+
+/// The nearest known word, if serde did not expect one: its message lists the words.
+fn hint(message: &str) -> String {
+    let mut words = quoted(message);
+    let wrong = words.next().unwrap_or_default();
+    let mut known = words.peekable();
+    match message.starts_with("unknown ") && known.peek().is_some() {
+        true => format!("\ndid you mean `{}`?", nearest(wrong, known)),
+        false => String::new(),
+    }
+}
+
+/// The words in backticks.
+fn quoted(message: &str) -> impl Iterator<Item = &str> {
+    message.split('`').skip(1).step_by(2)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_layer_replaces_what_it_says_in_other_words() {
+        let mut layers = Layers::default();
+        for (key, text) in [
+            ("bytes", "1M"),
+            ("crowded-overhead", "1us"),
+            ("overhead", "2us"),
+        ] {
+            layers.set(key, text, &[]).unwrap();
         }
-        overlay!(self, over, collective, algorithm, ranks, bytes, chunk_bytes, slice_bytes,
-            weights, datatype, op, root, payload, barriers, seed, timeout, detect;
-            slow, late, stall, slow_link, dead);
-        overlay!(self.network, over.network, fabric, registered, measured, grant, alpha, bandwidth,
-            overhead, crowded_overhead, packets_overhead, work_rate, gap, ports, sending,
-            ranks_per_host, local_alpha, local_bandwidth, local_overhead, local_crowded_overhead,
-            local_work_rate, window_bytes, local_window_bytes, segment_bytes, hosts_per_machine,
-            memory_bandwidth; switch);
-        overlay!(self.straggler, over.straggler, policy, alpha_threshold, signals, timers, floor;);
-        overlay!(self.devices, over.devices, device, measured, device_in, device_duplex,
-            device_copy, device_signal, device_enqueue, device_reduce, device_launch, device_flag,
-            device_read, reducer, one_shot, slot_bytes, slots, direct, ranks_per_device;);
-        overlay!(self.compute, over.compute, reduce_time, reduce_rate, copy_rate, cache_bytes,
-            miss_rate, server, spin, wake, switch_time, cores_per_host;);
+        layers.set("chunk_bytes", "4K", &[]).unwrap();
+        let settings = layers.settings().unwrap();
+        assert_eq!(
+            (settings.bytes, settings.chunk_bytes),
+            (None, Some(Bytes(4096)))
+        );
+        assert_eq!(settings.network.crowded_overhead, None);
+        let both = "overhead = '1us'\ncrowded_overhead = '2us'"
+            .parse()
+            .unwrap();
+        let both = Table::from_iter([("network".to_owned(), Value::Table(both))]);
+        overlay(&mut layers.set, both);
+        let crowded = layers.settings().unwrap().network.crowded_overhead;
+        assert_eq!(crowded, Some(Span { ps: 2_000_000 }));
     }
 }

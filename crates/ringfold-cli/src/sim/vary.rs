@@ -4,13 +4,12 @@ use std::path::Path;
 use std::str::FromStr;
 
 use anyhow::{Result, anyhow, bail};
-use clap::ValueEnum;
 use ringfold::Method;
 use ringfold::internals::units::{nearest, parse_time_ps};
 
-use super::policy::PolicyName;
+use super::policy::POLICIES;
 use super::scenario;
-use super::settings::Settings;
+use super::settings::Layers;
 use super::units::time_text;
 use crate::launch::usage;
 use crate::numbers::bytes_label;
@@ -37,7 +36,7 @@ pub struct Variation {
 /// One value of a sweep.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Value {
-    /// As a flag takes it.
+    /// As `--set` takes it.
     pub text: String,
     /// As a table shows it.
     pub label: String,
@@ -259,15 +258,15 @@ impl Kind<'_> {
 #[derive(Clone, Debug)]
 pub struct Variant {
     pub label: String,
-    pub settings: Settings,
+    pub layers: Layers,
 }
 
 /// The values of `--compare`: algorithms, values of a setting (`KEY=A,B`), or other scenario files
 /// beside this one.
-pub fn variants(settings: &Settings, named: &str, asked: Option<&str>) -> Result<Vec<Variant>> {
+pub fn variants(layers: &Layers, named: &str, asked: Option<&str>) -> Result<Vec<Variant>> {
     let own = |label: &str| Variant {
         label: label.into(),
-        settings: settings.clone(),
+        layers: layers.clone(),
     };
     let Some(asked) = asked else {
         return Ok(vec![own("")]);
@@ -276,10 +275,12 @@ pub fn variants(settings: &Settings, named: &str, asked: Option<&str>) -> Result
     if !asked.contains('=') && words.iter().all(|word| word.ends_with(".toml")) {
         let mut variants = vec![own(named)];
         for word in words {
-            variants.push(Variant {
+            let mut other = Variant {
                 label: word.into(),
-                settings: scenario::read(Path::new(word))?,
-            });
+                layers: Layers::default(),
+            };
+            other.layers.read(Path::new(word))?;
+            variants.push(other);
         }
         return Ok(variants);
     }
@@ -291,22 +292,21 @@ pub fn variants(settings: &Settings, named: &str, asked: Option<&str>) -> Result
         .parse()
         .map_err(|error: String| usage(anyhow!("`--compare {asked}`: {error}")))?;
     let variants = sweep.values.iter().map(|value| {
-        Ok(Variant {
-            label: value.label.clone(),
-            settings: scenario::with(settings, &sweep.key, &value.text).map_err(usage)?,
-        })
+        let mut variant = own(&value.label);
+        scenario::vary(&mut variant.layers, &sweep.key, &value.text).map_err(usage)?;
+        Ok(variant)
     });
     variants.collect()
 }
 
 /// Which setting takes all of these words.
 fn key_of(words: &[&str]) -> Result<&'static str> {
-    let is_policy = |word: &&&str| PolicyName::from_str(word, false).is_ok();
+    let is_policy = |word: &&&str| POLICIES.iter().any(|(name, _)| name == *word);
     let is_algorithm = |word: &&&str| **word == "auto" || parse_algorithm(word).is_ok();
     let is_neither = |word: &&&str| !is_policy(word) && !is_algorithm(word);
     if let Some(wrong) = words.iter().find(is_neither) {
         let algorithms = Method::ALL.iter().map(|algorithm| algorithm.name());
-        let policies = ["off", "next2", "tail"];
+        let policies = POLICIES.map(|(name, _)| name);
         bail!(
             "`--compare` takes algorithms, policies, KEY=A,B or scenario files; `{wrong}` is none, \
              did you mean `{}`?",
@@ -402,12 +402,12 @@ mod tests {
     #[test]
     fn algorithms_settings_and_nothing_else_are_compared() {
         let labels = |asked| -> Vec<String> {
-            let variants = variants(&Settings::default(), "flags", Some(asked)).unwrap();
+            let variants = variants(&Layers::default(), "flags", Some(asked)).unwrap();
             variants.into_iter().map(|variant| variant.label).collect()
         };
         assert_eq!(labels("ring,auto"), ["ring", "auto"]);
         assert_eq!(labels("alpha=1us,2us"), ["1us", "2us"]);
-        let error = variants(&Settings::default(), "flags", Some("ring,dircet")).unwrap_err();
+        let error = variants(&Layers::default(), "flags", Some("ring,dircet")).unwrap_err();
         assert!(error.to_string().contains("`direct`"), "{error}");
     }
 }

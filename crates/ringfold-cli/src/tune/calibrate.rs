@@ -13,6 +13,7 @@
 mod links;
 mod pair;
 mod rdma;
+mod rows;
 mod worker;
 
 use std::collections::BTreeMap;
@@ -78,6 +79,10 @@ pub struct Arguments {
     /// or soft for software; cuda:1 is the second one
     #[arg(long, value_name = "DEVICE", conflicts_with = "show")]
     device: Option<Devices>,
+    /// Measure nothing: fit the constants of links and reductions to a file of `ringfold perf
+    /// --csv`, and print them as settings of `ringfold sim`
+    #[arg(long, value_name = "FILE.csv", conflicts_with_all = ["show", "json", "file", "device"])]
+    rows: Option<PathBuf>,
     /// How this command's ranks know what they are
     #[arg(long, hide = true, value_name = "FILE")]
     samples: Option<PathBuf>,
@@ -88,12 +93,16 @@ Examples:
   ringfold tune calibrate                     measure, and keep the result for later jobs
   ringfold tune calibrate --show              what is kept for this machine
   ringfold tune calibrate --device cuda       measure device 0, and keep that, too
-  ringfold tune calibrate --file here.toml    RINGFOLD_CALIBRATION=here.toml has jobs read it";
+  ringfold tune calibrate --file here.toml    RINGFOLD_CALIBRATION=here.toml has jobs read it
+  ringfold perf --algorithm ring --csv rows.csv && ringfold tune calibrate --rows rows.csv";
 
 /// Measures or shows, and returns the exit status.
 pub fn run(arguments: &Arguments) -> Result<u8> {
     if let Some(path) = &arguments.samples {
         return worker::run(path);
+    }
+    if let Some(path) = &arguments.rows {
+        return rows::run(path).map(|()| 0);
     }
     let launched = itself::rank(false, None)?;
     if let (Some(rank), false) = (launched, arguments.show) {

@@ -53,12 +53,13 @@ fn a_calibration_of_links_is_simulated() {
     let faster = time_us(&format!("{MESSAGE} --constants {file} --alpha 4us"));
     is_close(faster, between - 6.0);
     // Both ranks on one core, which goes from one to the other.
-    let crowd = "--cores-per-host 1 --hosts-per-machine 2 --switch-time 2us --spin 1ms";
+    let crowd =
+        "--set cores_per_host=1 --set hosts_per_machine=2 --set switch_time=2us --set spin=1ms";
     let missed_us = 2.0 * 4096.0 * 2e-4;
     for (flags, end_us) in [
         ("", 3.5),
-        ("--overhead 5us", 5.0),
-        ("--crowded-overhead 6us", 6.0),
+        ("--set overhead=5us", 5.0),
+        ("--set crowded_overhead=6us", 6.0),
     ] {
         let crowded = time_us(&format!("{MESSAGE} --constants {file} {crowd} {flags}"));
         let end_us = end_us - 3.0;
@@ -69,7 +70,7 @@ fn a_calibration_of_links_is_simulated() {
     }
     // A rank that sleeps when its message comes.
     let asleep = time_us(&format!(
-        "{MESSAGE} --constants {file} --spin 1us --wake 7us"
+        "{MESSAGE} --constants {file} --set spin=1us --set wake=7us"
     ));
     is_close(asleep, between + 7.0);
 }
@@ -151,14 +152,14 @@ fn hosts_that_rdma_joins_have_its_costs() {
     let given = format!("{LONG} --constants {file}");
     // What alone was measured is meant, and the grant comes later than the copy.
     is_close(
-        time_us(&format!("{given} --registered")),
+        time_us(&format!("{given} --set registered=true")),
         5.0 + sent_us + 0.5,
     );
     let copied_us = 2.0 * (0.5 + 10_000.0 * 2e-4) + sent_us;
-    is_close(time_us(&format!("{given} --grant 0us")), copied_us);
+    is_close(time_us(&format!("{given} --set grant=0us")), copied_us);
     is_close(time_us(&format!("{given} --fabric rdma")), copied_us + 2.5);
     // Without a measurement there are assumptions, and over sockets nothing waits for grants.
-    let assumed = time_us(&format!("{LONG} --fabric rdma --registered"));
+    let assumed = time_us(&format!("{LONG} --fabric rdma --set registered=true"));
     is_close(assumed, 2.0 + 1.4 + 10_000.0 * 8e-5 + 0.3);
     is_close(
         time_us(&format!("{given} --fabric sockets")),
@@ -168,7 +169,7 @@ fn hosts_that_rdma_joins_have_its_costs() {
 
 #[test]
 fn memory_is_registered_for_rdma_only() {
-    let done = sim(&format!("{LONG} --registered"));
+    let done = sim(&format!("{LONG} --set registered=true"));
     assert_eq!(done.status.code(), Some(2));
     assert!(done.stderr.contains("--fabric rdma"), "{}", done.stderr);
 }

@@ -14,7 +14,7 @@ fn data_on_devices_comes_within_10_percent_of_the_copies_alone() {
     for (ranks, bytes, more) in [
         (2, "64M", ""),
         (4, "64M", ""),
-        (8, "16M", "--ranks-per-device 4"),
+        (8, "16M", "--set ranks_per_device=4"),
     ] {
         let line = format!("{file} --ranks {ranks} -b {bytes} {more} --gantt {gantt} --json -");
         let done = sim(&line);
@@ -25,7 +25,7 @@ fn data_on_devices_comes_within_10_percent_of_the_copies_alone() {
         let picture = std::fs::read_to_string(&gantt).unwrap();
         assert!(picture.contains("bring") && picture.contains("take"));
     }
-    let done = sim(&format!("{file} -b 4M --timeout 10us"));
+    let done = sim(&format!("{file} -b 4M --set timeout=10us"));
     assert!(!done.stdout.contains("of limit"), "{}", done.stdout);
     let done = sim(&format!("{file} -b 4M"));
     assert!(done.stdout.contains("of limit"), "{}", done.stdout);
@@ -38,7 +38,7 @@ fn what_devices_do_not_have_is_refused_with_what_to_leave_out() {
     for (flags, words) in [
         ("--policy tail", "straggler policy"),
         ("--dead rank=1,at=100us", "ranks that die"),
-        ("--barriers", "leave out the barriers"),
+        ("--set barriers=true", "leave out the barriers"),
         ("--method sweep", "run the simulation instead"),
         ("barrier", "no data on devices"),
     ] {

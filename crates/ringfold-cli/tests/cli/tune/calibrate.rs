@@ -7,7 +7,7 @@ use ringfold::internals::tune::{Constants, DeviceConstants, RdmaCosts};
 use rustix::process::Signal;
 
 use super::{Folder, tune};
-use crate::process::{Running, ringfold};
+use crate::process::{Running, finish, ringfold};
 
 /// What no default is.
 const HOP_US: f64 = 1.2345;
@@ -221,4 +221,65 @@ fn an_interrupted_calibration_keeps_nothing_and_says_so() {
     assert_eq!(done.status.code(), Some(130), "{}", done.stderr);
     assert_eq!(done.stderr, "ringfold: interrupted; nothing was kept\n");
     assert!(!std::path::Path::new(&file).exists());
+}
+
+/// A file of `ringfold perf --csv` on a machine of exactly these times.
+fn rows(rows: &[(&str, u32, u64, f64)]) -> String {
+    let mut text = "collective,algorithm,transport,ranks,bytes,median_us\n".to_owned();
+    for (algorithm, ranks, bytes, us) in rows {
+        text += &format!("all_reduce,{algorithm},tcp,{ranks},{bytes},{us}\n");
+    }
+    text
+}
+
+#[test]
+fn constants_are_fitted_to_rows_of_exactly_these_constants() {
+    let (alpha, beta, gamma) = (7.0, 1e-4, 4e-5);
+    let mut table = Vec::new();
+    for bytes in (10..=24).step_by(2).map(|power| 1u64 << power) {
+        let size = bytes as f64;
+        let ring = 6.0 * alpha + 1.5 * size * beta + 0.75 * size * gamma;
+        table.push(("ring", 4, bytes, ring));
+        let doubling = 3.0 * (alpha + size * (beta + gamma));
+        table.push(("recursive_doubling", 8, bytes, doubling));
+    }
+    let folder = Folder::new("tune-rows");
+    let file = folder.path("rows.csv");
+    std::fs::write(&file, rows(&table)).unwrap();
+    let done = tune(&["calibrate", "--rows", &file]);
+    assert!(done.status.success(), "{}", done.stderr);
+    let settings = "--set alpha=7us --set bandwidth=10GB/s --set reduce_rate=25GB/s";
+    let due = format!("ringfold sim {settings}\n");
+    assert!(done.stdout.ends_with(&due), "{}", done.stdout);
+    assert!(done.stdout.contains("R² 1.000000"), "{}", done.stdout);
+    // The printed line can be pasted, and gives the time again.
+    let words = format!("sim --algorithm ring --slice-bytes whole --bytes 1M {settings} --csv -");
+    let again = finish(&words.split(' ').collect::<Vec<_>>());
+    assert!(
+        again.stdout.contains(&format!("{:.3}", table[10].3)[..4]),
+        "{}",
+        again.stdout
+    );
+}
+
+#[test]
+fn rows_that_cannot_be_fitted_are_named() {
+    let ring = |bytes: u64| ("ring", 4, bytes, 30.0 + 1.5e-4 * bytes as f64);
+    let same = rows(&[ring(1024), ring(65536), ring(1 << 20)]);
+    let on_devices = same.lines().enumerate().map(|(at, line)| match at {
+        0 => format!("{line},limit_us\n"),
+        _ => format!("{line},100\n"),
+    });
+    let folder = Folder::new("tune-rows-inseparable");
+    let file = folder.path("rows.csv");
+    for (text, status, words) in [
+        (same.clone(), 0, "inseparable from β"),
+        ("a,b\n1,2\n".into(), 1, "perf --csv"),
+        (on_devices.collect(), 1, "data on devices"),
+    ] {
+        std::fs::write(&file, text).unwrap();
+        let done = tune(&["calibrate", "--rows", &file]);
+        assert_eq!(done.status.code(), Some(status), "{}", done.stderr);
+        assert!((done.stdout + &done.stderr).contains(words));
+    }
 }
