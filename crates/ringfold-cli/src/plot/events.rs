@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::output::open;
 
-/// Writes a file of `events`.
+/// Writes `events` to a file.
 pub fn write(path: &Path, events: impl Iterator<Item = Value>) -> Result<()> {
     let mut file = BufWriter::new(open(path)?);
     // Written one by one: a trace may have millions of events.

@@ -1,7 +1,7 @@
 //! Charts as SVG: curves over a common axis, with their names.
 //!
-//! What is drawn says how each axis is scaled; marks and labels follow from that. Data becomes a
-//! [`Chart`]; no other module knows plotters.
+//! The caller chooses the scale of each axis, which decides the marks and labels. Data becomes a
+//! [`Chart`]; no module outside this one uses plotters.
 
 pub mod events;
 mod scale;
@@ -20,16 +20,16 @@ pub use timeline::{Bar, Timeline};
 /// A chart's width and height: readable in a report without scaling.
 const PICTURE: (u32, u32) = (960, 600);
 
-/// With more curves than this their names stand beside the chart instead of inside.
+/// Maximum number of curves that are named inside the chart; more are named beside it.
 const MAX_INNER_LABELS: usize = 6;
 
-/// The width of the names beside the chart.
+/// Width of the names beside the chart.
 const LEGEND_WIDTH: u32 = 230;
 
-/// How long a dash is, and the gap after it.
-const DASH: (u32, u32) = (8, 5);
+/// Radius of a point.
+const RADIUS: i32 = 4;
 
-/// Colours that stay apart for colour-blind readers: those of Okabe and Ito, then darker ones of
+/// Colours that colour-blind readers can tell apart: those of Okabe and Ito, then darker ones of
 /// Tol's. Black, the last one, is the only one without a hue.
 pub const PALETTE: [RGBColor; 11] = [
     RGBColor(0, 114, 178),
@@ -45,43 +45,39 @@ pub const PALETTE: [RGBColor; 11] = [
     RGBColor(0, 0, 0),
 ];
 
-/// Where a picture is drawn.
+/// The area of a picture.
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
-/// A chart's axes, and what is drawn between them.
+/// A chart's axes, and the plane between them.
 type Plane<'a> = ChartContext<'a, SVGBackend<'a>, Cartesian2d<Marks, Marks>>;
 
-/// What is measured along an axis.
+/// The title and the scale of an axis.
 #[derive(Clone, Debug)]
 pub struct Axis {
     pub title: String,
     pub scale: Scale,
 }
 
-/// How a curve looks.
+/// The appearance of a curve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Style {
     /// A line through filled points.
     Filled,
     /// A line through hollow points.
     Hollow,
-    /// A broken line without points: a formula beside what it predicts.
-    Dashed,
-    /// A broad line over the others, which show through.
-    Broad,
 }
 
-/// One curve, as values.
+/// A curve's values, label and appearance.
 #[derive(Clone, Debug)]
 pub struct Curve {
     pub label: String,
     pub style: Style,
-    /// Which colour, of as many as there are; two curves may share one.
+    /// Index into [`PALETTE`], modulo its length; two curves may share a colour.
     pub colour: usize,
     pub points: Vec<(f64, f64)>,
 }
 
-/// Where the names of few curves stand inside the chart.
+/// The corner inside the chart for the names of few curves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Corner {
     UpperLeft,
@@ -98,25 +94,6 @@ pub struct Chart {
     pub curves: Vec<Curve>,
 }
 
-impl Style {
-    /// The points' radius; 0 draws none.
-    fn radius(self) -> u32 {
-        match self {
-            Style::Filled | Style::Hollow => 4,
-            Style::Dashed => 0,
-            Style::Broad => 5,
-        }
-    }
-
-    fn width(self) -> u32 {
-        if self == Style::Broad { 6 } else { 2 }
-    }
-
-    fn opacity(self) -> f64 {
-        if self == Style::Broad { 0.6 } else { 1.0 }
-    }
-}
-
 impl Axis {
     pub fn new(title: &str, scale: Scale) -> Axis {
         Axis {
@@ -127,7 +104,7 @@ impl Axis {
 }
 
 impl Chart {
-    /// Draws into the file. Points that an axis cannot show are left out.
+    /// Draws the chart into the file, without points that an axis cannot show.
     pub fn draw(&self, path: &Path) -> Result<()> {
         let shown = |curve: &Curve| curve.points.iter().any(|&point| self.shows(point));
         if !self.curves.iter().any(shown) {
@@ -214,32 +191,26 @@ impl Chart {
         chart: &mut Plane<'a>,
         beside: Option<(&Area<'a>, i32)>,
     ) -> Result<(), Box<dyn std::error::Error>> {
-        let style = curve.style;
-        let colour = PALETTE[curve.colour % PALETTE.len()].mix(style.opacity());
-        let stroke = colour.stroke_width(style.width());
-        let fill = match style {
-            Style::Hollow => WHITE.mix(1.0),
-            _ => colour,
+        let colour = PALETTE[curve.colour % PALETTE.len()];
+        let stroke = colour.stroke_width(2);
+        let fill = match curve.style {
+            Style::Hollow => WHITE,
+            Style::Filled => colour,
         };
-        let radius = style.radius() as i32;
+        let point = move |at| {
+            EmptyElement::at(at)
+                + Circle::new((0, 0), RADIUS, fill.filled())
+                + Circle::new((0, 0), RADIUS, stroke)
+        };
         let shown = curve.points.iter().filter(|&&point| self.shows(point));
         let places: Vec<(f64, f64)> = shown.map(|&point| self.place(point)).collect();
         let key = move |at| {
             EmptyElement::at(at)
-                + PathElement::new(vec![(0, 0), (if radius == 0 { 9 } else { 24 }, 0)], stroke)
-                + PathElement::new(vec![(15, 0), (24, 0)], stroke)
-                + Circle::new((12, 0), radius, fill.filled())
-                + Circle::new((12, 0), radius, colour.stroke_width(2))
+                + PathElement::new(vec![(0, 0), (24, 0)], stroke)
+                + Circle::new((12, 0), RADIUS, fill.filled())
+                + Circle::new((12, 0), RADIUS, stroke)
         };
-        let points = places.iter().copied();
-        let line = match style {
-            Style::Dashed => {
-                chart.draw_series(DashedLineSeries::new(points, DASH.0, DASH.1, stroke))?
-            }
-            Style::Filled | Style::Hollow | Style::Broad => {
-                chart.draw_series(LineSeries::new(points, stroke))?
-            }
-        };
+        let line = chart.draw_series(LineSeries::new(places.iter().copied(), stroke))?;
         match beside {
             Some((legend, y)) => {
                 legend.draw(&key((0, y)))?;
@@ -250,18 +221,12 @@ impl Chart {
                 line.label(&curve.label).legend(key);
             }
         }
-        if radius > 0 {
-            chart.draw_series(places.iter().map(|&at| {
-                EmptyElement::at(at)
-                    + Circle::new((0, 0), radius, fill.filled())
-                    + Circle::new((0, 0), radius, colour.stroke_width(2))
-            }))?;
-        }
+        chart.draw_series(places.into_iter().map(point))?;
         Ok(())
     }
 }
 
-/// Where a line of the legend beside the chart stands.
+/// Returns the vertical position of a line of the legend beside the chart.
 fn line_of_legend(index: usize) -> i32 {
     60 + 20 * index as i32
 }
@@ -270,7 +235,7 @@ fn line_of_legend(index: usize) -> i32 {
 mod tests {
     use super::*;
 
-    /// A plausible curve: latency, then a bandwidth that is reached slowly.
+    /// Returns a plausible curve: latency, then a bandwidth that is reached slowly.
     fn curve(label: &str, style: Style) -> Curve {
         let points = (3..=26).map(|power| {
             let bytes = f64::from(1u32 << power);
@@ -294,7 +259,7 @@ mod tests {
         }
     }
 
-    /// The picture's text.
+    /// Draws the chart and returns the picture's text.
     fn drawn(chart: &Chart, name: &str) -> Result<String> {
         let file = format!("ringfold-plot-{}-{name}.svg", std::process::id());
         let path = std::env::temp_dir().join(file);
@@ -309,13 +274,12 @@ mod tests {
         let curves = vec![
             curve("out of place", Style::Filled),
             curve("in place", Style::Hollow),
-            curve("formula", Style::Dashed),
         ];
         let picture = drawn(&chart(curves), "few").unwrap();
         for text in [
             "all_reduce, 4 ranks, ring over shm",
             "out of place",
-            "formula",
+            "in place",
             "8 B",
             "32 MiB",
             "bus bandwidth (GB/s)",

@@ -1,4 +1,4 @@
-//! Axes: where marks stand, and what they are called.
+//! Axes: the positions of their marks, and the marks' labels.
 
 use std::ops::Range;
 
@@ -6,30 +6,30 @@ use plotters::coord::ranged1d::{DefaultFormatting, KeyPointHint, Ranged};
 
 use crate::numbers::{bytes_label, significant};
 
-/// The maximum number of labelled marks along an axis.
+/// Maximum number of labelled marks along an axis.
 const MAX_MARKS: usize = 14;
 
-/// A linear axis has about this many marks.
+/// Approximate number of marks of a linear axis.
 const LINEAR_MARKS: f64 = 8.0;
 
-/// Decades above which only the powers of ten are marked.
+/// Number of decades above which only the powers of ten are marked.
 const MANY_DECADES: f64 = 3.5;
 
-/// How values become places.
+/// The mapping of values to places on an axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scale {
     /// Powers of two of bytes: `1 KiB`, `64 MiB`.
     Bytes,
     /// Powers of two of a number, such as ranks.
     Doubling,
-    /// 1, 2 and 5 of each power of ten, so that half as much looks the same everywhere.
+    /// 1, 2 and 5 of each power of ten, so that half as much is the same distance everywhere.
     Logarithmic,
-    /// Even steps, from zero where that does not squeeze the values.
+    /// Even steps, from zero unless that would squeeze the values.
     Linear,
 }
 
 impl Scale {
-    /// The place of a value on the axis.
+    /// Returns the place of a value on the axis.
     pub fn place(self, value: f64) -> f64 {
         match self {
             Scale::Bytes | Scale::Doubling => value.log2(),
@@ -38,23 +38,23 @@ impl Scale {
         }
     }
 
-    /// Whether the value has a place.
+    /// Whether the value has a place on the axis.
     pub fn shows(self, value: f64) -> bool {
         value.is_finite() && (self == Scale::Linear || value > 0.0)
     }
 
-    /// What the mark at this place is called.
+    /// Returns the label of the mark at this place.
     pub fn label(self, place: f64) -> String {
         match self {
             Scale::Bytes => bytes_label(place.exp2()),
             Scale::Doubling => significant(place.exp2()),
             Scale::Logarithmic => significant(10f64.powf(place)),
-            // Steps such as 0.1 are not exact; their sums would show it.
+            // Steps such as 0.1 are not exact, and their sums would show the error.
             Scale::Linear => significant((place * 1e9).round() / 1e9),
         }
     }
 
-    /// Places of marks that enclose the values; at least two.
+    /// Returns the places of marks that enclose the values; at least two.
     pub fn marks(self, values: impl Iterator<Item = f64>) -> Marks {
         let (low, high) = values
             .filter(|&value| self.shows(value))
@@ -62,7 +62,7 @@ impl Scale {
             .fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), place| {
                 (low.min(place), high.max(place))
             });
-        // Nothing to enclose: any axis will do.
+        // Without values, any axis will do.
         let (low, high) = if low <= high { (low, high) } else { (0.0, 1.0) };
         Marks(match self {
             Scale::Bytes | Scale::Doubling => powers_of_two(low, high),
@@ -72,7 +72,7 @@ impl Scale {
     }
 }
 
-/// An axis that is linear between the first and the last of its marks, and marked exactly there.
+/// An axis that is linear between its first and last mark, and has labels exactly at its marks.
 #[derive(Clone, Debug)]
 pub struct Marks(pub Vec<f64>);
 

@@ -1,4 +1,4 @@
-//! Timelines as SVG: a row for each actor, coloured bars for what it does when.
+//! Timelines as SVG: a row for each actor, with coloured bars for its activities over time.
 
 use std::path::Path;
 
@@ -9,13 +9,13 @@ use plotters::prelude::*;
 use super::PALETTE;
 use super::scale::Scale;
 
-/// The picture's width without the names of rows.
+/// Width of the picture without the names of rows.
 const WIDTH: u32 = 1100;
 
-/// Room for the names of rows, on the left.
+/// Width of the names of rows, on the left.
 const NAMES_WIDTH: i32 = 90;
 
-/// Room for the title and what colours mean, above, and for the axis, below.
+/// Height of the title and the key, above the rows; `BOTTOM` is the height of the axis, below.
 const TOP: i32 = 76;
 const BOTTOM: i32 = 52;
 const MARGIN: i32 = 20;
@@ -24,13 +24,13 @@ const MARGIN: i32 = 20;
 const BAR: i32 = 9;
 const GAP: i32 = 7;
 
-/// A bar: what an actor does from a time to another, in microseconds.
+/// A bar: an activity of an actor, from one time to another, in microseconds.
 #[derive(Clone, Debug)]
 pub struct Bar {
     pub row: usize,
-    /// Which of the row's lines, from above.
+    /// Number of the line within the row, from above.
     pub line: usize,
-    /// Which of the kinds, and so which colour.
+    /// Number of the kind, which decides the colour.
     pub kind: usize,
     pub begin: f64,
     pub end: f64,
@@ -41,14 +41,14 @@ pub struct Bar {
 pub struct Timeline {
     pub title: String,
     pub rows: Vec<String>,
-    /// Lines of each row.
+    /// Number of lines of each row.
     pub lines: usize,
     pub kinds: Vec<String>,
     pub bars: Vec<Bar>,
 }
 
 impl Timeline {
-    /// Draws into the file.
+    /// Draws the timeline into the file.
     pub fn draw(&self, path: &Path) -> Result<()> {
         self.render(path)
             .map_err(|error| anyhow!("cannot draw `{}`: {error}", path.display()))
@@ -114,7 +114,7 @@ impl Timeline {
         Ok(())
     }
 
-    /// What the colours mean.
+    /// Draws the key of the colours.
     fn key(&self, root: &DrawingArea<SVGBackend, Shift>) -> Result<(), Box<dyn std::error::Error>> {
         let mut left = NAMES_WIDTH;
         for (kind, name) in self.kinds.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! `tune check`: says where a curve is not the S that it should be, and what would be better there.
+//! `tune check`: reports where a curve is not the S that it should be, and the better ways there.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -14,27 +14,27 @@ use crate::numbers::{bytes_label, number};
 use crate::output;
 use crate::statistics::{self, Estimate};
 
-/// Say where a curve shows a wrong choice: dips, plateaus below the maximum, wrong crossovers
+/// Report where a curve shows a wrong choice: dips, plateaus below the maximum, wrong crossovers
 ///
 /// Reads the files of `ringfold tune sweep` and `ringfold perf --csv`. With a sweep, or with
-/// --ways, it names the better candidate (algorithm and protocol), and a dip at which no candidate
-/// is better is only noted as a property of the machine. Differences count if they exceed the
-/// margin with 95 % confidence: provide repetitions (a sweep's rounds, `perf --run-cycles 6`),
-/// because one run's iterations do not show the variation between runs.
+/// --ways, names the better candidate (algorithm and protocol); a dip at which no candidate is
+/// better is only noted, as a property of the machine. Differences count if they exceed the margin
+/// with 95 % confidence: provide repetitions (a sweep's rounds, `perf --run-cycles 6`), because one
+/// run's iterations do not show the variation between runs.
 ///
-/// The exit status is 0 if there is no finding that another candidate could improve, and 1 if there
-/// is one, or the file cannot be read. The last line suggests the next step.
+/// The exit status is 1 if another candidate could improve a finding, or if a file cannot be read,
+/// and otherwise 0. The last line suggests the next step.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Arguments {
-    /// The curve: a sweep, whose default's rows are it, or what `perf --csv` has written
+    /// The curve: the default choice of a sweep, or a file of `perf --csv`
     csv: PathBuf,
 
     /// Files of other candidates at the same sizes, to compare the curve with
     #[arg(long, value_name = "FILE", num_args = 1..)]
     ways: Vec<PathBuf>,
 
-    /// Ignore differences up to this
+    /// Ignore differences up to this percentage
     #[arg(
         long,
         value_name = "PERCENT",
@@ -43,7 +43,7 @@ pub struct Arguments {
     )]
     margin: f64,
 
-    /// Write the findings as JSON
+    /// Print the findings as JSON
     #[arg(long)]
     json: bool,
 }
@@ -54,7 +54,7 @@ Examples:
   ringfold tune check sweep.csv                          the default's picks against every candidate
   ringfold tune check perf.csv --ways sweep.csv --margin 10";
 
-/// Says what is wrong and returns 1 if anything is.
+/// Prints the findings, and returns 1 if another way may fix one of them.
 pub fn run(arguments: &Arguments) -> Result<u8> {
     let table = Table::read(&arguments.csv)?;
     let mut ways: Vec<Row> = Vec::new();
@@ -81,7 +81,7 @@ pub fn run(arguments: &Arguments) -> Result<u8> {
     Ok(u8::from(faults(&judged).next().is_some()))
 }
 
-/// The findings of all series that another way may fix.
+/// Returns the findings of all series that another way may fix.
 fn faults<'a>(judged: &'a [(&Series, Vec<Finding>)]) -> impl Iterator<Item = &'a Finding> {
     let found = judged.iter().flat_map(|(_, found)| found);
     found.filter(|finding| finding.is_fault)
@@ -115,7 +115,7 @@ fn report(judged: &[(&Series, Vec<Finding>)], margin: f64) -> String {
     text
 }
 
-/// What to do about what was found.
+/// Suggests the next step after the findings.
 fn next_step(judged: &[(&Series, Vec<Finding>)], arguments: &Arguments) -> String {
     let mut faults = faults(judged).peekable();
     if faults.peek().is_none() {
@@ -135,14 +135,14 @@ fn next_step(judged: &[(&Series, Vec<Finding>)], arguments: &Arguments) -> Strin
         (false, true, _) => "next: sweep the sizes named above, too; other ways were not measured \
             at all of them\n"
             .into(),
-        (false, false, _) => "next: no other way was measured, so this may be the machine's; \
-            `ringfold tune sweep -o sweep.csv` \
-             and `ringfold tune check sweep.csv` tell\n"
+        (false, false, _) => "next: no other way was measured, so this may be a property of the \
+            machine; to find out, run `ringfold tune sweep -o sweep.csv` and `ringfold tune check \
+            sweep.csv`\n"
             .into(),
     }
 }
 
-/// What the curve is, and how sure its points are.
+/// Describes the curve, and the certainty of its points.
 fn heading(series: &Series) -> String {
     let measured = series.measured();
     let repeats = measured.clone().map(|(_, point)| point.curve.0.len());
@@ -160,13 +160,16 @@ fn heading(series: &Series) -> String {
             text,
             ", one run only: the intervals leave out run-to-run variation"
         ),
-        (1, false) => writeln!(text, ", one value each; chance cannot be told from change"),
-        (n, _) => writeln!(text, ", {n} rounds; too few for 95 %, so all have to agree"),
+        (1, false) => writeln!(
+            text,
+            ", one value each; noise cannot be distinguished from change"
+        ),
+        (n, _) => writeln!(text, ", {n} rounds; too few for 95 %, so all must agree"),
     };
     text
 }
 
-/// A finding as a line or, with better ways, several.
+/// Describes a finding in one line; a wrong choice has a line for each size, too.
 fn sentence(series: &Series, finding: &Finding) -> String {
     let label = |bytes: u64| bytes_label(bytes as f64);
     let (from, to) = (label(finding.from_bytes), label(finding.to_bytes));
@@ -190,7 +193,7 @@ fn sentence(series: &Series, finding: &Finding) -> String {
     };
     let mut text = format!("  {:<13} {sizes}: {what}", finding.kind.name());
     if !finding.is_fault {
-        text += "; no way is better there, so this is the machine's";
+        text += "; no way is better there, so this is a property of the machine";
     }
     for (at, Better { way, .. }) in finding.better.iter().enumerate() {
         if finding.better[..at].iter().all(|named| named.way != *way) {
@@ -226,7 +229,7 @@ fn wrong_choice(sizes: &str, finding: &Finding) -> String {
     text
 }
 
-/// `1.98 (1.90 to 2.05)`.
+/// Formats a ratio: `1.98 (1.90 to 2.05)`.
 fn factor(ratio: Estimate) -> String {
     format!(
         "{:.2} ({:.2} to {:.2})",
@@ -234,7 +237,7 @@ fn factor(ratio: Estimate) -> String {
     )
 }
 
-/// `38 % (35 to 41)`.
+/// Formats a loss: `38 % (35 to 41)`.
 fn percent_below(ratio: Estimate) -> String {
     let below = |share: f64| 100.0 * (1.0 - share);
     format!(
@@ -252,7 +255,7 @@ fn busbw_at(series: &Series, bytes: u64) -> f64 {
     })
 }
 
-/// The most bandwidth at larger sizes.
+/// Returns the highest bandwidth at larger sizes.
 fn top(series: &Series, after: u64) -> f64 {
     let curve = series.curve().into_iter();
     let later = curve.filter(|(bytes, _)| *bytes > after);

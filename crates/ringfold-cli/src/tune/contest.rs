@@ -1,8 +1,8 @@
-//! Which way wins in which range of sizes.
+//! Determines which way wins in which range of sizes.
 //!
-//! Ways are compared size by size, as ratios to the best there: a mean over a range of sizes would
-//! be that of its largest size, or with a rate of none. A way that was not measured at every size
-//! of a range cannot win in it. Everything here is a pure function of the rows.
+//! Ways are compared size by size, as ratios to the best way there: a mean of times over a range
+//! would reflect only its largest size, and a mean of rates no size. A way that was not measured at
+//! every size of a range cannot win in it. Everything here is a pure function of the rows.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -14,7 +14,7 @@ use super::ranges::{self, Range};
 use super::rows::{Asked, Metric, Row, Topic, Way};
 use super::series::{Point, Series, series_by};
 
-/// A line of the output, and how good its way was.
+/// A line of the output, and its way's value.
 #[derive(Clone, Debug)]
 pub struct Rule {
     pub topic: Topic,
@@ -24,7 +24,7 @@ pub struct Rule {
 }
 
 impl Rule {
-    /// The rule as a tuner reads it.
+    /// Returns the rule as a tuner reads it.
     pub fn line(&self) -> String {
         let (topic, range, way) = (&self.topic, self.range, &self.way);
         format!(
@@ -43,29 +43,29 @@ impl Rule {
     }
 }
 
-/// What rules are wanted.
+/// The requested kind of rules.
 #[derive(Clone, Debug, Default)]
 pub struct Policy {
-    /// The same ranges for everything, instead of one around each size.
+    /// The same ranges for all calls, instead of one around each size.
     pub ranges: Option<Vec<Range>>,
-    /// How much worse than the best a way may be that saves a rule.
+    /// Accepted loss of a way that saves a rule, relative to the best way.
     pub tolerance_percent: f64,
-    /// The calls and sizes at which the default is wrong, if only these shall have rules.
+    /// The calls and sizes at which the default is wrong, if only these get rules.
     pub wrong: Option<BTreeSet<(Topic, u64)>>,
 }
 
-/// What each way took, and for which calls.
+/// The values of each way, by call.
 pub struct Points {
     metric: Metric,
     /// A series for each call that rules distinguish, in the order of the file.
     calls: Vec<Series>,
 }
 
-/// How many rows there are of each size.
+/// Number of rows of each size.
 type Counts = BTreeMap<u64, usize>;
 
 impl Points {
-    /// Those of the rows that are not the default's.
+    /// Collects the points of all rows but the default's.
     pub fn new(rows: &[&Row], metric: Metric) -> Result<Points> {
         let ways = rows.iter().filter(|row| row.asked != Asked::Default);
         let as_way = |row: &&Row| Row {
@@ -78,7 +78,7 @@ impl Points {
         Ok(Points { metric, calls })
     }
 
-    /// Prints the ranges; collectives that were measured at the same sizes share their lines.
+    /// Describes the ranges; collectives that were measured at the same sizes share their lines.
     pub fn dimensions(&self) -> String {
         let mut text = String::new();
         let mut seen = BTreeSet::new();
@@ -125,7 +125,7 @@ impl Points {
         text
     }
 
-    /// By collective, what was measured with this many nodes and ranks.
+    /// Counts the rows with this many nodes and ranks, by collective and size.
     fn counts(&self, nodes: i64, ranks: i64) -> BTreeMap<&str, Counts> {
         let mut counts: BTreeMap<&str, Counts> = BTreeMap::new();
         for Series { topic, points, .. } in &self.calls {
@@ -140,8 +140,8 @@ impl Points {
         counts
     }
 
-    /// A rule for every range in which something was measured or, if that is the policy, the
-    /// default is wrong.
+    /// Returns a rule for every range with measurements or, if that is the policy, with a wrong
+    /// default.
     pub fn rules(&self, policy: &Policy) -> Vec<Rule> {
         let mut rules = Vec::new();
         let mut calls: Vec<&Series> = self.calls.iter().collect();
@@ -173,7 +173,7 @@ impl Points {
         rules
     }
 
-    /// How the ways of a range compare.
+    /// Compares the ways of a range.
     fn contest(&self, points: &BTreeMap<u64, Point>, range: Range) -> Option<Contest> {
         let metric = self.metric;
         let better = |a: f64, b: f64| if metric.is_better(b, a) { b } else { a };
@@ -199,26 +199,26 @@ impl Points {
             }
         }
         let most = entrants.iter().map(|entrant| entrant.sizes).max()?;
-        // What was not measured at every size cannot be said to be good there.
+        // A way that was not measured at every size cannot be judged for the range.
         entrants.retain(|entrant| entrant.sizes == most);
         entrants.sort_by(|one, other| one.loss().total_cmp(&other.loss()));
         Some(Contest { range, entrants })
     }
 }
 
-/// The ways of one range.
+/// The comparison of the ways of one range.
 struct Contest {
     range: Range,
-    /// At least one, the best first.
+    /// The ways, at least one, the best first.
     entrants: Vec<Entrant>,
 }
 
 /// One way in one range.
 struct Entrant {
     way: Way,
-    /// Its best value, to be shown.
+    /// The way's best value, to be shown.
     value: f64,
-    /// How much worse than the best it is, as logarithms, summed over its sizes.
+    /// Logarithms of the way's costs relative to the best way's, summed over its sizes.
     log_losses: f64,
     sizes: usize,
 }
@@ -242,7 +242,7 @@ impl Contest {
 }
 
 /// Ends the last range at the last size, unless the same way is the best at the size before it,
-/// too: one size alone does not say what holds for all that are larger.
+/// too: a single size is no evidence for all larger ones.
 fn end_what_one_size_says(contests: &mut [Contest], points: &BTreeMap<u64, Point>) {
     let [rest @ .., last] = contests else { return };
     let is_same =
@@ -252,8 +252,8 @@ fn end_what_one_size_says(contests: &mut [Contest], points: &BTreeMap<u64, Point
     }
 }
 
-/// The way of each range: the best, or with a tolerance the one that stays good for the most
-/// consecutive ranges.
+/// Returns the way for each range: the best or, with a tolerance, the way that stays good for the
+/// most consecutive ranges.
 fn winners(topic: &Topic, contests: &[Contest], tolerance_percent: f64) -> Vec<Rule> {
     let mut rules = Vec::with_capacity(contests.len());
     let mut at = 0;
@@ -287,7 +287,7 @@ fn winners(topic: &Topic, contests: &[Contest], tolerance_percent: f64) -> Vec<R
     rules
 }
 
-/// The ranges, and one for each size that is in none.
+/// Returns the ranges, and one for each size outside all of them.
 fn with_strangers(ranges: &[Range], sizes: &[u64]) -> Vec<Range> {
     let is_outside = |size: &&u64| !ranges.iter().any(|range| range.holds(**size));
     let strangers = sizes.iter().filter(is_outside);
@@ -297,7 +297,7 @@ fn with_strangers(ranges: &[Range], sizes: &[u64]) -> Vec<Range> {
     all
 }
 
-/// Makes one of neighbouring rules that say the same.
+/// Merges neighbouring rules of one call that have the same way.
 pub fn merge(rules: &[Rule], metric: Metric) -> Vec<Rule> {
     let mut merged: Vec<Rule> = Vec::new();
     for rule in rules {

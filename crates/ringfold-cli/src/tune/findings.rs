@@ -1,15 +1,15 @@
-//! What is wrong with a curve, as the article of seeds/001 reads it.
+//! Finds the faults of a curve that the article of seeds/001 describes.
 //!
 //! A well-tuned curve of bus bandwidth over size is an S: it rises as long as latency matters and
-//! stays at the top. So it is suspicious where it falls ([`Kind::Dip`]), where it stands still
-//! below a top that it reaches later ([`Kind::Plateau`]), and where a larger call is done sooner
-//! than a smaller one ([`Kind::Inversion`]). Where ways were measured beside it, it is plain where
-//! another one is better ([`Kind::WrongChoice`]); and a dip or a plateau at which no way is better
-//! is the machine's, such as the end of a cache, and only remarked.
+//! stays at the top. Suspicious are a fall ([`Kind::Dip`]), a standstill below a top that is
+//! reached later ([`Kind::Plateau`]), and a larger call that takes less time than a smaller one
+//! ([`Kind::Inversion`]). If other ways were measured, the choice is certainly wrong at sizes at
+//! which one of them is better ([`Kind::WrongChoice`]). A dip or a plateau at which no way is
+//! better is a property of the machine, such as the end of a cache, and is only noted.
 //!
-//! Nothing is reported that chance explains: the whole interval of the difference has to lie beyond
-//! the margin. `tune optimize` uses the same judgement ([`wrong_sizes`]), so that both say the
-//! same of the same file.
+//! Differences that chance explains are not reported: the whole interval of the difference has to
+//! exceed the margin. `tune optimize` uses the same judgement ([`wrong_sizes`]), so both agree
+//! about the same file.
 
 use std::collections::BTreeSet;
 
@@ -19,13 +19,13 @@ use super::rows::{Topic, Way};
 use super::series::{Series, Shots};
 use crate::statistics::Estimate;
 
-/// By how much things may differ, in per cent, unless another margin is asked for.
+/// Default margin, in per cent: smaller differences are ignored.
 pub const MARGIN_PERCENT: f64 = 5.0;
 
-/// How much a curve has to rise after a standstill for that to be a plateau and not the top.
+/// Factor by which a curve has to rise after a standstill for it to be a plateau and not the top.
 const LATER_RISE: f64 = 1.1;
 
-/// What is suspicious.
+/// The kind of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
@@ -47,7 +47,7 @@ impl Kind {
     }
 }
 
-/// A way that would have been better, and by what factor.
+/// A way that would have been better at a size, and its gain.
 #[derive(Clone, Debug, Serialize)]
 pub struct Better {
     pub bytes: u64,
@@ -59,27 +59,27 @@ pub struct Better {
     pub factor: Estimate,
 }
 
-/// Something to look at.
+/// A suspicious part of a curve.
 #[derive(Clone, Debug, Serialize)]
 pub struct Finding {
     pub kind: Kind,
-    /// The first size at which it is so, and the last.
+    /// The first size of the finding; `to_bytes` is the last.
     pub from_bytes: u64,
     pub to_bytes: u64,
-    /// The size that these are compared with: the top before a dip, the larger call of an
-    /// inversion, the place where a plateau begins.
+    /// The size of comparison: the top before a dip, the larger call of an inversion, the beginning
+    /// of a plateau.
     pub against_bytes: Option<u64>,
-    /// The curve's bandwidth at the worst of the sizes over that at `against`; with an inversion
-    /// the times' ratio.
+    /// The curve's bandwidth at the worst of the sizes over that at `against_bytes`; of an
+    /// inversion or a wrong choice, a ratio of times.
     pub ratio: Estimate,
-    /// What would have been better there.
+    /// The better ways at these sizes.
     pub better: Vec<Better>,
-    /// Whether another way may be better there: one is, or not all were measured.
+    /// Whether another way may be better: one is, or a size has no measurement of other ways.
     pub is_fault: bool,
 }
 
 impl Finding {
-    /// At one size.
+    /// Creates a finding at one size.
     fn new(kind: Kind, bytes: u64, against: Option<u64>, ratio: Estimate) -> Finding {
         Finding {
             kind,
@@ -92,8 +92,8 @@ impl Finding {
         }
     }
 
-    /// Adds this finding to those before it: to the last one if it continues that, by its worst
-    /// ratio.
+    /// Adds this finding to those before it: to the last one if this one continues it, with the
+    /// worse ratio of the two (of a plateau, the first).
     fn add_to(self, found: &mut Vec<Finding>, continues: impl FnOnce(&Finding) -> bool) {
         let Some(last) = found.last_mut().filter(|last| continues(last)) else {
             return found.push(self);
@@ -111,8 +111,8 @@ impl Finding {
     }
 }
 
-/// Everything suspicious about the series, in the order of sizes. `margin` is the share by which
-/// things may differ.
+/// Returns all findings about the series, in the order of sizes. `margin` is the relative
+/// difference to ignore.
 pub fn findings(series: &Series, margin: f64) -> Vec<Finding> {
     let curve = Curve::new(series);
     let mut found = dips(&curve, margin);
@@ -126,8 +126,8 @@ pub fn findings(series: &Series, margin: f64) -> Vec<Finding> {
     found
 }
 
-/// Where the default's pick is a wrong choice: the calls and sizes for which a rule is worth its
-/// while.
+/// Returns the calls and sizes at which the default's pick is a wrong choice, so that a rule is
+/// worth its while.
 pub fn wrong_sizes(all: &[Series], margin: f64) -> BTreeSet<(Topic, u64)> {
     let sizes = |series| Series::measured(series).map(move |(bytes, _)| (series, bytes));
     let measured = all.iter().flat_map(sizes);
@@ -137,7 +137,7 @@ pub fn wrong_sizes(all: &[Series], margin: f64) -> BTreeSet<(Topic, u64)> {
         .collect()
 }
 
-/// A curve as bandwidths.
+/// The sizes and times of a curve, without empty calls.
 struct Curve {
     sizes: Vec<u64>,
     times_us: Vec<Estimate>,
@@ -145,13 +145,13 @@ struct Curve {
 
 impl Curve {
     fn new(series: &Series) -> Curve {
-        // A call of nothing has a time and no bandwidth.
+        // An empty call has a time, but no bandwidth.
         let points = series.curve().into_iter().filter(|(bytes, _)| *bytes > 0);
         let (sizes, times_us) = points.unzip();
         Curve { sizes, times_us }
     }
 
-    /// Bytes in a microsecond; the bus factor is the same everywhere.
+    /// Returns bytes per microsecond; the bus factor is the same at all sizes.
     fn rate(&self, at: usize) -> Estimate {
         let time = self.times_us[at];
         let bytes = self.sizes[at] as f64;
@@ -163,7 +163,7 @@ impl Curve {
     }
 }
 
-/// Runs of sizes at which the curve is surely below what it was before.
+/// Finds runs of sizes at which the curve is surely below an earlier top.
 fn dips(curve: &Curve, margin: f64) -> Vec<Finding> {
     let mut found: Vec<Finding> = Vec::new();
     let mut top = 0;
@@ -180,7 +180,7 @@ fn dips(curve: &Curve, margin: f64) -> Vec<Finding> {
     found
 }
 
-/// Doublings over which the curve does not rise, though it does later.
+/// Finds doublings over which the curve does not rise, though it rises later.
 fn plateaus(curve: &Curve, margin: f64, dips: &[Finding]) -> Vec<Finding> {
     let mut found: Vec<Finding> = Vec::new();
     let in_dip = |bytes: u64| {
@@ -210,7 +210,7 @@ fn plateaus(curve: &Curve, margin: f64, dips: &[Finding]) -> Vec<Finding> {
     found
 }
 
-/// Sizes that surely take longer than a larger one.
+/// Finds sizes that surely take longer than a larger one.
 fn inversions(curve: &Curve, margin: f64) -> Vec<Finding> {
     let mut found: Vec<Finding> = Vec::new();
     for at in 0..curve.sizes.len() {
@@ -234,7 +234,7 @@ fn inversions(curve: &Curve, margin: f64) -> Vec<Finding> {
     found
 }
 
-/// Notes what would have been better where the curve is suspicious, and whether anything would.
+/// Adds the better ways at the finding's sizes, and decides whether the finding is a fault.
 fn judge(finding: &mut Finding, series: &Series, margin: f64) {
     let sizes = finding.from_bytes..=finding.to_bytes;
     let inside = series.measured().filter(|(at, _)| sizes.contains(at));
@@ -244,7 +244,7 @@ fn judge(finding: &mut Finding, series: &Series, margin: f64) {
     finding.is_fault = !are_known || !finding.better.is_empty();
 }
 
-/// The sizes at which another way is surely better, neighbours with the same two ways as one.
+/// Finds the sizes at which another way is surely better; merges neighbours with the same two ways.
 fn wrong_choices(series: &Series, margin: f64) -> Vec<Finding> {
     let mut found: Vec<Finding> = Vec::new();
     let mut previous = None;
@@ -265,8 +265,8 @@ fn wrong_choices(series: &Series, margin: f64) -> Vec<Finding> {
     found
 }
 
-/// The best other way at this size, if it surely is better, also than the pick where that was asked
-/// for by name.
+/// Returns the best other way at this size, if it is surely better than the curve, and better than
+/// the pick if the pick was also requested by name.
 fn better(series: &Series, bytes: u64, margin: f64) -> Option<Better> {
     let point = series.points.get(&bytes)?;
     let (way, shots): &(Way, Shots) = point.best_other()?;

@@ -1,17 +1,16 @@
 //! `ringfold tune`: finds where the tuner's choices are wrong, and corrects them with a table.
 //!
-//! [`sweep`] measures every way and the default choice; [`check`] says where a curve is wrong
-//! ([`findings`], from the [`series`] of a file's [`rows`]); [`optimize`] makes a tuner's CSV of
-//! the best ways ([`contest`] has the winners, and [`ranges`] the sizes); [`plot`] draws.
-//! [`calibrate`] measures the machine for the cost model. All except the first and the last only
-//! read files.
+//! [`sweep`] measures every way and the default choice. [`check`] reports where a curve is wrong
+//! ([`findings`], from the [`series`] of a file's [`rows`]). [`optimize`] writes a tuner's CSV of
+//! the best ways ([`contest`] determines the winners, and [`ranges`] the sizes). [`calibrate`]
+//! measures the machine for the cost model. Only `sweep` and `calibrate` measure; the others read
+//! files.
 
 mod calibrate;
 mod check;
 mod contest;
 mod findings;
 mod optimize;
-mod plot;
 mod ranges;
 mod rows;
 mod series;
@@ -33,7 +32,6 @@ Examples:
   ringfold tune calibrate                           measure this machine for the cost model
   ringfold tune check perf.csv                      dips, plateaus, wrong crossovers
   ringfold tune sweep -o sweep.csv                  times of all candidates and the default choice
-  ringfold tune plot picks sweep.csv -o picks.svg   the default choice among all candidates
   ringfold tune optimize sweep.csv -o tuned.csv     rules where the default is wrong";
 
 #[derive(Subcommand)]
@@ -41,7 +39,6 @@ enum Command {
     Calibrate(calibrate::Arguments),
     Check(check::Arguments),
     Optimize(optimize::Arguments),
-    Plot(plot::Arguments),
     Sweep(Box<sweep::Arguments>),
 }
 
@@ -51,7 +48,6 @@ pub fn run(arguments: Arguments) -> Result<u8> {
         Command::Calibrate(arguments) => calibrate::run(&arguments),
         Command::Check(arguments) => check::run(&arguments),
         Command::Optimize(arguments) => optimize::run(&arguments),
-        Command::Plot(arguments) => plot::run(&arguments),
         Command::Sweep(arguments) => sweep::run(&arguments),
     }
 }

@@ -1,11 +1,11 @@
-//! `tune optimize`: from measurements to the best way for every size, as rules of a tuner.
+//! `tune optimize`: writes the best way for every size, by measurements, as rules of a tuner.
 //!
-//! Reads, prints and writes what the script beside NVIDIA's example plugin does, with corrections:
-//! the last range has no upper limit; the file is replaced, because with rules of an earlier run
-//! before its own nothing would change; repetitions of a measurement count by their median and not
-//! by the luckiest; in a range of several sizes ways are compared size by size; and a metric that
-//! was not measured is an error. From a file that records the default choice, as a sweep does,
-//! rules are made only where `tune check` finds a wrong choice.
+//! Reads, prints and writes the same as the script beside NVIDIA's example plugin, with
+//! corrections. The last range has no upper limit. The file is replaced, because rules of an
+//! earlier run would precede and hide the new ones. Repetitions of a measurement count by their
+//! median, not by the luckiest. In a range of several sizes, ways are compared size by size. A
+//! metric that was not measured is an error. If a file records the default choice, as a sweep does,
+//! rules are written only for the sizes at which `tune check` finds a wrong choice.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -20,7 +20,7 @@ use super::rows::{Asked, Metric, PLACEMENT, Row, Table, Topic};
 use super::series::series_by;
 use crate::numbers::plural;
 
-/// Make a tuner's rules from a sweep: the best candidate where the default choice is wrong
+/// Write a tuner's rules from a sweep: the best candidate where the default choice is wrong
 ///
 /// Rules are written for the sizes at which `ringfold tune check` finds a wrong choice, by the same
 /// margin. A file without the default choice gets rules for all sizes.
@@ -31,26 +31,26 @@ use crate::numbers::plural;
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Arguments {
-    /// What was measured
+    /// File of measurements
     csv: PathBuf,
 
-    /// The rules; a file that exists is replaced
+    /// File for the rules; an existing file is replaced
     #[arg(short, long, value_name = "FILE", default_value = "tuned.csv")]
     output: PathBuf,
 
-    /// Metric of the best candidate [default: median_us where the file has it, else latency_us]
+    /// Metric of the best candidate [default: median_us if the file has it, else latency_us]
     #[arg(short, long, value_name = "NAME")]
     metric: Option<Metric>,
 
-    /// Rules for these ranges instead of one around each size: 0-1024,1025-65536
+    /// Write rules for these ranges instead of one around each size: 0-1024,1025-65536
     #[arg(long, value_name = "MIN-MAX,…", conflicts_with = "no_auto_ranges")]
     size_ranges: Option<String>,
 
-    /// Rules for five fixed ranges, with ends at 1 KiB, 64 KiB, 1 MiB and 16 MiB
+    /// Write rules for five fixed ranges, with ends at 1 KiB, 64 KiB, 1 MiB and 16 MiB
     #[arg(long)]
     no_auto_ranges: bool,
 
-    /// Accept a candidate that is worse than the best by up to this if that saves a rule
+    /// Accept a candidate up to this percentage worse than the best if that saves a rule
     #[arg(long, value_name = "PERCENT", default_value_t = 0.0, value_parser = parse_percent)]
     tolerance: f64,
 
@@ -88,10 +88,10 @@ Examples:
 pub fn parse_percent(text: &str) -> Result<f64, String> {
     let number = text.strip_suffix('%').unwrap_or(text).parse::<f64>();
     let share = number.ok().filter(|number| (0.0..=100.0).contains(number));
-    share.ok_or_else(|| "not a share; write for example 5".into())
+    share.ok_or_else(|| "not a percentage; write for example 5".into())
 }
 
-/// Writes the rules, says which and why, and returns the exit status.
+/// Writes the rules, explains them, and returns the exit status.
 pub fn run(arguments: &Arguments) -> Result<u8> {
     let table = Table::read(&arguments.csv)?;
     if !table.missing.is_empty() {
@@ -149,8 +149,8 @@ pub fn run(arguments: &Arguments) -> Result<u8> {
         let margin = arguments.margin;
         let _ = writeln!(
             text,
-            "No rule is needed: nowhere is another way surely better than the default's by more \
-             than {margin} %"
+            "No rule is needed: no way is better than the default's by more than {margin} % with \
+             95 % confidence"
         );
     }
     text += &conclude(arguments, metric, &merged)?;
@@ -158,7 +158,7 @@ pub fn run(arguments: &Arguments) -> Result<u8> {
     Ok(0)
 }
 
-/// Where the default is wrong, if rules are only for these sizes.
+/// Returns the calls and sizes at which the default is wrong, if only these get rules.
 fn wrong(
     arguments: &Arguments,
     table: &Table,
@@ -176,7 +176,7 @@ fn wrong(
     Ok(Some(wrong_sizes(&all, arguments.margin / 100.0)))
 }
 
-/// Says where ranks were placed differently, which rules do not distinguish.
+/// Reports calls whose ranks were placed in several ways, which rules do not distinguish.
 fn complain_of_placements(rows: &[&Row]) {
     let mut placements: BTreeMap<&Topic, BTreeSet<&str>> = BTreeMap::new();
     for row in rows {
@@ -196,7 +196,7 @@ fn complain_of_placements(rows: &[&Row]) {
     }
 }
 
-/// The same ranges for everything, if that was asked for.
+/// Returns the same ranges for all calls, if requested.
 fn fixed_ranges(arguments: &Arguments) -> Result<Option<Vec<Range>>> {
     let Some(list) = &arguments.size_ranges else {
         return Ok(arguments.no_auto_ranges.then(|| ranges::FIXED.to_vec()));
@@ -222,7 +222,7 @@ fn metric(arguments: &Arguments, table: &Table) -> Result<Metric> {
     let there: Vec<&str> = table.metrics.iter().map(|metric| metric.name()).collect();
     let path = arguments.csv.display();
     match there.is_empty() {
-        true => bail!("`{path}` has no column {wanted}, nor any other to judge candidates by"),
+        true => bail!("`{path}` has no column {wanted}, nor any other metric of candidates"),
         false => bail!(
             "`{path}` has no column {wanted}; choose --metric {}",
             there.join(" or ")
@@ -246,7 +246,7 @@ fn explained(rule: &Rule, metric: Metric) -> String {
     )
 }
 
-/// Writes or shows the rules, and says so.
+/// Writes or shows the rules, and describes the outcome.
 fn conclude(arguments: &Arguments, metric: Metric, rules: &[Rule]) -> Result<String> {
     let lines: String = rules.iter().map(|rule| rule.line() + "\n").collect();
     if arguments.dry_run {

@@ -1,4 +1,4 @@
-//! Ranges of sizes: which sizes a rule is for when only some were measured.
+//! Ranges of sizes: the sizes for which a rule holds if only some sizes were measured.
 
 use std::fmt::{self, Display, Formatter};
 
@@ -27,21 +27,21 @@ impl Range {
         (self.min..=self.max).contains(&bytes)
     }
 
-    /// Whether `other` begins where this one ends.
+    /// Whether `other` begins where this range ends.
     pub fn meets(self, other: Range) -> bool {
         self.max.checked_add(1) == Some(other.min)
     }
 }
 
-/// As Python prints a pair.
+/// Formats a range as Python prints a pair.
 impl Display for Range {
     fn fmt(&self, f: &mut Formatter) -> fmt::Result {
         write!(f, "({}, {})", self.min, self.max)
     }
 }
 
-/// A range around each size, ending half way to the next; the first begins at 0 and the last has no
-/// end. `sizes` are ascending.
+/// Returns a range around each size, ending half way to the next size; the first begins at 0, and
+/// the last has no end. `sizes` are ascending.
 pub fn around(sizes: &[u64]) -> Vec<Range> {
     let mut min = 0;
     let mut ranges = Vec::with_capacity(sizes.len());
@@ -56,7 +56,7 @@ pub fn around(sizes: &[u64]) -> Vec<Range> {
     ranges
 }
 
-/// `min-max,min-max,…`, rising and apart from each other.
+/// Parses `min-max,min-max,…`: ascending ranges without overlap.
 pub fn parse(text: &str) -> Option<Vec<Range>> {
     let ranges: Option<Vec<Range>> = text
         .split(',')

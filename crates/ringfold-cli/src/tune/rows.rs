@@ -14,7 +14,7 @@ use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 use serde::{Serialize, Serializer};
 
-/// What a way is judged by.
+/// The quantity by which ways are judged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, ValueEnum)]
 #[value(rename_all = "snake_case")]
 pub enum Metric {
@@ -26,7 +26,7 @@ pub enum Metric {
 }
 
 impl Metric {
-    /// The column's name in a sweep.
+    /// Returns the column's name in a sweep.
     pub fn name(self) -> &'static str {
         match self {
             Metric::MedianUs => "median_us",
@@ -37,7 +37,7 @@ impl Metric {
         }
     }
 
-    /// What less is better of: a time, or the inverse of a rate.
+    /// Returns a cost, of which less is better: a time, or the inverse of a rate.
     pub fn cost(self, value: f64) -> f64 {
         match self {
             Metric::MedianUs | Metric::P99Us | Metric::LatencyUs => value,
@@ -57,7 +57,7 @@ impl Display for Metric {
     }
 }
 
-/// Any number of them, in a column that a rule compares.
+/// The number that stands for any other, in a column that a rule compares.
 pub const ANY: i64 = -1;
 
 /// One call, as far as a tuner's rules distinguish calls; names as in the file.
@@ -70,7 +70,7 @@ pub struct Topic {
     pub registered: i64,
 }
 
-/// How a call is carried out.
+/// Algorithm, protocol and number of channels of a call.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Way {
     pub algorithm: String,
@@ -79,7 +79,7 @@ pub struct Way {
 }
 
 impl Way {
-    /// Whether both are the same way, as far as both say on how many channels.
+    /// Whether both are the same way; channels count only if both ways have their number.
     pub fn is_same(&self, other: &Way) -> bool {
         let (a, b) = (self.channels, other.channels);
         self.algorithm == other.algorithm
@@ -94,7 +94,7 @@ impl Serialize for Way {
     }
 }
 
-/// `ring/simple`, with the number of channels where it is said.
+/// Formats a way as `ring/simple`, with the number of channels if it is known.
 impl Display for Way {
     fn fmt(&self, f: &mut Formatter) -> fmt::Result {
         f.write_str(&self.algorithm)?;
@@ -109,14 +109,14 @@ impl Display for Way {
     }
 }
 
-/// What requested a way.
+/// The origin of a row's way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asked {
-    /// The file does not say.
+    /// Not recorded in the file.
     Unsaid,
     /// No request: the library's own choice.
     Default,
-    /// The measurement.
+    /// Requested by the measurement.
     Way,
 }
 
@@ -124,15 +124,15 @@ pub enum Asked {
 #[derive(Clone, Debug)]
 pub struct Row {
     pub topic: Topic,
-    /// Other properties that rules do not distinguish: data type, operation, placement; by the
-    /// column's name.
+    /// Other properties that rules do not distinguish, by column name: data type, operation,
+    /// placement.
     pub details: BTreeMap<&'static str, String>,
     pub bytes: u64,
     pub way: Way,
     pub asked: Asked,
-    /// Which of several; rows of one round were measured one right after the other.
+    /// Number of the round; rows of one round were measured one right after the other.
     pub round: Option<i64>,
-    /// Where the true median lies.
+    /// Confidence interval of the median.
     pub interval_us: Option<(f64, f64)>,
     pub metrics: HashMap<Metric, f64>,
 }
@@ -142,26 +142,26 @@ impl Row {
         self.metrics.get(&metric).copied()
     }
 
-    /// The middle time, or what stands for it.
+    /// Returns the median time, or the latency if the row has no median.
     pub fn time_us(&self) -> Option<f64> {
         self.metric(Metric::MedianUs)
             .or_else(|| self.metric(Metric::LatencyUs))
     }
 }
 
-/// What a file holds.
+/// The measurements of a file.
 #[derive(Clone, Debug)]
 pub struct Table {
     pub rows: Vec<Row>,
-    /// What its rows can be judged by.
+    /// Metrics of which the file has a column.
     pub metrics: Vec<Metric>,
-    /// Columns that a tuner's rules are made of, and that it does not have.
+    /// Columns that a tuner's rules need, but the file does not have.
     pub missing: Vec<&'static str>,
-    /// Why lines were left out, each with its number.
+    /// Reasons for skipped lines, each with the line's number.
     skipped: Vec<String>,
 }
 
-/// Columns that a tuner's rules are made of.
+/// Columns that a tuner's rules need.
 const KEYS: [&str; 9] = [
     "collective",
     "size_bytes",
@@ -174,29 +174,29 @@ const KEYS: [&str; 9] = [
     "regBuff",
 ];
 
-/// Columns without which a file is none of measurements.
+/// Columns that every file of measurements has.
 const NEEDED: [&str; 4] = ["collective", "size_bytes", "algorithm", "ranks"];
 
-/// How ranks are spread over hosts.
+/// Name of the column for the spread of ranks over hosts.
 pub const PLACEMENT: &str = "placement";
 
-/// Columns that distinguish curves, though not rules.
+/// Columns that distinguish curves, but not rules.
 const DETAILS: [&str; 4] = [PLACEMENT, "dtype", "op", "in_place"];
 
 impl Table {
     /// Reads a sweep, the output of `perf --csv`, or measurements of NCCL with the columns of
-    /// NVIDIA's script, and says which lines were left out.
+    /// NVIDIA's script. Reports the lines that were left out.
     pub fn read(path: &Path) -> Result<Table> {
         let text = std::fs::read_to_string(path)
             .with_context(|| format!("cannot read `{}`", path.display()))?;
         let table = Table::parse(&text).with_context(|| format!("`{}`", path.display()))?;
         for line in &table.skipped {
-            crate::complain(&format!("left out an invalid row: {line}"));
+            crate::complain(&format!("skipped an invalid row: {line}"));
         }
         Ok(table)
     }
 
-    /// Reads a file's text.
+    /// Parses a file's text.
     pub fn parse(text: &str) -> Result<Table> {
         let mut reader = csv::ReaderBuilder::new()
             .flexible(true)
@@ -235,31 +235,19 @@ impl Table {
         }
         Ok(table)
     }
-
-    /// All rows, those of the curve as one of the ways, unless the file identifies the default's
-    /// rows.
-    pub fn all_as_ways(self) -> Vec<Row> {
-        let mut rows = self.rows;
-        for row in &mut rows {
-            if row.asked == Asked::Unsaid {
-                row.asked = Asked::Way;
-            }
-        }
-        rows
-    }
 }
 
-/// What stands in each column of a line.
+/// The fields of a line, by column.
 struct Fields<'a>(HashMap<&'a str, &'a str>);
 
 impl<'a> Fields<'a> {
-    /// The fields of a line, of which the last ones may be missing.
+    /// Collects the fields of a line, of which the last ones may be missing.
     fn new(heads: &'a csv::StringRecord, line: &'a csv::StringRecord) -> Fields<'a> {
         let fields = line.iter().chain(std::iter::repeat(""));
         Fields(heads.iter().zip(fields).collect())
     }
 
-    /// The column with a sweep's name, or with that of `perf --csv`; `None` if there is none.
+    /// Returns the column with a sweep's name or that of `perf --csv`; `None` if both are missing.
     fn find(&self, name: &str) -> Option<&'a str> {
         let other = match name {
             "size_bytes" => "bytes",
@@ -270,7 +258,7 @@ impl<'a> Fields<'a> {
         self.0.get(name).or_else(|| self.0.get(other)).copied()
     }
 
-    /// What the line has there; `None` where it has nothing.
+    /// Returns the line's field; `None` if it is empty or its column is missing.
     fn field(&self, name: &str) -> Option<&'a str> {
         self.find(name).filter(|text| !text.is_empty())
     }
@@ -286,24 +274,24 @@ impl<'a> Fields<'a> {
         number.with_context(|| format!("{name} is `{text}`, not a number"))
     }
 
-    /// A number where the file has the column, else any.
+    /// Returns a number, or [`ANY`] if the file does not have the column.
     fn number_or_any(&self, name: &str) -> Result<i64> {
         self.find(name).map_or(Ok(ANY), |_| self.number(name))
     }
 
-    /// A time or a rate, which is more than nothing.
+    /// Returns a time or a rate, which has to be positive; `None` if the field is empty.
     fn quantity(&self, name: &str) -> Result<Option<f64>> {
         if self.field(name).is_none() {
             return Ok(None);
         }
         let value: f64 = self.number(name)?;
         if !value.is_finite() || value <= 0.0 {
-            bail!("{name} is {value}, which nothing can take");
+            bail!("{name} is {value}; it must be a positive number");
         }
         Ok(Some(value))
     }
 
-    /// The row, with every metric that it has.
+    /// Returns the row, with every metric that it has.
     fn row(&self, metrics: &[Metric]) -> Result<Row> {
         let topic = Topic {
             collective: self.text("collective")?,

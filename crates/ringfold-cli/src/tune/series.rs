@@ -1,6 +1,6 @@
-//! Measured curves: at each size the time of the default choice, and of every way.
+//! Measured curves: at each size the times of the default choice, and of every way.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Result, bail};
 
@@ -14,7 +14,7 @@ use crate::statistics::{self, Estimate};
 pub struct Shot {
     pub round: Option<i64>,
     pub time_us: f64,
-    /// Where its true median lies, where the file says so.
+    /// Confidence interval of the median, if the file has it.
     pub interval_us: Option<(f64, f64)>,
 }
 
@@ -22,21 +22,21 @@ pub struct Shot {
 #[derive(Clone, Debug, Default)]
 pub struct Shots(pub Vec<Shot>);
 
-/// One size.
+/// The measurements at one size.
 #[derive(Clone, Debug, Default)]
 pub struct Point {
-    /// What the curve shows; empty where only ways were measured.
+    /// The curve's measurements; empty if only ways were measured.
     pub curve: Shots,
-    /// What the curve was carried out by.
+    /// The way by which the curve's calls were carried out.
     pub pick: Option<Way>,
-    /// What was asked for, in the order of the file.
+    /// The requested ways, in the order of the file.
     pub ways: Vec<(Way, Shots)>,
 }
 
-/// A time and, where the file says so, its interval.
+/// A time and, if the file has it, its interval.
 type Time = (f64, Option<(f64, f64)>);
 
-/// A curve and what else there would be.
+/// A curve, and the ways beside it.
 #[derive(Clone, Debug)]
 pub struct Series {
     pub topic: Topic,
@@ -49,8 +49,8 @@ impl Shots {
         self.estimate().middle
     }
 
-    /// The time and its confidence: by repetitions if there are enough, otherwise by the widest
-    /// interval of any of them.
+    /// Returns the median and its interval: by repetitions if there are enough, otherwise the
+    /// widest interval of any of them.
     pub fn estimate(&self) -> Estimate {
         let times: Vec<f64> = self.0.iter().map(|shot| shot.time_us).collect();
         let estimate = Estimate::of(&times);
@@ -65,8 +65,8 @@ impl Shots {
         }
     }
 
-    /// How many times as long this took as `other`: by pairs of the same round if there are any,
-    /// which were measured under the same conditions.
+    /// Returns the ratio of these times to those of `other`: by pairs of the same round, measured
+    /// under the same conditions, if there are enough.
     pub fn over(&self, other: &Shots) -> Estimate {
         let pairs: Vec<f64> = self
             .0
@@ -85,14 +85,14 @@ impl Shots {
 }
 
 impl Point {
-    /// The way with the least time of those that are not the pick.
+    /// Returns the way with the least time, except the pick.
     pub fn best_other(&self) -> Option<&(Way, Shots)> {
         let is_other = |way: &Way| !self.pick.as_ref().is_some_and(|pick| pick.is_same(way));
         let others = self.ways.iter().filter(|(way, _)| is_other(way));
         others.min_by(|a, b| a.1.median_us().total_cmp(&b.1.median_us()))
     }
 
-    /// The pick's times where it was asked for like any other way.
+    /// Returns the pick's times as a requested way, if it was also requested.
     pub fn pick_asked_for(&self) -> Option<&Shots> {
         let pick = self.pick.as_ref()?;
         let mut ways = self.ways.iter();
@@ -102,7 +102,7 @@ impl Point {
 }
 
 impl Series {
-    /// What it is about, in words.
+    /// Describes the calls of the series.
     pub fn name(&self) -> String {
         let topic = &self.topic;
         let mut text = format!("{}, {} ranks", topic.collective, topic.ranks);
@@ -127,7 +127,7 @@ impl Series {
         text
     }
 
-    /// Bus bandwidth in 10^9 bytes per second.
+    /// Returns the bus bandwidth in 10^9 bytes per second.
     pub fn busbw_gbps(&self, bytes: u64, time_us: f64) -> f64 {
         let ranks = usize::try_from(self.topic.ranks).unwrap_or(0);
         let collective = parse_collective(&self.topic.collective);
@@ -135,13 +135,13 @@ impl Series {
         bytes as f64 / time_us / 1e3 * factor
     }
 
-    /// The sizes at which the curve was measured.
+    /// Returns the sizes at which the curve was measured.
     pub fn measured(&self) -> impl Iterator<Item = (u64, &Point)> + Clone {
         let points = self.points.iter().map(|(&bytes, point)| (bytes, point));
         points.filter(|(_, point)| !point.curve.0.is_empty())
     }
 
-    /// The same with the curve's times.
+    /// Returns the sizes and times of the curve.
     pub fn curve(&self) -> Vec<(u64, Estimate)> {
         let points = self.measured();
         points
@@ -149,18 +149,13 @@ impl Series {
             .collect()
     }
 
-    /// Every way that was asked for, with its times by size.
-    pub fn ways(&self) -> BTreeMap<&Way, Vec<(u64, Estimate)>> {
-        let mut ways: BTreeMap<&Way, Vec<(u64, Estimate)>> = BTreeMap::new();
-        for (&bytes, point) in &self.points {
-            for (way, shots) in &point.ways {
-                ways.entry(way).or_default().push((bytes, shots.estimate()));
-            }
-        }
-        ways
+    /// Returns every requested way.
+    pub fn ways(&self) -> BTreeSet<&Way> {
+        let ways = self.points.values().flat_map(|point| &point.ways);
+        ways.map(|(way, _)| way).collect()
     }
 
-    /// Whether rows of the other file are about the same; properties missing in one of them do not
+    /// Whether a row of another file is about the same calls; properties missing in either do not
     /// count.
     fn is_about(&self, row: &Row) -> bool {
         let agree = |a: i64, b: i64| a == b || a == ANY || b == ANY;
@@ -181,13 +176,13 @@ impl Series {
     }
 }
 
-/// The curves of a file: of its default's rows if it identifies these, otherwise of all its rows.
-/// `others` are files of further ways.
+/// Returns the curves of a file: of its default's rows if the file identifies them, otherwise of
+/// all its rows. `others` are rows of further ways from other files.
 pub fn series(rows: &[Row], others: &[Row]) -> Result<Vec<Series>> {
     series_by(rows, others, |row| Some((row.time_us()?, row.interval_us)))
 }
 
-/// The same with something else in the place of times; less of it is better.
+/// Like `series`, but with another quantity in place of times, of which less is better.
 pub fn series_by(
     rows: &[Row],
     others: &[Row],
@@ -221,8 +216,8 @@ pub fn series_by(
                     && point.pick.as_ref().is_some_and(|pick| *pick != row.way)
                 {
                     bail!(
-                        "{} bytes were measured by {} and by {}, and nothing says which is the \
-                         curve; name one file for it, and the others by --ways",
+                        "{} bytes were measured by {} and by {}, and the file does not mark the \
+                         curve; pass one file for the curve, and the others by --ways",
                         row.bytes,
                         point.pick.as_ref().map_or("", |pick| &pick.algorithm),
                         row.way.algorithm,
@@ -237,7 +232,7 @@ pub fn series_by(
         let Some(shot) = shot(row) else { continue };
         for series in all.iter_mut().filter(|series| series.is_about(row)) {
             if let Some(point) = series.points.get_mut(&row.bytes) {
-                // Another run's rounds are no partners of these.
+                // Rounds of another run do not pair with these.
                 let round = None;
                 add_way(point, row, Shot { round, ..shot });
             }

@@ -31,7 +31,7 @@ fn every_command_has_help_with_examples() {
         let done = finish(&[command, "--help"]);
         assert!(done.status.success());
         assert!(done.stdout.contains("Examples:"), "{command}");
-        // Without a terminal, too.
+        // Lines are wrapped also without a terminal.
         for line in done.stdout.lines() {
             assert!(line.chars().count() <= 120, "{command}: {line}");
         }
@@ -60,7 +60,6 @@ fn what_no_command_does_is_an_error_of_the_command_line() {
             "there are",
         ),
         ("schedule all_reduce --ranks 4 --hosts 9,9", "9,9"),
-        ("tune plot picks a.csv b.csv -o picks.svg", "1 files"),
         ("sim --ranks 65 --gantt gantt.svg", "at most 64 ranks"),
     ] {
         let arguments: Vec<&str> = arguments.split(' ').collect();
@@ -96,7 +95,7 @@ fn write_the_page_of_the_command() {
     std::fs::write(PAGE, page()).unwrap();
 }
 
-/// The text of `docs/reference/command.md`: the help of each command.
+/// Returns the text of `docs/reference/command.md`: the help of each command.
 fn page() -> String {
     let mut text = String::from(
         "# The command\n\n\
@@ -115,7 +114,6 @@ fn page() -> String {
         &["tune", "sweep"],
         &["tune", "check"],
         &["tune", "optimize"],
-        &["tune", "plot"],
         &["top"],
         &["trace"],
         &["metrics"],

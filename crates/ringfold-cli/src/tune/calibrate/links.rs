@@ -1,12 +1,12 @@
-//! One rank of a job of several hosts, in which messages are measured: within rank 0's host and
-//! from there to another.
+//! One rank of a job of several hosts that measures messages within rank 0's host, and from there
+//! to another host.
 //!
-//! A [`pair`](super::pair) at a time exchanges messages, each rank on a core of its own or both on
-//! one, and all others wait in a barrier. Latency and polling are measured with single messages,
-//! what the engine and the kernel spend on messages and bytes with calls of an `all_reduce`: in
-//! `recursive_doubling` both ranks send at once, in `tree` one after the other. What the numbers
-//! mean is the library's (`tune::links`). Where RDMA joins the hosts, [`rdma`](super::rdma)
-//! measures what leads from one to the other.
+//! One [`pair`](super::pair) at a time exchanges messages, each rank on a core of its own or both
+//! on one, while all others wait in a barrier. Single messages measure latency and polling. Calls
+//! of an `all_reduce` measure the engine's and the kernel's time for messages and bytes: in
+//! `recursive_doubling` both ranks send at once, in `tree` one after the other. The library defines
+//! the numbers (`tune::links`). If RDMA joins the hosts, [`rdma`](super::rdma) measures the link
+//! between them.
 
 use std::time::Instant;
 
@@ -19,37 +19,37 @@ use ringfold::{Communicator, Method};
 
 use super::pair::{BOTH_WAYS, Calls, ONE_PACKET, Pair, ROUNDS};
 
-/// Large messages in a row.
+/// Number of large messages in a row.
 const LARGE_MESSAGES: usize = 16;
 
-/// Elements of a large message: as schedules send them.
+/// Elements of a large message, as schedules send them.
 const LARGE: usize = (256 << 10) / size_of::<f32>();
 
-/// Sizes of calls, in bytes: of messages in several packets, and the difference of which is all in
-/// bytes, in one direction.
+/// Bytes of a call whose messages have several packets. `ONE_WAY` are the sizes of two calls that
+/// differ only in the time for bytes, in one direction.
 const PACKETS: usize = 4 << 10;
 pub(super) const ONE_WAY: [usize; 2] = [16 << 10, 128 << 10];
 
-/// Elements of a message that the caches hold, and the bounds of one that they do not: half of the
-/// last level, in and out on each rank.
+/// Elements of a message that the caches hold. `MISSED_BYTES_MIN` and `MISSED_BYTES_MAX` bound the
+/// bytes of a message that misses the caches: half of the last level, in and out on each rank.
 const CACHED: usize = (1 << 20) / size_of::<f32>();
 const MISSED_BYTES_MIN: usize = 16 << 20;
 const MISSED_BYTES_MAX: usize = 64 << 20;
 
-/// How often a processor reads each byte that two ranks exchange: to send it and to receive it.
+/// Number of reads of each byte that two ranks exchange: one to send it, and one to receive it.
 const READS: f64 = 2.0;
 
-/// Elements that are combined, of which both operands fit the second cache.
+/// Number of elements to combine, of which both operands fit the second-level cache.
 const COMBINED: usize = (128 << 10) / size_of::<f32>();
 
-/// What was measured between hosts: of the network that joins them.
+/// Costs of the network between the hosts.
 pub enum Measured {
     Sockets(LinkCosts),
     Rdma(RdmaCosts),
 }
 
-/// The costs of messages, on rank 0: all ranks take part. What has no link in this job keeps its
-/// default.
+/// Measures the costs of messages. All ranks take part; only rank 0's result is valid. Costs of
+/// links that this job does not have keep their defaults.
 pub fn measure(communicator: &Communicator) -> Result<Measured> {
     let places = places(communicator)?;
     let of_host = |is_own: bool| {
@@ -74,11 +74,11 @@ pub fn measure(communicator: &Communicator) -> Result<Measured> {
         };
         match one_core {
             Some(pair) => pair.crowded_us(alpha_us, overhead_us, pair.switch_us()?),
-            // What another rank does to a core's caches is the same to every network.
+            // The effect of another rank on a core's caches is the same for every network.
             None => Ok(overhead_us + (costs.ring_crowded_us - costs.ring_overhead_us).max(0.0)),
         }
     };
-    // Before ranks are seated on one core, those of a pair may use all of theirs again.
+    // A pair is dropped before ranks share a core, so that its ranks may use all their cores again.
     if communicator.transport().ends_with("rdma") {
         let mut rdma = Pair::new(communicator, peer)?.measure_rdma(costs.reduce_us_per_byte)?;
         rdma.rdma_crowded_us = crowded_us(rdma.rdma_alpha_us, rdma.rdma_overhead_us, &costs)?;
@@ -89,14 +89,14 @@ pub fn measure(communicator: &Communicator) -> Result<Measured> {
     Ok(Measured::Sockets(costs))
 }
 
-/// What messages to rank `peer` of the same host cost.
+/// Measures the costs of messages to rank `peer` of the same host.
 fn measure_rings(communicator: &Communicator, peer: usize, costs: &mut LinkCosts) -> Result<()> {
     let pair = Pair::new(communicator, peer)?;
     (costs.ring_alpha_us, costs.ring_overhead_us) = pair.single()?.latency_us();
     // Both ends copy at the same time.
     let large_us = pair.stream_us(LARGE_MESSAGES, LARGE)?;
     costs.ring_work_us_per_byte = large_us / (LARGE * size_of::<f32>()) as f64;
-    // Its ranks may use all their cores again before others are seated.
+    // The pair's ranks may use all their cores again before ranks share one core.
     drop(pair);
     costs.ring_crowded_us = costs.ring_overhead_us;
     if let Some(pair) = Pair::on_one_core(communicator, peer)? {
@@ -107,13 +107,13 @@ fn measure_rings(communicator: &Communicator, peer: usize, costs: &mut LinkCosts
     Ok(())
 }
 
-/// Where a rank is: numbers that are alike on ranks that share a host, and a machine.
+/// A rank's place: `host` is equal on ranks that share a host, `machine` if they share a machine.
 struct Place {
     host: usize,
     machine: u64,
 }
 
-/// Each rank's place.
+/// Returns each rank's place.
 fn places(communicator: &Communicator) -> Result<Vec<Place>> {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let machine = boot.bytes().fold(0, |digest, byte| {
@@ -127,7 +127,7 @@ fn places(communicator: &Communicator) -> Result<Vec<Place>> {
 }
 
 impl Pair<'_> {
-    /// What messages through sockets cost.
+    /// Measures the costs of messages through sockets.
     fn measure_sockets(&self, costs: &mut LinkCosts) -> Result<()> {
         let reduce_us_per_byte = costs.reduce_us_per_byte;
         let calls = Calls::new(self, BOTH_WAYS[1])?;
@@ -155,7 +155,7 @@ impl Pair<'_> {
         let missed = (costs.cache_bytes as usize / 2).clamp(MISSED_BYTES_MIN, MISSED_BYTES_MAX);
         let missed_us_per_byte = self.exchange_us_per_byte(missed / size_of::<f32>())?;
         let more = missed_us_per_byte - self.exchange_us_per_byte(CACHED)?;
-        // Behind a slow link it does not show what memory costs.
+        // Behind a slow link the difference does not show the cost of memory.
         if link == 0.0 {
             costs.miss_us_per_byte = more.max(0.0) / READS;
         }
@@ -164,7 +164,7 @@ impl Pair<'_> {
     }
 }
 
-/// What combining a byte takes, in a cache.
+/// Returns the microseconds for combining a byte in a cache.
 fn reduction() -> f64 {
     let (mut sum, other) = (vec![1f32; COMBINED], vec![1f32; COMBINED]);
     let times_us = (0..ROUNDS).map(|_| {
@@ -175,6 +175,6 @@ fn reduction() -> f64 {
         std::hint::black_box(&mut sum);
         begun.elapsed().as_secs_f64() * 1e6 / (COMBINED * size_of::<f32>()) as f64
     });
-    // What else the core does only adds to it.
+    // The minimum, because other work of the core only adds to the time.
     times_us.fold(f64::INFINITY, f64::min)
 }

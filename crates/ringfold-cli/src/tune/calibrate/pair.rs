@@ -1,6 +1,6 @@
-//! Rank 0 and another rank of a job, alone with each other: what their messages and calls take.
+//! Times of the messages and calls of rank 0 and another rank of a job, alone with each other.
 //!
-//! Every number is the median of repetitions, meanwhile all other ranks wait in a barrier.
+//! Every number is the median of repetitions, while all other ranks wait in a barrier.
 
 use std::cell::RefCell;
 use std::time::{Duration, Instant};
@@ -16,41 +16,41 @@ use rustix::time::{ClockId, clock_gettime};
 use crate::bench::memory::{Memory, carry_out};
 use crate::statistics::median;
 
-/// Repetitions of each measurement, and of those with the largest data.
+/// Repetitions of each measurement; `FEW_ROUNDS` are those of the measurements with the most data.
 pub(super) const ROUNDS: usize = 41;
 const FEW_ROUNDS: usize = 7;
 
-/// Sizes of calls, in bytes: of messages in one packet, and the difference of which is all in
-/// bytes, in both directions at once.
+/// Bytes of a call whose messages have one packet. `BOTH_WAYS` are the sizes of two calls that
+/// differ only in the time for bytes, in both directions at once.
 pub(super) const ONE_PACKET: usize = 8;
 pub(super) const BOTH_WAYS: [usize; 2] = [16 << 10, 256 << 10];
 
-/// Small messages in a row.
+/// Number of small messages in a row.
 const SMALL_MESSAGES: usize = 64;
 
-/// Calls in a row.
+/// Number of calls in a row.
 const CALLS: usize = 8;
 
-/// Pauses before a message, in microseconds: the receiver sleeps after one of them.
+/// Pauses before a message, in microseconds: from one of them on, the receiver sleeps.
 const PAUSES_US: [u64; 10] = [2, 4, 8, 16, 24, 32, 48, 64, 128, 256];
 
-/// How often two ranks of a core let each other have it.
+/// Number of times that two ranks on one core yield it to each other.
 const YIELDS: u32 = 1000;
 
 /// The tag of all messages.
 const TAG: u32 = 0;
 
-/// Rank 0 and another, seen from any rank.
+/// Rank 0 and another rank, seen from any rank.
 pub(super) struct Pair<'a> {
     communicator: &'a Communicator,
-    /// The two alone; `None` on the others. They poll as ranks do that have learnt nothing yet.
+    /// Communicator of the two ranks, whose polling has not adapted yet; `None` on other ranks.
     alone: Option<Communicator>,
-    /// Until this is dropped.
+    /// Restores the affinity when dropped.
     _seat: Seat,
 }
 
 impl Pair<'_> {
-    /// Each on a core of its own.
+    /// Creates a pair with each rank on a core of its own.
     pub(super) fn new(communicator: &Communicator, other: usize) -> Result<Pair<'_>> {
         let rank = communicator.rank();
         let is_part = rank == 0 || rank == other;
@@ -71,8 +71,9 @@ impl Pair<'_> {
         })
     }
 
-    /// Both on one core; `None` if there is none that both may use. Their communicator is made
-    /// there, so they poll as ranks do that outnumber their cores.
+    /// Creates a pair with both ranks on rank 0's first core; `None` if a rank cannot be bound to
+    /// that core. The pair's communicator is created there, so both ranks poll like ranks that
+    /// outnumber their cores.
     pub(super) fn on_one_core(
         communicator: &Communicator,
         other: usize,
@@ -96,8 +97,8 @@ impl Pair<'_> {
         }))
     }
 
-    /// The median of what `part` returns on rank 0, in microseconds; 0 on the other ranks. The
-    /// argument of `part` is true on rank 0.
+    /// Returns the median of this rank's results of `part`, in microseconds; 0 outside the pair.
+    /// The argument of `part` is true on rank 0.
     fn median_us(&self, part: impl Fn(&Communicator, bool) -> Result<f64>) -> Result<f64> {
         self.median_of_us(ROUNDS, part)
     }
@@ -116,11 +117,11 @@ impl Pair<'_> {
             }
         }
         self.communicator.barrier()?;
-        // The first makes plans.
+        // Skips the first round, which creates plans.
         Ok(times_us.get(1..).map_or(0.0, median))
     }
 
-    /// The times of small messages.
+    /// Measures the times of small messages.
     pub(super) fn single(&self) -> Result<LinkTimes> {
         Ok(LinkTimes {
             hop_us: self.hop_us()?,
@@ -129,7 +130,7 @@ impl Pair<'_> {
         })
     }
 
-    /// Half of an empty message's way there and back.
+    /// Measures half of a small message's round trip.
     fn hop_us(&self) -> Result<f64> {
         self.median_us(|communicator, is_first| {
             let begun = Instant::now();
@@ -143,7 +144,7 @@ impl Pair<'_> {
         })
     }
 
-    /// `count` messages in one direction, and an answer; what each took.
+    /// Measures `count` messages in one direction, and an answer; returns the time per message.
     pub(super) fn stream_us(&self, count: usize, elements: usize) -> Result<f64> {
         let mut data = vec![1f32; elements];
         let data = RefCell::new(&mut data);
@@ -160,7 +161,7 @@ impl Pair<'_> {
         })
     }
 
-    /// Messages of so many elements in both directions at once; what a byte took.
+    /// Measures messages in both directions at once; returns the time per byte.
     pub(super) fn exchange_us_per_byte(&self, elements: usize) -> Result<f64> {
         let elements = if self.alone.is_some() { elements } else { 0 };
         let input = vec![1f32; elements];
@@ -172,33 +173,33 @@ impl Pair<'_> {
         })
     }
 
-    /// How long it takes until the other rank runs if one lets it have the core of both.
+    /// Measures the time until the other rank runs after this rank has yielded the core of both.
     pub(super) fn switch_us(&self) -> Result<f64> {
         self.median_us(|_, _| {
             let begun = Instant::now();
             for _ in 0..YIELDS {
                 sched_yield();
             }
-            // Each comes back by a switch of the other one's.
+            // A yield returns after two switches: to the other rank and back.
             Ok(begun.elapsed().as_secs_f64() * 1e6 / f64::from(2 * YIELDS))
         })
     }
 
-    /// What a message costs at each end on the core of both: no less than `overhead_us`, what it
-    /// does with a core for each.
+    /// Measures the cost of a message at each end on the core of both: no less than `overhead_us`,
+    /// the cost with a core for each.
     pub(super) fn crowded_us(
         &self,
         alpha_us: f64,
         overhead_us: f64,
         switch_us: f64,
     ) -> Result<f64> {
-        // A tree between two ranks has one hop after another.
+        // A tree between two ranks has two hops in sequence.
         let hop_us = Calls::new(self, ONE_PACKET)?.us(Method::Tree, ONE_PACKET)? / 2.0;
         Ok(crowded_us(hop_us, alpha_us, switch_us).max(overhead_us))
     }
 
-    /// How long the other rank polls before it sleeps, and what waking it takes: by what a message
-    /// takes longer that comes after a pause.
+    /// Measures the time for which the other rank polls before it sleeps, and the time to wake it,
+    /// by the delay of a message after a pause.
     pub(super) fn sleep(&self, hop_us: f64) -> Result<(f64, f64)> {
         let mut late_us = Vec::new();
         for pause_us in PAUSES_US {
@@ -222,18 +223,18 @@ impl Pair<'_> {
             .iter()
             .position(|late_us| *late_us > longest_us / 2.0);
         let spin_us = PAUSES_US[asleep.unwrap_or(0)] as f64;
-        // Rank 0 sleeps, too, while the other one wakes, if that takes long.
+        // If waking the other rank takes long, rank 0 sleeps meanwhile and is woken, too.
         let wakes = if longest_us / 2.0 > spin_us { 2.0 } else { 1.0 };
         Ok((spin_us, longest_us / wakes))
     }
 }
 
-/// The other one of a pair.
+/// Returns the other rank of a pair.
 fn peer(pair: &Communicator) -> usize {
     1 - pair.rank()
 }
 
-/// An empty message back.
+/// Sends a small message back to rank 0.
 fn answer(communicator: &Communicator, is_first: bool) -> ringfold::Result<()> {
     match is_first {
         true => communicator.recv(&mut [0f32], peer(communicator), TAG),
@@ -249,7 +250,7 @@ pub(super) struct Calls<'a> {
 }
 
 impl Calls<'_> {
-    /// In ordinary memory.
+    /// Prepares calls in ordinary memory.
     pub(super) fn new<'a>(pair: &'a Pair<'a>, most_bytes: usize) -> Result<Calls<'a>> {
         let bytes = if pair.alone.is_some() { most_bytes } else { 0 };
         Ok(Calls {
@@ -259,7 +260,7 @@ impl Calls<'_> {
         })
     }
 
-    /// In memory that the pair has registered.
+    /// Prepares calls in memory that the pair has registered.
     pub(super) fn registered<'a>(pair: &'a Pair<'a>, most_bytes: usize) -> Result<Calls<'a>> {
         let memory = || match &pair.alone {
             Some(alone) => Memory::registered(alone, most_bytes),
@@ -272,25 +273,25 @@ impl Calls<'_> {
         })
     }
 
-    /// What one of so many bytes takes.
+    /// Measures the time of one call of `bytes` bytes.
     pub(super) fn us(&self, method: Method, bytes: usize) -> Result<f64> {
         let start = Instant::now();
         self.by_clock_us(method, bytes, &|| start.elapsed().as_secs_f64())
     }
 
-    /// What a message of so many bytes takes from the sender's call until the receiver's returns.
+    /// Measures the time of a message from the sender's call until the receiver's call returns.
     pub(super) fn hop_us(&self, bytes: usize) -> Result<f64> {
         let doubling_us = self.us(Method::RecursiveDoubling, bytes)?;
-        // A tree between two ranks has one hop after another.
+        // A tree between two ranks has two hops in sequence.
         Ok((doubling_us + self.us(Method::Tree, bytes)? / 2.0) / 2.0)
     }
 
-    /// What one byte more takes, by the difference of two sizes.
+    /// Measures the time per byte, by the difference of two sizes.
     pub(super) fn us_per_byte(&self, method: Method, [less, more]: [usize; 2]) -> Result<f64> {
         Ok((self.us(method, more)? - self.us(method, less)?) / (more - less) as f64)
     }
 
-    /// What a byte takes of rank 0's processor.
+    /// Measures this rank's processor time per byte.
     pub(super) fn processor_us_per_byte(&self) -> Result<f64> {
         let [_, bytes] = BOTH_WAYS;
         Ok(self.by_clock_us(Method::RecursiveDoubling, bytes, &processor_s)? / bytes as f64)
@@ -313,7 +314,7 @@ impl Calls<'_> {
     }
 }
 
-/// The cores that this thread may use; it may use them again in the end.
+/// The cores that this thread may use, which are restored on drop.
 struct Seat {
     own: Vec<usize>,
 }
@@ -327,21 +328,21 @@ impl Default for Seat {
 }
 
 impl Seat {
-    /// Has this thread use one core only.
+    /// Binds this thread to one core.
     fn take(&self, core: Option<usize>) -> Result<()> {
         let cores: Vec<usize> = core.into_iter().collect();
-        sched_setaffinity(None, &set(&cores)).context("cannot use one core only")
+        sched_setaffinity(None, &set(&cores)).context("cannot bind to one core")
     }
 }
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        // Where it fails, a job that ends soon has one core.
+        // If this fails, the thread keeps one core in a job that ends soon.
         let _ = sched_setaffinity(None, &set(&self.own));
     }
 }
 
-/// The time that this thread has had a core.
+/// Returns this thread's processor time, in seconds.
 fn processor_s() -> f64 {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9

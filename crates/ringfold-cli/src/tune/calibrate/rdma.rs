@@ -1,8 +1,8 @@
-//! What messages cost between two hosts that RDMA joins, by calls of a [`pair`](super::pair).
+//! Costs of messages between two hosts that RDMA joins, by calls of a [`pair`](super::pair).
 //!
-//! Links are measured with registered memory, of which devices move every byte, and what other
-//! memory costs more with a copy. What registering costs is not measured here: each rank does so
-//! when it joins a job, for its own device.
+//! Links are measured with registered memory, of which devices move every byte; the extra cost of
+//! other memory is measured with a copy. The cost of registering is not measured here: each rank
+//! measures that cost for its own device on joining a job.
 
 use std::time::Instant;
 
@@ -13,15 +13,15 @@ use ringfold::internals::tune::RdmaCosts;
 use super::links::ONE_WAY;
 use super::pair::{Calls, ONE_PACKET, Pair, ROUNDS};
 
-/// The sizes of two calls, of which the larger one's messages need grants.
+/// Bytes of a call whose messages need no grants; messages of `LONG` bytes need them.
 const SHORT: usize = RdmaCosts::WHOLE_BYTES_MAX;
 const LONG: usize = SHORT + 64;
 
-/// What is copied: more than a second cache holds, as calls have it there before.
+/// Bytes to copy: more than a second-level cache holds, like the data of calls.
 const COPIED_BYTES: usize = 1 << 20;
 
 impl Pair<'_> {
-    /// What messages cost. On a core of both is another matter.
+    /// Measures the costs of messages; those on a core of both ranks are measured elsewhere.
     pub(super) fn measure_rdma(&self, reduce_us_per_byte: f64) -> Result<RdmaCosts> {
         let calls = Calls::registered(self, ONE_WAY[1])?;
         let (alpha_us, _) = self.single()?.latency_us();
@@ -29,7 +29,7 @@ impl Pair<'_> {
         // Both ranks post their receives when they send.
         let both = Method::RecursiveDoubling;
         let grant_us = calls.us(both, LONG)? - calls.us(both, SHORT)?;
-        // A tree between two ranks has one hop after another, and combines once.
+        // A tree between two ranks has two hops in sequence, and combines once.
         let bytes_us = calls.us_per_byte(Method::Tree, ONE_WAY)? - reduce_us_per_byte;
         Ok(RdmaCosts {
             rdma_alpha_us: alpha_us,
@@ -42,7 +42,7 @@ impl Pair<'_> {
     }
 }
 
-/// What copying a byte takes.
+/// Returns the microseconds for copying a byte.
 fn staging() -> f64 {
     let (from, mut to) = (vec![1u8; COPIED_BYTES], vec![0u8; COPIED_BYTES]);
     let times_us = (0..ROUNDS).map(|_| {
@@ -51,6 +51,6 @@ fn staging() -> f64 {
         std::hint::black_box(&mut to);
         begun.elapsed().as_secs_f64() * 1e6 / COPIED_BYTES as f64
     });
-    // What else the core does only adds to it.
+    // The minimum, because other work of the core only adds to the time.
     times_us.fold(f64::INFINITY, f64::min)
 }

@@ -1,8 +1,8 @@
-//! One rank of a job that is measured: every way in turn, at a few sizes of a few collectives.
+//! One rank of a measured job: every way in turn, at a few sizes of a few collectives.
 //!
-//! A call is timed as `ringfold perf` does it: every rank rewrites its input, all meet twice, and
-//! the slowest rank's time counts. Ways take turns in an order that changes from round to round, so
-//! that what one leaves in the caches is no other's advantage.
+//! A call is timed as in `ringfold perf`: every rank rewrites its input, two barriers follow, and
+//! the slowest rank's time counts. The order of ways changes from round to round, so that the cache
+//! contents that one way leaves do not favour another.
 
 use std::io::{BufWriter, Write};
 use std::path::Path;
@@ -20,7 +20,7 @@ use crate::bench::{Case, Size};
 use crate::output;
 use crate::statistics::median;
 
-/// Sizes of the collective that matters most, and of the others, in bytes.
+/// Sizes of the collective that matters most, in bytes; `FEW_SIZES` are those of the others.
 const MANY_SIZES: [u64; 9] = [
     8,
     1 << 10,
@@ -34,7 +34,7 @@ const MANY_SIZES: [u64; 9] = [
 ];
 const FEW_SIZES: [u64; 4] = [1 << 10, 32 << 10, 512 << 10, 4 << 20];
 
-/// What is called.
+/// The collectives to measure.
 const COLLECTIVES: [Collective; 6] = [
     Collective::AllReduce,
     Collective::Broadcast,
@@ -44,16 +44,16 @@ const COLLECTIVES: [Collective; 6] = [
     Collective::AllToAll,
 ];
 
-/// Rounds of all ways at a size: at least, at most, and how long a round may still begin in
-/// between.
+/// Minimum number of rounds of all ways at a size; further rounds begin within `SIZE_BUDGET`, up to
+/// `ROUNDS_MAX` in all.
 const ROUNDS_MIN: usize = 5;
 const ROUNDS_MAX: usize = 50;
 const SIZE_BUDGET: Duration = Duration::from_millis(100);
 
-/// A way at a size, and the times that it took.
+/// A way at a size, and its times.
 type Entry = ((Method, Protocol), Vec<f64>);
 
-/// Takes part; rank 0 writes the medians to `path`.
+/// Takes part in the job; rank 0 writes the medians to `path`.
 pub fn run(path: &Path) -> Result<u8> {
     ringfold::env::init_logging()?;
     let communicator = Communicator::connect(Config::default())?;
@@ -85,11 +85,11 @@ pub fn run(path: &Path) -> Result<u8> {
     Ok(0)
 }
 
-/// A line that rank 0 has written.
+/// Parses a line that rank 0 has written.
 pub fn parse(line: &str, context: Context) -> Result<Sample> {
     let words: Vec<&str> = line.split(' ').collect();
     let [collective, bytes, algorithm, protocol, time_us] = words[..] else {
-        bail!("`{line}` is no measurement");
+        bail!("invalid measurement `{line}`");
     };
     Ok(Sample {
         context,
@@ -100,7 +100,7 @@ pub fn parse(line: &str, context: Context) -> Result<Sample> {
     })
 }
 
-/// The times of all ways at a size.
+/// Returns the times of all ways at a size.
 fn measure(communicator: &Communicator, collective: Collective, bytes: u64) -> Result<Vec<Entry>> {
     let place = (communicator.rank(), communicator.world_size());
     let case = Case {
@@ -113,14 +113,14 @@ fn measure(communicator: &Communicator, collective: Collective, bytes: u64) -> R
     let memory = [Memory::new(room)?, Memory::new(room)?];
     let regions = [memory[0].region(room), memory[1].region(room)];
     let placement = Placement::new(collective, case, place, size, false, regions)
-        .context("there is no form that is not in place")?;
+        .context("the collective has no out-of-place form")?;
     let explanation = communicator.explain(&placement.request())?;
     let ways = explanation.prices.usable();
     let mut entries: Vec<Entry> = ways.map(|(way, _)| (way, Vec::new())).collect();
     let time_us = |(algorithm, protocol)| -> Result<f64> {
         placement.rewrite();
-        // The first finds ranks asleep that waited for the slowest writer; after the second all
-        // are awake.
+        // At the first barrier, ranks may be asleep that waited for the slowest writer; after the
+        // second, all are awake.
         communicator.barrier()?;
         communicator.barrier()?;
         let mut request = placement.request();
@@ -140,11 +140,11 @@ fn measure(communicator: &Communicator, collective: Collective, bytes: u64) -> R
         for index in order {
             times_us[index] = time_us(entries[index].0)?;
         }
-        // One more number: how long this rank has been at it, so that all end together.
+        // The ranks also combine their elapsed times, so that all end with the same round.
         times_us.push(start.elapsed().as_secs_f64());
         communicator.all_reduce(&mut times_us, Op::Max)?;
         let elapsed_s = times_us.pop().unwrap_or_default();
-        // The first round makes plans.
+        // The first round creates plans.
         if round > 0 {
             for ((_, known), time_us) in entries.iter_mut().zip(times_us) {
                 known.push(time_us);

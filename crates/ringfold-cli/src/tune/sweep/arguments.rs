@@ -8,10 +8,10 @@ use ringfold::{Collective, DType, Protocol};
 use crate::bench::{Case, Job, Method, Span};
 use crate::parse::{OpName, Selection, parse_algorithm, parse_collective, parse_dtype, parse_op};
 
-/// How many times the iterations that were asked for small calls get, whose times spread more.
+/// Maximum factor of the iterations for short calls, whose times spread more.
 pub const MORE_ITERATIONS: u32 = 20;
 
-/// The most iterations: their times are kept and gathered.
+/// Maximum number of iterations, whose times are kept and gathered.
 const MAX_ITERATIONS: u32 = 1 << 14;
 
 /// Measure all candidates for a collective at every size, and the default choice
@@ -35,7 +35,7 @@ pub struct Arguments {
     #[command(flatten)]
     pub span: Span,
 
-    /// Calls that are timed in a round; short calls get up to 20 times as many
+    /// Timed calls per round; short calls get up to 20 times as many
     #[arg(
         short = 'n',
         long,
@@ -45,7 +45,7 @@ pub struct Arguments {
     )]
     pub iters: u32,
 
-    /// Untimed warm-up calls before them
+    /// Untimed warm-up calls before the timed ones
     #[arg(
         short = 'w',
         long = "warmup-iters",
@@ -54,7 +54,7 @@ pub struct Arguments {
     )]
     pub warmup_iters: u32,
 
-    /// Rounds; 6 or more give 95 % confidence intervals of medians
+    /// Number of rounds; 6 or more give 95 % confidence intervals of medians
     #[arg(
         long,
         value_name = "N",
@@ -63,7 +63,7 @@ pub struct Arguments {
     )]
     pub rounds: u32,
 
-    /// Calls of each measurement whose results are checked
+    /// Checked calls per measurement
     #[arg(short = 'c', long, value_name = "N", default_value_t = 0)]
     pub check: u32,
 
@@ -80,8 +80,8 @@ pub struct Arguments {
     #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
     pub protocols: Vec<Protocol>,
 
-    /// Measure candidates that go by messages with each of these numbers of channels [default: as
-    /// many as the library takes]
+    /// Measure candidates over messages with each of these numbers of channels [default: as many as
+    /// the library takes]
     #[arg(
         long,
         value_name = "N,…",
@@ -90,12 +90,11 @@ pub struct Arguments {
     )]
     pub channels: Vec<u32>,
 
-    /// Measure a candidate only once if it took this many times as long as the best in the first
-    /// round
+    /// Stop measuring a candidate once it has taken this many times as long as the best
     #[arg(long, value_name = "FACTOR", default_value_t = 4.0)]
     pub give_up: f64,
 
-    /// The rows, as CSV; - is standard output. An existing file is continued
+    /// File for the rows, as CSV; - is standard output. An existing file is continued
     #[arg(short = 'o', long, value_name = "FILE|-", default_value = "sweep.csv")]
     pub output: PathBuf,
 
@@ -135,7 +134,7 @@ Examples:
   RINGFOLD_TUNER_CONFIG=tuned.csv ringfold tune sweep -o tuned-sweep.csv";
 
 impl Arguments {
-    /// Checks what can be checked before the ranks are there.
+    /// Checks everything that can be checked without the ranks.
     pub fn check(&self) -> Result<()> {
         self.sizes()?;
         if self.give_up.is_nan() || self.give_up <= 1.0 {
@@ -159,13 +158,13 @@ impl Arguments {
         self.span.sizes(self.collective, 1)
     }
 
-    /// What every row is about.
+    /// Returns the type, operation and root of every row.
     pub fn case(&self) -> Result<Case> {
         let Selection::One(dtype) = self.datatype else {
-            bail!("a sweep is of one data type; name it");
+            bail!("a sweep has one data type; name it");
         };
         let Selection::One(op) = self.op else {
-            bail!("a sweep is of one operation; name it");
+            bail!("a sweep has one operation; name it");
         };
         if self.collective.reduces() {
             op.parse::<ringfold::Op>()?.check(dtype)?;
@@ -177,7 +176,7 @@ impl Arguments {
         })
     }
 
-    /// How every measurement is made.
+    /// Returns the parameters of every measurement.
     pub fn method(&self) -> Method {
         Method {
             collective: self.collective,
@@ -195,16 +194,16 @@ impl Arguments {
         }
     }
 
-    /// The error where a collective cannot be in place.
+    /// Returns the error for a collective without an in-place form.
     pub fn no_such_form(&self) -> String {
         format!("`{}` has no in-place form", self.collective)
     }
 
-    /// The file, unless the rows go to standard output.
+    /// Returns the output file, unless the rows go to standard output.
     pub fn file(&self) -> Option<&Path> {
         (self.output != Path::new("-")).then_some(self.output.as_path())
     }
 }
 
-/// The slowest rank's time counts: what the others wait for.
+/// The aggregation by the slowest rank's time, for which the others wait.
 const SLOWEST: u8 = 3;

@@ -1,9 +1,8 @@
-//! `tune sweep`: what every way takes at every size, beside the default's pick.
+//! `tune sweep`: measures every way at every size, beside the default's pick.
 //!
-//! All ranks go through the same turns: rounds, in a round sizes, at a size ways. What is still to
-//! be measured only rank 0 knows, which has the file; so before each size it tells the others. A
-//! way is asked for as an operator would, by a rule, so that what is measured is what a tuned call
-//! gets.
+//! All ranks take the same turns: rounds, sizes within a round, and ways at a size. Only rank 0 has
+//! the file and knows which measurements are missing; before each size it tells the others. A way
+//! is requested by a rule, as by an operator, so that the measured calls are those of a tuned job.
 
 pub mod arguments;
 mod placement;
@@ -31,23 +30,21 @@ use crate::numbers::{bytes_label, number};
 use crate::output;
 use crate::statistics::median;
 
-/// The most things that take turns at one size.
+/// Maximum number of candidates at one size.
 const MAX_ENTRIES: usize = 512;
 
-/// Short calls are repeated until a measurement takes so long, as far as [`MORE_ITERATIONS`]
-/// allows.
+/// Target duration of a measurement: short calls are repeated to reach it, as far as
+/// [`MORE_ITERATIONS`] allows.
 const MEASUREMENT_US: f64 = 3000.0;
 
-/// Sweeps and returns the exit status: 1 when a checked element was wrong.
+/// Sweeps and returns the exit status: 1 if a checked element was wrong.
 pub fn run(arguments: &Arguments) -> Result<u8> {
     arguments.check().map_err(usage)?;
     if let Some(rank) = arguments.job.rank()? {
         return take_part(arguments, rank);
     }
     let largest = arguments.sizes()?.last().copied().unwrap_or(0);
-    let outcome = arguments
-        .job
-        .launch("sweep", largest, "the sweep is ended")?;
+    let outcome = arguments.job.launch("sweep", largest, "the sweep ends")?;
     if let (true, Some(path)) = (outcome.interrupted, arguments.file()) {
         crate::complain(&format!(
             "interrupted; run the same command to resume `{}`",
@@ -57,7 +54,7 @@ pub fn run(arguments: &Arguments) -> Result<u8> {
     Ok(outcome.status())
 }
 
-/// One rank's part, from joining to leaving.
+/// Runs one rank, from joining to leaving.
 fn take_part(arguments: &Arguments, rank: usize) -> Result<u8> {
     let swept = join(arguments).and_then(|mut communicator| {
         let wrong = Sweep::begin(&mut communicator, arguments)?.run()?;
@@ -77,24 +74,24 @@ fn join(arguments: &Arguments) -> Result<Communicator> {
     })?)
 }
 
-/// A sweep under way, on one rank.
+/// A sweep in progress, on one rank.
 struct Sweep<'a> {
     arguments: &'a Arguments,
     bench: Bench<'a>,
     case: Case,
-    /// The rules that the communicator came with.
+    /// The communicator's own rules.
     own: Rules,
     sizes: Vec<(Size, Vec<Entry>)>,
-    /// On rank 0.
+    /// The report, on rank 0 only.
     report: Option<Report>,
     wrong: u64,
 }
 
-/// What rank 0 knows beyond the others.
+/// The state that only rank 0 has.
 struct Report {
     record: Record,
     progress: ProgressBar,
-    /// What each way took at each size so far.
+    /// Times of each way so far, by bytes and the way's index.
     times_us: HashMap<(u64, usize), Vec<f64>>,
 }
 
@@ -148,7 +145,7 @@ impl<'a> Sweep<'a> {
         Ok(sweep)
     }
 
-    /// Opens the file, and notes what an earlier run found.
+    /// Opens the file, and loads the results of an earlier run.
     fn open(&self, subject: Subject) -> Result<Report> {
         let (record, resumed, rows) = Record::open(self.arguments, subject)?;
         let shown = self.arguments.output.display();
@@ -180,7 +177,7 @@ impl<'a> Sweep<'a> {
         }
         if resumed > 0 {
             crate::complain(&format!(
-                "going on with `{shown}`, which has {resumed} measurements"
+                "resuming `{shown}`, which has {resumed} measurements"
             ));
         }
         let steps: usize = self.sizes.iter().map(|(_, entries)| entries.len()).sum();
@@ -195,7 +192,7 @@ impl<'a> Sweep<'a> {
         })
     }
 
-    /// All rounds. Returns the number of wrong elements.
+    /// Runs all rounds. Returns the number of wrong elements.
     fn run(mut self) -> Result<u64> {
         for round in 0..self.arguments.rounds {
             for at in 0..self.sizes.len() {
@@ -211,13 +208,13 @@ impl<'a> Sweep<'a> {
         Ok(self.wrong)
     }
 
-    /// One size in one round.
+    /// Measures one size in one round.
     fn turns(&mut self, round: u32, at: usize) -> Result<()> {
         let count = self.sizes[at].1.len();
         let (wanted, iters) = self.agree(round, at)?;
         self.bench.method.iters = iters;
         for turn in 0..count {
-            // No way always follows the same one, whose data may still be in a cache.
+            // Each round begins with another way, so that no way is always the first.
             let index = (turn + round as usize) % count;
             if !wanted[index] {
                 continue;
@@ -229,7 +226,7 @@ impl<'a> Sweep<'a> {
         Ok(())
     }
 
-    /// What is to be measured, and with how many iterations: rank 0 decides, and tells all.
+    /// Agrees on the ways to measure, and on the iterations: rank 0 decides, and tells all.
     fn agree(&mut self, round: u32, at: usize) -> Result<(Vec<bool>, u32)> {
         let (size, entries) = &self.sizes[at];
         let mut told = vec![0.0; entries.len() + 1];
@@ -274,19 +271,19 @@ impl<'a> Sweep<'a> {
         let arguments = self.arguments;
         let row = self.bench.measure(self.case, size, arguments.in_place)?;
         let row = row.with_context(|| arguments.no_such_form())?;
-        // Nothing else would show a difference between what the library explains and what it does.
+        // Nothing else detects a difference between the library's explanation and its choice.
         let wanted = format!("{}/{}", entry.way.0, entry.way.1);
         let done = format!("{}/{}", row.algorithm, row.protocol);
         if wanted != done {
             bail!(
-                "at {} bytes the choice was said to be {wanted}, and it is {done}",
+                "at {} bytes the library explained its choice as {wanted}, but used {done}",
                 size.bytes
             );
         }
         Ok(row)
     }
 
-    /// Takes a measurement into the file.
+    /// Adds a measurement to the file.
     fn note(&mut self, round: u32, at: usize, index: usize, row: &Measurement) -> Result<()> {
         self.wrong += row.wrong.unwrap_or(0);
         let Some(report) = &mut self.report else {
@@ -302,14 +299,14 @@ impl<'a> Sweep<'a> {
 }
 
 impl Report {
-    /// The least time at this size.
+    /// Returns the least median time at this size.
     fn best_us(&self, bytes: u64) -> Option<f64> {
         let known = self.times_us.iter().filter(|((size, _), _)| *size == bytes);
         known.map(|(_, times)| median(times)).reduce(f64::min)
     }
 
     /// Whether this way took so much longer than the best that it need not be measured again. The
-    /// default always is.
+    /// default is always measured.
     fn is_hopeless(&self, bytes: u64, index: usize, give_up: f64) -> bool {
         let (Some(times), Some(best)) = (self.times_us.get(&(bytes, index)), self.best_us(bytes))
         else {
@@ -319,7 +316,7 @@ impl Report {
     }
 }
 
-/// A line for each size: what the default took, and what the best way would have.
+/// Returns a line for each size: the times of the default and of the best other way.
 fn summary(record: &Record) -> Result<String> {
     let mut text = String::new();
     for series in series::series(&record.table()?.rows, &[])? {
@@ -352,7 +349,7 @@ fn summary(record: &Record) -> Result<String> {
     Ok(text)
 }
 
-/// The way without its channels where there is one, as nearly everywhere.
+/// Names a way, without its channels if it has only one, as nearly all ways do.
 fn name(way: &Way) -> String {
     match way.channels {
         1 => format!("{}/{}", way.algorithm, way.protocol),

@@ -1,10 +1,10 @@
-//! How ranks are spread over hosts, which times depend on and which a rule does not know.
+//! The spread of ranks over hosts, on which times depend, but which rules do not distinguish.
 
-/// Of more hosts the numbers of ranks are not listed.
+/// Maximum number of hosts whose numbers of ranks are listed.
 const LISTED_MAX: usize = 16;
 
-/// `even` where each host has equally many ranks, one host's after the other's; otherwise how many
-/// each has, such as `3+1`, and whether they are `dealt out`. Hosts are numbered by first rank.
+/// Returns `even` if each host has equally many ranks in a row; otherwise the unequal numbers, such
+/// as `3+1`, and `dealt out` if a host's ranks are not in a row. Hosts are numbered by first rank.
 pub fn placement(hosts_of_ranks: &[usize]) -> String {
     let count = hosts_of_ranks.iter().max().map_or(0, |last| last + 1);
     let mut sizes = vec![0_usize; count];

@@ -1,9 +1,9 @@
 //! The file of a sweep: a line for each measurement, written at once and whole, and the results of
 //! an earlier run.
 //!
-//! A line is written only when it is complete, and by one call; so a sweep that is ended at any
-//! time leaves a file of whole lines, or with one half line at its end that is cut off when the
-//! sweep resumes.
+//! A line is written only when it is complete, and by one call. So a sweep that is ended at any
+//! time leaves a file of whole lines, with at most a partial line at its end, which is cut off when
+//! the sweep resumes.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs::{File, OpenOptions};
@@ -17,7 +17,7 @@ use super::ways::Entry;
 use crate::bench::Measurement;
 use crate::tune::rows::{ANY, Asked, Row, Table, Topic, Way};
 
-/// A column's name, and what a line has there.
+/// A column's name, and the function that formats its field.
 type Column = (&'static str, fn(&Line) -> String);
 
 /// The columns: those of NVIDIA's script, then ours.
@@ -64,7 +64,7 @@ struct Line<'a> {
     row: &'a Measurement,
 }
 
-/// What all rows of a sweep have in common.
+/// The properties that all rows of a sweep share.
 #[derive(Clone, Debug)]
 pub struct Subject {
     topic: Topic,
@@ -72,7 +72,7 @@ pub struct Subject {
 }
 
 impl Subject {
-    /// Of ranks that are on these hosts.
+    /// Creates the subject of a sweep with ranks on these hosts.
     pub fn new(arguments: &Arguments, hosts_of_ranks: &[usize]) -> Result<Subject> {
         let case = arguments.case()?;
         let hosts = hosts_of_ranks.iter().max().map_or(0, |last| last + 1);
@@ -98,17 +98,17 @@ impl Subject {
 /// The growing file; only rank 0 has one.
 pub struct Record {
     file: Option<File>,
-    /// Everything that is in the file.
+    /// The whole content of the file.
     text: String,
     subject: Subject,
-    /// The measurements of this subject that were there at the beginning: size, way, whether the
-    /// default's, and round.
+    /// The measurements of this subject that were in the file at the beginning: size, way, whether
+    /// the default's, and round.
     done: HashSet<(u64, Way, bool, Option<i64>)>,
 }
 
 impl Record {
-    /// Creates the file, or resumes an existing one. Also says how many measurements that has, and
-    /// which are about this subject.
+    /// Creates the file, or resumes an existing one. Also returns the number of measurements in the
+    /// file, and those of this subject.
     pub fn open(arguments: &Arguments, subject: Subject) -> Result<(Record, usize, Vec<Row>)> {
         let columns = COLUMNS.map(|(name, _)| name).join(",");
         let mut record = Record {
@@ -128,13 +128,14 @@ impl Record {
                 .with_context(|| format!("cannot write `{shown}`"))?;
             file.read_to_string(&mut record.text)
                 .with_context(|| format!("cannot read `{shown}`"))?;
-            // Half a line at the end is forgotten.
+            // Drops a partial line at the end.
             let whole = record.text.rfind('\n').map_or(0, |at| at + 1);
             record.text.truncate(whole);
             let heading = record.text.lines().next();
             if heading.is_some_and(|heading| heading != columns) {
                 bail!(
-                    "`{shown}` is no sweep of this version; choose another --output, or --overwrite"
+                    "`{shown}` is not a sweep of this version; choose another --output, or \
+                        --overwrite"
                 );
             }
             file.set_len(whole as u64)?;
@@ -156,13 +157,13 @@ impl Record {
         Ok((record, resumed, rows))
     }
 
-    /// Whether this was measured by an earlier run.
+    /// Whether an earlier run has made this measurement.
     pub fn has(&self, entry: &Entry, bytes: u64, round: u32) -> bool {
         let key = (bytes, entry.row_way(), entry.is_default, Some(round.into()));
         self.done.contains(&key)
     }
 
-    /// Adds what was measured.
+    /// Adds a measurement to the file.
     pub fn add(&mut self, entry: &Entry, bytes: u64, round: u32, row: &Measurement) -> Result<()> {
         let Subject { topic, details } = &self.subject;
         let line = Line {
@@ -177,7 +178,7 @@ impl Record {
         self.write(&(fields.join(",") + "\n"))
     }
 
-    /// What is in the file, as a table.
+    /// Parses the content of the file.
     pub fn table(&self) -> Result<Table> {
         Table::parse(&self.text)
     }

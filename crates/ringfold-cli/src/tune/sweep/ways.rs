@@ -1,4 +1,4 @@
-//! What is measured at a size: the default's pick, and every way that there is.
+//! The candidates at a size: the default's pick, and every way that exists.
 
 use anyhow::Result;
 use ringfold::internals::tune::Rules;
@@ -7,19 +7,19 @@ use ringfold::{Communicator, Method, Protocol, Request};
 use super::arguments::Arguments;
 use crate::tune::rows::{ANY, Way};
 
-/// One of the things that take turns.
+/// A candidate.
 #[derive(Clone, Debug)]
 pub struct Entry {
     pub way: (Method, Protocol),
-    /// The number of channels that is asked for, or that the default took.
+    /// The requested number of channels, or the default's.
     pub channels: Option<u32>,
     pub is_default: bool,
-    /// The rules under which it is what the library picks.
+    /// The rules under which the library picks this candidate.
     pub rules: Rules,
 }
 
 impl Entry {
-    /// The way as rows name it.
+    /// Returns the way as rows name it.
     pub fn row_way(&self) -> Way {
         Way {
             algorithm: self.way.0.name().to_owned(),
@@ -28,14 +28,14 @@ impl Entry {
         }
     }
 
-    /// What rows say of who asked for it.
+    /// Returns the row's value of the column `asked`.
     pub fn asked(&self) -> &'static str {
         if self.is_default { "default" } else { "way" }
     }
 }
 
-/// Everything that takes turns for this request, the default's pick first; the same on all ranks.
-/// Leaves the communicator with its own rules.
+/// Returns all candidates for this request, the default's pick first; the same on all ranks. Leaves
+/// the communicator with its own rules.
 pub fn entries(
     communicator: &mut Communicator,
     arguments: &Arguments,
@@ -66,8 +66,8 @@ pub fn entries(
             communicator.set_rules(rules.clone());
             let choice = communicator.explain(request)?.way;
             let goes = (choice.method(), choice.protocol()) == way;
-            // What is bounded, or has no channels, would be measured several times under one
-            // number.
+            // A way with a bound on its channels, or without channels, would be measured several
+            // times under one number.
             let is_new = !taken.contains(&choice.channels);
             if goes && is_new {
                 taken.push(choice.channels);
@@ -84,7 +84,7 @@ pub fn entries(
     Ok(entries)
 }
 
-/// A table in which this is the only way.
+/// Returns rules with this way only.
 fn only(
     request: &Request,
     (algorithm, protocol): (Method, Protocol),

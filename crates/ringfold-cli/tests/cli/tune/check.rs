@@ -1,13 +1,13 @@
-//! `ringfold tune check`: what is wrong with a curve.
+//! `ringfold tune check`: the findings about a curve.
 
 use super::{Folder, sweep, tune};
 
-/// Six rounds that differ a little.
+/// Returns the times of six rounds, which differ a little.
 fn rounds(time_us: f64) -> [f64; 6] {
     [1.0, 1.01, 0.99, 1.02, 0.98, 1.0].map(|weather| time_us * weather)
 }
 
-/// A sweep in which the default and each way take so long at the sizes from 1 KiB on.
+/// Returns a sweep with these times of the default and of each way, at the sizes from 1 KiB on.
 fn measured(default: (&[&str], &[f64]), ways: &[(&str, &[f64])]) -> String {
     let (picks, times_us) = default;
     let mut rows = Vec::new();
@@ -26,7 +26,7 @@ fn measured(default: (&[&str], &[f64]), ways: &[(&str, &[f64])]) -> String {
     sweep(&rows)
 }
 
-/// Latency, then bandwidth.
+/// Times of a good curve: latency, then bandwidth.
 const GOOD: [f64; 8] = [10.0, 11.0, 13.0, 17.0, 25.0, 42.0, 80.0, 158.0];
 
 fn checked(text: &str, more: &[&str]) -> (Option<i32>, String) {
@@ -52,8 +52,8 @@ fn a_dip_is_found_and_its_sizes_are_named() {
     assert!(text.contains("dip           32 KiB: "), "{text}");
     assert!(text.contains("less bandwidth than at 16 KiB"), "{text}");
     assert!(text.contains("1 inversion\n"), "{text}");
-    let next =
-        "next: no other way was measured, so this may be the machine's; `ringfold tune sweep";
+    let next = "next: no other way was measured, so this may be a property of the machine; to find \
+            out, run `ringfold tune sweep";
     assert!(
         text.lines()
             .last()
@@ -87,7 +87,7 @@ fn a_call_that_takes_longer_than_a_larger_one_is_found() {
 
 #[test]
 fn what_chance_explains_is_no_finding() {
-    // Twice as long in half of the rounds: which half is right is unknown.
+    // The default takes twice as long in half of the rounds; which half is right is unknown.
     let mut text = measured((&["ring"], &GOOD), &[("tree", &GOOD)]);
     let row = |asked: &str, algorithm: &str, round: usize, time_us: f64| {
         format!("all_reduce,2097152,{algorithm},simple,-1,1,4,1,0,{asked},{round},{time_us}\n")
@@ -140,11 +140,11 @@ fn a_dip_that_no_way_fixes_is_the_machines() {
     let (status, text) = checked(&text, &[]);
     assert_eq!(status, Some(0), "{text}");
     assert!(text.contains("dip           32 KiB to 128 KiB"), "{text}");
-    assert!(text.contains("this is the machine's"), "{text}");
+    assert!(text.contains("this is a property of the machine"), "{text}");
     assert!(text.ends_with("nothing that another way fixes\n"), "{text}");
 }
 
-/// `perf --csv` with these times, out of place and in place.
+/// Returns a file of `perf --csv` with these times, out of place and in place.
 fn perf(algorithm: &str, times_us: &[f64]) -> String {
     let mut text = String::from(
         "collective,algorithm,transport,ranks,bytes,count,dtype,op,in_place,iterations,first_us,\
@@ -187,7 +187,7 @@ fn what_perf_writes_can_be_checked_against_other_runs_of_it() {
         "{}",
         done.stdout
     );
-    // No curve: two ways, and it is not specified which of them it is.
+    // The file does not specify which of the two ways is the curve.
     let both = folder.write("both.csv", &(perf("direct", &times) + &perf("ring", &GOOD)));
     let done = tune(&["check", &both]);
     assert_eq!(done.status.code(), Some(1));

@@ -1,16 +1,15 @@
-//! `ringfold tune`: what it reads, prints and writes.
+//! `ringfold tune`: its input, output and files.
 
 mod calibrate;
 mod check;
 mod optimize;
-mod plot;
 mod sweep;
 
 use std::path::PathBuf;
 
 use crate::process::{Finished, finish};
 
-/// A folder that is gone with the value.
+/// A folder that is removed on drop.
 pub struct Folder(PathBuf);
 
 impl Folder {
@@ -40,7 +39,7 @@ pub fn tune(arguments: &[&str]) -> Finished {
     finish(&[&["tune"], arguments].concat())
 }
 
-/// One row for each way and round at each size; the default picks `ring`.
+/// Returns one row for each way and round at each size; `default:` marks the default's picks.
 pub fn sweep(times_us: &[(u64, &str, &[f64])]) -> String {
     let mut text = String::from(
         "collective,size_bytes,algorithm,protocol,channels,nodes,ranks,pipeOps,regBuff,asked,round,\

@@ -1,8 +1,8 @@
-//! `ringfold tune optimize`: rules from what was measured.
+//! `ringfold tune optimize`: rules from measurements.
 
 use super::{Folder, sweep, tune};
 
-/// Measured with NCCL: the columns of the script beside NVIDIA's example plugin.
+/// Measurements of NCCL, with the columns of the script beside NVIDIA's example plugin.
 const THEIRS: &str = "\
 collective,size_bytes,algorithm,protocol,channels,nodes,ranks,pipeOps,regBuff,cost_metric,\
 bandwidth_gbps,latency_us
@@ -15,7 +15,7 @@ allreduce,1048576,tree,ll,2,2,16,-1,-1,0.1,5.2,200
 broadcast,1024,ring,ll,4,1,8,-1,-1,0.1,0.10,10
 ";
 
-/// What that script prints of them, less its last range, which ends with the last size.
+/// The script's output for `THEIRS`, except its last range, which ends with the last size.
 const PRINTED: &str = "\
 Auto-ranging enabled: will create one bucket per unique size in data
 Loaded 7 performance data points
@@ -128,7 +128,7 @@ fn repeats_count_by_their_median_and_the_defaults_rows_not_at_all() {
 #[test]
 fn a_range_of_several_sizes_is_won_by_ratios() {
     let folder = Folder::new("tune-ratios");
-    // By its best time `tree` would win, which loses by far where it matters.
+    // By its best time `tree` would win, although it loses by far at the larger size.
     let text = sweep(&[
         (64, "tree", &[5.0]),
         (64, "ring", &[6.0]),
@@ -168,7 +168,7 @@ fn fewer_rules_are_made_where_little_is_lost() {
     assert_eq!(rules(&["--every-size"]).len(), 3);
     let one = "all_reduce,0,18446744073709551615,ring,simple,-1,1,4,1,0";
     assert_eq!(rules(&["--every-size", "--tolerance", "5"]), [one]);
-    // One size does not say what holds for all that are larger.
+    // A single size is no evidence for all larger ones.
     let one = "all_reduce,193,256,ring,simple,-1,1,4,1,0";
     assert_eq!(rules(&[]), [one]);
     assert_eq!(rules(&["--margin", "50"]), [] as [&str; 0]);
@@ -177,8 +177,8 @@ fn fewer_rules_are_made_where_little_is_lost() {
 #[test]
 fn rules_are_made_exactly_where_check_finds_a_wrong_choice() {
     let folder = Folder::new("tune-agrees");
-    // At 64 noise, at 128 less than the margin, at 256 the pick asked for by name is as good, from
-    // 512 on it is wrong.
+    // At 64 bytes the difference is noise; at 128 it is within the margin; at 256 the pick is as
+    // good when requested by name; from 512 on the pick is wrong.
     let text = sweep(&[
         (64, "default:ring", &[5.0, 9.0, 5.0, 9.0, 5.0, 9.0]),
         (64, "ring", &[9.0, 9.0, 9.0, 9.0, 9.0, 9.0]),
@@ -215,7 +215,7 @@ fn rules_are_made_exactly_where_check_finds_a_wrong_choice() {
         rules,
         "all_reduce,385,18446744073709551615,tree,simple,-1,1,4,1,0\n"
     );
-    // A default that is right leaves nothing to write.
+    // If the default is right, no rule is written.
     let right = folder.write(
         "right.csv",
         &sweep(&[(64, "default:ring", &[5.0; 6]), (64, "tree", &[5.1; 6])]),

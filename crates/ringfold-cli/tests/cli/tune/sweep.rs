@@ -1,4 +1,4 @@
-//! `ringfold tune sweep`: real ranks, their file, and how it is resumed.
+//! `ringfold tune sweep`: real ranks, their file, and the resumption of a sweep.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use rustix::process::Signal;
 use super::{Folder, tune};
 use crate::process::{Finished, Running, finish, ringfold};
 
-/// After this a test has hung.
+/// Time after which a test has hung.
 const WATCHDOG: Duration = Duration::from_secs(120);
 
 fn sweep(line: &str, output: &str) -> Finished {
@@ -16,7 +16,7 @@ fn sweep(line: &str, output: &str) -> Finished {
     tune(&arguments)
 }
 
-/// The rows' fields, without the heading.
+/// Returns the fields of all rows, without the heading.
 fn rows(path: &str) -> Vec<Vec<String>> {
     let text = std::fs::read_to_string(path).unwrap_or_default();
     let lines = text.lines().skip(1);
@@ -61,8 +61,6 @@ fn every_way_has_a_row_in_every_round_beside_the_defaults() {
     let rules = folder.path("tuned.csv");
     let done = tune(&["optimize", &csv, "-o", &rules, "--every-size"]);
     assert!(done.status.success(), "{}", done.stderr);
-    let done = tune(&["plot", "picks", &csv, "-o", &folder.path("picks.svg")]);
-    assert!(done.status.success(), "{}", done.stderr);
     // With the rules the default is one of the ways that were measured; the earlier file has
     // another default.
     let mut command = ringfold(&["tune", "sweep", "-o", &folder.path("tuned-sweep.csv")]);
@@ -90,7 +88,7 @@ fn what_was_measured_is_not_measured_again() {
         done.stderr
     );
     assert_eq!(std::fs::read_to_string(&csv).unwrap(), whole);
-    // Half a line at the end, as of a machine that was switched off.
+    // A partial line at the end, as after a power failure.
     std::fs::write(&csv, &whole[..whole.len() - 30]).unwrap();
     let done = sweep(line, &csv);
     assert!(
@@ -106,7 +104,7 @@ fn what_was_measured_is_not_measured_again() {
         "{text}"
     );
     assert!(rows(&csv).iter().all(|row| row.len() == FIELDS));
-    // A file of something else is not touched.
+    // A file with other content is not touched.
     let other = folder.write("other.csv", "a,b\n1,2\n");
     let done = sweep(line, &other);
     assert_eq!(done.status.code(), Some(1));
