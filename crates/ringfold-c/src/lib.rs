@@ -12,6 +12,8 @@
 //! * Structures that may grow carry their size, and a field that an older header does not have
 //!   counts as 0, so programs run with newer libraries of the same major version.
 //! * A handle belongs to the process that made it: in a forked child, calls fail with an error.
+//!
+//! Nothing is decided here: the binding has no logic that a Rust user would miss.
 
 mod arguments;
 mod collectives;

@@ -1,11 +1,14 @@
-//! The `ringfold` command: measures collectives, starts jobs, and says what this machine can do.
+//! The `ringfold` command: measures collectives, starts jobs, and describes this machine.
 //!
 //! Data goes to stdout, messages and progress to stderr. The exit status is 0, or 1 for a failure
-//! of ours, 2 for a wrong command line, 128 + n after signal n, and for `run` the status of the
-//! first rank that failed, 127 where the program is not there and 126 where it cannot be run.
+//! of ours, 2 for a wrong command line, 128 + n after signal n; for `run`, the status of the first
+//! rank that failed, 127 if the program does not exist, or 126 if it cannot be run.
 //!
-//! A library of one function, because two programs are this command: `ringfold` itself, and the
-//! script of that name in the Python package, whose native module has this library inside.
+//! A library with one function, because two programs share the command: `ringfold` itself, and the
+//! script of that name in the Python package, whose native module contains this library.
+//!
+//! No collective logic is here. `launch` starts the ranks of `perf`, `run`, `tune sweep` and
+//! `tune calibrate`; `bench` serves all of these except `run`; `plot` draws.
 
 mod bench;
 mod info;
@@ -32,7 +35,7 @@ use clap::{Parser, Subcommand};
 
 pub use launch::itself::Invocation;
 
-/// Collective communication for data-parallel training: measure it, run on it, look into it.
+/// Measure, run and inspect collective communication for data-parallel training.
 #[derive(Parser)]
 #[command(name = "ringfold", version, propagate_version = false, after_help = EXAMPLES)]
 struct Cli {
@@ -44,13 +47,13 @@ const EXAMPLES: &str = "\
 Examples:
   ringfold perf                              measure all_reduce between local processes
   ringfold run --ranks 4 -- python train.py  run a program as four ranks
-  ringfold top                               what running jobs do, and who is late
+  ringfold top                               the running jobs, and late ranks
   ringfold info                              this machine's cores, interfaces and transports
-  ringfold schedule all_reduce               what its algorithms do and should cost
-  ringfold sim --ranks 64                    what it would take on other machines, in virtual time
+  ringfold schedule all_reduce               its algorithms: steps and predicted costs
+  ringfold sim --ranks 64                    its time on other machines, in virtual time
   ringfold tune --help                       correct the tuner's choices by measurements";
 
-/// What a process that SIGPIPE has ended looks like to a shell.
+/// Exit status that shells report for a process ended by SIGPIPE.
 const OUTPUT_CLOSED: u8 = 128 + 13;
 
 #[derive(Subcommand)]
@@ -66,12 +69,12 @@ enum Command {
     Metrics(watch::metrics::Arguments),
 }
 
-/// Carries out a command line; gives the exit status. Nothing else in this process has made use of
-/// it before.
+/// Carries out a command line and returns the exit status. Nothing else in this process may have
+/// used this library before.
 pub fn main(invocation: Invocation) -> u8 {
     ringfold_tuner_host::register();
-    // The limit of file sizes is then an error of the write. Programs that are started have the
-    // signal's default again. Where it cannot be had, the signal ends this program.
+    // Makes a write beyond the file-size limit fail with an error. Programs that are started have
+    // the signal's default action again. If registering fails, the signal ends this program.
     let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default());
     let words = iter::once(OsString::from("ringfold")).chain(invocation.arguments.iter().cloned());
     let parsed = Cli::try_parse_from(words);
@@ -84,7 +87,7 @@ pub fn main(invocation: Invocation) -> u8 {
             usage.exit_code() as u8
         }
     };
-    // Within another program's process, the standard library does not do so at the end.
+    // In another program's process, the standard library does not flush at the end.
     let _ = std::io::stdout().flush();
     status
 }
@@ -105,7 +108,7 @@ impl Command {
     }
 }
 
-/// Says what went wrong, and which exit status that is.
+/// Reports an error and returns its exit status.
 fn fail(error: &anyhow::Error) -> u8 {
     if is_closed_output(error) {
         return OUTPUT_CLOSED;
@@ -114,7 +117,7 @@ fn fail(error: &anyhow::Error) -> u8 {
     launch::status_of(error)
 }
 
-/// Whether the reader of our output has closed it, as `head` does: no failure worth a message.
+/// Whether the reader has closed our output, as `head` does: no failure worth a message.
 fn is_closed_output(error: &anyhow::Error) -> bool {
     error
         .chain()

@@ -1,7 +1,7 @@
-//! How numbers are written in tables and pictures.
+//! Formats numbers for tables and figures.
 
-/// `value` as precise as fits into `width`: two decimals, one, none, or an exponent (nccl-tests'
-/// rule).
+/// Formats `value` as precisely as `width` allows: with two decimals, one, none, or an exponent
+/// (nccl-tests' rule).
 pub fn number(value: f64, width: usize) -> String {
     for decimals in [2, 1, 0] {
         let text = format!("{value:.decimals$}");
@@ -12,7 +12,7 @@ pub fn number(value: f64, width: usize) -> String {
     scientific(value, usize::from(width >= 7))
 }
 
-/// Six significant digits without trailing zeros, like C's `%g`.
+/// Formats six significant digits without trailing zeros, like C's `%g`.
 pub fn significant(value: f64) -> String {
     if value == 0.0 || !value.is_finite() {
         return value.to_string();
@@ -30,7 +30,7 @@ pub fn significant(value: f64) -> String {
     format!("{digits}{exponent}")
 }
 
-/// Like C's `%e`: the exponent has a sign and at least two digits.
+/// Formats like C's `%e`: the exponent has a sign and at least two digits.
 fn scientific(value: f64, decimals: usize) -> String {
     let text = format!("{value:.decimals$e}");
     let Some((digits, exponent)) = text.split_once('e') else {
@@ -42,7 +42,7 @@ fn scientific(value: f64, decimals: usize) -> String {
     }
 }
 
-/// `8 B`, `1 KiB`, `64 MiB`.
+/// Formats bytes: `8 B`, `1 KiB`, `64 MiB`.
 pub fn bytes_label(bytes: f64) -> String {
     let units = ["B", "KiB", "MiB", "GiB", "TiB"];
     let mut value = bytes;
@@ -55,7 +55,7 @@ pub fn bytes_label(bytes: f64) -> String {
     format!("{rounded} {}", units[unit])
 }
 
-/// `12 us`, `3.4 ms`.
+/// Formats nanoseconds: `12 us`, `3.4 ms`.
 pub fn time(ns: f64) -> String {
     match ns {
         ns if ns < 1e3 => format!("{ns:.0} ns"),
@@ -65,7 +65,7 @@ pub fn time(ns: f64) -> String {
     }
 }
 
-/// `1 rank`, `2 ranks`.
+/// Formats a count with its noun: `1 rank`, `2 ranks`.
 pub fn plural(count: usize, what: &str) -> String {
     match count {
         1 => format!("1 {what}"),

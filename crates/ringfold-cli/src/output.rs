@@ -1,4 +1,4 @@
-//! Where data goes: a file, or standard output; as text, CSV or JSON.
+//! Writes data to a file or to standard output, as text, CSV or JSON.
 
 use std::fs::File;
 use std::io::Write;
@@ -16,12 +16,12 @@ pub fn open(path: &Path) -> Result<Box<dyn Write>> {
     Ok(Box::new(file))
 }
 
-/// Whether a file that was asked for is standard output.
+/// Whether a requested file is standard output.
 pub fn is_stdout(path: &Option<PathBuf>) -> bool {
     path.as_deref() == Some("-".as_ref())
 }
 
-/// Fails if `path` could not be written; what it holds stays.
+/// Fails if `path` cannot be written; keeps the file's content.
 pub fn check(path: &Path) -> Result<()> {
     if path != "-" {
         let mut options = File::options();
@@ -40,20 +40,20 @@ pub fn print(text: &str) -> Result<()> {
         .context("cannot write to standard output")
 }
 
-/// Writes an indented document.
+/// Writes an indented JSON document.
 pub fn write_json(mut into: impl Write, document: &impl Serialize) -> Result<()> {
     serde_json::to_writer_pretty(&mut into, document).map_err(std::io::Error::from)?;
     into.write_all(b"\n")?;
     Ok(into.flush()?)
 }
 
-/// A CSV that grows line by line, so that what was found is there even if the rest never is.
+/// A CSV file that is flushed line by line, so that results are kept if the program ends early.
 pub struct Csv {
     writer: csv::Writer<Box<dyn Write>>,
 }
 
 impl Csv {
-    /// Begins the file (`-`: standard output) with its heading.
+    /// Creates the file (`-`: standard output) with its heading.
     pub fn create(path: &Path, heading: impl IntoIterator<Item: AsRef<[u8]>>) -> Result<Csv> {
         let writer = csv::Writer::from_writer(open(path)?);
         let mut csv = Csv { writer };

@@ -29,9 +29,9 @@ use crate::{output, trace};
 /// status is that of the first failure, or 128 + n if it was signal n; 127 if the program does not
 /// exist, 126 if it cannot be run.
 ///
-/// For several hosts, run the same command on each, with --hosts, --addr, and a --host-rank of its
-/// own; all need the same RINGFOLD_SECRET_FILE or RINGFOLD_SECRET. Torch's store uses the port
-/// after that of --addr. When a rank fails, those of other hosts end with an error that names it.
+/// For several hosts, run the same command on each, with --hosts, --addr and its own --host-rank;
+/// all need the same RINGFOLD_SECRET_FILE or RINGFOLD_SECRET. Torch's store uses the port after
+/// that of --addr. When a rank fails, the ranks of other hosts end with an error that names it.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Arguments {
@@ -44,7 +44,7 @@ pub struct Arguments {
     #[arg(long, visible_alias = "nnodes", value_name = "N")]
     hosts: Option<NonZeroUsize>,
 
-    /// Which of the hosts this is, from 0: rank 0 is on host 0
+    /// Number of this host, from 0; rank 0 is on host 0
     #[arg(long, visible_alias = "node-rank", value_name = "I")]
     host_rank: Option<usize>,
 
@@ -52,28 +52,28 @@ pub struct Arguments {
     #[arg(long, value_name = "HOST:PORT")]
     addr: Option<Address>,
 
-    /// Leave the ranks' output as it is instead of marking every line with its rank
+    /// Print the ranks' output unchanged instead of marking every line with its rank
     #[arg(long)]
     no_prefix: bool,
 
     /// Bind each rank to cores of its own: auto, none, core [default: RINGFOLD_BIND, else auto]
     ///
     /// auto: to its share of the cores (one rank per core: one core each; more ranks than cores:
-    /// equally many on each core). It does not bind if the ranks cannot share the cores evenly, if
+    /// equally many on each core). Ranks are not bound if they cannot share the cores evenly, if
     /// the affinity of this command was narrowed (taskset), or if a variable such as SLURM_CPU_BIND
     /// or OMP_PLACES says that binding is handled elsewhere. core: to one core, spread over caches
     /// and sockets; all threads of a rank share it, including those of OpenMP and torch.
     #[arg(long, value_name = "HOW")]
     bind: Option<Bind>,
 
-    /// Record all calls, and write one timeline of all ranks to FILE at the end: for Perfetto
+    /// Record all calls, and write one timeline of all ranks to FILE at the end, for Perfetto
     ///
-    /// See `ringfold trace`. The recorded calls are in the folder FILE.calls, which is removed when
-    /// the timeline is written; if this command is killed, `ringfold trace FILE.calls` makes it.
+    /// See `ringfold trace`. The folder FILE.calls has the recorded calls until the timeline is
+    /// written; if this command is killed, `ringfold trace FILE.calls` writes the timeline.
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
 
-    /// What a rank gets when the launcher dies
+    /// Signal that a rank gets when the launcher dies
     #[arg(long, value_name = "SIGNAL", default_value = "kill")]
     pdeathsig: DeathSignal,
 
@@ -98,7 +98,7 @@ enum DeathSignal {
     Term,
     /// SIGHUP
     Hup,
-    /// Nothing: ranks outlive a killed launcher
+    /// No signal: ranks outlive a killed launcher
     None,
 }
 
@@ -133,7 +133,7 @@ pub fn run(arguments: Arguments) -> Result<u8> {
     })?;
     if let (Some((rank, status)), false) = (outcome.failure, outcome.interrupted) {
         let what = launch::describe(status);
-        crate::complain(&format!("rank {rank} {what}; the job is ended"));
+        crate::complain(&format!("rank {rank} {what}; the job ends"));
     }
     if let Some(recording) = recording
         && let Err(error) = recording.end()
@@ -144,7 +144,7 @@ pub fn run(arguments: Arguments) -> Result<u8> {
     Ok(outcome.status())
 }
 
-/// This host's place in a job on several hosts.
+/// Returns this host's place in a job on several hosts; `None` for a job on one host.
 fn place(arguments: &Arguments) -> Result<Option<Place>> {
     let Some(hosts) = arguments.hosts.map(NonZeroUsize::get) else {
         if arguments.host_rank.is_some() || arguments.addr.is_some() {
@@ -170,7 +170,7 @@ fn place(arguments: &Arguments) -> Result<Option<Place>> {
     if arguments.trace.is_some() {
         bail!(
             "--trace makes the timeline of one host's job; for several hosts set RINGFOLD_TRACE to \
-             a folder on each, bring the files together, and use `ringfold trace`"
+             a folder on each, copy the files into one folder, and use `ringfold trace`"
         );
     }
     let address = match (&arguments.addr, std::env::var("RINGFOLD_ADDR")) {
@@ -190,12 +190,12 @@ fn place(arguments: &Arguments) -> Result<Option<Place>> {
 /// A job whose calls are recorded.
 struct Recording {
     timeline: PathBuf,
-    /// An absolute path, because ranks may change their folder.
+    /// The folder of the recorded calls. Absolute, because ranks may change their folder.
     calls: PathBuf,
 }
 
 impl Recording {
-    /// Makes the folder in which the ranks record.
+    /// Creates the folder in which the ranks record.
     fn begin(timeline: PathBuf) -> Result<Recording> {
         output::check(&timeline)?;
         let mut name = timeline.clone().into_os_string();
@@ -204,8 +204,8 @@ impl Recording {
         match DirBuilder::new().mode(0o700).create(&calls) {
             Ok(()) => Ok(Recording { timeline, calls }),
             Err(error) if error.kind() == ErrorKind::AlreadyExists => bail!(
-                "`{}` exists: another job records there, or one has ended without a timeline; \
-                 `ringfold trace` makes it of that folder, which can then be removed",
+                "`{}` exists: another job records there, or a job ended without a timeline; \
+                 `ringfold trace` writes the timeline from that folder, which can then be removed",
                 calls.display()
             ),
             Err(error) => {
@@ -214,7 +214,7 @@ impl Recording {
         }
     }
 
-    /// Writes the timeline.
+    /// Writes the timeline, and removes the folder of the calls.
     fn end(self) -> Result<()> {
         trace::merge(&self.calls, &self.timeline)?;
         fs::remove_dir_all(&self.calls)

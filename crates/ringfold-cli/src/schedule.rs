@@ -1,4 +1,4 @@
-//! `ringfold schedule`: shows what an algorithm does, what it should cost, and proves it.
+//! `ringfold schedule`: shows an algorithm's steps and predicted cost, and proves it correct.
 
 use std::fmt::Write as _;
 use std::iter;
@@ -17,10 +17,10 @@ use crate::numbers::plural;
 use crate::output;
 use crate::parse::{parse_algorithm, parse_bytes, parse_collective};
 
-/// The most ranks: the proof keeps every chunk of every rank in memory.
+/// Maximum number of ranks: the proof keeps every chunk of every rank in memory.
 const MAX_RANKS: u32 = 1024;
 
-/// Slices that `--check` also runs overlapped, and how many rounds apart they start.
+/// The slices with which `--check` runs a schedule, and the rounds between their starts.
 const OVERLAPPED: [Slices; 2] = [
     Slices {
         count: 1,
@@ -32,14 +32,14 @@ const OVERLAPPED: [Slices; 2] = [
     },
 ];
 
-/// Show what an algorithm does step by step, what it should cost, and prove it
+/// Show an algorithm's steps and predicted cost, and prove it correct
 ///
 /// Without --algorithm, compares all algorithms that serve the collective. `in`, `out` and `tmp`
 /// are the input, the output and scratch memory; `[2]` is a chunk, `[2..4]` are two. Costs are
-/// closed forms (see docs/explanation/algorithms.md) for a 100 Gbit/s network with TCP's latency,
-/// on which every rank has a host and a link of its own, and for one host that copies 10 GB/s on a
-/// core and 40 GB/s on all, which its ranks share. So times over `messages` are not to be compared
-/// with times over `shared`. They rank algorithms and do not replace measuring.
+/// closed forms (see docs/explanation/algorithms.md). Over `messages`, every rank has its own host
+/// and its own link to a 100 Gbit/s network with TCP's latency. Over `shared`, all ranks share one
+/// host, which copies 10 GB/s on a core and 40 GB/s on all. So do not compare times over `messages`
+/// with times over `shared`. Costs rank algorithms and do not replace measurements.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Arguments {
@@ -48,7 +48,7 @@ pub struct Arguments {
     #[arg(value_parser = parse_collective)]
     collective: Collective,
 
-    /// The algorithm [default: all that serve]
+    /// The algorithm [default: all that serve the collective]
     #[arg(short = 'A', long, value_name = "NAME", value_parser = parse_algorithm)]
     algorithm: Option<Method>,
 
@@ -65,8 +65,8 @@ pub struct Arguments {
     #[arg(long, value_name = "RANK")]
     rank: Option<u32>,
 
-    /// Domains of equal size that the ranks sit in, in rank order, as sockets or last-level caches:
-    /// for `hierarchical`
+    /// Number of domains of equal size, such as sockets or last-level caches, that hold the ranks
+    /// in order: for `hierarchical`
     #[arg(
         long,
         value_name = "D",
@@ -75,8 +75,8 @@ pub struct Arguments {
     )]
     domains: u32,
 
-    /// Hosts that the ranks are on, in rank order: how many of equal size, or the ranks of each,
-    /// such as 3,1: for `hierarchical`, `multi_leader` and `leader` over messages
+    /// Number of hosts of equal size, or the ranks of each host in rank order, such as 3,1: for
+    /// `hierarchical`, `multi_leader` and `leader` over messages
     #[arg(long, value_name = "HOSTS", default_value = "1")]
     hosts: String,
 
@@ -84,20 +84,20 @@ pub struct Arguments {
     #[arg(long, value_name = "RANK", default_value_t = 0)]
     root: u32,
 
-    /// Messages, or published memory between ranks of one host [default: messages, or what the
-    /// algorithm is made for]
+    /// Medium: messages, or published memory between ranks of one host [default: messages, or the
+    /// medium that the algorithm is made for]
     #[arg(long, value_name = "NAME", value_parser = ["messages", "shared"])]
     medium: Option<String>,
 
-    /// The size, as nccl-tests counts it
+    /// Size of the call, as nccl-tests counts it
     #[arg(long, value_name = "BYTES", default_value = "1M", value_parser = parse_bytes)]
     bytes: u64,
 
-    /// Write costs and each rank's work as JSON
+    /// Print costs and each rank's work as JSON
     #[arg(long, conflicts_with = "check")]
     json: bool,
 
-    /// Prove it and say only that: in place and not, one slice and several overlapped
+    /// Only prove the schedules: in place and out of place, in one slice and several overlapped
     #[arg(long)]
     check: bool,
 }
@@ -109,7 +109,7 @@ Examples:
   ringfold schedule all_reduce --algorithm direct --medium shared --ranks 8 --rank 0
   ringfold schedule reduce_scatter --ranks 13 --check          prove all of them";
 
-/// Prints and returns the exit status.
+/// Prints the schedules, their comparison or the proofs, and returns the exit status.
 pub fn run(arguments: Arguments) -> Result<u8> {
     let n = arguments.ranks;
     if arguments.root >= n || arguments.rank.is_some_and(|rank| rank >= n) {
@@ -129,7 +129,7 @@ pub fn run(arguments: Arguments) -> Result<u8> {
     Ok(0)
 }
 
-/// The schedules that were asked for and exist.
+/// Returns the requested schedules that exist.
 fn candidates(arguments: &Arguments) -> Result<Vec<Spec>> {
     let collective = arguments.collective;
     let is_asked_medium = |access: &&Access| {
@@ -153,7 +153,7 @@ fn candidates(arguments: &Arguments) -> Result<Vec<Spec>> {
         })
         .collect();
     let Some(algorithm) = arguments.algorithm else {
-        // On one host two levels over messages are one.
+        // On one host, two levels over messages are the same as one.
         let is_flat = |spec: &Spec| spec.access.is_shared() || !is_two_levels(spec.method());
         let compared = served.into_iter();
         return Ok(compared
@@ -165,12 +165,12 @@ fn candidates(arguments: &Arguments) -> Result<Vec<Spec>> {
     if chosen.is_empty() {
         let names: Vec<String> = served.iter().map(name).collect();
         bail!(
-            "{collective} is not done by `{algorithm}`; there are {}",
+            "no schedule of {collective} by `{algorithm}`; there are {}",
             names.join(", ")
         );
     }
     if arguments.domains > 1 {
-        // Domains are those of one host.
+        // Domains are parts of one host: shared memory is preferred.
         chosen.sort_by_key(|spec| !spec.access.is_shared());
     }
     if !arguments.check {
@@ -179,13 +179,13 @@ fn candidates(arguments: &Arguments) -> Result<Vec<Spec>> {
     Ok(chosen)
 }
 
-/// The hosts of `ranks` ranks, from their number or their sizes.
+/// Returns the hosts of `ranks` ranks, from the hosts' number or sizes.
 fn hosts(text: &str, ranks: u32) -> Result<Groups> {
     let sizes = text.split(',').map(|size| size.trim().parse::<u32>());
-    let sizes: Vec<u32> = sizes
-        .collect::<Result<_, _>>()
-        .with_context(|| format!("--hosts {text}: give their number, or the ranks of each"))?;
-    let wrong = || format!("--hosts {text}: {ranks} ranks are not on such hosts");
+    let sizes: Vec<u32> = sizes.collect::<Result<_, _>>().with_context(|| {
+        format!("--hosts {text}: write the number of hosts, or the ranks of each")
+    })?;
+    let wrong = || format!("--hosts {text}: {ranks} ranks do not fit these hosts");
     if let [count] = sizes[..] {
         return Groups::equal(ranks, count).with_context(wrong);
     }
@@ -198,7 +198,7 @@ fn hosts(text: &str, ranks: u32) -> Result<Groups> {
     Ok(Groups::new(&of_ranks))
 }
 
-/// `ring over messages`.
+/// Returns the name of a schedule: `ring over messages`.
 fn name(spec: &Spec) -> String {
     format!("{} over {}", spec.method(), spec.access.medium())
 }
@@ -213,7 +213,7 @@ fn listings(arguments: &Arguments, candidates: &[Spec]) -> Result<String> {
     Ok(text)
 }
 
-/// The α-β-γ cost in words, if there is a closed form.
+/// Describes the α-β-γ cost, if there is a closed form.
 fn cost(spec: &Spec, size: u64) -> Option<String> {
     let Terms { hops, busiest, .. } = Terms::of(spec)?;
     let time = predict(spec, size)?;
@@ -228,14 +228,14 @@ fn predict(spec: &Spec, size: u64) -> Option<f64> {
     cost::predict(spec, size, &Costs::default())
 }
 
-/// What is priced, and that the two do not compare.
+/// Header of the comparison: the two machines, whose times are not comparable.
 const MACHINES: &str = "\
 # time over messages: each rank on a host of its own, 5 us and 100 Gbit/s for each
 # time over shared: all ranks on one host, 10 GB/s for each core and 40 GB/s for all ranks together
 # push, serve, over shared: only for buffers that all ranks have registered
 ";
 
-/// All algorithms side by side.
+/// Returns a table of all algorithms.
 fn comparison(arguments: &Arguments, candidates: &[Spec]) -> String {
     let mut text = format!(
         "# {}, {} ranks, S = {} bytes: what each rank needs\n\
@@ -262,7 +262,7 @@ fn comparison(arguments: &Arguments, candidates: &[Spec]) -> String {
                     hops, busiest.messages, busiest.bytes, busiest.reduced,
                 );
             }
-            None => text += "  does not serve this number of ranks\n",
+            None => text += "  does not support this number of ranks\n",
         }
     }
     text
@@ -316,7 +316,7 @@ fn proofs(arguments: &Arguments, candidates: &[Spec]) -> Result<String> {
         let name = name(spec);
         let schedules = match check::schedules(spec) {
             Ok(schedules) => schedules,
-            // Compared with all others, an algorithm may leave a number of ranks out.
+            // Without `--algorithm`, algorithms that do not support this many ranks are skipped.
             Err(Error::Unsupported(why)) if arguments.algorithm.is_none() => {
                 let _ = writeln!(text, "{name}: not offered: {why}");
                 continue;
@@ -325,7 +325,7 @@ fn proofs(arguments: &Arguments, candidates: &[Spec]) -> Result<String> {
         };
         let mut rounds = 0;
         for slices in OVERLAPPED {
-            // Some schedules hold only for a buffer in one piece.
+            // Some schedules are valid only for a buffer in one slice.
             if slices.count > 1 && schedules[0].needs_one_slice {
                 continue;
             }

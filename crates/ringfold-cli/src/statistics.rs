@@ -1,15 +1,16 @@
 //! Statistics of repeated measurements: the median, and its confidence interval.
 //!
-//! No distribution is assumed. The interval of a median is between two of the values themselves:
-//! how many of `n` lie below the true median is a throw of `n` coins, so the k-th smallest and the
-//! k-th largest enclose it with a probability by the binomial distribution (W. R. Thompson, 1936).
+//! No distribution is assumed. The interval of a median lies between two of the values: each of the
+//! `n` values is below the true median with probability 1/2. So the probability that the k-th
+//! smallest and the k-th largest value enclose the true median follows from the binomial
+//! distribution (W. R. Thompson, 1936).
 
 use serde::{Serialize, Serializer};
 
-/// The chance with which an interval is to hold the true median.
+/// Probability that an interval holds the true median.
 pub const CONFIDENCE: f64 = 0.95;
 
-/// A median, and where the true one lies. Other programs get the three numbers in this order.
+/// A median and its confidence interval. Other programs get the three numbers in this order.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Estimate {
     pub low: f64,
@@ -24,8 +25,8 @@ impl Serialize for Estimate {
 }
 
 impl Estimate {
-    /// The summary of these values: with [`CONFIDENCE`] if there are enough, otherwise from the
-    /// minimum to the maximum. There is at least one.
+    /// Summarizes the values, of which there is at least one. The interval has [`CONFIDENCE`] if
+    /// there are enough values, otherwise it is from the minimum to the maximum.
     pub fn of(values: &[f64]) -> Estimate {
         let sorted = sorted(values);
         let (low, high) = match reach(sorted.len()) {
@@ -39,7 +40,7 @@ impl Estimate {
         }
     }
 
-    /// What one divided by the other may be, when they were measured apart.
+    /// Returns the ratio of two separately measured estimates, with the widest possible interval.
     pub fn over(self, other: Estimate) -> Estimate {
         Estimate {
             low: self.low / other.high,
@@ -49,13 +50,13 @@ impl Estimate {
     }
 }
 
-/// The middle of the values; there is at least one.
+/// Returns the median of the values; there is at least one.
 pub fn median(values: &[f64]) -> f64 {
     median_of_sorted(&sorted(values))
 }
 
-/// The value that this fraction of the values does not exceed (nearest rank); there is at least one
-/// value.
+/// Returns the value that `percent` % of the values do not exceed (nearest rank); there is at least
+/// one value.
 pub fn percentile(values: &[f64], percent: f64) -> f64 {
     let sorted = sorted(values);
     let rank = (percent / 100.0 * sorted.len() as f64).ceil() as usize;
@@ -67,15 +68,15 @@ pub fn are_enough(count: usize) -> bool {
     reach(count).is_some()
 }
 
-/// How many values may be omitted at either end of `count` for the interval of the rest to have
-/// [`CONFIDENCE`].
+/// Returns the number of values to omit at either end of `count`, so that the interval of the rest
+/// has [`CONFIDENCE`]; `None` if `count` is too small.
 fn reach(count: usize) -> Option<usize> {
-    // The probability that exactly `k` of the values lie below the true median, and that at most
-    // `k` do.
+    // The probabilities that exactly `k`, and that at most `k`, of the values lie below the true
+    // median.
     let mut exactly = 0.5f64.powi(i32::try_from(count).ok()?);
     let mut at_most = exactly;
     if exactly == 0.0 {
-        // Too many to count singly: the normal distribution.
+        // With too many values for an exact sum, the normal distribution approximates it.
         let n = count as f64;
         return Some((n / 2.0 - 1.96 * n.sqrt() / 2.0) as usize);
     }
@@ -127,12 +128,12 @@ mod tests {
 
     #[test]
     fn intervals_are_those_of_the_tables() {
-        // From tables of the sign test at 5 %: the values left out at either end.
+        // The numbers of values left out at either end are from tables of the sign test at 5 %.
         for (count, left_out) in [(6, 0), (8, 0), (9, 1), (12, 2), (20, 5), (30, 9), (100, 39)] {
             assert_eq!(reach(count), Some(left_out), "{count}");
         }
         assert_eq!(reach(5), None);
-        // Where single chances cannot be counted any more, the two ways agree.
+        // Around the largest count with an exact sum, the two methods agree.
         assert_eq!(reach(1000), Some(468));
         assert_eq!(reach(1100), Some(517));
     }

@@ -120,7 +120,8 @@ fn check_writable(layout: &Layout) -> PyResult<()> {
     }
     if !layout.is_contiguous() {
         return Err(invalid_argument(format!(
-            "the output of shape {:?} is not C-contiguous; pass a contiguous array and copy from it",
+            "the output of shape {:?} is not C-contiguous; pass a contiguous array and copy from \
+             it",
             layout.shape
         )));
     }

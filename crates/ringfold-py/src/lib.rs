@@ -4,6 +4,8 @@
 //! shapes, outputs and keyword arguments are the Python package's responsibility. No wait holds the
 //! GIL, and every wait checks signals, so that Ctrl-C works. Nothing here is part of the public
 //! Python API.
+//!
+//! Nothing is decided here: the binding has no logic that a Rust user would miss.
 
 mod attach;
 mod buffer;

@@ -65,7 +65,10 @@ impl Context {
         };
         if code != SUCCESS {
             let (name, why) = (&library.name, meaning(code));
-            log::warn!(target: LOG, "plugin `{name}` failed to start ({why}), so the model decides");
+            log::warn!(
+                target: LOG,
+                "plugin `{name}` failed to start ({why}), so the model decides"
+            );
             return None;
         }
         Some(Context {

@@ -69,7 +69,7 @@
 //!
 //! [`Communicator`] for the calls, [`Config`] for how to join ([`RendezvousListener`] if ranks can
 //! pass on an address), [`Error`] for what can go wrong, [`env::VARIABLES`] for the environment.
-//! ARCHITECTURE.md in the repository is the map of the rest.
+//! ARCHITECTURE.md in the repository explains the structure of the library.
 
 // Comments link to private items, for those who work on this crate.
 #![allow(rustdoc::private_intra_doc_links)]

@@ -4,6 +4,9 @@
 //! it spins, then yields, then blocks. With more ranks than cores it does not spin, because the
 //! peer may need this core. A few yields before blocking are then the fastest: a block costs two
 //! context switches and a wake.
+//!
+//! A yield runs only threads of the same scheduling group, so ranks in control groups or autogroup
+//! sessions of their own soon block.
 
 use std::time::Duration;
 

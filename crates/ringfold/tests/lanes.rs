@@ -117,10 +117,7 @@ fn rank(communicator: Communicator, job: &Job, reducer: Reducer, (name, at): Ref
         // The refusal of another rank's call takes a moment to arrive.
         let begin = Instant::now();
         while lane.fault().is_none() {
-            assert!(
-                begin.elapsed() < LONG,
-                "a lane continues after a refused call"
-            );
+            assert!(begin.elapsed() < LONG, "a refused call is no fault");
             thread::yield_now();
         }
     }

@@ -1,19 +1,19 @@
-//! What a measurement is about: type, operation and root, and sizes as nccl-tests defines them.
+//! The subject of a measurement: type, operation and root, and sizes as nccl-tests defines them.
 
 use ringfold::{Collective, DType};
 
 use crate::parse::OpName;
 
-/// What rounding a rank's share down keeps whole: nccl-tests' 16 bytes.
+/// Alignment to which a rank's share is rounded down: nccl-tests' 16 bytes.
 const SHARE_ALIGN_BYTES: u64 = 16;
 
-/// What a line of the table is about, besides its size.
+/// Parameters of a line of the table, besides its size.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Case {
     pub dtype: DType,
-    /// `None` where nothing is combined.
+    /// The operation; `None` if the collective combines nothing.
     pub op: Option<OpName>,
-    /// `None` where there is no root.
+    /// The root rank; `None` if the collective has none.
     pub root: Option<usize>,
 }
 
@@ -39,8 +39,8 @@ const fn is_shared_out(collective: Collective) -> bool {
 }
 
 impl Size {
-    /// The nearest size to `bytes` that the collective supports, not above it unless an element is
-    /// larger.
+    /// Returns the largest size up to `bytes` that nccl-tests would measure, but at least one
+    /// element per share unless `bytes` is 0. A barrier's size is 0.
     pub fn nearest(collective: Collective, dtype: DType, world_size: usize, bytes: u64) -> Size {
         let element = dtype.size_bytes() as u64;
         let shares = match is_shared_out(collective) {
@@ -61,7 +61,7 @@ impl Size {
         }
     }
 
-    /// Bus bandwidth over algorithm bandwidth, as nccl-tests defines it.
+    /// Returns bus bandwidth over algorithm bandwidth, as nccl-tests defines it.
     pub fn bus_factor(collective: Collective, world_size: usize) -> f64 {
         let n = world_size as f64;
         match collective {

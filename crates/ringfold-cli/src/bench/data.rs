@@ -6,8 +6,8 @@
 //! a lost, duplicated or swapped chunk is detected. The idea is nccl-tests' (`verifiable/`).
 //! Without a reduction, elements are random bits.
 //!
-//! Values are `i64` in blocks, where the reduction is repeated in rank order, independently of the
-//! library's kernels; `encode` converts them to their type.
+//! Values are blocks of `i64`. The expected result is computed from them in rank order,
+//! independently of the library's kernels; `encode` converts values to their type.
 
 use half::{bf16, f16};
 use ringfold::DType;
@@ -15,36 +15,36 @@ use ringfold::internals::random::mix;
 
 use crate::parse::OpName;
 
-/// Elements that are generated and compared at a time: a block of values and its bytes stay in the
+/// Number of elements generated and compared at a time: a block of values and its bytes stay in the
 /// cache.
 pub const BLOCK: usize = 2048;
 
-/// How elements look.
+/// The distribution of the elements' values.
 #[derive(Clone, Copy, Debug)]
 enum Shape {
-    /// Random bits: moved and not combined, or integers for a wrapping `sum` or `bxor`.
+    /// Random bits: data that is only moved, and integers for a wrapping `sum` or `bxor`.
     Bits,
-    /// Odd numbers, whose wrapping product is never zero.
+    /// Odd numbers, whose wrapping product is never zero: integers' `prod`.
     Odd,
     /// Whole numbers so small that every sum is exact: floats' `sum` and `premul_sum`, and `avg` of
     /// all types.
     Small { limit: i64, signed: bool },
-    /// 1 and -1, and a factor of 2 or 3 from two ranks: floats' `prod`.
+    /// 1 and -1, times 2 or 3 on at most two ranks: floats' `prod`.
     Factors,
-    /// Numbers that every type holds exactly: `min`, `max`.
+    /// Numbers that the type holds exactly: `min`, `max`.
     Within { span: u64, low: i64 },
     /// All bits but one: `band`.
     AllButOne,
     /// One bit: `bor`.
     OneBit,
-    /// 0 and 1, mostly what changes nothing: `bool`.
+    /// 0 and 1, mostly the operation's neutral value: `bool`.
     Rare { usual: i64 },
 }
 
-/// Makes values their combination with others.
+/// Combines the second slice into the first, element by element.
 type Combine = fn(&mut [i64], &[i64]);
 
-/// The data of one check: what every rank gives, and what comes out.
+/// The data of one check: every rank's input, and the expected result.
 #[derive(Clone, Copy, Debug)]
 pub struct Data {
     dtype: DType,
@@ -56,7 +56,7 @@ pub struct Data {
 }
 
 impl Data {
-    /// Data for `op` (`None`: elements are moved) on `dtype`.
+    /// Creates data for `op` on `dtype`; with `None`, elements are only moved.
     pub fn new(dtype: DType, op: Option<OpName>, world_size: usize, seed: u64) -> Data {
         let (shape, combine) = shape(dtype, op);
         Data {
@@ -69,12 +69,12 @@ impl Data {
         }
     }
 
-    /// This rank's factor for `premul_sum`: 1 on even ranks, 2 on odd ones.
+    /// Returns the rank's factor for `premul_sum`: 1 on even ranks, 2 on odd ones.
     pub fn factor(rank: usize) -> i64 {
         1 + (rank as i64 & 1)
     }
 
-    /// Elements `first..` of what `rank` gives.
+    /// Writes elements `first..` of `rank`'s input to `values`.
     pub fn give(&self, rank: usize, first: u64, values: &mut [i64]) {
         let base = mix(self.seed ^ mix(rank as u64 + 1));
         let own = |index: u64| mix(base.wrapping_add(index));
@@ -90,8 +90,8 @@ impl Data {
                 if reach > 0 {
                     fill(values, first, |i| scale(own(i), span) as i64 + low);
                 } else {
-                    // More ranks than an exact sum has room for: as many as fit contribute 1,
-                    // chosen by index.
+                    // More ranks than an exact sum allows: `limit` ranks, chosen by index,
+                    // contribute 1.
                     fill(values, first, |i| {
                         ((rank + shared(i) % n) % n < limit as u64) as i64
                     });
@@ -118,7 +118,7 @@ impl Data {
         }
     }
 
-    /// Elements `first..` of the combination of what all ranks give.
+    /// Writes elements `first..` of the combination of all ranks' inputs to `values`.
     pub fn combined(&self, first: u64, values: &mut [i64]) {
         let mut given = [0; BLOCK];
         let given = &mut given[..values.len()];
@@ -131,7 +131,7 @@ impl Data {
         }
     }
 
-    /// The bytes of given values, moved or not.
+    /// Encodes values of inputs, or of results that need no division.
     pub fn encode(&self, values: &[i64], bytes: &mut [u8]) {
         if matches!(self.shape, Shape::Bits) {
             encode_bits(self.dtype, values, bytes);
@@ -140,7 +140,7 @@ impl Data {
         }
     }
 
-    /// The bytes of a result: like `encode`, and divided by the world size for `avg`.
+    /// Encodes values of a result: like `encode`, but divided by the world size for `avg`.
     pub fn encode_result(&self, values: &[i64], bytes: &mut [u8]) {
         if self.op == Some("avg") {
             encode_numbers(self.dtype, values, self.world_size, bytes);
@@ -156,7 +156,7 @@ impl Data {
     }
 }
 
-/// A loop over both, as long as the compiler knows what is done.
+/// Combines `given` into `values`. Generic, so that the compiler sees the operation in the loop.
 fn zip(values: &mut [i64], given: &[i64], combine: impl Fn(i64, i64) -> i64) {
     for (value, &other) in values.iter_mut().zip(given) {
         *value = combine(*value, other);
@@ -203,7 +203,8 @@ fn is_signed(dtype: DType) -> bool {
     !matches!(dtype, DType::U8 | DType::U16 | DType::U32 | DType::U64)
 }
 
-/// Numbers for comparing: what the type holds exactly, both signs where it has them.
+/// Returns the shape for `min` and `max`: numbers that the type holds exactly, of both signs if the
+/// type is signed.
 fn within(dtype: DType) -> Shape {
     let limit = exact_limit(dtype).min(1 << 30);
     let low = if is_signed(dtype) { -limit } else { 0 };
@@ -211,7 +212,7 @@ fn within(dtype: DType) -> Shape {
     Shape::Within { span, low }
 }
 
-/// The largest whole number up to which, with either sign, the type holds all whole numbers and
+/// Returns the largest number up to which, with either sign, the type holds all whole numbers and
 /// their sums.
 fn exact_limit(dtype: DType) -> i64 {
     match dtype {
@@ -236,7 +237,7 @@ fn fill(values: &mut [i64], first: u64, element: impl Fn(u64) -> i64) {
     }
 }
 
-/// The upper half of `hash` as a number below `span`, which is at most 2^32.
+/// Maps the upper half of `hash` to a number below `span`, which is at most 2^32.
 fn scale(hash: u64, span: u64) -> u64 {
     ((hash >> 32) * span) >> 32
 }
@@ -251,8 +252,9 @@ fn encode_bits(dtype: DType, values: &[i64], bytes: &mut [u8]) {
     }
 }
 
-/// Values as numbers of the type, integers cut to their width, all divided by `by` as `avg`
-/// specifies: truncating for integers, by one multiplication with the reciprocal for floats.
+/// Encodes values, divided by `by`, as numbers of the type; integers are cut to their width. As
+/// `avg` specifies, integer quotients are truncated, and floats are multiplied once by the
+/// reciprocal.
 fn encode_numbers(dtype: DType, values: &[i64], by: u64, bytes: &mut [u8]) {
     let single = move |v: i64| v as f32 * (1.0 / by as f64) as f32;
     match dtype {

@@ -1,4 +1,4 @@
-//! Which devices a measurement is on, and how its lanes are made: `--device` and what goes with it.
+//! The devices of a measurement and the settings of its lanes: `--device` and its companions.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,25 +9,25 @@ use ringfold::{Driver, LaneConfig, Platform, Reducer};
 use crate::info;
 use crate::parse::parse_bytes;
 
-/// The software driver's library. It is not shipped.
+/// The software driver's library, which is not shipped.
 const SOFTWARE_DRIVER: &str = "libringfold_softcuda.so";
 
 /// Flags about devices.
 #[derive(clap::Args, Clone, Debug)]
 pub struct DeviceFlags {
-    /// Measure on the memory of devices: cuda, cuda:0,1 or cuda:same; hip; soft for software
+    /// Measure on device memory: cuda, cuda:0,1 or cuda:same; hip; soft for software
     ///
     /// cuda: the ranks of a host take its devices in turn. cuda:0,1: these devices in turn.
-    /// cuda:same: all ranks share device 0. hip: AMD's devices. soft: a driver in software. Adds
-    /// two columns: `limit`, the time of the same copies in both directions without waiting for
-    /// each other or for other ranks, measured in the same run; `of limit`, how much of that rate
-    /// the collective reaches. The column `algorithm` is that of the host for a slice; `devices`
-    /// where devices combine or move the elements of slices, and `one kernel` where one kernel of
-    /// each device does the call. See docs/guides/devices.md.
+    /// cuda:same: all ranks share device 0. hip: AMD's devices. soft: a software driver. Adds two
+    /// columns. `limit`: the time of the same copies alone, measured in the same run, with both
+    /// directions at once and no waiting for each other or for other ranks. `of limit`: how much of
+    /// that rate the collective reaches. The column `algorithm` shows the host's algorithm for a
+    /// slice; `devices` if devices combine or move the elements of slices; `one kernel` if one
+    /// kernel of each device carries out the call. See docs/guides/devices.md.
     #[arg(long, value_name = "DEVICES")]
     pub device: Option<Devices>,
 
-    /// With --device: bytes of a slot, the most that a slice has [default: 1M]
+    /// With --device: bytes of a slot, the maximum size of a slice [default: 1M]
     #[arg(long, value_name = "BYTES", requires = "device", value_parser = parse_bytes)]
     pub slot_bytes: Option<u64>,
 
@@ -35,23 +35,23 @@ pub struct DeviceFlags {
     #[arg(long, value_name = "N", requires = "device")]
     pub slots: Option<u32>,
 
-    /// With --device: what combines the elements of an all_reduce, auto, host or device
-    /// [default: auto]
+    /// With --device: combine the elements of an all_reduce on the host or on the device: auto,
+    /// host or device [default: auto]
     #[arg(long, value_name = "WHAT", requires = "device")]
     pub reducer: Option<Reducer>,
 
-    /// With --device: whether devices of one host read the slots of all ranks [default: true]
+    /// With --device: let devices of one host read the slots of all ranks [default: true]
     #[arg(long, value_name = "BOOL", requires = "device")]
     pub direct: Option<bool>,
 
-    /// With --device, and --reducer auto or device: whether one kernel may do a small all_reduce of
-    /// ranks that have a device each, where that should be faster [default: true]
+    /// With --device, and --reducer auto or device: allow one kernel for a small all_reduce of
+    /// ranks with a device each, if it should be faster [default: true]
     #[arg(long, value_name = "BOOL", requires = "device")]
     pub one_shot: Option<bool>,
 }
 
 impl DeviceFlags {
-    /// How the ranks' lanes are made.
+    /// Returns the settings of the ranks' lanes.
     pub fn config(&self) -> LaneConfig {
         let default = LaneConfig::default();
         let slot_bytes = self.slot_bytes.map(|bytes| bytes as usize);
@@ -65,7 +65,7 @@ impl DeviceFlags {
     }
 }
 
-/// A driver, and which of its devices each rank uses.
+/// A driver, and the assignment of its devices to ranks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Devices {
     driver: DriverName,
@@ -81,11 +81,11 @@ enum DriverName {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Share {
-    /// All devices, in the order of the ranks of a host.
+    /// All devices in turn, in the order of the ranks of a host.
     All,
-    /// These, likewise.
+    /// These devices in turn, in the order of the ranks of a host.
     List(Vec<usize>),
-    /// The first, for every rank.
+    /// The first device, for every rank.
     Same,
 }
 
@@ -102,9 +102,7 @@ impl FromStr for Devices {
             "hip" => DriverName::Hip,
             "soft" => DriverName::Soft,
             _ => {
-                return Err(format!(
-                    "no driver is called `{name}`: write cuda, hip or soft"
-                ));
+                return Err(format!("unknown driver `{name}`: write cuda, hip or soft"));
             }
         };
         let number = |text: &str| text.trim().parse::<usize>();
@@ -113,7 +111,7 @@ impl FromStr for Devices {
             Some("same") => Share::Same,
             Some(list) => {
                 let numbers = list.split(',').map(number).collect::<Result<_, _>>();
-                let wrong = |_| format!("`{list}` is no list of devices: write 0,1 or `same`");
+                let wrong = |_| format!("invalid list of devices `{list}`: write 0,1 or `same`");
                 Share::List(numbers.map_err(wrong)?)
             }
         };
@@ -140,7 +138,7 @@ impl fmt::Display for Devices {
 }
 
 impl Devices {
-    /// The driver, loaded.
+    /// Loads the driver.
     pub fn driver(&self) -> Result<&'static Driver> {
         let platform = match self.driver {
             DriverName::Hip => Platform::Hip,
@@ -154,10 +152,11 @@ impl Devices {
         Ok(Driver::of(platform, library.as_deref())?)
     }
 
-    /// The device of a rank that has this number on its host, where it sees `count` devices.
+    /// Returns the device for the rank with number `local_rank` on its host, of the `count` devices
+    /// that the rank sees.
     ///
     /// # Errors
-    /// A device that there is not, whichever rank would have it.
+    /// Fails if the list names a device that does not exist, even if it is another rank's.
     pub fn ordinal(&self, local_rank: usize, count: usize) -> Result<usize> {
         let list = match &self.share {
             Share::All => return Ok(local_rank % count.max(1)),
@@ -173,7 +172,7 @@ impl Devices {
     }
 }
 
-/// The software driver where Cargo builds it: beside this program, or among what it depends on.
+/// Finds Cargo's build of the software driver, in `deps` beside this program or beside it directly.
 fn software_driver() -> Result<String> {
     let program = std::env::current_exe()?;
     let folders = program.parent().into_iter();
@@ -209,7 +208,7 @@ mod tests {
         assert_eq!(of_ranks("cuda", 3), [0, 1, 2, 0]);
         assert_eq!(of_ranks("cuda:same", 3), [0; 4]);
         assert_eq!(of_ranks("soft:2,0", 3), [2, 0, 2, 0]);
-        // There is none: the driver then says so of device 0.
+        // Without devices, opening device 0 fails with the driver's error.
         assert_eq!(of_ranks("soft", 0), [0; 4]);
         let few: Devices = "cuda:0,3".parse().unwrap();
         let error = few.ordinal(0, 3).unwrap_err().to_string();

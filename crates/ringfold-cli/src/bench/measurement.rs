@@ -1,42 +1,42 @@
-//! The times of one size and placement, and what follows from them.
+//! The times of one size and placement, and their statistics.
 
 use super::{Case, Size};
 use crate::statistics::{self, Estimate};
 
-/// What was measured for one size and placement.
+/// The measurement of one size and placement.
 #[derive(Clone, Debug)]
 pub struct Measurement {
     pub case: Case,
     pub size: Size,
     pub in_place: bool,
-    /// What the communicator chose; empty for a barrier's line where there is no choice.
+    /// Name of the chosen algorithm, or of the devices' method in its place.
     pub algorithm: String,
     pub protocol: String,
     pub transport: String,
-    /// The very first call, all ranks' times made one.
+    /// Time of the first call, aggregated over all ranks.
     pub first_us: f64,
-    /// Each iteration, likewise.
+    /// Time of each iteration, aggregated over all ranks.
     pub times_us: Vec<f64>,
-    /// Wrong elements on all ranks; `None` when nothing was checked.
+    /// Wrong elements on all ranks; `None` if nothing was checked.
     pub wrong: Option<u64>,
     /// Bus bandwidth over algorithm bandwidth.
     pub bus_factor: f64,
-    /// On devices, the time of the copies alone.
+    /// Time of the copies alone, on devices.
     pub limit_us: Option<f64>,
 }
 
 impl Measurement {
-    /// The middle time.
+    /// Returns the median time.
     pub fn median_us(&self) -> f64 {
         statistics::median(&self.times_us)
     }
 
-    /// The middle time, and where it would lie with many more iterations.
+    /// Returns the median time with its confidence interval.
     pub fn estimate_us(&self) -> Estimate {
         Estimate::of(&self.times_us)
     }
 
-    /// The time that this share of the iterations does not exceed (nearest rank).
+    /// Returns the time that `percent` % of the iterations do not exceed (nearest rank).
     pub fn percentile_us(&self, percent: f64) -> f64 {
         statistics::percentile(&self.times_us, percent)
     }
@@ -53,14 +53,14 @@ impl Measurement {
         self.times_us.iter().sum::<f64>() / self.times_us.len() as f64
     }
 
-    /// The population's standard deviation.
+    /// Returns the population's standard deviation.
     pub fn deviation_us(&self) -> f64 {
         let mean = self.mean_us();
         let squares: f64 = self.times_us.iter().map(|t| (t - mean).powi(2)).sum();
         (squares / self.times_us.len() as f64).sqrt()
     }
 
-    /// 10^9 bytes per second by the median.
+    /// Returns the algorithm bandwidth by the median time, in 10^9 bytes per second.
     pub fn algbw_gbps(&self) -> f64 {
         match self.median_us() {
             0.0 => 0.0,
@@ -72,8 +72,8 @@ impl Measurement {
         self.algbw_gbps() * self.bus_factor
     }
 
-    /// How much of the rate of the copies alone the collective reaches, in per cent. `None` where
-    /// nothing is copied.
+    /// Returns the collective's rate in per cent of the rate of the copies alone. `None` if nothing
+    /// is copied.
     pub fn of_limit_percent(&self) -> Option<f64> {
         let limit_us = self.limit_us.filter(|_| self.size.bytes > 0)?;
         Some(100.0 * limit_us / self.median_us())
@@ -86,7 +86,7 @@ pub mod tests {
 
     use super::*;
 
-    /// A row with these times.
+    /// Returns a measurement with these times.
     pub fn measurement(times_us: &[f64]) -> Measurement {
         Measurement {
             case: Case {

@@ -1,4 +1,4 @@
-//! The buffers that calls work on: the one place of the command that handles raw memory.
+//! The buffers of calls: the only place of the command that handles raw memory.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use ringfold::{Communicator, Region, Registered, Request};
 
-/// What buffers are aligned to: a page, as a training framework's allocator aligns large tensors.
+/// Alignment of buffers: a page, as a training framework's allocator aligns large tensors.
 const PAGE_BYTES: usize = 4096;
 
 #[derive(Clone)]
@@ -15,20 +15,20 @@ struct Page([u8; PAGE_BYTES]);
 
 /// Memory of this process that lives as long as the value and is only used through regions.
 pub struct Memory {
-    /// Pages, or [`Registered`] memory: held, not read.
+    /// The pages, or [`Registered`] memory: held, not read.
     _owner: Box<dyn Any>,
     region: Region,
 }
 
 impl Memory {
-    /// `bytes` bytes, aligned to a page.
+    /// Allocates `bytes` bytes, aligned to a page.
     pub fn new(bytes: usize) -> Result<Memory> {
         let count = bytes.div_ceil(PAGE_BYTES);
         let mut pages = Vec::new();
         pages
             .try_reserve_exact(count)
             .with_context(|| too_large(bytes))?;
-        // Written, not just mapped, so that no page fault falls into a timed call.
+        // Written, not just mapped, so that no page fault occurs in a timed call.
         pages.resize(count, Page([1; PAGE_BYTES]));
         let start = pages.as_mut_ptr().cast();
         // SAFETY: the pages are valid for `count * PAGE_BYTES >= bytes` bytes, are never resized or
@@ -38,7 +38,7 @@ impl Memory {
         Ok(Memory { _owner, region })
     }
 
-    /// `bytes` bytes that the ranks register together.
+    /// Allocates `bytes` bytes that all ranks register together.
     pub fn registered(communicator: &Communicator, bytes: usize) -> Result<Memory> {
         let registered = communicator
             .alloc(bytes)
@@ -48,14 +48,14 @@ impl Memory {
         Ok(Memory { _owner, region })
     }
 
-    /// Registered memory that something else holds, too.
+    /// Wraps registered memory that has another owner, too.
     pub fn shared(registered: Arc<Registered>) -> Memory {
         let region = registered.region();
         let _owner = Box::new(registered);
         Memory { _owner, region }
     }
 
-    /// The first `bytes` bytes.
+    /// Returns the first `bytes` bytes.
     pub fn region(&self, bytes: usize) -> Region {
         self.region.part(0..bytes)
     }

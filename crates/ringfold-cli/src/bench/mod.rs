@@ -1,9 +1,9 @@
-//! The measurement itself: on every rank the same calls in the same order.
+//! The measurement: the same calls in the same order on every rank.
 //!
-//! For one size and placement: data is written; after a barrier the first call is timed separately;
-//! warm-up calls; then the timed calls, each after an untimed barrier. Then data is rewritten for
-//! every checked call, and every rank compares its whole output. Only afterwards are the ranks'
-//! times gathered, by a collective too. On devices the same, and then the copies alone.
+//! For one size and placement, every rank writes data, and after barriers times the first call
+//! separately. Warm-up calls follow, then the timed calls, each after an untimed barrier. Every
+//! checked call has new data, and every rank compares its whole output. On devices, the copies
+//! alone are timed next. Only then are the ranks' times gathered, by a collective too.
 
 mod case;
 mod data;
@@ -34,11 +34,11 @@ use memory::{Memory, carry_out};
 use on_device::OnDevice;
 use placement::Placement;
 
-/// The most bytes of a rank's description of itself: the kernel allows 64 for a host's name, each
-/// at most six as JSON.
+/// Maximum bytes of a rank's description of itself: the kernel allows 64 bytes for a host's name,
+/// each of which has at most six bytes as JSON.
 const INTRODUCTION_BYTES: usize = 512;
 
-/// A rank's process, as the table names it.
+/// A rank's process, as the table shows it.
 #[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 pub struct Participant {
     pub rank: usize,
@@ -46,42 +46,42 @@ pub struct Participant {
     pub hostname: String,
 }
 
-/// How it is measured. The same on all ranks.
+/// The parameters of a measurement, the same on all ranks.
 #[derive(Clone, Debug)]
 pub struct Method {
     pub collective: Collective,
-    /// Calls that are timed.
+    /// Number of timed calls.
     pub iters: u32,
-    /// Calls before them that are not.
+    /// Number of warm-up calls before the timed ones.
     pub warmup_iters: u32,
-    /// Calls that are checked, each with new data.
+    /// Number of checked calls, each with new data.
     pub check: u32,
     /// Aggregation of the ranks' times: 0 rank 0's, 1 mean, 2 fastest, else slowest.
     pub average: u8,
     /// Whether a barrier precedes every timed call.
     pub has_barriers: bool,
-    /// Whether the input is written anew before every timed call.
+    /// Whether the input is rewritten before every timed call.
     pub rewrite: bool,
     /// Whether the buffers are registered.
     pub is_registered: bool,
-    /// Whether the calls' lateness is summed up.
+    /// Whether the lateness of calls is accumulated.
     pub stats: bool,
-    /// The algorithm that is forced.
+    /// The algorithm forced by the user.
     pub algorithm: Option<ringfold::Method>,
     pub timeout: Option<Duration>,
-    /// The devices whose memory is used, instead of the host's, and how their lanes are made.
+    /// The devices whose memory is used instead of the host's, and the settings of their lanes.
     pub devices: Option<(Devices, LaneConfig)>,
 }
 
-/// One rank's part in the measuring.
+/// One rank's part in the measurement.
 pub struct Bench<'a> {
     pub communicator: &'a mut Communicator,
     pub method: Method,
-    /// On devices, the mirrors of what they have.
+    /// The first buffer, or on devices its mirror on the host; `second` likewise.
     first: Memory,
     second: Memory,
     gathered: Memory,
-    /// Counts the pieces of data, so that no two are equal. The same on all ranks.
+    /// Counter that makes every piece of data different. The same on all ranks.
     seed: u64,
     /// Lateness in the timed calls, if requested.
     stats: Stats,
@@ -89,7 +89,7 @@ pub struct Bench<'a> {
 }
 
 impl<'a> Bench<'a> {
-    /// Room for sizes up to `max_bytes`, and for the reports of `max_iters` calls.
+    /// Allocates buffers for sizes up to `max_bytes`, and for the reports of `max_iters` calls.
     pub fn new(
         communicator: &'a mut Communicator,
         method: Method,
@@ -132,12 +132,12 @@ impl<'a> Bench<'a> {
         })
     }
 
-    /// Ends what the measurement has made beside the communicator.
+    /// Closes the lane on the devices, if the measurement uses any; not the communicator.
     pub fn close(self) -> Result<()> {
         self.device.map_or(Ok(()), OnDevice::close)
     }
 
-    /// Measures one size and placement. `None` when there is no such placement.
+    /// Measures one size and placement. `None` if the collective has no such placement.
     pub fn measure(
         &mut self,
         case: Case,
@@ -152,8 +152,8 @@ impl<'a> Bench<'a> {
         let way = self.way(&request, case, size)?;
 
         self.write(&placement, size)?;
-        // The first finds ranks asleep that waited for the slowest writer; after the second all are
-        // awake.
+        // At the first barrier, ranks may be asleep that waited for the slowest writer; after the
+        // second, all are awake.
         self.barrier()?;
         self.barrier()?;
         let first_us = self.timed(&request)?;
@@ -199,7 +199,7 @@ impl<'a> Bench<'a> {
         }))
     }
 
-    /// How the host carries `request` out; on devices, a slice of it.
+    /// Returns the way in which the host carries out `request`, or on devices, a slice of it.
     fn way(&self, request: &Request, case: Case, size: Size) -> Result<Way> {
         let slot_bytes = self.device.as_ref().map(OnDevice::slot_bytes);
         let Some(bytes) = slot_bytes.filter(|bytes| (*bytes as u64) < size.bytes) else {
@@ -212,7 +212,7 @@ impl<'a> Bench<'a> {
         Ok(self.communicator.way(slice.as_ref().unwrap_or(request))?)
     }
 
-    /// Writes new data, also on the device.
+    /// Writes new data, also to the device.
     fn write(&mut self, placement: &Placement, size: Size) -> Result<Data> {
         let data = placement.data(self.next_seed());
         placement.write(&data);
@@ -222,7 +222,7 @@ impl<'a> Bench<'a> {
         Ok(data)
     }
 
-    /// The times of the calls, one after the other.
+    /// Times the calls one after the other.
     fn timed_calls(&mut self, placement: &Placement, request: &Request) -> Result<Vec<f64>> {
         let mut times_us = Vec::with_capacity(self.method.iters as usize);
         for _ in 0..self.method.iters {
@@ -233,7 +233,7 @@ impl<'a> Bench<'a> {
                 self.barrier()?;
             }
             if self.method.stats {
-                // The barrier's waits are not the call's.
+                // Excludes the barrier's waits.
                 self.communicator.reset_stats();
             }
             times_us.push(self.timed(request)?);
@@ -244,7 +244,7 @@ impl<'a> Bench<'a> {
         Ok(times_us)
     }
 
-    /// The calls enqueued at once and waited for together: the same share of the time for each.
+    /// Enqueues all calls and waits for them together; returns an equal share of the time for each.
     fn timed_in_a_row(&self, device: &OnDevice, request: &Request) -> Result<Vec<f64>> {
         let calls = self.method.iters;
         self.barrier()?;
@@ -257,8 +257,8 @@ impl<'a> Bench<'a> {
         Ok(vec![total_us / f64::from(calls); calls as usize])
     }
 
-    /// The time of the copies alone, on all ranks at the same time: the median over iterations, or
-    /// their share where calls are enqueued in a row.
+    /// Returns the time of the copies alone, on all ranks at the same time: the median over
+    /// iterations, or an equal share if calls are enqueued in a row. `None` without devices.
     fn limit_us(&self, request: &Request) -> Result<Option<f64>> {
         let Some(device) = &self.device else {
             return Ok(None);
@@ -280,7 +280,7 @@ impl<'a> Bench<'a> {
         Ok(Some(statistics::median(&united)))
     }
 
-    /// The request that [`measure`](Bench::measure) makes. `None` when there is no such placement.
+    /// Returns the request of [`measure`](Bench::measure). `None` if there is no such placement.
     pub fn request_of(&self, case: Case, size: Size, in_place: bool) -> Option<Request> {
         let placement = self.placement(case, size, in_place)?;
         Some(self.request(&placement))
@@ -300,21 +300,21 @@ impl<'a> Bench<'a> {
         request
     }
 
-    /// Lateness in the timed calls, as each rank saw it, in rank order.
+    /// Gathers the lateness in the timed calls, as each rank saw it, in rank order.
     pub fn gather_stats(&self) -> Result<Vec<Stats>> {
         let mut own = stats::encode(&self.stats);
-        // Where nothing was measured there are no peers yet.
+        // Before the first measurement the statistics have no peers.
         own.resize(stats::numbers(self.communicator.world_size()), 0.0);
         let all = self.gather_numbers(&own)?;
         Ok(all.iter().map(|numbers| stats::decode(numbers)).collect())
     }
 
-    /// How much each rank owns of large all-reduces, if not all own the same.
+    /// Returns each rank's share of large all-reduces, if the shares are not all equal.
     pub fn weights(&self) -> Option<Vec<u32>> {
         self.communicator.weights()
     }
 
-    /// The participating ranks, in rank order.
+    /// Gathers the descriptions of the participating ranks, in rank order.
     pub fn introduce(&self) -> Result<Vec<Participant>> {
         let own = Participant {
             rank: self.communicator.rank(),
@@ -327,7 +327,7 @@ impl<'a> Bench<'a> {
             "the host name `{}` is too long",
             own.hostname
         );
-        // Space after a value is no part of it.
+        // JSON ignores trailing spaces.
         text.resize(INTRODUCTION_BYTES, b' ');
         let all = self.gather(&text)?;
         let read = |text| serde_json::from_slice(text).context("a rank's description of itself");
@@ -339,7 +339,7 @@ impl<'a> Bench<'a> {
         self.seed
     }
 
-    /// The ranks' times of one call as one.
+    /// Aggregates the ranks' times of one call.
     fn unite(&self, times: &[f64]) -> f64 {
         match self.method.average {
             0 => times[0],
@@ -373,7 +373,8 @@ impl<'a> Bench<'a> {
         self.call_on_host(&Request::new(barrier, DType::U8, counts, nothing, nothing))
     }
 
-    /// Every rank's numbers, as many from each: no more than were announced.
+    /// Gathers every rank's numbers, equally many from each: at most as many as fit the buffer that
+    /// `new` has allocated.
     pub fn gather_numbers(&self, own: &[f64]) -> Result<Vec<Vec<f64>>> {
         let bytes: Vec<u8> = own.iter().flat_map(|number| number.to_ne_bytes()).collect();
         let all = self.gather(&bytes)?;
@@ -385,7 +386,7 @@ impl<'a> Bench<'a> {
         Ok(numbers.chunks(own.len()).map(<[f64]>::to_vec).collect())
     }
 
-    /// Every rank's bytes one after the other, as many from each.
+    /// Gathers every rank's bytes one after the other, equally many from each.
     fn gather(&self, own: &[u8]) -> Result<Vec<u8>> {
         let total = own.len() * self.communicator.world_size();
         let region = self.gathered.region(own.len() + total);

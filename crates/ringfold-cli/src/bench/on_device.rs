@@ -1,7 +1,7 @@
 //! A measurement on device memory: buffers on a device, their mirrors on the host, and a lane.
 //!
-//! Data is written and compared on the host, in pinned memory that has the same places as the
-//! device's: a region of the mirror stands for the same bytes on the device.
+//! Data is written and compared in pinned host memory. A mirror has the layout of its device
+//! buffer: a region of the mirror stands for the same bytes on the device.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -20,25 +20,25 @@ use ringfold::{
 use super::devices::Devices;
 use super::memory::{Memory, too_large};
 
-/// Looks at what is waited for between two looks for a fault, which take a lock.
+/// Number of polls for completion between two checks for a fault, which take a lock.
 const LOOKS: u32 = 1024;
 
-/// How long a device may take for a call where no deadline is given: the library's default.
+/// Default deadline of a call on the device: the library's default.
 const TIMEOUT: Duration = Duration::from_secs(300);
 
 /// A rank's device with two buffers, and its lane.
 pub struct OnDevice {
     lane: Lane,
     config: LaneConfig,
-    /// How long the device may take for a call.
+    /// Deadline of a call on the device.
     timeout: Duration,
-    /// The one that calls are ordered by, and one for each direction of copies alone.
+    /// The stream that orders the calls; `out` and `into` are for copies alone, one per direction.
     program: Stream,
     out: Stream,
     into: Stream,
     sides: [Side; 2],
     device: Arc<Device>,
-    /// How the last call was carried out.
+    /// The means by which the last call was carried out.
     carried: Cell<Carried>,
 }
 
@@ -50,8 +50,8 @@ struct Side {
 }
 
 impl OnDevice {
-    /// Two buffers of `max_bytes` bytes. A call that takes the device longer than `timeout` ends
-    /// the measurement. Collective.
+    /// Allocates two buffers of `max_bytes` bytes. A call that takes the device longer than
+    /// `timeout` ends the measurement. All ranks make this call together.
     pub fn new(
         communicator: &Communicator,
         devices: &Devices,
@@ -63,7 +63,7 @@ impl OnDevice {
         let ordinal = devices.ordinal(communicator.local_rank(), driver.devices()?)?;
         let of_lane = communicator.split(Some(0), communicator.rank() as i64)?;
         let of_lane = of_lane.context("a communicator for the lane")?;
-        // First: if a rank cannot use its device, all ranks learn it here.
+        // First, because all ranks fail here if one cannot use its device.
         let lane = Lane::new(of_lane, driver, ordinal, config)?;
         let device = Device::open(driver, ordinal)?;
         let bytes = max_bytes.max(1);
@@ -91,35 +91,35 @@ impl OnDevice {
         })
     }
 
-    /// What did the last call in place of an algorithm of the host's, if something did.
+    /// Returns the name of the last call's method if the call used no algorithm of the host's.
     pub fn in_place_of_algorithm(&self) -> Option<&'static str> {
         self.carried.get().in_place_of_algorithm()
     }
 
-    /// The mirrors of both buffers.
+    /// Returns the mirrors of both buffers.
     pub fn mirrors(&self) -> [Memory; 2] {
         let mirror = |side: &Side| Memory::shared(side.mirror.clone());
         self.sides.each_ref().map(mirror)
     }
 
-    /// The most bytes that one of the host's calls handles.
+    /// Returns the maximum number of bytes of one of the host's calls.
     pub fn slot_bytes(&self) -> usize {
         self.config.slot_bytes
     }
 
-    /// Ends the lane in good order.
+    /// Closes the lane.
     pub fn close(self) -> Result<()> {
         Ok(self.lane.close()?)
     }
 
-    /// Fills the device's buffers with their mirrors' first `bytes` bytes.
+    /// Copies the first `bytes` bytes of both mirrors to the device.
     pub fn upload(&self, bytes: usize) -> Result<()> {
         self.each_side(bytes, |current, host, device| {
             current.take(&self.program, host, device)
         })
     }
 
-    /// Fills the mirrors with the device's first `bytes` bytes.
+    /// Copies the first `bytes` bytes of both device buffers to their mirrors.
     pub fn download(&self, bytes: usize) -> Result<()> {
         self.each_side(bytes, |current, host, device| {
             current.bring(&self.program, device, host)
@@ -145,27 +145,28 @@ impl OnDevice {
         self.wait_for(1, || Ok(current.is_idle(&self.program)?))
     }
 
-    /// Enqueues `request`, whose regions are those of the mirrors, and what waits for it.
+    /// Enqueues `request`, given in regions of the mirrors, and makes the program's stream wait for
+    /// the call.
     pub fn start(&self, request: &Request) -> Result<DeviceWork> {
         let buffer = |region| DeviceBuffer::new(self.region(region).into_iter().collect());
         let on_device = request.with_memory(buffer(request.input), buffer(request.output));
         // SAFETY: the stream lives as long as `self`, and so does the lane.
         let program = unsafe { ProgramStream::from_handle(self.program.handle()) };
-        // SAFETY: the memory lives longer than the lane, whose end waits for its calls; all other
-        // copies of it are in this stream or after the wait for it.
+        // SAFETY: the memory outlives the lane, whose end waits for its calls; all other copies of
+        // the memory are in this stream or after the wait for it.
         let work = unsafe { self.lane.enqueue(on_device, program) }?;
         work.join(program)?;
         self.carried.set(work.carried());
         Ok(work)
     }
 
-    /// Waits until the device has done `work`, the last of `calls`.
+    /// Waits until the device has done `work`, the last of `calls` calls.
     pub fn wait(&self, work: &DeviceWork, calls: u32) -> Result<()> {
         self.wait_for(calls, || Ok(work.is_done()))
     }
 
-    /// Waits until `is_done`, which comes after `calls` calls, until a fault has ended the lane, or
-    /// until the device has taken too long.
+    /// Waits until `is_done` returns true. Fails if a fault has ended the lane, or if the device
+    /// takes longer than the deadlines of `calls` calls together.
     fn wait_for(&self, calls: u32, is_done: impl Fn() -> Result<bool>) -> Result<()> {
         let (start, limit) = (Instant::now(), self.timeout.saturating_mul(calls));
         let fault = || self.lane.fault().map_or(Ok(()), |fault| Err(fault.into()));
@@ -183,21 +184,21 @@ impl OnDevice {
         fault()
     }
 
-    /// The device has not gone on: all ranks end.
+    /// Aborts all ranks: the device has exceeded its deadline.
     #[cold]
     fn hangs(&self, limit: Duration) -> Result<()> {
         let (rank, device) = (self.lane.rank(), self.device.ordinal());
         let text = format!(
-            "device {device} of rank {rank} has not done its copies within {limit:?}; it hangs, or \
-             `--timeout` is too short"
+            "device {device} of rank {rank} has not done its copies within {limit:?}; the device \
+             hangs, or `--timeout` is too short"
         );
         self.lane.abort(&text);
         bail!(text)
     }
 
-    /// Microseconds of the copies of `calls` calls like `request`, both directions at the same
-    /// time, in pieces of a slot, without anything that one of them waits for: no call can be
-    /// faster. What is copied is of no use.
+    /// Returns the time per call of the copies of `calls` calls like `request`, in microseconds:
+    /// both directions at the same time, in pieces of a slot, with no copy waiting for another. No
+    /// call can be faster. The copied data is not used.
     pub fn copies_us(&self, request: &Request, calls: u32) -> Result<f64> {
         let [kept_in, kept_out] = self.kept_bytes(request);
         let moved = |region: Region, kept: usize| region.part(kept..region.bytes());
@@ -231,8 +232,8 @@ impl OnDevice {
         Ok(start.elapsed().as_nanos() as f64 / 1e3 / f64::from(calls))
     }
 
-    /// The bytes of the input and of the output that do not leave the device, in direct calls: what
-    /// a rank gives to itself.
+    /// Returns the bytes of the input and of the output that do not leave the device in direct
+    /// calls: a rank's message to itself.
     fn kept_bytes(&self, request: &Request) -> [usize; 2] {
         use Collective::{AllGather, AllToAll, Broadcast, Gather, Scatter};
         if !self.lane.is_direct() || request.algorithm.is_some() {
@@ -251,7 +252,8 @@ impl OnDevice {
         }
     }
 
-    /// The bytes of the device for which a region of a mirror stands.
+    /// Returns the region of the device for which a region of a mirror stands; `None` if the region
+    /// is empty.
     fn region(&self, region: Region) -> Option<DeviceRegion> {
         let place = |side: &Side| {
             let whole = side.pin.whole().region();
@@ -266,8 +268,8 @@ impl OnDevice {
 
 impl Side {
     fn region(&self) -> DeviceRegion {
-        // SAFETY: it lives longer than the lane and the streams, and what accesses it is waited
-        // for before anything else does.
+        // SAFETY: the memory outlives the lane and the streams, and every access to it is waited
+        // for before any other begins.
         unsafe { self.memory.region() }
     }
 }

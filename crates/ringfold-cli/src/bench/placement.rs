@@ -1,4 +1,4 @@
-//! Where a collective's data stands: regions in and out of place, what must come out.
+//! The placement of a collective's data: regions in and out of place, and the expected output.
 
 use ringfold::Region;
 use ringfold::{Collective, Counts, Op, Request};
@@ -6,10 +6,10 @@ use ringfold::{Collective, Counts, Op, Request};
 use super::case::{Case, Size};
 use super::data::{BLOCK, Data};
 
-/// The content of an output before a call, so that elements that were not written are detected.
+/// The content of an output before a call, by which unwritten elements are detected.
 const UNWRITTEN: u8 = 0xa5;
 
-/// One call's data: what this rank gives and gets.
+/// One call's data: this rank's input and output.
 pub struct Placement {
     collective: Collective,
     case: Case,
@@ -21,8 +21,8 @@ pub struct Placement {
 }
 
 impl Placement {
-    /// The regions of a call on `rank`, cut from two pieces of memory of `size.bytes` each. `None`
-    /// if the collective has no in-place form.
+    /// Cuts the regions of a call on `rank` from two pieces of memory of `size.bytes` each. `None`
+    /// if the call is to be in place, but the collective has no in-place form.
     pub fn new(
         collective: Collective,
         case: Case,
@@ -69,14 +69,14 @@ impl Placement {
         })
     }
 
-    /// The call.
+    /// Returns the request of the call.
     pub fn request(&self) -> Request {
         let counts = Counts::Even(self.count);
         let (dtype, input, output) = (self.case.dtype, self.input, self.output);
         let mut request = Request::new(self.collective, dtype, counts, input, output);
         request.op = match self.case.op {
             Some("premul_sum") => Op::PremulSum(Data::factor(self.rank) as f64),
-            // The names come from the operations themselves.
+            // Never fails: the names come from the operations themselves.
             Some(name) => name.parse().unwrap_or(Op::Sum),
             None => Op::Sum,
         };
@@ -84,13 +84,13 @@ impl Placement {
         request
     }
 
-    /// The data of one call of this placement.
+    /// Returns the data of one call of this placement.
     pub fn data(&self, seed: u64) -> Data {
         Data::new(self.case.dtype, self.case.op, self.world_size, seed)
     }
 
-    /// Stores to every cache line of the input, so that no other core has it any more. The values
-    /// stay small.
+    /// Writes to every cache line of the input, which removes the lines from all other cores'
+    /// caches. The values stay small.
     pub fn rewrite(&self) {
         const LINE_BYTES: usize = 64;
         let element = self.case.dtype.size_bytes();
@@ -101,14 +101,14 @@ impl Placement {
         }
     }
 
-    /// Fills the output with what no call leaves there, then the input with `data`.
+    /// Fills the output with a pattern that no call leaves there, then the input with `data`.
     pub fn write(&self, data: &Data) {
         let blank = [UNWRITTEN; BLOCK];
         for start in (0..self.output.bytes()).step_by(BLOCK) {
             let end = self.output.bytes().min(start + BLOCK);
             self.output.part(start..end).write(&blank[..end - start]);
         }
-        // A root scatters what is numbered through; every other input begins with element 0.
+        // Elements are numbered from 0 through the whole input, over all shares of a scatter.
         let mut values = [0; BLOCK];
         self.each_block(self.input, |first, region| {
             let count = region.bytes() / self.case.dtype.size_bytes();
@@ -120,7 +120,7 @@ impl Placement {
         });
     }
 
-    /// The number of elements of the output that are not what they must be.
+    /// Returns the number of wrong elements of the output.
     pub fn wrong(&self, data: &Data) -> u64 {
         if self.output.is_empty() {
             return 0;
@@ -151,8 +151,8 @@ impl Placement {
         self.case.root.unwrap_or(0)
     }
 
-    /// The wrong ones among the `count` elements of the output from `at` on, which come from
-    /// `origin`.
+    /// Counts the wrong elements among the `count` elements of the output from `at` on, which come
+    /// from `origin`.
     fn wrong_in(&self, data: &Data, at: u64, count: u64, origin: Origin) -> u64 {
         let element = self.case.dtype.size_bytes();
         let start = at as usize * element;
@@ -183,7 +183,7 @@ impl Placement {
         wrong
     }
 
-    /// Calls `work` with every block of `region` and the index of its first element there.
+    /// Calls `work` with every block of `region` and the index of the block's first element in it.
     fn each_block(&self, region: Region, mut work: impl FnMut(u64, Region)) {
         let element = self.case.dtype.size_bytes();
         for start in (0..region.bytes()).step_by(BLOCK * element) {
@@ -193,8 +193,8 @@ impl Placement {
     }
 }
 
-/// The origin of elements: the reduction over all ranks, or one rank, from the element with this
-/// number on.
+/// The origin of elements: the reduction over all ranks, or one rank's input. The last number is
+/// the index of the first element.
 #[derive(Clone, Copy)]
 enum Origin {
     All(u64),

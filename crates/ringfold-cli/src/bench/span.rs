@@ -11,10 +11,10 @@ const DEFAULT_MIN_BYTES: u64 = 8;
 /// The default largest size of a sweep.
 const DEFAULT_MAX_BYTES: u64 = 64 << 20;
 
-/// The most sizes of one sweep: more is a mistyped step.
+/// Maximum number of sizes of one sweep: more is a mistyped step.
 const MAX_SIZES: usize = 1 << 16;
 
-/// From which size to which, and in what steps.
+/// The smallest size, the largest size, and the step between sizes.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Span {
     /// Smallest size [default: 8]
@@ -46,15 +46,15 @@ pub struct Span {
 }
 
 impl Span {
-    /// The requested sizes, in bytes. A size of 0 is followed by one of `element_bytes` when sizes
-    /// are multiplied.
+    /// Returns the requested sizes, in bytes. If sizes are multiplied, a size of 0 is followed by
+    /// one of `element_bytes`.
     pub fn sizes(&self, collective: Collective, element_bytes: u64) -> Result<Vec<u64>> {
         let (min, max) = self.bounds(collective);
         if min > max {
             bail!("the smallest size, {min} bytes, is above the largest, {max} bytes");
         }
         if self.stepbytes == Some(0) && min < max {
-            bail!("`--stepbytes 0` never gets from {min} to {max} bytes");
+            bail!("`--stepbytes 0` never reaches {max} bytes from {min}");
         }
         let mut sizes = Vec::new();
         let mut next = Some(min);
@@ -73,7 +73,7 @@ impl Span {
         Ok(sizes)
     }
 
-    /// The smallest and the largest size requested; steps need not reach the largest.
+    /// Returns the smallest and the largest size requested; steps need not reach the largest.
     pub fn bounds(&self, collective: Collective) -> (u64, u64) {
         if collective == Collective::Barrier {
             return (0, 0);

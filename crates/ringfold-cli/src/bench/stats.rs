@@ -6,16 +6,16 @@ use std::time::Duration;
 use ringfold::{LATENESS_CLASSES, PeerStats, Stats};
 use serde_json::{Value, json};
 
-/// Numbers of a rank's counts beside those of its peers, and of each of these.
+/// Numbers in a rank's counts, besides the `PEER_NUMBERS` of each peer.
 const OWN_NUMBERS: usize = 3;
 const PEER_NUMBERS: usize = 4 + LATENESS_CLASSES;
 
-/// How many numbers a rank's counts are among `world_size` ranks.
+/// Returns the length of a rank's counts as numbers, among `world_size` ranks.
 pub fn numbers(world_size: usize) -> usize {
     OWN_NUMBERS + world_size * PEER_NUMBERS
 }
 
-/// A rank's counts as numbers, to be gathered.
+/// Encodes a rank's counts as numbers, to be gathered.
 pub fn encode(stats: &Stats) -> Vec<f64> {
     let ns = |time: Duration| time.as_nanos() as f64;
     let mut numbers = vec![
@@ -31,7 +31,7 @@ pub fn encode(stats: &Stats) -> Vec<f64> {
     numbers
 }
 
-/// The counts that `encode` made numbers of.
+/// Decodes the counts that `encode` returned.
 pub fn decode(numbers: &[f64]) -> Stats {
     let time = |ns: f64| Duration::from_nanos(ns as u64);
     let (own, peers) = numbers.split_at(OWN_NUMBERS);
@@ -56,7 +56,7 @@ pub fn decode(numbers: &[f64]) -> Stats {
     }
 }
 
-/// What all ranks together say of `rank`.
+/// Merges all ranks' counts about `rank`.
 fn blamed(all: &[Stats], rank: usize) -> PeerStats {
     let mut blamed = PeerStats::default();
     for stats in all {
@@ -65,7 +65,7 @@ fn blamed(all: &[Stats], rank: usize) -> PeerStats {
     blamed
 }
 
-/// The table below the measurements.
+/// Returns the table below the measurements.
 pub fn table(all: &[Stats]) -> String {
     let calls = all.first().map_or(0, |stats| stats.calls);
     let mut text = format!(
@@ -92,7 +92,7 @@ pub fn table(all: &[Stats]) -> String {
     text
 }
 
-/// Everything, for other programs: each rank's own view, and what all others say of it.
+/// Returns all counts for other programs: each rank's own view, and the others' counts about it.
 pub fn document(all: &[Stats]) -> Value {
     let us = |time: Duration| time.as_nanos() as f64 / 1e3;
     let peer = |peer: &PeerStats| {

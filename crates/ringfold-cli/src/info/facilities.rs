@@ -1,4 +1,4 @@
-//! What the system lets a process do, tried out where a harmless try exists.
+//! The facilities of the system that a process may use, tried out if a harmless try exists.
 
 use std::net::{Ipv4Addr, Ipv6Addr, TcpListener};
 use std::os::linux::net::SocketAddrExt;
@@ -15,12 +15,12 @@ use serde::Serialize;
 
 use super::machine::{self, Machine};
 
-/// One thing the system offers or does not.
+/// One facility of the system.
 #[derive(Debug, Serialize)]
 pub struct Facility {
     pub name: &'static str,
     pub usable: bool,
-    /// What it is good for, or why it is not usable.
+    /// The facility's use or state, or the reason why it is not usable.
     pub detail: String,
 }
 
@@ -34,7 +34,7 @@ impl Facility {
     }
 }
 
-/// Tries everything.
+/// Tries all facilities.
 pub fn probe(machine: &Machine) -> Vec<Facility> {
     vec![
         Facility::new("memfd", memfd()),
@@ -52,7 +52,7 @@ pub fn probe(machine: &Machine) -> Vec<Facility> {
     ]
 }
 
-/// Shared memory without a name: the seals are what a peer trusts.
+/// Tries anonymous shared memory, with the seals that peers rely on.
 fn memfd() -> Result<String> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let file = rustix::fs::memfd_create("ringfold-probe", flags).context("memfd_create")?;
@@ -64,7 +64,7 @@ fn memfd() -> Result<String> {
 
 fn shared_futex() -> Result<String> {
     let word = AtomicU32::new(0);
-    // Without the private flag: the kind that other processes see.
+    // Without the private flag: a futex that other processes see.
     futex::wake(&word, futex::Flags::empty(), 1).context("futex")?;
     Ok("waiting across processes".into())
 }
@@ -75,7 +75,7 @@ fn unix_sockets() -> Result<String> {
     let listener = UnixListener::bind_addr(&address).context("bind")?;
     UnixStream::connect_addr(&address).context("connect")?;
     listener.accept().context("accept")?;
-    Ok("meeting and passing descriptors on one host".into())
+    Ok("rendezvous and passing of descriptors on one host".into())
 }
 
 fn tcp() -> Result<String> {
@@ -86,7 +86,7 @@ fn tcp() -> Result<String> {
     }
 }
 
-/// The congestion control of data connections between hosts.
+/// Returns the congestion control of data connections between hosts.
 fn congestion() -> Result<String> {
     let named = |file: &str| machine::text(Path::new("/proc/sys/net/ipv4").join(file));
     let default = named("tcp_congestion_control");
@@ -100,13 +100,13 @@ fn congestion() -> Result<String> {
     }
 }
 
-/// How large payloads are sent between hosts.
+/// Describes how large payloads are sent between hosts.
 fn zero_copy() -> Result<String> {
     let asked = super::environment().tcp_zero_copy.unwrap_or_default();
     Ok(asked.describe()?)
 }
 
-/// The driver and the devices that this process sees, with what waits for the host in their lanes.
+/// Describes the driver, whether its streams wait for the host, and the devices that are visible.
 fn devices(platform: Platform) -> Result<String> {
     let driver = Driver::of(platform, super::driver_library(platform).as_deref())?;
     let (major, minor) = driver.version();
@@ -138,7 +138,7 @@ fn io_uring() -> Result<String> {
         Some("0") => Ok("allowed; not used".into()),
         Some("1") => anyhow::bail!("for members of kernel.io_uring_group only"),
         Some("2") => anyhow::bail!("switched off by kernel.io_uring_disabled"),
-        _ => anyhow::bail!("not tried: this kernel does not say whether it is allowed"),
+        _ => anyhow::bail!("not tried: this kernel does not report whether io_uring is allowed"),
     }
 }
 
@@ -152,7 +152,7 @@ fn huge_pages(machine: &Machine) -> Result<String> {
     let transparent = machine.transparent_huge_pages.as_deref();
     let reserved = machine.reserved_huge_pages.unwrap_or(0);
     if matches!(transparent, None | Some("never")) && reserved == 0 {
-        anyhow::bail!("transparent ones are off, and none are reserved (vm.nr_hugepages)");
+        anyhow::bail!("transparent huge pages are off, and none are reserved (vm.nr_hugepages)");
     }
     Ok(format!(
         "transparent: {}; reserved: {reserved}",

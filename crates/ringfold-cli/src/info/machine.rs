@@ -8,22 +8,22 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-/// The computing resources.
+/// The machine's processor, cores and memory.
 #[derive(Debug, PartialEq, Serialize)]
 pub struct Machine {
     pub cpu_model: Option<String>,
-    /// As the kernel writes it, `0-3,8`.
+    /// Online cores, as the kernel writes them: `0-3,8`.
     pub cores_online: Option<String>,
     pub cores_allowed: Option<String>,
     pub memory_bytes: Option<u64>,
     pub memory_available_bytes: Option<u64>,
-    /// The choice for anonymous memory: `always`, `madvise` or `never`.
+    /// Mode of transparent huge pages for anonymous memory: `always`, `madvise` or `never`.
     pub transparent_huge_pages: Option<String>,
     pub reserved_huge_pages: Option<u64>,
 }
 
 impl Machine {
-    /// Reads what `root` (`/`) shows.
+    /// Reads the files below `root` (`/`).
     pub fn read(root: &Path) -> Machine {
         let at = |path: &str| text(root.join(path));
         let meminfo = at("proc/meminfo").unwrap_or_default();
@@ -45,13 +45,13 @@ impl Machine {
     }
 }
 
-/// A file's text without white space around it; `None` if it cannot be read or is empty.
+/// Returns a file's text without white space around it; `None` if it is unreadable or empty.
 pub fn text(path: PathBuf) -> Option<String> {
     let text = fs::read_to_string(path).ok()?;
     Some(text.trim().to_owned()).filter(|text| !text.is_empty())
 }
 
-/// The value of the first line `name : value`.
+/// Returns the value of the first line `name : value`.
 pub fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     text.lines()
         .filter_map(|line| line.split_once(':'))
@@ -64,7 +64,7 @@ fn kibibytes(text: &str, name: &str) -> Option<u64> {
     number.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// The word in brackets: the kernel's way to mark what is chosen.
+/// Returns the word in brackets, by which the kernel marks the choice.
 fn bracketed(choice: &str) -> Option<&str> {
     choice
         .split_once('[')?

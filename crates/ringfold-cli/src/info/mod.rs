@@ -1,4 +1,5 @@
-//! `ringfold info`: what this machine is, what each transport can do on it, and why not.
+//! `ringfold info`: this machine's properties, the transports that work here, and the reasons why
+//! others do not.
 
 mod facilities;
 mod machine;
@@ -30,7 +31,7 @@ use machine::Machine;
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Arguments {
-    /// Write it as JSON
+    /// Print as JSON
     #[arg(long)]
     json: bool,
 }
@@ -41,21 +42,21 @@ Examples:
   ringfold info --json
   ringfold run --ranks 2 -- ringfold info  what a rank sees";
 
-/// Where `proc` and `sys` are.
+/// Parent folder of `proc` and `sys`.
 const ROOT: &str = "/";
 
-/// Everything that is said.
+/// The content of the output.
 struct Info {
     machine: Machine,
     facilities: Vec<Facility>,
-    /// By name.
+    /// Network interfaces, sorted by name.
     interfaces: Result<Vec<interfaces::Interface>, ringfold::Error>,
     launch: Result<Launch, ringfold::Error>,
-    /// Processes that are in a job.
+    /// Processes that belong to a job.
     at_work: Vec<Neighbour>,
 }
 
-/// Prints and returns the exit status.
+/// Prints the information and returns the exit status.
 pub fn run(arguments: Arguments) -> Result<u8> {
     let machine = Machine::read(Path::new(ROOT));
     let info = Info {
@@ -76,12 +77,12 @@ pub fn run(arguments: Arguments) -> Result<u8> {
     Ok(0)
 }
 
-/// Memory that can be had without swapping, if the system says.
+/// Returns the memory that is available without swapping, if the system reports it.
 pub fn memory_available_bytes() -> Option<u64> {
     Machine::read(Path::new(ROOT)).memory_available_bytes
 }
 
-/// The ports that RDMA between hosts would use.
+/// Returns the ports that RDMA between hosts would use.
 fn rdma_ports() -> ringfold::Result<String> {
     let environment = environment();
     let verbs = Verbs::open(environment.verbs_library.as_deref())?;
@@ -92,7 +93,7 @@ fn rdma_ports() -> ringfold::Result<String> {
 }
 
 impl Info {
-    /// Each transport: its name, whether it can be used, and how or why not.
+    /// Returns each transport's name, whether it can be used, and how or why not.
     fn transports(&self) -> [(&'static str, bool, String); 3] {
         let needed = ["memfd", "futex", "unix sockets"];
         let facilities = self.facilities.iter();
@@ -298,19 +299,19 @@ impl Info {
     }
 }
 
-/// What the tuner derives for as many ranks as there are cores.
+/// Returns the tuner's limits for as many ranks as there are cores.
 fn limits() -> Limits {
     let machine = topology::Machine::here();
     let overrides = environment().limits.unwrap_or_default();
     overrides.over(Limits::derive(&machine, machine.cores))
 }
 
-/// The interfaces that the environment asks for.
+/// Returns the interfaces that the environment requests.
 fn chosen_interfaces() -> Option<String> {
     environment().socket_ifname
 }
 
-/// The library of a driver that the user has named.
+/// Returns the driver library that the user has named.
 pub fn driver_library(platform: Platform) -> Option<String> {
     match platform {
         Platform::Cuda => environment().cuda_library,
@@ -318,7 +319,7 @@ pub fn driver_library(platform: Platform) -> Option<String> {
     }
 }
 
-/// What the variables say; nothing, if one of them is wrong.
+/// Returns the settings of the environment variables; the defaults if one of them is invalid.
 fn environment() -> Environment {
     Environment::from_lookup(&ringfold::env::process).unwrap_or_default()
 }
@@ -329,7 +330,7 @@ fn level_name() -> String {
     format!("{} (of {available})", name(&Level::current()))
 }
 
-/// Where data between hosts comes to, and which interfaces carry it at once.
+/// Describes the addresses for data between hosts, and the interfaces that carry it at once.
 fn between_hosts(candidates: &Candidates) -> String {
     let interfaces = &candidates.interfaces;
     let links: Vec<Link> = interfaces.iter().map(|one| link(&one.name)).collect();
@@ -348,12 +349,12 @@ fn between_hosts(candidates: &Candidates) -> String {
     text
 }
 
-/// What is known of the link behind an interface.
+/// Returns the known properties of the link behind an interface.
 fn link(name: &str) -> Link {
     Link::read(Path::new(ROOT), name)
 }
 
-/// What `/sys` says of an interface.
+/// Describes an interface: MTU, rate, and sockets for each channel.
 fn about(name: &str) -> String {
     let mtu = machine::text(Path::new("/sys/class/net").join(name).join("mtu"));
     let mtu = mtu.map(|mtu| format!("mtu {mtu}"));
@@ -367,7 +368,7 @@ fn line(text: &mut String, name: &str, value: &str) {
     *text += &format!("  {name:<18}{}\n", value.trim_end());
 }
 
-/// The words with commas between them.
+/// Joins the words with commas.
 fn list(words: impl IntoIterator<Item: ToString>) -> String {
     let words: Vec<String> = words.into_iter().map(|word| word.to_string()).collect();
     words.join(", ")

@@ -1,5 +1,5 @@
-//! Which cores each rank of a job may use: set between fork and exec, so that all threads of a rank
-//! use them.
+//! Binds each rank of a job to cores: between fork and exec, so that the affinity holds for all
+//! threads of the rank.
 
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -12,11 +12,11 @@ use ringfold::internals::topology::Layout;
 use ringfold::internals::topology::binding::{self, Decision, Question};
 use ringfold::internals::topology::cores;
 
-/// Where `proc` and `sys` are.
+/// Parent folder of `proc` and `sys`.
 const ROOT: &str = "/";
 
-/// The cores of every rank; `None` leaves the ranks to the system. Without `asked`, the environment
-/// decides, else [`Bind::Auto`].
+/// Returns the cores of every rank; `None` leaves the ranks to the system. Without `asked`, the
+/// environment decides, else [`Bind::Auto`].
 pub fn cores(asked: Option<Bind>, ranks: usize) -> Result<Option<Vec<Vec<usize>>>> {
     let environment = Environment::from_lookup(&process)?;
     let own = cores::affinity();
@@ -40,7 +40,7 @@ pub fn cores(asked: Option<Bind>, ranks: usize) -> Result<Option<Vec<Vec<usize>>
     Ok(Some(bound))
 }
 
-/// Makes the process that `command` starts run on `cores` only.
+/// Binds the process that `command` starts to `cores`.
 pub fn bind(command: &mut Command, cores: &[usize]) {
     let set = binding::set(cores);
     let narrow = move || Ok(rustix::thread::sched_setaffinity(None, &set)?);

@@ -14,23 +14,23 @@ use rustix::process::Signal;
 
 use super::{Job, Outcome, describe};
 
-/// The hidden flag by which a rank knows that it was started by this command.
+/// The hidden flag of ranks that this command has started.
 const LAUNCHED: &str = "--launched";
 
-/// The origin of a place in no job.
+/// The origin of a [`Launch`] without a launcher.
 pub const NO_LAUNCHER: &str = "no launcher";
 
-/// How this command was called, and how it is called again.
+/// The command line of this process, and the program that starts the same command.
 #[derive(Debug)]
 pub struct Invocation {
-    /// What starts the command; its arguments follow. Empty stands for this process' program.
+    /// The program and first arguments that start the command; empty for this process' program.
     pub program: Vec<OsString>,
-    /// The arguments.
+    /// The command's arguments.
     pub arguments: Vec<OsString>,
 }
 
 impl Invocation {
-    /// That of a process that is this command.
+    /// Returns the invocation of a process that is this command.
     pub fn of_this_process() -> Invocation {
         Invocation {
             program: vec![],
@@ -42,7 +42,7 @@ impl Invocation {
 /// This process' invocation.
 static INVOCATION: OnceLock<Invocation> = OnceLock::new();
 
-/// Keeps it for the functions below; the first one counts.
+/// Stores the invocation for the functions below; only the first call has an effect.
 pub fn remember(invocation: Invocation) {
     let _ = INVOCATION.set(invocation);
 }
@@ -51,11 +51,11 @@ fn invocation() -> &'static Invocation {
     INVOCATION.get_or_init(Invocation::of_this_process)
 }
 
-/// How this command is started again: a program, and what comes before the arguments.
+/// The program, with its first arguments, that starts this command again.
 pub struct Again(Vec<OsString>);
 
 impl Again {
-    /// As this process was.
+    /// Determines how this process was started.
     pub fn new() -> Result<Again> {
         let program = invocation().program.clone();
         if !program.is_empty() {
@@ -65,7 +65,7 @@ impl Again {
         Ok(Again(vec![own.into()]))
     }
 
-    /// The command, without arguments.
+    /// Returns the command, without further arguments.
     pub fn command(&self) -> Command {
         let mut command = Command::new(&self.0[0]);
         command.args(&self.0[1..]);
@@ -73,7 +73,7 @@ impl Again {
     }
 }
 
-/// The command line as files record it.
+/// Returns the command line as files record it.
 pub fn recorded() -> Vec<String> {
     let words = invocation().arguments.iter();
     let words = words.map(|word| word.to_string_lossy().into_owned());
@@ -82,8 +82,8 @@ pub fn recorded() -> Vec<String> {
         .collect()
 }
 
-/// This process' rank; `None` if it is to start ranks. `is_launched`: whether it was started as a
-/// rank; `ranks`: the requested number of ranks to start.
+/// Returns this process' rank; `None` if the process is to start ranks. `is_launched`: whether the
+/// process was started as a rank; `ranks`: the requested number of ranks to start.
 pub fn rank(is_launched: bool, ranks: Option<usize>) -> Result<Option<usize>> {
     if !is_launched && ranks.is_some() {
         return Ok(None);
@@ -93,8 +93,9 @@ pub fn rank(is_launched: bool, ranks: Option<usize>) -> Result<Option<usize>> {
     Ok(is_rank.then_some(launch.rank))
 }
 
-/// Whether a rank binds itself: under another launcher, since this one has bound the ranks that it
-/// starts. The process is ours, so no other threads are disturbed.
+/// Returns how a rank binds itself; `None` if the environment decides. Only ranks of another
+/// launcher bind themselves: this launcher has bound the ranks that it starts. The process is ours,
+/// so no other threads are affected.
 pub fn bind_of_rank(is_launched: bool, bind: Option<Bind>) -> Option<Bind> {
     let is_said = ringfold::env::process("RINGFOLD_BIND").is_some();
     match (is_launched, bind) {
@@ -105,7 +106,7 @@ pub fn bind_of_rank(is_launched: bool, bind: Option<Bind>) -> Option<Bind> {
 }
 
 /// Starts the ranks with this command line and waits for them. `command` is the last word of the
-/// command's name; `consequence` is the effect of a rank's end.
+/// command's name; `consequence` describes the effect of a rank's end.
 pub fn launch(
     command: &str,
     ranks: usize,
@@ -130,10 +131,10 @@ pub fn launch(
         death_signal: Some(Signal::KILL),
     })?;
     if outcome.failure.is_some() && std::io::stderr().is_terminal() {
-        // The bar of a rank that could not take it away.
+        // Erases the progress bar of a rank that could not erase it.
         eprint!("\r\x1b[K");
     }
-    // A rank that ends by itself has said why.
+    // A rank that exits has reported its error; a rank that was killed has not.
     if let (Some((rank, status)), false) = (outcome.failure, outcome.interrupted)
         && status.code().is_none()
     {
@@ -143,9 +144,9 @@ pub fn launch(
     Ok(outcome)
 }
 
-/// Says what went wrong on this rank, and returns the exit status. Of ranks that this command has
-/// started, which write to one place, those say nothing that rank 0, or the rank that gave up, says
-/// for them.
+/// Reports this rank's error and returns the exit status. The ranks that this command has started
+/// write to one place, so a rank is silent if rank 0, or the rank that aborted the job, reports the
+/// same error.
 pub fn fail_as(rank: usize, is_launched: bool, error: anyhow::Error) -> u8 {
     let is_aborted =
         matches!(error.downcast_ref(), Some(Error::Aborted { rank: by, .. }) if *by != rank);
@@ -162,7 +163,7 @@ fn is_the_users(error: &anyhow::Error) -> bool {
     )
 }
 
-/// This command line for a rank: the flag follows the command's name.
+/// Returns this command line for a rank: the flag follows the command's name.
 fn rank_arguments(command: &str, own: impl Iterator<Item = OsString>) -> Vec<OsString> {
     let mut arguments: Vec<OsString> = own.collect();
     let name = arguments.iter().position(|word| word == command);

@@ -1,13 +1,13 @@
 //! Starts the ranks of a job on this host and supervises them until the last one has ended.
 //!
-//! Every rank is a process in a process group of its own, so that a terminal's Ctrl-C reaches the
-//! launcher alone, which forwards it once. When one rank fails, the others get a moment to report
-//! their errors, then SIGTERM, then SIGKILL. A rank dies with the launcher, even if that is killed
-//! (a parent-death signal); processes that a rank itself started are then beyond reach.
+//! Every rank has a process group of its own, so that a terminal's Ctrl-C reaches the launcher
+//! alone, which forwards it once. If a rank fails, the others have a moment to report their errors,
+//! then get SIGTERM, then SIGKILL. A rank dies with the launcher, even if the launcher is killed (a
+//! parent-death signal); processes that the rank itself started are then out of reach.
 //!
-//! A job on several hosts has a launcher on each ([`Place`]), and these do not talk: a rank that
-//! fails is seen by the ranks of the other hosts, which end with an error. Restarting ranks is not
-//! supported here.
+//! A job on several hosts has a launcher on each ([`Place`]); the launchers do not communicate. If
+//! a rank fails, the ranks of the other hosts detect it and end with an error. Restarting ranks is
+//! not supported here.
 
 mod binding;
 mod environment;
@@ -28,15 +28,15 @@ use rustix::process::Signal;
 use environment::Environment;
 pub use environment::{Place, default_ranks};
 
-/// The maximum number of ranks started on one host: more is a typing error, and would stall the
+/// Maximum number of ranks started on one host: more is a typing error, and would stall the
 /// machine.
 pub const MAX_RANKS: usize = 1024;
 
-/// What to start.
+/// The ranks to start on this host.
 pub struct Job<'a> {
     /// The number of ranks on this host.
     pub ranks: usize,
-    /// This host's place, if the job is on several.
+    /// This host's place, if the job is on several hosts.
     pub place: Option<Place>,
     /// The program of each rank, without the variables that describe the job.
     pub command: &'a dyn Fn(usize) -> Command,
@@ -44,29 +44,29 @@ pub struct Job<'a> {
     pub prefix: bool,
     /// Whether rank 0 reads the launcher's standard input.
     pub input: bool,
-    /// What a rank gets when the launcher dies.
+    /// Signal that a rank gets when the launcher dies.
     pub death_signal: Option<Signal>,
-    /// Whether ranks are bound to cores; `None` is what the environment says.
+    /// Binding of ranks to cores; `None`: the environment decides.
     pub bind: Option<Bind>,
 }
 
-/// How a job ended.
+/// The end of a job.
 #[derive(Clone, Copy, Debug)]
 pub struct Outcome {
-    /// The first rank that did not end well, and how it ended.
+    /// The first rank that failed, and its exit status.
     pub failure: Option<(usize, ExitStatus)>,
-    /// Whether the launcher itself was asked to end.
+    /// Whether the launcher itself was asked to end, by SIGINT, SIGTERM or SIGHUP.
     pub interrupted: bool,
 }
 
 impl Outcome {
-    /// The exit status of the whole: that of the first failure, 128 + n where it was signal n.
+    /// Returns the job's exit status: that of the first failure, or 128 + n if it was signal n.
     pub fn status(&self) -> u8 {
         self.failure.map_or(0, |(_, status)| exit_code(status))
     }
 }
 
-/// Says of the system's error that it kept the program of a rank from starting.
+/// Marks a system error that prevented a rank's program from starting.
 #[derive(Debug)]
 struct CannotStart(String);
 
@@ -76,9 +76,9 @@ impl std::fmt::Display for CannotStart {
     }
 }
 
-/// The exit status of a command that ended with `error`: for a program that could not be started,
-/// what shells and `env` have, 127 if it is not there and 126 if it cannot be run; 2 for a wrong
-/// command line, otherwise 1.
+/// Returns the exit status of a command that ended with `error`. For a program that could not be
+/// started, the status is that of shells and `env`: 127 if the program does not exist, 126 if it
+/// cannot be run. For a wrong command line the status is 2, for any other error 1.
 pub fn status_of(error: &anyhow::Error) -> u8 {
     let unstarted = error.downcast_ref::<CannotStart>();
     match unstarted.and_then(|_| error.downcast_ref::<std::io::Error>()) {
@@ -96,7 +96,7 @@ pub fn status_of(error: &anyhow::Error) -> u8 {
     }
 }
 
-/// A command line that makes no sense as a whole.
+/// An error of the command line as a whole.
 #[derive(Debug)]
 struct Usage(anyhow::Error);
 
@@ -113,7 +113,7 @@ pub fn usage(error: anyhow::Error) -> anyhow::Error {
     Usage(error).into()
 }
 
-/// Starts the job's ranks and returns when all are gone.
+/// Starts the job's ranks and returns when all have ended.
 pub fn launch(job: &Job) -> Result<Outcome> {
     // Before the first child, so that no child's end and no signal is missed.
     let events = supervisor::Events::listen()?;
@@ -139,7 +139,7 @@ pub fn launch(job: &Job) -> Result<Outcome> {
     Ok(outcome)
 }
 
-/// Says how a process ended, as the end of a sentence.
+/// Describes how a process ended, as the end of a sentence.
 pub fn describe(status: ExitStatus) -> String {
     match (status.code(), status.signal()) {
         (Some(code), _) => format!("ended with status {code}"),
@@ -191,7 +191,7 @@ fn start(
     })?;
     let attached = output.attach(rank, &mut child);
     if let Err(error) = attached.and_then(|()| output::feed_stdin(&mut child)) {
-        // What it writes is not read; only its end is waited for.
+        // The child's output is not read; only its end is waited for.
         let _ = child.kill();
         let _ = child.wait();
         return Err(error);

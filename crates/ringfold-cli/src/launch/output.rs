@@ -1,8 +1,8 @@
 //! The ranks' standard streams: whole lines, each prefixed with its rank.
 //!
-//! One thread per stream reads a rank's output and passes on complete lines, so that lines of two
-//! ranks never mix. When the launcher's own output is closed, the rank's is closed too, and the
-//! rank sees this as it would without a launcher.
+//! One thread per stream reads a rank's output and forwards complete lines, so that lines of two
+//! ranks never mix. If the launcher's own output is closed, the rank's is closed too, and the rank
+//! gets the same error as without a launcher.
 
 use std::io::{BufRead, BufReader, IsTerminal, Read, Write};
 use std::process::{Child, Stdio};
@@ -12,14 +12,14 @@ use std::time::Duration;
 use anyhow::Result;
 use ringfold::internals::threads;
 
-/// How long the streams are read after the last rank has ended: a process it left behind may hold
-/// them open for ever.
+/// Maximum wait for the end of another stream after the last rank has ended: a process that a rank
+/// left behind may hold streams open forever.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The longest line that is kept together; the rest continues on a line of its own.
+/// Maximum length of a line; the rest continues on a line of its own.
 const MAX_LINE_BYTES: usize = 1 << 20;
 
-/// The terminal's colours, in the order in which ranks get them: the readable ones.
+/// Terminal colours of the ranks' prefixes, in rank order: the readable ones.
 const COLOURS: [u8; 6] = [36, 33, 35, 32, 34, 31];
 
 /// Collects the output of all ranks.
@@ -29,13 +29,13 @@ pub struct Collector {
 }
 
 impl Collector {
-    /// A collector of nothing yet.
+    /// Creates a collector without streams.
     pub fn new() -> Collector {
         let (when_done, done) = mpsc::channel();
         Collector { done, when_done }
     }
 
-    /// Reads the streams of `child` that are pipes.
+    /// Starts to read the streams of `child` that are pipes.
     pub fn attach(&self, rank: usize, child: &mut Child) -> Result<()> {
         if let Some(stream) = child.stdout.take() {
             let prefix = prefix(rank, use_colour(&std::io::stdout()));
@@ -48,10 +48,10 @@ impl Collector {
         Ok(())
     }
 
-    /// Waits until everything has been passed on, but not for ever.
+    /// Waits until all output has been forwarded, but not forever.
     pub fn finish(self) {
         let Collector { done, when_done } = self;
-        // The readers have the other senders: when the last is gone, nothing can be received.
+        // The readers hold the other senders: receiving fails once the last reader has ended.
         drop(when_done);
         while done.recv_timeout(DRAIN_TIMEOUT).is_ok() {}
     }
@@ -64,7 +64,7 @@ impl Collector {
     ) -> Result<()> {
         let when_done = self.when_done.clone();
         threads::start("ringfold-output", move || {
-            // An error closes the pipe, and the rank finds out when it writes again.
+            // An error closes the pipe, and the rank's next write fails.
             let _ = pass_lines(from, into, prefix.as_bytes());
             let _ = when_done.send(());
         })?;
@@ -72,9 +72,9 @@ impl Collector {
     }
 }
 
-/// The standard input of a rank that reads the launcher's: a terminal only through the launcher,
-/// because ranks are in the terminal's background ([`feed_stdin`]), and not at all if the launcher
-/// is in the background too.
+/// Returns the standard input of a rank that reads the launcher's. Terminal input goes through the
+/// launcher ([`feed_stdin`]), because ranks are in the terminal's background; there is none if the
+/// launcher is in the background too.
 pub fn launchers_stdin() -> Stdio {
     let stdin = std::io::stdin();
     if !stdin.is_terminal() {
@@ -86,7 +86,7 @@ pub fn launchers_stdin() -> Stdio {
     }
 }
 
-/// Copies the launcher's standard input to a child that is to be fed, until either ends.
+/// Copies the launcher's standard input to a child that has a pipe for it, until either ends.
 pub fn feed_stdin(child: &mut Child) -> Result<()> {
     if let Some(mut pipe) = child.stdin.take() {
         threads::start("ringfold-input", move || {
@@ -116,7 +116,7 @@ fn prefix(rank: usize, colour: bool) -> String {
     }
 }
 
-/// Writes every line with one call, whose lock keeps it whole.
+/// Writes every line with one call, whose lock keeps the line whole.
 fn pass_lines(from: impl Read, mut into: impl Write, prefix: &[u8]) -> std::io::Result<()> {
     let mut from = BufReader::with_capacity(64 << 10, from);
     loop {

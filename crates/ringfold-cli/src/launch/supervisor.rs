@@ -1,4 +1,4 @@
-//! Watches the processes of a job: passes signals on, and ends all when one fails.
+//! Watches the processes of a job: forwards signals, and ends all processes if one fails.
 
 use std::process::{Child, ExitStatus};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,28 +17,27 @@ use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM, SIGTSTP, SIGUSR1, SI
 use super::Outcome;
 use super::environment::Environment;
 
-/// How long the survivors of a failure may continue: time to detect it themselves and to report
-/// their errors.
+/// Time for the survivors of a failure to detect it themselves and to report their errors.
 const REPORT_GRACE: Duration = Duration::from_millis(300);
 
-/// How long after SIGTERM comes SIGKILL: time to close files.
+/// Time between SIGTERM and SIGKILL, for closing files.
 const TERM_GRACE: Duration = Duration::from_secs(5);
 
-/// How long the launcher of one of several hosts stays after a failure, to say so to ranks of other
-/// hosts that wait for its ranks to join.
+/// Maximum time that the launcher of one of several hosts stays after a failure, to notify ranks of
+/// other hosts that wait for its ranks to join.
 const ANNOUNCE_GRACE: Duration = Duration::from_secs(2);
 
-/// How often it looks whether they know.
+/// Interval between checks whether those ranks have been notified.
 const ANNOUNCE_LOOK: Duration = Duration::from_millis(20);
 
-/// The signals this process hears of, in order.
+/// The signals that this process has received, in order.
 pub struct Events {
     signals: mpsc::Receiver<i32>,
 }
 
 impl Events {
-    /// Starts to listen. Signals are handled by a separate thread and can no longer end this
-    /// process.
+    /// Starts to listen for signals. A separate thread handles them, and they can no longer end
+    /// this process.
     pub fn listen() -> Result<Events> {
         let wanted = [SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGTSTP];
         let mut incoming =
@@ -55,40 +54,40 @@ impl Events {
     }
 }
 
-/// How far the end of the job has come.
+/// The stage of the job's end.
 #[derive(Clone, Copy, Debug)]
 enum Stage {
     Running,
-    /// A rank has failed; the others are asked to end at this time.
+    /// A rank has failed; the others get SIGTERM at this time.
     Reporting(Instant),
-    /// They have been asked; they are killed at this time.
+    /// The others have got SIGTERM; they get SIGKILL at this time.
     Terminating(Instant),
     Killed,
 }
 
 /// The processes of a job.
 pub struct Supervisor<'a> {
-    /// By local rank; `None` once it is gone.
+    /// The processes, by local rank; `None` once a process has ended.
     children: Vec<Option<Child>>,
     events: Events,
     stage: Stage,
     outcome: Outcome,
     environment: &'a Environment,
-    /// Whether the job is over; threads that report absent ranks end then.
+    /// Whether the job is over, which ends the threads that report absent ranks.
     is_over: Arc<AtomicBool>,
     announcing: Vec<JoinHandle<()>>,
 }
 
 impl Drop for Supervisor<'_> {
     fn drop(&mut self) {
-        // A word by itself: nothing is published with it.
+        // Relaxed, because the flag publishes no other data.
         self.is_over.store(true, Ordering::Relaxed);
     }
 }
 
 impl Supervisor<'_> {
-    /// Takes over `children`, each the leader of its own process group, which got their variables
-    /// from `environment`.
+    /// Creates the supervisor of `children`, each the leader of its own process group, which got
+    /// their variables from `environment`.
     pub fn new(children: Vec<Child>, events: Events, environment: &Environment) -> Supervisor<'_> {
         Supervisor {
             children: children.into_iter().map(Some).collect(),
@@ -104,7 +103,7 @@ impl Supervisor<'_> {
         }
     }
 
-    /// Returns when all are gone.
+    /// Supervises the processes until all have ended.
     pub fn watch(mut self) -> Outcome {
         loop {
             self.collect();
@@ -121,14 +120,14 @@ impl Supervisor<'_> {
         }
     }
 
-    /// Ends all now.
+    /// Kills all processes and waits for their end.
     pub fn end_all(mut self) {
         self.signal_all(Signal::KILL);
         self.stage = Stage::Killed;
         self.watch();
     }
 
-    /// The next signal, or `None` when the stage's time is over.
+    /// Returns the next signal, or `None` when the stage's time is over.
     fn wait(&self) -> Option<i32> {
         match self.stage {
             Stage::Running | Stage::Killed => self.events.signals.recv().ok(),
@@ -155,8 +154,8 @@ impl Supervisor<'_> {
         self.signal_all(signal);
     }
 
-    /// Ctrl-Z: stops with all ranks, which the terminal does not reach, until the launcher is
-    /// continued.
+    /// Handles Ctrl-Z: stops the ranks, which the terminal does not reach, and this process, until
+    /// it is continued.
     fn pause(&self) {
         self.signal_all(Signal::STOP);
         // Returns when this process is continued.
@@ -168,7 +167,7 @@ impl Supervisor<'_> {
         self.stage = match self.stage {
             Stage::Reporting(_) => {
                 self.signal_all(Signal::TERM);
-                // A stopped process does not see SIGTERM before it continues.
+                // A stopped process handles SIGTERM only after it continues.
                 self.signal_all(Signal::CONT);
                 Stage::Terminating(Instant::now() + TERM_GRACE)
             }
@@ -180,7 +179,7 @@ impl Supervisor<'_> {
         };
     }
 
-    /// Takes note of the processes that have ended.
+    /// Records the processes that have ended.
     fn collect(&mut self) {
         for local_rank in 0..self.children.len() {
             let Some(child) = &mut self.children[local_rank] else {
@@ -190,8 +189,8 @@ impl Supervisor<'_> {
                 continue;
             };
             if !well || !matches!(self.stage, Stage::Running) {
-                // Processes that the rank started and left in its group; the group's number is ours
-                // until the wait below.
+                // Kills the processes that the rank left in its group; the group's number is not
+                // reused before the wait below.
                 let _ = rustix::process::kill_process_group(process_id(child), Signal::KILL);
             }
             let status = child.wait().unwrap_or_default();
@@ -207,7 +206,7 @@ impl Supervisor<'_> {
         }
     }
 
-    /// Tells the others that a process has ended, in case they wait for it to join.
+    /// Notifies the other ranks that a process has ended, in case they wait for it to join.
     fn announce_absence(&mut self, local_rank: usize, status: ExitStatus) {
         let absence = self.environment.absence(local_rank, status);
         let rank = absence.rank;
@@ -215,19 +214,19 @@ impl Supervisor<'_> {
         let announce = move || {
             let given_up = || is_over.load(Ordering::Relaxed).then_some(Error::Closed);
             let deadline = Instant::now() + SPAN_MAX;
-            // The ranks that could be told have ended, or know.
+            // If the announcement fails, the ranks to be notified have ended, or know.
             let missed = || crate::complain(&absence.reason);
             let _ = absence.announce(Limit::new(deadline, &given_up), missed);
         };
         match threads::start("ringfold-absence", announce) {
             Ok(thread) => self.announcing.push(thread),
             Err(error) => crate::complain(&format!(
-                "cannot tell the others of the end of rank {rank}: {error}"
+                "cannot notify the other ranks that rank {rank} has ended: {error}"
             )),
         }
     }
 
-    /// After a failure, gives the ranks of other hosts time to learn of it.
+    /// After a failure, waits a limited time until the ranks of other hosts are notified.
     fn finish_announcing(&self) {
         if !self.environment.has_other_hosts() || self.outcome.failure.is_none() {
             return;
@@ -247,7 +246,7 @@ impl Supervisor<'_> {
         }
     }
 
-    /// Sends `signal` to every rank and to what it has started.
+    /// Sends `signal` to every rank and to the processes in its group.
     fn signal_all(&self, signal: Signal) {
         for child in self.children.iter().flatten() {
             // A group that has just ended needs no signal.
@@ -260,12 +259,13 @@ fn process_id(child: &Child) -> Pid {
     Pid::from_child(child)
 }
 
-/// Whether the process has ended, and well; it is not waited for, so that its number stays its own.
+/// Returns whether the process succeeded; `None` while it runs. Does not reap the process, so that
+/// its id is not reused.
 fn ended_well(child: &Child) -> Option<bool> {
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
     match rustix::process::waitid(WaitId::Pid(process_id(child)), options) {
         Ok(status) => status.map(|status| status.exit_status() == Some(0)),
-        // Not our child any more: another thread took its status, so it has ended.
+        // No longer our child: another thread has reaped the process, so it has ended.
         Err(_) => Some(true),
     }
 }

@@ -20,7 +20,7 @@ use crate::parse::{
     parse_op, parse_root,
 };
 
-/// The most iterations: their times are kept and gathered.
+/// Maximum number of iterations, whose times are kept and gathered.
 const MAX_ITERATIONS: u32 = 1 << 20;
 
 /// Measure a collective and check its results
@@ -28,8 +28,8 @@ const MAX_ITERATIONS: u32 = 1 << 20;
 /// Starts its ranks itself, or joins the job of a launcher (ringfold run, torchrun, srun, mpirun,
 /// Kubernetes) unless --ranks is given. Every iteration begins after a barrier; its time is the
 /// slowest rank's. The table shows the median over iterations. Results are compared element by
-/// element with zero tolerance. Sizes accept K, M and G (binary). A wrong element makes the exit
-/// status 1.
+/// element with zero tolerance. Sizes accept K, M and G (binary). The exit status is 1 if an
+/// element is wrong.
 #[derive(clap::Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Arguments {
@@ -47,7 +47,7 @@ pub struct Arguments {
     #[command(flatten)]
     pub on: DeviceFlags,
 
-    /// Timed iterations. As in nccl-tests, and unlike in `ringfold run`, where -n is --ranks
+    /// Timed iterations (-n as in nccl-tests; in `ringfold run`, -n is --ranks)
     #[arg(
         short = 'n',
         long,
@@ -67,7 +67,7 @@ pub struct Arguments {
     )]
     pub warmup_iters: u32,
 
-    /// Iterations that are checked, each with new data; 0 checks nothing
+    /// Checked iterations, each with new data; 0 checks nothing
     #[arg(short = 'c', long, value_name = "N", default_value_t = 1)]
     pub check: u32,
 
@@ -91,7 +91,7 @@ pub struct Arguments {
     #[arg(short = 'r', long, value_name = "RANK", default_value = "0", value_parser = parse_root)]
     pub root: Selection<usize>,
 
-    /// Times to run the whole sweep; 0 runs until it is ended
+    /// Number of times to run the whole sweep; 0 runs it until interrupted
     #[arg(
         short = 'N',
         long = "run-cycles",
@@ -111,10 +111,10 @@ pub struct Arguments {
     )]
     pub average: u8,
 
-    /// 1 puts a barrier before every timed call, 0 calls back to back
+    /// Put a barrier before every timed call (1), or call back to back (0)
     ///
-    /// On devices, with 1 the host also waits for each call until the device has done it, and with
-    /// 0 all calls are enqueued, and the host waits for the last.
+    /// On devices, 1 also makes the host wait until the device has done each call; with 0 all calls
+    /// are enqueued, and the host waits for the last.
     #[arg(
         short = 'z',
         long,
@@ -134,7 +134,7 @@ pub struct Arguments {
     #[arg(long)]
     pub stats: bool,
 
-    /// Add columns about single iterations, and their times to the JSON: -I 1
+    /// Add columns about single iterations, and add their times to the JSON: -I 1
     #[arg(
         short = 'I',
         long = "per-iter-timing",
@@ -160,21 +160,21 @@ pub struct Arguments {
     )]
     pub report_timestamps: u8,
 
-    /// Carry out the collective this way instead of the tuner's: flat, ring, tree,
-    /// recursive_doubling, rabenseifner, direct, one_shot, push, hierarchical, leader,
-    /// multi_leader, claim, serve, stragglar
+    /// Use this algorithm instead of the tuner's choice: flat, ring, tree, recursive_doubling,
+    /// rabenseifner, direct, one_shot, push, hierarchical, leader, multi_leader, claim, serve,
+    /// stragglar
     #[arg(short = 'A', long, value_name = "NAME", value_parser = parse_algorithm)]
     pub algorithm: Option<ringfold::Method>,
 
-    /// The rank that comes late, for --algorithm stragglar [default: RINGFOLD_LATE_RANK]
+    /// The rank that arrives late, for --algorithm stragglar [default: RINGFOLD_LATE_RANK]
     #[arg(long, value_name = "RANK")]
     pub late_rank: Option<usize>,
 
     /// Bypass a slow rank in all_reduce and reduce_scatter above 32K: off, next2, tail [default:
     /// RINGFOLD_STRAGGLER, else off]
     ///
-    /// next2: a late sum bypasses the next rank. tail: it goes straight to the owner of the result.
-    /// See docs/guides/stragglers.md.
+    /// next2: a late sum bypasses the next rank. tail: a late sum goes straight to the owner of the
+    /// result. See docs/guides/stragglers.md.
     #[arg(long, value_name = "POLICY")]
     pub straggler: Option<StragglerPolicy>,
 
@@ -186,7 +186,7 @@ pub struct Arguments {
     /// For experiments: make some reductions take longer, as in `ringfold sim`:
     /// rank=1,step=1,delay=60ms,p=0.5
     ///
-    /// May be repeated. Takes effect over messages: with --straggler, or --algorithm ring.
+    /// May be repeated. Applies to messages: with --straggler, or --algorithm ring.
     #[arg(long, value_name = "WORDS")]
     pub slow: Vec<Slow>,
 
@@ -198,12 +198,12 @@ pub struct Arguments {
     /// Each rank's share of all-reduces above 32K, which then use weighted direct: auto, or a
     /// number per rank
     ///
-    /// 1,1,1,0: three ranks own a third each, the last one, with a slow link, nothing. auto:
-    /// measured once, before the table. --algorithm must be direct or omitted.
+    /// 1,1,1,0: three ranks own a third each; the last rank, with a slow link, owns nothing. auto:
+    /// measure once, before the table. --algorithm must be direct or omitted.
     #[arg(long, value_name = "LIST|auto")]
     pub weights: Option<Weighting>,
 
-    /// The pipeline's unit [default: the tuner's]
+    /// Bytes of a slice, the pipeline's unit [default: the tuner's]
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     pub slice_bytes: Option<u64>,
 
@@ -211,7 +211,7 @@ pub struct Arguments {
     #[arg(long, value_name = "FILE.svg")]
     pub plot: Option<PathBuf>,
 
-    /// Write everything as JSON in nccl-tests' format; - is standard output, without the table
+    /// Write all results as JSON in nccl-tests' format; - is standard output, without the table
     #[arg(
         short = 'J',
         long = "json",
@@ -234,13 +234,13 @@ Examples:
   ringfold perf                                   all_reduce, 8 B to 64 MiB, one rank per core
   ringfold perf --ranks 4 -b 1M -e 256M           four ranks, larger sizes
   ringfold perf all_gather -d bfloat16 -n 100     another collective, type and number of iterations
-  ringfold perf --algorithm ring --transport tcp  one way of doing it
+  ringfold perf --algorithm ring --transport tcp  one algorithm and transport
   ringfold perf --plot curve.svg --csv rows.csv   a curve and a file for other programs
   ringfold perf --device cuda -e 256M             on GPUs, one rank each in turn
   mpirun -n 4 ringfold perf                       under a launcher: no --ranks";
 
 impl Arguments {
-    /// What slows reductions down, if something is to.
+    /// Returns the slowdown of reductions, if one is requested.
     pub fn injection(&self) -> Option<Injection> {
         let is_wanted = self.reduce_time.is_some() || !self.slow.is_empty();
         is_wanted.then(|| Injection {
@@ -250,7 +250,7 @@ impl Arguments {
         })
     }
 
-    /// How every size is measured.
+    /// Returns the parameters of the measurement, the same for every size.
     pub fn method(&self) -> Method {
         Method {
             collective: self.collective,
@@ -272,7 +272,7 @@ impl Arguments {
         }
     }
 
-    /// Checks what can be checked before the ranks are there.
+    /// Checks everything that can be checked without the ranks.
     pub fn check(&self) -> Result<()> {
         self.refused.check()?;
         self.sizes(1)?;
@@ -288,14 +288,17 @@ impl Arguments {
             );
         }
         if matches!(self.collective, Collective::Send | Collective::Recv) {
-            bail!("`{}` has only one end; measure `sendrecv`", self.collective);
+            bail!(
+                "`{}` is only one end of a message; measure `sendrecv`",
+                self.collective
+            );
         }
         self.check_weights()?;
         refused::on_device(self)?;
         self.cases(1).map(|_| ())
     }
 
-    /// Weights are for one collective and one algorithm.
+    /// Checks that weights are for all_reduce by direct only.
     fn check_weights(&self) -> Result<()> {
         let algorithm = self.algorithm.unwrap_or(ringfold::Method::Direct);
         match (self.collective, algorithm) {
@@ -303,7 +306,7 @@ impl Arguments {
             (Collective::AllReduce, ringfold::Method::Direct) => Ok(()),
             (collective, _) => bail!(
                 "`--weights` are for all_reduce by direct, not for {collective} by {algorithm}; \
-                 leave one of them out"
+                 omit one of them"
             ),
         }
     }
@@ -313,12 +316,12 @@ impl Arguments {
         is_stdout(&self.csv) || is_stdout(&self.json)
     }
 
-    /// The sizes asked for, in bytes.
+    /// Returns the requested sizes, in bytes.
     pub fn sizes(&self, element_bytes: u64) -> Result<Vec<u64>> {
         self.span.sizes(self.collective, element_bytes)
     }
 
-    /// Every combination of type, operation and root that was asked for.
+    /// Returns every requested combination of type, operation and root.
     pub fn cases(&self, world_size: usize) -> Result<Vec<Case>> {
         let roots = match self.collective.has_root() {
             true => self
@@ -341,8 +344,8 @@ impl Arguments {
         Ok(cases)
     }
 
-    /// The operations to measure with `dtype`; a single named operation that does not exist for it
-    /// is an error.
+    /// Returns the operations to measure with `dtype`. Fails if a single operation is requested for
+    /// a single type that does not have it.
     fn ops_for(&self, dtype: DType) -> Result<Vec<Option<OpName>>> {
         if !self.collective.reduces() {
             return Ok(vec![None]);

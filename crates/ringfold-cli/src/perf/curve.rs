@@ -43,7 +43,7 @@ fn title(arguments: &Arguments, ranks: usize, rows: &[Measurement]) -> String {
     )
 }
 
-/// One curve a case and placement; what all cases share is not repeated in their labels.
+/// Returns one curve per case and placement; labels omit the properties that all cases share.
 fn curves(rows: &[Measurement]) -> Vec<Curve> {
     let differs =
         |part: fn(&Measurement) -> String| rows.iter().any(|row| part(row) != part(&rows[0]));

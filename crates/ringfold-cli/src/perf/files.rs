@@ -1,4 +1,4 @@
-//! `--csv` and `--json`: everything that was measured, for other programs.
+//! `--csv` and `--json`: all results, for other programs.
 
 use std::time::SystemTime;
 
@@ -11,10 +11,10 @@ use super::table;
 use crate::bench::{Measurement, stats};
 use crate::launch::itself;
 
-/// The version of nccl-tests' JSON that ours follows.
+/// The version of nccl-tests' JSON format that ours follows.
 const JSON_VERSION: u32 = 3;
 
-/// What a column holds, for so many ranks.
+/// A function that formats a column of a measurement; the number is that of the ranks.
 type Column = fn(&Arguments, usize, &Measurement) -> String;
 
 /// The columns, in the order that other programs rely on.
@@ -45,7 +45,7 @@ const COLUMNS: [(&str, Column); 20] = [
     ("high_us", |_, _, row| micros(row.estimate_us().high)),
 ];
 
-/// The columns behind them, with `--device`.
+/// Further columns at the end, with `--device`.
 const DEVICE_COLUMNS: [(&str, Column); 3] = [
     ("limit_us", |_, _, row| {
         row.limit_us.map_or(String::new(), micros)
@@ -56,7 +56,7 @@ const DEVICE_COLUMNS: [(&str, Column); 3] = [
     ("blocking", |arguments, _, _| arguments.blocking.to_string()),
 ];
 
-/// The columns of this run.
+/// Returns the columns of this run.
 fn columns(arguments: &Arguments) -> impl Iterator<Item = (&'static str, Column)> {
     let is_on_device = arguments.on.device.is_some();
     let more = DEVICE_COLUMNS.into_iter().filter(move |_| is_on_device);
@@ -71,12 +71,12 @@ fn rate(value: f64) -> String {
     format!("{value:.6}")
 }
 
-/// The names of the columns.
+/// Returns the names of the columns.
 pub fn heading(arguments: &Arguments) -> impl Iterator<Item = &'static str> {
     columns(arguments).map(|(name, _)| name)
 }
 
-/// A line of the CSV.
+/// Returns a line of the CSV.
 pub fn line(
     arguments: &Arguments,
     ranks: usize,
@@ -85,7 +85,7 @@ pub fn line(
     columns(arguments).map(move |(_, column)| column(arguments, ranks, row))
 }
 
-/// The run in nccl-tests' format; fields of ours stand beside those of nccl-tests.
+/// Returns the run in nccl-tests' format, with fields of ours beside those of nccl-tests.
 pub fn document(run: &Report, stats: Option<&[Stats]>) -> Value {
     let arguments = run.arguments;
     let mut config = json!({
@@ -138,7 +138,7 @@ pub fn document(run: &Report, stats: Option<&[Stats]>) -> Value {
     document
 }
 
-/// The variables that change what is measured; never the secret.
+/// Returns the variables that affect the measurement; never the secret.
 fn environment() -> Map<String, Value> {
     std::env::vars()
         .filter(|(name, _)| name.starts_with("RINGFOLD_") && name != "RINGFOLD_SECRET")
@@ -149,7 +149,7 @@ fn environment() -> Map<String, Value> {
 fn results(arguments: &Arguments, rows: &[Measurement]) -> Vec<Value> {
     let mut results: Vec<Value> = Vec::new();
     for row in rows {
-        // In place always follows out of place.
+        // The row in place always follows the row out of place.
         if let (true, Some(last)) = (row.in_place, results.last_mut()) {
             add_placement(last, "in_place", arguments, row);
             continue;

@@ -1,8 +1,7 @@
-//! `ringfold perf`: measures a collective and checks its results, the way nccl-tests does.
+//! `ringfold perf`: measures a collective and checks its results, as nccl-tests does.
 //!
-//! The command is its own launcher: without one around it, it starts itself once per rank. Every
-//! rank then runs
-//! [`take_part`]; rank 0 also reports.
+//! The command is its own launcher: without another launcher, it starts itself once per rank. Every
+//! rank then runs [`take_part`]; rank 0 also reports.
 
 mod arguments;
 mod curve;
@@ -22,7 +21,7 @@ use crate::launch::{itself, usage};
 pub use arguments::Arguments;
 use report::Report;
 
-/// Measures, and returns the exit status: 1 when an element was wrong.
+/// Measures, and returns the exit status: 1 if an element was wrong.
 pub fn run(arguments: Arguments) -> Result<u8> {
     arguments.check().map_err(usage)?;
     if let Some(rank) = arguments.job.rank()? {
@@ -35,11 +34,11 @@ pub fn run(arguments: Arguments) -> Result<u8> {
         crate::output::check(path)?;
     }
     let largest = arguments.sizes(1)?.last().copied().unwrap_or(0);
-    let ended = "the measurement is ended";
+    let ended = "the measurement ends";
     Ok(arguments.job.launch("perf", largest, ended)?.status())
 }
 
-/// One rank's part, from joining to leaving. `rank` names it in messages.
+/// Runs one rank, from joining to leaving; messages name it by `rank`.
 fn take_part(arguments: &Arguments, rank: usize) -> Result<u8> {
     let is_launched = arguments.job.launched;
     let mut communicator = match join(arguments) {
@@ -53,10 +52,10 @@ fn take_part(arguments: &Arguments, rank: usize) -> Result<u8> {
     });
     match wrong {
         Ok(wrong) => Ok(u8::from(wrong > 0)),
-        // Printed before the communicator is dropped, which may take longer than the launcher lets
-        // the survivors live.
+        // Reported before the communicator is dropped, which may take longer than the launcher's
+        // grace period for survivors.
         Err(error) => {
-            // What only this rank knows of, such as a closed output.
+            // An error that only this rank knows of, such as a closed output.
             if error.downcast_ref::<Error>().is_none() {
                 communicator.abort(&format!("{error:#}"));
             }
@@ -81,7 +80,7 @@ fn join(arguments: &Arguments) -> Result<Communicator> {
     )?)
 }
 
-/// Measures all requested cases; rank 0 prints the table into `stdout` and returns the number of
+/// Measures all requested cases. Rank 0 prints the table to `stdout` and returns the number of
 /// wrong elements. The others exit successfully, so that rank 0 has the time to write.
 fn sweep(
     communicator: &mut Communicator,
@@ -137,7 +136,7 @@ fn sweep(
     report.map_or(Ok(0), |report| report.conclude(stats))
 }
 
-/// The lines of the table: every case with every size that it can have, each once.
+/// Returns the lines of the table: every case with every size that it can have, each once.
 fn lines(arguments: &Arguments, world_size: usize) -> Result<Vec<(Case, Size)>> {
     let mut lines = Vec::new();
     for case in arguments.cases(world_size)? {
@@ -193,7 +192,7 @@ mod tests {
         rows.map(str::to_owned).collect()
     }
 
-    /// The numbers of wrong elements, out of place and in place.
+    /// Returns the numbers of wrong elements, out of place and in place.
     fn wrong(row: &str) -> [&str; 2] {
         let words: Vec<&str> = row.split_whitespace().collect();
         [words[8], words[12]]

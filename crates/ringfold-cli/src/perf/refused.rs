@@ -1,12 +1,12 @@
-//! Flags that do not apply, refused with a reason: those of nccl-tests that mean nothing here,
-//! unless they have the value without effect, and those that mean nothing on devices.
+//! Flags that do not apply, rejected with a reason: those of nccl-tests without a meaning here,
+//! unless set to their neutral value, and those without a meaning on devices.
 
 use anyhow::{Result, bail};
 use ringfold::{Collective, Method};
 
 use super::arguments::Arguments;
 
-/// The flags, all hidden from the help.
+/// Flags of nccl-tests, all hidden from the help.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Refused {
     #[arg(short = 't', long, hide = true)]
@@ -38,18 +38,18 @@ pub struct Refused {
 }
 
 impl Refused {
-    /// Refuses every value that would have to change something.
+    /// Rejects every flag that is not set to its neutral value.
     #[rustfmt::skip]
     pub fn check(&self) -> Result<()> {
         let flags = [
             ("-t", self.nthreads, 1, "a rank is a process; use `--ranks`"),
             ("-g", self.ngpus, 1, "a rank is a process; use `--ranks`"),
             ("-m", self.agg_iters, 1, "calls are not grouped"),
-            ("-p", self.parallel_init, 0, "every rank is a process and joins by itself"),
+            ("-p", self.parallel_init, 0, "every rank is a process that joins on its own"),
             ("-y", self.stream_null, 0, "calls have a stream of their own"),
             ("-G", self.cudagraph, 0, "there are no graphs to capture"),
-            ("-C", self.report_cputime, 0, "a call ends when its data is there, so there is no \
-                time of the host apart"),
+            ("-C", self.report_cputime, 0, "a call ends when its data is complete, so the host has \
+                no separate time"),
             ("-x", self.cta_policy, 0, "no kernel runs on a GPU"),
             ("-D", self.device_implementation, 0, "no kernel runs on a GPU"),
             ("-V", self.device_cta_count, 16, "no kernel runs on a GPU"),
@@ -66,7 +66,7 @@ impl Refused {
     }
 }
 
-/// Refuses what means nothing on a device, if data is to be there.
+/// Rejects flags without a meaning on devices, if `--device` is given.
 pub fn on_device(arguments: &Arguments) -> Result<()> {
     if arguments.on.device.is_none() {
         return Ok(());
@@ -103,7 +103,7 @@ pub fn on_device(arguments: &Arguments) -> Result<()> {
         (
             arguments.reduce_time.is_some(),
             "--reduce-time",
-            "slows the host's reductions of messages down, of which a device call has any \
+            "slows down the host's reductions of messages, of which a device call may have any \
              number",
         ),
         (
@@ -114,7 +114,7 @@ pub fn on_device(arguments: &Arguments) -> Result<()> {
         (arguments.late_rank.is_some(), "--late-rank", of_whole_calls),
     ];
     match refused.iter().find(|(is_asked, ..)| *is_asked) {
-        Some((_, flag, why)) => bail!("`{flag}` {why}; leave it or `--device` out"),
+        Some((_, flag, why)) => bail!("`{flag}` {why}; omit it or `--device`"),
         None => Ok(()),
     }
 }

@@ -1,4 +1,4 @@
-//! What rank 0 does with the measurements: table, files, progress, verdict.
+//! Rank 0's report of the measurements: table, files, progress, verdict.
 
 use std::io::Write;
 use std::time::SystemTime;
@@ -15,12 +15,12 @@ use crate::bench::{Measurement, Participant, stats};
 use crate::numbers::bytes_label;
 use crate::output::{self, Csv};
 
-/// Everything that is written about one run.
+/// The report of one run.
 pub struct Report<'a> {
     pub(super) arguments: &'a Arguments,
     pub(super) sizes: Vec<u64>,
     pub(super) participants: Vec<Participant>,
-    /// Kept for the JSON and the plot.
+    /// The measurements, kept for the JSON and the plot.
     pub(super) rows: Vec<Measurement>,
     csv: Option<Csv>,
     json: Option<Box<dyn Write>>,
@@ -35,7 +35,7 @@ pub struct Report<'a> {
 
 impl<'a> Report<'a> {
     /// Opens the files, so that an unwritable path fails before the measurement, and prints the
-    /// header. `steps` is the number of sizes to come.
+    /// header. `steps` is the number of sizes to measure.
     pub fn begin(
         arguments: &'a Arguments,
         sizes: Vec<u64>,
@@ -47,7 +47,7 @@ impl<'a> Report<'a> {
         if let Some(path) = &arguments.plot {
             output::open(path)?;
         }
-        // Hides itself where stderr is no terminal.
+        // The progress bar is hidden if stderr is no terminal.
         let progress = ProgressBar::new(steps);
         progress.set_style(ProgressStyle::with_template("{bar:30} {pos}/{len} {msg}")?);
         let csv = arguments.csv.as_deref();
@@ -72,14 +72,14 @@ impl<'a> Report<'a> {
         Ok(report)
     }
 
-    /// Says what is measured now.
+    /// Shows the current measurement in the progress bar.
     pub fn announce(&self, bytes: u64) {
         let size = bytes_label(bytes as f64);
         self.progress
             .set_message(format!("{} {size}", self.arguments.collective));
     }
 
-    /// Takes one size's measurements.
+    /// Adds one size's measurements.
     pub fn add(&mut self, out: Measurement, in_place: Option<Measurement>) -> Result<()> {
         self.print(&table::row(
             self.arguments,
@@ -98,17 +98,17 @@ impl<'a> Report<'a> {
                 self.rows.push(row);
             }
         }
-        // One step a size, whether it has two placements or one.
+        // One step per size, with two placements or one.
         self.progress.inc(1);
         Ok(())
     }
 
-    /// Starts the progress again for another cycle.
+    /// Restarts the progress bar for another cycle.
     pub fn next_cycle(&self) {
         self.progress.reset();
     }
 
-    /// Prints the footer and, if requested, lateness, writes the files and returns the number of
+    /// Prints the footer and, if requested, the lateness; writes the files; returns the number of
     /// wrong elements.
     pub fn conclude(mut self, stats: Option<Vec<Stats>>) -> Result<u64> {
         self.progress.finish_and_clear();
@@ -131,7 +131,7 @@ impl<'a> Report<'a> {
         Ok(self.wrong)
     }
 
-    /// The mean over all sizes and placements.
+    /// Returns the mean bus bandwidth over all sizes and placements.
     pub(super) fn average_busbw_gbps(&self) -> f64 {
         match self.placements {
             0 => 0.0,
@@ -139,7 +139,7 @@ impl<'a> Report<'a> {
         }
     }
 
-    /// Writes to standard output, unless that belongs to a file's data.
+    /// Writes to standard output, unless `--csv -` or `--json -` uses it.
     fn print(&mut self, text: &str) -> Result<()> {
         if self.arguments.stdout_is_data() {
             return Ok(());

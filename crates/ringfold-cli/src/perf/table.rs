@@ -1,5 +1,5 @@
-//! The table on standard output: nccl-tests' columns, header and footer, ours after them. On a
-//! terminal that is too narrow for a row, the columns that say least are left out.
+//! The table on standard output: nccl-tests' columns, header and footer, then our columns. On a
+//! terminal that is too narrow for a row, the least informative columns are omitted.
 
 use std::fmt::Write as _;
 use std::io::stdout;
@@ -12,7 +12,7 @@ use super::arguments::Arguments;
 use crate::bench::{Measurement, Participant};
 use crate::numbers::{number, significant};
 
-/// How much of the table is shown.
+/// The part of the table that is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extent {
     /// All columns.
@@ -22,7 +22,7 @@ pub enum Extent {
 }
 
 impl Extent {
-    /// What fits where a line has so many columns; `None` if that is not limited.
+    /// Returns the extent that fits into this many columns; `None` means no limit.
     pub fn fitting(columns: Option<u16>) -> Extent {
         match columns {
             Some(columns) if columns < WHOLE_COLUMNS => Extent::Narrow,
@@ -30,7 +30,7 @@ impl Extent {
         }
     }
 
-    /// What fits on standard output.
+    /// Returns the extent that fits on standard output.
     pub fn of_stdout() -> Extent {
         let size = tcgetwinsize(stdout());
         let columns = size.ok().map(|size| size.ws_col);
@@ -38,10 +38,10 @@ impl Extent {
     }
 }
 
-/// The width of a row with all columns and the longest of the usual names.
+/// Width of a row with all columns and the longest of the usual names.
 const WHOLE_COLUMNS: u16 = 115;
 
-/// The lines before the first row.
+/// Returns the lines before the first row.
 pub fn header(
     arguments: &Arguments,
     participants: &[Participant],
@@ -108,7 +108,7 @@ pub fn header(
     text + &column_heads(arguments, extent)
 }
 
-/// The weights that hold, and where they come from.
+/// Describes the weights in use, and their origin.
 fn weights_text(asked: &Weighting, weights: Option<&[u32]>) -> String {
     let each = weights.map(|weights| {
         let words: Vec<String> = weights.iter().map(u32::to_string).collect();
@@ -123,7 +123,7 @@ fn weights_text(asked: &Weighting, weights: Option<&[u32]>) -> String {
     }
 }
 
-/// The columns of a placement behind nccl-tests' four: names and units.
+/// Returns the names and units of a placement's columns after nccl-tests' four.
 fn more_columns(arguments: &Arguments) -> Vec<[&'static str; 2]> {
     let mut columns = Vec::new();
     if arguments.on.device.is_some() {
@@ -141,7 +141,7 @@ fn more_columns(arguments: &Arguments) -> Vec<[&'static str; 2]> {
     columns
 }
 
-/// The width of such a column.
+/// Width of each of the [`more_columns`].
 const MORE_WIDTH: usize = 8;
 
 fn column_heads(arguments: &Arguments, extent: Extent) -> String {
@@ -174,7 +174,7 @@ fn column_heads(arguments: &Arguments, extent: Extent) -> String {
     )
 }
 
-/// The row of one size, in both placements as far as there are two.
+/// Returns the row of one size, in both placements if there are two.
 pub fn row(
     arguments: &Arguments,
     out: &Measurement,
@@ -225,7 +225,7 @@ fn placement_columns(arguments: &Arguments, row: Option<&Measurement>) -> String
     text
 }
 
-/// What stands in [`more_columns`].
+/// Returns the values of the [`more_columns`].
 fn more_values(arguments: &Arguments, row: &Measurement) -> Vec<Option<f64>> {
     let mut values = Vec::new();
     if arguments.on.device.is_some() {
@@ -248,7 +248,7 @@ fn more_values(arguments: &Arguments, row: &Measurement) -> Vec<Option<f64>> {
     values
 }
 
-/// The lines after the last row.
+/// Returns the lines after the last row.
 pub fn footer(arguments: &Arguments, wrong: u64, average_busbw_gbps: f64) -> String {
     let verdict = match (arguments.check, wrong) {
         (0, _) => "NOT CHECKED",
@@ -263,7 +263,7 @@ pub fn footer(arguments: &Arguments, wrong: u64, average_busbw_gbps: f64) -> Str
     )
 }
 
-/// `2026-01-31 23:59:59` in UTC.
+/// Formats a time as `2026-01-31 23:59:59`, in UTC.
 pub fn utc(time: SystemTime) -> String {
     let text = humantime::format_rfc3339_seconds(time).to_string();
     text.replace('T', " ").replace('Z', "")

@@ -1,12 +1,11 @@
-//! The clocks of several hosts, brought together by the calls that their ranks made with each
-//! other.
+//! Aligns the clocks of several hosts by the calls that their ranks made with each other.
 //!
-//! Processes of one host read one clock. Of two hosts: no rank can leave an all_reduce or a barrier
-//! before the last one has entered it. So each such call says that the end on either side is later
-//! than the beginning on the other, which bounds the offset of the clocks from both sides, like the
-//! two ways of a ping (Cristian, 1989; Duda et al., 1987, do so for traces). The bounds of many
-//! calls are tighter than a measurement when the job starts, and follow clocks that drift: where no
-//! one offset fits all calls, each window of time has its own, and times between are interpolated.
+//! Processes of one host read one clock. Between hosts, no rank can leave an all_reduce or a
+//! barrier before the last rank has entered it. So the end of such a call on either host is later
+//! than its beginning on the other, which bounds the offset of the clocks from both sides, like the
+//! two ways of a ping (Cristian, 1989; Duda et al., 1987, for traces). The bounds of many calls are
+//! tighter than a measurement at the job's start, and follow clocks that drift: if no single offset
+//! fits all calls, each window of time has its own, with interpolation between windows.
 
 use std::collections::BTreeMap;
 
@@ -16,16 +15,16 @@ use super::files::Recorded;
 use super::ranks::{Key, Ranks, key};
 use crate::numbers::time;
 
-/// The time in which clocks are taken not to drift apart, where they do.
+/// Window within which drifting clocks are assumed to have a constant offset.
 const WINDOW_NS: i128 = 10_000_000_000;
 
-/// Identifies a clock.
+/// Identifier of a clock.
 type Id = [u64; 3];
 
-/// The times of all hosts as those of the first rank's.
+/// The clocks of all hosts, aligned with the first rank's.
 pub struct Clocks {
     known: BTreeMap<Id, Clock>,
-    /// The first time of all.
+    /// Beginning of the first call of all, on the first rank's clock.
     begin_ns: i128,
 }
 
@@ -33,30 +32,30 @@ pub struct Clocks {
 #[derive(Clone, Debug, Default)]
 struct Clock {
     host: String,
-    /// Each leads one clock further towards the first one.
+    /// Offsets to subtract in turn; each leads one clock further towards the first one.
     steps: Vec<Offset>,
     source: Source,
 }
 
-/// How a clock was compared.
+/// The method by which a clock was compared.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Source {
-    /// It is the first one's.
+    /// The first rank's clock, to which the others are compared.
     #[default]
     Same,
-    /// By calls, with this as the largest error.
+    /// Comparison by calls, with this maximum error in nanoseconds.
     Calls(i128),
-    /// By the calendars of the hosts, because there is no such call.
+    /// Comparison by the calendars of the hosts, because there is no such call.
     Calendar,
 }
 
-/// By how much a clock is ahead of another one, at some of its times.
+/// The lead of a clock over another one, at some of its times.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Offset {
     points: Vec<(i128, i128)>,
 }
 
-/// What calls say of an offset: it lies between these, at this time.
+/// A call's bounds of a clock's offset, and the clock's time at which they hold.
 #[derive(Clone, Copy, Debug)]
 struct Bounds {
     at_ns: i128,
@@ -77,7 +76,7 @@ impl Offset {
         }
     }
 
-    /// The offset that fits `bounds`, and the largest error.
+    /// Returns the offset that fits `bounds`, and its maximum error.
     fn fitting(bounds: &[Bounds]) -> Option<(Offset, i128)> {
         let all = middle(bounds)?;
         if let (offset, Some(error)) = all {
@@ -101,15 +100,15 @@ impl Offset {
         for (window, bounds) in &windows {
             let (offset, error) = middle(bounds)?;
             points.push((window * WINDOW_NS + WINDOW_NS / 2, offset));
-            // Bounds that contradict each other within a window: a clock was set.
+            // If bounds contradict each other within a window, a clock was set.
             most = most.max(error.unwrap_or(WINDOW_NS));
         }
         Some((Offset { points }, most))
     }
 }
 
-/// The middle of what all bounds allow, and how far it can be wrong; no error where they contradict
-/// each other.
+/// Returns the middle of the offsets that all bounds allow, and its maximum error; no error if the
+/// bounds contradict each other.
 fn middle(bounds: &[Bounds]) -> Option<(i128, Option<i128>)> {
     let least = bounds.iter().map(|bound| bound.least).max()?;
     let most = bounds.iter().map(|bound| bound.most).min()?;
@@ -117,14 +116,14 @@ fn middle(bounds: &[Bounds]) -> Option<(i128, Option<i128>)> {
     Some(((least + most) / 2, error))
 }
 
-/// A call on one clock: when the last of its ranks there entered, and the first one left.
+/// A call on one clock: the times at which the last of its ranks there entered, and the first left.
 #[derive(Clone, Copy, Debug)]
 struct Passage {
     begin_ns: i128,
     end_ns: i128,
 }
 
-/// By call, its passage on each clock.
+/// The passages of each call, by clock.
 type Passages = BTreeMap<(Key, u64), BTreeMap<Id, Passage>>;
 
 /// Collects the calls that no rank leaves before all have entered.
@@ -154,7 +153,7 @@ fn passages(boards: &[Recorded], is_closed: fn(Collective) -> bool) -> Passages 
     passages
 }
 
-/// What the calls say of how far the clock `other` is ahead of `one`.
+/// Returns the calls' bounds for the lead of the clock `other` over `one`.
 fn bounds(passages: &Passages, one: Id, other: Id) -> Vec<Bounds> {
     let both = passages
         .values()
@@ -178,8 +177,7 @@ impl Clocks {
         });
         let first = &boards[first.expect("at least one file was read")].picture;
         let mut known = BTreeMap::from([(first.clock, Clock::first(&first.host))]);
-        // Those that a rank can leave although another one that gives nothing has not come are
-        // second best.
+        // Second best are collectives that a rank can leave before a rank without data has entered.
         for is_closed in [
             (|c| matches!(c, Collective::AllReduce | Collective::Barrier))
                 as fn(Collective) -> bool,
@@ -222,23 +220,23 @@ impl Clocks {
             .fold(time_ns.into(), |time, step| time - step.at(time))
     }
 
-    /// A time of the clock `clock` as microseconds since the first call of all.
+    /// Converts a time of the clock `clock` to microseconds since the first call of all.
     pub fn us(&self, clock: Id, time_ns: u64) -> f64 {
         (self.common_ns(clock, time_ns) - self.begin_ns) as f64 / 1e3
     }
 
-    /// How far times of different hosts can be wrong, in words.
+    /// Describes the possible errors of times of different hosts.
     pub fn findings(&self) -> Vec<String> {
         let found = self.known.values().filter_map(|clock| match clock.source {
             Source::Same => None,
             Source::Calls(error) => Some(format!(
-                "the clock of {} was compared by calls: its times are right within {}",
+                "the clock of {} was compared by calls: its times are accurate within {}",
                 clock.host,
                 time(error as f64)
             )),
             Source::Calendar => Some(format!(
-                "the clock of {} was compared by the calendars of the hosts, because there is \
-                 no all_reduce or barrier with it: its times may be wrong by milliseconds",
+                "the clock of {} was compared by the hosts' calendars, for lack of a common \
+                 all_reduce or barrier: its times may be wrong by milliseconds",
                 clock.host
             )),
         });
@@ -255,7 +253,7 @@ impl Clock {
     }
 }
 
-/// A clock that is not known yet, compared with the known one with which it shares most calls.
+/// Returns a clock that is not known yet, compared with the known clock that shares most calls.
 fn next(
     boards: &[Recorded],
     known: &BTreeMap<Id, Clock>,
@@ -292,7 +290,7 @@ fn next(
 mod tests {
     use super::*;
 
-    /// Calls every `every_ms`, of which either side sees the other after 40 to 60 µs.
+    /// Returns calls every `every_ms`, in which each side sees the other after 40 to 80 µs.
     fn calls(count: i128, every_ms: i128, offset: impl Fn(i128) -> i128) -> Vec<Bounds> {
         let call = |index: i128| {
             let begin = index * every_ms * 1_000_000;
@@ -318,7 +316,7 @@ mod tests {
 
     #[test]
     fn clocks_that_drift_are_followed() {
-        // 50 millionths: 3 ms in a minute.
+        // 50 ppm: 3 ms in a minute.
         let drift = |time: i128| 1_000_000 + time / 20_000;
         let (offset, _) = Offset::fitting(&calls(6000, 10, drift)).unwrap();
         assert!(offset.points.len() >= 6);

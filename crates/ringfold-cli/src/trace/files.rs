@@ -1,4 +1,4 @@
-//! The files that the processes of a job have left.
+//! Reads the files that the processes of a job have left.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -12,14 +12,14 @@ use rustix::fs::OFlags;
 use crate::complain;
 use crate::numbers::plural;
 
-/// A communicator of a process, and its calls.
+/// A communicator of a process, and its recorded calls.
 pub struct Recorded {
     pub picture: Picture,
-    /// In the order in which they were submitted.
+    /// The calls, in the order of submission.
     pub calls: Vec<RecordedCall>,
 }
 
-/// Reads all files of a folder. One that cannot be read is left out, with a message.
+/// Reads all files of a folder. Reports files that cannot be read, and leaves them out.
 pub fn read(folder: &Path) -> Result<Vec<Recorded>> {
     let entries = fs::read_dir(folder);
     let entries = entries.with_context(|| format!("cannot read `{}`", folder.display()))?;
@@ -36,7 +36,7 @@ pub fn read(folder: &Path) -> Result<Vec<Recorded>> {
                 }
                 boards.push(board);
             }
-            Err(why) => complain(&format!("`{}` is left out: {why}", path.display())),
+            Err(why) => complain(&format!("skipped `{}`: {why}", path.display())),
         }
     }
     if boards.is_empty() {
@@ -50,12 +50,12 @@ pub fn read(folder: &Path) -> Result<Vec<Recorded>> {
     Ok(boards)
 }
 
-/// Reads a file without mapping it: one that is cut off meanwhile is an error, and no signal. Its
-/// length is not trusted either: no more is read than its beginning accounts for.
+/// Reads a file without mapping it, so that a file cut off meanwhile causes an error and no signal.
+/// The file's length is not trusted either: no more is read than its beginning accounts for.
 fn read_one(path: &Path) -> Result<(Recorded, usize), String> {
     let file = open(path)?;
     let cut_off = |error: io::Error| match error.kind() {
-        io::ErrorKind::UnexpectedEof => "it is cut off".to_owned(),
+        io::ErrorKind::UnexpectedEof => "the file is truncated".to_owned(),
         _ => error.to_string(),
     };
     let mut beginning = Vec::new();
@@ -68,7 +68,7 @@ fn read_one(path: &Path) -> Result<(Recorded, usize), String> {
     let picture = Picture::read(&read_until(bytes)?)?;
     let length = file.metadata().map_err(cut_off)?.len();
     if length < picture.whole_bytes() as u64 {
-        return Err("it is cut off".into());
+        return Err("the file is truncated".into());
     }
     let (calls, unread) =
         picture.calls(|place, into| file.read_exact_at(into, place as u64).map_err(cut_off))?;
@@ -77,7 +77,7 @@ fn read_one(path: &Path) -> Result<(Recorded, usize), String> {
         .saturating_sub((calls.len() + unread) as u64);
     if before > 0 {
         complain(&format!(
-            "rank {} of {}: its first {before} calls are not recorded any more; \
+            "rank {} of {}: the first {before} calls are no longer recorded; \
              RINGFOLD_TRACE_CALLS={} keeps them",
             picture.rank,
             picture.world_size,
@@ -87,13 +87,13 @@ fn read_one(path: &Path) -> Result<(Recorded, usize), String> {
     Ok((Recorded { picture, calls }, unread))
 }
 
-/// Opens a regular file, and nothing that would block or do anything when it is opened.
+/// Opens a regular file only: opening anything else may block or have side effects.
 fn open(path: &Path) -> Result<File, String> {
     let is_file = |metadata: &fs::Metadata| match metadata.is_file() {
         true => Ok(()),
-        false => Err("it is not a regular file".to_owned()),
+        false => Err("not a regular file".to_owned()),
     };
-    // Before it is opened, and again in case that it was replaced in between.
+    // Checked before opening, and again afterwards in case the file was replaced in between.
     is_file(&fs::metadata(path).map_err(|error| error.to_string())?)?;
     let mut options = File::options();
     let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits() as i32;

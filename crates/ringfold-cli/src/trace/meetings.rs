@@ -1,7 +1,7 @@
-//! The collectives that ranks made together, and which of them came last.
+//! The collectives that ranks made together, and the rank that entered each of them last.
 //!
-//! By the beginnings of all ranks on one clock, which say more than what a single rank saw: a rank
-//! of a ring hears from the one before it only.
+//! Compares the beginnings of all ranks on one clock, which show more than a single rank's view: a
+//! rank of a ring hears only from the rank before it.
 
 use std::collections::BTreeMap;
 
@@ -18,27 +18,27 @@ pub struct Meetings {
 /// One call of several ranks.
 #[derive(Clone, Debug)]
 pub struct Meeting {
-    /// The board and the call on it of each rank that has recorded it, by beginning.
+    /// The board and the call on it of each rank that has recorded the call, in order of beginning.
     pub calls: Vec<(usize, usize)>,
-    /// When the first and the last rank entered, in microseconds.
+    /// Time at which the first rank entered, in microseconds; `last_us` is that of the last rank.
     pub first_us: f64,
     pub last_us: f64,
 }
 
 impl Meeting {
-    /// By how much the last rank was later than the first.
+    /// Returns the time between the first and the last rank's entry.
     pub fn late_us(&self) -> f64 {
         self.last_us - self.first_us
     }
 
-    /// The board of the rank that entered last, and its call there.
+    /// Returns the board of the rank that entered last, and its call there.
     pub fn last(&self) -> (usize, usize) {
         *self.calls.last().expect("a meeting has calls")
     }
 }
 
 impl Meetings {
-    /// Finds them.
+    /// Finds the calls that at least two ranks have recorded.
     pub fn find(boards: &[Recorded], _ranks: &Ranks, clocks: &Clocks) -> Meetings {
         let begin_us = |&(board, call): &(usize, usize)| {
             let Recorded { picture, calls } = &boards[board];
@@ -70,17 +70,17 @@ impl Meetings {
         }
     }
 
-    /// The meeting that is call `sequence` of a communicator.
+    /// Returns call `sequence` of a communicator, if at least two ranks have recorded it.
     pub fn of(&self, communicator: Key, sequence: u64) -> Option<&Meeting> {
         self.known.get(&(communicator, sequence))
     }
 
-    /// All of them.
+    /// Returns all calls that at least two ranks have recorded.
     pub fn all(&self) -> impl Iterator<Item = (&(Key, u64), &Meeting)> {
         self.known.iter()
     }
 
-    /// Who was late, in words.
+    /// Describes the late ranks.
     pub fn findings(&self, ranks: &Ranks) -> Vec<String> {
         let mut late: BTreeMap<usize, (usize, f64)> = BTreeMap::new();
         for meeting in self.known.values() {
@@ -94,8 +94,8 @@ impl Meetings {
         late.sort_by(|(_, (_, one)), (_, (_, other))| other.total_cmp(one));
         let line = |(process, (times, us)): (usize, (usize, f64))| {
             format!(
-                "rank {} was the last to enter {times} of {calls} collectives, by {} on the \
-                 average, {} in all",
+                "rank {} was the last to enter {times} of {calls} collectives, by {} on average, \
+                 {} in total",
                 ranks.processes[process].rank,
                 time(1e3 * us / times as f64),
                 time(1e3 * us)
@@ -105,5 +105,5 @@ impl Meetings {
     }
 }
 
-/// Ranks of which it is said how late they were.
+/// Maximum number of late ranks to describe.
 const RANKS_NAMED: usize = 8;

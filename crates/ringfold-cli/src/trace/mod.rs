@@ -1,8 +1,8 @@
 //! `ringfold trace`: the recorded calls of a job as one timeline.
 //!
-//! `files` reads what the processes have left, `ranks` finds out which process is which rank,
-//! `clocks` brings the clocks of several hosts together, `meetings` finds the calls that ranks made
-//! together and who came last, `timeline` writes all that for Perfetto.
+//! `files` reads the files of the processes, `ranks` determines which process is which rank,
+//! `clocks` aligns the clocks of several hosts, `meetings` finds the calls that ranks made together
+//! and their last ranks, and `timeline` writes the result for Perfetto.
 
 mod clocks;
 mod files;
@@ -20,25 +20,25 @@ use clocks::Clocks;
 use meetings::Meetings;
 use ranks::Ranks;
 
-/// Make one timeline of the recorded calls of all ranks
+/// Merge the recorded calls of all ranks into one timeline
 ///
-/// A job records its calls where RINGFOLD_TRACE names a folder; `ringfold run --trace` does both
-/// steps. DIR has one file per process and communicator; bring those of several hosts into one
-/// folder first. Files of processes that were killed count like the others. The timeline is in the
-/// Trace Event Format: open it at ui.perfetto.dev, or in Chrome at chrome://tracing. Who was late
-/// is printed to standard error.
+/// A job records its calls if RINGFOLD_TRACE names a folder; `ringfold run --trace` does both
+/// steps. DIR has one file per process and communicator; copy those of several hosts into one
+/// folder first. Files of processes that were killed are used, too. The timeline is in the Trace
+/// Event Format: open it at ui.perfetto.dev, or in Chrome at chrome://tracing. Late ranks are
+/// printed to standard error.
 ///
 /// The clocks of several hosts are compared by the calls themselves: no rank can leave an
-/// all_reduce or a barrier before the last one has entered it. How far times of different hosts can
-/// be wrong is printed.
+/// all_reduce or a barrier before the last rank has entered it. The possible errors of times of
+/// different hosts are printed.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Arguments {
-    /// The folder with the files
+    /// Folder of the recorded calls
     #[arg(value_name = "DIR")]
     folder: PathBuf,
 
-    /// The file for the timeline (`-`: standard output)
+    /// File for the timeline (`-`: standard output)
     #[arg(short, long, value_name = "FILE", default_value = "trace.json")]
     output: PathBuf,
 }
@@ -49,13 +49,13 @@ Examples:
   RINGFOLD_TRACE=/tmp/calls torchrun --nproc-per-node 4 train.py
   ringfold trace /tmp/calls -o job.json";
 
-/// Makes the timeline.
+/// Writes the timeline.
 pub fn run(arguments: Arguments) -> Result<u8> {
     merge(&arguments.folder, &arguments.output)?;
     Ok(0)
 }
 
-/// Makes a timeline of the files in `folder`.
+/// Merges the files in `folder` into one timeline.
 pub fn merge(folder: &Path, output: &Path) -> Result<()> {
     let boards = files::read(folder)?;
     let ranks = Ranks::of(&boards);

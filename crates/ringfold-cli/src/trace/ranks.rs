@@ -1,6 +1,6 @@
-//! Which process is which rank of the job, and which of its communicators is which.
+//! Determines which process is which rank of the job, and numbers the communicators.
 //!
-//! PyTorch's backend makes a communicator for each group, with numbers of ranks of its own. A
+//! PyTorch's backend creates a communicator for each group, each with its own numbering of ranks. A
 //! process has the rank that it has in the largest communicator.
 
 use std::cmp::Reverse;
@@ -10,10 +10,10 @@ use ringfold::internals::board::Picture;
 
 use super::files::Recorded;
 
-/// A communicator: the same on all its ranks, and no other one's.
+/// Identifier of a communicator: the same on all its ranks, and different from all others.
 pub type Key = (u64, u64);
 
-/// The communicator of a board.
+/// Returns the communicator of a board.
 pub fn key(board: &Picture) -> Key {
     (board.job, board.communicator)
 }
@@ -21,22 +21,22 @@ pub fn key(board: &Picture) -> Key {
 /// The processes of a job.
 pub struct Ranks {
     pub processes: Vec<Process>,
-    /// The process of each board.
+    /// Index of the process of each board.
     pub process_of: Vec<usize>,
-    /// The process of each rank of a communicator, where it has left a file.
+    /// Index of the process of each rank of a communicator, if the process has left a file.
     members: BTreeMap<(Key, usize), usize>,
     /// The communicators, the largest first.
     communicators: Vec<Key>,
 }
 
-/// A process: what it is called, and its number in the timeline.
+/// A process' rank in the job, and its name in the timeline.
 pub struct Process {
     pub rank: usize,
     pub name: String,
 }
 
 impl Ranks {
-    /// Finds them out.
+    /// Determines the processes and communicators of all boards.
     pub fn of(boards: &[Recorded]) -> Ranks {
         let mut sizes: BTreeMap<Key, (Reverse<usize>, u64)> = BTreeMap::new();
         for Recorded { picture, .. } in boards {
@@ -47,7 +47,7 @@ impl Ranks {
         let mut communicators: Vec<Key> = sizes.keys().copied().collect();
         communicators.sort_by_key(|key| sizes[key]);
         let place = |key: Key| communicators.iter().position(|other| *other == key);
-        // A process, and the board in its largest communicator.
+        // Each process, with the place of its largest communicator and the board there.
         let mut mains: BTreeMap<([u64; 3], &str, u32), (usize, usize)> = BTreeMap::new();
         for (index, Recorded { picture, .. }) in boards.iter().enumerate() {
             let process = (picture.clock, picture.host.as_str(), picture.pid);
@@ -83,12 +83,12 @@ impl Ranks {
         }
     }
 
-    /// The process that is `rank` of a communicator; nothing if it has left no file.
+    /// Returns the process that is `rank` of a communicator; `None` if it has left no file.
     pub fn member(&self, communicator: Key, rank: usize) -> Option<usize> {
         self.members.get(&(communicator, rank)).copied()
     }
 
-    /// The communicator's number for people: 0 is the largest.
+    /// Returns the communicator's number for users: 0 is the largest.
     pub fn number(&self, communicator: Key) -> usize {
         let place = self
             .communicators
@@ -97,7 +97,7 @@ impl Ranks {
         place.unwrap_or(self.communicators.len())
     }
 
-    /// What `rank` of a communicator is called: by its rank in the largest one.
+    /// Names `rank` of a communicator by its rank in the largest communicator.
     pub fn name(&self, communicator: Key, rank: usize) -> String {
         match self.member(communicator, rank) {
             Some(process) => format!("rank {}", self.processes[process].rank),

@@ -1,10 +1,10 @@
-//! The timeline, in the Trace Event Format.
+//! Writes the timeline in the Trace Event Format.
 //!
-//! A rank is a process. A communicator is a track of it, with a complete slice (`X`) for each
+//! A rank is a process. Each of its communicators is a track, with a complete slice (`X`) for each
 //! collective, which run one after the other; messages between two ranks, which overlap, have a
-//! track of asynchronous slices (`b`, `e`). An arrow leads from the beginning of the rank that came
-//! last to the end of each rank that waited in the call, and from each message's sending to its
-//! receiving. Times are microseconds since the first call of all.
+//! track of asynchronous slices (`b`, `e`). An arrow leads from the beginning of the rank that
+//! entered a call last to the end of each rank that waited in the call, and from each message's
+//! send to its receive. Times are microseconds since the first call of all.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -21,7 +21,7 @@ use super::ranks::{Key, Ranks, key};
 use crate::numbers::bytes_label;
 use crate::plot::events;
 
-/// What there is to draw.
+/// The data of a timeline.
 struct Timeline<'a> {
     boards: &'a [Recorded],
     ranks: &'a Ranks,
@@ -52,7 +52,7 @@ pub fn write(
 }
 
 impl Timeline<'_> {
-    /// What processes and tracks are called.
+    /// Returns the names of processes and tracks, and marks for failed communicators.
     fn names(&self) -> Vec<Value> {
         let mut events = Vec::new();
         for (number, process) in self.ranks.processes.iter().enumerate() {
@@ -83,7 +83,7 @@ impl Timeline<'_> {
         events
     }
 
-    /// A mark where a communicator has ended by an error: after its last call.
+    /// Returns a mark after the last call of a communicator that has ended by an error.
     fn failure(&self, board: usize, error: &str) -> Value {
         let Recorded { picture, calls } = &self.boards[board];
         let last = calls
@@ -100,7 +100,7 @@ impl Timeline<'_> {
         })
     }
 
-    /// The track of a board.
+    /// Returns the track of a board.
     fn track(&self, board: usize) -> usize {
         self.ranks.number(key(&self.boards[board].picture))
     }
@@ -109,7 +109,7 @@ impl Timeline<'_> {
         self.clocks.us(self.boards[board].picture.clock, ns)
     }
 
-    /// The calls of one board.
+    /// Returns the slices of one board's calls.
     fn slices(&self, board: usize) -> Vec<Value> {
         let Recorded { picture, calls } = &self.boards[board];
         let communicator = key(picture);
@@ -146,7 +146,7 @@ impl Timeline<'_> {
                 }));
                 continue;
             }
-            // Calls run one after the other; one that was submitted early waits for its turn.
+            // Calls run one after the other; a call that was submitted early waits for its turn.
             let begin_ns = call.begin_ns.max(free_ns).min(end_ns);
             free_ns = free_ns.max(end_ns);
             let mut event = event;
@@ -195,7 +195,7 @@ impl Timeline<'_> {
         arguments
     }
 
-    /// Arrows from the rank that entered a call last to those that waited in it.
+    /// Returns arrows from the rank that entered a call last to the ranks that waited in it.
     fn waits(&self) -> impl Iterator<Item = Value> {
         let meetings = self.meetings.all();
         meetings.flat_map(move |(((job, _), sequence), meeting)| {
@@ -221,10 +221,10 @@ impl Timeline<'_> {
         &self.boards[board].calls[call]
     }
 
-    /// Arrows from sendings to receivings. Between two ranks, messages of a tag are received in the
-    /// order in which they are sent.
+    /// Returns arrows from sends to receives. Between two ranks, messages of a tag are received in
+    /// the order in which they are sent.
     fn messages(&self) -> Vec<Value> {
-        // By communicator, sender, receiver and tag.
+        // Boards and times, by communicator, sender, receiver and tag.
         type Ends = BTreeMap<(Key, usize, usize, u32), Vec<(usize, u64)>>;
         let (mut sent, mut received) = (Ends::new(), Ends::new());
         for (board, Recorded { picture, calls }) in self.boards.iter().enumerate() {
@@ -243,7 +243,7 @@ impl Timeline<'_> {
         }
         let mut arrows = Vec::new();
         for (name, begins) in &sent {
-            // Where some are not recorded any more, the rest cannot be matched.
+            // If some messages are no longer recorded, the rest cannot be matched.
             let ends = received.get(name).filter(|ends| ends.len() == begins.len());
             for ((from, begin_ns), (to, end_ns)) in begins.iter().zip(ends.into_iter().flatten()) {
                 let id = format!("m{}", arrows.len());

@@ -22,7 +22,7 @@ fn perf(line: &str) -> Command {
             command.env_remove(name);
         }
     }
-    // A busy machine is no reason to report what waits for long.
+    // On a busy machine, long waits are no reason for a report.
     command.env("SOFTCUDA_REPORT_MS", "600000");
     command
 }
@@ -33,7 +33,7 @@ fn done(command: Command) -> Finished {
     done
 }
 
-/// What a command that must fail says.
+/// Returns the error of a command that must fail.
 fn refusal(command: Command) -> String {
     let done = Running::start(command).finish();
     assert!(!done.status.success(), "{}", done.stdout);
@@ -64,12 +64,12 @@ fn results_on_devices_are_exact_and_stand_beside_their_limit() {
         let rows = rows(&done.stdout);
         assert_eq!(rows.len(), 3, "{}", done.stdout);
         for row in &rows {
-            // Out of place and in place: wrong elements, the limit, how much of it.
+            // Out of place and in place: wrong elements, the limit, and the share of it.
             for at in [8, 14] {
                 assert_eq!(row[at], "0", "{}", done.stdout);
                 let number = |column: usize| row[column].parse::<f64>().expect("a number");
                 assert!(number(at + 1) > 0.0, "{}", done.stdout);
-                // A machine that is busy may round it to nothing.
+                // On a busy machine the share may be rounded to zero.
                 assert!(number(at + 2) >= 0.0, "{}", done.stdout);
             }
         }
@@ -78,8 +78,8 @@ fn results_on_devices_are_exact_and_stand_beside_their_limit() {
     }
 }
 
-/// A file of a calibration whose devices are as by default, and whose cores take so long to combine
-/// a byte.
+/// Writes a calibration with the default devices, and with this time for a core to combine a byte;
+/// returns the file.
 fn calibrated(name: &str, reduce_us_per_byte: f64) -> String {
     let calibration = Calibration {
         constants: Constants {
@@ -128,7 +128,7 @@ fn devices_combine_where_the_model_says_so_or_the_environment() {
     assert_ne!(algorithm(&by_default, 1 << 20), "devices");
 }
 
-/// What stands behind the transport in the row of so many bytes.
+/// Returns the text after the transport in the row of this size.
 fn algorithm(table: &str, bytes: usize) -> &str {
     let size = bytes.to_string();
     let row = |line: &&str| line.split_whitespace().next() == Some(&size);
@@ -240,8 +240,8 @@ fn what_a_device_needs_is_named_where_it_is_missing() {
     }
 }
 
-/// The copies of the modelled link take eight seconds and the deadline is two: ranks that are
-/// slower than each other by less are no matter.
+/// The copies of the modelled link take eight seconds, and the deadline is two, so smaller
+/// differences between ranks do not matter.
 #[test]
 fn a_device_that_hangs_ends_the_measurement() {
     let mut command = perf("-b 64K -e 64K --device soft -T 2s");

@@ -1,8 +1,8 @@
-//! A limit of file sizes, which many batch systems set: memory that processes share counts, too.
+//! A limit of file sizes, which many batch systems set: shared memory counts, too.
 
 use crate::process::{Running, ringfold};
 
-/// A program's outcome where files may have 50 or 100 KiB, whichever the shell's unit makes it.
+/// Returns a program's outcome with files limited to 50 or 100 KiB, depending on the shell's unit.
 fn limited(program: &str) -> (Option<i32>, String) {
     let script = format!(
         "ulimit -f 100; exec {} {program}",
@@ -20,7 +20,7 @@ fn too_large_a_memory_is_an_error_that_names_the_limit() {
     let told = [
         "bytes of shared memory",
         "File too large",
-        "raise that (ulimit -f)",
+        "raise the limit (ulimit -f)",
     ];
     assert!(told.iter().all(|part| text.contains(part)), "{text}");
 }

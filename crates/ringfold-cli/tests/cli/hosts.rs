@@ -9,7 +9,7 @@ use rustix::process::Signal;
 
 use crate::process::{Finished, Running, finish, ringfold};
 
-/// A port that the system gives to no other process, and where rank 0 may listen.
+/// A port that the system assigns to no other process, and at which rank 0 may listen.
 struct Port {
     number: u16,
     _holder: OwnedFd,
@@ -29,7 +29,7 @@ impl Port {
         }
     }
 
-    /// The launcher of host `host_rank` of two, with two ranks.
+    /// Returns the launcher of host `host_rank` of two, with two ranks.
     fn launcher(&self, host_rank: usize, program: &[&str]) -> Command {
         let (host_rank, address) = (host_rank.to_string(), format!("127.0.0.1:{}", self.number));
         let mut arguments = vec!["run", "--hosts", "2", "--host-rank", &host_rank];
@@ -90,7 +90,7 @@ fn variables_count_on_over_hosts() {
     );
 }
 
-/// Its own ranks end at once, and those of the other host learn of it while they wait for them.
+/// The ranks of the failed rank's host end at once; the other host's ranks are notified while they wait.
 #[test]
 fn a_rank_that_cannot_start_ends_the_job_on_all_hosts() {
     let perf = [env!("CARGO_BIN_EXE_ringfold"), "perf", "-b", "8", "-e", "8"];
@@ -102,7 +102,7 @@ fn a_rank_that_cannot_start_ends_the_job_on_all_hosts() {
         assert_eq!(done[failing].status.code(), Some(7));
         let other = &done[1 - failing];
         assert_eq!(other.status.code(), Some(1), "{}", other.stderr);
-        // Else its ranks have waited for theirs until the deadline for joining.
+        // Without this reason, the other host's ranks have waited until the deadline for joining.
         let reason = format!("the process of rank {} ended with status 7", 2 * failing);
         println!(
             "{failing}: {}: {}",
@@ -128,7 +128,7 @@ fn an_interrupted_host_ends_the_job_on_all_hosts() {
     let port = Port::free();
     let first = Running::start(port.launcher(0, &perf));
     let second = Running::start(port.launcher(1, &perf));
-    // The ranks are connected: the head of the table is there.
+    // Once the head of the table is printed, the ranks are connected.
     while !first.line().contains("Rank  3") {}
     second.signal(Signal::INT);
     assert!(!second.finish().status.success());
@@ -187,7 +187,7 @@ fn arguments_that_do_not_fit_together_are_refused() {
     }
 }
 
-/// Scripts may give the number of hosts always.
+/// Scripts may always pass the number of hosts.
 #[test]
 fn one_host_needs_nothing_else() {
     let done = finish(&[

@@ -1,4 +1,4 @@
-//! `ringfold info`: what every machine has to say.
+//! `ringfold info`: the output that every machine has.
 
 use crate::process::{Running, finish, ringfold};
 

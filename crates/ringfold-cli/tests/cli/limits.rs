@@ -3,8 +3,8 @@
 use crate::process::{Running, finish, ringfold};
 use crate::skipped::skipped;
 
-/// A job of four ranks in which rank `odd` has other limits than the rest. Counts below, above and
-/// between.
+/// Runs a job of four ranks in which rank `odd` has different limits. Counts are below, above and
+/// between the limits.
 fn job(odd: usize) -> (bool, String) {
     let script = format!(
         "[ $RINGFOLD_RANK = {odd} ] && export RINGFOLD_LIMITS=shared_slice_bytes=4K; \
@@ -61,7 +61,7 @@ fn info_says_the_limits() {
     assert!(bytes.parse::<u64>().is_ok(), "{bytes}");
 }
 
-/// The tables of the ranks of a job of two after a probe. Of calls that check what they sum.
+/// Runs a job of two ranks that check their sums. Returns their tables after a probe.
 fn probed(variables: &[(&str, &str)]) -> Vec<String> {
     let mut command = ringfold(&[
         "perf", "--ranks", "2", "-b", "8", "-e", "64K", "-f", "2", "-n", "2", "-c", "1",

@@ -1,4 +1,4 @@
-//! `ringfold perf`: real ranks, their table and files, and what happens when one of them is lost.
+//! `ringfold perf`: real ranks, their table and files, and the loss of a rank.
 
 use rustix::process::{Pid, Signal};
 
@@ -21,12 +21,12 @@ fn rows(table: &str) -> Vec<Vec<&str>> {
     rows.map(|row| row.split_whitespace().collect()).collect()
 }
 
-/// A measurement that runs until it is ended, and the process numbers of its ranks.
+/// Starts a measurement that runs until it is ended. Returns its ranks' process numbers, too.
 fn endless(ranks: usize, timeout: &str) -> (Running, Vec<u32>) {
     endless_with(ranks, timeout, &[])
 }
 
-/// The same with `more` arguments.
+/// Like `endless`, with `more` arguments.
 fn endless_with(ranks: usize, timeout: &str, more: &[&str]) -> (Running, Vec<u32>) {
     let ranks = ranks.to_string();
     let mut command = ringfold(&[
@@ -42,7 +42,7 @@ fn endless_with(ranks: usize, timeout: &str, more: &[&str]) -> (Running, Vec<u32
             let at = words.iter().position(|word| *word == "Pid").unwrap() + 1;
             ids.push(words[at].parse().unwrap());
         } else if !line.starts_with('#') {
-            // The ranks are in the midst of it.
+            // The ranks are measuring.
             return (running, ids);
         }
     }
@@ -121,7 +121,7 @@ fn the_log_tells_what_was_chosen_and_why_once() {
     let mut command = ringfold(&[
         "perf", "--ranks", "2", "-b", "8", "-e", "1M", "-f", "131072", "-n", "3",
     ]);
-    // A probe makes calls of its own, and how these go depends on the load.
+    // A probe makes calls of its own, whose ways depend on the load.
     command
         .env("RINGFOLD_DEBUG", "TRACE")
         .env("RINGFOLD_PROBE", "0");
@@ -132,7 +132,7 @@ fn the_log_tells_what_was_chosen_and_why_once() {
             |line: &&str| line.contains("DEBUG TUNING all_reduce") && line.contains(words);
         done.stderr.lines().filter(is_said).count()
     };
-    // Every rank says it once, of direct also in place.
+    // Every rank logs each choice once; that of direct also in place.
     assert_eq!(said("one_shot over published memory"), 2, "{}", done.stderr);
     assert_eq!(said("direct over published memory"), 4, "{}", done.stderr);
     assert_eq!(said("(asked for)"), 0, "{}", done.stderr);
@@ -147,7 +147,7 @@ fn the_log_for_reports_has_short_lines_and_one_for_each_choice() {
     let done = Running::start(command).finish();
     assert!(done.status.success(), "{}", done.stderr);
     let lines: Vec<&str> = done.stderr.lines().collect();
-    // The mark of the rank in front has the host's name.
+    // Without the prefix, which has the rank and the host's name.
     let text = |line: &&str| {
         line.split_once("] ")
             .map_or(line.len(), |(_, text)| text.len())
@@ -301,14 +301,14 @@ fn a_file_that_cannot_be_written_fails_before_anything_is_measured() {
     assert_eq!(done.status.code(), Some(1));
     let due = "ringfold: cannot write `/no/such/directory/rows.csv`: ";
     assert!(done.stderr.starts_with(due), "{}", done.stderr);
-    // Once, and not by each rank.
+    // Reported once, and not by each rank.
     assert_eq!(done.stderr.lines().count(), 1, "{}", done.stderr);
     assert_eq!(done.stdout, "");
 }
 
 #[test]
 fn a_reader_that_has_enough_ends_the_measurement_without_a_word() {
-    // Rank 0 gets the closed pipe; the other ranks end because of it.
+    // Rank 0 gets the error of the closed pipe; the other ranks end because rank 0 ends.
     let line = format!(
         "{} perf --ranks 3 -b 8 -e 1K -n 1 -w 0 -N 0 -T 60 | head -n 1",
         env!("CARGO_BIN_EXE_ringfold")

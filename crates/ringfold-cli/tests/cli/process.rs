@@ -1,4 +1,4 @@
-//! Starts the command under a watchdog, and looks at processes from outside.
+//! Starts the command under a watchdog, and observes processes from outside.
 
 use std::io::Read;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -6,10 +6,10 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-/// After this a test has hung: far longer than any of them takes on a busy machine.
+/// Time after which a test has hung: far longer than any test takes on a busy machine.
 const WATCHDOG: Duration = Duration::from_secs(120);
 
-/// What a finished command left.
+/// The status and the output of a finished command.
 pub struct Finished {
     pub status: ExitStatus,
     pub stdout: String,
@@ -23,7 +23,7 @@ pub struct Running {
     stderr: mpsc::Receiver<String>,
 }
 
-/// The command with these arguments, free of the variables of whatever runs the tests.
+/// Returns the command with these arguments, without the variables of the tests' own launcher.
 pub fn ringfold(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ringfold"));
     command.args(arguments).stdin(Stdio::null());
@@ -80,7 +80,7 @@ impl Running {
         }
     }
 
-    /// The next line of standard output.
+    /// Returns the next line of standard output.
     pub fn line(&self) -> String {
         self.stdout
             .recv_timeout(WATCHDOG)
@@ -140,7 +140,7 @@ fn await_that(process_id: u32, what: &str, is_so: impl Fn(Option<char>) -> bool)
 
 fn state(process_id: u32) -> Option<char> {
     let stat = std::fs::read_to_string(format!("/proc/{process_id}/stat")).ok()?;
-    // The state follows the name, which stands in parentheses and may hold anything.
+    // The state follows the name, which is in parentheses and may contain anything.
     stat[stat.rfind(')')?..].chars().nth(2)
 }
 

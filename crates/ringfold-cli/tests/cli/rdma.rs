@@ -1,10 +1,10 @@
-//! `ringfold perf` over RDMA devices in software.
+//! `ringfold perf` over software RDMA devices.
 
 use std::env::current_exe;
 
 use crate::process::{Finished, Running, ringfold};
 
-/// All-reduces over the two devices that there are, with the log.
+/// Runs all-reduces over both devices, with the log.
 fn perf(variables: &[(&str, &str)]) -> Finished {
     let line = "perf --ranks 2 --transport rdma -b 64K -e 8M -f 128 -n 1 -c 1";
     let library = current_exe().expect("a test");
@@ -19,7 +19,7 @@ fn perf(variables: &[(&str, &str)]) -> Finished {
     done
 }
 
-/// How many channels the log says that all-reduces of so many bytes have.
+/// Returns the number of channels that the log reports for all-reduces of `bytes` bytes.
 fn channels(done: &Finished, bytes: u64) -> usize {
     let call = format!("choice: all_reduce of {bytes} bytes");
     let line = done.stderr.lines().find(|line| line.contains(&call));

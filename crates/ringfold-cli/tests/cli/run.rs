@@ -15,7 +15,7 @@ fn sorted_lines(text: &str) -> Vec<&str> {
     lines
 }
 
-/// A job of two shells that print their process number and then wait.
+/// Starts a job of two shells that print their process numbers and then wait.
 fn waiting_job(script: &str) -> (Running, Vec<u32>) {
     let script = format!("{script} echo $$; while :; do sleep 0.05; done");
     let running = Running::start(ringfold(&[
@@ -127,7 +127,8 @@ fn a_file_that_is_no_program_is_named() {
     assert!(done.stderr.contains("cannot start"), "{}", done.stderr);
 }
 
-/// A job in which `gone` ends well without joining; the others' deadline is beyond the watchdog's.
+/// Runs a job in which rank `gone` succeeds without joining; the other ranks' deadline is beyond
+/// the watchdog's.
 fn without_one(gone: usize) -> Finished {
     let script = format!(r#"[ $RANK = {gone} ] && exit 0; exec "$0" perf -b 8 -e 8"#);
     let program = env!("CARGO_BIN_EXE_ringfold");
@@ -141,8 +142,8 @@ fn ranks_do_not_wait_for_one_that_ended_well_without_joining() {
     for gone in [0, 1] {
         let done = without_one(gone);
         assert_eq!(done.status.code(), Some(1), "{}", done.stderr);
-        // The launcher reports it; which of the others report it, too, depends on the order of
-        // their joining.
+        // The launcher reports the early end; whether other ranks report it, too, depends on the
+        // order in which they join.
         let due = format!(
             "ringfold: the process of rank {gone} has ended, with status 0, before it joined"
         );
@@ -153,7 +154,7 @@ fn ranks_do_not_wait_for_one_that_ended_well_without_joining() {
 #[test]
 fn ranks_of_a_host_meet_without_a_loopback_interface() {
     let program = env!("CARGO_BIN_EXE_ringfold");
-    // In a network namespace of its own, where no interface is up.
+    // In a separate network namespace, where no interface is up.
     let alone = |words: &[&str]| {
         let mut command = ringfold(&[]);
         let mut inside = std::process::Command::new("unshare");
@@ -266,7 +267,7 @@ fn ranks_die_with_a_killed_launcher() {
     ids.into_iter().for_each(await_end);
 }
 
-/// What each rank may run on, by rank.
+/// Returns the cores that each rank may use, by rank.
 fn affinities(arguments: &[&str], ranks: &str) -> Vec<String> {
     let status = ["--", "grep", "Cpus_allowed_list", "/proc/self/status"];
     let line = [&["run", "--ranks", ranks], arguments, &status].concat();

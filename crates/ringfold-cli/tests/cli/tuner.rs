@@ -2,8 +2,8 @@
 
 use crate::process::{Finished, Running, ringfold};
 
-/// Two ranks that sum 64 KiB and 16 MiB, with these variables; `odd` is a shell command that rank 1
-/// runs before.
+/// Runs two ranks that sum 64 KiB and 16 MiB with these variables; rank 1 first runs the shell
+/// command `odd`.
 fn job(variables: &[(&str, &str)], odd: &str, arguments: &str) -> Finished {
     let script = format!(
         "[ $RINGFOLD_RANK = 1 ] && {odd}; exec {} perf -b 64K -e 16M -f 256 -n 2 -w 1 -c 1 \
@@ -21,7 +21,7 @@ fn a_name_that_means_nothing_is_told_its_neighbour() {
     let done = job(&[("RINGFOLD_TUNNER_CONFIG", "x")], ":", "");
     assert!(done.status.success(), "{}", done.stderr);
     let due = "unknown variable RINGFOLD_TUNNER_CONFIG; did you mean RINGFOLD_TUNER_CONFIG?";
-    // Once, not by every rank.
+    // Reported once, not by every rank.
     assert_eq!(done.stderr.matches(due).count(), 1, "{}", done.stderr);
 }
 
@@ -84,7 +84,7 @@ fn lists_that_mean_nothing_are_told_what_is_nearest() {
     }
 }
 
-/// A file of rules that goes with the test.
+/// A file of rules, removed on drop.
 struct Table(std::path::PathBuf);
 
 impl Table {
@@ -142,7 +142,7 @@ fn a_rule_decides_on_all_ranks_and_takes_channels_within_the_bounds() {
             ("RINGFOLD_DEBUG", "TRACE"),
             ("RINGFOLD_DEBUG_SUBSYS", "TUNING"),
         ];
-        // Only rank 0's counts.
+        // Only rank 0's variable counts.
         let odd = "export RINGFOLD_TUNER_CONFIG=/nowhere";
         let done = job(&variables, odd, &format!("--transport {transport}"));
         assert!(done.status.success(), "{}", done.stderr);

@@ -1,4 +1,4 @@
-//! The long version of the kill tests: how long every survivor takes to get the error, over many
+//! The long version of the kill tests: the times until every survivor gets the error, over many
 //! kills of every kind.
 //!
 //! ```text
@@ -9,7 +9,7 @@
 //! the number of kills of each kind, `CAMPAIGN_CSV` another file, `CAMPAIGN_TRANSPORTS` and
 //! `CAMPAIGN_RANKS` lists to choose from. A time is the slowest survivor's, from just before the
 //! signal until its call has returned the error. Every result is checked and every survivor must
-//! name the killed rank, as in the tests; times above the guaranteed ones are counted, not refused.
+//! name the killed rank, as in the tests; times above the guaranteed ones are only counted.
 
 use std::io::Write;
 use std::thread::available_parallelism;
@@ -18,7 +18,7 @@ use crate::endings::{SIZES, TRANSPORTS, kill_one, script};
 use crate::job::Plan;
 use crate::random::Random;
 
-/// What is promised for a crash on one host, in milliseconds, by transport.
+/// Returns the guaranteed time for a crash on one host, in milliseconds, by transport.
 fn promise_ms(transport: &str, world_size: usize) -> f64 {
     let cores = available_parallelism().map_or(1, usize::from);
     let oversubscribed = if world_size > cores { 50.0 } else { 0.0 };
@@ -76,7 +76,7 @@ fn every_survivor_knows_in_time() {
     println!("every kill is in {path}");
 }
 
-/// All kills of one kind: a line of the table.
+/// Runs all kills of one kind, and prints a line of the table.
 fn kind(plan: &Plan, kills: usize, random: &mut Random, csv: &mut impl Write) {
     let (transport, bytes, world_size) = (plan.transport, plan.script.bytes, plan.world_size);
     let mut slowest = Vec::with_capacity(kills);

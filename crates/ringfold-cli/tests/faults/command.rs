@@ -1,12 +1,12 @@
-//! The command as the ranks of a job on a lab's hosts.
+//! Runs the command as the ranks of a job on a lab's hosts.
 
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
 use crate::lab::{self, Lab};
 
-/// Runs the command with these arguments and variables, each rank on the host that is listed for
-/// it; rank 0's output, and what each rank wrote to standard error, once all have ended well.
+/// Runs the command with these arguments and variables, each rank on the host listed for it.
+/// Returns rank 0's output, and each rank's standard error, once all have succeeded.
 pub fn run(
     lab: &Lab,
     hosts: &[usize],
@@ -27,7 +27,7 @@ pub fn run(
     (output, complaints)
 }
 
-/// The same where each rank has its own variables, and may fail: what came of each.
+/// Like `run`, but each rank has its own variables and may fail. Returns each rank's outcome.
 pub fn run_each<'a>(
     lab: &Lab,
     hosts: &[usize],

@@ -1,7 +1,7 @@
-//! RDMA devices in software, of which one call fails: while ranks join, and while they work.
+//! Software RDMA devices of which one call fails: while ranks join, and while they work.
 //!
-//! Whatever the call, both ranks end with an error that says which it was, or go on with right
-//! results, and nothing of the devices is left open.
+//! Whatever the call, both ranks end with an error that names the call or its rank, or continue
+//! with right results, and nothing of the devices is left open.
 
 use crate::endings::script;
 use crate::job::{Ending, Job, LIBRARY, Plan, software_devices};
@@ -9,10 +9,10 @@ use crate::lab::Lab;
 use crate::random::Random;
 use crate::script::Script;
 
-/// Calls with which the ranks end by themselves.
+/// Number of calls after which the ranks end by themselves.
 const ITERATIONS: u64 = 6;
 
-/// What joining and working call.
+/// Functions that ranks call while they join and work.
 const FUNCTIONS: [&str; 13] = [
     "get_device_list",
     "open_device",
@@ -29,11 +29,11 @@ const FUNCTIONS: [&str; 13] = [
     "poll_cq",
 ];
 
-/// Only a rank that sleeps asks to be woken.
+/// A function that only sleeping ranks call.
 const WAITING: &str = "req_notify_cq";
 
-/// Where a failure can be got round: by another device or port, a queue pair of less inline data,
-/// or by copying the memory of a call.
+/// Functions whose failure ranks can work around: by another device or port, a queue pair with less
+/// inline data, or by copying the memory of a call.
 const CAN_BE_SPARED: [&str; 8] = [
     "get_device_list",
     "open_device",
@@ -45,8 +45,8 @@ const CAN_BE_SPARED: [&str; 8] = [
     "reg_mr",
 ];
 
-/// What is also called to leave, when all calls are done: then a failure costs nothing. Before, a
-/// failure that no rank saw would leave a call waiting, which the watchdog sees.
+/// Functions that ranks also call to leave, when all calls are done: then a failure costs nothing.
+/// Before, a failure that no rank saw would leave a call waiting, which the watchdog detects.
 const ALSO_LEAVING: [&str; 1] = ["post_send"];
 
 fn work() -> Script {
@@ -56,7 +56,7 @@ fn work() -> Script {
     }
 }
 
-/// Starts two ranks, of which the devices of `odd` have `fault`.
+/// Starts two ranks; the devices of `odd` have `fault`.
 fn start(plan: &Plan, odd: usize, fault: &str, add: impl Fn(&mut Job, usize)) -> Job {
     let mut job = plan.empty();
     for rank in 0..plan.world_size {
@@ -70,7 +70,7 @@ fn start(plan: &Plan, odd: usize, fault: &str, add: impl Fn(&mut Job, usize)) ->
     job
 }
 
-/// Has the `at`-th call of `function` on rank `odd` fail; whether there were so many calls.
+/// Makes the `at`-th call of `function` on rank `odd` fail. Returns whether the call was made.
 fn fail(function: &str, at: u64, odd: usize) -> bool {
     println!("{function}, call {at} of rank {odd}");
     let plan = Plan::new(2, "rdma", work());
@@ -89,7 +89,7 @@ fn fail(function: &str, at: u64, odd: usize) -> bool {
     let call = format!("ibv_{function}");
     let peer = format!("rank {odd}");
     for (rank, ending) in &endings {
-        // One may be through with all its calls before.
+        // A rank may have finished all its calls before.
         let is_through = ending.class.is_empty() && ending.good == ITERATIONS;
         let says = ending.text.contains(&call) || (*rank != odd && ending.text.contains(&peer));
         assert!(is_through || says, "rank {rank} after {fault}: {ending:?}");
@@ -108,7 +108,7 @@ fn a_call_that_fails_is_named_by_every_rank() {
     fail(WAITING, 1, random.below(2));
 }
 
-/// Every call, of those of which there are many with growing steps.
+/// Tests every call; if a function has many, in growing steps.
 #[test]
 #[ignore = "deep: hundreds of jobs"]
 fn each_call_that_fails_is_named_by_every_rank() {
@@ -120,7 +120,7 @@ fn each_call_that_fails_is_named_by_every_rank() {
     }
 }
 
-/// What joining calls before the ranks have agreed on RDMA.
+/// Functions that ranks call to join before they have agreed on RDMA.
 const JOINING: [&str; 11] = [
     "get_device_list",
     "open_device",
@@ -170,7 +170,7 @@ fn without_a_demand_all_ranks_take_tcp_where_one_cannot_use_its_devices() {
     for (number, function) in JOINING.into_iter().enumerate() {
         let odd = number % 2;
         println!("{function} of rank {odd}");
-        // All that a rank tries fails.
+        // Ranks work around the failure of these functions.
         let faults: Vec<String> = match CAN_BE_SPARED.contains(&function) {
             true => continue,
             false => vec![format!("{function}@1"), format!("{function}@2")],

@@ -1,10 +1,10 @@
-//! RDMA devices in software that have a fault, or are not as they should be: what ranks say.
+//! Software RDMA devices with a fault or an unsuitable setting, and the ranks' errors.
 
 use crate::endings::script;
 use crate::job::{Ending, Plan};
 use crate::script::Script;
 
-/// Two ranks; that of rank 1 has these variables, in addition to those of both.
+/// Returns the endings of two ranks with the variables `both`; rank 1 also has those of `odd`.
 fn endings(both: &[(&'static str, &str)], odd: &[(&'static str, &str)]) -> Vec<(usize, Ending)> {
     let calls = Script {
         iterations: 40,
@@ -23,7 +23,7 @@ fn endings(both: &[(&'static str, &str)], odd: &[(&'static str, &str)]) -> Vec<(
     job.finish()
 }
 
-/// Both ranks fail; rank 1 says `due`, and so does rank 0, or that it was rank 1.
+/// Checks that both ranks fail: rank 1 with all of `due`, rank 0 likewise or by naming rank 1.
 fn assert_said(both: &[(&'static str, &str)], odd: &[(&'static str, &str)], due: &[&str]) {
     let endings = endings(both, odd);
     for (rank, ending) in endings {

@@ -1,4 +1,4 @@
-//! A rank ends in the middle of the work: killed, gone without a word, closed, aborted.
+//! A rank ends in the middle of the work: killed, exited silently, closed, aborted.
 
 use std::time::Duration;
 
@@ -13,10 +13,10 @@ use crate::script::Script;
 /// The transports that join the ranks of one host.
 pub const TRANSPORTS: [&str; 3] = ["shm", "tcp", "rdma"];
 
-/// One size for each way a message takes: inline, whole, in slices.
+/// One size for each form of a message: inline, whole, in slices.
 pub const SIZES: [usize; 3] = [8, 64 << 10, 4 << 20];
 
-/// In which a rank is killed; short against the time that the sizes above take.
+/// Maximum time until a rank is killed; short against the time that the sizes above take.
 const MOMENT: Duration = Duration::from_millis(20);
 
 pub fn script(collective: &str, bytes: usize) -> Script {
@@ -27,7 +27,7 @@ pub fn script(collective: &str, bytes: usize) -> Script {
     }
 }
 
-/// Every ending is `class` and names exactly `culprit`.
+/// Checks that every ending is of `class` and names exactly `culprit`.
 pub fn assert_all_blame(endings: &[(usize, Ending)], class: &str, culprit: usize) {
     for (rank, ending) in endings {
         assert_eq!(
@@ -38,7 +38,7 @@ pub fn assert_all_blame(endings: &[(usize, Ending)], class: &str, culprit: usize
     }
 }
 
-/// Kills a rank of a running job at a random moment; the time of the deed and what the others say.
+/// Kills a rank of a running job at a random moment. Returns the time of the kill, and the endings.
 pub fn kill_one(plan: &Plan, victim: usize, random: &mut Random) -> (u64, Vec<(usize, Ending)>) {
     let mut job = plan.start();
     job.await_all("running");
@@ -78,20 +78,20 @@ fn a_killed_rank_is_named_where_all_work_in_its_memory() {
     }
 }
 
-/// Kills, of which one comes while the survivor has done some of its share and not all.
+/// Maximum number of kills until one hits the survivor within its share.
 const KILLS_MAX: usize = 40;
 
 #[test]
 fn a_verdict_ends_a_push_though_much_of_it_is_left() {
     let mut random = Random::new("kill within a push");
-    // So large that a share takes longer than a verdict.
+    // Large enough for a share to take longer than a verdict.
     let plan = Plan::new(2, "shm", script("all_reduce_registered", 64 << 20));
     for kill in 1..=KILLS_MAX {
         let mut job = plan.start();
         job.await_all("calling");
         random.pause(MOMENT);
-        // It is idle while the other dies; the kernel takes longer to free that one's memory than a
-        // push takes.
+        // Rank 0 is stopped while rank 1 dies: the kernel takes longer to free rank 1's memory than
+        // a push takes.
         job.rank(0).signal(Signal::STOP);
         job.rank(0).await_stop();
         job.kill(1);
@@ -142,7 +142,7 @@ fn a_killed_rank_is_named_in_every_collective() {
     }
 }
 
-/// Kills of each kind: most come while ranks bring themselves together.
+/// Number of kills of each kind: most occur while the ranks meet.
 const KILLS_IN_MAKING: usize = 6;
 
 #[test]
@@ -182,14 +182,14 @@ fn a_killed_rank_is_named_while_its_descriptors_live_on() {
     }
 }
 
-/// Duplicates of all that a rank has open: as if it had a child that outlives it.
+/// Duplicates all descriptors of a rank, as if it had a child that outlives it.
 fn descriptors_of(job: &Job, rank: usize) -> Vec<rustix::fd::OwnedFd> {
     let pid = job.rank(rank).pid();
     let process = pidfd_open(pid, PidfdFlags::empty()).expect("the rank is running");
     let entries = std::fs::read_dir(format!("/proc/{}/fd", pid.as_raw_nonzero()));
     let numbers = entries.expect("the rank is running").flatten();
     let numbers = numbers.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    // Not its standard output, whose end is how the test learns that it said its last word.
+    // Except its standard output, whose end shows that the rank has printed its last event.
     let numbers = numbers.filter(|number: &i32| *number > 2);
     let duplicate = |number| pidfd_getfd(&process, number, PidfdGetfdFlags::empty()).ok();
     numbers.filter_map(duplicate).collect()
@@ -213,7 +213,7 @@ fn a_communicator_without_the_killed_rank_goes_on() {
             for (rank, ending) in job.finish() {
                 let outcome = (ending.class.as_str(), ending.ranks.as_slice());
                 if rank % 2 == victim % 2 {
-                    // The number it has in its half.
+                    // The victim's number in its half.
                     assert_eq!(
                         outcome,
                         ("PeerFailed", [victim / 2].as_slice()),

@@ -9,18 +9,18 @@ use crate::job::{Ending, Plan, Rank};
 use crate::random::Random;
 use crate::script::Script;
 
-/// Calls before the one in which a rank freezes: their deadline is far away, however slowly the
-/// ranks start.
+/// Number of calls before the one in which a rank freezes: their deadline is far away, however
+/// slowly the ranks start.
 const CALLS_BEFORE: u64 = 5;
 
-/// If a machine does not let a living rank answer within the time of an inquiry, that rank is named
-/// too; then the test repeats.
+/// Maximum number of attempts: if a busy machine keeps a living rank from answering an inquiry in
+/// time, that rank is named too, and the test repeats.
 const ATTEMPTS_MAX: usize = 5;
 
 #[test]
 fn a_frozen_rank_is_named_when_the_deadline_passes() {
     let mut random = Random::new("freeze");
-    // The software's RDMA devices stand still with their process, which real ones do not.
+    // Software RDMA devices stop with their process; real ones do not.
     for transport in ["shm", "tcp"] {
         for victim in [0, 1] {
             for bytes in [8, 1 << 20] {
@@ -39,8 +39,8 @@ fn a_frozen_rank_is_named_when_the_deadline_passes() {
     }
 }
 
-/// Freezes a rank at a random moment around a call whose deadline begins afterwards; returns what
-/// the others report.
+/// Freezes a rank at a random moment around a call whose deadline begins afterwards. Returns the
+/// others' endings.
 fn freeze_one(
     transport: &'static str,
     victim: usize,
@@ -76,7 +76,7 @@ fn freeze_one(
     endings
 }
 
-/// Longer than any limit of a handshake with a stranger.
+/// Longer than any time limit of a handshake with a stranger.
 const STOP: Duration = Duration::from_millis(4500);
 
 #[test]
@@ -87,7 +87,7 @@ fn a_rank_that_thaws_after_seconds_has_lost_nothing() {
         ("alloc", "shm", 4096, 2),
         ("split", "shm", 4096, 1),
         ("split", "tcp", 4096, 0),
-        // More than the buffers of a connection take.
+        // More than the buffers of a connection hold.
         ("send_and_barrier", "tcp", 16 << 20, 1),
     ];
     let started = jobs.map(|(collective, transport, bytes, victim)| {
@@ -103,12 +103,12 @@ fn a_rank_that_thaws_after_seconds_has_lost_nothing() {
         random.pause(Duration::from_millis(10));
         job.rank(*victim).signal(Signal::STOP);
     }
-    // No wait for anything: that nothing happens is what is looked for.
+    // A fixed time, because the test checks that nothing happens.
     std::thread::sleep(STOP);
     for (mut job, victim) in started {
         job.ranks.iter().for_each(Rank::forget_events);
         job.rank(victim).signal(Signal::CONT);
-        // One may have been through with the call in which the others were.
+        // A rank may already have finished the call in which the others were.
         job.await_all("call");
         job.await_all("call");
         job.kill(victim);

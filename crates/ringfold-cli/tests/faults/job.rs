@@ -14,13 +14,13 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use crate::rank::{SCRIPT, monotonic_ns};
 use crate::script::Script;
 
-/// After this a rank has hung: far longer than anything takes on a busy machine.
+/// Time after which a rank has hung: far longer than anything takes on a busy machine.
 pub const WATCHDOG: Duration = Duration::from_secs(120);
 
 /// The variable that names the library of RDMA devices.
 pub const LIBRARY: &str = "RINGFOLD_VERBS_LIBRARY";
 
-/// A job to be started.
+/// A job to start.
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub world_size: usize,
@@ -29,17 +29,17 @@ pub struct Plan {
     pub timeout: Duration,
     pub connect_timeout: Duration,
     pub secret: Option<String>,
-    /// The address of rank 0; `None` is a new name on this host.
+    /// The address of rank 0; `None` for a new name on this host.
     pub address: Option<String>,
-    /// What the software's RDMA devices delay and reorder; printed when a job starts.
+    /// Seed of the software RDMA devices' delays and reordering; printed when a job starts.
     pub device_seed: u64,
-    /// What else the ranks find in their environment.
+    /// Further environment variables of the ranks.
     pub variables: Vec<(&'static str, String)>,
     pub script: Script,
 }
 
 impl Plan {
-    /// A job whose deadlines are beyond the watchdog's: what ends it is not a deadline.
+    /// Creates a job whose deadlines are beyond the watchdog's, so that no deadline ends the job.
     pub fn new(world_size: usize, transport: &'static str, script: Script) -> Plan {
         Plan {
             world_size,
@@ -72,7 +72,7 @@ impl Plan {
         job
     }
 
-    /// The job without any rank.
+    /// Creates the job without any rank.
     pub fn empty(&self) -> Job {
         if self.transport == "rdma" {
             println!("SOFTVERBS_SEED={}", self.device_seed);
@@ -85,7 +85,7 @@ impl Plan {
     }
 }
 
-/// That of `SOFTVERBS_SEED`, or a new one.
+/// Returns the seed in `SOFTVERBS_SEED`, or a new one.
 fn device_seed() -> u64 {
     let given = std::env::var("SOFTVERBS_SEED").ok();
     let given = given.map(|text| text.parse().expect("a number as seed"));
@@ -98,7 +98,7 @@ fn fresh_address() -> String {
     format!("unix:@ringfold-faults-{}-{number}", std::process::id())
 }
 
-/// A job: its processes are killed when it is dropped.
+/// A job, whose processes are killed when it is dropped.
 pub struct Job {
     pub plan: Plan,
     pub address: String,
@@ -110,11 +110,11 @@ pub struct Rank {
     pub number: usize,
     child: Child,
     events: mpsc::Receiver<Event>,
-    /// All that it wrote to standard error.
+    /// Everything that the rank wrote to standard error.
     complaints: Arc<Mutex<String>>,
 }
 
-/// What a rank said.
+/// A line that a rank has printed.
 #[derive(Clone, Debug)]
 pub struct Event {
     pub name: String,
@@ -123,18 +123,18 @@ pub struct Event {
     pub text: String,
 }
 
-/// How a rank ended by itself.
+/// The end of a rank that ended by itself.
 #[derive(Clone, Debug)]
 pub struct Ending {
-    /// The class of the error; empty when there was none.
+    /// The class of the error; empty if there was none.
     pub class: String,
-    /// The rank that the error names.
+    /// The ranks that the error names.
     pub ranks: Vec<usize>,
     pub text: String,
     pub at_ns: u64,
-    /// Calls with the right result.
+    /// Number of calls with the right result.
     pub good: u64,
-    /// Faults of its RDMA devices that did not come.
+    /// Number of faults of its RDMA devices that have not occurred.
     pub due: u64,
 }
 
@@ -201,7 +201,7 @@ impl Job {
         self.ranks.push(Rank::spawn(number, command));
     }
 
-    /// Waits until every rank has said `name`.
+    /// Waits until every rank has printed event `name`.
     pub fn await_all(&self, name: &str) {
         for rank in &self.ranks {
             rank.await_event(name);
@@ -213,7 +213,7 @@ impl Job {
         found.expect("the job has this rank")
     }
 
-    /// Kills a rank, and removes it from the job; the time just before.
+    /// Kills a rank, and removes it from the job. Returns the time just before.
     pub fn kill(&mut self, number: usize) -> u64 {
         let place = self.ranks.iter().position(|rank| rank.number == number);
         let mut rank = self.ranks.remove(place.expect("the job has this rank"));
@@ -229,14 +229,14 @@ impl Job {
         before
     }
 
-    /// Waits until all ranks have ended by themselves, and looks at what they leave.
+    /// Waits until all ranks have ended by themselves, and checks that they leave nothing.
     pub fn finish(mut self) -> Vec<(usize, Ending)> {
         let endings = self.endings();
         crate::remains::assert_none(&self.address);
         endings
     }
 
-    /// Of several processes with one number, waits for the first that ends and takes it out.
+    /// Waits for the first of several processes with one number to end, and removes it.
     pub fn take_first_to_end(&mut self, number: usize) -> Ending {
         let deadline = Instant::now() + WATCHDOG;
         loop {
@@ -304,10 +304,10 @@ impl Rank {
         kill_process(self.pid(), signal).expect("the rank is running");
     }
 
-    /// Waits until all threads of the process stand still by a signal.
+    /// Waits until all threads of the process are stopped by a signal.
     pub fn await_stop(&self) {
         let deadline = Instant::now() + WATCHDOG;
-        // Its end, if it should come first, is reported by the others that wait for it.
+        // If the process ends first, the methods that wait for its end report it.
         let how = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         while waitid(WaitId::Pid(self.pid()), how)
             .expect("a process of our own")
@@ -330,7 +330,7 @@ impl Rank {
             .clone()
     }
 
-    /// Waits until the rank says `name`.
+    /// Waits until the rank prints event `name`.
     pub fn await_event(&self, name: &str) -> Event {
         loop {
             let event = match self.events.recv_timeout(WATCHDOG) {
@@ -367,12 +367,12 @@ impl Rank {
         }
     }
 
-    /// Forgets what the rank has said until now.
+    /// Forgets the events that the rank has printed until now.
     pub fn forget_events(&self) {
         while self.events.try_recv().is_ok() {}
     }
 
-    /// Waits until the rank has ended by itself, and looks at what its communicator has left in it.
+    /// Waits until the rank has ended by itself, and checks that its communicator has left nothing.
     pub fn finish(mut self) -> Ending {
         let end = self.await_event("end");
         let left = self.await_event("left");
@@ -400,7 +400,7 @@ impl Rank {
         }
     }
 
-    /// Waits for a process that has said its last word.
+    /// Waits for the exit of a process that has printed its last event.
     fn wait(&mut self) -> ExitStatus {
         let deadline = Instant::now() + WATCHDOG;
         loop {
@@ -416,7 +416,7 @@ impl Rank {
         }
     }
 
-    /// Where the threads of the process are, for a message about a hang.
+    /// Describes where the threads of the process are, for a message about a hang.
     fn whereabouts(&self) -> String {
         let mut text = self.complaints();
         let tasks = std::fs::read_dir(format!("/proc/{}/task", self.child.id()));
@@ -436,7 +436,7 @@ impl Drop for Rank {
     }
 }
 
-/// The library of RDMA devices in software, which cargo has built beside this test.
+/// Returns the library of software RDMA devices, which cargo has built beside this test.
 pub fn software_devices() -> PathBuf {
     let test = std::env::current_exe().expect("this binary has a name");
     test.with_file_name("libringfold_softverbs.so")

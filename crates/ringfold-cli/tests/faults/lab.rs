@@ -1,10 +1,10 @@
-//! Hosts simulated by network namespaces: a bridge in a namespace of its own, and a link from it to
-//! each of them.
+//! Hosts simulated by network namespaces: a bridge in a separate namespace, with a link to each
+//! host.
 //!
-//! The machine's own network is not touched, and everything is deleted with the namespaces when the
-//! lab is dropped; the next test deletes what a killed test has left. Host `h` has the address
-//! `10.77.0.(h + 1)` on `eth0`. Creating a lab requires privileges that an ordinary user lacks;
-//! then the tests are skipped, and recorded so.
+//! The machine's own network is not touched. Dropping the lab deletes the namespaces with
+//! everything in them; the next test deletes those that a killed test has left. Host `h` has the
+//! address `10.77.0.(h + 1)` on `eth0`. Creating a lab requires privileges that an ordinary user
+//! lacks; without them the tests are skipped, and recorded as such.
 
 use std::path::Path;
 use std::process::Command;
@@ -21,13 +21,13 @@ use crate::skipped::skipped;
 /// The port of the rendezvous: the namespace is new, so every port is free.
 const PORT: u16 = 29400;
 
-/// An address that no host answers for on the cable.
+/// An address for which no host on the cable answers.
 pub const UNREACHABLE: &str = "10.78.0.1/32";
 
-/// Where named namespaces stand.
+/// Folder of named namespaces.
 const NAMESPACES: &str = "/run/netns";
 
-/// What the names of all labs begin with; the process and a number follow.
+/// Prefix of the names of all labs; the process and a number follow.
 const PREFIX: &str = "ringfold-lab-";
 
 pub struct Lab {
@@ -36,7 +36,7 @@ pub struct Lab {
 }
 
 impl Lab {
-    /// A lab of `hosts`, or `None`, and the test recorded as skipped.
+    /// Creates a lab of `hosts`, or returns `None` and records the test as skipped.
     pub fn new(hosts: usize) -> Option<Lab> {
         match Lab::build(hosts) {
             Ok(lab) => Some(lab),
@@ -87,7 +87,7 @@ impl Lab {
         self.hosts.len()
     }
 
-    /// A job whose rank 0 is on host 0, under a secret.
+    /// Returns a job whose rank 0 is on host 0, with a secret.
     pub fn plan(&self, world_size: usize, transport: &'static str, script: Script) -> Plan {
         Plan {
             address: Some(rendezvous()),
@@ -96,12 +96,12 @@ impl Lab {
         }
     }
 
-    /// Starts the ranks of `plan`, one host after the other.
+    /// Starts the ranks of `plan`, on one host after the other.
     pub fn start(&self, plan: &Plan) -> Job {
         self.start_with(plan, plan.world_size, &plan.script)
     }
 
-    /// Starts the ranks of `plan`, of which `odd` follows another script.
+    /// Starts the ranks of `plan`; `odd` follows another script.
     pub fn start_with(&self, plan: &Plan, odd: usize, script: &Script) -> Job {
         let mut job = plan.empty();
         for rank in 0..plan.world_size {
@@ -121,7 +121,7 @@ impl Lab {
         job.start(rank, script, &mut command);
     }
 
-    /// `program` on a host.
+    /// Returns a command that runs `program` on a host.
     pub fn command(&self, host: usize, program: &Path) -> Command {
         let mut command = Command::new("ip");
         command
@@ -130,7 +130,7 @@ impl Lab {
         command
     }
 
-    /// A thread on a host.
+    /// Starts a thread on a host.
     pub fn spawn<R: Send + 'static>(
         &self,
         host: usize,
@@ -145,8 +145,7 @@ impl Lab {
         })
     }
 
-    /// Gives host 0 one more address, on `side0`, to which the others have a route that leads
-    /// nowhere.
+    /// Adds an address to host 0, on `side0`, to which the others have a route that leads nowhere.
     pub fn add_unreachable_address(&self) -> Result<(), String> {
         let first = &self.hosts[0];
         ip(&[
@@ -160,7 +159,7 @@ impl Lab {
         Ok(())
     }
 
-    /// Gives every host a second cable, `eth1`, to a switch of its own, with the address
+    /// Connects every host by a second cable, `eth1`, to a second switch, with the address
     /// `10.79.0.(h + 1)`.
     pub fn add_rails(&self) -> Result<(), String> {
         self.switch(&["link", "add", "second", "type", "bridge"])?;
@@ -185,7 +184,7 @@ impl Lab {
         ip(&all)
     }
 
-    /// Has all first cables carry packets of `mtu` bytes, one at a time.
+    /// Makes all first cables carry packets of `mtu` bytes, one at a time.
     pub fn set_mtu(&self, mtu: &str) -> Result<(), String> {
         for host in 0..self.hosts() {
             self.switch(&["link", "set", &port(host), "mtu", mtu])?;
@@ -195,10 +194,10 @@ impl Lab {
         self.switch(&["link", "set", "bridge", "mtu", mtu])
     }
 
-    /// A counter of what a host's interface has sent: `tx_bytes`, `tx_packets`.
+    /// Returns a counter of a host's interface, such as `tx_bytes` or `tx_packets`.
     pub fn counter(&self, host: usize, interface: &str, name: &str) -> u64 {
         let path = format!("/sys/class/net/{interface}/statistics/{name}");
-        // Which shows the namespace's own interfaces there.
+        // `ip netns exec` mounts a `/sys` with the namespace's own interfaces.
         let output = self.command(host, Path::new("cat")).arg(path).output();
         let text = output.expect("a counter").stdout;
         let text = String::from_utf8_lossy(&text);
@@ -217,13 +216,13 @@ impl Lab {
             .expect("the port exists");
     }
 
-    /// Plugs it in again.
+    /// Plugs a host's cable in again.
     pub fn mend(&self, host: usize) {
         self.switch(&["link", "set", &port(host), "up"])
             .expect("the port exists");
     }
 
-    /// Limits every cable, each way, to `rate` as tc has it (`1gbit`).
+    /// Limits every cable, in each direction, to `rate` as tc writes it (`1gbit`).
     pub fn shape(&self, rate: &str) -> Result<(), String> {
         let has_second = self.switch(&["link", "show", "second"]).is_ok();
         let limit = [
@@ -264,33 +263,33 @@ impl Lab {
 impl Drop for Lab {
     fn drop(&mut self) {
         for name in self.hosts.iter().chain([&self.switch]) {
-            // Its cables and addresses go with it.
+            // The namespace's cables and addresses are deleted with it.
             let _ = ip(&["netns", "delete", name]);
         }
     }
 }
 
-/// Where a host's cable ends at the switch.
+/// Returns the switch's port of a host's cable.
 fn port(host: usize) -> String {
     format!("port{host}")
 }
 
-/// Where a host's second cable ends.
+/// Returns the second switch's port of a host's second cable.
 fn second_port(host: usize) -> String {
     format!("second{host}")
 }
 
-/// A host's address there.
+/// Returns a host's address on its second cable.
 pub fn second_address(host: usize) -> String {
     format!("10.79.0.{}", host + 1)
 }
 
-/// A host's address.
+/// Returns a host's address on its first cable.
 pub fn address(host: usize) -> String {
     format!("10.77.0.{}", host + 1)
 }
 
-/// The address of rank 0: on host 0.
+/// Returns the address of rank 0, on host 0.
 pub fn rendezvous() -> String {
     format!("{}:{PORT}", address(0))
 }
@@ -321,7 +320,7 @@ fn pids(namespace: &str) -> Vec<String> {
     text.split_whitespace().map(str::to_string).collect()
 }
 
-/// Deletes the namespaces of processes that are no more.
+/// Deletes the namespaces of processes that no longer exist.
 fn remove_abandoned() {
     for entry in std::fs::read_dir(NAMESPACES)
         .into_iter()

@@ -1,4 +1,4 @@
-//! Networks for data over which nothing goes yet when ranks join.
+//! Networks for data that carry nothing yet when ranks join.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use crate::job::{Job, Plan, WATCHDOG};
 use crate::lab::{self, Lab};
 use crate::skipped::skipped;
 
-/// What stands between host 1 and the second network of host 0, and how it is taken away.
+/// Obstacles between host 1 and host 0's second network: the error, and how to add and remove it.
 const OBSTACLES: [(&str, &[&str], &[&str]); 2] = [
     (
         "No route to host",
@@ -21,10 +21,10 @@ const OBSTACLES: [(&str, &[&str], &[&str]); 2] = [
     ),
 ];
 
-/// What is reduced over two rails: enough to be spread over both.
+/// Bytes to reduce over two rails: enough to be spread over both.
 const RAIL_BYTES: usize = 1 << 20;
 
-/// Two hosts that meet in one network, and have another for data.
+/// Creates two hosts that meet in one network, and have another, obstructed one for data.
 fn lab_with_obstacle(obstacle: &[&str]) -> Option<Lab> {
     let lab = Lab::new(2)?;
     let made = lab.add_rails().and_then(|()| change(&lab, obstacle));
@@ -32,7 +32,7 @@ fn lab_with_obstacle(obstacle: &[&str]) -> Option<Lab> {
     Some(lab)
 }
 
-/// Puts an obstacle there, or takes it away.
+/// Adds an obstacle, or removes it.
 fn change(lab: &Lab, words: &[&str]) -> Result<(), String> {
     lab.on(1, &[words, &[&lab::second_address(0)]].concat())
 }
@@ -48,7 +48,7 @@ fn plan(lab: &Lab) -> Plan {
     }
 }
 
-/// Waits until rank 1 has written this to standard error.
+/// Waits until rank 1 has written `due` to standard error.
 fn await_complaint(job: &Job, due: &str) {
     let deadline = Instant::now() + WATCHDOG;
     while !job.rank(1).complaints().contains(due) {
@@ -87,7 +87,7 @@ fn data_without_a_way_ends_joining_at_its_deadline_and_the_address_is_named() {
     });
     await_complaint(&job, why);
     for (rank, ending) in job.finish() {
-        // The deadline of one of them comes first, and ends the attempt of both.
+        // The first deadline to pass, on either rank, ends the attempt of both.
         let is_due = ["Bootstrap", "Aborted"].contains(&ending.class.as_str());
         assert!(is_due, "rank {rank}: {ending:?}");
         for due in [&lab::second_address(0), "RINGFOLD_SOCKET_IFNAME"] {
@@ -114,7 +114,7 @@ fn a_rail_that_comes_up_late_is_waited_for_and_used() {
         let whole = (ending.class.as_str(), ending.good) == ("", 3);
         assert!(whole, "rank {rank}: {ending:?}");
     }
-    // Half of three all-reduces.
+    // More than half of the data of three all-reduces has used the rail.
     let bytes = lab.counter(0, "eth1", "tx_bytes");
     assert!(bytes > 3 * RAIL_BYTES as u64 / 2, "{bytes}");
     lab.assert_empty();

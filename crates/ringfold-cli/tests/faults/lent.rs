@@ -1,4 +1,4 @@
-//! Registered memory in jobs of several hosts: the ranks of a host take large messages from each
+//! Registered memory in jobs of several hosts: the ranks of a host read large messages from each
 //! other's memory.
 
 use std::time::Duration;
@@ -9,7 +9,7 @@ use crate::netlab::perf_and_logs;
 use crate::random::Random;
 use crate::script::Script;
 
-/// Ranks of unequal hosts, one of which has one rank, that were dealt out.
+/// Host of each rank: the hosts are unequal, one has one rank, and ranks are dealt out.
 const SEATS: [usize; 6] = [0, 1, 0, 2, 1, 0];
 
 #[test]
@@ -62,7 +62,8 @@ fn memory_is_registered_and_given_back_between_hosts() {
     lab.assert_empty();
 }
 
-/// At a random moment of a call in which memory is lent; what the dead rank had lent stays there.
+/// Kills a rank at a random moment of a call in which memory is lent; the dead rank's lent memory
+/// stays.
 #[test]
 fn a_rank_killed_while_memory_is_lent_is_named_by_every_survivor() {
     let Some(lab) = Lab::new(2) else { return };

@@ -1,10 +1,10 @@
 //! Real processes that are killed, stopped, disconnected and attacked, and the reaction of the
 //! others.
 //!
-//! The program of a rank is in this binary too: a job starts it once more for every rank, so that
-//! the tests are self-contained. What depends on the machine's speed is measured by the campaign,
-//! which is ignored by default; the tests themselves assert no upper bound on any time except their
-//! watchdog's.
+//! This binary also contains the program of a rank: a job starts it once more for every rank, so
+//! that the tests are self-contained. Times that depend on the machine's speed are measured by the
+//! campaign, which is ignored by default; the tests themselves assert no upper bound on any time
+//! except their watchdog's.
 
 mod campaign;
 mod command;

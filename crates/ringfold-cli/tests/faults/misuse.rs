@@ -1,11 +1,11 @@
-//! Ranks whose calls differ: every one of them gets an error, and nothing is summed.
+//! Ranks whose calls differ: every rank gets an error, and nothing is summed.
 
 use crate::endings::{TRANSPORTS, script};
 use crate::job::Plan;
 use crate::lab::Lab;
 use crate::script::Script;
 
-/// Has rank `odd` do `act` where the others call `collective`.
+/// Makes rank `odd` do `act` while the others call `collective`.
 fn mismatch(transport: &'static str, collective: &str, act: &str, bytes: usize, odd: usize) {
     println!("rank {odd}, {transport}, {act} instead of {collective}, {bytes} bytes");
     let plan = Plan::new(3, transport, script(collective, bytes));
@@ -57,7 +57,7 @@ fn a_different_collective_is_a_mismatch_on_all_ranks() {
     }
 }
 
-/// Neither of the two hears from the other, and their deadline is beyond the watchdog's.
+/// Neither rank hears from the other, and their deadline is beyond the watchdog's.
 #[test]
 fn two_ranks_that_wait_for_each_other_in_different_calls_are_told() {
     for transport in TRANSPORTS {
@@ -86,9 +86,9 @@ fn a_different_root_is_a_mismatch_on_all_ranks_when_they_meet_next() {
     }
 }
 
-/// Ranks 0 and 2 are on one host and rank 1 is on another. A rank that takes itself for the root
-/// hears of no other; those that are through wait in the barrier, or in later broadcasts, of which
-/// there may be many.
+/// Ranks 0 and 2 are on one host, and rank 1 is on another. A rank that takes itself for the root
+/// hears from no other; ranks that have finished wait in the barrier, or in later broadcasts, of
+/// which there may be many.
 #[test]
 fn a_different_root_is_a_mismatch_between_hosts() {
     let Some(lab) = Lab::new(2) else { return };

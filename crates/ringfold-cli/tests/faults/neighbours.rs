@@ -1,4 +1,4 @@
-//! Jobs of one host know of each other, and of none that is gone.
+//! Jobs of one host detect each other, and no job that has ended.
 
 use std::path::Path;
 use std::time::Instant;
@@ -18,7 +18,7 @@ fn find(pid: u32) -> Option<Neighbour> {
     all.into_iter().find(|neighbour| neighbour.pid == pid)
 }
 
-/// Waits until what is known of a process is as it should be.
+/// Waits until `is_so` holds for a process' entry among the neighbours.
 fn await_that(pid: u32, is_so: impl Fn(Option<Neighbour>) -> bool) {
     let deadline = Instant::now() + WATCHDOG;
     while !is_so(find(pid)) {
@@ -49,7 +49,7 @@ fn two_jobs_see_each_other_and_neither_sees_the_dead() {
         let line = line.unwrap_or_else(|| panic!("no neighbours in {said}"));
         let list = line.rsplit(['[', ']']).nth(1).expect("a list in brackets");
         let seen: Vec<u32> = list.split(", ").flat_map(str::parse).collect();
-        // Other tests of this program may be at work too.
+        // Other tests of this program may have jobs, too.
         assert!(pids(&first).iter().all(|pid| seen.contains(pid)), "{line}");
         assert!(
             !pids(&second).iter().any(|pid| seen.contains(pid)),
@@ -61,7 +61,7 @@ fn two_jobs_see_each_other_and_neither_sees_the_dead() {
     };
     first.kill(1);
     assert_eq!(find(dead), None);
-    // The survivor leaves its communicator with the error, and with it goes the mark.
+    // The survivor leaves its communicator with the error, which removes its mark.
     let [left] = pids(&first)[..] else {
         panic!("one rank");
     };

@@ -16,22 +16,22 @@ use crate::skipped::skipped;
 
 const HOSTS: usize = 4;
 
-/// `ringfold perf` with a rank on each host; rank 0's output, once all have ended well.
+/// Runs `ringfold perf` with a rank on each host. Returns rank 0's output, once all have succeeded.
 fn perf(lab: &Lab, arguments: &[&str]) -> String {
     perf_on(lab, &(0..lab.hosts()).collect::<Vec<_>>(), arguments)
 }
 
-/// The same with each rank on the host that is listed for it.
+/// Like `perf`, with each rank on the host that is listed for it.
 fn perf_on(lab: &Lab, hosts: &[usize], arguments: &[&str]) -> String {
     perf_with(lab, hosts, &[], arguments)
 }
 
-/// The same under these variables.
+/// Like `perf_on`, with these variables.
 fn perf_with(lab: &Lab, hosts: &[usize], variables: &[(&str, &str)], arguments: &[&str]) -> String {
     perf_and_logs(lab, hosts, variables, arguments).0
 }
 
-/// The same, and what each rank wrote to standard error.
+/// Like `perf_with`. Also returns each rank's standard error.
 pub fn perf_and_logs(
     lab: &Lab,
     hosts: &[usize],
@@ -148,8 +148,8 @@ fn a_rank_killed_on_another_host_is_named_by_every_survivor() {
     lab.assert_empty();
 }
 
-/// The child has all connections of its parent, and its host continues to acknowledge what is sent
-/// to them.
+/// The child has all connections of its parent, and its host continues to acknowledge the data sent
+/// over them.
 #[test]
 fn a_killed_rank_is_named_although_its_forked_child_lives_on() {
     let Some(lab) = Lab::new(2) else { return };
@@ -243,7 +243,7 @@ fn a_host_that_is_cut_off_has_failed_for_the_others() {
     }
 }
 
-/// It may have ended because it found that out sooner.
+/// The neighbour may have ended because it detected the failure sooner.
 #[test]
 fn a_neighbour_that_ends_on_a_host_that_is_cut_off_is_not_what_failed() {
     let Some(lab) = Lab::new(2) else { return };
@@ -261,8 +261,8 @@ fn a_neighbour_that_ends_on_a_host_that_is_cut_off_is_not_what_failed() {
     lab.assert_empty();
 }
 
-/// Longer than hosts may be silent unless set, shorter than they may here; before Linux 6.15 by
-/// more than half.
+/// Longer than the default peer timeout, and less than half of the one set here, because Linux
+/// before 6.15 retries at increasing intervals.
 const OUTAGE: Duration = Duration::from_secs(3);
 const PEER_TIMEOUT_MS: &str = "7500";
 
@@ -280,11 +280,11 @@ fn an_outage_shorter_than_the_peer_timeout_of_rank_0_is_survived() {
     lab.add(&mut job, 1, &calls);
     job.await_all("running");
     lab.cut(1);
-    // How long it lasts is what is tried.
+    // The length of the outage is under test.
     std::thread::sleep(OUTAGE);
     job.ranks.iter().for_each(Rank::forget_events);
     lab.mend(1);
-    // One may have been through with the call in which the other was.
+    // A rank may already have finished the call in which the other was.
     job.await_all("call");
     job.await_all("call");
     job.kill(1);
@@ -333,7 +333,7 @@ fn ranks_meet_where_rank_0_can_be_reached() {
     let mut plan = lab.plan(4, "auto", calls);
     plan.variables = vec![
         (MEETING, file.display().to_string()),
-        // On rank 0's host the address that does not answer comes first.
+        // On rank 0's host, the address that does not answer is the first.
         ("RINGFOLD_SOCKET_IFNAME", "side0,eth0".into()),
     ];
     let endings = lab.start(&plan).finish();
@@ -373,7 +373,7 @@ fn an_interface_that_is_not_there_is_an_error_that_names_those_that_are() {
     }
 }
 
-/// Each of them may have a terminal of its own.
+/// Each rank may have a terminal of its own.
 #[test]
 fn ranks_that_were_started_apart_all_say_why_the_job_has_ended() {
     let Some(lab) = Lab::new(2) else { return };
@@ -396,7 +396,7 @@ fn ranks_that_were_started_apart_all_say_why_the_job_has_ended() {
     lab.assert_empty();
 }
 
-/// How much of the link an all-reduce of 16 MiB uses.
+/// Measures the share of the link that an all-reduce of 16 MiB uses.
 ///
 /// ```text
 /// cargo test --release -p ringfold-cli --test faults -- --ignored --nocapture share_of_the_link
@@ -455,7 +455,7 @@ fn share_of_the_link_is_measured() {
     }
 }
 
-/// Method, median and 99th percentile of the first line of perf's CSV.
+/// Returns method, median and 99th percentile of the first line of perf's CSV.
 fn median_of(csv: &str) -> (String, f64, f64) {
     let mut lines = csv
         .lines()

@@ -1,4 +1,4 @@
-//! Where ranks of containers that share a machine's cores run.
+//! Placement of ranks in containers that share a machine's cores.
 
 use std::collections::BTreeSet;
 use std::thread::available_parallelism;
@@ -7,10 +7,10 @@ use crate::lab::Lab;
 use crate::netlab::perf_and_logs;
 use crate::skipped::skipped;
 
-/// What the log says once a rank is bound.
+/// The log's text once a rank is bound.
 const BOUND: &str = "bound to cores ";
 
-/// The cores that the ranks of each of two hosts are bound to, given each rank's host.
+/// Returns the cores to which the ranks of each of two hosts are bound, given each rank's host.
 fn cores_by_host(lab: &Lab, hosts: &[usize]) -> [BTreeSet<String>; 2] {
     let variables = [("RINGFOLD_DEBUG", "INFO"), ("RINGFOLD_BIND", "auto")];
     let (_, logs) = perf_and_logs(lab, hosts, &variables, &["barrier", "-n", "1", "-w", "0"]);

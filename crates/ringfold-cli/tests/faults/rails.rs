@@ -8,7 +8,7 @@ use crate::skipped::skipped;
 const BOTH: [usize; 2] = [0, 1];
 const RAILS: (&str, &str) = ("RINGFOLD_SOCKET_IFNAME", "eth0,eth1");
 
-/// Two hosts with two cables each.
+/// Creates two hosts with two cables each.
 fn lab_with_rails() -> Option<Lab> {
     let lab = Lab::new(2)?;
     match lab.add_rails() {
@@ -20,12 +20,12 @@ fn lab_with_rails() -> Option<Lab> {
     }
 }
 
-/// All-reduces of 4 MiB, five in all.
+/// All-reduces of 4 MiB, at least five in all.
 const CALLS: [&str; 9] = ["all_reduce", "-b", "4M", "-e", "4M", "-n", "4", "-w", "1"];
-/// What each rank sends in them.
+/// Minimum number of bytes that each rank sends in `CALLS`.
 const CALLS_BYTES: u64 = 5 * (4 << 20);
 
-/// What the interfaces of host 0 have sent.
+/// Returns the bytes that the interfaces of host 0 have sent.
 fn sent(lab: &Lab) -> [u64; 2] {
     ["eth0", "eth1"].map(|interface| lab.counter(0, interface, "tx_bytes"))
 }
@@ -76,13 +76,13 @@ fn one_rail_is_used_unless_interfaces_are_named() {
 #[test]
 fn a_rail_that_cannot_be_connected_is_left_out() {
     let Some(lab) = lab_with_rails() else { return };
-    // On one host the kernel refuses to go there.
+    // On one host, the kernel rejects this destination.
     let to = lab::second_address(0);
     if let Err(refusal) = lab.on(1, &["rule", "add", "to", &to, "pref", "0", "unreachable"]) {
         skipped(&refusal);
         return;
     }
-    // It is waited for during half of this.
+    // Ranks wait for the rail during half of this time.
     let variables = [RAILS, ("RINGFOLD_CONNECT_TIMEOUT_MS", "4000")];
     let (_, logs) = perf_and_logs(&lab, &BOTH, &variables, &CALLS);
     let due = format!(
@@ -110,7 +110,7 @@ fn a_rail_that_is_pulled_ends_the_job() {
     for (rank, ending) in &endings {
         assert_eq!(ending.class, "PeerFailed", "rank {rank}: {ending:?}");
     }
-    // One verdict.
+    // Both ranks have the same verdict.
     assert_eq!(endings[0].1.ranks, endings[1].1.ranks);
     lab.assert_empty();
 }

@@ -8,8 +8,8 @@ use ringfold::internals::random::SplitMix64;
 pub struct Random(SplitMix64);
 
 impl Random {
-    /// From the seed in `RANDOM_SEED`, otherwise a new one; printed, because the output of a failed
-    /// test is shown.
+    /// Starts from the seed in `RANDOM_SEED`, otherwise from a new one. Prints the seed, because
+    /// the output of a failed test is shown.
     pub fn new(what: &str) -> Random {
         let fresh = || {
             let now = SystemTime::now().duration_since(UNIX_EPOCH);
@@ -33,7 +33,7 @@ impl Random {
         self.0.index(limit)
     }
 
-    /// Lets a random time pass: the moment is what is random, nothing is waited for.
+    /// Sleeps for a random time: the moment is random, and nothing is waited for.
     pub fn pause(&mut self, longest: Duration) {
         std::thread::sleep(longest.mul_f64(self.below(1000) as f64 / 1000.0));
     }

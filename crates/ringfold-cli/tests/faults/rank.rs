@@ -1,10 +1,10 @@
 //! The program of a rank: joins, calls collectives in a loop, checks every result exactly, and
 //! reports events.
 //!
-//! Its instructions are in the variable `RANK_SCRIPT`, as `name=value` words; see [`Script`]. Its
-//! rank is in the variables that every ringfold program knows. It prints one event per line on
-//! standard output, as [`crate::job`] reads them: `event NAME NANOSECONDS name=value … | text`,
-//! with the time of the monotonic clock.
+//! The rank's instructions are in the variable `RANK_SCRIPT`, as `name=value` words; see
+//! [`Script`]. The rank's number is in the variables that every ringfold program knows. The program
+//! prints one event per line on standard output, as [`crate::job`] reads them: `event NAME
+//! NANOSECONDS name=value … | text`, with the time of the monotonic clock.
 
 mod belongings;
 mod forks;
@@ -24,30 +24,30 @@ use self::belongings::{Belongings, devices_left};
 use self::forks::{fork_and_drop, fork_child};
 use crate::script::Script;
 
-/// The mark of a process of this binary that is a rank.
+/// The variable with a rank's script, which marks a process of this binary as a rank.
 pub const SCRIPT: &str = "RANK_SCRIPT";
 
-/// More collectives with a root than a rank keeps digests of.
+/// Number of broadcasts in a row: more than a rank keeps digests of.
 const BROADCASTS: usize = 100;
 
-/// The file by which rank 0 distributes its address, if the ranks are to join that way.
+/// The variable with the file by which rank 0 distributes its address, if ranks join that way.
 pub const MEETING: &str = "RANK_MEETING";
 
-/// Nanoseconds of the monotonic clock, which all processes share.
+/// Returns the nanoseconds of the monotonic clock, which all processes share.
 pub fn monotonic_ns() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// Lives as a rank if this process is one; does not return then.
+/// Runs the program of a rank and exits, if this process is a rank.
 pub fn live() {
     let Ok(text) = std::env::var(SCRIPT) else {
         return;
     };
-    // The test that started this process may be killed itself.
+    // The test that started this process may itself be killed.
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))
         .expect("the kernel knows death signals");
-    // What the test harness has printed so far has no end of line.
+    // Ends the line that the test harness has begun.
     println!();
     let script = Script::decode(&text);
     let before = Belongings::count();
@@ -64,7 +64,7 @@ pub fn live() {
     std::process::exit(0);
 }
 
-/// The ranks that an error names.
+/// Returns the ranks that an error names.
 fn ranks_named(error: &Error) -> Vec<usize> {
     match error {
         Error::PeerFailed { rank, .. } | Error::Aborted { rank, .. } => vec![*rank],
@@ -84,12 +84,12 @@ fn say(name: &str, words: &str, text: &str) {
     let text = text.replace('\n', " ");
     let line = format!("event {name} {} {words} | {text}\n", monotonic_ns());
     let mut stdout = std::io::stdout().lock();
-    // The pipe is closed: then the test is over.
+    // If the pipe is closed, the test is over.
     let _ = stdout.write_all(line.as_bytes());
     let _ = stdout.flush();
 }
 
-/// All that this rank does; its communicator is gone when this returns.
+/// Does all of this rank's work; its communicator is gone on return.
 fn work(script: &Script) {
     let mut good = 0;
     let joined = join().and_then(|whole| {
@@ -111,7 +111,7 @@ fn work(script: &Script) {
     let ending = repeat(communicator, script, &mut good);
     say_end(good, ending.as_ref().copied());
     let Err(error) = ending else { return };
-    // What ended the communicator is the answer to every later call.
+    // Every later call returns the error that ended the communicator.
     let again = communicator.barrier().err();
     if again.as_ref().map(Error::class) != Some(error.class()) {
         say(
@@ -156,7 +156,7 @@ fn say_end(good: u64, ending: Result<(), &Error>) {
     say("end", &format!("good={good} {words}"), &text);
 }
 
-/// Calls the collective until the script is over.
+/// Calls the collective until the script ends.
 fn repeat(communicator: &Communicator, script: &Script, good: &mut u64) -> Result<()> {
     let mut calls = Calls::new(communicator, script)?;
     while script.iterations == 0 || *good < script.iterations {
@@ -179,24 +179,24 @@ fn repeat(communicator: &Communicator, script: &Script, good: &mut u64) -> Resul
     communicator.close()
 }
 
-/// The buffers of the calls, made once.
+/// The buffers of the calls, allocated once.
 struct Calls<'a> {
     communicator: &'a Communicator,
     collective: &'a str,
     input: Vec<u64>,
     output: Vec<u64>,
-    /// Where input and output are in memory of all ranks.
+    /// Input and output in memory of all ranks, if the collective needs it.
     registered: Option<Registered>,
-    /// Of an `all_reduce`; `None` is the communicator's.
+    /// Deadline of an `all_reduce`; `None` is the communicator's.
     deadline: Option<Duration>,
 }
 
-/// What stands at `index` of `rank`'s data in a call: another number everywhere.
+/// Returns element `index` of `rank`'s data in a call: a different number everywhere.
 fn element(call: u64, rank: usize, index: usize) -> u64 {
     call * 1_000_003 + rank as u64 * 7_919_000_000_000 + index as u64
 }
 
-/// The sum of what stands at `index` of all ranks' data.
+/// Returns the sum of element `index` of all ranks' data.
 fn sum(world_size: usize, call: u64, index: usize) -> u64 {
     (0..world_size).map(|peer| element(call, peer, index)).sum()
 }
@@ -223,7 +223,7 @@ impl<'a> Calls<'a> {
         })
     }
 
-    /// One call of the collective, whose result is checked.
+    /// Makes one call of the collective, and checks its result.
     fn call(&mut self, call: u64) -> Result<()> {
         let (rank, world_size) = (self.communicator.rank(), self.communicator.world_size());
         for (index, value) in self.input.iter_mut().enumerate() {
@@ -281,7 +281,7 @@ impl<'a> Calls<'a> {
                 self.communicator.all_reduce(&mut memory, Op::Sum)?;
                 expect(&memory, call, sum);
             }
-            // In the opposite order, so that the ranks of the part have other numbers.
+            // The part has the opposite order, so that its ranks have other numbers.
             "split" => {
                 let part = self.communicator.split(Some(0), -(rank as i64))?;
                 let part = part.expect("this rank has a color");
@@ -294,7 +294,7 @@ impl<'a> Calls<'a> {
         Ok(())
     }
 
-    /// Many broadcasts of rank 0; then rank 1 waits for all, and sends nothing.
+    /// Makes many broadcasts from rank 0; then rank 1 waits for all ranks, and sends nothing.
     fn broadcasts_and_reduce(&mut self, call: u64) -> Result<()> {
         let (input, output) = (&self.input, &mut self.output);
         for _ in 0..BROADCASTS {
@@ -306,7 +306,7 @@ impl<'a> Calls<'a> {
         self.communicator.barrier()
     }
 
-    /// A sum of ordinary memory, with the script's deadline.
+    /// Sums ordinary memory, with the script's deadline.
     fn all_reduce(&mut self, call: u64) -> Result<()> {
         let (input, output) = (&self.input, &mut self.output);
         let counts = Counts::Even(input.len() as u64);
@@ -324,8 +324,7 @@ impl<'a> Calls<'a> {
         Ok(())
     }
 
-    /// A sum in memory of all ranks; after a failure it reports how much of this rank's share is
-    /// done.
+    /// Sums memory of all ranks. After a failure, reports how much of this rank's share is done.
     fn all_reduce_registered(&mut self, call: u64) -> Result<()> {
         let (rank, world_size) = (self.communicator.rank(), self.communicator.world_size());
         let sum = |index: usize| sum(world_size, call, index);
@@ -345,7 +344,7 @@ impl<'a> Calls<'a> {
         Ok(())
     }
 
-    /// A message from rank 0 to rank 1, and a barrier of all.
+    /// Sends a message from rank 0 to rank 1; then all ranks enter a barrier.
     fn send_and_barrier(&mut self, call: u64) -> Result<()> {
         match self.communicator.rank() {
             0 => self.communicator.send(&self.input, 1, 0)?,
@@ -358,8 +357,8 @@ impl<'a> Calls<'a> {
         self.communicator.barrier()
     }
 
-    /// This communicator's error after one of its part, whose ranks are in the opposite order.
-    /// Both must name the same ranks.
+    /// Returns this communicator's error after an error of its part, whose ranks are in the
+    /// opposite order. Both must name the same ranks.
     fn error_of_both(&self, in_part: &Error) -> Error {
         let whole = self.communicator.barrier().expect_err("a rank has failed");
         let last = self.communicator.world_size() - 1;
@@ -373,7 +372,7 @@ impl<'a> Calls<'a> {
         whole
     }
 
-    /// What this rank does, mostly wrong, instead of an all-reduce of the sum of 64-bit numbers.
+    /// Does the script's act, mostly a mistake, instead of an all-reduce of 64-bit sums.
     fn act(&mut self, script: &Script) -> Result<()> {
         let act = script.act.as_str();
         let (communicator, output) = (self.communicator, &mut self.output);
@@ -400,7 +399,7 @@ impl<'a> Calls<'a> {
             other => panic!("the script wants {other}"),
         }
         match act {
-            // After `close` and `abort` this rank's own communicator is over.
+            // After `close` and `abort`, this rank's own communicator has ended.
             "close" | "abort" | "stop" | "fork" | "fork_and_drop" => self.call(script.at),
             // The root of a broadcast may finish before any rank objects.
             "collective" => Ok(()),
@@ -409,7 +408,7 @@ impl<'a> Calls<'a> {
     }
 }
 
-/// A wrong result is the worst that can happen: it ends the process with a line of its own.
+/// Checks a result. A wrong one is the worst failure: it ends the process with its own event.
 fn expect(output: &[u64], call: u64, wanted: impl Fn(usize) -> u64) {
     let wrong = (0..output.len()).find(|index| output[*index] != wanted(*index));
     if let Some(index) = wrong {

@@ -1,11 +1,11 @@
-//! What a job must not leave on its host.
+//! Checks that a job leaves nothing on its host.
 
 use std::time::Instant;
 
 use crate::job::WATCHDOG;
 
 /// Fails if anything of the job at `address` is left. A process that another test is just starting
-/// has a copy of this one's descriptors for a moment, so sockets get time to disappear.
+/// has a copy of this process' descriptors for a moment, so sockets get time to disappear.
 pub fn assert_none(address: &str) {
     let deadline = Instant::now() + WATCHDOG;
     loop {
@@ -27,7 +27,7 @@ pub fn assert_none(address: &str) {
     assert!(left.is_empty(), "files are left in /dev/shm: {left:?}");
 }
 
-/// This host's sockets with the name in `address`.
+/// Returns this host's sockets with the name in `address`.
 fn sockets(address: &str) -> Vec<String> {
     let Some(name) = address.strip_prefix("unix:") else {
         return Vec::new();

@@ -1,28 +1,28 @@
-//! What the program of a rank does, in a variable of its environment.
+//! The instructions for the program of a rank, in a variable of its environment.
 
-/// What a rank is to do.
+/// The instructions for a rank.
 #[derive(Clone, Debug)]
 pub struct Script {
     /// The collective that is called in a loop.
     pub collective: String,
-    /// The size of one rank's data.
+    /// Bytes of one rank's data.
     pub bytes: usize,
-    /// Calls; 0 continues until something ends it.
+    /// Number of calls; 0 continues until something ends the rank.
     pub iterations: u64,
-    /// Whether even and odd ranks call it apart, in communicators of their own.
+    /// Whether even and odd ranks make the calls separately, in communicators of their own.
     pub in_halves: bool,
-    /// Between two calls.
+    /// Pause between two calls, in microseconds.
     pub pause_us: u64,
-    /// The action in place of the call with number `at`: nothing, or `close`, `abort`, `exit`,
+    /// The action in place of the call with number `at`: none, or `close`, `abort`, `exit`,
     /// `count`, `op`, `dtype`, `collective`, `root`; or `stop`, which stops the process and makes
-    /// the call when it is continued; or `fork`, which leaves a child that lives on, and makes the
-    /// call; or `fork_and_drop`, whose child ends first.
+    /// the call when the process is continued; or `fork`, which leaves a child that lives on, and
+    /// makes the call; or `fork_and_drop`, whose child ends first.
     pub act: String,
-    /// When.
+    /// Number of the call that `act` replaces.
     pub at: u64,
-    /// The deadline of an `all_reduce` after `stop`; 0 is the communicator's.
+    /// The deadline of an `all_reduce` after `stop`, in milliseconds; 0 is the communicator's.
     pub deadline_ms: u64,
-    /// Whether it reports every successful call.
+    /// Whether the rank reports every successful call.
     pub tells: bool,
 }
 

@@ -1,5 +1,5 @@
 //! Clients that must not join, while the job's own ranks must: garbage, silence, floods, the wrong
-//! secret, the wrong rank, and ranks that never come.
+//! secret, the wrong rank, and ranks that never arrive.
 
 use std::collections::HashSet;
 use std::io::{Read, Write};
@@ -17,10 +17,10 @@ use crate::lab::{self, Lab};
 use crate::random::Random;
 use crate::script::Script;
 
-/// Connections that a flood holds open at once: more than a listener lets near at once.
+/// Number of connections that a flood holds open: more than a listener accepts at once.
 const FLOOD: usize = 300;
 
-/// Calls by which a job shows that it works.
+/// Number of calls by which a job shows that it works.
 const CALLS: u64 = 20;
 
 trait Connection: Read + Write + Send {}
@@ -39,17 +39,17 @@ fn knock(address: &str) -> std::io::Result<Box<dyn Connection>> {
     Ok(Box::new(stream))
 }
 
-/// Attackers at work until they are called off.
+/// Attackers that run until they are stopped.
 struct Attack {
     is_over: Arc<AtomicBool>,
-    /// How often each kind of attacker got through to a listener.
+    /// Each kind of attacker: its name, its number of connections to a listener, and its thread.
     knocks: Vec<(&'static str, Arc<AtomicU64>, JoinHandle<()>)>,
 }
 
-/// What an attacker does with a connection, until it is called off.
+/// An attacker's use of a connection, until the attacker is stopped.
 type Behaviour = fn(Box<dyn Connection>, &AtomicBool);
 
-/// Starts a thread on some host.
+/// A function that starts a thread on some host.
 type Spawn<'a> = &'a dyn Fn(Box<dyn FnOnce() + Send>) -> JoinHandle<()>;
 
 impl Attack {
@@ -90,7 +90,7 @@ impl Attack {
         attack
     }
 
-    /// Garbage for every TCP listener that appears on the host.
+    /// Sends garbage to every TCP listener that appears on the host.
     fn on_all_listeners(spawn: Spawn<'_>) -> Attack {
         let mut attack = Attack {
             is_over: Arc::default(),
@@ -130,7 +130,7 @@ impl Attack {
         self.knocks.push((name, count, thread));
     }
 
-    /// Waits until every kind of attacker has got through to a listener.
+    /// Waits until every kind of attacker has connected to a listener.
     fn await_all(&self) {
         for (name, count, thread) in &self.knocks {
             let deadline = Instant::now() + WATCHDOG;
@@ -170,14 +170,14 @@ fn garbage(mut connection: Box<dyn Connection>, _: &AtomicBool) {
     let _ = connection.write_all(&bytes);
 }
 
-/// A byte now and then, of what could be the beginning of something.
+/// Sends a byte now and then, which could be the beginning of a message.
 fn slow(mut connection: Box<dyn Connection>, is_over: &AtomicBool) {
     while !is_over.load(Ordering::Relaxed) && connection.write_all(&[0]).is_ok() {
         thread::sleep(Duration::from_millis(20));
     }
 }
 
-/// Gives back what it gets, and what a hello could look like first.
+/// Sends bytes that a hello could have, then echoes all received bytes.
 fn echo(mut connection: Box<dyn Connection>, is_over: &AtomicBool) {
     let _ = connection.write_all(&[b'r'; 4096]);
     let mut buffer = [0; 4096];
@@ -189,7 +189,7 @@ fn echo(mut connection: Box<dyn Connection>, is_over: &AtomicBool) {
     }
 }
 
-/// All TCP listeners on this thread's host.
+/// Returns all TCP listeners on this thread's host.
 fn listeners() -> Vec<String> {
     let table = std::fs::read_to_string("/proc/thread-self/net/tcp").unwrap_or_default();
     let listening = table.lines().filter_map(|line| {
@@ -255,7 +255,7 @@ fn strangers_on_the_network_do_not_keep_ranks_out() {
 #[test]
 fn strangers_at_the_listeners_for_data_do_not_keep_ranks_out() {
     let Some(lab) = Lab::new(2) else { return };
-    // Host 0 has the rendezvous, too, so that there is something to find for sure.
+    // Host 0 has the rendezvous, too, so that at least one listener is found.
     let plan = lab.plan(4, "tcp", calls());
     let mut first = plan.empty();
     lab.add(&mut first, 0, &plan.script);
@@ -300,7 +300,7 @@ fn a_second_process_of_a_rank_is_refused_and_the_job_goes_on() {
     for rank in [0, 1, 1] {
         job.add(rank, &plan.script);
     }
-    // Which of the two comes first is open.
+    // Either of the two may be the first.
     let refused = job.take_first_to_end(1);
     assert_eq!(refused.class, "Bootstrap", "{refused:?}");
     assert!(refused.text.contains("already"), "{refused:?}");
@@ -348,7 +348,7 @@ fn a_rank_killed_while_the_others_come_is_named() {
         ];
         let is_named = names.iter().any(|name| first.text.contains(name));
         assert!(is_named, "rank 0 after rank {victim}'s death: {first:?}");
-        // It may have come when rank 0 had given up already.
+        // The other rank may have connected after rank 0 had given up.
         assert_ne!(survivors[1].1.class, "", "{survivors:?}");
     }
 }

@@ -9,10 +9,10 @@ use crate::command::run;
 use crate::job::software_devices;
 use crate::lab::Lab;
 
-/// Two hosts of two ranks each.
+/// Host of each rank: two hosts of two ranks each.
 const TWO_BY_TWO: [usize; 4] = [0, 0, 1, 1];
 
-/// A file of the test's own.
+/// A file of the test, removed on drop.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -36,7 +36,7 @@ impl Drop for Scratch {
     }
 }
 
-/// `ringfold tune` on this machine: its exit status and all that it said.
+/// Runs `ringfold tune` on this machine. Returns its exit status and its output.
 fn tune(arguments: &[&str]) -> (Option<i32>, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ringfold"));
     let done = command.arg("tune").args(arguments).output();
@@ -45,8 +45,8 @@ fn tune(arguments: &[&str]) -> (Option<i32>, String) {
     (done.status.code(), said.concat())
 }
 
-/// What a rank's log says of its last choice for an all-reduce of `bytes` bytes. Before rules are
-/// there, ranks may measure their links with one.
+/// Returns a rank's last choice for an all-reduce of `bytes` bytes, from its log. Before ranks have
+/// rules, they may measure their links with an all-reduce.
 fn choice(log: &str, bytes: usize) -> &str {
     let head = format!("choice: all_reduce of {bytes} bytes, ");
     let (_, rest) = log.rsplit_once(&head).expect("a choice in the log");
@@ -54,7 +54,7 @@ fn choice(log: &str, bytes: usize) -> &str {
     line.split_once(" ranks: ").expect("the choice").1
 }
 
-/// How many rows have all of these fields.
+/// Counts the rows that have all of these fields.
 fn rows(sweep: &str, fields: &[&str]) -> usize {
     let has_all = |line: &&str| {
         let has = |field: &&str| line.split(',').any(|other| other == *field);
@@ -80,7 +80,7 @@ fn a_sweep_of_two_hosts_has_their_ways_and_knows_where_ranks_are() {
         (&[0, 1, 0, 1], "dealt out"),
     ] {
         let (said, _) = run(&lab, hosts, &[], &arguments);
-        // What was measured with ranks in other places is not this.
+        // Measurements with another placement do not count for this one.
         for way in ways {
             let found = rows(&sweep.text(), &[way, placement, "way", "0"]);
             assert_eq!(found, 4, "{way}, {placement}: {}", sweep.text());
@@ -99,8 +99,8 @@ fn a_sweep_of_two_hosts_has_their_ways_and_knows_where_ranks_are() {
     assert!(said.contains(",-1,2,4,-1,0"), "{said}");
 }
 
-/// A sweep of two hosts of two ranks, in which `hierarchical` is best at 1 KiB and `ring` at 64
-/// KiB, whatever the model would choose there.
+/// Returns a sweep of two hosts of two ranks, in which `hierarchical` is best at 1 KiB and `ring`
+/// at 64 KiB, whatever the model would choose there.
 fn sweep_with_wrong_choices() -> String {
     let mut text = String::from(
         "collective,size_bytes,algorithm,protocol,channels,nodes,ranks,pipeOps,regBuff,asked,round,\
@@ -135,7 +135,7 @@ fn a_table_learnt_on_two_hosts_decides_there_and_nowhere_else() {
     );
     let (status, said) = tune(&["optimize", sweep.path(), "-o", table.path()]);
     assert_eq!(status, Some(0), "{said}");
-    // An operator's bad rule would be worse than none; one for other hosts is no rule here.
+    // An operator's bad rule would be worse than none; a rule for other hosts does not apply here.
     let variables = [
         ("RINGFOLD_TUNER_CONFIG", table.path()),
         ("RINGFOLD_DEBUG", "INFO"),
@@ -161,8 +161,8 @@ fn a_table_learnt_on_two_hosts_decides_there_and_nowhere_else() {
     lab.assert_empty();
 }
 
-/// Has ranks on the hosts of a lab, whose network namespaces differ, reach each other over devices
-/// in software.
+/// Software devices over which ranks on the hosts of a lab reach each other, although the hosts'
+/// network namespaces differ.
 struct Devices {
     library: String,
     folder: PathBuf,
@@ -213,7 +213,7 @@ fn what_was_measured_over_rdma_holds_for_jobs_over_rdma_alone() {
     let measured = first.rdma.clone().expect("costs of RDMA");
     assert!(measured.rdma_alpha_us + measured.rdma_overhead_us > 0.0);
     assert_eq!(first.links, None, "{said}");
-    // Over sockets nothing of it changes.
+    // A calibration over sockets does not change the costs of RDMA.
     run(&lab, &[0, 1], &tcp, &calibrate);
     let both = kept();
     assert_eq!(both.rdma, first.rdma);
@@ -228,7 +228,7 @@ fn what_was_measured_over_rdma_holds_for_jobs_over_rdma_alone() {
         let arguments = ["perf", "-b", "1K", "-e", "1K", "-n", "1", "-c", "1"];
         run(&lab, &[0, 1], &variables, &arguments).1.concat()
     };
-    // A copy takes some time on every machine.
+    // A copy takes some time on every machine, so the measured cost is not 0.
     let staging = |us_per_byte: f64| format!("staging_us_per_byte={us_per_byte},");
     let over_rdma = log(&rdma);
     assert!(

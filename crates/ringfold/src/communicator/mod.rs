@@ -4,6 +4,10 @@
 //! [`tune::choose`](crate::tune::choose) chooses the way, the [engine](crate::engine) runs the job,
 //! and the driver of this module waits. Typed methods on slices are in `typed`; bindings use
 //! [`Communicator::run`] and [`Communicator::start`] with raw regions.
+//!
+//! `choices` caches ways, `driver` waits, `work` is an asynchronous call, `notifier` runs
+//! callbacks, `register` maps peers' memory, `weigh` measures slow ranks, `watch` translates world
+//! ranks into the communicator's.
 
 mod agreed;
 mod choices;

@@ -165,9 +165,7 @@ impl Hub {
             }
             Frame::Goodbye => self.depart(rank),
             _ => {
-                return Err(ProtocolViolation(
-                    "sent a frame that only the server may send",
-                ));
+                return Err(ProtocolViolation("sent a server's frame"));
             }
         }
         Ok(())
@@ -366,7 +364,7 @@ impl Hub {
         for to in self.ranks_that(|other| matches!(other, Rank::Here(_))) {
             self.out.push((to, Frame::Departed { rank }));
         }
-        // Last, so that the others are told before the leaver's process can end.
+        // Last, so that the other ranks are notified before the leaver's process can end.
         self.out.push((rank, Frame::Departed { rank }));
         self.forget_ended();
     }

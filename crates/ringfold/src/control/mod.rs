@@ -20,6 +20,11 @@
 //!
 //! The control plane neither encrypts nor survives the loss of rank 0. If rank 0's process dies,
 //! every communicator that has rank 0 fails, and the others continue without abort propagation.
+//!
+//! The control plane never touches data, and a successful call needs none of its threads.
+//! Connections: `auth`, `handshake`, `connect`, `limit`, `cancel`. Joining: `rendezvous`,
+//! `listener`, `absence`. Server: `server`, `hub`. A rank's side: `session`, `monitor`, `health`,
+//! `standing`, `watch`. Data: `mesh`, `fd`. Encoding: `frame`, `wire`.
 
 pub mod absence;
 pub mod address;

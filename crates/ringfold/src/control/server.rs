@@ -219,7 +219,7 @@ impl State {
 
     /// Whether rank 0 has left and need not stay for the others.
     fn is_over(&self) -> bool {
-        // Ranks that connect late to a cancelled job are told so.
+        // Ranks that connect late to a cancelled job are refused with this reason.
         let is_needed =
             self.hub.is_in_use() || (self.hub.is_cancelled() && self.listener.is_some());
         self.leaving

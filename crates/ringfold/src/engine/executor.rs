@@ -11,10 +11,13 @@
 //! | [`LateRing`] | a ring over messages that bypasses stragglers |
 //!
 //! The engine uses executors only through this interface. An executor *advances* as far as it can
-//! without waiting and is told which tickets *complete*. The executor names the ranks that it
+//! without waiting and learns which tickets *complete*. The executor names the ranks that it
 //! *waits for*, and the time at which it continues without them, and is *done* when all slices are.
 //! Messages between two ranks run beside the executors in [`p2p`](super::p2p), by methods of the
 //! same names.
+//!
+//! The way alone, and whether helper threads share the call, select the executor, so a measurement
+//! by name measures what a tuned call gets.
 
 use std::sync::Arc;
 

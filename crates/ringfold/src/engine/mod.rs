@@ -13,6 +13,10 @@
 //!
 //! * No allocation once a kind of call has been seen: plans, bookkeeping and scratch are kept.
 //! * After an error nothing runs; the transport is only dropped.
+//!
+//! From submission to completion, the engine takes no lock, writes no log and makes no avoidable
+//! system call. Everything that can lack room is queued and bounded: slices in flight, slots,
+//! cells, calls.
 
 mod announce;
 mod context;

@@ -1,4 +1,7 @@
 //! The tickets of posted work, and the calls that they belong to.
+//!
+//! A call's buffers are free when all its tickets are complete. The ticket of a lent message is
+//! complete when the receiver has read the payload.
 
 use crate::transport::Ticket;
 

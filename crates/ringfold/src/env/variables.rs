@@ -135,11 +135,11 @@ variables! {
     "RINGFOLD_CONNECT_TIMEOUT_MS": "milliseconds", default "60000"
         => connect_timeout: Duration = milliseconds;
 
-    /// How long another host may give no sign of life before its ranks count as failed. A
-    /// disconnected cable or a host without power is detected after this time. A network outage
-    /// that is at least a second shorter is survived (before Linux 6.15: one of half this time).
-    /// Raise it for networks with outages of seconds. Processes that end are detected at once
-    /// regardless. Rank 0's value applies to all ranks.
+    /// The longest silence of another host before its ranks count as failed. A disconnected cable
+    /// or a host without power is detected after this time. A network outage that is at least a
+    /// second shorter is survived (before Linux 6.15: one of half this time). Raise it for networks
+    /// with outages of seconds. Processes that end are detected at once regardless. Rank 0's value
+    /// applies to all ranks.
     "RINGFOLD_PEER_TIMEOUT_MS": "milliseconds, 2000 to 120000", default "2300"
         => peer_timeout: Duration = peer_timeout;
 
@@ -151,13 +151,14 @@ variables! {
         => transport: TransportChoice = parsed;
 
     /// The network interfaces for data between hosts: names and networks, separated by commas, in
-    /// order of preference, for example `eth0,10.0.0.0/8`. `=eth0` is this interface; `eth0` is,
-    /// too, and stands for all whose names begin so if none has this one (`eth`). `^eth0` excludes;
-    /// with `^` in front, the whole list does (`^docker,lo`), and keeps all the others. A name that
-    /// stands for no interface of a host is warned of, and passed over if others are left. Loopback
-    /// is never used between hosts. Interfaces that a list names, and that two hosts have
-    /// in different networks in common, are used at once, as rails; without names, those are whose
-    /// rate is known and at least half of the fastest one's. See `RINGFOLD_SOCKETS`.
+    /// order of preference, for example `eth0,10.0.0.0/8`. `=eth0` is the interface of exactly this
+    /// name. `eth0` is the interface of this name or, if there is none, all interfaces whose names
+    /// begin with it. `^eth0` excludes an interface; `^` in front of the list (`^docker,lo`)
+    /// excludes all interfaces in the list. A name that matches no interface of a host is reported
+    /// in a warning, and ignored if other interfaces are left. Loopback is never used between
+    /// hosts. Interfaces that a list names, and that connect two hosts by different networks, are
+    /// used at the same time, as rails. Without names, interfaces are rails if their rate is known
+    /// and at least half of the fastest interface's rate. See `RINGFOLD_SOCKETS`.
     "RINGFOLD_SOCKET_IFNAME": "list", default "all interfaces that are up"
         => socket_ifname: String = text;
 
@@ -176,52 +177,53 @@ variables! {
         => socket_threads: Option<usize> = socket_threads;
 
     /// The congestion control of data connections: a name that the kernel permits, such as `cubic`
-    /// or `dctcp`, or `default` for the kernel's own. `auto` is that, too, except where it is bbr,
-    /// whose pacing halves the rate of short, fast links: there connections whose round trip is
-    /// below 5 ms use cubic, or reno if cubic is not permitted. Each rank sets its own.
+    /// or `dctcp`, or `default` for the kernel's own. `auto`: the kernel's own, unless that is bbr,
+    /// whose pacing halves the rate of short, fast links. Then connections with a round trip below
+    /// 5 ms use cubic, or reno if cubic is not permitted. Each rank sets its own.
     "RINGFOLD_TCP_CONGESTION": "`auto`, `default` or a name", default "`auto`"
         => tcp_congestion: Congestion = parsed;
 
     /// Whether payloads of 128 KiB or more are sent by TCP without the kernel's copy
     /// (`MSG_ZEROCOPY`). `auto` tries both ways on each connection's first large messages and keeps
-    /// the better one, which the log says; where the kernel copies anyway (loopback, virtual
-    /// interfaces), the trial ends at once. `1` does it without a trial, `0` never. Each rank sets
-    /// its own.
+    /// the better one, which is logged; if the kernel copies anyway (loopback, virtual interfaces),
+    /// the trial ends at once. `1` does it without a trial, `0` never. Each rank sets its own.
     "RINGFOLD_TCP_ZEROCOPY": "`auto`, `0` or `1`", default "`auto`"
         => tcp_zero_copy: ZeroCopy = parsed;
 
     /// `1`: no RDMA unless `RINGFOLD_TRANSPORT` is `rdma`. The same on all ranks.
     "RINGFOLD_IB_DISABLE": "`0`, `1`", default "`0`" => ib_disable: bool = switch;
 
-    /// The RDMA devices to use: `mlx5` is each whose name begins so, `=mlx5_0:1,mlx5_1` port 1 of
-    /// one and all ports of another, `^mlx5_2` all except. Those that are used are rails: the
-    /// channels take turns on them, and the first of a rank is connected with the first of the
-    /// others.
+    /// The RDMA devices to use: `mlx5` is each whose name begins with it, `=mlx5_0:1,mlx5_1` port 1
+    /// of one and all ports of another, `^mlx5_2` all except. The devices used are rails: channels
+    /// are distributed over them in turn, and each rank's first device is connected to the other
+    /// ranks' first devices.
     "RINGFOLD_IB_HCA": "list", default "all active ports" => ib_hca: DeviceChoice = parsed;
 
-    /// The place of the address in the ports' tables (GID index). Without it: of RoCE v2 with IPv4,
-    /// else with a global IPv6, else with a link's own; on InfiniBand the first.
+    /// The index of the address in the ports' GID tables. By default, the entry of RoCE v2 with an
+    /// IPv4 address, else with a global IPv6 address, else with a link-local address; on
+    /// InfiniBand, the first entry.
     "RINGFOLD_IB_GID_INDEX": "0 to 255", default "found" => ib_gid_index: u8 = byte;
 
-    /// The traffic class of packets by RoCE, for networks that treat classes differently.
+    /// The traffic class of RoCE packets, for networks that treat classes differently.
     "RINGFOLD_IB_TC": "0 to 255", default "0" => ib_traffic_class: u8 = byte;
 
     /// The service level on InfiniBand.
     "RINGFOLD_IB_SL": "0 to 15", default "0" => ib_service_level: u8 = service_level;
 
-    /// A packet without an answer is sent again after 4.096 us times 2 to the power of this.
+    /// The timeout of an unacknowledged packet: it is retransmitted after 4.096 us times 2 to the
+    /// power of this value.
     "RINGFOLD_IB_TIMEOUT": "1 to 31", default "18" => ib_timeout: u8 = ib_timeout;
 
-    /// How often it is sent again before its peer counts as failed.
+    /// The number of retransmissions of a packet before the peer counts as failed.
     "RINGFOLD_IB_RETRY_CNT": "1 to 7", default "6" => ib_retries: u8 = ib_retries;
 
-    /// The place of the partition's key in the ports' tables.
+    /// The index of the partition key in the ports' tables.
     "RINGFOLD_IB_PKEY": "0 to 255", default "0" => ib_pkey: u8 = byte;
 
-    /// From which length on the memory of a call is registered with the RDMA device for that call,
-    /// piece by piece, instead of copied through memory that is registered already. `auto` compares
-    /// what both cost this machine, which is measured when ranks join; `off` never registers.
-    /// Memory that the program has registered is never copied. Each rank sets its own.
+    /// The minimum length from which the memory of a call is registered with the RDMA device for
+    /// that call, piece by piece, instead of copied through memory that is already registered.
+    /// `auto` compares the costs of both, which are measured when ranks join; `off` never
+    /// registers. Memory that the program has registered is never copied. Each rank sets its own.
     "RINGFOLD_IB_REGISTER_BYTES": "`auto`, `off` or bytes; K, M, G", default "`auto`"
         => ib_register_bytes: RegisterBytes = parsed;
 
@@ -241,9 +243,9 @@ variables! {
     /// left is refused. Must be the same on all ranks.
     "RINGFOLD_ALGO": "a list, or lists by collective", default "all algorithms";
 
-    /// Which protocols the tuner may choose from, in the same grammar: `ll` (the payload stands in
-    /// the line that says it has come), `simple` (staged and pipelined), `zero_copy` (peers work in
-    /// the buffers themselves). The same on all ranks.
+    /// The protocols from which the tuner may choose, in the same grammar: `ll` (the payload is in
+    /// the line that signals its arrival), `simple` (staged and pipelined), `zero_copy` (peers work
+    /// in the buffers themselves). The same on all ranks.
     "RINGFOLD_PROTO": "a list, or lists by collective", default "all protocols";
 
     /// A file of rules, in the format of NCCL's example tuner: which algorithm, protocol and number
@@ -345,19 +347,20 @@ variables! {
     /// Results are bitwise identical with and without helpers.
     "RINGFOLD_HELPERS": "0 to 63", default "the number of free cores" => helpers: usize = count;
 
-    /// The library of CUDA's driver, if the installed one shall not be used. It is loaded when a
-    /// device is first used, and never otherwise.
+    /// The library of CUDA's driver, instead of the installed one. It is loaded when a device is
+    /// first used, and never otherwise.
     "RINGFOLD_CUDA_LIBRARY": "a library's path or name", default "`libcuda.so.1`"
         => cuda_library: String = text;
 
-    /// The library of AMD's HIP, if the installed one shall not be used. Without it, and without
-    /// `RINGFOLD_CUDA_LIBRARY`, CUDA's driver is used where it is installed, and otherwise HIP's.
+    /// The library of AMD's HIP, instead of the installed one. If neither this variable nor
+    /// `RINGFOLD_CUDA_LIBRARY` is set, CUDA's driver is used if it is installed, and otherwise HIP.
     "RINGFOLD_HIP_LIBRARY": "a library's path or name", default "`libamdhip64.so`"
         => hip_library: String = text;
 
-    /// What combines the elements of an `all_reduce` on device memory, where the program does not
-    /// say: the CPUs (`host`), the devices (`device`), or for each size what should be faster by
-    /// the cost model (`auto`). See docs/explanation/devices.md. Must be the same on all ranks.
+    /// The processors that combine the elements of an `all_reduce` on device memory, unless the
+    /// program sets them: the CPUs (`host`), the devices (`device`), or for each size the faster of
+    /// the two by the cost model (`auto`). See docs/explanation/devices.md. Must be the same on all
+    /// ranks.
     "RINGFOLD_DEVICE_REDUCER": "`auto`, `host`, `device`", default "`auto`"
         => device_reducer: Reducer = parsed;
 
@@ -382,9 +385,9 @@ variables! {
 
     /// The file name prefix of the flight record, which is written after a fatal error, in
     /// PyTorch's format: `dumps/fr_` becomes `dumps/fr_0` for rank 0, and so on, and the same as
-    /// JSON `dumps/fr_json/0.json`. A rank that leaves before others have come as far writes it,
-    /// too. Use a folder that no other user can write to. If not set, the record is only written on
-    /// request.
+    /// JSON `dumps/fr_json/0.json`. A rank that leaves before others have reached the same call
+    /// writes it, too. Use a folder that no other user can write to. If not set, the record is only
+    /// written on request.
     "RINGFOLD_FR_DUMP": "path", default "none";
 
     /// For example `USR2`: on this signal, the process writes its flight record, with the prefix in
@@ -406,8 +409,8 @@ variables! {
     /// warning is logged, and nothing is recorded.
     "RINGFOLD_TRACE": "path", default "none" => trace: String = text;
 
-    /// How many calls of each communicator are recorded: the last ones, with 64 bytes each, which
-    /// are reserved at the start.
+    /// The number of last calls recorded for each communicator, at 64 bytes each, reserved at the
+    /// start.
     "RINGFOLD_TRACE_CALLS": "1, 2, …", default "100000" => trace_calls: usize = positive;
 
     /// The level of the log on standard error, as in NCCL. `VERSION`: one line at the start.

@@ -4,6 +4,10 @@
 //! becomes a reference, because the bytes may be written by another process, by a peer thread or
 //! through the user's aliasing buffer at any time. The maker of a region promises that the memory
 //! outlives its use; everything downstream (engine, transports) is then safe code.
+//!
+//! `pool` reuses scratch memory and `mapping` maps files. For registered memory, `shared` is the
+//! file, `remapped` moves existing memory there, `registered` is the user's handle, `registry`
+//! serves the engine, and `child_view` is a forked child's view.
 
 mod child_view;
 mod fork_guard;

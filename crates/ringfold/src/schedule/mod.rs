@@ -25,6 +25,9 @@
 //!   expression, so the same bits.
 //! * `Input` is never written, unless the call is in place: `Input` and `Output` are then the same
 //!   memory and one buffer.
+//!
+//! A schedule knows ranks, hosts and chunks, but neither bytes, data types nor transports.
+//! Generators use no randomness and no `unsafe`.
 
 #![forbid(unsafe_code)]
 

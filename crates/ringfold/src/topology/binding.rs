@@ -13,6 +13,9 @@
 //! may take turns on one core while another core is idle, because none of them ever sleeps.
 //! Neighbouring ranks get neighbouring cores, the same number in every domain if possible. The
 //! decision is a pure function of data that all these ranks have, so all make the same one.
+//!
+//! The library never binds a program's thread by itself, because new threads would inherit the
+//! binding.
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 

@@ -1,5 +1,8 @@
 //! This machine: its identity, its cores and caches, its network interfaces, and the other jobs on
 //! it.
+//!
+//! This module reads below a root that tests replace. It changes only the calling thread's
+//! affinity, on request, and this process' mark.
 
 pub mod binding;
 pub mod cores;

@@ -23,6 +23,10 @@
 //!
 //! Everything from a peer is a claim until checked: lengths are compared with the expected ones,
 //! never used as loop bounds or indices.
+//!
+//! [`shm`] serves one host, [`tcp`] and [`rdma`] serve several, [`routes`] combines them. No
+//! transport retries, reconnects or reorders. Only the slots of shared memory look at the
+//! collective of a call.
 
 pub(crate) mod bell;
 pub(crate) mod checksum;

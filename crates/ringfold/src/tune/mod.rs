@@ -1,4 +1,9 @@
 //! The tuner: the policy that chooses the way of each call.
+//!
+//! [`choose`] applies the settings to the prices that [`model`] computes from [`terms`] and
+//! [`constants`]. [`tuning`] holds the inputs. Nothing is measured while calls run: [`probe`] and
+//! [`fit`] turn earlier measurements into constants. A choice depends only on values that are equal
+//! on all ranks.
 
 pub mod allowed;
 pub mod bounds;

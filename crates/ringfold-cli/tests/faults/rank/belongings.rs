@@ -1,21 +1,21 @@
-//! What a rank has at its beginning and its end.
+//! Resources of a rank at its beginning and its end.
 
 use std::ffi::{CStr, CString};
 use std::time::{Duration, Instant};
 
 use crate::job::LIBRARY;
 
-/// What a communicator could leave behind in its process.
+/// The resources that a communicator could leave behind in its process.
 pub struct Belongings {
     pub descriptors: i64,
     pub threads: i64,
-    /// Mappings of shared memory.
+    /// Number of mappings of shared memory.
     pub maps: usize,
 }
 
 impl Belongings {
-    /// Counts once no more threads are there than `before`. The kernel lists a thread for a moment
-    /// after it was joined.
+    /// Counts once there are no more threads than `before`, or after ten seconds: the kernel lists
+    /// a thread for a moment after it was joined.
     pub fn count_when_ended(before: &Belongings) -> Belongings {
         let deadline = Instant::now() + Duration::from_secs(10);
         loop {
@@ -38,8 +38,8 @@ impl Belongings {
     }
 }
 
-/// How many objects of the software's RDMA devices are left, and how many of the faults that they
-/// were to have did not come.
+/// Returns how many objects of the software RDMA devices are left, and how many of the devices'
+/// intended faults have not occurred.
 pub fn devices_left() -> (u64, u64) {
     let Ok(path) = std::env::var(LIBRARY) else {
         return (0, 0);

@@ -1,20 +1,20 @@
-//! Children that a rank forks, with copies of all that it has.
+//! Children that a rank forks, with copies of all its resources.
 
 use ringfold::Communicator;
 
 use super::say;
 use crate::job::WATCHDOG;
 
-/// Leaves a child, as a data loader's worker is one: it has copies of all that this process has
-/// open, and outlives it until it is killed, at the latest by the watchdog's time.
+/// Leaves a child like a data loader's worker: it has copies of all descriptors of this process,
+/// and outlives the process until it is killed, at the latest after the watchdog's time.
 pub fn fork_child() {
     // SAFETY: the child makes system calls only.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
-        // SAFETY: numbers only.
+        // SAFETY: `alarm` takes a number only.
         unsafe { libc::alarm(WATCHDOG.as_secs() as u32) };
         loop {
-            // SAFETY: it has no arguments.
+            // SAFETY: `pause` has no arguments.
             unsafe { libc::pause() };
         }
     }
@@ -22,13 +22,13 @@ pub fn fork_child() {
     say("forked", &format!("pid={pid}"), "");
 }
 
-/// Has a child drop its copy of the communicator and end as a program does, and waits for it.
+/// Makes a child drop its copy of the communicator and exit as a program does, and waits for it.
 pub fn fork_and_drop(communicator: &Communicator) {
     // SAFETY: the child uses nothing that another thread may have been changing: the communicator
     // is in no call, and memory may be freed after a fork.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
-        // SAFETY: numbers only.
+        // SAFETY: `alarm` takes a number only.
         unsafe { libc::alarm(WATCHDOG.as_secs() as u32) };
         // SAFETY: the child's copy, of which nothing else is used from now on.
         drop(unsafe { std::ptr::read(communicator) });

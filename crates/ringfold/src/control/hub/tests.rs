@@ -454,8 +454,6 @@ fn who_comes_to_a_job_that_was_given_up_is_told_and_completes_nothing() {
     assert!(hub.is_cancelled() && !hub.is_in_use());
     assert_eq!(
         hub.receive(2, absent, now),
-        Err(ProtocolViolation(
-            "sent a frame that only the server may send"
-        ))
+        Err(ProtocolViolation("sent a server's frame"))
     );
 }

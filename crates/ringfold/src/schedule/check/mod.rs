@@ -21,6 +21,8 @@
 //! Under these rules no value depends on the order in which ranks proceed, so one execution
 //! represents all. Slices use different memory but share the order of issue; therefore
 //! [`check_sliced`] also executes several slices overlapped.
+//!
+//! The checker shares no code with the engine, so an error in one shows in the other.
 
 #![forbid(unsafe_code)]
 
