@@ -1,4 +1,4 @@
-"""Which stages check.sh has, which run at the same time, and which wait for others."""
+"""Stages of check.sh, the lanes in which they run, and their dependencies."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -9,19 +9,19 @@ class Stage(NamedTuple):
 
     name: str
     lane: str
-    """Stages of one lane run one after the other, the first first that waits for no other."""
+    """Lane of the stage. A lane runs its stages one at a time: always the first that is ready."""
     command: tuple[str, ...]
-    """A function of check.sh, and its arguments."""
+    """Name and arguments of a function of check.sh."""
     needs: tuple[str, ...] = ()
-    """Stages that must have passed before, if they run at all."""
+    """Stages that must pass first, if they run at all."""
     runs: tuple[str, ...] = ()
-    """Of these, the ones whose products it runs: alone it would run old ones."""
+    """Stages whose products this stage runs: without them, it would run outdated ones."""
 
 
 BUILT = ("rust build", "python environment")
 
 GATE = [
-    # Everything that cargo compiles: it would lock its folder against itself.
+    # Everything that cargo compiles. Two runs at a time would block on cargo's folder lock.
     Stage("format", "cargo", ("format",)),
     Stage("rust build", "cargo", ("rust_build",)),
     Stage("wheel", "cargo", ("wheel",), BUILT, ("python environment",)),
@@ -29,10 +29,10 @@ GATE = [
     Stage("doctests", "cargo", ("doctests",)),
     Stage("loom tests", "cargo", ("loom_models", "2")),
     Stage("site", "cargo", ("site",)),
-    # Two need the assembler of triton, which comes with torch. The wheel is quick, and all of
-    # Python's tests wait for it.
+    # Two tests need triton's assembler, which comes with torch. The wheel is quick to build, and
+    # all Python tests wait for it.
     Stage("rust tests", "rust", ("rust_tests",), ("wheel",), BUILT),
-    # Most of its time is pip's, which uses one core.
+    # Most of its time is spent in pip, which uses one core.
     Stage("python environment", "python", ("python_environment",)),
     Stage("torch tests", "python", ("torch_tests",), ("wheel",), ("wheel",)),
     Stage("python types", "python", ("python_types",), ("wheel",), ("wheel",)),
@@ -40,7 +40,7 @@ GATE = [
     Stage("documents", "python", ("documents",), ("wheel",), ("wheel",)),
     Stage("digits", "python", ("digits",), ("wheel",), BUILT + ("wheel",)),
 ]
-"""What every change must pass."""
+"""Stages that every change must pass."""
 
 DEEP = [
     Stage("deep loom tests", "deep", ("loom_models", "3")),
@@ -51,12 +51,13 @@ DEEP = [
     Stage("storms", "deep", ("storms",), runs=("wheel",)),
     Stage("rdma in a virtual machine", "deep", ("rdma_vm",)),
 ]
-"""What `--deep` adds, after all others."""
+"""Stages that `--deep` adds, after all others."""
 
 
 def plan(is_deep: bool, only: Sequence[str]) -> list[Stage]:
-    """The stages of a run, in the order in which they begin: of `only` some, these and those whose
-    products they run.
+    """Return the stages of a run, in the order in which they begin.
+
+    With `only`, these are the named stages and those whose products they run.
     """
     names = tuple(stage.name for stage in GATE)
     stages = GATE + [stage._replace(needs=names) for stage in DEEP if is_deep]

@@ -1,8 +1,8 @@
-"""Runs the Rust tests that cargo has built, several programs at the same time.
+"""Runs the Rust tests that cargo has built, several programs at a time.
 
-`cargo test` runs one program after the other, although the tests of most wait for processes and
-deadlines. Here a program that computes has a core for each of its threads, and beside it run those
-that wait, with more tests at a time than there are cores.
+`cargo test` runs one program at a time, although the tests of most programs wait for processes and
+deadlines. Here, a program that computes has a core for each of its threads. Programs that wait run
+beside it, with more tests at a time than there are cores.
 """
 
 import contextlib
@@ -20,10 +20,10 @@ from typing import NamedTuple
 
 LOGS = Path(os.environ.get("CHECK_LOGS", "target/check")) / "rust"
 SILENCE_S = 600.0
-"""After so long without the end of a test, a program has hung."""
+"""A program hangs if none of its tests ends for this long."""
 
 WAITING = {"cli": 6, "faults": 6, "idle": 3, "messages": 4, "registered": 4, "groups": 2}
-"""Programs whose tests mostly wait, and how many tests each runs at a time."""
+"""Programs whose tests mostly wait, and the number of tests that each runs at a time."""
 WAITING_AT_ONCE = 2
 COMPUTING_AT_ONCE = 1
 RESULT = re.compile(r"^test (\S+).* \.\.\. (ok|FAILED|ignored)")
@@ -35,16 +35,16 @@ class Program(NamedTuple):
     name: str
     path: str
     folder: Path
-    """That of its package, in which cargo runs tests."""
+    """Folder of the package, in which cargo runs tests."""
 
     @property
     def at_a_time(self) -> int:
-        """How many tests run at the same time."""
+        """Number of tests that run at a time."""
         return WAITING.get(self.name, os.cpu_count() or 1)
 
 
 def programs(messages: Path) -> list[Program]:
-    """The programs of cargo's messages."""
+    """Return the test programs in cargo's messages."""
     found = {}
     for line in messages.read_text().splitlines():
         message = json.loads(line) if line.startswith("{") else {}
@@ -57,7 +57,7 @@ def programs(messages: Path) -> list[Program]:
 
 
 class Running:
-    """A program that runs."""
+    """A running program."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
@@ -83,7 +83,7 @@ class Running:
         self.file = self.log.open("wb", buffering=0)
 
     def read(self) -> bool:
-        """Take what the program has written; whether there will be more."""
+        """Process new output; return whether there may be more."""
         data = os.read(self.pipe.fileno(), 1 << 16)
         self.file.write(data)
         *lines, self.rest = (self.rest + data).split(b"\n")
@@ -95,18 +95,18 @@ class Running:
         return bool(data)
 
     def end(self) -> int:
-        """The exit status, after the last output."""
+        """Wait for the program after its last output; return its exit status."""
         self.file.close()
         return self.process.wait()
 
     def kill(self) -> None:
-        """End the program and what it has started in its process group."""
+        """Kill the program and all processes in its process group."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
 
 
 def all_tests(program: Program) -> list[str]:
-    """The names of the tests of a program that are not ignored."""
+    """Return the names of a program's tests that are not ignored."""
 
     def listed(*flags: str) -> set[str]:
         said = subprocess.run(
@@ -122,7 +122,7 @@ def all_tests(program: Program) -> list[str]:
 
 
 def explain_hang(one: Running) -> str:
-    """Which tests of a program have not ended."""
+    """Return the reason for a hang, with the tests that have not ended."""
     ended = set(re.findall(r"^test (\S+)", one.log.read_text(errors="replace"), re.MULTILINE))
     names = [name for name in all_tests(one.program) if name not in ended]
     return f"no test ended for {SILENCE_S:.0f} s; those that had not: {', '.join(names[:20])}"
@@ -138,7 +138,7 @@ class Tests:
         self.failures: list[str] = []
 
     def run(self) -> None:
-        """Run all programs, also after a failure."""
+        """Run all programs, even after a failure."""
         while self._start() or self.running:
             ready, _, _ = select.select([one.pipe for one in self.running], [], [], 1.0)
             for one in list(self.running):
@@ -150,7 +150,7 @@ class Tests:
                     self._leave(one)
 
     def _start(self) -> bool:
-        """Start the programs that have room."""
+        """Start the programs that have room; return whether others are still waiting."""
         for program in list(self.waiting):
             waits = program.name in WAITING
             beside = sum((one.program.name in WAITING) == waits for one in self.running)
@@ -171,18 +171,18 @@ class Tests:
 
     def _fail(self, one: Running, why: str) -> None:
         text = one.log.read_text(errors="replace")
-        # libtest writes the output of failed tests behind this heading.
+        # libtest writes the output of failed tests after this heading.
         _, _, output = text.partition("\nfailures:\n")
         self.failures.append(f"== {one.program.name}: {why}\n{output or text[-8000:]}")
 
     def kill(self) -> None:
-        """End all programs."""
+        """Kill all programs."""
         for one in self.running:
             one.kill()
 
 
 def main() -> int:
-    """Run the programs of the file of messages that is the argument; the exit status."""
+    """Run the programs listed in the file of cargo's messages; return the exit status."""
     LOGS.mkdir(parents=True, exist_ok=True)
     found = programs(Path(sys.argv[1]))
     tests = Tests(list(found))

@@ -1,10 +1,9 @@
-"""Runs the stages of check.sh, several at the same time, shows what they are doing, and leaves no
-process behind.
+"""Runs the stages of check.sh, several at a time, shows progress, and leaves no process behind.
 
-A stage is a function of check.sh, run by a process group of its own. Stages of one lane run one
-after the other; lanes run at the same time, because tests wait for processes and deadlines for
-much of their time. The first failure ends everything, and so do Ctrl-C and SIGTERM. The output of a
-stage is kept in target/check, and shown if it fails.
+A stage is a function of check.sh, run in its own process group. A lane runs its stages one at a
+time. Lanes run at the same time, because tests spend much of their time waiting for processes and
+deadlines. The first failure ends everything, and so do Ctrl-C and SIGTERM. The output of a stage is
+kept in target/check, and printed if the stage fails.
 """
 
 import argparse
@@ -28,13 +27,13 @@ LOGS = ROOT / os.environ.get("CHECK_LOGS", "target/check")
 TIMES = LOGS / "times.tsv"
 
 SIGN_OF_LIFE_S = {True: 15.0, False: 60.0}
-"""How often it is shown what runs: in a terminal, and in a file."""
+"""Seconds between two progress reports: on a terminal, and in a file."""
 END_S = 20.0
-"""How long stages have to end by themselves after Ctrl-C, with what they have started."""
+"""Time for stages to end on their own after Ctrl-C, with all processes that they started."""
 LINES_OF_A_FAILURE = 400
 PROCESSOR_BUDGET_S = 2000.0
-"""Above it, a warning is printed: with all that is compiled the first time, two cores would take
-more than about 17 minutes."""
+"""Processor time above which a warning is printed: a run that compiles everything would then take
+two cores more than about 17 minutes."""
 PR_SET_CHILD_SUBREAPER = 36
 ENDS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
 WATCHED = {signal.SIGCHLD, *ENDS}
@@ -50,7 +49,7 @@ class Running(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """What a stage took: seconds, and seconds of processors."""
+    """Times of a stage: elapsed seconds, and processor seconds."""
 
     name: str
     elapsed_s: float
@@ -58,7 +57,7 @@ class Ended(NamedTuple):
 
 
 class Failed(Exception):
-    """A stage failed, with an exit status."""
+    """A stage failed with this exit status."""
 
     def __init__(self, name: str, status: int) -> None:
         super().__init__(name)
@@ -66,11 +65,11 @@ class Failed(Exception):
 
 
 class Interrupted(Exception):
-    """A signal asked for the end."""
+    """A signal requested the end of the run."""
 
 
 def last_line(log: Path) -> str:
-    """The last line of a log that says something."""
+    """Return the last line of a log that is not empty."""
     with log.open("rb") as file:
         file.seek(max(0, log.stat().st_size - 2000))
         lines = file.read().decode(errors="replace").replace("\r", "\n").splitlines()
@@ -79,12 +78,12 @@ def last_line(log: Path) -> str:
 
 
 def descendants() -> set[int]:
-    """The processes that this one has started, and theirs, whatever has become of their parents."""
+    """Return all descendants of this process, even those whose parents have ended."""
     parents: dict[int, list[int]] = {}
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
             try:
-                # The parent is the second word after the name, which may hold anything.
+                # The parent is the second word after the name, which may contain any characters.
                 state = (folder / "stat").read_text().rpartition(")")[2].split()
             except OSError:
                 continue
@@ -127,7 +126,7 @@ class Check:
                 next_sign = time.monotonic() + period_s
 
     def _start(self) -> None:
-        """Start the stages that wait for nothing any more."""
+        """Start the stages that no longer wait for others."""
         open_names = {one.name for one in self.waiting} | {one.stage.name for one in self.running}
         for stage in list(self.waiting):
             is_busy = any(one.stage.lane == stage.lane for one in self.running)
@@ -146,12 +145,12 @@ class Check:
                     start_new_session=True,
                     preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_SETMASK, self.mask),
                 )
-            # Its end is collected by `_reap`, not by the object.
+            # `_reap` collects the exit status, instead of this object.
             process.returncode = 0
             self.running.append(Running(stage, process.pid, time.monotonic(), log))
 
     def _reap(self) -> Iterator[tuple[Running, int, float]]:
-        """The stages that have ended, with status and processor seconds; and orphans, dropped."""
+        """Yield the stages that have ended, with status and processor seconds; drop orphans."""
         while True:
             try:
                 process, status, usage = os.wait4(-1, os.WNOHANG)
@@ -177,7 +176,7 @@ class Check:
         self.ended.append(Ended(one.stage.name, elapsed_s, processor_s))
 
     def _show(self) -> None:
-        """Say what runs, for how long, and what it is doing."""
+        """Report the running stages: for how long, and their latest output."""
         for one in self.running:
             elapsed_s = time.monotonic() - one.began
             self._print(f".. {one.stage.name}, {elapsed_s:.0f} s: {last_line(one.log)[:100]}")
@@ -187,7 +186,7 @@ class Check:
         print(f"{elapsed // 60:3}:{elapsed % 60:02} {text}", flush=True)
 
     def stop(self) -> None:
-        """End all processes: kindly, so that tests end what they have started, then not."""
+        """End all processes: first with SIGINT, so that tests end their own, then with SIGKILL."""
         for one in self.running:
             with suppress(ProcessLookupError):
                 os.killpg(one.process, signal.SIGINT)
@@ -200,7 +199,7 @@ class Check:
                 pass
         while left := descendants():
             for process in left:
-                # It may have ended meanwhile, and its parent knows.
+                # The process may have ended, and its parent collected it.
                 with suppress(ProcessLookupError):
                     os.kill(process, signal.SIGKILL)
             time.sleep(0.05)
@@ -209,7 +208,7 @@ class Check:
 
 
 def keep_times(ended: list[Ended]) -> None:
-    """Add what stages took to a file."""
+    """Append the times of stages to a file."""
     now = time.strftime("%Y-%m-%dT%H:%M:%S")
     is_new = not TIMES.exists()
     with TIMES.open("a") as file:
@@ -220,7 +219,7 @@ def keep_times(ended: list[Ended]) -> None:
 
 
 def skips(path: Path, all_required: bool) -> bool:
-    """Print the skipped tests; whether they are allowed."""
+    """Print the skipped tests; return whether they are allowed."""
     found = sorted(set(path.read_text().splitlines())) if path.exists() else []
     if not found:
         return True
@@ -234,7 +233,7 @@ def skips(path: Path, all_required: bool) -> bool:
 
 
 def main() -> int:
-    """Run what check.sh says; the exit status."""
+    """Run the stages that the command line selects; return the exit status."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--only", action="append", default=[])
     parser.add_argument("--deep", action="store_true")
@@ -248,9 +247,9 @@ def main() -> int:
     LOGS.mkdir(parents=True, exist_ok=True)
     skipped = LOGS / "skips"
     skipped.unlink(missing_ok=True)
-    # The file to which tests add a line for each skip.
+    # Tests append a line to this file for each skip.
     os.environ["TEST_SKIPS"] = str(skipped)
-    # What loses its parent becomes a child of this process, which can then end it.
+    # Orphans become children of this process, which can then end them.
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     mask = {int(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)}
     check = Check(stages, ["bash", str(ROOT / "check.sh"), "--stage"], mask)

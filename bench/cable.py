@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Counts what each host sends and receives through its cable in a call, by the interfaces'
-counters, and compares it with the least that the collective permits.
+"""Measures each host's traffic through its cable in a call, against the collective's minimum.
 
     bench/cable.py                            # 2 hosts of 2 ranks
     bench/cable.py --hosts 3 --ranks-per-host 2 --csv cables.csv
 
-Hosts are network namespaces (lab.py), so it needs root. Jobs of two lengths are run, so that what
-joining takes does not count; headers, acknowledgements and the barriers between the calls do.
+The bytes are from the interfaces' counters. Hosts are network namespaces (lab.py), so this program
+needs root. It runs jobs of two lengths, so that the traffic of joining cancels out. Headers,
+acknowledgements and the barriers between calls are counted.
 """
 
 import argparse
@@ -23,8 +23,8 @@ SIZE = 4 << 20
 SHORT, LONG = 2, 12
 LIMIT_S = 60.0
 
-# By collective: its ways, which direction of the busiest host's cable counts, and the least that
-# passes there, in vectors, for so many hosts of so many ranks.
+# For each collective: its ways; the direction that counts on the busiest host's cable; and the
+# minimum traffic there in vectors, for the given numbers of hosts and of ranks per host.
 Least = Callable[[int, int], float]
 CALLS: dict[str, tuple[tuple[str, ...], str, Least]] = {
     "all_reduce": (
@@ -55,7 +55,7 @@ CALLS: dict[str, tuple[tuple[str, ...], str, Least]] = {
 
 
 def counted(hosts: lab.Lab, direction: str) -> list[int]:
-    """The bytes of each host's interface."""
+    """Return the byte count of each host's interface."""
     counts = []
     for host in hosts.hosts:
         words = ["ip", "-n", host, "-s", "-j", "link", "show", lab.DEVICE]
@@ -67,7 +67,7 @@ def counted(hosts: lab.Lab, direction: str) -> list[int]:
 def passed(
     hosts: lab.Lab, per_host: int, collective: str, way: str, calls: int
 ) -> tuple[list[int], int]:
-    """The bytes that a job's calls pass through each cable, and how many calls it makes."""
+    """Return the bytes that a job's calls send through each cable, and the number of calls."""
     direction = CALLS[collective][1]
     before = counted(hosts, direction)
     size = ["-b", str(SIZE), "-e", str(SIZE), "-n", str(calls), "-w", "0", "-c", "0"]
@@ -79,12 +79,12 @@ def passed(
 
 
 def report(output: str) -> str:
-    """The report among the lines that the command prints."""
+    """Return the report in the command's output."""
     return output[output.index("{") : output.rindex("}") + 1]
 
 
 def vectors(hosts: lab.Lab, per_host: int, collective: str, way: str) -> float:
-    """What the busiest cable carries in each call, in vectors."""
+    """Return the traffic of the busiest cable per call, in vectors."""
     few, few_calls = passed(hosts, per_host, collective, way, SHORT)
     many, many_calls = passed(hosts, per_host, collective, way, LONG)
     busiest = max(more - less for less, more in zip(few, many, strict=True))

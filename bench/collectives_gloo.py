@@ -1,9 +1,8 @@
-"""Times one of torch.distributed's collectives over gloo, with the output and rules of
-collectives_mpi.c.
+"""Times a collective of torch.distributed over gloo, with output and rules of collectives_mpi.c.
 
-Usage: collectives_gloo.py COLLECTIVE COUNT ITERATIONS BUDGET_MS PIN PLACEMENT   PIN is 1 for a core
-per rank. Placements are those of torch: all_reduce, broadcast and reduce in place, the others out
-of place.
+Usage: collectives_gloo.py COLLECTIVE COUNT ITERATIONS BUDGET_MS PIN PLACEMENT   PIN is 1 to bind
+each rank to a core. Placements are those of torch: all_reduce, broadcast and reduce in place, the
+others out of place.
 """
 
 import os
@@ -20,7 +19,7 @@ ROOT = 0
 
 
 def collective(name: str, count: int) -> tuple[torch.Tensor, Callable[[], object]]:
-    """The input whose lines are rewritten (empty if this rank has none), and the call."""
+    """Return the input whose lines are rewritten (empty if this rank has none), and the call."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     at_root = rank == ROOT
     share = torch.zeros(count)

@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
-"""The effect of channels, chunks and helper threads on an all-reduce, and their cost in processor
-time.
+"""Measures how channels, chunks and helper threads affect an all-reduce, and their processor time.
 
     cargo build --release -p ringfold-cli && cargo build --release -p ringfold --example curve
     bench/curve.py --csv channels.csv -- channels=1,2,4 sizes=64K,1M,8M,32M rounds=20
@@ -28,7 +27,7 @@ TRANSPORTS = {"loopback": "tcp", "hosts": "tcp", "rings": "shm", "published": "s
 
 
 def between_hosts(example: Path, ranks: int, words: list[str]) -> str:
-    """The output of rank 0 of a job with a rank in each namespace."""
+    """Run a job with a rank in each namespace; return rank 0's output."""
     secret = secrets.token_hex(16)
     with Lab(ranks) as lab:
         jobs = []
@@ -55,7 +54,7 @@ def between_hosts(example: Path, ranks: int, words: list[str]) -> str:
 
 
 def on_this_host(command: Path, example: Path, ranks: int, words: list[str]) -> str:
-    """The output of rank 0 of a job on this host."""
+    """Run a job on this host; return rank 0's output."""
     line = [str(command), "run", "--no-prefix", "-n", str(ranks), "--", str(example), *words]
     done = subprocess.run(line, stdout=subprocess.PIPE, text=True, timeout=SECONDS_MAX, check=False)
     if done.returncode:

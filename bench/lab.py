@@ -1,6 +1,6 @@
 """Hosts simulated by network namespaces on one bridge.
 
-A host is a namespace with one interface and an address; its name resolves on all of them. All hosts
+A host is a namespace with one interface and an address; its name resolves on all hosts. All hosts
 share this machine's cores, memory and kernel.
 """
 
@@ -19,11 +19,11 @@ DEVICE = "eth0"
 # Bytes on the wire per byte of TCP payload in a full frame: 1500 of IP and 14 of Ethernet, which
 # tbf counts, for 1448 of payload.
 WIRE = 1514 / 1448
-# `ip netns exec` mounts the files of a namespace's folder here over those in /etc.
+# `ip netns exec` mounts the files in a namespace's folder here over those in /etc.
 FILES = Path("/etc/netns")
 KERNEL_CONGESTION = Path("/proc/sys/net/ipv4/tcp_congestion_control")
 PERMITTED = Path("/proc/sys/net/ipv4/tcp_allowed_congestion_control")
-# Runs a command on a host: its first argument is the host.
+# Runs a command on a host; its first argument is the host.
 ENTER = Path(__file__).resolve().parent / "enter_host.sh"
 
 _labs = itertools.count()
@@ -69,15 +69,15 @@ class Lab:
             command("ip", "-n", host, "link", "set", "lo", "up")
 
     def address(self, number: int) -> str:
-        """The address of a host."""
+        """Return the address of a host."""
         return address(number)
 
     def variables(self, number: int) -> dict[str, str]:
-        """What ranks of a host have in their environment."""
+        """Return the environment variables for the ranks of a host."""
         return {}
 
     def set_congestion(self, name: str) -> None:
-        """Set the default congestion control of connections that the hosts make from now on."""
+        """Set the default congestion control of the hosts' future connections."""
         permitted = PERMITTED.read_text().strip()
         if name not in permitted.split():
             sys.exit(
@@ -89,7 +89,7 @@ class Lab:
             command("ip", "netns", "exec", host, "sysctl", "-qw", setting)
 
     def shape(self, number: int, mbit: float, burst: str = "64kb") -> None:
-        """Limit both directions of a host's link; the burst may pass at once after a silence."""
+        """Limit both directions of a host's link; after a silence, a burst may pass at once."""
         for namespace, device in [(self.hosts[number], DEVICE), (self.switch, f"port{number}")]:
             limits = ["rate", f"{mbit}mbit", "burst", burst, "latency", "50ms"]
             command(
@@ -97,18 +97,18 @@ class Lab:
             )
 
     def plug(self, number: int, is_in: bool) -> None:
-        """Put a host's cable in, or pull it."""
+        """Connect or disconnect a host's cable."""
         self._set(f"port{number}", is_in)
 
     def power(self, is_on: bool) -> None:
-        """Switch the bridge on, or off."""
+        """Switch the bridge on or off."""
         self._set("bridge", is_on)
 
     def _set(self, device: str, is_up: bool) -> None:
         command("ip", "-n", self.switch, "link", "set", device, "up" if is_up else "down")
 
     def lose(self, number: int, is_sent: bool) -> None:
-        """Lose what a host sends, or what is sent to it, without a sign of that."""
+        """Silently drop all packets that a host sends, or all that are sent to it."""
         namespace, device = (
             (self.hosts[number], "eth0") if is_sent else (self.switch, f"port{number}")
         )
@@ -119,10 +119,10 @@ class Lab:
         self.power(True)
         for number, host in enumerate(self.hosts):
             self.plug(number, True)
-            # What cannot be reached is remembered for a while.
+            # Flushes the addresses that the host remembers as unreachable.
             command("ip", "-n", host, "neighbour", "flush", "all")
             for namespace, device in [(host, "eth0"), (self.switch, f"port{number}")]:
-                # It fails where there is none.
+                # Fails if the device has no such rule.
                 words = ["tc", "-n", namespace, "qdisc", "delete", "dev", device, "root"]
                 subprocess.run(words, capture_output=True, check=False)
 
@@ -133,7 +133,7 @@ class Lab:
 
 
 def address(number: int) -> str:
-    """The address of a host."""
+    """Return the address of a host."""
     return f"10.77.1.{number + 1}"
 
 
@@ -146,14 +146,14 @@ def delete(name: str) -> None:
 
 
 def delete_abandoned() -> None:
-    """Delete what was left behind by labs whose process was killed."""
+    """Delete the remains of labs whose process was killed."""
     listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=False)
     for name in abandoned(listed.stdout):
         delete(name)
 
 
 def abandoned(listed: str) -> list[str]:
-    """The labs' namespaces in the output of `ip netns list` whose process does not exist."""
+    """Return the labs' namespaces in the output of `ip netns list` whose process does not exist."""
     found = re.findall(r"^(ringfold-lab-(\d+)-\S+)", listed, re.MULTILINE)
     return [name for name, pid in found if not Path(f"/proc/{pid}").exists()]
 
@@ -166,7 +166,7 @@ def command(*words: str) -> None:
 
 
 def job(ranks: int) -> list[dict[str, str]]:
-    """The variables of each rank of a new ringfold job, whose first rank is on the first host."""
+    """Return the variables of each rank of a new job, whose first rank is on the first host."""
     shared = {
         "RINGFOLD_WORLD_SIZE": str(ranks),
         "RINGFOLD_ADDR": f"{address(0)}:{PORT}",

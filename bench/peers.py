@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
-"""Compares ringfold with its peers on this host, interleaved in one run. bench/README.md has the
-method.
+"""Compares ringfold with its peers, interleaved in one run. bench/README.md has the method.
 
     bench/peers.py                            # all_reduce, 2 ranks, 8 B to 64 MiB, all peers
     bench/peers.py --ranks 4,8 --max 16M --peers impi,openmpi
@@ -11,13 +10,14 @@ method.
     bench/peers.py --hosts 2 --ranks-per-host 4 --congestion cubic,bbr
     bench/peers.py --hosts 2 --ranks-per-host 2 --rate 1000 --sizes 16M   # cables of 1 Gbit/s
 
-Peers are installed from PyPI into bench/.venvs on the first run, one environment each. ringfold is
-the release build. On one host, the table has medians with a 95 % interval, and ratios of medians:
-ringfold's time divided by the library's (below 1, ringfold is faster), the library's by the best
-peer's (* marks that peer), and the library's by the memory limit. Between hosts, it is Markdown:
-the median and the fastest and slowest round of each library, ringfold's time divided by that of
-the best peer (in bold), and ringfold's share of the rate of a bare exchange and of a shaped line.
-Rows are written to bench/results/DATE-MACHINE/ as CSV, and on one host as curves in SVG.
+Peers are installed from PyPI into bench/.venvs on the first run, with an environment for each.
+ringfold is the release build. On one host, the table has medians with a 95 % interval, and ratios
+of medians: ringfold's time divided by the library's (below 1, ringfold is faster), the library's by
+the best peer's (* marks that peer), and the library's by the memory limit. Between hosts, the table
+is Markdown: the median and the fastest and slowest round of each library, ringfold's time divided
+by that of the best peer (in bold), and ringfold's share of the rate of a bare exchange and of a
+shaped line. Rows are written to bench/results/DATE-MACHINE/ as CSV, and on one host as curves in
+SVG.
 """
 
 import argparse
@@ -43,11 +43,11 @@ from comparison.summary import Comparison, Row, Setting
 from lab import KERNEL_CONGESTION, Lab
 
 INTERRUPTED_STATUS = 130
-# Between hosts, starts take longer than the calls, so a run is to be short.
+# Between hosts, starts take longer than the calls, so runs are short.
 HOSTS_BUDGET_MS = 300
 HOSTS_LIMIT_S = 20
-# Of a shaped cable. With room for less than two of TCP's largest segments of 64 KiB, the token
-# bucket would pass only two thirds of its rate.
+# Burst of a shaped cable. With room for less than two of TCP's largest segments of 64 KiB, the
+# token bucket would pass only two thirds of its rate.
 BURST = "128kb"
 
 
@@ -151,7 +151,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def checked(options: argparse.Namespace) -> argparse.Namespace:
-    """The options, if they go together."""
+    """Return the options if they are compatible; exit otherwise."""
     if options.hosts and options.ranks:
         sys.exit("--ranks is of one host; with --hosts, use --ranks-per-host")
     if options.hosts and options.hosts < 2:
@@ -166,7 +166,7 @@ def checked(options: argparse.Namespace) -> argparse.Namespace:
 
 
 def preset_of(options: argparse.Namespace) -> Preset:
-    """The preset, overridden by the flags."""
+    """Return the preset, overridden by the flags."""
     given = {
         "collective": COLLECTIVES[options.collective] if options.collective else None,
         "ranks": [options.hosts * options.ranks_per_host] if options.hosts else options.ranks,
@@ -187,7 +187,7 @@ def sweep(smallest: int, largest: int, factor: int) -> list[int]:
 
 
 def compared(preset: Preset, options: argparse.Namespace) -> list[libraries.Library]:
-    """The libraries to compare, in the order of the table's rows."""
+    """Return the libraries to compare, in the order of the table's rows."""
     name, ranks, pin = preset.collective.name, max(preset.ranks), options.pin
     if pin and (reason := libraries.refusal(name, ranks, *libraries.PIN_FLAGS)):
         sys.exit(f"--pin needs `ringfold perf {' '.join(libraries.PIN_FLAGS)}`, which {reason}")
@@ -205,13 +205,13 @@ def compared(preset: Preset, options: argparse.Namespace) -> list[libraries.Libr
         for algorithm in preset.algorithms
     ]
     chosen += [libraries.peer(peer, options.venvs) for peer in preset.peers]
-    # Of more than two hosts, no exchange of two is the limit.
+    # With more than two hosts, an exchange between two is not the limit.
     return [*chosen, libraries.Bare()] if options.hosts == 2 else chosen
 
 
 @contextmanager
 def hosts_of(options: argparse.Namespace) -> Iterator[Hosts | None]:
-    """The hosts, deleted at the end."""
+    """Make the hosts, and delete them at the end."""
     if not options.hosts:
         yield None
         return
@@ -245,7 +245,7 @@ def write(rows: list[Row], options: argparse.Namespace, preset: Preset) -> None:
 
 
 def name(options: argparse.Namespace, preset: Preset) -> str:
-    """The name of the file of rows."""
+    """Return the name of the file of rows."""
     what = options.preset if options.preset not in (None, "sweep") else preset.collective.name
     pinned = "-pinned" if options.pin else ""
     if options.hosts:
@@ -256,7 +256,7 @@ def name(options: argparse.Namespace, preset: Preset) -> str:
 
 
 def setting(options: argparse.Namespace) -> Setting:
-    """Where and how this run measures."""
+    """Return where and how this run measures."""
     return Setting(
         hosts=options.hosts or 1,
         rate_mbit=options.rate,
@@ -268,7 +268,7 @@ def setting(options: argparse.Namespace) -> Setting:
 
 
 def portable(words: list[str]) -> list[str]:
-    """The flags without the folder of the environments, which no other machine has."""
+    """Return the flags without the environments' folder, which is specific to this machine."""
     at = words.index("--venvs") if "--venvs" in words else len(words)
     return words[:at] + words[at + 2 :]
 
@@ -293,7 +293,7 @@ def main() -> int:
         try:
             measure(plan, chosen, memory, taken)
         except KeyboardInterrupt:
-            # Results so far are printed, but not written.
+            # The results so far are printed, but not written.
             status = INTERRUPTED_STATUS
     limit = hosts or memory
     assert limit

@@ -1,24 +1,24 @@
 #!/usr/bin/env python3
-"""Measures `ringfold perf` over RDMA against the devices' own rate and latency, and against MPIs
-over the same devices, interleaved.
+"""Measures `ringfold perf` over RDMA, interleaved with the devices themselves and with MPIs.
 
     bench/rdma.py
     bench/rdma.py --sizes 8,64K --ranks 2 --transport rdma,tcp --peers mpich
     RDMA_VM_MEMORY=4096 bench/rdma_vm.sh bench/rdma.py    # with the peers that are built
 
-Outside of the guest of rdma_vm.sh it installs and builds the peers (root, apt-get), and starts the
-guest. There it measures target/release/ringfold as it is. Each round measures ib_write_lat (to 64
-KiB), ib_write_bw in both directions, and all_reduce with each transport and number of ranks on two
-hosts, for each size, then each peer's all_reduce of all sizes in one start. Libraries measure out
-of place, as bench/peers.py does: the input is rewritten before each call, after which all ranks
-wait for each other. Up to 64 KiB, two ranks also call in a row without that. At the smallest sizes
-these stand beside rdma_exchange.c, in which two processes do nothing but write to each other at the
-same time: no all_reduce does less.
+The comparison is with the devices' own rate and latency, and with MPIs over the same devices.
+Outside the guest of rdma_vm.sh, this program installs and builds the peers (root, apt-get), and
+starts the guest. In the guest, it measures target/release/ringfold as it is. For each size, a round
+measures ib_write_lat (to 64 KiB), ib_write_bw in both directions, and all_reduce with each
+transport and number of ranks on two hosts. Then it measures each peer's all_reduce of all sizes in
+one start. Libraries measure out of place, as bench/peers.py does: the input is rewritten before
+each call, and then all ranks wait for each other. Up to 64 KiB, two ranks also call in a row
+without either. At the smallest sizes, these calls are compared with rdma_exchange.c, in which two
+processes only write to each other at the same time: no all_reduce does less.
 The table has the median over rounds, the fastest and the slowest; the ratio to the devices', of a
 small all_reduce of two ranks to ib_write_lat, and of a large one to the time in which both
 directions carry its bytes; and ringfold's time divided by each peer's. Rows are written to
 bench/results/DATE-MACHINE/rdma.csv.
-The emulated machine says how much is done for a message, not how fast a real device is.
+The emulated machine shows the work per message, not the speed of a real device.
 """
 
 import argparse
@@ -44,19 +44,19 @@ from rdma_peers import PEERS, Peer
 
 RESULTS = Path(__file__).resolve().parent / "results"
 SIZES = "8,4K,64K,1M,4M,16M"
-# The latency program's; larger messages are measured by the rate.
+# Largest size for the latency program; larger messages are measured by the rate.
 LATENCY_BYTES_MAX = 64 << 10
 LATENCY_TRIES = 5
-# Of a message whose rate is measured: soft-RoCE may never end with both directions' of 64 MiB.
+# Largest message for the rate: soft-RoCE may never finish 64 MiB in both directions.
 MESSAGE_BYTES_MAX = 1 << 20
 EXCHANGE = BUILT / "rdma_exchange"
 EXCHANGE_BYTES_MAX = 200
-# Iterations are so many that about this much travels, within limits.
+# Iterations transfer about this many bytes, within limits.
 BYTES, ITERATIONS = 8 << 20, (2, 300)
-# perftest asks for at least 5.
+# perftest requires at least 5.
 TESTS_MIN = 5
 LIMIT_S = 120.0
-# Of a peer's run of all sizes, and for the calls of one of them.
+# Time limit of a peer's run of all sizes, and time for the calls of one size.
 PEER_LIMIT_S, PEER_BUDGET_MS = 240.0, 500
 COLUMNS = ("round", "program", "ranks", "bytes", "median_us")
 
@@ -68,7 +68,7 @@ def iterations(size: int) -> int:
 
 
 def perftest(lab: RdmaHosts, program: str, size: int, *flags: str) -> list[float]:
-    """The numbers in the result line of a program of perftest."""
+    """Return the numbers in the result line of a program of perftest."""
     count = max(iterations(size), TESTS_MIN)
     words = [program, "-F", "-s", str(size), "-n", str(count), *flags]
     server = subprocess.Popen(
@@ -85,7 +85,7 @@ def perftest(lab: RdmaHosts, program: str, size: int, *flags: str) -> list[float
             )
             if client.returncode == 0:
                 break
-            # The server does not listen yet.
+            # The server is not listening yet.
             time.sleep(0.1)
         else:
             sys.exit(f"{' '.join(words)}: {client.stdout}{client.stderr}")
@@ -99,22 +99,22 @@ def perftest(lab: RdmaHosts, program: str, size: int, *flags: str) -> list[float
 
 
 def latency_us(lab: RdmaHosts, size: int) -> float:
-    """The typical time of a write, one way."""
+    """Return the typical one-way time of a write."""
     for _ in range(LATENCY_TRIES):
-        # Infinite if the program could not find how long a cycle takes.
+        # Infinite if the program could not determine the length of a cycle.
         if math.isfinite(us := perftest(lab, "ib_write_lat", size)[4]):
             return us
     sys.exit("ib_write_lat cannot measure times; is the machine busy with something else?")
 
 
 def exchange_us(size: int) -> float:
-    """The typical time in which two devices write to each other."""
+    """Return the typical time in which two devices write to each other."""
     words = [str(EXCHANGE), "rxe0", "rxe1", str(size), str(iterations(size))]
     return float(subprocess.check_output(words, text=True, timeout=LIMIT_S))
 
 
 def both_ways_us(lab: RdmaHosts, size: int) -> float:
-    """The time of as many bytes in each direction, of many; the rate is that of both together."""
+    """Return the time of `size` bytes in each direction among many; the rate covers both."""
     average_mib = perftest(lab, "ib_write_bw", min(size, MESSAGE_BYTES_MAX), "-b")[3]
     return 2 * size / (average_mib * (1 << 20)) * 1e6
 
@@ -126,7 +126,7 @@ def all_reduce_us(
         report = Path(folder) / "report.json"
         words = [str(COMMAND), "perf", "all_reduce", "--transport", transport, "-J", str(report)]
         words += ["-b", str(size), "-e", str(size), "-n", str(iterations(size)), "-c", "0"]
-        # In a row, a rank that waits less has the other wait longer: the mean of both counts.
+        # In a row, if one rank waits less, the other waits longer: their mean counts.
         words += ["-w", "20", "-z", "0", "-a", "1"] if in_a_row else ["-w", "0", "--rewrite"]
         output_of(lab, [*words, "-I", "1"], ranks, LIMIT_S)
         (row,) = json.loads(report.read_text())["results"]
@@ -134,7 +134,7 @@ def all_reduce_us(
 
 
 def one_round(lab: RdmaHosts, options: argparse.Namespace) -> dict[Key, float]:
-    """Every program once."""
+    """Run every program once."""
     found: dict[Key, float] = {}
     for size in options.sizes:
         if size <= LATENCY_BYTES_MAX:
@@ -163,7 +163,7 @@ def one_round(lab: RdmaHosts, options: argparse.Namespace) -> dict[Key, float]:
 
 
 def table(taken: dict[Key, list[float]], transport: str = "auto") -> str:
-    """Medians, the fastest and slowest, and ratios to the devices' and of ringfold to peers'."""
+    """Return the table: medians, fastest and slowest, ratios to the devices, ringfold to peers."""
     middle = {key: statistics.median(times) for key, times in taken.items()}
     head = f"{'program':<22} {'ranks':>5} {'bytes':>9} {'us':>11}  fastest to slowest"
     lines = [f"{head}   of device  ringfold/it"]
@@ -183,7 +183,7 @@ def table(taken: dict[Key, list[float]], transport: str = "auto") -> str:
 
 
 def peers_of(text: str | None) -> list[Peer]:
-    """The peers by name; by default all."""
+    """Return the named peers; by default all."""
     names = list(PEERS) if text is None else [name for name in text.split(",") if name]
     if unknown := [name for name in names if name not in PEERS]:
         sys.exit(f"no peer {unknown[0]!r}; there are {', '.join(PEERS)}")
@@ -191,7 +191,7 @@ def peers_of(text: str | None) -> list[Peer]:
 
 
 def start_guest(peers: list[Peer], arguments: list[str]) -> None:
-    """Build rdma_exchange.c, prepare the peers, and go on in the guest."""
+    """Build rdma_exchange.c, prepare the peers, and continue in the guest."""
     rdma_guest.build_with_verbs(EXCHANGE.name, EXCHANGE.name)
     for peer in peers:
         if reason := peer.prepare():

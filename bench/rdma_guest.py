@@ -1,7 +1,7 @@
-"""What benchmarks in the guest of rdma_vm.sh need from the machine outside.
+"""Preparations outside the guest of rdma_vm.sh for benchmarks that run in it.
 
-The guest has no network, and what is written outside the current directory is lost with it. So
-packages are installed and C programs built outside, and the guest is started afterwards.
+The guest has no network, and loses files outside the current directory when it ends. Therefore
+packages are installed and C programs built outside, before the guest is started.
 """
 
 import argparse
@@ -23,7 +23,7 @@ INSTALL = ("apt-get", "install", "-y", "-qq", "--no-install-recommends")
 
 
 def absent(packages: Sequence[str]) -> list[str]:
-    """Those of Debian's packages that are not installed."""
+    """Return the Debian packages that are not installed."""
     installed = "install ok installed"
     return [
         package
@@ -33,12 +33,12 @@ def absent(packages: Sequence[str]) -> list[str]:
 
 
 def said(words: Sequence[str]) -> str:
-    """A command's output, whether it fails or not."""
+    """Return a command's output, even if it fails."""
     return subprocess.run(words, capture_output=True, text=True, check=False).stdout
 
 
 def refusal(packages: Sequence[str]) -> str:
-    """Install what is absent; why that cannot be done, empty if all are there."""
+    """Install missing packages; return why that is impossible, or an empty text."""
     if not (shutil.which("apt-get") and shutil.which("dpkg-query")):
         return "this system has no apt-get"
     missing = absent(packages)
@@ -63,7 +63,7 @@ def built(name: str, compiler: str, source: str, *libraries: str) -> Path:
 
 
 def build_with_verbs(name: str, what: str) -> None:
-    """Build a C program over libibverbs, or say why `what` it measures is left out."""
+    """Build a C program over libibverbs, or report why its measurement `what` is left out."""
     if reason := refusal(VERBS):
         print(f"{what} is left out: {reason}", file=sys.stderr)
     else:
@@ -71,19 +71,19 @@ def build_with_verbs(name: str, what: str) -> None:
 
 
 def kept(path: str) -> str:
-    """For argparse: a path for rows, or `none`; refused where the guest would lose the file."""
+    """Check an argument: a path for rows that the guest keeps (in the repository), or `none`."""
     if path != "none" and not (ROOT / path).resolve().is_relative_to(ROOT):
         raise argparse.ArgumentTypeError(f"the guest keeps only files below {ROOT}")
     return path
 
 
 def start(program: str, arguments: Sequence[str]) -> NoReturn:
-    """Go on with a program of bench/ in the guest; files are written below the repository."""
+    """Continue with a program of bench/ in the guest; files are written below the repository."""
     os.chdir(ROOT)
     words = ["bench/rdma_vm.sh", f"bench/{program}", *arguments]
     os.execve(words[0], words, guest_variables(os.environ))
 
 
 def guest_variables(given: Mapping[str, str]) -> dict[str, str]:
-    """The environment of rdma_vm.sh, as far as it is not given."""
+    """Return the environment of rdma_vm.sh; given variables take precedence."""
     return {**GUEST, **given}

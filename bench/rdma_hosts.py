@@ -4,9 +4,9 @@
     bench/rdma_vm.sh bench/rdma_hosts.py --ranks 4 -- -b 8 -e 1M --transport rdma
     bench/rdma_vm.sh bench/rdma_hosts.py --ranks 2 --run PROGRAM ARGUMENT...
 
-Ranks are dealt out in blocks: of 4 ranks on 2 hosts, 0 and 1 are on host 0. Each finds its job in
-RINGFOLD_RANK, RINGFOLD_WORLD_SIZE and RINGFOLD_ADDR, and its host's device in RINGFOLD_IB_HCA.
-Rank 0's output is printed.
+Hosts have consecutive ranks: of 4 ranks on 2 hosts, 0 and 1 are on host 0. RINGFOLD_RANK,
+RINGFOLD_WORLD_SIZE and RINGFOLD_ADDR describe the job to each rank, and RINGFOLD_IB_HCA its host's
+device. Rank 0's output is printed.
 """
 
 import argparse
@@ -20,20 +20,20 @@ from lab import Lab, command, job
 
 COMMAND = Path(__file__).resolve().parents[1] / "target/release/ringfold"
 NAMESPACES = Path("/run/netns")
-# The bridge of the RDMA devices and that of TCP.
+# Bridge of each cable: RDMA's and TCP's.
 BRIDGES = {"plug": "wire", "lan": "lan"}
-# Soft-RoCE now and then loses a packet's turn, and waits for this: 67 ms.
+# Soft-RoCE sometimes loses a packet's turn, and then waits for this timeout: 67 ms.
 IB_TIMEOUT = "14"
 
 
 def hosts_here() -> int:
-    """The hosts of the guest; 0 outside of one."""
+    """Return the number of hosts in the guest; 0 outside a guest."""
     names = [path.name for path in NAMESPACES.glob("h*")]
     return sum(re.fullmatch(r"h\d+", name) is not None for name in names)
 
 
 class RdmaHosts(Lab):
-    """Some of the guest's hosts, which stay when this ends."""
+    """Some of the guest's hosts, which remain afterwards."""
 
     def __init__(self, hosts: int, first: int = 0, ib_timeout: str = IB_TIMEOUT) -> None:
         super().__init__(hosts)
@@ -41,7 +41,7 @@ class RdmaHosts(Lab):
         self.hosts = [f"h{first + number}" for number in range(hosts)]
 
     def build(self) -> None:
-        """Check that the hosts are there."""
+        """Check that the hosts exist."""
         if self.first + len(self.hosts) > (found := hosts_here()):
             sys.exit(
                 f"{len(self.hosts)} hosts from host {self.first} on are needed, and there are "
@@ -49,38 +49,38 @@ class RdmaHosts(Lab):
             )
 
     def delete(self) -> None:
-        """Leave the hosts, without faults."""
+        """Keep the hosts, without faults."""
         if self.first + len(self.hosts) <= hosts_here():
             self.mend()
 
     def address(self, number: int) -> str:
-        """The address of a host for TCP."""
+        """Return the address of a host for TCP."""
         return f"10.77.1.{self.first + number + 1}"
 
     def variables(self, number: int) -> dict[str, str]:
-        """What the ranks of a host need to know."""
+        """Return the variables for the ranks of a host."""
         return {
             "RINGFOLD_IB_HCA": f"=rxe{self.first + number}",
             "RINGFOLD_IB_TIMEOUT": self.ib_timeout,
         }
 
     def plug(self, number: int, is_in: bool, cables: tuple[str, ...] = ("plug", "lan")) -> None:
-        """Put a host's cables in, or pull them: RDMA's (`plug`), TCP's (`lan`), or both."""
+        """Connect or disconnect a host's cables: RDMA's (`plug`), TCP's (`lan`), or both."""
         for cable in cables:
             where = ("master", BRIDGES[cable]) if is_in else ("nomaster",)
             command("ip", "link", "set", f"{cable}{self.first + number}", *where)
 
     def light(self, number: int, is_on: bool) -> None:
-        """Take the light from a host's RDMA port, which notices it, or give it back."""
+        """Switch the light of a host's RDMA port on or off; the port notices it."""
         command("ip", "link", "set", f"plug{self.first + number}", "up" if is_on else "down")
 
     def power(self, is_on: bool) -> None:
-        """Pull all cables of these hosts, or put them in; the bridge has others, too."""
+        """Connect or disconnect all cables of these hosts; the bridge also serves other hosts."""
         for number in range(len(self.hosts)):
             self.plug(number, is_on)
 
     def lose(self, number: int, is_sent: bool) -> None:
-        """Lose what a host sends, or what is sent to it, over both cables."""
+        """Drop all packets that a host sends, or all that are sent to it, on both cables."""
         name = self.first + number
         device = (f"wire{name}", "eth0") if is_sent else (f"plug{name}", f"lan{name}")
         where = ("-n", self.hosts[number]) if is_sent else ()
@@ -102,13 +102,13 @@ class RdmaHosts(Lab):
             ):
                 *where, device = words
                 line = ["tc", *where, "qdisc", "delete", "dev", device, "root"]
-                # It fails where there is none.
+                # Fails if the device has no such rule.
                 subprocess.run(line, capture_output=True, check=False)
             command("ip", "-n", host, "neighbour", "flush", "all")
 
 
 def started(lab: RdmaHosts, words: list[str], ranks: int) -> list[subprocess.Popen[str]]:
-    """A job's ranks, in blocks on the hosts; only rank 0's output is kept."""
+    """Start a job's ranks, in blocks on the hosts; only rank 0's output is kept."""
     processes = []
     address = f"{lab.address(0)}:29400"
     for rank, variables in enumerate(job(ranks)):
@@ -127,7 +127,7 @@ def started(lab: RdmaHosts, words: list[str], ranks: int) -> list[subprocess.Pop
 
 
 def output_of(lab: RdmaHosts, words: list[str], ranks: int, limit_s: float) -> str:
-    """Run a program as ranks on the hosts; return rank 0's output, or exit with all complaints."""
+    """Run a program as ranks on the hosts; return rank 0's output, or exit with all errors."""
     processes, output, complaints = started(lab, words, ranks), "", []
     try:
         for rank, process in enumerate(processes):

@@ -1,22 +1,22 @@
 #!/usr/bin/env python3
-"""Measures what it takes over RDMA to have a call's memory read and written by the device.
+"""Measures the cost over RDMA of letting the device read and write the memory of calls.
 
     bench/rdma_memory.py
     bench/rdma_memory.py --sizes 64K,1M --rounds 5 --csv none
 
-Outside of the guest of rdma_vm.sh it installs libibverbs-dev and a C compiler where they are
-missing (root, apt-get), builds registration_rate.c, and starts the guest. There it measures
+Outside the guest of rdma_vm.sh, this program installs libibverbs-dev and a C compiler if they are
+missing (root, apt-get), builds registration_rate.c, and starts the guest. In the guest, it measures
 target/release/ringfold as it is.
 
-Each round measures all_reduce of two ranks on two hosts, for each size in four ways, one after the
-other; each round begins with another one. Memory is `staged`, which is copied through memory that
-is registered; `registered` for each call; registered `before` all calls (`perf -R 1`); or
-ringfold's `choice`. Then registration_rate.c measures registrations and copies on rxe0, without
+Each round measures all_reduce of two ranks on two hosts, for each size in four ways in sequence;
+each round begins with a different way. Memory is `staged`, that is, copied through registered
+memory; `registered` for each call; registered `before` all calls (`perf -R 1`); or as ringfold
+chooses (`choice`). Then registration_rate.c measures registrations and copies on rxe0, without
 calls. The input is rewritten before each call. Tables have the median over rounds of a round's
-median, the fastest round and the slowest, and the ratio of the choice to the better of `staged` and
+median, the fastest and the slowest round, and the ratio of the choice to the better of `staged` and
 `registered`. Rows are written to bench/results/DATE-MACHINE/rdma-memory.csv.
 
-The device is the processor, which is emulated: real ones take other times for all of this.
+The processor emulates the device; real devices have other times for all of this.
 """
 
 import argparse
@@ -41,31 +41,32 @@ from rdma_hosts import COMMAND, RdmaHosts, hosts_here, output_of
 
 SIZES = "4K,64K,256K,1M,4M,16M,64M"
 REGISTER = "RINGFOLD_IB_REGISTER_BYTES"
-# By way: from which length on memory is registered for calls, and whether it is before.
+# For each way: the length from which memory is registered for a call, and whether it is registered
+# before all calls.
 WAYS = {"staged": ("off", 0), "registered": ("1", 0), "before": ("off", 1), "choice": ("auto", 0)}
 PLACES = {"out": "out_of_place", "in": "in_place"}
-# What ringfold says when ranks join.
+# ringfold's report of the choice, when ranks join.
 CHOSEN = re.compile(r"calls (?:copy|register from (\d+) bytes on)$", re.MULTILINE)
 PROGRAM = BUILT / "registration_rate"
-# Of registration_rate at each size.
+# Rounds and budget of registration_rate at each size.
 RATE_ROUNDS, RATE_BUDGET_MS = 100, 200
 COLUMNS = ("round", "measured", "way", "bytes", "median_us", "registers_from_bytes")
 
-# What is measured (`all_reduce out`, `small pages`), a way, and bytes.
+# Measurement (`all_reduce out`, `small pages`), way, and bytes.
 Key = tuple[str, str, int]
 
 
 @dataclass
 class Taken:
-    """Times by what is measured, round by round; and what was chosen, by size."""
+    """Times by measurement, for each round; and the choices, by size."""
 
     times_us: dict[Key, list[float]] = field(default_factory=lambda: defaultdict(list))
-    # None where all calls copy.
+    # Length from which each start registers memory, by size; None if all calls copy.
     chosen: dict[int, list[int | None]] = field(default_factory=lambda: defaultdict(list))
 
 
 def all_reduce(lab: RdmaHosts, way: str, size: int, taken: Taken) -> None:
-    """Start two ranks; all of their calls have memory this way."""
+    """Run two ranks whose calls all use memory in one way."""
     value, is_before = WAYS[way]
     with tempfile.TemporaryDirectory() as folder:
         report, log = Path(folder) / "report.json", Path(folder) / "log-%h"
@@ -85,7 +86,7 @@ def all_reduce(lab: RdmaHosts, way: str, size: int, taken: Taken) -> None:
 
 
 def chosen_in(log: str) -> int | None:
-    """From which length on a rank registers memory; None if it never does."""
+    """Return the length from which a rank registers memory; None if it never does."""
     found = CHOSEN.search(log)
     if found is None:
         sys.exit(f"ringfold does not say what it chose; it is of another version:\n{log}")
@@ -93,7 +94,7 @@ def chosen_in(log: str) -> int | None:
 
 
 def registrations(device: str, sizes: Sequence[int], taken: Taken) -> None:
-    """Registrations and copies without calls."""
+    """Measure registrations and copies without calls."""
     words = [PROGRAM, device, RATE_ROUNDS, RATE_BUDGET_MS, *sizes]
     done = subprocess.run(
         list(map(str, words)), stdout=subprocess.PIPE, text=True, timeout=LIMIT_S, check=True
@@ -103,7 +104,7 @@ def registrations(device: str, sizes: Sequence[int], taken: Taken) -> None:
 
 
 def medians_in(output: str) -> dict[Key, float]:
-    """The median of each line of registration_rate."""
+    """Return the median of each line of registration_rate."""
     found = {}
     for line in output.splitlines():
         size, pages, way, *times = line.split()
@@ -112,7 +113,7 @@ def medians_in(output: str) -> dict[Key, float]:
 
 
 def one_round(number: int, lab: RdmaHosts, sizes: Sequence[int], taken: Taken) -> None:
-    """Everything once."""
+    """Measure everything once."""
     ways = list(WAYS)
     first = number % len(ways)
     for size in sizes:
@@ -124,15 +125,16 @@ def one_round(number: int, lab: RdmaHosts, sizes: Sequence[int], taken: Taken) -
 
 
 def cell(times_us: Sequence[float]) -> str:
-    """The median, and the fastest and slowest."""
+    """Return the median, and the fastest and slowest time."""
     numbers = (statistics.median(times_us), min(times_us), max(times_us))
     texts = [f"{number:.0f}" if number >= 1000 else f"{number:.1f}" for number in numbers]
     return f"{texts[0]} [{texts[1]}, {texts[2]}]"
 
 
 def table(times_us: Mapping[Key, Sequence[float]], ways: Sequence[str], ratio: str) -> str:
-    """A line for each size and what is measured. The ratio is that of the last way to the best of
-    those before it, `before` aside.
+    """Return a line for each size and measurement.
+
+    The ratio is that of the last way to the best of the ways before it, except `before`.
     """
     lines = [f"{'bytes':>9} {'':<14}" + "".join(f" {way:>26}" for way in ways) + f"  {ratio}"]
     rows = sorted({(size, what) for what, way, size in times_us if way in ways})
@@ -146,7 +148,7 @@ def table(times_us: Mapping[Key, Sequence[float]], ways: Sequence[str], ratio: s
 
 
 def tables(taken: Taken) -> str:
-    """All that was measured."""
+    """Return the tables of all measurements."""
     texts = [table(taken.times_us, tuple(WAYS), "choice/best")]
     starts = [bytes_min for size in taken.chosen.values() for bytes_min in size]
     lengths = sorted(bytes_min for bytes_min in starts if bytes_min is not None)
@@ -158,7 +160,7 @@ def tables(taken: Taken) -> str:
 
 
 def rows_of(taken: Taken) -> list[tuple[object, ...]]:
-    """Each round's rows of the CSV."""
+    """Return each round's rows of the CSV."""
     return [
         (
             number,
@@ -172,7 +174,7 @@ def rows_of(taken: Taken) -> list[tuple[object, ...]]:
 
 
 def start_guest(arguments: Sequence[str]) -> None:
-    """Build what measures registrations, and go on in the guest."""
+    """Build the program that measures registrations, and continue in the guest."""
     rdma_guest.build_with_verbs(PROGRAM.name, "registering without calls")
     rdma_guest.start("rdma_memory.py", arguments)
 

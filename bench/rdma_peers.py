@@ -1,12 +1,12 @@
 """The MPIs that bench/rdma.py compares with, over the devices of the guest of rdma_vm.sh.
 
-Both are Debian's, because those on PyPI have no verbs, and both use UCX (`rc_v`). A rank each is on
-the two devices. The ranks are processes of one host to their launcher, so shared memory is switched
-off, and the devices' own counters must show that the data went through them. Connections within a
-host would go through the device, too; therefore there are two ranks only.
+Both are Debian's, because those on PyPI have no verbs, and both use UCX (`rc_v`). Each of the two
+devices has one rank. To their launcher, the ranks are processes of one host, so shared memory is
+switched off, and the devices' own counters must show that they sent the data. Connections within a
+host would also use the device, so there are only two ranks.
 
-What else there is does not work there: libfabric's `verbs` needs the kernel's rdma_ucm, and
-Open MPI's `openib` needs rdmacm, which Debian's is built without.
+No alternative works in the guest: libfabric's `verbs` needs the kernel's rdma_ucm, and Open MPI's
+`openib` needs rdmacm, without which Debian's is built.
 """
 
 import os
@@ -22,17 +22,17 @@ from comparison.libraries import BUILT
 from comparison.processes import Failed, Program, output_of_first
 
 RANKS = 2
-# The largest packet of the devices, of data.
+# Largest data packet of the devices.
 PACKET_BYTES = 4096
 SENT = "/sys/class/infiniband/rxe{}/ports/1/hw_counters/sent_pkts"
 VARIABLES = {
-    # No shared memory. Connections are made by datagrams (ud_v) even so.
+    # No shared memory. Datagrams (ud_v) still set up the connections.
     "UCX_TLS": "rc_v,self",
-    # Otherwise UCX drops soft-RoCE's datagrams, as for another address, and ends with "unhandled
-    # timeout error" after 30 s.
+    # Otherwise UCX drops soft-RoCE's datagrams as if they had another address, and fails with
+    # "unhandled timeout error" after 30 s.
     "UCX_UD_ETH_DGID_CHECK": "n",
 }
-# Gives each rank its device; both launchers say which rank it is.
+# Selects each rank's device; both launchers set the rank in a variable.
 ENTER = 'UCX_NET_DEVICES="rxe${PMI_RANK:-$OMPI_COMM_WORLD_RANK}:1" exec "$0" "$@"'
 
 
@@ -53,7 +53,7 @@ class Peer:
         return BUILT / f"collectives-{self.name}-verbs"
 
     def prepare(self) -> str:
-        """Install and build it, outside the guest; why that cannot be done."""
+        """Install and build the peer, outside the guest; return the reason if that fails."""
         if reason := rdma_guest.refusal(self.packages):
             return reason
         rdma_guest.built(self.program.name, f"mpicc.{self.name}", "collectives_mpi.c")
@@ -63,14 +63,14 @@ class Peer:
         return self.program.exists() and shutil.which(f"mpirun.{self.name}") is not None
 
     def launched(self, words: Sequence[object]) -> Program:
-        """The launcher's command."""
+        """Return the launcher's command."""
         command = [f"mpirun.{self.name}", *self.flags, "-n", RANKS, "sh", "-c", ENTER, *words]
         return Program(command, VARIABLES)
 
     def all_reduce_us(
         self, sizes: Sequence[int], iterations: int, budget_ms: int, limit_s: float
     ) -> dict[int, float]:
-        """The median time of all-reduces out of place, by size, all in one start."""
+        """Return the median time of out-of-place all-reduces, by size, all in one start."""
         counts = ",".join(str(size // FLOAT_BYTES) for size in sizes)
         words = [self.program, "all_reduce", counts, iterations, budget_ms, "out"]
         before = sent_packets()
@@ -84,17 +84,17 @@ class Peer:
 
 
 def packets_of(size: int) -> int:
-    """The packets that each host sends in an all-reduce of two, at least."""
+    """Return the minimum number of packets that each host sends in an all-reduce of two."""
     return -(-size // PACKET_BYTES)
 
 
 def sent_packets() -> list[int]:
-    """What each device has sent so far."""
+    """Return the number of packets that each device has sent so far."""
     return [int(Path(SENT.format(host)).read_text()) for host in range(RANKS)]
 
 
 def times_in(output: str, sizes: Sequence[int]) -> dict[int, list[float]]:
-    """The first call's time and the others', by size; the launchers print lines of their own."""
+    """Return the times of the first call and the others, by size, from mixed output."""
     lines = [line.split() for line in output.splitlines()]
     found = [[float(word) for word in words[1:]] for words in lines if words[:1] == ["out"]]
     if len(found) != len(sizes):

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Compares two builds of ringfold below PyTorch: synchronous `dist.all_reduce` of host memory, and
-the core's call without torch.
+"""Compares two builds of ringfold: synchronous `dist.all_reduce`, and the core's call.
 
     bench/torch_before.py --baseline ../before/.venv/bin/python --rounds 6 --csv before-after.csv
 
-Runs this Python and the baseline's in turn, each round with new processes; a round begins with the
-build that ended the one before. `bench/README.md` has the method, `torch_ranks.py` the calls. Rows,
-one for each round, are appended to the CSV; the summary is of all rows that it has then. Rounds may
-so be taken in several short runs.
+Tensors are in host memory; the core's call is without torch. Runs this Python and the baseline's in
+turn, each round with new processes; a round begins with the build that ended the previous one.
+`bench/README.md` has the method, `torch_ranks.py` the calls. Rows, one for each round, are appended
+to the CSV; the summary covers all rows in the file. Rounds may thus be measured in several short
+runs.
 """
 
 import argparse
@@ -27,7 +27,7 @@ from peers import count, sizes
 from torch_compare import LIMIT_S, PROGRAM, iterations
 
 CALLS = {"ringfold": "dist.all_reduce", "native": "native"}
-"""The measured libraries of `torch_ranks.py`, and what their rows are called."""
+"""Measured libraries of `torch_ranks.py`, and the names of their rows."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Row:
 
 
 def taken(options: argparse.Namespace, build: str, python: str, number: int) -> Iterator[Row]:
-    """One start of the processes."""
+    """Start the processes once, and yield their rows."""
     start = [libraries.COMMAND, "run", "--ranks", options.ranks, "--no-prefix", "--"]
     plan = {
         "what": "all_reduce",
@@ -70,7 +70,7 @@ def taken(options: argparse.Namespace, build: str, python: str, number: int) -> 
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
-    """Of each call: medians over rounds, [quickest, slowest round], and their ratio."""
+    """Return for each call: medians over rounds, [quickest, slowest round], and their ratio."""
     heads = f"{'call':<16} {'size':>6} {'rounds':>6} {'before_us':>30} {'after_us':>30}"
     lines = [f"{heads} {'ratio':>7}"]
     for call, size in dict.fromkeys((row["call"], int(row["bytes"])) for row in rows):

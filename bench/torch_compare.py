@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """Compares ringfold with gloo as PyTorch backends, alternating in the same processes.
+
 bench/README.md has the method.
 
     .venv/bin/python bench/torch_compare.py                 # everything, 2 and 4 ranks
@@ -34,18 +35,18 @@ from peers import INTERRUPTED_STATUS, count, counts, interrupted, size, sizes, s
 
 PROGRAM = libraries.BENCH / "torch_ranks.py"
 LIMIT_S = 600.0
-# The approximate time of a block of calls of one library at gloo's speed.
+# Approximate number of bytes that one library reduces in a block of calls.
 BLOCK_BYTES = 64 << 20
 MOST_ITERATIONS, LEAST_ITERATIONS = 100, 3
 
 
 def iterations(size: int) -> int:
-    """Calls per block: fewer of the large ones."""
+    """Return the number of calls per block: fewer for large sizes."""
     return max(LEAST_ITERATIONS, min(MOST_ITERATIONS, BLOCK_BYTES // max(size, 1)))
 
 
 def run(ranks: int, plan: dict[str, Any]) -> list[dict[str, Any]]:
-    """The blocks of one start of the processes."""
+    """Start the processes once, and return their blocks."""
     start = [
         libraries.COMMAND,
         "run",

@@ -1,12 +1,11 @@
-"""One rank of `bench/torch_compare.py`: times calls of several backends, alternating in one
-process, on the same tensors.
+"""One rank of `bench/torch_compare.py`: times calls of several backends on the same tensors.
 
 Usage: torch_ranks.py PLAN    PLAN is JSON; see `all_reduce` and `train` for its keys. Rank 0 prints
 a line of JSON per block.
 
-Before each call, all ranks store to their input and enter the same barrier, ringfold's own, both
-untimed; the slowest rank counts. The first call of a block is not counted: it follows another
-backend's and finds none of its own memory cached.
+The backends alternate in one process. Before each call, all ranks store to their input and enter
+the same barrier, ringfold's own, both untimed; the slowest rank counts. The first call of a block
+does not count: it follows another backend's call and finds none of its own memory cached.
 """
 
 import json
@@ -28,7 +27,7 @@ LIBRARIES = ("ringfold", "native", "gloo")
 
 
 def core() -> Any:
-    """The core's communicator of the group of all ranks."""
+    """Return the core's communicator of the group of all ranks."""
     group: Any = dist.group.WORLD
     return (
         group.communicator
@@ -38,7 +37,7 @@ def core() -> Any:
 
 
 def calls(tensor: Any, gloo: Any) -> dict[str, Callable[[], object]]:
-    """By library: an all-reduce of the tensor."""
+    """Return an all-reduce of the tensor for each library."""
     communicator, memory = core(), (tensor.data_ptr(), tensor.nbytes)
 
     def native() -> None:
@@ -52,7 +51,7 @@ def calls(tensor: Any, gloo: Any) -> dict[str, Callable[[], object]]:
 
 
 def block_us(tensor: Any, call: Callable[[], object], iterations: int) -> list[float]:
-    """Every call's time on its slowest rank."""
+    """Return every call's time on its slowest rank."""
     communicator, times = core(), []
     for _ in range(iterations + 1):
         tensor[::LINE_FLOATS] = 0
@@ -66,10 +65,12 @@ def block_us(tensor: Any, call: Callable[[], object], iterations: int) -> list[f
 
 
 def all_reduce(plan: dict[str, Any], gloo: Any) -> None:
-    """`sizes` in bytes; `iterations` per library and block, by size; `blocks` per library,
-    alternating; `libraries`, if not all.
+    """Measure all-reduces.
+
+    The plan has `sizes` in bytes; `iterations` per library and block, by size; `blocks` per
+    library, alternating; `libraries`, if not all.
     """
-    # Until the system has found a core for each rank.
+    # Waits until the system has found a core for each rank.
     for call in calls(torch.zeros(2), gloo).values():
         block_us(torch.zeros(2), call, SETTLING_CALLS)
     for size, iterations in zip(plan["sizes"], plan["iterations"], strict=True):
@@ -109,11 +110,12 @@ def stepper(model: Any, inputs: Any) -> Callable[[], float]:
 
 
 def train(plan: dict[str, Any], gloo: Any) -> None:
-    """Steps on `batch` samples per rank of a network of `layers` times `width` squared weights.
+    """Measure training steps on `batch` samples per rank.
 
-    With DDP over each backend; `alone` on one rank while the others sleep; `apart` on all, without
-    communication. These two are DDP, too, in a group of one rank: the same work, with its copies
-    into buckets and out of them.
+    The network has `layers` times `width` squared weights. The ways are DDP over each backend;
+    `alone` on one rank while the others sleep; `apart` on all ranks, without communication. The
+    last two are DDP, too, in a group of one rank: the same work, with its copies into and out of
+    buckets.
     """
     inputs = torch.randn(plan["batch"], plan["width"])
     ways: dict[str, Callable[[], float]] = {}
@@ -137,7 +139,7 @@ def train(plan: dict[str, Any], gloo: Any) -> None:
     for block in range(plan["blocks"]):
         begin = block % len(names)
         for name in names[begin:] + names[:begin]:
-            # gloo's barrier sleeps, so that waiting ranks take no core from the working one.
+            # gloo's barrier sleeps, so that waiting ranks take no core from the working rank.
             dist.barrier(group=gloo)
             works = name != "alone" or dist.get_rank() == 0
             mine = [ways[name]() if works else 0.0 for _ in range(plan["steps"])]

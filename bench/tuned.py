@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The quality of the tuner's choices: untuned and tuned, compared with the best way at every size.
+"""Measures the tuner's choices, untuned and tuned, against the best way at every size.
 
     bench/tuned.py                              # 2 ranks, 4 ranks and 4 namespaces, 8 B to 64 MiB
     bench/tuned.py --settings 2,4 --rounds 8 --folder bench/results/today
@@ -26,7 +26,7 @@ from lab import Lab, ranks
 
 ROOT = Path(__file__).resolve().parent.parent
 SECONDS_MAX = 1800
-# The permitted loss of the choices against the best way: untuned, and tuned by the measurements.
+# Permitted loss of the choices against the best way: untuned, and tuned by the measurements.
 UNTUNED_MAX = 1.15
 TUNED_MAX = 1.05
 
@@ -35,7 +35,7 @@ Way = tuple[str, str, str]
 
 @dataclass
 class Point:
-    """The times of one size, by round."""
+    """Times of one size, by round."""
 
     pick: str = ""
     default: dict[str, float] = field(default_factory=dict)
@@ -43,7 +43,7 @@ class Point:
 
 
 def read(path: Path) -> dict[int, Point]:
-    """The points of a sweep, by size."""
+    """Return the points of a sweep, by size."""
     points: dict[int, Point] = defaultdict(Point)
     with path.open(newline="") as file:
         for row in csv.DictReader(file):
@@ -59,8 +59,9 @@ def read(path: Path) -> dict[int, Point]:
 
 
 def ratio(point: Point) -> tuple[float, str]:
-    """The time of the choice divided by that of the best way, and that way: selected in one half of
-    the rounds, judged in the other.
+    """Return the time of the choice divided by that of the best way, and the best way.
+
+    The best way is selected in one half of the rounds, and judged in the other.
     """
     rounds = sorted(point.default)
     halves = [set(rounds[0::2]), set(rounds[1::2])]
@@ -120,7 +121,7 @@ def sweep(
 
 
 def measure(options: argparse.Namespace, setting: str) -> tuple[dict[int, Point], dict[int, Point]]:
-    """The untuned and the tuned sweep of a setting."""
+    """Return the untuned and the tuned sweep of a setting."""
     stem = f"tuned-{setting}-ranks" if setting.isdigit() else f"tuned-{setting}"
     folder: Path = options.folder
     before, rules, after = (folder / f"{stem}{end}" for end in (".csv", "-rules.csv", "-after.csv"))
@@ -161,7 +162,7 @@ def report(setting: str, untuned: dict[int, Point], tuned: dict[int, Point]) -> 
 
 
 def main() -> None:
-    """Measure the settings one after the other."""
+    """Measure the settings in sequence."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )

@@ -1,9 +1,9 @@
 """Audits wheels before they are published: `python release/audit.py WHEEL...`.
 
-What a stranger's `pip install` relies on: that the wheel runs where its name says (auditwheel reads
-which symbols of which libraries it needs), that an index accepts its metadata (twine), and that all
-of the package is in it and nothing else. Prints what it has found, and ends with 1 if something is
-wrong. Needs auditwheel (and its pyelftools) and twine.
+The audit covers what a user's `pip install` relies on: the wheel runs on the systems that its name
+promises (auditwheel lists the library symbols that it needs), an index accepts its metadata
+(twine), and it contains the whole package and nothing else. Prints the findings, and exits with 1
+if there is a defect. Needs auditwheel (and its pyelftools) and twine.
 """
 
 import re
@@ -26,7 +26,7 @@ GLIBC_MAX = (2, 28)
 """The newest glibc that a wheel may need."""
 
 BYTES_MAX = 20 << 20
-"""The largest wheel: a few times what it has. What is larger contains something by mistake."""
+"""Maximum size of a wheel, a few times the usual. A larger one contains something by mistake."""
 
 FIELDS = {
     "Name": "ringfold",
@@ -37,7 +37,7 @@ FIELDS = {
     "Summary": r".{20,}",
     "Keywords": r".+",
 }
-"""Fields of the metadata, and what they match."""
+"""Fields of the metadata, and the patterns that they match."""
 
 LIBRARY = "ringfold/_native.abi3.so"
 
@@ -58,7 +58,7 @@ ringfold=ringfold.torch:register_backend
 
 
 def said(*words: str | Path) -> tuple[int, str]:
-    """The exit status of a tool of this environment, and its output on one line."""
+    """Run a tool of this environment; return its exit status, and its output on one line."""
     done = subprocess.run(
         [sys.executable, "-m", *words], capture_output=True, text=True, timeout=120, check=False
     )
@@ -66,7 +66,7 @@ def said(*words: str | Path) -> tuple[int, str]:
 
 
 def platform(wheel: Path) -> Iterator[str]:
-    """What is wrong with the systems that the wheel says it runs on."""
+    """Yield the defects in the systems that the wheel's name promises."""
     named = re.fullmatch(
         r"ringfold-(.+)-cp311-abi3-manylinux_(\d+)_(\d+)_(x86_64|aarch64)\.whl", wheel.name
     )
@@ -87,7 +87,7 @@ def platform(wheel: Path) -> Iterator[str]:
 
 
 def contents(wheel: ZipFile, names: set[str]) -> Iterator[str]:
-    """What is missing in the wheel, and what does not belong there."""
+    """Yield files that are missing from the wheel or do not belong in it."""
     listed = subprocess.run(
         [
             "git",
@@ -116,7 +116,7 @@ def contents(wheel: ZipFile, names: set[str]) -> Iterator[str]:
 
 
 def metadata(wheel: ZipFile, names: set[str]) -> Iterator[str]:
-    """What is wrong with the wheel's description of itself."""
+    """Yield the defects of the wheel's metadata."""
 
     def text(ending: str) -> str:
         return "".join(
@@ -137,7 +137,7 @@ def metadata(wheel: ZipFile, names: set[str]) -> Iterator[str]:
 
 
 def unwinder(library: bytes) -> Iterator[str]:
-    """What is wrong with how the library unwinds stacks: `unwinder.c` has the rule."""
+    """Yield the defects in how the library unwinds stacks: `unwinder.c` has the rule."""
     dynamic = ELFFile(BytesIO(library)).get_section_by_name(".dynamic")
     if not isinstance(dynamic, DynamicSection):
         yield "its library is not dynamic"
@@ -148,7 +148,7 @@ def unwinder(library: bytes) -> Iterator[str]:
 
 
 def problems(wheel: Path) -> Iterator[str]:
-    """All that is wrong with a wheel."""
+    """Yield all defects of a wheel."""
     yield from platform(wheel)
     status, text = said("twine", "check", "--strict", wheel)
     if status:
@@ -164,7 +164,7 @@ def problems(wheel: Path) -> Iterator[str]:
 
 
 def main() -> int:
-    """Audits the wheels that the command line names; gives the exit status."""
+    """Audit the wheels that the command line names; return the exit status."""
     wheels = [Path(word) for word in sys.argv[1:]]
     if not wheels or not all(wheel.is_file() for wheel in wheels):
         print("usage: release/audit.py WHEEL...; no such wheel" if wheels else __doc__)

@@ -1,13 +1,13 @@
-"""The collectives that are compared: the meaning of their sizes, and their minimum memory traffic.
+"""Compared collectives: the meaning of their sizes, and their minimum memory traffic.
 
-Sizes are nccl-tests', as in `ringfold perf`: bytes of the whole vector, or of all ranks' shares
-together.
+Sizes are those of nccl-tests, as in `ringfold perf`: bytes of the whole vector, or of all ranks'
+shares together.
 """
 
 from dataclasses import dataclass
 
 FLOAT_BYTES = 4
-# The granularity of a rank's share, as in `ringfold perf`.
+# Granularity of a rank's share, as in `ringfold perf`.
 SHARE_FLOATS = 4
 SUFFIXES = {"K": 10, "M": 20, "G": 30}
 
@@ -15,31 +15,29 @@ SUFFIXES = {"K": 10, "M": 20, "G": 30}
 @dataclass(frozen=True)
 class Collective:
     name: str
-    # The placements that libraries have in common: MPI's broadcast has one buffer, nccl-tests'
-    # all_to_all two.
+    # Placements that all libraries have: MPI's broadcast has one buffer, nccl-tests' all_to_all
+    # two.
     placements: tuple[str, ...]
     # Whether each rank has a share of the whole.
     has_shares: bool = False
-    # How often the whole vector must be read and written: (constant, factor of the number of
+    # How often the whole vector is read and written at least: (constant, factor of the number of
     # ranks).
     read: tuple[int, int] = (0, 0)
     written: tuple[int, int] = (0, 0)
 
     def count(self, ranks: int, size: int) -> int:
-        """Elements as a call counts them, of the whole vector or of a share, for about `size`
-        bytes.
-        """
+        """Return the element count of a call of about `size` bytes: of the vector or a share."""
         exact = size // FLOAT_BYTES // (ranks if self.has_shares else 1)
         if exact == 0:
             return min(size, 1)
         return exact - exact % SHARE_FLOATS if self.has_shares and exact >= SHARE_FLOATS else exact
 
     def bytes(self, ranks: int, size: int) -> int:
-        """The actual size of `count` elements."""
+        """Return the actual size of `count` elements."""
         return self.count(ranks, size) * FLOAT_BYTES * (ranks if self.has_shares else 1)
 
     def traffic_bytes(self, ranks: int, size: int) -> int:
-        """The minimum memory traffic if no cache helps: every input is read, every output written.
+        """Return the minimum memory traffic without caches: inputs are read, outputs written.
 
         For all_reduce 2 x ranks x size. In place, some collectives move slightly less.
         """
@@ -66,7 +64,7 @@ COLLECTIVES = {
 
 
 def bytes_of(text: str) -> int:
-    """A size such as 8, 64K or 1M, in binary units as `ringfold perf` has them."""
+    """Parse a size such as 8, 64K or 1M, in binary units as in `ringfold perf`."""
     digits, suffix = (text[:-1], text[-1].upper()) if text[-1:].upper() in SUFFIXES else (text, "")
     if not digits.isdecimal():
         raise ValueError(f"{text!r} is not a size; write for example 8, 64K or 1M")
@@ -74,7 +72,7 @@ def bytes_of(text: str) -> int:
 
 
 def text_of(size: int) -> str:
-    """The shortest notation of a size: the inverse of `bytes_of`."""
+    """Return the shortest notation of a size: the inverse of `bytes_of`."""
     for suffix, shift in reversed(SUFFIXES.items()):
         if size and size % (1 << shift) == 0:
             return f"{size >> shift}{suffix}"

@@ -1,13 +1,12 @@
 #!/usr/bin/env python3
-"""Draws the figures of README.md and of the documentation from rows that are committed.
+"""Draws the figures of README.md and of the documentation from committed rows.
 
     bench/comparison/figures.py
 
-Each figure is written for light and for dark pages, with its panels side by side, and one above the
-other for narrow screens. Nothing but Python is needed, and the
-same rows give the same bytes, which a test compares: a figure cannot show anything that its rows do
-not say. Time over size, both axes logarithmic; medians of all rounds. (`plot.py` draws a file of
-rows in detail, with matplotlib.)
+Each figure is written for light and for dark pages; its panels are side by side, or stacked for
+narrow screens. Only Python is needed. The same rows give the same bytes, which a test compares, so
+a figure shows nothing beyond its rows. Figures show time over size, with both axes logarithmic, as
+medians of all rounds. (`plot.py` draws a file of rows in detail, with matplotlib.)
 """
 
 import csv
@@ -21,15 +20,15 @@ RESULTS = ROOT / "bench/results"
 FIGURES_FOLDER = ROOT / "docs/figures"
 
 PANEL_WIDTH, PANEL_HEIGHT = 340, 250
-"""Of the area between the axes, in pixels."""
+"""Size of the area between the axes, in pixels."""
 LEFT, TOP, BOTTOM, GAP, RIGHT = 62, 46, 44, 150, 92
-"""Margins; to the right of each panel stand the names of its curves."""
+"""Margins; the names of a panel's curves are to its right."""
 LABEL_LINE = 15
-"""The least distance between two names."""
+"""Minimum distance between two names."""
 
 
 class Theme(NamedTuple):
-    """The colours of a page."""
+    """Colours of a page."""
 
     text: str
     faint: str
@@ -39,13 +38,13 @@ class Theme(NamedTuple):
 
 
 class Panel(NamedTuple):
-    """One diagram: a file of rows, and what of it is drawn."""
+    """One diagram: a file of rows, and the selection to draw."""
 
     title: str
     rows: str
     placement: str
     libraries: dict[str, str]
-    """The name of each library in the rows, and in the figure; ringfold first."""
+    """Name of each library in the rows and in the figure; ringfold is first."""
     ranks: int
 
 
@@ -86,7 +85,7 @@ Points = list[tuple[float, float]]
 
 
 def curves(panel: Panel) -> dict[str, Points]:
-    """The points of each curve: bytes, and the median in microseconds."""
+    """Return the points of each curve: bytes, and the median in microseconds."""
     with open(RESULTS / panel.rows, newline="") as file:
         rows = [
             row
@@ -104,7 +103,7 @@ def curves(panel: Panel) -> dict[str, Points]:
 
 
 def size_text(size: float) -> str:
-    """A size as an axis has it."""
+    """Return a size as an axis label."""
     for unit, text in ((1 << 20, "MiB"), (1 << 10, "KiB")):
         if size >= unit:
             return f"{size / unit:g} {text}"
@@ -112,7 +111,7 @@ def size_text(size: float) -> str:
 
 
 def time_text(us: float) -> str:
-    """A time as an axis has it."""
+    """Return a time as an axis label."""
     for unit, words in ((1e6, "s"), (1e3, "ms")):
         if us >= unit:
             return f"{us / unit:g} {words}"
@@ -120,7 +119,7 @@ def time_text(us: float) -> str:
 
 
 class Axes:
-    """A panel's place in the figure, and how its values become pixels."""
+    """Position of a panel in the figure, and the mapping of its values to pixels."""
 
     def __init__(self, drawn: dict[str, Points], left: float, top: float) -> None:
         points = [point for curve in drawn.values() for point in curve]
@@ -130,32 +129,32 @@ class Axes:
         self.y = (math.floor(math.log10(min(times))), math.ceil(math.log10(max(times))))
 
     def across(self, size: float) -> float:
-        """The pixel of a size."""
+        """Return the pixel of a size."""
         low, high = self.x
         return self.left + (math.log2(size) - low) / (high - low) * PANEL_WIDTH
 
     def down(self, us: float) -> float:
-        """The pixel of a time."""
+        """Return the pixel of a time."""
         low, high = self.y
         return self.top + (high - math.log10(us)) / (high - low) * PANEL_HEIGHT
 
     def size_ticks(self) -> list[float]:
-        """Sizes with a name below the axis."""
+        """Return the sizes that are labelled below the axis."""
         ticks = [8.0, *(2.0**power for power in (10, 16, 20, 24))]
         return [size for size in ticks if self.x[0] <= math.log2(size) <= self.x[1]]
 
     def time_ticks(self) -> list[float]:
-        """Times with a line across."""
+        """Return the times that have a line across the panel."""
         return [10.0**power for power in range(self.y[0], self.y[1] + 1)]
 
 
 def text(x: float, y: float, words: str, colour: str, more: str = "") -> str:
-    """A line of text."""
+    """Return a line of text as SVG."""
     return f'<text x="{x:.1f}" y="{y:.1f}" fill="{colour}"{more}>{words}</text>'
 
 
 def apart(heights: Sequence[float]) -> list[float]:
-    """The same heights in the same order, moved so far that names do not overlap."""
+    """Return the heights in the same order, moved apart so that names do not overlap."""
     order = sorted(range(len(heights)), key=lambda index: heights[index])
     moved = list(heights)
     for before, index in zip(order, order[1:], strict=False):
@@ -164,7 +163,7 @@ def apart(heights: Sequence[float]) -> list[float]:
 
 
 def grid(panel: Panel, axes: Axes, theme: Theme) -> Iterator[str]:
-    """The title, the axes and their lines."""
+    """Yield the title, the axes and the grid lines."""
     bold = ' font-size="14" font-weight="600"'
     yield text(axes.left, axes.top - 22, panel.title, theme.text, bold)
     yield text(axes.left, axes.top - 7, f"{panel.ranks} ranks; time, less is better", theme.faint)
@@ -183,7 +182,7 @@ def grid(panel: Panel, axes: Axes, theme: Theme) -> Iterator[str]:
 
 
 def lines(drawn: dict[str, Points], axes: Axes, theme: Theme) -> Iterator[str]:
-    """The curves, ringfold's above the others, and their names at their ends."""
+    """Yield the curves, with ringfold's on top, and their names at their ends."""
     ends = apart([axes.down(points[-1][1]) for points in drawn.values()])
     colours = (theme.ringfold, *theme.peers)
     styled = list(zip(drawn.items(), colours, ends, strict=False))
@@ -200,7 +199,7 @@ def lines(drawn: dict[str, Points], axes: Axes, theme: Theme) -> Iterator[str]:
 
 
 def figure(panels: Sequence[Panel], theme: Theme, is_narrow: bool) -> str:
-    """The figure as SVG, with its panels in a row, or in a column for narrow screens."""
+    """Return the figure as SVG, with its panels in a row, or in a column for narrow screens."""
     drawn = [curves(panel) for panel in panels]
     columns, rows = (1, len(panels)) if is_narrow else (len(panels), 1)
     width = LEFT + columns * PANEL_WIDTH + (columns - 1) * GAP + RIGHT
@@ -219,7 +218,7 @@ def figure(panels: Sequence[Panel], theme: Theme, is_narrow: bool) -> str:
 
 
 def documents() -> dict[Path, str]:
-    """Every file of figures, and its contents."""
+    """Return every figure's file and contents."""
     return {
         FIGURES_FOLDER / f"{name}{form}-{theme}.svg": figure(panels, colours, is_narrow=bool(form))
         for name, panels in FIGURES.items()

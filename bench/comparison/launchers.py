@@ -1,8 +1,8 @@
-"""How ranks are started: each MPI by its own launcher, other programs by themselves, on this host
-or on the hosts of a lab.
+"""Ways to start ranks: each MPI by its own launcher, other programs directly.
 
-On this host, the libraries' defaults apply. Between hosts each is set up as its manual recommends
-for TCP; bench/README.md has the reasons.
+Ranks run on this host or on the hosts of a lab. On this host, the libraries' defaults apply.
+Between hosts, each library is configured as its manual recommends for TCP; bench/README.md has the
+reasons.
 """
 
 import os
@@ -14,15 +14,15 @@ import lab
 from comparison import machine
 from comparison.processes import Program
 
-# How MPIs name the lab's network.
+# The lab's network, as passed to MPIs.
 NETWORK = f"{lab.address(-1)}/24"
 
 
 @dataclass(frozen=True)
 class Launch:
-    """How an MPI's processes are started."""
+    """Arguments and variables for an MPI's launcher."""
 
-    # Arguments of `mpirun`: always, when ranks outnumber cores, and when ranks are bound.
+    # Arguments of `mpirun`: always, if ranks outnumber cores, and if ranks are bound.
     flags: tuple[str, ...] = ()
     crowd_flags: tuple[str, ...] = ()
     pin_flags: tuple[str, ...] = ()
@@ -31,7 +31,7 @@ class Launch:
     pin_variables: Mapping[str, str] = field(default_factory=dict)
 
     def program(self, mpirun: Sequence[object], words: Sequence[object], job: "Job") -> Program:
-        """The launcher's command, for a program of this many ranks."""
+        """Return the launcher's command for a program with this job's ranks."""
         crowd = job.ranks > machine.cores()
         flags = [
             *self.flags,
@@ -51,9 +51,9 @@ class Job:
     """The ranks to start."""
 
     ranks: int
-    # Whether each rank gets a core of its own.
+    # Whether each rank has its own core.
     pin: bool = False
-    # The hosts, with equally many consecutive ranks each; otherwise all ranks are on this one.
+    # Hosts, with equal numbers of consecutive ranks; empty if all ranks are on this host.
     hosts: tuple[str, ...] = ()
 
     @property
@@ -64,16 +64,16 @@ class Job:
         return self.hosts[rank // self.ranks_per_host]
 
     def slots(self) -> str:
-        """The hosts with their numbers of ranks, as launchers read them."""
+        """Return the hosts with their numbers of ranks, in the launchers' format."""
         return ",".join(f"{host}:{self.ranks_per_host}" for host in self.hosts)
 
 
 def mpi(peer: str, venv: Path, words: Sequence[object], job: Job) -> Program:
-    """A program on an MPI."""
+    """Return the command of a program on an MPI."""
     mpirun: list[object] = [venv / "bin" / "mpirun"]
     if not job.hosts:
         return launches(venv)[peer].program(mpirun, words, job)
-    # The launcher is on the first host, because the others connect to it.
+    # The launcher runs on the first host, because the others connect to it.
     mpirun = [lab.ENTER, job.hosts[0], *mpirun]
     return launches_between_hosts(venv, job)[peer].program(mpirun, words, job)
 
@@ -81,12 +81,12 @@ def mpi(peer: str, venv: Path, words: Sequence[object], job: Job) -> Program:
 def separately(
     words: Sequence[object], variables: Sequence[Mapping[str, str]], job: Job
 ) -> list[Program]:
-    """A program for each rank of a job between hosts, with its variables."""
+    """Return a program for each rank of a job between hosts, with its variables."""
     return [Program([lab.ENTER, job.host(rank), *words], own) for rank, own in enumerate(variables)]
 
 
 def torch_variables(ranks: int) -> list[dict[str, str]]:
-    """The variables of each rank of torch.distributed."""
+    """Return the variables of each rank of torch.distributed."""
     shared = {
         "WORLD_SIZE": str(ranks),
         "MASTER_ADDR": lab.address(0),
@@ -109,13 +109,15 @@ def impi_variables(venv: Path) -> dict[str, str]:
 
 
 def launches(venv: Path) -> dict[str, Launch]:
-    """By peer. Unless pinned, the defaults apply: Intel MPI always binds, Open MPI binds a rank to
-    a core, MPICH never binds.
+    """Return how each peer is launched on this host.
+
+    Unless pinned, the defaults apply: Intel MPI always binds, Open MPI binds a rank to a core,
+    MPICH never binds.
     """
     return {
         "openmpi": Launch(
             flags=as_root(),
-            # Not always, because it also disables binding.
+            # Only if ranks outnumber cores, because it also disables binding.
             crowd_flags=("--oversubscribe",),
             pin_flags=("--bind-to", "core"),
         ),
@@ -132,8 +134,10 @@ def launches(venv: Path) -> dict[str, Launch]:
 
 
 def launches_between_hosts(venv: Path, job: Job) -> dict[str, Launch]:
-    """By peer. None is bound: the launchers would bind the ranks of different hosts, which are
-    different machines to them, to the same cores.
+    """Return how each peer is launched between hosts.
+
+    No peer binds ranks: to the launchers, the hosts are different machines, so they would bind
+    ranks of all hosts to the same cores.
     """
     local = ",sm" if job.ranks_per_host > 1 else ""
     enter = str(lab.ENTER)

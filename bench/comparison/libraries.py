@@ -1,8 +1,8 @@
-"""The libraries that are compared: how each is installed, built and started.
+"""Compared libraries: how each is installed, built and started.
 
-Peers are installed from PyPI into `bench/.venvs`, an environment each; programs are built into
-`target/peers`. A library defines its placements and measures their times in one run of separate
-processes.
+Peers are installed from PyPI into `bench/.venvs`, with an environment for each; programs are built
+into `target/peers`. A library defines its placements, and measures their times in one run of
+separate processes.
 """
 
 import json
@@ -38,12 +38,12 @@ PROBE_LIMIT_S = 60.0
 
 @dataclass(frozen=True)
 class Work:
-    """What one run of a library's processes measures."""
+    """Measurement of one run of a library's processes."""
 
     collective: Collective
     job: Job
     size: int
-    # The maximum number of iterations per placement, fewer if they exceed the budget.
+    # Maximum number of iterations per placement; fewer if they would exceed the budget.
     iterations: int
     budget_ms: int
     limit_s: float
@@ -55,7 +55,7 @@ class Work:
         return self.collective.bytes(self.job.ranks, self.size)
 
 
-# The time of the first call and of every iteration, in microseconds, by placement.
+# Times of the first call and of every iteration, in microseconds, by placement.
 Lines = dict[str, list[float]]
 
 
@@ -65,14 +65,14 @@ class Library(Protocol):
     is_peer: bool
 
     def placements(self, collective: Collective) -> tuple[str, ...]:
-        """The library's placements for this collective; empty if it does not have it."""
+        """Return the library's placements for this collective; empty if it does not support it."""
         ...
 
     def run(self, work: Work) -> Lines: ...
 
 
 def environment(venvs: Path, name: str) -> Path:
-    """The virtual environment of this name, created if necessary."""
+    """Return the virtual environment with this name, created if necessary."""
     venv = venvs / name
     if not (venv / "complete").exists():
         print(f"installing {' '.join(PACKAGES[name])} into {venv}", file=sys.stderr)
@@ -88,9 +88,7 @@ def installed_version(venv: Path, package: str) -> str:
 
 
 class Ringfold:
-    """A build of ringfold, by default this tree's release, with additional flags of
-    `ringfold perf`.
-    """
+    """A build of ringfold, by default this tree's release, with extra flags of `ringfold perf`."""
 
     is_peer = False
 
@@ -118,7 +116,7 @@ class Ringfold:
         }
 
     def programs(self, work: Work, report: Path) -> list[Program]:
-        """What to start; the first rank writes the report."""
+        """Return the programs to start; the first rank writes the report."""
         size, bind = work.bytes(), PIN_FLAGS if work.job.pin else ()
         perf = [self.command, "perf", work.collective.name, *bind, *self.flags]
         perf += ["-b", size, "-e", size, "-n", work.iterations]
@@ -128,7 +126,7 @@ class Ringfold:
         return launchers.separately(perf, lab.job(work.job.ranks), work.job)
 
 
-# Ranks on cores of their own; without these flags, `ringfold perf` decides, as for a user.
+# Ranks on their own cores; without these flags, `ringfold perf` uses its default, as for a user.
 PIN_FLAGS = ("--bind", "core")
 
 
@@ -137,7 +135,7 @@ def build_ringfold() -> None:
 
 
 def ringfold_version(command: Path = COMMAND) -> str:
-    """The commit of the tree that has this build, or its name outside of one."""
+    """Return the commit of the tree that contains this build, or else the build's name."""
     described = subprocess.run(
         ["git", "describe", "--always", "--dirty"],
         cwd=command.parent if command.parent.is_dir() else ROOT,
@@ -149,7 +147,7 @@ def ringfold_version(command: Path = COMMAND) -> str:
 
 
 def refusal(collective: str, ranks: int, *flags: str) -> str:
-    """Why `ringfold perf` refuses these flags; empty if it accepts them."""
+    """Return why `ringfold perf` refuses these flags; empty if it accepts them."""
     try:
         shortest = ["-e", 8, "-n", 1, "-w", 0, "-c", 0]
         output_of([COMMAND, "perf", collective, "--ranks", ranks, *shortest, *flags], PROBE_LIMIT_S)
@@ -159,8 +157,9 @@ def refusal(collective: str, ranks: int, *flags: str) -> str:
 
 
 class Mpi:
-    """A collective of an MPI, or under the name NAME-ring an all-reduce of our own on its
-    messages.
+    """A collective of an MPI.
+
+    NAME-ring is our own all-reduce on the messages of the MPI called NAME.
     """
 
     is_peer = True
@@ -215,7 +214,7 @@ class Gloo:
         return lines_in(output_of_first(self.programs(words, work.job), work.limit_s), placements)
 
     def programs(self, words: list[object], job: Job) -> list[Program]:
-        """What to start."""
+        """Return the programs to start."""
         if job.hosts:
             return launchers.separately(words, launchers.torch_variables(job.ranks), job)
         # Only the program itself binds ranks, and only on request.
@@ -224,7 +223,7 @@ class Gloo:
 
 
 class Bare:
-    """No library: the rate of one TCP connection between two hosts, both directions at once."""
+    """No library: the rate of one TCP connection between two hosts, in both directions at once."""
 
     is_peer = False
     name = "bare"
@@ -247,8 +246,9 @@ class Bare:
 
 
 def lines_in(output: str, placements: tuple[str, ...]) -> Lines:
-    """The programs' output: a placement and its times on a line, mixed with the launchers' own
-    output.
+    """Parse the programs' output, which may be mixed with the launchers' own.
+
+    Each line has a placement and its times.
     """
     lines = {}
     for line in output.splitlines():

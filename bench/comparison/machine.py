@@ -6,12 +6,12 @@ import re
 from pathlib import Path
 
 CPUS = Path("/sys/devices/system/cpu")
-# Words in processors' names that do not identify them.
+# Words in processor names that do not identify the processor.
 NOISE = re.compile(r"\(r\)|\(tm\)|@.*|\b(amd|intel|cpu|processor|\d+-core)\b", re.IGNORECASE)
 
 
 def cores() -> int:
-    """The cores that this process may use; threads of one core count once."""
+    """Return the number of cores that this process may use; threads of one core count once."""
     threads = [
         CPUS / f"cpu{cpu}" / "topology" / "thread_siblings_list" for cpu in os.sched_getaffinity(0)
     ]
@@ -19,13 +19,13 @@ def cores() -> int:
 
 
 def slug(model: str, cores: int) -> str:
-    """A processor's name and the number of cores as a part of a path."""
+    """Return a processor's name and the number of cores as part of a path."""
     words = re.findall(r"[a-z0-9]+", NOISE.sub(" ", model).lower())
     return "-".join([*(words or ["machine"]), str(cores), "cores"])
 
 
 def name() -> str:
-    """This machine's name, with the cores that this process may use."""
+    """Return this machine's name, with the number of cores that this process may use."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     models = [line.partition(":")[2] for line in lines if line.startswith("model name")]
     return slug(models[0] if models else "", cores())

@@ -6,7 +6,7 @@ from comparison.report import digits
 from comparison.summary import Row, ratio
 
 UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
-# What is not a peer: this build, another one, and the exchange without a library.
+# Libraries that are not peers: this build, another build, and the exchange without a library.
 OWN, BASELINE, BARE = "ringfold", "ringfold-baseline", "bare"
 NONE = "–"
 
@@ -15,7 +15,7 @@ Line = Mapping[str, Row]
 
 
 def tables(rows: Sequence[Row]) -> str:
-    """A table for each congestion control, then what failed."""
+    """Return a table for each congestion control, followed by the failures."""
     texts = []
     congestions = list(dict.fromkeys(row.congestion for row in rows))
     for congestion in congestions:
@@ -43,7 +43,7 @@ def number(count: int, noun: str) -> str:
 
 
 def table(rows: Sequence[Row], other: Sequence[Row]) -> str:
-    """The rows of one congestion control; `other` are those of the first one."""
+    """Return the table of one congestion control; `other` has the rows of the first one."""
     names = list(dict.fromkeys(row.library for row in rows))
     lines = [line for _, line in by_case(rows)]
     columns = {name: [cell(line.get(name)) for line in lines] for name in names}
@@ -60,7 +60,7 @@ def table(rows: Sequence[Row], other: Sequence[Row]) -> str:
 
 
 def by_case(rows: Iterable[Row]) -> list[tuple[tuple[int, str], Line]]:
-    """The rows by size and placement, in their order, then by library."""
+    """Group the rows by size and placement, in their order, then by library."""
     found: dict[tuple[int, str], dict[str, Row]] = {}
     for row in rows:
         found.setdefault((row.bytes, row.placement), {})[row.library] = row
@@ -68,7 +68,7 @@ def by_case(rows: Iterable[Row]) -> list[tuple[tuple[int, str], Line]]:
 
 
 def ratios(lines: Sequence[Line], others: Mapping[tuple[int, str], Line]) -> dict[str, list[str]]:
-    """The columns that compare ringfold, as far as there is something to compare with."""
+    """Return the columns that compare ringfold, if they have any values."""
     compared: dict[str, list[float | None]] = {}
     (congestion,) = {row.congestion for line in others.values() for row in line.values()} or {""}
     for line in lines:
@@ -98,7 +98,7 @@ def inverse(value: float | None) -> float | None:
 
 
 def cell(row: Row | None) -> str:
-    """A median and the range of the rounds' medians; the best peer's is bold."""
+    """Return a median and the range of the rounds' medians; the best peer's median is bold."""
     if row is None or row.median_us is None:
         return NONE
     text = microseconds(row.median_us)

@@ -1,6 +1,6 @@
-"""The order of the runs: rounds, in each all cases, in each case all libraries.
+"""Order of the runs: rounds; in each round all cases; in each case all libraries.
 
-Disturbances of the machine thus affect all libraries; each time, a different library is first. A
+Disturbances of the machine thus affect all libraries, and a different library is first each time. A
 library that fails or hangs is not started again with as many ranks and as many bytes or more.
 """
 
@@ -16,8 +16,9 @@ from comparison.memory import Memory
 from comparison.processes import Failed
 from comparison.summary import Case, Times
 
-# Up to this size, a time depends on how far apart the machine has placed two cores for the moment,
-# so many short rounds say more than a few long ones. Larger sizes run in every third round only.
+# Up to this size, a time depends on the distance of the cores that the system has currently
+# assigned, so many short rounds say more than a few long ones. Larger sizes run only in every third
+# round.
 SMALL_BYTES = 64 << 10
 TURNS_PER_ROUND = 3
 MAX_ITERATIONS = 1000
@@ -34,20 +35,20 @@ class Plan:
     pin: bool
     # Iterations in each run and placement, if specified.
     iterations: int | None = None
-    # Otherwise all ranks are on this host.
+    # The hosts; if None, all ranks are on this host.
     hosts: Hosts | None = None
-    # The time for the iterations of one placement in one run.
+    # Time for the iterations of one placement in one run.
     budget_ms: int = 1000
-    # The time limit of a run: a peer that needs more hangs, or is of no use here.
+    # Time limit of a run: a peer that needs longer hangs, or is of no use here.
     limit_s: float = 60.0
 
     @property
     def turns_per_round(self) -> int:
-        """Caches matter on one host only."""
+        """Turns per round: one between hosts, because caches matter only on one host."""
         return 1 if self.hosts else TURNS_PER_ROUND
 
     def turns(self, size: int) -> range:
-        """The rounds in which a size is measured."""
+        """Return the turns in which a size is measured."""
         per_round = self.turns_per_round
         return range(0, self.rounds * per_round, 1 if size <= SMALL_BYTES else per_round)
 
@@ -63,7 +64,7 @@ class Plan:
 
 
 def iterations_for(size: int) -> int:
-    """About the same time for each size, with enough iterations for a median."""
+    """Return the number of iterations: about equal time for each size, but enough for a median."""
     return max(10, min(MAX_ITERATIONS, 400_000_000 // (size + 200_000)))
 
 
@@ -86,7 +87,7 @@ def measure(plan: Plan, libraries: Sequence[Library], memory: Memory | None, tak
 
 
 def cases(plan: Plan, turn: int) -> Iterator[tuple[int, str]]:
-    """The sizes of a turn, each with every congestion control, which is set."""
+    """Yield the sizes of a turn with each congestion control, which is set first."""
     for size in (size for size in plan.sizes if turn in plan.turns(size)):
         for congestion in plan.congestions():
             if plan.hosts:
@@ -119,8 +120,9 @@ def run(plan: Plan, library: Library, wanted: Case, taken: Taken) -> bool:
 
 
 def say(text: str) -> None:
-    """Progress on a terminal, on a line that the next one replaces; complete lines go
-    everywhere.
+    """Report progress.
+
+    On a terminal, the next report replaces the line; elsewhere, only complete lines are printed.
     """
     if sys.stderr.isatty():
         print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)

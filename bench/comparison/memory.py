@@ -1,9 +1,8 @@
-"""The memory limit: the rate at which all ranks together read and write memory, measured between
-the rounds.
+"""Memory limit: the rate at which all ranks together read and write, measured between rounds.
 
 A collective of large vectors takes at least as long as the memory needs for its
-`Collective.traffic_bytes`. Smaller vectors stay in caches, which are faster: there the limit does
-not apply.
+`Collective.traffic_bytes`. Smaller vectors stay in caches, which are faster, so the limit does not
+apply to them.
 """
 
 import statistics
@@ -16,10 +15,10 @@ from comparison.libraries import BENCH, BUILT
 from comparison.processes import output_of
 from comparison.summary import Case
 
-# From this size on, rows are compared with the limit.
+# Rows of this size or more are compared with the limit.
 LIMIT_FROM_BYTES = 4 << 20
-# The processes' total memory: this many last-level caches, and at least this size, because virtual
-# machines understate caches.
+# Total memory of the processes: this many last-level caches, but at least this size, because
+# virtual machines understate caches.
 CACHES = 8
 LEAST_BYTES = 1 << 30
 TIME_MS = 200
@@ -28,13 +27,13 @@ CACHE_FOLDER = Path("/sys/devices/system/cpu/cpu0/cache")
 
 
 def last_cache_bytes() -> int:
-    """The size of this machine's largest cache, 0 if the kernel does not report it."""
+    """Return the size of this machine's largest cache, or 0 if the kernel does not report it."""
     sizes = [file.read_text().strip() for file in CACHE_FOLDER.glob("index*/size")]
     return max((int(size[:-1]) << {"K": 10, "M": 20}[size[-1]] for size in sizes), default=0)
 
 
 class Memory:
-    """The memory's rates, by the number of processes that share it."""
+    """Rates of the memory, by the number of processes that share it."""
 
     def __init__(self, collective: Collective, sizes: Iterable[int]) -> None:
         self.collective = collective
@@ -52,7 +51,7 @@ class Memory:
             self.rates_gbps.setdefault(processes, []).append(float(output))
 
     def limits_us(self, cases: Iterable[Case]) -> Mapping[Case, float]:
-        """The minimum time of each case that is large enough, by the median rate."""
+        """Return the minimum time of each sufficiently large case, by the median rate."""
         return {
             case: self.collective.traffic_bytes(case.ranks, case.bytes)
             / statistics.median(rates)
@@ -62,7 +61,7 @@ class Memory:
         }
 
     def lines(self) -> list[str]:
-        """The measured rates as text."""
+        """Return the measured rates as text."""
         lines = [
             f"memory: {statistics.median(rates):.1f} GB/s read and written by {processes} "
             "processes together "

@@ -1,11 +1,10 @@
 #!/usr/bin/env python3
-"""Draws a file of rows that bench/peers.py wrote: time over size for each library, and time
-relative to the best peer's.
+"""Draws a file of rows from bench/peers.py: time over size, and time relative to the best peer's.
 
     bench/.venvs/plot/bin/python bench/comparison/plot.py ROWS.csv CURVES.svg
 
-A column of two panels for each number of ranks and placement. Bars are the 95 % intervals. It is a
-separate program, because matplotlib is in an environment of its own.
+Each number of ranks and placement has a column of two panels, each with a curve per library. Bars
+are the 95 % intervals. This is a separate program, because matplotlib is in its own environment.
 """
 
 import csv
@@ -23,7 +22,8 @@ matplotlib.rcParams.update({"svg.hashsalt": "ringfold", "svg.fonttype": "none", 
 Rows = list[dict[str, str]]
 Libraries = list[str]
 UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"), (1, "B"))
-# The same in every figure. ringfold stands out; colour-blind readers can distinguish the others.
+# The same in every figure. ringfold stands out, and colour-blind readers can distinguish the
+# others.
 COLOURS = {
     "ringfold": "#000000",
     "ringfold-registered": "#d55e00",
@@ -38,7 +38,7 @@ COLOURS = {
 OTHER_COLOUR = "#b0b000"
 # Margin next to the smallest and the largest size.
 SIDE_FACTOR = 1.5
-# Libraries farther from the best peer than this are not distinguished.
+# Libraries beyond this range are not distinguished.
 RATIO_TICKS = (0.125, 0.25, 0.5, 1, 2, 4, 8)
 
 

@@ -12,13 +12,13 @@ ALL_PEERS = ("impi", "openmpi", "mpich", "gloo")
 class Preset:
     collective: Collective = COLLECTIVES["all_reduce"]
     ranks: tuple[int, ...] = (2,)
-    # None is the sweep of --min, --max and --factor.
+    # None means the sweep of --min, --max and --factor.
     sizes: tuple[int, ...] | None = None
     rounds: int = 3
-    # In each run and placement; None means as many as fit in the time.
+    # Iterations in each run and placement; None means as many as fit in the time.
     iterations: int | None = None
     peers: tuple[str, ...] = ALL_PEERS
-    # Algorithms of ringfold that have rows of their own.
+    # Algorithms of ringfold that have their own rows.
     algorithms: tuple[str, ...] = ()
 
 
@@ -26,7 +26,7 @@ IN_PLACE = replace(COLLECTIVES["all_reduce"], placements=("in",))
 
 PRESETS = {
     "sweep": Preset(),
-    # Between hosts: one placement, because each start takes longer than the calls.
+    # Between hosts: only one placement, because each start takes longer than the calls.
     "hosts": Preset(
         collective=IN_PLACE,
         sizes=(8, 4 * KIB, 64 * KIB, 256 * KIB, MIB, 4 * MIB, 16 * MIB, 64 * MIB),
@@ -48,12 +48,12 @@ PRESETS = {
         ),
         rounds=4,
     ),
-    # Preferred Networks' figure of 2018: ten runs at 256 MB, median and interval, with
-    # baidu-allreduce's blocking ring over MPI among them. Each run is a process' second call; the
-    # first is a column of its own.
+    # Preferred Networks' figure of 2018: ten runs at 256 MB, median and interval, including
+    # baidu-allreduce's blocking ring over MPI. Each run is a process' second call; the first call
+    # is a column of its own.
     "pfn": Preset(sizes=(256 * MIB,), rounds=10, iterations=1, peers=(*ALL_PEERS, "openmpi-ring")),
-    # A course's exercise: an all-reduce in place by a master that reduces and broadcasts, and by a
-    # ring. MPICH is left out because it spins for minutes when ranks outnumber cores.
+    # A course's exercise: an in-place all-reduce by a master that reduces and broadcasts, and by a
+    # ring. MPICH is left out because it spins for minutes if ranks outnumber cores.
     "lab": Preset(
         collective=IN_PLACE,
         ranks=(4, 8, 16),

@@ -1,8 +1,8 @@
 """Starts programs and leaves none of their processes behind, even after a hang or Ctrl-C.
 
-Launchers put ranks into sessions of their own, so a process group is not enough. This process
-declares itself the reaper of all its descendants; processes that a dead launcher leaves behind
-become its children and are ended by process id.
+Launchers start ranks in new sessions, so a process group is not enough. This process becomes the
+reaper of all its descendants: processes of a dead launcher become its children, and are ended by
+process id.
 """
 
 import ctypes
@@ -19,16 +19,16 @@ from typing import IO
 
 # From <linux/prctl.h>.
 PR_SET_CHILD_SUBREAPER = 36
-# How long launchers get to terminate their ranks and delete their files after a signal.
+# Time for launchers to terminate their ranks and delete their files after a signal.
 GRACE_S = 2.0
-# The reason is at the end of a program's output.
+# A program's output ends with the reason of its failure.
 OUTPUT_LINES = 12
-# Programs take much longer than this, and looking costs them little.
+# Programs take much longer than this, and polling costs them little.
 POLL_S = 0.01
 
 
 class Failed(Exception):
-    """A program failed: why, with the end of its output."""
+    """A program failed; the text has the reason and the end of the output."""
 
 
 def become_reaper() -> None:
@@ -47,13 +47,14 @@ class Program:
 def output_of(
     command: Sequence[object], limit_s: float, variables: Mapping[str, str] | None = None
 ) -> str:
-    """The program's standard output. The time limit is `limit_s` seconds."""
+    """Return the program's standard output; the time limit is `limit_s` seconds."""
     return output_of_first([Program(command, variables or {})], limit_s)
 
 
 def output_of_first(programs: Sequence[Program], limit_s: float) -> str:
-    """Run programs at the same time, and return the standard output of the first. When one fails,
-    all are ended. The time limit is `limit_s` seconds.
+    """Run programs at the same time, and return the standard output of the first.
+
+    If a program fails, all are ended. The time limit is `limit_s` seconds.
     """
     with ExitStack() as stack:
         # Files instead of pipes: no program waits until its output is read.
@@ -68,8 +69,9 @@ def output_of_first(programs: Sequence[Program], limit_s: float) -> str:
                         stdin=subprocess.DEVNULL,
                         stdout=output,
                         stderr=errors,
-                        # A session of its own would have its own share of the cores, within which
-                        # alone a thread yields (autogroup); MPI's launchers have one session, too.
+                        # A separate session would have its own share of the cores (autogroup), and
+                        # threads yield only within a session; MPI's launchers have one session,
+                        # too.
                         process_group=0,
                     )
                 )
@@ -86,7 +88,7 @@ def output_of_first(programs: Sequence[Program], limit_s: float) -> str:
 
 
 def wait(started: Sequence[subprocess.Popen[bytes]], deadline: float) -> list[int] | None:
-    """Wait until all have ended or one has failed. Returns those that failed; None on a timeout."""
+    """Wait until all have ended or one has failed; return the failed ones, or None on a timeout."""
     while time.monotonic() < deadline:
         statuses = [child.poll() for child in started]
         failed = [number for number, status in enumerate(statuses) if status]
@@ -102,13 +104,13 @@ def text_in(file: IO[str]) -> str:
 
 
 def ending(output: str) -> str:
-    """The last lines of a program's output, to append to a message."""
+    """Return the last lines of a program's output, to append to a message."""
     lines = [line for line in output.splitlines() if line.strip()][-OUTPUT_LINES:]
     return "".join(f"\n    {line}" for line in lines) or "; it wrote nothing"
 
 
 def end_descendants() -> None:
-    """End every descendant of this process, politely first."""
+    """End every descendant of this process, first with SIGTERM, then with SIGKILL."""
     told = time.monotonic()
     sent: dict[int, int] = {}
     while pids := [pid for pid in descendants() if not is_dead(pid)]:
@@ -124,7 +126,7 @@ def end_descendants() -> None:
 
 
 def is_dead(pid: int) -> bool:
-    """Whether the process is dead; if it was a child of ours, it is reaped."""
+    """Return whether the process is dead; reap it if it was a child."""
     try:
         if os.waitpid(pid, os.WNOHANG)[0] == pid:
             return True
@@ -148,8 +150,9 @@ def descendants() -> list[int]:
 
 
 def state_and_parent(pid: int) -> tuple[str, int]:
-    """From /proc/PID/stat, after the name in parentheses; ("X", 0) for a process that no longer
-    exists.
+    """Return the state and parent in /proc/PID/stat, which follow the name in parentheses.
+
+    The result is ("X", 0) if the process no longer exists.
     """
     try:
         state, parent = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:2]

@@ -1,4 +1,4 @@
-"""Rows as a table for people and as CSV."""
+"""Rows as a readable table and as CSV."""
 
 import csv
 from collections.abc import Iterable, Sequence
@@ -19,7 +19,7 @@ def table(rows: Iterable[Row]) -> str:
     case = None
     for row in rows:
         this = (row.ranks, row.bytes, row.placement)
-        # The case is printed in its first line only.
+        # The case is printed only in its first line.
         start = f"{row.ranks:>5} {row.bytes:>10} {row.placement:>5}" if this != case else " " * 22
         if case is not None and this[:2] != case[:2]:
             lines.append("")
@@ -39,7 +39,7 @@ def figures(row: Row) -> str:
 
 
 def digits(ratio: float | None) -> str:
-    """Three significant digits, at any magnitude."""
+    """Return three significant digits, at any magnitude."""
     return "" if ratio is None else f"{ratio:#.3g}" if ratio < 100 else f"{ratio:.0f}"
 
 

@@ -1,5 +1,6 @@
-"""From times to rows: medians, their intervals, and the comparison of libraries. Pure; `measure`
-measures the times.
+"""Turns times into rows: medians, their intervals, and the comparison of libraries.
+
+A pure computation; `measure` measures the times.
 """
 
 import math
@@ -13,12 +14,12 @@ RATIO_DIGITS = 4
 
 @dataclass(frozen=True, order=True)
 class Case:
-    """One setting in which libraries are compared."""
+    """A setting in which libraries are compared."""
 
     ranks: int
     bytes: int
     placement: str
-    # The hosts' default congestion control, if there are several hosts.
+    # Default congestion control of the hosts, if there are several.
     congestion: str = ""
 
 
@@ -28,7 +29,7 @@ class Times:
 
     first_us: list[float] = field(default_factory=list)
     rounds_us: list[list[float]] = field(default_factory=list)
-    # Why there are no times, or no more of them.
+    # Reason why there are no times, or no more of them.
     failure: str = ""
 
     def all_us(self) -> list[float]:
@@ -40,7 +41,7 @@ class Setting:
     """Where and how all rows of one run were measured."""
 
     hosts: int = 1
-    # The rate of each host's cable, if it is shaped.
+    # Rate of each host's cable, if it is shaped.
     rate_mbit: float | None = None
     commit: str = ""
     machine: str = ""
@@ -50,9 +51,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table. Times are in microseconds, ratios are of medians; `None` is
-    unknown.
-    """
+    """A line of the table. Times are in microseconds; ratios are of medians; `None` is unknown."""
 
     library: str
     version: str
@@ -65,11 +64,10 @@ class Row:
     iterations: int
     first_us: float | None
     median_us: float | None
-    # A 95 % confidence interval of the median, as if iterations were independent of each other.
+    # 95 % confidence interval of the median, as if iterations were independent.
     low_us: float | None
     high_us: float | None
-    # The medians of the fastest and the slowest round, which show how much rounds depend on the
-    # machine's state.
+    # Medians of the fastest and the slowest round, which show the influence of the machine's state.
     quickest_round_us: float | None
     slowest_round_us: float | None
     p99_us: float | None
@@ -78,8 +76,7 @@ class Row:
     # This library's time divided by the best peer's, and that peer.
     best_ratio: float | None
     best_peer: str
-    # The minimum time by the memory's or the line's bandwidth, and this library's time divided by
-    # it.
+    # Minimum time by the memory's or the line's bandwidth, and this library's time divided by it.
     limit_us: float | None
     limit_ratio: float | None
     failure: str
@@ -93,16 +90,17 @@ class Row:
 
 
 def interval(ordered: Sequence[float]) -> tuple[float, float]:
-    """An interval that holds the median with a confidence of at least 95 %, from order statistics.
+    """Return an interval that contains the median with at least 95 % confidence.
 
-    The number of values below the median is binomial, so the j-th smallest and the j-th largest
-    value enclose it unless fewer than j of n fair coins show the same side. With too few values for
-    that confidence, it is the smallest and the largest.
+    The interval is from order statistics. The number of values below the median is binomial, so the
+    j-th smallest and the j-th largest value enclose the median unless fewer than j of n fair coins
+    show the same side. With too few values for that confidence, the interval is from the smallest
+    to the largest.
     """
     n = len(ordered)
     outside, j = 0.0, 0
     while j < n // 2:
-        # The probability that exactly j of n coins show heads.
+        # Probability that exactly j of n coins show heads.
         outside += math.exp(
             math.lgamma(n + 1) - math.lgamma(j + 1) - math.lgamma(n - j + 1) - n * math.log(2)
         )
@@ -114,28 +112,28 @@ def interval(ordered: Sequence[float]) -> tuple[float, float]:
 
 
 def percentile(ordered: Sequence[float], percent: float) -> float:
-    """The value that this fraction of all does not exceed (nearest rank)."""
+    """Return the value that this percentage of all values does not exceed (nearest rank)."""
     return ordered[max(math.ceil(percent / 100 * len(ordered)), 1) - 1]
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """The common settings of all rows of one run."""
+    """Common settings of all rows of one run."""
 
     collective: str
     pinned: bool
-    # By library, in the order of the rows.
+    # Version of each library, in the order of the rows.
     versions: Mapping[str, str]
-    # The libraries that are not ringfold.
+    # Libraries that are not ringfold.
     peers: frozenset[str]
-    # The minimum time by the memory's or the line's bandwidth, where that is known and applies.
+    # Minimum time by the memory's or the line's bandwidth, where it is known and applies.
     limits_us: Mapping[Case, float]
     setting: Setting = Setting()
 
     def rows(self, times: Mapping[tuple[str, Case], Times]) -> list[Row]:
-        """A row for each library and case, smallest case first."""
+        """Return a row for each library and case, smallest case first."""
         rows: list[Row] = []
-        # In the order of the measurement.
+        # Congestion controls are in the order of the measurement.
         congestions = list(dict.fromkeys(case.congestion for _, case in times))
         for case in sorted(
             {case for _, case in times},
@@ -147,7 +145,7 @@ class Comparison:
             ),
         ):
             found = {name: times[name, case] for name in self.versions if (name, case) in times}
-            # An interrupted run left neither times nor a reason.
+            # Skips an interrupted run, which left neither times nor a reason.
             here = {
                 name: taken for name, taken in found.items() if taken.rounds_us or taken.failure
             }
@@ -201,5 +199,5 @@ def ratio(time_us: float | None, other_us: float | None) -> float | None:
 
 
 def rounded(time_us: float) -> float:
-    """Rounded to a nanosecond, the resolution of the clock."""
+    """Round to a nanosecond, the resolution of the clock."""
     return round(time_us, 3)

@@ -1,6 +1,4 @@
-"""Evaluates the blocks of `bench/torch_ranks.py`: the overhead of Python, and the cost of
-communication in training.
-"""
+"""Evaluates the blocks of `bench/torch_ranks.py`: Python's overhead, and communication's cost."""
 
 import json
 import statistics
@@ -14,7 +12,7 @@ PLACEMENT = "in"
 
 
 def blocks(output: str) -> list[dict[str, Any]]:
-    """The lines of JSON among other output."""
+    """Return the lines of JSON in mixed output."""
     return [json.loads(line) for line in output.splitlines() if line.startswith("{")]
 
 
@@ -31,23 +29,22 @@ def add(
 
 @dataclass(frozen=True)
 class Overhead:
-    """The time of `dist.all_reduce` beyond the core's call of the same size in the same
-    processes.
-    """
+    """Time of `dist.all_reduce` beyond the core's call of the same size in the same processes."""
 
     ranks: int
     bytes: int
     torch_us: float
     native_us: float
-    # The median difference of neighbouring blocks, and its 95 % confidence interval.
+    # Median difference of neighbouring blocks, and its 95 % confidence interval.
     overhead_us: float
     low_us: float
     high_us: float
 
 
 def overheads(taken: Mapping[tuple[str, Case], Times]) -> list[Overhead]:
-    """For every case with both; blocks are compared with their neighbours, because the machine's
-    state changes over time.
+    """Return the overhead of every case with both calls.
+
+    Blocks are compared with their neighbours, because the machine's state changes over time.
     """
     found = []
     for case in sorted(
@@ -77,25 +74,23 @@ def overheads(taken: Mapping[tuple[str, Case], Times]) -> list[Overhead]:
 
 @dataclass(frozen=True)
 class Steps:
-    """A step of training, in milliseconds: medians over all steps, and those of the fastest and
-    slowest block.
-    """
+    """A step of training, in milliseconds: medians of all steps, the fastest and slowest block."""
 
     way: str
     steps: int
     step_ms: float
     quickest_ms: float
     slowest_ms: float
-    # Its time beyond the step of one rank working alone, and that relative to gloo's.
+    # Time beyond the step of one rank working alone, and its ratio to gloo's.
     communication_ms: float
     of_gloo: float | None
-    # The same beyond a step without communication while the other ranks work, too.
+    # The same, beyond a step without communication while the other ranks also work.
     beyond_apart_ms: float
     of_gloo_beyond_apart: float | None
 
 
 def steps(lines: Sequence[Mapping[str, Any]]) -> list[Steps]:
-    """A row for each kind of step."""
+    """Return a row for each kind of step."""
     by_way: dict[str, list[list[float]]] = {}
     for line in lines:
         by_way.setdefault(line["way"], []).append([us / 1e3 for us in line["times_us"]])

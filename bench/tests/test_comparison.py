@@ -57,8 +57,8 @@ def test_an_interval_covers_the_median_as_often_as_it_says() -> None:
     assert interval([float(i) for i in range(1, 11)]) == (2.0, 9.0)
     assert interval([1.0, 2.0, 3.0]) == (1.0, 3.0)
     assert interval([5.0]) == (5.0, 5.0)
-    # For many values, it is the normal distribution's: 1.96 times half the square root of n on
-    # either side.
+    # For many values, the interval approaches the normal distribution's: 1.96 times half the square
+    # root of n on either side.
     low, high = interval([float(i) for i in range(1, 10_001)])
     assert (low, high) == pytest.approx((5000 - 98, 5001 + 98), abs=1.5)
 
@@ -122,7 +122,7 @@ def test_the_table_names_what_failed_and_marks_the_best(tmp_path: Path) -> None:
 
 
 class Fake:
-    """A library that records when it is run, and fails from a size on."""
+    """A library that records its runs, and fails from a given size on."""
 
     is_peer = True
     version = "0"
@@ -141,7 +141,7 @@ class Fake:
 
 
 def no_memory() -> Memory:
-    """Measures nothing, because all sizes are small."""
+    """Return a memory that measures nothing, because all sizes are small."""
     return Memory(ALL_REDUCE, [8])
 
 
@@ -198,7 +198,7 @@ def test_a_failure_tells_the_programs_last_words() -> None:
         processes.output_of([sys.executable, "-c", program], 60.0)
 
 
-# A launcher whose rank has left its session, and reports so before both sleep.
+# A launcher whose rank leaves its session; it writes the rank's pid before both sleep.
 HANGING = """
 import os, subprocess, sys, time
 rank = subprocess.Popen(["sleep", "1000"], start_new_session=True)
@@ -212,7 +212,7 @@ def alive(pid: int) -> bool:
 
 
 def test_nothing_is_left_of_a_program_that_hangs(tmp_path: Path) -> None:
-    """In a process of its own, because the reaper ends all descendants."""
+    """Runs in a separate process, because the reaper ends all descendants."""
     noted = tmp_path / "pid"
     begin = "from comparison import processes; processes.become_reaper()"
     call = f"processes.output_of([sys.executable, '-c', {HANGING!r}, {str(noted)!r}], 2.0)"

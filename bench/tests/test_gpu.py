@@ -1,4 +1,4 @@
-"""`bench/gpu.sh`: verdicts, files, and that no step keeps the others from running."""
+"""`bench/gpu.sh`: verdicts, files, and that no step prevents the others from running."""
 
 import csv
 import os
@@ -13,7 +13,7 @@ from gpu.steps import REDUCERS
 SCRIPT = Path(__file__).parents[1] / "gpu.sh"
 ROOT = SCRIPT.parents[1]
 WATCHDOG_S = 1500
-# A launcher of one rank, and measurements of which one hangs, one fails and the others answer.
+# A launcher of one rank; and measurements, one of which hangs, one fails, and the others answer.
 LAUNCHER = """#!/bin/sh
 [ "$1" = run ] || exit 0
 while [ "$1" != -- ]; do shift; done
@@ -116,7 +116,7 @@ def test_all_runs_pass_on_the_software_driver(tmp_path: Path) -> None:
         subprocess.run(
             [cargo, "build", "--quiet", *package, *what], cwd=ROOT, check=True, timeout=WATCHDOG_S
         )
-    # The limits of steps are a GPU's: a busy machine has four times as long.
+    # The limits are meant for a GPU; here, steps on a busy machine have four times as long.
     words = ("--programs", ROOT / "target/debug", "--out", tmp_path, "--seconds", 4 * 570)
     ended = gpu("all", "--soft", *words)
     assert ended.returncode == 0, ended.stdout + ended.stderr

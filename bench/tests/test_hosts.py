@@ -51,7 +51,7 @@ def test_programs_have_variables_of_their_own() -> None:
 
 
 def test_a_rank_that_fails_ends_the_others() -> None:
-    """In a process of its own, because the reaper ends all descendants."""
+    """Runs in a separate process, because the reaper ends all descendants."""
     sleeps, fails = "import time; time.sleep(1000)", "import sys; sys.exit('no route')"
     program = f"""
 import sys
@@ -109,7 +109,7 @@ def test_mpis_sleep_or_yield_only_where_ranks_outnumber_cores(
 
 
 class NoLab(Lab):
-    """Hosts that do not exist, and what was set."""
+    """Hosts that do not exist; records the congestion controls that are set."""
 
     def __init__(self, hosts: int) -> None:
         super().__init__(hosts)
@@ -120,7 +120,7 @@ class NoLab(Lab):
 
 
 class Fake:
-    """A library that records when it is run."""
+    """A library that records its runs."""
 
     is_peer = True
     version = "0"
@@ -141,7 +141,7 @@ def hosts(count: int, rate_mbit: float | None = None) -> Hosts:
 
 
 def test_a_shaped_line_limits_what_each_host_sends() -> None:
-    # 1000 Mbit/s are 125 bytes in a microsecond, 1448 of 1514 of which are payload.
+    # 1000 Mbit/s are 125 bytes per microsecond, of which 1448 of 1514 are payload.
     line_us = hosts(2, 1000.0).line_us(125 * 1448)
     assert line_us == pytest.approx(1514)
     assert hosts(4, 1000.0).line_us(125 * 1448) == pytest.approx(1514 * 1.5)

@@ -52,7 +52,7 @@ def taken() -> rdma_memory.Taken:
 def test_the_choice_is_compared_with_the_better_of_its_alternatives() -> None:
     *_, line, _, chose = rdma_memory.tables(taken()).splitlines()
     assert line.split()[0] == "4096" and "30.0 [25.0, 1000]" in line
-    # Not with memory that is registered before.
+    # Memory that is registered before all calls is not compared.
     assert line.endswith("  1.50")
     assert chose == "the choice: 2 of 3 starts register, from 400 to 5000 bytes on"
 
@@ -150,7 +150,7 @@ def test_each_rank_of_a_peer_has_a_device_and_no_shared_memory(peer: Peer) -> No
 
 
 def ran(monkeypatch: pytest.MonkeyPatch, output: str, sent: Sequence[int]) -> dict[int, float]:
-    """What a peer's run of 8 bytes and 8 KiB gives, if its devices sent these packets."""
+    """Run a peer with 8 bytes and 8 KiB, whose devices sent these numbers of packets."""
     counted = iter([[100, 200], [100 + sent[0], 200 + sent[1]]])
     monkeypatch.setattr(rdma_peers, "sent_packets", lambda: next(counted))
     monkeypatch.setattr(rdma_peers, "output_of_first", lambda programs, limit_s: output)

@@ -1,4 +1,4 @@
-"""How bench/simulated.py compares predictions with measurements."""
+"""bench/simulated.py compares predictions with measurements."""
 
 import csv
 import io
@@ -31,20 +31,20 @@ ring,64,5.0
 
 
 def rows() -> list[simulated.Row]:
-    """What was measured and predicted above."""
+    """Return the rows of the measurements and predictions above."""
     times = simulated.measured(io.StringIO(SWEEP))
     return simulated.joined(times, simulated.predicted(io.StringIO(SIMULATION)))
 
 
 def test_the_median_of_the_rounds_is_compared_and_the_default_is_not() -> None:
-    """The default's choice is one of the ways, measured once more."""
+    """The default's choice is one of the ways, measured a second time."""
     first = rows()[0]
     assert (first["algorithm"], first["measured_us"], first["spread"]) == ("ring", 11.0, 0.182)
     assert [row["bytes"] for row in rows()] == [8, 8, 64]
 
 
 def test_the_worst_error_is_named() -> None:
-    """Whichever sign it has."""
+    """The sign of an error does not matter."""
     ring, tree = simulated.summary(rows())
     assert ring[:2] == ("ring", 0.0)
     assert tree[0] == "tree"
@@ -54,12 +54,12 @@ def test_the_worst_error_is_named() -> None:
 
 
 def test_a_shape_is_hosts_by_ranks() -> None:
-    """As in the tables."""
+    """Shapes are written as in the tables."""
     assert simulated.shape("2x4") == (2, 4)
 
 
 def compare(folder: Path, *flags: str) -> list[dict[str, str]]:
-    """The rows that the script writes into a folder."""
+    """Return the rows that the script writes into a folder."""
     words = [sys.executable, simulated.__file__, "--program", str(PROGRAM), "--folder", str(folder)]
     done = subprocess.run(
         [*words, "--shapes", "2x1,2x2", "--largest", "32K", "--rounds", "1", *flags],
@@ -81,7 +81,7 @@ def compare(folder: Path, *flags: str) -> list[dict[str, str]]:
 )
 @pytest.mark.skipif(not PROGRAM.exists(), reason="needs `cargo build --release -p ringfold-cli`")
 def test_links_are_calibrated_ways_swept_and_both_simulated(tmp_path: Path) -> None:
-    """Between namespaces, from the first message to the table; times are whatever they are."""
+    """The whole chain runs between namespaces, from the first message to the table."""
     rows = compare(tmp_path)
     sizes = [8 * 4**step for step in range(7)]
     flat, all_ways = simulated.FLAT, [*simulated.TWO_LEVELS, *simulated.FLAT]
@@ -91,5 +91,5 @@ def test_links_are_calibrated_ways_swept_and_both_simulated(tmp_path: Path) -> N
     assert found == expected
     for row in rows:
         assert float(row["measured_us"]) > 0 and float(row["predicted_us"]) > 0, row
-    # What the folder has is predicted once more, and alike.
+    # Measurements in the folder are predicted a second time, with the same result.
     assert compare(tmp_path, "--no-measuring") == rows

@@ -20,7 +20,7 @@ def test_blocks_are_found_among_other_lines() -> None:
 
 
 def test_the_overhead_is_that_of_neighbouring_blocks() -> None:
-    # The machine was slower by the second block, which is not part of the overhead.
+    # The machine was slower at the second block, which must not count as overhead.
     taken = {
         ("ringfold", SMALL): Times([9.0], [[5.0, 5.0, 6.0], [15.0], [5.5]]),
         ("native", SMALL): Times([9.0], [[1.0, 1.0, 1.0], [10.0], [2.0]]),

@@ -1,4 +1,4 @@
-"""How bench/tuned.py judges choices."""
+"""bench/tuned.py judges the tuner's choices."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ HEADING = "size_bytes,algorithm,protocol,channels,asked,round,median_us\n"
 
 
 def sweep(folder: Path, rows: list[tuple[str, str, list[float]]]) -> dict[int, tuned.Point]:
-    """A sweep of one size: the requester, the algorithm, and its times by round."""
+    """Return a sweep of one size, from the requester, algorithm and times by round of each row."""
     lines = [
         f"1024,{algorithm},simple,-1,{asked},{turn},{time}\n"
         for asked, algorithm, times in rows
@@ -20,7 +20,7 @@ def sweep(folder: Path, rows: list[tuple[str, str, list[float]]]) -> dict[int, t
 
 
 def test_a_ratio_is_the_picks_time_over_the_best_ways(tmp_path: Path) -> None:
-    """In pairs of rounds, so that differences between rounds do not count."""
+    """Rounds are compared in pairs, so that differences between rounds do not count."""
     ring, tree = [10.0, 20.0, 10.0, 40.0], [20.0, 40.0, 20.0, 80.0]
     points = sweep(
         tmp_path, [("default", "tree", tree), ("way", "tree", tree), ("way", "ring", ring)]
@@ -30,8 +30,9 @@ def test_a_ratio_is_the_picks_time_over_the_best_ways(tmp_path: Path) -> None:
 
 
 def test_luck_in_one_half_of_the_rounds_is_no_better_way(tmp_path: Path) -> None:
-    """What was fast by chance is judged where it was not; the minimum of all times would make the
-    choice look bad.
+    """A way that was fast by chance is judged in the other rounds.
+
+    The minimum of all times would make the choice look bad.
     """
     pick = [10.0] * 4
     lucky, unlucky = [5.0, 20.0, 5.0, 20.0], [20.0, 5.0, 20.0, 5.0]
@@ -42,7 +43,7 @@ def test_luck_in_one_half_of_the_rounds_is_no_better_way(tmp_path: Path) -> None
 
 
 def test_ways_that_were_given_up_do_not_win(tmp_path: Path) -> None:
-    """A measurement of one round only has no second half to judge it in."""
+    """A way with a single round has no second half of rounds in which to judge it."""
     points = sweep(
         tmp_path,
         [("default", "ring", [10.0] * 4), ("way", "ring", [10.0] * 4), ("way", "flat", [1.0])],

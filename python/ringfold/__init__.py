@@ -6,8 +6,8 @@
     with ringfold.init() as comm:
         print(comm.all_reduce(np.ones(4)))
 
-Start it with `ringfold run --ranks 4 -- python program.py`, or under torchrun, mpirun or srun.
-Started alone, it is a job of one rank.
+Start the program with `ringfold run --ranks 4 -- python program.py`, or under torchrun, mpirun or
+srun. A program started alone is a job of one rank.
 """
 
 import os
@@ -86,7 +86,7 @@ def init(
     """Join a job and return its communicator.
 
     Defaults come from the environment: `RINGFOLD_*`, then the launcher's variables (torchrun,
-    Slurm, Open MPI, PMI, Kubernetes). A process without either is a job of one rank.
+    Slurm, Open MPI, PMI, Kubernetes). A process that has neither is a job of one rank.
 
     Args:
         rank: This process' rank.
@@ -96,29 +96,32 @@ def init(
         secret: The job's secret. Without one, no socket listens beyond this host.
         timeout: The default deadline of a call, in seconds.
         transport: `auto` (shared memory to ranks of this host; RDMA to the others if all ranks have
-            a device for it, else TCP), `shm`, `tcp` or `rdma`.
-        algorithm: The algorithm of every collective that has it, instead of the tuner's choice.
-        channels: Independent pipelines of a collective over messages; on TCP, connections per
-            pair.
+            an RDMA device, else TCP), `shm`, `tcp` or `rdma`.
+        algorithm: The algorithm of every collective that supports it, instead of the tuner's
+            choice.
+        channels: The number of independent pipelines of a collective over messages; on TCP, of
+            connections per pair of ranks. *
         straggler: `off`, `next2` or `tail`: whether large all_reduce and reduce_scatter calls
             bypass a slow rank; see docs/guides/stragglers.md. *
         deterministic: Require the same bits in every run; refuses a straggler policy, which
             changes the order of additions.
         connect_timeout: The deadline for joining, in seconds.
-        peer_timeout: How long another host may be silent, in seconds from 2 to 120. Set by rank 0.
+        peer_timeout: The time after which a silent host counts as failed, 2 to 120 seconds. Rank
+            0's value applies.
         protocol: `ll`, `simple` or `zero_copy`, for every call that supports it; see
             docs/guides/tuning.md.
-        min_channels: The least number of channels, instead of a fixed one. *
-        max_channels: The greatest number of channels. *
+        min_channels: The minimum number of channels, instead of a fixed one. *
+        max_channels: The maximum number of channels. *
         chunk_bytes: The size of one message, or of one piece of published memory. *
-        tuner_config: A file of rules that replaces RINGFOLD_TUNER_CONFIG. Set by rank 0.
+        tuner_config: A file of rules, instead of RINGFOLD_TUNER_CONFIG. Rank 0's value applies.
         tuner_plugin: A shared library with NCCL's tuner interface. *
         socket_ifname: The network interfaces for data between hosts, as in
             RINGFOLD_SOCKET_IFNAME; several names, separated by commas, are rails.
-        sockets: TCP sockets of each channel between two ranks, 1 to 64. *
-        socket_threads: Threads that help to move data by several sockets; 0 for none.
+        sockets: The number of TCP sockets of each channel between two ranks, 1 to 64. *
+        socket_threads: The number of threads that help to move data by several sockets; 0 for
+            none.
 
     Arguments with * must be the same on all ranks.
     """
-    # Its arguments have the same names.
+    # `connect` has the same argument names.
     return Communicator(_native.Communicator.connect(**locals()))

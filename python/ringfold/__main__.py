@@ -1,4 +1,4 @@
-"""The `ringfold` command, as the package installs it: `python -m ringfold` is the same."""
+"""The `ringfold` command that the package installs, also run as `python -m ringfold`."""
 
 import signal
 import sys
@@ -7,10 +7,10 @@ from ringfold import _native
 
 
 def main() -> int:
-    """Carries out this process' command line; gives the exit status."""
+    """Run this process' command line and return the exit status."""
     # The command handles signals itself; Python's handler would wait for it to return.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    # Not with a module path that begins with the current folder, which may have a `ringfold`.
+    # -P keeps the current folder, which may contain a `ringfold`, off the module path.
     program = [sys.executable, "-P", "-m", "ringfold"]
     return _native.command(program, sys.argv[1:])
 

@@ -1,4 +1,4 @@
-"""What is open, and how it ends when the interpreter exits."""
+"""Open objects, such as communicators and lanes, and their closing at interpreter exit."""
 
 import atexit
 import os
@@ -15,30 +15,30 @@ from ringfold import _native, _uncaught
 from ringfold.errors import RingfoldError, in_words
 
 GRACE_S = 1.0
-"""How long interpreter exit waits for calls in daemon threads."""
+"""Time that interpreter exit waits for calls in daemon threads and on devices, in seconds."""
 
 
 class Open(ABC):
-    """What ranks have together until it is closed.
+    """A resource that the ranks share until it is closed.
 
-    As a context manager, it is closed at the end, or aborted on all ranks if an exception leaves
-    the block.
+    As a context manager, the resource is closed at the end, or aborted on all ranks if an exception
+    leaves the block.
     """
 
     @abstractmethod
     def abort(self, reason: str) -> None:
-        """End it on all ranks."""
+        """End the resource on all ranks."""
 
     @abstractmethod
     def close(self) -> None:
         """Free all resources of this rank."""
 
     def _finish_calls(self) -> None:
-        """Wait for the calls that were started, and leave their errors to their handles."""
+        """Wait for the started calls, and leave their errors to their handles."""
 
     @abstractmethod
     def _close_at_exit(self) -> None:
-        """`close` as the interpreter's exit needs it."""
+        """Close the resource at interpreter exit."""
 
     def __enter__(self) -> Self:
         return self
@@ -58,32 +58,32 @@ _open: "weakref.WeakSet[Open]" = weakref.WeakSet()
 
 
 def add(opened: Open) -> None:
-    """Have `opened` closed at exit."""
+    """Register `opened` to be closed at exit."""
     _open.add(opened)
     prepare()
 
 
 def prepare() -> None:
-    """Called in a process that opens something."""
+    """Install the exit hooks of a process that opens a resource."""
     _uncaught.install()
     prepare_child()
 
 
 def discard(closed: Open) -> None:
-    """Forget `closed`."""
+    """Unregister `closed`."""
     _open.discard(closed)
 
 
 def finish_all() -> None:
-    """Wait for the calls that were started."""
+    """Wait for the started calls of all open resources."""
     for each in list(_open):
         each._finish_calls()
 
 
 def close_all(error: BaseException | None) -> None:
-    """Say goodbye, or abort with the uncaught exception as the reason."""
+    """Close all open resources, or abort them with the uncaught exception as the reason."""
     for each in list(_open):
-        # An error here is not new: its user got it.
+        # The program has already seen this error.
         with suppress(RingfoldError):
             if error is not None:
                 each.abort(in_words(error))
@@ -97,16 +97,16 @@ _kinds: list[tuple[Finish, Close]] = [(finish_all, close_all)]
 
 
 def on_exit(finish: Finish, close: Close) -> None:
-    """At the end of the process, call `finish` to wait for calls that were started, and then
-    `close` with the uncaught exception.
+    """Register `finish`, which waits for started calls at process exit, and `close`, which is then
+    called with the uncaught exception, if any.
     """
     _kinds.append((finish, close))
 
 
 def end() -> None:
-    """Close everything when calls are complete and callbacks, which may make calls, have returned.
+    """Close everything after calls have ended and callbacks, which may make calls, have returned.
 
-    Ctrl-C ends a wait. Of an uncaught exception the other ranks hear at once.
+    Ctrl-C ends the wait. After an uncaught exception, the other ranks are notified at once.
     """
     error = _uncaught.uncaught()
     try:
@@ -118,20 +118,20 @@ def end() -> None:
         close_everything(error)
         raise
     close_everything(error)
-    # Those of calls that have ended since.
+    # Callbacks of calls that have ended since.
     _native.finish_callbacks()
 
 
 def close_everything(error: BaseException | None) -> None:
-    """Close what is open, the newest kind first."""
+    """Close all open resources, the kind registered last first."""
     for _, close in reversed(_kinds):
         close(error)
 
 
 def end_child() -> None:
-    """At the end of a child of `multiprocessing`, which handles exceptions itself, and waits for
-    its other threads later. Unless it was spawned, it then runs no function that was registered
-    with `atexit` before.
+    """Close everything at the end of a child of `multiprocessing`, which handles exceptions itself
+    and waits for its other threads later. Unless spawned, the child then runs no `atexit` function
+    that was registered before the fork.
     """
     error = sys.exc_info()[1]
     _uncaught.remember(error)
@@ -142,8 +142,8 @@ def end_child() -> None:
 
 
 def join_threads() -> None:
-    """Wait for the program's other threads, except daemons, as the end of an interpreter does."""
-    # Those of executors wait for work until these functions end them.
+    """Wait for the program's other non-daemon threads, as interpreter exit does."""
+    # Executors' threads wait for work until these functions end them.
     for call in reversed(getattr(threading, "_threading_atexits", [])):
         call()
     own = threading.current_thread()
@@ -157,8 +157,8 @@ def join_threads() -> None:
 def end_child_of_callback(exiting: SystemExit | None) -> NoReturn:
     """End this process, a child that a callback forked, on the callback's thread.
 
-    The interpreter's own end is for a thread that the interpreter made: on another one, Python 3.13
-    crashes. So this does what `multiprocessing` does in its children.
+    Python 3.13 crashes if the interpreter ends on a thread that it did not create. This function
+    therefore ends the process as `multiprocessing` ends its children.
     """
     code = None if exiting is None else exiting.code
     if not (code is None or isinstance(code, int)):
@@ -175,18 +175,18 @@ def end_child_of_callback(exiting: SystemExit | None) -> NoReturn:
 
 
 def prepare_child() -> None:
-    """In a child of `multiprocessing`, have `end_child` called."""
+    """Register `end_child` in a child of `multiprocessing`."""
     global _child
     util = sys.modules.get("multiprocessing.util")
     if util is None or sys.modules["multiprocessing"].parent_process() is None:
         return
     if _child != os.getpid():
         _child = os.getpid()
-        # Not below 0: what its threads put into queues meanwhile is still sent.
+        # Not below 0, so that data that threads put into queues meanwhile is still sent.
         util.Finalize(None, end_child, exitpriority=0)
 
 
 _child = 0
-"""The process that is prepared."""
+"""Process id of the child that is prepared."""
 
 atexit.register(end)

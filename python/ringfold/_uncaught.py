@@ -1,6 +1,6 @@
-"""The exception that ends the program; read at exit to tell the other ranks.
+"""The exception that ends the program; read at exit to notify the other ranks.
 
-`sys.last_value` is not enough: a prompt, a notebook or a test runner sets it, too, and continues.
+`sys.last_value` is not enough: a prompt, a notebook or a test runner also sets it, and continues.
 This module therefore wraps the hook that the interpreter calls before it exits, and ignores
 exceptions at a prompt.
 """

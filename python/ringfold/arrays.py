@@ -1,4 +1,4 @@
-"""Output arrays, of the framework that the caller uses."""
+"""Output arrays in the caller's framework."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ class Output(NamedTuple):
 
 
 def output(like: Any, source: Buffer, shape: Shape, out: Any) -> Output:
-    """The caller's `out`, or a new array like `like`, for a result of this shape."""
+    """The caller's `out`, or a new array like `like`, for a result of shape `shape`."""
     return made(like, source, shape) if out is None else given(out, source.dtype, shape)
 
 
@@ -55,7 +55,7 @@ def empty(like: Any, dtype: str, shape: Shape) -> Any:
 
 
 def registered(shape: int | Shape, dtype: Any, alloc: Callable[[int], Any]) -> Any:
-    """A NumPy array over memory of `alloc`, which it keeps alive."""
+    """A NumPy array over memory from `alloc`; the array keeps the memory alive."""
     try:
         import numpy
     except ImportError as error:
@@ -73,7 +73,7 @@ def registered(shape: int | Shape, dtype: Any, alloc: Callable[[int], Any]) -> A
 
 
 def restored(like: Any, array: Any) -> Any:
-    """`array` converted to the framework of `like`, if that follows the array API standard."""
+    """`array` in the framework of `like`, if that framework follows the array API standard."""
     namespace = getattr(like, "__array_namespace__", None)
     if namespace is None or type(like).__module__ == "numpy":
         return array
@@ -86,7 +86,7 @@ def restored(like: Any, array: Any) -> Any:
 
 
 def element_count(shape: Shape) -> int:
-    """The number of elements of an array of that shape."""
+    """The number of elements of an array of shape `shape`."""
     count = 1
     for length in shape:
         count *= length
@@ -104,12 +104,12 @@ def divided(shape: Shape, parts: int) -> Shape:
 
 
 def resized(shape: Shape, rows: int) -> Shape:
-    """The same shape with `rows` along axis 0."""
+    """`shape` with length `rows` along axis 0."""
     return (rows, *split_first(shape)[1])
 
 
 def split_first(shape: Shape) -> tuple[int, Shape]:
-    """The length of axis 0, and the lengths of the others."""
+    """The length of axis 0, and the lengths of the other axes."""
     if not shape:
         raise InvalidArgument("an array without axes cannot be divided; give it at least one axis")
     return shape[0], shape[1:]
@@ -137,7 +137,7 @@ def scattered(
 
 
 def element_counts(counts: Sequence[int], buffer: Buffer, rows: int, world_size: int) -> list[int]:
-    """`counts` along axis 0 in elements, after checking that `buffer` has `rows` there."""
+    """`counts` along axis 0 in elements. Raise unless axis 0 of `buffer` has length `rows`."""
     check_counts(counts, world_size)
     length, rest = split_first(buffer.shape)
     if length != rows:
@@ -149,7 +149,7 @@ def element_counts(counts: Sequence[int], buffer: Buffer, rows: int, world_size:
 
 
 def check_counts(counts: Sequence[int], world_size: int) -> None:
-    """Every rank has a count, and none is negative."""
+    """Raise unless every rank has a count and none is negative."""
     if len(counts) != world_size or min(counts) < 0:
         raise InvalidArgument(
             f"counts {list(counts)}: one for each of {world_size} ranks, 0 or more"

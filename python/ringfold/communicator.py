@@ -110,7 +110,7 @@ class Communicator(_exit.Open, ObjectCollectives):
         timeout: float | None = None,
         algorithm: str | None = None,
     ) -> Any:
-        """Every rank gets the root's `x`; elsewhere `x` determines shape and type."""
+        """Every rank gets the root's `x`; on other ranks, `x` determines shape and type."""
         source = Buffer(x)
         target = arrays.output(x, source, source.shape, out)
         given = source if self.rank == root else None
@@ -129,9 +129,9 @@ class Communicator(_exit.Open, ObjectCollectives):
         timeout: float | None = None,
         algorithm: str | None = None,
     ) -> Any:
-        """The root gets the reduction of all `x`; the others get `None`, `out` is unchanged.
+        """The root gets the reduction of all `x`; others get `None` and keep `out` unchanged.
 
-        `root` (0) and `op` ("sum") have names, or follow `x` in either order.
+        `root` (default 0) and `op` (default "sum") are keywords, or follow `x` in either order.
         """
         root, op = operation.root_and_op(root_and_op, root, op)
         source = Buffer(x)
@@ -170,7 +170,7 @@ class Communicator(_exit.Open, ObjectCollectives):
         timeout: float | None = None,
         algorithm: str | None = None,
     ) -> Any:
-        """The root gets the result of `all_gather`; the others get `None`, `out` is unchanged."""
+        """The root gets the result of `all_gather`; others get `None` and keep `out` unchanged."""
         source = Buffer(x)
         shape, elements = arrays.gathered(source, counts, self.rank, self.world_size)
         target = arrays.output(x, source, shape, out) if self.rank == root else None
@@ -248,7 +248,7 @@ class Communicator(_exit.Open, ObjectCollectives):
         """Block `j` of rank `i`'s `x` becomes block `i` of rank `j`'s result.
 
         Blocks are equal parts of axis 0, or have this rank's `send_counts` rows (one entry per
-        rank); `recv_counts` has the rows that it receives from each rank.
+        rank); `recv_counts` has the number of rows that this rank receives from each rank.
         """
         source = Buffer(x)
         how = How(async_, timeout, algorithm)
@@ -269,7 +269,7 @@ class Communicator(_exit.Open, ObjectCollectives):
     def barrier(
         self, *, async_: bool = False, timeout: float | None = None, algorithm: str | None = None
     ) -> Any:
-        """Block until all ranks have called it."""
+        """Block until all ranks have called `barrier`."""
         return self._call("barrier", 0, None, None, How(async_, timeout, algorithm))
 
     def send(
@@ -278,9 +278,9 @@ class Communicator(_exit.Open, ObjectCollectives):
         """Send `x` to `peer`.
 
         The peer receives as many elements of the same type under the same `tag`. Messages run
-        alongside collectives and neither waits for the other. May block until the peer receives.
-        A message to this rank itself is kept until it is received: 256 MiB at most, with those of
-        other ranks.
+        alongside collectives and neither waits for the other. May block until the peer receives. A
+        message to this rank itself is kept until received: at most 256 MiB, together with messages
+        kept from other ranks.
         """
         source = Buffer(x)
         return self._call(
@@ -296,11 +296,11 @@ class Communicator(_exit.Open, ObjectCollectives):
         async_: bool = False,
         timeout: float | None = None,
     ) -> Any:
-        """Fill `x` with the oldest message that `peer` sent under `tag`, and return it.
+        """Fill `x` with the oldest message that `peer` sent under `tag`, and return `x`.
 
         Earlier messages under other tags remain available. With `None` as peer, any rank may be the
-        sender, this one, too: the result is then `x` and that rank, and no sender is starved. If
-        type or count differ from `x`, it is a `Mismatch`.
+        sender, including this one: the result is then `x` and the sender's rank, and no sender is
+        starved. Raises `Mismatch` if type or count differ from `x`.
         """
         target = Output(Buffer(x, True), lambda: x)
         return self._call(
@@ -310,30 +310,31 @@ class Communicator(_exit.Open, ObjectCollectives):
     def sendrecv(
         self, x: Any, *, out: Any = None, async_: bool = False, timeout: float | None = None
     ) -> Any:
-        """Send `x` to the next rank and return what the previous one sends, around the ring."""
+        """Send `x` to the next rank of the ring and return the data from the previous rank."""
         source = Buffer(x)
         target = arrays.output(x, source, source.shape, out)
         return self._call("sendrecv", source.count, source, target, How(async_, timeout))
 
     def empty(self, shape: int | Shape, dtype: Any = "float32") -> Any:
-        """Make a NumPy array of zeros in registered memory.
+        """Return a NumPy array of zeros in registered memory.
 
-        Peers on this host access it directly. A collective call; shapes may differ between ranks.
-        `torch.from_numpy` makes a tensor of it. The memory lives as long as the array or a view of
-        it; freeing it does not involve the other ranks.
+        Peers on this host access the array directly. A collective call; shapes may differ between
+        ranks. `torch.from_numpy` converts the array to a tensor. The memory lives as long as the
+        array or a view of it; freeing the memory does not involve the other ranks.
         """
         return arrays.registered(shape, dtype, self._native.alloc)
 
     def register(self, x: Any) -> Registration:
-        """Register the memory of an existing array, until the registration is closed (see there).
+        """Register the memory of an existing array until the returned `Registration` is closed.
 
-        A collective call; shapes may differ between ranks. It costs about as much as 6 to 12 calls
-        on the array save: prefer memory of `empty` where you can.
+        A collective call; shapes may differ between ranks. Registering costs about as much as 6 to
+        12 calls on the array save: if possible, use memory of `empty` instead.
         """
         return Registration(self._native.register(Buffer(x, True)), x)
 
     def split(self, color: int | None, key: int = 0) -> "Communicator | None":
-        """Make communicators of the ranks with equal `color`, ordered by `key`, then by rank here.
+        """Split into one communicator per `color`, with ranks ordered by `key`, then by current
+        rank.
 
         A collective call; a rank that passes `None` as color takes part and gets `None`.
         """
@@ -343,19 +344,19 @@ class Communicator(_exit.Open, ObjectCollectives):
     def standing(self, timeout: float = 1.0) -> "list[Standing | None]":
         """The progress of all ranks, by rank.
 
-        `None` stands for a rank that does not answer within `timeout` seconds, or has left. Not
-        collective. Any thread may call it while others are stuck in a call; no call is disturbed.
+        An entry is `None` if the rank does not answer within `timeout` seconds, or has left. Not
+        collective. Any thread may call `standing` while others are stuck in a call; no call is
+        disturbed.
         """
         return [
             None if rank is None else Standing(*rank) for rank in self._native.standing(timeout)
         ]
 
     def stats(self) -> Stats:
-        """Which ranks were late in the collective calls so far, as seen by this rank.
+        """Statistics of late ranks in the collective calls so far, as seen by this rank.
 
-        Always counted. Not collective. One rank's view is a hint, because lateness is passed on.
-        The late rank is the one that finds all others waiting (`arrived_last`) while they wait for
-        it.
+        Always counted. Not collective. One rank's view is a hint, because lateness propagates. The
+        late rank is the one that finds all others waiting (`arrived_last`) while they wait for it.
         """
         calls, arrived_last, waited, peers = self._native.stats()
         return Stats(calls, arrived_last, waited, [PeerStats(*peer) for peer in peers])
@@ -372,14 +373,15 @@ class Communicator(_exit.Open, ObjectCollectives):
     def set_weights(self, weights: Sequence[int] | None) -> None:
         """Set the ranks' shares of large all-reduces: rank `i` owns `weights[i]` parts.
 
-        All-reduces above 32 KiB then use weighted `direct`. For a rank whose link or core stays
-        slow: it owns less, or nothing (0). Every rank calls this with the same weights at the same
-        place in its order of calls; `None` resets them. It does not communicate.
+        All-reduces above 32 KiB then use weighted `direct`. If a rank's link or core stays slow, a
+        smaller weight lets that rank own less, or nothing (0). Every rank calls this with the same
+        weights at the same position in its order of calls; `None` resets them. The call does not
+        communicate.
         """
         self._native.set_weights(None if weights is None else list(weights))
 
     def rebalance(self) -> list[int] | None:
-        """Measure how fast each rank sends, receives and adds, set weights and return them.
+        """Measure each rank's speed of sending, receiving and adding; set weights and return them.
 
         Collective; takes some milliseconds on fast links and up to a few seconds on slow ones.
         `None` means equal shares, because the ranks are equally fast or because weights were not
@@ -394,9 +396,9 @@ class Communicator(_exit.Open, ObjectCollectives):
     def close(self) -> None:
         """Wait for this rank's outstanding calls, say goodbye, and free all resources.
 
-        Not collective; may be repeated. It also waits for calls in other threads, until their
-        deadlines; `abort` ends these at once. In a signal handler that runs while this thread is in
-        a call of this communicator, it does not wait: that call raises `Closed`.
+        Not collective; may be repeated. Also waits for calls in other threads, until their
+        deadlines; `abort` ends these calls at once. In a signal handler that interrupts a call of
+        this communicator, `close` does not wait: the interrupted call raises `Closed`.
         """
         self._native.close()
         _exit.discard(self)
@@ -405,7 +407,7 @@ class Communicator(_exit.Open, ObjectCollectives):
         self._native.finish()
 
     def _close_at_exit(self) -> None:
-        """`close` with a short grace period: daemon threads are not resumed at exit."""
+        """Close with a short grace period: daemon threads are not resumed at exit."""
         self._native.close(_exit.GRACE_S)
         _exit.discard(self)
 
@@ -419,10 +421,10 @@ class Communicator(_exit.Open, ObjectCollectives):
     def group(self) -> Iterator[None]:
         """Group the calls of a `with` block.
 
-        Within the block, calls of this thread return a `Work`. They are started in order at its
-        end, which waits for those without `async_=True`. The tuner knows their number, and gives
-        each fewer channels. Every rank must make the same groups. If the block raises, or one of
-        its calls is invalid, none is started.
+        Within the block, calls of this thread return a `Work`. The end of the block starts them in
+        order and waits for those without `async_=True`. The tuner knows the number of calls in the
+        group, and chooses fewer channels for each. Every rank must make the same groups. If the
+        block raises, or one of its calls is invalid, no call is started.
         """
         thread = get_ident()
         if thread in self._groups:

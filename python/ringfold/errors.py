@@ -2,12 +2,12 @@
 
 After `PeerFailed`, `Timeout`, `Mismatch`, `Corrupt` or `Aborted` the communicator is unusable:
 outputs hold undefined data, every later call raises the same error, and only `close` remains. After
-the others it remains usable.
+other errors, the communicator remains usable.
 """
 
 
 def in_words(error: BaseException) -> str:
-    """An exception as the reason of an abort, which the other ranks see."""
+    """The text of an exception, as the reason of an abort that the other ranks see."""
     name, text = type(error).__name__, str(error)
     return f"{name}: {text}" if text else name
 
@@ -20,7 +20,7 @@ class PeerFailed(RingfoldError):
     """A peer died, or left while it was still needed."""
 
     rank: int
-    """The rank that is gone."""
+    """The rank that died or left."""
     reason: str
     """How the failure was detected."""
 
@@ -29,9 +29,9 @@ class Timeout(RingfoldError, TimeoutError):
     """A call's deadline passed."""
 
     waiting_for: list[int]
-    """The ranks that did not arrive, as far as is known."""
+    """The ranks that did not arrive, as far as known."""
     after_ms: int
-    """The time waited."""
+    """The time waited, in milliseconds."""
 
 
 class Mismatch(RingfoldError):
@@ -40,23 +40,23 @@ class Mismatch(RingfoldError):
     ranks: tuple[int, int]
     """The two ranks; the one that detected the mismatch comes first."""
     calls: tuple[str, str]
-    """The call that each of them is in."""
+    """The calls of the two ranks, in the same order."""
 
 
 class Corrupt(RingfoldError):
     """Data from a peer is invalid."""
 
     peer: int
-    """The sender."""
+    """The rank that sent the data."""
 
 
 class Aborted(RingfoldError):
     """A rank called `abort`."""
 
     rank: int
-    """The rank that called it."""
+    """The rank that called `abort`."""
     reason: str
-    """The reason it gave."""
+    """The reason passed to `abort`."""
 
 
 class Closed(RingfoldError):
@@ -64,7 +64,7 @@ class Closed(RingfoldError):
 
 
 class InvalidArgument(RingfoldError, ValueError):
-    """An argument is wrong; the text says which and how."""
+    """An argument is invalid; the text names the argument and the problem."""
 
 
 class Unsupported(RingfoldError, NotImplementedError):
@@ -72,7 +72,7 @@ class Unsupported(RingfoldError, NotImplementedError):
 
 
 class BootstrapError(RingfoldError):
-    """The ranks could not join; the text says what was tried."""
+    """The ranks could not join; the text lists the attempts."""
 
 
 class RingfoldSystemError(RingfoldError, OSError):

@@ -1,9 +1,9 @@
-"""Collectives on device memory that is named by address: what bindings of frameworks build on.
+"""Collectives on device memory at given addresses, the basis of framework bindings.
 
     lane = Lane(communicator, device=0)
     place = [(address, 4 * count)]
     request = DeviceRequest("all_reduce", "float32", count, place, place)
-    work = lane.enqueue([request], stream)  # behind what the stream holds now; returns at once
+    work = lane.enqueue([request], stream)  # behind the stream's current work; returns at once
     work.join(stream)                       # later work of the stream sees the result
 
 Addresses and streams are the driver's numbers. The caller keeps the memory allocated until
@@ -23,19 +23,20 @@ __all__ = ["DeviceRequest", "DeviceWork", "Lane"]
 class Lane(_exit.Open):
     """The device side of a communicator: collectives on memory of one device of this process.
 
-    Every rank makes it at the same place of its order of calls, and with the same sizes; it has its
-    own order of calls then. Any thread may call. A slot of staging memory has `slot_bytes` bytes,
-    and there are two for each of `depth` slices, a power of two. `reducer` says what combines the
-    elements of an all-reduce: `"host"`, the CPUs, `"device"`, or `"auto"`: for each size what
-    should be faster, unless `RINGFOLD_DEVICE_REDUCER` says something else. `direct` says whether
-    devices of one host read the slots of all ranks, where they can, and `one_shot` whether one
-    kernel may do a small all-reduce, where devices may combine and that should be faster.
+    Every rank opens the lane at the same position in its order of calls, with the same sizes; the
+    lane then has an order of calls of its own. Any thread may call. A slot of staging memory has
+    `slot_bytes` bytes, and each of `depth` slices, a power of two, has two slots. `reducer` selects
+    the processors that combine the elements of all-reduces: `"host"` (the CPUs), `"device"`, or
+    `"auto"`: for each size the faster of the two by the cost model, unless
+    `RINGFOLD_DEVICE_REDUCER` is set. `direct` allows devices of one host to read the slots of all
+    ranks, if they can. `one_shot` allows one kernel to do a small all-reduce, if devices may reduce
+    and one kernel should be faster.
 
-    After an error nothing waits for ever: streams go on, the results of calls under way are bytes
-    of ones (not a number), and every later call raises the error.
+    After an error nothing waits forever: streams continue, the results of outstanding calls are
+    filled with 0xFF bytes (NaN), and every later call raises the error.
 
     As a context manager, a lane is closed at the end, or aborted on all ranks if an exception
-    leaves the block. If it is dropped while calls are under way, it is aborted, too.
+    leaves the block. A lane that is dropped with outstanding calls is aborted, too.
     """
 
     def __init__(
@@ -78,37 +79,37 @@ class Lane(_exit.Open):
     @property
     def waits_on_host(self) -> bool:
         """Whether `DeviceWork.join` blocks until the host has done its part, because streams cannot
-        wait for it: HIP, and drivers before CUDA 11.7.
+        wait for the host: HIP, and drivers before CUDA 11.7.
         """
         return self._native.waits_on_host
 
     @property
     def result_stream(self) -> int:
-        """The handle of the stream that stores results: what is enqueued there comes after the
-        calls made so far, with `waits_on_host` after those that were joined. Nothing that is
-        enqueued there may wait.
+        """The handle of the stream that stores results. Work enqueued on this stream runs after the
+        calls made so far; with `waits_on_host`, after the calls joined so far. Such work must not
+        wait.
         """
         return self._native.result_stream
 
     def enqueue(self, requests: Sequence[DeviceRequest], stream: int) -> DeviceWork:
-        """Enqueue calls behind what the stream with handle `stream` holds now, without waiting.
+        """Enqueue calls behind the current work of stream handle `stream`, without waiting.
 
-        Collectives that are made together travel together, and messages behind them: four of these
-        at a time do not wait for each other, and more are taken up by pairs, in the same order on
-        all ranks. All ranks make the same groups, except for messages.
+        The collectives of a group travel together, followed by its messages. Four messages at a
+        time do not wait for each other; of more, all ranks handle the messages of each pair in the
+        same order. All ranks make the same groups, except for messages.
         """
         return self._native.enqueue(list(requests), stream)
 
     def fault(self) -> RingfoldError | None:
-        """The error that has ended the lane, if one has."""
+        """The error that ended the lane, if any."""
         return self._native.fault()
 
     def abort(self, reason: str = "no reason given") -> None:
-        """End the lane on all ranks; streams go on."""
+        """End the lane on all ranks; streams continue."""
         self._native.abort(reason)
 
     def close(self) -> None:
-        """Wait until all calls are done, also on the device, and free all resources.
+        """Wait until all calls have completed, also on the device, and free all resources.
 
         Not collective; may be repeated.
         """

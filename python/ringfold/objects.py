@@ -1,8 +1,8 @@
-"""Collectives of Python objects: their pickles, as bytes, by two collectives each.
+"""Collectives of Python objects, sent as pickles by two collectives of bytes each.
 
-The first one exchanges the lengths; a length of -1 says that an object could not be pickled, so
-that all ranks raise, and none waits. Unpickling runs code of the object's sender: a rank trusts the
-other ranks of its job, which have shown the job's secret.
+The first collective exchanges the lengths. A length of -1 means that an object could not be
+pickled: all ranks then raise, and none waits. Unpickling runs code of the object's sender: a rank
+trusts the other ranks of its job, which have proved that they know the job's secret.
 """
 
 import pickle
@@ -17,7 +17,7 @@ _FAILED = -1
 
 
 class ObjectCollectives:
-    """The methods of a communicator that take any object that `pickle` does."""
+    """The communicator methods for any object that `pickle` supports."""
 
     rank: Any
     world_size: Any
@@ -31,11 +31,11 @@ class ObjectCollectives:
     def broadcast_object(
         self, thing: Any = None, root: int = 0, *, timeout: float | None = None
     ) -> Any:
-        """Every rank gets a copy of the root's object; the root gets its own one.
+        """Every rank gets a copy of the root's object; the root gets the object itself.
 
-        Blocks; `timeout` in seconds holds for each of the two collectives that it takes. If the
-        root cannot pickle the object, it raises what `pickle` raises, and the others raise
-        `InvalidArgument`; the communicator can still be used.
+        Blocks; `timeout`, in seconds, applies to each of the two collectives used. If the object
+        cannot be pickled, the root raises `pickle`'s error and the others raise `InvalidArgument`;
+        the communicator remains usable.
         """
         self._refuse_in_group()
         is_root = self.rank == root
@@ -48,7 +48,7 @@ class ObjectCollectives:
         return thing if is_root else pickle.loads(data)
 
     def all_gather_object(self, thing: Any, *, timeout: float | None = None) -> list[Any]:
-        """Every rank gets copies of all ranks' objects, in the order of ranks.
+        """Every rank gets copies of all ranks' objects, in rank order.
 
         Blocks and fails as `broadcast_object` does. Objects may differ in type and size.
         """
@@ -60,7 +60,7 @@ class ObjectCollectives:
     def gather_object(
         self, thing: Any, root: int = 0, *, timeout: float | None = None
     ) -> list[Any] | None:
-        """The root gets copies of all ranks' objects, in the order of ranks; the others `None`.
+        """The root gets copies of all ranks' objects, in rank order; the others get `None`.
 
         Blocks and fails as `broadcast_object` does.
         """
@@ -70,7 +70,7 @@ class ObjectCollectives:
         return None if data is None else _unpickled(data, lengths)
 
     def _lengths(self, thing: Any, timeout: float | None) -> tuple[bytearray, list[int]]:
-        """This rank's pickle, and the lengths of all."""
+        """This rank's pickle, and the lengths of all ranks' pickles."""
         self._refuse_in_group()
         pickled, problem = _pickled(thing)
         own = array("q", [len(pickled) if problem is None else _FAILED])
@@ -87,7 +87,7 @@ class ObjectCollectives:
 
 
 def _pickled(thing: Any) -> tuple[bytearray, Exception | None]:
-    """The pickle, or why there is none."""
+    """The pickle of an object, or the error that prevented it."""
     try:
         return bytearray(pickle.dumps(thing, pickle.HIGHEST_PROTOCOL)), None
     # An object's own methods may raise anything.

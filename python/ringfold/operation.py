@@ -16,7 +16,7 @@ class PremulSum:
 
 
 def premul_sum(factor: float) -> PremulSum:
-    """The sum of every rank's input times that rank's own `factor` (floats only). An `op`."""
+    """The operation that sums every rank's input times that rank's own `factor` (floats only)."""
     return PremulSum(factor)
 
 
@@ -26,7 +26,7 @@ Operation = Literal["sum", "prod", "min", "max", "avg", "mean", "band", "bor", "
 def root_and_op(
     given: Sequence[Any], root: SupportsIndex | None, op: Operation | None
 ) -> tuple[int, Operation]:
-    """The root and the operation of a `reduce`, of arguments by position and by name."""
+    """The root and the operation of a `reduce`, from positional and named arguments."""
     roots = [each for each in (*given, root) if hasattr(each, "__index__")]
     ops = [each for each in (*given, op) if not (each is None or hasattr(each, "__index__"))]
     if len(roots) > 1 or len(ops) > 1:

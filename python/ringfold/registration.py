@@ -7,12 +7,12 @@ from ringfold import _native
 
 
 class Registration:
-    """The result of `Communicator.register`. As a context manager it is the array, and the
-    registration ends with the block.
+    """The result of `Communicator.register`. As a context manager, a registration returns the
+    array, and ends with the block.
 
-    Until it ends, the array is registered memory of its communicator, is kept alive, and cannot be
-    resized (NumPy and `bytearray` refuse to). Ending it is local: it waits only for this rank's
-    calls in progress.
+    Until the registration ends, the array is registered memory of its communicator, is kept alive,
+    and cannot be resized (NumPy and `bytearray` refuse to). Ending a registration is local: it
+    waits only for this rank's calls in progress.
     """
 
     def __init__(self, native: _native.Registration, array: Any) -> None:
@@ -21,12 +21,12 @@ class Registration:
 
     @property
     def array(self) -> Any:
-        """The array."""
+        """The registered array."""
         return self._array
 
     @property
     def shared(self) -> bool:
-        """Whether the peers can access it: not over TCP, nor in a job of one rank."""
+        """Whether peers can access the array: not over TCP, nor in a job of one rank."""
         return self._native.shared
 
     @property

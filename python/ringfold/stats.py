@@ -4,17 +4,17 @@ from typing import NamedTuple
 
 
 class Standing(NamedTuple):
-    """The progress of a rank. The numbers are the same for the same call on all ranks, so they show
-    which rank is ahead.
+    """The progress of a rank. A call has the same number on all ranks, so the numbers show which
+    rank is ahead.
     """
 
     finished: int
-    """Collectives that this rank has completed."""
+    """Number of collectives that the rank has completed."""
     begun: int
-    """Collectives that it has begun."""
+    """Number of collectives that the rank has begun."""
     call: str
-    """The call that it has been waiting in for a while, and for which rank; empty if it does not
-    wait.
+    """Description of the call in which the rank has been waiting for a while, and of the ranks it
+    waits for; empty if the rank is not waiting.
     """
 
 
@@ -22,27 +22,27 @@ class PeerStats(NamedTuple):
     """A rank's statistics of a peer's lateness."""
 
     last: int
-    """Calls in which this peer was the last whose first sign this rank waited for."""
+    """Number of calls in which this peer's first sign was the last that this rank waited for."""
     lateness: float
-    """Its total lateness in these calls, in seconds."""
+    """Total lateness of the peer in the calls of `last`, in seconds."""
     most: float
-    """Its maximum lateness, in seconds."""
+    """Maximum lateness of the peer in one of the calls of `last`, in seconds."""
     waited: float
-    """Seconds blocked on this peer, also later in a call."""
+    """Total time blocked on this peer, including later waits in a call, in seconds."""
     histogram: list[int]
-    """These calls by lateness: below 1024 ns (or too short to be timed), below 2, 4, 8, ... times
-    that, and all above.
+    """Number of the calls of `last` by lateness: below 1024 ns (or too short to be timed), below 2,
+    4, 8, ... times that, and all above.
     """
 
 
 class Stats(NamedTuple):
-    """How a rank waited in the collective calls of a communicator."""
+    """Statistics of a rank's waiting in the collective calls of a communicator."""
 
     calls: int
-    """Completed collective calls."""
+    """Number of completed collective calls."""
     arrived_last: int
-    """Calls in which this rank was the last: it did not wait for the first sign of any peer."""
+    """Number of calls in which this rank was last: it did not wait for any peer's first sign."""
     waited: float
-    """Total seconds spent waiting."""
+    """Total time spent waiting, in seconds."""
     peers: list[PeerStats]
-    """By rank; this rank's own entry stays empty."""
+    """Statistics of each peer, by rank; this rank's own entry stays empty."""

@@ -9,9 +9,9 @@ from ringfold import _native
 class Work:
     """A call that was started with `async_=True`.
 
-    Until it is done, do not write to its input and do not access its output. Both are kept alive,
-    even if the handle is dropped. Calls of one communicator run in the order in which they were
-    started.
+    Until the call has completed, do not write to its input and do not access its output. Both are
+    kept alive, even if the handle is dropped. Calls of one communicator run in the order in which
+    they were started.
     """
 
     def __init__(
@@ -22,26 +22,26 @@ class Work:
     ) -> None:
         self._started = native
         self._finish = finish
-        # It stays open as long as the handle.
+        # The communicator stays open as long as the handle exists.
         self._communicator = communicator
 
     @property
     def _call(self) -> _native.Work:
-        """The call, once it is started; calls of a group are started at the end of its block."""
+        """The started call; calls of a group are started at the end of its block."""
         if self._started is None:
             raise RuntimeError("the call's group is not started; leave the `with` block first")
         return self._started
 
     def _start(self, native: _native.Work) -> None:
-        """Called when the group is started."""
+        """Set the call when its group is started."""
         self._started = native
 
     def wait(self, timeout: float | None = None) -> Any:
-        """Wait until the call is done and return its result, or raise its error.
+        """Wait until the call has completed and return its result, or raise its error.
 
-        After `timeout` seconds raise the builtin `TimeoutError`; the call then continues and can be
-        waited for again. (If the call's own deadline passes, `ringfold.Timeout` is raised, and the
-        communicator fails.)
+        After `timeout` seconds, raises the builtin `TimeoutError`; the call then continues and can
+        be waited for again. (If the call's own deadline passes, `ringfold.Timeout` is raised, and
+        the communicator fails.)
         """
         if not self._call.wait(timeout):
             raise TimeoutError(f"the call is not done after {timeout} s; it continues")
@@ -53,20 +53,20 @@ class Work:
 
     @property
     def source(self) -> int:
-        """The sender, after a successful receive; otherwise a `RuntimeError`."""
+        """The rank of the sender, after a successful receive; otherwise raises `RuntimeError`."""
         return self._call.source
 
     def when_done(self, call: Callable[[], object]) -> None:
-        """Run `call()` once, when the call has completed, successfully or not.
+        """Run `call()` once after this call has completed, successfully or not.
 
-        The library's thread `ringfold-done` runs callbacks one at a time; if the call has completed
-        already, `call()` runs at once in this thread. It may make calls and wait for them and for
-        their callbacks. Its exceptions go to `sys.unraisablehook`.
+        The library's thread `ringfold-done` runs callbacks one at a time; if the call has already
+        completed, `call()` runs at once in the caller's thread. Callbacks may make calls and wait
+        for them and for their callbacks. Exceptions of callbacks go to `sys.unraisablehook`.
         """
         self._call.when_done(call)
 
     def result(self) -> Any:
-        """The result; waits if necessary."""
+        """The result of the call; waits if necessary."""
         return self.wait()
 
     def exception(self) -> BaseException | None:

@@ -1,6 +1,4 @@
-"""Jobs of real processes: every rank is a separate Python process that runs one function of a test
-module.
-"""
+"""Starts jobs: each rank is a separate Python process that runs one function of a test module."""
 
 import json
 import os
@@ -16,14 +14,14 @@ from typing import Any
 
 import pytest
 
-# The file to which every skip is added with its reason; set by check.sh.
+# File to which each skip is appended with its reason; set by check.sh.
 SKIPS_VARIABLE = "TEST_SKIPS"
 RANK_PROGRAM = Path(__file__).with_name("rank_program.py")
 WATCHDOG_S = 120.0
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """Record the skips; among parallel workers, only the one that reports for all."""
+    """Record the skips; with parallel workers, only in the process that reports for all."""
     path = None if hasattr(config, "workerinput") else os.environ.get(SKIPS_VARIABLE)
     if path is None:
         return
@@ -64,7 +62,7 @@ class Job:
                     "RINGFOLD_ADDR": address,
                     "TEST_ARGUMENTS": json.dumps(arguments),
                     "TEST_INIT": json.dumps(init),
-                    # Ranks share few cores; a thread pool in each would only compete.
+                    # Ranks share few cores; a thread pool in each rank would only compete for them.
                     "OPENBLAS_NUM_THREADS": "1",
                 },
                 stdout=(folder / f"log{rank}").open("wb"),
@@ -92,7 +90,7 @@ class Job:
         self.processes[rank].send_signal(number)
 
     def status(self, rank: int) -> int:
-        """The exit status of `rank`; waits for it."""
+        """Wait for `rank` to exit, and return its exit status."""
         try:
             return self.processes[rank].wait(max(0.1, self.deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
@@ -100,13 +98,13 @@ class Job:
             pytest.fail(f"rank {rank} hangs\n{logs}")
 
     def result(self, rank: int) -> Any:
-        """The return value of the function on `rank`."""
+        """Return the function's return value on `rank`."""
         status = self.status(rank)
         assert status == 0, f"rank {rank} ended with {status}:\n{self.log(rank)}"
         return pickle.loads(self._result(rank).read_bytes())
 
     def results(self) -> list[Any]:
-        """The return values of the function on all ranks."""
+        """Return the function's return value on each rank."""
         return [self.result(rank) for rank in range(len(self.processes))]
 
     def end(self) -> None:
@@ -117,7 +115,7 @@ class Job:
 
 
 class Jobs:
-    """Starts jobs, and ends them with the test."""
+    """Starts a test's jobs, and ends them with the test."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

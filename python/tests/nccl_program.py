@@ -1,13 +1,13 @@
-"""NCCL's own code loads a tuner plugin and queries it, without a GPU. Prints JSON.
+"""Load and query a tuner plugin with NCCL's own code, without a GPU. Prints JSON.
 
     nccl_program.py LIBNCCL PLUGIN MEMBERS
 
-A communicator needs a GPU, and NCCL loads the plugin after it has found one. But the functions that
-load it, and those that translate between versions of the interface, need none; they are not
-exported, but the package's library keeps its symbol table. `ncclTunerPluginLoad` is passed zeroed
-memory as a communicator, of which it writes two members. MEMBERS, in JSON, gives the offsets of the
-members of NCCL's structures; with these, the memory is filled in with what NCCL's choice reads of a
-communicator, and NCCL chooses an algorithm, too.
+A communicator needs a GPU, and NCCL loads the plugin only after it has found one. But the functions
+that load the plugin, and those that translate between versions of the interface, need no GPU. The
+library does not export them, but the package's library keeps its symbol table. This program passes
+zeroed memory as the communicator to `ncclTunerPluginLoad`, which writes two of its members. MEMBERS
+is JSON: the offsets of the members of NCCL's structures. With MEMBERS, this program fills in the
+members that NCCL's choice reads, and has NCCL choose an algorithm, too.
 """
 
 import ctypes
@@ -24,7 +24,7 @@ LL, LL128, SIMPLE = 0, 1, 2
 BROADCAST, ALL_REDUCE = 0, 4
 ALGORITHMS, PROTOCOLS = 7, 3
 IGNORED = -1.0
-# More than any release's communicator has.
+# More than the size of any release's communicator.
 COMMUNICATOR_BYTES = 1 << 22
 
 Table = ctypes.c_float * PROTOCOLS * ALGORITHMS
@@ -36,7 +36,10 @@ class Domains(ctypes.Structure):
 
 
 class Tuner(ctypes.Structure):
-    """The structure by which NCCL sees every version: version 5; 6 adds a member at the end."""
+    """NCCL's internal tuner structure for plugins of every version.
+
+    The layout is that of version 5; version 6 adds a member at the end.
+    """
 
     _fields_ = [
         ("name", ctypes.c_char_p),
@@ -73,7 +76,7 @@ class Tuner(ctypes.Structure):
 
 
 def symbols(path: Path) -> dict[str, tuple[int, int]]:
-    """Address and size of every symbol of a 64-bit ELF file; of equal names, the last."""
+    """Return the address and size of each symbol of a 64-bit ELF file; of equal names, the last."""
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as image:
         (offset,) = struct.unpack_from("<Q", image, 0x28)
         size, count = struct.unpack_from("<HH", image, 0x3A)
@@ -95,7 +98,7 @@ def symbols(path: Path) -> dict[str, tuple[int, int]]:
 
 
 def ask(tuner: Tuner, log: int, constants: bytes) -> dict[str, Any]:
-    """A plugin's answers through NCCL's structure: codes, and by name entries and channels."""
+    """Query a plugin through NCCL's structure: its codes, and its entries and channels by name."""
     context = ctypes.c_void_p()
     edited = Constants.from_buffer_copy(constants)
     domains = Domains(1, 8, 8)
@@ -156,7 +159,7 @@ def describe(communicator: int, members: dict[str, int]) -> None:
 def choose(
     decide: Callable[..., int], communicator: int, members: dict[str, int]
 ) -> dict[str, list[int]]:
-    """NCCL's choice for some calls: its code, algorithm, protocol and channels."""
+    """Return NCCL's choice for each call: its code, algorithm, protocol and channels."""
     chosen = {}
     calls = {
         "small": (ALL_REDUCE, 1024),
@@ -182,7 +185,10 @@ def choose_by_rules(
     log: int,
     members: dict[str, int],
 ) -> dict[str, Any]:
-    """NCCL's choices without the plugin and with it, if its function and the members are known."""
+    """Return NCCL's choices without and with the plugin.
+
+    The result is empty if the library lacks the function or the members are unknown.
+    """
     found = (name for name in table if name.startswith("_Z15ncclGetAlgoInfoP8ncclComm"))
     decide = next(found, None)
     if not members or not decide:
@@ -217,7 +223,7 @@ def main(libnccl: str, plugin: str, members_text: str) -> None:
     version = ctypes.c_int()
     report["codes"] = [library.ncclGetVersion(ctypes.byref(version))]
     report["version"] = version.value
-    # It reads the environment, which loading a plugin relies on, and needs no GPU.
+    # ncclGetUniqueId also reads the environment, which loading a plugin requires; it needs no GPU.
     report["codes"].append(library.ncclGetUniqueId(ctypes.create_string_buffer(128)))
     needed = [
         "_Z19ncclTunerPluginLoadP8ncclComm",
@@ -237,7 +243,7 @@ def main(libnccl: str, plugin: str, members_text: str) -> None:
     communicator = ctypes.create_string_buffer(COMMUNICATOR_BYTES)
     report["load"] = function(needed[0], ctypes.c_int, ctypes.c_void_p)(communicator)
     written = [word for (word,) in struct.iter_unpack("<Q", communicator.raw) if word]
-    # A pointer to the structure, and a flag.
+    # The two values written are a pointer to the structure, and a flag.
     tuner = Tuner.from_address(max(written))
     report["name"] = tuner.name.decode()
     report["loaded"] = ask(tuner, log, constants)

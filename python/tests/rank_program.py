@@ -1,6 +1,4 @@
-"""One rank of a test's job: calls a function of the test's module and writes its return value to a
-file.
-"""
+"""One rank of a test's job: calls a function of the test module, and saves its return value."""
 
 import importlib.util
 import json
@@ -12,12 +10,12 @@ from pathlib import Path
 
 import ringfold
 
-# A shell that runs the tests in the background makes them ignore Ctrl-C, and Python keeps that
+# A shell that runs the tests in the background makes them ignore SIGINT, and Python keeps that
 # setting.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 path, name, result_path = sys.argv[1:]
-# As pytest does, for the modules beside the test.
+# pytest also adds this path, for the modules beside the test.
 sys.path.insert(0, str(Path(path).parent))
 specification = importlib.util.spec_from_file_location("test_module", path)
 assert specification is not None and specification.loader is not None

@@ -1,4 +1,4 @@
-"""The audit of wheels finds what is wrong with one."""
+"""`release/audit.py` finds the defects of a wheel."""
 
 import subprocess
 import sys
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.deep
 
 
 def audited(wheel: Path) -> subprocess.CompletedProcess[str]:
-    """What the audit says of a wheel."""
+    """Run the audit on a wheel."""
     return subprocess.run(
         [sys.executable, ROOT / "release/audit.py", wheel],
         capture_output=True,
@@ -26,7 +26,7 @@ def audited(wheel: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def wheel() -> Path:
-    """The wheel that `check.sh --deep` has built, which its own stage audits."""
+    """The wheel built by `check.sh --deep`, which audits it in a stage of its own."""
     built = list((ROOT / "target/manylinux").glob("ringfold-*-manylinux_2_28_*.whl"))
     if not built:
         pytest.skip("no wheel is built; release/wheel.sh does that")

@@ -1,4 +1,4 @@
-"""Input memory: every source, and every refusal."""
+"""Input memory: every kind that is accepted, and every refusal."""
 
 import array
 import gc
@@ -19,7 +19,7 @@ DTYPES = [
 
 
 class Dlpack:
-    """A NumPy array that offers DLPack only, of the newer or the older protocol."""
+    """A NumPy array that offers only DLPack, in the newer or the older protocol."""
 
     def __init__(self, owner: Any, *, old: bool = False, device: int = 1) -> None:
         self.owner, self.old, self.device = owner, old, device

@@ -1,4 +1,4 @@
-"""How `check.sh` reports skipped tests and failures, shows that it works, and ends."""
+"""`check.sh` reports skipped tests, failures and progress, and ends all its processes."""
 
 import os
 import re
@@ -13,14 +13,14 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 WATCHDOG_S = 120.0
 
-# Stands for cargo, and for a test of it that must skip.
+# Stands in for cargo, and for a cargo test that must skip.
 CARGO = """#!/bin/sh
 echo "crate::a_test: no such hardware" >> "$TEST_SKIPS"
 echo "crate::a_test: no such hardware" >> "$TEST_SKIPS"
 [ -z "$RINGFOLD_REQUIRE_ALL" ] || echo "RINGFOLD_REQUIRE_ALL reached the tests"
 """
 
-# Fails where the variable `FAILS` occurs in its arguments.
+# Fails if its arguments contain the value of `FAILS`.
 FAILING_CARGO = """#!/bin/sh
 echo "cargo $*"
 case "$*" in *"$FAILS"*) exit 3 ;; esac
@@ -38,7 +38,7 @@ def test_that_is_marked():
 """
 
 
-# Starts a process that leaves every group and session, and waits.
+# Starts a process in a session of its own, and waits.
 WAITING_CARGO = """#!/bin/sh
 setsid sleep 3600 &
 echo "started $! and $$"
@@ -49,13 +49,13 @@ exec sleep 3600
 def command(
     folder: Path, cargo: str, variables: dict[str, str], *stages: str
 ) -> tuple[list[str], dict[str, str]]:
-    """The command of these stages with such a `cargo`, and its environment."""
+    """Return the command that runs these stages with this `cargo`, and its environment."""
     program = folder / "cargo"
     program.write_text(cargo)
     program.chmod(0o755)
     chosen = [word for stage in stages for word in ("--only", stage)]
     path = f"{folder}:{os.environ['PATH']}"
-    # The logs of the check that runs this test stay as they are.
+    # Separate logs, so that those of the check that runs this test stay.
     logs = {"CHECK_LOGS": str(folder / "logs"), "PATH": path}
     return ["bash", str(ROOT / "check.sh"), *chosen], os.environ | variables | logs
 
@@ -63,7 +63,7 @@ def command(
 def check(
     folder: Path, cargo: str, variables: dict[str, str], *stages: str
 ) -> subprocess.CompletedProcess[str]:
-    """The outcome of these stages with such a `cargo`."""
+    """Run these stages with this `cargo`."""
     words, environment = command(folder, cargo, variables, *stages)
     return subprocess.run(
         words, env=environment, capture_output=True, text=True, timeout=WATCHDOG_S
@@ -96,7 +96,7 @@ def test_a_failure_names_its_stage_and_shows_its_output(
 
 
 def test_ctrl_c_ends_everything(tmp_path: Path) -> None:
-    """Also what has left the process group."""
+    """Processes that left the process group end, too."""
     words, environment = command(tmp_path, WAITING_CARGO, {}, "format")
     with subprocess.Popen(words, env=environment, stderr=subprocess.PIPE, text=True) as process:
         log = tmp_path / "logs/format.log"
@@ -113,7 +113,7 @@ def test_ctrl_c_ends_everything(tmp_path: Path) -> None:
 
 
 def test_it_says_what_runs(tmp_path: Path) -> None:
-    """The stage, for how long, and what it is doing."""
+    """Progress lines name the stage, its time so far, and its current output."""
     _, environment = command(tmp_path, WAITING_CARGO, {"PYTHONPATH": str(ROOT / ".ci")}, "format")
     program = (
         "import stages; stages.SIGN_OF_LIFE_S = dict.fromkeys([True, False], 0.1); stages.main()"

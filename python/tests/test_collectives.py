@@ -1,4 +1,4 @@
-"""Every collective against NumPy, between real processes."""
+"""Compare every collective with NumPy, between real processes."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -15,12 +15,12 @@ MOVED = [*SUMMED, "bool", "float8_e4m3fn", "float8_e5m2"]
 
 
 def dtype_of(name: str) -> np.dtype[Any]:
-    """The type of that name, NumPy's or ml_dtypes'."""
+    """Return the type with this name, from NumPy or ml_dtypes."""
     return np.dtype(getattr(ml_dtypes, name, None) or name)
 
 
 def values(rank: int, shape: tuple[int, ...], dtype: str) -> np.ndarray[Any, Any]:
-    """Small whole numbers, different on every rank: sums of them are exact in every type."""
+    """Return small integers that differ between ranks; their sums are exact in every type."""
     count = int(np.prod(shape))
     return ((np.arange(count) * 3 + rank * 5) % 7).reshape(shape).astype(dtype_of(dtype))
 
@@ -30,7 +30,7 @@ def all_values(ranks: int, shape: tuple[int, ...], dtype: str) -> list[np.ndarra
 
 
 def same(result: Any, expected: np.ndarray[Any, Any]) -> None:
-    """Bit for bit, with the shape and type."""
+    """Check that two arrays have the same bits, shape and type."""
     assert isinstance(result, np.ndarray)
     assert (result.shape, result.dtype) == (expected.shape, expected.dtype)
     assert result.tobytes() == expected.tobytes(), f"{result} is not {expected}"
@@ -42,9 +42,7 @@ def each_way(
     expected: np.ndarray[Any, Any],
     in_place: bool = True,
 ) -> None:
-    """`call` returns the expected result in a new array, in `out`, in place, and asynchronously;
-    its input is unchanged.
-    """
+    """Check all forms of `call`: new array, `out`, in place, asynchronous; input unchanged."""
     before = x.tobytes()
     same(call(x), expected)
     same(call(x, async_=True).wait(), expected)
@@ -212,7 +210,7 @@ def parts(comm: ringfold.Communicator) -> Any:
 
 
 def everything(comm: ringfold.Communicator) -> None:
-    # One job for all, because starting Python costs more than the calls.
+    # One job runs all functions, because starting Python takes longer than the calls.
     for function in (
         reductions,
         whole_number_operations,

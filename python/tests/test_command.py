@@ -1,4 +1,4 @@
-"""The `ringfold` command that the package installs, from outside."""
+"""Run the `ringfold` command that the package installs."""
 
 import json
 import os
@@ -15,7 +15,7 @@ COMMAND = [sys.executable, "-m", "ringfold"]
 
 
 def run(*words: str | Path) -> subprocess.CompletedProcess[str]:
-    """A command line that ends by itself."""
+    """Run a command line that ends without a signal."""
     return subprocess.run(
         [*COMMAND, *words], capture_output=True, text=True, timeout=WATCHDOG_S, check=False
     )
@@ -33,7 +33,7 @@ def test_the_package_installs_it() -> None:
 
 
 def test_ranks_are_measured(tmp_path: Path) -> None:
-    """Its ranks are started by the same Python."""
+    """The command starts its ranks with the same Python."""
     file = tmp_path / "perf.json"
     ended = run("perf", "--ranks", "2", "-b", "8", "-e", "64", "-n", "5", "--json", file)
     assert ended.returncode == 0, ended.stderr
@@ -59,12 +59,12 @@ def test_ctrl_c_ends_all_ranks() -> None:
     ) as job:
         try:
             assert job.stdout is not None
-            # Behind the rank's mark.
+            # The pid follows the rank's label.
             ranks = [int(job.stdout.readline().split()[-1]) for _ in range(2)]
             job.send_signal(signal.SIGINT)
             job.communicate(timeout=WATCHDOG_S)
         finally:
-            # Its ranks die with it.
+            # The ranks die with the launcher.
             job.kill()
     assert job.returncode == 128 + signal.SIGINT
     for rank in ranks:

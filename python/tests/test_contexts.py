@@ -1,8 +1,8 @@
-"""Where a communicator may be used: handlers, threads, callbacks, forked children, the exit.
+"""Contexts in which a communicator may be used: handlers, threads, callbacks, forks, at exit.
 
-docs/reference/contexts.md has the guarantees. Each scenario has communicators of its own, split
-from the job's. Rank 0 waits in one of them, and meanwhile acts in the context under test. Rank 1
-comes on request over the job's communicator.
+docs/reference/contexts.md has the guarantees. Each scenario splits its own communicators from the
+job's. Rank 0 waits in one of them, and meanwhile acts in the context under test. Rank 1 joins the
+wait when rank 0 asks it to over the job's communicator.
 """
 
 import atexit
@@ -22,7 +22,7 @@ import pytest
 import ringfold
 
 COUNT, LARGE = 5, 300_000
-# Longer than any wait here unless it hangs; a deadline, unlike the job's watchdog, shows where.
+# Longer than any wait that does not hang. Unlike the job's watchdog, it shows which wait hangs.
 DEADLINE_S = 60.0
 
 
@@ -41,7 +41,7 @@ class Scene:
 
     @property
     def other(self) -> ringfold.Communicator:
-        """Another communicator, for the acts that have it in their names."""
+        """Another communicator, for the acts whose names contain "another"."""
         assert self.others[0] is not None
         return self.others[0]
 
@@ -58,14 +58,14 @@ class Scene:
         return self.works[-1]
 
     def collect(self) -> None:
-        """Let the garbage collector end a registration and its memory."""
+        """Have the garbage collector free a registration and its memory."""
         cycle: list[Any] = [self.memory.pop(), self.registrations.pop()]
         cycle.append(cycle)
         del cycle
         gc.collect()
 
     def end(self) -> str:
-        """The state of the communicator."""
+        """Finish all works, close the communicators, and return the state of the tested one."""
         endings = [ending(work.wait) for work in self.works]
         endings.append(ending(self.part.barrier))
         for communicator in (self.part, *self.others):
@@ -78,7 +78,7 @@ Act = Callable[[Scene], object]
 
 
 def ending(call: Callable[[], object]) -> str:
-    """The outcome of `call`: `ok`, or the class of its error and the rank that it names."""
+    """Return the outcome of `call`: `ok`, or the class of its error and the rank it names."""
     try:
         call()
     except ringfold.RingfoldError as error:
@@ -136,10 +136,10 @@ def join_alone() -> None:
         assert alone.all_reduce(np.ones(1))[0] == 1.0
 
 
-# The state of a communicator afterwards: on the rank that acted, and on the other one.
+# The communicator's state after an act: on the rank that acted, and on the other rank.
 FINE, ABORTED, CLOSED = ("ok", "ok"), ("Aborted 0", "Aborted 0"), ("Closed", "PeerFailed 0")
 
-# Acts of one rank alone.
+# Acts of a single rank.
 OWN: dict[str, tuple[Act, tuple[str, str]]] = {
     "abort": (lambda scene: scene.part.abort("enough"), ABORTED),
     "close": (lambda scene: scene.part.close(), CLOSED),
@@ -151,12 +151,12 @@ OWN: dict[str, tuple[Act, tuple[str, str]]] = {
     "init": (lambda scene: join_alone(), FINE),
     "abort another": (lambda scene: scene.other.abort("enough"), FINE),
     "close another": (lambda scene: scene.other.close(), FINE),
-    # These wait for the calls in progress.
+    # These wait for calls in progress.
     "close registration": (lambda scene: scene.registrations[0].close(), FINE),
     "collect registration": (lambda scene: scene.collect(), FINE),
 }
 
-# Acts of all ranks.
+# Acts that all ranks must take part in.
 JOINT: dict[str, Act] = {
     "start": lambda scene: scene.start(),
     "call": lambda scene: summed(scene.part),
@@ -170,7 +170,7 @@ JOINT: dict[str, Act] = {
     "split": lambda scene: summed_in_part(scene.part),
 }
 
-# The waits in a call, whose progress is visible, and others.
+# Waits in a call, whose progress `standing` shows; OTHERS has all other waits.
 CALLS: dict[str, Act] = {
     "call": lambda scene: summed(scene.part),
     "large call": lambda scene: summed(scene.part, LARGE),
@@ -209,7 +209,7 @@ def in_handler(scene: Scene, act: Callable[[], None], is_in_call: bool) -> Calla
 
 
 def in_thread(scene: Scene, act: Callable[[], None], is_in_call: bool) -> Callable[[], None]:
-    """Make another thread act."""
+    """Make another thread run `act`; return a function that waits until it has."""
 
     def run() -> None:
         wait_until_in_call(scene.part) if is_in_call else time.sleep(0.05)
@@ -221,7 +221,7 @@ def in_thread(scene: Scene, act: Callable[[], None], is_in_call: bool) -> Callab
 
 
 def in_callback(scene: Scene, act: Callable[[], None], is_in_call: bool) -> Callable[[], None]:
-    """Make the library's notifier thread act."""
+    """Make the library's notifier thread run `act`; return a function that waits until it has."""
     told = threading.Event()
 
     def run() -> None:
@@ -229,7 +229,7 @@ def in_callback(scene: Scene, act: Callable[[], None], is_in_call: bool) -> Call
         act()
         told.set()
 
-    # Not complete before rank 1 was asked for it.
+    # Completes only when rank 1 answers the request below.
     scene.job.recv(np.zeros(1), 1, tag=1, async_=True).when_done(run)
     scene.job.send(np.zeros(1), 1, tag=2)
     return lambda: assert_told(told)
@@ -240,7 +240,7 @@ def assert_told(told: threading.Event) -> None:
 
 
 def play(job: ringfold.Communicator, context: str, name: str) -> list[str]:
-    """The outcomes of the wait and of the act, and the communicator's state then, on this rank."""
+    """Run a scenario; return this rank's outcomes of the wait and the act, and the final state."""
     act_name, wait_name = name.split(" in ")
     wait = CALLS.get(wait_name) or OTHERS[wait_name]
     act = OWN[act_name][0] if act_name in OWN else JOINT[act_name]
@@ -258,7 +258,7 @@ def play(job: ringfold.Communicator, context: str, name: str) -> list[str]:
     acted = []
 
     def run() -> None:
-        # A call whose data has arrived succeeds, so what ends the call comes first.
+        # A call whose data has arrived succeeds, so an act that ends the call must come first.
         ends_call = act_name == "abort" or (act_name == "close" and context == "handler")
         if not ends_call:
             scene.let_come()
@@ -274,7 +274,7 @@ def play(job: ringfold.Communicator, context: str, name: str) -> list[str]:
 
 
 def act_while_waiting(job: ringfold.Communicator, context: str) -> dict[str, list[str]]:
-    """Every act while rank 0 waits in a call, and some acts in every other wait."""
+    """Run every act while rank 0 waits in a call, and some acts in every other wait."""
     pairs = [(act, "call") for act in (*OWN, *JOINT)]
     pairs += [(act, "large call") for act in ("stats", "abort", "close")]
     if context == "handler":
@@ -294,7 +294,7 @@ def test_a_communicator_is_used_while_a_thread_waits_in_it(jobs: Any, context: s
         mine, theirs = OWN[act][1] if act in OWN else FINE
         if wait == "close" and act != "abort":
             mine, theirs = CLOSED
-        # Closing waits for calls, except for one that waits for the handler's return.
+        # Closing waits for calls, except for a call that waits for the handler to return.
         ends_call = act == "abort" or context == "handler"
         waited = "ok" if wait == "close" or not ends_call else mine
         if own[name] != [waited, "ok", mine] or other[name][2] != theirs:
@@ -302,7 +302,7 @@ def test_a_communicator_is_used_while_a_thread_waits_in_it(jobs: Any, context: s
     assert not wrong
 
 
-# What a forked child does with inherited objects.
+# Acts of a forked child on inherited objects.
 REFUSED: dict[str, Act] = {
     "call": lambda scene: summed(scene.part),
     "start": lambda scene: scene.start(),
@@ -331,7 +331,7 @@ HARMLESS: dict[str, Act] = {
 
 
 def tell_of_child(scene: Scene, answers: Any) -> None:
-    """A child's part: the outcome of every act."""
+    """Record the outcome of every act, in a forked child."""
     found = {}
     for name, act in {**REFUSED, **HARMLESS}.items():
         found[name] = ending(partial(act, scene))
@@ -339,7 +339,7 @@ def tell_of_child(scene: Scene, answers: Any) -> None:
 
 
 def fork_everywhere(job: ringfold.Communicator) -> Any:
-    """Children forked while another thread waits in a call: by this thread, and by one more."""
+    """Fork while another thread waits in a call: from this thread, and from a third one."""
     scene = Scene(job)
     if job.rank == 1:
         scene.come()
@@ -376,7 +376,7 @@ def test_a_forked_child_is_refused_and_harms_nobody(jobs: Any) -> None:
 
 
 def use_at_exit(job: ringfold.Communicator, ends_hard: bool) -> None:
-    """A handler that is registered after ringfold's runs before it."""
+    """Register a handler after ringfold's, so that it runs before ringfold's."""
 
     def last() -> None:
         print(ending(lambda: summed(job)), flush=True)

@@ -1,4 +1,4 @@
-"""Lists of counts that differ between ranks: an error on all of them, and never a wrong result."""
+"""Counts that differ between ranks are an error on all ranks, and never a wrong result."""
 
 from typing import Any
 
@@ -7,15 +7,14 @@ import pytest
 
 import ringfold
 
-# Elements in a unit of the lists below: calls of several slices over TCP, of one over shared
-# memory.
+# Elements per unit of the lists below: several slices a call over TCP, one over shared memory.
 SCALE = 1000
 
 
 def call(
     comm: ringfold.Communicator, what: str, counts: list[int], pairs: tuple[list[int], list[int]]
 ) -> Any:
-    """One uneven call by this rank's counts."""
+    """Make one uneven call with this rank's counts."""
     counts = [count * SCALE for count in counts]
     own = np.full(counts[comm.rank], comm.rank, "float32")
     all_of = np.zeros(sum(counts), "float32")
@@ -41,11 +40,11 @@ def disagree(comm: ringfold.Communicator) -> Any:
         "nothing": [([1, 0], [1, 2]), ([2, 2], [2, 2])],
     }
     for what in ["all_gather", "gather", "reduce_scatter", "scatter", *pairs]:
-        # An error ends a communicator; the next case has its own.
+        # An error ends a communicator, so each case has its own.
         part = comm.split(0)
         assert part is not None
         for _ in range(10):
-            # A value that such a call must not find in a slot or a ring.
+            # Fills slots and rings with a value that the calls below must never return.
             part.all_gather(np.full(4 * SCALE, 900.0, "float32"))
         errors: list[tuple[str, str] | None] = []
         try:
@@ -73,23 +72,21 @@ def test_ranks_with_other_counts_are_told(jobs: Any, transport: str) -> None:
     results = jobs(disagree, 2, {"timeout": 10, "transport": transport}).results()
     for what in results[0]:
         for rank, result in enumerate(results):
-            # A rank that receives nothing may finish before any rank objects; the next call reports
-            # it.
+            # A rank that receives nothing may finish before another rank reports the mismatch; then
+            # the next call reports it.
             first = [ending for ending in result[what] if ending is not None][:1]
             assert first and first[0][0] == "Mismatch" and "counts" in first[0][1], (
                 what,
                 rank,
                 result[what],
             )
-        # But a rank whose result would be wrong gets none.
+        # But a call whose result would be wrong must itself fail.
         wronged = {"gather": [0], "all_gather": [0, 1], "reduce_scatter": [0, 1]}.get(what, [1])
         assert all(results[rank][what][0] is not None for rank in wronged), (what, results)
 
 
 def reduce_to_each_other(comm: ringfold.Communicator, calls_after: int) -> Any:
-    """A reduce of as many slices as there are slots, in which each of two ranks takes the other for
-    the root.
-    """
+    """Reduce as many slices as there are slots; two ranks each name the other as the root."""
     x = np.ones(65536)
     try:
         comm.reduce(x, 1 - comm.rank, "min")
@@ -108,7 +105,7 @@ def test_ranks_that_did_not_meet_are_told_before_their_slots_are_used_again(
 ) -> None:
     for error in jobs(reduce_to_each_other, 2, calls_after=calls_after).results():
         assert isinstance(error, ringfold.Mismatch), repr(error)
-        # It is found where the ranks' memory meets, or by the next call that has no root.
+        # Found either where both ranks use the same memory, or by the next call without a root.
         text = str(error)
         names_roots = "root 0" in text and "root 1" in text
         assert names_roots or "an earlier collective with a root" in text, text

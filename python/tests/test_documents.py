@@ -1,16 +1,17 @@
-"""The blocks of code in the documents run.
+"""Run the code blocks of the documents.
 
-Blocks of a page run in their order, in one shell and one folder:
+The blocks of a page run in order, in one shell and one folder:
 
-* `sh` runs as it stands; a line `# exit status: N` at its end says with what it must end;
-* `python` whose first line is `# name.py` is a program, written to that file for a shell to run;
-* other `python` blocks of a page are one program, which two ranks run, behind the page's
-  `PREAMBLES`.
+* `sh` blocks run as written; a last line `# exit status: N` gives the expected status;
+* `python` blocks whose first line is `# name.py` are written to that file, for a shell to run;
+* the other `python` blocks of a page, after the page's `PREAMBLES`, make one program, which two
+  ranks run.
 
-Above a block that cannot run, a comment says why: `<!-- not run: why -->`. A block below
-`<!-- two hosts -->` is what host 0 runs: it runs with that of host 1 beside it. `node0` and `node1`
-are this host, at a free port, and `ssh` is a shell with few variables. All pages run with
-`-m deep`; those of `QUICK`, which a newcomer meets first, in every check.
+A comment above a block that cannot run gives the reason: `<!-- not run: why -->`. A block below
+`<!-- two hosts -->` has the commands of host 0; the same commands run beside it as host 1.
+`node0:29400` is replaced by this host and a free port, and `ssh` to any host by a shell with few
+variables. All pages run with `-m deep`. Those in `QUICK`, which a newcomer reads first, run in
+every check.
 
 The commands in the comments of scenarios (`examples/*/*.toml`) run, too: each is one line that
 begins with `#   ringfold`.
@@ -30,7 +31,10 @@ ROOT = Path(__file__).parents[2]
 COMMAND = ROOT / "target/debug/ringfold"
 WATCHDOG_S = 240
 GUIDES = ROOT / "docs/guides"
-"""Blocks of its other pages are marked if they are run: by `clients/test_guides.py`."""
+"""Folder of the guides. Those not in `RUN_GUIDES` only have marked blocks that run.
+
+`clients/test_guides.py` runs the marked blocks.
+"""
 
 RUN_GUIDES = {
     "devices",
@@ -39,17 +43,14 @@ RUN_GUIDES = {
     "nccl-tuner",
     "python",
     "python-calls",
-    "several-hosts",
     "simulator",
-    "stragglers",
     "torch",
     "torch-diagnosis",
     "torch-gradients",
     "torch-launchers",
     "troubleshooting",
-    "tuning",
 }
-"""The guides whose blocks run here."""
+"""Guides whose blocks run here."""
 
 PAGES = sorted(
     path
@@ -63,9 +64,8 @@ QUICK = {
     "docs/start/several-hosts.md",
     "docs/guides/python.md",
     "docs/guides/python-calls.md",
-    "docs/guides/several-hosts.md",
 }
-"""Pages whose blocks run in every check: seconds each."""
+"""Pages whose blocks run in every check; each takes seconds."""
 
 RUN = ("sh", "python")
 NOT_RUN = {
@@ -76,7 +76,7 @@ NOT_RUN = {
     "c": "compiled by tests of the C interface",
     "yaml": "manifests, which need a cluster",
 }
-"""Languages of blocks that are not run here, and why."""
+"""Languages of blocks that do not run here, and the reason for each."""
 
 COMMUNICATOR = """
 import numpy as np
@@ -102,18 +102,15 @@ PREAMBLES = {
     "docs/guides/python-calls.md": COMMUNICATOR,
     "docs/guides/torch-gradients.md": GROUP,
 }
-"""What stands before the fragments of a page."""
-
-PROGRAMS_OF = {"docs/start/several-hosts.md": "docs/start/index.md"}
-"""The page whose programs another page goes on with."""
+"""Code that precedes the fragments of a page."""
 
 
 SCENARIOS = sorted((ROOT / "examples").glob("*/*.toml"))
 LONG_SCENARIOS = {"cluster", "noise"}
-"""Scenarios that take more than a second without optimization."""
+"""Scenarios that take more than a second in a build without optimization."""
 
 FAILING_SCENARIOS = {"death"}
-"""Scenarios whose calls fail, with exit status 1."""
+"""Scenarios whose calls fail: exit status 1."""
 
 
 class Block(NamedTuple):
@@ -123,16 +120,16 @@ class Block(NamedTuple):
     language: str
     text: str
     comment: str
-    """The text of the comment above it."""
+    """Text of the comment above the block."""
 
     @property
     def why_not(self) -> str | None:
-        """Why it is not run, if it is not."""
+        """Reason not to run the block, or None."""
         return self.comment.removeprefix("not run: ") if "not run: " in self.comment else None
 
 
 def blocks(page: Path) -> Iterator[Block]:
-    """The blocks of a page."""
+    """Yield the blocks of a page."""
     comment, begin, language, lines = "", 0, "", list[str]()
     for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
         if begin:
@@ -149,23 +146,20 @@ def blocks(page: Path) -> Iterator[Block]:
 
 
 def file_name(block: Block) -> str | None:
-    """The file of a block that is a program."""
+    """Return the file name of a block that is a program."""
     first = re.match(r"# (\w+\.py)\n", block.text)
     return first[1] if first else None
 
 
 def written(name: str | None, text: str) -> str:
-    """Shell that writes a file."""
+    """Return shell code that writes a file."""
     return f"cat >{name} <<'END'\n{text}END"
 
 
 def steps(page: Path) -> Iterator[tuple[str, str]]:
-    """What each step of a page is called, and the shell that runs it."""
+    """Yield the name of each step of a page, and the shell code that runs it."""
     runnable = [block for block in blocks(page) if block.language in RUN and not block.why_not]
     fragments = ""
-    if before := PROGRAMS_OF.get(page.relative_to(ROOT).as_posix()):
-        programs = ((file_name(block), block.text) for block in blocks(ROOT / before))
-        yield from ((name, written(name, text)) for name, text in programs if name)
     for block in runnable:
         name = file_name(block)
         if block.language == "sh":
@@ -181,8 +175,8 @@ def steps(page: Path) -> Iterator[tuple[str, str]]:
 
 
 def on_hosts(block: Block) -> str:
-    """Shell that runs a block, on this host in place of all that it names."""
-    # Each job's status counts.
+    """Return shell code that runs a block with this host in place of all hosts it names."""
+    # `wait` alone ignores the status of the jobs.
     each = "for job in $(jobs -p); do wait $job; done"
     text = re.sub("^wait$", each, ended_as_said(block.text), flags=re.MULTILINE)
     if not re.search(r"\bnode\d\b", text):
@@ -197,7 +191,7 @@ def on_hosts(block: Block) -> str:
 
 
 def ended_as_said(text: str) -> str:
-    """Shell that runs a block, and fails if it ends with another status than the block says."""
+    """Return shell code that fails if a block does not end with the status it declares."""
     ended = re.search(r"^# exit status: (\d+)\n\Z", text, re.MULTILINE)
     if not ended:
         return text
@@ -205,19 +199,19 @@ def ended_as_said(text: str) -> str:
 
 
 def script(page: Path) -> str:
-    """The shell script that runs a page."""
+    """Return the shell script that runs a page."""
     return "\n".join(["set -eu", *(text for _, text in steps(page))]) + "\n"
 
 
 def run_shell(text: str, folder: Path) -> tuple[int, str]:
-    """The status and output of a shell script in a folder, with the names that documents use."""
+    """Run a shell script in a folder with the documents' programs; return status and output."""
     if not COMMAND.exists():
         pytest.skip("the command is not built; `cargo build` does that")
     variables = {
         name: value for name, value in os.environ.items() if not name.startswith("RINGFOLD_")
     }
     variables["PATH"] = f"{launching.named_programs(folder, str(COMMAND))}:{variables['PATH']}"
-    # As ssh's shell, it knows nothing of this one's variables.
+    # Like a shell of ssh, this one inherits no variables.
     ssh = folder / "programs/ssh"
     few = "PATH=/usr/bin:/bin PYTHONPATH=$PYTHONPATH"
     ssh.write_text(f'#!/bin/sh\n[ "$1" = -tt ] && exec env -i {few} sh -c "$3"\n')
@@ -231,7 +225,7 @@ def run_shell(text: str, folder: Path) -> tuple[int, str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_blocks_say_what_they_are(page: Path) -> None:
-    """Every block has a language that is run here, or a reason not to be."""
+    """Every block has a language that runs here, or a reason not to run."""
     wrong = [
         f"{page.name}:{block.line}: `{block.language}`"
         for block in blocks(page)
@@ -253,7 +247,7 @@ def test_blocks_say_what_they_are(page: Path) -> None:
     ],
 )
 def test_blocks_run(page: Path, tmp_path: Path) -> None:
-    """The blocks of the page run, one after the other, and end as they say."""
+    """The blocks of a page run in order, and end with the declared status."""
     status, output = run_shell(script(page), tmp_path)
     assert status == 0, f"{page.name} ended with {status}:\n{output[-8000:]}"
 
@@ -277,7 +271,7 @@ def test_commands_of_scenarios_run(scenario: Path, command: str, tmp_path: Path)
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda path: path.stem)
 def test_commands_of_scenarios_have_lines_of_their_own(scenario: Path) -> None:
-    """No command stands within a comment's text, where it cannot be copied or is not run."""
+    """No command is inside a comment's text, where readers cannot copy it and no test runs it."""
     wrong = [
         line
         for line in scenario.read_text().splitlines()

@@ -1,4 +1,4 @@
-"""What other ranks read of a rank that leaves, dies, or gives up, and who can read the logs."""
+"""Errors on other ranks when a rank leaves, dies or aborts, and who can read the logs."""
 
 import os
 import stat
@@ -39,7 +39,7 @@ Said = Callable[..., str]
 
 @pytest.fixture
 def rank_0() -> Iterator[Said]:
-    """What rank 0 says of rank 1, which ends so."""
+    """Return rank 0's output when rank 1 ends in the given way."""
     started: list["subprocess.Popen[str]"] = []
 
     def run(how: str, **variables: str | tuple[str, str]) -> str:
@@ -87,7 +87,7 @@ def test_a_foreign_text_does_nothing_to_a_terminal(rank_0: Said) -> None:
 
 
 def test_sizes_of_slices_are_compared_when_joining(rank_0: Said) -> None:
-    # A call's header has ten bits of them, in which these are equal.
+    # A call's header has only ten bits of the slice size, which are equal for these two.
     said = rank_0("leave", RINGFOLD_SLICE_BYTES=("65536", "29504"))
     assert "RINGFOLD_SLICE_BYTES" in said and "29504" in said, said
 

@@ -1,4 +1,4 @@
-"""A real job: the guarantees of `examples/digits_numpy.py`."""
+"""Check the guarantees of `examples/digits_numpy.py` in real jobs."""
 
 import importlib.util
 import sys
@@ -34,6 +34,6 @@ def test_digits_are_learned_as_well_by_four_ranks_as_by_one(jobs: Any) -> None:
 
 def test_ranks_take_the_steps_of_one_process_on_the_same_batches(jobs: Any) -> None:
     ((_, alone),) = jobs(train, 1, epochs=1).results()
-    # Three ranks do not divide the batches; the last batch is shorter than the others.
+    # Three ranks do not divide the batches evenly; the last batch is shorter than the others.
     for _, parameters in jobs(train, 3, epochs=1).results():
         assert np.allclose(parameters, alone, rtol=1e-4, atol=1e-5)

@@ -1,5 +1,4 @@
-"""The end of a process: callbacks that still run, forks in callbacks, children of
-`multiprocessing`.
+"""The end of a process: running callbacks, forks in callbacks, children of `multiprocessing`.
 
 docs/reference/contexts.md has the guarantees.
 """
@@ -23,16 +22,16 @@ import ringfold
 
 WATCHDOG_S = 120.0
 REASON = "the loss is infinite" if sys.version_info < (3, 13) else "rank 0 failed: it left"
-"""Later versions of `multiprocessing` keep a child's exception to themselves."""
+"""Expected text; since Python 3.13, `multiprocessing` does not report a child's exception."""
 LATE_S = 1.2
 """Longer than the exit waits for a call in a daemon thread."""
 
 KEPT: list[Any] = []
-"""Open until the exit."""
+"""Communicators and executors that stay open until the exit."""
 
 
 def start_alone(comm: ringfold.Communicator, then: Any) -> None:
-    """Rank 0 starts a call in another communicator; `then` runs when rank 1 has come."""
+    """Start a call of rank 0 in a new communicator; `then` runs when rank 1 has joined the call."""
     part = comm.split(0)
     assert part is not None
     KEPT.append(part)
@@ -75,7 +74,7 @@ def test_ctrl_c_ends_the_wait_for_a_callback(jobs: Any) -> None:
     job = jobs(end_before_the_end_of_time, 2)
     job.wait_for(0, "waiting")
     deadline = time.monotonic() + WATCHDOG_S
-    # The first one may come before the wait.
+    # The first signal may arrive before the wait.
     while job.processes[0].poll() is None and time.monotonic() < deadline:
         job.signal(0, signal.SIGINT)
         time.sleep(0.2)
@@ -89,7 +88,7 @@ def fork_in_callbacks(comm: ringfold.Communicator, statuses: list[int | None]) -
     def fork(status: int | None) -> None:
         child = os.fork()
         if child == 0:
-            # The thread of the callback is the child's only one, and ends with it.
+            # The callback's thread is the child's only thread; the child ends with it.
             if status is not None:
                 sys.exit(status)
             return
@@ -102,12 +101,12 @@ def fork_in_callbacks(comm: ringfold.Communicator, statuses: list[int | None]) -
 
 def test_a_child_of_a_callback_ends_with_it(jobs: Any) -> None:
     job = jobs(fork_in_callbacks, 2, statuses=[7, None, 0])
-    # The calls are of several communicators, which end in any order.
+    # Each call has its own communicator, so they end in any order.
     assert sorted(job.result(0)) == [0, 0, 7]
 
 
 def be_child(rank: int, address: str, fails: bool, left: Any, found: Any) -> None:
-    """Rank 0 leaves, or raises, while a message of its is under way."""
+    """Return from rank 0, or raise there, while one of its messages is in transit."""
     comm = ringfold.init(rank=rank, world_size=2, address=address, timeout=30)
     x = np.full(2_000_000, 1.0 - rank)
     if rank == 0:
@@ -119,7 +118,7 @@ def be_child(rank: int, address: str, fails: bool, left: Any, found: Any) -> Non
     assert left.wait(WATCHDOG_S)
     try:
         comm.recv(x, 0)
-        # A rank that fails is known by then or later.
+        # Rank 1 sees the failure of rank 0 now or in a later call.
         while fails:
             comm.recv(x, 0)
         found.put(float(x.min()))
@@ -190,8 +189,9 @@ def test_subinterpreters_are_refused_and_the_process_ends() -> None:
 
 
 def reduce_later(rank: int, address: str, found: Any) -> None:
-    """A child whose thread makes a call after the child's function has returned, and whose executor
-    has no work.
+    """Reduce from a child's thread after the child's function has returned.
+
+    The child also has an executor without work.
     """
     executor = ThreadPoolExecutor(1)
     KEPT.append(executor)
@@ -199,7 +199,7 @@ def reduce_later(rank: int, address: str, found: Any) -> None:
     comm = ringfold.init(rank=rank, world_size=2, address=address, timeout=30)
 
     def reduce() -> None:
-        # Longer than what an exit grants calls of daemons.
+        # Longer than an exit waits for calls of daemon threads.
         time.sleep(LATE_S)
         found.put(float(comm.all_reduce(np.ones(1))[0]))
 

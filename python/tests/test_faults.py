@@ -1,6 +1,4 @@
-"""The error that a rank gets when another one dies, aborts, comes late or makes a different
-call.
-"""
+"""Errors on the other ranks when a rank dies, aborts, is late or makes a different call."""
 
 import os
 import pickle
@@ -19,7 +17,7 @@ WATCHDOG_S = 60.0
 
 
 def failure(call: Any) -> ringfold.RingfoldError:
-    """The error that `call` raises."""
+    """Return the error that `call` raises."""
     with pytest.raises(ringfold.RingfoldError) as caught:
         call()
     return caught.value
@@ -51,7 +49,7 @@ def differ_in_counts(comm: ringfold.Communicator) -> str:
 
 
 def differ_in_types(comm: ringfold.Communicator) -> list[float] | None:
-    """A broadcast in which the root has another type, and a call that is alike."""
+    """Broadcast with another type on the root, then make a call that is the same on both ranks."""
     x = np.full(3, 7.0, np.float32 if comm.rank == 0 else np.float64)
     try:
         comm.broadcast(x, root=0)
@@ -78,7 +76,7 @@ def test_a_mismatch_numbers_the_users_calls_and_names_what_differs(
     for text in job.results():
         assert "#3 all_reduce of 10 float64" in text and "#3 all_reduce of 11 float64" in text, text
         assert "; the counts differ" in text, text
-        # Each call once: the error names this rank's position in one of the two.
+        # Each call is named once: the error gives this rank's position in one of the two.
         assert text.count("all_reduce") == 2, text
     # The exception reports it; a warning would repeat it.
     assert all("WARN" not in job.log(rank) for rank in range(2))
@@ -100,7 +98,7 @@ def test_survivors_of_a_killed_rank_are_told_its_number(
 
 
 def die_in_split(comm: ringfold.Communicator) -> Any:
-    # From the server, rank 0 knows that all ranks are in the split, and has no part of its own.
+    # Rank 0 joins no part, and returns when the server has seen all ranks in the split.
     if comm.rank == 0:
         comm.split(None)
         os.kill(os.getpid(), signal.SIGKILL)
@@ -108,7 +106,7 @@ def die_in_split(comm: ringfold.Communicator) -> Any:
         part = comm.split(1)
     except ringfold.RingfoldError as error:
         return error
-    # The others were faster.
+    # The other ranks split before rank 0 died.
     assert part is not None and part.world_size == 3
     return failure(comm.barrier)
 
@@ -122,7 +120,7 @@ def test_a_part_without_rank_0_that_dies_meanwhile_names_it(jobs: Any) -> None:
 
 
 def abort_while_others_split(comm: ringfold.Communicator) -> Any:
-    """Alternately, a part whose ranks split it again, one of them for the last time."""
+    """Repeatedly make a part whose ranks split it again, while rank 0 aborts the part."""
     found = []
     for _ in range(40):
         part = comm.split(0)
@@ -148,7 +146,7 @@ def abort_while_others_split(comm: ringfold.Communicator) -> Any:
 
 
 def test_a_split_ends_with_the_communicator_that_is_split(jobs: Any) -> None:
-    """Well before the deadline for joining, which is beyond the watchdog's time."""
+    """The split ends well before the deadline for joining, which is beyond the watchdog's limit."""
     for found in jobs(abort_while_others_split, 2, {"connect_timeout": 600}).results():
         assert set(found) <= {ringfold.Aborted}
 
@@ -268,7 +266,7 @@ def test_different_calls_are_told_with_the_ranks_of_the_communicator(jobs: Any) 
 def come_late(comm: ringfold.Communicator) -> Any:
     comm.barrier()
     if comm.rank == 1:
-        # Until the job is ended: this rank must not leave.
+        # Waits until the job is ended: this rank must not leave.
         print("absent", flush=True)
         signal.pause()
     return failure(lambda: comm.all_reduce(np.ones(10), timeout=0.3))
@@ -316,8 +314,8 @@ def test_ctrl_c_ends_every_wait(jobs: Any, how: str) -> None:
     job = jobs(wait_in, 2, how=how)
     job.wait_for(0, "absent")
     job.wait_for(1, "waiting")
-    # The line is printed before the wait; the signal may also come before it, and is then seen at
-    # the wait's first check.
+    # The line is printed before the wait. A signal that arrives in between is seen at the wait's
+    # first check.
     job.signal(1, signal.SIGINT)
     assert job.result(1) == "interrupted"
 
@@ -381,7 +379,7 @@ def test_errors_are_also_pythons_own(
 
 
 def outlive_the_server(comm: ringfold.Communicator, folder: str) -> str | None:
-    """Rank 0, whose process serves the job, goes first, and then the only rank that could send."""
+    """End rank 0, whose process serves the job; then close the only rank that could send."""
     part = comm.split(0 if comm.rank else None)
     done = Path(folder) / "done"
     if part is None:
@@ -394,7 +392,7 @@ def outlive_the_server(comm: ringfold.Communicator, folder: str) -> str | None:
     time.sleep(1)
     part.close()
     deadline = time.monotonic() + WATCHDOG_S
-    # Its process does not end before.
+    # This process stays until rank 1 has seen this rank leave.
     while not done.exists() and time.monotonic() < deadline:
         time.sleep(0.01)
     return None

@@ -1,4 +1,4 @@
-"""Forks while other threads enter the interpreter: no child hangs."""
+"""No forked child hangs if other threads enter the interpreter during the fork."""
 
 import os
 import signal
@@ -15,7 +15,7 @@ import ringfold
 
 FORKS = 20
 CHILD_S = 30.0
-"""The lifetime of a child that hangs."""
+"""Time after which a child counts as hung and is killed."""
 
 SLOW_UNLOCKS = r"""
 #define _GNU_SOURCE
@@ -38,7 +38,7 @@ int sem_post(sem_t *semaphore) {
 
 
 def forked() -> int:
-    """The exit status of a child that does nothing."""
+    """Fork a child that exits at once, and return its exit status."""
     child = os.fork()
     if child == 0:
         os._exit(0)
@@ -53,7 +53,7 @@ def forked() -> int:
 
 
 def fork_beside_callbacks(comm: ringfold.Communicator) -> list[int]:
-    """Rank 0 forks in a thread as long as all is well, while callbacks of all ranks run."""
+    """Fork in a thread of rank 0 until a child fails, while callbacks run on all ranks."""
     statuses: list[int] = []
 
     def fork() -> None:
@@ -90,7 +90,7 @@ def test_no_child_of_a_fork_beside_callbacks_hangs(
 def test_forks_beside_callbacks_do_not_wait_for_a_thread_that_waits_for_python(
     jobs: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Has the thread of a callback wait for the interpreter wherever it takes memory. Each fork that
-    # waits for it takes 30 s.
+    # Makes a callback's thread wait for the interpreter at every allocation. A fork that waits for
+    # such a thread takes 30 s.
     monkeypatch.setenv("PYTHONTRACEMALLOC", "1")
     assert jobs(fork_beside_callbacks, 2).results() == [[0] * FORKS, []]

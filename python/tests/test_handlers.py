@@ -1,6 +1,4 @@
-"""Signal handlers and other threads that use a communicator while a thread is in one of its
-calls.
-"""
+"""Use of a communicator from signal handlers and other threads during one of its calls."""
 
 import gc
 import os
@@ -20,7 +18,7 @@ WATCHDOG_S = 120.0
 
 
 def signal_when_waiting(part: ringfold.Communicator, process: int) -> None:
-    """Signal `process`, rank 0 of `part`, once it waits in a call."""
+    """Send SIGALRM to `process`, rank 0 of `part`, when rank 0 waits in a call."""
     deadline = time.monotonic() + WATCHDOG_S
     while (standing := part.standing(1)[0]) is None or not standing.call:
         assert time.monotonic() < deadline, standing
@@ -28,8 +26,9 @@ def signal_when_waiting(part: ringfold.Communicator, process: int) -> None:
 
 
 class Dropped:
-    """Its communicator's memory and figures are dropped and read when the garbage collector finds
-    it, in a cycle.
+    """Uses its communicator when the garbage collector finds it in a cycle.
+
+    The finalizer closes the memory and reads the statistics.
     """
 
     def __init__(self, part: ringfold.Communicator, memory: Any) -> None:
@@ -40,8 +39,8 @@ class Dropped:
         self.part.stats()
 
 
-# What a handler does while its thread waits, and whether rank 1 does the same after the interrupted
-# call.
+# The handler's action while its thread waits, and whether rank 1 makes the same call after the
+# interrupted one.
 HANDLERS: dict[str, tuple[Callable[[ringfold.Communicator], Any], bool]] = {
     "figures": (
         lambda part: [read() for read in (part.stats, part.reset_stats, lambda: part.standing(1))],
@@ -75,7 +74,7 @@ def use_in_handlers(comm: ringfold.Communicator, waits: str) -> Any:
     for what, (use, is_collective) in HANDLERS.items():
         part = comm.split(0)
         assert part is not None
-        # Rank 1 does not leave a part while rank 0 may wait in it.
+        # Rank 1 keeps the part open while rank 0 may wait in it.
         parts.append(part)
         handled: list[bool] = []
 
@@ -140,7 +139,7 @@ def in_another_thread(comm: ringfold.Communicator) -> Any:
     thread.start()
     while not comm.standing(1)[0].call:  # type: ignore[union-attr]
         pass
-    # None of these waits for the call, whose deadline is far away.
+    # Neither call waits for the receive, whose deadline is far away.
     calls = comm.stats().calls - begun
     comm.reset_stats()
     signal.signal(signal.SIGALRM, signal.default_int_handler)

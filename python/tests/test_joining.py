@@ -1,5 +1,6 @@
-"""Joining as a process sees it: Ctrl-C, limits of descriptors and threads, names in use, endless
-deadlines, other versions.
+"""Joining as a process sees it.
+
+Ctrl-C, limits of descriptors and threads, names in use, endless deadlines, other versions.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Lateness statistics, and ownership of large all-reduces."""
+"""Lateness statistics, and weights of large all-reduces."""
 
 import time
 from typing import Any
@@ -28,7 +28,7 @@ def come_late(comm: ringfold.Communicator) -> Any:
 def test_whoever_comes_late_is_known(jobs: Any) -> None:
     (calls, arrived_last, _, _), _ = late, prompt = jobs(come_late, 2).results()[::-1]
     assert calls == CALLS and prompt[0] == CALLS
-    # A busy machine may be later than the sleep, but not always.
+    # On a busy machine, the other rank may be later than the sleep, but not always.
     assert arrived_last > 0 and prompt[2] > 0 and prompt[3] > 0.01, (late, prompt)
 
 

@@ -1,4 +1,4 @@
-"""Names and namespaces: what a host's name means elsewhere, and ranks in containers of one host."""
+"""Names and namespaces: host names that resolve differently, and containers on one host."""
 
 import os
 import shlex
@@ -22,7 +22,7 @@ ip link set veth0 up
 ip link set veth1 up
 ip neigh add fd77::99 lladdr 02:00:00:00:00:99 dev veth0 nud permanent
 """
-"""A network of one host with one interface. Packets to fd77::99 vanish."""
+"""A network of one host with one interface. Packets to fd77::99 are lost."""
 
 SUM = """
 import sys
@@ -43,7 +43,7 @@ Ranks = Callable[..., list[str]]
 
 @pytest.fixture
 def ranks(tmp_path: Path) -> Ranks:
-    """Runs ranks in a network of their own; what each said."""
+    """Return a function that runs ranks in their own network and returns their outputs."""
     if os.geteuid() != 0:
         pytest.skip("only root makes namespaces")
 
@@ -55,7 +55,7 @@ def ranks(tmp_path: Path) -> Ranks:
         numbers: tuple[int, ...] = (0, 1),
         secret: str | None = None,
     ) -> list[str]:
-        """Start a rank for each of `numbers`, with its `/etc/hosts` and in its namespaces."""
+        """Run a rank for each of `numbers`, with its own `/etc/hosts` and in its namespaces."""
         script = NETWORK
         for number in numbers:
             names = tmp_path / f"hosts{number}"
@@ -83,13 +83,13 @@ def ranks(tmp_path: Path) -> Ranks:
 
 
 def test_a_name_that_is_loopback_at_rank_0_is_served_at_its_interfaces(ranks: Ranks) -> None:
-    # As Debian writes it, and as every other host knows it.
+    # Debian maps a host's own name to 127.0.1.1; all other hosts know its real address.
     said = ranks("node-a:47001", ["127.0.1.1 node-a", "10.77.0.1 node-a"])
     assert said == ["sum 3.0 3.0\n"] * 2
 
 
 def test_an_address_without_a_server_does_not_hold_up_the_next(ranks: Ranks) -> None:
-    # An attempt to the first address lasts until its deadline.
+    # A connection attempt to the first address lasts until its deadline.
     name = "fd77::99 node-a\n10.77.0.1 node-a"
     said = ranks("node-a:47002", ["10.77.0.1 node-a", name], limit_s=25)
     assert said == ["sum 3.0 3.0\n"] * 2

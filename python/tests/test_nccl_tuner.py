@@ -1,6 +1,4 @@
-"""The plugin that NCCL loads, with the real libnccl.so of torch's package, as far as possible
-without a GPU.
-"""
+"""Test the plugin with the real libnccl.so of torch's package, as far as possible without a GPU."""
 
 import functools
 import importlib.util
@@ -26,7 +24,7 @@ allreduce,65537,-1,ring,ll128,2,-1,-1
 """
 TREE, RING = 0, 1
 LL, LL128, SIMPLE = 0, 1, 2
-# By size: the entries that became 0, and the channels.
+# By size of call: the table entries set to 0, and the channels.
 ANSWERS = {
     "small": [[[TREE, LL]], 0],
     "large": [[[RING, LL128]], 2],
@@ -37,7 +35,7 @@ ANSWERS = {
 
 @functools.cache
 def libnccl() -> Path:
-    """The library of NCCL: the one that TEST_LIBNCCL names, or that of torch's package."""
+    """Return the path of the NCCL library: that in TEST_LIBNCCL, or that of torch's package."""
     if named := os.environ.get("TEST_LIBNCCL"):
         return Path(named)
     package = importlib.util.find_spec("nvidia")
@@ -49,7 +47,7 @@ def libnccl() -> Path:
 
 
 def plugin() -> Path:
-    """The library, as the Rust tests built it: cargo puts it beside them."""
+    """Return the path of the plugin, which cargo builds beside the Rust tests."""
     library = ROOT / "target/debug/deps/libringfold_nccl_tuner.so"
     if not library.exists():
         pytest.skip("the plugin is not built; `cargo test --no-run` does that")
@@ -57,7 +55,7 @@ def plugin() -> Path:
 
 
 def debugger(*commands: str) -> str:
-    """gdb's answer from the library's debugging information; empty without it."""
+    """Return gdb's output from the library's debugging information; empty without it."""
     gdb = shutil.which("gdb")
     if gdb is None:
         return ""
@@ -72,7 +70,7 @@ def debugger(*commands: str) -> str:
 
 @functools.cache
 def members() -> dict[str, int]:
-    """The byte offsets of members of NCCL's structures; empty if unknown."""
+    """Return the byte offsets of members of NCCL's structures; empty if unknown."""
     plain = [
         "nRanks",
         "nNodes",
@@ -93,7 +91,7 @@ def members() -> dict[str, int]:
             plain, re.findall(r"^\$\d+ = (\d+)$", said, re.MULTILINE), strict=False
         )
     }
-    # The others are separate bytes, whether declared as bits or not.
+    # The other members are separate bytes, whether or not they are declared as bit fields.
     for byte, name in re.findall(r"/\* +(\d+)(?:: 0)? +\| +\d+ \*/ .*?(\w+)(?: : 8)?;", said):
         if name in ("func", "count", "algorithm", "protocol", "nMaxChannels"):
             found[name] = int(byte)
@@ -101,7 +99,7 @@ def members() -> dict[str, int]:
 
 
 def run(folder: Path, **variables: str) -> tuple[dict[str, Any], str]:
-    """The program's report, and NCCL's log."""
+    """Run the program; return its report, and NCCL's log."""
     (folder / "nccl_tuner.conf").write_text(RULES)
     log = folder / "log"
     environment = {
@@ -109,7 +107,7 @@ def run(folder: Path, **variables: str) -> tuple[dict[str, Any], str]:
         for name, value in os.environ.items()
         if not name.startswith(("NCCL_", "RINGFOLD_"))
     }
-    # Only this machine's own network.
+    # Limits NCCL to this machine's loopback interface.
     environment |= {
         "NCCL_DEBUG": "INFO",
         "NCCL_DEBUG_SUBSYS": "INIT,TUNING",
@@ -161,7 +159,7 @@ def test_nccl_chooses_what_the_rules_say(tmp_path: Path) -> None:
         "large": [0, RING, SIMPLE, 16],
         "other": [0, RING, SIMPLE, 16],
     }, log
-    # A call without a rule keeps its channels, and so does one whose rule leaves them alone.
+    # A call keeps its channels if it has no rule, or if its rule does not set them.
     assert chosen == {
         "small": [0, TREE, LL, 1],
         "large": [0, RING, LL128, 2],
@@ -174,7 +172,7 @@ def test_nccls_own_translation_of_older_versions_gives_the_same(tmp_path: Path) 
     for version, answered in report["versions"].items():
         expected = {"codes": [0] * 6, "answers": ANSWERS, "keeps_constants": True}
         if version == "2":
-            # Costs are not visible: the plugin picks a tree, which NCCL cannot use then.
+            # Version 2 has no costs, so the plugin cannot see that NCCL has no tree for this call.
             expected["answers"] = {**ANSWERS, "without": [[], 0]}
         assert answered == expected, version
         assert f"TUNER/Plugin: Using ringfold (v{version})" in log
@@ -190,8 +188,8 @@ def test_nccl_finds_it_by_its_short_name(tmp_path: Path) -> None:
 
 def test_structures_are_laid_out_as_nccls(tmp_path: Path) -> None:
     report, _ = run(tmp_path, NCCL_TUNER_PLUGIN=str(plugin()))
-    # Seven algorithms by three protocols, alone and over three kinds of link, and five bandwidths
-    # of four generations.
+    # Latencies: seven algorithms by three protocols, once alone and for three kinds of links.
+    # Bandwidths: five kinds, for four generations and three scales.
     assert report["constants_bytes"] == 8 * (4 * 7 * 3 + 5 * 4 * 3)
     shown = debugger(
         "ptype /o ncclTuner_v5_t", "ptype /o ncclTunerConstants_v5_t", "ptype /o ncclTuner_v2_t"

@@ -66,7 +66,7 @@ def test_an_object_that_cannot_be_pickled_fails_on_all_ranks(jobs: Any) -> None:
 
 
 class Unreadable:
-    """Raises where it is unpickled, and nowhere else."""
+    """Raises an error when it is unpickled, but not when it is pickled."""
 
     def __reduce__(self) -> Any:
         return int, ("not a number",)

@@ -1,4 +1,4 @@
-"""Messages of a rank to itself."""
+"""Messages from a rank to itself."""
 
 import time
 from typing import Any
@@ -9,7 +9,7 @@ import pytest
 import ringfold
 
 LARGE = 8 << 20
-"""Elements of 64 MiB: three such messages are kept for receives to come, and a fourth is not."""
+"""Number of elements in 64 MiB. Three such messages are buffered before a receive, not four."""
 KEPT = 3
 
 
@@ -19,13 +19,13 @@ def one(value: float) -> Any:
 
 def talk_to_oneself(comm: ringfold.Communicator) -> Any:
     own, x, found = comm.rank, np.zeros(1), []
-    # Sent first, and received in another order, by tag and from any rank.
+    # Sends before receives: other order, by tag and from any rank.
     for tag, value in ((3, 30.0), (4, 40.0), (4, 41.0)):
         comm.send(one(value), own, tag)
     for tag, peer in ((4, None), (3, own), (4, own)):
         comm.recv(x, peer, tag)
         found.append(x[0])
-    # Received first, by several receives with one tag.
+    # Receives before sends: several receives with one tag.
     large = np.arange(300_000.0)
     places = [np.zeros_like(large) for _ in range(2)]
     started = [comm.recv(place, None, 5, async_=True) for place in places]
@@ -35,7 +35,7 @@ def talk_to_oneself(comm: ringfold.Communicator) -> Any:
         work.wait()
     found += [work.source for work in started]
     found += [bool((place == (index + 1) * large).all()) for index, place in enumerate(places)]
-    # In a group, and of no elements.
+    # In a group, and without elements.
     with comm.group():
         comm.send(one(7), own)
         comm.recv(x, own)
@@ -51,7 +51,7 @@ def test_a_rank_sends_to_itself(jobs: Any, ranks: int) -> None:
 
 
 def talk_to_all(comm: ringfold.Communicator) -> Any:
-    """Every rank sends to all ranks under one tag, and receives from any, oneself among them."""
+    """Send to all ranks with one tag, and receive from any rank; this rank is among both."""
     places = [np.zeros(1) for _ in range(comm.world_size)]
     started = [comm.recv(place, None, async_=True) for place in places]
     for rank in range(comm.world_size):
@@ -66,7 +66,7 @@ def test_any_rank_may_be_the_rank_itself(jobs: Any, transport: str) -> None:
 
 
 def outlive_the_others(comm: ringfold.Communicator) -> Any:
-    """A receive from any rank, when all others have closed: this rank may still be the sender."""
+    """Receive from any rank when all other ranks have closed: this rank may still be the sender."""
     if comm.rank > 0:
         return None
     x = np.zeros(1)
@@ -74,7 +74,7 @@ def outlive_the_others(comm: ringfold.Communicator) -> Any:
     time.sleep(0.5)
     comm.send(one(3), 0)
     source = work.wait()[1]
-    # In a call that waits nobody is left who could send.
+    # In a blocking call, no rank is left that could send.
     with pytest.raises(ringfold.PeerFailed):
         comm.recv(x, None)
     return source, float(x[0])
@@ -87,14 +87,14 @@ def test_a_rank_that_is_left_alone_sends_to_itself(jobs: Any, transport: str) ->
 
 
 def send_too_much(comm: ringfold.Communicator) -> Any:
-    """Messages in excess wait for receives, in order; one that nothing receives ends in time."""
+    """Send more than is buffered: the excess waits for receives, in order, or times out."""
     own, x, small = comm.rank, np.zeros(LARGE), np.zeros(1)
     for index in range(KEPT):
         x[-1] = index
         comm.send(x, own)
     beyond = np.full(LARGE, float(KEPT))
     waiting = [comm.send(each, own, async_=True) for each in (beyond, one(KEPT + 1))]
-    # Under another tag there is room for a short one.
+    # A short message with another tag still fits.
     comm.send(one(-1), own, 1)
     found = [comm.recv(x, own)[-1] for _ in range(KEPT + 1)]
     found += [comm.recv(small, own)[0], comm.recv(small, own, 1)[0]]
@@ -112,7 +112,7 @@ def test_too_much_for_oneself_waits(jobs: Any) -> None:
 
 
 def fail_alone(comm: ringfold.Communicator, sends: bool) -> Any:
-    """A message of another length, or none."""
+    """Receive from this rank: a message of another length, or no message."""
     try:
         if sends:
             comm.send(np.zeros(3), comm.rank)

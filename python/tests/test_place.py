@@ -135,6 +135,6 @@ def test_half_a_place_is_said(half: str) -> None:
     assert "rank 0 of 1 mean 0.0" in text and "partly describes" in text, text
     for pair in half.split():
         assert pair in text, text
-    # It is not an error, because a program may be meant to run alone.
+    # A process without variables is not an error: a program may be meant to run alone.
     (alone,) = said(JOIN, "")
     assert "half a place" not in alone, alone

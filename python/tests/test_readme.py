@@ -1,4 +1,4 @@
-"""The two commands that README.md has first: one shows what ringfold does, one runs all tests."""
+"""The two commands at the top of README.md: one demonstrates ringfold, one runs all tests."""
 
 import json
 import os
@@ -17,24 +17,24 @@ SHOW = "cargo run --release -p ringfold-cli -- "
 
 
 def commands() -> list[str]:
-    """The first commands of the README, without their comments."""
+    """Return the first commands of the README, without their comments."""
     block = re.search(r"^```sh\n(.*?)^```", (ROOT / "README.md").read_text(), re.DOTALL | re.M)
     assert block
     return [line.partition("#")[0].strip() for line in block[1].splitlines()]
 
 
 def environment() -> dict[str, str]:
-    """The variables of a user who has set none of ringfold's."""
+    """Return this process' variables without ringfold's."""
     return {name: value for name, value in os.environ.items() if not name.startswith("RINGFOLD_")}
 
 
 def rows(table: str) -> list[list[str]]:
-    """The lines of a table of `perf`, word by word."""
+    """Return the rows of a table of `perf`, split into words."""
     return [line.split() for line in table.splitlines() if re.match(r" *\d", line)]
 
 
 def check_table(table: str) -> None:
-    """It has results, all right: of two ranks or more, without a wrong element."""
+    """Check that a table has results of two ranks or more, without a wrong element."""
     ranks = re.search(r"^# ranks (\d+) ", table, re.M)
     assert ranks and int(ranks[1]) >= 2, table
     found = rows(table)
@@ -48,7 +48,7 @@ def test_they_are_two() -> None:
 
 
 def test_the_command_that_shows_makes_its_ranks_and_ends() -> None:
-    """With the same arguments; fewer sizes and repetitions, because others use the cores, too."""
+    """Same arguments, but fewer sizes and repetitions, because other tests use the cores, too."""
     if not COMMAND.exists():
         pytest.skip("the command is not built; `cargo build` does that")
     arguments = commands()[0].removeprefix(SHOW).split()
@@ -62,7 +62,7 @@ def test_the_command_that_shows_makes_its_ranks_and_ends() -> None:
 
 
 def test_cargo_knows_what_to_run() -> None:
-    """`cargo run` needs a package with one program."""
+    """`cargo run` requires a package with a single program."""
     described = subprocess.run(
         ["cargo", "metadata", "--no-deps", "--format-version", "1"],
         cwd=ROOT,

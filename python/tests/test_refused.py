@@ -1,6 +1,4 @@
-"""System calls that a sandbox refuses (seccomp): the job works, or its errors say what is
-missing.
-"""
+"""System calls that a sandbox refuses (seccomp): the job works, or errors say what is missing."""
 
 import os
 import platform

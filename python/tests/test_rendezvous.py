@@ -1,4 +1,4 @@
-"""Joining of ranks that can pass on a line of text."""
+"""Joining of ranks that exchange an address as a line of text."""
 
 import os
 from typing import Any
@@ -14,7 +14,7 @@ TEXT_BYTES = 4096
 
 
 def tell(comm: ringfold.Communicator, text: str) -> str:
-    """Rank 0's `text`, on all ranks."""
+    """Broadcast rank 0's `text` to all ranks."""
     line = np.zeros(TEXT_BYTES, "uint8")
     encoded = text.encode()
     line[: len(encoded)] = np.frombuffer(encoded, "uint8")
@@ -22,7 +22,7 @@ def tell(comm: ringfold.Communicator, text: str) -> str:
 
 
 def meet(comm: ringfold.Communicator) -> Any:
-    # Explicit ranks have nothing to do with a launcher's variables.
+    # Explicit ranks ignore a launcher's variables.
     os.environ.update(JOB_COMPLETION_INDEX="x", WORLD_SIZE="x", RINGFOLD_LOCAL_WORLD_SIZE="2")
     listener = _native.RendezvousListener.open() if comm.rank == 0 else None
     address = tell(comm, "" if listener is None else listener.address)

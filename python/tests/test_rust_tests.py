@@ -1,4 +1,4 @@
-"""How `.ci/rust_tests.py` runs programs of Rust tests, and that all is compiled once for them."""
+"""`.ci/rust_tests.py` runs programs of Rust tests, and the Python module reuses their build."""
 
 import json
 import os
@@ -30,7 +30,7 @@ esac
 
 
 def run(folder: Path, silence_s: float, **programs: str) -> subprocess.CompletedProcess[str]:
-    """The outcome of these programs; one is silent for so long at most."""
+    """Run these programs; a program may be silent for `silence_s` at most."""
     messages = []
     for name, text in programs.items():
         program = folder / name
@@ -82,7 +82,7 @@ def test_programs_without_tests_are_a_failure(tmp_path: Path) -> None:
 
 
 def features(*selection: str) -> dict[str, set[str]]:
-    """The features of each package that these options of cargo choose."""
+    """Return the features of each package that these options of cargo select."""
     listed = subprocess.run(
         ["cargo", "tree", "--format", "{p}|{f}", "--prefix", "none", *selection],
         cwd=ROOT,
@@ -99,7 +99,7 @@ def features(*selection: str) -> dict[str, set[str]]:
 
 
 def test_the_python_module_is_built_of_what_the_tests_have_compiled() -> None:
-    """A dependency with other features, and all that depends on it, would be compiled once more."""
+    """Other features of a dependency would compile it and all its dependents a second time."""
     tests = features("--workspace", "--edges", "normal,build,dev")
     module = features("--package", "ringfold-py", "--edges", "normal,build")
     again = {name: enabled for name, enabled in module.items() if not enabled <= tests[name]}

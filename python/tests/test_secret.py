@@ -1,4 +1,4 @@
-"""Secrets: which are refused, and that none stands in any text."""
+"""Secrets: which of them are refused, and that no text contains one."""
 
 import os
 import subprocess
@@ -15,7 +15,7 @@ WATCHDOG_S = 120.0
 
 
 def refusal(secret: Any, error: type[BaseException] = ringfold.RingfoldError) -> str:
-    """All that an exception shows of the secret with which a job could not be joined."""
+    """Return every text of the exception that a failed join with this secret raises."""
     with pytest.raises(error) as caught:
         ringfold.init(
             rank=1, world_size=2, address="127.0.0.1:9", secret=secret, connect_timeout=0.2
@@ -54,7 +54,7 @@ except ringfold.RingfoldError as error:
 
 
 def said(program: str = PROGRAM, **variables: str | bytes) -> str:
-    """What a program says under these variables."""
+    """Return the output of a program with these variables."""
     done = subprocess.run(
         [sys.executable, "-c", program],
         env={**os.environ, "RINGFOLD_DEBUG": "TRACE", **variables},
@@ -74,7 +74,7 @@ def test_variables_that_prove_nothing_are_refused(secret: bytes, word: str) -> N
 def test_a_secret_that_is_no_text_is_not_left_out(tmp_path: Path) -> None:
     text = said(RINGFOLD_SECRET=f"{MARKER}".encode() + b"\xff")
     assert "RINGFOLD_SECRET is not valid UTF-8" in text and MARKER not in text
-    # A file may have any bytes.
+    # A file may contain any bytes.
     file = tmp_path / "secret"
     file.touch(mode=0o600)
     for content, word in [(b" \n", "is empty"), (b"x\n", "can be guessed")]:
@@ -83,7 +83,7 @@ def test_a_secret_that_is_no_text_is_not_left_out(tmp_path: Path) -> None:
     file.write_bytes(MARKER.encode() + b"\xff\0\n")
     text = said(RINGFOLD_SECRET_FILE=str(file))
     assert "cannot reach rank 0" in text and MARKER not in text
-    # The secret itself instead of a path, which may be longer than one.
+    # The secret itself in place of a path; it may be longer than any path.
     for wrong in (MARKER, f"/{MARKER}" * 1000):
         text = said(RINGFOLD_SECRET_FILE=wrong)
         assert "takes a path" in text and MARKER not in text, text

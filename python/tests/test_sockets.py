@@ -14,7 +14,7 @@ def total(comm: ringfold.Communicator) -> float:
 
 def test_the_arguments_of_sockets_reach_them(jobs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RINGFOLD_DEBUG", "INFO")
-    # The arguments have precedence.
+    # Arguments take precedence over these variables.
     monkeypatch.setenv("RINGFOLD_SOCKETS", "1")
     monkeypatch.setenv("RINGFOLD_SOCKET_THREADS", "0")
     init = {"transport": "tcp", "sockets": 3, "socket_threads": 2}

@@ -19,7 +19,7 @@ WATCHDOG_S = 120.0
 
 
 def ask_until(comm: ringfold.Communicator, is_told: Callable[[Standings], bool]) -> Standings:
-    """Repeat the query until the answer is the expected one."""
+    """Repeat the query until the answer satisfies `is_told`."""
     deadline = time.monotonic() + WATCHDOG_S
     while not is_told(standings := comm.standing(0.2)):
         assert time.monotonic() < deadline, standings
@@ -30,7 +30,7 @@ def wait_for_rank_2(comm: ringfold.Communicator, folder: str) -> Any:
     go_on = Path(folder, "go on")
     comm.barrier()
     if comm.rank == 2:
-        # Busy with other work; then frozen; then in the call.
+        # First busy with other work, then stopped, then in the call.
         while not go_on.exists():
             time.sleep(0.005)
         print("freezes", flush=True)
@@ -61,7 +61,7 @@ def test_who_is_late_and_who_is_frozen_is_told_while_a_call_is_stuck(
     job.wait_for(0, "seen")
     job.signal(2, signal.SIGCONT)
     results = job.results()
-    # The queries have failed no call.
+    # The queries did not make any call fail.
     assert [result for result, _, _ in results] == [[3.0] * 5] * 3
     (_, (late, frozen), _), *_ = results
     for rank in (0, 1):
@@ -88,7 +88,7 @@ def leave_and_ask(comm: ringfold.Communicator) -> Any:
 
 
 def test_who_has_left_is_left_out(jobs: Any) -> None:
-    # In the part, rank 0 is the last one.
+    # Rank 0 of the job is the last rank of the part.
     assert jobs(leave_and_ask, 3).results() == [None, [False, False, True], [False, False, True]]
 
 

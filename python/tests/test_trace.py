@@ -1,4 +1,4 @@
-"""The timeline of a job's recorded calls: `ringfold trace` and `ringfold run --trace`."""
+"""Timelines of recorded calls: `ringfold trace` and `ringfold run --trace`."""
 
 import json
 import os
@@ -20,21 +20,21 @@ CALLS = 20
 
 
 def run(*words: str | Path) -> subprocess.CompletedProcess[str]:
-    """A command line that ends by itself."""
+    """Run a command line that ends without a signal."""
     return subprocess.run(
         [*COMMAND, *words], capture_output=True, text=True, timeout=WATCHDOG_S, check=False
     )
 
 
 def timeline(folder: Path) -> tuple[list[dict[str, Any]], str]:
-    """The events of a folder's timeline, and what the command said."""
+    """Return the events of a folder's timeline, and the command's messages."""
     ended = run("trace", folder, "-o", folder / "job.json")
     assert ended.returncode == 0, ended.stderr
     return json.loads((folder / "job.json").read_text())["traceEvents"], ended.stderr
 
 
 def calls_of(events: list[dict[str, Any]], rank: int, name: str) -> list[dict[str, Any]]:
-    """The collectives of a rank, in order."""
+    """Return the collectives of a rank, in order."""
     slices = (event for event in events if event["ph"] == "X" and event["pid"] == rank)
     return sorted((s for s in slices if s["name"].startswith(name)), key=lambda s: s["ts"])
 
@@ -72,12 +72,12 @@ def test_every_call_is_there_and_the_late_rank_is_named(
         begins = [call["ts"] for call in calls]
         assert all(end <= begin for end, begin in zip(ends, begins[1:], strict=False))
     late = [call["args"]["last_to_enter"] for call in calls_of(events, 0, "all_reduce")]
-    # A busy machine may be later than the sleep, but not always.
+    # On a busy machine, another rank may be later than the sleep, but not always.
     assert late.count("rank 1") > CALLS // 2
     assert "rank 1 was the last to enter" in said.splitlines()[1]
     prompt = calls_of(events, 0, "all_reduce")
     assert max(call["args"]["waited_us"] for call in prompt) > 5_000
-    # An arrow from the late rank ends in the call of the one that waited.
+    # An arrow leads from the late rank to the call of a rank that waited.
     tails = {e["id"]: e for e in events if e["ph"] == "s"}
     heads = {e["id"]: e for e in events if e["ph"] == "f"}
     assert tails and tails.keys() == heads.keys()
@@ -110,7 +110,7 @@ def test_messages_asynchronous_calls_and_parts_are_there(jobs: Any, recorded: Pa
         assert len(calls_of(events, rank, "all_reduce")) == 3
         assert len(calls_of(events, rank, "barrier")) == 1
         [broadcast] = calls_of(events, rank, "broadcast")
-        # The part's first rank is the job's second one.
+        # The part's first rank is rank 1 of the job.
         assert broadcast["args"]["root"] == "rank 1" and broadcast["tid"] == 1
     [send] = [e for e in events if e["ph"] == "b" and e["name"].startswith("send")]
     [receive] = [e for e in events if e["ph"] == "b" and e["name"].startswith("recv")]
@@ -198,20 +198,20 @@ def test_run_records_a_job_in_one_step(tmp_path: Path, status: int) -> None:
 
 
 def test_files_that_are_no_records_are_left_out(jobs: Any, recorded: Path) -> None:
-    """Each is named with what is wrong, the others are read, and no signal ends the command."""
+    """Each bad file is named with its defect, others are read, no signal ends the command."""
     jobs(die_in_the_middle, 2).result(0)
     [good, other] = sorted(recorded.glob("*.ringfold-calls"))
     whole = good.read_bytes()
     bad = {
         "empty": b"",
-        # Five records, where 21 are.
+        # Has only five of the 21 records.
         "cut": whole[: 2112 + 5 * 64],
         "head": whole[:2048],
         "random": os.urandom(10_000),
     }
     for name, content in bad.items():
         (recorded / f"{name}.ringfold-calls").write_bytes(content)
-    # Many records are claimed of a file that is nearly all hole.
+    # Claims many records, but the file is almost entirely a hole.
     claims = bytearray(whole)
     claims[48:56] = claims[1080:1088] = (1 << 16).to_bytes(8, sys.byteorder)
     (recorded / "hole.ringfold-calls").write_bytes(claims[:4096])
@@ -220,7 +220,7 @@ def test_files_that_are_no_records_are_left_out(jobs: Any, recorded: Path) -> No
     (recorded / "folder.ringfold-calls").mkdir()
     (recorded / "device.ringfold-calls").symlink_to("/dev/zero")
     (recorded / "dangling.ringfold-calls").symlink_to("nothing")
-    # What follows the records does not matter, and a link is as good as its file.
+    # Bytes after the records are ignored, and a link is followed.
     os.truncate(other, other.stat().st_size + (1 << 30))
     good.rename(recorded / "moved")
     good.symlink_to("moved")
@@ -233,7 +233,7 @@ def test_files_that_are_no_records_are_left_out(jobs: Any, recorded: Path) -> No
 
 
 def test_the_timeline_is_valid(jobs: Any, recorded: Path) -> None:
-    """By the Trace Event Format: the fields of each phase, and pairs that belong together."""
+    """Events follow the Trace Event Format: the fields of each phase, and matching pairs."""
     jobs(make_all_kinds, 2).results()
     events, _ = timeline(recorded)
     named = {(e["pid"], e.get("tid")) for e in events if e["name"] in NAMES}
@@ -262,7 +262,7 @@ def test_the_timeline_is_valid(jobs: Any, recorded: Path) -> None:
     for track in {(e["pid"], e["tid"]) for e in slices}:
         ends = 0.0
         for event in (e for e in slices if (e["pid"], e["tid"]) == track):
-            # In order, and one after the other: microseconds with the rounding of a sum.
+            # Slices of a track are in order and do not overlap, up to the rounding of microseconds.
             assert event["ts"] >= ends - 0.002
             ends = event["ts"] + event["dur"]
 
@@ -279,7 +279,7 @@ def test_a_job_without_calls_has_no_timeline(tmp_path: Path) -> None:
 
 @pytest.mark.deep
 def test_clocks_are_compared_by_the_calls(tmp_path: Path) -> None:
-    """Rank 1's clock is a day ahead, in a time namespace of its own."""
+    """Rank 1's clock is a day ahead, in its own time namespace."""
     ahead = ["unshare", "--time", "--monotonic", "86400", "--boottime", "86400", "--"]
     if subprocess.run([*ahead, "true"], capture_output=True, check=False).returncode != 0:
         pytest.skip("no time namespaces for this user")
@@ -294,6 +294,6 @@ def test_clocks_are_compared_by_the_calls(tmp_path: Path) -> None:
     events = json.loads(file.read_text())["traceEvents"]
     calls = [calls_of(events, rank, "all_reduce") for rank in range(2)]
     for one, other in zip(*calls, strict=True):
-        # They overlap, as calls of one clock do.
+        # The calls overlap, as they would with a common clock.
         assert one["ts"] <= other["ts"] + other["dur"] + 1
         assert other["ts"] <= one["ts"] + one["dur"] + 1

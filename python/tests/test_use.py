@@ -1,4 +1,4 @@
-"""Use of a communicator: started calls, arguments, closing."""
+"""Use of a communicator: asynchronous calls, arguments, closing."""
 
 import gc
 import os
@@ -47,7 +47,7 @@ def test_root_and_operation_of_reduce_stand_in_either_order(alone: ringfold.Comm
 def many_at_once(comm: ringfold.Communicator) -> Any:
     xs = [np.full(997, 10 * index + comm.rank, "int64") for index in range(20)]
     started = [comm.all_reduce(x, out=x, async_=True) for x in xs]
-    # In any order: the handles are independent.
+    # Waits are in reverse order: the handles are independent.
     for index in reversed(range(20)):
         assert started[index].wait() is xs[index]
         assert started[index].done() and started[index].exception() is None
@@ -87,7 +87,7 @@ def forget(comm: ringfold.Communicator) -> Any:
         kept = alive() is not None
         comm.send(np.zeros(1), 1)
         comm.barrier()
-        # The next call releases completed ones.
+        # The next call releases completed calls.
         comm.barrier()
         gc.collect()
         return kept, alive() is None
@@ -100,7 +100,7 @@ def forget(comm: ringfold.Communicator) -> Any:
 
 
 def test_buffers_of_a_forgotten_call_live_until_it_is_done(jobs: Any) -> None:
-    # Rank 0's buffer may be sent before it is dropped; the received data shows that it was not
+    # The buffer may be sent before rank 0 drops it. The received data shows that the buffer was not
     # freed too early.
     (_, freed), right = jobs(forget, 2).results()
     assert freed and right
@@ -117,8 +117,7 @@ def count_meanwhile(comm: ringfold.Communicator) -> Any:
 
         waiting = threading.Thread(target=wait)
         waiting.start()
-        # Rank 0 sends only after this rank has counted, so a wait that held the GIL would never
-        # end.
+        # Rank 0 sends only after this rank has counted. A wait that held the GIL would never end.
         while counted < 1000:
             counted += 1
         comm.send(np.array([counted]), 0, tag=9)
@@ -137,7 +136,7 @@ def test_other_threads_run_while_one_waits(jobs: Any) -> None:
 def exit_without_close(comm: ringfold.Communicator) -> Any:
     comm.barrier()
     comm.all_reduce(np.ones(3), async_=True)
-    # Dropped, with a call in progress: interpreter exit handles both.
+    # Dropped with a call in progress: interpreter exit handles both.
     raise SystemExit(0)
 
 
@@ -178,7 +177,7 @@ def test_a_result_is_of_the_kind_of_its_input(alone: ringfold.Communicator) -> N
 
         @staticmethod
         def from_dlpack(memory: Any) -> "Array":
-            # As JAX does. NumPy cannot lend the types of ml_dtypes.
+            # JAX does the same. NumPy cannot export the types of ml_dtypes.
             memory.__dlpack__()
             return Array(memory)
 
@@ -247,7 +246,7 @@ def test_wrong_arguments_are_refused_and_leave_the_communicator_usable(
 
 
 class Asked(Exception):
-    """The request that the core would get."""
+    """Carries the arguments of the request to the core."""
 
 
 @pytest.mark.parametrize("transport", [None, "auto", "tcp"])
@@ -315,13 +314,13 @@ def end_and_tell(comm: ringfold.Communicator) -> Any:
     early = told.empty()
     comm.send(np.empty(1), 1)
     elsewhere = told.get(timeout=30) is not threading.main_thread()
-    # A later query is answered at once, for any caller.
+    # A callback added after completion runs at once, in its caller's thread.
     work.when_done(lambda: told.put(threading.current_thread()))
     here = told.get_nowait() is threading.main_thread()
     raised: list[Any] = []
     sys.unraisablehook = raised.append
     again = native.start(Request.raw("all_reduce", "float64", 1000, memory, memory, owner=x))
-    # Whether called at once or later, its exceptions go to the hook.
+    # Exceptions of callbacks go to the hook, whether the callback runs at once or later.
     again.when_done(lambda: 1 // 0)
     again.wait()
     again.when_done(lambda: told.put(0))
@@ -344,7 +343,7 @@ def tell_at_the_end(comm: ringfold.Communicator) -> Any:
     )
     work.when_done(lambda: time.sleep(0.05))
     comm.abort("enough")
-    # The notifier is in Python, or about to be, when the interpreter exits.
+    # The notifier runs Python code, or is about to, when the interpreter exits.
     raise SystemExit(0)
 
 
@@ -366,7 +365,7 @@ def fork_and_ask(comm: ringfold.Communicator) -> Any:
     here = is_told(comm)
     child = os.fork()
     if child == 0:
-        # The child has no thread of its parent's, and starts its own.
+        # The child has no thread of its parent, and starts its own.
         alone = ringfold.init(rank=0, world_size=1)
         os._exit(0 if is_told(alone) else 1)
     return here, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
@@ -400,7 +399,7 @@ def test_calls_are_made_by_address(jobs: Any) -> None:
 
 
 class Owner:
-    """What keeps memory alive."""
+    """Owner of a buffer, which keeps the buffer's memory alive."""
 
 
 def test_an_owner_is_held_until_the_call_is_done(alone: ringfold.Communicator) -> None:

@@ -1,4 +1,4 @@
-"""What other processes see of a job: `ringfold top`, `ringfold metrics`."""
+"""Jobs seen from other processes: `ringfold top` and `ringfold metrics`."""
 
 import os
 import re
@@ -26,14 +26,14 @@ Found = TypeVar("Found")
 
 
 def run(*words: str | Path) -> subprocess.CompletedProcess[str]:
-    """A command line that ends by itself."""
+    """Run a command line that ends without a signal."""
     return subprocess.run(
         [*COMMAND, *words], capture_output=True, text=True, timeout=WATCHDOG_S, check=False
     )
 
 
 def eventually(find: Callable[[], Found | None]) -> Found:
-    """What `find` finds, at the latest when a watchdog barks."""
+    """Poll `find` until it returns a value, and return the value; fail after `WATCHDOG_S`."""
     deadline = time.monotonic() + WATCHDOG_S
     while time.monotonic() < deadline:
         if (found := find()) is not None:
@@ -43,7 +43,7 @@ def eventually(find: Callable[[], Found | None]) -> Found:
 
 
 def parsed(text: str) -> list[tuple[str, dict[str, str], float]]:
-    """A strict reading of Prometheus' text format: each sample's family is declared before it."""
+    """Parse Prometheus' text format strictly: a family is declared before its samples."""
     types: dict[str, str] = {}
     helped: set[str] = set()
     samples = []
@@ -70,7 +70,7 @@ def parsed(text: str) -> list[tuple[str, dict[str, str], float]]:
 
 
 def metrics_of(pids: list[int]) -> Metrics:
-    """Samples of these processes, by name, pid and collective."""
+    """Return the samples of these processes, by name, pid and collective."""
     ended = run("metrics")
     assert ended.returncode == 0, ended.stderr
     return {
@@ -197,7 +197,7 @@ def test_a_job_may_show_nothing(
 
 
 def test_a_hostile_board_is_named_and_breaks_nothing() -> None:
-    """This process has a board that it has not made by the library."""
+    """The board of this process is not one that the library made."""
     board = os.memfd_create("ringfold-board")
     try:
         for content in (b"", b"short", b"\xff" * 10_000, (1 << 56).to_bytes(8, "little") * 300):
@@ -215,18 +215,18 @@ def test_a_hostile_board_is_named_and_breaks_nothing() -> None:
 
 FLOOD, CLAIMED_RANKS = 150, 1 << 17
 READER_KIB_MAX = 256 << 10
-"""Far above what an interpreter needs, and far below what all claims would."""
+"""Far above the needs of an interpreter, and far below the memory of all claimed ranks."""
 PEAK_KIB = """
 import resource, subprocess, sys
 subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL, check=True)
 print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
 """
-"""Run by a small process: a child's peak begins with the memory of the process that starts it."""
+"""Runs in a small process: a child's peak memory begins with that of its parent."""
 
 
 @pytest.mark.parametrize("words", [["metrics", "--peers"], ["top", "--once", "--interval", "0.1"]])
 def test_boards_without_memory_cost_a_reader_little(words: list[str]) -> None:
-    """Any user can make files of which each claims very many ranks, and which cost nothing."""
+    """Any user can make files that claim very many ranks and use no memory."""
     head = struct.pack("=8s6Q", b"rfboard\x01"[::-1], os.getpid(), 1, 2, 3, CLAIMED_RANKS, 0)
     boards = []
     try:
@@ -280,7 +280,7 @@ with ringfold.init(rank=0, world_size=1) as comm:
 
 @pytest.fixture(params=["127.0.0.1", "[::1]"])
 def served(request: pytest.FixtureRequest) -> Iterator[tuple[str, int]]:
-    """Counters that are served at an address."""
+    """The address at which a process serves the counters."""
     command = [*COMMAND, "metrics", "--listen", f"{request.param}:0"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server:
         try:
@@ -295,7 +295,7 @@ def served(request: pytest.FixtureRequest) -> Iterator[tuple[str, int]]:
 
 
 def exchange(address: tuple[str, int], request: bytes) -> str:
-    """Everything that is answered to a request."""
+    """Send a request, and return everything that is answered."""
     with socket.create_connection(address, WATCHDOG_S) as client:
         client.sendall(request)
         answer = b""
@@ -342,15 +342,15 @@ def test_clients_that_do_nothing_keep_nobody_out(served: tuple[str, int]) -> Non
     idle: list[socket.socket] = []
     try:
         for beginning in (b"", b"GET /metrics HTTP/1.1\r\nHost"):
-            # More than are served at one time: they say nothing, or never end.
+            # More clients than are served at a time; they send nothing, or an incomplete request.
             for _ in range(50):
                 idle.append(socket.create_connection(served, WATCHDOG_S))
                 idle[-1].sendall(beginning)
             assert exchange(served, request).startswith("HTTP/1.1 200")
-        # The oldest one gave way.
+        # The oldest client was disconnected to make room.
         with suppress(ConnectionError):
             assert idle[0].recv(1) == b""
-        # The youngest one is closed when its time is over, also if no other comes.
+        # The newest client is disconnected by its deadline, even if no other client connects.
         with suppress(ConnectionError):
             assert idle[-1].recv(1) == b""
     finally:
@@ -364,7 +364,7 @@ def test_an_address_that_cannot_be_had_is_named() -> None:
         ended = run("metrics", "--listen", address)
         assert ended.returncode == 1 and f"cannot listen at {address}" in ended.stderr
         assert "choose another" in ended.stderr and "in use" in ended.stderr
-    # An address for documents, which no machine has.
+    # An address reserved for documentation, which no machine has.
     ended = run("metrics", "--listen", "192.0.2.1:9400")
     assert ended.returncode == 1 and "cannot listen at 192.0.2.1:9400" in ended.stderr
     ended = run("metrics", "--listen", "9400")

@@ -61,9 +61,9 @@ def __getattr__(name: str) -> Any:
 
 
 def register_backend() -> None:
-    """Register the backend with torch, for tensors of the host and of torch's accelerator. May be
-    repeated; torch calls it by itself. A device that is registered with torch later is served after
-    another call.
+    """Register the backend with torch, for tensors of the host and of torch's accelerator. torch
+    makes this call automatically. May be repeated, for example after another device was registered
+    with torch.
     """
     import torch
     import torch.distributed as dist
@@ -82,7 +82,7 @@ def _create(opts: Any, pg_options: Any = None) -> Any:
 
 
 def _autoload() -> None:
-    """The same for torch up to 2.13, at `import torch`, where an exception would break the
+    """Register the backend at `import torch` (torch up to 2.13), where an exception would break the
     import.
     """
     try:

@@ -1,10 +1,10 @@
-"""Have Hugging Face Accelerate, and the Trainer on top of it, make groups of ringfold on CPUs.
+"""Make Hugging Face Accelerate, and the Trainer on top of it, accept groups of ringfold on CPUs.
 
-For ranks on CPUs, Accelerate knows gloo and MPI by name and refuses all other backends; on GPUs it
-takes any. It has no way to register one, so this replaces the method that chooses the name,
-`PartialState._prepare_backend`, by one that keeps `ringfold` where Accelerate would take gloo or
-MPI. Nothing else changes, and nothing changes for programs that ask for another backend. Checked
-with Accelerate 1.15.
+For ranks on CPUs, Accelerate accepts gloo and MPI by name and refuses all other backends; on GPUs
+it accepts any backend. Accelerate has no way to register a backend. This module therefore replaces
+the method that chooses the name, `PartialState._prepare_backend`, with one that keeps `ringfold`
+where Accelerate would choose gloo or MPI. Nothing else changes, and nothing changes for programs
+that request another backend. Checked with Accelerate 1.15.
 """
 
 import functools
@@ -23,9 +23,9 @@ def support_accelerate() -> None:
     """Let Accelerate accept `backend="ringfold"`, and the Trainer `ddp_backend="ringfold"`, for
     ranks on CPUs.
 
-    Call it before `Accelerator`, `PartialState` or `TrainingArguments` is made. Repeated calls
+    Call this before `Accelerator`, `PartialState` or `TrainingArguments` is created. Repeated calls
     have no effect. Raises `Unsupported` if this release of Accelerate chooses its backend
-    differently, and `ImportError` if it is not installed.
+    differently, and `ImportError` if Accelerate is not installed.
     """
     from accelerate.state import PartialState
 
@@ -38,7 +38,7 @@ def support_accelerate() -> None:
 
 
 def _keeping(original: Any) -> Any:
-    """The method that chooses the backend, but that it keeps `ringfold`."""
+    """The method that chooses the backend, changed to keep `ringfold`."""
     signature = inspect.signature(original)
 
     @functools.wraps(original)

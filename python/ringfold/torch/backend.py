@@ -1,11 +1,11 @@
 """The process group classes: one set of methods, and the base class that a group needs.
 
-The base is `ProcessGroup` where ringfold serves all of a group's devices: calls from Python are
-ordinary method calls then, and their handles have all methods. Where another backend serves one of
-the devices it is `Backend`, from torch 2.14 on, which torch wraps in a `ProcessGroup` of its own.
-Up to 2.15, it also wraps the handles of such calls, in some that never report completion. With
-TORCH_DISTRIBUTED_DEBUG=DETAIL, torch wraps backends in a way that breaks Python ones; it does not
-wrap a `ProcessGroup`.
+The base is `ProcessGroup` if ringfold serves all of a group's devices: calls from Python are then
+ordinary method calls, and their handles have all methods. If another backend serves one of the
+devices, the base is `Backend`, from torch 2.14 on, which torch wraps in a `ProcessGroup` of its
+own. Up to 2.15, torch also wraps the handles of such calls, in handles that never report
+completion. With TORCH_DISTRIBUTED_DEBUG=DETAIL, torch wraps backends in a way that breaks Python
+ones, but does not wrap a `ProcessGroup`.
 """
 
 import sys
@@ -44,8 +44,8 @@ _ABORTED = "ProcessGroup.abort was called"
 
 
 class Group(Collectives, PointToPoint, MonitoredBarrier):
-    """The common part of both classes: a communicator of the core, its lifetime, and torch's
-    queries.
+    """The common part of both process group classes: a communicator of the core, its lifetime, and
+    torch's queries.
     """
 
     def _join(
@@ -57,7 +57,7 @@ class Group(Collectives, PointToPoint, MonitoredBarrier):
         name: str,
         ranks: Sequence[int] = (),
     ) -> None:
-        """Connect. Blocks until all ranks have joined."""
+        """Connect to the other ranks. Blocks until all have joined."""
         self._rank = rank
         self._world_size = world_size
         self._timeout_s = timeout.total_seconds()
@@ -81,11 +81,11 @@ class Group(Collectives, PointToPoint, MonitoredBarrier):
         watch.watch(self.trace)
 
     def getBackendName(self) -> str:  # noqa: N802: torch's name
-        """`ringfold`."""
+        """The backend's name, `ringfold`."""
         return NAME
 
     def set_timeout(self, timeout: timedelta) -> None:
-        """The default deadline of later calls."""
+        """Set the default deadline of later calls."""
         self._timeout_s = timeout.total_seconds()
 
     _set_default_timeout = set_timeout
@@ -94,32 +94,30 @@ class Group(Collectives, PointToPoint, MonitoredBarrier):
         return self.trace.collectives
 
     def _set_sequence_number_for_group(self) -> None:
-        """Nothing to agree on: the core counts calls, the same on all ranks."""
+        """Do nothing: the core counts calls, the same on all ranks."""
 
     def shutdown(self) -> None:
-        """Close: wait for this rank's calls in progress, tell the other ranks, free all
-        resources.
-        """
+        """Wait for this rank's calls in progress, notify other ranks, and free all resources."""
         before_leaving(self.trace)
         self._leave()
-        # First, because in a signal handler it ends the call in progress, for which the end of a
-        # registration waits.
+        # The communicator is closed first: in a signal handler, this ends the call in progress, and
+        # ending a registration waits for that call.
         self._communicator.close()
         self._issuer.deliver()
         self._side.close()
         self.buckets.close()
 
     def abort(self) -> None:
-        """End the group on all ranks: calls that wait in it raise `Aborted`."""
+        """End the group on all ranks: calls that wait in the group raise `Aborted`."""
         self._leave()
         self._communicator.abort(_ABORTED)
         self._side.abort(_ABORTED)
         self.buckets.close()
 
     def _part(self, store: Any, ranks: list[int], timeout: timedelta | None, name: str) -> Any:
-        """A group of some of this group's ranks, ordered as listed; `None` for the others.
+        """A group of some of this group's ranks, ordered as listed; `None` on other ranks.
 
-        Blocks until all of them have joined.
+        Blocks until all listed ranks have joined.
         """
         if self._rank not in ranks:
             return None
@@ -133,7 +131,7 @@ class Group(Collectives, PointToPoint, MonitoredBarrier):
         watch.forget(self.trace)
 
     def eager_connect_single_device(self, device: torch.device | None = None) -> None:
-        """Make the lane to the device that the group is bound to."""
+        """Open the lane to the device that the group is bound to."""
         if device is not None and device.type in DRIVER_STREAMS:
             self._side.connect(device)
 
@@ -142,12 +140,12 @@ class Group(Collectives, PointToPoint, MonitoredBarrier):
 
     @property
     def supports_splitting(self) -> bool:
-        """Whether `split` exists."""
+        """Whether the group has `split`."""
         return True
 
     @property
     def supports_coalescing(self) -> bool:
-        """Batches of messages need no group call here: their order does not matter."""
+        """Whether torch coalesces batches of messages: no, because their order does not matter."""
         return False
 
     @property
@@ -157,7 +155,7 @@ class Group(Collectives, PointToPoint, MonitoredBarrier):
 
 
 def _check_place(store: Any, rank: int, world_size: int, timeout: timedelta) -> None:
-    """Refuse what could only end in a wait for ranks that do not exist."""
+    """Raise for arguments that would make the group wait for ranks that do not exist."""
     if not isinstance(store, dist.Store):
         raise InvalidArgument(f"a process group needs a store of torch, not {store!r}")
     if not 0 <= rank < world_size:
@@ -167,14 +165,14 @@ def _check_place(store: Any, rank: int, world_size: int, timeout: timedelta) -> 
 
 
 class RingfoldProcessGroup(Group, dist.ProcessGroup):
-    """For groups whose devices ringfold serves alone, and whatever torch has no `Backend` for.
+    """A process group whose devices ringfold serves alone, or that cannot be a Python `Backend`.
 
     `init_process_group("ringfold")` makes one. Programs that manage groups themselves, such as
-    torchft, make them from a store of torch: all `world_size` ranks with the same entries
-    (a `PrefixStore` of their own), each with its `rank`. That blocks until all have joined, at most
-    `timeout`, which is also the default deadline of calls. Errors are those of `ringfold.errors`;
-    after a fatal one, only `abort` and `shutdown` remain, and a new group may be made in the same
-    process. `name` appears in messages and in the flight record.
+    torchft, make them from a torch store: all `world_size` ranks with the same entries (a
+    `PrefixStore` of their own), each with its `rank`. The constructor blocks until all ranks have
+    joined, at most `timeout`, which is also the default deadline of calls. Errors are those of
+    `ringfold.errors`; after a fatal one, only `abort` and `shutdown` remain, and a new group may be
+    made in the same process. `name` appears in messages and in the flight record.
     """
 
     def __init__(
@@ -195,8 +193,8 @@ class RingfoldProcessGroup(Group, dist.ProcessGroup):
         self._add_filler(rank, world_size)
 
     def _add_filler(self, rank: int, world_size: int) -> None:
-        """Some code in torch asks a group for the backend of a device; this stub can be returned,
-        and raises when used.
+        """Register a stub for torch code that asks a group for the backend of a device; the stub
+        raises when used.
         """
         custom = dist.ProcessGroup.BackendType.CUSTOM
         options = c10d.FakeProcessGroup.Options()
@@ -207,7 +205,7 @@ class RingfoldProcessGroup(Group, dist.ProcessGroup):
         self._set_default_backend(custom)
 
     def _check_device(self, device: torch.device) -> None:
-        # torch gives this class all calls of the group.
+        # torch passes all calls of the group to this class.
         said = dist.distributed_c10d._world.pg_backend_config.get(self, "")
         backends = dict(pair.split(":", 1) for pair in said.split(",") if ":" in pair)
         if backends.get(device.type, NAME) != NAME:
@@ -226,28 +224,27 @@ class RingfoldProcessGroup(Group, dist.ProcessGroup):
         description: str | None,
         _: Any = None,
     ) -> Any:
-        """A group of some of this group's ranks; `None` for the others."""
+        """A group of some of this group's ranks; `None` on other ranks."""
         members = "-".join(map(str, ranks))
-        # torch's name depends on how many groups a rank has made.
+        # torch's name depends on how many groups a rank has made, so it may differ between ranks.
         store = dist.PrefixStore(f"split/{members}/", self._store)
         name = f"{self._name}:split:{members}" if name is None else name
         part = self._part(store, list(ranks), timeout, name)
         if part is not None:
             part.setGroupDesc(description or "")
-            # torch holds only the C++ half, which without its Python half would be a group without
-            # methods.
+            # torch holds only the C++ half: a group without its Python half has no methods.
             self._parts.append(part)
         return part
 
     def get_group_store(self) -> Any:
-        """The store through which the ranks have met."""
+        """The store through which the ranks have joined."""
         return self._store
 
     def _enable_collectives_timing(self) -> None:
-        """Nothing to enable: the flight record has the times of all calls."""
+        """Do nothing: the flight record has the times of all calls."""
 
     def setGroupName(self, name: str) -> None:  # noqa: N802
-        """torch's name for the group."""
+        """Set torch's name for the group."""
         self._name = self.trace.name = name
 
     def getGroupName(self) -> str:  # noqa: N802
@@ -255,7 +252,7 @@ class RingfoldProcessGroup(Group, dist.ProcessGroup):
         return self._name
 
     def setGroupDesc(self, description: str) -> None:  # noqa: N802
-        """The user's description of the group."""
+        """Set the user's description of the group."""
         self._description = self.trace.description = description
 
     def getGroupDesc(self) -> str:  # noqa: N802
@@ -267,7 +264,9 @@ dispatcher.observe(RingfoldProcessGroup)
 
 
 class RingfoldBackend(Group, c10d.Backend):
-    """For groups with another backend; torch before 2.14 cannot create Python objects of it."""
+    """ringfold's part of a group with several backends; torch before 2.14 cannot create Python
+    objects of such a class.
+    """
 
     def __init__(
         self,
@@ -282,8 +281,8 @@ class RingfoldBackend(Group, c10d.Backend):
         self._join(store, rank, world_size, timeout, name, ranks)
 
     def split(self, store: Any, ranks: list[int], opts: Any) -> Any:
-        """A group of some of this group's ranks; only they call it, because torch crashes on a
-        `None` here.
+        """A group of some of this group's ranks; only these ranks call `split`, because torch
+        crashes on a result of `None`.
         """
         if self._rank not in ranks:
             raise Unsupported(
@@ -305,18 +304,18 @@ class RingfoldBackend(Group, c10d.Backend):
 
 
 def backend_devices() -> list[str]:
-    """The types of devices that groups of this process serve."""
+    """The device types that groups of this process serve."""
     accelerator = torch.accelerator.current_accelerator(check_available=True)
     return ["cpu"] if accelerator is None else ["cpu", accelerator.type]
 
 
 def is_on_network(communicator: _native.Communicator) -> bool:
-    """Whether ranks communicate over sockets; the same on all of them."""
+    """Whether ranks communicate over sockets; the same on all ranks."""
     return communicator.hosts > 1 or communicator.transport == "tcp"
 
 
 def create(opts: Any, _: Any = None) -> Any:
-    """The constructor that torch calls for each group that this process is in."""
+    """Make a process group; torch calls this for each group that this process is in."""
     backends, device = asked_for()
     group = group_class(backends)(
         opts.store,
@@ -327,13 +326,13 @@ def create(opts: Any, _: Any = None) -> Any:
         opts.global_ranks_in_group,
     )
     if isinstance(group, dist.ProcessGroup):
-        # torch does it for a `Backend`.
+        # For a `Backend`, torch makes this call.
         group.eager_connect_single_device(device)
     return group
 
 
 def group_class(backends: set[str]) -> type:
-    """The class for a group that these backends serve."""
+    """The class of a group that these backends serve."""
     is_wrapped = dist.get_debug_level() == dist.DebugLevel.DETAIL
     is_alone = backends == {NAME}
     return (
@@ -344,11 +343,12 @@ def group_class(backends: set[str]) -> type:
 
 
 def asked_for() -> tuple[set[str], torch.device | None]:
-    """The backends of the group that torch is making, of all its devices, and the device that it is
-    bound to.
+    """The backends of all devices of the group that torch is making, and the device that the group
+    is bound to.
 
-    torch passes neither to all constructors, so this reads variables of the function that calls
-    them. Where they have other names, there may be other backends if there is another device.
+    torch passes neither to all constructors, so this function reads local variables of the function
+    that calls them. If these variables are not found, another backend is assumed in a process with
+    an accelerator.
     """
     frame = sys._getframe()
     while frame.f_back is not None:
@@ -362,7 +362,7 @@ def asked_for() -> tuple[set[str], torch.device | None]:
 
 @cache
 def can_derive_backends() -> bool:
-    """Whether Python can make objects of a class derived from `Backend`."""
+    """Whether Python can create objects of a class derived from `Backend`."""
 
     class Probe(c10d.Backend):
         pass
@@ -391,7 +391,7 @@ _open: "weakref.WeakSet[Group]" = weakref.WeakSet()
 
 
 def finish_all() -> None:
-    """At interpreter exit: wait for the calls that were started."""
+    """Wait for the started calls of all groups, at interpreter exit."""
     for group in list(_open):
         group.communicator.finish()
 
@@ -408,12 +408,12 @@ def open_communicators() -> list[_native.Communicator]:
 
 
 def close_all(error: BaseException | None) -> None:
-    """At interpreter exit: say goodbye, or after an uncaught exception abort, so that no rank
-    waits.
+    """Close all groups at interpreter exit, or abort them after an uncaught exception, so that no
+    rank waits.
     """
     watch.end()
     for group in list(_open):
-        # An error here is not new: its user got it.
+        # The program has already seen this error.
         with suppress(RingfoldError):
             if error is None:
                 group.communicator.close(GRACE_S)

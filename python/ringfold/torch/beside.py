@@ -1,9 +1,9 @@
-"""Groups beside others: ranks that are together in an open group already use its control plane.
+"""Groups beside others: ranks that already share an open group use its control plane.
 
-Such a group has no server, thread, socket or process descriptor of its own. In the store each rank
-lists the jobs that it is in, and rank 0 chooses one of them that all ranks are in. The job's rank 0
-must be in the group, too: its process has the server, so that no group depends on another process
-than its members'. Ranks without such a job make a job of their own.
+Such a group has no server, thread, socket or process descriptor of its own. In the store, each rank
+lists the jobs that it is in, and rank 0 chooses a job that all ranks are in. The job's rank 0 must
+be in the group, too: its process has the server, and a group must not depend on processes other
+than its members'. Ranks without a common job make a job of their own.
 """
 
 import secrets
@@ -13,14 +13,14 @@ from datetime import timedelta
 from ringfold import _native
 
 Jobs = dict[str, tuple[int, _native.Communicator]]
-"""The jobs that this process is in: its rank there, and an open communicator."""
+"""The jobs that this process is in: its rank in the job, and an open communicator."""
 
 _NUMBER_BYTES = 8
 _PREFIX = "job:"
 
 
 def jobs(communicators: Iterable[_native.Communicator]) -> Jobs:
-    """The jobs of these communicators, as far as more can be made there."""
+    """The jobs of those communicators beside which other communicators can be made."""
     found: Jobs = {}
     for communicator in communicators:
         place = communicator.job
@@ -35,11 +35,13 @@ def listed(own: Jobs) -> list[str]:
 
 
 def chosen(entries: Sequence[Sequence[str]]) -> str | None:
-    """The address of a new group in a job that all ranks, which have these words, are in."""
+    """The address of a new group in a job that all ranks are in, by the words of their entries;
+    `None` if there is no such job.
+    """
     places = [dict(word.split("=") for word in words) for words in entries]
     for job in places[0]:
         ranks = [place.get(job) for place in places]
-        # A process that is several ranks lists one of them.
+        # A process with several ranks lists one of them.
         if None not in ranks and "0" in ranks and len(set(ranks)) == len(ranks):
             number = secrets.token_hex(_NUMBER_BYTES)
             return f"{_PREFIX}{job}:{number}:{','.join(map(str, ranks))}"
@@ -47,7 +49,7 @@ def chosen(entries: Sequence[Sequence[str]]) -> str | None:
 
 
 def connect(own: Jobs, address: str, timeout: timedelta) -> _native.Communicator | None:
-    """Join the group with this address; `None` if it is a job of its own."""
+    """Join the group with this address; `None` if the group is a job of its own."""
     if not address.startswith(_PREFIX):
         return None
     job, number, ranks = address.removeprefix(_PREFIX).split(":")

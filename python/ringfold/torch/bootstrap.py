@@ -3,28 +3,28 @@
 The store (TCPStore, FileStore, HashStore, or whatever `init_process_group` created) holds these
 entries under the group's prefix and size:
 
-* `first`: a random number of rank 0, which names this attempt to join.
-* `NUMBER/here/RANK`: the host and a random number of another rank that answers that attempt, and
+* `first`: a random number of rank 0, which names its attempt to join.
+* `NUMBER/here/RANK`: the host and a random number of a rank that takes part in that attempt, and
   the jobs that it is in (`beside`).
-* `NUMBER/meet`: the address of rank 0 or of a job that all are in, the random numbers of all ranks,
-  and the input of the group's secret.
+* `NUMBER/meet`: the address of rank 0 or of a job that all ranks are in, the random numbers of all
+  ranks, and the input of the group's secret.
 
 The group's secret depends on the job:
 
 * If the job has a secret (RINGFOLD_SECRET or RINGFOLD_SECRET_FILE), the group's secret is an HMAC
-  of the random numbers under the job's: a client that reads the store cannot join, and one that
-  writes to it cannot replay an old group.
+  of the random numbers under the job's secret: a client that reads the store cannot join, and one
+  that writes to it cannot replay an old group.
 * Otherwise rank 0 generates the group's secret, and `meet` holds it. Any client that can read the
   store can join, except that the ranks of one host also check that the other end belongs to the
   same user.
 
-All ranks must use the same one of the two; there is no fallback to the second.
+All ranks must use the same variant; there is no fallback to the second.
 
 A store may hold entries of earlier attempts: of groups to which torch gave the same name, and of
 ranks that were killed while they joined. No rank counts attempts, so ranks cannot disagree about
-the number. A rank takes `meet` for its own only if `meet` lists the random number that the rank
-made for this attempt; otherwise it waits until `first` changes. At its end rank 0 deletes the
-entries of its attempt, and marks it as over.
+the number. A rank accepts `meet` only if that entry lists the random number that the rank
+generated; otherwise the rank waits until `first` changes. At the end of its attempt, rank 0 marks
+the attempt as over in `first` and `meet`, and deletes the other entries.
 """
 
 import logging
@@ -48,7 +48,7 @@ _MEETING = "meet"
 _OF_JOB, _OF_GROUP = "job", "group"
 """The origin of the group's secret."""
 _OVER = "over"
-"""In place of `meet` when an attempt has ended."""
+"""Value of `first` and `meet` after the attempt has ended."""
 _PAUSE_S = 0.02
 """The polling interval of a rank that found the entries of an earlier attempt."""
 
@@ -73,7 +73,7 @@ class _Meet(NamedTuple):
     numbers: str
     """All ranks' random numbers."""
     secret: str
-    """The secret, unless it is derived from the job's."""
+    """The group's secret, unless derived from the job's secret."""
 
 
 class _Place(NamedTuple):
@@ -108,9 +108,9 @@ class _Place(NamedTuple):
 def connect(
     store: Any, rank: int, world_size: int, timeout: timedelta, jobs: beside.Jobs | None = None
 ) -> Joined:
-    """Join the ranks that share `store`. Blocks until all have joined, at most `timeout`.
+    """Join the ranks that share `store`. Blocks until all ranks have joined, at most `timeout`.
 
-    `jobs` are those that this process is in.
+    `jobs` are the jobs that this process is in.
     """
     if world_size == 1:
         return Joined(_communicator(rank, world_size, timeout), None, store)
@@ -178,13 +178,13 @@ def _lead(place: _Place) -> Any:
     entries = place.announce(place.number)
     place.store.set(_FIRST, place.number)
     if last is not None:
-        # Its rank 0 was killed; wakes the ranks that wait for its `meet`.
+        # Rank 0 was killed in that attempt; this wakes the ranks that wait for its `meet`.
         dist.PrefixStore(last, place.store).set(_MEETING, _OVER)
     return entries
 
 
 def _follow(place: _Place) -> tuple[Any, _Meet]:
-    """The part of the store of the attempt to join that lists this rank, and rank 0's entry."""
+    """Wait for an attempt that lists this rank; return its part of the store and rank 0's entry."""
     attempt = None
     while True:
         attempt = _next_attempt(place, attempt)
@@ -196,7 +196,7 @@ def _follow(place: _Place) -> tuple[Any, _Meet]:
 
 
 def _next_attempt(place: _Place, last: str | None) -> str:
-    """The name of the attempt of rank 0 after `last`."""
+    """Wait for rank 0's next attempt after `last`, and return its name."""
     if last is None:
         place.store.wait([_FIRST], place.left)
     while (attempt := _attempt(place)) in (None, last):
@@ -211,7 +211,7 @@ def _next_attempt(place: _Place, last: str | None) -> str:
 
 
 def _attempt(place: _Place) -> str | None:
-    """The name of rank 0's attempt, if there is one."""
+    """The name of rank 0's attempt, if any."""
     if not place.store.check([_FIRST]):
         return None
     name: str = place.store.get(_FIRST).decode()
@@ -219,12 +219,12 @@ def _attempt(place: _Place) -> str | None:
 
 
 def _lists(meet: _Meet, place: _Place) -> bool:
-    """Whether `meet` is of the attempt that this rank has announced itself in."""
+    """Whether `meet` belongs to the attempt in which this rank announced itself."""
     return meet.numbers.split(",")[place.rank : place.rank + 1] == [place.number]
 
 
 def _open(entries: Any, place: _Place) -> tuple[RendezvousListener | None, _Meet]:
-    """Choose the address of rank 0, and publish it."""
+    """Wait for all ranks' entries, choose rank 0's address, and publish it."""
     keys = [_here(rank) for rank in range(place.world_size)]
     entries.wait(keys, place.left)
     ranks = [each.decode().split() for each in _values(entries, keys)]
@@ -245,7 +245,7 @@ def _open(entries: Any, place: _Place) -> tuple[RendezvousListener | None, _Meet
 
 
 def _values(entries: Any, keys: list[str]) -> list[bytes]:
-    """The values of entries that exist: by one request, if the store has it."""
+    """The values of existing entries, in one request if the store supports that."""
     if entries.has_extended_api():
         values: list[bytes] = entries.multi_get(keys)
         return values
@@ -253,18 +253,18 @@ def _values(entries: Any, keys: list[str]) -> list[bytes]:
 
 
 def _end(place: _Place, entries: Any) -> None:
-    """End rank 0's attempt, in which all ranks have joined or rank 0 has failed."""
-    # Both stay: a rank that has just seen one waits for its content.
+    """End rank 0's attempt after all ranks have joined or rank 0 has failed."""
+    # Both entries stay: a rank that has just seen one waits for its value.
     place.store.set(_FIRST, _OVER)
     entries.set(_MEETING, _OVER)
-    # Not every store can delete; entries that stay are recognised as old.
+    # Not every store can delete; remaining entries are recognised as old.
     with suppress(RuntimeError):
         for rank in range(place.world_size):
             entries.delete_key(_here(rank))
 
 
 def _here(rank: int) -> str:
-    """The entry by which a rank announces itself."""
+    """The key under which a rank announces itself."""
     return f"here/{rank}"
 
 
@@ -283,8 +283,8 @@ _has_warned = False
 
 
 def _host_of(store: Any) -> str | None:
-    """The host at which the ranks reach the store, if the store has one; it is a good address for
-    rank 0, too.
+    """The host at which the ranks reach the store, if the store has one; also a good address for
+    rank 0.
     """
     while (inner := getattr(store, "underlying_store", None)) is not None:
         store = inner

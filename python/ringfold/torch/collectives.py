@@ -3,8 +3,8 @@
 A mixin of both process group classes. Names and arguments are torch's, in all spellings of its
 versions; `opts` is an option object, or omitted as in the simple forms
 (`allreduce(tensor, op, timeout)`). All ranks make the same calls in the same order. With
-`opts.asyncOp` (which C++ callers leave on), a call returns a `RingfoldWork` at once; otherwise it
-returns when it has completed. Tensors must not be accessed in between. Errors: those of
+`opts.asyncOp` (which C++ callers leave on), a call returns a `RingfoldWork` at once; otherwise the
+call returns when it has completed. Tensors must not be accessed in between. Errors are those of
 `ringfold.errors`.
 """
 
@@ -95,7 +95,7 @@ class Collectives:
         return self._issuer.sum_now(tensor, name, timeout_s)
 
     allreduce_sparse = allreduce
-    # Itself no caller of `allreduce`: the profiler would observe the call twice.
+    # Does not call `allreduce`: the profiler would observe the call twice.
     allreduce_coalesced = _all_reduce
 
     def broadcast(
@@ -106,7 +106,7 @@ class Collectives:
         *,
         root: int | None = None,
     ) -> dist.Work:
-        """Each tensor becomes the root's."""
+        """Each tensor becomes a copy of the root's tensor."""
         call = self._call("broadcast", terms(opts, self._timeout_s, root=root, timeout=timeout))
         is_root = call.terms.root == self._rank
         for tensor in listed(tensors):
@@ -130,9 +130,7 @@ class Collectives:
         *,
         root: int | None = None,
     ) -> dist.Work:
-        """The root's tensor becomes the reduction of all ranks' tensors; the others' are
-        unchanged.
-        """
+        """The root's tensor becomes the reduction of all ranks' tensors; others stay unchanged."""
         said = terms(opts, self._timeout_s, op, root, timeout)
         call = Call("reduce", said, self._world_size)
         is_root = call.terms.root == self._rank
@@ -146,8 +144,8 @@ class Collectives:
     def allgather(
         self, output_lists: Any, inputs: Any, opts: Any = None, timeout: timedelta | None = None
     ) -> dist.Work:
-        """Tensor `i` of a list becomes rank `i`'s input. Inputs may differ in size, as their lists
-        say.
+        """Tensor `i` of an output list becomes rank `i`'s input, and must have its size. Inputs may
+        differ in size.
         """
         call = self._call("all_gather", terms(opts, self._timeout_s, timeout=timeout))
         inputs = listed(inputs)
@@ -180,7 +178,7 @@ class Collectives:
     def all_gather_single_coalesced(
         self, outputs: Tensors, inputs: Tensors, opts: Any = None, timeout: timedelta | None = None
     ) -> dist.Work:
-        """The same for several outputs and their inputs."""
+        """Each output becomes the concatenation of all ranks' inputs of the same index."""
         call = self._call("all_gather", terms(opts, self._timeout_s, timeout=timeout))
         for output, given in zip(outputs, inputs, strict=True):
             same_type([output], given)
@@ -204,7 +202,7 @@ class Collectives:
         *,
         root: int | None = None,
     ) -> dist.Work:
-        """At the root, tensor `i` of the list becomes rank `i`'s input."""
+        """At the root, tensor `i` of the output list becomes rank `i`'s input."""
         call = self._call("gather", terms(opts, self._timeout_s, root=root, timeout=timeout))
         for index, given in enumerate(listed(inputs)):
             filled = None
@@ -274,9 +272,7 @@ class Collectives:
         op: Any = None,
         timeout: timedelta | None = None,
     ) -> dist.Work:
-        """The output becomes the reduction of all ranks' tensor `rank` of the list. Sizes may
-        differ.
-        """
+        """The output becomes the reduction of all ranks' list entry `rank`. Sizes may differ."""
         said = terms(opts, self._timeout_s, op, timeout=timeout)
         call = Call("reduce_scatter", said, self._world_size)
         outputs = listed(outputs)
@@ -302,8 +298,8 @@ class Collectives:
         op: Any = None,
         timeout: timedelta | None = None,
     ) -> dist.Work:
-        """The output becomes this rank's part, one of equal parts, of the reduction of all
-        inputs.
+        """The output becomes this rank's part of the reduction of all inputs, divided into equal
+        parts.
         """
         return Collectives.reduce_scatter_single_coalesced(
             self, [output], [given], opts, op, timeout
@@ -319,7 +315,9 @@ class Collectives:
         op: Any = None,
         timeout: timedelta | None = None,
     ) -> dist.Work:
-        """The same for several outputs and their inputs."""
+        """Each output becomes this rank's part of the reduction of all inputs of the same index,
+        divided into equal parts.
+        """
         said = terms(opts, self._timeout_s, op, timeout=timeout)
         call = Call("reduce_scatter", said, self._world_size)
         for output, given in zip(outputs, inputs, strict=True):
@@ -358,7 +356,9 @@ class Collectives:
         opts: Any = None,
         timeout: timedelta | None = None,
     ) -> dist.Work:
-        """The same on parts along axis 0: equal ones, or with as many rows as the splits say."""
+        """Part `i` of the output becomes part `rank` of rank `i`'s input. Parts along axis 0 are
+        equal, or have the numbers of rows in the splits.
+        """
         call = self._call("all_to_all", terms(opts, self._timeout_s, timeout=timeout))
         same_type([output], given)
         counts = (
@@ -372,8 +372,8 @@ class Collectives:
     alltoall_base = all_to_all_single
 
     def barrier(self, opts: Any = None, timeout: timedelta | None = None) -> dist.Work:
-        """Block until all ranks have called it, and, if the group has made calls on a device, until
-        they are done on the current stream.
+        """Wait until all ranks have called `barrier`. If the group has a lane, the current stream
+        of its device is synchronized first.
         """
         self._side.synchronize()
         call = Call("barrier", terms(opts, self._timeout_s, timeout=timeout))
@@ -381,11 +381,11 @@ class Collectives:
         return self._issuer.issue(call)
 
     def start_coalescing(self) -> None:
-        """Start coalescing: calls are only started."""
+        """Begin coalescing: later calls are only started."""
         self._issuer.start_coalescing()
 
     def end_coalescing(self) -> dist.Work:
-        """One handle for all calls since `start_coalescing`."""
+        """Return one handle for all calls since `start_coalescing`."""
         return self._issuer.end_coalescing()
 
     def _start_coalescing(self, device: torch.device) -> None:
@@ -407,7 +407,7 @@ class Collectives:
         call.outputs.extend(outputs)
 
     def _split(self, tensor: torch.Tensor, splits: Sequence[int], what: str) -> list[int]:
-        """The number of elements of the parts."""
+        """The number of elements of each part."""
         rows = tensor.shape[0] if tensor.dim() else 0
         if not splits:
             if rows % self._world_size:
@@ -441,11 +441,11 @@ class Collectives:
 
 _BYTES = Numbers("uint8")
 _USUAL = frozenset({torch.Tensor, torch.nn.Parameter})
-"""The types of tensors that intercept no operators."""
+"""Tensor types that intercept no operators."""
 
 
 def lists(given: Any, count: int) -> list[Tensors]:
-    """Lists of tensors; the simple forms pass one list."""
+    """`given` as lists of tensors; the simple forms pass one list."""
     if given and isinstance(given[0], torch.Tensor):
         given = [given]
     if len(given) != count:
@@ -454,5 +454,5 @@ def lists(given: Any, count: int) -> list[Tensors]:
 
 
 def evened(counts: list[int]) -> int | list[int]:
-    """One count if all are equal, which is the common and the faster case."""
+    """`counts` as one count if all are equal, which is the common and the faster case."""
     return counts[0] if min(counts) == max(counts) else counts

@@ -1,15 +1,16 @@
-"""Calls on tensors of a device, by the lane of their group.
+"""Calls on device tensors, by the lane of their group.
 
-A call is enqueued behind the stream that is current, and returns. `async_op=False` makes this
-stream wait for the result at once; otherwise `wait` makes the stream wait that is current then, and
-the host waits in neither case. A future is completed when it is requested, under the lane's stream
-of results, so that its values are ordered behind the result; callbacks run at once, and what they
-enqueue runs when the result is there.
+A call is enqueued behind the current stream, and returns. `async_op=False` makes this stream wait
+for the result at once; otherwise `wait` makes the then current stream wait. The host waits in
+neither case. A future is completed when it is requested, under the lane's result stream, so that
+its values are ordered behind the result; callbacks run at once, and the work that they enqueue runs
+when the result is ready.
 
-Invariants: what a call uses is allocated until the device has done it, without the handle, too; a
-later call of the group releases it. No driver call is made for that, and no stream is recorded with
-the allocator. Each group has one lane, to one device, made by its first call with tensors of a
-device, which all ranks make.
+Invariants: the tensors of a call stay allocated until the device has completed the call, even
+without the handle; a later call of the group releases them. No stream is recorded with the
+allocator for that. The driver is queried only if streams cannot wait for the host, or results are
+copied. Each group has one lane, to one device, opened by its first call with device tensors, which
+all ranks make.
 """
 
 import threading
@@ -30,14 +31,14 @@ from ringfold.torch.work import NO_LIMIT, WaitTimeout
 
 
 class DriverStreams(NamedTuple):
-    """The streams of a type of device whose memory and streams are those of CUDA's driver. Indices
-    of devices are the driver's ordinals.
+    """The streams of a device type whose memory and streams are those of CUDA's driver. Device
+    indices are the driver's ordinals.
     """
 
     current: Callable[[int], int]
-    """The handle of the current stream of a device."""
+    """Function that returns the handle of a device's current stream."""
     external: Callable[[int, int], Any]
-    """A context manager in which the stream with a handle, of a device, is current."""
+    """Function that returns a context in which a device's stream with a handle is current."""
 
 
 def _current_of_cuda(index: int) -> int:
@@ -52,21 +53,21 @@ def _external_of_cuda(handle: int, index: int) -> Any:
 DRIVER_STREAMS: dict[str, DriverStreams] = (
     {} if torch.version.hip else {"cuda": DriverStreams(_current_of_cuda, _external_of_cuda)}
 )
-"""The types of devices that lanes serve."""
+"""The device types that lanes serve, and their streams."""
 
 
 class UnderWay(NamedTuple):
-    """A call that the device may not have done yet."""
+    """A call that the device may not have completed yet."""
 
     work: _native.DeviceWork
     after: torch.Event | None
-    """Happens when the results are in the tensors of the caller, if that is not done by `work`."""
+    """Event after which the caller's tensors have the results, unless `work` implies that."""
     held: list[torch.Tensor]
     record: Record
 
     @property
     def is_done(self) -> bool:
-        """Whether the device has done it."""
+        """Whether the device has completed the call."""
         return self.work.done() and (self.after is None or self.after.query())
 
     def join(self, device: torch.device) -> None:
@@ -77,7 +78,7 @@ class UnderWay(NamedTuple):
 
 
 class DeviceSide:
-    """A group's lane, made when needed, and its calls under way. Any thread may use it."""
+    """A group's lane, opened on first use, and its outstanding calls. Thread-safe."""
 
     def __init__(
         self,
@@ -88,16 +89,16 @@ class DeviceSide:
         self._communicator = communicator
         self._trace = trace
         self._check = check
-        """Raises for a device that another backend of the group serves."""
+        """Function that raises for a device that another backend of the group serves."""
         self._lock = threading.Lock()
         self._under_way: deque[UnderWay] = deque()
         self._is_closed = False
         self.device: torch.device | None = None
-        """The device, once there is a lane."""
+        """The lane's device, once there is a lane."""
         self.lane: _native.Lane | None = None
 
     def connect(self, device: torch.device) -> _native.Lane:
-        """The lane to `device`; the first call makes it, on all ranks at the same place in their
+        """The lane to `device`; the first call opens it, on all ranks at the same position in their
         order of calls.
         """
         if device == self.device and self.lane is not None:
@@ -152,7 +153,7 @@ class DeviceSide:
         return call
 
     def results(self, works: list[_native.DeviceWork]) -> Any:
-        """A context in which the lane's stream of results is the current one, behind `works`."""
+        """A context in which the lane's result stream is the current one, behind `works`."""
         assert self.lane is not None and self.device is not None
         if self.lane.waits_on_host:
             for work in works:
@@ -166,14 +167,14 @@ class DeviceSide:
             torch.accelerator.current_stream(self.device).synchronize()
 
     def abort(self, reason: str) -> None:
-        """End the lane on all ranks; streams go on."""
+        """End the lane on all ranks; streams continue."""
         with self._lock:
             self._is_closed = True
         if self.lane is not None:
             self.lane.abort(reason)
 
     def close(self, grace_s: float | None = None) -> None:
-        """Wait for the calls under way, at most `grace_s` if given, and free the lane."""
+        """Wait for the outstanding calls, at most `grace_s` if given, and free the lane."""
         with self._lock:
             self._is_closed = True
             last = self._under_way[-1] if self._under_way else None
@@ -185,7 +186,7 @@ class DeviceSide:
         self._sweep()
 
     def _sweep(self) -> None:
-        """Release what the device does not use any more."""
+        """Release the tensors of calls that the device has completed."""
         done = []
         with self._lock:
             while self._under_way and self._under_way[0].is_done:
@@ -195,7 +196,7 @@ class DeviceSide:
 
 
 def has_ended(call: UnderWay, limit_s: float) -> bool:
-    """Whether a call ends in time, in whatever way."""
+    """Whether a call ends within `limit_s`, successfully or not."""
     try:
         return call.work.wait(limit_s)
     except RingfoldError:
@@ -208,7 +209,7 @@ def current(device: torch.device) -> int:
 
 
 class DeviceHandle(dist.Work):
-    """The handle of calls that were enqueued. The host waits only where a method says so."""
+    """The handle of enqueued calls. The host waits only in methods documented to wait on it."""
 
     def __init__(self, side: DeviceSide, calls: Sequence[UnderWay], outputs: list[torch.Tensor]):
         super().__init__()
@@ -221,8 +222,8 @@ class DeviceHandle(dist.Work):
         self._future: Future[list[torch.Tensor]] | None = None
 
     def wait(self, timeout: timedelta = NO_LIMIT) -> bool:
-        """Make the current stream wait for the result. With a timeout of more than 0, the host
-        waits, too, and `WaitTimeout` is raised if it expires.
+        """Make the current stream wait for the result. With a timeout above 0, the host waits, too,
+        and `WaitTimeout` is raised if the timeout expires.
         """
         try:
             for call in self.calls:
@@ -234,7 +235,8 @@ class DeviceHandle(dist.Work):
                 failed(call.record, error)
             raise
         if current(self._device) == self._stream:
-            # The allocator reuses memory in the order of this stream, which comes later now.
+            # The allocator reuses memory in the order of this stream, which now waits for the
+            # calls.
             for call in self.calls:
                 call.held.clear()
         return True
@@ -247,19 +249,19 @@ class DeviceHandle(dist.Work):
                 call.after.synchronize()
 
     def synchronize(self) -> None:
-        """The same as `wait`."""
+        """Do the same as `wait`."""
         self.wait()
 
     def is_completed(self) -> bool:
-        """Whether the device has done the calls, or the lane has failed."""
+        """Whether the device has completed the calls, or the lane has failed."""
         return all(call.is_done for call in self.calls)
 
     def is_success(self) -> bool:
-        """Whether the device has done the calls successfully."""
+        """Whether the device has completed the calls successfully."""
         return self.is_completed() and self.exception() is None
 
     def exception(self) -> BaseException | None:
-        """The error that has ended the lane, if the calls did not complete before it."""
+        """The error that ended the lane, if the calls had not completed before."""
         if not self.is_completed():
             return None
         try:
@@ -274,8 +276,8 @@ class DeviceHandle(dist.Work):
         return self._outputs
 
     def get_future(self) -> "Future[list[torch.Tensor]]":
-        """A future of the tensors that the calls fill. It is completed at once; to wait for it
-        makes the current stream wait.
+        """A future of the tensors that the calls fill. The future is completed at once; waiting for
+        it makes the current stream wait.
         """
         if self._future is None:
             self._future = self._promise()

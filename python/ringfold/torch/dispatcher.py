@@ -1,18 +1,19 @@
-"""How torch's dispatcher sees the calls of a process group in Python.
+"""Visibility of a Python process group's calls to torch's dispatcher.
 
-A process group of C++ makes each call by an operator, for example `c10d::allreduce_`. Dispatch
+A C++ process group makes each call through an operator, for example `c10d::allreduce_`. Dispatch
 modes (`CommDebugMode`, `FakeTensorMode`, tracing), function transforms (`torch.func`), tensor
-subclasses and the profiler observe operators. The methods of a process group in Python are called
+subclasses and the profiler observe operators. The methods of a Python process group are called
 directly, and nothing observes them.
 
-Therefore, each method of `RingfoldProcessGroup` first checks for observers. Without any, it makes
-the call, which is many times faster than the dispatcher. With observers, it calls torch's method of
-the same name, and that calls the operator. Behind the observers, a kernel registered here makes the
-call. On fake tensors and on tensors of the device `meta`, torch's own kernels complete it without
-any communication.
+Therefore, each method of `RingfoldProcessGroup` first checks for observers. Without observers, the
+method makes the call, which is many times faster than the dispatcher. With observers, it calls
+torch's method of the same name, which calls the operator. Behind the observers, a kernel registered
+by this module makes the call. On fake tensors and on tensors of the device `meta`, torch's own
+kernels complete the call without any communication.
 
-The kernels stand before those of all devices (`BackendSelect`), and pass the calls of other process
-groups on. They are registered at the first observed call, so that the others never pay for them.
+The kernels run before those of all devices (`BackendSelect`), and pass on the calls of other
+process groups. They are registered at the first observed call, so that unobserved calls never pay
+for them.
 """
 
 import functools
@@ -62,7 +63,7 @@ _METHODS = {
     "scatter_": ("scatter",),
     "send": ("send",),
 }  # fmt: skip
-"""The methods of each operator, by their names in all versions of torch."""
+"""The methods of each operator, under their names in all versions of torch."""
 
 _OF_TERMS = frozenset(
     {
@@ -91,7 +92,7 @@ class Observed:
 _observed = threading.local()
 _library: Any = None
 _library_lock = threading.RLock()
-# No child finds kernels half registered, and torch's locks taken for it.
+# No fork during registration: the child would find kernels half registered and torch's locks taken.
 os.register_at_fork(
     before=_library_lock.acquire,
     after_in_parent=_library_lock.release,
@@ -123,8 +124,8 @@ _classes: list[type] = []
 class _OldName:
     """A deprecated name of a method.
 
-    torch's method calls an override of its old name, too, unless that is a function of C++. An
-    observed call finds one here.
+    torch's method also calls an override of its old name, unless that is a C++ function. For an
+    observed call, this descriptor returns torch's C++ function.
     """
 
     def __init__(self, old_name: str, name: str) -> None:
@@ -158,7 +159,7 @@ def _observable(operator: str, name: str) -> Callable[..., Any]:
             work = by_operator(self, *args, **kwargs)
         return work if observed.work is None else observed.work
 
-    # torch's method calls the overriding one, unless a method of the same name has called it.
+    # torch's method calls the override, unless its caller is a method of the same name.
     call.__code__ = call.__code__.replace(co_name=name)
     return functools.wraps(direct)(call)
 
@@ -171,7 +172,7 @@ _ORDINARY = frozenset(
         c10d.ReduceScatterOptions, c10d.ScatterOptions,
     }
 )  # fmt: skip
-"""Types of arguments that observe nothing."""
+"""Argument types that observe nothing."""
 
 
 def _are_ordinary(arguments: Iterable[Any]) -> bool:
@@ -208,7 +209,7 @@ def _calls() -> list[Observed]:
 
 
 def _register() -> None:
-    """Register the kernels, once in a process."""
+    """Register the kernels, once per process."""
     global _library
     with _library_lock:
         if _library is None:
@@ -219,7 +220,7 @@ def _register() -> None:
 
 
 def _kernel(operator: str, direct: Callable[..., Any]) -> Callable[..., Any]:
-    """What the dispatcher calls for an operator behind the observers."""
+    """The kernel that the dispatcher calls for an operator behind the observers."""
     overload = getattr(torch.ops.c10d, operator).default
     schema = overload._schema
     names = [parameter.name for parameter in schema.arguments]
@@ -241,7 +242,7 @@ def _kernel(operator: str, direct: Callable[..., Any]) -> Callable[..., Any]:
         calls = [call for call in _calls() if (call.group, call.operator) == (group, operator)]
         said = (_terms(group, values, calls),) if has_terms else ()
         work = direct(group, *(values[name] for name in given), *said)
-        # The innermost: a mode may make calls of its own while it handles one.
+        # The innermost call: a mode may make calls of its own while it handles one.
         for call in calls[-1:]:
             call.work = work
         boxed = held(work).boxed()
@@ -251,14 +252,14 @@ def _kernel(operator: str, direct: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _own(boxed: Any) -> Any:
-    """The process group of an operator, if it is of an observed class."""
-    # Tracing has substitutes of a type of its own.
+    """The process group of an operator, if its class is observed."""
+    # Tracing passes substitutes of a different type.
     group = dist.ProcessGroup.unbox(boxed) if isinstance(boxed, torch.ScriptObject) else None
     return group if isinstance(group, tuple(_classes)) else None
 
 
 def _terms(group: Any, values: dict[str, Any], calls: list[Observed]) -> Terms:
-    """The terms of a call, of its operator's arguments."""
+    """The terms of a call, from the arguments of its operator."""
     operation, factor = "sum", 1.0
     if "reduce_op" in values:
         kind = c10d.ReduceOp.RedOpType(values["reduce_op"].op())

@@ -1,16 +1,15 @@
-"""Write the flight record in the format of PyTorch's recorder, so that its analyser `torchfrtrace`
-reads it.
+"""Write the flight record in the format of PyTorch's recorder, for its analyser `torchfrtrace`.
 
-Schema 2.10, as torch's `distributed/flight_recorder` reads it. Where the schema leaves a choice,
+Schema 2.10, as torch's `distributed/flight_recorder` reads it. If the schema leaves a choice,
 records are written so that the analyser matches the calls of different ranks:
 
-* Library: the analyser has a fixed list, so calls are `gloo:all_reduce`, or `nccl:all_reduce` for
-  that of torch 2.11; `comm_lib_version` says ringfold.
+* Library: the analyser has a fixed list, so calls are named `gloo:all_reduce`, or `nccl:all_reduce`
+  for the analyser of torch 2.11; `comm_lib_version` says ringfold.
 * Sizes: for a call with a root, all ranks write the same sizes where the analyser compares them;
   for a call on parts of different lengths, each rank writes the lengths of all.
 * Messages: the analyser assumes that a call of a group involves all its ranks. So the messages from
-  one rank to another with one tag form a group of these two, `0/1->3#7` for those in group `0`,
-  numbered separately.
+  one rank to another with one tag form a group of these two ranks, numbered separately: `0/1->3#7`
+  for those with tag 7 from rank 1 to rank 3 in group `0`.
 
 Beyond the schema, an entry has `error`: the error of the call, or None.
 """
@@ -34,15 +33,15 @@ from ringfold.torch.flight_recorder import FATAL, Record, Recorder, Trace, recor
 
 VERSION = "2.10"
 _IS_OLD = torch.__version__ < (2, 12)
-"""Whether torch's analyser knows NCCL's names only."""
+"""Whether torch's analyser knows only NCCL's names."""
 LIBRARY = "nccl" if _IS_OLD else "gloo"
 """The library's name in the record: one that this torch's analyser accepts."""
 ANSWER_S = 1.0
-"""How long the other ranks have to report their progress."""
+"""Time for the other ranks to report their progress, in seconds."""
 CATCH_UP_S = 0.1
-"""How long ranks that are slightly behind get to catch up, when a rank leaves."""
+"""Time for ranks that are slightly behind to catch up when a rank leaves, in seconds."""
 DEFAULT_PREFIX = "ringfold_rank_"
-"""File names in a folder without a prefix."""
+"""Prefix of file names in a folder."""
 ELEMENTS = {
     torch.float64: "Double", torch.float32: "Float", torch.float16: "Half",
     torch.bfloat16: "BFloat16", torch.int8: "Char", torch.uint8: "Byte",
@@ -61,9 +60,9 @@ def dump_flight_record(path: "str | os.PathLike[str] | None" = None) -> str:
 
     `path` is a file name prefix (RINGFOLD_FR_DUMP by default), or a folder: `dumps/fr_` becomes
     `dumps/fr_0` on rank 0, a pickle that `torchfrtrace` reads, and the same as JSON in
-    `dumps/fr_json/0.json`. Any thread may call it at any time, also while calls are stuck; no other
-    rank takes part. Raises `OSError` if it cannot write, or if the folder does not belong to this
-    user.
+    `dumps/fr_json/0.json`. Any thread may call this at any time, also while calls are stuck; no
+    other rank takes part. Raises `OSError` if writing fails, or if the folder does not belong to
+    this user.
     """
     found = recorder()
     prefix = os.fspath(path) if path is not None else found.settings.dump
@@ -76,8 +75,8 @@ def dump_flight_record(path: "str | os.PathLike[str] | None" = None) -> str:
 
 
 def failed(record: Record, error: BaseException) -> None:
-    """Record the error of the call. A fatal error also gets this rank's call in its text, and is
-    dumped.
+    """Record the error of a call. For a fatal error, also add this rank's call to the error's text,
+    and dump the record.
     """
     record.error = str(error) or type(error).__name__
     record.works = None
@@ -92,8 +91,8 @@ def failed(record: Record, error: BaseException) -> None:
 
 
 def after_death(trace: Trace) -> str | None:
-    """Dump the record once for a group that has failed, if RINGFOLD_FR_DUMP is set. Returns the
-    file. Never raises.
+    """Dump the record, once for a failed group, if RINGFOLD_FR_DUMP is set. Return the file's name,
+    if any. Never raises.
     """
     if trace.dump is None and trace.recorder.settings.dump is not None:
         try:
@@ -104,15 +103,15 @@ def after_death(trace: Trace) -> str | None:
 
 
 def before_leaving(trace: Trace) -> None:
-    """Dump the record of a rank that leaves before others have come as far, if RINGFOLD_FR_DUMP is
-    set.
+    """Dump the record of a rank that leaves while others are behind, or after its group has failed,
+    if RINGFOLD_FR_DUMP is set.
 
-    Their remaining calls may fail because of what this rank did. Never raises.
+    The others' remaining calls may fail because of this rank. Never raises.
     """
     if trace.recorder.settings.dump is None or len(trace.ranks) == 1:
         return
     if is_ahead(trace):
-        # They may be about to finish the same call.
+        # The others may be about to finish the same call.
         time.sleep(CATCH_UP_S)
         if is_ahead(trace):
             after_death(trace)
@@ -134,7 +133,7 @@ def is_ahead(trace: Trace) -> bool:
 
 
 def _write(prefix: str, rank: int, found: dict[str, Any]) -> str:
-    # JSON is written to a folder: the analyser reads every file with the prefix beside the pickles.
+    # JSON is written to a folder of its own: the analyser reads every file with the prefix.
     path = Path(f"{prefix}json")
     path.parent.mkdir(parents=True, exist_ok=True)
     folder = _own_folder(path)
@@ -147,8 +146,8 @@ def _write(prefix: str, rank: int, found: dict[str, Any]) -> str:
 
 
 def _own_folder(path: Path) -> int:
-    """A descriptor of this user's folder, created if needed. Any user can create names like
-    `/tmp/fr_json`.
+    """A descriptor of this user's folder, created if needed. Raises if the folder belongs to
+    another user or is world-writable: any user can create names like `/tmp/fr_json`.
     """
     with contextlib.suppress(FileExistsError):
         path.mkdir(mode=0o700)
@@ -168,7 +167,7 @@ def _own_folder(path: Path) -> int:
 
 
 def _put(folder: int, content: bytes, part: str, name: str) -> None:
-    """Write a file within `folder`, and rename it when it is complete. Follows no link."""
+    """Write a file within `folder`, and rename it when complete. Follows no link."""
     with contextlib.suppress(FileNotFoundError):
         os.unlink(part, dir_fd=folder)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -226,12 +225,12 @@ STATUS = ("last_enqueued_collective", "last_started_collective", "last_completed
 
 
 def group(name: str, description: str, ranks: list[int]) -> dict[str, str]:
-    """A group in the schema."""
+    """A group in the form of the schema."""
     return {"name": name, "desc": description or "undefined", "ranks": str(ranks)}
 
 
 def described(record: Record, state: str) -> dict[str, Any]:
-    """A call in the schema."""
+    """A call in the form of the schema."""
     trace = record.trace
     inputs, outputs = sizes(record)
     kinds = [
@@ -322,7 +321,7 @@ def ends(record: Record) -> tuple[int, int]:
 
 
 def stream(record: Record) -> tuple[str, list[int]]:
-    """The group that represents messages of this kind."""
+    """The name and the ranks of the group that represents messages of this kind."""
     source, target = ends(record)
     tag = record.noted[0][5] if record.noted else 0
     return f"{record.trace.name}/{source}->{target}" + (f"#{tag}" if tag else ""), sorted(

@@ -1,12 +1,12 @@
 """The last calls of the groups of this process.
 
 Each group has a `Trace`, which puts a `Record` of every call into one ring buffer for the whole
-process. That costs a call about half a microsecond: one object, two clock readings, the tensors'
-shapes; no text, no lock. All other work is done on demand: `flight_dump` writes the ring in
-PyTorch's format, `stalls` finds stuck calls.
+process. A record costs a call about half a microsecond: one object, two clock readings, the
+tensors' shapes; no text, no lock. All other work is done on demand: `flight_dump` writes the ring
+in PyTorch's format, `watch` finds stuck calls.
 
-Invariants: no record holds a tensor, a communicator or a lane: it outlives the group. Any thread
-may record and read. A forked child starts with an empty ring.
+Invariants: no record holds a tensor, a communicator or a lane, because records outlive the group.
+Any thread may record and read. A forked child starts with an empty ring.
 """
 
 import itertools
@@ -32,9 +32,9 @@ FATAL = (Aborted, Corrupt, Mismatch, PeerFailed, Timeout)
 MESSAGES = frozenset({"send", "recv"})
 """Point-to-point calls; all others are collectives."""
 FRAMES_MAX = 32
-"""How many stack frames a record keeps."""
+"""Maximum number of stack frames in a record."""
 RANKS_MAX = 8
-"""How many of a group's ranks a text names."""
+"""Maximum number of a group's ranks that a text names."""
 
 Noted = tuple[Sequence[int] | None, Sequence[int] | None, torch.dtype | None, Any, int | None, int]
 """Shapes of inputs and outputs, element type, counts, root or peer, tag."""
@@ -60,13 +60,11 @@ class Call(Protocol):
 
 
 _ids = itertools.count()
-"""The number of the record in the process."""
+"""Numbers of the records in this process."""
 
 
 class Record:
-    """One call. `works` are the core's handles of a started call; a call without them is
-    blocking.
-    """
+    """One call. `works` are the core's handles of a started call; a blocking call has none."""
 
     __slots__ = (
         "completed_ns", "created_ns", "error", "frames", "id", "message", "name", "noted", "number",
@@ -85,8 +83,8 @@ class Record:
         self.trace = trace
         self.id = next(_ids)
         self.number = number
-        """Sequence number among the group's collectives; for a message, among those with this peer,
-        tag and direction.
+        """Sequence number among the group's collectives; for a message, among those with the same
+        peer, tag and direction.
         """
         self.message = message
         """Sequence number among all messages of the group; 0 for a collective."""
@@ -107,12 +105,12 @@ class Record:
 
     @property
     def is_message(self) -> bool:
-        """Whether it is point-to-point."""
+        """Whether the call is point-to-point."""
         return self.message > 0
 
     @property
     def is_on_device(self) -> bool:
-        """Whether a lane carries it out."""
+        """Whether a lane executes the call."""
         works = self.works
         return bool(works and isinstance(works[0], _native.DeviceWork))
 
@@ -135,11 +133,11 @@ class Record:
         return True
 
     def settle(self) -> None:
-        """Record how the call ended, if it has."""
+        """Record the outcome of the call, if it has ended."""
         _ = self.is_pending
 
     def __str__(self) -> str:
-        """The call in torch's words, for people; with ranks of the job."""
+        """The call in torch's terms, for users; ranks are those of the job."""
         number = f"message {self.message}" if self.is_message else f"collective {self.number}"
         shapes = [
             shape
@@ -154,7 +152,7 @@ class Record:
         return f"{self.name}{self._roles()}{what}, {number} of group {self.trace}"
 
     def _roles(self) -> str:
-        """Operation, root or peer."""
+        """The call's operation, root or peer, as text."""
         root, tag = self.noted[0][4:] if self.noted else (None, 0)
         who = "any rank" if root is None else f"rank {self.trace.ranks[root]}"
         operation = f"({self.terms.operation.upper()})"
@@ -190,14 +188,14 @@ class Trace:
         self.name = name
         self.description = description
         self.ranks = list(ranks)
-        """The members by their ranks in the job."""
+        """The members, by their ranks in the job."""
         self.rank = rank
         self.dump: str | None = None
-        """The file of the dump after its failure."""
+        """The file of the group's dump, once written."""
         self._remember = self.recorder.ring.append
         self._has_frames = self.recorder.settings.has_frames
         self.collectives = 0
-        """The number of calls made."""
+        """The number of collectives made."""
         self._messages = itertools.count(1)
         self._streams = Counter[tuple[Any, ...]]()
         self.recorder.traces.add(self)
@@ -215,7 +213,7 @@ class Trace:
         )
 
     def begin_collective(self, name: str, terms: Terms, noted: Sequence[Noted]) -> Record:
-        """The same for a collective."""
+        """Record that a collective is about to be made."""
         self.collectives += 1
         return self._add(Record(self, self.collectives, 0, name, terms, noted))
 
@@ -226,12 +224,12 @@ class Trace:
         return record
 
     def retract(self, record: Record) -> None:
-        """Remove the record of a call that was refused: other ranks do not count it."""
+        """Remove the record of a refused call, which other ranks do not count."""
         if record.is_message:
             self._streams[stream_of(record)] -= 1
         else:
             self.collectives -= 1
-        # Another thread may change the ring meanwhile, or the record is gone.
+        # Another thread may change the ring meanwhile, or may have removed the record.
         with suppress(ValueError, IndexError, RuntimeError):
             self.recorder.ring.remove(record)
 
@@ -242,8 +240,8 @@ class Trace:
 
     @property
     def lane(self) -> _native.Lane | None:
-        """The lane of the group's calls on tensors of a device, once there are any, and until the
-        group is gone.
+        """The lane of the group's calls on device tensors, from the first one until the group is
+        gone.
         """
         return self._lane()
 
@@ -252,7 +250,7 @@ class Trace:
         self._lane = weakref.ref(lane)
 
     def fault(self) -> RingfoldError | None:
-        """The error that has ended the group, or its calls on a device."""
+        """The error that ended the group, or its calls on a device."""
         for part in self.communicator, self.lane:
             if part is not None and (error := part.fault()) is not None:
                 return error
@@ -272,7 +270,7 @@ class Trace:
 
 
 def stream_of(call: "Call | Record") -> tuple[Any, ...]:
-    """The messages among which a message is numbered: those of its name, peer and tag."""
+    """The key of the messages among which a message is numbered: name, peer and tag."""
     return (call.name, *call.noted[0][4:]) if call.noted else (call.name,)
 
 
@@ -309,7 +307,7 @@ def recorder() -> Recorder:
 
 
 def _forget() -> None:
-    """In a forked child: the calls are the parent's."""
+    """Drop the recorder in a forked child: its calls are the parent's."""
     global _recorder, _ids
     _recorder = None
     _ids = itertools.count()

@@ -1,13 +1,14 @@
 """The single path from torch's calls to the core's.
 
 A `Call` collects requests, substitutes for tensors that cannot be used in place, and the result for
-torch. `Issuer.issue` executes it: at once if the caller waits anyway, else started, with a handle.
-Calls on tensors of a device go to the group's lane (`device`), or by way of the host (`level0`);
-all others to its communicator. Work common to every call (profiler, recorder, coalescing) is done
-here.
+torch. `Issuer.issue` executes a call: at once if the caller waits anyway, else started, with a
+handle. Calls on device tensors go to the group's lane (`device`), or through the host (`level0`);
+all others go to its communicator. Work common to every call (profiler, recorder, coalescing) is
+done here.
 
 Invariants: requests are started in the order of the calls, which must be the same on all ranks.
-Only a call with `asyncOp` off blocks here, and none on tensors of a device.
+Only a call with `asyncOp` off waits for its result here, and no call of a lane does. A call through
+the host always waits until its inputs are on the host.
 """
 
 import threading
@@ -47,15 +48,15 @@ NOWHERE = (0, 0)
 
 
 def memory(tensor: torch.Tensor | None) -> tuple[int, int]:
-    """Address and bytes of a plain tensor."""
+    """Address and size in bytes of a plain tensor."""
     return NOWHERE if tensor is None else (tensor.data_ptr(), tensor.nbytes)
 
 
 class Call(Staging):
     """One call of torch, as requests to the core.
 
-    With a `device`, it has in place of `requests` those `on_device`, and the tensors that they use,
-    to be `held`.
+    A call with a `device` has the requests `on_device` instead of `requests`, and keeps the tensors
+    that they use in `held`.
     """
 
     __slots__ = (
@@ -67,13 +68,13 @@ class Call(Staging):
     def __init__(self, name: str, terms: Terms, world_size: int = 1) -> None:
         super().__init__()
         self.world_size = world_size
-        """The operation, of calls that reduce."""
+        """The number of ranks, for calls that reduce."""
         self.name = name
         """The collective's name in `ringfold`."""
         self.terms = terms
         self.requests: list[Request] = []
         self.noted: list[Noted] = []
-        """For the flight recorder."""
+        """The facts of the requests, for the flight recorder."""
         self.outputs: list[torch.Tensor] = []
         self.works: list[_native.Work] = []
         """The handles of the requests, once they are started."""
@@ -88,7 +89,7 @@ class Call(Staging):
         root: int | None = 0,
         tag: int = 0,
     ) -> None:
-        """Add a request on tensors in place, or several; counts are in elements of torch."""
+        """Add one or more requests on tensors usable in place; counts are in elements of torch."""
         if self.passage is None:
             self._ask(numbers, counts, given, filled, root, tag)
             return
@@ -128,7 +129,7 @@ class Call(Staging):
         root: int | None,
         tag: int,
     ) -> Request:
-        """A request on memory of the host."""
+        """A request on host memory."""
         # On the host, sides are in one piece.
         assert not isinstance(given, list) and not isinstance(filled, list)
         source = memory(given)
@@ -153,7 +154,7 @@ class Call(Staging):
                 communicator.check(request)
 
     def stays(self, tensor: torch.Tensor) -> bool:
-        """Whether the call uses the memory of a tensor's device."""
+        """Whether the call uses the tensor's memory on its device."""
         device = tensor.device
         if device == self.device:
             return True
@@ -166,10 +167,10 @@ class Call(Staging):
         return True
 
     def is_hosted(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor of a device is copied through the host by torch, instead of a lane.
+        """Whether torch copies a device tensor through the host, instead of a lane using it.
 
-        Messages are: the first call with tensors of the device may be one between two ranks, where
-        no lane can be made, and the messages of a lane would be carried out in their order.
+        Messages go through the host: the first call with device tensors may be a message between
+        two ranks, which cannot open a lane, and a lane would execute messages in their order.
         """
         return self.name in MESSAGES or tensor.device.type not in DRIVER_STREAMS
 
@@ -185,16 +186,16 @@ class Call(Staging):
             self.on_device.append(part)
 
     def device_requests(self) -> list[DeviceRequest]:
-        """The requests of a call on tensors of a device."""
+        """The requests of a call on device tensors."""
         return [part.request(self.name, self.terms) for part in self.on_device]
 
 
 _VECTORS = frozenset({"all_reduce", "broadcast", "reduce"})
-"""Calls in which several tensors are as good as one: a lane takes them as pieces."""
+"""Calls in which several tensors are equivalent to one: a lane takes them as pieces."""
 
 
 class DevicePart(NamedTuple):
-    """A request on tensors of a device."""
+    """A request on device tensors."""
 
     numbers: Numbers
     counts: Counts
@@ -204,13 +205,13 @@ class DevicePart(NamedTuple):
     root: int | None
 
     def is_like(self, other: "DevicePart") -> bool:
-        """Whether the two could be one, if they are of a vector."""
+        """Whether the two requests can be merged, if their call is one of `_VECTORS`."""
         return (self.numbers, self.operation, self.root) == (
             other.numbers, other.operation, other.root,
         )  # fmt: skip
 
     def followed_by(self, other: "DevicePart") -> "DevicePart":
-        """Both as one, of a vector."""
+        """Both requests merged into one, in a call of `_VECTORS`."""
         assert isinstance(self.counts, int) and isinstance(other.counts, int)
         return self._replace(
             counts=self.counts + other.counts,
@@ -219,7 +220,7 @@ class DevicePart(NamedTuple):
         )
 
     def request(self, name: str, terms: Terms) -> DeviceRequest:
-        """The request for a lane."""
+        """This part as a request to a lane."""
         return DeviceRequest(
             name,
             self.numbers.name,
@@ -234,14 +235,14 @@ class DevicePart(NamedTuple):
 
 
 def mixed(one: torch.device, other: torch.device | None) -> InvalidArgument:
-    """The error about a call with tensors of two devices."""
+    """The error of a call with tensors of two devices."""
     return InvalidArgument(
         f"tensors on `{one}` and `{other or 'cpu'}` in one call; they must be on the same device"
     )
 
 
 def widened(counts: Counts, width: int) -> Counts:
-    """The same counts if an element of torch is `width` elements of the core."""
+    """`counts` in elements of the core, of which an element of torch has `width`."""
     if isinstance(counts, int):
         return counts * width
     if isinstance(counts, tuple):
@@ -256,7 +257,7 @@ def noted(
     root: int | None,
     tag: int,
 ) -> Noted:
-    """The recorded facts of a request: no tensor."""
+    """The recorded facts of a request, without its tensors."""
     if isinstance(given, list) or isinstance(filled, list):
         kind = (pieces(given) or pieces(filled))[0].dtype
         return (total(given), total(filled), kind, counts, root, tag)
@@ -272,12 +273,12 @@ def noted(
 
 
 def total(side: Side | None) -> Sequence[int] | None:
-    """The shape of a side whose pieces stand one after the other."""
+    """The shape of the concatenation of a side's pieces."""
     return None if side is None else [sum(piece.numel() for piece in pieces(side))]
 
 
 class Issuer:
-    """Executes the calls of one group, and records them. Any thread may use it."""
+    """Executes the calls of one group, and records them. Thread-safe."""
 
     def __init__(
         self, communicator: _native.Communicator, side: DeviceSide, trace: Trace
@@ -287,13 +288,13 @@ class Issuer:
         self._trace = trace
         self._done = CompletedWork()
         self._coalesced: list[RingfoldWork | DeviceHandle] | None = None
-        # The request of the last `sum_now`.
+        # The terms of the last `sum_now`.
         self._sum_terms = Terms(False, 0.0)
-        # Started calls of the host whose results are still to be copied or changed, in order.
+        # Started host calls whose results are still to be copied or changed, in order.
         self._unsettled: dict[RingfoldWork, None] = {}
-        # Those of level 0 that may have results to enqueue.
+        # Calls of level 0 that may have results to enqueue.
         self._passing: weakref.WeakSet[PassageWork] = weakref.WeakSet()
-        # A signal handler may shut the group down.
+        # Reentrant: a signal handler may shut the group down.
         self._passing_lock = threading.RLock()
 
     def issue(self, call: Call) -> dist.Work:
@@ -319,7 +320,7 @@ class Issuer:
             if len(call.requests) == 1:
                 self.communicator.run(call.requests[0])
             else:
-                # A group on this rank, too: other ranks may want a handle of the same call.
+                # Grouped as in `_start`: other ranks may start the same call with a handle.
                 for work in self.communicator.start_group(call.requests):
                     work.wait()
             if call.is_needed:
@@ -344,7 +345,7 @@ class Issuer:
         if len(call.requests) == 1:
             started = [self.communicator.start(call.requests[0])]
         else:
-            # Grouped, so that the tuner knows their number.
+            # Grouped, so that the tuner knows the number of requests.
             started = self.communicator.start_group(call.requests)
         record.works = call.works = started
         is_needed = call.is_needed
@@ -369,13 +370,13 @@ class Issuer:
         try:
             work.wait()
         except Exception:
-            # The handle has the error, also one of torch.
+            # The handle reports the error, also one of torch.
             pass
         finally:
             self._unsettled.pop(work, None)
 
     def _pass(self, call: Call, passage: Passage, record: Record) -> PassageWork:
-        """Start a call on tensors of a device."""
+        """Start a call whose device tensors go through the host."""
         record.works = call.works = passage.start(call.requests, self.communicator.start)
         finish: Callable[[], None] | None = call.finish if call.is_needed else None
         return PassageWork(
@@ -383,17 +384,17 @@ class Issuer:
         )
 
     def deliver(self) -> None:
-        """Enqueue the results of all calls by way of the host, which have ended there."""
+        """Enqueue the results of all calls through the host, which have ended on the host."""
         self._settle()
         with self._passing_lock:
             passing = list(self._passing)
         for work in passing:
-            # Its handle has the error.
+            # The handle reports the error.
             with suppress(Exception):
                 work.wait()
 
     def _enqueue(self, call: Call, device: torch.device, record: Record) -> dist.Work:
-        """Enqueue a call on tensors of a device."""
+        """Enqueue a call on device tensors."""
         held = call.held + call.outputs
         finish = call.finish if call.is_needed else None
         under_way = self._side.enqueue(device, call.device_requests(), finish, held, record)
@@ -434,18 +435,18 @@ class Issuer:
         return self._done
 
     def _fail(self, record: Record, error: BaseException) -> None:
-        """Record that a call has failed, or that it was refused and so never started."""
+        """Record that a call has failed, or was refused and thus never started."""
         if isinstance(error, REFUSALS):
             self._trace.retract(record)
         else:
             failed(record, error)
 
     def start_coalescing(self) -> None:
-        """Only start calls, until `end_coalescing`."""
+        """Begin coalescing: calls are only started, until `end_coalescing`."""
         self._coalesced = []
 
     def end_coalescing(self) -> dist.Work:
-        """One handle for all calls since `start_coalescing`."""
+        """Return one handle for all calls since `start_coalescing`."""
         works, self._coalesced = self._coalesced or [], None
         outputs = [output for work in works for output in work.result()]
         hosted = [work for work in works if isinstance(work, RingfoldWork)]
@@ -462,14 +463,14 @@ class Issuer:
 
 
 def noticed(work: dist.Work, call: Call) -> dist.Work:
-    """`work`, after telling torch of it: compiled programs may wait for its outputs."""
+    """Register `work` with torch, because compiled programs may wait for its outputs; return it."""
     for output in call.outputs:
         _register_work(output, held(work))
     return work
 
 
 def together(works: Sequence[RingfoldWork], outputs: list[torch.Tensor]) -> dist.Work:
-    """One handle for several calls of the host."""
+    """One handle for several host calls."""
     if len(works) == 1:
         return works[0]
     calls = [call for work in works for call in work.calls]

@@ -1,13 +1,13 @@
-"""From the launcher's variables to those that torch's `init_method="env://"` reads.
+"""Derive the variables of torch's `init_method="env://"` from those of the launcher.
 
-The core identifies the process: it has the only table of launchers. env:// also needs torch's
-store, whose port must not be guessed. Rank 0 opens the store on a free port and keeps it. It sends
-the port number to the other ranks over a communicator, which joins as `ringfold.init()` does. When
-torch gets the port, it finds the store of its own process and shares it. The ranks of one host use
-the store on the loopback interface, those of several hosts at the address where they joined. This
-therefore works wherever `ringfold.init()` does. If `MASTER_ADDR` and `MASTER_PORT` are set, as by
-torchrun, there is nothing to agree on. If the launcher does not say which ranks share a host, the
-ranks exchange this through the store.
+The core identifies the process, because only the core has a table of launchers. env:// also needs
+torch's store, whose port must not be guessed. Rank 0 opens the store on a free port, keeps it, and
+sends the port number to the other ranks over a communicator, which joins as `ringfold.init()` does.
+When torch gets the port on rank 0, it finds and shares the store of its own process. The ranks of
+one host reach the store on the loopback interface, those of several hosts at the address where they
+joined. Joining therefore works wherever `ringfold.init()` does. If `MASTER_ADDR` and `MASTER_PORT`
+are set, as by torchrun, there is nothing to agree on. If the launcher does not tell which ranks
+share a host, the ranks exchange host ids through the store.
 """
 
 import os
@@ -27,10 +27,10 @@ _LOOPBACK = "127.0.0.1"
 _HOST, _PORT = "MASTER_ADDR", "MASTER_PORT"
 
 _TRY_S = 5.0
-"""For how long one of several addresses is tried."""
+"""Maximum time to try one of several addresses, in seconds."""
 
 _stores: list[Any] = []
-"""On rank 0: the objects that serve the others, kept as long as the process lives."""
+"""Rank 0's stores, which serve the other ranks until the process ends."""
 
 
 class Launch(NamedTuple):
@@ -45,7 +45,7 @@ class Launch(NamedTuple):
     local_world_size: int
     """The number of ranks on its host."""
     launcher: str
-    """The launcher that provided them."""
+    """The launcher that provided these values."""
 
 
 def bootstrap_env(timeout: timedelta = _TIMEOUT) -> Launch:
@@ -53,13 +53,14 @@ def bootstrap_env(timeout: timedelta = _TIMEOUT) -> Launch:
     `init_process_group`.
 
     Supports torchrun, `ringfold run`, srun, mpirun (Open MPI, MPICH, Intel MPI, MVAPICH) and
-    Kubernetes Indexed Jobs; without any of them the process is a job of one rank. Variables that
-    are set already and consistent are not changed. All ranks must call it, once or repeatedly; it
-    blocks until all have, at most `timeout`, unless the launcher set everything.
+    Kubernetes Indexed Jobs; without any of these launchers, the process is a job of one rank.
+    Variables that are set already and consistent are not changed. All ranks must call this, once or
+    repeatedly. The call blocks until all ranks have made it, at most `timeout`, unless the launcher
+    set everything.
 
     Raises `InvalidArgument` if the launcher's variables are incomplete, and `BootstrapError` if the
     ranks cannot join: on several hosts, set `MASTER_ADDR` and `MASTER_PORT`, or `RINGFOLD_ADDR` and
-    `RINGFOLD_SECRET`, on all of them.
+    `RINGFOLD_SECRET`, on all ranks.
     """
     if bool(os.environ.get(_HOST)) is not bool(os.environ.get(_PORT)):
         raise InvalidArgument(f"only one of {_HOST} and {_PORT} is set; give both or neither")
@@ -85,8 +86,8 @@ def bootstrap_env(timeout: timedelta = _TIMEOUT) -> Launch:
 
 
 def _agree(rank: int, hosts: list[str], timeout: timedelta) -> tuple[str, int]:
-    """Open the store on rank 0 and send its port to all; the host is the address at which this rank
-    reaches it.
+    """Open the store on rank 0 and send its port to all ranks; return the host at which this rank
+    reaches the store, and the port.
     """
     port = 0
     if rank == 0:
@@ -97,7 +98,7 @@ def _agree(rank: int, hosts: list[str], timeout: timedelta) -> tuple[str, int]:
         timeout=timeout.total_seconds(), connect_timeout=timeout.total_seconds()
     ) as communicator:
         port = int(communicator.broadcast(torch.tensor([port], device="cpu")))
-    # Only connecting to the store shows which of several addresses works from here.
+    # Only connecting to the store shows which of several addresses works from this rank.
     return (hosts[0] if len(hosts) == 1 else _reachable(hosts, port)), port
 
 
@@ -121,7 +122,7 @@ def _reachable(hosts: list[str], port: int) -> str:
 
 
 def _serve(port: int, timeout: timedelta, listener: int | None = None) -> Any:
-    """The store that this process serves at `port`; torch will use the same one."""
+    """The store that this process serves at `port`; torch will use the same store."""
     how: dict[str, Any] = {} if listener is None else {"master_listen_fd": listener}
     return dist.TCPStore(
         _LOOPBACK,
@@ -145,7 +146,7 @@ def _store(host: str, port: int, rank: int, timeout: timedelta) -> Any:
 
 def _neighbours(store: Any, rank: int, world_size: int) -> tuple[int, int]:
     """This rank's number on its host, and the host's number of ranks. Blocks until all ranks have
-    announced theirs.
+    announced their hosts.
     """
     store = dist.PrefixStore("ringfold/launch", store)
     store.set(str(rank), _native.host_id())

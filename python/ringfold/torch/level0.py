@@ -1,18 +1,19 @@
 """Level 0: tensors of any accelerator, by torch's own streams, events and pinned memory.
 
-For accelerators that no lane can serve, because their memory and streams are not those of CUDA's
-driver. A call is a call of the host between two copies:
+Used on accelerators that no lane can serve, because their memory and streams are not those of
+CUDA's driver, and for messages and sealed bytes on any accelerator. A call is a host call between
+two copies:
 
     current   ──┬─────────────────────────────────────┬──▶  joined by `wait`
     down        └─ piece 0 ─ piece 1 ─ …              │
     host                └ call 0 ─ call 1 ─ …         │
     up                        └─ piece 0 ─ piece 1 ───┘
 
-The caller waits until its data is down, and starts calls of the host. When one is complete, its
-results go up, enqueued by the thread that is notified or waits. Large tensors of collectives that
-work element by element go in pieces, so that both copies and the host work at the same time.
+The caller waits until its data is on the host, and starts host calls. When a host call completes,
+its results are copied up; the thread that is notified or waits enqueues these copies. Elementwise
+collectives copy large tensors in pieces, so that both copies and the host work at the same time.
 
-Invariants: no operation of a stream waits for the host, so no stream can wait for ever. Memory is
+Invariants: no operation of a stream waits for the host, so no stream can block forever. Memory is
 kept until it is copied.
 """
 
@@ -31,22 +32,22 @@ from ringfold.torch.flight_recorder import Record
 from ringfold.torch.work import NO_LIMIT, RingfoldWork
 
 PIECES_MAX = 8
-"""The most pieces of a tensor: each is a call of the host."""
+"""Maximum number of pieces of a tensor; each piece is a host call."""
 PIECE_BYTES_MIN = 1 << 20
-"""The least bytes of a piece."""
+"""Minimum size of a piece, in bytes."""
 _BY_ELEMENT = frozenset({"all_reduce", "broadcast", "reduce"})
-"""Collectives whose result at a place depends on the inputs at that place only."""
+"""Elementwise collectives: a result depends only on the inputs at the same position."""
 
 
 class Pair(NamedTuple):
-    """A tensor of the device, and pinned memory of its shape."""
+    """A device tensor, and pinned memory of its shape."""
 
     there: torch.Tensor
     here: torch.Tensor
 
 
 class Sides:
-    """The streams of a device that copy, and the memory that they use."""
+    """The copy streams of a device, and the memory that they use."""
 
     def __init__(self, device: torch.device) -> None:
         self.down = torch.Stream(device)
@@ -60,7 +61,7 @@ class Sides:
             self._kept.append((until, memory))
 
     def sweep(self) -> None:
-        """Drop what is not in use any more."""
+        """Release memory that is no longer in use."""
         with self._lock:
             while self._kept and self._kept[0][0].query():
                 self._kept.popleft()
@@ -68,23 +69,23 @@ class Sides:
 
 @functools.cache
 def sides(device: torch.device) -> Sides:
-    """The same for all groups: nothing that is enqueued there waits for long."""
+    """The copy streams of a device, shared by all groups: no work enqueued on them waits long."""
     return Sides(device)
 
 
 class Passage:
-    """The copies of a call of torch: what goes down before each call of the host, and up after it.
+    """The copies of a torch call: down before each host call, and up after it.
 
-    Copies are noted first, for the next request, and `steps` divides them.
+    Copies are first noted for the next request; `steps` then divides them.
     """
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self._sides = sides(device)
-        # Of the next request.
+        # Copies of the next request.
         self._new_down: list[Pair] = []
         self._new_up: list[Pair] = []
-        # By request.
+        # Copies by request.
         self._down: list[list[Pair]] = []
         self._up: list[list[Pair]] = []
         self._arrived: torch.Event | None = None
@@ -100,19 +101,19 @@ class Passage:
         return here
 
     def target(self, tensor: torch.Tensor, is_read: bool) -> torch.Tensor:
-        """Pinned memory whose content the tensor gets after the request."""
+        """Pinned memory whose content is copied to the tensor after the request."""
         here = self.source(tensor) if is_read else pinned(tensor.shape, tensor.dtype)
         self._new_up.append(Pair(tensor.detach(), here))
         return here
 
     def joined(self, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-        """The same as `source` for the concatenation of tensors."""
+        """Pinned memory that has the tensors' concatenated content when the request starts."""
         flat, pairs = together(tensors)
         self._new_down += pairs
         return flat
 
     def divided(self, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-        """The same as `target` for the concatenation of tensors."""
+        """Pinned memory whose parts are copied to the tensors after the request."""
         flat, pairs = together(tensors)
         self._new_up += pairs
         return flat
@@ -120,9 +121,9 @@ class Passage:
     def steps(
         self, name: str, count: Any, given: torch.Tensor | None, filled: torch.Tensor | None
     ) -> Iterator[tuple[Any, torch.Tensor | None, torch.Tensor | None]]:
-        """The requests for the copies that were noted: one, or one for each piece.
+        """Count, input and output of the requests for the noted copies: one, or one for each piece.
 
-        Their number follows from what all ranks know alike.
+        The number of requests depends only on values that are the same on all ranks.
         """
         down, up = self._new_down, self._new_up
         self._new_down, self._new_up = [], []
@@ -139,11 +140,11 @@ class Passage:
         self._up += cuts(up, number, is_up=True)
         for part, target in zip(cut(given, number), cut(filled, number), strict=True):
             known = target if part is None else part
-            # One object where the call works in place.
+            # One object if the call works in place.
             yield known.numel(), part, part if filled is given else target
 
     def bring_now(self) -> None:
-        """Have what was noted down at once, for a request that is made of its content."""
+        """Copy the noted inputs down at once, for a request that is made of their content."""
         brought = self._copied_down(self._new_down)
         self._new_down = []
         if brought is not None:
@@ -152,7 +153,7 @@ class Passage:
     def start(
         self, requests: Sequence[_native.Request], start: Callable[[_native.Request], _native.Work]
     ) -> list[_native.Work]:
-        """Start each request when its data is down."""
+        """Start each request when its inputs are on the host."""
         self._sides.sweep()
         started = []
         brought = [self._copied_down(pairs) for pairs in self._down]
@@ -163,14 +164,14 @@ class Passage:
         return started
 
     def deliver(self, request: int) -> None:
-        """Enqueue the copies up after a request that is complete; may be repeated."""
+        """Enqueue the copies up after a completed request; may be repeated."""
         with self._lock:
             pairs = self._up[request]
             if not pairs:
                 return
             with self._sides.up:
                 for there, here in pairs:
-                    # Detached by this thread, which may not be in the inference mode of the call.
+                    # Detached by this thread, which may not be in the call's inference mode.
                     there.detach().copy_(here, non_blocking=True)
             if self._arrived is None:
                 self._arrived = torch.Event(self.device)
@@ -179,17 +180,17 @@ class Passage:
             self._up[request] = []
 
     def deliver_all(self) -> None:
-        """The same for all requests."""
+        """Enqueue the copies up after all requests."""
         for request in range(len(self._up)):
             self.deliver(request)
 
     def join(self) -> None:
-        """Make this thread's current stream wait for what was delivered."""
+        """Make this thread's current stream wait for the delivered results."""
         if self._arrived is not None:
             torch.accelerator.current_stream(self.device).wait_event(self._arrived)
 
     def is_up(self) -> bool:
-        """Whether what was delivered has arrived."""
+        """Whether the delivered results have arrived on the device."""
         return self._arrived is None or self._arrived.query()
 
     def _copied_down(self, pairs: Sequence[Pair]) -> torch.Event | None:
@@ -202,8 +203,8 @@ class Passage:
 
 
 class PassageWork(RingfoldWork):
-    """The handle of such a call: as ProcessGroupNCCL's, `wait` makes the current stream wait, but
-    only when the host is done.
+    """The handle of a call through the host: like ProcessGroupNCCL's, `wait` makes the current
+    stream wait, but only after the host is done.
     """
 
     def __init__(
@@ -219,7 +220,7 @@ class PassageWork(RingfoldWork):
         self._passage = passage
 
     def deliver_when_done(self) -> None:
-        """Have results go up when the host is done, also if nothing waits."""
+        """Copy results up when the host is done, even if nothing waits."""
         for index, call in enumerate(self.calls):
             call.when_done(functools.partial(self._deliver, index))
 
@@ -244,17 +245,17 @@ class PassageWork(RingfoldWork):
             elif index == len(self.calls) - 1:
                 self.wait()
         except RingfoldError:
-            # The thread that waits gets it.
+            # The waiting thread gets the error.
             pass
 
 
 def pinned(shape: Any, dtype: torch.dtype) -> torch.Tensor:
-    """Host memory that the device copies from and to without the host."""
+    """Host memory that the device copies from and to without the CPU."""
     return torch.empty(shape, dtype=dtype, device="cpu", pin_memory=True)
 
 
 def together(tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, list[Pair]]:
-    """Pinned memory for all tensors, and which part of it is for which."""
+    """Pinned memory for all tensors, and each tensor's part of it."""
     sizes = [tensor.numel() for tensor in tensors]
     flat = pinned(sum(sizes), tensors[0].dtype)
     parts = zip(tensors, flat.split(sizes), strict=True)
@@ -262,13 +263,13 @@ def together(tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, list[Pair]]
 
 
 def cut(tensor: torch.Tensor | None, number: int) -> Sequence[Any]:
-    """The elements in this many parts, of which there are at least as many."""
+    """The tensor's elements in `number` parts; there are at least as many elements."""
     return [None] * number if tensor is None else tensor.detach().view(-1).tensor_split(number)
 
 
 def cuts(pairs: list[Pair], number: int, *, is_up: bool) -> list[list[Pair]]:
-    """The same for copies. A tensor that is not contiguous goes whole: down before the first call,
-    up after the last.
+    """The copies in `number` parts. A tensor that is not contiguous is copied whole: down before
+    the first call, up after the last.
     """
     parts: list[list[Pair]] = [[] for _ in range(number)]
     for pair in pairs:

@@ -1,4 +1,4 @@
-"""Tensors in registered memory, which the peers of this host read and write in place.
+"""Tensors in registered memory, which the peers on this host read and write in place.
 
 `empty` makes such tensors, `register` moves an existing one, and DistributedDataParallel's buckets
 are registered automatically (`Buckets`). See docs/explanation/registered.md for registered memory.
@@ -7,8 +7,8 @@ are registered automatically (`Buckets`). See docs/explanation/registered.md for
 A registration holds its tensor, so the storage cannot be freed while it is registered; memory of
 `empty` *is* the storage and is freed with it. Resizing a storage moves it, and its new address is
 not registered. Before the core uses memory of a registration, it asks the kernel whether the shared
-pages are still mapped there: if the old block was returned to the system, they are not; if the
-allocator reused it, they are the memory of the new tensor.
+pages are still mapped at that address. If the old block was returned to the system, those pages are
+no longer mapped. If the allocator reused the block, the pages are the memory of the new tensor.
 """
 
 from collections.abc import Sequence
@@ -24,16 +24,16 @@ from ringfold.errors import InvalidArgument, RingfoldError
 from ringfold.registration import Registration
 
 BUCKET_BYTES_MIN = 256 << 10
-"""Smaller tensors are copied about as fast as they are accessed remotely."""
+"""Minimum size of a bucket; smaller tensors are copied about as fast as accessed remotely."""
 FIRST_AGREEMENT = 16
-"""The call at which ranks first agree on what to register; then at each doubling, and at every
-`AGREEMENTS_APART`th.
+"""Number of the call at which ranks first agree on registrations; then at each doubling, and at
+every `AGREEMENTS_APART`th call.
 """
 AGREEMENTS_APART = 256
 WINDOW = 512
 """The number of calls that an agreement considers: no iteration has as many buckets."""
 PERSISTENT_TIMES = 2
-"""A storage seen this often is permanent: buckets from before the rebuild are seen once."""
+"""Sightings after which a storage is permanent: buckets from before the rebuild are seen once."""
 _OURS = 2
 """The reference count of a storage that only a registration uses: the tensor's and the Python
 object's.
@@ -85,11 +85,12 @@ class Buckets:
     """Registers the gradient buckets of DistributedDataParallel once they have proved permanent.
 
     A tensor counts as a bucket if it is all-reduced in place within a backward pass, is a whole
-    storage, large, and was seen before. Ranks must register together, but may differ in what they
-    find, so they agree. At fixed call numbers, each says which of the last calls were on permanent
-    storages, and those on which all ranks agree are registered. These calls block until all ranks
-    have made them. Buckets from before DistributedDataParallel rebuilt them are never seen again,
-    so they are not registered; those of a model that is gone are released at the next agreement.
+    storage, large, and was seen before. Ranks must register together, but may find different
+    buckets, so they agree. At fixed call numbers, each rank votes for those of the last calls that
+    were on permanent storages; storages with the votes of all ranks are registered. These calls
+    block until all ranks have made them. Buckets from before DistributedDataParallel rebuilt them
+    are never seen again, so they are not registered; those of a model that is gone are released at
+    the next agreement.
     """
 
     def __init__(self, native: _native.Communicator) -> None:
@@ -100,11 +101,11 @@ class Buckets:
         self._registered: dict[int, Registration] = {}
 
     def look(self, tensors: Sequence[torch.Tensor], requests: Sequence[Request]) -> None:
-        """Observe an all-reduce in place of large tensors, before it is made."""
+        """Observe an in-place all-reduce of large tensors before it is made."""
         if not self._is_useful or torch._C._current_graph_task_id() < 0:
             return
         for request in requests:
-            # Ranks count alike, so a call that is refused does not count.
+            # Ranks must count alike, so a refused call does not count.
             self._native.check(request)
         for tensor in tensors:
             if tensor.is_cpu:
@@ -135,7 +136,7 @@ class Buckets:
         self._seen[storage._cdata] = (weak, times + 1, self._calls)
 
     def _agree(self) -> None:
-        """Register what all ranks agree on."""
+        """Register the buckets that all ranks agree on."""
         self._forget_the_dead()
         mine = self._candidates()
         votes = torch.zeros(WINDOW, dtype=torch.uint8, device="cpu")
@@ -187,6 +188,6 @@ class Buckets:
 
 
 def is_time_to_agree(calls: int) -> bool:
-    """Whether call number `calls` is one at which ranks agree."""
+    """Whether ranks agree on registrations at call number `calls`."""
     is_power_of_two = calls & (calls - 1) == 0
     return calls >= FIRST_AGREEMENT and (is_power_of_two or calls % AGREEMENTS_APART == 0)

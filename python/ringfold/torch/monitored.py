@@ -1,13 +1,13 @@
 """`monitored_barrier`: a barrier that reports missing ranks, without side effects.
 
-It uses the group's store, so it works regardless of the data connections, and even if the group has
-failed. Each barrier of a group has a number. A rank announces itself by setting
+The barrier uses the group's store, so it works regardless of the data connections, and even if the
+group has failed. Each barrier of a group has a number. A rank announces itself by setting
 `monitored/NUMBER/RANK`. Rank 0 waits for all, and writes the missing ranks to
-`monitored/NUMBER/verdict`, an empty list on success. A rank that comes after that reads the
-verdict, fails, and is in step again. When rank 0 finds all ranks at a barrier, the keys of earlier
-barriers are no longer needed.
+`monitored/NUMBER/verdict`, an empty list on success. A rank that arrives later reads the verdict,
+fails, and is in step again. When rank 0 finds all ranks at a barrier, the keys of earlier barriers
+are no longer needed.
 
-Texts are those of gloo, which programs look for.
+Error texts are those of gloo, which programs look for.
 """
 
 import itertools
@@ -23,11 +23,11 @@ from ringfold.errors import InvalidArgument, RingfoldError
 
 PAUSE_S = 0.001
 PAUSE_MAX_S = 0.1
-"""The polling interval of the store, initial and maximum: a thousand waiting ranks are no load for
-it.
+"""Initial and maximum polling interval of the store, in seconds: a thousand waiting ranks are no
+load for the store.
 """
 VERDICT_GRACE_S = 5.0
-"""How much later than rank 0's deadline its verdict may arrive."""
+"""Time after rank 0's deadline within which its verdict may arrive, in seconds."""
 
 
 class MonitoredBarrierError(RingfoldError):
@@ -49,11 +49,12 @@ class MonitoredBarrier:
     def monitored_barrier(
         self, timeout: Any = None, wait_all_ranks: bool = False, **_: Any
     ) -> None:
-        """Block until all ranks have called it; on rank 0, at most `timeout` (by default the
-        group's).
+        """Block until all ranks have called `monitored_barrier`; on rank 0, at most `timeout` (by
+        default the group's).
 
         On failure, rank 0 raises an error that names the first missing rank, or with
-        `wait_all_ranks` all of them, and the other ranks raise one, too. The group is not affected.
+        `wait_all_ranks` all of them; the other ranks raise an error, too. The group is not
+        affected.
         """
         timeout = getattr(timeout, "timeout", timeout)
         if timeout is not None and not isinstance(timeout, timedelta):
@@ -68,11 +69,11 @@ class MonitoredBarrier:
         else:
             self._barriers.follow(timeout_s)
 
-    monitoredBarrier = monitored_barrier  # noqa: N815: what C++ may look for
+    monitoredBarrier = monitored_barrier  # noqa: N815: C++ may look for this name
 
 
 class Barriers:
-    """A group's barriers, from the first one on."""
+    """The monitored barriers of a group."""
 
     def __init__(self, store: Any, rank: int, world_size: int) -> None:
         self._store = store
@@ -82,7 +83,7 @@ class Barriers:
         self._uncleared = 1
 
     def lead(self, timeout_s: float, wait_all_ranks: bool) -> None:
-        """Rank 0's part."""
+        """Run rank 0's part of a barrier."""
         number = next(self._numbers)
         self._store.set(key(number, 0), "here")
         keys = {rank: key(number, rank) for rank in range(1, self._world_size)}
@@ -112,7 +113,7 @@ class Barriers:
         )
 
     def follow(self, timeout_s: float) -> None:
-        """The other ranks' part."""
+        """Run the part of a rank other than rank 0 in a barrier."""
         try:
             why, missing = self._come(next(self._numbers), timeout_s)
         except RuntimeError as error:
@@ -121,11 +122,11 @@ class Barriers:
             raise self._stranded(why, missing)
 
     def _come(self, number: int, timeout_s: float) -> tuple[str, list[int]]:
-        """The error text, and the missing ranks."""
+        """Wait for the barrier's verdict; return the error text and the missing ranks."""
         self._store.set(key(number, self._rank), "here")
         if not self._wait([key(number, 0)], timeout_s):
             return "Rank 0 has not come to it.", [0]
-        # Rank 0 may have come late, and gets the whole time from there.
+        # Rank 0 may have arrived late; its own timeout begins then.
         if not self._wait([verdict(number)], timeout_s + VERDICT_GRACE_S):
             return "Rank 0 came to it, and then gave no answer.", [0]
         found = self._store.get(verdict(number)).decode()
@@ -145,8 +146,8 @@ class Barriers:
         )
 
     def _wait(self, names: list[str], timeout_s: float) -> bool:
-        """Whether the keys arrived in time. Polls: a blocking wait in the store ignores Ctrl-C and
-        other ranks.
+        """Wait for the keys; return whether they arrived in time. Polls, because a blocking wait in
+        the store ignores Ctrl-C and other ranks.
         """
         deadline, pause_s = time.monotonic() + timeout_s, PAUSE_S
         while not self._store.check(names):
@@ -166,22 +167,22 @@ class Barriers:
 
 
 def key(number: int, rank: int) -> str:
-    """The key by which a rank announces itself."""
+    """The key under which a rank announces itself."""
     return f"monitored/{number}/{rank}"
 
 
 def verdict(number: int) -> str:
-    """The key by which rank 0 reports the missing ranks."""
+    """The key under which rank 0 reports the missing ranks."""
     return f"monitored/{number}/verdict"
 
 
 def listed(ranks: list[int]) -> str:
-    """Ranks for people, and for programs that parse them as gloo lists them."""
+    """Ranks as text, for programs that parse them as gloo lists them."""
     return ", ".join(map(str, ranks))
 
 
 def failure(text: str, missing: list[int]) -> MonitoredBarrierError:
-    """The error with its text and its ranks."""
+    """A `MonitoredBarrierError` with this text and these missing ranks."""
     error = MonitoredBarrierError(text)
     error.missing = missing
     return error

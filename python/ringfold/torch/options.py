@@ -1,6 +1,6 @@
 """torch's option objects, translated for ringfold.
 
-torch says "not set" in several ways: a timeout of -1 ms in options, of 0 in `Work.wait`, and
+torch expresses "not set" in several ways: a timeout of -1 ms in options, of 0 in `Work.wait`, and
 `asyncOp` that C++ callers leave at its default. `ReduceOp` objects compare equal to their kinds but
 do not hash like them; they are distinguished by `.op`, which the kinds (`ReduceOp.SUM`) do not
 have.
@@ -54,7 +54,7 @@ class Terms(NamedTuple):
     """The arguments of a call other than its tensors."""
 
     is_async: bool
-    """Whether the caller waits by itself."""
+    """Whether the caller waits through the returned handle."""
     timeout_s: float
     operation: str = "sum"
     factor: float = 1.0
@@ -70,13 +70,14 @@ def terms(
 ) -> Terms:
     """The terms in an option object, or in the arguments of the forms without one.
 
-    The forms without (`allreduce(tensor, op, timeout)`) pass an operation, a root or a timeout in
-    place of the options. `opts` may also be the terms.
+    Forms without options (`allreduce(tensor, op, timeout)`) pass an operation, a root or a timeout
+    in their place. `opts` may also be the terms.
     """
     kind = type(opts)
     if kind in _REDUCING:
         reduce_op, timeout = opts.reduceOp, opts.timeout
-        # A comparison takes a sixth of a look-up by kind, and training makes mostly sums.
+        # A comparison takes a sixth of the time of a look-up by kind, and training makes mostly
+        # sums.
         operation, factor = _PLAIN_SUM if reduce_op == SUM else spelled(reduce_op)
         timeout_s = default_timeout_s if timeout <= NOTHING else timeout.total_seconds()
         root = opts.rootRank if kind is ReduceOptions else 0

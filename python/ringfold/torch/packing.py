@@ -9,17 +9,17 @@ ParamPack).
         average.wait()
         optimizer.step()
 
-A *pack* is one buffer for gradients of one type, in the order in which they become ready. As soon
-as it is full it is all-reduced, while backward computes the others. The first step has no packs: it
-records the order, and in `wait` all ranks agree on rank 0's order and reduce everything. From then
-on, the packs start in the agreed order on every rank, regardless of the order in which gradients
-become ready there: a pack waits for those before it.
+A *pack* is one buffer for gradients of one type, in the order in which they become ready. A full
+pack is all-reduced at once, while backward computes the other gradients. The first step has no
+packs: it records the order, and in `wait` all ranks agree on rank 0's order and reduce everything.
+From then on, the packs start in the agreed order on every rank, regardless of the order in which
+gradients become ready on that rank: a pack waits for those before it.
 
-A gradient becomes a view of its pack. It is copied there once if autograd made a tensor of its own,
-and not at all if it accumulates into the existing view (`zero_grad(set_to_none=False)`). Behind the
-gradients, a pack has a mark for each: 1 if this rank has a gradient. A sum of marks above 0 tells a
-rank without a gradient that others have one. A parameter that got a gradient on no rank keeps
-`grad = None`, and the optimizer ignores it.
+A gradient becomes a view of its pack. The gradient is copied once if autograd made a separate
+tensor, and not at all if autograd accumulates into the existing view
+(`zero_grad(set_to_none=False)`). Behind the gradients, a pack has a mark for each: 1 if this rank
+has a gradient. A sum of marks above 0 tells a rank without a gradient that others have one. A
+parameter that got a gradient on no rank keeps `grad = None`, and the optimizer ignores it.
 """
 
 import threading
@@ -69,7 +69,7 @@ class Pack:
         first = parameters[0]
         self.parameters = parameters
         count = sum(parameter.numel() for parameter in parameters)
-        # The marks, and one more: whether a rank's parameters have changed.
+        # The marks, and one more element: whether a rank's parameters have changed.
         self.buffer = torch.zeros(
             count + len(parameters) + 1, dtype=first.dtype, device=first.device
         )
@@ -193,8 +193,8 @@ class PackedAllReduce:
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Backward passes within it only accumulate; their gradients are reduced with the next pass
-        outside.
+        """Only accumulate gradients in backward passes within the block; the next pass outside
+        reduces them.
         """
         self._syncs = False
         try:
@@ -203,8 +203,8 @@ class PackedAllReduce:
             self._syncs = True
 
     def __call__(self, parameter: torch.nn.Parameter) -> None:
-        """The gradient of `parameter` is ready. Called by autograd; loops that compute gradients
-        themselves may call it, too.
+        """Report that the gradient of `parameter` is ready. Called by autograd; loops that compute
+        gradients themselves may call it, too.
         """
         if not self._syncs:
             return
@@ -228,7 +228,7 @@ class PackedAllReduce:
         """Reduce the remaining gradients and wait: afterwards the gradients are the same on all
         ranks.
 
-        Blocks until all ranks have called it. Errors of the all-reduces are raised here.
+        Blocks until all ranks have called `wait`. Errors of the all-reduces are raised here.
         """
         if self._packs:
             self._wait_for_packs()
@@ -248,7 +248,7 @@ class PackedAllReduce:
             while self._launched < len(self._packs):
                 self._collect(self._packs[self._launched])
                 self._launch()
-        # Every one of them: `any` would stop at the first.
+        # A list, because `any` of a generator would stop at the first changed pack.
         if any([pack.wait() for pack in self._packs]):
             # New parameters have gradients already, which no pack has reduced.
             self._watch()
@@ -294,14 +294,14 @@ class PackedAllReduce:
         return packs
 
     def _agree(self, names: list[str]) -> list[str]:
-        """These names in the order in which rank 0's gradients became ready; an error on all ranks
-        if the parameters differ.
+        """`names` in the order in which rank 0's gradients became ready; raises on all ranks if the
+        parameters differ.
         """
         mine = [
             (name, str(self._parameters[name].dtype), tuple(self._parameters[name].shape))
             for name in names
         ]
-        # Those without a gradient come last, in the order in which backward would have reached
+        # Names without a gradient come last, in the order in which backward would have reached
         # them.
         wanted = set(names)
         order = [name for name in self._order if name in wanted]
@@ -318,8 +318,8 @@ class PackedAllReduce:
         return agreed
 
     def _packs_in(self, order: list[str]) -> list[Pack]:
-        """Packs by type and device, in the order in which they become full; those that never do
-        come last.
+        """Packs by type and device, in the order in which they become full; incomplete ones come
+        last.
         """
         full: list[list[torch.nn.Parameter]] = []
         filling: dict[tuple[torch.dtype, torch.device], list[torch.nn.Parameter]] = {}
@@ -333,7 +333,7 @@ class PackedAllReduce:
 
 
 def first_difference(ours: list[Any], theirs: list[Any], rank: int) -> str:
-    """A text: the first difference between the parameters of rank 0 and another rank."""
+    """Description of the first difference between the parameters of rank 0 and another rank."""
     for mine, other in zip(ours, theirs, strict=False):
         if mine != other:
             return (

@@ -24,8 +24,8 @@ class PointToPoint:
     _timeout_s: float
 
     def send(self, tensors: Any, dst: int, tag: int = 0) -> dist.Work:
-        """Start to send the tensors to rank `dst` of this group. They must not be written until the
-        work is done.
+        """Start to send the tensors to rank `dst` of this group. The tensors must not be written
+        until the work is done.
         """
         call = self._call("send", Terms(True, self._timeout_s))
         for tensor in listed(tensors):
@@ -39,7 +39,9 @@ class PointToPoint:
         return self._receive(tensors, src, tag)
 
     def recv_anysource(self, tensors: Any, tag: int = 0) -> dist.Work:
-        """The same from any rank; the work's `source_rank` is the sender."""
+        """Start to fill the tensors with data from any rank; the work's `source_rank` is the
+        sender.
+        """
         return self._receive(tensors, None, tag)
 
     def _receive(self, tensors: Any, src: int | None, tag: int) -> dist.Work:

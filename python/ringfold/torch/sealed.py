@@ -13,8 +13,8 @@ or group fails; a collective is counted when none of its requests has been refus
 number is its sender's count, and a receiver accepts each only once. A failure ends the group with
 `Corrupt`, before the bytes are delivered.
 
-Substitutes are copies, which cost time for every `uint8` tensor of such a group, and for no other
-type.
+The parts with trailers are in copies, which cost time for every `uint8` tensor of such a group, and
+for no other type.
 """
 
 import ctypes
@@ -35,14 +35,14 @@ from ringfold.torch.tensors import Numbers, Side, moved
 _NUMBER = struct.Struct("<Q")
 _MAC_BYTES = 32
 TRAILER_BYTES = _NUMBER.size + _MAC_BYTES
-# The call's name, sender, receiver, tag, number, bytes.
+# The call's name, sender, receiver, tag, number, size in bytes.
 _HEADER = struct.Struct("<16sIIIQQ")
 _ALL = 0xFFFFFFFF
-"""The receiver of a part that all ranks get."""
+"""The receiver, in the header, of a part that all ranks receive."""
 
 Share = tuple[int | None, int]
-"""The rank that sends or receives a part (`None`: the sender is not known yet), and the part's
-bytes.
+"""The rank that sends or receives a part (`None`: the sender is not known yet), and the part's size
+in bytes.
 """
 
 
@@ -82,7 +82,9 @@ class Seal:
     def check(
         self, part: torch.Tensor, name: str, source: int, to: int, tag: int, number: int | None
     ) -> None:
-        """Raise unless `part` is what `source` sent; `number` is `None` for a message."""
+        """Raise, and abort the group, unless `source` sent `part`, unchanged and once; `number` is
+        `None` for a message.
+        """
         memory = bytes_of(part)
         size = len(memory) - TRAILER_BYTES
         (found,) = _NUMBER.unpack_from(memory, size)
@@ -114,14 +116,14 @@ class Seal:
 
 
 class Received:
-    """The numbers of a stream of messages that have arrived; they may be checked in any order."""
+    """The numbers of a stream's messages that have arrived; they may be checked in any order."""
 
     def __init__(self) -> None:
         self._below = 0
         self._above: set[int] = set()
 
     def take(self, number: int) -> bool:
-        """Whether it arrives for the first time."""
+        """Record a message's number; return whether it is new."""
         if number <= self._below or number in self._above:
             return False
         self._above.add(number)
@@ -137,12 +139,12 @@ class Check(NamedTuple):
     part: torch.Tensor
     """The part with its trailer."""
     plain: torch.Tensor
-    """The destination of its bytes."""
+    """The destination of the part's bytes."""
     source: int | None
     to: int
     tag: int
     request: int
-    """The request of the call that receives it."""
+    """The index of the call's request that receives the part."""
 
 
 class Closing(NamedTuple):
@@ -152,11 +154,11 @@ class Closing(NamedTuple):
     to: int
     tag: int
     request: int
-    """The request of the call that sends it."""
+    """The index of the call's request that sends the part."""
 
 
 class SealedCall(Call):
-    """A call of a group with a `Seal`: like `Call`, and moved bytes get trailers."""
+    """A call of a group with a `Seal`: like `Call`, but moved bytes get trailers."""
 
     __slots__ = ("_checks", "_closings", "_numbers", "_seal")
 
@@ -165,11 +167,11 @@ class SealedCall(Call):
         self._seal = seal
         self._checks: list[Check] = []
         self._closings: list[Closing] = []
-        # By sealed request; `None` until it is known, and for messages.
+        # Sequence numbers by sealed request; `None` until known, and for messages.
         self._numbers: dict[int, int | None] = {}
 
     def is_hosted(self, tensor: torch.Tensor) -> bool:
-        """Like `Call.is_hosted`, and moved bytes are: trailers are computed by the host."""
+        """Like `Call.is_hosted`, but true for moved bytes, whose trailers the host computes."""
         is_bytes = self.name in _SHARES and moved(tensor).name == "uint8"
         return is_bytes or super().is_hosted(tensor)
 
@@ -183,11 +185,11 @@ class SealedCall(Call):
         root: int | None = 0,
         tag: int = 0,
     ) -> None:
-        """Like `Call.ask`."""
+        """Add requests like `Call.ask`, with trailers behind moved bytes."""
         if numbers.name != "uint8" or self.name not in _SHARES:
             super().ask(numbers, counts, given, filled, root=root, tag=tag)
             return
-        # Before anything is longer than the caller knows it.
+        # Checked with the caller's lengths, before trailers are added.
         self._seal.allow(
             self.request(numbers, counts, self.terms.operation, given, filled, root, tag)
         )
@@ -207,7 +209,7 @@ class SealedCall(Call):
         self.noted[-1] = noted(given, filled, counts, root, tag)
 
     def admit(self, communicator: _native.Communicator) -> None:
-        """Like `Call.admit`, and then number the parts and fill their trailers."""
+        """Do the same as `Call.admit`, then number the parts and fill their trailers."""
         super().admit(communicator)
         if self.name not in _MESSAGES:
             for request in self._numbers:
@@ -219,7 +221,7 @@ class SealedCall(Call):
         self._closings.clear()
 
     def _closed(self, given: torch.Tensor, gives: list[Share], tag: int) -> torch.Tensor:
-        """The substitute of `given`, without its trailers."""
+        """The substitute for `given`, whose trailers are still to be filled."""
         closed = room_for(gives)
         parts = zip(
             split(closed, gives, TRAILER_BYTES), split(plain_bytes(given), gives), strict=True
@@ -231,7 +233,7 @@ class SealedCall(Call):
         return closed
 
     def _opened(self, filled: torch.Tensor, gets: list[Share], tag: int) -> torch.Tensor:
-        """The substitute of `filled`, which has its bytes after `finish`."""
+        """The substitute for `filled`, whose bytes `finish` copies to it."""
         opened = room_for(gets)
         to = _ALL if self.name in _FOR_ALL else self._seal.rank
         parts = zip(
@@ -243,7 +245,7 @@ class SealedCall(Call):
 
     @property
     def _bound_name(self) -> str:
-        """The name that a part is bound to, the same at both ends."""
+        """The name of the call in a part's header, the same at both ends."""
         return "message" if self.name in _MESSAGES else self.name
 
     @property
@@ -258,9 +260,9 @@ class SealedCall(Call):
             source = self.works[check.request].source if check.source is None else check.source
             number = self._numbers[check.request]
             self._seal.check(check.part, self._bound_name, source, check.to, check.tag, number)
-        # Nothing is delivered before all of it is verified.
+        # All parts are verified before any is delivered.
         for check in checks:
-            # Detached by this thread, which may not be in the inference mode of the call.
+            # Detached by this thread, which may not be in the call's inference mode.
             check.plain.detach().copy_(check.part[: check.plain.numel()])
         super().finish()
 
@@ -321,8 +323,8 @@ _SHARES: dict[str, Callable[[int, int, Counts, int | None], tuple[list[Share], l
     "scatter": _scatter,
     "send": _message,
 }
-"""For each call that moves data: what this rank sends, if anything, and what it receives, if
-anything, in the order in which the parts lie.
+"""For each call that moves data, a function that returns the parts that this rank sends, if it
+sends, and those that it receives, if it receives, in memory order.
 """
 
 
@@ -333,7 +335,7 @@ def by_rank(counts: Counts, world_size: int) -> list[int]:
 
 
 def lengthened(counts: Counts) -> Counts:
-    """The same byte counts with a trailer behind each."""
+    """`counts` of bytes with a trailer behind each."""
     if isinstance(counts, int):
         return counts + TRAILER_BYTES
     if isinstance(counts, tuple):

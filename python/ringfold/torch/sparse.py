@@ -2,8 +2,9 @@
 
 Ranks have different non-zero positions, so nothing can be added in flight: every rank gathers all
 positions and values and adds them itself, in rank order, which gives the same bits on all ranks.
-Three gathers: number, positions, values. The call blocks, because sizes must be known before the
-next gather. Tensors of a device are gathered and added there, in the order of the current stream.
+There are three gathers: number, positions, values. The call blocks, because sizes must be known
+before the next gather. Device tensors are gathered and added on the device, in the order of the
+current stream.
 """
 
 from datetime import timedelta
@@ -44,7 +45,7 @@ def all_reduce(group: "Collectives", tensor: torch.Tensor, said: Terms) -> dist.
 
 
 class SumOnDevice(RingfoldWork):
-    """The handle of a sum that the stream that is current now has enqueued."""
+    """The handle of a sum enqueued on the stream that is current at its creation."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         super().__init__([], [tensor], device=tensor.device)
@@ -56,5 +57,5 @@ class SumOnDevice(RingfoldWork):
         return super().wait(timeout)
 
     def is_completed(self) -> bool:
-        """Whether the device has done it."""
+        """Whether the device has completed the sum."""
         return bool(self._is_there.query())

@@ -2,7 +2,7 @@
 
 A *plain* tensor is contiguous, in host memory, and its bytes are its value. Calls use plain tensors
 in place; other tensors are replaced by a copy, which is copied back when the call is done
-(`Staging`). A call of a lane does the same on the device; the buffers of its lists stay in pieces.
+(`Staging`). A call of a lane does the same on the device; lists of tensors stay in pieces.
 """
 
 from collections.abc import Iterable, Sequence
@@ -15,7 +15,7 @@ from ringfold.torch.level0 import Passage
 
 
 class Numbers(NamedTuple):
-    """A data type for arithmetic: ringfold's name, and its number of such values per element."""
+    """A data type for arithmetic: ringfold's name, and the number of such values per element."""
 
     name: str
     width: int = 1
@@ -35,12 +35,12 @@ ARITHMETIC = {
     torch.int64: Numbers("int64"),
     torch.uint64: Numbers("uint64"),
     torch.bool: Numbers("bool"),
-    # A complex number is its two parts, as long as they are only added and scaled.
+    # A complex number counts as its two parts, which are only added and scaled.
     torch.complex32: Numbers("float16", 2),
     torch.complex64: Numbers("float32", 2),
     torch.complex128: Numbers("float64", 2),
 }
-"""The types that have sums."""
+"""The types that can be reduced."""
 
 SUMMED = {dtype: numbers.name for dtype, numbers in ARITHMETIC.items() if numbers.width == 1}
 """The names of types with one value per element."""
@@ -48,12 +48,12 @@ SUMMED = {dtype: numbers.name for dtype, numbers in ARITHMETIC.items() if number
 _ADDITIVE = frozenset({"sum", "avg", "premul_sum"})
 _OF_FLOATS = frozenset({"avg", "premul_sum"})
 _DIVIDED = frozenset({torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64})
-"""The integers that torch divides."""
+"""The integer types that torch can divide."""
 _BY_SIZE = {1: "uint8", 2: "uint16", 4: "uint32", 8: "uint64"}
 
 
 def numbers(tensor: torch.Tensor, operation: str) -> Numbers:
-    """The type of a tensor that is reduced, if the operation exists for it."""
+    """The type of a tensor to reduce; raises if the operation does not exist for it."""
     dtype = tensor.dtype
     found = ARITHMETIC.get(dtype)
     if found is None:
@@ -77,15 +77,15 @@ def numbers(tensor: torch.Tensor, operation: str) -> Numbers:
 
 
 def is_truncated(dtype: torch.dtype, operation: str) -> bool:
-    """Whether the operation is a sum that is divided at its end, and rounded toward zero, as with
+    """Whether the operation is a sum that is divided at its end and rounded toward zero, as with
     NCCL and gloo.
     """
     return operation == "avg" and dtype in _DIVIDED
 
 
 def moved(tensor: torch.Tensor) -> Numbers:
-    """The type of a tensor that is only moved: its own if ringfold has it, so that peers can
-    compare, else bytes.
+    """The type of a tensor that is only moved: its own if ringfold has that, so that peers can
+    compare types, else an unsigned integer type of equal size, or bytes.
     """
     found = ARITHMETIC.get(tensor.dtype)
     if found is not None:
@@ -99,12 +99,12 @@ class OnMeta(Unsupported):
 
 
 def is_ordinary(tensor: torch.Tensor) -> bool:
-    """Whether operators on the tensor do what they say; subclasses can intercept them."""
+    """Whether operators on the tensor run unmodified; subclasses can intercept them."""
     return type(tensor).__torch_dispatch__ is torch._C._disabled_torch_dispatch_impl
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
-    """Whether the tensor can be used in place by calls of the host."""
+    """Whether host calls can use the tensor in place."""
     return tensor.is_cpu and is_dense(tensor)
 
 
@@ -119,7 +119,7 @@ def is_dense(tensor: torch.Tensor) -> bool:
 
 
 def check(tensor: torch.Tensor) -> None:
-    """Raise for tensors that a copy cannot help."""
+    """Raise for tensors that cannot be used, not even through a copy."""
     if not tensor.is_cpu and tensor.device.type != accelerator():
         raise (OnMeta if tensor.is_meta else Unsupported)(
             f"a tensor on device `{tensor.device}`; ringfold moves memory of the host and of "
@@ -133,7 +133,7 @@ def check(tensor: torch.Tensor) -> None:
 
 
 def accelerator() -> str | None:
-    """The type of this process' devices."""
+    """The type of this process' devices, if it has any."""
     found = torch.accelerator.current_accelerator()
     return None if found is None else found.type
 
@@ -143,26 +143,26 @@ Side: TypeAlias = torch.Tensor | list[torch.Tensor]
 
 
 class Staging:
-    """Substitutes for a call's tensors that can be used in place, and the work to do with them at
-    its end.
+    """Substitutes for a call's tensors that can be used in place, and the work on them at the
+    call's end.
     """
 
     __slots__ = ("_back", "_sums", "device", "passage")
 
     def __init__(self) -> None:
         self.passage: Passage | None = None
-        """The copies from and to a device, of tensors that are there, for calls of the host."""
+        """The copies of device tensors from and to the host, for host calls."""
         self._back: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._sums: list[tuple[Side, int]] = []
         self.device: torch.device | None = None
-        """The device whose memory the call uses, if it is not the host's."""
+        """The device whose memory the call uses, if not the host's."""
 
     def stays(self, tensor: torch.Tensor) -> bool:
-        """Whether the call uses the memory of the device of a tensor that is not on the host."""
+        """Whether the call uses a device tensor's memory on its device."""
         raise NotImplementedError
 
     def source(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A tensor in place with the same content."""
+        """A tensor with the same content that can be used in place."""
         if is_plain(tensor):
             return tensor
         way = self._way(tensor)
@@ -173,8 +173,8 @@ class Staging:
         return tensor.detach().resolve_conj().resolve_neg().contiguous()
 
     def target(self, tensor: torch.Tensor, *, is_read: bool = False) -> torch.Tensor:
-        """A tensor in place that `finish` copies to `tensor`; it starts as a copy of `tensor` if it
-        `is_read`.
+        """A tensor usable in place that is copied to `tensor` at the end; with `is_read`, it starts
+        as a copy of `tensor`.
         """
         if is_plain(tensor):
             return tensor
@@ -190,7 +190,7 @@ class Staging:
         return flat
 
     def joined(self, tensors: Sequence[torch.Tensor]) -> Side:
-        """The content of all, one after the other."""
+        """The content of all tensors, one after the other, usable in place."""
         together = adjacent(tensors)
         if together is not None:
             return self.source(together)
@@ -202,7 +202,7 @@ class Staging:
         return torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
 
     def divided(self, tensors: Sequence[torch.Tensor]) -> Side:
-        """The places of `tensors`, one after the other; `finish` copies to them what needs it."""
+        """Memory for `tensors`, one after the other; substitutes are copied back at the end."""
         together = adjacent(tensors)
         if together is not None:
             return self.target(together)
@@ -220,7 +220,7 @@ class Staging:
         return flat
 
     def _way(self, tensor: torch.Tensor) -> Passage | None:
-        """The copies to the host, for a tensor of a device that the call does not use there."""
+        """The copies through the host, or `None` for a tensor that needs none."""
         check(tensor)
         if tensor.is_cpu or self.stays(tensor):
             return None
@@ -243,7 +243,7 @@ class Staging:
         return bool(self._back or self._sums)
 
     def finish(self) -> None:
-        """Copy the results to their destinations."""
+        """Divide sums, and copy the results to their destinations."""
         for total, by in self._sums:
             for piece in pieces(total):
                 piece.detach().div_(by, rounding_mode="trunc")
@@ -284,7 +284,7 @@ def adjacent(tensors: Sequence[torch.Tensor]) -> torch.Tensor | None:
 
 
 def listed(tensors: Any) -> list[torch.Tensor]:
-    """One tensor, or the list that C++ callers make of it."""
+    """A list of tensors, from one tensor or from the list that C++ callers make."""
     return [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
 
 

@@ -1,14 +1,15 @@
-"""One thread per process that watches its groups: stuck calls, failed groups, the signal for a
-dump, the end of the process after an error.
+"""One thread per process that watches its groups: for stuck calls, failed groups and the dump
+signal; on request, ends the process after an error.
 
-It sleeps, and checks the flight record from time to time, at no cost to calls. It starts with the
-first group to watch and ends with the last. Its findings go to Python's logger `ringfold`, which
-writes to standard error unless the program configures it: that is where a program's other warnings
-go, with its own ranks and times, and where pytest or a notebook shows them. The core's log bypasses
-all that.
+The thread sleeps, and checks the flight record from time to time, at no cost to calls. It starts
+with the first group to watch and ends with the last. Its findings go to Python's logger `ringfold`,
+which writes to standard error unless the program configures it: the program's other warnings go
+there, with its own ranks and times, and pytest or a notebook shows them. The core's log bypasses
+the logger.
 
-A signal's handler runs when the main thread is next in Python, which may be never; so Python's
-wakeup descriptor, unless the program uses it, delivers the signal here at once.
+Python runs a signal's handler when the main thread next executes Python code, which may be never.
+Python's wakeup descriptor, unless the program uses it, therefore delivers the signal to this thread
+at once.
 """
 
 import logging
@@ -25,10 +26,10 @@ from ringfold.torch.flight_dump import ANSWER_S, after_death, dump_flight_record
 from ringfold.torch.flight_recorder import RANKS_MAX, Record, Trace, recorder
 
 LOOKS_PER_STALL = 4
-"""A stuck call is reported with at most this fraction of its time as delay."""
+"""Number of checks per stall time: a stuck call is reported at most one check interval late."""
 LOOK_MAX_S = 15.0
 LOOK_FOR_DEATHS_S = 1.0
-"""How long a failure may go unnoticed by a rank that makes no call."""
+"""Time within which a rank that makes no call notices a failure, in seconds."""
 _WAKE = b"\0"
 
 log = logging.getLogger("ringfold")
@@ -69,7 +70,7 @@ class Watcher:
                 self.wake(_WAKE)
 
     def end(self) -> None:
-        """End the thread, and wait for that."""
+        """End the thread, and wait for its end."""
         with self._lock:
             self._traces.clear()
             thread = self._thread
@@ -82,11 +83,11 @@ class Watcher:
         try:
             self._write.send(why)
         except BlockingIOError:
-            # There are enough wake-ups in the socket already.
+            # The socket is full of wake-ups already.
             pass
 
     def is_woken_by_signals(self) -> bool:
-        """Whether Python's wakeup descriptor is still ours; only the main thread may ask."""
+        """Whether Python's wakeup descriptor is still ours; only the main thread may call this."""
         used = signal.set_wakeup_fd(-1)
         is_ours = used == self._write.fileno()
         if used != -1:
@@ -94,8 +95,8 @@ class Watcher:
         return is_ours
 
     def abandon(self) -> None:
-        """In a forked child: the thread is the parent's, and so are the sockets, which must not be
-        written to here.
+        """Close the sockets in a forked child: they are the parent's, like the thread, and must not
+        be written to.
         """
         if self._signal and self.is_woken_by_signals():
             signal.set_wakeup_fd(-1)
@@ -107,7 +108,7 @@ class Watcher:
             select.select([self._read], [], [], self._period_s())
             woken_by = self._woken_by()
             with self._lock:
-                # A group that was dropped without an end is not watched any more.
+                # A group that was dropped without being closed is no longer watched.
                 self._traces = {trace for trace in self._traces if trace.communicator is not None}
                 traces = list(self._traces)
                 if not traces:
@@ -140,7 +141,7 @@ class Watcher:
 
     def _look(self, traces: set[Trace]) -> None:
         """Report the calls that are due: of each group, the first collective and the first message,
-        which the others wait for.
+        for which the others wait.
         """
         now_ns, stall_ns = time.time_ns(), int(self.settings.stall_s * 1e9)
         firsts: dict[tuple[Trace, bool], Record] = {}
@@ -159,7 +160,7 @@ class Watcher:
                 log.warning("%s", stalled(record, age_ns / 1e9))
 
     def _listen(self, name: str) -> int:
-        """Install the handler, unless there is one. Returns the signal's number, or 0."""
+        """Install the signal handler unless the program has one. Returns the signal, or 0."""
         number = getattr(signal, f"SIG{name.removeprefix('SIG')}", None)
         if not isinstance(number, signal.Signals):
             log.warning("RINGFOLD_FR_SIGNAL=`%s` is no signal; for example USR2", name)
@@ -195,13 +196,13 @@ def end_process(trace: Trace, error: RingfoldError) -> None:
 
 
 def stalled(record: Record, age_s: float) -> str:
-    """The warning about a call: what it is, for how long, and which ranks it waits for."""
+    """The warning about a stuck call: the call, its age, and the ranks that it waits for."""
     trace = record.trace
     return f"[rank {trace.own}] {record} has been in progress for {age_s:.0f} s; {awaited(record)}"
 
 
 def awaited(record: Record) -> str:
-    """The ranks that have not entered the call that this rank is in, and where they are instead."""
+    """The ranks that have not entered this rank's call, with their current calls, as text."""
     trace = record.trace
     asked = (trace.lane if record.is_on_device else None) or trace.communicator
     if asked is None:
@@ -228,9 +229,7 @@ def awaited(record: Record) -> str:
 
 
 def place(rank: int, standing: tuple[int, int, str] | None, begun: int = 0) -> str:
-    """A rank's position, and how many calls it is behind a rank that has begun this many, for
-    people.
-    """
+    """A rank's position as text, and how many calls it is behind a rank that has begun `begun`."""
     if standing is None:
         return f"rank {rank} (does not answer)"
     behind = f", {begun - standing[1]} behind" if begun > standing[1] else ""
@@ -255,14 +254,14 @@ def forget(trace: Trace) -> None:
 
 
 def end() -> None:
-    """The interpreter is about to exit, after which no thread may return to it."""
+    """Stop watching before the interpreter exits, after which no thread may return to it."""
     if _watcher is not None:
         _watcher.end()
 
 
 def on_signal(number: int, _: FrameType | None) -> None:
-    """The signal for a dump, in the main thread. The thread has it already, unless the program uses
-    the wakeup descriptor.
+    """Handle the dump signal in the main thread. The watching thread already has the signal, unless
+    the program uses the wakeup descriptor.
     """
     if _watcher is not None and not _watcher.is_woken_by_signals():
         _watcher.wake(bytes([number]))

@@ -26,15 +26,15 @@ from ringfold.torch.flight_dump import failed
 from ringfold.torch.flight_recorder import Record
 
 NO_LIMIT = timedelta(0)
-"""torch's way to say that `wait` has no timeout."""
+"""torch's value for a `wait` without timeout."""
 
 
 _LOCK = threading.RLock()
-"""Held while a future of a work that is only waited for is made."""
+"""Held while a future is made for a work that has nothing to finish."""
 
 
 def _renew_lock() -> None:
-    """In a forked child, where a thread that does not exist may hold it."""
+    """Replace the lock in a forked child, where a thread that does not exist may hold it."""
     global _LOCK
     _LOCK = threading.RLock()
 
@@ -49,8 +49,8 @@ class WaitTimeout(RuntimeError, TimeoutError):
 class RingfoldWork(dist.Work):
     """One or more started calls of the core, and the work to do when all have completed.
 
-    Any thread may use it. The calls' tensors are kept alive until they have completed, even without
-    the handle.
+    Thread-safe. The calls' tensors are kept alive until they have completed, even without the
+    handle.
     """
 
     def __init__(
@@ -63,22 +63,22 @@ class RingfoldWork(dist.Work):
         communicator: _native.Communicator | None = None,
     ) -> None:
         super().__init__()
-        # It stays open as long as the handle.
+        # The communicator stays open as long as the handle exists.
         self._communicator = communicator
         self.calls = calls
         self._record = record
         self._outputs = outputs
         self._finish = finish
-        # Where the results are, if not on the host.
+        # The device of the results, if not the host.
         self._device = device
-        # Most works are neither finished nor ask for a future; a lock of each one's own costs time.
+        # Most works have nothing to finish and no future; a lock for each would cost time.
         self._lock = _LOCK if finish is None else threading.RLock()
         self._future: Future[list[torch.Tensor]] | None = None
 
     def wait(self, timeout: timedelta = NO_LIMIT) -> bool:
         """Wait until the calls have completed, or raise their error.
 
-        After `timeout`, if it is more than 0, raise `WaitTimeout`.
+        Raises `WaitTimeout` after `timeout`, if the timeout is above 0.
         """
         limit_s = timeout.total_seconds() if timeout > NO_LIMIT else None
         try:
@@ -109,7 +109,7 @@ class RingfoldWork(dist.Work):
         return self.is_completed() and self.exception() is None
 
     def exception(self) -> BaseException | None:
-        """The error; `None` if there is none, or the calls have not completed."""
+        """The error of the calls; `None` if there is none, or the calls have not completed."""
         for call in self.calls:
             if not call.done():
                 return None
@@ -124,7 +124,7 @@ class RingfoldWork(dist.Work):
         return self._outputs
 
     def synchronize(self) -> None:
-        """The same as `wait`."""
+        """Do the same as `wait`."""
         self.wait()
 
     def source_rank(self) -> int:
@@ -178,12 +178,13 @@ class RingfoldWork(dist.Work):
     def _settle(self) -> None:
         with self._lock:
             if self._finish is not None:
-                # A mode of the thread that waits, such as that for fake tensors, is not for them.
+                # A mode of the waiting thread, such as that for fake tensors, must not apply to the
+                # results.
                 with torch._C._DisableTorchDispatch():
                     try:
                         self._finish()
                     except BaseException as error:
-                        # Not done again: it may have done a part.
+                        # `finish` is not repeated: it may have done a part of its work.
                         kept = error
                         if not isinstance(error, Exception):
                             kept = RingfoldError(f"the results are not all there: {error!r}")
@@ -197,40 +198,40 @@ def _raise(error: BaseException) -> None:
 
 
 def held(work: dist.Work) -> dist.Work:
-    """A handle of C++ that keeps `work` alive; C++ drops Python's part of a handle otherwise."""
+    """A C++ handle that keeps `work` alive; otherwise C++ drops the Python part of a handle."""
     return PythonCallbackWork(work.wait)
 
 
 class CompletedWork(dist.Work):
-    """The handle of a call that waited itself: its result is in its tensors."""
+    """The handle of a call that returned when it had completed: its result is in its tensors."""
 
     def wait(self, timeout: timedelta = NO_LIMIT) -> bool:
-        """The call has completed."""
+        """Return at once: the call has completed."""
         return True
 
     def is_completed(self) -> bool:
-        """It has."""
+        """Whether the call has completed: always."""
         return True
 
     def is_success(self) -> bool:
-        """It did not raise."""
+        """Whether the call succeeded: always, because otherwise it raised."""
         return True
 
     def exception(self) -> None:
-        """It did not raise."""
+        """The error of the call: none, because otherwise the call raised."""
 
     def synchronize(self) -> None:
-        """Nothing to wait for."""
+        """Do nothing: the call has completed."""
 
     def result(self) -> list[torch.Tensor]:
-        """Not known here: one handle serves all such calls."""
+        """Raise `Unsupported`: one handle serves all such calls."""
         raise Unsupported(
             "the call was made with async_op=False, so its result is in its tensors; use "
             "async_op=True"
         )
 
     def get_future(self) -> "Future[list[torch.Tensor]]":
-        """Not known here: one handle serves all such calls."""
+        """Raise `Unsupported`: one handle serves all such calls."""
         raise Unsupported(
             "the call was made with async_op=False, so it has no future; use async_op=True"
         )

@@ -1,7 +1,7 @@
-"""The programs of `examples/clients`: training frameworks on top of ringfold, two ranks each.
+"""Run the programs of `examples/clients`: training frameworks on ringfold, with two ranks each.
 
-Each prints what it ran on and its loss before and after. The packages are not among the
-environment's of `check.sh`; where one is missing, its test is skipped.
+Each program prints its backend and its loss before and after training. `check.sh` does not install
+the frameworks; a test is skipped if its framework is missing.
 """
 
 import importlib.util
@@ -16,7 +16,7 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 EXAMPLES = ROOT / "examples" / "clients"
-# Some compile extensions on first use.
+# Some frameworks compile extensions on first use.
 WATCHDOG_S = 540.0
 SUMMARY = re.compile(r"(\w+), (\d+) ranks.*: loss ([\d.]+) to ([\d.]+)")
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
@@ -32,14 +32,14 @@ pytestmark = pytest.mark.deep
 
 
 def need(*packages: str) -> None:
-    """Skip the test where one of these packages is missing."""
+    """Skip the test if one of these packages is missing."""
     for package in packages:
         if importlib.util.find_spec(package) is None:
             pytest.skip(f"the package `{package}` is not installed")
 
 
 def run(command: list[str], program: str, *words: str, **variables: str) -> str:
-    """The output of an example and its ranks."""
+    """Run an example; return the output of all its ranks."""
     whole = [*command, str(EXAMPLES / program), *words]
     env = os.environ | VARIABLES | variables
     status, output = launching.finish(whole, WATCHDOG_S, env=env)
@@ -48,7 +48,7 @@ def run(command: list[str], program: str, *words: str, **variables: str) -> str:
 
 
 def check_learns(output: str) -> None:
-    """The example ran on ringfold with two ranks, and its loss fell to a third."""
+    """Check that the example ran on ringfold with two ranks, and that its loss fell to a third."""
     found = SUMMARY.search(output)
     assert found is not None, output
     backend, ranks, before, after = found.groups()
@@ -102,7 +102,7 @@ def test_every_call_has_the_result_of_mpi4py() -> None:
 
 def test_vllm_generates_the_same_tokens_on_two_ranks(tmp_path: Path) -> None:
     need("vllm", "transformers")
-    # Installs the plugin, for the ranks that vLLM starts.
+    # Install the plugin for the ranks that vLLM starts.
     shutil.copy(EXAMPLES / "vllm_ringfold.py", tmp_path)
     metadata = tmp_path / "ringfold_vllm-1.dist-info"
     metadata.mkdir()

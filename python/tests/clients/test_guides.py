@@ -1,7 +1,7 @@
-"""The commands of docs/guides that are marked as tested, run as they stand there.
+"""Run the commands in docs/guides that are marked as tested, exactly as written.
 
-Blocks of Python that begin with a file's name are files of the folder in which a page's commands
-run, one after the other in one shell.
+All commands of a page run in one shell and one folder. Python blocks that begin with a file name
+are files of that folder.
 """
 
 import importlib.util
@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[3]
 GUIDES = ROOT / "docs" / "guides"
 WATCHDOG_S = 300.0
 PACKAGES = {"ray": "ray"}
-"""What the commands of a page need, if it is not torch."""
+"""Package that a page's commands need, if it is not torch."""
 FENCE = re.compile(
     r"^(?P<indent> *)(?P<tested><!-- tested -->\n *)?```(?P<kind>\w+)\n(?P<body>.*?)^ *```$",
     re.DOTALL | re.MULTILINE,
@@ -27,7 +27,7 @@ FILE = re.compile(r"# (\S+\.(?:py|yaml))\n")
 
 
 def blocks(page: Path) -> list[tuple[str, bool, str]]:
-    """The kind of each block of a page, whether it is tested, and its text."""
+    """Return each block of a page: its kind, whether it is tested, and its text."""
     return [
         (found["kind"], found["tested"] is not None, textwrap.dedent(found["body"]))
         for found in FENCE.finditer(page.read_text())
@@ -39,7 +39,7 @@ def marked(page: Path) -> list[str]:
 
 
 def write_files(page: Path, folder: Path) -> None:
-    """The programs and manifests of a page."""
+    """Write the programs and manifests of a page."""
     for kind, _, body in blocks(page):
         name = FILE.match(body)
         if name is not None and kind in ("python", "yaml"):

@@ -1,6 +1,6 @@
-"""The manifests of docs/guides/kubernetes.md have the shapes of the API of Kubernetes.
+"""Check the manifests in docs/guides/kubernetes.md against the schemas of the Kubernetes API.
 
-The packages are not among the environment's of `check.sh`; without them, the tests are skipped.
+`check.sh` does not install the packages that have the schemas; without them, the tests are skipped.
 """
 
 import copy
@@ -18,7 +18,7 @@ VERSIONS = ["1.28", "1.32", "1.37"]
 
 
 def documents(name: str) -> list[Any]:
-    """The objects of a block of the page, by its first line, or by its first key."""
+    """Return the objects of one of the page's blocks, found by its first line or its first key."""
     yaml = pytest.importorskip("yaml", reason="the package `pyyaml` is not installed")
     blocks = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(), re.DOTALL)
     (block,) = (each for each in blocks if each.lstrip().startswith((f"# {name}\n", f"{name}:")))
@@ -26,7 +26,7 @@ def documents(name: str) -> list[Any]:
 
 
 def manifests() -> tuple[list[Any], dict[str, Any]]:
-    """The objects of the job, and the keys of the container that starts several ranks."""
+    """Return the job's objects, and the keys of the container that starts several ranks."""
     (part,) = documents("command")
     return documents("job.yaml"), part
 
@@ -51,7 +51,7 @@ def test_the_manifests_are_valid(version: str) -> None:
     [("jobset.yaml", "JobsetV1alpha2JobSet"), ("trainjob.yaml", "TrainerV1alpha1TrainJob")],
 )
 def test_the_manifests_of_kubeflow_are_valid(name: str, model: str) -> None:
-    """The models refuse wrong types, and drop unknown keys: the result lacks those."""
+    """The models reject wrong types and drop unknown keys, so their output lacks unknown keys."""
     models = pytest.importorskip(
         "kubeflow_trainer_api.models", reason="the package `kubeflow-trainer-api` is not installed"
     )

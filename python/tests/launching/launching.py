@@ -1,4 +1,4 @@
-"""What tests share that start programs: launchers by name, a watchdog, and the output."""
+"""Helpers for tests that start programs: launchers by name, a watchdog, and the output."""
 
 import os
 import shlex
@@ -15,17 +15,20 @@ import pytest
 ROOT = Path(__file__).parents[3]
 
 VERSION_S = 60.0
-"""How long a program may take to say its version."""
+"""Time limit for a program to print its version."""
 
 
 def importable() -> dict[str, str]:
-    """The variables with which a program that a test starts can import this module."""
+    """Return variables that let a child program import this module."""
     found = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
     return {"PYTHONPATH": os.pathsep.join(filter(None, found))}
 
 
 def finish(command: list[str], watchdog_s: float, **options: Any) -> tuple[int, str]:
-    """The exit status of a command, and the output of all its processes, which a hang ends."""
+    """Run a command; return its exit status and the output of all its processes.
+
+    A command that exceeds `watchdog_s` is killed.
+    """
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(
             command,
@@ -48,7 +51,7 @@ def finish(command: list[str], watchdog_s: float, **options: Any) -> tuple[int, 
 
 
 def ringfold() -> str:
-    """The command that cargo has built, or an installed one."""
+    """Return the path of the command built by cargo, or else of an installed one."""
     builds = [ROOT / "target" / build / "ringfold" for build in ("release", "debug")]
     program = next((str(build) for build in builds if build.exists()), shutil.which("ringfold"))
     if program is None:
@@ -57,7 +60,7 @@ def ringfold() -> str:
 
 
 def mpirun(ranks: int) -> list[str]:
-    """How an installed MPI starts so many ranks on this machine."""
+    """Return the command with which the installed MPI starts `ranks` ranks on this machine."""
     program = shutil.which("mpirun", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     if program is None:
         pytest.skip("no mpirun is installed")
@@ -69,7 +72,7 @@ def mpirun(ranks: int) -> list[str]:
 
 
 def named_programs(folder: Path, command: str) -> Path:
-    """A folder with the names that documents use: `ringfold`, this Python, and its torchrun."""
+    """Make a folder with the programs named in documents: `ringfold`, this Python, its torchrun."""
     there = folder / "programs"
     there.mkdir()
     (there / "ringfold").symlink_to(command)

@@ -1,4 +1,4 @@
-"""All storms on all transports, one after the other."""
+"""Run all storms on all transports in sequence."""
 
 import subprocess
 import sys

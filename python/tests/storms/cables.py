@@ -1,11 +1,11 @@
-"""Kills, freezes and pulled cables of jobs between the hosts of bench/rdma_vm.sh, over RDMA or TCP.
+"""Kills, freezes and pulled cables in jobs between the hosts of bench/rdma_vm.sh, over RDMA or TCP.
 
     RDMA_VM_HOSTS=6 bench/rdma_vm.sh .venv/bin/python python/tests/storms/cables.py
 
-A job has two to four ranks on two hosts with cables of its own. It survives short faults. The
-others end every rank with an error that names the right rank, or a rank of the other host. From
-then on a rank owns its buffers again: it fills them and the memory around them with a pattern,
-which must stay, whatever its peers still write.
+A job has two to four ranks on two hosts with their own cables. The job survives short faults. All
+other faults end every rank with an error that names the right rank, or a rank of the other host.
+After the error a rank owns its buffers again: it fills them and the memory around them with a
+pattern, which must stay, whatever its peers still write.
 """
 
 import random
@@ -26,37 +26,37 @@ from storm import Outcome, Storm
 import ringfold
 
 HOSTS = 2
-# The deadline of calls, how long a host may be silent, and the limit for joining.
+# Deadline of calls, permitted silence of a host, and limit for joining.
 DEADLINE_S, SILENCE_S, CONNECT_S = 8.0, 4.0, 60.0
-# Around the deadline or the silence, for an emulated machine with other jobs.
+# Added to the deadline or the silence, for an emulated machine with other jobs.
 GRACE_S = 15.0
-# The moment of a fault after the first calls, and the length of one that is survived.
+# Latest moment of a fault after the first calls, and length of a fault that is survived.
 LATEST_S, SHORT_S = 0.5, 0.15
-# How long the pattern must stay, once all ranks have their error.
+# Time for which the pattern must stay, once all ranks have their error.
 QUIET_S = 0.2
-# Elements, and those around a buffer: pages on each side.
+# Elements of a buffer; and elements around it: pages on each side.
 COUNTS = (1, 1000, 16384, 100_000, 300_000)
 GUARD = 2048
 PATTERN = -7.0
 
-# 268 ms, which a device tries seven times: a pulled cable is an error after 1.9 s. Commands of the
-# emulated machine take long, and what they make longer than this need not be survived.
+# 268 ms, which a device tries seven times: a pulled cable is an error after 1.9 s. Commands take
+# long on the emulated machine; a fault that they prolong beyond SURVIVED_S need not be survived.
 IB_TIMEOUT, SURVIVED_S = "16", 1.0
 
-# How often each is drawn. `wire` is the cable of RDMA alone, `cut` that and TCP's.
+# Weights of the final faults. `wire` is the cable of RDMA alone; `cut` is that cable and TCP's.
 FINAL = {"kill": 6, "freeze": 2, "freeze, kill": 2, "wire": 3, "port": 3, "cut": 4}
 SHORT = ("freeze", "wire")
 
 
 @dataclass(frozen=True)
 class Trial:
-    """A job and its fault."""
+    """A job and its faults."""
 
     seats: tuple[int, ...]
     kind: str
     victim: int
     is_short: tuple[str, ...]
-    """Faults before it, which are survived."""
+    """Kinds of the earlier faults, which are survived."""
     moments_s: tuple[float, ...]
 
     def __str__(self) -> str:
@@ -65,12 +65,12 @@ class Trial:
 
 
 def drawn(seed: int, transport: str) -> Trial:
-    """The trial of a seed."""
+    """Draw the trial of a seed."""
     random_ = random.Random(seed)
     seats = random_.choice(((0, 1), (0, 0, 1), (0, 1, 1), (0, 0, 1, 1), (0, 1, 0, 1)))
     kinds = dict(FINAL)
     if transport != "rdma":
-        # Without effect on TCP.
+        # These faults have no effect on TCP.
         del kinds["wire"], kinds["port"]
     shorts = tuple(random_.choice(SHORT) for _ in range(random_.choice((0, 0, 1, 2))))
     (kind,) = random_.choices(list(kinds), list(kinds.values()))
@@ -87,24 +87,24 @@ class Memory:
         self.whole[:] = PATTERN
 
     def check_guards(self, where: str) -> None:
-        """Raise `Wrong` if something has been written around the buffer."""
+        """Raise `Wrong` if anything was written around the buffer."""
         count = len(self.inside)
         for name, part in (("before", self.whole[:GUARD]), ("after", self.whole[GUARD + count :])):
             if (part != PATTERN).any():
                 raise Wrong(f"{where}: something was written {name} a buffer of {count}")
 
     def take_back(self) -> None:
-        """Use it for something else."""
+        """Overwrite the buffer and its guards with the pattern."""
         self.whole[:] = PATTERN
 
     def check_quiet(self, where: str) -> None:
-        """Raise `Wrong` if something has been written since it was taken back."""
+        """Raise `Wrong` if anything was written since `take_back`."""
         if changed := int((self.whole != PATTERN).sum()):
             raise Wrong(f"{where}: {changed} elements were written after the error")
 
 
 class Steps:
-    """The calls of one rank, in buffers that it keeps."""
+    """Calls of one rank, in buffers that it keeps."""
 
     def __init__(self, comm: ringfold.Communicator, seed: int) -> None:
         self.comm, self.random = comm, random.Random(seed)
@@ -119,7 +119,7 @@ class Steps:
         ]
 
     def step(self) -> None:
-        """One to three calls at a time, each checked exactly."""
+        """Make one to three calls at a time, and check each exactly."""
         chosen = self.random.sample(self.memories, self.random.randint(1, 3))
         kinds = [self.random.choice((self.all_reduce, self.broadcast, self.shift)) for _ in chosen]
         salt = self.random.randrange(100)
@@ -151,21 +151,21 @@ class Steps:
         return [work], salt + (rank - 1) % ranks
 
     def take_back(self) -> None:
-        """Own all buffers again."""
+        """Check all guards, and overwrite all buffers with the pattern."""
         for pair in self.memories:
             for memory in pair:
                 memory.check_guards("at the error")
                 memory.take_back()
 
     def check_quiet(self) -> None:
-        """Raise `Wrong` if a buffer has been written since."""
+        """Raise `Wrong` if any buffer was written since `take_back`."""
         for pair in self.memories:
             for memory in pair:
                 memory.check_quiet(f"a buffer of {len(memory.inside)}")
 
 
 def program(rank: Rank, seed: int) -> None:
-    """A rank until it gets an error, and then the owner of its buffers."""
+    """Run a rank until it gets an error; then check that its buffers stay unchanged."""
     comm = rank.join(timeout=DEADLINE_S, peer_timeout=SILENCE_S, connect_timeout=CONNECT_S)
     steps, error = Steps(comm, seed), None
     try:
@@ -173,7 +173,7 @@ def program(rank: Rank, seed: int) -> None:
         comm.barrier()
         rank.say("ready")
         while True:
-            # Rank 0 is asked whether the job lives, and asks the others.
+            # The starter asks rank 0 whether the job is alive, and rank 0 asks the others.
             is_asked = comm.rank == 0 and rank.ordered(wait=False)
             if comm.broadcast(np.array([is_asked]))[0]:
                 rank.say("alive")
@@ -183,7 +183,7 @@ def program(rank: Rank, seed: int) -> None:
     rank.say("error")
     try:
         steps.take_back()
-        # All ranks have their error, or are dead or stopped.
+        # At this order, every rank has its error, is dead, or is stopped.
         rank.ordered()
         time.sleep(QUIET_S)
         steps.check_quiet()
@@ -195,7 +195,7 @@ def program(rank: Rank, seed: int) -> None:
 
 
 def begin(kind: str, job: Job, place: Place, victim: int) -> None:
-    """Make a fault happen."""
+    """Start a fault."""
     lab, host = hosts_of(place), place.host(victim)
     acts: dict[str, Callable[[], None]] = {
         "kill": lambda: job.signal(victim, signal.SIGKILL),
@@ -203,14 +203,15 @@ def begin(kind: str, job: Job, place: Place, victim: int) -> None:
         "freeze, kill": lambda: job.signal(victim, signal.SIGSTOP),
         "wire": lambda: lab.plug(host, False, ("plug",)),
         "port": lambda: lab.light(host, False),
-        # TCP's first, or the ranks agree over it on an end of RDMA's.
+        # TCP's cable first; otherwise, the ranks would use it to agree on an end of RDMA's
+        # connections.
         "cut": lambda: lab.plug(host, False, ("lan", "plug")),
     }
     acts[kind]()
 
 
 def hosts(count: int, first: int) -> RdmaHosts:
-    """Hosts for one job at a time."""
+    """Return hosts for one job at a time."""
     return RdmaHosts(count, first, IB_TIMEOUT)
 
 
@@ -220,7 +221,7 @@ def hosts_of(place: Place) -> RdmaHosts:
 
 
 def round_(seed: int, place: Place) -> Outcome:
-    """One job, its faults and their outcome."""
+    """Run one job with its faults."""
     trial = drawn(seed, place.transport)
     place = replace(place, seats=trial.seats)
     ranks = len(trial.seats)
@@ -232,7 +233,7 @@ def round_(seed: int, place: Place) -> Outcome:
 
 
 def watched(trial: Trial, job: Job, place: Place) -> Outcome:
-    """A job through all of its faults."""
+    """Watch a job through all of its faults."""
     outcome = Outcome()
     if not job.wait_for("ready"):
         return failed(outcome, trial, job, "not all ranks came up")
@@ -265,7 +266,7 @@ def watched(trial: Trial, job: Job, place: Place) -> Outcome:
     have_errors = job.wait_for("error", of=concerned)
     hosts_of(place).mend()
     if trial.kind == "freeze":
-        # It finds that the others have gone, and may write what it still had to.
+        # The victim finds that the others have gone, and may finish its pending writes.
         job.signal(trial.victim, signal.SIGCONT)
     job.dismiss()
     endings = job.finish(harness.WATCHDOG_S if have_errors else 1)
@@ -282,7 +283,10 @@ def watched(trial: Trial, job: Job, place: Place) -> Outcome:
 def failed(
     outcome: Outcome, trial: Trial, job: Job, what: str, is_excused: bool = False
 ) -> Outcome:
-    """The outcome of a job that ended too early; excused if a fault was longer than meant."""
+    """Return the outcome of a job that ended too early.
+
+    The end is excused if a fault was longer than intended.
+    """
     job.dismiss()
     endings = job.finish()
     broken = storm.broken(endings) if is_excused else [str(ending) for ending in endings]
@@ -293,7 +297,7 @@ def failed(
 
 
 def judged(trial: Trial, endings: list[Ending]) -> list[str]:
-    """The guarantees violated by the outcomes of a trial."""
+    """Return the guarantees violated by the outcomes of a trial."""
     broken = storm.broken(endings)
     for ending in endings:
         if str(ending) not in broken and not is_right(trial, ending):
@@ -302,7 +306,7 @@ def judged(trial: Trial, endings: list[Ending]) -> list[str]:
 
 
 def is_right(trial: Trial, ending: Ending) -> bool:
-    """Whether a rank ended as the last fault requires."""
+    """Return whether a rank ended as the last fault requires."""
     victim, seats = trial.victim, trial.seats
     if trial.kind in ("kill", "freeze, kill"):
         if ending.rank == victim:
@@ -313,8 +317,8 @@ def is_right(trial: Trial, ending: Ending) -> bool:
             return ending.kind in ("Timeout", "PeerFailed", "Aborted")
         return ending.kind in ("Timeout", "PeerFailed") and ending.blamed == (victim,)
     if trial.kind in ("wire", "port"):
-        # The ranks still reach each other by TCP, and agree on one end of a broken connection: that
-        # rank gets an error that names itself.
+        # The ranks still reach each other by TCP, and agree on one end of a broken connection. The
+        # rank at that end gets an error that names itself.
         return ending.kind == "PeerFailed" and len(ending.blamed) == 1
     # Each side loses the other.
     own = seats[ending.rank]
@@ -323,14 +327,14 @@ def is_right(trial: Trial, ending: Ending) -> bool:
 
 
 def named(ending: Ending) -> str:
-    """What an error names, in the table."""
+    """Return the description of an error's ranks for the table."""
     if not ending.blamed:
         return "no rank"
     return "itself" if ending.blamed == (ending.rank,) else "another rank"
 
 
 def pause(job: Job, seconds: float) -> None:
-    """Let time pass, and read what the ranks say meanwhile."""
+    """Let time pass while reading the ranks' reports."""
     until = time.monotonic() + seconds
     while (left := until - time.monotonic()) > 0:
         job.look(left)

@@ -27,13 +27,13 @@ COLLECTIVES = (
 )
 DTYPES = ("int8", "uint8", "int32", "int64", "float16", "float32", "float64")
 OPERATIONS = {"sum": np.add, "min": np.minimum, "max": np.maximum, "prod": np.multiply}
-# Types in which products are exact, of four ranks and of more: integers wrap around.
+# Types with exact products, for four ranks and for more: integers wrap around.
 PRODUCT_DTYPES = ("int32", "int64", "float32", "float64")
 WRAPPING_DTYPES = ("int32", "int64")
-# Around cache lines, pages and slices.
+# Sizes around cache lines, pages and slices.
 COUNTS = (0, 1, 3, 16, 17, 1000, 1024, 5000, 65536, 200000)
-# Values are 1 to this: sums of four ranks fit int8, of any are exact in float16, products of four
-# are exact in float32. A prime, so that no size is a multiple of it.
+# Values range from 1 to this. Sums of four ranks fit int8, sums of any number of ranks are exact in
+# float16, and products of four are exact in float32. A prime, so that no size is a multiple of it.
 PERIOD = 31
 _LONGEST = 4 * COUNTS[-1] + PERIOD
 _VALUES = np.arange(_LONGEST) % PERIOD + 1
@@ -44,22 +44,23 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Call:
-    """One call as all ranks make it."""
+    """One call, as all ranks make it."""
 
     collective: str
     dtype: str
     counts: tuple[int, ...]
-    """Elements of each rank's block, all equal unless `uneven`; `counts[0]` for calls without
-    blocks.
+    """Number of elements in each rank's block; all equal unless `uneven`.
+
+    Calls without blocks have `counts[0]` elements.
     """
     op: str = "sum"
     root: int = 0
     salt: int = 0
-    """Distinguishes one call's values from another's."""
+    """Distinguishes the values of different calls."""
     uneven: bool = False
-    """Whether the counts are given as a list."""
+    """Whether the counts are passed as a list."""
     matrix: tuple[tuple[int, ...], ...] = ()
-    """Elements that the row's rank sends to the column's, for an uneven `all_to_all`."""
+    """Number of elements from the row's rank to the column's, for an uneven `all_to_all`."""
     algorithm: str | None = None
 
     def __str__(self) -> str:
@@ -72,11 +73,11 @@ class Call:
         return what + (f" by {self.algorithm}" if self.algorithm else "")
 
     def offsets(self) -> list[int]:
-        """Where each rank's block begins."""
+        """Return the offset of each rank's block."""
         return [sum(self.counts[:rank]) for rank in range(len(self.counts))]
 
     def input(self, rank: int) -> Array:
-        """A rank's input."""
+        """Return a rank's input."""
         if self.collective == "all_to_all":
             return np.concatenate([self._block(rank, peer) for peer in range(len(self.counts))])
         length = self.counts[0]
@@ -91,19 +92,19 @@ class Call:
         return _TILES[self.dtype][begin : begin + length]
 
     def _block(self, rank: int, peer: int) -> Array:
-        """A rank's data for another in an `all_to_all`, wherever the block lies."""
+        """Return a rank's data for another rank in an `all_to_all`, at any position."""
         return self._values(7 * rank + 3 * peer, self.sent(rank)[peer])
 
     def sent(self, rank: int) -> tuple[int, ...]:
-        """Elements that a rank sends to each, in an `all_to_all`."""
+        """Return the numbers of elements that a rank sends to each rank in an `all_to_all`."""
         return self.matrix[rank] if self.matrix else self.counts
 
     def received(self, rank: int) -> list[int]:
-        """Elements that a rank receives from each, in an `all_to_all`."""
+        """Return the numbers of elements that a rank receives from each rank in an `all_to_all`."""
         return [self.sent(peer)[rank] for peer in range(len(self.counts))]
 
     def due(self, rank: int) -> Array | None:
-        """A rank's expected result, from the definition; `None` if it has none."""
+        """Return a rank's expected result, from the definition; `None` if it has none."""
         ranks = range(len(self.counts))
         block = slice(self.offsets()[rank], self.offsets()[rank] + self.counts[rank])
         match self.collective:
@@ -134,8 +135,9 @@ class Call:
     def make(
         self, comm: ringfold.Communicator, asynchronous: bool = False, in_place: Array | None = None
     ) -> Any:
-        """Make the call, `in_place` if the output has room for the input; return its result, or its
-        `Work`.
+        """Make the call, and return its result or its `Work`.
+
+        With `in_place`, that array is both input and output.
         """
         rank = comm.rank
         x = self.input(rank) if in_place is None else in_place
@@ -179,7 +181,7 @@ def drawn(
     collectives: Sequence[str] = COLLECTIVES,
     most: int = COUNTS[-1],
 ) -> Call:
-    """Any call of `ranks` ranks, with at most this many elements per rank."""
+    """Draw any call of `ranks` ranks, with at most `most` elements per rank."""
     collective = random_.choice(collectives)
     op = random_.choice(list(OPERATIONS))
     exact = PRODUCT_DTYPES if ranks <= 4 else WRAPPING_DTYPES
@@ -197,5 +199,5 @@ def drawn(
 
 
 def uneven_list(random_: random.Random, ranks: int, count: int) -> tuple[int, ...]:
-    """A count for each rank, between 0 and `count`."""
+    """Return a count for each rank, between 0 and `count`."""
     return tuple(random_.choice((0, count, random_.randint(0, count))) for _ in range(ranks))

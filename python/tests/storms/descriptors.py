@@ -1,7 +1,7 @@
-"""A rank of several hosts that runs out of descriptors at a random point of its way into the job.
+"""A rank of several hosts runs out of descriptors at a random point while it joins and calls.
 
-It joins, registers memory, splits, and calls: what it lacks a descriptor for is an error that names
-the limit, and the other ranks learn which rank it is.
+The rank joins, registers memory, splits, and calls. If it lacks a descriptor, it gets an error that
+names the limit, and the other ranks learn its number.
 """
 
 import random
@@ -11,23 +11,23 @@ from dataclasses import replace
 
 import harness
 
-# Before the limit: what Python imports is not judged.
+# Imported before the limit is set: Python's own imports are not tested.
 import numpy  # noqa: F401
 import storm
 from harness import Ending, Job, Place, Rank
 from storm import Outcome, Storm
 
 SEATS = (0, 0, 1, 1, 1)
-# From too few to begin with, to enough.
+# From too few to start, to enough.
 LIMITS = range(8, 64)
-# How the others learn of it: at second hand where rank 0 has gone for that reason.
+# Outcomes of the other ranks: indirect ones if rank 0 has ended for the same reason.
 LEARNED = ("ok", "Aborted", "BootstrapError", "PeerFailed", "RingfoldSystemError")
-# Long before this a rank knows.
+# A rank learns of a failure long before this.
 CONNECT_S = 20.0
 
 
 def program(rank: Rank, short: int, limit: int) -> None:
-    """A rank on its way, with so many descriptors if it is the short one."""
+    """Run a rank, with `limit` descriptors if it is the short one."""
     if rank.rank == short:
         resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
     error: Exception | None = None
@@ -51,13 +51,13 @@ def program(rank: Rank, short: int, limit: int) -> None:
 
 
 def has_learned(ending: Ending, short: int) -> bool:
-    """Whether an other rank's outcome is in order: an error names the short rank."""
+    """Return whether another rank's outcome is right: an error names the short rank."""
     names_it = ending.kind == "ok" or re.search(rf"\brank {short}\b", ending.text) is not None
     return ending.kind in LEARNED and names_it
 
 
 def judged(short: int, limit: int, endings: list[Ending]) -> list[str]:
-    """The guarantees that the outcomes violate."""
+    """Return the guarantees that the outcomes violate."""
     broken = storm.broken(endings)
     if not broken and any(ending.kind != "ok" for ending in endings):
         if "descriptors" not in endings[short].text:
@@ -67,14 +67,14 @@ def judged(short: int, limit: int, endings: list[Ending]) -> list[str]:
             for ending in endings
             if ending.rank != short
             and not has_learned(ending, short)
-            # It was in a part without the short one, and rank 0 has gone meanwhile.
+            # The rank was in a part without the short rank, and rank 0 has ended in the meantime.
             and not (ending.kind == "BootstrapError" and endings[0].kind != "ok")
         ]
     return [f"rank {short} with {limit} descriptors: {'; '.join(broken)}"] if broken else []
 
 
 def round_(seed: int, place: Place) -> Outcome:
-    """One job with one limit."""
+    """Run one job with one limit."""
     random_ = random.Random(seed)
     short, limit = random_.randrange(len(SEATS)), random_.choice(LIMITS)
     place = replace(place, seats=SEATS)

@@ -1,8 +1,8 @@
-"""Programs in which one rank differs in one thing: every rank gets an error that says so, in time.
+"""Programs in which one rank differs in one respect: every rank gets an error about it, in time.
 
 Ranks can compare the collective, type, operation, counts, root and algorithm of a call, and its
-place among the calls. No call may succeed with a wrong result. Permitted differences are tried,
-too: which ranks' memory is registered, and the members of a part.
+position among the calls. No call may succeed with a wrong result. Permitted differences are also
+tried: registered memory on some ranks only, and the members of a part.
 """
 
 import random
@@ -22,7 +22,7 @@ from storm import Outcome, Storm
 import ringfold
 
 DEADLINE_S = 6.0
-# An error comes within the deadline, plus this for a machine that is busy with other jobs.
+# Added to the deadline of an error, for a machine that is busy with other jobs.
 GRACE_S = 3.0
 TRIALS = 10
 CALLS = 8
@@ -39,12 +39,12 @@ ALGORITHMS = (
 )
 REFUSALS = (ringfold.InvalidArgument, ringfold.Unsupported)
 
-# Permitted differences: none at all, registration of memory, members of a part.
+# Permitted differences: none, registration of memory, members of a part.
 HARMLESS = ("nothing", "memory", "color")
 # Differences that must be a `Mismatch` on every rank.
 DETECTED = ("collective", "dtype", "op", "count", "root", "skip", "list", "matrix", "message")
-# Either a `Mismatch` or no difference: an algorithm by name may be the one that the tuner chose for
-# the others, or be refused; equal counts may be passed as a list or not.
+# Either a `Mismatch` or no difference: a named algorithm may be the tuner's choice for the others,
+# or be refused; equal counts may be passed as a list or not.
 EITHER = ("algorithm", "spelling")
 
 
@@ -66,7 +66,7 @@ class Trial:
 
 
 def drawn(seed: int, ranks: int) -> Trial:
-    """The trial of a seed, the same on all ranks."""
+    """Draw the trial of a seed, the same on all ranks."""
     random_ = random.Random(seed)
     difference = random_.choice((*HARMLESS, *DETECTED, *DETECTED, *EITHER))
     odd, at = random_.randrange(ranks), random_.randrange(1, CALLS)
@@ -77,11 +77,11 @@ def drawn(seed: int, ranks: int) -> Trial:
 
 
 def different(random_: random.Random, difference: str, ranks: int, odd: int) -> tuple[Call, Call]:
-    """A call, and the odd rank's call in its place."""
+    """Draw a call, and the odd rank's call in its place."""
     while True:
         call = calls.drawn(random_, ranks, most=MOST)
         other = changed(random_, difference, call, odd)
-        # Calls that move no data have nothing to compare.
+        # Calls that move no data cannot be compared.
         if other is not None and all(
             sum(sum(one.sent(r)) for r in range(ranks)) > 0 for one in (call, other)
         ):
@@ -89,7 +89,7 @@ def different(random_: random.Random, difference: str, ranks: int, odd: int) -> 
 
 
 def changed(random_: random.Random, difference: str, call: Call, odd: int) -> Call | None:
-    """The call with one field changed, or `None` if it has no such field."""
+    """Return the call with one field changed, or `None` if it has no such field."""
 
     def another(choices: Sequence[Any], present: Any) -> Any:
         return random_.choice([choice for choice in choices if choice != present])
@@ -132,20 +132,20 @@ def changed(random_: random.Random, difference: str, call: Call, odd: int) -> Ca
 
 
 def other_list(random_: random.Random, counts: tuple[int, ...]) -> tuple[int, ...]:
-    """The same counts in another order, or others of the same sum."""
+    """Return the counts in another order, or others with the same sum."""
     while True:
         other = random_.sample(counts, len(counts))
         giver, taker = random_.sample(range(len(counts)), 2)
         moved = random_.choice((0, 0, 1, other[giver])) if other[giver] else 0
         other[giver] -= moved
         other[taker] += moved
-        # If all counts are equal, moving one is still possible.
+        # Even if all counts are equal, one element can be moved.
         if tuple(other) != counts:
             return tuple(other)
 
 
 def carried_out(trial: Trial, comm: ringfold.Communicator) -> None:
-    """The program of one rank; raises its error."""
+    """Run the program of one rank; raise its error."""
     special: dict[str, Callable[[Trial, ringfold.Communicator, Call], None]] = {
         "memory": in_some_memory,
         "color": in_a_part,
@@ -163,7 +163,7 @@ def carried_out(trial: Trial, comm: ringfold.Communicator) -> None:
         asynchronous = trial.asynchronous[index]
         result = call.make(comm, asynchronous)
         call.check(comm.rank, result.wait() if asynchronous else result)
-    # Here all ranks hear from each other, at the latest.
+    # By these calls at the latest, all ranks have heard from each other.
     last = Call("all_reduce", "int64", (2,) * comm.world_size)
     last.check(comm.rank, last.make(comm))
     comm.barrier()
@@ -171,7 +171,7 @@ def carried_out(trial: Trial, comm: ringfold.Communicator) -> None:
 
 
 def in_some_memory(trial: Trial, comm: ringfold.Communicator, call: Call) -> None:
-    """An all_reduce in memory that is registered only on the odd rank, or only on the others."""
+    """Reduce in memory that is registered only on the odd rank, or only on the others."""
     x = comm.empty(call.counts[0], call.dtype)
     if (comm.rank == trial.odd) == (call.salt % 2 == 0):
         x = np.zeros(call.counts[0], call.dtype)
@@ -180,7 +180,7 @@ def in_some_memory(trial: Trial, comm: ringfold.Communicator, call: Call) -> Non
 
 
 def in_a_part(trial: Trial, comm: ringfold.Communicator, call: Call) -> None:
-    """A split in which the odd rank has another color or none, then a call within each part."""
+    """Split with another color or none on the odd rank, then make a call within each part."""
     is_odd = comm.rank == trial.odd
     part = comm.split((None if call.salt % 2 else 7) if is_odd else 3)
     if part is not None:
@@ -190,7 +190,7 @@ def in_a_part(trial: Trial, comm: ringfold.Communicator, call: Call) -> None:
 
 
 def by_messages(trial: Trial, comm: ringfold.Communicator, call: Call) -> None:
-    """A message to the next rank; the odd rank's has another count."""
+    """Send a message to the next rank; the odd rank's has another count."""
     count = len(call.input(comm.rank))
     sent = (trial.other if comm.rank == trial.odd else call).input(comm.rank)
     sending = comm.send(sent, (comm.rank + 1) % comm.world_size, 5, async_=True)
@@ -201,7 +201,7 @@ def by_messages(trial: Trial, comm: ringfold.Communicator, call: Call) -> None:
 
 
 def program(rank: Rank, seed: int) -> None:
-    """A rank in one trial after the other, each with a communicator of its own."""
+    """Run a rank in one trial after the other, each with its own communicator."""
     for number in range(TRIALS):
         trial, error = drawn(seed * TRIALS + number, rank.ranks), None
         comm = rank.join(f"-{number}", timeout=DEADLINE_S)
@@ -213,14 +213,14 @@ def program(rank: Rank, seed: int) -> None:
         took = time.monotonic() - begin
         is_refused = isinstance(error, REFUSALS) and rank.rank == trial.odd
         if is_refused:
-            # As documented: the others wait for a rank that will not come.
+            # As documented, the others would wait for a rank that never comes.
             comm.abort("refused")
         rank.say_ended(error, took=took)
         comm.close()
 
 
 def judged(trial: Trial, endings: list[Ending], times: list[float]) -> list[str]:
-    """The guarantees that the outcomes of a trial violate."""
+    """Return the guarantees that the outcomes of a trial violate."""
     broken = storm.broken(endings)
     broken += [
         f"{ending} after {took:.1f} s"
@@ -229,8 +229,8 @@ def judged(trial: Trial, endings: list[Ending], times: list[float]) -> list[str]
     ]
     others = [ending for ending in endings if ending.rank != trial.odd]
     are_fine = all(ending.kind == "ok" for ending in endings)
-    # Two others, which make the same calls, cannot be named. A rank that finished before the calls
-    # met has its results, which are right.
+    # A mismatch must name the odd rank: the other ranks make the same calls. A rank that finished
+    # before the calls met has its result, which is right.
     are_detected = any(ending.kind == "Mismatch" for ending in endings) and all(
         ending.kind == "ok" or ending.kind == "Mismatch" and trial.odd in ending.blamed
         for ending in endings
@@ -238,7 +238,8 @@ def judged(trial: Trial, endings: list[Ending], times: list[float]) -> list[str]
     is_refused = endings[trial.odd].kind in ("InvalidArgument", "Unsupported") and all(
         ending.kind == "Aborted" and ending.blamed == (trial.odd,) for ending in others
     )
-    # Calls need not meet: if a rank finishes its own before it waits, another one is just late.
+    # Calls need not meet: if a rank finishes its own call before it waits, another rank is merely
+    # late.
     waiting_in = {
         match[1] for match in (re.search(r"\(in #(\d+) ", end.text) for end in endings) if match
     }
@@ -250,7 +251,7 @@ def judged(trial: Trial, endings: list[Ending], times: list[float]) -> list[str]
 
 
 def round_(seed: int, place: Place) -> Outcome:
-    """One job and its trials."""
+    """Run one job and its trials."""
     ranks = random.Random(seed).choice((2, 3, 4))
     outcome = Outcome()
     with Job(lambda rank: program(rank, seed), ranks, place, seed) as job:

@@ -1,9 +1,9 @@
-"""Judges whether a process that runs for long grows: a pure function of what was sampled.
+"""Judges whether a long-running process grows: a pure function of its samples.
 
-Samples are taken at quiescent points, where the process holds what it held at the one before. The
-first part is left out, because caches fill and pages are touched. What is left is divided into
-thirds: the median of the last one is compared with that of the middle one, so that a single peak
-decides nothing.
+Samples are taken at quiescent points, where the process should hold the same as at the previous
+one. The first samples are left out, because caches fill and pages are touched. The others are
+divided into thirds. The median of the last third is compared with that of the middle one, so that a
+single peak decides nothing.
 """
 
 import statistics
@@ -11,34 +11,34 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 WARM_UP = 0.25
-"""The part of the samples that is left out."""
+"""Fraction of the samples that is left out."""
 SAMPLES_MIN = 12
-"""Fewer samples after the warm-up decide nothing."""
+"""Minimum number of samples after the warm-up; with fewer, nothing is decided."""
 MAPPINGS_MAX = 6
-"""The most mappings by which a median may grow: torch loads libraries when they are needed."""
+"""Limit on the growth of a median in mappings: torch loads libraries when they are needed."""
 OBJECTS_MAX = 10_000
 OBJECTS_PER_PROGRAM_MAX = 20
-"""The most blocks of Python's allocator that are gained: torch keeps two or three a program."""
+"""Limit on the growth in blocks of Python's allocator: torch keeps two or three per program."""
 BYTES_PER_PROGRAM_MAX = 12 << 10
-"""The limit of memory that is gained: torch keeps 1.5 KiB of each group, whatever the backend, and
-a program opens about three."""
+"""Limit on the growth of memory: torch keeps 1.5 KiB of each group, whatever the backend, and a
+program opens about three."""
 BYTES_MAX = {"allocated": 6 << 20, "resident": 48 << 20}
-"""Growth that is below this is noise: what programs differ in, and the pages that the allocator
-keeps between what is in use, after a program of 100,000 calls tens of megabytes."""
+"""Growth below this is noise: programs differ, and the allocator keeps pages between those in use;
+after a program of 100,000 calls, these are tens of megabytes."""
 KINDS = ("descriptors", "threads", "mappings", "objects", *BYTES_MAX)
 
 
 @dataclass(frozen=True)
 class Sample:
-    """What a process holds at a quiescent point."""
+    """Resources of a process at a quiescent point."""
 
     at_s: float
     programs: int
-    """The programs that have run."""
+    """Number of programs that have run."""
     descriptors: int
     threads: int
     mappings: int
-    """Those of files, those that are shared, and stacks: the allocators' own come and go."""
+    """Mappings of files, shared mappings and stacks; the allocators' own vary."""
     objects: int
     """Blocks of Python's allocator that are in use."""
     allocated: int
@@ -48,7 +48,7 @@ class Sample:
 
 
 def judged(samples: Sequence[Sample]) -> list[str]:
-    """What grew; a text for each."""
+    """Return a text for each resource that grew."""
     warm = list(samples)[int(len(samples) * WARM_UP) :]
     if len(warm) < SAMPLES_MIN:
         return [f"{len(warm)} samples after the warm-up decide nothing; run longer"]
@@ -58,7 +58,7 @@ def judged(samples: Sequence[Sample]) -> list[str]:
         found.append(f"descriptors differ at quiescent points: {sorted(descriptors)}")
     third = len(warm) // 3
     middle, last = warm[third : 2 * third], warm[2 * third :]
-    # Some begin with the first call that needs them, so there are fewer after a restart of the job.
+    # Some threads start with the first call that needs them, so a restarted job has fewer.
     before, threads = (max(sample.threads for sample in part) for part in (middle, last))
     if threads > before:
         found.append(f"threads grew from {before} to {threads}")
@@ -83,12 +83,12 @@ def judged(samples: Sequence[Sample]) -> list[str]:
 
 
 def median(samples: Sequence[Sample], name: str) -> float:
-    """The median of one of the figures."""
+    """Return the median of one of the figures."""
     return float(statistics.median(getattr(sample, name) for sample in samples))
 
 
 def table(samples: Sequence[Sample]) -> str:
-    """The figures over time, in ten rows at most, for people."""
+    """Return the figures over time as a readable table, in fewer than 20 rows."""
     rows = [f"{'s':>7} " + " ".join(f"{name:>13}" for name in KINDS)]
     step = max(1, len(samples) // 10)
     for sample in samples[::step]:

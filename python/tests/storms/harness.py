@@ -1,10 +1,10 @@
 """Jobs of forked ranks for the storms: quickly started, watched, and ended without a trace.
 
 Ranks are forked from a process that has imported everything, so that a job costs little more than
-`ringfold.init`. That process must have a single thread. A rank has two pipes to it: one for the
-rank's reports as lines of JSON, one for orders. A rank that has not ended in time hangs: its stacks
-go to its log, and it is killed. Each rank leads a process group of its own, so that its forked
-children are found and ended, too.
+`ringfold.init`. That process must have a single thread. Each rank has two pipes to it: one for the
+rank's reports as lines of JSON, one for orders. A rank that does not end in time hangs: its stacks
+go to its log, and it is killed. Each rank leads its own process group, so that its forked children
+are found and ended, too.
 """
 
 import ctypes
@@ -35,14 +35,14 @@ from lab import Lab
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 CLONE_NEWNET = 0x40000000
-# The deadline of the ranks' calls, and the limit for joining.
+# Deadline of the ranks' calls, and limit for joining.
 CALL_S = 20.0
 CONNECT_S = 60.0
-# A rank that has not ended after this long hangs: far longer than any deadline of the library.
+# A rank that has not ended after this time hangs: far longer than any deadline of the library.
 WATCHDOG_S = 90.0
-# The lifetime of a rank's forked child, in case it is not ended otherwise.
+# Lifetime of a rank's forked child, in case it is not ended otherwise.
 ORPHAN_S = 300
-# The variable that carries a rank into a fresh interpreter.
+# Name of the variable that carries a rank into a fresh interpreter.
 RESUMED = "STORM_RANK"
 # Ports of jobs between hosts, where every port is free.
 FIRST_PORT, PORTS = 10000, 20000
@@ -62,21 +62,21 @@ class Place:
     """Where the ranks of a job run, and how they reach each other."""
 
     transport: str
-    """`shm` or `tcp` on this host, or `hosts`: ringfold's own choice between namespaces;
-    between the hosts of bench/rdma_vm.sh, also by name."""
+    """`shm` or `tcp` on this host, or `hosts`: ringfold's own choice between namespaces. Between
+    the hosts of bench/rdma_vm.sh, also a transport's name."""
     lab: Lab | None = None
     """The hosts."""
     seats: tuple[int, ...] = ()
-    """Each rank's host; ranks are dealt out to all hosts if empty."""
+    """Each rank's host; if empty, ranks are distributed over all hosts."""
 
     def address(self, number: int) -> str:
-        """The address of rank 0; one job at a time for each number."""
+        """Return the address of rank 0; at most one job at a time may use a number."""
         if self.lab:
             return f"{self.lab.address(self.host(0))}:{FIRST_PORT + number % PORTS}"
         return f"unix:@ringfold-storm-{uuid.uuid4().hex}"
 
     def host(self, rank: int) -> int:
-        """The number of a rank's host."""
+        """Return the number of a rank's host."""
         return self.seats[rank] if self.seats else rank % len(self.lab.hosts) if self.lab else 0
 
     def enter(self, rank: int) -> None:
@@ -92,15 +92,15 @@ class Wrong(Exception):
 
 @dataclass(frozen=True)
 class Ending:
-    """The outcome of a rank's program, or of one trial of it."""
+    """Outcome of a rank's program, or of one of its trials."""
 
     rank: int
     kind: str
     """`ok`, the error's class, `wrong`, `killed` (by the storm), `hang`, `crash` or `panic`."""
     blamed: tuple[int, ...] = ()
-    """The ranks that the error names."""
+    """Ranks that the error names."""
     at: float = 0.0
-    """When, by the monotonic clock."""
+    """Time of the end, by the monotonic clock."""
     text: str = ""
 
     def __str__(self) -> str:
@@ -108,7 +108,7 @@ class Ending:
 
 
 def blamed(error: BaseException) -> tuple[int, ...]:
-    """The ranks that an error names."""
+    """Return the ranks that an error names."""
     match error:
         case ringfold.PeerFailed() | ringfold.Aborted():
             return (error.rank,)
@@ -132,7 +132,7 @@ class Rank:
         self._said, self._orders = said, orders
 
     def join(self, part: str = "", **arguments: Any) -> ringfold.Communicator:
-        """Join this job; with different `part`s several times, on one host only."""
+        """Join this job; with different `part`s, repeatedly, but only on one host."""
         transport = "auto" if self.place.transport == "hosts" else self.place.transport
         return ringfold.init(
             self.rank,
@@ -144,12 +144,12 @@ class Rank:
         )
 
     def say(self, event: str, **fields: Any) -> None:
-        """Report something to the starter."""
+        """Report an event to the starter."""
         line = json.dumps({"event": event, "at": time.monotonic(), **fields}) + "\n"
         os.write(self._said, line.encode())
 
     def say_ended(self, error: BaseException | None, text: str = "", **fields: Any) -> None:
-        """Report the outcome of the program, or of a trial of it, to the starter."""
+        """Report the outcome of the program, or of one of its trials, to the starter."""
         kind = (
             "ok" if error is None else "wrong" if isinstance(error, Wrong) else type(error).__name__
         )
@@ -157,16 +157,17 @@ class Rank:
         self.say("end", kind=kind, blamed=named, text=text or str(error or "")[:300], **fields)
 
     def ordered(self, wait: bool = True) -> bool:
-        """Whether the starter has given the next order, or is gone; blocks, or only checks."""
+        """Wait or check for the next order; return true if it came, or the starter has ended."""
         if not select.select([self._orders], [], [], None if wait else 0)[0]:
             return False
         os.read(self._orders, 1)
         return True
 
     def go_on_in(self, script: Path, *words: str) -> NoReturn:
-        """Be this rank in a fresh interpreter, where `resumed` gives it: its memory is its own.
+        """Continue as this rank in a fresh interpreter, in which `resumed` returns the rank.
 
-        What a process shares with the one that forked it stays in the pieces that it once was in.
+        The fresh process has its own memory. Memory that a fork shares with its parent stays in the
+        pieces into which it was once split.
         """
         pipes = (self._said, self._orders)
         for pipe in pipes:
@@ -177,7 +178,7 @@ class Rank:
 
     @staticmethod
     def resumed() -> "Rank | None":
-        """The rank that went on in this interpreter, if one did."""
+        """Return the rank that continues in this interpreter, if any."""
         if not (said := os.environ.pop(RESUMED, None)):
             return None
         rank, ranks, transport, *rest = json.loads(said)
@@ -206,13 +207,13 @@ class _Started:
     log: int
     unread: bytes = b""
     ended: int | None = None
-    """The exit code, as by `os.waitstatus_to_exitcode`."""
+    """Exit code, as from `os.waitstatus_to_exitcode`."""
     was_killed: bool = False
     hangs: bool = False
 
 
 class Job:
-    """The ranks of one job, as a context manager that leaves nothing of them behind."""
+    """Ranks of one job, as a context manager that leaves no trace of them."""
 
     def __init__(self, program: Program, ranks: int, place: Place, number: int = 0) -> None:
         self.events: list[list[dict[str, Any]]] = [[] for _ in range(ranks)]
@@ -232,7 +233,7 @@ class Job:
         pid = os.fork()
         if pid == 0:
             _be_rank(program, Rank(rank, ranks, place, address, say, take), log, starter)
-        # Here as well as there, because either may come first.
+        # Also done in the child, because either process may be first.
         os.setpgid(pid, pid)
         os.close(say)
         os.close(take)
@@ -240,7 +241,7 @@ class Job:
         return _Started(pid, said, order, log)
 
     def pid(self, rank: int) -> int:
-        """The process of a rank."""
+        """Return the process id of a rank."""
         return self._ranks[rank].pid
 
     def signal(self, rank: int, number: int) -> None:
@@ -249,15 +250,15 @@ class Job:
         os.kill(self._ranks[rank].pid, number)
 
     def order(self, rank: int) -> None:
-        """Give the next order."""
+        """Give the next order to a rank."""
         try:
             os.write(self._ranks[rank].orders, b"!")
         except BrokenPipeError:
-            # It has ended; its exit status shows how.
+            # The rank has ended; its exit status shows how.
             pass
 
     def dismiss(self) -> None:
-        """Give all orders that there will ever be."""
+        """Give all future orders at once."""
         for started in self._ranks:
             if started.orders >= 0:
                 os.close(started.orders)
@@ -272,12 +273,12 @@ class Job:
     ) -> bool:
         """Wait until all ranks, or those in `of`, have reported `event` `count` times.
 
-        False if one of them ended without that, or time is up.
+        Return false if one of them ended before, or the time is up.
         """
         deadline = time.monotonic() + limit_s
         missing = set(range(len(self._ranks)) if of is None else of)
         while True:
-            # A rank that has ended reports nothing beyond what has been read by then.
+            # All reports of an ended rank have been read by then.
             ended = {rank for rank in missing if self._ranks[rank].ended is not None}
             missing = {rank for rank in missing if self._count(rank, event) < count}
             if not missing:
@@ -300,7 +301,7 @@ class Job:
         if not open_pipes:
             time.sleep(0.001)
         for rank, started in enumerate(self._ranks):
-            # Not reaped, so that no other process gets its id before the job ends.
+            # Not reaped, so that no other process gets this id before the job ends.
             how = os.WEXITED | os.WNOHANG | os.WNOWAIT
             if started.ended is None and (found := os.waitid(os.P_PID, started.pid, how)):
                 self._read(rank)
@@ -349,7 +350,7 @@ class Job:
         if "panicked" in log:
             return Ending(rank, "panic", text=log)
         if "Fatal Python error" in log and not started.hangs:
-            # It may be that of a forked child.
+            # May also come from a forked child.
             return Ending(rank, "crash", text=log)
         if started.hangs:
             return Ending(rank, "hang", text=f"{ends and ends[-1]}\n{log}")
@@ -360,7 +361,7 @@ class Job:
         return ending(rank, ends[-1])
 
     def log(self, rank: int) -> str:
-        """The end of a rank's output."""
+        """Return the end of a rank's output."""
         log = self._ranks[rank].log
         size = os.fstat(log).st_size
         return os.pread(log, 6000, max(0, size - 6000)).decode(errors="replace")
@@ -370,7 +371,7 @@ class Job:
 
     def __exit__(self, *_: object) -> None:
         for started in self._ranks:
-            # The rank may have ended, but was not reaped, so that the group is still its own.
+            # The rank may have ended, but was not reaped, so the group is still its own.
             os.killpg(started.pid, signal.SIGKILL)
             try:
                 while True:
@@ -383,17 +384,17 @@ class Job:
 
 
 def ending(rank: int, event: dict[str, Any]) -> Ending:
-    """A rank's report of its end."""
+    """Return the outcome in a rank's report."""
     return Ending(rank, event["kind"], tuple(event["blamed"]), event["at"], event["text"])
 
 
 def endless() -> None:
-    """End this process with its starter, should that be killed."""
+    """Kill this process when its starter ends."""
     _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def _show_stacks() -> None:
-    """Have the stacks of a crash and of a rank that hangs in its log."""
+    """Make a crash, and SIGUSR1 to a rank that hangs, write stacks to the rank's log."""
     faulthandler.enable(file=2)
     faulthandler.register(signal.SIGUSR1, file=2)
 
@@ -408,7 +409,7 @@ def _be_rank(program: Program, rank: Rank, log: int, starter: int) -> None:
             os._exit(1)
         os.dup2(log, 1)
         os.dup2(log, 2)
-        # Above all the other ranks' pipes, whose ends are signals.
+        # Closes all other descriptors, above all the other ranks' pipes: their end is a signal.
         for descriptor in map(int, os.listdir("/proc/self/fd")):
             if descriptor > 2 and descriptor not in (rank._said, rank._orders):
                 _libc.close(descriptor)

@@ -9,12 +9,12 @@ from harness import Ending, Job, Place, Rank
 from program import InPart, Program
 from storm import Outcome, Storm
 
-# The first calls and the first use of everything are within this time.
+# The first calls, and the first use of every feature, are within this time.
 LATEST_S = 0.3
 
 
 def judged(victim: int, endings: list[Ending]) -> list[str]:
-    """The guarantees violated by the outcomes of a job in which `victim` was killed."""
+    """Return the guarantees violated by the outcomes of a job in which `victim` was killed."""
     broken = storm.broken(endings)
     survivors = [ending for ending in endings if ending.rank != victim]
     for ending in survivors:
@@ -26,7 +26,7 @@ def judged(victim: int, endings: list[Ending]) -> list[str]:
 
 
 def program(rank: Rank, seed: int, is_left_at_once: bool) -> None:
-    """A rank until it learns that another one died."""
+    """Run a rank until it learns of another rank's death."""
     comm = rank.join()
     steps = Program(rank, comm, seed)
     comm.barrier()
@@ -44,7 +44,7 @@ def program(rank: Rank, seed: int, is_left_at_once: bool) -> None:
 
 
 def round_(seed: int, place: Place) -> Outcome:
-    """One job and one death."""
+    """Run one job with one death."""
     random_ = random.Random(seed)
     ranks = random_.choice((2, 3, 4))
     victim, moment_s = random_.randrange(ranks), random_.random() * LATEST_S
@@ -70,7 +70,7 @@ def round_(seed: int, place: Place) -> Outcome:
 
 
 def row(victim: int, ending: Ending, killed: float) -> tuple[str, float | None]:
-    """A survivor's outcome in the table."""
+    """Return a survivor's outcome for the table."""
     named = (
         "the victim"
         if ending.blamed == (victim,)

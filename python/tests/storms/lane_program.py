@@ -1,8 +1,7 @@
-"""An endless program of calls on device memory, over the software driver, in an order drawn from a
-seed.
+"""An endless program of calls on device memory of the software driver, drawn from a seed.
 
-All ranks draw the same calls, and compare every result with the expected one. How a rank waits is
-drawn for it alone. After a fault, a rank looks whether everything is as promised: `Program.end`.
+All ranks draw the same calls in the same order, and compare every result with the expected one.
+Each rank draws its own ways to wait. After a fault, a rank checks all guarantees: `Program.end`.
 """
 
 import contextlib
@@ -25,38 +24,38 @@ from harness import Wrong
 import ringfold
 from ringfold.lane import DeviceRequest, DeviceWork, Lane
 
-# Of a call, when slots are small: from none to dozens of slices.
+# Maximum number of elements of a call: with small slots, from none to dozens of slices.
 COUNTS_MAX = 5000
-# Calls that are enqueued before the first is waited for.
+# Maximum number of calls that are enqueued before the first wait.
 UNDER_WAY = 3
 PIECES = 3
-# Between two looks.
+# Time between two polls.
 NAP_S = 0.0005
-# How long the device may take to be done with a call after a fault.
+# Time for the device to finish a call after a fault.
 DONE_S = 60.0
-# The reason why a rank ends its other lanes.
+# Reason with which a rank aborts its other lanes.
 SECOND = "after the fault of another lane"
 
 
 @dataclass(frozen=True)
 class Setup:
-    """What the lanes of all ranks are, and the driver of each."""
+    """Configuration of all ranks' lanes, and of each rank's driver."""
 
     devices: tuple[int, ...]
-    """The device of each lane of a rank."""
+    """Device of each lane of a rank."""
     lane: dict[str, Any]
     """Arguments of `Lane`."""
     drivers: tuple[dict[str, str], ...]
     """Settings of the software driver, by rank."""
 
     def enter(self, rank: int) -> None:
-        """Have this process use the driver of a rank."""
+        """Make this process use the driver of a rank."""
         os.environ.update(self.drivers[rank])
 
 
 @dataclass
 class UnderWay:
-    """A call that was enqueued, and what its result must be."""
+    """An enqueued call, and its expected result."""
 
     call: Call
     work: DeviceWork
@@ -65,7 +64,7 @@ class UnderWay:
     due: Any | None
 
     def found(self) -> Any:
-        """What stands where the result must be."""
+        """Return the contents of the result's memory."""
         assert self.due is not None
         parts = []
         for address, size in self.places:
@@ -74,7 +73,7 @@ class UnderWay:
         return np.concatenate(parts) if parts else np.empty(0, self.due.dtype)
 
     def check(self, may_be_ones: bool) -> None:
-        """Raise `Wrong` unless the result is right, or right but for elements of ones."""
+        """Raise `Wrong` unless the result is right; elements with all bits set may be excused."""
         if self.due is None:
             return
         self.program.enter()
@@ -99,7 +98,7 @@ class Stepper:
 
     is_stepped: bool
     left: int = -1
-    """Operations until it acts; negative: never."""
+    """Number of operations until `act` is called; never if negative."""
     act: Callable[[], None] = field(default=lambda: None)
 
     def step(self, program: softcuda.Program) -> None:
@@ -113,7 +112,7 @@ class Stepper:
 
 
 class Program:
-    """The lanes of one rank, and what it does with them."""
+    """The lanes of one rank, and its calls on them."""
 
     def __init__(self, comm: ringfold.Communicator, setup: Setup, seed: int) -> None:
         self.comm, self.setup = comm, setup
@@ -126,12 +125,12 @@ class Program:
         self.lanes: list[Lane] = []
         self.under_way: list[UnderWay] = []
         self.odd: Callable[[Call], Call] | None = None
-        """Makes another one of this rank's next call."""
+        """Function that makes this rank's next call a different one."""
         for device in setup.devices:
             self.beside(lambda: self.lanes.append(Lane(comm, device, **setup.lane)))
 
     def step(self) -> None:
-        """A few calls, then their results."""
+        """Make a few calls, and check their results."""
         self.begin()
         self.finish()
 
@@ -144,14 +143,14 @@ class Program:
             self.enqueue(lane, call, in_place, pieces)
 
     def finish(self) -> None:
-        """Wait for all calls under way, and check them."""
+        """Wait for all calls in progress, and check them."""
         while self.under_way:
             one = self.under_way[0]
             self.wait(one)
             try:
                 one.check(may_be_ones=False)
             except Wrong as wrong:
-                # A fault that its rank does not know of yet.
+                # There may be a fault of which this rank does not know yet.
                 if self._fault(awaited=True) is None:
                     raise wrong
                 one.check(may_be_ones=True)
@@ -179,7 +178,7 @@ class Program:
         in_place &= due is not None and call.collective in ("all_reduce", "broadcast")
         program.enter()
         try:
-            # What a result's place holds before it is no result.
+            # The result's memory begins with values that are never a result.
             before = None if due is None else np.full_like(due, 55)
             if in_place and len(given) > 0:
                 before = given
@@ -192,7 +191,7 @@ class Program:
         self.under_way.append(UnderWay(call, work, program, output, due))
 
     def wait(self, one: UnderWay) -> None:
-        """Wait until a call is done, in one of the ways that there are."""
+        """Wait until a call is done, in one of several ways."""
         way = self.own.randrange(4)
         if self.stepper.is_stepped or way == 0:
             while not one.work.done():
@@ -209,12 +208,14 @@ class Program:
                 pass
 
     def end(self, may_be_second: bool = False) -> BaseException | None:
-        """Look whether everything is as promised after a fault of any lane; the fault. It may be
-        that of lanes which ended because of another one, where peers had all of them end before.
+        """Check all guarantees after a fault of any lane, and return the fault.
+
+        With `may_be_second`, the fault may be one of lanes that a peer ended because of another
+        fault.
         """
         fault = self._fault(may_be_second=may_be_second)
         for lane in self.lanes:
-            # What its peers do not join now would last until its deadline.
+            # Calls that the peers no longer join would last until the deadline.
             if lane.fault() is None:
                 lane.abort(SECOND)
         for one in self.under_way:
@@ -236,7 +237,7 @@ class Program:
     def _fault(
         self, awaited: bool = False, may_be_second: bool = False
     ) -> BaseException | None:
-        """The first fault of a lane: not that of lanes that end because of it."""
+        """Return the first fault of a lane, not one of lanes that ended because of it."""
         begin = time.monotonic()
         while time.monotonic() < begin + DONE_S:
             faults = [fault for lane in self.lanes if (fault := lane.fault())]
@@ -255,7 +256,7 @@ class Program:
         return [self.programs[known.index(device)] for device in self.setup.devices]
 
     def drop(self) -> None:
-        """Forget all lanes, with the calls under way: these hold them, too."""
+        """Drop all lanes, and the calls in progress, which hold lanes, too."""
         self.beside(self.lanes.clear)
         self.beside(self.under_way.clear)
 
@@ -265,13 +266,13 @@ class Program:
             lane.abort(reason)
 
     def close(self) -> None:
-        """Close all lanes, which may have ended."""
+        """Close all lanes, even those that have ended."""
         for lane in self.lanes:
             with contextlib.suppress(ringfold.RingfoldError):
                 self.beside(lane.close)
 
     def beside(self, act: Callable[[], None]) -> None:
-        """Act while operations of the driver are run."""
+        """Act while this thread runs operations of the driver."""
         if not self.stepper.is_stepped:
             return act()
         raised: list[BaseException] = []
@@ -291,8 +292,9 @@ class Program:
         return None
 
     def left(self) -> dict[str, int]:
-        """What the driver still has of the lanes, when they are gone. A thread that has just ended
-        one may be the last to let go of it.
+        """Return the driver's resources that remain after the lanes are gone.
+
+        A thread that has just ended a lane may be the last to release it.
         """
         self.drop()
         gc.collect()
@@ -313,7 +315,7 @@ class Program:
 
 
 def uploaded(program: softcuda.Program, content: Any, pieces: int) -> list[tuple[int, int]]:
-    """New memory with this content, in pieces that lie anywhere."""
+    """Copy the content to new device memory, in pieces at arbitrary addresses."""
     parts = np.array_split(content, pieces)
     return [(program.upload(part), part.nbytes) for part in parts if part.nbytes > 0]
 
@@ -321,7 +323,7 @@ def uploaded(program: softcuda.Program, content: Any, pieces: int) -> list[tuple
 def requested(
     call: Call, rank: int, given: Sequence[tuple[int, int]], places: Sequence[tuple[int, int]]
 ) -> DeviceRequest:
-    """The request of a rank, of memory at these places."""
+    """Return the request of a rank, with memory at these places."""
     counts: Any = list(call.counts) if call.uneven else call.counts[0]
     if call.matrix:
         counts = (list(call.sent(rank)), call.received(rank))

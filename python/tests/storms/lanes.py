@@ -2,9 +2,9 @@
 
 The rank is killed, stopped, interrupted or leaves; it aborts, makes another call than the others,
 drops its lanes, or its driver refuses a call. Every other rank ends with an error that names it,
-within the deadline; what was under way is right or no number; the streams go on; nothing is left of
-the lanes. The devices are those of the software driver, in any of its modes. In stepped mode the
-disturbance comes between any two operations of the rank's device.
+within the deadline. Elements of calls in progress are right or 0xFF bytes (NaN). Streams continue,
+and nothing remains of the lanes. The devices are those of the software driver, in any of its modes.
+In stepped mode, the disturbance comes between any two operations of the rank's device.
 """
 
 import os
@@ -27,8 +27,8 @@ from storm import Outcome, Storm
 
 from ringfold import _exit
 
-# What may happen to a rank, and the classes of the error on all others. `pause` is no fault. Lanes
-# that are dropped when their calls are done just now are closed.
+# Disturbances of a rank, and the error classes on all other ranks. `pause` is not a fault. Dropped
+# lanes whose calls have just completed are closed.
 KINDS = {
     "pause": ("ok",),
     "kill": ("PeerFailed",),
@@ -42,7 +42,7 @@ KINDS = {
 }
 BY_SIGNAL = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "interrupt": signal.SIGINT}
 DIFFERENCES = ("dtype", "op", "count", "root")
-# Calls of the driver that every lane makes again and again; and those of streams that wait.
+# Driver calls that every lane makes repeatedly; and those of streams that wait.
 REFUSABLE = (
     "cuEventRecord",
     "cuStreamWaitEvent",
@@ -52,16 +52,16 @@ REFUSABLE = (
 )
 REFUSABLE_OF_STREAMS = ("cuStreamWaitValue32_v2", "cuStreamWriteValue32_v2")
 REFUSED_MAX = 40
-# The first calls and the first use of everything are within this time.
+# The first calls, and the first use of every feature, are within this time.
 LATEST_S = 0.4
-# Operations of a device until the disturbance, in stepped mode.
+# Maximum number of the device's operations before the disturbance, in stepped mode.
 OPERATIONS_MAX = 250
-# The deadline of calls where it ends them, and elsewhere; how much later an error may be known, on
-# a machine that is busy with other jobs.
+# Deadline of calls for `stop`, whose calls end by it, and for all other kinds; and the permitted
+# delay of an error, on a machine that is busy with other jobs.
 STOPPED_S = 3.0
 DEADLINE_S = 20.0
 GRACE_S = 30.0
-# A pause that no rank may notice.
+# Length of a pause that no rank may notice.
 PAUSE_S = 0.2
 STEPS = 8
 SHORT_SLOTS = 4096
@@ -70,7 +70,7 @@ LOOKS_S = 0.02
 
 @dataclass(frozen=True)
 class Trial:
-    """What happens in a round."""
+    """The drawn settings of a round."""
 
     kind: str
     ranks: int
@@ -78,12 +78,12 @@ class Trial:
     setup: Setup
     moment_s: float
     operations: int
-    """After how many of its device's operations, if the victim steps its driver."""
+    """Number of the victim's device operations before the disturbance, in stepped mode."""
     difference: str
     refused: tuple[str, int]
     deadline_s: float
     is_left_at_once: bool
-    """Whether ranks end when they know, also before the others do."""
+    """Whether ranks end when they know of the fault, even before the others know."""
 
     def __str__(self) -> str:
         driver = {
@@ -97,7 +97,7 @@ class Trial:
 
 
 def drawn(seed: int) -> Trial:
-    """The trial of a seed."""
+    """Draw the trial of a seed."""
     random_ = random.Random(seed)
     ranks = random_.choice((2, 2, 3, 4))
     kind, victim = random_.choice(list(KINDS)), random_.randrange(ranks)
@@ -110,7 +110,7 @@ def drawn(seed: int) -> Trial:
         "direct": random_.random() < 0.75,
         "one_shot": random_.random() < 0.75,
     }
-    # Devices that combine need streams that wait.
+    # Devices that reduce need streams that wait.
     waits = reducer != "host" or random_.random() < 0.6
     is_shared = random_.random() < 0.2
     drivers = tuple(driver(random_, seed, rank, waits, is_shared) for rank in range(ranks))
@@ -126,7 +126,7 @@ def drawn(seed: int) -> Trial:
         random_.choice(DIFFERENCES),
         (random_.choice(names), random_.randint(1, REFUSED_MAX)),
         STOPPED_S if kind == "stop" else DEADLINE_S,
-        # Without rank 0 there is no verdict, so who has ended would be named, too.
+        # Without rank 0 there is no verdict, so ranks that have ended would also be named.
         kind not in ("leave", "drop") and random_.random() < 0.5,
     )
 
@@ -134,7 +134,7 @@ def drawn(seed: int) -> Trial:
 def driver(
     random_: random.Random, seed: int, rank: int, waits: bool, is_shared: bool
 ) -> dict[str, str]:
-    """Settings of a rank's driver; ranks may differ in all."""
+    """Draw the settings of a rank's driver; ranks may differ in all of them."""
     names = f"storm-{seed}-a,storm-{seed}-b" if is_shared else "2"
     return {
         "SOFTCUDA_DEVICES": names,
@@ -149,7 +149,7 @@ def driver(
 
 
 def judged(trial: Trial, endings: list[Ending], begun: float) -> list[str]:
-    """The guarantees that the outcomes violate."""
+    """Return the guarantees that the outcomes violate."""
     broken = storm.broken(endings)
     for ending in endings:
         if str(ending) in broken:
@@ -167,10 +167,11 @@ def judged(trial: Trial, endings: list[Ending], begun: float) -> list[str]:
 
 
 def own_kinds(kind: str) -> tuple[str, ...]:
-    """How the victim itself may end."""
+    """Return the possible outcomes of the victim itself."""
     return {
         "kill": ("killed",),
-        # Others may have left before it goes on, or ended its lanes after the fault of another.
+        # Others may have left before the victim continues, or ended its lanes after another lane's
+        # fault.
         "stop": ("Timeout", "PeerFailed", "Aborted"),
         "interrupt": ("KeyboardInterrupt",),
         "leave": ("ok",),
@@ -179,15 +180,15 @@ def own_kinds(kind: str) -> tuple[str, ...]:
 
 
 class Victim:
-    """The disturbed rank's side of it."""
+    """The disturbed rank's side of the disturbance."""
 
     def __init__(self, rank: Rank, trial: Trial, program: Program) -> None:
         self.rank, self.trial, self.program = rank, trial, program
         self.is_over = False
-        """Whether it has left."""
+        """Whether the victim has left."""
 
     def begin(self) -> None:
-        """Be disturbed after some operations, or when the starter says so."""
+        """Arrange the disturbance, after some operations or at the starter's order."""
         stepper = self.program.stepper
         if stepper.is_stepped:
             stepper.left, stepper.act = self.trial.operations, self.act
@@ -200,7 +201,7 @@ class Victim:
             self.act()
 
     def act(self) -> None:
-        """Do it."""
+        """Make the disturbance."""
         self.rank.say("now")
         trial, program = self.trial, self.program
         lane = program.lanes[trial.operations % len(program.lanes)]
@@ -217,7 +218,7 @@ class Victim:
             self.is_over = True
 
     def _other(self, call: Call) -> Call:
-        """Another call, or the same if that cannot differ, or not be seen to."""
+        """Return another call; the same if it cannot differ or the difference would go unseen."""
         random_ = random.Random(str(call))
         changed = differs.changed(random_, self.trial.difference, call, self.rank.rank)
         both = [one for one in (call, changed) if one is not None]
@@ -228,7 +229,7 @@ class Victim:
 
 
 def program(rank: Rank, trial: Trial, seed: int) -> None:
-    """A rank until its lanes end."""
+    """Run a rank until its lanes end."""
     trial.setup.enter(rank.rank)
     comm = rank.join(timeout=trial.deadline_s)
     steps = Program(comm, trial.setup, seed)
@@ -249,7 +250,7 @@ def program(rank: Rank, trial: Trial, seed: int) -> None:
     except harness.Wrong as wrong:
         return rank.say_ended(wrong)
     except BaseException as raised:
-        # Without its frames, which hold calls and lanes.
+        # Drops the traceback's frames, which hold calls and lanes.
         fault = raised.with_traceback(None)
         fault.__context__ = fault.__cause__ = None
     try:
@@ -265,9 +266,9 @@ def program(rank: Rank, trial: Trial, seed: int) -> None:
 def ended(
     rank: Rank, trial: Trial, steps: Program, fault: BaseException | None, victim: Victim | None
 ) -> None:
-    """The end of a rank's program, with a fault or without; reports it."""
+    """End a rank's program, with or without a fault, and report its outcome."""
     if isinstance(fault, KeyboardInterrupt):
-        # As the end of a `with` block does, where the interrupt was not within a call.
+        # Does the same as the end of a `with` block, in case the interrupt was not within a call.
         steps.abort("interrupted")
     if victim and victim.is_over:
         if trial.kind == "drop":
@@ -287,7 +288,7 @@ def ended(
 
 
 def round_(seed: int, place: Place) -> Outcome:
-    """One job, and what happens to one of its ranks."""
+    """Run one job, and disturb one of its ranks."""
     trial = drawn(seed)
     with Job(lambda rank: program(rank, trial, seed), trial.ranks, place, seed) as job:
         if not job.wait_for("ready"):
@@ -311,7 +312,7 @@ def round_(seed: int, place: Place) -> Outcome:
 
 
 def disturbed(trial: Trial, job: Job) -> float:
-    """Disturb the victim; when that began."""
+    """Disturb the victim; return the start of the disturbance."""
     victim = trial.victim
     if trial.kind == "pause":
         begin = time.monotonic()
@@ -334,13 +335,13 @@ def disturbed(trial: Trial, job: Job) -> float:
         return begun
     job.wait_for("now", of=[victim])
     if trial.kind == "kill":
-        # It has killed itself by now, or is about to.
+        # The victim has killed itself by now, or is about to.
         job.signal(victim, signal.SIGKILL)
     return time.monotonic()
 
 
 def left_over() -> list[str]:
-    """What is left of jobs in the file system of shared memory."""
+    """Return the remains of jobs in the file system of shared memory."""
     return [name for name in os.listdir("/dev/shm") if "ringfold" in name]
 
 

@@ -1,4 +1,4 @@
-"""Two hosts with a long way between them: TAP devices, and a relay that holds every frame a while.
+"""Two hosts with a long path between them: TAP devices, and a relay that delays every frame.
 
 The kernel's own delay (netem) is missing on many machines.
 """
@@ -22,7 +22,7 @@ FRAME_BYTES_MAX = 1 << 16
 
 
 class LongPath(Lab):
-    """Hosts 0 and 1 at `address(0)` and `address(1)`, so many seconds apart in each direction."""
+    """Hosts 0 and 1 at `address(0)` and `address(1)`, `delay_s` seconds apart in each direction."""
 
     def __init__(self, delay_s: float) -> None:
         super().__init__(2)
@@ -64,7 +64,7 @@ class LongPath(Lab):
 
 
 def tap(namespace: str) -> int:
-    """The descriptor of a device `eth0` in a namespace, which this process enters."""
+    """Return the descriptor of a device `eth0` in a namespace, which this process enters."""
     enter(namespace)
     descriptor = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
     fcntl.ioctl(descriptor, TUNSETIFF, struct.pack("16sH22x", b"eth0", IFF_TAP | IFF_NO_PI))
@@ -72,7 +72,7 @@ def tap(namespace: str) -> int:
 
 
 def relay(taps: list[int], delay_s: float) -> None:
-    """Pass frames on for ever, each after the delay."""
+    """Pass frames on forever, each after the delay."""
     held: deque[tuple[float, int, bytes]] = deque()
     while True:
         wait_s = max(0.0, held[0][0] - time.monotonic()) if held else None
@@ -84,5 +84,5 @@ def relay(taps: list[int], delay_s: float) -> None:
             try:
                 os.write(goes_to, frame)
             except OSError:
-                # Its device is not up yet, or full: frames may be lost.
+                # The device is not up yet, or full: frames may be lost.
                 pass

@@ -1,7 +1,8 @@
 """Every mix of one to four hosts with one to four ranks each: every call has the right result.
 
-A round is one mix, with the ranks host by host or in random order: every method over messages by
-name, and the mixed program with calls in flight, groups, registered memory, messages and splits.
+A round is one mix, with the ranks host by host or in random order. The round makes calls by every
+named method over messages, and runs the mixed program with calls in flight, groups, registered
+memory, messages and splits.
 """
 
 import random
@@ -17,13 +18,14 @@ HOSTS, RANKS_OF_A_HOST = 4, 4
 MIXES = sum(RANKS_OF_A_HOST**hosts for hosts in range(1, HOSTS + 1))
 MOST = 16384
 STEPS = 20
-# Far apart from the number of mixes, so that consecutive seeds are different mixes.
+# Large and coprime to the number of mixes: consecutive seeds differ much, and cover all mixes.
 STRIDE = 97
 
 
 def seats(seed: int) -> list[int]:
-    """Each rank's host in the round of a seed; so many seeds in a row as there are mixes have
-    all of them.
+    """Return each rank's host in the round of a seed.
+
+    Any `MIXES` consecutive seeds have all mixes.
     """
     mix, hosts = seed * STRIDE % MIXES, 1
     while mix >= RANKS_OF_A_HOST**hosts:
@@ -38,7 +40,7 @@ def seats(seed: int) -> list[int]:
 
 
 def program(rank: Rank, seed: int) -> None:
-    """A rank's calls."""
+    """Make a rank's calls."""
     error = None
     comm = rank.join()
     steps = Program(rank, comm, seed, MOST)
@@ -60,12 +62,12 @@ def program(rank: Rank, seed: int) -> None:
 
 
 def judged(endings: list[Ending]) -> list[str]:
-    """The guarantees violated by the outcomes of a job that nothing disturbs."""
+    """Return the guarantees violated by the outcomes of an undisturbed job."""
     return [str(ending) for ending in endings if ending.kind != "ok"]
 
 
 def round_(seed: int, place: Place) -> Outcome:
-    """One mix."""
+    """Run one mix."""
     place = replace(place, seats=tuple(seats(seed)))
     ranks = len(place.seats)
     with Job(lambda rank: program(rank, seed), ranks, place, seed) as job:

@@ -1,7 +1,8 @@
 """Kills, freezes and network outages at random moments of jobs on several hosts.
 
-A job survives short ones: none of its calls fails or is wrong. The others end every rank with an
-error that names the right rank, or a rank of the right host: on both sides of a cut.
+A job survives short disturbances: none of its calls fails or is wrong. All others end every rank
+with an error that names the right rank, or a rank of the right host. This holds on both sides of a
+cut.
 """
 
 import random
@@ -20,25 +21,25 @@ HOSTS = 4
 RANKS_OF_A_HOST = 3
 RANKS = 9
 MOST = 65536
-# The deadline of the calls, and how long a host may be silent, in usual and in patient jobs.
+# Deadline of calls and permitted silence of a host, in usual and in patient jobs.
 USUAL_S = (5.0, 2.3)
 PATIENT_S = (40.0, 15.0)
 PATIENT_SHARE = 0.08
-# The limit for joining, and for splits.
+# Limit for joining, and for splits.
 CONNECT_S = 15.0
 SHORT_S, LONG_S = 1.0, 10.0
 NOT_JOINED = ("did not connect", "not passed on in time")
-# The moment of an event, after the one before.
+# Latest moment of an event, after the previous one.
 LATEST_S = 0.4
-# How long the network works between two outages, so that every connection has tried it: an idle one
-# does every second.
+# Time for which the network works between two outages, so that every connection is tried: an idle
+# connection is tried every second.
 WORKS_S = 1.5
-# What an outage is shorter, because commands take time; one that they make longer after all need
-# not be survived.
+# Outages are shorter by this, because commands take time. If commands still make an outage too
+# long, it need not be survived.
 SPARE_S = 0.1
-# What survivors sleep between two steps, so that some events meet no call.
+# Sleep of survivors between two steps, so that some events meet no call.
 PAUSES_S = (0.0, 0.0, 0.002, 0.02)
-# Errors come within the documented times, and this for a machine that is busy with other jobs.
+# Added to the documented times of errors, for a machine that is busy with other jobs.
 GRACE_S = 4.0
 
 OUTAGES = ("cut", "bridge")
@@ -52,16 +53,16 @@ class Event:
 
     kind: str
     victim: int
-    """The rank that is killed or frozen, or one of the host whose network fails."""
+    """Rank that is killed or frozen, or a rank of the host whose network fails."""
     length_s: float | None = None
-    """`None` for ever."""
+    """Length of the event; `None` means forever."""
 
     def __str__(self) -> str:
         length = f" for {self.length_s:.0f} s" if self.length_s else ""
         return f"{self.kind}{length}"
 
     def begin(self, job: Job, place: Place) -> None:
-        """Make it happen."""
+        """Start the disturbance."""
         assert place.lab
         match self.kind:
             case "kill":
@@ -76,7 +77,7 @@ class Event:
                 place.lab.lose(place.host(self.victim), self.kind == "sends lost")
 
     def end(self, job: Job, place: Place) -> None:
-        """Undo it, as far as that can be."""
+        """Undo the disturbance, as far as possible."""
         assert place.lab
         match self.kind:
             case "freeze":
@@ -89,12 +90,12 @@ class Event:
 
 @dataclass(frozen=True)
 class Trial:
-    """A job and what happens to it."""
+    """A job and its disturbances."""
 
     seats: tuple[int, ...]
     events: tuple[Event, ...]
     pauses_s: tuple[float, ...]
-    """What passes before each of them."""
+    """Pause before each event."""
     deadline_s: float
     silence_s: float
     is_left_at_once: bool
@@ -104,7 +105,7 @@ class Trial:
         return f"hosts {list(self.seats)}: {what}"
 
     def promise_s(self) -> float:
-        """When every rank has its error, as docs/reference/faults.md has it."""
+        """Return the time until every rank has its error, according to docs/reference/faults.md."""
         match self.events[-1].kind:
             case "kill":
                 return 0.15  # with more ranks than cores
@@ -115,12 +116,12 @@ class Trial:
         return self.silence_s + 0.2
 
     def latest_s(self) -> float:
-        """The same for a rank that is frozen while ranks split, on a busy machine."""
+        """Return the same time for a busy machine, and for a freeze while ranks split."""
         return GRACE_S + max(self.promise_s(), CONNECT_S * (self.events[-1].kind == "freeze"))
 
 
 def drawn(seed: int) -> Trial:
-    """The trial of a seed."""
+    """Draw the trial of a seed."""
     random_ = random.Random(seed)
     sizes = [random_.randint(1, RANKS_OF_A_HOST) for _ in range(random_.randint(2, HOSTS))]
     while sum(sizes) > RANKS:
@@ -147,7 +148,7 @@ def drawn(seed: int) -> Trial:
 
 
 def program(rank: Rank, seed: int, trial: Trial) -> None:
-    """A rank until it gets an error."""
+    """Run a rank until it gets an error."""
     comm = rank.join(
         timeout=trial.deadline_s, peer_timeout=trial.silence_s, connect_timeout=CONNECT_S
     )
@@ -157,7 +158,7 @@ def program(rank: Rank, seed: int, trial: Trial) -> None:
     rank.say("ready")
     try:
         while True:
-            # Rank 0 is asked whether the job lives, and asks the others.
+            # The starter asks rank 0 whether the job is alive, and rank 0 asks the others.
             is_asked = comm.rank == 0 and rank.ordered(wait=False)
             if comm.broadcast(np.array([is_asked]))[0]:
                 rank.say("alive")
@@ -173,7 +174,7 @@ def program(rank: Rank, seed: int, trial: Trial) -> None:
 
 
 def judged(trial: Trial, endings: list[Ending]) -> list[str]:
-    """The guarantees violated by the outcomes of a trial."""
+    """Return the guarantees violated by the outcomes of a trial."""
     final = trial.events[-1]
     broken = storm.broken(endings)
     for ending in endings:
@@ -183,20 +184,20 @@ def judged(trial: Trial, endings: list[Ending]) -> list[str]:
 
 
 def is_right(trial: Trial, ending: Ending) -> bool:
-    """Whether a rank ended as the last event requires."""
+    """Return whether a rank ended as the last event requires."""
     final = trial.events[-1]
     if ending.rank == final.victim:
         if final.kind == "kill":
             return ending.kind == "killed"
         if final.kind == "freeze":
-            # It finds that the others have gone.
+            # The victim finds that the others have gone.
             return ending.kind in ("Timeout", "PeerFailed", "Aborted")
     if final.kind == "kill":
         return (ending.kind, ending.blamed) == ("PeerFailed", (final.victim,))
     if final.kind == "freeze":
         if (ending.kind, ending.blamed) == ("Timeout", (final.victim,)):
             return True
-        # Those that connect the members of a part; the others learn it from them.
+        # Ranks that connect the members of a part fail to join; the others learn it from them.
         did_not_join = any(text in ending.text for text in NOT_JOINED)
         return ending.kind in ("BootstrapError", "Aborted") and did_not_join
     if final.kind == "bridge":
@@ -207,7 +208,7 @@ def is_right(trial: Trial, ending: Ending) -> bool:
 
 
 def named(trial: Trial, ending: Ending) -> str:
-    """What an error names, as the rank that has it sees it."""
+    """Return the description of an error's ranks, from the view of the rank that has it."""
     final, seats = trial.events[-1], trial.seats
     if not ending.blamed:
         return "no rank"
@@ -223,7 +224,7 @@ def named(trial: Trial, ending: Ending) -> str:
 
 
 def round_(seed: int, place: Place) -> Outcome:
-    """One job, its events, and their outcomes."""
+    """Run one job with its events."""
     trial = drawn(seed)
     place = replace(place, seats=trial.seats)
     assert place.lab
@@ -235,7 +236,7 @@ def round_(seed: int, place: Place) -> Outcome:
 
 
 def watched(trial: Trial, job: Job, place: Place) -> Outcome:
-    """A job through all of its events."""
+    """Watch a job through all of its events."""
     outcome = Outcome()
     if not job.wait_for("ready"):
         return failed(outcome, trial, job, "not all ranks came up")
@@ -275,7 +276,10 @@ def watched(trial: Trial, job: Job, place: Place) -> Outcome:
 def failed(
     outcome: Outcome, trial: Trial, job: Job, what: str, is_excused: bool = False
 ) -> Outcome:
-    """The outcome of a job that ended too early; excused if an outage was longer than meant."""
+    """Return the outcome of a job that ended too early.
+
+    The end is excused if an outage was longer than intended.
+    """
     job.dismiss()
     endings = [str(ending) for ending in job.finish()]
     if not is_excused:
@@ -285,14 +289,14 @@ def failed(
 
 
 def pause(job: Job, seconds: float) -> None:
-    """Let time pass, and read what the ranks say meanwhile."""
+    """Let time pass while reading the ranks' reports."""
     until = time.monotonic() + seconds
     while (left := until - time.monotonic()) > 0:
         job.look(left)
 
 
 def row(trial: Trial, ending: Ending, began: float) -> tuple[str, float | None]:
-    """A rank's outcome in the table."""
+    """Return a rank's outcome for the table."""
     took_s = ending.at - began if ending.at else None
     is_late = took_s is not None and took_s > trial.promise_s()
     name = f"{trial.events[-1]}: {ending.kind}, {named(trial, ending)}"

@@ -1,6 +1,6 @@
 """An endless program of everything that a rank can do, in an order drawn from a seed.
 
-Every rank draws the same, and compares every result with the expected one.
+Every rank draws the same steps, and compares every result with the expected one.
 """
 
 import random
@@ -17,10 +17,10 @@ from harness import Rank, Wrong, blamed
 import ringfold
 
 REGISTERED = 20000
-# After this a thread forks, in the middle of the calls of another one.
+# Delay after which a thread forks, in the middle of another thread's calls.
 FORK_S = 0.004
-# Methods over messages that serve any number of ranks, by collective; a call with even counts may
-# name one, otherwise it is the tuner's choice.
+# Methods over messages for any number of ranks, by collective. A call with even counts may name a
+# method; for all others, the tuner chooses.
 METHODS = {
     "all_reduce": (
         "flat",
@@ -45,13 +45,14 @@ METHODS = {
 
 
 def by(call: Call, method: str) -> Call:
-    """The call by this method; with counts for each pair, only two ranks know what they exchange,
-    and the tuner's choice is the only one."""
+    """Return the call with this method.
+
+    With counts for each pair, only two ranks know their exchange, so only the tuner may choose."""
     return call if call.matrix else replace(call, algorithm=method)
 
 
 class InPart(Exception):
-    """An error of a part of the communicator, whose ranks are these of the whole."""
+    """An error in a part of the communicator; `members` are the ranks of the part in the whole."""
 
     def __init__(self, error: ringfold.RingfoldError, members: Sequence[int]) -> None:
         super().__init__(str(error))
@@ -60,7 +61,7 @@ class InPart(Exception):
 
 
 class Program:
-    """The steps of one rank."""
+    """Steps of one rank."""
 
     def __init__(
         self, rank: Rank, comm: ringfold.Communicator, seed: int, most: int = calls.COUNTS[-1]
@@ -76,7 +77,7 @@ class Program:
         self.registered = comm.empty(REGISTERED, "int32")
 
     def step(self) -> None:
-        """Do the next step."""
+        """Take the next step."""
         if self.comm.rank == self.forker and self.steps == self.fork_at:
             if self.forks_while_it_waits:
                 threading.Timer(FORK_S, self.me.fork_that_lives_on, [self.scribble]).start()
@@ -100,7 +101,7 @@ class Program:
         self.registered[:] = self.registered.sum()
 
     def call(self) -> None:
-        """One blocking call."""
+        """Make one blocking call."""
         call = calls.drawn(self.random, self.ranks, most=self.most)
         methods = self.methods.get(call.collective)
         if methods and self.random.random() < 0.5:
@@ -108,7 +109,7 @@ class Program:
         call.check(self.comm.rank, call.make(self.comm))
 
     def calls_under_way(self) -> None:
-        """Several calls at a time, waited for in any order."""
+        """Make several simultaneous calls, and wait for them in any order."""
         drawn = [
             calls.drawn(self.random, self.ranks, most=5000)
             for _ in range(self.random.randint(1, 5))
@@ -119,7 +120,7 @@ class Program:
             call.check(self.comm.rank, work.wait())
 
     def group(self) -> None:
-        """A group of calls."""
+        """Make a group of calls."""
         drawn = [calls.drawn(self.random, self.ranks, most=5000) for _ in range(2)]
         with self.comm.group():
             works = [call.make(self.comm) for call in drawn]
@@ -127,7 +128,7 @@ class Program:
             call.check(self.comm.rank, work.result())
 
     def memory(self) -> None:
-        """A call in registered memory."""
+        """Make a call in registered memory."""
         self._in_place(self.registered)
 
     def _in_place(self, x: Any) -> None:
@@ -138,8 +139,9 @@ class Program:
         call.check(self.comm.rank, call.make(self.comm, in_place=x))
 
     def messages(self) -> None:
-        """A message to the next rank and one from the previous, which may or may not be named as
-        the source.
+        """Send a message to the next rank, and receive one from the previous rank.
+
+        The receive may or may not name the source.
         """
         if self.ranks == 1:
             return
@@ -162,19 +164,19 @@ class Program:
         sending.wait()
 
     def allocate(self) -> None:
-        """New registered memory, which replaces the old one half of the time."""
+        """Allocate registered memory, which replaces the old memory half of the time."""
         x = self.comm.empty(self.random.choice((10, REGISTERED, 10 * REGISTERED)), "float32")
         self._in_place(x)
         if self.random.random() < 0.5:
             self.registered = self.comm.empty(REGISTERED, "int32")
 
     def register(self) -> None:
-        """Memory that is registered for a call."""
+        """Register memory for a call."""
         with self.comm.register(np.zeros(self.random.choice((100, REGISTERED)), "float64")) as x:
             self._in_place(x)
 
     def split(self) -> None:
-        """A call among some of the ranks, in another order."""
+        """Make a call among some of the ranks, in another order."""
         colors = [self.random.choice((None, 1, 2)) for _ in range(self.ranks)]
         part = self.comm.split(colors[self.comm.rank], -self.comm.rank)
         members = [

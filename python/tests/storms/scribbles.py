@@ -19,22 +19,23 @@ import ringfold
 DEADLINE_S = 4.0
 LONGEST_S = 0.2
 LAST_S = 1.0
-# The part of a segment that coordinates ranks, without elements.
+# Size of the part of a segment that coordinates ranks and has no elements.
 CONTROL_BYTES = 16384
-# The approximate distance between the heads of rings.
+# Approximate distance between the heads of rings.
 STRIDE = 256 * 1024 + 128
 
 
 def judged(endings: list[Ending]) -> list[str]:
-    """The guarantees that a job's outcomes violate. Wrong results do not count: memory has no
-    checksum.
+    """Return the guarantees that a job's outcomes violate.
+
+    Wrong results do not count: memory has no checksum.
     """
     return [violation for violation in storm.broken(endings) if ": wrong " not in violation]
 
 
 def program(rank: Rank, seed: int) -> None:
-    """A rank for a while, or until an error."""
-    # Elements may be wrong, and a rank that stopped at one would break the order of all ranks'
+    """Run a rank for a while, or until an error."""
+    # Elements may be wrong. A rank that stopped at a wrong element would break the common order of
     # calls.
     setattr(Call, "check", lambda *_: None)
     comm = rank.join(timeout=DEADLINE_S)
@@ -56,7 +57,7 @@ def program(rank: Rank, seed: int) -> None:
 
 
 def segments(pid: int) -> list[tuple[int, int]]:
-    """The mappings of memory that a process shares with its peers, the communicator's own first."""
+    """Return the mappings that a process shares with its peers, the communicator's own first."""
     found = []
     for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
         if "memfd:ringfold" in line:
@@ -66,7 +67,7 @@ def segments(pid: int) -> list[tuple[int, int]]:
 
 
 def scribble(random_: random.Random, pid: int) -> int:
-    """Write random words for a while; return how many."""
+    """Write random words for a while; return their number."""
     written, found = 0, segments(pid)
     if not found:
         return 0
@@ -87,7 +88,7 @@ def scribble(random_: random.Random, pid: int) -> int:
             os.pwrite(memory, word.to_bytes(8, "little") * words, begin + offset)
             written += words
     except OSError:
-        # The rank has ended, or has unmapped it.
+        # The rank has ended, or has unmapped the memory.
         pass
     finally:
         os.close(memory)
@@ -95,7 +96,7 @@ def scribble(random_: random.Random, pid: int) -> int:
 
 
 def round_(seed: int, place: Place) -> Outcome:
-    """One job and one scribbler."""
+    """Run one job with one scribbler."""
     random_ = random.Random(seed)
     ranks = random_.choice((2, 3, 4))
     with Job(lambda rank: program(rank, seed), ranks, place, seed) as job:

@@ -1,8 +1,8 @@
 """Random torch programs without end: no result is wrong, and no rank grows.
 
-Groups, restarts of the job's group, forks, messages and registered memory, for `--seconds`. At
-quiescent points each rank counts its descriptors, threads and mappings, and its memory; `growth`
-judges them.
+For `--seconds`, the programs use groups, restarts of the job's group, forks, messages and
+registered memory. At quiescent points, each rank counts its descriptors, threads and mappings, and
+its memory; `growth` judges them.
 """
 
 import argparse
@@ -31,17 +31,17 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 SECONDS = 1800
 SAMPLE_EVERY_S = 2.0
-"""The least time between two samples."""
+"""Minimum time between two samples."""
 LEAKS: dict[str, Callable[[list[object]], object]] = {
     "descriptors": lambda kept: kept.append(os.open("/dev/null", os.O_RDONLY)),
     "objects": lambda kept: kept.extend(object() for _ in range(1000)),
     "memory": lambda kept: kept.append(bytearray(os.urandom(1 << 20))),
 }
-"""What makes a rank grow, to test the judge: called once a program."""
+"""Leaks, called once per program, to test the judge."""
 
 
 class MallInfo(ctypes.Structure):
-    """Of glibc's allocator, as in mallinfo2(3)."""
+    """Figures of glibc's allocator, as in mallinfo2(3)."""
 
     _fields_ = [
         (name, ctypes.c_size_t)
@@ -58,21 +58,21 @@ M_ARENA_MAX = -8
 
 
 def sample(programs: int) -> Sample:
-    """What this process holds after so many programs."""
+    """Return the resources of this process after `programs` programs."""
     # torch keeps a result for each shape that it has seen.
     FakeTensorMode.cache_clear()
     gc.collect()
-    # What the allocator keeps for later is no growth.
+    # Memory that the allocator keeps for later is not growth.
     LIBC.malloc_trim(0)
     in_use = LIBC.mallinfo2()
-    # Without the pages of files, which come and go, and are shared with whatever else runs.
+    # Without the pages of files, which vary, and are shared with other processes.
     status = Path("/proc/self/status").read_text()
     maps = Path("/proc/self/maps").read_text().splitlines()
     own = re.findall(r"^(?:RssAnon|RssShmem):\s+(\d+) kB$", status, re.M)
     return Sample(
         time.monotonic(),
         programs,
-        # One of them is that of the listing.
+        # One descriptor is that of the listing.
         len(os.listdir("/proc/self/fd")) - 1,
         len(os.listdir("/proc/self/task")),
         sum(not is_of_allocators(line) for line in maps),
@@ -83,18 +83,19 @@ def sample(programs: int) -> Sample:
 
 
 def is_of_allocators(line: str) -> bool:
-    """Whether a line of /proc/self/maps is memory without a file, of this process alone: that of
-    allocators, and the buffers and registered memory that `allocated` counts.
+    """Return whether a line of /proc/self/maps is private memory without a file.
+
+    This is memory of allocators, and buffers and registered memory that `allocated` counts.
     """
     _, rights, _, _, inode, *name = line.split()
     return rights == "rw-p" and inode == "0" and name in ([], ["[heap]"])
 
 
 def program(me: harness.Rank, folder: str, seed: int, seconds: float, leak: str | None) -> None:
-    """A rank's programs until the time is up."""
+    """Run a rank's programs until the time is up."""
     torch_programs.prepare()
     torch_programs.use(me.place.transport)
-    # Threads' own arenas keep parts of what was freed, as chance will have it.
+    # Arenas of threads keep a random part of the freed memory.
     LIBC.mallopt(M_ARENA_MAX, 1)
     error: Exception | None = None
     kept: list[object] = []
@@ -102,7 +103,7 @@ def program(me: harness.Rank, folder: str, seed: int, seconds: float, leak: str 
     try:
         rank = Rank(me.rank, me.ranks, folder)
         index, sampled = 0, 0.0
-        # Rank 0 tells the others that the time is up, and when to take a sample.
+        # Rank 0 decides when the time is up, and when to take a sample.
         while (order := ordered(me.rank, until, sampled)) >= 0:
             if order:
                 sampled = time.monotonic()
@@ -120,18 +121,18 @@ def program(me: harness.Rank, folder: str, seed: int, seconds: float, leak: str 
 
 
 def ordered(rank: int, until: float, sampled: float) -> int:
-    """What rank 0 decides for all ranks: -1 to end, 1 to take a sample."""
+    """Return rank 0's decision for all ranks: -1 to end, 1 to take a sample."""
     now = time.monotonic()
     order = -1 if now > until else int(now - sampled > SAMPLE_EVERY_S)
     decided = torch.tensor([order])
     dist.broadcast(decided, 0)
-    # All ranks are here: nothing is under way.
+    # All ranks are here: no call is in progress.
     dist.barrier()
     return int(decided)
 
 
 def soak(seed: int, ranks: int, seconds: float, transport: str, leak: str | None) -> list[str]:
-    """Run one job for so long; the violated guarantees."""
+    """Run one job for `seconds`; return the violated guarantees."""
     place = Place(transport)
     with tempfile.TemporaryDirectory() as folder:
         words = ["--folder", folder, f"--seconds={seconds}", f"--seed={seed}"]
@@ -155,7 +156,7 @@ def soak(seed: int, ranks: int, seconds: float, transport: str, leak: str | None
 
 
 def main() -> None:
-    """Run by the command line; exit with 1 if a guarantee was violated."""
+    """Run as the command line requests; exit with 1 if a guarantee was violated."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=SECONDS, help="for so long (%(default)s)")
     parser.add_argument("--ranks", type=int, default=3, help="so many ranks (%(default)s)")

@@ -1,6 +1,6 @@
 """Stops and continues random ranks of a mixed program; no call may fail or be wrong.
 
-Rank 0 and all ranks at once are among them.
+Some stops include rank 0, or all ranks at once.
 """
 
 import random
@@ -14,7 +14,7 @@ from program import Program
 from storm import Outcome, Storm
 
 STOPS = 10
-# Longer than the time after which a host counts as dead, and far shorter than a deadline.
+# The longest exceeds the time after which a host counts as dead; all are far below a deadline.
 LENGTHS_S = (0.001, 0.01, 0.03, 0.1, 0.3, 0.6, 2.7)
 WEIGHTS = (4, 4, 4, 4, 3, 2, 1)
 PAUSE_S = 0.05
@@ -23,12 +23,12 @@ STEPS = 3
 
 
 def judged(endings: list[Ending]) -> list[str]:
-    """The guarantees violated by the outcomes of a job in which ranks were only stopped."""
+    """Return the guarantees violated by the outcomes of a job in which ranks were only stopped."""
     return [str(ending) for ending in endings if ending.kind != "ok"]
 
 
 def program(rank: Rank, seed: int) -> None:
-    """A rank until its starter ends the job."""
+    """Run a rank until its starter ends the job."""
     error = None
     comm = rank.join(timeout=60.0)
     steps = Program(rank, comm, seed)
@@ -46,7 +46,7 @@ def program(rank: Rank, seed: int) -> None:
 
 
 def round_(seed: int, place: Place) -> Outcome:
-    """One job, and many stops."""
+    """Run one job with many stops."""
     random_ = random.Random(seed)
     ranks = random_.choice((2, 3, 4))
     outcome = Outcome()

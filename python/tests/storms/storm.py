@@ -1,8 +1,7 @@
-"""The common part of all storms: rounds from seeds, several at a time, a table of outcomes, and a
-verdict.
+"""Common part of all storms: rounds from seeds, several at a time, outcomes, and a verdict.
 
-Each round has a seed of its own. A violation names it, and `--rounds 1 --seed S` repeats the round,
-as far as timing repeats.
+Each round has its own seed. A violation names the seed, and `--rounds 1 --seed S` repeats the
+round, as far as timing repeats.
 """
 
 import argparse
@@ -27,20 +26,20 @@ from harness import Ending, Place
 from lab import Lab
 
 TRANSPORTS = ("shm", "tcp", "hosts")
-# Hosts of a storm between hosts.
+# Number of hosts in a storm between hosts.
 HOSTS = 3
-# Violations that are printed; one cause may have many.
+# Limit on the violations that are printed; one cause may have many.
 PRINTED = 20
 
 
 @dataclass
 class Outcome:
-    """The outcome of one round."""
+    """Outcome of one round."""
 
     count: int = 0
-    """The amount of disturbance, in the storm's own unit."""
+    """Amount of disturbance, in the storm's own unit."""
     rows: list[tuple[str, float | None]] = field(default_factory=list)
-    """Outcomes by name, each with the seconds until they occurred, where that is meaningful."""
+    """Outcomes by name, with the seconds until each occurred, if meaningful."""
     violations: list[str] = field(default_factory=list)
     """Violated guarantees."""
 
@@ -58,23 +57,23 @@ class Storm:
     rounds: int
     transports: tuple[str, ...] = TRANSPORTS
     jobs: int = os.cpu_count() or 1
-    """Rounds at a time."""
+    """Number of rounds at a time."""
     hosts: int = HOSTS
     lab: Callable[[int, int], Lab] | None = None
-    """Makes so many hosts, with the number of the first; network namespaces if `None`."""
+    """Makes the given number of hosts, from the given first one; network namespaces if `None`."""
 
 
 def main(storm: Storm, words: list[str] | None = None) -> None:
-    """Run a storm by the command line, and exit with 1 if a guarantee was violated."""
+    """Run a storm with the command line's options; exit with 1 if a guarantee was violated."""
     arguments = parser(storm).parse_args(words)
-    # Before any thread or descriptor of a pool.
+    # Before the pool makes any thread or descriptor.
     transports = arguments.transport or storm.transports
     results = [run(storm, arguments, transport) for transport in transports]
     sys.exit(not all(results))
 
 
 def parser(storm: Storm) -> argparse.ArgumentParser:
-    """The arguments of a storm."""
+    """Return the parser of a storm's arguments."""
     parser = argparse.ArgumentParser(
         prog=f"{storm.name}.py", description=sys.modules["__main__"].__doc__
     )
@@ -137,7 +136,7 @@ _place: Place
 
 
 def guarded(round_: Round, seed: int) -> Outcome:
-    """A round; its exception is a violation, so that the others still run."""
+    """Run a round; an exception is a violation, so that the other rounds still run."""
     try:
         return round_(seed, _place)
     except Exception as error:
@@ -146,7 +145,7 @@ def guarded(round_: Round, seed: int) -> Outcome:
 
 @contextmanager
 def places(storm: Storm, transport: str, count: int) -> Iterator[list[Place]]:
-    """Where the jobs of a storm run, so many at a time; each on hosts of its own."""
+    """Make the places for `count` simultaneous jobs of a storm, each on its own hosts."""
     with ExitStack() as stack:
         if storm.lab or transport == "hosts":
             make = storm.lab or (lambda hosts, _: Lab(hosts))
@@ -161,7 +160,7 @@ def places(storm: Storm, transport: str, count: int) -> Iterator[list[Place]]:
 
 @contextmanager
 def workers(where: Sequence[Place]) -> Iterator[ProcessPoolExecutor]:
-    """Processes that run rounds, each a single thread that may fork ranks."""
+    """Make the processes that run rounds; each has a single thread, and may fork ranks."""
     context = get_context("fork")
     free: SimpleQueue[Place] = context.SimpleQueue()
     for place in where:
@@ -178,7 +177,7 @@ def begin_worker(free: "SimpleQueue[Place]") -> None:
 
 
 def table(rows: list[tuple[str, float | None]]) -> str:
-    """Outcomes by name: how many, and the times until they occurred."""
+    """Return the outcomes by name: their number, and the times until they occurred."""
     times: dict[str, list[float]] = defaultdict(list)
     counts: dict[str, int] = defaultdict(int)
     for name, seconds in rows:
@@ -198,5 +197,5 @@ def table(rows: list[tuple[str, float | None]]) -> str:
 
 
 def broken(endings: list[Ending]) -> list[str]:
-    """What no rank may ever do, whatever happens to the others."""
+    """Return the endings that no rank may ever have, whatever happens to the others."""
     return [str(ending) for ending in endings if ending.kind in ("wrong", "hang", "crash", "panic")]

@@ -1,4 +1,4 @@
-"""The judge of the storm of cables, and the script of the machine that it runs in."""
+"""The judge of the storm of cables, and the script of the virtual machine in which it runs."""
 
 import subprocess
 
@@ -12,7 +12,7 @@ SCRIPT = ROOT / "bench/rdma_vm.sh"
 
 
 def outcome(kind: str, *told: tuple[str, tuple[int, ...]]) -> list[str]:
-    """The judge's word on a fault at rank 2 of four ranks on two hosts."""
+    """Judge a fault at rank 2 of four ranks on two hosts."""
     trial = Trial((0, 0, 1, 1), kind, 2, (), (0.0,))
     return cables.judged(trial, [Ending(rank, *one) for rank, one in enumerate(told)])
 

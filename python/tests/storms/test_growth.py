@@ -1,4 +1,4 @@
-"""The judge of growth: what grows is reported, and noise is not."""
+"""The judge of growth reports growth, and ignores noise."""
 
 import os
 import random
@@ -16,14 +16,14 @@ from growth import Sample, judged
 MIB = 1 << 20
 EVERY_S = 2.0
 PROGRAMS = 10
-"""From one sample to the next."""
+"""Number of programs between two samples."""
 SAMPLES = 900
 
 
 def samples(
     change: Callable[[int, Sample], Sample] = lambda _, sample: sample, count: int = SAMPLES
 ) -> list[Sample]:
-    """Half an hour of a process that holds what it held, but for noise and this change."""
+    """Return half an hour of samples of a process that grows only by noise and by this change."""
     random_ = random.Random(1)
     found = []
     for number in range(count):
@@ -84,7 +84,7 @@ def test_each_kind_of_steady_growth_is_reported_and_named(name: str, count: int)
         name: (most, growth.BYTES_PER_PROGRAM_MAX) for name, most in growth.BYTES_MAX.items()
     }
     if limits := (of_objects | of_bytes).get(name):
-        # Beyond both limits.
+        # The step exceeds both limits.
         step = 1.5 * max(8 * limits[0] / count, limits[1] * PROGRAMS)
 
     def grow(number: int, sample: Sample) -> Sample:
@@ -128,5 +128,5 @@ def test_a_soak_of_seconds_finds_what_leaks(leak: str, grown: str) -> None:
     for rank in range(2):
         judged = re.search(rf"VIOLATION: rank {rank}: {grown}", text)
         assert judged, text
-        # The caches of torch still fill, but only the leak takes a megabyte a program.
+        # torch's caches still fill, but only the leak takes a megabyte per program.
         assert leak != "memory" or float(judged[1]) >= 0.7 * int(judged[2]), text

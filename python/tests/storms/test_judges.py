@@ -1,4 +1,4 @@
-"""The storms' judges: every violated guarantee is reported, and no other.
+"""The storms' judges report every violated guarantee, and nothing else.
 
 `check.sh --deep` runs the storms themselves.
 """
@@ -59,7 +59,7 @@ def test_who_was_only_stopped_ends_well(kind: str) -> None:
 
 
 def outage(kind: str, victim: int) -> outages.Trial:
-    """Two ranks on host 0 and two on host 1."""
+    """Return a trial with two ranks on host 0 and two on host 1."""
     events = (outages.Event(kind, victim),)
     return outages.Trial((0, 0, 1, 1), events, (0.0,), *outages.USUAL_S, is_left_at_once=False)
 
@@ -152,7 +152,7 @@ REFUSED = [told(0, "Aborted", 1), told(1, "Unsupported"), told(2, "Aborted", 1)]
         *(("algorithm", endings, True) for endings in (FINE, MISMATCHED, REFUSED)),
         # A rank that finished before the calls met.
         ("count", [*MISMATCHED[:2], told(2, "ok")], True),
-        # Two ranks are named that make the same calls; the class is another.
+        # An error that names two ranks that make the same call; and an error of another class.
         ("count", [*MISMATCHED[:2], told(2, "Mismatch", 0, 2)], False),
         ("count", [*MISMATCHED[:2], told(2, "Timeout", 1)], False),
         (
@@ -192,7 +192,7 @@ def test_what_differs_in_a_trial_differs_for_the_odd_rank(difference: str) -> No
                 other.sent(one.odd),
                 other.received(one.odd),
             )
-            # The part that a rank keeps for itself is in both of its lists.
+            # The block that a rank keeps for itself is in both of its lists.
             assert other.sent(one.odd)[one.odd] == other.received(one.odd)[one.odd]
         elif difference == "list":
             assert call.counts != other.counts and sum(call.counts) == sum(other.counts)
@@ -201,7 +201,7 @@ def test_what_differs_in_a_trial_differs_for_the_odd_rank(difference: str) -> No
 
 
 def by_hand(call: Call, rank: int) -> list[float] | None:
-    """Results computed element by element, for three ranks."""
+    """Compute results element by element, for three ranks."""
     inputs = [call.input(peer).tolist() for peer in range(3)]
     begin = sum(call.counts[:rank])
     part = slice(begin, begin + call.counts[rank])

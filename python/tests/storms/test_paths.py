@@ -1,4 +1,4 @@
-"""The congestion control of data connections, by how long the path is."""
+"""The congestion control of data connections, by the length of the path."""
 
 import os
 import socket
@@ -13,13 +13,13 @@ from harness import Job, Place, Rank
 from lab import Lab, command
 from long_path import LongPath
 
-# Each way; twice that is well above the round trip from which paths are long, 5 ms.
+# Delay in each direction. Twice this is well above 5 ms, the round trip from which paths are long.
 DELAY_S = 0.02
 DEFAULT = "net.ipv4.tcp_congestion_control"
 
 
 def controls() -> Counter[str]:
-    """The congestion control of this process' TCP connections, and how many have it."""
+    """Return the number of this process' TCP connections with each congestion control."""
     found: Counter[str] = Counter()
     for name in os.listdir("/proc/self/fd"):
         try:
@@ -36,7 +36,7 @@ def controls() -> Counter[str]:
 
 
 def program(rank: Rank) -> None:
-    """A rank that says what its connections use."""
+    """Run a rank that reports the congestion control of its connections."""
     comm = rank.join()
     assert comm.all_reduce(np.array([1.0 + comm.rank]))[0] == 3.0
     rank.say("controls", found=controls())
@@ -46,7 +46,7 @@ def program(rank: Rank) -> None:
 
 
 def found_between(hosts: Lab) -> list[Counter[str]]:
-    """What the two ranks of a job use, whose hosts' default paces."""
+    """Return the congestion controls of a job's two ranks; the hosts' default is one that paces."""
     for host in hosts.hosts:
         command("ip", "netns", "exec", host, "sysctl", "-qw", f"{DEFAULT}=bbr")
     with Job(program, 2, Place("hosts", hosts)) as job:
@@ -69,7 +69,7 @@ def test_long_paths_go_back_to_the_congestion_control_that_paces() -> None:
 
 @contextmanager
 def made(hosts: Lab) -> Iterator[Lab]:
-    """Hosts, or a skip where the machine does not permit them."""
+    """Make the hosts, or skip the test if the machine does not permit them."""
     with ExitStack() as stack:
         try:
             stack.enter_context(hosts)

@@ -1,7 +1,7 @@
 """Random programs over torch: every result is right, and every program ends.
 
-A round is a job of two to four ranks that runs many programs. One that fails is made as short as it
-fails; `TEST_PROGRAM=...` with the round's seed repeats it alone.
+A round is a job of two to four ranks that runs many programs. A failing program is shortened as
+long as it still fails; `TEST_PROGRAM=...` with the round's seed repeats it alone.
 """
 
 import gc
@@ -27,19 +27,19 @@ from programs.shortest import shortest
 from rank_server import LAZY_MODULES
 
 PROGRAMS = 60
-"""The programs of a round."""
+"""Number of programs in a round."""
 DEEP = 0.1
-"""The share of deep ones among the steps of many calls."""
+"""Share of the greatest depths among steps of many calls."""
 ROUND_S = 1800.0
-"""The time limit of a round; each of its programs has its own."""
+"""Time limit of a round; each of its programs has its own."""
 TRIES_MAX = 40
 TELLING = ("crash", "hang", "panic", "Wrong", "Corrupt")
 CONSEQUENCES = ("PeerFailed", "Aborted")
-"""What other ranks make of a failure."""
+"""Errors of other ranks that follow from a failure."""
 
 
 def prepare() -> None:
-    """Import, in the process that forks, whatever torch imports on first use."""
+    """Import, in the forking process, all modules that torch imports on first use."""
     torch.set_num_threads(1)
     for module in LAZY_MODULES:
         importlib.import_module(module)
@@ -48,9 +48,9 @@ def prepare() -> None:
 
 
 def use(transport: str) -> None:
-    """Have torch's groups of a forked rank use a transport."""
-    # A forked process replaces torch's pool of threads on first use, and two threads that use it
-    # first at the same time, such as those of a backward pass, find none.
+    """Make torch's groups in a forked rank use a transport."""
+    # A forked process replaces torch's thread pool on first use. If two threads are the first users
+    # at the same time, such as those of a backward pass, they find no pool.
     torch.set_num_threads(1)
     if transport != "hosts":
         os.environ["RINGFOLD_TRANSPORT"] = transport
@@ -59,7 +59,7 @@ def use(transport: str) -> None:
 def program(
     me: harness.Rank, folder: str, seed: int, indexes: Sequence[int], keep: list[int] | None
 ) -> None:
-    """A rank's programs."""
+    """Run a rank's programs."""
     use(me.place.transport)
     error: Exception | None = None
     index = None
@@ -78,7 +78,7 @@ def program(
 def ended(
     place: Place, ranks: int, seed: int, indexes: Sequence[int], keep: list[int] | None = None
 ) -> tuple[int, list[Ending], int | None]:
-    """Run programs in one job: how many were right, the outcomes, and which program failed."""
+    """Run programs in one job; return the number of right ones, outcomes, and the failed one."""
     with tempfile.TemporaryDirectory() as folder:
         with Job(
             lambda me: program(me, folder, seed, indexes, keep), ranks, place, seed
@@ -91,7 +91,7 @@ def ended(
 
 
 def telling(endings: list[Ending]) -> Ending | None:
-    """The failure that tells most: a process that died or hangs, wrong data, or the first one."""
+    """Return the most informative failure: a dead or hanging process, wrong data, or the first."""
     bad = [ending for ending in endings if ending.kind != "ok"]
     return min(
         bad,
@@ -101,7 +101,7 @@ def telling(endings: list[Ending]) -> Ending | None:
 
 
 def shown(place: Place, ranks: int, seed: int, index: int) -> str:
-    """A program that fails, as short as it fails."""
+    """Return a failing program, as short as it still fails."""
     steps = generator.drawn(seed, index, ranks, deep=DEEP)
 
     def fails(keep: list[int]) -> bool:
@@ -115,7 +115,7 @@ def shown(place: Place, ranks: int, seed: int, index: int) -> str:
 
 
 def round_(seed: int, place: Place) -> Outcome:
-    """One job."""
+    """Run one job."""
     ranks = random.Random(seed).choice((2, 3, 4))
     only = os.environ.get("TEST_PROGRAM")
     indexes = range(PROGRAMS) if only is None else [int(only)]

@@ -1,15 +1,14 @@
-"""Which file of a Rust crate imports which, read from the text.
+"""Find the imports between the files of a Rust crate, from their text.
 
-What counts is an item's file: an import through another module's `pub use` is an arrow to the file
-that defines the item. `pub use` by itself is no arrow, and what stands under `#[cfg(test)]` is not
-read.
+An import counts for the file that defines the item, even through another module's `pub use`. A `pub
+use` alone does not count as an import. Code under `#[cfg(test)]` is not read.
 """
 
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-# Strings, characters and comments, which must not be read as code. Lifetimes stay.
+# Strings, characters and comments, which must not be read as code. Lifetimes do not match.
 _OPAQUE = re.compile(
     r"""//[^\n]*|/\*.*?\*/|b?r(?P<h>#*)".*?"(?P=h)|b?"(?:\\.|[^"\\])*"|b?'(?:\\[^']+|[^'\\])'""",
     re.DOTALL,
@@ -27,12 +26,12 @@ Arrow = tuple[Path, str]
 
 
 def without_text(source: str) -> str:
-    """The source with strings, characters and comments blanked; the lines stay where they are."""
+    """Blank the source's strings, characters and comments; line numbers stay the same."""
     return _OPAQUE.sub(lambda match: re.sub(r"[^\n]", " ", match.group()), source)
 
 
 def closing(code: str, opening: int) -> int:
-    """The place behind the brace that closes the one at `opening`."""
+    """Return the position after the brace that closes the one at `opening`."""
     depth = 0
     for brace in re.compile(r"[{}]").finditer(code, opening):
         depth += 1 if brace.group() == "{" else -1
@@ -51,7 +50,7 @@ def _end_of_item(code: str, begin: int) -> int:
 
 
 def without_tests(code: str) -> str:
-    """The code with every item under a `cfg` of tests blanked."""
+    """Blank every item under a `cfg` of tests."""
     attribute = re.compile(r"#!?\[cfg\((?:test\b|(?:all|any)\([^\]]*\btest\b)[^\]]*\]")
     while found := attribute.search(code):
         end = len(code) if found.group()[1] == "!" else _end_of_item(code, found.end())
@@ -61,7 +60,7 @@ def without_tests(code: str) -> str:
 
 
 def _leaves(tree: str) -> Iterator[tuple[list[str], str]]:
-    """Each path of a `use` tree, and the name that it gets."""
+    """Yield each path of a `use` tree, with its local name."""
     tree = tree.strip()
     if "{" not in tree:
         path, _, name = tree.partition(" as ")
@@ -86,7 +85,7 @@ def _leaves(tree: str) -> Iterator[tuple[list[str], str]]:
 
 
 class Crate:
-    """The product files of the crate whose sources lie in `root`, and what they import."""
+    """The product files of the crate with sources in `root`, and their imports."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -99,12 +98,12 @@ class Crate:
         self.faces = {module: self._handed_on(module) for module in self.code}
 
     def file(self, module: tuple[str, ...]) -> str:
-        """The module's path from `root`, without `.rs`."""
+        """Return the module's path below `root`, without `.rs`."""
         folder = (self.root.joinpath(*module)).is_dir()
         return "/".join(module) + ("/mod" if folder and module else "") if module else "lib"
 
     def imports(self) -> dict[tuple[str, ...], set[tuple[str, ...]]]:
-        """The modules that each module imports."""
+        """Return the modules that each module imports."""
         arrows: dict[tuple[str, ...], set[tuple[str, ...]]] = {}
         for module, code in self.code.items():
             used = code
@@ -114,7 +113,7 @@ class Crate:
                 if use["public"] is None or "(" in use["public"]:
                     paths.extend(path for path, _ in _leaves(use["tree"]))
             paths.extend(match.group().split("::") for match in _PATH.finditer(used))
-            # A parent's paths that begin with a child's name.
+            # A module may name its children without `self::`.
             children = {child[-1] for child in self.code if child[:-1] == module and child}
             if children:
                 relative = re.compile(rf"(?<![:\w])({'|'.join(sorted(children))})::\w+(?:::\w+)*")
@@ -134,7 +133,7 @@ class Crate:
         return set(_ITEM.findall(code))
 
     def _handed_on(self, module: tuple[str, ...]) -> dict[str, list[str]]:
-        """The names that the module imports, public or not, and from where."""
+        """Return the names that the module imports, public or not, with their paths."""
         found: dict[str, list[str]] = {}
         for use in _USE.finditer(self.code[module]):
             for path, name in _leaves(use["tree"]):
@@ -144,7 +143,7 @@ class Crate:
     def _resolved(
         self, module: tuple[str, ...], path: list[str], depth: int = 0
     ) -> tuple[str, ...] | None:
-        """The module in whose file the path's item stands; nothing for what is not the crate's."""
+        """Return the module whose file defines the path's item; None if it is not in the crate."""
         place, rest = module, list(path)
         if rest[0] not in ("crate", "super", "self"):
             child = (*module, rest[0])
@@ -165,7 +164,7 @@ class Crate:
 
 
 def circles(arrows: dict[str, set[str]]) -> list[list[str]]:
-    """Sets of files of which each imports each, perhaps through others (Tarjan, 1972)."""
+    """Return the sets of files that import each other, directly or not (Tarjan, 1972)."""
     number: dict[str, int] = {}
     low: dict[str, int] = {}
     stack: list[str] = []
@@ -192,11 +191,11 @@ def circles(arrows: dict[str, set[str]]) -> list[list[str]]:
 
 
 def functions(source: str) -> Iterable[tuple[str, int]]:
-    """The functions of a Rust source, and how many lines each has."""
+    """Yield the functions of a Rust source, with their numbers of lines."""
     code = without_text(source)
     for head in re.finditer(r"\bfn\s+(\w+)", code):
         body = re.compile(r"[{;]").search(code, head.end())
-        # `;` also stands in an array's type, as in `[u8; 4]`.
+        # `;` is also part of an array's type, as in `[u8; 4]`.
         while (
             body
             and body.group() == ";"

@@ -1,7 +1,7 @@
-"""Tensors that ringfold makes for itself have a device of its choice, not the program's default.
+"""The package names the device of each tensor it makes, and ignores the program's default device.
 
 `torch.set_default_device` and `with torch.device(...)` apply to every constructor without `device`,
-in whatever library it stands.
+in any library.
 """
 
 import ast
@@ -21,7 +21,7 @@ CONSTRUCTORS = frozenset(
 
 
 def unplaced(source: str) -> Iterator[tuple[int, str]]:
-    """The calls that leave the device of a new tensor to the program's default."""
+    """Yield the calls that leave the device of a new tensor to the program's default."""
     for node in ast.walk(ast.parse(source)):
         if not isinstance(node, ast.Call):
             continue

@@ -1,10 +1,10 @@
-"""The figures of the documents show what the committed rows say."""
+"""The figures in the documents match the committed rows."""
 
 from comparison.figures import documents
 
 
 def test_figures_are_those_of_the_rows() -> None:
-    """Every figure is what `bench/comparison/figures.py` draws now."""
+    """Every figure is identical to the current output of `bench/comparison/figures.py`."""
     outdated = [
         path.name
         for path, contents in documents().items()

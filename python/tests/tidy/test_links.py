@@ -1,6 +1,6 @@
-"""Links between the documents of the repository, and mentions of them in code, lead somewhere.
+"""Links between the repository's documents, and mentions of documents in code, have a target.
 
-The site's own check (`docs/build.sh`) is about the pages that it shows; this one is about all
+The site's own check (`docs/build.sh`) covers only the pages of the site. This check covers all
 documents, needs nothing installed, and names the line to change.
 """
 
@@ -17,7 +17,7 @@ CODE = (".rs", ".py", ".pyi", ".toml", ".sh", ".c", ".h", ".md", ".yml")
 
 
 def prose(name: str) -> Iterator[tuple[int, str]]:
-    """The numbered lines of a document outside of its blocks of code."""
+    """Yield the numbered lines of a document, except those in code blocks."""
     in_block = False
     for number, line in enumerate(text(name).splitlines(), 1):
         if line.lstrip().startswith("```"):
@@ -28,7 +28,7 @@ def prose(name: str) -> Iterator[tuple[int, str]]:
 
 @cache
 def anchors(name: str) -> set[str]:
-    """The anchors of a document's headings, as hosts of repositories and the site make them."""
+    """Return the anchors of a document's headings, as on repository hosts and on the site."""
     found: set[str] = set()
     for _, line in prose(name):
         if heading := re.match(r"#+ +(.*?)\s*#*$", line):
@@ -41,7 +41,7 @@ def anchors(name: str) -> set[str]:
 
 
 def problem(target: str) -> str | None:
-    """What is wrong with a path in the repository, perhaps with an anchor."""
+    """Return the problem of a path in the repository, which may have an anchor, or None."""
     path, _, anchor = target.partition("#")
     if not (ROOT / path).exists():
         return "no such file"
@@ -51,12 +51,12 @@ def problem(target: str) -> str | None:
 
 
 def test_links_lead_to_files_and_headings() -> None:
-    """Every relative link of a document leads to a file, and to a heading of it."""
+    """Every relative link in a document leads to a file, and its anchor to a heading there."""
     wrong = []
     for name in tracked(".md"):
         for number, line in prose(name):
             for target in LINK.findall(re.sub(r"`[^`]*`", "", line)):
-                # rustdoc's pages exist in the site only, which checks links to them.
+                # rustdoc's pages exist only on the site, whose build checks links to them.
                 if "://" in target or target.startswith("mailto:") or "api/rust/" in target:
                     continue
                 path, mark, anchor = target.partition("#")
@@ -68,7 +68,7 @@ def test_links_lead_to_files_and_headings() -> None:
 
 
 def test_documents_that_are_mentioned_exist() -> None:
-    """Comments, messages and documents that name another document name one that exists."""
+    """Every document that comments, messages and other documents mention exists."""
     wrong = [
         f"{name}:{number}: {target}: {why}"
         for name in tracked(*CODE)
@@ -80,7 +80,7 @@ def test_documents_that_are_mentioned_exist() -> None:
 
 
 def test_every_guide_is_listed() -> None:
-    """`docs/guides/README.md` leads to all guides."""
+    """`docs/guides/README.md` links to all guides."""
     listed = set(LINK.findall(text("docs/guides/README.md")))
     guides = {posixpath.basename(name) for name in tracked(".md") if "docs/guides/" in name}
     assert guides - listed == {"README.md"}

@@ -1,4 +1,4 @@
-"""The names of ringfold in the tables of the pages about moving to it exist."""
+"""The names of ringfold in the tables of the migration guides exist."""
 
 import re
 
@@ -15,7 +15,7 @@ HELD = re.compile(r"\b(?:def|class) (\w+)|^(\w+) = |^    \"(\w+)\",$|import (\w+
 
 
 def cells(page: str) -> list[str]:
-    """The code in the right column of a page's tables."""
+    """Return the code in the right column of a page's tables."""
     rows = [
         line.strip("|").split("|")
         for line in text(f"docs/guides/{page}.md").splitlines()
@@ -25,7 +25,7 @@ def cells(page: str) -> list[str]:
 
 
 def methods(kind: str) -> dict[str, str]:
-    """The methods of a class of calls, by name, and their source up to the next one."""
+    """Return the methods of a class by name, each with its source up to the next method."""
     files = {"comm": ["communicator.py", "objects.py"], "work": ["work.py"]}[kind]
     found: dict[str, str] = {}
     for file in files:
@@ -35,7 +35,7 @@ def methods(kind: str) -> dict[str, str]:
 
 
 def names_of(package: str) -> set[str]:
-    """The names that a package or module gives."""
+    """Return the names that a package or module provides."""
     path = ROOT / "python" / package.replace(".", "/")
     path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
     inside = [file.stem for file in path.parent.glob("*.py")]

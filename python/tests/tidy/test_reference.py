@@ -1,4 +1,4 @@
-"""The reference is complete: every public name of Python and of C is on its page, and described."""
+"""Every public name of Python and of C is in the reference, and has a description."""
 
 import ast
 import re
@@ -20,7 +20,7 @@ def tree_of(path: Path) -> ast.Module:
 
 
 def public_names(package: str) -> list[str]:
-    """The `__all__` of a package."""
+    """Return the `__all__` of a package."""
     for node in tree_of(ROOT / "python" / package / "__init__.py").body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
             return list(ast.literal_eval(node.value))
@@ -28,12 +28,12 @@ def public_names(package: str) -> list[str]:
 
 
 def documented() -> list[str]:
-    """The identifiers that the page includes."""
+    """Return the identifiers that the page includes."""
     return re.findall(r"^::: ([\w.]+)$", text(PYTHON_PAGE), re.MULTILINE)
 
 
 def described(path: Path) -> dict[str, bool]:
-    """Whether each public function, class and method of a module has a docstring."""
+    """Return whether each public function, class and method of a module has a docstring."""
     found = {}
     for node in tree_of(path).body:
         if not isinstance(node, (ast.ClassDef, ast.FunctionDef)) or node.name.startswith("_"):
@@ -62,7 +62,7 @@ def test_documented_names_have_docstrings() -> None:
         *place, name = identifier.split(".")
         modules = [ROOT / "python" / "/".join(place)]
         if not modules[0].with_suffix(".py").exists():
-            # A name that its package imports from some module of it.
+            # The package imports the name from one of its modules.
             modules = sorted(modules[0].glob("*.py"))
         else:
             modules = [modules[0].with_suffix(".py")]
@@ -96,7 +96,7 @@ def test_functions_of_c_are_described_in_the_header() -> None:
 
 
 def test_deadlines_in_documents_are_the_defaults() -> None:
-    """Where a page gives the default of a deadline, it is that of the variable."""
+    """If a page gives the default of a deadline, it agrees with the variable's."""
     variables = text("crates/ringfold/src/env/variables.rs")
     defaults = {
         name: f"{int(ms) / 1000:g}"
@@ -109,7 +109,7 @@ def test_deadlines_in_documents_are_the_defaults() -> None:
             r"(?:([\d.]+) s, )?`(RINGFOLD_\w+_MS)`(?:,?\s\(?([\d.]+) s\b)?", text(name)
         ):
             found += [(named, seconds) for seconds in (before, after) if seconds]
-    # What is seen after the time for silent hosts is a little more than it.
+    # Variables without a fixed default are left out.
     found = [(name, seconds) for name, seconds in found if name in defaults]
     assert len(found) > 5
     wrong = [(name, seconds) for name, seconds in found if defaults[name] != seconds]

@@ -1,6 +1,6 @@
-"""How the repository must look: the order of its layers, the size of its parts, its words.
+"""The repository's form: the order of its layers, the size of its parts, its vocabulary.
 
-Where something else is right, it is counted here, and the count must not grow.
+Justified exceptions are counted here, and their number must not grow.
 """
 
 import ast
@@ -23,16 +23,16 @@ UNWANTED_WORDS = re.compile(
     r"|\bmends\b|two moods|is no end\b",
     re.IGNORECASE,
 )
-"""Words that were private to this project where the field has others."""
+"""Words specific to this project, for which the field has other words."""
 
 UNWANTED_WORDS_MAX = 6
-"""Allowed: names of the system's unprivileged account, and the pattern above."""
+"""Permitted: names of the system's unprivileged account, and the pattern above."""
 WIDE_LINES_MAX = 4
-"""Lines of a table that `ringfold schedule` prints, as its test expects it."""
+"""Lines of a table printed by `ringfold schedule`, as its test expects it."""
 
 
 def tracked(*endings: str) -> list[str]:
-    """The repository's own files with these endings."""
+    """Return the repository's own files with these endings."""
     listed = subprocess.run(
         ["git", "-C", ROOT, "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         capture_output=True,
@@ -45,13 +45,13 @@ def tracked(*endings: str) -> list[str]:
 
 @cache
 def text(name: str) -> str:
-    """The contents of a file."""
+    """Return the contents of a file."""
     return (ROOT / name).read_text(encoding="utf-8")
 
 
 @cache
 def core() -> dict[str, set[str]]:
-    """Which file of the core imports which."""
+    """Return the imports of each file of the core."""
     crate = Crate(CORE)
     return {
         crate.file(module): {crate.file(target) for target in targets}
@@ -61,7 +61,7 @@ def core() -> dict[str, set[str]]:
 
 @cache
 def layers() -> dict[str, int]:
-    """The layer of each module by ARCHITECTURE.md, counted from the top."""
+    """Return the layer of each module in ARCHITECTURE.md, counted from the top."""
     block = re.search(r"^```layers\n(.*?)^```", text("ARCHITECTURE.md"), re.DOTALL | re.MULTILINE)
     assert block, "ARCHITECTURE.md has no block ```layers"
     return {
@@ -72,14 +72,14 @@ def layers() -> dict[str, int]:
 
 
 def layered(file: str) -> str:
-    """The name in the order of layers under which a file stands: the longest that fits."""
+    """Return the longest name in ARCHITECTURE.md's layers that covers a file."""
     fits = [name for name in layers() if file == name or file.startswith(f"{name}/")]
     assert fits, f"crates/ringfold/src/{file}.rs: the layers of ARCHITECTURE.md do not have it"
     return max(fits, key=len)
 
 
 def test_imports_run_one_way() -> None:
-    """No module of the core imports one that stands above it or beside it."""
+    """No module of the core imports a module in a higher layer, or another one in its own."""
     upward: dict[str, list[str]] = {}
     for file, targets in core().items():
         for target in targets:
@@ -98,7 +98,7 @@ def test_modules_have_no_circles() -> None:
 
 
 def test_files_are_short() -> None:
-    """Files of code fit in a head."""
+    """No file of code is too long to keep in mind."""
     long = {
         name: lines
         for name in tracked(".rs", ".py", ".pyi", ".c", ".sh")
@@ -108,14 +108,14 @@ def test_files_are_short() -> None:
 
 
 def python_functions(source: str) -> Iterator[tuple[str, int]]:
-    """The functions of a Python source, and how many lines each has."""
+    """Yield the functions of a Python source, with their numbers of lines."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield node.name, (node.end_lineno or node.lineno) - node.lineno + 1
 
 
 def test_functions_fit_a_screen() -> None:
-    """Functions can be read at once."""
+    """Every function can be read at a glance."""
     long = {
         f"{name}:{function}": lines
         for name in tracked(".rs", ".py")
@@ -128,7 +128,7 @@ def test_functions_fit_a_screen() -> None:
 
 
 def lines_of_prose(name: str) -> Iterator[tuple[int, str]]:
-    """The numbered lines of a file; of Markdown without tables and the output of programs."""
+    """Yield the numbered lines of a file; for Markdown, without tables and program output."""
     is_output = False
     for number, line in enumerate(text(name).splitlines(), 1):
         if name.endswith(".md") and line.startswith("```"):
@@ -138,7 +138,7 @@ def lines_of_prose(name: str) -> Iterator[tuple[int, str]]:
 
 
 def test_lines_fit_beside_each_other() -> None:
-    """Two versions of a file fit on one screen, side by side; tables and URLs excepted."""
+    """Two versions of a file fit side by side on a screen; tables and URLs excepted."""
     wide = [
         f"{name}:{number}"
         for name in tracked(".rs", ".py", ".md")

@@ -1,6 +1,4 @@
-"""The texts by which docs/guides/troubleshooting.md is keyed are those that users see, and those
-of ranks that cannot join are all there.
-"""
+"""docs/guides/troubleshooting.md has error texts that exist, and has every error of joining."""
 
 import re
 from functools import cache
@@ -9,10 +7,10 @@ from test_tidy import text, tracked
 
 PAGE = "docs/guides/troubleshooting.md"
 PLACES = re.compile(r"…|failed:|timed out|\[\.\.\.\]|\b[NMKAB]\b|ValueError|KeyboardInterrupt")
-"""What stands for something else in each error."""
+"""Placeholders in the page's error texts."""
 
 LETTERS_MIN = 10
-"""Shorter pieces of a text say little."""
+"""Shorter pieces of a text are not significant."""
 
 NOT_OURS = (
     "Address already in use",
@@ -24,23 +22,23 @@ NOT_OURS = (
 
 BOOTSTRAP = re.compile(r'Error::Bootstrap\(\s*(?:format!\(\s*)?"((?:[^"\\]|\\.)*)"')
 REFUSALS = "crates/ringfold/src/control/refusal.rs"
-"""Its `Display` has the reasons of a refused connection."""
+"""The file whose `Display` has the reasons for a refused connection."""
 
 
 @cache
 def keys() -> list[str]:
-    """The texts in the first columns of the page's tables."""
+    """Return the texts in the first columns of the page's tables."""
     rows = [line.split(" | ")[0] for line in text(PAGE).splitlines() if line.startswith("| `")]
     return [key for row in rows for key in re.findall(r"`([^`]+)`", row)]
 
 
 def joined(source: str) -> str:
-    """A source with the texts that are broken over lines in one piece."""
+    """Join the texts of a source that are split over several lines."""
     return re.sub(r'\\\n\s*|"\n\s*f?"', "", source)
 
 
 def bootstrap_texts() -> list[str]:
-    """The texts of errors while ranks join, with their placeholders."""
+    """Return the texts of errors while ranks join, with their placeholders."""
     names = [name for name in tracked(".rs") if name.startswith("crates/ringfold/src/")]
     found = [each for name in names for each in BOOTSTRAP.findall(joined(text(name)))]
     shown = joined(text(REFUSALS)).partition("Display for Refusal")[2]
@@ -49,13 +47,13 @@ def bootstrap_texts() -> list[str]:
 
 @cache
 def sources() -> str:
-    """All texts of the product, with those that are broken over lines in one piece."""
+    """Return the product's sources, with texts that are split over lines joined."""
     names = [name for name in tracked(".rs", ".py") if name.startswith(("crates/", "python/ring"))]
     return joined("\n".join(text(name) for name in names))
 
 
 def test_error_texts_exist() -> None:
-    """Every text in the first column stands in the source, piece by piece."""
+    """Every text in the first column is in the source, piece by piece."""
     assert len(keys()) > 20
     missing = [
         piece
@@ -68,7 +66,7 @@ def test_error_texts_exist() -> None:
 
 
 def test_errors_while_joining_are_on_the_page() -> None:
-    """The longest piece of every such text, up to its remedy, is a key of the page or a part."""
+    """The longest piece of each text, up to its remedy, is in one of the page's keys."""
     texts = bootstrap_texts()
     assert len(texts) > 20
     pieces = [max(re.split(r"\{[^}]*\}", each.split(";")[0]), key=len) for each in texts]
@@ -82,7 +80,7 @@ def test_errors_while_joining_are_on_the_page() -> None:
 
 
 def test_deaths_that_documents_show_are_those_of_the_sources() -> None:
-    """The reason in every example of a rank that failed is one that ringfold gives."""
+    """Every example of a failed rank has a reason that ringfold reports."""
     found = [
         reason
         for name in tracked(".md")

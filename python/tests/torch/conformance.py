@@ -1,15 +1,14 @@
 #!/usr/bin/env python3
-"""Runs PyTorch's test suite for its own backends (`distributed_test`, in its wheel) against a
-backend.
+"""Run PyTorch's test suite for its own backends (`distributed_test`, in its wheel) on a backend.
 
     python conformance.py                                          # ringfold as gloo and as mpi
     python conformance.py --backend gloo --alias gloo --world 2    # torch's own backend
     python conformance.py -k 'all_to_all$' --world 4 --alias mpi   # some tests, with ranks' output
 
-Most of the suite is for GPUs, and which of its CPU tests run is decided by the backend's name: some
-are for gloo only, some for mpi only. A run treats the backend as one of these (`--alias`); over
-several runs the union counts. Needs `expecttest` and NumPy. Exit status 1 if a test failed or took
-too long.
+Most of the suite is for GPUs. The backend's name decides which CPU tests run: some are only for
+gloo, some only for mpi. A run treats the backend as one of these (`--alias`); the union over
+several runs counts. Needs `expecttest` and NumPy. Exit status 1 if a test failed or exceeded its
+time limit.
 """
 
 import argparse
@@ -27,16 +26,16 @@ from suite_run import FAIL, PASS, SKIP, TIMEOUT, Result
 SUITE_RUN = Path(__file__).with_name("suite_run.py")
 ALIASES = ("gloo", "mpi")
 WORLDS = (2, 3, 4)
-# A test's time limit: torch's own is far longer, and no test needs more than a few seconds.
+# Time limit of a test. torch's own is far longer, and no test needs more than a few seconds.
 TEST_LIMIT_S = 60.0
-# A test mostly sleeps in the suite's barrier of files, so four at a time hardly need more of two
+# Most tests mainly sleep in the suite's file barrier, so four at a time hardly need more of two
 # cores than one.
 JOBS = 4
 
 
 @dataclass(frozen=True)
 class Run:
-    """The selection and the settings of a run."""
+    """Selection and settings of a run."""
 
     backend: str
     alias: str
@@ -51,9 +50,7 @@ class Run:
         return f"{self.backend} as {self.alias}, {self.world} ranks"
 
     def results(self, shown: bool = True) -> dict[str, Result]:
-        """Run the suite in a separate process, because it reads alias and world size when it is
-        imported.
-        """
+        """Run the suite in a separate process, because it reads alias and world size at import."""
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "results.json"
             what = [
@@ -74,12 +71,12 @@ class Run:
 
 
 def passed(runs: Iterable[Mapping[str, Result]]) -> set[str]:
-    """The tests that passed in at least one run."""
+    """Return the tests that passed in at least one run."""
     return {name for results in runs for name, result in results.items() if result.verdict == PASS}
 
 
 def failed(results: Mapping[str, Result]) -> dict[str, str]:
-    """Why tests failed, or that they took too long."""
+    """Return the failed and timed-out tests, with their reasons."""
     return {
         name: result.reason for name, result in results.items() if result.verdict in (FAIL, TIMEOUT)
     }
@@ -91,7 +88,7 @@ def summary(results: Mapping[str, Result]) -> str:
 
 
 def skips(results: Mapping[str, Result]) -> list[str]:
-    """Why tests were skipped, the commonest reason first."""
+    """Return the reasons for skipped tests, the most common first."""
     counts = Counter(result.reason for result in results.values() if result.verdict == SKIP)
     return [f"{count:>5}  {reason}" for reason, count in counts.most_common()]
 

@@ -1,6 +1,4 @@
-"""Tests of the PyTorch backend: one server forks the ranks for the whole session (see
-`rank_server`).
-"""
+"""Tests of the PyTorch backend: one server (`rank_server`) forks the ranks of a session."""
 
 import importlib.util
 import json
@@ -18,24 +16,24 @@ import launching
 import pytest
 
 RANK_SERVER = Path(__file__).with_name("rank_server.py")
-# The time limit of all ranks of a test, and the additional time for the server.
+# Time limit of all ranks of a test; the server gets additional time.
 WATCHDOG_S = 120.0
 SERVER_WATCHDOG_S = 120.0
-# The default deadline of a process group's calls.
+# Default deadline of a process group's calls.
 TIMEOUT_S = 60.0
-# A claim about ringfold must hold for gloo, too, or the test is wrong. To be checked when a test is
-# written, not every time.
+# A test is valid only if its claim holds for gloo, too. Checked when a test is written, not in
+# every run.
 BACKENDS = ("gloo", "ringfold") if os.environ.get("TEST_GLOO") else ("ringfold",)
 
 
 def has_torch() -> bool:
-    """Whether torch is installed; this folder is called torch, too, but is no package."""
+    """Return whether torch is installed; this folder is also named torch, but is not a package."""
     found = importlib.util.find_spec("torch")
     return found is not None and found.origin is not None
 
 
 class WithoutTorch(pytest.Module):
-    """A module of tests where torch is missing."""
+    """Skips a test module if torch is missing."""
 
     def collect(self) -> Any:
         pytest.skip("torch is not installed", allow_module_level=True)
@@ -46,12 +44,11 @@ def pytest_pycollect_makemodule(module_path: Path, parent: Any) -> Any:
 
 
 class Outcome:
-    """The ranks' results or exceptions in a test."""
+    """Results or exceptions of a test's ranks."""
 
     def __init__(self, folder: Path, statuses: list[int | None]) -> None:
         self.folder = folder
-        # Each rank's exit status; negative for a signal; None if it was killed after its time
-        # limit.
+        # Exit status of each rank; negative for a signal; None if killed after its time limit.
         self.statuses = statuses
 
     def logs(self) -> str:
@@ -61,7 +58,7 @@ class Outcome:
         return "\n".join(f"--- rank {rank}\n{text}" for rank, text in enumerate(texts))
 
     def result(self, rank: int) -> Any:
-        """The function's result on `rank`."""
+        """Return the function's result on `rank`."""
         status = self.statuses[rank]
         assert status == 0, (
             f"rank {rank} {'hangs' if status is None else f'ended with {status}'}:\n{self.logs()}"
@@ -69,7 +66,7 @@ class Outcome:
         return pickle.loads(self._read(f"result{rank}"))[1]
 
     def error(self, rank: int) -> BaseException:
-        """The exception on `rank`."""
+        """Return the exception on `rank`."""
         assert self.statuses[rank] == 1, (
             f"rank {rank} ended with {self.statuses[rank]}:\n{self.logs()}"
         )
@@ -78,7 +75,7 @@ class Outcome:
         return error
 
     def results(self, but: Collection[int] = ()) -> list[Any]:
-        """The results on every rank, except these."""
+        """Return the results of all ranks, except those in `but`."""
         return [self.result(rank) for rank in range(len(self.statuses)) if rank not in but]
 
     def _read(self, name: str) -> bytes:
@@ -87,7 +84,7 @@ class Outcome:
 
 
 class RankServer:
-    """The process that forks ranks, started on first use."""
+    """Process that forks ranks; starts on first use."""
 
     def __init__(self) -> None:
         self.process: subprocess.Popen[str] | None = None
@@ -143,9 +140,7 @@ class RankStarter:
         limit_s: float = WATCHDOG_S,
         **arguments: Any,
     ) -> Outcome:
-        """Make `count` ranks call `function(**arguments)` in a process group of `backend`, or in
-        none.
-        """
+        """Call `function(**arguments)` on `count` ranks, in a group of `backend` or in none."""
         folder = self.folder / f"ranks{self.started}"
         folder.mkdir()
         self.started += 1
@@ -174,7 +169,7 @@ def rank_server() -> Iterator[RankServer]:
 
 @pytest.fixture
 def seed() -> int:
-    """TEST_SEED, or a new one each time; failing tests print it."""
+    """TEST_SEED, or a new seed each time; failing tests print it."""
     return int(os.environ.get("TEST_SEED", time.time_ns() % 1_000_000))
 
 
@@ -185,7 +180,7 @@ def ranks(rank_server: RankServer, tmp_path: Path, seed: int) -> RankStarter:
 
 @pytest.fixture(scope="session")
 def soft() -> dict[str, str]:
-    """The variables of ranks whose accelerator is the test device."""
+    """Variables of ranks whose accelerator is the test device."""
     import softcuda
     import softtorch
 
@@ -198,6 +193,6 @@ def soft() -> dict[str, str]:
 
 @pytest.fixture(params=BACKENDS)
 def backend(request: Any) -> str:
-    """Every backend that is tested, in turn."""
+    """Each tested backend, in turn."""
     name: str = request.param
     return name

@@ -1,9 +1,9 @@
-"""Ranks as forked processes: a program imports torch once and starts many sets of ranks, each
-within a tenth of a second.
+"""Run ranks as forked processes.
 
-The forking process must have a single thread and must not have used torch's thread pools. Every
-rank leads a session of its own, so that its children end with it; ranks end with the program that
-forked them.
+A program imports torch once and starts many sets of ranks, each within a tenth of a second. The
+forking process must have a single thread and must not have used torch's thread pools. Every rank
+leads its own session, so that its children end with it. Ranks end with the program that forked
+them.
 """
 
 import ctypes
@@ -17,14 +17,14 @@ from pathlib import Path
 
 # From <linux/prctl.h>.
 PR_SET_PDEATHSIG = 1
-# A rank's exit status when its function raised.
+# Exit status of a rank whose function raised.
 RAISED_STATUS = 1
-# The polling interval while waiting for ranks.
+# Polling interval while waiting for ranks.
 LOOK_S = 0.005
 
 
 class Ranks:
-    """`count` forked processes that call `function(rank)` and end with the status it returns.
+    """`count` forked processes that call `function(rank)` and exit with the status it returns.
 
     Rank 0's output goes to the file `log` with a 0 appended, and so on. Ranks still running after
     `limit_s` seconds, or `grace_s` after one of them failed, are killed.
@@ -38,7 +38,7 @@ class Ranks:
         self.deadline = self.begin + limit_s
         self.grace_s = grace_s
         self.timed_out = False
-        # By rank: the exit code, as by `os.waitstatus_to_exitcode`. Killed ranks have none.
+        # Exit code of each rank, as from `os.waitstatus_to_exitcode`; none for killed ranks.
         self.statuses: dict[int, int] = {}
         self.seconds = 0.0
         self._pids: dict[int, int] = {}
@@ -49,7 +49,7 @@ class Ranks:
             self._pids[rank] = pid
 
     def done(self) -> bool:
-        """Whether all have ended; kills those beyond their time limit."""
+        """Return whether all ranks have ended; kill ranks beyond their time limit."""
         for rank, pid in list(self._pids.items()):
             ended, status = os.waitpid(pid, os.WNOHANG)
             if ended:
@@ -65,16 +65,16 @@ class Ranks:
         return not self._pids
 
     def kill(self) -> None:
-        """End the remaining ranks."""
+        """Kill the remaining ranks."""
         for pid in self._pids.values():
             kill_session(pid)
-            # It may not lead its session yet.
+            # The rank may not lead its session yet.
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
         self._pids.clear()
 
     def printed(self) -> list[str]:
-        """Each rank's output."""
+        """Return each rank's output."""
         return [log.read_text(errors="replace") if log.exists() else "" for log in self.logs]
 
     def wait(self) -> None:
@@ -83,7 +83,7 @@ class Ranks:
 
 
 def be_rank(function: Callable[[int], int], rank: int, log: Path) -> None:
-    """A forked rank; never returns."""
+    """Run as a forked rank; never returns."""
     status = RAISED_STATUS
     try:
         os.setsid()
@@ -91,11 +91,11 @@ def be_rank(function: Callable[[int], int], rank: int, log: Path) -> None:
         descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         for stream in (1, 2):
             os.dup2(descriptor, stream)
-        # Not the parent's, which may have unwritten output, or be captured by a test.
+        # Not the parent's streams, which may have unwritten output, or be captured by a test.
         sys.stdout, sys.stderr = (
             open(stream, "w", buffering=1, closefd=False) for stream in (1, 2)
         )
-        # A shell that runs the tests in the background makes them ignore Ctrl-C, and Python keeps
+        # A shell that runs the tests in the background makes them ignore SIGINT, and Python keeps
         # that setting.
         signal.signal(signal.SIGINT, signal.default_int_handler)
         status = function(rank)
@@ -116,7 +116,7 @@ def end_with_parent() -> None:
 
 
 def kill_session(leader: int) -> None:
-    """Kill the rest of the session: the rank, and its children."""
+    """Kill the remaining processes of a session: the rank and its children."""
     try:
         os.killpg(leader, signal.SIGKILL)
     except ProcessLookupError:
@@ -124,7 +124,7 @@ def kill_session(leader: int) -> None:
 
 
 def described(statuses: Sequence[int]) -> str:
-    """The ranks' exit statuses, for people."""
+    """Return the ranks' exit statuses as readable text."""
     return ", ".join(
         signal.Signals(-status).name if status < 0 else str(status) for status in statuses
     )

@@ -11,12 +11,12 @@ from torch.nn.parallel import DistributedDataParallel
 
 FEATURES = 12
 CLASSES = 4
-# So small that the network below has several buckets, and others after DDP has rebuilt them.
+# Small enough that the network below has several buckets, which change when DDP rebuilds them.
 BUCKET_CAP_MB = 0.002
 
 
 class Crossed(nn.Module):  # type: ignore[misc]
-    """Layers used in a different order than registered, so that DDP's rebuilt buckets differ."""
+    """Model that uses layers in another order than registered, so DDP's rebuilt buckets differ."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -32,13 +32,13 @@ class Crossed(nn.Module):  # type: ignore[misc]
 
 
 def model(**options: Any) -> DistributedDataParallel:
-    """The same on all ranks and in all runs."""
+    """Return a model with the same weights on all ranks and in all runs."""
     torch.manual_seed(1)
     return DistributedDataParallel(Crossed(), bucket_cap_mb=BUCKET_CAP_MB, **options)
 
 
 def batch(step: int, rank: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:
-    """A step's samples of one rank."""
+    """Return one rank's samples for a step."""
     generator = torch.Generator().manual_seed(
         1000 * step + (dist.get_rank() if rank is None else rank)
     )
@@ -52,7 +52,7 @@ def loss_of(network: nn.Module, step: int, rank: int | None = None) -> torch.Ten
 
 
 def flat(tensors: Any) -> torch.Tensor:
-    """All elements in one list of 64-bit numbers."""
+    """Return all elements as one 64-bit vector."""
     return torch.cat([tensor.detach().to(torch.float64).reshape(-1) for tensor in tensors])
 
 
@@ -62,7 +62,7 @@ def weights(network: nn.Module) -> list[float]:
 
 
 class Watched:
-    """A hook that records which parameters are in each bucket of each step."""
+    """Hook that records the parameters in each bucket of each step."""
 
     def __init__(self, hook: Any) -> None:
         self.hook = hook
@@ -76,15 +76,16 @@ class Watched:
         return self.hook(state, bucket)
 
     def saw_a_rebuild(self) -> bool:
-        """Whether the buckets changed after the first step, and are several. (Before, DDP has only
-        one.)
+        """Return whether the buckets changed after the first step, and are several.
+
+        Before, DDP has only one bucket.
         """
         first, *others = self.steps
         return len(others[0]) > 1 and all(other == others[0] != first for other in others)
 
 
-# By name: what to register, given the model. The learning rule of the delayed hook is tested
-# separately.
+# For each hook: a function that returns the state and hook to register on a model. The learning
+# rule of the delayed hook has tests of its own.
 HOOKS: dict[str, Any] = {
     "none": lambda ddp: (None, allreduce_hook),
     "fp16": lambda ddp: (None, hooks.fp16_hook),

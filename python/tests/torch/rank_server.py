@@ -1,10 +1,9 @@
-"""Forks the ranks of tests: reads a request on each line of its input, and answers with the ranks'
-exit statuses.
+"""Forks the ranks of tests: reads a request per line of input, and answers with exit statuses.
 
 Importing torch takes seconds; forking a process that has imported it takes a fraction of one. A
-request names a function of a test's module, which is imported here once and must therefore start no
-threads. Each rank calls the function in a process group of the requested backend and writes its
-result or exception to a file.
+request names a function of a test module, which this process imports once and which must therefore
+start no threads. Each rank calls the function in a process group of the requested backend, and
+writes its result or exception to a file.
 """
 
 import datetime
@@ -24,7 +23,7 @@ import torch.distributed as dist
 import softtorch
 from forks import RAISED_STATUS, Ranks
 
-# How long the others may continue after a rank failed: longer than any deadline of calls in tests.
+# Time for the other ranks after a rank failed: longer than any deadline of calls in tests.
 GRACE_S = 30.0
 
 LAZY_MODULES = (
@@ -36,7 +35,7 @@ LAZY_MODULES = (
 
 
 def module_at(path: str) -> Any:
-    """The test's module, imported on first use."""
+    """Return the test's module, imported on first use."""
     if path not in sys.modules:
         specification = importlib.util.spec_from_file_location(path, path)
         assert specification is not None and specification.loader is not None
@@ -46,13 +45,13 @@ def module_at(path: str) -> Any:
 
 
 def be_rank(request: dict[str, Any], rank: int) -> int:
-    """One rank: the result or exception goes to a file, and the traceback to the rank's log."""
+    """Run one rank: write the result or exception to a file, and a traceback to the rank's log."""
     os.environ.update(
         request["variables"], RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(request["count"])
     )
     torch.manual_seed(request["seed"])
-    # A forked process replaces torch's pool of threads on first use, and two threads that use it
-    # first at the same time find none.
+    # A forked process replaces torch's thread pool on first use; if two threads are the first users
+    # at the same time, they find no pool.
     torch.set_num_threads(1)
     try:
         outcome = (True, call(request, rank))
@@ -63,11 +62,11 @@ def be_rank(request: dict[str, Any], rank: int) -> int:
     try:
         result.write_bytes(pickle.dumps(outcome))
     except Exception:
-        # Objects that cannot be pickled are replaced by their text.
+        # An object that cannot be pickled is replaced by its text.
         result.write_bytes(pickle.dumps((False, RuntimeError(repr(outcome[1])))))
     status = 0 if outcome[0] else RAISED_STATUS
-    # The tracebacks of errors hold groups; without them the others get a goodbye, as from a process
-    # that ends as usual.
+    # Tracebacks of errors hold groups. Without them, the groups say goodbye to the other ranks, as
+    # at an ordinary exit.
     del outcome
     gc.collect()
     return status
@@ -94,8 +93,8 @@ def call(request: dict[str, Any], rank: int) -> Any:
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
     module_at(request["path"])
-    # Ranks collect their own garbage only. To visit torch's objects would take each a quarter of a
-    # second, and a copy of their pages.
+    # Ranks collect only their own garbage. Visiting torch's objects would cost each rank a quarter
+    # of a second and a copy of their pages.
     gc.freeze()
     log = Path(request["folder"]) / "log"
     ranks = Ranks(
@@ -110,12 +109,12 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
 
 def main() -> None:
     torch.set_num_threads(1)
-    # Modules that torch imports on first use, which would otherwise be imported in every rank.
+    # torch imports these modules on first use, which would otherwise happen in every rank.
     for module in LAZY_MODULES:
         importlib.import_module(module)
     if importlib.util.find_spec("ringfold.torch"):
         importlib.import_module("ringfold.torch")
-    # Output printed while modules are imported is not an answer.
+    # Output printed by imports must not look like an answer.
     answers, sys.stdout = sys.stdout, sys.stderr
     for line in sys.stdin:
         print(json.dumps(answer(json.loads(line))), file=answers, flush=True)

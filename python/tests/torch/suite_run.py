@@ -1,15 +1,13 @@
-"""One run of PyTorch's own `distributed_test`, from its wheel, for one backend, world size and
-alias.
+"""Run PyTorch's `distributed_test`, from its wheel, for one backend, world size and alias.
 
     python suite_run.py --backend ringfold --alias gloo --world 2 --json FILE
 
-The suite's decorators decide at import, from the variable BACKEND, which tests a backend has; they
-know only torch's own backends. They therefore get the alias. Afterwards the suite's BACKEND is the
-real name, with which its tests create groups and compare names; where they ask whether it is one
-backend or another, it is equal to the alias, too. The suite is imported once and every test's ranks
-are forked (see `forks`); each runs torch's own `TestDistBackend._run`, so that arguments and
-outcomes are those of torch's runner. `conformance.py` starts this program; use it directly for a
-single test.
+At import, the suite's decorators read the variable BACKEND to decide which tests a backend has.
+They know only torch's own backends, so BACKEND is then the alias. Afterwards, the suite's BACKEND
+is the real name, with which its tests create groups and compare names; in comparisons, it also
+equals the alias. The suite is imported once, and every test's ranks are forked (see `forks`). Each
+rank runs torch's own `TestDistBackend._run`, so arguments and outcomes are those of torch's runner.
+`conformance.py` starts this program; use it directly for a single test.
 """
 
 import argparse
@@ -34,13 +32,13 @@ from typing import Any
 from forks import LOOK_S, Ranks, described
 
 PASS, SKIP, FAIL, TIMEOUT = "pass", "skip", "fail", "timeout"
-# How long ranks have after one of them failed or skipped the test.
+# Time for the other ranks after a rank failed or skipped the test.
 GRACE_S = 2.0
-# Many tests make a group of the ranks 1 and 2. Whether they run at this world size is decided at
-# run time, from BACKEND: all for mpi, which is never started with fewer ranks; none for other
-# backends with fewer than eight.
+# Many tests make a group of ranks 1 and 2. BACKEND decides at run time whether they run at this
+# world size: all for mpi, which is never started with fewer ranks; none for other backends with
+# fewer than eight ranks.
 GROUP_TESTS_RANKS = 3
-# The attributes that torch's decorators require of a backend of another name.
+# Attributes that torch's decorators require of a backend with another name.
 FEATURES = ("ddp", "subgroup", "plugin", "cuda", "gpu")
 REASON_CHARACTERS = 300
 SKIPPED = re.compile(r"skipping test \S+ for following reason: (.*)")
@@ -56,7 +54,7 @@ class Result:
 
 
 class Name(str):
-    """A backend's name, which is equal to its alias, too."""
+    """A backend's name that also equals its alias."""
 
     alias: str
     __hash__ = str.__hash__
@@ -74,9 +72,7 @@ class Name(str):
 
 
 class Suite:
-    """torch's test class, imported so that its decorators see `alias`, and configured to run
-    `backend`.
-    """
+    """torch's test class: its decorators see `alias`, and its tests use `backend`."""
 
     def __init__(self, backend: str, alias: str, world: int) -> None:
         os.environ.update(
@@ -107,7 +103,7 @@ class Suite:
         )
 
     def skipped(self, name: str) -> str | None:
-        """Why a decorator skips the test, if it does."""
+        """Return a decorator's reason to skip the test, or None."""
         function = getattr(self.case, name)
         return (
             getattr(function, "__unittest_skip_why__", "")
@@ -118,7 +114,7 @@ class Suite:
     def start(self, name: str, folder: Path, limit_s: float) -> Ranks:
         for part in ("barrier", "test_dir", "init_dir"):
             (folder / part).mkdir(parents=True)
-        # As in `rank_server`.
+        # `rank_server` has the reason.
         gc.freeze()
         return Ranks(
             lambda rank: self.be_rank(rank, name, folder),
@@ -129,7 +125,7 @@ class Suite:
         )
 
     def be_rank(self, rank: int, name: str, folder: Path) -> int:
-        """One rank's part of a test, in a separate process. Ends with torch's statuses."""
+        """Run one rank's part of a test in a separate process; end with torch's statuses."""
         log_plainly()
         shared = f"file://{folder / 'init_dir' / 'shared_init_file'}"
         if self.world < GROUP_TESTS_RANKS:
@@ -142,8 +138,7 @@ class Suite:
 
         here, parent = torch.multiprocessing.Pipe()
         case: Any = self.case
-        # The part of `setUp` for the spawning process; only this test's class has it as an
-        # attribute.
+        # The spawning process' part of `setUp`; only this test's class has it as an attribute.
         case.skip_return_code_checks, case.special_return_code_checks = [], {}
         case._run(rank, name, str(folder / "init_dir" / "store"), here)
         parent.close()
@@ -155,9 +150,7 @@ def imported(module: str) -> Any:
 
 
 def judge(ranks: Ranks, skips: Mapping[int, str]) -> tuple[str, str]:
-    """The verdict by torch's rule (`_check_return_codes`), except that a rank's failure is never a
-    skip.
-    """
+    """Return the verdict by torch's rule (`_check_return_codes`), but a failure is never a skip."""
     text = "\n".join(ranks.printed())
     statuses = [ranks.statuses[rank] for rank in sorted(ranks.statuses)]
     if any(status != 0 and status not in skips for status in statuses):
@@ -176,7 +169,10 @@ def judge(ranks: Ranks, skips: Mapping[int, str]) -> tuple[str, str]:
 def monitored_barrier(
     dist: Any, group: Any = None, timeout: Any = None, wait_all_ranks: bool = False
 ) -> Any:
-    """torch 2.15's function: the group's own. Before, torch asked for a group named gloo."""
+    """Do as torch 2.15's function: call the group's own `monitored_barrier`.
+
+    Earlier versions require a group named gloo.
+    """
     group = group or dist.group.WORLD
     if group is dist.GroupMember.NON_GROUP_MEMBER:
         return None
@@ -190,7 +186,7 @@ def monitored_barrier(
 def run(
     suite: Suite, names: list[str], jobs: int, limit_s: float, scratch: Path
 ) -> dict[str, Result]:
-    """Every test's result; up to `jobs` tests run at a time."""
+    """Return every test's result; up to `jobs` tests run at a time."""
     results: dict[str, Result] = {}
     waiting, running = list(reversed(names)), dict[str, Ranks]()
     try:
@@ -224,9 +220,7 @@ def tell(name: str, result: Result, printed: list[str]) -> None:
 
 
 def log_plainly() -> None:
-    """Make torch's log print exceptions as Python does, and the reasons for skips, which are of
-    level `INFO`.
-    """
+    """Make torch's log print exceptions as Python does, and reasons for skips (level `INFO`)."""
     log = logging.getLogger("torch")
     log.handlers.clear()
     log.propagate = True
@@ -263,7 +257,7 @@ def parser() -> argparse.ArgumentParser:
 
 def main() -> None:
     options = parser().parse_args()
-    # Ranks share few cores; a thread pool in each would only compete.
+    # Ranks share few cores; a thread pool in each rank would only compete for them.
     os.environ["OMP_NUM_THREADS"] = "1"
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     warnings.simplefilter("ignore")

@@ -1,5 +1,6 @@
-"""`support_accelerate` replaces a method of Accelerate. A stand-in has that method here;
-`python/tests/clients` runs Accelerate itself.
+"""`support_accelerate` replaces a method of Accelerate.
+
+A stand-in has that method here; `python/tests/clients` runs Accelerate itself.
 """
 
 import os
@@ -15,7 +16,7 @@ from ringfold.torch import support_accelerate
 
 
 class PartialState:
-    """The part of Accelerate 1.15 that chooses the backend of ranks on CPUs."""
+    """The part of Accelerate 1.15 that chooses the backend of CPU ranks."""
 
     def __init__(self, cpu: bool = False, **options: Any) -> None:
         asked_for = options.pop("backend", None)
@@ -26,7 +27,7 @@ class PartialState:
     def _prepare_backend(
         self, cpu: bool = False, sagemaker_dp: bool = False, backend: str | None = None
     ) -> tuple[str | None, str]:
-        """The name of the backend, and the kind of job."""
+        """Return the name of the backend, and the kind of job."""
         if int(os.environ.get("LOCAL_RANK", -1)) == -1:
             return None, "NO"
         return ("mpi" if backend == "mpi" else "gloo"), "MULTI_CPU"

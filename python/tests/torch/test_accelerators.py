@@ -1,6 +1,4 @@
-"""Tensors of an accelerator, in the test device's: the same results as of host memory, and torch's
-order of streams.
-"""
+"""Tensors of an accelerator (the test device): results as in host memory, torch's stream order."""
 
 import threading
 import time
@@ -23,31 +21,31 @@ from torch.nn.parallel import DistributedDataParallel
 from ringfold.torch import level0
 
 LARGE = (1 << 19) + 3
-"""Elements that go in several pieces."""
+"""Number of elements that are sent in several pieces."""
 LET_GO_S = 0.05
-"""How long a stream is held that nothing else lets go."""
+"""Time for which a stream is held if nothing else releases it."""
 
 WAYS = {"lane": {}, "level0": {softtorch.LEVEL_0: "1"}}
 
 
 @pytest.fixture(params=WAYS)
 def way(request: Any, soft: dict[str, str]) -> dict[str, str]:
-    """The variables of each way of serving an accelerator."""
+    """The variables of each way to serve an accelerator."""
     return soft | WAYS[request.param]
 
 
 def numbers(*shape: int, dtype: torch.dtype = torch.float32) -> Any:
-    """Other ones on each rank."""
+    """Return numbers that differ between ranks."""
     generator = torch.Generator().manual_seed(dist.get_rank())
     return torch.randint(-50, 50, shape, generator=generator).to(dtype)
 
 
 Place = Callable[[Any], Any]
-"""Copies a tensor to where it is tested."""
+"""Function that copies a tensor to the tested device."""
 
 
 def reductions(place: Place) -> Any:
-    """By name: tensors after calls that reduce."""
+    """Return tensors after calls that reduce, by name."""
     rank, size = dist.get_rank(), dist.get_world_size()
     sums = {}
     for count in (0, 1, LARGE):
@@ -74,7 +72,7 @@ def reductions(place: Place) -> Any:
 
 
 def moves(place: Place) -> Any:
-    """By name: tensors after calls that move data."""
+    """Return tensors after calls that move data, by name."""
     rank, size = dist.get_rank(), dist.get_world_size()
     moved: dict[str, Any] = {}
     moved["broadcast"] = place(numbers(LARGE))
@@ -109,7 +107,7 @@ def moves(place: Place) -> Any:
 
 
 def compares(function: str) -> Any:
-    """Which results on the device are not the host's."""
+    """Return the results on the device that differ from the host's, and the number of results."""
     calls = {"reductions": reductions, "moves": moves}[function]
     there = calls(lambda tensor: tensor.to("soft"))
     here = calls(lambda tensor: tensor.clone())
@@ -121,14 +119,14 @@ def compares(function: str) -> Any:
 def test_calls_give_what_those_of_host_memory_do(
     ranks: Any, way: Any, function: str, count: int
 ) -> None:
-    """Bit for bit: all collectives and messages, lists, strides, types, uneven and empty sizes."""
+    """Same bits for all collectives, messages, lists, strides, types, uneven and empty sizes."""
     outcome = ranks(compares, count, "ringfold", variables=way, function=function)
     for wrong, number in outcome.results():
         assert wrong == [] and number > 8
 
 
 def results_stream() -> Any:
-    """The stream that stores results."""
+    """Return the stream that stores results."""
     side: Any = dist.distributed_c10d._get_default_group()._side
     if side.lane is None:
         return level0.sides(torch.device("soft", 0)).up
@@ -138,14 +136,14 @@ def results_stream() -> Any:
 def orders() -> Any:
     main, side = torch.accelerator.current_stream(), torch.Stream("soft")
     found = {}
-    # The input is late: nothing but the stream says when it is there.
+    # The input is late: only its stream orders the call after it.
     late = torch.zeros(LARGE, device="soft")
     with softtorch.held(main, LET_GO_S):
         late.add_(1)
         work = dist.all_reduce(late, async_op=True)
     work.wait()
     found["a late input"] = late.cpu()
-    # The result is late: each stream that waits, and no other, comes after it.
+    # The result is late: exactly the streams that wait come after it.
     tensor = torch.ones(LARGE, device="soft")
     side.wait_stream(main)
     with softtorch.held(results_stream()):
@@ -168,9 +166,7 @@ def orders() -> Any:
 
 
 def test_streams_order_what_calls_read_and_write(ranks: Any, way: Any) -> None:
-    """Inputs may be late, and results: streams that wait see them, and one that does not wait sees
-    what was there before.
-    """
+    """Inputs and results may be late: streams that wait see results, other streams the old data."""
     for found in ranks(orders, 2, "ringfold", variables=way).results():
         assert (found["a late input"] == 2).all()
         assert found["done"] == (False, False, False)
@@ -185,7 +181,7 @@ def promises() -> Any:
     future = dist.all_reduce(tensor, async_op=True).get_future()
     half = future.then(lambda done: done.value()[0] / 2)
     found = half.wait().cpu()
-    # Nothing waits: the result arrives all the same.
+    # The result arrives without a wait.
     left = torch.ones(LARGE, device="soft")
     torch.accelerator.synchronize()
     arrived = threading.Event()
@@ -196,7 +192,7 @@ def promises() -> Any:
 
 
 def test_futures_are_of_the_result(ranks: Any, way: Any) -> None:
-    """Callbacks come after it."""
+    """Callbacks run after the result is available."""
     for halves, left in ranks(promises, 2, "ringfold", variables=way).results():
         assert (halves == 1).all() and (left == 2).all()
 
@@ -222,7 +218,7 @@ def accumulated(device: str) -> Any:
 
 
 def uneven(device: str) -> Any:
-    """Rank 0 has the fewest batches."""
+    """Train with fewer batches on rank 0 than on any other rank."""
     model = DistributedDataParallel(network(device))
     with model.join():
         take_steps(model, momentum(model), 2 + dist.get_rank())
@@ -253,7 +249,7 @@ def low_rank() -> Any:
 
 HALF = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
 MANY = 0.0005
-"""The megabytes of a bucket that holds a parameter or two."""
+"""Bucket size in megabytes; a bucket holds one or two parameters."""
 
 TRAININGS: dict[str, Callable[[str], Any]] = {
     "one bucket": replicated,
@@ -274,7 +270,7 @@ TRAININGS: dict[str, Callable[[str], Any]] = {
 
 
 def trainings() -> Any:
-    """By name: weights from the device, and from host memory."""
+    """Return the weights from the device and from host memory, by name."""
     return {
         name: [train(device) for device in ("soft", "cpu")] for name, train in TRAININGS.items()
     }
@@ -282,7 +278,7 @@ def trainings() -> Any:
 
 @pytest.mark.parametrize("count", [2, pytest.param(4, marks=pytest.mark.deep)])
 def test_training_takes_the_steps_of_the_host(ranks: Any, way: Any, count: int) -> None:
-    """DistributedDataParallel and FSDP2: the bits of the same ranks in host memory."""
+    """DistributedDataParallel and FSDP2 have the same bits as in host memory on the same ranks."""
     together = ranks(trainings, count, "ringfold", variables=way).results()
     for found in together:
         for name, (there, here) in found.items():
@@ -308,7 +304,7 @@ def shards() -> Any:
 
 
 def test_sharded_tensors_and_functional_collectives(ranks: Any, way: Any) -> None:
-    """DTensor's, and torch's that return a new tensor."""
+    """DTensor's collectives, and torch's that return a new tensor, work on the device."""
     for found, product, sums, again in ranks(shards, 2, "ringfold", variables=way).results():
         assert torch.equal(found, product)
         assert torch.equal(sums, again)
@@ -317,27 +313,27 @@ def test_sharded_tensors_and_functional_collectives(ranks: Any, way: Any) -> Non
 def loses_a_rank() -> Any:
     tensor = torch.ones(LARGE, device="soft")
     dist.all_reduce(tensor)
-    # Until both ranks have made the call: a rank that comes late would find the other one gone.
+    # Waits until both ranks have made the call; a late rank would find the other one gone.
     torch.accelerator.synchronize()
     if dist.get_rank() == 1:
         raise ValueError("the loss is infinite")
-    # The first call that knows of it fails.
+    # One of these calls is the first to see the failure, and raises.
     works = []
     with pytest.raises(RuntimeError) as caught:
         works.append(dist.all_reduce(tensor, async_op=True))
         works[0].wait()
         torch.accelerator.synchronize()
         dist.all_reduce(tensor)
-    # No stream waits for ever.
+    # No stream waits forever.
     torch.accelerator.synchronize()
-    # The first part that fails is what raises; the others end, too.
+    # The first failed part raises; the other parts end, too.
     while not all(work.is_completed() for work in works):
         time.sleep(0.001)
     return str(caught.value)
 
 
 def test_a_lost_rank_is_named_and_streams_go_on(ranks: Any, way: Any) -> None:
-    """The call raises, and the device is idle soon."""
+    """The call raises, and the device soon becomes idle."""
     outcome = ranks(loses_a_rank, 2, "ringfold", variables=way)
     assert "rank 1" in outcome.result(0)
     assert "infinite" in str(outcome.error(1))

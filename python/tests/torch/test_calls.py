@@ -11,7 +11,7 @@ from torch._C._distributed_c10d import GatherOptions
 
 
 def numbers(count: int, *shape: int) -> Any:
-    """The values of `count` ranks, of this shape."""
+    """Return the values of `count` ranks, in this shape."""
     size = torch.Size(shape).numel()
     return [
         (torch.arange(size) * (rank + 2) + rank).reshape(shape).to(torch.float32)
@@ -20,7 +20,7 @@ def numbers(count: int, *shape: int) -> Any:
 
 
 def call_everything(shape: list[int]) -> dict[str, Any]:
-    """Each collective on dense tensors of this shape."""
+    """Make each collective on dense tensors of this shape."""
     rank, count = dist.get_rank(), dist.get_world_size()
     x = numbers(count, *shape)[rank]
     mine = [x + 1000 * to for to in range(count)]
@@ -37,7 +37,7 @@ def call_everything(shape: list[int]) -> dict[str, Any]:
     dist.broadcast(found["broadcast"], 1)
     found["all_gather"] = [empty() for _ in range(count)]
     dist.all_gather(found["all_gather"], x)
-    # A tensor of all ranks' has a dimension more to be cut along than one without any.
+    # The tensor of all ranks has one more dimension if the input has none.
     found["all_gather_into_tensor"] = torch.cat([torch.atleast_1d(empty())] * count)
     dist.all_gather_into_tensor(found["all_gather_into_tensor"], torch.atleast_1d(x))
     found["gather"] = [empty() for _ in range(count)] if rank == 1 else None
@@ -90,7 +90,7 @@ def test_collectives_do_what_they_say(
 
 
 def call_on_scattered_elements() -> dict[str, Any]:
-    """Inputs and outputs whose elements are not contiguous."""
+    """Make calls whose inputs and outputs are not contiguous."""
     rank, count = dist.get_rank(), dist.get_world_size()
 
     def turned() -> Any:
@@ -103,7 +103,7 @@ def call_on_scattered_elements() -> dict[str, Any]:
     dist.broadcast(found["broadcast"], 1)
     found["all_gather"] = [torch.zeros(4, 6).t() for _ in range(count)]
     dist.all_gather(found["all_gather"], turned())
-    # Every other column of a wider tensor; the others must not change.
+    # Receives every other column of a wider tensor; the other columns must not change.
     wide = torch.full((6, 8), -1.0)
     found["received"] = wide
     started = dist.isend(turned()[:, :4].contiguous(), (rank + 1) % count)
@@ -129,7 +129,7 @@ def gather_into_one() -> Any:
     flat = torch.zeros(4, 3)
     opts = GatherOptions()
     opts.rootRank = 1
-    # What `gather_single` of torch 2.15 calls.
+    # torch 2.15's `gather_single` calls this method.
     group: Any = dist.distributed_c10d._get_default_group()
     group.gather_single(flat if dist.get_rank() == 1 else x.new_empty(0), x, opts).wait()
     return flat
@@ -156,7 +156,7 @@ def test_parameters_are_tensors_like_others(ranks: Any, backend: str) -> None:
 
 
 def start_many() -> Any:
-    """Asynchronous calls, waited for in reverse; and their handles' methods."""
+    """Start asynchronous calls, wait for them in reverse order, and use their handles."""
     xs = [torch.full((50,), float(index + dist.get_rank())) for index in range(30)]
     started = [dist.all_reduce(x, async_op=True) for x in xs]
     for work in reversed(started):
@@ -172,7 +172,7 @@ def test_calls_are_waited_for_in_any_order(ranks: Any, backend: str) -> None:
 
 
 def send_unevenly() -> Any:
-    """Rank i has i + 1 rows for every other; over splits of one tensor."""
+    """Send i + 1 rows from rank i to each rank, as splits of one tensor."""
     rank, count = dist.get_rank(), dist.get_world_size()
     output = torch.empty(sum(range(1, count + 1)), 2)
     given = torch.arange(count * (rank + 1) * 2.0).reshape(-1, 2) + 100 * rank
@@ -191,7 +191,7 @@ def test_all_to_all_takes_splits(ranks: Any, backend: str) -> None:
 
 
 def share_unevenly() -> Any:
-    """Lists of tensors of different sizes, which torch's own CPU backends refuse."""
+    """Use lists of tensors with different sizes, which torch's own CPU backends refuse."""
     rank, count = dist.get_rank(), dist.get_world_size()
     mine = torch.full((rank + 1, 2), float(rank))
     gathered = [torch.empty(other + 1, 2) for other in range(count)]
@@ -286,9 +286,7 @@ def test_calls_are_coalesced(ranks: Any, backend: str, asynchronous: bool) -> No
 
 
 def exchange_in_batches() -> Any:
-    """Several messages to and from every other rank, all started at once, in a different order on
-    each rank.
-    """
+    """Start several messages to and from each other rank at once, in another order on each rank."""
     rank, count = dist.get_rank(), dist.get_world_size()
     others = [(rank + step) % count for step in range(1, count)]
     received = {
@@ -313,7 +311,7 @@ def test_messages_are_exchanged_in_batches(ranks: Any, backend: str, count: int)
 
 
 def exchange_with_all() -> Any:
-    """A batch of messages to all ranks, oneself among them; then messages to oneself alone."""
+    """Exchange a batch of messages with all ranks, this one included; then with this rank only."""
     rank, count = dist.get_rank(), dist.get_world_size()
     received = [torch.zeros(2, 3)[:, ::2] for _ in range(count)]
     operations = []
@@ -341,7 +339,7 @@ def test_ranks_send_to_themselves(ranks: Any) -> None:
 
 
 def receive_by_tag() -> Any:
-    """Messages are matched by their tags, in any order; and received from any source."""
+    """Receive messages by their tags, in another order than sent, and from any source."""
     rank, count = dist.get_rank(), dist.get_world_size()
     if rank:
         started = [dist.isend(torch.full((2,), 10.0 * rank + tag), 0, tag=tag) for tag in (1, 2)]
@@ -368,7 +366,7 @@ ROUNDS = 40
 
 
 def use_groups_from_threads() -> Any:
-    """Each thread has a group of its own; the world's group is the main thread's."""
+    """Use a group in each thread, and the world's group in the main thread."""
     rank, count = dist.get_rank(), dist.get_world_size()
     members = [list(range(count)), [0, 1], [1, 2], [0, 2], list(range(count))]
     groups = [dist.new_group(ranks) for ranks in members]

@@ -1,4 +1,4 @@
-"""PyTorch's own test suite, run against ringfold, and the evaluation of its results."""
+"""Run PyTorch's own test suite against ringfold, and test the evaluation of its results."""
 
 import functools
 import importlib.util
@@ -15,13 +15,13 @@ from conformance import ALIASES, WORLDS, Run
 from forks import Ranks
 from suite_run import FAIL, PASS, SKIP, TIMEOUT, Result, judge
 
-# The 115 tests that gloo passes over its runs, and four with uneven blocks, which gloo does not
+# The 115 tests that gloo passes over all its runs, and four with uneven blocks, which gloo does not
 # support.
 DISTINCT_TESTS = 119
-# Run by every check: the shortest. The others, of which some tests are a part only there, take
-# minutes.
+# The shortest run, which is part of every check. The other runs take minutes; some tests are only
+# in those.
 ALWAYS = {("mpi", 2)}
-# Torch's tests do not account for pauses, so a machine under load gets more time.
+# torch's tests do not account for pauses, so a machine under load gets more time.
 LIMIT_S = 120.0
 
 
@@ -37,7 +37,7 @@ needs_backend = pytest.mark.skipif(
 
 
 def runs() -> list[Any]:
-    """All runs, of which most are for `check.sh --deep`."""
+    """Return all runs; most are marked for `check.sh --deep`."""
     every = itertools.product(ALIASES, WORLDS)
     return [pytest.param(*run, marks=[] if run in ALWAYS else [pytest.mark.deep]) for run in every]
 
@@ -57,7 +57,7 @@ def test_more_tests_pass_than_for_gloo() -> None:
 
 
 def test_verdicts_are_told_apart() -> None:
-    # A test that passes, one for GPUs, one whose decorator asks for another backend, and one that
+    # A test that passes, one for GPUs, one whose decorator requires another backend, and one that
     # gloo does not support.
     pattern = "^test_(reduce_sum|all_reduce_sum_cuda|send_recv_nccl|all_to_all_full_group)$"
     found = Run("gloo", "mpi", 2, pattern).results(shown=False)
@@ -95,7 +95,7 @@ def end_as_told(rank: int) -> int:
 def test_verdicts_follow_from_how_ranks_end(
     ends: list[int], verdict: str, reason: str, tmp_path: Path
 ) -> None:
-    # Only a rank that does not end is to be killed, however busy the machine is.
+    # Only a rank that never ends may be killed, however busy the machine is.
     limit_s, grace_s = (1.0, 0.1) if 3 in ends else (60.0, 60.0)
     ranks = Ranks(
         lambda rank: end_as_told(ends[rank]), len(ends), tmp_path / "log", limit_s, grace_s

@@ -1,6 +1,4 @@
-"""The real job: the guarantees of `examples/ddp_digits.py` under torchrun, also when a rank
-dies.
-"""
+"""The guarantees of `examples/ddp_digits.py` under torchrun, even if a rank dies."""
 
 import os
 import re
@@ -21,7 +19,7 @@ SUMMARY = re.compile(
     r"(\w+), (\d+) ranks, (\d+) epochs: accuracy ([\d.]+), [\d.]+ ms a step \(median of (\d+)\), "
     r"[\d.]+ s on (\w+)"
 )
-# The example, after torch's test device has become its accelerator.
+# Runs the example with torch's test device as its accelerator.
 ON_SOFT = f"""
 import runpy, sys
 import softtorch
@@ -57,7 +55,7 @@ class Torchrun:
             "--rdzv-id",
             self.identifier,
         ]
-        # Long enough between two checks that the survivors of a rank have reported it.
+        # The interval between two checks is long enough that the survivors report a rank's death.
         how = ["--nproc-per-node", ranks, "--max-restarts", restarts, "--monitor-interval", 2]
         command = [
             sys.executable,
@@ -80,7 +78,7 @@ class Torchrun:
         return self.log.read_text(errors="replace")
 
     def wait(self) -> str:
-        """The output of all ranks, when they have ended successfully."""
+        """Wait until all ranks have ended successfully, and return their output."""
         try:
             status = self.process.wait(max(0.1, self.deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
@@ -97,7 +95,7 @@ class Torchrun:
             time.sleep(0.005)
 
     def pid(self, rank: int) -> int:
-        """The variables of this rank's process; its environment shows which it is."""
+        """Return the pid of this rank, found by its environment."""
         wanted = {f"RANK={rank}".encode(), f"TORCHELASTIC_RUN_ID={self.identifier}".encode()}
         (found,) = (pid for pid, variables in environments() if wanted <= variables)
         return found
@@ -112,7 +110,7 @@ class Torchrun:
 
 
 def environments() -> Iterator[tuple[int, set[bytes]]]:
-    """The variables of every process that may be inspected."""
+    """Yield the pid and variables of every process that may be inspected."""
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
             try:
@@ -134,7 +132,7 @@ def torchrun(tmp_path: Path) -> Iterator[Any]:
         each.end()
 
 
-# In every check, the test of the checkpoint learns the same.
+# In every check, the checkpoint test below learns the same.
 @pytest.mark.deep
 def test_digits_are_learned(torchrun: Any, backend: str) -> None:
     found = SUMMARY.search(torchrun(3, "--backend", backend, "--epochs", 12).wait())
@@ -159,7 +157,7 @@ def test_digits_are_learned_on_an_accelerator(
 def test_training_goes_on_from_its_checkpoint_when_a_rank_is_killed(
     torchrun: Any, tmp_path: Path
 ) -> None:
-    # Not with gloo: its ranks often fail to connect again after a restart.
+    # Not with gloo: its ranks often fail to reconnect after a restart.
     checkpoint, epochs = tmp_path / "digits.pt", 100
     run = torchrun(2, "--epochs", epochs, "--checkpoint", checkpoint, restarts=1)
     run.wait_for(checkpoint)
@@ -169,7 +167,7 @@ def test_training_goes_on_from_its_checkpoint_when_a_rank_is_killed(
     assert resumed is not None, output
     assert 1 <= int(resumed.group(1)) < epochs
     found = SUMMARY.search(output)
-    # 1437 samples in batches of 128 are twelve steps per epoch; those before the checkpoint are not
+    # 1437 samples in batches of 128 are twelve steps per epoch; steps before the checkpoint are not
     # repeated.
     assert found is not None and int(found.group(5)) == 12 * (epochs - int(resumed.group(1)))
     assert float(found.group(4)) >= 0.95

@@ -1,5 +1,6 @@
-"""Settings of torch that apply to all code of a process: what ringfold does is the same under
-each, because calls depend on their arguments only.
+"""ringfold works the same under all process-wide settings of torch.
+
+Calls depend only on their arguments.
 """
 
 import itertools
@@ -29,7 +30,7 @@ def empty(count: int) -> Any:
 
 
 def functions() -> list[Any]:
-    """Calls of torch.distributed that copy, or that exchange sizes before the data."""
+    """Make calls of torch.distributed that copy, or that exchange sizes before the data."""
     rank, count = dist.get_rank(), dist.get_world_size()
     mine = host(rank, rank + 1, rank + 2)
     lists = {name: empty(count) for name in ("all_gather", "gather", "all_to_all")}
@@ -52,7 +53,7 @@ def functions() -> list[Any]:
 
 
 def methods() -> list[Any]:
-    """Calls by the process group's own methods: `torch.distributed` sets modes aside."""
+    """Make calls through the process group's own methods: `torch.distributed` suspends modes."""
     rank, count = dist.get_rank(), dist.get_world_size()
     group = dist.distributed_c10d._get_default_group()
     mine = host(rank, rank + 1, rank + 2)
@@ -71,7 +72,7 @@ def methods() -> list[Any]:
 
 
 def training() -> list[Any]:
-    """Buckets that are registered, packs, and registered memory."""
+    """Use registered buckets, packs, and registered memory."""
     rank = dist.get_rank()
     with torch.inference_mode(False), torch.enable_grad():
         weights = torch.zeros(400, 400, dtype=torch.float32, device=HOST)
@@ -116,11 +117,11 @@ SETTINGS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "without gradients": torch.no_grad,
     "anomalies": torch.autograd.detect_anomaly,
 }
-"""What puts each setting in force for a while."""
+"""Context manager that applies each setting."""
 
 
 def call_under_settings() -> list[str]:
-    """The settings and calls whose results differ from those without any setting."""
+    """Return the settings and calls whose results differ from those without any setting."""
     calls = (functions, methods, training)
     expected = [call() for call in calls]
     differences = []

@@ -1,4 +1,4 @@
-"""Programs that start far more calls than they wait for, as gloo lets them."""
+"""Programs that start far more calls than they wait for, as gloo permits."""
 
 from typing import Any
 
@@ -6,11 +6,11 @@ import torch
 import torch.distributed as dist
 
 MANY = 4300
-"""More than the collectives that an engine holds ready to run."""
+"""More than the number of collectives that an engine keeps ready to run."""
 
 
 def sums_of_an_early_rank() -> int:
-    """How many of many calls had another result than theirs; rank 0 starts all before rank 1."""
+    """Return the number of calls with a wrong result; rank 0 starts all calls before rank 1."""
     rank, count = dist.get_rank(), dist.get_world_size()
     started = torch.ones(1)
     if rank > 0:
@@ -36,7 +36,7 @@ def test_a_rank_may_be_any_number_of_calls_ahead(ranks: Any) -> None:
 
 
 def messages_before_their_sends() -> int:
-    """How many of many messages were wrong; both ranks start all receives first."""
+    """Return the number of wrong messages; both ranks start all receives first."""
     peer = 1 - dist.get_rank()
     received = [torch.zeros(2) for _ in range(MANY)]
     works = [dist.irecv(into, peer, tag=tag) for tag, into in enumerate(received)]
@@ -53,7 +53,7 @@ def test_any_number_of_receives_may_wait_for_their_sends(ranks: Any) -> None:
 
 
 def sums_of_lists() -> list[float]:
-    """Sums of two tensors at once, by rank 0 with a handle and by the others without."""
+    """Sum two tensors in one call: with a handle on rank 0, and without on the others."""
     rank = dist.get_rank()
     tensors = [torch.full((50_000,), float(rank)), torch.full((70_000,), 2.0)]
     work = dist.all_reduce_coalesced(tensors, async_op=rank == 0)

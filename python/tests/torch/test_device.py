@@ -1,4 +1,4 @@
-"""The test device itself: it computes what the CPU does, late, and shows what is not ordered."""
+"""The test device itself computes the same as the CPU, but late, and reveals missing ordering."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ ELEMENTS = 1000
 
 
 def train(device: str) -> Any:
-    """Parameters after some steps with momentum."""
+    """Return the parameters after some steps with momentum."""
     torch.manual_seed(7)
     layers = [torch.nn.Linear(9, 33), torch.nn.ReLU(), torch.nn.Linear(33, 5)]
     model = torch.nn.Sequential(*layers).to(device)
@@ -23,7 +23,7 @@ def train(device: str) -> Any:
 
 
 def computes() -> Any:
-    """Pairs of tensors that shall be equal, by what made them."""
+    """Return pairs of tensors that must be equal, by the operation that made them."""
     torch.set_num_threads(1)
     given = torch.arange(24.0).reshape(2, 3, 4)
     there = given.to("soft")
@@ -42,7 +42,7 @@ def computes() -> Any:
 
 
 def test_it_computes_what_the_cpu_does(ranks: Any, soft: Any) -> None:
-    """Bit for bit."""
+    """Results are identical bit for bit."""
     for what, pairs in ranks(computes, 1, None, variables=soft).result(0).items():
         assert pairs and all(torch.equal(*pair) for pair in pairs), what
 
@@ -61,7 +61,7 @@ def misses_a_join() -> Any:
 
 
 def test_a_missing_join_is_seen(ranks: Any, soft: Any) -> None:
-    """What was not joined is not there yet: an old value, or NaN in memory that is new."""
+    """Without a join, a reader sees an old value, or NaN in new memory."""
     early, late = ranks(misses_a_join, 1, None, variables=soft).result(0)
     assert (early[0] == 0).all() and early[1].isnan().all()
     assert (late[0] == 1).all() and (late[1] == 2).all()
@@ -86,9 +86,7 @@ def frees(is_recorded: bool) -> Any:
 
 
 def test_memory_that_is_freed_too_early_is_seen(ranks: Any, soft: Any) -> None:
-    """Memory that is given out again is NaN for a stream that still uses it, unless it was recorded
-    there.
-    """
+    """Reused memory is NaN for a stream that still uses it, unless recorded on that stream."""
     early = ranks(frees, 1, None, variables=soft, is_recorded=False).result(0)
     assert early.isnan().all()
     kept = ranks(frees, 1, None, variables=soft, is_recorded=True).result(0)
@@ -110,7 +108,7 @@ def copies_without_waiting() -> Any:
 
 
 def test_pinned_memory_is_copied_late(ranks: Any, soft: Any) -> None:
-    """Copies between pinned memory and the device return at once, and read what is there later."""
+    """Copies between pinned memory and the device return at once, and read the source later."""
     is_done, early, late = ranks(copies_without_waiting, 1, None, variables=soft).result(0)
     assert not is_done
     assert (early == 0).all() and (late == 6).all()

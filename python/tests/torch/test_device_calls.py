@@ -1,6 +1,6 @@
 """Calls on tensors of a device whose group has a lane: values, streams, futures, errors.
 
-Everything is held or late on the test device, so what is not ordered shows as NaN or as an old
+On the test device, all operations are held or late, so a missing order shows as NaN or an old
 value.
 """
 
@@ -22,11 +22,11 @@ from ringfold.errors import Unsupported
 from ringfold.torch import WaitTimeout
 
 ELEMENTS = 300_000
-"""Elements of several slices."""
+"""Number of elements in several slices."""
 FEW = 1001
 DEVICE = "soft"
 
-# Their names before torch 2.13.
+# Names before torch 2.13.
 all_gather_single = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
 reduce_scatter_single = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
 
@@ -36,12 +36,12 @@ def filled(value: float, count: int = FEW, dtype: torch.dtype = torch.float32) -
 
 
 def own(count: int = FEW, dtype: torch.dtype = torch.float32) -> Any:
-    """This rank's input, different on every rank and in every element."""
+    """Return this rank's input, which differs in every element and on every rank."""
     return (torch.arange(count, device=DEVICE) % 7 + 10 * dist.get_rank()).to(dtype)
 
 
 def every(call: Any, is_async: bool) -> Any:
-    """The result of `call(async_op=…)`, joined."""
+    """Make a call with `async_op`, and wait for its result."""
     work = call(async_op=is_async)
     assert (work is not None) == is_async
     if work is not None:
@@ -49,7 +49,7 @@ def every(call: Any, is_async: bool) -> Any:
 
 
 def collectives(is_async: bool) -> Any:
-    """The results of all collectives, on the host."""
+    """Return the results of all collectives, on the host."""
     rank, count = dist.get_rank(), dist.get_world_size()
     found: dict[str, Any] = {}
 
@@ -93,19 +93,20 @@ def collectives(is_async: bool) -> Any:
 
 
 def on_the_host(is_async: bool) -> Any:
-    """The same on tensors of the host."""
+    """Return the same results for host tensors."""
     global DEVICE
     DEVICE = "cpu"
     return collectives(is_async)
 
 
 def test_every_collective_is_the_hosts(ranks: Any, soft: Any) -> None:
-    """Lists, strided tensors, odd sizes and operations: sync calls where streams wait for results,
-    and async calls where the host does.
+    """Results equal the host's, for lists, strided tensors, odd sizes and all operations.
+
+    Sync calls use stream memory operations; async calls do not, so the host waits for results.
     """
     count = 3
     expected = ranks(on_the_host, count, "ringfold", is_async=False).results()
-    # With stream memory operations, and without, as with HIP.
+    # First with stream memory operations, then without, as with HIP.
     waits_on_host = {**soft, "SOFTCUDA_MEMOPS": "0"}
     for is_async, variables in ((False, soft), (True, waits_on_host)):
         job = ranks(collectives, count, "ringfold", variables=variables, is_async=is_async)
@@ -117,12 +118,12 @@ def test_every_collective_is_the_hosts(ranks: Any, soft: Any) -> None:
 
 
 def joins() -> Any:
-    """Calls behind a held stream, joined by streams that are held themselves or not."""
+    """Make calls behind a held stream, joined by streams that are held or not."""
     main, side = torch.accelerator.current_stream(), torch.Stream(DEVICE)
     x, y, z = (filled(0, ELEMENTS) for _ in range(3))
     found: dict[str, Any] = {}
     with softtorch.held(main):
-        # Behind the hold: the calls must wait for these.
+        # Queued behind the hold: the calls must wait for these additions.
         for tensor in (x, y, z):
             tensor.add_(dist.get_rank() + 1)
         dist.all_reduce(x)
@@ -147,7 +148,7 @@ def joins() -> Any:
 
 
 def test_streams_wait_and_the_host_does_not(ranks: Any, soft: Any) -> None:
-    """Sync and async calls, another stream that waits, and futures with callbacks."""
+    """Sync and async calls work, as do another stream that waits, and futures with callbacks."""
     for is_early, is_success, error, found in ranks(joins, 2, "ringfold", variables=soft).results():
         assert not is_early and is_success and error is None
         expected = {"doubled": 6, "quadrupled": 12, "halved": 1.5, "result": 3}
@@ -156,14 +157,14 @@ def test_streams_wait_and_the_host_does_not(ranks: Any, soft: Any) -> None:
 
 
 def drops() -> Any:
-    """Handles and tensors are dropped while the call is held; others take their memory."""
+    """Drop handles and tensors while the call is held, and allocate others in their memory."""
     main = torch.accelerator.current_stream()
     kept = []
     with softtorch.held(main):
         for _ in range(4):
             x = filled(1, 1000)
             kept.append(x.clone())
-            # A stand-in, too, which nothing holds but the call.
+            # The stand-in is held only by the call.
             dist.all_reduce(kept[-1], async_op=True)
             dist.all_reduce(x.view(2, -1).t(), async_op=True)
             del x
@@ -177,7 +178,7 @@ def drops() -> Any:
 
 
 def test_memory_lives_as_long_as_the_device_uses_it(ranks: Any, soft: Any) -> None:
-    """Also without a handle and a tensor; a later call lets go of it."""
+    """The memory is kept even without a handle and a tensor; a later call releases it."""
     for held, left, kept in ranks(drops, 2, "ringfold", variables=soft).results():
         assert held == 8 and left == 1
         assert all((each == 2).all() for each in kept)
@@ -202,7 +203,7 @@ def coalesces() -> Any:
 
 
 def test_coalesced_and_functional_calls(ranks: Any, soft: Any) -> None:
-    """And objects, which stay on the host."""
+    """Objects work, too, and stay on the host."""
     for found, objects in ranks(coalesces, 2, "ringfold", variables=soft).results():
         assert objects == [{"rank": 0}, {"rank": 1}]
         assert all((found[each] == 2 * each).all() for each in range(5))
@@ -228,7 +229,7 @@ def refuses() -> Any:
 
 
 def test_tensors_of_two_devices_are_refused(ranks: Any, soft: Any) -> None:
-    """Clearly, and the group serves on."""
+    """The error is clear, and the group keeps working."""
     for texts, found in ranks(refuses, 2, "ringfold", variables=soft).results():
         assert texts == ["InvalidArgument"] * 2
         assert torch.equal(found, (2 * (torch.arange(100) % 7) + 10).float())
@@ -254,7 +255,7 @@ def captures() -> Any:
 
 
 def test_a_call_while_a_graph_is_captured_is_refused(ranks: Any, soft: Any) -> None:
-    """With what to do instead, and the group serves on."""
+    """The error has a remedy, and the group keeps working."""
     for texts, found in ranks(captures, 2, "ringfold", variables=soft).results():
         for text in texts:
             assert "graph is captured" in text and "outside of the graph" in text
@@ -286,7 +287,7 @@ def loses_a_rank() -> Any:
 
 
 def test_a_lost_rank_releases_streams(ranks: Any, soft: Any) -> None:
-    """Results are NaN, and the handle and every later call raise the error that names the rank."""
+    """Results are NaN, and the handle and every later call raise an error that names the rank."""
     outcome = ranks(loses_a_rank, 2, "ringfold", variables=soft)
     found, texts, error = outcome.result(0)
     assert found.isnan().all()
@@ -302,11 +303,11 @@ def stalls() -> Any:
 
     logging.getLogger("ringfold").addHandler(Handler())
     dist.all_reduce(filled(1, 3))
-    # The first call is behind all ranks, also in what they say of themselves.
+    # All ranks are past the first call, also in their own reports.
     dist.barrier()
     store = dist.distributed_c10d._get_default_store()
     rank, x = dist.get_rank(), filled(1, 3)
-    # Ranks that are slow may say other things before, and of the first call, too.
+    # Slow ranks may report other things before, even the first call.
     words = ["collective 3", ["waiting for rank 1", "this rank's device"][rank]]
     with softtorch.held(torch.accelerator.current_stream()) if rank else nullcontext():
         work = dist.all_reduce(x, async_op=True)
@@ -319,7 +320,7 @@ def stalls() -> Any:
 
 
 def test_a_call_that_a_device_does_not_reach_is_reported(ranks: Any, soft: Any) -> None:
-    """On the rank itself, and on the rank that waits for it."""
+    """Both the rank itself and the rank that waits for it report the call."""
     variables = soft | {"RINGFOLD_STALL_SECONDS": "0.2"}
     (first, found), (second, _) = ranks(stalls, 2, "ringfold", variables=variables).results()
     assert "all_reduce(SUM) of torch.float32 [3], collective 3" in first
@@ -339,12 +340,12 @@ def waits_for_its_device() -> Any:
     dist.all_reduce(x, async_op=True)
     store.set("called", "")
     while True:
-        # As in a loop of training whose calls are all enqueued.
+        # As a training loop whose calls are all enqueued.
         time.sleep(1)
 
 
 def test_a_failure_ends_the_process_if_asked_to(ranks: Any, soft: Any) -> None:
-    """Even if no call is made any more."""
+    """The process ends even if it makes no more calls."""
     variables = soft | {"RINGFOLD_TORCH_ASYNC_ERRORS": "exit"}
     outcome = ranks(waits_for_its_device, 2, "ringfold", variables=variables)
     assert outcome.statuses[0] == 1, outcome.logs()
@@ -358,7 +359,7 @@ def shares_a_group() -> Any:
     dist.all_reduce(y, group=served)
     refusing = dist.new_group(backend="cpu:ringfold,soft:gloo")
     dist.all_reduce(y, group=refusing)
-    # From torch 2.14 on, gloo gets the call, and serves no such device.
+    # Since torch 2.14, gloo gets the call, and does not support the device.
     with pytest.raises((Unsupported, RuntimeError), match="soft:gloo|ProcessGroupGloo"):
         dist.all_reduce(x, group=refusing)
     bound = dist.new_group(device_id=torch.device(DEVICE, 0))
@@ -374,8 +375,9 @@ def shares_a_group() -> Any:
 
 
 def test_groups_have_lanes_of_their_own(ranks: Any, soft: Any) -> None:
-    """Also those that name a backend for each device; a device that is not ringfold's is refused,
-    and so is a second device of a group.
+    """Groups with a backend per device have lanes, too.
+
+    A device of another backend is refused, and so is a second device of a group.
     """
     variables = soft | {"SOFTCUDA_DEVICES": "2"}
     for x, y in ranks(shares_a_group, 2, "ringfold", variables=variables).results():
@@ -394,6 +396,6 @@ def raises_under_way() -> Any:
 
 
 def test_an_error_on_one_rank_ends_the_calls_of_the_others(ranks: Any, soft: Any) -> None:
-    """Although the group was never destroyed."""
+    """The calls end although the group was never destroyed."""
     outcome = ranks(raises_under_way, 2, "ringfold", variables=soft)
     assert "rank 1" in str(outcome.error(0)), outcome.logs()

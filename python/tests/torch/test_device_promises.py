@@ -1,5 +1,6 @@
-"""What torch's NCCL backend promises beside the results of collectives, on the test device: sparse
-tensors, streams, groups and their ends.
+"""Guarantees of torch's NCCL backend beyond the results of collectives, on the test device.
+
+Sparse tensors, streams, groups and their ends.
 """
 
 import datetime
@@ -18,13 +19,13 @@ from ringfold.errors import Aborted, Closed, InvalidArgument
 
 DEVICE = "soft"
 COUNT = 300_001
-"""Elements of several slices."""
+"""Number of elements in several slices."""
 LET_GO_S = 0.05
-"""How long a stream is held that nothing else lets go."""
+"""Time for which a stream is held if nothing else releases it."""
 SLOW_S = 0.3
-"""How long a callback takes that others wait for."""
+"""Duration of a callback that others wait for."""
 
-# Their names before torch 2.13.
+# Names before torch 2.13.
 all_gather_single = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
 reduce_scatter_single = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
 
@@ -33,12 +34,12 @@ WAYS = {"lane": {}, "level0": {softtorch.LEVEL_0: "1"}}
 
 @pytest.fixture(params=WAYS)
 def way(request: Any, soft: dict[str, str]) -> dict[str, str]:
-    """The variables of each way of serving an accelerator."""
+    """The variables of each way to serve an accelerator."""
     return soft | WAYS[request.param]
 
 
 def sparse_tensors(device: str) -> dict[str, Any]:
-    """Other places on each rank; one twice, and on rank 1 none."""
+    """Return sparse tensors: ranks have different places, one place twice, or rank 1 has none."""
     rank = dist.get_rank()
     places = torch.tensor([[rank, 3, 3]])
     values = torch.tensor([1.0, 2, 4]) + rank
@@ -58,7 +59,7 @@ def sparse_tensors(device: str) -> dict[str, Any]:
 
 
 def sums_sparse_tensors() -> Any:
-    """By name: pairs of the device's sum and the host's; and a sum that is joined elsewhere."""
+    """Return the device's sums paired with the host's, by name; and a sum joined elsewhere."""
     found = {}
     here, there = sparse_tensors("cpu"), sparse_tensors(DEVICE)
     for number, name in enumerate(here):
@@ -78,7 +79,7 @@ def sums_sparse_tensors() -> Any:
     for refused in (dist.ReduceOp.MAX, dist.ReduceOp.AVG):
         with pytest.raises(InvalidArgument, match="only sum"):
             dist.all_reduce(there["of rows"], refused)
-    # Made in one stream, joined by another, and by a future's callback.
+    # Made in one stream, and joined by another stream and by a future's callback.
     side, other = torch.Stream(DEVICE), torch.Stream(DEVICE)
     side.wait_stream(torch.accelerator.current_stream())
     with side:
@@ -94,7 +95,7 @@ def sums_sparse_tensors() -> Any:
 
 
 def test_sparse_tensors_are_summed(ranks: Any, way: Any) -> None:
-    """On the device as on the host: the same places and bits. There is no other operation."""
+    """Device and host have the same places and bits. Other operations are refused."""
     job = ranks(sums_sparse_tensors, 2, "ringfold", variables=way)
     for found, joined, expected in job.results():
         for name, pairs in found.items():
@@ -111,7 +112,7 @@ def uses_side_streams() -> Any:
     sides = [torch.Stream(DEVICE) for _ in range(2)]
     value = dist.get_rank() + 1.0
     found: dict[str, Any] = {}
-    # Calls that do not wait, from two streams in turn, each joined by the other.
+    # Async calls, from two streams in turn, each joined by the other stream.
     given = []
     for number in range(4):
         with sides[number % 2]:
@@ -121,14 +122,14 @@ def uses_side_streams() -> Any:
         with sides[1 - number % 2]:
             work.wait()
             found[f"call {number}"] = (tensor * 2).cpu(), 6 * 10**number
-    # One that waits: only for its own stream.
+    # A sync call waits only for its own stream.
     with sides[0]:
         waited = filled(value)
         dist.all_reduce(waited)
         doubled = waited * 2
     main.wait_stream(sides[0])
     found["waited"] = doubled.cpu(), 6
-    # A callback makes a call, of what the first one gave.
+    # A callback makes a call on the first call's result.
     def again(done: Any) -> Any:
         (tensor,) = done.value()
         dist.all_reduce(tensor)
@@ -141,7 +142,7 @@ def uses_side_streams() -> Any:
 
 
 def test_calls_are_made_in_any_stream(ranks: Any, way: Any) -> None:
-    """They read what their own stream wrote, and whichever stream waits sees the result."""
+    """Calls read what their own stream wrote, and each stream that waits sees the result."""
     for found in ranks(uses_side_streams, 2, "ringfold", variables=way).results():
         for name, (tensor, value) in found.items():
             assert (tensor == value).all(), name
@@ -159,7 +160,7 @@ def frees_what_another_stream_uses() -> Any:
         with side:
             work = all_gather_single(output, given, async_op=True)
         del given
-        # These would have the memory if it were free, and write to it at once.
+        # These would reuse the memory if it were free, and write to it at once.
         taken = [filled(7) for _ in range(4)]
         main.synchronize()
     work.wait()
@@ -168,14 +169,14 @@ def frees_what_another_stream_uses() -> Any:
 
 
 def test_tensors_of_one_stream_are_freed_while_another_sends_them(ranks: Any, soft: Any) -> None:
-    """Memory is not given out before the device has read it, and its own stream goes on."""
+    """Memory is not reused before the device has read it, and its own stream continues."""
     job = ranks(frees_what_another_stream_uses, 2, "ringfold", variables=soft)
     for output in job.results():
         assert (output[0] == 1).all() and (output[1] == 2).all()
 
 
 def makes_calls_of_all_kinds() -> Any:
-    """Pairs of what shall be equal, by name."""
+    """Return pairs of tensors that must be equal, by name."""
     rank, group = dist.get_rank(), dist.group.WORLD
     device = torch.device(DEVICE, 0)
     own, both = filled(rank + 1.0, 10), torch.tensor([1.0, 2.0])
@@ -204,10 +205,11 @@ def makes_calls_of_all_kinds() -> Any:
     found["objects from a root"] = torch.tensor(scattered), both[rank : rank + 1]
     not_joined = dist.all_reduce(summed, async_op=True)
     dist.barrier(device_ids=[0])
-    # The barrier was behind the stream, not behind the call, for which nothing waits yet.
+    # The barrier waited for the stream, but not for the call, which nothing has joined yet.
     dist.barrier(async_op=True).wait()
     group.monitored_barrier(datetime.timedelta(seconds=20))
-    # To synchronize would not do: the test device waits for torch's streams, not for the lane's.
+    # Synchronizing would not suffice: the test device waits for torch's streams, not for the
+    # lane's.
     not_joined.wait()
     found["before barriers"] = summed.cpu(), torch.full((10,), 3.0)
     compiled = torch.compile(functional_sum, backend="eager", fullgraph=True)
@@ -216,7 +218,7 @@ def makes_calls_of_all_kinds() -> Any:
 
 
 def functional_sum(own: Any) -> Any:
-    """15 in a part of each rank, if they give 1 and 2."""
+    """Return 15 in each element if the ranks pass 1 and 2."""
     group = dist.group.WORLD
     total = functional.all_reduce(own, "sum", group) * 2 + 1
     parts = functional.reduce_scatter_tensor(total, "sum", 0, group) + 1
@@ -224,7 +226,7 @@ def functional_sum(own: Any) -> Any:
 
 
 def test_calls_of_all_kinds_are_made_on_a_device(ranks: Any, way: Any) -> None:
-    """Coalesced ones, batches of messages, objects, barriers, and those of a compiled program."""
+    """Coalesced calls, batches of messages, objects, barriers, and compiled programs all work."""
     for found in ranks(makes_calls_of_all_kinds, 2, "ringfold", variables=way).results():
         for name, (one, other) in found.items():
             assert torch.equal(one, other), name
@@ -265,7 +267,7 @@ def makes_groups() -> Any:
 
 
 def test_groups_and_meshes_of_a_device(ranks: Any, way: Any) -> None:
-    """Each has its own ranks; tensors are sharded over two dimensions, and in other ways again."""
+    """Each group has its own ranks; tensors are sharded over two dimensions, and resharded."""
     results = ranks(makes_groups, 4, "ringfold", variables=way).results()
     for rank, found in enumerate(results):
         assert found["world"] == [1111]
@@ -277,11 +279,11 @@ def test_groups_and_meshes_of_a_device(ranks: Any, way: Any) -> None:
 
 
 def ends_groups() -> Any:
-    """Groups that end while calls are under way."""
+    """End groups while calls are in progress."""
     main = torch.accelerator.current_stream()
     rank = dist.get_rank()
     found: dict[str, Any] = {}
-    # What is enqueued when a group ends is done.
+    # Calls that are enqueued when a group is destroyed still complete.
     group = dist.new_group()
     dist.all_reduce(filled(1), group=group)
     left = [filled(rank + 1.0) for _ in range(3)]
@@ -292,7 +294,7 @@ def ends_groups() -> Any:
             each.mul_(2)
         works = [dist.all_reduce(each, group=group, async_op=True) for each in left]
         if rank == 0:
-            # No call is done yet, and the first keeps what follows the others up.
+            # No call is complete yet, and the first call's callback delays those of the others.
             works[0].get_future().then(lambda _: time.sleep(SLOW_S))
             dist.barrier()
         dist.destroy_process_group(group)
@@ -309,7 +311,8 @@ def ends_groups() -> Any:
     shut.shutdown()
     with pytest.raises(Closed):
         dist.all_reduce(filled(1), group=group)
-    # One rank aborts a group: calls that are under way end, streams go on, all others are refused.
+    # One rank aborts a group: calls in progress end, streams continue, and all other calls are
+    # refused.
     group = dist.new_group()
     dist.all_reduce(filled(1), group=group)
     dist.barrier(group=group)
@@ -324,7 +327,7 @@ def ends_groups() -> Any:
             dist.all_reduce(tensor, group=group)
             tensor.cpu()
     torch.accelerator.synchronize()
-    # The others are not concerned.
+    # Other groups are not affected.
     last = filled(rank + 1.0)
     dist.all_reduce(last)
     found["last"] = last.cpu()
@@ -332,7 +335,7 @@ def ends_groups() -> Any:
 
 
 def test_groups_end_while_calls_are_under_way(ranks: Any, way: Any) -> None:
-    """Destroyed, shut down or aborted: no stream and no rank waits for ever."""
+    """No stream and no rank waits forever for a group that is destroyed, shut down or aborted."""
     for found in ranks(ends_groups, 2, "ringfold", variables=way).results():
         assert (found["destroyed"] == 6).all()
         assert (found["last"] == 3).all()

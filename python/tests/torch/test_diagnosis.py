@@ -1,4 +1,4 @@
-"""What users see when ranks are missing, hang, make different calls or end with an error."""
+"""Errors and reports when ranks are missing, hang, make different calls or end with an error."""
 
 import logging
 import os
@@ -18,12 +18,12 @@ from torch.nn.parallel import DistributedDataParallel
 import ringfold
 import ringfold.torch
 
-# Longer than anything here takes.
+# Longer than any step here.
 WATCHDOG_S = 300.0
 
 
 def tried(*arguments: Any, **named: Any) -> Any:
-    """The text of a monitored barrier; empty if all ranks came."""
+    """Return the text and missing ranks of a failed monitored barrier; None if all ranks came."""
     try:
         ringfold.torch.monitored_barrier(*arguments, **named)
     except ringfold.torch.MonitoredBarrierError as error:
@@ -48,7 +48,7 @@ def miss_barriers() -> Any:
     found.append(tried(timeout=0.2, wait_all_ranks=True) if rank == 0 else None)
     dist.barrier()
     found.append(None if rank == 0 else tried(timeout=0.2))
-    # All are in step again, and the group is unchanged.
+    # All ranks are in step again, and the group is unchanged.
     found.append(tried())
     x = torch.ones(1)
     dist.all_reduce(x)
@@ -61,14 +61,14 @@ def test_a_monitored_barrier_names_who_is_missing_and_harms_nothing(ranks: Any) 
         assert found[0] is found[1] is found[5] is None
     assert first[2] == ("[Rank 0]: Rank 1 failed to pass monitoredBarrier in 200 ms", [1])
     assert first[3] == ("[Rank 0]: Ranks 1, 2 failed to pass monitoredBarrier in 200 ms", [1, 2])
-    # Rank 1 comes when it is over, and gets the error.
+    # Rank 1 comes after the barrier has failed, and gets its error.
     for rank, found in ((1, second), (2, third)):
         assert REACHED.format(rank) in found[2][0] and found[2][1] == [1]
         assert REACHED.format(rank) in found[4][0] and found[4][1] == [1, 2]
 
 
 def known_keys(store: Any) -> int:
-    # A FileStore counts the keys that it has read, and reads on when asked for one.
+    # A FileStore counts the keys that it has read, and reads more when asked for a key.
     store.check(["a key that is never set"])
     return int(store.num_keys())
 
@@ -88,13 +88,13 @@ def repeat_barriers() -> Any:
 
 
 def test_monitored_barriers_leave_nothing_in_the_store(ranks: Any) -> None:
-    # Keys left by one barrier would be left by all; other uses of the store leave or delete a key
-    # or two.
+    # Keys left by one barrier would be left by all; other uses of the store leave or delete one or
+    # two keys.
     assert max(ranks(repeat_barriers, 2, "ringfold").results()) < BARRIERS
 
 
 def miss_a_barrier_after_death() -> Any:
-    """The group has failed; the missing ranks can still be found."""
+    """Find the missing ranks although the group has failed."""
     with pytest.raises(ringfold.Mismatch):
         dist.all_reduce(torch.ones(1 + dist.get_rank()))
     whole = tried(timeout=10.0)
@@ -123,7 +123,7 @@ def test_a_monitored_barrier_of_a_group_counts_its_ranks(ranks: Any) -> None:
 
 
 def wait_for_others(folder: str) -> Any:
-    """Rank 0 waits until it has been warned twice; rank 1 is in no call, rank 2 in a receive."""
+    """Wait on rank 0 for two warnings, while rank 1 is in no call and rank 2 in a receive."""
     seen: list[str] = []
     done = Path(folder) / "warned"
 
@@ -185,7 +185,7 @@ def wait_a_moment() -> Any:
 
 
 def threads_after() -> Any:
-    """The watching thread ends with the last group, and a forked child does not have it."""
+    """Return whether the watching thread runs: in the group, in a forked child, and afterwards."""
     import threading
 
     def is_watched() -> bool:

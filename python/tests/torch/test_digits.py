@@ -1,4 +1,4 @@
-"""Real data: the guarantees of `examples/ddp_hooks.py` for every hook."""
+"""Check the guarantees of `examples/ddp_hooks.py` for every hook, on real data."""
 
 import importlib.util
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "ddp_hooks.py"
-# The fraction of the gradients' bytes that a hook may send.
+# Maximum share of the gradients' bytes that a hook sends.
 SENT_MAX = {"variance-1.5": 0.3, "threshold-1.5": 0.15, "topk-10%": 0.21, "delayed": 1.0}
 
 
@@ -16,7 +16,7 @@ def learn(name: str, epochs: int) -> Any:
     assert specification is not None and specification.loader is not None
     example = importlib.util.module_from_spec(specification)
     specification.loader.exec_module(example)
-    # It compares the ranks' weights itself.
+    # `train` itself compares the ranks' weights.
     return tuple(example.train(name, epochs, 64, 1))
 
 

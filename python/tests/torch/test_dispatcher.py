@@ -1,4 +1,4 @@
-"""What torch's dispatcher, its modes and its tracing see of the calls of a process group."""
+"""Calls of a process group as seen by torch's dispatcher, its modes and its tracing."""
 
 from collections.abc import Callable
 from typing import Any
@@ -19,7 +19,7 @@ import ringfold
 
 
 class Names(TorchDispatchMode):  # type: ignore[misc]
-    """Notes which operators are called."""
+    """Records the names of the called operators."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -32,12 +32,12 @@ class Names(TorchDispatchMode):  # type: ignore[misc]
         return function(*args, **(kwargs or {}))
 
     def calls(self) -> list[str]:
-        """The operators of process groups."""
+        """Return the operators of process groups."""
         return [name.removeprefix("c10d.") for name in self.seen if name.startswith("c10d.")]
 
 
 def calls_on(x: torch.Tensor) -> dict[str, Callable[[], Any]]:
-    """A call for each operator, on tensors that are made from `x`."""
+    """Return a call for each operator, on tensors made from `x`."""
     rank, count = dist.get_rank(), dist.get_world_size()
     group = dist.distributed_c10d._get_default_group()
     after, before = (rank + 1) % count, (rank - 1) % count
@@ -69,7 +69,7 @@ def calls_on(x: torch.Tensor) -> dict[str, Callable[[], Any]]:
 
 
 def coalesced_calls_on(x: torch.Tensor) -> dict[str, Callable[[], Any]]:
-    """Calls that gloo lacks, or whose operators have no kernels for fake tensors."""
+    """Return calls that gloo lacks, or whose operators have no kernels for fake tensors."""
     count = dist.get_world_size()
     group = dist.distributed_c10d._get_default_group()
     flat = torch.zeros_like(torch.cat([x] * count))
@@ -93,7 +93,7 @@ def coalesced_calls_on(x: torch.Tensor) -> dict[str, Callable[[], Any]]:
 
 
 def names_of(calls: dict[str, Callable[[], Any]]) -> dict[str, str]:
-    """The operators that a mode sees of each call."""
+    """Return the operators that a mode sees of each call."""
     found = {}
     for name, call in calls.items():
         with Names() as mode:
@@ -109,7 +109,7 @@ def see_all() -> dict[str, str]:
         dist.all_gather_object(objects, dist.get_rank())
         dist.broadcast_object_list(objects, 1)
     assert objects == list(range(dist.get_world_size()))
-    # The sizes, and the objects; by which operator depends on the version.
+    # The sizes and the objects; which operator gathers them depends on the version.
     assert len(mode.calls()) == 4 and mode.calls()[2:] == ["broadcast_"] * 2
     return found
 
@@ -165,14 +165,14 @@ def test_calls_of_torch_itself_are_counted(ranks: Any, backend: str) -> None:
 
 
 def call_on_fakes() -> float:
-    """Only rank 0 makes calls, so any traffic makes it wait."""
+    """Make calls on rank 0 only, so that any traffic would make it wait."""
     if dist.get_rank() == 0:
         with FakeTensorMode() as mode:
             for call in calls_on(torch.ones(3)).values():
                 call()
             started = dist.all_reduce(torch.ones(3), async_op=True)
             assert started.wait()
-        # Outside of their mode, and tensors without memory.
+        # A fake tensor outside of its mode, and tensors without memory.
         outside = mode.from_tensor(torch.ones(3))
         dist.all_reduce(outside)
         assert isinstance(outside, FakeTensor)
@@ -189,7 +189,7 @@ def test_calls_on_fake_tensors_do_nothing(ranks: Any, backend: str) -> None:
 
 
 def wait_among_fakes() -> list[float]:
-    """The call copies its result when it is waited for."""
+    """Wait for a call, which then copies its result, in a fake mode."""
     table = torch.ones(3, 2)
     started = dist.all_reduce(table[:, 0], async_op=True)
     with FakeTensorMode():
@@ -199,7 +199,7 @@ def wait_among_fakes() -> list[float]:
 
 
 def test_calls_on_real_tensors_can_be_waited_for_in_a_fake_mode(ranks: Any) -> None:
-    # gloo takes no strided tensors.
+    # gloo does not support strided tensors.
     assert ranks(wait_among_fakes, 2, "ringfold").results() == [[2.0, 1.0] * 3] * 2
 
 
@@ -214,7 +214,7 @@ def test_real_tensors_in_a_fake_mode_are_an_error(ranks: Any, backend: str) -> N
 
 
 def reduce_pending() -> list[list[float]]:
-    """A tensor that another call is still filling is a tensor subclass."""
+    """Reduce a tensor that another call is still filling: a tensor subclass."""
     pending = functional.all_reduce(torch.ones(3), "sum", dist.group.WORLD)
     dist.all_reduce(pending)
     lists = [torch.zeros(3) for _ in range(dist.get_world_size())]
@@ -273,7 +273,7 @@ def test_handles_and_operations_are_the_same_under_modes(ranks: Any) -> None:
 
 
 class Meddling(TorchDispatchMode):  # type: ignore[misc]
-    """Makes calls of its own around each, and has each do what the first does."""
+    """Makes its own calls around each call; all calls get the first call's operation."""
 
     operation: Any = None
 
@@ -362,7 +362,7 @@ def test_every_call_can_be_profiled(ranks: Any) -> None:
 
 
 def wait_by_tensor() -> float:
-    """The handle is dropped; torch waits for the tensor, which the last rank completes."""
+    """Drop the handle; torch waits for the tensor, which the last rank completes."""
     x = torch.ones(200_000)
     store = dist.distributed_c10d._get_default_store()
     if dist.get_rank() == 1:

@@ -1,6 +1,4 @@
-"""The error that a rank gets when another one dies, makes another call or comes too late, for every
-kind of call in torch.
-"""
+"""Errors when another rank dies, makes another call or is late, for every kind of call in torch."""
 
 import datetime
 import os
@@ -19,7 +17,7 @@ import ringfold
 
 
 def failure(call: Any) -> Any:
-    """The error that `call` raises, and the seconds until it did."""
+    """Return the error that `call` raises, and the seconds until then."""
     begin = time.monotonic()
     with pytest.raises(Exception) as caught:
         call()
@@ -27,7 +25,7 @@ def failure(call: Any) -> Any:
 
 
 def backward(count: int) -> None:
-    """A step of DDP; the first one connects the ranks."""
+    """Make a step of DDP; the first step connects the ranks."""
     model = DistributedDataParallel(torch.nn.Linear(count, 3))
     for step in range(2):
         if step == 1:
@@ -36,7 +34,7 @@ def backward(count: int) -> None:
 
 
 def stand_by() -> None:
-    """Rank 1 dies here, when all ranks have reached this point."""
+    """Wait for all ranks, and then kill rank 1."""
     dist.barrier()
     if dist.get_rank() == 1:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -100,7 +98,7 @@ def test_ddp_raises_and_does_not_crash_when_a_rank_is_killed(ranks: Any, count: 
 
 
 def lose_a_rank_of_a_group() -> Any:
-    """Ranks 1 and 2 have a group; rank 0 is only in the world's."""
+    """Fail in a group of ranks 1 and 2; rank 0 is only in the world's."""
     group = dist.new_group([1, 2])
     stand_by()
     error = (
@@ -108,7 +106,7 @@ def lose_a_rank_of_a_group() -> Any:
         if dist.get_rank() == 2
         else None
     )
-    # All survivors, because one that leaves while it is needed has failed, too.
+    # All survivors call, because a rank that leaves while it is needed would also fail.
     return failure(lambda: dist.all_reduce(torch.ones(4)))[0], error
 
 
@@ -140,7 +138,7 @@ def test_ranks_in_different_calls_are_told_so(ranks: Any, difference: str) -> No
 
 
 def differ_in_ddp() -> Any:
-    """The ranks' models differ after DDP has compared them, as when one is changed later."""
+    """Make another call on rank 1 than DDP's, as if its model had changed since DDP's check."""
     model = DistributedDataParallel(torch.nn.Linear(3, 2))
     loss = model(torch.ones(1, 3)).sum()
     if dist.get_rank() == 1:
@@ -156,7 +154,7 @@ def test_ddp_raises_when_another_rank_is_in_another_call(ranks: Any) -> None:
 
 
 def come_late(way: str, folder: str) -> Any:
-    """Rank 1 does not come until rank 0 has timed out."""
+    """Keep rank 1 away until rank 0 has timed out."""
     given_up = Path(folder) / "given up"
     dist.barrier()
     if dist.get_rank() == 1:
@@ -186,7 +184,7 @@ def test_a_call_ends_after_the_groups_timeout(ranks: Any, way: str, tmp_path: Pa
 
 
 def wait_briefly() -> Any:
-    """A wait that times out leaves the call in progress."""
+    """Let a wait time out, which leaves the call in progress."""
     if dist.get_rank() == 1:
         dist.recv(torch.empty(1), 0)
         x = torch.ones(4)
@@ -212,11 +210,11 @@ def leave_in_a_handler(way: str) -> Any:
     x = torch.ones(10)
     if dist.get_rank() == 0:
         communicator = dist.group.WORLD.communicator
-        # Until it reports the call that it waits in.
+        # Waits until rank 1 reports the call that it waits in.
         while (standing := communicator.standing(1)[1]) is None or not standing[2]:
             pass
         os.kill(int(process), signal.SIGTERM)
-        # Until it has left, without having met this rank in a call.
+        # Waits until rank 1 has left, without having met this rank in a call.
         while communicator.standing(1)[1] is not None:
             pass
         return type(failure(dist.barrier)[0])
@@ -229,7 +227,7 @@ def leave_in_a_handler(way: str) -> Any:
 
 @pytest.mark.parametrize("way", ["sync", "async"])
 def test_a_group_is_destroyed_in_the_handler_of_a_signal(ranks: Any, way: str) -> None:
-    # A deadline beyond the test's own: nothing here waits for it.
+    # The deadline is beyond the test's own limit: nothing here waits for it.
     zero, one = ranks(leave_in_a_handler, 2, "ringfold", 600.0, way=way).results()
     assert one == (ringfold.Closed, [None])
     assert issubclass(zero, ringfold.RingfoldError)

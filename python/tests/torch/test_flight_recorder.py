@@ -1,4 +1,4 @@
-"""The record of calls: as torch's own analyser reads it, and when it is written."""
+"""The record of calls: how torch's own analyser reads it, and when it is written."""
 
 import gc
 import json
@@ -24,18 +24,18 @@ import ringfold.torch
 from ringfold.torch.flight_dump import LIBRARY
 
 KNOWS_LENGTHS = "all_gather_v" in types.COLLECTIVES
-"""Whether torch's analyser knows calls on parts of different lengths: from torch 2.12 on."""
+"""Whether torch's analyser knows calls on parts of different lengths: since torch 2.12."""
 
 
 def analysed(folder: Path, prefix: str) -> Any:
-    """The findings of torch's analyser in the dumps of a folder."""
+    """Return the findings of torch's analyser for the dumps in a folder."""
     arguments = config_manager.JobConfig().parse_args([str(folder), "--prefix", prefix])
     details, version = loader.read_dir(arguments)
     return builder.build_db(details, arguments, version)
 
 
 def names(found: Any, passed: bool = True) -> list[str]:
-    """The collectives that it considers complete, or broken."""
+    """Return the collectives that the analyser considers complete, or broken."""
     return [
         call.collective_name.removeprefix(f"{LIBRARY}:")
         for call in found.collectives
@@ -87,12 +87,12 @@ def test_torchs_analyser_finds_every_call_of_all_ranks(ranks: Any, tmp_path: Pat
         "reduce_scatter_v": int(KNOWS_LENGTHS),
     }.items():  # fmt: skip
         assert whole.count(name) == times, (name, whole)
-    # From 2.14 on, torch does not pass descriptions to backends.
+    # Since 2.14, torch does not pass descriptions to backends.
     assert any(group.desc in ("ends", "undefined") and group.size == 2 for group in found.groups)
 
 
 def exchange(path: str) -> None:
-    """Messages between some ranks, with tags, between collectives."""
+    """Exchange messages between some ranks, with tags, between collectives."""
     rank = dist.get_rank()
     x = torch.ones(5, dtype=torch.int16)
     dist.all_reduce(torch.ones(1))
@@ -113,7 +113,7 @@ def test_the_analyser_pairs_messages(ranks: Any, tmp_path: Path) -> None:
     ranks(exchange, 3, "ringfold", path=str(tmp_path / "fr_")).results()
     found = analysed(tmp_path, "fr_")
     assert names(found, passed=False) == []
-    # It names a pair after the end whose dump it reads first.
+    # The analyser names a pair after the end whose dump it reads first.
     messages = [name for name in names(found) if name != "all_reduce"]
     assert (
         len(messages) == 3 and {*messages} <= {"send 0->1", "recv 1<-0"} and len(names(found)) == 5
@@ -125,7 +125,7 @@ def test_the_analyser_pairs_messages(ranks: Any, tmp_path: Path) -> None:
 
 
 def differ(how: str) -> Any:
-    """Rank 1's third call differs from the others'."""
+    """Make three calls, the third of which differs on rank 1."""
     odd = dist.get_rank() == 1
     x = torch.ones(4, 3)
     for _ in range(2):
@@ -149,7 +149,7 @@ FOUND = {
 
 @pytest.mark.parametrize(
     "how",
-    # The analyser takes seconds to begin.
+    # The analyser takes seconds to start.
     ["shape", *(pytest.param(how, marks=pytest.mark.deep) for how in ("call", "type"))],
 )
 def test_a_mismatch_is_written_down_and_found_by_torchfrtrace(
@@ -167,8 +167,8 @@ def test_a_mismatch_is_written_down_and_found_by_torchfrtrace(
         capture_output=True, text=True, timeout=120,
     )  # fmt: skip
     told = printed.stdout + printed.stderr
-    # It cannot know which rank is right: the culprit is any that differs from the dump that it
-    # reads first.
+    # The analyser cannot know which rank is right: the culprit is any rank that differs from the
+    # first dump that it reads.
     assert all(
         words in told
         for words in ["Collective sequence number: 3 has errors", "Culprit rank", *FOUND[how]]
@@ -176,7 +176,7 @@ def test_a_mismatch_is_written_down_and_found_by_torchfrtrace(
 
 
 def stay_away(path: str) -> None:
-    """Rank 1 makes the others wait until they time out."""
+    """Keep rank 1 away until the other ranks time out."""
     dist.all_reduce(torch.ones(2))
     if dist.get_rank() == 1:
         while not Path(path + "1").exists():
@@ -200,7 +200,7 @@ def test_ranks_that_wait_and_ranks_that_do_not_write_down_a_timeout(
 
 
 def be_under_way(folder: str) -> Any:
-    """Rank 1 comes only after rank 0 has dumped what it waits for."""
+    """Keep rank 1 away until rank 0 has dumped the calls that it waits for."""
     seen = Path(folder) / "fr_0"
     tensors = [torch.ones(size) for size in (1, 2, 3)]
     dist.all_reduce(tensors[0])
@@ -275,7 +275,7 @@ def test_a_ring_keeps_the_last_calls_and_no_tensor(ranks: Any, tmp_path: Path) -
 
 
 def be_asked(folder: str) -> Any:
-    """Rank 0 gets the signal while it is stuck outside Python."""
+    """Signal rank 0 while it is stuck outside Python."""
     if dist.get_rank() == 0:
         future = dist.all_reduce(torch.ones(1), async_op=True).get_future()
         threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGUSR2)).start()
@@ -324,7 +324,7 @@ def test_without_a_path_there_is_nothing_to_write_to(ranks: Any) -> None:
 
 
 def leave_as_the_root() -> str | None:
-    """Rank 0 sends its data and exits; it does not learn that the others are elsewhere."""
+    """Send rank 0's data and exit; rank 0 does not learn that the others are in another call."""
     x = torch.ones(5)
     dist.all_reduce(x)
     if dist.get_rank() == 0:
@@ -347,7 +347,7 @@ def test_a_root_that_ended_in_good_order_has_its_record_written_too(
 def reduce_together() -> None:
     for _ in range(3):
         dist.all_reduce(torch.ones(5))
-    # A message is no collective: its receiver knows that the sender is done with it.
+    # A message is not a collective: its receiver knows that the sender has finished it.
     other = 1 - dist.get_rank()
     sent = dist.isend(torch.ones(1), other)
     dist.recv(torch.ones(1), other)
@@ -378,7 +378,7 @@ def test_links_and_folders_of_others_are_not_written_through(tmp_path: Path) -> 
     assert json.loads((tmp_path / "a_json" / "0.json").read_text())["entries"] == []
     assert pickle.loads((tmp_path / "a_0").read_bytes())["entries"] == []
     assert victim.read_text() == "precious"
-    # A folder that is a link, a world-writable one, and one of another user.
+    # A folder that is a link, a world-writable folder, and a folder of another user.
     (tmp_path / "b_json").symlink_to(tmp_path / "a_json")
     refusal(tmp_path / "b_")
     (tmp_path / "c_json").mkdir()

@@ -1,4 +1,4 @@
-"""The test frame itself: the ranks' results, exceptions and crashes."""
+"""The test frame itself: results, exceptions and crashes of ranks."""
 
 import os
 import signal

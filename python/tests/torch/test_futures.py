@@ -25,8 +25,9 @@ def future(value: float, group: Any = None) -> Any:
 
 
 def nest(depth: int, group: Any = None) -> Any:
-    """A future whose callback waits for another such future, `depth` deep; its value is the number
-    of ranks to the depth.
+    """Return a future whose callback waits for another such future, `depth` deep.
+
+    Its value is the number of ranks to the power of `depth`.
     """
 
     def callback(done: Any) -> float:
@@ -38,7 +39,7 @@ def nest(depth: int, group: Any = None) -> Any:
 
 def wait_within_callbacks() -> Any:
     found: dict[str, Any] = {"nested": nest(DEPTH).wait()}
-    # The future waited for was made before, and mostly completes after the waiting one; a completed
+    # The awaited future was made first, but mostly completes after the waiting one; a completed
     # future calls back at once.
     behind = set()
     for _ in range(20):

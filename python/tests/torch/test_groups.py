@@ -1,4 +1,4 @@
-"""Groups made from groups by torch's other functions than `new_group`."""
+"""Groups that are not made by `new_group`: splits, and groups that a program makes itself."""
 
 import os
 from datetime import timedelta
@@ -39,7 +39,7 @@ def test_a_split_group_has_its_own_ranks_and_sums(ranks: Any) -> None:
 
 
 def use_the_filler() -> str:
-    """The stub for a backend must raise instead of doing nothing."""
+    """Call the stub for a backend, which must raise instead of doing nothing."""
     backend = dist.distributed_c10d._get_default_group()._get_backend(torch.device("cpu"))
     tensor = torch.ones(1)
     try:
@@ -54,7 +54,7 @@ def test_what_is_asked_for_a_device_does_its_work_or_refuses(ranks: Any) -> None
 
 
 def call_in_simple_forms() -> list[float]:
-    """A tensor in place of the list, with options and without."""
+    """Pass a tensor in place of a list, with and without options."""
     world = dist.distributed_c10d._get_default_group()
     options = AllreduceOptions()
     options.asyncOp = False
@@ -103,7 +103,7 @@ def test_a_group_tells_how_many_collectives_it_has_called(ranks: Any) -> None:
 
 
 def manage(folder: str) -> list[Any]:
-    """Groups that the program makes from torch's store, the second in the place of the first."""
+    """Make groups in the program from torch's store; the second one replaces the first."""
     rank = int(os.environ["RANK"])
     store = dist.FileStore(f"{folder}/own", 3)
     timeout = timedelta(seconds=60)
@@ -111,7 +111,7 @@ def manage(folder: str) -> list[Any]:
     found: list[Any] = [group.getBackendName(), total(group, rank + 1.0)]
     store.set(f"done{rank}", "")
     if rank == 2:
-        # Not before the others have their sums, which an abort could overtake.
+        # Waits until the others have their sums, which an abort could overtake.
         store.wait(["done0", "done1"], timeout)
         group.abort()
         return found
@@ -135,7 +135,7 @@ def test_a_program_may_make_groups_itself_and_replace_those_that_fail(
 
 
 def test_a_group_that_cannot_be_made_is_refused_at_once() -> None:
-    """Without the wait for ranks that do not exist."""
+    """The refusal does not wait for ranks that do not exist."""
     store = dist.HashStore()
     second = timedelta(seconds=1)
     cases: list[tuple[tuple[Any, int, int, Any], str]] = [

@@ -1,4 +1,4 @@
-"""Calls whose handles nothing waits for: results arrive all the same, as with gloo."""
+"""Calls whose handles nothing waits for: results still arrive, as with gloo."""
 
 import time
 from collections.abc import Callable
@@ -10,8 +10,9 @@ import torch.distributed as dist
 
 
 class Started:
-    """Asynchronous calls whose results are copied or divided at their end, without their handles;
-    or with them, if they are to be `kept`.
+    """Asynchronous calls whose results are copied or divided at their end.
+
+    The handles are dropped, or added to `kept`.
     """
 
     def __init__(self, kept: list[Any] | None = None) -> None:
@@ -44,7 +45,7 @@ class Started:
 
 
 def wait_for_nothing(started: Started) -> None:
-    """The results arrive by themselves."""
+    """Wait until the results arrive, without waiting for a handle."""
     deadline = time.monotonic() + 60
     while started.results() != Started.expected(dist.get_rank()):
         assert time.monotonic() < deadline, started.results()
@@ -69,7 +70,7 @@ def drop(later: str, keeps: bool) -> Any:
         for work in kept:
             work.wait()
         found.append(started.results())
-    # Tensors that go with the handle.
+    # The tensors are dropped with the handles.
     for _ in range(20):
         Started()
     dist.barrier()
@@ -84,7 +85,7 @@ def test_results_arrive_without_a_wait(ranks: Any, later: str, keeps: bool) -> N
 
 
 def drop_within(mode: str) -> Any:
-    """In modes of torch that other threads do not have."""
+    """Start calls in modes of torch that other threads do not have."""
     with torch.inference_mode() if mode == "inference" else torch.no_grad():
         started = Started()
         wait_for_nothing(started)
@@ -98,7 +99,7 @@ def test_results_arrive_in_modes_of_a_thread(ranks: Any, mode: str) -> None:
 
 
 def fail_to_deliver() -> Any:
-    """A call whose result fits no memory, which torch says at its end."""
+    """Make a call whose result does not fit its memory, which torch detects at the call's end."""
     overlapping = torch.zeros(1).expand(4)
     work = dist.all_reduce(overlapping, async_op=True)
     errors = []

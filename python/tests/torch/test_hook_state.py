@@ -14,7 +14,7 @@ from ringfold.torch import hooks
 
 
 def delayed_by_hand(steps: int, world_size: int) -> list[float]:
-    """The same training in one process: every update uses the gradients of the weights before."""
+    """Train in one process; every update uses the gradients of the previous weights."""
     torch.manual_seed(1)
     network = Crossed()
     optimizer = torch.optim.SGD(network.parameters(), lr=0.2, momentum=0.5, weight_decay=0.1)
@@ -38,7 +38,7 @@ def delayed_training(steps: int, **options: Any) -> Any:
     optimizer = hooks.DelayedOptimizer(
         torch.optim.SGD(ddp.parameters(), lr=0.4, momentum=0.5, weight_decay=0.1), state
     )
-    # Halves the rate at the same time, and shows that schedulers accept the wrapper.
+    # Halves the rate at once, and shows that schedulers accept the wrapper.
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.5)
     scheduler.step()
     before = weights(ddp)
@@ -64,9 +64,7 @@ def test_delayed_updates_are_those_of_one_process_that_is_a_step_late(
 
 
 def resume(hook: str, before: int, after: int) -> None:
-    """Training resumed from a checkpoint with new objects ends with the same bits as without a
-    break.
-    """
+    """Check that training resumed from a checkpoint ends with the weights of unbroken training."""
     ended = []
     for breaks in (False, True):
         ddp = model()
@@ -113,8 +111,8 @@ def resume(hook: str, before: int, after: int) -> None:
 def test_a_checkpoint_carries_what_is_kept(
     ranks: Any, backend: str, hook: str, before: int
 ) -> None:
-    # After one step the buckets are about to be rebuilt; the resumed run starts with the first ones
-    # again.
+    # After one step the buckets are about to be rebuilt; the resumed run starts with the first
+    # buckets again.
     ranks(resume, 2, backend, hook=hook, before=before, after=5).results()
 
 
@@ -145,7 +143,7 @@ def test_a_copied_state_carries_all_but_the_model(ranks: Any, hook: str) -> None
 
 
 def accumulate(hook: str) -> None:
-    """Two backward passes, one of them without exchange, are one step on the sum."""
+    """Check that two backward passes, one without exchange, are one step on the sum."""
     ddp = model()
     state, function = HOOKS[hook](ddp)
     ddp.register_comm_hook(state, function)
@@ -193,7 +191,7 @@ def lose_a_peer(hook: str) -> str:
     if dist.get_rank() == 1:
         return "gone"
     with pytest.raises(RuntimeError):
-        # A delayed gradient shows one step late.
+        # A delayed gradient shows an error one step late.
         for step in (1, 2):
             loss_of(ddp, step).backward()
     return "told"

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 
-# Gradients as views of the buckets are the harder case; the other is not tried with everything.
+# Gradients as views of the buckets are the harder case; only some hooks are also tested without.
 @pytest.mark.parametrize(
     ("hook", "views"),
     [*((hook, True) for hook in HOOKS), ("bf16", False), ("delayed variance", False)],
@@ -22,7 +22,7 @@ def test_replicas_stay_identical_and_learn(
 ) -> None:
     found = ranks(train, 3, backend, hook=hook, steps=60, gradient_as_bucket_view=views).results()
     assert all(values == found[0][0] for values, _ in found)
-    # Guessing has ln 4 = 1.386; without a hook it is 0.35.
+    # Guessing has ln 4 = 1.386; training without a hook reaches 0.35.
     assert found[0][1] < 0.7
 
 
@@ -80,7 +80,7 @@ def test_half_precision_holds_a_mean_whose_sum_it_could_not_hold(ranks: Any, bac
 
 
 class Integers(nn.Module):  # type: ignore[misc]
-    """Its gradients are whole numbers set by the test, so that sums are exact."""
+    """Model with gradients set by the test: small integers, so that sums are exact."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -126,7 +126,7 @@ def account_for_all(hook: str, steps: int) -> None:
 def test_what_was_sent_and_what_is_kept_is_all_there_was(
     ranks: Any, backend: str, hook: str
 ) -> None:
-    # Two ranks, so that the mean is exact, too. DDP rebuilds its buckets meanwhile.
+    # With two ranks, the mean is exact, too. DDP rebuilds its buckets in the meantime.
     ranks(account_for_all, 2, backend, hook=hook, steps=7).results()
 
 
@@ -143,7 +143,7 @@ def variance_step_by_step(alpha: float, zeta: float, threshold: float | None) ->
     for step in range(30):
         expected = [0.0] * 15
         for rank in range(world_size):
-            # The gradient of the sum of outputs is the sum of the inputs, for every output.
+            # For every output, the gradient of the sum of outputs is the sum of the inputs.
             gradient = (batch(step, rank)[0][:, :5].sum(dim=0).repeat(3)).tolist()
             for i, g in enumerate(gradient):
                 r[rank][i] += g
@@ -183,7 +183,7 @@ def infinite_gradient(hook: str) -> Any:
     found = []
     for value in (math.inf, 1.0, math.nan, 1.0):
         x = torch.ones(1, 4)
-        # One element on one rank.
+        # A single element on one rank.
         x[0, 1] = value if dist.get_rank() == 1 else 1.0
         ddp.zero_grad()
         ddp(x).sum().backward()

@@ -1,11 +1,11 @@
-"""How torch loads the backend."""
+"""torch loads the backend, whichever module is imported first."""
 
 import subprocess
 import sys
 
 import pytest
 
-# Most are for `check.sh --deep`: each imports torch in a process of its own.
+# Most are for `check.sh --deep`, because each imports torch in its own process.
 ORDERS = [
     "torch",
     "ringfold.torch",

@@ -1,6 +1,4 @@
-"""Groups whose store holds entries of others: of earlier groups, and of ranks that were killed
-while they joined.
-"""
+"""Groups whose store has entries of earlier groups, or of ranks killed while they joined."""
 
 import os
 import signal
@@ -51,14 +49,14 @@ def kill(child: int) -> None:
 
 
 def has_begun(store: Any) -> bool:
-    """Whether a rank has written to the store of the group."""
-    # A FileStore counts the keys that it has read, and reads on when asked for one.
+    """Return whether a rank has written to the store of the group."""
+    # A FileStore counts the keys that it has read, and reads more when asked for a key.
     store.check(["a key that is never set"])
     return bool(store.num_keys())
 
 
 def lose_a_follower(folder: str) -> float:
-    """Rank 2 is killed and started again while rank 0 waits for rank 1, which comes after that."""
+    """Kill and restart rank 2 while rank 0 waits for rank 1, which comes afterwards."""
     rank, said = int(os.environ["RANK"]), store_at(folder, "said")
     store = store_at(folder)
     if rank == 2:
@@ -75,7 +73,7 @@ def lose_a_follower(folder: str) -> float:
 
 
 def lose_the_leader(folder: str) -> float:
-    """Rank 0 is killed and started again while rank 1 waits; rank 2 comes after that."""
+    """Kill and restart rank 0 while rank 1 waits; rank 2 comes afterwards."""
     rank, said = int(os.environ["RANK"]), store_at(folder, "said")
     store = store_at(folder)
     if rank == 0:
@@ -97,7 +95,7 @@ def test_a_rank_that_is_killed_while_it_joins_is_started_again(
 
 
 def join_by_turns(folder: str) -> list[float]:
-    """Groups of one name, and of other sizes in between."""
+    """Make groups with one name in sequence, with other sizes in between."""
     rank, store = int(os.environ["RANK"]), store_at(folder)
     found = []
     for _ in range(3):
@@ -114,7 +112,7 @@ def test_groups_of_one_name_follow_each_other(ranks: Any, tmp_path: Any) -> None
 
 
 def miss_the_second_barrier(folder: str) -> Any:
-    """A barrier of the second group finds nothing of the first one's."""
+    """Run a barrier of a second group, which must find nothing of the first group's."""
     rank, store = int(os.environ["RANK"]), store_at(folder)
     group = join(store, rank)
     ringfold.torch.monitored_barrier(group)
@@ -133,7 +131,7 @@ def test_a_barrier_through_the_store_is_of_its_group(ranks: Any, tmp_path: Any) 
 
 
 def test_an_attempt_that_lists_another_process_is_not_joined() -> None:
-    """Rank 0 has read what a process said that was killed then, and started again."""
+    """Rank 0's attempt lists a process that was killed and restarted since."""
     store = dist.HashStore()
     entries = dist.PrefixStore("3", dist.PrefixStore("group", store))
     entries.set("first", "attempt")

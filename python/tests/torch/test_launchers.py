@@ -1,6 +1,7 @@
 """Jobs started by launchers: `bootstrap_env`, and the remains of a failed attempt.
 
-torchrun and `ringfold run` are run. For other launchers, the variables that they set are set.
+torchrun and `ringfold run` start real jobs. For other launchers, the tests set the variables that
+the launchers set.
 """
 
 import json
@@ -24,7 +25,7 @@ from ringfold.torch import bootstrap_env
 HERE = Path(__file__)
 WATCHDOG_S = 600.0
 RESTARTS = 2
-# The variables that `env://` reads, and others that give a process its place.
+# The variables that `env://` reads, and others that define a process' place.
 NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 # `{}` stands for the rank.
@@ -67,7 +68,7 @@ VARIABLES = {
 
 
 def train(steps: int) -> list[float]:
-    """The sum of the weights on every rank, after some steps on its own data."""
+    """Train on each rank's own data; return the sums of all ranks' weights."""
     torch.manual_seed(dist.get_rank())
     model = DistributedDataParallel(torch.nn.Linear(8, 4))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -93,7 +94,7 @@ def have_only_variables_of(launcher: str | None, job: str, port: int) -> None:
 
 
 def be_launched(launcher: str | None, job: str, port: int) -> Any:
-    """The whole program of a rank, twice: a process may end its groups and make new ones."""
+    """Run the whole program of a rank twice: a process may destroy its groups and make new ones."""
     have_only_variables_of(launcher, job, port)
     places, trained = [], []
     for _ in range(2):
@@ -144,7 +145,7 @@ def test_without_a_launcher_a_process_is_a_job_of_one(ranks: Any) -> None:
 
 
 def be_launched_on_another_device(job: str) -> Any:
-    """A rank of a program whose tensors are on another device by default."""
+    """Run a rank of a program whose tensors are on another device by default."""
     have_only_variables_of("PMI", job, 0)
     torch.set_default_device("meta")
     place = bootstrap_env()
@@ -172,7 +173,7 @@ def test_half_a_place_is_refused(ranks: Any) -> None:
 
 
 def run(command: list[str], program: str, folder: Path) -> str:
-    """The output of a launcher and its ranks, which run one of `PROGRAMS`."""
+    """Return the output of a launcher and its ranks, which run one of `PROGRAMS`."""
     arguments = [sys.executable, "-W", "ignore", str(HERE), program, str(folder)]
     variables = os.environ | {"OMP_NUM_THREADS": "1"} | launching.importable()
     status, log = launching.finish([*command, *arguments], WATCHDOG_S, env=variables)
@@ -181,7 +182,7 @@ def run(command: list[str], program: str, folder: Path) -> str:
 
 
 def torchrun(*options: str) -> list[str]:
-    """torchrun for a program whose name does not end in `.py`."""
+    """Return a command of torchrun for a program whose name does not end in `.py`."""
     return [
         sys.executable,
         "-m",
@@ -194,7 +195,7 @@ def torchrun(*options: str) -> list[str]:
 
 
 def launcher_command(name: str) -> list[str]:
-    """How this machine starts two ranks with an installed launcher."""
+    """Return the command with which an installed launcher starts two ranks on this machine."""
     if name == "torchrun":
         return torchrun("--standalone")
     if name == "ringfold run":
@@ -233,13 +234,13 @@ def test_nothing_is_left_of_attempts_that_a_death_ended(tmp_path: Path) -> None:
 
 
 def belongings() -> list[str]:
-    """This process' traces that others could see: named sockets, and files in shared memory."""
+    """Return this process' traces that others could see: named sockets, files in shared memory."""
     links = []
     for descriptor in os.listdir("/proc/self/fd"):
         try:
             links.append(os.readlink(f"/proc/self/fd/{descriptor}"))
         except FileNotFoundError:
-            # The one that listed them.
+            # The descriptor of the listing itself.
             continue
     sockets = [line.split() for line in Path("/proc/net/unix").read_text().splitlines()]
     mapped = re.findall(r"(/dev/shm/.*)", Path("/proc/self/maps").read_text())
@@ -261,14 +262,14 @@ def start_and_train(folder: Path) -> None:
 
 
 def die(folder: Path) -> None:
-    """Rank 1 is killed in all attempts except the last; the others print their errors."""
+    """Kill rank 1 in all attempts except the last; the other ranks print their errors."""
     attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
     dist.init_process_group("ringfold")
     train(3)
     rank = dist.get_rank()
     record = {"pid": os.getpid(), "names": belongings()}
     (folder / f"attempt{attempt}-{rank}").write_text(json.dumps(record))
-    # torchrun ends all when it sees the death, which may be before they have seen it.
+    # torchrun ends all ranks when it sees the death, perhaps before the ranks see it.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     dist.barrier()
     if attempt < RESTARTS:

@@ -1,4 +1,4 @@
-"""How hooks select, encode, gather and keep elements, apart from training."""
+"""Hooks select, encode, gather and keep elements; tested without training."""
 
 import math
 from typing import Any
@@ -41,7 +41,7 @@ def test_powers_are_the_nearest_within_seven_steps_of_their_parameters_greatest(
     sent = Powers().encode(
         torch.tensor(list(values)), torch.tensor(list(values.values())), LAYOUT, torch.float32
     )
-    # 5.0 is nearest to 4; 0.02 is more than seven steps below; of 1e-6, 2^-20 is the nearest.
+    # 5.0 is nearest to 4; 0.02 is more than seven steps below; 2^-20 is the nearest to 1e-6.
     expected = {0: 4.0, 1: -2.0, 2: 4.0, 3: 2.0**-4, 100: -(2.0**-20), 101: 2.0**-21}
     assert dict(zip(sent.indices.tolist(), sent.values.tolist(), strict=True)) == expected
     assert sent.payload.numel() == 4 * (3 + len(expected))
@@ -74,7 +74,7 @@ def test_the_greatest_are_found_whatever_a_sample_says(kind: str, count: int) ->
     if kind == "few":
         values[500:] = 0
     if kind == "sorted":
-        # The sample has large elements only.
+        # The sample has only large elements.
         values = torch.arange(100_000).remainder(61).eq(0).float() * 2 + values.clamp(max=1)
     if kind == "strange":
         values[17], values[18] = math.nan, math.inf
@@ -93,7 +93,7 @@ def test_a_ledger_moves_what_it_keeps_to_the_layout_that_asks() -> None:
     one.copy_(torch.arange(6.0))
     two.copy_(torch.arange(6.0) * 10)
     assert ledger.flat(Layout(("a", "b", "c"), (2, 1, 3)), like)[0] is one
-    # Other parameters, another order, and a new one.
+    # Other parameters in another order, one of them new.
     parts = ledger.flat(Layout(("d", "c", "a"), (1, 3, 2)), like)
     assert [part.tolist() for part in parts] == [[0, 3, 4, 5, 0, 1], [0, 30, 40, 50, 0, 10]]
     assert [part.tolist() for part in ledger.flat(Layout(("b",), (1,)), like)] == [[2], [20]]

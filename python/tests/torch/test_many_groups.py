@@ -1,4 +1,4 @@
-"""Groups one after the other, and many at once: what they cost, and what they leave."""
+"""Groups in sequence and many groups at once: their cost, and that they leave nothing."""
 
 import os
 import resource
@@ -13,7 +13,7 @@ import torch.distributed as dist
 WATCHDOG_S = 120.0
 DESCRIPTORS_OF_GROUP_MAX = 3
 ANONYMOUS_SLACK = 30
-"""Mappings that Python and the C library may make meanwhile."""
+"""Mappings that Python and the C library may make in the meantime."""
 RSS_SLACK_KIB = 20_000
 
 
@@ -23,13 +23,13 @@ def descriptors() -> Counter[str]:
         try:
             found[os.readlink(f"/proc/self/fd/{number}").partition(":[")[0]] += 1
         except FileNotFoundError:
-            # The one that listed them.
+            # The descriptor of the listing itself.
             continue
     return found
 
 
 def held() -> dict[str, Counter[str]]:
-    """What the library may hold of this process: descriptors, threads, shared mappings."""
+    """Return what the library may hold in this process: descriptors, threads, shared mappings."""
     with open("/proc/self/maps") as maps:
         shared = [line.split()[5] for line in maps if "/memfd:" in line]
     names = []
@@ -44,7 +44,7 @@ def held() -> dict[str, Counter[str]]:
 
 
 def settled(before: dict[str, Counter[str]]) -> dict[str, Counter[str]]:
-    """What is held now beyond `before`, once threads that are about to end have ended."""
+    """Return what is held beyond `before`, once threads that are about to end have ended."""
     deadline = time.monotonic() + WATCHDOG_S
     while True:
         more = {name: now - before[name] for name, now in held().items()}
@@ -64,13 +64,13 @@ def rss_kib() -> int:
 
 
 def use(group: Any) -> list[Any]:
-    """Calls of every kind, and all that a program may keep of them."""
+    """Make calls of every kind, and return all references that a program may keep."""
     calls = [dist.all_reduce(torch.ones(4), group=group, async_op=True) for _ in range(2)]
     futures = [call.get_future().then(lambda future: future.value()) for call in calls]
     for future in futures:
         future.wait()
     outputs = [torch.zeros(50_000) for _ in range(dist.get_world_size())]
-    # Its handle is dropped before it is done.
+    # The handle is dropped before the call is done.
     dist.all_gather(outputs, torch.ones(50_000), group=group, async_op=True)
     dist.all_reduce(torch.ones(3)[::2], group=group)
     dist.barrier(group)
@@ -86,11 +86,11 @@ def keep_references(count: int) -> Any:
         kept.append((group, use(group)))
         dist.destroy_process_group(group)
         if turn == 0:
-            # The library's own, made once.
+            # The library's own resources, which it makes once.
             before, mapped = held(), mappings()
     more = {name: dict(found) for name, found in settled(before).items() if found}
     more_mapped = mappings() - mapped
-    # In a closed group nothing is called, and nothing hangs.
+    # Access to a closed group neither works nor hangs.
     communicator = kept[0][1][-1]
     stopped = communicator.job is None and communicator.transport in ("shm", "tcp")
     return more, more_mapped, stopped
@@ -108,7 +108,7 @@ def test_destroyed_groups_leave_nothing_whoever_holds_them(ranks: Any, transport
 
 
 def hold_at_once(count: int, limit: int | None) -> tuple[float, list[float]]:
-    """Descriptors of each of so many groups, and their sums; all within a limit."""
+    """Return the descriptors per group of `count` groups, and their sums; all within a limit."""
     everyone = list(range(dist.get_world_size()))
     before = len(os.listdir("/proc/self/fd"))
     soft = limit or before + count * DESCRIPTORS_OF_GROUP_MAX
@@ -133,7 +133,7 @@ def hold_at_once(count: int, limit: int | None) -> tuple[float, list[float]]:
 def test_many_groups_at_once_need_few_descriptors(
     ranks: Any, count: int, limit: int | None
 ) -> None:
-    # Each takes some milliseconds, and the watchdog is generous.
+    # Each group takes some milliseconds; the time limit is generous.
     outcome = ranks(hold_at_once, 3, "ringfold", limit_s=60 + 2 * count, count=count, limit=limit)
     for each, sums in outcome.results():
         assert each <= DESCRIPTORS_OF_GROUP_MAX
@@ -165,7 +165,7 @@ def test_any_number_of_groups_one_after_the_other(ranks: Any, count: int) -> Non
 
 
 def share_a_job() -> list[Any]:
-    """Groups within groups, disjoint ones, and one without the job's rank 0."""
+    """Use nested groups, disjoint groups, and a group without the job's rank 0."""
     rank = dist.get_rank()
     found = []
     for members in ([0, 1], [2, 3], [3, 2, 1], [1, 3], [0, 1, 2, 3]):

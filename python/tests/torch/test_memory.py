@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 COUNT = 300_000
-# Past the agreements at calls 16, 32 and 64, when an iteration has two buckets.
+# Beyond the agreements at calls 16, 32 and 64, at two buckets per iteration.
 ITERATIONS = 40
 
 
@@ -84,7 +84,7 @@ def resize_while_registered(factor: float, resizing_ranks: list[int]) -> Any:
     if dist.get_rank() in resizing_ranks:
         tensor.untyped_storage().resize_(int(COUNT * factor) * 4)
         tensor.untyped_storage().resize_(COUNT * 4)
-    # The new owner of the old block must not be taken for the registered tensor, nor vice versa.
+    # The new owner of the old block must not be mistaken for the registered tensor, nor vice versa.
     others = [own(index) for index in range(8)]
     for index, other in enumerate(others):
         dist.all_reduce(other)
@@ -143,7 +143,7 @@ def train_and_let_go() -> Any:
         tensor = own(offset)
         dist.all_reduce(tensor)
         right.append(torch.equal(tensor, total(offset)))
-    # The next model's calls bring the next agreement, which releases the first one's buckets.
+    # The next model's calls lead to the next agreement, which releases the first model's buckets.
     second = model()
     train(second, ITERATIONS)
     same = all(
@@ -172,7 +172,7 @@ def test_buckets_stay_where_they_are_if_the_environment_says_so(ranks: Any) -> N
 
 
 class ReducedInBackward(torch.autograd.Function):  # type: ignore[misc]
-    """All-reduces a separate tensor while the backward pass runs."""
+    """All-reduces a separate tensor during the backward pass."""
 
     @staticmethod
     def forward(context: Any, value: torch.Tensor, tensors: Any) -> torch.Tensor:

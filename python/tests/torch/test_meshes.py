@@ -1,6 +1,4 @@
-"""Code on top of process groups: meshes, sharded tensors, functional collectives, compiled
-programs, checkpoints.
-"""
+"""Code on top of groups: meshes, DTensors, functional collectives, compilation, checkpoints."""
 
 from pathlib import Path
 from typing import Any
@@ -19,7 +17,7 @@ def numbers(*shape: int) -> Any:
 
 
 def use_mesh() -> Any:
-    """Sums over rows and columns of a mesh, and this rank's position."""
+    """Return this rank's position in a mesh, and the sums over its rows and columns."""
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("row", "column"))
     found = []
     for name in ("row", "column"):
@@ -32,7 +30,7 @@ def use_mesh() -> Any:
 def test_a_mesh_of_two_dimensions_has_a_group_for_each_row_and_column(
     ranks: Any, backend: str
 ) -> None:
-    # The first dimension's groups are the ranks 0, 2 and 1, 3.
+    # The groups of the first dimension are ranks 0, 2 and ranks 1, 3.
     first, second = [101.0, 11.0], [1010.0, 11.0]
     third, fourth = [101.0, 1100.0], [1010.0, 1100.0]
     expected = [([0, 0], first), ([0, 1], second), ([1, 0], third), ([1, 1], fourth)]
@@ -43,7 +41,7 @@ def test_a_mesh_of_two_dimensions_has_a_group_for_each_row_and_column(
 
 
 def multiply_shards() -> Any:
-    """A product of sharded matrices, and every conversion of placements."""
+    """Multiply sharded matrices, and convert between all placements."""
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     left, right = numbers(7, 5), numbers(5, 6)
     product = distribute_tensor(left, mesh, [Shard(1)]) @ distribute_tensor(right, mesh, [Shard(0)])
@@ -85,7 +83,7 @@ def test_a_tensor_is_sharded_over_two_dimensions(ranks: Any, backend: str) -> No
 
 
 def exchange(x: Any) -> Any:
-    """Every functional collective, of a tensor with as many rows as there are ranks."""
+    """Make every functional collective, on a tensor with as many rows as there are ranks."""
     group, count = dist.group.WORLD, dist.get_world_size()
     rows = [1] * count
     several = functional.all_reduce_coalesced([x, x[0]], "sum", group)

@@ -1,6 +1,4 @@
-"""Packed gradients without DDP: the result of a single process, on every rank, in any order of
-gradients.
-"""
+"""Packed gradients without DDP: the result of one process on every rank, in any gradient order."""
 
 from typing import Any
 
@@ -13,13 +11,14 @@ from ringfold.errors import InvalidArgument, RingfoldError
 from ringfold.torch import make_allreduce_cb
 
 FEATURES = 6
-# The network below makes several packs of this size.
+# The network below has several packs of this size.
 PACK_BYTES = 400
 
 
 class Branches(nn.Module):  # type: ignore[misc]
-    """Two branches and a part that not every step uses; in 32 and 64 bits, with one parameter in
-    another memory format.
+    """Two branches, and a part that some steps do not use; in 32 and 64 bits.
+
+    One parameter has another memory format.
     """
 
     def __init__(self) -> None:
@@ -53,12 +52,12 @@ def samples(step: int, rank: int | None = None) -> torch.Tensor:
 
 
 def more_of(step: int, rank: int) -> bool:
-    """The ranks that use the occasional part: all, rank 1 alone, none."""
+    """Return whether a rank uses the occasional part: in turn all, only rank 1, none."""
     return (True, rank == 1, False)[step % 3]
 
 
 def alone(steps: int, world_size: int, op: str, set_to_none: bool) -> dict[str, torch.Tensor]:
-    """The weights after the same steps of one process."""
+    """Return the weights after the same steps in one process."""
     whole = network()
     optimizer = torch.optim.SGD(whole.parameters(), lr=0.1, momentum=0.9, weight_decay=0.01)
     for step in range(steps):
@@ -109,7 +108,7 @@ def test_ranks_take_the_steps_of_one_process(
 
 
 def accumulate() -> None:
-    """Three backward passes per step; the first one alone uses a part of the network."""
+    """Make three backward passes per step; only the first uses the occasional part."""
     module, whole = network(), network()
     average = make_allreduce_cb(pack_bytes=PACK_BYTES)
     average.attach(module)
@@ -136,9 +135,7 @@ def test_gradients_of_several_passes_are_reduced_once(ranks: Any, backend: str) 
 
 
 def freeze() -> None:
-    """Parameters are frozen and unfrozen between steps; every step's gradients are those of all
-    ranks.
-    """
+    """Freeze and unfreeze parameters between steps; check that gradients are those of all ranks."""
     module = network()
     module.left.requires_grad_(False)
     average = make_allreduce_cb(pack_bytes=PACK_BYTES)
@@ -296,7 +293,7 @@ def test_ranks_with_other_parameters_are_told_so_on_every_rank(
 
 
 def several_modules() -> Any:
-    """Two modules that both have a `weight`, a list, complex numbers and half precision."""
+    """Use two modules that both have a `weight`, a list, complex numbers and half precision."""
     torch.manual_seed(1)
     first, second = nn.Linear(3, 3), nn.Linear(3, 3)
     waves = nn.Parameter(torch.ones(4, dtype=torch.complex64))

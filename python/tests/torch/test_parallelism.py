@@ -20,7 +20,7 @@ PLAN = {"0": ColwiseParallel(), "2": RowwiseParallel()}
 
 
 def network() -> Any:
-    """The same on every rank."""
+    """Return the same network on every rank."""
     torch.manual_seed(1)
     return torch.nn.Sequential(
         torch.nn.Linear(WIDTH, HIDDEN), torch.nn.ReLU(), torch.nn.Linear(HIDDEN, WIDTH)
@@ -32,13 +32,13 @@ def batch() -> Any:
 
 
 def gradients(model: Any) -> list[Any]:
-    """Whole gradients, wherever their parts are."""
+    """Return whole gradients, even if they are sharded."""
     found = [parameter.grad for parameter in model.parameters()]
     return [each.full_tensor() if isinstance(each, DTensor) else each for each in found]
 
 
 def step_alone() -> tuple[float, list[Any]]:
-    """Loss and gradients of one process."""
+    """Return the loss and gradients of one process."""
     model, inputs = network(), batch()
     loss = (model(inputs) - inputs).square().mean()
     loss.backward()
@@ -46,7 +46,7 @@ def step_alone() -> tuple[float, list[Any]]:
 
 
 def step_in_parts(shards: int) -> Any:
-    """The same with layers divided, and sharded over `shards` replicas that see the same data."""
+    """Do the same with divided layers, sharded over `shards` replicas that see the same data."""
     tensors = dist.get_world_size() // shards
     mesh = init_device_mesh("cpu", (shards, tensors), mesh_dim_names=("data", "tensor"))
     model, inputs = network(), batch()
@@ -69,7 +69,7 @@ def test_divided_layers_have_the_gradients_of_whole_ones(
 
 
 def step_in_stages(schedule: str) -> Any:
-    """The loss of all parts of a batch, and this stage's gradients."""
+    """Return the losses of all parts of a batch, and this stage's gradients."""
     rank, whole, inputs = dist.get_rank(), network(), batch()
     layers = whole[:2] if rank == 0 else whole[2:]
     stage = PipelineStage(layers, rank, 2, torch.device("cpu"))

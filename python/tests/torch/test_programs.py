@@ -1,4 +1,4 @@
-"""Random programs: every result of every call is right, whatever surrounds it.
+"""Random programs: every result of every call is right, in any context.
 
 `TEST_SEED=...` repeats a run, and `TEST_PROGRAM=...` one of its programs. `check.sh --deep` runs
 thousands more (`storms/torch_programs.py`).
@@ -20,7 +20,7 @@ from programs.runner import Failed, Rank
 from programs.shortest import shortest
 
 PROGRAMS = {2: 60, 3: 28, 4: 12}
-# The most tries to leave out steps of a program that fails.
+# Limit on the tries to leave out steps of a failing program.
 TRIES_MAX = 30
 
 
@@ -31,7 +31,7 @@ def run(
     keep: list[int] | None = None,
     fault: bool = False,
 ) -> int:
-    """The number of programs that were right; with a `fault`, rank 1 has a wrong bit at times."""
+    """Return the number of right programs; with a `fault`, rank 1 sometimes has a wrong bit."""
     rank = Rank(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), folder)
     if fault and rank.rank == 1:
         make = MAKERS["reduce"]
@@ -50,11 +50,11 @@ def run(
 
 
 def failure(outcome: Any) -> BaseException | None:
-    """The failure that tells most: of wrong data, or else the first one."""
+    """Return the most informative failure: of wrong data, or else the first one."""
     if all(status == 0 for status in outcome.statuses):
         return None
     raised = [rank for rank, status in enumerate(outcome.statuses) if status == 1]
-    # A program beyond its time limit ends the process with 1, too.
+    # A program beyond its time limit also ends the process with 1.
     told = [rank for rank in raised if (outcome.folder / f"result{rank}").exists()]
     errors = [outcome.error(rank) for rank in told]
     failed = [error for error in errors if isinstance(error, Failed)]
@@ -66,7 +66,7 @@ def failure(outcome: Any) -> BaseException | None:
 def outcome(
     ranks: Any, folder: Path, count: int, indexes: list[int], **arguments: Any
 ) -> BaseException | None:
-    """The failure of some programs in one job."""
+    """Run programs in one job; return their failure."""
     stores = folder / f"stores{ranks.started}"
     stores.mkdir()
     given = {"folder": str(stores), "seed": ranks.seed, "indexes": indexes, **arguments}

@@ -1,6 +1,4 @@
-"""The job's secret under torch: it keeps clients of the store out, and forged pickles from being
-loaded.
-"""
+"""The job's secret under torch: clients of the store cannot join, forged pickles are not loaded."""
 
 import datetime
 import os
@@ -20,7 +18,7 @@ ON_NETWORK = {"RINGFOLD_SECRET": SECRET, "RINGFOLD_TRANSPORT": "tcp"}
 
 
 def call_with_bytes() -> Any:
-    """All collectives that move bytes, and objects."""
+    """Make all collectives that move bytes, and exchange objects."""
     rank, count = dist.get_rank(), dist.get_world_size()
     after, before = (rank + 1) % count, (rank - 1) % count
     found: dict[str, Any] = {
@@ -38,8 +36,8 @@ def call_with_bytes() -> Any:
     elif rank == 1:
         found["received"] = [None, None]
         dist.recv_object_list(found["received"], 0)
-    # Bytes that are not objects: two messages in flight, received in reverse order, and from any
-    # rank.
+    # Bytes that are not objects: two messages in flight, received in reverse order, and one from
+    # any rank.
     works = [
         dist.isend(torch.full((3,), 10 * rank + index, dtype=torch.uint8), after)
         for index in range(3)
@@ -55,7 +53,7 @@ def call_with_bytes() -> Any:
     given = torch.arange(2 * count, dtype=torch.uint8) + 10 * rank
     found["all_to_all"] = torch.empty_like(given)
     dist.all_to_all_single(found["all_to_all"], given)
-    # A type that is moved as bytes, of uneven lengths and empty.
+    # A type that is moved as bytes, with uneven lengths and empty.
     uneven = [torch.zeros(other, dtype=torch.float8_e5m2) for other in range(count)]
     dist.all_gather(uneven, torch.full((rank,), 1.0).to(torch.float8_e5m2))
     found["uneven"] = [one.float().tolist() for one in uneven]
@@ -63,14 +61,14 @@ def call_with_bytes() -> Any:
 
 
 def receive_in_inference_mode() -> Any:
-    """Bytes are copied to their place by a thread that is not in this mode."""
+    """Receive bytes, which a thread outside of this mode copies to their place."""
     rank = dist.get_rank()
     with torch.inference_mode():
         taken = torch.zeros(4, dtype=torch.uint8)
         parts = [torch.zeros(2, dtype=torch.uint8) for _ in range(2)]
         work = dist.irecv(taken, 1 - rank)
         dist.send(torch.full((4,), 7 + rank, dtype=torch.uint8), 1 - rank)
-        # Its handle is dropped.
+        # The handle is dropped.
         dist.all_gather(parts, torch.full((2,), 3 + rank, dtype=torch.uint8), async_op=True)
         dist.barrier()
         work.wait()
@@ -94,7 +92,7 @@ def test_bytes_and_objects_arrive(ranks: Any, variables: dict[str, str]) -> None
     for rank, (has_seal, found) in enumerate(
         ranks(call_with_bytes, 3, "ringfold", variables=variables).results()
     ):
-        # On one host, and without a secret, nothing is added.
+        # On one host, or without a secret, nothing is added.
         assert has_seal is (variables is ON_NETWORK)
         assert found["all_gather"] == ["", "x", "xx"]
         assert found["gather"] == ([("from", other) for other in range(3)] if rank == 1 else None)
@@ -108,10 +106,10 @@ def test_bytes_and_objects_arrive(ranks: Any, variables: dict[str, str]) -> None
 
 
 def refuse_some() -> Any:
-    """Rank 1 makes calls with bytes that are refused; then all ranks exchange objects."""
+    """Make calls with bytes that are refused on rank 1; then exchange objects on all ranks."""
     rank, texts = dist.get_rank(), []
     zeros = torch.zeros(6, dtype=torch.uint8)
-    # The second of two calls that are made together, too.
+    # Also the second of two calls that are made together.
     mistakes: list[Callable[[], object]] = [
         lambda: dist.all_gather_into_tensor(zeros[:5].clone(), zeros[:3]),
         lambda: dist.all_to_all_single(zeros[:4], zeros[:4].clone(), [3, 1], [1, 3]),
@@ -140,7 +138,7 @@ def test_a_refused_call_is_not_counted(ranks: Any) -> None:
 
 
 class Loaded:
-    """Counts how often it is loaded, in this process."""
+    """Counts its loads in this process."""
 
     def __reduce__(self) -> Any:
         return exec, (
@@ -170,15 +168,16 @@ WAYS = {"change": change, "swap": swap, "repeat": repeat}
 
 
 def attack(way: str) -> Any:
-    """Bytes change on their way to rank 0, behind the connections' own checksums, as an attacker
-    who forges these would do.
+    """Change bytes on their way to rank 0, past the connections' own checksums.
+
+    An attacker could forge those checksums.
     """
     earlier: list[torch.Tensor] = []
     finish = SealedCall.finish
 
     def finish_after_attack(call: SealedCall) -> None:
         parts = [check.part for check in call._checks]
-        # The objects, not their sizes.
+        # Attacks the objects, not their sizes.
         if call.name == "all_gather" and parts[0].numel() > TRAILER_BYTES:
             if earlier:
                 WAYS[way](parts, earlier)
@@ -241,8 +240,9 @@ def store_at(port: int, rank: int) -> Any:
 
 
 def read_and_try_to_join(port: int) -> Any:
-    """Rank 1 is first an attacker with access to the store but not the secret, who tries everything
-    in it.
+    """Try, as rank 1, to join with everything in the store; then join with the secret.
+
+    The attacker has access to the store, but not the secret.
     """
     rank = int(os.environ["RANK"])
     store = store_at(port, rank)
@@ -251,7 +251,7 @@ def read_and_try_to_join(port: int) -> Any:
         communicator.close()
         return None
     secret = os.environ.pop("RINGFOLD_SECRET")
-    # A rank's entries, so that rank 0 continues.
+    # A rank's entries let rank 0 continue.
     entries = dist.PrefixStore("2", store)
     entries.wait(["first"])
     first = entries.get("first").decode()
@@ -273,7 +273,7 @@ def read_and_try_to_join(port: int) -> Any:
             )
         except BootstrapError:
             refused += 1
-    # The rank itself, after the attacker: it has the secret.
+    # The rank itself joins after the attacker, with the secret.
     os.environ["RINGFOLD_SECRET"] = secret
     joined, _ = bootstrap._secret_and_key(meet)
     _native.Communicator.connect(rank=1, world_size=2, address=meet.address, secret=joined).close()

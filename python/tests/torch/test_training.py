@@ -23,7 +23,7 @@ LEARNING_RATE = 0.05
 
 
 def network(device: str = "cpu") -> Any:
-    """The same on every rank; layers that no number of ranks divides."""
+    """Return the same network on every rank; no number of ranks divides its layers."""
     torch.manual_seed(7)
     layers = [
         torch.nn.Linear(9, 33),
@@ -36,7 +36,7 @@ def network(device: str = "cpu") -> Any:
 
 
 def batch(step: int) -> Any:
-    """This rank's part of a global batch: inputs and labels."""
+    """Return this rank's part of a global batch: inputs and labels."""
     generator = torch.Generator().manual_seed(step)
     inputs, labels = (
         torch.randn(BATCH, 9, generator=generator),
@@ -61,7 +61,7 @@ def take_steps(model: Any, optimizer: Any, steps: int = STEPS) -> None:
 
 
 def weights(model: Any) -> Any:
-    """All parameters in one vector of the host."""
+    """Return all parameters in one vector on the host."""
     whole = (
         each.full_tensor() if isinstance(each, DTensor) else each for each in model.parameters()
     )
@@ -79,7 +79,7 @@ def train_alone() -> Any:
 
 
 def train(ways: list[str]) -> Any:
-    """By way."""
+    """Return the trained weights of each way."""
     trained = {}
     for way in ways:
         model = DistributedDataParallel(network(), **WAYS[way])
@@ -89,7 +89,7 @@ def train(ways: list[str]) -> Any:
 
 
 def check(together: list[Any], references: list[Any]) -> None:
-    """Whether all ranks have the same bits, equal to the references except for rounding."""
+    """Check that all ranks have the same bits, equal to the references except for rounding."""
     for found in together:
         assert torch.equal(found, together[0])
     for reference in references:
@@ -98,7 +98,7 @@ def check(together: list[Any], references: list[Any]) -> None:
 
 WAYS: dict[str, dict[str, Any]] = {
     "one bucket": {},
-    # Megabytes: every bucket holds a parameter or two.
+    # In megabytes: every bucket has one or two parameters.
     "many buckets": {"bucket_cap_mb": 0.0005},
     "views": {"gradient_as_bucket_view": True},
     "unused": {"find_unused_parameters": True},
@@ -117,7 +117,7 @@ def test_ddp_takes_the_steps_of_one_process(ranks: Any, backend: str, count: int
 
 
 def train_without_synchronising() -> Any:
-    """Gradients are accumulated over two batches, and only the second is communicated."""
+    """Accumulate gradients over two batches, and communicate only in the second."""
     model = DistributedDataParallel(network())
     optimizer = momentum(model)
     for step in range(0, STEPS, 2):
@@ -195,12 +195,12 @@ def train_with_sharded_adam(overlapping: bool) -> Any:
 def test_zero_takes_the_steps_of_one_process(ranks: Any, backend: str, overlapping: bool) -> None:
     together = ranks(train_with_sharded_adam, 3, backend, overlapping=overlapping).results()
     check([found for found, _ in together], ranks(train_with_adam, 1, "gloo").results())
-    # Each of the six parameters has a state, gathered from the ranks that keep it.
+    # Each of the six parameters has a state, gathered from the rank that keeps it.
     assert [states for _, states in together] == [6, None, None]
 
 
 def train_with_steps_during_backward() -> Any:
-    """ZeroRedundancyOptimizer within the communication hook, which torch refuses for gloo."""
+    """Train with ZeroRedundancyOptimizer in the hook, which torch refuses for gloo."""
     model = DistributedDataParallel(network(), bucket_cap_mb=0.0005)
     optimizer = ZeroRedundancyOptimizer(
         model.parameters(), torch.optim.SGD, overlap_with_ddp=True, lr=LEARNING_RATE, momentum=0.9
@@ -221,7 +221,7 @@ def test_steps_during_backward_are_those_of_one_process(ranks: Any) -> None:
 
 
 def train_unevenly() -> Any:
-    """Rank 0 has the fewest batches."""
+    """Train with fewer batches on rank 0 than on any other rank."""
     model = DistributedDataParallel(network())
     optimizer = momentum(model)
     steps = 0
@@ -238,14 +238,12 @@ def test_ranks_may_have_batches_unevenly(ranks: Any, backend: str) -> None:
     together = ranks(train_unevenly, 3, backend).results()
     assert [steps for _, steps in together] == [2, 4, 6]
     found = [found for found, _ in together]
-    # Only the last rank took every step itself; at the end all have its weights.
+    # Only the last rank took every step itself; in the end all have its weights.
     check(found, [ranks(train_unevenly, 3, "gloo").result(2)[0]])
 
 
 def differentiate() -> Any:
-    """The gradients of a sum over the results of differentiable collectives, each of its own
-    input.
-    """
+    """Return the result and gradient of each differentiable collective, for a weighted sum."""
     rank, count = dist.get_rank(), dist.get_world_size()
     calls: dict[str, Callable[[Any], Any]] = {
         "all_reduce": lambda x: differentiable.all_reduce(x),

@@ -1,6 +1,4 @@
-"""Every CPU data type of torch: moved by all calls that do not compute, and reduced where
-possible.
-"""
+"""Every CPU data type of torch: moved by all calls that do not compute, reduced where possible."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,7 +7,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-# Types of which gloo moves none.
+# Types that gloo can move.
 GLOO_TYPES = [
     "uint8",
     "int8",
@@ -33,7 +31,7 @@ COUNT = 37
 
 
 def bits(name: str, rank: int, count: int = COUNT) -> Any:
-    """Arbitrary bits, as this type; the same for every caller."""
+    """Return arbitrary bits in this type; the same for every caller."""
     generator = torch.Generator().manual_seed(rank)
     if name == "bool":
         return torch.randint(2, (count,), generator=generator).to(torch.bool)
@@ -48,7 +46,7 @@ def as_bytes(tensor: Any) -> Any:
 
 
 def moves(name: str) -> dict[str, tuple[Any, Callable[[Any], object]]]:
-    """By call: the tensors for the result, and the function that fills them."""
+    """Return the tensors for the result of each call, and the function that fills them."""
     rank, count = dist.get_rank(), dist.get_world_size()
     x = bits(name, rank)
     mine = [bits(name, 10 * rank + to) for to in range(count)]
@@ -78,7 +76,7 @@ def moves(name: str) -> dict[str, tuple[Any, Callable[[Any], object]]]:
 
 
 def move(names: list[str]) -> dict[str, Any]:
-    """The bytes that every call moved, by type and call."""
+    """Return the bytes that every call moved, by type and call."""
     found: dict[str, Any] = {}
     for name in names:
         for call, (out, begin) in moves(name).items():
@@ -127,13 +125,13 @@ def test_types_are_moved(ranks: Any, backend: str) -> None:
 
 
 def test_types_that_gloo_does_not_move_are_moved(ranks: Any) -> None:
-    # Older releases of torch have fewer.
+    # Older releases of torch have fewer types.
     names = [name for name in OTHER_TYPES if hasattr(torch, name)]
     check_moves(ranks(move, 3, "ringfold", names=names).results(), names)
 
 
 def values(name: str, rank: int) -> Any:
-    """Small enough that neither sums nor products leave the type's range or exact numbers."""
+    """Return values so small that sums and products stay exact and in the type's range."""
     dtype = getattr(torch, name)
     if name == "bool":
         return (torch.arange(COUNT) + rank) % 3 == 0
@@ -156,9 +154,7 @@ BITWISE: dict[str, Any] = {
 
 
 def compute(names: list[str], operations: list[str]) -> dict[str, Any]:
-    """The results of all_reduce, reduce and reduce_scatter, by type and operation; an error as
-    text.
-    """
+    """Return results or errors of all_reduce, reduce, reduce_scatter by type and operation."""
     rank, count = dist.get_rank(), dist.get_world_size()
     found: dict[str, Any] = {}
     for name in names:
@@ -173,7 +169,7 @@ def compute(names: list[str], operations: list[str]) -> dict[str, Any]:
                 dist.all_reduce(reduced, op)
                 dist.reduce(at_root, 0, op)
                 dist.reduce_scatter(block, [values(name, rank)] * count, op)
-                # Some types cannot be pickled in older releases of torch.
+                # Older releases of torch cannot pickle some types.
                 results = [result.to(wide(name)) for result in (reduced, at_root, block)]
                 found[f"{name} {operation}"] = (
                     results[0],
@@ -189,8 +185,9 @@ ODD_BYTES = [[2, 255, 0, 4, 0, 1], [1, 0, 0, 3, 128, 1], [6, 0, 0, 12, 0, 1]]
 
 
 def combine_odd_bools() -> dict[str, list[int]]:
-    """The bytes that each operation makes of bools whose bytes are not only 0 and 1: short, as
-    lists, and long.
+    """Return the result bytes of each operation on bools that have other bytes than 0 and 1.
+
+    Each list is reduced once as it is, and once repeated 40,000 times.
     """
     mine = torch.tensor(ODD_BYTES[dist.get_rank()], dtype=torch.uint8)
     found = {}
@@ -225,7 +222,7 @@ def check_results(outcomes: list[Any], name: str, operation: str, expected: Any)
 
 
 def wide(name: str) -> Any:
-    """The type in which results are compared: torch itself cannot add all of them."""
+    """Return the type in which results are compared: torch itself cannot add all of them."""
     return torch.float64 if name in FLOATS else torch.int64
 
 
@@ -234,7 +231,7 @@ def stacked(name: str, count: int) -> Any:
 
 
 def test_types_are_computed_with(ranks: Any, backend: str) -> None:
-    # Only ringfold has bool and the integers of 16 bits and without a sign.
+    # Only ringfold has 16-bit integers, and unsigned ones of more than 8 bits.
     names = (
         FLOATS
         + SIGNED
@@ -277,8 +274,9 @@ def test_floats_are_averaged_and_so_are_integers_rounded_toward_zero(
 
 
 def average_in_all_forms() -> Any:
-    """Totals of -7 on three ranks, and of 7: integers, some of them strided, coalesced, and
-    asynchronous.
+    """Average integers: strided, asynchronous and scattered.
+
+    Totals are -7 and 7 on two ranks, and -9 and 9 on three.
     """
     mine = (
         torch.tensor([-3, 3])
@@ -351,7 +349,7 @@ def test_what_has_no_arithmetic_is_refused_and_the_group_goes_on(ranks: Any) -> 
 
 
 def sum_in_both_ways(names: list[str]) -> list[str]:
-    """Calls that wait use a shorter path than those that do not: their results must be the same."""
+    """Compare calls that wait, on a shorter path, with asynchronous ones."""
     different = []
     for name in names:
         for shape in ((), (0,), (7,), (3, 5)):
@@ -389,7 +387,7 @@ def test_sums_are_the_same_whether_their_caller_waits_or_not(ranks: Any) -> None
 
 
 def add_denormals() -> Any:
-    """Sums of numbers that a rank with flush-to-zero, which the first one sets, treats as zeros."""
+    """Add numbers that are zeros to a rank with flush-to-zero, which rank 0 sets."""
     if dist.get_rank() == 0:
         assert torch.set_flush_denormal(True)
     found = []
@@ -408,9 +406,7 @@ def test_flushing_denormals_on_one_rank_changes_no_sum(ranks: Any) -> None:
 
 
 def add_ones_to_large_numbers() -> list[float]:
-    """The largest and the least of sums that a rounding after each addition would leave at the
-    large number.
-    """
+    """Return the extremes of sums that rounding each addition would leave at the large number."""
     sums = []
     for dtype, large in ((torch.bfloat16, 256), (torch.float16, 2048)):
         for count in (1, COUNT, 100_000):
@@ -421,5 +417,5 @@ def add_ones_to_large_numbers() -> list[float]:
 
 
 def test_sums_of_16_bits_are_rounded_once_on_one_host(ranks: Any) -> None:
-    """docs/guides/from-gloo.md says so; with gloo, some are the large numbers."""
+    """docs/guides/from-gloo.md promises this; with gloo, some sums stay at the large number."""
     assert ranks(add_ones_to_large_numbers, 3, "ringfold").results() == [[2.0] * 12] * 3

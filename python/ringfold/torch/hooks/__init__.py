@@ -6,7 +6,7 @@
     state = hooks.VarianceState(model, alpha=1.5)
     model.register_comm_hook(state, hooks.variance_hook)
 
-`docs/guides/hooks.md` describes what each hook computes and sends, and when it wins.
+`docs/guides/hooks.md` describes the computation and the traffic of each hook, and when it wins.
 """
 
 from ringfold.torch.hooks.compress import (

@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ringfold.errors import InvalidArgument
 
-# The smallest type for sums over steps; a 16-bit sum would swallow small gradients.
+# The smallest type for sums over steps; a 16-bit sum would lose small gradients.
 WIDER = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
 
 
@@ -61,8 +61,8 @@ class NamedParameters:
 
 
 def in_shape_of(parameter: torch.Tensor, flat: torch.Tensor) -> torch.Tensor:
-    """The view of a flat gradient with the parameter's shape, and its strides if dense, as DDP lays
-    it out.
+    """A view of a flat gradient with the parameter's shape, and with its strides if dense, as DDP
+    lays it out.
     """
     if torch.empty_like(parameter, device="meta").stride() == parameter.stride():
         return flat.as_strided(parameter.shape, parameter.stride(), flat.storage_offset())
@@ -70,7 +70,7 @@ def in_shape_of(parameter: torch.Tensor, flat: torch.Tensor) -> torch.Tensor:
 
 
 class Ledger:
-    """Flat tensors, one for each of `fields`, that are kept for every parameter."""
+    """Flat tensors that are kept for every parameter, one for each of `fields`."""
 
     def __init__(self, *fields: str) -> None:
         self.fields = fields
@@ -91,7 +91,7 @@ class Ledger:
     def flat(self, layout: Layout, like: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """One tensor per field, in this layout, to be updated in place; zeros for new parameters.
 
-        A new tensor is on the device of `like` and has its type, or the type in which that is
+        A new tensor is on the device of `like` and has its type, or the type in which that type is
         accumulated.
         """
         held = self._flat.get(layout)
@@ -130,11 +130,11 @@ class Ledger:
         self._flat.clear()
 
     def parts(self) -> Iterator[tuple[str, tuple[torch.Tensor, ...]]]:
-        """Every parameter's name, and its values."""
+        """Every parameter's name and values."""
         yield from self._parts.items()
 
     def state_dict(self) -> dict[str, dict[str, torch.Tensor]]:
-        """A copy, by name of the parameter and of the field."""
+        """A copy of all values, by parameter name and field name."""
         return {
             name: {
                 field: part.detach().clone() for field, part in zip(self.fields, parts, strict=True)

@@ -1,9 +1,8 @@
 """Gradients sent in 16 bits.
 
 Like torch's own hooks of this kind, but the gradient is divided by the number of ranks before it is
-rounded. The sum of the data sent is thus the mean, and it overflows only if the mean itself does.
-The names differ from torch's because DDP refuses torch's names for bfloat16 wherever there is no
-NCCL.
+rounded. The sum of the data sent is thus the mean, and overflows only if the mean itself does. The
+names differ from torch's because DDP refuses torch's names for bfloat16 without NCCL.
 """
 
 from collections.abc import Callable
@@ -29,13 +28,13 @@ class CompressState:
 
     def take(self, like: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """An unused buffer; return it with `give_back`. Behind `delayed_hook`, a bucket may use
-        more than one at a time.
+        more than one buffer at a time.
         """
         free = self._free.setdefault((dtype, like.device, like.numel()), [])
         return free.pop() if free else torch.empty_like(like, dtype=dtype)
 
     def give_back(self, buffer: torch.Tensor) -> None:
-        """End the use of a buffer from `take`."""
+        """Return a buffer from `take` for reuse."""
         self._free[buffer.dtype, buffer.device, buffer.numel()].append(buffer)
 
     def __getstate__(self) -> dict[str, Any]:

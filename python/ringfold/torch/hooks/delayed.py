@@ -34,7 +34,7 @@ class DelayedState(HookState):
 
     hook, hook_state: the hook that averages while the next step runs, `fp16_hook` for instance; by
         default an all-reduce. Without a state, the group is passed; a given state is checkpointed
-        separately. A state from a pickle has none.
+        separately. A state from a pickle has neither.
     empty: whether the last backward pass left no usable gradients, because none were in flight
         before it.
 
@@ -125,7 +125,7 @@ class DelayedState(HookState):
     def _send(
         self, bucket: dist.GradBucket, travelling: torch.Tensor
     ) -> torch.futures.Future[torch.Tensor]:
-        """Start averaging a bucket, in another buffer than DDP's."""
+        """Start averaging a bucket in the buffer `travelling` instead of DDP's."""
         if self.hook is None:
             torch.div(bucket.buffer(), self.world_size, out=travelling)
             done = dist.all_reduce(travelling, group=self.group, async_op=True).get_future()
@@ -196,20 +196,20 @@ class DelayedOptimizer(torch.optim.Optimizer):
         return found
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """As the wrapped optimizer."""
+        """Reset the gradients, as the wrapped optimizer does."""
         self.optimizer.zero_grad(set_to_none=set_to_none)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """As the wrapped optimizer."""
+        """Add a parameter group to the wrapped optimizer."""
         self.optimizer.add_param_group(param_group)
 
     def state_dict(self) -> dict[str, Any]:
-        """The wrapped optimizer's; gradients in flight are in the `DelayedState`'s."""
+        """The wrapped optimizer's state; that of `DelayedState` has the gradients in flight."""
         saved: dict[str, Any] = self.optimizer.state_dict()
         return saved
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """As the wrapped optimizer."""
+        """Load a state into the wrapped optimizer."""
         self.optimizer.load_state_dict(state_dict)
 
     def __repr__(self) -> str:

@@ -1,10 +1,10 @@
-"""The mean over all ranks of lists of elements: an all-gather, whose result each rank adds up in
+"""The mean over all ranks of lists of elements, by an all-gather whose result each rank adds up in
 rank order.
 
-The data that a rank receives grows with the number of ranks: lists win over an all-reduce of the
-whole bucket only while density x ranks is well below 2. If the lists of a step are longer than the
-all-reduce would be, an all-reduce is made instead; all ranks know all lengths, and so make the same
-decision. Replicas stay bitwise identical either way.
+The data that a rank receives grows with the number of ranks: lists are faster than an all-reduce of
+the whole bucket only while density x ranks is well below 2. If the lists of a step are longer than
+the all-reduce would be, an all-reduce is made instead; all ranks know all lengths, and so make the
+same decision. Replicas stay bitwise identical either way.
 """
 
 from dataclasses import dataclass
@@ -25,13 +25,13 @@ class Traffic:
     """This rank's traffic so far."""
 
     elements: int = 0
-    """Elements of all gradients."""
+    """Number of elements of all gradients."""
     elements_sent: int = 0
-    """The elements that were sent in lists."""
+    """Number of elements sent in lists."""
     bytes_sent: int = 0
-    """The lists' bytes."""
+    """Size of the lists, in bytes."""
     bytes_dense: int = 0
-    """The bytes of the gradients themselves."""
+    """Size of the gradients themselves, in bytes."""
 
     @property
     def density(self) -> float:
@@ -39,7 +39,7 @@ class Traffic:
         return self.elements_sent / max(self.elements, 1)
 
     def count(self, sent: Sent, buffer: torch.Tensor) -> None:
-        """Add one bucket."""
+        """Count one bucket."""
         self.elements += buffer.numel()
         self.elements_sent += sent.indices.numel()
         self.bytes_sent += sent.payload.numel()
@@ -49,8 +49,8 @@ class Traffic:
 def mean_of_lists(
     sent: Sent, sizes: list[int], code: Code, layout: Layout, buffer: torch.Tensor, group: Any
 ) -> torch.futures.Future[torch.Tensor]:
-    """Set `buffer`, a bucket's, to the mean over the ranks of what each has sent. `sizes` are the
-    payloads' bytes by rank.
+    """Set a bucket's `buffer` to the mean of the ranks' lists. `sizes` are the payload sizes in
+    bytes, by rank.
     """
     if sum(sizes) > 2 * buffer.numel() * buffer.element_size():
         return mean_of_whole(sent, len(sizes), buffer, group)
@@ -78,7 +78,8 @@ def gather(
     """
     longest = max(sizes)
     is_even = min(sizes) == longest
-    # torch guarantees even blocks only; if the backend does, too, payloads are padded.
+    # torch guarantees only blocks of equal size; unless the backend supports others, payloads are
+    # padded.
     is_padded = not is_even and dist.get_backend(group) not in UNEVEN_BACKENDS
     blocks = [longest] * len(sizes) if is_padded else sizes
     gathered = payload.new_empty(sum(blocks))
@@ -94,7 +95,7 @@ def gather(
 def mean_of_whole(
     sent: Sent, ranks: int, buffer: torch.Tensor, group: Any
 ) -> torch.futures.Future[torch.Tensor]:
-    """The same by an all-reduce of the whole bucket."""
+    """Set `buffer` to the mean of the ranks' lists, by an all-reduce of the whole bucket."""
     buffer.zero_()
     buffer[sent.indices] = sent.values.div(ranks)
     return (
@@ -105,10 +106,10 @@ def mean_of_whole(
 
 
 def sizes_of_all(payload: torch.Tensor, ranks: int, group: Any) -> list[int]:
-    """The number of bytes that every rank has to send. Blocks until all ranks have sent theirs.
+    """The payload size of every rank, in bytes. Blocks until all ranks have sent theirs.
 
-    It waits instead of chaining futures: collectives must be started in the same order on all
-    ranks, and only the thread that runs backward ensures that.
+    Blocks instead of chaining futures: collectives must be started in the same order on all ranks,
+    and only the thread that runs backward ensures that.
     """
     mine = torch.tensor([payload.numel()], dtype=torch.int64, device=payload.device)
     sizes = torch.empty(ranks, dtype=torch.int64, device=payload.device)

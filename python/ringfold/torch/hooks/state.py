@@ -15,14 +15,14 @@ class HookState:
     """The values that a hook keeps between steps, by parameter name.
 
     model: the `DistributedDataParallel` model, or the module in it. A model with
-        `find_unused_parameters=True` is refused, unless its graph is static: DDP discards what a
-        hook returns for parameters that no rank used in this step, and a hook with a state may
-        return an older gradient then.
+        `find_unused_parameters=True` is refused, unless its graph is static: DDP discards a hook's
+        result for parameters that no rank used in this step, and a hook with a state may then
+        return an older gradient.
     group: the process group; by default the model's, or the default group.
 
     `state_dict` is the part for checkpoints; `load_state_dict` restores it into a state of the same
-    model. A pickled state (as a part of a pickled or copied DDP model) carries just that; `bind`
-    attaches it to a model again.
+    model. A pickled state (as a part of a pickled or copied DDP model) has only that part; `bind`
+    attaches such a state to a model again.
     """
 
     # The values that a subclass keeps, and the attributes that are saved in checkpoints, too.

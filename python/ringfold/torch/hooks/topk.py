@@ -18,8 +18,7 @@ from ringfold.torch.hooks.state import HookState
 from ringfold.torch.hooks.wire import Exact
 
 
-# The sampling stride; the factor and the constant by which more elements are taken from the sample
-# than must be found.
+# The sampling stride, and the margin of elements taken from the sample: a factor and a constant.
 SAMPLE_STRIDE = 61
 SAMPLE_MARGIN = 2
 SAMPLE_MIN = 50
@@ -46,7 +45,7 @@ class TopKState(HookState):
 
 
 def topk_hook(state: TopKState, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """Send the largest elements of gradient and residual, keep the others.
+    """Send the largest elements of gradient plus residual, and keep the others.
 
     `docs/explanation/hooks.md` has the formula.
     """
@@ -76,8 +75,8 @@ def topk_hook(state: TopKState, bucket: dist.GradBucket) -> torch.futures.Future
 def greatest(magnitudes: torch.Tensor, count: int) -> torch.Tensor:
     """The indices of the `count` largest; NaN counts as the largest.
 
-    Selecting among all elements is slow. A sample estimates the smallest of the largest; the
-    selection is then among the elements not below it, unless the estimate was wrong.
+    Selecting among all elements is slow. A sample estimates the smallest of the largest; only
+    elements not below the estimate are then candidates, unless the estimate was wrong.
     """
     sample = magnitudes[::SAMPLE_STRIDE]
     sampled = SAMPLE_MARGIN * count // SAMPLE_STRIDE + SAMPLE_MIN
@@ -90,5 +89,5 @@ def greatest(magnitudes: torch.Tensor, count: int) -> torch.Tensor:
 
 
 def subtract(residual: torch.Tensor, indices: torch.Tensor, sent: torch.Tensor) -> None:
-    """Subtract what was sent from the residual; non-finite values are removed entirely."""
+    """Subtract the sent values from the residual; non-finite values are removed entirely."""
     residual[indices] = (residual[indices] - sent).nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)

@@ -79,7 +79,7 @@ class VarianceState(HookState):
 def variance_hook(
     state: VarianceState, bucket: dist.GradBucket
 ) -> torch.futures.Future[torch.Tensor]:
-    """Send the elements that exceed their noise, keep the others.
+    """Send the elements that exceed their noise, and keep the others.
 
     `docs/explanation/hooks.md` has the formula.
     """
@@ -108,8 +108,8 @@ def clear_elements(
     clear = torch.mul(residual, residual, out=scratch).sub_(variance, alpha=state.alpha) > 0
     if state.threshold is not None:
         clear &= torch.abs(residual, out=scratch) > state.threshold
-    # No comparison selects non-finite values, and they would stay for ever. The sum shows cheaply
-    # whether there are any.
+    # No comparison selects non-finite values, and they would stay forever. The sum detects them
+    # cheaply.
     if not variance.sum().isfinite():
         clear |= ~variance.isfinite()
     return clear.nonzero().view(-1)
@@ -118,8 +118,8 @@ def clear_elements(
 def settle(
     state: VarianceState, sent: Sent, residual: torch.Tensor, variance: torch.Tensor
 ) -> None:
-    """Subtract what was sent from the residual, and its effect from the sum of squares; let the
-    others decay.
+    """Subtract the sent values from the residual, and their effect from the sum of squares; decay
+    the other sums of squares.
     """
     left = variance.new_zeros(sent.indices.shape)
     if state.threshold is not None:

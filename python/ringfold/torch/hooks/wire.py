@@ -22,7 +22,7 @@ class Sent(NamedTuple):
     payload: torch.Tensor
     """The bytes, as a flat uint8 tensor."""
     indices: torch.Tensor
-    """The elements that were encoded."""
+    """The indices of the encoded elements."""
     values: torch.Tensor
     """The values that a receiver will read."""
 
@@ -134,7 +134,7 @@ class Powers:
         kept = ((distance <= self.D_MAX) & (values != 0)).nonzero().view(-1)
         indices, distance, negative = indices[kept], distance[kept], values[kept] < 0
         words = (indices << 4) | (negative.to(torch.int64) << 3) | distance
-        # The upper half of 32 bits are the negative numbers.
+        # Words from 2^31 on become negative numbers of 32 bits.
         payload = torch.cat(
             (tops, torch.where(words >= 1 << 31, words - (1 << 32), words).to(torch.int32))
         )
@@ -170,7 +170,7 @@ class Powers:
 
 
 def check_bits(layout: Layout, bits: int) -> None:
-    """Raise if an index into the bucket needs more bits."""
+    """Raise if an index into the bucket needs more than `bits` bits."""
     if sum(layout.sizes) > 1 << bits:
         raise InvalidArgument(
             f"a bucket of more than 2^{bits} elements; give DDP a smaller bucket_cap_mb"

@@ -1,8 +1,8 @@
-"""Calls of torch: one function for each form, by its name, and what surrounds them.
+"""torch's calls: one function for each form, by name, and the contexts around calls.
 
-A function gets the group, the inputs and the outputs of a member, for calls in place of a whole
-tensor the same ones, and returns the handle of a call that is not waited for. Results of functional
-forms are what they return.
+A function takes a member's group, inputs and outputs; for in-place calls on a whole tensor, these
+are the same tensors. It returns the handle of an asynchronous call. Functional forms return their
+results.
 """
 
 from collections.abc import Callable, Iterator
@@ -23,14 +23,14 @@ Made = Callable[[Call, Any, Tensors, Tensors, bool], Any]
 
 
 def operation(call: Call) -> Any:
-    """torch's operation of a call."""
+    """Return torch's operation of a call."""
     if call.op == "PREMUL_SUM":
         return dist._make_nccl_premul_sum(call.factor)
     return getattr(dist.ReduceOp, call.op)
 
 
 def splits(call: Call, group: Any) -> tuple[list[int], list[int]]:
-    """The rows that a member gets from and gives to each."""
+    """Return the numbers of rows that a member receives from and sends to each member."""
     me = group.rank()
     return [row[me] for row in call.matrix], list(call.matrix[me])
 
@@ -47,7 +47,7 @@ def all_reduce_coalesced(
     call: Call, group: Any, given: Tensors, out: Tensors, is_async: bool
 ) -> Any:
     done = dist.all_reduce_coalesced(out, operation(call), group, is_async)
-    # Its future is that of torch's own form.
+    # Its future is the one that torch's own form returns.
     return done
 
 
@@ -74,7 +74,7 @@ def all_gather_coalesced(
     call: Call, group: Any, given: Tensors, out: Tensors, is_async: bool
 ) -> Any:
     parts, members = len(given), len(call.counts)
-    # The oracle has the members of a part after each other, and torch the parts of a member.
+    # The oracle groups outputs by part, torch by member.
     lists = [[out[part * members + member] for part in range(parts)] for member in range(members)]
     return dist.all_gather_coalesced(lists, given, group, is_async)
 
@@ -115,7 +115,7 @@ def all_to_all_single(call: Call, group: Any, given: Tensors, out: Tensors, is_a
 
 
 def managed(one: Made) -> Made:
-    """Several such calls within torch's manager of coalescing."""
+    """Return a function that makes several such calls within torch's coalescing manager."""
 
     def make(call: Call, group: Any, given: Tensors, out: Tensors, is_async: bool) -> Any:
         with dist._coalescing_manager(group, async_ops=is_async) as manager:
@@ -175,7 +175,7 @@ MAKERS: dict[str, Made] = {
 
 
 class Seen(TorchDispatchMode):  # type: ignore[misc]
-    """Lists the calls that torch's dispatcher carries out."""
+    """Lists the calls that torch's dispatcher executes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -190,7 +190,7 @@ class Seen(TorchDispatchMode):  # type: ignore[misc]
 
 @contextmanager
 def seen(is_due: bool) -> Iterator[None]:
-    """Calls of torch under a dispatch mode, which sees them if that `is_due`."""
+    """Run calls under a dispatch mode, which must see them if `is_due`."""
     with Seen() as mode:
         yield
     if is_due and not any("c10d" in name for name in mode.names):
@@ -199,7 +199,7 @@ def seen(is_due: bool) -> Iterator[None]:
 
 @contextmanager
 def counted(is_due: bool) -> Iterator[None]:
-    """The same with torch's own mode, which counts calls."""
+    """Run calls under torch's own counting mode, which must count them if `is_due`."""
     with CommDebugMode() as mode:
         yield
     if is_due and mode.get_total_counts() == 0:
@@ -207,7 +207,7 @@ def counted(is_due: bool) -> Iterator[None]:
 
 
 def surrounding(mode: str, is_seen: bool) -> Any:
-    """What surrounds a call."""
+    """Return the context of a call."""
     match mode:
         case "logged":
             return seen(is_seen)

@@ -1,4 +1,4 @@
-"""The tensors of one call on one rank: inputs as the oracle gives them, outputs to be filled."""
+"""Tensors of one call on one rank: inputs with the oracle's values, and outputs to be filled."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from programs.steps import Call
 
 
 class Case:
-    """The tensors of a call."""
+    """Tensors of a call on one member."""
 
     def __init__(self, call: Call, me: int, pool: Pool | None) -> None:
         self.call = call
@@ -39,15 +39,15 @@ class Case:
         return self.call.layouts[self._next % len(self.call.layouts)]
 
     def place(self, values: torch.Tensor) -> Placed:
-        """An input."""
+        """Place an input in memory."""
         return Placed(self.layout(), self.call.dtype, values.numel(), values, self._pool)
 
     def room(self, due: torch.Tensor) -> Placed:
-        """An output."""
+        """Place an output in memory."""
         return Placed(self.layout(), self.call.dtype, due.numel(), None, self._pool)
 
     def join(self, values: list[torch.Tensor], me: int) -> None:
-        """Larger tensors, of which the smaller ones are the own blocks."""
+        """Place larger tensors whose own blocks are the smaller tensors of an in-place call."""
         is_gathered = self.call.form.blocks == "gathered"
         count = self.call.counts[me]
         own = slice(me * count, (me + 1) * count)
@@ -56,7 +56,7 @@ class Case:
         for value, due in zip(values, self.due, strict=True):
             larger = due.clone() if is_gathered else value
             if is_gathered:
-                # All but the own block is to be written.
+                # The call must write all blocks but its own.
                 larger.zero_()
                 larger[own] = value
             placed = Placed("flat", self.call.dtype, larger.numel(), larger, self._pool)
@@ -71,14 +71,14 @@ class Case:
             ]
 
     def check(self, made: Any) -> None:
-        """Compare."""
+        """Compare the tensors with the expected ones."""
         if self.call.form.is_functional:
             found = made.wait() if hasattr(made, "wait") else made
             flat = found.reshape(-1)
             (due,) = self.due
             bytes_ = [oracle.as_bytes(each.contiguous()) for each in (flat, due)]
             if due.dtype is torch.bool:
-                # torch's own copies make one byte of all that are true.
+                # torch's own copies turn every true byte into the same byte.
                 bytes_ = [each != 0 for each in bytes_]
             if flat.dtype != due.dtype or not torch.equal(*bytes_):
                 raise Wrong(f"{flat[:12].tolist()} for {due[:12].tolist()}")

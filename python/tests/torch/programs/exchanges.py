@@ -1,4 +1,4 @@
-"""Messages, objects, and very many calls at once."""
+"""Messages, objects, and large numbers of simultaneous calls."""
 
 import pickle
 import random
@@ -17,7 +17,7 @@ Waits = tuple[Callable[[], None], Callable[[], None]]
 
 
 def values(message: Message) -> torch.Tensor:
-    """The content of a message."""
+    """Return the content of a message."""
     count = message.count
     if message.dtype == "bool":
         return torch.arange(count) % 3 == message.salt % 3
@@ -25,7 +25,7 @@ def values(message: Message) -> torch.Tensor:
 
 
 def messages(step: Messages, rank: int) -> list[Waits]:
-    """Start all messages of this rank, or make them; what checks each, and waits for it."""
+    """Start or make all messages of this rank; return a check and a wait for each started one."""
     if step.way == "batch":
         return batch(step, rank)
     found: list[Waits] = []
@@ -59,7 +59,7 @@ def received(step: Messages, message: Message, is_waiting: bool) -> list[Waits]:
 
 
 def batch(step: Messages, rank: int) -> list[Waits]:
-    """All messages of this rank as one batch."""
+    """Exchange all messages of this rank as one batch."""
     placed: list[tuple[Placed, torch.Tensor | None]] = []
     operations = []
     for message in step.messages:
@@ -91,7 +91,7 @@ def batch(step: Messages, rank: int) -> list[Waits]:
 
 
 def thing(salt: int, rank: int) -> Any:
-    """An object of a rank."""
+    """Return an object for a rank."""
     random_ = random.Random(salt * 100 + rank)
     kind = random_.randrange(5)
     if kind == 0:
@@ -106,7 +106,7 @@ def thing(salt: int, rank: int) -> Any:
 
 
 def check_objects(found: list[Any], due: list[Any]) -> None:
-    """Compare by their pickles' content."""
+    """Compare objects by their pickles, or else by value."""
     if [pickle.dumps(each) for each in found] == [pickle.dumps(each) for each in due]:
         return
     if len(found) != len(due) or not all(map(is_same, found, due)):
@@ -114,7 +114,7 @@ def check_objects(found: list[Any], due: list[Any]) -> None:
 
 
 def is_same(one: Any, other: Any) -> bool:
-    """Whether two objects are equal."""
+    """Return whether two objects are equal."""
     if isinstance(other, torch.Tensor):
         return isinstance(one, torch.Tensor) and torch.equal(one, other)
     return type(one) is type(other) and bool(one == other)
@@ -150,7 +150,7 @@ def objects(step: Objects, rank: int, ranks: int) -> None:
 
 
 def many(step: Many, rank: int, ranks: int) -> None:
-    """Start very many calls of three elements, and check them all."""
+    """Start `depth` calls of three elements, and check them all."""
     if rank == step.late:
         import time
 
@@ -186,7 +186,7 @@ def many(step: Many, rank: int, ranks: int) -> None:
 
 
 def messages_around(rows: list[torch.Tensor], rank: int, ranks: int) -> int:
-    """Each rank sends its rows to the next one; the factor of what arrives in their place."""
+    """Replace the rows by those of the previous rank; return the factor of the received rows."""
     if ranks == 1:
         return 1
     got = [torch.zeros_like(row) for row in rows]

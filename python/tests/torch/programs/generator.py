@@ -1,4 +1,4 @@
-"""Random programs, drawn from a seed: all ranks draw the same."""
+"""Draws random programs from a seed; all ranks draw the same programs."""
 
 import random
 from dataclasses import replace
@@ -20,7 +20,7 @@ FEATURES: dict[str, bool] = {
     "default device": True,
     "forks that register": True,
 }
-"""What programs may contain, and whether the backend has it; what it has not yet is not drawn."""
+"""Features of programs, and whether the backend supports them; unsupported ones are not drawn."""
 ON = frozenset(name for name, is_on in FEATURES.items() if is_on)
 
 COUNTS = (0, 1, 1, 2, 3, 5, 12, 17, 60, 1000, 1024, 4097)
@@ -34,7 +34,7 @@ MEMORY_BYTES = (4096, 100_000, 1 << 20)
 DEPTHS = (5, 20, 100, 500, 2000)
 DEEP_DEPTHS = (4095, 4097, 10_000, 30_000, 100_000)
 DEEP = 0.02
-"""The share of the deepest among many calls."""
+"""Share of the greatest depths among steps of many calls."""
 LONGEST_DELAY_US = 6000
 LATE_MS = (1, 5, 20)
 STEPS = (6, 22)
@@ -55,7 +55,7 @@ class Generator:
         self.trains = self.tags = 0
 
     def draw(self) -> list[Step]:
-        """The steps; at the end nothing is under way, and no group is open."""
+        """Return the steps; at their end, no call is in progress and no group is open."""
         kinds = [
             (self.calls, 12), (self.messages, 3), (self.objects, 2), (self.open_one, 2),
             (self.close_one, 1), (self.memory, 1), (self.fork, 2), (self.late, 1),
@@ -72,24 +72,24 @@ class Generator:
         return steps
 
     def some(self, *values: int) -> int:
-        """One of several numbers."""
+        """Return one of several numbers."""
         return self.random.choice(values)
 
     def chance(self, of_one: float) -> bool:
-        """Whether something of this probability happens."""
+        """Return true with probability `of_one`."""
         return self.random.random() < of_one
 
     def has(self, feature: str) -> bool:
-        """Whether the backend has it."""
+        """Return whether the backend supports a feature."""
         return feature in self.features
 
     def group(self, named: bool = False) -> Open:
-        """An open group; one that torch knows by a name, if asked for."""
+        """Return an open group; if `named`, one that torch knows by name."""
         found = [one for one in self.open.values() if not (named and one.way == "split")]
         return self.random.choice(found)
 
     def calls(self) -> list[Step]:
-        """One call, or several under way."""
+        """Draw one call, or several simultaneous ones."""
         if self.chance(0.4):
             return [self.call()]
         return [
@@ -98,7 +98,7 @@ class Generator:
         ]
 
     def call(self) -> Call:
-        """Any collective call, which waits."""
+        """Draw any collective call; its `how` is `now` or `drop`."""
         form = self.random.choice(list(FORMS.values()))
         group = self.group(named=form.is_functional)
         members = len(group.members)
@@ -130,15 +130,15 @@ class Generator:
         )
 
     def mode(self, layouts: tuple[str, ...]) -> str:
-        """What surrounds a call."""
-        # torch's dispatcher passes copies of such tensors on, and drops what is written to them.
+        """Draw the context of a call."""
+        # torch's dispatcher passes copies of such tensors, and discards what is written to them.
         is_lazy = bool({"negative", "conjugate"} & set(layouts))
         if self.chance(0.8) or (is_lazy and not self.has("lazy negation seen by modes")):
             return ""
         return self.random.choice(MODES + ("elsewhere",) * self.has("default device"))
 
     def dtype(self, form: Form) -> tuple[str, str]:
-        """A type, and an operation that exists for it."""
+        """Draw a type, and an operation that exists for it."""
         if form.name == "sparse_all_reduce":
             return self.random.choice(("float32", "float64", "int64")), "SUM"
         if not form.reduces:
@@ -157,7 +157,7 @@ class Generator:
         return dtype, self.random.choice(ops)
 
     def layouts(self, form: Form, dtype: str) -> tuple[str, ...]:
-        """How the tensors of a call lie in memory."""
+        """Draw the memory layouts of a call's tensors."""
         if form.name == "sparse_all_reduce":
             return ("flat",)
         if self.chance(0.4):
@@ -173,7 +173,7 @@ class Generator:
         return tuple(self.random.choice(kinds) for _ in range(self.random.randint(1, 3)))
 
     def sizes(self, form: Form, members: int) -> tuple[Sizes, tuple[Sizes, ...]]:
-        """The sizes of blocks, and those between all pairs."""
+        """Draw the sizes of blocks, and those between all pairs."""
         most = self.random.choice(LARGE_COUNTS if self.chance(0.03) else COUNTS)
         if form.blocks == "exchanged":
             if self.chance(0.4):
@@ -185,11 +185,11 @@ class Generator:
         return (most,) * members, ()
 
     def uneven(self, members: int, most: int) -> Sizes:
-        """A size for each member."""
+        """Draw a size for each member."""
         return tuple(self.some(0, most, self.random.randint(0, most)) for _ in range(members))
 
     def messages(self) -> list[Step]:
-        """Messages among ranks of the job."""
+        """Draw messages among ranks of the job."""
         way = self.random.choice(("started", "batch", "waiting"))
         pairs = [
             (source, target)
@@ -212,20 +212,21 @@ class Generator:
         return [Messages(drawn, way, way != "batch" and self.chance(0.3))]
 
     def tag(self) -> int:
-        """A tag that no other message of the program has: a receive from any rank takes the first
-        one with its tag.
+        """Return a tag that no other message of the program has.
+
+        A receive from any rank takes the first message with its tag.
         """
         self.tags += 1
         return self.tags
 
     def objects(self) -> list[Step]:
-        """One collective of objects."""
+        """Draw one collective of objects."""
         names = ("all_gather", "broadcast", "gather", "scatter", "send")
         name, root = self.random.choice(names), self.random.randrange(self.ranks)
         return [Objects(name, root, self.random.randrange(1000))]
 
     def open_one(self) -> list[Step]:
-        """A group of some ranks."""
+        """Open a group of some ranks."""
         if len(self.open) > 3:
             return []
         self.opened += 1
@@ -241,9 +242,11 @@ class Generator:
         return [found]
 
     def may_be_local(self, members: list[int]) -> bool:
-        """Whether only members may make a group: torch names such a group after its members and the
-        number of each rank's groups. All members must have as many, and not as many as when an open
-        group of the same members was made.
+        """Return whether a group may be made by its members alone.
+
+        torch names such a group after its members and the number of groups of each rank. All
+        members must have the same number, but not the number at which an open group of the same
+        members was made.
         """
         local = [set(one.members) for one in self.open.values() if one.way == "local"]
         if set(members) in local:
@@ -252,7 +255,7 @@ class Generator:
         return all(each >= set(members) or not each & set(members) for each in named)
 
     def close_one(self) -> list[Step]:
-        """The end of a group."""
+        """Close a group."""
         if len(self.open) == 1:
             return []
         group = self.random.choice(sorted(self.open.keys() - {0}))
@@ -260,7 +263,7 @@ class Generator:
         return [Close(group, self.chance(0.5))]
 
     def memory(self) -> list[Step]:
-        """Registered memory, also while a rank forks."""
+        """Register memory, possibly while a rank forks."""
         group = self.group().group
         found: list[Step] = [
             Memory(group, self.random.choice(MEMORY_BYTES), self.chance(0.5)) for _ in range(2)
@@ -270,46 +273,46 @@ class Generator:
         return found
 
     def fork(self) -> list[Fork]:
-        """A fork during the steps that follow."""
+        """Draw a fork during the following steps."""
         rank, delay_us = self.random.randrange(self.ranks), self.random.randrange(LONGEST_DELAY_US)
         way = "multiprocessing" if self.chance(0.2) else "os"
         return [Fork(rank, delay_us, way, self.chance(0.3))]
 
     def late(self) -> list[Step]:
-        """A late rank."""
+        """Draw a late rank."""
         return [Late(self.random.randrange(self.ranks), self.random.choice(LATE_MS))]
 
     def barrier(self) -> list[Step]:
-        """A barrier."""
+        """Draw a barrier."""
         if self.chance(0.2):
             return [Barrier(0, True)]
         return [Barrier(self.group().group)]
 
     def many(self) -> list[Step]:
-        """Many calls under way; the deepest are rare."""
+        """Draw many simultaneous calls; the greatest depths are rare."""
         depth = self.random.choice(DEPTHS)
         if self.has("many calls") and self.chance(self.deep):
             depth = self.random.choice(DEEP_DEPTHS)
         kind = self.random.choice(("sums", "broadcasts", "messages"))
         if kind == "messages" and not self.has("many calls"):
-            # Each takes two calls.
+            # Each message takes two calls.
             depth //= 2
         late, late_ms = self.random.randrange(self.ranks), self.random.choice(LATE_MS)
         return [Many(depth, late, late_ms, kind, self.chance(0.3) and kind != "messages")]
 
     def settle(self) -> list[Step]:
-        """An end of what is under way."""
+        """Draw the end of all calls in progress."""
         return [Settle()]
 
     def fakes(self) -> list[Step]:
-        """Calls on fake tensors."""
+        """Draw calls on fake tensors."""
         if not self.has("fake tensors"):
             return []
         ranks = self.random.sample(range(self.ranks), self.random.randint(1, self.ranks))
         return [Fakes(tuple(sorted(ranks)), self.group(named=True).group)]
 
     def train(self) -> list[Step]:
-        """Training, once at most."""
+        """Draw training, at most once."""
         self.trains += 1
         if self.trains > 1:
             return []
@@ -317,7 +320,7 @@ class Generator:
         return [Train(self.random.randint(1, 3), salt, self.random.choice((1, 200, 1 << 20)))]
 
     def restart(self) -> list[Step]:
-        """Another job's group; the other groups end with the one before."""
+        """Draw another job's group; all other groups end with the previous job's."""
         self.open = {0: self.open[0]}
         return [Restart()]
 
@@ -325,5 +328,8 @@ class Generator:
 def drawn(
     seed: int, index: int, ranks: int, deep: float = DEEP, features: frozenset[str] = ON
 ) -> list[Step]:
-    """Program number `index` of a seed; `deep` is the share of deep ones among many calls."""
+    """Draw program number `index` of a seed.
+
+    `deep` is the share of the greatest depths among steps of many calls.
+    """
     return Generator(seed, index, ranks, deep, features).draw()

@@ -1,4 +1,4 @@
-"""The handles of calls under way, and all ways to wait for them."""
+"""Handles of calls in progress, and all ways to wait for them."""
 
 import threading
 import time
@@ -17,7 +17,7 @@ LOOK_S = 0.0005
 
 
 def waiting(how: str, made: Any, outputs: list[torch.Tensor]) -> Callable[[], None]:
-    """What waits for a handle; a callback is added at once."""
+    """Return a function that waits for a handle; a callback is added at once."""
     if made is None:
         return lambda: None
     if how == "callback":
@@ -43,7 +43,7 @@ def waiting(how: str, made: Any, outputs: list[torch.Tensor]) -> Callable[[], No
 
 
 def future(made: Any) -> Any:
-    """The future of a handle; torch returns one for some calls that are coalesced."""
+    """Return the future of a handle; some coalesced calls have a future as their handle."""
     return made if isinstance(made, Future) else made.get_future()
 
 
@@ -55,7 +55,7 @@ def check_callback(promise: Any, called: list[Any]) -> None:
 
 
 def poll(is_complete: Callable[[], bool]) -> None:
-    """Look until a call is complete; nothing waits for it."""
+    """Poll until a call is complete, without waiting for it."""
     until = time.monotonic() + PATIENCE_S
     while not is_complete():
         if time.monotonic() > until:
@@ -64,7 +64,7 @@ def poll(is_complete: Callable[[], bool]) -> None:
 
 
 def wait_in_thread(made: Any) -> None:
-    """Wait in another thread, whose error counts."""
+    """Wait in another thread, and raise its error here."""
     errors: list[BaseException] = []
 
     def wait() -> None:
@@ -81,7 +81,7 @@ def wait_in_thread(made: Any) -> None:
 
 
 def within(check: Callable[[], None]) -> None:
-    """Check what arrives by itself, as soon as it is right; raise `Wrong` if it never is."""
+    """Repeat a check until it passes; raise its `Wrong` if it still fails after `PATIENCE_S`."""
     until = time.monotonic() + PATIENCE_S
     while True:
         try:

@@ -1,7 +1,7 @@
-"""Tensors in all kinds of layouts, each within a larger piece of memory that a call must not touch.
+"""Tensors in all kinds of layouts, each inside a larger piece of memory that calls must not touch.
 
-A `Placed` tensor compares all of that memory: the elements with the due ones, and the bytes between
-and around them with what they were before.
+A `Placed` tensor checks all of that memory: its elements have the expected values, and the bytes
+between and around them are unchanged.
 """
 
 from collections.abc import Callable
@@ -12,20 +12,20 @@ import torch
 from programs.oracle import kind
 
 GUARD = 8
-"""Elements before and behind a tensor."""
+"""Number of elements before and after a tensor."""
 FILL = 0xA5
-"""The bytes that no call writes; in memory of bool, 1."""
+"""Value of the bytes that no call may write; 1 in memory of bool."""
 _COMPLEX_OF = {"float16": "complex32", "float32": "complex64", "float64": "complex128"}
 
 View = Callable[[torch.Tensor], torch.Tensor]
 
 
 class Wrong(Exception):
-    """A result that is not the due one."""
+    """A result differs from the expected one."""
 
 
 def side(count: int) -> int:
-    """The length of the shorter of two axes with so many elements."""
+    """Return the length of the shorter of two axes with `count` elements in total."""
     return next(each for each in (5, 4, 3, 2, 1) if count % each == 0)
 
 
@@ -86,11 +86,11 @@ class Pool:
     def __init__(self, memory: torch.Tensor) -> None:
         self.memory = memory
         self.keep: Any = None
-        """The registration, if the memory had been made before."""
+        """Registration of the memory, if the memory existed before."""
         self.used = 0
 
     def cut(self, length: int, itemsize: int) -> torch.Tensor | None:
-        """Memory of this many bytes that nothing else uses; `None` if none is left."""
+        """Return `length` unused bytes of the memory, or `None` if too few are left."""
         begin = -(-self.used // itemsize) * itemsize
         if begin + length > self.memory.numel():
             return None
@@ -98,11 +98,11 @@ class Pool:
         return self.memory[begin : begin + length]
 
     def reuse(self) -> None:
-        """All calls have ended."""
+        """Make all memory available again; all calls have ended."""
         self.used = 0
 
     def close(self) -> None:
-        """End the registration."""
+        """Close the registration."""
         if self.keep is not None:
             self.keep.close()
             self.keep = None
@@ -131,7 +131,7 @@ class Placed:
         self.tensor = self._view(self._memory.view(base_kind))
         if values is not None:
             self.tensor.copy_(values.view(self.tensor.shape))
-        # Within inference mode it would be a tensor that cannot be written later.
+        # A tensor made in inference mode could not be written later.
         with torch.inference_mode(False):
             self._before = torch.empty(self._memory.shape, dtype=torch.uint8)
         self._before.copy_(self._memory)
@@ -139,7 +139,7 @@ class Placed:
             self.tensor = self.tensor.detach().requires_grad_()
 
     def check(self, due: torch.Tensor | None) -> None:
-        """Raise `Wrong` unless the memory is as before but for these elements."""
+        """Raise `Wrong` unless these elements, if any, are the only change of the memory."""
         expected = self._before
         if due is not None:
             expected = expected.clone()

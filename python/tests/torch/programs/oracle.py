@@ -1,7 +1,7 @@
-"""The values of calls, from their definitions: what each member gives, and what it gets.
+"""Values of calls, from their definitions: inputs and expected outputs of each member.
 
-Numbers are small integers, so that every type has every result exactly. What is only moved may be
-any bits.
+Numbers are small integers, so that every result is exact in every type. Data that is only moved may
+have any bits.
 """
 
 import math
@@ -17,8 +17,8 @@ LONGEST = 300_000
 BYTE_STEP = 37
 _INDEX = torch.arange(LONGEST + PERIOD)
 _BYTES = (torch.arange(256 + 251) * BYTE_STEP % 251).to(torch.uint8)
-# By operation: the number of different values, the least, and what they are multiples of. Sums,
-# products and averages of four ranks' values are exact in eight bits.
+# For each operation: the number of distinct values, the least before scaling, and the scale. Sums,
+# products and averages over four ranks are exact in eight bits.
 _RANGES = {
     "SUM": (31, -15, 1), "AVG": (5, -2, 12), "PREMUL_SUM": (13, -6, 2), "PRODUCT": (3, 1, 1),
     "MIN": (31, -15, 1), "MAX": (31, -15, 1), "BAND": (31, 0, 4), "BOR": (31, 0, 4),
@@ -27,12 +27,12 @@ _RANGES = {
 
 
 def kind(name: str) -> Any:
-    """torch's type of this name."""
+    """Return torch's type with this name."""
     return getattr(torch, name)
 
 
 def numbers(dtype: str, count: int, shift: int, op: str = "SUM") -> torch.Tensor:
-    """Small numbers that are exact after the operation."""
+    """Return small numbers whose reduction is exact."""
     is_integer = "int" in dtype
     # Averages of integers are rounded.
     period, least, scale = _RANGES["SUM" if op == "AVG" and is_integer else op]
@@ -48,7 +48,7 @@ def numbers(dtype: str, count: int, shift: int, op: str = "SUM") -> torch.Tensor
 
 
 def bits(dtype: str, count: int, shift: int) -> torch.Tensor:
-    """Any bits."""
+    """Return arbitrary bits."""
     length = count * kind(dtype).itemsize
     begin = shift * 13 % 251
     repeated = _BYTES[begin : begin + 251].repeat(length // 251 + 1)[:length]
@@ -56,19 +56,20 @@ def bits(dtype: str, count: int, shift: int) -> torch.Tensor:
 
 
 class Oracle:
-    """The values of one call."""
+    """Values of one call."""
 
     def __init__(self, call: Call) -> None:
         self.call = call
         self.members = range(len(call.counts))
 
     def given(self, member: int) -> list[torch.Tensor]:
-        """The inputs of a member, flat: tensors of a list, or one; of all parts."""
+        """Return a member's inputs, flat: the tensors of a list, or one tensor; for all parts."""
         return [each for part in self._parts() for each in self._given(member, part)]
 
     def due(self, member: int) -> list[torch.Tensor]:
-        """The tensors of a member that a call fills, flat, after it; for calls in place of a whole
-        tensor all of them."""
+        """Return the tensors of a member that a call fills, flat, as expected after the call.
+
+        For in-place calls on a whole tensor, these are all tensors."""
         return [each for part in self._parts() for each in self._due(member, part)]
 
     def _parts(self) -> range:
@@ -82,7 +83,7 @@ class Oracle:
         return numbers(call.dtype, count, shift, call.op)
 
     def _block(self, member: int, peer: int, part: int) -> torch.Tensor:
-        """What a member has for another."""
+        """Return a member's block for another member."""
         call = self.call
         count = call.matrix[member][peer] if call.matrix else call.counts[peer]
         return self._values(count, member, peer, part)
@@ -129,17 +130,17 @@ class Oracle:
 
 
 def joined(blocks: list[torch.Tensor]) -> torch.Tensor:
-    """Blocks one after the other."""
+    """Return the concatenation of blocks."""
     return torch.cat([as_bytes(block) for block in blocks]).view(blocks[0].dtype)
 
 
 def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
-    """The bytes of a flat tensor."""
+    """Return the bytes of a flat tensor."""
     return tensor.view(torch.uint8)
 
 
 def reduced(dtype: str, op: str, factor: float, inputs: list[torch.Tensor]) -> torch.Tensor:
-    """The reduction of inputs, in a wide type."""
+    """Return the reduction of inputs, computed in a wide type."""
     name = dtype
     wide = (
         torch.complex128
@@ -173,12 +174,12 @@ def reduced(dtype: str, op: str, factor: float, inputs: list[torch.Tensor]) -> t
 
 
 def by_bit(op: str, one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    """The operation on each bit."""
+    """Return the bitwise operation of two tensors."""
     return one & other if op == "BAND" else one | other if op == "BOR" else one ^ other
 
 
 def weights_after(steps: int, salt: int, ranks: int) -> list[torch.Tensor]:
-    """The parameters of `network` after training with the mean of all ranks' gradients."""
+    """Return the parameters of `network` after training with the mean of all ranks' gradients."""
     model = network()
     for step in range(steps):
         model.zero_grad()
@@ -191,7 +192,7 @@ def weights_after(steps: int, salt: int, ranks: int) -> list[torch.Tensor]:
 
 
 def network() -> Any:
-    """A small model whose parameters are integers."""
+    """Return a small model with integer parameters."""
     model = torch.nn.Sequential(torch.nn.Linear(5, 4), torch.nn.Linear(4, 3)).double()
     with torch.no_grad():
         for number, parameter in enumerate(model.parameters()):
@@ -201,6 +202,6 @@ def network() -> Any:
 
 
 def loss(model: Any, step: int, salt: int, rank: int) -> Any:
-    """The loss of one rank's inputs in a step; its gradients are multiples of 12."""
+    """Return the loss of one rank's inputs in a step; its gradients are multiples of 12."""
     x = numbers("float64", 20, salt + 7 * rank + 3 * step, "AVG").view(4, 5)
     return model(x).sum() * 12

@@ -1,4 +1,4 @@
-"""The shortest form of a list that fails, by leaving out parts (Zeller's ddmin)."""
+"""Reduces a failing list to a short one, by leaving out parts (Zeller's ddmin)."""
 
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -9,8 +9,9 @@ Item = TypeVar("Item")
 def shortest(
     items: Sequence[Item], fails: Callable[[list[Item]], bool], tries_max: int
 ) -> list[Item]:
-    """A part of the items, in their order, that still fails, of which no single one can be left
-    out, unless `tries_max` is reached before.
+    """Return a sublist that still fails, without any item that could be left out.
+
+    After `tries_max` tries, the result may have such items.
     """
     left = list(items)
     parts = 2

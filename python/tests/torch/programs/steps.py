@@ -1,7 +1,7 @@
-"""The steps of a random program as data, the same on all ranks.
+"""Steps of a random program as data, the same on all ranks.
 
-Ranks are those of the job; members are ranks of a group. Group 0 is the job. Nothing here needs
-torch.
+Ranks are ranks of the job; members are ranks of a group. Group 0 is the job. This module does not
+need torch.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ INTEGERS = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uin
 COMPLEX = ("complex32", "complex64", "complex128")
 FLOAT8 = ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu")
 AVERAGED = ("int8", "uint8", "int16", "int32", "int64", *FLOATS, *COMPLEX)
-"""The types with AVG: torch does not divide the other integers."""
+"""Types with AVG: torch does not divide the other integers."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Form:
     reduces: bool = False
     has_root: bool = False
     parts: int = 1
-    """The number of such calls that are coalesced to one."""
+    """Number of calls that are coalesced into one."""
     is_functional: bool = False
     """Whether the result is a new tensor."""
 
@@ -62,7 +62,7 @@ FORMS = {
     )
 }
 EVEN = ("gather", "scatter", "all_gather_coalesced")
-"""Lists whose blocks must be equal."""
+"""Forms with lists whose blocks must have equal sizes."""
 
 
 @dataclass(frozen=True)
@@ -71,36 +71,36 @@ class Call:
 
     group: int
     name: str
-    """Of a `Form`."""
+    """Name of a `Form`."""
     dtype: str
     counts: tuple[int, ...]
-    """Elements of each member's block, all equal for calls without blocks."""
+    """Number of elements in each member's block; all equal for calls without blocks."""
     matrix: tuple[tuple[int, ...], ...] = ()
-    """Elements that the row's member sends to the column's, if blocks are exchanged."""
+    """Number of elements from the row's member to the column's, if blocks are exchanged."""
     op: str = "SUM"
     factor: float = 1.0
-    """Of PREMUL_SUM."""
+    """Factor of PREMUL_SUM."""
     root: int = 0
-    """A member."""
+    """Root, as a member."""
     salt: int = 0
-    """Distinguishes the values of one call from another's."""
+    """Distinguishes the values of different calls."""
     is_bits: bool = False
     """Whether values are arbitrary bits, for calls that do not compute."""
     layouts: tuple[str, ...] = ("flat",)
-    """How tensors lie in memory: each member and tensor takes the next one."""
+    """Memory layouts, assigned in turn to members and tensors."""
     in_place: bool = False
-    """Whether a call with blocks gets or leaves its own block within the larger tensor."""
+    """Whether a call with blocks has its own block inside the larger tensor."""
     how: str = "now"
-    """`now`, or how the handle is treated: `wait`, `limit`, `poll`, `future`, `callback`, `thread`,
-    `drop`."""
+    """`now`, or the treatment of the handle: `wait`, `limit`, `poll`, `future`, `callback`,
+    `thread`, `drop`."""
     memory: str = "own"
-    """`own`, or `registered` if the group has such memory; drawn by each rank if `either`."""
+    """`own`; `registered`, if the group has such memory; `either`: each rank draws one of them."""
     mode: str = ""
-    """What surrounds the call, such as a dispatch mode."""
+    """Context of the call, such as a dispatch mode."""
 
     @property
     def form(self) -> Form:
-        """The call's spelling."""
+        """Spelling of the call."""
         return FORMS[self.name]
 
 
@@ -119,13 +119,13 @@ class Message:
 
 @dataclass(frozen=True)
 class Messages:
-    """Messages that are under way at once."""
+    """Simultaneous messages."""
 
     messages: tuple[Message, ...]
     way: str
-    """`started`, `batch`, or `waiting`, where each call waits."""
+    """`started`, `batch`, or `waiting`, in which each call waits."""
     from_any: bool = False
-    """Whether receivers name no source, but a tag."""
+    """Whether receivers name only a tag, and no source."""
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ class Objects:
 
 @dataclass(frozen=True)
 class Many:
-    """Very many small calls under way at once, while one rank is late."""
+    """Many small simultaneous calls, while one rank is late."""
 
     depth: int
     late: int
@@ -152,7 +152,7 @@ class Many:
 
 @dataclass(frozen=True)
 class Open:
-    """A group of a moment, of these ranks; 0 is never among the numbers."""
+    """Opens a temporary group of these ranks; its number is never 0."""
 
     group: int
     members: tuple[int, ...]
@@ -162,7 +162,7 @@ class Open:
 
 @dataclass(frozen=True)
 class Close:
-    """The end of a group, with calls under way or not."""
+    """Closes a group, with or without calls in progress."""
 
     group: int
     settles: bool
@@ -170,17 +170,17 @@ class Close:
 
 @dataclass(frozen=True)
 class Memory:
-    """Registered memory for later calls of the group, in place of the memory before."""
+    """Registers memory for later calls of the group, in place of the previous memory."""
 
     group: int
     bytes: int
     is_moved: bool = False
-    """Whether memory is registered that exists already, instead of made."""
+    """Whether existing memory is registered, instead of new memory."""
 
 
 @dataclass(frozen=True)
 class Fork:
-    """A fork in another thread, whose child uses memory and ends, during the steps that follow."""
+    """Forks in another thread, during the following steps; the child uses memory and ends."""
 
     rank: int
     delay_us: int
@@ -192,7 +192,7 @@ class Fork:
 
 @dataclass(frozen=True)
 class Late:
-    """A rank that takes its time."""
+    """Makes a rank late."""
 
     rank: int
     ms: int
@@ -209,7 +209,7 @@ class Train:
 
 @dataclass(frozen=True)
 class Fakes:
-    """Calls on fake tensors by some ranks, which do nothing."""
+    """Calls of some ranks on fake tensors; they do nothing."""
 
     ranks: tuple[int, ...]
     group: int
@@ -225,12 +225,12 @@ class Barrier:
 
 @dataclass(frozen=True)
 class Restart:
-    """The end of the job's group, and another one."""
+    """Ends the job's group, and makes a new one."""
 
 
 @dataclass(frozen=True)
 class Settle:
-    """The end of all calls under way, in an order of each rank's own."""
+    """Ends all calls in progress, on each rank in its own order."""
 
 
 Step: TypeAlias = (
@@ -240,7 +240,7 @@ Step: TypeAlias = (
 
 
 def possible(steps: list[Step], ranks: int) -> list[Step]:
-    """The steps without those that lack what was left out before: a group that was not opened."""
+    """Return the steps, except those whose group is never opened because that step was left out."""
     open_: dict[int, tuple[int, ...]] = {0: tuple(range(ranks))}
     kept: list[Step] = []
     for step in steps:

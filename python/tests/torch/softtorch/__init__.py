@@ -1,10 +1,10 @@
 """The device `soft`: a test device for torch over the software driver.
 
-Its streams, events and memory are the driver's, and everything that touches device memory is an
-operation of a stream, which runs late. So a missing wait shows as wrong numbers: memory is NaN
-until it is written. The host cannot touch device memory. See `operators.cpp`.
+Streams, events and memory are the driver's. Every access to device memory is an operation of a
+stream, which runs late. A missing wait therefore shows as wrong numbers: memory is NaN until it is
+written. The host cannot access device memory. See `operators.cpp`.
 
-`build` compiles it, `load` makes it torch's accelerator, for the rest of the process.
+`build` compiles the device, and `load` makes it torch's accelerator for the rest of the process.
 """
 
 import contextlib
@@ -30,18 +30,18 @@ HERE = Path(__file__).parent
 FOLDER = Path(__file__).parents[4] / "target" / "softtorch"
 BUILD_S = 900.0
 LIBRARY = "SOFTTORCH_LIBRARY"
-"""The variable that names the built library."""
+"""Name of the variable with the path of the built library."""
 LEVEL_0 = "SOFTTORCH_LEVEL0"
-"""The variable with which the device is one that lanes do not serve."""
+"""Name of the variable that makes `soft` a device without a lane."""
 
 
 class CannotBuild(Exception):
-    """This machine has no compiler, or no headers of torch."""
+    """The machine has no compiler, or no headers of torch."""
 
 
 @functools.cache
 def build() -> Path:
-    """The library for this release of torch; compiled unless it was before."""
+    """Return the library for this release of torch; compile it first if necessary."""
     sources = sorted([*HERE.glob("*.cpp"), *HERE.glob("*.h")])
     content = b"".join(source.read_bytes() for source in sources) + torch.__version__.encode()
     built = FOLDER / f"{hashlib.sha256(content).hexdigest()[:16]}.so"
@@ -53,7 +53,7 @@ def build() -> Path:
         raise CannotBuild("no g++, or no headers of torch, to build torch's test device")
     FOLDER.mkdir(parents=True, exist_ok=True)
     with (FOLDER / "lock").open("w") as lock:
-        # Another process may be at it, for a minute of both cores' time.
+        # Another process may be compiling, which takes both cores for a minute.
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not built.exists():
             compile_to(built, compiler, root)
@@ -74,8 +74,10 @@ def compile_to(built: Path, compiler: str, root: Path) -> None:
 
 
 def load() -> None:
-    """Make `soft` torch's accelerator. `RINGFOLD_CUDA_LIBRARY` names the software driver, and
-    `SOFTTORCH_LIBRARY` what `build` returned.
+    """Make `soft` torch's accelerator.
+
+    `RINGFOLD_CUDA_LIBRARY` names the software driver, and `SOFTTORCH_LIBRARY` the result of
+    `build`.
     """
     torch.ops.load_library(os.environ[LIBRARY])
     torch.utils.rename_privateuse1_backend("soft")
@@ -103,7 +105,7 @@ def _library() -> ctypes.CDLL:
 
 @contextlib.contextmanager
 def held(stream: Any, limit_s: float | None = None) -> Iterator[None]:
-    """Have a stream do nothing more until the end of the block, or the limit if that is earlier."""
+    """Hold a stream until the end of the block, or until the limit if that is earlier."""
     library = _library()
     library.softtorch_hold(ctypes.c_void_p(stream.native_handle))
     timer = threading.Timer(limit_s or threading.TIMEOUT_MAX, library.softtorch_let_go)
@@ -117,7 +119,7 @@ def held(stream: Any, limit_s: float | None = None) -> Iterator[None]:
 
 
 def _module() -> Any:
-    """What `torch.cuda` is for CUDA, as far as torch needs it."""
+    """Return the counterpart of `torch.cuda`, as far as torch needs it."""
     accelerator = torch.accelerator
     module: Any = ModuleType("torch.soft")
     module.Stream, module.Event = torch.Stream, torch.Event
