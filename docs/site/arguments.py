@@ -1,7 +1,7 @@
 """Tables of arguments for the Python API.
 
-The methods of a communicator share most of their arguments, so that each is described once, here.
-An argument of a method that has no description is an error.
+The methods of a communicator share most of their arguments, so each argument is described once,
+here. An argument without a description is an error.
 """
 
 from typing import Any
@@ -39,18 +39,18 @@ SPECIAL = {
     ("reduce", "root_and_op"): "The root and the operation, in either order.",
     ("broadcast_object", "thing"): "The root's object; ignored on other ranks.",
 }
-"""Arguments that mean something else in one method."""
+"""Arguments with a different meaning in one method."""
 
 
 class Arguments(griffe.Extension):  # type: ignore[misc]
     """Adds a table of arguments to the methods of the communicator."""
 
     def on_function(self, *, func: griffe.Function, **_: Any) -> None:
-        """Called for each function that is read."""
+        """Adds the table to a method's docstring; griffe calls it for each function."""
         parent = func.parent
         if parent is None or parent.name not in CLASSES or func.name.startswith("_"):
             return
-        # A module that was built into the sources has classes of the same names.
+        # A module built into the source tree has classes with the same names.
         if parent.path.startswith("ringfold._native"):
             return
         if func.docstring is None or "property" in func.labels:

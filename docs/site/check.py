@@ -1,9 +1,10 @@
-"""Checks the built site: every link leads to a page and an anchor of it, and nothing is fetched.
+"""Checks the built site: every link leads to a page and an anchor on it, and nothing is fetched.
 
     python docs/site/check.py SITE
 
 Links to other sites are allowed, but not followed. Scripts, styles, fonts and images must be the
-site's own. Pages of rustdoc are targets, and are not checked themselves: `cargo doc` does that.
+site's own. Pages of rustdoc are valid targets, but are not checked themselves: `cargo doc` does
+that.
 """
 
 import sys
@@ -15,11 +16,11 @@ from urllib.parse import unquote, urlsplit
 RUSTDOC = "api/rust"
 _FETCHED = {"script": "src", "img": "src", "source": "srcset", "iframe": "src", "link": "href"}
 _NOT_FETCHED = {"canonical", "next", "prev", "alternate"}
-"""The `rel` of `<link>` elements that only name a page."""
+"""The `rel` values of `<link>` elements that only name a page."""
 
 
 class Page(HTMLParser):
-    """The anchors of a page, its links, and what a browser fetches to show it."""
+    """A page's anchors, its links, and the resources that a browser fetches to show it."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -29,7 +30,7 @@ class Page(HTMLParser):
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Notes what the element says."""
+        """Records the anchors, links and resources of an element."""
         values = {name: value or "" for name, value in attrs}
         self.anchors.update(values[name] for name in ("id", "name") if name in values)
         if tag == "a" and "href" in values:
@@ -41,12 +42,12 @@ class Page(HTMLParser):
 
 @cache
 def page(path: Path) -> Page:
-    """The page at `path`."""
+    """Returns the page at `path`."""
     return Page(path.read_text(encoding="utf-8"))
 
 
 def problem(site: Path, here: Path, target: str) -> str | None:
-    """What is wrong with a link or file that the page `here` names, if anything."""
+    """Returns the problem of a link or resource on the page `here`, or None."""
     parts = urlsplit(target)
     if parts.scheme or parts.netloc:
         return None
@@ -60,13 +61,13 @@ def problem(site: Path, here: Path, target: str) -> str | None:
         return "no such file"
     anchor = unquote(parts.fragment)
     if anchor and there.suffix == ".html" and anchor not in page(there).anchors:
-        # Line numbers of rustdoc's listings are made by its script.
+        # rustdoc's script makes the line numbers of listings.
         return None if RUSTDOC in there.as_posix() else "no such anchor"
     return None
 
 
 def main() -> int:
-    """Prints what is wrong, and returns the exit status."""
+    """Prints all problems, and returns the exit status."""
     site = Path(sys.argv[1]).resolve()
     wrong: list[str] = []
     pages = [path for path in sorted(site.rglob("*.html")) if RUSTDOC not in path.as_posix()]

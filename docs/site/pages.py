@@ -1,10 +1,10 @@
-"""What the site does beside plain MkDocs.
+"""Extensions of the site beyond plain MkDocs.
 
-Documents are written for the repository: their links are paths in it, and work on any host of
-repositories. The site has the documents of `docs`, those of `OUTSIDE`, and a page for each program
-that a document links to. A link from one to another is rewritten for the site; its text is the
-page's title if it was a file's name. A link to any other file of the repository becomes its text,
-because the site does not have that file. The home page begins as README.md does.
+Documents are written for the repository: their links are paths in it, and work on any repository
+host. The site has the documents of `docs`, those of `OUTSIDE`, and a page for each program that a
+document links to. A link between them is rewritten for the site; if its text was a file name, it
+becomes the page's title. A link to any other file of the repository becomes plain text, because the
+site does not have that file. The home page begins with the first part of README.md.
 
 MkDocs calls the `on_` functions.
 """
@@ -29,10 +29,10 @@ OUTSIDE = {
     "bench/README.md": "project/benchmarks.md",
     "bench/results/README.md": "explanation/measurements.md",
 }
-"""Documents outside of `docs` that the site has, too, and where."""
+"""Documents outside `docs` that are also on the site, with their paths there."""
 
 PARTS = {"Guides": "guides", "Reference": "reference", "Explanation": "explanation"}
-"""The folder of `docs` whose pages stand in a part of the site."""
+"""Folder of `docs` whose pages belong to each part of the site."""
 
 LANGUAGES = {
     ".c": "c",
@@ -43,14 +43,14 @@ LANGUAGES = {
     ".toml": "toml",
     ".yaml": "yaml",
 }
-"""Files that get a page, by ending, and the language of their text."""
+"""Endings of files that get a page, with the language of their text."""
 
 PROGRAMS = "programs"
-"""The folder of the site with the pages of such files."""
+"""Folder of the site with the pages of programs."""
 
 FRONT, FRONT_END = "<!-- the front of README.md -->", "\n## Compared with others\n"
-"""The place of the home page where README.md stands, and the heading of README.md before which it
-ends there."""
+"""The mark on the home page that README.md's first part replaces, and the heading of README.md that
+ends this part."""
 
 _FENCE = re.compile(r"^\s*(```|~~~)")
 _LINK = re.compile(r"(!?\[(?:[^\[\]]|\[[^\]]*\])*\])\(([^()\s]+)\)")
@@ -63,7 +63,7 @@ _ITEM = re.compile(r"([*-]|\d+\.) ")
 
 
 def repository_path(page: str) -> str:
-    """The path in the repository of a page of the site."""
+    """Returns the repository path of a page of the site."""
     for outside, there in OUTSIDE.items():
         if there == page:
             return outside
@@ -71,7 +71,7 @@ def repository_path(page: str) -> str:
 
 
 def site_path(path: str) -> str | None:
-    """The path in the site of a file of the repository; nothing if the site does not have it."""
+    """Returns the site path of a file of the repository; None if the site does not have it."""
     if path in OUTSIDE:
         return OUTSIDE[path]
     if path.startswith("docs/"):
@@ -83,7 +83,7 @@ def site_path(path: str) -> str | None:
 
 @cache
 def title(path: str) -> str | None:
-    """The first heading of a document."""
+    """Returns the first heading of a document."""
     for line in (ROOT / path).read_text(encoding="utf-8").splitlines():
         if line.startswith("# "):
             return line.removeprefix("# ")
@@ -91,7 +91,7 @@ def title(path: str) -> str | None:
 
 
 def front() -> str:
-    """The first part of README.md without its title, with paths as in `docs`."""
+    """Returns the first part of README.md without its title, with paths relative to `docs`."""
     _, _, text = (ROOT / "README.md").read_text(encoding="utf-8").partition("\n")
     text, end, _ = text.partition(FRONT_END)
     if not end:
@@ -100,7 +100,7 @@ def front() -> str:
 
 
 def _picture(match: re.Match[str]) -> str:
-    """A picture that follows the site's switch for dark pages, and stacks on narrow screens."""
+    """Returns a picture that follows the site's dark mode, and stacks on narrow screens."""
     dark, about, light = match.groups()
     pictures = (
         f'<picture><source media="(max-width: 45em)" srcset="{narrow}">'
@@ -130,14 +130,14 @@ def _link(match: re.Match[str], page: str) -> str:
 
 
 def for_site(markdown: str, page: str) -> str:
-    """A document of the repository, as a page of the site."""
+    """Converts a document of the repository to a page of the site."""
     lines: list[str] = []
     in_fence = False
     before = ""
     prose: list[str] = []
 
     def flush() -> None:
-        # Links may be broken over lines.
+        # A link may be split over lines.
         lines.append(_LINK.sub(lambda match: _link(match, page), "\n".join(prose)))
         prose.clear()
 
@@ -150,7 +150,7 @@ def for_site(markdown: str, page: str) -> str:
         elif in_fence:
             lines.append(line)
         else:
-            # Python-Markdown needs an empty line before a list, other renderers do not.
+            # Python-Markdown requires an empty line before a list; other renderers do not.
             if _ITEM.match(line) and before and not _ITEM.match(before) and before[0] != " ":
                 prose.append("")
             prose.append(line)
@@ -161,8 +161,9 @@ def for_site(markdown: str, page: str) -> str:
 
 
 def on_config(config: Any) -> Any:
-    """Adds pages that `mkdocs.yml` does not name to the part that their folder belongs to, and a
-    link to the repository if a workflow of its host builds the site.
+    """Adds pages that `mkdocs.yml` does not name to the part of their folder.
+
+    Also adds a link to the repository if a workflow of its host builds the site.
     """
     if repository := os.environ.get("GITHUB_REPOSITORY"):
         config.repo_url = f"{os.environ['GITHUB_SERVER_URL']}/{repository}"
@@ -192,7 +193,10 @@ def _named(nav: Any) -> Iterator[str]:
 
 
 def programs(documents: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """The pages of the files that documents, given by page and text, link to: text by page."""
+    """Returns the pages of files that documents link to, as text by page.
+
+    Documents are pairs of page and text.
+    """
     pages = {}
     for page, markdown in documents:
         folder = posixpath.dirname(repository_path(page))
@@ -221,7 +225,7 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Rewrites a document for the site, where a reader may choose light or dark."""
+    """Rewrites a document for the site, where readers choose light or dark."""
     if page.file.src_uri.startswith(f"{PROGRAMS}/"):
         return markdown
     markdown = markdown.replace(FRONT, front())
