@@ -102,7 +102,7 @@ fn page() -> String {
          The help of `ringfold` and of each of its commands. This page is generated; a test \
          compares it\nwith what the command prints.\n",
     );
-    let commands: [&[&str]; 15] = [
+    let commands: [&[&str]; 14] = [
         &[],
         &["perf"],
         &["run"],
