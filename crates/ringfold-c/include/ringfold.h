@@ -12,13 +12,13 @@
 #include <stdint.h>
 
 /**
- * The version of the interface that this header describes. `ringfold_abi_version` gives that of
+ * The version of the interface that this header describes. `ringfold_abi_version` returns that of
  * the library; a program can run if both are equal.
  */
 #define RINGFOLD_ABI_VERSION 0
 
 /**
- * As `color` of `ringfold_split`: this rank is in no part.
+ * The `color` in `ringfold_split` of a rank that is in no part.
  */
 #define RINGFOLD_NO_COLOR -1
 
@@ -63,12 +63,12 @@
 #define RINGFOLD_UINT64 8
 
 /**
- * IEEE half precision; sums are made in 32 bits.
+ * IEEE half precision; sums are computed in 32 bits.
  */
 #define RINGFOLD_FLOAT16 9
 
 /**
- * bfloat16; sums are made in 32 bits.
+ * bfloat16; sums are computed in 32 bits.
  */
 #define RINGFOLD_BFLOAT16 10
 
@@ -88,12 +88,12 @@
 #define RINGFOLD_BOOL 13
 
 /**
- * 8-bit float with 4 exponent bits; moved, never combined.
+ * 8-bit float with 4 exponent bits; copied, never reduced.
  */
 #define RINGFOLD_FLOAT8_E4M3 14
 
 /**
- * 8-bit float with 5 exponent bits; moved, never combined.
+ * 8-bit float with 5 exponent bits; copied, never reduced.
  */
 #define RINGFOLD_FLOAT8_E5M2 15
 
@@ -108,12 +108,12 @@
 #define RINGFOLD_PROD 2
 
 /**
- * The smallest; NaN if an element is NaN.
+ * The minimum; NaN if an element is NaN.
  */
 #define RINGFOLD_MIN 3
 
 /**
- * The largest; NaN if an element is NaN.
+ * The maximum; NaN if an element is NaN.
  */
 #define RINGFOLD_MAX 4
 
@@ -203,15 +203,15 @@
 #define RINGFOLD_SENDRECV 12
 
 /**
- * As `root` of a receive: from any sender.
+ * The `root` of a receive from any sender.
  */
 #define RINGFOLD_ANY_SOURCE -1
 
 /**
- * How a call ended. The class of a failed collective is the same on all ranks.
+ * The result of a call. The class of a failed collective is the same on all ranks.
  *
  * After one of the first five errors (see `ringfold_is_fatal`) the communicator is dead: buffers
- * of its calls hold undefined data, and later calls fail likewise.
+ * of its calls hold undefined data, and later calls fail in the same way.
  */
 typedef enum {
     /**
@@ -227,11 +227,11 @@ typedef enum {
      */
     RINGFOLD_TIMEOUT = 2,
     /**
-     * Two ranks are in different calls: the program is wrong.
+     * Two ranks are in different calls, which is a defect of the program.
      */
     RINGFOLD_MISMATCH = 3,
     /**
-     * What a peer sent is damaged.
+     * Data from a peer is damaged.
      */
     RINGFOLD_CORRUPT = 4,
     /**
@@ -243,19 +243,19 @@ typedef enum {
      */
     RINGFOLD_CLOSED = 6,
     /**
-     * The arguments are wrong; nothing has happened.
+     * The arguments are invalid; the call had no effect.
      */
     RINGFOLD_INVALID_ARGUMENT = 7,
     /**
-     * This build, machine or data type does not offer it.
+     * This build, machine or data type does not support the call.
      */
     RINGFOLD_UNSUPPORTED = 8,
     /**
-     * The ranks could not be brought together.
+     * The ranks could not join the job.
      */
     RINGFOLD_BOOTSTRAP = 9,
     /**
-     * The system refused something.
+     * The operating system refused a request.
      */
     RINGFOLD_SYSTEM = 10,
     /**
@@ -266,7 +266,7 @@ typedef enum {
 
 /**
  * A group of ranks that communicate. All functions may be called from any thread; calls of several
- * threads are carried out in the order in which they come, which must be the same on all ranks.
+ * threads are executed in the order in which they are made, which must be the same on all ranks.
  */
 typedef struct ringfold_comm_t ringfold_comm_t;
 
@@ -276,12 +276,12 @@ typedef struct ringfold_comm_t ringfold_comm_t;
 typedef struct ringfold_config_t ringfold_config_t;
 
 /**
- * Where rank 0 is met, before it is known to the others.
+ * A listener of rank 0, whose address the other ranks do not know yet.
  */
 typedef struct ringfold_listener_t ringfold_listener_t;
 
 /**
- * Memory of `ringfold_alloc`.
+ * Memory that `ringfold_alloc` has allocated.
  */
 typedef struct ringfold_memory_t ringfold_memory_t;
 
@@ -291,13 +291,13 @@ typedef struct ringfold_memory_t ringfold_memory_t;
 typedef struct ringfold_registration_t ringfold_registration_t;
 
 /**
- * A call that is under way. May be used from any thread.
+ * A call in progress. May be used from any thread.
  */
 typedef struct ringfold_work_t ringfold_work_t;
 
 /**
- * A call. Set `size` to `sizeof(ringfold_request_t)`, and all fields that are not used to 0: with
- * C's designated initialisers that is what happens to those that are not named.
+ * A call. Set `size` to `sizeof(ringfold_request_t)`, and all unused fields to 0: C's designated
+ * initialisers do so for the fields that are not named.
  */
 typedef struct {
     /**
@@ -305,7 +305,7 @@ typedef struct {
      */
     size_t size;
     /**
-     * What to do: `RINGFOLD_ALL_REDUCE` and so on.
+     * The collective: `RINGFOLD_ALL_REDUCE` and so on.
      */
     uint32_t collective;
     /**
@@ -313,7 +313,7 @@ typedef struct {
      */
     uint32_t dtype;
     /**
-     * How elements are combined: `RINGFOLD_SUM` and so on. Ignored where none are.
+     * The reduction: `RINGFOLD_SUM` and so on. Ignored by collectives that do not reduce.
      */
     uint32_t op;
     /**
@@ -321,54 +321,55 @@ typedef struct {
      */
     int root;
     /**
-     * For messages: the number by which a receive finds its message.
+     * For messages: the number by which a receive selects its message.
      */
     uint32_t tag;
     /**
-     * What this rank multiplies its input with in a `RINGFOLD_PREMUL_SUM`.
+     * The factor of this rank's input in a `RINGFOLD_PREMUL_SUM`.
      */
     double factor;
     /**
-     * How many elements: of the buffer, or of one rank's block where each rank has one.
+     * The number of elements: of the buffer, or of one rank's block if each rank has one.
      */
     size_t count;
     /**
      * Instead of `count`, a count for each rank, for `RINGFOLD_ALL_GATHER`, `RINGFOLD_GATHER`,
      * `RINGFOLD_REDUCE_SCATTER` and `RINGFOLD_SCATTER`: the same list on all ranks. For
-     * `RINGFOLD_ALL_TO_ALL`, the elements that this rank gives to each.
+     * `RINGFOLD_ALL_TO_ALL`, the elements that this rank sends to each rank.
      */
     const size_t *counts;
     /**
-     * For `RINGFOLD_ALL_TO_ALL` with `counts`: the elements that this rank gets from each.
+     * For `RINGFOLD_ALL_TO_ALL` with `counts`: the elements that this rank receives from each
+     * rank.
      */
     const size_t *output_counts;
     /**
-     * What is read; may be null on ranks that give nothing.
+     * The input; may be null on ranks that send nothing.
      */
     const void *input;
     /**
-     * What is filled; may be null on ranks that get nothing. `input` again, or the rank's block of
+     * The output; may be null on ranks that receive nothing. `input` again, or the rank's block of
      * it, means in place.
      */
     void *output;
     /**
-     * The deadline in seconds; 0 stands for the communicator's.
+     * The deadline in seconds; 0 means the communicator's.
      */
     double timeout_s;
     /**
-     * The algorithm, instead of the tuner's choice; may be null.
+     * The algorithm; null means the tuner's choice.
      */
     const char *algorithm;
 } ringfold_request_t;
 
 /**
- * What a program does while a call waits, about 30 times a second. Another value than 0 ends the
- * call, and with it the communicator on all ranks, by `RINGFOLD_ABORTED`.
+ * A function of the program that is called about 30 times a second while a call waits. A result
+ * other than 0 ends the call, and with it the communicator on all ranks, with `RINGFOLD_ABORTED`.
  */
 typedef int (*ringfold_on_wait_t)(void *argument);
 
 /**
- * Called once with its argument, when a call is done.
+ * A function of the program that is called once with its argument, when a call is done.
  */
 typedef void (*ringfold_on_done_t)(void *argument);
 
@@ -377,22 +378,22 @@ extern "C" {
 #endif // __cplusplus
 
 /**
- * The version of the interface of the library that the program runs with.
+ * Returns the version of the interface of the library that the program runs with.
  */
 int ringfold_abi_version(void);
 
 /**
- * The library's version, such as "0.1.0". Ranks of a job have the same version.
+ * Returns the library's version, such as "0.1.0". Ranks of a job have the same version.
  */
 const char *ringfold_version(void);
 
 /**
- * Makes the call that `request` describes, and returns when it is done on this rank. Of a receive,
- * `source` gets the sender; it may be null. So may `on_wait`, which is called with `argument`,
- * under no lock, and may use the communicator.
+ * Makes the call that `request` describes, and returns when the call is done on this rank. For a
+ * receive, stores the sender in `source`, which may be null. `on_wait` may be null, too; it is
+ * called with `argument`, under no lock, and may use the communicator.
  *
  * Safety:
- * The request's buffers are valid, and not used otherwise, until this returns.
+ * The request's buffers are valid, and not used otherwise, until this function returns.
  */
 ringfold_status_t ringfold_run(const ringfold_comm_t *comm,
                                const ringfold_request_t *request,
@@ -401,11 +402,11 @@ ringfold_status_t ringfold_run(const ringfold_comm_t *comm,
                                void *argument);
 
 /**
- * Combines `count` elements of all ranks by `op`; every rank gets the same bits in `output`, which
- * may be `input`.
+ * Reduces `count` elements of all ranks by `op`; every rank receives the same bits in `output`,
+ * which may be `input`.
  *
  * Safety:
- * Both buffers have `count` elements, and are not used otherwise until this returns.
+ * Both buffers have `count` elements, and are not used otherwise until the function returns.
  */
 ringfold_status_t ringfold_all_reduce(const ringfold_comm_t *comm,
                                       const void *input,
@@ -427,8 +428,8 @@ ringfold_status_t ringfold_broadcast(const ringfold_comm_t *comm,
                                      int root);
 
 /**
- * Combines `count` elements of all ranks by `op`; the root gets the result in `output`, which may
- * be `input`, and may be null on the other ranks.
+ * Reduces `count` elements of all ranks by `op`; the root receives the result in `output`, which
+ * may be `input`, and may be null on the other ranks.
  *
  * Safety:
  * As for `ringfold_all_reduce`.
@@ -442,8 +443,8 @@ ringfold_status_t ringfold_reduce(const ringfold_comm_t *comm,
                                   int root);
 
 /**
- * Gives every rank the `count` elements of each, in rank order: `output` has room for `count`
- * times the number of ranks. In place if `input` is this rank's block of `output`.
+ * Gathers the `count` elements of each rank on all ranks, in rank order: `output` has room for
+ * `count` times the number of ranks. In place if `input` is this rank's block of `output`.
  *
  * Safety:
  * As for `ringfold_all_reduce`, with these sizes.
@@ -455,7 +456,7 @@ ringfold_status_t ringfold_all_gather(const ringfold_comm_t *comm,
                                       uint32_t dtype);
 
 /**
- * Combines `count` elements times the number of ranks by `op`, and gives each rank its block of
+ * Reduces `count` elements times the number of ranks by `op`; each rank receives its block of
  * `count`. In place if `output` is this rank's block of `input`, whose other blocks are undefined
  * then.
  *
@@ -470,8 +471,8 @@ ringfold_status_t ringfold_reduce_scatter(const ringfold_comm_t *comm,
                                           uint32_t op);
 
 /**
- * Gives the root the `count` elements of each rank, in rank order. `output` may be null on the
- * other ranks.
+ * Gathers the `count` elements of each rank on the root, in rank order. `output` may be null on
+ * the other ranks.
  *
  * Safety:
  * As for `ringfold_all_gather`.
@@ -484,7 +485,7 @@ ringfold_status_t ringfold_gather(const ringfold_comm_t *comm,
                                   int root);
 
 /**
- * Gives each rank its block of `count` elements of the root's `input`, which may be null on the
+ * Sends each rank its block of `count` elements of the root's `input`, which may be null on the
  * other ranks.
  *
  * Safety:
@@ -498,12 +499,12 @@ ringfold_status_t ringfold_scatter(const ringfold_comm_t *comm,
                                    int root);
 
 /**
- * Block j of rank i's input becomes block i of rank j's output; blocks have `count` elements. Not
- * in place.
+ * Exchanges blocks of `count` elements: block j of rank i's input becomes block i of rank j's
+ * output. Not in place.
  *
  * Safety:
  * Both buffers have `count` elements times the number of ranks, and are not used otherwise until
- * this returns.
+ * the function returns.
  */
 ringfold_status_t ringfold_all_to_all(const ringfold_comm_t *comm,
                                       const void *input,
@@ -512,7 +513,7 @@ ringfold_status_t ringfold_all_to_all(const ringfold_comm_t *comm,
                                       uint32_t dtype);
 
 /**
- * Returns when all ranks have called it.
+ * Waits until all ranks have called this function.
  *
  * Safety:
  * `comm` is a communicator or null.
@@ -521,11 +522,11 @@ ringfold_status_t ringfold_barrier(const ringfold_comm_t *comm);
 
 /**
  * Sends `count` elements to a peer, whose receive has the same tag, type and count. The peer may
- * be this rank: the message is kept until this rank receives it, or if too much is kept, the send
- * fails by its deadline.
+ * be this rank: the message is kept until this rank receives it. If too much is kept, the send
+ * fails at its deadline.
  *
  * Safety:
- * `input` has `count` elements, and is not changed until this returns.
+ * `input` has `count` elements, and is not changed until the function returns.
  */
 ringfold_status_t ringfold_send(const ringfold_comm_t *comm,
                                 const void *input,
@@ -535,11 +536,11 @@ ringfold_status_t ringfold_send(const ringfold_comm_t *comm,
                                 uint32_t tag);
 
 /**
- * Receives `count` elements from a peer, or from `RINGFOLD_ANY_SOURCE`; `source` gets the sender,
- * and may be null.
+ * Receives `count` elements from a peer, or from `RINGFOLD_ANY_SOURCE`; stores the sender in
+ * `source`, which may be null.
  *
  * Safety:
- * `output` has room for `count` elements, and is not used otherwise until this returns.
+ * `output` has room for `count` elements, and is not used otherwise until the function returns.
  */
 ringfold_status_t ringfold_recv(const ringfold_comm_t *comm,
                                 void *output,
@@ -551,8 +552,8 @@ ringfold_status_t ringfold_recv(const ringfold_comm_t *comm,
 
 /**
  * Joins the job that the environment describes (`RINGFOLD_*`, torchrun, mpirun, srun and others).
- * A process without such an environment is a job of one rank. Waits until all ranks are there, or
- * the deadline for that has passed.
+ * A process without such an environment is a job of one rank. Waits until all ranks have joined,
+ * or the deadline for joining has passed.
  *
  * Safety:
  * `comm` is a place for the result.
@@ -560,11 +561,12 @@ ringfold_status_t ringfold_recv(const ringfold_comm_t *comm,
 ringfold_status_t ringfold_init(ringfold_comm_t **comm);
 
 /**
- * Joins a job as `config` says, which may be null; what it does not say comes from the
- * environment. Rank 0 may give a listener, which is used up, also by a failure; others give null.
+ * Joins the job that `config` describes; settings that `config` lacks come from the environment,
+ * or all of them if `config` is null. Rank 0 may pass a listener, which is used up, also by a
+ * failure; other ranks pass null.
  *
  * Safety:
- * Both are handles or null; `comm` is a place for the result.
+ * `config` and `listener` are handles or null; `comm` is a place for the result.
  */
 ringfold_status_t ringfold_connect(const ringfold_config_t *config,
                                    ringfold_listener_t *listener,
@@ -572,8 +574,8 @@ ringfold_status_t ringfold_connect(const ringfold_config_t *config,
 
 /**
  * Opens a listener on free ports of this host's addresses, for rank 0 of a job whose ranks pass on
- * its address themselves. `toward` is a host name or an address, whose way out comes first; it may
- * be null.
+ * its address themselves. `toward` is a host name, an address or null; this host's address on the
+ * route to `toward` is listed first.
  *
  * Safety:
  * `toward` is a text or null; `listener` is a place for the result.
@@ -581,8 +583,8 @@ ringfold_status_t ringfold_connect(const ringfold_config_t *config,
 ringfold_status_t ringfold_listener_open(const char *toward, ringfold_listener_t **listener);
 
 /**
- * The address for the other ranks' `ringfold_config_set(config, "address", ...)`; null if
- * `listener` is. Valid until the listener is freed.
+ * Returns the address for the other ranks' `ringfold_config_set(config, "address", ...)`; null if
+ * `listener` is null. Valid until the listener is freed.
  *
  * Safety:
  * `listener` is a handle or null.
@@ -598,7 +600,7 @@ const char *ringfold_listener_address(const ringfold_listener_t *listener);
 void ringfold_listener_free(ringfold_listener_t *listener);
 
 /**
- * This process' rank in the communicator; -1 if `comm` is null.
+ * Returns this process' rank in the communicator; -1 if `comm` is null.
  *
  * Safety:
  * `comm` is a handle or null.
@@ -606,7 +608,7 @@ void ringfold_listener_free(ringfold_listener_t *listener);
 int ringfold_rank(const ringfold_comm_t *comm);
 
 /**
- * The number of ranks; -1 if `comm` is null.
+ * Returns the number of ranks; -1 if `comm` is null.
  *
  * Safety:
  * `comm` is a handle or null.
@@ -614,7 +616,7 @@ int ringfold_rank(const ringfold_comm_t *comm);
 int ringfold_world_size(const ringfold_comm_t *comm);
 
 /**
- * This rank's number among the ranks of its host; -1 if `comm` is null.
+ * Returns this rank's number among the ranks of its host; -1 if `comm` is null.
  *
  * Safety:
  * `comm` is a handle or null.
@@ -622,7 +624,7 @@ int ringfold_world_size(const ringfold_comm_t *comm);
 int ringfold_local_rank(const ringfold_comm_t *comm);
 
 /**
- * The number of ranks on this host; -1 if `comm` is null.
+ * Returns the number of ranks on this host; -1 if `comm` is null.
  *
  * Safety:
  * `comm` is a handle or null.
@@ -630,7 +632,7 @@ int ringfold_local_rank(const ringfold_comm_t *comm);
 int ringfold_local_size(const ringfold_comm_t *comm);
 
 /**
- * The number of hosts; -1 if `comm` is null.
+ * Returns the number of hosts; -1 if `comm` is null.
  *
  * Safety:
  * `comm` is a handle or null.
@@ -638,8 +640,8 @@ int ringfold_local_size(const ringfold_comm_t *comm);
 int ringfold_hosts(const ringfold_comm_t *comm);
 
 /**
- * What moves the data: "shm", "tcp", "shm+tcp", or "self" in a job of one rank; null if `comm` is.
- * Valid until the communicator is freed.
+ * Returns the transport: "shm", "tcp", "rdma", "shm+tcp", "shm+rdma", or "self" in a job of one
+ * rank; null if `comm` is null. Valid until the communicator is freed.
  *
  * Safety:
  * `comm` is a handle or null.
@@ -648,7 +650,7 @@ const char *ringfold_transport(const ringfold_comm_t *comm);
 
 /**
  * Makes communicators of the ranks with equal `color`, ordered by `key`, then by rank here. All
- * ranks call it; one whose color is `RINGFOLD_NO_COLOR` gets null.
+ * ranks call this function; a rank whose color is `RINGFOLD_NO_COLOR` gets null.
  *
  * Safety:
  * `comm` is a handle or null; `part` is a place for the result.
@@ -659,8 +661,9 @@ ringfold_status_t ringfold_split(const ringfold_comm_t *comm,
                                  ringfold_comm_t **part);
 
 /**
- * Whether an error has ended the communicator: `RINGFOLD_OK`, or that error's status, with its
- * text and ranks as of a failed call. Waits for nothing; works while another thread is in a call.
+ * Returns the status of the error that has ended the communicator, or `RINGFOLD_OK`. The error's
+ * text and ranks are available as those of a failed call. Never blocks; works while another thread
+ * is in a call.
  *
  * Safety:
  * `comm` is a handle or null.
@@ -668,8 +671,8 @@ ringfold_status_t ringfold_split(const ringfold_comm_t *comm,
 ringfold_status_t ringfold_fault(const ringfold_comm_t *comm);
 
 /**
- * Ends the communicator on all ranks: calls that wait in it fail with `RINGFOLD_ABORTED`, this
- * rank and `reason`. Not for signal handlers.
+ * Ends the communicator on all ranks: calls that wait in it fail with `RINGFOLD_ABORTED`, and name
+ * this rank and `reason`. Not for signal handlers.
  *
  * Safety:
  * `comm` is a handle or null; `reason` is a text.
@@ -677,8 +680,8 @@ ringfold_status_t ringfold_fault(const ringfold_comm_t *comm);
 ringfold_status_t ringfold_abort(const ringfold_comm_t *comm, const char *reason);
 
 /**
- * Leaves in good order: waits for this rank's calls, tells the others. Later calls fail with
- * `RINGFOLD_CLOSED`. Not collective, and harmless when repeated.
+ * Closes the communicator: waits for this rank's calls, and says goodbye to the peers. Later calls
+ * fail with `RINGFOLD_CLOSED`. Not collective; repeated calls do no harm.
  *
  * Safety:
  * `comm` is a handle or null.
@@ -686,16 +689,17 @@ ringfold_status_t ringfold_abort(const ringfold_comm_t *comm, const char *reason
 ringfold_status_t ringfold_close(const ringfold_comm_t *comm);
 
 /**
- * Frees a communicator; null is ignored. One that was not closed leaves as `ringfold_close` does,
- * but waits for nothing: if calls are under way, it is aborted on all ranks.
+ * Frees a communicator; null is ignored. A communicator that was not closed is closed as by
+ * `ringfold_close`, but without waiting: if calls are in progress, it is aborted on all ranks.
  *
  * Safety:
- * `comm` is a handle, which is not used afterwards, or null. No other thread is in a call of it.
+ * `comm` is a handle, which is not used afterwards, or null. No other thread is in a call of the
+ * communicator.
  */
 void ringfold_free(ringfold_comm_t *comm);
 
 /**
- * Makes empty settings, with which everything comes from the environment.
+ * Creates empty settings: every value comes from the environment.
  *
  * Safety:
  * `config` is a place for the result.
@@ -703,11 +707,11 @@ void ringfold_free(ringfold_comm_t *comm);
 ringfold_status_t ringfold_config_new(ringfold_config_t **config);
 
 /**
- * Sets the setting `name` to `value`, a text: spans of time in seconds, flags as "true" and
- * "false". Names are rank, world_size, address, secret, timeout, connect_timeout, peer_timeout,
- * transport, algorithm, protocol, late_rank, channels, min_channels, max_channels, chunk_bytes,
- * slice_bytes, socket_ifname, sockets, socket_threads, helpers, straggler, deterministic, bind,
- * tuner_plugin and tuner_config.
+ * Sets the setting `name` to `value`, a text: time spans in seconds, flags as "true" and "false".
+ * Names are rank, world_size, address, secret, timeout, connect_timeout, peer_timeout, transport,
+ * algorithm, protocol, late_rank, channels, min_channels, max_channels, chunk_bytes, slice_bytes,
+ * socket_ifname, sockets, socket_threads, helpers, straggler, deterministic, bind, tuner_plugin
+ * and tuner_config.
  *
  * Safety:
  * `config` is a handle or null, which no other thread uses; both texts end with a zero byte.
@@ -726,7 +730,7 @@ void ringfold_config_free(ringfold_config_t *config);
 
 /**
  * Allocates `bytes` bytes of zeros that calls of this host's ranks read and write without a copy.
- * All ranks call it, at the same place in their order of calls; sizes may differ.
+ * All ranks call this function, at the same place in their order of calls; sizes may differ.
  *
  * Safety:
  * `comm` is a handle or null; `memory` is a place for the result.
@@ -736,7 +740,7 @@ ringfold_status_t ringfold_alloc(const ringfold_comm_t *comm,
                                  ringfold_memory_t **memory);
 
 /**
- * The first byte, on a page boundary; null if `memory` is.
+ * Returns the address of the first byte, on a page boundary; null if `memory` is null.
  *
  * Safety:
  * `memory` is a handle or null.
@@ -744,7 +748,7 @@ ringfold_status_t ringfold_alloc(const ringfold_comm_t *comm,
 void *ringfold_memory_address(const ringfold_memory_t *memory);
 
 /**
- * Whether the peers on this host reach it.
+ * Returns whether the peers on this host can access the memory.
  *
  * Safety:
  * `memory` is a handle or null.
@@ -752,7 +756,7 @@ void *ringfold_memory_address(const ringfold_memory_t *memory);
 bool ringfold_memory_is_shared(const ringfold_memory_t *memory);
 
 /**
- * Gives the memory back, on this rank alone; null is ignored. No call uses it any more.
+ * Frees memory, on this rank alone; null is ignored. No call may still use the memory.
  *
  * Safety:
  * `memory` is a handle, which is not used afterwards, or null.
@@ -760,13 +764,14 @@ bool ringfold_memory_is_shared(const ringfold_memory_t *memory);
 void ringfold_memory_free(ringfold_memory_t *memory);
 
 /**
- * Registers the program's own `bytes` bytes at `buffer`, which stay where they are: private
- * memory, not that of a file, of the stack, or pinned by a device. All ranks call it, as with
- * `ringfold_alloc`. It costs as much as several calls save; `ringfold_alloc` is cheaper.
+ * Registers the program's own `bytes` bytes at `buffer`, which keep their address. The memory must
+ * be private, not that of a file or of the stack, and not pinned by a device. All ranks call this
+ * function, as with `ringfold_alloc`. A registration costs as much as several calls save;
+ * `ringfold_alloc` is cheaper.
  *
  * Safety:
  * The memory stays mapped as it is until the registration is freed, and is not used while this
- * runs and while it is freed. `registration` is a place for the result.
+ * function runs and while the registration is freed. `registration` is a place for the result.
  */
 ringfold_status_t ringfold_register(const ringfold_comm_t *comm,
                                     void *buffer,
@@ -783,15 +788,15 @@ ringfold_status_t ringfold_register(const ringfold_comm_t *comm,
 void ringfold_registration_free(ringfold_registration_t *registration);
 
 /**
- * The text of the calling thread's last failed call, which names the call, the ranks and the way
- * out; "" if none has failed. Valid until this thread's next failed call, or its end.
+ * Returns the text of the calling thread's last failed call, which names the call, the ranks and
+ * the remedy; "" if no call has failed. Valid until the thread's next failed call, or its end.
  */
 const char *ringfold_error_message(void);
 
 /**
- * The ranks that the calling thread's last failed call names: those that died or were waited for,
- * the two that differ, the one that aborted. Writes at most `capacity` of them to `ranks`, and
- * gives how many there are.
+ * Writes to `ranks` at most `capacity` of the ranks that the calling thread's last failed call
+ * names: ranks that died or were waited for, the two that differ, the one that aborted, or the one
+ * whose data is damaged. Returns the number of ranks that the call names.
  *
  * Safety:
  * `ranks` has room for `capacity` numbers, or is null.
@@ -799,17 +804,18 @@ const char *ringfold_error_message(void);
 size_t ringfold_error_ranks(int *ranks, size_t capacity);
 
 /**
- * Whether a communicator is dead after a call with this status.
+ * Returns whether a communicator is dead after a call with this status.
  */
 bool ringfold_is_fatal(int status);
 
 /**
- * The name of a status, such as "RINGFOLD_TIMEOUT"; "unknown" for other numbers.
+ * Returns the name of a status, such as "RINGFOLD_TIMEOUT"; "unknown" for other numbers.
  */
 const char *ringfold_status_name(int status);
 
 /**
- * Starts the call that `request` describes, and returns at once. The request itself may go.
+ * Starts the call that `request` describes, and returns at once. The request itself may be freed
+ * afterwards.
  *
  * Safety:
  * The request's buffers are valid, and not used otherwise, until the call is done; `work` is a
@@ -822,7 +828,7 @@ ringfold_status_t ringfold_start(const ringfold_comm_t *comm,
 /**
  * Starts `count` calls that are made together, in this order: like `ringfold_start` of each, but
  * they share the machine better. All ranks make the same groups. `requests` is an array of `count`
- * requests, `works` one of as many places. On failure none is started.
+ * requests, `works` one of as many places. On failure no call is started.
  *
  * Safety:
  * As for `ringfold_start` of each.
@@ -833,7 +839,7 @@ ringfold_status_t ringfold_start_group(const ringfold_comm_t *comm,
                                        ringfold_work_t **works);
 
 /**
- * Waits until the call is done on this rank; its status is that of the call. The call's deadline
+ * Waits until the call is done on this rank, and returns the call's status. The call's deadline
  * bounds the wait.
  *
  * Safety:
@@ -842,8 +848,8 @@ ringfold_status_t ringfold_start_group(const ringfold_comm_t *comm,
 ringfold_status_t ringfold_wait(const ringfold_work_t *work);
 
 /**
- * Waits for at most `timeout_s` seconds, and says in `is_done` whether the call is done. The call
- * goes on if it is not.
+ * Waits at most `timeout_s` seconds, and stores in `is_done` whether the call is done. If not, the
+ * call continues.
  *
  * Safety:
  * `work` is a handle or null; `is_done` is a place for the result.
@@ -851,7 +857,7 @@ ringfold_status_t ringfold_wait(const ringfold_work_t *work);
 ringfold_status_t ringfold_wait_for(const ringfold_work_t *work, double timeout_s, bool *is_done);
 
 /**
- * Whether the call is done, well or not; true if `work` is null. Waits for nothing.
+ * Returns whether the call is done, successfully or not; true if `work` is null. Never blocks.
  *
  * Safety:
  * `work` is a handle or null.
@@ -859,7 +865,7 @@ ringfold_status_t ringfold_wait_for(const ringfold_work_t *work, double timeout_
 bool ringfold_is_done(const ringfold_work_t *work);
 
 /**
- * The rank that sent, once a receive is done well; otherwise -1.
+ * Returns the sender of a receive that has succeeded; otherwise -1.
  *
  * Safety:
  * `work` is a handle or null.
@@ -867,8 +873,9 @@ bool ringfold_is_done(const ringfold_work_t *work);
 int ringfold_source(const ringfold_work_t *work);
 
 /**
- * Has `on_done(argument)` called once when the call is done, well or not: at once by this thread
- * if it is done already, otherwise by a thread of the library. It may make calls, and wait.
+ * Calls `on_done(argument)` once when the call is done, successfully or not: at once on this
+ * thread if the call is done already, otherwise on a thread of the library. `on_done` may make
+ * calls, and wait.
  *
  * Safety:
  * `on_done` may be called by another thread with `argument`, and raises no exception.
@@ -878,8 +885,8 @@ ringfold_status_t ringfold_when_done(const ringfold_work_t *work,
                                      void *argument);
 
 /**
- * Waits until the call is done, because it uses the program's buffers, and frees its handle; null
- * is ignored.
+ * Waits until the call is done, because the call uses the program's buffers, and frees the handle;
+ * null is ignored.
  *
  * Safety:
  * `work` is a handle, which is not used afterwards, or null.

@@ -436,7 +436,7 @@ fn what_is_mistyped_gets_its_right_word() {
         ("--policy tail --algorithm direct", 2, "for the ring"),
         ("--csv - --json -", 2, "mix"),
         ("--csv - --goal -", 2, "mix"),
-        ("--algorithm push", 2, "what can: flat (simple), ring"),
+        ("--algorithm push", 2, "usable: flat (simple), ring"),
         ("--ranks 0", 2, "0 ranks"),
         ("--ranks 99999999", 2, "at most"),
         (

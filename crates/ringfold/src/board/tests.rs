@@ -177,7 +177,7 @@ fn hostile_bytes_are_errors_or_numbers_and_never_panic() {
         (head::MAGIC, 0, "not a board"),
         (head::MAGIC, MAGIC + 1, "version 2"),
         (head::WORLD_SIZE, u64::MAX, "ranks"),
-        (head::WORLD_SIZE, 1 << 16, "cut off"),
+        (head::WORLD_SIZE, 1 << 16, "truncated"),
         (head::RECORDS, u64::MAX, "records"),
         (head::RANK, 3, "rank 3 among 3"),
     ] {
@@ -187,7 +187,7 @@ fn hostile_bytes_are_errors_or_numbers_and_never_panic() {
     let whole = |bytes: &[u8]| {
         let picture = Picture::read(bytes)?;
         match bytes.len() < picture.whole_bytes() {
-            true => Err("it is cut off".into()),
+            true => Err("truncated".into()),
             false => picture.calls(from(bytes)),
         }
     };
@@ -195,7 +195,7 @@ fn hostile_bytes_are_errors_or_numbers_and_never_panic() {
         assert!(whole(&bytes[..length]).is_err(), "{length} bytes");
     }
     let error = whole(&wrong(head::RECORDS, 1000)).unwrap_err();
-    assert!(error.contains("cut off"), "{error}");
+    assert!(error.contains("truncated"), "{error}");
     // No number in any word causes a panic.
     for index in 0..bytes.len() / 8 {
         for value in [0, 1, u64::MAX, 1 << 63] {
@@ -264,7 +264,7 @@ fn a_user_with_too_many_boards_hides_its_own_and_no_others() {
         .filter_map(|found| Some((found.pid, found.picture.as_ref().err()?)))
         .collect();
     assert!(
-        matches!(said[..], [(301, why)] if why.contains("user 70 has more than")),
+        matches!(said[..], [(301, why)] if why.contains("user 70 exceeds")),
         "{said:?}"
     );
     // Peers count against the budget if they are kept.

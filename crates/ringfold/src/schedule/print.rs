@@ -277,29 +277,22 @@ mod tests {
 
     #[test]
     fn a_ring_of_three_reads_like_this() {
-        let expected = "all_reduce by ring over messages, 3 ranks
-input: 3 chunks, output: 3 \
-chunks, scratch: unused
-4 rounds, 4 dependent hops; proved in place and not
+        let expected = "\
+all_reduce by ring over messages, 3 ranks
+input: 3 chunks, output: 3 chunks, scratch: unused
+4 rounds, 4 dependent hops; proved in place and out of place
 
 round  rank  steps
-   \
- 0     1  recv out[2] = in[2] + from 0; send in[0] to 2
-    1     1  recv out[1] = in[1] + from 0; \
-send out[2] to 2
+    0     1  recv out[2] = in[2] + from 0; send in[0] to 2
+    1     1  recv out[1] = in[1] + from 0; send out[2] to 2
     2     1  recv out[0] from 0; send out[1] to 2
-    3     1  recv out[2] from \
-0; send out[0] to 2
+    3     1  recv out[2] from 0; send out[0] to 2
 
 each rank, in messages and bytes (3000 bytes in all):
-rank  sends  recvs      \
-    sent      received       reduced     published       fetched        stored
-   0      4      4  \
-        4000          4000          2000             0             0             0
-   1      4     \
- 4          4000          4000          2000             0             0             0
-   2      4 \
-     4          4000          4000          2000             0             0             0
+rank  sends  recvs          sent      received       reduced     published       fetched        stored
+   0      4      4          4000          4000          2000             0             0             0
+   1      4      4          4000          4000          2000             0             0             0
+   2      4      4          4000          4000          2000             0             0             0
 ";
         assert_eq!(
             listing(Algorithm::Ring, Access::Messages, Some(1)),
@@ -311,8 +304,7 @@ rank  sends  recvs      \
     fn published_memory_is_listed_with_its_phases() {
         let text = listing(Algorithm::Direct, Access::Staged, None);
         let line = "    1     2  await phase 1 of all; out[2] = in[2] + [2] of 0 to 2, in rank \
-            order; \
-                    put out[2] into [2] of all others in phase 2\n";
+                    order; put out[2] into [2] of all others in phase 2\n";
         assert!(text.contains(line), "{text}");
         assert!(text.contains("    0     1  publish in[0] in phase 0; publish in[2] in phase 1\n"));
         assert!(text.contains("await phase 2 of 0; out[0] = [0] as 0 put it"));

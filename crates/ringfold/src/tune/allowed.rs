@@ -303,7 +303,7 @@ mod tests {
             (
                 "ring;tree",
                 "",
-                "`tree` lacks its collective, as in `allreduce:tree`",
+                "`tree` has no collective; write for example `allreduce:tree`",
             ),
             ("ring,,tree", "", "a name is missing in `ring,,tree`"),
             ("^", "", "a name is missing in `^`"),

@@ -225,7 +225,7 @@ mod tests {
             ("helper_bytes_min", "is not `name=bytes`"),
             ("rooted_slice_bytes=never", "must be 64 to 1073741824 bytes"),
             ("shared_slice_bytes=1", "must be 64 to"),
-            ("stream_bytes_min=much", "not a size"),
+            ("stream_bytes_min=much", "unknown unit `much`"),
             ("helper_bytes_min=1,helper_bytes_min=2", "duplicate entry"),
         ] {
             let error = text.parse::<Overrides>().unwrap_err();

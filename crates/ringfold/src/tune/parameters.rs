@@ -240,7 +240,8 @@ impl Value for u64 {
         let value = match text {
             "0" => 0,
             "never" => NEVER,
-            _ => crate::units::bytes(text).map_err(|why| format!("{why}, not `{text}`"))? as u64,
+            _ => crate::units::bytes(text).map_err(|why| format!("cannot be `{text}`: {why}"))?
+                as u64,
         };
         if bounds.contains(&value) {
             return Ok(value);

@@ -199,7 +199,7 @@ const BAD_LINES: &[(&str, &str)] = &[
     ),
     (
         "allreduce,0,9,ring,simple,-1,-1",
-        "2:32: 7 fields, and a rule has 8 to 10; what is missing begins with ranks",
+        "2:32: 7 fields, but a rule has 8 to 10; the first missing field is ranks",
     ),
     (
         "allreduce,0,9,ring,simple,-1,-1,-1,-1,-1,5",
@@ -273,12 +273,12 @@ fn rules_that_never_hold_are_told() {
     );
     let warnings = rules.warnings();
     let due = [
-        "tuned.csv:2: `allreduce,10,20,ring,simple,-1,-1,8,-1,-1` never holds: line 1 ",
-        "tuned.csv:3: `allreduce,10,20,tree,simple,-1,-1,8,-1,-1` holds only where the way of line \
+        "tuned.csv:2: `allreduce,10,20,ring,simple,-1,-1,8,-1,-1` never applies: line 1 ",
+        "tuned.csv:3: `allreduce,10,20,tree,simple,-1,-1,8,-1,-1` applies only if the way of line \
          1, ",
-        "tuned.csv:4: `allreduce,0,100,nvls,simple,-1,-1,-1,-1,-1` never holds: ringfold has no \
+        "tuned.csv:4: `allreduce,0,100,nvls,simple,-1,-1,-1,-1,-1` never applies: ringfold has no \
          all_reduce by nvls,simple",
-        "tuned.csv:6: `reduce,0,100,rabenseifner,simple,-1,-1,-1,-1,-1` never holds: ringfold has \
+        "tuned.csv:6: `reduce,0,100,rabenseifner,simple,-1,-1,-1,-1,-1` never applies: ringfold has \
          no reduce by rabenseifner",
         "tuned.csv:8: `allreduce,0,18446744073709551615,push,simple,",
     ];
