@@ -47,6 +47,9 @@ struct Line {
 /// A time in microseconds, and the count of each of [`CONSTANTS`].
 type Row = (f64, [f64; CONSTANTS.len()]);
 
+/// Reasons to leave rows out, and the number of rows of each.
+type LeftOut = Vec<(String, usize)>;
+
 /// Fits the constants, and prints them with their standard errors and as settings.
 pub fn run(path: &Path) -> Result<()> {
     let name = path.display();
@@ -107,11 +110,10 @@ fn setting(unit: &str, value_us: f64) -> String {
     }
 }
 
-/// The rows whose time has a closed form over messages; the reasons why others have none, and the
-/// number of rows of each reason.
-fn read(path: &Path) -> Result<(Vec<Row>, Vec<(String, usize)>)> {
+/// Reads the rows whose time has a closed form over messages, and the reasons why others have none.
+fn read(path: &Path) -> Result<(Vec<Row>, LeftOut)> {
     let mut reader = csv::Reader::from_path(path)?;
-    let (mut rows, mut left_out) = (Vec::new(), Vec::<(String, usize)>::new());
+    let (mut rows, mut left_out) = (Vec::new(), LeftOut::new());
     for line in reader.deserialize() {
         let line: Line = line.context("not a file of `ringfold perf --csv`")?;
         match equation(&line) {
