@@ -220,11 +220,11 @@ fn a_plugin_that_does_not_begin_is_none() {
     assert!(library.open().is_none());
     assert_eq!(library.count(c"ended"), 0);
     assert_eq!(
-        LINES.with("WARN plugin `five` does not begin (code 5, invalid usage)"),
+        LINES.with("WARN plugin `five` failed to start (code 5, invalid usage)"),
         1
     );
     assert!(Library::compile(6, "IS_HOLLOW").open().is_none());
-    assert_eq!(LINES.with("it lacks init or getCollInfo"), 1);
+    assert_eq!(LINES.with("no init or getCollInfo function"), 1);
 }
 
 #[test]

@@ -134,7 +134,7 @@ def test_a_refused_call_is_not_counted(ranks: Any) -> None:
     assert none[1] == some[1] == ["", "x"] and none[2] == some[2]
     texts = some[0]
     # In the caller's numbers, without trailers.
-    assert "gives itself 3 elements and expects 1 of itself" in texts[1]
+    assert "sends itself 3 elements but expects 1 from itself" in texts[1]
 
 
 class Loaded:

@@ -135,7 +135,7 @@ fn the_log_tells_what_was_chosen_and_why_once() {
     // Every rank logs each choice once; that of direct also in place.
     assert_eq!(said("one_shot over published memory"), 2, "{}", done.stderr);
     assert_eq!(said("direct over published memory"), 4, "{}", done.stderr);
-    assert_eq!(said("(asked for)"), 0, "{}", done.stderr);
+    assert_eq!(said("(requested)"), 0, "{}", done.stderr);
 }
 
 #[test]

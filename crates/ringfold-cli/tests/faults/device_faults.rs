@@ -85,7 +85,7 @@ fn too_little_locked_memory_is_said_with_the_limit() {
 fn a_port_that_cannot_be_used_is_named_with_the_reason() {
     let due = ["soft0:1", "soft1:1", "no address for RoCE v2", "IP address"];
     assert_said(&[], &[("SOFTVERBS_LINK", "ethernet")], &due);
-    let due = ["soft0:1: it is down", "soft1:1: it is down"];
+    let due = ["soft0:1: port is down", "soft1:1: port is down"];
     assert_said(&[], &[("SOFTVERBS_PORT", "down")], &due);
     let due = ["RINGFOLD_IB_HCA=mlx9", "soft0", "soft1"];
     assert_said(&[], &[("RINGFOLD_IB_HCA", "mlx9")], &due);

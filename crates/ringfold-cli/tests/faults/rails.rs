@@ -86,7 +86,7 @@ fn a_rail_that_cannot_be_connected_is_left_out() {
     let variables = [RAILS, ("RINGFOLD_CONNECT_TIMEOUT_MS", "4000")];
     let (_, logs) = perf_and_logs(&lab, &BOTH, &variables, &CALLS);
     let due = format!(
-        "data with rank 0 does without the rail from {}",
+        "data with rank 0 does not use the rail from {}",
         lab::second_address(1)
     );
     assert!(logs[1].contains(&due), "{}", logs[1]);
