@@ -337,7 +337,7 @@ static void refusals(void) {
     /* No text has the secret, in any encoding or place. */
     REFUSED(ringfold_config_set(config, "secret", "MARKER\xff"), "UTF-8");
     EXPECT(!strstr(ringfold_error_message(), "MARKER"));
-    REFUSED(ringfold_config_set(config, "MARKER", "secret"), "before its value");
+    REFUSED(ringfold_config_set(config, "MARKER", "secret"), "precede its value");
     EXPECT(!strstr(ringfold_error_message(), "MARKER"));
     WELL(ringfold_config_set(config, "tuner_config", "/nowhere/rules.toml"));
     ringfold_comm_t *none = NULL;

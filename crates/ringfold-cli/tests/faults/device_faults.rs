@@ -55,7 +55,7 @@ fn a_lost_completion_and_a_dead_device_are_named() {
 
 #[test]
 fn a_cut_cable_is_a_broken_connection_with_its_device() {
-    let due = ["over soft", "broke", "transport retry counter exceeded"];
+    let due = ["over soft", "failed", "transport retry counter exceeded"];
     for at in ["cut@20", "cut@300"] {
         for (_, ending) in endings(&[], &[("SOFTVERBS_FAULTS", at)]) {
             let says = due.iter().all(|due| ending.text.contains(due));
