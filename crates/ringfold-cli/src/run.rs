@@ -11,7 +11,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 use ringfold::Bind;
-use ringfold::internals::control::Address;
+use ringfold::internals::control::RendezvousAddress;
 use rustix::process::Signal;
 
 use crate::launch::{self, Job, Place};
@@ -50,7 +50,7 @@ pub struct Arguments {
 
     /// Host 0's name or address, and a free port there: rank 0's address [default: RINGFOLD_ADDR]
     #[arg(long, value_name = "HOST:PORT")]
-    addr: Option<Address>,
+    addr: Option<RendezvousAddress>,
 
     /// Print the ranks' output unchanged instead of marking every line with its rank
     #[arg(long)]

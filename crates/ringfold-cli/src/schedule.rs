@@ -8,7 +8,7 @@ use ringfold::internals::schedule::Listing;
 use ringfold::internals::schedule::check::{self, Slices};
 use ringfold::internals::schedule::{Access, Groups, Schedule, Spec};
 use ringfold::internals::tune::cost::{self, Costs};
-use ringfold::internals::tune::{Terms, is_two_levels};
+use ringfold::internals::tune::{CostTerms, is_two_levels};
 use ringfold::{Collective, Error, Method};
 use serde_json::{Value, json};
 
@@ -215,7 +215,7 @@ fn listings(arguments: &Arguments, candidates: &[Spec]) -> Result<String> {
 
 /// Describes the α-β-γ cost, if there is a closed form.
 fn cost(spec: &Spec, size: u64) -> Option<String> {
-    let Terms { hops, busiest, .. } = Terms::of(spec)?;
+    let CostTerms { hops, busiest, .. } = CostTerms::of(spec)?;
     let time = predict(spec, size)?;
     Some(format!(
         "cost: {hops:.0} α + {:.4} S β + {:.4} S γ ({:.0} messages or publications in all); S = \
@@ -254,8 +254,8 @@ fn comparison(arguments: &Arguments, candidates: &[Spec]) -> String {
     for spec in candidates {
         let (method, medium) = (spec.method().name(), spec.access.medium());
         let _ = write!(text, "  {method:<20}  {medium:<8}");
-        match Terms::of(spec).zip(predict(spec, arguments.bytes)) {
-            Some((Terms { hops, busiest, .. }, time)) => {
+        match CostTerms::of(spec).zip(predict(spec, arguments.bytes)) {
+            Some((CostTerms { hops, busiest, .. }, time)) => {
                 let _ = writeln!(
                     text,
                     "  {:>6.0}  {:>8.0}  {:>9.4}  {:>9.4}  {time:>10.1}",
@@ -281,7 +281,7 @@ fn json(arguments: &Arguments, candidates: &[Spec]) -> Result<Value> {
             "algorithm": spec.method().name(),
             "medium": spec.access.medium(),
             "rounds": proof.rounds,
-            "cost": Terms::of(spec).map(|terms| json!({
+            "cost": CostTerms::of(spec).map(|terms| json!({
                 "hops": terms.hops,
                 "messages": terms.busiest.messages,
                 "bytes": terms.busiest.bytes,

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
+use ringfold::internals::tune::{CommunicatorInfo, PluginHost};
 use ringfold::internals::tune::{CostTable, Question};
-use ringfold::internals::tune::{Members, PluginHost};
 use ringfold::{Collective, Method, Protocol};
 use ringfold_tuner_host::Host;
 
@@ -309,7 +309,7 @@ fn a_decision_is_logged_once() {
 #[test]
 #[ignore = "started by the next test, with a variable"]
 fn as_the_host_sees_it() {
-    let members = Members {
+    let members = CommunicatorInfo {
         communicator: 1,
         ranks: 8,
         hosts: 1,

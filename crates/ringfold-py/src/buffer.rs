@@ -19,11 +19,11 @@ pub struct Buffer {
     layout: Layout,
     kind: Kind,
     region: Region,
-    memory: Memory,
+    memory: BufferMemory,
 }
 
 #[derive(Debug)]
-enum Memory {
+enum BufferMemory {
     Lent(#[allow(dead_code, reason = "held, not read")] Owner),
     /// A copy in words, so that it is aligned for every type.
     Copied(#[allow(dead_code, reason = "held, not read")] Vec<u64>),
@@ -58,12 +58,12 @@ impl Buffer {
             check_writable(&layout)?;
         }
         let (memory, address) = if usable {
-            (Memory::Lent(owner), layout.address)
+            (BufferMemory::Lent(owner), layout.address)
         } else {
             // SAFETY: `owner` keeps the elements alive and readable.
             let mut words = in_words(unsafe { layout.gather() });
             let address = words.as_mut_ptr().cast();
-            (Memory::Copied(words), address)
+            (BufferMemory::Copied(words), address)
         };
         // SAFETY: `memory` keeps the bytes alive as long as this buffer, which every call holds;
         // they are writable unless the buffer was opened for reading.
@@ -101,7 +101,7 @@ impl Buffer {
     /// Whether the elements had to be copied to be read.
     #[getter]
     fn copied(&self) -> bool {
-        matches!(self.memory, Memory::Copied(_))
+        matches!(self.memory, BufferMemory::Copied(_))
     }
 
     /// Returns a copy of the elements' bytes.

@@ -13,7 +13,7 @@ use crate::communicator::{Communicator, Progress, progress};
 use crate::connection::Connection;
 use crate::exceptions::{exception, invalid_argument};
 use crate::layout::dtype_named;
-use crate::request::{self, CountsArgument, Place};
+use crate::request::{self, CountsArgument, MemorySpan};
 use crate::signals::{Parting, SIGNAL_PERIOD, Signals, interruptible, seconds};
 use crate::work::{INTERRUPTED, interrupted};
 
@@ -23,15 +23,15 @@ use crate::work::{INTERRUPTED, interrupted};
 pub struct DeviceRequest {
     /// The call without its memory.
     request: ringfold::Request,
-    input: Vec<Place>,
-    output: Vec<Place>,
+    input: Vec<MemorySpan>,
+    output: Vec<MemorySpan>,
 }
 
 impl DeviceRequest {
     /// Returns the core's form of the request, on `device`.
     fn core(&self, device: usize) -> ringfold::DeviceRequest {
-        let buffer = |places: &[Place]| {
-            let region = |&(address, bytes): &Place| {
+        let buffer = |places: &[MemorySpan]| {
+            let region = |&(address, bytes): &MemorySpan| {
                 // SAFETY: the Python caller keeps the memory until the call is done, and orders its
                 // other uses.
                 unsafe { DeviceRegion::new(device, address, bytes) }
@@ -55,8 +55,8 @@ impl DeviceRequest {
         collective: &str,
         dtype: &str,
         counts: CountsArgument,
-        input: Vec<Place>,
-        output: Vec<Place>,
+        input: Vec<MemorySpan>,
+        output: Vec<MemorySpan>,
         op: &str,
         factor: f64,
         root: Option<i64>,
@@ -79,7 +79,7 @@ impl DeviceRequest {
 }
 
 /// Refuses a place that cannot be memory.
-fn check(&(address, bytes): &Place) -> PyResult<()> {
+fn check(&(address, bytes): &MemorySpan) -> PyResult<()> {
     if bytes > 0 && (address == 0 || address.checked_add(bytes).is_none()) {
         return Err(invalid_argument(format!(
             "invalid address {address:#x} for {bytes} bytes of device memory"

@@ -4,7 +4,7 @@
 use std::sync::Mutex;
 
 use pyo3::prelude::*;
-use ringfold::internals::control::{Address, Launch};
+use ringfold::internals::control::{Launch, RendezvousAddress};
 use ringfold::internals::setup::Explicit;
 use ringfold::internals::sync::lock;
 use ringfold::internals::topology::HostId;
@@ -73,12 +73,12 @@ pub fn derived_key(purpose: &str, context: &[u8]) -> PyResult<Option<Vec<u8>>> {
 
 /// The process' rank and the number of ranks, the same two on its host if the launcher provides
 /// them, and the launcher.
-type Place = (usize, usize, Option<usize>, Option<usize>, &'static str);
+type LaunchPlace = (usize, usize, Option<usize>, Option<usize>, &'static str);
 
 /// Returns this process' identity according to the environment, and the hosts on which rank 0 may
 /// be; no hosts if all ranks are on one.
 #[pyfunction]
-pub fn launch() -> PyResult<(Place, Vec<String>)> {
+pub fn launch() -> PyResult<(LaunchPlace, Vec<String>)> {
     ringfold::env::init_logging().map_err(exception)?;
     let launch = Launch::detect(&Explicit::default()).map_err(exception)?;
     launch.warn();
@@ -93,8 +93,8 @@ pub fn launch() -> PyResult<(Place, Vec<String>)> {
         .addresses
         .into_iter()
         .filter_map(|address| match address {
-            Address::Tcp { host, .. } => Some(host),
-            Address::Unix { .. } => None,
+            RendezvousAddress::Tcp { host, .. } => Some(host),
+            RendezvousAddress::Unix { .. } => None,
         });
     Ok((place, hosts.collect()))
 }

@@ -11,7 +11,7 @@ use crate::layout::dtype_named;
 use crate::signals::seconds;
 
 /// The address of memory and its number of bytes; `(0, 0)` is none.
-pub type Place = (usize, usize);
+pub type MemorySpan = (usize, usize);
 
 /// The number of elements: a number, a list with one per rank, or a pair of lists (sent to,
 /// received from each rank).
@@ -38,12 +38,12 @@ impl From<CountsArgument> for Counts {
 pub struct Request {
     request: ringfold::Request,
     #[allow(dead_code, reason = "held, not read")]
-    memory: Memory,
+    memory: RequestMemory,
 }
 
 #[derive(Debug)]
 #[allow(dead_code, reason = "held, not read")]
-enum Memory {
+enum RequestMemory {
     Buffers(Option<Py<Buffer>>, Option<Py<Buffer>>),
     Owner(Option<Py<PyAny>>),
 }
@@ -106,7 +106,7 @@ impl Request {
             request: core(
                 collective, dtype, counts, regions, op, factor, root, tag, algorithm, timeout,
             )?,
-            memory: Memory::Buffers(input, output),
+            memory: RequestMemory::Buffers(input, output),
         })
     }
 
@@ -123,8 +123,8 @@ impl Request {
         collective: &str,
         dtype: &str,
         counts: CountsArgument,
-        input: Place,
-        output: Place,
+        input: MemorySpan,
+        output: MemorySpan,
         op: &str,
         factor: f64,
         root: Option<i64>,
@@ -139,7 +139,7 @@ impl Request {
             request: core(
                 collective, dtype, counts, regions, op, factor, root, tag, algorithm, timeout,
             )?,
-            memory: Memory::Owner(owner),
+            memory: RequestMemory::Owner(owner),
         })
     }
 }
@@ -183,7 +183,7 @@ pub fn core(
 }
 
 /// Returns the memory at a place that a Python caller vouches for.
-fn region((address, bytes): Place, dtype: DType) -> PyResult<Region> {
+fn region((address, bytes): MemorySpan, dtype: DType) -> PyResult<Region> {
     if bytes == 0 {
         return Ok(Region::EMPTY);
     }

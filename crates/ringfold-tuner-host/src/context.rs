@@ -15,7 +15,7 @@ use ringfold::{Method, Protocol};
 use super::abi::{CONSTANTS, Code, Domains, IGNORED, SUCCESS, UNDEFINED};
 use super::library::{Ask, Begin, Library};
 use super::logger::logger;
-use super::{LOG, Members, Plugin, Question};
+use super::{CommunicatorInfo, LOG, Plugin, Question};
 
 /// NCCL's cost table: one array, row after row.
 type Table = [[f32; NCCL_PROTOCOLS]; NCCL_ALGORITHMS];
@@ -49,7 +49,7 @@ unsafe impl Sync for Context {}
 
 impl Context {
     /// Begins a communicator; logs a warning and returns `None` if the library refuses.
-    pub fn begin(library: &'static Library, members: &Members) -> Option<Context> {
+    pub fn begin(library: &'static Library, members: &CommunicatorInfo) -> Option<Context> {
         let mut given = Box::new(Given {
             domains: Domains {
                 count: saturated(members.hosts),
@@ -260,7 +260,12 @@ fn meaning(code: Code) -> String {
 }
 
 /// Begins a communicator in a library.
-fn begin(how: Begin, members: &Members, given: &mut Given, context: &mut *mut c_void) -> Code {
+fn begin(
+    how: Begin,
+    members: &CommunicatorInfo,
+    given: &mut Given,
+    context: &mut *mut c_void,
+) -> Code {
     let (ranks, hosts, id) = (members.ranks, members.hosts, members.communicator);
     let (log, domains) = (logger(), &raw mut given.domains);
     match how {

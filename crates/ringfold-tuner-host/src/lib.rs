@@ -37,7 +37,7 @@ use std::sync::Arc;
 
 use context::Context;
 use ringfold::internals::tune::Question;
-use ringfold::internals::tune::{Members, Plugin, PluginHost, register_plugin_host};
+use ringfold::internals::tune::{CommunicatorInfo, Plugin, PluginHost, register_plugin_host};
 
 /// Log target of plugins' lines, and of lines about plugins.
 const LOG: &str = "ringfold::tuning";
@@ -56,7 +56,7 @@ impl PluginHost for Host {
     /// Opens the plugin `name`: a path, or a name that the dynamic linker finds, or `NAME` for
     /// `libnccl-tuner-NAME.so`; `STATIC_PLUGIN` is the program itself. The result for a name, found
     /// or not, holds for the life of the process.
-    fn open(&self, name: &str, members: &Members) -> Option<Arc<dyn Plugin>> {
+    fn open(&self, name: &str, members: &CommunicatorInfo) -> Option<Arc<dyn Plugin>> {
         let library = library::library(name)?;
         let context = Context::begin(library, members)?;
         Some(Arc::new(context))

@@ -7,12 +7,12 @@ use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use ringfold::internals::tune::{CommunicatorInfo, PluginHost};
 use ringfold::internals::tune::{CostTable, Plugin, Question};
-use ringfold::internals::tune::{Members, PluginHost};
 use ringfold::{Collective, Method, Protocol};
 use ringfold_tuner_host::Host;
 
-const MEMBERS: Members = Members {
+const MEMBERS: CommunicatorInfo = CommunicatorInfo {
     communicator: 42,
     ranks: 4,
     hosts: 2,

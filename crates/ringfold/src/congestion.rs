@@ -39,7 +39,7 @@ pub enum Congestion {
 
 /// The algorithms chosen for this host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Decision {
+pub struct CongestionAlgorithms {
     /// The algorithm of new connections; `None` for the kernel's default.
     first: Option<String>,
     /// The algorithm to which connections with a long path switch; `None` for no switch.
@@ -64,7 +64,7 @@ impl Congestion {
     /// # Errors
     ///
     /// `InvalidArgument` if the kernel lacks or forbids the algorithm requested by name.
-    pub fn decide(&self) -> Result<Decision> {
+    pub fn decide(&self) -> Result<CongestionAlgorithms> {
         let failed = |error: io::Error| Error::system("cannot query the congestion control", error);
         let flags = SocketFlags::CLOEXEC;
         let socket = socket_with(AddressFamily::INET, SocketType::STREAM, flags, None)
@@ -74,9 +74,9 @@ impl Congestion {
         let default = sockopt::tcp_congestion(&socket).map_err(|error| failed(error.into()))?;
         let set = |name: &str| sockopt::set_tcp_congestion(&socket, name);
         match self {
-            Congestion::Kernel => Ok(Decision::default()),
+            Congestion::Kernel => Ok(CongestionAlgorithms::default()),
             Congestion::Named(name) => match set(name) {
-                Ok(()) => Ok(Decision {
+                Ok(()) => Ok(CongestionAlgorithms {
                     first: Some(name.clone()),
                     on_long_paths: None,
                 }),
@@ -85,10 +85,10 @@ impl Congestion {
                      /proc/sys/net/ipv4/tcp_allowed_congestion_control"
                 ))),
             },
-            Congestion::Auto if !default.starts_with("bbr") => Ok(Decision::default()),
+            Congestion::Auto if !default.starts_with("bbr") => Ok(CongestionAlgorithms::default()),
             Congestion::Auto => {
                 let first = UNPACED.into_iter().find(|name| set(name).is_ok());
-                Ok(Decision {
+                Ok(CongestionAlgorithms {
                     on_long_paths: first.map(|_| default),
                     first: first.map(str::to_owned),
                 })
@@ -97,7 +97,7 @@ impl Congestion {
     }
 }
 
-impl Decision {
+impl CongestionAlgorithms {
     /// Returns the algorithm of new connections, if it is not the kernel's default.
     pub fn first(&self) -> Option<&str> {
         self.first.as_deref()
@@ -157,6 +157,9 @@ mod tests {
     fn only_a_default_that_paces_is_replaced() {
         let first = Congestion::Auto.decide().unwrap().first;
         assert_eq!(first.is_some(), default().starts_with("bbr"));
-        assert_eq!(Congestion::Kernel.decide().unwrap(), Decision::default());
+        assert_eq!(
+            Congestion::Kernel.decide().unwrap(),
+            CongestionAlgorithms::default()
+        );
     }
 }

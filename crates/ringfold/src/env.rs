@@ -21,7 +21,7 @@ pub use diagnosis::{Diagnosis, registers_buckets};
 pub use logging::{Logging, init_logging, note_rank};
 pub use variables::{Environment, VARIABLES, Variable};
 
-use crate::control::{Address, Secret, address};
+use crate::control::{RendezvousAddress, Secret, address};
 use crate::error::{Error, Result};
 use crate::files;
 use crate::silence::Silence;
@@ -159,7 +159,7 @@ fn size(text: &str) -> Result<usize, String> {
     bytes(text.trim())
 }
 
-fn addresses(text: &str) -> Result<Vec<Address>, String> {
+fn addresses(text: &str) -> Result<Vec<RendezvousAddress>, String> {
     address::addresses(text).map_err(|error| error.to_string())
 }
 

@@ -34,7 +34,7 @@ pub mod control {
     pub use crate::control::hub::Hub;
     pub use crate::control::limit::Limit;
     pub use crate::control::socket::random;
-    pub use crate::control::{Address, Health, Launch, Secret, Session, Standing};
+    pub use crate::control::{Health, Launch, RendezvousAddress, Secret, Session, Standing};
 }
 
 /// See `device`.
@@ -67,7 +67,7 @@ pub mod random {
 
 /// See `reduce`.
 pub mod reduce {
-    pub use crate::reduce::{Kernel, Level};
+    pub use crate::reduce::{Level, ReductionKernel};
 }
 
 /// See `schedule`.
@@ -91,11 +91,11 @@ pub mod setup {
 /// See `simulate`.
 pub mod simulate {
     pub use crate::simulate::{
-        BrokenPromise, Carried, ChunkResult, Compute, Delay, Devices, Disturbance, Grants, Lane,
-        LinkEnds, LinkUse, Links, LongestPath, Network, PathKind, PathPart, Payload, Policy, Ports,
-        Promise, RankOnPath, RankReport, Reducer, Report, Scenario, Sending, Server, Signals, Slow,
-        Switch, Target, Timers, TraceEvent, copies_alone_ps, fits_longest_path, longest_path,
-        resolve, run, steps,
+        BrokenPromise, Carried, ChunkResult, Compute, Delay, Devices, Disturbance, Grants,
+        LateMergePolicy, LinkEnds, LinkUse, Links, LongestPath, Network, PathKind, PathPart,
+        Payload, Ports, Promise, RankOnPath, RankReport, Reducer, Report, Scenario, Sending,
+        Server, Signals, Slow, Switch, Target, TimelineLane, Timers, TraceEvent, copies_alone_ps,
+        fits_longest_path, longest_path, resolve, run, steps,
     };
     /// See `simulate::goal`.
     pub mod goal {
@@ -125,11 +125,11 @@ pub mod threads {
 /// See `topology`.
 pub mod topology {
     pub use crate::topology::host::HOST_ID_BYTES;
-    pub use crate::topology::layout::Layout;
+    pub use crate::topology::layout::CoreLayout;
     pub use crate::topology::{HostId, Machine};
     /// See `topology::binding`.
     pub mod binding {
-        pub use crate::topology::binding::{Decision, Question, set};
+        pub use crate::topology::binding::{BindingDecision, BindingQuestion, set};
     }
 
     /// See `topology::cores`.
@@ -166,16 +166,18 @@ pub mod transport {
 
 /// See `tune`.
 pub mod tune {
-    pub use crate::tune::parameters::{Parameter, Table};
-    pub use crate::tune::plugin::{Members, PluginHost, register_plugin_host};
-    pub use crate::tune::terms::{Load, Terms, is_two_levels};
+    pub use crate::tune::parameters::{Parameter, ParameterTable};
+    pub use crate::tune::plugin::{CommunicatorInfo, PluginHost, register_plugin_host};
+    pub use crate::tune::terms::{CostTerms, Load, is_two_levels};
     pub use crate::tune::weights::balance;
     pub use crate::tune::{
         Constants, CostTable, DeviceConstants, Limits, Plugin, Question, RdmaCosts, Rule, Rules,
     };
     /// See `tune::calibration`.
     pub mod calibration {
-        pub use crate::tune::calibration::{Calibration, Context, Source, describe, path};
+        pub use crate::tune::calibration::{
+            Calibration, CalibrationContext, CalibrationSource, describe, path,
+        };
         pub use crate::tune::links::{LinkCosts, LinkTimes, crowded_us};
     }
 
@@ -214,5 +216,7 @@ pub mod wait {
 
 /// See `verbs`.
 pub mod verbs {
-    pub use crate::verbs::{Device, DeviceChoice, LinkLayer, Opened, Port, PortState, Verbs};
+    pub use crate::verbs::{
+        DeviceChoice, LinkLayer, OpenedPort, Port, PortState, RdmaDevice, Verbs,
+    };
 }

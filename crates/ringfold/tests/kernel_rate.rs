@@ -11,7 +11,7 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use ringfold::Region;
-use ringfold::internals::reduce::{Kernel, Level};
+use ringfold::internals::reduce::{Level, ReductionKernel};
 use ringfold::{DType, Op};
 
 /// Sizes of each array.
@@ -105,7 +105,7 @@ fn median(values: &mut [f64]) -> f64 {
 
 /// The sum that is compared with the yardstick.
 struct Sum {
-    kernel: Kernel,
+    kernel: ReductionKernel,
     into: Region,
     sources: [Region; 2],
 }
@@ -121,7 +121,7 @@ fn sums_beside_the_memory_rate() {
             let [a, b, c] = arrays.each_mut().map(|words| region(words));
             for (placement, into) in [("out", c), ("in", a)] {
                 for level in Level::available() {
-                    let kernel = Kernel::at_level(Op::Sum, dtype, level).unwrap();
+                    let kernel = ReductionKernel::at_level(Op::Sum, dtype, level).unwrap();
                     let sources = [a, b];
                     let sum = Sum {
                         kernel,

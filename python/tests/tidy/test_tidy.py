@@ -30,6 +30,22 @@ UNWANTED_WORDS_MAX = 6
 WIDE_LINES_MAX = 4
 """Lines of a table printed by `ringfold schedule`, as its test expects it."""
 
+TYPE = re.compile(
+    r"^(?:[ ]*(?:pub(?:\([^)]*\))? )?(?:unsafe )?(?:struct|enum|union|trait)"
+    r"|(?:pub(?:\([^)]*\))? )?type) ([A-Z]\w*)"
+    r'|^[ ]+([A-Z]\w*), "[^"]*" \{$',
+    re.MULTILINE,
+)
+"""The definition of a type in Rust; the last form is that of the macros `named` of `types.rs`."""
+
+TYPES_LEFT_OUT = re.compile(
+    r"crates/(?:ringfold-(?:cli|softcuda)/|ringfold/src/(?:lane|device|tune/devices)\b"
+    r"|ringfold/src/simulate/(?:program|staged|scenario)\.rs"
+    r"|ringfold/src/simulate/network/(?:devices|lanes|streams|device_links)\.rs)"
+)
+"""Sources whose types may share names: the lane's pipeline is to be replaced, with what simulates,
+prices and imitates it; the command's types are renamed apart."""
+
 
 def tracked(*endings: str) -> list[str]:
     """Return the repository's own files with these endings."""
@@ -158,3 +174,15 @@ def test_words_are_the_fields() -> None:
         if UNWANTED_WORDS.search(line)
     ]
     assert len(found) <= UNWANTED_WORDS_MAX, f"{len(found)} lines: {found}"
+
+
+def test_a_type_name_is_defined_once() -> None:
+    """A type's name says which type of its crate it is, without its module."""
+    defined: dict[str, list[str]] = {}
+    for name in tracked(".rs"):
+        crate = re.match(r"crates/([^/]+)/src/", name)
+        if crate and not TYPES_LEFT_OUT.match(name):
+            for found in TYPE.finditer(text(name)):
+                defined.setdefault(f"{crate[1]}: {found[1] or found[2]}", []).append(name)
+    shared = {type_name: files for type_name, files in defined.items() if len(files) > 1}
+    assert not shared, f"types that share a name: {shared}"

@@ -18,7 +18,7 @@ use ringfold::internals::topology::link::{self, Link};
 use ringfold::internals::topology::neighbours::{Neighbour, neighbours};
 use ringfold::internals::topology::{self, cores, interfaces};
 use ringfold::internals::tune::Limits;
-use ringfold::internals::tune::Table;
+use ringfold::internals::tune::ParameterTable;
 use ringfold::internals::verbs::Verbs;
 use serde_json::{Value, json};
 

@@ -8,8 +8,8 @@ use std::process::Command;
 use anyhow::Result;
 use ringfold::Bind;
 use ringfold::env::{Environment, process};
-use ringfold::internals::topology::Layout;
-use ringfold::internals::topology::binding::{self, Decision, Question};
+use ringfold::internals::topology::CoreLayout;
+use ringfold::internals::topology::binding::{self, BindingDecision, BindingQuestion};
 use ringfold::internals::topology::cores;
 
 /// Parent folder of `proc` and `sys`.
@@ -20,9 +20,9 @@ const ROOT: &str = "/";
 pub fn cores(asked: Option<Bind>, ranks: usize) -> Result<Option<Vec<Vec<usize>>>> {
     let environment = Environment::from_lookup(&process)?;
     let own = cores::affinity();
-    let layout = Layout::read(Path::new(ROOT), &own);
+    let layout = CoreLayout::read(Path::new(ROOT), &own);
     let allowed = cores::allowed(Path::new(ROOT));
-    let question = Question {
+    let question = BindingQuestion {
         bind: asked.or(environment.bind).unwrap_or(Bind::Auto),
         affinities: &vec![own; ranks],
         cores: cores::available(),
@@ -33,8 +33,8 @@ pub fn cores(asked: Option<Bind>, ranks: usize) -> Result<Option<Vec<Vec<usize>>
     let mut bound = Vec::with_capacity(ranks);
     for rank in 0..ranks {
         match question.decide(rank)? {
-            Decision::Bind(cores) => bound.push(cores),
-            Decision::Leave(_) => return Ok(None),
+            BindingDecision::Bind(cores) => bound.push(cores),
+            BindingDecision::Leave(_) => return Ok(None),
         }
     }
     Ok(Some(bound))

@@ -5,7 +5,7 @@ use std::process::ExitStatus;
 
 use anyhow::{Context, Result, anyhow, bail};
 use ringfold::Bind;
-use ringfold::internals::control::{Absence, Address, Launch, Secret, random};
+use ringfold::internals::control::{Absence, Launch, RendezvousAddress, Secret, random};
 use ringfold::internals::setup::Explicit;
 use rustix::fd::OwnedFd;
 use rustix::net::{self, AddressFamily, SocketFlags, SocketType, sockopt};
@@ -25,8 +25,8 @@ pub struct Place {
     pub hosts: usize,
     /// Number of this host, from 0; rank 0 is on host 0.
     pub host_rank: usize,
-    /// Address of rank 0; torch's store uses the port after it.
-    pub address: Address,
+    /// RendezvousAddress of rank 0; torch's store uses the port after it.
+    pub address: RendezvousAddress,
 }
 
 /// The settings that all ranks of a job share, and the ranks of this host.
@@ -37,9 +37,9 @@ pub struct Environment {
     first: usize,
     world_size: usize,
     /// Rank 0's address, as the ranks get it.
-    address: Address,
+    address: RendezvousAddress,
     /// The address at which the ranks meet: for a loopback address, a name of this host.
-    meeting: Address,
+    meeting: RendezvousAddress,
     /// Interfaces for rank 0 to listen on, if chosen.
     socket_ifname: Option<String>,
     secret: JobSecret,
@@ -79,7 +79,7 @@ impl Environment {
     /// Creates a new job of `ranks` ranks on this host.
     pub fn new(ranks: usize) -> Result<Environment> {
         check_count(ranks)?;
-        let address = Address::Unix {
+        let address = RendezvousAddress::Unix {
             name: format!("ringfold-{}", random_hex::<NAME_BYTES>()?),
         };
         Ok(Environment {
@@ -101,7 +101,7 @@ impl Environment {
         let Place {
             hosts, host_rank, ..
         } = *place;
-        let Address::Tcp { host, port } = &place.address else {
+        let RendezvousAddress::Tcp { host, port } = &place.address else {
             return Err(usage(anyhow!(
                 "other hosts cannot reach `{}`; --addr takes a host and a port, such as \
                  node0:29400",

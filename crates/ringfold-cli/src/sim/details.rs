@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 
 use ringfold::Collective;
 use ringfold::internals::simulate::{
-    Delay, Devices, Disturbance, LinkEnds, Links, Network, PathKind, Policy, Ports, Report,
-    Sending, Server, Signals, Slow, Timers,
+    Delay, Devices, Disturbance, LateMergePolicy, LinkEnds, Links, Network, PathKind, Ports,
+    Report, Sending, Server, Signals, Slow, Timers,
 };
 
 use super::outcome::Summary;
@@ -181,7 +181,7 @@ fn links_text(links: &Links) -> String {
 }
 
 /// How ranks go around slow ones, in words.
-fn policy_text(policy: &Policy) -> String {
+fn policy_text(policy: &LateMergePolicy) -> String {
     let signals = match policy.signals {
         Signals { silent: true, .. } => "silently",
         Signals {

@@ -2,7 +2,7 @@
 //! simulation.
 
 use anyhow::{Result, anyhow, bail};
-use ringfold::internals::simulate::{Lane, Report};
+use ringfold::internals::simulate::{Report, TimelineLane};
 
 use super::outcome::Outcome;
 use super::vary::Variation;
@@ -18,18 +18,18 @@ const MAX_BARS: usize = 50_000;
 
 /// The lines of a rank, from above, and which lanes are on them. Those of devices are only drawn
 /// where there are devices.
-const LINES: [&[Lane]; 5] = [
-    &[Lane::Bring],
-    &[Lane::Transmit],
-    &[Lane::Receive],
+const LINES: [&[TimelineLane]; 5] = [
+    &[TimelineLane::Bring],
+    &[TimelineLane::Transmit],
+    &[TimelineLane::Receive],
     &[
-        Lane::Reduce,
-        Lane::Slow,
-        Lane::Copy,
-        Lane::Overhead,
-        Lane::Stall,
+        TimelineLane::Reduce,
+        TimelineLane::Slow,
+        TimelineLane::Copy,
+        TimelineLane::Overhead,
+        TimelineLane::Stall,
     ],
-    &[Lane::Take],
+    &[TimelineLane::Take],
 ];
 
 /// The curves of a sweep: bus bandwidth over size, else time.
@@ -114,13 +114,13 @@ pub fn check_gantt(ranks: usize) -> Result<()> {
 /// What each rank does when; of ranks that [`check_gantt`] accepts.
 pub fn gantt(report: &Report) -> Result<Timeline> {
     let scenario = &report.scenario;
-    let is_drawn = |lanes: &&&[Lane]| {
+    let is_drawn = |lanes: &&&[TimelineLane]| {
         let is_of_device = lanes
             .iter()
-            .any(|lane| matches!(lane, Lane::Bring | Lane::Take));
+            .any(|lane| matches!(lane, TimelineLane::Bring | TimelineLane::Take));
         scenario.devices.is_some() || !is_of_device
     };
-    let lines: Vec<&[Lane]> = LINES.iter().filter(is_drawn).copied().collect();
+    let lines: Vec<&[TimelineLane]> = LINES.iter().filter(is_drawn).copied().collect();
     let mut kinds = lines.concat();
     kinds.retain(|lane| report.trace.iter().any(|event| event.lane == *lane));
     let mut bars = Vec::new();

@@ -6,7 +6,9 @@ use anyhow::Result;
 use ringfold::Collective;
 use ringfold::internals::engine::slices_in_flight;
 use ringfold::internals::schedule::Access;
-use ringfold::internals::simulate::{self, Policy, Scenario, Server, Signals, Target, Timers};
+use ringfold::internals::simulate::{
+    self, LateMergePolicy, Scenario, Server, Signals, Target, Timers,
+};
 use serde::{Deserialize, Deserializer};
 
 use super::parse::{Span, one_of, read_from_text, text, words};
@@ -73,11 +75,11 @@ read_from_text!(Factor);
 
 impl PolicySettings {
     /// The policy for a scenario that is otherwise complete.
-    pub fn policy(&self, scenario: &Scenario) -> Result<Option<Policy>> {
+    pub fn policy(&self, scenario: &Scenario) -> Result<Option<LateMergePolicy>> {
         let Some(target) = self.policy.flatten() else {
             return Ok(None);
         };
-        let usual = Policy::new(target, false);
+        let usual = LateMergePolicy::new(target, false);
         let Timers::Running { alpha, floor_ps } = usual.timers else {
             return Ok(Some(usual));
         };
@@ -89,7 +91,7 @@ impl PolicySettings {
             },
             Usual::Fixed => fixed(scenario, alpha)?,
         };
-        Ok(Some(Policy {
+        Ok(Some(LateMergePolicy {
             target,
             signals: self.signals.unwrap_or(Signals::BOTH),
             timers,

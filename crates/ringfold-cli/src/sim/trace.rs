@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use anyhow::Result;
-use ringfold::internals::simulate::{Lane, Report, TraceEvent};
+use ringfold::internals::simulate::{Report, TimelineLane, TraceEvent};
 use serde_json::{Value, json};
 
 use crate::plot::events;
@@ -74,7 +74,7 @@ fn slice(event: &TraceEvent) -> Value {
 /// The start of an arrow at each sending, and its end at the receiving. From one rank to another,
 /// messages are received in the order in which they are sent.
 fn arrows(report: &Report) -> Vec<Value> {
-    let ends = |lane: Lane, pair: fn(&TraceEvent) -> Option<(usize, usize)>| {
+    let ends = |lane: TimelineLane, pair: fn(&TraceEvent) -> Option<(usize, usize)>| {
         let mut ends: BTreeMap<(usize, usize), Vec<u64>> = BTreeMap::new();
         for event in report.trace.iter().filter(|event| event.lane == lane) {
             if let Some(pair) = pair(event) {
@@ -84,8 +84,12 @@ fn arrows(report: &Report) -> Vec<Value> {
         ends.values_mut().for_each(|times| times.sort_unstable());
         ends
     };
-    let sent = ends(Lane::Transmit, |event| Some((event.rank, event.peer?)));
-    let received = ends(Lane::Receive, |event| Some((event.peer?, event.rank)));
+    let sent = ends(TimelineLane::Transmit, |event| {
+        Some((event.rank, event.peer?))
+    });
+    let received = ends(TimelineLane::Receive, |event| {
+        Some((event.peer?, event.rank))
+    });
     let mut arrows = Vec::new();
     for (&(from, to), begins) in &sent {
         // Of a rank that died, messages may be lost; the rest cannot be matched.
@@ -94,7 +98,7 @@ fn arrows(report: &Report) -> Vec<Value> {
             .filter(|ends| ends.len() == begins.len());
         for (begin, end) in begins.iter().zip(ends.into_iter().flatten()) {
             let number = arrows.len() / 2;
-            let end_of = |ph: &str, rank: usize, lane: Lane, ps: u64| {
+            let end_of = |ph: &str, rank: usize, lane: TimelineLane, ps: u64| {
                 json!({
                     "ph": ph,
                     "bp": "e",
@@ -106,8 +110,8 @@ fn arrows(report: &Report) -> Vec<Value> {
                     "ts": ps as f64 / 1e6,
                 })
             };
-            arrows.push(end_of("s", from, Lane::Transmit, *begin));
-            arrows.push(end_of("f", to, Lane::Receive, *end));
+            arrows.push(end_of("s", from, TimelineLane::Transmit, *begin));
+            arrows.push(end_of("f", to, TimelineLane::Receive, *end));
         }
     }
     arrows

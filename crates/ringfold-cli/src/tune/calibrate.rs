@@ -25,9 +25,11 @@ use indicatif::{ProgressBar, ProgressStyle};
 use ringfold::env::Environment;
 use ringfold::internals::lane;
 use ringfold::internals::topology::Machine;
-use ringfold::internals::tune::calibration::{self, Calibration, Context, Source};
+use ringfold::internals::tune::calibration::{
+    self, Calibration, CalibrationContext, CalibrationSource,
+};
 use ringfold::internals::tune::fit::calibrate::{Sample, fit};
-use ringfold::internals::tune::{Parameter, Table};
+use ringfold::internals::tune::{Parameter, ParameterTable};
 use ringfold::{Bind, Communicator, Config};
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -179,7 +181,7 @@ fn file(arguments: &Arguments, machine: &str) -> Result<PathBuf> {
         return Ok(path.clone());
     }
     match Environment::from_lookup(&ringfold::env::process)?.calibration {
-        Some(Source::File(path)) => Ok(path),
+        Some(CalibrationSource::File(path)) => Ok(path),
         _ => calibration::path(&ringfold::env::process, machine)
             .context("no cache folder: neither XDG_CACHE_HOME nor HOME is set; use --file"),
     }
@@ -213,15 +215,19 @@ fn take_part(arguments: &Arguments) -> Result<()> {
 
 /// What is measured: two ranks, a core for each, and two ranks a core; over shared memory and over
 /// sockets.
-fn contexts(cores: usize) -> Vec<Context> {
+fn contexts(cores: usize) -> Vec<CalibrationContext> {
     let mut ranks = vec![2, cores.max(2), 2 * cores.max(2)];
     ranks.dedup();
-    let over = |is_shared| ranks.iter().map(move |&ranks| Context { is_shared, ranks });
+    let over = |is_shared| {
+        ranks
+            .iter()
+            .map(move |&ranks| CalibrationContext { is_shared, ranks })
+    };
     over(true).chain(over(false)).collect()
 }
 
 /// The times of one job; `None` if a signal ended it.
-fn measured(context: Context) -> Result<Option<Vec<Sample>>> {
+fn measured(context: CalibrationContext) -> Result<Option<Vec<Sample>>> {
     let again = itself::Again::new()?;
     let path = std::env::temp_dir().join(format!("ringfold-calibrate-{}", std::process::id()));
     let outcome = launch::launch(&Job {
@@ -253,7 +259,7 @@ fn measured(context: Context) -> Result<Option<Vec<Sample>>> {
 }
 
 /// What rank 0 has written.
-fn read(path: &Path, context: Context) -> Result<Vec<Sample>> {
+fn read(path: &Path, context: CalibrationContext) -> Result<Vec<Sample>> {
     let file = std::fs::File::open(path).with_context(|| format!("no times of {context}"))?;
     let line = |line: std::io::Result<String>| worker::parse(&line?, context);
     BufReader::new(file).lines().map(line).collect()
@@ -261,9 +267,9 @@ fn read(path: &Path, context: Context) -> Result<Vec<Sample>> {
 
 /// How far the model is from what was measured, among some ranks: the factor that half of all ways
 /// stay within, and nine tenths.
-fn misses(kept: &Calibration, samples: &[Sample]) -> BTreeMap<Context, (f64, f64)> {
+fn misses(kept: &Calibration, samples: &[Sample]) -> BTreeMap<CalibrationContext, (f64, f64)> {
     let here = Machine::here();
-    let mut factors: BTreeMap<Context, Vec<f64>> = BTreeMap::new();
+    let mut factors: BTreeMap<CalibrationContext, Vec<f64>> = BTreeMap::new();
     for sample in samples {
         let placed = kept.constants.clone().on(&here, sample.context.ranks);
         let factor = sample.residue(&placed, &here).ln().abs().exp();
@@ -299,7 +305,7 @@ fn document(kept: &Calibration, path: &Path, machine: &str, samples: usize) -> V
 }
 
 /// The values of a table by their names.
-fn values<T: Table<Value = f64>>(table: &T) -> BTreeMap<&'static str, f64> {
+fn values<T: ParameterTable<Value = f64>>(table: &T) -> BTreeMap<&'static str, f64> {
     let fields = T::PARAMETERS.iter();
     fields
         .map(|field| (field.name, field.value(table)))
@@ -307,7 +313,7 @@ fn values<T: Table<Value = f64>>(table: &T) -> BTreeMap<&'static str, f64> {
 }
 
 /// Lines of a table's names, with the default values and those that are kept.
-fn listed<T: Table<Value = f64>>(kept: &T) -> String {
+fn listed<T: ParameterTable<Value = f64>>(kept: &T) -> String {
     let default = T::default();
     let line = |field: &Parameter<T>| {
         let [default, here] = [&default, kept].map(|table| field.value(table));

@@ -7,12 +7,12 @@ use super::requests::{poll_cq, post_recv, post_send, req_notify_cq};
 use super::{NAMES, device_of, fail, is_refused, refusal};
 use crate::events::{DEVICE_FATAL, PORT_ACTIVE, PORT_ERROR, QUEUE_ERROR};
 use crate::fabric::fabric;
-use crate::layout::{AsyncEvent, Context, ContextOps, Device, Gid, PortAttr, Text};
+use crate::layout::{AsyncEvent, ContextOps, Gid, IbvContext, IbvDevice, PortAttr, Text};
 
 /// # Safety
 /// `count` is null or writable.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ibv_get_device_list(count: *mut c_int) -> *mut *mut Device {
+pub unsafe extern "C" fn ibv_get_device_list(count: *mut c_int) -> *mut *mut IbvDevice {
     if is_refused("get_device_list") {
         return ptr::null_mut();
     }
@@ -20,15 +20,15 @@ pub unsafe extern "C" fn ibv_get_device_list(count: *mut c_int) -> *mut *mut Dev
         // SAFETY: the caller's promise.
         unsafe { *count = NAMES.len() as c_int };
     }
-    let address = |name: &&CStr| ptr::from_ref(*name).cast::<Device>().cast_mut();
-    let list: Box<[*mut Device]> = NAMES.iter().map(address).collect();
+    let address = |name: &&CStr| ptr::from_ref(*name).cast::<IbvDevice>().cast_mut();
+    let list: Box<[*mut IbvDevice]> = NAMES.iter().map(address).collect();
     Box::into_raw(list).cast()
 }
 
 /// # Safety
 /// `list` is from `ibv_get_device_list`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ibv_free_device_list(list: *mut *mut Device) {
+pub unsafe extern "C" fn ibv_free_device_list(list: *mut *mut IbvDevice) {
     let list = ptr::slice_from_raw_parts_mut(list, NAMES.len());
     // SAFETY: from `ibv_get_device_list`, with as many entries.
     drop(unsafe { Box::from_raw(list) });
@@ -36,20 +36,20 @@ pub unsafe extern "C" fn ibv_free_device_list(list: *mut *mut Device) {
 
 /// Returns a device's name.
 #[unsafe(no_mangle)]
-pub extern "C" fn ibv_get_device_name(device: *mut Device) -> Text {
+pub extern "C" fn ibv_get_device_name(device: *mut IbvDevice) -> Text {
     device.cast_const().cast()
 }
 
 /// Opens a device.
 #[unsafe(no_mangle)]
-pub extern "C" fn ibv_open_device(device: *mut Device) -> *mut Context {
+pub extern "C" fn ibv_open_device(device: *mut IbvDevice) -> *mut IbvContext {
     if is_refused("open_device") {
         return ptr::null_mut();
     }
     fabric().open();
     // SAFETY: no memory is passed.
     let async_fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
-    let context = Context {
+    let context = IbvContext {
         device,
         ops: ContextOps {
             before_poll: [ptr::null_mut(); 11],
@@ -71,7 +71,7 @@ pub extern "C" fn ibv_open_device(device: *mut Device) -> *mut Context {
 /// # Safety
 /// `context` is from `ibv_open_device`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ibv_close_device(context: *mut Context) -> c_int {
+pub unsafe extern "C" fn ibv_close_device(context: *mut IbvContext) -> c_int {
     let mut state = fabric().lock();
     let address = context as usize;
     let mut users = state.domains.values().chain(state.channels.values());
@@ -94,7 +94,7 @@ pub unsafe extern "C" fn ibv_close_device(context: *mut Context) -> c_int {
 /// `event` is writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_get_async_event(
-    context: *mut Context,
+    context: *mut IbvContext,
     event: *mut AsyncEvent,
 ) -> c_int {
     let Some(event_type) = fabric().lock().contexts.take(context as usize) else {
@@ -148,7 +148,7 @@ pub extern "C" fn ibv_wc_status_str(status: c_uint) -> Text {
 /// `attributes` is writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_query_port(
-    context: *mut Context,
+    context: *mut IbvContext,
     port: u8,
     attributes: *mut PortAttr,
 ) -> c_int {
@@ -179,7 +179,7 @@ pub unsafe extern "C" fn ibv_query_port(
 /// `gid` is writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_query_gid(
-    context: *mut Context,
+    context: *mut IbvContext,
     _: u8,
     index: c_int,
     gid: *mut Gid,

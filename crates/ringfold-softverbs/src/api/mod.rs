@@ -10,7 +10,7 @@ use std::ffi::{CStr, c_char, c_int, c_uint};
 use std::ptr;
 
 use crate::fabric::fabric;
-use crate::layout::Context;
+use crate::layout::IbvContext;
 
 /// Names of the devices; a device's handle is the address of its name.
 static NAMES: [&CStr; 2] = [c"soft0", c"soft1"];
@@ -38,7 +38,7 @@ fn is_refused(function: &str) -> bool {
     code.map(fail).is_some()
 }
 
-fn device_of(context: *mut Context) -> usize {
+fn device_of(context: *mut IbvContext) -> usize {
     // SAFETY: a context of `ibv_open_device`.
     let device = unsafe { (*context).device } as usize;
     let place = |name: &&CStr| ptr::from_ref(*name).cast::<u8>() as usize == device;

@@ -7,13 +7,13 @@ use super::{
     INLINE_BYTES_MAX, QUEUE_ENTRIES_MAX, REQUESTS_MAX, device_of, fail, is_refused, refusal,
 };
 use crate::fabric::fabric;
-use crate::layout::{CompChannel, Context, Cq, Mr, Pd, Qp, QpAttr, QpInitAttr};
+use crate::layout::{CompChannel, Cq, IbvContext, Mr, Pd, Qp, QpAttr, QpInitAttr};
 use crate::pair::{ERROR, INIT, Pair, Peer, READY_TO_RECEIVE, RESET};
 use crate::queue::Queue;
 
 /// Allocates a protection domain.
 #[unsafe(no_mangle)]
-pub extern "C" fn ibv_alloc_pd(context: *mut Context) -> *mut Pd {
+pub extern "C" fn ibv_alloc_pd(context: *mut IbvContext) -> *mut Pd {
     if is_refused("alloc_pd") {
         return ptr::null_mut();
     }
@@ -88,7 +88,7 @@ pub unsafe extern "C" fn ibv_dereg_mr(mr: *mut Mr) -> c_int {
 
 /// Creates a completion channel, whose `refcnt` holds the pipe's write end.
 #[unsafe(no_mangle)]
-pub extern "C" fn ibv_create_comp_channel(context: *mut Context) -> *mut CompChannel {
+pub extern "C" fn ibv_create_comp_channel(context: *mut IbvContext) -> *mut CompChannel {
     let mut ends = [0; 2];
     if is_refused("create_comp_channel") {
         return ptr::null_mut();
@@ -134,7 +134,7 @@ pub unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut CompChannel) -> 
 /// `channel` is null or from `ibv_create_comp_channel`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_create_cq(
-    context: *mut Context,
+    context: *mut IbvContext,
     cqe: c_int,
     cq_context: *mut c_void,
     channel: *mut CompChannel,

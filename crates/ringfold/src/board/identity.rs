@@ -7,7 +7,7 @@ use std::path::Path;
 use rustix::time::{ClockId, clock_gettime};
 
 use super::layout::head;
-use crate::memory::Words;
+use crate::memory::MappedWords;
 
 /// The identity of a communicator, as its board shows it.
 #[derive(Clone, Debug)]
@@ -38,7 +38,7 @@ pub fn ns_of(clock: ClockId) -> u64 {
 }
 
 /// Writes the beginning of a board except the magic number.
-pub fn write(words: &Words, identity: &Identity, records: usize) {
+pub fn write(words: &MappedWords, identity: &Identity, records: usize) {
     words.set(head::PID, std::process::id().into());
     words.set(head::JOB, identity.job);
     words.set(head::COMMUNICATOR, identity.communicator);

@@ -35,7 +35,7 @@ use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
 use rustix::time::ClockId;
 
-use crate::memory::Words;
+use crate::memory::MappedWords;
 use crate::memory::mapping::{Mapping, make_sealed};
 use crate::sys::file_limit::without_signal;
 use crate::sys::unshared::Unshared;
@@ -49,7 +49,7 @@ pub use picture::{Ended, KindOfCall, PeerPicture, Picture, RecordedCall, Shown, 
 /// A communicator's board, as written by the communicator's process.
 #[derive(Debug)]
 pub struct Board {
-    words: Words,
+    words: MappedWords,
     world_size: usize,
     first_record: usize,
     records: u64,
@@ -82,7 +82,7 @@ impl Board {
 
     fn of(file: Unshared, bytes: usize, identity: &Identity, records: usize) -> io::Result<Board> {
         let board = Board {
-            words: Words::new(Mapping::unshared(&file, bytes, 0)?),
+            words: MappedWords::new(Mapping::unshared(&file, bytes, 0)?),
             world_size: identity.world_size,
             first_record: layout::first_record(identity.world_size),
             records: records as u64,

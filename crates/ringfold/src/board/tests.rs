@@ -45,12 +45,12 @@ fn shown(collective: Collective, sequence: u64) -> Shown {
 }
 
 /// A temporary folder of one test.
-struct Folder(PathBuf);
+struct TemporaryFolder(PathBuf);
 
-impl Folder {
-    fn new(name: &str) -> Folder {
+impl TemporaryFolder {
+    fn new(name: &str) -> TemporaryFolder {
         let name = format!("ringfold-board-{name}-{}", std::process::id());
-        Folder(std::env::temp_dir().join(name))
+        TemporaryFolder(std::env::temp_dir().join(name))
     }
 
     fn only_file(&self) -> Vec<u8> {
@@ -60,7 +60,7 @@ impl Folder {
     }
 }
 
-impl Drop for Folder {
+impl Drop for TemporaryFolder {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
     }
@@ -123,7 +123,7 @@ fn a_board_is_found_and_says_what_was_shown_until_it_is_dropped() {
 
 #[test]
 fn the_last_calls_are_recorded_and_one_that_never_ended_says_so() {
-    let folder = Folder::new("records");
+    let folder = TemporaryFolder::new("records");
     let mut board = Board::recording(&identity(), 4, &folder.0).unwrap();
     let numbers: Vec<u64> = (1..=6)
         .map(|sequence| board.record(&shown(Collective::Broadcast, sequence)))
@@ -151,7 +151,7 @@ fn the_last_calls_are_recorded_and_one_that_never_ended_says_so() {
 #[test]
 fn a_file_of_records_is_private_and_never_an_existing_one() {
     use std::os::unix::fs::PermissionsExt;
-    let folder = Folder::new("private");
+    let folder = TemporaryFolder::new("private");
     let _first = Board::recording(&identity(), 1, &folder.0).unwrap();
     let _second = Board::recording(&identity(), 1, &folder.0).unwrap();
     let files: Vec<_> = std::fs::read_dir(&folder.0).unwrap().flatten().collect();
@@ -163,7 +163,7 @@ fn a_file_of_records_is_private_and_never_an_existing_one() {
 
 #[test]
 fn hostile_bytes_are_errors_or_numbers_and_never_panic() {
-    let folder = Folder::new("hostile");
+    let folder = TemporaryFolder::new("hostile");
     let mut board = Board::recording(&identity(), 2, &folder.0).unwrap();
     board.record(&shown(Collective::AllGather, 1));
     drop(board);
@@ -247,7 +247,7 @@ const RANKS_CLAIMED: usize = 1 << 17;
 
 #[test]
 fn a_user_with_too_many_boards_hides_its_own_and_no_others() {
-    let folder = Folder::new("flood");
+    let folder = TemporaryFolder::new("flood");
     proc_with(
         &folder.0,
         &[(70, 300, 33), (70, 301, 33), (70, 302, 1), (71, 200, 1)],

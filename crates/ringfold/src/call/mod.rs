@@ -12,7 +12,7 @@ use std::fmt;
 
 pub use asked::Asked;
 pub use qualifier::{EARLIER, Qualifier};
-pub use rooted::{Mark, Marks, Position, Rooted};
+pub use rooted::{CallPosition, Rooted, RootedCalls, SequenceDigest};
 pub use way::Way;
 
 use qualifier::KIND_BITS;

@@ -21,12 +21,12 @@ pub struct Rooted {
     digest: u32,
     /// Index of the oldest mark.
     oldest: u8,
-    marks: [Mark; KEPT],
+    marks: [SequenceDigest; KEPT],
 }
 
 /// The digest after the call number `sequence`; both are 0 before any call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Mark {
+pub struct SequenceDigest {
     pub sequence: u64,
     pub digest: u32,
 }
@@ -51,7 +51,7 @@ impl Rooted {
     #[inline(never)]
     fn add(&mut self, call: &Call) {
         self.digest = call.digest_after(self.digest);
-        self.marks[usize::from(self.oldest)] = Mark {
+        self.marks[usize::from(self.oldest)] = SequenceDigest {
             sequence: call.sequence,
             digest: self.digest,
         };
@@ -64,16 +64,16 @@ impl Rooted {
     }
 
     /// Returns the last marks, in any order.
-    pub fn marks(&self) -> Marks {
-        Marks(self.marks)
+    pub fn marks(&self) -> RootedCalls {
+        RootedCalls(self.marks)
     }
 }
 
 /// The last collectives with a root that a rank has begun.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Marks(pub [Mark; KEPT]);
+pub struct RootedCalls(pub [SequenceDigest; KEPT]);
 
-impl Marks {
+impl RootedCalls {
     /// Returns the digest after all calls up to `sequence`, if it is still known.
     fn at(&self, sequence: u64) -> Option<u32> {
         let until = self.0.iter().filter(|mark| mark.sequence <= sequence);
@@ -86,14 +86,14 @@ impl Marks {
 /// A rank's position: the call in which the rank waits, and its last collectives with a root. These
 /// collectives may be later than the call if the rank has already submitted them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Position {
+pub struct CallPosition {
     pub call: Call,
-    pub rooted: Marks,
+    pub rooted: RootedCalls,
 }
 
-impl Position {
+impl CallPosition {
     /// Whether the calls with a root that both ranks have begun are known to differ.
-    pub fn parted_before(&self, other: &Position) -> bool {
+    pub fn parted_before(&self, other: &CallPosition) -> bool {
         let sequences = [self, other].map(|position| position.call.sequence);
         let [is_mine_preparing, is_theirs] = sequences.map(|sequence| sequence < PREPARED);
         let both = sequences[0].min(sequences[1]);

@@ -10,19 +10,19 @@ use crate::sync::lock;
 
 /// The weights of a communicator.
 #[derive(Debug, Default)]
-pub(crate) struct Agreed {
+pub(crate) struct AgreedWeights {
     /// Whether there are weights; a call without weights reads nothing else.
     is_weighted: AtomicBool,
-    state: Mutex<State>,
+    state: Mutex<WeightEpoch>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct WeightEpoch {
     epoch: u16,
     weights: Option<Weights>,
 }
 
-impl Agreed {
+impl AgreedWeights {
     /// Returns the current weights.
     pub fn weights(&self) -> Option<Weights> {
         // Pairs with the store in `set`. A program that sets weights while another thread calls
@@ -47,7 +47,7 @@ impl Agreed {
         let weights = each.map(|each| Weights::new(each, epoch)).transpose()?;
         // Pairs with the load in `weights`.
         self.is_weighted.store(weights.is_some(), Ordering::Release);
-        *state = State { epoch, weights };
+        *state = WeightEpoch { epoch, weights };
         Ok(())
     }
 }

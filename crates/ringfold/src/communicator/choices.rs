@@ -1,10 +1,11 @@
 //! A cache of the choices for a communicator's last kinds of calls: a call of a known kind costs a
 //! look-up and no decision.
 //!
-//! A choice depends on the [`Kind`] of a call, and otherwise on settings that rarely change. A kind
-//! fits a word, and so does a choice. A kind's hash determines its place, and a new kind replaces
-//! an old one. A reader never waits: it reads a place's version before and after the rest. If the
-//! version has changed, or is odd because a thread is writing, the reader makes its own choice.
+//! A choice depends on the [`ChoiceKey`] of a call, and otherwise on settings that rarely change. A
+//! kind fits a word, and so does a choice. A kind's hash determines its place, and a new kind
+//! replaces an old one. A reader never waits: it reads a place's version before and after the rest.
+//! If the version has changed, or is odd because a thread is writing, the reader makes its own
+//! choice.
 
 #![forbid(unsafe_code)]
 
@@ -33,9 +34,10 @@ const GROUP_BITS: u32 = 8;
 const _: () =
     assert!(Collective::ALL.len() <= 16 && Method::ALL.len() < 31 && Algorithm::ALL.len() <= 16);
 
-/// The part of a call on which its choice depends, besides the settings common to all calls.
+/// The kind of a call, by which its choice is found: the part of the call on which the choice
+/// depends, besides the settings common to all calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Kind(u64);
+pub struct ChoiceKey(u64);
 
 /// A packed word, whose fields are taken from the lowest bit up.
 struct Unpacker(u64);
@@ -49,11 +51,11 @@ impl Unpacker {
     }
 }
 
-impl Kind {
+impl ChoiceKey {
     /// Returns the kind of a `request` of `bytes` bytes, as the tuner counts them; `None` if the
     /// size or the group does not fit.
     #[inline(always)]
-    pub fn of(request: &Request, bytes: u64, is_weighted: bool) -> Option<Kind> {
+    pub fn of(request: &Request, bytes: u64, is_weighted: bool) -> Option<ChoiceKey> {
         if bytes >> BYTES_BITS != 0 || request.group >> GROUP_BITS != 0 {
             return None;
         }
@@ -68,7 +70,7 @@ impl Kind {
             | protocol << 19
             | u64::from(is_weighted) << 21
             | bytes << 22;
-        Some(Kind(word))
+        Some(ChoiceKey(word))
     }
 
     #[inline(always)]
@@ -79,7 +81,7 @@ impl Kind {
 
 /// One remembered choice.
 #[derive(Debug, Default)]
-struct Place {
+struct RememberedChoice {
     /// The place's version: odd while a thread writes, 0 if the place is empty.
     version: AtomicU32,
     kind: AtomicU64,
@@ -89,15 +91,17 @@ struct Place {
 /// The choices of the last kinds of calls.
 #[derive(Debug)]
 pub struct Choices {
-    places: Box<[Place]>,
+    places: Box<[RememberedChoice]>,
     /// The kinds whose choice was logged; empty without a log.
-    logged: Mutex<HashSet<Kind>>,
+    logged: Mutex<HashSet<ChoiceKey>>,
 }
 
 impl Default for Choices {
     fn default() -> Choices {
         Choices {
-            places: (0..1 << PLACES_LOG2).map(|_| Place::default()).collect(),
+            places: (0..1 << PLACES_LOG2)
+                .map(|_| RememberedChoice::default())
+                .collect(),
             logged: Mutex::default(),
         }
     }
@@ -115,7 +119,7 @@ impl Choices {
 
     /// Returns the remembered choice for calls of this kind, if there is one.
     #[inline(always)]
-    pub fn get(&self, kind: Kind) -> Option<Way> {
+    pub fn get(&self, kind: ChoiceKey) -> Option<Way> {
         let place = &self.places[kind.place()];
         // Pairs with the Release store in `put`: a reader that sees a version sees all earlier
         // writes.
@@ -136,13 +140,13 @@ impl Choices {
 
     /// Marks the choice for this kind as logged; returns whether it must be logged. Called when a
     /// choice is made, never when it is remembered.
-    pub fn is_unlogged(&self, kind: Kind) -> bool {
+    pub fn is_unlogged(&self, kind: ChoiceKey) -> bool {
         let mut logged = lock(&self.logged);
         logged.len() < LOGGED_KINDS_MAX && logged.insert(kind)
     }
 
     /// Remembers a choice, unless another thread is about to write in the same place.
-    pub fn put(&self, kind: Kind, way: &Way) {
+    pub fn put(&self, kind: ChoiceKey, way: &Way) {
         let Some(word) = pack(way) else {
             return;
         };
@@ -242,7 +246,7 @@ mod tests {
     #[test]
     fn what_was_chosen_is_remembered_for_its_kind_only() {
         let choices = Choices::default();
-        let kind = |bytes| Kind::of(&request(Collective::AllReduce, 1), bytes, false).unwrap();
+        let kind = |bytes| ChoiceKey::of(&request(Collective::AllReduce, 1), bytes, false).unwrap();
         assert_eq!(choices.get(kind(0)), None);
         let kinds = (0..100_000).map(|bytes| (kind(bytes), choice(64 * (bytes as usize + 1))));
         let kinds: Vec<_> = kinds.collect();
@@ -261,7 +265,7 @@ mod tests {
     #[test]
     fn calls_that_differ_are_of_different_kinds() {
         let base = request(Collective::AllReduce, 1);
-        let of = |request: &Request, bytes, is_weighted| Kind::of(request, bytes, is_weighted);
+        let of = |request: &Request, bytes, is_weighted| ChoiceKey::of(request, bytes, is_weighted);
         let algorithm = Some(Method::Flat);
         let protocol = Some(Protocol::Ll);
         let counts = Counts::PerRank(vec![1]);
@@ -342,7 +346,7 @@ mod tests {
     fn readers_never_see_half_of_a_choice() {
         let choices = Choices::default();
         // Two kinds that have the same place.
-        let kind = |bytes| Kind::of(&request(Collective::AllReduce, 1), bytes, false).unwrap();
+        let kind = |bytes| ChoiceKey::of(&request(Collective::AllReduce, 1), bytes, false).unwrap();
         let one = kind(1);
         let other = (2..).map(kind).find(|other| other.place() == one.place());
         let kinds = [

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex};
 use std::time::Duration;
 
-use super::notifier::{OnDone, Promise};
+use super::notifier::{OnDone, PendingCallback};
 use crate::error::Result;
 use crate::sync::lock;
 
@@ -12,16 +12,16 @@ use crate::sync::lock;
 #[derive(Default)]
 pub struct Completion {
     is_done: AtomicBool,
-    end: Mutex<End>,
+    end: Mutex<CallEnd>,
     arrived: Condvar,
 }
 
 #[derive(Default)]
-struct End {
+struct CallEnd {
     result: Option<Result<()>>,
     source: Option<usize>,
     /// Callbacks to queue when the call ends.
-    promises: Vec<Promise>,
+    callbacks: Vec<PendingCallback>,
 }
 
 impl Completion {
@@ -42,8 +42,8 @@ impl Completion {
     pub fn complete(&self, result: Result<()>) {
         let mut end = lock(&self.end);
         end.result.get_or_insert(result);
-        let promises = std::mem::take(&mut end.promises);
-        Promise::keep(promises, || {
+        let callbacks = std::mem::take(&mut end.callbacks);
+        PendingCallback::queue(callbacks, || {
             // Pairs with the loads in `result` and `source`.
             self.is_done.store(true, Ordering::Release);
             self.arrived.notify_all();
@@ -59,13 +59,14 @@ impl Completion {
         lock(&self.end).result.clone()
     }
 
-    /// Stores `promise` until the call ends; returns its callback if the call has already ended.
-    pub fn when_done(&self, promise: Promise) -> Option<OnDone> {
+    /// Stores `callback` until the call ends; returns its function if the call has already
+    /// ended.
+    pub fn when_done(&self, callback: PendingCallback) -> Option<OnDone> {
         let mut end = lock(&self.end);
         if end.result.is_some() {
-            return Some(promise.into_callback());
+            return Some(callback.into_callback());
         }
-        end.promises.push(promise);
+        end.callbacks.push(callback);
         None
     }
 

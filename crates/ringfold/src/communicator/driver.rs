@@ -41,28 +41,28 @@ use crate::board::Board;
 use crate::engine::{Engine, Job, JobId};
 use crate::error::{Error, Result};
 use crate::sync::lock;
-use drive::{Pace, Step, Until};
+use drive::{Pace, StopReason, Until};
 pub(super) use endings::TIMEOUT_GRACE;
-use inbox::{Handed, Inbox};
+use inbox::{Inbox, QueuedJob};
 use recorder::Recorder;
-pub use state::{Driver, OnWait};
-use state::{INBOX, ON_WAIT_INTERVAL, State, VISIT};
+use state::{DriverState, INBOX, ON_WAIT_INTERVAL, VISIT};
+pub use state::{EngineDriver, OnWait};
 
 /// The outcome of driving a thread's own call until the engine is released.
-enum Run {
+enum DriveOutcome {
     /// The call is done; the source of a receive.
     Done(Option<usize>),
     /// The call continues; its completion is set at its end.
     UnderWay(Arc<Completion>),
 }
 
-impl Driver {
+impl EngineDriver {
     /// Runs `job` and returns when it is done on this rank. Returns the source of a receive.
     pub fn run(&self, job: Job, on_wait: OnWait<'_>) -> Result<Option<usize>> {
         let mut pace = Pace::default();
         match self.begin(job, &mut pace)? {
-            Run::Done(source) => Ok(source),
-            Run::UnderWay(completion) => {
+            DriveOutcome::Done(source) => Ok(source),
+            DriveOutcome::UnderWay(completion) => {
                 self.see_through(&completion, None, pace, on_wait)?;
                 Ok(completion.source())
             }
@@ -75,14 +75,16 @@ impl Driver {
         let mut pace = Pace::brief();
         match self.begin_tiny(job, &mut pace)? {
             None => Ok(false),
-            Some(Run::Done(_)) => Ok(true),
-            Some(Run::UnderWay(completion)) => self.see_through(&completion, None, pace, on_wait),
+            Some(DriveOutcome::Done(_)) => Ok(true),
+            Some(DriveOutcome::UnderWay(completion)) => {
+                self.see_through(&completion, None, pace, on_wait)
+            }
         }
     }
 
     /// Drives `job` as far as this thread may without releasing the engine. If another thread
     /// drives, leaves the job to that thread.
-    fn begin(&self, job: Job, pace: &mut Pace) -> Result<Run> {
+    fn begin(&self, job: Job, pace: &mut Pace) -> Result<DriveOutcome> {
         if self.attention.load(Ordering::Relaxed) == 0
             && let Some(mut state) = self.try_state()
             && state.has_room_for(job.collective)
@@ -96,13 +98,13 @@ impl Driver {
             });
         }
         let completion = Arc::new(Completion::default());
-        self.enqueue(Handed::waited_for(job, completion.clone()));
-        Ok(Run::UnderWay(completion))
+        self.enqueue(QueuedJob::waited_for(job, completion.clone()));
+        Ok(DriveOutcome::UnderWay(completion))
     }
 
     /// Begins and drives a tiny call like `begin`; `None` if the call cannot begin at once.
     #[inline(always)]
-    fn begin_tiny(&self, job: &Job, pace: &mut Pace) -> Result<Option<Run>> {
+    fn begin_tiny(&self, job: &Job, pace: &mut Pace) -> Result<Option<DriveOutcome>> {
         let Some(mut state) = self.try_state() else {
             return Ok(None);
         };
@@ -121,14 +123,19 @@ impl Driver {
 
     /// Drives the thread's own call as far as possible without releasing the engine.
     #[inline(always)]
-    fn drive_own(&self, state: &mut State, id: JobId, pace: &mut Pace) -> Result<Run> {
+    fn drive_own(
+        &self,
+        state: &mut DriverState,
+        id: JobId,
+        pace: &mut Pace,
+    ) -> Result<DriveOutcome> {
         let until = Until::job(id);
-        if self.drive(state, &until, pace)? == Step::Reached {
-            return Ok(Run::Done(until.source()));
+        if self.drive(state, &until, pace)? == StopReason::Reached {
+            return Ok(DriveOutcome::Done(until.source()));
         }
         let completion = Arc::new(Completion::default());
         state.completions.insert(id, completion.clone());
-        Ok(Run::UnderWay(completion))
+        Ok(DriveOutcome::UnderWay(completion))
     }
 
     /// Waits until `completion` is set, driving if no other thread does; returns false if `timeout`
@@ -236,7 +243,7 @@ impl Driver {
     }
 
     /// Runs `f` on the state as soon as the driving thread releases it, between two attempts.
-    fn visit<R>(&self, f: impl FnOnce(&mut State) -> R) -> R {
+    fn visit<R>(&self, f: impl FnOnce(&mut DriverState) -> R) -> R {
         let turn = lock(&self.turn);
         // Pairs with the load in `attend`; the visitor's changes are passed under the locks.
         self.attention.fetch_or(VISIT, Ordering::Release);
@@ -256,7 +263,7 @@ impl Driver {
         }
     }
 
-    fn enqueue(&self, handed: Handed) {
+    fn enqueue(&self, handed: QueuedJob) {
         let mut inbox = lock(&self.inbox);
         inbox.push(handed);
         self.announce(inbox);

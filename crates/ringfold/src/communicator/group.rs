@@ -18,7 +18,7 @@ const ROOT: &str = "/";
 
 /// The ranks of a communicator within their job.
 #[derive(Clone)]
-pub(crate) struct Group {
+pub(crate) struct RankGroup {
     pub session: Session,
     pub settings: Settings,
     /// The communicator's number within the job.
@@ -40,7 +40,7 @@ pub(crate) struct Inherited {
     pub measured: Option<(Constants, Limits)>,
 }
 
-impl Group {
+impl RankGroup {
     /// Returns the measurements of this rank's machine, if their file exists and is to be read.
     pub fn calibration(&self) -> Option<Calibration> {
         calibration::find(&self.settings.calibration, &env::process, Path::new(ROOT))

@@ -4,10 +4,10 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::agreed::Agreed;
-use super::choices::{Choices, Kind};
-use super::driver::{Driver, OnWait};
-use super::group::Group;
+use super::agreed::AgreedWeights;
+use super::choices::{ChoiceKey, Choices};
+use super::driver::{EngineDriver, OnWait};
+use super::group::RankGroup;
 use super::membership::Membership;
 use super::request::{Counts, Request};
 use super::work::Work;
@@ -38,10 +38,10 @@ const LOGGED_SIZES: [u64; 5] = [8, 1 << 10, 32 << 10, 1 << 20, 32 << 20];
 /// Dropping a communicator leaves it like [`close`](Communicator::close), but without waiting: if
 /// calls are still under way, the communicator is aborted on all ranks.
 pub struct Communicator {
-    pub(crate) driver: Arc<Driver>,
-    pub(super) place: Place,
-    pub(crate) policy: Policy,
-    pub(super) weights: Agreed,
+    pub(crate) driver: Arc<EngineDriver>,
+    pub(super) place: RankPosition,
+    pub(crate) policy: ChoicePolicy,
+    pub(super) weights: AgreedWeights,
     pub(super) choices: Choices,
     pub(crate) membership: Membership,
     pub(super) fork_guard: Arc<ForkGuard>,
@@ -49,7 +49,7 @@ pub struct Communicator {
 
 /// The position of a rank among the others.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct RankPosition {
     pub rank: usize,
     pub world_size: usize,
     pub local_rank: usize,
@@ -63,7 +63,7 @@ pub(crate) struct Place {
 
 /// The basis of every choice, besides the call itself.
 #[derive(Clone, Debug)]
-pub(crate) struct Policy {
+pub(crate) struct ChoicePolicy {
     pub tuning: Tuning,
     /// Whether choices are not logged, as those of the library's own calls.
     pub is_silent: bool,
@@ -79,10 +79,10 @@ pub(crate) struct Policy {
     pub bypasses_stragglers: bool,
 }
 
-impl Policy {
+impl ChoicePolicy {
     /// Returns the policy that chooses by `tuning` alone.
-    pub fn new(tuning: Tuning) -> Policy {
-        Policy {
+    pub fn new(tuning: Tuning) -> ChoicePolicy {
+        ChoicePolicy {
             tuning,
             is_silent: false,
             algorithm: None,
@@ -97,16 +97,16 @@ impl Policy {
 
 impl Communicator {
     pub(crate) fn new(
-        driver: Driver,
-        place: Place,
-        policy: Policy,
+        driver: EngineDriver,
+        place: RankPosition,
+        policy: ChoicePolicy,
         membership: Membership,
     ) -> Communicator {
         Communicator {
             driver: Arc::new(driver),
             place,
             policy,
-            weights: Agreed::default(),
+            weights: AgreedWeights::default(),
             choices: Choices::default(),
             membership,
             fork_guard: Arc::new(ForkGuard::new()),
@@ -130,7 +130,7 @@ impl Communicator {
 
     /// Returns the measurements of this rank's machine; `None` for ranks that are threads.
     pub(crate) fn calibration(&self) -> Option<Calibration> {
-        self.membership.group().and_then(Group::calibration)
+        self.membership.group().and_then(RankGroup::calibration)
     }
 
     /// Returns the table of rules by which calls are decided, possibly empty. The same on all
@@ -184,7 +184,10 @@ impl Communicator {
 
     /// Returns the host of each rank; hosts are numbered in the order of their first ranks.
     pub fn hosts_of_ranks(&self) -> Vec<usize> {
-        let hosts = self.membership.group().map_or(Groups::ONE, Group::hosts);
+        let hosts = self
+            .membership
+            .group()
+            .map_or(Groups::ONE, RankGroup::hosts);
         let ranks = 0..self.place.world_size as u32;
         ranks.map(|rank| hosts.of(rank) as usize).collect()
     }
@@ -356,7 +359,7 @@ impl Communicator {
     pub(super) fn choose(&self, request: &Request) -> Result<Way> {
         let bytes = request.bytes(self.place.world_size);
         let is_weighted = self.weights.are_there();
-        let kind = Kind::of(request, bytes, is_weighted);
+        let kind = ChoiceKey::of(request, bytes, is_weighted);
         match kind.and_then(|kind| self.choices.get(kind)) {
             Some(way) => Ok(way),
             None => self.choose_anew(request, bytes, is_weighted),
@@ -372,7 +375,7 @@ impl Communicator {
     ) -> Result<Way> {
         let question = self.question(request, bytes, is_weighted);
         let way = choose::choose(&question, &self.policy.tuning)?;
-        if let Some(kind) = Kind::of(request, bytes, is_weighted) {
+        if let Some(kind) = ChoiceKey::of(request, bytes, is_weighted) {
             self.choices.put(kind, &way);
             if !self.policy.is_silent
                 && log::log_enabled!(target: TUNING_LOG, log::Level::Info)

@@ -6,7 +6,7 @@ use super::Communicator;
 use super::driver::{OnWait, TIMEOUT_GRACE};
 use super::membership::forked;
 use crate::error::{Error, Result};
-use crate::memory::Stage;
+use crate::memory::GuardStage;
 
 /// Time that `abort` waits to learn whether another rank's verdict was first.
 pub(super) const ABORT_GRACE: Duration = Duration::from_millis(50);
@@ -14,7 +14,7 @@ pub(super) const ABORT_GRACE: Duration = Duration::from_millis(50);
 impl Communicator {
     /// Whether this process was forked from the one that joined, and cannot use the communicator.
     pub fn is_forked(&self) -> bool {
-        self.fork_guard.stage() == Stage::Forked
+        self.fork_guard.stage() == GuardStage::Forked
     }
 
     /// Returns the fatal error that ended this communicator, if any. Known without a call, and
@@ -74,9 +74,9 @@ impl Communicator {
     /// communicator is aborted on all ranks, and is closed nevertheless.
     pub fn close_with(&self, on_wait: OnWait<'_>) -> Result<()> {
         match self.fork_guard.close() {
-            Stage::Open => {}
-            Stage::Closed => return Ok(()),
-            Stage::Forked => return Err(forked()),
+            GuardStage::Open => {}
+            GuardStage::Closed => return Ok(()),
+            GuardStage::Forked => return Err(forked()),
         }
         if self.driver.is_calling_back() {
             // The waiting call cannot continue before `close` returns.
@@ -100,18 +100,18 @@ impl Communicator {
     pub(crate) fn check_open(&self) -> Result<()> {
         // Closing while another thread calls is a race of the caller's; either answer is right.
         match self.fork_guard.stage() {
-            Stage::Open => Ok(()),
-            Stage::Closed => Err(Error::Closed),
-            Stage::Forked => Err(forked()),
+            GuardStage::Open => Ok(()),
+            GuardStage::Closed => Err(Error::Closed),
+            GuardStage::Forked => Err(forked()),
         }
     }
 
     /// Closes a communicator that is dropped; aborts it if calls are under way.
     pub(super) fn abandon(&self) {
         match self.fork_guard.close() {
-            Stage::Open => {}
-            Stage::Closed => return,
-            Stage::Forked => {
+            GuardStage::Open => {}
+            GuardStage::Closed => return,
+            GuardStage::Forked => {
                 // Sockets, threads and the goodbye are the parent's.
                 std::mem::forget((self.driver.clone(), self.membership.group().cloned()));
                 return;

@@ -3,10 +3,10 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use super::group::Group;
+use super::group::RankGroup;
 use crate::error::Error;
 use crate::sync::lock;
-use crate::topology::neighbours::Mark;
+use crate::topology::neighbours::ProcessMark;
 
 /// A function that announces in shared memory that this rank leaves without an error.
 pub(crate) type Depart = Box<dyn Fn() + Send + Sync>;
@@ -14,15 +14,19 @@ pub(crate) type Depart = Box<dyn Fn() + Send + Sync>;
 /// A rank's membership in its job; empty for ranks that are threads.
 #[derive(Default)]
 pub(crate) struct Membership {
-    group: Option<Group>,
+    group: Option<RankGroup>,
     depart: Option<Depart>,
     splits: AtomicU64,
     /// The mark by which other jobs of this host see that this process is in a job.
-    mark: Mutex<Option<Arc<Mark>>>,
+    mark: Mutex<Option<Arc<ProcessMark>>>,
 }
 
 impl Membership {
-    pub fn new(group: Group, depart: Option<Depart>, mark: Option<Arc<Mark>>) -> Membership {
+    pub fn new(
+        group: RankGroup,
+        depart: Option<Depart>,
+        mark: Option<Arc<ProcessMark>>,
+    ) -> Membership {
         Membership {
             group: Some(group),
             depart,
@@ -32,7 +36,7 @@ impl Membership {
     }
 
     /// Returns the ranks within their job; `None` for ranks that are threads.
-    pub fn group(&self) -> Option<&Group> {
+    pub fn group(&self) -> Option<&RankGroup> {
         self.group.as_ref()
     }
 

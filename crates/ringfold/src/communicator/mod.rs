@@ -29,9 +29,9 @@ pub(crate) mod watch;
 mod weigh;
 mod work;
 
-pub(crate) use driver::Driver;
+pub(crate) use driver::EngineDriver;
 pub use handle::Communicator;
-pub(crate) use handle::{Place, Policy};
+pub(crate) use handle::{ChoicePolicy, RankPosition};
 pub use registration::{RegisteredMut, Registration};
 pub use request::{Counts, Request};
 pub use work::Work;

@@ -56,7 +56,7 @@ pub type OnDone = Box<dyn FnOnce() + Send>;
 
 /// The queue, while there are threads. Locked when a communicator registers its first callback, and
 /// when callbacks are counted; never when a call ends.
-static SHARED: Mutex<Weak<Pool>> = Mutex::new(Weak::new());
+static SHARED: Mutex<Weak<CallbackPool>> = Mutex::new(Weak::new());
 
 /// The process to which the threads belong.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
@@ -67,7 +67,7 @@ thread_local! {
 }
 
 /// A callback, registered and not yet due.
-pub struct Promise {
+pub struct PendingCallback {
     notifier: Arc<Notifier>,
     callback: Callback,
 }
@@ -79,11 +79,11 @@ struct Callback {
     on_done: OnDone,
 }
 
-impl Promise {
-    /// Registers `on_done`, to be called when the promise is [kept](Promise::keep).
-    pub fn new(notifier: Arc<Notifier>, on_done: OnDone) -> Promise {
+impl PendingCallback {
+    /// Registers `on_done`, to be called when it is [queued](PendingCallback::queue).
+    pub fn new(notifier: Arc<Notifier>, on_done: OnDone) -> PendingCallback {
         let level = LEVEL.get();
-        Promise {
+        PendingCallback {
             notifier,
             callback: Callback {
                 level,
@@ -95,8 +95,8 @@ impl Promise {
 
     /// Queues the callbacks of a call that is done, and publishes its end with `show_done`: a
     /// thread that sees the call done finds the callbacks due. Does not block.
-    pub fn keep(promises: Vec<Promise>, show_done: impl FnOnce()) {
-        let both = promises.into_iter();
+    pub fn queue(pending: Vec<PendingCallback>, show_done: impl FnOnce()) {
+        let both = pending.into_iter();
         let (notifiers, callbacks): (Vec<_>, Vec<_>) =
             both.map(|each| (each.notifier, each.callback)).unzip();
         match notifiers.first() {
@@ -128,7 +128,7 @@ pub fn have_returned(number: u64) -> bool {
 }
 
 /// Returns this process' queue, if it has threads.
-fn pool() -> Option<Arc<Pool>> {
+fn pool() -> Option<Arc<CallbackPool>> {
     // Acquire pairs with the Release store in `shared`.
     let is_ours = PROCESS.load(Ordering::Acquire) == std::process::id();
     is_ours
@@ -139,7 +139,7 @@ fn pool() -> Option<Arc<Pool>> {
 /// A user of the threads, which end with their last user.
 #[derive(Debug)]
 pub struct Notifier {
-    pool: Arc<Pool>,
+    pool: Arc<CallbackPool>,
 }
 
 impl Notifier {
@@ -159,7 +159,7 @@ impl Notifier {
             // Pairs with the Acquire load in `pool`: this process has a queue.
             PROCESS.store(process, Ordering::Release);
             let notifier = Arc::new(Notifier { pool });
-            if is_first && let Err(error) = Pool::add_thread(&notifier.pool) {
+            if is_first && let Err(error) = CallbackPool::add_thread(&notifier.pool) {
                 notifier.pool.state().threads -= 1;
                 return Err(error);
             }
@@ -177,16 +177,16 @@ impl Drop for Notifier {
 
 /// The queue, and the state of its threads.
 #[derive(Default)]
-struct Pool {
-    state: Mutex<State>,
+struct CallbackPool {
+    state: Mutex<CallbackQueue>,
     /// Signals that a callback became due or returned, or that a user was dropped.
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct CallbackQueue {
     due: VecDeque<Callback>,
-    running: Vec<Running>,
+    running: Vec<RunningCallback>,
     threads: usize,
     idle: usize,
     /// Number of notifiers that may still queue callbacks.
@@ -196,7 +196,7 @@ struct State {
 }
 
 /// A callback that has begun and not returned.
-struct Running {
+struct RunningCallback {
     thread: thread::ThreadId,
     level: usize,
     number: u64,
@@ -211,8 +211,8 @@ enum Next {
     End,
 }
 
-impl Pool {
-    fn state(&self) -> MutexGuard<'_, State> {
+impl CallbackPool {
+    fn state(&self) -> MutexGuard<'_, CallbackQueue> {
         lock(&self.state)
     }
 
@@ -230,14 +230,14 @@ impl Pool {
         (0..count).for_each(|_| self.changed.notify_one());
     }
 
-    /// Starts a thread that is already counted in `State::threads`.
-    fn add_thread(pool: &Arc<Pool>) -> Result<()> {
+    /// Starts a thread that is already counted in `CallbackQueue::threads`.
+    fn add_thread(pool: &Arc<CallbackPool>) -> Result<()> {
         let its = pool.clone();
         threads::start("ringfold-done", move || its.serve()).map(drop)
     }
 
     /// Runs callbacks until the thread is no longer needed.
-    fn serve(self: Arc<Pool>) {
+    fn serve(self: Arc<CallbackPool>) {
         let mut state = self.state();
         loop {
             match state.next() {
@@ -245,7 +245,7 @@ impl Pool {
                     let needs_another = state.idle == 0 && state.threads < THREADS_MAX;
                     state.threads += usize::from(needs_another);
                     drop(state);
-                    if needs_another && let Err(error) = Pool::add_thread(&self) {
+                    if needs_another && let Err(error) = CallbackPool::add_thread(&self) {
                         self.state().threads -= 1;
                         log::debug!(
                             target: "ringfold::call",
@@ -276,24 +276,24 @@ impl Pool {
 
     fn wait<'a>(
         &'a self,
-        state: MutexGuard<'a, State>,
+        state: MutexGuard<'a, CallbackQueue>,
         limit: Option<Duration>,
-    ) -> MutexGuard<'a, State> {
+    ) -> MutexGuard<'a, CallbackQueue> {
         // Without a limit, practically forever; the caller checks again.
         let woken = self.changed.wait_timeout(state, limit.unwrap_or(SPAN_MAX));
         woken.unwrap_or_else(PoisonError::into_inner).0
     }
 }
 
-impl State {
+impl CallbackQueue {
     fn next(&mut self) -> Next {
         let now = Instant::now();
-        let blocks = |one: &&Running| now.duration_since(one.since) < PATIENCE;
+        let blocks = |one: &&RunningCallback| now.duration_since(one.since) < PATIENCE;
         let level = (self.running.iter().filter(blocks).map(|one| one.level)).max();
         let may_begin = |callback: &Callback| level.is_none_or(|level| callback.level > level);
         if let Some(place) = self.due.iter().position(may_begin) {
             let callback = self.due.remove(place).expect("a place that was found");
-            self.running.push(Running {
+            self.running.push(RunningCallback {
                 thread: thread::current().id(),
                 level: callback.level,
                 number: callback.number,
@@ -318,8 +318,8 @@ impl Callback {
     }
 }
 
-impl std::fmt::Debug for Pool {
+impl std::fmt::Debug for CallbackPool {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Pool").finish_non_exhaustive()
+        f.debug_struct("CallbackPool").finish_non_exhaustive()
     }
 }

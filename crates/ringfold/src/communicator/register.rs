@@ -18,16 +18,16 @@ use std::time::Instant;
 
 use super::Communicator;
 use super::driver::TIMEOUT_GRACE;
-use super::group::Group;
+use super::group::RankGroup;
 use super::lifecycle::ABORT_GRACE;
 use super::registration::{RegisteredMut, Registration};
 use super::{Counts, Request};
 use crate::config::TransportChoice;
-use crate::control::fd::{Failure, FdListener, Handover};
+use crate::control::fd::{FdListener, Handover, HandoverFailure};
 use crate::control::limit::Limit;
 use crate::element::Element;
 use crate::error::{Error, Result};
-use crate::memory::{Own, Region, Registered, Registry, Remapped, Shared, private_memory};
+use crate::memory::{Own, Region, Registered, Registry, Remapped, SharedMemory, private_memory};
 use crate::types::{Collective, DType};
 
 /// Bytes of a rank's record of its part: bytes requested, bytes of the file, whether the part
@@ -72,28 +72,28 @@ impl PartRecord {
 }
 
 /// The ranks of this rank's host.
-struct Host<'a> {
-    group: &'a Group,
+struct HostRanks<'a> {
+    group: &'a RankGroup,
     /// All ranks of the host but this one.
     others: Vec<usize>,
 }
 
 /// This rank's part, before the other ranks have it.
-struct Part {
+struct OfferedPart {
     own: Own,
     fd: OwnedFd,
     listener: FdListener,
 }
 
-impl Part {
+impl OfferedPart {
     /// Creates a part from the memory of `region`, which keeps its pages for now.
     ///
     /// # Safety
     /// As for [`Remapped::copy_of`].
-    unsafe fn of(region: Region) -> Result<Part> {
+    unsafe fn of(region: Region) -> Result<OfferedPart> {
         // SAFETY: the caller's promise, passed on.
         let (remapped, file, fd) = unsafe { Remapped::copy_of(region) }?;
-        Ok(Part {
+        Ok(OfferedPart {
             own: Own::new(file, Some(remapped)),
             fd,
             listener: FdListener::bind()?,
@@ -101,13 +101,13 @@ impl Part {
     }
 
     /// Creates a part of `bytes` zeros, from memory node `node` if one is given.
-    fn new(bytes: usize, node: Option<usize>) -> Result<Part> {
-        let (file, fd) = Shared::create(bytes)?;
+    fn new(bytes: usize, node: Option<usize>) -> Result<OfferedPart> {
+        let (file, fd) = SharedMemory::create(bytes)?;
         if let Some(node) = node {
             file.prefer_node(node);
         }
         file.populate()?;
-        Ok(Part {
+        Ok(OfferedPart {
             own: Own::new(file, None),
             fd,
             listener: FdListener::bind()?,
@@ -141,7 +141,7 @@ impl Communicator {
         let mut registered = match self.sharing() {
             None => self.alloc_private(bytes, node)?,
             Some(host) => {
-                let made = Part::new(bytes, node);
+                let made = OfferedPart::new(bytes, node);
                 let (own, sizes) = self.enlist(&host, bytes, made)?;
                 Registered::shared(own, bytes, sizes)
             }
@@ -189,14 +189,14 @@ impl Communicator {
             return Ok(Registration::new(None, sizes, &self.driver, hold()));
         };
         // SAFETY: the caller's promise, passed on.
-        let made = unsafe { Part::of(region) };
+        let made = unsafe { OfferedPart::of(region) };
         let (own, sizes) = self.enlist(&host, bytes, made)?;
         Ok(Registration::new(Some(own), sizes, &self.driver, hold()))
     }
 
     /// Returns the other ranks' parts of the registration of `memory` that this process has mapped,
     /// by rank. A part stays mapped while it is held.
-    pub(crate) fn peers_of(&self, memory: &Registered) -> Vec<Option<Arc<Shared>>> {
+    pub(crate) fn peers_of(&self, memory: &Registered) -> Vec<Option<Arc<SharedMemory>>> {
         let region = memory.region();
         self.driver
             .with_engine(|engine| engine.registry().peers_of(region))
@@ -206,9 +206,9 @@ impl Communicator {
     /// and the sizes of all ranks of the communicator.
     fn enlist(
         &self,
-        host: &Host<'_>,
+        host: &HostRanks<'_>,
         bytes: usize,
-        made: Result<Part>,
+        made: Result<OfferedPart>,
     ) -> Result<(Arc<Own>, Vec<usize>)> {
         let mut record = PartRecord {
             bytes: bytes as u64,
@@ -247,11 +247,11 @@ impl Communicator {
     }
 
     /// Returns the ranks that share memory with this rank, if any.
-    fn sharing(&self) -> Option<Host<'_>> {
+    fn sharing(&self) -> Option<HostRanks<'_>> {
         let group = self.membership.group()?;
         let shares = |rank: &usize| *rank != group.rank && group.shares_memory(*rank);
         let others: Vec<usize> = (0..group.world_ranks.len()).filter(shares).collect();
-        (!others.is_empty()).then_some(Host { group, others })
+        (!others.is_empty()).then_some(HostRanks { group, others })
     }
 
     /// Allocates memory that only this rank has, and exchanges sizes with the other ranks.
@@ -282,7 +282,7 @@ impl Communicator {
     /// Whether some ranks share memory, on this host or another: the same on all ranks.
     fn is_somewhere_shared(&self) -> bool {
         let group = self.membership.group();
-        let may_share = |group: &Group| {
+        let may_share = |group: &RankGroup| {
             use TransportChoice::{Rdma, Tcp};
             !matches!(group.settings.transport, Tcp | Rdma)
         };
@@ -321,11 +321,11 @@ impl Communicator {
     /// The ranks serve one after the other, in rank order, so that there is no cyclic wait.
     fn pass_descriptors(
         &self,
-        Host { group, others }: &Host<'_>,
+        HostRanks { group, others }: &HostRanks<'_>,
         listener: &FdListener,
         fd: &OwnedFd,
         records: &[PartRecord],
-    ) -> Result<Vec<Option<OwnedFd>>, Failure> {
+    ) -> Result<Vec<Option<OwnedFd>>, HandoverFailure> {
         let deadline = Instant::now() + group.settings.connect_timeout;
         let rank = self.place.rank;
         let cancelled = || self.driver.watch().fault();
@@ -354,11 +354,11 @@ impl Communicator {
     /// Ends the communicator on all ranks, because they wait for a descriptor that this rank cannot
     /// send or receive. Returns the verdict, which may differ from this rank's failure, as in a
     /// call.
-    fn condemn(&self, failure: Failure, begin: Instant) -> Error {
+    fn condemn(&self, failure: HandoverFailure, begin: Instant) -> Error {
         let crash_grace = self.driver.watch().crash_grace();
         let (suspicion, grace) = match failure {
-            Failure::Cancelled(verdict) => (verdict, crash_grace),
-            Failure::Late(waiting_for) => {
+            HandoverFailure::Cancelled(verdict) => (verdict, crash_grace),
+            HandoverFailure::Late(waiting_for) => {
                 let after_ms = begin.elapsed().as_millis() as u64;
                 let site = None;
                 let late = Error::Timeout {
@@ -368,12 +368,12 @@ impl Communicator {
                 };
                 (late, TIMEOUT_GRACE)
             }
-            Failure::Broken { rank, error } => {
+            HandoverFailure::Broken { rank, error } => {
                 let reason = format!("connection closed: {error}");
                 let site = None;
                 (Error::PeerFailed { rank, reason, site }, crash_grace)
             }
-            Failure::Local(error) => {
+            HandoverFailure::Local(error) => {
                 let rank = self.place.rank;
                 let reason = format!("cannot pass on registered memory: {error}");
                 (Error::Aborted { rank, reason }, ABORT_GRACE)
@@ -384,11 +384,14 @@ impl Communicator {
 }
 
 /// Maps the peers' files.
-fn map_peers(fds: Vec<Option<OwnedFd>>, records: &[PartRecord]) -> Result<Vec<Option<Shared>>> {
+fn map_peers(
+    fds: Vec<Option<OwnedFd>>,
+    records: &[PartRecord],
+) -> Result<Vec<Option<SharedMemory>>> {
     let map = |(peer, fd): (usize, Option<OwnedFd>)| {
         let Some(fd) = fd else { return Ok(None) };
         let file_bytes = usize::try_from(records[peer].file_bytes).unwrap_or(usize::MAX);
-        let shared = Shared::open(fd, peer, file_bytes)?;
+        let shared = SharedMemory::open(fd, peer, file_bytes)?;
         shared.populate()?;
         Ok(Some(shared))
     };

@@ -4,7 +4,7 @@
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Weak};
 
-use super::driver::{Driver, OnWait};
+use super::driver::{EngineDriver, OnWait};
 use crate::element::Element;
 use crate::error::Result;
 use crate::memory::{Hold, Own};
@@ -21,7 +21,7 @@ pub struct Registration {
     /// This rank's shared part; `None` if no rank shares memory with it. Taken on drop.
     own: Option<Arc<Own>>,
     sizes: Vec<usize>,
-    driver: Weak<Driver>,
+    driver: Weak<EngineDriver>,
     /// The process that made the registration: a forked child is another.
     process: u32,
 }
@@ -30,7 +30,7 @@ impl Registration {
     pub(super) fn new(
         own: Option<Arc<Own>>,
         sizes: Vec<usize>,
-        driver: &Arc<Driver>,
+        driver: &Arc<EngineDriver>,
         hold: Option<Hold>,
     ) -> Self {
         Registration {

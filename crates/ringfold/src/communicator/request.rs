@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use crate::call::{Asked, Way};
-use crate::engine::geometry::Blocks;
+use crate::engine::geometry::BlockLayout;
 use crate::engine::{self, Job};
 use crate::error::{Error, Result};
 use crate::memory::Region;
@@ -176,8 +176,8 @@ impl Request {
             count,
             input: Region::EMPTY,
             output: Region::EMPTY,
-            input_blocks: Blocks::Even(count),
-            output_blocks: Blocks::Even(count),
+            input_blocks: BlockLayout::Even(count),
+            output_blocks: BlockLayout::Even(count),
             in_place: false,
             timeout,
             registers: false,
@@ -208,8 +208,8 @@ impl Request {
         &self,
         rank: usize,
         world_size: usize,
-        input_blocks: &Blocks,
-        output_blocks: &Blocks,
+        input_blocks: &BlockLayout,
+        output_blocks: &BlockLayout,
     ) -> Result<(Region, Region, bool)> {
         if self.collective.reduces() {
             self.op.check(self.dtype)?;
@@ -238,14 +238,14 @@ impl Request {
 
     /// Returns the bytes of the input and of the output of `rank`.
     #[inline(always)]
-    fn needed(&self, rank: usize, ranks: usize, blocks: [&Blocks; 2]) -> Result<(usize, usize)> {
+    fn needed(&self, rank: usize, ranks: usize, both: [&BlockLayout; 2]) -> Result<(usize, usize)> {
         let (gives, gets) = self.roles(rank);
         let size = self.dtype.size_bytes();
         let needed = |blocks, is_input, is_used: bool| match is_used {
             true => needed_bytes(self.collective, blocks, is_input, ranks, size),
             false => Ok(0),
         };
-        let [input, output] = blocks;
+        let [input, output] = both;
         Ok((needed(input, true, gives)?, needed(output, false, gets)?))
     }
 
@@ -273,7 +273,7 @@ impl Request {
         let lists = self.blocks(rank, world_size)?;
         let (gives, gets) = self.roles(rank);
         let size = self.dtype.size_bytes();
-        let side = |blocks: &Blocks, is_input, is_used| -> Result<Vec<_>> {
+        let side = |blocks: &BlockLayout, is_input, is_used| -> Result<Vec<_>> {
             needed_bytes(self.collective, blocks, is_input, world_size, size)?;
             let count = block_count(self.collective, is_input, world_size);
             let ranges = (0..count as u32).map(|block| blocks.range(block));
@@ -315,16 +315,16 @@ impl Request {
     }
 
     /// Returns the blocks of both buffers.
-    fn blocks(&self, rank: usize, world_size: usize) -> Result<(Blocks, Blocks)> {
+    fn blocks(&self, rank: usize, world_size: usize) -> Result<(BlockLayout, BlockLayout)> {
         match &self.counts {
-            Counts::Even(count) => Ok((Blocks::Even(*count), Blocks::Even(*count))),
+            Counts::Even(count) => Ok((BlockLayout::Even(*count), BlockLayout::Even(*count))),
             _ => self.listed_blocks(rank, world_size),
         }
     }
 
     /// Returns the blocks of both buffers of a call with a list of counts.
     #[cold]
-    fn listed_blocks(&self, rank: usize, world_size: usize) -> Result<(Blocks, Blocks)> {
+    fn listed_blocks(&self, rank: usize, world_size: usize) -> Result<(BlockLayout, BlockLayout)> {
         use Collective::{AllGather, AllToAll, Gather, ReduceScatter, Scatter};
         let lists = |list: &[u64]| {
             if list.len() != world_size {
@@ -339,8 +339,8 @@ impl Request {
                 lists(counts)?;
                 let (own, all) = (&counts[rank..=rank], &counts[..]);
                 Ok(match self.collective {
-                    AllGather | Gather => (Blocks::uneven(own), Blocks::uneven(all)),
-                    _ => (Blocks::uneven(all), Blocks::uneven(own)),
+                    AllGather | Gather => (BlockLayout::uneven(own), BlockLayout::uneven(all)),
+                    _ => (BlockLayout::uneven(all), BlockLayout::uneven(own)),
                 })
             }
             (Counts::Pairwise { input, output }, AllToAll) => {
@@ -352,7 +352,7 @@ impl Request {
                         input[rank], output[rank]
                     )));
                 }
-                Ok((Blocks::uneven(input), Blocks::uneven(output)))
+                Ok((BlockLayout::uneven(input), BlockLayout::uneven(output)))
             }
             (_, collective) => Err(invalid(format!("these counts do not fit {collective}"))),
         }
@@ -375,8 +375,8 @@ impl Request {
         rank: usize,
         input: Region,
         output: Region,
-        from: &Blocks,
-        into: &Blocks,
+        from: &BlockLayout,
+        into: &BlockLayout,
     ) -> Result<bool> {
         if input.is_empty() || output.is_empty() || !input.overlaps(output) {
             return Ok(false);
@@ -429,15 +429,15 @@ fn block_count(collective: Collective, is_input: bool, world_size: usize) -> usi
 /// Returns the bytes of a buffer with these blocks: one vector, one block, or one per rank.
 fn needed_bytes(
     collective: Collective,
-    blocks: &Blocks,
+    blocks: &BlockLayout,
     is_input: bool,
     world_size: usize,
     element_bytes: usize,
 ) -> Result<usize> {
     let blocks_there = block_count(collective, is_input, world_size) as u64;
     let elements = match blocks {
-        Blocks::Even(count) => count.checked_mul(blocks_there),
-        Blocks::Offsets(offsets) => offsets.last().copied(),
+        BlockLayout::Even(count) => count.checked_mul(blocks_there),
+        BlockLayout::Offsets(offsets) => offsets.last().copied(),
     };
     bytes_of(elements, element_bytes)
 }

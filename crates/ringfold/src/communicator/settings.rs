@@ -16,8 +16,8 @@ use crate::transport::P2P_CHANNEL;
 use crate::transport::rdma::RegisterBytes;
 use crate::transport::tcp::{SOCKETS_MAX, ZeroCopy};
 use crate::tune::bounds::Bounds;
-use crate::tune::calibration::Source;
-use crate::tune::limits::Overrides;
+use crate::tune::calibration::CalibrationSource;
+use crate::tune::limits::LimitOverrides;
 use crate::tune::{AlgoFilter, Rules};
 use crate::types::{Method, Protocol};
 use crate::verbs::{DeviceChoice, LinkOptions};
@@ -74,7 +74,7 @@ pub struct Settings {
     /// Settings of RDMA between hosts.
     pub rdma: RdmaSettings,
     /// Limits instead of the derived ones, if this rank's table is the one that applies.
-    pub limits: Overrides,
+    pub limits: LimitOverrides,
     /// The weights by which ranks own parts of large all-reduces.
     pub weights: Option<Weighting>,
     /// Number of helper threads, instead of the number that the cores leave room for.
@@ -90,7 +90,7 @@ pub struct Settings {
     /// Whether doubtful limits may be probed.
     pub is_probing: bool,
     /// The source of the cost model's constants, if this rank's are the ones that apply.
-    pub calibration: Source,
+    pub calibration: CalibrationSource,
     /// Settings of the board.
     pub showing: Showing,
 }

@@ -5,7 +5,7 @@ use crate::control::claims::CLAIM_AFTER;
 use crate::transport::Time;
 
 /// A call in which this rank waits, and since when.
-pub struct Waiting {
+pub struct CallWait {
     sequence: u64,
     /// Start of the wait, or time of the last look.
     since: Time,
@@ -21,10 +21,10 @@ pub enum Look {
     Again,
 }
 
-impl Waiting {
+impl CallWait {
     /// Returns a wait in `call` that begins at `now`.
-    pub fn new(call: &Call, now: Time) -> Waiting {
-        Waiting {
+    pub fn new(call: &Call, now: Time) -> CallWait {
+        CallWait {
             sequence: call.sequence,
             since: now,
             has_looked: false,
@@ -35,7 +35,7 @@ impl Waiting {
     /// [`CLAIM_AFTER`], and another after each further [`CLAIM_AFTER`].
     pub fn look(&mut self, call: &Call, now: Time) -> Option<Look> {
         if self.sequence != call.sequence {
-            *self = Waiting::new(call, now);
+            *self = CallWait::new(call, now);
         }
         if now.since(self.since) < CLAIM_AFTER {
             return None;

@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use crate::call::Position;
+use crate::call::CallPosition;
 use crate::control::claims::Claims;
-use crate::control::standing::{Progress, Standing};
+use crate::control::standing::{RankProgress, Standing};
 use crate::control::{Health, Session};
 use crate::error::Error;
 use crate::sync::lock;
@@ -36,7 +36,7 @@ pub trait Watch: Send + Sync {
     fn has_left(&self, rank: usize) -> bool;
 
     /// Returns the record of this rank's progress.
-    fn progress(&self) -> &Progress;
+    fn progress(&self) -> &RankProgress;
 
     /// Returns the progress of all ranks; `None` for ranks that do not answer within `timeout` or
     /// have left.
@@ -44,7 +44,7 @@ pub trait Watch: Send + Sync {
 
     /// Announces that this rank has waited at `position` for a while. If another rank waits in a
     /// different call instead, the mismatch ends the communicator.
-    fn claim(&self, position: Position);
+    fn claim(&self, position: CallPosition);
 
     /// Tells the other ranks that this rank leaves without an error.
     fn leave(&self);
@@ -82,7 +82,7 @@ impl Watch for SessionWatch {
         self.health.has_left(rank)
     }
 
-    fn progress(&self) -> &Progress {
+    fn progress(&self) -> &RankProgress {
         self.health.progress()
     }
 
@@ -90,7 +90,7 @@ impl Watch for SessionWatch {
         self.health.standing(timeout)
     }
 
-    fn claim(&self, position: Position) {
+    fn claim(&self, position: CallPosition) {
         self.health.claim(position);
     }
 
@@ -106,7 +106,7 @@ pub struct ThreadWatch {
     left_count: AtomicU32,
     left: Mutex<Vec<usize>>,
     /// The progress of each rank.
-    ranks: Mutex<Vec<Arc<Progress>>>,
+    ranks: Mutex<Vec<Arc<RankProgress>>>,
     wakers: Mutex<Vec<Waker>>,
     claims: Mutex<Claims>,
 }
@@ -117,7 +117,7 @@ impl ThreadWatch {
     pub fn register(self: &Arc<ThreadWatch>, waker: Waker) -> ThreadRank {
         lock(&self.wakers).push(waker);
         let mut ranks = lock(&self.ranks);
-        let progress = Arc::<Progress>::default();
+        let progress = Arc::<RankProgress>::default();
         ranks.push(progress.clone());
         ThreadRank {
             watch: self.clone(),
@@ -136,7 +136,7 @@ pub struct ThreadRank {
     /// The watch that all ranks share.
     watch: Arc<ThreadWatch>,
     rank: usize,
-    progress: Arc<Progress>,
+    progress: Arc<RankProgress>,
 }
 
 impl Watch for ThreadRank {
@@ -168,7 +168,7 @@ impl Watch for ThreadRank {
         lock(&self.watch.left).contains(&rank)
     }
 
-    fn progress(&self) -> &Progress {
+    fn progress(&self) -> &RankProgress {
         &self.progress
     }
 
@@ -178,7 +178,7 @@ impl Watch for ThreadRank {
         (0..ranks.len()).map(standing).collect()
     }
 
-    fn claim(&self, position: Position) {
+    fn claim(&self, position: CallPosition) {
         let mut claims = lock(&self.watch.claims);
         let error = claims.compare(self.rank as u32, position);
         drop(claims);

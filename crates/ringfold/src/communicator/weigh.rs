@@ -19,9 +19,9 @@ use std::time::Instant;
 use super::{Communicator, Counts, Request};
 use crate::error::{Error, Result};
 use crate::memory::{Owned, Region};
-use crate::reduce::Kernel;
+use crate::reduce::ReductionKernel;
 use crate::schedule::Weighting;
-use crate::tune::cost::weighted::Pace;
+use crate::tune::cost::weighted::RankSpeed;
 use crate::tune::fit::Pairs;
 use crate::tune::weights;
 use crate::types::{Collective, DType, Op};
@@ -180,7 +180,7 @@ impl Communicator {
 
     /// Returns the speeds of all ranks, by rank, and the size with which links were measured: the
     /// same on all ranks.
-    fn measure(&self) -> Result<(Vec<Pace>, usize)> {
+    fn measure(&self) -> Result<(Vec<RankSpeed>, usize)> {
         let world_size = self.place.world_size;
         let rounds = (world_size - 1 + world_size % 2).min(ROUNDS_MAX);
         let mut bytes = BYTES_MIN;
@@ -244,14 +244,14 @@ impl Communicator {
 
 /// Returns the speed of each rank. A row has a rank's time in each round of exchanges and, last,
 /// the time of the rank's own additions.
-fn paces(rows: &[&[f64]], rounds: usize, bytes: usize) -> Vec<Pace> {
+fn paces(rows: &[&[f64]], rounds: usize, bytes: usize) -> Vec<RankSpeed> {
     let pace = |rank: usize| {
         let pair = |round: usize| {
             let partner = partner(rank, round, rows.len())?;
             Some(rows[rank][round].max(rows[partner][round]))
         };
         let link_ms = (0..rounds).filter_map(pair).fold(f64::INFINITY, f64::min);
-        Pace {
+        RankSpeed {
             link_ps: if link_ms.is_finite() { link_ms } else { 0.0 } * 1e9 / bytes as f64,
             reduce_ps: rows[rank][rounds] * 1e9 / REDUCED_BYTES as f64,
         }
@@ -280,7 +280,7 @@ fn partner(rank: usize, round: usize, ranks: usize) -> Option<usize> {
 
 /// Returns this rank's time for the timed reduction.
 fn reduction_ms() -> Result<f64> {
-    let kernel = Kernel::new(Op::Sum, DType::F32)?;
+    let kernel = ReductionKernel::new(Op::Sum, DType::F32)?;
     let memory = [Owned::zeroed(REDUCED_BYTES), Owned::zeroed(REDUCED_BYTES)];
     let [into, from] = [0, 1].map(|index| memory[index].region());
     // Allocates the pages of `from`: unwritten zeros are one page.

@@ -4,25 +4,25 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::completion::Completion;
-use super::driver::{Driver, OnWait};
+use super::driver::{EngineDriver, OnWait};
 use super::membership::forked;
-use super::notifier::Promise;
+use super::notifier::PendingCallback;
 use crate::error::Result;
-use crate::memory::{ForkGuard, Stage};
+use crate::memory::{ForkGuard, GuardStage};
 
 /// The handle of a call that is under way. Dropping it waits for the call, because the call uses
 /// the caller's buffers.
 ///
 /// Created by [`Communicator::start`](super::Communicator::start); may be used from any thread.
 pub struct Work {
-    driver: Arc<Driver>,
+    driver: Arc<EngineDriver>,
     completion: Arc<Completion>,
     fork_guard: Arc<ForkGuard>,
 }
 
 impl Work {
     pub(super) fn new(
-        driver: Arc<Driver>,
+        driver: Arc<EngineDriver>,
         completion: Arc<Completion>,
         fork_guard: Arc<ForkGuard>,
     ) -> Work {
@@ -88,8 +88,8 @@ impl Work {
             return Ok(());
         }
         let notifier = self.driver.notifier()?;
-        let promise = Promise::new(notifier, Box::new(call));
-        if let Some(call) = self.completion.when_done(promise) {
+        let callback = PendingCallback::new(notifier, Box::new(call));
+        if let Some(call) = self.completion.when_done(callback) {
             call();
         }
         Ok(())
@@ -98,7 +98,7 @@ impl Work {
     /// Whether this process was forked from the one that made the call, which is not under way
     /// here.
     pub fn is_forked(&self) -> bool {
-        self.fork_guard.stage() == Stage::Forked
+        self.fork_guard.stage() == GuardStage::Forked
     }
 
     fn check_process(&self) -> Result<()> {
@@ -213,8 +213,8 @@ mod tests {
         let notifier = Notifier::shared().expect("threads");
         for _ in 0..ROUNDS {
             let completion = Completion::default();
-            let promise = Promise::new(notifier.clone(), Box::new(|| ()));
-            assert!(completion.when_done(promise).is_none());
+            let callback = PendingCallback::new(notifier.clone(), Box::new(|| ()));
+            assert!(completion.when_done(callback).is_none());
             let before = notifier::due();
             thread::scope(|scope| {
                 scope.spawn(|| completion.complete(Ok(())));

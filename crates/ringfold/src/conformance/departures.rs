@@ -4,7 +4,7 @@
 
 use super::late_merge::{SIGNALS, policy};
 use super::tests::{shm, tcp};
-use super::{Case, World, oracle, ways};
+use super::{Case, EngineWorld, oracle, ways};
 use crate::engine::late_ring::Target;
 use crate::memory::Owned;
 use crate::transport::suite::local::local;
@@ -18,13 +18,13 @@ const COUNTS: [u64; 2] = [17, 2500];
 
 #[test]
 fn ranks_may_leave_after_any_call() {
-    type Make = fn(usize) -> World;
+    type Make = fn(usize) -> EngineWorld;
     let worlds: [(Make, &[usize]); 5] = [
-        (|n| World::new(local(n), SEED), &[2, 3, 4]),
-        (|n| World::new(shm(n), SEED), &[2, 3, 4]),
-        (|n| World::new(tcp(n), SEED), &[2, 3, 4]),
-        (|n| World::new(rdma::tests::ranks(n), SEED), &[2, 3]),
-        (|n| World::new(routes::tests::ranks(n), SEED), &[3, 4]),
+        (|n| EngineWorld::new(local(n), SEED), &[2, 3, 4]),
+        (|n| EngineWorld::new(shm(n), SEED), &[2, 3, 4]),
+        (|n| EngineWorld::new(tcp(n), SEED), &[2, 3, 4]),
+        (|n| EngineWorld::new(rdma::tests::ranks(n), SEED), &[2, 3]),
+        (|n| EngineWorld::new(routes::tests::ranks(n), SEED), &[3, 4]),
     ];
     for (make, sizes) in worlds {
         for &ranks in sizes {
@@ -49,7 +49,10 @@ fn ranks_may_leave_after_a_call_around_slow_ranks() {
     let patient = policy(Target::Next2, SIGNALS[0], 1 << 60);
     for seed in SEED..SEED + 20 {
         for policy in [at_once, patient] {
-            for world in [World::new(shm(3), seed), World::new(tcp(3), seed)] {
+            for world in [
+                EngineWorld::new(shm(3), seed),
+                EngineWorld::new(tcp(3), seed),
+            ] {
                 let case = Case::new(Collective::AllReduce, Method::Ring, Access::Messages, 900);
                 world.going_around(policy).leaving().check(&case);
             }
@@ -69,11 +72,11 @@ fn no_call_ends_with_memory_that_was_withdrawn() {
     ] {
         let access = Access::Registered;
         let case = Case::new(collective, algorithm, access, 5000);
-        World::new(shm(2), SEED).leave_and_expect_no_result(&case);
+        EngineWorld::new(shm(2), SEED).leave_and_expect_no_result(&case);
     }
 }
 
-impl World {
+impl EngineWorld {
     /// Begins the call on two ranks, withdraws the first once its memory can be read, and checks
     /// that the second does not finish.
     fn leave_and_expect_no_result(&mut self, case: &Case) {

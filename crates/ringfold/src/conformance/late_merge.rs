@@ -5,9 +5,9 @@
 //! can occur.
 
 use super::tests::{shm, sim, tcp};
-use super::{Case, World};
+use super::{Case, EngineWorld};
 use crate::communicator::Counts;
-use crate::engine::late_ring::{Policy, Signals, Target, Timers};
+use crate::engine::late_ring::{LateMergePolicy, Signals, Target, Timers};
 use crate::error::Error;
 use crate::random::SplitMix64;
 use crate::schedule::Access;
@@ -24,14 +24,18 @@ pub(super) const SIGNALS: [(bool, bool, bool); 4] = [
     (false, false, true),
 ];
 
-pub(super) fn policy(target: Target, signals: (bool, bool, bool), patience_ps: u64) -> Policy {
+pub(super) fn policy(
+    target: Target,
+    signals: (bool, bool, bool),
+    patience_ps: u64,
+) -> LateMergePolicy {
     let (late, skip, silent) = signals;
     let timers = Timers::Fixed {
         alpha: 1.0,
         reduce_ps: patience_ps,
         transfer_ps: 0,
     };
-    Policy {
+    LateMergePolicy {
         target,
         signals: Signals { late, skip, silent },
         timers,
@@ -42,13 +46,13 @@ fn ring(collective: Collective, count: u64) -> Case {
     Case::new(collective, Method::Ring, Access::Messages, count)
 }
 
-fn simulated(ranks: usize, seed: u64, policy: Policy, sending: Sending) -> World {
-    World::new(sim(ranks, sending), seed).going_around(policy)
+fn simulated(ranks: usize, seed: u64, policy: LateMergePolicy, sending: Sending) -> EngineWorld {
+    EngineWorld::new(sim(ranks, sending), seed).going_around(policy)
 }
 
 /// Checks both collectives, in and out of place, with even and uneven counts, in one slice and
 /// many.
-fn check_all(world: &mut World, counts: &[u64]) {
+fn check_all(world: &mut EngineWorld, counts: &[u64]) {
     let world_size = world.world_size();
     for &count in counts {
         for collective in [Collective::AllReduce, Collective::ReduceScatter] {
@@ -124,9 +128,9 @@ fn real_transports_carry_it() {
     let patient = policy(Target::Next2, SIGNALS[0], 1 << 60);
     for policy in [at_once, patient] {
         let worlds = [
-            World::new(local(4), 5),
-            World::new(shm(4), 6),
-            World::new(tcp(4), 7),
+            EngineWorld::new(local(4), 5),
+            EngineWorld::new(shm(4), 6),
+            EngineWorld::new(tcp(4), 7),
         ];
         for world in worlds {
             let mut world = world.going_around(policy);
@@ -198,7 +202,7 @@ fn a_spoiled_message_never_spoils_a_result() {
         };
         let ranks = sim(3 + random.index(5), Sending::Eager);
         let ranks = ranks.into_iter().enumerate().map(wrap).collect();
-        let mut world = World::new(ranks, seed).going_around(policy);
+        let mut world = EngineWorld::new(ranks, seed).going_around(policy);
         println!("seed {seed}: {policy:?}, {faults:?}");
         // The comparison panics at a wrong result.
         match world.run_and_compare(&ring(Collective::AllReduce, 600)) {

@@ -6,7 +6,7 @@
 
 use super::oracle::pairwise;
 use super::tests::{shm, tcp};
-use super::{Case, World, ways};
+use super::{Case, EngineWorld, ways};
 use crate::communicator::Counts;
 use crate::error::Error;
 use crate::transport::local::{Local, local, rendezvous};
@@ -18,17 +18,17 @@ const RANKS: usize = 3;
 const SEED: u64 = 20_261_122;
 
 /// Returns the constructors of worlds, one for each way to transfer bytes.
-fn worlds() -> [fn() -> World; 5] {
+fn worlds() -> [fn() -> EngineWorld; 5] {
     [
-        || World::new(shm(RANKS), SEED),
-        || World::new(shm(RANKS), SEED).registered(),
-        || World::new(tcp(RANKS), SEED),
-        || World::new::<Local>(local(RANKS), SEED),
-        || World::new::<Local>(rendezvous(RANKS), SEED),
+        || EngineWorld::new(shm(RANKS), SEED),
+        || EngineWorld::new(shm(RANKS), SEED).registered(),
+        || EngineWorld::new(tcp(RANKS), SEED),
+        || EngineWorld::new::<Local>(local(RANKS), SEED),
+        || EngineWorld::new::<Local>(rendezvous(RANKS), SEED),
     ]
 }
 
-fn expect_mismatch(world: &mut World, cases: &[Case], hint: &str) {
+fn expect_mismatch(world: &mut EngineWorld, cases: &[Case], hint: &str) {
     println!("{cases:?}");
     let error = world.run_each(cases).expect_err("ranks with other lists");
     assert!(matches!(error, Error::Mismatch { .. }), "{error}");

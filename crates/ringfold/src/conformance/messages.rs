@@ -22,7 +22,7 @@ use crate::random::SplitMix64;
 use crate::simulate::network::model::Sending;
 use crate::transport::local::{local, rendezvous};
 use crate::transport::suite::fault_injector::Faults;
-use crate::transport::{Head, P2P_CHANNEL, Stream, Time, Transport, rdma};
+use crate::transport::{Head, P2P_CHANNEL, StreamId, Time, Transport, rdma};
 use crate::types::{Access, Algorithm, Collective, DType};
 use crate::{Counts, Op};
 
@@ -51,7 +51,7 @@ fn delays(seed: u64) -> Faults {
 }
 
 /// One send or receive of a rank.
-struct Posting {
+struct MessageCall {
     is_send: bool,
     peer: usize,
     tag: u32,
@@ -61,20 +61,20 @@ struct Posting {
     source: Option<Option<usize>>,
 }
 
-struct World {
+struct MessageWorld {
     engines: Vec<Engine>,
     /// The postings of each rank, in the order of submission.
-    postings: Vec<Vec<Posting>>,
+    postings: Vec<Vec<MessageCall>>,
     random: SplitMix64,
     now: Time,
 }
 
-impl World {
-    fn new<T: Transport + 'static>(ranks: Vec<T>, seed: u64) -> World {
+impl MessageWorld {
+    fn new<T: Transport + 'static>(ranks: Vec<T>, seed: u64) -> MessageWorld {
         let world_size = ranks.len();
         let engine =
             |(rank, ranks)| Engine::new(Box::new(ranks), rank, world_size, Pool::default());
-        World {
+        MessageWorld {
             engines: ranks.into_iter().enumerate().map(engine).collect(),
             postings: (0..world_size).map(|_| Vec::new()).collect(),
             random: SplitMix64(seed),
@@ -97,7 +97,7 @@ impl World {
     }
 
     fn plan(&mut self, rank: usize, is_send: bool, peer: usize, tag: u32, memory: Owned) {
-        self.postings[rank].push(Posting {
+        self.postings[rank].push(MessageCall {
             is_send,
             peer,
             tag,
@@ -138,7 +138,7 @@ impl World {
     fn attempt(&mut self, rank: usize) -> Result<bool> {
         let progressed = self.engines[rank].progress(self.now)?;
         while let Some(finished) = self.engines[rank].take_finished() {
-            let is_it = |posting: &&mut Posting| {
+            let is_it = |posting: &&mut MessageCall| {
                 posting.id == Some(finished.id) && posting.source.is_none()
             };
             let posting = self.postings[rank].iter_mut().find(is_it);
@@ -148,7 +148,7 @@ impl World {
     }
 
     /// Makes attempts on random ranks until `is_done`; panics if no rank makes progress.
-    fn run_until(&mut self, is_done: impl Fn(&mut World) -> bool) -> Result<()> {
+    fn run_until(&mut self, is_done: impl Fn(&mut MessageWorld) -> bool) -> Result<()> {
         let mut fruitless = 0;
         while !is_done(self) {
             let rank = self.random.index(self.engines.len());
@@ -173,9 +173,9 @@ impl World {
     /// Runs until a message of `peer` heads `rank`'s stream, however long the transport takes.
     fn run_until_one_has_come(&mut self, rank: usize, peer: usize) {
         let channel = P2P_CHANNEL;
-        let stream = Stream { peer, channel };
+        let stream = StreamId { peer, channel };
         self.engines[rank].transport().listen(stream, true).unwrap();
-        let has_come = |world: &mut World| {
+        let has_come = |world: &mut MessageWorld| {
             let transport = world.engines[rank].transport();
             transport.head(stream).unwrap() != Head::Nothing
         };
@@ -228,7 +228,7 @@ fn content([from, to]: [usize; 2], tag: u32, index: usize) -> Vec<u8> {
 
 /// Sends and receives in random order, with random pauses, also from each rank to itself. If a rank
 /// receives one message at a time, it must keep earlier ones.
-fn messages_find_their_receives(make: impl Fn(usize, u64) -> World, runs: u64) {
+fn messages_find_their_receives(make: impl Fn(usize, u64) -> MessageWorld, runs: u64) {
     for run in 0..runs {
         let seed = SEED + run;
         println!("seed {seed}");
@@ -263,7 +263,7 @@ fn messages_find_their_receives(make: impl Fn(usize, u64) -> World, runs: u64) {
     }
 }
 
-fn shuffle(postings: &mut [Posting], random: &mut SplitMix64) {
+fn shuffle(postings: &mut [MessageCall], random: &mut SplitMix64) {
     for end in (1..postings.len()).rev() {
         postings.swap(end, random.index(end + 1));
     }
@@ -271,7 +271,7 @@ fn shuffle(postings: &mut [Posting], random: &mut SplitMix64) {
 
 /// Submits all sends in their order and all receives in theirs, with attempts in between. No rank
 /// has more than `window` receives in progress.
-fn submit_all(world: &mut World, window: usize) {
+fn submit_all(world: &mut MessageWorld, window: usize) {
     let ranks = world.engines.len();
     let mut fruitless = 0;
     while world
@@ -283,10 +283,10 @@ fn submit_all(world: &mut World, window: usize) {
         let rank = world.random.index(ranks);
         let is_send = world.random.index(2) == 0;
         let postings = &world.postings[rank];
-        let is_open = |posting: &&Posting| posting.id.is_some() && posting.source.is_none();
+        let is_open = |posting: &&MessageCall| posting.id.is_some() && posting.source.is_none();
         let receives = postings.iter().filter(|posting| !posting.is_send);
         let is_full = receives.filter(is_open).count() >= window;
-        let is_next = |posting: &Posting| posting.is_send == is_send && posting.id.is_none();
+        let is_next = |posting: &MessageCall| posting.is_send == is_send && posting.id.is_none();
         let next = postings.iter().position(is_next);
         if let Some(next) = next.filter(|_| is_send || !is_full) {
             world.submit(rank, next);
@@ -307,7 +307,7 @@ fn submit_all(world: &mut World, window: usize) {
 
 /// Checks that a rank's receives of each sender and tag got that sender's messages in order and
 /// whole.
-fn compare(world: &World, rank: usize) {
+fn compare(world: &MessageWorld, rank: usize) {
     let mut counts = std::collections::HashMap::new();
     for (place, posting) in world.postings[rank].iter().enumerate() {
         if posting.is_send {
@@ -318,7 +318,7 @@ fn compare(world: &World, rank: usize) {
         assert!(posting.peer == ANY || posting.peer == source);
         let index = counts.entry((source, posting.tag)).or_insert(0);
         let of_pair =
-            |other: &&Posting| other.is_send && (other.peer, other.tag) == (rank, posting.tag);
+            |other: &&MessageCall| other.is_send && (other.peer, other.tag) == (rank, posting.tag);
         let sent = world.postings[source].iter().filter(of_pair).nth(*index);
         let sent = sent.expect("as many as were received").memory.region();
         let mut due = vec![0; sent.bytes()];
@@ -333,7 +333,7 @@ fn compare(world: &World, rank: usize) {
 }
 
 /// Receives tags out of order; messages stay in their stream until a later message is received.
-fn tags_choose_among_what_was_sent(make: impl Fn(usize, u64) -> World) {
+fn tags_choose_among_what_was_sent(make: impl Fn(usize, u64) -> MessageWorld) {
     let mut world = make(2, SEED);
     for tag in [7, 8, 9, 8] {
         world.send(0, 1, tag, &[tag as u8; 40]);
@@ -350,7 +350,7 @@ fn tags_choose_among_what_was_sent(make: impl Fn(usize, u64) -> World) {
 }
 
 /// Exchanges messages larger than all transport buffers, both ways at once, and out of order.
-fn large_messages_cross(make: impl Fn(usize, u64) -> World) {
+fn large_messages_cross(make: impl Fn(usize, u64) -> MessageWorld) {
     const BYTES: usize = 3_000_000;
     let mut world = make(2, SEED);
     let mut places = Vec::new();
@@ -369,7 +369,7 @@ fn large_messages_cross(make: impl Fn(usize, u64) -> World) {
 }
 
 /// However much one peer sends, a receive from any source soon gets another peer's message.
-fn no_source_starves(make: impl Fn(usize, u64) -> World) {
+fn no_source_starves(make: impl Fn(usize, u64) -> MessageWorld) {
     const SENT: usize = 60;
     let mut world = make(4, SEED);
     for _ in 0..SENT {
@@ -392,7 +392,7 @@ fn no_source_starves(make: impl Fn(usize, u64) -> World) {
 
 /// A message with another type or count than its receive is a mismatch; the receive's buffer is not
 /// written.
-fn another_length_is_a_mismatch(make: impl Fn(usize, u64) -> World) {
+fn another_length_is_a_mismatch(make: impl Fn(usize, u64) -> MessageWorld) {
     for kept in [false, true] {
         let mut world = make(2, SEED);
         world.send(0, 1, 7, &[1; 40]);
@@ -415,7 +415,7 @@ fn another_length_is_a_mismatch(make: impl Fn(usize, u64) -> World) {
 }
 
 /// A receive from any source may fail once no rank is left that could send, and not before.
-fn any_source_waits_for_the_ranks_that_are_left(make: impl Fn(usize, u64) -> World) {
+fn any_source_waits_for_the_ranks_that_are_left(make: impl Fn(usize, u64) -> MessageWorld) {
     let mut world = make(3, SEED);
     let place = world.recv(0, ANY, 1, 16);
     for _ in 0..50 {
@@ -437,9 +437,9 @@ fn any_source_waits_for_the_ranks_that_are_left(make: impl Fn(usize, u64) -> Wor
         world.attempt(0).unwrap();
     }
     // Until the program waits, it may still send to itself.
-    let missed = |world: &mut World, waits| world.engines[0].missed(waits, |_, rank| rank > 0);
-    assert_eq!(missed(&mut world, false), None);
-    assert_eq!(missed(&mut world, true), Some(1));
+    let gone = |world: &mut MessageWorld, waits| world.engines[0].missed(waits, |_, rank| rank > 0);
+    assert_eq!(gone(&mut world, false), None);
+    assert_eq!(gone(&mut world, true), Some(1));
     world.send(0, 0, 1, &[2; 16]);
     world.run().unwrap();
     assert_eq!(world.source(0, place), Some(0));
@@ -450,8 +450,8 @@ macro_rules! over_transports {
         mod $name {
             use super::*;
 
-            fn make(ranks: usize, seed: u64) -> World {
-                let make: fn(usize, u64) -> World = $make;
+            fn make(ranks: usize, seed: u64) -> MessageWorld {
+                let make: fn(usize, u64) -> MessageWorld = $make;
                 make(ranks, seed)
             }
 
@@ -489,12 +489,12 @@ macro_rules! over_transports {
 }
 
 over_transports! {
-    over_local: |n, seed| World::new(local(n), seed), 12;
-    over_rendezvous: |n, seed| World::new(rendezvous(n), seed), 12;
-    over_shm: |n, seed| World::new(shm(n), seed), 12;
-    over_tcp: |n, seed| World::new(tcp(n), seed), 10;
-    over_rdma: |n, seed| World::new(rdma::tests::ranks(n), seed), 10;
-    over_sim_eager: |n, seed| World::new(sim(n, Sending::Eager), seed), 12;
-    over_sim_rendezvous: |n, seed| World::new(sim(n, Sending::Rendezvous), seed), 12;
-    over_delays: |n, seed| World::new(faulty(n, delays(seed)), seed), 12;
+    over_local: |n, seed| MessageWorld::new(local(n), seed), 12;
+    over_rendezvous: |n, seed| MessageWorld::new(rendezvous(n), seed), 12;
+    over_shm: |n, seed| MessageWorld::new(shm(n), seed), 12;
+    over_tcp: |n, seed| MessageWorld::new(tcp(n), seed), 10;
+    over_rdma: |n, seed| MessageWorld::new(rdma::tests::ranks(n), seed), 10;
+    over_sim_eager: |n, seed| MessageWorld::new(sim(n, Sending::Eager), seed), 12;
+    over_sim_rendezvous: |n, seed| MessageWorld::new(sim(n, Sending::Rendezvous), seed), 12;
+    over_delays: |n, seed| MessageWorld::new(faulty(n, delays(seed)), seed), 12;
 }

@@ -1,7 +1,7 @@
 //! Tests every collective by every method over messages on one to four hosts with one to four ranks
 //! each, in any mix and order. Types, operations, sizes and roots are random.
 
-use super::{Case, World, ways};
+use super::{Case, EngineWorld, ways};
 use crate::communicator::Counts;
 use crate::random::SplitMix64;
 use crate::schedule::Groups;
@@ -46,7 +46,7 @@ const OPS: [Op; 5] = [Op::Sum, Op::Min, Op::Max, Op::PremulSum(2.0), Op::Bxor];
 const SEED: u64 = 20_261_123;
 
 /// Checks every method over messages `draws` times, with the other parameters at random.
-fn every_way(mut world: World, hosts: &[usize], draws: usize, random: &mut SplitMix64) {
+fn every_way(mut world: EngineWorld, hosts: &[usize], draws: usize, random: &mut SplitMix64) {
     println!("{hosts:?}");
     let world_size = hosts.len();
     for collective in Collective::ALL.iter().copied() {
@@ -98,13 +98,13 @@ fn drawn(
     }
 }
 
-fn over_rendezvous(hosts: &[usize]) -> World {
-    World::new::<Local>(rendezvous(hosts.len()), SEED).on_hosts(&Groups::new(hosts))
+fn over_rendezvous(hosts: &[usize]) -> EngineWorld {
+    EngineWorld::new::<Local>(rendezvous(hosts.len()), SEED).on_hosts(&Groups::new(hosts))
 }
 
-fn over_routes(hosts: &[usize]) -> World {
+fn over_routes(hosts: &[usize]) -> EngineWorld {
     let ranks = routes::tests::ranks_on(hosts);
-    World::new(ranks, SEED).on_hosts(&Groups::new(hosts))
+    EngineWorld::new(ranks, SEED).on_hosts(&Groups::new(hosts))
 }
 
 #[test]

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use crate::call::Way;
 use crate::communicator::{Counts, Request};
-use crate::engine::late_ring::Policy;
+use crate::engine::late_ring::LateMergePolicy;
 use crate::engine::tiny::part;
 use crate::engine::{Engine, Job};
 use crate::error::{Error, Result};
@@ -106,7 +106,7 @@ const FRUITLESS_ROUNDS_OF_A_REST: u32 = 500;
 const SIGNAL_CHANNEL: usize = 2;
 
 /// All ranks of a job, driven by one thread.
-pub struct World {
+pub struct EngineWorld {
     engines: Vec<Engine>,
     random: SplitMix64,
     now: Time,
@@ -126,13 +126,13 @@ enum Registers {
     Some,
 }
 
-impl World {
-    pub fn new<T: Transport + 'static>(ranks: Vec<T>, seed: u64) -> World {
+impl EngineWorld {
+    pub fn new<T: Transport + 'static>(ranks: Vec<T>, seed: u64) -> EngineWorld {
         let world_size = ranks.len();
         let engine =
             |(rank, transport)| Engine::new(Box::new(transport), rank, world_size, Pool::default());
         let engines: Vec<Engine> = ranks.into_iter().enumerate().map(engine).collect();
-        World {
+        EngineWorld {
             engines,
             random: SplitMix64(seed),
             now: Time(0),
@@ -142,7 +142,7 @@ impl World {
     }
 
     /// Divides the ranks into `domains` domains of equal size.
-    pub fn in_domains(mut self, domains: u32) -> World {
+    pub fn in_domains(mut self, domains: u32) -> EngineWorld {
         for engine in &mut self.engines {
             engine.set_domains(domains);
         }
@@ -150,7 +150,7 @@ impl World {
     }
 
     /// Places the ranks on these hosts.
-    pub fn on_hosts(mut self, hosts: &Groups) -> World {
+    pub fn on_hosts(mut self, hosts: &Groups) -> EngineWorld {
         for engine in &mut self.engines {
             engine.set_hosts(hosts.clone());
         }
@@ -158,7 +158,7 @@ impl World {
     }
 
     /// Makes rings bypass slow ranks.
-    pub fn going_around(mut self, policy: Policy) -> World {
+    pub fn going_around(mut self, policy: LateMergePolicy) -> EngineWorld {
         for engine in &mut self.engines {
             engine.set_late_merge(policy, SIGNAL_CHANNEL);
         }
@@ -166,24 +166,24 @@ impl World {
     }
 
     /// Registers all memory, for methods that use registered buffers.
-    pub fn registered(self) -> World {
-        World {
+    pub fn registered(self) -> EngineWorld {
+        EngineWorld {
             registers: Registers::All,
             ..self
         }
     }
 
     /// Registers some memory at random, for all methods.
-    pub fn partly_registered(self) -> World {
-        World {
+    pub fn partly_registered(self) -> EngineWorld {
+        EngineWorld {
             registers: Registers::Some,
             ..self
         }
     }
 
     /// Makes each rank leave at the end of its call; such a world serves only one call.
-    pub fn leaving(self) -> World {
-        World {
+    pub fn leaving(self) -> EngineWorld {
+        EngineWorld {
             is_leaving: true,
             ..self
         }
@@ -270,7 +270,7 @@ impl World {
     }
 
     /// Makes the calls on these buffers and compares the outputs.
-    fn run_on(&mut self, cases: &[Case], buffers: &[Buffers]) -> Result<()> {
+    fn run_on(&mut self, cases: &[Case], buffers: &[CaseBuffers]) -> Result<()> {
         let regions: Vec<_> = buffers.iter().map(|buffers| buffers.regions()).collect();
         self.run(cases, &regions)?;
         let world_size = self.world_size();
@@ -465,14 +465,14 @@ pub fn ways(collective: Collective, world_size: usize) -> Vec<(Method, Access)> 
 }
 
 /// The memory of one rank's call.
-pub(crate) struct Buffers {
+pub(crate) struct CaseBuffers {
     pub memory: Vec<Owned>,
     pub input: std::ops::Range<usize>,
     pub output: std::ops::Range<usize>,
     pub expected: Vec<u8>,
 }
 
-impl Buffers {
+impl CaseBuffers {
     /// Returns input and output, which lie in one allocation if the call is in place.
     pub fn regions(&self) -> (Region, Region) {
         let output = self.memory.last().expect("at least one piece");

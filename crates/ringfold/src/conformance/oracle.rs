@@ -4,7 +4,7 @@
 //! Values are small integers, so every sum of up to a few dozen ranks is exact in every type and in
 //! any order.
 
-use super::{Buffers, Case};
+use super::{Case, CaseBuffers};
 use crate::call::Call;
 use crate::communicator::Counts;
 use crate::element::{BF16, F8E4M3, F8E5M2, F16};
@@ -94,7 +94,7 @@ pub fn pairwise(from: usize, to: usize) -> u64 {
 }
 
 /// Returns the memory of `rank`'s call, with its input filled in and its expected output.
-pub fn buffers(case: &Case, rank: usize, world_size: usize) -> Buffers {
+pub fn buffers(case: &Case, rank: usize, world_size: usize) -> CaseBuffers {
     let (dtype, op) = (case.dtype, case.op);
     let root = root(case, rank, world_size);
     let per_rank: Vec<u64> = match &case.counts {
@@ -169,7 +169,7 @@ fn all_to_all(
 }
 
 /// Allocates memory for input and output, one piece if the call is in place, and writes the input.
-fn place(case: &Case, input: &[i64], output: &[i64], own: std::ops::Range<usize>) -> Buffers {
+fn place(case: &Case, input: &[i64], output: &[i64], own: std::ops::Range<usize>) -> CaseBuffers {
     let size = case.dtype.size_bytes();
     let bytes = |values: &[i64]| {
         values
@@ -182,7 +182,7 @@ fn place(case: &Case, input: &[i64], output: &[i64], own: std::ops::Range<usize>
     if !case.in_place || input.is_empty() || expected.is_empty() {
         let memory = vec![Owned::zeroed(input.len()), Owned::zeroed(expected.len())];
         memory[0].region().write(&input);
-        return Buffers {
+        return CaseBuffers {
             memory,
             input: 0..input.len(),
             output: 0..expected.len(),
@@ -197,7 +197,7 @@ fn place(case: &Case, input: &[i64], output: &[i64], own: std::ops::Range<usize>
         _ => (0..whole, 0..whole),
     };
     memory[0].region().part(input_at.clone()).write(&input);
-    Buffers {
+    CaseBuffers {
         memory,
         input: input_at,
         output: output_at,

@@ -2,7 +2,7 @@
 //! callbacks run and records are written in this order.
 
 use super::tests::shm;
-use super::{Case, World, oracle};
+use super::{Case, EngineWorld, oracle};
 use crate::types::{Access, Collective, Method};
 
 const SEED: u64 = 20_261_124;
@@ -16,7 +16,7 @@ const ATTEMPTS: usize = 200;
 #[test]
 fn no_tiny_call_begins_before_the_end_of_another_is_taken() {
     let case = Case::new(Collective::AllReduce, Method::Direct, Access::Staged, 2);
-    let mut world = World::new(shm(2), SEED);
+    let mut world = EngineWorld::new(shm(2), SEED);
     let buffers = [0, 1].map(|rank| oracle::buffers(&case, rank, 2));
     let jobs = [0, 1].map(|rank| {
         let job = world.job(&case, rank, buffers[rank].regions());
@@ -46,7 +46,7 @@ fn calls_that_end_in_one_attempt_end_in_order() {
         Access::Messages,
         1000,
     );
-    let mut world = World::new(shm(2), SEED);
+    let mut world = EngineWorld::new(shm(2), SEED);
     let buffers: Vec<_> = (0..CALLS)
         .map(|_| [0, 1].map(|rank| oracle::buffers(&case, rank, 2)))
         .collect();

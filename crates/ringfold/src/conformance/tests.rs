@@ -6,7 +6,7 @@ use std::iter;
 use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
-use super::{Case, World, oracle, ways};
+use super::{Case, EngineWorld, oracle, ways};
 use crate::communicator::Counts;
 use crate::error::Error;
 use crate::random::SplitMix64;
@@ -19,7 +19,7 @@ use crate::transport::bell::Bells;
 use crate::transport::local::{Local, local, rendezvous};
 use crate::transport::rdma;
 use crate::transport::routes;
-use crate::transport::shm::{Segment, Shape, Shm};
+use crate::transport::shm::{Segment, SegmentShape, Shm};
 use crate::transport::suite::fault_injector::{FaultInjector, Faults};
 use crate::transport::tcp::{Sockets, Tcp, TcpOptions};
 use crate::types::{Access, Assignment, Collective, DType, Method, Op, Protocol};
@@ -40,7 +40,7 @@ fn can_be_in_place(collective: Collective) -> bool {
 }
 
 /// Checks every collective by every algorithm, with odd sizes and roots, in place and out of place.
-fn moves_and_reduces(make: impl Fn(usize) -> World, sizes: &[usize]) {
+fn moves_and_reduces(make: impl Fn(usize) -> EngineWorld, sizes: &[usize]) {
     for &world_size in sizes {
         let mut world = make(world_size);
         for collective in collectives() {
@@ -66,7 +66,7 @@ fn moves_and_reduces(make: impl Fn(usize) -> World, sizes: &[usize]) {
 }
 
 /// Checks that every data type is moved exactly, and reduced by every operation defined for it.
-fn knows_every_type_and_operation(make: impl Fn(usize) -> World) {
+fn knows_every_type_and_operation(make: impl Fn(usize) -> EngineWorld) {
     let mut world = make(3);
     for &dtype in DType::ALL {
         for collective in [Collective::AllGather, Collective::Broadcast] {
@@ -116,7 +116,7 @@ fn knows_every_type_and_operation(make: impl Fn(usize) -> World) {
 }
 
 /// Checks that averages of integers truncate.
-fn averages(make: impl Fn(usize) -> World) {
+fn averages(make: impl Fn(usize) -> EngineWorld) {
     let mut world = make(2);
     for dtype in [DType::I32, DType::U8, DType::I64] {
         for collective in [
@@ -139,7 +139,7 @@ fn averages(make: impl Fn(usize) -> World) {
 }
 
 /// Checks counts that differ from rank to rank.
-fn takes_uneven_counts(make: impl Fn(usize) -> World) {
+fn takes_uneven_counts(make: impl Fn(usize) -> EngineWorld) {
     for world_size in [2, 3, 5] {
         let mut world = make(world_size);
         let per_rank: Vec<u64> = (0..world_size as u64)
@@ -172,7 +172,7 @@ fn takes_uneven_counts(make: impl Fn(usize) -> World) {
 }
 
 /// Checks all-reduces on two channels, which are independent pipelines of one call.
-fn runs_on_several_channels(make: impl Fn(usize) -> World) {
+fn runs_on_several_channels(make: impl Fn(usize) -> EngineWorld) {
     let mut world = make(3);
     for (algorithm, access) in ways(Collective::AllReduce, 3) {
         if access == Access::Messages {
@@ -201,7 +201,7 @@ fn a_channel_may_come_long_after_the_others() {
             delay_limit: Duration::from_micros(50),
             ..Faults::default()
         };
-        let mut world = World::new(faulty(world_size, faults), SEED + seed);
+        let mut world = EngineWorld::new(faulty(world_size, faults), SEED + seed);
         let slice_elements = [256, 384][seed as usize % 2];
         let count = slice_elements * 23 / 2;
         for (algorithm, access) in ways(Collective::AllReduce, world_size) {
@@ -218,7 +218,7 @@ fn a_channel_may_come_long_after_the_others() {
 }
 
 /// Checks that sums do not depend on the ownership weights, some of which are 0.
-fn owns_by_weights(make: impl Fn(usize) -> World, sizes: &[usize]) {
+fn owns_by_weights(make: impl Fn(usize) -> EngineWorld, sizes: &[usize]) {
     let way = (Method::Direct, Access::Messages);
     let mut random = SplitMix64(SEED);
     for &world_size in sizes.iter().filter(|size| **size > 1) {
@@ -250,7 +250,7 @@ fn ranks_with_other_weights_are_told() {
             ..Case::new(Collective::AllReduce, Method::Direct, Access::Messages, 900)
         };
         for last in [case(&other, 1), case(&one, 2)] {
-            let mut world = World::new(local(3), SEED);
+            let mut world = EngineWorld::new(local(3), SEED);
             let error = world.run_each(&[case(&one, 1), case(&one, 1), last]);
             assert!(matches!(error, Err(Error::Mismatch { .. })), "{error:?}");
         }
@@ -298,29 +298,33 @@ macro_rules! conformance {
 const SEED: u64 = 20_261_120;
 
 conformance! {
-    over_local: |n| World::new::<Local>(local(n), SEED), &[1, 2, 3, 4, 5, 8];
-    over_rendezvous: |n| World::new::<Local>(rendezvous(n), SEED), &[1, 2, 3, 4, 5, 7, 9];
-    over_shm: |n| World::new(shm(n), SEED), &[1, 2, 3, 4, 5, 8, 9];
-    in_domains_over_local: |n| World::new::<Local>(local(n), SEED).in_domains(domains(n)),
+    over_local: |n| EngineWorld::new::<Local>(local(n), SEED), &[1, 2, 3, 4, 5, 8];
+    over_rendezvous: |n| EngineWorld::new::<Local>(rendezvous(n), SEED), &[1, 2, 3, 4, 5, 7, 9];
+    over_shm: |n| EngineWorld::new(shm(n), SEED), &[1, 2, 3, 4, 5, 8, 9];
+    in_domains_over_local: |n| EngineWorld::new::<Local>(local(n), SEED).in_domains(domains(n)),
         &[4, 6, 9];
-    in_domains_over_shm: |n| World::new(shm_in_domains(n), SEED).in_domains(n as u32 / domains(n)),
+    in_domains_over_shm: |n|
+        EngineWorld::new(shm_in_domains(n), SEED).in_domains(n as u32 / domains(n)),
         &[4, 6, 8];
-    over_tcp: |n| World::new(tcp(n), SEED), &[1, 2, 3, 4, 5];
-    over_rdma: |n| World::new(rdma::tests::ranks(n), SEED), &[2, 3, 4];
-    over_rdma_registering: |n| World::new(rdma::tests::registering(n), SEED), &[2, 3, 4];
-    on_two_hosts_over_routes: |n| World::new(routes::tests::ranks(n), SEED).on_hosts(&dealt(n, 2)),
+    over_tcp: |n| EngineWorld::new(tcp(n), SEED), &[1, 2, 3, 4, 5];
+    over_rdma: |n| EngineWorld::new(rdma::tests::ranks(n), SEED), &[2, 3, 4];
+    over_rdma_registering: |n| EngineWorld::new(rdma::tests::registering(n), SEED), &[2, 3, 4];
+    on_two_hosts_over_routes: |n|
+        EngineWorld::new(routes::tests::ranks(n), SEED).on_hosts(&dealt(n, 2)),
         &[2, 3, 4, 5, 7];
-    on_hosts_over_rendezvous: |n| World::new::<Local>(rendezvous(n), SEED).on_hosts(&unequal(n)),
+    on_hosts_over_rendezvous: |n|
+        EngineWorld::new::<Local>(rendezvous(n), SEED).on_hosts(&unequal(n)),
         &[3, 4, 5, 8, 9];
-    over_sim_eager: |n| World::new(sim(n, Sending::Eager), SEED), &[1, 2, 3, 4, 5];
-    over_sim_rendezvous: |n| World::new(sim(n, Sending::Rendezvous), SEED), &[2, 3, 4, 6];
-    in_partly_registered_memory_over_shm: |n| World::new(shm(n), SEED).partly_registered(),
+    over_sim_eager: |n| EngineWorld::new(sim(n, Sending::Eager), SEED), &[1, 2, 3, 4, 5];
+    over_sim_rendezvous: |n| EngineWorld::new(sim(n, Sending::Rendezvous), SEED), &[2, 3, 4, 6];
+    in_partly_registered_memory_over_shm: |n| EngineWorld::new(shm(n), SEED).partly_registered(),
         &[1, 2, 3, 4, 5, 8];
-    in_registered_memory_over_local: |n| World::new::<Local>(local(n), SEED).registered(),
+    in_registered_memory_over_local: |n| EngineWorld::new::<Local>(local(n), SEED).registered(),
         &[1, 2, 3, 4, 5, 8];
-    in_registered_memory_over_shm: |n| World::new(shm(n), SEED).registered(),
+    in_registered_memory_over_shm: |n| EngineWorld::new(shm(n), SEED).registered(),
         &[1, 2, 3, 4, 5, 8, 9];
-    over_faulty_without_faults: |n| World::new(faulty(n, Faults::default()), SEED), &[2, 3, 4];
+    over_faulty_without_faults: |n|
+        EngineWorld::new(faulty(n, Faults::default()), SEED), &[2, 3, 4];
 }
 
 /// Returns `hosts` hosts with the ranks assigned in turn.
@@ -342,8 +346,9 @@ fn domains(world_size: usize) -> u32 {
 }
 
 pub(super) fn shm(world_size: usize) -> Vec<Shm> {
-    let (segment, _fd) = Segment::create(Shape::new(world_size, 3, 4 << 20), Bells::default())
-        .expect("shared memory");
+    let (segment, _fd) =
+        Segment::create(SegmentShape::new(world_size, 3, 4 << 20), Bells::default())
+            .expect("shared memory");
     (0..world_size)
         .map(|rank| Shm::new(segment.clone(), rank, world_size).lending_from(1))
         .collect()
@@ -423,10 +428,10 @@ pub(super) fn tcp(world_size: usize) -> Vec<Tcp> {
 #[test]
 fn an_uneven_all_to_all_is_exact() {
     for world_size in [2, 3, 5] {
-        let make: [World; 3] = [
-            World::new(shm(world_size), SEED),
-            World::new(tcp(world_size), SEED),
-            World::new(rendezvous(world_size), SEED),
+        let make: [EngineWorld; 3] = [
+            EngineWorld::new(shm(world_size), SEED),
+            EngineWorld::new(tcp(world_size), SEED),
+            EngineWorld::new(rendezvous(world_size), SEED),
         ];
         for mut world in make {
             uneven_all_to_all(&mut world, world_size);
@@ -435,7 +440,7 @@ fn an_uneven_all_to_all_is_exact() {
 }
 
 /// Checks an uneven all-to-all, with a case for each rank, because the counts of ranks differ.
-fn uneven_all_to_all(world: &mut World, world_size: usize) {
+fn uneven_all_to_all(world: &mut EngineWorld, world_size: usize) {
     let counts = |rank: usize| Counts::Pairwise {
         input: (0..world_size)
             .map(|to| oracle::pairwise(rank, to))

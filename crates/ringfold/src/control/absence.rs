@@ -6,8 +6,8 @@
 
 use std::time::{Duration, Instant};
 
-use super::address::Address;
-use super::auth::{self, Claim, Failure, Purpose, Refusal, Secret};
+use super::address::RendezvousAddress;
+use super::auth::{self, Claim, HandshakeFailure, Purpose, Refusal, Secret};
 use super::frame::Frame;
 use super::handshake::{self, HandshakeListener};
 use super::limit::Limit;
@@ -32,7 +32,7 @@ pub struct Absence {
     /// The number of ranks.
     pub world_size: usize,
     /// Address of rank 0.
-    pub address: Address,
+    pub address: RendezvousAddress,
     /// Interfaces to listen on, in the form of `RINGFOLD_SOCKET_IFNAME`.
     pub socket_ifname: Option<String>,
     /// The job's secret.
@@ -90,8 +90,8 @@ impl Absence {
                         return sent.map_err(|error| Error::system("cannot notify rank 0", error));
                     }
                     // The rank had joined, or the job is another one.
-                    Err(Failure::Refused(_)) => return Ok(()),
-                    Err(Failure::Broken(_)) => {}
+                    Err(HandshakeFailure::Refused(_)) => return Ok(()),
+                    Err(HandshakeFailure::Broken(_)) => {}
                 }
             }
             limit.pause(RETRY)?;

@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 
 /// An address at which rank 0 listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Address {
+pub enum RendezvousAddress {
     /// A host name or address, and a port.
     Tcp {
         /// Host as specified, without brackets.
@@ -27,10 +27,10 @@ pub enum Address {
 /// Maximum bytes of an abstract name that every kernel accepts.
 const UNIX_NAME_MAX: usize = 100;
 
-impl FromStr for Address {
+impl FromStr for RendezvousAddress {
     type Err = Error;
 
-    fn from_str(text: &str) -> Result<Address> {
+    fn from_str(text: &str) -> Result<RendezvousAddress> {
         let wrong = |why: &str| {
             Error::InvalidArgument(format!(
                 "address `{text}` {why}; give `host:port` or `unix:@name`"
@@ -43,12 +43,12 @@ impl FromStr for Address {
             if name.is_empty() || name.len() > UNIX_NAME_MAX {
                 return Err(wrong("has an empty or too long name"));
             }
-            return Ok(Address::Unix { name: name.into() });
+            return Ok(RendezvousAddress::Unix { name: name.into() });
         }
         let (host, port) = text.rsplit_once(':').ok_or_else(|| wrong("has no port"))?;
         let host = host.trim_start_matches('[').trim_end_matches(']');
         match port.parse::<u16>() {
-            Ok(port) if port > 0 && !host.is_empty() => Ok(Address::Tcp {
+            Ok(port) if port > 0 && !host.is_empty() => Ok(RendezvousAddress::Tcp {
                 host: host.into(),
                 port,
             }),
@@ -57,11 +57,11 @@ impl FromStr for Address {
     }
 }
 
-impl Address {
+impl RendezvousAddress {
     /// Whether the address is a host name that may mean different addresses on different hosts.
     /// Loopback names, such as `localhost6` and `ip6-loopback`, do not.
     pub fn is_own_name(&self) -> bool {
-        let Address::Tcp { host, .. } = self else {
+        let RendezvousAddress::Tcp { host, .. } = self else {
             return false;
         };
         let is_loopback = ["localhost", "loopback"]
@@ -75,8 +75,8 @@ impl Address {
 const ADDRESSES_MAX: usize = 64;
 
 /// Parses a list of addresses, separated by commas, at which rank 0 may listen.
-pub fn addresses(text: &str) -> Result<Vec<Address>> {
-    let list: Result<Vec<Address>> = text
+pub fn addresses(text: &str) -> Result<Vec<RendezvousAddress>> {
+    let list: Result<Vec<RendezvousAddress>> = text
         .split(',')
         .map(|item| item.trim().parse())
         .take(ADDRESSES_MAX + 1)
@@ -91,12 +91,14 @@ pub fn addresses(text: &str) -> Result<Vec<Address>> {
     }
 }
 
-impl fmt::Display for Address {
+impl fmt::Display for RendezvousAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Address::Tcp { host, port } if host.contains(':') => write!(f, "[{host}]:{port}"),
-            Address::Tcp { host, port } => write!(f, "{host}:{port}"),
-            Address::Unix { name } => write!(f, "unix:@{name}"),
+            RendezvousAddress::Tcp { host, port } if host.contains(':') => {
+                write!(f, "[{host}]:{port}")
+            }
+            RendezvousAddress::Tcp { host, port } => write!(f, "{host}:{port}"),
+            RendezvousAddress::Unix { name } => write!(f, "unix:@{name}"),
         }
     }
 }
@@ -108,7 +110,7 @@ mod tests {
     #[test]
     fn addresses_read_back_as_they_were_written() {
         for text in ["node1:29501", "[::1]:80", "10.0.0.1:1", "unix:@job-7"] {
-            assert_eq!(text.parse::<Address>().unwrap().to_string(), text);
+            assert_eq!(text.parse::<RendezvousAddress>().unwrap().to_string(), text);
         }
     }
 
@@ -123,7 +125,7 @@ mod tests {
             ("unix:@a", false),
         ] {
             assert_eq!(
-                text.parse::<Address>().unwrap().is_own_name(),
+                text.parse::<RendezvousAddress>().unwrap().is_own_name(),
                 is_own,
                 "{text}"
             );
@@ -142,14 +144,14 @@ mod tests {
             "unix:/tmp/x",
             "unix:@",
         ] {
-            assert!(text.parse::<Address>().is_err(), "{text}");
+            assert!(text.parse::<RendezvousAddress>().is_err(), "{text}");
         }
     }
 
     #[test]
     fn lists_of_addresses_keep_their_order_and_are_bounded() {
         let list = addresses("unix:@a, 10.0.0.1:1,[fd00::1]:2").unwrap();
-        let texts: Vec<String> = list.iter().map(Address::to_string).collect();
+        let texts: Vec<String> = list.iter().map(RendezvousAddress::to_string).collect();
         assert_eq!(texts, ["unix:@a", "10.0.0.1:1", "[fd00::1]:2"]);
         for text in ["", ",", "a:1,", "a:1,,b:2", &vec!["a:1"; 65].join(",")] {
             assert!(addresses(text).is_err(), "{text}");

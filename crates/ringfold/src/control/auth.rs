@@ -291,7 +291,7 @@ pub fn initiate<'a>(
     secret: &Secret,
     claim: Claim,
     limit: impl Into<Limit<'a>>,
-) -> Outcome<()> {
+) -> HandshakeResult<()> {
     let limit = limit.into();
     let mut initiator = Initiator::new(secret, claim, random()?);
     socket.write_all(initiator.hello(), limit)?;
@@ -313,7 +313,7 @@ pub fn accept(
     purpose: Purpose,
     deadline: Instant,
     admit: impl FnOnce(&Claim) -> Result<(), Refusal>,
-) -> Outcome<Claim> {
+) -> HandshakeResult<Claim> {
     let mut acceptor = Acceptor::new(secret);
     let mut hello = [0; HELLO_BYTES];
     socket.read_exact(&mut hello, deadline)?;
@@ -328,40 +328,40 @@ pub fn accept(
 }
 
 /// Result of a handshake over a socket.
-pub type Outcome<T> = std::result::Result<T, Failure>;
+pub type HandshakeResult<T> = std::result::Result<T, HandshakeFailure>;
 
 /// Cause of a failed handshake over a socket.
 #[derive(Debug)]
-pub enum Failure {
+pub enum HandshakeFailure {
     /// One end refused the other.
     Refused(Refusal),
     /// The connection broke, or was too slow.
     Broken(Error),
 }
 
-impl From<Refusal> for Failure {
-    fn from(refusal: Refusal) -> Failure {
-        Failure::Refused(refusal)
+impl From<Refusal> for HandshakeFailure {
+    fn from(refusal: Refusal) -> HandshakeFailure {
+        HandshakeFailure::Refused(refusal)
     }
 }
 
-impl From<Error> for Failure {
-    fn from(error: Error) -> Failure {
-        Failure::Broken(error)
+impl From<Error> for HandshakeFailure {
+    fn from(error: Error) -> HandshakeFailure {
+        HandshakeFailure::Broken(error)
     }
 }
 
-impl From<std::io::Error> for Failure {
-    fn from(error: std::io::Error) -> Failure {
-        Failure::Broken(Error::system("the handshake was interrupted", error))
+impl From<std::io::Error> for HandshakeFailure {
+    fn from(error: std::io::Error) -> HandshakeFailure {
+        HandshakeFailure::Broken(Error::system("the handshake was interrupted", error))
     }
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for HandshakeFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Failure::Refused(refusal) => refusal.fmt(f),
-            Failure::Broken(error) => error.fmt(f),
+            HandshakeFailure::Refused(refusal) => refusal.fmt(f),
+            HandshakeFailure::Broken(error) => error.fmt(f),
         }
     }
 }

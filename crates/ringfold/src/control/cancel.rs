@@ -15,10 +15,10 @@ type Tell = Box<dyn FnOnce(&str) + Send>;
 /// returns `Error::Aborted`. Until all ranks have joined, the others keep waiting, so this rank may
 /// join again; afterwards they fail with the same error.
 #[derive(Clone, Default)]
-pub struct Cancel(Arc<Mutex<State>>);
+pub struct Cancel(Arc<Mutex<CancelState>>);
 
 #[derive(Default)]
-struct State {
+struct CancelState {
     reason: Option<String>,
     tell: Option<Tell>,
 }

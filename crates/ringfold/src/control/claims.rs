@@ -7,8 +7,8 @@
 //! is late: a rank that is merely behind is never reported.
 //!
 //! A rank whose collective has another root than the others' may receive nothing, while the others
-//! have already finished. So a claim has [digests](crate::call::Marks) of the last collectives with
-//! a root. Each claiming rank also searches its streams for unexpected messages
+//! have already finished. So a claim has [digests](crate::call::RootedCalls) of the last
+//! collectives with a root. Each claiming rank also searches its streams for unexpected messages
 //! ([`Transport::unexpected`](crate::transport::Transport::unexpected)): those that the root sent,
 //! however far it has continued since.
 //!
@@ -18,7 +18,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::call::Position;
+use crate::call::CallPosition;
 use crate::error::Error;
 use crate::transport::header::{earlier_mismatch, mismatch};
 
@@ -28,12 +28,12 @@ pub const CLAIM_AFTER: Duration = Duration::from_secs(1);
 
 /// The position that each rank of a communicator last reported.
 #[derive(Debug, Default)]
-pub struct Claims(BTreeMap<u32, Position>);
+pub struct Claims(BTreeMap<u32, CallPosition>);
 
 impl Claims {
     /// Records that `rank` waits at `mine`. Returns the error if another rank waits or waited in a
     /// different call instead, or made different calls before.
-    pub fn compare(&mut self, rank: u32, mine: Position) -> Option<Error> {
+    pub fn compare(&mut self, rank: u32, mine: CallPosition) -> Option<Error> {
         if mine.call.is_message() {
             return None;
         }
@@ -81,12 +81,12 @@ mod tests {
     }
 
     /// Returns the position of a rank that waits in `call` and made no rooted collective before.
-    fn at(call: Call) -> Position {
+    fn at(call: Call) -> CallPosition {
         after(&[call])
     }
 
     /// Returns the position of a rank that has made `calls` and waits in the last.
-    fn after(calls: &[Call]) -> Position {
+    fn after(calls: &[Call]) -> CallPosition {
         let mut rooted = Rooted::default();
         let qualified = calls.iter().map(|call| {
             let mut call = *call;
@@ -94,14 +94,14 @@ mod tests {
             call
         });
         let call = qualified.last().expect("a call");
-        Position {
+        CallPosition {
             call,
             rooted: rooted.marks(),
         }
     }
 
     /// Returns `position` as the server decodes it.
-    fn received(position: Position) -> Position {
+    fn received(position: CallPosition) -> CallPosition {
         let sent = Frame::Claim {
             communicator: 7,
             position: Box::new(position),

@@ -26,7 +26,7 @@ pub(super) enum Reach {
 }
 
 /// Outcome of a request, as this rank saw it.
-pub(super) struct Ended {
+pub(super) struct RequestOutcome {
     /// The server's answer, if any.
     pub(super) answer: Option<Frame>,
     /// Reachability of the server at the end.
@@ -40,23 +40,23 @@ pub(super) struct Ended {
 pub struct ControlConnection {
     pub(super) rank: u32,
     /// The open connection; `None` after this rank has left, even if this value is still held.
-    line: Mutex<Option<Arc<Line>>>,
+    line: Mutex<Option<Arc<ConnectionDescriptors>>>,
     /// Held while a frame is written, so that frames do not interleave.
     writing: Mutex<()>,
-    state: Mutex<State>,
+    state: Mutex<ConnectionState>,
     changed: Condvar,
 }
 
 /// The descriptors of a connection.
 #[derive(Debug)]
-pub(super) struct Line {
+pub(super) struct ConnectionDescriptors {
     pub(super) socket: Socket,
     /// Wakes the monitor.
     pub(super) wake: EventFd,
 }
 
 #[derive(Debug)]
-pub(super) struct State {
+pub(super) struct ConnectionState {
     pub(super) reach: Reach,
     /// Pending requests by token, with the server's answers.
     pub(super) requests: HashMap<u64, Option<Frame>>,
@@ -75,13 +75,13 @@ impl ControlConnection {
         let line = |socket| {
             let wake = EventFd::new();
             let wake = wake.map_err(|error| Error::system("cannot make an eventfd", error))?;
-            Ok::<_, Error>(Arc::new(Line { socket, wake }))
+            Ok::<_, Error>(Arc::new(ConnectionDescriptors { socket, wake }))
         };
         Ok(ControlConnection {
             rank,
             line: Mutex::new(socket.map(line).transpose()?),
             writing: Mutex::new(()),
-            state: Mutex::new(State {
+            state: Mutex::new(ConnectionState {
                 reach,
                 requests: HashMap::new(),
                 requests_begun: 0,
@@ -92,12 +92,12 @@ impl ControlConnection {
         })
     }
 
-    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+    pub(super) fn state(&self) -> MutexGuard<'_, ConnectionState> {
         lock(&self.state)
     }
 
     /// Returns the descriptors, which stay open as long as the result lives.
-    pub(super) fn line(&self) -> Option<Arc<Line>> {
+    pub(super) fn line(&self) -> Option<Arc<ConnectionDescriptors>> {
         lock(&self.line).clone()
     }
 
@@ -147,7 +147,7 @@ impl ControlConnection {
         frame: impl FnOnce(u64) -> Frame,
         deadline: Instant,
         is_pointless: impl Fn() -> bool,
-    ) -> Ended {
+    ) -> RequestOutcome {
         let token = {
             let mut state = self.state();
             state.requests_begun += 1;
@@ -165,7 +165,7 @@ impl ControlConnection {
             let is_answered = state.requests.get(&token).is_some_and(Option::is_some);
             state.reach != Reach::Open || is_answered || is_pointless()
         });
-        Ended {
+        RequestOutcome {
             answer: state.requests.remove(&token).flatten(),
             reach: state.reach,
             is_sent,
@@ -176,8 +176,8 @@ impl ControlConnection {
     pub(super) fn wait_until(
         &self,
         deadline: Instant,
-        mut is_ready: impl FnMut(&State) -> bool,
-    ) -> MutexGuard<'_, State> {
+        mut is_ready: impl FnMut(&ConnectionState) -> bool,
+    ) -> MutexGuard<'_, ConnectionState> {
         let (guard, _) = self
             .changed
             .wait_timeout_while(self.state(), remaining(deadline), |state| !is_ready(state))

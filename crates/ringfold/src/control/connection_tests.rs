@@ -10,12 +10,12 @@ use super::auth::{
     ANSWER_BYTES, Acceptor, CHALLENGE_BYTES, Claim, HELLO_BYTES, Initiator, Purpose, Refusal,
     Secret, VERSION, accept, initiate, parse_hello,
 };
-use super::fd::{Failure, FdListener, Handover};
+use super::fd::{FdListener, Handover, HandoverFailure};
 use super::limit::Limit;
-use super::mesh::{Mesh, MeshListener, Peer};
+use super::mesh::{Mesh, MeshListener, MeshPeer};
 use super::socket::Socket;
 use super::tests::{ample, secret, watched};
-use crate::congestion::Decision;
+use crate::congestion::CongestionAlgorithms;
 use crate::error::Error;
 use crate::transport::bell::Bells;
 
@@ -168,10 +168,10 @@ fn a_handshake_that_is_cut_off_ends_at_once_and_a_silent_one_at_its_deadline() {
     });
 }
 
-fn peers(addresses: &[Vec<SocketAddr>], me: usize) -> Vec<Peer> {
+fn peers(addresses: &[Vec<SocketAddr>], me: usize) -> Vec<MeshPeer> {
     let all = addresses.iter().enumerate();
     all.filter(|(rank, _)| *rank != me)
-        .map(|(rank, addresses)| Peer {
+        .map(|(rank, addresses)| MeshPeer {
             rank,
             addresses: addresses.clone(),
             shares_loopback: true,
@@ -182,7 +182,7 @@ fn peers(addresses: &[Vec<SocketAddr>], me: usize) -> Vec<Peer> {
 }
 
 fn listener() -> MeshListener {
-    MeshListener::bind(&[LOOPBACK], &secret(), Decision::default()).unwrap()
+    MeshListener::bind(&[LOOPBACK], &secret(), CongestionAlgorithms::default()).unwrap()
 }
 
 #[test]
@@ -288,7 +288,7 @@ fn a_peer_that_does_not_come_is_named_at_the_deadline_and_a_verdict_ends_the_wai
 fn loopback_addresses_of_another_host_are_not_tried() {
     watched(|| {
         let here = listener();
-        let peer = Peer {
+        let peer = MeshPeer {
             rank: 0,
             addresses: here.addresses().to_vec(),
             shares_loopback: false,
@@ -310,7 +310,14 @@ fn loopback_addresses_of_another_host_are_not_tried() {
 
 #[test]
 fn nothing_listens_for_data_without_a_secret() {
-    assert!(MeshListener::bind(&[LOOPBACK], &Secret::same_user(), Decision::default()).is_err());
+    assert!(
+        MeshListener::bind(
+            &[LOOPBACK],
+            &Secret::same_user(),
+            CongestionAlgorithms::default()
+        )
+        .is_err()
+    );
 }
 
 #[test]
@@ -383,6 +390,9 @@ fn a_member_that_was_turned_away_because_it_stood_still_comes_again() {
         // A verdict ends the wait for a leader that is stopped.
         let verdict = || Some(Error::Closed);
         let ended = handover.fetch(&name, 1, Limit::new(ample(), &verdict));
-        assert!(matches!(ended, Err(Failure::Cancelled(Error::Closed))));
+        assert!(matches!(
+            ended,
+            Err(HandoverFailure::Cancelled(Error::Closed))
+        ));
     });
 }

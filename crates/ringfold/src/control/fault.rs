@@ -1,6 +1,6 @@
 //! The wire form of a fatal error: the same class everywhere, with world ranks.
 
-use super::wire::{Reader, Wire, Writer, wire_struct};
+use super::wire::{Wire, WireReader, WireWriter, wire_struct};
 use crate::error::Error;
 
 /// The classes of fatal errors.
@@ -20,11 +20,11 @@ pub enum Class {
 }
 
 impl Wire for Class {
-    fn write(&self, to: &mut Writer) {
+    fn write(&self, to: &mut WireWriter) {
         to.u32(*self as u32);
     }
 
-    fn read(from: &mut Reader<'_>) -> Option<Class> {
+    fn read(from: &mut WireReader<'_>) -> Option<Class> {
         use Class::*;
         let number = from.u32()?;
         let mut all = [PeerFailed, Timeout, Mismatch, Corrupt, Aborted].into_iter();

@@ -15,7 +15,7 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 
-use super::address::Address;
+use super::address::RendezvousAddress;
 use super::auth::{self, Claim, Purpose, Refusal, Secret, initiate};
 use super::handshake::HandshakeListener;
 use super::limit::{GLANCE, Limit};
@@ -62,7 +62,7 @@ const FDS_MAX: usize = 1 + Bells::RANKS_MAX;
 
 /// The descriptors that a member received.
 #[derive(Debug)]
-pub struct Handed {
+pub struct ReceivedDescriptors {
     /// Descriptor of the memory.
     pub memory: OwnedFd,
     /// Bells of the ranks that share the memory, if any.
@@ -92,26 +92,26 @@ impl Handover<'_> {
         fds: &[BorrowedFd<'_>],
         members: &[usize],
         limit: Limit<'_>,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), HandoverFailure> {
         let listener = listener.listener.try_clone();
-        let listener =
-            listener.map_err(|error| Failure::Local(Error::system("cannot listen", error)))?;
+        let listener = listener
+            .map_err(|error| HandoverFailure::Local(Error::system("cannot listen", error)))?;
         let mut handshakes = HandshakeListener::new(vec![listener], self.secret, Purpose::Memory);
         let mut is_served: Vec<bool> = members.iter().map(|_| false).collect();
         let mut left = members.len();
         while left > 0 {
-            limit.check().map_err(Failure::Cancelled)?;
+            limit.check().map_err(HandoverFailure::Cancelled)?;
             if limit.is_over() {
                 let all = members.iter().zip(&is_served);
                 let missing = all.filter(|(_, done)| !**done).map(|(m, _)| *m);
-                return Err(Failure::Late(missing.collect()));
+                return Err(HandoverFailure::Late(missing.collect()));
             }
             let mut judge = |claim: &Claim| self.judge(claim, members, &mut is_served);
             let admitted = handshakes.wait(None, limit.next_look(), &mut judge);
-            for (claim, socket) in admitted.map_err(Failure::Local)? {
+            for (claim, socket) in admitted.map_err(HandoverFailure::Local)? {
                 let rank = claim.from as usize;
                 send_fds(&socket, fds)
-                    .map_err(|error| Failure::of(rank, "cannot pass memory on", error))?;
+                    .map_err(|error| HandoverFailure::of(rank, "cannot pass memory on", error))?;
                 left -= 1;
             }
             if let Some(want) = handshakes.want() {
@@ -119,7 +119,7 @@ impl Handover<'_> {
                     "rank {} cannot take connections for shared memory: {want}",
                     self.leader
                 );
-                return Err(Failure::Local(Error::Bootstrap(text)));
+                return Err(HandoverFailure::Local(Error::Bootstrap(text)));
             }
         }
         Ok(())
@@ -146,26 +146,39 @@ impl Handover<'_> {
     ///
     /// Waits for a leader that does not answer. If the leader dropped this rank for being too slow,
     /// retries as long as the leader listens.
-    pub fn fetch(&self, name: &str, rank: usize, limit: Limit<'_>) -> Result<Handed, Failure> {
-        let address: Address = format!("unix:@{name}").parse().map_err(Failure::Local)?;
+    pub fn fetch(
+        &self,
+        name: &str,
+        rank: usize,
+        limit: Limit<'_>,
+    ) -> Result<ReceivedDescriptors, HandoverFailure> {
+        let address: RendezvousAddress = format!("unix:@{name}")
+            .parse()
+            .map_err(HandoverFailure::Local)?;
         loop {
             let failure = match self.attempt(&address, rank, limit) {
                 Ok(handed) => return Ok(handed),
                 Err(failure) => failure,
             };
-            limit.check().map_err(Failure::Cancelled)?;
+            limit.check().map_err(HandoverFailure::Cancelled)?;
             match failure {
-                _ if limit.is_over() => return Err(Failure::Late(vec![self.leader])),
+                _ if limit.is_over() => return Err(HandoverFailure::Late(vec![self.leader])),
                 // While the leader listens, a retry makes sense.
-                Failure::Broken { error, .. } if error.kind() != ErrorKind::ConnectionRefused => {}
+                HandoverFailure::Broken { error, .. }
+                    if error.kind() != ErrorKind::ConnectionRefused => {}
                 other => return Err(other),
             }
-            limit.pause(GLANCE).map_err(Failure::Cancelled)?;
+            limit.pause(GLANCE).map_err(HandoverFailure::Cancelled)?;
         }
     }
 
-    fn attempt(&self, address: &Address, rank: usize, limit: Limit<'_>) -> Result<Handed, Failure> {
-        let broken = |error| Failure::of(self.leader, "cannot fetch memory", error);
+    fn attempt(
+        &self,
+        address: &RendezvousAddress,
+        rank: usize,
+        limit: Limit<'_>,
+    ) -> Result<ReceivedDescriptors, HandoverFailure> {
+        let broken = |error| HandoverFailure::of(self.leader, "cannot fetch memory", error);
         let socket = Socket::connect(address, limit).map_err(broken)?;
         let claim = Claim {
             purpose: Purpose::Memory,
@@ -177,8 +190,8 @@ impl Handover<'_> {
             socket: 0,
         };
         initiate(&socket, self.secret, claim, limit).map_err(|failure| match failure {
-            auth::Failure::Broken(Error::System { kind, .. }) => broken(kind.into()),
-            other => Failure::Local(Error::Bootstrap(format!(
+            auth::HandshakeFailure::Broken(Error::System { kind, .. }) => broken(kind.into()),
+            other => HandoverFailure::Local(Error::Bootstrap(format!(
                 "rank {rank} cannot fetch the shared memory of rank {}: {other}",
                 self.leader
             ))),
@@ -189,7 +202,7 @@ impl Handover<'_> {
 
 /// Cause of a failure to pass memory.
 #[derive(Debug)]
-pub enum Failure {
+pub enum HandoverFailure {
     /// The error that made the operation pointless.
     Cancelled(Error),
     /// The ranks that were not served, or did not serve, in time.
@@ -205,29 +218,29 @@ pub enum Failure {
     Local(Error),
 }
 
-impl Failure {
+impl HandoverFailure {
     /// Classifies the error of a connection with `rank`.
-    fn of(rank: usize, what: &str, error: std::io::Error) -> Failure {
+    fn of(rank: usize, what: &str, error: std::io::Error) -> HandoverFailure {
         match error.kind() {
             ErrorKind::ConnectionRefused
             | ErrorKind::ConnectionReset
             | ErrorKind::ConnectionAborted
             | ErrorKind::BrokenPipe
             | ErrorKind::UnexpectedEof
-            | ErrorKind::TimedOut => Failure::Broken { rank, error },
-            _ => Failure::Local(Error::system(format!("{what} (rank {rank})"), error)),
+            | ErrorKind::TimedOut => HandoverFailure::Broken { rank, error },
+            _ => HandoverFailure::Local(Error::system(format!("{what} (rank {rank})"), error)),
         }
     }
 
     /// Converts to the error of a rank that is setting up a communicator.
     pub fn into_error(self) -> Error {
         match self {
-            Failure::Cancelled(error) | Failure::Local(error) => error,
-            Failure::Late(ranks) => Error::Bootstrap(format!(
+            HandoverFailure::Cancelled(error) | HandoverFailure::Local(error) => error,
+            HandoverFailure::Late(ranks) => Error::Bootstrap(format!(
                 "shared memory was not passed on in time; waiting for {}",
                 Ranks(&ranks)
             )),
-            Failure::Broken { rank, error } => Error::Bootstrap(format!(
+            HandoverFailure::Broken { rank, error } => Error::Bootstrap(format!(
                 "shared memory was not passed on: the connection with rank {rank} broke: {error}"
             )),
         }
@@ -248,7 +261,7 @@ fn send_fds(socket: &Socket, fds: &[BorrowedFd<'_>]) -> std::io::Result<()> {
     }
 }
 
-fn receive_fds(socket: &Socket, limit: Limit<'_>) -> std::io::Result<Handed> {
+fn receive_fds(socket: &Socket, limit: Limit<'_>) -> std::io::Result<ReceivedDescriptors> {
     socket.wait_readable(limit)?;
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -270,7 +283,7 @@ fn receive_fds(socket: &Socket, limit: Limit<'_>) -> std::io::Result<Handed> {
     }
     let is_whole = received.bytes == TOKEN.len() && token == TOKEN;
     match fds.next().filter(|_| is_whole) {
-        Some(memory) => Ok(Handed {
+        Some(memory) => Ok(ReceivedDescriptors {
             memory,
             bells: fds.collect(),
         }),

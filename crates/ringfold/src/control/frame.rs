@@ -11,8 +11,8 @@ use std::sync::Arc;
 
 use super::fault::Fault;
 use super::standing::Standing;
-use super::wire::{Reader, Wire, Writer, wire_struct};
-use crate::call::{CALL_BYTES, Call, Mark, Marks, Position};
+use super::wire::{Wire, WireReader, WireWriter, wire_struct};
+use crate::call::{CALL_BYTES, Call, CallPosition, RootedCalls, SequenceDigest};
 use crate::topology::HostId;
 use crate::topology::host::HOST_ID_BYTES;
 
@@ -50,7 +50,7 @@ macro_rules! frames {
 
         impl Frame {
             /// Writes the body and returns the kind.
-            fn write(&self, body: &mut Writer) -> u8 {
+            fn write(&self, body: &mut WireWriter) -> u8 {
                 match self {
                     $(Frame::$name $({ $($field),* })? => {
                         $($(Wire::write($field, body);)*)?
@@ -60,7 +60,7 @@ macro_rules! frames {
             }
 
             /// Reads the body of a frame of this kind; `None` if there is none.
-            fn read(kind: u8, body: &mut Reader<'_>) -> Option<Frame> {
+            fn read(kind: u8, body: &mut WireReader<'_>) -> Option<Frame> {
                 Some(match kind {
                     $($kind => Frame::$name $({ $($field: Wire::read(body)?,)* })?,)*
                     _ => return None,
@@ -128,7 +128,7 @@ frames! {
         /// Number of the communicator.
         communicator: u64,
         /// The call, and the collectives with a root before it.
-        position: Box<Position>,
+        position: Box<CallPosition>,
     },
     /// Rank to server: the rank asks for the members' progress in a communicator.
     10 Ask {
@@ -222,7 +222,7 @@ frames! {
 impl Frame {
     /// Returns the wire form, header included.
     pub fn encode(&self) -> Vec<u8> {
-        let mut body = Writer::after(FRAME_HEADER_BYTES);
+        let mut body = WireWriter::after(FRAME_HEADER_BYTES);
         let kind = self.write(&mut body);
         let mut bytes = body.into_bytes();
         let length = (bytes.len() - FRAME_HEADER_BYTES) as u32;
@@ -235,37 +235,37 @@ impl Frame {
 wire_struct!(Presence { host, pid });
 
 impl Wire for HostId {
-    fn write(&self, to: &mut Writer) {
+    fn write(&self, to: &mut WireWriter) {
         self.as_bytes().write(to);
     }
 
-    fn read(from: &mut Reader<'_>) -> Option<HostId> {
+    fn read(from: &mut WireReader<'_>) -> Option<HostId> {
         <[u8; HOST_ID_BYTES]>::read(from).map(HostId::from_bytes)
     }
 }
 
 impl Wire for Call {
-    fn write(&self, to: &mut Writer) {
+    fn write(&self, to: &mut WireWriter) {
         self.encode().write(to);
     }
 
-    fn read(from: &mut Reader<'_>) -> Option<Call> {
+    fn read(from: &mut WireReader<'_>) -> Option<Call> {
         Call::decode(&<[u8; CALL_BYTES]>::read(from)?)
     }
 }
 
-wire_struct!(Mark { sequence, digest });
-wire_struct!(Position { call, rooted });
+wire_struct!(SequenceDigest { sequence, digest });
+wire_struct!(CallPosition { call, rooted });
 
-impl Wire for Marks {
-    fn write(&self, to: &mut Writer) {
+impl Wire for RootedCalls {
+    fn write(&self, to: &mut WireWriter) {
         self.0.iter().for_each(|mark| mark.write(to));
     }
 
-    fn read(from: &mut Reader<'_>) -> Option<Marks> {
-        let mut marks = Marks::default();
+    fn read(from: &mut WireReader<'_>) -> Option<RootedCalls> {
+        let mut marks = RootedCalls::default();
         for mark in &mut marks.0 {
-            *mark = Mark::read(from)?;
+            *mark = SequenceDigest::read(from)?;
         }
         Some(marks)
     }
@@ -273,11 +273,11 @@ impl Wire for Marks {
 
 /// A blob of an exchange.
 impl Wire for Vec<u8> {
-    fn write(&self, to: &mut Writer) {
+    fn write(&self, to: &mut WireWriter) {
         to.bytes(self);
     }
 
-    fn read(from: &mut Reader<'_>) -> Option<Vec<u8>> {
+    fn read(from: &mut WireReader<'_>) -> Option<Vec<u8>> {
         from.bytes(BLOB_BYTES_MAX).map(<[u8]>::to_vec)
     }
 }
@@ -321,7 +321,7 @@ impl Splitter {
         if self.bytes.len() < end {
             return Ok(None);
         }
-        let mut body = Reader::new(&self.bytes[FRAME_HEADER_BYTES..end]);
+        let mut body = WireReader::new(&self.bytes[FRAME_HEADER_BYTES..end]);
         let frame = Frame::read(kind, &mut body).filter(|_| body.is_empty());
         let frame = frame.ok_or(Malformed)?;
         self.bytes.drain(..end);

@@ -47,7 +47,7 @@ pub type Admit<'a> = &'a mut dyn FnMut(&Claim) -> Result<(), Refusal>;
 /// Listeners for one purpose, and their strangers.
 pub struct HandshakeListener {
     listeners: Vec<Listener>,
-    strangers: Vec<Stranger>,
+    strangers: Vec<PendingHandshake>,
     secret: Secret,
     purpose: Purpose,
     /// Whether a connection was opened and closed without a byte.
@@ -70,7 +70,7 @@ struct Want {
 }
 
 /// A connection in its handshake.
-struct Stranger {
+struct PendingHandshake {
     socket: Socket,
     name: String,
     deadline: Instant,
@@ -83,7 +83,7 @@ struct Stranger {
 }
 
 /// Outcome of an attempt to advance a handshake.
-enum Progress {
+enum HandshakeProgress {
     Waiting,
     Admitted(Claim),
     TurnedAway(String),
@@ -190,33 +190,33 @@ impl HandshakeListener {
         for index in (0..strangers.len().min(self.strangers.len())).rev() {
             let progress = match strangers[index] {
                 true => self.strangers[index].advance(self.purpose, admit),
-                false => Progress::Waiting,
+                false => HandshakeProgress::Waiting,
             };
-            if let Progress::Waiting = progress {
+            if let HandshakeProgress::Waiting = progress {
                 continue;
             }
-            let Stranger { name, socket, .. } = self.strangers.swap_remove(index);
+            let PendingHandshake { name, socket, .. } = self.strangers.swap_remove(index);
             match progress {
-                Progress::Waiting => {}
-                Progress::Admitted(claim) => {
+                HandshakeProgress::Waiting => {}
+                HandshakeProgress::Admitted(claim) => {
                     log::debug!(
                         target: "ringfold::control",
                         "rank {} connected from {name} for {:?}", claim.from, claim.purpose
                     );
                     admitted.push((claim, socket));
                 }
-                Progress::TurnedAway(why) => self.turn_away(&name, &why),
-                Progress::Refused(rank, refusal) => {
+                HandshakeProgress::TurnedAway(why) => self.turn_away(&name, &why),
+                HandshakeProgress::Refused(rank, refusal) => {
                     let claim = rank.map_or(String::new(), |rank| format!(" claiming rank {rank}"));
                     let name = format!("{name}{claim}");
                     self.turn_away(&name, &refusal.to_string());
                     self.refused = Some(format!("{name}: {refusal}"));
                 }
-                Progress::Unseated => {
+                HandshakeProgress::Unseated => {
                     self.want.is_serious = true;
                     self.turn_away(&name, "no file descriptor is left for it");
                 }
-                Progress::Probed => self.was_probed = true,
+                HandshakeProgress::Probed => self.was_probed = true,
             }
         }
         let now = Instant::now();
@@ -241,7 +241,7 @@ impl HandshakeListener {
     }
 
     fn let_near(&mut self, name: String, socket: Socket, is_surplus: bool) {
-        self.strangers.push(Stranger {
+        self.strangers.push(PendingHandshake {
             socket,
             name,
             deadline: Instant::now() + HANDSHAKE,
@@ -282,7 +282,7 @@ impl HandshakeListener {
         let slow = self
             .strangers
             .extract_if(.., |one| one.is_bound(is_full) && now >= one.deadline);
-        let slow: Vec<Stranger> = slow.collect();
+        let slow: Vec<PendingHandshake> = slow.collect();
         for stranger in slow {
             self.turn_away(&stranger.name, "it was too slow");
         }
@@ -302,14 +302,14 @@ impl HandshakeListener {
     }
 }
 
-impl Stranger {
+impl PendingHandshake {
     /// Whether the deadline applies: this user's processes have none while there is room.
     fn is_bound(&self, is_full: bool) -> bool {
         is_full || self.is_surplus || !self.socket.is_unix()
     }
 
     /// Advances the handshake as far as the received bytes allow.
-    fn advance(&mut self, purpose: Purpose, admit: Admit<'_>) -> Progress {
+    fn advance(&mut self, purpose: Purpose, admit: Admit<'_>) -> HandshakeProgress {
         loop {
             let wanted = match self.claim {
                 None => HELLO_BYTES,
@@ -319,15 +319,15 @@ impl Stranger {
             let room = &mut buffer[..wanted - self.received.len()];
             match self.socket.read(room) {
                 Ok(0) if self.claim.is_none() && self.received.is_empty() => {
-                    return Progress::Probed;
+                    return HandshakeProgress::Probed;
                 }
                 Ok(0) => {
                     let why = "it left in the middle of the handshake";
-                    return Progress::TurnedAway(why.into());
+                    return HandshakeProgress::TurnedAway(why.into());
                 }
                 Ok(count) => self.received.extend_from_slice(&room[..count]),
-                Err(error) if is_transient(&error) => return Progress::Waiting,
-                Err(error) => return Progress::TurnedAway(error.to_string()),
+                Err(error) if is_transient(&error) => return HandshakeProgress::Waiting,
+                Err(error) => return HandshakeProgress::TurnedAway(error.to_string()),
             }
             if self.received.len() < wanted {
                 continue;
@@ -344,8 +344,8 @@ impl Stranger {
     }
 
     /// Answers the hello; the error is the outcome of a handshake that ends here.
-    fn challenge(&mut self, message: &[u8], purpose: Purpose) -> Result<Claim, Progress> {
-        let turn_away = |why: &dyn ToString| Progress::TurnedAway(why.to_string());
+    fn challenge(&mut self, message: &[u8], purpose: Purpose) -> Result<Claim, HandshakeProgress> {
+        let turn_away = |why: &dyn ToString| HandshakeProgress::TurnedAway(why.to_string());
         let short = |_| turn_away(&"a short hello");
         let hello = message.try_into().map_err(short)?;
         let nonce = random().map_err(|error| turn_away(&error))?;
@@ -355,14 +355,14 @@ impl Stranger {
         match claim {
             Ok(claim) if sent.is_ok_and(|count| count == CHALLENGE_BYTES) => Ok(claim),
             Ok(_) => Err(turn_away(&"it does not read")),
-            Err(refusal @ Refusal::Version(_)) => Err(Progress::Refused(None, refusal)),
+            Err(refusal @ Refusal::Version(_)) => Err(HandshakeProgress::Refused(None, refusal)),
             Err(refusal) => Err(turn_away(&refusal)),
         }
     }
 
-    fn judge(&mut self, message: &[u8], claim: Claim, admit: Admit<'_>) -> Progress {
+    fn judge(&mut self, message: &[u8], claim: Claim, admit: Admit<'_>) -> HandshakeProgress {
         let Ok(proof) = message.try_into() else {
-            return Progress::TurnedAway("a short proof".into());
+            return HandshakeProgress::TurnedAway("a short proof".into());
         };
         let judged = match (self.acceptor.check(proof), self.is_surplus) {
             (Ok(()), true) => Err(Refusal::Descriptors),
@@ -372,23 +372,25 @@ impl Stranger {
         let refusal = judged.err();
         let sent = self.socket.write(&self.acceptor.answer(refusal));
         match refusal {
-            Some(Refusal::Descriptors) => Progress::Unseated,
-            Some(refusal) => Progress::Refused(Some(claim.from), refusal),
-            None if sent.is_ok_and(|count| count == ANSWER_BYTES) => Progress::Admitted(claim),
-            None => Progress::TurnedAway("it does not read".into()),
+            Some(Refusal::Descriptors) => HandshakeProgress::Unseated,
+            Some(refusal) => HandshakeProgress::Refused(Some(claim.from), refusal),
+            None if sent.is_ok_and(|count| count == ANSWER_BYTES) => {
+                HandshakeProgress::Admitted(claim)
+            }
+            None => HandshakeProgress::TurnedAway("it does not read".into()),
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::address::Address;
+    use super::super::address::RendezvousAddress;
     use super::*;
 
     /// Returns a listener with one stranger of this host that has sent nothing for too long.
     fn listener(name: &str) -> (HandshakeListener, Socket) {
         let name = format!("ringfold-test-handshake-{name}-{}", std::process::id());
-        let address = Address::Unix { name };
+        let address = RendezvousAddress::Unix { name };
         let listeners = Listener::bind(&address, Instant::now()).unwrap();
         let secret = Secret::new(*b"sixteen bytes ok");
         let mut handshakes = HandshakeListener::new(listeners, &secret, Purpose::Memory);

@@ -15,8 +15,8 @@ use super::fault::Fault;
 use super::frame::Frame;
 use super::hub::INQUIRY;
 use super::poll::remaining;
-use super::standing::{Progress, Standing};
-use crate::call::Position;
+use super::standing::{RankProgress, Standing};
+use crate::call::CallPosition;
 use crate::error::{Error, LEFT, Result};
 use crate::sync::lock;
 use crate::transport::Waker;
@@ -76,7 +76,7 @@ pub struct Health {
     left: Vec<AtomicBool>,
     /// Number of flags set in `left`, so that a check for any is one load.
     left_count: AtomicU32,
-    progress: Progress,
+    progress: RankProgress,
     waker: Waker,
     connection: Arc<ControlConnection>,
 }
@@ -109,7 +109,7 @@ impl Health {
             decided: Condvar::new(),
             left,
             left_count: AtomicU32::new(0),
-            progress: Progress::default(),
+            progress: RankProgress::default(),
             waker,
             connection,
         }
@@ -206,7 +206,7 @@ impl Health {
     }
 
     /// Returns this rank's progress: cheap to write, and read when a call times out or a rank asks.
-    pub fn progress(&self) -> &Progress {
+    pub fn progress(&self) -> &RankProgress {
         &self.progress
     }
 
@@ -236,7 +236,7 @@ impl Health {
 
     /// Reports that this rank has waited at `position` for a while; the server compares this with
     /// the positions of the others.
-    pub fn claim(&self, position: Position) {
+    pub fn claim(&self, position: CallPosition) {
         if !position.call.is_message() && !self.is_faulty() {
             let communicator = self.communicator;
             // Without a server, calls are not compared, and the deadline ends the wait.

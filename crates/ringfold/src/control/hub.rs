@@ -19,7 +19,7 @@ use super::fault::Fault;
 use super::frame::{Frame, KEY_BYTES_MAX, Presence};
 use crate::error::GONE;
 use crate::silence::Silence;
-use state::{Group, Inquiry, REFUSALS_TOLD_MAX, Rank, Survey, Topic};
+use state::{CommunicatorRecord, Inquiry, REFUSALS_TOLD_MAX, RankStatus, Survey, Topic};
 pub use state::{Hub, ProtocolViolation};
 pub use verdict::INQUIRY;
 
@@ -34,7 +34,7 @@ impl Hub {
             job,
             key,
             silence: Silence::default(),
-            ranks: vec![Rank::Absent; world_size as usize],
+            ranks: vec![RankStatus::Absent; world_size as usize],
             is_complete: false,
             refused: None,
             refusals_told: 0,
@@ -69,12 +69,15 @@ impl Hub {
 
     /// Whether `rank` is in the job now.
     pub fn is_here(&self, rank: u32) -> bool {
-        matches!(self.ranks.get(rank as usize), Some(Rank::Here(_)))
+        matches!(self.ranks.get(rank as usize), Some(RankStatus::Here(_)))
     }
 
     /// Whether `rank` is in the job, has left it, or was lost; a withdrawn rank is not known.
     pub fn is_known(&self, rank: u32) -> bool {
-        !matches!(self.ranks.get(rank as usize), Some(Rank::Absent) | None)
+        !matches!(
+            self.ranks.get(rank as usize),
+            Some(RankStatus::Absent) | None
+        )
     }
 
     /// Takes the frames to send, in order.
@@ -176,10 +179,10 @@ impl Hub {
         let Some(entry) = self.ranks.get_mut(rank as usize) else {
             return;
         };
-        if matches!(entry, Rank::Departed | Rank::Failed(_)) {
+        if matches!(entry, RankStatus::Departed | RankStatus::Failed(_)) {
             return;
         }
-        *entry = Rank::Failed(reason.into());
+        *entry = RankStatus::Failed(reason.into());
         let fault = Fault::peer_failed(rank, reason);
         if !self.is_complete {
             let also = self.refused_last();
@@ -224,17 +227,17 @@ impl Hub {
 
     /// Tells all ranks that rank 0 leaves and sends nothing more.
     pub fn shut(&mut self) {
-        for rank in self.ranks_that(|rank| matches!(rank, Rank::Here(_))) {
+        for rank in self.ranks_that(|rank| matches!(rank, RankStatus::Here(_))) {
             self.out.push((rank, Frame::Closing));
         }
     }
 
-    fn groups_that(&self, is_wanted: impl Fn(&Group) -> bool) -> Vec<u64> {
+    fn groups_that(&self, is_wanted: impl Fn(&CommunicatorRecord) -> bool) -> Vec<u64> {
         let wanted = self.groups.iter().filter(|(_, group)| is_wanted(group));
         wanted.map(|(communicator, _)| *communicator).collect()
     }
 
-    fn ranks_that(&self, is_wanted: impl Fn(&Rank) -> bool) -> Vec<u32> {
+    fn ranks_that(&self, is_wanted: impl Fn(&RankStatus) -> bool) -> Vec<u32> {
         let numbered = self.ranks.iter().enumerate();
         numbered
             .filter(|(_, rank)| is_wanted(rank))
@@ -244,7 +247,7 @@ impl Hub {
 
     fn join(&mut self, rank: u32, presence: Presence) -> Result<(), ProtocolViolation> {
         match self.ranks.get_mut(rank as usize) {
-            Some(entry @ Rank::Absent) => *entry = Rank::Here(presence),
+            Some(entry @ RankStatus::Absent) => *entry = RankStatus::Here(presence),
             _ => return Err(ProtocolViolation("joined twice")),
         }
         if let Some(frame) = &self.cancellation {
@@ -258,7 +261,7 @@ impl Hub {
             .ranks
             .iter()
             .filter_map(|rank| match rank {
-                Rank::Here(presence) => Some(*presence),
+                RankStatus::Here(presence) => Some(*presence),
                 _ => None,
             })
             .collect();
@@ -283,7 +286,7 @@ impl Hub {
         let reason = format!("the last refused connection was {text}");
         self.refusals_told += u32::from(!self.is_complete);
         if !self.is_complete && self.refusals_told <= REFUSALS_TOLD_MAX {
-            for to in self.ranks_that(|rank| matches!(rank, Rank::Here(_))) {
+            for to in self.ranks_that(|rank| matches!(rank, RankStatus::Here(_))) {
                 let reason = reason.clone();
                 self.out.push((to, Frame::Refused { reason }));
             }
@@ -306,7 +309,7 @@ impl Hub {
 
     /// Returns the ranks that have not joined yet.
     pub fn absent(&self) -> Vec<u32> {
-        self.ranks_that(|rank| matches!(rank, Rank::Absent))
+        self.ranks_that(|rank| matches!(rank, RankStatus::Absent))
     }
 
     /// Cancels a job that not all ranks have joined.
@@ -316,7 +319,7 @@ impl Hub {
             ranks,
             reason: reason.into(),
         };
-        for to in self.ranks_that(|rank| matches!(rank, Rank::Here(_))) {
+        for to in self.ranks_that(|rank| matches!(rank, RankStatus::Here(_))) {
             self.out.push((to, frame.clone()));
         }
         self.cancellation = Some(frame);
@@ -336,7 +339,7 @@ impl Hub {
 
     fn suspect(&mut self, witness: u32, suspect: u32) {
         let host_of = |rank: u32| match self.ranks.get(rank as usize) {
-            Some(Rank::Here(presence)) => Some(presence.host),
+            Some(RankStatus::Here(presence)) => Some(presence.host),
             _ => None,
         };
         // Only a rank on the same host can have seen the process end.
@@ -349,11 +352,11 @@ impl Hub {
     fn depart(&mut self, rank: u32) {
         if !self.is_complete {
             // The rank gave up waiting for the others, and may join again.
-            self.ranks[rank as usize] = Rank::Absent;
+            self.ranks[rank as usize] = RankStatus::Absent;
             self.out.push((rank, Frame::Departed { rank }));
             return;
         }
-        self.ranks[rank as usize] = Rank::Departed;
+        self.ranks[rank as usize] = RankStatus::Departed;
         let fault = Fault::peer_failed(rank, "it has left the job");
         self.fail_gatherings(rank, &fault);
         for group in self.groups.values_mut() {
@@ -361,7 +364,7 @@ impl Hub {
                 group.closed.push(rank);
             }
         }
-        for to in self.ranks_that(|other| matches!(other, Rank::Here(_))) {
+        for to in self.ranks_that(|other| matches!(other, RankStatus::Here(_))) {
             self.out.push((to, Frame::Departed { rank }));
         }
         // Last, so that the other ranks are notified before the leaver's process can end.

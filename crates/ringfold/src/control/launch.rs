@@ -1,6 +1,6 @@
 //! A process' place in its job, as the control plane needs it.
 
-use super::address::Address;
+use super::address::RendezvousAddress;
 use super::auth::Secret;
 use crate::silence::Silence;
 
@@ -20,11 +20,11 @@ pub struct Launch {
     pub local_world_size: Option<usize>,
     /// Addresses of rank 0, in the order in which the others try them; empty for a job of one rank,
     /// and for a rank 0 with a [`RendezvousListener`](super::RendezvousListener).
-    pub addresses: Vec<Address>,
+    pub addresses: Vec<RendezvousAddress>,
     /// The name derived from the address alone, if a secret hides the name in use. Rank 0 listens
     /// there too, unless another user does, so that ranks with another secret, or without one, get
     /// an error.
-    pub public_name: Option<Address>,
+    pub public_name: Option<RendezvousAddress>,
     /// Interfaces at which rank 0 also listens if the host's own name means its loopback.
     pub socket_ifname: Option<String>,
     /// Peer timeout: how long another host may be silent; rank 0's applies.
@@ -53,10 +53,10 @@ impl Launch {
     }
 }
 
-impl Address {
+impl RendezvousAddress {
     /// Returns the abstract name `ringfold-UID-NAME`.
-    pub fn local(uid: u32, name: &str) -> Address {
-        Address::Unix {
+    pub fn local(uid: u32, name: &str) -> RendezvousAddress {
+        RendezvousAddress::Unix {
             name: format!("ringfold-{uid}-{name}"),
         }
     }
@@ -64,7 +64,7 @@ impl Address {
 
 /// Returns the name that replaces `public` if there is a secret: other users cannot predict the
 /// name, so they cannot occupy it.
-pub fn hidden_name(public: &Address, secret: &Secret) -> String {
+pub fn hidden_name(public: &RendezvousAddress, secret: &Secret) -> String {
     let key = secret.derive("name", public.to_string().as_bytes());
     let digits = key[..NAME_BYTES].iter().map(|byte| format!("{byte:02x}"));
     digits.collect()

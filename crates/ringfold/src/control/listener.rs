@@ -15,7 +15,7 @@ use std::time::Instant;
 
 use log::{debug, info};
 
-use super::address::Address;
+use super::address::RendezvousAddress;
 use super::connect;
 use super::limit::Limit;
 use super::socket::{Listener, random};
@@ -31,7 +31,7 @@ const SOME_PORT: u16 = 9;
 #[derive(Debug)]
 pub struct RendezvousListener {
     listeners: Vec<Listener>,
-    addresses: Vec<Address>,
+    addresses: Vec<RendezvousAddress>,
 }
 
 impl RendezvousListener {
@@ -58,15 +58,15 @@ impl RendezvousListener {
                 "no address for rank 0 to listen on ({why}); see RINGFOLD_SOCKET_IFNAME"
             ))
         })?;
-        let host = |bound: &SocketAddr| Address::Tcp {
+        let host = |bound: &SocketAddr| RendezvousAddress::Tcp {
             host: bound.ip().to_string(),
             port: bound.port(),
         };
-        let mut addresses: Vec<Address> = bound.iter().map(host).collect();
+        let mut addresses: Vec<RendezvousAddress> = bound.iter().map(host).collect();
         match Listener::bind_name(&name) {
             Ok(listener) => {
                 listeners.insert(0, listener);
-                addresses.insert(0, Address::Unix { name });
+                addresses.insert(0, RendezvousAddress::Unix { name });
             }
             // The name is only a shortcut; some sandboxes have no abstract names.
             Err(error) => {
@@ -86,7 +86,7 @@ impl RendezvousListener {
         self.to_string()
     }
 
-    pub(super) fn addresses(&self) -> &[Address] {
+    pub(super) fn addresses(&self) -> &[RendezvousAddress] {
         &self.addresses
     }
 
@@ -97,7 +97,11 @@ impl RendezvousListener {
 
 impl fmt::Display for RendezvousListener {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let texts: Vec<String> = self.addresses.iter().map(Address::to_string).collect();
+        let texts: Vec<String> = self
+            .addresses
+            .iter()
+            .map(RendezvousAddress::to_string)
+            .collect();
         f.write_str(&texts.join(","))
     }
 }
@@ -176,10 +180,10 @@ mod tests {
         let rendezvous = RendezvousListener::open(Some("localhost")).unwrap();
         let places = crate::control::address::addresses(&rendezvous.address()).unwrap();
         assert_eq!(places, rendezvous.addresses);
-        assert!(matches!(places[0], Address::Unix { .. }));
+        assert!(matches!(places[0], RendezvousAddress::Unix { .. }));
         assert!(places.len() > 1 && places.len() <= CANDIDATES_MAX + 1);
         for place in &places[1..] {
-            assert!(matches!(place, Address::Tcp { .. }), "{place}");
+            assert!(matches!(place, RendezvousAddress::Tcp { .. }), "{place}");
         }
     }
 }

@@ -20,12 +20,12 @@ use std::time::{Duration, Instant};
 
 use made::Made;
 
-use super::auth::{Claim, Failure, Purpose, Refusal, Secret, initiate};
+use super::auth::{Claim, HandshakeFailure, Purpose, Refusal, Secret, initiate};
 use super::connect;
 use super::handshake::{HANDSHAKE, HandshakeListener};
 use super::limit::{GLANCE, Limit};
 use super::socket::{CANDIDATES_MAX, Listener, Socket};
-use crate::congestion::Decision;
+use crate::congestion::CongestionAlgorithms;
 use crate::error::{Error, Refused, Result};
 use crate::threads;
 use crate::transport::tcp::Sockets;
@@ -40,7 +40,7 @@ const CONNECTORS_MAX: usize = 16;
 pub struct MeshListener {
     listeners: Vec<Listener>,
     addresses: Vec<SocketAddr>,
-    congestion: Decision,
+    congestion: CongestionAlgorithms,
 }
 
 impl MeshListener {
@@ -49,7 +49,7 @@ impl MeshListener {
     pub fn bind(
         candidates: &[IpAddr],
         secret: &Secret,
-        congestion: Decision,
+        congestion: CongestionAlgorithms,
     ) -> Result<MeshListener> {
         if secret.is_empty() {
             return Err(Error::Bootstrap(
@@ -84,7 +84,7 @@ impl MeshListener {
 
 /// A rank to connect with.
 #[derive(Clone, Debug)]
-pub struct Peer {
+pub struct MeshPeer {
     /// Rank in the communicator.
     pub rank: usize,
     /// Addresses at which the peer listens, according to itself.
@@ -94,12 +94,12 @@ pub struct Peer {
     /// Number of sockets of each channel, the same on the peer.
     pub sockets: usize,
     /// The networks over which the sockets are spread; none if any address will do.
-    pub rails: Vec<Rail>,
+    pub rails: Vec<RailAddresses>,
 }
 
 /// A network that two ranks have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rail {
+pub struct RailAddresses {
     /// Address of this rank.
     pub from: IpAddr,
     /// Address at which the peer listens.
@@ -120,7 +120,7 @@ pub struct Mesh<'a> {
     /// The job's secret.
     pub secret: &'a Secret,
     /// The ranks to connect with, without this one.
-    pub peers: &'a [Peer],
+    pub peers: &'a [MeshPeer],
 }
 
 impl Mesh<'_> {
@@ -133,7 +133,7 @@ impl Mesh<'_> {
         }
         let congestion = listener.congestion.clone();
         let made = Made::new(&counts, self.channels, congestion, limit)?;
-        let (above, below): (Vec<&Peer>, Vec<&Peer>) =
+        let (above, below): (Vec<&MeshPeer>, Vec<&MeshPeer>) =
             self.peers.iter().partition(|peer| peer.rank > self.rank);
         let next = AtomicUsize::new(0);
         std::thread::scope(|scope| {
@@ -166,7 +166,7 @@ impl Mesh<'_> {
 
     /// Connects all channels to `peer`, which is known to listen: waits while it is silent or no
     /// route leads there.
-    fn reach(&self, peer: &Peer, made: &Made, limit: Limit<'_>) -> Result<()> {
+    fn reach(&self, peer: &MeshPeer, made: &Made, limit: Limit<'_>) -> Result<()> {
         let mut addresses = peer.addresses.clone();
         addresses.truncate(CANDIDATES_MAX);
         addresses.retain(|address| peer.shares_loopback || !address.ip().is_loopback());
@@ -237,7 +237,7 @@ impl Mesh<'_> {
 
     /// Spreads the sockets of `peer` over its rails. Sockets of a rail that fails use the others;
     /// if none works, the missing sockets are left to the caller.
-    fn reach_by_rails(&self, peer: &Peer, made: &Made, limit: Limit<'_>) -> Result<()> {
+    fn reach_by_rails(&self, peer: &MeshPeer, made: &Made, limit: Limit<'_>) -> Result<()> {
         let mut rails = peer.rails.clone();
         while !rails.is_empty() {
             let mut working = Vec::new();
@@ -266,8 +266,8 @@ impl Mesh<'_> {
     /// does not work yet.
     fn reach_by_rail(
         &self,
-        peer: &Peer,
-        rail: Rail,
+        peer: &MeshPeer,
+        rail: RailAddresses,
         is_its: impl Fn(usize) -> bool,
         made: &Made,
         limit: Limit<'_>,
@@ -295,7 +295,7 @@ impl Mesh<'_> {
     /// local address `from`, if set, to the peer's address `to`.
     fn reach_at(
         &self,
-        peer: &Peer,
+        peer: &MeshPeer,
         (from, to): (Option<IpAddr>, SocketAddr),
         is_its: impl Fn(usize) -> bool,
         made: &Made,
@@ -325,7 +325,9 @@ impl Mesh<'_> {
             initiate(&socket, self.secret, claim, limit).map_err(|failure| {
                 match (limit.check(), failure) {
                     (Err(over), _) => Unreachable::Final(over),
-                    (Ok(()), Failure::Broken(error)) => Unreachable::Yet(error.to_string()),
+                    (Ok(()), HandshakeFailure::Broken(error)) => {
+                        Unreachable::Yet(error.to_string())
+                    }
                     (Ok(()), refused) => Unreachable::Here(refused.to_string()),
                 }
             })?;
@@ -335,7 +337,7 @@ impl Mesh<'_> {
     }
 
     /// Returns channel and socket of all connections with `peer`.
-    fn places(&self, peer: &Peer) -> impl Iterator<Item = (usize, usize)> + use<> {
+    fn places(&self, peer: &MeshPeer) -> impl Iterator<Item = (usize, usize)> + use<> {
         let sockets = peer.sockets;
         (0..self.channels).flat_map(move |channel| (0..sockets).map(move |index| (channel, index)))
     }
@@ -355,7 +357,7 @@ impl Mesh<'_> {
     /// Admits all channels of the peers `above`.
     fn await_peers(
         &self,
-        above: &[&Peer],
+        above: &[&MeshPeer],
         listener: MeshListener,
         made: &Made,
         limit: Limit<'_>,
@@ -398,7 +400,7 @@ impl Mesh<'_> {
     fn judge(
         &self,
         claim: &Claim,
-        above: &[&Peer],
+        above: &[&MeshPeer],
         taken: &mut BTreeSet<[usize; 3]>,
     ) -> Result<(), Refusal> {
         if claim.communicator != self.communicator {
@@ -425,11 +427,11 @@ impl Mesh<'_> {
     /// Returns the error for peers `above` that did not connect to any of this rank's `addresses`.
     fn missing_peers(
         &self,
-        above: &[&Peer],
+        above: &[&MeshPeer],
         taken: &BTreeSet<[usize; 3]>,
         addresses: &[SocketAddr],
     ) -> Error {
-        let is_missing = |peer: &&&Peer| {
+        let is_missing = |peer: &&&MeshPeer| {
             let mut places = self.places(peer);
             !places.all(|(channel, index)| taken.contains(&[peer.rank, channel, index]))
         };

@@ -54,7 +54,7 @@ pub mod standing;
 pub(crate) mod watch;
 pub(crate) mod wire;
 
-pub use address::Address;
+pub use address::RendezvousAddress;
 pub use auth::Secret;
 pub use cancel::Cancel;
 pub(crate) use cancel::Forwarding;

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use log::{debug, warn};
 use rustix::event::{PollFd, PollFlags};
 
-use super::connection::{ControlConnection, Line, Reach};
+use super::connection::{ConnectionDescriptors, ControlConnection, Reach};
 use super::frame::{Frame, Presence, Splitter};
 use super::health::OpenCommunicators;
 use super::poll::{EventFd, is_transient, ready, wait_for};
@@ -67,7 +67,7 @@ impl Monitor {
         let Some(line) = self.connection.line() else {
             return;
         };
-        let Line { socket, wake } = &*line;
+        let ConnectionDescriptors { socket, wake } = &*line;
         let gone = self.watched.extract_if(.., |watched| watched.is_gone());
         let gone: Vec<u32> = gone.map(|watched| watched.rank).collect();
         for rank in gone {

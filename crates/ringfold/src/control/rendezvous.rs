@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 
 use log::{debug, info, warn};
 
-use super::address::Address;
-use super::auth::{self, Claim, Failure, Secret};
+use super::address::RendezvousAddress;
+use super::auth::{self, Claim, HandshakeFailure, Secret};
 use super::frame::{Frame, Malformed, Presence, SERVER_FRAME_BYTES_MAX, Splitter};
 use super::handshake;
 use super::launch::Launch;
 use super::limit::Limit;
 use super::poll::is_transient;
-use super::socket::{CANDIDATES_MAX, Listener, Socket, Stranger, process_name};
+use super::socket::{CANDIDATES_MAX, ForeignPeer, Listener, Socket, process_name};
 use crate::error::{Error, Refused, Result};
 use crate::silence::Silence;
 use crate::topology::interfaces;
@@ -31,10 +31,13 @@ const ENDING: Duration = Duration::from_secs(1);
 const CANDIDATE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(4));
 
 /// Returns the secret to use at `addresses`, or an error if one is required and missing.
-pub(super) fn secret_for(addresses: &[Address], secret: Option<Secret>) -> Result<Secret> {
+pub(super) fn secret_for(
+    addresses: &[RendezvousAddress],
+    secret: Option<Secret>,
+) -> Result<Secret> {
     let network = addresses
         .iter()
-        .find(|address| matches!(address, Address::Tcp { .. }));
+        .find(|address| matches!(address, RendezvousAddress::Tcp { .. }));
     match (network, secret.filter(|secret| !secret.is_empty())) {
         (_, Some(secret)) => Ok(secret),
         (None, None) => Ok(Secret::same_user()),
@@ -64,7 +67,11 @@ pub(super) fn bind(launch: &Launch, limit: Limit<'_>) -> Result<Vec<Listener>> {
 
 /// Binds one address, with its listeners [`beyond_loopback`]. Retries an address that may belong to
 /// a process that was just killed.
-fn bind_one(address: &Address, choice: Option<&str>, limit: Limit<'_>) -> Result<Vec<Listener>> {
+fn bind_one(
+    address: &RendezvousAddress,
+    choice: Option<&str>,
+    limit: Limit<'_>,
+) -> Result<Vec<Listener>> {
     let grace = limit.within(ENDING);
     let mut pause = RETRY.0;
     loop {
@@ -95,7 +102,7 @@ fn bind_one(address: &Address, choice: Option<&str>, limit: Limit<'_>) -> Result
 
 /// Binds one address, with its listeners [`beyond_loopback`].
 pub(super) fn try_to_bind(
-    address: &Address,
+    address: &RendezvousAddress,
     choice: Option<&str>,
     limit: Limit<'_>,
 ) -> io::Result<Vec<Listener>> {
@@ -108,20 +115,20 @@ pub(super) fn try_to_bind(
 enum Holder {
     /// A process of this user.
     Own(i32),
-    Stranger(Stranger),
+    Stranger(ForeignPeer),
     /// Unknown, because a port does not tell, or a name has just become free.
     Unknown,
 }
 
 impl Holder {
-    fn of(address: &Address) -> Holder {
-        let Address::Unix { .. } = address else {
+    fn of(address: &RendezvousAddress) -> Holder {
+        let RendezvousAddress::Unix { .. } = address else {
             return Holder::Unknown;
         };
         // Connects at once or not at all.
         match Socket::connect(address, Instant::now()) {
             Ok(socket) => socket.peer_process().map_or(Holder::Unknown, Holder::Own),
-            Err(error) => Stranger::of(&error).map_or(Holder::Unknown, Holder::Stranger),
+            Err(error) => ForeignPeer::of(&error).map_or(Holder::Unknown, Holder::Stranger),
         }
     }
 }
@@ -137,7 +144,7 @@ impl fmt::Display for Holder {
 }
 
 /// Returns a text about a name that another user holds, and the remedy.
-fn squatted(stranger: &Stranger) -> String {
+fn squatted(stranger: &ForeignPeer) -> String {
     format!(
         "user {} holds that name with {}, as any user of this host can; set RINGFOLD_SECRET on all \
          ranks, so that they use a name that only they know",
@@ -149,7 +156,11 @@ fn squatted(stranger: &Stranger) -> String {
 /// Binds the same port at the interfaces that `choice` selects, if `address` is a host's own name
 /// that means only the loopback here, which no other host can reach. On other systems, such a name
 /// means an interface. A rendezvous by TCP always has a secret.
-fn beyond_loopback(address: &Address, bound: &[Listener], choice: Option<&str>) -> Vec<Listener> {
+fn beyond_loopback(
+    address: &RendezvousAddress,
+    bound: &[Listener],
+    choice: Option<&str>,
+) -> Vec<Listener> {
     let locals = bound.iter().map(Listener::local);
     let locals: Option<Vec<SocketAddr>> = locals.collect();
     let locals = locals.unwrap_or_default();
@@ -194,7 +205,7 @@ fn beyond_loopback(address: &Address, bound: &[Listener], choice: Option<&str>) 
 /// Connects to rank 0, which may not have started yet, at the first of `addresses` that can be
 /// reached.
 pub(super) fn reach(
-    addresses: &[Address],
+    addresses: &[RendezvousAddress],
     secret: &Secret,
     claim: Claim,
     limit: Limit<'_>,
@@ -214,7 +225,9 @@ pub(super) fn reach(
                 Ok(socket) => return Ok(socket),
                 // An attempt that the limit cut short tells less than the one before.
                 Err(problem)
-                    if known.is_none() || problem.kind != Kind::Passing || !limit.is_over() =>
+                    if known.is_none()
+                        || problem.kind != ProblemKind::Passing
+                        || !limit.is_over() =>
                 {
                     *known = Some(problem);
                 }
@@ -223,17 +236,18 @@ pub(super) fn reach(
             limit.check()?;
         }
         let problems = addresses.iter().zip(known.iter().flatten());
-        let problems: Vec<(&Address, &Problem)> = problems.collect();
+        let problems: Vec<(&RendezvousAddress, &Problem)> = problems.collect();
         let mut kinds = problems.iter().map(|(_, problem)| problem.kind);
         // One of several candidates may belong to another job, so the others are tried once more.
-        if kinds.clone().any(|kind| kind == Kind::Refused) && (is_single || !is_first_round) {
+        if kinds.clone().any(|kind| kind == ProblemKind::Refused) && (is_single || !is_first_round)
+        {
             return Err(Error::Bootstrap(format!(
                 "the handshake of rank {} with rank 0 was refused: {}",
                 claim.from,
                 list(&problems)
             )));
         }
-        if limit.is_over() || kinds.all(|kind| kind == Kind::Hopeless) {
+        if limit.is_over() || kinds.all(|kind| kind == ProblemKind::Hopeless) {
             return Err(Error::Bootstrap(format!(
                 "rank {} cannot reach rank 0 ({}); is rank 0 running, and is the address right?",
                 claim.from,
@@ -249,7 +263,7 @@ pub(super) fn reach(
 
 /// Whether trying again can help.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum ProblemKind {
     /// Rank 0 may not have started yet, or be busy.
     Passing,
     /// Rank 0 cannot be reached at this address.
@@ -261,30 +275,30 @@ enum Kind {
 /// The cause of a failed attempt to reach rank 0.
 struct Problem {
     text: String,
-    kind: Kind,
+    kind: ProblemKind,
 }
 
 impl Problem {
-    fn new(kind: Kind, text: impl ToString) -> Problem {
+    fn new(kind: ProblemKind, text: impl ToString) -> Problem {
         let text = text.to_string();
         Problem { text, kind }
     }
 
     /// Classifies the error of a connection attempt.
     fn of(error: &std::io::Error) -> Problem {
-        match Stranger::of(error) {
-            Some(stranger) => Problem::new(Kind::Hopeless, squatted(&stranger)),
+        match ForeignPeer::of(error) {
+            Some(stranger) => Problem::new(ProblemKind::Hopeless, squatted(&stranger)),
             None if Refused(error).lacks_descriptors() => {
-                Problem::new(Kind::Hopeless, Refused(error))
+                Problem::new(ProblemKind::Hopeless, Refused(error))
             }
-            None => Problem::new(Kind::Passing, error),
+            None => Problem::new(ProblemKind::Passing, error),
         }
     }
 }
 
 /// Tries one address: connects within `candidate`, and completes the handshake within `limit`.
 fn attempt(
-    address: &Address,
+    address: &RendezvousAddress,
     secret: &Secret,
     claim: Claim,
     candidate: Limit<'_>,
@@ -294,14 +308,14 @@ fn attempt(
     let patience = handshake::patience(&socket, limit);
     match auth::initiate(&socket, secret, claim, patience) {
         Ok(()) => Ok(socket),
-        Err(Failure::Refused(refusal)) if refusal.is_final() => {
-            Err(Problem::new(Kind::Refused, refusal))
+        Err(HandshakeFailure::Refused(refusal)) if refusal.is_final() => {
+            Err(Problem::new(ProblemKind::Refused, refusal))
         }
-        Err(failure) => Err(Problem::new(Kind::Passing, failure)),
+        Err(failure) => Err(Problem::new(ProblemKind::Passing, failure)),
     }
 }
 
-fn list(problems: &[(&Address, &Problem)]) -> String {
+fn list(problems: &[(&RendezvousAddress, &Problem)]) -> String {
     let entries = problems
         .iter()
         .map(|(address, problem)| format!("{address}: {}", problem.text));

@@ -38,12 +38,12 @@ const READ_BYTES: usize = 64 << 10;
 /// The server's thread. Dropping the value ends the thread, a moment later if other ranks are still
 /// in the job.
 #[derive(Debug)]
-pub struct Server {
+pub struct ServerThread {
     stop: Arc<EventFd>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Server {
+impl ServerThread {
     /// Starts a server for `world_size` ranks. Rank 0 uses the returned socket; the others connect
     /// to `listeners` by `deadline`, and are refused if the server cannot be started.
     pub fn start(
@@ -52,7 +52,7 @@ impl Server {
         secret: Secret,
         silence: Silence,
         deadline: Instant,
-    ) -> Result<(Socket, Server)> {
+    ) -> Result<(Socket, ServerThread)> {
         let needs = match Needs::new() {
             Ok(needs) => needs,
             Err(error) => {
@@ -66,7 +66,7 @@ impl Server {
             true => needs.key,
             false => [0; 32],
         };
-        let mut state = State {
+        let mut state = ServerState {
             hub: Hub::new(needs.job, key, world_size, deadline).with_silence(silence),
             listener: Some(HandshakeListener::new(listeners, &secret, Purpose::Control)),
             links: (0..world_size).map(|_| None).collect(),
@@ -78,10 +78,10 @@ impl Server {
             leaving: None,
             stop: needs.stop.clone(),
         };
-        state.links[0] = Some(Link::new(needs.servers));
+        state.links[0] = Some(RankConnection::new(needs.servers));
         // Cannot fail: the thread waits for the state.
         let _ = needs.begin.send(state);
-        let server = Server {
+        let server = ServerThread {
             stop: needs.stop,
             thread: Some(needs.thread),
         };
@@ -97,7 +97,7 @@ struct Needs {
     key: [u8; 32],
     stop: Arc<EventFd>,
     /// Sends the state to serve to the thread.
-    begin: SyncSender<State>,
+    begin: SyncSender<ServerState>,
     thread: JoinHandle<()>,
 }
 
@@ -107,8 +107,8 @@ impl Needs {
         let (rank_0s, servers) = Socket::pair().map_err(refused("cannot make a socket pair"))?;
         let stop = EventFd::new().map_err(refused("cannot make an eventfd"))?;
         let (job, key) = (u64::from_le_bytes(random()?), random()?);
-        let (begin, state) = sync_channel::<State>(1);
-        let serve = move || state.recv().map_or((), State::serve);
+        let (begin, state) = sync_channel::<ServerState>(1);
+        let serve = move || state.recv().map_or((), ServerState::serve);
         Ok(Needs {
             rank_0s,
             servers,
@@ -121,7 +121,7 @@ impl Needs {
     }
 }
 
-impl Drop for Server {
+impl Drop for ServerThread {
     fn drop(&mut self) {
         self.stop.signal();
         if let Some(thread) = self.thread.take() {
@@ -132,7 +132,7 @@ impl Drop for Server {
 }
 
 /// A rank's connection.
-struct Link {
+struct RankConnection {
     socket: Socket,
     splitter: Splitter,
     outgoing: VecDeque<u8>,
@@ -143,9 +143,9 @@ struct Link {
     awaits_pong: bool,
 }
 
-impl Link {
-    fn new(socket: Socket) -> Link {
-        Link {
+impl RankConnection {
+    fn new(socket: Socket) -> RankConnection {
+        RankConnection {
             socket,
             splitter: Splitter::new(RANK_FRAME_BYTES_MAX),
             outgoing: VecDeque::new(),
@@ -177,11 +177,11 @@ fn accused(frame: &Frame) -> Vec<u32> {
     }
 }
 
-struct State {
+struct ServerState {
     hub: Hub,
     /// Listener for joining ranks; `None` once all ranks have joined.
     listener: Option<HandshakeListener>,
-    links: Vec<Option<Link>>,
+    links: Vec<Option<RankConnection>>,
     world_size: u32,
     silence: Silence,
     next_ping: Instant,
@@ -194,7 +194,7 @@ struct State {
     stop: Arc<EventFd>,
 }
 
-impl State {
+impl ServerState {
     fn serve(mut self) {
         while !self.is_over()
             && let Some((connecting, ranks)) = self.wait()
@@ -310,7 +310,7 @@ impl State {
                     claim.from
                 );
             }
-            self.links[claim.from as usize] = Some(Link::new(socket));
+            self.links[claim.from as usize] = Some(RankConnection::new(socket));
         }
         if let Some(refused) = listener.take_refused() {
             self.hub.note_refused(refused);

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::address::Address;
+use super::address::RendezvousAddress;
 use super::auth::{Claim, Secret};
 use super::connection::{ANSWER, ControlConnection, Reach};
 use super::frame::{Frame, Presence, SERVER_FRAME_BYTES_MAX, Splitter};
@@ -22,7 +22,7 @@ use super::limit::Limit;
 use super::listener::RendezvousListener;
 use super::monitor::Monitor;
 use super::rendezvous::{await_welcome, bind, reach, secret_for, withdraw};
-use super::server::Server;
+use super::server::ServerThread;
 use super::socket::{Socket, random};
 use crate::error::{Error, GONE, Result};
 use crate::silence::Silence;
@@ -57,7 +57,7 @@ struct Owner {
 #[derive(Debug, Default)]
 struct Threads {
     monitor: Option<JoinHandle<()>>,
-    server: Option<Server>,
+    server: Option<ServerThread>,
 }
 
 impl Session {
@@ -114,20 +114,20 @@ impl Session {
         listener: Option<RendezvousListener>,
         secret: Secret,
         limit: Limit<'_>,
-    ) -> Result<(Socket, Server)> {
+    ) -> Result<(Socket, ServerThread)> {
         let listeners = match listener {
             Some(listener) => listener.into_listeners(),
             None => bind(launch, limit)?,
         };
         let (world_size, deadline) = (launch.world_size as u32, limit.deadline());
-        Server::start(listeners, world_size, secret, launch.silence, deadline)
+        ServerThread::start(listeners, world_size, secret, launch.silence, deadline)
     }
 
     /// Connects another rank to rank 0's server.
     fn reach_server(launch: &Launch, secret: &Secret, limit: Limit<'_>) -> Result<Socket> {
         let claim = Claim::control(launch.rank, launch.world_size);
         let candidates = launch.addresses.iter().chain(&launch.public_name);
-        let candidates: Vec<Address> = candidates.cloned().collect();
+        let candidates: Vec<RendezvousAddress> = candidates.cloned().collect();
         let socket = reach(&candidates, secret, claim, limit)?;
         // This rank's own limit, until rank 0's is known.
         let watched = socket.watch_for_silence(launch.silence);
@@ -155,7 +155,7 @@ impl Session {
         launch: &Launch,
         secret: Option<Secret>,
         socket: Socket,
-        server: Option<Server>,
+        server: Option<ServerThread>,
         presence: Presence,
         limit: Limit<'_>,
     ) -> Result<Session> {

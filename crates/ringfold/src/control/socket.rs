@@ -15,7 +15,7 @@ use rustix::net::{
     acceptfrom_with, getsockname, socketpair,
 };
 
-use super::address::Address;
+use super::address::RendezvousAddress;
 use super::connect;
 use super::limit::Limit;
 use super::poll::{is_transient, wait_for};
@@ -32,28 +32,28 @@ const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
 
 /// The other end of a UNIX connection that belongs to another user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stranger {
+pub struct ForeignPeer {
     /// User id of the other end.
     pub uid: u32,
     /// Id of the process that made the other end, unless it is in another process namespace.
     pub pid: Option<i32>,
 }
 
-impl Stranger {
+impl ForeignPeer {
     /// Returns the stranger that `error` contains, if any.
-    pub fn of(error: &io::Error) -> Option<Stranger> {
+    pub fn of(error: &io::Error) -> Option<ForeignPeer> {
         error.get_ref()?.downcast_ref().copied()
     }
 }
 
-impl fmt::Display for Stranger {
+impl fmt::Display for ForeignPeer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let process = process_name(self.pid);
         write!(f, "the other end belongs to user {} ({process})", self.uid)
     }
 }
 
-impl std::error::Error for Stranger {}
+impl std::error::Error for ForeignPeer {}
 
 /// Returns the user id of a UNIX connection's other end, and its process id if it has one here.
 ///
@@ -88,11 +88,11 @@ impl Socket {
     }
 
     /// Wraps a non-blocking UNIX connection if its other end belongs to this user; otherwise the
-    /// error is a [`Stranger`].
+    /// error is a [`ForeignPeer`].
     pub fn from_unix(fd: Unshared) -> io::Result<Socket> {
         let (uid, pid) = peer(&fd)?;
         if uid != rustix::process::getuid().as_raw() {
-            let stranger = Stranger { uid, pid };
+            let stranger = ForeignPeer { uid, pid };
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, stranger));
         }
         Ok(Socket { fd, is_unix: true })
@@ -108,11 +108,14 @@ impl Socket {
     }
 
     /// Makes one attempt to connect to `address`.
-    pub fn connect<'a>(address: &Address, limit: impl Into<Limit<'a>>) -> io::Result<Socket> {
+    pub fn connect<'a>(
+        address: &RendezvousAddress,
+        limit: impl Into<Limit<'a>>,
+    ) -> io::Result<Socket> {
         let limit = limit.into();
         match address {
-            Address::Unix { name } => Socket::from_unix(connect::unix(name, limit)?),
-            Address::Tcp { host, port } => {
+            RendezvousAddress::Unix { name } => Socket::from_unix(connect::unix(name, limit)?),
+            RendezvousAddress::Tcp { host, port } => {
                 let candidates = connect::resolve(host, *port, limit)?;
                 Socket::from_tcp(connect::first(candidates, limit)?)
             }
@@ -245,10 +248,13 @@ impl Listener {
     /// Binds to `address`: to all addresses of a host's name, because another host may know it by
     /// any of them. Skips addresses that this host does not have, unless it has none. A name lookup
     /// ends by `limit`.
-    pub fn bind<'a>(address: &Address, limit: impl Into<Limit<'a>>) -> io::Result<Vec<Listener>> {
+    pub fn bind<'a>(
+        address: &RendezvousAddress,
+        limit: impl Into<Limit<'a>>,
+    ) -> io::Result<Vec<Listener>> {
         let (host, port) = match address {
-            Address::Unix { name } => return Ok(vec![Listener::bind_name(name)?]),
-            Address::Tcp { host, port } => (host, *port),
+            RendezvousAddress::Unix { name } => return Ok(vec![Listener::bind_name(name)?]),
+            RendezvousAddress::Tcp { host, port } => (host, *port),
         };
         let mut places = connect::resolve(host, port, limit.into())?;
         places.truncate(CANDIDATES_MAX);

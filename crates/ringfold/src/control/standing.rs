@@ -3,8 +3,8 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::wire::{Reader, Wire, Writer};
-use crate::call::Position;
+use super::wire::{Wire, WireReader, WireWriter};
+use crate::call::CallPosition;
 use crate::sync::lock;
 
 /// Maximum bytes of a call's description on the wire; longer ones are truncated.
@@ -27,13 +27,13 @@ pub struct Standing {
 }
 
 impl Wire for Standing {
-    fn write(&self, to: &mut Writer) {
+    fn write(&self, to: &mut WireWriter) {
         self.finished.write(to);
         self.begun.write(to);
         to.text(&self.call, CALL_BYTES_MAX);
     }
 
-    fn read(from: &mut Reader<'_>) -> Option<Standing> {
+    fn read(from: &mut WireReader<'_>) -> Option<Standing> {
         Some(Standing {
             finished: Wire::read(from)?,
             begun: Wire::read(from)?,
@@ -45,20 +45,20 @@ impl Wire for Standing {
 /// A rank's record of its own progress: written by the thread that drives its calls, read by any
 /// other.
 #[derive(Debug, Default)]
-pub struct Progress {
+pub struct RankProgress {
     finished: AtomicU64,
     begun: AtomicU64,
-    waiting: Mutex<Waiting>,
+    waiting: Mutex<WaitDescription>,
 }
 
 /// The call in which the rank waits; empty if it is not waiting.
 #[derive(Debug, Default)]
-struct Waiting {
-    position: Option<Position>,
+struct WaitDescription {
+    position: Option<CallPosition>,
     text: String,
 }
 
-impl Progress {
+impl RankProgress {
     /// Records the numbers of finished and begun collectives.
     pub fn note(&self, finished: u64, begun: u64) {
         self.begun.store(begun, Ordering::Relaxed);
@@ -67,18 +67,18 @@ impl Progress {
     }
 
     /// Records the call in which the rank waits, and its description.
-    pub fn describe(&self, position: Position, text: String) {
+    pub fn describe(&self, position: CallPosition, text: String) {
         let position = Some(position);
-        *lock(&self.waiting) = Waiting { position, text };
+        *lock(&self.waiting) = WaitDescription { position, text };
     }
 
     /// Records that the rank is not waiting.
     pub fn clear(&self) {
-        *lock(&self.waiting) = Waiting::default();
+        *lock(&self.waiting) = WaitDescription::default();
     }
 
     /// Returns the call in which the rank waits.
-    pub fn position(&self) -> Option<Position> {
+    pub fn position(&self) -> Option<CallPosition> {
         lock(&self.waiting).position
     }
 

@@ -9,8 +9,8 @@ use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::address::Address;
-use super::auth::{self, Claim, Failure, Purpose, Refusal, Secret};
+use super::address::RendezvousAddress;
+use super::auth::{self, Claim, HandshakeFailure, Purpose, Refusal, Secret};
 use super::fault::Fault;
 use super::frame::{Frame, Presence, SERVER_FRAME_BYTES_MAX, Splitter};
 use super::health::Health;
@@ -47,17 +47,17 @@ pub(super) fn watched(test: impl FnOnce() + Send + 'static) {
     }
 }
 
-fn unix_address() -> Address {
+fn unix_address() -> RendezvousAddress {
     let suffix = u64::from_le_bytes(random().unwrap());
     format!("unix:@ringfold-test-{suffix:x}").parse().unwrap()
 }
 
-fn tcp_address() -> Address {
+fn tcp_address() -> RendezvousAddress {
     let probe = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     probe.local_addr().unwrap().to_string().parse().unwrap()
 }
 
-fn launch(rank: usize, world_size: usize, address: &Address) -> Launch {
+fn launch(rank: usize, world_size: usize, address: &RendezvousAddress) -> Launch {
     Launch {
         rank,
         world_size,
@@ -80,7 +80,7 @@ pub(super) fn secret() -> Secret {
 /// rank.
 fn job<T: Send + 'static>(
     world_size: usize,
-    address: Address,
+    address: RendezvousAddress,
     body: impl Fn(Session) -> T + Send + Sync + 'static,
 ) -> Vec<T> {
     let body = Arc::new(body);
@@ -118,9 +118,9 @@ impl Puppet {
     fn connect(
         rank: u32,
         world_size: u32,
-        address: &Address,
+        address: &RendezvousAddress,
         secret: &Secret,
-    ) -> auth::Outcome<Puppet> {
+    ) -> auth::HandshakeResult<Puppet> {
         let socket = loop {
             match Socket::connect(address, ample()) {
                 Ok(socket) => break socket,
@@ -143,7 +143,7 @@ impl Puppet {
         })
     }
 
-    fn join(rank: u32, world_size: u32, address: &Address) -> Puppet {
+    fn join(rank: u32, world_size: u32, address: &RendezvousAddress) -> Puppet {
         let mut puppet = Puppet::connect(rank, world_size, address, &secret()).unwrap();
         let presence = Presence {
             host: HostId::here().unwrap(),
@@ -315,7 +315,7 @@ fn a_job_leaves_no_descriptor_and_no_thread() -> Result<()> {
     // Other tests of this process open and close descriptors meanwhile, so this test checks only
     // the job's own name.
     let address = unix_address();
-    let Address::Unix { name } = address.clone() else {
+    let RendezvousAddress::Unix { name } = address.clone() else {
         unreachable!()
     };
     let is_listed = || {

@@ -15,22 +15,22 @@ const ELEMENT_BYTES_MIN: usize = 4;
 
 /// A value that has one form on the wire.
 pub(crate) trait Wire: Sized {
-    fn write(&self, to: &mut Writer);
+    fn write(&self, to: &mut WireWriter);
 
     /// Reads a value; `None` if the bytes are malformed.
-    fn read(from: &mut Reader<'_>) -> Option<Self>;
+    fn read(from: &mut WireReader<'_>) -> Option<Self>;
 }
 
 /// Returns the wire form of a record.
 pub(crate) fn encode(record: &impl Wire) -> Vec<u8> {
-    let mut writer = Writer::after(0);
+    let mut writer = WireWriter::after(0);
     record.write(&mut writer);
     writer.into_bytes()
 }
 
 /// Decodes a record, which must use all bytes.
 pub(crate) fn decode<T: Wire>(bytes: &[u8]) -> Option<T> {
-    let mut reader = Reader::new(bytes);
+    let mut reader = WireReader::new(bytes);
     let record = T::read(&mut reader)?;
     reader.is_empty().then_some(record)
 }
@@ -39,11 +39,11 @@ pub(crate) fn decode<T: Wire>(bytes: &[u8]) -> Option<T> {
 macro_rules! wire_struct {
     ($name:ident { $($field:ident),* }) => {
         impl $crate::control::wire::Wire for $name {
-            fn write(&self, to: &mut $crate::control::wire::Writer) {
+            fn write(&self, to: &mut $crate::control::wire::WireWriter) {
                 $($crate::control::wire::Wire::write(&self.$field, to);)*
             }
 
-            fn read(from: &mut $crate::control::wire::Reader<'_>) -> Option<$name> {
+            fn read(from: &mut $crate::control::wire::WireReader<'_>) -> Option<$name> {
                 Some($name { $($field: $crate::control::wire::Wire::read(from)?,)* })
             }
         }
@@ -55,11 +55,11 @@ pub(crate) use wire_struct;
 macro_rules! wire_integers {
     ($($integer:ty),*) => {$(
         impl Wire for $integer {
-            fn write(&self, to: &mut Writer) {
+            fn write(&self, to: &mut WireWriter) {
                 to.raw(&self.to_le_bytes());
             }
 
-            fn read(from: &mut Reader<'_>) -> Option<$integer> {
+            fn read(from: &mut WireReader<'_>) -> Option<$integer> {
                 Wire::read(from).map(<$integer>::from_le_bytes)
             }
         }
@@ -69,32 +69,32 @@ wire_integers!(u32, u64, i64);
 
 /// A known number of bytes, without a count.
 impl<const N: usize> Wire for [u8; N] {
-    fn write(&self, to: &mut Writer) {
+    fn write(&self, to: &mut WireWriter) {
         to.raw(self);
     }
 
-    fn read(from: &mut Reader<'_>) -> Option<[u8; N]> {
+    fn read(from: &mut WireReader<'_>) -> Option<[u8; N]> {
         from.take(N)?.try_into().ok()
     }
 }
 
 /// A box, in the wire form of its content.
 impl<T: Wire> Wire for Box<T> {
-    fn write(&self, to: &mut Writer) {
+    fn write(&self, to: &mut WireWriter) {
         T::write(self, to);
     }
 
-    fn read(from: &mut Reader<'_>) -> Option<Box<T>> {
+    fn read(from: &mut WireReader<'_>) -> Option<Box<T>> {
         T::read(from).map(Box::new)
     }
 }
 
 impl Wire for bool {
-    fn write(&self, to: &mut Writer) {
+    fn write(&self, to: &mut WireWriter) {
         u32::from(*self).write(to);
     }
 
-    fn read(from: &mut Reader<'_>) -> Option<bool> {
+    fn read(from: &mut WireReader<'_>) -> Option<bool> {
         match u32::read(from)? {
             0 => Some(false),
             1 => Some(true),
@@ -104,22 +104,22 @@ impl Wire for bool {
 }
 
 impl Wire for String {
-    fn write(&self, to: &mut Writer) {
+    fn write(&self, to: &mut WireWriter) {
         to.text(self, TEXT_BYTES_MAX);
     }
 
-    fn read(from: &mut Reader<'_>) -> Option<String> {
+    fn read(from: &mut WireReader<'_>) -> Option<String> {
         from.text(TEXT_BYTES_MAX)
     }
 }
 
 impl<T: Wire> Wire for Option<T> {
-    fn write(&self, to: &mut Writer) {
+    fn write(&self, to: &mut WireWriter) {
         self.is_some().write(to);
         self.iter().for_each(|value| value.write(to));
     }
 
-    fn read(from: &mut Reader<'_>) -> Option<Option<T>> {
+    fn read(from: &mut WireReader<'_>) -> Option<Option<T>> {
         match bool::read(from)? {
             false => Some(None),
             true => T::read(from).map(Some),
@@ -128,33 +128,33 @@ impl<T: Wire> Wire for Option<T> {
 }
 
 impl<T: Wire> Wire for Vec<T> {
-    fn write(&self, to: &mut Writer) {
+    fn write(&self, to: &mut WireWriter) {
         to.u32(self.len() as u32);
         self.iter().for_each(|element| element.write(to));
     }
 
-    fn read(from: &mut Reader<'_>) -> Option<Vec<T>> {
+    fn read(from: &mut WireReader<'_>) -> Option<Vec<T>> {
         from.list(T::read)
     }
 }
 
 impl<T: Wire> Wire for Arc<T> {
-    fn write(&self, to: &mut Writer) {
+    fn write(&self, to: &mut WireWriter) {
         T::write(self, to);
     }
 
-    fn read(from: &mut Reader<'_>) -> Option<Arc<T>> {
+    fn read(from: &mut WireReader<'_>) -> Option<Arc<T>> {
         T::read(from).map(Arc::new)
     }
 }
 
 /// Writes values one after the other.
-pub(crate) struct Writer(Vec<u8>);
+pub(crate) struct WireWriter(Vec<u8>);
 
-impl Writer {
+impl WireWriter {
     /// Creates a writer that begins after `count` zeros.
-    pub fn after(count: usize) -> Writer {
-        Writer(vec![0; count])
+    pub fn after(count: usize) -> WireWriter {
+        WireWriter(vec![0; count])
     }
 
     pub fn u32(&mut self, value: u32) {
@@ -187,11 +187,11 @@ impl Writer {
 }
 
 /// Reads values one after the other.
-pub(crate) struct Reader<'a>(&'a [u8]);
+pub(crate) struct WireReader<'a>(&'a [u8]);
 
-impl<'a> Reader<'a> {
-    pub fn new(bytes: &'a [u8]) -> Reader<'a> {
-        Reader(bytes)
+impl<'a> WireReader<'a> {
+    pub fn new(bytes: &'a [u8]) -> WireReader<'a> {
+        WireReader(bytes)
     }
 
     /// Whether all bytes have been read.

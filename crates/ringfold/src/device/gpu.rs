@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use super::attributes::Attributes;
 use super::cuda::{Driver, Outer};
 use crate::error::{Error, Result};
-use crate::memory::{ForkGuard, Stage};
+use crate::memory::{ForkGuard, GuardStage};
 use crate::sync::lock;
 
 /// Where `sys` is.
@@ -65,7 +65,7 @@ impl Device {
 
     /// Makes its context this thread's current one until the value is dropped.
     pub(super) fn push(&self) -> Result<Pushed<'_>> {
-        if self.fork_guard.stage() == Stage::Forked {
+        if self.fork_guard.stage() == GuardStage::Forked {
             let text = "a device in a forked child: its driver does not work there; use a process \
                         that is started instead";
             return Err(Error::Unsupported(text.into()));
@@ -119,7 +119,7 @@ impl Device {
 
 impl Drop for Device {
     fn drop(&mut self) {
-        if self.fork_guard.stage() == Stage::Forked {
+        if self.fork_guard.stage() == GuardStage::Forked {
             return;
         }
         let events = self.events.get_mut();

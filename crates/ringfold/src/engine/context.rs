@@ -2,7 +2,7 @@
 
 use super::late_ring::{LateMergeState, Places};
 use super::lateness::Lateness;
-use super::operation::Operation;
+use super::operation::PreparedOperation;
 use super::plans::Plans;
 use super::steps::PushScratch;
 use super::tiny::inline::Inline;
@@ -89,7 +89,7 @@ impl Context {
     /// all others (for example, if two ranks act as root of a broadcast) is noted. Noted calls are
     /// compared at the next call in which all ranks meet.
     #[inline(always)]
-    pub(super) fn compare_calls(&mut self, operation: &Operation) -> Result<()> {
+    pub(super) fn compare_calls(&mut self, operation: &PreparedOperation) -> Result<()> {
         if !operation.publishes {
             return Ok(());
         }

@@ -10,7 +10,7 @@
 //! are regular: non-temporal ones would evict results from a cache that two cores share.
 
 use super::context::{Context, windows};
-use super::operation::Operation;
+use super::operation::PreparedOperation;
 use crate::error::Result;
 use crate::schedule::{Buffer, input, output};
 use crate::transport::Wake;
@@ -40,7 +40,11 @@ pub struct Direct {
 
 impl Direct {
     /// Does all work that is ready; returns whether there was any.
-    pub fn advance(&mut self, operation: &Operation, context: &mut Context) -> Result<bool> {
+    pub fn advance(
+        &mut self,
+        operation: &PreparedOperation,
+        context: &mut Context,
+    ) -> Result<bool> {
         // A copy that the compiler can keep in registers.
         let mut at = *self;
         let mut progressed = false;
@@ -63,7 +67,7 @@ impl Direct {
     }
 
     /// Returns the peers that the call waits for.
-    pub fn waiting_for(&self, operation: &Operation, context: &mut Context) -> Vec<usize> {
+    pub fn waiting_for(&self, operation: &PreparedOperation, context: &mut Context) -> Vec<usize> {
         let rank = context.rank;
         let others = (0..context.world_size).filter(|peer| *peer != rank);
         let Some(windows) = context.windows.as_ref() else {
@@ -87,7 +91,11 @@ impl Direct {
     }
 
     /// Publishes the chunks of the next slice that other ranks reduce.
-    fn publish_next(&mut self, operation: &Operation, context: &mut Context) -> Result<bool> {
+    fn publish_next(
+        &mut self,
+        operation: &PreparedOperation,
+        context: &mut Context,
+    ) -> Result<bool> {
         let slice = self.published;
         if slice == operation.slices || slice - self.taken == SLICES_AHEAD_MAX {
             return Ok(false);
@@ -115,7 +123,11 @@ impl Direct {
 
     /// Reduces this rank's chunk of the next slice, once all others have published theirs, and
     /// stores the sum in their slots.
-    fn reduce_next(&mut self, operation: &Operation, context: &mut Context) -> Result<bool> {
+    fn reduce_next(
+        &mut self,
+        operation: &PreparedOperation,
+        context: &mut Context,
+    ) -> Result<bool> {
         let slice = self.reduced;
         if slice == self.published {
             return Ok(false);
@@ -163,7 +175,7 @@ impl Direct {
     }
 
     /// Copies the sums of the next slice as they arrive; returns whether the slice is finished.
-    fn take_next(&mut self, operation: &Operation, context: &mut Context) -> Result<bool> {
+    fn take_next(&mut self, operation: &PreparedOperation, context: &mut Context) -> Result<bool> {
         let slice = self.taken;
         if slice == self.reduced {
             return Ok(false);

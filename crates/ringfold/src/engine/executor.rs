@@ -1,7 +1,7 @@
 //! The execution of a collective call: one interface, and an executor for each way.
 //!
-//! A [`Running`] call is an [`Operation`], which all executors share, and an [`Executor`], which
-//! tracks the progress of the call:
+//! A [`Running`] call is a [`PreparedOperation`], which all executors share, and an [`Executor`],
+//! which tracks the progress of the call:
 //!
 //! | executor | carries out |
 //! |---|---|
@@ -26,8 +26,8 @@ use super::context::{Context, Kept};
 use super::direct::Direct;
 use super::late_ring::LateRing;
 use super::lateness::Lateness;
-use super::operation::Operation;
-use super::plan::Plan;
+use super::operation::PreparedOperation;
+use super::plan::ExecutionPlan;
 use super::steps::Steps;
 use super::tiny::Tiny;
 use crate::error::{Error, Ranks, Result, Site};
@@ -51,7 +51,7 @@ pub enum Executor {
 #[derive(Debug)]
 pub struct Running {
     /// The data that all executors share.
-    pub operation: Operation,
+    pub operation: PreparedOperation,
     /// The executor of the call.
     pub executor: Executor,
     /// The job to run instead if not all ranks' memory can be reached.
@@ -60,14 +60,14 @@ pub struct Running {
 
 impl Executor {
     /// Creates the executor of a call that bypasses slow ranks.
-    pub fn late_ring(operation: &Operation, context: &mut Context) -> Result<Executor> {
+    pub fn late_ring(operation: &PreparedOperation, context: &mut Context) -> Result<Executor> {
         let (rank, world_size) = (context.rank, context.world_size);
         let ring = context.late_merge().ring(operation, rank, world_size)?;
         Ok(Executor::LateRing(ring))
     }
 
     /// Creates the executor that suits `plan`.
-    pub fn planned(plan: Arc<Plan>, is_divided: bool, context: &mut Context) -> Executor {
+    pub fn planned(plan: Arc<ExecutionPlan>, is_divided: bool, context: &mut Context) -> Executor {
         // Steps can be divided among threads; the blocks of the direct loop are too small.
         if plan.has_direct_loop() && !is_divided {
             return Executor::Direct(Direct::default());
@@ -78,7 +78,7 @@ impl Executor {
 
     /// Does all work that is ready; returns whether there was any.
     #[inline]
-    fn advance(&mut self, operation: &Operation, context: &mut Context) -> Result<bool> {
+    fn advance(&mut self, operation: &PreparedOperation, context: &mut Context) -> Result<bool> {
         match self {
             Executor::Tiny(tiny) => tiny.advance(operation, context),
             Executor::Direct(direct) => direct.advance(operation, context),
@@ -111,7 +111,7 @@ impl Executor {
     }
 
     /// Returns the ranks that the call waits for now.
-    fn waiting_for(&self, operation: &Operation, context: &mut Context) -> Vec<usize> {
+    fn waiting_for(&self, operation: &PreparedOperation, context: &mut Context) -> Vec<usize> {
         match self {
             Executor::Tiny(tiny) => tiny.waiting_for(operation, context),
             Executor::Direct(direct) => direct.waiting_for(operation, context),
@@ -122,7 +122,7 @@ impl Executor {
 
     /// Ends the call: updates the user's buffer with results that peers stored in registered
     /// memory.
-    pub fn end(&self, operation: &Operation, registry: &Registry) {
+    pub fn end(&self, operation: &PreparedOperation, registry: &Registry) {
         if let Executor::Steps(steps) = self
             && steps.plan.is_registered()
         {
@@ -146,7 +146,7 @@ impl Executor {
 
 impl Running {
     /// Creates a call that has not begun.
-    pub fn new(operation: Operation, executor: Executor) -> Running {
+    pub fn new(operation: PreparedOperation, executor: Executor) -> Running {
         Running {
             operation,
             executor,

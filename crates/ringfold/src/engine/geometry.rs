@@ -1,13 +1,13 @@
 //! The location of a schedule's chunks in memory: buffers cut into slices, slices into chunks.
 //!
-//! There are two cuts ([`Cut`]). A *vector* is first cut into slices, and each slice into chunks,
-//! so that a span of several chunks is contiguous. *Blocks* belong to ranks, and a slice is the
-//! same part of every block. All numbers here come from this rank's own call and from values that
-//! all ranks agree on, never from a peer.
+//! There are two cuts ([`BufferCut`]). A *vector* is first cut into slices, and each slice into
+//! chunks, so that a span of several chunks is contiguous. *Blocks* belong to ranks, and a slice is
+//! the same part of every block. All numbers here come from this rank's own call and from values
+//! that all ranks agree on, never from a peer.
 
 use std::ops::Range;
 
-use crate::schedule::{Cut, Weights};
+use crate::schedule::{BufferCut, Weights};
 
 /// Chunks of a vector begin at multiples of this many bytes, so that no two ranks write to one
 /// cache line.
@@ -15,28 +15,30 @@ const CHUNK_ALIGN_BYTES: usize = 64;
 
 /// The blocks of a buffer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Blocks {
+pub enum BlockLayout {
     /// Blocks of this many elements each.
     Even(u64),
     /// The start of each block in elements, and the end of the last one.
     Offsets(Vec<u64>),
 }
 
-impl Blocks {
+impl BlockLayout {
     /// Creates consecutive blocks with these counts.
-    pub fn uneven(counts: &[u64]) -> Blocks {
+    pub fn uneven(counts: &[u64]) -> BlockLayout {
         let mut offsets = vec![0];
         for count in counts {
             offsets.push(offsets[offsets.len() - 1] + count);
         }
-        Blocks::Offsets(offsets)
+        BlockLayout::Offsets(offsets)
     }
 
     /// Returns the number of elements of the longest block.
     pub fn longest(&self) -> u64 {
         match self {
-            Blocks::Even(count) => *count,
-            Blocks::Offsets(offsets) => offsets.windows(2).map(|w| w[1] - w[0]).max().unwrap_or(0),
+            BlockLayout::Even(count) => *count,
+            BlockLayout::Offsets(offsets) => {
+                offsets.windows(2).map(|w| w[1] - w[0]).max().unwrap_or(0)
+            }
         }
     }
 
@@ -48,22 +50,22 @@ impl Blocks {
 
     /// Whether the blocks may differ in length.
     pub fn is_uneven(&self) -> bool {
-        matches!(self, Blocks::Offsets(_))
+        matches!(self, BlockLayout::Offsets(_))
     }
 
     /// Returns the counts, if they were given one by one.
     pub fn counts(&self) -> Option<impl Iterator<Item = u64> + '_> {
         match self {
-            Blocks::Even(_) => None,
-            Blocks::Offsets(offsets) => Some(offsets.windows(2).map(|ends| ends[1] - ends[0])),
+            BlockLayout::Even(_) => None,
+            BlockLayout::Offsets(offsets) => Some(offsets.windows(2).map(|ends| ends[1] - ends[0])),
         }
     }
 
     /// Returns the element range of a block in its buffer.
     pub fn range(&self, block: u32) -> Range<u64> {
         match self {
-            Blocks::Even(count) => block as u64 * count..(block as u64 + 1) * count,
-            Blocks::Offsets(offsets) => offsets[block as usize]..offsets[block as usize + 1],
+            BlockLayout::Even(count) => block as u64 * count..(block as u64 + 1) * count,
+            BlockLayout::Offsets(offsets) => offsets[block as usize]..offsets[block as usize + 1],
         }
     }
 }
@@ -82,9 +84,9 @@ pub struct Parts {
 /// The cut of one buffer.
 #[derive(Clone, Debug)]
 pub struct Geometry {
-    cut: Cut,
+    cut: BufferCut,
     /// The blocks; a vector is `Even` with its whole length.
-    blocks: Blocks,
+    blocks: BlockLayout,
     element_bytes: usize,
     /// Elements of a slice of the vector, or of every block.
     slice_elements: u64,
@@ -96,8 +98,8 @@ pub struct Geometry {
 impl Geometry {
     /// Creates the geometry of a buffer; `blocks` is the whole vector's count, or the blocks.
     pub fn new(
-        cut: Cut,
-        blocks: Blocks,
+        cut: BufferCut,
+        blocks: BlockLayout,
         element_bytes: usize,
         slice_elements: u64,
         slices: u32,
@@ -127,15 +129,15 @@ impl Geometry {
     /// Returns the byte range of `len` chunks from `first` on, in `slice`.
     pub fn range(&self, first: u32, len: u32, slice: u32) -> Range<usize> {
         let elements = match self.cut {
-            Cut::Vector(chunks) => {
+            BufferCut::Vector(chunks) => {
                 let slice_range = self.slice_of(0..self.blocks.longest(), slice);
                 let start = self.chunk_start(&slice_range, first, chunks);
                 start..self.chunk_start(&slice_range, first + len, chunks)
             }
-            Cut::Blocks(_) if self.slices == 1 => {
+            BufferCut::Blocks(_) if self.slices == 1 => {
                 self.blocks.range(first).start..self.blocks.range(first + len.max(1) - 1).end
             }
-            Cut::Blocks(_) => {
+            BufferCut::Blocks(_) => {
                 assert!(len == 1, "a span of {len} blocks in several slices");
                 self.slice_of(self.blocks.range(first), slice)
             }
@@ -147,12 +149,14 @@ impl Geometry {
     /// as in memory, blocks are at equal distances.
     pub fn slot_offset(&self, first: u32, slice: u32) -> usize {
         match self.cut {
-            Cut::Vector(chunks) => {
+            BufferCut::Vector(chunks) => {
                 let slice_range = self.slice_of(0..self.blocks.longest(), slice);
                 (self.chunk_start(&slice_range, first, chunks) - slice_range.start) as usize
                     * self.element_bytes
             }
-            Cut::Blocks(_) => first as usize * self.slice_elements as usize * self.element_bytes,
+            BufferCut::Blocks(_) => {
+                first as usize * self.slice_elements as usize * self.element_bytes
+            }
         }
     }
 
@@ -166,8 +170,8 @@ impl Geometry {
     pub fn scratch_parts(&self, channels: u32, in_flight: u32) -> Parts {
         let part_bytes = match (self.cut, self.slices) {
             (_, 1) => 0,
-            (Cut::Blocks(_), _) => self.slice_bytes(),
-            (Cut::Vector(chunks), slices) => {
+            (BufferCut::Blocks(_), _) => self.slice_bytes(),
+            (BufferCut::Vector(chunks), slices) => {
                 let each = chunks / channels;
                 // All slices but the last have the length of the first.
                 let bytes = |slice| {
@@ -212,8 +216,8 @@ impl Geometry {
     /// Returns the size in bytes of a slice with all its chunks, as laid out in a slot.
     pub fn slice_bytes(&self) -> usize {
         match self.cut {
-            Cut::Vector(_) => self.slice_elements as usize * self.element_bytes,
-            Cut::Blocks(blocks) => {
+            BufferCut::Vector(_) => self.slice_elements as usize * self.element_bytes,
+            BufferCut::Blocks(blocks) => {
                 blocks as usize * self.slice_elements as usize * self.element_bytes
             }
         }
@@ -249,8 +253,13 @@ mod tests {
         for count in [0u64, 1, 7, 64, 1000, 4097] {
             for chunks in [1, 2, 3, 7, 16] {
                 let slices = count.div_ceil(256).max(1) as u32;
-                let geometry =
-                    Geometry::new(Cut::Vector(chunks), Blocks::Even(count), 4, 256, slices);
+                let geometry = Geometry::new(
+                    BufferCut::Vector(chunks),
+                    BlockLayout::Even(count),
+                    4,
+                    256,
+                    slices,
+                );
                 let mut next = 0;
                 for slice in 0..slices {
                     for chunk in 0..chunks {
@@ -275,8 +284,8 @@ mod tests {
             let weights = Weights::new(&each, 1).unwrap();
             for count in [0u64, 1, 63, 1000, 4097] {
                 let slices = count.div_ceil(256).max(1) as u32;
-                let cut = Cut::Vector(chunks);
-                let geometry = Geometry::new(cut, Blocks::Even(count), 4, 256, slices)
+                let cut = BufferCut::Vector(chunks);
+                let geometry = Geometry::new(cut, BlockLayout::Even(count), 4, 256, slices)
                     .weighted(Some(weights.clone()));
                 let mut next = 0;
                 for (slice, chunk) in (0..slices).flat_map(|s| (0..chunks).map(move |c| (s, c))) {
@@ -294,7 +303,13 @@ mod tests {
     #[test]
     fn slices_of_uneven_blocks_cover_each_block_once() {
         let counts = [5u64, 0, 300, 17];
-        let geometry = Geometry::new(Cut::Blocks(4), Blocks::uneven(&counts), 2, 100, 3);
+        let geometry = Geometry::new(
+            BufferCut::Blocks(4),
+            BlockLayout::uneven(&counts),
+            2,
+            100,
+            3,
+        );
         for (block, count) in counts.iter().enumerate() {
             let bytes: usize = (0..3)
                 .map(|slice| geometry.range(block as u32, 1, slice).len())
@@ -305,7 +320,7 @@ mod tests {
 
     #[test]
     fn a_span_of_blocks_is_contiguous_in_one_slice() {
-        let geometry = Geometry::new(Cut::Blocks(4), Blocks::Even(10), 8, 10, 1);
+        let geometry = Geometry::new(BufferCut::Blocks(4), BlockLayout::Even(10), 8, 10, 1);
         assert_eq!(geometry.range(1, 2, 0), 80..240);
     }
 
@@ -346,8 +361,8 @@ mod tests {
             (250, 4, 2, 250),
         ] {
             let slices = count.div_ceil(slice_elements) as u32;
-            let cut = Cut::Vector(each * channels);
-            let even = Geometry::new(cut, Blocks::Even(count), 8, slice_elements, slices);
+            let cut = BufferCut::Vector(each * channels);
+            let even = Geometry::new(cut, BlockLayout::Even(count), 8, slice_elements, slices);
             let weights: Vec<u32> = (0..each).map(|chunk| (chunk + 1) % 3 + each % 2).collect();
             let weights = Weights::new(&weights, 1).unwrap();
             for geometry in [even.clone(), even.weighted(Some(weights))] {
@@ -363,7 +378,13 @@ mod tests {
         const COUNT: u64 = (1 << 40) + 17;
         const SLICE: u64 = 1 << 20;
         let slices = COUNT.div_ceil(SLICE) as u32;
-        let vector = Geometry::new(Cut::Vector(3), Blocks::Even(COUNT), 8, SLICE, slices);
+        let vector = Geometry::new(
+            BufferCut::Vector(3),
+            BlockLayout::Even(COUNT),
+            8,
+            SLICE,
+            slices,
+        );
         for slice in [0, 1, slices / 2, slices - 2] {
             let begin = slice as usize * SLICE as usize * 8;
             assert_eq!(vector.range(0, 3, slice), begin..begin + SLICE as usize * 8);
@@ -371,12 +392,12 @@ mod tests {
         assert_eq!(vector.range(0, 3, slices - 1).len(), 17 * 8);
         assert_eq!(vector.range(2, 1, slices - 1).end as u64, COUNT * 8);
         let counts = [COUNT, 3, COUNT];
-        for blocks in [Blocks::Even(COUNT), Blocks::uneven(&counts)] {
+        for blocks in [BlockLayout::Even(COUNT), BlockLayout::uneven(&counts)] {
             let start = match blocks {
-                Blocks::Even(_) => 2 * COUNT,
-                Blocks::Offsets(_) => COUNT + 3,
+                BlockLayout::Even(_) => 2 * COUNT,
+                BlockLayout::Offsets(_) => COUNT + 3,
             };
-            let cut = Geometry::new(Cut::Blocks(3), blocks, 8, SLICE, slices);
+            let cut = Geometry::new(BufferCut::Blocks(3), blocks, 8, SLICE, slices);
             let range = cut.range(2, 1, slices - 1);
             let begin = start + (slices as u64 - 1) * SLICE;
             assert_eq!(range, begin as usize * 8..(start + COUNT) as usize * 8);

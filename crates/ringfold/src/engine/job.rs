@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::geometry::Blocks;
+use super::geometry::BlockLayout;
 use crate::call::{Asked, Qualifier, Way};
 use crate::memory::Region;
 use crate::schedule::Weights;
@@ -40,9 +40,9 @@ pub struct Job {
     /// The output buffer.
     pub output: Region,
     /// A vector's count, or the blocks of `input`.
-    pub input_blocks: Blocks,
+    pub input_blocks: BlockLayout,
     /// A vector's count, or the blocks of `output`.
-    pub output_blocks: Blocks,
+    pub output_blocks: BlockLayout,
     /// Whether input and output are (partly) the same memory, as in the collective's in-place form.
     pub in_place: bool,
     /// Maximum duration of the call.

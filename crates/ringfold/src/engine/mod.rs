@@ -39,17 +39,17 @@ mod unverified;
 
 use std::collections::VecDeque;
 
-use crate::call::{Marks, PREPARED, Rooted};
+use crate::call::{PREPARED, Rooted, RootedCalls};
 use crate::error::Result;
 use crate::memory::{Hold, Pool, Region, Registry};
 use crate::reduce::Parallel;
 use crate::schedule::Groups;
-use crate::transport::ended::Ended;
+use crate::transport::ended::ClosedTransport;
 use crate::transport::{Term, Ticket, Time, Transport, Wake};
 use context::{Context, Kept};
 use executor::{Executor, Running};
 pub use job::{ANY_SOURCE, COLLECTIVES_MAX, Finished, Job, JobId, MESSAGES_MAX};
-use late_ring::{LateMergeState, Policy};
+use late_ring::{LateMergePolicy, LateMergeState};
 use lateness::{Lateness, Stats};
 use p2p::Mailbox;
 use tiny::TinyKinds;
@@ -168,7 +168,7 @@ impl Engine {
     /// Makes the rings of `all_reduce` and `reduce_scatter` over messages bypass slow ranks, by
     /// `policy`, from the next call on. Their `SKIP` uses `signal_channel`, which nothing else
     /// uses. Must be the same on all ranks.
-    pub fn set_late_merge(&mut self, policy: Policy, signal_channel: usize) {
+    pub fn set_late_merge(&mut self, policy: LateMergePolicy, signal_channel: usize) {
         let state = LateMergeState::new(policy, signal_channel);
         self.context.kept.late_merge = Some(Box::new(state));
     }
@@ -208,14 +208,14 @@ impl Engine {
         let Context {
             rank, world_size, ..
         } = self.context;
-        let mut counts = Engine::new(Box::new(Ended), rank, world_size, Pool::default());
+        let mut counts = Engine::new(Box::new(ClosedTransport), rank, world_size, Pool::default());
         std::mem::swap(&mut counts.context.lateness, &mut self.context.lateness);
         counts.sequence = self.collectives_finished();
         std::mem::replace(self, counts)
     }
 
     /// Returns the last submitted collectives with a root.
-    pub fn rooted(&self) -> Marks {
+    pub fn rooted(&self) -> RootedCalls {
         self.rooted.marks()
     }
 

@@ -5,8 +5,8 @@ use std::time::Duration;
 use super::geometry::{Geometry, Parts};
 use crate::call::Call;
 use crate::error::Result;
-use crate::memory::{Block, Handle, Hold, Region, Registry};
-use crate::reduce::{self, Factor, Kernel};
+use crate::memory::{Block, BufferHandle, Hold, Region, Registry};
+use crate::reduce::{self, Factor, ReductionKernel};
 use crate::schedule::{Buffer, Span};
 use crate::transport::{SlotUse, Term, Time, Transport};
 
@@ -18,9 +18,9 @@ pub struct Buffers {
     /// The output buffer.
     pub output: Region,
     /// The handle of `input` for peers on this host, if messages from `input` can be lent.
-    pub input_place: Option<Handle>,
+    pub input_place: Option<BufferHandle>,
     /// The handle of `output`, likewise.
-    pub output_place: Option<Handle>,
+    pub output_place: Option<BufferHandle>,
     /// Scratch memory of the engine.
     pub scratch: Region,
     /// The division of `scratch`.
@@ -39,7 +39,7 @@ pub struct Buffers {
 
 /// The description of a call that all executors share.
 #[derive(Debug)]
-pub struct Operation {
+pub struct PreparedOperation {
     /// The call that this rank announces to its peers.
     pub call: Call,
     /// The number of the call in the engine, for tickets; set when the engine assigns it.
@@ -47,7 +47,7 @@ pub struct Operation {
     /// The memory of the call.
     pub buffers: Buffers,
     /// The reduction loop, if the call reduces.
-    pub kernel: Option<Kernel>,
+    pub kernel: Option<ReductionKernel>,
     /// The factor by which every element of the result is scaled at the end.
     pub factor: Option<Factor>,
     /// Whether out-of-place results use non-temporal stores.
@@ -96,14 +96,14 @@ impl Buffers {
     }
 
     /// Returns the handle of `part`, which lies in `buffer`, for peers.
-    pub fn place(&self, buffer: Buffer, part: Region) -> Option<Handle> {
+    pub fn place(&self, buffer: Buffer, part: Region) -> Option<BufferHandle> {
         let (whole, place) = match buffer {
             Buffer::Input => (self.input, self.input_place?),
             Buffer::Output => (self.output, self.output_place?),
             Buffer::Scratch => return None,
         };
         let within = part.address() as usize - whole.address() as usize;
-        Some(Handle {
+        Some(BufferHandle {
             offset: place.offset + within as u64,
             ..place
         })
@@ -118,7 +118,7 @@ impl Buffers {
     }
 }
 
-impl Operation {
+impl PreparedOperation {
     /// Returns the window generation of a slice.
     pub fn generation(&self, slice: u32) -> u64 {
         self.first_generation + u64::from(slice)
@@ -130,7 +130,7 @@ impl Operation {
     }
 
     /// Returns the reduction loop of a call that reduces.
-    pub fn kernel(&self) -> Kernel {
+    pub fn kernel(&self) -> ReductionKernel {
         self.kernel.expect(
             "a schedule that reduces belongs to a collective that does, whose kernel was made",
         )

@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 
 use crate::error::Result;
-use crate::schedule::{Access, Action, Peers, Schedule, Spec, Step, dependence};
+use crate::schedule::{Access, Action, AwaitedPeers, Schedule, Spec, Step, dependence};
 use crate::types::{Collective, Method};
 
 /// Returns the maximum number of slices of a call in flight, which bounds its scratch memory and
@@ -23,7 +23,7 @@ pub const fn slices_in_flight(access: Access) -> u32 {
 
 /// A schedule ready to run.
 #[derive(Debug)]
-pub struct Plan {
+pub struct ExecutionPlan {
     /// The schedule; its steps are in `channels`, and only there.
     pub schedule: Schedule,
     /// The steps of each channel.
@@ -61,9 +61,9 @@ pub struct PlannedStep {
     pub message: u32,
 }
 
-impl Plan {
+impl ExecutionPlan {
     /// Makes the plan of `spec`; `in_place` if input and output are (partly) the same memory.
-    pub fn new(spec: Spec, in_place: bool, channels: u32) -> Result<Plan> {
+    pub fn new(spec: Spec, in_place: bool, channels: u32) -> Result<ExecutionPlan> {
         let (access, rank, world_size) = (spec.access, spec.rank, spec.world_size);
         let mut schedule = Schedule::new(spec)?;
         if channels > 1 {
@@ -80,18 +80,18 @@ impl Plan {
         let awaited = |other: u32| {
             let is_awaited = |action| match action {
                 Action::Await {
-                    peers: Peers::Others,
+                    peers: AwaitedPeers::Others,
                     ..
                 } => true,
                 Action::Await {
-                    peers: Peers::One(peer),
+                    peers: AwaitedPeers::One(peer),
                     ..
                 } => peer == other,
                 _ => false,
             };
             other == rank || actions().any(is_awaited)
         };
-        let mut plan = Plan {
+        let mut plan = ExecutionPlan {
             slices_in_flight: slices_in_flight(access),
             is_heard: actions().any(|action| {
                 matches!(

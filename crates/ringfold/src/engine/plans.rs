@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::plan::Plan;
+use super::plan::ExecutionPlan;
 use super::steps::ChannelProgress;
 use crate::error::Result;
 use crate::schedule::Spec;
@@ -12,7 +12,7 @@ const PLANS_MAX: usize = 256;
 
 /// The plans of a rank.
 #[derive(Debug, Default)]
-pub struct Plans(Vec<Entry>);
+pub struct Plans(Vec<CachedPlan>);
 
 /// The key of a plan: all that the plan depends on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,25 +26,29 @@ pub struct PlanKey {
 }
 
 #[derive(Debug)]
-struct Entry {
+struct CachedPlan {
     key: PlanKey,
-    plan: Arc<Plan>,
+    plan: Arc<ExecutionPlan>,
     /// The bookkeeping of the plan's last call.
     spare: Option<Vec<ChannelProgress>>,
 }
 
 impl Plans {
     /// Returns the plan of `key`; `announce` is called if the plan is made now.
-    pub fn get(&mut self, key: PlanKey, announce: impl FnOnce()) -> Result<Arc<Plan>> {
+    pub fn get(&mut self, key: PlanKey, announce: impl FnOnce()) -> Result<Arc<ExecutionPlan>> {
         if let Some(entry) = self.0.iter().find(|entry| entry.key == key) {
             return Ok(entry.plan.clone());
         }
-        let plan = Arc::new(Plan::new(key.spec.clone(), key.in_place, key.channels)?);
+        let plan = Arc::new(ExecutionPlan::new(
+            key.spec.clone(),
+            key.in_place,
+            key.channels,
+        )?);
         announce();
         if self.0.len() == PLANS_MAX {
             self.0.remove(0);
         }
-        self.0.push(Entry {
+        self.0.push(CachedPlan {
             key,
             plan: plan.clone(),
             spare: None,
@@ -53,7 +57,7 @@ impl Plans {
     }
 
     /// Returns the bookkeeping for a call of `plan`.
-    pub fn progress(&mut self, plan: &Arc<Plan>) -> Vec<ChannelProgress> {
+    pub fn progress(&mut self, plan: &Arc<ExecutionPlan>) -> Vec<ChannelProgress> {
         match self.entry(plan).and_then(|entry| entry.spare.take()) {
             Some(mut channels) => {
                 channels.iter_mut().for_each(ChannelProgress::reset);
@@ -68,13 +72,13 @@ impl Plans {
     }
 
     /// Keeps the bookkeeping of a finished call of `plan`.
-    pub fn keep(&mut self, plan: &Arc<Plan>, channels: Vec<ChannelProgress>) {
+    pub fn keep(&mut self, plan: &Arc<ExecutionPlan>, channels: Vec<ChannelProgress>) {
         if let Some(entry) = self.entry(plan) {
             entry.spare = Some(channels);
         }
     }
 
-    fn entry(&mut self, plan: &Arc<Plan>) -> Option<&mut Entry> {
+    fn entry(&mut self, plan: &Arc<ExecutionPlan>) -> Option<&mut CachedPlan> {
         self.0
             .iter_mut()
             .find(|entry| Arc::ptr_eq(&entry.plan, plan))

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use super::context::{Context, scratch};
 use super::executor::{Executor, Running};
-use super::geometry::{Blocks, Geometry, Parts};
+use super::geometry::{BlockLayout, Geometry, Parts};
 use super::late_ring::LateMergeState;
-use super::operation::{Buffers, Operation};
-use super::plan::Plan;
+use super::operation::{Buffers, PreparedOperation};
+use super::plan::ExecutionPlan;
 use super::plans::PlanKey;
 use super::tiny::inline::Inline;
 use super::tiny::{BLOCK_ALIGN_BYTES, part};
@@ -16,8 +16,8 @@ use super::{Engine, Job};
 use crate::call::{Call, LISTED_MAX, PAIRWISE, Qualifier, list_digest};
 use crate::error::{Error, Result};
 use crate::memory::{Block, Region};
-use crate::reduce::{self, Factor, Kernel};
-use crate::schedule::{Cut, LL_SHARED_BYTES, Spec};
+use crate::reduce::{self, Factor, ReductionKernel};
+use crate::schedule::{BufferCut, LL_SHARED_BYTES, Spec};
 use crate::transport::{SlotUse, Windows};
 use crate::types::Collective::{self, AllGather, AllToAll, Gather, ReduceScatter, Scatter};
 use crate::types::{Access, Algorithm, Method, Op};
@@ -46,7 +46,11 @@ impl Engine {
 
     /// Makes the fallback of a refused call ready to run: the same call, with its owned memory and
     /// its deadline.
-    pub(super) fn prepare_fallback(&mut self, job: Job, refused: Operation) -> Result<Running> {
+    pub(super) fn prepare_fallback(
+        &mut self,
+        job: Job,
+        refused: PreparedOperation,
+    ) -> Result<Running> {
         let call = Call {
             algorithm: job.way.algorithm,
             access: job.way.access,
@@ -74,7 +78,7 @@ impl Engine {
             job.way.channels = 1;
         }
         let kernel = if job.collective.reduces() {
-            Some(Kernel::new(job.op, job.dtype)?)
+            Some(ReductionKernel::new(job.op, job.dtype)?)
         } else {
             None
         };
@@ -102,7 +106,7 @@ impl Engine {
                 Factor::Divide(n)
             }
         });
-        let operation = Operation {
+        let operation = PreparedOperation {
             call,
             id: 0,
             kernel,
@@ -132,13 +136,13 @@ impl Engine {
         &mut self,
         job: &Job,
         uses_scratch: bool,
-        plan: &Plan,
+        plan: &ExecutionPlan,
         (slice_elements, slices): (u64, u32),
         owned: Vec<Block>,
     ) -> Result<Buffers> {
         let schedule = &plan.schedule;
         let size = job.dtype.size_bytes();
-        let cut = |cut: Cut, blocks: &Blocks| {
+        let cut = |cut: BufferCut, blocks: &BlockLayout| {
             Geometry::new(cut, blocks.clone(), size, slice_elements, slices)
                 .weighted(job.weights.clone())
         };
@@ -293,7 +297,7 @@ impl Engine {
     }
 
     /// Returns the plan of `job`.
-    pub(super) fn plan(&mut self, job: &Job) -> Result<Arc<Plan>> {
+    pub(super) fn plan(&mut self, job: &Job) -> Result<Arc<ExecutionPlan>> {
         let spec = Spec {
             collective: job.collective,
             algorithm: job.way.algorithm,
@@ -341,7 +345,7 @@ fn qualifier(job: &Job, straggler_policy: Option<u32>) -> Qualifier {
 }
 
 /// Returns the number of elements in a slice of `job`, and the number of slices.
-fn cut(job: &Job, plan: &Plan) -> Result<(u64, u32)> {
+fn cut(job: &Job, plan: &ExecutionPlan) -> Result<(u64, u32)> {
     // The counts of other pairs are not known.
     if plan.schedule.needs_one_slice && job.collective == AllToAll && job.input_blocks.is_uneven() {
         return Err(Error::Unsupported(format!(

@@ -5,7 +5,7 @@ use super::context::Context;
 use super::executor::Running;
 use crate::call::{Call, Qualifier};
 use crate::error::{Result, Site};
-use crate::transport::{Header, Stream, Time, Transport, earlier_mismatch, mismatch};
+use crate::transport::{Header, StreamId, Time, Transport, earlier_mismatch, mismatch};
 
 impl Engine {
     /// Returns the running collective.
@@ -115,7 +115,7 @@ impl Engine {
         };
         let (mine, mut found) = (operation.call, Vec::new());
         self.context.transport.unexpected(&mut found)?;
-        for (Stream { peer, .. }, Header { call: theirs, .. }) in found {
+        for (StreamId { peer, .. }, Header { call: theirs, .. }) in found {
             let ranks = [self.context.rank, peer];
             if mine.contradicts(&theirs) {
                 return Err(mismatch(ranks, [&mine, &theirs]));

@@ -9,15 +9,15 @@ use super::{
 };
 use crate::config::{Bind, Reducer, StragglerPolicy, TransportChoice};
 use crate::congestion::Congestion;
-use crate::control::{Address, Secret};
+use crate::control::{RendezvousAddress, Secret};
 use crate::error::Result;
 use crate::schedule::Weighting;
 use crate::transport::rdma::RegisterBytes;
 use crate::transport::tcp::ZeroCopy;
 use crate::tune::AlgoFilter;
 use crate::tune::allowed::{ALGO, PROTO};
-use crate::tune::calibration::Source;
-use crate::tune::limits::Overrides;
+use crate::tune::calibration::CalibrationSource;
+use crate::tune::limits::LimitOverrides;
 use crate::verbs::DeviceChoice;
 
 /// One variable.
@@ -115,7 +115,7 @@ variables! {
     /// both, so no other user can take it beforehand.
     "RINGFOLD_ADDR": "`host:port` or `unix:@name`, or several of them",
         default "`MASTER_ADDR` and `MASTER_PORT` + 1, or what the launcher implies"
-        => addresses: Vec<Address> = addresses;
+        => addresses: Vec<RendezvousAddress> = addresses;
 
     /// The job's secret, known only to its ranks: every connection begins by proving it. Required
     /// if ranks connect over a network. Use 16 random bytes or more, for example `head -c16
@@ -271,13 +271,13 @@ variables! {
     /// applies.
     "RINGFOLD_CALIBRATION": "path, or `0`",
         default "the machine's own in `$XDG_CACHE_HOME/ringfold` or `~/.cache/ringfold`"
-        => calibration: Source = parsed;
+        => calibration: CalibrationSource = parsed;
 
     /// Size limits of the tuner, for experiments: `shared_slice_bytes=64K,stream_bytes_min=never`.
     /// The log (`INFO`, `TUNING`) lists their values, and `tune/limits.rs` describes them. Rank 0's
     /// values apply to all ranks; but `never` on any rank applies to all.
     "RINGFOLD_LIMITS": "list of `name=bytes`", default "derived by the tuner"
-        => limits: Overrides = parsed;
+        => limits: LimitOverrides = parsed;
 
     /// Independent pipelines of every collective over messages: connections per pair of ranks on
     /// TCP. Equivalent to `RINGFOLD_MIN_CHANNELS` and `RINGFOLD_MAX_CHANNELS` with this number;

@@ -22,7 +22,7 @@ use crate::device::{Current, Device, DeviceMemory, DeviceRegion, Driver, Stream}
 use crate::error::{Error, Result};
 use crate::tune::DeviceConstants;
 use crate::tune::devices::pipeline::Line;
-use crate::tune::parameters::Table;
+use crate::tune::parameters::ParameterTable;
 use crate::types::{Collective, DType, Op};
 
 /// The lengths of copies: a short one's time is mostly its own, a long one's mostly its bytes'.

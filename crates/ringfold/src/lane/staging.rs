@@ -22,7 +22,7 @@ use super::words::{WORDS_BYTES, Word, Words};
 use crate::communicator::Communicator;
 use crate::device::{Attributes, Current, Pin, PinnedRegion, Stream};
 use crate::error::Result;
-use crate::memory::{Registered, Shared};
+use crate::memory::{Registered, SharedMemory};
 use crate::sync::lock;
 use crate::topology::cores::{self, Node};
 
@@ -275,7 +275,7 @@ pub struct Peers {
 struct Peer {
     place: Place,
     /// Where its words are, also when nothing is pinned any more.
-    memory: Arc<Shared>,
+    memory: Arc<SharedMemory>,
 }
 
 impl Peers {
@@ -296,7 +296,7 @@ impl Peers {
             return Ok(None);
         }
         let mut pins = Vec::with_capacity(mapped);
-        let mut pin = |memory: Arc<Shared>| -> Result<Peer> {
+        let mut pin = |memory: Arc<SharedMemory>| -> Result<Peer> {
             let region = memory.data().part(0..own.memory.bytes());
             pins.push(current.pin(region, memory.clone())?);
             let whole = pins[pins.len() - 1].whole();

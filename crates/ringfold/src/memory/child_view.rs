@@ -29,26 +29,26 @@ use crate::sys::fork::{Duty, NoFork};
 
 /// A reusable record of a mapping of a file.
 #[derive(Debug)]
-struct Entry {
+struct MappingRecord {
     is_taken: AtomicBool,
     /// Start of the mapping; 0 while the entry is not live.
     address: AtomicUsize,
     bytes: AtomicUsize,
     fd: AtomicI32,
     offset: AtomicU64,
-    next: *const Entry,
+    next: *const MappingRecord,
 }
 
 // SAFETY: all fields but `next` are atomics, and `next` is written before the entry is published,
 // never afterwards.
-unsafe impl Sync for Entry {}
+unsafe impl Sync for MappingRecord {}
 
-static ENTRIES: AtomicPtr<Entry> = AtomicPtr::new(ptr::null_mut());
+static ENTRIES: AtomicPtr<MappingRecord> = AtomicPtr::new(ptr::null_mut());
 
 /// Memory of which forked children have a view, until the view is withdrawn.
 #[derive(Debug)]
 pub struct ChildView {
-    entry: &'static Entry,
+    entry: &'static MappingRecord,
     /// The file, kept open because the handler maps it.
     _file: OwnedFd,
     /// Number of forks before the entry was live.
@@ -84,7 +84,7 @@ impl ChildView {
     }
 }
 
-fn entries() -> impl Iterator<Item = &'static Entry> {
+fn entries() -> impl Iterator<Item = &'static MappingRecord> {
     // Pairs with the exchange in `take_entry`, also for the entries behind the first.
     let mut next = ENTRIES.load(Ordering::Acquire).cast_const();
     std::iter::from_fn(move || {
@@ -96,8 +96,8 @@ fn entries() -> impl Iterator<Item = &'static Entry> {
 }
 
 /// Takes a free entry, or makes one.
-fn take_entry() -> &'static Entry {
-    let take = |entry: &&Entry| {
+fn take_entry() -> &'static MappingRecord {
+    let take = |entry: &&MappingRecord| {
         // Pairs with the store in `withdraw`.
         let taken =
             (entry.is_taken).compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed);
@@ -106,7 +106,7 @@ fn take_entry() -> &'static Entry {
     if let Some(entry) = entries().find(take) {
         return entry;
     }
-    let entry = Box::leak(Box::new(Entry {
+    let entry = Box::leak(Box::new(MappingRecord {
         is_taken: AtomicBool::new(true),
         address: AtomicUsize::new(0),
         bytes: AtomicUsize::new(0),
@@ -138,7 +138,7 @@ fn show() {
 }
 
 /// Maps an entry's file at its address.
-fn view(entry: &Entry, address: usize) {
+fn view(entry: &MappingRecord, address: usize) {
     let bytes = entry.bytes.load(Ordering::Relaxed);
     let offset = entry.offset.load(Ordering::Relaxed);
     // SAFETY: the entry's owner keeps the descriptor open until it is withdrawn, and the child has

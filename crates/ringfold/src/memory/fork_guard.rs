@@ -20,7 +20,7 @@ const NONE: u32 = 0;
 
 /// State of a guard's value in this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stage {
+pub enum GuardStage {
     /// Made by this process, and not closed.
     Open,
     /// Made by this process, and closed.
@@ -54,18 +54,18 @@ impl ForkGuard {
 
     /// Returns the state, with two loads.
     #[inline]
-    pub fn stage(&self) -> Stage {
+    pub fn stage(&self) -> GuardStage {
         // Relaxed, as in `close` and `generation`: the words publish no other data.
         let here = self.word.load(Ordering::Relaxed);
         match self.open_in.load(Ordering::Relaxed) {
-            open_in if open_in == here && here != NONE => Stage::Open,
-            _ if self.made_in == here => Stage::Closed,
-            _ => Stage::Forked,
+            open_in if open_in == here && here != NONE => GuardStage::Open,
+            _ if self.made_in == here => GuardStage::Closed,
+            _ => GuardStage::Forked,
         }
     }
 
     /// Closes an open guard, and returns the state before.
-    pub fn close(&self) -> Stage {
+    pub fn close(&self) -> GuardStage {
         let before = self.stage();
         let (open, closed) = (self.made_in, NONE);
         let relaxed = Ordering::Relaxed;
@@ -74,7 +74,7 @@ impl ForkGuard {
                 .compare_exchange(open, closed, relaxed, relaxed)
         };
         match before {
-            Stage::Open if closing().is_err() => Stage::Closed,
+            GuardStage::Open if closing().is_err() => GuardStage::Closed,
             _ => before,
         }
     }
@@ -126,10 +126,10 @@ mod tests {
     #[test]
     fn a_guard_is_closed_once() {
         let life = ForkGuard::new();
-        assert_eq!(life.stage(), Stage::Open);
-        assert_eq!(life.close(), Stage::Open);
-        assert_eq!(life.close(), Stage::Closed);
-        assert_eq!(life.stage(), Stage::Closed);
+        assert_eq!(life.stage(), GuardStage::Open);
+        assert_eq!(life.close(), GuardStage::Open);
+        assert_eq!(life.close(), GuardStage::Closed);
+        assert_eq!(life.stage(), GuardStage::Closed);
     }
 
     #[test]
@@ -145,19 +145,19 @@ mod tests {
             open_in: AtomicU32::new(guard.open_in.load(Ordering::Relaxed)),
         };
         for guard in [in_child(&open), in_child(&closed)] {
-            assert_eq!(guard.stage(), Stage::Forked);
-            assert_eq!(guard.close(), Stage::Forked);
+            assert_eq!(guard.stage(), GuardStage::Forked);
+            assert_eq!(guard.close(), GuardStage::Forked);
         }
         let made_in = generation(word);
         assert_ne!(made_in, open.made_in);
         for guard in [in_child(&open), in_child(&closed)] {
-            assert_eq!(guard.stage(), Stage::Forked);
+            assert_eq!(guard.stage(), GuardStage::Forked);
         }
         let own = ForkGuard {
             word,
             made_in,
             open_in: AtomicU32::new(made_in),
         };
-        assert_eq!(own.stage(), Stage::Open);
+        assert_eq!(own.stage(), GuardStage::Open);
     }
 }

@@ -22,14 +22,14 @@ mod remapped;
 mod shared;
 mod words;
 
-pub(crate) use fork_guard::{ForkGuard, Stage};
+pub(crate) use fork_guard::{ForkGuard, GuardStage};
 pub use hold::Hold;
 pub use owned::Owned;
 pub use pool::{Block, Pool};
 pub use region::Region;
 pub use registered::Registered;
 pub(crate) use registered::{Own, private_memory};
-pub use registry::{Handle, PeerMemory, Registry};
+pub use registry::{BufferHandle, PeerMemory, Registry};
 pub(crate) use remapped::Remapped;
-pub(crate) use shared::Shared;
-pub(crate) use words::Words;
+pub(crate) use shared::SharedMemory;
+pub(crate) use words::MappedWords;

@@ -20,12 +20,12 @@ const FREE_BLOCKS_MAX: usize = 16;
 /// A source of reusable blocks.
 #[derive(Clone, Debug, Default)]
 pub struct Pool {
-    free: Arc<Mutex<Vec<Memory>>>,
+    free: Arc<Mutex<Vec<PooledMemory>>>,
 }
 
 /// The memory of a block, and a use of it by a transport.
 #[derive(Debug)]
-struct Memory {
+struct PooledMemory {
     // Dropped before the memory.
     hold: Option<Hold>,
     owned: Owned,
@@ -34,7 +34,7 @@ struct Memory {
 /// Memory from a [`Pool`], to which it returns on drop.
 #[derive(Debug)]
 pub struct Block {
-    memory: Option<Memory>,
+    memory: Option<PooledMemory>,
     pool: Pool,
 }
 
@@ -47,7 +47,7 @@ impl Pool {
             .iter()
             .position(|memory| memory.owned.region().bytes() == size);
         let memory = found.map(|index| free.swap_remove(index));
-        let new = || Memory {
+        let new = || PooledMemory {
             hold: None,
             owned: Owned::zeroed(size),
         };
@@ -77,7 +77,7 @@ impl Block {
     /// Attaches the use that `hold` makes, unless the memory has one. The use lasts as long as the
     /// memory, which outlives the block.
     pub fn hold(&mut self, hold: impl FnOnce(Region) -> Option<Hold>) {
-        if let Some(Memory { hold: held, owned }) = &mut self.memory
+        if let Some(PooledMemory { hold: held, owned }) = &mut self.memory
             && held.is_none()
         {
             *held = hold(owned.region());

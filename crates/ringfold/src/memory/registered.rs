@@ -11,7 +11,7 @@ use super::child_view::ChildView;
 use super::mapping::Mapping;
 use super::region::Region;
 use super::remapped::Remapped;
-use super::shared::{Shared, check_plausible, in_pages};
+use super::shared::{SharedMemory, check_plausible, in_pages};
 use crate::element::Element;
 use crate::error::{Error, Result};
 use crate::sys::fork;
@@ -33,11 +33,11 @@ pub struct Registered {
     hold: Option<Hold>,
     region: Region,
     sizes: Vec<usize>,
-    memory: Memory,
+    memory: BackingMemory,
 }
 
 #[derive(Debug)]
-enum Memory {
+enum BackingMemory {
     Shared(Arc<Own>),
     Private(#[allow(dead_code, reason = "held, not read")] Mapping),
 }
@@ -46,7 +46,7 @@ enum Memory {
 /// the user's buffer back to private memory.
 #[derive(Debug)]
 pub struct Own {
-    file: Shared,
+    file: SharedMemory,
     /// The user's buffer whose pages were moved into the file, if the registration is of a buffer.
     remapped: Option<Remapped>,
     /// The forked children's view of the memory.
@@ -59,7 +59,7 @@ pub struct Own {
 
 impl Own {
     /// Makes the part in the memory of `file`, or in the buffer of `remapped`.
-    pub fn new(file: Shared, remapped: Option<Remapped>) -> Own {
+    pub fn new(file: SharedMemory, remapped: Option<Remapped>) -> Own {
         Own {
             file,
             remapped,
@@ -205,7 +205,7 @@ impl Registered {
             hold: None,
             region: own.file().part(0..bytes),
             sizes,
-            memory: Memory::Shared(own),
+            memory: BackingMemory::Shared(own),
         }
     }
 
@@ -215,7 +215,7 @@ impl Registered {
             hold: None,
             region: private.region().part(0..bytes),
             sizes,
-            memory: Memory::Private(private),
+            memory: BackingMemory::Private(private),
         }
     }
 
@@ -232,7 +232,7 @@ impl Registered {
     /// Keeps the pages and their contents as long as a peer has them mapped. Otherwise the pages
     /// are freed with this value, and a peer that still reads them finds zeros.
     pub(crate) fn leave_to_peers(&self) {
-        if let Memory::Shared(own) = &self.memory {
+        if let BackingMemory::Shared(own) = &self.memory {
             // Pairs with the load in the drop of the last reference.
             own.is_left_to_peers.store(true, Ordering::Relaxed);
         }
@@ -245,7 +245,7 @@ impl Registered {
 
     /// Whether peers can access the memory. Otherwise it is ordinary memory.
     pub fn is_shared(&self) -> bool {
-        matches!(self.memory, Memory::Shared(_))
+        matches!(self.memory, BackingMemory::Shared(_))
     }
 
     /// Returns the memory as a region, for [`Request`](crate::Request)s. The region is valid until

@@ -2,20 +2,20 @@
 //! this rank has mapped.
 //!
 //! All ranks make a registration together, with the same number on each rank. A number is never
-//! reused, so a stale number can only be unknown. A peer's message about its buffers ([`Handle`])
-//! is a claim: [`Registry::resolve`] and [`PeerMemory::resolve`] check it against the mapping made
-//! at registration.
+//! reused, so a stale number can only be unknown. A peer's message about its buffers
+//! ([`BufferHandle`]) is a claim: [`Registry::resolve`] and [`PeerMemory::resolve`] check it
+//! against the mapping made at registration.
 
 use std::sync::{Arc, Weak};
 
 use super::region::Region;
 use super::registered::Own;
-use super::shared::Shared;
+use super::shared::SharedMemory;
 use crate::error::{Error, Result};
 
 /// The location of a buffer, for peers that have mapped its registration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Handle {
+pub struct BufferHandle {
     /// The registration's number, from 1 up.
     pub registration: u32,
     /// Offset of the buffer in the registration.
@@ -32,7 +32,7 @@ struct Mapped {
 
 impl Mapped {
     /// Returns the `bytes` bytes at `handle`'s offset in the part of `peer`, if they lie inside it.
-    fn part(&self, peer: usize, handle: Handle, bytes: usize) -> Option<Region> {
+    fn part(&self, peer: usize, handle: BufferHandle, bytes: usize) -> Option<Region> {
         let begin = usize::try_from(handle.offset).ok()?;
         let end = begin.checked_add(bytes)?;
         let mapped = *self.regions.get(peer)?;
@@ -56,7 +56,7 @@ impl PeerMemory {
     }
 
     /// Returns the memory of `peer` that `handle` names, `bytes` long.
-    pub fn resolve(&self, peer: usize, handle: Handle, bytes: usize) -> Result<Region> {
+    pub fn resolve(&self, peer: usize, handle: BufferHandle, bytes: usize) -> Result<Region> {
         let mut all = self.0.iter();
         all.find(|mapped| mapped.number == handle.registration)
             .and_then(|mapped| mapped.part(peer, handle, bytes))
@@ -66,14 +66,14 @@ impl PeerMemory {
 
 /// Returns the error of a claim of memory that is not mapped.
 #[cold]
-fn unknown(peer: usize, handle: Handle, bytes: usize) -> Error {
+fn unknown(peer: usize, handle: BufferHandle, bytes: usize) -> Error {
     let what = format!("unknown registered buffer {handle:?} of {bytes} bytes");
     Error::corrupt(peer, what)
 }
 
 /// A registration as seen by this rank.
 #[derive(Debug)]
-struct Registration {
+struct MappedRegistration {
     /// The parts of all ranks, this rank's own included.
     mapped: Mapped,
     backing: Option<Backing>,
@@ -86,10 +86,10 @@ struct Backing {
     own: Weak<Own>,
     /// The peers' parts by rank. Each is kept until the peer releases the memory, which the peer
     /// may name in a call until then.
-    peers: Vec<Option<Arc<Shared>>>,
+    peers: Vec<Option<Arc<SharedMemory>>>,
 }
 
-impl Registration {
+impl MappedRegistration {
     /// Whether this rank's own part still exists.
     fn is_own_alive(&self) -> bool {
         let backing = self.backing.as_ref();
@@ -125,7 +125,7 @@ impl Registration {
 #[derive(Debug, Default)]
 pub struct Registry {
     rank: usize,
-    registrations: Vec<Registration>,
+    registrations: Vec<MappedRegistration>,
     /// Number of registrations so far: the same on all ranks, because registering is collective.
     made: u32,
 }
@@ -155,9 +155,11 @@ impl Registry {
     /// Adds this rank's `own` memory and its peers' memory, by rank, and returns the registration's
     /// number. `peers` has none for this rank, and for ranks that share no memory with it. The own
     /// part is known as long as `own` lives elsewhere, a peer's until that peer has released it.
-    pub(crate) fn add_shared(&mut self, own: &Arc<Own>, peers: Vec<Option<Shared>>) -> u32 {
+    pub(crate) fn add_shared(&mut self, own: &Arc<Own>, peers: Vec<Option<SharedMemory>>) -> u32 {
         self.sweep();
-        let region = |shared: &Option<Shared>| shared.as_ref().map_or(Region::EMPTY, Shared::data);
+        let region = |shared: &Option<SharedMemory>| {
+            shared.as_ref().map_or(Region::EMPTY, SharedMemory::data)
+        };
         let mut mapped: Vec<Region> = peers.iter().map(region).collect();
         let peers = peers.into_iter().map(|peer| peer.map(Arc::new)).collect();
         mapped[self.rank] = own.file();
@@ -167,7 +169,7 @@ impl Registry {
 
     /// Unmaps memory that peers have released.
     fn sweep(&mut self) {
-        self.registrations.retain_mut(Registration::sweep);
+        self.registrations.retain_mut(MappedRegistration::sweep);
     }
 
     /// Counts a registration of memory that this rank shares with no peer.
@@ -179,7 +181,7 @@ impl Registry {
     fn push(&mut self, regions: Vec<Region>, backing: Option<Backing>) -> u32 {
         self.made += 1;
         let number = self.made;
-        self.registrations.push(Registration {
+        self.registrations.push(MappedRegistration {
             mapped: Mapped { number, regions },
             backing,
         });
@@ -188,8 +190,8 @@ impl Registry {
 
     /// Returns the peers' mapped parts, by rank, of the registration that contains all of this
     /// rank's `buffer`. Each part stays mapped as long as it is held.
-    pub(crate) fn peers_of(&self, buffer: Region) -> Vec<Option<Arc<Shared>>> {
-        let is_in = |each: &&Registration| each.own_offset(self.rank, buffer).is_some();
+    pub(crate) fn peers_of(&self, buffer: Region) -> Vec<Option<Arc<SharedMemory>>> {
+        let is_in = |each: &&MappedRegistration| each.own_offset(self.rank, buffer).is_some();
         let known = self.registrations.iter().find(is_in);
         let backing = known.and_then(|registration| registration.backing.as_ref());
         backing.map_or_else(Vec::new, |backing| backing.peers.clone())
@@ -197,7 +199,7 @@ impl Registry {
 
     /// Returns a snapshot of the mapped memory.
     pub(crate) fn peer_memory(&self) -> PeerMemory {
-        let mapped = |registration: &Registration| registration.mapped.clone();
+        let mapped = |registration: &MappedRegistration| registration.mapped.clone();
         PeerMemory(self.registrations.iter().map(mapped).collect())
     }
 
@@ -211,10 +213,10 @@ impl Registry {
     /// Returns the handle of `buffer`, if an existing registration of this rank contains all of it.
     /// For a buffer that existed before its registration, asks the kernel whether its mapping is
     /// still the same.
-    pub fn find(&self, buffer: Region) -> Option<Handle> {
+    pub fn find(&self, buffer: Region) -> Option<BufferHandle> {
         self.registrations.iter().find_map(|registration| {
             let offset = registration.own_offset(self.rank, buffer)?;
-            Some(Handle {
+            Some(BufferHandle {
                 registration: registration.mapped.number,
                 offset: offset as u64,
             })
@@ -222,7 +224,7 @@ impl Registry {
     }
 
     /// Updates the registered memory from `buffer`, for which `find` returned `handle`.
-    pub fn sync_to_file(&self, buffer: Region, handle: Handle) {
+    pub fn sync_to_file(&self, buffer: Region, handle: BufferHandle) {
         if let Some(own) = self.own(handle.registration) {
             own.sync_to_file(buffer);
         }
@@ -249,7 +251,7 @@ impl Registry {
 
     /// Returns the memory of `peer` that `handle` names, `bytes` long, as shared by all ranks. If
     /// `peer` is this rank, the address may differ from the buffer's.
-    pub fn resolve(&self, peer: usize, handle: Handle, bytes: usize) -> Result<Region> {
+    pub fn resolve(&self, peer: usize, handle: BufferHandle, bytes: usize) -> Result<Region> {
         let known = self.registrations.iter().find(|registration| {
             registration.mapped.number == handle.registration
                 && (peer != self.rank || registration.is_own_alive())
@@ -284,12 +286,12 @@ mod tests {
 
     #[test]
     fn what_its_owner_gave_up_is_unknown_and_unmapped_by_the_next_registration() {
-        let file = || Shared::create(4096).expect("a page");
+        let file = || SharedMemory::create(4096).expect("a page");
         let mut registry = Registry::new(0);
         let own = Arc::new(Own::new(file().0, None));
         let (theirs, fd) = file();
         let theirs = Own::new(theirs, None);
-        let opened = Shared::open(fd, 1, 4096).expect("the same file");
+        let opened = SharedMemory::open(fd, 1, 4096).expect("the same file");
         let number = registry.add_shared(&own, vec![None, Some(opened)]);
         let place = own.file().part(64..128);
         let handle = registry.find(place).expect("registered");
@@ -313,7 +315,7 @@ mod tests {
         let mut registry = Registry::new(0);
         let registration = registry.add(vec![memory.region(); 2]);
         for (offset, bytes) in [(200, 100), (u64::MAX, 1), (257, 0)] {
-            let handle = Handle {
+            let handle = BufferHandle {
                 registration,
                 offset,
             };

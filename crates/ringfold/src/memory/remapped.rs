@@ -30,7 +30,7 @@ use rustix::mm::{Advice, madvise};
 
 use super::mapping::Mapping;
 use super::region::Region;
-use super::shared::Shared;
+use super::shared::SharedMemory;
 use crate::error::{Error, Result};
 use crate::sys;
 
@@ -53,7 +53,7 @@ impl Remapped {
     /// # Safety
     /// Until this value is dropped, and on drop, the memory of `buffer` exists, and its mapping
     /// does not change. No other thread uses the memory during this call, `remap` or the drop.
-    pub unsafe fn copy_of(buffer: Region) -> Result<(Remapped, Shared, OwnedFd)> {
+    pub unsafe fn copy_of(buffer: Region) -> Result<(Remapped, SharedMemory, OwnedFd)> {
         let page = rustix::param::page_size();
         let start = buffer.address() as usize;
         // The end of the last page must have an address, too.
@@ -75,7 +75,7 @@ impl Remapped {
         };
         let maps = File::open(MAPS).map_err(|error| Error::system(UNSEEN, error))?;
         check_movable(interior)?;
-        let (file, fd) = Shared::create(bytes)?;
+        let (file, fd) = SharedMemory::create(bytes)?;
         let inode = fstat(&fd)
             .map_err(|error| Error::system("cannot inspect registered memory", error))?
             .st_ino;
@@ -279,7 +279,7 @@ fn check_movable(interior: Region) -> Result<()> {
         interior.address() as usize + interior.bytes(),
     );
     for line in maps.lines() {
-        let Some(mapping) = Line::parse(line) else {
+        let Some(mapping) = MapsLine::parse(line) else {
             continue;
         };
         if mapping.end <= next || next >= end {
@@ -299,7 +299,7 @@ fn check_movable(interior: Region) -> Result<()> {
 }
 
 /// A line of `/proc/self/maps`.
-struct Line<'a> {
+struct MapsLine<'a> {
     start: usize,
     end: usize,
     permissions: &'a str,
@@ -307,13 +307,13 @@ struct Line<'a> {
     name: &'a str,
 }
 
-impl<'a> Line<'a> {
-    fn parse(line: &'a str) -> Option<Line<'a>> {
+impl<'a> MapsLine<'a> {
+    fn parse(line: &'a str) -> Option<MapsLine<'a>> {
         let mut words = line.splitn(6, ' ');
         let (start, end) = words.next()?.split_once('-')?;
         let permissions = words.next()?;
         let inode = words.nth(2)?;
-        Some(Line {
+        Some(MapsLine {
             start: usize::from_str_radix(start, 16).ok()?,
             end: usize::from_str_radix(end, 16).ok()?,
             permissions,

@@ -20,7 +20,7 @@ use crate::error::{Error, Result};
 
 /// One process' mapping of the file.
 #[derive(Debug)]
-pub struct Shared {
+pub struct SharedMemory {
     map: Mapping,
     data_bytes: usize,
 }
@@ -48,9 +48,9 @@ pub fn check_plausible(bytes: usize) -> Result<()> {
     })
 }
 
-impl Shared {
+impl SharedMemory {
     /// Makes the file, with at least `bytes` bytes of zeros, and maps it.
-    pub fn create(bytes: usize) -> Result<(Shared, OwnedFd)> {
+    pub fn create(bytes: usize) -> Result<(SharedMemory, OwnedFd)> {
         check_plausible(bytes)?;
         let refused = |error: std::io::Error| {
             let what = format!("cannot make {bytes} bytes of registered memory");
@@ -59,11 +59,11 @@ impl Shared {
         let data_bytes = in_pages(bytes).ok_or_else(|| refused(ErrorKind::OutOfMemory.into()))?;
         let total = data_bytes + rustix::param::page_size();
         let fd = make_sealed("ringfold registered", total).map_err(refused)?;
-        Ok((Shared::map(&fd, data_bytes)?, fd))
+        Ok((SharedMemory::map(&fd, data_bytes)?, fd))
     }
 
     /// Maps the file of `peer`, which claims that it has `data_bytes` bytes of data.
-    pub fn open(fd: OwnedFd, peer: usize, data_bytes: usize) -> Result<Shared> {
+    pub fn open(fd: OwnedFd, peer: usize, data_bytes: usize) -> Result<SharedMemory> {
         let failed = |error| Error::system("cannot inspect a peer's registered memory", error);
         let corrupt = |what: String| Error::corrupt(peer, what);
         let (size, is_sealed) = size_and_seals(&fd).map_err(failed)?;
@@ -81,7 +81,7 @@ impl Shared {
                 "registered memory that is not sealed against truncation".into(),
             ));
         }
-        Shared::map(&fd, data_bytes)
+        SharedMemory::map(&fd, data_bytes)
     }
 
     /// Returns the data.
@@ -143,7 +143,7 @@ impl Shared {
         unsafe { &*word.address().cast::<AtomicU32>() }
     }
 
-    fn map(fd: impl AsFd, data_bytes: usize) -> Result<Shared> {
+    fn map(fd: impl AsFd, data_bytes: usize) -> Result<SharedMemory> {
         let bytes = data_bytes + rustix::param::page_size();
         let refused = |error: std::io::Error| {
             let what = format!("cannot map {bytes} bytes of registered memory");
@@ -151,7 +151,7 @@ impl Shared {
         };
         let map = Mapping::unshared(fd, bytes, 0).map_err(refused)?;
         map.advise_huge_pages();
-        Ok(Shared { map, data_bytes })
+        Ok(SharedMemory { map, data_bytes })
     }
 }
 
@@ -163,8 +163,8 @@ mod tests {
 
     #[test]
     fn what_one_writes_the_other_reads() {
-        let (mine, fd) = Shared::create(5000).expect("two pages");
-        let theirs = Shared::open(fd, 1, mine.data().bytes()).expect("the same file");
+        let (mine, fd) = SharedMemory::create(5000).expect("two pages");
+        let theirs = SharedMemory::open(fd, 1, mine.data().bytes()).expect("the same file");
         mine.data().part(4990..5000).write(&[7; 10]);
         let mut read = [0; 10];
         theirs.data().part(4990..5000).read(&mut read);
@@ -180,20 +180,20 @@ mod tests {
     #[test]
     fn a_claim_about_the_size_or_an_unsealed_file_is_refused() {
         for claim in [0, 4096, 5000, 8192 + 4096, usize::MAX] {
-            let (_mine, fd) = Shared::create(8192).expect("two pages");
-            let refused = Shared::open(fd, 3, claim).expect_err("another size");
+            let (_mine, fd) = SharedMemory::create(8192).expect("two pages");
+            let refused = SharedMemory::open(fd, 3, claim).expect_err("another size");
             assert!(matches!(refused, Error::Corrupt { peer: 3, .. }), "{claim}");
         }
         let fd = memfd_create("unsealed", MemfdFlags::ALLOW_SEALING).expect("a file");
         ftruncate(&fd, 2 * rustix::param::page_size() as u64).expect("a size");
-        let refused = Shared::open(fd, 3, rustix::param::page_size()).expect_err("no seals");
+        let refused = SharedMemory::open(fd, 3, rustix::param::page_size()).expect_err("no seals");
         assert!(refused.to_string().contains("truncation"), "{refused}");
     }
 
     #[test]
     fn more_than_the_machine_has_is_refused_before_anything_is_made() {
         for bytes in [usize::MAX, usize::MAX - 4096, 1 << 60] {
-            let refused = Shared::create(bytes).expect_err("too large");
+            let refused = SharedMemory::create(bytes).expect_err("too large");
             assert!(refused.to_string().contains("request less"), "{refused}");
         }
     }

@@ -9,14 +9,14 @@ use super::mapping::Mapping;
 /// One thread at a time writes, under its owner's lock; readers may see one number's new value
 /// before another's. So every access is relaxed, unless the call site says otherwise.
 #[derive(Debug)]
-pub struct Words {
+pub struct MappedWords {
     mapping: Mapping,
     count: usize,
 }
 
-impl Words {
+impl MappedWords {
     /// Views a whole mapping as numbers.
-    pub fn new(mapping: Mapping) -> Words {
+    pub fn new(mapping: Mapping) -> MappedWords {
         let region = mapping.region();
         assert!(
             region
@@ -25,7 +25,7 @@ impl Words {
                 .is_multiple_of(align_of::<AtomicU64>())
         );
         let count = region.bytes() / size_of::<AtomicU64>();
-        Words { mapping, count }
+        MappedWords { mapping, count }
     }
 
     /// Returns a number. Panics if `index` is past the end.
@@ -73,7 +73,7 @@ mod tests {
 
     #[test]
     fn a_text_is_cut_and_ends_in_zeros() {
-        let words = Words::new(Mapping::anonymous(64).unwrap());
+        let words = MappedWords::new(Mapping::anonymous(64).unwrap());
         words.set_text(0, 3, "seventeen letters and more");
         words.set_text(1, 2, "short");
         words.add(3, 5);
@@ -87,6 +87,6 @@ mod tests {
     #[test]
     #[should_panic(expected = "index < self.count")]
     fn there_are_no_words_behind_the_mapping() {
-        Words::new(Mapping::anonymous(64).unwrap()).set(8, 1);
+        MappedWords::new(Mapping::anonymous(64).unwrap()).set(8, 1);
     }
 }

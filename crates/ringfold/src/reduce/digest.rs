@@ -12,7 +12,7 @@
 //! mixed with the length and folded to 32 bits. Random damage then goes unnoticed with a
 //! probability of 2⁻³². The checksum is no protection against an adversary.
 
-use super::level::{Body, Level, compiled};
+use super::level::{Level, LoopBody, compiled};
 use crate::memory::Region;
 
 /// Words in a block.
@@ -51,9 +51,9 @@ impl Sums {
 }
 
 /// Adds all whole blocks of the source.
-struct Blocks;
+struct DigestLoop;
 
-impl Body<&mut Sums> for Blocks {
+impl LoopBody<&mut Sums> for DigestLoop {
     #[inline(always)]
     unsafe fn run(_into: Region, sources: &[Region], extra: &mut Sums) {
         let mut sums = *extra;
@@ -104,7 +104,7 @@ impl Digest {
         }
         let end = first + (region.bytes() - first) / BLOCK_BYTES * BLOCK_BYTES;
         if end > first {
-            let run = compiled::<Blocks, &mut Sums>(Level::current());
+            let run = compiled::<DigestLoop, &mut Sums>(Level::current());
             // SAFETY: there is one source, which is not written; this machine has the level.
             unsafe { run(Region::EMPTY, &[region.part(first..end)], &mut self.sums) };
         }
@@ -235,7 +235,7 @@ mod tests {
         let by = |level| {
             let mut sums = Sums::default();
             // SAFETY: one source, not written, by a level that this machine has.
-            unsafe { compiled::<Blocks, &mut Sums>(level)(Region::EMPTY, &[whole], &mut sums) };
+            unsafe { compiled::<DigestLoop, &mut Sums>(level)(Region::EMPTY, &[whole], &mut sums) };
             (sums.plain, sums.ordered)
         };
         let levels = Level::available();

@@ -18,7 +18,7 @@
 /// On architectures other than x86-64 and 64-bit ARM the guard does nothing: results follow the
 /// thread's settings.
 #[must_use]
-pub(super) struct Environment {
+pub(super) struct FloatEnvironment {
     /// The environment to restore; `None` if it was the default one.
     own: Option<register::Word>,
 }
@@ -97,21 +97,21 @@ mod register {
     pub fn write(_: Word) {}
 }
 
-impl Environment {
+impl FloatEnvironment {
     /// Sets the default environment until the guard is dropped. Costs one load if the environment
     /// is already the default.
     #[inline(always)]
-    pub fn standard() -> Environment {
+    pub fn standard() -> FloatEnvironment {
         let own = register::read();
         if own & !register::FLAGS == register::DEFAULT {
-            return Environment { own: None };
+            return FloatEnvironment { own: None };
         }
         register::write(register::DEFAULT);
-        Environment { own: Some(own) }
+        FloatEnvironment { own: Some(own) }
     }
 }
 
-impl Drop for Environment {
+impl Drop for FloatEnvironment {
     #[inline(always)]
     fn drop(&mut self) {
         if let Some(own) = self.own {
@@ -123,7 +123,7 @@ impl Drop for Environment {
 #[cfg(all(test, any(target_arch = "x86_64", target_arch = "aarch64")))]
 mod tests {
     use super::super::scale::scale_at_level;
-    use super::super::{Factor, Kernel, Level, Store};
+    use super::super::{Factor, Level, ReductionKernel, Store};
     use super::register;
     use crate::memory::Region;
     use crate::types::{DType, Op};
@@ -161,7 +161,7 @@ mod tests {
     #[test]
     fn sums_keep_denormals_on_a_thread_that_flushes_them() {
         for level in Level::available() {
-            let kernel = Kernel::at_level(Op::Sum, DType::F32, level).expect("a kernel");
+            let kernel = ReductionKernel::at_level(Op::Sum, DType::F32, level).expect("a kernel");
             for sources in 2..=5 {
                 let mut values = vec![[f32::from_bits(1); 100]; sources];
                 let mut sum = [0.0; 100];
@@ -176,7 +176,7 @@ mod tests {
     #[test]
     fn spread_sums_keep_denormals_on_a_thread_that_flushes_them() {
         for level in Level::available() {
-            let kernel = Kernel::at_level(Op::Sum, DType::F32, level).expect("a kernel");
+            let kernel = ReductionKernel::at_level(Op::Sum, DType::F32, level).expect("a kernel");
             let mut values = [[f32::from_bits(3); 100]; 2];
             let both: Vec<Region> = values.iter_mut().map(|v| region(v)).collect();
             let mut parts = Vec::new();

@@ -15,7 +15,7 @@ use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 
 use super::convert;
-use super::level::Body;
+use super::level::LoopBody;
 use super::ops::Join;
 use crate::memory::Region;
 use crate::types::DType;
@@ -39,7 +39,7 @@ pub(super) fn check_regions(dtype: DType, into: Region, sources: &[Region]) {
 }
 
 /// The representation of an element in buffers and in registers.
-pub(super) trait Format {
+pub(super) trait ElementFormat {
     /// Type of an element in buffers.
     type Stored: Copy;
     /// Type of an element in registers.
@@ -62,7 +62,7 @@ pub(super) struct Plain<T>(PhantomData<T>);
 pub(super) struct Truth;
 
 /// Half precision, converted in software.
-pub(super) struct Half;
+pub(super) struct SoftwareHalf;
 
 /// bfloat16, converted in software.
 pub(super) struct Brain;
@@ -70,7 +70,7 @@ pub(super) struct Brain;
 macro_rules! formats {
     ($($format:ty: $stored:ty, $wide:ty, $widen:path, $narrow:path;)*) => {
         $(
-            impl Format for $format {
+            impl ElementFormat for $format {
                 type Stored = $stored;
                 type Wide = $wide;
 
@@ -104,11 +104,11 @@ formats! {
     Plain<u64>: u64, u64, identity, identity;
     Plain<f32>: f32, f32, identity, identity;
     Plain<f64>: f64, f64, identity, identity;
-    Half: u16, f32, convert::f16_to_f32, convert::f32_to_f16;
+    SoftwareHalf: u16, f32, convert::f16_to_f32, convert::f32_to_f16;
     Brain: u16, f32, convert::bf16_to_f32, convert::f32_to_bf16;
 }
 
-impl Format for Truth {
+impl ElementFormat for Truth {
     type Stored = u8;
     type Wide = u8;
 
@@ -130,9 +130,9 @@ impl Format for Truth {
 }
 
 /// The folding loop of operation `J` over elements of format `F`.
-pub(super) struct Fold<J, F>(PhantomData<(J, F)>);
+pub(super) struct FoldLoop<J, F>(PhantomData<(J, F)>);
 
-impl<J: Join<F::Wide>, F: Format> Body<()> for Fold<J, F> {
+impl<J: Join<F::Wide>, F: ElementFormat> LoopBody<()> for FoldLoop<J, F> {
     #[inline(always)]
     unsafe fn run(into: Region, sources: &[Region], _: ()) {
         let count = into.bytes() / size_of::<F::Stored>();
@@ -158,12 +158,12 @@ impl<J: Join<F::Wide>, F: Format> Body<()> for Fold<J, F> {
 /// a word: widening is then a shift or a mask, and nothing crosses vector lanes.
 pub(super) struct FoldBrain<J>(PhantomData<J>);
 
-impl<J: Join<f32>> Body<()> for FoldBrain<J> {
+impl<J: Join<f32>> LoopBody<()> for FoldBrain<J> {
     #[inline(always)]
     unsafe fn run(into: Region, sources: &[Region], _: ()) {
         let [first, second] = sources else {
             // SAFETY: the same contract.
-            return unsafe { Fold::<J, Brain>::run(into, sources, ()) };
+            return unsafe { FoldLoop::<J, Brain>::run(into, sources, ()) };
         };
         let words = into.bytes() / 4;
         // SAFETY: lengths and overlap are the caller's contract.
@@ -171,7 +171,7 @@ impl<J: Join<f32>> Body<()> for FoldBrain<J> {
         let rest = words * 4..into.bytes();
         let sources = [first.part(rest.clone()), second.part(rest.clone())];
         // SAFETY: equal parts of regions under the same contract.
-        unsafe { Fold::<J, Brain>::run(into.part(rest), &sources, ()) }
+        unsafe { FoldLoop::<J, Brain>::run(into.part(rest), &sources, ()) }
     }
 }
 
@@ -200,9 +200,13 @@ const SCRATCH_BYTES: usize = 4096;
 /// Folds three or more sources.
 ///
 /// # Safety
-/// As [`Body::run`]; `count` elements in each region.
+/// As [`LoopBody::run`]; `count` elements in each region.
 #[inline(always)]
-unsafe fn fold_blocks<J: Join<F::Wide>, F: Format>(into: Region, sources: &[Region], count: usize) {
+unsafe fn fold_blocks<J: Join<F::Wide>, F: ElementFormat>(
+    into: Region,
+    sources: &[Region],
+    count: usize,
+) {
     let [first, second, middle @ .., last] = sources else {
         unreachable!("one and two sources have their own loops");
     };

@@ -1,7 +1,9 @@
 //! The table operation × data type × CPU level, and its entries.
 
-use super::fold::{Brain, Fold, FoldBrain, Format, Half, Plain, Truth, check_regions};
-use super::level::{Level, Run, compiled};
+use super::fold::{
+    Brain, ElementFormat, FoldBrain, FoldLoop, Plain, SoftwareHalf, Truth, check_regions,
+};
+use super::level::{CompiledLoop, Level, compiled};
 use super::ops::{Band, Bor, Bxor, Join, Max, Min, Prod, Sum};
 use super::scale::{Factor, scale};
 use super::spread::{self, Spread, SpreadScaled, Targets};
@@ -14,22 +16,22 @@ use crate::types::{DType, Op};
 
 /// The reduction loop of one operation and data type, chosen for this CPU.
 #[derive(Clone, Copy, Debug)]
-pub struct Kernel {
+pub struct ReductionKernel {
     dtype: DType,
-    run: Run<()>,
+    run: CompiledLoop<()>,
     /// The loop from a few sources into several targets at once; `None`: blocks go through `run`.
-    spread: Option<Run<Targets>>,
+    spread: Option<CompiledLoop<Targets>>,
 }
 
-impl Kernel {
+impl ReductionKernel {
     /// Returns the kernel of `op` (its combining part: `Avg` and `PremulSum` are sums) for `dtype`.
-    pub fn new(op: Op, dtype: DType) -> Result<Kernel> {
-        Kernel::at_level(op, dtype, Level::current())
+    pub fn new(op: Op, dtype: DType) -> Result<ReductionKernel> {
+        ReductionKernel::at_level(op, dtype, Level::current())
     }
 
     /// Returns the kernel for a CPU with no more than `level`.
     #[doc(hidden)]
-    pub fn at_level(op: Op, dtype: DType, level: Level) -> Result<Kernel> {
+    pub fn at_level(op: Op, dtype: DType, level: Level) -> Result<ReductionKernel> {
         op.check(dtype)?;
         if !level.is_available() {
             return Err(Error::Unsupported(format!(
@@ -52,7 +54,7 @@ impl Kernel {
             Op::Sum => spread_sum(dtype, level),
             _ => None,
         };
-        Ok(Kernel { dtype, run, spread })
+        Ok(ReductionKernel { dtype, run, spread })
     }
 
     /// Returns the type of the elements that the kernel combines.
@@ -73,7 +75,7 @@ impl Kernel {
         unsafe { (self.run)(into, sources, ()) }
     }
 
-    /// Panics unless the regions satisfy the contract of [`fold`](Kernel::fold).
+    /// Panics unless the regions satisfy the contract of [`fold`](ReductionKernel::fold).
     pub(crate) fn check(&self, into: Region, sources: &[Region]) {
         check_regions(self.dtype, into, sources);
     }
@@ -81,9 +83,10 @@ impl Kernel {
     /// Sets every element of all `targets` to the reduction of that element of `sources`, from
     /// first to last, scaled by `factor`. `parts` is scratch space for a list.
     ///
-    /// The regions must satisfy the contract of [`fold`](Kernel::fold); each target may be one of
-    /// the sources, and no two targets overlap. The bits are those of a fold followed by a scaling.
-    /// Streamed stores are complete on return, for any thread that sees this thread's next store.
+    /// The regions must satisfy the contract of [`fold`](ReductionKernel::fold); each target may be
+    /// one of the sources, and no two targets overlap. The bits are those of a fold followed by a
+    /// scaling. Streamed stores are complete on return, for any thread that sees this thread's next
+    /// store.
     pub fn spread(
         &self,
         targets: &[Region],
@@ -96,7 +99,7 @@ impl Kernel {
             check_regions(self.dtype, *target, sources);
         }
         let rows = self.spread_rows(targets, sources, factor, store);
-        let mut block = Block([0; BLOCK_BYTES]);
+        let mut block = StackBlock([0; BLOCK_BYTES]);
         let bytes = sources[0].bytes();
         for start in (rows..bytes).step_by(BLOCK_BYTES) {
             let range = start..bytes.min(start + BLOCK_BYTES);
@@ -145,20 +148,20 @@ impl Kernel {
 
 /// A block on the stack, aligned to a cache line.
 #[repr(align(64))]
-struct Block([u8; BLOCK_BYTES]);
+struct StackBlock([u8; BLOCK_BYTES]);
 
 /// Returns the loop for `Bool`: every byte but 0 is true, and results are 0 or 1.
-fn truth(op: Op, level: Level) -> Run<()> {
+fn truth(op: Op, level: Level) -> CompiledLoop<()> {
     let level = level.min(Level::Avx2);
     match op {
-        Op::Bxor => compiled::<Fold<Bxor, Truth>, ()>(level),
-        Op::Min | Op::Prod | Op::Band => compiled::<Fold<Band, Truth>, ()>(level),
-        _ => compiled::<Fold<Bor, Truth>, ()>(level),
+        Op::Bxor => compiled::<FoldLoop<Bxor, Truth>, ()>(level),
+        Op::Min | Op::Prod | Op::Band => compiled::<FoldLoop<Band, Truth>, ()>(level),
+        _ => compiled::<FoldLoop<Bor, Truth>, ()>(level),
     }
 }
 
 /// Returns the loop of `Sum` or `Prod`, whose bits are the same for signed and unsigned integers.
-fn wrapping<J>(dtype: DType, level: Level) -> Run<()>
+fn wrapping<J>(dtype: DType, level: Level) -> CompiledLoop<()>
 where
     J: Join<u8> + Join<u16> + Join<u32> + Join<u64> + Join<f32> + Join<f64>,
 {
@@ -172,7 +175,7 @@ where
 }
 
 /// Returns the loop of `Min` or `Max`, for which the sign of integers matters.
-fn ordered<J>(dtype: DType, level: Level) -> Run<()>
+fn ordered<J>(dtype: DType, level: Level) -> CompiledLoop<()>
 where
     J: Join<i8> + Join<i16> + Join<i32> + Join<i64>,
     J: Join<u8> + Join<u16> + Join<u32> + Join<u64>,
@@ -191,13 +194,13 @@ where
     }
 }
 
-fn float<J: Join<f32> + Join<f64>>(dtype: DType, level: Level) -> Run<()> {
+fn float<J: Join<f32> + Join<f64>>(dtype: DType, level: Level) -> CompiledLoop<()> {
     match dtype {
         #[cfg(target_arch = "x86_64")]
         DType::F16 if level == Level::Avx2 => compiled::<FoldHalf<J, F16c>, ()>(level),
         #[cfg(target_arch = "x86_64")]
         DType::F16 if level == Level::Avx512 => compiled::<FoldHalf<J, Avx512>, ()>(level),
-        DType::F16 => compiled::<Fold<J, Half>, ()>(level),
+        DType::F16 => compiled::<FoldLoop<J, SoftwareHalf>, ()>(level),
         DType::BF16 => compiled::<FoldBrain<J>, ()>(level),
         DType::F32 => plain::<J, f32>(level),
         DType::F64 => plain::<J, f64>(level),
@@ -207,15 +210,15 @@ fn float<J: Join<f32> + Join<f64>>(dtype: DType, level: Level) -> Run<()> {
 
 /// Returns a loop of at most 256-bit vectors, which suffice for operands from memory or another
 /// core: loops of wider vectors measured a sixth slower than memory.
-fn plain<J: Join<T>, T>(level: Level) -> Run<()>
+fn plain<J: Join<T>, T>(level: Level) -> CompiledLoop<()>
 where
-    Plain<T>: Format<Wide = T>,
+    Plain<T>: ElementFormat<Wide = T>,
 {
-    compiled::<Fold<J, Plain<T>>, ()>(level.min(Level::Avx2))
+    compiled::<FoldLoop<J, Plain<T>>, ()>(level.min(Level::Avx2))
 }
 
 /// Returns the loop that sums a few sources into as many targets, if the type has one.
-fn spread_sum(dtype: DType, level: Level) -> Option<Run<Targets>> {
+fn spread_sum(dtype: DType, level: Level) -> Option<CompiledLoop<Targets>> {
     Some(match dtype {
         DType::I8 | DType::U8 => compiled::<Spread<Plain<u8>>, _>(level),
         DType::I16 | DType::U16 => compiled::<Spread<Plain<u16>>, _>(level),

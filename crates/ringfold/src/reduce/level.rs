@@ -5,7 +5,7 @@
 
 use std::sync::OnceLock;
 
-use super::environment::Environment;
+use super::environment::FloatEnvironment;
 use crate::memory::Region;
 use crate::sys::fork;
 
@@ -70,7 +70,7 @@ impl Level {
 }
 
 /// A loop over buffers. `Extra` is the type of an additional parameter.
-pub(super) trait Body<Extra> {
+pub(super) trait LoopBody<Extra> {
     /// Runs the loop. Must be `#[inline(always)]`, with everything that it calls, to be compiled
     /// for its caller's level.
     ///
@@ -81,16 +81,20 @@ pub(super) trait Body<Extra> {
     unsafe fn run(into: Region, sources: &[Region], extra: Extra);
 }
 
-/// A [`Body`] compiled for some level, under the same contract. Runs in the default floating-point
-/// environment.
-pub(super) type Run<Extra> = unsafe fn(Region, &[Region], Extra);
+/// A [`LoopBody`] compiled for some level, under the same contract. Runs in the default
+/// floating-point environment.
+pub(super) type CompiledLoop<Extra> = unsafe fn(Region, &[Region], Extra);
 
 macro_rules! compiled_for {
     ($($(#[$attribute:meta])* $name:ident)*) => {
         $(
             $(#[$attribute])*
-            unsafe fn $name<B: Body<Extra>, Extra>(into: Region, sources: &[Region], extra: Extra) {
-                let _environment = Environment::standard();
+            unsafe fn $name<B: LoopBody<Extra>, Extra>(
+                into: Region,
+                sources: &[Region],
+                extra: Extra,
+            ) {
+                let _environment = FloatEnvironment::standard();
                 // SAFETY: the same contract.
                 unsafe { B::run(into, sources, extra) }
             }
@@ -109,7 +113,7 @@ compiled_for! {
 }
 
 /// Returns `B` compiled for `level`.
-pub(super) fn compiled<B: Body<Extra>, Extra>(level: Level) -> Run<Extra> {
+pub(super) fn compiled<B: LoopBody<Extra>, Extra>(level: Level) -> CompiledLoop<Extra> {
     match level {
         #[cfg(target_arch = "x86_64")]
         Level::Avx2 => avx2::<B, Extra>,

@@ -1,10 +1,10 @@
 //! Elementwise arithmetic over several buffers.
 //!
-//! A [`Kernel`] is one entry of the table operation × data type × CPU level. Its loops are generic
-//! bodies that are compiled once per level (`level`): `fold` reduces into one target, `spread` into
-//! several at once, and `x86` handles half precision on x86. `ops` defines the operations on two
-//! elements, `convert` the 16- and 8-bit floats, and `store` non-temporal stores; `digest` computes
-//! checksums of messages.
+//! A [`ReductionKernel`] is one entry of the table operation × data type × CPU level. Its loops are
+//! generic bodies that are compiled once per level (`level`): `fold` reduces into one target,
+//! `spread` into several at once, and `x86` handles half precision on x86. `ops` defines the
+//! operations on two elements, `convert` the 16- and 8-bit floats, and `store` non-temporal stores;
+//! `digest` computes checksums of messages.
 //!
 //! Invariants: sources are combined in their order. Nothing is reassociated or contracted to a
 //! fused multiply-add, so all levels give the same bits, NaN payloads excepted. On x86-64 and
@@ -30,7 +30,7 @@ mod x86;
 mod tests;
 
 pub use digest::Digest;
-pub use kernel::Kernel;
+pub use kernel::ReductionKernel;
 pub use level::Level;
 pub(crate) use parallel::Parallel;
 pub use scale::{Factor, scale};

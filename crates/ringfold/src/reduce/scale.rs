@@ -4,9 +4,9 @@
 use std::hint::black_box;
 use std::marker::PhantomData;
 
-use super::environment::Environment;
-use super::fold::{Brain, Format, Half, Plain, check_regions};
-use super::level::{Body, Level, Run, compiled};
+use super::environment::FloatEnvironment;
+use super::fold::{Brain, ElementFormat, Plain, SoftwareHalf, check_regions};
+use super::level::{CompiledLoop, Level, LoopBody, compiled};
 #[cfg(target_arch = "x86_64")]
 use super::x86::{Avx512, F16c, ScaleHalf};
 use crate::error::{Error, Result};
@@ -42,7 +42,7 @@ pub(super) fn scale_at_level(
     if factor == Factor::Divide(0) {
         return Err(Error::InvalidArgument("cannot divide a buffer by 0".into()));
     }
-    let _environment = Environment::standard();
+    let _environment = FloatEnvironment::standard();
     let multiplier = match factor {
         Factor::Multiply(multiplier) => multiplier,
         // The compiler must not divide before the environment is set.
@@ -63,20 +63,20 @@ pub(super) fn scale_at_level(
     Ok(())
 }
 
-fn run<Extra>(run: Run<Extra>, into: Region, from: Region, extra: Extra) {
+fn run<Extra>(run: CompiledLoop<Extra>, into: Region, from: Region, extra: Extra) {
     // SAFETY: `check_regions` has verified equal lengths and no partial overlap; the level is one
     // of this machine's.
     unsafe { run(into, &[from], extra) }
 }
 
 /// Returns the multiplying loop, if the type has one.
-fn multiplying(dtype: DType, level: Level) -> Option<Run<f64>> {
+fn multiplying(dtype: DType, level: Level) -> Option<CompiledLoop<f64>> {
     Some(match dtype {
         #[cfg(target_arch = "x86_64")]
         DType::F16 if level == Level::Avx2 => compiled::<ScaleHalf<F16c>, _>(level),
         #[cfg(target_arch = "x86_64")]
         DType::F16 if level == Level::Avx512 => compiled::<ScaleHalf<Avx512>, _>(level),
-        DType::F16 => compiled::<Multiply<Half>, _>(level),
+        DType::F16 => compiled::<Multiply<SoftwareHalf>, _>(level),
         DType::BF16 => compiled::<Multiply<Brain>, _>(level),
         DType::F32 => compiled::<Multiply<Plain<f32>>, _>(level),
         DType::F64 => compiled::<Multiply<Plain<f64>>, _>(level),
@@ -85,7 +85,7 @@ fn multiplying(dtype: DType, level: Level) -> Option<Run<f64>> {
 }
 
 /// Returns the dividing loop.
-fn dividing(dtype: DType, level: Level) -> Result<Run<u64>> {
+fn dividing(dtype: DType, level: Level) -> Result<CompiledLoop<u64>> {
     Ok(match dtype {
         DType::I8 => compiled::<Divide<i8>, _>(level),
         DType::U8 => compiled::<Divide<u8>, _>(level),
@@ -102,7 +102,7 @@ fn dividing(dtype: DType, level: Level) -> Result<Run<u64>> {
 /// The multiplying loop over elements of format `F`.
 struct Multiply<F>(PhantomData<F>);
 
-impl<F: Format> Body<f64> for Multiply<F>
+impl<F: ElementFormat> LoopBody<f64> for Multiply<F>
 where
     F::Wide: std::ops::Mul<Output = F::Wide>,
 {
@@ -127,7 +127,7 @@ struct Divide<T>(PhantomData<T>);
 macro_rules! divide_as_float {
     ($($t:ty, $float:ty, $quotient:ty;)*) => {
         $(
-            impl Body<u64> for Divide<$t> {
+            impl LoopBody<u64> for Divide<$t> {
                 #[inline(always)]
                 unsafe fn run(into: Region, sources: &[Region], divisor: u64) {
                     let divisor = divisor as $float;
@@ -155,7 +155,7 @@ divide_as_float! {
     u32, f64, u32;
 }
 
-impl Body<u64> for Divide<u64> {
+impl LoopBody<u64> for Divide<u64> {
     #[inline(always)]
     unsafe fn run(into: Region, sources: &[Region], divisor: u64) {
         // SAFETY: the same contract.
@@ -163,7 +163,7 @@ impl Body<u64> for Divide<u64> {
     }
 }
 
-impl Body<u64> for Divide<i64> {
+impl LoopBody<u64> for Divide<i64> {
     #[inline(always)]
     unsafe fn run(into: Region, sources: &[Region], divisor: u64) {
         let quotient = |value: i64| {
@@ -182,7 +182,7 @@ impl Body<u64> for Divide<i64> {
 /// Computes `into[i] = f(from[i])`.
 ///
 /// # Safety
-/// As [`Body::run`].
+/// As [`LoopBody::run`].
 #[inline(always)]
 unsafe fn map<T: Copy>(into: Region, from: Region, f: impl Fn(T) -> T) {
     let count = into.bytes() / size_of::<T>();

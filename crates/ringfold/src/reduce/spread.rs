@@ -7,8 +7,8 @@ use std::marker::PhantomData;
 use std::ops::Mul;
 use std::sync::atomic::{Ordering, compiler_fence};
 
-use super::fold::Format;
-use super::level::Body;
+use super::fold::ElementFormat;
+use super::level::LoopBody;
 use super::ops::{Join, Sum};
 use super::store::{LINE_BYTES, Store, stream};
 use crate::memory::Region;
@@ -61,7 +61,7 @@ impl Targets {
 }
 
 /// The representation of a row of elements in buffers and in registers.
-pub(super) trait Rows {
+pub(super) trait RowFormat {
     /// Type of an element in buffers.
     type Stored: Copy;
     /// Type of an element in registers.
@@ -79,7 +79,7 @@ pub(super) trait Rows {
     fn factor(factor: f64) -> Self::Wide;
 }
 
-impl<F: Format> Rows for F {
+impl<F: ElementFormat> RowFormat for F {
     type Stored = F::Stored;
     type Wide = F::Wide;
 
@@ -102,7 +102,7 @@ impl<F: Format> Rows for F {
 /// Sums that are stored unscaled.
 pub(super) struct Spread<F>(PhantomData<F>);
 
-impl<F: Rows> Body<Targets> for Spread<F>
+impl<F: RowFormat> LoopBody<Targets> for Spread<F>
 where
     Sum: Join<F::Wide>,
 {
@@ -116,7 +116,7 @@ where
 /// Sums that may be scaled.
 pub(super) struct SpreadScaled<F>(PhantomData<F>);
 
-impl<F: Rows> Body<Targets> for SpreadScaled<F>
+impl<F: RowFormat> LoopBody<Targets> for SpreadScaled<F>
 where
     Sum: Join<F::Wide>,
     F::Wide: Mul<Output = F::Wide>,
@@ -138,9 +138,10 @@ where
 }
 
 /// # Safety
-/// As [`Body::run`]; the number of sources is in [`FEW`]; `targets` is as [`Targets`] describes.
+/// As [`LoopBody::run`]; the number of sources is in [`FEW`]; `targets` is as [`Targets`]
+/// describes.
 #[inline(always)]
-unsafe fn by_count<F: Rows>(
+unsafe fn by_count<F: RowFormat>(
     sources: &[Region],
     targets: &Targets,
     finish: impl Fn([F::Wide; ROW]) -> [F::Stored; ROW],
@@ -161,7 +162,7 @@ unsafe fn by_count<F: Rows>(
 /// # Safety
 /// As [`by_count`].
 #[inline(always)]
-unsafe fn by_store<F: Rows, const N: usize>(
+unsafe fn by_store<F: RowFormat, const N: usize>(
     sources: [Region; N],
     targets: &Targets,
     finish: impl Fn([F::Wide; ROW]) -> [F::Stored; ROW],
@@ -188,7 +189,7 @@ unsafe fn by_store<F: Rows, const N: usize>(
 /// # Safety
 /// As [`by_count`]; `put` must be allowed to store a row at the target.
 #[inline(always)]
-unsafe fn sum_rows<F: Rows, const N: usize>(
+unsafe fn sum_rows<F: RowFormat, const N: usize>(
     sources: [Region; N],
     into: [Region; N],
     finish: impl Fn([F::Wide; ROW]) -> [F::Stored; ROW],

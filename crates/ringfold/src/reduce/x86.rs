@@ -8,9 +8,9 @@
 use std::arch::x86_64::*;
 use std::marker::PhantomData;
 
-use super::level::Body;
+use super::level::LoopBody;
 use super::ops::{Join, Sum};
-use super::spread::{ROW, Rows};
+use super::spread::{ROW, RowFormat};
 use crate::memory::Region;
 
 /// Elements of a block: few enough to stay in registers. The compiler keeps arrays of 32 in memory,
@@ -26,7 +26,7 @@ const NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT;
 /// Conversions of eight elements at a time.
 pub(super) struct F16c;
 
-impl Rows for F16c {
+impl RowFormat for F16c {
     type Stored = u16;
     type Wide = f32;
 
@@ -66,7 +66,7 @@ impl Rows for F16c {
 /// Conversions of sixteen elements at a time: the whole block.
 pub(super) struct Avx512;
 
-impl Rows for Avx512 {
+impl RowFormat for Avx512 {
     type Stored = u16;
     type Wide = f32;
 
@@ -101,7 +101,7 @@ impl Rows for Avx512 {
 /// The folding loop of operation `J` with the conversions `R`.
 pub(super) struct FoldHalf<J, R>(PhantomData<(J, R)>);
 
-impl<J: Join<f32>, R: Rows<Stored = u16, Wide = f32>> Body<()> for FoldHalf<J, R> {
+impl<J: Join<f32>, R: RowFormat<Stored = u16, Wide = f32>> LoopBody<()> for FoldHalf<J, R> {
     #[inline(always)]
     unsafe fn run(into: Region, sources: &[Region], _: ()) {
         let as_it_is = |value| value;
@@ -119,7 +119,7 @@ impl<J: Join<f32>, R: Rows<Stored = u16, Wide = f32>> Body<()> for FoldHalf<J, R
 /// The loop that multiplies by a factor.
 pub(super) struct ScaleHalf<R>(PhantomData<R>);
 
-impl<R: Rows<Stored = u16, Wide = f32>> Body<f64> for ScaleHalf<R> {
+impl<R: RowFormat<Stored = u16, Wide = f32>> LoopBody<f64> for ScaleHalf<R> {
     #[inline(always)]
     unsafe fn run(into: Region, sources: &[Region], factor: f64) {
         let factor = R::factor(factor);
@@ -131,9 +131,9 @@ impl<R: Rows<Stored = u16, Wide = f32>> Body<f64> for ScaleHalf<R> {
 /// Joins the blocks of all sources from first to last, and stores the result of `finish`.
 ///
 /// # Safety
-/// As [`Body::run`].
+/// As [`LoopBody::run`].
 #[inline(always)]
-unsafe fn fold_blocks<J: Join<f32>, R: Rows<Stored = u16, Wide = f32>>(
+unsafe fn fold_blocks<J: Join<f32>, R: RowFormat<Stored = u16, Wide = f32>>(
     into: Region,
     sources: &[Region],
     finish: impl Fn(f32) -> f32,

@@ -50,7 +50,7 @@ pub(crate) fn scratch(first: u32, len: u32) -> Span {
 
 /// The ranks that an `Await` waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Peers {
+pub enum AwaitedPeers {
     /// All ranks but this one.
     Others,
     /// One rank.
@@ -59,7 +59,7 @@ pub enum Peers {
 
 /// Ranks at equal distances: `first`, `first + step` and so on, `count` of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Members {
+pub struct StridedRanks {
     /// The lowest rank.
     pub first: u32,
     /// The distance between consecutive members.
@@ -68,10 +68,10 @@ pub struct Members {
     pub count: u32,
 }
 
-impl Members {
+impl StridedRanks {
     /// Returns all ranks of a world.
-    pub fn all(world_size: u32) -> Members {
-        Members {
+    pub fn all(world_size: u32) -> StridedRanks {
+        StridedRanks {
             first: 0,
             step: 1,
             count: world_size,
@@ -79,8 +79,8 @@ impl Members {
     }
 
     /// Returns one rank.
-    pub fn one(rank: u32) -> Members {
-        Members {
+    pub fn one(rank: u32) -> StridedRanks {
+        StridedRanks {
             first: rank,
             step: 1,
             count: 1,
@@ -111,11 +111,11 @@ pub struct Combine {
     /// until then, other ranks access this rank's memory.
     pub assignment: Assignment,
     /// The ranks whose chunks are read.
-    pub sources: Members,
+    pub sources: StridedRanks,
     /// The chunks that are read of each source.
     pub from: Span,
     /// The ranks that receive the result.
-    pub targets: Members,
+    pub targets: StridedRanks,
     /// The chunks of each target that hold the result.
     pub into: Span,
 }
@@ -145,14 +145,14 @@ pub enum Action {
         assignment: Assignment,
     },
     /// Waits until the peers have reached `phase`.
-    Await { peers: Peers, phase: u8 },
+    Await { peers: AwaitedPeers, phase: u8 },
     /// `into` = chunks `first..first + into.len` as published by `peer` (chunk numbers of the
     /// peer's span).
     CopyFrom { peer: u32, first: u32, into: Span },
     /// `into` = the chunks of `among`, which include this rank, combined in rank order: the peers'
     /// as published under `own`'s chunk numbers, this rank's from `own` itself.
     ReduceFrom {
-        among: Members,
+        among: StridedRanks,
         own: Span,
         into: Span,
     },

@@ -5,9 +5,9 @@
 
 #![forbid(unsafe_code)]
 
-use super::action::{Action, Buffer, Combine, Members, Peers, Span, Step};
+use super::action::{Action, AwaitedPeers, Buffer, Combine, Span, Step, StridedRanks};
 pub(super) use super::action::{input, output, scratch};
-use super::spec::{Cut, Schedule, Spec};
+use super::spec::{BufferCut, Schedule, Spec};
 
 impl Spec {
     /// Returns the rank `by` places after this one, around the ring.
@@ -69,7 +69,7 @@ pub(super) struct Builder {
 
 impl Builder {
     /// Creates an empty schedule in round 0.
-    pub(super) fn new(spec: &Spec, input: Cut, output: Cut) -> Builder {
+    pub(super) fn new(spec: &Spec, input: BufferCut, output: BufferCut) -> Builder {
         Builder {
             schedule: Schedule {
                 spec: spec.clone(),
@@ -88,12 +88,12 @@ impl Builder {
 
     /// Creates a schedule with both buffers cut into `chunks` chunks.
     pub(super) fn vector(spec: &Spec, chunks: u32) -> Builder {
-        Builder::new(spec, Cut::Vector(chunks), Cut::Vector(chunks))
+        Builder::new(spec, BufferCut::Vector(chunks), BufferCut::Vector(chunks))
     }
 
     /// Creates a schedule with `input` and `output` blocks of ranks.
     pub(super) fn blocks(spec: &Spec, input: u32, output: u32) -> Builder {
-        Builder::new(spec, Cut::Blocks(input), Cut::Blocks(output))
+        Builder::new(spec, BufferCut::Blocks(input), BufferCut::Blocks(output))
     }
 
     /// Allows messages of several blocks.
@@ -163,23 +163,23 @@ impl Builder {
         });
     }
 
-    pub(super) fn wait_for(&mut self, peers: Peers, phase: u8) {
+    pub(super) fn wait_for(&mut self, peers: AwaitedPeers, phase: u8) {
         self.push(Action::Await { peers, phase });
     }
 
     /// Waits for `phase` of `peer`, then copies the peer's published chunks from `first` on.
     pub(super) fn fetch(&mut self, peer: u32, phase: u8, first: u32, into: Span) {
-        self.wait_for(Peers::One(peer), phase);
+        self.wait_for(AwaitedPeers::One(peer), phase);
         self.push(Action::CopyFrom { peer, first, into });
     }
 
     /// Reduces the chunks that all ranks have published.
     pub(super) fn reduce_from(&mut self, own: Span, into: Span) {
-        let among = Members::all(self.schedule.spec.world_size);
+        let among = StridedRanks::all(self.schedule.spec.world_size);
         self.reduce_among(among, own, into);
     }
 
-    pub(super) fn reduce_among(&mut self, among: Members, own: Span, into: Span) {
+    pub(super) fn reduce_among(&mut self, among: StridedRanks, own: Span, into: Span) {
         self.push(Action::ReduceFrom { among, own, into });
     }
 
@@ -196,8 +196,8 @@ impl Builder {
     /// Combines published or exposed chunks, with the access and assignment of the spec.
     pub(super) fn combine(
         &mut self,
-        (sources, from): (Members, Span),
-        (targets, into): (Members, Span),
+        (sources, from): (StridedRanks, Span),
+        (targets, into): (StridedRanks, Span),
     ) {
         let Spec {
             access, assignment, ..
@@ -255,7 +255,7 @@ impl Builder {
 /// schedules can be generated one round at a time; see [`rounds`](super::rounds).
 pub(super) struct ByRound {
     /// The cuts of input and output, by the number of ranks.
-    pub cuts: fn(u32) -> (Cut, Cut),
+    pub cuts: fn(u32) -> (BufferCut, BufferCut),
     /// The number of rounds, by the number of ranks.
     pub rounds: fn(u32) -> u32,
     /// Writes the steps of a rank in a round.

@@ -22,10 +22,10 @@ use Method::{
 };
 
 /// A collective, a method for it, and the generator of its schedules for two or more ranks.
-type Entry = (Collective, Method, fn(&Spec) -> Schedule);
+type CatalogueEntry = (Collective, Method, fn(&Spec) -> Schedule);
 
 /// Methods over messages. `recursive_doubling` over blocks needs a power of two ranks.
-const MESSAGES: &[Entry] = &[
+const MESSAGES: &[CatalogueEntry] = &[
     (AllReduce, Flat, flat::all_reduce),
     (AllReduce, Ring, |spec| ring::ALL_REDUCE.whole(spec)),
     (AllReduce, Tree, tree::all_reduce),
@@ -80,7 +80,7 @@ const MESSAGES: &[Entry] = &[
 ];
 
 /// Methods over published memory.
-const STAGED: &[Entry] = &[
+const STAGED: &[CatalogueEntry] = &[
     (AllReduce, Direct, staged::all_reduce),
     (AllReduce, OneShot, staged::all_reduce_at_once),
     (AllReduce, Hierarchical, hierarchical::all_reduce),
@@ -97,7 +97,7 @@ const STAGED: &[Entry] = &[
 ];
 
 /// Methods in registered buffers.
-const REGISTERED: &[Entry] = &[
+const REGISTERED: &[CatalogueEntry] = &[
     (AllReduce, Push, registered::all_reduce),
     (AllReduce, Serve, registered::all_reduce),
     (Broadcast, Push, registered::broadcast),
@@ -112,7 +112,10 @@ const REGISTERED: &[Entry] = &[
 ];
 
 /// Returns the entries of a collective with this access, in the order of [`Method::ALL`].
-fn entries(collective: Collective, access: Access) -> impl Iterator<Item = &'static Entry> {
+fn entries(
+    collective: Collective,
+    access: Access,
+) -> impl Iterator<Item = &'static CatalogueEntry> {
     let table = match access {
         Access::Messages => MESSAGES,
         Access::Staged => STAGED,

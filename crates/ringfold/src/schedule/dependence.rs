@@ -11,12 +11,12 @@
 
 #![forbid(unsafe_code)]
 
-use super::action::{Action, Buffer, Combine, Members, Span, Step};
+use super::action::{Action, Buffer, Combine, Span, Step, StridedRanks};
 use super::spec::Schedule;
 use crate::types::{Access, Collective};
 
 /// A chunk of memory: two spans touch the same memory exactly if they share a place.
-pub type Place = (Buffer, u32);
+pub type BufferChunk = (Buffer, u32);
 
 impl Schedule {
     /// Returns the memory of one chunk. In place, a chunk of `Input` that is the caller's `Output`
@@ -25,7 +25,7 @@ impl Schedule {
     /// Vector collectives: both are one buffer. `all_gather` and `gather` at the root: the input is
     /// the rank's block of the output. `reduce_scatter` and `scatter` at the root: the output is
     /// the rank's block of the input. All other buffers are never in place.
-    pub fn place(&self, buffer: Buffer, chunk: u32, in_place: bool) -> Place {
+    pub fn place(&self, buffer: Buffer, chunk: u32, in_place: bool) -> BufferChunk {
         if !in_place || buffer != Buffer::Input {
             return (buffer, chunk);
         }
@@ -52,7 +52,9 @@ impl Schedule {
                 targets,
                 into,
                 ..
-            }) if sources == targets && sources == Members::one(self.spec.rank) => (from, into),
+            }) if sources == targets && sources == StridedRanks::one(self.spec.rank) => {
+                (from, into)
+            }
             _ => return false,
         };
         let place = |span: Span, i| self.place(span.buffer, span.first + i, in_place);
@@ -60,7 +62,7 @@ impl Schedule {
     }
 
     /// Returns the number of a place, below [`Schedule::places`].
-    pub(super) fn number(&self, (buffer, chunk): Place) -> usize {
+    pub(super) fn number(&self, (buffer, chunk): BufferChunk) -> usize {
         let before = match buffer {
             Buffer::Input => 0,
             Buffer::Output => self.input.chunks(),
@@ -82,7 +84,7 @@ impl Schedule {
     }
 
     /// Returns the output for a part of this rank's own input block, the input for other parts.
-    fn own_block(&self, chunk: u32, rank: u32) -> Place {
+    fn own_block(&self, chunk: u32, rank: u32) -> BufferChunk {
         let parts = self.output.chunks();
         if chunk / parts == rank {
             (Buffer::Output, chunk % parts)
@@ -94,7 +96,7 @@ impl Schedule {
 
 /// The asynchronous steps that touch a chunk and were not waited for.
 #[derive(Default)]
-struct Pending {
+struct ChunkUsers {
     readers: Vec<u32>,
     writers: Vec<u32>,
 }
@@ -103,8 +105,8 @@ struct Pending {
 /// completion the step waits for, ascending.
 pub fn dependencies(schedule: &Schedule, in_place: bool) -> Vec<Vec<Vec<u32>>> {
     let of_channel = |steps: &Vec<Step>| {
-        let mut pending: Vec<Pending> = Vec::new();
-        pending.resize_with(schedule.places(), Pending::default);
+        let mut pending: Vec<ChunkUsers> = Vec::new();
+        pending.resize_with(schedule.places(), ChunkUsers::default);
         let mut waited_for = vec![false; steps.len()];
         let mut lists = Vec::with_capacity(steps.len());
         for (index, step) in steps.iter().enumerate() {

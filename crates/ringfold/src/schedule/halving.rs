@@ -12,7 +12,7 @@ use super::spec::{Schedule, Spec};
 
 /// The role of a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Part {
+pub(super) enum HalvingRole {
     /// Sends its data to rank `into`, and receives the result from it.
     Folded { into: u32 },
     /// Works at this place of the core, for itself and perhaps for one folded rank.
@@ -46,19 +46,19 @@ impl Halving {
         u32::from(self.extra > 0)
     }
 
-    pub(super) fn part(&self, rank: u32) -> Part {
+    pub(super) fn part(&self, rank: u32) -> HalvingRole {
         if rank >= 2 * self.extra {
-            Part::Core {
+            HalvingRole::Core {
                 place: rank - self.extra,
                 folded: None,
             }
         } else if rank % 2 == 1 {
-            Part::Core {
+            HalvingRole::Core {
                 place: rank / 2,
                 folded: Some(rank - 1),
             }
         } else {
-            Part::Folded { into: rank + 1 }
+            HalvingRole::Folded { into: rank + 1 }
         }
     }
 
@@ -88,12 +88,12 @@ pub(super) fn all_reduce(
     let fold_rounds = halving.fold_rounds();
     let unfold_round = fold_rounds + core_rounds;
     match halving.part(spec.rank) {
-        Part::Folded { into } => {
+        HalvingRole::Folded { into } => {
             build.send(into, own);
             build.round(unfold_round);
             build.recv(into, result);
         }
-        Part::Core { place, folded } => {
+        HalvingRole::Core { place, folded } => {
             if let Some(peer) = folded {
                 build.recv_reduce(peer, own, result);
             }

@@ -16,7 +16,7 @@
 
 #![forbid(unsafe_code)]
 
-use super::action::{Members, Peers};
+use super::action::{AwaitedPeers, StridedRanks};
 use super::build::{Builder, input, output, scratch};
 use super::spec::{Schedule, Spec};
 use super::staged;
@@ -36,12 +36,12 @@ pub(super) fn all_reduce(spec: &Spec) -> Schedule {
         return staged::all_reduce(spec);
     }
     let own = spec.rank % size;
-    let domain = Members {
+    let domain = StridedRanks {
         first: spec.rank - own,
         step: 1,
         count: size,
     };
-    let counterparts = Members {
+    let counterparts = StridedRanks {
         first: own,
         step: size,
         count: domains,
@@ -51,13 +51,13 @@ pub(super) fn all_reduce(spec: &Spec) -> Schedule {
     staged::publish_all_but(&mut build, own, size, INPUTS);
     build.round(1);
     for peer in domain.others(spec.rank) {
-        build.wait_for(Peers::One(peer), INPUTS);
+        build.wait_for(AwaitedPeers::One(peer), INPUTS);
     }
     build.reduce_among(domain, input(own, 1), scratch(own, 1));
     build.publish(scratch(own, 1), PARTIAL);
     build.round(2);
     for peer in counterparts.others(spec.rank) {
-        build.wait_for(Peers::One(peer), PARTIAL);
+        build.wait_for(AwaitedPeers::One(peer), PARTIAL);
     }
     build.reduce_among(counterparts, scratch(own, 1), output(own, 1));
     build.publish(output(own, 1), RESULT);

@@ -58,11 +58,11 @@ mod staged;
 mod tree;
 mod weights;
 
-pub use action::{Action, Buffer, Combine, Members, Peers, Span, Step};
+pub use action::{Action, AwaitedPeers, Buffer, Combine, Span, Step, StridedRanks};
 pub(crate) use action::{input, output};
 pub use groups::Groups;
 pub use protocols::{LL_SHARED_BYTES, ll_bytes_max};
-pub use spec::{Cut, Schedule, Spec};
+pub use spec::{BufferCut, Schedule, Spec};
 pub use weights::{Weighting, Weights};
 
 pub use crate::types::{Access, Assignment};

@@ -8,9 +8,9 @@
 
 use std::fmt;
 
-use super::action::{Action, Buffer, Combine, Members, Peers, Span};
+use super::action::{Action, AwaitedPeers, Buffer, Combine, Span, StridedRanks};
 use super::check::{Proof, check, schedules};
-use super::spec::{Cut, Schedule, Spec};
+use super::spec::{BufferCut, Schedule, Spec};
 use crate::error::Result;
 use crate::types::{Access, Algorithm, Assignment, Collective};
 
@@ -144,13 +144,13 @@ impl fmt::Display for Listing {
 }
 
 /// The division of a buffer, in words.
-struct Cutting(Cut);
+struct Cutting(BufferCut);
 
 impl fmt::Display for Cutting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (count, unit) = match self.0 {
-            Cut::Vector(n) => (n, "chunk"),
-            Cut::Blocks(n) => (n, "block"),
+            BufferCut::Vector(n) => (n, "chunk"),
+            BufferCut::Blocks(n) => (n, "block"),
         };
         write!(f, "{count} {unit}{}", if count == 1 { "" } else { "s" })
     }
@@ -163,24 +163,24 @@ impl fmt::Display for Span {
             Buffer::Output => "out",
             Buffer::Scratch => "tmp",
         })?;
-        Chunks(self.first, self.len).fmt(f)
+        ChunkNumbers(self.first, self.len).fmt(f)
     }
 }
 
 /// The numbers of consecutive chunks, for display.
-struct Chunks(u32, u32);
+struct ChunkNumbers(u32, u32);
 
-impl fmt::Display for Chunks {
+impl fmt::Display for ChunkNumbers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
-            Chunks(_, 0) => f.write_str("[]"),
-            Chunks(first, 1) => write!(f, "[{first}]"),
-            Chunks(first, len) => write!(f, "[{first}..{}]", first + len),
+            ChunkNumbers(_, 0) => f.write_str("[]"),
+            ChunkNumbers(first, 1) => write!(f, "[{first}]"),
+            ChunkNumbers(first, len) => write!(f, "[{first}..{}]", first + len),
         }
     }
 }
 
-impl fmt::Display for Members {
+impl fmt::Display for StridedRanks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let last = self.first + (self.count - 1) * self.step;
         match (self.step, self.count) {
@@ -193,7 +193,7 @@ impl fmt::Display for Members {
 
 impl fmt::Display for Combine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let chunks = Chunks(self.from.first, self.from.len);
+        let chunks = ChunkNumbers(self.from.first, self.from.len);
         if self.access == Access::Staged {
             return write!(f, "combine blocks of {chunks} of all, in rank order");
         }
@@ -209,7 +209,7 @@ impl fmt::Display for Combine {
 }
 
 /// Names one rank, or all.
-fn one_or_all(ranks: Members) -> String {
+fn one_or_all(ranks: StridedRanks) -> String {
     match ranks.count {
         1 => ranks.first.to_string(),
         _ => "all".to_owned(),
@@ -232,18 +232,18 @@ impl fmt::Display for Action {
             Action::Reduce { with, from, into } => write!(f, "{into} = {with} + {from}"),
             Action::Publish { span, phase, .. } => write!(f, "publish {span} in phase {phase}"),
             Action::Await {
-                peers: Peers::Others,
+                peers: AwaitedPeers::Others,
                 phase,
             } => write!(f, "await phase {phase} of all"),
             Action::Await {
-                peers: Peers::One(peer),
+                peers: AwaitedPeers::One(peer),
                 phase,
             } => write!(f, "await phase {phase} of {peer}"),
             Action::CopyFrom { peer, first, into } => {
-                write!(f, "{into} = {} of {peer}", Chunks(first, into.len))
+                write!(f, "{into} = {} of {peer}", ChunkNumbers(first, into.len))
             }
             Action::ReduceFrom { among, own, into } => {
-                let chunks = Chunks(own.first, own.len);
+                let chunks = ChunkNumbers(own.first, own.len);
                 write!(f, "{into} = {own} + {chunks} of {among}, in rank order")
             }
             Action::Expose { phase, .. } => write!(f, "expose in and out in phase {phase}"),
@@ -254,11 +254,11 @@ impl fmt::Display for Action {
             } => write!(f, "await all blocks of {into}"),
             Action::Collect { into, .. } => write!(f, "{into} = combined blocks"),
             Action::GiveBack { span, phase } => {
-                let chunks = Chunks(span.first, span.len);
+                let chunks = ChunkNumbers(span.first, span.len);
                 write!(f, "put {span} into {chunks} of all others in phase {phase}")
             }
             Action::TakeBack { peer, into } => {
-                let chunks = Chunks(into.first, into.len);
+                let chunks = ChunkNumbers(into.first, into.len);
                 write!(f, "{into} = {chunks} as {peer} put it")
             }
         }

@@ -16,7 +16,7 @@
 
 #![forbid(unsafe_code)]
 
-use super::action::{Members, Peers, Span};
+use super::action::{AwaitedPeers, Span, StridedRanks};
 use super::build::{Builder, input, output};
 use super::spec::{Schedule, Spec};
 use crate::types::Assignment;
@@ -28,23 +28,34 @@ const DONE: u8 = 1;
 
 /// Reduces all inputs into all outputs.
 pub(super) fn all_reduce(spec: &Spec) -> Schedule {
-    let all = Members::all(spec.world_size);
+    let all = StridedRanks::all(spec.world_size);
     over_vector(spec, all, all)
 }
 
 /// Copies the root's input into all outputs.
 pub(super) fn broadcast(spec: &Spec) -> Schedule {
-    over_vector(spec, Members::one(spec.root), Members::all(spec.world_size))
+    over_vector(
+        spec,
+        StridedRanks::one(spec.root),
+        StridedRanks::all(spec.world_size),
+    )
 }
 
 /// Reduces all inputs into the root's output.
 pub(super) fn reduce(spec: &Spec) -> Schedule {
-    over_vector(spec, Members::all(spec.world_size), Members::one(spec.root))
+    over_vector(
+        spec,
+        StridedRanks::all(spec.world_size),
+        StridedRanks::one(spec.root),
+    )
 }
 
 /// Stores each rank's block to all ranks.
 pub(super) fn all_gather(spec: &Spec) -> Schedule {
-    let (own, all) = (Members::one(spec.rank), Members::all(spec.world_size));
+    let (own, all) = (
+        StridedRanks::one(spec.rank),
+        StridedRanks::all(spec.world_size),
+    );
     let mut build = exposed(Builder::blocks(spec, 1, spec.world_size));
     build.combine((own, input(0, 1)), (all, output(spec.rank, 1)));
     done_with_all(build)
@@ -52,7 +63,10 @@ pub(super) fn all_gather(spec: &Spec) -> Schedule {
 
 /// Reduces each rank's own block.
 pub(super) fn reduce_scatter(spec: &Spec) -> Schedule {
-    let (own, all) = (Members::one(spec.rank), Members::all(spec.world_size));
+    let (own, all) = (
+        StridedRanks::one(spec.rank),
+        StridedRanks::all(spec.world_size),
+    );
     let mut build = exposed(Builder::blocks(spec, spec.world_size, 1));
     build.combine((all, input(spec.rank, 1)), (own, output(0, 1)));
     done_with_all(build)
@@ -60,7 +74,7 @@ pub(super) fn reduce_scatter(spec: &Spec) -> Schedule {
 
 /// Stores each rank's block to the root.
 pub(super) fn gather(spec: &Spec) -> Schedule {
-    let (own, root) = (Members::one(spec.rank), Members::one(spec.root));
+    let (own, root) = (StridedRanks::one(spec.rank), StridedRanks::one(spec.root));
     let build = exposed(Builder::blocks(spec, 1, spec.world_size));
     with_root(
         spec,
@@ -72,7 +86,7 @@ pub(super) fn gather(spec: &Spec) -> Schedule {
 
 /// Reads each rank's block from the root.
 pub(super) fn scatter(spec: &Spec) -> Schedule {
-    let (own, root) = (Members::one(spec.rank), Members::one(spec.root));
+    let (own, root) = (StridedRanks::one(spec.rank), StridedRanks::one(spec.root));
     let build = exposed(Builder::blocks(spec, spec.world_size, 1));
     with_root(
         spec,
@@ -87,14 +101,14 @@ pub(super) fn all_to_all(spec: &Spec) -> Schedule {
     let (own, n) = (spec.rank, spec.world_size);
     let mut build = exposed(Builder::blocks(spec, n, n));
     for peer in std::iter::once(own).chain(spec.others()) {
-        let source = (Members::one(peer), input(own, 1));
-        build.combine(source, (Members::one(own), output(peer, 1)));
+        let source = (StridedRanks::one(peer), input(own, 1));
+        build.combine(source, (StridedRanks::one(own), output(peer, 1)));
     }
     done_with_all(build)
 }
 
 /// Combines all of `sources` into all of `targets`: each owner its chunk, or any rank the whole.
-fn over_vector(spec: &Spec, sources: Members, targets: Members) -> Schedule {
+fn over_vector(spec: &Spec, sources: StridedRanks, targets: StridedRanks) -> Schedule {
     let (chunks, own) = match spec.assignment {
         Assignment::Owner => (spec.world_size, spec.rank),
         Assignment::Dynamic => (1, 0),
@@ -111,14 +125,14 @@ fn over_vector(spec: &Spec, sources: Members, targets: Members) -> Schedule {
 /// Starts a schedule: all ranks learn the locations of all buffers.
 fn exposed(mut build: Builder) -> Builder {
     build.expose(EXPOSED);
-    build.wait_for(Peers::Others, EXPOSED);
+    build.wait_for(AwaitedPeers::Others, EXPOSED);
     build
 }
 
 /// Ends a schedule in which all ranks work in the memory of all.
 fn done_with_all(mut build: Builder) -> Schedule {
     build.publish(input(0, 0), DONE);
-    build.wait_for(Peers::Others, DONE);
+    build.wait_for(AwaitedPeers::Others, DONE);
     build.finish(1)
 }
 
@@ -126,12 +140,12 @@ fn done_with_all(mut build: Builder) -> Schedule {
 fn with_root(
     spec: &Spec,
     mut build: Builder,
-    source: (Members, Span),
-    target: (Members, Span),
+    source: (StridedRanks, Span),
+    target: (StridedRanks, Span),
 ) -> Schedule {
     build.combine(source, target);
     if spec.is_root() {
-        build.wait_for(Peers::Others, DONE);
+        build.wait_for(AwaitedPeers::Others, DONE);
     } else {
         build.publish(input(0, 0), DONE);
     }

@@ -10,11 +10,11 @@
 #![forbid(unsafe_code)]
 
 use super::build::{Builder, ByRound, input, output, scratch};
-use super::spec::{Cut, Schedule, Spec};
+use super::spec::{BufferCut, Schedule, Spec};
 
 /// Reduce-scatter in rounds `0..n-1`, all-gather in rounds `n-1..2n-2`.
 pub(super) const ALL_REDUCE: ByRound = ByRound {
-    cuts: |n| (Cut::Vector(n), Cut::Vector(n)),
+    cuts: |n| (BufferCut::Vector(n), BufferCut::Vector(n)),
     rounds: |n| 2 * (n - 1),
     write: |build, spec, round| {
         let gathered = round.checked_sub(spec.world_size - 1);
@@ -73,7 +73,7 @@ pub(super) fn reduce(spec: &Spec) -> Schedule {
 
 /// Passes each block once around, in `n-1` rounds.
 pub(super) const ALL_GATHER: ByRound = ByRound {
-    cuts: |n| (Cut::Blocks(1), Cut::Blocks(n)),
+    cuts: |n| (BufferCut::Blocks(1), BufferCut::Blocks(n)),
     rounds: |n| n - 1,
     write: |build, spec, round| {
         build.recv(spec.before(1), output(spec.before(round + 1), 1));
@@ -88,7 +88,7 @@ pub(super) const ALL_GATHER: ByRound = ByRound {
 
 /// The first half of [`ALL_REDUCE`], over blocks.
 pub(super) const REDUCE_SCATTER: ByRound = ByRound {
-    cuts: |n| (Cut::Blocks(n), Cut::Blocks(1)),
+    cuts: |n| (BufferCut::Blocks(n), BufferCut::Blocks(1)),
     rounds: |n| n - 1,
     write: |build, spec, round| {
         let (sent, received) = (spec.before(round + 1), spec.before(round + 2));

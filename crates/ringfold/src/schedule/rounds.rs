@@ -7,7 +7,7 @@
 use super::action::Step;
 use super::build::{Builder, ByRound};
 use super::catalogue;
-use super::spec::{Cut, Spec};
+use super::spec::{BufferCut, Spec};
 use crate::error::Result;
 
 /// The steps of all ranks, generated for one rank and one round at a time.
@@ -35,7 +35,7 @@ impl Rounds {
     }
 
     /// Returns the division of input and output.
-    pub fn cuts(&self) -> (Cut, Cut) {
+    pub fn cuts(&self) -> (BufferCut, BufferCut) {
         (self.algorithm.cuts)(self.spec.world_size)
     }
 

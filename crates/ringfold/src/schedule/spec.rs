@@ -31,7 +31,7 @@ pub struct Spec {
 
 /// The division of `Input` and `Output` by the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Cut {
+pub enum BufferCut {
     /// A vector of this many chunks. Slices are contiguous parts of the whole, and each slice is
     /// divided evenly into the chunks, so a span of several chunks is contiguous. For `all_reduce`,
     /// `reduce`, `broadcast`, `send`, `recv`, `sendrecv`.
@@ -42,11 +42,11 @@ pub enum Cut {
     Blocks(u32),
 }
 
-impl Cut {
+impl BufferCut {
     /// Returns the number of chunks.
     pub fn chunks(self) -> u32 {
         match self {
-            Cut::Vector(n) | Cut::Blocks(n) => n,
+            BufferCut::Vector(n) | BufferCut::Blocks(n) => n,
         }
     }
 }
@@ -57,9 +57,9 @@ pub struct Schedule {
     /// The request that the schedule was made for.
     pub spec: Spec,
     /// The chunks of `Input`.
-    pub input: Cut,
+    pub input: BufferCut,
     /// The chunks of `Output`.
-    pub output: Cut,
+    pub output: BufferCut,
     /// Whether `Scratch` is used.
     pub scratch: bool,
     /// Whether chunks of `Output` are published behind those of `Input`, not in the same places.
@@ -124,7 +124,7 @@ impl Schedule {
     }
 
     /// Returns the division of a buffer.
-    pub fn cut(&self, buffer: Buffer) -> Cut {
+    pub fn cut(&self, buffer: Buffer) -> BufferCut {
         match buffer {
             Buffer::Output => self.output,
             Buffer::Input => self.input,
@@ -136,7 +136,7 @@ impl Schedule {
     /// Whether a message, copy or reduction spans several blocks.
     pub fn spans_blocks(&self, action: &Action) -> bool {
         let is_blocks =
-            |span: Span| matches!(self.cut(span.buffer), Cut::Blocks(_)) && span.len > 1;
+            |span: Span| matches!(self.cut(span.buffer), BufferCut::Blocks(_)) && span.len > 1;
         action.is_asynchronous(Access::Messages) && action.spans().any(is_blocks)
     }
 
@@ -152,7 +152,7 @@ impl Schedule {
     /// Returns schedules without a vector to divide unchanged: those over blocks, the barrier, and
     /// those over published memory, whose phases are counted once for all channels.
     pub fn striped(self, channels: u32) -> Schedule {
-        let divisible = matches!(self.input, Cut::Vector(_))
+        let divisible = matches!(self.input, BufferCut::Vector(_))
             && self.spec.access == Access::Messages
             && self.spec.collective != Collective::Barrier;
         let [steps] = self.channels.as_slice() else {
@@ -174,8 +174,8 @@ impl Schedule {
         };
         Schedule {
             channels: (0..channels).map(part).collect(),
-            input: Cut::Vector(self.input.chunks() * channels),
-            output: Cut::Vector(self.output.chunks() * channels),
+            input: BufferCut::Vector(self.input.chunks() * channels),
+            output: BufferCut::Vector(self.output.chunks() * channels),
             ..self
         }
     }

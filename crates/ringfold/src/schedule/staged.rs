@@ -6,7 +6,7 @@
 
 #![forbid(unsafe_code)]
 
-use super::action::{Members, Peers};
+use super::action::{AwaitedPeers, StridedRanks};
 use super::build::{Builder, input, output};
 use super::spec::{Schedule, Spec};
 
@@ -34,12 +34,12 @@ pub(super) fn all_reduce(spec: &Spec) -> Schedule {
     let mut build = Builder::vector(spec, spec.world_size);
     publish_others(&mut build, spec);
     build.round(1);
-    build.wait_for(Peers::Others, INPUTS);
+    build.wait_for(AwaitedPeers::Others, INPUTS);
     build.reduce_from(input(own, 1), output(own, 1));
     build.give_back(output(own, 1), REDUCED);
     build.round(2);
     for peer in spec.others() {
-        build.wait_for(Peers::One(peer), REDUCED);
+        build.wait_for(AwaitedPeers::One(peer), REDUCED);
         build.take_back(peer, output(peer, 1));
     }
     build.finish(3)
@@ -49,7 +49,7 @@ pub(super) fn all_reduce(spec: &Spec) -> Schedule {
 pub(super) fn all_reduce_at_once(spec: &Spec) -> Schedule {
     let mut build = Builder::vector(spec, 1);
     build.publish(input(0, 1), WHOLE);
-    build.wait_for(Peers::Others, WHOLE);
+    build.wait_for(AwaitedPeers::Others, WHOLE);
     build.reduce_from(input(0, 1), output(0, 1));
     build.finish(1)
 }
@@ -64,9 +64,9 @@ pub(super) fn all_reduce_by_any(spec: &Spec) -> Schedule {
     let mut build = Builder::vector(spec, 1);
     build.publish(input(0, 1), WHOLE);
     build.round(COMBINE_ROUND);
-    build.wait_for(Peers::Others, WHOLE);
-    let sources = (Members::all(spec.world_size), input(0, 1));
-    build.combine(sources, (Members::one(0), input(0, 1)));
+    build.wait_for(AwaitedPeers::Others, WHOLE);
+    let sources = (StridedRanks::all(spec.world_size), input(0, 1));
+    build.combine(sources, (StridedRanks::one(0), input(0, 1)));
     build.collect(output(0, 1));
     build.finish(COMBINE_ROUND + 1)
 }
@@ -90,7 +90,7 @@ pub(super) fn reduce(spec: &Spec) -> Schedule {
     let mut build = Builder::vector(spec, spec.world_size);
     publish_others(&mut build, spec);
     build.round(1);
-    build.wait_for(Peers::Others, INPUTS);
+    build.wait_for(AwaitedPeers::Others, INPUTS);
     build.reduce_from(input(spec.rank, 1), reduced);
     if spec.is_root() {
         build.round(2);
@@ -107,7 +107,7 @@ pub(super) fn reduce(spec: &Spec) -> Schedule {
 pub(super) fn reduce_at_root(spec: &Spec) -> Schedule {
     let mut build = Builder::vector(spec, 1);
     if spec.is_root() {
-        build.wait_for(Peers::Others, WHOLE);
+        build.wait_for(AwaitedPeers::Others, WHOLE);
         build.reduce_from(input(0, 1), output(0, 1));
     } else {
         build.publish(input(0, 1), WHOLE);
@@ -128,7 +128,7 @@ pub(super) fn reduce_scatter(spec: &Spec) -> Schedule {
     let mut build = Builder::blocks(spec, spec.world_size, 1);
     publish_others(&mut build, spec);
     build.round(READ_ROUND);
-    build.wait_for(Peers::Others, INPUTS);
+    build.wait_for(AwaitedPeers::Others, INPUTS);
     build.reduce_from(input(spec.rank, 1), output(0, 1));
     build.finish(READ_ROUND + 1)
 }
@@ -170,7 +170,7 @@ pub(super) fn all_to_all(spec: &Spec) -> Schedule {
 pub(super) fn barrier(spec: &Spec) -> Schedule {
     let mut build = Builder::vector(spec, 1);
     build.publish(input(0, 0), WHOLE);
-    build.wait_for(Peers::Others, WHOLE);
+    build.wait_for(AwaitedPeers::Others, WHOLE);
     build.finish(1)
 }
 

@@ -47,7 +47,7 @@ const PRIMITIVE: [u32; 7] = [0b1, 0b11, 0b111, 0b1011, 0b1_0011, 0b10_0101, 0b10
 
 /// Returns the number of rounds from the first in which the late rank takes part to the last.
 pub fn rounds_after_arrival(world_size: u32) -> u32 {
-    Groups::new(world_size).rounds()
+    Grouping::new(world_size).rounds()
 }
 
 /// Generates the schedule for two or more ranks; two ranks use recursive doubling.
@@ -56,14 +56,14 @@ pub(super) fn all_reduce(spec: &Spec) -> Schedule {
         return recursive_doubling::all_reduce(spec);
     }
     let others = spec.world_size - 1;
-    let groups = Groups::new(spec.world_size);
+    let groups = Grouping::new(spec.world_size);
     let mut build = Builder::vector(spec, others);
     let handed_over = u32::from(!groups.is_one());
     let arrival = others - 1 + handed_over;
     match spec.relative() {
         0 => late(&mut build, spec, &groups, arrival),
         place => {
-            let member = Member {
+            let member = PunctualRank {
                 spec,
                 groups: &groups,
                 others,
@@ -81,7 +81,7 @@ pub(super) fn all_reduce(spec: &Spec) -> Schedule {
 /// The late rank's own chunk is being sent while the others' sum of the chunk arrives. If both
 /// happen in the same round, the sum waits in scratch memory, and is added while the messages of
 /// the next round are in flight.
-fn late(build: &mut Builder, spec: &Spec, groups: &Groups, arrival: u32) {
+fn late(build: &mut Builder, spec: &Spec, groups: &Grouping, arrival: u32) {
     let chunks = spec.world_size - 1;
     let rank_of = |label: u32| spec.absolute(label + 1);
     let add = |build: &mut Builder, chunk: u32| {
@@ -108,16 +108,16 @@ fn late(build: &mut Builder, spec: &Spec, groups: &Groups, arrival: u32) {
 }
 
 /// One of the ranks that are not late.
-struct Member<'a> {
+struct PunctualRank<'a> {
     spec: &'a Spec,
-    groups: &'a Groups,
+    groups: &'a Grouping,
     /// Number of ranks that are not late, which is also the number of chunks.
     others: u32,
     /// This rank's number among the ranks that are not late, counted from the late rank.
     label: u32,
 }
 
-impl Member<'_> {
+impl PunctualRank<'_> {
     fn rank_of(&self, label: u32) -> u32 {
         self.spec.absolute(label % self.others + 1)
     }
@@ -187,21 +187,21 @@ impl Member<'_> {
 }
 
 /// The groups of the ranks that are not late.
-struct Groups {
+struct Grouping {
     /// The groups in the order in which chunks pass through them: the smallest first. Labels are
     /// counted from the largest.
-    fields: Vec<Field>,
+    fields: Vec<FieldGroup>,
     rounds: u32,
 }
 
-impl Groups {
-    fn new(world_size: u32) -> Groups {
+impl Grouping {
+    fn new(world_size: u32) -> Grouping {
         let others = world_size - 1;
         let mut fields = Vec::new();
         let mut first = 0;
         while first < others {
             let degree = (others - first + 1).ilog2();
-            fields.push(Field::new(degree, first));
+            fields.push(FieldGroup::new(degree, first));
             first += (1 << degree) - 1;
         }
         fields.reverse();
@@ -211,7 +211,7 @@ impl Groups {
             field.delay = delay;
             delay += field.degree;
         }
-        Groups {
+        Grouping {
             rounds: (others + delay).saturating_sub(1),
             fields,
         }
@@ -221,16 +221,16 @@ impl Groups {
         self.fields.len() == 1
     }
 
-    fn smallest(&self) -> &Field {
+    fn smallest(&self) -> &FieldGroup {
         &self.fields[0]
     }
 
-    fn largest(&self) -> &Field {
+    fn largest(&self) -> &FieldGroup {
         &self.fields[self.fields.len() - 1]
     }
 
     /// Returns the group of a label, and its number in the order of feeding.
-    fn of(&self, label: u32) -> (usize, &Field) {
+    fn of(&self, label: u32) -> (usize, &FieldGroup) {
         let place = self.fields.iter().position(|field| field.first <= label);
         let place = place.expect("the largest group begins with label 0");
         (place, &self.fields[place])
@@ -242,7 +242,7 @@ impl Groups {
 }
 
 /// One group: the field's elements except 0, which is the group's feeder.
-struct Field {
+struct FieldGroup {
     degree: u32,
     /// The label of `g⁰`; that of `gˣ` is `x` more.
     first: u32,
@@ -254,21 +254,21 @@ struct Field {
 }
 
 /// The position of a rank in a round.
-struct Standing {
+struct RoundPosition {
     level: u32,
     /// The label of the rank's partner; `None` for the hub, whose partner is the feeder.
     partner: Option<u32>,
     partner_level: u32,
 }
 
-impl Standing {
+impl RoundPosition {
     fn is_hub(&self) -> bool {
         self.partner.is_none()
     }
 }
 
-impl Field {
-    fn new(degree: u32, first: u32) -> Field {
+impl FieldGroup {
+    fn new(degree: u32, first: u32) -> FieldGroup {
         let size = (1 << degree) - 1;
         let mut powers = vec![1];
         let mut exponents = vec![0; size as usize + 1];
@@ -278,7 +278,7 @@ impl Field {
             powers.push(reduced);
             exponents[reduced as usize] = exponent;
         }
-        Field {
+        FieldGroup {
             degree,
             first,
             delay: 0,
@@ -311,14 +311,14 @@ impl Field {
         Some(fed.checked_sub(level)?.min(chunks - 1))
     }
 
-    fn standing(&self, label: u32, round: u32) -> Standing {
+    fn standing(&self, label: u32, round: u32) -> RoundPosition {
         let size = self.size();
         // The exponent relative to the hub.
         let exponent = (label - self.first + size - round % size) % size;
         let other = self.powers[exponent as usize] ^ 1;
         let partner_exponent = self.exponents[other as usize];
         let partner = (other != 0).then(|| self.first + (partner_exponent + round) % size);
-        Standing {
+        RoundPosition {
             level: self.level(exponent),
             partner,
             partner_level: partner.map_or(0, |_| self.level(partner_exponent)),

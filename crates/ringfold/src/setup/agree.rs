@@ -4,13 +4,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::link::{Linked, Links};
+use super::link::{Linked, RankLinks};
 use super::placement::{Placement, ROOT, Sharing};
-use super::terms::{Leading, Proposal, Terms};
-use crate::communicator::group::Group;
+use super::terms::{AgreedTerms, Leading, Proposal};
+use crate::communicator::group::RankGroup;
 use crate::communicator::membership::Membership;
 use crate::communicator::settings::Settings;
-use crate::communicator::{Communicator, Driver, Place, Policy};
+use crate::communicator::{ChoicePolicy, Communicator, EngineDriver, RankPosition};
 use crate::config::StragglerPolicy;
 use crate::engine::{Engine, late_ring};
 use crate::error::Result;
@@ -19,8 +19,8 @@ use crate::testing::delay_injector::DelayInjector;
 use crate::topology::Machine;
 use crate::transport::Transport;
 use crate::tune::bounds::Bounds;
-use crate::tune::calibration::Context;
-use crate::tune::plugin::{self, Members, Plugin};
+use crate::tune::calibration::CalibrationContext;
+use crate::tune::plugin::{self, CommunicatorInfo, Plugin};
 use crate::tune::{Constants, Limits, Rules, Tuning};
 use crate::types::Method;
 use crate::wait::Patience;
@@ -31,7 +31,7 @@ const PREPARED_SCRATCH_BYTES: usize = 1 << 20;
 /// A communicator, and what its ranks need for the last stage of its set-up.
 pub(super) struct Agreed {
     pub communicator: Communicator,
-    pub terms: Terms,
+    pub terms: AgreedTerms,
     /// The tuning rules of this rank, of which only rank 0's count.
     pub own_rules: Rules,
 }
@@ -57,14 +57,14 @@ impl<'a> Linked<'a> {
         let name = plugin.as_ref().map(|plugin| plugin.name());
         let proposal = propose(group, &placement, &links, &own_rules, name);
         let records = attempt.exchange("terms", &proposal.encode())?;
-        let terms = Terms::decide(&records)?;
+        let terms = AgreedTerms::decide(&records)?;
         log_terms(&terms, name);
         let channels = links.channels();
         let hosts = group.hosts();
         let domains = terms.domain_count(hosts.count() as usize);
         let (transport, name, depart) = links.into_transport(placement.cores, domains)?;
         attempt.set_waker(transport.waker());
-        let place = Place {
+        let place = RankPosition {
             rank: group.rank,
             world_size: group.world_ranks.len(),
             local_rank: group.local_rank(),
@@ -76,7 +76,7 @@ impl<'a> Linked<'a> {
         log_place(&place, placement.cores, settings);
         let plugin = plugin.filter(|_| terms.plugin.is_some());
         let slot_bytes = transport.windows().map(|windows| windows.slot_bytes());
-        let policy = Policy {
+        let policy = ChoicePolicy {
             // Applies until the set-up is complete.
             timeout: attempt.deadline.saturating_duration_since(Instant::now()),
             domains,
@@ -87,7 +87,7 @@ impl<'a> Linked<'a> {
         engine.set_domains(domains as u32);
         engine.set_hosts(hosts);
         let patience = patience(&place, &placement);
-        let driver = Driver::new(engine, place.rank, Box::new(attempt.watch()), patience);
+        let driver = EngineDriver::new(engine, place.rank, Box::new(attempt.watch()), patience);
         let membership = Membership::new(group.clone(), depart, attempt.mark.clone());
         Ok(Agreed {
             communicator: Communicator::new(driver, place, policy, membership),
@@ -99,9 +99,9 @@ impl<'a> Linked<'a> {
 
 /// Returns the proposal of this rank.
 fn propose(
-    group: &Group,
+    group: &RankGroup,
     placement: &Placement,
-    links: &Links,
+    links: &RankLinks,
     rules: &Rules,
     plugin: Option<&str>,
 ) -> Proposal {
@@ -135,10 +135,10 @@ fn propose(
 
 /// Returns the constants of rank 0: measured on this machine, or the defaults. Links have the rate
 /// that the system reports, unless messages over them were measured.
-fn derive(group: &Group, sharing: Sharing, links: &Links) -> Constants {
+fn derive(group: &RankGroup, sharing: Sharing, links: &RankLinks) -> Constants {
     let Sharing { ranks, cores } = sharing;
     let machine = Machine::read(Path::new(ROOT), cores);
-    let context = Context {
+    let context = CalibrationContext {
         is_shared: links.is_shared(),
         ranks: group.world_ranks.len(),
     };
@@ -163,9 +163,9 @@ fn derive(group: &Group, sharing: Sharing, links: &Links) -> Constants {
 fn engine(
     transport: Box<dyn Transport>,
     channels: Bounds,
-    place: &Place,
+    place: &RankPosition,
     placement: &Placement,
-    (settings, terms): (&Settings, &Terms),
+    (settings, terms): (&Settings, &AgreedTerms),
 ) -> Engine {
     let transport = match settings.injection.clone() {
         Some(injection) => Box::new(DelayInjector::new(transport, place.rank, injection)),
@@ -176,7 +176,7 @@ fn engine(
     let mut engine = Engine::new(transport, place.rank, place.world_size, pool);
     if let Some(target) = settings.late_target() {
         let is_oversubscribed = placement.sharing.ranks > placement.sharing.cores;
-        let policy = late_ring::Policy::new(target, is_oversubscribed);
+        let policy = late_ring::LateMergePolicy::new(target, is_oversubscribed);
         engine.set_late_merge(policy, Settings::signal_channel(channels));
     }
     *engine.parallel() = placement.parallel(settings, &terms.limits);
@@ -185,21 +185,21 @@ fn engine(
 
 /// Returns the policy for the choice of each call's way.
 fn policy(
-    group: &Group,
+    group: &RankGroup,
     channels: Bounds,
-    terms: &Terms,
+    terms: &AgreedTerms,
     plugin: Option<Arc<dyn Plugin>>,
-) -> Policy {
+) -> ChoicePolicy {
     let settings = &group.settings;
     let late = settings.late_rank;
     let late_rank = late.and_then(|late| group.world_ranks.iter().position(|rank| *rank == late));
     // Parts without the late rank choose freely.
     let knows_late = |algorithm: &Method| *algorithm != Method::Stragglar || late_rank.is_some();
-    Policy {
+    ChoicePolicy {
         algorithm: settings.algorithm.filter(knows_late),
         late_rank,
         bypasses_stragglers: settings.straggler != StragglerPolicy::Off,
-        ..Policy::new(Tuning {
+        ..ChoicePolicy::new(Tuning {
             protocol: settings.protocol,
             allowed: settings.allowed.clone(),
             channels,
@@ -211,7 +211,7 @@ fn policy(
     }
 }
 
-fn patience(place: &Place, placement: &Placement) -> Patience {
+fn patience(place: &RankPosition, placement: &Placement) -> Patience {
     match place.transport {
         "shm" | "self" => Patience::new(place.local_size, placement.cores),
         // A poll only reads a queue in memory.
@@ -227,11 +227,11 @@ fn patience(place: &Place, placement: &Placement) -> Patience {
 }
 
 /// Returns the description of the ranks for a plugin.
-fn members(group: &Group) -> Members {
+fn members(group: &RankGroup) -> CommunicatorInfo {
     let ranks = group.world_ranks.len();
     let members = group.hosts().members(ranks as u32);
     let ranks_per_host: Vec<usize> = members.iter().map(Vec::len).collect();
-    Members {
+    CommunicatorInfo {
         communicator: group.id,
         ranks,
         hosts: ranks_per_host.len(),
@@ -240,7 +240,7 @@ fn members(group: &Group) -> Members {
     }
 }
 
-fn log_terms(terms: &Terms, plugin: Option<&str>) {
+fn log_terms(terms: &AgreedTerms, plugin: Option<&str>) {
     if let (Some(name), None) = (plugin, &terms.plugin) {
         log::warn!(
             target: "ringfold::tuning",
@@ -260,7 +260,7 @@ fn log_terms(terms: &Terms, plugin: Option<&str>) {
     );
 }
 
-fn log_place(place: &Place, cores: usize, settings: &Settings) {
+fn log_place(place: &RankPosition, cores: usize, settings: &Settings) {
     log::info!(
         target: "ringfold::init",
         "rank {} of {}: transport {} ({} requested), {}; {} and {} on this host",

@@ -6,22 +6,22 @@
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use crate::communicator::group::Group;
+use crate::communicator::group::RankGroup;
 use crate::communicator::watch::{SessionWatch, Watch};
 use crate::control::limit::{Cancelled, Limit};
 use crate::control::poll::remaining;
 use crate::control::{Cancel, Forwarding};
 use crate::error::{Error, Result};
-use crate::topology::neighbours::{self, Mark};
+use crate::topology::neighbours::{self, ProcessMark};
 use crate::transport::Waker;
 
 /// An attempt to create the communicator of a group. Dropping it without [`keep`](Attempt::keep)
 /// closes the communicator.
 pub(super) struct Attempt<'a> {
-    pub group: Group,
+    pub group: RankGroup,
     pub deadline: Instant,
     /// Shows other jobs on this host that this process is part of a job.
-    pub mark: Option<Arc<Mark>>,
+    pub mark: Option<Arc<ProcessMark>>,
     watch: SessionWatch,
     /// Wakes the transport, once there is one.
     waker: Arc<OnceLock<Waker>>,
@@ -32,7 +32,7 @@ pub(super) struct Attempt<'a> {
 
 impl<'a> Attempt<'a> {
     /// Opens the communicator of `group`.
-    pub fn open(group: Group, is_pointless: Cancelled<'a>) -> Result<Attempt<'a>> {
+    pub fn open(group: RankGroup, is_pointless: Cancelled<'a>) -> Result<Attempt<'a>> {
         let deadline = Instant::now() + group.settings.connect_timeout;
         let waker: Arc<OnceLock<Waker>> = Arc::default();
         let transport = waker.clone();

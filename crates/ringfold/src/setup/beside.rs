@@ -4,7 +4,7 @@
 use super::establish::establish;
 use super::{check_deterministic, check_late_rank};
 use crate::communicator::Communicator;
-use crate::communicator::group::{Group, Inherited};
+use crate::communicator::group::{Inherited, RankGroup};
 use crate::communicator::settings::Settings;
 use crate::config::Config;
 use crate::env::Environment;
@@ -65,7 +65,7 @@ impl Communicator {
         };
         let has_same_ranks = sorted(ranks) == sorted(&group.world_ranks);
         let tuning = &self.policy.tuning;
-        let part = Group {
+        let part = RankGroup {
             session,
             settings,
             // 0 is the job's own communicator.

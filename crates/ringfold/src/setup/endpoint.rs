@@ -5,7 +5,7 @@ use std::path::Path;
 
 use ipnet::IpNet;
 
-use crate::control::wire::{Reader, Wire, Writer};
+use crate::control::wire::{Wire, WireReader, WireWriter};
 use crate::topology::interfaces::Candidates;
 use crate::topology::link::{self, Link};
 
@@ -64,7 +64,7 @@ impl Endpoint {
 }
 
 impl Wire for Endpoint {
-    fn write(&self, record: &mut Writer) {
+    fn write(&self, record: &mut WireWriter) {
         record.text(&self.address.to_string(), TEXT_BYTES_MAX);
         record.u32(self.prefix.into());
         record.u32(self.interface);
@@ -73,7 +73,7 @@ impl Wire for Endpoint {
         self.is_rail.write(record);
     }
 
-    fn read(record: &mut Reader<'_>) -> Option<Endpoint> {
+    fn read(record: &mut WireReader<'_>) -> Option<Endpoint> {
         let endpoint = Endpoint {
             address: record.text(TEXT_BYTES_MAX)?.parse().ok()?,
             prefix: record.u32()?.try_into().ok()?,

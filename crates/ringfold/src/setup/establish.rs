@@ -3,7 +3,7 @@
 use super::attempt::Attempt;
 use super::discover::Discovered;
 use crate::communicator::Communicator;
-use crate::communicator::group::Group;
+use crate::communicator::group::RankGroup;
 use crate::control::Cancel;
 use crate::control::limit::Cancelled;
 use crate::error::Result;
@@ -11,7 +11,7 @@ use crate::error::Result;
 /// Creates the communicator of a group; all of its ranks call the function at the same time.
 /// `cancel`, or an error from `is_pointless`, ends the set-up on all of them.
 pub(super) fn establish(
-    group: Group,
+    group: RankGroup,
     cancel: Option<&Cancel>,
     is_pointless: Cancelled<'_>,
 ) -> Result<Communicator> {

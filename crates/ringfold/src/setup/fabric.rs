@@ -1,14 +1,14 @@
 //! RDMA between the ranks: the ports that each offers, the rails of all, and the connections.
 
-use crate::communicator::group::Group;
+use crate::communicator::group::RankGroup;
 use crate::communicator::settings::RdmaSettings;
 use crate::config::TransportChoice;
 use crate::control::wire;
 use crate::error::{Error, Result};
 use crate::transport::Transport as _;
 use crate::transport::bell::Bell;
-use crate::transport::rdma::{Prepared, RailPort, Rdma, RdmaOptions, RegisterBytes};
-use crate::verbs::{Opened, Route, Verbs};
+use crate::transport::rdma::{RailPort, Rdma, RdmaOptions, RegisterBytes, UnconnectedPairs};
+use crate::verbs::{OpenedPort, Route, Verbs};
 
 use super::attempt::Attempt;
 use super::fabric_port::{FabricPort, PORTS_MAX};
@@ -16,11 +16,11 @@ use super::memory_costs::memory_costs;
 use super::peer_info::{self, PeerInfo};
 
 /// The ports that this rank offers for RDMA.
-pub(super) struct Fabric(Vec<Opened>);
+pub(super) struct Fabric(Vec<OpenedPort>);
 
 impl Fabric {
     /// Opens the configured ports, if there are `remote` ranks and the settings allow RDMA.
-    pub fn offer(group: &Group, remote: &[usize]) -> Result<Option<Fabric>> {
+    pub fn offer(group: &RankGroup, remote: &[usize]) -> Result<Option<Fabric>> {
         let settings = &group.settings;
         if remote.is_empty() {
             return Ok(None);
@@ -114,11 +114,11 @@ impl Fabric {
     /// Creates queue pairs to the peers, `streams` to each.
     fn prepare(
         &self,
-        group: &Group,
+        group: &RankGroup,
         is_peer: &[bool],
         (rails, streams): (usize, usize),
-    ) -> Result<Prepared> {
-        let port = |opened: &Opened| RailPort {
+    ) -> Result<UnconnectedPairs> {
+        let port = |opened: &OpenedPort| RailPort {
             domain: opened.domain.clone(),
             port: opened.port.number,
         };
@@ -129,7 +129,7 @@ impl Fabric {
             register_bytes_min: register_bytes_min(&settings.rdma, &ports)?,
             ..RdmaOptions::default()
         };
-        Prepared::new(group.rank, is_peer, streams, &ports, options)
+        UnconnectedPairs::new(group.rank, is_peer, streams, &ports, options)
     }
 }
 
@@ -180,7 +180,7 @@ fn register_bytes_min(settings: &RdmaSettings, ports: &[RailPort]) -> Result<usi
 }
 
 /// Opens the configured ports.
-fn open(settings: &RdmaSettings) -> Result<Vec<Opened>> {
+fn open(settings: &RdmaSettings) -> Result<Vec<OpenedPort>> {
     let verbs = Verbs::open(settings.library.as_deref())?;
     verbs.open_ports(&settings.devices, settings.gid_index, PORTS_MAX)
 }
@@ -224,7 +224,7 @@ pub(super) fn rate_mbps(peers: &[PeerInfo], rails: usize) -> Option<u32> {
 }
 
 /// Logs the ports in use.
-fn log(opened: &[Opened], remote: &[usize]) {
+fn log(opened: &[OpenedPort], remote: &[usize]) {
     for port in opened {
         log::info!(
             target: "ringfold::init",

@@ -1,7 +1,7 @@
 //! A rank's description of a port for RDMA. From a peer, the description is a claim.
 
-use crate::control::wire::{Reader, Wire, Writer};
-use crate::verbs::{Gid, Opened};
+use crate::control::wire::{Wire, WireReader, WireWriter};
+use crate::verbs::{Gid, OpenedPort};
 
 /// Maximum number of ports that one rank uses.
 pub const PORTS_MAX: usize = 16;
@@ -23,7 +23,7 @@ pub struct FabricPort {
 
 impl FabricPort {
     /// Describes a port of this rank.
-    pub fn of(opened: &Opened) -> FabricPort {
+    pub fn of(opened: &OpenedPort) -> FabricPort {
         FabricPort {
             lid: opened.port.lid,
             gid: opened.gid,
@@ -42,7 +42,7 @@ impl FabricPort {
 }
 
 impl Wire for FabricPort {
-    fn write(&self, record: &mut Writer) {
+    fn write(&self, record: &mut WireWriter) {
         record.u32(self.lid.into());
         self.gid.write(record);
         record.u32(self.mtu_bytes);
@@ -50,7 +50,7 @@ impl Wire for FabricPort {
         self.rate_mbps.write(record);
     }
 
-    fn read(record: &mut Reader<'_>) -> Option<FabricPort> {
+    fn read(record: &mut WireReader<'_>) -> Option<FabricPort> {
         Some(FabricPort {
             lid: record.u32()?.try_into().ok()?,
             gid: Wire::read(record)?,

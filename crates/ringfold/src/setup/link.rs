@@ -11,10 +11,10 @@ use super::offer::{Division, OfferedMemory};
 use super::peer_info::{self, PeerInfo};
 use super::placement::Placement;
 use super::rails::{self, Bundle};
-use crate::communicator::group::Group;
+use crate::communicator::group::RankGroup;
 use crate::communicator::membership::Depart;
-use crate::control::fd::{Failure, Handed, Handover};
-use crate::control::mesh::{Mesh, MeshListener, Peer};
+use crate::control::fd::{Handover, HandoverFailure, ReceivedDescriptors};
+use crate::control::mesh::{Mesh, MeshListener, MeshPeer};
 use crate::error::{Error, Result};
 use crate::transport::Transport;
 use crate::transport::bell::{Bell, Bells};
@@ -28,7 +28,7 @@ use crate::tune::bounds::Bounds;
 pub(super) struct Linked<'a> {
     pub attempt: &'a Attempt<'a>,
     pub placement: Placement,
-    pub links: Links,
+    pub links: RankLinks,
 }
 
 impl<'a> Discovered<'a> {
@@ -55,7 +55,10 @@ impl<'a> Discovered<'a> {
         let rails = if rdma.is_some() { rails } else { 0 };
         let channels = peer_info::channels(&peers, rails);
         let (network, rate_mbps) = match rdma {
-            Some(rdma) => (Some(Network::Rdma(rdma)), fabric::rate_mbps(&peers, rails)),
+            Some(rdma) => (
+                Some(NetworkTransport::Rdma(rdma)),
+                fabric::rate_mbps(&peers, rails),
+            ),
             None => {
                 let bundle = |rank: &usize| (*rank, bundle(&attempt.group, *rank, &peers));
                 let bundles: Vec<(usize, Bundle)> = division.remote.iter().map(bundle).collect();
@@ -66,13 +69,13 @@ impl<'a> Discovered<'a> {
                     &peers,
                     (bell, cores),
                 )?;
-                (tcp.map(Network::Tcp), rails::rate_mbps(&bundles))
+                (tcp.map(NetworkTransport::Tcp), rails::rate_mbps(&bundles))
             }
         };
         Ok(Linked {
             attempt,
             placement,
-            links: Links {
+            links: RankLinks {
                 division,
                 segment,
                 network,
@@ -109,7 +112,7 @@ fn share_memory(
             let fds: Vec<_> = iter::once(memory.fd.as_fd()).chain(bells).collect();
             let served = attempt
                 .within_limit(|limit| handover.serve(&memory.listener, &fds, members, limit));
-            served.map_err(Failure::into_error)?;
+            served.map_err(HandoverFailure::into_error)?;
             memory.segment
         }
         None => {
@@ -120,7 +123,8 @@ fn share_memory(
                 ))
             })?;
             let fetched = attempt.within_limit(|limit| handover.fetch(name, group.rank, limit));
-            let Handed { memory, bells } = fetched.map_err(Failure::into_error)?;
+            let ReceivedDescriptors { memory, bells } =
+                fetched.map_err(HandoverFailure::into_error)?;
             let PeerInfo {
                 channels, ports, ..
             } = &peers[*leader];
@@ -149,14 +153,14 @@ fn connect(
         let endpoints = peers[rank].endpoints.iter();
         endpoints.map(|endpoint| endpoint.address).collect()
     };
-    let peer = |(rank, bundle): &(usize, Bundle)| Peer {
+    let peer = |(rank, bundle): &(usize, Bundle)| MeshPeer {
         rank: *rank,
         addresses: addresses(*rank),
         shares_loopback: group.shares_loopback(*rank),
         sockets: bundle.sockets,
         rails: bundle.rails.clone(),
     };
-    let peers: Vec<Peer> = bundles.iter().map(peer).collect();
+    let peers: Vec<MeshPeer> = bundles.iter().map(peer).collect();
     let mesh = Mesh {
         communicator: group.id,
         rank: group.rank,
@@ -179,7 +183,7 @@ fn connect(
 }
 
 /// Returns the sockets and rails between this rank and rank `peer`.
-fn bundle(group: &Group, peer: usize, peers: &[PeerInfo]) -> Bundle {
+fn bundle(group: &RankGroup, peer: usize, peers: &[PeerInfo]) -> Bundle {
     let own = &peers[group.rank];
     if group.shares_loopback(peer) {
         return Bundle::on_one_host(own);
@@ -191,21 +195,21 @@ fn bundle(group: &Group, peer: usize, peers: &[PeerInfo]) -> Bundle {
 }
 
 /// The links of a rank to the others.
-pub(super) struct Links {
+pub(super) struct RankLinks {
     division: Division,
     segment: Option<Arc<Segment>>,
-    network: Option<Network>,
+    network: Option<NetworkTransport>,
     rate_mbps: Option<u32>,
     channels: Bounds,
 }
 
 /// The network to the ranks that share no memory with this one.
-enum Network {
+enum NetworkTransport {
     Tcp(Tcp),
     Rdma(Rdma),
 }
 
-impl Links {
+impl RankLinks {
     /// Returns the bounds on the number of channels of calls over messages.
     pub fn channels(&self) -> Bounds {
         self.channels
@@ -218,7 +222,7 @@ impl Links {
 
     /// Whether the network to other ranks is RDMA.
     pub fn is_rdma(&self) -> bool {
-        matches!(self.network, Some(Network::Rdma(_)))
+        matches!(self.network, Some(NetworkTransport::Rdma(_)))
     }
 
     /// Whether all ranks share memory.
@@ -248,12 +252,12 @@ impl Links {
         let local = || (0..ranks).map(number).collect();
         let (transport, name): (Box<dyn Transport>, _) = match (shm, self.network) {
             (Some(shm), None) => (Box::new(shm), "shm"),
-            (None, Some(Network::Tcp(tcp))) => (Box::new(tcp), "tcp"),
-            (None, Some(Network::Rdma(rdma))) => (Box::new(rdma), "rdma"),
-            (Some(shm), Some(Network::Tcp(tcp))) => {
+            (None, Some(NetworkTransport::Tcp(tcp))) => (Box::new(tcp), "tcp"),
+            (None, Some(NetworkTransport::Rdma(rdma))) => (Box::new(rdma), "rdma"),
+            (Some(shm), Some(NetworkTransport::Tcp(tcp))) => {
                 (Box::new(Routes::new(shm, tcp, local())), "shm+tcp")
             }
-            (Some(shm), Some(Network::Rdma(rdma))) => {
+            (Some(shm), Some(NetworkTransport::Rdma(rdma))) => {
                 (Box::new(Routes::new(shm, rdma, local())), "shm+rdma")
             }
             // With other ranks, there is memory or a network.

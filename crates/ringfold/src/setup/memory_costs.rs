@@ -13,7 +13,7 @@ use crate::memory::Region;
 use crate::memory::mapping::Mapping;
 use crate::sys::fork::with_locked;
 use crate::tune::MemoryCosts;
-use crate::verbs::{Access, Domain};
+use crate::verbs::{Domain, MemoryAccess};
 
 /// Sizes of the registrations and copies, in bytes.
 const BYTES: [usize; 3] = [16 << 10, 256 << 10, 1 << 20];
@@ -66,7 +66,7 @@ fn measure(domain: &Arc<Domain>) -> Result<MemoryCosts> {
 }
 
 fn register(domain: &Arc<Domain>, part: Region) -> Result<()> {
-    domain.register(part, Access::PeersWrite).map(drop)
+    domain.register(part, MemoryAccess::PeersWrite).map(drop)
 }
 
 fn quickest_us(mut work: impl FnMut() -> Result<()>) -> Result<f64> {

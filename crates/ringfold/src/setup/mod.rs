@@ -43,7 +43,7 @@ pub use launch::Explicit;
 pub use crate::testing::delay_injector::Injection;
 
 use crate::communicator::Communicator;
-use crate::communicator::group::{Group, Inherited};
+use crate::communicator::group::{Inherited, RankGroup};
 use crate::communicator::settings::Settings;
 use crate::config::{Config, StragglerPolicy};
 use crate::control::address::addresses;
@@ -195,7 +195,7 @@ fn join(
         launch.world_size,
         launch.origin
     );
-    let group = Group {
+    let group = RankGroup {
         session,
         settings,
         id: 0,

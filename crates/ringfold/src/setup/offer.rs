@@ -11,14 +11,14 @@ use super::endpoint::Endpoint;
 use super::fabric::Fabric;
 use super::placement::ROOT;
 
-use crate::communicator::group::Group;
+use crate::communicator::group::RankGroup;
 use crate::config::TransportChoice;
 use crate::control::fd::FdListener;
 use crate::control::mesh::MeshListener;
 use crate::error::{Error, Result, limit_of};
 use crate::topology::interfaces::{self, Candidates, Interface};
 use crate::transport::bell::Bells;
-use crate::transport::shm::{Segment, Shape};
+use crate::transport::shm::{Segment, SegmentShape};
 use crate::transport::tcp::SOCKETS_MAX;
 use crate::tune::bounds::Bounds;
 
@@ -37,7 +37,7 @@ pub(super) struct Division {
 }
 
 impl Division {
-    pub fn new(group: &Group) -> Division {
+    pub fn new(group: &RankGroup) -> Division {
         let is_here = |rank: &usize| group.shares_loopback(*rank);
         let shares = |rank: &usize| group.shares_memory(*rank);
         let (sharing, remote): (Vec<_>, Vec<_>) = (0..group.world_ranks.len()).partition(shares);
@@ -52,10 +52,10 @@ impl Division {
 
     /// Returns the shape of the shared memory. The first rank that shares it has announced its
     /// configured channels, `told`, and its number of RDMA `ports`.
-    pub fn shape(&self, group: &Group, told: Option<Bounds>, ports: usize) -> Shape {
+    pub fn shape(&self, group: &RankGroup, told: Option<Bounds>, ports: usize) -> SegmentShape {
         let bounds = told.unwrap_or_else(|| Bounds::of_rails(ports));
         let channels = group.settings.streams(bounds);
-        Shape::new(self.sharing.len(), channels, group.settings.shm_bytes)
+        SegmentShape::new(self.sharing.len(), channels, group.settings.shm_bytes)
     }
 }
 
@@ -79,7 +79,7 @@ pub(super) struct OfferedMemory {
 }
 
 impl Offer {
-    pub fn new(group: &Group, division: &Division) -> Result<Offer> {
+    pub fn new(group: &RankGroup, division: &Division) -> Result<Offer> {
         let (mesh, endpoints) = listen(group, division)?.unzip();
         let fabric = Fabric::offer(group, &division.remote)?;
         let ports = fabric.as_ref().map_or(0, |fabric| fabric.ports().len());
@@ -100,7 +100,7 @@ impl Offer {
 
 /// Returns the maximum number of sockets of a channel with which this process' connections use half
 /// of its descriptors.
-pub(super) fn sockets_max(group: &Group, division: &Division) -> u32 {
+pub(super) fn sockets_max(group: &RankGroup, division: &Division) -> u32 {
     let limit = limit_of(Resource::RLIMIT_NOFILE).unwrap_or(u64::MAX);
     let bounds = group.settings.channels.unwrap_or_default();
     let streams = group.settings.streams(bounds) * division.remote.len().max(1);
@@ -109,7 +109,7 @@ pub(super) fn sockets_max(group: &Group, division: &Division) -> u32 {
 }
 
 /// Opens a listener for the ranks that connect by TCP; returns its endpoints, too.
-fn listen(group: &Group, division: &Division) -> Result<Option<(MeshListener, Vec<Endpoint>)>> {
+fn listen(group: &RankGroup, division: &Division) -> Result<Option<(MeshListener, Vec<Endpoint>)>> {
     if division.remote.is_empty() || group.settings.transport == TransportChoice::Rdma {
         return Ok(None);
     }
@@ -160,7 +160,11 @@ fn loopback(address: IpAddr) -> Candidates {
 }
 
 /// Creates the shared memory, if this rank is the first of several that share it.
-fn offer_memory(group: &Group, division: &Division, ports: usize) -> Result<Option<OfferedMemory>> {
+fn offer_memory(
+    group: &RankGroup,
+    division: &Division,
+    ports: usize,
+) -> Result<Option<OfferedMemory>> {
     if division.sharing.len() < 2 || division.place != 0 {
         return Ok(None);
     }

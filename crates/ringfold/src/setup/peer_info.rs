@@ -6,7 +6,7 @@
 use super::endpoint::Endpoint;
 use super::fabric_port::{FabricPort, PORTS_MAX};
 use crate::control::socket::CANDIDATES_MAX;
-use crate::control::wire::{self, Reader, Wire, Writer};
+use crate::control::wire::{self, Wire, WireReader, WireWriter};
 use crate::error::{Error, Result};
 use crate::topology::cores;
 use crate::transport::tcp::SOCKETS_MAX;
@@ -57,7 +57,7 @@ impl PeerInfo {
 }
 
 impl Wire for PeerInfo {
-    fn write(&self, record: &mut Writer) {
+    fn write(&self, record: &mut WireWriter) {
         self.endpoints.write(record);
         self.ports.write(record);
         self.sockets.write(record);
@@ -70,7 +70,7 @@ impl Wire for PeerInfo {
         self.slice_bytes.write(record);
     }
 
-    fn read(record: &mut Reader<'_>) -> Option<PeerInfo> {
+    fn read(record: &mut WireReader<'_>) -> Option<PeerInfo> {
         let endpoints = Wire::read(record)?;
         let ports: Vec<FabricPort> = Wire::read(record)?;
         let sockets = Wire::read(record)?;
@@ -101,12 +101,12 @@ impl Wire for PeerInfo {
 }
 
 impl Wire for Bounds {
-    fn write(&self, record: &mut Writer) {
+    fn write(&self, record: &mut WireWriter) {
         record.u32(self.least() as u32);
         record.u32(self.most() as u32);
     }
 
-    fn read(record: &mut Reader<'_>) -> Option<Bounds> {
+    fn read(record: &mut WireReader<'_>) -> Option<Bounds> {
         let (least, most) = (record.u32()? as usize, record.u32()? as usize);
         Bounds::new(Some(least), Some(most)).ok()
     }

@@ -8,14 +8,14 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use super::peer_info::PeerInfo;
-use crate::communicator::group::Group;
+use crate::communicator::group::RankGroup;
 use crate::communicator::settings::Settings;
 use crate::config::Bind;
 use crate::error::Result;
 use crate::reduce::parallel::{self, Parallel};
-use crate::topology::binding::{self, Decision, Question};
+use crate::topology::binding::{self, BindingDecision, BindingQuestion};
 use crate::topology::cores;
-use crate::topology::layout::Layout;
+use crate::topology::layout::CoreLayout;
 use crate::topology::neighbours;
 use crate::tune::Limits;
 
@@ -56,7 +56,7 @@ impl Placement {
     /// Binds the calling thread according to the settings. If nothing is bound, and all ranks that
     /// share cores have one affinity, the thread starts on a core of its own. `own` is this rank's
     /// affinity.
-    pub fn bind(group: &Group, own: &[usize], peers: &[PeerInfo]) -> Result<Placement> {
+    pub fn bind(group: &RankGroup, own: &[usize], peers: &[PeerInfo]) -> Result<Placement> {
         let local_ranks = group.local_ranks();
         let affinity = |rank: &usize| &peers[*rank].affinity;
         let union: BTreeSet<usize> = local_ranks.iter().flat_map(affinity).copied().collect();
@@ -64,7 +64,7 @@ impl Placement {
         let sharers = sharers(group.machine_ranks(), &local_ranks, &union, affinity);
         let affinities: Vec<Vec<usize>> = sharers.iter().map(affinity).cloned().collect();
         let sharing = share(&union, cores, &affinities);
-        let layout = Layout::read(Path::new(ROOT), own);
+        let layout = CoreLayout::read(Path::new(ROOT), own);
         let place = sharers.iter().position(|rank| *rank == group.rank);
         let place = place.expect("a rank shares cores with itself");
         bind_thread(&group.settings, own, place, &affinities, sharing, &layout)?;
@@ -103,10 +103,10 @@ fn bind_thread(
     place: usize,
     affinities: &[Vec<usize>],
     sharing: Sharing,
-    layout: &Layout,
+    layout: &CoreLayout,
 ) -> Result<()> {
     let allowed = cores::allowed(Path::new(ROOT));
-    let question = Question {
+    let question = BindingQuestion {
         bind: settings.bind,
         affinities,
         cores: sharing.cores,
@@ -115,11 +115,11 @@ fn bind_thread(
         layout,
     };
     match question.decide(place)? {
-        Decision::Bind(own) => {
+        BindingDecision::Bind(own) => {
             log::info!(target: "ringfold::init", "bound to cores {}", cores::format_list(&own));
             binding::bind_thread(&own)?;
         }
-        Decision::Leave(why) => {
+        BindingDecision::Leave(why) => {
             if question.bind == Bind::Auto {
                 log::info!(target: "ringfold::init", "not bound: {why}");
             }

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use super::endpoint::Endpoint;
 use super::peer_info::PeerInfo;
-use crate::control::mesh::Rail;
+use crate::control::mesh::RailAddresses;
 use crate::transport::tcp::SOCKETS_MAX;
 
 /// Maximum number of sockets of a channel if none is configured.
@@ -27,7 +27,7 @@ pub(super) struct Bundle {
     /// Number of sockets.
     pub sockets: usize,
     /// Rails, if there are several, from the end that connects to the end that listens.
-    pub rails: Vec<Rail>,
+    pub rails: Vec<RailAddresses>,
     /// Number of sockets that fill a link between the ranks; of several rails, the largest number.
     pub link_sockets: usize,
     /// Rate of all sockets together on their links, in Mbit/s, if the links' rates are known.
@@ -66,7 +66,7 @@ impl Bundle {
             }
         };
         let by_flows_mbps = FLOW_MBPS.saturating_mul(sockets as u32);
-        let rail = |(lower, upper): (&Endpoint, &Endpoint)| Rail {
+        let rail = |(lower, upper): (&Endpoint, &Endpoint)| RailAddresses {
             from: upper.address.ip(),
             to: lower.address,
         };

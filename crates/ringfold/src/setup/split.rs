@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use super::establish::establish;
 use crate::communicator::Communicator;
-use crate::communicator::group::{Group, Inherited};
+use crate::communicator::group::{Inherited, RankGroup};
 use crate::control::Cancel;
 use crate::control::limit::Limit;
 use crate::control::wire::{self, wire_struct};
@@ -33,7 +33,7 @@ pub(super) fn split(
     // A probe was made with all ranks; its results mean little for fewer.
     let is_as_large = ranks.len() == requests.len();
     let tuning = &parent.policy.tuning;
-    let part = Group {
+    let part = RankGroup {
         id: part_id(group.id, number, color),
         world_ranks: ranks.iter().map(|rank| group.world_ranks[*rank]).collect(),
         rank,
@@ -69,7 +69,7 @@ pub(super) fn split(
 /// Exchanges the requests of all ranks for split `number`; returns them in rank order.
 fn exchange(
     parent: &Communicator,
-    group: &Group,
+    group: &RankGroup,
     number: u64,
     own: SplitRequest,
 ) -> Result<Vec<SplitRequest>> {

@@ -12,7 +12,7 @@
 //! A peer's proposal is a claim: it is complete and within bounds, or refused.
 
 use crate::communicator::Communicator;
-use crate::control::wire::{Reader, Wire, Writer};
+use crate::control::wire::{Wire, WireReader, WireWriter};
 use crate::error::{Error, Result};
 use crate::topology::layout;
 use crate::tune::constants;
@@ -51,7 +51,7 @@ pub struct Leading {
 
 /// The terms that are the same on all ranks of a communicator.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Terms {
+pub struct AgreedTerms {
     /// The constants of the cost model.
     pub constants: Constants,
     /// Limits on the pieces and stores of all calls.
@@ -69,7 +69,7 @@ pub struct Terms {
 impl Proposal {
     /// Returns the wire form.
     pub fn encode(&self) -> Vec<u8> {
-        let mut record = Writer::after(0);
+        let mut record = WireWriter::after(0);
         record.text(&self.limits.to_string(), LIMITS_BYTES_MAX);
         record.u32(self.domain.map_or(0, |domain| domain as u32 + 1));
         record.text(self.plugin.as_deref().unwrap_or(""), PLUGIN_BYTES_MAX);
@@ -84,7 +84,7 @@ impl Proposal {
 
     /// Decodes the proposal of a peer; `None` unless it is complete.
     pub fn decode(record: &[u8]) -> Option<Proposal> {
-        let mut record = Reader::new(record);
+        let mut record = WireReader::new(record);
         let limits = Limits::decode(record.bytes(LIMITS_BYTES_MAX)?)?;
         let domain = (record.u32()? as usize).checked_sub(1);
         let plugin = record.text(PLUGIN_BYTES_MAX)?;
@@ -102,7 +102,7 @@ impl Proposal {
 }
 
 impl Leading {
-    fn read(record: &mut Reader<'_>) -> Option<Leading> {
+    fn read(record: &mut WireReader<'_>) -> Option<Leading> {
         let constants = Constants::decode(record.bytes(constants::TEXT_BYTES_MAX)?)?;
         let is_probed = bool::read(record)?;
         let rules_bytes = record.u32()? as usize;
@@ -114,9 +114,9 @@ impl Leading {
     }
 }
 
-impl Terms {
+impl AgreedTerms {
     /// Decides the terms from the proposals of all ranks, in rank order.
-    pub fn decide(records: &[Vec<u8>]) -> Result<Terms> {
+    pub fn decide(records: &[Vec<u8>]) -> Result<AgreedTerms> {
         let mut proposals = Vec::with_capacity(records.len());
         for (peer, record) in records.iter().enumerate() {
             proposals.push(Proposal::decode(record).ok_or_else(|| unreadable(peer))?);
@@ -129,7 +129,7 @@ impl Terms {
             .iter()
             .fold(first.limits, |limits, other| limits.barring(&other.limits));
         let is_everywhere = others.iter().all(|other| other.plugin == first.plugin);
-        Ok(Terms {
+        Ok(AgreedTerms {
             constants: leading.constants,
             limits,
             rules_bytes: leading.rules_bytes,
@@ -186,12 +186,12 @@ fn unreadable(peer: usize) -> Error {
 mod tests {
     use super::*;
     use crate::topology::Machine;
-    use crate::tune::limits::{NEVER, Overrides};
+    use crate::tune::limits::{LimitOverrides, NEVER};
 
     /// Returns the proposal of a rank other than 0.
     fn proposal(overrides: &str) -> Proposal {
         let limits = Limits::derive(&Machine::here(), 2);
-        let overrides: Overrides = overrides.parse().expect("overrides");
+        let overrides: LimitOverrides = overrides.parse().expect("overrides");
         Proposal {
             limits: overrides.over(limits),
             domain: Some(0),
@@ -209,10 +209,10 @@ mod tests {
     }
 
     /// Returns the terms if the first proposal is rank 0's.
-    fn decide(mut proposals: Vec<Proposal>) -> Terms {
+    fn decide(mut proposals: Vec<Proposal>) -> AgreedTerms {
         proposals[0].leading.get_or_insert_with(leading);
         let records: Vec<Vec<u8>> = proposals.iter().map(Proposal::encode).collect();
-        Terms::decide(&records).expect("terms")
+        AgreedTerms::decide(&records).expect("terms")
     }
 
     #[test]
@@ -328,7 +328,7 @@ mod tests {
         };
         let (first, good) = (first.encode(), other.encode());
         let refused = |first: &[u8], other: &[u8], blamed: usize| {
-            let decided = Terms::decide(&[first.to_vec(), other.to_vec()]);
+            let decided = AgreedTerms::decide(&[first.to_vec(), other.to_vec()]);
             let is_blamed = matches!(decided, Err(Error::Corrupt { peer, .. }) if peer == blamed);
             assert!(is_blamed, "{decided:?}");
         };

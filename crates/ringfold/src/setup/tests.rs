@@ -102,7 +102,7 @@ fn a_stage_that_is_dropped_leaves_nothing_open() {
         let session = Session::join(&launch, None, end).expect("a session");
         let environment = Environment::default();
         let settings = Settings::new(&Config::default(), &environment).expect("settings");
-        let group = |id| Group {
+        let group = |id| RankGroup {
             session: session.clone(),
             settings: settings.clone(),
             id,

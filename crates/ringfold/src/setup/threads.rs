@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::communicator::membership::Membership;
 use crate::communicator::watch::ThreadWatch;
-use crate::communicator::{Communicator, Driver, Place, Policy};
+use crate::communicator::{ChoicePolicy, Communicator, EngineDriver, RankPosition};
 use crate::engine::Engine;
 use crate::memory::Pool;
 use crate::reduce::Parallel;
@@ -43,7 +43,7 @@ pub(crate) fn threads_with(
             let slot_bytes = transport.windows().map(|windows| windows.slot_bytes());
             let mut engine = Engine::new(Box::new(transport), rank, world_size, Pool::default());
             *engine.parallel() = parallel(rank);
-            let place = Place {
+            let place = RankPosition {
                 rank,
                 world_size,
                 local_rank: rank,
@@ -52,13 +52,13 @@ pub(crate) fn threads_with(
                 runs: 1,
                 transport: "local",
             };
-            let policy = Policy {
+            let policy = ChoicePolicy {
                 timeout: TIMEOUT,
                 slot_bytes,
-                ..Policy::new(tuning.clone())
+                ..ChoicePolicy::new(tuning.clone())
             };
             let patience = Patience::new(world_size, cores);
-            let driver = Driver::new(engine, rank, Box::new(health), patience);
+            let driver = EngineDriver::new(engine, rank, Box::new(health), patience);
             Communicator::new(driver, place, policy, Membership::default())
         })
         .collect()

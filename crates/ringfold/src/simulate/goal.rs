@@ -12,7 +12,7 @@
 use std::collections::HashMap;
 use std::fmt::Write as _;
 
-use super::longest_path::source::Chunks;
+use super::longest_path::source::ChunkOffsets;
 use super::{Scenario, Server, prepare};
 use crate::error::{Error, Result};
 use crate::schedule::check::schedules;
@@ -44,7 +44,7 @@ pub fn export(scenario: &Scenario) -> Result<String> {
 struct Exporter<'a> {
     scenario: &'a Scenario,
     schedule: &'a Schedule,
-    chunks: Chunks,
+    chunks: ChunkOffsets,
     /// Number of messages so far, by direction and peer.
     messages: HashMap<(bool, u32), u32>,
     labels: u32,
@@ -62,7 +62,7 @@ impl<'a> Exporter<'a> {
         Exporter {
             scenario,
             schedule,
-            chunks: Chunks::new((schedule.input, schedule.output), scenario),
+            chunks: ChunkOffsets::new((schedule.input, schedule.output), scenario),
             messages: HashMap::new(),
             labels: 0,
         }

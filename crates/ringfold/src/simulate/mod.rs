@@ -50,7 +50,7 @@ mod tests;
 mod timed;
 
 pub use crate::config::Reducer;
-pub use crate::engine::late_ring::{Policy, Signals, Target, Timers};
+pub use crate::engine::late_ring::{LateMergePolicy, Signals, Target, Timers};
 pub use crate::lane::policy::Carried;
 pub use crate::testing::delay_spec::{Delay, Slow};
 pub use longest_path::{LongestPath, RankOnPath, fits_longest_path, longest_path};
@@ -61,8 +61,8 @@ pub use network::model::{
 pub use network::streams::copies_alone_ps;
 pub use prepare::{resolve, steps};
 pub use report::{
-    BrokenPromise, ChunkResult, Lane, LinkUse, PathKind, PathPart, Promise, RankReport, Report,
-    TraceEvent,
+    BrokenPromise, ChunkResult, LinkUse, PathKind, PathPart, Promise, RankReport, Report,
+    TimelineLane, TraceEvent,
 };
 pub use run::run;
 pub use scenario::{Disturbance, Payload, Scenario};

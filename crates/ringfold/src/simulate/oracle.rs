@@ -29,7 +29,7 @@ pub(super) struct Oracle {
 
 /// Origin of values: one rank, or the reduction of all.
 #[derive(Clone, Copy)]
-enum Source {
+enum ValueSource {
     Rank(usize),
     All,
 }
@@ -78,7 +78,7 @@ impl Oracle {
 
     /// Fills a rank's input.
     pub fn fill(&self, rank: usize, input: Region) {
-        let period = self.period(Source::Rank(rank));
+        let period = self.period(ValueSource::Rank(rank));
         self.tile(&period, 0, input.bytes(), |at, bytes| {
             input.part(at..at + bytes.len()).write(bytes)
         });
@@ -88,18 +88,18 @@ impl Oracle {
     pub fn first_wrong(&self, rank: usize, output: Region) -> Option<usize> {
         let block = self.count * self.size;
         let (n, root, count) = (self.ranks, self.root, self.count);
-        let parts: Vec<(Source, usize)> = match self.collective {
+        let parts: Vec<(ValueSource, usize)> = match self.collective {
             Collective::AllGather | Collective::Gather => {
-                (0..n).map(|from| (Source::Rank(from), 0)).collect()
+                (0..n).map(|from| (ValueSource::Rank(from), 0)).collect()
             }
             Collective::AllToAll => (0..n)
-                .map(|from| (Source::Rank(from), rank * count))
+                .map(|from| (ValueSource::Rank(from), rank * count))
                 .collect(),
-            Collective::ReduceScatter => vec![(Source::All, rank * count)],
-            Collective::Scatter => vec![(Source::Rank(root), rank * count)],
-            Collective::Broadcast => vec![(Source::Rank(root), 0)],
-            Collective::SendRecv => vec![(Source::Rank((rank + n - 1) % n), 0)],
-            _ => vec![(Source::All, 0)],
+            Collective::ReduceScatter => vec![(ValueSource::All, rank * count)],
+            Collective::Scatter => vec![(ValueSource::Rank(root), rank * count)],
+            Collective::Broadcast => vec![(ValueSource::Rank(root), 0)],
+            Collective::SendRecv => vec![(ValueSource::Rank((rank + n - 1) % n), 0)],
+            _ => vec![(ValueSource::All, 0)],
         };
         let mut begin = 0;
         let mut wrong = None;
@@ -134,10 +134,10 @@ impl Oracle {
         }
     }
 
-    fn period(&self, source: Source) -> Vec<u8> {
+    fn period(&self, source: ValueSource) -> Vec<u8> {
         match source {
-            Source::All => self.reduced.clone(),
-            Source::Rank(rank) => self.encoded(|index| self.value(rank, index)),
+            ValueSource::All => self.reduced.clone(),
+            ValueSource::Rank(rank) => self.encoded(|index| self.value(rank, index)),
         }
     }
 

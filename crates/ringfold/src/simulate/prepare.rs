@@ -24,14 +24,14 @@ use crate::types::Collective;
 
 /// A rank's buffers, which it may have in common with others where no data is moved.
 #[derive(Clone)]
-pub(super) struct Buffers {
+pub(super) struct RankBuffers {
     pub input: Arc<Owned>,
     pub output: Arc<Owned>,
     input_bytes: usize,
     output_bytes: usize,
 }
 
-impl Buffers {
+impl RankBuffers {
     pub fn input(&self) -> Region {
         self.input.region().part(0..self.input_bytes)
     }
@@ -42,7 +42,7 @@ impl Buffers {
 }
 
 /// The buffers of all ranks, filled where data is moved.
-pub(super) fn buffers(scenario: &Scenario, oracle: &Oracle) -> Vec<Buffers> {
+pub(super) fn buffers(scenario: &Scenario, oracle: &Oracle) -> Vec<RankBuffers> {
     let sizes: Vec<_> = (0..scenario.ranks)
         .map(|rank| oracle.buffer_bytes(rank))
         .collect();
@@ -60,7 +60,7 @@ pub(super) fn buffers(scenario: &Scenario, oracle: &Oracle) -> Vec<Buffers> {
             oracle.fill(rank, input.region());
             (Arc::new(input), Arc::new(Owned::zeroed(output_bytes)))
         });
-        Buffers {
+        RankBuffers {
             input,
             output,
             input_bytes,
@@ -179,7 +179,7 @@ pub(super) fn jobs(
     scenario: &Scenario,
     way: &Way,
     rank: usize,
-    buffers: &Buffers,
+    buffers: &RankBuffers,
 ) -> Result<VecDeque<Job>> {
     let own = || job(scenario, way, rank, buffers);
     if !scenario.has_barriers {
@@ -187,7 +187,7 @@ pub(super) fn jobs(
     }
     let barrier = barrier(scenario);
     let barrier_way = choice(&barrier)?;
-    let nothing = Buffers {
+    let nothing = RankBuffers {
         input_bytes: 0,
         output_bytes: 0,
         ..buffers.clone()
@@ -240,7 +240,7 @@ pub(super) fn staged_jobs(
 }
 
 /// One call of one rank.
-fn job(scenario: &Scenario, way: &Way, rank: usize, buffers: &Buffers) -> Result<Job> {
+fn job(scenario: &Scenario, way: &Way, rank: usize, buffers: &RankBuffers) -> Result<Job> {
     let request = Request {
         input: buffers.input(),
         output: buffers.output(),

@@ -4,7 +4,7 @@ use super::Scenario;
 use super::timed::Timed;
 use crate::error::Error;
 use crate::simulate::network::World;
-pub use crate::simulate::network::record::{Lane, LinkUse, PathKind, PathPart, TraceEvent};
+pub use crate::simulate::network::record::{LinkUse, PathKind, PathPart, TimelineLane, TraceEvent};
 use crate::types::Collective;
 
 /// Result of simulating a [`Scenario`]. All times are picoseconds since the ranks began.
@@ -218,9 +218,9 @@ fn trace(world: &World, scenario: &Scenario, ranks: &[RankReport]) -> Vec<TraceE
     let mut trace = world.record.trace.clone();
     for (rank, begin_ps) in scenario.begins_ps().into_iter().enumerate() {
         let end_ps = ranks[rank].finished_ps;
-        trace.push(whole(rank, Lane::Call, begin_ps, end_ps));
+        trace.push(whole(rank, TimelineLane::Call, begin_ps, end_ps));
         for (from_ps, until_ps) in scenario.stalls(rank) {
-            trace.push(whole(rank, Lane::Stall, from_ps, until_ps));
+            trace.push(whole(rank, TimelineLane::Stall, from_ps, until_ps));
         }
     }
     trace.sort_by_key(|event| (event.rank, event.lane, event.begin_ps));

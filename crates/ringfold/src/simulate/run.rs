@@ -9,7 +9,7 @@ use std::collections::{BinaryHeap, VecDeque};
 
 use super::control::Control;
 use super::oracle::Oracle;
-use super::prepare::{self, Buffers};
+use super::prepare::{self, RankBuffers};
 use super::report::{BrokenPromise, RankReport, Report};
 use super::staged::Staged;
 use super::timed::Timed;
@@ -60,7 +60,7 @@ pub(super) enum Stage {
 }
 
 /// A simulated rank.
-pub(super) struct Member {
+pub(super) struct SimulatedRank {
     pub engine: Engine,
     /// Calls not yet made: the scenario's; with barriers, the call untimed, a barrier, the call
     /// timed, and a barrier; with devices, those of its slices.
@@ -71,7 +71,7 @@ pub(super) struct Member {
     slices: u32,
     /// The timed call, if there are barriers around it.
     pub timed: Option<Timed>,
-    pub buffers: Buffers,
+    pub buffers: RankBuffers,
     pub stage: Stage,
     pub begun_ps: u64,
     pub finished_ps: u64,
@@ -83,7 +83,7 @@ pub(super) struct Member {
     pub output_kept: Option<Vec<u8>>,
 }
 
-impl Member {
+impl SimulatedRank {
     fn has_ended(&self) -> bool {
         matches!(self.stage, Stage::Dead | Stage::Ended(_))
     }
@@ -111,7 +111,7 @@ pub(super) enum Item {
 pub(super) struct Simulation {
     pub scenario: Scenario,
     pub network: SimNetwork,
-    pub members: Vec<Member>,
+    pub members: Vec<SimulatedRank>,
     pub oracle: Oracle,
     pub now: u64,
     agenda: BinaryHeap<Reverse<(u64, u64, Item)>>,
@@ -149,7 +149,7 @@ impl Simulation {
                 engine.set_late_merge(policy, SIGNAL_CHANNEL);
             }
             let staged = Staged::new(scenario, rank)?;
-            members.push(Member {
+            members.push(SimulatedRank {
                 engine,
                 jobs: match &staged {
                     Some(staged) => prepare::staged_jobs(scenario, rank, staged)?,

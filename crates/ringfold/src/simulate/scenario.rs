@@ -1,7 +1,7 @@
 //! What is simulated: the call, the machines, and their disturbances.
 
 use crate::communicator::{Counts, Request};
-use crate::engine::late_ring::Policy;
+use crate::engine::late_ring::LateMergePolicy;
 use crate::error::Result;
 use crate::lane::cut::Cut;
 use crate::lane::fold::shares::Shares;
@@ -13,7 +13,7 @@ use crate::simulate::network::devices::Devices;
 use crate::simulate::network::model::{Compute, LinkEnds, Network};
 use crate::simulate::program::{Folded, Program};
 use crate::testing::delay_spec::Slow;
-use crate::tune::cost::weighted::Pace;
+use crate::tune::cost::weighted::RankSpeed;
 use crate::tune::devices::pipeline::Shape;
 use crate::types::{Collective, DType, Method, Op};
 
@@ -60,7 +60,7 @@ pub struct Scenario {
     /// What goes wrong.
     pub disturbances: Vec<Disturbance>,
     /// How rings of `all_reduce` and `reduce_scatter` go around slow ranks, if they do.
-    pub straggler: Option<Policy>,
+    pub straggler: Option<LateMergePolicy>,
     /// What all random numbers follow from.
     pub seed: u64,
     /// How long the call may take.
@@ -324,7 +324,7 @@ impl Scenario {
     /// The results that a probe would have for each rank, from the links of its port and the cost
     /// of reductions: for [`balance`](crate::tune::weights::balance), which computes weights from
     /// them.
-    pub fn paces(&self) -> Vec<Pace> {
+    pub fn paces(&self) -> Vec<RankSpeed> {
         let factor = |rank: usize| {
             let of_port = |disturbance: &Disturbance| match disturbance {
                 Disturbance::SlowLink {
@@ -337,7 +337,7 @@ impl Scenario {
         };
         const MEGABYTE: u64 = 1_000_000;
         let reduction_ps = self.compute.reduction_ps(self.dtype, MEGABYTE);
-        let pace = |rank| Pace {
+        let pace = |rank| RankSpeed {
             link_ps: self.network.links.ps_per_byte as f64 * factor(rank),
             reduce_ps: reduction_ps as f64 / MEGABYTE as f64,
         };

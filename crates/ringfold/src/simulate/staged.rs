@@ -12,7 +12,7 @@ use crate::lane::meeting::meeting;
 use crate::lane::program::{Half, Step};
 use crate::lane::staging::Bank;
 use crate::memory::{Owned, Region};
-use crate::reduce::Kernel;
+use crate::reduce::ReductionKernel;
 
 /// Slots and results of one rank.
 pub(super) struct Staged {
@@ -202,9 +202,9 @@ impl Staged {
     }
 
     /// What devices combine with.
-    fn kernel(&self) -> Kernel {
+    fn kernel(&self) -> ReductionKernel {
         let Request { op, dtype, .. } = self.request;
-        Kernel::new(op, dtype).expect("an operation that was checked")
+        ReductionKernel::new(op, dtype).expect("an operation that was checked")
     }
 
     /// The slot of a slice, or a half.

@@ -33,13 +33,13 @@ const FREE: RawFd = -1;
 const BLOCK_PLACES: usize = 62;
 
 /// A part of the list, which only grows.
-struct Block {
+struct DescriptorBlock {
     places: [AtomicI32; BLOCK_PLACES],
     /// The next block, which is leaked, or null.
-    next: AtomicPtr<Block>,
+    next: AtomicPtr<DescriptorBlock>,
 }
 
-static LIST: Block = Block::new();
+static LIST: DescriptorBlock = DescriptorBlock::new();
 
 /// A descriptor that forked children do not share: in a child, its number is an unconnected socket.
 #[derive(Debug)]
@@ -123,26 +123,26 @@ impl Drop for Listed {
     }
 }
 
-impl Block {
-    const fn new() -> Block {
-        Block {
+impl DescriptorBlock {
+    const fn new() -> DescriptorBlock {
+        DescriptorBlock {
             places: [const { AtomicI32::new(FREE) }; BLOCK_PLACES],
             next: AtomicPtr::new(null_mut()),
         }
     }
 
-    fn next(&self) -> Option<&'static Block> {
+    fn next(&self) -> Option<&'static DescriptorBlock> {
         // Pairs with the exchange in `next_or_new`.
         let next = self.next.load(Ordering::Acquire);
         // SAFETY: null, or from the leaked box below, which is never freed.
         unsafe { next.as_ref() }
     }
 
-    fn next_or_new(&self) -> &'static Block {
+    fn next_or_new(&self) -> &'static DescriptorBlock {
         if let Some(next) = self.next() {
             return next;
         }
-        let new = Box::into_raw(Box::new(Block::new()));
+        let new = Box::into_raw(Box::new(DescriptorBlock::new()));
         // Pairs with the load in `next`.
         let (done, failed) = (Ordering::Release, Ordering::Acquire);
         let before = self.next.compare_exchange(null_mut(), new, done, failed);
@@ -163,7 +163,7 @@ impl Block {
 fn replace_all() {
     let mut blank = FREE;
     let mut block = Some(&LIST);
-    while let Some(Block { places, .. }) = block {
+    while let Some(DescriptorBlock { places, .. }) = block {
         for place in places {
             // Removed from the list: from now on, this number is the child's own.
             let number = place.swap(FREE, Ordering::Relaxed);
@@ -171,7 +171,7 @@ fn replace_all() {
                 blank = replace(number, blank);
             }
         }
-        block = block.and_then(Block::next);
+        block = block.and_then(DescriptorBlock::next);
     }
 }
 

@@ -28,7 +28,7 @@ const CONTROL_BYTES: usize = 128;
 /// A report: the sends with the numbers `first` to `last` are complete. The kernel numbers the
 /// successful sends of a connection from 0 on, and again from 0 after 2³² of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Completion {
+pub struct SendNotification {
     /// Number of the first complete send.
     pub first: u32,
     /// Number of the last complete send, which may be the same.
@@ -70,11 +70,11 @@ pub fn send(socket: BorrowedFd<'_>, body: Region) -> io::Result<usize> {
 }
 
 /// Takes the next report, if there is one.
-pub fn completion(socket: BorrowedFd<'_>) -> io::Result<Option<Completion>> {
+pub fn completion(socket: BorrowedFd<'_>) -> io::Result<Option<SendNotification>> {
     #[repr(C, align(8))]
-    struct Control([u8; CONTROL_BYTES]);
-    const _: () = assert!(align_of::<Control>() >= align_of::<libc::cmsghdr>());
-    let mut control = Control([0; CONTROL_BYTES]);
+    struct ControlBuffer([u8; CONTROL_BYTES]);
+    const _: () = assert!(align_of::<ControlBuffer>() >= align_of::<libc::cmsghdr>());
+    let mut control = ControlBuffer([0; CONTROL_BYTES]);
     let taken = retry(|| {
         let mut message = message(&[]);
         message.msg_control = control.0.as_mut_ptr().cast();
@@ -91,7 +91,7 @@ pub fn completion(socket: BorrowedFd<'_>) -> io::Result<Option<Completion>> {
 }
 
 /// Parses the control data of a message from the error queue.
-fn parse(control: &[u8; CONTROL_BYTES]) -> io::Result<Completion> {
+fn parse(control: &[u8; CONTROL_BYTES]) -> io::Result<SendNotification> {
     let word = |at: usize| {
         let bytes = [
             control[at],
@@ -116,7 +116,7 @@ fn parse(control: &[u8; CONTROL_BYTES]) -> io::Result<Completion> {
             "unexpected message in the socket's error queue (level {level}, type {kind})"
         )));
     }
-    Ok(Completion {
+    Ok(SendNotification {
         first: word(REPORT_AT + FIRST_AT),
         last: word(REPORT_AT + LAST_AT),
         is_copied: control[REPORT_AT + CODE_AT] & SO_EE_CODE_ZEROCOPY_COPIED != 0,

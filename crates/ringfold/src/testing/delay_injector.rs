@@ -13,11 +13,11 @@ use std::time::{Duration, Instant};
 
 use super::delay_spec::Slow;
 use crate::error::Result;
-use crate::memory::{Handle, PeerMemory, Region};
+use crate::memory::{BufferHandle, PeerMemory, Region};
 use crate::random::SplitMix64;
 use crate::transport::{
-    Head, Header, Post, Posted, Sink, Stream, Ticket, Time, Transport, Waker, Windows, Work,
-    WorkKind,
+    EngineWork, Head, Header, Post, Posted, Sink, StreamId, Ticket, Time, Transport, Waker,
+    Windows, WorkKind,
 };
 
 /// The injected delays of reductions.
@@ -99,7 +99,7 @@ impl Transport for DelayInjector {
         self.inner.post_send(post, payload)
     }
 
-    fn post_lent(&mut self, post: Post, payload: Region, place: Handle) -> Result<Posted> {
+    fn post_lent(&mut self, post: Post, payload: Region, place: BufferHandle) -> Result<Posted> {
         self.note_call(&post.2);
         self.inner.post_lent(post, payload, place)
     }
@@ -126,7 +126,7 @@ impl Transport for DelayInjector {
         Ok(Posted::Pending)
     }
 
-    fn post_work(&mut self, ticket: Ticket, work: Work) -> Result<Posted> {
+    fn post_work(&mut self, ticket: Ticket, work: EngineWork) -> Result<Posted> {
         if work.kind != WorkKind::Reduce {
             return self.inner.post_work(ticket, work);
         }
@@ -134,15 +134,15 @@ impl Transport for DelayInjector {
         Ok(Posted::Pending)
     }
 
-    fn listen(&mut self, stream: Stream, is_wanted: bool) -> Result<()> {
+    fn listen(&mut self, stream: StreamId, is_wanted: bool) -> Result<()> {
         self.inner.listen(stream, is_wanted)
     }
 
-    fn head(&mut self, stream: Stream) -> Result<Head> {
+    fn head(&mut self, stream: StreamId) -> Result<Head> {
         self.inner.head(stream)
     }
 
-    fn unexpected(&mut self, found: &mut Vec<(Stream, Header)>) -> Result<()> {
+    fn unexpected(&mut self, found: &mut Vec<(StreamId, Header)>) -> Result<()> {
         self.inner.unexpected(found)
     }
 
@@ -192,7 +192,7 @@ impl Transport for DelayInjector {
 mod tests {
     use super::*;
     use crate::memory::Owned;
-    use crate::reduce::Kernel;
+    use crate::reduce::ReductionKernel;
     use crate::transport::local::local;
     use crate::transport::suite;
     use crate::types::{DType, Op};
@@ -216,7 +216,7 @@ mod tests {
         let mut ranks = local(2).into_iter();
         let inner = ranks.next_back().expect("rank 1");
         let mut rank = DelayInjector::new(Box::new(inner), 1, injection);
-        let work = Work {
+        let work = EngineWork {
             kind: WorkKind::Reduce,
             dtype: DType::F32,
             bytes: 4,
@@ -241,8 +241,8 @@ mod tests {
         ranks[1].injection.reduce = reduce;
         let (one, sum) = (Owned::zeroed(64), Owned::zeroed(64));
         let header = suite::header(0, 64);
-        let stream = |peer| Stream { peer, channel: 1 };
-        let kernel = Kernel::new(Op::Sum, DType::F32).unwrap();
+        let stream = |peer| StreamId { peer, channel: 1 };
+        let kernel = ReductionKernel::new(Op::Sum, DType::F32).unwrap();
         let sink = Sink::Reduce {
             with: sum.region(),
             into: sum.region(),

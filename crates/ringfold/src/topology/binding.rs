@@ -19,7 +19,7 @@
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-use super::layout::Layout;
+use super::layout::CoreLayout;
 use crate::error::{Error, Result};
 use crate::types::named;
 
@@ -41,7 +41,7 @@ named! {
 
 /// The input of a binding decision.
 #[derive(Clone, Copy, Debug)]
-pub struct Question<'a> {
+pub struct BindingQuestion<'a> {
     /// The requested binding.
     pub bind: Bind,
     /// The cores that each rank of the machine may use, host by host.
@@ -54,23 +54,23 @@ pub struct Question<'a> {
     /// A variable that shows that binding is handled elsewhere.
     pub foreign: Option<&'a str>,
     /// The layout of the cores in this rank's affinity.
-    pub layout: &'a Layout,
+    pub layout: &'a CoreLayout,
 }
 
 /// The decision about a rank's affinity.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Decision {
+pub enum BindingDecision {
     /// The affinity is narrowed to these cores.
     Bind(Vec<usize>),
     /// The affinity stays, for this reason.
     Leave(String),
 }
 
-impl Question<'_> {
+impl BindingQuestion<'_> {
     /// Decides about the affinity of rank `number`. [`Bind::Core`] is mandatory: an error unless
     /// there is a core for each rank.
-    pub fn decide(&self, number: usize) -> Result<Decision> {
-        let leave = |why: String| Ok(Decision::Leave(why));
+    pub fn decide(&self, number: usize) -> Result<BindingDecision> {
+        let leave = |why: String| Ok(BindingDecision::Leave(why));
         match self.bind {
             Bind::None => return leave("no binding was requested".into()),
             Bind::Core => {}
@@ -84,7 +84,7 @@ impl Question<'_> {
         let own = match self.bind {
             Bind::Core => self.layout.first(place, sharers),
             _ if self.is_oversubscribed() => {
-                return Ok(Decision::Bind(self.layout.seat(place, sharers)));
+                return Ok(BindingDecision::Bind(self.layout.seat(place, sharers)));
             }
             _ => self.layout.share(place, sharers),
         };
@@ -96,7 +96,7 @@ impl Question<'_> {
                 self.cores.min(self.affinities[number].len()),
             )));
         }
-        Ok(Decision::Bind(own))
+        Ok(BindingDecision::Bind(own))
     }
 
     /// Returns the reason for which [`Bind::Auto`] binds nothing, if there is one.
@@ -155,7 +155,7 @@ pub fn bind_thread(cores: &[usize]) -> Result<()> {
 
 /// Moves the calling thread to its own core among `ranks` ranks that share this affinity, or to a
 /// core shared with as few ranks as possible, and then restores the affinity.
-pub fn start_apart(layout: &Layout, number: usize, ranks: usize) {
+pub fn start_apart(layout: &CoreLayout, number: usize, ranks: usize) {
     let mut own = layout.first(number, ranks);
     if own.is_empty() {
         own = layout.seat(number, ranks);
@@ -187,8 +187,12 @@ mod tests {
     use super::*;
     use crate::topology::layout::tests::{EPYC, SMALL, XEON};
 
-    fn question<'a>(bind: Bind, affinities: &'a [Vec<usize>], layout: &'a Layout) -> Question<'a> {
-        Question {
+    fn question<'a>(
+        bind: Bind,
+        affinities: &'a [Vec<usize>],
+        layout: &'a CoreLayout,
+    ) -> BindingQuestion<'a> {
+        BindingQuestion {
             bind,
             affinities,
             cores: usize::MAX,
@@ -202,30 +206,30 @@ mod tests {
     fn one_rank_per_core_has_a_core_each() {
         let tree = SMALL.tree("bind-small");
         let affinities = vec![vec![0, 1]; 2];
-        let layout = Layout::read(tree.root(), &[0, 1]);
+        let layout = CoreLayout::read(tree.root(), &[0, 1]);
         for bind in [Bind::Auto, Bind::Core] {
             let question = question(bind, &affinities, &layout);
-            assert_eq!(question.decide(0).unwrap(), Decision::Bind(vec![0]));
-            assert_eq!(question.decide(1).unwrap(), Decision::Bind(vec![1]));
+            assert_eq!(question.decide(0).unwrap(), BindingDecision::Bind(vec![0]));
+            assert_eq!(question.decide(1).unwrap(), BindingDecision::Bind(vec![1]));
         }
     }
 
     #[test]
     fn ranks_that_outnumber_cores_share_them_evenly_or_not_at_all() {
         let tree = SMALL.tree("bind-crowded");
-        let layout = Layout::read(tree.root(), &[0, 1]);
+        let layout = CoreLayout::read(tree.root(), &[0, 1]);
         let decisions = |ranks: usize, cores: usize| {
             let affinities = vec![vec![0, 1]; ranks];
-            let question = Question {
+            let question = BindingQuestion {
                 cores,
                 ..question(Bind::Auto, &affinities, &layout)
             };
             let decide = |rank| question.decide(rank).unwrap();
             (0..ranks).map(decide).collect::<Vec<_>>()
         };
-        let seats = [0, 0, 1, 1].map(|core| Decision::Bind(vec![core]));
+        let seats = [0, 0, 1, 1].map(|core| BindingDecision::Bind(vec![core]));
         assert_eq!(decisions(4, usize::MAX), seats);
-        let is_left = |decision: &Decision| matches!(decision, Decision::Leave(_));
+        let is_left = |decision: &BindingDecision| matches!(decision, BindingDecision::Leave(_));
         assert!(decisions(3, usize::MAX).iter().all(is_left));
         assert!(decisions(4, 1).iter().all(is_left), "a quota of one core");
     }
@@ -235,15 +239,15 @@ mod tests {
         let tree = EPYC.tree("bind-epyc");
         let all: Vec<usize> = (0..128).collect();
         let affinities = vec![all.clone(); 16];
-        let layout = Layout::read(tree.root(), &all);
+        let layout = CoreLayout::read(tree.root(), &all);
         let share = question(Bind::Auto, &affinities, &layout)
             .decide(3)
             .unwrap();
-        assert_eq!(share, Decision::Bind((24..32).collect()));
+        assert_eq!(share, BindingDecision::Bind((24..32).collect()));
         let core = question(Bind::Core, &affinities, &layout)
             .decide(3)
             .unwrap();
-        assert_eq!(core, Decision::Bind(vec![24]));
+        assert_eq!(core, BindingDecision::Bind(vec![24]));
     }
 
     #[test]
@@ -251,44 +255,50 @@ mod tests {
         let tree = XEON.tree("bind-xeon");
         let affinity: Vec<usize> = (0..96).filter(|core| *core != 48).collect();
         let affinities = vec![affinity.clone(); 48];
-        let layout = Layout::read(tree.root(), &affinity);
+        let layout = CoreLayout::read(tree.root(), &affinity);
         let question = question(Bind::Core, &affinities, &layout);
-        assert_eq!(question.decide(0).unwrap(), Decision::Bind(vec![0]));
-        assert_eq!(question.decide(1).unwrap(), Decision::Bind(vec![1, 49]));
+        assert_eq!(question.decide(0).unwrap(), BindingDecision::Bind(vec![0]));
+        assert_eq!(
+            question.decide(1).unwrap(),
+            BindingDecision::Bind(vec![1, 49])
+        );
     }
 
     #[test]
     fn an_arranged_affinity_stays_unless_binding_is_mandatory() {
         let tree = SMALL.tree("bind-foreign");
-        let layout = Layout::read(tree.root(), &[0, 1]);
+        let layout = CoreLayout::read(tree.root(), &[0, 1]);
         let (alike, apart) = (vec![vec![0, 1]; 2], vec![vec![0], vec![1]]);
         let auto = question(Bind::Auto, &alike, &layout);
-        let narrowed = Question {
+        let narrowed = BindingQuestion {
             allowed: Some(&[0, 1, 2]),
             ..auto
         };
-        let foreign = Question {
+        let foreign = BindingQuestion {
             foreign: Some("SLURM_CPU_BIND"),
             ..auto
         };
-        let crowded = Question { cores: 1, ..auto };
-        let bound = Question {
+        let crowded = BindingQuestion { cores: 1, ..auto };
+        let bound = BindingQuestion {
             affinities: &apart,
             ..auto
         };
-        let unasked = Question {
+        let unasked = BindingQuestion {
             bind: Bind::None,
             ..auto
         };
         for question in [narrowed, foreign, crowded, bound, unasked] {
             let decision = question.decide(0).unwrap();
-            assert!(matches!(decision, Decision::Leave(_)), "{question:?}");
+            assert!(
+                matches!(decision, BindingDecision::Leave(_)),
+                "{question:?}"
+            );
         }
-        let insisting = Question {
+        let insisting = BindingQuestion {
             bind: Bind::Core,
             ..narrowed
         };
-        assert_eq!(insisting.decide(0).unwrap(), Decision::Bind(vec![0]));
+        assert_eq!(insisting.decide(0).unwrap(), BindingDecision::Bind(vec![0]));
     }
 
     #[test]
@@ -298,11 +308,11 @@ mod tests {
         let affinities: Vec<_> = (0..4)
             .map(|rank: usize| sockets[rank % 2].clone())
             .collect();
-        let layout = Layout::read(tree.root(), &sockets[1]);
+        let layout = CoreLayout::read(tree.root(), &sockets[1]);
         let question = question(Bind::Core, &affinities, &layout);
-        assert_eq!(question.decide(3).unwrap(), Decision::Bind(vec![36]));
+        assert_eq!(question.decide(3).unwrap(), BindingDecision::Bind(vec![36]));
         let mixed = [vec![0, 1], vec![1, 2]];
-        let question = Question {
+        let question = BindingQuestion {
             affinities: &mixed,
             ..question
         };
@@ -318,16 +328,16 @@ mod tests {
     #[test]
     fn insisting_without_enough_cores_is_an_error() {
         let tree = SMALL.tree("bind-many");
-        let layout = Layout::read(tree.root(), &[0, 1]);
+        let layout = CoreLayout::read(tree.root(), &[0, 1]);
         let affinities = vec![vec![0, 1]; 3];
         let many = question(Bind::Core, &affinities, &layout);
-        let quota = Question {
+        let quota = BindingQuestion {
             cores: 2,
             affinities: &affinities[..2],
             ..many
         };
         assert!(quota.decide(1).is_ok());
-        for question in [many, Question { cores: 1, ..quota }] {
+        for question in [many, BindingQuestion { cores: 1, ..quota }] {
             let error = question.decide(1).unwrap_err().to_string();
             assert!(error.contains("start fewer"), "{error}");
         }
@@ -336,7 +346,7 @@ mod tests {
     #[test]
     fn starting_apart_leaves_the_affinity_as_it_was() {
         let before = sched_getaffinity(None).expect("an affinity");
-        let layout = Layout::read(std::path::Path::new("/"), &super::super::cores::affinity());
+        let layout = CoreLayout::read(std::path::Path::new("/"), &super::super::cores::affinity());
         for (local_rank, local_size) in [(0, 1), (1, 2), (3, 4), (999, 1000)] {
             start_apart(&layout, local_rank, local_size);
             assert_eq!(sched_getaffinity(None).expect("an affinity"), before);

@@ -20,7 +20,7 @@ const DOMAIN_LEVEL: &str = "3";
 
 /// The position of a core. The order of positions puts near cores next to each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Position {
+pub struct CorePosition {
     /// The socket's first core.
     pub socket: usize,
     /// The memory node's number.
@@ -35,13 +35,13 @@ pub struct Position {
 
 /// Some of a machine's cores, near ones next to each other.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Layout {
-    positions: Vec<Position>,
+pub struct CoreLayout {
+    positions: Vec<CorePosition>,
 }
 
-impl Layout {
+impl CoreLayout {
     /// Reads the positions of `cores`, on the machine whose `sys` is in `root`.
-    pub fn read(root: &Path, cores: &[usize]) -> Layout {
+    pub fn read(root: &Path, cores: &[usize]) -> CoreLayout {
         let base = root.join("sys/devices/system/cpu");
         let of_core =
             |file: &str, core: usize| list(&base.join(format!("cpu{core}/topology/{file}")));
@@ -55,11 +55,11 @@ impl Layout {
             last_level(&base.join(format!("cpu{core}/cache")))
         });
         let nodes = nodes(root);
-        let mut positions: Vec<Position> = cores
+        let mut positions: Vec<CorePosition> = cores
             .iter()
             .map(|core| {
                 let socket = sockets.get(core).copied().unwrap_or(0);
-                Position {
+                CorePosition {
                     socket,
                     node: nodes.get(core).copied().unwrap_or(0),
                     domain: domains.get(core).copied().unwrap_or(socket),
@@ -70,11 +70,11 @@ impl Layout {
             .collect();
         positions.sort_unstable();
         positions.dedup();
-        Layout { positions }
+        CoreLayout { positions }
     }
 
     /// Returns the cores' positions, near ones next to each other.
-    pub fn positions(&self) -> &[Position] {
+    pub fn positions(&self) -> &[CorePosition] {
         &self.positions
     }
 
@@ -90,7 +90,7 @@ impl Layout {
     /// there are enough of them, neighbours next to each other. The part is empty if ranks
     /// outnumber cores.
     pub fn share(&self, rank: usize, ranks: usize) -> Vec<usize> {
-        let physical: Vec<&[Position]> = self
+        let physical: Vec<&[CorePosition]> = self
             .positions
             .chunk_by(|one, next| one.sibling == next.sibling)
             .collect();
@@ -113,7 +113,7 @@ impl Layout {
         seat.map(|position| position.core).into_iter().collect()
     }
 
-    /// Returns the first physical core of [`share`](Layout::share).
+    /// Returns the first physical core of [`share`](CoreLayout::share).
     pub fn first(&self, rank: usize, ranks: usize) -> Vec<usize> {
         let mut share = self.share(rank, ranks);
         let sibling = |core: usize| Some(self.position(core)?.sibling);
@@ -123,7 +123,7 @@ impl Layout {
         share
     }
 
-    fn position(&self, core: usize) -> Option<&Position> {
+    fn position(&self, core: usize) -> Option<&CorePosition> {
         self.positions.iter().find(|position| position.core == core)
     }
 }
@@ -194,7 +194,7 @@ pub(crate) mod tests {
 
     /// A machine as its vendor describes it; cores are numbered socket by socket, second hardware
     /// threads after all first ones, as Linux does.
-    pub(crate) struct Machine {
+    pub(crate) struct MachineModel {
         sockets: usize,
         domains_per_socket: usize,
         cores_per_domain: usize,
@@ -202,7 +202,7 @@ pub(crate) mod tests {
     }
 
     /// Two sockets of 24 cores with two threads each: the last-level cache belongs to the socket.
-    pub(crate) const XEON: Machine = Machine {
+    pub(crate) const XEON: MachineModel = MachineModel {
         sockets: 2,
         domains_per_socket: 1,
         cores_per_domain: 24,
@@ -210,7 +210,7 @@ pub(crate) mod tests {
     };
 
     /// Two sockets of 64 cores: eight cores share a last-level cache.
-    pub(crate) const EPYC: Machine = Machine {
+    pub(crate) const EPYC: MachineModel = MachineModel {
         sockets: 2,
         domains_per_socket: 8,
         cores_per_domain: 8,
@@ -218,7 +218,7 @@ pub(crate) mod tests {
     };
 
     /// One socket of 72 cores on one cache.
-    pub(crate) const GRACE: Machine = Machine {
+    pub(crate) const GRACE: MachineModel = MachineModel {
         sockets: 1,
         domains_per_socket: 1,
         cores_per_domain: 72,
@@ -226,14 +226,14 @@ pub(crate) mod tests {
     };
 
     /// A virtual machine of two cores.
-    pub(crate) const SMALL: Machine = Machine {
+    pub(crate) const SMALL: MachineModel = MachineModel {
         sockets: 1,
         domains_per_socket: 1,
         cores_per_domain: 2,
         threads_per_core: 1,
     };
 
-    impl Machine {
+    impl MachineModel {
         fn physical(&self) -> usize {
             self.sockets * self.domains_per_socket * self.cores_per_domain
         }
@@ -280,13 +280,13 @@ pub(crate) mod tests {
             Tree::new(name, &files)
         }
 
-        pub(crate) fn layout(&self, name: &str) -> Layout {
+        pub(crate) fn layout(&self, name: &str) -> CoreLayout {
             let all: Vec<usize> = (0..self.physical() * self.threads_per_core).collect();
-            Layout::read(self.tree(name).root(), &all)
+            CoreLayout::read(self.tree(name).root(), &all)
         }
     }
 
-    fn domains(layout: &Layout) -> Vec<usize> {
+    fn domains(layout: &CoreLayout) -> Vec<usize> {
         let mut domains: Vec<_> = layout
             .positions()
             .iter()
@@ -350,7 +350,7 @@ pub(crate) mod tests {
 
     #[test]
     fn bound_ranks_fill_domains_in_order() {
-        let check = |machine: Machine, expected: &[(usize, usize)]| {
+        let check = |machine: MachineModel, expected: &[(usize, usize)]| {
             let layout = machine.layout(&format!("fill-{}", machine.physical()));
             for &(ranks, domains) in expected {
                 let domain = |rank| layout.domain(&layout.first(rank, ranks));
@@ -385,7 +385,7 @@ pub(crate) mod tests {
 
     #[test]
     fn a_machine_that_shows_nothing_is_one_domain() {
-        let layout = Layout::read(Path::new("/nowhere"), &[3, 1, 2]);
+        let layout = CoreLayout::read(Path::new("/nowhere"), &[3, 1, 2]);
         assert_eq!(layout.domain(&[1, 2, 3]), Some(0));
         assert_eq!(layout.share(0, 3), [1]);
     }

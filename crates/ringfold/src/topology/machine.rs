@@ -10,7 +10,7 @@ use super::cores::{self, Cache};
 
 /// A data cache: its size, and the number of logical cores that share it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shared {
+pub struct DataCache {
     /// Size in bytes.
     pub bytes: usize,
     /// Number of logical cores that share the cache, at least 1.
@@ -21,21 +21,21 @@ pub struct Shared {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Machine {
     /// The first-level data cache.
-    pub l1: Shared,
+    pub l1: DataCache,
     /// The second-level cache.
-    pub l2: Shared,
+    pub l2: DataCache,
     /// The last-level cache: the third level, or the second if there is no third.
-    pub last: Shared,
+    pub last: DataCache,
     /// Number of cores that this process may use, at least 1.
     pub cores: usize,
 }
 
 /// The first-level cache of an ordinary server core.
-const L1: Shared = Shared {
+const L1: DataCache = DataCache {
     bytes: 32 << 10,
     shared_by: 1,
 };
-const L2: Shared = Shared {
+const L2: DataCache = DataCache {
     bytes: 1 << 20,
     shared_by: 1,
 };
@@ -47,7 +47,7 @@ impl Machine {
         let level = |level: u8| {
             let is_data = |cache: &&Cache| cache.level == level && cache.kind != "Instruction";
             let cache = caches.iter().find(is_data)?;
-            Some(Shared {
+            Some(DataCache {
                 bytes: cache.bytes.max(1),
                 shared_by: cache.shared_by.max(1),
             })
@@ -67,7 +67,7 @@ impl Machine {
     }
 
     /// Returns the share of a cache of each of `ranks` ranks, spread evenly over the cores.
-    pub fn share_bytes(&self, cache: Shared, ranks: usize) -> usize {
+    pub fn share_bytes(&self, cache: DataCache, ranks: usize) -> usize {
         let users = (cache.shared_by * ranks).div_ceil(self.cores);
         cache.bytes / users.clamp(1, ranks.max(1))
     }
@@ -93,11 +93,11 @@ mod tests {
 
     #[test]
     fn ranks_share_what_their_cores_share() {
-        let l2 = Shared {
+        let l2 = DataCache {
             bytes: 1 << 20,
             shared_by: 2,
         };
-        let last = Shared {
+        let last = DataCache {
             bytes: 32 << 20,
             shared_by: 16,
         };

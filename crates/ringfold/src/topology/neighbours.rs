@@ -35,7 +35,7 @@ const LOOKED_AT_MAX: usize = 4096;
 
 /// This process' mark, which ends with the last clone.
 #[derive(Debug)]
-pub struct Mark {
+pub struct ProcessMark {
     /// The marked process: a forked child inherits the value, and is another process.
     process: u32,
     /// Bound, but not listening: the kernel refuses connections.
@@ -44,15 +44,15 @@ pub struct Mark {
 
 /// Marks this process for as long as the value lives. `None` if the kernel refuses, in which case
 /// neighbours do not see this process.
-pub fn mark() -> Option<Arc<Mark>> {
-    static MARK: Mutex<Weak<Mark>> = Mutex::new(Weak::new());
+pub fn mark() -> Option<Arc<ProcessMark>> {
+    static MARK: Mutex<Weak<ProcessMark>> = Mutex::new(Weak::new());
     let process = std::process::id();
     let marked = fork::with_locked(&MARK, |known| {
         if let Some(mark) = known.upgrade().filter(|mark| mark.process == process) {
             return Ok(mark);
         }
         let _socket = Unshared::make(|| bound(process))?;
-        let mark = Arc::new(Mark { process, _socket });
+        let mark = Arc::new(ProcessMark { process, _socket });
         *known = Arc::downgrade(&mark);
         Ok(mark)
     });

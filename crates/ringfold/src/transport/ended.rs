@@ -6,15 +6,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Head, Post, Posted, Sink, Stream, Ticket, Time, Transport, Waker};
+use super::{Head, Post, Posted, Sink, StreamId, Ticket, Time, Transport, Waker};
 use crate::error::{Error, Result};
 use crate::memory::Region;
 
 /// The transport of a closed communicator.
 #[derive(Debug)]
-pub struct Ended;
+pub struct ClosedTransport;
 
-impl Transport for Ended {
+impl Transport for ClosedTransport {
     fn post_send(&mut self, _: Post, _: Region) -> Result<Posted> {
         Err(Error::Closed)
     }
@@ -23,11 +23,11 @@ impl Transport for Ended {
         Err(Error::Closed)
     }
 
-    fn listen(&mut self, _: Stream, _: bool) -> Result<()> {
+    fn listen(&mut self, _: StreamId, _: bool) -> Result<()> {
         Err(Error::Closed)
     }
 
-    fn head(&mut self, _: Stream) -> Result<Head> {
+    fn head(&mut self, _: StreamId) -> Result<Head> {
         Err(Error::Closed)
     }
 

@@ -49,8 +49,8 @@ pub use shm::{LENT_BYTES_MIN, SlotUse, Wake, Windows};
 pub(crate) use suite::local;
 
 use crate::error::Result;
-use crate::memory::{Handle, Hold, PeerMemory, Region};
-use crate::reduce::Kernel;
+use crate::memory::{BufferHandle, Hold, PeerMemory, Region};
+use crate::reduce::ReductionKernel;
 use crate::types::DType;
 
 /// A point in time, in picoseconds since an origin that the clock's owner chose.
@@ -72,7 +72,7 @@ impl Time {
 
 /// One ordered stream of messages with a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Stream {
+pub struct StreamId {
     /// Rank at the other end.
     pub peer: usize,
     /// Number of the stream among those with the peer; see [`P2P_CHANNEL`].
@@ -119,13 +119,13 @@ pub enum Sink {
         /// Destination of the result.
         into: Region,
         /// The loop that reduces.
-        kernel: Kernel,
+        kernel: ReductionKernel,
     },
 }
 
 /// A copy or reduction that the engine executes itself in a schedule of messages.
 #[derive(Clone, Copy, Debug)]
-pub struct Work {
+pub struct EngineWork {
     /// Kind of the work.
     pub kind: WorkKind,
     /// Type of the elements.
@@ -134,7 +134,7 @@ pub struct Work {
     pub bytes: usize,
 }
 
-/// Kinds of [`Work`].
+/// Kinds of [`EngineWork`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum WorkKind {
     /// A copy.
@@ -204,7 +204,7 @@ pub enum Term {
 /// Description of a posted message: its stream, the ticket that reports its completion, and its
 /// header.
 #[derive(Clone, Copy, Debug)]
-pub struct Post(pub Stream, pub Ticket, pub Header);
+pub struct Post(pub StreamId, pub Ticket, pub Header);
 
 /// Moves bytes between the ranks of one communicator.
 ///
@@ -217,7 +217,7 @@ pub trait Transport: Send {
     /// Queues a message whose `payload` is registered memory, at `place` for peers. A peer that is
     /// known to have mapped the memory ([`Transport::set_peer_memory`]) may read it in place, which
     /// completes the send. To other peers the message is sent as by `post_send`.
-    fn post_lent(&mut self, post: Post, payload: Region, place: Handle) -> Result<Posted> {
+    fn post_lent(&mut self, post: Post, payload: Region, place: BufferHandle) -> Result<Posted> {
         let _ = place;
         self.post_send(post, payload)
     }
@@ -251,22 +251,22 @@ pub trait Transport: Send {
 
     /// Reports that the engine has done `work`. If computing takes virtual time, the work is
     /// complete later; until then the engine does not touch its memory.
-    fn post_work(&mut self, ticket: Ticket, work: Work) -> Result<Posted> {
+    fn post_work(&mut self, ticket: Ticket, work: EngineWork) -> Result<Posted> {
         let _ = (ticket, work);
         Ok(Posted::Done)
     }
 
     /// Sets whether `poll` and `block` notice messages on `stream` for which no receive is posted.
-    fn listen(&mut self, stream: Stream, is_wanted: bool) -> Result<()>;
+    fn listen(&mut self, stream: StreamId, is_wanted: bool) -> Result<()>;
 
     /// Returns the next message of `stream`, as of the last `poll` or post. This rank listens to
     /// the stream, and no receive is posted on it.
-    fn head(&mut self, stream: Stream) -> Result<Head>;
+    fn head(&mut self, stream: StreamId) -> Result<Head>;
 
     /// Appends the first message of each stream of collectives on which one has arrived and no
     /// receive is posted, as its sender claims it. Takes nothing from the streams. For a rank that
     /// has waited for a while, because all streams are searched.
-    fn unexpected(&mut self, found: &mut Vec<(Stream, Header)>) -> Result<()> {
+    fn unexpected(&mut self, found: &mut Vec<(StreamId, Header)>) -> Result<()> {
         let _ = found;
         Ok(())
     }

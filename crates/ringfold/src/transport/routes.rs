@@ -7,9 +7,9 @@
 use std::time::Duration;
 
 use super::shm::Shm;
-use super::{Head, Header, Post, Posted, Sink, Stream, Term, Ticket, Time, Transport, Waker};
+use super::{Head, Header, Post, Posted, Sink, StreamId, Term, Ticket, Time, Transport, Waker};
 use crate::error::Result;
-use crate::memory::{Handle, Hold, PeerMemory, Region};
+use crate::memory::{BufferHandle, Hold, PeerMemory, Region};
 
 /// Maximum sleep of a rank without a bell, which notices peers of its host only afterwards. Hosts
 /// with more ranks than can have bells have none.
@@ -48,11 +48,11 @@ impl<N: Transport> Routes<N> {
     /// shared memory name ranks instead of numbers on the segment.
     fn on_route<R>(
         &mut self,
-        stream: Stream,
-        f: impl FnOnce(&mut dyn Transport, Stream) -> Result<R>,
+        stream: StreamId,
+        f: impl FnOnce(&mut dyn Transport, StreamId) -> Result<R>,
     ) -> Result<R> {
         match self.local[stream.peer] {
-            Some(peer) => f(&mut self.shm, Stream { peer, ..stream })
+            Some(peer) => f(&mut self.shm, StreamId { peer, ..stream })
                 .map_err(|error| error.renumbered(&self.ranks)),
             None => f(&mut self.network, stream),
         }
@@ -70,7 +70,7 @@ impl<N: Transport> Transport for Routes<N> {
         &mut self,
         Post(stream, ticket, header): Post,
         payload: Region,
-        place: Handle,
+        place: BufferHandle,
     ) -> Result<Posted> {
         self.on_route(stream, |transport, stream| {
             transport.post_lent(Post(stream, ticket, header), payload, place)
@@ -100,17 +100,17 @@ impl<N: Transport> Transport for Routes<N> {
         })
     }
 
-    fn listen(&mut self, stream: Stream, is_wanted: bool) -> Result<()> {
+    fn listen(&mut self, stream: StreamId, is_wanted: bool) -> Result<()> {
         self.on_route(stream, |transport, stream| {
             transport.listen(stream, is_wanted)
         })
     }
 
-    fn head(&mut self, stream: Stream) -> Result<Head> {
+    fn head(&mut self, stream: StreamId) -> Result<Head> {
         self.on_route(stream, |transport, stream| transport.head(stream))
     }
 
-    fn unexpected(&mut self, found: &mut Vec<(Stream, Header)>) -> Result<()> {
+    fn unexpected(&mut self, found: &mut Vec<(StreamId, Header)>) -> Result<()> {
         let first = found.len();
         let looked = self.shm.unexpected(found);
         looked.map_err(|error| error.renumbered(&self.ranks))?;
@@ -157,7 +157,7 @@ impl<N: Transport> Transport for Routes<N> {
 pub(crate) mod tests {
     use super::*;
     use crate::transport::bell::Bells;
-    use crate::transport::shm::{Segment, Shape};
+    use crate::transport::shm::{Segment, SegmentShape};
     use crate::transport::suite;
     use crate::transport::tcp::{Sockets, Tcp, TcpOptions, tests::mesh};
 
@@ -186,7 +186,7 @@ pub(crate) mod tests {
         let segments: Vec<_> = (0..=*most)
             .map(|host| {
                 let ranks = hosts.iter().filter(|other| **other == host).count();
-                let shape = Shape::new(ranks, suite::CHANNELS, 8 << 20);
+                let shape = SegmentShape::new(ranks, suite::CHANNELS, 8 << 20);
                 let segment = Segment::create(shape, bells(ranks));
                 segment.expect("shared memory").0
             })
@@ -205,7 +205,7 @@ pub(crate) mod tests {
 
     /// Returns ranks that are all on one host.
     fn neighbours(world_size: usize) -> Vec<Routes<Tcp>> {
-        let shape = Shape::new(world_size, suite::CHANNELS, 8 << 20);
+        let shape = SegmentShape::new(world_size, suite::CHANNELS, 8 << 20);
         let bells = Bells::new(world_size).expect("bells");
         let (segment, _fd) = Segment::create(shape, bells).expect("shared memory");
         let sockets = mesh(world_size, 1).into_iter().enumerate();

@@ -38,7 +38,7 @@ const TABLES_MAX: usize = 64;
 
 /// The calibration file that `RINGFOLD_CALIBRATION` selects.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Source {
+pub enum CalibrationSource {
     /// The machine's file in the user's cache folder, if it exists.
     #[default]
     Cache,
@@ -50,14 +50,14 @@ pub enum Source {
 
 /// The ranks and the transport of a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Context {
+pub struct CalibrationContext {
     /// Whether the ranks communicate through shared memory, not over sockets.
     pub is_shared: bool,
     /// The number of ranks.
     pub ranks: usize,
 }
 
-impl Context {
+impl CalibrationContext {
     /// Returns the transport's name.
     pub fn transport(self) -> &'static str {
         match self.is_shared {
@@ -73,7 +73,7 @@ pub struct Calibration {
     /// Times of the cost model; `load` and `cache_bytes` are derived for each communicator.
     pub constants: Constants,
     /// Factors between measured times and formulas, for each measured context.
-    pub corrections: Vec<(Context, Corrections)>,
+    pub corrections: Vec<(CalibrationContext, Corrections)>,
     /// Costs of messages within and between hosts, if a job of several hosts has measured them.
     pub links: Option<LinkCosts>,
     /// Costs of messages between hosts over RDMA, if a job over such devices has measured them. A
@@ -86,7 +86,12 @@ pub struct Calibration {
 impl Calibration {
     /// Returns the constants for `context`, with `sharers` ranks in total on the cores of
     /// `machine`.
-    pub fn constants(&self, context: Context, machine: &Machine, sharers: usize) -> Constants {
+    pub fn constants(
+        &self,
+        context: CalibrationContext,
+        machine: &Machine,
+        sharers: usize,
+    ) -> Constants {
         let known = self.corrections.iter().find(|(known, _)| *known == context);
         Constants {
             corrections: known
@@ -146,7 +151,7 @@ impl Calibration {
     }
 
     fn parse_for(text: &str, machine: Option<&str>) -> std::result::Result<Calibration, String> {
-        let mut reader = Reader::default();
+        let mut reader = PartialCalibration::default();
         for (index, line) in text.lines().enumerate() {
             let line = line.trim();
             if !line.is_empty() && !line.starts_with('#') {
@@ -163,9 +168,9 @@ impl Calibration {
                 "measured on `{measured}`, but this machine is `{machine}`"
             ));
         }
-        let corrections = |table: Table| {
+        let corrections = |table: PartialCorrections| {
             let (is_shared, ranks) = (table.is_shared?, table.ranks?);
-            Some((Context { is_shared, ranks }, table.factors?))
+            Some((CalibrationContext { is_shared, ranks }, table.factors?))
         };
         let corrections: Option<Vec<_>> = reader.tables.into_iter().map(corrections).collect();
         Ok(Calibration {
@@ -264,27 +269,27 @@ impl Calibration {
 
 /// A partly parsed file.
 #[derive(Default)]
-struct Reader {
+struct PartialCalibration {
     machine: Option<String>,
     constants: Option<Constants>,
     links: Option<LinkCosts>,
     rdma: Option<RdmaCosts>,
     devices: Option<DeviceConstants>,
-    tables: Vec<Table>,
+    tables: Vec<PartialCorrections>,
 }
 
 /// A partly parsed table of corrections.
 #[derive(Default)]
-struct Table {
+struct PartialCorrections {
     is_shared: Option<bool>,
     ranks: Option<usize>,
     factors: Option<Corrections>,
 }
 
-impl Reader {
+impl PartialCalibration {
     fn take(&mut self, line: &str) -> std::result::Result<(), String> {
         if line == "[[corrections]]" {
-            self.tables.push(Table::default());
+            self.tables.push(PartialCorrections::default());
             return match self.tables.len() {
                 0..=TABLES_MAX => Ok(()),
                 _ => Err(format!("more than {TABLES_MAX} tables")),
@@ -392,16 +397,16 @@ pub fn path(lookup: &dyn Fn(&str) -> Option<String>, machine: &str) -> Option<Pa
 /// Returns the calibration that `source` selects for the machine under `root`, if it exists. An
 /// invalid file is reported and not used.
 pub fn find(
-    source: &Source,
+    source: &CalibrationSource,
     lookup: &dyn Fn(&str) -> Option<String>,
     root: &Path,
 ) -> Option<Calibration> {
-    if *source == Source::Nothing {
+    if *source == CalibrationSource::Nothing {
         return None;
     }
     let machine = describe(root);
     let path = match source {
-        Source::File(path) => path.clone(),
+        CalibrationSource::File(path) => path.clone(),
         _ => path(lookup, &machine).filter(|path| path.exists())?,
     };
     match Calibration::read(&path, &machine) {
@@ -417,18 +422,18 @@ pub fn find(
 }
 
 /// Parses the value of `RINGFOLD_CALIBRATION`.
-impl std::str::FromStr for Source {
+impl std::str::FromStr for CalibrationSource {
     type Err = String;
 
-    fn from_str(text: &str) -> std::result::Result<Source, String> {
+    fn from_str(text: &str) -> std::result::Result<CalibrationSource, String> {
         Ok(match text {
-            "0" => Source::Nothing,
-            path => Source::File(path.into()),
+            "0" => CalibrationSource::Nothing,
+            path => CalibrationSource::File(path.into()),
         })
     }
 }
 
-impl fmt::Display for Context {
+impl fmt::Display for CalibrationContext {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} ranks over {}", self.ranks, self.transport())
     }

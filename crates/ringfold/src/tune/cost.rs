@@ -2,8 +2,8 @@
 //! (Hockney, 1994; Thakur, Rabenseifner & Gropp, 2005), with the overhead of further messages
 //! separate from the latency (Culler et al., LogP, 1993).
 //!
-//! An algorithm is priced by its [`Terms`] alone. Links are full duplex, each rank has one port,
-//! and reductions do not overlap with messages. The forms omit contention in the network, the
+//! An algorithm is priced by its [`CostTerms`] alone. Links are full duplex, each rank has one
+//! port, and reductions do not overlap with messages. The forms omit contention in the network, the
 //! pipelining of slices (except in the ring's broadcast and reduce, which depend on it), and more
 //! ranks than cores. So the forms compare algorithms on a simple machine. Calls are tuned by the
 //! [`model`](super::model), which prices the same terms on the actual machine.
@@ -12,7 +12,7 @@
 
 pub mod weighted;
 
-use super::terms::{Terms, is_chain};
+use super::terms::{CostTerms, is_chain};
 use crate::schedule::Spec;
 
 /// Maximum number of slices that [`predict`] assumes for a pipelined chain.
@@ -57,9 +57,9 @@ impl Default for Costs {
 /// Returns the time of one call in microseconds; `None` if no such schedule exists. `bytes` is the
 /// collective's size.
 pub fn predict(spec: &Spec, bytes: u64, costs: &Costs) -> Option<f64> {
-    let terms = Terms::of(spec)?;
+    let terms = CostTerms::of(spec)?;
     let (size, n) = (bytes as f64, f64::from(spec.world_size));
-    let Terms { hops, busiest, .. } = terms;
+    let CostTerms { hops, busiest, .. } = terms;
     if spec.access.is_shared() {
         let at_least = n * costs.memory_us_per_byte;
         let copy = costs.copy_us_per_byte.max(at_least);

@@ -15,14 +15,14 @@
 use std::fmt;
 
 pub use super::parameters::NEVER;
-use super::parameters::{self, Table, parameters};
+use super::parameters::{self, ParameterTable, parameters};
 use crate::topology::Machine;
 
 /// Maximum length of the text of a table.
 const TEXT_BYTES_MAX: usize = 4096;
 
 /// Limits that replace derived ones.
-pub type Overrides = parameters::Overrides<Limits>;
+pub type LimitOverrides = parameters::Overrides<Limits>;
 
 parameters! {
     /// The size limits of a communicator. The defaults are for a machine whose caches are unknown.
@@ -80,7 +80,7 @@ impl Limits {
 
     /// Decodes a table from another rank; `None` unless it is complete and within its bounds.
     pub fn decode(bytes: &[u8]) -> Option<Limits> {
-        let values: Overrides = std::str::from_utf8(bytes).ok()?.parse().ok()?;
+        let values: LimitOverrides = std::str::from_utf8(bytes).ok()?.parse().ok()?;
         values.is_whole().then(|| values.over(Limits::default()))
     }
 }
@@ -95,7 +95,7 @@ impl fmt::Display for Limits {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::topology::machine::Shared;
+    use crate::topology::machine::DataCache;
 
     const KIB: u64 = 1 << 10;
 
@@ -106,7 +106,7 @@ mod tests {
         last: (usize, usize),
         cores: usize,
     ) -> Machine {
-        let cache = |(kib, shared_by): (usize, usize)| Shared {
+        let cache = |(kib, shared_by): (usize, usize)| DataCache {
             bytes: kib << 10,
             shared_by,
         };
@@ -204,7 +204,7 @@ mod tests {
 
     #[test]
     fn overrides_replace_what_they_name() {
-        let overrides: Overrides =
+        let overrides: LimitOverrides =
             "rooted_slice_bytes=16K, stream_bytes_min=never,helper_bytes_min=0"
                 .parse()
                 .unwrap();
@@ -228,7 +228,7 @@ mod tests {
             ("stream_bytes_min=much", "unknown unit `much`"),
             ("helper_bytes_min=1,helper_bytes_min=2", "duplicate entry"),
         ] {
-            let error = text.parse::<Overrides>().unwrap_err();
+            let error = text.parse::<LimitOverrides>().unwrap_err();
             assert!(error.contains(why), "{text}: {error}");
         }
     }

@@ -30,7 +30,7 @@ mod shared;
 use super::Question;
 use super::constants::Constants;
 use super::corrections::Key;
-use super::terms::{Case, Load, Terms};
+use super::terms::{CostTerms, Load, TermParameters};
 use crate::call::Way;
 use crate::schedule::Access;
 use crate::types::{Collective, Method};
@@ -38,7 +38,7 @@ use crate::types::{Collective, Method};
 /// Returns the predicted time of `question` by `way`, in microseconds: finite and positive. The
 /// price of an unusable way is meaningless.
 pub fn price(question: &Question, way: &Way, constants: &Constants) -> f32 {
-    let call = Call::new(question, way, constants);
+    let call = PricedCall::new(question, way, constants);
     let time_us = match way.access {
         _ if question.world_size <= 1 => constants.call_us + call.size * constants.copy_us_per_byte,
         Access::Staged | Access::Registered => call.over_shared_memory(),
@@ -54,12 +54,12 @@ pub fn price(question: &Question, way: &Way, constants: &Constants) -> f32 {
 }
 
 /// A call by one way.
-struct Call<'a> {
+struct PricedCall<'a> {
     question: &'a Question,
     way: &'a Way,
     constants: &'a Constants,
-    case: Case,
-    terms: Terms,
+    case: TermParameters,
+    terms: CostTerms,
     /// The number of ranks.
     n: f64,
     /// Bytes of the call.
@@ -67,9 +67,9 @@ struct Call<'a> {
     slices: f64,
 }
 
-impl Call<'_> {
-    fn new<'a>(question: &'a Question, way: &'a Way, constants: &'a Constants) -> Call<'a> {
-        let case = Case {
+impl PricedCall<'_> {
+    fn new<'a>(question: &'a Question, way: &'a Way, constants: &'a Constants) -> PricedCall<'a> {
+        let case = TermParameters {
             collective: question.collective,
             method: way.method(),
             access: way.access,
@@ -78,11 +78,11 @@ impl Call<'_> {
             hosts: question.hosts as u32,
             runs: question.runs.max(question.hosts) as u32,
         };
-        Call {
+        PricedCall {
             question,
             way,
             constants,
-            terms: Terms::of(case).unwrap_or_default(),
+            terms: CostTerms::of(case).unwrap_or_default(),
             case,
             n: question.world_size as f64,
             size: question.bytes as f64,

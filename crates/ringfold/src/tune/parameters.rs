@@ -16,9 +16,9 @@ use std::str::FromStr;
 pub const NEVER: u64 = u64::MAX;
 
 /// A struct of numbers that [`parameters!`](crate::tune::parameters::parameters) has generated.
-pub trait Table: Default + 'static {
+pub trait ParameterTable: Default + 'static {
     /// The type of the numbers.
-    type Value: Value;
+    type Value: ParameterValue;
     /// The word for a parameter of the table in errors.
     const KIND: &'static str;
     /// Maximum length of the text form.
@@ -28,21 +28,21 @@ pub trait Table: Default + 'static {
 }
 
 /// A number of a table: a measured one, or a size in bytes.
-pub trait Value: Copy + PartialOrd + fmt::Display + 'static {
+pub trait ParameterValue: Copy + PartialOrd + fmt::Display + 'static {
     /// The word for a value in errors.
     const UNIT: &'static str;
 
     /// Parses a value within `bounds`. The error text describes the accepted values.
     fn parse(text: &str, bounds: &RangeInclusive<Self>) -> Result<Self, String>;
 
-    /// Returns the text that [`parse`](Value::parse) reads.
+    /// Returns the text that [`parse`](ParameterValue::parse) reads.
     fn text(self) -> String {
         self.to_string()
     }
 }
 
 /// One parameter of a table.
-pub struct Parameter<T: Table> {
+pub struct Parameter<T: ParameterTable> {
     /// The parameter's name, which ends with its unit.
     pub name: &'static str,
     /// The parameter's description.
@@ -76,7 +76,7 @@ macro_rules! parameters {
             }
         }
 
-        impl $crate::tune::parameters::Table for $table {
+        impl $crate::tune::parameters::ParameterTable for $table {
             type Value = $value;
             const KIND: &'static str = $kind;
             const TEXT_BYTES_MAX: usize = $text_bytes;
@@ -93,7 +93,7 @@ macro_rules! parameters {
 }
 pub(crate) use parameters;
 
-impl<T: Table> Parameter<T> {
+impl<T: ParameterTable> Parameter<T> {
     /// Returns the parameter's value in `table`.
     pub fn value(&self, table: &T) -> T::Value {
         (self.read)(table)
@@ -116,7 +116,7 @@ impl<T: Table> Parameter<T> {
     }
 }
 
-impl<T: Table<Value = f64>> Parameter<T> {
+impl<T: ParameterTable<Value = f64>> Parameter<T> {
     /// Sets the parameter in `table`, clamped to its bounds; ignores NaN.
     pub fn set(&self, table: &mut T, value: f64) {
         if !value.is_nan() {
@@ -125,14 +125,14 @@ impl<T: Table<Value = f64>> Parameter<T> {
     }
 }
 
-impl<T: Table> fmt::Debug for Parameter<T> {
+impl<T: ParameterTable> fmt::Debug for Parameter<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name)
     }
 }
 
 /// Writes all parameters of `table` as the text that [`Overrides`] parse.
-pub fn write<T: Table>(table: &T, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+pub fn write<T: ParameterTable>(table: &T, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     for (index, parameter) in T::PARAMETERS.iter().enumerate() {
         let comma = if index == 0 { "" } else { "," };
         write!(f, "{comma}{}={}", parameter.name, parameter.text(table))?;
@@ -141,7 +141,7 @@ pub fn write<T: Table>(table: &T, f: &mut fmt::Formatter<'_>) -> fmt::Result {
 }
 
 /// Parses a text: `take` receives each name with its value.
-pub fn read<T: Table>(
+pub fn read<T: ParameterTable>(
     text: &str,
     mut take: impl FnMut(&str, &str) -> Result<(), String>,
 ) -> Result<(), String> {
@@ -159,9 +159,9 @@ pub fn read<T: Table>(
 
 /// Values for some parameters of a table, at most one each.
 #[derive(Clone, Debug)]
-pub struct Overrides<T: Table>(Vec<(&'static Parameter<T>, T::Value)>);
+pub struct Overrides<T: ParameterTable>(Vec<(&'static Parameter<T>, T::Value)>);
 
-impl<T: Table> Overrides<T> {
+impl<T: ParameterTable> Overrides<T> {
     /// Adds a value.
     ///
     /// # Errors
@@ -204,7 +204,7 @@ impl<T: Table> Overrides<T> {
     }
 }
 
-impl<T: Table> FromStr for Overrides<T> {
+impl<T: ParameterTable> FromStr for Overrides<T> {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Overrides<T>, String> {
@@ -214,13 +214,13 @@ impl<T: Table> FromStr for Overrides<T> {
     }
 }
 
-impl<T: Table> Default for Overrides<T> {
+impl<T: ParameterTable> Default for Overrides<T> {
     fn default() -> Overrides<T> {
         Overrides(Vec::new())
     }
 }
 
-impl Value for f64 {
+impl ParameterValue for f64 {
     const UNIT: &'static str = "value";
 
     fn parse(text: &str, bounds: &RangeInclusive<f64>) -> Result<f64, String> {
@@ -233,7 +233,7 @@ impl Value for f64 {
 }
 
 /// Bytes, or [`NEVER`] if the bounds end with it.
-impl Value for u64 {
+impl ParameterValue for u64 {
     const UNIT: &'static str = "bytes";
 
     fn parse(text: &str, bounds: &RangeInclusive<u64>) -> Result<u64, String> {

@@ -31,7 +31,7 @@ pub trait Plugin: Send + Sync + fmt::Debug {
 
 /// The description of a communicator for plugins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Members {
+pub struct CommunicatorInfo {
     /// A number that identifies this communicator, the same on all ranks.
     pub communicator: u64,
     /// The number of ranks.
@@ -48,7 +48,7 @@ pub struct Members {
 pub trait PluginHost: Sync {
     /// Opens the plugin `name` for a communicator. If this fails, logs a warning and returns
     /// `None`.
-    fn open(&self, name: &str, members: &Members) -> Option<Arc<dyn Plugin>>;
+    fn open(&self, name: &str, members: &CommunicatorInfo) -> Option<Arc<dyn Plugin>>;
 }
 
 static HOST: OnceLock<&'static dyn PluginHost> = OnceLock::new();
@@ -60,7 +60,7 @@ pub fn register_plugin_host(host: &'static dyn PluginHost) {
 }
 
 /// Opens the plugin `name` by the registered host. `none` and an empty name mean no plugin.
-pub(crate) fn open(name: &str, members: &Members) -> Option<Arc<dyn Plugin>> {
+pub(crate) fn open(name: &str, members: &CommunicatorInfo) -> Option<Arc<dyn Plugin>> {
     if name.is_empty() || name.eq_ignore_ascii_case("none") {
         return None;
     }
@@ -90,17 +90,17 @@ mod tests {
         fn adjust(&self, _: &Question, _: &mut CostTable, _: &mut i32) {}
     }
 
-    struct Host;
+    struct TestHost;
 
-    impl PluginHost for Host {
-        fn open(&self, name: &str, _: &Members) -> Option<Arc<dyn Plugin>> {
+    impl PluginHost for TestHost {
+        fn open(&self, name: &str, _: &CommunicatorInfo) -> Option<Arc<dyn Plugin>> {
             Some(Arc::new(Silent(name.to_owned())))
         }
     }
 
     #[test]
     fn plugins_come_from_the_registered_host_only() {
-        let members = Members {
+        let members = CommunicatorInfo {
             communicator: 0,
             ranks: 2,
             hosts: 1,
@@ -108,7 +108,7 @@ mod tests {
             ranks_per_host_max: 2,
         };
         assert!(open("mine", &members).is_none());
-        register_plugin_host(&Host);
+        register_plugin_host(&TestHost);
         let plugin = open("mine", &members);
         assert_eq!(plugin.as_deref().map(Plugin::name), Some("mine"));
         for nothing in ["", "none", "None"] {

@@ -11,7 +11,7 @@
 
 #![forbid(unsafe_code)]
 
-use super::fit::least_squares::{self, Value};
+use super::fit::least_squares::{self, Coefficient};
 
 /// Costs of memory that a device reads or writes.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -79,8 +79,8 @@ fn line(measured: &[(usize, f64)]) -> Option<(f64, f64)> {
     let fit = least_squares::fit(&[vec![1.0; times.len()], bytes], &times)?;
     match fit.values[..] {
         [
-            Value::Fitted { value: fixed, .. },
-            Value::Fitted { value: each, .. },
+            Coefficient::Fitted { value: fixed, .. },
+            Coefficient::Fitted { value: each, .. },
         ] => Some((fixed, each)),
         _ => None,
     }

@@ -15,7 +15,7 @@ use crate::types::{Collective, Method};
 
 /// The hops and loads of an algorithm.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Terms {
+pub struct CostTerms {
     /// Length of the longest chain of messages or publications that wait for each other. (For
     /// `stragglar`, if the number of ranks is no power of two, a bound.)
     pub hops: f64,
@@ -34,17 +34,17 @@ pub struct Terms {
 /// The terms of a schedule of two levels within the hosts.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Within {
-    /// Hops within the hosts, as [`Terms::hops`].
+    /// Hops within the hosts, as [`CostTerms::hops`].
     pub hops: f64,
-    /// Load of the busiest rank, as [`Terms::busiest`].
+    /// Load of the busiest rank, as [`CostTerms::busiest`].
     pub busiest: Load,
-    /// Load of all ranks, as [`Terms::all`].
+    /// Load of all ranks, as [`CostTerms::all`].
     pub all: Load,
 }
 
 /// The parameters of the terms.
 #[derive(Clone, Copy, Debug)]
-pub struct Case {
+pub struct TermParameters {
     /// The collective.
     pub collective: Collective,
     /// The method.
@@ -62,9 +62,9 @@ pub struct Case {
     pub runs: u32,
 }
 
-impl From<&Spec> for Case {
-    fn from(spec: &Spec) -> Case {
-        Case {
+impl From<&Spec> for TermParameters {
+    fn from(spec: &Spec) -> TermParameters {
+        TermParameters {
             collective: spec.collective,
             method: spec.method(),
             access: spec.access,
@@ -76,7 +76,7 @@ impl From<&Spec> for Case {
     }
 }
 
-impl Case {
+impl TermParameters {
     /// Whether the case has more than one level in published memory.
     pub fn is_hierarchical(&self) -> bool {
         self.method == Method::Hierarchical && (2..self.world_size).contains(&self.domains)
@@ -96,10 +96,10 @@ pub struct Load {
 }
 
 /// Messages, bytes, and bytes reduced.
-type Counts = [f64; 3];
+type LoadCounts = [f64; 3];
 
-impl From<Counts> for Load {
-    fn from([messages, bytes, reduced]: Counts) -> Load {
+impl From<LoadCounts> for Load {
+    fn from([messages, bytes, reduced]: LoadCounts) -> Load {
         Load {
             messages,
             bytes,
@@ -138,10 +138,10 @@ impl Load {
     }
 }
 
-impl Terms {
+impl CostTerms {
     /// Returns the terms of a collective's schedules; `None` if none exists for this number of
     /// ranks. Rank and root do not matter.
-    pub fn of(case: impl Into<Case>) -> Option<Terms> {
+    pub fn of(case: impl Into<TermParameters>) -> Option<CostTerms> {
         use Collective::{AllGather, ReduceScatter};
         let case = case.into();
         let (collective, algorithm, n) = (case.collective, case.method, case.world_size);
@@ -154,8 +154,8 @@ impl Terms {
             return None;
         }
         match case.access {
-            _ if n == 1 => Some(Terms::default()),
-            Access::Messages if is_two_levels(algorithm) => Terms::two_levels(&case),
+            _ if n == 1 => Some(CostTerms::default()),
+            Access::Messages if is_two_levels(algorithm) => CostTerms::two_levels(&case),
             Access::Messages => over_messages(collective, algorithm, n),
             Access::Staged if case.is_hierarchical() => Some(hierarchical(n, case.domains)),
             Access::Staged | Access::Registered => over_shared_memory(collective, algorithm, n),
@@ -163,16 +163,16 @@ impl Terms {
     }
 
     /// Returns terms with equal loads on all ranks.
-    fn alike(hops: f64, each: Counts, ranks: f64) -> Terms {
-        Terms {
+    fn alike(hops: f64, each: LoadCounts, ranks: f64) -> CostTerms {
+        CostTerms {
             all: Load::from(each).times(ranks),
-            ..Terms::apart(hops, each, each)
+            ..CostTerms::apart(hops, each, each)
         }
     }
 
     /// Returns terms with different loads on the ranks.
-    fn apart(hops: f64, busiest: Counts, all: Counts) -> Terms {
-        Terms {
+    fn apart(hops: f64, busiest: LoadCounts, all: LoadCounts) -> CostTerms {
+        CostTerms {
             hops,
             busiest: busiest.into(),
             all: all.into(),
@@ -197,7 +197,7 @@ pub fn is_two_levels(method: Method) -> bool {
 }
 
 /// Returns the terms of one level over messages.
-fn over_messages(collective: Collective, algorithm: Method, world_size: u32) -> Option<Terms> {
+fn over_messages(collective: Collective, algorithm: Method, world_size: u32) -> Option<CostTerms> {
     use Collective::{
         AllGather, AllReduce, AllToAll, Barrier, Broadcast, Gather, Recv, Reduce, ReduceScatter,
         Scatter, Send, SendRecv,
@@ -210,8 +210,8 @@ fn over_messages(collective: Collective, algorithm: Method, world_size: u32) -> 
     let depth = f64::from(world_size.ilog2());
     let levels = f64::from(world_size.next_power_of_two().ilog2());
     let reduces = f64::from(u8::from(collective.reduces()));
-    let alike = |hops, each| Terms::alike(hops, each, n);
-    let apart = Terms::apart;
+    let alike = |hops, each| CostTerms::alike(hops, each, n);
+    let apart = CostTerms::apart;
     Some(match (collective, algorithm) {
         (AllReduce, Flat) => apart(2.0, [2.0 * p, 2.0 * p, p], [2.0 * p, 2.0 * p, p]),
         (AllReduce, Tree) => apart(
@@ -251,7 +251,7 @@ fn over_messages(collective: Collective, algorithm: Method, world_size: u32) -> 
 
 /// Returns the terms of all-reduces that fold the ranks beyond a core into it, in a round before it
 /// and one after it.
-fn folded(algorithm: Method, world_size: u32) -> Option<Terms> {
+fn folded(algorithm: Method, world_size: u32) -> Option<CostTerms> {
     let n = f64::from(world_size);
     let depth = f64::from(world_size.ilog2());
     // The core has 2^depth ranks.
@@ -264,7 +264,7 @@ fn folded(algorithm: Method, world_size: u32) -> Option<Terms> {
             // of the core has one.
             let both = f64::from(u8::from(n > 1.5 * core));
             let (rounds, pairs) = (depth + 2.0 * fold, core * depth);
-            Terms::apart(
+            CostTerms::apart(
                 depth + fold + both,
                 [rounds, rounds, depth + fold],
                 [pairs + 2.0 * others, pairs + 2.0 * others, pairs + others],
@@ -275,7 +275,7 @@ fn folded(algorithm: Method, world_size: u32) -> Option<Terms> {
             let reduced = (core - 1.0) / core + fold;
             let all = core - 1.0 + others;
             let messages = 2.0 * (core * depth + others);
-            Terms::apart(
+            CostTerms::apart(
                 rounds,
                 [rounds, 2.0 * reduced, reduced],
                 [messages, 2.0 * all, all],
@@ -286,11 +286,11 @@ fn folded(algorithm: Method, world_size: u32) -> Option<Terms> {
     })
 }
 
-fn stragglar_terms(world_size: u32) -> Terms {
+fn stragglar_terms(world_size: u32) -> CostTerms {
     let n = f64::from(world_size);
     let p = n - 1.0;
     if world_size == 2 {
-        return Terms::alike(1.0, [1.0; 3], n);
+        return CostTerms::alike(1.0, [1.0; 3], n);
     }
     let after = f64::from(stragglar::rounds_after_arrival(world_size));
     let (hops, rounds, reduced) = if world_size.is_power_of_two() {
@@ -302,11 +302,15 @@ fn stragglar_terms(world_size: u32) -> Terms {
         // reduce-scatter.
         (p + after, p + after, 1.0 + (p - 1.0) / p)
     };
-    Terms::alike(hops, [rounds, rounds / p, reduced], n)
+    CostTerms::alike(hops, [rounds, rounds / p, reduced], n)
 }
 
 /// Returns the terms over shared memory, with one publication per hop.
-fn over_shared_memory(collective: Collective, algorithm: Method, world_size: u32) -> Option<Terms> {
+fn over_shared_memory(
+    collective: Collective,
+    algorithm: Method,
+    world_size: u32,
+) -> Option<CostTerms> {
     use Collective::{
         AllGather, AllReduce, AllToAll, Barrier, Broadcast, Gather, Reduce, ReduceScatter, Scatter,
     };
@@ -314,11 +318,11 @@ fn over_shared_memory(collective: Collective, algorithm: Method, world_size: u32
     let n = f64::from(world_size);
     let p = n - 1.0;
     let share = p / n;
-    let alike = |hops, bytes, reduced| Terms::alike(hops, [hops, bytes, reduced], n);
+    let alike = |hops, bytes, reduced| CostTerms::alike(hops, [hops, bytes, reduced], n);
     // The root, or with dynamic assignment the last rank to arrive, does more than the others.
     let apart = |hops, [bytes, reduced]: [f64; 2], [all_bytes, all_reduced]: [f64; 2]| {
         let all = [n * hops, all_bytes, all_reduced];
-        Terms::apart(hops, [hops, bytes, reduced], all)
+        CostTerms::apart(hops, [hops, bytes, reduced], all)
     };
     let terms = match (collective, algorithm) {
         (AllReduce, Push) => alike(2.0, share, share),
@@ -352,17 +356,17 @@ fn over_shared_memory(collective: Collective, algorithm: Method, world_size: u32
         (Broadcast, _) => 1.0,
         _ => share,
     };
-    Some(Terms { fresh, ..terms })
+    Some(CostTerms { fresh, ..terms })
 }
 
 /// Returns the terms of `hierarchical` for ranks in several domains of several ranks each.
-fn hierarchical(world_size: u32, domains: u32) -> Terms {
+fn hierarchical(world_size: u32, domains: u32) -> CostTerms {
     let (n, domains) = (f64::from(world_size), f64::from(domains));
     let size = n / domains;
     let reduced = (size + domains - 2.0) / size;
-    Terms {
+    CostTerms {
         fresh: 2.0 * (n - 1.0) / n,
-        ..Terms::alike(3.0, [3.0, 2.0, reduced], n)
+        ..CostTerms::alike(3.0, [3.0, 2.0, reduced], n)
     }
 }
 

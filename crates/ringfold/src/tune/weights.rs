@@ -14,7 +14,7 @@
 //! predicts a gain ([`balance`]), and kept only if calls with them were measured to be faster than
 //! calls without ([`pays`]).
 
-use super::cost::weighted::{Pace, growth, time_ps};
+use super::cost::weighted::{RankSpeed, growth, time_ps};
 use super::fit::{Pairs, median};
 
 /// The weight of a rank that owns as much as it would without weights.
@@ -33,7 +33,7 @@ const LEAST: u32 = EVEN / 16;
 
 /// Returns the weights with which the slowest rank finishes earliest, in rank order; `None` if even
 /// shares are as good. The function is pure, so ranks with the same inputs make the same decision.
-pub fn balance(paces: &[Pace]) -> Option<Vec<u32>> {
+pub fn balance(paces: &[RankSpeed]) -> Option<Vec<u32>> {
     let ranks = paces.len();
     let paces = settled(paces)?;
     let mut order: Vec<usize> = (0..ranks).collect();
@@ -52,7 +52,7 @@ pub fn balance(paces: &[Pace]) -> Option<Vec<u32>> {
     if !time.is_finite() {
         return None;
     }
-    let weight = |pace: &Pace| {
+    let weight = |pace: &RankSpeed| {
         let part = ((time - pace.link_ps) / growth(pace, ranks)).max(0.0);
         let weight = (part * (ranks as f64) * f64::from(EVEN)).round() as u32;
         if weight < LEAST { 0 } else { weight }
@@ -65,10 +65,10 @@ pub fn balance(paces: &[Pace]) -> Option<Vec<u32>> {
 /// Returns the speeds of ranks that were measured in several rounds, each in rank order. A rank
 /// that was slower than the others in every round, or faster in every round, has the median speed
 /// times the median of its ratios; all others have the median speed.
-pub fn steady(rounds: &[Vec<Pace>]) -> Vec<Pace> {
+pub fn steady(rounds: &[Vec<RankSpeed>]) -> Vec<RankSpeed> {
     let ranks = rounds.first().map_or(0, Vec::len);
     by_resource(|of| {
-        let middle = |round: &Vec<Pace>| median(round.iter().map(of));
+        let middle = |round: &Vec<RankSpeed>| median(round.iter().map(of));
         let middles: Vec<f64> = rounds.iter().map(middle).collect();
         let usual = median(middles.iter().copied());
         let steady = |rank: usize| {
@@ -99,9 +99,9 @@ fn is_gain(with: f64, without: f64) -> bool {
 }
 
 /// Returns the speeds without noise; `None` without ranks, or if a number is invalid.
-fn settled(paces: &[Pace]) -> Option<Vec<Pace>> {
+fn settled(paces: &[RankSpeed]) -> Option<Vec<RankSpeed>> {
     let is_speed = |number: f64| number.is_finite() && number >= 0.0;
-    let are_speeds = |pace: &Pace| is_speed(pace.link_ps) && is_speed(pace.reduce_ps);
+    let are_speeds = |pace: &RankSpeed| is_speed(pace.link_ps) && is_speed(pace.reduce_ps);
     (!paces.is_empty() && paces.iter().all(are_speeds)).then(|| {
         by_resource(|of| {
             let middle = median(paces.iter().map(of));
@@ -115,12 +115,12 @@ fn settled(paces: &[Pace]) -> Option<Vec<Pace>> {
 }
 
 /// Returns each rank's pace, by applying `numbers` to the ranks' links, and to their reductions.
-fn by_resource(numbers: impl Fn(fn(&Pace) -> f64) -> Vec<f64>) -> Vec<Pace> {
+fn by_resource(numbers: impl Fn(fn(&RankSpeed) -> f64) -> Vec<f64>) -> Vec<RankSpeed> {
     let links = numbers(|pace| pace.link_ps);
     let reduces = numbers(|pace| pace.reduce_ps);
     let pairs = links.into_iter().zip(reduces);
     pairs
-        .map(|(link_ps, reduce_ps)| Pace { link_ps, reduce_ps })
+        .map(|(link_ps, reduce_ps)| RankSpeed { link_ps, reduce_ps })
         .collect()
 }
 
@@ -129,8 +129,8 @@ mod tests {
     use super::super::cost::weighted::time_ps;
     use super::*;
 
-    fn links(factors: &[f64]) -> Vec<Pace> {
-        let pace = |factor: &f64| Pace {
+    fn links(factors: &[f64]) -> Vec<RankSpeed> {
+        let pace = |factor: &f64| RankSpeed {
             link_ps: 80.0 * factor,
             reduce_ps: 0.0,
         };

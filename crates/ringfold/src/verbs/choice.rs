@@ -106,7 +106,7 @@ impl fmt::Display for DeviceChoice {
 
 /// An opened port, with its address for peers.
 #[derive(Clone, Debug)]
-pub struct Opened {
+pub struct OpenedPort {
     /// Domain of the port's device.
     pub domain: Arc<Domain>,
     /// The port.
@@ -117,14 +117,14 @@ pub struct Opened {
     pub gid: Gid,
 }
 
-impl Opened {
+impl OpenedPort {
     /// Whether connections use addresses.
     pub fn is_global(&self) -> bool {
         self.port.link_layer == LinkLayer::Ethernet
     }
 }
 
-impl fmt::Display for Opened {
+impl fmt::Display for OpenedPort {
     /// Formats the port in words, as for `ringfold info`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Port {
@@ -162,7 +162,7 @@ impl Verbs {
         choice: &DeviceChoice,
         gid_index: Option<u8>,
         count_max: usize,
-    ) -> Result<Vec<Opened>> {
+    ) -> Result<Vec<OpenedPort>> {
         let mut opened = Vec::new();
         let mut passed_over = Vec::new();
         for name in self.devices()? {
@@ -190,7 +190,7 @@ impl Verbs {
                             use"
                         ));
                     }
-                    Ok((gid_index, gid)) => opened.push(Opened {
+                    Ok((gid_index, gid)) => opened.push(OpenedPort {
                         domain: domain.clone(),
                         port,
                         gid_index,

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::ptr;
 
-use super::layout::{Context, Gid, PortAttr};
+use super::layout::{Gid, IbvContext, PortAttr};
 use super::{Verbs, text};
 use crate::error::{Error, Result};
 
@@ -67,18 +67,18 @@ pub struct Port {
 }
 
 /// An opened device, closed when dropped.
-pub struct Device {
+pub struct RdmaDevice {
     pub(super) verbs: &'static Verbs,
-    pub(super) context: *mut Context,
+    pub(super) context: *mut IbvContext,
     name: String,
     /// The process that opened the device.
     process: u32,
 }
 
 // SAFETY: libibverbs allows calls on a context from any thread, also at once.
-unsafe impl Send for Device {}
+unsafe impl Send for RdmaDevice {}
 // SAFETY: as above.
-unsafe impl Sync for Device {}
+unsafe impl Sync for RdmaDevice {}
 
 impl Verbs {
     /// Returns the names of the devices, in the library's order.
@@ -98,7 +98,7 @@ impl Verbs {
     ///
     /// # Errors
     /// `Unsupported` if no device has this name; `System` if the device cannot be opened.
-    pub fn device(&'static self, name: &str) -> Result<Device> {
+    pub fn device(&'static self, name: &str) -> Result<RdmaDevice> {
         let mut opened = None;
         self.each_device(|found, device| {
             if found != name {
@@ -108,7 +108,7 @@ impl Verbs {
             let context = unsafe { (self.table.open_device)(device) };
             opened = Some(match context.is_null() {
                 true => Err(self.failure("open_device")),
-                false => Ok(Device {
+                false => Ok(RdmaDevice {
                     verbs: self,
                     context,
                     name: found,
@@ -129,7 +129,7 @@ impl Verbs {
     /// Calls `visit` for each device until `visit` returns true.
     fn each_device(
         &self,
-        mut visit: impl FnMut(String, *mut super::layout::Device) -> bool,
+        mut visit: impl FnMut(String, *mut super::layout::IbvDevice) -> bool,
     ) -> Result<()> {
         let mut count = 0;
         // SAFETY: the library stores the number of entries in `count`.
@@ -152,7 +152,7 @@ impl Verbs {
     }
 }
 
-impl Device {
+impl RdmaDevice {
     /// Returns the device's name, such as `mlx5_0`.
     pub fn name(&self) -> &str {
         &self.name
@@ -262,13 +262,13 @@ fn gigabits(text: &str) -> Option<u32> {
     (number > 0.0).then_some(number.round() as u32)
 }
 
-impl fmt::Debug for Device {
+impl fmt::Debug for RdmaDevice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Device").field(&self.name).finish()
     }
 }
 
-impl Drop for Device {
+impl Drop for RdmaDevice {
     fn drop(&mut self) {
         if self.is_inherited() {
             return;

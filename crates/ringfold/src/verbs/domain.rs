@@ -7,7 +7,7 @@ use std::os::fd::BorrowedFd;
 use std::ptr;
 use std::sync::Arc;
 
-use super::device::Device;
+use super::device::RdmaDevice;
 use super::layout::{AsyncEvent, Mr, Pd};
 use super::text;
 use crate::error::Result;
@@ -16,7 +16,7 @@ use crate::memory::Region;
 /// Accesses to registered memory, in addition to reads by this process' own requests, which are
 /// always permitted: `IBV_ACCESS_LOCAL_WRITE` and `IBV_ACCESS_REMOTE_WRITE`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Access {
+pub enum MemoryAccess {
     /// Reads by this process' requests.
     Read = 0,
     /// Receives of messages.
@@ -28,7 +28,7 @@ pub enum Access {
 /// A protection domain, freed when dropped.
 #[derive(Debug)]
 pub struct Domain {
-    device: Device,
+    device: RdmaDevice,
     pd: *mut Pd,
 }
 
@@ -42,7 +42,7 @@ impl Domain {
     ///
     /// # Errors
     /// `System` if the device has no more domains.
-    pub fn new(device: Device) -> Result<Arc<Domain>> {
+    pub fn new(device: RdmaDevice) -> Result<Arc<Domain>> {
         // SAFETY: an opened device.
         let pd = unsafe { (device.verbs.table.alloc_pd)(device.context) };
         if pd.is_null() {
@@ -54,7 +54,7 @@ impl Domain {
     }
 
     /// Returns the domain's device.
-    pub fn device(&self) -> &Device {
+    pub fn device(&self) -> &RdmaDevice {
         &self.device
     }
 
@@ -66,10 +66,14 @@ impl Domain {
     ///
     /// # Errors
     /// `System` if the pages cannot be locked, or the device cannot reach them.
-    pub fn register(self: &Arc<Domain>, region: Region, access: Access) -> Result<Registered> {
+    pub fn register(
+        self: &Arc<Domain>,
+        region: Region,
+        access: MemoryAccess,
+    ) -> Result<MemoryRegion> {
         let verbs = self.device.verbs;
         // SAFETY: the memory is valid as long as the region is used (its maker's promise), which
-        // `Registered` does; the device accesses it by address and never beyond its length.
+        // `MemoryRegion` does; the device accesses it by address and never beyond its length.
         let mr = unsafe {
             let start = region.address().cast();
             (verbs.table.reg_mr)(self.pd, start, region.bytes(), access as i32)
@@ -79,7 +83,7 @@ impl Domain {
         }
         // SAFETY: the library's new registration, which it does not change.
         let (lkey, rkey) = unsafe { ((*mr).lkey, (*mr).rkey) };
-        Ok(Registered {
+        Ok(MemoryRegion {
             domain: self.clone(),
             mr,
             lkey,
@@ -126,7 +130,7 @@ impl Drop for Domain {
 
 /// Registered memory. Once this value is dropped, no peer's write changes the memory.
 #[derive(Debug)]
-pub struct Registered {
+pub struct MemoryRegion {
     domain: Arc<Domain>,
     mr: *mut Mr,
     lkey: u32,
@@ -135,9 +139,9 @@ pub struct Registered {
 }
 
 // SAFETY: as for `Domain`.
-unsafe impl Send for Registered {}
+unsafe impl Send for MemoryRegion {}
 
-impl Registered {
+impl MemoryRegion {
     /// Returns the key for this process' requests.
     pub fn lkey(&self) -> u32 {
         self.lkey
@@ -154,7 +158,7 @@ impl Registered {
     }
 }
 
-impl Drop for Registered {
+impl Drop for MemoryRegion {
     fn drop(&mut self) {
         if self.domain.device.is_inherited() {
             return;

@@ -8,7 +8,7 @@
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
 /// `struct ibv_device`: opaque.
-pub enum Device {}
+pub enum IbvDevice {}
 
 /// `struct ibv_context_ops`, with the functions of the data path.
 #[repr(C)]
@@ -24,8 +24,8 @@ pub struct ContextOps {
 
 /// `struct ibv_context`: an opened device.
 #[repr(C)]
-pub struct Context {
-    pub device: *mut Device,
+pub struct IbvContext {
+    pub device: *mut IbvDevice,
     pub ops: ContextOps,
     pub cmd_fd: c_int,
     pub async_fd: c_int,
@@ -34,14 +34,14 @@ pub struct Context {
 /// `struct ibv_pd`.
 #[repr(C)]
 pub struct Pd {
-    pub context: *mut Context,
+    pub context: *mut IbvContext,
     pub handle: u32,
 }
 
 /// `struct ibv_mr`: registered memory.
 #[repr(C)]
 pub struct Mr {
-    pub context: *mut Context,
+    pub context: *mut IbvContext,
     pub pd: *mut Pd,
     pub addr: *mut c_void,
     pub length: usize,
@@ -53,7 +53,7 @@ pub struct Mr {
 /// `struct ibv_comp_channel`.
 #[repr(C)]
 pub struct CompChannel {
-    pub context: *mut Context,
+    pub context: *mut IbvContext,
     pub fd: c_int,
     pub refcnt: c_int,
 }
@@ -61,7 +61,7 @@ pub struct CompChannel {
 /// `struct ibv_cq`: a completion queue.
 #[repr(C)]
 pub struct Cq {
-    pub context: *mut Context,
+    pub context: *mut IbvContext,
     pub channel: *mut CompChannel,
     pub cq_context: *mut c_void,
     pub handle: u32,
@@ -71,7 +71,7 @@ pub struct Cq {
 /// `struct ibv_qp`: a queue pair.
 #[repr(C)]
 pub struct Qp {
-    pub context: *mut Context,
+    pub context: *mut IbvContext,
     pub qp_context: *mut c_void,
     pub pd: *mut Pd,
     pub send_cq: *mut Cq,

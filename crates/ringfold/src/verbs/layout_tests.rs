@@ -27,7 +27,7 @@ macro_rules! sized {
 fn compared() -> Vec<(usize, &'static str)> {
     let mut all = compared! {
         ContextOps = "ibv_context_ops": poll_cq, req_notify_cq, post_send, post_recv;
-        Context = "ibv_context": device, ops, cmd_fd, async_fd;
+        IbvContext = "ibv_context": device, ops, cmd_fd, async_fd;
         Pd = "ibv_pd": context, handle;
         Mr = "ibv_mr": context, pd, addr, length, handle, lkey, rkey;
         CompChannel = "ibv_comp_channel": context, fd, refcnt;

@@ -27,18 +27,18 @@ use std::sync::Mutex;
 
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
-pub use choice::{DeviceChoice, Opened};
-pub use device::{Device, LinkLayer, Port, PortState};
-pub use domain::{Access, Domain, Registered};
+pub use choice::{DeviceChoice, OpenedPort};
+pub use device::{LinkLayer, Port, PortState, RdmaDevice};
+pub use domain::{Domain, MemoryAccess, MemoryRegion};
 pub use layout::Gid;
-pub use pair::{Depths, LinkOptions, Piece, Place, QueuePair, Route};
-pub use queue::{Completion, CompletionQueue, Outcome};
+pub use pair::{Depths, LinkOptions, Piece, QueuePair, RemoteAddress, Route};
+pub use queue::{CompletionQueue, WorkCompletion, WorkOutcome};
 
 use crate::error::{Error, Result};
 use crate::sys::fork::with_locked;
 use crate::sys::library::Library;
 use layout::Text;
-use table::Table;
+use table::VerbsFunctions;
 
 /// The library's file name for programs; the name without a number is for builds.
 const LIBRARY: &str = "libibverbs.so.1";
@@ -49,7 +49,7 @@ pub const LIBRARY_VARIABLE: &str = "RINGFOLD_VERBS_LIBRARY";
 /// An opened libibverbs.
 #[derive(Debug)]
 pub struct Verbs {
-    table: Table,
+    table: VerbsFunctions,
 }
 
 impl Verbs {
@@ -72,7 +72,7 @@ impl Verbs {
                  ibverbs-providers), or name the library in {LIBRARY_VARIABLE}"
             ))
         })?;
-        let table = Table::load(&library, named.is_none()).map_err(|missing| {
+        let table = VerbsFunctions::load(&library, named.is_none()).map_err(|missing| {
             Error::Unsupported(format!(
                 "`{name}` does not have {missing}: the library is too old for RDMA"
             ))

@@ -113,7 +113,7 @@ pub struct Piece {
 
 /// Destination of a write: the peer's address and key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct RemoteAddress {
     pub address: u64,
     pub rkey: u32,
 }
@@ -330,7 +330,7 @@ impl QueuePair {
         &self,
         id: u64,
         piece: Piece,
-        place: Place,
+        place: RemoteAddress,
         number: Option<u32>,
     ) -> Result<()> {
         let opcode = number.map_or(WRITE, |_| WRITE_WITH_IMM);
@@ -344,7 +344,7 @@ impl QueuePair {
         pieces: &[Piece],
         (opcode, send_flags): (u32, u32),
         number: u32,
-        place: Option<Place>,
+        place: Option<RemoteAddress>,
     ) -> Result<()> {
         let mut list = [Sge::default(); PIECES_MAX];
         let mut count = 0;

@@ -20,18 +20,18 @@ const RECV: u32 = 1 << 7;
 
 /// A completed request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Completion {
+pub struct WorkCompletion {
     /// Number of the request.
     pub id: u64,
     /// Number of the request's queue pair.
     pub pair: u32,
     /// Outcome of the request.
-    pub outcome: Outcome,
+    pub outcome: WorkOutcome,
 }
 
 /// Outcome of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum WorkOutcome {
     /// A send or write whose memory may be overwritten: the peer's device has the data.
     Sent,
     /// Arrival of a message of so many bytes or, with a number, of a peer's write.
@@ -99,7 +99,7 @@ impl CompletionQueue {
     ///
     /// # Errors
     /// `System` if the queue has overflowed or the device has failed.
-    pub fn poll(&mut self, ended: &mut Vec<Completion>) -> Result<bool> {
+    pub fn poll(&mut self, ended: &mut Vec<WorkCompletion>) -> Result<bool> {
         let before = ended.len();
         loop {
             // SAFETY: the queue's own device; the function fills in at most so many.
@@ -163,16 +163,16 @@ impl Drop for CompletionQueue {
     }
 }
 
-fn completion(wc: &Wc) -> Completion {
+fn completion(wc: &Wc) -> WorkCompletion {
     let outcome = match wc.status {
-        0 if wc.opcode & RECV != 0 => Outcome::Received {
+        0 if wc.opcode & RECV != 0 => WorkOutcome::Received {
             bytes: wc.byte_len,
             number: (wc.wc_flags & WITH_IMM != 0).then(|| u32::from_be(wc.imm_data)),
         },
-        0 => Outcome::Sent,
-        status => Outcome::Failed { status },
+        0 => WorkOutcome::Sent,
+        status => WorkOutcome::Failed { status },
     };
-    Completion {
+    WorkCompletion {
         id: wc.wr_id,
         pair: wc.qp_num,
         outcome,

@@ -8,8 +8,8 @@
 use std::ffi::{CStr, c_int, c_uint, c_void};
 
 use super::layout::{
-    AsyncEvent, CompChannel, Context, Cq, Device, Gid, Mr, Pd, PortAttr, Qp, QpAttr, QpInitAttr,
-    Text,
+    AsyncEvent, CompChannel, Cq, Gid, IbvContext, IbvDevice, Mr, Pd, PortAttr, Qp, QpAttr,
+    QpInitAttr, Text,
 };
 use crate::sys::library::Library;
 
@@ -18,19 +18,22 @@ macro_rules! functions {
     ($($name:ident @ $version:literal = fn($($argument:ty),*) $(-> $result:ty)?;)+) => {
         /// The functions, by their names in `infiniband/verbs.h`.
         #[derive(Debug)]
-        pub struct Table {
+        pub struct VerbsFunctions {
             $(pub $name: unsafe extern "C" fn($($argument),*) $(-> $result)?,)+
         }
 
-        impl Table {
+        impl VerbsFunctions {
             /// Looks up all functions; an error is the name of a missing one.
-            pub fn load(library: &Library, has_versions: bool) -> Result<Table, &'static str> {
+            pub fn load(
+                library: &Library,
+                has_versions: bool,
+            ) -> Result<VerbsFunctions, &'static str> {
                 let find = |symbol: &CStr, version: &CStr| {
                     let versioned = library.versioned_symbol(symbol, version);
                     let other = || library.symbol(symbol).filter(|_| !has_versions);
                     versioned.or_else(other)
                 };
-                Ok(Table {
+                Ok(VerbsFunctions {
                     $($name: {
                         const NAME: &str = concat!("ibv_", stringify!($name));
                         const SYMBOL: &CStr = terminated(concat!("ibv_", stringify!($name), "\0"));
@@ -59,25 +62,25 @@ const fn terminated(text: &'static str) -> &'static CStr {
 }
 
 functions! {
-    get_device_list @ c"IBVERBS_1.1" = fn(*mut c_int) -> *mut *mut Device;
-    free_device_list @ c"IBVERBS_1.1" = fn(*mut *mut Device);
-    get_device_name @ c"IBVERBS_1.1" = fn(*mut Device) -> Text;
-    open_device @ c"IBVERBS_1.1" = fn(*mut Device) -> *mut Context;
-    close_device @ c"IBVERBS_1.1" = fn(*mut Context) -> c_int;
-    get_async_event @ c"IBVERBS_1.1" = fn(*mut Context, *mut AsyncEvent) -> c_int;
+    get_device_list @ c"IBVERBS_1.1" = fn(*mut c_int) -> *mut *mut IbvDevice;
+    free_device_list @ c"IBVERBS_1.1" = fn(*mut *mut IbvDevice);
+    get_device_name @ c"IBVERBS_1.1" = fn(*mut IbvDevice) -> Text;
+    open_device @ c"IBVERBS_1.1" = fn(*mut IbvDevice) -> *mut IbvContext;
+    close_device @ c"IBVERBS_1.1" = fn(*mut IbvContext) -> c_int;
+    get_async_event @ c"IBVERBS_1.1" = fn(*mut IbvContext, *mut AsyncEvent) -> c_int;
     ack_async_event @ c"IBVERBS_1.1" = fn(*mut AsyncEvent);
     event_type_str @ c"IBVERBS_1.1" = fn(c_uint) -> Text;
     wc_status_str @ c"IBVERBS_1.1" = fn(c_uint) -> Text;
-    query_port @ c"IBVERBS_1.1" = fn(*mut Context, u8, *mut PortAttr) -> c_int;
-    query_gid @ c"IBVERBS_1.1" = fn(*mut Context, u8, c_int, *mut Gid) -> c_int;
-    alloc_pd @ c"IBVERBS_1.1" = fn(*mut Context) -> *mut Pd;
+    query_port @ c"IBVERBS_1.1" = fn(*mut IbvContext, u8, *mut PortAttr) -> c_int;
+    query_gid @ c"IBVERBS_1.1" = fn(*mut IbvContext, u8, c_int, *mut Gid) -> c_int;
+    alloc_pd @ c"IBVERBS_1.1" = fn(*mut IbvContext) -> *mut Pd;
     dealloc_pd @ c"IBVERBS_1.1" = fn(*mut Pd) -> c_int;
     reg_mr @ c"IBVERBS_1.1" = fn(*mut Pd, *mut c_void, usize, c_int) -> *mut Mr;
     dereg_mr @ c"IBVERBS_1.1" = fn(*mut Mr) -> c_int;
-    create_comp_channel @ c"IBVERBS_1.0" = fn(*mut Context) -> *mut CompChannel;
+    create_comp_channel @ c"IBVERBS_1.0" = fn(*mut IbvContext) -> *mut CompChannel;
     destroy_comp_channel @ c"IBVERBS_1.0" = fn(*mut CompChannel) -> c_int;
     create_cq @ c"IBVERBS_1.1" =
-        fn(*mut Context, c_int, *mut c_void, *mut CompChannel, c_int) -> *mut Cq;
+        fn(*mut IbvContext, c_int, *mut c_void, *mut CompChannel, c_int) -> *mut Cq;
     destroy_cq @ c"IBVERBS_1.1" = fn(*mut Cq) -> c_int;
     get_cq_event @ c"IBVERBS_1.1" =
         fn(*mut CompChannel, *mut *mut Cq, *mut *mut c_void) -> c_int;

@@ -9,8 +9,8 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use ringfold::internals::schedule::{Access, Schedule, Spec};
-use ringfold::internals::tune::Terms;
-use ringfold::internals::tune::fit::least_squares::{self, Value};
+use ringfold::internals::tune::CostTerms;
+use ringfold::internals::tune::fit::least_squares::{self, Coefficient};
 use ringfold::{Collective, Method};
 use serde::Deserialize;
 
@@ -71,12 +71,12 @@ pub fn run(path: &Path) -> Result<()> {
     text += "#      value          standard error\n";
     for ((sign, key, unit), value) in CONSTANTS.iter().zip(&fit.values) {
         let (shown, remark) = match *value {
-            Value::Absent => continue,
-            Value::Fitted { value, error } => {
+            Coefficient::Absent => continue,
+            Coefficient::Fitted { value, error } => {
                 settings.push(format!("--set {key}={}", setting(unit, value)));
                 (significant(value), significant(error))
             }
-            Value::Inseparable { from } => {
+            Coefficient::Inseparable { from } => {
                 settings.push(format!("--set {key}={}", setting(unit, 0.0)));
                 let other = CONSTANTS[from].0;
                 (
@@ -150,8 +150,8 @@ fn equation(line: &Line) -> Result<Row, String> {
         ));
     }
     let spec = Spec::new(collective, algorithm, Access::Messages, line.ranks);
-    let Terms { hops, busiest, .. } =
-        Terms::of(&spec).ok_or_else(|| format!("{algorithm} has no closed form"))?;
+    let CostTerms { hops, busiest, .. } =
+        CostTerms::of(&spec).ok_or_else(|| format!("{algorithm} has no closed form"))?;
     if line.median_us <= 0.0 || line.ranks < 2 {
         return Err("nothing was sent".into());
     }

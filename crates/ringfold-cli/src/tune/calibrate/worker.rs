@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use ringfold::internals::random::SplitMix64;
-use ringfold::internals::tune::calibration::Context;
+use ringfold::internals::tune::calibration::CalibrationContext;
 use ringfold::internals::tune::fit::calibrate::Sample;
 use ringfold::{Collective, Communicator, Config, DType, Method, Op, Protocol};
 
@@ -86,7 +86,7 @@ pub fn run(path: &Path) -> Result<u8> {
 }
 
 /// Parses a line that rank 0 has written.
-pub fn parse(line: &str, context: Context) -> Result<Sample> {
+pub fn parse(line: &str, context: CalibrationContext) -> Result<Sample> {
     let words: Vec<&str> = line.split(' ').collect();
     let [collective, bytes, algorithm, protocol, time_us] = words[..] else {
         bail!("invalid measurement `{line}`");

@@ -4,10 +4,10 @@ use std::cell::Cell;
 use std::sync::atomic::Ordering;
 use std::thread;
 
-use super::state::{Driver, INBOX, ON_WAIT_INTERVAL, State, VISIT};
-use crate::call::Position;
+use super::state::{DriverState, EngineDriver, INBOX, ON_WAIT_INTERVAL, VISIT};
+use crate::call::CallPosition;
 use crate::communicator::completion::Completion;
-use crate::communicator::waiting::{Look, Waiting};
+use crate::communicator::waiting::{CallWait, Look};
 use crate::engine::lateness::UNTIMED_ATTEMPTS;
 use crate::engine::{Finished, JobId};
 use crate::error::Result;
@@ -42,7 +42,7 @@ const TINY_ATTEMPTS: u32 = 200;
 
 /// The reason why a thread stopped driving.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum StopReason {
     /// The condition is reached.
     Reached,
     /// A visitor wants the state, or the thread's own callback is due; the condition is not
@@ -94,7 +94,7 @@ impl Pace {
     }
 }
 
-impl Driver {
+impl EngineDriver {
     /// Drives until `until` is reached, another thread requests the engine, or the callback is due.
     ///
     /// The first attempts at a tiny call check that call only, and read no clock: most end the
@@ -102,10 +102,10 @@ impl Driver {
     /// is fruitless, it also checks deadlines and verdicts.
     pub(super) fn drive(
         &self,
-        state: &mut State,
+        state: &mut DriverState,
         until: &Until<'_>,
         pace: &mut Pace,
-    ) -> Result<Step> {
+    ) -> Result<StopReason> {
         let mut now = Time(0);
         if !pace.is_brief {
             self.note(state);
@@ -115,7 +115,7 @@ impl Driver {
                 state.engine.advance_tiny()
             } else {
                 if self.attend(state)? {
-                    return Ok(Step::Asked);
+                    return Ok(StopReason::Asked);
                 }
                 if state.engine.needs_clock() {
                     now = self.now();
@@ -142,11 +142,11 @@ impl Driver {
                 }
                 self.note(state);
                 self.clear_status(state);
-                return Ok(Step::Reached);
+                return Ok(StopReason::Reached);
             }
             if progressed {
                 if state.engine.has_local_work() && self.poll_abort(state, &mut now, pace)? {
-                    return Ok(Step::Asked);
+                    return Ok(StopReason::Asked);
                 }
                 continue;
             }
@@ -154,13 +154,13 @@ impl Driver {
             if pace.is_brief {
                 self.pause_briefly(state, pace);
             } else if self.pause(state, &mut now, pace)? {
-                return Ok(Step::Asked);
+                return Ok(StopReason::Asked);
             }
         }
     }
 
     /// Serves the requests of other threads; returns whether a thread wants the engine.
-    fn attend(&self, state: &mut State) -> Result<bool> {
+    fn attend(&self, state: &mut DriverState) -> Result<bool> {
         // Pairs with the stores in `announce` and `visit`.
         let attention = self.attention.load(Ordering::Acquire);
         if attention & INBOX != 0 {
@@ -177,7 +177,7 @@ impl Driver {
 
     /// Pauses after a fruitless attempt at a tiny call. After a while, makes later attempts check
     /// deadlines and verdicts, too.
-    fn pause_briefly(&self, state: &mut State, pace: &mut Pace) {
+    fn pause_briefly(&self, state: &mut DriverState, pace: &mut Pace) {
         let pause = state.waiter.pause(pace.attempts);
         if pace.attempts == UNTIMED_ATTEMPTS || pause != Pause::Spin {
             state.engine.time_wait(self.now());
@@ -197,7 +197,7 @@ impl Driver {
 
     /// Makes the checks that are due while nothing progresses, and pauses; returns whether the
     /// callback is due.
-    fn pause(&self, state: &mut State, now: &mut Time, pace: &mut Pace) -> Result<bool> {
+    fn pause(&self, state: &mut DriverState, now: &mut Time, pace: &mut Pace) -> Result<bool> {
         state.engine.lateness().begin_wait();
         if self.watch.is_faulty() {
             self.handle_verdict(state)?;
@@ -227,7 +227,7 @@ impl Driver {
     }
 
     /// Completes finished jobs; returns whether `until` is reached.
-    fn deliver(&self, state: &mut State, until: &Until<'_>) -> bool {
+    fn deliver(&self, state: &mut DriverState, until: &Until<'_>) -> bool {
         let mut is_mine_done = false;
         let mut is_any_done = false;
         while let Some(Finished { id, source }) = state.engine.take_finished() {
@@ -265,14 +265,14 @@ impl Driver {
     }
 
     /// Whether no job is under way or in the inbox.
-    pub(super) fn is_state_idle(&self, state: &State) -> bool {
+    pub(super) fn is_state_idle(&self, state: &DriverState) -> bool {
         // Pairs with the store in `announce`.
         let is_filled = self.attention.load(Ordering::Acquire) & INBOX != 0;
         state.engine.is_idle() && !is_filled
     }
 
     /// Publishes this rank's progress for peers that ask.
-    pub(super) fn note(&self, state: &State) {
+    pub(super) fn note(&self, state: &DriverState) {
         let engine = &state.engine;
         let progress = self.watch.progress();
         progress.note(engine.collectives_finished(), engine.sequence());
@@ -280,20 +280,20 @@ impl Driver {
 
     /// Writes this rank's wait to its status. After a while, also claims its position and looks for
     /// messages of other calls.
-    fn describe(&self, state: &mut State) -> Result<()> {
+    fn describe(&self, state: &mut DriverState) -> Result<()> {
         if let Some(site) = state.engine.running_site() {
             let text = format!("{}, {}", site.call, site.phase);
             if let Some(recorder) = &state.recorder {
                 recorder.board().show_waiting(&text);
             }
-            let position = Position {
+            let position = CallPosition {
                 call: site.call,
                 rooted: state.engine.rooted(),
             };
             self.watch.progress().describe(position, text);
             state.is_described = true;
             let now = self.now();
-            let waiting = state.waiting.get_or_insert(Waiting::new(&site.call, now));
+            let waiting = state.waiting.get_or_insert(CallWait::new(&site.call, now));
             let look = waiting.look(&site.call, now);
             if look == Some(Look::First) {
                 self.watch.claim(position);
@@ -307,7 +307,7 @@ impl Driver {
     }
 
     /// Clears the status: this rank is not waiting.
-    pub(super) fn clear_status(&self, state: &mut State) {
+    pub(super) fn clear_status(&self, state: &mut DriverState) {
         if std::mem::take(&mut state.is_described) {
             self.watch.progress().clear();
             state.waiting = None;
@@ -319,7 +319,7 @@ impl Driver {
 
     /// Checks verdicts and deadlines between chunks of local work. Returns whether the callback is
     /// due.
-    fn poll_abort(&self, state: &mut State, now: &mut Time, pace: &mut Pace) -> Result<bool> {
+    fn poll_abort(&self, state: &mut DriverState, now: &mut Time, pace: &mut Pace) -> Result<bool> {
         if self.watch.is_faulty() {
             return Err(self.end_by_verdict(state));
         }
@@ -330,7 +330,7 @@ impl Driver {
     /// Makes the checks that are too costly for every attempt: deadlines, peers that wait in
     /// another call, and, at intervals, departures and the callback. Returns whether the callback
     /// is due.
-    fn check_deadlines(&self, state: &mut State, now: Time, pace: &mut Pace) -> Result<bool> {
+    fn check_deadlines(&self, state: &mut DriverState, now: Time, pace: &mut Pace) -> Result<bool> {
         let checked = state.engine.check_deadlines(now);
         if let Err(error) = checked.and_then(|()| state.engine.compare_media()) {
             return Err(self.fail(state, error));

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use super::drive::Pace;
-use super::state::{Driver, INBOX, OnWait, State};
+use super::state::{DriverState, EngineDriver, INBOX, OnWait};
 use crate::engine::{Engine, Job};
 use crate::error::{Error, LEFT, Result};
 use crate::sync::lock;
@@ -27,7 +27,7 @@ thread_local! {
 struct CallingBack;
 
 impl CallingBack {
-    fn from(driver: &Driver) -> CallingBack {
+    fn from(driver: &EngineDriver) -> CallingBack {
         CALLING_BACK.with_borrow_mut(|drivers| drivers.push(std::ptr::from_ref(driver).addr()));
         CallingBack
     }
@@ -39,7 +39,7 @@ impl Drop for CallingBack {
     }
 }
 
-impl Driver {
+impl EngineDriver {
     /// Whether the calling thread runs a callback of one of this driver's calls.
     pub fn is_calling_back(&self) -> bool {
         let own = std::ptr::from_ref(self).addr();
@@ -83,8 +83,8 @@ impl Driver {
     #[inline(always)]
     pub(super) fn guarded<R>(
         &self,
-        state: &mut State,
-        f: impl FnOnce(&mut State) -> Result<R>,
+        state: &mut DriverState,
+        f: impl FnOnce(&mut DriverState) -> Result<R>,
     ) -> Result<R> {
         // Errors are boxed so that success, which is copied out of `catch_unwind`, is a few words.
         match self.caught(state, |state| f(state).map_err(Box::new)) {
@@ -98,15 +98,15 @@ impl Driver {
     #[inline(always)]
     pub(super) fn caught<R>(
         &self,
-        state: &mut State,
-        f: impl FnOnce(&mut State) -> R,
+        state: &mut DriverState,
+        f: impl FnOnce(&mut DriverState) -> R,
     ) -> thread::Result<R> {
         catch_unwind(AssertUnwindSafe(|| f(&mut *state)))
             .inspect_err(|panic| self.panicked(state, &**panic))
     }
 
     #[cold]
-    fn panicked(&self, state: &mut State, panic: &(dyn Any + Send)) {
+    fn panicked(&self, state: &mut DriverState, panic: &(dyn Any + Send)) {
         let text = text_of(panic);
         let verdict = self.abort_all(format!(
             "a panic in ringfold, which is a bug in the library; please report it: {text}"
@@ -116,7 +116,7 @@ impl Driver {
 
     /// Fails if a rank that this rank waits for has left. Data that arrived before its departure is
     /// processed first.
-    pub(super) fn check_departures(&self, state: &mut State, pace: &Pace) -> Result<()> {
+    pub(super) fn check_departures(&self, state: &mut DriverState, pace: &Pace) -> Result<()> {
         let waits = self.program_waits(pace);
         let gone = |engine: &mut Engine| {
             engine.missed(waits, |transport, rank| {
@@ -146,7 +146,7 @@ impl Driver {
 
     /// Ends the communicator with the verdict, unless one more attempt finds data that arrived
     /// before the verdict.
-    pub(super) fn handle_verdict(&self, state: &mut State) -> Result<()> {
+    pub(super) fn handle_verdict(&self, state: &mut DriverState) -> Result<()> {
         match state.engine.progress(self.now()) {
             Ok(true) => return Ok(()),
             Ok(false) => {}
@@ -161,7 +161,7 @@ impl Driver {
         is_refused.then(|| self.watch.fault().unwrap_or(Error::Closed))
     }
 
-    pub(super) fn end_by_verdict(&self, state: &mut State) -> Error {
+    pub(super) fn end_by_verdict(&self, state: &mut DriverState) -> Error {
         let verdict = self.watch.fault().unwrap_or(Error::Closed);
         let verdict = located(state, verdict);
         self.end(state, verdict)
@@ -169,7 +169,7 @@ impl Driver {
 
     /// Reports an error found here to all ranks, and ends the communicator. The verdict may differ
     /// from the error.
-    pub(super) fn fail(&self, state: &mut State, error: Error) -> Error {
+    pub(super) fn fail(&self, state: &mut DriverState, error: Error) -> Error {
         let error = located(state, error);
         let verdict = match &error {
             Error::Timeout { .. } => self.watch.report_fault(error, TIMEOUT_GRACE),
@@ -182,7 +182,7 @@ impl Driver {
 
     /// Ends the communicator for a reason of this rank alone: this rank gets `error`, the others an
     /// abort.
-    fn interrupt(&self, state: &mut State, error: Error, reason: String) -> Error {
+    fn interrupt(&self, state: &mut DriverState, error: Error, reason: String) -> Error {
         self.watch.report_fault(
             Error::Aborted {
                 rank: self.rank,
@@ -193,7 +193,7 @@ impl Driver {
         self.end(state, error)
     }
 
-    pub(super) fn end(&self, state: &mut State, error: Error) -> Error {
+    pub(super) fn end(&self, state: &mut DriverState, error: Error) -> Error {
         state.engine.withdraw();
         self.clear_status(state);
         let error = state.error.get_or_insert(error).clone();
@@ -218,7 +218,7 @@ fn text_of(panic: &(dyn Any + Send)) -> &str {
 }
 
 /// Adds to `error` the call and the phase that the engine is in.
-fn located(state: &mut State, error: Error) -> Error {
+fn located(state: &mut DriverState, error: Error) -> Error {
     match state.engine.running_site() {
         Some(site) => error.at(site),
         None => error,

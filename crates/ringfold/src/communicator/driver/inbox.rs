@@ -25,8 +25,8 @@ const HANDED_MAX: usize = 1 << 20;
 /// Jobs for the driving thread, and the worker that drives them if no other thread does.
 #[derive(Default)]
 pub struct Inbox {
-    collectives: VecDeque<Handed>,
-    messages: VecDeque<Handed>,
+    collectives: VecDeque<QueuedJob>,
+    messages: VecDeque<QueuedJob>,
     pub(super) worker: Option<thread::JoinHandle<()>>,
     /// Whether the worker has jobs to drive.
     pub(super) has_work: bool,
@@ -36,17 +36,17 @@ pub struct Inbox {
 }
 
 /// A job for the driving thread.
-pub struct Handed {
+pub struct QueuedJob {
     pub(super) job: Job,
     pub(super) completion: Arc<Completion>,
     /// Whether the caller has a handle of the call, instead of waiting for its result.
     pub(super) is_started: bool,
 }
 
-impl Handed {
+impl QueuedJob {
     /// Returns a job whose caller waits in the call.
-    pub fn waited_for(job: Job, completion: Arc<Completion>) -> Handed {
-        Handed {
+    pub fn waited_for(job: Job, completion: Arc<Completion>) -> QueuedJob {
+        QueuedJob {
             job,
             completion,
             is_started: false,
@@ -54,17 +54,17 @@ impl Handed {
     }
 
     /// Returns a job whose caller gets a handle.
-    pub fn started(job: Job, completion: Arc<Completion>) -> Handed {
-        Handed {
+    pub fn started(job: Job, completion: Arc<Completion>) -> QueuedJob {
+        QueuedJob {
             is_started: true,
-            ..Handed::waited_for(job, completion)
+            ..QueuedJob::waited_for(job, completion)
         }
     }
 }
 
 impl Inbox {
     /// Adds a job.
-    pub fn push(&mut self, handed: Handed) {
+    pub fn push(&mut self, handed: QueuedJob) {
         let jobs = match handed.job.collective.is_message() {
             true => &mut self.messages,
             false => &mut self.collectives,
@@ -90,7 +90,7 @@ impl Inbox {
 
     /// Removes and returns the next job of a kind that the engine can take, according to
     /// `can_take`.
-    pub fn next(&mut self, can_take: impl Fn(Collective) -> bool) -> Option<Handed> {
+    pub fn next(&mut self, can_take: impl Fn(Collective) -> bool) -> Option<QueuedJob> {
         match can_take(Collective::Send).then(|| self.messages.pop_front()) {
             Some(Some(message)) => Some(message),
             _ if can_take(Collective::Barrier) => self.collectives.pop_front(),

@@ -27,7 +27,7 @@ const UNCOUNTED: u8 = u8::MAX;
 pub struct Recorder {
     board: Board,
     /// Calls under way, by job number.
-    under_way: Vec<UnderWay>,
+    under_way: Vec<CallUnderWay>,
     /// Number of messages so far.
     messages: u64,
     /// The record of the collective that ended last, if its waits are not known yet.
@@ -59,7 +59,7 @@ const NO_TINY: LastTiny = LastTiny {
 };
 
 #[derive(Clone, Copy, Default)]
-struct UnderWay {
+struct CallUnderWay {
     collective: u8,
     bytes: u64,
     /// Number of the call's record, if calls are recorded.
@@ -126,9 +126,9 @@ impl Recorder {
         self.board.show_begun(&call, begun);
         let number = id.number();
         if number >= self.under_way.len() {
-            self.under_way.resize(number + 1, UnderWay::default());
+            self.under_way.resize(number + 1, CallUnderWay::default());
         }
-        self.under_way[number] = UnderWay {
+        self.under_way[number] = CallUnderWay {
             collective: job.collective,
             bytes: call.bytes,
             record,

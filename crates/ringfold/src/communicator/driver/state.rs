@@ -9,7 +9,7 @@ use super::inbox::Inbox;
 use super::recorder::{JobShown, Recorder};
 use crate::communicator::completion::Completion;
 use crate::communicator::notifier::Notifier;
-use crate::communicator::waiting::Waiting;
+use crate::communicator::waiting::CallWait;
 use crate::communicator::watch::Watch;
 use crate::engine::{Engine, Job, JobId};
 use crate::error::{Error, Result};
@@ -22,10 +22,10 @@ use crate::wait::{Patience, Waiter};
 /// [`BLOCK_MAX`](crate::wait::BLOCK_MAX).
 pub const ON_WAIT_INTERVAL: Duration = Duration::from_millis(20);
 
-/// The bit of [`Driver::attention`] that is set if the inbox has jobs.
+/// The bit of [`EngineDriver::attention`] that is set if the inbox has jobs.
 pub const INBOX: u32 = 1;
 
-/// The bit of [`Driver::attention`] that is set if a thread waits for the state.
+/// The bit of [`EngineDriver::attention`] that is set if a thread waits for the state.
 pub const VISIT: u32 = 2;
 
 /// The callback of a waiting thread, which may use the communicator. Its error ends the wait and
@@ -33,9 +33,9 @@ pub const VISIT: u32 = 2;
 pub type OnWait<'a> = &'a mut dyn FnMut() -> Result<()>;
 
 /// A communicator's engine and the threads that drive it.
-pub struct Driver {
+pub struct EngineDriver {
     pub(super) rank: usize,
-    pub(super) state: Mutex<State>,
+    pub(super) state: Mutex<DriverState>,
     pub(super) inbox: Mutex<Inbox>,
     /// Requests to the driving thread: [`INBOX`], [`VISIT`]. Costs one load if there are none.
     pub(super) attention: AtomicU32,
@@ -52,7 +52,7 @@ pub struct Driver {
     pub(super) origin: Instant,
 }
 
-pub struct State {
+pub struct DriverState {
     pub(super) engine: Engine,
     /// Completions by job, to be set when the job is done. The job of a driving thread is not
     /// listed until that thread releases the engine.
@@ -65,23 +65,23 @@ pub struct State {
     /// Whether the status that other ranks can ask for describes a wait.
     pub(super) is_described: bool,
     /// The call in which this rank waits, and since when.
-    pub(super) waiting: Option<Waiting>,
+    pub(super) waiting: Option<CallWait>,
     /// The recorder that shows calls to other processes, if there is a board.
     pub(super) recorder: Option<Box<Recorder>>,
 }
 
-impl Driver {
+impl EngineDriver {
     /// Creates a driver of `engine`.
     pub fn new(
         mut engine: Engine,
         rank: usize,
         watch: Box<dyn Watch>,
         patience: Patience,
-    ) -> Driver {
+    ) -> EngineDriver {
         let waker = engine.transport().waker();
-        Driver {
+        EngineDriver {
             rank,
-            state: Mutex::new(State {
+            state: Mutex::new(DriverState {
                 engine,
                 completions: HashMap::new(),
                 idle: Vec::new(),
@@ -118,7 +118,7 @@ impl Driver {
     }
 
     #[inline(always)]
-    pub(super) fn try_state(&self) -> Option<MutexGuard<'_, State>> {
+    pub(super) fn try_state(&self) -> Option<MutexGuard<'_, DriverState>> {
         match self.state.try_lock() {
             Ok(state) => Some(state),
             // The thread that panicked ended the communicator before it released the state.
@@ -132,7 +132,7 @@ impl Driver {
     }
 }
 
-impl State {
+impl DriverState {
     /// Whether the engine has room for a call of this kind.
     pub(super) fn has_room_for(&self, collective: Collective) -> bool {
         match collective.is_message() {

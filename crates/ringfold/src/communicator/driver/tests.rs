@@ -264,7 +264,7 @@ fn a_panic_is_one_error_for_all_calls_and_all_ranks() {
             let peer = watch.register(Arc::new(|| {}));
             let watch = Box::new(watch.register(waker));
             let engine = Engine::new(Box::new(panicking), 0, 2, Pool::default());
-            let driver = Arc::new(Driver::new(engine, 0, watch, Patience::new(2, 2)));
+            let driver = Arc::new(EngineDriver::new(engine, 0, watch, Patience::new(2, 2)));
             let mut memory = [0f32; 4];
             // SAFETY: the array outlives the driver's calls.
             let region = unsafe { Region::new(memory.as_mut_ptr().cast(), size_of_val(&memory)) };

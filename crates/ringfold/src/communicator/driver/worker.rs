@@ -4,19 +4,19 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::thread;
 
-use super::drive::{Pace, Step, Until};
-use super::inbox::{Handed, Inbox};
-use super::state::{Driver, INBOX, State};
+use super::drive::{Pace, StopReason, Until};
+use super::inbox::{Inbox, QueuedJob};
+use super::state::{DriverState, EngineDriver, INBOX};
 use crate::communicator::completion::Completion;
 use crate::engine::Job;
 use crate::error::{Error, Result};
 use crate::sync::lock;
 use crate::threads;
 
-impl Driver {
+impl EngineDriver {
     /// Starts `jobs` on the worker, in this order: all of them, or none if the worker cannot be
     /// created. A job that was refused must not run later, on memory that is the caller's again.
-    pub fn start(self: &Arc<Driver>, jobs: Vec<Job>) -> Result<Vec<Arc<Completion>>> {
+    pub fn start(self: &Arc<EngineDriver>, jobs: Vec<Job>) -> Result<Vec<Arc<Completion>>> {
         let mut inbox = lock(&self.inbox);
         self.employ(&mut inbox)?;
         if !inbox.has_room_for(jobs.len()) {
@@ -28,7 +28,7 @@ impl Driver {
         }
         let take_on = |job| {
             let completion = Arc::new(Completion::default());
-            inbox.push(Handed::started(job, completion.clone()));
+            inbox.push(QueuedJob::started(job, completion.clone()));
             completion
         };
         let completions = jobs.into_iter().map(take_on).collect();
@@ -38,7 +38,7 @@ impl Driver {
     }
 
     /// Creates the worker, unless it exists.
-    fn employ(self: &Arc<Driver>, inbox: &mut Inbox) -> Result<()> {
+    fn employ(self: &Arc<EngineDriver>, inbox: &mut Inbox) -> Result<()> {
         if inbox.is_stopped {
             return Err(Error::Closed);
         }
@@ -110,18 +110,18 @@ impl Driver {
             drop(inbox);
             let mut pace = Pace::without_callback();
             // The threads that wait for the jobs get the error; the worker has no caller.
-            while let Ok(Step::Asked) = self.drive_to_idle(&mut pace) {}
+            while let Ok(StopReason::Asked) = self.drive_to_idle(&mut pace) {}
         }
     }
 
-    fn drive_to_idle(&self, pace: &mut Pace) -> Result<Step> {
+    fn drive_to_idle(&self, pace: &mut Pace) -> Result<StopReason> {
         self.let_visitors_pass();
         let mut state = lock(&self.state);
         self.guarded(&mut state, |state| self.drive(state, &Until::Idle, pace))
     }
 
     /// Submits the jobs of other threads, as far as there is room.
-    pub(super) fn drain(&self, state: &mut State) {
+    pub(super) fn drain(&self, state: &mut DriverState) {
         let mut took = false;
         loop {
             let mut inbox = lock(&self.inbox);
@@ -145,8 +145,8 @@ impl Driver {
         }
     }
 
-    fn take_on(&self, state: &mut State, handed: Handed) {
-        let Handed {
+    fn take_on(&self, state: &mut DriverState, handed: QueuedJob) {
+        let QueuedJob {
             job,
             completion,
             is_started,

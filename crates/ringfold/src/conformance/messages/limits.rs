@@ -17,7 +17,7 @@ fn faults_give_no_receive_a_wrong_message() {
             fault_limit: 2,
             ..Faults::default()
         };
-        let mut world = World::new(faulty(2, faults), SEED + run);
+        let mut world = MessageWorld::new(faulty(2, faults), SEED + run);
         for index in 0..10 {
             world.send(0, 1, index % 3, &[index as u8; 64]);
         }
@@ -51,7 +51,7 @@ fn faults_give_no_receive_a_wrong_message() {
 /// A message without a receive stays in its stream, and no memory is allocated for the message.
 #[test]
 fn a_message_without_a_receive_is_left_in_its_stream() {
-    let mut world = World::new(rendezvous(3), SEED);
+    let mut world = MessageWorld::new(rendezvous(3), SEED);
     let sends = [4, 5].map(|tag| world.send(0, 1, tag, &[1; 32]));
     let place = world.recv(1, 2, 4, 32);
     world.send(2, 1, 4, &[2; 32]);
@@ -68,7 +68,7 @@ fn a_message_without_a_receive_is_left_in_its_stream() {
 #[test]
 fn what_finds_no_room_waits_for_its_receive() {
     const BYTES: usize = KEPT_BYTES_MAX / 2 + 1;
-    let mut world = World::new(shm(2), SEED);
+    let mut world = MessageWorld::new(shm(2), SEED);
     for tag in [1, 2] {
         world.send(0, 1, tag, &vec![tag as u8; BYTES]);
     }
@@ -103,7 +103,7 @@ fn what_finds_no_room_waits_for_its_receive() {
 /// the count is corrupt.
 #[test]
 fn a_header_that_contradicts_itself_is_corrupt() {
-    use crate::transport::{Header, P2P_CHANNEL, Post, Stream};
+    use crate::transport::{Header, P2P_CHANNEL, Post, StreamId};
     let mut ranks = local(2);
     let call = crate::call::Call {
         collective: Collective::Send,
@@ -146,14 +146,14 @@ fn a_header_that_contradicts_itself_is_corrupt() {
     ];
     let payload = Owned::zeroed(16);
     for header in bad {
-        let stream = Stream {
+        let stream = StreamId {
             peer: 1,
             channel: P2P_CHANNEL,
         };
         ranks[0]
             .post_send(Post(stream, 0, header), payload.region())
             .unwrap();
-        let mut world = World::new(std::mem::replace(&mut ranks, local(2)), SEED);
+        let mut world = MessageWorld::new(std::mem::replace(&mut ranks, local(2)), SEED);
         world.recv(1, 0, 1, 16);
         let error = world.attempt(1).unwrap_err();
         assert!(

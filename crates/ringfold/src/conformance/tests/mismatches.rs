@@ -20,7 +20,7 @@ fn faults_never_give_a_wrong_result() {
             fault_limit: 3,
         };
         let world_size = 2 + random.index(3);
-        let mut world = World::new(faulty(world_size, faults), SEED + run);
+        let mut world = EngineWorld::new(faulty(world_size, faults), SEED + run);
         for collective in [
             Collective::AllReduce,
             Collective::AllGather,
@@ -59,7 +59,7 @@ fn two_roots_of_a_broadcast_are_a_mismatch_at_the_next_call() {
     let shared = (crate::Method::Direct, crate::types::Access::Staged);
     let case = |collective| Case::new(collective, shared.0, shared.1, 100);
     for next in [crate::Method::Direct, crate::Method::OneShot] {
-        let mut world = World::new(shm(3), SEED);
+        let mut world = EngineWorld::new(shm(3), SEED);
         let roots = [0, 1, 0];
         let broadcasts: Vec<_> = roots
             .iter()
@@ -94,7 +94,7 @@ fn a_root_that_no_rank_takes_for_itself_is_a_mismatch_at_the_next_call() {
                 (Method::OneShot, Access::Staged),
                 (Method::Ring, Access::Messages),
             ] {
-                let mut world = World::new(shm(3), SEED);
+                let mut world = EngineWorld::new(shm(3), SEED);
                 if !world.serves((algorithm, access)) {
                     continue;
                 }
@@ -120,9 +120,9 @@ fn a_root_that_no_rank_takes_for_itself_is_a_mismatch_at_the_next_call() {
 #[test]
 fn two_protocols_of_a_call_are_a_mismatch() {
     let ways = [(Method::OneShot, Access::Staged)];
-    let worlds: [fn(u64) -> World; 2] = [
-        |seed| World::new(shm(2), seed),
-        |seed| World::new(tcp(2), seed),
+    let worlds: [fn(u64) -> EngineWorld; 2] = [
+        |seed| EngineWorld::new(shm(2), seed),
+        |seed| EngineWorld::new(tcp(2), seed),
     ];
     for make in worlds {
         for (algorithm, access) in ways {
@@ -149,7 +149,7 @@ fn two_protocols_of_a_call_are_a_mismatch() {
 #[test]
 fn what_ll_cannot_carry_is_refused() {
     for (algorithm, count) in [(Method::OneShot, 9), (Method::Direct, 2)] {
-        let mut world = World::new(shm(2), SEED);
+        let mut world = EngineWorld::new(shm(2), SEED);
         let case = Case {
             protocol: Some(Protocol::Ll),
             ..Case::new(Collective::AllReduce, algorithm, Access::Staged, count)
@@ -165,7 +165,7 @@ fn what_ll_cannot_carry_is_refused() {
 fn two_roots_of_a_gather_are_a_mismatch() {
     let shared = (crate::Method::Direct, crate::types::Access::Staged);
     let case = Case::new(Collective::Gather, shared.0, shared.1, 100);
-    let mut world = World::new(shm(2), SEED);
+    let mut world = EngineWorld::new(shm(2), SEED);
     let cases = [0, 1].map(|root| Case {
         root,
         ..case.clone()
@@ -179,7 +179,7 @@ fn two_roots_of_a_gather_are_a_mismatch() {
 fn two_opinions_of_who_is_late_are_a_mismatch() {
     let way = (crate::Method::Stragglar, crate::types::Access::Messages);
     let case = Case::new(Collective::AllReduce, way.0, way.1, 100);
-    let mut world = World::new(shm(2), SEED);
+    let mut world = EngineWorld::new(shm(2), SEED);
     let cases = [1, 0].map(|root| Case {
         root,
         ..case.clone()
@@ -207,7 +207,7 @@ fn pushed(count: u64) -> Case {
 #[test]
 fn calls_with_an_unregistered_buffer_are_exact() {
     for world_size in [2, 3, 5] {
-        let mut world = World::new(shm(world_size), SEED);
+        let mut world = EngineWorld::new(shm(world_size), SEED);
         // A registration of unrelated memory makes the ranks exchange their handles.
         let elsewhere = crate::memory::Owned::zeroed(64);
         world.register(0, elsewhere.region());
@@ -235,7 +235,7 @@ fn calls_with_an_unregistered_buffer_are_exact() {
 #[test]
 fn dynamic_blocks_are_exact() {
     for world_size in [3, 5] {
-        let mut world = World::new(shm(world_size), SEED).registered();
+        let mut world = EngineWorld::new(shm(world_size), SEED).registered();
         for in_place in [false, true] {
             world.check(&Case {
                 algorithm: crate::Method::Serve,
@@ -249,7 +249,7 @@ fn dynamic_blocks_are_exact() {
 /// A handle that names memory outside the registration is an error, and no memory is accessed.
 #[test]
 fn a_claim_of_memory_that_is_not_mapped_is_an_error() {
-    let mut world = World::new(shm(2), SEED);
+    let mut world = EngineWorld::new(shm(2), SEED);
     let error = world.run_with_a_false_claim(&pushed(5000)).unwrap_err();
     assert!(matches!(error, Error::Corrupt { .. }), "{error}");
 }

@@ -1,13 +1,13 @@
 //! Comparison of the calls in which the members of a communicator wait.
 
 use super::state::Hub;
-use crate::call::Position;
+use crate::call::CallPosition;
 use crate::control::fault::Fault;
 
 impl Hub {
     /// Records that `rank` waits at `position`. Ends the communicator if another member waits in a
     /// different call instead.
-    pub(super) fn claim(&mut self, rank: u32, communicator: u64, position: Position) {
+    pub(super) fn claim(&mut self, rank: u32, communicator: u64, position: CallPosition) {
         let Some(group) = self.groups.get_mut(&communicator) else {
             return;
         };

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::state::{Gathering, Hub, OPEN_MAX, ProtocolViolation, Rank, Topic};
+use super::state::{Gathering, Hub, OPEN_MAX, ProtocolViolation, RankStatus, Topic};
 use crate::control::fault::Fault;
 use crate::control::frame::Frame;
 
@@ -52,8 +52,8 @@ impl Hub {
             .1
             .iter()
             .find_map(|member| match &self.ranks[*member as usize] {
-                Rank::Failed(reason) => Some(Fault::peer_failed(*member, reason.clone())),
-                Rank::Departed => Some(Fault::peer_failed(*member, "it has left the job")),
+                RankStatus::Failed(reason) => Some(Fault::peer_failed(*member, reason.clone())),
+                RankStatus::Departed => Some(Fault::peer_failed(*member, "it has left the job")),
                 _ => None,
             });
         if let Some(fault) = gone.filter(|fault| self.missing(&topic).contains(&fault.ranks[0])) {

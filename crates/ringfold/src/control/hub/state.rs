@@ -17,7 +17,7 @@ pub(super) const REFUSALS_TOLD_MAX: u32 = 64;
 
 /// One rank, as the server sees it.
 #[derive(Clone, Debug)]
-pub(super) enum Rank {
+pub(super) enum RankStatus {
     Absent,
     Here(Presence),
     Departed,
@@ -30,7 +30,7 @@ pub struct Hub {
     pub(super) job: u64,
     pub(super) key: [u8; 32],
     pub(super) silence: Silence,
-    pub(super) ranks: Vec<Rank>,
+    pub(super) ranks: Vec<RankStatus>,
     /// Whether joining is over: all ranks are in the job, or none because not all joined.
     pub(super) is_complete: bool,
     /// The connection that was refused last, and the reason.
@@ -40,7 +40,7 @@ pub struct Hub {
     /// Frame for ranks that connect after the job was cancelled.
     pub(super) cancellation: Option<Frame>,
     pub(super) join_deadline: Instant,
-    pub(super) groups: HashMap<u64, Group>,
+    pub(super) groups: HashMap<u64, CommunicatorRecord>,
     pub(super) gatherings: HashMap<Topic, Gathering>,
     pub(super) inquiries: u64,
     pub(super) out: Vec<(u32, Frame)>,
@@ -52,7 +52,7 @@ pub struct ProtocolViolation(pub &'static str);
 
 /// A communicator, as the server sees it.
 #[derive(Debug)]
-pub(super) struct Group {
+pub(super) struct CommunicatorRecord {
     pub(super) members: Vec<u32>,
     /// Members that have opened the communicator.
     pub(super) opened: Vec<u32>,

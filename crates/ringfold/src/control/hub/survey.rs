@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::Instant;
 
-use super::state::{Group, Hub, Rank, Survey};
+use super::state::{CommunicatorRecord, Hub, RankStatus, Survey};
 use crate::control::frame::Frame;
 use crate::control::standing::Standing;
 
@@ -68,12 +68,12 @@ impl Hub {
     }
 }
 
-impl Group {
+impl CommunicatorRecord {
     /// Returns the members that can be asked: they are in the job, and have opened the communicator
     /// and not closed it.
-    fn askable(&self, ranks: &[Rank]) -> impl Iterator<Item = u32> {
+    fn askable(&self, ranks: &[RankStatus]) -> impl Iterator<Item = u32> {
         self.opened.iter().copied().filter(|member| {
-            matches!(ranks[*member as usize], Rank::Here(_)) && !self.closed.contains(member)
+            matches!(ranks[*member as usize], RankStatus::Here(_)) && !self.closed.contains(member)
         })
     }
 }

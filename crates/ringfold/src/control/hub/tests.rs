@@ -15,16 +15,16 @@ use crate::topology::host::HOST_ID_BYTES;
 const ALL: [u32; 3] = [0, 1, 2];
 const SOON: Duration = Duration::from_secs(1);
 
-struct Job {
+struct TestJob {
     hub: Hub,
     now: Instant,
 }
 
-impl Job {
+impl TestJob {
     /// Creates a job with ranks 0 and 1 on one host, and rank 2 on another.
-    fn new() -> Job {
+    fn new() -> TestJob {
         let now = Instant::now();
-        let mut job = Job {
+        let mut job = TestJob {
             hub: Hub::new(1, [0; 32], 3, now + SOON),
             now,
         };
@@ -41,8 +41,8 @@ impl Job {
         job
     }
 
-    fn opened() -> Job {
-        let mut job = Job::new();
+    fn opened() -> TestJob {
+        let mut job = TestJob::new();
         for rank in ALL {
             job.say(rank, open(&ALL));
         }
@@ -128,7 +128,7 @@ fn timeout(ranks: &[u32]) -> Fault {
 
 #[test]
 fn the_first_report_is_the_verdict_and_the_rest_is_silence() {
-    let mut job = Job::opened();
+    let mut job = TestJob::opened();
     job.say(1, report(Fault::peer_failed(2, "first")));
     job.say(0, report(Fault::peer_failed(1, "second")));
     assert_eq!(job.verdict(), Fault::peer_failed(2, "first"));
@@ -137,7 +137,7 @@ fn the_first_report_is_the_verdict_and_the_rest_is_silence() {
 
 #[test]
 fn who_opens_late_hears_the_verdict() {
-    let mut job = Job::new();
+    let mut job = TestJob::new();
     job.say(0, open(&ALL));
     job.hub.lose(2, "gone");
     assert_eq!(job.verdicts(), [(0, Fault::peer_failed(2, "gone"))]);
@@ -147,7 +147,7 @@ fn who_opens_late_hears_the_verdict() {
 
 #[test]
 fn a_rank_that_closed_before_it_died_is_no_fault_of_that_communicator() {
-    let mut job = Job::opened();
+    let mut job = TestJob::opened();
     job.say(2, Frame::Close { communicator: 7 });
     job.hub.lose(2, "gone");
     assert!(job.verdicts().is_empty());
@@ -155,7 +155,7 @@ fn a_rank_that_closed_before_it_died_is_no_fault_of_that_communicator() {
 
 #[test]
 fn a_goodbye_before_the_loss_is_no_fault() {
-    let mut job = Job::opened();
+    let mut job = TestJob::opened();
     job.say(2, Frame::Goodbye);
     job.hub.lose(2, "gone");
     let heard = job.heard();
@@ -175,7 +175,7 @@ fn a_goodbye_before_the_loss_is_no_fault() {
 
 #[test]
 fn only_a_neighbour_is_a_witness_of_a_death() {
-    let mut job = Job::opened();
+    let mut job = TestJob::opened();
     job.say(2, Frame::Suspect { rank: 1 });
     job.say(1, Frame::Suspect { rank: 1 });
     assert!(job.verdicts().is_empty());
@@ -186,7 +186,7 @@ fn only_a_neighbour_is_a_witness_of_a_death() {
 #[test]
 fn an_exchange_ends_when_a_rank_it_waits_for_is_gone() {
     for gone in [false, true] {
-        let mut job = Job::new();
+        let mut job = TestJob::new();
         job.say(0, exchange(1, 0));
         match gone {
             true => job.hub.lose(2, "gone"),
@@ -208,7 +208,7 @@ fn an_exchange_ends_when_a_rank_it_waits_for_is_gone() {
 
 #[test]
 fn an_exchange_is_complete_even_if_a_rank_left_after_giving_its_part() {
-    let mut job = Job::new();
+    let mut job = TestJob::new();
     job.say(0, exchange(1, 10));
     job.say(2, exchange(1, 12));
     job.hub.lose(2, "gone");
@@ -223,7 +223,7 @@ fn an_exchange_is_complete_even_if_a_rank_left_after_giving_its_part() {
 
 #[test]
 fn an_inquiry_is_concluded_at_its_deadline_against_the_silent() {
-    let mut job = Job::opened();
+    let mut job = TestJob::opened();
     job.say(0, report(timeout(&[1])));
     let asked = job.heard();
     assert_eq!(asked.len(), 3);
@@ -245,7 +245,7 @@ fn an_inquiry_is_concluded_at_its_deadline_against_the_silent() {
 
 #[test]
 fn a_death_during_an_inquiry_is_the_verdict() {
-    let mut job = Job::opened();
+    let mut job = TestJob::opened();
     job.say(0, report(timeout(&[1])));
     job.heard();
     job.hub.lose(1, "gone");
@@ -259,7 +259,7 @@ fn a_leaver_is_blamed_unless_a_death_explains_why_it_left() {
     let suspicion = Fault::peer_failed(0, "closed its connection");
     let expected = Fault::peer_failed(0, LEFT);
     for dies in [true, false] {
-        let mut job = Job::opened();
+        let mut job = TestJob::opened();
         job.say(0, Frame::Close { communicator: 7 });
         job.say(2, report(suspicion.clone()));
         assert!(job.verdicts().is_empty());
@@ -279,7 +279,7 @@ fn a_leaver_is_blamed_unless_a_death_explains_why_it_left() {
 #[test]
 fn a_rank_that_left_is_the_verdict_of_a_timeout_under_inquiry() {
     let suspicion = Fault::peer_failed(0, "closed its connection");
-    let mut job = Job::opened();
+    let mut job = TestJob::opened();
     job.say(1, report(timeout(&[0])));
     job.say(0, Frame::Close { communicator: 7 });
     job.say(2, report(suspicion.clone()));
@@ -291,7 +291,7 @@ fn a_rank_that_left_is_the_verdict_of_a_timeout_under_inquiry() {
 
 #[test]
 fn false_claims_are_violations_or_ignored() {
-    let mut job = Job::opened();
+    let mut job = TestJob::opened();
     let now = job.now;
     let mut lie = |rank, frame| job.hub.receive(rank, frame, now);
     assert!(lie(0, open(&ALL)).is_err());
@@ -337,7 +337,7 @@ fn false_claims_are_violations_or_ignored() {
 
 #[test]
 fn who_is_in_an_exchange_has_the_verdict_before_it_fails() {
-    let mut job = Job::opened();
+    let mut job = TestJob::opened();
     job.heard();
     job.say(0, exchange(1, 0));
     job.hub.lose(2, "gone");
@@ -357,7 +357,7 @@ fn who_is_in_an_exchange_has_the_verdict_before_it_fails() {
 
 #[test]
 fn a_rank_cannot_fill_the_server_with_exchanges() {
-    let mut job = Job::new();
+    let mut job = TestJob::new();
     let begin = |number: u64| Frame::Exchange {
         token: number,
         timeout_ms: 1000,

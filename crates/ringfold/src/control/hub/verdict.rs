@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use super::state::{Group, Hub, Inquiry, OPEN_MAX, ProtocolViolation, Rank};
+use super::state::{CommunicatorRecord, Hub, Inquiry, OPEN_MAX, ProtocolViolation, RankStatus};
 use crate::control::claims::Claims;
 use crate::control::fault::{Class, Fault};
 use crate::control::frame::Frame;
@@ -22,15 +22,18 @@ impl Hub {
         if self.groups.len() >= OPEN_MAX {
             return Err(ProtocolViolation("opened too many communicators"));
         }
-        let group = self.groups.entry(communicator).or_insert_with(|| Group {
-            members: members.clone(),
-            opened: Vec::new(),
-            closed: Vec::new(),
-            verdict: None,
-            inquiry: None,
-            surveys: Vec::new(),
-            claims: Claims::default(),
-        });
+        let group = self
+            .groups
+            .entry(communicator)
+            .or_insert_with(|| CommunicatorRecord {
+                members: members.clone(),
+                opened: Vec::new(),
+                closed: Vec::new(),
+                verdict: None,
+                inquiry: None,
+                surveys: Vec::new(),
+                claims: Claims::default(),
+            });
         if group.members != members || group.opened.contains(&rank) {
             return Err(ProtocolViolation(
                 "opened a communicator twice or with other members",
@@ -55,7 +58,7 @@ impl Hub {
         let failed = members
             .iter()
             .find_map(|member| match &self.ranks[*member as usize] {
-                Rank::Failed(reason) => Some(Fault::peer_failed(*member, reason.clone())),
+                RankStatus::Failed(reason) => Some(Fault::peer_failed(*member, reason.clone())),
                 _ => None,
             });
         if let Some(fault) = failed.filter(|fault| !group.closed.contains(&fault.ranks[0])) {
@@ -115,7 +118,7 @@ impl Hub {
             answers: HashMap::new(),
         });
         for member in &group.members {
-            if !is_leaver && matches!(self.ranks[*member as usize], Rank::Here(_)) {
+            if !is_leaver && matches!(self.ranks[*member as usize], RankStatus::Here(_)) {
                 let frame = Frame::Inquiry {
                     communicator,
                     inquiry: number,
@@ -139,7 +142,7 @@ impl Hub {
         let asked = group
             .members
             .iter()
-            .filter(|m| matches!(ranks[**m as usize], Rank::Here(_)));
+            .filter(|m| matches!(ranks[**m as usize], RankStatus::Here(_)));
         if asked.count() <= open.answers.len() {
             self.conclude(communicator);
         }
@@ -159,7 +162,7 @@ impl Hub {
         }
         let ranks = &self.ranks;
         let answer = |member: u32| inquiry.answers.get(&member);
-        let is_here = |member: u32| matches!(ranks[member as usize], Rank::Here(_));
+        let is_here = |member: u32| matches!(ranks[member as usize], RankStatus::Here(_));
         let members = group.members.iter().copied();
         let silent = |member: &u32| is_here(*member) && answer(*member).is_none();
         let mut culprits: Vec<u32> = members.clone().filter(silent).collect();
@@ -197,7 +200,8 @@ impl Hub {
         let ranks = &self.ranks;
         self.groups.retain(|_, group| {
             group.members.iter().any(|member| {
-                matches!(ranks[*member as usize], Rank::Here(_)) && !group.closed.contains(member)
+                matches!(ranks[*member as usize], RankStatus::Here(_))
+                    && !group.closed.contains(member)
             })
         });
     }

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::congestion::Decision;
+use crate::congestion::CongestionAlgorithms;
 use crate::control::limit::Limit;
 use crate::control::poll::{EventFd, remaining};
 use crate::control::socket::Socket;
@@ -25,7 +25,7 @@ pub(super) struct Made {
     is_failed: AtomicBool,
     /// Wakes the accepting thread after a failure.
     pub wake: EventFd,
-    pub congestion: Decision,
+    pub congestion: CongestionAlgorithms,
     /// Time until which a rail that does not work yet is waited for.
     pub rails_until: Instant,
 }
@@ -36,7 +36,7 @@ impl Made {
     pub fn new(
         counts: &[usize],
         channels: usize,
-        congestion: Decision,
+        congestion: CongestionAlgorithms,
         limit: Limit<'_>,
     ) -> Result<Made> {
         let channel = |count: usize| (0..count).map(|_| None).collect();

@@ -6,7 +6,7 @@ use crate::control::frame::Presence;
 use crate::topology::HostId;
 
 /// Returns a server of three ranks that have joined and opened communicator 7, and their sockets.
-fn job() -> (State, Vec<Socket>) {
+fn job() -> (ServerState, Vec<Socket>) {
     let deadline = Instant::now() + Duration::from_secs(60);
     let mut hub = Hub::new(1, [0; 32], 3, deadline);
     let host = HostId::here().expect("this host has a name");
@@ -29,10 +29,14 @@ fn job() -> (State, Vec<Socket>) {
     }
     let pairs = (0..3).map(|_| Socket::pair().expect("cannot create a socket pair"));
     let (ours, theirs): (Vec<_>, Vec<_>) = pairs.unzip();
-    let state = State {
+    let state = ServerState {
         hub,
         listener: None,
-        links: ours.into_iter().map(Link::new).map(Some).collect(),
+        links: ours
+            .into_iter()
+            .map(RankConnection::new)
+            .map(Some)
+            .collect(),
         world_size: 3,
         silence: Silence::default(),
         next_ping: deadline,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::Session;
-use crate::control::connection::{ANSWER, Ended, Reach};
+use crate::control::connection::{ANSWER, Reach, RequestOutcome};
 use crate::control::fault::Fault;
 use crate::control::frame::{BLOB_BYTES_MAX, Frame, KEY_BYTES_MAX};
 use crate::control::health::in_order;
@@ -80,7 +80,7 @@ impl Session {
     }
 }
 
-impl Ended {
+impl RequestOutcome {
     /// Returns the blobs of `count` members, or the fault.
     fn blobs(self, count: usize) -> Result<Vec<Vec<u8>>, Fault> {
         match self.answer {

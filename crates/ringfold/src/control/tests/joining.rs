@@ -14,7 +14,7 @@ use crate::control::socket::Listener;
 /// Joins rank 0 of two at `meeting`, and the other rank at `places`, both by `deadline`.
 fn meet(
     meeting: RendezvousListener,
-    places: Vec<Address>,
+    places: Vec<RendezvousAddress>,
     secret_of_1: Secret,
     deadline: Instant,
 ) -> [Result<Session>; 2] {
@@ -138,10 +138,10 @@ fn a_wrong_secret_is_a_clear_error_and_does_not_disturb_the_others() {
     });
 }
 
-fn refusal(outcome: auth::Outcome<Puppet>) -> Refusal {
+fn refusal(outcome: auth::HandshakeResult<Puppet>) -> Refusal {
     match outcome {
-        Err(Failure::Refused(refusal)) => refusal,
-        Err(Failure::Broken(error)) => panic!("{error}"),
+        Err(HandshakeFailure::Refused(refusal)) => refusal,
+        Err(HandshakeFailure::Broken(error)) => panic!("{error}"),
         Ok(_) => panic!("admitted"),
     }
 }
@@ -271,8 +271,8 @@ fn an_address_that_is_taken_is_said_long_before_the_deadline() {
             let far = Instant::now() + 10 * WATCHDOG;
             let error = Session::join(&launch(0, 2, &address), Some(secret()), far).unwrap_err();
             let due = match address {
-                Address::Unix { .. } => format!("process {}", std::process::id()),
-                Address::Tcp { .. } => "another program listens there".into(),
+                RendezvousAddress::Unix { .. } => format!("process {}", std::process::id()),
+                RendezvousAddress::Tcp { .. } => "another program listens there".into(),
             };
             assert!(error.to_string().contains(&due), "{error}");
         }
@@ -291,7 +291,7 @@ fn who_comes_to_a_job_that_was_given_up_is_told_so() {
         // deadline.
         let error = loop {
             match Puppet::connect(1, 3, &address, &secret()) {
-                Err(Failure::Refused(refusal)) => break refusal,
+                Err(HandshakeFailure::Refused(refusal)) => break refusal,
                 _ => thread::yield_now(),
             }
         };
@@ -314,7 +314,7 @@ fn ranks_with_another_secret_or_none_find_out_where_the_name_is_public() {
                 let secret = secrets[index].clone();
                 if let Some(secret) = &secret {
                     let name = hidden_name(&public, secret);
-                    launch.addresses = vec![Address::Unix { name }];
+                    launch.addresses = vec![RendezvousAddress::Unix { name }];
                     launch.public_name = Some(public.clone());
                 }
                 thread::spawn(move || Session::join(&launch, secret, soon(3000)).unwrap_err())

@@ -1,8 +1,8 @@
 //! One attempt at a late-merge call: the location of its data, and its postings.
 
-use super::state::{LateRing, Part, Posting};
+use super::state::{LateRing, Posting, SliceChunk};
 use crate::engine::context::Context;
-use crate::engine::operation::Operation;
+use crate::engine::operation::PreparedOperation;
 use crate::engine::tickets;
 use crate::error::Result;
 use crate::memory::Region;
@@ -10,21 +10,21 @@ use crate::schedule;
 use crate::transport::{Posted, Ticket, Transport};
 
 /// One attempt at a call, with the state that it uses.
-pub(super) struct Attempt<'a> {
+pub(super) struct RingAttempt<'a> {
     pub ring: &'a mut LateRing,
-    pub operation: &'a Operation,
+    pub operation: &'a PreparedOperation,
     pub context: &'a mut Context,
 }
 
-impl Attempt<'_> {
+impl RingAttempt<'_> {
     /// Returns this rank's contribution to a part.
-    pub fn own(&self, Part { slice, chunk }: Part) -> Region {
+    pub fn own(&self, SliceChunk { slice, chunk }: SliceChunk) -> Region {
         self.operation
             .region(schedule::input(chunk as u32, 1), slice)
     }
 
     /// Returns the destination of a part's result.
-    pub fn output(&self, Part { slice, chunk }: Part) -> Region {
+    pub fn output(&self, SliceChunk { slice, chunk }: SliceChunk) -> Region {
         // The result of a reduce-scatter is one block.
         let first = if self.ring.gathers { chunk as u32 } else { 0 };
         self.operation.region(schedule::output(first, 1), slice)

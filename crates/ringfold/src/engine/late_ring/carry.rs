@@ -1,40 +1,44 @@
 //! Carries out the orders of stations: sends, reductions and signals, and the next steps when these
 //! are complete.
 
-use super::attempt::Attempt;
-use super::places::Place;
-use super::state::{Part, Posting, Watch, data_stream, later};
-use super::station::{Interval, Order};
-use super::wire::{Kind, Label};
+use super::attempt::RingAttempt;
+use super::places::PlaceNumber;
+use super::state::{Posting, ReductionWatch, SliceChunk, data_stream, later};
+use super::station::{Interval, StationOrder};
+use super::wire::{Label, MessageKind};
 use crate::engine::tickets;
 use crate::error::{Error, Result};
 use crate::memory::Region;
-use crate::transport::{Header, Post, Stream, Work, WorkKind};
+use crate::transport::{EngineWork, Header, Post, StreamId, WorkKind};
 
-impl Attempt<'_> {
+impl RingAttempt<'_> {
     /// Carries out the orders of `part`'s station.
-    pub(super) fn carry_out(&mut self, part: Part) -> Result<()> {
+    pub(super) fn carry_out(&mut self, part: SliceChunk) -> Result<()> {
         let mut at = 0;
         while let Some(order) = self.ring.orders.get(at).copied() {
             at += 1;
             let (station, _) = self.ring.station(part);
             let position = station.position();
             let (to, kind, interval, place) = match order {
-                Order::SendOwn { to } => (to, Kind::Piece, Interval::one(position), None),
-                Order::SendSum { to, interval } => {
-                    (to, Kind::Piece, interval, Some(station.held()[0].1))
+                StationOrder::SendOwn { to } => {
+                    (to, MessageKind::Piece, Interval::one(position), None)
                 }
-                Order::Pass {
+                StationOrder::SendSum { to, interval } => {
+                    (to, MessageKind::Piece, interval, Some(station.held()[0].1))
+                }
+                StationOrder::Pass {
                     to,
                     interval,
                     place,
-                } => (to, Kind::Piece, interval, Some(place)),
-                Order::TellLate { interval } => (position + 1, Kind::Late, interval, None),
-                Order::TellSkip => {
+                } => (to, MessageKind::Piece, interval, Some(place)),
+                StationOrder::TellLate { interval } => {
+                    (position + 1, MessageKind::Late, interval, None)
+                }
+                StationOrder::TellSkip => {
                     self.tell_skip(part)?;
                     continue;
                 }
-                Order::Combine => {
+                StationOrder::Combine => {
                     self.combine(part)?;
                     continue;
                 }
@@ -54,19 +58,19 @@ impl Attempt<'_> {
     /// which is released when the send is complete, or, without a place, this rank's contribution.
     fn send(
         &mut self,
-        part: Part,
+        part: SliceChunk,
         to: u32,
-        (kind, interval): (Kind, Interval),
-        place: Option<Place>,
+        (kind, interval): (MessageKind, Interval),
+        place: Option<PlaceNumber>,
     ) -> Result<()> {
         let own = self.own(part);
         let payload = match (kind, place) {
-            (Kind::Piece, None) => own,
-            (Kind::Piece, Some(place)) => {
+            (MessageKind::Piece, None) => own,
+            (MessageKind::Piece, Some(place)) => {
                 self.context.late_merge().places.region(place, own.bytes())
             }
-            (Kind::Result, _) => self.output(part),
-            (Kind::Late | Kind::Skip, _) => Region::EMPTY,
+            (MessageKind::Result, _) => self.output(part),
+            (MessageKind::Late | MessageKind::Skip, _) => Region::EMPTY,
         };
         let peer = self.ring.rank_at(to, part.chunk);
         let header = self.header(part, (kind, interval), payload)?;
@@ -78,9 +82,9 @@ impl Attempt<'_> {
         Ok(())
     }
 
-    fn tell_skip(&mut self, part: Part) -> Result<()> {
-        let header = self.header(part, (Kind::Skip, Interval::one(0)), Region::EMPTY)?;
-        let stream = Stream {
+    fn tell_skip(&mut self, part: SliceChunk) -> Result<()> {
+        let header = self.header(part, (MessageKind::Skip, Interval::one(0)), Region::EMPTY)?;
+        let stream = StreamId {
             peer: (self.ring.rank + self.ring.ranks - 1) % self.ring.ranks,
             channel: self.context.late_merge().signal_channel,
         };
@@ -97,8 +101,8 @@ impl Attempt<'_> {
     /// Returns the header of a message of `part`.
     fn header(
         &self,
-        part: Part,
-        (kind, interval): (Kind, Interval),
+        part: SliceChunk,
+        (kind, interval): (MessageKind, Interval),
         payload: Region,
     ) -> Result<Header> {
         let bytes = u32::try_from(payload.bytes()).map_err(|_| {
@@ -119,7 +123,7 @@ impl Attempt<'_> {
 
     /// Combines the station's pieces with this rank's contribution: at the owner into the output,
     /// else into the place of the first piece.
-    fn combine(&mut self, part: Part) -> Result<()> {
+    fn combine(&mut self, part: SliceChunk) -> Result<()> {
         let own = self.own(part);
         let mut operands = std::mem::take(&mut self.context.kept.operands);
         operands.clear();
@@ -139,14 +143,14 @@ impl Attempt<'_> {
         let watch_ps = state.estimates.watch_ps(own.bytes());
         let watches = state.policy.signals.watches();
         let flight = self.ring.flight_mut(part.slice);
-        flight.watches.push(Watch {
+        flight.watches.push(ReductionWatch {
             chunk: part.chunk,
             begin,
             until: watch_ps.filter(|_| watches).map(|ps| later(begin, ps)),
             was_late: false,
         });
         flight.pending += 1;
-        let work = Work {
+        let work = EngineWork {
             kind: WorkKind::Reduce,
             dtype: self.operation.call.dtype,
             bytes: own.bytes(),
@@ -180,11 +184,11 @@ impl Attempt<'_> {
         Ok(progressed)
     }
 
-    fn combined(&mut self, part: Part) -> Result<()> {
+    fn combined(&mut self, part: SliceChunk) -> Result<()> {
         let bytes = self.own(part).bytes();
         let flight = self.ring.flight_mut(part.slice);
         flight.pending -= 1;
-        let is_it = |watch: &Watch| watch.chunk == part.chunk;
+        let is_it = |watch: &ReductionWatch| watch.chunk == part.chunk;
         let watch = flight.watches.iter().position(is_it);
         let watch = watch.map(|place| flight.watches.swap_remove(place));
         let (now, state) = (self.context.now, self.context.late_merge());
@@ -193,7 +197,7 @@ impl Attempt<'_> {
         for (_, place) in &station.held()[usize::from(!is_owner)..] {
             state.places.give_back(*place);
         }
-        if let Some(Watch {
+        if let Some(ReductionWatch {
             begin, was_late, ..
         }) = watch
         {
@@ -210,13 +214,13 @@ impl Attempt<'_> {
 
     /// Sends the result of `part`, which is complete here, to the next rank, unless that rank is
     /// its owner.
-    pub(super) fn has_result(&mut self, part: Part) -> Result<()> {
+    pub(super) fn has_result(&mut self, part: SliceChunk) -> Result<()> {
         self.ring.flight_mut(part.slice).results_due -= 1;
         let next = (self.ring.rank + 1) % self.ring.ranks;
         if next == part.chunk {
             return Ok(());
         }
         let to = self.ring.position(next, part.chunk);
-        self.send(part, to, (Kind::Result, Interval::one(0)), None)
+        self.send(part, to, (MessageKind::Result, Interval::one(0)), None)
     }
 }

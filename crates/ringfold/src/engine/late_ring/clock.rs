@@ -1,7 +1,7 @@
 //! Timers of a late-merge call: the message that each slice waits for next, and since when.
 
-use super::attempt::Attempt;
-use super::state::{LateRing, Part, later};
+use super::attempt::RingAttempt;
+use super::state::{LateRing, SliceChunk, later};
 use super::timers::Gap;
 use crate::error::Result;
 use crate::transport::Time;
@@ -18,7 +18,7 @@ impl LateRing {
     }
 }
 
-impl Attempt<'_> {
+impl RingAttempt<'_> {
     /// Records that a message for `position` arrived (`is_heard`), or the end of the wait for one.
     pub(super) fn heard(&mut self, slice: u32, position: u32, is_heard: bool) {
         let now = self.context.now;
@@ -57,7 +57,7 @@ impl Attempt<'_> {
     fn gap(&self, slice: u32, position: u32) -> Gap {
         let chunk = self.ring.chunk_at(position);
         Gap {
-            bytes: self.own(Part { slice, chunk }).bytes(),
+            bytes: self.own(SliceChunk { slice, chunk }).bytes(),
             is_first: position == 1,
         }
     }
@@ -89,9 +89,9 @@ impl Attempt<'_> {
             }
             (watch.until, watch.was_late, progressed) = (None, true, true);
             let chunk = watch.chunk;
-            let (station, orders) = self.ring.station(Part { slice, chunk });
+            let (station, orders) = self.ring.station(SliceChunk { slice, chunk });
             station.is_slow(orders);
-            self.carry_out(Part { slice, chunk })?;
+            self.carry_out(SliceChunk { slice, chunk })?;
         }
         Ok(progressed)
     }
@@ -102,9 +102,9 @@ impl Attempt<'_> {
         let chunk = self.ring.chunk_at(position);
         let gap = self.gap(slice, position);
         self.context.late_merge().estimates.gave_up(gap);
-        let (station, orders) = self.ring.station(Part { slice, chunk });
+        let (station, orders) = self.ring.station(SliceChunk { slice, chunk });
         station.is_overdue(orders);
-        self.carry_out(Part { slice, chunk })?;
+        self.carry_out(SliceChunk { slice, chunk })?;
         self.heard(slice, position, false);
         Ok(())
     }

@@ -46,5 +46,5 @@ pub mod timers;
 pub mod wire;
 
 pub use places::Places;
-pub use policy::{Policy, Signals, Target, Timers};
+pub use policy::{LateMergePolicy, Signals, Target, Timers};
 pub use state::{LateMergeState, LateRing, RANKS_MAX};

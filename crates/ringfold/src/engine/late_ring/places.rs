@@ -8,14 +8,14 @@
 use crate::memory::{Block, Region};
 
 /// The number of a place.
-pub type Place = u32;
+pub type PlaceNumber = u32;
 
 /// The places of one rank.
 #[derive(Debug, Default)]
 pub struct Places {
     bytes: usize,
     blocks: Vec<Block>,
-    free: Vec<Place>,
+    free: Vec<PlaceNumber>,
 }
 
 impl Places {
@@ -30,20 +30,20 @@ impl Places {
     }
 
     /// Returns an unused place, which `make` allocates if there is none.
-    pub fn take(&mut self, make: impl FnOnce(usize) -> Block) -> Place {
+    pub fn take(&mut self, make: impl FnOnce(usize) -> Block) -> PlaceNumber {
         self.free.pop().unwrap_or_else(|| {
             self.blocks.push(make(self.bytes));
-            (self.blocks.len() - 1) as Place
+            (self.blocks.len() - 1) as PlaceNumber
         })
     }
 
     /// Releases a place.
-    pub fn give_back(&mut self, place: Place) {
+    pub fn give_back(&mut self, place: PlaceNumber) {
         self.free.push(place);
     }
 
     /// Returns the first `bytes` bytes of a place.
-    pub fn region(&self, place: Place, bytes: usize) -> Region {
+    pub fn region(&self, place: PlaceNumber, bytes: usize) -> Region {
         self.blocks[place as usize].region().part(0..bytes)
     }
 }

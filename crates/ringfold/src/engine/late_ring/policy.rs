@@ -92,7 +92,7 @@ pub enum Timers {
 
 /// The policy by which ranks bypass a slow one; the same on all ranks of a communicator.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Policy {
+pub struct LateMergePolicy {
     /// The destination of the late sum.
     pub target: Target,
     /// The ranks that decide, and their signals.
@@ -110,10 +110,10 @@ pub const FLOOR_PS: u64 = 200_000_000;
 /// The shortest wait that is too long if ranks outnumber cores.
 pub const FLOOR_CROWDED_PS: u64 = 2_000_000_000;
 
-impl Policy {
+impl LateMergePolicy {
     /// Returns ringfold's policy for this target.
-    pub fn new(target: Target, is_oversubscribed: bool) -> Policy {
-        Policy {
+    pub fn new(target: Target, is_oversubscribed: bool) -> LateMergePolicy {
+        LateMergePolicy {
             target,
             signals: Signals::BOTH,
             timers: Timers::Running {
@@ -153,9 +153,9 @@ mod tests {
                     skip: bits & 2 != 0,
                     silent: bits & 4 != 0,
                 };
-                let policy = Policy {
+                let policy = LateMergePolicy {
                     signals,
-                    ..Policy::new(target, false)
+                    ..LateMergePolicy::new(target, false)
                 };
                 assert!(marks.insert(policy.mark()));
             }

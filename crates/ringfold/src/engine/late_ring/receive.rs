@@ -1,15 +1,15 @@
 //! Receives the messages of a late-merge call. Everything in a header is a claim until it is
 //! checked here.
 
-use super::attempt::Attempt;
-use super::state::{Arrival, LateRing, Part, Posting, data_stream};
-use super::wire::{Kind, Label};
+use super::attempt::RingAttempt;
+use super::state::{ArrivingMessage, LateRing, Posting, SliceChunk, data_stream};
+use super::wire::{Label, MessageKind};
 use crate::engine::context::scratch;
 use crate::error::{Error, Result};
 use crate::memory::Region;
 use crate::transport::{Head, Header, Post, Posted, Sink, mismatch};
 
-impl Attempt<'_> {
+impl RingAttempt<'_> {
     /// Receives the messages of this call that have arrived; returns whether there were any.
     pub(super) fn take_messages(&mut self) -> Result<bool> {
         let mut progressed = false;
@@ -36,13 +36,13 @@ impl Attempt<'_> {
         let Some(label) = self.judge(peer, &header)? else {
             return Ok(false);
         };
-        let part = Part {
+        let part = SliceChunk {
             slice: header.slice,
             chunk: label.chunk as usize,
         };
         let due = match label.kind {
-            Kind::Piece | Kind::Result => self.own(part).bytes(),
-            Kind::Late | Kind::Skip => 0,
+            MessageKind::Piece | MessageKind::Result => self.own(part).bytes(),
+            MessageKind::Late | MessageKind::Skip => 0,
         };
         if header.bytes as usize != due {
             return Err(Error::corrupt(peer, "a chunk with the wrong length"));
@@ -59,10 +59,15 @@ impl Attempt<'_> {
     }
 
     /// Admits a message of `part`; returns its meaning and the destination of its bytes.
-    fn admit(&mut self, part: Part, peer: usize, label: Label) -> Result<(Arrival, Region)> {
+    fn admit(
+        &mut self,
+        part: SliceChunk,
+        peer: usize,
+        label: Label,
+    ) -> Result<(ArrivingMessage, Region)> {
         let interval = label.interval;
         match label.kind {
-            Kind::Piece => {
+            MessageKind::Piece => {
                 let (station, _) = self.ring.station(part);
                 let admitted = station.admit(interval);
                 admitted.map_err(|what| Error::corrupt(peer, what))?;
@@ -71,19 +76,19 @@ impl Attempt<'_> {
                 let bytes = self.own(part).bytes();
                 let (pool, transport, places) = self.context.places();
                 let place = places.take(|bytes| scratch(pool, transport, bytes));
-                let piece = Arrival::Piece(interval, place);
+                let piece = ArrivingMessage::Piece(interval, place);
                 Ok((piece, places.region(place, bytes)))
             }
-            Kind::Late => Ok((Arrival::Late(interval), Region::EMPTY)),
-            Kind::Result => {
+            MessageKind::Late => Ok((ArrivingMessage::Late(interval), Region::EMPTY)),
+            MessageKind::Result => {
                 let flight = self.ring.flight_mut(part.slice);
                 if flight.has_result[part.chunk] || flight.stations[part.chunk].has_own() {
                     return Err(Error::corrupt(peer, "an unexpected result"));
                 }
                 flight.has_result[part.chunk] = true;
-                Ok((Arrival::Result, self.output(part)))
+                Ok((ArrivingMessage::Result, self.output(part)))
             }
-            Kind::Skip => Err(Error::corrupt(peer, "a SKIP signal on the data channel")),
+            MessageKind::Skip => Err(Error::corrupt(peer, "a SKIP signal on the data channel")),
         }
     }
 
@@ -111,13 +116,18 @@ impl Attempt<'_> {
     }
 
     /// Handles a message that has arrived completely.
-    pub(super) fn arrived(&mut self, part: Part, peer: usize, arrival: Arrival) -> Result<()> {
+    pub(super) fn arrived(
+        &mut self,
+        part: SliceChunk,
+        peer: usize,
+        arrival: ArrivingMessage,
+    ) -> Result<()> {
         self.context.lateness.peer_arrived(peer);
         self.ring.flight_mut(part.slice).pending -= 1;
         let (station, orders) = self.ring.station(part);
         match arrival {
-            Arrival::Piece(interval, place) => station.landed(interval, place, orders),
-            Arrival::Late(interval) => {
+            ArrivingMessage::Piece(interval, place) => station.landed(interval, place, orders),
+            ArrivingMessage::Late(interval) => {
                 let heeded = station.on_late(interval, orders);
                 heeded.map_err(|what| Error::corrupt(peer, what))?;
                 let (position, has_own) = (station.position(), station.has_own());
@@ -127,7 +137,7 @@ impl Attempt<'_> {
                 }
                 return Ok(());
             }
-            Arrival::Result => return self.has_result(part),
+            ArrivingMessage::Result => return self.has_result(part),
         }
         self.carry_out(part)
     }
@@ -146,14 +156,14 @@ impl Attempt<'_> {
             }
             let label = Label::decode(header.index);
             let (slice, chunk) = (header.slice, label.chunk as usize);
-            if label.kind != Kind::Skip || header.bytes != 0 || chunk >= self.ring.ranks {
+            if label.kind != MessageKind::Skip || header.bytes != 0 || chunk >= self.ring.ranks {
                 return Err(Error::corrupt(stream.peer, "an invalid signal"));
             }
             let is_ours = theirs == mine;
             if is_ours && slice >= self.ring.begun {
                 break;
             }
-            let skipped = is_ours.then_some(Part { slice, chunk });
+            let skipped = is_ours.then_some(SliceChunk { slice, chunk });
             let posted = self.post(Posting::Skip(skipped), |transport, ticket| {
                 transport.post_recv(Post(stream, ticket, header), Sink::Store(Region::EMPTY))
             })?;
@@ -168,7 +178,7 @@ impl Attempt<'_> {
     }
 
     /// Handles the next rank's `SKIP`, unless its slice or call is over.
-    pub(super) fn take_skip(&mut self, skipped: Option<Part>) -> Result<()> {
+    pub(super) fn take_skip(&mut self, skipped: Option<SliceChunk>) -> Result<()> {
         let Some(part) = skipped.filter(|part| part.slice >= self.ring.retired) else {
             return Ok(());
         };
@@ -186,10 +196,10 @@ impl LateRing {
         let receiver = self.position(self.rank, chunk);
         let is_next = (peer + 1) % self.ranks == self.rank;
         let is_sane = match label.kind {
-            Kind::Piece => label.interval.last <= sender && sender < receiver,
-            Kind::Late => label.interval.last == sender && is_next,
-            Kind::Result => is_next && self.gathers,
-            Kind::Skip => false,
+            MessageKind::Piece => label.interval.last <= sender && sender < receiver,
+            MessageKind::Late => label.interval.last == sender && is_next,
+            MessageKind::Result => is_next && self.gathers,
+            MessageKind::Skip => false,
         };
         match is_sane {
             true => Ok(()),

@@ -18,27 +18,33 @@
 //! * Time decides only when a station splits or asks another to; messages that arrived at the same
 //!   time are processed first.
 
-use super::attempt::Attempt;
+use super::attempt::RingAttempt;
 use super::policy::Target;
-use super::state::{Flight, LateMergeState, LateRing, Part, Posting, data_stream};
-use super::station::{Order, Station};
+use super::state::{LateMergeState, LateRing, Posting, SliceChunk, SliceInFlight, data_stream};
+use super::station::{Station, StationOrder};
 use crate::engine::context::Context;
-use crate::engine::operation::Operation;
+use crate::engine::operation::PreparedOperation;
 use crate::error::Result;
-use crate::transport::{Stream, Ticket};
+use crate::transport::{StreamId, Ticket};
 use crate::types::Collective;
 
 impl LateRing {
     /// Prepares this executor for a call that has not begun, and reuses the memory of the last
     /// call.
-    pub fn reset(&mut self, operation: &Operation, rank: usize, ranks: usize, target: Target) {
+    pub fn reset(
+        &mut self,
+        operation: &PreparedOperation,
+        rank: usize,
+        ranks: usize,
+        target: Target,
+    ) {
         let gathers = operation.call.collective == Collective::AllReduce;
         let flights = operation.slices_in_flight.min(operation.slices) as usize;
         (self.rank, self.ranks, self.gathers) = (rank, ranks, gathers);
         self.slices = operation.slices;
         (self.begun, self.started, self.retired) = (0, 0, 0);
         self.is_listening = false;
-        self.flights.resize_with(flights, Flight::default);
+        self.flights.resize_with(flights, SliceInFlight::default);
         self.is_arriving.clear();
         self.is_arriving.resize(ranks, false);
         self.peers.clear();
@@ -50,8 +56,12 @@ impl LateRing {
     }
 
     /// Does all work that is ready; returns whether there was any.
-    pub fn advance(&mut self, operation: &Operation, context: &mut Context) -> Result<bool> {
-        let mut attempt = Attempt {
+    pub fn advance(
+        &mut self,
+        operation: &PreparedOperation,
+        context: &mut Context,
+    ) -> Result<bool> {
+        let mut attempt = RingAttempt {
             ring: self,
             operation,
             context,
@@ -93,17 +103,17 @@ impl LateRing {
         sends.chain(waits.then_some(previous)).collect()
     }
 
-    pub(super) fn flight(&self, slice: u32) -> &Flight {
+    pub(super) fn flight(&self, slice: u32) -> &SliceInFlight {
         &self.flights[slice as usize % self.flights.len()]
     }
 
-    pub(super) fn flight_mut(&mut self, slice: u32) -> &mut Flight {
+    pub(super) fn flight_mut(&mut self, slice: u32) -> &mut SliceInFlight {
         let flights = self.flights.len();
         &mut self.flights[slice as usize % flights]
     }
 
     /// Returns the station of a part, and the list for its orders.
-    pub(super) fn station(&mut self, part: Part) -> (&mut Station, &mut Vec<Order>) {
+    pub(super) fn station(&mut self, part: SliceChunk) -> (&mut Station, &mut Vec<StationOrder>) {
         let flights = self.flights.len();
         let flight = &mut self.flights[part.slice as usize % flights];
         (&mut flight.stations[part.chunk], &mut self.orders)
@@ -123,19 +133,19 @@ impl LateRing {
     }
 
     /// Returns the stream on which `SKIP` arrives.
-    pub(super) fn skip_stream(&self, state: &LateMergeState) -> Stream {
-        Stream {
+    pub(super) fn skip_stream(&self, state: &LateMergeState) -> StreamId {
+        StreamId {
             peer: (self.rank + 1) % self.ranks,
             channel: state.signal_channel,
         }
     }
 }
 
-impl Attempt<'_> {
+impl RingAttempt<'_> {
     fn advance(&mut self) -> Result<bool> {
         if !self.ring.is_listening {
             // Messages that have arrived by now are seen at the next attempt, before any is sent.
-            let chunks = (0..self.ring.ranks).map(|chunk| self.own(Part { slice: 0, chunk }));
+            let chunks = (0..self.ring.ranks).map(|chunk| self.own(SliceChunk { slice: 0, chunk }));
             // The first slice has the longest chunks.
             let longest = chunks.map(|chunk| chunk.bytes()).max().unwrap_or(0);
             self.context.late_merge().places.resize(longest);
@@ -187,9 +197,9 @@ impl Attempt<'_> {
             progressed = true;
             let (slice, chunk) = (self.ring.started, self.ring.chunk_at(0));
             self.ring.started += 1;
-            let (station, orders) = self.ring.station(Part { slice, chunk });
+            let (station, orders) = self.ring.station(SliceChunk { slice, chunk });
             station.begin(orders);
-            self.carry_out(Part { slice, chunk })?;
+            self.carry_out(SliceChunk { slice, chunk })?;
         }
         Ok(progressed)
     }

@@ -2,15 +2,15 @@
 
 use std::collections::VecDeque;
 
-use super::places::{Place, Places};
-use super::policy::Policy;
-use super::station::{Interval, Order, Station};
+use super::places::{PlaceNumber, Places};
+use super::policy::LateMergePolicy;
+use super::station::{Interval, Station, StationOrder};
 use super::timers::Estimates;
 use super::wire;
 use crate::engine::job::Job;
-use crate::engine::operation::Operation;
+use crate::engine::operation::PreparedOperation;
 use crate::error::{Error, Result};
-use crate::transport::{P2P_CHANNEL, Stream, Time};
+use crate::transport::{P2P_CHANNEL, StreamId, Time};
 use crate::types::{Access, Algorithm, Collective};
 
 /// Maximum number of ranks: headers have ten bits for a position.
@@ -31,7 +31,7 @@ pub struct LateRing {
     pub(super) started: u32,
     pub(super) retired: u32,
     /// The slices in flight, at `slice % flights.len()`.
-    pub(super) flights: Vec<Flight>,
+    pub(super) flights: Vec<SliceInFlight>,
     /// Postings, by the number in their ticket.
     pub(super) postings: Vec<Option<Posting>>,
     pub(super) free: Vec<u32>,
@@ -44,13 +44,13 @@ pub struct LateRing {
     /// Whether a receive of `SKIP` is posted.
     pub(super) is_skip_arriving: bool,
     pub(super) is_listening: bool,
-    pub(super) orders: Vec<Order>,
+    pub(super) orders: Vec<StationOrder>,
     pub(super) signals: u32,
 }
 
 /// One slice under way.
 #[derive(Debug, Default)]
-pub(super) struct Flight {
+pub(super) struct SliceInFlight {
     /// The station of each chunk.
     pub(super) stations: Vec<Station>,
     pub(super) has_left: Vec<bool>,
@@ -70,12 +70,12 @@ pub(super) struct Flight {
     pub(super) until: Option<Time>,
     /// The time at which a message first arrived for each position, or the wait for one ended.
     pub(super) heard: Vec<Option<Time>>,
-    pub(super) watches: Vec<Watch>,
+    pub(super) watches: Vec<ReductionWatch>,
 }
 
 /// A reduction under way.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Watch {
+pub(super) struct ReductionWatch {
     pub(super) chunk: usize,
     pub(super) begin: Time,
     /// The time from which the reduction takes too long.
@@ -85,7 +85,7 @@ pub(super) struct Watch {
 
 /// One chunk of one slice.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Part {
+pub(super) struct SliceChunk {
     pub slice: u32,
     pub chunk: usize,
 }
@@ -94,18 +94,18 @@ pub(super) struct Part {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Posting {
     /// A send of a slice to a peer; the place is released when the send is complete.
-    Send(u32, usize, Option<Place>),
-    Combine(Part),
+    Send(u32, usize, Option<PlaceNumber>),
+    Combine(SliceChunk),
     /// A message from a peer.
-    Arrival(Part, usize, Arrival),
+    Arrival(SliceChunk, usize, ArrivingMessage),
     /// A `SKIP` for a part of this call; `None` if its call is over.
-    Skip(Option<Part>),
+    Skip(Option<SliceChunk>),
 }
 
 /// A peer's message.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Arrival {
-    Piece(Interval, Place),
+pub(super) enum ArrivingMessage {
+    Piece(Interval, PlaceNumber),
     Late(Interval),
     Result,
 }
@@ -114,7 +114,7 @@ pub(super) enum Arrival {
 #[derive(Debug)]
 pub struct LateMergeState {
     /// The policy of these calls.
-    pub policy: Policy,
+    pub policy: LateMergePolicy,
     /// The channel of `SKIP`.
     pub signal_channel: usize,
     /// The receive buffers of pieces.
@@ -140,7 +140,7 @@ impl LateMergeState {
     /// Returns the executor of `operation`, at its beginning.
     pub fn ring(
         &mut self,
-        operation: &Operation,
+        operation: &PreparedOperation,
         rank: usize,
         world_size: usize,
     ) -> Result<Box<LateRing>> {
@@ -160,7 +160,7 @@ impl LateMergeState {
     }
 
     /// Creates the state before the first call.
-    pub fn new(policy: Policy, signal_channel: usize) -> LateMergeState {
+    pub fn new(policy: LateMergePolicy, signal_channel: usize) -> LateMergeState {
         LateMergeState {
             policy,
             signal_channel,
@@ -172,8 +172,8 @@ impl LateMergeState {
 }
 
 /// Returns the stream of a peer's pieces, results and `LATE`.
-pub(super) fn data_stream(peer: usize) -> Stream {
-    Stream {
+pub(super) fn data_stream(peer: usize) -> StreamId {
+    StreamId {
         peer,
         channel: DATA_CHANNEL,
     }

@@ -12,11 +12,11 @@
 //! The owner has the result when it has left. A relaying rank also leaves when the pieces that
 //! could still arrive bypass it.
 //!
-//! Each event is a call of a method, which appends the actions to take as [`Order`]s, in their
-//! order. Claims of peers are checked here: a position that arrives twice, or from an impossible
-//! sender, is an error.
+//! Each event is a call of a method, which appends the actions to take as [`StationOrder`]s, in
+//! their order. Claims of peers are checked here: a position that arrives twice, or from an
+//! impossible sender, is an error.
 
-use super::places::Place;
+use super::places::PlaceNumber;
 use super::policy::{Signals, Target};
 
 /// Positions `first..=last` of a chunk.
@@ -40,7 +40,7 @@ impl Interval {
 
 /// An action that a station orders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Order {
+pub enum StationOrder {
     /// Send this rank's contribution.
     SendOwn {
         /// The receiving position.
@@ -62,7 +62,7 @@ pub enum Order {
         /// The positions in the piece.
         interval: Interval,
         /// The place of the piece.
-        place: Place,
+        place: PlaceNumber,
     },
     /// Tell the next position that this sum bypasses it.
     TellLate {
@@ -77,7 +77,7 @@ pub enum Order {
 pub type Nonsense = &'static str;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum StationState {
     Waiting,
     Reducing,
     Relaying,
@@ -91,7 +91,7 @@ pub struct Station {
     owner: u32,
     target: Target,
     signals: Signals,
-    state: State,
+    state: StationState,
     /// Whether this rank's sum bypasses the next position.
     is_redirected: bool,
     /// Positions that have arrived, or were announced to bypass this rank: disjoint and in order.
@@ -99,7 +99,7 @@ pub struct Station {
     /// Seen positions that need not be waited for when relaying.
     passed: Vec<Interval>,
     /// The pieces that are here, in order.
-    held: Vec<(Interval, Place)>,
+    held: Vec<(Interval, PlaceNumber)>,
 }
 
 impl Station {
@@ -111,7 +111,7 @@ impl Station {
             owner: positions - 1,
             target,
             signals,
-            state: State::Waiting,
+            state: StationState::Waiting,
             is_redirected: false,
             seen: Vec::new(),
             passed: Vec::new(),
@@ -121,7 +121,7 @@ impl Station {
 
     /// Resets the station to its beginning, possibly at another position.
     pub fn reset(&mut self, position: u32) {
-        (self.position, self.state, self.is_redirected) = (position, State::Waiting, false);
+        (self.position, self.state, self.is_redirected) = (position, StationState::Waiting, false);
         self.seen.clear();
         self.passed.clear();
         self.held.clear();
@@ -134,12 +134,12 @@ impl Station {
 
     /// Whether the station has nothing more to do; the owner then has its result.
     pub fn has_left(&self) -> bool {
-        self.state == State::Left
+        self.state == StationState::Left
     }
 
     /// Whether the station has yet to send this rank's contribution.
     pub fn has_own(&self) -> bool {
-        matches!(self.state, State::Waiting | State::Reducing)
+        matches!(self.state, StationState::Waiting | StationState::Reducing)
     }
 
     /// Whether this rank is the chunk's owner.
@@ -149,33 +149,33 @@ impl Station {
 
     /// Whether the station waits for a message that only the rank before can send.
     pub fn waits_for_previous(&self) -> bool {
-        let is_waiting = matches!(self.state, State::Waiting | State::Relaying);
+        let is_waiting = matches!(self.state, StationState::Waiting | StationState::Relaying);
         let previous = self.position.wrapping_sub(1);
         self.position > 0 && is_waiting && self.seen.last().is_none_or(|seen| seen.last != previous)
     }
 
-    /// Returns the held pieces in order of positions: the operands of [`Order::Combine`], before
-    /// this rank's own.
-    pub fn held(&self) -> &[(Interval, Place)] {
+    /// Returns the held pieces in order of positions: the operands of [`StationOrder::Combine`],
+    /// before this rank's own.
+    pub fn held(&self) -> &[(Interval, PlaceNumber)] {
         &self.held
     }
 
     /// Begins the chunk: the origin sends its contribution.
-    pub fn begin(&mut self, orders: &mut Vec<Order>) {
+    pub fn begin(&mut self, orders: &mut Vec<StationOrder>) {
         if self.position != 0 {
             return;
         }
-        self.state = State::Left;
+        self.state = StationState::Left;
         let interval = Interval::one(0);
         if self.is_redirected {
-            orders.push(Order::TellLate { interval });
+            orders.push(StationOrder::TellLate { interval });
         }
-        orders.push(Order::SendOwn { to: self.next() });
+        orders.push(StationOrder::SendOwn { to: self.next() });
     }
 
     /// Checks and records a piece that arrives, before any byte of it is received.
     pub fn admit(&mut self, interval: Interval) -> Result<(), Nonsense> {
-        if !matches!(self.state, State::Waiting | State::Relaying) {
+        if !matches!(self.state, StationState::Waiting | StationState::Relaying) {
             return Err("a piece of a chunk that is already complete");
         }
         let is_from_chain = interval.last + 1 == self.position;
@@ -186,8 +186,13 @@ impl Station {
     }
 
     /// Handles an admitted piece that is here.
-    pub fn landed(&mut self, interval: Interval, place: Place, orders: &mut Vec<Order>) {
-        if self.state == State::Relaying {
+    pub fn landed(
+        &mut self,
+        interval: Interval,
+        place: PlaceNumber,
+        orders: &mut Vec<StationOrder>,
+    ) {
+        if self.state == StationState::Relaying {
             self.pass(interval, place, orders);
             self.leave_if_all_passed();
             return;
@@ -195,95 +200,100 @@ impl Station {
         let behind = self.held.partition_point(|(held, _)| *held < interval);
         self.held.insert(behind, (interval, place));
         if self.has_all() {
-            self.state = State::Reducing;
+            self.state = StationState::Reducing;
             if self.is_redirected {
                 let interval = self.sum();
-                orders.push(Order::TellLate { interval });
+                orders.push(StationOrder::TellLate { interval });
             }
-            orders.push(Order::Combine);
+            orders.push(StationOrder::Combine);
         }
     }
 
-    /// Handles the completion of [`Order::Combine`].
-    pub fn combined(&mut self, orders: &mut Vec<Order>) {
-        assert_eq!(self.state, State::Reducing, "nothing was combined");
-        self.state = State::Left;
+    /// Handles the completion of [`StationOrder::Combine`].
+    pub fn combined(&mut self, orders: &mut Vec<StationOrder>) {
+        assert_eq!(self.state, StationState::Reducing, "nothing was combined");
+        self.state = StationState::Left;
         if !self.is_owner() {
             let (to, interval) = (self.next(), self.sum());
-            orders.push(Order::SendSum { to, interval });
+            orders.push(StationOrder::SendSum { to, interval });
         }
     }
 
     /// Handles a reduction that takes too long; returns whether the next position gets a `LATE`.
-    pub fn is_slow(&mut self, orders: &mut Vec<Order>) -> bool {
-        let is_late = self.state == State::Reducing && !self.is_redirected && self.can_skip();
+    pub fn is_slow(&mut self, orders: &mut Vec<StationOrder>) -> bool {
+        let is_late =
+            self.state == StationState::Reducing && !self.is_redirected && self.can_skip();
         if is_late {
             self.is_redirected = true;
             let interval = self.sum();
-            orders.push(Order::TellLate { interval });
+            orders.push(StationOrder::TellLate { interval });
         }
         is_late
     }
 
     /// Handles `SKIP`: the next position has split. No effect if the sum has been sent.
-    pub fn on_skip(&mut self, orders: &mut Vec<Order>) {
+    pub fn on_skip(&mut self, orders: &mut Vec<StationOrder>) {
         if !self.has_own() || self.is_redirected || !self.can_skip() {
             return;
         }
         self.is_redirected = true;
-        if self.state == State::Reducing {
+        if self.state == StationState::Reducing {
             let interval = self.sum();
-            orders.push(Order::TellLate { interval });
+            orders.push(StationOrder::TellLate { interval });
         }
     }
 
     /// Handles `LATE`: the sum of the rank before bypasses this one.
-    pub fn on_late(&mut self, interval: Interval, orders: &mut Vec<Order>) -> Result<(), Nonsense> {
+    pub fn on_late(
+        &mut self,
+        interval: Interval,
+        orders: &mut Vec<StationOrder>,
+    ) -> Result<(), Nonsense> {
         let is_between = 0 < self.position && self.position < self.owner;
         if !is_between || interval.last + 1 != self.position {
             return Err("LATE for a sum that cannot bypass this rank");
         }
-        if !matches!(self.state, State::Waiting | State::Relaying) {
+        if !matches!(self.state, StationState::Waiting | StationState::Relaying) {
             return Err("LATE for a sum that has already arrived");
         }
         self.see(interval)?;
         insert(&mut self.passed, interval);
         match self.state {
-            State::Waiting if self.signals.late => self.split(false, orders),
+            StationState::Waiting if self.signals.late => self.split(false, orders),
             _ => self.leave_if_all_passed(),
         }
         Ok(())
     }
 
     /// Handles a wait that takes too long; returns whether the station splits.
-    pub fn is_overdue(&mut self, orders: &mut Vec<Order>) -> bool {
-        let splits = self.state == State::Waiting && 0 < self.position && !self.is_owner();
+    pub fn is_overdue(&mut self, orders: &mut Vec<StationOrder>) -> bool {
+        let splits = self.state == StationState::Waiting && 0 < self.position && !self.is_owner();
         if splits {
             self.split(self.signals.skip, orders);
         }
         splits
     }
 
-    fn split(&mut self, tells: bool, orders: &mut Vec<Order>) {
-        self.state = State::Relaying;
+    fn split(&mut self, tells: bool, orders: &mut Vec<StationOrder>) {
+        self.state = StationState::Relaying;
         let to = self.position + 1;
-        orders.push(Order::SendOwn { to });
+        orders.push(StationOrder::SendOwn { to });
         for (interval, place) in std::mem::take(&mut self.held) {
             self.pass(interval, place, orders);
         }
         if tells {
-            orders.push(Order::TellSkip);
+            orders.push(StationOrder::TellSkip);
         }
         self.leave_if_all_passed();
     }
 
-    fn pass(&mut self, interval: Interval, place: Place, orders: &mut Vec<Order>) {
+    fn pass(&mut self, interval: Interval, place: PlaceNumber, orders: &mut Vec<StationOrder>) {
         let to = match self.target {
             Target::Next2 => self.position + 1,
             Target::Tail => self.owner,
         };
         insert(&mut self.passed, interval);
-        orders.push(Order::Pass {
+        orders.push(StationOrder::Pass {
             to,
             interval,
             place,
@@ -298,8 +308,8 @@ impl Station {
             Target::Next2 => covers(&self.passed, before),
             Target::Tail => self.passed.iter().any(|interval| interval.last == before),
         };
-        if self.state == State::Relaying && all_passed {
-            self.state = State::Left;
+        if self.state == StationState::Relaying && all_passed {
+            self.state = StationState::Left;
         }
     }
 

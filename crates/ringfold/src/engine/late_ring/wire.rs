@@ -13,7 +13,7 @@ const MASK: u32 = (1 << POSITION_BITS) - 1;
 
 /// The kind of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum MessageKind {
     /// The sum of the named positions.
     Piece,
     /// The sum of the named positions bypasses the receiver.
@@ -24,13 +24,18 @@ pub enum Kind {
     Result,
 }
 
-const KINDS: [Kind; 4] = [Kind::Piece, Kind::Late, Kind::Skip, Kind::Result];
+const KINDS: [MessageKind; 4] = [
+    MessageKind::Piece,
+    MessageKind::Late,
+    MessageKind::Skip,
+    MessageKind::Result,
+];
 
 /// A message's kind, chunk and positions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Label {
     /// The kind of the message.
-    pub kind: Kind,
+    pub kind: MessageKind,
     /// The number of the chunk.
     pub chunk: u32,
     /// The named positions; zeros if the message names none.

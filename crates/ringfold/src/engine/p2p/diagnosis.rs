@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{KEPT_BYTES_MAX, Mailbox, Message};
+use super::{KEPT_BYTES_MAX, Mailbox, PendingMessage};
 use crate::error::{Error, Ranks, Result, Site};
 use crate::transport::{Header, Time};
 
@@ -17,7 +17,7 @@ impl Mailbox {
         if self.undated.len() > UNDATED_MIN.max(2 * self.messages.len()) {
             self.undated.clear();
             let messages = self.messages.iter().enumerate();
-            let is_undated = |message: &Message| message.deadline.is_none();
+            let is_undated = |message: &PendingMessage| message.deadline.is_none();
             let undated = messages.filter(|(_, each)| each.as_ref().is_some_and(is_undated));
             self.undated.extend(undated.map(|(number, _)| number));
         }
@@ -63,7 +63,8 @@ impl Mailbox {
     pub fn missed(&self, waits: bool, is_gone: &mut dyn FnMut(usize) -> bool) -> Option<usize> {
         let mut messages = self.messages.iter().flatten();
         // A message to this rank itself ends without the others, and more may be sent then.
-        let is_own = |message: &Message| !message.is_receive() && message.peer == Some(self.rank);
+        let is_own =
+            |message: &PendingMessage| !message.is_receive() && message.peer == Some(self.rank);
         let waits = waits && !messages.clone().any(is_own);
         messages.find_map(|message| {
             let peers = self.peers_of(message);
@@ -135,7 +136,7 @@ impl Mailbox {
 
     /// Returns the other end of a message, or all possible ones: for a receive from any source the
     /// other ranks, and only without any this rank itself.
-    fn peers_of(&self, message: &Message) -> Vec<usize> {
+    fn peers_of(&self, message: &PendingMessage) -> Vec<usize> {
         match message.peer {
             Some(peer) => vec![peer],
             None if self.peers.len() == 1 => vec![self.rank],

@@ -16,16 +16,16 @@ pub const KEPT_BYTES_MAX: usize = 256 << 20;
 
 /// Bytes that each kept message counts beside its payload.
 const OVERHEAD_BYTES: usize = 256;
-const _: () = assert!(size_of::<Message>() <= OVERHEAD_BYTES);
+const _: () = assert!(size_of::<UnexpectedMessage>() <= OVERHEAD_BYTES);
 
 /// The messages that are kept.
 #[derive(Default)]
-pub struct Kept {
-    messages: VecDeque<Message>,
+pub struct UnexpectedMessages {
+    messages: VecDeque<UnexpectedMessage>,
     bytes: usize,
 }
 
-struct Message {
+struct UnexpectedMessage {
     peer: usize,
     header: Header,
     memory: Owned,
@@ -34,7 +34,7 @@ struct Message {
     taker: Option<usize>,
 }
 
-impl Kept {
+impl UnexpectedMessages {
     /// Allocates memory for the message with this header, which becomes the peer's newest; `None`
     /// if too much is kept already.
     pub fn make_room(&mut self, peer: usize, header: &Header) -> Option<Region> {
@@ -45,7 +45,7 @@ impl Kept {
         self.bytes += bytes + OVERHEAD_BYTES;
         let memory = Owned::zeroed(bytes);
         let region = memory.region();
-        self.messages.push_back(Message {
+        self.messages.push_back(UnexpectedMessage {
             peer,
             header: *header,
             memory,
@@ -57,7 +57,7 @@ impl Kept {
 
     /// Finds the oldest message that has no taker and that a receive `matches` by peer and tag.
     pub fn find(&self, matches: impl Fn(usize, Qualifier) -> bool) -> Option<(usize, Header)> {
-        let is_free = |message: &&Message| message.taker.is_none();
+        let is_free = |message: &&UnexpectedMessage| message.taker.is_none();
         let mut free = self.messages.iter().filter(is_free);
         free.find(|message| matches(message.peer, message.header.call.qualifier))
             .map(|message| (message.peer, message.header))
@@ -66,7 +66,7 @@ impl Kept {
     /// Delivers the message that `find` found to receive `taker`, whose memory is `into`: now, or
     /// once the message is whole. Returns whether it is delivered.
     pub fn hand_over(&mut self, peer: usize, header: &Header, into: Region, taker: usize) -> bool {
-        let is_it = |message: &Message| message.peer == peer && message.header == *header;
+        let is_it = |message: &UnexpectedMessage| message.peer == peer && message.header == *header;
         let place = self.messages.iter().position(is_it);
         let place = place.expect("a message that was found");
         self.messages[place].taker = Some(taker);
@@ -80,7 +80,7 @@ impl Kept {
         peer: usize,
         region: impl Fn(usize) -> Option<Region>,
     ) -> Option<usize> {
-        let is_it = |message: &Message| message.peer == peer && !message.is_whole;
+        let is_it = |message: &UnexpectedMessage| message.peer == peer && !message.is_whole;
         let place = self.messages.iter().rposition(is_it)?;
         self.messages[place].is_whole = true;
         let taker = self.messages[place].taker?;
@@ -128,7 +128,7 @@ mod tests {
             index: 0,
             bytes: 0,
         };
-        let mut kept = Kept::default();
+        let mut kept = UnexpectedMessages::default();
         let most = KEPT_BYTES_MAX / OVERHEAD_BYTES;
         for _ in 0..most {
             kept.make_room(0, &header).expect("room");

@@ -44,10 +44,11 @@ use crate::call::{Call, Qualifier};
 use crate::error::{Error, Result};
 use crate::memory::{Hold, Region};
 use crate::transport::{
-    Head, Header, P2P_CHANNEL, Post, Posted, Sink, Stream, Term, Ticket, Time, Transport, mismatch,
+    Head, Header, P2P_CHANNEL, Post, Posted, Sink, StreamId, Term, Ticket, Time, Transport,
+    mismatch,
 };
 use crate::types::Collective;
-use kept::Kept;
+use kept::UnexpectedMessages;
 
 /// The operation number in tickets of messages; no operation has this number.
 const MAILBOX: u64 = 0xffff;
@@ -59,9 +60,9 @@ const INCOMING: u64 = 1 << 40;
 #[derive(Default)]
 pub struct Mailbox {
     rank: usize,
-    peers: Vec<Peer>,
+    peers: Vec<PeerMessages>,
     /// Sends and receives under way, by number.
-    messages: Vec<Option<Message>>,
+    messages: Vec<Option<PendingMessage>>,
     free: Vec<usize>,
     /// Messages submitted since the last attempt, in order.
     submitted: VecDeque<usize>,
@@ -73,7 +74,7 @@ pub struct Mailbox {
     listened: Vec<usize>,
     /// The source of the last message that a receive from any source got.
     last_source: usize,
-    kept: Kept,
+    kept: UnexpectedMessages,
     /// A lower bound of all deadlines that are set.
     next_deadline: Option<Time>,
     /// Messages without a deadline, submitted since deadlines were checked last.
@@ -87,7 +88,7 @@ pub struct Mailbox {
 
 /// The state of the messages of one peer.
 #[derive(Default)]
-struct Peer {
+struct PeerMessages {
     /// Number of messages sent to the peer and taken from it, so far.
     sent: u64,
     taken: u64,
@@ -110,7 +111,7 @@ enum Destination {
 
 /// A send or a receive under way.
 #[derive(Debug)]
-struct Message {
+struct PendingMessage {
     /// The call of this rank, whose sequence counts the sends to the peer, or this rank's receives.
     call: Call,
     /// The other end; not known yet for a receive from any source.
@@ -133,7 +134,7 @@ impl Mailbox {
     pub fn new(rank: usize, world_size: usize) -> Mailbox {
         Mailbox {
             rank,
-            peers: (0..world_size).map(|_| Peer::default()).collect(),
+            peers: (0..world_size).map(|_| PeerMessages::default()).collect(),
             listened: Vec::with_capacity(world_size),
             ..Mailbox::default()
         }
@@ -162,7 +163,7 @@ impl Mailbox {
             _ => &mut self.receives,
         };
         *sequence += 1;
-        let message = Message {
+        let message = PendingMessage {
             call: Call {
                 collective: job.collective,
                 dtype: job.dtype,
@@ -437,7 +438,7 @@ impl Mailbox {
         });
     }
 
-    fn message(&self, number: usize) -> &Message {
+    fn message(&self, number: usize) -> &PendingMessage {
         let message = self.messages[number].as_ref();
         message.expect("numbers are released when messages finish")
     }
@@ -450,7 +451,7 @@ impl Mailbox {
     }
 }
 
-impl Message {
+impl PendingMessage {
     fn is_receive(&self) -> bool {
         self.call.collective == Collective::Recv
     }
@@ -470,8 +471,8 @@ impl Message {
     }
 }
 
-fn stream(peer: usize) -> Stream {
-    Stream {
+fn stream(peer: usize) -> StreamId {
+    StreamId {
         peer,
         channel: P2P_CHANNEL,
     }

@@ -23,17 +23,17 @@ const BLOCK_BYTES_MIN: usize = 4 << 10;
 
 /// A vector cut into blocks to be claimed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Blocks {
+struct ClaimableBlocks {
     bytes: usize,
     block_bytes: usize,
     ranks: usize,
 }
 
-impl Blocks {
-    fn new(bytes: usize, ranks: usize) -> Blocks {
+impl ClaimableBlocks {
+    fn new(bytes: usize, ranks: usize) -> ClaimableBlocks {
         let wanted = (bytes / ranks).clamp(BLOCK_BYTES_MIN, BLOCK_BYTES_MAX);
         let least = bytes.div_ceil(Windows::BLOCKS_MAX as usize);
-        Blocks {
+        ClaimableBlocks {
             bytes,
             block_bytes: wanted.max(least).next_multiple_of(64),
             ranks,
@@ -97,7 +97,7 @@ impl Channel<'_> {
     /// Processes the blocks of registered buffers that no other rank claims.
     pub(super) fn serve(&mut self, combine: &Combine, ends: &Ends) -> Result<Issue> {
         let (generation, world_size) = (self.generation(), self.context.world_size);
-        let blocks = Blocks::new(ends.into.len(), world_size);
+        let blocks = ClaimableBlocks::new(ends.into.len(), world_size);
         let copies = combine.sources.count + combine.targets.count;
         let mut left = ATTEMPT_BYTES;
         for home in homes(self.context.rank, world_size) {
@@ -130,7 +130,7 @@ impl Channel<'_> {
         let is_staged = access == Access::Staged;
         let count = match is_staged {
             true => staged_blocks(bytes),
-            false => Blocks::new(bytes, self.context.world_size).count(),
+            false => ClaimableBlocks::new(bytes, self.context.world_size).count(),
         };
         let range = self.slot_range(Buffer::Input, into.first, bytes);
         let windows = windows(&mut self.context.windows)?;
@@ -166,7 +166,7 @@ mod tests {
                 3 * most + 7,
                 1 << 40,
             ] {
-                let blocks = Blocks::new(bytes, ranks);
+                let blocks = ClaimableBlocks::new(bytes, ranks);
                 assert!(blocks.count() <= Windows::BLOCKS_MAX, "{bytes}");
                 assert!(blocks.block_bytes.is_multiple_of(64));
                 let mut end = 0;

@@ -2,8 +2,8 @@
 
 use super::progress::ChannelProgress;
 use crate::engine::context::Context;
-use crate::engine::operation::Operation;
-use crate::engine::plan::Plan;
+use crate::engine::operation::PreparedOperation;
+use crate::engine::plan::ExecutionPlan;
 use crate::memory::Region;
 use crate::schedule::Span;
 use crate::transport::Posted;
@@ -11,8 +11,8 @@ use crate::transport::Posted;
 /// One channel of a call, during one attempt.
 pub(super) struct Channel<'a> {
     pub number: usize,
-    pub plan: &'a Plan,
-    pub operation: &'a Operation,
+    pub plan: &'a ExecutionPlan,
+    pub operation: &'a PreparedOperation,
     pub at: &'a mut ChannelProgress,
     pub context: &'a mut Context,
 }

@@ -1,18 +1,18 @@
 //! The locations of registered buffers, as ranks exchange them, and scratch lists for reading them.
 
-use crate::memory::{Handle, Region};
+use crate::memory::{BufferHandle, Region};
 use crate::schedule::Buffer;
 use crate::transport::ATTACHED_WORDS;
 
 /// The locations of a rank's buffers, for peers that have mapped them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Exposed {
-    pub input: Handle,
-    pub output: Handle,
+    pub input: BufferHandle,
+    pub output: BufferHandle,
 }
 
 /// Handle of an absent buffer.
-pub(super) const NOWHERE: Handle = Handle {
+pub(super) const NOWHERE: BufferHandle = BufferHandle {
     registration: 0,
     offset: 0,
 };
@@ -27,7 +27,7 @@ impl Exposed {
 
     pub fn decode(words: [u64; ATTACHED_WORDS]) -> Option<Exposed> {
         let [registrations, input, output, is_registered] = words;
-        let handle = |registration: u64, offset| Handle {
+        let handle = |registration: u64, offset| BufferHandle {
             registration: registration as u32,
             offset,
         };
@@ -37,7 +37,7 @@ impl Exposed {
         })
     }
 
-    pub fn handle(&self, buffer: Buffer) -> Handle {
+    pub fn handle(&self, buffer: Buffer) -> BufferHandle {
         match buffer {
             Buffer::Output => self.output,
             Buffer::Input | Buffer::Scratch => self.input,
@@ -60,7 +60,7 @@ mod tests {
 
     #[test]
     fn what_is_attached_is_read_as_it_was_meant() {
-        let handle = |registration, offset| Handle {
+        let handle = |registration, offset| BufferHandle {
             registration,
             offset,
         };

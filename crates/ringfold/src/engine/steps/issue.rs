@@ -9,7 +9,9 @@ use crate::error::{Error, Result};
 use crate::memory::Region;
 use crate::reduce::Store;
 use crate::schedule::{Access, Action, Buffer, Span};
-use crate::transport::{Header, P2P_CHANNEL, Post, Posted, Sink, Stream, Ticket, Work, WorkKind};
+use crate::transport::{
+    EngineWork, Header, P2P_CHANNEL, Post, Posted, Sink, StreamId, Ticket, WorkKind,
+};
 
 impl Channel<'_> {
     /// Executes or starts step `index` of the current slice.
@@ -105,7 +107,7 @@ impl Channel<'_> {
         if self.operation.publishes {
             return Ok(Issue::Done);
         }
-        let work = Work {
+        let work = EngineWork {
             kind,
             dtype: self.operation.call.dtype,
             bytes: into.bytes(),
@@ -126,7 +128,7 @@ impl Channel<'_> {
                 "a message of 4 GiB or more; choose another algorithm or split the call".into(),
             )
         })?;
-        let stream = Stream {
+        let stream = StreamId {
             peer: peer as usize,
             channel: P2P_CHANNEL + 1 + self.number,
         };

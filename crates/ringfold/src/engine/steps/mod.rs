@@ -29,8 +29,8 @@ use std::sync::Arc;
 
 use super::context::{Context, windows};
 use super::lateness::Lateness;
-use super::operation::Operation;
-use super::plan::Plan;
+use super::operation::PreparedOperation;
+use super::plan::ExecutionPlan;
 use crate::error::Result;
 use crate::schedule::{Access, Action, Assignment, Spec};
 use crate::transport::{Ticket, Wake};
@@ -42,14 +42,18 @@ pub use progress::ChannelProgress;
 #[derive(Debug)]
 pub struct Steps {
     /// The plan of the call.
-    pub plan: Arc<Plan>,
+    pub plan: Arc<ExecutionPlan>,
     /// The progress of each channel of the plan.
     pub channels: Vec<ChannelProgress>,
 }
 
 impl Steps {
     /// Issues all steps that are ready; returns whether there were any.
-    pub fn advance(&mut self, operation: &Operation, context: &mut Context) -> Result<bool> {
+    pub fn advance(
+        &mut self,
+        operation: &PreparedOperation,
+        context: &mut Context,
+    ) -> Result<bool> {
         let mut progressed = false;
         for (number, at) in self.channels.iter_mut().enumerate() {
             let mut channel = Channel {

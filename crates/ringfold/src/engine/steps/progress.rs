@@ -19,12 +19,12 @@ pub struct ChannelProgress {
     /// Whether a step is refused, which all ranks decide alike.
     pub(super) is_refused: bool,
     /// The slices in flight, at `slice % slices_in_flight`.
-    pub(super) flights: Vec<Flight>,
+    pub(super) flights: Vec<StepsInFlight>,
 }
 
 /// The asynchronous steps of one slice.
 #[derive(Debug, Default)]
-pub(super) struct Flight {
+pub(super) struct StepsInFlight {
     /// One bit per step: posted, not complete.
     pending: Vec<u64>,
     pub(super) pending_count: u32,
@@ -46,9 +46,9 @@ pub(super) fn parts(ticket: Ticket) -> (usize, usize, u32) {
 impl ChannelProgress {
     /// Creates the progress of a channel of `steps` steps, at its beginning.
     pub fn new(steps: usize, slices_in_flight: u32) -> ChannelProgress {
-        let flight = || Flight {
+        let flight = || StepsInFlight {
             pending: vec![0; steps.div_ceil(64)],
-            ..Flight::default()
+            ..StepsInFlight::default()
         };
         ChannelProgress {
             flights: (0..slices_in_flight).map(|_| flight()).collect(),
@@ -74,7 +74,7 @@ impl ChannelProgress {
     }
 }
 
-impl Flight {
+impl StepsInFlight {
     pub(super) fn is_pending(&self, step: u32) -> bool {
         self.pending[step as usize / 64] >> (step % 64) & 1 == 1
     }

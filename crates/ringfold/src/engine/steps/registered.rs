@@ -20,7 +20,7 @@ use super::exposed::{Exposed, NOWHERE, PushScratch};
 use crate::engine::context::windows;
 use crate::engine::geometry::Geometry;
 use crate::error::Result;
-use crate::memory::{Handle, Region};
+use crate::memory::{BufferHandle, Region};
 use crate::reduce::Store;
 use crate::schedule::{Assignment, Buffer, Combine, Span};
 use crate::transport::{ATTACHED_WORDS, Wake};
@@ -170,7 +170,7 @@ impl Channel<'_> {
     /// registry, too: if existing memory was registered, not every page could be shared.
     fn reach(&self, rank: usize, buffer: Buffer, range: Range<usize>) -> Result<Region> {
         let exposed = self.context.kept.push.exposed[rank].handle(buffer);
-        let place = Handle {
+        let place = BufferHandle {
             offset: exposed.offset.saturating_add(range.start as u64),
             ..exposed
         };

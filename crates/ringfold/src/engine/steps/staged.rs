@@ -8,7 +8,7 @@ use crate::engine::tiny::inline::Inline;
 use crate::error::Result;
 use crate::memory::Region;
 use crate::reduce::Store;
-use crate::schedule::{Assignment, Buffer, Cut, Members, Peers, Span};
+use crate::schedule::{Assignment, AwaitedPeers, Buffer, BufferCut, Span, StridedRanks};
 use crate::transport::Wake;
 
 /// Returns the peers to wake at a publication: none if any rank may do the work, because the last
@@ -42,7 +42,7 @@ impl Channel<'_> {
     }
 
     /// Completes once these peers have reached `phase`.
-    pub(super) fn await_phase(&mut self, peers: Peers, phase: u8) -> Result<Issue> {
+    pub(super) fn await_phase(&mut self, peers: AwaitedPeers, phase: u8) -> Result<Issue> {
         let (generation, call) = (self.generation(), &self.operation.call);
         let windows = windows(&mut self.context.windows)?;
         let mut has_arrived = |peer: usize| -> Result<bool> {
@@ -52,7 +52,7 @@ impl Channel<'_> {
             }
             Ok(is_there)
         };
-        if let Peers::One(peer) = peers {
+        if let AwaitedPeers::One(peer) = peers {
             return Ok(match has_arrived(peer as usize)? {
                 true => Issue::Done,
                 false => Issue::Blocked,
@@ -80,7 +80,12 @@ impl Channel<'_> {
     }
 
     /// Reduces `own` and the same chunks published by the others of `among`.
-    pub(super) fn reduce_from(&mut self, among: Members, own: Span, into: Span) -> Result<Issue> {
+    pub(super) fn reduce_from(
+        &mut self,
+        among: StridedRanks,
+        own: Span,
+        into: Span,
+    ) -> Result<Issue> {
         let mine = self.region(own);
         let range = self.slot_range(own.buffer, own.first, mine.bytes());
         self.context.kept.operands.clear();
@@ -148,10 +153,10 @@ impl Channel<'_> {
 
 /// Returns the parts of `span` that are contiguous in memory and in a slot: a vector's chunks
 /// together, blocks separately.
-fn contiguous_in_slot(cut: Cut, span: Span) -> impl Iterator<Item = Span> {
+fn contiguous_in_slot(cut: BufferCut, span: Span) -> impl Iterator<Item = Span> {
     let len = match cut {
-        Cut::Vector(_) => span.len.max(1),
-        Cut::Blocks(_) => 1,
+        BufferCut::Vector(_) => span.len.max(1),
+        BufferCut::Blocks(_) => 1,
     };
     let parts = span.len / len;
     (0..parts).map(move |part| Span {

@@ -2,12 +2,12 @@
 
 use super::Steps;
 use crate::engine::context::Context;
-use crate::engine::operation::Operation;
-use crate::schedule::{Action, Peers};
+use crate::engine::operation::PreparedOperation;
+use crate::schedule::{Action, AwaitedPeers};
 
 impl Steps {
     /// Returns the ranks that the call waits for now.
-    pub fn waiting_for(&self, operation: &Operation, context: &mut Context) -> Vec<usize> {
+    pub fn waiting_for(&self, operation: &PreparedOperation, context: &mut Context) -> Vec<usize> {
         let mut ranks = Vec::new();
         for channel in 0..self.channels.len() {
             self.pending_peers(channel, &mut ranks);
@@ -32,7 +32,12 @@ impl Steps {
     }
 
     /// Returns the peers that the current `Await` or `Collect`, or the next slice, waits for.
-    fn absent_peers(&self, channel: usize, operation: &Operation, context: &Context) -> Vec<usize> {
+    fn absent_peers(
+        &self,
+        channel: usize,
+        operation: &PreparedOperation,
+        context: &Context,
+    ) -> Vec<usize> {
         let at = &self.channels[channel];
         let begins_at = u64::from(at.slice) * u64::from(self.plan.skew);
         if !operation.publishes || at.slice >= operation.slices || at.tick < begins_at {
@@ -52,8 +57,8 @@ impl Steps {
             _ if at.slice == at.started => windows.behind(generation),
             Some(Action::Await { peers, phase }) => {
                 let is_due = |peer: &usize| match peers {
-                    Peers::Others => *peer != rank,
-                    Peers::One(one) => *peer == one as usize,
+                    AwaitedPeers::Others => *peer != rank,
+                    AwaitedPeers::One(one) => *peer == one as usize,
                 };
                 let is_absent = |peer: &usize| {
                     let reached = windows.has_reached(*peer, generation, phase, &operation.call);

@@ -23,20 +23,20 @@ pub mod part;
 use std::ops::Range;
 
 use super::context::{Context, windows};
-use super::geometry::{Blocks, Geometry, Parts};
+use super::geometry::{BlockLayout, Geometry, Parts};
 use super::job::Job;
 use super::lateness::Lateness;
-use super::operation::{Buffers, Operation};
+use super::operation::{Buffers, PreparedOperation};
 use crate::call::{Call, Qualifier};
 use crate::error::Result;
 use crate::memory::Region;
-use crate::reduce::Kernel;
-use crate::schedule::Cut;
+use crate::reduce::ReductionKernel;
+use crate::schedule::BufferCut;
 use crate::transport::shm::PREFETCHED_BYTES_MAX;
 use crate::transport::{ATTACHED_WORDS, SlotUse, Time, Wake, Windows};
 use crate::types::{Access, Assignment, Collective, Op};
 use inline::Inline;
-use part::{Consumes, Part, Publishes, WaitsFor};
+use part::{Consumes, Publishes, TinyRole, WaitsFor};
 
 /// Number of calls by which a slot's lines are prefetched ahead: with one, they would arrive too
 /// late if the next call follows at once.
@@ -50,7 +50,7 @@ impl Job {
     /// with all data of a rank in one slice.
     #[inline]
     pub fn is_tiny(&self) -> bool {
-        let Blocks::Even(count) = self.input_blocks else {
+        let BlockLayout::Even(count) = self.input_blocks else {
             return false;
         };
         let is_barrier = self.collective == Collective::Barrier;
@@ -112,7 +112,7 @@ pub(super) struct TinyKinds {
 pub struct Tiny {
     block_bytes: usize,
     root: usize,
-    part: Part,
+    part: TinyRole,
     /// Number of words of the input if it travels in the heads; else 0.
     inline_words: usize,
     /// Number of bytes to prefetch, which a later call of this kind is likely to write.
@@ -135,16 +135,18 @@ impl Tiny {
         call: Call,
         rank: usize,
         world_size: usize,
-    ) -> Result<Option<(Operation, Tiny)>> {
+    ) -> Result<Option<(PreparedOperation, Tiny)>> {
         let collective = job.collective;
-        let Some(part) = Part::new(collective, rank, job.root) else {
+        let Some(part) = TinyRole::new(collective, rank, job.root) else {
             return Ok(None);
         };
         if Inline::carries(&call) && !Inline::fits(&call, world_size) {
             return Ok(None);
         }
         let block_bytes = job.count as usize * job.dtype.size_bytes();
-        let kernel = collective.reduces().then(|| Kernel::new(job.op, job.dtype));
+        let kernel = collective
+            .reduces()
+            .then(|| ReductionKernel::new(job.op, job.dtype));
         let kernel = kernel.transpose()?;
         let slot_use = SlotUse::of(&call, world_size, false);
         let input_blocks = part::input_blocks(collective, world_size);
@@ -177,7 +179,11 @@ impl Tiny {
 
     /// Ends the call if all peers that it waits for are there; returns whether it is over.
     #[inline]
-    pub fn advance(&mut self, operation: &Operation, context: &mut Context) -> Result<bool> {
+    pub fn advance(
+        &mut self,
+        operation: &PreparedOperation,
+        context: &mut Context,
+    ) -> Result<bool> {
         let windows = windows(&mut context.windows)?;
         let inline = &context.kept.inline;
         if self.part.waits_for != WaitsFor::None {
@@ -261,7 +267,7 @@ impl Tiny {
     }
 
     /// Returns the ranks that the call waits for.
-    pub fn waiting_for(&self, operation: &Operation, context: &mut Context) -> Vec<usize> {
+    pub fn waiting_for(&self, operation: &PreparedOperation, context: &mut Context) -> Vec<usize> {
         let Some(windows) = context.windows.as_ref() else {
             return Vec::new();
         };
@@ -293,7 +299,7 @@ impl Tiny {
     /// Publishes this rank's part, and copies the block that it keeps for itself.
     fn publish(
         &self,
-        operation: &Operation,
+        operation: &PreparedOperation,
         windows: &mut Windows,
         rank: usize,
         world_size: usize,
@@ -329,7 +335,7 @@ impl Tiny {
     /// Returns whether `peer` has published; stores its attached words where `view` finds them.
     fn has_arrived(
         &self,
-        operation: &Operation,
+        operation: &PreparedOperation,
         windows: &Windows,
         inline: &Inline,
         peer: usize,
@@ -345,7 +351,13 @@ impl Tiny {
     }
 
     /// Copies the block that this rank consumes from `peer`, which has published.
-    fn consume(&self, operation: &Operation, windows: &Windows, inline: &Inline, peer: usize) {
+    fn consume(
+        &self,
+        operation: &PreparedOperation,
+        windows: &Windows,
+        inline: &Inline,
+        peer: usize,
+    ) {
         let (block, into) = match self.part.consumes {
             Consumes::Nothing | Consumes::Folded(_) => return,
             Consumes::Collected(block) => (block, peer),
@@ -360,7 +372,7 @@ impl Tiny {
     /// Returns a block that `peer` has published.
     fn view(
         &self,
-        operation: &Operation,
+        operation: &PreparedOperation,
         windows: &Windows,
         inline: &Inline,
         peer: usize,
@@ -381,10 +393,10 @@ impl Tiny {
 
 /// Returns the operation of a call of the kind of `job`. Only the executor knows the location of
 /// the call's blocks.
-fn operation(job: &Job, call: Call, kernel: Option<Kernel>) -> Operation {
-    let (vector, size) = (Cut::Vector(1), job.dtype.size_bytes());
-    let cut = Geometry::new(vector, Blocks::Even(job.count), size, job.count, 1);
-    Operation {
+fn operation(job: &Job, call: Call, kernel: Option<ReductionKernel>) -> PreparedOperation {
+    let (vector, size) = (BufferCut::Vector(1), job.dtype.size_bytes());
+    let cut = Geometry::new(vector, BlockLayout::Even(job.count), size, job.count, 1);
+    PreparedOperation {
         call,
         id: 0,
         buffers: Buffers {

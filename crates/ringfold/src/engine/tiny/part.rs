@@ -53,7 +53,7 @@ pub enum Consumes {
 
 /// One rank's part in a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Part {
+pub struct TinyRole {
     /// The data that the rank publishes.
     pub publishes: Publishes,
     /// The ranks that it waits for.
@@ -66,9 +66,9 @@ pub struct Part {
     pub kept: Option<(usize, usize)>,
 }
 
-impl Part {
+impl TinyRole {
     /// Returns the part of `rank` in `collective`, if tiny calls of it exist.
-    pub fn new(collective: Collective, rank: usize, root: usize) -> Option<Part> {
+    pub fn new(collective: Collective, rank: usize, root: usize) -> Option<TinyRole> {
         use Collective::{
             AllGather, AllReduce, AllToAll, Barrier, Broadcast, Gather, Reduce, ReduceScatter,
             Scatter,
@@ -79,7 +79,7 @@ impl Part {
                 ReduceScatter | AllToAll | Scatter => BLOCKS,
                 _ => WHOLE,
             };
-            Some(Part {
+            Some(TinyRole {
                 publishes,
                 waits_for,
                 phase,
@@ -136,10 +136,10 @@ pub const fn input_blocks(collective: Collective, world_size: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::schedule::{Access, Action, Peers, Schedule, Spec};
+    use crate::schedule::{Access, Action, AwaitedPeers, Schedule, Spec};
 
     /// Returns the number of blocks that a rank of three publishes.
-    fn blocks_published(part: &Part, collective: Collective) -> u32 {
+    fn blocks_published(part: &TinyRole, collective: Collective) -> u32 {
         match part.publishes {
             Publishes::Presence => 0,
             Publishes::Input if collective == Collective::Barrier => 0,
@@ -153,7 +153,7 @@ mod tests {
     fn parts_are_the_schedules_written_out() {
         for &collective in Collective::ALL {
             for (rank, root) in [(0, 0), (1, 0), (2, 0), (1, 1), (0, 2)] {
-                let Some(part) = Part::new(collective, rank, root) else {
+                let Some(part) = TinyRole::new(collective, rank, root) else {
                     let shared = Schedule::methods(collective, Access::Staged).count();
                     assert_eq!(shared, 0, "{collective}");
                     continue;
@@ -181,8 +181,8 @@ mod tests {
                             assert_eq!(phase, part.phase, "{text}");
                             for (peer, awaited) in awaited.iter_mut().enumerate() {
                                 *awaited |= match peers {
-                                    Peers::Others => peer != rank,
-                                    Peers::One(one) => peer == one as usize,
+                                    AwaitedPeers::Others => peer != rank,
+                                    AwaitedPeers::One(one) => peer == one as usize,
                                 };
                             }
                         }

@@ -10,7 +10,7 @@ use crate::device::{Current, Device, PinnedRegion, Platform, Stream};
 use crate::lane::tests::driver;
 use crate::memory::{Owned, Region};
 use crate::random::SplitMix64;
-use crate::reduce::{Factor, Kernel, scale};
+use crate::reduce::{Factor, ReductionKernel, scale};
 use crate::skipped::skipped;
 use crate::types::{DType, Op};
 
@@ -95,7 +95,7 @@ pub fn on_host(op: Op, dtype: DType, rows: &[Vec<u8>]) -> Vec<u8> {
     }
     let target = Owned::zeroed(bytes);
     let into = target.region();
-    Kernel::new(op, dtype)
+    ReductionKernel::new(op, dtype)
         .expect("a kernel")
         .fold(into, &regions);
     if op == Op::Avg {

@@ -22,7 +22,7 @@ fn move_in(remapped: &mut Remapped, fd: &OwnedFd) {
     }
 }
 
-fn move_out(remapped: &mut Remapped, file: &Shared) {
+fn move_out(remapped: &mut Remapped, file: &SharedMemory) {
     let copy = remapped.copy_back().expect("memory");
     remapped.restore(copy, file.data()).expect("moved");
 }
@@ -98,8 +98,8 @@ fn memory_of_which_parts_were_moved_is_in_one_piece_again() {
     }
     let end = memory.address() as usize + memory.bytes();
     let maps = std::fs::read_to_string(MAPS).expect("the mappings");
-    let mut lines = maps.lines().filter_map(Line::parse);
-    let is_whole = |line: &Line| line.start == memory.address() as usize && line.end == end;
+    let mut lines = maps.lines().filter_map(MapsLine::parse);
+    let is_whole = |line: &MapsLine| line.start == memory.address() as usize && line.end == end;
     assert!(lines.any(|line| is_whole(&line)), "{maps}");
     let mut bytes = vec![0; memory.bytes()];
     memory.read(&mut bytes);
@@ -176,7 +176,7 @@ fn what_is_mapped_there_later_is_not_taken_for_it() {
 
 #[test]
 fn memory_that_others_share_is_refused() {
-    let (shared, _fd) = Shared::create(8192).expect("two pages");
+    let (shared, _fd) = SharedMemory::create(8192).expect("two pages");
     // SAFETY: the mapping is there, and refused.
     let refused = unsafe { Remapped::copy_of(shared.data()) }.expect_err("shared memory");
     assert!(

@@ -27,10 +27,10 @@ mod pool;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::{Factor, Kernel, Store, spread_copy};
+use super::{Factor, ReductionKernel, Store, spread_copy};
 use crate::error::Result;
 use crate::memory::Region;
-use pool::{Pool, Work};
+use pool::{HelperPool, TaskOperation};
 
 /// Maximum number of helpers of one communicator: fewer keep a memory controller busy.
 pub const HELPERS_MAX: usize = 63;
@@ -71,7 +71,7 @@ pub struct Parallel {
     call_bytes_min: u64,
     /// Whether steps of the current call may be divided.
     divides: bool,
-    pool: Option<Pool>,
+    pool: Option<HelperPool>,
 }
 
 impl Parallel {
@@ -101,14 +101,14 @@ impl Parallel {
         self.divides = self.divides(call_bytes);
     }
 
-    /// Runs [`Kernel::fold`], divided if the step is large.
-    pub fn fold(&mut self, kernel: Kernel, into: Region, sources: &[Region]) {
+    /// Runs [`ReductionKernel::fold`], divided if the step is large.
+    pub fn fold(&mut self, kernel: ReductionKernel, into: Region, sources: &[Region]) {
         match self.party(into.bytes(), sources.len() + 1) {
             Some(mut party) => {
                 // Checked once for the whole: pieces of valid regions are valid.
                 kernel.check(into, sources);
                 party
-                    .run(Work::Fold(kernel), &[into], sources)
+                    .run(TaskOperation::Fold(kernel), &[into], sources)
                     .unwrap_or_else(|error| unreachable!("a fold cannot fail: {error}"));
             }
             None => kernel.fold(into, sources),
@@ -124,7 +124,7 @@ impl Parallel {
         // Pieces of regions that overlap would have to be copied in order.
         let is_divisible = into.bytes() == from.bytes() && is_apart;
         match self.party(into.bytes(), 2).filter(|_| is_divisible) {
-            Some(mut party) => party.run(Work::Copy, &[into], &[from]),
+            Some(mut party) => party.run(TaskOperation::Copy, &[into], &[from]),
             None => {
                 into.copy_from(from);
                 Ok(())
@@ -132,10 +132,10 @@ impl Parallel {
         }
     }
 
-    /// Runs [`Kernel::spread`], divided if the step is large.
+    /// Runs [`ReductionKernel::spread`], divided if the step is large.
     pub fn spread(
         &mut self,
-        kernel: &Kernel,
+        kernel: &ReductionKernel,
         targets: &[Region],
         sources: &[Region],
         (factor, store): (Option<Factor>, Store),
@@ -146,7 +146,11 @@ impl Parallel {
                 targets
                     .iter()
                     .for_each(|target| kernel.check(*target, sources));
-                party.run(Work::Spread(*kernel, factor, store), targets, sources)
+                party.run(
+                    TaskOperation::Spread(*kernel, factor, store),
+                    targets,
+                    sources,
+                )
             }
             None => kernel.spread(targets, sources, factor, store, parts),
         }
@@ -159,7 +163,7 @@ impl Parallel {
         };
         match self.party(source.bytes(), targets.len() + 1) {
             Some(mut party) if targets.iter().all(is_whole) => {
-                party.run(Work::SpreadCopy(store), targets, &[source])
+                party.run(TaskOperation::SpreadCopy(store), targets, &[source])
             }
             _ => {
                 spread_copy(targets, source, store);
@@ -176,10 +180,10 @@ impl Parallel {
             return None;
         }
         let count = self.helpers;
-        let under_way = UnderWay::begin();
+        let under_way = RunningStep::begin();
         let invited = invited(count, touched, under_way.others);
         (invited > 0).then(|| Party {
-            pool: self.pool.get_or_insert_with(|| Pool::start(count)),
+            pool: self.pool.get_or_insert_with(|| HelperPool::start(count)),
             invited,
             _under_way: under_way,
         })
@@ -188,32 +192,32 @@ impl Parallel {
 
 /// The threads of a step that is about to begin.
 struct Party<'a> {
-    pool: &'a mut Pool,
+    pool: &'a mut HelperPool,
     invited: usize,
-    _under_way: UnderWay,
+    _under_way: RunningStep,
 }
 
 impl Party<'_> {
-    fn run(&mut self, work: Work, targets: &[Region], sources: &[Region]) -> Result<()> {
+    fn run(&mut self, work: TaskOperation, targets: &[Region], sources: &[Region]) -> Result<()> {
         self.pool.run(work, targets, sources, self.invited)
     }
 }
 
 /// A guard that counts a step as running until dropped.
-struct UnderWay {
+struct RunningStep {
     /// Number of steps that were running when this step began.
     others: usize,
 }
 
-impl UnderWay {
-    fn begin() -> UnderWay {
-        UnderWay {
+impl RunningStep {
+    fn begin() -> RunningStep {
+        RunningStep {
             others: STEPS_UNDER_WAY.fetch_add(1, Ordering::Relaxed),
         }
     }
 }
 
-impl Drop for UnderWay {
+impl Drop for RunningStep {
     fn drop(&mut self) {
         STEPS_UNDER_WAY.fetch_sub(1, Ordering::Relaxed);
     }

@@ -10,7 +10,7 @@ use std::thread::{self, JoinHandle};
 
 use crate::error::Result;
 use crate::memory::Region;
-use crate::reduce::{Factor, Kernel, Store, spread_copy};
+use crate::reduce::{Factor, ReductionKernel, Store, spread_copy};
 use crate::sync::lock;
 use crate::threads;
 
@@ -32,21 +32,21 @@ const SPINS_BEFORE_YIELD: u32 = 1000;
 
 /// The operation on a task's regions.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Work {
+pub(super) enum TaskOperation {
     /// Copies the one source to the one target.
     Copy,
     /// Combines the sources into the one target.
-    Fold(Kernel),
+    Fold(ReductionKernel),
     /// Copies the one source to all targets.
     SpreadCopy(Store),
     /// Combines the sources, scaled, into all targets.
-    Spread(Kernel, Option<Factor>, Store),
+    Spread(ReductionKernel, Option<Factor>, Store),
 }
 
 /// A step of a call, to be divided into pieces.
 #[derive(Debug)]
 pub(super) struct Task {
-    work: Work,
+    work: TaskOperation,
     bytes: usize,
     targets: Vec<Region>,
     sources: Vec<Region>,
@@ -73,10 +73,10 @@ impl Task {
         room.sources.extend(self.sources.iter().map(part));
         let (targets, sources) = (&room.targets, &room.sources);
         match self.work {
-            Work::Copy => targets[0].copy_from(sources[0]),
-            Work::Fold(kernel) => kernel.fold(targets[0], sources),
-            Work::SpreadCopy(store) => spread_copy(targets, sources[0], store),
-            Work::Spread(kernel, factor, store) => {
+            TaskOperation::Copy => targets[0].copy_from(sources[0]),
+            TaskOperation::Fold(kernel) => kernel.fold(targets[0], sources),
+            TaskOperation::SpreadCopy(store) => spread_copy(targets, sources[0], store),
+            TaskOperation::Spread(kernel, factor, store) => {
                 kernel.spread(targets, sources, factor, store, &mut room.parts)?;
             }
         }
@@ -86,14 +86,14 @@ impl Task {
 
 /// The threads of one communicator.
 #[derive(Debug)]
-pub(super) struct Pool {
-    shared: Arc<Shared>,
+pub(super) struct HelperPool {
+    shared: Arc<PoolState>,
     threads: Vec<JoinHandle<()>>,
     room: Room,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct PoolState {
     /// Task number (upper 32 bits), number of pieces (16) and next piece to claim (lower 16).
     claims: AtomicU64,
     /// Number of finished pieces.
@@ -135,14 +135,14 @@ pub(super) fn piece_bytes(bytes: usize, regions: usize, threads: usize) -> usize
     even.max(least).next_multiple_of(PIECE_ALIGN_BYTES)
 }
 
-impl Pool {
+impl HelperPool {
     /// Starts `count` threads, or as many as the system grants.
-    pub fn start(count: usize) -> Pool {
-        let shared = Arc::new(Shared {
+    pub fn start(count: usize) -> HelperPool {
+        let shared = Arc::new(PoolState {
             claims: AtomicU64::new(0),
             done: AtomicU32::new(0),
             task: RwLock::new(Task {
-                work: Work::Copy,
+                work: TaskOperation::Copy,
                 bytes: 0,
                 targets: Vec::new(),
                 sources: Vec::new(),
@@ -168,7 +168,7 @@ impl Pool {
                 }
             }
         }
-        Pool {
+        HelperPool {
             shared,
             threads,
             room: Room::default(),
@@ -179,7 +179,7 @@ impl Pool {
     /// Returns when the whole task is done.
     pub fn run(
         &mut self,
-        work: Work,
+        work: TaskOperation,
         targets: &[Region],
         sources: &[Region],
         invited: usize,
@@ -207,8 +207,8 @@ impl Pool {
         let number = self.shared.claims.load(Ordering::Relaxed) >> 32;
         let claims = (number + 1) << 32 | (count as u64) << PIECE_BITS;
         // SeqCst: either this thread sees below that a helper sleeps, or that helper sees this task
-        // before it sleeps; the other half is in `Shared::sleep`. As a release, the store pairs
-        // with the claim in `Shared::claim`.
+        // before it sleeps; the other half is in `PoolState::sleep`. As a release, the store pairs
+        // with the claim in `PoolState::claim`.
         self.shared.claims.store(claims, Ordering::SeqCst);
         let wanted = invited.min(count - 1);
         for (thread, asleep) in self.threads.iter().zip(&self.shared.asleep).take(wanted) {
@@ -218,7 +218,7 @@ impl Pool {
         }
         self.shared.work(&mut self.room);
         let mut looks = 0;
-        // Pairs with the release in `Shared::work`.
+        // Pairs with the release in `PoolState::work`.
         while (self.shared.done.load(Ordering::Acquire) as usize) < count {
             looks += 1;
             if looks < SPINS_BEFORE_YIELD {
@@ -234,9 +234,9 @@ impl Pool {
     }
 }
 
-impl Drop for Pool {
+impl Drop for HelperPool {
     fn drop(&mut self) {
-        // Pairs with the load in `Shared::help`; a sleeping thread is woken after the store.
+        // Pairs with the load in `PoolState::help`; a sleeping thread is woken after the store.
         self.shared.is_closed.store(true, Ordering::Release);
         for thread in self.threads.drain(..) {
             thread.thread().unpark();
@@ -246,12 +246,12 @@ impl Drop for Pool {
     }
 }
 
-impl Shared {
+impl PoolState {
     /// Runs helper `index` until the pool is closed.
     fn help(&self, index: usize) {
         let mut room = Room::default();
         let mut looks = 0;
-        // Pairs with the store in `Pool::drop`.
+        // Pairs with the store in `HelperPool::drop`.
         while !self.is_closed.load(Ordering::Acquire) {
             if self.invites(index) && self.work(&mut room) {
                 looks = 0;
@@ -285,7 +285,7 @@ impl Shared {
                     *lock(&self.outcome) = outcome;
                 }
             }
-            // Release: publishes the piece's results; pairs with the acquire in `Pool::run`.
+            // Release: publishes the piece's results; pairs with the acquire in `HelperPool::run`.
             self.done.fetch_add(1, Ordering::Release);
         }
         found
@@ -295,7 +295,7 @@ impl Shared {
     fn claim(&self) -> Option<usize> {
         let mut claims = self.claims.load(Ordering::Relaxed);
         while !is_exhausted(claims) {
-            // Acquire: pairs with the store in `Pool::run`, which publishes the task.
+            // Acquire: pairs with the store in `HelperPool::run`, which publishes the task.
             let claimed = self.claims.compare_exchange_weak(
                 claims,
                 claims + 1,
@@ -312,7 +312,7 @@ impl Shared {
 
     /// Sleeps until woken. Returns at once if there is a task or the pool is closed.
     fn sleep(&self, index: usize) {
-        // SeqCst on both: see `Pool::run`.
+        // SeqCst on both: see `HelperPool::run`.
         self.asleep[index].store(true, Ordering::SeqCst);
         let claims = self.claims.load(Ordering::SeqCst);
         // A wake before `park` is not lost: `park` then returns at once.

@@ -49,7 +49,7 @@ fn a_helped_fold_has_the_bits_of_a_lonely_one() {
             let inputs: Vec<Owned> = (0..sources).map(|seed| noise(bytes, seed + 7)).collect();
             let regions: Vec<Region> = inputs.iter().map(Owned::region).collect();
             let (alone, helped) = (Owned::zeroed(bytes), Owned::zeroed(bytes));
-            let kernel = Kernel::new(Op::Sum, dtype).expect("a sum");
+            let kernel = ReductionKernel::new(Op::Sum, dtype).expect("a sum");
             kernel.fold(alone.region(), &regions);
             parallel.fold(kernel, helped.region(), &regions);
             assert!(
@@ -72,7 +72,7 @@ fn a_helped_spread_fills_every_target_with_the_same_bits() {
     let bytes = 300_004;
     let inputs: Vec<Owned> = (0..3).map(|seed| noise(bytes, seed + 11)).collect();
     let sources: Vec<Region> = inputs.iter().map(Owned::region).collect();
-    let kernel = Kernel::new(Op::Sum, DType::F32).expect("a sum");
+    let kernel = ReductionKernel::new(Op::Sum, DType::F32).expect("a sum");
     for store in [Store::Cached, Store::Streamed] {
         let outputs: Vec<Owned> = (0..3).map(|_| Owned::zeroed(bytes)).collect();
         let targets: Vec<Region> = outputs.iter().map(Owned::region).collect();
@@ -130,7 +130,7 @@ fn many_steps_in_a_row_and_pauses_between_them_lose_nothing() {
     let ones = noise(512 << 10, 1);
     let sum = Owned::zeroed(512 << 10);
     let mut expected = vec![0u8; 512 << 10];
-    let kernel = Kernel::new(Op::Sum, DType::U8).expect("a sum");
+    let kernel = ReductionKernel::new(Op::Sum, DType::U8).expect("a sum");
     for turn in 0..60 {
         parallel.fold(kernel, sum.region(), &[sum.region(), ones.region()]);
         if turn % 20 == 19 {
@@ -208,7 +208,7 @@ fn steps_of_several_communicators_at_once_have_the_bits_of_lonely_ones() {
         let mut parallel = helped(3);
         let inputs: Vec<Owned> = (0..2).map(|source| noise(bytes, seed + source)).collect();
         let regions: Vec<Region> = inputs.iter().map(Owned::region).collect();
-        let kernel = Kernel::new(Op::Sum, DType::F32).expect("a sum");
+        let kernel = ReductionKernel::new(Op::Sum, DType::F32).expect("a sum");
         let (alone, helped) = (Owned::zeroed(bytes), Owned::zeroed(bytes));
         kernel.fold(alone.region(), &regions);
         for _ in 0..50 {

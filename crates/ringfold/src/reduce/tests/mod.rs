@@ -189,7 +189,12 @@ impl Shifted {
 
 /// Folds copies of `sources` into a buffer of its own, or into source `in_place`, and returns the
 /// result.
-fn fold(kernel: Kernel, sources: &[Vec<u8>], in_place: Option<usize>, shift: usize) -> Vec<u8> {
+fn fold(
+    kernel: ReductionKernel,
+    sources: &[Vec<u8>],
+    in_place: Option<usize>,
+    shift: usize,
+) -> Vec<u8> {
     let mut buffers: Vec<_> = (sources.iter().enumerate())
         .map(|(i, s)| Shifted::new(s, (shift * (i + 1)) % 61))
         .collect();
@@ -212,7 +217,7 @@ fn check_fold(op: Op, dtype: DType, count: usize, sources: usize, seed: u64) {
         .collect();
     let expected = oracle(op, dtype, &inputs);
     for level in Level::available() {
-        let kernel = Kernel::at_level(op, dtype, level).unwrap();
+        let kernel = ReductionKernel::at_level(op, dtype, level).unwrap();
         let places = [None, Some(0), Some(sources / 2), Some(sources - 1)];
         for (shift, place) in places.into_iter().enumerate() {
             let result = fold(kernel, &inputs, place, shift);
@@ -262,9 +267,9 @@ fn extrema_know_the_zeros_apart_and_keep_nan() {
     for level in Level::available() {
         for (a, b) in [(0, 1), (1, 0)] {
             let zeros = [zeros[a].clone(), zeros[b].clone()];
-            let max = Kernel::at_level(Op::Max, DType::F32, level).unwrap();
+            let max = ReductionKernel::at_level(Op::Max, DType::F32, level).unwrap();
             assert_eq!(fold(max, &zeros, None, 0), 0.0_f32.to_le_bytes());
-            let min = Kernel::at_level(Op::Min, DType::F32, level).unwrap();
+            let min = ReductionKernel::at_level(Op::Min, DType::F32, level).unwrap();
             assert_eq!(fold(min, &zeros, None, 0), (-0.0_f32).to_le_bytes());
             for kernel in [min, max] {
                 for pair in [[nan.clone(), one.clone()], [one.clone(), nan.clone()]] {
@@ -282,7 +287,7 @@ fn sixteen_bit_sums_round_once() {
     // rounded.
     let sources = [2048.0, 1.0, 1.0].map(|v| half::f16::from_f32(v).to_le_bytes().to_vec());
     for level in Level::available() {
-        let kernel = Kernel::at_level(Op::Sum, DType::F16, level).unwrap();
+        let kernel = ReductionKernel::at_level(Op::Sum, DType::F16, level).unwrap();
         let sum = fold(kernel, &sources, None, 0).try_into().unwrap();
         assert_eq!(half::f16::from_le_bytes(sum).to_f32(), 2050.0);
     }
@@ -406,8 +411,8 @@ fn what_has_no_meaning_is_refused() {
     }
     assert!(scale(DType::Bool, region, region, Factor::Divide(2)).is_err());
     assert!(scale(DType::F32, region, region, Factor::Divide(0)).is_err());
-    assert!(Kernel::new(Op::Sum, DType::F8E5M2).is_err());
-    assert!(Kernel::new(Op::Bor, DType::F32).is_err());
+    assert!(ReductionKernel::new(Op::Sum, DType::F8E5M2).is_err());
+    assert!(ReductionKernel::new(Op::Bor, DType::F32).is_err());
 }
 
 #[test]
@@ -415,7 +420,9 @@ fn what_has_no_meaning_is_refused() {
 fn partial_overlap_is_refused() {
     let mut buffer = Shifted::new(&[0; 16], 0);
     let (low, high) = (buffer.region().part(0..12), buffer.region().part(4..16));
-    Kernel::new(Op::Sum, DType::F32).unwrap().fold(low, &[high]);
+    ReductionKernel::new(Op::Sum, DType::F32)
+        .unwrap()
+        .fold(low, &[high]);
 }
 
 proptest! {

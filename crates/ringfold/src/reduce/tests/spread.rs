@@ -18,8 +18,8 @@ fn bytes_of(region: Region) -> Vec<u8> {
 }
 
 /// Compares a spread with a fold and a scaling, bit for bit, at every target.
-fn compare(kernel: &Kernel, ranks: usize, elements: usize, way: Way) {
-    let Way {
+fn compare(kernel: &ReductionKernel, ranks: usize, elements: usize, way: SpreadCase) {
+    let SpreadCase {
         factor,
         store,
         shift,
@@ -57,7 +57,7 @@ fn compare(kernel: &Kernel, ranks: usize, elements: usize, way: Way) {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Way {
+struct SpreadCase {
     factor: Option<Factor>,
     store: Store,
     /// Number of elements before the first one used.
@@ -90,11 +90,11 @@ fn a_spread_gives_all_targets_what_a_fold_gives_one() {
     ];
     for level in Level::available() {
         for (dtype, op, factor) in kinds {
-            let kernel = Kernel::at_level(op, dtype, level).unwrap();
+            let kernel = ReductionKernel::at_level(op, dtype, level).unwrap();
             for (ranks, elements) in [(2, 0), (2, 15), (2, 16), (3, 1000), (4, 3001), (5, 3001)] {
                 for (store, shift) in stores {
                     for in_place in [false, true] {
-                        let way = Way {
+                        let way = SpreadCase {
                             factor,
                             store,
                             shift,

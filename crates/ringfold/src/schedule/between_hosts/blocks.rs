@@ -2,7 +2,7 @@
 
 #![forbid(unsafe_code)]
 
-use super::place::Place;
+use super::place::TwoLevelPosition;
 use super::steps::reduce_columns;
 use crate::schedule::action::Span;
 use crate::schedule::build::{Builder, input, output, scratch};
@@ -11,7 +11,7 @@ use crate::schedule::spec::{Schedule, Spec};
 /// Combines each block within the host at its column's leader, then from counterpart to counterpart
 /// up to the host of the block's rank, where the column's leader sends it to that rank.
 pub(in crate::schedule) fn reduce_scatter(spec: &Spec) -> Schedule {
-    let place = Place::new(spec);
+    let place = TwoLevelPosition::new(spec);
     let (hosts, first) = (place.host_count(), place.local_rounds());
     let own_rank = spec.rank;
     let last_of_ring = first + hosts - 1;
@@ -62,7 +62,7 @@ pub(in crate::schedule) fn reduce_scatter(spec: &Spec) -> Schedule {
 /// Exchanges blocks among the members of a host; counterparts pass their blocks around the hosts,
 /// and each forwards received blocks to its host.
 pub(in crate::schedule) fn all_gather(spec: &Spec) -> Schedule {
-    let place = Place::new(spec);
+    let place = TwoLevelPosition::new(spec);
     let (hosts, first) = (place.host_count(), place.local_rounds());
     let mut build = Builder::blocks(spec, 1, spec.world_size);
     for (_, member) in place.others() {
@@ -107,7 +107,7 @@ pub(in crate::schedule) fn all_gather(spec: &Spec) -> Schedule {
 /// Sends a rank's data for all ranks of another host to one of them, the agent, in one message for
 /// each run of consecutive ranks. The agent keeps the data in scratch and forwards it to the rest.
 pub(in crate::schedule) fn all_to_all(spec: &Spec) -> Schedule {
-    let place = Place::new(spec);
+    let place = TwoLevelPosition::new(spec);
     let (own, size) = (spec.rank, place.members().len() as u32);
     let acts_for = || place.agents().filter(|(_, agent)| *agent == own);
     let passed_on = || (0..).step_by(size as usize).zip(acts_for());

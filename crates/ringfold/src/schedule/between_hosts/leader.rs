@@ -7,7 +7,7 @@
 
 use std::iter;
 
-use super::place::Place;
+use super::place::TwoLevelPosition;
 use super::steps::{exchange, exchange_column, gather_columns, reduce_columns};
 use super::vectors::all_reduce_by;
 use crate::schedule::action::{Buffer, Span};
@@ -19,14 +19,14 @@ use crate::schedule::{recursive_doubling, tree};
 pub(in crate::schedule) fn all_reduce(spec: &Spec) -> Schedule {
     all_reduce_by(
         spec,
-        &Place::of_leaders(spec),
+        &TwoLevelPosition::of_leaders(spec),
         recursive_doubling::all_reduce,
     )
 }
 
 /// Broadcasts down a tree of the hosts, then to their members.
 pub(in crate::schedule) fn broadcast(spec: &Spec) -> Schedule {
-    let place = Place::of_leaders(spec);
+    let place = TwoLevelPosition::of_leaders(spec);
     let mut build = Builder::vector(spec, 1);
     let exchange = exchange(spec, &place, tree::broadcast);
     let rounds = exchange.as_ref().map_or(0, |exchange| exchange.rounds);
@@ -46,7 +46,7 @@ pub(in crate::schedule) fn broadcast(spec: &Spec) -> Schedule {
 
 /// Reduces within the hosts, then up a tree of the hosts.
 pub(in crate::schedule) fn reduce(spec: &Spec) -> Schedule {
-    let place = Place::of_leaders(spec);
+    let place = TwoLevelPosition::of_leaders(spec);
     let (first, result) = (place.local_rounds(), spec.result());
     let mut build = Builder::vector(spec, 1);
     let whole = |_| iter::once(input(0, 1));
@@ -75,7 +75,7 @@ fn doubling(hosts: u32) -> impl DoubleEndedIterator<Item = (u32, u32)> {
 /// Gathers the blocks of each host at its leader, then those of ever more hosts, and sends all to
 /// the members.
 pub(in crate::schedule) fn all_gather(spec: &Spec) -> Schedule {
-    let place = Place::of_leaders(spec);
+    let place = TwoLevelPosition::of_leaders(spec);
     let mut build = Builder::blocks(spec, 1, spec.world_size).in_one_slice();
     let whole = output(0, spec.world_size);
     let rounds = place.local_rounds() + doubling(place.host_count()).count() as u32;
@@ -113,7 +113,7 @@ pub(in crate::schedule) fn all_gather(spec: &Spec) -> Schedule {
 /// Combines each host's data at its leader, then exchanges data for ever fewer hosts between the
 /// leaders, and sends the members their blocks.
 pub(in crate::schedule) fn reduce_scatter(spec: &Spec) -> Schedule {
-    let place = Place::of_leaders(spec);
+    let place = TwoLevelPosition::of_leaders(spec);
     let (n, own) = (spec.world_size, spec.rank);
     let mut build = Builder::blocks(spec, n, 1).in_one_slice();
     let rounds = place.local_rounds() + doubling(place.host_count()).count() as u32;
@@ -151,7 +151,7 @@ pub(in crate::schedule) fn reduce_scatter(spec: &Spec) -> Schedule {
 
 /// Gathers the blocks of each host at its leader, which sends them to the root.
 pub(in crate::schedule) fn gather(spec: &Spec) -> Schedule {
-    let place = Place::of_leaders(spec);
+    let place = TwoLevelPosition::of_leaders(spec);
     let (first, rounds) = (place.local_rounds(), rounds_with_root(&place));
     let known = spec.result();
     let mut build = Builder::blocks(spec, 1, spec.world_size).in_one_slice();
@@ -175,7 +175,7 @@ pub(in crate::schedule) fn gather(spec: &Spec) -> Schedule {
 
 /// Sends each host's blocks from the root to the leader, which sends them to the members.
 pub(in crate::schedule) fn scatter(spec: &Spec) -> Schedule {
-    let place = Place::of_leaders(spec);
+    let place = TwoLevelPosition::of_leaders(spec);
     let rounds = rounds_with_root(&place);
     let known = if spec.is_root() { input } else { scratch };
     let mut build = Builder::blocks(spec, spec.world_size, 1).in_one_slice();
@@ -201,7 +201,7 @@ pub(in crate::schedule) fn scatter(spec: &Spec) -> Schedule {
 }
 
 /// Returns the number of rounds: one within the hosts and one between them, each only if needed.
-fn rounds_with_root(place: &Place) -> u32 {
+fn rounds_with_root(place: &TwoLevelPosition) -> u32 {
     place.local_rounds() + u32::from(place.host_count() > 1)
 }
 
@@ -210,7 +210,7 @@ fn rounds_with_root(place: &Place) -> u32 {
 /// The chunks hold no elements and only make a send wait for earlier receives: each member's
 /// message has its own chunk, and a leader's first message to another leader names all of them.
 pub(in crate::schedule) fn barrier(spec: &Spec) -> Schedule {
-    let place = Place::of_leaders(spec);
+    let place = TwoLevelPosition::of_leaders(spec);
     let hosts = place.host_count();
     let depth = hosts.next_power_of_two().trailing_zeros();
     // The length of the message that notifies for a whole host.

@@ -6,7 +6,7 @@ use crate::schedule::action::Span;
 use crate::schedule::spec::Spec;
 
 /// The position of a rank in the two levels.
-pub(super) struct Place {
+pub(super) struct TwoLevelPosition {
     /// The ranks of each host.
     pub hosts: Vec<Vec<u32>>,
     /// This rank's host.
@@ -16,27 +16,27 @@ pub(super) struct Place {
     pub columns: u32,
 }
 
-impl Place {
+impl TwoLevelPosition {
     /// Returns the place with as many columns as possible.
-    pub fn new(spec: &Spec) -> Place {
+    pub fn new(spec: &Spec) -> TwoLevelPosition {
         let hosts = spec.hosts.members(spec.world_size);
         let smallest = hosts.iter().map(Vec::len).min().unwrap_or(1);
-        Place::with_columns(spec, hosts, smallest as u32)
+        TwoLevelPosition::with_columns(spec, hosts, smallest as u32)
     }
 
     /// Returns the place with one column, whose leader on the root's host is the root.
-    pub fn of_leaders(spec: &Spec) -> Place {
+    pub fn of_leaders(spec: &Spec) -> TwoLevelPosition {
         let mut hosts = spec.hosts.members(spec.world_size);
         let of_root = &mut hosts[spec.hosts.of(spec.root) as usize];
         of_root.sort_by_key(|member| *member != spec.root);
-        Place::with_columns(spec, hosts, 1)
+        TwoLevelPosition::with_columns(spec, hosts, 1)
     }
 
-    fn with_columns(spec: &Spec, hosts: Vec<Vec<u32>>, columns: u32) -> Place {
+    fn with_columns(spec: &Spec, hosts: Vec<Vec<u32>>, columns: u32) -> TwoLevelPosition {
         let host = spec.hosts.of(spec.rank);
         let mut members = hosts[host as usize].iter();
         let member = members.position(|member| *member == spec.rank);
-        Place {
+        TwoLevelPosition {
             member: member.expect("a rank is on its host") as u32,
             columns,
             host,
@@ -107,7 +107,7 @@ impl Place {
 
     /// Returns this rank's messages, and their peers, in which the root and the leaders of other
     /// hosts exchange those hosts' blocks.
-    pub fn runs_with_root(&self, spec: &Spec) -> Vec<(u32, Run)> {
+    pub fn runs_with_root(&self, spec: &Spec) -> Vec<(u32, RankRange)> {
         let of_host = |host: u32, peer: u32| {
             let runs = self.runs(host, 1).into_iter();
             runs.map(move |run| (peer, run))
@@ -133,7 +133,7 @@ impl Place {
     }
 
     /// Returns the other hosts, nearest host after this one first, each with this rank's agent
-    /// there, as [`agents`](Place::agents) on that host defines it.
+    /// there, as [`agents`](TwoLevelPosition::agents) on that host defines it.
     pub fn agents_elsewhere(&self) -> impl Iterator<Item = (u32, u32)> {
         let mut turn = self.member as usize;
         (1..self.host_count()).map(move |by| {
@@ -147,12 +147,12 @@ impl Place {
 
     /// Returns the ranks of `count` hosts from `first` on, around the ring, in runs of consecutive
     /// ranks.
-    pub fn runs(&self, first: u32, count: u32) -> Vec<Run> {
+    pub fn runs(&self, first: u32, count: u32) -> Vec<RankRange> {
         let hosts = (first..first + count).map(|host| host % self.host_count());
         let mut ranks: Vec<_> = hosts.flat_map(|host| &self.hosts[host as usize]).collect();
         ranks.sort_unstable();
         let runs = ranks.chunk_by(|one, next| **one + 1 == **next);
-        runs.map(|run| Run {
+        runs.map(|run| RankRange {
             first: *run[0],
             len: run.len() as u32,
         })
@@ -169,7 +169,7 @@ impl Place {
             .collect()
     }
 
-    /// Returns the [`others`](Place::others) that lead columns.
+    /// Returns the [`others`](TwoLevelPosition::others) that lead columns.
     pub fn other_leaders(&self) -> Vec<(u32, u32)> {
         let mut others = self.others();
         others.retain(|(number, _)| *number < self.columns);
@@ -191,12 +191,12 @@ impl Place {
 
 /// A range of consecutive ranks.
 #[derive(Clone, Copy)]
-pub(super) struct Run {
+pub(super) struct RankRange {
     pub first: u32,
     pub len: u32,
 }
 
-impl Run {
+impl RankRange {
     /// Returns the ranks' blocks in a buffer that has one block for each rank.
     pub fn of(self, buffer: fn(u32, u32) -> Span) -> Span {
         buffer(self.first, self.len)

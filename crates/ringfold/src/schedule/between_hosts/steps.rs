@@ -2,7 +2,7 @@
 
 #![forbid(unsafe_code)]
 
-use super::place::Place;
+use super::place::TwoLevelPosition;
 use crate::schedule::Groups;
 use crate::schedule::action::Span;
 use crate::schedule::build::{Builder, output};
@@ -16,7 +16,7 @@ use crate::schedule::spec::{Schedule, Spec};
 /// otherwise no rank would ever receive.
 pub(super) fn reduce_columns<I: Iterator<Item = Span>>(
     build: &mut Builder,
-    place: &Place,
+    place: &TwoLevelPosition,
     chunks: impl Fn(u32) -> I,
     into: impl Fn(Span, usize) -> Span,
 ) {
@@ -42,7 +42,7 @@ pub(super) fn reduce_columns<I: Iterator<Item = Span>>(
 /// member that already has them all.
 pub(super) fn gather_columns(
     build: &mut Builder,
-    place: &Place,
+    place: &TwoLevelPosition,
     column: impl Fn(u32) -> Span,
     has_all: impl Fn(u32) -> bool,
 ) {
@@ -63,7 +63,7 @@ pub(super) fn gather_columns(
 /// rank; `None` on one host.
 pub(super) fn exchange(
     spec: &Spec,
-    place: &Place,
+    place: &TwoLevelPosition,
     between: fn(&Spec) -> Schedule,
 ) -> Option<Schedule> {
     let inner = Spec {
@@ -80,7 +80,7 @@ pub(super) fn exchange(
 /// each span mapped by `moved`.
 pub(super) fn exchange_column(
     build: &mut Builder,
-    place: &Place,
+    place: &TwoLevelPosition,
     exchange: &Schedule,
     first_round: u32,
     moved: impl Fn(Span) -> Span,

@@ -4,7 +4,7 @@
 
 use std::iter;
 
-use super::place::Place;
+use super::place::TwoLevelPosition;
 use super::steps::{exchange, exchange_column, gather_columns, reduce_columns};
 use crate::schedule::action::{Buffer, Span};
 use crate::schedule::build::{Builder, input, output};
@@ -15,7 +15,7 @@ use crate::schedule::{recursive_doubling, ring};
 /// all-gather within the hosts.
 pub(super) fn all_reduce_by(
     spec: &Spec,
-    place: &Place,
+    place: &TwoLevelPosition,
     between: fn(&Spec) -> Schedule,
 ) -> Schedule {
     let exchange = exchange(spec, place, between);
@@ -53,20 +53,24 @@ pub(super) fn all_reduce_by(
 
 /// Exchanges each column in a ring of its counterparts.
 pub(in crate::schedule) fn all_reduce(spec: &Spec) -> Schedule {
-    all_reduce_by(spec, &Place::new(spec), |inner| {
+    all_reduce_by(spec, &TwoLevelPosition::new(spec), |inner| {
         ring::ALL_REDUCE.whole(inner)
     })
 }
 
 /// Exchanges each column among its counterparts by recursive doubling.
 pub(in crate::schedule) fn all_reduce_in_pairs(spec: &Spec) -> Schedule {
-    all_reduce_by(spec, &Place::new(spec), recursive_doubling::all_reduce)
+    all_reduce_by(
+        spec,
+        &TwoLevelPosition::new(spec),
+        recursive_doubling::all_reduce,
+    )
 }
 
 /// Sends the columns from the root to the leaders of its host, then from host to host, and in each
 /// host to all members.
 pub(in crate::schedule) fn broadcast(spec: &Spec) -> Schedule {
-    let place = Place::new(spec);
+    let place = TwoLevelPosition::new(spec);
     let (hosts, columns) = (place.host_count(), place.columns);
     let hop = place.hops_from(spec.hosts.of(spec.root));
     let mut build = Builder::vector(spec, columns);
@@ -100,7 +104,7 @@ pub(in crate::schedule) fn broadcast(spec: &Spec) -> Schedule {
 /// Reduces each column within the hosts, then from host to host towards the root's host, whose
 /// leaders send it to the root.
 pub(in crate::schedule) fn reduce(spec: &Spec) -> Schedule {
-    let place = Place::new(spec);
+    let place = TwoLevelPosition::new(spec);
     let (hosts, first) = (place.host_count(), place.local_rounds());
     let hop = place.hops_from(spec.hosts.of(spec.root));
     let result = spec.result();

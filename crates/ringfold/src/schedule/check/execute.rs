@@ -12,15 +12,15 @@ use super::exposed::Exposure;
 use super::offers::Offers;
 use super::past::Past;
 use super::proof::{Slices, Violation};
-use super::rank::{At, Channel, Rank};
-use super::value::Value;
-use crate::schedule::action::{Action, Combine, Peers, Span, Step, input};
-use crate::schedule::dependence::Place;
+use super::rank::{At, CheckedChannel, CheckedRank};
+use super::value::SymbolicValue;
+use crate::schedule::action::{Action, AwaitedPeers, Combine, Span, Step, input};
+use crate::schedule::dependence::BufferChunk;
 use crate::schedule::spec::Schedule;
 use crate::types::{Access, Collective};
 
 /// One end of a message, waiting for the other end.
-struct Posted {
+struct PostedEnd {
     at: At,
     /// The past of the step when it was issued.
     past: Past,
@@ -29,16 +29,16 @@ struct Posted {
 /// Posted ends of messages between an ordered pair of ranks on a channel: only sends or only
 /// receives at a time.
 #[derive(Default)]
-struct Pair {
-    posted: VecDeque<Posted>,
+struct PostedEnds {
+    posted: VecDeque<PostedEnd>,
     sends: bool,
 }
 
 /// The state of all ranks.
 pub(super) struct Execution<'a> {
-    ranks: Vec<Rank<'a>>,
+    ranks: Vec<CheckedRank<'a>>,
     /// Unmatched ends of messages, by sender, receiver and channel.
-    pairs: Vec<Pair>,
+    pairs: Vec<PostedEnds>,
     exposure: Exposure,
     offers: Offers,
     in_place: bool,
@@ -50,10 +50,10 @@ impl<'a> Execution<'a> {
     pub fn new(schedules: &'a [Schedule], in_place: bool, slices: Slices) -> Execution<'a> {
         let channels = schedules[0].channels.len();
         let mut pairs = Vec::new();
-        pairs.resize_with(schedules.len().pow(2) * channels, Pair::default);
+        pairs.resize_with(schedules.len().pow(2) * channels, PostedEnds::default);
         let barrier = schedules[0].spec.collective == Collective::Barrier;
         let exposes = schedules.iter().any(Schedule::exposes);
-        let rank = |schedule| Rank::new(schedule, in_place, slices, barrier || exposes);
+        let rank = |schedule| CheckedRank::new(schedule, in_place, slices, barrier || exposes);
         Execution {
             ranks: schedules.iter().map(rank).collect(),
             pairs,
@@ -85,7 +85,7 @@ impl<'a> Execution<'a> {
     }
 
     /// Returns the content of a chunk at the end.
-    pub fn value(&self, rank: u32, slice: u32, place: Place) -> Option<Value> {
+    pub fn value(&self, rank: u32, slice: u32, place: BufferChunk) -> Option<SymbolicValue> {
         self.ranks[rank as usize].value(slice, place)
     }
 
@@ -109,7 +109,7 @@ impl<'a> Execution<'a> {
         Ok(())
     }
 
-    fn channel(&mut self, rank: u32, channel: u32) -> &mut Channel {
+    fn channel(&mut self, rank: u32, channel: u32) -> &mut CheckedChannel {
         &mut self.ranks[rank as usize].channels[channel as usize]
     }
 
@@ -163,8 +163,8 @@ impl<'a> Execution<'a> {
         let reached =
             |peer: u32| self.ranks[peer as usize].reached[at.slice as usize] > u16::from(phase);
         match peers {
-            Peers::One(peer) => reached(peer),
-            Peers::Others => (0..self.ranks.len() as u32)
+            AwaitedPeers::One(peer) => reached(peer),
+            AwaitedPeers::Others => (0..self.ranks.len() as u32)
                 .filter(|&peer| peer != at.rank)
                 .all(reached),
         }
@@ -209,7 +209,7 @@ impl<'a> Execution<'a> {
         &mut self,
         at: At,
         into: Span,
-        mut value: impl FnMut(&mut Self, u32) -> Result<Value, Violation>,
+        mut value: impl FnMut(&mut Self, u32) -> Result<SymbolicValue, Violation>,
     ) -> Result<(), Violation> {
         for i in 0..into.len {
             let value = value(self, i)?;
@@ -223,7 +223,7 @@ impl<'a> Execution<'a> {
         &mut self,
         at: At,
         into: Span,
-        value: impl Fn(&Rank<'_>, u32) -> Result<Value, Violation>,
+        value: impl Fn(&CheckedRank<'_>, u32) -> Result<SymbolicValue, Violation>,
     ) -> Result<(), Violation> {
         self.fill(at, into, |ranks, i| {
             value(&ranks.ranks[at.rank as usize], i)
@@ -238,7 +238,7 @@ impl<'a> Execution<'a> {
         let own = &mut self.ranks[at.rank as usize];
         own.mark(at, true);
         let past = own.channels[at.channel as usize].past.clone();
-        let posted = Posted { at, past };
+        let posted = PostedEnd { at, past };
         let channels = own.channels.len() as u32;
         let n = self.ranks.len() as u32;
         let index = (sender * n + receiver) * channels + at.channel;
@@ -256,7 +256,7 @@ impl<'a> Execution<'a> {
         }
     }
 
-    fn deliver(&mut self, sender: &Posted, receiver: &Posted) -> Result<(), Violation> {
+    fn deliver(&mut self, sender: &PostedEnd, receiver: &PostedEnd) -> Result<(), Violation> {
         let (from, to) = (sender.at, receiver.at);
         let sent = self.ranks[from.rank as usize].step(from);
         let received = self.ranks[to.rank as usize].step(to);
@@ -327,13 +327,13 @@ impl<'a> Execution<'a> {
 /// Combines the values of several ranks, in their order.
 fn combine_all(
     at: At,
-    values: impl Iterator<Item = Result<Value, Violation>>,
-) -> Result<Value, Violation> {
+    values: impl Iterator<Item = Result<SymbolicValue, Violation>>,
+) -> Result<SymbolicValue, Violation> {
     let sum = values.reduce(|sum, value| combine(at, sum?, value?));
     sum.expect("one rank at least")
 }
 
-fn combine(at: At, left: Value, right: Value) -> Result<Value, Violation> {
+fn combine(at: At, left: SymbolicValue, right: SymbolicValue) -> Result<SymbolicValue, Violation> {
     left.combined(right).ok_or_else(|| {
         at.violation(format!(
             "combines chunk {} with chunk {}",

@@ -35,7 +35,7 @@ impl fmt::Display for Moment {
 
 /// The accesses to a chunk that matter for later ones.
 #[derive(Default)]
-struct Touches {
+struct ChunkAccesses {
     written: Option<Moment>,
     read: Vec<Moment>,
 }
@@ -64,7 +64,7 @@ pub(super) struct Exposure {
     pub is_watched: bool,
     /// The phase in which a rank exposed its memory, by rank and slice.
     exposed: HashMap<(u32, u32), u8>,
-    touches: HashMap<Cell, Touches>,
+    touches: HashMap<Cell, ChunkAccesses>,
     /// Pairs of a rank and a slice: the rank knows that all blocks of the slice are served.
     heard_served: HashSet<(u32, u32)>,
 }

@@ -3,7 +3,7 @@
 
 #![forbid(unsafe_code)]
 
-use crate::schedule::action::{Action, Combine, Members, Peers};
+use crate::schedule::action::{Action, AwaitedPeers, Combine, StridedRanks};
 use crate::schedule::spec::Schedule;
 use crate::types::{Access, Assignment, Collective};
 
@@ -26,7 +26,7 @@ pub(super) fn form(schedule: &Schedule, action: &Action) -> Option<&'static str>
         return Some("several blocks at once, in more than one slice");
     }
     let n = schedule.spec.world_size;
-    let is_strange = |members: Members| members.ranks().any(|rank| rank >= n);
+    let is_strange = |members: StridedRanks| members.ranks().any(|rank| rank >= n);
     match *action {
         Action::Combine(Combine {
             sources, targets, ..
@@ -53,7 +53,7 @@ pub(super) fn form(schedule: &Schedule, action: &Action) -> Option<&'static str>
         | Action::CopyFrom { peer, .. }
         | Action::TakeBack { peer, .. }
         | Action::Await {
-            peers: Peers::One(peer),
+            peers: AwaitedPeers::One(peer),
             ..
         } => Some(peer),
         _ => None,

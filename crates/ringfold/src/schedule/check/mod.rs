@@ -36,11 +36,11 @@ mod rank;
 mod value;
 
 use super::action::Buffer;
-use super::spec::{Cut, Schedule, Spec};
+use super::spec::{BufferCut, Schedule, Spec};
 use crate::error::{Error, Result};
 use crate::types::Collective;
-pub use proof::{Proof, Slices, Violation, Work};
-use value::Value;
+pub use proof::{Proof, Slices, Violation, WorkCounts};
+use value::SymbolicValue;
 
 #[cfg(doc)]
 use super::dependence::dependencies;
@@ -107,7 +107,7 @@ pub fn check_sliced(
     Ok(Proof {
         rounds: schedules[0].rounds,
         hops: execution.hops(),
-        ranks: schedules.iter().map(Work::of).collect(),
+        ranks: schedules.iter().map(WorkCounts::of).collect(),
     })
 }
 
@@ -188,8 +188,8 @@ fn check_results(
             };
             let (source, of) = promised(schedule, chunk);
             let sum = match source {
-                Some(source) => Value::input(source, of).sum,
-                None => Value::everybody(n, of),
+                Some(source) => SymbolicValue::input(source, of).sum,
+                None => SymbolicValue::everybody(n, of),
             };
             match value {
                 None => return wrong("unwritten"),
@@ -218,9 +218,9 @@ fn promised(schedule: &Schedule, chunk: u32) -> (Option<u32>, u32) {
         root,
         ..
     } = schedule.spec;
-    let parts = |cut: Cut| match cut {
-        Cut::Vector(_) => 1,
-        Cut::Blocks(n) => n,
+    let parts = |cut: BufferCut| match cut {
+        BufferCut::Vector(_) => 1,
+        BufferCut::Blocks(n) => n,
     };
     match collective {
         Collective::AllReduce | Collective::Reduce => (None, chunk),
@@ -238,9 +238,9 @@ fn promised(schedule: &Schedule, chunk: u32) -> (Option<u32>, u32) {
 }
 
 /// Describes how the content of a chunk differs from the expected one.
-fn difference(value: Value, expected: u128, world_size: u32, chunk: u32) -> String {
+fn difference(value: SymbolicValue, expected: u128, world_size: u32, chunk: u32) -> String {
     let off = |rank: &u32, too_much: bool| {
-        let one = Value::input(*rank, chunk).sum;
+        let one = SymbolicValue::input(*rank, chunk).sum;
         if too_much {
             value.sum == expected.wrapping_add(one)
         } else {

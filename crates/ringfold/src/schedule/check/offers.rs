@@ -5,13 +5,13 @@
 
 use std::collections::HashMap;
 
-use super::value::Value;
+use super::value::SymbolicValue;
 
 /// The offers for one chunk of one slice, and its value.
 #[derive(Default)]
 struct Offered {
     by: Vec<u32>,
-    value: Option<Value>,
+    value: Option<SymbolicValue>,
     hops: u32,
 }
 
@@ -31,7 +31,7 @@ impl Offers {
 
     /// Records that a rank offers to combine a chunk, with the result `value`; false if the rank
     /// offered before.
-    pub fn offer(&mut self, chunk: (u32, u32), by: u32, value: Value, hops: u32) -> bool {
+    pub fn offer(&mut self, chunk: (u32, u32), by: u32, value: SymbolicValue, hops: u32) -> bool {
         let offered = self.chunks.entry(chunk).or_default();
         if offered.by.contains(&by) {
             return false;
@@ -48,7 +48,7 @@ impl Offers {
     }
 
     /// Returns the chunk and its hops, once all ranks have made their offers.
-    pub fn value(&self, slice: u32, chunk: u32) -> Option<(Value, u32)> {
+    pub fn value(&self, slice: u32, chunk: u32) -> Option<(SymbolicValue, u32)> {
         let offered = self.chunks.get(&(slice, chunk))?;
         let value = offered.value?;
         (offered.by.len() == self.world_size).then_some((value, offered.hops))

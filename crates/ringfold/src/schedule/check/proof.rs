@@ -5,7 +5,7 @@
 use std::fmt;
 
 use crate::error::Error;
-use crate::schedule::action::{Action, Members};
+use crate::schedule::action::{Action, StridedRanks};
 use crate::schedule::spec::Schedule;
 use crate::types::Access;
 
@@ -17,12 +17,12 @@ pub struct Proof {
     /// Length of the longest chain of dependent messages and publications.
     pub hops: u32,
     /// Each rank's work, for one slice.
-    pub ranks: Vec<Work>,
+    pub ranks: Vec<WorkCounts>,
 }
 
 /// The work of one rank in one slice, counted in chunks, not bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Work {
+pub struct WorkCounts {
     /// Number of steps of all kinds.
     pub steps: u64,
     /// Messages sent.
@@ -95,10 +95,10 @@ impl Slices {
     };
 }
 
-impl Work {
+impl WorkCounts {
     /// Counts a rank's work. Work that any rank may do is counted as if this rank did all of it.
-    pub(super) fn of(schedule: &Schedule) -> Work {
-        let mut work = Work::default();
+    pub(super) fn of(schedule: &Schedule) -> WorkCounts {
+        let mut work = WorkCounts::default();
         for step in schedule.channels.iter().flatten() {
             work.steps += 1;
             work.add(schedule, step.action);
@@ -139,7 +139,8 @@ impl Work {
             Action::Combine(combine) => {
                 let len = u64::from(combine.into.len);
                 let own = schedule.spec.rank;
-                let others = |ranks: Members| ranks.ranks().filter(|rank| *rank != own).count();
+                let others =
+                    |ranks: StridedRanks| ranks.ranks().filter(|rank| *rank != own).count();
                 self.chunks_fetched += others(combine.sources) as u64 * len;
                 self.chunks_reduced += u64::from(combine.sources.count - 1) * len;
                 if combine.access == Access::Registered {

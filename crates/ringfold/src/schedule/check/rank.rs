@@ -6,10 +6,10 @@ use std::collections::BTreeMap;
 
 use super::past::Past;
 use super::proof::{Slices, Violation};
-use super::value::Value;
+use super::value::SymbolicValue;
 use crate::schedule::action::{Action, Buffer, Span, Step};
-use crate::schedule::dependence::{Place, dependencies};
-use crate::schedule::spec::{Cut, Schedule, Spec};
+use crate::schedule::dependence::{BufferChunk, dependencies};
+use crate::schedule::spec::{BufferCut, Schedule, Spec};
 use crate::types::{Access, Collective};
 
 /// A step of a slice.
@@ -33,7 +33,7 @@ impl At {
 /// One chunk of a rank's memory.
 #[derive(Clone, Copy, Default)]
 struct Chunk {
-    value: Option<Value>,
+    value: Option<SymbolicValue>,
     /// Number of steps in flight that read the chunk.
     readers: u32,
     /// Number of steps in flight that write the chunk.
@@ -45,7 +45,7 @@ struct Chunk {
 /// A published chunk of a rank.
 #[derive(Clone, Copy)]
 pub(super) struct Published {
-    pub value: Option<Value>,
+    pub value: Option<SymbolicValue>,
     pub phase: u8,
     pub touched: Touched,
 }
@@ -64,7 +64,7 @@ pub(super) enum Touched {
 }
 
 /// One channel's steps for all slices, in the order of issue, and its progress.
-pub(super) struct Channel {
+pub(super) struct CheckedChannel {
     /// Slice and number of each step, in the order of issue.
     order: Vec<(u32, u32)>,
     pub next: usize,
@@ -77,12 +77,12 @@ pub(super) struct Channel {
 }
 
 /// The state of one rank.
-pub(super) struct Rank<'a> {
+pub(super) struct CheckedRank<'a> {
     pub schedule: &'a Schedule,
     pub waits: Vec<Vec<Vec<u32>>>,
     in_place: bool,
     memory: Vec<Chunk>,
-    pub channels: Vec<Channel>,
+    pub channels: Vec<CheckedChannel>,
     /// Published chunks, by slice and chunk number.
     published: Vec<Option<Published>>,
     /// The last phase published, plus 1, by slice.
@@ -93,18 +93,18 @@ pub(super) struct Rank<'a> {
     awaited: Vec<u16>,
 }
 
-impl<'a> Rank<'a> {
+impl<'a> CheckedRank<'a> {
     pub fn new(
         schedule: &'a Schedule,
         in_place: bool,
         slices: Slices,
         has_clock: bool,
-    ) -> Rank<'a> {
+    ) -> CheckedRank<'a> {
         let Spec {
             rank, world_size, ..
         } = schedule.spec;
         let barrier = schedule.spec.collective == Collective::Barrier;
-        let channel = |steps: &Vec<Step>| Channel {
+        let channel = |steps: &Vec<Step>| CheckedChannel {
             order: order_of_issue(steps, slices),
             next: 0,
             past: Past::new(rank, if has_clock { world_size } else { 0 }),
@@ -116,7 +116,7 @@ impl<'a> Rank<'a> {
             true => input + output,
             false => input.max(output),
         } as usize;
-        let mut rank = Rank {
+        let mut rank = CheckedRank {
             schedule,
             waits: dependencies(schedule, in_place),
             in_place,
@@ -132,7 +132,8 @@ impl<'a> Rank<'a> {
             for slice in 0..slices.count {
                 for chunk in 0..schedule.input.chunks() {
                     let index = rank.index(slice, schedule.place(Buffer::Input, chunk, in_place));
-                    rank.memory[index].value = Some(Value::input(schedule.spec.rank, chunk));
+                    rank.memory[index].value =
+                        Some(SymbolicValue::input(schedule.spec.rank, chunk));
                 }
             }
         }
@@ -140,7 +141,7 @@ impl<'a> Rank<'a> {
     }
 
     /// Returns the content of a chunk.
-    pub fn value(&self, slice: u32, place: Place) -> Option<Value> {
+    pub fn value(&self, slice: u32, place: BufferChunk) -> Option<SymbolicValue> {
         self.memory[self.index(slice, place)].value
     }
 
@@ -244,7 +245,7 @@ impl<'a> Rank<'a> {
     }
 
     /// Reads the `i`-th chunk of a span.
-    pub fn read(&self, at: At, span: Span, i: u32) -> Result<Value, Violation> {
+    pub fn read(&self, at: At, span: Span, i: u32) -> Result<SymbolicValue, Violation> {
         let value = self.memory[self.place_index(at, span, i)].value;
         value.ok_or_else(|| {
             at.violation(format!(
@@ -256,7 +257,13 @@ impl<'a> Rank<'a> {
     }
 
     /// Writes the `i`-th chunk of a span.
-    pub fn write(&mut self, at: At, span: Span, i: u32, value: Value) -> Result<(), Violation> {
+    pub fn write(
+        &mut self,
+        at: At,
+        span: Span,
+        i: u32,
+        value: SymbolicValue,
+    ) -> Result<(), Violation> {
         let chunk = span.first + i;
         let (buffer, _) = self.schedule.place(span.buffer, chunk, self.in_place);
         let cut = self.schedule.cut(span.buffer);
@@ -265,12 +272,12 @@ impl<'a> Rank<'a> {
         }
         // Chunks of a vector that cannot be divided evenly differ by an element, and blocks need
         // not be equal.
-        let sized = matches!(cut, Cut::Vector(_)) || buffer == Buffer::Scratch;
+        let sized = matches!(cut, BufferCut::Vector(_)) || buffer == Buffer::Scratch;
         let fits = match self.schedule.spec.collective {
             Collective::Barrier => true,
             // The engine keeps only equal blocks in scratch.
             Collective::AllToAll => sized,
-            Collective::Gather => value.sum == Value::input(chunk, 0).sum,
+            Collective::Gather => value.sum == SymbolicValue::input(chunk, 0).sum,
             _ => value.chunk == chunk,
         };
         if sized && !fits {
@@ -342,8 +349,9 @@ impl<'a> Rank<'a> {
         };
         for source in action.reads().into_iter().flatten() {
             let same = places(source).eq(places(into));
-            let inside =
-                |(buffer, chunk): Place| buffer == first.0 && (first.1..=last.1).contains(&chunk);
+            let inside = |(buffer, chunk): BufferChunk| {
+                buffer == first.0 && (first.1..=last.1).contains(&chunk)
+            };
             if !same && places(source).any(inside) {
                 return Err(at.violation("reads and writes overlapping spans"));
             }
@@ -355,7 +363,7 @@ impl<'a> Rank<'a> {
         self.schedule.places()
     }
 
-    fn index(&self, slice: u32, place: Place) -> usize {
+    fn index(&self, slice: u32, place: BufferChunk) -> usize {
         slice as usize * self.stride() + self.schedule.number(place)
     }
 

@@ -11,7 +11,7 @@ use crate::random::SplitMix64;
 /// `expression` is a hash of the reduction: equal if the arithmetic is the same up to swapping the
 /// two operands, so that the bits are equal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Value {
+pub(super) struct SymbolicValue {
     /// Number (index) of the input chunk whose contributions the value combines.
     pub chunk: u32,
     /// Sum of the contributions.
@@ -20,12 +20,12 @@ pub(super) struct Value {
     pub expression: u64,
 }
 
-impl Value {
+impl SymbolicValue {
     /// Returns the value of a chunk of a rank's input.
-    pub fn input(rank: u32, chunk: u32) -> Value {
+    pub fn input(rank: u32, chunk: u32) -> SymbolicValue {
         let atom = u64::from(rank) << 32 | u64::from(chunk);
         let high = mix(atom ^ 0x5bf0_3635_d2ad_b0a1);
-        Value {
+        SymbolicValue {
             chunk,
             sum: u128::from(high) << 64 | u128::from(mix(atom)),
             expression: mix(high),
@@ -33,10 +33,10 @@ impl Value {
     }
 
     /// Combines two values; `None` if they are of different chunks.
-    pub fn combined(self, other: Value) -> Option<Value> {
+    pub fn combined(self, other: SymbolicValue) -> Option<SymbolicValue> {
         let expression = (mix(self.expression).wrapping_add(mix(other.expression)))
             ^ mix(self.expression ^ other.expression);
-        (self.chunk == other.chunk).then_some(Value {
+        (self.chunk == other.chunk).then_some(SymbolicValue {
             chunk: self.chunk,
             sum: self.sum.wrapping_add(other.sum),
             expression: mix(expression),
@@ -45,7 +45,7 @@ impl Value {
 
     /// Returns the sum of all ranks' contributions to a chunk.
     pub fn everybody(world_size: u32, chunk: u32) -> u128 {
-        let sums = (0..world_size).map(|rank| Value::input(rank, chunk).sum);
+        let sums = (0..world_size).map(|rank| SymbolicValue::input(rank, chunk).sum);
         sums.fold(0, u128::wrapping_add)
     }
 }
@@ -61,8 +61,8 @@ mod tests {
 
     #[test]
     fn the_order_of_two_does_not_matter_but_the_grouping_of_three_does() {
-        let [a, b, c] = [0, 1, 2].map(|rank| Value::input(rank, 7));
-        let combine = |x: Value, y: Value| x.combined(y).unwrap();
+        let [a, b, c] = [0, 1, 2].map(|rank| SymbolicValue::input(rank, 7));
+        let combine = |x: SymbolicValue, y: SymbolicValue| x.combined(y).unwrap();
         assert_eq!(combine(a, b), combine(b, a));
         assert_ne!(combine(combine(a, b), c), combine(a, combine(b, c)));
         assert_eq!(combine(combine(a, b), c).sum, combine(a, combine(b, c)).sum);
@@ -71,6 +71,9 @@ mod tests {
 
     #[test]
     fn chunks_do_not_mix() {
-        assert_eq!(Value::input(0, 1).combined(Value::input(1, 2)), None);
+        assert_eq!(
+            SymbolicValue::input(0, 1).combined(SymbolicValue::input(1, 2)),
+            None
+        );
     }
 }

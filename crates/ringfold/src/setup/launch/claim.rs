@@ -25,7 +25,7 @@ pub(super) enum Nesting {
 
 /// A process' place according to one launcher.
 #[derive(Clone, Debug)]
-pub(super) struct Claim {
+pub(super) struct LauncherClaim {
     /// Name of the launcher.
     pub name: &'static str,
     pub rank: usize,
@@ -41,9 +41,9 @@ pub(super) struct Claim {
     pub variables: [&'static str; 3],
 }
 
-impl Claim {
+impl LauncherClaim {
     /// Returns which of two claims counts, or an error if they contradict each other.
-    pub fn settle(self, outer: Claim, ancestry: Ancestry<'_>) -> Result<Claim> {
+    pub fn settle(self, outer: LauncherClaim, ancestry: Ancestry<'_>) -> Result<LauncherClaim> {
         if self.is_same(&outer) {
             // srun sets PMI's rank and size for its tasks, too; its own variables tell more.
             let knows_less = self.local_rank.is_none() && self.local_world_size.is_none();
@@ -67,14 +67,14 @@ impl Claim {
         (own != theirs).then_some(own < theirs)
     }
 
-    pub fn is_same(&self, other: &Claim) -> bool {
+    pub fn is_same(&self, other: &LauncherClaim) -> bool {
         let local = self.local_rank.zip(other.local_rank);
         (self.rank, self.world_size) == (other.rank, other.world_size)
             && local.is_none_or(|(own, theirs)| own == theirs)
     }
 
     /// Whether the other claim can belong to the agent or daemon that started this process.
-    fn can_be_inside(&self, outer: &Claim) -> bool {
+    fn can_be_inside(&self, outer: &LauncherClaim) -> bool {
         let are_both_mpi = self.nesting == Nesting::Daemons && outer.nesting == Nesting::Daemons;
         if outer.world_size == 1 {
             return !are_both_mpi;
@@ -110,7 +110,7 @@ impl Claim {
     }
 }
 
-impl fmt::Display for Claim {
+impl fmt::Display for LauncherClaim {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [rank, world_size, local_rank] = self.variables;
         write!(

@@ -3,15 +3,15 @@
 use crate::env::Lookup;
 
 /// Variables of which one suffices to suspect a job, and a text about the missing ones.
-struct Half {
+struct PartialLaunch {
     there: &'static [&'static str],
     missing: &'static str,
     /// Whether the values describe a single process.
     is_alone: fn(Lookup<'_>) -> bool,
 }
 
-const HALVES: [Half; 7] = [
-    Half {
+const HALVES: [PartialLaunch; 7] = [
+    PartialLaunch {
         there: &[
             "RINGFOLD_ADDR",
             "RINGFOLD_LOCAL_RANK",
@@ -20,12 +20,12 @@ const HALVES: [Half; 7] = [
         missing: "RINGFOLD_RANK and RINGFOLD_WORLD_SIZE are missing",
         is_alone: never,
     },
-    Half {
+    PartialLaunch {
         there: &["JOB_COMPLETION_INDEX"],
         missing: "RINGFOLD_WORLD_SIZE, the number of pods, is missing",
         is_alone: never,
     },
-    Half {
+    PartialLaunch {
         there: &[
             "PET_NNODES",
             "PET_NODE_RANK",
@@ -35,7 +35,7 @@ const HALVES: [Half; 7] = [
         missing: "they are for torchrun; start the program with it",
         is_alone: is_single_agent,
     },
-    Half {
+    PartialLaunch {
         there: &[
             "MASTER_ADDR",
             "MASTER_PORT",
@@ -47,13 +47,13 @@ const HALVES: [Half; 7] = [
         missing: "RANK and WORLD_SIZE are missing",
         is_alone: never,
     },
-    Half {
+    PartialLaunch {
         there: &["SLURM_NTASKS", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"],
         missing: "a step sets SLURM_PROCID and SLURM_STEP_NUM_TASKS; start the program with srun \
                   or mpirun",
         is_alone: is_single_task,
     },
-    Half {
+    PartialLaunch {
         there: &[
             "OMPI_COMM_WORLD_LOCAL_RANK",
             "MPI_LOCALRANKID",
@@ -62,7 +62,7 @@ const HALVES: [Half; 7] = [
         missing: "the MPI's rank and world size are missing",
         is_alone: never,
     },
-    Half {
+    PartialLaunch {
         there: &[
             "PMIX_RANK",
             "FLUX_TASK_RANK",

@@ -3,9 +3,9 @@
 use sha2::{Digest, Sha256};
 
 use super::ancestry::Ancestry;
-use super::claim::{self, Claim, Nesting};
+use super::claim::{self, LauncherClaim, Nesting};
 use super::slurm;
-use crate::control::Address;
+use crate::control::RendezvousAddress;
 use crate::env::Lookup;
 use crate::error::{Error, Result};
 
@@ -86,7 +86,7 @@ const MPIS: [&str; 3] = ["Open MPI", "PMI", "MVAPICH"];
 
 impl Launcher {
     /// Returns this process' place according to the launcher.
-    fn claim(&self, lookup: Lookup<'_>) -> Result<Option<Claim>> {
+    fn claim(&self, lookup: Lookup<'_>) -> Result<Option<LauncherClaim>> {
         let rank = number(lookup, self.rank)?;
         let world_size = number(lookup, self.world_size)?;
         let (rank, world_size) = match (rank, world_size) {
@@ -100,7 +100,7 @@ impl Launcher {
             _ => return Ok(None),
         };
         let is_torch = self.nesting == Nesting::Agents;
-        Ok(Some(Claim {
+        Ok(Some(LauncherClaim {
             name: self.name,
             rank,
             world_size,
@@ -118,13 +118,16 @@ impl Launcher {
 }
 
 /// Returns the places of this process in the launchers' variables, the innermost first.
-pub(super) fn claims(lookup: Lookup<'_>) -> Result<Vec<Claim>> {
+pub(super) fn claims(lookup: Lookup<'_>) -> Result<Vec<LauncherClaim>> {
     let claims = LAUNCHERS.iter().map(|launcher| launcher.claim(lookup));
     claims.filter_map(Result::transpose).collect()
 }
 
 /// Returns the place among `claims` that counts, if any.
-pub(super) fn settle(claims: Vec<Claim>, ancestry: Ancestry<'_>) -> Result<Option<Claim>> {
+pub(super) fn settle(
+    claims: Vec<LauncherClaim>,
+    ancestry: Ancestry<'_>,
+) -> Result<Option<LauncherClaim>> {
     let mut outermost_first = claims.into_iter().rev();
     let first = outermost_first.next();
     outermost_first.try_fold(first, |outer, claim| match outer {
@@ -134,7 +137,7 @@ pub(super) fn settle(claims: Vec<Claim>, ancestry: Ancestry<'_>) -> Result<Optio
 }
 
 /// Returns rank 0's address in a job on several hosts, as the launcher `origin` implies.
-pub(super) fn implied_address(origin: &str, lookup: Lookup<'_>) -> Option<Address> {
+pub(super) fn implied_address(origin: &str, lookup: Lookup<'_>) -> Option<RendezvousAddress> {
     match origin {
         SLURM => slurm::step_address(lookup),
         mpi if MPIS.contains(&mpi) => {
@@ -204,7 +207,7 @@ pub(super) fn number(lookup: Lookup<'_>, name: &str) -> Result<Option<usize>> {
 }
 
 /// Returns torch's address with the next port: the port itself belongs to torch's store.
-pub(super) fn master(lookup: Lookup<'_>) -> Result<Option<Address>> {
+pub(super) fn master(lookup: Lookup<'_>) -> Result<Option<RendezvousAddress>> {
     let (host, port) = match (lookup("MASTER_ADDR"), number(lookup, "MASTER_PORT")?) {
         (Some(host), Some(port)) => (host, port),
         (None, None) => return Ok(None),
@@ -212,7 +215,7 @@ pub(super) fn master(lookup: Lookup<'_>) -> Result<Option<Address>> {
         (None, Some(_)) => return Err(half("rank 0's port", "MASTER_PORT", "MASTER_ADDR")),
     };
     match u16::try_from(port.saturating_add(1)) {
-        Ok(port) => Ok(Some(Address::Tcp { host, port })),
+        Ok(port) => Ok(Some(RendezvousAddress::Tcp { host, port })),
         Err(_) => Err(Error::InvalidArgument(format!(
             "MASTER_PORT={port}: the port after it is needed, and there is none; choose a lower \
              one or set RINGFOLD_ADDR"

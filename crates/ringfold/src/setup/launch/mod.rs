@@ -19,11 +19,11 @@ mod slurm;
 pub(crate) use launchers::launchers;
 
 use crate::control::launch::hidden_name;
-use crate::control::{Address, Launch, Secret};
+use crate::control::{Launch, RendezvousAddress, Secret};
 use crate::env::{Environment, Lookup, process};
 use crate::error::{Error, Result};
 use ancestry::{Ancestry, ancestry};
-use claim::{Claim, Nesting};
+use claim::{LauncherClaim, Nesting};
 use launchers::{half, master, number};
 
 /// Origins of places that do not come from a launcher.
@@ -40,7 +40,7 @@ pub struct Explicit {
     /// The number of ranks.
     pub world_size: Option<usize>,
     /// Addresses at which rank 0 listens.
-    pub addresses: Vec<Address>,
+    pub addresses: Vec<RendezvousAddress>,
     /// Whether this process is a rank 0 whose listeners are already open.
     pub has_listener: bool,
     /// The job's secret.
@@ -49,17 +49,17 @@ pub struct Explicit {
 
 /// The user and the parent process, which also identify a job on this host.
 #[derive(Clone, Copy, Debug)]
-pub struct Identity {
+pub struct ProcessIdentity {
     /// User id of this process.
     pub uid: u32,
     /// Process that started this one: the launcher, if no other is in between.
     pub parent_pid: u32,
 }
 
-impl Identity {
+impl ProcessIdentity {
     /// Returns the identity of this process.
-    pub fn here() -> Identity {
-        Identity {
+    pub fn here() -> ProcessIdentity {
+        ProcessIdentity {
             uid: rustix::process::getuid().as_raw(),
             parent_pid: std::os::unix::process::parent_id(),
         }
@@ -67,9 +67,9 @@ impl Identity {
 }
 
 /// The place where rank 0 listens.
-enum Place {
+enum RendezvousPlace {
     /// Addresses that were chosen.
-    Given(Vec<Address>),
+    Given(Vec<RendezvousAddress>),
     /// A name on this host, derived from this text.
     Named(String),
 }
@@ -77,7 +77,7 @@ enum Place {
 impl Launch {
     /// Detects this process' place, from `explicit`, then from its environment.
     pub fn detect(explicit: &Explicit) -> Result<Launch> {
-        Launch::resolve(explicit, &process, &ancestry, Identity::here())
+        Launch::resolve(explicit, &process, &ancestry, ProcessIdentity::here())
     }
 
     /// Logs a warning about variables that describe a larger job than this one.
@@ -92,7 +92,7 @@ impl Launch {
         explicit: &Explicit,
         lookup: Lookup<'_>,
         ancestry: Ancestry<'_>,
-        identity: Identity,
+        identity: ProcessIdentity,
     ) -> Result<Launch> {
         let own = Environment::from_lookup(lookup)?;
         let mut launch = Launch::place(explicit, &own, lookup, ancestry)?;
@@ -110,12 +110,17 @@ impl Launch {
             let place = launch.rendezvous(given, lookup, identity)?;
             let secret = explicit.secret.as_ref().or(own.secret.as_ref());
             (launch.addresses, launch.public_name) = match (place, secret) {
-                (Place::Given(addresses), _) => (addresses, None),
-                (Place::Named(name), None) => (vec![Address::local(identity.uid, &name)], None),
-                (Place::Named(name), Some(secret)) => {
-                    let public = Address::local(identity.uid, &name);
+                (RendezvousPlace::Given(addresses), _) => (addresses, None),
+                (RendezvousPlace::Named(name), None) => {
+                    (vec![RendezvousAddress::local(identity.uid, &name)], None)
+                }
+                (RendezvousPlace::Named(name), Some(secret)) => {
+                    let public = RendezvousAddress::local(identity.uid, &name);
                     let hidden = hidden_name(&public, secret);
-                    (vec![Address::local(identity.uid, &hidden)], Some(public))
+                    (
+                        vec![RendezvousAddress::local(identity.uid, &hidden)],
+                        Some(public),
+                    )
                 }
             };
         }
@@ -173,7 +178,7 @@ impl Launch {
                     "RINGFOLD_RANK",
                 ));
             };
-            claims.push(Claim {
+            claims.push(LauncherClaim {
                 name: KUBERNETES,
                 rank: index,
                 world_size: size,
@@ -203,26 +208,26 @@ impl Launch {
     /// Returns where rank 0 listens, from the addresses `given` or from the launcher.
     fn rendezvous(
         &self,
-        given: Vec<Address>,
+        given: Vec<RendezvousAddress>,
         lookup: Lookup<'_>,
-        identity: Identity,
-    ) -> Result<Place> {
+        identity: ProcessIdentity,
+    ) -> Result<RendezvousPlace> {
         let is_one_host = self.local_world_size == Some(self.world_size);
-        let implied = match <[Address; 1]>::try_from(given) {
+        let implied = match <[RendezvousAddress; 1]>::try_from(given) {
             Ok([address]) => Some(address),
             // A list of several is used unchanged.
-            Err(several) if !several.is_empty() => return Ok(Place::Given(several)),
+            Err(several) if !several.is_empty() => return Ok(RendezvousPlace::Given(several)),
             Err(_) => match master(lookup)? {
                 None if !is_one_host => launchers::implied_address(self.origin, lookup),
                 other => other,
             },
         };
         match implied {
-            Some(Address::Tcp { host, port }) if is_one_host || is_loopback(&host) => {
-                Ok(Place::Named(port.to_string()))
+            Some(RendezvousAddress::Tcp { host, port }) if is_one_host || is_loopback(&host) => {
+                Ok(RendezvousPlace::Named(port.to_string()))
             }
-            Some(address) => Ok(Place::Given(vec![address])),
-            None if is_one_host => Ok(Place::Named(launchers::job_name(
+            Some(address) => Ok(RendezvousPlace::Given(vec![address])),
+            None if is_one_host => Ok(RendezvousPlace::Named(launchers::job_name(
                 self.origin,
                 lookup,
                 identity.parent_pid,
@@ -245,7 +250,7 @@ fn check_inherited(
     ancestry: Ancestry<'_>,
 ) -> Result<()> {
     let own = ["RINGFOLD_RANK", "RINGFOLD_WORLD_SIZE"];
-    let differs = |claim: &Claim| (claim.rank, claim.world_size) != (rank, world_size);
+    let differs = |claim: &LauncherClaim| (claim.rank, claim.world_size) != (rank, world_size);
     // Incomplete variables make no place, and none is needed here.
     let claims = launchers::claims(lookup).unwrap_or_default();
     let newer = claims.into_iter().find(|claim| {

@@ -2,7 +2,7 @@
 
 use sha2::{Digest, Sha256};
 
-use crate::control::Address;
+use crate::control::RendezvousAddress;
 use crate::env::Lookup;
 
 /// The first port above the usual ephemeral ones.
@@ -11,7 +11,7 @@ const FIRST_PORT: u64 = 61440;
 const PORTS: u64 = 4096;
 
 /// Returns the first host of a Slurm step, and a port derived from the numbers of job and step.
-pub(super) fn step_address(lookup: Lookup<'_>) -> Option<Address> {
+pub(super) fn step_address(lookup: Lookup<'_>) -> Option<RendezvousAddress> {
     let list = lookup("SLURM_STEP_NODELIST").or_else(|| lookup("SLURM_JOB_NODELIST"))?;
     let step = lookup("SLURM_STEP_ID").and_then(|text| text.parse().ok());
     address(lookup, &list, step.unwrap_or(0u64).wrapping_mul(251))
@@ -20,7 +20,7 @@ pub(super) fn step_address(lookup: Lookup<'_>) -> Option<Address> {
 /// Returns the first host of a Slurm job in which an MPI starts the ranks, and a port derived from
 /// the job's number and from `mpi_job`, the same on all ranks. The step cannot be used: it is that
 /// of the MPI's daemons, and ranks on the node of the batch script are in none.
-pub(super) fn allocation_address(lookup: Lookup<'_>, mpi_job: &str) -> Option<Address> {
+pub(super) fn allocation_address(lookup: Lookup<'_>, mpi_job: &str) -> Option<RendezvousAddress> {
     let list = lookup("SLURM_JOB_NODELIST")?;
     let digest = Sha256::digest(mpi_job.as_bytes());
     address(
@@ -30,9 +30,9 @@ pub(super) fn allocation_address(lookup: Lookup<'_>, mpi_job: &str) -> Option<Ad
     )
 }
 
-fn address(lookup: Lookup<'_>, list: &str, offset: u64) -> Option<Address> {
+fn address(lookup: Lookup<'_>, list: &str, offset: u64) -> Option<RendezvousAddress> {
     let job: u64 = lookup("SLURM_JOB_ID")?.parse().ok()?;
-    Some(Address::Tcp {
+    Some(RendezvousAddress::Tcp {
         host: first_host(list)?,
         port: (FIRST_PORT + job.wrapping_add(offset) % PORTS) as u16,
     })

@@ -5,7 +5,7 @@ use super::*;
 
 mod nested;
 
-const IDENTITY: Identity = Identity {
+const IDENTITY: ProcessIdentity = ProcessIdentity {
     uid: 1000,
     parent_pid: 4711,
 };
@@ -23,7 +23,11 @@ fn resolve_with(explicit: &Explicit, pairs: &[(&str, &str)]) -> Result<Launch> {
 }
 
 fn texts(launch: &Launch) -> Vec<String> {
-    launch.addresses.iter().map(Address::to_string).collect()
+    launch
+        .addresses
+        .iter()
+        .map(RendezvousAddress::to_string)
+        .collect()
 }
 
 fn summary(pairs: &[(&str, &str)]) -> String {
@@ -207,7 +211,7 @@ fn mpirun_on_one_host_needs_no_address() {
     assert_eq!(first, again);
     assert_ne!(first, other);
     // The name is valid as an address.
-    first.to_string().parse::<Address>().unwrap();
+    first.to_string().parse::<RendezvousAddress>().unwrap();
 }
 
 #[test]
@@ -239,7 +243,7 @@ fn a_secret_hides_the_name_that_follows_from_a_port() {
         let launch = resolve(&pairs).unwrap();
         (texts(&launch).remove(0), launch.public_name)
     };
-    let public: Address = "unix:@ringfold-1000-7".parse().unwrap();
+    let public: RendezvousAddress = "unix:@ringfold-1000-7".parse().unwrap();
     assert_eq!(place(""), (public.to_string(), None));
     let (hidden, known) = place("one secret");
     assert_eq!(known, Some(public.clone()));

@@ -37,7 +37,7 @@ fn with_two_rails(number: u8) -> PeerInfo {
 }
 
 fn rails(bundle: &Bundle) -> Vec<String> {
-    let text = |rail: &Rail| format!("{} {}", rail.from, rail.to);
+    let text = |rail: &RailAddresses| format!("{} {}", rail.from, rail.to);
     bundle.rails.iter().map(text).collect()
 }
 

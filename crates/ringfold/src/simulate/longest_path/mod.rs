@@ -24,7 +24,7 @@ use crate::error::Result;
 use crate::simulate::network::model::Ports;
 pub use rank::RankOnPath;
 use round::Pass;
-use source::{Refusal, Source, unsupported};
+use source::{StepSource, UnsupportedFeature, unsupported};
 
 /// Result of the pass. All times are picoseconds since the ranks began.
 #[derive(Clone, Debug, PartialEq)]
@@ -56,7 +56,7 @@ pub fn longest_path(scenario: &Scenario) -> Result<LongestPath> {
     if let Some(what) = obstacle(scenario) {
         return Err(unsupported(what));
     }
-    let source = Source::new(&prepare::spec(scenario, &choice))?;
+    let source = StepSource::new(&prepare::spec(scenario, &choice))?;
     let longest_bytes = scenario.count() * scenario.dtype.size_bytes() as u64;
     // Rounded as by `Way::slice_bytes`.
     let slice_bytes = choice.slice_bytes.max(64) as u64 / 64 * 64;
@@ -81,7 +81,7 @@ pub fn longest_path(scenario: &Scenario) -> Result<LongestPath> {
 
 /// Returns a feature of the scenario that rules the pass out, because only time decides the order
 /// in which operations wait.
-fn obstacle(scenario: &Scenario) -> Option<Refusal> {
+fn obstacle(scenario: &Scenario) -> Option<UnsupportedFeature> {
     let network = &scenario.network;
     let local = network.local.iter();
     let has = |what: fn(&Links) -> bool| local.clone().chain([&network.links]).any(what);

@@ -14,31 +14,31 @@ const OUTPUT: u32 = 1 << 31;
 
 /// Range of chunks that a step reads or writes; from 0 to 0 if there are none.
 #[derive(Clone, Copy, Default)]
-struct Chunks {
+struct ChunkRange {
     begin: u32,
     end: u32,
 }
 
 /// The empty range.
-const NONE: Chunks = Chunks { begin: 0, end: 0 };
+const NONE: ChunkRange = ChunkRange { begin: 0, end: 0 };
 
-impl Chunks {
+impl ChunkRange {
     #[inline(always)]
-    fn of(span: Span) -> Chunks {
+    fn of(span: Span) -> ChunkRange {
         let mark = match span.buffer {
-            Buffer::Input => return Chunks::default(),
+            Buffer::Input => return ChunkRange::default(),
             Buffer::Scratch => 0,
             Buffer::Output => OUTPUT,
         };
         let begin = span.first | mark;
-        Chunks {
+        ChunkRange {
             begin,
             end: begin + span.len,
         }
     }
 
     #[inline(always)]
-    fn meets(self, other: Chunks) -> bool {
+    fn meets(self, other: ChunkRange) -> bool {
         (self.begin < other.end) & (other.begin < self.end)
     }
 
@@ -50,48 +50,51 @@ impl Chunks {
 
 /// Chunks that a step accesses, except those of the input, which is never written.
 #[derive(Clone, Copy)]
-pub(super) struct Touches {
-    reads: [Chunks; 2],
-    writes: Chunks,
+pub(super) struct StepAccesses {
+    reads: [ChunkRange; 2],
+    writes: ChunkRange,
 }
 
-impl Touches {
+impl StepAccesses {
     #[inline(always)]
-    pub fn of(action: &Action) -> Touches {
+    pub fn of(action: &Action) -> StepAccesses {
         let (reads, writes) = match *action {
-            Action::Send { span, .. } => ([Chunks::of(span), NONE], NONE),
-            Action::Recv { span, .. } => ([NONE; 2], Chunks::of(span)),
-            Action::RecvReduce { with, into, .. } => ([Chunks::of(with), NONE], Chunks::of(into)),
-            Action::Copy { from, into } => ([Chunks::of(from), NONE], Chunks::of(into)),
-            Action::Reduce { with, from, into } => {
-                ([Chunks::of(with), Chunks::of(from)], Chunks::of(into))
+            Action::Send { span, .. } => ([ChunkRange::of(span), NONE], NONE),
+            Action::Recv { span, .. } => ([NONE; 2], ChunkRange::of(span)),
+            Action::RecvReduce { with, into, .. } => {
+                ([ChunkRange::of(with), NONE], ChunkRange::of(into))
             }
+            Action::Copy { from, into } => ([ChunkRange::of(from), NONE], ChunkRange::of(into)),
+            Action::Reduce { with, from, into } => (
+                [ChunkRange::of(with), ChunkRange::of(from)],
+                ChunkRange::of(into),
+            ),
             _ => ([NONE; 2], NONE),
         };
-        Touches { reads, writes }
+        StepAccesses { reads, writes }
     }
 
     /// Returns the accesses of a step that reads only.
     #[inline(always)]
-    pub fn reading(span: Span) -> Touches {
-        Touches {
-            reads: [Chunks::of(span), NONE],
+    pub fn reading(span: Span) -> StepAccesses {
+        StepAccesses {
+            reads: [ChunkRange::of(span), NONE],
             writes: NONE,
         }
     }
 
     /// Returns the accesses of a step that writes only.
     #[inline(always)]
-    pub fn writing(span: Span) -> Touches {
-        Touches {
+    pub fn writing(span: Span) -> StepAccesses {
+        StepAccesses {
             reads: [NONE; 2],
-            writes: Chunks::of(span),
+            writes: ChunkRange::of(span),
         }
     }
 
     /// Whether the step must wait until `pending` is complete.
     #[inline(always)]
-    fn meets(&self, pending: &Pending) -> bool {
+    fn meets(&self, pending: &PendingAccess) -> bool {
         let chunks = pending.chunks;
         let reads = self.reads[0].meets(chunks) | self.reads[1].meets(chunks);
         self.writes.meets(chunks) | (pending.writes & reads)
@@ -100,9 +103,9 @@ impl Touches {
 
 /// An access that lasts until `done_ps`.
 #[derive(Clone, Copy, Default)]
-struct Pending {
+struct PendingAccess {
     done_ps: u64,
-    chunks: Chunks,
+    chunks: ChunkRange,
     writes: bool,
     /// Number of the receive in its round, if the end is unknown.
     receive: u32,
@@ -111,16 +114,16 @@ struct Pending {
 /// Accesses of all incomplete steps of a rank.
 #[derive(Default)]
 pub(super) struct PendingSteps {
-    near: [Pending; NEAR],
+    near: [PendingAccess; NEAR],
     near_count: usize,
-    rest: Vec<Pending>,
+    rest: Vec<PendingAccess>,
 }
 
 impl PendingSteps {
     /// Returns when all dependences of a step are complete, at the earliest `from_ps`; `None` while
     /// that time is unknown. Drops the steps complete by then.
     #[inline(always)]
-    pub fn wait(&mut self, touches: &Touches, from_ps: u64) -> Option<u64> {
+    pub fn wait(&mut self, touches: &StepAccesses, from_ps: u64) -> Option<u64> {
         let mut at_ps = from_ps;
         for pending in &self.near[..self.near_count] {
             if touches.meets(pending) {
@@ -153,7 +156,7 @@ impl PendingSteps {
 
     /// Records a step's accesses until `done_ps`, or until `receive` of the round is complete.
     #[inline(always)]
-    pub fn note(&mut self, touches: &Touches, done_ps: u64, receive: u32) {
+    pub fn note(&mut self, touches: &StepAccesses, done_ps: u64, receive: u32) {
         for (chunks, writes) in [
             (touches.writes, true),
             (touches.reads[0], false),
@@ -162,7 +165,7 @@ impl PendingSteps {
             if chunks.is_empty() {
                 continue;
             }
-            let pending = Pending {
+            let pending = PendingAccess {
                 done_ps,
                 chunks,
                 writes,

@@ -3,8 +3,8 @@
 //! The state is read once in every round, and in a large world from memory each time: rarely needed
 //! data is stored elsewhere.
 
-use super::pending::{PendingSteps, Touches, UNKNOWN_PS};
-use super::source::Refusal;
+use super::pending::{PendingSteps, StepAccesses, UNKNOWN_PS};
+use super::source::UnsupportedFeature;
 use crate::random::SplitMix64;
 use crate::simulate::network::model::{Compute, Server};
 use crate::simulate::scenario::Scenario;
@@ -25,7 +25,7 @@ pub struct RankOnPath {
 
 /// A rank's port, in both directions.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Port {
+pub(super) struct PortTimes {
     pub sends_until_ps: u64,
     pub receives_until_ps: u64,
     /// Arrival time of the first byte of the last message received.
@@ -35,11 +35,11 @@ pub(super) struct Port {
 }
 
 #[derive(Default)]
-pub(super) struct Rank {
+pub(super) struct RankTimes {
     /// Issue time of the last step: steps are issued in order.
     now_ps: u64,
     /// Port to ranks of other hosts, or to all ranks.
-    pub port: Port,
+    pub port: PortTimes,
     pending: PendingSteps,
     server_until_ps: u64,
     /// Time of the last request to the server.
@@ -51,12 +51,12 @@ pub(super) struct Rank {
     reduced_ps: u64,
 }
 
-impl Rank {
-    pub fn new(begin_ps: u64) -> Rank {
-        Rank {
+impl RankTimes {
+    pub fn new(begin_ps: u64) -> RankTimes {
+        RankTimes {
             now_ps: begin_ps,
             finished_ps: begin_ps,
-            ..Rank::default()
+            ..RankTimes::default()
         }
     }
 
@@ -72,7 +72,7 @@ impl Rank {
     /// Returns when a step can be issued: once all earlier steps on the same memory are complete.
     /// Returns `None` while that time is unknown. Advances the clock to that time.
     #[inline(always)]
-    pub fn issue(&mut self, touches: &Touches) -> Option<u64> {
+    pub fn issue(&mut self, touches: &StepAccesses) -> Option<u64> {
         let at_ps = self.pending.wait(touches, self.now_ps)?;
         self.now_ps = at_ps;
         Some(at_ps)
@@ -80,7 +80,7 @@ impl Rank {
 
     /// Records a step that is complete at `done_ps`.
     #[inline(always)]
-    pub fn completes(&mut self, touches: &Touches, done_ps: u64) {
+    pub fn completes(&mut self, touches: &StepAccesses, done_ps: u64) {
         self.finished_ps = self.finished_ps.max(done_ps);
         if done_ps > self.now_ps {
             self.pending.note(touches, done_ps, 0);
@@ -89,7 +89,7 @@ impl Rank {
 
     /// Records receive `receive` of the round, whose end is unknown.
     #[inline(always)]
-    pub fn expects(&mut self, touches: &Touches, receive: u32) {
+    pub fn expects(&mut self, touches: &StepAccesses, receive: u32) {
         self.pending.note(touches, UNKNOWN_PS, receive);
     }
 
@@ -113,8 +113,8 @@ impl Rank {
         rank: usize,
         at_ps: u64,
         bytes: u64,
-        costs: &mut Costs<'_>,
-    ) -> Result<u64, Refusal> {
+        costs: &mut ComputeCosts<'_>,
+    ) -> Result<u64, UnsupportedFeature> {
         self.reductions += 1;
         let mut duration_ps = costs.compute.reduce_ps + costs.ps_per_byte * bytes;
         if !costs.slow.is_empty() {
@@ -127,7 +127,12 @@ impl Rank {
 
     /// Returns the completion time of work of `duration_ps` requested at `at_ps`.
     #[inline(always)]
-    pub fn work(&mut self, at_ps: u64, duration_ps: u64, server: Server) -> Result<u64, Refusal> {
+    pub fn work(
+        &mut self,
+        at_ps: u64,
+        duration_ps: u64,
+        server: Server,
+    ) -> Result<u64, UnsupportedFeature> {
         if at_ps < self.asked_ps {
             return Err("reductions out of round order");
         }
@@ -141,7 +146,7 @@ impl Rank {
     }
 }
 
-impl Port {
+impl PortTimes {
     /// Returns when a message whose first byte arrives at `first_byte_ps` has entered: first come,
     /// first served.
     #[inline(always)]
@@ -151,7 +156,7 @@ impl Port {
         first_byte_ps: u64,
         receiving_ps: u64,
         gap_ps: u64,
-    ) -> Result<u64, Refusal> {
+    ) -> Result<u64, UnsupportedFeature> {
         let takes_ps = receiving_ps + gap_ps;
         let is_tie = first_byte_ps == self.last_ps
             && from != self.last_from
@@ -168,7 +173,7 @@ impl Port {
 }
 
 /// Cost of computing in a call.
-pub(super) struct Costs<'a> {
+pub(super) struct ComputeCosts<'a> {
     pub compute: &'a Compute,
     /// γ of the call's elements.
     ps_per_byte: u64,
@@ -177,12 +182,12 @@ pub(super) struct Costs<'a> {
     random: Vec<SplitMix64>,
 }
 
-impl<'a> Costs<'a> {
-    pub fn new(scenario: &'a Scenario) -> Costs<'a> {
+impl<'a> ComputeCosts<'a> {
+    pub fn new(scenario: &'a Scenario) -> ComputeCosts<'a> {
         let compute = &scenario.compute;
         let slow: Vec<Slow> = scenario.slow().copied().collect();
         let streams = 0..scenario.ranks as u64 * u64::from(!slow.is_empty());
-        Costs {
+        ComputeCosts {
             compute,
             ps_per_byte: compute.reduction_ps(scenario.dtype, 1) - compute.reduce_ps,
             slow,

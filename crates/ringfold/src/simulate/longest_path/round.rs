@@ -3,9 +3,9 @@
 //!
 //! A rank ends a round and begins the next in one go, so that its state is fetched once.
 
-use super::pending::Touches;
-use super::rank::{Costs, Port, Rank, RankOnPath};
-use super::source::{Chunks, Refusal, Source};
+use super::pending::StepAccesses;
+use super::rank::{ComputeCosts, PortTimes, RankOnPath, RankTimes};
+use super::source::{ChunkOffsets, StepSource, UnsupportedFeature};
 use crate::schedule::{Action, Buffer, Span, Step};
 use crate::simulate::network::model::Network;
 use crate::simulate::network::slow_links::SlowLinks;
@@ -15,10 +15,10 @@ use crate::simulate::scenario::Scenario;
 const NONE: u32 = u32::MAX;
 
 /// Refusal for a message that is not sent by the end of its round.
-const NOT_IN_ROUND: Refusal = "a message that depends on another message of its round";
+const NOT_IN_ROUND: UnsupportedFeature = "a message that depends on another message of its round";
 
 /// A message of a round.
-struct Message {
+struct RoundMessage {
     from: u32,
     is_local: bool,
     is_taken: bool,
@@ -31,7 +31,7 @@ struct Message {
 }
 
 /// A receive that was posted in a round.
-struct Receive {
+struct RoundReceive {
     peer: u32,
     posted_ps: u64,
     /// Time at which both the receive and its message are available.
@@ -43,10 +43,10 @@ struct Receive {
 /// Messages, receives and waiting steps of one round, of all ranks.
 #[derive(Default)]
 struct Issued {
-    messages: Vec<Message>,
+    messages: Vec<RoundMessage>,
     /// Number of the last message to each rank.
     inboxes: Vec<u32>,
-    receives: Vec<Receive>,
+    receives: Vec<RoundReceive>,
     /// Index of each rank's first receive, and the end of the last rank's receives.
     receive_starts: Vec<u32>,
     /// Steps that wait for a message of the round, by rank.
@@ -67,12 +67,12 @@ impl Issued {
 
 pub(super) struct Pass<'a> {
     network: &'a Network,
-    costs: Costs<'a>,
-    chunks: Chunks,
+    costs: ComputeCosts<'a>,
+    chunks: ChunkOffsets,
     slow_links: SlowLinks,
-    ranks: Vec<Rank>,
+    ranks: Vec<RankTimes>,
     /// Ports between the ranks of one host, if local messages have ports of their own.
-    local_ports: Vec<Port>,
+    local_ports: Vec<PortTimes>,
     /// The round that ends.
     ending: Issued,
     /// The round that begins.
@@ -82,15 +82,19 @@ pub(super) struct Pass<'a> {
 }
 
 impl<'a> Pass<'a> {
-    pub fn new(scenario: &'a Scenario, source: &Source) -> Pass<'a> {
+    pub fn new(scenario: &'a Scenario, source: &StepSource) -> Pass<'a> {
         let local_ports = scenario.ranks * usize::from(scenario.network.local.is_some());
         Pass {
             network: &scenario.network,
-            costs: Costs::new(scenario),
-            chunks: Chunks::new(source.cuts(), scenario),
+            costs: ComputeCosts::new(scenario),
+            chunks: ChunkOffsets::new(source.cuts(), scenario),
             slow_links: SlowLinks::new(scenario),
-            ranks: scenario.begins_ps().into_iter().map(Rank::new).collect(),
-            local_ports: vec![Port::default(); local_ports],
+            ranks: scenario
+                .begins_ps()
+                .into_iter()
+                .map(RankTimes::new)
+                .collect(),
+            local_ports: vec![PortTimes::default(); local_ports],
             ending: Issued::default(),
             beginning: Issued::default(),
             order: Vec::new(),
@@ -98,7 +102,7 @@ impl<'a> Pass<'a> {
     }
 
     /// Runs all rounds.
-    pub fn run(mut self, mut source: Source) -> Result<Vec<RankOnPath>, Refusal> {
+    pub fn run(mut self, mut source: StepSource) -> Result<Vec<RankOnPath>, UnsupportedFeature> {
         let (rounds, ranks) = (source.rounds(), self.ranks.len());
         self.beginning.clear(ranks);
         for rank in 0..ranks {
@@ -116,18 +120,18 @@ impl<'a> Pass<'a> {
                 }
             }
         }
-        Ok(self.ranks.iter().map(Rank::swept).collect())
+        Ok(self.ranks.iter().map(RankTimes::swept).collect())
     }
 
     /// Issues a rank's steps of a round up to the first that waits for a message of the round.
     #[inline(always)]
-    fn begin(&mut self, rank: usize, steps: &[Step]) -> Result<(), Refusal> {
+    fn begin(&mut self, rank: usize, steps: &[Step]) -> Result<(), UnsupportedFeature> {
         for (number, step) in steps.iter().enumerate() {
             // Distinguish the memory accesses of each kind of step here, to keep the comparisons
             // for the other kinds out of the loop.
             let is_issued = match step.action {
                 Action::Send { peer, span } => {
-                    let touches = Touches::reading(span);
+                    let touches = StepAccesses::reading(span);
                     let at_ps = self.ranks[rank].issue(&touches);
                     if let Some(at_ps) = at_ps {
                         let sent_ps = self.send(rank, peer, span, at_ps);
@@ -136,9 +140,9 @@ impl<'a> Pass<'a> {
                     at_ps.is_some()
                 }
                 Action::RecvReduce { with, into, .. } if with.buffer == Buffer::Input => {
-                    self.issue_if_due(rank, &step.action, &Touches::writing(into))?
+                    self.issue_if_due(rank, &step.action, &StepAccesses::writing(into))?
                 }
-                _ => self.issue_if_due(rank, &step.action, &Touches::of(&step.action))?,
+                _ => self.issue_if_due(rank, &step.action, &StepAccesses::of(&step.action))?,
             };
             if !is_issued {
                 let rest = steps[number..].iter();
@@ -158,8 +162,8 @@ impl<'a> Pass<'a> {
         &mut self,
         rank: usize,
         action: &Action,
-        touches: &Touches,
-    ) -> Result<bool, Refusal> {
+        touches: &StepAccesses,
+    ) -> Result<bool, UnsupportedFeature> {
         let Some(at_ps) = self.ranks[rank].issue(touches) else {
             return Ok(false);
         };
@@ -173,10 +177,10 @@ impl<'a> Pass<'a> {
         &mut self,
         rank: usize,
         action: &Action,
-        touches: &Touches,
+        touches: &StepAccesses,
         at_ps: u64,
         is_ending: bool,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), UnsupportedFeature> {
         let (peer, reduced_bytes) = match *action {
             Action::Recv { peer, .. } => (peer, None),
             Action::RecvReduce { peer, into, .. } => (peer, Some(self.chunks.bytes(into))),
@@ -187,7 +191,7 @@ impl<'a> Pass<'a> {
             false => &mut self.beginning,
         };
         self.ranks[rank].expects(touches, round.receives.len() as u32);
-        round.receives.push(Receive {
+        round.receives.push(RoundReceive {
             peer,
             posted_ps: at_ps,
             delivered_ps: 0,
@@ -200,9 +204,9 @@ impl<'a> Pass<'a> {
         &mut self,
         rank: usize,
         action: &Action,
-        touches: &Touches,
+        touches: &StepAccesses,
         at_ps: u64,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), UnsupportedFeature> {
         let state = &mut self.ranks[rank];
         let done_ps = match *action {
             Action::Reduce { into, .. } => {
@@ -243,7 +247,7 @@ impl<'a> Pass<'a> {
         let leaves_ps = begin_ps.max(sent_ps.saturating_sub(receiving_ps));
         let number = self.beginning.messages.len() as u32;
         let before = std::mem::replace(&mut self.beginning.inboxes[to as usize], number);
-        self.beginning.messages.push(Message {
+        self.beginning.messages.push(RoundMessage {
             from: from as u32,
             is_local,
             is_taken: false,
@@ -257,7 +261,7 @@ impl<'a> Pass<'a> {
     /// Passes a rank's messages through its port, and completes the receives that could be posted
     /// without a message of the round.
     #[inline(always)]
-    fn end(&mut self, rank: usize) -> Result<(), Refusal> {
+    fn end(&mut self, rank: usize) -> Result<(), UnsupportedFeature> {
         let starts = &self.ending.receive_starts;
         let range = starts[rank]..starts[rank + 1];
         let last = self.ending.inboxes[rank];
@@ -288,7 +292,12 @@ impl<'a> Pass<'a> {
 
     /// Ends a round of one message and one receive, the most common case.
     #[inline(always)]
-    fn end_with_one(&mut self, rank: usize, message: u32, number: u32) -> Result<(), Refusal> {
+    fn end_with_one(
+        &mut self,
+        rank: usize,
+        message: u32,
+        number: u32,
+    ) -> Result<(), UnsupportedFeature> {
         let message = &mut self.ending.messages[message as usize];
         let receive = &mut self.ending.receives[number as usize];
         if message.from != receive.peer {
@@ -300,7 +309,7 @@ impl<'a> Pass<'a> {
     }
 
     /// Passes several messages through a rank's port, first come, first served.
-    fn enter_in_turn(&mut self, rank: usize) -> Result<(), Refusal> {
+    fn enter_in_turn(&mut self, rank: usize) -> Result<(), UnsupportedFeature> {
         let mut order = std::mem::take(&mut self.order);
         order.clear();
         let messages = &self.ending.messages;
@@ -319,7 +328,7 @@ impl<'a> Pass<'a> {
     }
 
     #[inline(always)]
-    fn enter(&mut self, rank: usize, number: u32) -> Result<(), Refusal> {
+    fn enter(&mut self, rank: usize, number: u32) -> Result<(), UnsupportedFeature> {
         let from = self.ending.messages[number as usize].from;
         let (links, _) = self.network.links_between(from as usize, rank);
         let message = &mut self.ending.messages[number as usize];
@@ -333,7 +342,7 @@ impl<'a> Pass<'a> {
 
     /// Finds the message of a receive.
     #[inline(always)]
-    fn deliver(&mut self, rank: usize, number: u32) -> Result<(), Refusal> {
+    fn deliver(&mut self, rank: usize, number: u32) -> Result<(), UnsupportedFeature> {
         let receive = &mut self.ending.receives[number as usize];
         let mut next = self.ending.inboxes[rank];
         let mut found = NONE;
@@ -355,7 +364,7 @@ impl<'a> Pass<'a> {
 
     /// Completes a receive whose message has arrived.
     #[inline(always)]
-    fn complete(&mut self, rank: usize, number: u32) -> Result<(), Refusal> {
+    fn complete(&mut self, rank: usize, number: u32) -> Result<(), UnsupportedFeature> {
         let receive = &self.ending.receives[number as usize];
         let state = &mut self.ranks[rank];
         let done_ps = match receive.reduced_bytes {
@@ -369,7 +378,7 @@ impl<'a> Pass<'a> {
     /// Issues a rank's steps that waited for a message of the round, from position `at` of the
     /// waiting steps. Returns the position after them.
     #[inline(always)]
-    fn go_on(&mut self, rank: usize, mut at: usize) -> Result<usize, Refusal> {
+    fn go_on(&mut self, rank: usize, mut at: usize) -> Result<usize, UnsupportedFeature> {
         while let Some((waiting, step)) = self.ending.waiting.get(at)
             && *waiting as usize == rank
         {
@@ -379,7 +388,7 @@ impl<'a> Pass<'a> {
                 return Err(NOT_IN_ROUND);
             }
             let number = self.ending.receives.len() as u32;
-            let touches = Touches::of(&step.action);
+            let touches = StepAccesses::of(&step.action);
             let at_ps = self.ranks[rank].issue(&touches);
             let at_ps = at_ps.ok_or("a step that depends on another step of its round")?;
             self.issue(rank, &step.action, &touches, at_ps, true)?;

@@ -1,35 +1,35 @@
 //! Source of the pass's steps, and the length of their chunks.
 
-use crate::engine::geometry::{Blocks, Geometry};
+use crate::engine::geometry::{BlockLayout, Geometry};
 use crate::error::{Error, Result};
 use crate::schedule::rounds::Rounds;
-use crate::schedule::{Buffer, Cut, Schedule, Span, Spec, Step};
+use crate::schedule::{Buffer, BufferCut, Schedule, Span, Spec, Step};
 use crate::simulate::scenario::Scenario;
 
 /// Maximum number of steps stored, over all ranks, if they cannot be generated round by round.
 const STEPS_KEPT_MAX: usize = 1 << 24;
 
 /// The feature of a call that rules out a pass over it.
-pub(super) type Refusal = &'static str;
+pub(super) type UnsupportedFeature = &'static str;
 
 #[cold]
-pub(super) fn unsupported(what: Refusal) -> Error {
+pub(super) fn unsupported(what: UnsupportedFeature) -> Error {
     Error::Unsupported(format!(
         "no longest path for {what}; run the simulation instead"
     ))
 }
 
 /// Source of the steps.
-pub(super) enum Source {
+pub(super) enum StepSource {
     Rounds(Rounds),
     /// All ranks' schedules, and the number of steps that each rank has used.
     Whole(Vec<Schedule>, Vec<usize>),
 }
 
-impl Source {
-    pub fn new(spec: &Spec) -> Result<Source> {
+impl StepSource {
+    pub fn new(spec: &Spec) -> Result<StepSource> {
         if let Some(rounds) = Rounds::new(spec)? {
-            return Ok(Source::Rounds(rounds));
+            return Ok(StepSource::Rounds(rounds));
         }
         let ranks = spec.world_size as usize;
         let mut schedules = Vec::with_capacity(ranks);
@@ -44,27 +44,27 @@ impl Source {
             }
             schedules.push(schedule);
         }
-        Ok(Source::Whole(schedules, vec![0; ranks]))
+        Ok(StepSource::Whole(schedules, vec![0; ranks]))
     }
 
     pub fn needs_one_slice(&self) -> bool {
         match self {
-            Source::Rounds(_) => false,
-            Source::Whole(schedules, _) => schedules[0].needs_one_slice,
+            StepSource::Rounds(_) => false,
+            StepSource::Whole(schedules, _) => schedules[0].needs_one_slice,
         }
     }
 
     pub fn rounds(&self) -> u32 {
         match self {
-            Source::Rounds(rounds) => rounds.count(),
-            Source::Whole(schedules, _) => schedules[0].rounds,
+            StepSource::Rounds(rounds) => rounds.count(),
+            StepSource::Whole(schedules, _) => schedules[0].rounds,
         }
     }
 
-    pub fn cuts(&self) -> (Cut, Cut) {
+    pub fn cuts(&self) -> (BufferCut, BufferCut) {
         match self {
-            Source::Rounds(rounds) => rounds.cuts(),
-            Source::Whole(schedules, _) => (schedules[0].input, schedules[0].output),
+            StepSource::Rounds(rounds) => rounds.cuts(),
+            StepSource::Whole(schedules, _) => (schedules[0].input, schedules[0].output),
         }
     }
 
@@ -72,8 +72,8 @@ impl Source {
     #[inline(always)]
     pub fn steps(&mut self, rank: usize, round: u32) -> &[Step] {
         match self {
-            Source::Rounds(rounds) => rounds.steps(rank as u32, round),
-            Source::Whole(schedules, used) => {
+            StepSource::Rounds(rounds) => rounds.steps(rank as u32, round),
+            StepSource::Whole(schedules, used) => {
                 let begin = used[rank];
                 let rest = &schedules[rank].channels[0][begin..];
                 let count = rest.partition_point(|step| step.round == round);
@@ -85,15 +85,15 @@ impl Source {
 }
 
 /// Offset of each chunk of the input and of the output, in bytes, and the end of the last one.
-pub(in crate::simulate) struct Chunks([Vec<u64>; 2]);
+pub(in crate::simulate) struct ChunkOffsets([Vec<u64>; 2]);
 
-impl Chunks {
+impl ChunkOffsets {
     /// Computes the chunks of a rank's input and output.
-    pub fn new((input, output): (Cut, Cut), scenario: &Scenario) -> Chunks {
+    pub fn new((input, output): (BufferCut, BufferCut), scenario: &Scenario) -> ChunkOffsets {
         let (count, size) = (scenario.count(), scenario.dtype.size_bytes());
-        Chunks([input, output].map(|cut| {
+        ChunkOffsets([input, output].map(|cut| {
             let chunks = cut.chunks();
-            let geometry = Geometry::new(cut, Blocks::Even(count), size, count, 1);
+            let geometry = Geometry::new(cut, BlockLayout::Even(count), size, count, 1);
             let starts = (0..chunks).map(|chunk| geometry.range(chunk, 1, 0).start as u64);
             let end = geometry.range(0, chunks, 0).end as u64;
             starts.chain([end]).collect()

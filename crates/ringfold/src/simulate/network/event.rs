@@ -4,7 +4,7 @@ use super::devices::Direction;
 
 /// A scheduled event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(in crate::simulate) enum Event {
+pub(in crate::simulate) enum ScheduledEvent {
     /// A message has left the sender's port.
     Sent(u32),
     /// The first byte of a message has arrived.

@@ -1,8 +1,8 @@
 //! Grants, which long messages over RDMA wait for: the receiver announces a destination once its
 //! receive is posted. Grants cost no processor time, and messages of a stream keep their order.
 
-use super::event::Event;
-use super::message::Source;
+use super::event::ScheduledEvent;
+use super::message::StreamKey;
 use super::model::Sending;
 use super::record::PathKind;
 use super::world::World;
@@ -16,7 +16,7 @@ impl World {
     }
 
     /// Handles a newly posted receive: requests its message in a rendezvous, or starts its grant.
-    pub fn expect(&mut self, to: u32, source: Source) {
+    pub fn expect(&mut self, to: u32, source: StreamKey) {
         match self.scenario.network.sending {
             Sending::Rendezvous => self.ask(to, source),
             Sending::Eager if self.has_grants(source.0, to) => self.write_granted(source.0),
@@ -45,7 +45,7 @@ impl World {
     }
 
     /// Launches a stream's messages up to the first that lacks its grant; returns whether one does.
-    fn is_left(&mut self, to: u32, source: Source) -> bool {
+    fn is_left(&mut self, to: u32, source: StreamKey) -> bool {
         while let Some(&number) = self.incoming(to, source).offered.front() {
             if !self.has_grant(number, to, source) {
                 return true;
@@ -61,7 +61,7 @@ impl World {
 
     /// Whether the first message of a stream has its grant, or needs none. If the grant is on its
     /// way, the sender checks again when the grant arrives.
-    fn has_grant(&mut self, number: u32, to: u32, source: Source) -> bool {
+    fn has_grant(&mut self, number: u32, to: u32, source: StreamKey) -> bool {
         let message = self.messages.see(number);
         let (bytes, part) = (message.header.bytes, message.part);
         let Some(grant_ps) = self.links(message).grant_ps(bytes.into()) else {
@@ -73,7 +73,7 @@ impl World {
         };
         let (granted_ps, behind) = (receive.posted_ps + grant_ps, receive.part);
         if granted_ps > self.now {
-            self.schedule(granted_ps, Event::Granted(source.0));
+            self.schedule(granted_ps, ScheduledEvent::Granted(source.0));
             return false;
         }
         // A message that was ready before its grant waited for the grant.

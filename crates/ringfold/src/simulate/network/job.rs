@@ -6,7 +6,7 @@ use super::message::Receive;
 use crate::transport::{Sink, Ticket};
 
 /// State that the ranks of a machine share.
-pub(in crate::simulate) struct Machine {
+pub(in crate::simulate) struct MachineState {
     /// Waiting jobs, oldest first.
     pub queue: VecDeque<u32>,
     pub cores_free: usize,
@@ -16,9 +16,9 @@ pub(in crate::simulate) struct Machine {
     pub memory_until_ps: u64,
 }
 
-impl Machine {
-    pub fn new(cores: Option<usize>) -> Machine {
-        Machine {
+impl MachineState {
+    pub fn new(cores: Option<usize>) -> MachineState {
+        MachineState {
             queue: VecDeque::new(),
             cores_free: cores.unwrap_or(usize::MAX),
             polling: VecDeque::new(),
@@ -54,7 +54,7 @@ impl Then {
 }
 
 /// A unit of work for a processor.
-pub(in crate::simulate) struct Job {
+pub(in crate::simulate) struct ProcessorJob {
     pub rank: u32,
     pub kind: JobKind,
     pub duration_ps: u64,
@@ -70,9 +70,9 @@ pub(in crate::simulate) struct Job {
     pub then: Then,
 }
 
-impl Job {
-    pub fn new(rank: u32, kind: JobKind, duration_ps: u64, part: u32, then: Then) -> Job {
-        Job {
+impl ProcessorJob {
+    pub fn new(rank: u32, kind: JobKind, duration_ps: u64, part: u32, then: Then) -> ProcessorJob {
+        ProcessorJob {
             rank,
             kind,
             duration_ps,

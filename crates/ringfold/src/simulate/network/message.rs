@@ -6,7 +6,7 @@ use crate::memory::Owned;
 use crate::transport::{Header, Sink, Ticket};
 
 /// A stream at its receiver: the sender and the channel.
-pub(in crate::simulate) type Source = (u32, u32);
+pub(in crate::simulate) type StreamKey = (u32, u32);
 
 /// A message that was posted and is not yet consumed, or one of its segments.
 pub(in crate::simulate) struct Message {
@@ -53,7 +53,7 @@ pub(in crate::simulate) struct Receive {
 
 /// One ordered stream of messages, at the receiver.
 #[derive(Default)]
-pub(in crate::simulate) struct Incoming {
+pub(in crate::simulate) struct IncomingStream {
     /// Posted messages that wait for their receive (in a rendezvous) or for their grant.
     pub offered: VecDeque<u32>,
     /// Arrived messages without a receive.

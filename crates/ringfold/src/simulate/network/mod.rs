@@ -49,7 +49,9 @@ use std::time::Duration;
 use crate::error::Result;
 use crate::memory::Region;
 use crate::simulate::scenario::Scenario;
-use crate::transport::{Head, Post, Posted, Sink, Stream, Ticket, Time, Transport, Waker, Work};
+use crate::transport::{
+    EngineWork, Head, Post, Posted, Sink, StreamId, Ticket, Time, Transport, Waker,
+};
 pub(super) use rank::Account;
 pub(super) use world::World;
 
@@ -109,16 +111,16 @@ impl Transport for Sim {
         world.post_recv(self.rank, Post(stream, ticket, header), sink)
     }
 
-    fn post_work(&mut self, ticket: Ticket, work: Work) -> Result<Posted> {
+    fn post_work(&mut self, ticket: Ticket, work: EngineWork) -> Result<Posted> {
         Ok(self.network.world().post_work(self.rank, ticket, &work))
     }
 
-    fn listen(&mut self, stream: Stream, is_wanted: bool) -> Result<()> {
+    fn listen(&mut self, stream: StreamId, is_wanted: bool) -> Result<()> {
         self.network.world().listen(self.rank, stream, is_wanted);
         Ok(())
     }
 
-    fn head(&mut self, stream: Stream) -> Result<Head> {
+    fn head(&mut self, stream: StreamId) -> Result<Head> {
         Ok(self.network.world().head(self.rank, stream))
     }
 

@@ -5,11 +5,11 @@
 //! keeps its core while it has something to do, and then polls for a while. After that, the rank
 //! sleeps, and its next job is delayed by the wake-up time.
 
-use super::event::Event;
-use super::job::{Job, JobKind, Then};
+use super::event::ScheduledEvent;
+use super::job::{JobKind, ProcessorJob, Then};
 use super::message::{Message, Receive};
 use super::model::Server;
-use super::record::{Lane, PathKind, TraceEvent};
+use super::record::{PathKind, TimelineLane, TraceEvent};
 use super::world::World;
 use crate::transport::Sink;
 
@@ -32,7 +32,7 @@ impl World {
     }
 
     /// Puts a job in its machine's queue.
-    pub fn submit(&mut self, job: Job) {
+    pub fn submit(&mut self, job: ProcessorJob) {
         let machine = self.scenario.network.machine(job.rank as usize);
         let job = self.jobs.add(job);
         self.machines[machine].queue.push_back(job);
@@ -107,7 +107,7 @@ impl World {
         state.computing += 1;
         let end_ps = after_stalls(&state.stalls, now, duration_ps);
         let end_ps = end_ps.max(self.pass_memory(machine, now, bytes));
-        self.schedule(end_ps, Event::JobDone(number));
+        self.schedule(end_ps, ScheduledEvent::JobDone(number));
     }
 
     /// Takes away the core that a rank keeps between jobs; returns whether the rank kept one.
@@ -144,9 +144,12 @@ impl World {
             let turn = state.turn;
             // The rank's engine sees the result first.
             if self.is_crowded {
-                self.schedule(now + 1, Event::Poll { rank, turn });
+                self.schedule(now + 1, ScheduledEvent::Poll { rank, turn });
             }
-            self.schedule(now + self.spin_ps.max(1), Event::Sleep { rank, turn });
+            self.schedule(
+                now + self.spin_ps.max(1),
+                ScheduledEvent::Sleep { rank, turn },
+            );
         } else {
             self.machines[machine].cores_free += 1;
         }
@@ -193,12 +196,12 @@ impl World {
         }
     }
 
-    fn finish(&mut self, job: Job) {
+    fn finish(&mut self, job: ProcessorJob) {
         let (now, rank) = (self.now, job.rank);
         let (kind, lane) = match job.kind {
-            JobKind::Overhead => (PathKind::Overhead, Lane::Overhead),
-            JobKind::Reduce => (PathKind::Reduce, Lane::Reduce),
-            JobKind::Copy => (PathKind::Copy, Lane::Copy),
+            JobKind::Overhead => (PathKind::Overhead, TimelineLane::Overhead),
+            JobKind::Reduce => (PathKind::Reduce, TimelineLane::Reduce),
+            JobKind::Copy => (PathKind::Copy, TimelineLane::Copy),
         };
         let slow_from_ps = match job.slow_ps {
             0 => now,
@@ -219,7 +222,7 @@ impl World {
         };
         self.record.note(event);
         self.record.note(TraceEvent {
-            lane: Lane::Slow,
+            lane: TimelineLane::Slow,
             begin_ps: slow_from_ps,
             end_ps: now,
             ..event

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::message::{Incoming, Source};
+use super::message::{IncomingStream, StreamKey};
 use super::record::ORIGIN;
 use crate::error::Error;
 use crate::random::SplitMix64;
@@ -11,7 +11,7 @@ use crate::transport::Ticket;
 
 /// A rank's port, in both directions.
 #[derive(Default)]
-pub(in crate::simulate) struct Port {
+pub(in crate::simulate) struct RankPort {
     /// End of the port's busy time, sending and receiving; in half duplex, the first is for both.
     pub until_ps: [u64; 2],
     /// With shared links: messages that wait for the port, and whether it is sending or resting.
@@ -22,14 +22,14 @@ pub(in crate::simulate) struct Port {
 /// A rank's operations in progress, and its totals.
 #[derive(Default)]
 pub(in crate::simulate) struct RankState {
-    pub incoming: BTreeMap<Source, Incoming>,
+    pub incoming: BTreeMap<StreamKey, IncomingStream>,
     /// Streams that the rank listens to.
-    pub listened: Vec<Source>,
+    pub listened: Vec<StreamKey>,
     /// Completed tickets for the next poll.
     pub done: Vec<Ticket>,
     pub error: Option<Error>,
     /// Port to other hosts, or to all ranks; and port within the host, if separate.
-    pub ports: [Port; 2],
+    pub ports: [RankPort; 2],
     pub has_left: bool,
     /// Whether the rank takes no further part: nothing is delivered, nothing computed.
     pub is_stopped: bool,
@@ -54,9 +54,9 @@ pub(in crate::simulate) struct RankState {
     /// Whether a message to be reduced was requested, in a rendezvous with a serial server.
     pub has_asked: bool,
     /// Streams whose next message waits until `has_asked` is cleared.
-    pub unasked: VecDeque<Source>,
+    pub unasked: VecDeque<StreamKey>,
     /// Receivers and channels of streams whose next message lacks a grant, the longest wait first.
-    pub ungranted: Vec<Source>,
+    pub ungranted: Vec<StreamKey>,
     pub stalls: Vec<(u64, u64)>,
     /// Number of jobs in progress.
     pub computing: u32,

@@ -49,7 +49,7 @@ pub struct PathPart {
 
 named! {
     /// A line of a timeline.
-    Lane, "lane" {
+    TimelineLane, "lane" {
         /// The call as a whole.
         Call, "call";
         /// The port, sending.
@@ -79,7 +79,7 @@ pub struct TraceEvent {
     /// The rank.
     pub rank: usize,
     /// Line of the timeline.
-    pub lane: Lane,
+    pub lane: TimelineLane,
     /// Start time.
     pub begin_ps: u64,
     /// End time.
@@ -111,7 +111,7 @@ pub struct LinkUse {
 pub(super) const ORIGIN: u32 = u32::MAX;
 
 /// A stored part, which began when the part before it ended.
-struct Part {
+struct ChainPart {
     before: u32,
     rank: u32,
     /// The other end of a message; `u32::MAX` if there is none.
@@ -122,7 +122,7 @@ struct Part {
 
 /// All parts and timelines of a simulation.
 pub(in crate::simulate) struct Record {
-    parts: Vec<Part>,
+    parts: Vec<ChainPart>,
     pub trace: Vec<TraceEvent>,
     traces: bool,
 }
@@ -161,7 +161,7 @@ impl Record {
         if end_ps <= self.end_ps(before) {
             return before;
         }
-        self.parts.push(Part {
+        self.parts.push(ChainPart {
             before,
             rank,
             peer: peer.unwrap_or(u32::MAX),

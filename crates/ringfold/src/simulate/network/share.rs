@@ -21,7 +21,7 @@ pub(in crate::simulate) struct Flow {
 }
 
 /// The shared links and their flows.
-pub(in crate::simulate) struct Shares {
+pub(in crate::simulate) struct SharedLinks {
     /// Bandwidth in bytes per picosecond, alternately out of the near side and into it.
     capacity: Vec<f64>,
     /// Whether a rank is on the near side, by switch and rank.
@@ -32,8 +32,8 @@ pub(in crate::simulate) struct Shares {
     pub deal: u64,
 }
 
-impl Shares {
-    pub fn new(switches: &[Switch], world_size: usize) -> Shares {
+impl SharedLinks {
+    pub fn new(switches: &[Switch], world_size: usize) -> SharedLinks {
         let near = |switch: &Switch| {
             (0..world_size)
                 .map(|rank| switch.ranks.contains(&rank))
@@ -42,7 +42,7 @@ impl Shares {
         let capacity = switches
             .iter()
             .flat_map(|switch| [1.0 / switch.ps_per_byte as f64; 2]);
-        Shares {
+        SharedLinks {
             capacity: capacity.collect(),
             near: switches.iter().map(near).collect(),
             flows: Vec::new(),

@@ -2,9 +2,9 @@
 
 use super::device_links::Passed;
 use super::devices::{Devices, Direction};
-use super::event::Event;
+use super::event::ScheduledEvent;
 use super::lanes::{Count, RankDevice};
-use super::record::{Lane, ORIGIN, PathKind, TraceEvent};
+use super::record::{ORIGIN, PathKind, TimelineLane, TraceEvent};
 use super::world::World;
 use crate::error::Result;
 use crate::lane::program::Step;
@@ -22,8 +22,8 @@ impl World {
     /// Has all streams look at what is enqueued first.
     pub fn begin_streams(&mut self) {
         for rank in 0..self.lanes.ranks.len() as u32 {
-            self.schedule(0, Event::Stream(rank, Direction::Out));
-            self.schedule(0, Event::Stream(rank, Direction::In));
+            self.schedule(0, ScheduledEvent::Stream(rank, Direction::Out));
+            self.schedule(0, ScheduledEvent::Stream(rank, Direction::In));
         }
     }
 
@@ -35,7 +35,7 @@ impl World {
             return;
         };
         if enqueued_ps > self.now {
-            return self.schedule(enqueued_ps, Event::Stream(rank, direction));
+            return self.schedule(enqueued_ps, ScheduledEvent::Stream(rank, direction));
         }
         let Some(waited) = self.waited(rank, step) else {
             return;
@@ -55,7 +55,7 @@ impl World {
         let ready_ps = self.now + combined_ps + copies * self.devices().copy_ps;
         match bytes {
             0 => self.copied(rank, direction, self.now),
-            _ => self.schedule(ready_ps, Event::CopyReady(rank, direction)),
+            _ => self.schedule(ready_ps, ScheduledEvent::CopyReady(rank, direction)),
         }
     }
 
@@ -113,7 +113,7 @@ impl World {
             .extend(stream.part, PathKind::Reduce, from, end_ps);
         self.record.note(TraceEvent {
             rank: rank as usize,
-            lane: Lane::Reduce,
+            lane: TimelineLane::Reduce,
             begin_ps: now,
             end_ps,
             peer: None,
@@ -136,7 +136,10 @@ impl World {
             Direction::In => devices.read_ps_per_byte,
         };
         let end_ps = begin_ps + bytes.saturating_mul(ps_per_byte);
-        self.schedule(end_ps, Event::KernelPassed(rank, direction, begin_ps));
+        self.schedule(
+            end_ps,
+            ScheduledEvent::KernelPassed(rank, direction, begin_ps),
+        );
     }
 
     /// A kernel has stored its row, which raises its flag, or has read those of others.
@@ -150,7 +153,7 @@ impl World {
             } else {
                 self.devices().flag_ps
             };
-            self.schedule(self.now + flag_ps, Event::Flag(part));
+            self.schedule(self.now + flag_ps, ScheduledEvent::Flag(part));
         }
     }
 
@@ -177,7 +180,7 @@ impl World {
         if let Some(due_ps) = links.next_ps() {
             let change = links.change;
             let device = device as u32;
-            self.schedule(due_ps, Event::CopyPassed(device, change));
+            self.schedule(due_ps, ScheduledEvent::CopyPassed(device, change));
         }
     }
 
@@ -208,8 +211,8 @@ impl World {
         };
         stream.is_copying = false;
         let (kind, lane) = match direction {
-            Direction::Out => (PathKind::Bring, Lane::Bring),
-            Direction::In => (PathKind::Take, Lane::Take),
+            Direction::Out => (PathKind::Bring, TimelineLane::Bring),
+            Direction::In => (PathKind::Take, TimelineLane::Take),
         };
         stream.part = self.record.extend(stream.part, kind, (rank, None), now);
         let part = stream.part;
@@ -225,18 +228,18 @@ impl World {
         if direction == Direction::In {
             device.taken.grow(part);
             if let Program::Folded(_) = device.program {
-                self.schedule(now, Event::Stream(rank, Direction::Out));
+                self.schedule(now, ScheduledEvent::Stream(rank, Direction::Out));
             }
         }
         self.lanes.copied.push((rank as usize, step));
-        let seen = Event::Seen {
+        let seen = ScheduledEvent::Seen {
             rank,
             direction,
             part,
         };
         self.schedule(now + signal_ps, seen);
         self.touch(rank);
-        self.schedule(now, Event::Stream(rank, direction));
+        self.schedule(now, ScheduledEvent::Stream(rank, direction));
     }
 
     /// A rank sees that its device has brought or taken the next slice.
@@ -256,7 +259,7 @@ impl World {
         while self.lanes.given_back < least {
             self.lanes.given_back += 1;
             for rank in 0..self.lanes.ranks.len() as u32 {
-                self.schedule(self.now + signal_ps, Event::GivenBack(rank, part));
+                self.schedule(self.now + signal_ps, ScheduledEvent::GivenBack(rank, part));
             }
         }
     }
@@ -271,7 +274,7 @@ impl World {
     pub fn release(&mut self, rank: usize) {
         let (part, signal_ps) = (self.ranks[rank].cause, self.devices().signal_ps);
         let rank = rank as u32;
-        self.schedule(self.now + signal_ps, Event::Released(rank, part));
+        self.schedule(self.now + signal_ps, ScheduledEvent::Released(rank, part));
     }
 
     /// A device sees that its host has handled the next slice.

@@ -1,7 +1,7 @@
 use super::model::{Compute, Links, Network, Sending};
 use super::*;
 use crate::memory::Owned;
-use crate::transport::suite::{self, World, pattern};
+use crate::transport::suite::{self, TransportWorld, pattern};
 
 /// Returns a scenario with the slow-node paper's links, 5 µs and 100 Gbit/s, and free computing.
 fn scenario(ranks: usize, sending: Sending) -> Scenario {
@@ -33,14 +33,14 @@ mod with_rendezvous {
 }
 
 /// Polls all ranks at `time_ps` until none makes progress.
-fn poll_at(world: &mut World<Sim>, time_ps: u128) {
+fn poll_at(world: &mut TransportWorld<Sim>, time_ps: u128) {
     world.now = Time(time_ps);
     while world.round().unwrap() {}
 }
 
 #[test]
 fn a_message_takes_alpha_and_its_bytes_times_beta() {
-    let mut world = World::new(eager(2));
+    let mut world = TransportWorld::new(eager(2));
     let (source, target) = (pattern(8192, 1), Owned::zeroed(8192));
     let send = world.send(0, (1, 0), 0, source.region());
     let recv = world.recv(1, (0, 0), 0, Sink::Store(target.region()));
@@ -58,7 +58,7 @@ fn a_message_takes_alpha_and_its_bytes_times_beta() {
 
 #[test]
 fn messages_of_one_sender_queue_at_its_port() {
-    let mut world = World::new(eager(3));
+    let mut world = TransportWorld::new(eager(3));
     let (source, targets) = (pattern(1000, 1), [Owned::zeroed(1000), Owned::zeroed(1000)]);
     let first = world.recv(1, (0, 0), 0, Sink::Store(targets[0].region()));
     let second = world.recv(2, (0, 0), 0, Sink::Store(targets[1].region()));
@@ -72,7 +72,7 @@ fn messages_of_one_sender_queue_at_its_port() {
 
 #[test]
 fn messages_to_one_receiver_queue_at_its_port() {
-    let mut world = World::new(eager(3));
+    let mut world = TransportWorld::new(eager(3));
     let (source, targets) = (pattern(1000, 1), [Owned::zeroed(1000), Owned::zeroed(1000)]);
     let first = world.recv(0, (1, 0), 0, Sink::Store(targets[0].region()));
     let second = world.recv(0, (2, 0), 0, Sink::Store(targets[1].region()));
@@ -86,7 +86,7 @@ fn messages_to_one_receiver_queue_at_its_port() {
 
 #[test]
 fn both_directions_are_used_at_once() {
-    let mut world = World::new(eager(2));
+    let mut world = TransportWorld::new(eager(2));
     let (source, targets) = (pattern(1000, 1), [Owned::zeroed(1000), Owned::zeroed(1000)]);
     let first = world.recv(0, (1, 0), 0, Sink::Store(targets[0].region()));
     let second = world.recv(1, (0, 0), 0, Sink::Store(targets[1].region()));
@@ -102,7 +102,7 @@ fn only_a_rendezvous_waits_for_the_receive() {
         (Sending::Eager, 9_000_000),
         (Sending::Rendezvous, 9_000_000 + 5_080_000),
     ] {
-        let mut world = World::new(SimNetwork::new(&scenario(2, sending)));
+        let mut world = TransportWorld::new(SimNetwork::new(&scenario(2, sending)));
         let (source, target) = (pattern(1000, 1), Owned::zeroed(1000));
         world.send(0, (1, 0), 0, source.region());
         poll_at(&mut world, 9_000_000);
@@ -117,7 +117,7 @@ fn a_ring_reduce_scatter_takes_the_time_of_the_closed_form() {
     // The slow-node paper without a slow node: N - 1 steps of transfer and 3 µs of reduction.
     const REDUCE_PS: u128 = 3_000_000;
     for (world_size, expected_ps) in [(4, 25_966_080), (8, 60_587_520)] {
-        let mut world = World::new(eager(world_size));
+        let mut world = TransportWorld::new(eager(world_size));
         let (source, target) = (pattern(8192, 1), Owned::zeroed(8192));
         for step in 0..world_size as u32 - 1 {
             let ranks = 0..world_size;

@@ -1,11 +1,11 @@
 //! The path of a message: offered, sent through a port, over a wire, through the receiver's port,
 //! matched with its receive, consumed.
 
-use super::event::Event;
-use super::job::{Job, JobKind, Then};
-use super::message::{Message, Receive, Source};
+use super::event::ScheduledEvent;
+use super::job::{JobKind, ProcessorJob, Then};
+use super::message::{Message, Receive, StreamKey};
 use super::model::{Links, Ports, Sending, Server};
-use super::record::{Lane, PathKind, TraceEvent};
+use super::record::{PathKind, TimelineLane, TraceEvent};
 use super::share::Flow;
 use super::world::World;
 use crate::transport::{HEADER_BYTES, Sink};
@@ -51,7 +51,7 @@ impl World {
     }
 
     /// Requests the messages of a stream that are offered and have a receive.
-    pub fn ask(&mut self, to: u32, source: Source) {
+    pub fn ask(&mut self, to: u32, source: StreamKey) {
         loop {
             let incoming = self.incoming(to, source);
             let receive = incoming.receives.get(incoming.accepted);
@@ -119,9 +119,12 @@ impl World {
             sent_ps + links.gap_ps;
         self.leave_port(number, begin_ps, sent_ps);
         if self.scenario.network.sending == Sending::Eager {
-            self.schedule(sent_ps, Event::Sent(number));
+            self.schedule(sent_ps, ScheduledEvent::Sent(number));
         }
-        self.schedule(self.first_byte_ps(number), Event::FirstByte(number));
+        self.schedule(
+            self.first_byte_ps(number),
+            ScheduledEvent::FirstByte(number),
+        );
         let source = (from, self.messages.see(number).channel);
         self.incoming(to, source).busy_ps += sent_ps - begin_ps;
     }
@@ -137,7 +140,7 @@ impl World {
         (message.begin_ps, message.sent_ps) = (begin_ps, sent_ps);
         self.record.note(TraceEvent {
             rank: message.from as usize,
-            lane: Lane::Transmit,
+            lane: TimelineLane::Transmit,
             begin_ps,
             end_ps: sent_ps,
             peer: Some(message.to as usize),
@@ -189,14 +192,14 @@ impl World {
         let message = self.messages.see(number);
         self.record.note(TraceEvent {
             rank: message.to as usize,
-            lane: Lane::Receive,
+            lane: TimelineLane::Receive,
             begin_ps,
             end_ps: arrival_ps,
             peer: Some(message.from as usize),
             bytes: message.bytes,
             slice: message.header.slice,
         });
-        self.schedule(arrival_ps, Event::Arrived(number));
+        self.schedule(arrival_ps, ScheduledEvent::Arrived(number));
     }
 
     pub fn arrived(&mut self, number: u32) {
@@ -225,7 +228,7 @@ impl World {
     }
 
     /// Matches arrived messages with their receives.
-    pub fn pair(&mut self, to: u32, source: Source) {
+    pub fn pair(&mut self, to: u32, source: StreamKey) {
         if self.ranks[to as usize].is_stopped {
             return;
         }
@@ -269,7 +272,7 @@ impl World {
     }
 
     /// Releases the segments that a stream has room for; an empty stream takes one of any length.
-    pub fn fill(&mut self, to: u32, source: Source) {
+    pub fn fill(&mut self, to: u32, source: StreamKey) {
         loop {
             let incoming = self.incoming(to, source);
             let held_bytes = incoming.held_bytes;
@@ -294,7 +297,7 @@ impl World {
     }
 
     /// Frees the room of a segment that the receiver has taken out of its stream.
-    fn make_room(&mut self, to: u32, source: Source, bytes: u64) {
+    fn make_room(&mut self, to: u32, source: StreamKey, bytes: u64) {
         self.incoming(to, source).held_bytes -= bytes;
         self.fill(to, source);
     }
@@ -315,7 +318,7 @@ impl World {
         if message.is_first() {
             duration_ps += links.message_ps(message.header.bytes.into());
         }
-        let mut job = Job::new(rank, JobKind::Overhead, duration_ps, part, then);
+        let mut job = ProcessorJob::new(rank, JobKind::Overhead, duration_ps, part, then);
         job.peer = Some(peer);
         job.bytes = moved_bytes;
         // A segment without costs still waits for the first, which has the overhead.
@@ -353,7 +356,7 @@ impl World {
         } else {
             0
         };
-        let mut job = Job::new(
+        let mut job = ProcessorJob::new(
             to,
             JobKind::Reduce,
             duration_ps,
@@ -411,7 +414,7 @@ impl World {
         self.shares.deal_out();
         let next = self.shares.flows.iter().map(|flow| flow.end_ps).min();
         if let Some(end_ps) = next {
-            self.schedule(end_ps, Event::Drained(self.shares.deal));
+            self.schedule(end_ps, ScheduledEvent::Drained(self.shares.deal));
         }
     }
 
@@ -437,11 +440,11 @@ impl World {
             }
             self.schedule(
                 now.max(self.first_byte_ps(number)),
-                Event::FirstByte(number),
+                ScheduledEvent::FirstByte(number),
             );
             self.schedule(
                 now + links.gap_ps,
-                Event::PortRested {
+                ScheduledEvent::PortRested {
                     rank: from,
                     is_local,
                 },

@@ -3,31 +3,31 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
-use super::event::Event;
-use super::job::{Job, JobKind, Machine, Then};
+use super::event::ScheduledEvent;
+use super::job::{JobKind, MachineState, ProcessorJob, Then};
 use super::lanes::Lanes;
-use super::message::{Incoming, Message, Numbered, Receive, Source};
+use super::message::{IncomingStream, Message, Numbered, Receive, StreamKey};
 use super::rank::RankState;
 use super::record::{LinkUse, ORIGIN, PathKind, PathPart, Record};
-use super::share::Shares;
+use super::share::SharedLinks;
 use super::slow_links::SlowLinks;
 use crate::error::{Error, Result};
 use crate::memory::{Owned, Region};
 use crate::simulate::scenario::{Payload, Scenario};
-use crate::transport::{Head, Post, Posted, Sink, Stream, Ticket, Work, WorkKind};
+use crate::transport::{EngineWork, Head, Post, Posted, Sink, StreamId, Ticket, WorkKind};
 
 /// All simulated machines.
 pub(in crate::simulate) struct World {
     pub scenario: Scenario,
     pub now: u64,
-    events: BinaryHeap<Reverse<(u64, u64, Event)>>,
+    events: BinaryHeap<Reverse<(u64, u64, ScheduledEvent)>>,
     next_event: u64,
     pub events_passed: u64,
     pub ranks: Vec<RankState>,
-    pub machines: Vec<Machine>,
+    pub machines: Vec<MachineState>,
     pub messages: Numbered<Message>,
-    pub jobs: Numbered<Job>,
-    pub shares: Shares,
+    pub jobs: Numbered<ProcessorJob>,
+    pub shares: SharedLinks,
     pub slow_links: SlowLinks,
     /// The ranks' devices; empty where there are none.
     pub lanes: Lanes,
@@ -57,7 +57,7 @@ impl World {
             begins_ps,
             ..RankState::new(rank, scenario)
         };
-        let machine = |_| Machine::new(network.cores_per_host);
+        let machine = |_| MachineState::new(network.cores_per_host);
         let machines = 0..=network.machine(scenario.ranks.saturating_sub(1));
         let mut world = World {
             now: 0,
@@ -73,7 +73,7 @@ impl World {
             machines: machines.map(machine).collect(),
             messages: Numbered::new(),
             jobs: Numbered::new(),
-            shares: Shares::new(&network.switches, scenario.ranks),
+            shares: SharedLinks::new(&network.switches, scenario.ranks),
             slow_links: SlowLinks::new(scenario),
             lanes: Lanes::new(scenario),
             spin_ps: network.polling_ps(&scenario.compute, scenario.ranks),
@@ -115,34 +115,36 @@ impl World {
         self.now = self.now.max(to);
     }
 
-    fn happen(&mut self, event: Event) {
+    fn happen(&mut self, event: ScheduledEvent) {
         match event {
-            Event::Sent(message) => self.sent(message),
-            Event::FirstByte(message) => self.first_byte(message),
-            Event::Arrived(message) => self.arrived(message),
-            Event::Granted(rank) => self.write_granted(rank),
-            Event::JobDone(job) => self.job_done(job),
-            Event::Sleep { rank, turn } => self.sleep(rank, turn),
-            Event::Poll { rank, turn } => self.poll_for_work(rank, turn),
-            Event::Drained(deal) => self.drained(deal),
-            Event::Stream(rank, direction) => self.go_on_in_stream(rank, direction),
-            Event::CopyReady(rank, direction) => self.put_on_link(rank, direction),
-            Event::CopyPassed(device, change) => self.copy_passed(device, change),
-            Event::Seen {
+            ScheduledEvent::Sent(message) => self.sent(message),
+            ScheduledEvent::FirstByte(message) => self.first_byte(message),
+            ScheduledEvent::Arrived(message) => self.arrived(message),
+            ScheduledEvent::Granted(rank) => self.write_granted(rank),
+            ScheduledEvent::JobDone(job) => self.job_done(job),
+            ScheduledEvent::Sleep { rank, turn } => self.sleep(rank, turn),
+            ScheduledEvent::Poll { rank, turn } => self.poll_for_work(rank, turn),
+            ScheduledEvent::Drained(deal) => self.drained(deal),
+            ScheduledEvent::Stream(rank, direction) => self.go_on_in_stream(rank, direction),
+            ScheduledEvent::CopyReady(rank, direction) => self.put_on_link(rank, direction),
+            ScheduledEvent::CopyPassed(device, change) => self.copy_passed(device, change),
+            ScheduledEvent::Seen {
                 rank,
                 direction,
                 part,
             } => self.see_copy(rank, direction, part),
-            Event::Released(rank, part) => self.see_release(rank, part),
-            Event::GivenBack(rank, part) => self.see_slot(rank, part),
-            Event::KernelPassed(rank, side, begin_ps) => self.kernel_passed(rank, side, begin_ps),
-            Event::Flag(part) => self.see_flag(part),
-            Event::PortRested { rank, is_local } => self.port_rested(rank, is_local),
+            ScheduledEvent::Released(rank, part) => self.see_release(rank, part),
+            ScheduledEvent::GivenBack(rank, part) => self.see_slot(rank, part),
+            ScheduledEvent::KernelPassed(rank, side, begin_ps) => {
+                self.kernel_passed(rank, side, begin_ps)
+            }
+            ScheduledEvent::Flag(part) => self.see_flag(part),
+            ScheduledEvent::PortRested { rank, is_local } => self.port_rested(rank, is_local),
         }
     }
 
     /// Schedules `event` for `time`; events of one time happen in the order of scheduling.
-    pub fn schedule(&mut self, time: u64, event: Event) {
+    pub fn schedule(&mut self, time: u64, event: ScheduledEvent) {
         self.events.push(Reverse((time, self.next_event, event)));
         self.next_event += 1;
     }
@@ -185,7 +187,7 @@ impl World {
         part
     }
 
-    pub fn incoming(&mut self, to: u32, source: Source) -> &mut Incoming {
+    pub fn incoming(&mut self, to: u32, source: StreamKey) -> &mut IncomingStream {
         self.ranks[to as usize].incoming.entry(source).or_default()
     }
 
@@ -258,7 +260,7 @@ impl World {
         Ok(Posted::Pending)
     }
 
-    pub fn post_work(&mut self, rank: usize, ticket: Ticket, work: &Work) -> Posted {
+    pub fn post_work(&mut self, rank: usize, ticket: Ticket, work: &EngineWork) -> Posted {
         let rank = rank as u32;
         let bytes = work.bytes as u64;
         let part = self.cause(rank);
@@ -273,7 +275,7 @@ impl World {
             ),
         };
         let duration_ps = duration_ps + self.miss_ps_per_byte * bytes;
-        let mut job = Job::new(rank, kind, duration_ps, part, Then::Report(ticket));
+        let mut job = ProcessorJob::new(rank, kind, duration_ps, part, Then::Report(ticket));
         job.bytes = bytes;
         if kind == JobKind::Reduce {
             job.slow_ps = self.count_reduction(rank);
@@ -289,12 +291,12 @@ impl World {
     }
 
     /// Whether a job costs nothing, so that it need not wait for its turn.
-    pub fn is_free(&self, job: &Job) -> bool {
+    pub fn is_free(&self, job: &ProcessorJob) -> bool {
         let touches_memory = self.scenario.network.memory_ps_per_byte.is_some() && job.bytes > 0;
         job.duration_ps + job.slow_ps == 0 && !touches_memory
     }
 
-    pub fn listen(&mut self, rank: usize, stream: Stream, is_wanted: bool) {
+    pub fn listen(&mut self, rank: usize, stream: StreamId, is_wanted: bool) {
         let source = (stream.peer as u32, stream.channel as u32);
         let listened = &mut self.ranks[rank].listened;
         listened.retain(|known| *known != source);
@@ -304,13 +306,13 @@ impl World {
     }
 
     /// Whether unexpected messages of a stream are reported.
-    pub fn is_listened(&self, to: u32, source: Source) -> bool {
+    pub fn is_listened(&self, to: u32, source: StreamKey) -> bool {
         self.ranks[to as usize].listened.contains(&source)
     }
 
     /// Returns the header of the next message of a stream: once the message has arrived, or as soon
     /// as it waits for its receive, as headers have no cost.
-    pub fn head(&self, to: usize, stream: Stream) -> Head {
+    pub fn head(&self, to: usize, stream: StreamId) -> Head {
         let source = (stream.peer as u32, stream.channel as u32);
         let Some(incoming) = self.ranks[to].incoming.get(&source) else {
             return match self.ranks[stream.peer].has_left {
@@ -328,7 +330,7 @@ impl World {
     }
 
     /// Whether no further message can arrive on a stream.
-    fn is_over(&self, from: usize, incoming: &Incoming) -> bool {
+    fn is_over(&self, from: usize, incoming: &IncomingStream) -> bool {
         self.ranks[from].has_left && incoming.arrived.is_empty() && incoming.under_way == 0
     }
 

@@ -356,7 +356,7 @@ fn timelines_show_the_copies_of_all_slices() {
         ..call(2, 4 << 20, Devices::default())
     };
     let report = run(&scenario).unwrap();
-    for lane in [Lane::Bring, Lane::Take] {
+    for lane in [TimelineLane::Bring, TimelineLane::Take] {
         for rank in 0..2 {
             let own = report.trace.iter().filter(|event| event.rank == rank);
             let copies = own.filter(|event| event.lane == lane);

@@ -23,13 +23,13 @@ const SILENT: Signals = Signals {
     silent: true,
 };
 
-fn policy(target: Target, signals: Signals, alpha: f64) -> Policy {
+fn policy(target: Target, signals: Signals, alpha: f64) -> LateMergePolicy {
     let timers = Timers::Fixed {
         alpha,
         reduce_ps: REDUCE_PS,
         transfer_ps: TRANSFER_PS,
     };
-    Policy {
+    LateMergePolicy {
         target,
         signals,
         timers,
@@ -37,7 +37,7 @@ fn policy(target: Target, signals: Signals, alpha: f64) -> Policy {
 }
 
 /// Returns the paper's reduce-scatter with a straggler policy.
-fn paper(ranks: usize, server: Server, straggler: Option<Policy>) -> Scenario {
+fn paper(ranks: usize, server: Server, straggler: Option<LateMergePolicy>) -> Scenario {
     Scenario {
         straggler,
         ..Scenario::slow_node_paper(ranks, server)
@@ -186,7 +186,7 @@ fn a_rank_that_is_always_slow_gains_nothing() {
 }
 
 /// Returns the columns of the table: the rank that signals, and the target of the sum.
-fn columns() -> [Option<Policy>; 6] {
+fn columns() -> [Option<LateMergePolicy>; 6] {
     [
         None,
         Some(policy(Target::Next2, LATE, 1.8)),
@@ -197,7 +197,11 @@ fn columns() -> [Option<Policy>; 6] {
     ]
 }
 
-fn check_columns(what: &str, due_us: [f64; 6], scenario: impl Fn(Option<Policy>) -> Scenario) {
+fn check_columns(
+    what: &str,
+    due_us: [f64; 6],
+    scenario: impl Fn(Option<LateMergePolicy>) -> Scenario,
+) {
     let results = columns().map(|policy| results_ps(&scenario(policy)) as f64 / 1e6);
     for (got, due) in results.iter().zip(due_us) {
         let is_same = (got - due).abs() <= 0.005_001;

@@ -23,7 +23,7 @@ const MICROSECOND_PS: u64 = 1_000_000;
 
 /// Outcomes of a number of runs.
 #[derive(Debug, Default)]
-struct Tally {
+struct RunTally {
     runs: u64,
     exact: u64,
     failed: u64,
@@ -36,7 +36,7 @@ fn pick<T: Copy>(random: &mut SplitMix64, from: &[T]) -> T {
     from[random.index(from.len())]
 }
 
-fn random_policy(random: &mut SplitMix64) -> Policy {
+fn random_policy(random: &mut SplitMix64) -> LateMergePolicy {
     let both = Signals::BOTH;
     let signals = [
         both,
@@ -61,7 +61,7 @@ fn random_policy(random: &mut SplitMix64) -> Policy {
         reduce_ps: 3 * MICROSECOND_PS,
         transfer_ps: 5_655_360,
     };
-    Policy {
+    LateMergePolicy {
         target: pick(random, &Target::ALL),
         signals: pick(random, &signals),
         timers,
@@ -170,7 +170,7 @@ fn random_faults(random: &mut SplitMix64) -> Faults {
 }
 
 /// Makes and checks the run of one seed.
-fn run_one(seed: u64, tally: &mut Tally) {
+fn run_one(seed: u64, tally: &mut RunTally) {
     let mut random = SplitMix64::stream(seed, 0x6c61_7465);
     let scenario = random_scenario(&mut random);
     let faults = (random.below(4) == 0).then(|| random_faults(&mut random));
@@ -206,8 +206,8 @@ fn run_one(seed: u64, tally: &mut Tally) {
         .sum::<u64>();
 }
 
-fn run_all(seeds: std::ops::Range<u64>) -> Tally {
-    let mut tally = Tally::default();
+fn run_all(seeds: std::ops::Range<u64>) -> RunTally {
+    let mut tally = RunTally::default();
     for seed in seeds {
         run_one(seed, &mut tally);
     }

@@ -175,7 +175,7 @@ fn messages_share_a_switch_evenly_and_max_min_fairly() {
     scenario.traces = true;
     let report = run(&scenario).unwrap();
     let sent_ps = |rank| {
-        let own = |event: &&TraceEvent| event.rank == rank && event.lane == Lane::Transmit;
+        let own = |event: &&TraceEvent| event.rank == rank && event.lane == TimelineLane::Transmit;
         report.trace.iter().find(own).unwrap().end_ps
     };
     assert_eq!(sent_ps(0), 384 * M);
@@ -212,7 +212,7 @@ fn the_blame_for_a_slow_reduction_is_its_ranks() {
     let slow = report
         .trace
         .iter()
-        .find(|event| event.lane == Lane::Slow)
+        .find(|event| event.lane == TimelineLane::Slow)
         .unwrap();
     assert_eq!((slow.rank, slow.begin_ps), (1, 5_655_360 + 3_000_000));
 }

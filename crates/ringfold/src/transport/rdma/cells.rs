@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use crate::error::Result;
 use crate::memory::{Owned, Region};
-use crate::verbs::{Access, Domain, Piece, Place, Registered};
+use crate::verbs::{Domain, MemoryAccess, MemoryRegion, Piece, RemoteAddress};
 
 /// Equal parts of registered memory, taken and returned by number.
 pub struct Cells {
     // Dropped before the memory.
-    registered: Registered,
+    registered: MemoryRegion,
     _memory: Owned,
     cell_bytes: usize,
     count: usize,
@@ -22,7 +22,7 @@ impl Cells {
         domain: &Arc<Domain>,
         count: usize,
         cell_bytes: usize,
-        access: Access,
+        access: MemoryAccess,
     ) -> Result<Cells> {
         // Devices refuse empty registrations.
         let memory = Owned::zeroed((count * cell_bytes).max(1));
@@ -70,8 +70,8 @@ impl Cells {
     }
 
     /// Returns the address and key with which a peer writes to a cell.
-    pub fn place(&self, cell: u32) -> Place {
-        Place {
+    pub fn place(&self, cell: u32) -> RemoteAddress {
+        RemoteAddress {
             address: self.region(cell).address() as u64,
             rkey: self.registered.rkey(),
         }

@@ -9,8 +9,8 @@ use super::outgoing::{BEGUN_MAX, CREDITS, GRANTS_MAX, Grant, Outgoing, Send};
 use super::packet::{CONTROL_BYTES_MAX, PACKET_BYTES_MAX, PAYLOAD_AT, Packet};
 use crate::error::Result;
 use crate::memory::{Owned, Region};
-use crate::transport::{HEADER_BYTES, Header, Post, Sink, Stream};
-use crate::verbs::Place;
+use crate::transport::{HEADER_BYTES, Header, Post, Sink, StreamId};
+use crate::verbs::RemoteAddress;
 
 /// Lengths of messages.
 const LENGTHS: [usize; 4] = [0, 100, 5000, 30_000];
@@ -23,7 +23,7 @@ const POSTED_MAX: usize = 20;
 /// Length of a step in the data: its kind, two small numbers, and a packet.
 const STEP_BYTES: usize = 3 + CONTROL_BYTES_MAX;
 /// Destination of the peer's writes in packets; no device writes there.
-const NOWHERE: Place = Place {
+const NOWHERE: RemoteAddress = RemoteAddress {
     address: 1 << 40,
     rkey: 7,
 };
@@ -35,7 +35,7 @@ const NOWHERE: Place = Place {
 /// If the halves are inconsistent or unbounded.
 pub fn take(data: &[u8]) {
     let memory = Owned::zeroed(LENGTHS[LENGTHS.len() - 1]);
-    let mut link = Halves {
+    let mut link = LinkHalves {
         out: Outgoing::default(),
         inc: Incoming::default(),
         posted: [0; 2],
@@ -50,7 +50,7 @@ pub fn take(data: &[u8]) {
     }
 }
 
-struct Halves {
+struct LinkHalves {
     out: Outgoing,
     inc: Incoming,
     /// Number of posted sends and receives.
@@ -58,7 +58,7 @@ struct Halves {
     memory: Region,
 }
 
-impl Halves {
+impl LinkHalves {
     fn take(&mut self, step: &[u8]) -> Result<()> {
         let (small, packet) = ([step[1], step[2]], &step[3..]);
         let is_lie = small.map(|number| number == u8::MAX);
@@ -98,7 +98,7 @@ impl Halves {
     fn post(&mut self, which: usize, length: u8) -> (Post, Region) {
         let header = self.header(which, length);
         self.posted[which] += 1;
-        let stream = Stream {
+        let stream = StreamId {
             peer: RANKS[0],
             channel: 1,
         };
@@ -263,7 +263,7 @@ impl Halves {
 
     /// Checks the invariants that no peer may break.
     fn check(&self) {
-        let Halves { out, inc, .. } = self;
+        let LinkHalves { out, inc, .. } = self;
         assert!(inc.arrived.len() <= CREDITS as usize + BEGUN_MAX);
         assert!(inc.granted.len() <= GRANTS_MAX && out.grants.len() <= GRANTS_MAX);
         assert!(inc.satisfied <= inc.queue.len() && out.introduced <= out.queue.len());

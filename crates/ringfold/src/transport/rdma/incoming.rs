@@ -13,7 +13,7 @@ use super::outgoing::{BEGUN_MAX, CREDITS, GRANTS_MAX};
 use super::packet::{PAYLOAD_AT, Packet, WHOLE_BYTES_MAX};
 use crate::error::{Error, Result};
 use crate::transport::{HEADER_BYTES, Head, Header, Post, Sink, Ticket};
-use crate::verbs::Place;
+use crate::verbs::RemoteAddress;
 
 /// An expected message.
 pub struct Recv {
@@ -52,7 +52,7 @@ impl Arrived {
 }
 
 /// A part of a message that the peer may write.
-pub struct Part {
+pub struct GrantedPart {
     pub number: u32,
     pub range: Range<usize>,
     pub to: Landing,
@@ -74,7 +74,7 @@ pub struct Incoming {
     /// Number of messages at the queue's front that need no more grants.
     pub satisfied: usize,
     pub arrived: VecDeque<Arrived>,
-    pub granted: VecDeque<Part>,
+    pub granted: VecDeque<GrantedPart>,
     /// Number that the next write must have.
     pub sequence: u32,
     /// Number of short messages taken; `told` is the number known to the peer. Modulo 2^32.
@@ -159,14 +159,14 @@ impl Incoming {
 
     /// Notes that the peer may write the next `bytes` of the receive at `place`; returns the packet
     /// that grants them.
-    pub fn grant(&mut self, place: usize, bytes: usize, to: (Place, Landing)) -> Packet {
+    pub fn grant(&mut self, place: usize, bytes: usize, to: (RemoteAddress, Landing)) -> Packet {
         let recv = &mut self.queue[place];
         let range = recv.granted..recv.granted + bytes;
         recv.granted = range.end;
         let number = self.first.wrapping_add(place as u32);
         let header = recv.header.encode(0);
         let (place, to) = to;
-        self.granted.push_back(Part { number, range, to });
+        self.granted.push_back(GrantedPart { number, range, to });
         Packet::Grant {
             number,
             header,
@@ -183,7 +183,7 @@ impl Incoming {
         bytes: usize,
         unsent: usize,
         peer: usize,
-    ) -> Result<(usize, Part)> {
+    ) -> Result<(usize, GrantedPart)> {
         let is_sent = self.granted.len() > unsent && number == self.sequence;
         let part = match self.granted.pop_front() {
             Some(part) if is_sent && bytes <= part.range.len() => part,

@@ -34,7 +34,7 @@ const UNSEEN_MAX: usize = SEND_DEPTH / 4;
 pub const RECEIVE_DEPTH: usize = CREDITS as usize + BEGUN_MAX + 2 * GRANTS_MAX + 2 + 1;
 
 /// A request at the device. Requests complete in order.
-enum Flight {
+enum WorkRequest {
     /// A packet inline in the request. An unsignaled one completes unseen, with the next signaled
     /// request.
     Inline { is_signaled: bool },
@@ -48,15 +48,15 @@ enum Flight {
 }
 
 /// Whether a request has no completion of its own.
-fn is_unseen(flight: &Flight) -> bool {
-    matches!(flight, Flight::Inline { is_signaled: false })
+fn is_unseen(flight: &WorkRequest) -> bool {
+    matches!(flight, WorkRequest::Inline { is_signaled: false })
 }
 
 /// Mark of sends in request ids, in place of a receive's cell.
 const SEND: u32 = u32::MAX;
 
 /// One stream over its queue pair.
-pub struct Link {
+pub struct RdmaLink {
     // Dropped before the memory that peers write to.
     pub pair: QueuePair,
     /// Number of the device's rail.
@@ -65,7 +65,7 @@ pub struct Link {
     place: u64,
     peer: usize,
     rank: usize,
-    flights: VecDeque<Flight>,
+    flights: VecDeque<WorkRequest>,
     /// Grants, credits and the goodbye that wait for room.
     outbox: VecDeque<Packet>,
     out: Outgoing,
@@ -76,15 +76,15 @@ pub struct Link {
     pub is_starved: bool,
 }
 
-impl Link {
+impl RdmaLink {
     /// Creates the link of `rank` with `peer` over `pair`, and posts its receives.
     pub fn new(
         pair: QueuePair,
         (rail, place): (usize, usize),
         [peer, rank]: [usize; 2],
         resources: &mut Rail,
-    ) -> Result<Link> {
-        let link = Link {
+    ) -> Result<RdmaLink> {
+        let link = RdmaLink {
             pair,
             rail,
             place: place as u64,
@@ -153,9 +153,9 @@ impl Link {
         }
         for flight in self.flights.drain(..) {
             match flight {
-                Flight::Packet(cell) => rail.packets.give(cell),
-                Flight::Piece(cell) => rail.out_pieces.give(cell),
-                Flight::Inline { .. } | Flight::Payload { .. } => {}
+                WorkRequest::Packet(cell) => rail.packets.give(cell),
+                WorkRequest::Piece(cell) => rail.out_pieces.give(cell),
+                WorkRequest::Inline { .. } | WorkRequest::Payload { .. } => {}
             }
         }
         self.outbox.clear();
@@ -191,7 +191,7 @@ impl Link {
     /// Logs why messages wait, to explain a call that did not complete.
     #[cold]
     fn log_what_is_left(&self) {
-        let Link { out, inc, .. } = self;
+        let RdmaLink { out, inc, .. } = self;
         let signaled = self.flights.iter().filter(|flight| !is_unseen(flight));
         log::info!(
             target: "ringfold::transport",
@@ -239,16 +239,16 @@ impl Link {
             self.flights.pop_front();
         }
         match self.flights.pop_front() {
-            Some(Flight::Packet(cell)) => rail.packets.give(cell),
-            Some(Flight::Piece(cell)) => rail.out_pieces.give(cell),
-            Some(Flight::Payload { number, .. }) => {
+            Some(WorkRequest::Packet(cell)) => rail.packets.give(cell),
+            Some(WorkRequest::Piece(cell)) => rail.out_pieces.give(cell),
+            Some(WorkRequest::Payload { number, .. }) => {
                 let place = number.wrapping_sub(self.out.first) as usize;
                 if let Some(send) = self.out.queue.get_mut(place) {
                     send.flying -= 1;
                 }
                 done.extend(self.out.settle(number));
             }
-            Some(Flight::Inline { .. }) | None => {}
+            Some(WorkRequest::Inline { .. }) | None => {}
         }
     }
 
@@ -315,7 +315,7 @@ impl Link {
             let unseen = unseen.take_while(|flight| is_unseen(flight)).count();
             let is_signaled = unseen == UNSEEN_MAX || packet == Packet::Bye;
             self.pair.post_inline(id, &pieces, is_signaled)?;
-            self.flights.push_back(Flight::Inline { is_signaled });
+            self.flights.push_back(WorkRequest::Inline { is_signaled });
         } else {
             let Some(cell) = rail.packets.take() else {
                 self.is_starved = true;
@@ -328,7 +328,7 @@ impl Link {
                 .part(length..piece.region.bytes())
                 .copy_from(payload);
             self.pair.post_send(id, &[piece])?;
-            self.flights.push_back(Flight::Packet(cell));
+            self.flights.push_back(WorkRequest::Packet(cell));
         }
         self.inc.told = self.inc.consumed;
         Ok(true)

@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex};
 use crate::error::Result;
 use crate::memory::Region;
 use crate::sync::lock;
-use crate::verbs::{Access, Domain, Place, Registered};
+use crate::verbs::{Domain, MemoryAccess, MemoryRegion, RemoteAddress};
 
 /// Length of the parts in which a call's memory is registered.
 pub const WINDOW_BYTES: usize = 1 << 20;
@@ -34,11 +34,11 @@ pub const WINDOWS_MAX: usize = 32;
 pub struct Window {
     lkey: u32,
     rkey: u32,
-    registered: Mutex<Option<Registered>>,
+    registered: Mutex<Option<MemoryRegion>>,
 }
 
 impl Window {
-    fn new(registered: Registered) -> Window {
+    fn new(registered: MemoryRegion) -> Window {
         Window {
             lkey: registered.lkey(),
             rkey: registered.rkey(),
@@ -52,8 +52,8 @@ impl Window {
     }
 
     /// Returns the address and key with which a peer writes to `part` of the window.
-    pub fn place(&self, part: Region) -> Place {
-        Place {
+    pub fn place(&self, part: Region) -> RemoteAddress {
+        RemoteAddress {
             address: part.address() as u64,
             rkey: self.rkey,
         }
@@ -66,7 +66,7 @@ impl Window {
 
 /// Registered windows of held memory.
 #[derive(Debug)]
-struct Windows {
+struct RegisteredWindows {
     /// Windows by place in the memory.
     found: Vec<Option<Arc<Window>>>,
     /// Places of the registered windows, the oldest first.
@@ -77,26 +77,31 @@ struct Windows {
 
 /// Memory that a caller holds. Dropping the value ends all registrations.
 #[derive(Debug)]
-pub struct Held {
+pub struct HeldMemory {
     domain: Arc<Domain>,
     region: Region,
-    access: Access,
+    access: MemoryAccess,
     window_bytes: usize,
-    windows: Mutex<Windows>,
+    windows: Mutex<RegisteredWindows>,
     /// The process that registers the memory: a forked child has no registration.
     process: u32,
 }
 
-impl Held {
+impl HeldMemory {
     /// Holds `region`, to be registered in windows of `window_bytes`.
-    pub fn new(domain: &Arc<Domain>, region: Region, access: Access, window_bytes: usize) -> Held {
+    pub fn new(
+        domain: &Arc<Domain>,
+        region: Region,
+        access: MemoryAccess,
+        window_bytes: usize,
+    ) -> HeldMemory {
         let offset = region.address() as usize % window_bytes;
-        Held {
+        HeldMemory {
             domain: domain.clone(),
             region,
             access,
             window_bytes,
-            windows: Mutex::new(Windows {
+            windows: Mutex::new(RegisteredWindows {
                 found: vec![None; (offset + region.bytes()).div_ceil(window_bytes)],
                 order: VecDeque::new(),
                 is_ended: false,
@@ -109,14 +114,14 @@ impl Held {
     ///
     /// # Errors
     /// `System` if the registration fails.
-    pub fn whole(domain: &Arc<Domain>, region: Region) -> Result<Held> {
-        let window = Window::new(domain.register(region, Access::PeersWrite)?);
-        Ok(Held {
+    pub fn whole(domain: &Arc<Domain>, region: Region) -> Result<HeldMemory> {
+        let window = Window::new(domain.register(region, MemoryAccess::PeersWrite)?);
+        Ok(HeldMemory {
             domain: domain.clone(),
             region,
-            access: Access::PeersWrite,
+            access: MemoryAccess::PeersWrite,
             window_bytes: usize::MAX,
-            windows: Mutex::new(Windows {
+            windows: Mutex::new(RegisteredWindows {
                 found: vec![Some(Arc::new(window))],
                 order: VecDeque::new(),
                 is_ended: false,
@@ -126,8 +131,9 @@ impl Held {
     }
 
     /// Whether `part` lies in this memory, and may be accessed in this way.
-    pub fn permits(&self, part: Region, access: Access) -> bool {
-        self.region.contains(part) && (self.access == Access::PeersWrite || access == self.access)
+    pub fn permits(&self, part: Region, access: MemoryAccess) -> bool {
+        self.region.contains(part)
+            && (self.access == MemoryAccess::PeersWrite || access == self.access)
     }
 
     /// Returns the window at the beginning of `part`, which lies in this memory, and the number of
@@ -186,7 +192,7 @@ impl Held {
     }
 }
 
-impl Windows {
+impl RegisteredWindows {
     /// Deregisters the oldest windows that no request uses, if there are too many.
     fn shrink(&mut self) {
         let is_used = |window: &Arc<Window>| Arc::strong_count(window) > 1;
@@ -203,7 +209,7 @@ impl Windows {
     }
 }
 
-impl Drop for Held {
+impl Drop for HeldMemory {
     fn drop(&mut self) {
         if self.process == std::process::id() {
             self.end();

@@ -42,16 +42,16 @@ pub use self::options::{RdmaOptions, RegisterBytes};
 pub use self::packet::WHOLE_BYTES_MAX;
 pub use self::rail::RailPort;
 
-use self::link::{Link, RECEIVE_DEPTH, SEND_DEPTH};
+use self::link::{RECEIVE_DEPTH, RdmaLink, SEND_DEPTH};
 use self::rail::Rail;
 use super::bell::{Bell, new_bell};
 use super::readiness::Readiness;
 use super::{
-    Head, Header, P2P_CHANNEL, Post, Posted, Sink, Stream, Term, Ticket, Time, Transport, Waker,
+    Head, Header, P2P_CHANNEL, Post, Posted, Sink, StreamId, Term, Ticket, Time, Transport, Waker,
 };
 use crate::error::{Error, Result};
 use crate::memory::{Hold, Region};
-use crate::verbs::{Completion, Depths, Outcome, QueuePair, Route};
+use crate::verbs::{Depths, QueuePair, Route, WorkCompletion, WorkOutcome};
 
 /// Maximum time for the peers' devices to acknowledge the goodbye.
 const GOODBYE: Duration = Duration::from_millis(500);
@@ -63,7 +63,7 @@ const FATAL_EVENTS: [u32; 2] = [0, 8];
 pub struct Rdma {
     rank: usize,
     // Queue pairs are dropped before the memory that they use.
-    links: Vec<Link>,
+    links: Vec<RdmaLink>,
     /// Index of each link, by peer and channel.
     places: Vec<Vec<usize>>,
     rails: Vec<Rail>,
@@ -71,7 +71,7 @@ pub struct Rdma {
     /// Tickets of completed operations that are not reported.
     completed: Vec<Ticket>,
     /// Reused for its allocation.
-    batch: Vec<Completion>,
+    batch: Vec<WorkCompletion>,
     /// Links with something new in this poll; empty between polls.
     touched: Vec<usize>,
     /// Whether nothing more will be sent, after an error or a withdrawal of memory.
@@ -79,15 +79,15 @@ pub struct Rdma {
 }
 
 /// Queue pairs that are not yet connected to the peers'.
-pub struct Prepared {
+pub struct UnconnectedPairs {
     rank: usize,
-    links: Vec<Link>,
+    links: Vec<RdmaLink>,
     places: Vec<Vec<usize>>,
     rails: Vec<Rail>,
     options: RdmaOptions,
 }
 
-impl Prepared {
+impl UnconnectedPairs {
     /// Creates `channels` queue pairs from `rank` to each of the `peers`, which are flagged by
     /// rank; the channels take turns on the `ports`.
     ///
@@ -99,7 +99,7 @@ impl Prepared {
         channels: usize,
         ports: &[RailPort],
         options: RdmaOptions,
-    ) -> Result<Prepared> {
+    ) -> Result<UnconnectedPairs> {
         let rail_with = |peer: usize, channel: usize| rail_of(channel, [rank, peer], ports.len());
         let of_rail = |rail: usize| {
             let remote = (0..peers.len()).filter(|peer| peers[*peer]);
@@ -127,10 +127,10 @@ impl Prepared {
                 let pair = QueuePair::new(domain, &rail.queue, depths, *port, pkey)?;
                 let place = links.len();
                 places[peer].push(place);
-                links.push(Link::new(pair, (number, place), [peer, rank], rail)?);
+                links.push(RdmaLink::new(pair, (number, place), [peer, rank], rail)?);
             }
         }
-        Ok(Prepared {
+        Ok(UnconnectedPairs {
             rank,
             links,
             places,
@@ -193,7 +193,7 @@ fn rail_of(channel: usize, [one, other]: [usize; 2], rails: usize) -> usize {
 
 impl Rdma {
     /// Returns the link of a stream, its rail, and the completed tickets.
-    fn link(&mut self, stream: Stream) -> Result<(&mut Link, &mut Rail, &mut Vec<Ticket>)> {
+    fn link(&mut self, stream: StreamId) -> Result<(&mut RdmaLink, &mut Rail, &mut Vec<Ticket>)> {
         assert_ne!(
             stream.peer, self.rank,
             "a message between a rank and itself"
@@ -239,17 +239,17 @@ impl Rdma {
     }
 
     /// Handles one completed request.
-    fn note(&mut self, rail: usize, ended: &Completion) -> Result<()> {
+    fn note(&mut self, rail: usize, ended: &WorkCompletion) -> Result<()> {
         let place = (ended.id >> 32) as usize;
         let (link, rail) = (&mut self.links[place], &mut self.rails[rail]);
         self.touched.push(place);
         match ended.outcome {
-            Outcome::Sent => link.sent(rail, &mut self.completed),
-            Outcome::Received { bytes, number } => {
+            WorkOutcome::Sent => link.sent(rail, &mut self.completed),
+            WorkOutcome::Received { bytes, number } => {
                 let cell = (ended.id as u32, bytes as usize);
                 link.received(cell, number, rail, &mut self.completed)?;
             }
-            Outcome::Failed { status } => {
+            WorkOutcome::Failed { status } => {
                 let words = rail.queue.words(status);
                 let device = rail.port.domain.device().name();
                 let reason = format!("connection over {device} failed: {words}");
@@ -306,7 +306,7 @@ impl Rdma {
             link.leave(&mut self.rails[link.rail])?;
         }
         let deadline = Instant::now() + GOODBYE;
-        while self.links.iter().any(Link::is_busy) && Instant::now() < deadline {
+        while self.links.iter().any(RdmaLink::is_busy) && Instant::now() < deadline {
             let mut ended = Vec::new();
             for rail in &mut self.rails {
                 rail.queue.poll(&mut ended)?;
@@ -315,10 +315,10 @@ impl Rdma {
                 let link = &mut self.links[(ended.id >> 32) as usize];
                 let rail = &mut self.rails[link.rail];
                 match ended.outcome {
-                    Outcome::Sent => link.sent(rail, &mut self.completed),
+                    WorkOutcome::Sent => link.sent(rail, &mut self.completed),
                     // The peer may have left, too.
-                    Outcome::Failed { .. } => link.forget(),
-                    Outcome::Received { .. } => {}
+                    WorkOutcome::Failed { .. } => link.forget(),
+                    WorkOutcome::Received { .. } => {}
                 }
                 link.flush(rail)?;
             }
@@ -360,24 +360,24 @@ impl Transport for Rdma {
         Ok(self.posted(ticket))
     }
 
-    fn listen(&mut self, stream: Stream, _is_wanted: bool) -> Result<()> {
+    fn listen(&mut self, stream: StreamId, _is_wanted: bool) -> Result<()> {
         // Arrivals are always noticed.
         self.link(stream).map(|_| ())
     }
 
-    fn head(&mut self, stream: Stream) -> Result<Head> {
+    fn head(&mut self, stream: StreamId) -> Result<Head> {
         let (link, ..) = self.link(stream)?;
         link.incoming().head(stream.peer)
     }
 
-    fn unexpected(&mut self, found: &mut Vec<(Stream, Header)>) -> Result<()> {
+    fn unexpected(&mut self, found: &mut Vec<(StreamId, Header)>) -> Result<()> {
         for (peer, channels) in self.places.iter().enumerate() {
             for (channel, place) in channels.iter().enumerate().skip(P2P_CHANNEL + 1) {
                 let incoming = self.links[*place].incoming();
                 let is_idle = incoming.queue.is_empty();
                 if let Some(first) = incoming.arrived.front().filter(|_| is_idle) {
                     let header = Header::claimed(&first.header, peer)?;
-                    found.push((Stream { peer, channel }, header));
+                    found.push((StreamId { peer, channel }, header));
                 }
             }
         }

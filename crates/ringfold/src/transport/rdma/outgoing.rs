@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use crate::error::{Error, Result};
 use crate::memory::Region;
 use crate::transport::{HEADER_BYTES, Header, Post, Ticket};
-use crate::verbs::Place;
+use crate::verbs::RemoteAddress;
 
 use super::packet::WHOLE_BYTES_MAX;
 
@@ -59,7 +59,7 @@ pub struct Grant {
     pub number: u32,
     pub header: [u8; HEADER_BYTES],
     pub bytes: usize,
-    pub place: Place,
+    pub place: RemoteAddress,
     /// Bytes of the grant that were written.
     pub written: usize,
 }

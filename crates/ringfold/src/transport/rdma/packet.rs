@@ -9,7 +9,7 @@
 //! Little endian. Fields that a kind does not use are zero, and are cut off at the end.
 
 use crate::transport::HEADER_BYTES;
-use crate::verbs::Place;
+use crate::verbs::RemoteAddress;
 
 /// Maximum payload that is sent with its header, without a grant.
 pub const WHOLE_BYTES_MAX: usize = 4096;
@@ -41,7 +41,7 @@ pub enum Packet {
         number: u32,
         header: [u8; HEADER_BYTES],
         bytes: u32,
-        place: Place,
+        place: RemoteAddress,
     },
     /// Only the count `consumed`, which every packet contains.
     Credit,
@@ -106,7 +106,7 @@ impl Packet {
                 number: word(4)?,
                 header: header()?,
                 bytes: word(12)?,
-                place: Place {
+                place: RemoteAddress {
                     address: u64::from_le_bytes(bytes(56, 8)?.try_into().ok()?),
                     rkey: word(64)?,
                 },
@@ -126,7 +126,7 @@ mod tests {
     #[test]
     fn a_packet_reads_back_as_it_was_written_and_not_if_it_is_cut() {
         let header = std::array::from_fn(|byte| byte as u8);
-        let place = Place {
+        let place = RemoteAddress {
             address: 0x0123_4567_89ab_cdef,
             rkey: 0xfeed,
         };

@@ -4,13 +4,13 @@
 use std::sync::{Arc, Weak};
 
 use super::cells::Cells;
-use super::memory::{Held, WINDOW_BYTES, Window};
+use super::memory::{HeldMemory, WINDOW_BYTES, Window};
 use super::options::RdmaOptions;
 use super::packet::{CONTROL_BYTES_MAX, PACKET_BYTES_MAX};
 use crate::error::{Error, Result};
 use crate::memory::{Owned, Region};
 use crate::transport::Term;
-use crate::verbs::{Access, Completion, CompletionQueue, Domain, Piece};
+use crate::verbs::{CompletionQueue, Domain, MemoryAccess, Piece, WorkCompletion};
 
 /// Number of cells for each link's packets in transit. Most packets are inline in the request.
 const PACKETS_OUT: usize = 8;
@@ -36,13 +36,13 @@ pub struct Rail {
     /// Parts of incoming messages.
     pub in_pieces: Cells,
     /// Callers' memory that requests name directly, the latest last.
-    held: Vec<Weak<Held>>,
+    held: Vec<Weak<HeldMemory>>,
     /// Number of failed registrations of calls' memory.
     refusals: u32,
     /// Memory in which a packet is assembled.
     pub scratch: Owned,
     /// Completed requests that are not handled yet.
-    pub ended: Vec<Completion>,
+    pub ended: Vec<WorkCompletion>,
     register_bytes_min: usize,
 }
 
@@ -59,9 +59,9 @@ impl Rail {
         let (pieces, piece_bytes) = (options.pieces, options.piece_bytes);
         Ok(Rail {
             queue: CompletionQueue::new(domain, links * (send_depth + receive_depth))?,
-            packets: Cells::new(domain, packets, PACKET_BYTES_MAX, Access::Receive)?,
-            out_pieces: Cells::new(domain, pieces, piece_bytes, Access::Read)?,
-            in_pieces: Cells::new(domain, pieces, piece_bytes, Access::PeersWrite)?,
+            packets: Cells::new(domain, packets, PACKET_BYTES_MAX, MemoryAccess::Receive)?,
+            out_pieces: Cells::new(domain, pieces, piece_bytes, MemoryAccess::Read)?,
+            in_pieces: Cells::new(domain, pieces, piece_bytes, MemoryAccess::PeersWrite)?,
             held: Vec::new(),
             refusals: 0,
             scratch: Owned::zeroed(CONTROL_BYTES_MAX),
@@ -73,7 +73,7 @@ impl Rail {
 
     /// Returns the window of held memory at the beginning of `part` for this access, and the number
     /// of bytes of `part` in the window. `None` if `part` must be copied.
-    pub fn window(&mut self, part: Region, access: Access) -> Option<(Arc<Window>, usize)> {
+    pub fn window(&mut self, part: Region, access: MemoryAccess) -> Option<(Arc<Window>, usize)> {
         let mut held = self.held.iter().rev().filter_map(Weak::upgrade);
         let held = held.find(|held| held.permits(part, access))?;
         match held.window(part) {
@@ -87,14 +87,14 @@ impl Rail {
 
     /// Lets requests name `memory` directly, until the result is dropped or everything ends. `None`
     /// if `memory` is copied nevertheless, or held already.
-    pub fn hold(&mut self, memory: Region, term: Term) -> Option<Arc<Held>> {
+    pub fn hold(&mut self, memory: Region, term: Term) -> Option<Arc<HeldMemory>> {
         let domain = &self.port.domain;
         let access = match term {
-            Term::Input => Access::Read,
-            Term::Output | Term::Long => Access::PeersWrite,
+            Term::Input => MemoryAccess::Read,
+            Term::Output | Term::Long => MemoryAccess::PeersWrite,
         };
         let held = match term {
-            Term::Long => match Held::whole(domain, memory) {
+            Term::Long => match HeldMemory::whole(domain, memory) {
                 Ok(held) => held,
                 Err(error) => {
                     warn_of_copies(&error);
@@ -103,7 +103,7 @@ impl Rail {
             },
             _ if memory.bytes() < self.register_bytes_min => return None,
             _ if self.is_held(memory, access) => return None,
-            _ => Held::new(
+            _ => HeldMemory::new(
                 domain,
                 memory,
                 access,
@@ -116,7 +116,7 @@ impl Rail {
         Some(held)
     }
 
-    fn is_held(&self, memory: Region, access: Access) -> bool {
+    fn is_held(&self, memory: Region, access: MemoryAccess) -> bool {
         let mut held = self.held.iter().filter_map(Weak::upgrade);
         held.any(|held| held.permits(memory, access))
     }

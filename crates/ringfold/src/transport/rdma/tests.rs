@@ -6,8 +6,8 @@ mod soft;
 
 use super::*;
 use crate::memory::Owned;
-use crate::transport::suite::{self, World, pattern};
-use crate::verbs::{Access, Domain, LinkLayer, Port, Verbs};
+use crate::transport::suite::{self, TransportWorld, pattern};
+use crate::verbs::{Domain, LinkLayer, MemoryAccess, Port, Verbs};
 
 /// Variable that names the devices to test instead of the software's, separated by commas; tests
 /// use them in turn.
@@ -50,16 +50,16 @@ fn connected(world_size: usize, rails: usize, options: &RdmaOptions) -> Vec<Rdma
     let prepare = |rank: usize| {
         let peers: Vec<bool> = (0..world_size).map(|peer| peer != rank).collect();
         let own: Vec<RailPort> = ports[rank].iter().map(|(rail, _)| rail.clone()).collect();
-        Prepared::new(rank, &peers, suite::CHANNELS, &own, options.clone())
+        UnconnectedPairs::new(rank, &peers, suite::CHANNELS, &own, options.clone())
     };
-    let prepared: Vec<Prepared> = (0..world_size)
+    let prepared: Vec<UnconnectedPairs> = (0..world_size)
         .map(|rank| prepare(rank).expect("queue pairs"))
         .collect();
     let pairs: Vec<Vec<Vec<u32>>> = prepared
         .iter()
         .map(|own| (0..world_size).map(|peer| own.pairs(peer)).collect())
         .collect();
-    let connect = |(rank, own): (usize, Prepared)| {
+    let connect = |(rank, own): (usize, UnconnectedPairs)| {
         own.connect(None, |peer, channel, rail| {
             let ((own, port), (_, theirs)) = (&ports[rank][rail], &ports[peer][rail]);
             let gid = theirs
@@ -170,7 +170,7 @@ fn without_pieces(world_size: usize) -> Vec<Rdma> {
 #[test]
 fn held_memory_is_read_and_written_in_place() {
     const BYTES: usize = 3 << 20;
-    let mut world = World::new(without_pieces(2));
+    let mut world = TransportWorld::new(without_pieces(2));
     let (source, target) = (pattern(BYTES, 1), Owned::zeroed(BYTES));
     let holds = [
         world.ranks[0].hold(source.region(), Term::Long),
@@ -196,10 +196,10 @@ fn the_memory_of_a_call_is_registered_by_windows_and_deregistered_behind() {
     const WINDOWS: usize = 40;
     let (rail, _) = port(0);
     let memory = Owned::zeroed(WINDOWS * memory::WINDOW_BYTES);
-    let held = memory::Held::new(
+    let held = memory::HeldMemory::new(
         &rail.domain,
         memory.region(),
-        Access::PeersWrite,
+        MemoryAccess::PeersWrite,
         memory::WINDOW_BYTES,
     );
     let mut used = None;
@@ -230,7 +230,7 @@ fn the_memory_of_a_call_is_registered_by_windows_and_deregistered_behind() {
 fn nothing_is_written_to_memory_that_was_given_back() {
     const BYTES: usize = 1 << 20;
     for gives_up in [false, true] {
-        let mut world = World::new(ranks(2));
+        let mut world = TransportWorld::new(ranks(2));
         let (source, target) = (pattern(BYTES, 1), Owned::zeroed(BYTES));
         let hold = world.ranks[1].hold(target.region(), Term::Long);
         world.recv(1, (0, 1), 0, Sink::Store(target.region()));

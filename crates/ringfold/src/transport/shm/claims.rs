@@ -114,7 +114,7 @@ mod loom_tests {
     const BLOCKS: u32 = 2;
 
     /// A slot of a host: the flag of each rank, and the result in place of rank 0's input.
-    struct Slot {
+    struct ClaimSlot {
         published: [AtomicU64; RANKS],
         input: UnsafeCell<u64>,
         result: [UnsafeCell<u64>; BLOCKS as usize],
@@ -122,8 +122,8 @@ mod loom_tests {
         complete: AtomicU64,
     }
 
-    fn slot() -> Slot {
-        Slot {
+    fn slot() -> ClaimSlot {
+        ClaimSlot {
             published: [0; RANKS].map(AtomicU64::new),
             input: UnsafeCell::new(0),
             result: [0; BLOCKS as usize].map(UnsafeCell::new),
@@ -133,7 +133,7 @@ mod loom_tests {
     }
 
     /// Publishes, reduces as many blocks as possible and collects. Loom reports unordered accesses.
-    fn run(slot: &Slot, rank: usize, generation: u64) {
+    fn run(slot: &ClaimSlot, rank: usize, generation: u64) {
         if rank == 0 {
             for block in &slot.result {
                 // SAFETY: loom checks that no other thread uses it.
@@ -185,7 +185,7 @@ mod loom_tests {
         bounded.preemption_bound = Some(3);
         bounded.check(|| {
             let shared = Arc::new((slot(), [0; RANKS].map(|_| Doorbell::new())));
-            let rank = |shared: Arc<(Slot, [Doorbell; RANKS])>, own: usize| {
+            let rank = |shared: Arc<(ClaimSlot, [Doorbell; RANKS])>, own: usize| {
                 let (slot, bells) = &*shared;
                 raise(&slot.published[own], 1);
                 let attempt = || {

@@ -44,7 +44,7 @@ mod loom_tests {
     use super::{begin, height, raise, recheck};
 
     /// A slot with one writer and one reader, of which windows and rings consist.
-    struct Slot {
+    struct FlagSlot {
         payload: UnsafeCell<u64>,
         published: AtomicU64,
         finished: AtomicU64,
@@ -55,7 +55,7 @@ mod loom_tests {
     fn loom_a_slot_is_handed_to_and_fro_without_a_race() {
         const GENERATIONS: u64 = 2;
         loom::model(|| {
-            let slot = Arc::new(Slot {
+            let slot = Arc::new(FlagSlot {
                 payload: UnsafeCell::new(0),
                 published: AtomicU64::new(0),
                 finished: AtomicU64::new(0),
@@ -113,12 +113,12 @@ mod loom_tests {
     #[test]
     fn loom_two_ranks_exchange_through_their_slots() {
         loom::model(|| {
-            let ranks = Arc::new([0, 1].map(|_| Slot {
+            let ranks = Arc::new([0, 1].map(|_| FlagSlot {
                 payload: UnsafeCell::new(0),
                 published: AtomicU64::new(0),
                 finished: AtomicU64::new(0),
             }));
-            let run = |ranks: Arc<[Slot; 2]>, own: usize| {
+            let run = |ranks: Arc<[FlagSlot; 2]>, own: usize| {
                 let (mine, theirs) = (&ranks[own], &ranks[1 - own]);
                 for generation in 0..2 {
                     while height(&theirs.finished) < generation {

@@ -25,18 +25,18 @@ use std::time::Duration;
 
 pub(super) use doorbell::Armed;
 use doorbell::Bed;
-use ring::{End, Payload, Receiver, Sender};
-use segment::Lane;
-pub use segment::{Segment, Shape};
+use ring::{Receiver, RingEnd, SendBuffer, Sender};
+use segment::RingId;
+pub use segment::{Segment, SegmentShape};
 pub use slots::{PREFETCHED_BYTES_MAX, SlotUse};
 pub use window::{Wake, Windows};
 
 use super::bell::Bell;
 use super::{
-    Head, Header, P2P_CHANNEL, Post, Posted, Sink, Stream, Ticket, Time, Transport, Waker,
+    Head, Header, P2P_CHANNEL, Post, Posted, Sink, StreamId, Ticket, Time, Transport, Waker,
 };
 use crate::error::{Error, Result};
-use crate::memory::{Handle, PeerMemory, Region};
+use crate::memory::{BufferHandle, PeerMemory, Region};
 
 /// Failure reason of a peer that has left while a message from it was due.
 const LEFT: &str = "it left (closed its communicator) while a message from it was due";
@@ -76,7 +76,7 @@ impl Shm {
     /// Creates the transport of the rank with this number on the segment, whose ranks have `cores`
     /// cores together.
     pub fn new(segment: Arc<Segment>, rank: usize, cores: usize) -> Shm {
-        let Shape {
+        let SegmentShape {
             ranks, channels, ..
         } = *segment.shape();
         if ranks <= cores {
@@ -84,9 +84,9 @@ impl Shm {
         }
         let streams =
             || (0..ranks).flat_map(move |peer| (0..channels).map(move |channel| (peer, channel)));
-        let lane = |from, to, channel| Lane { from, to, channel };
-        let to = |(peer, channel)| End::new(lane(rank, peer, channel));
-        let from = |(peer, channel)| End::new(lane(peer, rank, channel));
+        let id = |from, to, channel| RingId { from, to, channel };
+        let to = |(peer, channel)| RingEnd::new(id(rank, peer, channel));
+        let from = |(peer, channel)| RingEnd::new(id(peer, rank, channel));
         Shm {
             senders: streams().map(to).collect(),
             receivers: streams().map(from).collect(),
@@ -105,7 +105,7 @@ impl Shm {
 
     /// Returns the transports of ranks that are threads of this process.
     pub fn threads(ranks: usize, channels: usize, cores: usize) -> impl Iterator<Item = Shm> {
-        let segment = Segment::unshared(Shape::new(ranks, channels, THREAD_BYTES));
+        let segment = Segment::unshared(SegmentShape::new(ranks, channels, THREAD_BYTES));
         (0..ranks).map(move |rank| Shm::new(segment.clone(), rank, cores))
     }
 
@@ -173,11 +173,11 @@ impl Shm {
         &mut self,
         post @ Post(stream, ..): Post,
         region: Region,
-        place: Option<Handle>,
+        place: Option<BufferHandle>,
     ) -> Result<Posted> {
         let index = self.stream(stream);
         let sender = &mut self.senders[index];
-        if sender.push(post, Payload { region, place }) {
+        if sender.push(post, SendBuffer { region, place }) {
             // This can complete only the message itself, as nothing else is in progress.
             self.posted.clear();
             sender.pump(&self.segment, &mut self.posted)?;
@@ -189,7 +189,7 @@ impl Shm {
         Ok(Posted::Pending)
     }
 
-    fn stream(&self, stream: Stream) -> usize {
+    fn stream(&self, stream: StreamId) -> usize {
         let channels = self.segment.shape().channels;
         assert!(
             stream.channel < channels,
@@ -217,7 +217,7 @@ impl Transport for Shm {
         self.queue_send(post, payload, None)
     }
 
-    fn post_lent(&mut self, post: Post, payload: Region, place: Handle) -> Result<Posted> {
+    fn post_lent(&mut self, post: Post, payload: Region, place: BufferHandle) -> Result<Posted> {
         let place = (payload.bytes() >= self.lent_bytes_min).then_some(place);
         self.messages_lent += u64::from(place.is_some());
         self.queue_send(post, payload, place)
@@ -251,11 +251,11 @@ impl Transport for Shm {
     }
 
     /// Does nothing: every cell rings the receiver's doorbell anyway.
-    fn listen(&mut self, _stream: Stream, _is_wanted: bool) -> Result<()> {
+    fn listen(&mut self, _stream: StreamId, _is_wanted: bool) -> Result<()> {
         Ok(())
     }
 
-    fn head(&mut self, stream: Stream) -> Result<Head> {
+    fn head(&mut self, stream: StreamId) -> Result<Head> {
         let receiver = &self.receivers[self.stream(stream)];
         if let Some(header) = receiver.head(&self.segment)? {
             return Ok(Head::Message(header));
@@ -268,13 +268,13 @@ impl Transport for Shm {
         Ok(last.map_or(Head::End(LEFT), Head::Message))
     }
 
-    fn unexpected(&mut self, found: &mut Vec<(Stream, Header)>) -> Result<()> {
+    fn unexpected(&mut self, found: &mut Vec<(StreamId, Header)>) -> Result<()> {
         let channels = self.segment.shape().channels;
         for (index, receiver) in self.receivers.iter().enumerate() {
             let (peer, channel) = (index / channels, index % channels);
             if channel != P2P_CHANNEL && receiver.is_idle() {
                 let header = receiver.head(&self.segment)?;
-                found.extend(header.map(|header| (Stream { peer, channel }, header)));
+                found.extend(header.map(|header| (StreamId { peer, channel }, header)));
             }
         }
         Ok(())
@@ -332,8 +332,9 @@ mod tests {
     use crate::transport::suite;
 
     fn ranks(world_size: usize) -> Vec<Shm> {
-        let (segment, _fd) = Segment::create(Shape::new(world_size, 4, 8 << 20), Bells::default())
-            .expect("shared memory");
+        let (segment, _fd) =
+            Segment::create(SegmentShape::new(world_size, 4, 8 << 20), Bells::default())
+                .expect("shared memory");
         (0..world_size)
             .map(|rank| Shm::new(segment.clone(), rank, world_size))
             .collect()

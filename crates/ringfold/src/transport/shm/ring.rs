@@ -21,9 +21,9 @@
 use std::collections::VecDeque;
 
 use super::flag;
-use super::segment::{INLINE_BYTES, Lane, Segment};
+use super::segment::{INLINE_BYTES, RingId, Segment};
 use crate::error::{Error, Result};
-use crate::memory::{Handle, PeerMemory, Region};
+use crate::memory::{BufferHandle, PeerMemory, Region};
 use crate::transport::{HEADER_BYTES, Header, Post, Sink, Ticket};
 
 const _: () = assert!(
@@ -33,8 +33,8 @@ const _: () = assert!(
 
 /// One end of a ring, with its queued messages.
 #[derive(Debug)]
-pub struct End<T> {
-    lane: Lane,
+pub struct RingEnd<T> {
+    id: RingId,
     /// Number of cells that this end has filled or emptied.
     cells_done: u64,
     /// Number of cells that a sending end has seen emptied by the receiver.
@@ -48,24 +48,24 @@ pub struct End<T> {
 
 /// Payload of a sent message.
 #[derive(Clone, Copy, Debug)]
-pub struct Payload {
+pub struct SendBuffer {
     /// Bytes of the payload.
     pub region: Region,
     /// Location of the payload for the receiver, if lent.
-    pub place: Option<Handle>,
+    pub place: Option<BufferHandle>,
 }
 
 /// The sending end of a ring.
-pub type Sender = End<Payload>;
+pub type Sender = RingEnd<SendBuffer>;
 
 /// The receiving end of a ring.
-pub type Receiver = End<Sink>;
+pub type Receiver = RingEnd<Sink>;
 
-impl<T> End<T> {
+impl<T> RingEnd<T> {
     /// Creates an end of an unused ring.
-    pub fn new(lane: Lane) -> End<T> {
-        End {
-            lane,
+    pub fn new(id: RingId) -> RingEnd<T> {
+        RingEnd {
+            id,
             cells_done: 0,
             consumed_seen: 0,
             queue: VecDeque::new(),
@@ -89,11 +89,11 @@ impl<T> End<T> {
 
 /// Returns the memory in `cell` for the payload of a message with this header, which both ends
 /// know.
-fn place(segment: &Segment, lane: Lane, header: &Header, cell: usize) -> Region {
+fn place(segment: &Segment, id: RingId, header: &Header, cell: usize) -> Region {
     if header.bytes as usize <= INLINE_BYTES {
-        segment.cell_inline(lane, cell)
+        segment.cell_inline(id, cell)
     } else {
-        segment.cell(lane, cell)
+        segment.cell(id, cell)
     }
 }
 
@@ -101,7 +101,7 @@ impl Sender {
     /// Fills the free cells; appends the tickets of completely written messages, and of lent
     /// messages that were taken.
     pub fn pump(&mut self, segment: &Segment, done: &mut Vec<Ticket>) -> Result<()> {
-        let lane = self.lane;
+        let id = self.id;
         let cells = segment.shape().cells as u64;
         if !self.lent.is_empty() {
             self.end_loans(segment, done)?;
@@ -117,7 +117,7 @@ impl Sender {
             let bytes = payload.region.bytes();
             let end = match payload.place {
                 Some(place) => {
-                    lend(segment, lane, cell, header, place);
+                    lend(segment, id, cell, header, place);
                     self.lent.push_back((*ticket, self.cells_done + 1));
                     bytes
                 }
@@ -125,10 +125,10 @@ impl Sender {
                     let begin = self.done_bytes;
                     let end = bytes.min(begin + segment.shape().cell_bytes);
                     if begin == 0 {
-                        segment.cell_header(lane, cell).write(&header.encode(0));
+                        segment.cell_header(id, cell).write(&header.encode(0));
                     }
                     let piece = payload.region.part(begin..end);
-                    place(segment, lane, header, cell)
+                    place(segment, id, header, cell)
                         .part(0..piece.bytes())
                         .copy_from(piece);
                     if end == bytes {
@@ -138,8 +138,8 @@ impl Sender {
                 }
             };
             self.cells_done += 1;
-            flag::raise(segment.cell_stamp(lane, cell), self.cells_done);
-            segment.ring(lane.to);
+            flag::raise(segment.cell_stamp(id, cell), self.cells_done);
+            segment.ring(id.to);
             self.done_bytes = end;
             if end == bytes {
                 self.queue.pop_front();
@@ -152,10 +152,10 @@ impl Sender {
     /// Returns how many cells the receiver has emptied. Once a number is seen, the receiver's reads
     /// of these cells, and of memory lent by them, are over.
     fn consumed(&self, segment: &Segment) -> Result<u64> {
-        let consumed = flag::height(segment.ring_consumed(self.lane));
+        let consumed = flag::height(segment.ring_consumed(self.id));
         if consumed > self.cells_done || consumed < self.consumed_seen {
             let what = "invalid ring counter";
-            return Err(Error::corrupt(self.lane.to, what));
+            return Err(Error::corrupt(self.id.to, what));
         }
         Ok(consumed)
     }
@@ -174,10 +174,10 @@ impl Sender {
 }
 
 /// Writes a message into `cell` whose payload is at `place` in registered memory.
-fn lend(segment: &Segment, lane: Lane, cell: usize, header: &Header, place: Handle) {
+fn lend(segment: &Segment, id: RingId, cell: usize, header: &Header, place: BufferHandle) {
     let header = header.encode(place.registration);
-    segment.cell_header(lane, cell).write(&header);
-    let behind = segment.cell_inline(lane, cell);
+    segment.cell_header(id, cell).write(&header);
+    let behind = segment.cell_inline(id, cell);
     behind.write(&place.offset.to_ne_bytes());
 }
 
@@ -186,33 +186,33 @@ fn lend(segment: &Segment, lane: Lane, cell: usize, header: &Header, place: Hand
 fn take_lent(
     segment: &Segment,
     memory: &PeerMemory,
-    (lane, cell): (Lane, usize),
+    (id, cell): (RingId, usize),
     registration: u32,
     sink: &Sink,
 ) -> Result<bool> {
-    if segment.has_withdrawn(lane.from) {
+    if segment.has_withdrawn(id.from) {
         return Ok(false);
     }
-    let place = Handle {
+    let place = BufferHandle {
         registration,
-        offset: segment.cell_inline(lane, cell).word(0),
+        offset: segment.cell_inline(id, cell).word(0),
     };
-    sink.absorb(0, memory.resolve(lane.from, place, sink.bytes())?);
-    Ok(!segment.has_withdrawn(lane.from))
+    sink.absorb(0, memory.resolve(id.from, place, sink.bytes())?);
+    Ok(!segment.has_withdrawn(id.from))
 }
 
 impl Receiver {
     /// Returns the header of the next message, if it has arrived. Called only while none is
     /// expected.
     pub fn head(&self, segment: &Segment) -> Result<Option<Header>> {
-        let lane = self.lane;
+        let id = self.id;
         let cell = (self.cells_done % segment.shape().cells as u64) as usize;
-        if flag::height(segment.cell_stamp(lane, cell)) != self.cells_done + 1 {
+        if flag::height(segment.cell_stamp(id, cell)) != self.cells_done + 1 {
             return Ok(None);
         }
         let mut received = [0; HEADER_BYTES];
-        segment.cell_header(lane, cell).read(&mut received);
-        Header::claimed(&received, lane.from).map(Some)
+        segment.cell_header(id, cell).read(&mut received);
+        Header::claimed(&received, id.from).map(Some)
     }
 
     /// Empties the cells of expected messages; appends the tickets of completely received ones.
@@ -223,33 +223,33 @@ impl Receiver {
         memory: &PeerMemory,
         done: &mut Vec<Ticket>,
     ) -> Result<()> {
-        let lane = self.lane;
+        let id = self.id;
         let cells = segment.shape().cells as u64;
         while let Some((Post(_, ticket, header), sink)) = self.queue.front() {
             let cell = (self.cells_done % cells) as usize;
-            if flag::height(segment.cell_stamp(lane, cell)) != self.cells_done + 1 {
+            if flag::height(segment.cell_stamp(id, cell)) != self.cells_done + 1 {
                 return Ok(());
             }
             let mut registration = 0;
             if self.done_bytes == 0 {
                 let mut received = [0; HEADER_BYTES];
-                segment.cell_header(lane, cell).read(&mut received);
-                registration = header.expect(&received, lane.from, lane.to)?;
+                segment.cell_header(id, cell).read(&mut received);
+                registration = header.expect(&received, id.from, id.to)?;
             }
             let bytes = sink.bytes();
             let mut end = bytes.min(self.done_bytes + segment.shape().cell_bytes);
             if registration == 0 {
-                let piece = place(segment, lane, header, cell);
+                let piece = place(segment, id, header, cell);
                 sink.absorb(self.done_bytes, piece.part(0..end - self.done_bytes));
             } else {
-                if !take_lent(segment, memory, (lane, cell), registration, sink)? {
+                if !take_lent(segment, memory, (id, cell), registration, sink)? {
                     return Ok(());
                 }
                 end = bytes;
             }
             self.cells_done += 1;
-            flag::raise(segment.ring_consumed(lane), self.cells_done);
-            segment.ring(lane.from);
+            flag::raise(segment.ring_consumed(id), self.cells_done);
+            segment.ring(id.from);
             self.done_bytes = end;
             if end == bytes {
                 done.push(*ticket);

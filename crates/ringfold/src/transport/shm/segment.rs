@@ -8,9 +8,9 @@
 //! | windows, one a rank | rings, one an ordered pair and channel
 //! ```
 //!
-//! Every offset is computed from [`Shape`], which all ranks derive from their own configuration.
-//! The preamble repeats the shape, and a rank with a different one refuses to join. Nothing that a
-//! peer writes is used as an offset or a length.
+//! Every offset is computed from [`SegmentShape`], which all ranks derive from their own
+//! configuration. The preamble repeats the shape, and a rank with a different one refuses to join.
+//! Nothing that a peer writes is used as an offset or a length.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -63,7 +63,7 @@ const WORK_COUNTERS_BYTES: usize = 2 * APART_BYTES;
 
 /// Division of the segment, equal on all ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shape {
+pub struct SegmentShape {
     /// Number of ranks that share the segment.
     pub ranks: usize,
     /// Number of slots of a window, a power of two.
@@ -78,9 +78,9 @@ pub struct Shape {
     pub cell_bytes: usize,
 }
 
-impl Shape {
+impl SegmentShape {
     /// Returns the shape for `ranks` ranks that may use about `rank_bytes` each.
-    pub fn new(ranks: usize, channels: usize, rank_bytes: usize) -> Shape {
+    pub fn new(ranks: usize, channels: usize, rank_bytes: usize) -> SegmentShape {
         const SLOTS: usize = 8;
         const { assert!(SLOTS.is_power_of_two()) };
         const CELLS: usize = 8;
@@ -89,7 +89,7 @@ impl Shape {
         let peers = (ranks - 1).max(1);
         let slot = (rank_bytes / 2 / SLOTS).clamp(PAGE_BYTES, SLOT_BYTES_MAX);
         let cell = (rank_bytes / 2 / (peers * channels * CELLS)).clamp(1024, CELL_BYTES_MAX);
-        Shape {
+        SegmentShape {
             ranks,
             slots: SLOTS,
             slot_bytes: slot / PAGE_BYTES * PAGE_BYTES,
@@ -131,14 +131,14 @@ impl Shape {
             + rank * self.window_bytes()
     }
 
-    fn ring_offset(&self, lane: Lane) -> usize {
-        let Lane { from, to, channel } = lane;
+    fn ring_offset(&self, id: RingId) -> usize {
+        let RingId { from, to, channel } = id;
         let index = (from * self.ranks + to) * self.channels + channel;
         self.window_offset(self.ranks) + index * self.ring_bytes().next_multiple_of(APART_BYTES)
     }
 
     fn total_bytes(&self) -> usize {
-        let behind = Lane {
+        let behind = RingId {
             from: self.ranks,
             to: 0,
             channel: 0,
@@ -147,7 +147,7 @@ impl Shape {
     }
 
     fn words(&self) -> [u64; 7] {
-        let Shape {
+        let SegmentShape {
             ranks,
             slots,
             slot_bytes,
@@ -169,7 +169,7 @@ impl Shape {
 
 /// The ring of a sender, a receiver and a channel.
 #[derive(Clone, Copy, Debug)]
-pub struct Lane {
+pub struct RingId {
     /// Rank that sends.
     pub from: usize,
     /// Rank that receives.
@@ -182,16 +182,16 @@ pub struct Lane {
 #[derive(Debug)]
 pub struct Segment {
     /// Owner of `map`, which is the whole memory.
-    memory: Memory,
+    memory: SegmentMemory,
     map: Region,
-    shape: Shape,
+    shape: SegmentShape,
     windows: Strides,
     bells: Bells,
 }
 
 /// Location of a segment.
 #[derive(Debug)]
-enum Memory {
+enum SegmentMemory {
     /// A file that other processes have mapped, too.
     Mapped(Mapping),
     /// The heap, for ranks that are threads of this process.
@@ -209,7 +209,7 @@ struct Strides {
 impl Segment {
     /// Creates the memory, on the one rank that passes the descriptor to the others. Ranks that
     /// sleep on descriptors have `bells`.
-    pub fn create(shape: Shape, bells: Bells) -> Result<(Arc<Segment>, OwnedFd)> {
+    pub fn create(shape: SegmentShape, bells: Bells) -> Result<(Arc<Segment>, OwnedFd)> {
         let bytes = shape.total_bytes();
         let refused = |error: std::io::Error| {
             Error::system(
@@ -228,11 +228,11 @@ impl Segment {
     }
 
     /// Creates memory of this process alone, for ranks that are its threads.
-    pub fn unshared(shape: Shape) -> Arc<Segment> {
+    pub fn unshared(shape: SegmentShape) -> Arc<Segment> {
         let memory = Owned::zeroed(shape.total_bytes());
         let map = memory.region();
         Arc::new(Segment::divided(
-            Memory::Heap { _owned: memory },
+            SegmentMemory::Heap { _owned: memory },
             map,
             shape,
             Bells::default(),
@@ -240,7 +240,7 @@ impl Segment {
     }
 
     /// Checks and maps the memory of a descriptor received from a peer.
-    pub fn open(fd: OwnedFd, shape: Shape, bells: Bells) -> Result<Arc<Segment>> {
+    pub fn open(fd: OwnedFd, shape: SegmentShape, bells: Bells) -> Result<Arc<Segment>> {
         let (size, is_sealed) = size_and_seals(&fd)
             .map_err(|error| Error::system("cannot check the shared memory", error))?;
         if !is_sealed || size != shape.total_bytes() as u64 {
@@ -271,17 +271,22 @@ impl Segment {
         Ok(Arc::new(segment))
     }
 
-    fn map(fd: impl AsFd, shape: Shape, bells: Bells) -> Result<Segment> {
+    fn map(fd: impl AsFd, shape: SegmentShape, bells: Bells) -> Result<Segment> {
         let bytes = shape.total_bytes();
         let mapping = Mapping::new(fd, bytes).map_err(|error| {
             Error::system(format!("cannot map {bytes} bytes of shared memory"), error)
         })?;
         mapping.advise_huge_pages();
         let map = mapping.region();
-        Ok(Segment::divided(Memory::Mapped(mapping), map, shape, bells))
+        Ok(Segment::divided(
+            SegmentMemory::Mapped(mapping),
+            map,
+            shape,
+            bells,
+        ))
     }
 
-    fn divided(memory: Memory, map: Region, shape: Shape, bells: Bells) -> Segment {
+    fn divided(memory: SegmentMemory, map: Region, shape: SegmentShape, bells: Bells) -> Segment {
         let windows = Strides {
             first: shape.window_offset(0),
             rank: shape.window_bytes(),
@@ -297,14 +302,14 @@ impl Segment {
     }
 
     /// Returns the division of the segment.
-    pub fn shape(&self) -> &Shape {
+    pub fn shape(&self) -> &SegmentShape {
         &self.shape
     }
 
     /// Makes the pages of all windows present, `rank`'s own first, so that the first call finds
     /// them.
     pub fn populate(&self, rank: usize) {
-        let Memory::Mapped(mapping) = &self.memory else {
+        let SegmentMemory::Mapped(mapping) = &self.memory else {
             return;
         };
         let own = self.shape.window_offset(rank);
@@ -439,31 +444,31 @@ impl Segment {
     }
 
     /// Returns the number of cells that the receiver of a ring has emptied.
-    pub fn ring_consumed(&self, lane: Lane) -> &AtomicU64 {
-        self.atomic64(self.shape.ring_offset(lane))
+    pub fn ring_consumed(&self, id: RingId) -> &AtomicU64 {
+        self.atomic64(self.shape.ring_offset(id))
     }
 
     /// Returns the stamp of a ring's cell.
-    pub fn cell_stamp(&self, lane: Lane, cell: usize) -> &AtomicU64 {
-        self.atomic64(self.cell_offset(lane, cell))
+    pub fn cell_stamp(&self, id: RingId, cell: usize) -> &AtomicU64 {
+        self.atomic64(self.cell_offset(id, cell))
     }
 
     /// Returns the header of a ring's cell.
-    pub fn cell_header(&self, lane: Lane, cell: usize) -> Region {
-        let offset = self.cell_offset(lane, cell);
+    pub fn cell_header(&self, id: RingId, cell: usize) -> Region {
+        let offset = self.cell_offset(id, cell);
         self.map
             .part(offset + 8..offset + HEAD_BYTES - INLINE_BYTES)
     }
 
     /// Returns the memory behind a cell's header in the same line.
-    pub fn cell_inline(&self, lane: Lane, cell: usize) -> Region {
-        let offset = self.cell_offset(lane, cell) + HEAD_BYTES;
+    pub fn cell_inline(&self, id: RingId, cell: usize) -> Region {
+        let offset = self.cell_offset(id, cell) + HEAD_BYTES;
         self.map.part(offset - INLINE_BYTES..offset)
     }
 
     /// Returns the payload of a ring's cell.
-    pub fn cell(&self, lane: Lane, cell: usize) -> Region {
-        let offset = self.cell_offset(lane, cell) + HEAD_BYTES;
+    pub fn cell(&self, id: RingId, cell: usize) -> Region {
+        let offset = self.cell_offset(id, cell) + HEAD_BYTES;
         self.map.part(offset..offset + self.shape.cell_bytes)
     }
 
@@ -477,8 +482,8 @@ impl Segment {
         first + rank * of_rank + slot * of_slot
     }
 
-    fn cell_offset(&self, lane: Lane, cell: usize) -> usize {
-        self.shape.ring_offset(lane) + APART_BYTES + cell * self.shape.cell_stride()
+    fn cell_offset(&self, id: RingId, cell: usize) -> usize {
+        self.shape.ring_offset(id) + APART_BYTES + cell * self.shape.cell_stride()
     }
 
     #[inline]

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::error::Result;
 use crate::memory::Region;
 use crate::transport::{
-    Head, Post, Posted, Sink, Stream, Ticket, Time, Transport, Waker, Windows, Work,
+    EngineWork, Head, Post, Posted, Sink, StreamId, Ticket, Time, Transport, Waker, Windows,
 };
 
 /// Another transport, with the alterations of a test.
@@ -54,15 +54,15 @@ impl Transport for Altered {
         self.inner.post_recv(post, sink)
     }
 
-    fn post_work(&mut self, ticket: Ticket, work: Work) -> Result<Posted> {
+    fn post_work(&mut self, ticket: Ticket, work: EngineWork) -> Result<Posted> {
         self.inner.post_work(ticket, work)
     }
 
-    fn listen(&mut self, stream: Stream, is_wanted: bool) -> Result<()> {
+    fn listen(&mut self, stream: StreamId, is_wanted: bool) -> Result<()> {
         self.inner.listen(stream, is_wanted)
     }
 
-    fn head(&mut self, stream: Stream) -> Result<Head> {
+    fn head(&mut self, stream: StreamId) -> Result<Head> {
         self.inner.head(stream)
     }
 

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use super::{WATCHDOG, bytes_of, header, pattern};
 use crate::memory::Owned;
-use crate::transport::{Post, Posted, Sink, Stream, Time, Transport};
+use crate::transport::{Post, Posted, Sink, StreamId, Time, Transport};
 
 pub fn a_waker_ends_a_block<T: Transport>(make: impl Fn(usize) -> Vec<T>) {
     let mut ranks = make(2);
@@ -42,11 +42,11 @@ fn run_laps<T: Transport>(rank: usize, mut transport: T, laps: u32) {
         let bytes = [1, 5000, 0, 300_000][lap as usize % 4];
         let (source, target) = (pattern(bytes, lap.into()), Owned::zeroed(bytes));
         let header = header(lap, bytes);
-        let to = Stream {
+        let to = StreamId {
             peer: next,
             channel: 1,
         };
-        let from = Stream {
+        let from = StreamId {
             peer: previous,
             channel: 1,
         };

@@ -24,7 +24,8 @@ use crate::memory::{Owned, Region};
 use crate::random::SplitMix64;
 use crate::reduce::Digest;
 use crate::transport::{
-    HEADER_BYTES, Head, Header, Post, Posted, Sink, Stream, Ticket, Time, Transport, Waker, Work,
+    EngineWork, HEADER_BYTES, Head, Header, Post, Posted, Sink, StreamId, Ticket, Time, Transport,
+    Waker,
 };
 
 /// Bytes that the envelope adds to a message.
@@ -56,7 +57,7 @@ pub struct Faults {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fault {
+enum InjectedFault {
     Delay,
     Drop,
     Duplicate,
@@ -77,16 +78,16 @@ pub struct FaultInjector<T> {
     now: Time,
     next_ticket: Ticket,
     /// Operations posted on the inner transport, by its tickets.
-    under_way: BTreeMap<Ticket, UnderWay>,
+    under_way: BTreeMap<Ticket, InjectedOperation>,
     /// Delayed messages, and those behind them; no empty queues.
-    held: BTreeMap<(usize, usize), VecDeque<Held>>,
+    held: BTreeMap<(usize, usize), VecDeque<HeldMessage>>,
     /// Delayed sends that were complete as soon as they were released.
     released: Vec<Ticket>,
     /// Buffer for the inner transport's tickets.
     inner_done: Vec<Ticket>,
 }
 
-enum UnderWay {
+enum InjectedOperation {
     Send {
         /// `None` for the second of two equal messages.
         ticket: Option<Ticket>,
@@ -102,7 +103,7 @@ enum UnderWay {
     Work(Ticket),
 }
 
-struct Held {
+struct HeldMessage {
     release: Time,
     ticket: Ticket,
     header: Header,
@@ -129,23 +130,23 @@ impl<T: Transport> FaultInjector<T> {
     }
 
     /// Draws the fault of the next message, if any.
-    fn draw(&mut self) -> Option<Fault> {
+    fn draw(&mut self) -> Option<InjectedFault> {
         let faults = self.faults;
         let mut left = self.random.below(1000) as u16;
         let odds = [
-            (faults.delay, Fault::Delay),
-            (faults.drop, Fault::Drop),
-            (faults.duplicate, Fault::Duplicate),
-            (faults.truncate, Fault::Truncate),
-            (faults.flip, Fault::Flip),
-            (faults.half_close, Fault::HalfClose),
+            (faults.delay, InjectedFault::Delay),
+            (faults.drop, InjectedFault::Drop),
+            (faults.duplicate, InjectedFault::Duplicate),
+            (faults.truncate, InjectedFault::Truncate),
+            (faults.flip, InjectedFault::Flip),
+            (faults.half_close, InjectedFault::HalfClose),
         ];
         let fault = odds.into_iter().find_map(|(per_mille, fault)| {
             let hit = left < per_mille;
             left = left.saturating_sub(per_mille);
             hit.then_some(fault)
         })?;
-        if fault != Fault::Delay {
+        if fault != InjectedFault::Delay {
             if self.faults_made == faults.fault_limit {
                 return None;
             }
@@ -157,7 +158,7 @@ impl<T: Transport> FaultInjector<T> {
     /// Posts an envelope on the inner transport.
     fn pass_on(
         &mut self,
-        stream: Stream,
+        stream: StreamId,
         ticket: Option<Ticket>,
         mut header: Header,
         envelope: Owned,
@@ -167,7 +168,7 @@ impl<T: Transport> FaultInjector<T> {
         let inside = self.ticket();
         let posted = self.inner.post_send(Post(stream, inside, header), region)?;
         if posted == Posted::Pending {
-            let send = UnderWay::Send {
+            let send = InjectedOperation::Send {
                 ticket,
                 _envelope: envelope,
             };
@@ -190,7 +191,7 @@ impl<T: Transport> FaultInjector<T> {
                 self.held.remove(&(peer, channel));
             }
             for held in due {
-                let stream = Stream { peer, channel };
+                let stream = StreamId { peer, channel };
                 let posted = self.pass_on(stream, Some(held.ticket), held.header, held.envelope)?;
                 if posted == Posted::Done {
                     self.released.push(held.ticket);
@@ -216,17 +217,17 @@ impl<T: Transport> FaultInjector<T> {
 impl<T: Transport> Transport for FaultInjector<T> {
     fn post_send(&mut self, Post(stream, ticket, header): Post, payload: Region) -> Result<Posted> {
         let fault = self.draw();
-        self.half_closed |= fault == Some(Fault::HalfClose);
-        if self.half_closed || fault == Some(Fault::Drop) {
+        self.half_closed |= fault == Some(InjectedFault::HalfClose);
+        if self.half_closed || fault == Some(InjectedFault::Drop) {
             return Ok(Posted::Done);
         }
         let mut envelope = seal(&header, payload);
         match fault {
-            Some(Fault::Truncate) => {
+            Some(InjectedFault::Truncate) => {
                 let bytes = self.random.below(envelope.region().bytes() as u64) as usize;
                 envelope = Owned::copy_of(envelope.region().part(0..bytes));
             }
-            Some(Fault::Flip) => {
+            Some(InjectedFault::Flip) => {
                 let bit = self.random.below(envelope.region().bytes() as u64 * 8) as usize;
                 let byte = envelope.region().part(bit / 8..bit / 8 + 1);
                 let mut value = [0];
@@ -236,13 +237,13 @@ impl<T: Transport> Transport for FaultInjector<T> {
             _ => {}
         }
         let key = (stream.peer, stream.channel);
-        if fault == Some(Fault::Delay) || self.held.contains_key(&key) {
+        if fault == Some(InjectedFault::Delay) || self.held.contains_key(&key) {
             let limit_ps = self.faults.delay_limit.as_nanos() as u64 * 1000;
             let delay_ps = self.random.below(limit_ps + 1);
             let queue = self.held.entry(key).or_default();
             // Keeps the order: not before the message in front.
             let earliest = queue.back().map_or(Time::default(), |last| last.release);
-            queue.push_back(Held {
+            queue.push_back(HeldMessage {
                 release: earliest.max(Time(self.now.0 + u128::from(delay_ps))),
                 ticket,
                 header,
@@ -250,7 +251,7 @@ impl<T: Transport> Transport for FaultInjector<T> {
             });
             return Ok(Posted::Pending);
         }
-        if fault == Some(Fault::Duplicate) {
+        if fault == Some(InjectedFault::Duplicate) {
             let copy = Owned::copy_of(envelope.region());
             let posted = self.pass_on(stream, Some(ticket), header, envelope)?;
             self.pass_on(stream, None, header, copy)?;
@@ -271,7 +272,7 @@ impl<T: Transport> Transport for FaultInjector<T> {
         if posted == Posted::Done {
             open(envelope.region(), [stream.peer, self.rank], &header, &sink)?;
         } else {
-            let recv = UnderWay::Recv {
+            let recv = InjectedOperation::Recv {
                 ticket,
                 peer: stream.peer,
                 header,
@@ -283,20 +284,21 @@ impl<T: Transport> Transport for FaultInjector<T> {
         Ok(posted)
     }
 
-    fn post_work(&mut self, ticket: Ticket, work: Work) -> Result<Posted> {
+    fn post_work(&mut self, ticket: Ticket, work: EngineWork) -> Result<Posted> {
         let inside = self.ticket();
         let posted = self.inner.post_work(inside, work)?;
         if posted == Posted::Pending {
-            self.under_way.insert(inside, UnderWay::Work(ticket));
+            self.under_way
+                .insert(inside, InjectedOperation::Work(ticket));
         }
         Ok(posted)
     }
 
-    fn listen(&mut self, stream: Stream, is_wanted: bool) -> Result<()> {
+    fn listen(&mut self, stream: StreamId, is_wanted: bool) -> Result<()> {
         self.inner.listen(stream, is_wanted)
     }
 
-    fn head(&mut self, stream: Stream) -> Result<Head> {
+    fn head(&mut self, stream: StreamId) -> Result<Head> {
         let outer = match self.inner.head(stream)? {
             Head::Message(outer) => outer,
             other => return Ok(other),
@@ -318,8 +320,8 @@ impl<T: Transport> Transport for FaultInjector<T> {
         self.inner.poll(now, &mut self.inner_done)?;
         for inside in &self.inner_done {
             match self.under_way.remove(inside) {
-                Some(UnderWay::Send { ticket, .. }) => done.extend(ticket),
-                Some(UnderWay::Recv {
+                Some(InjectedOperation::Send { ticket, .. }) => done.extend(ticket),
+                Some(InjectedOperation::Recv {
                     ticket,
                     peer,
                     header,
@@ -329,7 +331,7 @@ impl<T: Transport> Transport for FaultInjector<T> {
                     open(envelope.region(), [peer, self.rank], &header, &sink)?;
                     done.push(ticket);
                 }
-                Some(UnderWay::Work(ticket)) => done.push(ticket),
+                Some(InjectedOperation::Work(ticket)) => done.push(ticket),
                 None => unreachable!("ticket {inside} was never posted"),
             }
         }

@@ -2,15 +2,19 @@
 
 use std::time::Instant;
 
-use super::{SIZES, WATCHDOG, World, bytes_of, call, header, pattern};
+use super::{SIZES, TransportWorld, WATCHDOG, bytes_of, call, header, pattern};
 use crate::error::Error;
 use crate::memory::Owned;
-use crate::transport::{Head, Header, Sink, Stream, Transport};
+use crate::transport::{Head, Header, Sink, StreamId, Transport};
 
 /// Waits for the head of `at`'s stream from a peer.
-fn awaited_head<T: Transport>(world: &mut World<T>, at: usize, from: (usize, usize)) -> Head {
+fn awaited_head<T: Transport>(
+    world: &mut TransportWorld<T>,
+    at: usize,
+    from: (usize, usize),
+) -> Head {
     let (peer, channel) = from;
-    let stream = Stream { peer, channel };
+    let stream = StreamId { peer, channel };
     let begin = Instant::now();
     loop {
         world.round().unwrap();
@@ -23,14 +27,14 @@ fn awaited_head<T: Transport>(world: &mut World<T>, at: usize, from: (usize, usi
     }
 }
 
-fn listen<T: Transport>(world: &mut World<T>, at: usize, (peer, channel): (usize, usize)) {
-    let stream = Stream { peer, channel };
+fn listen<T: Transport>(world: &mut TransportWorld<T>, at: usize, (peer, channel): (usize, usize)) {
+    let stream = StreamId { peer, channel };
     world.ranks[at].listen(stream, true).unwrap();
     assert_eq!(world.ranks[at].head(stream).unwrap(), Head::Nothing);
 }
 
 pub fn a_head_is_seen_before_its_receive_is_posted<T: Transport>(make: impl Fn(usize) -> Vec<T>) {
-    let mut world = World::new(make(2));
+    let mut world = TransportWorld::new(make(2));
     listen(&mut world, 1, (0, 0));
     for (index, bytes) in SIZES.into_iter().enumerate() {
         let (source, target) = (pattern(bytes, index as u64), Owned::zeroed(bytes));
@@ -54,7 +58,7 @@ pub fn heads_of_messages_in_a_row_are_seen_one_after_the_other<T: Transport>(
     make: impl Fn(usize) -> Vec<T>,
 ) {
     let bytes = |index: usize| [0, 10, 9000, 1, 300_000, 8192, 40][index % 7];
-    let mut world = World::new(make(2));
+    let mut world = TransportWorld::new(make(2));
     listen(&mut world, 1, (0, 2));
     let sources: Vec<_> = (0..50)
         .map(|index| pattern(bytes(index), index as u64))
@@ -64,7 +68,7 @@ pub fn heads_of_messages_in_a_row_are_seen_one_after_the_other<T: Transport>(
         .collect();
     for (index, source) in sources.iter().enumerate() {
         // A rank that does not listen for a while misses nothing.
-        let stream = Stream {
+        let stream = StreamId {
             peer: 0,
             channel: 2,
         };
@@ -86,7 +90,7 @@ pub fn heads_of_messages_in_a_row_are_seen_one_after_the_other<T: Transport>(
 }
 
 pub fn a_head_leaves_other_streams_alone<T: Transport>(make: impl Fn(usize) -> Vec<T>) {
-    let mut world = World::new(make(3));
+    let mut world = TransportWorld::new(make(3));
     let source = pattern(100_000, 1);
     for peer in [0, 2] {
         listen(&mut world, 1, (peer, 0));
@@ -101,7 +105,7 @@ pub fn a_head_leaves_other_streams_alone<T: Transport>(make: impl Fn(usize) -> V
     }
     let head = awaited_head(&mut world, 1, (0, 0));
     assert_eq!(head, Head::Message(header(0, 100_000)));
-    let stream = Stream {
+    let stream = StreamId {
         peer: 2,
         channel: 0,
     };
@@ -114,7 +118,7 @@ pub fn a_head_leaves_other_streams_alone<T: Transport>(make: impl Fn(usize) -> V
 pub fn the_end_of_a_stream_is_seen_behind_its_last_message<T: Transport>(
     make: impl Fn(usize) -> Vec<T>,
 ) {
-    let mut world = World::new(make(2));
+    let mut world = TransportWorld::new(make(2));
     let (source, target) = (pattern(5000, 1), Owned::zeroed(5000));
     listen(&mut world, 0, (1, 1));
     // A receive takes the only message.
@@ -135,7 +139,7 @@ pub fn the_end_of_a_stream_is_seen_behind_its_last_message<T: Transport>(
 pub fn a_different_receive_than_the_head_is_a_mismatch<T: Transport>(
     make: impl Fn(usize) -> Vec<T>,
 ) {
-    let mut world = World::new(make(2));
+    let mut world = TransportWorld::new(make(2));
     listen(&mut world, 1, (0, 0));
     let (source, target) = (pattern(64, 1), Owned::zeroed(64));
     let theirs = Header {
@@ -157,13 +161,13 @@ pub fn a_different_receive_than_the_head_is_a_mismatch<T: Transport>(
 /// Tests the search for messages without a posted receive, for transports that support it.
 pub fn an_unexpected_message_is_seen_and_stays<T: Transport>(make: impl Fn(usize) -> Vec<T>) {
     for bytes in [0, 8, 9000, 300_000] {
-        let mut world = World::new(make(3));
+        let mut world = TransportWorld::new(make(3));
         let (source, target) = (pattern(bytes, 1), Owned::zeroed(bytes));
         // Not found: a message to another rank, and one on the channel of `send`.
         let elsewhere = world.send(0, (2, 1), 0, source.region());
         let message = world.send(0, (1, 0), 0, source.region());
         let send = world.send(0, (1, 1), 0, source.region());
-        let stream = Stream {
+        let stream = StreamId {
             peer: 0,
             channel: 1,
         };

@@ -16,16 +16,16 @@ use std::time::Duration;
 
 use crate::error::{Error, Result};
 use crate::memory::{Owned, Region};
-use crate::transport::shm::{Armed, Segment, Shape};
+use crate::transport::shm::{Armed, Segment, SegmentShape};
 use crate::transport::{
-    HEADER_BYTES, Head, Header, P2P_CHANNEL, Post, Posted, Sink, Stream, Ticket, Time, Transport,
+    HEADER_BYTES, Head, Header, P2P_CHANNEL, Post, Posted, Sink, StreamId, Ticket, Time, Transport,
     Waker, Windows,
 };
 
 /// Returns the division of the segment of `ranks` ranks: few, small slots, so that tests with
 /// modest buffers go around all of them; no rings.
-fn shape(ranks: usize) -> Shape {
-    Shape {
+fn shape(ranks: usize) -> SegmentShape {
+    SegmentShape {
         ranks,
         slots: 4,
         slot_bytes: 64 << 10,
@@ -37,17 +37,17 @@ fn shape(ranks: usize) -> Shape {
 
 /// Returns the ranks of a world whose sends are complete at once.
 pub fn local(world_size: usize) -> Vec<Local> {
-    ranks(world_size, Sending::Eager)
+    ranks(world_size, SendProtocol::Eager)
 }
 
 /// Returns the ranks of a world whose sends are complete only after the receive.
 pub fn rendezvous(world_size: usize) -> Vec<Local> {
-    ranks(world_size, Sending::Rendezvous)
+    ranks(world_size, SendProtocol::Rendezvous)
 }
 
-fn ranks(world_size: usize, sending: Sending) -> Vec<Local> {
+fn ranks(world_size: usize, sending: SendProtocol) -> Vec<Local> {
     let segment = Segment::unshared(shape(world_size));
-    let boxes: Arc<[Mailbox]> = (0..world_size).map(|_| Mailbox::default()).collect();
+    let boxes: Arc<[RankMailbox]> = (0..world_size).map(|_| RankMailbox::default()).collect();
     (0..world_size)
         .map(|rank| Local {
             rank,
@@ -61,7 +61,7 @@ fn ranks(world_size: usize, sending: Sending) -> Vec<Local> {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Sending {
+enum SendProtocol {
     Eager,
     Rendezvous,
 }
@@ -69,16 +69,16 @@ enum Sending {
 /// One rank of a world of threads.
 pub struct Local {
     rank: usize,
-    sending: Sending,
+    sending: SendProtocol,
     segment: Arc<Segment>,
-    boxes: Arc<[Mailbox]>,
+    boxes: Arc<[RankMailbox]>,
     /// Posted receives, by peer and channel; no empty queues.
-    receives: BTreeMap<(usize, usize), VecDeque<Receive>>,
+    receives: BTreeMap<(usize, usize), VecDeque<LocalReceive>>,
     /// An announced sleep.
     armed: Option<Armed>,
 }
 
-struct Receive {
+struct LocalReceive {
     ticket: Ticket,
     header: Header,
     sink: Sink,
@@ -86,12 +86,12 @@ struct Receive {
 
 /// State of one rank that the others read and change.
 #[derive(Default)]
-struct Mailbox(Mutex<Contents>);
+struct RankMailbox(Mutex<Contents>);
 
 #[derive(Default)]
 struct Contents {
     /// Messages to this rank, by sender and channel.
-    messages: BTreeMap<(usize, usize), VecDeque<Message>>,
+    messages: BTreeMap<(usize, usize), VecDeque<LocalMessage>>,
     /// Lent sends of this rank that were absorbed.
     sent: Vec<Ticket>,
     /// Lent sends of this rank that were not absorbed yet, with their receivers.
@@ -100,18 +100,18 @@ struct Contents {
     left: bool,
 }
 
-struct Message {
+struct LocalMessage {
     header: [u8; HEADER_BYTES],
-    payload: Payload,
+    payload: LocalPayload,
 }
 
-enum Payload {
+enum LocalPayload {
     Copied(Owned),
     /// Memory of the sender, which waits, and withdraws the message before it leaves.
     Lent(Region, Ticket),
 }
 
-impl Mailbox {
+impl RankMailbox {
     /// Locks even a poisoned mailbox: a test's panic must not hide behind another thread's.
     fn lock(&self) -> MutexGuard<'_, Contents> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
@@ -141,12 +141,12 @@ impl Local {
             };
             receive.header.expect(&message.header, peer, self.rank)?;
             let lent = match message.payload {
-                Payload::Copied(payload) => {
+                LocalPayload::Copied(payload) => {
                     receive.sink.absorb(0, payload.region());
                     None
                 }
                 // Under the lock, so that the lender cannot leave meanwhile.
-                Payload::Lent(payload, ticket) => {
+                LocalPayload::Lent(payload, ticket) => {
                     receive.sink.absorb(0, payload);
                     Some(ticket)
                 }
@@ -184,7 +184,7 @@ impl Transport for Local {
     fn post_send(&mut self, Post(stream, ticket, header): Post, payload: Region) -> Result<Posted> {
         assert_eq!(header.bytes as usize, payload.bytes());
         assert_ne!(stream.peer, self.rank, "a message to oneself");
-        let lent = self.sending == Sending::Rendezvous;
+        let lent = self.sending == SendProtocol::Rendezvous;
         if lent {
             self.boxes[self.rank]
                 .lock()
@@ -192,11 +192,11 @@ impl Transport for Local {
                 .push((ticket, stream.peer));
         }
         let payload = if lent {
-            Payload::Lent(payload, ticket)
+            LocalPayload::Lent(payload, ticket)
         } else {
-            Payload::Copied(Owned::copy_of(payload))
+            LocalPayload::Copied(Owned::copy_of(payload))
         };
-        let message = Message {
+        let message = LocalMessage {
             header: header.encode(0),
             payload,
         };
@@ -218,7 +218,7 @@ impl Transport for Local {
             .receives
             .entry((stream.peer, stream.channel))
             .or_default();
-        queue.push_back(Receive {
+        queue.push_back(LocalReceive {
             ticket,
             header,
             sink,
@@ -227,11 +227,11 @@ impl Transport for Local {
     }
 
     /// Does nothing: every message rings the receiver's doorbell anyway.
-    fn listen(&mut self, _stream: Stream, _is_wanted: bool) -> Result<()> {
+    fn listen(&mut self, _stream: StreamId, _is_wanted: bool) -> Result<()> {
         Ok(())
     }
 
-    fn head(&mut self, stream: Stream) -> Result<Head> {
+    fn head(&mut self, stream: StreamId) -> Result<Head> {
         let key = (stream.peer, stream.channel);
         assert!(!self.receives.contains_key(&key), "a receive is posted");
         // Read before the mailbox: messages from before a peer left are still delivered.
@@ -244,7 +244,7 @@ impl Transport for Local {
         }
     }
 
-    fn unexpected(&mut self, found: &mut Vec<(Stream, Header)>) -> Result<()> {
+    fn unexpected(&mut self, found: &mut Vec<(StreamId, Header)>) -> Result<()> {
         let contents = self.boxes[self.rank].lock();
         for (&(peer, channel), messages) in &contents.messages {
             let is_due = self.receives.contains_key(&(peer, channel));
@@ -253,7 +253,7 @@ impl Transport for Local {
                 .filter(|_| channel != P2P_CHANNEL && !is_due)
             {
                 let header = Header::claimed(&first.header, peer)?;
-                found.push((Stream { peer, channel }, header));
+                found.push((StreamId { peer, channel }, header));
             }
         }
         Ok(())
@@ -309,7 +309,7 @@ impl Drop for Local {
             let mut theirs = self.boxes[peer].lock();
             for ((sender, _), queue) in &mut theirs.messages {
                 if *sender == self.rank {
-                    queue.retain(|message| matches!(message.payload, Payload::Copied(_)));
+                    queue.retain(|message| matches!(message.payload, LocalPayload::Copied(_)));
                 }
             }
             drop(theirs);
@@ -339,7 +339,7 @@ mod tests {
 
     #[test]
     fn a_lent_send_waits_for_its_receive() {
-        let mut world = suite::World::new(rendezvous(2));
+        let mut world = suite::TransportWorld::new(rendezvous(2));
         let (source, target) = (suite::pattern(100, 1), Owned::zeroed(100));
         let send = world.send(0, (1, 1), 0, source.region());
         world.round().unwrap();
@@ -353,7 +353,7 @@ mod tests {
         for _ in 0..300 {
             let (source, header) = (suite::pattern(8, 1), suite::header(0, 8));
             let [mut lender, mut taker] = <[Local; 2]>::try_from(rendezvous(2)).ok().unwrap();
-            let stream = |peer| Stream { peer, channel: 1 };
+            let stream = |peer| StreamId { peer, channel: 1 };
             lender
                 .post_send(Post(stream(1), 0, header), source.region())
                 .unwrap();

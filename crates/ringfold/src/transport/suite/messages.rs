@@ -1,14 +1,14 @@
 //! Tests that messages arrive whole and in order, and that an unexpected one is an error.
 
-use super::{CHANNELS, SIZES, World, bytes_of, call, header, pattern};
+use super::{CHANNELS, SIZES, TransportWorld, bytes_of, call, header, pattern};
 use crate::error::Error;
 use crate::memory::Owned;
-use crate::reduce::Kernel;
+use crate::reduce::ReductionKernel;
 use crate::transport::{Header, Sink, Transport};
 use crate::types::{DType, Op, Protocol};
 
 pub fn messages_of_every_odd_size_arrive<T: Transport>(make: impl Fn(usize) -> Vec<T>) {
-    let mut world = World::new(make(2));
+    let mut world = TransportWorld::new(make(2));
     for (index, bytes) in SIZES.into_iter().enumerate() {
         let (source, target) = (pattern(bytes, index as u64), Owned::zeroed(bytes));
         let index = index as u32;
@@ -23,7 +23,7 @@ pub fn messages_of_every_odd_size_arrive<T: Transport>(make: impl Fn(usize) -> V
 }
 
 pub fn a_receive_may_be_posted_before_its_send<T: Transport>(make: impl Fn(usize) -> Vec<T>) {
-    let mut world = World::new(make(2));
+    let mut world = TransportWorld::new(make(2));
     let (source, target) = (pattern(300_000, 1), Owned::zeroed(300_000));
     let recv = world.recv(1, (0, 1), 0, Sink::Store(target.region()));
     for _ in 0..3 {
@@ -36,7 +36,7 @@ pub fn a_receive_may_be_posted_before_its_send<T: Transport>(make: impl Fn(usize
 }
 
 pub fn a_send_may_be_posted_before_its_receive<T: Transport>(make: impl Fn(usize) -> Vec<T>) {
-    let mut world = World::new(make(2));
+    let mut world = TransportWorld::new(make(2));
     let (source, target) = (pattern(3_000_000, 1), Owned::zeroed(3_000_000));
     let send = world.send(0, (1, 1), 0, source.region());
     for _ in 0..3 {
@@ -48,7 +48,7 @@ pub fn a_send_may_be_posted_before_its_receive<T: Transport>(make: impl Fn(usize
 }
 
 pub fn many_messages_of_a_stream_keep_their_order<T: Transport>(make: impl Fn(usize) -> Vec<T>) {
-    let mut world = World::new(make(2));
+    let mut world = TransportWorld::new(make(2));
     let sources: Vec<_> = (0..300)
         .map(|i| pattern((i * 37) % 2000, i as u64))
         .collect();
@@ -68,7 +68,7 @@ pub fn many_messages_of_a_stream_keep_their_order<T: Transport>(make: impl Fn(us
 }
 
 pub fn streams_do_not_wait_for_each_other<T: Transport>(make: impl Fn(usize) -> Vec<T>) {
-    let mut world = World::new(make(2));
+    let mut world = TransportWorld::new(make(2));
     let (source, target) = (pattern(5000, 1), Owned::zeroed(5000));
     let stuck = world.recv(1, (0, 0), 0, Sink::Store(target.region()));
     for channel in 1..CHANNELS {
@@ -85,7 +85,7 @@ pub fn streams_do_not_wait_for_each_other<T: Transport>(make: impl Fn(usize) -> 
 
 pub fn everyone_sends_to_everyone_at_once<T: Transport>(make: impl Fn(usize) -> Vec<T>) {
     const BYTES: usize = 700_001;
-    let mut world = World::new(make(4));
+    let mut world = TransportWorld::new(make(4));
     let sources: Vec<_> = (0..4).map(|rank| pattern(BYTES, rank)).collect();
     let mut targets = Vec::new();
     let mut postings = Vec::new();
@@ -104,8 +104,8 @@ pub fn everyone_sends_to_everyone_at_once<T: Transport>(make: impl Fn(usize) -> 
 }
 
 pub fn a_reduced_message_equals_the_whole_fold<T: Transport>(make: impl Fn(usize) -> Vec<T>) {
-    let mut world = World::new(make(2));
-    let kernel = Kernel::new(Op::Sum, DType::I32).unwrap();
+    let mut world = TransportWorld::new(make(2));
+    let kernel = ReductionKernel::new(Op::Sum, DType::I32).unwrap();
     let sizes = [0, 4, 16, 4092, 131_076, (1 << 20) + 4];
     let by_both_protocols = sizes.into_iter().flat_map(|bytes| [bytes; 2]);
     for (index, bytes) in by_both_protocols.enumerate() {
@@ -131,7 +131,7 @@ pub fn a_reduced_message_equals_the_whole_fold<T: Transport>(make: impl Fn(usize
 pub fn a_different_call_is_a_mismatch_that_names_both<T: Transport>(
     make: impl Fn(usize) -> Vec<T>,
 ) {
-    let mut world = World::new(make(2));
+    let mut world = TransportWorld::new(make(2));
     let (source, target) = (pattern(64, 1), Owned::zeroed(64));
     let theirs = Header {
         call: call(1234),
@@ -164,7 +164,7 @@ pub fn a_different_protocol_is_a_mismatch<T: Transport>(make: impl Fn(usize) -> 
         (Protocol::Simple, Protocol::Ll),
         (Protocol::Ll, Protocol::Simple),
     ] {
-        let mut world = World::new(make(2));
+        let mut world = TransportWorld::new(make(2));
         let (source, target) = (pattern(8, 1), Owned::zeroed(8));
         let by = |protocol| {
             let mut header = header(0, 8);
@@ -187,7 +187,7 @@ pub fn a_different_protocol_is_a_mismatch<T: Transport>(make: impl Fn(usize) -> 
 }
 
 pub fn a_wrong_slice_is_corrupt<T: Transport>(make: impl Fn(usize) -> Vec<T>) {
-    let mut world = World::new(make(2));
+    let mut world = TransportWorld::new(make(2));
     let (source, target) = (pattern(64, 1), Owned::zeroed(64));
     let theirs = Header {
         slice: 3,
@@ -205,7 +205,7 @@ pub fn a_wrong_slice_is_corrupt<T: Transport>(make: impl Fn(usize) -> Vec<T>) {
 }
 
 pub fn a_peer_that_left_fails_its_receives<T: Transport>(make: impl Fn(usize) -> Vec<T>) {
-    let mut world = World::new(make(2));
+    let mut world = TransportWorld::new(make(2));
     let target = Owned::zeroed(64);
     let recv = world.recv(0, (1, 1), 0, Sink::Store(target.region()));
     world.round().unwrap();
@@ -222,7 +222,7 @@ pub fn a_peer_that_left_fails_its_receives<T: Transport>(make: impl Fn(usize) ->
 pub fn a_peer_that_left_fails_its_sends<T: Transport>(make: impl Fn(usize) -> Vec<T>) {
     // More than a transport has room for if no message is taken.
     const MESSAGES: u32 = 2000;
-    let mut world = World::new(make(2));
+    let mut world = TransportWorld::new(make(2));
     let source = pattern(3000, 1);
     drop(world.ranks.pop());
     let mut send = |index| {
@@ -237,7 +237,7 @@ pub fn a_peer_that_left_fails_its_sends<T: Transport>(make: impl Fn(usize) -> Ve
 }
 
 pub fn what_was_sent_before_leaving_arrives<T: Transport>(make: impl Fn(usize) -> Vec<T>) {
-    let mut world = World::new(make(2));
+    let mut world = TransportWorld::new(make(2));
     let (source, target) = (pattern(5000, 1), Owned::zeroed(5000));
     let first = world.recv(0, (1, 1), 0, Sink::Store(target.region()));
     let send = world.send(1, (0, 1), 0, source.region());

@@ -17,7 +17,7 @@ pub use messages::*;
 
 use std::time::{Duration, Instant};
 
-use super::{Header, Post, Posted, Sink, Stream, Term, Ticket, Time, Transport};
+use super::{Header, Post, Posted, Sink, StreamId, Term, Ticket, Time, Transport};
 use crate::call::Call;
 use crate::error::{Error, Result};
 use crate::memory::{Hold, Owned, Region};
@@ -76,7 +76,7 @@ macro_rules! transport_tests {
 pub(crate) use transport_tests;
 
 /// All ranks of a transport, driven by one thread.
-pub struct World<T> {
+pub struct TransportWorld<T> {
     pub ranks: Vec<T>,
     pub now: Time,
     done: Vec<Vec<Ticket>>,
@@ -89,12 +89,12 @@ pub struct World<T> {
 
 /// A message in progress: the rank that posted it, and its ticket.
 #[derive(Clone, Copy, Debug)]
-pub struct Posting(usize, Ticket);
+pub struct RankTicket(usize, Ticket);
 
-impl<T: Transport> World<T> {
-    pub fn new(ranks: Vec<T>) -> World<T> {
+impl<T: Transport> TransportWorld<T> {
+    pub fn new(ranks: Vec<T>) -> TransportWorld<T> {
         let done = ranks.iter().map(|_| Vec::new()).collect();
-        World {
+        TransportWorld {
             ranks,
             now: Time(0),
             done,
@@ -111,7 +111,7 @@ impl<T: Transport> World<T> {
         to: (usize, usize),
         index: u32,
         payload: Region,
-    ) -> Posting {
+    ) -> RankTicket {
         self.send_with(from, to, header(index, payload.bytes()), payload)
     }
 
@@ -121,8 +121,8 @@ impl<T: Transport> World<T> {
         (peer, channel): (usize, usize),
         header: Header,
         payload: Region,
-    ) -> Posting {
-        let stream = Stream { peer, channel };
+    ) -> RankTicket {
+        let stream = StreamId { peer, channel };
         let ticket = self.ticket();
         self.held
             .extend(self.ranks[from].hold(payload, Term::Input));
@@ -132,7 +132,7 @@ impl<T: Transport> World<T> {
 
     /// Posts the receive of message `index` of the usual call at rank `at` on a stream from rank
     /// `from`.
-    pub fn recv(&mut self, at: usize, from: (usize, usize), index: u32, sink: Sink) -> Posting {
+    pub fn recv(&mut self, at: usize, from: (usize, usize), index: u32, sink: Sink) -> RankTicket {
         self.recv_with(at, from, header(index, sink.bytes()), sink)
     }
 
@@ -142,8 +142,8 @@ impl<T: Transport> World<T> {
         (peer, channel): (usize, usize),
         header: Header,
         sink: Sink,
-    ) -> Posting {
-        let stream = Stream { peer, channel };
+    ) -> RankTicket {
+        let stream = StreamId { peer, channel };
         let ticket = self.ticket();
         if let Some(landing) = sink.landing() {
             self.held.extend(self.ranks[at].hold(landing, Term::Output));
@@ -152,7 +152,7 @@ impl<T: Transport> World<T> {
         self.note(at, ticket, posted)
     }
 
-    pub fn is_done(&self, posting: Posting) -> bool {
+    pub fn is_done(&self, posting: RankTicket) -> bool {
         self.done[posting.0].contains(&posting.1)
     }
 
@@ -171,7 +171,7 @@ impl<T: Transport> World<T> {
     }
 
     /// Polls until all of `postings` are done, or a rank fails.
-    pub fn run(&mut self, postings: &[Posting]) -> Result<()> {
+    pub fn run(&mut self, postings: &[RankTicket]) -> Result<()> {
         let begin = Instant::now();
         while !postings.iter().all(|posting| self.is_done(*posting)) {
             assert!(
@@ -205,13 +205,13 @@ impl<T: Transport> World<T> {
         self.next_ticket - 1
     }
 
-    fn note(&mut self, rank: usize, ticket: Ticket, posted: Result<Posted>) -> Posting {
+    fn note(&mut self, rank: usize, ticket: Ticket, posted: Result<Posted>) -> RankTicket {
         match posted {
             Ok(Posted::Done) => self.done[rank].push(ticket),
             Ok(Posted::Pending) => {}
             Err(error) => self.refused = Some(error),
         }
-        Posting(rank, ticket)
+        RankTicket(rank, ticket)
     }
 }
 

@@ -7,10 +7,10 @@ use std::os::fd::AsFd;
 use rustix::io::ioctl_fionbio;
 use rustix::net::sockopt;
 
-use super::frame::{Progress, broken};
-use super::incoming::Incoming;
+use super::frame::{QueueProgress, broken};
+use super::incoming::ReceiveQueue;
 use super::options::TcpOptions;
-use super::outgoing::Outgoing;
+use super::outgoing::SendQueue;
 use super::stripes::STRIPE_BYTES_MIN;
 use super::zero_copy::Lent;
 use crate::error::{Error, Result};
@@ -29,8 +29,8 @@ const POLL_BYTES: usize = 1 << 20;
 pub struct Connection {
     pub peer: usize,
     pub socket: Unshared,
-    pub outgoing: Outgoing,
-    pub incoming: Incoming,
+    pub outgoing: SendQueue,
+    pub incoming: ReceiveQueue,
     /// Whether no read has been in vain since the last edge; likewise `writable` and `reports`.
     pub readable: bool,
     pub writable: bool,
@@ -66,8 +66,8 @@ impl Connection {
         Ok(Connection {
             peer,
             socket,
-            outgoing: Outgoing::new(QUEUE_ROOM, lent),
-            incoming: Incoming::new(peer, rank, QUEUE_ROOM),
+            outgoing: SendQueue::new(QUEUE_ROOM, lent),
+            incoming: ReceiveQueue::new(peer, rank, QUEUE_ROOM),
             readable: true,
             writable: true,
             reports: false,
@@ -143,7 +143,7 @@ impl Connection {
         }
         let progress = self.outgoing.write(self.socket.as_fd(), budget_bytes, done);
         let progress = progress.map_err(|error| broken(self.peer, error))?;
-        self.writable = !matches!(progress, Progress::Blocked);
+        self.writable = !matches!(progress, QueueProgress::Blocked);
         Ok(())
     }
 
@@ -184,7 +184,7 @@ impl Connection {
         }
         let socket = self.socket.as_fd();
         let progress = self.incoming.read(socket, staging, budget_bytes, done)?;
-        self.readable = !matches!(progress, Progress::Blocked);
+        self.readable = !matches!(progress, QueueProgress::Blocked);
         Ok(())
     }
 }

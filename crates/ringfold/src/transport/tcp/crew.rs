@@ -75,12 +75,12 @@ pub struct Crew {
     /// Number of wanted threads.
     count: usize,
     piece_bytes: usize,
-    shared: Arc<Shared>,
+    shared: Arc<CrewState>,
     threads: Vec<JoinHandle<()>>,
 }
 
 #[derive(Default)]
-struct Shared {
+struct CrewState {
     queue: Mutex<Queue>,
     /// Condition on which helpers sleep.
     bell: Condvar,
@@ -125,7 +125,7 @@ impl Crew {
         }
         while shared.work(staging) {}
         let mut looks = 0;
-        // Pairs with the release in `Shared::work`.
+        // Pairs with the release in `CrewState::work`.
         while shared.left.load(Ordering::Acquire) > 0 {
             looks += 1;
             match looks < SPINS_BEFORE_YIELD {
@@ -169,7 +169,7 @@ impl Drop for Crew {
     }
 }
 
-impl Shared {
+impl CrewState {
     /// Runs a helper until the crew ends.
     fn help(&self, staging: Region) {
         let mut looks = 0;

@@ -9,7 +9,7 @@ use crate::transport::HEADER_BYTES;
 pub const TRAILER_BYTES: usize = 4;
 
 /// Progress of a queue.
-pub enum Progress {
+pub enum QueueProgress {
     /// Nothing is left to do.
     Idle,
     /// The socket is empty or full.

@@ -17,7 +17,7 @@ use std::os::fd::BorrowedFd;
 
 use rustix::net::{RecvFlags, recv};
 
-use super::frame::{Progress, TRAILER_BYTES, broken};
+use super::frame::{QueueProgress, TRAILER_BYTES, broken};
 use crate::error::{Error, GONE, Result};
 use crate::memory::{Owned, Region};
 use crate::reduce::Digest;
@@ -38,11 +38,11 @@ const SHORT_BYTES_MAX: usize = 8 << 10;
 const READ_BYTES: usize = 512 << 10;
 
 /// Messages to receive, the first perhaps received in part.
-pub struct Incoming {
+pub struct ReceiveQueue {
     peer: usize,
     /// This rank's number.
     rank: usize,
-    queue: VecDeque<Recv>,
+    queue: VecDeque<QueuedReceive>,
     /// Header of the first message; `header_came` bytes of it have arrived.
     header: [u8; HEADER_BYTES],
     header_came: usize,
@@ -68,14 +68,14 @@ pub struct Incoming {
 }
 
 #[derive(Clone, Copy)]
-struct Recv {
+struct QueuedReceive {
     post: Post,
     sink: Sink,
 }
 
-impl Incoming {
-    pub fn new(peer: usize, rank: usize, room: usize) -> Incoming {
-        Incoming {
+impl ReceiveQueue {
+    pub fn new(peer: usize, rank: usize, room: usize) -> ReceiveQueue {
+        ReceiveQueue {
             peer,
             rank,
             queue: VecDeque::with_capacity(room),
@@ -163,7 +163,7 @@ impl Incoming {
     }
 
     pub fn push(&mut self, post: Post, sink: Sink) {
-        self.queue.push_back(Recv { post, sink });
+        self.queue.push_back(QueuedReceive { post, sink });
     }
 
     /// Receives until the queue is empty, the socket is empty or about `budget_bytes` have arrived.
@@ -174,16 +174,16 @@ impl Incoming {
         staging: Region,
         budget_bytes: usize,
         done: &mut Vec<Ticket>,
-    ) -> Result<Progress> {
+    ) -> Result<QueueProgress> {
         let mut came = 0;
         while let Some(first) = self.queue.front().copied() {
             if came >= budget_bytes {
-                return Ok(Progress::More);
+                return Ok(QueueProgress::More);
             }
             self.compare_header(&first)?;
             if !self.is_complete(&first) {
                 let Some(count) = self.read_piece(socket, staging, &first)? else {
-                    return Ok(Progress::Blocked);
+                    return Ok(QueueProgress::Blocked);
                 };
                 came += count;
             }
@@ -198,11 +198,11 @@ impl Incoming {
         if self.is_listened {
             return self.look(socket);
         }
-        Ok(Progress::Idle)
+        Ok(QueueProgress::Idle)
     }
 
     /// Reads the header of an unexpected message, and the data behind it.
-    fn look(&mut self, socket: BorrowedFd<'_>) -> Result<Progress> {
+    fn look(&mut self, socket: BorrowedFd<'_>) -> Result<QueueProgress> {
         while self.header_came < HEADER_BYTES && !self.has_ended {
             let room = if self.has_ahead() {
                 Region::EMPTY
@@ -220,7 +220,7 @@ impl Incoming {
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    return Ok(Progress::Blocked);
+                    return Ok(QueueProgress::Blocked);
                 }
                 Err(error) => return Err(broken(self.peer, error)),
             }
@@ -228,7 +228,7 @@ impl Incoming {
                 self.check_header()?;
             }
         }
-        Ok(Progress::Idle)
+        Ok(QueueProgress::Idle)
     }
 
     /// Fills the rest of the header, `body` and the trailer from its byte `trailer` on, in this
@@ -265,7 +265,7 @@ impl Incoming {
         &mut self,
         socket: BorrowedFd<'_>,
         staging: Region,
-        first: &Recv,
+        first: &QueuedReceive,
     ) -> Result<Option<usize>> {
         let bytes = first.sink.bytes();
         let landing = first.sink.landing().filter(|_| bytes > SHORT_BYTES_MAX);
@@ -311,7 +311,7 @@ impl Incoming {
     }
 
     /// Absorbs the staged data, except a rest that is no whole piece.
-    fn absorb(&mut self, first: &Recv, staged: Region) {
+    fn absorb(&mut self, first: &QueuedReceive, staged: Region) {
         let is_last = self.absorbed + staged.bytes() == first.sink.bytes();
         let whole = if is_last {
             staged.bytes()
@@ -327,7 +327,7 @@ impl Incoming {
         rest.read(&mut self.rest[..rest.bytes()]);
     }
 
-    fn is_complete(&self, first: &Recv) -> bool {
+    fn is_complete(&self, first: &QueuedReceive) -> bool {
         let bytes = first.sink.bytes();
         self.header_came == HEADER_BYTES
             && self.absorbed == bytes
@@ -340,7 +340,7 @@ impl Incoming {
     }
 
     /// Compares the header with the expected one, once it has arrived.
-    fn compare_header(&mut self, first: &Recv) -> Result<()> {
+    fn compare_header(&mut self, first: &QueuedReceive) -> Result<()> {
         if self.header_came == HEADER_BYTES && !self.header_compared {
             let Post(_, _, header) = first.post;
             header.expect(&self.header, self.peer, self.rank)?;
@@ -349,7 +349,7 @@ impl Incoming {
         Ok(())
     }
 
-    fn check_trailer(&self, first: &Recv) -> Result<()> {
+    fn check_trailer(&self, first: &QueuedReceive) -> Result<()> {
         if first.sink.bytes() > 0 && u32::from_le_bytes(self.trailer) != self.sum.value() {
             let what = "wrong checksum of a message payload";
             return Err(Error::corrupt(self.peer, what));

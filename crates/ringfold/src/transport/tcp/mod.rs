@@ -52,7 +52,7 @@ pub use self::zero_copy::ZeroCopy;
 use super::bell::new_bell;
 use super::readiness::Readiness;
 use super::{
-    Head, Header, P2P_CHANNEL, PIECE_ALIGN_BYTES, Post, Posted, Sink, Stream, Ticket, Time,
+    Head, Header, P2P_CHANNEL, PIECE_ALIGN_BYTES, Post, Posted, Sink, StreamId, Ticket, Time,
     Transport, Waker,
 };
 use crate::error::{Error, Result};
@@ -151,7 +151,7 @@ impl Tcp {
     }
 
     /// Returns the numbers of `stream`'s connections.
-    fn numbers(&self, stream: Stream) -> Result<Range<usize>> {
+    fn numbers(&self, stream: StreamId) -> Result<Range<usize>> {
         assert_ne!(
             stream.peer, self.rank,
             "a message between a rank and itself"
@@ -298,19 +298,19 @@ impl Transport for Tcp {
         Ok(self.posted(ticket, left))
     }
 
-    fn listen(&mut self, stream: Stream, is_wanted: bool) -> Result<()> {
+    fn listen(&mut self, stream: StreamId, is_wanted: bool) -> Result<()> {
         // Every message begins on the first socket.
         let first = self.numbers(stream)?.start;
         self.activate(first).incoming.listen(is_wanted);
         Ok(())
     }
 
-    fn head(&mut self, stream: Stream) -> Result<Head> {
+    fn head(&mut self, stream: StreamId) -> Result<Head> {
         let first = self.numbers(stream)?.start;
         self.activate(first).incoming.head()
     }
 
-    fn unexpected(&mut self, found: &mut Vec<(Stream, Header)>) -> Result<()> {
+    fn unexpected(&mut self, found: &mut Vec<(StreamId, Header)>) -> Result<()> {
         for (peer, channels) in self.numbers.iter().enumerate() {
             for (channel, numbers) in channels.iter().enumerate().skip(P2P_CHANNEL + 1) {
                 // Every message begins on the first socket.
@@ -318,7 +318,7 @@ impl Transport for Tcp {
                     incoming, socket, ..
                 } = &self.connections[numbers.start];
                 let header = incoming.peek(socket.as_fd())?;
-                found.extend(header.map(|header| (Stream { peer, channel }, header)));
+                found.extend(header.map(|header| (StreamId { peer, channel }, header)));
             }
         }
         Ok(())

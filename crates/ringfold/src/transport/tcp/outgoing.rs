@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::BorrowedFd;
 
-use super::frame::{Progress, TRAILER_BYTES, frame_bytes};
+use super::frame::{QueueProgress, TRAILER_BYTES, frame_bytes};
 use super::zero_copy::Lent;
 use crate::memory::Region;
 use crate::reduce::Digest;
@@ -18,7 +18,7 @@ use crate::transport::{HEADER_BYTES, Post, Ticket};
 const WRITE_BYTES: usize = 1 << 20;
 
 /// Messages to send, the first perhaps sent in part.
-pub struct Outgoing {
+pub struct SendQueue {
     queue: VecDeque<(Post, Region)>,
     /// The frame header of the first message.
     header: [u8; HEADER_BYTES],
@@ -33,9 +33,9 @@ pub struct Outgoing {
     lent: Lent,
 }
 
-impl Outgoing {
-    pub fn new(room: usize, lent: Lent) -> Outgoing {
-        Outgoing {
+impl SendQueue {
+    pub fn new(room: usize, lent: Lent) -> SendQueue {
+        SendQueue {
             queue: VecDeque::with_capacity(room),
             header: [0; HEADER_BYTES],
             trailer: [0; TRAILER_BYTES],
@@ -87,16 +87,16 @@ impl Outgoing {
         socket: BorrowedFd<'_>,
         budget_bytes: usize,
         done: &mut Vec<Ticket>,
-    ) -> io::Result<Progress> {
+    ) -> io::Result<QueueProgress> {
         let mut gone = 0;
         while let Some(&(Post(_, ticket, _), payload)) = self.queue.front() {
             if gone >= budget_bytes {
-                return Ok(Progress::More);
+                return Ok(QueueProgress::More);
             }
             let frame_bytes = frame_bytes(payload.bytes());
             while self.taken < frame_bytes && gone < budget_bytes {
                 let Some(count) = self.write_piece(socket, payload)? else {
-                    return Ok(Progress::Blocked);
+                    return Ok(QueueProgress::Blocked);
                 };
                 gone += count;
             }
@@ -108,7 +108,7 @@ impl Outgoing {
                 self.begin();
             }
         }
-        Ok(Progress::Idle)
+        Ok(QueueProgress::Idle)
     }
 
     /// Sends one call's worth of the first message; `None` if the socket is full.

@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 
-use super::super::suite::{self, World, bytes_of, header, pattern};
+use super::super::suite::{self, TransportWorld, bytes_of, header, pattern};
 use super::super::{HEADER_BYTES, Post, checksum};
 use super::*;
 use crate::error::GONE;
@@ -74,21 +74,21 @@ pub(super) fn pair() -> (TcpStream, TcpStream) {
 }
 
 /// Returns rank 0, whose peer, rank 1, is a bare socket for the test.
-fn with_bare_peer() -> (World<Tcp>, TcpStream) {
+fn with_bare_peer() -> (TransportWorld<Tcp>, TcpStream) {
     with_bare_peer_and(TcpOptions::default())
 }
 
-pub(super) fn with_bare_peer_and(options: TcpOptions) -> (World<Tcp>, TcpStream) {
+pub(super) fn with_bare_peer_and(options: TcpOptions) -> (TransportWorld<Tcp>, TcpStream) {
     let (world, [theirs]) = bare_sockets_with(options);
     (world, theirs)
 }
 
 /// Returns rank 0, whose peer is several bare sockets.
-fn with_bare_sockets<const N: usize>() -> (World<Tcp>, [TcpStream; N]) {
+fn with_bare_sockets<const N: usize>() -> (TransportWorld<Tcp>, [TcpStream; N]) {
     bare_sockets_with(TcpOptions::default())
 }
 
-fn bare_sockets_with<const N: usize>(options: TcpOptions) -> (World<Tcp>, [TcpStream; N]) {
+fn bare_sockets_with<const N: usize>(options: TcpOptions) -> (TransportWorld<Tcp>, [TcpStream; N]) {
     let pairs = [(); N].map(|()| pair());
     let theirs = pairs
         .each_ref()
@@ -99,7 +99,7 @@ fn bare_sockets_with<const N: usize>(options: TcpOptions) -> (World<Tcp>, [TcpSt
         .collect();
     let sockets = vec![Vec::new(), vec![mine]];
     let transport = Tcp::new(0, sockets, options).unwrap();
-    (World::new(vec![transport]), theirs)
+    (TransportWorld::new(vec![transport]), theirs)
 }
 
 /// Returns the frame of message 0 of the usual call.
@@ -140,7 +140,7 @@ fn a_frame_on_the_wire_is_as_documented() {
 fn a_frame_may_come_byte_by_byte() {
     let (mut world, mut peer) = with_bare_peer();
     let payload = pattern(200, 1);
-    let kernel = crate::reduce::Kernel::new(crate::Op::Bxor, crate::DType::U8).unwrap();
+    let kernel = crate::reduce::ReductionKernel::new(crate::Op::Bxor, crate::DType::U8).unwrap();
     let (with, into) = (pattern(200, 2), Owned::zeroed(200));
     let sink = Sink::Reduce {
         with: with.region(),
@@ -179,8 +179,8 @@ fn any_flipped_bit_is_corrupt() {
 }
 
 /// Returns the head of the stream from the bare peer once it is not empty.
-fn head(world: &mut World<Tcp>) -> Result<Head> {
-    let stream = Stream {
+fn head(world: &mut TransportWorld<Tcp>) -> Result<Head> {
+    let stream = StreamId {
         peer: 1,
         channel: 0,
     };
@@ -375,7 +375,7 @@ fn garbage_is_an_error_and_nothing_else() {
 #[test]
 fn a_channel_without_a_connection_is_refused() {
     let (mut world, _peer) = with_bare_peer();
-    let stream = Stream {
+    let stream = StreamId {
         peer: 1,
         channel: 1,
     };

@@ -44,7 +44,7 @@ use self::probe::{Finding, Probe};
 use crate::error::{Error, Result};
 use crate::memory::Region;
 use crate::sys;
-use crate::sys::zero_copy::{self, Completion};
+use crate::sys::zero_copy::{self, SendNotification};
 use crate::transport::Ticket;
 
 /// Minimum length of lent payloads. For shorter ones, the two further system calls for header and
@@ -103,7 +103,7 @@ impl ZeroCopy {
 }
 
 /// A connection's way of sending large payloads.
-enum Choice {
+enum SendMode {
     Copied,
     /// Both ways, to compare them.
     Trial(Box<Probe>),
@@ -116,11 +116,11 @@ enum Choice {
 /// Payloads that one connection has lent to the kernel.
 pub struct Lent {
     peer: usize,
-    choice: Choice,
+    choice: SendMode,
     /// Number of the next send.
     next: u64,
     /// Messages with unreported sends, in order, and perhaps one that is not completely sent.
-    messages: VecDeque<Message>,
+    messages: VecDeque<LentMessage>,
     /// Number of the messages' unreported sends.
     unreported: u64,
     /// Number of consecutive reports, up to the last, that the kernel made a copy.
@@ -128,7 +128,7 @@ pub struct Lent {
     is_refusal_logged: bool,
 }
 
-struct Message {
+struct LentMessage {
     ticket: Ticket,
     /// Number of the message's first send.
     first: u64,
@@ -142,9 +142,9 @@ impl Lent {
     pub fn new(peer: usize, socket: BorrowedFd<'_>, setting: ZeroCopy) -> Result<Lent> {
         let permitted = || zero_copy::permit(socket);
         let choice = match setting {
-            ZeroCopy::Never => Choice::Copied,
-            ZeroCopy::Auto if permitted().is_err() => Choice::Copied,
-            ZeroCopy::Auto => Choice::Trial(Box::default()),
+            ZeroCopy::Never => SendMode::Copied,
+            ZeroCopy::Auto if permitted().is_err() => SendMode::Copied,
+            ZeroCopy::Auto => SendMode::Trial(Box::default()),
             ZeroCopy::Always => {
                 permitted().map_err(|error| {
                     Error::InvalidArgument(format!(
@@ -152,7 +152,7 @@ impl Lent {
                          auto"
                     ))
                 })?;
-                Choice::Asked
+                SendMode::Asked
             }
         };
         Ok(Lent {
@@ -174,7 +174,7 @@ impl Lent {
     /// Whether large payloads are lent, perhaps in turn with copies.
     #[cfg(test)]
     pub fn is_open(&self) -> bool {
-        !matches!(self.choice, Choice::Copied)
+        !matches!(self.choice, SendMode::Copied)
     }
 
     /// Begins the next message, of `bytes` payload bytes; returns whether [`Lent::send`] sends it.
@@ -183,12 +183,12 @@ impl Lent {
             return false;
         }
         let is_lent = match &mut self.choice {
-            Choice::Copied => false,
-            Choice::Found | Choice::Asked => true,
-            Choice::Trial(probe) => probe.begin(bytes, self.unreported == 0),
+            SendMode::Copied => false,
+            SendMode::Found | SendMode::Asked => true,
+            SendMode::Trial(probe) => probe.begin(bytes, self.unreported == 0),
         };
         if is_lent {
-            self.messages.push_back(Message {
+            self.messages.push_back(LentMessage {
                 ticket,
                 first: self.next,
                 sends: 0,
@@ -229,7 +229,7 @@ impl Lent {
     /// Ends the begun message, all of which is sent; returns whether it is complete. If not,
     /// [`Lent::take_back`] will report it.
     pub fn end(&mut self, is_lent: bool) -> bool {
-        if let Choice::Trial(probe) = &mut self.choice
+        if let SendMode::Trial(probe) = &mut self.choice
             && let Some(finding) = probe.end()
         {
             self.found(finding);
@@ -247,11 +247,11 @@ impl Lent {
 
     /// Calls `f`, which makes a system call for the begun message; a trial measures the call.
     pub fn timed<R>(&mut self, f: impl FnOnce(&mut Lent) -> R) -> R {
-        if let Choice::Trial(probe) = &mut self.choice {
+        if let SendMode::Trial(probe) = &mut self.choice {
             probe.enter();
         }
         let given = f(self);
-        if let Choice::Trial(probe) = &mut self.choice {
+        if let SendMode::Trial(probe) = &mut self.choice {
             probe.leave();
         }
         given
@@ -261,7 +261,7 @@ impl Lent {
     pub fn take_back(&mut self, socket: BorrowedFd<'_>, done: &mut Vec<Ticket>) -> io::Result<()> {
         while self.unreported > 0 {
             let report = match &mut self.choice {
-                Choice::Trial(probe) => probe.charge(|| zero_copy::completion(socket)),
+                SendMode::Trial(probe) => probe.charge(|| zero_copy::completion(socket)),
                 _ => zero_copy::completion(socket),
             };
             let Some(report) = report? else { break };
@@ -278,8 +278,8 @@ impl Lent {
     }
 
     /// Notes a report of sends, each of which is reported once.
-    fn note(&mut self, report: Completion) -> io::Result<()> {
-        let Completion {
+    fn note(&mut self, report: SendNotification) -> io::Result<()> {
+        let SendNotification {
             first,
             last,
             is_copied,
@@ -305,9 +305,9 @@ impl Lent {
             self.unreported -= count;
         }
         self.copies_in_row = if is_copied { self.copies_in_row + 1 } else { 0 };
-        let is_choice_open = matches!(self.choice, Choice::Trial(_) | Choice::Found);
+        let is_choice_open = matches!(self.choice, SendMode::Trial(_) | SendMode::Found);
         if self.copies_in_row >= COPIES_MAX && is_choice_open {
-            self.choice = Choice::Copied;
+            self.choice = SendMode::Copied;
             log::info!(
                 target: "ringfold::transport",
                 "large payloads for rank {} are copied, because the kernel copies them anyway: the \
@@ -321,8 +321,8 @@ impl Lent {
     /// Ends the trial with its finding.
     fn found(&mut self, finding: Finding) {
         let (choice, how) = match finding.is_lent_better() {
-            true => (Choice::Found, "without"),
-            false => (Choice::Copied, "with"),
+            true => (SendMode::Found, "without"),
+            false => (SendMode::Copied, "with"),
         };
         self.choice = choice;
         log::info!(

@@ -9,7 +9,7 @@ fn calibration() -> Calibration {
     };
     let mut factors = Corrections::default();
     factors.set("all_reduce.ring.simple".parse().expect("a way"), 20, 1.25);
-    let context = |is_shared, ranks| Context { is_shared, ranks };
+    let context = |is_shared, ranks| CalibrationContext { is_shared, ranks };
     Calibration {
         constants,
         corrections: vec![
@@ -75,8 +75,9 @@ fn corrections_hold_among_those_who_were_measured() {
         cores: 2,
         ..Machine::here()
     };
-    let of =
-        |is_shared, ranks| calibration().constants(Context { is_shared, ranks }, &machine, ranks);
+    let of = |is_shared, ranks| {
+        calibration().constants(CalibrationContext { is_shared, ranks }, &machine, ranks)
+    };
     assert_eq!(of(true, 2).corrections.points().len(), 1);
     assert_eq!(of(true, 3).corrections.points().len(), 0);
     assert_eq!(of(false, 2).corrections.points().len(), 0);

@@ -13,7 +13,7 @@
 
 /// The measured speed of a rank, in picoseconds per byte.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Pace {
+pub struct RankSpeed {
     /// Time to send one byte and receive one at the same time.
     pub link_ps: f64,
     /// Time to reduce one byte with another.
@@ -22,9 +22,9 @@ pub struct Pace {
 
 /// Returns the minimum time of a weighted `direct` all-reduce of `bytes` bytes, in picoseconds,
 /// without latencies.
-pub fn time_ps(paces: &[Pace], weights: &[u32], bytes: u64) -> f64 {
+pub fn time_ps(paces: &[RankSpeed], weights: &[u32], bytes: u64) -> f64 {
     let sum: f64 = weights.iter().map(|weight| f64::from(*weight)).sum();
-    let time = |(pace, weight): (&Pace, &u32)| {
+    let time = |(pace, weight): (&RankSpeed, &u32)| {
         pace.link_ps + growth(pace, paces.len()) * f64::from(*weight) / sum
     };
     let times = paces.iter().zip(weights).map(time);
@@ -32,6 +32,6 @@ pub fn time_ps(paces: &[Pace], weights: &[u32], bytes: u64) -> f64 {
 }
 
 /// Returns the additional cost per byte of a rank that owns the whole vector: the formula's `a`.
-pub fn growth(pace: &Pace, ranks: usize) -> f64 {
+pub fn growth(pace: &RankSpeed, ranks: usize) -> f64 {
     (ranks as f64 - 2.0) * pace.link_ps + (ranks as f64 - 1.0) * pace.reduce_ps
 }

@@ -10,12 +10,12 @@
 
 use crate::call::Way;
 use crate::topology::Machine;
-use crate::tune::calibration::{Calibration, Context};
+use crate::tune::calibration::{Calibration, CalibrationContext};
 use crate::tune::choose::finish;
 use crate::tune::constants::Constants;
 use crate::tune::corrections::{Corrections, Key};
 use crate::tune::model::price;
-use crate::tune::parameters::{Parameter, Table};
+use crate::tune::parameters::{Parameter, ParameterTable};
 use crate::tune::{Limits, Question, Tuning};
 use crate::types::{Collective, Method, Protocol};
 
@@ -23,7 +23,7 @@ use crate::types::{Collective, Method, Protocol};
 #[derive(Clone, Copy, Debug)]
 pub struct Sample {
     /// The ranks and the transport.
-    pub context: Context,
+    pub context: CalibrationContext,
     /// The collective.
     pub collective: Collective,
     /// Bytes of the vector, or of all blocks together.
@@ -52,7 +52,7 @@ const SLOT_BYTES: usize = 256 << 10;
 
 /// Returns the calibration that is fitted to `samples`, all measured on `machine`.
 pub fn fit(samples: &[Sample], machine: &Machine) -> Calibration {
-    let samples: Vec<Call> = samples
+    let samples: Vec<SampledCall> = samples
         .iter()
         .filter(|sample| sample.time_us.is_finite() && sample.time_us > 0.0)
         .map(|sample| sample.asked(machine))
@@ -92,7 +92,7 @@ fn is_fitted(parameter: &&Parameter<Constants>) -> bool {
 }
 
 /// Returns the squared error of the model, with the penalty of changed constants.
-fn error(constants: &Constants, samples: &[Call], machine: &Machine) -> f64 {
+fn error(constants: &Constants, samples: &[SampledCall], machine: &Machine) -> f64 {
     let origin = Constants::default();
     let off = |parameter: &Parameter<Constants>| {
         (parameter.value(constants) / parameter.value(&origin))
@@ -102,7 +102,7 @@ fn error(constants: &Constants, samples: &[Call], machine: &Machine) -> f64 {
     let fitted = Constants::PARAMETERS.iter().filter(is_fitted);
     let inertia: f64 = fitted.map(off).sum();
     // Samples of a context are adjacent, so constants are placed only once per context.
-    let mut placed: Option<(Context, Constants)> = None;
+    let mut placed: Option<(CalibrationContext, Constants)> = None;
     let mut sum = 0.0;
     for sample in samples {
         let context = sample.sample.context;
@@ -124,8 +124,8 @@ impl Sample {
     }
 
     /// Returns the measured call with its question and its way.
-    fn asked(&self, machine: &Machine) -> Call {
-        let Context { is_shared, ranks } = self.context;
+    fn asked(&self, machine: &Machine) -> SampledCall {
+        let CalibrationContext { is_shared, ranks } = self.context;
         let question = Question {
             slot_bytes: is_shared.then_some(SLOT_BYTES),
             algorithm: Some(self.way.0),
@@ -134,7 +134,7 @@ impl Sample {
         };
         let limits = Limits::derive(machine, ranks);
         let tuning = Tuning::new(Constants::default(), limits);
-        Call {
+        SampledCall {
             way: finish(&question, &tuning, self.way, None),
             question,
             sample: *self,
@@ -143,13 +143,13 @@ impl Sample {
 }
 
 /// A sample with the question and the way that determine its price.
-struct Call {
+struct SampledCall {
     sample: Sample,
     question: Question,
     way: Way,
 }
 
-impl Call {
+impl SampledCall {
     fn residue(&self, placed: &Constants) -> f64 {
         self.sample.time_us / f64::from(price(&self.question, &self.way, placed))
     }
@@ -158,13 +158,14 @@ impl Call {
 /// Returns the residuals as corrections, by context.
 fn corrections(
     constants: &Constants,
-    samples: &[Call],
+    samples: &[SampledCall],
     machine: &Machine,
-) -> Vec<(Context, Corrections)> {
-    let mut contexts: Vec<Context> = samples.iter().map(|asked| asked.sample.context).collect();
+) -> Vec<(CalibrationContext, Corrections)> {
+    let mut contexts: Vec<CalibrationContext> =
+        samples.iter().map(|asked| asked.sample.context).collect();
     contexts.sort();
     contexts.dedup();
-    let of = |context: Context| {
+    let of = |context: CalibrationContext| {
         let placed = constants.clone().on(machine, context.ranks);
         let mut corrections = Corrections::default();
         for asked in samples {
@@ -194,7 +195,7 @@ mod tests {
         use Method::{Claim, Direct, OneShot, Rabenseifner, RecursiveDoubling, Ring, Tree};
         let mut samples = Vec::new();
         for (is_shared, ranks) in [(true, 2), (true, 4), (false, 4)] {
-            let context = Context { is_shared, ranks };
+            let context = CalibrationContext { is_shared, ranks };
             let placed = truth.clone().on(&two_cores(), ranks);
             for bytes in (3..=22).step_by(3).map(|shift| 1 << shift) {
                 for algorithm in [
@@ -238,7 +239,7 @@ mod tests {
         let samples = samples(&truth);
         let calibration = fit(&samples, &two_cores());
         let asked = samples.iter().map(|sample| sample.asked(&two_cores()));
-        let asked: Vec<Call> = asked.collect();
+        let asked: Vec<SampledCall> = asked.collect();
         let error = |constants: &Constants| error(constants, &asked, &two_cores());
         let before = error(&Constants::default());
         let after = error(&calibration.constants);

@@ -15,7 +15,7 @@ const MAX_UNKNOWNS: usize = 8;
 
 /// The outcome for one unknown.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Value {
+pub enum Coefficient {
     /// The unknown was determined.
     Fitted {
         /// The value; 0 if it would be negative.
@@ -37,7 +37,7 @@ pub enum Value {
 #[derive(Clone, Debug)]
 pub struct Fit {
     /// The outcome for each column.
-    pub values: Vec<Value>,
+    pub values: Vec<Coefficient>,
     /// The predicted time of each row.
     pub predicted: Vec<f64>,
     /// The share of the times' variance that the fit explains.
@@ -59,7 +59,7 @@ pub fn fit(columns: &[Vec<f64>], times: &[f64]) -> Option<Fit> {
         .collect();
     let mut values = separate(&weighted);
     let open: Vec<usize> = (0..columns.len())
-        .filter(|&j| matches!(values[j], Value::Fitted { .. }))
+        .filter(|&j| matches!(values[j], Coefficient::Fitted { .. }))
         .collect();
     if open.is_empty() || open.len() > times.len() {
         return None;
@@ -76,7 +76,7 @@ pub fn fit(columns: &[Vec<f64>], times: &[f64]) -> Option<Fit> {
         .min_by(|(_, one), (_, other)| one.squares.total_cmp(&other.squares))?;
     let (chosen, solved) = best;
     for (at, &j) in chosen.iter().enumerate() {
-        values[j] = Value::Fitted {
+        values[j] = Coefficient::Fitted {
             value: solved.x[at],
             error: solved.errors[at],
         };
@@ -91,17 +91,17 @@ pub fn fit(columns: &[Vec<f64>], times: &[f64]) -> Option<Fit> {
     Some(judge(values, predicted, times))
 }
 
-impl Value {
+impl Coefficient {
     /// Returns the value; 0 if it was not determined.
     pub fn number(self) -> f64 {
         match self {
-            Value::Fitted { value, .. } => value,
-            Value::Absent | Value::Inseparable { .. } => 0.0,
+            Coefficient::Fitted { value, .. } => value,
+            Coefficient::Absent | Coefficient::Inseparable { .. } => 0.0,
         }
     }
 }
 
-fn judge(values: Vec<Value>, predicted: Vec<f64>, times: &[f64]) -> Fit {
+fn judge(values: Vec<Coefficient>, predicted: Vec<f64>, times: &[f64]) -> Fit {
     let count = times.len() as f64;
     let mean = times.iter().sum::<f64>() / count;
     let squares = |of: &dyn Fn(usize) -> f64| (0..times.len()).map(|i| of(i).powi(2)).sum::<f64>();
@@ -119,24 +119,24 @@ fn judge(values: Vec<Value>, predicted: Vec<f64>, times: &[f64]) -> Fit {
 }
 
 /// Determines which columns are independent of those before them (`Fitted`, still without a value).
-fn separate(columns: &[Vec<f64>]) -> Vec<Value> {
+fn separate(columns: &[Vec<f64>]) -> Vec<Coefficient> {
     let mut basis: Vec<Vec<f64>> = Vec::new();
     let mut independent = Vec::new();
     let mut values = Vec::new();
     for (j, column) in columns.iter().enumerate() {
         let left = rest(column, &basis);
         values.push(if dot(column, column) == 0.0 {
-            Value::Absent
+            Coefficient::Absent
         } else if length(&left) < SEPARABLE_SHARE * length(column) {
             let share = |at: &usize| dot(column, &basis[*at]).abs();
             let likest = (0..basis.len()).max_by(|a, b| share(a).total_cmp(&share(b)));
-            Value::Inseparable {
+            Coefficient::Inseparable {
                 from: likest.map_or(0, |at| independent[at]),
             }
         } else {
             basis.push(unit(&left));
             independent.push(j);
-            Value::Fitted {
+            Coefficient::Fitted {
                 value: 0.0,
                 error: 0.0,
             }
@@ -260,7 +260,7 @@ mod tests {
         let due = [5.0, 8e-5, 5e-5];
         let fit = fit(&columns, &times(&columns, &due, 0.05)).unwrap();
         for (value, due) in fit.values.iter().zip(due) {
-            let Value::Fitted { value, error } = *value else {
+            let Coefficient::Fitted { value, error } = *value else {
                 panic!("{fit:?}");
             };
             assert!((value - due).abs() < 4.0 * error && error < due, "{fit:?}");
@@ -274,7 +274,7 @@ mod tests {
         columns[2] = columns[1].iter().map(|a| a / 2.0).collect();
         let times = times(&columns, &[5.0, 8e-5, 5e-5], 0.0);
         let fit = fit(&columns, &times).unwrap();
-        assert_eq!(fit.values[2], Value::Inseparable { from: 1 });
+        assert_eq!(fit.values[2], Coefficient::Inseparable { from: 1 });
         assert!((fit.values[1].number() - 10.5e-5).abs() < 1e-9, "{fit:?}");
     }
 

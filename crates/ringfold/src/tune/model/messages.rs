@@ -1,7 +1,7 @@
 //! Prices of calls over messages: through rings of shared memory, through sockets, or over RDMA,
 //! whose constants replace those of sockets.
 
-use super::{Call, Load, Method, Terms};
+use super::{CostTerms, Load, Method, PricedCall};
 use crate::transport::LENT_BYTES_MIN;
 use crate::transport::rdma::WHOLE_BYTES_MAX;
 use crate::tune::terms::{Within, is_chain};
@@ -9,7 +9,7 @@ use crate::types::Collective;
 
 /// Costs of messages on one kind of link.
 #[derive(Default)]
-struct Link {
+struct MessageCosts {
     hop_us: f64,
     /// Additional time of the first hop.
     first_us: f64,
@@ -24,8 +24,8 @@ struct Link {
 }
 
 /// The part of a schedule's messages that uses one kind of link.
-struct Part {
-    link: Link,
+struct LinkTraffic {
+    link: MessageCosts,
     hops: f64,
     busiest: Load,
     all: Load,
@@ -89,7 +89,7 @@ impl Crossing {
     }
 }
 
-impl Call<'_> {
+impl PricedCall<'_> {
     pub(super) fn over_messages(&self) -> f64 {
         let parts = self.parts();
         let work = match self.constants.is_oversubscribed() {
@@ -108,9 +108,9 @@ impl Call<'_> {
     }
 
     /// Returns the messages through shared memory, and those through sockets.
-    fn parts(&self) -> [Part; 2] {
+    fn parts(&self) -> [LinkTraffic; 2] {
         let hosts = self.question.hosts as f64;
-        let Terms {
+        let CostTerms {
             hops, busiest, all, ..
         } = self.terms;
         let several = 1.0 < hosts && hosts < self.n;
@@ -139,7 +139,7 @@ impl Call<'_> {
                 (within, crossing.senders)
             }
         };
-        let mut between = Part {
+        let mut between = LinkTraffic {
             link: self.link(false, senders),
             hops: hops - within.hops,
             busiest: busiest.without(within.busiest),
@@ -166,7 +166,7 @@ impl Call<'_> {
             link.fresh_us_per_byte *= passes;
         }
         [
-            Part {
+            LinkTraffic {
                 link,
                 hops,
                 busiest,
@@ -236,15 +236,15 @@ impl Call<'_> {
     }
 
     /// Returns the time of both parts if ranks outnumber cores.
-    fn in_turns(&self, parts: &[Part; 2]) -> f64 {
-        let time = |load: Load, link: &Link| {
+    fn in_turns(&self, parts: &[LinkTraffic; 2]) -> f64 {
+        let time = |load: Load, link: &MessageCosts| {
             load.messages * self.pieces() * link.message_us
                 + self.size * load.bytes * link.us_per_byte
                 + self.size * (2.0 * load.bytes - load.reduced).max(0.0) * link.staging_us_per_byte
                 + self.size * load.reduced * self.reduce_us_per_byte()
         };
-        let busiest = |part: &Part| time(self.alone_in_turns(part.busiest), &part.link);
-        let all = |part: &Part| time(part.all, &part.link);
+        let busiest = |part: &LinkTraffic| time(self.alone_in_turns(part.busiest), &part.link);
+        let all = |part: &LinkTraffic| time(part.all, &part.link);
         let work = self.by_cores(parts.iter().map(busiest).sum(), parts.iter().map(all).sum());
         let hops = parts.iter().map(|part| part.hops * part.link.hop_us);
         let used = parts.iter().filter(|part| part.hops > 0.0);
@@ -286,8 +286,8 @@ impl Call<'_> {
     }
 
     /// Returns the time of one part if every rank has a core.
-    fn side_by_side(&self, part: &Part) -> f64 {
-        let Part {
+    fn side_by_side(&self, part: &LinkTraffic) -> f64 {
+        let LinkTraffic {
             link,
             hops,
             busiest,
@@ -330,7 +330,7 @@ impl Call<'_> {
 
     /// Returns the costs of messages within a host or between hosts, where `senders` ranks share a
     /// line. If ranks outnumber cores, the times are those of both ends together.
-    fn link(&self, is_within_host: bool, senders: f64) -> Link {
+    fn link(&self, is_within_host: bool, senders: f64) -> MessageCosts {
         let constants = self.constants;
         // Communicators with registered memory are assumed to use it in their calls.
         let staging_us_per_byte = match self.question.lends {
@@ -340,37 +340,37 @@ impl Call<'_> {
         match (is_within_host, constants.is_oversubscribed()) {
             (true, true) => {
                 let turns_us = constants.turn_us * constants.load;
-                Link {
+                MessageCosts {
                     hop_us: constants.further_hop_turns * turns_us,
                     first_us: (1.0 - constants.further_hop_turns) * turns_us,
                     message_us: constants.ring_message_us + constants.ring_turn_us,
                     us_per_byte: constants.ring_us_per_byte,
-                    ..Link::default()
+                    ..MessageCosts::default()
                 }
             }
-            (true, false) => Link {
+            (true, false) => MessageCosts {
                 hop_us: constants.ring_hop_us,
                 message_us: constants.ring_message_us,
                 us_per_byte: constants.ring_us_per_byte,
                 // The receiver fetches lines just sent, and the sender lines of cells just emptied.
                 fresh_us_per_byte: 2.0 * constants.line_us_per_byte,
-                ..Link::default()
+                ..MessageCosts::default()
             },
-            (false, true) => Link {
+            (false, true) => MessageCosts {
                 hop_us: constants.shared_core_hop_factor * constants.socket_hop_us,
                 message_us: constants.socket_message_us + constants.socket_turn_us,
                 us_per_byte: constants.socket_work_us_per_byte,
                 staging_us_per_byte,
-                ..Link::default()
+                ..MessageCosts::default()
             },
-            (false, false) => Link {
+            (false, false) => MessageCosts {
                 hop_us: constants.socket_hop_us,
                 message_us: constants.socket_message_us,
                 us_per_byte: (constants.socket_us_per_byte * senders)
                     .max(constants.socket_work_us_per_byte / 2.0),
                 staging_us_per_byte,
                 incast: constants.incast,
-                ..Link::default()
+                ..MessageCosts::default()
             },
         }
     }

@@ -1,8 +1,8 @@
 //! Prices of calls in published memory and in registered buffers.
 
-use super::{Call, Collective, Load, Method};
+use super::{Collective, Load, Method, PricedCall};
 
-impl Call<'_> {
+impl PricedCall<'_> {
     pub(super) fn over_shared_memory(&self) -> f64 {
         let work = match self.way.method() {
             Method::Push => self.pushed(),

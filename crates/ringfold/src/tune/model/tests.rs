@@ -3,7 +3,7 @@
 use super::*;
 use crate::schedule::{Schedule, Spec};
 use crate::topology::Machine;
-use crate::topology::machine::Shared;
+use crate::topology::machine::DataCache;
 use crate::tune::choose::{access, finish};
 use crate::tune::terms::is_two_levels;
 use crate::tune::{Limits, Tuning};
@@ -13,7 +13,7 @@ use crate::types::Protocol;
 const SLOT_BYTES: usize = 256 << 10;
 
 pub(in crate::tune) fn two_cores() -> Machine {
-    let cache = |bytes, shared_by| Shared { bytes, shared_by };
+    let cache = |bytes, shared_by| DataCache { bytes, shared_by };
     Machine {
         l1: cache(32 << 10, 1),
         l2: cache(1 << 20, 1),
@@ -80,7 +80,7 @@ fn least(question: &Question, constants: &Constants, is_usable: impl Fn(Method) 
         .filter(|algorithm| {
             let (ranks, access) = (question.world_size as u32, access(question, *algorithm));
             let spec = Spec::new(question.collective, *algorithm, access, ranks);
-            let serves = Terms::of(&spec);
+            let serves = CostTerms::of(&spec);
             serves.is_some()
         });
     let cost = |algorithm: &Method| price(question, *algorithm, Protocol::Simple, constants);

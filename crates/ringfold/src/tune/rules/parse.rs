@@ -98,7 +98,7 @@ fn lines<'a>(text: &'a str, source: &'a str) -> impl Iterator<Item = Result<Rule
                  optimize` does)"
             )));
         }
-        Line {
+        RuleLine {
             line,
             number,
             source,
@@ -113,7 +113,7 @@ fn before_comment(line: &str) -> &str {
 
 /// A line that is being parsed.
 #[derive(Clone, Copy)]
-struct Line<'a> {
+struct RuleLine<'a> {
     line: &'a str,
     number: u32,
     source: &'a str,
@@ -121,21 +121,21 @@ struct Line<'a> {
 
 /// A field: its line, its index, its text, and the byte offset of the text.
 #[derive(Clone, Copy)]
-struct Field<'a> {
-    line: Line<'a>,
+struct RuleField<'a> {
+    line: RuleLine<'a>,
     index: usize,
     text: &'a str,
     at: usize,
 }
 
-impl<'a> Line<'a> {
+impl<'a> RuleLine<'a> {
     fn rule(self) -> Result<Rule> {
         let fields = self.fields()?;
         if HEADERS.contains(&fields[0].text) {
             return Err(fields[0].wrong("is a header; put a `#` in front of the line"));
         }
         let collective = fields[0].named(&COLLECTIVES)?.ours;
-        let count = |index: usize| fields.get(index).map_or(Ok(None), Field::count);
+        let count = |index: usize| fields.get(index).map_or(Ok(None), RuleField::count);
         let rule = Rule {
             collective: collective
                 .unwrap_or_else(|| unreachable!("there is no collective that only NCCL has")),
@@ -154,7 +154,7 @@ impl<'a> Line<'a> {
             hosts: count(6)?,
             ranks: count(7)?,
             group: count(8)?,
-            is_registered: fields.get(9).map_or(Ok(None), Field::switch)?,
+            is_registered: fields.get(9).map_or(Ok(None), RuleField::switch)?,
             line: self.number,
         };
         if rule.bytes_min > rule.bytes_max {
@@ -166,12 +166,12 @@ impl<'a> Line<'a> {
     }
 
     /// Splits the line into fields: none empty, and as many as a rule may have.
-    fn fields(self) -> Result<Vec<Field<'a>>> {
+    fn fields(self) -> Result<Vec<RuleField<'a>>> {
         let mut fields = Vec::with_capacity(FIELDS.len());
         let mut at = 0;
         for (index, text) in before_comment(self.line).split(',').enumerate() {
             let blank = text.len() - text.trim_start().len();
-            fields.push(Field {
+            fields.push(RuleField {
                 line: self,
                 index,
                 text: text.trim(),
@@ -209,7 +209,7 @@ impl<'a> Line<'a> {
     }
 }
 
-impl Field<'_> {
+impl RuleField<'_> {
     /// Returns the field's name.
     fn name(&self) -> &'static str {
         FIELDS[self.index]

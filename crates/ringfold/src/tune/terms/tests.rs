@@ -86,7 +86,7 @@ fn the_terms_are_what_the_schedules_need() {
                         rank: world_size - 1,
                         ..Spec::new(collective, algorithm, access, world_size)
                     };
-                    if let Some(terms) = Terms::of(&spec) {
+                    if let Some(terms) = CostTerms::of(&spec) {
                         assert_counted(&spec, &terms);
                     }
                 }
@@ -96,7 +96,7 @@ fn the_terms_are_what_the_schedules_need() {
 }
 
 #[track_caller]
-fn assert_counted(spec: &Spec, terms: &Terms) {
+fn assert_counted(spec: &Spec, terms: &CostTerms) {
     let Spec {
         collective,
         access,
@@ -138,7 +138,7 @@ fn the_terms_of_domains_are_what_their_schedules_need() {
             domains,
             ..Spec::new(collective, Method::Hierarchical, access, world_size)
         };
-        assert_counted(&spec, &Terms::of(&spec).unwrap());
+        assert_counted(&spec, &CostTerms::of(&spec).unwrap());
     }
 }
 
@@ -163,7 +163,7 @@ fn the_terms_of_two_levels_are_what_their_schedules_need() {
                     hosts: Groups::equal(world_size, hosts).unwrap(),
                     ..Spec::new(collective, method, Access::Messages, world_size)
                 };
-                if let Some(terms) = Terms::of(&spec) {
+                if let Some(terms) = CostTerms::of(&spec) {
                     assert_counted(&spec, &terms);
                 }
             }
@@ -190,7 +190,7 @@ fn the_terms_of_two_levels_count_the_runs_of_ranks() {
                     hosts: Groups::new(&of_ranks),
                     ..Spec::new(collective, method, Access::Messages, world_size)
                 };
-                if let Some(terms) = Terms::of(&spec) {
+                if let Some(terms) = CostTerms::of(&spec) {
                     assert_counted(&spec, &terms);
                 }
             }

@@ -2,7 +2,7 @@
 
 #![forbid(unsafe_code)]
 
-use super::{Case, Counts, Load, Terms, Within, over_messages};
+use super::{CostTerms, Load, LoadCounts, TermParameters, Within, over_messages};
 use crate::types::{Collective, Method};
 use Collective::{
     AllGather, AllReduce, AllToAll, Barrier, Broadcast, Gather, Reduce, ReduceScatter, Scatter,
@@ -25,9 +25,9 @@ struct Hosts {
     level: f64,
 }
 
-impl Terms {
+impl CostTerms {
     /// Returns the terms of schedules of two levels.
-    pub(super) fn two_levels(case: &Case) -> Option<Terms> {
+    pub(super) fn two_levels(case: &TermParameters) -> Option<CostTerms> {
         let (ranks, count) = (f64::from(case.world_size), f64::from(case.hosts));
         let size = ranks / count;
         let hosts = Hosts {
@@ -43,10 +43,10 @@ impl Terms {
             Method::Leader => (between_leaders(case, &hosts)?, under_leaders(case, &hosts)?),
             _ => (between_columns(case, &hosts)?, under_columns(case, &hosts)?),
         };
-        let Terms {
+        let CostTerms {
             hops, busiest, all, ..
         } = within;
-        Some(Terms {
+        Some(CostTerms {
             hops: between.hops + hops,
             busiest: between.busiest.and(busiest),
             all: between.all.and(all),
@@ -57,7 +57,7 @@ impl Terms {
 }
 
 /// Returns the terms of the exchange of columns, or of all ranks' own blocks, between the hosts.
-fn between_columns(case: &Case, hosts: &Hosts) -> Option<Terms> {
+fn between_columns(case: &TermParameters, hosts: &Hosts) -> Option<CostTerms> {
     let &Hosts {
         ranks,
         size,
@@ -68,16 +68,16 @@ fn between_columns(case: &Case, hosts: &Hosts) -> Option<Terms> {
     } = hosts;
     let ring = |times: f64, reduced| {
         let each = [times * others, times * others / ranks, reduced];
-        Terms::alike(times * others, each, ranks)
+        CostTerms::alike(times * others, each, ranks)
     };
     let chain = |reduces: f64| {
         let each = [others, others / size, reduces * others / size];
-        Terms::apart(others, each, [others * size, others, reduces * others])
+        CostTerms::apart(others, each, [others * size, others, reduces * others])
     };
     Some(match (case.collective, case.method) {
         (AllReduce, Method::MultiLeader) => {
             let one = over_messages(AllReduce, Method::RecursiveDoubling, case.hosts)?;
-            Terms {
+            CostTerms {
                 busiest: one.busiest.of_columns(1.0, size),
                 all: one.all.of_columns(size, size),
                 ..one
@@ -88,7 +88,7 @@ fn between_columns(case: &Case, hosts: &Hosts) -> Option<Terms> {
         (AllGather, _) => ring(1.0, 0.0),
         (AllToAll, _) => {
             let each = [others * runs, others / count, 0.0];
-            Terms::alike(others.min(1.0), each, ranks)
+            CostTerms::alike(others.min(1.0), each, ranks)
         }
         (Broadcast, _) => chain(0.0),
         (Reduce, _) => chain(1.0),
@@ -97,7 +97,7 @@ fn between_columns(case: &Case, hosts: &Hosts) -> Option<Terms> {
 }
 
 /// Returns the terms of the messages between the members of a host and its leaders.
-fn under_columns(case: &Case, hosts: &Hosts) -> Option<Terms> {
+fn under_columns(case: &TermParameters, hosts: &Hosts) -> Option<CostTerms> {
     let &Hosts {
         ranks,
         count,
@@ -106,18 +106,18 @@ fn under_columns(case: &Case, hosts: &Hosts) -> Option<Terms> {
         ..
     } = hosts;
     let part = peers / hosts.size;
-    let alike = |hops: f64, each: Counts| Terms::alike(hops * level, each, ranks);
+    let alike = |hops: f64, each: LoadCounts| CostTerms::alike(hops * level, each, ranks);
     Some(match case.collective {
         AllReduce => alike(2.0, [2.0 * peers, 2.0 * part, part]),
         ReduceScatter => alike(1.0, [count * peers, part, part]),
         AllGather | AllToAll => alike(1.0, [count * peers, part, 0.0]),
-        Broadcast => Terms::apart(
+        Broadcast => CostTerms::apart(
             // The root needs nothing back.
             (ranks - 1.0).min(2.0 * level),
             [2.0 * peers, 2.0 * part, 0.0],
             [peers * ranks, peers * count, 0.0],
         ),
-        Reduce => Terms::apart(
+        Reduce => CostTerms::apart(
             2.0 * level,
             [2.0 * peers, 2.0 * part, part],
             [peers * (ranks + 1.0), peers * count + part, peers * count],
@@ -127,7 +127,7 @@ fn under_columns(case: &Case, hosts: &Hosts) -> Option<Terms> {
 }
 
 /// Returns the terms of the exchange between the leaders, one of each host.
-fn between_leaders(case: &Case, hosts: &Hosts) -> Option<Terms> {
+fn between_leaders(case: &TermParameters, hosts: &Hosts) -> Option<CostTerms> {
     use Method::{RecursiveDoubling, Tree};
     let one_level = |method| over_messages(case.collective, method, case.hosts);
     match case.collective {
@@ -135,20 +135,20 @@ fn between_leaders(case: &Case, hosts: &Hosts) -> Option<Terms> {
         Broadcast | Reduce => one_level(Tree),
         AllGather => Some(doubling(case.hosts, hosts.runs, 0.0)),
         // Each message waits for the one received in the round before.
-        ReduceScatter => Some(Terms {
+        ReduceScatter => Some(CostTerms {
             hops: f64::from(case.hosts.next_power_of_two().trailing_zeros()),
             ..doubling(case.hosts, hosts.runs, 1.0)
         }),
         Gather | Scatter => {
             let root = [hosts.others * hosts.runs, hosts.others / hosts.count, 0.0];
-            Some(Terms::apart(hosts.others.min(1.0), root, root))
+            Some(CostTerms::apart(hosts.others.min(1.0), root, root))
         }
         _ => None,
     }
 }
 
 /// Returns the terms of the messages between the members of a host and its leader.
-fn under_leaders(case: &Case, hosts: &Hosts) -> Option<Terms> {
+fn under_leaders(case: &TermParameters, hosts: &Hosts) -> Option<CostTerms> {
     let &Hosts {
         ranks,
         count,
@@ -169,7 +169,7 @@ fn under_leaders(case: &Case, hosts: &Hosts) -> Option<Terms> {
         _ => return None,
     };
     let each = [times, bytes, reduced];
-    Some(Terms::apart(
+    Some(CostTerms::apart(
         times * level,
         each.map(|needed| needed * peers),
         each.map(|needed| needed * peers * count),
@@ -179,7 +179,7 @@ fn under_leaders(case: &Case, hosts: &Hosts) -> Option<Terms> {
 /// Returns the terms of an exchange of blocks of ever more hosts, or of reduced blocks of ever
 /// fewer. In each round a leader sends as many messages as a host has `runs`, and one more if the
 /// hosts' blocks wrap around the end of the ring.
-fn doubling(hosts: u32, runs: f64, reduces: f64) -> Terms {
+fn doubling(hosts: u32, runs: f64, reduces: f64) -> CostTerms {
     let (mut busiest, mut all, mut hops) = ([0.0; 3], [0.0; 3], 0);
     let depth = hosts.next_power_of_two().trailing_zeros();
     for bit in 0..depth {
@@ -194,7 +194,7 @@ fn doubling(hosts: u32, runs: f64, reduces: f64) -> Terms {
         // A message waits for those of the rounds in which its blocks arrived.
         hops = hops.max(1 + count.next_power_of_two().trailing_zeros());
     }
-    Terms::apart(f64::from(hops), busiest, all)
+    CostTerms::apart(f64::from(hops), busiest, all)
 }
 
 impl Load {

@@ -10,7 +10,7 @@ fn ask(token: u64) -> Frame {
     }
 }
 
-impl Job {
+impl TestJob {
     /// Sends the answer of `rank` to `inquiry`.
     fn answer(&mut self, rank: u32, inquiry: u64, begun: u64) {
         let answer = Frame::Answer {
@@ -42,7 +42,7 @@ impl Job {
 
 #[test]
 fn who_asks_how_far_the_others_are_is_told_when_all_have_answered() {
-    let mut job = Job::opened();
+    let mut job = TestJob::opened();
     job.say(1, ask(9));
     let asked: Vec<u32> = job.heard().iter().map(|(to, _)| *to).collect();
     assert_eq!(asked, ALL);
@@ -57,7 +57,7 @@ fn who_asks_how_far_the_others_are_is_told_when_all_have_answered() {
 
 #[test]
 fn who_does_not_answer_in_time_is_left_out_and_not_blamed() {
-    let mut job = Job::opened();
+    let mut job = TestJob::opened();
     job.say(0, ask(1));
     job.answer(0, 1, 5);
     job.hub.tick(job.now);
@@ -73,7 +73,7 @@ fn who_does_not_answer_in_time_is_left_out_and_not_blamed() {
 
 #[test]
 fn those_that_have_left_are_neither_asked_nor_waited_for() {
-    let mut job = Job::opened();
+    let mut job = TestJob::opened();
     job.say(2, Frame::Close { communicator: 7 });
     job.heard();
     job.say(0, ask(1));
@@ -88,7 +88,7 @@ fn those_that_have_left_are_neither_asked_nor_waited_for() {
 
 #[test]
 fn surveys_and_the_inquiry_into_a_timeout_do_not_meddle() {
-    let mut job = Job::opened();
+    let mut job = TestJob::opened();
     job.say(1, ask(1));
     job.say(0, report(timeout(&[1])));
     for rank in ALL {
@@ -109,7 +109,7 @@ fn surveys_and_the_inquiry_into_a_timeout_do_not_meddle() {
 
 #[test]
 fn those_that_ask_for_ever_are_told_that_nothing_is_known() {
-    let mut job = Job::opened();
+    let mut job = TestJob::opened();
     let mut told = Vec::new();
     for token in 0..10_000 {
         job.say(0, ask(token));

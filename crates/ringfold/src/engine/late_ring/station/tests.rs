@@ -13,13 +13,13 @@ fn to(first: u32, last: u32) -> Interval {
 }
 
 /// Returns the orders that `f` appends.
-fn orders(f: impl FnOnce(&mut Vec<Order>)) -> Vec<Order> {
+fn orders(f: impl FnOnce(&mut Vec<StationOrder>)) -> Vec<StationOrder> {
     let mut orders = Vec::new();
     f(&mut orders);
     orders
 }
 
-fn arrive(station: &mut Station, interval: Interval, place: Place) -> Vec<Order> {
+fn arrive(station: &mut Station, interval: Interval, place: PlaceNumber) -> Vec<StationOrder> {
     station.admit(interval).expect("a piece that may come");
     orders(|orders| station.landed(interval, place, orders))
 }
@@ -29,16 +29,16 @@ fn without_a_late_rank_it_is_a_ring() {
     let mut origin = station(0, Target::Next2);
     assert_eq!(
         orders(|orders| origin.begin(orders)),
-        [Order::SendOwn { to: 1 }]
+        [StationOrder::SendOwn { to: 1 }]
     );
     assert!(origin.has_left());
     let mut middle = station(2, Target::Next2);
-    assert_eq!(arrive(&mut middle, to(0, 1), 7), [Order::Combine]);
+    assert_eq!(arrive(&mut middle, to(0, 1), 7), [StationOrder::Combine]);
     let interval = to(0, 2);
-    let due = [Order::SendSum { to: 3, interval }];
+    let due = [StationOrder::SendSum { to: 3, interval }];
     assert_eq!(orders(|orders| middle.combined(orders)), due);
     let mut owner = station(5, Target::Tail);
-    assert_eq!(arrive(&mut owner, to(0, 4), 7), [Order::Combine]);
+    assert_eq!(arrive(&mut owner, to(0, 4), 7), [StationOrder::Combine]);
     assert_eq!(orders(|orders| owner.combined(orders)), []);
     assert!(middle.has_left() && owner.has_left());
 }
@@ -50,7 +50,7 @@ fn a_slow_rank_goes_past_the_next() {
         arrive(&mut slow, to(0, 1), 7);
         let interval = to(0, 2);
         let told = orders(|orders| assert!(slow.is_slow(orders)));
-        assert_eq!(told, [Order::TellLate { interval }]);
+        assert_eq!(told, [StationOrder::TellLate { interval }]);
         assert!(
             orders(|orders| slow.on_skip(orders)).is_empty(),
             "both at once"
@@ -58,14 +58,14 @@ fn a_slow_rank_goes_past_the_next() {
         let sent = orders(|orders| slow.combined(orders));
         assert_eq!(
             sent,
-            [Order::SendSum {
+            [StationOrder::SendSum {
                 to: goes_to,
                 interval
             }]
         );
         let mut next = station(3, target);
         let own = orders(|orders| next.on_late(interval, orders).unwrap());
-        assert_eq!(own, [Order::SendOwn { to: 4 }]);
+        assert_eq!(own, [StationOrder::SendOwn { to: 4 }]);
         assert!(next.has_left(), "nothing more can come to it");
     }
 }
@@ -74,7 +74,7 @@ fn a_slow_rank_goes_past_the_next() {
 fn the_rank_after_waits_for_both_in_next2() {
     let mut merging = station(4, Target::Next2);
     assert_eq!(arrive(&mut merging, to(3, 3), 1), []);
-    assert_eq!(arrive(&mut merging, to(0, 2), 2), [Order::Combine]);
+    assert_eq!(arrive(&mut merging, to(0, 2), 2), [StationOrder::Combine]);
     let places: Vec<_> = merging.held().iter().map(|(_, place)| *place).collect();
     assert_eq!(places, [2, 1], "in order of positions");
 }
@@ -82,13 +82,13 @@ fn the_rank_after_waits_for_both_in_next2() {
 #[test]
 fn the_chain_goes_on_without_the_late_piece_in_tail() {
     let mut next = station(4, Target::Tail);
-    assert_eq!(arrive(&mut next, to(3, 3), 1), [Order::Combine]);
+    assert_eq!(arrive(&mut next, to(3, 3), 1), [StationOrder::Combine]);
     let interval = to(3, 4);
     let sent = orders(|orders| next.combined(orders));
-    assert_eq!(sent, [Order::SendSum { to: 5, interval }]);
+    assert_eq!(sent, [StationOrder::SendSum { to: 5, interval }]);
     let mut owner = station(5, Target::Tail);
     assert_eq!(arrive(&mut owner, to(3, 4), 1), []);
-    assert_eq!(arrive(&mut owner, to(0, 2), 2), [Order::Combine]);
+    assert_eq!(arrive(&mut owner, to(0, 2), 2), [StationOrder::Combine]);
 }
 
 #[test]
@@ -96,10 +96,13 @@ fn a_rank_that_split_by_its_timer_stays_until_the_late_piece_is_past() {
     for (target, passes_to) in [(Target::Next2, 4), (Target::Tail, 5)] {
         let mut split = station(3, target);
         let own = orders(|orders| assert!(split.is_overdue(orders)));
-        assert_eq!(own, [Order::SendOwn { to: 4 }, Order::TellSkip]);
+        assert_eq!(
+            own,
+            [StationOrder::SendOwn { to: 4 }, StationOrder::TellSkip]
+        );
         assert!(!split.has_left());
         let interval = to(0, 2);
-        let passed = Order::Pass {
+        let passed = StationOrder::Pass {
             to: passes_to,
             interval,
             place: 9,
@@ -130,7 +133,10 @@ fn a_late_origin_is_bypassed() {
     let mut origin = station(0, Target::Tail);
     assert_eq!(orders(|orders| origin.on_skip(orders)), []);
     let interval = Interval::one(0);
-    let due = [Order::TellLate { interval }, Order::SendOwn { to: 5 }];
+    let due = [
+        StationOrder::TellLate { interval },
+        StationOrder::SendOwn { to: 5 },
+    ];
     assert_eq!(orders(|orders| origin.begin(orders)), due);
 }
 
@@ -139,7 +145,10 @@ fn a_rank_asked_to_skip_that_splits_itself_keeps_to_the_chain() {
     let mut middle = station(2, Target::Next2);
     assert_eq!(orders(|orders| middle.on_skip(orders)), []);
     let own = orders(|orders| assert!(middle.is_overdue(orders)));
-    assert_eq!(own, [Order::SendOwn { to: 3 }, Order::TellSkip]);
+    assert_eq!(
+        own,
+        [StationOrder::SendOwn { to: 3 }, StationOrder::TellSkip]
+    );
 }
 
 #[test]
@@ -184,6 +193,6 @@ fn by_the_papers_rule_no_rank_acts_on_a_signal() {
     let waits = orders(|orders| next.on_late(to(0, 2), orders).unwrap());
     assert_eq!(waits, [], "it goes by its own timer");
     let own = orders(|orders| assert!(next.is_overdue(orders)));
-    assert_eq!(own, [Order::SendOwn { to: 4 }]);
+    assert_eq!(own, [StationOrder::SendOwn { to: 4 }]);
     assert!(next.has_left());
 }

@@ -6,9 +6,9 @@
 use super::super::exposed::{Cell, Toucher};
 use super::super::proof::Violation;
 use super::super::rank::At;
-use super::super::value::Value;
+use super::super::value::SymbolicValue;
 use super::Execution;
-use crate::schedule::action::{Action, Combine, Members, Span};
+use crate::schedule::action::{Action, Combine, Span, StridedRanks};
 
 #[cfg(doc)]
 use super::super::exposed::Exposure;
@@ -67,7 +67,7 @@ impl Execution<'_> {
         &mut self,
         at: At,
         by: Toucher,
-        (owners, span): (Members, Span),
+        (owners, span): (StridedRanks, Span),
         writes: bool,
     ) -> Result<(), Violation> {
         for owner in owners.ranks() {
@@ -85,7 +85,7 @@ impl Execution<'_> {
         at: At,
         combine: &Combine,
         i: u32,
-        value: Value,
+        value: SymbolicValue,
     ) -> Result<(), Violation> {
         for owner in combine.targets.ranks() {
             let there = At { rank: owner, ..at };

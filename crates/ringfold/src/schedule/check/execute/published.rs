@@ -6,9 +6,9 @@
 use super::super::exposed::Toucher;
 use super::super::proof::Violation;
 use super::super::rank::{At, Published, Touched};
-use super::super::value::Value;
+use super::super::value::SymbolicValue;
 use super::{Execution, combine_all};
-use crate::schedule::action::{Action, Buffer, Combine, Members, Peers, Span};
+use crate::schedule::action::{Action, AwaitedPeers, Buffer, Combine, Span, StridedRanks};
 use crate::types::{Access, Assignment};
 
 impl Execution<'_> {
@@ -62,10 +62,10 @@ impl Execution<'_> {
         }
     }
 
-    pub(super) fn await_phase(&mut self, at: At, peers: Peers, phase: u8) {
+    pub(super) fn await_phase(&mut self, at: At, peers: AwaitedPeers, phase: u8) {
         let peers = match peers {
-            Peers::One(peer) => peer..peer + 1,
-            Peers::Others => 0..self.ranks.len() as u32,
+            AwaitedPeers::One(peer) => peer..peer + 1,
+            AwaitedPeers::Others => 0..self.ranks.len() as u32,
         };
         for peer in peers.filter(|&peer| peer != at.rank) {
             let awaited = self.ranks[at.rank as usize].awaited(at.slice, peer);
@@ -86,7 +86,7 @@ impl Execution<'_> {
         peer: u32,
         buffer: Buffer,
         chunk: u32,
-    ) -> Result<Value, Violation> {
+    ) -> Result<SymbolicValue, Violation> {
         if buffer == Buffer::Input && self.offers.is_touched(at.slice, chunk) {
             return Err(at.violation(format!(
                 "chunk {chunk} of rank {peer} is read although it may already be combined"
@@ -101,7 +101,7 @@ impl Execution<'_> {
         peer: u32,
         buffer: Buffer,
         chunk: u32,
-    ) -> Result<Value, Violation> {
+    ) -> Result<SymbolicValue, Violation> {
         let awaited = *self.ranks[at.rank as usize].awaited(at.slice, peer);
         let published = self.ranks[peer as usize].published(at.slice, buffer, chunk);
         let published = published.and_then(Option::as_mut);
@@ -156,7 +156,12 @@ impl Execution<'_> {
     }
 
     /// Returns the value that `peer` gave back in this rank's chunk, if this rank has awaited it.
-    pub(super) fn given_back(&mut self, at: At, peer: u32, chunk: u32) -> Result<Value, Violation> {
+    pub(super) fn given_back(
+        &mut self,
+        at: At,
+        peer: u32,
+        chunk: u32,
+    ) -> Result<SymbolicValue, Violation> {
         let own = &mut self.ranks[at.rank as usize];
         let awaited = *own.awaited(at.slice, peer);
         let published = own
@@ -178,10 +183,10 @@ impl Execution<'_> {
     pub(super) fn reduced(
         &mut self,
         at: At,
-        among: Members,
+        among: StridedRanks,
         span: Span,
         i: u32,
-    ) -> Result<Value, Violation> {
+    ) -> Result<SymbolicValue, Violation> {
         let value = |rank: u32| match rank == at.rank {
             true => self.ranks[at.rank as usize].read(at, span, i),
             false => self.published(at, rank, span.buffer, span.first + i),
@@ -220,7 +225,7 @@ impl Execution<'_> {
     }
 
     /// Returns the combination of the sources' `i`-th chunks.
-    fn combined(&mut self, at: At, combine: &Combine, i: u32) -> Result<Value, Violation> {
+    fn combined(&mut self, at: At, combine: &Combine, i: u32) -> Result<SymbolicValue, Violation> {
         let from = combine.from;
         let value = |rank: u32| match combine.access {
             Access::Staged if rank == at.rank => self.own_published(at, from.first + i),
@@ -231,7 +236,7 @@ impl Execution<'_> {
     }
 
     /// Offers to combine a chunk. Returns whether all ranks have offered.
-    fn offer(&mut self, at: At, chunk: u32, value: Value) -> Result<bool, Violation> {
+    fn offer(&mut self, at: At, chunk: u32, value: SymbolicValue) -> Result<bool, Violation> {
         let hops = self.channel(at.rank, at.channel).past.hops;
         if !self.offers.offer((at.slice, chunk), at.rank, value, hops) {
             return Err(at.violation(format!("offers chunk {chunk} a second time")));
@@ -239,7 +244,7 @@ impl Execution<'_> {
         Ok(self.offers.value(at.slice, chunk).is_some())
     }
 
-    fn own_published(&mut self, at: At, chunk: u32) -> Result<Value, Violation> {
+    fn own_published(&mut self, at: At, chunk: u32) -> Result<SymbolicValue, Violation> {
         let own = &mut self.ranks[at.rank as usize];
         let published = own
             .published(at.slice, Buffer::Input, chunk)

@@ -4,15 +4,15 @@ use super::super::incoming::{Arrived, Landing, Recv};
 use super::super::outgoing::Grant;
 use super::super::packet::{CONTROL_BYTES_MAX, PACKET_BYTES_MAX, PAYLOAD_AT, Packet};
 use super::super::rail::Rail;
-use super::Link;
+use super::RdmaLink;
 use crate::error::{Error, LEFT, Result};
 use crate::transport::Ticket;
-use crate::verbs::{Access, Place};
+use crate::verbs::{MemoryAccess, RemoteAddress};
 
 /// Maximum length of one write: devices support at least 1 GiB.
 const WRITE_BYTES_MAX: usize = 1 << 30;
 
-impl Link {
+impl RdmaLink {
     /// Handles a packet of `bytes` in `cell`, or the write with this `number`.
     pub fn received(
         &mut self,
@@ -145,11 +145,11 @@ impl Link {
 /// Returns the destination and the length of a long message's next part: the sink's memory, if a
 /// device reaches it, or a piece. The last half of the pieces is for messages whose sender is
 /// ready, so that these never wait for messages whose sender is not.
-fn landing(recv: &Recv, rail: &mut Rail) -> Option<((Place, Landing), usize)> {
+fn landing(recv: &Recv, rail: &mut Rail) -> Option<((RemoteAddress, Landing), usize)> {
     let left = recv.granted..recv.sink.bytes();
     if let Some(into) = recv.sink.landing() {
         let part = into.part(left.clone());
-        if let Some((window, bytes)) = rail.window(part, Access::PeersWrite) {
+        if let Some((window, bytes)) = rail.window(part, MemoryAccess::PeersWrite) {
             let place = window.place(part);
             let to = Landing::Window { _window: window };
             return Some(((place, to), bytes.min(WRITE_BYTES_MAX)));

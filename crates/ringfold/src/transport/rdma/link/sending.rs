@@ -3,13 +3,13 @@
 use super::super::outgoing::{BEGUN_MAX, Grant};
 use super::super::packet::Packet;
 use super::super::rail::Rail;
-use super::{Flight, Link, SEND, SEND_DEPTH};
+use super::{RdmaLink, SEND, SEND_DEPTH, WorkRequest};
 use crate::error::Result;
 use crate::memory::Region;
 use crate::transport::Ticket;
-use crate::verbs::{Access, Piece, Place};
+use crate::verbs::{MemoryAccess, Piece, RemoteAddress};
 
-impl Link {
+impl RdmaLink {
     /// Introduces messages in order, as far as there is room.
     pub(super) fn introduce(&mut self, rail: &mut Rail, done: &mut Vec<Ticket>) -> Result<()> {
         while let Some(send) = self.out.queue.get(self.out.introduced) {
@@ -80,11 +80,11 @@ impl Link {
         let left = grant.bytes - grant.written;
         let send = &mut self.out.queue[place];
         let part = send.payload.part(send.written..send.written + left);
-        let (piece, flight, count) = match rail.window(part, Access::Read) {
+        let (piece, flight, count) = match rail.window(part, MemoryAccess::Read) {
             Some((window, count)) => {
                 send.flying += 1;
                 let (region, lkey) = (part.part(0..count), window.lkey());
-                let flight = Flight::Payload {
+                let flight = WorkRequest::Payload {
                     number: grant.number,
                     _window: window,
                 };
@@ -98,11 +98,11 @@ impl Link {
                 let count = left.min(rail.out_pieces.region(cell).bytes());
                 let piece = rail.out_pieces.piece(cell, count);
                 piece.region.copy_from(part.part(0..count));
-                (piece, Flight::Piece(cell), count)
+                (piece, WorkRequest::Piece(cell), count)
             }
         };
         send.written += count;
-        let to = Place {
+        let to = RemoteAddress {
             address: grant.place.address.wrapping_add(grant.written as u64),
             ..grant.place
         };

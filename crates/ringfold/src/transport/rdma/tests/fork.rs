@@ -26,7 +26,7 @@ fn wait(child: libc::pid_t) -> i32 {
 #[test]
 fn a_childs_copy_is_dropped_without_a_word_to_the_device() {
     const BYTES: usize = 300_000;
-    let mut world = World::new(ranks(2));
+    let mut world = TransportWorld::new(ranks(2));
     let target = Owned::zeroed(BYTES);
     let hold = world.ranks[1].hold(target.region(), Term::Long);
     let recv = world.recv(1, (0, 1), 0, Sink::Store(target.region()));

@@ -2,29 +2,29 @@
 
 use std::sync::Arc;
 
-use super::Lane;
+use super::RingId;
 use crate::error::Error;
-use crate::memory::{Handle, Owned, Region, Registry};
+use crate::memory::{BufferHandle, Owned, Region, Registry};
 use crate::random::SplitMix64;
-use crate::reduce::Kernel;
+use crate::reduce::ReductionKernel;
 use crate::transport::bell::Bells;
-use crate::transport::shm::{LENT_BYTES_MIN, Segment, Shape, Shm};
+use crate::transport::shm::{LENT_BYTES_MIN, Segment, SegmentShape, Shm};
 use crate::transport::suite::{CHANNELS, bytes_of, header, pattern};
-use crate::transport::{Post, Posted, Sink, Stream, Ticket, Time, Transport};
+use crate::transport::{Post, Posted, Sink, StreamId, Ticket, Time, Transport};
 use crate::types::{DType, Op};
 
 /// Channel of the tests' messages.
 const CHANNEL: usize = 1;
 
 /// Ring of the tests' messages.
-const LANE: Lane = Lane {
+const RING: RingId = RingId {
     from: 0,
     to: 1,
     channel: CHANNEL,
 };
 
 /// Two ranks, the first of which has registered memory.
-struct Pair {
+struct RankPair {
     segment: Arc<Segment>,
     ranks: [Shm; 2],
     done: [Vec<Ticket>; 2],
@@ -32,10 +32,10 @@ struct Pair {
     registration: u32,
 }
 
-impl Pair {
+impl RankPair {
     /// Creates a pair with `bytes` registered bytes, of which the second rank has mapped `mapped`.
-    fn new(bytes: usize, mapped: usize) -> Pair {
-        let shape = Shape::new(2, CHANNELS, 8 << 20);
+    fn new(bytes: usize, mapped: usize) -> RankPair {
+        let shape = SegmentShape::new(2, CHANNELS, 8 << 20);
         let (segment, _fd) = Segment::create(shape, Bells::default()).expect("shared memory");
         let memory = pattern(bytes, 1);
         let mut registry = Registry::new(1);
@@ -43,7 +43,7 @@ impl Pair {
         let registration = registry.add(regions);
         let mut ranks = [0, 1].map(|rank| Shm::new(segment.clone(), rank, 2));
         ranks[1].set_peer_memory(registry.peer_memory());
-        Pair {
+        RankPair {
             segment,
             ranks,
             done: [Vec::new(), Vec::new()],
@@ -54,7 +54,7 @@ impl Pair {
 
     /// Lends part of the memory; returns whether the send is complete.
     fn lend(&mut self, ticket: Ticket, index: u32, range: std::ops::Range<usize>) -> bool {
-        let place = Handle {
+        let place = BufferHandle {
             registration: self.registration,
             offset: range.start as u64,
         };
@@ -72,7 +72,7 @@ impl Pair {
 
     fn post(&self, peer: usize, ticket: Ticket, index: u32, bytes: usize) -> Post {
         let channel = CHANNEL;
-        Post(Stream { peer, channel }, ticket, header(index, bytes))
+        Post(StreamId { peer, channel }, ticket, header(index, bytes))
     }
 
     fn note(&mut self, rank: usize, ticket: Ticket, posted: Posted) -> bool {
@@ -88,14 +88,14 @@ impl Pair {
 
     /// Returns the number of cells that the receiver has emptied.
     fn cells(&self) -> u64 {
-        super::flag::height(self.segment.ring_consumed(LANE))
+        super::flag::height(self.segment.ring_consumed(RING))
     }
 }
 
 #[test]
 fn a_lent_message_takes_one_cell_and_its_bytes_pass_by_the_ring() {
     let bytes = (1 << 20) + 3;
-    let mut pair = Pair::new(2 * bytes, 2 * bytes);
+    let mut pair = RankPair::new(2 * bytes, 2 * bytes);
     let target = Owned::zeroed(bytes);
     assert!(
         !pair.lend(1, 0, 64..64 + bytes),
@@ -115,9 +115,9 @@ fn a_lent_message_takes_one_cell_and_its_bytes_pass_by_the_ring() {
 #[test]
 fn a_lent_message_is_combined_where_it_lies() {
     let bytes = LENT_BYTES_MIN + 4;
-    let mut pair = Pair::new(bytes, bytes);
+    let mut pair = RankPair::new(bytes, bytes);
     let (with, into) = (pattern(bytes, 2), Owned::zeroed(bytes));
-    let kernel = Kernel::new(Op::Bxor, DType::U32).expect("a kernel");
+    let kernel = ReductionKernel::new(Op::Bxor, DType::U32).expect("a kernel");
     let sink = Sink::Reduce {
         with: with.region().part(0..bytes),
         into: into.region().part(0..bytes),
@@ -146,7 +146,7 @@ fn lent_and_copied_messages_of_a_stream_keep_their_order() {
     let seed = 20_261_123;
     println!("seed {seed}");
     let mut random = SplitMix64(seed);
-    let mut pair = Pair::new(room, room);
+    let mut pair = RankPair::new(room, room);
     let expected: Vec<Owned> = (0..MESSAGES)
         .map(|index| pattern(1 + random.index(room), index.into()))
         .collect();
@@ -189,8 +189,8 @@ fn a_claim_of_memory_that_is_not_mapped_is_corrupt_and_names_the_sender() {
     let target = Owned::zeroed(bytes);
     let sink = Sink::Store(target.region().part(0..bytes));
     // The memory's end is not mapped, or the registration does not exist.
-    let cut = Pair::new(bytes, bytes - 1);
-    let mut unknown = Pair::new(bytes, bytes);
+    let cut = RankPair::new(bytes, bytes - 1);
+    let mut unknown = RankPair::new(bytes, bytes);
     unknown.registration += 1;
     for mut pair in [cut, unknown] {
         pair.lend(1, 0, 0..bytes);
@@ -202,7 +202,7 @@ fn a_claim_of_memory_that_is_not_mapped_is_corrupt_and_names_the_sender() {
 #[test]
 fn what_a_rank_has_withdrawn_is_never_a_message() {
     let bytes = LENT_BYTES_MIN;
-    let mut pair = Pair::new(bytes, bytes);
+    let mut pair = RankPair::new(bytes, bytes);
     pair.lend(1, 0, 0..bytes);
     pair.ranks[0].withdraw();
     let target = Owned::zeroed(bytes);
@@ -214,6 +214,6 @@ fn what_a_rank_has_withdrawn_is_never_a_message() {
 
 #[test]
 fn short_messages_are_copied_and_do_not_wait() {
-    let mut pair = Pair::new(LENT_BYTES_MIN, LENT_BYTES_MIN);
+    let mut pair = RankPair::new(LENT_BYTES_MIN, LENT_BYTES_MIN);
     assert!(pair.lend(1, 0, 0..LENT_BYTES_MIN - 1));
 }

@@ -1,6 +1,6 @@
 //! Tests of the windows of ranks that are threads.
 
-use super::super::Shape;
+use super::super::SegmentShape;
 use super::*;
 use crate::memory::Owned;
 use crate::topology::layout::equal_domains;
@@ -8,7 +8,7 @@ use crate::topology::layout::tests::{EPYC, GRACE, SMALL, XEON};
 use crate::transport::suite::{bytes_of, call, pattern};
 
 fn ranks(count: usize, domains: usize) -> Vec<Windows> {
-    let segment = Segment::unshared(Shape::new(count, 1, 1 << 20));
+    let segment = Segment::unshared(SegmentShape::new(count, 1, 1 << 20));
     (0..count)
         .map(|rank| Windows::new(segment.clone(), rank, domains))
         .collect()

@@ -5,7 +5,7 @@ use crate::simulate::Scenario;
 use crate::simulate::network::model::{Compute, Links, Network, Sending};
 use crate::simulate::network::{Sim, SimNetwork};
 use crate::transport::local::{local, rendezvous};
-use crate::transport::suite::{self, World, bytes_of, pattern};
+use crate::transport::suite::{self, TransportWorld, bytes_of, pattern};
 
 suite::transport_tests!(|world_size| wrap(local(world_size), Faults::default()));
 
@@ -60,7 +60,7 @@ fn network(world_size: usize) -> Vec<Sim> {
 
 /// Sends one message; returns the outcome of its receive, or `None` if nothing arrives.
 fn send_one(faults: Faults) -> Option<Result<()>> {
-    let mut world = World::new(wrap(local(2), faults));
+    let mut world = TransportWorld::new(wrap(local(2), faults));
     let (source, target) = (pattern(1000, 1), Owned::zeroed(1000));
     let recv = world.recv(1, (0, 0), 0, Sink::Store(target.region()));
     let send = world.send(0, (1, 0), 0, source.region());
@@ -112,7 +112,7 @@ fn nothing_comes_after_a_half_close() {
         half_close: 1000,
         ..NONE
     };
-    let mut world = World::new(wrap(local(2), faults));
+    let mut world = TransportWorld::new(wrap(local(2), faults));
     let (source, target) = (pattern(10, 1), Owned::zeroed(10));
     for index in 0..3 {
         let send = world.send(0, (1, 0), index, source.region());
@@ -126,7 +126,7 @@ fn nothing_comes_after_a_half_close() {
 #[test]
 fn a_duplicate_is_not_taken_for_the_next_message() {
     for ranks in [local, rendezvous] {
-        let mut world = World::new(wrap(
+        let mut world = TransportWorld::new(wrap(
             ranks(2),
             Faults {
                 duplicate: 1000,
@@ -164,7 +164,7 @@ fn what_is_reported_done_is_right_under_any_faults() {
 /// Sends around a ring of ranks until all have arrived, a rank fails or progress ends.
 fn exchange(ranks: Vec<FaultInjector<Sim>>, seed: u64) {
     const MESSAGES: u32 = 20;
-    let mut world = World::new(ranks);
+    let mut world = TransportWorld::new(ranks);
     let sources: Vec<_> = (0..MESSAGES)
         .map(|i| pattern(i as usize * 9, i.into()))
         .collect();

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::*;
-use crate::reduce::Kernel;
+use crate::reduce::ReductionKernel;
 use crate::{DType, Op};
 
 suite::transport_tests!(ranks_of_three);
@@ -57,7 +57,7 @@ fn a_short_message_uses_the_first_socket_alone() {
 }
 
 /// Polls long enough for all bytes written to loopback sockets to arrive.
-fn drain(world: &mut World<Tcp>) {
+fn drain(world: &mut TransportWorld<Tcp>) {
     for _ in 0..20 {
         world.round().unwrap();
         world.ranks[0].block(Duration::from_millis(1)).unwrap();
@@ -70,7 +70,7 @@ fn a_message_waits_for_the_stripe_that_is_late() {
         let (mut world, mut peers) = with_bare_sockets::<3>();
         let (payload, with) = (pattern(BYTES, 1), pattern(BYTES, 2));
         let target = Owned::zeroed(BYTES);
-        let kernel = Kernel::new(Op::Bxor, DType::U8).unwrap();
+        let kernel = ReductionKernel::new(Op::Bxor, DType::U8).unwrap();
         let sink = Sink::Reduce {
             with: with.region(),
             into: target.region(),
@@ -190,8 +190,8 @@ mod helped {
 
     #[test]
     fn a_crew_gives_the_same_sums_and_its_errors() {
-        let kernel = Kernel::new(Op::Sum, DType::F32).unwrap();
-        let mut world = World::new(helped_ranks(2));
+        let kernel = ReductionKernel::new(Op::Sum, DType::F32).unwrap();
+        let mut world = TransportWorld::new(helped_ranks(2));
         let bytes = 4 << 20;
         let terms = [pattern(bytes, 1), pattern(bytes, 2)];
         let sums = [Owned::zeroed(bytes), Owned::zeroed(bytes)];

@@ -20,13 +20,13 @@ const PART: f64 = 0.9;
 /// A trial in progress.
 #[derive(Default)]
 pub struct Probe {
-    copied: Tally,
-    lent: Tally,
+    copied: SendCosts,
+    lent: SendCosts,
     /// The message being sent.
-    current: Option<Current>,
+    current: Option<TimedMessage>,
 }
 
-struct Current {
+struct TimedMessage {
     is_lent: bool,
     bytes: usize,
     begun: Instant,
@@ -38,7 +38,7 @@ struct Current {
 
 /// Cost of one way.
 #[derive(Default)]
-struct Tally {
+struct SendCosts {
     messages: usize,
     bytes: u64,
     processor: Duration,
@@ -58,7 +58,7 @@ impl Probe {
     /// `is_free`.
     pub fn begin(&mut self, bytes: usize, is_free: bool) -> bool {
         let is_lent = is_free && self.lent.messages <= self.copied.messages;
-        self.current = Some(Current {
+        self.current = Some(TimedMessage {
             is_lent,
             bytes,
             begun: Instant::now(),
@@ -103,7 +103,7 @@ impl Probe {
     }
 }
 
-impl Tally {
+impl SendCosts {
     /// Counts a message, unless there are enough.
     fn add(&mut self, bytes: usize, processor: Duration, elapsed: Duration) {
         if let Some(place) = self.elapsed.get_mut(self.messages) {
@@ -127,7 +127,7 @@ impl Tally {
 }
 
 impl Finding {
-    fn new(lent: &Tally, copied: &Tally) -> Finding {
+    fn new(lent: &SendCosts, copied: &SendCosts) -> Finding {
         Finding {
             processor: lent.processor_each() / copied.processor_each(),
             elapsed: lent.elapsed_each() / copied.elapsed_each(),
@@ -156,7 +156,7 @@ mod tests {
     /// processor, and in all.
     fn find(lent: (u64, u64), copied: (u64, u64)) -> Finding {
         let tally = |(processor, elapsed): (u64, u64)| {
-            let mut tally = Tally::default();
+            let mut tally = SendCosts::default();
             for place in 0..MESSAGES {
                 let bytes = 1000 * (place + 1);
                 let times = [processor, elapsed].map(|each| each * bytes as u64);

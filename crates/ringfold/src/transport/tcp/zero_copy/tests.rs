@@ -14,7 +14,7 @@ use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 use super::*;
 use crate::memory::Owned;
 use crate::skipped::skipped;
-use crate::transport::suite::{self, World, bytes_of, pattern};
+use crate::transport::suite::{self, TransportWorld, bytes_of, pattern};
 use crate::transport::tcp::tests::{frame, mesh, pair, with_bare_peer_and};
 use crate::transport::tcp::{Tcp, TcpOptions};
 use crate::transport::{Sink, Transport};
@@ -61,7 +61,7 @@ fn ranks(world_size: usize, zero_copy: ZeroCopy) -> Vec<Tcp> {
 fn send_to_bare_peer(
     setting: ZeroCopy,
     payload: &Owned,
-) -> (World<Tcp>, TcpStream, suite::Posting) {
+) -> (TransportWorld<Tcp>, TcpStream, suite::RankTicket) {
     let (mut world, peer) = with_bare_peer_and(TcpOptions {
         zero_copy: setting,
         socket_buffer_bytes: Some(SEND_BUFFER_BYTES),
@@ -128,7 +128,7 @@ fn a_payload_is_not_given_back_before_the_peer_has_all_of_it() {
 #[test]
 fn copies_that_the_kernel_reports_end_the_trial() {
     let _locked = LOCKED_MEMORY.lock();
-    let mut world = World::new(ranks(2, ZeroCopy::Auto));
+    let mut world = TransportWorld::new(ranks(2, ZeroCopy::Auto));
     let (payload, target) = (pattern(BYTES, 1), Owned::zeroed(BYTES));
     if !may_lend(&payload) {
         return;
@@ -150,7 +150,7 @@ fn copies_that_the_kernel_reports_end_the_trial() {
 #[test]
 fn many_payloads_are_lent_at_once() {
     const MESSAGES: u32 = 40;
-    let mut world = World::new(ranks(2, ZeroCopy::Always));
+    let mut world = TransportWorld::new(ranks(2, ZeroCopy::Always));
     let payloads: Vec<_> = (0..MESSAGES)
         .map(|index| pattern(BYTES / 2, index.into()))
         .collect();
@@ -244,7 +244,7 @@ fn lent(next: u64, sends: &[u64]) -> Lent {
     let mut lent = Lent::new(1, socket.as_fd(), ZeroCopy::Always).unwrap();
     lent.next = next;
     for (ticket, sends) in (100..).zip(sends) {
-        lent.messages.push_back(Message {
+        lent.messages.push_back(LentMessage {
             ticket,
             first: lent.next,
             sends: *sends,
@@ -257,8 +257,8 @@ fn lent(next: u64, sends: &[u64]) -> Lent {
     lent
 }
 
-fn report(first: u32, last: u32) -> Completion {
-    Completion {
+fn report(first: u32, last: u32) -> SendNotification {
+    SendNotification {
         first,
         last,
         is_copied: false,
