@@ -21,6 +21,7 @@ import pytest
 import ringfold
 
 WATCHDOG_S = 120.0
+SCREEN = re.compile(r"\x1b\[H([^\x1b]*(?:\x1b\[K[^\x1b]*)*)\x1b\[J")
 COMMAND = [sys.executable, "-m", "ringfold", "top", "--interval", "0.1"]
 
 # Makes standard input the terminal of this session, and becomes the command.
@@ -53,7 +54,8 @@ class Terminal:
         while time.monotonic() < deadline:
             assert select.select([self.master], [], [], WATCHDOG_S)[0], self.sent
             self.sent += os.read(self.master, 1 << 16).decode()
-            for screen in re.findall(r"\x1b\[H([^\x1b]*(?:\x1b\[K[^\x1b]*)*)\x1b\[J", self.sent):
+            for found in SCREEN.finditer(self.sent):
+                screen = str(found[1])
                 if all(text in screen for text in texts):
                     return screen.replace("\x1b[K", "").splitlines()
         pytest.fail(f"no {texts} in:\n{self.sent}")
