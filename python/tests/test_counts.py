@@ -59,7 +59,7 @@ def disagree(comm: ringfold.Communicator) -> Any:
             errors.append((type(error).__name__, str(error)))
         endings[what] = errors
     for asynchronous in (False, True):
-        with pytest.raises(ringfold.InvalidArgument, match="of itself"):
+        with pytest.raises(ringfold.InvalidArgument, match="from itself"):
             comm.all_to_all(
                 np.zeros(4), send_counts=[2, 2], recv_counts=[1, 1], async_=asynchronous
             )

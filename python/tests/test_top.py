@@ -121,7 +121,9 @@ def test_a_signal_ends_it(terminals: list[Terminal], number: str) -> None:
         terminal.close()
     else:
         terminal.process.terminate()
-    assert terminal.process.wait(WATCHDOG_S) == -signal.Signals[number]
+    status = terminal.process.wait(WATCHDOG_S)
+    # A terminal that goes away may be met as an error of a write first.
+    assert status == -signal.Signals[number] or (number, status) == ("SIGHUP", 1)
 
 
 def test_a_terminal_of_lines_gets_a_table(terminals: list[Terminal]) -> None:

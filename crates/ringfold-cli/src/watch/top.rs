@@ -93,7 +93,7 @@ fn screen(text: &str) -> String {
 /// the screen. The last row is left for the cursor.
 fn drawn(text: &str, columns: usize, rows: usize) -> String {
     let lines = text.lines().take(rows - 1);
-    let cut = lines.map(|line| line.chars().take(columns).collect::<String>() + "\x1b[K\r\n");
+    let cut = lines.map(|line| line.chars().take(columns).collect::<String>() + "\x1b[K\n");
     format!("\x1b[H{}\x1b[J", cut.collect::<String>())
 }
 
@@ -104,10 +104,7 @@ mod tests {
     #[test]
     fn a_screen_has_no_more_than_fits() {
         let text = "rank pid\n0 17\n1 18\n";
-        assert_eq!(
-            drawn(text, 4, 3),
-            "\x1b[Hrank\x1b[K\r\n0 17\x1b[K\r\n\x1b[J"
-        );
+        assert_eq!(drawn(text, 4, 3), "\x1b[Hrank\x1b[K\n0 17\x1b[K\n\x1b[J");
         assert_eq!(drawn(text, 4, 1), "\x1b[H\x1b[J");
     }
 }

@@ -90,7 +90,8 @@ fn variables_count_on_over_hosts() {
     );
 }
 
-/// The ranks of the failed rank's host end at once; the other host's ranks are notified while they wait.
+/// The ranks of the failed rank's host end at once; the other host's ranks learn of it while they
+/// wait.
 #[test]
 fn a_rank_that_cannot_start_ends_the_job_on_all_hosts() {
     let perf = [env!("CARGO_BIN_EXE_ringfold"), "perf", "-b", "8", "-e", "8"];

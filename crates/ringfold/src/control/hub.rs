@@ -167,9 +167,7 @@ impl Hub {
                 self.ask(rank, communicator, token, now + patience);
             }
             Frame::Goodbye => self.depart(rank),
-            _ => {
-                return Err(ProtocolViolation("sent a server's frame"));
-            }
+            _ => return Err(ProtocolViolation("sent a server's frame")),
         }
         Ok(())
     }

@@ -278,12 +278,8 @@ impl Segment {
         })?;
         mapping.advise_huge_pages();
         let map = mapping.region();
-        Ok(Segment::divided(
-            SegmentMemory::Mapped(mapping),
-            map,
-            shape,
-            bells,
-        ))
+        let memory = SegmentMemory::Mapped(mapping);
+        Ok(Segment::divided(memory, map, shape, bells))
     }
 
     fn divided(memory: SegmentMemory, map: Region, shape: SegmentShape, bells: Bells) -> Segment {

@@ -278,8 +278,8 @@ fn rules_that_never_hold_are_told() {
          1, ",
         "tuned.csv:4: `allreduce,0,100,nvls,simple,-1,-1,-1,-1,-1` never applies: ringfold has no \
          all_reduce by nvls,simple",
-        "tuned.csv:6: `reduce,0,100,rabenseifner,simple,-1,-1,-1,-1,-1` never applies: ringfold has \
-         no reduce by rabenseifner",
+        "tuned.csv:6: `reduce,0,100,rabenseifner,simple,-1,-1,-1,-1,-1` never applies: ringfold \
+         has no reduce by rabenseifner",
         "tuned.csv:8: `allreduce,0,18446744073709551615,push,simple,",
     ];
     assert_eq!(warnings.len(), due.len(), "{warnings:#?}");
