@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use ringfold::internals::units;
 pub use ringfold::internals::units::parse_bytes;
-use ringfold::internals::units::parse_time_ps;
 use ringfold::{Collective, DType, Method, Op};
 
 use crate::launch::MAX_RANKS;
@@ -37,8 +37,7 @@ pub type OpName = &'static str;
 
 /// Parses a time above 0, such as `500ms`.
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
-    let ps = parse_time_ps(text).map_err(|error| error.to_string())?;
-    let time = Duration::from_nanos(ps / 1000);
+    let time = units::parse_duration(text).map_err(|error| error.to_string())?;
     (!time.is_zero())
         .then_some(time)
         .ok_or_else(|| "must be above 0".into())
@@ -119,6 +118,7 @@ mod tests {
     #[test]
     fn times_are_seconds_unless_they_say_otherwise() {
         assert_eq!(parse_seconds("10"), Ok(Duration::from_secs(10)));
+        assert_eq!(parse_seconds("1000000"), Ok(Duration::from_secs(1_000_000)));
         assert_eq!(parse_seconds("2.5s"), Ok(Duration::from_millis(2500)));
         assert_eq!(parse_duration("500ms"), Ok(Duration::from_millis(500)));
         for text in ["", "0", "-1", "x", "inf", "1h"] {

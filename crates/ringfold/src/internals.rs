@@ -206,7 +206,8 @@ pub mod tune {
 
 /// See `units`.
 pub mod units {
-    pub use crate::units::{bytes, nearest, parse_bytes, parse_rate_ps_per_byte, parse_time_ps};
+    pub use crate::units::{bytes, nearest, parse_bytes, parse_duration};
+    pub use crate::units::{parse_rate_ps_per_byte, parse_time_ps};
 }
 
 /// See `wait`.

@@ -1,5 +1,7 @@
 //! Sizes, times and rates as people write them: `64K`, `5us`, `1.5ms`, `100Gbit/s`, `12.5GB/s`.
 
+use std::time::Duration;
+
 use crate::error::{Error, Result};
 pub use crate::spelling::{near, nearest};
 
@@ -41,6 +43,13 @@ pub fn parse_time_ps(text: &str) -> Result<u64> {
         return Err(invalid(format!("the time `{text}` is too long")));
     }
     Ok(ps as u64)
+}
+
+/// Parses a time such as `500ms`, of any length.
+pub fn parse_duration(text: &str) -> Result<Duration> {
+    let seconds = quantity(text, "time", &TIMES)? / 1e12;
+    let too_long = |_| invalid(format!("the time `{text}` is too long"));
+    Duration::try_from_secs_f64(seconds).map_err(too_long)
 }
 
 /// Parses a rate such as `100Gbit/s` to picoseconds per byte, rounded to a whole number.

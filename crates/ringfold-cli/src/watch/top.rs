@@ -30,7 +30,7 @@ pub struct Arguments {
     once: bool,
 
     /// Time between two samples, in seconds or with a unit; rates are averages over this time
-    #[arg(short, long, value_name = "TIME", default_value = "1", value_parser = parse_seconds)]
+    #[arg(short, long, value_name = "TIME", default_value = "1", value_parser = interval)]
     interval: Duration,
 
     /// Order of the rows
@@ -43,6 +43,14 @@ Examples:
   ringfold top
   ringfold top --sort late
   ringfold top --once --interval 5    one table, rates over 5 seconds";
+
+/// A time that neither keeps a core busy nor seems to hang.
+fn interval(text: &str) -> Result<Duration, String> {
+    let limits = Duration::from_millis(100)..=Duration::from_secs(3600);
+    let time = parse_seconds(text)?;
+    let wrong = || "must be 100ms to 3600s".to_owned();
+    limits.contains(&time).then_some(time).ok_or_else(wrong)
+}
 
 /// Shows the jobs until a signal ends the process, or once.
 pub fn run(arguments: Arguments) -> Result<u8> {
