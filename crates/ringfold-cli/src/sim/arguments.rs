@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
+use serde::Serialize;
+use serde_json::Value;
 
 use super::outcome::Method;
 use super::settings::Layers;
@@ -73,8 +75,8 @@ pub struct Arguments {
     pub plot: Option<PathBuf>,
 }
 
-/// The settings that have a flag of their own, and `--set` for all.
-#[derive(clap::Args, Clone, Debug)]
+/// The settings that have a flag of their own, each by its key, and `--set` for all.
+#[derive(clap::Args, Clone, Debug, Serialize)]
 pub struct SettingFlags {
     /// Algorithm, over messages; `auto` is the tuner's choice [default: auto]
     #[arg(short = 'A', long, value_name = "NAME", help_heading = CALL)]
@@ -155,40 +157,24 @@ pub struct SettingFlags {
 
     /// Any setting of a scenario file, such as reduce_rate=20GB/s; may be repeated
     #[arg(short, long, value_name = "KEY=VALUE")]
+    #[serde(skip)]
     set: Vec<String>,
 }
 
 impl SettingFlags {
     /// Adds the settings to `layers`, those of `--set` last.
     pub fn lay_over(&self, layers: &mut Layers) -> Result<()> {
-        for (key, text) in [
-            ("algorithm", &self.algorithm),
-            ("ranks", &self.ranks),
-            ("bytes", &self.bytes),
-            ("slice_bytes", &self.slice_bytes),
-            ("datatype", &self.datatype),
-            ("op", &self.op),
-            ("root", &self.root),
-            ("fabric", &self.fabric),
-            ("alpha", &self.alpha),
-            ("bandwidth", &self.bandwidth),
-            ("ranks_per_host", &self.ranks_per_host),
-            ("device", &self.device),
-            ("policy", &self.policy),
-        ] {
-            if let Some(text) = text {
-                layers.set(key, text, &[])?;
-            }
-        }
-        for (key, texts) in [
-            ("slow", &self.slow),
-            ("late", &self.late),
-            ("stall", &self.stall),
-            ("slow_link", &self.slow_link),
-            ("dead", &self.dead),
-        ] {
-            if !texts.is_empty() {
-                layers.set_list(key, texts)?;
+        let Value::Object(flags) = serde_json::to_value(self)? else {
+            unreachable!("a structure is an object");
+        };
+        for (key, given) in flags {
+            match given {
+                Value::String(text) => layers.set(&key, &text, &[])?,
+                Value::Array(texts) if !texts.is_empty() => {
+                    let texts = texts.iter().filter_map(Value::as_str).map(str::to_owned);
+                    layers.set_list(&key, &texts.collect::<Vec<_>>())?;
+                }
+                _ => {}
             }
         }
         for pair in &self.set {
