@@ -14,6 +14,7 @@ axis, which shows losses at the top. Needs matplotlib, which is in an environmen
 import argparse
 import csv
 import statistics
+import sys
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -45,14 +46,19 @@ def candidate(row: dict[str, str]) -> str:
 
 def curves(path: Path) -> dict[str, Points]:
     """Return the medians by name: of the default choice, and of each candidate."""
-    values: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     with path.open(encoding="utf-8") as file:
-        for row in csv.DictReader(line for line in file if not line.startswith("#")):
-            bandwidth = row.get("busbw") or row.get("busbw_gbps")
-            size = int(row.get("size_bytes") or row["bytes"])
-            if bandwidth and size and row.get("in_place") != "true":
-                is_way = row.get("asked") == "way"
-                values[candidate(row) if is_way else DEFAULT][size].append(float(bandwidth))
+        rows = list(csv.DictReader(line for line in file if not line.startswith("#")))
+    if len(topics := {(row["collective"], row["ranks"]) for row in rows}) != 1:
+        sys.exit(f"`{path}` holds {len(topics)} pairs of a collective and a number of ranks, not 1")
+    # Both placements are in files of `perf`; one is enough.
+    out_of_place = [row for row in rows if row.get("in_place") != "true"]
+    values: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for row in out_of_place or rows:
+        bandwidth = row.get("busbw") or row.get("busbw_gbps")
+        size = int(row.get("size_bytes") or row["bytes"])
+        if bandwidth and size:
+            is_way = row.get("asked") == "way"
+            values[candidate(row) if is_way else DEFAULT][size].append(float(bandwidth))
     return {
         name: {size: statistics.median(each) for size, each in sorted(sizes.items())}
         for name, sizes in values.items()
@@ -86,8 +92,15 @@ def main() -> None:
     if len(labels) != len(options.csv):
         parser.error(f"{len(labels)} labels for {len(options.csv)} files")
     figure, axes = plt.subplots(figsize=(8, 5))
+    # Enough for all candidates; the files' curves stand out.
+    axes.set_prop_cycle(color=plt.get_cmap("tab20").colors)
+    colours = {"picks": ["#000000"], "after": ["#d55e00", "#000000"]}.get(options.figure, [])
+    given = dict(zip(labels, colours, strict=False))
     for label, points, width in lines(options.figure, options.csv, labels):
-        axes.plot(list(points), list(points.values()), label=label, lw=width, marker="o", ms=3)
+        look = {"color": given[label]} if label in given else {}
+        axes.plot(
+            list(points), list(points.values()), label=label, lw=width, marker="o", ms=3, **look
+        )
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_formatter(size_text)
     axes.set_yscale("linear" if options.linear else "log")
