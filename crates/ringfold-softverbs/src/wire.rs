@@ -75,7 +75,7 @@ pub fn close() {
     }
 }
 
-/// Sends a request's packets to a process; false if the process is gone.
+/// Sends a request's packets to a process; false if the process has ended.
 pub fn send(process: u32, packet: Packet, content: &[u8]) -> bool {
     let Some(writer) = with_wire(|wire| wire.writer(process)) else {
         return false;

@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use crate::call::Call;
 use crate::types::Unknown;
 
-/// The reason reported for a rank that is gone without a goodbye. A killed process is noticed in
+/// The reason reported for a rank that ended without a goodbye. A killed process is noticed in
 /// several places at once, in any order, so all of them use this text.
 pub(crate) const GONE: &str = "its process ended, or lost its connection";
 

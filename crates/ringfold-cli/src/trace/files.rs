@@ -19,7 +19,7 @@ pub struct Recorded {
     pub calls: Vec<RecordedCall>,
 }
 
-/// Reads all files of a folder. Reports files that cannot be read, and leaves them out.
+/// Reads all files of a folder; reports and skips unreadable ones.
 pub fn read(folder: &Path) -> Result<Vec<Recorded>> {
     let entries = fs::read_dir(folder);
     let entries = entries.with_context(|| format!("cannot read `{}`", folder.display()))?;

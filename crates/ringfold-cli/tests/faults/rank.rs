@@ -89,7 +89,7 @@ fn say(name: &str, words: &str, text: &str) {
     let _ = stdout.flush();
 }
 
-/// Does all of this rank's work; its communicator is gone on return.
+/// Does all of this rank's work; its communicator is closed on return.
 fn work(script: &Script) {
     let mut good = 0;
     let joined = join().and_then(|whole| {

@@ -281,7 +281,7 @@ impl Communicator {
     /// Not collective: a library thread answers on the other ranks, even if they are stuck in a
     /// call. Works from any thread while another thread is in a call. Affects no decision, and
     /// delays no call. Returns with the last answer, at the latest half a second after `timeout`.
-    /// Without a server (rank 0's process is gone) only this rank's progress is known.
+    /// Without a server (rank 0's process has ended) only this rank's progress is known.
     ///
     /// # Errors
     /// `Closed` after [`close`](Communicator::close), `Unsupported` in a forked child.

@@ -193,7 +193,7 @@ pub(super) fn resolve(host: &str, port: u16, limit: Limit<'_>) -> io::Result<Vec
             }
             distinct
         });
-        // The receiver is gone if the limit ended first.
+        // The receiver has been dropped if the limit ended first.
         let _ = sender.send(found);
     })
     .map_err(io::Error::other)?;

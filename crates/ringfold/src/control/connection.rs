@@ -156,7 +156,7 @@ impl ControlConnection {
             token
         };
         let is_sent = self.send(&frame(token));
-        // If sending failed, the monitor is about to find out that the server is gone.
+        // If sending failed, the monitor is about to find out that the server has ended.
         let wait_end = match is_sent {
             true => deadline,
             false => deadline.min(Instant::now() + SEND),

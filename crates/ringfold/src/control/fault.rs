@@ -63,7 +63,7 @@ impl Fault {
         }
     }
 
-    /// Creates the fault of a rank that is gone.
+    /// Creates the fault of a rank that has died.
     pub fn peer_failed(rank: u32, reason: impl Into<String>) -> Fault {
         Fault {
             class: Class::PeerFailed,

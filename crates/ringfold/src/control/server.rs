@@ -346,7 +346,7 @@ impl ServerState {
         }
     }
 
-    /// Accepts reports that a rank is gone, after reading all that the accused rank has sent: an
+    /// Accepts reports that a rank has died, after reading all that the accused rank has sent: an
     /// abort or a goodbye, by which it announced why it left, arrived before the accusation. If the
     /// accused rank accused a third one, and left for that reason, its accusation is judged first.
     fn judge_accusations(&mut self) {
@@ -358,7 +358,7 @@ impl ServerState {
                 }
             }
             if self.accusations.is_empty() {
-                // An accusation by a rank that is gone is ignored.
+                // An accusation by a dead rank is ignored.
                 let _ = self.hub.receive(witness as u32, frame, Instant::now());
                 continue;
             }
