@@ -7,7 +7,6 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
-from test_calls import call_everything, call_with_gradients_required
 from torch._C._distributed_c10d import AllgatherOptions
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.distributed.tensor.debug import CommDebugMode
@@ -129,26 +128,6 @@ def see_all_coalesced() -> dict[str, str]:
 def test_a_mode_sees_the_operators_of_coalesced_calls(ranks: Any) -> None:
     for found in ranks(see_all_coalesced, 2, "ringfold").results():
         assert found == {name: name for name in found} and len(found) >= 5
-
-
-def call_under_modes() -> tuple[Any, Any, Any]:
-    with Names(), CommDebugMode(), Names() as mode:
-        found = call_everything([2, 3])
-        parameters = call_with_gradients_required()
-    return found, parameters, len(mode.calls())
-
-
-def call_without() -> tuple[Any, Any]:
-    return call_everything([2, 3]), call_with_gradients_required()
-
-
-def test_results_under_modes_are_those_without(ranks: Any, backend: str) -> None:
-    expected = ranks(call_without, 3, backend).results()
-    for (found, parameters, count), (right, right_parameters) in zip(
-        ranks(call_under_modes, 3, backend).results(), expected, strict=True
-    ):
-        torch.testing.assert_close([found, parameters], [right, right_parameters], rtol=0, atol=0)
-        assert count == 16
 
 
 def count_calls() -> tuple[int, Any]:
