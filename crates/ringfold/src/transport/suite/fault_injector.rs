@@ -402,6 +402,3 @@ fn envelope_bytes(bytes: usize) -> Result<u32> {
     u32::try_from(bytes)
         .map_err(|_| Error::InvalidArgument(format!("a message of {bytes} bytes is too long")))
 }
-
-#[cfg(test)]
-mod tests;
