@@ -74,6 +74,10 @@
 // Comments link to private items, for those who work on this crate.
 #![allow(rustdoc::private_intra_doc_links)]
 
+// The tests of modules include files of the tests between processes.
+#[cfg(test)]
+extern crate self as ringfold;
+
 mod board;
 mod call;
 mod communicator;

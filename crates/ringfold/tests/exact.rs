@@ -7,7 +7,6 @@
 //!     RINGFOLD_TEST_SCENE=exact bench/rdma_vm.sh bench/rdma_hosts.py --ranks 4 --run -- \
 //!         target/debug/deps/exact-... --exact a_rank --ignored --nocapture
 
-#[path = "exact/oracle.rs"]
 mod oracle;
 #[allow(dead_code, reason = "other tests start their scenes more simply")]
 mod scenes;

@@ -6,6 +6,9 @@
 //! without progress. After a shorter series, virtual time jumps to the next event. If a call has a
 //! short path, each rank chooses it or the schedule at random.
 
+/// The calls' inputs and outputs, which the tests between processes include, too.
+#[path = "../../tests/oracle/mod.rs"]
+mod definitions;
 mod departures;
 mod late_merge;
 mod lists;
@@ -26,7 +29,7 @@ use crate::error::{Error, Result};
 use crate::memory::{Owned, Pool, Region};
 use crate::random::SplitMix64;
 use crate::schedule::{Groups, Schedule, Weights, ll_bytes_max};
-use crate::transport::suite::local::local;
+use crate::transport::suite::{self, local::local};
 use crate::transport::{Time, Transport};
 use crate::types::{Access, Assignment, Collective, DType, Method, Op, Protocol};
 
@@ -430,7 +433,7 @@ impl EngineWorld {
                     site: None,
                 }
                 .at(crate::error::Site {
-                    call: oracle::no_call(),
+                    call: suite::call(0),
                     phase: what,
                 }));
             }
