@@ -212,12 +212,9 @@ fn unpack(word: u64) -> Option<Way> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Instant;
-
     use super::*;
-    use crate::communicator::{Communicator, Counts};
+    use crate::communicator::Counts;
     use crate::memory::Region;
-    use crate::tune::Rules;
     use crate::types::{DType, Protocol};
 
     fn request(collective: Collective, group: u32) -> Request {
@@ -305,41 +302,6 @@ mod tests {
         }
         assert_eq!(of(&base, 1 << 40, false), None);
         assert_eq!(of(&request(Collective::AllReduce, 256), 8, false), None);
-    }
-
-    /// Prints the cost of a choice: `cargo test --release -p ringfold --lib a_choice_costs --
-    /// --ignored --nocapture`.
-    #[test]
-    #[ignore = "prints figures"]
-    fn a_choice_costs() {
-        const TURNS: u32 = 200_000;
-        let mut communicator = Communicator::threads(4).swap_remove(0);
-        // Each rule is for one size, from 0 to 99 bytes.
-        let line = |number: u64| format!("allreduce,{number},{number},ring,simple,-1,-1,-1\n");
-        let rules: String = (0..100).map(line).collect();
-        communicator.set_rules(Rules::parse(&rules, "rules").expect("rules"));
-        let of = |bytes: u64| {
-            let counts = Counts::Even(bytes);
-            let nothing = Region::EMPTY;
-            Request::new(Collective::AllReduce, DType::U8, counts, nothing, nothing)
-        };
-        for bytes in [8, 4096, 1 << 20] {
-            let request = of(bytes);
-            let begun = Instant::now();
-            for _ in 0..TURNS {
-                let choice = communicator.choose(std::hint::black_box(&request));
-                std::hint::black_box(choice.expect("a choice"));
-            }
-            let cached = begun.elapsed() / TURNS;
-            let begun = Instant::now();
-            for _ in 0..TURNS {
-                let request = std::hint::black_box(&request);
-                let choice = communicator.choose_anew(request, bytes, false);
-                std::hint::black_box(choice.expect("a choice"));
-            }
-            let uncached = begun.elapsed() / TURNS;
-            println!("{bytes} bytes: {cached:?} remembered, {uncached:?} with 100 rules");
-        }
     }
 
     #[test]

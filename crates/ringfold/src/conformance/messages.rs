@@ -9,9 +9,8 @@ mod limits;
 
 use std::time::Duration;
 
-use super::FRUITLESS_ROUNDS_MAX;
-use super::rest;
 use super::tests::{faulty, shm, sim, tcp};
+use super::{Case, FRUITLESS_ROUNDS_MAX, rest};
 use crate::call::Way;
 use crate::communicator::Request;
 use crate::engine::p2p::KEPT_BYTES_MAX;
@@ -21,9 +20,9 @@ use crate::memory::{Owned, Pool, Region};
 use crate::random::SplitMix64;
 use crate::simulate::network::model::Sending;
 use crate::transport::local::{local, rendezvous};
-use crate::transport::suite::fault_injector::Faults;
+use crate::transport::suite::{self, fault_injector::Faults};
 use crate::transport::{Head, P2P_CHANNEL, StreamId, Time, Transport, rdma};
-use crate::types::{Access, Algorithm, Collective, DType};
+use crate::types::{Access, Algorithm, Collective, DType, Method};
 use crate::{Counts, Op};
 
 const SEED: u64 = 20_261_121;
@@ -117,15 +116,8 @@ impl MessageWorld {
         let mut request = Request::new(collective, DType::U8, counts, input, output);
         (request.root, request.tag, request.op) = (posting.peer, posting.tag, Op::Sum);
         let way = Way {
-            algorithm: Algorithm::Direct,
-            access: Access::Messages,
-            assignment: crate::Assignment::Owner,
-            is_inline: false,
             slice_bytes: 1 << 20,
-            channels: 1,
-            registered: None,
-            non_temporal_stores: false,
-            is_weighted: false,
+            ..Case::new(collective, Method::Direct, Access::Messages, 0).way(false)
         };
         let job = request
             .check(rank, self.engines.len(), &way, TIMEOUT)

@@ -107,17 +107,11 @@ fn a_header_that_contradicts_itself_is_corrupt() {
     let mut ranks = local(2);
     let call = crate::call::Call {
         collective: Collective::Send,
-        dtype: DType::F32,
         op: 0,
         algorithm: Algorithm::Direct,
-        access: crate::Access::Messages,
-        assignment: crate::Assignment::Owner,
-        is_inline: false,
         qualifier: crate::call::Qualifier::Tag(1),
-        count: 1 << 62,
-        lists: 0,
         sequence: 1,
-        cut: 0,
+        ..suite::call(1 << 62)
     };
     let good = Header {
         call: crate::call::Call { count: 4, ..call },

@@ -162,21 +162,3 @@ fn a_long_ring_takes_the_papers_time() {
     let swept = longest_path(&scenario).unwrap();
     assert_eq!((swept.finished_ps, swept.results_ps), (due_ps, due_ps));
 }
-
-/// Measures the pass over a ring of 10,000 ranks, and prints the duration:
-/// `cargo test --release -p ringfold --lib ten_thousand -- --ignored --nocapture`.
-#[test]
-#[ignore = "measures: 10⁸ messages"]
-fn ten_thousand_ranks() {
-    let ranks = 10_000;
-    let scenario = Scenario::slow_node_paper(ranks, Server::Serial);
-    let begin = std::time::Instant::now();
-    let swept = longest_path(&scenario).unwrap();
-    let seconds = begin.elapsed().as_secs_f64();
-    assert_eq!(
-        swept.finished_ps,
-        (ranks as u64 - 1) * (3_000_000 + 5_655_360)
-    );
-    let messages: u64 = swept.ranks.iter().map(|rank| rank.sent_messages).sum();
-    println!("{messages} messages in {seconds:.2} s");
-}

@@ -117,37 +117,3 @@ fn elsewhere_the_formulas_are_near() {
         }
     }
 }
-
-#[test]
-fn after_its_arrival_a_late_rank_waits_for_as_many_rounds_as_there_are() {
-    use crate::schedule::stragglar::rounds_after_arrival;
-    for ranks in [4, 8, 16, 32, 64] {
-        let mut scenario = scenario(Collective::AllReduce, Method::Stragglar, ranks);
-        scenario.root = 1;
-        scenario.compute = Compute::FREE;
-        let late = |delay_ps| Disturbance::Late { rank: 1, delay_ps };
-        // Later than everything that the others do without the late rank.
-        let delay_ps = 10_000_000_000;
-        scenario.disturbances = vec![late(delay_ps)];
-        let after_ps = run(&scenario).unwrap().finished_ps - delay_ps;
-        let round_ps = 5_000_000 + 80 * CHUNK_BYTES;
-        let rounds = u64::from(rounds_after_arrival(ranks as u32));
-        assert!(
-            after_ps <= rounds * round_ps,
-            "{ranks} ranks: {after_ps} ps"
-        );
-        // The others' sums are ready when the late rank arrives, so its messages need not wait for
-        // their latency.
-        assert!(
-            after_ps >= rounds * 80 * CHUNK_BYTES,
-            "{ranks} ranks: {after_ps} ps"
-        );
-        let ring = Scenario {
-            algorithm: Some(Method::Ring),
-            ..scenario.clone()
-        };
-        let ring_ps = run(&ring).unwrap().finished_ps - delay_ps;
-        println!("{ranks} ranks: {after_ps} ps after the arrival, by the ring {ring_ps}");
-        assert!(after_ps < ring_ps, "{ranks} ranks");
-    }
-}

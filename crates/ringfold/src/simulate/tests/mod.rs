@@ -128,40 +128,6 @@ fn a_rank_that_is_always_slow_takes_the_papers_time() {
     }
 }
 
-#[test]
-fn in_a_rendezvous_a_slow_rank_asks_for_the_next_message_when_it_has_reduced_the_last() {
-    let mut scenario = paper(8, Server::Serial, &["rank=1,step=*,delay=8us"]);
-    scenario.network.sending = Sending::Rendezvous;
-    assert_eq!(time_ps(&scenario), 116_587_520);
-}
-
-/// Measures and prints time and memory of a large world:
-/// `cargo test --release -p ringfold --lib -- --ignored a_thousand --nocapture`.
-#[test]
-#[ignore = "measures"]
-fn a_thousand_ranks_fit_into_seconds_and_a_gibibyte() {
-    let scenario = Scenario {
-        ranks: 1000,
-        bytes: 1000 * 8192,
-        payload: Payload::Hollow,
-        ..Scenario::default()
-    };
-    let begin = std::time::Instant::now();
-    let report = run(&scenario).unwrap();
-    let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let peak = status
-        .lines()
-        .find(|line| line.starts_with("VmHWM"))
-        .unwrap();
-    println!(
-        "{} events, {} ps, {:?}, {peak}",
-        report.events,
-        report.finished_ps,
-        begin.elapsed()
-    );
-    assert!(report.is_clean());
-}
-
 /// Returns the class of each rank's outcome.
 fn classes(report: &Report) -> Vec<&'static str> {
     let class = |rank: &RankReport| {
