@@ -227,19 +227,6 @@ mod tests {
     }
 
     #[test]
-    fn a_callback_registered_after_the_end_runs_at_once() {
-        let (zero, one) = pair();
-        let started = start(&zero, Collective::AllReduce);
-        one.all_reduce(&mut [1f32; 4], Op::Sum)
-            .expect("an all-reduce");
-        started.work.wait().expect("an all-reduce");
-        let (sender, receiver) = channel();
-        let call = move || sender.send(thread::current().id()).expect("a listener");
-        started.work.when_done(call).expect("a promise");
-        assert_eq!(receiver.try_recv(), Ok(thread::current().id()));
-    }
-
-    #[test]
     fn a_callback_runs_after_an_error_too() {
         let (zero, one) = pair();
         let started = start(&zero, Collective::Recv);
@@ -250,26 +237,6 @@ mod tests {
         received(&receiver);
         let ended = started.work.wait();
         assert!(matches!(ended, Err(Error::Aborted { .. })), "{ended:?}");
-    }
-
-    #[test]
-    fn a_callback_may_make_calls_and_wait() {
-        let (zero, one) = pair();
-        let zero = Arc::new(zero);
-        let started = start(&zero, Collective::AllReduce);
-        let (sender, receiver) = channel();
-        let caller = zero.clone();
-        let call = move || {
-            let mut data = [2f32];
-            let outcome = caller.all_reduce(&mut data, Op::Sum);
-            sender.send(outcome.map(|()| data[0])).expect("a listener");
-        };
-        started.work.when_done(call).expect("a promise");
-        one.all_reduce(&mut [1f32; 4], Op::Sum)
-            .expect("an all-reduce");
-        one.all_reduce(&mut [3f32], Op::Sum)
-            .expect("the callback's");
-        assert_eq!(received(&receiver).ok(), Some(5.0));
     }
 
     #[test]

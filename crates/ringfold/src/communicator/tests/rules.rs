@@ -3,40 +3,6 @@
 use super::*;
 
 #[test]
-fn an_abort_reaches_the_thread_that_waits() {
-    let errors = on_all(2, |communicator| {
-        if communicator.rank() == 0 {
-            communicator.abort("enough");
-            return communicator.barrier().unwrap_err();
-        }
-        communicator.barrier().unwrap_err()
-    });
-    for error in errors {
-        assert!(
-            matches!(&error, Error::Aborted { rank: 0, reason } if reason == "enough"),
-            "{error}"
-        );
-    }
-}
-
-#[test]
-fn a_rank_that_leaves_fails_the_ranks_that_need_it() {
-    let results = on_all(2, |communicator| {
-        if communicator.rank() == 0 {
-            communicator.close()
-        } else {
-            communicator.barrier()
-        }
-    });
-    assert!(results[0].is_ok());
-    assert!(
-        matches!(results[1], Err(Error::PeerFailed { rank: 0, .. })),
-        "{:?}",
-        results[1]
-    );
-}
-
-#[test]
 fn dropping_a_communicator_ends_the_calls_under_way() {
     let results = on_all(2, |communicator| {
         if communicator.rank() == 1 {
@@ -68,51 +34,6 @@ fn dropping_a_communicator_ends_the_calls_under_way() {
 }
 
 #[test]
-fn who_waits_and_who_is_waited_for_can_be_asked_for() {
-    let mut ranks = Communicator::threads(3).into_iter();
-    let mut next = || ranks.next().expect("three ranks");
-    let (zero, one, two) = (next(), next(), next());
-    let patience = Duration::from_secs(20);
-    std::thread::scope(|scope| {
-        for waiting in [&zero, &one] {
-            scope.spawn(|| waiting.all_reduce(&mut [1f32; 5], Op::Sum).expect("a sum"));
-        }
-        let end = std::time::Instant::now() + Duration::from_secs(30);
-        let standings = loop {
-            assert!(std::time::Instant::now() < end, "no rank reports its call");
-            let standings = two.standing(patience).expect("an open communicator");
-            let standings: Option<Vec<_>> = standings.into_iter().collect();
-            let standings = standings.expect("no rank has left");
-            if standings[..2].iter().all(|rank| !rank.call.is_empty()) {
-                break standings;
-            }
-            std::thread::yield_now();
-        };
-        for rank in &standings[..2] {
-            assert_eq!((rank.finished, rank.begun), (0, 1));
-            assert!(
-                rank.call.starts_with("#1 all_reduce of 5 float32 sum"),
-                "{rank:?}"
-            );
-            assert!(rank.call.contains("waiting for rank"), "{rank:?}");
-        }
-        assert_eq!(standings[2], Default::default());
-        two.all_reduce(&mut [1f32; 5], Op::Sum).expect("a sum");
-    });
-    for rank in [&zero, &one, &two] {
-        let standings = rank.standing(patience).expect("an open communicator");
-        for standing in standings.into_iter().flatten() {
-            assert_eq!((standing.finished, standing.begun), (1, 1));
-            assert_eq!(standing.call, "");
-        }
-    }
-    one.close().expect("nothing is under way");
-    let standings = zero.standing(patience).expect("an open communicator");
-    assert_eq!(standings.iter().position(Option::is_none), Some(1));
-    assert!(matches!(one.standing(patience), Err(Error::Closed)));
-}
-
-#[test]
 fn wrong_requests_are_refused_before_anything_moves() {
     let results = on_all(2, |communicator| {
         let mut data = [1.0f32; 8];
@@ -129,18 +50,6 @@ fn wrong_requests_are_refused_before_anything_moves() {
         }
         usable.expect("the communicator is as good as before");
     }
-}
-
-#[test]
-fn different_counts_are_a_mismatch_on_both() {
-    let errors = on_all(2, |communicator| {
-        let mut data = vec![1i32; 10 + communicator.rank()];
-        communicator.all_reduce(&mut data, Op::Sum).unwrap_err()
-    });
-    assert!(
-        errors.iter().all(|error| error.class() == "Mismatch"),
-        "{errors:?}"
-    );
 }
 
 #[test]
