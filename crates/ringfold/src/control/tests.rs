@@ -309,28 +309,3 @@ fn rank_0_may_leave_first() {
         });
     });
 }
-
-#[test]
-fn a_job_leaves_no_descriptor_and_no_thread() -> Result<()> {
-    // Other tests of this process open and close descriptors meanwhile, so this test checks only
-    // the job's own name.
-    let address = unix_address();
-    let RendezvousAddress::Unix { name } = address.clone() else {
-        unreachable!()
-    };
-    let is_listed = || {
-        std::fs::read_to_string("/proc/net/unix")
-            .unwrap()
-            .contains(&name)
-    };
-    let zero = {
-        let launch = launch(0, 2, &address);
-        thread::spawn(move || Session::join(&launch, None, ample()))
-    };
-    let one = Session::join(&launch(1, 2, &address), None, ample())?;
-    let zero = zero.join().unwrap()?;
-    zero.exchange("x", &[0], b"", ample())?;
-    drop((one, zero));
-    assert!(!is_listed());
-    Ok(())
-}

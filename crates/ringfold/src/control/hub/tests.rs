@@ -244,6 +244,24 @@ fn an_inquiry_is_concluded_at_its_deadline_against_the_silent() {
 }
 
 #[test]
+fn an_inquiry_without_better_knowledge_confirms_the_report() {
+    let mut job = TestJob::opened();
+    job.say(0, report(timeout(&[0, 2])));
+    job.heard();
+    for rank in ALL {
+        job.say(
+            rank,
+            Frame::Answer {
+                communicator: 7,
+                inquiry: 1,
+                standing: standing(4),
+            },
+        );
+    }
+    assert_eq!(job.verdict(), timeout(&[0, 2]));
+}
+
+#[test]
 fn a_death_during_an_inquiry_is_the_verdict() {
     let mut job = TestJob::opened();
     job.say(0, report(timeout(&[1])));

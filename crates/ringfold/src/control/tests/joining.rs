@@ -1,11 +1,10 @@
 //! Tests of admission, and of jobs that not all ranks join.
 
 use super::*;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::control::absence::Absence;
 use crate::control::address::addresses;
-use crate::control::cancel::Cancel;
 use crate::control::launch::hidden_name;
 use crate::control::limit::Limit;
 use crate::control::listener::RendezvousListener;
@@ -175,92 +174,10 @@ fn impossible_claims_are_refused_by_name() {
 }
 
 #[test]
-fn garbage_and_silent_connections_delay_no_rank() {
-    watched(|| {
-        let address = tcp_address();
-        let zero = {
-            let launch = launch(0, 2, &address);
-            thread::spawn(move || Session::join(&launch, Some(secret()), ample()).unwrap())
-        };
-        let connect = || loop {
-            if let Ok(socket) = Socket::connect(&address, ample()) {
-                return socket;
-            }
-            thread::yield_now();
-        };
-        let silent: Vec<Socket> = (0..20).map(|_| connect()).collect();
-        for length in [1, 71, 72, 73, 4000] {
-            let socket = connect();
-            // The server may close the connection in the middle of the write.
-            let _ = socket.write_all(&vec![0x5a; length], ample());
-        }
-        let one = Session::join(&launch(1, 2, &address), Some(secret()), ample()).unwrap();
-        drop((one, zero.join().unwrap(), silent));
-    });
-}
-
-#[test]
-fn a_job_that_does_not_come_together_names_the_missing() {
-    watched(|| {
-        let address = unix_address();
-        let join = |rank| {
-            let launch = launch(rank, 3, &address);
-            thread::spawn(move || {
-                Session::join(&launch, None, soon(300))
-                    .unwrap_err()
-                    .to_string()
-            })
-        };
-        for error in [join(0), join(1)].map(|rank| rank.join().unwrap()) {
-            assert!(error.contains("missing ranks: [2]"), "{error}");
-        }
-    });
-}
-
-#[test]
 fn without_a_secret_nothing_listens_on_tcp() {
     let address = tcp_address();
     let error = Session::join(&launch(0, 2, &address), None, ample()).unwrap_err();
     assert!(error.to_string().contains("RINGFOLD_SECRET"), "{error}");
-}
-
-#[test]
-fn a_rank_that_gives_up_joining_ends_at_once_and_may_come_again() {
-    watched(|| {
-        for address in [unix_address(), tcp_address()] {
-            let zero = {
-                let launch = launch(0, 3, &address);
-                thread::spawn(move || Session::join(&launch, Some(secret()), ample()).map(drop))
-            };
-            let one = launch(1, 3, &address);
-            for reason in ["first", "second"] {
-                let cancel = Cancel::new();
-                // The rank checks now and then: by the tenth check it waits for the other ranks.
-                let looks = AtomicUsize::new(0);
-                let given_up = || {
-                    if looks.fetch_add(1, Ordering::Relaxed) > 10 {
-                        cancel.cancel(reason);
-                    }
-                    let reason = cancel.reason()?;
-                    Some(Error::Aborted { rank: 1, reason })
-                };
-                let limit = Limit::new(ample(), &given_up);
-                let error = Session::join_at(&one, None, Some(secret()), limit).unwrap_err();
-                assert_eq!(error.to_string(), format!("aborted by rank 1: {reason}"));
-            }
-            let others: Vec<_> = [1, 2]
-                .map(|rank| {
-                    let launch = launch(rank, 3, &address);
-                    thread::spawn(move || Session::join(&launch, Some(secret()), ample()).map(drop))
-                })
-                .into_iter()
-                .collect();
-            zero.join().unwrap().unwrap();
-            others
-                .into_iter()
-                .for_each(|rank| rank.join().unwrap().unwrap());
-        }
-    });
 }
 
 #[test]

@@ -1,8 +1,7 @@
-//! Tests of reports and losses, and of the one verdict that follows.
+//! Tests of reports, and of the one verdict that follows.
 
 use super::*;
 use crate::control::limit::Limit;
-use crate::control::standing::Standing;
 
 #[test]
 fn a_verdict_ends_the_exchange_for_its_communicator() {
@@ -83,122 +82,6 @@ fn the_first_of_many_reports_is_the_verdict_of_all() {
             "{classes:?}"
         );
     });
-}
-
-#[test]
-fn a_lost_connection_is_a_failed_peer_and_ends_exchanges() {
-    watched(|| {
-        for address in [unix_address(), tcp_address()] {
-            let first = address.clone();
-            let puppet = thread::spawn(move || {
-                let mut puppet = Puppet::join(2, 3, &first);
-                puppet.say(&Frame::Open {
-                    communicator: 7,
-                    members: vec![0, 1, 2],
-                });
-            });
-            let ranks: Vec<_> = (0..2)
-                .map(|rank| {
-                    let launch = launch(rank, 3, &address);
-                    thread::spawn(move || {
-                        let session = Session::join(&launch, Some(secret()), ample()).unwrap();
-                        let health = session.open(7, &[0, 1, 2], quiet()).unwrap();
-                        let outcome = session.exchange("never", &[0, 1, 2], b"", ample());
-                        let lost =
-                            |error: &Error| matches!(error, Error::PeerFailed { rank: 2, .. });
-                        assert!(lost(&outcome.unwrap_err()));
-                        assert!(lost(&verdict(&health)));
-                        session.exchange("both", &[0, 1], b"", ample()).unwrap();
-                    })
-                })
-                .collect();
-            puppet.join().unwrap();
-            ranks.into_iter().for_each(|rank| rank.join().unwrap());
-        }
-    });
-}
-
-/// Returns the ranks blamed for a timeout. Ranks 0 and 1 are real, rank 2 is a puppet that
-/// `answers` inquiries with this number of begun collectives, or not at all.
-fn blamed_for_a_timeout(reported: Vec<usize>, answers: Option<u64>) -> Vec<usize> {
-    let address = unix_address();
-    let first = address.clone();
-    let puppet = thread::spawn(move || {
-        let mut puppet = Puppet::join(2, 3, &first);
-        puppet.say(&Frame::Open {
-            communicator: 7,
-            members: vec![0, 1, 2],
-        });
-        let asked = puppet.hear(|frame| matches!(frame, Frame::Inquiry { .. }));
-        if let (
-            Frame::Inquiry {
-                communicator,
-                inquiry,
-            },
-            Some(sequence),
-        ) = (asked, answers)
-        {
-            puppet.say(&Frame::Answer {
-                communicator,
-                inquiry,
-                standing: Standing {
-                    begun: sequence,
-                    ..Standing::default()
-                },
-            });
-        }
-        puppet.hear(|frame| matches!(frame, Frame::Verdict { .. }));
-        puppet.say(&Frame::Goodbye);
-        puppet.hear(|frame| matches!(frame, Frame::Departed { rank: 2 }));
-    });
-    let ranks: Vec<_> = (0..2)
-        .map(|rank| {
-            let launch = launch(rank, 3, &address);
-            let reported = reported.clone();
-            thread::spawn(move || {
-                let session = Session::join(&launch, Some(secret()), ample()).unwrap();
-                let health = session.open(7, &[0, 1, 2], quiet()).unwrap();
-                health.progress().note(4, 5);
-                session.exchange("opened", &[0, 1], b"", ample()).unwrap();
-                if rank == 1 {
-                    health.report(&Error::Timeout {
-                        waiting_for: reported,
-                        after_ms: 9,
-                        site: None,
-                    });
-                }
-                let error = verdict(&health);
-                session.exchange("seen", &[0, 1], b"", ample()).unwrap();
-                error
-            })
-        })
-        .collect();
-    let errors: Vec<Error> = ranks.into_iter().map(|rank| rank.join().unwrap()).collect();
-    puppet.join().unwrap();
-    assert_eq!(errors[0].to_string(), errors[1].to_string());
-    match &errors[0] {
-        Error::Timeout {
-            waiting_for,
-            after_ms: 9,
-            ..
-        } => waiting_for.clone(),
-        other => panic!("{other}"),
-    }
-}
-
-#[test]
-fn a_timeout_is_blamed_on_the_silent_rank() {
-    watched(|| assert_eq!(blamed_for_a_timeout(vec![0], None), [2]));
-}
-
-#[test]
-fn a_timeout_is_blamed_on_the_rank_that_is_behind() {
-    watched(|| assert_eq!(blamed_for_a_timeout(vec![0], Some(4)), [2]));
-}
-
-#[test]
-fn a_timeout_without_better_knowledge_is_blamed_as_reported() {
-    watched(|| assert_eq!(blamed_for_a_timeout(vec![0, 2], Some(5)), [0, 2]));
 }
 
 #[test]
