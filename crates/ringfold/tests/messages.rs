@@ -1,5 +1,5 @@
-//! Messages between ranks that are processes: tags, any source, both directions at once, messages
-//! beside collectives, and ranks that close, die or are late.
+//! Messages between ranks that are processes: any number at once, messages beside collectives, and
+//! ranks that close, die or are late.
 
 mod scenes;
 
@@ -12,10 +12,7 @@ use ringfold::internals::engine::COLLECTIVES_MAX;
 use ringfold::{Collective, Communicator, Counts, DType, Error, Op, Request, Work};
 use scenes::{Scene, play};
 
-const SCENES: [(&str, Scene); 11] = [
-    ("tags", tags),
-    ("any_source", any_source),
-    ("exchange", exchange),
+const SCENES: [(&str, Scene); 8] = [
     ("many", many),
     ("ahead", ahead),
     ("beside_a_collective", beside_a_collective),
@@ -62,21 +59,6 @@ fn a_rank() {
 fn play_all(scene: &str, ranks: usize) {
     play(scene, ranks, "shm");
     play(scene, ranks, "tcp");
-}
-
-#[test]
-fn a_receive_gets_the_oldest_message_with_its_tag() {
-    play_all("tags", 2);
-}
-
-#[test]
-fn a_receive_from_any_source_says_who_sent() {
-    play_all("any_source", 4);
-}
-
-#[test]
-fn large_messages_pass_each_other() {
-    play_all("exchange", 3);
 }
 
 #[test]
@@ -159,103 +141,6 @@ impl Message {
 
     fn is_all(&self, value: u32) -> bool {
         self.data.iter().all(|found| *found == value)
-    }
-}
-
-fn tags(comm: Communicator) {
-    if comm.rank() == 0 {
-        for tag in [1, 2, 3, 2] {
-            comm.send(&[tag * 10; 500], 1, tag)
-                .expect("room in the stream");
-        }
-        comm.send(&[77u32; 3], 1, 9).expect("a send");
-        // The peer's receive has another type.
-        let error = comm.send(&vec![1u32; LARGE / 4], 1, 4).unwrap_err();
-        assert!(matches!(error, Error::Mismatch { .. }), "{error}");
-        return;
-    }
-    let mut last = [0u32; 3];
-    comm.recv(&mut last, 0, 9).expect("the last message");
-    assert_eq!(last, [77; 3]);
-    for tag in [2, 3, 1, 2] {
-        let mut data = [0u32; 500];
-        comm.recv(&mut data, 0, tag)
-            .expect("a message that was kept");
-        assert_eq!(data, [tag * 10; 500]);
-    }
-    let error = comm.recv(&mut vec![0f32; LARGE / 4], 0, 4).unwrap_err();
-    let text = error.to_string();
-    assert!(matches!(error, Error::Mismatch { .. }), "{text}");
-    assert!(
-        text.contains("float32 tag 4") && text.contains("uint32 tag 4"),
-        "{text}"
-    );
-}
-
-fn any_source(comm: Communicator) {
-    const EACH: u32 = 50;
-    let (rank, ranks) = (comm.rank(), comm.world_size());
-    if rank > 0 {
-        for number in 0..EACH {
-            comm.send(&[rank as u32, number], 0, 6).expect("a send");
-        }
-        return comm.barrier().expect("all received");
-    }
-    let mut counts = vec![0; ranks];
-    for number in 0..EACH * (ranks as u32 - 1) {
-        let mut data = [0u32; 2];
-        let source = if number % 2 == 0 {
-            comm.recv_any(&mut data, 6).expect("a message")
-        } else {
-            let mut message = Message::new(2, 0);
-            let work = message.recv(&comm, Request::ANY_SOURCE, 6);
-            assert!(work.source().is_none() || work.is_done());
-            work.wait().expect("a message");
-            data.copy_from_slice(&message.data);
-            work.source().expect("somebody sent")
-        };
-        assert_eq!(
-            data,
-            [source as u32, counts[source]],
-            "in the order in which it was sent"
-        );
-        counts[source] += 1;
-    }
-    assert_eq!(counts[1..], vec![EACH; ranks - 1]);
-    comm.barrier().expect("all are here");
-}
-
-/// Sends several large messages from every rank to every other at once, and receives them in
-/// another order.
-fn exchange(comm: Communicator) {
-    const TAGS: [u32; 3] = [1, 2, 3];
-    let (rank, ranks) = (comm.rank(), comm.world_size());
-    let value = |from: usize, to: usize, tag: u32| (from * 100 + to * 10) as u32 + tag;
-    let mut sent = Vec::new();
-    let mut received = Vec::new();
-    for peer in (0..ranks).filter(|peer| *peer != rank) {
-        for tag in TAGS {
-            let mut message = Message::new(LARGE / 4, value(rank, peer, tag));
-            let work = message.send(&comm, peer, tag);
-            sent.push((message, work));
-        }
-        for tag in [3, 1, 2] {
-            let mut message = Message::new(LARGE / 4, 0);
-            let work = message.recv(&comm, peer, tag);
-            received.push((message, work, peer, tag));
-        }
-    }
-    for (message, work, peer, tag) in &received {
-        work.wait().expect("a message");
-        assert!(
-            message.is_all(value(*peer, rank, *tag)),
-            "from {peer}, tag {tag}"
-        );
-        assert_eq!(work.source(), Some(*peer));
-    }
-    for (_, work) in &sent {
-        work.wait().expect("a send");
-        assert_eq!(work.source(), None);
     }
 }
 
