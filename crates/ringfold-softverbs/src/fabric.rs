@@ -97,7 +97,7 @@ pub fn fabric() -> &'static Fabric {
                 ports: Ports::read(),
                 made: 0,
                 seed,
-                lateness: Lateness::read(seed),
+                lateness: Lateness::new(seed),
                 open: 0,
                 worker: None,
             }),

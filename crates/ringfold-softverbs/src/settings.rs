@@ -74,14 +74,9 @@ impl Faults {
             let (Some((name, at)), Some((_, code))) = (at, code) else {
                 panic!("SOFTVERBS_FAULTS: `{entry}` is not NAME@K or NAME@K=ERROR");
             };
-            faults.fail(name, at, *code);
+            faults.calls.insert(name.to_owned(), (at, *code));
         }
         faults
-    }
-
-    /// Makes the `at`-th call of `function` from now on fail, counted from 1.
-    pub fn fail(&mut self, function: &str, at: u64, code: c_int) {
-        self.calls.insert(function.to_owned(), (at, code));
     }
 
     /// Counts a call of `function`, and returns its error if the call must fail.
@@ -105,15 +100,12 @@ impl Faults {
 #[derive(Debug)]
 pub struct Lateness {
     random: Random,
-    is_off: bool,
 }
 
 impl Lateness {
-    /// Seeds the random numbers; `SOFTVERBS_LATE=0` turns delays and partial polls off.
-    pub fn read(seed: u64) -> Lateness {
+    pub fn new(seed: u64) -> Lateness {
         Lateness {
             random: Random::new(seed),
-            is_off: number::<u32>("SOFTVERBS_LATE") == Some(0),
         }
     }
 
@@ -121,7 +113,6 @@ impl Lateness {
     /// queue pairs to finish all of their work.
     pub fn delay(&mut self) -> Duration {
         let most_us = match self.random.below(64) {
-            _ if self.is_off => 0,
             0..40 => 0,
             40..56 => 20,
             56..63 => 200,
@@ -132,7 +123,7 @@ impl Lateness {
 
     /// Returns how many of `count` completions may be seen at once.
     pub fn share(&mut self, count: usize) -> usize {
-        match self.is_off || self.random.below(2) == 0 {
+        match self.random.below(2) == 0 {
             true => count,
             false => 1 + self.random.below(count.min(4)),
         }

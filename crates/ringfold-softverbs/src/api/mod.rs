@@ -6,7 +6,7 @@ mod devices;
 mod objects;
 mod requests;
 
-use std::ffi::{CStr, c_char, c_int, c_uint};
+use std::ffi::{CStr, c_int, c_uint};
 use std::ptr;
 
 use crate::fabric::fabric;
@@ -43,24 +43,6 @@ fn device_of(context: *mut IbvContext) -> usize {
     let device = unsafe { (*context).device } as usize;
     let place = |name: &&CStr| ptr::from_ref(*name).cast::<u8>() as usize == device;
     NAMES.iter().position(place).expect("a device")
-}
-
-/// Makes the `at`-th call of a function from now on fail.
-///
-/// # Safety
-/// `function` is a C string.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn softverbs_fail(function: *const c_char, at: u64) {
-    // SAFETY: the caller's promise.
-    let function = unsafe { CStr::from_ptr(function) };
-    let name = function.to_string_lossy();
-    fabric().lock().faults.fail(&name, at, libc::ENOMEM);
-}
-
-/// Cuts a device's cable, or repairs it.
-#[unsafe(no_mangle)]
-pub extern "C" fn softverbs_cut(device: c_int, is_cut: c_int) {
-    fabric().lock().faults.is_cut[device as usize] = is_cut != 0;
 }
 
 /// Returns the number of objects of a kind: contexts, domains, channels, queues, queue pairs,
