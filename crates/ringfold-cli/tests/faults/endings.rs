@@ -38,6 +38,14 @@ pub fn assert_all_blame(endings: &[(usize, Ending)], class: &str, culprit: usize
     }
 }
 
+/// Checks that every rank made `count` calls with the right result, and no error.
+pub fn assert_all_good(endings: &[(usize, Ending)], count: u64) {
+    for (rank, ending) in endings {
+        let outcome = (ending.class.as_str(), ending.good);
+        assert_eq!(outcome, ("", count), "rank {rank}: {ending:?}");
+    }
+}
+
 /// Kills a rank of a running job at a random moment. Returns the time of the kill, and the endings.
 pub fn kill_one(plan: &Plan, victim: usize, random: &mut Random) -> (u64, Vec<(usize, Ending)>) {
     let mut job = plan.start();
@@ -50,18 +58,31 @@ pub fn kill_one(plan: &Plan, victim: usize, random: &mut Random) -> (u64, Vec<(u
     (at_ns, endings)
 }
 
+/// Kills a random rank of a job that repeats a collective.
+fn kill_any(
+    (collective, bytes): (&str, usize),
+    transport: &'static str,
+    world_size: usize,
+    random: &mut Random,
+) {
+    let victim = random.below(world_size);
+    println!("rank {victim} of {world_size}, {transport}, {collective} of {bytes} bytes");
+    let plan = Plan::new(world_size, transport, script(collective, bytes));
+    kill_one(&plan, victim, random);
+}
+
 #[test]
 fn a_killed_rank_is_named_by_every_survivor() {
     let mut random = Random::new("kill");
     for transport in TRANSPORTS {
         for bytes in SIZES {
             for world_size in [2, 4] {
-                let plan = Plan::new(world_size, transport, script("all_reduce", bytes));
-                let victim = random.below(world_size);
-                println!("rank {victim} of {world_size}, {transport}, {bytes} bytes");
-                kill_one(&plan, victim, &mut random);
+                kill_any(("all_reduce", bytes), transport, world_size, &mut random);
             }
         }
+        // The others meet at rank 0.
+        let plan = Plan::new(3, transport, script("all_reduce", 64 << 10));
+        kill_one(&plan, 0, &mut random);
     }
 }
 
@@ -70,10 +91,8 @@ fn a_killed_rank_is_named_where_all_work_in_its_memory() {
     let mut random = Random::new("kill in registered memory");
     for bytes in [64 << 10, 4 << 20] {
         for world_size in [2, 4] {
-            let plan = Plan::new(world_size, "shm", script("all_reduce_registered", bytes));
-            let victim = random.below(world_size);
-            println!("rank {victim} of {world_size}, {bytes} bytes");
-            kill_one(&plan, victim, &mut random);
+            let call = ("all_reduce_registered", bytes);
+            kill_any(call, "shm", world_size, &mut random);
         }
     }
 }
@@ -109,18 +128,6 @@ fn a_verdict_ends_a_push_though_much_of_it_is_left() {
 }
 
 #[test]
-fn killed_rank_0_is_named_although_it_is_where_the_others_meet() {
-    let mut random = Random::new("kill rank 0");
-    for transport in TRANSPORTS {
-        kill_one(
-            &Plan::new(3, transport, script("all_reduce", 64 << 10)),
-            0,
-            &mut random,
-        );
-    }
-}
-
-#[test]
 fn a_killed_rank_is_named_in_every_collective() {
     let mut random = Random::new("kill in collectives");
     for transport in TRANSPORTS {
@@ -131,13 +138,7 @@ fn a_killed_rank_is_named_in_every_collective() {
             "all_to_all",
             "barrier",
         ] {
-            let victim = random.below(3);
-            println!("rank {victim}, {transport}, {collective}");
-            kill_one(
-                &Plan::new(3, transport, script(collective, 64 << 10)),
-                victim,
-                &mut random,
-            );
+            kill_any((collective, 64 << 10), transport, 3, &mut random);
         }
     }
 }
@@ -156,10 +157,7 @@ fn a_killed_rank_is_named_while_memory_or_communicators_are_made() {
     ] {
         for _ in 0..KILLS_IN_MAKING {
             let world_size = 2 + random.below(3);
-            let victim = random.below(world_size);
-            println!("rank {victim} of {world_size}, {transport}, {collective}");
-            let plan = Plan::new(world_size, transport, script(collective, 64 << 10));
-            kill_one(&plan, victim, &mut random);
+            kill_any((collective, 64 << 10), transport, world_size, &mut random);
         }
     }
 }
@@ -210,23 +208,13 @@ fn a_communicator_without_the_killed_rank_goes_on() {
             let mut job = Plan::new(4, transport, calls).start();
             job.await_all("running");
             job.kill(victim);
-            for (rank, ending) in job.finish() {
-                let outcome = (ending.class.as_str(), ending.ranks.as_slice());
-                if rank % 2 == victim % 2 {
-                    // The victim's number in its half.
-                    assert_eq!(
-                        outcome,
-                        ("PeerFailed", [victim / 2].as_slice()),
-                        "rank {rank}"
-                    );
-                } else {
-                    assert_eq!(
-                        (outcome.0, ending.good),
-                        ("", 200),
-                        "rank {rank}: {ending:?}"
-                    );
-                }
-            }
+            let of_the_victim = |rank: usize| rank % 2 == victim % 2;
+            let endings = job.finish().into_iter();
+            let (blaming, good): (Vec<_>, Vec<_>) =
+                endings.partition(|(rank, _)| of_the_victim(*rank));
+            // The victim's number in its half.
+            assert_all_blame(&blaming, "PeerFailed", victim / 2);
+            assert_all_good(&good, 200);
         }
     }
 }

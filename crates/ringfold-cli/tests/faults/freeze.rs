@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
-use crate::endings::{TRANSPORTS, assert_all_blame, script};
+use crate::endings::{TRANSPORTS, assert_all_blame, assert_all_good, script};
 use crate::job::{Ending, Plan, Rank};
 use crate::random::Random;
 use crate::script::Script;
@@ -132,13 +132,7 @@ fn a_rank_that_thaws_in_time_has_lost_nothing() {
             job.rank(victim).signal(Signal::STOP);
             random.pause(Duration::from_millis(200));
             job.rank(victim).signal(Signal::CONT);
-            for (rank, ending) in job.finish() {
-                assert_eq!(
-                    (ending.class.as_str(), ending.good),
-                    ("", 300),
-                    "rank {rank}: {ending:?}"
-                );
-            }
+            assert_all_good(&job.finish(), 300);
         }
     }
 }

@@ -236,22 +236,6 @@ impl Job {
         endings
     }
 
-    /// Waits for the first of several processes with one number to end, and removes it.
-    pub fn take_first_to_end(&mut self, number: usize) -> Ending {
-        let deadline = Instant::now() + WATCHDOG;
-        loop {
-            let is_over = |rank: &mut Rank| {
-                let status = rank.child.try_wait().expect("a process of our own");
-                rank.number == number && status.is_some()
-            };
-            if let Some(place) = self.ranks.iter_mut().position(is_over) {
-                return self.ranks.remove(place).finish();
-            }
-            assert!(Instant::now() < deadline, "no rank {number} ends");
-            thread::sleep(Duration::from_millis(1));
-        }
-    }
-
     /// Waits until all ranks have ended by themselves.
     pub fn endings(&mut self) -> Vec<(usize, Ending)> {
         let ranks = self.ranks.drain(..);

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::endings::script;
+use crate::endings::{assert_all_good, script};
 use crate::job::{Job, Plan, WATCHDOG};
 use crate::lab::{self, Lab};
 use crate::skipped::skipped;
@@ -67,10 +67,7 @@ fn ranks_join_once_there_is_a_way_for_their_data() {
         let job = lab.start(&plan(&lab));
         await_complaint(&job, why);
         change(&lab, cure).expect("the obstacle is there");
-        for (rank, ending) in job.finish() {
-            let whole = (ending.class.as_str(), ending.good) == ("", 3);
-            assert!(whole, "rank {rank} after `{why}`: {ending:?}");
-        }
+        assert_all_good(&job.finish(), 3);
         lab.assert_empty();
     }
 }
@@ -110,10 +107,7 @@ fn a_rail_that_comes_up_late_is_waited_for_and_used() {
     await_complaint(&job, "waits for the rail");
     assert!(job.rank(1).complaints().contains(why));
     change(&lab, cure).expect("the obstacle is there");
-    for (rank, ending) in job.finish() {
-        let whole = (ending.class.as_str(), ending.good) == ("", 3);
-        assert!(whole, "rank {rank}: {ending:?}");
-    }
+    assert_all_good(&job.finish(), 3);
     // More than half of the data of three all-reduces has used the rail.
     let bytes = lab.counter(0, "eth1", "tx_bytes");
     assert!(bytes > 3 * RAIL_BYTES as u64 / 2, "{bytes}");

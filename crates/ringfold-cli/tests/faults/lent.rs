@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use crate::endings::{assert_all_blame, script};
+use crate::endings::{assert_all_blame, assert_all_good, script};
 use crate::lab::Lab;
 use crate::netlab::perf_and_logs;
 use crate::random::Random;
@@ -55,9 +55,7 @@ fn memory_is_registered_and_given_back_between_hosts() {
             iterations: 8,
             ..script(collective, 1 << 20)
         };
-        for (rank, ending) in lab.start(&lab.plan(5, "auto", script)).finish() {
-            assert_eq!((ending.class.as_str(), ending.good), ("", 8), "rank {rank}");
-        }
+        assert_all_good(&lab.start(&lab.plan(5, "auto", script)).finish(), 8);
     }
     lab.assert_empty();
 }
