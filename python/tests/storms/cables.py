@@ -238,11 +238,11 @@ def watched(trial: Trial, job: Job, place: Place) -> Outcome:
     if not job.wait_for("ready"):
         return failed(outcome, trial, job, "not all ranks came up")
     for number, kind in enumerate(trial.is_short):
-        pause(job, trial.moments_s[number])
+        job.pause(trial.moments_s[number])
         began = time.monotonic()
         begin(kind, job, place, trial.victim)
         outcome.count += 1
-        pause(job, SHORT_S)
+        job.pause(SHORT_S)
         if kind == "freeze":
             job.signal(trial.victim, signal.SIGCONT)
         else:
@@ -253,12 +253,12 @@ def watched(trial: Trial, job: Job, place: Place) -> Outcome:
             is_excused = kind != "freeze" and mended - began > SURVIVED_S
             return failed(outcome, trial, job, f"{kind} for a moment: not survived", is_excused)
         outcome.rows.append((f"{kind} for a moment: survived", time.monotonic() - mended))
-    pause(job, trial.moments_s[-1])
+    job.pause(trial.moments_s[-1])
     begin(trial.kind, job, place, trial.victim)
     began = time.monotonic()
     outcome.count += 1
     if trial.kind == "freeze, kill":
-        pause(job, SHORT_S)
+        job.pause(SHORT_S)
         job.signal(trial.victim, signal.SIGKILL)
         outcome.count += 1
     is_process = trial.kind in ("kill", "freeze", "freeze, kill")
@@ -331,13 +331,6 @@ def named(ending: Ending) -> str:
     if not ending.blamed:
         return "no rank"
     return "itself" if ending.blamed == (ending.rank,) else "another rank"
-
-
-def pause(job: Job, seconds: float) -> None:
-    """Let time pass while reading the ranks' reports."""
-    until = time.monotonic() + seconds
-    while (left := until - time.monotonic()) > 0:
-        job.look(left)
 
 
 if __name__ == "__main__":

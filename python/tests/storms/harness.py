@@ -308,6 +308,12 @@ class Job:
                 is_exit = found.si_code == os.CLD_EXITED
                 started.ended = found.si_status if is_exit else -found.si_status
 
+    def pause(self, seconds: float) -> None:
+        """Let time pass while reading the ranks' reports."""
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            self.look(left)
+
     def _read(self, rank: int) -> None:
         started = self._ranks[rank]
         try:

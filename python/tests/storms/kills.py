@@ -51,12 +51,8 @@ def round_(seed: int, place: Place) -> Outcome:
     is_left_at_once = random_.random() < 0.5
     with Job(lambda rank: program(rank, seed, is_left_at_once), ranks, place, seed) as job:
         if not job.wait_for("ready"):
-            return Outcome(
-                violations=[f"not all ranks came up: {[str(ending) for ending in job.finish(1)]}"]
-            )
-        until = time.monotonic() + moment_s
-        while (left := until - time.monotonic()) > 0:
-            job.look(left)
+            return storm.not_begun(job)
+        job.pause(moment_s)
         killed = time.monotonic()
         job.signal(victim, 9)
         survivors = [rank for rank in range(ranks) if rank != victim]

@@ -324,9 +324,7 @@ def disturbed(trial: Trial, job: Job) -> float:
         return begin
     is_stepped = trial.setup.drivers[victim]["SOFTCUDA_MODE"] == "stepped"
     if not is_stepped:
-        until = time.monotonic() + trial.moment_s
-        while (left := until - time.monotonic()) > 0:
-            job.look(left)
+        job.pause(trial.moment_s)
         begun = time.monotonic()
         if trial.kind in BY_SIGNAL:
             job.signal(victim, BY_SIGNAL[trial.kind])

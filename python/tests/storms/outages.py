@@ -242,11 +242,11 @@ def watched(trial: Trial, job: Job, place: Place) -> Outcome:
         return failed(outcome, trial, job, "not all ranks came up")
     *shorts, final = trial.events
     for number, event in enumerate(shorts):
-        pause(job, trial.pauses_s[number])
+        job.pause(trial.pauses_s[number])
         begins = time.monotonic()
         event.begin(job, place)
         outcome.count += 1
-        pause(job, (event.length_s or 0) - SPARE_S)
+        job.pause((event.length_s or 0) - SPARE_S)
         event.end(job, place)
         mended = time.monotonic()
         job.order(0)
@@ -254,7 +254,7 @@ def watched(trial: Trial, job: Job, place: Place) -> Outcome:
             is_longer = event.kind in OUTAGES and mended - begins > (event.length_s or 0)
             return failed(outcome, trial, job, f"{event}: not survived", is_longer)
         outcome.rows.append((f"{event}: survived", time.monotonic() - mended))
-    pause(job, trial.pauses_s[-1])
+    job.pause(trial.pauses_s[-1])
     final.begin(job, place)
     began = time.monotonic()
     outcome.count += 1
@@ -286,13 +286,6 @@ def failed(
         outcome.violations.append(f"{trial}: {what}: {endings}")
     outcome.rows.append((what + (", as it was longer" if is_excused else ""), None))
     return outcome
-
-
-def pause(job: Job, seconds: float) -> None:
-    """Let time pass while reading the ranks' reports."""
-    until = time.monotonic() + seconds
-    while (left := until - time.monotonic()) > 0:
-        job.look(left)
 
 
 def row(trial: Trial, ending: Ending, began: float) -> tuple[str, float | None]:

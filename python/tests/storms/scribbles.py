@@ -101,9 +101,7 @@ def round_(seed: int, place: Place) -> Outcome:
     ranks = random_.choice((2, 3, 4))
     with Job(lambda rank: program(rank, seed), ranks, place, seed) as job:
         if not job.wait_for("ready"):
-            return Outcome(
-                violations=[f"not all ranks came up: {[str(ending) for ending in job.finish(1)]}"]
-            )
+            return storm.not_begun(job)
         time.sleep(random_.random() * LAST_S / 2)
         begin = time.monotonic()
         written = scribble(random_, job.pid(random_.randrange(ranks)))

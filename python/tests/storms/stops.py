@@ -52,9 +52,7 @@ def round_(seed: int, place: Place) -> Outcome:
     outcome = Outcome()
     with Job(lambda rank: program(rank, seed), ranks, place, seed) as job:
         if not job.wait_for("ready"):
-            return Outcome(
-                violations=[f"not all ranks came up: {[str(ending) for ending in job.finish(1)]}"]
-            )
+            return storm.not_begun(job)
         for _ in range(STOPS):
             stopped = random_.sample(range(ranks), random_.randint(1, ranks))
             length_s = random_.choices(LENGTHS_S, WEIGHTS)[0]

@@ -22,7 +22,7 @@ from multiprocessing.queues import SimpleQueue
 from pathlib import Path
 
 import harness
-from harness import Ending, Place
+from harness import Ending, Job, Place
 from lab import Lab
 
 TRANSPORTS = ("shm", "tcp", "hosts")
@@ -194,6 +194,12 @@ def table(rows: list[tuple[str, float | None]]) -> str:
             )
         lines.append(line)
     return "\n".join(lines)
+
+
+def not_begun(job: Job) -> Outcome:
+    """Return the outcome of a job whose ranks have not all come up."""
+    endings = [str(ending) for ending in job.finish(1)]
+    return Outcome(violations=[f"not all ranks came up: {endings}"])
 
 
 def broken(endings: list[Ending]) -> list[str]:
