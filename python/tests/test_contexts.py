@@ -164,6 +164,7 @@ JOINT: dict[str, Act] = {
     "work": lambda scene: summed_later(scene.part, None),
     "group": lambda scene: summed_in_group(scene.part),
     "call of another": lambda scene: summed(scene.other),
+    "message": lambda scene: passed_on(scene.part),
     "empty": lambda scene: scene.part.empty(10),
     "register": lambda scene: scene.registrations.append(scene.part.register(np.ones(9000))),
     "rebalance": lambda scene: scene.part.rebalance(),

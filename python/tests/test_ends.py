@@ -42,21 +42,17 @@ def rank_0() -> Iterator[Said]:
     """Return rank 0's output when rank 1 ends in the given way."""
     started: list["subprocess.Popen[str]"] = []
 
-    def run(how: str, **variables: str | tuple[str, str]) -> str:
+    def run(how: str, **variables: str) -> str:
         place = {
             "RINGFOLD_WORLD_SIZE": "2",
             "RINGFOLD_ADDR": f"unix:@ringfold-test-{uuid.uuid4().hex}",
             "RINGFOLD_SECRET": uuid.uuid4().hex,
         }
         for rank in range(2):
-            own = {
-                name: value if isinstance(value, str) else value[rank]
-                for name, value in variables.items()
-            }
             started.append(
                 subprocess.Popen(
                     [sys.executable, "-c", PROGRAM, how],
-                    env={**os.environ, **place, "RINGFOLD_RANK": str(rank), **own},
+                    env={**os.environ, **place, "RINGFOLD_RANK": str(rank), **variables},
                     stdout=subprocess.PIPE,
                     stderr=subprocess.STDOUT,
                     text=True,
@@ -84,12 +80,6 @@ def test_a_killed_process_has_one_text(rank_0: Said, transport: str) -> None:
 def test_a_foreign_text_does_nothing_to_a_terminal(rank_0: Said) -> None:
     said = rank_0("abort")
     assert "aborted by rank 1: first\n?[31mred??1m?back" in said, said
-
-
-def test_sizes_of_slices_are_compared_when_joining(rank_0: Said) -> None:
-    # A call's header has only ten bits of the slice size, which are equal for these two.
-    said = rank_0("leave", RINGFOLD_SLICE_BYTES=("65536", "29504"))
-    assert "RINGFOLD_SLICE_BYTES" in said and "29504" in said, said
 
 
 def test_only_this_user_reads_the_log(rank_0: Said, tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """Messages from a rank to itself."""
 
-import time
 from typing import Any
 
 import numpy as np
@@ -48,42 +47,6 @@ def talk_to_oneself(comm: ringfold.Communicator) -> Any:
 def test_a_rank_sends_to_itself(jobs: Any, ranks: int) -> None:
     for rank, found in enumerate(jobs(talk_to_oneself, ranks).results()):
         assert found == [40.0, 30.0, 41.0, rank, rank, True, True, 7.0]
-
-
-def talk_to_all(comm: ringfold.Communicator) -> Any:
-    """Send to all ranks with one tag, and receive from any rank; this rank is among both."""
-    places = [np.zeros(1) for _ in range(comm.world_size)]
-    started = [comm.recv(place, None, async_=True) for place in places]
-    for rank in range(comm.world_size):
-        comm.send(one(10 * comm.rank + rank), rank)
-    return sorted((work.wait()[1], place[0]) for work, place in zip(started, places, strict=True))
-
-
-@pytest.mark.parametrize("transport", ["shm", "tcp"])
-def test_any_rank_may_be_the_rank_itself(jobs: Any, transport: str) -> None:
-    found = jobs(talk_to_all, 3, {"transport": transport}).results()
-    assert found == [[(other, 10.0 * other + rank) for other in range(3)] for rank in range(3)]
-
-
-def outlive_the_others(comm: ringfold.Communicator) -> Any:
-    """Receive from any rank when all other ranks have closed: this rank may still be the sender."""
-    if comm.rank > 0:
-        return None
-    x = np.zeros(1)
-    work = comm.recv(x, None, async_=True)
-    time.sleep(0.5)
-    comm.send(one(3), 0)
-    source = work.wait()[1]
-    # In a blocking call, no rank is left that could send.
-    with pytest.raises(ringfold.PeerFailed):
-        comm.recv(x, None)
-    return source, float(x[0])
-
-
-@pytest.mark.parametrize("transport", ["shm", "tcp"])
-def test_a_rank_that_is_left_alone_sends_to_itself(jobs: Any, transport: str) -> None:
-    found = jobs(outlive_the_others, 3, {"transport": transport}).results()
-    assert found == [(0, 3.0), None, None]
 
 
 def send_too_much(comm: ringfold.Communicator) -> Any:

@@ -83,16 +83,6 @@ def test_ranks_that_an_mpi_starts_in_a_slurm_job_are_one_job(mpi: str) -> None:
     assert said(JOIN, *places) == [f"rank {rank} of 4 mean 1.5" for rank in range(4)]
 
 
-def test_contradictory_launchers_make_no_job() -> None:
-    lone = "PMI_RANK=0 PMI_SIZE=1 MPI_LOCALRANKID=0 SLURM_PROCID={} SLURM_STEP_NUM_TASKS=2"
-    for text in said(JOIN, lone.format(0), lone.format(1)):
-        for part in ("contradictory", "PMI_RANK=0", "PMI_SIZE=1", "SLURM_STEP_NUM_TASKS=2"):
-            assert part in text, text
-    by_hand = "RANK=0 WORLD_SIZE=1 OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2"
-    (text,) = said(JOIN, by_hand)
-    assert "RANK=0" in text and "OMPI_COMM_WORLD_RANK=1" in text, text
-
-
 def test_the_launcher_nearer_to_the_process_is_the_one_that_started_it() -> None:
     pmi, slurm = "PMI_RANK=0 PMI_SIZE=1 MPI_LOCALRANKID=0", "SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=2"
     program = shlex.join([sys.executable, "-c", PLACE])
@@ -119,22 +109,3 @@ def test_a_launcher_inside_a_rank_does_not_give_all_its_processes_that_rank() ->
         timeout=WATCHDOG_S,
     )
     assert "RINGFOLD_RANK=0" in done.stdout and "OMPI_COMM_WORLD_RANK=1" in done.stdout, done
-
-
-@pytest.mark.parametrize(
-    "half",
-    [
-        "JOB_COMPLETION_INDEX=1",
-        "MASTER_ADDR=node0 MASTER_PORT=29500",
-        "PET_NNODES=2 PET_NODE_RANK=1",
-        "SLURM_PROCID=0 SLURM_NTASKS=8",
-    ],
-)
-def test_half_a_place_is_said(half: str) -> None:
-    (text,) = said(JOIN, half)
-    assert "rank 0 of 1 mean 0.0" in text and "partly describes" in text, text
-    for pair in half.split():
-        assert pair in text, text
-    # A process without variables is not an error: a program may be meant to run alone.
-    (alone,) = said(JOIN, "")
-    assert "half a place" not in alone, alone

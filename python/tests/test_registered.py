@@ -150,16 +150,3 @@ def fork(comm: ringfold.Communicator) -> Any:
 
 def test_a_forked_child_reads_the_memory_and_writes_to_its_own(jobs: Any) -> None:
     assert jobs(fork, 2).results() == [([3, 5], 6.0)] * 2
-
-
-def disagree(comm: ringfold.Communicator) -> Any:
-    with pytest.raises(ringfold.Mismatch) as caught:
-        if comm.rank == 0:
-            comm.empty(100)
-        else:
-            comm.all_reduce(np.zeros(100))
-    return "to register memory" in str(caught.value)
-
-
-def test_a_rank_in_another_call_is_told_so(jobs: Any) -> None:
-    assert jobs(disagree, 2).results() == [True, True]

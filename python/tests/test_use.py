@@ -228,6 +228,7 @@ def test_arrays_of_jax_come_in_and_out(alone: ringfold.Communicator) -> None:
         lambda comm: comm.all_gather(np.ones(3), counts=[3, 0]),
         lambda comm: comm.reduce_scatter(np.float64(1.0)),
         lambda comm: comm.all_to_all(np.ones(3), send_counts=[3]),
+        lambda comm: comm.all_to_all(np.ones(3), send_counts=[3], recv_counts=[1]),
         lambda comm: comm.all_to_all(np.ones(3), send_counts=[3], recv_counts=[-3]),
         lambda comm: comm.send(np.ones(3), -1),
         lambda comm: comm.recv(np.ones(3), -1),

@@ -102,20 +102,3 @@ def test_verdicts_follow_from_how_ranks_end(
     )
     ranks.wait()
     assert judge(ranks, {73: "too few ranks"}) == (verdict, reason)
-
-
-def test_runs_are_united() -> None:
-    first = {
-        "a": Result(PASS, "", 1.0),
-        "b": Result(FAIL, "x", 1.0),
-        "c": Result(SKIP, "no GPU", 0.0),
-    }
-    second = {
-        "a": Result(PASS, "", 1.0),
-        "b": Result(PASS, "", 1.0),
-        "c": Result(TIMEOUT, "slow", 9.0),
-    }
-    assert conformance.passed([first, second]) == {"a", "b"}
-    assert conformance.failed(second) == {"c": "slow"}
-    assert conformance.summary(first) == "1 pass, 1 skip, 1 fail, 0 timeout"
-    assert conformance.skips(first) == ["    1  no GPU"]

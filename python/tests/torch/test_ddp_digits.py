@@ -132,15 +132,6 @@ def torchrun(tmp_path: Path) -> Iterator[Any]:
         each.end()
 
 
-# In every check, the checkpoint test below learns the same.
-@pytest.mark.deep
-def test_digits_are_learned(torchrun: Any, backend: str) -> None:
-    found = SUMMARY.search(torchrun(3, "--backend", backend, "--epochs", 12).wait())
-    assert found is not None
-    assert found.group(1, 2, 3) == (backend, "3", "12")
-    assert float(found.group(4)) >= 0.95
-
-
 @pytest.mark.deep
 def test_digits_are_learned_on_an_accelerator(
     torchrun: Any, soft: dict[str, str], tmp_path: Path

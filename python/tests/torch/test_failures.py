@@ -118,41 +118,6 @@ def test_groups_tell_the_dead_by_their_own_ranks(ranks: Any) -> None:
     assert isinstance(group, ringfold.PeerFailed) and group.rank == 0
 
 
-def call_another(difference: str) -> Any:
-    odd = dist.get_rank() == 1
-    x = torch.ones(100)
-    calls: dict[str, Any] = {
-        "type": lambda: dist.all_reduce(x.int() if odd else x),
-        "count": lambda: dist.all_reduce(x[:50] if odd else x),
-        "operation": lambda: dist.all_reduce(x, dist.ReduceOp.MAX if odd else dist.ReduceOp.SUM),
-        "collective": lambda: dist.barrier() if odd else dist.all_reduce(x),
-    }
-    return failure(calls[difference])[0]
-
-
-@pytest.mark.parametrize("difference", ["type", "count", "operation", "collective"])
-def test_ranks_in_different_calls_are_told_so(ranks: Any, difference: str) -> None:
-    for error in ranks(call_another, 2, "ringfold", difference=difference).results():
-        assert isinstance(error, ringfold.Mismatch), repr(error)
-        assert sorted(error.ranks) == [0, 1] and error.calls[0] != error.calls[1]
-
-
-def differ_in_ddp() -> Any:
-    """Make another call on rank 1 than DDP's, as if its model had changed since DDP's check."""
-    model = DistributedDataParallel(torch.nn.Linear(3, 2))
-    loss = model(torch.ones(1, 3)).sum()
-    if dist.get_rank() == 1:
-        return failure(lambda: dist.all_reduce(torch.ones(5)))[0]
-    return failure(loss.backward)[0]
-
-
-def test_ddp_raises_when_another_rank_is_in_another_call(ranks: Any) -> None:
-    ddp, other = ranks(differ_in_ddp, 2, "ringfold").results()
-    assert isinstance(ddp, RuntimeError)
-    assert "Mismatch" in str(ddp) or isinstance(ddp, ringfold.Mismatch), repr(ddp)
-    assert isinstance(other, ringfold.Mismatch)
-
-
 def come_late(way: str, folder: str) -> Any:
     """Keep rank 1 away until rank 0 has timed out."""
     given_up = Path(folder) / "given up"

@@ -71,25 +71,6 @@ def test_a_tensor_may_stand_where_its_list_does(ranks: Any) -> None:
     assert ranks(call_in_simple_forms, 2, "ringfold").results() == [[2.0, 4.0, 6.0]] * 2
 
 
-def profile_calls() -> list[str]:
-    with torch.profiler.profile() as profile:
-        dist.all_reduce(torch.ones(1))
-        dist.all_reduce(torch.ones(1), async_op=True).wait()
-        dist.broadcast(torch.ones(1), 0)
-    return sorted(
-        f"{event.key} {event.count}"
-        for event in profile.key_averages()
-        if event.key.startswith("ringfold:")
-    )
-
-
-def test_the_profiler_sees_calls_by_name(ranks: Any) -> None:
-    assert (
-        ranks(profile_calls, 2, "ringfold").results()
-        == [["ringfold:all_reduce 2", "ringfold:broadcast 1"]] * 2
-    )
-
-
 def count_calls() -> Any:
     world = dist.distributed_c10d._get_default_group()
     before = world._get_sequence_number_for_group()

@@ -161,17 +161,6 @@ def test_the_default_device_does_not_keep_ranks_apart(ranks: Any, tmp_path: Path
     assert found == [(0, 2), (1, 2)]
 
 
-def be_told_half() -> None:
-    os.environ.pop("MASTER_PORT", None)
-    os.environ["MASTER_ADDR"] = "127.0.0.1"
-    bootstrap_env()
-
-
-def test_half_a_place_is_refused(ranks: Any) -> None:
-    error = ranks(be_told_half, 1, None).error(0)
-    assert isinstance(error, ringfold.InvalidArgument) and "MASTER_PORT" in str(error)
-
-
 def run(command: list[str], program: str, folder: Path) -> str:
     """Return the output of a launcher and its ranks, which run one of `PROGRAMS`."""
     arguments = [sys.executable, "-W", "ignore", str(HERE), program, str(folder)]

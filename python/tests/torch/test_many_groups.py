@@ -162,29 +162,3 @@ def test_any_number_of_groups_one_after_the_other(ranks: Any, count: int) -> Non
         assert more == {}
         assert more_mapped < ANONYMOUS_SLACK
         assert more_kib < RSS_SLACK_KIB
-
-
-def share_a_job() -> list[Any]:
-    """Use nested groups, disjoint groups, and a group without the job's rank 0."""
-    rank = dist.get_rank()
-    found = []
-    for members in ([0, 1], [2, 3], [3, 2, 1], [1, 3], [0, 1, 2, 3]):
-        group = dist.new_group(members)
-        if rank in members:
-            tensor = torch.tensor([float(rank), 1.0])
-            dist.all_reduce(tensor, group=group)
-            root = torch.tensor([float(rank)])
-            dist.broadcast(root, members[0], group=group)
-            found.append((tensor.tolist(), root.item(), dist.get_rank(group)))
-    return found
-
-
-def test_groups_of_some_ranks_are_right(ranks: Any) -> None:
-    outcome = ranks(share_a_job, 4, "ringfold").results()
-    groups = ([0, 1], [2, 3], [3, 2, 1], [1, 3], [0, 1, 2, 3])
-    for rank, found in enumerate(outcome):
-        mine = [sorted(members) for members in groups if rank in members]
-        for members, (total, root, place) in zip(mine, found, strict=True):
-            assert total == [sum(members), len(members)]
-            assert root in members
-            assert place == members.index(rank)

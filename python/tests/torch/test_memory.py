@@ -58,22 +58,6 @@ def test_registered_memory_cannot_grow(ranks: Any) -> None:
     assert ranks(refuse_to_grow, 2, "ringfold").results() == [True, True]
 
 
-def register_for_a_while() -> Any:
-    from ringfold.torch import register
-
-    tensor = own()
-    with register(tensor) as registered:
-        dist.all_reduce(registered)
-    during = torch.equal(tensor, total())
-    tensor.copy_(own(3))
-    dist.all_reduce(tensor)
-    return during, torch.equal(tensor, total(3))
-
-
-def test_a_registered_tensor_keeps_its_content_when_it_ends(ranks: Any) -> None:
-    assert ranks(register_for_a_while, 2, "ringfold").results() == [(True, True)] * 2
-
-
 def resize_while_registered(factor: float, resizing_ranks: list[int]) -> Any:
     from ringfold.torch import register
 
