@@ -82,8 +82,8 @@ pub mod schedule {
 
 /// See `setup`.
 pub mod setup {
-    pub use crate::setup::endpoint::Endpoint;
     pub use crate::setup::peer_info::PeerInfo;
+    pub use crate::setup::peer_info::endpoint::Endpoint;
     pub use crate::setup::terms::{Leading, Proposal};
     pub use crate::setup::{Explicit, Injection, connect_slowed};
 }

@@ -34,10 +34,9 @@ use sha2::Sha256;
 use super::limit::Limit;
 pub use super::refusal::Refusal;
 use super::socket::{Socket, random};
+use super::wire::VERSION;
 use crate::error::{Error, Result};
 
-/// Version of all wire formats between ranks.
-pub const VERSION: u16 = 7;
 /// Bytes of a hello.
 pub const HELLO_BYTES: usize = 72;
 /// Bytes of a challenge.

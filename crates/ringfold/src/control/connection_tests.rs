@@ -8,13 +8,14 @@ use std::time::{Duration, Instant};
 
 use super::auth::{
     ANSWER_BYTES, Acceptor, CHALLENGE_BYTES, Claim, HELLO_BYTES, Initiator, Purpose, Refusal,
-    Secret, VERSION, accept, initiate, parse_hello,
+    Secret, accept, initiate, parse_hello,
 };
 use super::fd::{FdListener, Handover, HandoverFailure};
 use super::limit::Limit;
 use super::mesh::{Mesh, MeshListener, MeshPeer};
 use super::socket::Socket;
 use super::tests::{ample, secret, watched};
+use super::wire::VERSION;
 use crate::congestion::CongestionAlgorithms;
 use crate::error::Error;
 use crate::transport::bell::Bells;

@@ -21,7 +21,6 @@ use crate::error::GONE;
 use crate::silence::Silence;
 use state::{CommunicatorRecord, Inquiry, REFUSALS_TOLD_MAX, RankStatus, Survey, Topic};
 pub use state::{Hub, ProtocolViolation};
-pub use verdict::INQUIRY;
 
 /// Maximum duration of an exchange or a survey.
 const EXCHANGE_MAX: Duration = Duration::from_secs(24 * 3600);

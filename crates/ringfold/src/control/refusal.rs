@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::auth::VERSION;
+use super::wire::VERSION;
 
 /// Reason to refuse a connection. Its [`number`](Refusal::number) is on the wire and never changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,10 +2,14 @@
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use super::wire::{Wire, WireReader, WireWriter};
 use crate::call::CallPosition;
 use crate::sync::lock;
+
+/// Time limit for the answers of a communicator's members to an inquiry about their progress.
+pub const INQUIRY: Duration = Duration::from_millis(200);
 
 /// Maximum bytes of a call's description on the wire; longer ones are truncated.
 const CALL_BYTES_MAX: usize = 256;

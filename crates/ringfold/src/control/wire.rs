@@ -8,6 +8,9 @@ use std::sync::Arc;
 
 use crate::spelling::harmless;
 
+/// Version of all wire formats between ranks.
+pub(crate) const VERSION: u16 = 7;
+
 /// Maximum bytes of a text without a limit of its own; longer texts are truncated.
 const TEXT_BYTES_MAX: usize = 1024;
 /// Minimum bytes of a list's element.

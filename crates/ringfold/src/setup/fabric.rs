@@ -11,8 +11,8 @@ use crate::transport::rdma::{RailPort, Rdma, RdmaOptions, RegisterBytes, Unconne
 use crate::verbs::{OpenedPort, Route, Verbs};
 
 use super::attempt::Attempt;
-use super::fabric_port::{FabricPort, PORTS_MAX};
 use super::memory_costs::memory_costs;
+use super::peer_info::fabric_port::{FabricPort, PORTS_MAX};
 use super::peer_info::{self, PeerInfo};
 
 /// The ports that this rank offers for RDMA.

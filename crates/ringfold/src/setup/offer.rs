@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use nix::sys::resource::Resource;
 
-use super::endpoint::Endpoint;
 use super::fabric::Fabric;
+use super::peer_info::endpoint::Endpoint;
 use super::placement::ROOT;
 
 use crate::communicator::group::RankGroup;

@@ -3,14 +3,17 @@
 //! A peer's description is a claim: it is read completely and within bounds, or refused with an
 //! error that names the peer. A rank that connects to an address proves by a handshake who it is.
 
-use super::endpoint::Endpoint;
-use super::fabric_port::{FabricPort, PORTS_MAX};
+pub mod endpoint;
+pub mod fabric_port;
+
 use crate::control::socket::CANDIDATES_MAX;
 use crate::control::wire::{self, Wire, WireReader, WireWriter};
 use crate::error::{Error, Result};
 use crate::topology::cores;
 use crate::transport::tcp::SOCKETS_MAX;
 use crate::tune::bounds::Bounds;
+use endpoint::Endpoint;
+use fabric_port::{FabricPort, PORTS_MAX};
 
 /// Maximum bytes of the text of a socket's name, and of a policy.
 const TEXT_BYTES_MAX: usize = 64;

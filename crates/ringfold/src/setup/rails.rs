@@ -7,8 +7,8 @@
 
 use std::collections::BTreeMap;
 
-use super::endpoint::Endpoint;
 use super::peer_info::PeerInfo;
+use super::peer_info::endpoint::Endpoint;
 use crate::control::mesh::RailAddresses;
 use crate::transport::tcp::SOCKETS_MAX;
 

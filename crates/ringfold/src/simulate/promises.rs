@@ -3,7 +3,7 @@
 use super::report::{BrokenPromise, Promise};
 use super::run::{Simulation, Stage};
 use super::{Disturbance, Payload};
-use crate::control::hub::INQUIRY;
+use crate::control::standing::INQUIRY;
 use crate::error::{Error, Ranks};
 
 impl Simulation {

@@ -4,10 +4,10 @@ mod surveys;
 
 use std::time::{Duration, Instant};
 
-use super::{Hub, INQUIRY, ProtocolViolation};
+use super::{Hub, ProtocolViolation};
 use crate::control::fault::{Class, Fault};
 use crate::control::frame::{BLOB_BYTES_MAX, Frame, Presence};
-use crate::control::standing::Standing;
+use crate::control::standing::{INQUIRY, Standing};
 use crate::error::LEFT;
 use crate::topology::HostId;
 use crate::topology::host::HOST_ID_BYTES;

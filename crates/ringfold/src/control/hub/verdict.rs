@@ -1,16 +1,14 @@
 //! Communicators and their verdicts: the first report decides, and a timeout starts an inquiry.
 
 use std::collections::HashMap;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::state::{CommunicatorRecord, Hub, Inquiry, OPEN_MAX, ProtocolViolation, RankStatus};
 use crate::control::claims::Claims;
 use crate::control::fault::{Class, Fault};
 use crate::control::frame::Frame;
+use crate::control::standing::INQUIRY;
 use crate::error::LEFT;
-
-/// Time limit for the members' answers to an inquiry.
-pub const INQUIRY: Duration = Duration::from_millis(200);
 
 impl Hub {
     pub(super) fn open(
