@@ -34,7 +34,7 @@ use crate::units::{bytes, near};
 pub const TIMEOUT: Duration = Duration::from_secs(300);
 /// The default deadline for joining.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
-/// Maximum number of bytes read from a secret's file; the rest is ignored.
+/// Maximum number of bytes of a secret's file.
 const SECRET_BYTES_MAX: u64 = 4096;
 
 /// The variables by which launchers and thread libraries place ranks or threads: Slurm, Open MPI 5
@@ -221,11 +221,17 @@ fn secret_file(path: &str) -> Result<Secret> {
              `chmod 600` it"
         )));
     }
-    let content = files::content(&file, SECRET_BYTES_MAX).map_err(failed)?;
-    let secret = Secret::given(
-        content.trim_ascii_end(),
-        &format!("RINGFOLD_SECRET_FILE `{path}`"),
-    );
+    let content = files::content(&file, SECRET_BYTES_MAX + 1).map_err(failed)?;
+    let secret = match content.len() as u64 > SECRET_BYTES_MAX {
+        true => Err(Error::InvalidArgument(format!(
+            "RINGFOLD_SECRET_FILE `{path}` has more than {SECRET_BYTES_MAX} bytes; 16 random \
+             bytes are enough"
+        ))),
+        false => Secret::given(
+            content.trim_ascii_end(),
+            &format!("RINGFOLD_SECRET_FILE `{path}`"),
+        ),
+    };
     drop(Secret::new(content));
     secret
 }
@@ -365,6 +371,24 @@ mod tests {
         std::fs::remove_file(&path).unwrap();
         assert!(open.unwrap_err().to_string().contains("chmod 600"));
         assert_eq!(private.unwrap().secret, Some(Secret::new("hush")));
+    }
+
+    #[test]
+    fn a_secret_file_that_is_too_long_is_refused_and_not_cut() {
+        let path = std::env::temp_dir().join(format!("ringfold-long-{}", std::process::id()));
+        let text = path.to_str().unwrap();
+        let read_bytes = |count: u64| {
+            std::fs::write(&path, vec![b'x'; count as usize]).unwrap();
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+            read(&[("RINGFOLD_SECRET_FILE", text)])
+        };
+        let longest = read_bytes(SECRET_BYTES_MAX);
+        let longer = read_bytes(SECRET_BYTES_MAX + 1);
+        std::fs::remove_file(&path).unwrap();
+        let whole = Secret::new(vec![b'x'; SECRET_BYTES_MAX as usize]);
+        assert_eq!(longest.unwrap().secret, Some(whole));
+        let error = longer.unwrap_err().to_string();
+        assert!(error.contains("more than 4096 bytes"), "{error}");
     }
 
     #[test]

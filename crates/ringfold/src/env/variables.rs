@@ -124,7 +124,7 @@ variables! {
     "RINGFOLD_SECRET": "text", default "none";
 
     /// A file with the secret, owned by this user and not readable by other users (mode 0600).
-    /// Trailing white space is ignored.
+    /// Trailing white space is ignored. At most 4096 bytes.
     "RINGFOLD_SECRET_FILE": "path", default "none";
 
     /// The default deadline of an operation. It is long, because a rank may be saving a checkpoint
