@@ -126,12 +126,12 @@ impl Silence {
     }
 
     /// Whether a data connection with this state has been silent for too long: for the peer timeout
-    /// and [`RETRY_MAX`], the interval at which an idle connection is tried. Dead hosts show in the
+    /// and [`KEEPALIVE`], the interval at which an idle connection is probed. Dead hosts show in the
     /// control connections; this check finds a broken path between two living hosts.
     pub fn is_data_broken(&self, state: &TcpState) -> bool {
         // A peer without room is probed at growing intervals, so its silence proves nothing.
         let is_full = state.unsent_bytes > 0 && state.unacknowledged == 0;
-        let limit = self.0 + RETRY_MAX.min(self.0);
+        let limit = self.0 + KEEPALIVE.min(self.0);
         !is_full && u128::from(state.quiet_ms) > limit.as_millis()
     }
 }
@@ -148,6 +148,27 @@ mod tests {
         silence.watch_control(&socket).unwrap();
         let kernel_ms = sockopt::tcp_user_timeout(&socket).unwrap();
         assert!(u128::from(kernel_ms) >= silence.limit().as_millis());
+    }
+
+    #[test]
+    fn a_path_is_broken_one_probe_after_the_peer_timeout() {
+        let silence = Silence::default();
+        let after = |quiet: Duration| TcpState {
+            unacknowledged: 1,
+            unsent_bytes: 0,
+            quiet_ms: quiet.as_millis() as u32,
+            round_trip: Duration::ZERO,
+        };
+        let last = silence.limit() + KEEPALIVE;
+        assert!(!silence.is_data_broken(&after(last)));
+        let broken = after(last + Duration::from_millis(1));
+        assert!(silence.is_data_broken(&broken));
+        let full = TcpState {
+            unacknowledged: 0,
+            unsent_bytes: 1,
+            ..broken
+        };
+        assert!(!silence.is_data_broken(&full));
     }
 
     #[test]
