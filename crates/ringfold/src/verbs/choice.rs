@@ -166,6 +166,9 @@ impl Verbs {
         let mut opened = Vec::new();
         let mut passed_over = Vec::new();
         for name in self.devices()? {
+            if opened.len() >= count_max {
+                break;
+            }
             if !choice.permits_device(&name) {
                 passed_over.push(format!("{name}: excluded by RINGFOLD_IB_HCA={choice}"));
                 continue;
@@ -182,14 +185,7 @@ impl Verbs {
             };
             for port in ports {
                 let number = port.number;
-                let is_full = opened.len() == count_max;
                 match chosen_gid(&name, &port, choice, gid_index) {
-                    Ok(_) if is_full => {
-                        passed_over.push(format!(
-                            "{name}:{number}: not needed, enough ports are in \
-                            use"
-                        ));
-                    }
                     Ok((gid_index, gid)) => opened.push(OpenedPort {
                         domain: domain.clone(),
                         port,
@@ -200,6 +196,7 @@ impl Verbs {
                 }
             }
         }
+        opened.truncate(count_max);
         if opened.is_empty() {
             let found = match passed_over.is_empty() {
                 true => "no device found".into(),
