@@ -13,10 +13,10 @@ use std::time::{Duration, Instant};
 
 use super::delay_spec::Slow;
 use crate::error::Result;
-use crate::memory::{BufferHandle, PeerMemory, Region};
+use crate::memory::{BufferHandle, Hold, PeerMemory, Region};
 use crate::random::SplitMix64;
 use crate::transport::{
-    EngineWork, Head, Header, Post, Posted, Sink, StreamId, Ticket, Time, Transport, Waker,
+    EngineWork, Head, Header, Post, Posted, Sink, StreamId, Term, Ticket, Time, Transport, Waker,
     Windows, WorkKind,
 };
 
@@ -70,7 +70,7 @@ impl DelayInjector {
     }
 
     /// Delays the completion of a reduction that begins now.
-    fn hold(&mut self, ticket: Ticket) {
+    fn delay(&mut self, ticket: Ticket) {
         self.reductions += 1;
         let (rank, step, random) = (self.rank, self.reductions, &mut self.random);
         let slow = self.injection.slow.iter();
@@ -112,12 +112,16 @@ impl Transport for DelayInjector {
         self.inner.set_peer_memory(memory);
     }
 
+    fn hold(&mut self, memory: Region, term: Term) -> Option<Hold> {
+        self.inner.hold(memory, term)
+    }
+
     fn post_recv(&mut self, Post(stream, ticket, header): Post, sink: Sink) -> Result<Posted> {
         self.note_call(&header);
         let combines = matches!(sink, Sink::Reduce { .. });
         let posted = self.inner.post_recv(Post(stream, ticket, header), sink)?;
         match posted {
-            Posted::Done if combines => self.hold(ticket),
+            Posted::Done if combines => self.delay(ticket),
             Posted::Pending if combines => {
                 self.receives.insert(ticket);
             }
@@ -130,7 +134,7 @@ impl Transport for DelayInjector {
         if work.kind != WorkKind::Reduce {
             return self.inner.post_work(ticket, work);
         }
-        self.hold(ticket);
+        self.delay(ticket);
         Ok(Posted::Pending)
     }
 
@@ -152,7 +156,7 @@ impl Transport for DelayInjector {
         for place in 0..self.inner_done.len() {
             let ticket = self.inner_done[place];
             if self.receives.remove(&ticket) {
-                self.hold(ticket);
+                self.delay(ticket);
             } else {
                 done.push(ticket);
             }
