@@ -6,12 +6,13 @@ use std::time::{Duration, Instant};
 
 use ringfold::internals::control::Hub;
 use ringfold::internals::control::Standing;
+use ringfold::internals::control::wire::{decode, encode};
 use ringfold::internals::control::{
     ANSWER_BYTES, Acceptor, CHALLENGE_BYTES, Claim, HELLO_BYTES, Initiator, PROOF_BYTES, Purpose,
     Secret, parse_hello,
 };
 use ringfold::internals::control::{Frame, Presence, RANK_FRAME_BYTES_MAX, Splitter};
-use ringfold::internals::setup::{Endpoint, PeerInfo};
+use ringfold::internals::setup::{CoreList, Endpoint, PeerInfo};
 use ringfold::internals::setup::{Leading, Proposal};
 use ringfold::internals::topology::HOST_ID_BYTES;
 use ringfold::internals::topology::link::Link;
@@ -178,11 +179,11 @@ pub fn message_header(data: &[u8]) {
 
 /// Reads the records of joining: an accepted record can be encoded and read again.
 pub fn setup_records(data: &[u8]) {
-    if let Ok(info) = PeerInfo::decode(1, data) {
-        assert_eq!(PeerInfo::decode(1, &info.encode()).ok(), Some(info));
+    if let Some(info) = decode::<PeerInfo>(data) {
+        assert_eq!(decode(&encode(&info)), Some(info));
     }
-    if let Some(proposal) = Proposal::decode(data) {
-        assert!(Proposal::decode(&proposal.encode()).is_some());
+    if let Some(proposal) = decode::<Proposal>(data) {
+        assert!(decode::<Proposal>(&encode(&proposal)).is_some());
     }
 }
 
@@ -247,12 +248,12 @@ pub fn seeds() -> Vec<Vec<u8>> {
             is_rail: true,
         }],
         sockets: Some(2),
-        memory: Some("00ff".into()),
-        affinity: vec![0, 1, 7],
+        memory: Some([7; 16]),
+        affinity: CoreList(vec![0, 1, 7]),
         straggler: "off".into(),
         ..PeerInfo::default()
     };
-    seeds.push(info.encode());
+    seeds.push(encode(&info));
     let proposal = Proposal {
         limits: Limits::derive(&Machine::here(), 2),
         domain: Some(0),
@@ -263,7 +264,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
             rules_bytes: 0,
         }),
     };
-    seeds.push(proposal.encode());
+    seeds.push(encode(&proposal));
     let initiator = Initiator::new(&Secret::new(*b"another"), CLAIM, [3; 32]);
     seeds.push(initiator.hello().to_vec());
     let mut headers = vec![0; 2 * HEADER_BYTES];

@@ -35,6 +35,10 @@ pub mod control {
     pub use crate::control::limit::Limit;
     pub use crate::control::socket::random;
     pub use crate::control::{Health, Launch, RendezvousAddress, Secret, Session, Standing};
+    /// See `control::wire`.
+    pub mod wire {
+        pub use crate::control::wire::{decode, encode};
+    }
 }
 
 /// See `device`.
@@ -82,8 +86,8 @@ pub mod schedule {
 
 /// See `setup`.
 pub mod setup {
-    pub use crate::setup::peer_info::PeerInfo;
     pub use crate::setup::peer_info::endpoint::Endpoint;
+    pub use crate::setup::peer_info::{CoreList, PeerInfo};
     pub use crate::setup::terms::{Leading, Proposal};
     pub use crate::setup::{Explicit, Injection, connect_slowed};
 }

@@ -7,6 +7,7 @@ use super::settings::Settings;
 use crate::config::TransportChoice;
 use crate::control::Session;
 use crate::control::limit::Limit;
+use crate::control::wire::{self, Wire};
 use crate::env;
 use crate::error::Result;
 use crate::schedule::Groups;
@@ -46,11 +47,14 @@ impl RankGroup {
         calibration::find(&self.settings.calibration, &env::process, Path::new(ROOT))
     }
 
-    /// Sends `blob` to all ranks and returns all ranks' blobs in rank order. Ends early if `limit`
-    /// has an error.
-    pub fn exchange(&self, what: &str, blob: &[u8], limit: Limit<'_>) -> Result<Vec<Vec<u8>>> {
-        let key = format!("{what} {:x}", self.id);
-        self.session.exchange(&key, &self.world_ranks, blob, limit)
+    /// Sends the record `what` to all ranks and returns all ranks' records in rank order. Ends early
+    /// if `limit` has an error.
+    pub fn agree<T: Wire>(&self, what: &str, record: &T, limit: Limit<'_>) -> Result<Vec<T>> {
+        let (key, blob) = (format!("{what} {:x}", self.id), wire::encode(record));
+        let blobs = self
+            .session
+            .exchange(&key, &self.world_ranks, &blob, limit)?;
+        wire::decode_all(what, blobs)
     }
 
     /// Whether two ranks share a host.

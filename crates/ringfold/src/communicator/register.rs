@@ -23,53 +23,33 @@ use super::lifecycle::ABORT_GRACE;
 use super::registration::{RegisteredMut, Registration};
 use super::{Counts, Request};
 use crate::config::TransportChoice;
-use crate::control::fd::{FdListener, Handover, HandoverFailure};
+use crate::control::fd::{FdListener, Handover, HandoverFailure, ListenerName};
 use crate::control::limit::Limit;
+use crate::control::wire::{self, wire_struct};
 use crate::element::Element;
 use crate::error::{Error, Result};
 use crate::memory::{Own, Region, Registered, Registry, Remapped, SharedMemory, private_memory};
 use crate::types::{Collective, DType};
 
-/// Bytes of a rank's record of its part: bytes requested, bytes of the file, whether the part
-/// exists, and the listener's name.
-const RECORD_BYTES: usize = 3 * 8 + NAME_BYTES;
-
-/// Bytes of a listener's name.
-const NAME_BYTES: usize = 32;
-
-/// A decoded record, which is a claim: the mapped memory is checked against the record.
+/// A rank's record of its part, which is a claim: the mapped memory is checked against the record.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct PartRecord {
+    /// Bytes requested.
     bytes: u64,
+    /// Bytes of the file.
     file_bytes: u64,
+    /// Whether the part exists.
     is_good: bool,
-    name: String,
+    /// Name of the listener that passes the file on; zeros for none.
+    name: ListenerName,
 }
 
-impl PartRecord {
-    fn encode(&self) -> [u8; RECORD_BYTES] {
-        let mut record = [0; RECORD_BYTES];
-        record[0..8].copy_from_slice(&self.bytes.to_le_bytes());
-        record[8..16].copy_from_slice(&self.file_bytes.to_le_bytes());
-        record[16] = self.is_good as u8;
-        record[24..24 + self.name.len()].copy_from_slice(self.name.as_bytes());
-        record
-    }
-
-    fn decode(record: &[u8]) -> PartRecord {
-        let word =
-            |at: usize| u64::from_le_bytes(record[at..at + 8].try_into().expect("eight bytes"));
-        let digits = record[24..]
-            .iter()
-            .take_while(|byte| byte.is_ascii_hexdigit());
-        PartRecord {
-            bytes: word(0),
-            file_bytes: word(8),
-            is_good: record[16] == 1,
-            name: digits.map(|byte| char::from(*byte)).collect(),
-        }
-    }
-}
+wire_struct!(PartRecord {
+    bytes,
+    file_bytes,
+    is_good,
+    name
+});
 
 /// The ranks of this rank's host.
 struct HostRanks<'a> {
@@ -217,7 +197,7 @@ impl Communicator {
         if let Ok(part) = &made {
             record.is_good = true;
             record.file_bytes = part.own.file().bytes() as u64;
-            record.name = part.listener.name().to_owned();
+            record.name = part.listener.name();
         }
         let records = self.exchange_records(&record)?;
         let mut part = made?;
@@ -303,18 +283,19 @@ impl Communicator {
 
     /// Exchanges records with all ranks; returns them by rank.
     fn exchange_records(&self, record: &PartRecord) -> Result<Vec<PartRecord>> {
-        let mut own = record.encode();
-        let mut all = vec![0; RECORD_BYTES * self.place.world_size];
+        let mut own = wire::encode(record);
+        let mut all = vec![0; own.len() * self.place.world_size];
         // SAFETY: `own` is not touched until the call below has returned.
         let input = unsafe { Region::new(own.as_mut_ptr(), own.len()) };
         // SAFETY: `all` is not touched until the call below has returned.
         let output = unsafe { Region::new(all.as_mut_ptr(), all.len()) };
-        let counts = Counts::Even(RECORD_BYTES as u64);
+        let counts = Counts::Even(own.len() as u64);
         let request = Request::new(Collective::AllGather, DType::U8, counts, input, output);
         let mut job = self.job(&request)?;
         job.registers = true;
         self.driver.run(job, &mut || Ok(()))?;
-        Ok(all.chunks(RECORD_BYTES).map(PartRecord::decode).collect())
+        let records = wire::decode_all("record of registered memory", all.chunks(own.len()));
+        records.map_err(|error| self.end(error, self.driver.watch().crash_grace()))
     }
 
     /// Sends this rank's descriptor to the other ranks of its host and receives theirs, by rank.
@@ -423,18 +404,16 @@ mod tests {
     use crate::types::Op;
 
     #[test]
-    fn a_record_survives_its_encoding() {
+    fn all_records_have_the_same_length() {
         let record = PartRecord {
             bytes: 5000,
             file_bytes: 8192,
             is_good: true,
-            name: "0123456789abcdef0123456789abcdef".into(),
+            name: [7; 16],
         };
-        assert_eq!(PartRecord::decode(&record.encode()), record);
-        assert_eq!(
-            PartRecord::decode(&PartRecord::default().encode()),
-            PartRecord::default()
-        );
+        let (one, none) = (wire::encode(&record), wire::encode(&PartRecord::default()));
+        assert_eq!(one.len(), none.len());
+        assert_eq!(wire::decode(&one), Some(record));
     }
 
     #[test]

@@ -329,7 +329,7 @@ fn memory_goes_to_each_member_and_to_no_other_rank() {
         let mut file = std::fs::File::from(file);
         file.write_all(b"shared").unwrap();
         let listener = FdListener::bind().unwrap();
-        let name = listener.name().to_string();
+        let name = listener.name();
         let secret = secret();
         let handover = Handover {
             communicator: 7,
@@ -372,7 +372,7 @@ fn a_member_that_was_turned_away_because_it_stood_still_comes_again() {
         let flags = rustix::fs::MemfdFlags::CLOEXEC;
         let file = rustix::fs::memfd_create("ringfold-test", flags).unwrap();
         let listener = FdListener::bind().unwrap();
-        let name = listener.name().to_string();
+        let name = listener.name();
         let secret = secret();
         let handover = Handover {
             communicator: 7,

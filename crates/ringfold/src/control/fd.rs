@@ -26,19 +26,26 @@ use crate::transport::bell::Bells;
 /// Payload of the message that passes the descriptors: an empty message cannot.
 const TOKEN: [u8; 8] = *b"rf-shmem";
 
+/// The random name of a leader's listener.
+pub type ListenerName = [u8; 16];
+
+/// Returns the abstract UNIX name of a listener.
+fn unix_name(name: &ListenerName) -> String {
+    name.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 /// The leader's listener.
 #[derive(Debug)]
 pub struct FdListener {
     listener: Listener,
-    name: String,
+    name: ListenerName,
 }
 
 impl FdListener {
     /// Listens on a name that cannot be guessed.
     pub fn bind() -> Result<FdListener> {
-        let bytes: [u8; 16] = random()?;
-        let name: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-        let listener = Listener::bind_name(&name)
+        let name = random()?;
+        let listener = Listener::bind_name(&unix_name(&name))
             .map_err(|error| Error::system("cannot listen on an abstract UNIX socket", error))?;
         Ok(FdListener { listener, name })
     }
@@ -51,9 +58,9 @@ impl FdListener {
         }
     }
 
-    /// Returns the listener's name, 32 hexadecimal digits, which the members need.
-    pub fn name(&self) -> &str {
-        &self.name
+    /// Returns the listener's name, which the members need.
+    pub fn name(&self) -> ListenerName {
+        self.name
     }
 }
 
@@ -148,13 +155,12 @@ impl Handover<'_> {
     /// retries as long as the leader listens.
     pub fn fetch(
         &self,
-        name: &str,
+        name: &ListenerName,
         rank: usize,
         limit: Limit<'_>,
     ) -> Result<ReceivedDescriptors, HandoverFailure> {
-        let address: RendezvousAddress = format!("unix:@{name}")
-            .parse()
-            .map_err(HandoverFailure::Local)?;
+        let name = unix_name(name);
+        let address = RendezvousAddress::Unix { name };
         loop {
             let failure = match self.attempt(&address, rank, limit) {
                 Ok(handed) => return Ok(handed),

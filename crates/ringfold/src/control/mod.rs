@@ -52,7 +52,7 @@ pub mod session;
 pub mod socket;
 pub mod standing;
 pub(crate) mod watch;
-pub(crate) mod wire;
+pub mod wire;
 
 pub use address::RendezvousAddress;
 pub use auth::Secret;

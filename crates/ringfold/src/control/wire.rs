@@ -4,8 +4,10 @@
 //! the bytes that follow before anything is allocated for it. All input comes from a peer: every
 //! length has a limit, and `None` means malformed bytes.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
+use crate::error::{Error, Result};
 use crate::spelling::harmless;
 
 /// Version of all wire formats between ranks.
@@ -17,7 +19,8 @@ const TEXT_BYTES_MAX: usize = 1024;
 const ELEMENT_BYTES_MIN: usize = 4;
 
 /// A value that has one form on the wire.
-pub(crate) trait Wire: Sized {
+pub trait Wire: Sized {
+    /// Appends the value.
     fn write(&self, to: &mut WireWriter);
 
     /// Reads a value; `None` if the bytes are malformed.
@@ -25,29 +28,47 @@ pub(crate) trait Wire: Sized {
 }
 
 /// Returns the wire form of a record.
-pub(crate) fn encode(record: &impl Wire) -> Vec<u8> {
+pub fn encode(record: &impl Wire) -> Vec<u8> {
     let mut writer = WireWriter::after(0);
     record.write(&mut writer);
     writer.into_bytes()
 }
 
 /// Decodes a record, which must use all bytes.
-pub(crate) fn decode<T: Wire>(bytes: &[u8]) -> Option<T> {
+pub fn decode<T: Wire>(bytes: &[u8]) -> Option<T> {
     let mut reader = WireReader::new(bytes);
     let record = T::read(&mut reader)?;
     reader.is_empty().then_some(record)
 }
 
-/// Implements `Wire` for a structure: field by field, in this order.
+/// Decodes the records of all ranks, in rank order. The error of a malformed one names `what` and
+/// the rank.
+pub(crate) fn decode_all<T: Wire>(
+    what: &str,
+    records: impl IntoIterator<Item: AsRef<[u8]>>,
+) -> Result<Vec<T>> {
+    let read = |(rank, record): (usize, _)| {
+        let text = || format!("malformed {what}; use the same version of ringfold on all ranks");
+        decode(AsRef::as_ref(&record)).ok_or_else(|| Error::corrupt(rank, text()))
+    };
+    records.into_iter().enumerate().map(read).collect()
+}
+
+/// Implements `Wire` for a structure: field by field, in this order. With a check, a structure that
+/// fails it is malformed.
 macro_rules! wire_struct {
-    ($name:ident { $($field:ident),* }) => {
+    ($name:ident { $($field:ident),* $(,)? }) => {
+        $crate::control::wire::wire_struct!($name { $($field),* } if |_: &$name| true);
+    };
+    ($name:ident { $($field:ident),* $(,)? } if $is_sound:expr) => {
         impl $crate::control::wire::Wire for $name {
             fn write(&self, to: &mut $crate::control::wire::WireWriter) {
                 $($crate::control::wire::Wire::write(&self.$field, to);)*
             }
 
             fn read(from: &mut $crate::control::wire::WireReader<'_>) -> Option<$name> {
-                Some($name { $($field: $crate::control::wire::Wire::read(from)?,)* })
+                let read = $name { $($field: $crate::control::wire::Wire::read(from)?,)* };
+                Some(read).filter($is_sound)
             }
         }
     };
@@ -68,7 +89,18 @@ macro_rules! wire_integers {
         }
     )*};
 }
-wire_integers!(u32, u64, i64);
+wire_integers!(u16, u32, u64, i64);
+
+/// A size, in eight bytes.
+impl Wire for usize {
+    fn write(&self, to: &mut WireWriter) {
+        (*self as u64).write(to);
+    }
+
+    fn read(from: &mut WireReader<'_>) -> Option<usize> {
+        u64::read(from)?.try_into().ok()
+    }
+}
 
 /// A known number of bytes, without a count.
 impl<const N: usize> Wire for [u8; N] {
@@ -116,6 +148,17 @@ impl Wire for String {
     }
 }
 
+/// An address of a socket, as a text.
+impl Wire for SocketAddr {
+    fn write(&self, to: &mut WireWriter) {
+        self.to_string().write(to);
+    }
+
+    fn read(from: &mut WireReader<'_>) -> Option<SocketAddr> {
+        String::read(from)?.parse().ok()
+    }
+}
+
 impl<T: Wire> Wire for Option<T> {
     fn write(&self, to: &mut WireWriter) {
         self.is_some().write(to);
@@ -152,7 +195,7 @@ impl<T: Wire> Wire for Arc<T> {
 }
 
 /// Writes values one after the other.
-pub(crate) struct WireWriter(Vec<u8>);
+pub struct WireWriter(Vec<u8>);
 
 impl WireWriter {
     /// Creates a writer that begins after `count` zeros.
@@ -160,6 +203,7 @@ impl WireWriter {
         WireWriter(vec![0; count])
     }
 
+    /// Writes a number.
     pub fn u32(&mut self, value: u32) {
         value.write(self);
     }
@@ -184,15 +228,17 @@ impl WireWriter {
         self.bytes(&text.as_bytes()[..end]);
     }
 
+    /// Returns the bytes written.
     pub fn into_bytes(self) -> Vec<u8> {
         self.0
     }
 }
 
 /// Reads values one after the other.
-pub(crate) struct WireReader<'a>(&'a [u8]);
+pub struct WireReader<'a>(&'a [u8]);
 
 impl<'a> WireReader<'a> {
+    /// Creates a reader of these bytes.
     pub fn new(bytes: &'a [u8]) -> WireReader<'a> {
         WireReader(bytes)
     }
@@ -202,16 +248,19 @@ impl<'a> WireReader<'a> {
         self.0.is_empty()
     }
 
+    /// Reads `count` bytes.
     pub fn take(&mut self, count: usize) -> Option<&'a [u8]> {
         let (head, tail) = self.0.split_at_checked(count)?;
         self.0 = tail;
         Some(head)
     }
 
+    /// Reads a number.
     pub fn u32(&mut self) -> Option<u32> {
         u32::read(self)
     }
 
+    /// Reads bytes that their number precedes, which is at most `limit`.
     pub fn bytes(&mut self, limit: usize) -> Option<&'a [u8]> {
         let count = self.u32()? as usize;
         (count <= limit).then(|| self.take(count))?

@@ -56,8 +56,7 @@ impl<'a> Linked<'a> {
         let plugin = plugin.and_then(|name| plugin::open(name, &members(group)));
         let name = plugin.as_ref().map(|plugin| plugin.name());
         let proposal = propose(group, &placement, &links, &own_rules, name);
-        let records = attempt.exchange("terms", &proposal.encode())?;
-        let terms = AgreedTerms::decide(&records)?;
+        let terms = AgreedTerms::decide(attempt.agree("terms", &proposal)?)?;
         log_terms(&terms, name);
         let channels = links.channels();
         let hosts = group.hosts();

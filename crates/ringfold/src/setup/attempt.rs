@@ -10,6 +10,7 @@ use crate::communicator::group::RankGroup;
 use crate::communicator::watch::{SessionWatch, Watch};
 use crate::control::limit::{Cancelled, Limit};
 use crate::control::poll::remaining;
+use crate::control::wire::Wire;
 use crate::control::{Cancel, Forwarding};
 use crate::error::{Error, Result};
 use crate::topology::neighbours::{self, ProcessMark};
@@ -63,8 +64,8 @@ impl<'a> Attempt<'a> {
     }
 
     /// Sends `record` to all ranks and returns theirs in rank order.
-    pub fn exchange(&self, what: &str, record: &[u8]) -> Result<Vec<Vec<u8>>> {
-        self.within_limit(|limit| self.group.exchange(what, record, limit))
+    pub fn agree<T: Wire>(&self, what: &str, record: &T) -> Result<Vec<T>> {
+        self.within_limit(|limit| self.group.agree(what, record, limit))
     }
 
     /// Returns the watch over the communicator, for the communicator itself.

@@ -3,7 +3,7 @@
 use super::attempt::Attempt;
 use super::fabric::{self, Fabric};
 use super::offer::{self, Division, Offer};
-use super::peer_info::{self, PeerInfo};
+use super::peer_info::{self, CoreList, PeerInfo};
 use super::placement::Placement;
 use crate::config::TransportChoice;
 use crate::error::{Error, Result};
@@ -39,16 +39,13 @@ impl<'a> Discovered<'a> {
             sockets: group.settings.sockets.map(|count| count as u32),
             sockets_max: offer::sockets_max(group, &division),
             memory: offer.memory_name(),
-            affinity: own.clone(),
+            affinity: CoreList(own.clone()),
             channels: group.settings.channels,
             straggler: group.settings.straggler_policy(),
             chunk_bytes: group.settings.chunk_bytes.map(|bytes| bytes as u64),
             slice_bytes: group.settings.slice_bytes.map(|bytes| bytes as u64),
         };
-        let records = attempt.exchange("peer info", &info.encode())?;
-        let records = records.iter().enumerate();
-        let peers = records.map(|(peer, record)| PeerInfo::decode(peer, record));
-        let peers = peers.collect::<Result<Vec<_>>>()?;
+        let peers = attempt.agree("peer info", &info)?;
         peer_info::compare(&peers)?;
         if group.settings.transport == TransportChoice::Rdma && !division.remote.is_empty() {
             fabric::demand(&peers)?;

@@ -3,7 +3,6 @@
 use crate::communicator::group::RankGroup;
 use crate::communicator::settings::RdmaSettings;
 use crate::config::TransportChoice;
-use crate::control::wire;
 use crate::error::{Error, Result};
 use crate::transport::Transport as _;
 use crate::transport::bell::Bell;
@@ -66,16 +65,7 @@ impl Fabric {
             let of = |peer: usize| prepared.pairs(peer);
             (0..peers.len()).map(of).collect::<Vec<Vec<u32>>>()
         });
-        let records = attempt.exchange("queue pairs", &wire::encode(&pairs.unwrap_or_default()))?;
-        let read = |(peer, record): (usize, &Vec<u8>)| {
-            let pairs: Option<Vec<Vec<u32>>> = wire::decode(record);
-            pairs.ok_or_else(|| Error::corrupt(peer, "malformed queue-pair numbers"))
-        };
-        let theirs: Vec<Vec<Vec<u32>>> = records
-            .iter()
-            .enumerate()
-            .map(read)
-            .collect::<Result<_>>()?;
+        let theirs = attempt.agree("queue-pair numbers", &pairs.unwrap_or_default())?;
         // A rank that is ready sends a list for each rank.
         let unready = theirs.iter().position(Vec::is_empty);
         let Some(prepared) = settled(prepared, unready, is_demanded)? else {
@@ -96,10 +86,8 @@ impl Fabric {
             })
         });
         // No rank may send before the other end can receive.
-        let is_connected = wire::encode(&connected.is_ok());
-        let records = attempt.exchange("queue pairs connected", &is_connected)?;
-        let is_ready = |record: &Vec<u8>| wire::decode(record) == Some(true);
-        let unready = records.iter().position(|record| !is_ready(record));
+        let are_connected = attempt.agree("queue pairs' state", &connected.is_ok())?;
+        let unready = are_connected.iter().position(|is_ready| !is_ready);
         if let (Ok(rdma), Some(_)) = (&mut connected, unready) {
             // No peer waits for a goodbye.
             rdma.withdraw();

@@ -116,7 +116,7 @@ fn share_memory(
             memory.segment
         }
         None => {
-            let name = peers[*leader].memory.as_deref().ok_or_else(|| {
+            let name = peers[*leader].memory.as_ref().ok_or_else(|| {
                 Error::Bootstrap(format!(
                     "rank {leader} offers no shared memory; set RINGFOLD_TRANSPORT to the same \
                      value on all ranks"

@@ -13,7 +13,7 @@ use super::placement::ROOT;
 
 use crate::communicator::group::RankGroup;
 use crate::config::TransportChoice;
-use crate::control::fd::FdListener;
+use crate::control::fd::{FdListener, ListenerName};
 use crate::control::mesh::MeshListener;
 use crate::error::{Error, Result, limit_of};
 use crate::topology::interfaces::{self, Candidates, Interface};
@@ -92,9 +92,9 @@ impl Offer {
     }
 
     /// Returns the name of the socket at which the memory is passed.
-    pub fn memory_name(&self) -> Option<String> {
+    pub fn memory_name(&self) -> Option<ListenerName> {
         let memory = self.memory.as_ref()?;
-        Some(memory.listener.name().to_owned())
+        Some(memory.listener.name())
     }
 }
 

@@ -6,8 +6,9 @@
 pub mod endpoint;
 pub mod fabric_port;
 
+use crate::control::fd::ListenerName;
 use crate::control::socket::CANDIDATES_MAX;
-use crate::control::wire::{self, Wire, WireReader, WireWriter};
+use crate::control::wire::{Wire, WireReader, WireWriter, wire_struct};
 use crate::error::{Error, Result};
 use crate::topology::cores;
 use crate::transport::tcp::SOCKETS_MAX;
@@ -15,8 +16,6 @@ use crate::tune::bounds::Bounds;
 use endpoint::Endpoint;
 use fabric_port::{FabricPort, PORTS_MAX};
 
-/// Maximum bytes of the text of a socket's name, and of a policy.
-const TEXT_BYTES_MAX: usize = 64;
 /// Maximum bytes of a list of cores: every second core that an affinity can hold.
 const AFFINITY_BYTES_MAX: usize = 32 << 10;
 
@@ -33,9 +32,9 @@ pub struct PeerInfo {
     pub sockets_max: u32,
     /// Name of the socket at which the rank passes its host's shared memory, if it is the first
     /// rank of its host.
-    pub memory: Option<String>,
-    /// Cores that the rank may run on, ascending.
-    pub affinity: Vec<usize>,
+    pub memory: Option<ListenerName>,
+    /// Cores that the rank may run on.
+    pub affinity: CoreList,
     /// Bounds on the number of channels of calls over messages, if configured.
     pub channels: Option<Bounds>,
     /// Policy for slow ranks, as text.
@@ -46,60 +45,40 @@ pub struct PeerInfo {
     pub slice_bytes: Option<u64>,
 }
 
-impl PeerInfo {
-    /// Returns the wire form.
-    pub fn encode(&self) -> Vec<u8> {
-        wire::encode(self)
-    }
+wire_struct!(PeerInfo {
+    endpoints,
+    ports,
+    sockets,
+    sockets_max,
+    memory,
+    affinity,
+    channels,
+    straggler,
+    chunk_bytes,
+    slice_bytes
+} if PeerInfo::is_sound);
 
-    /// Decodes the description of `peer`.
-    pub fn decode(peer: usize, record: &[u8]) -> Result<PeerInfo> {
-        let what = "malformed peer info; use the same version of ringfold on all ranks";
-        wire::decode(record).ok_or_else(|| Error::corrupt(peer, what))
+impl PeerInfo {
+    fn is_sound(&self) -> bool {
+        let is_count = |sockets: u32| (1..=SOCKETS_MAX as u32).contains(&sockets);
+        self.endpoints.len() <= CANDIDATES_MAX
+            && self.ports.len() <= PORTS_MAX
+            && self.sockets.is_none_or(is_count)
     }
 }
 
-impl Wire for PeerInfo {
-    fn write(&self, record: &mut WireWriter) {
-        self.endpoints.write(record);
-        self.ports.write(record);
-        self.sockets.write(record);
-        record.u32(self.sockets_max);
-        record.text(self.memory.as_deref().unwrap_or(""), TEXT_BYTES_MAX);
-        record.text(&cores::format_list(&self.affinity), AFFINITY_BYTES_MAX);
-        self.channels.write(record);
-        record.text(&self.straggler, TEXT_BYTES_MAX);
-        self.chunk_bytes.write(record);
-        self.slice_bytes.write(record);
+/// Cores in ascending order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CoreList(pub Vec<usize>);
+
+/// A list of cores as a text, in which ranges are short.
+impl Wire for CoreList {
+    fn write(&self, to: &mut WireWriter) {
+        to.text(&cores::format_list(&self.0), AFFINITY_BYTES_MAX);
     }
 
-    fn read(record: &mut WireReader<'_>) -> Option<PeerInfo> {
-        let endpoints = Wire::read(record)?;
-        let ports: Vec<FabricPort> = Wire::read(record)?;
-        let sockets = Wire::read(record)?;
-        let sockets_max = record.u32()?;
-        let memory = record.text(TEXT_BYTES_MAX)?;
-        let affinity = cores::parse_list(&record.text(AFFINITY_BYTES_MAX)?)?;
-        let channels = Wire::read(record)?;
-        let info = PeerInfo {
-            endpoints,
-            ports,
-            sockets,
-            sockets_max,
-            memory: (!memory.is_empty()).then_some(memory),
-            affinity,
-            channels,
-            straggler: record.text(TEXT_BYTES_MAX)?,
-            chunk_bytes: Wire::read(record)?,
-            slice_bytes: Wire::read(record)?,
-        };
-        let is_name = |name: &String| name.bytes().all(|byte| byte.is_ascii_hexdigit());
-        let is_count = |sockets: u32| (1..=SOCKETS_MAX as u32).contains(&sockets);
-        let is_sound = info.endpoints.len() <= CANDIDATES_MAX
-            && info.ports.len() <= PORTS_MAX
-            && info.sockets.is_none_or(is_count)
-            && info.memory.as_ref().is_none_or(is_name);
-        is_sound.then_some(info)
+    fn read(from: &mut WireReader<'_>) -> Option<CoreList> {
+        cores::parse_list(&from.text(AFFINITY_BYTES_MAX)?).map(CoreList)
     }
 }
 
@@ -182,9 +161,10 @@ fn same_bytes(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::control::wire;
     use crate::topology::link::Link;
 
-    fn endpoint(address: &str, prefix: u8) -> Endpoint {
+    fn endpoint(address: &str, prefix: u32) -> Endpoint {
         Endpoint {
             address: address.parse().expect("an address"),
             prefix,
@@ -213,8 +193,8 @@ mod tests {
             ports: vec![port()],
             sockets: Some(2),
             sockets_max: 7,
-            memory: Some("00ff".into()),
-            affinity: vec![0, 1, 2, 7],
+            memory: Some([7; 16]),
+            affinity: CoreList(vec![0, 1, 2, 7]),
             channels: Bounds::new(Some(2), Some(8)).ok(),
             straggler: "off".into(),
             chunk_bytes: Some(1 << 20),
@@ -223,23 +203,19 @@ mod tests {
     }
 
     fn is_refused(record: &[u8]) -> bool {
-        matches!(
-            PeerInfo::decode(3, record),
-            Err(Error::Corrupt { peer: 3, .. })
-        )
+        wire::decode::<PeerInfo>(record).is_none()
     }
 
     #[test]
     fn a_record_reads_back_as_it_was_written() {
         for info in [info(), PeerInfo::default()] {
-            let read = PeerInfo::decode(1, &info.encode()).expect("a record");
-            assert_eq!(read, info);
+            assert_eq!(wire::decode(&wire::encode(&info)), Some(info));
         }
     }
 
     #[test]
-    fn a_record_cut_off_anywhere_or_with_more_behind_it_names_its_rank() {
-        let record = info().encode();
+    fn a_record_cut_off_anywhere_or_with_more_behind_it_is_refused() {
+        let record = wire::encode(&info());
         for length in 0..record.len() {
             assert!(is_refused(&record[..length]), "{length} bytes");
         }
@@ -247,33 +223,31 @@ mod tests {
     }
 
     #[test]
-    fn wrong_values_name_their_rank() {
+    fn wrong_values_are_refused() {
         let one = info().endpoints[0];
-        let wrong: [fn(&mut PeerInfo); 7] = [
+        let wrong: [fn(&mut PeerInfo); 5] = [
             |info| info.endpoints[0].prefix = 33,
             |info| info.endpoints[1].prefix = 129,
             |info| info.sockets = Some(0),
             |info| info.sockets = Some(65),
-            |info| info.memory = Some("../x".into()),
-            |info| info.memory = Some("x".repeat(TEXT_BYTES_MAX)),
-            |info| info.affinity = vec![1 << 20],
+            |info| info.affinity = CoreList(vec![1 << 20]),
         ];
         for change in wrong {
             let mut info = info();
             change(&mut info);
-            assert!(is_refused(&info.encode()), "{info:?}");
+            assert!(is_refused(&wire::encode(&info)), "{info:?}");
         }
         let mut many = info();
         many.endpoints = vec![one; CANDIDATES_MAX + 1];
-        assert!(is_refused(&many.encode()));
+        assert!(is_refused(&wire::encode(&many)));
         let mut many = info();
         many.ports = vec![port(); PORTS_MAX + 1];
-        assert!(is_refused(&many.encode()));
+        assert!(is_refused(&wire::encode(&many)));
     }
 
     #[test]
-    fn wrong_bytes_name_their_rank() {
-        let good = info().encode();
+    fn wrong_bytes_are_refused() {
+        let good = wire::encode(&info());
         let replaced = |from: &[u8], to: &[u8]| {
             let at = good.windows(from.len()).position(|window| window == from);
             let at = at.expect("part of the record");

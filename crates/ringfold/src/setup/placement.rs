@@ -58,7 +58,7 @@ impl Placement {
     /// affinity.
     pub fn bind(group: &RankGroup, own: &[usize], peers: &[PeerInfo]) -> Result<Placement> {
         let local_ranks = group.local_ranks();
-        let affinity = |rank: &usize| &peers[*rank].affinity;
+        let affinity = |rank: &usize| &peers[*rank].affinity.0;
         let union: BTreeSet<usize> = local_ranks.iter().flat_map(affinity).copied().collect();
         let cores = cores::within_quota(union.len());
         let sharers = sharers(group.machine_ranks(), &local_ranks, &union, affinity);

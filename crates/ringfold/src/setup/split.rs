@@ -7,7 +7,7 @@ use crate::communicator::Communicator;
 use crate::communicator::group::{Inherited, RankGroup};
 use crate::control::Cancel;
 use crate::control::limit::Limit;
-use crate::control::wire::{self, wire_struct};
+use crate::control::wire::wire_struct;
 use crate::error::{Error, GONE, Result};
 
 /// Splits a communicator and returns this rank's part; `cancel` ends the split.
@@ -77,16 +77,12 @@ fn exchange(
     let deadline = Instant::now() + group.settings.connect_timeout;
     let verdict = || watch.fault();
     let topic = format!("split {number}");
-    let records = group.exchange(&topic, &wire::encode(&own), Limit::new(deadline, &verdict));
-    let records = records.map_err(|error| match error {
+    let requests = group.agree(&topic, &own, Limit::new(deadline, &verdict));
+    requests.map_err(|error| match error {
         // The peer is a member of the parent, which fails with one error on all ranks.
         Error::PeerFailed { .. } => watch.report_fault(error, watch.crash_grace()),
         other => other,
-    })?;
-    let read = |(peer, record): (usize, &Vec<u8>)| {
-        wire::decode(record).ok_or_else(|| Error::corrupt(peer, "malformed split request"))
-    };
-    records.iter().enumerate().map(read).collect()
+    })
 }
 
 /// Returns the number of part `color` of split `number` of communicator `parent`: the same on all
@@ -113,6 +109,7 @@ wire_struct!(SplitRequest { color, key });
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::control::wire;
 
     #[test]
     fn a_request_reads_back_as_it_was_written_and_as_nothing_else() {

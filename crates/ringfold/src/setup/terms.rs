@@ -12,7 +12,7 @@
 //! A peer's proposal is a claim: it is complete and within bounds, or refused.
 
 use crate::communicator::Communicator;
-use crate::control::wire::{Wire, WireReader, WireWriter};
+use crate::control::wire::{Wire, WireReader, WireWriter, wire_struct};
 use crate::error::{Error, Result};
 use crate::topology::layout;
 use crate::tune::constants;
@@ -22,8 +22,6 @@ use crate::tune::{Constants, Limits, Rules};
 const RULES_BYTES_MAX: usize = 16 << 20;
 /// Maximum bytes of the text of limits.
 const LIMITS_BYTES_MAX: usize = 4 << 10;
-/// Maximum bytes of a plugin's name.
-const PLUGIN_BYTES_MAX: usize = 256;
 
 /// One rank's part of the second exchange.
 #[derive(Clone, Debug, PartialEq)]
@@ -66,65 +64,46 @@ pub struct AgreedTerms {
     pub domains: Vec<Option<usize>>,
 }
 
-impl Proposal {
-    /// Returns the wire form.
-    pub fn encode(&self) -> Vec<u8> {
-        let mut record = WireWriter::after(0);
-        record.text(&self.limits.to_string(), LIMITS_BYTES_MAX);
-        record.u32(self.domain.map_or(0, |domain| domain as u32 + 1));
-        record.text(self.plugin.as_deref().unwrap_or(""), PLUGIN_BYTES_MAX);
-        if let Some(leading) = &self.leading {
-            let constants = leading.constants.to_string();
-            record.text(&constants, constants::TEXT_BYTES_MAX);
-            leading.is_probed.write(&mut record);
-            record.u32(leading.rules_bytes as u32);
-        }
-        record.into_bytes()
-    }
+wire_struct!(Proposal {
+    limits,
+    domain,
+    plugin,
+    leading
+});
+wire_struct!(Leading { constants, is_probed, rules_bytes } if Leading::is_bounded);
 
-    /// Decodes the proposal of a peer; `None` unless it is complete.
-    pub fn decode(record: &[u8]) -> Option<Proposal> {
-        let mut record = WireReader::new(record);
-        let limits = Limits::decode(record.bytes(LIMITS_BYTES_MAX)?)?;
-        let domain = (record.u32()? as usize).checked_sub(1);
-        let plugin = record.text(PLUGIN_BYTES_MAX)?;
-        let leading = match record.is_empty() {
-            true => None,
-            false => Some(Leading::read(&mut record)?),
-        };
-        record.is_empty().then_some(Proposal {
-            limits,
-            domain,
-            plugin: (!plugin.is_empty()).then_some(plugin),
-            leading,
-        })
+impl Leading {
+    fn is_bounded(&self) -> bool {
+        self.rules_bytes <= RULES_BYTES_MAX
     }
 }
 
-impl Leading {
-    fn read(record: &mut WireReader<'_>) -> Option<Leading> {
-        let constants = Constants::decode(record.bytes(constants::TEXT_BYTES_MAX)?)?;
-        let is_probed = bool::read(record)?;
-        let rules_bytes = record.u32()? as usize;
-        (rules_bytes <= RULES_BYTES_MAX).then_some(Leading {
-            constants,
-            is_probed,
-            rules_bytes,
-        })
+impl Wire for Limits {
+    fn write(&self, to: &mut WireWriter) {
+        to.text(&self.to_string(), LIMITS_BYTES_MAX);
+    }
+
+    fn read(from: &mut WireReader<'_>) -> Option<Limits> {
+        Limits::decode(from.bytes(LIMITS_BYTES_MAX)?)
+    }
+}
+
+impl Wire for Constants {
+    fn write(&self, to: &mut WireWriter) {
+        to.text(&self.to_string(), constants::TEXT_BYTES_MAX);
+    }
+
+    fn read(from: &mut WireReader<'_>) -> Option<Constants> {
+        Constants::decode(from.bytes(constants::TEXT_BYTES_MAX)?)
     }
 }
 
 impl AgreedTerms {
     /// Decides the terms from the proposals of all ranks, in rank order.
-    pub fn decide(records: &[Vec<u8>]) -> Result<AgreedTerms> {
-        let mut proposals = Vec::with_capacity(records.len());
-        for (peer, record) in records.iter().enumerate() {
-            proposals.push(Proposal::decode(record).ok_or_else(|| unreadable(peer))?);
-        }
-        let first = &mut proposals[0];
-        let leading = first.leading.take().ok_or_else(|| unreadable(0))?;
-        let first = &proposals[0];
-        let others = &proposals[1..];
+    pub fn decide(mut proposals: Vec<Proposal>) -> Result<AgreedTerms> {
+        let leading = proposals[0].leading.take();
+        let leading = leading.ok_or_else(|| malformed("terms without rank 0's decisions"))?;
+        let (first, others) = (&proposals[0], &proposals[1..]);
         let limits = others
             .iter()
             .fold(first.limits, |limits, other| limits.barring(&other.limits));
@@ -171,20 +150,22 @@ pub(super) fn send_rules(communicator: &Communicator, own: &Rules, bytes: usize)
         text.copy_from_slice(own.to_string().as_bytes());
     }
     communicator.broadcast(&mut text, 0)?;
-    let text = std::str::from_utf8(&text).map_err(|_| unreadable(0))?;
-    Rules::parse(text, "rank 0's rules").map_err(|_| unreadable(0))
+    let text = std::str::from_utf8(&text).map_err(|_| malformed("rules"))?;
+    Rules::parse(text, "rank 0's rules").map_err(|_| malformed("rules"))
 }
 
-fn unreadable(peer: usize) -> Error {
+/// Returns the error for something from rank 0 that cannot be used.
+fn malformed(what: &str) -> Error {
     Error::corrupt(
-        peer,
-        "malformed terms; use the same version of ringfold on all ranks",
+        0,
+        format!("malformed {what}; use the same version of ringfold on all ranks"),
     )
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::control::wire;
     use crate::topology::Machine;
     use crate::tune::limits::{LimitOverrides, NEVER};
 
@@ -211,8 +192,9 @@ mod tests {
     /// Returns the terms if the first proposal is rank 0's.
     fn decide(mut proposals: Vec<Proposal>) -> AgreedTerms {
         proposals[0].leading.get_or_insert_with(leading);
-        let records: Vec<Vec<u8>> = proposals.iter().map(Proposal::encode).collect();
-        AgreedTerms::decide(&records).expect("terms")
+        let records: Vec<Vec<u8>> = proposals.iter().map(wire::encode).collect();
+        let proposals = wire::decode_all("terms", records).expect("proposals");
+        AgreedTerms::decide(proposals).expect("terms")
     }
 
     #[test]
@@ -322,13 +304,18 @@ mod tests {
     #[test]
     fn an_unreadable_proposal_names_its_rank() {
         let other = proposal("shared_slice_bytes=64K");
+        let own = Leading {
+            rules_bytes: RULES_BYTES_MAX,
+            ..leading()
+        };
         let first = Proposal {
-            leading: Some(leading()),
+            leading: Some(own),
             ..other.clone()
         };
-        let (first, good) = (first.encode(), other.encode());
+        let (first, good) = (wire::encode(&first), wire::encode(&other));
         let refused = |first: &[u8], other: &[u8], blamed: usize| {
-            let decided = AgreedTerms::decide(&[first.to_vec(), other.to_vec()]);
+            let proposals = wire::decode_all("terms", [first, other]);
+            let decided = proposals.and_then(AgreedTerms::decide);
             let is_blamed = matches!(decided, Err(Error::Corrupt { peer, .. }) if peer == blamed);
             assert!(is_blamed, "{decided:?}");
         };
@@ -339,12 +326,12 @@ mod tests {
         refused(&first, &[b"\xff\xff\xff\xff", &good[4..]].concat(), 1);
         // Rank 0 without its decisions, with half of them, or with impossible lengths.
         refused(&good, &good, 0);
-        for length in good.len() + 1..first.len() {
+        for length in good.len()..first.len() {
             refused(&first[..length], &good, 0);
         }
         let end = first.len();
-        for rules in [u32::MAX, 17 << 20] {
-            let cut = [&first[..end - 4], &rules.to_le_bytes()].concat();
+        for rules in [u64::MAX, 17 << 20] {
+            let cut = [&first[..end - 8], &rules.to_le_bytes()].concat();
             refused(&cut, &good, 0);
         }
     }

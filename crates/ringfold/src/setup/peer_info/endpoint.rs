@@ -5,12 +5,9 @@ use std::path::Path;
 
 use ipnet::IpNet;
 
-use crate::control::wire::{Wire, WireReader, WireWriter};
+use crate::control::wire::wire_struct;
 use crate::topology::interfaces::Candidates;
 use crate::topology::link::{self, Link};
-
-/// Maximum bytes of the text of a socket's address.
-const TEXT_BYTES_MAX: usize = 64;
 
 /// An address at which a rank accepts data, and the link behind it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,7 +15,7 @@ pub struct Endpoint {
     /// Address of the socket.
     pub address: SocketAddr,
     /// Number of leading bits of the address that are the network's.
-    pub prefix: u8,
+    pub prefix: u32,
     /// Number of the rank's interface that has the address.
     pub interface: u32,
     /// Link of the interface.
@@ -42,7 +39,7 @@ impl Endpoint {
             let name = &interfaces[place].name;
             Some(Endpoint {
                 address: *address,
-                prefix: interfaces[place].prefix,
+                prefix: interfaces[place].prefix.into(),
                 interface: interfaces.iter().position(|other| other.name == *name)? as u32,
                 link: links[place],
                 is_rail: rails[place],
@@ -53,8 +50,12 @@ impl Endpoint {
 
     /// Returns the network of the address.
     fn network(&self) -> Option<IpNet> {
-        let network = IpNet::new(self.address.ip(), self.prefix);
+        let network = IpNet::new(self.address.ip(), self.prefix.try_into().ok()?);
         network.ok().map(|network| network.trunc())
+    }
+
+    fn has_network(&self) -> bool {
+        self.network().is_some()
     }
 
     /// Whether both endpoints are in one network, and have different addresses.
@@ -63,30 +64,8 @@ impl Endpoint {
     }
 }
 
-impl Wire for Endpoint {
-    fn write(&self, record: &mut WireWriter) {
-        record.text(&self.address.to_string(), TEXT_BYTES_MAX);
-        record.u32(self.prefix.into());
-        record.u32(self.interface);
-        self.link.rate_mbps.write(record);
-        record.u32(self.link.sockets as u32);
-        self.is_rail.write(record);
-    }
-
-    fn read(record: &mut WireReader<'_>) -> Option<Endpoint> {
-        let endpoint = Endpoint {
-            address: record.text(TEXT_BYTES_MAX)?.parse().ok()?,
-            prefix: record.u32()?.try_into().ok()?,
-            interface: record.u32()?,
-            link: Link {
-                rate_mbps: Wire::read(record)?,
-                sockets: record.u32()? as usize,
-            },
-            is_rail: Wire::read(record)?,
-        };
-        endpoint.network().map(|_| endpoint)
-    }
-}
+wire_struct!(Endpoint { address, prefix, interface, link, is_rail } if Endpoint::has_network);
+wire_struct!(Link { rate_mbps, sockets });
 
 #[cfg(test)]
 mod tests {

@@ -1,6 +1,6 @@
 //! A rank's description of a port for RDMA. From a peer, the description is a claim.
 
-use crate::control::wire::{Wire, WireReader, WireWriter};
+use crate::control::wire::wire_struct;
 use crate::verbs::{Gid, OpenedPort};
 
 /// Maximum number of ports that one rank uses.
@@ -41,22 +41,10 @@ impl FabricPort {
     }
 }
 
-impl Wire for FabricPort {
-    fn write(&self, record: &mut WireWriter) {
-        record.u32(self.lid.into());
-        self.gid.write(record);
-        record.u32(self.mtu_bytes);
-        self.is_ethernet.write(record);
-        self.rate_mbps.write(record);
-    }
-
-    fn read(record: &mut WireReader<'_>) -> Option<FabricPort> {
-        Some(FabricPort {
-            lid: record.u32()?.try_into().ok()?,
-            gid: Wire::read(record)?,
-            mtu_bytes: record.u32()?,
-            is_ethernet: Wire::read(record)?,
-            rate_mbps: Wire::read(record)?,
-        })
-    }
-}
+wire_struct!(FabricPort {
+    lid,
+    gid,
+    mtu_bytes,
+    is_ethernet,
+    rate_mbps,
+});

@@ -6,7 +6,7 @@ use super::*;
 use crate::topology::link::Link;
 
 /// Returns an endpoint on interface `interface`, whose link needs this many sockets.
-fn endpoint(interface: u32, address: &str, prefix: u8, sockets: usize) -> Endpoint {
+fn endpoint(interface: u32, address: &str, prefix: u32, sockets: usize) -> Endpoint {
     let address: IpAddr = address.parse().expect("an address");
     Endpoint {
         address: SocketAddr::new(address, 1000 + interface as u16),
