@@ -67,21 +67,17 @@ def init(
     timeout: float | None = None,
     transport: str | None = None,
     algorithm: str | None = None,
-    channels: int | None = None,
     straggler: str | None = None,
     deterministic: bool | None = None,
     *,
     connect_timeout: float | None = None,
     peer_timeout: float | None = None,
     protocol: str | None = None,
-    min_channels: int | None = None,
     max_channels: int | None = None,
-    chunk_bytes: int | None = None,
     tuner_config: str | os.PathLike[str] | None = None,
     tuner_plugin: str | None = None,
     socket_ifname: str | None = None,
     sockets: int | None = None,
-    socket_threads: int | None = None,
 ) -> Communicator:
     """Join a job and return its communicator.
 
@@ -99,8 +95,6 @@ def init(
             an RDMA device, else TCP), `shm`, `tcp` or `rdma`.
         algorithm: The algorithm of every collective that supports it, instead of the tuner's
             choice.
-        channels: The number of independent pipelines of a collective over messages; on TCP, of
-            connections per pair of ranks. *
         straggler: `off`, `next2` or `tail`: whether large all_reduce and reduce_scatter calls
             bypass a slow rank; see docs/guides/stragglers.md. *
         deterministic: Require the same bits in every run; refuses a straggler policy, which
@@ -110,16 +104,13 @@ def init(
             0's value applies.
         protocol: `ll`, `simple` or `zero_copy`, for every call that supports it; see
             docs/guides/tuning.md.
-        min_channels: The minimum number of channels, instead of a fixed one. *
-        max_channels: The maximum number of channels. *
-        chunk_bytes: The size of one message, or of one piece of published memory. *
+        max_channels: The maximum number of independent pipelines of a collective over messages; on
+            TCP, of connections per pair of ranks. *
         tuner_config: A file of rules, instead of RINGFOLD_TUNER_CONFIG. Rank 0's value applies.
         tuner_plugin: A shared library with NCCL's tuner interface. *
         socket_ifname: The network interfaces for data between hosts, as in
             RINGFOLD_SOCKET_IFNAME; several names, separated by commas, are rails.
         sockets: The number of TCP sockets of each channel between two ranks, 1 to 64. *
-        socket_threads: The number of threads that help to move data by several sockets; 0 for
-            none.
 
     Arguments with * must be the same on all ranks.
     """

@@ -118,18 +118,14 @@ class Communicator:
         peer_timeout: float | None = None,
         transport: str | None = None,
         algorithm: str | None = None,
-        channels: int | None = None,
         straggler: str | None = None,
         deterministic: bool | None = None,
         protocol: str | None = None,
-        min_channels: int | None = None,
         max_channels: int | None = None,
-        chunk_bytes: int | None = None,
         tuner_config: str | os.PathLike[str] | None = None,
         tuner_plugin: str | None = None,
         socket_ifname: str | None = None,
         sockets: int | None = None,
-        socket_threads: int | None = None,
         listener: RendezvousListener | None = None,
     ) -> Communicator: ...
     @property

@@ -56,9 +56,7 @@ def test_the_tuners_arguments_reach_it(jobs: Any, tmp_path: Path) -> None:
     )
     init = {
         "tuner_config": str(rules),
-        "min_channels": 1,
         "max_channels": 2,
-        "chunk_bytes": 65536,
         "tuner_plugin": "none",
     }
     assert jobs(sums, 3, init).results() == [[3.0] * 3] * 3

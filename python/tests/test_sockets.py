@@ -12,16 +12,14 @@ def total(comm: ringfold.Communicator) -> float:
     return float(comm.all_reduce(np.ones(1_000_000, np.float32))[-1])
 
 
-def test_the_arguments_of_sockets_reach_them(jobs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_sockets_reaches_them(jobs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RINGFOLD_DEBUG", "INFO")
-    # Arguments take precedence over these variables.
+    # An argument takes precedence over the variable.
     monkeypatch.setenv("RINGFOLD_SOCKETS", "1")
-    monkeypatch.setenv("RINGFOLD_SOCKET_THREADS", "0")
-    init = {"transport": "tcp", "sockets": 3, "socket_threads": 2}
+    init = {"transport": "tcp", "sockets": 3}
     job = jobs(total, 2, init)
     assert job.results() == [2.0] * 2
     assert "3 sockets for each channel with ranks [1]" in job.log(0)
-    assert "moved by 2 threads" in job.log(0)
 
 
 def test_too_many_sockets_are_refused(jobs: Any) -> None:

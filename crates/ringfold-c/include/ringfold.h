@@ -709,9 +709,8 @@ ringfold_status_t ringfold_config_new(ringfold_config_t **config);
 /**
  * Sets the setting `name` to `value`, a text: time spans in seconds, flags as "true" and "false".
  * Names are rank, world_size, address, secret, timeout, connect_timeout, peer_timeout, transport,
- * algorithm, protocol, late_rank, channels, min_channels, max_channels, chunk_bytes, slice_bytes,
- * socket_ifname, sockets, socket_threads, helpers, straggler, deterministic, bind, tuner_plugin
- * and tuner_config.
+ * algorithm, protocol, late_rank, max_channels, slice_bytes, socket_ifname, sockets, helpers,
+ * straggler, deterministic, bind, tuner_plugin and tuner_config.
  *
  * Safety:
  * `config` is a handle or null, which no other thread uses; both texts end with a zero byte.

@@ -88,17 +88,8 @@ const SETTINGS: &[(&str, Setter)] = &[
     ("late_rank", |config, value| {
         parsed(&mut config.core.late_rank, value)
     }),
-    ("channels", |config, value| {
-        parsed(&mut config.core.channels, value)
-    }),
-    ("min_channels", |config, value| {
-        parsed(&mut config.core.min_channels, value)
-    }),
     ("max_channels", |config, value| {
         parsed(&mut config.core.max_channels, value)
-    }),
-    ("chunk_bytes", |config, value| {
-        parsed(&mut config.core.chunk_bytes, value)
     }),
     ("slice_bytes", |config, value| {
         parsed(&mut config.core.slice_bytes, value)
@@ -108,9 +99,6 @@ const SETTINGS: &[(&str, Setter)] = &[
     }),
     ("sockets", |config, value| {
         parsed(&mut config.core.sockets, value)
-    }),
-    ("socket_threads", |config, value| {
-        parsed(&mut config.core.socket_threads, value)
     }),
     ("helpers", |config, value| {
         parsed(&mut config.core.helpers, value)
@@ -164,9 +152,8 @@ pub unsafe extern "C" fn ringfold_config_new(config: *mut *mut Config) -> Status
 
 /// Sets the setting `name` to `value`, a text: time spans in seconds, flags as "true" and "false".
 /// Names are rank, world_size, address, secret, timeout, connect_timeout, peer_timeout, transport,
-/// algorithm, protocol, late_rank, channels, min_channels, max_channels, chunk_bytes, slice_bytes,
-/// socket_ifname, sockets, socket_threads, helpers, straggler, deterministic, bind, tuner_plugin
-/// and tuner_config.
+/// algorithm, protocol, late_rank, max_channels, slice_bytes, socket_ifname, sockets, helpers,
+/// straggler, deterministic, bind, tuner_plugin and tuner_config.
 ///
 /// # Safety
 /// `config` is a handle or null, which no other thread uses; both texts end with a zero byte.

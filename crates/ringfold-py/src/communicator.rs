@@ -122,10 +122,9 @@ impl Communicator {
     #[staticmethod]
     #[pyo3(signature = (
         *, rank=None, world_size=None, address=None, secret=None, timeout=None,
-        connect_timeout=None, peer_timeout=None, transport=None, algorithm=None, channels=None,
-        straggler=None, deterministic=None, protocol=None, min_channels=None, max_channels=None,
-        chunk_bytes=None, tuner_config=None, tuner_plugin=None, socket_ifname=None, sockets=None,
-        socket_threads=None, listener=None
+        connect_timeout=None, peer_timeout=None, transport=None, algorithm=None, straggler=None,
+        deterministic=None, protocol=None, max_channels=None, tuner_config=None, tuner_plugin=None,
+        socket_ifname=None, sockets=None, listener=None
     ))]
     #[allow(clippy::too_many_arguments, reason = "keyword arguments in Python")]
     fn connect(
@@ -139,18 +138,14 @@ impl Communicator {
         peer_timeout: Option<f64>,
         transport: Option<&str>,
         algorithm: Option<&str>,
-        channels: Option<usize>,
         straggler: Option<&str>,
         deterministic: Option<bool>,
         protocol: Option<&str>,
-        min_channels: Option<usize>,
         max_channels: Option<usize>,
-        chunk_bytes: Option<usize>,
         tuner_config: Option<PathBuf>,
         tuner_plugin: Option<String>,
         socket_ifname: Option<String>,
         sockets: Option<usize>,
-        socket_threads: Option<usize>,
         listener: Option<Py<RendezvousListener>>,
     ) -> PyResult<Communicator> {
         let rules = tuner_config.map(Rules::read);
@@ -165,18 +160,14 @@ impl Communicator {
             peer_timeout: seconds(peer_timeout)?,
             transport: named(transport)?,
             algorithm: named(algorithm)?,
-            channels,
             straggler: named(straggler)?,
             deterministic,
             protocol: named(protocol)?,
-            min_channels,
             max_channels,
-            chunk_bytes,
             tuner_rules: rules.transpose().map_err(exception)?,
             tuner_plugin,
             socket_ifname,
             sockets,
-            socket_threads,
             cancel: Some(cancel.clone()),
             ..Config::default()
         };

@@ -13,8 +13,9 @@
 use std::time::{Duration, Instant};
 
 use ringfold::env::init_logging;
+use ringfold::internals::tune::Rules;
 use ringfold::internals::units::bytes;
-use ringfold::{Communicator, Config, Method, Op, Result, TransportChoice};
+use ringfold::{Communicator, Config, Op, Result, TransportChoice};
 use rustix::time::{ClockId, clock_gettime};
 
 /// Number of calls in a turn, which makes the cost of reading the clocks negligible.
@@ -26,6 +27,30 @@ struct Variant {
     channels: usize,
     chunk_bytes: usize,
     helpers: usize,
+}
+
+impl Variant {
+    /// Returns the configuration of communicator `index`. A rule fixes the number of channels of an
+    /// algorithm; otherwise, `channels` is the maximum.
+    fn config(&self, index: usize) -> Result<Config> {
+        let algorithm = value("algorithm", "tuner");
+        let rules = match algorithm.as_str() {
+            "tuner" => String::new(),
+            name => format!("all_reduce,0,-1,{name},simple,{},-1,-1", self.channels),
+        };
+        let ranks = value_of("RINGFOLD_WORLD_SIZE").parse::<usize>();
+        // The algorithms over messages divide a slice into a chunk for each rank and channel.
+        let chunks = ranks.expect("a number of ranks") * self.channels;
+        Ok(Config {
+            address: Some(address(index)),
+            transport: Some(value("transport", "auto").parse::<TransportChoice>()?),
+            tuner_rules: Some(Rules::parse(&rules, "algorithm")?),
+            max_channels: Some(self.channels),
+            slice_bytes: Some(self.chunk_bytes * chunks).filter(|bytes| *bytes > 0),
+            helpers: Some(self.helpers),
+            ..Config::default()
+        })
+    }
 }
 
 /// Each variant with its communicator.
@@ -92,18 +117,7 @@ fn connect() -> Result<Ranks> {
                     chunk_bytes,
                     helpers,
                 };
-                let communicator = Communicator::connect(Config {
-                    address: address(ranks.len()),
-                    transport: Some(value("transport", "auto").parse::<TransportChoice>()?),
-                    algorithm: match value("algorithm", "tuner").as_str() {
-                        "tuner" => None,
-                        name => Some(name.parse::<Method>()?),
-                    },
-                    channels: Some(channels),
-                    chunk_bytes: Some(chunk_bytes).filter(|bytes| *bytes > 0),
-                    helpers: Some(helpers),
-                    ..Config::default()
-                })?;
+                let communicator = Communicator::connect(variant.config(ranks.len())?)?;
                 ranks.push((variant, communicator));
             }
         }
@@ -132,9 +146,9 @@ fn print(ranks: &Ranks, length: usize, times: &[Vec<(f64, f64)>]) {
 }
 
 /// Returns the address of variant `index`, derived from the job's own.
-fn address(index: usize) -> Option<String> {
-    let job = std::env::var("RINGFOLD_ADDR").expect("RINGFOLD_ADDR, as `ringfold run` sets it");
-    Some(match job.rsplit_once(':') {
+fn address(index: usize) -> String {
+    let job = value_of("RINGFOLD_ADDR");
+    match job.rsplit_once(':') {
         Some((host, port)) if port.parse::<u16>().is_ok() => {
             format!(
                 "{host}:{}",
@@ -142,7 +156,12 @@ fn address(index: usize) -> Option<String> {
             )
         }
         _ => format!("{job}-{index}"),
-    })
+    }
+}
+
+/// Returns the variable `name`, as `ringfold run` sets it.
+fn value_of(name: &str) -> String {
+    std::env::var(name).expect(name)
 }
 
 /// Runs a turn. Returns the time of a call on the slowest rank, and the processor time of a call on

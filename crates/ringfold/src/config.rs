@@ -91,13 +91,9 @@ pub struct Config {
     pub late_rank: Option<usize>,
     /// The protocol of every call that supports it, instead of the tuner's choice.
     pub protocol: Option<Protocol>,
-    /// Number of independent pipelines (channels) of every collective over messages: the default of
-    /// `min_channels` and `max_channels`.
-    pub channels: Option<usize>,
-    /// Minimum number of channels, 1 by default. Must be the same on all ranks.
-    pub min_channels: Option<usize>,
-    /// Maximum number of channels: on TCP, connections per pair of ranks. By default 1, or over
-    /// RDMA the number of rails. Must be the same on all ranks.
+    /// Maximum number of channels (independent pipelines) of a collective over messages: on TCP,
+    /// connections per pair of ranks. By default 1, or over RDMA the number of rails. Must be the
+    /// same on all ranks.
     pub max_channels: Option<usize>,
     /// The network interfaces for data between hosts, in the grammar of `RINGFOLD_SOCKET_IFNAME`.
     /// Several named interfaces are rails, which are used at once.
@@ -105,15 +101,7 @@ pub struct Config {
     /// Number of TCP sockets of each channel between two ranks, 1 to 64, over which long messages
     /// are spread: by default as many as the links need. Must be the same on all ranks.
     pub sockets: Option<usize>,
-    /// Number of threads that help the calling thread to move data over several sockets, 0 to 15:
-    /// by default some, if the link is fast and the rank has cores to spare. The threads start with
-    /// the first message that is large enough, and sleep between calls.
-    pub socket_threads: Option<usize>,
-    /// Size in bytes of one message, or one piece of published memory, instead of the tuner's
-    /// choice. Must be the same on all ranks.
-    pub chunk_bytes: Option<usize>,
-    /// The pipeline's unit in bytes, instead of a unit derived from `chunk_bytes`. Must be the same
-    /// on all ranks.
+    /// The pipeline's unit in bytes, instead of the tuner's choice. Must be the same on all ranks.
     pub slice_bytes: Option<usize>,
     /// Rules for the algorithm, protocol and channels of calls, instead of
     /// `RINGFOLD_TUNER_CONFIG`'s file. Rank 0's rules apply to all ranks.
@@ -160,13 +148,9 @@ impl fmt::Debug for Config {
             algorithm,
             late_rank,
             protocol,
-            channels,
-            min_channels,
             max_channels,
             socket_ifname,
             sockets,
-            socket_threads,
-            chunk_bytes,
             slice_bytes,
             tuner_rules,
             tuner_plugin,
@@ -190,13 +174,9 @@ impl fmt::Debug for Config {
             .field("algorithm", algorithm)
             .field("late_rank", late_rank)
             .field("protocol", protocol)
-            .field("channels", channels)
-            .field("min_channels", min_channels)
             .field("max_channels", max_channels)
             .field("socket_ifname", socket_ifname)
             .field("sockets", sockets)
-            .field("socket_threads", socket_threads)
-            .field("chunk_bytes", chunk_bytes)
             .field("slice_bytes", slice_bytes)
             .field("tuner_rules", tuner_rules)
             .field("tuner_plugin", tuner_plugin)

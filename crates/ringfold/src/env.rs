@@ -25,8 +25,8 @@ use crate::control::{RendezvousAddress, Secret, address};
 use crate::error::{Error, Result};
 use crate::files;
 use crate::silence::Silence;
-use crate::transport::tcp::{SOCKETS_MAX, THREADS_MAX};
-use crate::tune::bounds::CHANNELS_MAX;
+use crate::transport::tcp::SOCKETS_MAX;
+use crate::tune::channels::CHANNELS_MAX;
 use crate::units::{bytes, near};
 
 /// The default deadline of an operation: long, because a rank may be saving a checkpoint or
@@ -112,24 +112,14 @@ fn channels(text: &str) -> Result<usize, String> {
     number.ok_or_else(|| format!("must be a whole number, 1 to {CHANNELS_MAX}"))
 }
 
-/// Parses a number within a range, or `auto`.
-fn auto_or(text: &str, range: RangeInclusive<usize>) -> Result<Option<usize>, String> {
+fn sockets(text: &str) -> Result<Option<usize>, String> {
     if text.trim() == "auto" {
         return Ok(None);
     }
     let number = text.trim().parse().ok();
-    let number = number.filter(|number| range.contains(number));
-    let (least, most) = range.into_inner();
-    let wrong = || format!("must be `auto` or a whole number, {least} to {most}");
+    let number = number.filter(|number| (1..=SOCKETS_MAX).contains(number));
+    let wrong = || format!("must be `auto` or a whole number, 1 to {SOCKETS_MAX}");
     number.map(Some).ok_or_else(wrong)
-}
-
-fn sockets(text: &str) -> Result<Option<usize>, String> {
-    auto_or(text, 1..=SOCKETS_MAX)
-}
-
-fn socket_threads(text: &str) -> Result<Option<usize>, String> {
-    auto_or(text, 0..=THREADS_MAX)
 }
 
 /// Parses a whole number within a range, for a field of a packet or a table.
@@ -312,13 +302,10 @@ mod tests {
     fn a_bad_value_names_its_variable() {
         for name in [
             "RINGFOLD_RANK",
-            "RINGFOLD_CHANNELS",
             "RINGFOLD_SHM_BYTES",
             "RINGFOLD_SOCKETS",
-            "RINGFOLD_SOCKET_THREADS",
-            "RINGFOLD_MIN_CHANNELS",
             "RINGFOLD_MAX_CHANNELS",
-            "RINGFOLD_CHUNK_BYTES",
+            "RINGFOLD_SLICE_BYTES",
             "RINGFOLD_ALGO",
             "RINGFOLD_PROTO",
             "RINGFOLD_LIMITS",
@@ -337,13 +324,7 @@ mod tests {
         assert_eq!(automatic.sockets, Some(None));
         let four = read("RINGFOLD_SOCKETS", " 4").unwrap();
         assert_eq!(four.sockets, Some(Some(4)));
-        let none = read("RINGFOLD_SOCKET_THREADS", "0").unwrap();
-        assert_eq!(none.socket_threads, Some(Some(0)));
-        for (name, value) in [
-            ("RINGFOLD_SOCKETS", "0"),
-            ("RINGFOLD_SOCKETS", "65"),
-            ("RINGFOLD_SOCKET_THREADS", "16"),
-        ] {
+        for (name, value) in [("RINGFOLD_SOCKETS", "0"), ("RINGFOLD_SOCKETS", "65")] {
             assert!(read(name, value).is_err(), "{name}={value}");
         }
     }
@@ -401,7 +382,7 @@ mod tests {
     fn a_misspelt_name_is_told_its_neighbour() {
         let hint = |name| unknown(name).expect("an unknown name");
         assert!(hint("RINGFOLD_ADDRESS").ends_with("did you mean RINGFOLD_ADDR?"));
-        assert!(hint("RINGFOLD_CHANELS").ends_with("did you mean RINGFOLD_CHANNELS?"));
+        assert!(hint("RINGFOLD_SOCKET").ends_with("did you mean RINGFOLD_SOCKETS?"));
         assert!(hint("RINGFOLD_TIMEOUT").ends_with("did you mean RINGFOLD_TIMEOUT_MS?"));
         assert!(!hint("RINGFOLD_TYPO").contains("did you mean"));
         assert_eq!((unknown("RINGFOLD_ADDR"), unknown("PATH")), (None, None));

@@ -190,8 +190,8 @@ pub struct Arguments {
     #[arg(long, value_name = "WORDS")]
     pub slow: Vec<Slow>,
 
-    /// Independent pipelines of a collective over messages [default: 1; over RDMA, up to one for
-    /// each rail]
+    /// Maximum number of independent pipelines of a collective over messages [default: 1; over
+    /// RDMA, one for each rail]
     #[arg(long, value_name = "N")]
     pub channels: Option<usize>,
 

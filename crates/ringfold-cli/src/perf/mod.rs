@@ -67,7 +67,7 @@ fn take_part(arguments: &Arguments, rank: usize) -> Result<u8> {
 fn join(arguments: &Arguments) -> Result<Communicator> {
     ringfold::env::init_logging()?;
     let config = Config {
-        channels: arguments.channels,
+        max_channels: arguments.channels,
         late_rank: arguments.late_rank,
         straggler: arguments.straggler,
         slice_bytes: arguments.slice_bytes.map(usize::try_from).transpose()?,

@@ -116,13 +116,10 @@ fn a_rail_that_is_pulled_ends_the_job() {
 }
 
 #[test]
-fn threads_that_move_data_do_not_hide_a_death() {
+fn several_sockets_do_not_hide_a_death() {
     let Some(lab) = Lab::new(3) else { return };
     let mut plan = lab.plan(3, "auto", script("all_reduce", 4 << 20));
-    plan.variables = vec![
-        ("RINGFOLD_SOCKETS", "3".into()),
-        ("RINGFOLD_SOCKET_THREADS", "2".into()),
-    ];
+    plan.variables = vec![("RINGFOLD_SOCKETS", "3".into())];
     let mut job = lab.start(&plan);
     job.await_all("running");
     job.kill(1);

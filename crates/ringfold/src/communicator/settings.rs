@@ -15,8 +15,8 @@ use crate::testing::delay_injector::Injection;
 use crate::transport::P2P_CHANNEL;
 use crate::transport::rdma::RegisterBytes;
 use crate::transport::tcp::{SOCKETS_MAX, ZeroCopy};
-use crate::tune::bounds::Bounds;
 use crate::tune::calibration::CalibrationSource;
+use crate::tune::channels::CHANNELS_MAX;
 use crate::tune::limits::LimitOverrides;
 use crate::tune::{AlgoFilter, Rules};
 use crate::types::{Method, Protocol};
@@ -52,10 +52,8 @@ pub struct Settings {
     pub tuner_plugin: Option<String>,
     /// The world rank known to be late.
     pub late_rank: Option<usize>,
-    /// Bounds on the number of independent pipelines of calls over messages, if set.
-    pub channels: Option<Bounds>,
-    /// Bytes of one message.
-    pub chunk_bytes: Option<usize>,
+    /// Maximum number of independent pipelines of calls over messages, if set.
+    pub channels_max: Option<usize>,
     /// Bytes of a slice, the pipeline's unit.
     pub slice_bytes: Option<usize>,
     /// Bytes of a rank's shared memory.
@@ -64,9 +62,6 @@ pub struct Settings {
     pub socket_ifname: Option<String>,
     /// Number of sockets of each channel of a pair, instead of the number that the links need.
     pub sockets: Option<usize>,
-    /// Number of threads that help to move data by sockets, instead of the number that links and
-    /// cores suggest.
-    pub socket_threads: Option<usize>,
     /// The congestion control of data connections.
     pub tcp_congestion: Congestion,
     /// Whether large payloads are sent without a copy by the kernel.
@@ -177,15 +172,15 @@ impl Showing {
 }
 
 impl Settings {
-    /// Returns the number of streams between two ranks: messages, the collectives' pipelines, and
-    /// the signals of rings that bypass slow ranks.
-    pub fn streams(&self, channels: Bounds) -> usize {
+    /// Returns the number of streams between two ranks: messages, `channels` pipelines of
+    /// collectives, and the signals of rings that bypass slow ranks.
+    pub fn streams(&self, channels: usize) -> usize {
         Settings::signal_channel(channels) + usize::from(self.straggler != StragglerPolicy::Off)
     }
 
     /// Returns the channel of the signals of rings, if rings bypass slow ranks.
-    pub fn signal_channel(channels: Bounds) -> usize {
-        P2P_CHANNEL + 1 + channels.most()
+    pub fn signal_channel(channels: usize) -> usize {
+        P2P_CHANNEL + 1 + channels
     }
 
     /// Returns the target of a late rank's sum, if rings bypass slow ranks.
@@ -238,18 +233,16 @@ impl Settings {
                 .clone()
                 .or_else(|| environment.tuner_plugin.clone()),
             late_rank: config.late_rank.or(environment.late_rank),
-            channels: channels(config, environment)?,
-            chunk_bytes: config.chunk_bytes.or(environment.chunk_bytes),
+            channels_max: up_to("maximum of channels", CHANNELS_MAX, config.max_channels)?
+                .or(environment.max_channels),
             slice_bytes: config.slice_bytes.or(environment.slice_bytes),
             shm_bytes: environment.shm_bytes.unwrap_or(SHM_BYTES),
             socket_ifname: config
                 .socket_ifname
                 .clone()
                 .or_else(|| environment.socket_ifname.clone()),
-            sockets: sockets(config, environment)?,
-            socket_threads: config
-                .socket_threads
-                .or(environment.socket_threads.flatten()),
+            sockets: up_to("number of sockets", SOCKETS_MAX, config.sockets)?
+                .or(environment.sockets.flatten()),
             tcp_congestion: environment.tcp_congestion.clone().unwrap_or_default(),
             tcp_zero_copy: environment.tcp_zero_copy.unwrap_or_default(),
             rdma: RdmaSettings::new(environment),
@@ -289,24 +282,12 @@ impl Settings {
     }
 }
 
-/// Returns the bounds of channels, if one of them is set.
-fn channels(config: &Config, environment: &Environment) -> Result<Option<Bounds>> {
-    let least = config.min_channels.or(config.channels);
-    let least = least.or(environment.min_channels).or(environment.channels);
-    let most = config.max_channels.or(config.channels);
-    let most = most.or(environment.max_channels).or(environment.channels);
-    match (least, most) {
-        (None, None) => Ok(None),
-        _ => Bounds::new(least, most).map(Some),
-    }
-}
-
-/// Returns the number of sockets of a channel, if set.
-fn sockets(config: &Config, environment: &Environment) -> Result<Option<usize>> {
-    match config.sockets {
-        Some(count) if !(1..=SOCKETS_MAX).contains(&count) => Err(Error::InvalidArgument(format!(
-            "invalid number of sockets {count} for a channel; use 1 to {SOCKETS_MAX}"
+/// Checks a setting of `Config` that is 1 to `most`, if set.
+fn up_to(what: &str, most: usize, given: Option<usize>) -> Result<Option<usize>> {
+    match given {
+        Some(count) if !(1..=most).contains(&count) => Err(Error::InvalidArgument(format!(
+            "invalid {what} {count}; use 1 to {most}"
         ))),
-        given => Ok(given.or(environment.sockets.flatten())),
+        given => Ok(given),
     }
 }

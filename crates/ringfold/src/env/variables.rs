@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::{
     FOREIGN_BINDINGS, Lookup, addresses, byte, channels, check_text, count, ib_retries, ib_timeout,
     milliseconds, parse, parsed, peer_timeout, positive, process, secret, service_level, size,
-    socket_threads, sockets, switch, text,
+    sockets, switch, text,
 };
 use crate::config::{Bind, Reducer, StragglerPolicy, TransportChoice};
 use crate::congestion::Congestion;
@@ -170,12 +170,6 @@ variables! {
     "RINGFOLD_SOCKETS": "`auto` or 1 to 64", default "`auto`"
         => sockets: Option<usize> = sockets;
 
-    /// The number of threads that help a rank to move data by several sockets. `auto`: none, unless
-    /// the link needs several sockets and the rank has cores to spare; then up to 3. Each rank sets
-    /// its own.
-    "RINGFOLD_SOCKET_THREADS": "`auto` or 0 to 15", default "`auto`"
-        => socket_threads: Option<usize> = socket_threads;
-
     /// The congestion control of data connections: a name that the kernel permits, such as `cubic`
     /// or `dctcp`, or `default` for the kernel's own. `auto`: the kernel's own, unless that is bbr,
     /// whose pacing halves the rate of short, fast links. Then connections with a round trip below
@@ -279,28 +273,15 @@ variables! {
     "RINGFOLD_LIMITS": "list of `name=bytes`", default "derived by the tuner"
         => limits: LimitOverrides = parsed;
 
-    /// Independent pipelines of every collective over messages: connections per pair of ranks on
-    /// TCP. Equivalent to `RINGFOLD_MIN_CHANNELS` and `RINGFOLD_MAX_CHANNELS` with this number;
-    /// these take precedence. Must be the same on all ranks.
-    "RINGFOLD_CHANNELS": "1 to 64", default "the tuner's choice" => channels: usize = channels;
-
-    /// The minimum number of channels of a collective over messages. Must be the same on all ranks.
-    "RINGFOLD_MIN_CHANNELS": "1 to 64", default "1" => min_channels: usize = channels;
-
-    /// The maximum: the number of TCP connections of each pair of ranks, and a limit for rules and
-    /// plugins. A call uses one channel per 2 MiB; grouped calls share them. See
-    /// docs/explanation/channels.md. Must be the same on all ranks.
+    /// The maximum number of channels of a collective over messages: independent pipelines, which
+    /// are the TCP connections of each pair of ranks, and a limit for rules and plugins. A call uses
+    /// one channel per 2 MiB; grouped calls share them. See docs/explanation/channels.md. Must be
+    /// the same on all ranks.
     "RINGFOLD_MAX_CHANNELS": "1 to 64", default "1; over RDMA, the number of rails"
         => max_channels: usize = channels;
 
-    /// The size of one message, or of one piece of published memory. The unit of the pipeline is
-    /// this many bytes for each chunk of the algorithm and each channel. Must be the same on all
-    /// ranks.
-    "RINGFOLD_CHUNK_BYTES": "bytes; K, M, G", default "the tuner's choice"
-        => chunk_bytes: usize = size;
-
-    /// The unit of the pipeline: bytes of the vector, or of each block. Takes precedence over
-    /// `RINGFOLD_CHUNK_BYTES`. Must be the same on all ranks.
+    /// The unit of the pipeline: bytes of the vector, or of each block. A message is this unit,
+    /// divided by the algorithm's chunks and by the channels. Must be the same on all ranks.
     "RINGFOLD_SLICE_BYTES": "bytes; K, M, G", default "the tuner's choice"
         => slice_bytes: usize = size;
 

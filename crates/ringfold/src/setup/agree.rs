@@ -18,7 +18,6 @@ use crate::memory::Pool;
 use crate::testing::delay_injector::DelayInjector;
 use crate::topology::Machine;
 use crate::transport::Transport;
-use crate::tune::bounds::Bounds;
 use crate::tune::calibration::CalibrationContext;
 use crate::tune::plugin::{self, CommunicatorInfo, Plugin};
 use crate::tune::{Constants, Limits, Rules, Tuning};
@@ -58,7 +57,7 @@ impl<'a> Linked<'a> {
         let proposal = propose(group, &placement, &links, &own_rules, name);
         let terms = AgreedTerms::decide(attempt.agree("terms", &proposal)?)?;
         log_terms(&terms, name);
-        let channels = links.channels();
+        let channels_max = links.channels_max();
         let hosts = group.hosts();
         let domains = terms.domain_count(hosts.count() as usize);
         let (transport, name, depart) = links.into_transport(placement.cores, domains)?;
@@ -80,9 +79,15 @@ impl<'a> Linked<'a> {
             timeout: attempt.deadline.saturating_duration_since(Instant::now()),
             domains,
             slot_bytes,
-            ..policy(group, channels, &terms, plugin)
+            ..policy(group, channels_max, &terms, plugin)
         };
-        let mut engine = engine(transport, channels, &place, &placement, (settings, &terms));
+        let mut engine = engine(
+            transport,
+            channels_max,
+            &place,
+            &placement,
+            (settings, &terms),
+        );
         engine.set_domains(domains as u32);
         engine.set_hosts(hosts);
         let patience = patience(&place, &placement);
@@ -161,7 +166,7 @@ fn derive(group: &RankGroup, sharing: Sharing, links: &RankLinks) -> Constants {
 
 fn engine(
     transport: Box<dyn Transport>,
-    channels: Bounds,
+    channels_max: usize,
     place: &RankPosition,
     placement: &Placement,
     (settings, terms): (&Settings, &AgreedTerms),
@@ -176,7 +181,7 @@ fn engine(
     if let Some(target) = settings.late_target() {
         let is_oversubscribed = placement.sharing.ranks > placement.sharing.cores;
         let policy = late_ring::LateMergePolicy::new(target, is_oversubscribed);
-        engine.set_late_merge(policy, Settings::signal_channel(channels));
+        engine.set_late_merge(policy, Settings::signal_channel(channels_max));
     }
     *engine.parallel() = placement.parallel(settings, &terms.limits);
     engine
@@ -185,7 +190,7 @@ fn engine(
 /// Returns the policy for the choice of each call's way.
 fn policy(
     group: &RankGroup,
-    channels: Bounds,
+    channels_max: usize,
     terms: &AgreedTerms,
     plugin: Option<Arc<dyn Plugin>>,
 ) -> ChoicePolicy {
@@ -201,8 +206,7 @@ fn policy(
         ..ChoicePolicy::new(Tuning {
             protocol: settings.protocol,
             allowed: settings.allowed.clone(),
-            channels,
-            chunk_bytes: settings.chunk_bytes,
+            channels_max,
             slice_bytes: settings.slice_bytes,
             plugin,
             ..Tuning::new(terms.constants.clone(), terms.limits)

@@ -40,9 +40,8 @@ impl<'a> Discovered<'a> {
             sockets_max: offer::sockets_max(group, &division),
             memory: offer.memory_name(),
             affinity: CoreList(own.clone()),
-            channels: group.settings.channels,
+            channels_max: group.settings.channels_max.map(|count| count as u32),
             straggler: group.settings.straggler_policy(),
-            chunk_bytes: group.settings.chunk_bytes.map(|bytes| bytes as u64),
             slice_bytes: group.settings.slice_bytes.map(|bytes| bytes as u64),
         };
         let peers = attempt.agree("peer info", &info)?;

@@ -59,7 +59,9 @@ impl Fabric {
         let is_peer: Vec<bool> = (0..peers.len())
             .map(|peer| remote.contains(&peer))
             .collect();
-        let streams = group.settings.streams(peer_info::channels(peers, rails));
+        let streams = group
+            .settings
+            .streams(peer_info::channels_max(peers, rails));
         let prepared = self.prepare(group, &is_peer, (rails, streams));
         let pairs = prepared.as_ref().map(|prepared| {
             let of = |peer: usize| prepared.pairs(peer);

@@ -22,7 +22,6 @@ use crate::transport::rdma::Rdma;
 use crate::transport::routes::Routes;
 use crate::transport::shm::{Segment, Shm};
 use crate::transport::tcp::{Tcp, TcpOptions};
-use crate::tune::bounds::Bounds;
 
 /// A rank that is linked to every other one.
 pub(super) struct Linked<'a> {
@@ -53,7 +52,7 @@ impl<'a> Discovered<'a> {
             None => None,
         };
         let rails = if rdma.is_some() { rails } else { 0 };
-        let channels = peer_info::channels(&peers, rails);
+        let channels_max = peer_info::channels_max(&peers, rails);
         let (network, rate_mbps) = match rdma {
             Some(rdma) => (
                 Some(NetworkTransport::Rdma(rdma)),
@@ -64,7 +63,7 @@ impl<'a> Discovered<'a> {
                 let bundles: Vec<(usize, Bundle)> = division.remote.iter().map(bundle).collect();
                 let tcp = connect(
                     attempt,
-                    (&bundles, channels),
+                    (&bundles, channels_max),
                     offer.mesh,
                     &peers,
                     (bell, cores),
@@ -80,7 +79,7 @@ impl<'a> Discovered<'a> {
                 segment,
                 network,
                 rate_mbps,
-                channels,
+                channels_max,
             },
         })
     }
@@ -125,10 +124,9 @@ fn share_memory(
             let fetched = attempt.within_limit(|limit| handover.fetch(name, group.rank, limit));
             let ReceivedDescriptors { memory, bells } =
                 fetched.map_err(HandoverFailure::into_error)?;
-            let PeerInfo {
-                channels, ports, ..
-            } = &peers[*leader];
-            let shape = division.shape(group, *channels, ports.len());
+            let leader = &peers[*leader];
+            let channels_max = leader.channels_max.map(|count| count as usize);
+            let shape = division.shape(group, channels_max, leader.ports.len());
             Segment::open(memory, shape, Bells::from_fds(bells))?
         }
     };
@@ -136,11 +134,11 @@ fn share_memory(
     Ok(Some(segment))
 }
 
-/// Connects to the ranks of `bundles` by TCP, with streams for `channels`; `bell` also wakes this
+/// Connects to the ranks of `bundles` by TCP, with streams for `channels_max` channels; `bell` also wakes this
 /// rank, which has `cores` spare cores.
 fn connect(
     attempt: &Attempt<'_>,
-    (bundles, channels): (&[(usize, Bundle)], Bounds),
+    (bundles, channels_max): (&[(usize, Bundle)], usize),
     listener: Option<MeshListener>,
     peers: &[PeerInfo],
     (bell, cores): (Option<Bell>, usize),
@@ -165,12 +163,12 @@ fn connect(
         communicator: group.id,
         rank: group.rank,
         world_size: group.world_ranks.len(),
-        channels: group.settings.streams(channels),
+        channels: group.settings.streams(channels_max),
         secret: group.session.secret(),
         peers: &peers,
     };
     let sockets = attempt.within_limit(|limit| mesh.connect(listener, limit))?;
-    let threads = rails::threads(group.settings.socket_threads, bundles, cores);
+    let threads = rails::threads(bundles, cores);
     rails::log(bundles, group.settings.sockets.is_some(), threads);
     let options = TcpOptions {
         silence: group.session.silence(),
@@ -200,7 +198,7 @@ pub(super) struct RankLinks {
     segment: Option<Arc<Segment>>,
     network: Option<NetworkTransport>,
     rate_mbps: Option<u32>,
-    channels: Bounds,
+    channels_max: usize,
 }
 
 /// The network to the ranks that share no memory with this one.
@@ -210,9 +208,9 @@ enum NetworkTransport {
 }
 
 impl RankLinks {
-    /// Returns the bounds on the number of channels of calls over messages.
-    pub fn channels(&self) -> Bounds {
-        self.channels
+    /// Returns the maximum number of channels of calls over messages.
+    pub fn channels_max(&self) -> usize {
+        self.channels_max
     }
 
     /// Returns the rate of the links to other ranks in Mbit/s, if known.

@@ -20,7 +20,7 @@ use crate::topology::interfaces::{self, Candidates, Interface};
 use crate::transport::bell::Bells;
 use crate::transport::shm::{Segment, SegmentShape};
 use crate::transport::tcp::SOCKETS_MAX;
-use crate::tune::bounds::Bounds;
+use crate::tune::channels;
 
 /// The division of a group's ranks, as this rank sees it.
 pub(super) struct Division {
@@ -51,11 +51,11 @@ impl Division {
     }
 
     /// Returns the shape of the shared memory. The first rank that shares it has announced its
-    /// configured channels, `told`, and its number of RDMA `ports`.
-    pub fn shape(&self, group: &RankGroup, told: Option<Bounds>, ports: usize) -> SegmentShape {
-        let bounds = told.unwrap_or_else(|| Bounds::of_rails(ports));
-        let channels = group.settings.streams(bounds);
-        SegmentShape::new(self.sharing.len(), channels, group.settings.shm_bytes)
+    /// configured maximum of channels, `told`, and its number of RDMA `ports`.
+    pub fn shape(&self, group: &RankGroup, told: Option<usize>, ports: usize) -> SegmentShape {
+        let channels_max = told.unwrap_or_else(|| channels::of_rails(ports));
+        let streams = group.settings.streams(channels_max);
+        SegmentShape::new(self.sharing.len(), streams, group.settings.shm_bytes)
     }
 }
 
@@ -102,8 +102,8 @@ impl Offer {
 /// of its descriptors.
 pub(super) fn sockets_max(group: &RankGroup, division: &Division) -> u32 {
     let limit = limit_of(Resource::RLIMIT_NOFILE).unwrap_or(u64::MAX);
-    let bounds = group.settings.channels.unwrap_or_default();
-    let streams = group.settings.streams(bounds) * division.remote.len().max(1);
+    let channels_max = group.settings.channels_max.unwrap_or(1);
+    let streams = group.settings.streams(channels_max) * division.remote.len().max(1);
     let each = limit / 2 / streams as u64;
     each.clamp(1, SOCKETS_MAX as u64) as u32
 }
@@ -173,8 +173,10 @@ fn offer_memory(
         true => Bells::default(),
         false => Bells::new(division.sharing.len())?,
     };
-    let (segment, fd) =
-        Segment::create(division.shape(group, group.settings.channels, ports), bells)?;
+    let (segment, fd) = Segment::create(
+        division.shape(group, group.settings.channels_max, ports),
+        bells,
+    )?;
     Ok(Some(OfferedMemory {
         segment,
         fd,

@@ -12,7 +12,7 @@ use crate::control::wire::{Wire, WireReader, WireWriter, wire_struct};
 use crate::error::{Error, Result};
 use crate::topology::cores;
 use crate::transport::tcp::SOCKETS_MAX;
-use crate::tune::bounds::Bounds;
+use crate::tune::channels::{self, CHANNELS_MAX};
 use endpoint::Endpoint;
 use fabric_port::{FabricPort, PORTS_MAX};
 
@@ -35,12 +35,10 @@ pub struct PeerInfo {
     pub memory: Option<ListenerName>,
     /// Cores that the rank may run on.
     pub affinity: CoreList,
-    /// Bounds on the number of channels of calls over messages, if configured.
-    pub channels: Option<Bounds>,
+    /// Maximum number of channels of calls over messages, if configured.
+    pub channels_max: Option<u32>,
     /// Policy for slow ranks, as text.
     pub straggler: String,
-    /// Payload of a message in bytes, if configured.
-    pub chunk_bytes: Option<u64>,
     /// Slice size, the pipeline's unit, in bytes, if configured.
     pub slice_bytes: Option<u64>,
 }
@@ -52,18 +50,20 @@ wire_struct!(PeerInfo {
     sockets_max,
     memory,
     affinity,
-    channels,
+    channels_max,
     straggler,
-    chunk_bytes,
     slice_bytes
 } if PeerInfo::is_sound);
 
 impl PeerInfo {
     fn is_sound(&self) -> bool {
-        let is_count = |sockets: u32| (1..=SOCKETS_MAX as u32).contains(&sockets);
+        let is_within = |count: u32, most: usize| (1..=most as u32).contains(&count);
+        let channels = self.channels_max;
+        let sockets = self.sockets;
         self.endpoints.len() <= CANDIDATES_MAX
             && self.ports.len() <= PORTS_MAX
-            && self.sockets.is_none_or(is_count)
+            && channels.is_none_or(|count| is_within(count, CHANNELS_MAX))
+            && sockets.is_none_or(|count| is_within(count, SOCKETS_MAX))
     }
 }
 
@@ -82,79 +82,54 @@ impl Wire for CoreList {
     }
 }
 
-impl Wire for Bounds {
-    fn write(&self, record: &mut WireWriter) {
-        record.u32(self.least() as u32);
-        record.u32(self.most() as u32);
-    }
-
-    fn read(record: &mut WireReader<'_>) -> Option<Bounds> {
-        let (least, most) = (record.u32()? as usize, record.u32()? as usize);
-        Bounds::new(Some(least), Some(most)).ok()
-    }
+/// Returns the maximum number of channels for all ranks: as configured, or else one channel for
+/// each of the RDMA `rails`, so that a call on as many channels uses all of them.
+pub(super) fn channels_max(peers: &[PeerInfo], rails: usize) -> usize {
+    let given = peers.iter().find_map(|peer| peer.channels_max);
+    given.map_or(channels::of_rails(rails), |count| count as usize)
 }
 
-/// Returns the bounds on channels for all ranks: as configured, or else up to one channel for each
-/// of the RDMA `rails`, so that a call on as many channels uses all of them.
-pub(super) fn channels(peers: &[PeerInfo], rails: usize) -> Bounds {
-    let told = peers.iter().find_map(|peer| peer.channels);
-    told.unwrap_or_else(|| Bounds::of_rails(rails))
-}
-
-/// Checks that all ranks have the same bounds on channels, number of sockets, straggler policy, and
-/// sizes of chunks and slices. Otherwise some would wait for connections or messages that the
-/// others never make, or combine pieces that do not belong together. Calls compare only a part of
-/// the size.
+/// Checks that all ranks have the same number of channels, number of sockets, straggler policy, and
+/// size of slices. Otherwise some would wait for connections or messages that the others never
+/// make, or combine pieces that do not belong together. Calls compare only a part of the size.
 pub(super) fn compare(peers: &[PeerInfo]) -> Result<()> {
-    let first = &peers[0];
-    let other = |differs: &dyn Fn(&PeerInfo) -> bool| peers.iter().position(differs);
-    let bounds = |peer: &PeerInfo| peer.channels.unwrap_or_default();
-    if let Some(rank) = other(&|peer| bounds(peer) != bounds(first)) {
-        return Err(Error::InvalidArgument(format!(
-            "{} on rank 0 and {} on rank {rank}; set RINGFOLD_MIN_CHANNELS, RINGFOLD_MAX_CHANNELS \
-             and RINGFOLD_CHANNELS to the same values on all ranks",
-            bounds(first),
-            bounds(&peers[rank])
-        )));
-    }
-    if let Some(rank) = other(&|peer| peer.sockets != first.sockets) {
-        let count = |info: &PeerInfo| {
-            info.sockets
-                .map_or("auto".into(), |count| count.to_string())
-        };
-        return Err(Error::InvalidArgument(format!(
-            "{} sockets on rank 0 and {} on rank {rank}; set RINGFOLD_SOCKETS to the same value on \
-                all ranks",
-            count(first),
-            count(&peers[rank])
-        )));
-    }
-    if let Some(rank) = other(&|peer| peer.straggler != first.straggler) {
-        return Err(Error::InvalidArgument(format!(
-            "straggler policy `{}` on rank 0 and `{}` on rank {rank}; set RINGFOLD_STRAGGLER and \
-             RINGFOLD_LATE_RANK to the same values on all ranks",
-            first.straggler, peers[rank].straggler
-        )));
-    }
-    same_bytes(peers, "RINGFOLD_CHUNK_BYTES", |peer| peer.chunk_bytes)?;
-    same_bytes(peers, "RINGFOLD_SLICE_BYTES", |peer| peer.slice_bytes)
+    let count = |count: Option<u32>| count.map_or("auto".into(), |count| count.to_string());
+    let channels = |peer: &PeerInfo| peer.channels_max.unwrap_or(1).to_string();
+    same(
+        peers,
+        "maximum of channels",
+        "RINGFOLD_MAX_CHANNELS",
+        channels,
+    )?;
+    same(peers, "number of sockets", "RINGFOLD_SOCKETS", |peer| {
+        count(peer.sockets)
+    })?;
+    let policy = "RINGFOLD_STRAGGLER and RINGFOLD_LATE_RANK";
+    same(peers, "straggler policy", policy, |peer| {
+        peer.straggler.clone()
+    })?;
+    let bytes = |peer: &PeerInfo| {
+        let bytes = peer.slice_bytes;
+        bytes.map_or("auto".into(), |bytes| bytes.to_string())
+    };
+    same(peers, "slice size", "RINGFOLD_SLICE_BYTES", bytes)
 }
 
-/// Checks that all ranks have the same size for `variable`.
-fn same_bytes(
+/// Checks that all ranks have the same value of the setting `what`, which `variables` set.
+fn same(
     peers: &[PeerInfo],
-    variable: &str,
-    of: impl Fn(&PeerInfo) -> Option<u64>,
+    what: &str,
+    variables: &str,
+    value: impl Fn(&PeerInfo) -> String,
 ) -> Result<()> {
-    let first = of(&peers[0]);
-    let Some(rank) = peers.iter().position(|peer| of(peer) != first) else {
+    let first = value(&peers[0]);
+    let Some(rank) = peers.iter().position(|peer| value(peer) != first) else {
         return Ok(());
     };
-    let text = |bytes: Option<u64>| bytes.map_or("the default".into(), |count| count.to_string());
     Err(Error::InvalidArgument(format!(
-        "{variable}: {} on rank 0 and {} on rank {rank}; set the same value on all ranks",
-        text(first),
-        text(of(&peers[rank]))
+        "different {what}: `{first}` on rank 0 and `{}` on rank {rank}; set {variables} to the \
+         same value on all ranks",
+        value(&peers[rank])
     )))
 }
 
@@ -195,10 +170,9 @@ mod tests {
             sockets_max: 7,
             memory: Some([7; 16]),
             affinity: CoreList(vec![0, 1, 2, 7]),
-            channels: Bounds::new(Some(2), Some(8)).ok(),
+            channels_max: Some(8),
             straggler: "off".into(),
-            chunk_bytes: Some(1 << 20),
-            slice_bytes: None,
+            slice_bytes: Some(1 << 20),
         }
     }
 
@@ -225,11 +199,13 @@ mod tests {
     #[test]
     fn wrong_values_are_refused() {
         let one = info().endpoints[0];
-        let wrong: [fn(&mut PeerInfo); 5] = [
+        let wrong: [fn(&mut PeerInfo); 7] = [
             |info| info.endpoints[0].prefix = 33,
             |info| info.endpoints[1].prefix = 129,
             |info| info.sockets = Some(0),
             |info| info.sockets = Some(65),
+            |info| info.channels_max = Some(0),
+            |info| info.channels_max = Some(65),
             |info| info.affinity = CoreList(vec![1 << 20]),
         ];
         for change in wrong {
@@ -253,13 +229,10 @@ mod tests {
             let at = at.expect("part of the record");
             [&good[..at], to, &good[at + from.len()..]].concat()
         };
-        let bounds = |least: u32, most: u32| [least.to_le_bytes(), most.to_le_bytes()].concat();
         for record in [
             replaced(b"10.1.2.3:4", b"10.1.2.3.4"),
             replaced(b"0-2,7", b"2-0,7"),
             replaced(b"0-2,7", b"\xff\xfe\xfd\xfc\xfb"),
-            replaced(&bounds(2, 8), &bounds(4, 2)),
-            replaced(&bounds(2, 8), &bounds(1, 65)),
             replaced(&2u32.to_le_bytes(), &u32::MAX.to_le_bytes()),
         ] {
             assert!(is_refused(&record), "{record:?}");
@@ -267,89 +240,66 @@ mod tests {
     }
 
     #[test]
-    fn ranks_with_different_channels_are_an_error_that_names_them() {
-        let with = |least, most| PeerInfo {
-            channels: Bounds::new(Some(least), Some(most)).ok(),
+    fn rails_have_a_channel_each_unless_the_ranks_were_told() {
+        let with = |channels_max| PeerInfo {
+            channels_max,
             ..info()
         };
-        compare(&[with(1, 2), with(1, 2)]).expect("the same");
-        let error = compare(&[with(1, 2), with(1, 2), with(1, 4)]).unwrap_err();
-        let text = error.to_string();
-        let due = "1 to 2 channels on rank 0 and 1 to 4 channels on rank 2";
-        assert!(text.contains(due), "{text}");
-    }
-
-    #[test]
-    fn rails_have_a_channel_each_unless_the_ranks_were_told() {
-        let with = |channels| PeerInfo { channels, ..info() };
-        let one = Some(Bounds::default());
         for (peers, rails, most) in [
             ([None, None], 0, 1),
             ([None, None], 1, 1),
             ([None, None], 4, 4),
-            ([None, one], 4, 1),
-            ([one, None], 4, 1),
+            ([None, Some(1)], 4, 1),
+            ([Some(1), None], 4, 1),
         ] {
             let peers = peers.map(with);
             compare(&peers).expect("the default is one channel");
-            let bounds = channels(&peers, rails);
-            assert_eq!((bounds.least(), bounds.most()), (1, most), "{rails} rails");
+            assert_eq!(channels_max(&peers, rails), most, "{rails} rails");
         }
     }
 
-    #[test]
-    fn ranks_with_different_sockets_are_an_error_that_names_them() {
-        let with = |sockets| PeerInfo { sockets, ..info() };
-        for (other, due) in [
-            (Some(4), "2 sockets on rank 0 and 4"),
-            (None, "and auto on rank 1"),
-        ] {
-            let peers = [with(Some(2)), with(other)];
-            let text = compare(&peers).unwrap_err().to_string();
-            assert!(
-                text.contains(due) && text.contains("RINGFOLD_SOCKETS"),
-                "{text}"
-            );
-        }
+    /// Checks that ranks with these changes of one record do not join, and that the error has
+    /// `due`.
+    fn assert_differ<const N: usize>(changes: [&dyn Fn(&mut PeerInfo); N], due: &str) {
+        let peers = changes.map(|change| {
+            let mut info = info();
+            change(&mut info);
+            info
+        });
+        compare(&[peers[0].clone(), peers[0].clone()]).expect("the same");
+        let text = compare(&peers).expect_err("they differ").to_string();
+        assert!(text.contains(due), "{text}");
     }
 
     #[test]
-    fn ranks_with_different_sizes_of_pieces_are_an_error_that_names_them() {
-        let with = |slice_bytes| PeerInfo {
-            slice_bytes,
-            ..info()
-        };
-        compare(&[with(Some(65536)), with(Some(65536))]).expect("the same");
+    fn ranks_with_different_settings_are_an_error_that_names_them() {
+        let channels = |most| move |info: &mut PeerInfo| info.channels_max = Some(most);
+        assert_differ(
+            [&channels(2), &channels(2), &channels(4)],
+            "different maximum of channels: `2` on rank 0 and `4` on rank 2; set \
+             RINGFOLD_MAX_CHANNELS to the same",
+        );
+        let sockets = |count| move |info: &mut PeerInfo| info.sockets = count;
+        assert_differ(
+            [&sockets(Some(2)), &sockets(None)],
+            "different number of sockets: `2` on rank 0 and `auto` on rank 1; set RINGFOLD_SOCKETS",
+        );
         // The sizes are the same in the ten bits that a call compares.
-        let pairs = [(Some(65536), Some(29504)), (None, Some(65536))];
-        for (one, other) in pairs {
-            let text = compare(&[with(one), with(other)]).unwrap_err().to_string();
-            assert!(text.contains("RINGFOLD_SLICE_BYTES"), "{text}");
-        }
-    }
-
-    #[test]
-    fn ranks_with_different_straggler_policies_are_an_error_that_names_them() {
-        let with = |policy: &str| PeerInfo {
-            straggler: policy.into(),
-            ..info()
-        };
-        for (peers, due) in [
-            (
-                ["off", "off", "tail"],
-                "`off` on rank 0 and `tail` on rank 2",
-            ),
-            (
-                ["off", "tail", "off"],
-                "`off` on rank 0 and `tail` on rank 1",
-            ),
-            (
-                ["off, late rank 1", "off, late rank 2", "off, late rank 2"],
-                "`off, late rank 1` on rank 0 and `off, late rank 2` on rank 1",
-            ),
-        ] {
-            let error = compare(&peers.map(with)).unwrap_err().to_string();
-            assert!(error.contains(due), "{error}");
-        }
+        let slices = |bytes| move |info: &mut PeerInfo| info.slice_bytes = bytes;
+        assert_differ(
+            [&slices(Some(65536)), &slices(Some(29504))],
+            "different slice size: `65536` on rank 0 and `29504` on rank 1; set \
+             RINGFOLD_SLICE_BYTES",
+        );
+        let policy = |text: &'static str| move |info: &mut PeerInfo| info.straggler = text.into();
+        assert_differ(
+            [&policy("off"), &policy("tail"), &policy("off")],
+            "different straggler policy: `off` on rank 0 and `tail` on rank 1; set \
+             RINGFOLD_STRAGGLER and RINGFOLD_LATE_RANK",
+        );
+        assert_differ(
+            [&policy("off, late rank 1"), &policy("off, late rank 2")],
+            "`off, late rank 1` on rank 0 and `off, late rank 2` on rank 1",
+        );
     }
 }

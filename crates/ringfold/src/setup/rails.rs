@@ -14,9 +14,9 @@ use crate::transport::tcp::SOCKETS_MAX;
 
 /// Maximum number of sockets of a channel if none is configured.
 const AUTOMATIC_MAX: usize = 16;
-/// Maximum number of helper threads if none is configured: with the rank's own, as many as NCCL
+/// Maximum number of helper threads: with the rank's own, as many as NCCL
 /// uses on the NICs for which it uses the most.
-const THREADS_AUTOMATIC_MAX: usize = 3;
+const THREADS_MAX: usize = 3;
 
 /// Rate of one TCP flow between fast cores, in Mbit/s.
 const FLOW_MBPS: u32 = 20_000;
@@ -89,13 +89,13 @@ impl Bundle {
     }
 }
 
-/// Returns the number of helper threads of a rank with `cores` spare cores: `asked`, if set; else
-/// none, unless one flow cannot fill a link.
-pub(super) fn threads(asked: Option<usize>, bundles: &[(usize, Bundle)], cores: usize) -> usize {
+/// Returns the number of helper threads of a rank with `cores` spare cores: none, unless one flow
+/// cannot fill a link.
+pub(super) fn threads(bundles: &[(usize, Bundle)], cores: usize) -> usize {
     let is_fast = |bundle: &&Bundle| bundle.link_sockets > 1;
     let fast = bundles.iter().map(|(_, bundle)| bundle).filter(is_fast);
     let sockets = fast.map(|bundle| bundle.sockets).max().unwrap_or(1);
-    asked.unwrap_or((sockets - 1).min(cores).min(THREADS_AUTOMATIC_MAX))
+    (sockets - 1).min(cores).min(THREADS_MAX)
 }
 
 /// Returns the rate of the slowest links of a rank, in Mbit/s, if all its links' rates are known.

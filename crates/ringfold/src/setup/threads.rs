@@ -35,7 +35,7 @@ pub(crate) fn threads_with(
     let limits = Limits::derive(&machine, world_size);
     let constants = Constants::derive(&machine, world_size);
     let tuning = Tuning::new(constants, limits);
-    let streams = P2P_CHANNEL + 1 + tuning.channels.most();
+    let streams = P2P_CHANNEL + 1 + tuning.channels_max;
     Shm::threads(world_size, streams, cores)
         .enumerate()
         .map(|(rank, transport)| {

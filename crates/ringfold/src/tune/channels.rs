@@ -3,7 +3,7 @@
 //! A channel is an independent pipeline with its own connections and rings. Each channel costs
 //! messages, wakes and a share of a core, so a call uses as many as its size keeps busy, and
 //! grouped calls share them. The inputs are equal on all ranks: the size, the number of ranks, the
-//! number of grouped calls ([`Question::group`]), and the [`Bounds`]. The number of calls in
+//! number of grouped calls ([`Question::group`]), and the maximum. The number of calls in
 //! progress is not an input, because ranks would disagree on it. `docs/explanation/channels.md` has
 //! the measured curve.
 //!
@@ -12,9 +12,11 @@
 
 #![forbid(unsafe_code)]
 
-use super::bounds::Bounds;
 use super::{Question, Tuning};
 use crate::types::{Algorithm, Collective};
+
+/// Maximum number of channels of a communicator. Each channel is a connection to every peer.
+pub const CHANNELS_MAX: usize = 64;
 
 /// Default minimum of the bytes that a call moves on each channel. Below this size, the messages of
 /// another pipeline cost more than it saves.
@@ -52,6 +54,11 @@ const WEIGHTED_SLICES: u64 = 128;
 /// bits.
 const LATE_CHUNK_BYTES_MAX: u64 = 1 << 30;
 
+/// Returns the default maximum of channels: one for each of the `rails`.
+pub fn of_rails(rails: usize) -> usize {
+    rails.clamp(1, CHANNELS_MAX)
+}
+
 /// Returns the number of channels of a call over messages, and its slice size in bytes of the
 /// vector, or of each block. `wanted` is the number of channels that a rule or a plugin requests.
 pub fn schedule(
@@ -60,7 +67,7 @@ pub fn schedule(
     algorithm: Algorithm,
     wanted: Option<u32>,
 ) -> (usize, usize) {
-    let channels = channels(question, tuning.channels, wanted);
+    let channels = channels(question, tuning.channels_max, wanted);
     let slice_bytes = tuning
         .slice_bytes
         .unwrap_or_else(|| slice_bytes(question, tuning, algorithm, channels));
@@ -68,16 +75,17 @@ pub fn schedule(
 }
 
 /// Returns the requested number of channels, or else the number that the call keeps busy, up to its
-/// share of the maximum; either is clamped to the bounds.
-fn channels(question: &Question, bounds: Bounds, wanted: Option<u32>) -> usize {
+/// share of the maximum `most`; either is clamped to 1 to `most`.
+fn channels(question: &Question, most: usize, wanted: Option<u32>) -> usize {
     let count = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
-    bounds.clamp(match wanted {
+    let number = match wanted {
         Some(wanted) => count(wanted.into()),
         None => {
-            let share = bounds.most() / count(question.group.max(1).into());
+            let share = most / count(question.group.max(1).into());
             share.min(count(question.bytes / CHANNEL_BYTES_MIN))
         }
-    })
+    };
+    number.clamp(1, most)
 }
 
 /// Returns the slice size: one chunk for each part of the schedule and each channel.
@@ -94,9 +102,7 @@ fn slice_bytes(
         let whole = question.bytes.min(largest).next_multiple_of(64);
         return usize::try_from(whole).unwrap_or(usize::MAX);
     }
-    let message_bytes = || message_bytes(question, tuning, algorithm);
-    let chunk_bytes = tuning.chunk_bytes.unwrap_or_else(message_bytes);
-    chunk_bytes * channels * chunks(question, algorithm)
+    message_bytes(question, tuning, algorithm) * channels * chunks(question, algorithm)
 }
 
 /// Returns the message size of a pipelined schedule.
@@ -145,23 +151,18 @@ fn chunks(question: &Question, algorithm: Algorithm) -> usize {
 mod tests {
     use super::*;
 
-    fn bounds(least: usize, most: usize) -> Bounds {
-        Bounds::new(Some(least), Some(most)).expect("bounds")
-    }
-
     /// Returns the number of channels of an all-reduce of `bytes` bytes in a group of `group`
     /// calls.
-    fn taken(bytes: u64, group: u32, bounds: Bounds, wanted: Option<u32>) -> usize {
+    fn taken(bytes: u64, group: u32, most: usize, wanted: Option<u32>) -> usize {
         let question = Question {
             group,
             ..Question::new(Collective::AllReduce, bytes, 4)
         };
-        channels(&question, bounds, wanted)
+        channels(&question, most, wanted)
     }
 
     #[test]
     fn a_call_takes_as_many_channels_as_its_size_keeps_busy() {
-        let up_to_8 = bounds(1, 8);
         for (bytes, due) in [
             (0, 1),
             (8, 1),
@@ -170,31 +171,24 @@ mod tests {
             (16 << 20, 8),
             (1 << 40, 8),
         ] {
-            assert_eq!(taken(bytes, 1, up_to_8, None), due, "{bytes} B");
+            assert_eq!(taken(bytes, 1, 8, None), due, "{bytes} B");
         }
-        assert_eq!(taken(8, 1, bounds(3, 8), None), 3);
-        assert_eq!(
-            taken(1 << 30, 1, Bounds::default(), None),
-            Bounds::default().most()
-        );
+        assert_eq!(taken(1 << 30, 1, of_rails(0), None), 1);
+        assert_eq!(taken(1 << 30, 1, of_rails(4), None), 4);
+        assert_eq!(taken(1 << 30, 1, of_rails(100), None), CHANNELS_MAX);
     }
 
     #[test]
     fn calls_made_together_share_channels() {
         for (group, due) in [(1, 8), (2, 4), (3, 2), (8, 1), (1000, 1)] {
-            assert_eq!(
-                taken(1 << 30, group, bounds(1, 8), None),
-                due,
-                "{group} calls"
-            );
+            assert_eq!(taken(1 << 30, group, 8, None), due, "{group} calls");
         }
-        assert_eq!(taken(1 << 30, 8, bounds(2, 8), None), 2);
     }
 
     #[test]
-    fn a_wish_holds_within_the_bounds() {
-        for (wanted, due) in [(1, 2), (3, 3), (64, 4), (u32::MAX, 4)] {
-            assert_eq!(taken(8, 1, bounds(2, 4), Some(wanted)), due, "{wanted}");
+    fn a_wish_holds_up_to_the_maximum() {
+        for (wanted, due) in [(0, 1), (3, 3), (64, 4), (u32::MAX, 4)] {
+            assert_eq!(taken(8, 1, 4, Some(wanted)), due, "{wanted}");
         }
     }
 }

@@ -269,7 +269,7 @@ fn shared_slice_bytes(question: &Question, tuning: &Tuning, algorithm: Algorithm
     // Blocks begin at cache-line boundaries.
     let largest = question.slot_bytes.unwrap_or(usize::MAX) / places / blocks / 64 * 64;
     let published = |wanted: usize| wanted.clamp(64, largest.max(64));
-    let set = tuning.slice_bytes.or(tuning.chunk_bytes);
+    let set = tuning.slice_bytes;
     let slice = set.unwrap_or(limits.shared_slice_bytes as usize);
     let is_rooted = collective.has_root() && !collective.reduces();
     // A call that fits one slice is not divided further: it may be tiny.

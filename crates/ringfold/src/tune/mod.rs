@@ -6,7 +6,6 @@
 //! on all ranks.
 
 pub mod allowed;
-pub mod bounds;
 pub mod calibration;
 pub mod channels;
 pub mod choose;

@@ -9,7 +9,6 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::bounds::Bounds;
 use super::plugin::Plugin;
 use super::{AlgoFilter, Constants, CostTable, Limits, Rules};
 use crate::call::Way;
@@ -28,10 +27,8 @@ pub struct Tuning {
     pub allowed: AlgoFilter,
     /// The protocol of every call that can use it, if one is configured.
     pub protocol: Option<Protocol>,
-    /// Bounds of the number of channels of a call over messages.
-    pub channels: Bounds,
-    /// The configured size of one message, if any.
-    pub chunk_bytes: Option<usize>,
+    /// Maximum number of channels of a call over messages.
+    pub channels_max: usize,
     /// The configured slice size, if any.
     pub slice_bytes: Option<usize>,
     /// Foreign code that may reprice usable ways.
@@ -47,8 +44,7 @@ impl Tuning {
             rules: Rules::default(),
             allowed: AlgoFilter::default(),
             protocol: None,
-            channels: Bounds::default(),
-            chunk_bytes: None,
+            channels_max: 1,
             slice_bytes: None,
             plugin: None,
         }

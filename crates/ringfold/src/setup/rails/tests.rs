@@ -140,14 +140,13 @@ fn threads_help_where_a_link_needs_several_sockets_and_there_are_cores() {
             },
         )]
     };
-    assert_eq!(threads(None, &with(8, 8), 10), THREADS_AUTOMATIC_MAX);
-    assert_eq!(threads(None, &with(2, 2), 10), 1);
-    assert_eq!(threads(None, &with(8, 8), 2), 2);
-    assert_eq!(threads(None, &with(8, 8), 0), 0);
+    assert_eq!(threads(&with(8, 8), 10), THREADS_MAX);
+    assert_eq!(threads(&with(2, 2), 10), 1);
+    assert_eq!(threads(&with(8, 8), 2), 2);
+    assert_eq!(threads(&with(8, 8), 0), 0);
     // One core can serve several rails, or several sockets of slow links.
-    assert_eq!(threads(None, &with(4, 1), 10), 0);
-    assert_eq!(threads(Some(5), &with(1, 1), 0), 5);
-    assert_eq!(threads(None, &[], 10), 0);
+    assert_eq!(threads(&with(4, 1), 10), 0);
+    assert_eq!(threads(&[], 10), 0);
 }
 
 /// Returns a rank whose interfaces, each in a network of its own, have these rates.

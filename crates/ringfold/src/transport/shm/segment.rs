@@ -246,7 +246,7 @@ impl Segment {
         if !is_sealed || size != shape.total_bytes() as u64 {
             return Err(Error::Bootstrap(format!(
                 "the shared memory has {} bytes instead of {} sealed bytes; set RINGFOLD_SHM_BYTES \
-                 and RINGFOLD_CHANNELS equally on all ranks",
+                 and RINGFOLD_MAX_CHANNELS equally on all ranks",
                 size,
                 shape.total_bytes()
             )));

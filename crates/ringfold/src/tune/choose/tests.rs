@@ -164,8 +164,7 @@ fn a_plugin_cannot_have_what_cannot_be() {
 }
 
 #[test]
-fn channels_are_whose_they_are_within_bounds() {
-    use crate::tune::bounds::Bounds;
+fn channels_are_whose_they_are_up_to_the_maximum() {
     let apart = |tuning: &Tuning| {
         let question = Question {
             slot_bytes: None,
@@ -174,17 +173,16 @@ fn channels_are_whose_they_are_within_bounds() {
         };
         choose(&question, tuning).expect("a choice").channels
     };
-    let bounds = Bounds::new(Some(2), Some(4)).expect("bounds");
     let bounded = |tuning| Tuning {
-        channels: bounds,
+        channels_max: 4,
         ..tuning
     };
     let rule = |channels| with_rules(&format!("allreduce,0,-1,ring,simple,{channels},-1,-1"));
-    assert!((2..=4).contains(&apart(&bounded(tuning()))));
+    assert!((1..=4).contains(&apart(&bounded(tuning()))));
     assert_eq!(apart(&bounded(rule(3))), 3);
     assert_eq!(apart(&bounded(rule(64))), 4);
     assert_eq!(apart(&bounded(with_plugin(Method::Ring, 3))), 3);
-    assert_eq!(apart(&bounded(with_plugin(Method::Ring, 1))), 2);
+    assert_eq!(apart(&bounded(with_plugin(Method::Ring, 1))), 1);
     // A rule without a number of channels leaves the choice to the plugin.
     let both = Tuning {
         rules: rule(-1).rules,
