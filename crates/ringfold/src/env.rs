@@ -10,6 +10,7 @@ mod logging;
 mod variables;
 
 use std::env::VarError;
+use std::fmt::Display;
 use std::io::ErrorKind;
 use std::ops::RangeInclusive;
 use std::os::unix::fs::MetadataExt;
@@ -26,7 +27,6 @@ use crate::error::{Error, Result};
 use crate::files;
 use crate::silence::Silence;
 use crate::transport::tcp::SOCKETS_MAX;
-use crate::tune::channels::CHANNELS_MAX;
 use crate::units::{bytes, near};
 
 /// The default deadline of an operation: long, because a rank may be saving a checkpoint or
@@ -106,43 +106,30 @@ fn positive(text: &str) -> Result<usize, String> {
     }
 }
 
-fn channels(text: &str) -> Result<usize, String> {
-    let number = text.trim().parse().ok();
-    let number = number.filter(|number| (1..=CHANNELS_MAX).contains(number));
-    number.ok_or_else(|| format!("must be a whole number, 1 to {CHANNELS_MAX}"))
-}
-
 fn sockets(text: &str) -> Result<Option<usize>, String> {
     if text.trim() == "auto" {
         return Ok(None);
     }
-    let number = text.trim().parse().ok();
-    let number = number.filter(|number| (1..=SOCKETS_MAX).contains(number));
-    let wrong = || format!("must be `auto` or a whole number, 1 to {SOCKETS_MAX}");
-    number.map(Some).ok_or_else(wrong)
+    let number = within(1..=SOCKETS_MAX)(text).map(Some);
+    number.map_err(|why| format!("{why}, or `auto`"))
 }
 
-/// Parses a whole number within a range, for a field of a packet or a table.
-fn within(text: &str, range: RangeInclusive<u8>) -> Result<u8, String> {
-    let number = text.trim().parse().ok();
-    let number = number.filter(|number| range.contains(number));
-    number.ok_or_else(|| format!("must be {} to {}", range.start(), range.end()))
-}
-
-fn byte(text: &str) -> Result<u8, String> {
-    within(text, 0..=u8::MAX)
-}
-
-fn service_level(text: &str) -> Result<u8, String> {
-    within(text, 0..=15)
-}
-
-fn ib_timeout(text: &str) -> Result<u8, String> {
-    within(text, 1..=31)
-}
-
-fn ib_retries(text: &str) -> Result<u8, String> {
-    within(text, 1..=7)
+/// Returns a parser of whole numbers within `range`.
+fn within<T: FromStr + PartialOrd + Display>(
+    range: RangeInclusive<T>,
+) -> impl Fn(&str) -> Result<T, String> {
+    move |text| {
+        let number = text.trim().parse().ok();
+        let number = number.filter(|number| range.contains(number));
+        let wrong = || {
+            format!(
+                "must be a whole number, {} to {}",
+                range.start(),
+                range.end()
+            )
+        };
+        number.ok_or_else(wrong)
+    }
 }
 
 fn size(text: &str) -> Result<usize, String> {

@@ -3,9 +3,8 @@
 use std::time::Duration;
 
 use super::{
-    FOREIGN_BINDINGS, Lookup, addresses, byte, channels, check_text, count, ib_retries, ib_timeout,
-    milliseconds, parse, parsed, peer_timeout, positive, process, secret, service_level, size,
-    sockets, switch, text,
+    FOREIGN_BINDINGS, Lookup, addresses, check_text, count, milliseconds, parse, parsed,
+    peer_timeout, positive, process, secret, size, sockets, switch, text, within,
 };
 use crate::config::{Bind, Reducer, StragglerPolicy, TransportChoice};
 use crate::congestion::Congestion;
@@ -17,6 +16,7 @@ use crate::transport::tcp::ZeroCopy;
 use crate::tune::AlgoFilter;
 use crate::tune::allowed::{ALGO, PROTO};
 use crate::tune::calibration::CalibrationSource;
+use crate::tune::channels::CHANNELS_MAX;
 use crate::tune::limits::LimitOverrides;
 use crate::verbs::DeviceChoice;
 
@@ -39,7 +39,7 @@ macro_rules! variables {
     ($(
         $(#[doc = $about:literal])+
         $name:literal: $kind:literal, default $default:literal
-            $(=> $field:ident: $type:ty = $read:ident)?;
+            $(=> $field:ident: $type:ty = $read:expr)?;
     )+) => {
         /// Every variable that ringfold knows.
         pub const VARIABLES: &[Variable] = &[$(Variable {
@@ -196,23 +196,23 @@ variables! {
     /// The index of the address in the ports' GID tables. By default, the entry of RoCE v2 with an
     /// IPv4 address, else with a global IPv6 address, else with a link-local address; on
     /// InfiniBand, the first entry.
-    "RINGFOLD_IB_GID_INDEX": "0 to 255", default "found" => ib_gid_index: u8 = byte;
+    "RINGFOLD_IB_GID_INDEX": "0 to 255", default "found" => ib_gid_index: u8 = within(0..=u8::MAX);
 
     /// The traffic class of RoCE packets, for networks that treat classes differently.
-    "RINGFOLD_IB_TC": "0 to 255", default "0" => ib_traffic_class: u8 = byte;
+    "RINGFOLD_IB_TC": "0 to 255", default "0" => ib_traffic_class: u8 = within(0..=u8::MAX);
 
     /// The service level on InfiniBand.
-    "RINGFOLD_IB_SL": "0 to 15", default "0" => ib_service_level: u8 = service_level;
+    "RINGFOLD_IB_SL": "0 to 15", default "0" => ib_service_level: u8 = within(0..=15);
 
     /// The timeout of an unacknowledged packet: it is retransmitted after 4.096 us times 2 to the
     /// power of this value.
-    "RINGFOLD_IB_TIMEOUT": "1 to 31", default "18" => ib_timeout: u8 = ib_timeout;
+    "RINGFOLD_IB_TIMEOUT": "1 to 31", default "18" => ib_timeout: u8 = within(1..=31);
 
     /// The number of retransmissions of a packet before the peer counts as failed.
-    "RINGFOLD_IB_RETRY_CNT": "1 to 7", default "6" => ib_retries: u8 = ib_retries;
+    "RINGFOLD_IB_RETRY_CNT": "1 to 7", default "6" => ib_retries: u8 = within(1..=7);
 
     /// The index of the partition key in the ports' tables.
-    "RINGFOLD_IB_PKEY": "0 to 255", default "0" => ib_pkey: u8 = byte;
+    "RINGFOLD_IB_PKEY": "0 to 255", default "0" => ib_pkey: u8 = within(0..=u8::MAX);
 
     /// The minimum length from which the memory of a call is registered with the RDMA device for
     /// that call, piece by piece, instead of copied through memory that is already registered.
@@ -278,7 +278,7 @@ variables! {
     /// one channel per 2 MiB; grouped calls share them. See docs/explanation/channels.md. Must be
     /// the same on all ranks.
     "RINGFOLD_MAX_CHANNELS": "1 to 64", default "1; over RDMA, the number of rails"
-        => max_channels: usize = channels;
+        => max_channels: usize = within(1..=CHANNELS_MAX);
 
     /// The unit of the pipeline: bytes of the vector, or of each block. A message is this unit,
     /// divided by the algorithm's chunks and by the channels. Must be the same on all ranks.
