@@ -4,15 +4,12 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::wire::{Wire, WireReader, WireWriter};
+use super::wire::wire_struct;
 use crate::call::CallPosition;
 use crate::sync::lock;
 
 /// Time limit for the answers of a communicator's members to an inquiry about their progress.
 pub const INQUIRY: Duration = Duration::from_millis(200);
-
-/// Maximum bytes of a call's description on the wire; longer ones are truncated.
-const CALL_BYTES_MAX: usize = 256;
 
 /// Progress of a rank in a communicator.
 ///
@@ -30,21 +27,11 @@ pub struct Standing {
     pub call: String,
 }
 
-impl Wire for Standing {
-    fn write(&self, to: &mut WireWriter) {
-        self.finished.write(to);
-        self.begun.write(to);
-        to.text(&self.call, CALL_BYTES_MAX);
-    }
-
-    fn read(from: &mut WireReader<'_>) -> Option<Standing> {
-        Some(Standing {
-            finished: Wire::read(from)?,
-            begun: Wire::read(from)?,
-            call: from.text(CALL_BYTES_MAX)?,
-        })
-    }
-}
+wire_struct!(Standing {
+    finished,
+    begun,
+    call
+});
 
 /// A rank's record of its own progress: written by the thread that drives its calls, read by any
 /// other.

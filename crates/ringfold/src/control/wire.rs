@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::spelling::harmless;
 
 /// Version of all wire formats between ranks.
-pub(crate) const VERSION: u16 = 7;
+pub(crate) const VERSION: u16 = 8;
 
 /// Maximum bytes of a text without a limit of its own; longer texts are truncated.
 const TEXT_BYTES_MAX: usize = 1024;
