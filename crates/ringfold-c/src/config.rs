@@ -5,10 +5,9 @@ use std::fmt::Display;
 use std::str::FromStr;
 use std::time::Duration;
 
-use ringfold::internals::control::Secret;
 use ringfold::internals::tune::Rules;
 use ringfold::internals::units::nearest;
-use ringfold::{Config as Core, Result};
+use ringfold::{Config as Core, Result, Secret};
 
 use crate::arguments::{borrowed, check_place, invalid, seconds, store, text};
 use crate::communicator::free;
@@ -64,8 +63,8 @@ const SETTINGS: &[(&str, Setter)] = &[
         parsed(&mut config.core.address, value)
     }),
     (SECRET, |config, value| {
-        Secret::given(value.as_bytes(), "the setting `secret`")?;
-        parsed(&mut config.core.secret, value)
+        config.core.secret = Some(Secret::given(value.as_bytes(), "the setting `secret`")?);
+        Ok(())
     }),
     ("timeout", |config, value| {
         span(&mut config.core.timeout, value)

@@ -10,7 +10,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyString;
 use ringfold::internals::sync::lock;
 use ringfold::internals::tune::Rules;
-use ringfold::{Cancel, Config, Error, PeerStats, Result, Standing};
+use ringfold::{Cancel, Config, Error, PeerStats, Result, Secret, Standing};
 
 use crate::attach::attached;
 use crate::buffer::Buffer;
@@ -103,12 +103,12 @@ impl Communicator {
     }
 }
 
-/// Returns the secret as a text. The error has no part of the secret, unlike Python's own.
-fn secret_text(secret: &Bound<'_, PyAny>) -> PyResult<String> {
+/// Returns the secret from a text. The error has no part of the secret, unlike Python's own.
+fn secret_of(secret: &Bound<'_, PyAny>) -> PyResult<Secret> {
     if !secret.is_instance_of::<PyString>() {
         return Err(PyTypeError::new_err("the argument `secret` must be a str"));
     }
-    secret.extract().map_err(|_| {
+    secret.extract::<String>().map(Secret::from).map_err(|_| {
         exception(Error::InvalidArgument(
             "the argument `secret` is not valid Unicode".into(),
         ))
@@ -154,7 +154,7 @@ impl Communicator {
             rank,
             world_size,
             address,
-            secret: secret.as_ref().map(secret_text).transpose()?,
+            secret: secret.as_ref().map(secret_of).transpose()?,
             timeout: seconds(timeout)?,
             connect_timeout: seconds(connect_timeout)?,
             peer_timeout: seconds(peer_timeout)?,

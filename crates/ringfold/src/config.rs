@@ -1,9 +1,8 @@
 //! The settings of a communicator: how ranks join, and how the communicator behaves.
 
-use std::fmt;
 use std::time::Duration;
 
-use crate::control::Cancel;
+use crate::control::{Cancel, Secret};
 use crate::schedule::Weighting;
 pub use crate::topology::binding::Bind;
 use crate::tune::Rules;
@@ -62,7 +61,7 @@ named! {
 
 /// The settings for joining a job. A field that is `None` comes from the environment: `RINGFOLD_*`,
 /// then the launcher's variables.
-#[derive(Clone, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Config {
     /// This process' rank.
     pub rank: Option<usize>,
@@ -71,8 +70,8 @@ pub struct Config {
     /// Address of rank 0: `host:port`, or `unix:@name` on one host. Several addresses, separated by
     /// commas, are tried in order, each for a few seconds at most, until one answers.
     pub address: Option<String>,
-    /// The job's secret.
-    pub secret: Option<String>,
+    /// The job's secret; a text converts `into` one.
+    pub secret: Option<Secret>,
     /// The deadline of every operation that has none of its own.
     pub timeout: Option<Duration>,
     /// The deadline for joining.
@@ -129,64 +128,6 @@ pub struct Config {
     /// calling thread creates later, such as a pool of OpenMP or torch, stay on the same cores; so
     /// request a binding only for a program that you know.
     pub bind: Option<Bind>,
-}
-
-/// Shows all fields except the secret.
-impl fmt::Debug for Config {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Names every field: a new one does not compile until it is shown or hidden here.
-        let Config {
-            rank,
-            world_size,
-            address,
-            secret,
-            timeout,
-            connect_timeout,
-            cancel,
-            peer_timeout,
-            transport,
-            algorithm,
-            late_rank,
-            protocol,
-            max_channels,
-            socket_ifname,
-            sockets,
-            slice_bytes,
-            tuner_rules,
-            tuner_plugin,
-            weights,
-            helpers,
-            straggler,
-            deterministic,
-            bind,
-        } = self;
-        let secret = secret.as_ref().map(|_| "…");
-        f.debug_struct("Config")
-            .field("rank", rank)
-            .field("world_size", world_size)
-            .field("address", address)
-            .field("secret", &secret)
-            .field("timeout", timeout)
-            .field("connect_timeout", connect_timeout)
-            .field("cancel", cancel)
-            .field("peer_timeout", peer_timeout)
-            .field("transport", transport)
-            .field("algorithm", algorithm)
-            .field("late_rank", late_rank)
-            .field("protocol", protocol)
-            .field("max_channels", max_channels)
-            .field("socket_ifname", socket_ifname)
-            .field("sockets", sockets)
-            .field("slice_bytes", slice_bytes)
-            .field("tuner_rules", tuner_rules)
-            .field("tuner_plugin", tuner_plugin)
-            .field("weights", weights)
-            .field("helpers", helpers)
-            .field("straggler", straggler)
-            .field("deterministic", deterministic)
-            .field("bind", bind)
-            .finish()
-    }
 }
 
 #[cfg(test)]

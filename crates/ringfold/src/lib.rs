@@ -123,7 +123,7 @@ pub use call::Asked;
 pub use call::Way;
 pub use communicator::{Communicator, Counts, RegisteredMut, Registration, Request, Work};
 pub use config::{Bind, Config, StragglerPolicy, TransportChoice};
-pub use control::{Cancel, RendezvousListener, Standing};
+pub use control::{Cancel, RendezvousListener, Secret, Standing};
 pub use device::{DeviceRegion, Driver, Platform, ProgramStream};
 pub use element::{BF16, Element, F8E4M3, F8E5M2, F16};
 pub use engine::lateness::{LATENESS_CLASSES, PeerStats, Stats};

@@ -25,8 +25,6 @@
 //! could guess a weaker one from the proofs it receives.
 
 use std::fmt;
-#[cfg(test)]
-use std::time::Instant;
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
@@ -66,12 +64,17 @@ impl Secret {
 
     /// Checks a secret that a user passed as `what`. No error contains its value.
     pub fn given(bytes: &[u8], what: &str) -> Result<Secret> {
-        let why = match bytes.trim_ascii().len() {
+        Secret::new(bytes).checked(what)
+    }
+
+    /// Returns the secret, which a user passed as `what`, unless it is too short.
+    pub(crate) fn checked(self, what: &str) -> Result<Secret> {
+        let why = match self.0.trim_ascii().len() {
             0 => "is empty, so any process could join".to_string(),
             length if length < SECRET_BYTES_MIN => {
                 format!("has less than {SECRET_BYTES_MIN} bytes, so it can be guessed")
             }
-            _ => return Ok(Secret::new(bytes)),
+            _ => return Ok(self),
         };
         Err(Error::InvalidArgument(format!(
             "{what} {why}; use 16 random bytes or more, for example of `head -c16 /dev/urandom | \
@@ -100,6 +103,19 @@ impl Secret {
     }
 }
 
+impl From<&str> for Secret {
+    fn from(text: &str) -> Secret {
+        Secret::new(text)
+    }
+}
+
+impl From<String> for Secret {
+    fn from(text: String) -> Secret {
+        Secret::new(text)
+    }
+}
+
+/// Hides the secret.
 impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Secret(…)")
@@ -301,29 +317,6 @@ pub fn initiate<'a>(
     let mut answer = [0; ANSWER_BYTES];
     socket.read_exact(&mut answer, limit)?;
     Ok(initiator.finish(&answer)?)
-}
-
-/// Runs the acceptor's half over `socket`; `admit` judges the claim of an initiator that knows the
-/// secret.
-#[cfg(test)]
-pub fn accept(
-    socket: &Socket,
-    secret: &Secret,
-    purpose: Purpose,
-    deadline: Instant,
-    admit: impl FnOnce(&Claim) -> Result<(), Refusal>,
-) -> HandshakeResult<Claim> {
-    let mut acceptor = Acceptor::new(secret);
-    let mut hello = [0; HELLO_BYTES];
-    socket.read_exact(&mut hello, deadline)?;
-    let (challenge, claim) = acceptor.challenge(&hello, purpose, random()?);
-    socket.write_all(&challenge, deadline)?;
-    let claim = claim?;
-    let mut proof = [0; PROOF_BYTES];
-    socket.read_exact(&mut proof, deadline)?;
-    let refusal = acceptor.check(&proof).and_then(|()| admit(&claim)).err();
-    socket.write_all(&acceptor.answer(refusal), deadline)?;
-    refusal.map_or(Ok(claim), |refusal| Err(refusal.into()))
 }
 
 /// Result of a handshake over a socket.

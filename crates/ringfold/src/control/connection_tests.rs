@@ -6,14 +6,16 @@ use std::os::fd::AsFd;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::address::RendezvousAddress;
 use super::auth::{
     ANSWER_BYTES, Acceptor, CHALLENGE_BYTES, Claim, HELLO_BYTES, Initiator, Purpose, Refusal,
-    Secret, accept, initiate, parse_hello,
+    Secret, initiate, parse_hello,
 };
 use super::fd::{FdListener, Handover, HandoverFailure};
+use super::handshake::HandshakeListener;
 use super::limit::Limit;
 use super::mesh::{Mesh, MeshListener, MeshPeer};
-use super::socket::Socket;
+use super::socket::{Listener, Socket};
 use super::tests::{ample, secret, watched};
 use super::wire::VERSION;
 use crate::congestion::CongestionAlgorithms;
@@ -148,18 +150,25 @@ fn a_hello_with_anything_in_its_gaps_is_nonsense() {
 #[test]
 fn a_handshake_that_is_cut_off_ends_at_once_and_a_silent_one_at_its_deadline() {
     watched(|| {
+        let name = format!("ringfold-test-cut-off-{}", std::process::id());
+        let listeners = vec![Listener::bind_name(&name).unwrap()];
+        let address = RendezvousAddress::Unix { name };
+        let mut handshakes = HandshakeListener::new(listeners, &secret(), Purpose::Data);
         for length in [0, 1, HELLO_BYTES - 1, HELLO_BYTES, HELLO_BYTES + 5] {
-            let (a, b) = Socket::pair().unwrap();
+            let a = Socket::connect(&address, ample()).unwrap();
             let initiator = Initiator::new(&secret(), claim(), [1; 32]);
             let mut bytes = initiator.hello().to_vec();
             bytes.resize(length, 0);
             a.write_all(&bytes, ample()).unwrap();
             drop(a);
-            assert!(accept(&b, &secret(), Purpose::Data, ample(), |_| Ok(())).is_err());
+            // The first wait accepts the connection, the others find its end.
+            for _ in 0..3 {
+                let soon = Instant::now() + Duration::from_millis(5);
+                let admitted = handshakes.wait(None, soon, &mut |_| Ok(())).unwrap();
+                assert!(admitted.is_empty(), "{length} bytes");
+            }
         }
-        let (_silent, b) = Socket::pair().unwrap();
-        let soon = Instant::now() + Duration::from_millis(20);
-        assert!(accept(&b, &secret(), Purpose::Data, soon, |_| Ok(())).is_err());
+        assert!(handshakes.was_probed());
         let (a, silent) = Socket::pair().unwrap();
         silent
             .write_all(&[0; CHALLENGE_BYTES - 1], ample())

@@ -160,8 +160,8 @@ fn join(
     let environment = Environment::read()?;
     let mut settings = Settings::new(&config, &environment)?;
     settings.injection = injection;
-    let secret = config.secret.as_ref();
-    let secret = secret.map(|text| Secret::given(text.as_bytes(), "the argument `secret`"));
+    let secret = config.secret.clone();
+    let secret = secret.map(|secret| secret.checked("the argument `secret`"));
     let secret = secret.transpose()?.or(environment.secret);
     let mut launch = detect(&config, listener.is_some(), secret.clone())?;
     check_late_rank(&settings, launch.world_size)?;
