@@ -58,15 +58,15 @@ const OUTPUT_CLOSED: u8 = 128 + 13;
 
 #[derive(Subcommand)]
 enum Command {
-    Perf(Box<perf::Arguments>),
-    Run(run::Arguments),
-    Info(info::Arguments),
-    Schedule(schedule::Arguments),
-    Sim(Box<sim::Arguments>),
-    Tune(Box<tune::Arguments>),
-    Top(watch::top::Arguments),
-    Trace(trace::Arguments),
-    Metrics(watch::metrics::Arguments),
+    Perf(Box<perf::PerfArguments>),
+    Run(run::RunArguments),
+    Info(info::InfoArguments),
+    Schedule(schedule::ScheduleArguments),
+    Sim(Box<sim::SimArguments>),
+    Tune(Box<tune::TuneArguments>),
+    Top(watch::top::TopArguments),
+    Trace(trace::TraceArguments),
+    Metrics(watch::metrics::MetricsArguments),
 }
 
 /// Carries out a command line and returns the exit status. Nothing else in this process may have

@@ -14,7 +14,7 @@ use ringfold::Bind;
 use ringfold::internals::control::RendezvousAddress;
 use rustix::process::Signal;
 
-use crate::launch::{self, Job, Place};
+use crate::launch::{self, HostPlace, Job};
 use crate::parse::parse_ranks;
 use crate::{output, trace};
 
@@ -34,7 +34,7 @@ use crate::{output, trace};
 /// that of --addr. When a rank fails, the ranks of other hosts end with an error that names it.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
-pub struct Arguments {
+pub struct RunArguments {
     /// Number of ranks on this host (in `ringfold perf`, -n is the iterations) [default: one per
     /// core, at least 2]
     #[arg(short = 'n', long, value_name = "N", value_parser = parse_ranks)]
@@ -103,7 +103,7 @@ enum DeathSignal {
 }
 
 /// Runs the job and returns its exit status.
-pub fn run(arguments: Arguments) -> Result<u8> {
+pub fn run(arguments: RunArguments) -> Result<u8> {
     let [program, rest @ ..] = arguments.command.as_slice() else {
         // The argument is required.
         unreachable!("no command");
@@ -145,7 +145,7 @@ pub fn run(arguments: Arguments) -> Result<u8> {
 }
 
 /// Returns this host's place in a job on several hosts; `None` for a job on one host.
-fn place(arguments: &Arguments) -> Result<Option<Place>> {
+fn place(arguments: &RunArguments) -> Result<Option<HostPlace>> {
     let Some(hosts) = arguments.hosts.map(NonZeroUsize::get) else {
         if arguments.host_rank.is_some() || arguments.addr.is_some() {
             bail!("--host-rank and --addr are for jobs on several hosts: add --hosts N");
@@ -180,7 +180,7 @@ fn place(arguments: &Arguments) -> Result<Option<Place>> {
             "--hosts {hosts} needs --addr HOST:PORT, host 0's name or address and a free port there"
         ),
     };
-    Ok(Some(Place {
+    Ok(Some(HostPlace {
         hosts,
         host_rank,
         address,

@@ -42,7 +42,7 @@ const OVERLAPPED: [Slices; 2] = [
 /// with times over `shared`. Costs rank algorithms and do not replace measurements.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
-pub struct Arguments {
+pub struct ScheduleArguments {
     /// all_reduce, broadcast, reduce, all_gather, reduce_scatter, gather, scatter, all_to_all,
     /// sendrecv, barrier, send or recv
     #[arg(value_parser = parse_collective)]
@@ -110,7 +110,7 @@ Examples:
   ringfold schedule reduce_scatter --ranks 13 --check          prove all of them";
 
 /// Prints the schedules, their comparison or the proofs, and returns the exit status.
-pub fn run(arguments: Arguments) -> Result<u8> {
+pub fn run(arguments: ScheduleArguments) -> Result<u8> {
     let n = arguments.ranks;
     if arguments.root >= n || arguments.rank.is_some_and(|rank| rank >= n) {
         return Err(usage(anyhow!("ranks of {n} are 0 to {}", n - 1)));
@@ -130,7 +130,7 @@ pub fn run(arguments: Arguments) -> Result<u8> {
 }
 
 /// Returns the requested schedules that exist.
-fn candidates(arguments: &Arguments) -> Result<Vec<Spec>> {
+fn candidates(arguments: &ScheduleArguments) -> Result<Vec<Spec>> {
     let collective = arguments.collective;
     let is_asked_medium = |access: &&Access| {
         let asked = arguments.medium.as_ref();
@@ -203,7 +203,7 @@ fn name(spec: &Spec) -> String {
     format!("{} over {}", spec.method(), spec.access.medium())
 }
 
-fn listings(arguments: &Arguments, candidates: &[Spec]) -> Result<String> {
+fn listings(arguments: &ScheduleArguments, candidates: &[Spec]) -> Result<String> {
     let mut text = String::new();
     for spec in candidates {
         let listing = Listing::new(spec, arguments.bytes, arguments.rank)?;
@@ -236,7 +236,7 @@ const MACHINES: &str = "\
 ";
 
 /// Returns a table of all algorithms.
-fn comparison(arguments: &Arguments, candidates: &[Spec]) -> String {
+fn comparison(arguments: &ScheduleArguments, candidates: &[Spec]) -> String {
     let mut text = format!(
         "# {}, {} ranks, S = {} bytes: what each rank needs\n\
          {MACHINES}# {:<20}  {:<8}  {:>6}  {:>8}  {:>9}  {:>9}  {:>10}\n",
@@ -268,7 +268,7 @@ fn comparison(arguments: &Arguments, candidates: &[Spec]) -> String {
     text
 }
 
-fn json(arguments: &Arguments, candidates: &[Spec]) -> Result<Value> {
+fn json(arguments: &ScheduleArguments, candidates: &[Spec]) -> Result<Value> {
     let (collective, n) = (arguments.collective, arguments.ranks);
     let mut entries = Vec::new();
     for spec in candidates {
@@ -310,7 +310,7 @@ fn json(arguments: &Arguments, candidates: &[Spec]) -> Result<Value> {
     }))
 }
 
-fn proofs(arguments: &Arguments, candidates: &[Spec]) -> Result<String> {
+fn proofs(arguments: &ScheduleArguments, candidates: &[Spec]) -> Result<String> {
     let mut text = String::new();
     for spec in candidates {
         let name = name(spec);

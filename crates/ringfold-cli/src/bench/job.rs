@@ -5,13 +5,13 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use ringfold::{Bind, Config, TransportChoice};
 
-use crate::launch::{self, Outcome, itself};
+use crate::launch::{self, JobOutcome, itself};
 use crate::numbers::bytes_label;
 use crate::parse::{parse_ranks, parse_seconds};
 
 /// Flags of every command that measures.
 #[derive(clap::Args, Clone, Debug)]
-pub struct Job {
+pub struct JobFlags {
     /// Number of ranks to start on this host [default: one per core, at least 2]
     #[arg(long, value_name = "N", value_parser = parse_ranks)]
     pub ranks: Option<usize>,
@@ -45,7 +45,7 @@ pub struct Job {
     pub launched: bool,
 }
 
-impl Job {
+impl JobFlags {
     /// Returns this process's rank; `None` if this process is to start the ranks.
     pub fn rank(&self) -> Result<Option<usize>> {
         itself::rank(self.launched, self.ranks)
@@ -53,7 +53,7 @@ impl Job {
 
     /// Starts the ranks with this command line and waits for them, like [`itself::launch`].
     /// `largest` is the largest size, in bytes.
-    pub fn launch(&self, command: &str, largest: u64, consequence: &str) -> Result<Outcome> {
+    pub fn launch(&self, command: &str, largest: u64, consequence: &str) -> Result<JobOutcome> {
         let ranks = self.ranks.unwrap_or_else(launch::default_ranks);
         check_memory(largest, ranks)?;
         itself::launch(command, ranks, self.bind, consequence)

@@ -24,9 +24,9 @@ use ringfold::{Collective, Communicator, Counts, DType, LaneConfig, Request, Sta
 
 pub use case::{Case, Size};
 pub use devices::{DeviceFlags, Devices};
-pub use job::Job;
+pub use job::JobFlags;
 pub use measurement::Measurement;
-pub use span::Span;
+pub use span::SizeSpan;
 
 use crate::statistics;
 use data::Data;
@@ -48,7 +48,7 @@ pub struct Participant {
 
 /// The parameters of a measurement, the same on all ranks.
 #[derive(Clone, Debug)]
-pub struct Method {
+pub struct BenchSettings {
     pub collective: Collective,
     /// Number of timed calls.
     pub iters: u32,
@@ -76,7 +76,7 @@ pub struct Method {
 /// One rank's part in the measurement.
 pub struct Bench<'a> {
     pub communicator: &'a mut Communicator,
-    pub method: Method,
+    pub settings: BenchSettings,
     /// The first buffer, or on devices its mirror on the host; `second` likewise.
     first: Memory,
     second: Memory,
@@ -92,26 +92,26 @@ impl<'a> Bench<'a> {
     /// Allocates buffers for sizes up to `max_bytes`, and for the reports of `max_iters` calls.
     pub fn new(
         communicator: &'a mut Communicator,
-        method: Method,
+        settings: BenchSettings,
         max_bytes: u64,
         max_iters: u32,
     ) -> Result<Bench<'a>> {
         let max_bytes = usize::try_from(max_bytes)?;
-        let counts = match method.stats {
+        let counts = match settings.stats {
             true => stats::numbers(communicator.world_size()),
             false => 0,
         };
         let report_bytes = INTRODUCTION_BYTES.max(8 * counts.max(max_iters as usize + 2));
-        let memory = || match method.is_registered {
+        let memory = || match settings.is_registered {
             false => Memory::new(max_bytes),
             true => Memory::registered(communicator, max_bytes),
         };
-        let device = match &method.devices {
+        let device = match &settings.devices {
             Some((devices, config)) => Some(OnDevice::new(
                 communicator,
                 devices,
                 *config,
-                method.timeout,
+                settings.timeout,
                 max_bytes,
             )?),
             None => None,
@@ -125,7 +125,7 @@ impl<'a> Bench<'a> {
             second,
             gathered: Memory::new(report_bytes * (communicator.world_size() + 1))?,
             communicator,
-            method,
+            settings,
             seed: 0,
             stats: Stats::default(),
             device,
@@ -147,7 +147,7 @@ impl<'a> Bench<'a> {
         let Some(placement) = self.placement(case, size, in_place) else {
             return Ok(None);
         };
-        let collective = self.method.collective;
+        let collective = self.settings.collective;
         let request = self.request(&placement);
         let way = self.way(&request, case, size)?;
 
@@ -157,15 +157,15 @@ impl<'a> Bench<'a> {
         self.barrier()?;
         self.barrier()?;
         let first_us = self.timed(&request)?;
-        for _ in 0..self.method.warmup_iters {
+        for _ in 0..self.settings.warmup_iters {
             self.call(&request)?;
         }
-        let times_us = match (&self.device, self.method.has_barriers) {
+        let times_us = match (&self.device, self.settings.has_barriers) {
             (Some(device), false) => self.timed_in_a_row(device, &request)?,
             _ => self.timed_calls(&placement, &request)?,
         };
         let mut wrong = 0;
-        for _ in 0..self.method.check {
+        for _ in 0..self.settings.check {
             let data = self.write(&placement, size)?;
             self.call(&request)?;
             if let Some(device) = &self.device {
@@ -182,7 +182,7 @@ impl<'a> Bench<'a> {
         report.push(wrong as f64);
         let reports = self.gather_numbers(&report)?;
         let column = |index: usize| -> Vec<f64> { reports.iter().map(|r| r[index]).collect() };
-        let iterations = self.method.iters as usize;
+        let iterations = self.settings.iters as usize;
         Ok(Some(Measurement {
             case,
             size,
@@ -192,7 +192,7 @@ impl<'a> Bench<'a> {
             transport: self.communicator.transport().to_owned(),
             first_us: self.unite(&column(iterations)),
             times_us: (0..iterations).map(|i| self.unite(&column(i))).collect(),
-            wrong: (self.method.check > 0)
+            wrong: (self.settings.check > 0)
                 .then(|| column(iterations + 1).iter().sum::<f64>() as u64),
             bus_factor: Size::bus_factor(collective, self.communicator.world_size()),
             limit_us,
@@ -206,7 +206,12 @@ impl<'a> Bench<'a> {
             return Ok(self.communicator.way(request)?);
         };
         let world_size = self.communicator.world_size();
-        let slice = Size::nearest(self.method.collective, case.dtype, world_size, bytes as u64);
+        let slice = Size::nearest(
+            self.settings.collective,
+            case.dtype,
+            world_size,
+            bytes as u64,
+        );
         let placement = self.placement(case, slice, false);
         let slice = placement.map(|placement| self.request(&placement));
         Ok(self.communicator.way(slice.as_ref().unwrap_or(request))?)
@@ -224,20 +229,20 @@ impl<'a> Bench<'a> {
 
     /// Times the calls one after the other.
     fn timed_calls(&mut self, placement: &Placement, request: &Request) -> Result<Vec<f64>> {
-        let mut times_us = Vec::with_capacity(self.method.iters as usize);
-        for _ in 0..self.method.iters {
-            if self.method.rewrite {
+        let mut times_us = Vec::with_capacity(self.settings.iters as usize);
+        for _ in 0..self.settings.iters {
+            if self.settings.rewrite {
                 placement.rewrite();
             }
-            if self.method.has_barriers {
+            if self.settings.has_barriers {
                 self.barrier()?;
             }
-            if self.method.stats {
+            if self.settings.stats {
                 // Excludes the barrier's waits.
                 self.communicator.reset_stats();
             }
             times_us.push(self.timed(request)?);
-            if self.method.stats {
+            if self.settings.stats {
                 self.stats.merge(&self.communicator.stats());
             }
         }
@@ -246,7 +251,7 @@ impl<'a> Bench<'a> {
 
     /// Enqueues all calls and waits for them together; returns an equal share of the time for each.
     fn timed_in_a_row(&self, device: &OnDevice, request: &Request) -> Result<Vec<f64>> {
-        let calls = self.method.iters;
+        let calls = self.settings.iters;
         self.barrier()?;
         let start = Instant::now();
         for _ in 1..calls {
@@ -263,9 +268,9 @@ impl<'a> Bench<'a> {
         let Some(device) = &self.device else {
             return Ok(None);
         };
-        let (times, calls) = match self.method.has_barriers {
-            true => (self.method.iters, 1),
-            false => (1, self.method.iters),
+        let (times, calls) = match self.settings.has_barriers {
+            true => (self.settings.iters, 1),
+            false => (1, self.settings.iters),
         };
         let mut own = Vec::with_capacity(times as usize);
         for _ in 0..times {
@@ -290,13 +295,20 @@ impl<'a> Bench<'a> {
         let bytes = size.bytes as usize;
         let place = (self.communicator.rank(), self.communicator.world_size());
         let memory = [self.first.region(bytes), self.second.region(bytes)];
-        Placement::new(self.method.collective, case, place, size, in_place, memory)
+        Placement::new(
+            self.settings.collective,
+            case,
+            place,
+            size,
+            in_place,
+            memory,
+        )
     }
 
     fn request(&self, placement: &Placement) -> Request {
         let mut request = placement.request();
-        request.algorithm = self.method.algorithm;
-        request.timeout = self.method.timeout;
+        request.algorithm = self.settings.algorithm;
+        request.timeout = self.settings.timeout;
         request
     }
 
@@ -341,7 +353,7 @@ impl<'a> Bench<'a> {
 
     /// Aggregates the ranks' times of one call.
     fn unite(&self, times: &[f64]) -> f64 {
-        match self.method.average {
+        match self.settings.average {
             0 => times[0],
             1 => times.iter().sum::<f64>() / times.len() as f64,
             2 => times.iter().copied().fold(f64::INFINITY, f64::min),

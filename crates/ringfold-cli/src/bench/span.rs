@@ -16,7 +16,7 @@ const MAX_SIZES: usize = 1 << 16;
 
 /// The smallest size, the largest size, and the step between sizes.
 #[derive(clap::Args, Clone, Debug)]
-pub struct Span {
+pub struct SizeSpan {
     /// Smallest size [default: 8]
     #[arg(short = 'b', long, value_name = "BYTES", value_parser = parse_bytes)]
     pub minbytes: Option<u64>,
@@ -45,7 +45,7 @@ pub struct Span {
     pub stepfactor: Option<u64>,
 }
 
-impl Span {
+impl SizeSpan {
     /// Returns the requested sizes, in bytes. If sizes are multiplied, a size of 0 is followed by
     /// one of `element_bytes`.
     pub fn sizes(&self, collective: Collective, element_bytes: u64) -> Result<Vec<u64>> {

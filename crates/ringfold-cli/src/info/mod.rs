@@ -30,7 +30,7 @@ use machine::Machine;
 /// Show this machine's cores, memory, interfaces and transports
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
-pub struct Arguments {
+pub struct InfoArguments {
     /// Print as JSON
     #[arg(long)]
     json: bool,
@@ -57,7 +57,7 @@ struct Info {
 }
 
 /// Prints the information and returns the exit status.
-pub fn run(arguments: Arguments) -> Result<u8> {
+pub fn run(arguments: InfoArguments) -> Result<u8> {
     let machine = Machine::read(Path::new(ROOT));
     let info = Info {
         facilities: facilities::probe(&machine),

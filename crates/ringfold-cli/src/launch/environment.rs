@@ -20,7 +20,7 @@ const NAME_BYTES: usize = 8;
 
 /// This host's place in a job. Each host has its own launcher, with the same number of ranks.
 #[derive(Clone, Debug)]
-pub struct Place {
+pub struct HostPlace {
     /// The number of hosts.
     pub hosts: usize,
     /// Number of this host, from 0; rank 0 is on host 0.
@@ -96,9 +96,9 @@ impl Environment {
 
     /// Creates this host's part, of `ranks` ranks, of a job on several hosts. The secret is that of
     /// this process' environment.
-    pub fn at(place: &Place, ranks: usize) -> Result<Environment> {
+    pub fn at(place: &HostPlace, ranks: usize) -> Result<Environment> {
         check_count(ranks)?;
-        let Place {
+        let HostPlace {
             hosts, host_rank, ..
         } = *place;
         let RendezvousAddress::Tcp { host, port } = &place.address else {

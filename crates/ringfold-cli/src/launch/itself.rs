@@ -12,7 +12,7 @@ use ringfold::internals::setup::Explicit;
 use ringfold::{Bind, Error};
 use rustix::process::Signal;
 
-use super::{Job, Outcome, describe};
+use super::{Job, JobOutcome, describe};
 
 /// The hidden flag of ranks that this command has started.
 const LAUNCHED: &str = "--launched";
@@ -112,7 +112,7 @@ pub fn launch(
     ranks: usize,
     bind: Option<Bind>,
     consequence: &str,
-) -> Result<Outcome> {
+) -> Result<JobOutcome> {
     let again = Again::new()?;
     let outcome = super::launch(&Job {
         ranks,

@@ -5,9 +5,9 @@
 //! then get SIGTERM, then SIGKILL. A rank dies with the launcher, even if the launcher is killed (a
 //! parent-death signal); processes that the rank itself started are then out of reach.
 //!
-//! A job on several hosts has a launcher on each ([`Place`]); the launchers do not communicate. If
-//! a rank fails, the ranks of the other hosts detect it and end with an error. Restarting ranks is
-//! not supported here.
+//! A job on several hosts has a launcher on each ([`HostPlace`]); the launchers do not communicate.
+//! If a rank fails, the ranks of the other hosts detect it and end with an error. Restarting ranks
+//! is not supported here.
 
 mod binding;
 mod environment;
@@ -26,7 +26,7 @@ use rustix::io::Errno;
 use rustix::process::Signal;
 
 use environment::Environment;
-pub use environment::{Place, default_ranks};
+pub use environment::{HostPlace, default_ranks};
 
 /// Maximum number of ranks started on one host: more is a typing error, and would stall the
 /// machine.
@@ -37,7 +37,7 @@ pub struct Job<'a> {
     /// The number of ranks on this host.
     pub ranks: usize,
     /// This host's place, if the job is on several hosts.
-    pub place: Option<Place>,
+    pub place: Option<HostPlace>,
     /// The program of each rank, without the variables that describe the job.
     pub command: &'a dyn Fn(usize) -> Command,
     /// Whether the ranks' lines are collected and marked with their rank.
@@ -52,14 +52,14 @@ pub struct Job<'a> {
 
 /// The end of a job.
 #[derive(Clone, Copy, Debug)]
-pub struct Outcome {
+pub struct JobOutcome {
     /// The first rank that failed, and its exit status.
     pub failure: Option<(usize, ExitStatus)>,
     /// Whether the launcher itself was asked to end, by SIGINT, SIGTERM or SIGHUP.
     pub interrupted: bool,
 }
 
-impl Outcome {
+impl JobOutcome {
     /// Returns the job's exit status: that of the first failure, or 128 + n if it was signal n.
     pub fn status(&self) -> u8 {
         self.failure.map_or(0, |(_, status)| exit_code(status))
@@ -114,7 +114,7 @@ pub fn usage(error: anyhow::Error) -> anyhow::Error {
 }
 
 /// Starts the job's ranks and returns when all have ended.
-pub fn launch(job: &Job) -> Result<Outcome> {
+pub fn launch(job: &Job) -> Result<JobOutcome> {
     // Before the first child, so that no child's end and no signal is missed.
     let events = supervisor::Events::listen()?;
     let environment = match &job.place {

@@ -14,7 +14,7 @@ use ringfold::internals::wait::SPAN_MAX;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2};
 
-use super::Outcome;
+use super::JobOutcome;
 use super::environment::Environment;
 
 /// Time for the survivors of a failure to detect it themselves and to report their errors.
@@ -71,7 +71,7 @@ pub struct Supervisor<'a> {
     children: Vec<Option<Child>>,
     events: Events,
     stage: Stage,
-    outcome: Outcome,
+    outcome: JobOutcome,
     environment: &'a Environment,
     /// Whether the job is over, which ends the threads that report absent ranks.
     is_over: Arc<AtomicBool>,
@@ -93,7 +93,7 @@ impl Supervisor<'_> {
             children: children.into_iter().map(Some).collect(),
             events,
             stage: Stage::Running,
-            outcome: Outcome {
+            outcome: JobOutcome {
                 failure: None,
                 interrupted: false,
             },
@@ -104,7 +104,7 @@ impl Supervisor<'_> {
     }
 
     /// Supervises the processes until all have ended.
-    pub fn watch(mut self) -> Outcome {
+    pub fn watch(mut self) -> JobOutcome {
         loop {
             self.collect();
             if self.children.iter().all(Option::is_none) {

@@ -13,7 +13,7 @@ use ringfold::internals::simulate::Slow;
 use ringfold::{Collective, DType, Op, Weighting};
 
 use super::refused::{self, Refused};
-use crate::bench::{Case, DeviceFlags, Job, Method, Span};
+use crate::bench::{BenchSettings, Case, DeviceFlags, JobFlags, SizeSpan};
 use crate::output::is_stdout;
 use crate::parse::{
     OpName, Selection, parse_algorithm, parse_bytes, parse_collective, parse_dtype, parse_duration,
@@ -32,17 +32,17 @@ const MAX_ITERATIONS: u32 = 1 << 20;
 /// element is wrong.
 #[derive(clap::Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
-pub struct Arguments {
+pub struct PerfArguments {
     /// all_reduce, broadcast, reduce, all_gather, reduce_scatter, gather, scatter, all_to_all,
     /// sendrecv or barrier
     #[arg(default_value = "all_reduce", value_parser = parse_collective)]
     pub collective: Collective,
 
     #[command(flatten)]
-    pub job: Job,
+    pub job: JobFlags,
 
     #[command(flatten)]
-    pub span: Span,
+    pub span: SizeSpan,
 
     #[command(flatten)]
     pub on: DeviceFlags,
@@ -239,7 +239,7 @@ Examples:
   ringfold perf --device cuda -e 256M             on GPUs, one rank each in turn
   mpirun -n 4 ringfold perf                       under a launcher: no --ranks";
 
-impl Arguments {
+impl PerfArguments {
     /// Returns the slowdown of reductions, if one is requested.
     pub fn injection(&self) -> Option<Injection> {
         let is_wanted = self.reduce_time.is_some() || !self.slow.is_empty();
@@ -251,8 +251,8 @@ impl Arguments {
     }
 
     /// Returns the parameters of the measurement, the same for every size.
-    pub fn method(&self) -> Method {
-        Method {
+    pub fn settings(&self) -> BenchSettings {
+        BenchSettings {
             collective: self.collective,
             iters: self.iters,
             warmup_iters: self.warmup_iters,
@@ -360,18 +360,19 @@ impl Arguments {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use super::*;
     use clap::Parser;
 
     #[derive(Parser)]
-    struct Line {
+    struct CommandLine {
         #[command(flatten)]
-        arguments: Arguments,
+        arguments: PerfArguments,
     }
 
-    fn arguments(line: &str) -> Arguments {
-        Line::parse_from(format!("perf {line}").split_whitespace()).arguments
+    /// Returns the arguments of `ringfold perf` with this command line.
+    pub fn arguments(line: &str) -> PerfArguments {
+        CommandLine::parse_from(format!("perf {line}").split_whitespace()).arguments
     }
 
     #[test]

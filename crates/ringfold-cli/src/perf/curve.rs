@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::Result;
 
-use super::arguments::Arguments;
+use super::arguments::PerfArguments;
 use crate::bench::Measurement;
 use crate::plot::{Axis, Chart, Corner, Curve, Scale, Style};
 
@@ -14,7 +14,12 @@ use crate::plot::{Axis, Chart, Corner, Curve, Scale, Style};
 const MANY_CURVES: usize = 6;
 
 /// Draws `rows` into the file.
-pub fn draw(path: &Path, arguments: &Arguments, ranks: usize, rows: &[Measurement]) -> Result<()> {
+pub fn draw(
+    path: &Path,
+    arguments: &PerfArguments,
+    ranks: usize,
+    rows: &[Measurement],
+) -> Result<()> {
     let chart = Chart {
         title: title(arguments, ranks, rows),
         x: Axis::new("size", Scale::Bytes),
@@ -25,7 +30,7 @@ pub fn draw(path: &Path, arguments: &Arguments, ranks: usize, rows: &[Measuremen
     chart.draw(path)
 }
 
-fn title(arguments: &Arguments, ranks: usize, rows: &[Measurement]) -> String {
+fn title(arguments: &PerfArguments, ranks: usize, rows: &[Measurement]) -> String {
     let list = |name: fn(&Measurement) -> &str| {
         let mut names: Vec<&str> = Vec::new();
         for row in rows {

@@ -5,8 +5,8 @@ use std::time::SystemTime;
 use ringfold::Stats;
 use serde_json::{Map, Value, json};
 
-use super::arguments::Arguments;
-use super::report::Report;
+use super::arguments::PerfArguments;
+use super::report::PerfReport;
 use super::table;
 use crate::bench::{Measurement, stats};
 use crate::launch::itself;
@@ -15,7 +15,7 @@ use crate::launch::itself;
 const JSON_VERSION: u32 = 3;
 
 /// A function that formats a column of a measurement; the number is that of the ranks.
-type Column = fn(&Arguments, usize, &Measurement) -> String;
+type Column = fn(&PerfArguments, usize, &Measurement) -> String;
 
 /// The columns, in the order that other programs rely on.
 const COLUMNS: [(&str, Column); 20] = [
@@ -57,7 +57,7 @@ const DEVICE_COLUMNS: [(&str, Column); 3] = [
 ];
 
 /// Returns the columns of this run.
-fn columns(arguments: &Arguments) -> impl Iterator<Item = (&'static str, Column)> {
+fn columns(arguments: &PerfArguments) -> impl Iterator<Item = (&'static str, Column)> {
     let is_on_device = arguments.on.device.is_some();
     let more = DEVICE_COLUMNS.into_iter().filter(move |_| is_on_device);
     COLUMNS.into_iter().chain(more)
@@ -72,13 +72,13 @@ fn rate(value: f64) -> String {
 }
 
 /// Returns the names of the columns.
-pub fn heading(arguments: &Arguments) -> impl Iterator<Item = &'static str> {
+pub fn heading(arguments: &PerfArguments) -> impl Iterator<Item = &'static str> {
     columns(arguments).map(|(name, _)| name)
 }
 
 /// Returns a line of the CSV.
 pub fn line(
-    arguments: &Arguments,
+    arguments: &PerfArguments,
     ranks: usize,
     row: &Measurement,
 ) -> impl Iterator<Item = String> {
@@ -86,7 +86,7 @@ pub fn line(
 }
 
 /// Returns the run in nccl-tests' format, with fields of ours beside those of nccl-tests.
-pub fn document(run: &Report, stats: Option<&[Stats]>) -> Value {
+pub fn document(run: &PerfReport, stats: Option<&[Stats]>) -> Value {
     let arguments = run.arguments;
     let mut config = json!({
         "minimum_bytes": run.sizes.first(),
@@ -146,7 +146,7 @@ fn environment() -> Map<String, Value> {
         .collect()
 }
 
-fn results(arguments: &Arguments, rows: &[Measurement]) -> Vec<Value> {
+fn results(arguments: &PerfArguments, rows: &[Measurement]) -> Vec<Value> {
     let mut results: Vec<Value> = Vec::new();
     for row in rows {
         // The row in place always follows the row out of place.
@@ -169,7 +169,7 @@ fn results(arguments: &Arguments, rows: &[Measurement]) -> Vec<Value> {
     results
 }
 
-fn add_placement(result: &mut Value, name: &str, arguments: &Arguments, row: &Measurement) {
+fn add_placement(result: &mut Value, name: &str, arguments: &PerfArguments, row: &Measurement) {
     let estimate = row.estimate_us();
     result[name] = json!({
         "time": row.median_us(),

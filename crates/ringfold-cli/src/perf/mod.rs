@@ -18,11 +18,11 @@ use ringfold::{Communicator, Config, Error};
 use crate::bench::{Bench, Case, Size};
 use crate::launch::{itself, usage};
 
-pub use arguments::Arguments;
-use report::Report;
+pub use arguments::PerfArguments;
+use report::PerfReport;
 
 /// Measures, and returns the exit status: 1 if an element was wrong.
-pub fn run(arguments: Arguments) -> Result<u8> {
+pub fn run(arguments: PerfArguments) -> Result<u8> {
     arguments.check().map_err(usage)?;
     if let Some(rank) = arguments.job.rank()? {
         return take_part(&arguments, rank);
@@ -39,7 +39,7 @@ pub fn run(arguments: Arguments) -> Result<u8> {
 }
 
 /// Runs one rank, from joining to leaving; messages name it by `rank`.
-fn take_part(arguments: &Arguments, rank: usize) -> Result<u8> {
+fn take_part(arguments: &PerfArguments, rank: usize) -> Result<u8> {
     let is_launched = arguments.job.launched;
     let mut communicator = match join(arguments) {
         Ok(communicator) => communicator,
@@ -64,7 +64,7 @@ fn take_part(arguments: &Arguments, rank: usize) -> Result<u8> {
     }
 }
 
-fn join(arguments: &Arguments) -> Result<Communicator> {
+fn join(arguments: &PerfArguments) -> Result<Communicator> {
     ringfold::env::init_logging()?;
     let config = Config {
         max_channels: arguments.channels,
@@ -84,21 +84,26 @@ fn join(arguments: &Arguments) -> Result<Communicator> {
 /// wrong elements. The others exit successfully, so that rank 0 has the time to write.
 fn sweep(
     communicator: &mut Communicator,
-    arguments: &Arguments,
+    arguments: &PerfArguments,
     stdout: &mut dyn Write,
 ) -> Result<u64> {
     let world_size = communicator.world_size();
     let lines = lines(arguments, world_size)?;
     let max_bytes = lines.iter().map(|(_, size)| size.bytes).max().unwrap_or(0);
     let is_rank_0 = communicator.rank() == 0;
-    let mut bench = Bench::new(communicator, arguments.method(), max_bytes, arguments.iters)?;
+    let mut bench = Bench::new(
+        communicator,
+        arguments.settings(),
+        max_bytes,
+        arguments.iters,
+    )?;
     let participants = bench.introduce()?;
     let weights = bench.weights();
     let mut report = match is_rank_0 {
         true => {
             let sizes = arguments.sizes(1)?;
             let steps = lines.len() as u64;
-            Some(Report::begin(
+            Some(PerfReport::begin(
                 arguments,
                 sizes,
                 participants,
@@ -137,7 +142,7 @@ fn sweep(
 }
 
 /// Returns the lines of the table: every case with every size that it can have, each once.
-fn lines(arguments: &Arguments, world_size: usize) -> Result<Vec<(Case, Size)>> {
+fn lines(arguments: &PerfArguments, world_size: usize) -> Result<Vec<(Case, Size)>> {
     let mut lines = Vec::new();
     for case in arguments.cases(world_size)? {
         if let Some(root) = case.root.filter(|&root| root >= world_size) {
@@ -160,19 +165,12 @@ fn lines(arguments: &Arguments, world_size: usize) -> Result<Vec<(Case, Size)>> 
 
 #[cfg(test)]
 mod tests {
+    use super::arguments::tests::arguments;
     use super::*;
-    use clap::Parser;
-
-    #[derive(Parser)]
-    struct Line {
-        #[command(flatten)]
-        arguments: Arguments,
-    }
 
     /// Measures on ranks that are threads; returns the table's lines without comments.
     fn swept(ranks: usize, line: &str) -> Vec<String> {
-        let words = format!("perf {line}");
-        let arguments = Line::parse_from(words.split(' ')).arguments;
+        let arguments = arguments(line);
         let mut tables = vec![Vec::new(); ranks];
         std::thread::scope(|scope| {
             let arguments = &arguments;

@@ -4,7 +4,7 @@
 use anyhow::{Result, bail};
 use ringfold::{Collective, Method};
 
-use super::arguments::Arguments;
+use super::arguments::PerfArguments;
 
 /// Flags of nccl-tests, all hidden from the help.
 #[derive(clap::Args, Clone, Debug)]
@@ -67,7 +67,7 @@ impl Refused {
 }
 
 /// Rejects flags without a meaning on devices, if `--device` is given.
-pub fn on_device(arguments: &Arguments) -> Result<()> {
+pub fn on_device(arguments: &PerfArguments) -> Result<()> {
     if arguments.on.device.is_none() {
         return Ok(());
     }

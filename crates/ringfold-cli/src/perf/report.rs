@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressStyle};
 use ringfold::Stats;
 
-use super::arguments::Arguments;
+use super::arguments::PerfArguments;
 use super::curve;
 use super::files;
 use super::table;
@@ -16,8 +16,8 @@ use crate::numbers::bytes_label;
 use crate::output::{self, Csv};
 
 /// The report of one run.
-pub struct Report<'a> {
-    pub(super) arguments: &'a Arguments,
+pub struct PerfReport<'a> {
+    pub(super) arguments: &'a PerfArguments,
     pub(super) sizes: Vec<u64>,
     pub(super) participants: Vec<Participant>,
     /// The measurements, kept for the JSON and the plot.
@@ -33,17 +33,17 @@ pub struct Report<'a> {
     extent: table::Extent,
 }
 
-impl<'a> Report<'a> {
+impl<'a> PerfReport<'a> {
     /// Opens the files, so that an unwritable path fails before the measurement, and prints the
     /// header. `steps` is the number of sizes to measure.
     pub fn begin(
-        arguments: &'a Arguments,
+        arguments: &'a PerfArguments,
         sizes: Vec<u64>,
         participants: Vec<Participant>,
         weights: Option<&[u32]>,
         steps: u64,
         stdout: &'a mut dyn Write,
-    ) -> Result<Report<'a>> {
+    ) -> Result<PerfReport<'a>> {
         if let Some(path) = &arguments.plot {
             output::open(path)?;
         }
@@ -52,7 +52,7 @@ impl<'a> Report<'a> {
         progress.set_style(ProgressStyle::with_template("{bar:30} {pos}/{len} {msg}")?);
         let csv = arguments.csv.as_deref();
         let csv = csv.map(|path| Csv::create(path, files::heading(arguments)));
-        let mut report = Report {
+        let mut report = PerfReport {
             arguments,
             csv: csv.transpose()?,
             json: arguments.json.as_deref().map(output::open).transpose()?,

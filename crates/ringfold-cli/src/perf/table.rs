@@ -8,7 +8,7 @@ use std::time::SystemTime;
 use ringfold::Weighting;
 use rustix::termios::tcgetwinsize;
 
-use super::arguments::Arguments;
+use super::arguments::PerfArguments;
 use crate::bench::{Measurement, Participant};
 use crate::numbers::{number, significant};
 
@@ -43,7 +43,7 @@ const WHOLE_COLUMNS: u16 = 115;
 
 /// Returns the lines before the first row.
 pub fn header(
-    arguments: &Arguments,
+    arguments: &PerfArguments,
     participants: &[Participant],
     weights: Option<&[u32]>,
     extent: Extent,
@@ -124,7 +124,7 @@ fn weights_text(asked: &Weighting, weights: Option<&[u32]>) -> String {
 }
 
 /// Returns the names and units of a placement's columns after nccl-tests' four.
-fn more_columns(arguments: &Arguments) -> Vec<[&'static str; 2]> {
+fn more_columns(arguments: &PerfArguments) -> Vec<[&'static str; 2]> {
     let mut columns = Vec::new();
     if arguments.on.device.is_some() {
         columns.extend([["limit", "(us)"], ["of limit", "(%)"]]);
@@ -144,7 +144,7 @@ fn more_columns(arguments: &Arguments) -> Vec<[&'static str; 2]> {
 /// Width of each of the [`more_columns`].
 const MORE_WIDTH: usize = 8;
 
-fn column_heads(arguments: &Arguments, extent: Extent) -> String {
+fn column_heads(arguments: &PerfArguments, extent: Extent) -> String {
     let more = more_columns(arguments);
     let width = more.len() * (MORE_WIDTH + 1);
     let is_whole = extent == Extent::Whole;
@@ -176,7 +176,7 @@ fn column_heads(arguments: &Arguments, extent: Extent) -> String {
 
 /// Returns the row of one size, in both placements if there are two.
 pub fn row(
-    arguments: &Arguments,
+    arguments: &PerfArguments,
     out: &Measurement,
     in_place: Option<&Measurement>,
     extent: Extent,
@@ -205,7 +205,7 @@ pub fn row(
     text
 }
 
-fn placement_columns(arguments: &Arguments, row: Option<&Measurement>) -> String {
+fn placement_columns(arguments: &PerfArguments, row: Option<&Measurement>) -> String {
     let Some(row) = row else {
         let mut text = format!("  {:>7} {:>6} {:>6} {:>6}", "N/A", "N/A", "N/A", "N/A");
         text += &format!(" {:>MORE_WIDTH$}", "N/A").repeat(more_columns(arguments).len());
@@ -226,7 +226,7 @@ fn placement_columns(arguments: &Arguments, row: Option<&Measurement>) -> String
 }
 
 /// Returns the values of the [`more_columns`].
-fn more_values(arguments: &Arguments, row: &Measurement) -> Vec<Option<f64>> {
+fn more_values(arguments: &PerfArguments, row: &Measurement) -> Vec<Option<f64>> {
     let mut values = Vec::new();
     if arguments.on.device.is_some() {
         values.extend([row.limit_us, row.of_limit_percent()]);
@@ -249,7 +249,7 @@ fn more_values(arguments: &Arguments, row: &Measurement) -> Vec<Option<f64>> {
 }
 
 /// Returns the lines after the last row.
-pub fn footer(arguments: &Arguments, wrong: u64, average_busbw_gbps: f64) -> String {
+pub fn footer(arguments: &PerfArguments, wrong: u64, average_busbw_gbps: f64) -> String {
     let verdict = match (arguments.check, wrong) {
         (0, _) => "NOT CHECKED",
         (_, 0) => "OK",
@@ -271,18 +271,14 @@ pub fn utc(time: SystemTime) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::time::Duration;
+
+    use super::*;
+    use crate::perf::arguments::tests::arguments;
 
     #[test]
     fn columns_stand_under_their_heads() {
-        use clap::Parser;
-        #[derive(Parser)]
-        struct Line {
-            #[command(flatten)]
-            arguments: Arguments,
-        }
-        let arguments = Line::parse_from(["perf", "-I"]).arguments;
+        let arguments = arguments("-I");
         let heads = column_heads(&arguments, Extent::Whole);
         let names = heads.lines().nth(1).unwrap();
         let measurement = crate::bench::measurement::tests::measurement(&[1.0, 2.0]);
@@ -302,13 +298,7 @@ mod tests {
 
     #[test]
     fn rows_fit_beside_an_editor() {
-        use clap::Parser;
-        #[derive(Parser)]
-        struct Line {
-            #[command(flatten)]
-            arguments: Arguments,
-        }
-        let arguments = Line::parse_from(["perf"]).arguments;
+        let arguments = arguments("");
         let measurement = crate::bench::measurement::tests::measurement(&[12345.678, 2.0]);
         for (columns, most) in [(None, 120), (Some(114), 80), (Some(80), 80)] {
             let extent = Extent::fitting(columns);

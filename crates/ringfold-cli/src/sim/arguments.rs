@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::outcome::Method;
+use super::outcome::SimulationMethod;
 use super::settings::Layers;
 use super::vary::Variation;
 use crate::output::is_stdout;
@@ -21,7 +21,7 @@ use crate::output::is_stdout;
 /// 8M (binary). A violated guarantee or a call that fails makes the exit status 1.
 #[derive(clap::Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
-pub struct Arguments {
+pub struct SimArguments {
     /// A scenario file, whose settings flags replace, or a collective's name
     #[arg(value_name = "SCENARIO.toml|COLLECTIVE")]
     pub what: Option<String>,
@@ -42,7 +42,7 @@ pub struct Arguments {
 
     /// How to simulate
     #[arg(long, value_name = "HOW", value_enum, default_value = "auto", help_heading = RUNS)]
-    pub method: Method,
+    pub method: SimulationMethod,
 
     /// Take links and processors from a file of `ringfold tune calibrate`, written in a job of
     /// several hosts, and devices from one written with `--device`
@@ -206,7 +206,7 @@ Examples:
   ringfold sim --ranks 4 --bytes 64M --device 25GB/s --alpha 500ns --bandwidth 100GB/s
   ringfold sim examples/papers/bupt2024.toml --sweep delay=0us..30us+2us";
 
-impl Arguments {
+impl SimArguments {
     /// Checks what can be checked before anything is simulated.
     pub fn check(&self) -> Result<()> {
         if let [one, other, ..] = self.stdout_data()[..] {

@@ -25,15 +25,15 @@ pub enum Fabric {
 
 /// A file of `ringfold tune calibrate`.
 #[derive(Clone, Debug, Default)]
-pub struct Measured {
+pub struct MeasuredCosts {
     links: Option<LinkCosts>,
     rdma: Option<RdmaCosts>,
     pub devices: Option<DeviceConstants>,
 }
 
-impl Measured {
+impl MeasuredCosts {
     /// Reads the file.
-    pub fn read(path: &Path) -> Result<Measured> {
+    pub fn read(path: &Path) -> Result<MeasuredCosts> {
         let Calibration {
             links,
             rdma,
@@ -47,7 +47,7 @@ impl Measured {
                 path.display()
             );
         }
-        Ok(Measured {
+        Ok(MeasuredCosts {
             links,
             rdma,
             devices,

@@ -31,8 +31,8 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use ringfold::internals::simulate::{Scenario, goal};
 
-pub use arguments::Arguments;
-use constants::Measured;
+pub use arguments::SimArguments;
+use constants::MeasuredCosts;
 use outcome::Outcome;
 use settings::Layers;
 use vary::{Value, Variant};
@@ -42,7 +42,7 @@ use crate::output::{self, Csv};
 use crate::parse::parse_collective;
 
 /// Simulates, and returns the exit status: 1 when a call failed or a promise was broken.
-pub fn run(arguments: Arguments) -> Result<u8> {
+pub fn run(arguments: SimArguments) -> Result<u8> {
     arguments.check().map_err(usage)?;
     let (name, layers) = base(&arguments)?;
     let variants = vary::variants(&layers, &name, arguments.compare.as_deref())?;
@@ -57,10 +57,10 @@ pub fn run(arguments: Arguments) -> Result<u8> {
 }
 
 /// The file's name, and the settings of constants, file and flags together.
-fn base(arguments: &Arguments) -> Result<(String, Layers)> {
+fn base(arguments: &SimArguments) -> Result<(String, Layers)> {
     let mut layers = Layers::default();
     if let Some(path) = &arguments.constants {
-        layers.measured = Measured::read(path)?;
+        layers.measured = MeasuredCosts::read(path)?;
     }
     let mut name = "flags".to_owned();
     if let Some(what) = &arguments.what {
@@ -84,7 +84,7 @@ fn base(arguments: &Arguments) -> Result<(String, Layers)> {
 
 /// The scenario of these settings; if there is none, or the method cannot simulate it, that is an
 /// error of the command line.
-fn possible(arguments: &Arguments, layers: &Layers, needs_all: bool) -> Result<Scenario> {
+fn possible(arguments: &SimArguments, layers: &Layers, needs_all: bool) -> Result<Scenario> {
     let scenario = scenario::scenario(layers).map_err(usage)?;
     arguments
         .method
@@ -94,7 +94,7 @@ fn possible(arguments: &Arguments, layers: &Layers, needs_all: bool) -> Result<S
 }
 
 /// Runs one simulation and prints all about it.
-fn single(arguments: &Arguments, variant: &Variant) -> Result<Outcome> {
+fn single(arguments: &SimArguments, variant: &Variant) -> Result<Outcome> {
     let traces = arguments.trace.is_some() || arguments.gantt.is_some();
     // What was asked for by `--json` is everything, and so is what a timeline shows.
     let needs_all = traces || arguments.json.is_some();
@@ -132,7 +132,7 @@ fn single(arguments: &Arguments, variant: &Variant) -> Result<Outcome> {
 }
 
 /// Runs every variant at every value and prints a line for each as soon as it is there.
-fn many(arguments: &Arguments, variants: &[Variant]) -> Result<Vec<Outcome>> {
+fn many(arguments: &SimArguments, variants: &[Variant]) -> Result<Vec<Outcome>> {
     let key = arguments.sweep.as_ref().map(|sweep| sweep.key.as_str());
     let values: Vec<Option<&Value>> = match &arguments.sweep {
         Some(sweep) => sweep.values.iter().map(Some).collect(),
@@ -192,7 +192,7 @@ fn many(arguments: &Arguments, variants: &[Variant]) -> Result<Vec<Outcome>> {
 }
 
 /// The files that are written when all is done.
-fn write_files(arguments: &Arguments, outcomes: &[Outcome]) -> Result<()> {
+fn write_files(arguments: &SimArguments, outcomes: &[Outcome]) -> Result<()> {
     if let Some(path) = &arguments.json {
         files::write_json(path, arguments.sweep.as_ref(), outcomes)
             .with_context(|| format!("cannot write `{}`", path.display()))?;

@@ -19,7 +19,7 @@ const STEP_BYTES: u128 = 256;
 
 /// How a simulation is carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Method {
+pub enum SimulationMethod {
     /// The longest path for many ranks where it fits and only times are asked, else the engine
     Auto,
     /// The library's engine, event by event
@@ -136,13 +136,13 @@ impl Summary {
     }
 }
 
-impl Method {
+impl SimulationMethod {
     /// Whether only the longest path is computed. `needs_all`: more than times is asked.
     fn takes_longest_path(self, scenario: &Scenario, needs_all: bool) -> bool {
         match self {
-            Method::Engine => false,
-            Method::LongestPath => true,
-            Method::Auto => {
+            SimulationMethod::Engine => false,
+            SimulationMethod::LongestPath => true,
+            SimulationMethod::Auto => {
                 !needs_all
                     && scenario.ranks > ENGINE_RANKS
                     && scenario.payload == Payload::Hollow
@@ -179,8 +179,8 @@ impl Method {
             match simulate::longest_path(scenario) {
                 Ok(report) => return Ok((Summary::of_longest_path(report), None)),
                 // Only the pass itself finds out whether the order of things is that of the rounds.
-                Err(Error::Unsupported(_)) if self == Method::Auto => {
-                    Method::Engine.check(scenario, needs_all)?
+                Err(Error::Unsupported(_)) if self == SimulationMethod::Auto => {
+                    SimulationMethod::Engine.check(scenario, needs_all)?
                 }
                 Err(error @ Error::Unsupported(_)) => return Err(usage(error.into())),
                 Err(error) => return Err(error.into()),

@@ -20,7 +20,7 @@ pub struct Bytes(pub u64);
 
 /// A time: `5us`, `20ms`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Span {
+pub struct TimeSpan {
     pub ps: u64,
 }
 
@@ -56,10 +56,10 @@ impl FromStr for Bytes {
     }
 }
 
-impl FromStr for Span {
+impl FromStr for TimeSpan {
     type Err = ringfold::Error;
-    fn from_str(text: &str) -> ringfold::Result<Span> {
-        parse_time_ps(text).map(|ps| Span { ps })
+    fn from_str(text: &str) -> ringfold::Result<TimeSpan> {
+        parse_time_ps(text).map(|ps| TimeSpan { ps })
     }
 }
 
@@ -74,8 +74,8 @@ impl FromStr for Rate {
     }
 }
 
-impl From<Span> for u64 {
-    fn from(time: Span) -> u64 {
+impl From<TimeSpan> for u64 {
+    fn from(time: TimeSpan) -> u64 {
         time.ps
     }
 }
@@ -143,7 +143,7 @@ pub fn one_of<T: Copy, const N: usize>(text: &str, words: [(&str, T); N]) -> Res
 
 pub(super) use {read_from_text, words};
 
-read_from_text!(Bytes, Span, Rate, DeviceRate);
+read_from_text!(Bytes, TimeSpan, Rate, DeviceRate);
 
 /// A string, or a number as it would be written.
 struct Text(String);

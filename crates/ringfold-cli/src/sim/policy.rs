@@ -11,7 +11,7 @@ use ringfold::internals::simulate::{
 };
 use serde::{Deserialize, Deserializer};
 
-use super::parse::{Span, one_of, read_from_text, text, words};
+use super::parse::{TimeSpan, one_of, read_from_text, text, words};
 
 /// The straggler policy, which is for rings.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -24,7 +24,7 @@ pub struct PolicySettings {
     pub signals: Option<Signals>,
     #[serde(deserialize_with = "timers")]
     pub timers: Option<Usual>,
-    pub floor: Option<Span>,
+    pub floor: Option<TimeSpan>,
 }
 
 /// The destination of a slow rank's sum, by name; `off` leaves the ring as it is.

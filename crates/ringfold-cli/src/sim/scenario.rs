@@ -11,7 +11,7 @@ use ringfold::{Collective, Method};
 
 use super::disturbances::Late;
 use super::parse::DeviceRate;
-use super::settings::{DeviceSettings, Layers, Settings, Slice, Way};
+use super::settings::{AlgorithmChoice, DeviceSettings, Layers, Settings, Slice};
 
 /// By default, data is moved and results are compared up to this size: more would exhaust the
 /// machine's memory.
@@ -44,10 +44,10 @@ pub fn scenario(layers: &Layers) -> Result<Scenario> {
     let mut scenario = Scenario {
         collective,
         algorithm: match settings.algorithm {
-            Some(Way::By(algorithm)) => Some(algorithm),
+            Some(AlgorithmChoice::By(algorithm)) => Some(algorithm),
             // Settings of rings that bypass slow ranks, including `off`, imply the ring.
             None if settings.straggler.policy.is_some() => Some(Method::Ring),
-            Some(Way::Auto) | None => None,
+            Some(AlgorithmChoice::Auto) | None => None,
         },
         dtype: settings.datatype.unwrap_or(default.dtype),
         op: settings.op.unwrap_or(default.op),
@@ -92,7 +92,10 @@ pub fn scenario(layers: &Layers) -> Result<Scenario> {
 /// The default root: for `stragglar`, whose root is the late rank, the first late rank.
 fn root(settings: &Settings, default: usize) -> usize {
     match (settings.algorithm, settings.late.first()) {
-        (Some(Way::By(Method::Stragglar)), Some(Late(Disturbance::Late { rank, .. }))) => *rank,
+        (
+            Some(AlgorithmChoice::By(Method::Stragglar)),
+            Some(Late(Disturbance::Late { rank, .. })),
+        ) => *rank,
         _ => default,
     }
 }

@@ -13,10 +13,10 @@ use ringfold::{Collective, DType, Method, Op, Weighting};
 use serde::{Deserialize, Deserializer};
 use toml::{Table, Value};
 
-use super::constants::{Fabric, Measured};
+use super::constants::{Fabric, MeasuredCosts};
 use super::disturbances::{Dead, Late, SlowLink, Stall, SwitchText};
 use super::parse::{
-    Bytes, DeviceRate, Rate, Span, own_list, own_text, read_from_text, text, words,
+    Bytes, DeviceRate, Rate, TimeSpan, own_list, own_text, read_from_text, text, words,
 };
 use super::policy::PolicySettings;
 use crate::parse::{Selection, parse_algorithm, parse_collective, parse_dtype};
@@ -27,7 +27,7 @@ use crate::parse::{Selection, parse_algorithm, parse_collective, parse_dtype};
 pub struct Settings {
     #[serde(deserialize_with = "collective")]
     pub collective: Option<Collective>,
-    pub algorithm: Option<Way>,
+    pub algorithm: Option<AlgorithmChoice>,
     pub ranks: Option<usize>,
     pub bytes: Option<Bytes>,
     pub chunk_bytes: Option<Bytes>,
@@ -43,7 +43,7 @@ pub struct Settings {
     pub payload: Option<Payload>,
     pub barriers: Option<bool>,
     pub seed: Option<u64>,
-    pub timeout: Option<Span>,
+    pub timeout: Option<TimeSpan>,
     #[serde(deserialize_with = "own_list")]
     pub slow: Vec<Slow>,
     #[serde(deserialize_with = "own_list")]
@@ -54,7 +54,7 @@ pub struct Settings {
     pub slow_link: Vec<SlowLink>,
     #[serde(deserialize_with = "own_list")]
     pub dead: Vec<Dead>,
-    pub detect: Option<Span>,
+    pub detect: Option<TimeSpan>,
     pub network: NetworkSettings,
     pub compute: ComputeSettings,
     pub devices: DeviceSettings,
@@ -68,23 +68,23 @@ pub struct NetworkSettings {
     #[serde(deserialize_with = "fabric")]
     pub fabric: Option<Fabric>,
     pub registered: Option<bool>,
-    pub grant: Option<Span>,
-    pub alpha: Option<Span>,
+    pub grant: Option<TimeSpan>,
+    pub alpha: Option<TimeSpan>,
     pub bandwidth: Option<Rate>,
-    pub overhead: Option<Span>,
-    pub crowded_overhead: Option<Span>,
-    pub packets_overhead: Option<Span>,
+    pub overhead: Option<TimeSpan>,
+    pub crowded_overhead: Option<TimeSpan>,
+    pub packets_overhead: Option<TimeSpan>,
     pub work_rate: Option<Rate>,
-    pub gap: Option<Span>,
+    pub gap: Option<TimeSpan>,
     #[serde(deserialize_with = "ports")]
     pub ports: Option<Ports>,
     #[serde(deserialize_with = "sending")]
     pub sending: Option<Sending>,
     pub ranks_per_host: Option<usize>,
-    pub local_alpha: Option<Span>,
+    pub local_alpha: Option<TimeSpan>,
     pub local_bandwidth: Option<Rate>,
-    pub local_overhead: Option<Span>,
-    pub local_crowded_overhead: Option<Span>,
+    pub local_overhead: Option<TimeSpan>,
+    pub local_crowded_overhead: Option<TimeSpan>,
     pub local_work_rate: Option<Rate>,
     pub window_bytes: Option<Bytes>,
     pub local_window_bytes: Option<Bytes>,
@@ -99,16 +99,16 @@ pub struct NetworkSettings {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ComputeSettings {
-    pub reduce_time: Option<Span>,
+    pub reduce_time: Option<TimeSpan>,
     pub reduce_rate: Option<Rate>,
     pub copy_rate: Option<Rate>,
     pub cache_bytes: Option<Bytes>,
     pub miss_rate: Option<Rate>,
     #[serde(deserialize_with = "server")]
     pub server: Option<Server>,
-    pub spin: Option<Span>,
-    pub wake: Option<Span>,
-    pub switch_time: Option<Span>,
+    pub spin: Option<TimeSpan>,
+    pub wake: Option<TimeSpan>,
+    pub switch_time: Option<TimeSpan>,
     pub cores_per_host: Option<usize>,
 }
 
@@ -119,14 +119,14 @@ pub struct DeviceSettings {
     pub device: Option<DeviceRate>,
     pub device_in: Option<Rate>,
     pub device_duplex: Option<f64>,
-    pub device_copy: Option<Span>,
-    pub device_signal: Option<Span>,
-    pub device_enqueue: Option<Span>,
+    pub device_copy: Option<TimeSpan>,
+    pub device_signal: Option<TimeSpan>,
+    pub device_enqueue: Option<TimeSpan>,
     pub slot_bytes: Option<Bytes>,
     pub slots: Option<u32>,
     pub device_reduce: Option<Rate>,
-    pub device_launch: Option<Span>,
-    pub device_flag: Option<Span>,
+    pub device_launch: Option<TimeSpan>,
+    pub device_flag: Option<TimeSpan>,
     pub device_read: Option<Rate>,
     #[serde(deserialize_with = "own_text")]
     pub reducer: Option<Reducer>,
@@ -137,7 +137,7 @@ pub struct DeviceSettings {
 
 /// The algorithm of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum AlgorithmChoice {
     /// The tuner's choice.
     Auto,
     /// This algorithm.
@@ -162,7 +162,7 @@ words! {
     "unlimited" => Ports::Unlimited
 }
 
-read_from_text!(Slice, Way);
+read_from_text!(Slice, AlgorithmChoice);
 
 impl std::str::FromStr for Slice {
     type Err = String;
@@ -177,12 +177,12 @@ impl std::str::FromStr for Slice {
     }
 }
 
-impl std::str::FromStr for Way {
+impl std::str::FromStr for AlgorithmChoice {
     type Err = ringfold::Error;
-    fn from_str(text: &str) -> ringfold::Result<Way> {
+    fn from_str(text: &str) -> ringfold::Result<AlgorithmChoice> {
         match text {
-            "auto" => Ok(Way::Auto),
-            _ => parse_algorithm(text).map(Way::By),
+            "auto" => Ok(AlgorithmChoice::Auto),
+            _ => parse_algorithm(text).map(AlgorithmChoice::By),
         }
     }
 }
@@ -220,7 +220,7 @@ const REPLACED: [(&str, &str); 4] = [
 pub struct Layers {
     set: Table,
     /// Constants of measured links and devices; every setting takes precedence.
-    pub measured: Measured,
+    pub measured: MeasuredCosts,
     /// The delay of all slow reductions and late ranks, if it varies.
     pub delay_ps: Option<u64>,
 }
@@ -363,6 +363,6 @@ mod tests {
         let both = Table::from_iter([("network".to_owned(), Value::Table(both))]);
         overlay(&mut layers.set, both);
         let crowded = layers.settings().unwrap().network.crowded_overhead;
-        assert_eq!(crowded, Some(Span { ps: 2_000_000 }));
+        assert_eq!(crowded, Some(TimeSpan { ps: 2_000_000 }));
     }
 }

@@ -46,7 +46,7 @@ pub struct Value {
 
 /// What kind of quantity a sweep goes through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind<'a> {
+enum Quantity<'a> {
     Bytes,
     Time,
     Number { unit: &'a str },
@@ -159,14 +159,14 @@ fn range(key: String, from: &str, to: &str) -> Result<Variation, String> {
 }
 
 /// The kind that all words are of.
-fn kind<'a>(key: &str, words: &[&'a str]) -> Option<Kind<'a>> {
+fn kind<'a>(key: &str, words: &[&'a str]) -> Option<Quantity<'a>> {
     let plain = words.iter().all(|word| word.parse::<f64>().is_ok());
     let all = |is: &dyn Fn(&str) -> bool| words.iter().all(|word| is(word));
     if (!plain || key.ends_with("bytes")) && all(&|word| parse_bytes(word).is_ok()) {
-        return Some(Kind::Bytes);
+        return Some(Quantity::Bytes);
     }
     if !plain && all(&|word| parse_time_ps(word).is_ok()) {
-        return Some(Kind::Time);
+        return Some(Quantity::Time);
     }
     let units: Vec<&str> = words.iter().map(|word| split(word).1).collect();
     let unit = units
@@ -178,7 +178,7 @@ fn kind<'a>(key: &str, words: &[&'a str]) -> Option<Kind<'a>> {
     let numbers = words
         .iter()
         .all(|word| split(word).0.parse::<f64>().is_ok());
-    (is_one && numbers).then_some(Kind::Number { unit })
+    (is_one && numbers).then_some(Quantity::Number { unit })
 }
 
 /// A number and its unit.
@@ -187,33 +187,37 @@ fn split(word: &str) -> (&str, &str) {
     word.split_at(end.unwrap_or(word.len()))
 }
 
-impl Kind<'_> {
+impl Quantity<'_> {
     /// The quantity in bytes, picoseconds, or its unit.
     fn raw(self, word: &str) -> Option<f64> {
         match self {
-            Kind::Bytes => parse_bytes(word).ok().map(|bytes| bytes as f64),
-            Kind::Time => parse_time_ps(word).ok().map(|ps| ps as f64),
-            Kind::Number { .. } => split(word).0.parse().ok(),
+            Quantity::Bytes => parse_bytes(word).ok().map(|bytes| bytes as f64),
+            Quantity::Time => parse_time_ps(word).ok().map(|ps| ps as f64),
+            Quantity::Number { .. } => split(word).0.parse().ok(),
         }
     }
 
     /// The quantity on an axis.
     fn number(self, word: &str) -> Option<f64> {
         let raw = self.raw(word)?;
-        Some(if self == Kind::Time { raw / 1e6 } else { raw })
+        Some(if self == Quantity::Time {
+            raw / 1e6
+        } else {
+            raw
+        })
     }
 
     fn value(self, key: &str, raw: f64) -> Value {
         let (text, label, number) = match self {
-            Kind::Bytes => {
+            Quantity::Bytes => {
                 let bytes = raw.round();
                 (format!("{bytes}"), bytes_label(bytes), bytes)
             }
-            Kind::Time => {
+            Quantity::Time => {
                 let ps = raw.round() as u64;
                 (format!("{ps}ps"), time_text(ps), raw / 1e6)
             }
-            Kind::Number { unit } => {
+            Quantity::Number { unit } => {
                 // Ranks and seeds are whole.
                 let whole = matches!(
                     key,
@@ -237,19 +241,19 @@ impl Kind<'_> {
 
     fn scale(self, key: &str, is_even: bool) -> Scale {
         match self {
-            Kind::Bytes => Scale::Bytes,
+            Quantity::Bytes => Scale::Bytes,
             _ if is_even => Scale::Linear,
-            Kind::Number { .. } if key == "ranks" => Scale::Doubling,
-            Kind::Time | Kind::Number { .. } => Scale::Logarithmic,
+            Quantity::Number { .. } if key == "ranks" => Scale::Doubling,
+            Quantity::Time | Quantity::Number { .. } => Scale::Logarithmic,
         }
     }
 
     fn axis(self, key: &str) -> String {
         match self {
-            Kind::Bytes if key == "bytes" => "size".into(),
-            Kind::Time => format!("{key} (µs)"),
-            Kind::Number { unit } if !unit.is_empty() => format!("{key} ({unit})"),
-            Kind::Bytes | Kind::Number { .. } => key.into(),
+            Quantity::Bytes if key == "bytes" => "size".into(),
+            Quantity::Time => format!("{key} (µs)"),
+            Quantity::Number { unit } if !unit.is_empty() => format!("{key} ({unit})"),
+            Quantity::Bytes | Quantity::Number { .. } => key.into(),
         }
     }
 }

@@ -33,7 +33,7 @@ use ranks::Ranks;
 /// different hosts are printed.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
-pub struct Arguments {
+pub struct TraceArguments {
     /// Folder of the recorded calls
     #[arg(value_name = "DIR")]
     folder: PathBuf,
@@ -50,7 +50,7 @@ Examples:
   ringfold trace /tmp/calls -o job.json";
 
 /// Writes the timeline.
-pub fn run(arguments: Arguments) -> Result<u8> {
+pub fn run(arguments: TraceArguments) -> Result<u8> {
     merge(&arguments.folder, &arguments.output)?;
     Ok(0)
 }

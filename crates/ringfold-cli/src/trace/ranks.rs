@@ -20,7 +20,7 @@ pub fn key(board: &Picture) -> Key {
 
 /// The processes of a job.
 pub struct Ranks {
-    pub processes: Vec<Process>,
+    pub processes: Vec<TracedProcess>,
     /// Index of the process of each board.
     pub process_of: Vec<usize>,
     /// Index of the process of each rank of a communicator, if the process has left a file.
@@ -30,7 +30,7 @@ pub struct Ranks {
 }
 
 /// A process' rank in the job, and its name in the timeline.
-pub struct Process {
+pub struct TracedProcess {
     pub rank: usize,
     pub name: String,
 }
@@ -76,7 +76,7 @@ impl Ranks {
             members: members.collect(),
             processes: order
                 .iter()
-                .map(|(_, (_, board))| Process::of(&boards[*board]))
+                .map(|(_, (_, board))| TracedProcess::of(&boards[*board]))
                 .collect(),
             process_of,
             communicators,
@@ -106,12 +106,12 @@ impl Ranks {
     }
 }
 
-impl Process {
-    fn of(board: &Recorded) -> Process {
+impl TracedProcess {
+    fn of(board: &Recorded) -> TracedProcess {
         let Picture {
             rank, host, pid, ..
         } = &board.picture;
-        Process {
+        TracedProcess {
             rank: *rank,
             name: format!("rank {rank} ({host}, process {pid})"),
         }

@@ -22,7 +22,7 @@ use crate::numbers::bytes_label;
 use crate::plot::events;
 
 /// The data of a timeline.
-struct Timeline<'a> {
+struct TracedJob<'a> {
     boards: &'a [Recorded],
     ranks: &'a Ranks,
     clocks: &'a Clocks,
@@ -37,7 +37,7 @@ pub fn write(
     clocks: &Clocks,
     meetings: &Meetings,
 ) -> Result<()> {
-    let timeline = Timeline {
+    let timeline = TracedJob {
         boards,
         ranks,
         clocks,
@@ -51,7 +51,7 @@ pub fn write(
     )
 }
 
-impl Timeline<'_> {
+impl TracedJob<'_> {
     /// Returns the names of processes and tracks, and marks for failed communicators.
     fn names(&self) -> Vec<Value> {
         let mut events = Vec::new();

@@ -38,7 +38,7 @@ use crate::bench::devices::Devices;
 use crate::launch::{self, Job, itself};
 use crate::output;
 use crate::statistics::percentile;
-use links::Measured;
+use links::NetworkCosts;
 
 /// The exit status after Ctrl-C.
 const INTERRUPTED: u8 = 128 + 2;
@@ -66,7 +66,7 @@ const VARIABLES_OFF: [&str; 8] = [
 /// them and leaves the other.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
-pub struct Arguments {
+pub struct CalibrateArguments {
     /// Print the current calibration, and measure nothing
     #[arg(long)]
     show: bool,
@@ -99,7 +99,7 @@ Examples:
   ringfold perf --algorithm ring --csv rows.csv && ringfold tune calibrate --rows rows.csv";
 
 /// Measures or shows, and returns the exit status.
-pub fn run(arguments: &Arguments) -> Result<u8> {
+pub fn run(arguments: &CalibrateArguments) -> Result<u8> {
     if let Some(path) = &arguments.samples {
         return worker::run(path);
     }
@@ -176,7 +176,7 @@ fn earlier(path: &Path, machine: &str) -> Result<Calibration> {
 }
 
 /// Where the calibration of this machine is kept: where jobs of this environment look for it.
-fn file(arguments: &Arguments, machine: &str) -> Result<PathBuf> {
+fn file(arguments: &CalibrateArguments, machine: &str) -> Result<PathBuf> {
     if let Some(path) = &arguments.file {
         return Ok(path.clone());
     }
@@ -188,7 +188,7 @@ fn file(arguments: &Arguments, machine: &str) -> Result<PathBuf> {
 }
 
 /// A rank's part in measuring the links of a job; rank 0 keeps what was measured.
-fn take_part(arguments: &Arguments) -> Result<()> {
+fn take_part(arguments: &CalibrateArguments) -> Result<()> {
     ringfold::env::init_logging()?;
     let communicator = Communicator::connect(Config::default())?;
     if communicator.hosts() < 2 {
@@ -203,8 +203,8 @@ fn take_part(arguments: &Arguments) -> Result<()> {
         let path = file(arguments, &machine)?;
         let mut kept = earlier(&path, &machine)?;
         match measured {
-            Measured::Sockets(costs) => kept.links = Some(costs),
-            Measured::Rdma(costs) => kept.rdma = Some(costs),
+            NetworkCosts::Sockets(costs) => kept.links = Some(costs),
+            NetworkCosts::Rdma(costs) => kept.rdma = Some(costs),
         }
         kept.write(&path, &machine)?;
         say(arguments.json, &kept, &path, &machine, &[])?;

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use anyhow::{Result, bail};
 use serde_json::{Value, json};
 
-use super::findings::{Better, Finding, Kind, MARGIN_PERCENT, findings};
+use super::findings::{Better, Finding, FindingKind, MARGIN_PERCENT, findings};
 use super::optimize::parse_percent;
 use super::rows::{Row, Table};
 use super::series::{self, Series};
@@ -26,7 +26,7 @@ use crate::statistics::{self, Estimate};
 /// and otherwise 0. The last line suggests the next step.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
-pub struct Arguments {
+pub struct CheckArguments {
     /// The curve: the default choice of a sweep, or a file of `perf --csv`
     csv: PathBuf,
 
@@ -55,7 +55,7 @@ Examples:
   ringfold tune check perf.csv --ways sweep.csv --margin 10";
 
 /// Prints the findings, and returns 1 if another way may fix one of them.
-pub fn run(arguments: &Arguments) -> Result<u8> {
+pub fn run(arguments: &CheckArguments) -> Result<u8> {
     let table = Table::read(&arguments.csv)?;
     let mut ways: Vec<Row> = Vec::new();
     for path in &arguments.ways {
@@ -103,7 +103,13 @@ fn report(judged: &[(&Series, Vec<Finding>)], margin: f64) -> String {
             _ => Ok(()),
         };
     }
-    let counts = [Kind::Dip, Kind::Plateau, Kind::Inversion, Kind::WrongChoice].map(|kind| {
+    let counts = [
+        FindingKind::Dip,
+        FindingKind::Plateau,
+        FindingKind::Inversion,
+        FindingKind::WrongChoice,
+    ]
+    .map(|kind| {
         let count = faults(judged).filter(|fault| fault.kind == kind).count();
         let plural = if count == 1 { "" } else { "s" };
         (count > 0).then(|| format!("{count} {}{plural}", kind.name()))
@@ -116,7 +122,7 @@ fn report(judged: &[(&Series, Vec<Finding>)], margin: f64) -> String {
 }
 
 /// Suggests the next step after the findings.
-fn next_step(judged: &[(&Series, Vec<Finding>)], arguments: &Arguments) -> String {
+fn next_step(judged: &[(&Series, Vec<Finding>)], arguments: &CheckArguments) -> String {
     let mut faults = faults(judged).peekable();
     if faults.peek().is_none() {
         return String::new();
@@ -179,17 +185,19 @@ fn sentence(series: &Series, finding: &Finding) -> String {
     };
     let against = finding.against_bytes.map(label).unwrap_or_default();
     let what = match finding.kind {
-        Kind::Dip => format!(
+        FindingKind::Dip => format!(
             "{} less bandwidth than at {against}",
             percent_below(finding.ratio)
         ),
-        Kind::Plateau => format!(
+        FindingKind::Plateau => format!(
             "no more than at {against}: {} GB/s, and {} GB/s later",
             number(busbw_at(series, finding.from_bytes), 6),
             number(top(series, finding.to_bytes), 6),
         ),
-        Kind::Inversion => format!("takes {} times as long as {against}", factor(finding.ratio)),
-        Kind::WrongChoice => return wrong_choice(&sizes, finding),
+        FindingKind::Inversion => {
+            format!("takes {} times as long as {against}", factor(finding.ratio))
+        }
+        FindingKind::WrongChoice => return wrong_choice(&sizes, finding),
     };
     let mut text = format!("  {:<13} {sizes}: {what}", finding.kind.name());
     if !finding.is_fault {

@@ -1,11 +1,11 @@
-//! Finds the faults of a curve that the article of seeds/001 describes.
+//! Finds the faults of a curve of bus bandwidth over size.
 //!
-//! A well-tuned curve of bus bandwidth over size is an S: it rises as long as latency matters and
-//! stays at the top. Suspicious are a fall ([`Kind::Dip`]), a standstill below a top that is
-//! reached later ([`Kind::Plateau`]), and a larger call that takes less time than a smaller one
-//! ([`Kind::Inversion`]). If other ways were measured, the choice is certainly wrong at sizes at
-//! which one of them is better ([`Kind::WrongChoice`]). A dip or a plateau at which no way is
-//! better is a property of the machine, such as the end of a cache, and is only noted.
+//! A well-tuned curve is an S: it rises as long as latency matters and stays at the top. Suspicious
+//! are a fall ([`FindingKind::Dip`]), a standstill below a top that is reached later
+//! ([`FindingKind::Plateau`]), and a larger call that takes less time than a smaller one
+//! ([`FindingKind::Inversion`]). If other ways were measured, the choice is certainly wrong at
+//! sizes at which one of them is better ([`FindingKind::WrongChoice`]). A dip or a plateau at which
+//! no way is better is a property of the machine, such as the end of a cache, and is only noted.
 //!
 //! Differences that chance explains are not reported: the whole interval of the difference has to
 //! exceed the margin. `tune optimize` uses the same judgement ([`wrong_sizes`]), so both agree
@@ -28,7 +28,7 @@ const LATER_RISE: f64 = 1.1;
 /// The kind of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Kind {
+pub enum FindingKind {
     Dip,
     Plateau,
     Inversion,
@@ -36,13 +36,13 @@ pub enum Kind {
     WrongChoice,
 }
 
-impl Kind {
+impl FindingKind {
     pub fn name(self) -> &'static str {
         match self {
-            Kind::Dip => "dip",
-            Kind::Plateau => "plateau",
-            Kind::Inversion => "inversion",
-            Kind::WrongChoice => "wrong choice",
+            FindingKind::Dip => "dip",
+            FindingKind::Plateau => "plateau",
+            FindingKind::Inversion => "inversion",
+            FindingKind::WrongChoice => "wrong choice",
         }
     }
 }
@@ -62,7 +62,7 @@ pub struct Better {
 /// A suspicious part of a curve.
 #[derive(Clone, Debug, Serialize)]
 pub struct Finding {
-    pub kind: Kind,
+    pub kind: FindingKind,
     /// The first size of the finding; `to_bytes` is the last.
     pub from_bytes: u64,
     pub to_bytes: u64,
@@ -80,7 +80,7 @@ pub struct Finding {
 
 impl Finding {
     /// Creates a finding at one size.
-    fn new(kind: Kind, bytes: u64, against: Option<u64>, ratio: Estimate) -> Finding {
+    fn new(kind: FindingKind, bytes: u64, against: Option<u64>, ratio: Estimate) -> Finding {
         Finding {
             kind,
             from_bytes: bytes,
@@ -99,9 +99,11 @@ impl Finding {
             return found.push(self);
         };
         let is_worse = match self.kind {
-            Kind::Dip => self.ratio.middle < last.ratio.middle,
-            Kind::Plateau => false,
-            Kind::Inversion | Kind::WrongChoice => self.ratio.middle > last.ratio.middle,
+            FindingKind::Dip => self.ratio.middle < last.ratio.middle,
+            FindingKind::Plateau => false,
+            FindingKind::Inversion | FindingKind::WrongChoice => {
+                self.ratio.middle > last.ratio.middle
+            }
         };
         if is_worse {
             last.ratio = self.ratio;
@@ -114,7 +116,7 @@ impl Finding {
 /// Returns all findings about the series, in the order of sizes. `margin` is the relative
 /// difference to ignore.
 pub fn findings(series: &Series, margin: f64) -> Vec<Finding> {
-    let curve = Curve::new(series);
+    let curve = TimeCurve::new(series);
     let mut found = dips(&curve, margin);
     found.extend(plateaus(&curve, margin, &found));
     found.extend(inversions(&curve, margin));
@@ -138,17 +140,17 @@ pub fn wrong_sizes(all: &[Series], margin: f64) -> BTreeSet<(Topic, u64)> {
 }
 
 /// The sizes and times of a curve, without empty calls.
-struct Curve {
+struct TimeCurve {
     sizes: Vec<u64>,
     times_us: Vec<Estimate>,
 }
 
-impl Curve {
-    fn new(series: &Series) -> Curve {
+impl TimeCurve {
+    fn new(series: &Series) -> TimeCurve {
         // An empty call has a time, but no bandwidth.
         let points = series.curve().into_iter().filter(|(bytes, _)| *bytes > 0);
         let (sizes, times_us) = points.unzip();
-        Curve { sizes, times_us }
+        TimeCurve { sizes, times_us }
     }
 
     /// Returns bytes per microsecond; the bus factor is the same at all sizes.
@@ -164,14 +166,14 @@ impl Curve {
 }
 
 /// Finds runs of sizes at which the curve is surely below an earlier top.
-fn dips(curve: &Curve, margin: f64) -> Vec<Finding> {
+fn dips(curve: &TimeCurve, margin: f64) -> Vec<Finding> {
     let mut found: Vec<Finding> = Vec::new();
     let mut top = 0;
     for at in 1..curve.sizes.len() {
         let ratio = curve.rate(at).over(curve.rate(top));
         if ratio.high < 1.0 - margin {
             let (before, against) = (curve.sizes[at - 1], Some(curve.sizes[top]));
-            Finding::new(Kind::Dip, curve.sizes[at], against, ratio)
+            Finding::new(FindingKind::Dip, curve.sizes[at], against, ratio)
                 .add_to(&mut found, |last| last.to_bytes == before);
         } else if curve.rate(at).middle > curve.rate(top).middle {
             top = at;
@@ -181,7 +183,7 @@ fn dips(curve: &Curve, margin: f64) -> Vec<Finding> {
 }
 
 /// Finds doublings over which the curve does not rise, though it rises later.
-fn plateaus(curve: &Curve, margin: f64, dips: &[Finding]) -> Vec<Finding> {
+fn plateaus(curve: &TimeCurve, margin: f64, dips: &[Finding]) -> Vec<Finding> {
     let mut found: Vec<Finding> = Vec::new();
     let in_dip = |bytes: u64| {
         dips.iter()
@@ -199,7 +201,7 @@ fn plateaus(curve: &Curve, margin: f64, dips: &[Finding]) -> Vec<Finding> {
             .any(|later| curve.rate(later).low > LATER_RISE * here.high);
         let (from, to) = (curve.sizes[at], curve.sizes[next]);
         if is_still && rises && !in_dip(from) && !in_dip(to) {
-            let plateau = Finding::new(Kind::Plateau, from, Some(from), ratio);
+            let plateau = Finding::new(FindingKind::Plateau, from, Some(from), ratio);
             Finding {
                 to_bytes: to,
                 ..plateau
@@ -211,7 +213,7 @@ fn plateaus(curve: &Curve, margin: f64, dips: &[Finding]) -> Vec<Finding> {
 }
 
 /// Finds sizes that surely take longer than a larger one.
-fn inversions(curve: &Curve, margin: f64) -> Vec<Finding> {
+fn inversions(curve: &TimeCurve, margin: f64) -> Vec<Finding> {
     let mut found: Vec<Finding> = Vec::new();
     for at in 0..curve.sizes.len() {
         let later = at + 1..curve.sizes.len();
@@ -223,7 +225,7 @@ fn inversions(curve: &Curve, margin: f64) -> Vec<Finding> {
         let ratio = over(quickest);
         if ratio.low > 1.0 + margin {
             let against = Some(curve.sizes[quickest]);
-            Finding::new(Kind::Inversion, curve.sizes[at], against, ratio).add_to(
+            Finding::new(FindingKind::Inversion, curve.sizes[at], against, ratio).add_to(
                 &mut found,
                 |last| {
                     at > 0 && last.to_bytes == curve.sizes[at - 1] && last.against_bytes == against
@@ -255,7 +257,7 @@ fn wrong_choices(series: &Series, margin: f64) -> Vec<Finding> {
         };
         let wrong = Finding {
             better: vec![better.clone()],
-            ..Finding::new(Kind::WrongChoice, bytes, None, better.factor)
+            ..Finding::new(FindingKind::WrongChoice, bytes, None, better.factor)
         };
         wrong.add_to(&mut found, |last| {
             let first = &last.better[0];

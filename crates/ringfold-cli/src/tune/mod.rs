@@ -22,9 +22,9 @@ use clap::Subcommand;
 /// Find where the tuner's choices are wrong, and correct them by measurements
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
-pub struct Arguments {
+pub struct TuneArguments {
     #[command(subcommand)]
-    command: Command,
+    command: TuneCommand,
 }
 
 const EXAMPLES: &str = "\
@@ -35,19 +35,19 @@ Examples:
   ringfold tune optimize sweep.csv -o tuned.csv     rules where the default is wrong";
 
 #[derive(Subcommand)]
-enum Command {
-    Calibrate(calibrate::Arguments),
-    Check(check::Arguments),
-    Optimize(optimize::Arguments),
-    Sweep(Box<sweep::Arguments>),
+enum TuneCommand {
+    Calibrate(calibrate::CalibrateArguments),
+    Check(check::CheckArguments),
+    Optimize(optimize::OptimizeArguments),
+    Sweep(Box<sweep::SweepArguments>),
 }
 
 /// Carries out the subcommand and returns the exit status.
-pub fn run(arguments: Arguments) -> Result<u8> {
+pub fn run(arguments: TuneArguments) -> Result<u8> {
     match arguments.command {
-        Command::Calibrate(arguments) => calibrate::run(&arguments),
-        Command::Check(arguments) => check::run(&arguments),
-        Command::Optimize(arguments) => optimize::run(&arguments),
-        Command::Sweep(arguments) => sweep::run(&arguments),
+        TuneCommand::Calibrate(arguments) => calibrate::run(&arguments),
+        TuneCommand::Check(arguments) => check::run(&arguments),
+        TuneCommand::Optimize(arguments) => optimize::run(&arguments),
+        TuneCommand::Sweep(arguments) => sweep::run(&arguments),
     }
 }

@@ -30,7 +30,7 @@ use crate::numbers::plural;
 /// plugin in NCCL, and for NVIDIA's example.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
-pub struct Arguments {
+pub struct OptimizeArguments {
     /// File of measurements
     csv: PathBuf,
 
@@ -92,7 +92,7 @@ pub fn parse_percent(text: &str) -> Result<f64, String> {
 }
 
 /// Writes the rules, explains them, and returns the exit status.
-pub fn run(arguments: &Arguments) -> Result<u8> {
+pub fn run(arguments: &OptimizeArguments) -> Result<u8> {
     let table = Table::read(&arguments.csv)?;
     if !table.missing.is_empty() {
         bail!(
@@ -160,7 +160,7 @@ pub fn run(arguments: &Arguments) -> Result<u8> {
 
 /// Returns the calls and sizes at which the default is wrong, if only these get rules.
 fn wrong(
-    arguments: &Arguments,
+    arguments: &OptimizeArguments,
     table: &Table,
     metric: Metric,
 ) -> Result<Option<BTreeSet<(Topic, u64)>>> {
@@ -197,7 +197,7 @@ fn complain_of_placements(rows: &[&Row]) {
 }
 
 /// Returns the same ranges for all calls, if requested.
-fn fixed_ranges(arguments: &Arguments) -> Result<Option<Vec<Range>>> {
+fn fixed_ranges(arguments: &OptimizeArguments) -> Result<Option<Vec<Range>>> {
     let Some(list) = &arguments.size_ranges else {
         return Ok(arguments.no_auto_ranges.then(|| ranges::FIXED.to_vec()));
     };
@@ -210,7 +210,7 @@ fn fixed_ranges(arguments: &Arguments) -> Result<Option<Vec<Range>>> {
     Ok(Some(ranges))
 }
 
-fn metric(arguments: &Arguments, table: &Table) -> Result<Metric> {
+fn metric(arguments: &OptimizeArguments, table: &Table) -> Result<Metric> {
     let defaults = [Metric::MedianUs, Metric::LatencyUs];
     let metric = arguments
         .metric
@@ -247,7 +247,7 @@ fn explained(rule: &Rule, metric: Metric) -> String {
 }
 
 /// Writes or shows the rules, and describes the outcome.
-fn conclude(arguments: &Arguments, metric: Metric, rules: &[Rule]) -> Result<String> {
+fn conclude(arguments: &OptimizeArguments, metric: Metric, rules: &[Rule]) -> Result<String> {
     let lines: String = rules.iter().map(|rule| rule.line() + "\n").collect();
     if arguments.dry_run {
         return Ok(format!("\nGenerated configurations:\n{lines}"));

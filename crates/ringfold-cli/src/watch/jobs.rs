@@ -15,14 +15,14 @@ pub struct Sample {
     /// When it was taken, by the host's clock.
     pub at_ns: u64,
     /// The jobs, the oldest first: those that stay keep their places when others come and go.
-    pub jobs: Vec<Job>,
+    pub jobs: Vec<RunningJob>,
     /// Processes whose boards cannot be read, and why.
     pub unreadable: Vec<(u32, String)>,
 }
 
 /// The processes of a job on this host.
 #[derive(Debug)]
-pub struct Job {
+pub struct RunningJob {
     /// The number that all ranks of its largest communicator have.
     pub number: u64,
     /// The ranks of that communicator, on all hosts.
@@ -75,7 +75,7 @@ impl Sample {
 type Members = Vec<(u32, Vec<Picture>)>;
 
 /// Groups processes that share a communicator.
-fn jobs(processes: BTreeMap<u32, Vec<Picture>>) -> Vec<Job> {
+fn jobs(processes: BTreeMap<u32, Vec<Picture>>) -> Vec<RunningJob> {
     let mut groups: Vec<(Vec<u64>, Members)> = Vec::new();
     for (pid, boards) in processes {
         let mut numbers: Vec<u64> = boards.iter().map(|board| board.job).collect();
@@ -89,7 +89,7 @@ fn jobs(processes: BTreeMap<u32, Vec<Picture>>) -> Vec<Job> {
         }
         groups.push((numbers, members));
     }
-    let mut jobs: Vec<Job> = groups
+    let mut jobs: Vec<RunningJob> = groups
         .into_iter()
         .map(|(_, members)| job(members))
         .collect();
@@ -97,7 +97,7 @@ fn jobs(processes: BTreeMap<u32, Vec<Picture>>) -> Vec<Job> {
     jobs
 }
 
-fn job(members: Members) -> Job {
+fn job(members: Members) -> RunningJob {
     let boards = members.iter().flat_map(|(_, boards)| boards);
     let main = boards
         .min_by_key(|board| order(board))
@@ -117,7 +117,7 @@ fn job(members: Members) -> Job {
     };
     let mut processes: Vec<Process> = members.into_iter().map(process).collect();
     processes.sort_by_key(|process| (process.rank, process.pid));
-    Job {
+    RunningJob {
         number,
         world_size,
         made_ns: made_ns.unwrap_or_default(),
@@ -134,7 +134,7 @@ fn order(board: &Picture) -> (std::cmp::Reverse<usize>, u64, u64) {
     )
 }
 
-impl Job {
+impl RunningJob {
     /// The job's name for people.
     pub fn name(&self) -> String {
         format!("{:012x}", self.number >> 16)

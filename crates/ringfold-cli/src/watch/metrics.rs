@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use anyhow::Result;
 use ringfold::internals::board::{Ended, Picture};
 
-use super::jobs::{Job, Process, Sample};
+use super::jobs::{Process, RunningJob, Sample};
 use super::serve;
 use crate::{complain, output};
 
@@ -21,7 +21,7 @@ use crate::{complain, output};
 /// docs/reference/metrics.md lists the metrics.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
-pub struct Arguments {
+pub struct MetricsArguments {
     /// Serve them at http://ADDRESS/metrics until interrupted, for example at 127.0.0.1:9400
     ///
     /// There is no authentication: choose an address that only Prometheus reaches.
@@ -40,7 +40,7 @@ Examples:
   ringfold metrics > ringfold.prom.new && mv ringfold.prom.new ringfold.prom";
 
 /// Prints or serves the counters.
-pub fn run(arguments: Arguments) -> Result<u8> {
+pub fn run(arguments: MetricsArguments) -> Result<u8> {
     let Some(address) = arguments.listen else {
         let sample = Sample::take(arguments.peers);
         warn(&sample);
@@ -199,7 +199,7 @@ fn boards(sample: &Sample) -> impl Iterator<Item = (String, &Picture)> {
     })
 }
 
-fn labels(job: &Job, process: &Process, board: &Picture) -> String {
+fn labels(job: &RunningJob, process: &Process, board: &Picture) -> String {
     let is_largest = (board.job, board.world_size) == (job.number, job.world_size);
     let rank = if is_largest { board.rank } else { process.rank };
     let (name, pid, host) = (job.name(), process.pid, escaped(&board.host));

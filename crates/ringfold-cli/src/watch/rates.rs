@@ -1,6 +1,6 @@
 //! What a process does per second: the difference of two samples.
 
-use super::jobs::{Job, Process, Sample};
+use super::jobs::{Process, RunningJob, Sample};
 
 /// Counters of a process, over its communicators.
 #[derive(Clone, Copy, Debug, Default)]
@@ -32,7 +32,12 @@ pub struct Rates {
 impl Rates {
     /// The rates of `process` of `job` in `sample`, since `before`. A process that was not there
     /// before has none.
-    pub fn since(before: &Sample, sample: &Sample, job: &Job, process: &Process) -> Option<Rates> {
+    pub fn since(
+        before: &Sample,
+        sample: &Sample,
+        job: &RunningJob,
+        process: &Process,
+    ) -> Option<Rates> {
         let (job_then, then) = before.jobs.iter().find_map(|job| {
             let same = |old: &&Process| old.pid == process.pid && old.is_same(process);
             Some((job, job.processes.iter().find(same)?))
@@ -59,7 +64,7 @@ impl Rates {
 }
 
 impl Counters {
-    fn of(job: &Job, process: &Process, at_ns: u64) -> Counters {
+    fn of(job: &RunningJob, process: &Process, at_ns: u64) -> Counters {
         let mut sum = Counters::default();
         for board in &process.boards {
             for (_, calls, bytes) in &board.collectives {

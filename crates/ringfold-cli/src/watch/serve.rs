@@ -52,7 +52,7 @@ pub fn run(address: SocketAddr, peers: bool) -> Result<u8> {
         "counters are served at http://{}/metrics",
         listener.local_addr()?
     ));
-    let counters = Arc::new(Counters {
+    let counters = Arc::new(MetricsText {
         peers,
         last: Mutex::new(None),
     });
@@ -101,14 +101,14 @@ pub fn run(address: SocketAddr, peers: bool) -> Result<u8> {
     Ok(0)
 }
 
-/// The counters, as text.
-struct Counters {
+/// The last text of the counters, for all clients that asked before its reading began.
+struct MetricsText {
     peers: bool,
     /// The last text, and when its reading began.
     last: Mutex<Option<(Instant, Arc<str>)>>,
 }
 
-impl Counters {
+impl MetricsText {
     /// The counters at a moment not before `since`. Blocks while another thread reads them.
     fn since(&self, since: Instant) -> Arc<str> {
         let mut last = lock(&self.last);
@@ -145,7 +145,7 @@ struct Client {
 }
 
 impl Client {
-    fn serve(&mut self, counters: &Counters) -> io::Result<()> {
+    fn serve(&mut self, counters: &MetricsText) -> io::Result<()> {
         let request = self.request()?;
         let is_answered = &self.connection.clone().is_answered;
         is_answered.store(true, Ordering::Relaxed);

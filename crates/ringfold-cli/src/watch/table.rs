@@ -2,7 +2,7 @@
 
 use ringfold::internals::board::{Picture, Waiting};
 
-use super::jobs::{Job, Process, Sample};
+use super::jobs::{Process, RunningJob, Sample};
 use super::rates::Rates;
 use crate::numbers::{bytes_label, number, plural, time};
 
@@ -48,7 +48,7 @@ pub const NO_JOB: &str = "no running job of this user on this host; a job is vis
     another user";
 
 /// The line above a job's rows.
-fn heading(job: &Job) -> String {
+fn heading(job: &RunningJob) -> String {
     let here = job.processes.len();
     let ranks = match here == job.world_size {
         true => plural(here, "rank"),
@@ -64,7 +64,7 @@ fn heading(job: &Job) -> String {
 }
 
 /// The cells of a job's rows.
-fn rows(before: &Sample, now: &Sample, job: &Job, order: Order) -> Vec<Cells> {
+fn rows(before: &Sample, now: &Sample, job: &RunningJob, order: Order) -> Vec<Cells> {
     let rates = |process| Rates::since(before, now, job, process);
     let mut rated: Vec<_> = job
         .processes

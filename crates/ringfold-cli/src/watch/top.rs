@@ -24,7 +24,7 @@ use crate::parse::parse_seconds;
 /// users are visible to root only. For ranks on other hosts, run the command there.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
-pub struct Arguments {
+pub struct TopArguments {
     /// Print one table and exit; the default if standard output is no terminal
     #[arg(long)]
     once: bool,
@@ -53,7 +53,7 @@ fn interval(text: &str) -> Result<Duration, String> {
 }
 
 /// Shows the jobs until a signal ends the process, or once.
-pub fn run(arguments: Arguments) -> Result<u8> {
+pub fn run(arguments: TopArguments) -> Result<u8> {
     // A terminal without a cursor that can be moved.
     let is_dumb = std::env::var_os("TERM").is_some_and(|name| name == "dumb");
     if arguments.once || is_dumb || !stdout().is_terminal() {
@@ -69,7 +69,7 @@ pub fn run(arguments: Arguments) -> Result<u8> {
     }
 }
 
-fn once(arguments: &Arguments) -> Result<u8> {
+fn once(arguments: &TopArguments) -> Result<u8> {
     let before = Sample::take(true);
     if before.is_empty() {
         bail!(NO_JOB);

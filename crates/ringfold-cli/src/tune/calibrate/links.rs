@@ -43,14 +43,14 @@ const READS: f64 = 2.0;
 const COMBINED: usize = (128 << 10) / size_of::<f32>();
 
 /// Costs of the network between the hosts.
-pub enum Measured {
+pub enum NetworkCosts {
     Sockets(LinkCosts),
     Rdma(RdmaCosts),
 }
 
 /// Measures the costs of messages. All ranks take part; only rank 0's result is valid. Costs of
 /// links that this job does not have keep their defaults.
-pub fn measure(communicator: &Communicator) -> Result<Measured> {
+pub fn measure(communicator: &Communicator) -> Result<NetworkCosts> {
     let places = places(communicator)?;
     let of_host = |is_own: bool| {
         let others = places.iter().enumerate().skip(1);
@@ -82,11 +82,11 @@ pub fn measure(communicator: &Communicator) -> Result<Measured> {
     if communicator.transport().ends_with("rdma") {
         let mut rdma = Pair::new(communicator, peer)?.measure_rdma(costs.reduce_us_per_byte)?;
         rdma.rdma_crowded_us = crowded_us(rdma.rdma_alpha_us, rdma.rdma_overhead_us, &costs)?;
-        return Ok(Measured::Rdma(rdma));
+        return Ok(NetworkCosts::Rdma(rdma));
     }
     Pair::new(communicator, peer)?.measure_sockets(&mut costs)?;
     costs.socket_crowded_us = crowded_us(costs.socket_alpha_us, costs.socket_overhead_us, &costs)?;
-    Ok(Measured::Sockets(costs))
+    Ok(NetworkCosts::Sockets(costs))
 }
 
 /// Measures the costs of messages to rank `peer` of the same host.
@@ -107,14 +107,14 @@ fn measure_rings(communicator: &Communicator, peer: usize, costs: &mut LinkCosts
     Ok(())
 }
 
-/// A rank's place: `host` is equal on ranks that share a host, `machine` if they share a machine.
-struct Place {
+/// The host of a rank: `host` is equal on ranks that share it, `machine` if they share a machine.
+struct RankHost {
     host: usize,
     machine: u64,
 }
 
 /// Returns each rank's place.
-fn places(communicator: &Communicator) -> Result<Vec<Place>> {
+fn places(communicator: &Communicator) -> Result<Vec<RankHost>> {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let machine = boot.bytes().fold(0, |digest, byte| {
         SplitMix64::stream(digest, byte.into()).next_u64()
@@ -122,7 +122,7 @@ fn places(communicator: &Communicator) -> Result<Vec<Place>> {
     let mut machines = vec![0; communicator.world_size()];
     communicator.all_gather(&[machine], &mut machines)?;
     let hosts = communicator.hosts_of_ranks().into_iter();
-    let place = |(host, machine)| Place { host, machine };
+    let place = |(host, machine)| RankHost { host, machine };
     Ok(hosts.zip(machines).map(place).collect())
 }
 

@@ -32,7 +32,7 @@ const PER_BYTE: &str = "us/B";
 
 /// The columns of `perf --csv` that the fit reads.
 #[derive(Debug, Deserialize)]
-struct Line {
+struct PerfLine {
     collective: String,
     algorithm: String,
     transport: String,
@@ -45,7 +45,7 @@ struct Line {
 }
 
 /// A time in microseconds, and the count of each of [`CONSTANTS`].
-type Row = (f64, [f64; CONSTANTS.len()]);
+type Equation = (f64, [f64; CONSTANTS.len()]);
 
 /// Reasons to leave rows out, and the number of rows of each.
 type LeftOut = Vec<(String, usize)>;
@@ -111,11 +111,11 @@ fn setting(unit: &str, value_us: f64) -> String {
 }
 
 /// Reads the rows whose time has a closed form over messages, and the reasons why others have none.
-fn read(path: &Path) -> Result<(Vec<Row>, LeftOut)> {
+fn read(path: &Path) -> Result<(Vec<Equation>, LeftOut)> {
     let mut reader = csv::Reader::from_path(path)?;
     let (mut rows, mut left_out) = (Vec::new(), LeftOut::new());
     for line in reader.deserialize() {
-        let line: Line = line.context("not a file of `ringfold perf --csv`")?;
+        let line: PerfLine = line.context("not a file of `ringfold perf --csv`")?;
         match equation(&line) {
             Ok(row) => rows.push(row),
             Err(why) => match left_out.iter_mut().find(|(known, _)| *known == why) {
@@ -137,7 +137,7 @@ fn read(path: &Path) -> Result<(Vec<Row>, LeftOut)> {
 }
 
 /// The equation of a line, or the reason why it has none.
-fn equation(line: &Line) -> Result<Row, String> {
+fn equation(line: &PerfLine) -> Result<Equation, String> {
     if line.limit_us.is_some() {
         return Err("data on devices, most of whose time may be that of its copies".into());
     }

@@ -51,7 +51,7 @@ const ROUNDS_MAX: usize = 50;
 const SIZE_BUDGET: Duration = Duration::from_millis(100);
 
 /// A way at a size, and its times.
-type Entry = ((Method, Protocol), Vec<f64>);
+type TimedWay = ((Method, Protocol), Vec<f64>);
 
 /// Takes part in the job; rank 0 writes the medians to `path`.
 pub fn run(path: &Path) -> Result<u8> {
@@ -101,7 +101,11 @@ pub fn parse(line: &str, context: CalibrationContext) -> Result<Sample> {
 }
 
 /// Returns the times of all ways at a size.
-fn measure(communicator: &Communicator, collective: Collective, bytes: u64) -> Result<Vec<Entry>> {
+fn measure(
+    communicator: &Communicator,
+    collective: Collective,
+    bytes: u64,
+) -> Result<Vec<TimedWay>> {
     let place = (communicator.rank(), communicator.world_size());
     let case = Case {
         dtype: DType::F32,
@@ -116,7 +120,7 @@ fn measure(communicator: &Communicator, collective: Collective, bytes: u64) -> R
         .context("the collective has no out-of-place form")?;
     let explanation = communicator.explain(&placement.request())?;
     let ways = explanation.prices.usable();
-    let mut entries: Vec<Entry> = ways.map(|(way, _)| (way, Vec::new())).collect();
+    let mut entries: Vec<TimedWay> = ways.map(|(way, _)| (way, Vec::new())).collect();
     let time_us = |(algorithm, protocol)| -> Result<f64> {
         placement.rewrite();
         // At the first barrier, ranks may be asleep that waited for the slowest writer; after the

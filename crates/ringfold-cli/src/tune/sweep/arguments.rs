@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, bail};
 use ringfold::{Collective, DType, Protocol};
 
-use crate::bench::{Case, Job, Method, Span};
+use crate::bench::{BenchSettings, Case, JobFlags, SizeSpan};
 use crate::parse::{OpName, Selection, parse_algorithm, parse_collective, parse_dtype, parse_op};
 
 /// Maximum factor of the iterations for short calls, whose times spread more.
@@ -24,16 +24,16 @@ const MAX_ITERATIONS: u32 = 1 << 14;
 /// --ranks is given.
 #[derive(clap::Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
-pub struct Arguments {
+pub struct SweepArguments {
     /// all_reduce, broadcast, reduce, all_gather, reduce_scatter, gather, scatter or all_to_all
     #[arg(default_value = "all_reduce", value_parser = parse_collective)]
     pub collective: Collective,
 
     #[command(flatten)]
-    pub job: Job,
+    pub job: JobFlags,
 
     #[command(flatten)]
-    pub span: Span,
+    pub span: SizeSpan,
 
     /// Timed calls per round; short calls get up to 20 times as many
     #[arg(
@@ -133,7 +133,7 @@ Examples:
   mpirun -n 4 ringfold tune sweep all_gather               under a launcher: no --ranks
   RINGFOLD_TUNER_CONFIG=tuned.csv ringfold tune sweep -o tuned-sweep.csv";
 
-impl Arguments {
+impl SweepArguments {
     /// Checks everything that can be checked without the ranks.
     pub fn check(&self) -> Result<()> {
         self.sizes()?;
@@ -177,8 +177,8 @@ impl Arguments {
     }
 
     /// Returns the parameters of every measurement.
-    pub fn method(&self) -> Method {
-        Method {
+    pub fn settings(&self) -> BenchSettings {
+        BenchSettings {
             collective: self.collective,
             iters: self.iters,
             warmup_iters: self.warmup_iters,

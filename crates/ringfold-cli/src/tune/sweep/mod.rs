@@ -17,10 +17,10 @@ use indicatif::{ProgressBar, ProgressStyle};
 use ringfold::internals::tune::Rules;
 use ringfold::{Communicator, Config};
 
-pub use arguments::Arguments;
 use arguments::MORE_ITERATIONS;
+pub use arguments::SweepArguments;
 use record::{Record, Subject};
-use ways::Entry;
+use ways::Candidate;
 
 use super::rows::{Asked, Way};
 use super::series;
@@ -31,14 +31,14 @@ use crate::output;
 use crate::statistics::median;
 
 /// Maximum number of candidates at one size.
-const MAX_ENTRIES: usize = 512;
+const MAX_CANDIDATES: usize = 512;
 
 /// Target duration of a measurement: short calls are repeated to reach it, as far as
 /// [`MORE_ITERATIONS`] allows.
 const MEASUREMENT_US: f64 = 3000.0;
 
 /// Sweeps and returns the exit status: 1 if a checked element was wrong.
-pub fn run(arguments: &Arguments) -> Result<u8> {
+pub fn run(arguments: &SweepArguments) -> Result<u8> {
     arguments.check().map_err(usage)?;
     if let Some(rank) = arguments.job.rank()? {
         return take_part(arguments, rank);
@@ -55,7 +55,7 @@ pub fn run(arguments: &Arguments) -> Result<u8> {
 }
 
 /// Runs one rank, from joining to leaving.
-fn take_part(arguments: &Arguments, rank: usize) -> Result<u8> {
+fn take_part(arguments: &SweepArguments, rank: usize) -> Result<u8> {
     let swept = join(arguments).and_then(|mut communicator| {
         let wrong = Sweep::begin(&mut communicator, arguments)?.run()?;
         communicator.close()?;
@@ -65,7 +65,7 @@ fn take_part(arguments: &Arguments, rank: usize) -> Result<u8> {
     Ok(swept.map_or_else(failed, |wrong| u8::from(wrong > 0)))
 }
 
-fn join(arguments: &Arguments) -> Result<Communicator> {
+fn join(arguments: &SweepArguments) -> Result<Communicator> {
     ringfold::env::init_logging()?;
     let most = arguments.channels.iter().max();
     Ok(Communicator::connect(Config {
@@ -76,19 +76,19 @@ fn join(arguments: &Arguments) -> Result<Communicator> {
 
 /// A sweep in progress, on one rank.
 struct Sweep<'a> {
-    arguments: &'a Arguments,
+    arguments: &'a SweepArguments,
     bench: Bench<'a>,
     case: Case,
     /// The communicator's own rules.
     own: Rules,
-    sizes: Vec<(Size, Vec<Entry>)>,
+    sizes: Vec<(Size, Vec<Candidate>)>,
     /// The report, on rank 0 only.
-    report: Option<Report>,
+    report: Option<SweepReport>,
     wrong: u64,
 }
 
 /// The state that only rank 0 has.
-struct Report {
+struct SweepReport {
     record: Record,
     progress: ProgressBar,
     /// Times of each way so far, by bytes and the way's index.
@@ -96,7 +96,10 @@ struct Report {
 }
 
 impl<'a> Sweep<'a> {
-    fn begin(communicator: &'a mut Communicator, arguments: &'a Arguments) -> Result<Sweep<'a>> {
+    fn begin(
+        communicator: &'a mut Communicator,
+        arguments: &'a SweepArguments,
+    ) -> Result<Sweep<'a>> {
         let case = arguments.case()?;
         let world_size = communicator.world_size();
         if case.root.is_some_and(|root| root >= world_size) {
@@ -116,10 +119,10 @@ impl<'a> Sweep<'a> {
         sizes.dedup();
         let largest = sizes.last().map_or(0, |size| size.bytes);
         let max_iters = arguments.iters.saturating_mul(MORE_ITERATIONS);
-        let room = max_iters.max(MAX_ENTRIES as u32);
+        let room = max_iters.max(MAX_CANDIDATES as u32);
         let is_rank_0 = communicator.rank() == 0;
         let own = communicator.rules().clone();
-        let bench = Bench::new(communicator, arguments.method(), largest, room)?;
+        let bench = Bench::new(communicator, arguments.settings(), largest, room)?;
         let mut sweep = Sweep {
             arguments,
             bench,
@@ -133,11 +136,11 @@ impl<'a> Sweep<'a> {
             let request = sweep.bench.request_of(case, size, arguments.in_place);
             let request = request.with_context(|| arguments.no_such_form())?;
             let communicator = &mut *sweep.bench.communicator;
-            let entries = ways::entries(communicator, arguments, &sweep.own, &request)?;
-            if entries.len() > MAX_ENTRIES {
-                bail!("more than {MAX_ENTRIES} candidates at one size; name fewer --channels");
+            let candidates = ways::candidates(communicator, arguments, &sweep.own, &request)?;
+            if candidates.len() > MAX_CANDIDATES {
+                bail!("more than {MAX_CANDIDATES} candidates at one size; name fewer --channels");
             }
-            sweep.sizes.push((size, entries));
+            sweep.sizes.push((size, candidates));
         }
         if is_rank_0 {
             sweep.report = Some(sweep.open(subject)?);
@@ -146,17 +149,17 @@ impl<'a> Sweep<'a> {
     }
 
     /// Opens the file, and loads the results of an earlier run.
-    fn open(&self, subject: Subject) -> Result<Report> {
+    fn open(&self, subject: Subject) -> Result<SweepReport> {
         let (record, resumed, rows) = Record::open(self.arguments, subject)?;
         let shown = self.arguments.output.display();
         let mut times_us: HashMap<(u64, usize), Vec<f64>> = HashMap::new();
         for row in rows {
             let is_default = row.asked == Asked::Default;
             let of_size = self.sizes.iter().find(|(size, _)| size.bytes == row.bytes);
-            let Some((Size { bytes, .. }, entries)) = of_size else {
+            let Some((Size { bytes, .. }, candidates)) = of_size else {
                 continue;
             };
-            let now = entries[0].row_way();
+            let now = candidates[0].row_way();
             if is_default
                 && (&now.algorithm, &now.protocol) != (&row.way.algorithm, &row.way.protocol)
             {
@@ -169,9 +172,10 @@ impl<'a> Sweep<'a> {
                     now.protocol,
                 );
             }
-            let is_it =
-                |entry: &Entry| entry.row_way() == row.way && entry.is_default == is_default;
-            if let (Some(index), Some(time)) = (entries.iter().position(is_it), row.time_us()) {
+            let is_it = |candidate: &Candidate| {
+                candidate.row_way() == row.way && candidate.is_default == is_default
+            };
+            if let (Some(index), Some(time)) = (candidates.iter().position(is_it), row.time_us()) {
                 times_us.entry((*bytes, index)).or_default().push(time);
             }
         }
@@ -180,12 +184,16 @@ impl<'a> Sweep<'a> {
                 "resuming `{shown}`, which has {resumed} measurements"
             ));
         }
-        let steps: usize = self.sizes.iter().map(|(_, entries)| entries.len()).sum();
+        let steps: usize = self
+            .sizes
+            .iter()
+            .map(|(_, candidates)| candidates.len())
+            .sum();
         let progress = ProgressBar::new(steps as u64 * u64::from(self.arguments.rounds));
         progress.set_style(ProgressStyle::with_template(
             "{bar:30} {pos}/{len} {msg} {eta} left",
         )?);
-        Ok(Report {
+        Ok(SweepReport {
             record,
             progress,
             times_us,
@@ -212,7 +220,7 @@ impl<'a> Sweep<'a> {
     fn turns(&mut self, round: u32, at: usize) -> Result<()> {
         let count = self.sizes[at].1.len();
         let (wanted, iters) = self.agree(round, at)?;
-        self.bench.method.iters = iters;
+        self.bench.settings.iters = iters;
         for turn in 0..count {
             // Each round begins with another way, so that no way is always the first.
             let index = (turn + round as usize) % count;
@@ -228,11 +236,11 @@ impl<'a> Sweep<'a> {
 
     /// Agrees on the ways to measure, and on the iterations: rank 0 decides, and tells all.
     fn agree(&mut self, round: u32, at: usize) -> Result<(Vec<bool>, u32)> {
-        let (size, entries) = &self.sizes[at];
-        let mut told = vec![0.0; entries.len() + 1];
+        let (size, candidates) = &self.sizes[at];
+        let mut told = vec![0.0; candidates.len() + 1];
         if let Some(report) = &self.report {
-            for (index, entry) in entries.iter().enumerate() {
-                let is_there = report.record.has(entry, size.bytes, round);
+            for (index, candidate) in candidates.iter().enumerate() {
+                let is_there = report.record.has(candidate, size.bytes, round);
                 let is_hopeless = report.is_hopeless(size.bytes, index, self.arguments.give_up);
                 let is_wanted = !is_there && !is_hopeless;
                 told[index] = f64::from(u8::from(is_wanted));
@@ -240,15 +248,15 @@ impl<'a> Sweep<'a> {
                     report.progress.inc(1);
                 }
             }
-            told[entries.len()] = report.best_us(size.bytes).unwrap_or(0.0);
+            told[candidates.len()] = report.best_us(size.bytes).unwrap_or(0.0);
         }
         let all = self.bench.gather_numbers(&told)?;
-        let mut best_us = all[0][entries.len()];
-        let wanted = all[0][..entries.len()].iter();
+        let mut best_us = all[0][candidates.len()];
+        let wanted = all[0][..candidates.len()].iter();
         let wanted: Vec<bool> = wanted.map(|&number| number > 0.0).collect();
         if best_us == 0.0 && wanted.contains(&true) {
             // The time of a call is not known yet.
-            self.bench.method.iters = self.arguments.iters;
+            self.bench.settings.iters = self.arguments.iters;
             best_us = self.measure(at, 0)?.median_us();
         }
         let fitting = (MEASUREMENT_US / best_us.max(0.01)) as u32;
@@ -257,22 +265,22 @@ impl<'a> Sweep<'a> {
     }
 
     fn measure(&mut self, at: usize, index: usize) -> Result<Measurement> {
-        let (size, entries) = &self.sizes[at];
-        let (size, entry) = (*size, &entries[index]);
+        let (size, candidates) = &self.sizes[at];
+        let (size, candidate) = (*size, &candidates[index]);
         if let Some(report) = &self.report {
-            let (algorithm, protocol) = entry.way;
+            let (algorithm, protocol) = candidate.way;
             let size = bytes_label(size.bytes as f64);
             let name = self.arguments.collective;
             report
                 .progress
                 .set_message(format!("{name} {size} {algorithm}/{protocol}"));
         }
-        self.bench.communicator.set_rules(entry.rules.clone());
+        self.bench.communicator.set_rules(candidate.rules.clone());
         let arguments = self.arguments;
         let row = self.bench.measure(self.case, size, arguments.in_place)?;
         let row = row.with_context(|| arguments.no_such_form())?;
         // Nothing else detects a difference between the library's explanation and its choice.
-        let wanted = format!("{}/{}", entry.way.0, entry.way.1);
+        let wanted = format!("{}/{}", candidate.way.0, candidate.way.1);
         let done = format!("{}/{}", row.algorithm, row.protocol);
         if wanted != done {
             bail!(
@@ -289,8 +297,8 @@ impl<'a> Sweep<'a> {
         let Some(report) = &mut self.report else {
             return Ok(());
         };
-        let (Size { bytes, .. }, entries) = &self.sizes[at];
-        report.record.add(&entries[index], *bytes, round, row)?;
+        let (Size { bytes, .. }, candidates) = &self.sizes[at];
+        report.record.add(&candidates[index], *bytes, round, row)?;
         let times = report.times_us.entry((*bytes, index)).or_default();
         times.push(row.median_us());
         report.progress.inc(1);
@@ -298,7 +306,7 @@ impl<'a> Sweep<'a> {
     }
 }
 
-impl Report {
+impl SweepReport {
     /// Returns the least median time at this size.
     fn best_us(&self, bytes: u64) -> Option<f64> {
         let known = self.times_us.iter().filter(|((size, _), _)| *size == bytes);

@@ -11,29 +11,31 @@ use std::io::{Read, Seek, SeekFrom, Write};
 
 use anyhow::{Context, Result, bail};
 
-use super::arguments::Arguments;
+use super::arguments::SweepArguments;
 use super::placement::placement;
-use super::ways::Entry;
+use super::ways::Candidate;
 use crate::bench::Measurement;
 use crate::tune::rows::{ANY, Asked, Row, Table, Topic, Way};
 
 /// A column's name, and the function that formats its field.
-type Column = (&'static str, fn(&Line) -> String);
+type Column = (&'static str, fn(&SweepLine) -> String);
 
 /// The columns: those of NVIDIA's script, then ours.
 const COLUMNS: [Column; 28] = [
     ("collective", |line| line.topic.collective.clone()),
     ("size_bytes", |line| line.bytes.to_string()),
-    ("algorithm", |line| line.entry.way.0.to_string()),
-    ("protocol", |line| line.entry.way.1.to_string()),
-    ("channels", |line| line.entry.row_way().channels.to_string()),
+    ("algorithm", |line| line.candidate.way.0.to_string()),
+    ("protocol", |line| line.candidate.way.1.to_string()),
+    ("channels", |line| {
+        line.candidate.row_way().channels.to_string()
+    }),
     ("nodes", |line| line.topic.nodes.to_string()),
     ("ranks", |line| line.topic.ranks.to_string()),
     ("pipeOps", |line| line.topic.group.to_string()),
     ("regBuff", |line| line.topic.registered.to_string()),
     ("bandwidth_gbps", |line| decimal(line.row.algbw_gbps())),
     ("latency_us", |line| decimal(line.row.mean_us())),
-    ("asked", |line| line.entry.asked().to_owned()),
+    ("asked", |line| line.candidate.asked().to_owned()),
     ("round", |line| line.round.to_string()),
     ("transport", |line| line.row.transport.clone()),
     ("placement", |line| line.details["placement"].clone()),
@@ -55,10 +57,10 @@ const COLUMNS: [Column; 28] = [
 ];
 
 /// A measurement of a sweep.
-struct Line<'a> {
+struct SweepLine<'a> {
     topic: &'a Topic,
     details: &'a BTreeMap<&'static str, String>,
-    entry: &'a Entry,
+    candidate: &'a Candidate,
     bytes: u64,
     round: u32,
     row: &'a Measurement,
@@ -73,7 +75,7 @@ pub struct Subject {
 
 impl Subject {
     /// Creates the subject of a sweep with ranks on these hosts.
-    pub fn new(arguments: &Arguments, hosts_of_ranks: &[usize]) -> Result<Subject> {
+    pub fn new(arguments: &SweepArguments, hosts_of_ranks: &[usize]) -> Result<Subject> {
         let case = arguments.case()?;
         let hosts = hosts_of_ranks.iter().max().map_or(0, |last| last + 1);
         let details = [
@@ -109,7 +111,7 @@ pub struct Record {
 impl Record {
     /// Creates the file, or resumes an existing one. Also returns the number of measurements in the
     /// file, and those of this subject.
-    pub fn open(arguments: &Arguments, subject: Subject) -> Result<(Record, usize, Vec<Row>)> {
+    pub fn open(arguments: &SweepArguments, subject: Subject) -> Result<(Record, usize, Vec<Row>)> {
         let columns = COLUMNS.map(|(name, _)| name).join(",");
         let mut record = Record {
             file: None,
@@ -158,18 +160,29 @@ impl Record {
     }
 
     /// Whether an earlier run has made this measurement.
-    pub fn has(&self, entry: &Entry, bytes: u64, round: u32) -> bool {
-        let key = (bytes, entry.row_way(), entry.is_default, Some(round.into()));
+    pub fn has(&self, candidate: &Candidate, bytes: u64, round: u32) -> bool {
+        let key = (
+            bytes,
+            candidate.row_way(),
+            candidate.is_default,
+            Some(round.into()),
+        );
         self.done.contains(&key)
     }
 
     /// Adds a measurement to the file.
-    pub fn add(&mut self, entry: &Entry, bytes: u64, round: u32, row: &Measurement) -> Result<()> {
+    pub fn add(
+        &mut self,
+        candidate: &Candidate,
+        bytes: u64,
+        round: u32,
+        row: &Measurement,
+    ) -> Result<()> {
         let Subject { topic, details } = &self.subject;
-        let line = Line {
+        let line = SweepLine {
             topic,
             details,
-            entry,
+            candidate,
             bytes,
             round,
             row,

@@ -4,12 +4,12 @@ use anyhow::Result;
 use ringfold::internals::tune::Rules;
 use ringfold::{Communicator, Method, Protocol, Request};
 
-use super::arguments::Arguments;
+use super::arguments::SweepArguments;
 use crate::tune::rows::{ANY, Way};
 
 /// A candidate.
 #[derive(Clone, Debug)]
-pub struct Entry {
+pub struct Candidate {
     pub way: (Method, Protocol),
     /// The requested number of channels, or the default's.
     pub channels: Option<u32>,
@@ -18,7 +18,7 @@ pub struct Entry {
     pub rules: Rules,
 }
 
-impl Entry {
+impl Candidate {
     /// Returns the way as rows name it.
     pub fn row_way(&self) -> Way {
         Way {
@@ -36,15 +36,15 @@ impl Entry {
 
 /// Returns all candidates for this request, the default's pick first; the same on all ranks. Leaves
 /// the communicator with its own rules.
-pub fn entries(
+pub fn candidates(
     communicator: &mut Communicator,
-    arguments: &Arguments,
+    arguments: &SweepArguments,
     own: &Rules,
     request: &Request,
-) -> Result<Vec<Entry>> {
+) -> Result<Vec<Candidate>> {
     let explanation = communicator.explain(request)?;
     let chosen = explanation.way;
-    let mut entries = vec![Entry {
+    let mut candidates = vec![Candidate {
         way: (chosen.method(), chosen.protocol()),
         channels: Some(u32::try_from(chosen.channels)?),
         is_default: true,
@@ -71,7 +71,7 @@ pub fn entries(
             let is_new = !taken.contains(&choice.channels);
             if goes && is_new {
                 taken.push(choice.channels);
-                entries.push(Entry {
+                candidates.push(Candidate {
                     way,
                     channels: channels.and(u32::try_from(choice.channels).ok()),
                     is_default: false,
@@ -81,7 +81,7 @@ pub fn entries(
         }
     }
     communicator.set_rules(own.clone());
-    Ok(entries)
+    Ok(candidates)
 }
 
 /// Returns rules with this way only.
