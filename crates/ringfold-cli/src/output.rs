@@ -47,22 +47,32 @@ pub fn write_json(mut into: impl Write, document: &impl Serialize) -> Result<()>
     Ok(into.flush()?)
 }
 
+/// A column of rows of type `R`: its name, and the function that formats a row's field.
+pub type Column<R> = (&'static str, fn(&R) -> String);
+
 /// A CSV file that is flushed line by line, so that results are kept if the program ends early.
-pub struct Csv {
+pub struct Csv<R> {
     writer: csv::Writer<Box<dyn Write>>,
+    columns: Vec<Column<R>>,
 }
 
-impl Csv {
+impl<R> Csv<R> {
     /// Creates the file (`-`: standard output) with its heading.
-    pub fn create(path: &Path, heading: impl IntoIterator<Item: AsRef<[u8]>>) -> Result<Csv> {
+    pub fn create(path: &Path, columns: Vec<Column<R>>) -> Result<Csv<R>> {
         let writer = csv::Writer::from_writer(open(path)?);
-        let mut csv = Csv { writer };
-        csv.add(heading)?;
+        let names: Vec<&str> = columns.iter().map(|(name, _)| *name).collect();
+        let mut csv = Csv { writer, columns };
+        csv.write(&names)?;
         Ok(csv)
     }
 
     /// Adds a line.
-    pub fn add(&mut self, fields: impl IntoIterator<Item: AsRef<[u8]>>) -> Result<()> {
+    pub fn add(&mut self, row: &R) -> Result<()> {
+        let fields: Vec<String> = self.columns.iter().map(|(_, field)| field(row)).collect();
+        self.write(&fields)
+    }
+
+    fn write(&mut self, fields: &[impl AsRef<[u8]>]) -> Result<()> {
         let written = self.writer.write_record(fields);
         written.map_err(std::io::Error::from)?;
         Ok(self.writer.flush()?)

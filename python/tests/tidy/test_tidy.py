@@ -39,12 +39,12 @@ TYPE = re.compile(
 """The definition of a type in Rust; the last form is that of the macros `named` of `types.rs`."""
 
 TYPES_LEFT_OUT = re.compile(
-    r"crates/(?:ringfold-(?:cli|softcuda)/|ringfold/src/(?:lane|device|tune/devices)\b"
+    r"crates/(?:ringfold-softcuda/|ringfold/src/(?:lane|device|tune/devices)\b"
     r"|ringfold/src/simulate/(?:program|staged|scenario)\.rs"
     r"|ringfold/src/simulate/network/(?:devices|lanes|streams|device_links)\.rs)"
 )
 """Sources whose types may share names: the lane's pipeline is to be replaced, with what simulates,
-prices and imitates it; the command's types are renamed apart."""
+prices and imitates it."""
 
 
 def tracked(*endings: str) -> list[str]:

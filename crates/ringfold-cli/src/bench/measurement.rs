@@ -1,11 +1,15 @@
 //! The times of one size and placement, and their statistics.
 
+use ringfold::Collective;
+
 use super::{Case, Size};
 use crate::statistics::{self, Estimate};
 
 /// The measurement of one size and placement.
 #[derive(Clone, Debug)]
 pub struct Measurement {
+    pub collective: Collective,
+    pub world_size: usize,
     pub case: Case,
     pub size: Size,
     pub in_place: bool,
@@ -19,8 +23,8 @@ pub struct Measurement {
     pub times_us: Vec<f64>,
     /// Wrong elements on all ranks; `None` if nothing was checked.
     pub wrong: Option<u64>,
-    /// Bus bandwidth over algorithm bandwidth.
-    pub bus_factor: f64,
+    /// Whether a barrier preceded every timed call.
+    pub has_barriers: bool,
     /// Time of the copies alone, on devices.
     pub limit_us: Option<f64>,
 }
@@ -69,7 +73,7 @@ impl Measurement {
     }
 
     pub fn busbw_gbps(&self) -> f64 {
-        self.algbw_gbps() * self.bus_factor
+        self.algbw_gbps() * Size::bus_factor(self.collective, self.world_size)
     }
 
     /// Returns the collective's rate in per cent of the rate of the copies alone. `None` if nothing
@@ -89,6 +93,8 @@ pub mod tests {
     /// Returns a measurement with these times.
     pub fn measurement(times_us: &[f64]) -> Measurement {
         Measurement {
+            collective: Collective::AllReduce,
+            world_size: 4,
             case: Case {
                 dtype: DType::F32,
                 op: Some("sum"),
@@ -105,7 +111,7 @@ pub mod tests {
             first_us: 9.0,
             times_us: times_us.to_vec(),
             wrong: Some(0),
-            bus_factor: 1.5,
+            has_barriers: true,
             limit_us: None,
         }
     }

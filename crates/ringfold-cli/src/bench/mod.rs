@@ -147,7 +147,6 @@ impl<'a> Bench<'a> {
         let Some(placement) = self.placement(case, size, in_place) else {
             return Ok(None);
         };
-        let collective = self.settings.collective;
         let request = self.request(&placement);
         let way = self.way(&request, case, size)?;
 
@@ -184,6 +183,8 @@ impl<'a> Bench<'a> {
         let column = |index: usize| -> Vec<f64> { reports.iter().map(|r| r[index]).collect() };
         let iterations = self.settings.iters as usize;
         Ok(Some(Measurement {
+            collective: self.settings.collective,
+            world_size: self.communicator.world_size(),
             case,
             size,
             in_place,
@@ -194,7 +195,7 @@ impl<'a> Bench<'a> {
             times_us: (0..iterations).map(|i| self.unite(&column(i))).collect(),
             wrong: (self.settings.check > 0)
                 .then(|| column(iterations + 1).iter().sum::<f64>() as u64),
-            bus_factor: Size::bus_factor(collective, self.communicator.world_size()),
+            has_barriers: self.settings.has_barriers,
             limit_us,
         }))
     }

@@ -6,61 +6,55 @@ use ringfold::Stats;
 use serde_json::{Map, Value, json};
 
 use super::arguments::PerfArguments;
-use super::report::PerfReport;
 use super::table;
-use crate::bench::{Measurement, stats};
+use crate::bench::{Measurement, Participant, stats};
 use crate::launch::itself;
+use crate::output::Column;
 
 /// The version of nccl-tests' JSON format that ours follows.
 const JSON_VERSION: u32 = 3;
 
-/// A function that formats a column of a measurement; the number is that of the ranks.
-type Column = fn(&PerfArguments, usize, &Measurement) -> String;
-
 /// The columns, in the order that other programs rely on.
-const COLUMNS: [(&str, Column); 20] = [
-    ("collective", |arguments, _, _| {
-        arguments.collective.to_string()
-    }),
-    ("algorithm", |_, _, row| row.algorithm.clone()),
-    ("transport", |_, _, row| row.transport.clone()),
-    ("ranks", |_, ranks, _| ranks.to_string()),
-    ("bytes", |_, _, row| row.size.bytes.to_string()),
-    ("count", |_, _, row| row.size.count.to_string()),
-    ("dtype", |_, _, row| row.case.dtype.to_string()),
-    ("op", |_, _, row| row.case.op.unwrap_or("none").to_owned()),
-    ("in_place", |_, _, row| row.in_place.to_string()),
-    ("iterations", |_, _, row| row.times_us.len().to_string()),
-    ("first_us", |_, _, row| micros(row.first_us)),
-    ("min_us", |_, _, row| micros(row.min_us())),
-    ("median_us", |_, _, row| micros(row.median_us())),
-    ("p99_us", |_, _, row| micros(row.percentile_us(99.0))),
-    ("max_us", |_, _, row| micros(row.max_us())),
-    ("algbw_gbps", |_, _, row| rate(row.algbw_gbps())),
-    ("busbw_gbps", |_, _, row| rate(row.busbw_gbps())),
-    ("wrong", |_, _, row| {
+const COLUMNS: [Column<Measurement>; 20] = [
+    ("collective", |row| row.collective.to_string()),
+    ("algorithm", |row| row.algorithm.clone()),
+    ("transport", |row| row.transport.clone()),
+    ("ranks", |row| row.world_size.to_string()),
+    ("bytes", |row| row.size.bytes.to_string()),
+    ("count", |row| row.size.count.to_string()),
+    ("dtype", |row| row.case.dtype.to_string()),
+    ("op", |row| row.case.op.unwrap_or("none").to_owned()),
+    ("in_place", |row| row.in_place.to_string()),
+    ("iterations", |row| row.times_us.len().to_string()),
+    ("first_us", |row| micros(row.first_us)),
+    ("min_us", |row| micros(row.min_us())),
+    ("median_us", |row| micros(row.median_us())),
+    ("p99_us", |row| micros(row.percentile_us(99.0))),
+    ("max_us", |row| micros(row.max_us())),
+    ("algbw_gbps", |row| rate(row.algbw_gbps())),
+    ("busbw_gbps", |row| rate(row.busbw_gbps())),
+    ("wrong", |row| {
         row.wrong.map_or(String::new(), |wrong| wrong.to_string())
     }),
-    ("low_us", |_, _, row| micros(row.estimate_us().low)),
-    ("high_us", |_, _, row| micros(row.estimate_us().high)),
+    ("low_us", |row| micros(row.estimate_us().low)),
+    ("high_us", |row| micros(row.estimate_us().high)),
 ];
 
 /// Further columns at the end, with `--device`.
-const DEVICE_COLUMNS: [(&str, Column); 3] = [
-    ("limit_us", |_, _, row| {
-        row.limit_us.map_or(String::new(), micros)
-    }),
-    ("of_limit_percent", |_, _, row| {
+const DEVICE_COLUMNS: [Column<Measurement>; 3] = [
+    ("limit_us", |row| row.limit_us.map_or(String::new(), micros)),
+    ("of_limit_percent", |row| {
         row.of_limit_percent().map_or(String::new(), micros)
     }),
-    ("blocking", |arguments, _, _| arguments.blocking.to_string()),
+    ("blocking", |row| u8::from(row.has_barriers).to_string()),
 ];
 
-/// Returns the columns of this run.
-fn columns(arguments: &PerfArguments) -> impl Iterator<Item = (&'static str, Column)> {
-    let is_on_device = arguments.on.device.is_some();
-    let more = DEVICE_COLUMNS.into_iter().filter(move |_| is_on_device);
-    COLUMNS.into_iter().chain(more)
+/// Returns the columns of the CSV.
+pub fn columns(arguments: &PerfArguments) -> Vec<Column<Measurement>> {
+    match arguments.on.device {
+        None => COLUMNS.to_vec(),
+        Some(_) => [&COLUMNS[..], &DEVICE_COLUMNS].concat(),
+    }
 }
 
 fn micros(value: f64) -> String {
@@ -71,22 +65,57 @@ fn rate(value: f64) -> String {
     format!("{value:.6}")
 }
 
-/// Returns the names of the columns.
-pub fn heading(arguments: &PerfArguments) -> impl Iterator<Item = &'static str> {
-    columns(arguments).map(|(name, _)| name)
+/// A run of the command, and its results so far.
+pub struct PerfRun<'a> {
+    pub arguments: &'a PerfArguments,
+    pub sizes: Vec<u64>,
+    pub participants: Vec<Participant>,
+    pub start_time: String,
+    /// The measurements, kept for the JSON and the plot only.
+    pub rows: Vec<Measurement>,
+    /// Number of wrong elements.
+    pub wrong: u64,
+    busbw_sum_gbps: f64,
+    placements: u64,
 }
 
-/// Returns a line of the CSV.
-pub fn line(
-    arguments: &PerfArguments,
-    ranks: usize,
-    row: &Measurement,
-) -> impl Iterator<Item = String> {
-    columns(arguments).map(move |(_, column)| column(arguments, ranks, row))
+impl<'a> PerfRun<'a> {
+    /// Starts a run now.
+    pub fn begin(
+        arguments: &'a PerfArguments,
+        sizes: Vec<u64>,
+        participants: Vec<Participant>,
+    ) -> PerfRun<'a> {
+        PerfRun {
+            arguments,
+            sizes,
+            participants,
+            start_time: table::utc(SystemTime::now()),
+            rows: Vec::new(),
+            wrong: 0,
+            busbw_sum_gbps: 0.0,
+            placements: 0,
+        }
+    }
+
+    /// Adds the measurement of one placement.
+    pub fn add(&mut self, row: Measurement) {
+        self.wrong += row.wrong.unwrap_or(0);
+        self.busbw_sum_gbps += row.busbw_gbps();
+        self.placements += 1;
+        if self.arguments.json.is_some() || self.arguments.plot.is_some() {
+            self.rows.push(row);
+        }
+    }
+
+    /// Returns the mean bus bandwidth over all sizes and placements.
+    pub fn average_busbw_gbps(&self) -> f64 {
+        self.busbw_sum_gbps / self.placements.max(1) as f64
+    }
 }
 
 /// Returns the run in nccl-tests' format, with fields of ours beside those of nccl-tests.
-pub fn document(run: &PerfReport, stats: Option<&[Stats]>) -> Value {
+pub fn document(run: &PerfRun, stats: Option<&[Stats]>) -> Value {
     let arguments = run.arguments;
     let mut config = json!({
         "minimum_bytes": run.sizes.first(),

@@ -19,6 +19,7 @@ use crate::bench::{Bench, Case, Size};
 use crate::launch::{itself, usage};
 
 pub use arguments::PerfArguments;
+use files::PerfRun;
 use report::PerfReport;
 
 /// Measures, and returns the exit status: 1 if an element was wrong.
@@ -101,16 +102,9 @@ fn sweep(
     let weights = bench.weights();
     let mut report = match is_rank_0 {
         true => {
-            let sizes = arguments.sizes(1)?;
+            let run = PerfRun::begin(arguments, arguments.sizes(1)?, participants);
             let steps = lines.len() as u64;
-            Some(PerfReport::begin(
-                arguments,
-                sizes,
-                participants,
-                weights.as_deref(),
-                steps,
-                stdout,
-            )?)
+            Some(PerfReport::begin(run, weights.as_deref(), steps, stdout)?)
         }
         false => None,
     };

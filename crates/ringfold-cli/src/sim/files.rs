@@ -10,13 +10,21 @@ use super::outcome::Outcome;
 use super::units::micros;
 use super::vary::Variation;
 use crate::launch::itself;
-use crate::output;
+use crate::output::{self, Column, Csv};
 
-/// What a column holds.
-type Column = fn(&Outcome) -> String;
-
-/// The columns behind the variant, the key and the value, in the order that other programs rely on.
-const COLUMNS: [(&str, Column); 16] = [
+/// The columns, in the order that other programs rely on.
+const COLUMNS: [Column<Outcome>; 19] = [
+    ("variant", |of| of.variant.clone()),
+    ("key", |of| {
+        of.value
+            .as_ref()
+            .map_or(String::new(), |value| value.key.clone())
+    }),
+    ("value", |of| {
+        of.value
+            .as_ref()
+            .map_or(String::new(), |value| value.text.clone())
+    }),
     ("collective", |of| of.scenario().collective.to_string()),
     ("algorithm", |of| of.summary.algorithm()),
     ("ranks", |of| of.scenario().ranks.to_string()),
@@ -45,19 +53,9 @@ fn rate(gbps: f64) -> String {
     format!("{gbps:.6}")
 }
 
-/// The names of the columns.
-pub fn heading() -> impl Iterator<Item = &'static str> {
-    let names = COLUMNS.iter().map(|(name, _)| *name);
-    ["variant", "key", "value"].into_iter().chain(names)
-}
-
-/// A line of the CSV. `key` is what a sweep varies.
-pub fn line(key: Option<&str>, outcome: &Outcome) -> impl Iterator<Item = String> {
-    let value = outcome.value.as_ref().map(|value| value.text.clone());
-    let key = key.unwrap_or_default().to_owned();
-    let own = [outcome.variant.clone(), key, value.unwrap_or_default()];
-    let columns = COLUMNS.iter().map(|(_, column)| column(outcome));
-    own.into_iter().chain(columns)
+/// Creates the CSV; `-` is standard output.
+pub fn csv(path: &Path) -> Result<Csv<Outcome>> {
+    Csv::create(path, COLUMNS.to_vec())
 }
 
 /// Writes all outcomes; `-` is standard output.

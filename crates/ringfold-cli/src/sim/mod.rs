@@ -38,7 +38,7 @@ use settings::Layers;
 use vary::{Value, Variant};
 
 use crate::launch::usage;
-use crate::output::{self, Csv};
+use crate::output;
 use crate::parse::parse_collective;
 
 /// Simulates, and returns the exit status: 1 when a call failed or a promise was broken.
@@ -126,7 +126,7 @@ fn single(arguments: &SimArguments, variant: &Variant) -> Result<Outcome> {
         report,
     };
     if let Some(path) = &arguments.csv {
-        Csv::create(path, files::heading())?.add(files::line(None, &outcome))?;
+        files::csv(path)?.add(&outcome)?;
     }
     Ok(outcome)
 }
@@ -141,9 +141,7 @@ fn many(arguments: &SimArguments, variants: &[Variant]) -> Result<Vec<Outcome>> 
     if let Some(path) = &arguments.plot {
         output::open(path)?;
     }
-    let csv = arguments.csv.as_deref();
-    let csv = csv.map(|path| Csv::create(path, files::heading()));
-    let mut csv = csv.transpose()?;
+    let mut csv = arguments.csv.as_deref().map(files::csv).transpose()?;
     // What cannot be is said before the first simulation, and not after an hour of them.
     let needs_all = arguments.json.is_some();
     let mut cases = Vec::new();
@@ -182,7 +180,7 @@ fn many(arguments: &SimArguments, variants: &[Variant]) -> Result<Vec<Outcome>> 
         let first = outcomes.get(of_first).unwrap_or(&outcome);
         say(&table::row(&outcome, first, variants.len() > 1))?;
         if let Some(csv) = &mut csv {
-            csv.add(files::line(key, &outcome))?;
+            csv.add(&outcome)?;
         }
         outcomes.push(outcome);
         progress.inc(1);

@@ -36,6 +36,8 @@ pub struct Variation {
 /// One value of a sweep.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Value {
+    /// The setting that varies.
+    pub key: String,
     /// As `--set` takes it.
     pub text: String,
     /// As a table shows it.
@@ -78,6 +80,7 @@ fn list(key: String, values: &str) -> Result<Variation, String> {
     }
     let kind = kind(&key, &words);
     let values = words.iter().map(|word| Value {
+        key: key.clone(),
         text: (*word).into(),
         label: (*word).into(),
         number: kind.and_then(|kind| kind.number(word)),
@@ -233,6 +236,7 @@ impl Quantity<'_> {
             }
         };
         Value {
+            key: key.to_owned(),
             text,
             label,
             number: Some(number),

@@ -228,7 +228,7 @@ impl<'a> Sweep<'a> {
                 continue;
             }
             let row = self.measure(at, index)?;
-            self.note(round, at, index, &row)?;
+            self.note(round, at, index, row)?;
         }
         self.bench.communicator.set_rules(self.own.clone());
         Ok(())
@@ -292,15 +292,15 @@ impl<'a> Sweep<'a> {
     }
 
     /// Adds a measurement to the file.
-    fn note(&mut self, round: u32, at: usize, index: usize, row: &Measurement) -> Result<()> {
+    fn note(&mut self, round: u32, at: usize, index: usize, row: Measurement) -> Result<()> {
         self.wrong += row.wrong.unwrap_or(0);
         let Some(report) = &mut self.report else {
             return Ok(());
         };
         let (Size { bytes, .. }, candidates) = &self.sizes[at];
-        report.record.add(&candidates[index], *bytes, round, row)?;
         let times = report.times_us.entry((*bytes, index)).or_default();
         times.push(row.median_us());
+        report.record.add(&candidates[index], round, row)?;
         report.progress.inc(1);
         Ok(())
     }

@@ -15,33 +15,31 @@ use super::arguments::SweepArguments;
 use super::placement::placement;
 use super::ways::Candidate;
 use crate::bench::Measurement;
+use crate::output::Column;
 use crate::tune::rows::{ANY, Asked, Row, Table, Topic, Way};
 
-/// A column's name, and the function that formats its field.
-type Column = (&'static str, fn(&SweepLine) -> String);
-
 /// The columns: those of NVIDIA's script, then ours.
-const COLUMNS: [Column; 28] = [
-    ("collective", |line| line.topic.collective.clone()),
-    ("size_bytes", |line| line.bytes.to_string()),
-    ("algorithm", |line| line.candidate.way.0.to_string()),
-    ("protocol", |line| line.candidate.way.1.to_string()),
-    ("channels", |line| {
-        line.candidate.row_way().channels.to_string()
-    }),
-    ("nodes", |line| line.topic.nodes.to_string()),
-    ("ranks", |line| line.topic.ranks.to_string()),
-    ("pipeOps", |line| line.topic.group.to_string()),
-    ("regBuff", |line| line.topic.registered.to_string()),
+const COLUMNS: [Column<SweepLine>; 28] = [
+    ("collective", |line| line.subject.topic.collective.clone()),
+    ("size_bytes", |line| line.row.size.bytes.to_string()),
+    ("algorithm", |line| line.way.algorithm.clone()),
+    ("protocol", |line| line.way.protocol.clone()),
+    ("channels", |line| line.way.channels.to_string()),
+    ("nodes", |line| line.subject.topic.nodes.to_string()),
+    ("ranks", |line| line.subject.topic.ranks.to_string()),
+    ("pipeOps", |line| line.subject.topic.group.to_string()),
+    ("regBuff", |line| line.subject.topic.registered.to_string()),
     ("bandwidth_gbps", |line| decimal(line.row.algbw_gbps())),
     ("latency_us", |line| decimal(line.row.mean_us())),
-    ("asked", |line| line.candidate.asked().to_owned()),
+    ("asked", |line| line.asked.to_owned()),
     ("round", |line| line.round.to_string()),
     ("transport", |line| line.row.transport.clone()),
-    ("placement", |line| line.details["placement"].clone()),
-    ("dtype", |line| line.details["dtype"].clone()),
-    ("op", |line| line.details["op"].clone()),
-    ("in_place", |line| line.details["in_place"].clone()),
+    ("placement", |line| {
+        line.subject.details["placement"].clone()
+    }),
+    ("dtype", |line| line.subject.details["dtype"].clone()),
+    ("op", |line| line.subject.details["op"].clone()),
+    ("in_place", |line| line.subject.details["in_place"].clone()),
     ("iterations", |line| line.row.times_us.len().to_string()),
     ("first_us", |line| decimal(line.row.first_us)),
     ("min_us", |line| decimal(line.row.min_us())),
@@ -57,13 +55,12 @@ const COLUMNS: [Column; 28] = [
 ];
 
 /// A measurement of a sweep.
-struct SweepLine<'a> {
-    topic: &'a Topic,
-    details: &'a BTreeMap<&'static str, String>,
-    candidate: &'a Candidate,
-    bytes: u64,
+struct SweepLine {
+    subject: Subject,
+    way: Way,
+    asked: &'static str,
     round: u32,
-    row: &'a Measurement,
+    row: Measurement,
 }
 
 /// The properties that all rows of a sweep share.
@@ -171,19 +168,11 @@ impl Record {
     }
 
     /// Adds a measurement to the file.
-    pub fn add(
-        &mut self,
-        candidate: &Candidate,
-        bytes: u64,
-        round: u32,
-        row: &Measurement,
-    ) -> Result<()> {
-        let Subject { topic, details } = &self.subject;
+    pub fn add(&mut self, candidate: &Candidate, round: u32, row: Measurement) -> Result<()> {
         let line = SweepLine {
-            topic,
-            details,
-            candidate,
-            bytes,
+            subject: self.subject.clone(),
+            way: candidate.row_way(),
+            asked: candidate.asked(),
             round,
             row,
         };
