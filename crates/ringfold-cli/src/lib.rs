@@ -22,6 +22,7 @@ mod run;
 mod schedule;
 mod sim;
 mod statistics;
+mod status;
 mod trace;
 mod tune;
 mod watch;
@@ -53,9 +54,6 @@ Examples:
   ringfold sim --ranks 64                    its time on other machines, in virtual time
   ringfold tune --help                       correct the tuner's choices by measurements";
 
-/// Exit status that shells report for a process ended by SIGPIPE.
-const OUTPUT_CLOSED: u8 = 128 + 13;
-
 #[derive(Subcommand)]
 enum Command {
     Perf(Box<perf::PerfArguments>),
@@ -80,7 +78,10 @@ pub fn main(invocation: Invocation) -> u8 {
     let parsed = Cli::try_parse_from(words);
     launch::itself::remember(invocation);
     let status = match parsed {
-        Ok(cli) => cli.command.run().unwrap_or_else(|error| fail(&error)),
+        Ok(cli) => cli
+            .command
+            .run()
+            .unwrap_or_else(|error| status::fail(&error)),
         Err(usage) => {
             // If neither stream is open, there is no place to report it.
             let _ = usage.print();
@@ -106,27 +107,4 @@ impl Command {
             Command::Metrics(arguments) => watch::metrics::run(arguments),
         }
     }
-}
-
-/// Reports an error and returns its exit status.
-fn fail(error: &anyhow::Error) -> u8 {
-    if is_closed_output(error) {
-        return OUTPUT_CLOSED;
-    }
-    complain(&format!("{error:#}"));
-    launch::status_of(error)
-}
-
-/// Whether the reader has closed our output, as `head` does: no failure worth a message.
-fn is_closed_output(error: &anyhow::Error) -> bool {
-    error
-        .chain()
-        .filter_map(|cause| cause.downcast_ref::<std::io::Error>())
-        .any(|cause| cause.kind() == std::io::ErrorKind::BrokenPipe)
-}
-
-/// Writes one line to stderr in one piece, so that the lines of several ranks do not mix.
-fn complain(message: &str) {
-    // If stderr is closed, there is no place to report it.
-    let _ = std::io::stderr().write_all(format!("ringfold: {message}\n").as_bytes());
 }

@@ -40,6 +40,12 @@ pub fn print(text: &str) -> Result<()> {
         .context("cannot write to standard output")
 }
 
+/// Writes one line to stderr in one piece, so that the lines of several ranks do not mix.
+pub fn complain(message: &str) {
+    // If stderr is closed, there is no place to report it.
+    let _ = std::io::stderr().write_all(format!("ringfold: {message}\n").as_bytes());
+}
+
 /// Writes an indented JSON document.
 pub fn write_json(mut into: impl Write, document: &impl Serialize) -> Result<()> {
     serde_json::to_writer_pretty(&mut into, document).map_err(std::io::Error::from)?;

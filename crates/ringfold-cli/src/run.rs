@@ -16,6 +16,7 @@ use rustix::process::Signal;
 
 use crate::launch::{self, HostPlace, Job};
 use crate::parse::parse_ranks;
+use crate::status::usage;
 use crate::{output, trace};
 
 /// Run a program as the ranks of a job on this host, or on several
@@ -108,7 +109,7 @@ pub fn run(arguments: RunArguments) -> Result<u8> {
         // The argument is required.
         unreachable!("no command");
     };
-    let place = place(&arguments).map_err(launch::usage)?;
+    let place = place(&arguments).map_err(usage)?;
     let recording = arguments.trace.map(Recording::begin).transpose()?;
     let outcome = launch::launch(&Job {
         ranks: arguments.ranks.unwrap_or_else(launch::default_ranks),
@@ -133,12 +134,12 @@ pub fn run(arguments: RunArguments) -> Result<u8> {
     })?;
     if let (Some((rank, status)), false) = (outcome.failure, outcome.interrupted) {
         let what = launch::describe(status);
-        crate::complain(&format!("rank {rank} {what}; the job ends"));
+        output::complain(&format!("rank {rank} {what}; the job ends"));
     }
     if let Some(recording) = recording
         && let Err(error) = recording.end()
     {
-        crate::complain(&format!("no timeline: {error:#}"));
+        output::complain(&format!("no timeline: {error:#}"));
         return Ok(outcome.status().max(1));
     }
     Ok(outcome.status())

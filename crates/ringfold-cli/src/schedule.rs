@@ -12,10 +12,10 @@ use ringfold::internals::tune::{CostTerms, is_two_levels};
 use ringfold::{Collective, Error, Method};
 use serde_json::{Value, json};
 
-use crate::launch::usage;
 use crate::numbers::plural;
 use crate::output;
 use crate::parse::{parse_algorithm, parse_bytes, parse_collective};
+use crate::status::usage;
 
 /// Maximum number of ranks: the proof keeps every chunk of every rank in memory.
 const MAX_RANKS: u32 = 1024;

@@ -13,6 +13,7 @@ use rustix::process::Resource;
 use rustix::thread::futex;
 use serde::Serialize;
 
+use super::environment::{driver_library, environment};
 use super::machine::{self, Machine};
 
 /// One facility of the system.
@@ -91,7 +92,7 @@ fn congestion() -> Result<String> {
     let named = |file: &str| machine::text(Path::new("/proc/sys/net/ipv4").join(file));
     let default = named("tcp_congestion_control");
     let default = default.as_deref().unwrap_or("unknown");
-    let asked = super::environment().tcp_congestion.unwrap_or_default();
+    let asked = environment().tcp_congestion.unwrap_or_default();
     match asked.decide()?.first() {
         Some(name) => Ok(format!(
             "{name} for data; the kernel's default is {default}"
@@ -102,13 +103,13 @@ fn congestion() -> Result<String> {
 
 /// Describes how large payloads are sent between hosts.
 fn zero_copy() -> Result<String> {
-    let asked = super::environment().tcp_zero_copy.unwrap_or_default();
+    let asked = environment().tcp_zero_copy.unwrap_or_default();
     Ok(asked.describe()?)
 }
 
 /// Describes the driver, whether its streams wait for the host, and the devices that are visible.
 fn devices(platform: Platform) -> Result<String> {
-    let driver = Driver::of(platform, super::driver_library(platform).as_deref())?;
+    let driver = Driver::of(platform, driver_library(platform).as_deref())?;
     let (major, minor) = driver.version();
     let mut text = match platform {
         Platform::Cuda => format!("driver of CUDA {major}.{minor}"),
@@ -119,7 +120,7 @@ fn devices(platform: Platform) -> Result<String> {
         false => ", without stream memory operations: joining a call blocks",
     };
     for ordinal in 0..driver.devices()? {
-        let device = Attributes::read(driver, ordinal, Path::new(super::ROOT))?;
+        let device = Attributes::read(driver, ordinal, Path::new(machine::ROOT))?;
         text += &format!("; {ordinal}: {} at {}", device.name, device.bus_id);
         if let Some(node) = device.numa_node {
             text += &format!(", node {node}");

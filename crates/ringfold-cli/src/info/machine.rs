@@ -8,6 +8,9 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
+/// Parent folder of `proc` and `sys`.
+pub const ROOT: &str = "/";
+
 /// The machine's processor, cores and memory.
 #[derive(Debug, PartialEq, Serialize)]
 pub struct Machine {

@@ -1,6 +1,7 @@
 //! `ringfold info`: this machine's properties, the transports that work here, and the reasons why
 //! others do not.
 
+mod environment;
 mod facilities;
 mod machine;
 
@@ -8,8 +9,6 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use anyhow::Result;
-use ringfold::Platform;
-use ringfold::env::Environment;
 use ringfold::internals::control::Launch;
 use ringfold::internals::reduce::Level;
 use ringfold::internals::setup::Explicit;
@@ -24,8 +23,10 @@ use serde_json::{Value, json};
 
 use crate::numbers::{bytes_label, plural};
 use crate::output;
+pub use environment::driver_library;
+use environment::environment;
 use facilities::Facility;
-use machine::Machine;
+use machine::{Machine, ROOT};
 
 /// Show this machine's cores, memory, interfaces and transports
 #[derive(clap::Args)]
@@ -41,9 +42,6 @@ Examples:
   ringfold info
   ringfold info --json
   ringfold run --ranks 2 -- ringfold info  what a rank sees";
-
-/// Parent folder of `proc` and `sys`.
-const ROOT: &str = "/";
 
 /// The content of the output.
 struct Info {
@@ -105,7 +103,7 @@ impl Info {
             true => (true, "between ranks of this host and user".into()),
             false => (false, missing.join("; ")),
         };
-        let tcp = match interfaces::candidates(chosen_interfaces().as_deref(), false) {
+        let tcp = match interfaces::candidates(environment().socket_ifname.as_deref(), false) {
             Ok(candidates) if candidates.interfaces.is_empty() => {
                 (true, "this host only: no address but loopback's".into())
             }
@@ -304,24 +302,6 @@ fn limits() -> Limits {
     let machine = topology::Machine::here();
     let overrides = environment().limits.unwrap_or_default();
     overrides.over(Limits::derive(&machine, machine.cores))
-}
-
-/// Returns the interfaces that the environment requests.
-fn chosen_interfaces() -> Option<String> {
-    environment().socket_ifname
-}
-
-/// Returns the driver library that the user has named.
-pub fn driver_library(platform: Platform) -> Option<String> {
-    match platform {
-        Platform::Cuda => environment().cuda_library,
-        Platform::Hip => environment().hip_library,
-    }
-}
-
-/// Returns the settings of the environment variables; the defaults if one of them is invalid.
-fn environment() -> Environment {
-    Environment::from_lookup(&ringfold::env::process).unwrap_or_default()
 }
 
 fn level_name() -> String {

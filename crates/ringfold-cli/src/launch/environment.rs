@@ -10,7 +10,13 @@ use ringfold::internals::setup::Explicit;
 use rustix::fd::OwnedFd;
 use rustix::net::{self, AddressFamily, SocketFlags, SocketType, sockopt};
 
-use super::{MAX_RANKS, usage};
+use super::outcome::describe;
+use crate::output::complain;
+use crate::status::usage;
+
+/// Maximum number of ranks started on one host: more is a typing error, and would stall the
+/// machine.
+pub const MAX_RANKS: usize = 1024;
 
 /// Bytes of a job's secret: as many as the handshake's hash has.
 const SECRET_BYTES: usize = 32;
@@ -207,7 +213,7 @@ impl Environment {
 fn how_it_ended(rank: usize, status: ExitStatus) -> String {
     match status.success() {
         true => format!("the process of rank {rank} has ended, with status 0,"),
-        false => format!("the process of rank {rank} {}", super::describe(status)),
+        false => format!("the process of rank {rank} {}", describe(status)),
     }
 }
 
@@ -238,7 +244,7 @@ impl Port {
         let refused = refused.map_or(String::new(), |error| format!(" ({error:#})"));
         let port = held.into_iter().find_map(Result::ok);
         if port.is_none() {
-            crate::complain(&format!(
+            complain(&format!(
                 "no loopback address is up{refused}: the ranks get no MASTER_ADDR and MASTER_PORT, \
                  which torch.distributed needs; `ip link set lo up` fixes it"
             ));

@@ -12,7 +12,10 @@ use ringfold::internals::setup::Explicit;
 use ringfold::{Bind, Error};
 use rustix::process::Signal;
 
-use super::{Job, JobOutcome, describe};
+use super::Job;
+use super::outcome::{JobOutcome, describe};
+use crate::output::complain;
+use crate::status::fail;
 
 /// The hidden flag of ranks that this command has started.
 const LAUNCHED: &str = "--launched";
@@ -139,7 +142,7 @@ pub fn launch(
         && status.code().is_none()
     {
         let what = describe(status);
-        crate::complain(&format!("rank {rank} {what}; {consequence}"));
+        complain(&format!("rank {rank} {what}; {consequence}"));
     }
     Ok(outcome)
 }
@@ -153,7 +156,7 @@ pub fn fail_as(rank: usize, is_launched: bool, error: anyhow::Error) -> u8 {
     if is_launched && (is_aborted || rank > 0 && is_the_users(&error)) {
         return 1;
     }
-    crate::fail(&error.context(format!("rank {rank}")))
+    fail(&error.context(format!("rank {rank}")))
 }
 
 fn is_the_users(error: &anyhow::Error) -> bool {

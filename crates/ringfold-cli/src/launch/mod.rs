@@ -12,25 +12,22 @@
 mod binding;
 mod environment;
 pub mod itself;
+mod outcome;
 mod output;
 mod supervisor;
 
-use std::fmt;
 use std::io::ErrorKind;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result};
 use ringfold::Bind;
-use rustix::io::Errno;
 use rustix::process::Signal;
 
+use crate::status::CannotStart;
 use environment::Environment;
-pub use environment::{HostPlace, default_ranks};
-
-/// Maximum number of ranks started on one host: more is a typing error, and would stall the
-/// machine.
-pub const MAX_RANKS: usize = 1024;
+pub use environment::{HostPlace, MAX_RANKS, default_ranks};
+pub use outcome::{JobOutcome, describe};
 
 /// The ranks to start on this host.
 pub struct Job<'a> {
@@ -48,69 +45,6 @@ pub struct Job<'a> {
     pub death_signal: Option<Signal>,
     /// Binding of ranks to cores; `None`: the environment decides.
     pub bind: Option<Bind>,
-}
-
-/// The end of a job.
-#[derive(Clone, Copy, Debug)]
-pub struct JobOutcome {
-    /// The first rank that failed, and its exit status.
-    pub failure: Option<(usize, ExitStatus)>,
-    /// Whether the launcher itself was asked to end, by SIGINT, SIGTERM or SIGHUP.
-    pub interrupted: bool,
-}
-
-impl JobOutcome {
-    /// Returns the job's exit status: that of the first failure, or 128 + n if it was signal n.
-    pub fn status(&self) -> u8 {
-        self.failure.map_or(0, |(_, status)| exit_code(status))
-    }
-}
-
-/// Marks a system error that prevented a rank's program from starting.
-#[derive(Debug)]
-struct CannotStart(String);
-
-impl std::fmt::Display for CannotStart {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-/// Returns the exit status of a command that ended with `error`. For a program that could not be
-/// started, the status is that of shells and `env`: 127 if the program does not exist, 126 if it
-/// cannot be run. For a wrong command line the status is 2, for any other error 1.
-pub fn status_of(error: &anyhow::Error) -> u8 {
-    let unstarted = error.downcast_ref::<CannotStart>();
-    match unstarted.and_then(|_| error.downcast_ref::<std::io::Error>()) {
-        Some(refusal) if refusal.kind() == ErrorKind::NotFound => 127,
-        Some(refusal)
-            if matches!(
-                refusal.kind(),
-                ErrorKind::PermissionDenied | ErrorKind::IsADirectory
-            ) || refusal.raw_os_error() == Some(Errno::NOEXEC.raw_os_error()) =>
-        {
-            126
-        }
-        _ if error.is::<Usage>() => 2,
-        _ => 1,
-    }
-}
-
-/// An error of the command line as a whole.
-#[derive(Debug)]
-struct Usage(anyhow::Error);
-
-impl fmt::Display for Usage {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:#}", self.0)
-    }
-}
-
-impl std::error::Error for Usage {}
-
-/// Marks an error of the command line, for the exit status.
-pub fn usage(error: anyhow::Error) -> anyhow::Error {
-    Usage(error).into()
 }
 
 /// Starts the job's ranks and returns when all have ended.
@@ -137,30 +71,6 @@ pub fn launch(job: &Job) -> Result<JobOutcome> {
     let outcome = supervisor::Supervisor::new(children, events, &environment).watch();
     output.finish();
     Ok(outcome)
-}
-
-/// Describes how a process ended, as the end of a sentence.
-pub fn describe(status: ExitStatus) -> String {
-    match (status.code(), status.signal()) {
-        (Some(code), _) => format!("ended with status {code}"),
-        (None, Some(number)) => format!("was ended by {}", signal_name(number)),
-        (None, None) => "ended".into(),
-    }
-}
-
-fn exit_code(status: ExitStatus) -> u8 {
-    let code = status
-        .code()
-        .unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
-    // The system keeps eight bits of a status, and there are fewer than 128 signals.
-    code as u8
-}
-
-fn signal_name(number: i32) -> String {
-    match signal_hook::low_level::signal_name(number) {
-        Some(name) => name.into(),
-        None => format!("signal {number}"),
-    }
 }
 
 fn start(

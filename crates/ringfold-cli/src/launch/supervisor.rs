@@ -14,8 +14,9 @@ use ringfold::internals::wait::SPAN_MAX;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2};
 
-use super::JobOutcome;
 use super::environment::Environment;
+use super::outcome::JobOutcome;
+use crate::output::complain;
 
 /// Time for the survivors of a failure to detect it themselves and to report their errors.
 const REPORT_GRACE: Duration = Duration::from_millis(300);
@@ -215,12 +216,12 @@ impl Supervisor<'_> {
             let given_up = || is_over.load(Ordering::Relaxed).then_some(Error::Closed);
             let deadline = Instant::now() + SPAN_MAX;
             // If the announcement fails, the ranks to be notified have ended, or know.
-            let missed = || crate::complain(&absence.reason);
+            let missed = || complain(&absence.reason);
             let _ = absence.announce(Limit::new(deadline, &given_up), missed);
         };
         match threads::start("ringfold-absence", announce) {
             Ok(thread) => self.announcing.push(thread),
-            Err(error) => crate::complain(&format!(
+            Err(error) => complain(&format!(
                 "cannot notify the other ranks that rank {rank} has ended: {error}"
             )),
         }

@@ -12,7 +12,7 @@ use ringfold::internals::setup::Injection;
 use ringfold::internals::simulate::Slow;
 use ringfold::{Collective, DType, Op, Weighting};
 
-use super::refused::{self, Refused};
+use super::refused::Refused;
 use crate::bench::{BenchSettings, Case, DeviceFlags, JobFlags, SizeSpan};
 use crate::output::is_stdout;
 use crate::parse::{
@@ -294,7 +294,6 @@ impl PerfArguments {
             );
         }
         self.check_weights()?;
-        refused::on_device(self)?;
         self.cases(1).map(|_| ())
     }
 
@@ -439,26 +438,6 @@ pub mod tests {
         for line in ["--weights auto -A ring", "all_gather --weights 1,2"] {
             let error = arguments(line).check().unwrap_err().to_string();
             assert!(error.contains("--weights"), "{error}");
-        }
-    }
-
-    #[test]
-    fn what_means_nothing_on_a_device_is_refused() {
-        arguments("--device cuda:0,1 --slots 8 --slot-bytes 64K")
-            .check()
-            .unwrap();
-        for line in [
-            "barrier",
-            "--rewrite",
-            "-R 1",
-            "--stats",
-            "--reduce-time 1ms",
-            "--late-rank 1",
-            "-A stragglar",
-        ] {
-            let line = format!("{line} --device cuda");
-            let error = arguments(&line).check().unwrap_err().to_string();
-            assert!(error.contains("--device"), "{error}");
         }
     }
 

@@ -6,6 +6,7 @@
 mod arguments;
 mod curve;
 mod files;
+mod on_device;
 mod refused;
 mod report;
 mod table;
@@ -16,7 +17,8 @@ use anyhow::Result;
 use ringfold::{Communicator, Config, Error};
 
 use crate::bench::{Bench, Case, Size};
-use crate::launch::{itself, usage};
+use crate::launch::itself;
+use crate::status::usage;
 
 pub use arguments::PerfArguments;
 use files::PerfRun;
@@ -24,7 +26,10 @@ use report::PerfReport;
 
 /// Measures, and returns the exit status: 1 if an element was wrong.
 pub fn run(arguments: PerfArguments) -> Result<u8> {
-    arguments.check().map_err(usage)?;
+    let checked = arguments.check();
+    checked
+        .and_then(|()| on_device::check(&arguments))
+        .map_err(usage)?;
     if let Some(rank) = arguments.job.rank()? {
         return take_part(&arguments, rank);
     }

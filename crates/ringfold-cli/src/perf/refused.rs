@@ -1,10 +1,5 @@
-//! Flags that do not apply, rejected with a reason: those of nccl-tests without a meaning here,
-//! unless set to their neutral value, and those without a meaning on devices.
-
-use anyhow::{Result, bail};
-use ringfold::{Collective, Method};
-
-use super::arguments::PerfArguments;
+//! Flags of nccl-tests without a meaning here, rejected with a reason unless they are set to their
+//! neutral value.
 
 /// Flags of nccl-tests, all hidden from the help.
 #[derive(clap::Args, Clone, Debug)]
@@ -40,7 +35,7 @@ pub struct Refused {
 impl Refused {
     /// Rejects every flag that is not set to its neutral value.
     #[rustfmt::skip]
-    pub fn check(&self) -> Result<()> {
+    pub fn check(&self) -> anyhow::Result<()> {
         let flags = [
             ("-t", self.nthreads, 1, "a rank is a process; use `--ranks`"),
             ("-g", self.ngpus, 1, "a rank is a process; use `--ranks`"),
@@ -59,62 +54,9 @@ impl Refused {
         ];
         for (flag, value, neutral, why) in flags {
             if let Some(value) = value.filter(|&value| value != neutral) {
-                bail!("`{flag} {value}` of nccl-tests does not apply: {why}");
+                anyhow::bail!("`{flag} {value}` of nccl-tests does not apply: {why}");
             }
         }
         Ok(())
-    }
-}
-
-/// Rejects flags without a meaning on devices, if `--device` is given.
-pub fn on_device(arguments: &PerfArguments) -> Result<()> {
-    if arguments.on.device.is_none() {
-        return Ok(());
-    }
-    let of_whole_calls = "is about whole calls of the host, and a lane makes one for each slice";
-    let refused = [
-        (
-            arguments.collective == Collective::Barrier,
-            "barrier",
-            "has no data on a device",
-        ),
-        (
-            arguments.rewrite,
-            "--rewrite",
-            "is about the caches of CPUs",
-        ),
-        (
-            arguments.job.local_register == 1,
-            "-R 1",
-            "is about buffers on the host",
-        ),
-        (
-            arguments.stats,
-            "--stats",
-            "counts calls of the host, of which a device call has several",
-        ),
-        (arguments.weights.is_some(), "--weights", of_whole_calls),
-        (arguments.straggler.is_some(), "--straggler", of_whole_calls),
-        (
-            !arguments.slow.is_empty(),
-            "--slow",
-            "counts the reductions of calls of the host, of which a device call has several",
-        ),
-        (
-            arguments.reduce_time.is_some(),
-            "--reduce-time",
-            "slows down the host's reductions of messages, of which a device call may have any \
-             number",
-        ),
-        (
-            arguments.algorithm == Some(Method::Stragglar),
-            "--algorithm stragglar",
-            of_whole_calls,
-        ),
-        (arguments.late_rank.is_some(), "--late-rank", of_whole_calls),
-    ];
-    match refused.iter().find(|(is_asked, ..)| *is_asked) {
-        Some((_, flag, why)) => bail!("`{flag}` {why}; omit it or `--device`"),
-        None => Ok(()),
     }
 }

@@ -8,8 +8,6 @@ use ringfold::internals::tune::calibration::{Calibration, LinkCosts};
 use ringfold::internals::tune::{DeviceConstants, RdmaCosts};
 use toml::{Table, Value};
 
-use super::settings::NetworkSettings;
-
 /// Picoseconds of a microsecond.
 const PS_PER_US: f64 = 1e6;
 
@@ -54,13 +52,13 @@ impl MeasuredCosts {
         })
     }
 
-    /// The constants of the network that these settings are about, as the lowest layer.
-    pub fn under(&self, network: &NetworkSettings) -> Result<Table> {
-        let is_rdma = match network.fabric {
+    /// The constants of a network over `fabric`, or by default over the one that was measured, as
+    /// the lowest layer. `is_registered`: whether the data is in registered memory.
+    pub fn under(&self, fabric: Option<Fabric>, is_registered: bool) -> Result<Table> {
+        let is_rdma = match fabric {
             Some(fabric) => fabric == Fabric::Rdma,
             None => self.links.is_none() && self.rdma.is_some(),
         };
-        let is_registered = network.registered.unwrap_or(false);
         if is_registered && !is_rdma {
             bail!("memory is registered for RDMA only; give `--fabric rdma`");
         }

@@ -37,9 +37,9 @@ use outcome::Outcome;
 use settings::Layers;
 use vary::{Value, Variant};
 
-use crate::launch::usage;
 use crate::output;
 use crate::parse::parse_collective;
+use crate::status::usage;
 
 /// Simulates, and returns the exit status: 1 when a call failed or a promise was broken.
 pub fn run(arguments: SimArguments) -> Result<u8> {

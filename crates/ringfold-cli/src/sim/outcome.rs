@@ -8,8 +8,8 @@ use ringfold::internals::simulate::{self, Carried, LongestPath, Payload, Report,
 
 use super::vary::Value;
 use crate::bench::Size;
-use crate::launch::usage;
 use crate::numbers::bytes_label;
+use crate::status::usage;
 
 /// Up to this many ranks the engine is fast enough to report everything.
 const ENGINE_RANKS: usize = 128;

@@ -6,9 +6,9 @@ use ringfold::internals::simulate::{Report, TimelineLane};
 
 use super::outcome::Outcome;
 use super::vary::Variation;
-use crate::launch::usage;
 use crate::numbers::bytes_label;
 use crate::plot::{Axis, Bar, Chart, Corner, Curve, Scale, Style, Timeline};
+use crate::status::usage;
 
 /// More ranks than this are no picture.
 const MAX_RANKS: usize = 64;

@@ -283,7 +283,8 @@ impl Layers {
     /// All layers together, over the measured constants of the network that they are about.
     pub fn settings(&self) -> Result<Settings> {
         let given: Settings = self.set.clone().try_into()?;
-        let mut all = self.measured.under(&given.network)?;
+        let is_registered = given.network.registered.unwrap_or(false);
+        let mut all = self.measured.under(given.network.fabric, is_registered)?;
         overlay(&mut all, self.set.clone());
         Ok(all.try_into()?)
     }

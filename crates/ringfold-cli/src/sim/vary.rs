@@ -11,10 +11,10 @@ use super::policy::POLICIES;
 use super::scenario;
 use super::settings::Layers;
 use super::units::time_text;
-use crate::launch::usage;
 use crate::numbers::bytes_label;
 use crate::parse::{parse_algorithm, parse_bytes};
 use crate::plot::Scale;
+use crate::status::usage;
 
 /// The most values of a sweep: more is a mistyped step.
 const MAX_VALUES: usize = 1 << 16;

@@ -9,8 +9,8 @@ use anyhow::{Context, Result, bail};
 use ringfold::internals::board::{BEGINNING_BYTES, FILE_SUFFIX, Picture, RecordedCall};
 use rustix::fs::OFlags;
 
-use crate::complain;
 use crate::numbers::plural;
+use crate::output::complain;
 
 /// A communicator of a process, and its recorded calls.
 pub struct Recorded {

@@ -14,8 +14,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 
-use crate::complain;
 use crate::numbers::plural;
+use crate::output::complain;
 use clocks::Clocks;
 use meetings::Meetings;
 use ranks::Ranks;

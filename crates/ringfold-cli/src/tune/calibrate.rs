@@ -140,7 +140,7 @@ pub fn run(arguments: &CalibrateArguments) -> Result<u8> {
         bar.set_message(context.to_string());
         let Some(more) = measured(context)? else {
             bar.finish_and_clear();
-            crate::complain("interrupted; nothing was kept");
+            output::complain("interrupted; nothing was kept");
             return Ok(INTERRUPTED);
         };
         samples.extend(more);

@@ -19,6 +19,7 @@ use super::ranges::{self, Range};
 use super::rows::{Asked, Metric, PLACEMENT, Row, Table, Topic};
 use super::series::series_by;
 use crate::numbers::plural;
+use crate::output;
 
 /// Write a tuner's rules from a sweep: the best candidate where the default choice is wrong
 ///
@@ -154,7 +155,7 @@ pub fn run(arguments: &OptimizeArguments) -> Result<u8> {
         );
     }
     text += &conclude(arguments, metric, &merged)?;
-    crate::output::print(&text)?;
+    output::print(&text)?;
     Ok(0)
 }
 
@@ -185,7 +186,7 @@ fn complain_of_placements(rows: &[&Row]) {
     }
     for (topic, names) in placements.iter().filter(|(_, names)| names.len() > 1) {
         let names: Vec<&str> = names.iter().copied().collect();
-        crate::complain(&format!(
+        output::complain(&format!(
             "{} of {} ranks on {} hosts was measured with ranks placed in several ways ({}); a \
              rule is for all of them",
             topic.collective,

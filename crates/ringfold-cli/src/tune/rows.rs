@@ -14,6 +14,8 @@ use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 use serde::{Serialize, Serializer};
 
+use crate::output::complain;
+
 /// The quantity by which ways are judged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, ValueEnum)]
 #[value(rename_all = "snake_case")]
@@ -191,7 +193,7 @@ impl Table {
             .with_context(|| format!("cannot read `{}`", path.display()))?;
         let table = Table::parse(&text).with_context(|| format!("`{}`", path.display()))?;
         for line in &table.skipped {
-            crate::complain(&format!("skipped an invalid row: {line}"));
+            complain(&format!("skipped an invalid row: {line}"));
         }
         Ok(table)
     }

@@ -12,7 +12,7 @@ use ringfold::internals::board::{Ended, Picture};
 
 use super::jobs::{Process, RunningJob, Sample};
 use super::serve;
-use crate::{complain, output};
+use crate::output::{self, complain};
 
 /// Print the counters of this host's running jobs in Prometheus' text format, or serve them
 ///
@@ -47,7 +47,8 @@ pub fn run(arguments: MetricsArguments) -> Result<u8> {
         output::print(&text(&sample, arguments.peers))?;
         return Ok(0);
     };
-    serve::run(address, arguments.peers)
+    let peers = arguments.peers;
+    serve::run(address, move || text(&Sample::take(peers), peers))
 }
 
 fn warn(sample: &Sample) {
@@ -140,7 +141,7 @@ fn by_collective(board: &Picture, of: fn(u64, u64) -> u64) -> Vec<(String, f64)>
 }
 
 /// All counters of a sample.
-pub fn text(sample: &Sample, peers: bool) -> String {
+fn text(sample: &Sample, peers: bool) -> String {
     let mut text = String::new();
     for family in &FAMILIES {
         let Family {

@@ -18,9 +18,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use ringfold::internals::sync::lock;
 
-use super::jobs::Sample;
-use super::metrics::text;
-use crate::complain;
+use crate::output::complain;
 
 /// How long a client may take from beginning to end, and how long its request may be.
 const CLIENT: Duration = Duration::from_secs(5);
@@ -43,8 +41,8 @@ struct Answer {
     body: Arc<str>,
 }
 
-/// Serves the counters until the process is ended.
-pub fn run(address: SocketAddr, peers: bool) -> Result<u8> {
+/// Serves the counters, which `read` returns, until the process is ended.
+pub fn run(address: SocketAddr, read: impl Fn() -> String + Send + Sync + 'static) -> Result<u8> {
     let listener = TcpListener::bind(address).with_context(|| {
         format!("cannot listen at {address}; choose another address or port with --listen")
     })?;
@@ -53,7 +51,7 @@ pub fn run(address: SocketAddr, peers: bool) -> Result<u8> {
         listener.local_addr()?
     ));
     let counters = Arc::new(MetricsText {
-        peers,
+        read: Box::new(read),
         last: Mutex::new(None),
     });
     // Their threads have them, and close them.
@@ -103,7 +101,7 @@ pub fn run(address: SocketAddr, peers: bool) -> Result<u8> {
 
 /// The last text of the counters, for all clients that asked before its reading began.
 struct MetricsText {
-    peers: bool,
+    read: Box<dyn Fn() -> String + Send + Sync>,
     /// The last text, and when its reading began.
     last: Mutex<Option<(Instant, Arc<str>)>>,
 }
@@ -118,7 +116,7 @@ impl MetricsText {
             return text.clone();
         }
         let begun = Instant::now();
-        let text: Arc<str> = text(&Sample::take(self.peers), self.peers).into();
+        let text: Arc<str> = (self.read)().into();
         *last = Some((begun, text.clone()));
         text
     }

@@ -25,10 +25,11 @@ use ways::Candidate;
 use super::rows::{Asked, Way};
 use super::series;
 use crate::bench::{Bench, Case, Measurement, Size};
-use crate::launch::{itself, usage};
+use crate::launch::itself;
 use crate::numbers::{bytes_label, number};
 use crate::output;
 use crate::statistics::median;
+use crate::status::usage;
 
 /// Maximum number of candidates at one size.
 const MAX_CANDIDATES: usize = 512;
@@ -46,7 +47,7 @@ pub fn run(arguments: &SweepArguments) -> Result<u8> {
     let largest = arguments.sizes()?.last().copied().unwrap_or(0);
     let outcome = arguments.job.launch("sweep", largest, "the sweep ends")?;
     if let (true, Some(path)) = (outcome.interrupted, arguments.file()) {
-        crate::complain(&format!(
+        output::complain(&format!(
             "interrupted; run the same command to resume `{}`",
             path.display()
         ));
@@ -180,7 +181,7 @@ impl<'a> Sweep<'a> {
             }
         }
         if resumed > 0 {
-            crate::complain(&format!(
+            output::complain(&format!(
                 "resuming `{shown}`, which has {resumed} measurements"
             ));
         }
