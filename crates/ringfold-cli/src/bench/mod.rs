@@ -19,8 +19,7 @@ pub mod stats;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use ringfold::Region;
-use ringfold::{Collective, Communicator, Counts, DType, LaneConfig, Request, Stats, Way};
+use ringfold::{Collective, Communicator, LaneConfig, Op, Request, Stats, Way};
 
 pub use case::{Case, Size};
 pub use devices::{DeviceFlags, Devices};
@@ -33,10 +32,6 @@ use data::Data;
 use memory::{Memory, carry_out};
 use on_device::OnDevice;
 use placement::Placement;
-
-/// Maximum bytes of a rank's description of itself: the kernel allows 64 bytes for a host's name,
-/// each of which has at most six bytes as JSON.
-const INTRODUCTION_BYTES: usize = 512;
 
 /// A rank's process, as the table shows it.
 #[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
@@ -80,7 +75,6 @@ pub struct Bench<'a> {
     /// The first buffer, or on devices its mirror on the host; `second` likewise.
     first: Memory,
     second: Memory,
-    gathered: Memory,
     /// Counter that makes every piece of data different. The same on all ranks.
     seed: u64,
     /// Lateness in the timed calls, if requested.
@@ -89,19 +83,13 @@ pub struct Bench<'a> {
 }
 
 impl<'a> Bench<'a> {
-    /// Allocates buffers for sizes up to `max_bytes`, and for the reports of `max_iters` calls.
+    /// Allocates buffers for sizes up to `max_bytes`.
     pub fn new(
         communicator: &'a mut Communicator,
         settings: BenchSettings,
         max_bytes: u64,
-        max_iters: u32,
     ) -> Result<Bench<'a>> {
         let max_bytes = usize::try_from(max_bytes)?;
-        let counts = match settings.stats {
-            true => stats::numbers(communicator.world_size()),
-            false => 0,
-        };
-        let report_bytes = INTRODUCTION_BYTES.max(8 * counts.max(max_iters as usize + 2));
         let memory = || match settings.is_registered {
             false => Memory::new(max_bytes),
             true => Memory::registered(communicator, max_bytes),
@@ -123,7 +111,6 @@ impl<'a> Bench<'a> {
         Ok(Bench {
             first,
             second,
-            gathered: Memory::new(report_bytes * (communicator.world_size() + 1))?,
             communicator,
             settings,
             seed: 0,
@@ -153,8 +140,8 @@ impl<'a> Bench<'a> {
         self.write(&placement, size)?;
         // At the first barrier, ranks may be asleep that waited for the slowest writer; after the
         // second, all are awake.
-        self.barrier()?;
-        self.barrier()?;
+        self.communicator.barrier()?;
+        self.communicator.barrier()?;
         let first_us = self.timed(&request)?;
         for _ in 0..self.settings.warmup_iters {
             self.call(&request)?;
@@ -236,7 +223,7 @@ impl<'a> Bench<'a> {
                 placement.rewrite();
             }
             if self.settings.has_barriers {
-                self.barrier()?;
+                self.communicator.barrier()?;
             }
             if self.settings.stats {
                 // Excludes the barrier's waits.
@@ -253,7 +240,7 @@ impl<'a> Bench<'a> {
     /// Enqueues all calls and waits for them together; returns an equal share of the time for each.
     fn timed_in_a_row(&self, device: &OnDevice, request: &Request) -> Result<Vec<f64>> {
         let calls = self.settings.iters;
-        self.barrier()?;
+        self.communicator.barrier()?;
         let start = Instant::now();
         for _ in 1..calls {
             device.start(request)?;
@@ -275,7 +262,7 @@ impl<'a> Bench<'a> {
         };
         let mut own = Vec::with_capacity(times as usize);
         for _ in 0..times {
-            self.barrier()?;
+            self.communicator.barrier()?;
             own.push(device.copies_us(request, calls)?);
         }
         let reports = self.gather_numbers(&own)?;
@@ -335,16 +322,14 @@ impl<'a> Bench<'a> {
             hostname: hostname(),
         };
         let mut text = serde_json::to_vec(&own)?;
-        anyhow::ensure!(
-            text.len() <= INTRODUCTION_BYTES,
-            "the host name `{}` is too long",
-            own.hostname
-        );
+        let mut longest = [text.len() as u64];
+        self.communicator.all_reduce(&mut longest, Op::Max)?;
         // JSON ignores trailing spaces.
-        text.resize(INTRODUCTION_BYTES, b' ');
-        let all = self.gather(&text)?;
+        text.resize(longest[0] as usize, b' ');
+        let mut all = vec![0; text.len() * self.communicator.world_size()];
+        self.communicator.all_gather(&text, &mut all)?;
         let read = |text| serde_json::from_slice(text).context("a rank's description of itself");
-        all.chunks(INTRODUCTION_BYTES).map(read).collect()
+        all.chunks(text.len()).map(read).collect()
     }
 
     fn next_seed(&mut self) -> u64 {
@@ -363,15 +348,11 @@ impl<'a> Bench<'a> {
     }
 
     fn call(&self, request: &Request) -> Result<()> {
+        let owners = [&self.first, &self.second];
         match &self.device {
             Some(device) => device.wait(&device.start(request)?, 1),
-            None => self.call_on_host(request),
+            None => Ok(carry_out(&*self.communicator, request, &owners)?),
         }
-    }
-
-    fn call_on_host(&self, request: &Request) -> Result<()> {
-        let owners = [&self.first, &self.second];
-        Ok(carry_out(&*self.communicator, request, &owners)?)
     }
 
     fn timed(&self, request: &Request) -> Result<f64> {
@@ -380,39 +361,13 @@ impl<'a> Bench<'a> {
         Ok(start.elapsed().as_nanos() as f64 / 1e3)
     }
 
-    fn barrier(&self) -> Result<()> {
-        let (nothing, counts) = (Region::EMPTY, Counts::Even(0));
-        let barrier = Collective::Barrier;
-        self.call_on_host(&Request::new(barrier, DType::U8, counts, nothing, nothing))
-    }
-
-    /// Gathers every rank's numbers, equally many from each: at most as many as fit the buffer that
-    /// `new` has allocated.
+    /// Gathers every rank's numbers, equally many from each, in rank order.
     pub fn gather_numbers(&self, own: &[f64]) -> Result<Vec<Vec<f64>>> {
-        let bytes: Vec<u8> = own.iter().flat_map(|number| number.to_ne_bytes()).collect();
-        let all = self.gather(&bytes)?;
-        let (numbers, _) = all.as_chunks::<8>();
-        let numbers: Vec<f64> = numbers
-            .iter()
-            .map(|bytes| f64::from_ne_bytes(*bytes))
-            .collect();
-        Ok(numbers.chunks(own.len()).map(<[f64]>::to_vec).collect())
-    }
-
-    /// Gathers every rank's bytes one after the other, equally many from each.
-    fn gather(&self, own: &[u8]) -> Result<Vec<u8>> {
-        let total = own.len() * self.communicator.world_size();
-        let region = self.gathered.region(own.len() + total);
-        let input = region.part(total..total + own.len());
-        let output = region.part(0..total);
-        input.write(own);
-        let counts = Counts::Even(own.len() as u64);
-        let request = Request::new(Collective::AllGather, DType::U8, counts, input, output);
-        carry_out(&*self.communicator, &request, &[&self.gathered])
+        let mut all = vec![0.0; own.len() * self.communicator.world_size()];
+        self.communicator
+            .all_gather(own, &mut all)
             .context("cannot gather the ranks' reports")?;
-        let mut all = vec![0; total];
-        output.read(&mut all);
-        Ok(all)
+        Ok(all.chunks(own.len()).map(<[f64]>::to_vec).collect())
     }
 }
 

@@ -97,12 +97,7 @@ fn sweep(
     let lines = lines(arguments, world_size)?;
     let max_bytes = lines.iter().map(|(_, size)| size.bytes).max().unwrap_or(0);
     let is_rank_0 = communicator.rank() == 0;
-    let mut bench = Bench::new(
-        communicator,
-        arguments.settings(),
-        max_bytes,
-        arguments.iters,
-    )?;
+    let mut bench = Bench::new(communicator, arguments.settings(), max_bytes)?;
     let participants = bench.introduce()?;
     let weights = bench.weights();
     let mut report = match is_rank_0 {

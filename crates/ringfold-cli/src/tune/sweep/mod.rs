@@ -119,11 +119,9 @@ impl<'a> Sweep<'a> {
             .collect();
         sizes.dedup();
         let largest = sizes.last().map_or(0, |size| size.bytes);
-        let max_iters = arguments.iters.saturating_mul(MORE_ITERATIONS);
-        let room = max_iters.max(MAX_CANDIDATES as u32);
         let is_rank_0 = communicator.rank() == 0;
         let own = communicator.rules().clone();
-        let bench = Bench::new(communicator, arguments.settings(), largest, room)?;
+        let bench = Bench::new(communicator, arguments.settings(), largest)?;
         let mut sweep = Sweep {
             arguments,
             bench,
