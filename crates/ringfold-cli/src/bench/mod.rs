@@ -19,6 +19,7 @@ pub mod stats;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use ringfold::internals::random::SplitMix64;
 use ringfold::{Collective, Communicator, LaneConfig, Op, Request, Stats, Way};
 
 pub use case::{Case, Size};
@@ -371,9 +372,44 @@ impl<'a> Bench<'a> {
     }
 }
 
+/// Returns an order of `count` measurements that is drawn anew for each round, so that none always
+/// follows the same other one, whose data may still be in the caches.
+pub fn shuffled_order(count: usize, random: &mut SplitMix64) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..count).collect();
+    for last in (1..count).rev() {
+        order.swap(last, random.index(last + 1));
+    }
+    order
+}
+
 fn hostname() -> String {
     rustix::system::uname()
         .nodename()
         .to_string_lossy()
         .into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn no_measurement_always_follows_the_same_other_one() {
+        for count in 3..20 {
+            let mut random = SplitMix64(7);
+            let orders: Vec<Vec<usize>> =
+                (0..8).map(|_| shuffled_order(count, &mut random)).collect();
+            for measurement in 0..count {
+                let before = orders.iter().filter_map(|order| {
+                    let at = order.iter().position(|one| *one == measurement);
+                    let before = at.expect("every measurement has a turn").checked_sub(1)?;
+                    Some(order[before])
+                });
+                let before: BTreeSet<usize> = before.collect();
+                assert!(before.len() > 1, "{count}: {orders:?}");
+            }
+        }
+    }
 }

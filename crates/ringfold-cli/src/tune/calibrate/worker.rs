@@ -16,7 +16,7 @@ use ringfold::{Collective, Communicator, Config, DType, Method, Op, Protocol};
 
 use crate::bench::memory::{Memory, carry_out};
 use crate::bench::placement::Placement;
-use crate::bench::{Case, Size};
+use crate::bench::{Case, Size, shuffled_order};
 use crate::output;
 use crate::statistics::median;
 
@@ -136,12 +136,8 @@ fn measure(
     let mut random = SplitMix64(bytes);
     let start = Instant::now();
     for round in 0..=ROUNDS_MAX {
-        let mut order: Vec<usize> = (0..entries.len()).collect();
-        for last in (1..order.len()).rev() {
-            order.swap(last, random.index(last + 1));
-        }
         let mut times_us = vec![0.0; entries.len()];
-        for index in order {
+        for index in shuffled_order(entries.len(), &mut random) {
             times_us[index] = time_us(entries[index].0)?;
         }
         // The ranks also combine their elapsed times, so that all end with the same round.

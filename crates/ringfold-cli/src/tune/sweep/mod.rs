@@ -1,8 +1,9 @@
 //! `tune sweep`: measures every way at every size, beside the default's pick.
 //!
-//! All ranks take the same turns: rounds, sizes within a round, and ways at a size. Only rank 0 has
-//! the file and knows which measurements are missing; before each size it tells the others. A way
-//! is requested by a rule, as by an operator, so that the measured calls are those of a tuned job.
+//! All ranks take the same turns: rounds, sizes within a round, and ways at a size, in an order
+//! that is drawn for each round. Only rank 0 has the file and knows which measurements are missing;
+//! before each size it tells the others. A way is requested by a rule, as by an operator, so that
+//! the measured calls are those of a tuned job.
 
 pub mod arguments;
 mod placement;
@@ -14,6 +15,7 @@ use std::fmt::Write as _;
 
 use anyhow::{Context as _, Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
+use ringfold::internals::random::SplitMix64;
 use ringfold::internals::tune::Rules;
 use ringfold::{Communicator, Config};
 
@@ -24,7 +26,7 @@ use ways::Candidate;
 
 use super::rows::{Asked, Way};
 use super::series;
-use crate::bench::{Bench, Case, Measurement, Size};
+use crate::bench::{Bench, Case, Measurement, Size, shuffled_order};
 use crate::launch::itself;
 use crate::numbers::{bytes_label, number};
 use crate::output;
@@ -220,9 +222,9 @@ impl<'a> Sweep<'a> {
         let count = self.sizes[at].1.len();
         let (wanted, iters) = self.agree(round, at)?;
         self.bench.settings.iters = iters;
-        for turn in 0..count {
-            // Each round begins with another way, so that no way is always the first.
-            let index = (turn + round as usize) % count;
+        // The same on all ranks, and in a sweep that resumes.
+        let mut random = SplitMix64::stream(self.sizes[at].0.bytes, round.into());
+        for index in shuffled_order(count, &mut random) {
             if !wanted[index] {
                 continue;
             }
