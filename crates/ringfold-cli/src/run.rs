@@ -10,11 +10,10 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
-use ringfold::Bind;
 use ringfold::internals::control::RendezvousAddress;
 use rustix::process::Signal;
 
-use crate::launch::{self, HostPlace, Job};
+use crate::launch::{self, BindFlag, HostPlace, Job};
 use crate::parse::parse_ranks;
 use crate::status::usage;
 use crate::{output, trace};
@@ -57,15 +56,8 @@ pub struct RunArguments {
     #[arg(long)]
     no_prefix: bool,
 
-    /// Bind each rank to cores of its own: auto, none, core [default: RINGFOLD_BIND, else auto]
-    ///
-    /// auto: to its share of the cores (one rank per core: one core each; more ranks than cores:
-    /// equally many on each core). Ranks are not bound if they cannot share the cores evenly, if
-    /// the affinity of this command was narrowed (taskset), or if a variable such as SLURM_CPU_BIND
-    /// or OMP_PLACES says that binding is handled elsewhere. core: to one core, spread over caches
-    /// and sockets; all threads of a rank share it, including those of OpenMP and torch.
-    #[arg(long, value_name = "HOW")]
-    bind: Option<Bind>,
+    #[command(flatten)]
+    binding: BindFlag,
 
     /// Record all calls, and write one timeline of all ranks to FILE at the end, for Perfetto
     ///
@@ -124,7 +116,7 @@ pub fn run(arguments: RunArguments) -> Result<u8> {
         },
         prefix: !arguments.no_prefix,
         input: true,
-        bind: arguments.bind,
+        bind: arguments.binding.bind,
         death_signal: match arguments.pdeathsig {
             DeathSignal::Kill => Some(Signal::KILL),
             DeathSignal::Term => Some(Signal::TERM),

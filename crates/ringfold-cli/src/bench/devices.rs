@@ -68,6 +68,8 @@ impl DeviceFlags {
 /// A driver, and the assignment of its devices to ranks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Devices {
+    /// The value of the flag.
+    text: String,
     driver: DriverName,
     share: Share,
 }
@@ -115,25 +117,17 @@ impl FromStr for Devices {
                 Share::List(numbers.map_err(wrong)?)
             }
         };
-        Ok(Devices { driver, share })
+        Ok(Devices {
+            text: text.to_owned(),
+            driver,
+            share,
+        })
     }
 }
 
 impl fmt::Display for Devices {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self.driver {
-            DriverName::Cuda => "cuda",
-            DriverName::Hip => "hip",
-            DriverName::Soft => "soft",
-        })?;
-        match &self.share {
-            Share::All => Ok(()),
-            Share::Same => f.write_str(":same"),
-            Share::List(list) => {
-                let numbers: Vec<String> = list.iter().map(usize::to_string).collect();
-                write!(f, ":{}", numbers.join(","))
-            }
-        }
+        f.write_str(&self.text)
     }
 }
 

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use ringfold::{Bind, Config, TransportChoice};
+use ringfold::{Config, TransportChoice};
 
-use crate::launch::{self, JobOutcome, itself};
+use crate::launch::{self, BindFlag, JobOutcome, itself};
 use crate::numbers::bytes_label;
 use crate::parse::{parse_ranks, parse_seconds};
 
@@ -20,15 +20,8 @@ pub struct JobFlags {
     #[arg(long, value_name = "NAME")]
     pub transport: Option<TransportChoice>,
 
-    /// Bind each rank to cores of its own: auto, none, core [default: RINGFOLD_BIND, else auto]
-    ///
-    /// auto: to its share of the cores (one rank per core: one core each; more ranks than cores:
-    /// equally many on each core). Ranks are not bound if they cannot share the cores evenly, if
-    /// the affinity of this command was narrowed (taskset), or if a variable such as SLURM_CPU_BIND
-    /// or OMP_PLACES says that binding is handled elsewhere. core: to one core, spread over caches
-    /// and sockets; all threads of a rank share it, including those of OpenMP and torch.
-    #[arg(long, value_name = "HOW")]
-    pub bind: Option<Bind>,
+    #[command(flatten)]
+    pub binding: BindFlag,
 
     /// Deadline of every call, in seconds or with a unit: 10, 2.5s, 500ms [default: the library's]
     #[arg(short = 'T', long, value_name = "TIME", value_parser = parse_seconds)]
@@ -51,12 +44,17 @@ impl JobFlags {
         itself::rank(self.launched, self.ranks)
     }
 
+    /// Returns the number of ranks to start.
+    pub fn count(&self) -> usize {
+        self.ranks.unwrap_or_else(launch::default_ranks)
+    }
+
     /// Starts the ranks with this command line and waits for them, like [`itself::launch`].
     /// `largest` is the largest size, in bytes.
     pub fn launch(&self, command: &str, largest: u64, consequence: &str) -> Result<JobOutcome> {
-        let ranks = self.ranks.unwrap_or_else(launch::default_ranks);
+        let ranks = self.count();
         check_memory(largest, ranks)?;
-        itself::launch(command, ranks, self.bind, consequence)
+        itself::launch(command, ranks, self.binding.bind, consequence)
     }
 
     /// Returns the configuration with which a rank joins.
@@ -64,7 +62,7 @@ impl JobFlags {
         Config {
             timeout: self.timeout,
             transport: self.transport,
-            bind: itself::bind_of_rank(self.launched, self.bind),
+            bind: itself::bind_of_rank(self.launched, self.binding.bind),
             ..Config::default()
         }
     }

@@ -15,6 +15,20 @@ use ringfold::internals::topology::cores;
 /// Parent folder of `proc` and `sys`.
 const ROOT: &str = "/";
 
+/// The flag of every command that starts ranks.
+#[derive(clap::Args, Clone, Debug)]
+pub struct BindFlag {
+    /// Bind each rank to cores of its own: auto, none, core [default: RINGFOLD_BIND, else auto]
+    ///
+    /// auto: to its share of the cores (one rank per core: one core each; more ranks than cores:
+    /// equally many on each core). Ranks are not bound if they cannot share the cores evenly, if
+    /// the affinity of this command was narrowed (taskset), or if a variable such as SLURM_CPU_BIND
+    /// or OMP_PLACES says that binding is handled elsewhere. core: to one core, spread over caches
+    /// and sockets; all threads of a rank share it, including those of OpenMP and torch.
+    #[arg(long, value_name = "HOW")]
+    pub bind: Option<Bind>,
+}
+
 /// Returns the cores of every rank; `None` leaves the ranks to the system. Without `asked`, the
 /// environment decides, else [`Bind::Auto`].
 pub fn cores(asked: Option<Bind>, ranks: usize) -> Result<Option<Vec<Vec<usize>>>> {

@@ -25,6 +25,7 @@ use ringfold::Bind;
 use rustix::process::Signal;
 
 use crate::status::CannotStart;
+pub use binding::BindFlag;
 use environment::Environment;
 pub use environment::{HostPlace, MAX_RANKS, default_ranks};
 pub use outcome::{JobOutcome, describe};
