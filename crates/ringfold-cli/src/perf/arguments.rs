@@ -3,11 +3,13 @@
 //! The letters and the underscored names are nccl-tests'. Flags of nccl-tests that do not apply
 //! here are recognised, so that a script gets the reason instead of an unknown flag.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
 use ringfold::StragglerPolicy;
+use ringfold::internals::schedule::{Access, Schedule};
 use ringfold::internals::setup::Injection;
 use ringfold::internals::simulate::Slow;
 use ringfold::{Collective, DType, Op, Weighting};
@@ -274,7 +276,6 @@ impl PerfArguments {
 
     /// Checks everything that can be checked without the ranks.
     pub fn check(&self) -> Result<()> {
-        self.refused.check()?;
         self.sizes(1)?;
         if is_stdout(&self.csv) && is_stdout(&self.json) {
             bail!(
@@ -294,7 +295,27 @@ impl PerfArguments {
             );
         }
         self.check_weights()?;
+        self.check_algorithm()?;
         self.cases(1).map(|_| ())
+    }
+
+    /// Checks that the algorithm serves the collective, over any medium.
+    fn check_algorithm(&self) -> Result<()> {
+        let Some(algorithm) = self.algorithm else {
+            return Ok(());
+        };
+        let served = |access: &Access| Schedule::methods(self.collective, *access);
+        let served = Access::ALL.iter().flat_map(served);
+        let names: BTreeSet<&str> = served.map(ringfold::Method::name).collect();
+        if !names.contains(algorithm.name()) {
+            let names: Vec<&str> = names.into_iter().collect();
+            bail!(
+                "`{algorithm}` is no algorithm of {}; there are {}",
+                self.collective,
+                names.join(", ")
+            );
+        }
+        Ok(())
     }
 
     /// Checks that weights are for all_reduce by direct only.
@@ -444,7 +465,9 @@ pub mod tests {
     #[test]
     fn flags_that_mean_nothing_here_say_why() {
         for (line, word) in [("-g 2", "--ranks"), ("-G 1", "graph")] {
-            let error = arguments(line).check().unwrap_err().to_string();
+            let words = format!("perf {line}");
+            let parsed = CommandLine::try_parse_from(words.split_whitespace());
+            let error = parsed.err().expect("an error").to_string();
             assert!(error.contains(word), "{error}");
         }
     }

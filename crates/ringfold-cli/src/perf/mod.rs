@@ -27,12 +27,12 @@ use report::PerfReport;
 /// Measures, and returns the exit status: 1 if an element was wrong.
 pub fn run(arguments: PerfArguments) -> Result<u8> {
     let checked = arguments.check();
-    checked
-        .and_then(|()| on_device::check(&arguments))
-        .map_err(usage)?;
+    let checked = checked.and_then(|()| on_device::check(&arguments));
+    checked.map_err(usage)?;
     if let Some(rank) = arguments.job.rank()? {
         return take_part(&arguments, rank);
     }
+    lines(&arguments, arguments.job.count()).map_err(usage)?;
     for path in [&arguments.csv, &arguments.json, &arguments.plot]
         .into_iter()
         .flatten()

@@ -20,6 +20,7 @@ use super::rows::{Asked, Metric, PLACEMENT, Row, Table, Topic};
 use super::series::series_by;
 use crate::numbers::plural;
 use crate::output;
+use crate::status::usage;
 
 /// Write a tuner's rules from a sweep: the best candidate where the default choice is wrong
 ///
@@ -112,7 +113,7 @@ pub fn run(arguments: &OptimizeArguments) -> Result<u8> {
         );
     }
     let policy = Policy {
-        ranges: fixed_ranges(arguments)?,
+        ranges: fixed_ranges(arguments).map_err(usage)?,
         tolerance_percent: arguments.tolerance,
         wrong: wrong(arguments, &table, metric)?,
     };

@@ -330,9 +330,28 @@ fn more_than_the_memory_is_refused_before_it_is_tried() {
 #[test]
 fn an_algorithm_that_does_not_serve_is_refused_once() {
     let done = perf("broadcast --ranks 3 --algorithm rabenseifner -e 8");
-    assert_eq!(done.status.code(), Some(1));
+    assert_eq!(done.status.code(), Some(2));
     assert_eq!(done.stderr.lines().count(), 1, "{}", done.stderr);
     assert!(done.stderr.contains("rabenseifner"), "{}", done.stderr);
+}
+
+#[test]
+fn a_wrong_command_line_has_status_2() {
+    for line in [
+        "--ranks 0",
+        "--ranks two",
+        "-b 64 -e 16",
+        "--maxbytes 1X",
+        "broadcast --ranks 2 -r 2",
+        "-g 2",
+        "-o band -d float32",
+        "barrier --device soft",
+        "--csv - --json -",
+    ] {
+        let done = perf(line);
+        assert_eq!(done.status.code(), Some(2), "{line}: {}", done.stderr);
+        assert_eq!(done.stdout, "", "{line}");
+    }
 }
 
 #[test]

@@ -154,6 +154,15 @@ impl SweepArguments {
         }
     }
 
+    /// Checks that the root is a rank.
+    pub fn check_root(&self, world_size: usize) -> Result<()> {
+        let (root, last) = (self.root, world_size - 1);
+        if self.collective.has_root() && root > last {
+            bail!("there is no root rank {root}; ranks are 0 to {last}");
+        }
+        Ok(())
+    }
+
     pub fn sizes(&self) -> Result<Vec<u64>> {
         self.span.sizes(self.collective, 1)
     }

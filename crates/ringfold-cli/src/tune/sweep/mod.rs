@@ -46,6 +46,8 @@ pub fn run(arguments: &SweepArguments) -> Result<u8> {
     if let Some(rank) = arguments.job.rank()? {
         return take_part(arguments, rank);
     }
+    let checked = arguments.check_root(arguments.job.count());
+    checked.map_err(usage)?;
     let largest = arguments.sizes()?.last().copied().unwrap_or(0);
     let outcome = arguments.job.launch("sweep", largest, "the sweep ends")?;
     if let (true, Some(path)) = (outcome.interrupted, arguments.file()) {
@@ -105,13 +107,7 @@ impl<'a> Sweep<'a> {
     ) -> Result<Sweep<'a>> {
         let case = arguments.case()?;
         let world_size = communicator.world_size();
-        if case.root.is_some_and(|root| root >= world_size) {
-            bail!(
-                "there is no root rank {}; ranks are 0 to {}",
-                arguments.root,
-                world_size - 1
-            );
-        }
+        arguments.check_root(world_size)?;
         let subject = Subject::new(arguments, &communicator.hosts_of_ranks())?;
         let mut sizes: Vec<Size> = arguments
             .sizes()?
