@@ -64,6 +64,14 @@ impl Measurement {
         (squares / self.times_us.len() as f64).sqrt()
     }
 
+    /// Returns the coefficient of variation, in per cent.
+    pub fn variation_percent(&self) -> f64 {
+        match self.mean_us() {
+            0.0 => 0.0,
+            mean => 100.0 * self.deviation_us() / mean,
+        }
+    }
+
     /// Returns the algorithm bandwidth by the median time, in 10^9 bytes per second.
     pub fn algbw_gbps(&self) -> f64 {
         match self.median_us() {

@@ -220,17 +220,16 @@ fn add_placement(result: &mut Value, name: &str, arguments: &PerfArguments, row:
         result[name]["of_limit_percent"] = row.of_limit_percent().into();
     }
     if arguments.per_iter_timing == 1 {
-        let mean = row.mean_us();
         result[format!("{name}_per_iter")] = json!({
             "skipped_iterations": 0,
             "min_us": row.min_us(),
             "max_us": row.max_us(),
-            "avg_us": mean,
+            "avg_us": row.mean_us(),
             "p50_us": row.percentile_us(50.0),
             "p95_us": row.percentile_us(95.0),
             "p99_us": row.percentile_us(99.0),
             "stdev_us": row.deviation_us(),
-            "cv_pct": if mean > 0.0 { 100.0 * row.deviation_us() / mean } else { 0.0 },
+            "cv_pct": row.variation_percent(),
             "times_us": row.times_us,
         });
     }

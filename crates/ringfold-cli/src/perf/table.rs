@@ -123,55 +123,110 @@ fn weights_text(asked: &Weighting, weights: Option<&[u32]>) -> String {
     }
 }
 
-/// Returns the names and units of a placement's columns after nccl-tests' four.
-fn more_columns(arguments: &PerfArguments) -> Vec<[&'static str; 2]> {
-    let mut columns = Vec::new();
-    if arguments.on.device.is_some() {
-        columns.extend([["limit", "(us)"], ["of limit", "(%)"]]);
-    }
-    if arguments.per_iter_timing == 1 {
-        columns.extend([
-            ["i_min", "(us)"],
-            ["i_max", "(us)"],
-            ["i_p99", "(us)"],
-            ["i_cv", "(%)"],
-            ["first", "(us)"],
-        ]);
-    }
-    columns
+/// A column: its head and unit, its width, and the function that formats its field.
+type TableColumn = ([&'static str; 2], usize, fn(&Measurement) -> String);
+
+/// The columns about the call; a narrow table has those of [`NARROW_CASE`].
+const CASE: [TableColumn; 5] = [
+    (["size", "(B)"], 10, |row| row.size.bytes.to_string()),
+    (["count", "(elements)"], 10, |row| {
+        row.size.count.to_string()
+    }),
+    (["type", ""], 8, |row| row.case.dtype.to_string()),
+    (["redop", ""], 5, |row| row.case.op.unwrap_or("none").into()),
+    (["root", ""], 4, |row| {
+        row.case.root.map_or("-1".into(), |root| root.to_string())
+    }),
+];
+const NARROW_CASE: [TableColumn; 2] = [CASE[0], CASE[2]];
+
+/// The columns of nccl-tests about a placement. The first one has room for a gap before it.
+const PLACEMENT: [TableColumn; 4] = [
+    (["time", "(us)"], 8, |row| number(row.median_us(), 7)),
+    (["algbw", "(GB/s)"], 6, |row| number(row.algbw_gbps(), 6)),
+    (["busbw", "(GB/s)"], 6, |row| number(row.busbw_gbps(), 6)),
+    (["#wrong", ""], 6, |row| {
+        row.wrong.map_or("N/A".into(), |wrong| wrong.to_string())
+    }),
+];
+
+/// Further columns about a placement, with `--device`.
+const ON_DEVICE: [TableColumn; 2] = [
+    (["limit", "(us)"], 8, |row| number_if_known(row.limit_us)),
+    (["of limit", "(%)"], 8, |row| {
+        number_if_known(row.of_limit_percent())
+    }),
+];
+
+/// Further columns about a placement, with `--per-iter-timing`.
+const PER_ITERATION: [TableColumn; 5] = [
+    (["i_min", "(us)"], 8, |row| number(row.min_us(), 7)),
+    (["i_max", "(us)"], 8, |row| number(row.max_us(), 7)),
+    (["i_p99", "(us)"], 8, |row| {
+        number(row.percentile_us(99.0), 7)
+    }),
+    (["i_cv", "(%)"], 8, |row| number(row.variation_percent(), 7)),
+    (["first", "(us)"], 8, |row| number(row.first_us, 7)),
+];
+
+fn number_if_known(value: Option<f64>) -> String {
+    value.map_or("N/A".into(), |value| number(value, 7))
 }
 
-/// Width of each of the [`more_columns`].
-const MORE_WIDTH: usize = 8;
+/// The columns of a table, of which those about a placement are repeated.
+struct Layout {
+    case: Vec<TableColumn>,
+    placement: Vec<TableColumn>,
+    placements: usize,
+}
+
+impl Layout {
+    fn new(arguments: &PerfArguments, extent: Extent) -> Layout {
+        let mut placement = PLACEMENT.to_vec();
+        if arguments.on.device.is_some() {
+            placement.extend(ON_DEVICE);
+        }
+        if arguments.per_iter_timing == 1 {
+            placement.extend(PER_ITERATION);
+        }
+        let (case, placements) = match extent {
+            Extent::Whole => (CASE.to_vec(), 2),
+            Extent::Narrow => (NARROW_CASE.to_vec(), 1),
+        };
+        Layout {
+            case,
+            placement,
+            placements,
+        }
+    }
+
+    /// Returns a line with a field in each column; the second argument of `field` is the number of
+    /// the placement, 0 for the columns about the call.
+    fn line(&self, field: impl Fn(&TableColumn, usize) -> String) -> String {
+        let case = self.case.iter().map(|column| (column, 0));
+        let placements = (0..self.placements)
+            .flat_map(|placement| self.placement.iter().map(move |column| (column, placement)));
+        let fields = case.chain(placements).map(|(column, placement)| {
+            let width = column.1;
+            format!("{:>width$}", field(column, placement))
+        });
+        fields.collect::<Vec<_>>().join(" ")
+    }
+}
 
 fn column_heads(arguments: &PerfArguments, extent: Extent) -> String {
-    let more = more_columns(arguments);
-    let width = more.len() * (MORE_WIDTH + 1);
-    let is_whole = extent == Extent::Whole;
-    let case = |[size, count, dtype, op, root]: [&str; 5]| match is_whole {
-        true => format!("# {size:>8} {count:>10} {dtype:>8} {op:>5} {root:>4}"),
-        false => format!("# {size:>8} {dtype:>8}"),
-    };
-    let placements = |[time, algbw, busbw, wrong]: [&str; 4], line: usize| {
-        let mut text = format!("  {time:>7} {algbw:>6} {busbw:>6} {wrong:>6}");
-        for column in &more {
-            text += &format!(" {:>MORE_WIDTH$}", column[line]);
-        }
-        text.repeat(if is_whole { 2 } else { 1 })
-    };
-    let mut above = format!("  {:^28}", "out-of-place");
-    if is_whole {
-        above += &format!("{:width$}  {:^28}", "", "in-place");
+    let layout = Layout::new(arguments, extent);
+    let width = |columns: &[TableColumn]| columns.iter().map(|(_, width, _)| width + 1).sum();
+    let (case, placement): (usize, usize) = (width(&layout.case), width(&layout.placement));
+    let mut above = " ".repeat(case - 1);
+    for name in ["out-of-place", "in-place"].iter().take(layout.placements) {
+        above += &format!("{:placement$}", format!("  {name:^28}"));
     }
-    let names = placements(["time", "algbw", "busbw", "#wrong"], 0);
-    let units = placements(["(us)", "(GB/s)", "(GB/s)", ""], 1);
-    format!(
-        "{}{above}\n{}{names}  via algorithm\n{}{}\n",
-        case([""; 5]),
-        case(["size", "count", "type", "redop", "root"]),
-        case(["(B)", "(elements)", "", "", ""]),
-        units.trim_end(),
-    )
+    let heads = |line: usize| layout.line(|(heads, ..), _| heads[line].to_owned());
+    let lines = [above, heads(0) + "  via algorithm", heads(1)];
+    // The first column is wider than its heads.
+    let lines = lines.map(|line| format!("# {}\n", line[2..].trim_end()));
+    lines.concat()
 }
 
 /// Returns the row of one size, in both placements if there are two.
@@ -181,71 +236,15 @@ pub fn row(
     in_place: Option<&Measurement>,
     extent: Extent,
 ) -> String {
-    let case = out.case;
-    let mut text = match extent {
-        Extent::Whole => format!(
-            "{:>10} {:>10} {:>8} {:>5} {:>4}",
-            out.size.bytes,
-            out.size.count,
-            case.dtype,
-            case.op.unwrap_or("none"),
-            case.root.map_or(-1, |root| root as i64),
-        ),
-        Extent::Narrow => format!("{:>10} {:>8}", out.size.bytes, case.dtype),
-    };
-    text += &placement_columns(arguments, Some(out));
-    if extent == Extent::Whole {
-        text += &placement_columns(arguments, in_place);
-    }
+    let placements = [Some(out), in_place];
+    let mut text = Layout::new(arguments, extent)
+        .line(|(.., text), placement| placements[placement].map_or("N/A".into(), text));
     let _ = write!(text, "  {:<3} {}", out.transport, out.algorithm);
     if arguments.report_timestamps == 1 {
         let _ = write!(text, "  {}", utc(SystemTime::now()));
     }
     text.push('\n');
     text
-}
-
-fn placement_columns(arguments: &PerfArguments, row: Option<&Measurement>) -> String {
-    let Some(row) = row else {
-        let mut text = format!("  {:>7} {:>6} {:>6} {:>6}", "N/A", "N/A", "N/A", "N/A");
-        text += &format!(" {:>MORE_WIDTH$}", "N/A").repeat(more_columns(arguments).len());
-        return text;
-    };
-    let wrong = row.wrong.map_or("N/A".into(), |wrong| wrong.to_string());
-    let mut text = format!(
-        "  {:>7} {:>6} {:>6} {wrong:>6}",
-        number(row.median_us(), 7),
-        number(row.algbw_gbps(), 6),
-        number(row.busbw_gbps(), 6),
-    );
-    for value in more_values(arguments, row) {
-        let value = value.map_or("N/A".into(), |value| number(value, 7));
-        let _ = write!(text, " {value:>MORE_WIDTH$}");
-    }
-    text
-}
-
-/// Returns the values of the [`more_columns`].
-fn more_values(arguments: &PerfArguments, row: &Measurement) -> Vec<Option<f64>> {
-    let mut values = Vec::new();
-    if arguments.on.device.is_some() {
-        values.extend([row.limit_us, row.of_limit_percent()]);
-    }
-    if arguments.per_iter_timing == 1 {
-        let mean = row.mean_us();
-        let variation = match mean > 0.0 {
-            true => 100.0 * row.deviation_us() / mean,
-            false => 0.0,
-        };
-        values.extend([
-            Some(row.min_us()),
-            Some(row.max_us()),
-            Some(row.percentile_us(99.0)),
-            Some(variation),
-            Some(row.first_us),
-        ]);
-    }
-    values
 }
 
 /// Returns the lines after the last row.

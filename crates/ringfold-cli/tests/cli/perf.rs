@@ -1,6 +1,12 @@
 //! `ringfold perf`: real ranks, their table and files, and the loss of a rank.
 
+use std::fs::File;
+use std::io::Read;
+
+use rustix::fs::{Mode, OFlags};
 use rustix::process::{Pid, Signal};
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use rustix::termios::{Winsize, tcsetwinsize};
 
 use crate::process::{Finished, Running, await_end, finish, ringfold};
 
@@ -351,6 +357,47 @@ fn a_wrong_command_line_has_status_2() {
         let done = perf(line);
         assert_eq!(done.status.code(), Some(2), "{line}: {}", done.stderr);
         assert_eq!(done.stdout, "", "{line}");
+    }
+}
+
+/// Runs the command with a terminal of so many columns as its standard output.
+fn on_terminal(columns: u16, line: &str) -> Vec<String> {
+    let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+    grantpt(&master).unwrap();
+    unlockpt(&master).unwrap();
+    let size = Winsize {
+        ws_row: 50,
+        ws_col: columns,
+        ws_xpixel: 0,
+        ws_ypixel: 0,
+    };
+    tcsetwinsize(&master, size).unwrap();
+    let name = ptsname(&master, Vec::new()).unwrap();
+    let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let terminal = rustix::fs::open(name, flags, Mode::empty()).unwrap();
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let mut child = {
+        let mut command = ringfold(&words);
+        command.stdout(terminal).spawn().unwrap()
+    };
+    let mut text = Vec::new();
+    // Fails once all processes have closed the terminal.
+    let _ = File::from(master).read_to_end(&mut text);
+    assert!(child.wait().unwrap().success());
+    let text = String::from_utf8(text).unwrap();
+    text.lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn the_table_fits_the_terminal() {
+    for (columns, placements) in [(80, 1), (114, 1), (115, 2)] {
+        let lines = on_terminal(columns, "perf --ranks 2 -b 4M -e 4M -n 1 -T 60");
+        for line in &lines {
+            assert!(line.chars().count() <= columns.into(), "{line}");
+        }
+        let text = lines.join("\n");
+        assert_eq!(text.matches("busbw").count(), placements, "{text}");
+        assert_eq!(rows(&text).len(), 1, "{text}");
     }
 }
 
