@@ -1,8 +1,7 @@
 //! `--trace`: a simulation as a timeline that Perfetto and Chrome show.
 //!
-//! The Trace Event Format: a rank is a process, a lane a thread, an event a complete slice (`X`),
-//! times are microseconds. An arrow (a flow from `s` to `f`) leads from each message's sending to
-//! its receiving.
+//! A rank is a process, and each of its lanes a track. An arrow leads from each message's sending
+//! to its receiving.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -11,77 +10,65 @@ use anyhow::Result;
 use ringfold::internals::simulate::{Report, TimelineLane, TraceEvent};
 use serde_json::{Value, json};
 
-use crate::plot::events;
+use crate::plot::events::{self, Moment, Track};
 
 /// Writes the report's trace.
 pub fn write(path: &Path, report: &Report) -> Result<()> {
     let slices = report.trace.iter().map(slice);
-    events::write(
-        path,
-        names(report)
-            .into_iter()
-            .chain(slices)
-            .chain(arrows(report)),
-    )
+    let events = names(report).into_iter().chain(slices);
+    events::write(path, events.chain(arrows(report)))
 }
 
-/// What processes and threads are called, in the order of ranks and lanes.
+fn track(rank: usize, lane: TimelineLane) -> Track {
+    Track {
+        process: rank,
+        number: lane as usize,
+    }
+}
+
+fn us(ps: u64) -> f64 {
+    ps as f64 / 1e6
+}
+
+/// Returns the names of ranks and lanes, in their order.
 fn names(report: &Report) -> Vec<Value> {
-    let lanes: BTreeSet<_> = report
-        .trace
-        .iter()
-        .map(|event| (event.rank, event.lane))
-        .collect();
+    let events = report.trace.iter();
+    let lanes: BTreeSet<_> = events.map(|event| (event.rank, event.lane)).collect();
     let ranks: BTreeSet<usize> = lanes.iter().map(|(rank, _)| *rank).collect();
-    let ranks = ranks.into_iter().map(|rank| {
-        let name = format!("rank {rank}");
-        ("process", json!({"ph": "M", "pid": rank}), name, rank)
-    });
-    let lanes = lanes.into_iter().map(|(rank, lane)| {
-        let event = json!({"ph": "M", "pid": rank, "tid": lane as u32});
-        ("thread", event, lane.name().to_owned(), lane as usize)
-    });
-    let events = ranks.chain(lanes).flat_map(|(kind, event, name, order)| {
-        let name = ("name", json!({"name": name}));
-        let order = ("sort_index", json!({"sort_index": order}));
-        [name, order].map(|(what, args)| {
-            let mut event = event.clone();
-            event["name"] = format!("{kind}_{what}").into();
-            event["args"] = args;
-            event
-        })
-    });
-    events.collect()
+    let ranks = ranks
+        .into_iter()
+        .flat_map(|rank| events::process(rank, &format!("rank {rank}")));
+    let lanes = lanes
+        .into_iter()
+        .flat_map(|(rank, lane)| events::track(track(rank, lane), lane.name()));
+    ranks.chain(lanes).collect()
 }
 
 fn slice(event: &TraceEvent) -> Value {
+    let lane = event.lane.name();
     let name = match event.peer {
-        Some(peer) => format!("{} {peer}", event.lane.name()),
-        None => event.lane.name().to_owned(),
+        Some(peer) => format!("{lane} {peer}"),
+        None => lane.to_owned(),
     };
-    json!({
-        "ph": "X",
-        "name": name,
-        "cat": event.lane.name(),
-        "pid": event.rank,
-        "tid": event.lane as u32,
-        "ts": event.begin_ps as f64 / 1e6,
-        "dur": (event.end_ps - event.begin_ps) as f64 / 1e6,
-        "args": {"peer": event.peer, "bytes": event.bytes, "slice": event.slice},
-    })
+    let begin = (track(event.rank, event.lane), us(event.begin_ps));
+    let args = json!({"peer": event.peer, "bytes": event.bytes, "slice": event.slice});
+    events::slice(&name, lane, begin, us(event.end_ps), args)
 }
 
-/// The start of an arrow at each sending, and its end at the receiving. From one rank to another,
-/// messages are received in the order in which they are sent.
+/// Returns the arrows of all messages. From one rank to another, messages are received in the order
+/// in which they are sent.
 fn arrows(report: &Report) -> Vec<Value> {
     let ends = |lane: TimelineLane, pair: fn(&TraceEvent) -> Option<(usize, usize)>| {
-        let mut ends: BTreeMap<(usize, usize), Vec<u64>> = BTreeMap::new();
+        let mut ends: BTreeMap<(usize, usize), Vec<Moment>> = BTreeMap::new();
         for event in report.trace.iter().filter(|event| event.lane == lane) {
             if let Some(pair) = pair(event) {
-                ends.entry(pair).or_default().push(event.begin_ps);
+                let moment = (track(event.rank, lane), us(event.begin_ps));
+                ends.entry(pair).or_default().push(moment);
             }
         }
-        ends.values_mut().for_each(|times| times.sort_unstable());
+        for moments in ends.values_mut() {
+            moments.sort_by(|(_, one), (_, other)| one.total_cmp(other));
+        }
         ends
     };
     let sent = ends(TimelineLane::Transmit, |event| {
@@ -90,29 +77,5 @@ fn arrows(report: &Report) -> Vec<Value> {
     let received = ends(TimelineLane::Receive, |event| {
         Some((event.peer?, event.rank))
     });
-    let mut arrows = Vec::new();
-    for (&(from, to), begins) in &sent {
-        // Of a rank that died, messages may be lost; the rest cannot be matched.
-        let ends = received
-            .get(&(from, to))
-            .filter(|ends| ends.len() == begins.len());
-        for (begin, end) in begins.iter().zip(ends.into_iter().flatten()) {
-            let number = arrows.len() / 2;
-            let end_of = |ph: &str, rank: usize, lane: TimelineLane, ps: u64| {
-                json!({
-                    "ph": ph,
-                    "bp": "e",
-                    "name": "message",
-                    "cat": "message",
-                    "id": number,
-                    "pid": rank,
-                    "tid": lane as u32,
-                    "ts": ps as f64 / 1e6,
-                })
-            };
-            arrows.push(end_of("s", from, TimelineLane::Transmit, *begin));
-            arrows.push(end_of("f", to, TimelineLane::Receive, *end));
-        }
-    }
-    arrows
+    events::messages(&sent, &received)
 }

@@ -39,7 +39,7 @@ impl Meeting {
 
 impl Meetings {
     /// Finds the calls that at least two ranks have recorded.
-    pub fn find(boards: &[Recorded], _ranks: &Ranks, clocks: &Clocks) -> Meetings {
+    pub fn find(boards: &[Recorded], clocks: &Clocks) -> Meetings {
         let begin_us = |&(board, call): &(usize, usize)| {
             let Recorded { picture, calls } = &boards[board];
             clocks.us(picture.clock, calls[call].begin_ns)

@@ -60,7 +60,7 @@ pub fn merge(folder: &Path, output: &Path) -> Result<()> {
     let boards = files::read(folder)?;
     let ranks = Ranks::of(&boards);
     let clocks = Clocks::compare(&boards, &ranks);
-    let meetings = Meetings::find(&boards, &ranks, &clocks);
+    let meetings = Meetings::find(&boards, &clocks);
     timeline::write(output, &boards, &ranks, &clocks, &meetings)?;
     let calls: usize = boards.iter().map(|board| board.calls.len()).sum();
     complain(&format!(

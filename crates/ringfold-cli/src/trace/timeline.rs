@@ -19,7 +19,7 @@ use super::files::Recorded;
 use super::meetings::Meetings;
 use super::ranks::{Key, Ranks, key};
 use crate::numbers::bytes_label;
-use crate::plot::events;
+use crate::plot::events::{self, Moment, Track};
 
 /// The data of a timeline.
 struct TracedJob<'a> {
@@ -54,17 +54,11 @@ pub fn write(
 impl TracedJob<'_> {
     /// Returns the names of processes and tracks, and marks for failed communicators.
     fn names(&self) -> Vec<Value> {
-        let mut events = Vec::new();
-        for (number, process) in self.ranks.processes.iter().enumerate() {
-            let name = json!({"name": process.name});
-            events.push(json!({"ph": "M", "pid": number, "name": "process_name", "args": name}));
-            let order = json!({"sort_index": number});
-            events.push(
-                json!({"ph": "M", "pid": number, "name": "process_sort_index", "args": order}),
-            );
-        }
-        for (board, Recorded { picture, .. }) in self.boards.iter().enumerate() {
-            let (pid, tid) = (self.ranks.process_of[board], self.track(board));
+        let processes = self.ranks.processes.iter().enumerate();
+        let processes =
+            processes.flat_map(|(number, process)| events::process(number, &process.name));
+        let boards = self.boards.iter().enumerate();
+        let boards = boards.flat_map(|(board, Recorded { picture, .. })| {
             let name = format!(
                 "communicator {}: rank {} of {}, {}",
                 self.ranks.number(key(picture)),
@@ -72,37 +66,40 @@ impl TracedJob<'_> {
                 picture.world_size,
                 picture.transport
             );
-            let name = json!({"name": name});
-            events.push(
-                json!({"ph": "M", "pid": pid, "tid": tid, "name": "thread_name", "args": name}),
-            );
-            if let Ended::Failed(error) = &picture.ended {
-                events.push(self.failure(board, error));
-            }
-        }
-        events
+            let failure = match &picture.ended {
+                Ended::Failed(error) => Some(self.failure(board, error)),
+                _ => None,
+            };
+            events::track(self.track(board), &name)
+                .into_iter()
+                .chain(failure)
+        });
+        processes.chain(boards).collect()
     }
 
     /// Returns a mark after the last call of a communicator that has ended by an error.
     fn failure(&self, board: usize, error: &str) -> Value {
         let Recorded { picture, calls } = &self.boards[board];
-        let last = calls
+        let ends = calls
             .iter()
-            .map(|call| call.end_ns.unwrap_or(call.begin_ns))
-            .max();
-        json!({
-            "ph": "i",
-            "s": "t",
-            "name": format!("failed: {error}"),
-            "pid": self.ranks.process_of[board],
-            "tid": self.track(board),
-            "ts": self.clocks.us(picture.clock, last.unwrap_or(picture.made_ns)),
-        })
+            .map(|call| call.end_ns.unwrap_or(call.begin_ns));
+        let moment = self.moment(board, ends.max().unwrap_or(picture.made_ns));
+        let mut event = events::event("i", &format!("failed: {error}"), "failure", moment);
+        event["s"] = "t".into();
+        event
     }
 
     /// Returns the track of a board.
-    fn track(&self, board: usize) -> usize {
-        self.ranks.number(key(&self.boards[board].picture))
+    fn track(&self, board: usize) -> Track {
+        Track {
+            process: self.ranks.process_of[board],
+            number: self.ranks.number(key(&self.boards[board].picture)),
+        }
+    }
+
+    /// Returns a time on a board's track.
+    fn moment(&self, board: usize, ns: u64) -> Moment {
+        (self.track(board), self.us(board, ns))
     }
 
     fn us(&self, board: usize, ns: u64) -> f64 {
@@ -126,38 +123,23 @@ impl TracedJob<'_> {
                 Some(_) => name(call),
                 None => format!("{} (never ended)", name(call)),
             };
-            let event = json!({
-                "name": name,
-                "pid": self.ranks.process_of[board],
-                "tid": self.track(board),
-            });
             if call.kind.is_message() {
-                let id = format!("{board}.{number}");
-                events.extend([("b", call.begin_ns), ("e", end_ns)].map(|(phase, ns)| {
-                    let mut event = event.clone();
-                    event["ph"] = phase.into();
-                    event["cat"] = "message".into();
-                    event["id"] = id.clone().into();
-                    event["ts"] = self.us(board, ns).into();
-                    if phase == "b" {
-                        event["args"] = arguments.clone();
-                    }
-                    event
-                }));
+                for (phase, ns) in [("b", call.begin_ns), ("e", end_ns)] {
+                    let mut event = events::event(phase, &name, "message", self.moment(board, ns));
+                    event["id"] = format!("{board}.{number}").into();
+                    event["args"] = arguments.clone();
+                    events.push(event);
+                }
                 continue;
             }
             // Calls run one after the other; a call that was submitted early waits for its turn.
             let begin_ns = call.begin_ns.max(free_ns).min(end_ns);
             free_ns = free_ns.max(end_ns);
-            let mut event = event;
-            let begin_us = self.us(board, begin_ns);
-            event["ph"] = "X".into();
-            event["cat"] = call.kind.collective.name().into();
-            event["ts"] = begin_us.into();
-            event["dur"] = (self.us(board, end_ns) - begin_us).max(0.0).into();
-            event["args"] = arguments;
-            event["args"]["queued_us"] = us(begin_ns - call.begin_ns).into();
-            events.push(event);
+            let mut arguments = arguments;
+            arguments["queued_us"] = us(begin_ns - call.begin_ns).into();
+            let (begin, end_us) = (self.moment(board, begin_ns), self.us(board, end_ns));
+            let category = call.kind.collective.name();
+            events.push(events::slice(&name, category, begin, end_us, arguments));
         }
         events
     }
@@ -200,19 +182,15 @@ impl TracedJob<'_> {
         let meetings = self.meetings.all();
         meetings.flat_map(move |(((job, _), sequence), meeting)| {
             let late = meeting.last();
-            let id = format!("{job:x}.{sequence}");
             let waited = meeting.calls.iter().filter(move |(board, call)| {
                 let call = &self.boards[*board].calls[*call];
                 *board != late.0 && call.waited_ns > 0 && call.end_ns.is_some()
             });
             waited.flat_map(move |waiting| {
-                let id = format!("{id}.{}", waiting.0);
-                let begin_ns = self.call(late).begin_ns;
+                let begin = self.moment(late.0, self.call(late).begin_ns);
                 let end_ns = self.call(*waiting).end_ns.unwrap_or_default();
-                [
-                    self.end_of_arrow("s", "late", &id, late.0, begin_ns),
-                    self.end_of_arrow("f", "late", &id, waiting.0, end_ns),
-                ]
+                let id = format!("{job:x}.{sequence}.{}", waiting.0);
+                events::arrow("late", &id, begin, self.moment(waiting.0, end_ns))
             })
         })
     }
@@ -224,47 +202,23 @@ impl TracedJob<'_> {
     /// Returns arrows from sends to receives. Between two ranks, messages of a tag are received in
     /// the order in which they are sent.
     fn messages(&self) -> Vec<Value> {
-        // Boards and times, by communicator, sender, receiver and tag.
-        type Ends = BTreeMap<(Key, usize, usize, u32), Vec<(usize, u64)>>;
+        // Keys: communicator, sender, receiver and tag.
+        type Ends = BTreeMap<(Key, usize, usize, u32), Vec<Moment>>;
         let (mut sent, mut received) = (Ends::new(), Ends::new());
         for (board, Recorded { picture, calls }) in self.boards.iter().enumerate() {
             for call in calls.iter().filter(|call| call.kind.is_message()) {
                 let (Some(peer), Some(end_ns)) = (call.root, call.end_ns) else {
                     continue;
                 };
-                let communicator = key(picture);
                 let (ends, pair, ns) = match call.kind.collective {
                     Collective::Send => (&mut sent, (picture.rank, peer), call.begin_ns),
                     _ => (&mut received, (peer, picture.rank), end_ns),
                 };
-                let name = (communicator, pair.0, pair.1, call.tag);
-                ends.entry(name).or_default().push((board, ns));
+                let name = (key(picture), pair.0, pair.1, call.tag);
+                ends.entry(name).or_default().push(self.moment(board, ns));
             }
         }
-        let mut arrows = Vec::new();
-        for (name, begins) in &sent {
-            // If some messages are no longer recorded, the rest cannot be matched.
-            let ends = received.get(name).filter(|ends| ends.len() == begins.len());
-            for ((from, begin_ns), (to, end_ns)) in begins.iter().zip(ends.into_iter().flatten()) {
-                let id = format!("m{}", arrows.len());
-                arrows.push(self.end_of_arrow("s", "message", &id, *from, *begin_ns));
-                arrows.push(self.end_of_arrow("f", "message", &id, *to, *end_ns));
-            }
-        }
-        arrows
-    }
-
-    fn end_of_arrow(&self, phase: &str, what: &str, id: &str, board: usize, ns: u64) -> Value {
-        json!({
-            "ph": phase,
-            "bp": "e",
-            "name": what,
-            "cat": what,
-            "id": id,
-            "pid": self.ranks.process_of[board],
-            "tid": self.track(board),
-            "ts": self.us(board, ns),
-        })
+        events::messages(&sent, &received)
     }
 }
 
