@@ -3,177 +3,150 @@
 use std::str::FromStr;
 
 use ringfold::internals::simulate::{Disturbance, LinkEnds, Switch};
-use ringfold::internals::units::{nearest, parse_rate_ps_per_byte, parse_time_ps};
+use serde::{Deserialize, Deserializer};
 
-use super::parse::read_from_text;
+use super::parse::{Rate, TimeSpan, pairs, read_from_text, text};
 
 /// A rank that begins later.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Late(pub Disturbance);
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Late {
+    pub rank: usize,
+    pub delay: TimeSpan,
+}
 
 /// A rank that is frozen for a while.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Stall(pub Disturbance);
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Stall {
+    rank: usize,
+    from: TimeSpan,
+    until: TimeSpan,
+}
 
-/// A link with less bandwidth.
-#[derive(Clone, Debug, PartialEq)]
-pub struct SlowLink(pub Disturbance);
+/// A link with less bandwidth: the port of a rank, or the link from one rank to another.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SlowLink {
+    rank: Option<usize>,
+    from: Option<usize>,
+    to: Option<usize>,
+    factor: f64,
+}
 
 /// A rank that dies.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Dead(pub Disturbance);
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Dead {
+    rank: usize,
+    at: TimeSpan,
+}
 
 /// A link inside the network.
-#[derive(Clone, Debug, PartialEq)]
-pub struct SwitchText(pub Switch);
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SwitchLink {
+    #[serde(deserialize_with = "name")]
+    name: String,
+    bandwidth: Rate,
+    ranks: RankList,
+}
 
-impl FromStr for Late {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Late, String> {
-        let words = Words::read(text, &["rank", "delay"], "rank=1,delay=60us")?;
-        Ok(Late(Disturbance::Late {
-            rank: words.number("rank")?,
-            delay_ps: words.time("delay")?,
-        }))
+fn name<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
+    text(from, |text| Ok::<_, String>(text.to_owned()))
+}
+
+/// Reads these types from pairs like those of the examples.
+macro_rules! read_from_pairs {
+    ($($name:ident: $example:literal),*) => { $(
+        impl FromStr for $name {
+            type Err = String;
+            fn from_str(text: &str) -> Result<$name, String> {
+                pairs(text, $example)
+            }
+        }
+    )* };
+}
+
+read_from_pairs! {
+    Late: "rank=1,delay=60us",
+    Stall: "rank=1,from=10us,until=2ms",
+    SlowLink: "rank=1,factor=4` or `from=1,to=2,factor=4",
+    Dead: "rank=1,at=100us",
+    SwitchLink: "name=spine,bandwidth=200Gbit/s,ranks=0-3"
+}
+
+impl From<&Late> for Disturbance {
+    fn from(&Late { rank, delay }: &Late) -> Disturbance {
+        let delay_ps = delay.ps;
+        Disturbance::Late { rank, delay_ps }
     }
 }
 
-impl FromStr for Stall {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Stall, String> {
-        let words = Words::read(
-            text,
-            &["rank", "from", "until"],
-            "rank=1,from=10us,until=2ms",
-        )?;
-        Ok(Stall(Disturbance::Stall {
-            rank: words.number("rank")?,
-            from_ps: words.time("from")?,
-            until_ps: words.time("until")?,
-        }))
+impl From<&Stall> for Disturbance {
+    fn from(&Stall { rank, from, until }: &Stall) -> Disturbance {
+        let (from_ps, until_ps) = (from.ps, until.ps);
+        Disturbance::Stall {
+            rank,
+            from_ps,
+            until_ps,
+        }
     }
 }
 
-impl FromStr for SlowLink {
-    type Err = String;
-    fn from_str(text: &str) -> Result<SlowLink, String> {
-        let keys = ["rank", "from", "to", "factor"];
-        let words = Words::read(text, &keys, "rank=1,factor=4` or `from=1,to=2,factor=4")?;
-        let ends = match words.value("rank") {
-            Ok(_) => LinkEnds::Port(words.number("rank")?),
-            Err(_) => LinkEnds::Pair(words.number("from")?, words.number("to")?),
+impl TryFrom<&SlowLink> for Disturbance {
+    type Error = anyhow::Error;
+    fn try_from(link: &SlowLink) -> anyhow::Result<Disturbance> {
+        let ends = match (link.rank, link.from, link.to) {
+            (Some(rank), None, None) => LinkEnds::Port(rank),
+            (None, Some(from), Some(to)) => LinkEnds::Pair(from, to),
+            _ => anyhow::bail!("a slow link has a `rank`, or `from` and `to`"),
         };
-        let factor = words.value("factor")?;
-        let factor = factor
-            .parse()
-            .map_err(|_| format!("`factor={factor}` is not a number"))?;
-        Ok(SlowLink(Disturbance::SlowLink { ends, factor }))
+        let factor = link.factor;
+        Ok(Disturbance::SlowLink { ends, factor })
     }
 }
 
-impl FromStr for Dead {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Dead, String> {
-        let words = Words::read(text, &["rank", "at"], "rank=1,at=100us")?;
-        Ok(Dead(Disturbance::Dead {
-            rank: words.number("rank")?,
-            at_ps: words.time("at")?,
-        }))
+impl From<&Dead> for Disturbance {
+    fn from(&Dead { rank, at }: &Dead) -> Disturbance {
+        Disturbance::Dead { rank, at_ps: at.ps }
     }
 }
 
-impl FromStr for SwitchText {
-    type Err = String;
-    fn from_str(text: &str) -> Result<SwitchText, String> {
-        let keys = ["name", "bandwidth", "ranks"];
-        let words = Words::read(text, &keys, "name=spine,bandwidth=200Gbit/s,ranks=0-3")?;
-        Ok(SwitchText(Switch {
-            name: words.value("name")?.to_owned(),
-            ps_per_byte: parse_rate_ps_per_byte(words.value("bandwidth")?)
-                .map_err(|error| error.to_string())?,
-            ranks: ranks(words.value("ranks")?)?,
-        }))
+impl From<&SwitchLink> for Switch {
+    fn from(link: &SwitchLink) -> Switch {
+        Switch {
+            name: link.name.clone(),
+            ps_per_byte: link.bandwidth.ps_per_byte,
+            ranks: link.ranks.0.clone(),
+        }
     }
 }
-
-read_from_text!(Late, Stall, SlowLink, Dead, SwitchText);
 
 /// The highest rank that is believed: a range is made a list.
 const RANK_MAX: usize = 1 << 20;
 
-/// `0-3+8`: ranks 0 to 3, and 8.
-fn ranks(text: &str) -> Result<Vec<usize>, String> {
-    let number = |word: &str| {
-        let rank = word.parse::<usize>().ok().filter(|&rank| rank <= RANK_MAX);
-        rank.ok_or_else(|| format!("`ranks={text}` are no ranks; write for example `0-3+8`"))
-    };
-    let mut ranks = Vec::new();
-    for part in text.split('+') {
-        match part.split_once('-') {
-            Some((first, last)) => ranks.extend(number(first)?..=number(last)?),
-            None => ranks.push(number(part)?),
-        }
-    }
-    Ok(ranks)
-}
+/// Ranks, such as `0-3+8`: ranks 0 to 3, and 8.
+#[derive(Clone, Debug, PartialEq)]
+struct RankList(Vec<usize>);
 
-/// A text of keys and values.
-struct Words<'a> {
-    text: &'a str,
-    pairs: Vec<(&'a str, &'a str)>,
-    example: &'static str,
-}
+read_from_text!(RankList);
 
-impl<'a> Words<'a> {
-    /// Splits the text; other keys than `keys`, and keys said twice, are errors.
-    fn read(
-        text: &'a str,
-        keys: &[&'static str],
-        example: &'static str,
-    ) -> Result<Words<'a>, String> {
-        let mut pairs: Vec<(&str, &str)> = Vec::new();
-        for part in text.split(',') {
-            let Some((key, value)) = part.split_once('=') else {
-                return Err(format!(
-                    "`{part}` is not of the form key=value; write for example `{example}`"
-                ));
-            };
-            let (key, value) = (key.trim(), value.trim());
-            if !keys.contains(&key) {
-                let near = nearest(key, keys.iter().copied());
-                return Err(format!(
-                    "unknown word `{key}`, did you mean `{near}`? Write for example `{example}`"
-                ));
+impl FromStr for RankList {
+    type Err = String;
+    fn from_str(text: &str) -> Result<RankList, String> {
+        let number = |word: &str| {
+            let rank = word.parse::<usize>().ok().filter(|&rank| rank <= RANK_MAX);
+            rank.ok_or_else(|| format!("`{text}` are no ranks; write for example `0-3+8`"))
+        };
+        let mut ranks = Vec::new();
+        for part in text.split('+') {
+            match part.split_once('-') {
+                Some((first, last)) => ranks.extend(number(first)?..=number(last)?),
+                None => ranks.push(number(part)?),
             }
-            if pairs.iter().any(|(said, _)| *said == key) {
-                return Err(format!("`{key}` is said twice in `{text}`"));
-            }
-            pairs.push((key, value));
         }
-        Ok(Words {
-            text,
-            pairs,
-            example,
-        })
-    }
-
-    fn value(&self, key: &str) -> Result<&'a str, String> {
-        let found = self.pairs.iter().find(|(said, _)| *said == key);
-        found.map(|(_, value)| *value).ok_or_else(|| {
-            let Words { text, example, .. } = self;
-            format!("`{text}` does not say `{key}`; write for example `{example}`")
-        })
-    }
-
-    fn number(&self, key: &str) -> Result<usize, String> {
-        let value = self.value(key)?;
-        value
-            .parse()
-            .map_err(|_| format!("`{key}={value}` is not a rank"))
-    }
-
-    fn time(&self, key: &str) -> Result<u64, String> {
-        parse_time_ps(self.value(key)?).map_err(|error| error.to_string())
+        Ok(RankList(ranks))
     }
 }
 
@@ -181,40 +154,53 @@ impl<'a> Words<'a> {
 mod tests {
     use super::*;
 
+    fn read<T>(text: &str) -> Disturbance
+    where
+        T: FromStr<Err = String>,
+        for<'a> Disturbance: TryFrom<&'a T, Error: std::fmt::Debug>,
+    {
+        Disturbance::try_from(&text.parse::<T>().unwrap()).unwrap()
+    }
+
     #[test]
     fn every_kind_is_read_from_its_words() {
         assert_eq!(
-            "rank=1, delay=60us".parse(),
-            Ok(Late(Disturbance::Late {
+            read::<Late>("rank=1, delay=60us"),
+            Disturbance::Late {
                 rank: 1,
                 delay_ps: 60_000_000
-            }))
+            }
         );
         assert_eq!(
-            "rank=2,from=1us,until=2us".parse(),
-            Ok(Stall(Disturbance::Stall {
+            read::<Stall>("rank=2,from=1us,until=2us"),
+            Disturbance::Stall {
                 rank: 2,
                 from_ps: 1_000_000,
                 until_ps: 2_000_000
-            }))
+            }
         );
         assert_eq!(
-            "rank=0,at=7ps".parse(),
-            Ok(Dead(Disturbance::Dead { rank: 0, at_ps: 7 }))
+            read::<Dead>("rank=0,at=7ps"),
+            Disturbance::Dead { rank: 0, at_ps: 7 }
         );
-        let pair = LinkEnds::Pair(1, 2);
-        assert_eq!(
-            "from=1,to=2,factor=2.5".parse(),
-            Ok(SlowLink(Disturbance::SlowLink {
-                ends: pair,
-                factor: 2.5
-            }))
-        );
-        let spine: SwitchText = "name=spine,bandwidth=200Gbit/s,ranks=0-2+8"
+        for (text, ends) in [
+            ("from=1,to=2,factor=2.5", LinkEnds::Pair(1, 2)),
+            ("rank=3,factor=2.5", LinkEnds::Port(3)),
+        ] {
+            let factor = 2.5;
+            assert_eq!(
+                read::<SlowLink>(text),
+                Disturbance::SlowLink { ends, factor }
+            );
+        }
+        let spine: SwitchLink = "name=spine,bandwidth=200Gbit/s,ranks=0-2+8"
             .parse()
             .unwrap();
-        assert_eq!(spine.0.ranks, [0, 1, 2, 8]);
-        assert_eq!(spine.0.ps_per_byte, 40);
+        let spine = Switch::from(&spine);
+        assert_eq!(spine.ranks, [0, 1, 2, 8]);
+        assert_eq!(spine.ps_per_byte, 40);
+        let one: SwitchLink = "name=7,bandwidth=200Gbit/s,ranks=3".parse().unwrap();
+        assert_eq!(Switch::from(&one).ranks, [3]);
     }
 
     #[test]
@@ -226,21 +212,21 @@ mod tests {
             ),
             (
                 "rank=1".parse::<Late>().unwrap_err(),
-                "does not say `delay`",
+                "missing field `delay`",
             ),
             ("1".parse::<Late>().unwrap_err(), "key=value"),
             (
                 "rank=1,rank=2,delay=0".parse::<Late>().unwrap_err(),
                 "twice",
             ),
-            ("rank=x,at=1us".parse::<Dead>().unwrap_err(), "`rank=x`"),
+            ("rank=x,at=1us".parse::<Dead>().unwrap_err(), "in `rank`"),
             (
                 "rank=1,factor=x".parse::<SlowLink>().unwrap_err(),
-                "`factor=x`",
+                "in `factor`",
             ),
             (
                 "name=s,bandwidth=1GB/s,ranks=a"
-                    .parse::<SwitchText>()
+                    .parse::<SwitchLink>()
                     .unwrap_err(),
                 "no ranks",
             ),

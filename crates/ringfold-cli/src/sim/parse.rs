@@ -4,7 +4,8 @@ use std::fmt;
 use std::str::FromStr;
 
 use ringfold::internals::units::{nearest, parse_rate_ps_per_byte, parse_time_ps};
-use serde::de::{self, Deserialize, Deserializer, Visitor};
+use serde::de::{self, Deserialize, DeserializeOwned, Deserializer, Visitor};
+use toml::{Table, Value};
 
 use crate::parse::parse_bytes;
 
@@ -191,4 +192,55 @@ where
     };
     let read = |text: &String| text.parse().map_err(de::Error::custom);
     list.iter().map(read).collect()
+}
+
+/// A value as TOML has it: a number, a truth value, or else a string.
+pub fn value(text: &str) -> Value {
+    if let Ok(number) = text.parse::<i64>() {
+        return number.into();
+    }
+    if let Ok(is) = text.parse::<bool>() {
+        return is.into();
+    }
+    match text.parse::<f64>() {
+        Ok(number) if number.is_finite() => number.into(),
+        _ => text.into(),
+    }
+}
+
+/// The nearest known word, if serde did not expect one: its message lists the words.
+pub fn hint(message: &str) -> String {
+    let mut words = quoted(message);
+    let wrong = words.next().unwrap_or_default();
+    let mut known = words.peekable();
+    match message.starts_with("unknown ") && known.peek().is_some() {
+        true => format!("\ndid you mean `{}`?", nearest(wrong, known)),
+        false => String::new(),
+    }
+}
+
+/// The words in backticks.
+pub fn quoted(message: &str) -> impl Iterator<Item = &str> {
+    message.split('`').skip(1).step_by(2)
+}
+
+/// Reads a text of keys and values, such as `rank=1,delay=60us`, as a table of a scenario file.
+pub fn pairs<T: DeserializeOwned>(text: &str, example: &str) -> Result<T, String> {
+    let mut table = Table::new();
+    for pair in text.split(',') {
+        let wrong =
+            || format!("`{pair}` is not of the form key=value; write for example `{example}`");
+        let (key, word) = pair.split_once('=').ok_or_else(wrong)?;
+        if table
+            .insert(key.trim().into(), value(word.trim()))
+            .is_some()
+        {
+            return Err(format!("`{}` is said twice in `{text}`", key.trim()));
+        }
+    }
+    table.try_into().map_err(|error: toml::de::Error| {
+        let what = error.to_string().trim_end().replace('\n', " ");
+        let hint = hint(error.message());
+        format!("`{text}`: {what}; write for example `{example}`{hint}")
+    })
 }

@@ -64,7 +64,7 @@ pub fn scenario(layers: &Layers) -> Result<Scenario> {
         compute: compute(settings, default.compute),
         devices: devices(&settings.devices, layers.measured.devices.as_ref())?,
         has_barriers: settings.barriers.unwrap_or(default.has_barriers),
-        disturbances: disturbances(settings),
+        disturbances: disturbances(settings)?,
         seed: settings.seed.unwrap_or(default.seed),
         timeout_ps: ps(settings.timeout, default.timeout_ps),
         detect_ps: ps(settings.detect, default.detect_ps),
@@ -92,10 +92,7 @@ pub fn scenario(layers: &Layers) -> Result<Scenario> {
 /// The default root: for `stragglar`, whose root is the late rank, the first late rank.
 fn root(settings: &Settings, default: usize) -> usize {
     match (settings.algorithm, settings.late.first()) {
-        (
-            Some(AlgorithmChoice::By(Method::Stragglar)),
-            Some(Late(Disturbance::Late { rank, .. })),
-        ) => *rank,
+        (Some(AlgorithmChoice::By(Method::Stragglar)), Some(Late { rank, .. })) => *rank,
         _ => default,
     }
 }
@@ -155,7 +152,7 @@ fn network(settings: &Settings, default: Network) -> Network {
         memory_ps_per_byte: given.memory_bandwidth.map(Into::into),
         cores_per_host: settings.compute.cores_per_host,
         cache_bytes: settings.compute.cache_bytes.map(|bytes| bytes.0),
-        switches: given.switch.iter().map(|switch| switch.0.clone()).collect(),
+        switches: given.switch.iter().map(Into::into).collect(),
     }
 }
 
@@ -224,12 +221,15 @@ fn devices(given: &DeviceSettings, measured: Option<&DeviceConstants>) -> Result
     }))
 }
 
-fn disturbances(settings: &Settings) -> Vec<Disturbance> {
-    let slow = settings.slow.iter().map(|&slow| Disturbance::Slow(slow));
-    let late = settings.late.iter().map(|late| late.0.clone());
-    let stalls = settings.stall.iter().map(|stall| stall.0.clone());
-    let links = settings.slow_link.iter().map(|link| link.0.clone());
-    let dead = settings.dead.iter().map(|dead| dead.0.clone());
+fn disturbances(settings: &Settings) -> Result<Vec<Disturbance>> {
+    let slow = settings
+        .slow
+        .iter()
+        .map(|&slow| Ok(Disturbance::Slow(slow)));
+    let late = settings.late.iter().map(|late| Ok(late.into()));
+    let stalls = settings.stall.iter().map(|stall| Ok(stall.into()));
+    let links = settings.slow_link.iter().map(TryInto::try_into);
+    let dead = settings.dead.iter().map(|dead| Ok(dead.into()));
     slow.chain(late)
         .chain(stalls)
         .chain(links)
@@ -265,9 +265,7 @@ fn delayed(layers: &Layers) -> Result<Settings> {
         };
     }
     for late in &mut settings.late {
-        if let Disturbance::Late { delay_ps, .. } = &mut late.0 {
-            *delay_ps = ps;
-        }
+        late.delay.ps = ps;
     }
     Ok(settings)
 }

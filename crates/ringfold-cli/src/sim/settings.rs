@@ -14,9 +14,10 @@ use serde::{Deserialize, Deserializer};
 use toml::{Table, Value};
 
 use super::constants::{Fabric, MeasuredCosts};
-use super::disturbances::{Dead, Late, SlowLink, Stall, SwitchText};
+use super::disturbances::{Dead, Late, SlowLink, Stall, SwitchLink};
 use super::parse::{
-    Bytes, DeviceRate, Rate, TimeSpan, own_list, own_text, read_from_text, text, words,
+    Bytes, DeviceRate, Rate, TimeSpan, hint, own_list, own_text, quoted, read_from_text, text,
+    value, words,
 };
 use super::policy::PolicySettings;
 use crate::parse::{Selection, parse_algorithm, parse_collective, parse_dtype};
@@ -92,7 +93,7 @@ pub struct NetworkSettings {
     pub hosts_per_machine: Option<usize>,
     pub memory_bandwidth: Option<Rate>,
     #[serde(deserialize_with = "own_list")]
-    pub switch: Vec<SwitchText>,
+    pub switch: Vec<SwitchLink>,
 }
 
 /// The processors.
@@ -305,36 +306,6 @@ fn overlay(under: &mut Table, over: Table) {
             }
         }
     }
-}
-
-/// A value as TOML has it: a number, a truth value, or else a string.
-fn value(text: &str) -> Value {
-    if let Ok(number) = text.parse::<i64>() {
-        return number.into();
-    }
-    if let Ok(is) = text.parse::<bool>() {
-        return is.into();
-    }
-    match text.parse::<f64>() {
-        Ok(number) if number.is_finite() => number.into(),
-        _ => text.into(),
-    }
-}
-
-/// The nearest known word, if serde did not expect one: its message lists the words.
-fn hint(message: &str) -> String {
-    let mut words = quoted(message);
-    let wrong = words.next().unwrap_or_default();
-    let mut known = words.peekable();
-    match message.starts_with("unknown ") && known.peek().is_some() {
-        true => format!("\ndid you mean `{}`?", nearest(wrong, known)),
-        false => String::new(),
-    }
-}
-
-/// The words in backticks.
-fn quoted(message: &str) -> impl Iterator<Item = &str> {
-    message.split('`').skip(1).step_by(2)
 }
 
 #[cfg(test)]
