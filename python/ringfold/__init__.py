@@ -11,21 +11,22 @@ srun. A program started alone is a job of one rank.
 """
 
 import os
+from typing import TYPE_CHECKING
 
-from ringfold import _native
+from ringfold import _native, _renamed
 from ringfold.communicator import Communicator
 from ringfold.errors import (
-    Aborted,
+    AbortedError,
     BootstrapError,
-    Closed,
-    Corrupt,
-    InvalidArgument,
-    Mismatch,
-    PeerFailed,
+    ClosedError,
+    CorruptError,
+    InvalidArgumentError,
+    MismatchError,
+    PeerFailedError,
     RingfoldError,
     RingfoldSystemError,
-    Timeout,
-    Unsupported,
+    RingfoldTimeoutError,
+    UnsupportedError,
 )
 from ringfold.operation import Operation, PremulSum, premul_sum
 from ringfold.registration import Registration
@@ -35,28 +36,31 @@ from ringfold.work import Work
 __version__ = _native.__version__
 
 __all__ = [
-    "Aborted",
+    "AbortedError",
     "BootstrapError",
-    "Closed",
+    "ClosedError",
     "Communicator",
-    "Corrupt",
-    "InvalidArgument",
-    "Mismatch",
+    "CorruptError",
+    "InvalidArgumentError",
+    "MismatchError",
     "Operation",
-    "PeerFailed",
+    "PeerFailedError",
     "PeerStats",
     "PremulSum",
     "Registration",
     "RingfoldError",
     "RingfoldSystemError",
+    "RingfoldTimeoutError",
     "Standing",
     "Stats",
-    "Timeout",
-    "Unsupported",
+    "UnsupportedError",
     "Work",
     "init",
     "premul_sum",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__ = _renamed.finder(__name__, _renamed.ERRORS)
 
 
 def init(

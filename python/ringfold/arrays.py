@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from ringfold._native import Buffer
-from ringfold.errors import InvalidArgument, Unsupported
+from ringfold.errors import InvalidArgumentError, UnsupportedError
 
 Shape = tuple[int, ...]
 
@@ -26,7 +26,7 @@ def given(out: Any, dtype: str, shape: Shape) -> Output:
     buffer = Buffer(out, True)
     count = element_count(shape)
     if buffer.count != count or buffer.dtype != dtype:
-        raise InvalidArgument(
+        raise InvalidArgumentError(
             f"`out` has {buffer.count} elements of {buffer.dtype}; "
             f"the result has {count} of {dtype}, shape {shape}"
         )
@@ -47,7 +47,7 @@ def empty(like: Any, dtype: str, shape: Shape) -> Any:
     try:
         import numpy
     except ImportError as error:
-        raise Unsupported(
+        raise UnsupportedError(
             "a result without `out` is a NumPy array; install numpy or give `out`"
         ) from error
     own = getattr(like, "dtype", None)
@@ -59,15 +59,15 @@ def registered(shape: int | Shape, dtype: Any, alloc: Callable[[int], Any]) -> A
     try:
         import numpy
     except ImportError as error:
-        raise Unsupported(
+        raise UnsupportedError(
             "an array in registered memory is a NumPy array; install numpy"
         ) from error
     kind = numpy.dtype(dtype)
     if kind.hasobject:
-        raise InvalidArgument(f"no Python objects in registered memory; {kind} has some")
+        raise InvalidArgumentError(f"no Python objects in registered memory; {kind} has some")
     lengths = (shape,) if isinstance(shape, int) else tuple(shape)
     if any(length < 0 for length in lengths):
-        raise InvalidArgument(f"shape {lengths}: lengths are 0 or more")
+        raise InvalidArgumentError(f"shape {lengths}: lengths are 0 or more")
     memory = alloc(element_count(lengths) * kind.itemsize)
     return numpy.ndarray(lengths, kind, buffer=memory)
 
@@ -97,7 +97,7 @@ def divided(shape: Shape, parts: int) -> Shape:
     """The shape of one of `parts` equal blocks along axis 0."""
     rows, rest = split_first(shape)
     if rows % parts:
-        raise InvalidArgument(
+        raise InvalidArgumentError(
             f"axis 0 of shape {shape} cannot be divided among {parts} ranks; give `counts`"
         )
     return (rows // parts, *rest)
@@ -111,7 +111,9 @@ def resized(shape: Shape, rows: int) -> Shape:
 def split_first(shape: Shape) -> tuple[int, Shape]:
     """The length of axis 0, and the lengths of the other axes."""
     if not shape:
-        raise InvalidArgument("an array without axes cannot be divided; give it at least one axis")
+        raise InvalidArgumentError(
+            "an array without axes cannot be divided; give it at least one axis"
+        )
     return shape[0], shape[1:]
 
 
@@ -141,7 +143,7 @@ def element_counts(counts: Sequence[int], buffer: Buffer, rows: int, world_size:
     check_counts(counts, world_size)
     length, rest = split_first(buffer.shape)
     if length != rows:
-        raise InvalidArgument(
+        raise InvalidArgumentError(
             f"counts {list(counts)} ask for {rows} along axis 0; "
             f"the array's shape is {buffer.shape}"
         )
@@ -151,6 +153,6 @@ def element_counts(counts: Sequence[int], buffer: Buffer, rows: int, world_size:
 def check_counts(counts: Sequence[int], world_size: int) -> None:
     """Raise unless every rank has a count and none is negative."""
     if len(counts) != world_size or min(counts) < 0:
-        raise InvalidArgument(
+        raise InvalidArgumentError(
             f"counts {list(counts)}: one for each of {world_size} ranks, 0 or more"
         )

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, SupportsIndex
 from ringfold import _exit, _native, arrays, operation
 from ringfold._native import Buffer, Request
 from ringfold.arrays import Output, Shape
-from ringfold.errors import InvalidArgument
+from ringfold.errors import InvalidArgumentError
 from ringfold.objects import ObjectCollectives
 from ringfold.operation import Operation, PremulSum
 from ringfold.registration import Registration
@@ -223,7 +223,7 @@ class Communicator(_exit.Open, ObjectCollectives):
             target = arrays.output(x, source, shape, out)
             return self._call("scatter", elements, source, target, how, root=root)
         if out is None:
-            raise InvalidArgument(
+            raise InvalidArgumentError(
                 "`scatter` needs `out` on every rank except the root: it determines shape and type"
             )
         buffer = Buffer(out, True)
@@ -257,7 +257,7 @@ class Communicator(_exit.Open, ObjectCollectives):
             target = arrays.output(x, source, source.shape, out)
             return self._call("all_to_all", block, source, target, how)
         if send_counts is None or recv_counts is None:
-            raise InvalidArgument("`send_counts` and `recv_counts` go together")
+            raise InvalidArgumentError("`send_counts` and `recv_counts` go together")
         given = arrays.element_counts(send_counts, source, sum(send_counts), self.world_size)
         arrays.check_counts(recv_counts, self.world_size)
         row = arrays.element_count(arrays.split_first(source.shape)[1])
@@ -300,7 +300,7 @@ class Communicator(_exit.Open, ObjectCollectives):
 
         Earlier messages under other tags remain available. With `None` as peer, any rank may be the
         sender, including this one: the result is then `x` and the sender's rank, and no sender is
-        starved. Raises `Mismatch` if type or count differ from `x`.
+        starved. Raises `MismatchError` if type or count differ from `x`.
         """
         target = Output(Buffer(x, True), lambda: x)
         return self._call(
@@ -390,7 +390,7 @@ class Communicator(_exit.Open, ObjectCollectives):
         return self._native.rebalance()
 
     def abort(self, reason: str = "no reason given") -> None:
-        """End this communicator on all ranks: waiting calls raise `Aborted` with `reason`."""
+        """End this communicator on all ranks: waiting calls raise `AbortedError` with `reason`."""
         self._native.abort(reason)
 
     def close(self) -> None:
@@ -398,7 +398,7 @@ class Communicator(_exit.Open, ObjectCollectives):
 
         Not collective; may be repeated. Also waits for calls in other threads, until their
         deadlines; `abort` ends these calls at once. In a signal handler that interrupts a call of
-        this communicator, `close` does not wait: the interrupted call raises `Closed`.
+        this communicator, `close` does not wait: the interrupted call raises `ClosedError`.
         """
         self._native.close()
         _exit.discard(self)
@@ -428,7 +428,7 @@ class Communicator(_exit.Open, ObjectCollectives):
         """
         thread = get_ident()
         if thread in self._groups:
-            raise InvalidArgument("a group within a group; make its calls in the outer one")
+            raise InvalidArgumentError("a group within a group; make its calls in the outer one")
         collected = self._groups[thread] = []
         try:
             yield
@@ -455,7 +455,9 @@ class Communicator(_exit.Open, ObjectCollectives):
     ) -> Any:
         name, factor = ("premul_sum", op.factor) if isinstance(op, PremulSum) else (op, None)
         if name == "premul_sum" and factor is None:
-            raise InvalidArgument("`premul_sum` has a factor: give op=ringfold.premul_sum(factor)")
+            raise InvalidArgumentError(
+                "`premul_sum` has a factor: give op=ringfold.premul_sum(factor)"
+            )
         request = Request(
             collective,
             counts,

@@ -1,9 +1,19 @@
 """Errors: one class per kind of error of the core, which raises them; attributes carry the details.
 
-After `PeerFailed`, `Timeout`, `Mismatch`, `Corrupt` or `Aborted` the communicator is unusable:
-outputs hold undefined data, every later call raises the same error, and only `close` remains. After
-other errors, the communicator remains usable.
+A class has the core's name of the error and `Error`, after `Ringfold` if Python has a builtin of
+that name.
+
+After `PeerFailedError`, `RingfoldTimeoutError`, `MismatchError`, `CorruptError` or `AbortedError`
+the communicator is unusable: outputs hold undefined data, every later call raises the same error,
+and only `close` remains. After other errors, the communicator remains usable.
 """
+
+from typing import TYPE_CHECKING
+
+from ringfold import _renamed
+
+if not TYPE_CHECKING:
+    __getattr__ = _renamed.finder(__name__, _renamed.ERRORS)
 
 
 def in_words(error: BaseException) -> str:
@@ -16,7 +26,7 @@ class RingfoldError(RuntimeError):
     """The base of all errors of ringfold."""
 
 
-class PeerFailed(RingfoldError):
+class PeerFailedError(RingfoldError):
     """A peer died, or left while it was still needed."""
 
     rank: int
@@ -25,7 +35,7 @@ class PeerFailed(RingfoldError):
     """How the failure was detected."""
 
 
-class Timeout(RingfoldError, TimeoutError):
+class RingfoldTimeoutError(RingfoldError, TimeoutError):
     """A call's deadline passed."""
 
     waiting_for: list[int]
@@ -34,7 +44,7 @@ class Timeout(RingfoldError, TimeoutError):
     """The time waited, in milliseconds."""
 
 
-class Mismatch(RingfoldError):
+class MismatchError(RingfoldError):
     """Two ranks are in different calls: the program is wrong."""
 
     ranks: tuple[int, int]
@@ -43,14 +53,14 @@ class Mismatch(RingfoldError):
     """The calls of the two ranks, in the same order."""
 
 
-class Corrupt(RingfoldError):
+class CorruptError(RingfoldError):
     """Data from a peer is invalid."""
 
     peer: int
     """The rank that sent the data."""
 
 
-class Aborted(RingfoldError):
+class AbortedError(RingfoldError):
     """A rank called `abort`."""
 
     rank: int
@@ -59,15 +69,15 @@ class Aborted(RingfoldError):
     """The reason passed to `abort`."""
 
 
-class Closed(RingfoldError):
+class ClosedError(RingfoldError):
     """The communicator was closed on this rank."""
 
 
-class InvalidArgument(RingfoldError, ValueError):
+class InvalidArgumentError(RingfoldError, ValueError):
     """An argument is invalid; the text names the argument and the problem."""
 
 
-class Unsupported(RingfoldError, NotImplementedError):
+class UnsupportedError(RingfoldError, NotImplementedError):
     """The build, the machine or the data type does not support the request."""
 
 

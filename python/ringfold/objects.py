@@ -10,7 +10,7 @@ from array import array
 from collections.abc import Sequence
 from typing import Any
 
-from ringfold.errors import InvalidArgument
+from ringfold.errors import InvalidArgumentError
 
 # The length of an object that could not be pickled.
 _FAILED = -1
@@ -34,8 +34,8 @@ class ObjectCollectives:
         """Every rank gets a copy of the root's object; the root gets the object itself.
 
         Blocks; `timeout`, in seconds, applies to each of the two collectives used. If the object
-        cannot be pickled, the root raises `pickle`'s error and the others raise `InvalidArgument`;
-        the communicator remains usable.
+        cannot be pickled, the root raises `pickle`'s error and the others raise
+        `InvalidArgumentError`; the communicator remains usable.
         """
         self._refuse_in_group()
         is_root = self.rank == root
@@ -81,7 +81,7 @@ class ObjectCollectives:
 
     def _refuse_in_group(self) -> None:
         if self._is_grouping():
-            raise InvalidArgument(
+            raise InvalidArgumentError(
                 "objects cannot be exchanged in a group: lengths are needed before bytes"
             )
 
@@ -101,7 +101,9 @@ def _check(problem: Exception | None, lengths: dict[int, int]) -> None:
         raise problem
     for rank, length in lengths.items():
         if length < 0:
-            raise InvalidArgument(f"rank {rank} could not pickle its object; its error says why")
+            raise InvalidArgumentError(
+                f"rank {rank} could not pickle its object; its error says why"
+            )
 
 
 def _unpickled(data: bytearray, lengths: Sequence[int]) -> list[Any]:

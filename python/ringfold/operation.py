@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from operator import index
 from typing import Any, Literal, SupportsIndex
 
-from ringfold.errors import InvalidArgument
+from ringfold.errors import InvalidArgumentError
 
 
 @dataclass(frozen=True)
@@ -30,5 +30,7 @@ def root_and_op(
     roots = [each for each in (*given, root) if hasattr(each, "__index__")]
     ops = [each for each in (*given, op) if not (each is None or hasattr(each, "__index__"))]
     if len(roots) > 1 or len(ops) > 1:
-        raise InvalidArgument(f"reduce with roots {roots} and operations {ops}; give one of each")
+        raise InvalidArgumentError(
+            f"reduce with roots {roots} and operations {ops}; give one of each"
+        )
     return index((roots or [0])[0]), (ops or ["sum"])[0]

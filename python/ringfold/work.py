@@ -40,8 +40,8 @@ class Work:
         """Wait until the call has completed and return its result, or raise its error.
 
         After `timeout` seconds, raises the builtin `TimeoutError`; the call then continues and can
-        be waited for again. (If the call's own deadline passes, `ringfold.Timeout` is raised, and
-        the communicator fails.)
+        be waited for again. (If the call's own deadline passes, `RingfoldTimeoutError` is raised,
+        and the communicator fails.)
         """
         if not self._call.wait(timeout):
             raise TimeoutError(f"the call is not done after {timeout} s; it continues")

@@ -194,7 +194,7 @@ def scattered_inputs(comm: ringfold.Communicator) -> None:
     same(comm.all_reduce(base.T), np.ascontiguousarray(exact.T))
     part = np.zeros((6, 10))[:, 3:7]
     for bad in (part, np.zeros((6, 4), "float32"), np.zeros((6, 3))):
-        with pytest.raises(ringfold.InvalidArgument):
+        with pytest.raises(ringfold.InvalidArgumentError):
             comm.all_reduce(base[:, 3:7], out=bad)
     comm.barrier()
 

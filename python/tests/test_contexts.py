@@ -127,7 +127,7 @@ def close_with_work(scene: Scene) -> None:
 def fork(comm: ringfold.Communicator) -> None:
     child = os.fork()
     if child == 0:
-        os._exit(ending(comm.barrier) != "Unsupported")
+        os._exit(ending(comm.barrier) != "UnsupportedError")
     assert os.waitpid(child, 0)[1] == 0
 
 
@@ -137,7 +137,11 @@ def join_alone() -> None:
 
 
 # The communicator's state after an act: on the rank that acted, and on the other rank.
-FINE, ABORTED, CLOSED = ("ok", "ok"), ("Aborted 0", "Aborted 0"), ("Closed", "PeerFailed 0")
+FINE, ABORTED, CLOSED = (
+    ("ok", "ok"),
+    ("AbortedError 0", "AbortedError 0"),
+    ("ClosedError", "PeerFailedError 0"),
+)
 
 # Acts of a single rank.
 OWN: dict[str, tuple[Act, tuple[str, str]]] = {
@@ -370,7 +374,7 @@ def fork_everywhere(job: ringfold.Communicator) -> Any:
 
 def test_a_forked_child_is_refused_and_harms_nobody(jobs: Any) -> None:
     (found, codes, is_untouched, own), other = jobs(fork_everywhere, 2).results()
-    expected = {**dict.fromkeys(REFUSED, "Unsupported"), **dict.fromkeys(HARMLESS, "ok")}
+    expected = {**dict.fromkeys(REFUSED, "UnsupportedError"), **dict.fromkeys(HARMLESS, "ok")}
     assert found == [expected, expected]
     assert codes == [0, 0] and is_untouched
     assert (own, other) == ("ok", "ok")
@@ -394,4 +398,4 @@ def test_calls_are_made_until_the_interpreter_ends(jobs: Any, ends_hard: bool) -
     job = jobs(use_at_exit, 2, ends_hard=ends_hard)
     assert [job.status(rank) for rank in range(2)] == [7 if ends_hard else 0, 0]
     endings = [line for line in job.log(1).splitlines() if " WARN " not in line]
-    assert endings == ["ok", "PeerFailed 0" if ends_hard else "ok"]
+    assert endings == ["ok", "PeerFailedError 0" if ends_hard else "ok"]

@@ -43,7 +43,7 @@ def differ_in_counts(comm: ringfold.Communicator) -> str:
     assert comm.stats().calls == 2
     own = comm.standing(20)[comm.rank]
     assert own is not None and own.finished == 2
-    with pytest.raises(ringfold.Mismatch) as caught:
+    with pytest.raises(ringfold.MismatchError) as caught:
         comm.all_reduce(np.ones(10 + comm.rank))
     return str(caught.value)
 
@@ -73,7 +73,7 @@ def test_survivors_of_a_killed_rank_are_told_its_number(
     job.signal(1, signal.SIGKILL)
     for rank in (0, 2):
         error = job.result(rank)
-        assert isinstance(error, ringfold.PeerFailed)
+        assert isinstance(error, ringfold.PeerFailedError)
         assert error.rank == 1
 
 
@@ -95,7 +95,7 @@ def test_a_part_without_rank_0_that_dies_meanwhile_names_it(jobs: Any) -> None:
     job = jobs(die_in_split, 4)
     for rank in (1, 2, 3):
         error = job.result(rank)
-        assert isinstance(error, ringfold.PeerFailed), repr(error)
+        assert isinstance(error, ringfold.PeerFailedError), repr(error)
         assert error.rank == 0
 
 
@@ -128,7 +128,7 @@ def abort_while_others_split(comm: ringfold.Communicator) -> Any:
 def test_a_split_ends_with_the_communicator_that_is_split(jobs: Any) -> None:
     """The split ends well before the deadline for joining, which is beyond the watchdog's limit."""
     for found in jobs(abort_while_others_split, 2, {"connect_timeout": 600}).results():
-        assert set(found) <= {ringfold.Aborted}
+        assert set(found) <= {ringfold.AbortedError}
 
 
 def give_up(comm: ringfold.Communicator, way: str) -> Any:
@@ -149,9 +149,9 @@ def give_up(comm: ringfold.Communicator, way: str) -> Any:
 )
 def test_an_abort_reaches_all_ranks_with_its_reason(jobs: Any, way: str, reason: str) -> None:
     *others, own = jobs(give_up, 3, way=way).results()
-    assert isinstance(own, ringfold.Aborted if way == "abort" else ringfold.Closed)
+    assert isinstance(own, ringfold.AbortedError if way == "abort" else ringfold.ClosedError)
     for error in others:
-        assert isinstance(error, ringfold.Aborted)
+        assert isinstance(error, ringfold.AbortedError)
         assert (error.rank, error.reason) == (2, reason)
 
 
@@ -167,7 +167,7 @@ def test_an_exception_that_ends_the_program_reaches_all_ranks_as_the_reason(jobs
     assert job.status(2) == 1 and "ZeroDivisionError: nothing by nothing" in job.log(2)
     for rank in (0, 1):
         error = job.result(rank)
-        assert isinstance(error, ringfold.Aborted)
+        assert isinstance(error, ringfold.AbortedError)
         assert (error.rank, error.reason) == (2, "ZeroDivisionError: nothing by nothing")
 
 
@@ -208,7 +208,7 @@ def call_another(comm: ringfold.Communicator, difference: str) -> Any:
 @pytest.mark.parametrize("difference", ["type", "count", "operation", "collective"])
 def test_ranks_in_different_calls_are_told_so(jobs: Any, difference: str) -> None:
     for error in jobs(call_another, 2, {"timeout": 5}, difference=difference).results():
-        assert isinstance(error, ringfold.Mismatch), repr(error)
+        assert isinstance(error, ringfold.MismatchError), repr(error)
         assert sorted(error.ranks) == [0, 1]
         assert len(error.calls) == 2 and error.calls[0] != error.calls[1]
         for rank, call in zip(error.ranks, error.calls, strict=True):
@@ -223,7 +223,7 @@ def call_another_in_reverse(comm: ringfold.Communicator) -> Any:
 
 def test_different_calls_are_told_with_the_ranks_of_the_communicator(jobs: Any) -> None:
     for error in jobs(call_another_in_reverse, 3, {"timeout": 5}).results():
-        assert isinstance(error, ringfold.Mismatch), repr(error)
+        assert isinstance(error, ringfold.MismatchError), repr(error)
         for rank, call in zip(error.ranks, error.calls, strict=True):
             assert f" of {10 + rank} float64" in call, str(error)
 
@@ -247,7 +247,7 @@ def test_ranks_that_did_not_meet_are_told_before_their_slots_are_used_again(
     jobs: Any, calls_after: int
 ) -> None:
     for error in jobs(reduce_to_each_other, 2, calls_after=calls_after).results():
-        assert isinstance(error, ringfold.Mismatch), repr(error)
+        assert isinstance(error, ringfold.MismatchError), repr(error)
         # Found either where both ranks use the same memory, or by the next call without a root.
         text = str(error)
         names_roots = "root 0" in text and "root 1" in text
@@ -267,7 +267,7 @@ def test_a_deadline_names_who_did_not_come(jobs: Any) -> None:
     job = jobs(come_late, 3)
     for rank in (0, 2):
         error = job.result(rank)
-        assert isinstance(error, ringfold.Timeout) and isinstance(error, TimeoutError)
+        assert isinstance(error, ringfold.RingfoldTimeoutError) and isinstance(error, TimeoutError)
         assert error.waiting_for == [1]
         assert error.after_ms >= 300
 
@@ -296,7 +296,7 @@ def wait_in(comm: ringfold.Communicator, how: str) -> Any:
 
 def test_the_patience_with_other_hosts_has_bounds() -> None:
     ringfold.init(0, 1, peer_timeout=6.0).close()
-    with pytest.raises(ringfold.InvalidArgument, match="2000 to 120000 ms"):
+    with pytest.raises(ringfold.InvalidArgumentError, match="2000 to 120000 ms"):
         ringfold.init(0, 1, peer_timeout=1.0)
 
 
@@ -325,24 +325,24 @@ def interrupted_elsewhere(comm: ringfold.Communicator) -> Any:
 
 def test_an_interrupted_rank_does_not_leave_the_others_waiting(jobs: Any) -> None:
     other, _ = jobs(interrupted_elsewhere, 2).results()
-    assert isinstance(other, ringfold.Aborted)
+    assert isinstance(other, ringfold.AbortedError)
     assert other.rank == 1 and "KeyboardInterrupt" in other.reason
 
 
 def test_a_missing_rank_fails_the_start(jobs: Any) -> None:
     with pytest.raises(ringfold.RingfoldError) as caught:
         ringfold.init(0, 2, "unix:@ringfold-test-nobody", connect_timeout=0.3)
-    assert isinstance(caught.value, ringfold.BootstrapError | ringfold.Timeout)
+    assert isinstance(caught.value, ringfold.BootstrapError | ringfold.RingfoldTimeoutError)
 
 
 @pytest.mark.parametrize(
     ("error", "builtin"),
     [
-        (ringfold.Timeout, TimeoutError),
-        (ringfold.InvalidArgument, ValueError),
-        (ringfold.Unsupported, NotImplementedError),
+        (ringfold.RingfoldTimeoutError, TimeoutError),
+        (ringfold.InvalidArgumentError, ValueError),
+        (ringfold.UnsupportedError, NotImplementedError),
         (ringfold.RingfoldSystemError, OSError),
-        (ringfold.PeerFailed, RuntimeError),
+        (ringfold.PeerFailedError, RuntimeError),
     ],
 )
 def test_errors_are_also_pythons_own(
@@ -360,7 +360,7 @@ def outlive_the_server(comm: ringfold.Communicator, folder: str) -> str | None:
     if part is None:
         return None
     if comm.rank == 1:
-        with pytest.raises(ringfold.PeerFailed) as error:
+        with pytest.raises(ringfold.PeerFailedError) as error:
             part.recv(np.zeros(1), None)
         done.touch()
         return str(error.value)

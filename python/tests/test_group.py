@@ -17,7 +17,7 @@ def in_a_group(comm: ringfold.Communicator) -> Any:
         assert not works[0].done()
         with pytest.raises(RuntimeError, match="leave the `with` block"):
             works[0].wait()
-        with pytest.raises(ringfold.InvalidArgument), comm.group():
+        with pytest.raises(ringfold.InvalidArgumentError), comm.group():
             pass
     assert all(work.done() for work in works)
     return [float(x[-1]) for x in xs], late.wait().ravel().tolist()
@@ -31,7 +31,7 @@ def test_calls_of_a_group_are_carried_out_at_its_end(jobs: Any, transport: str) 
 
 def in_a_broken_group(comm: ringfold.Communicator) -> Any:
     x = np.ones(3)
-    with pytest.raises(ringfold.InvalidArgument), comm.group():
+    with pytest.raises(ringfold.InvalidArgumentError), comm.group():
         comm.all_reduce(x, out=x)
         comm.broadcast(x, root=7, out=x)
     with pytest.raises(KeyError), comm.group():
@@ -66,9 +66,9 @@ def test_a_bad_line_is_told_with_line_and_column(tmp_path: Path) -> None:
     rules = tmp_path / "rules.csv"
     rules.write_text("\nallreduce,0,8191,rng,simple,-1,-1,-1\n")
     with pytest.raises(
-        ringfold.InvalidArgument,
+        ringfold.InvalidArgumentError,
         match=r"rules\.csv:2:18: `rng` is no algorithm; did you mean `ring`",
     ):
         ringfold.init(tuner_config=rules)
-    with pytest.raises(ringfold.InvalidArgument, match="protocol"):
+    with pytest.raises(ringfold.InvalidArgumentError, match="protocol"):
         ringfold.init(protocol="fast")

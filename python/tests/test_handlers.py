@@ -44,7 +44,7 @@ def in_another_thread(comm: ringfold.Communicator) -> Any:
 def test_another_thread_neither_waits_for_a_call_nor_goes_deaf(jobs: Any) -> None:
     job = jobs(in_another_thread, 2, {"timeout": 300})
     (calls, ended) = job.result(0)
-    assert calls == 0 and ended == ["Aborted"]
+    assert calls == 0 and ended == ["AbortedError"]
 
 
 def leave_a_daemon(comm: ringfold.Communicator) -> Any:
@@ -56,7 +56,7 @@ def leave_a_daemon(comm: ringfold.Communicator) -> Any:
         raise SystemExit(3)
     try:
         comm.barrier()
-    except ringfold.Aborted as error:
+    except ringfold.AbortedError as error:
         return error.reason
     return None
 

@@ -38,7 +38,7 @@ def own_unequal_parts(comm: ringfold.Communicator) -> Any:
         assert comm.weights == weights
         total = comm.all_reduce(np.full(LARGE, comm.rank + 1, np.float32))
         assert (total == 6).all()
-    with pytest.raises(ringfold.InvalidArgument):
+    with pytest.raises(ringfold.InvalidArgumentError):
         comm.set_weights([1, 1])
     measured = comm.rebalance()
     assert comm.weights == measured

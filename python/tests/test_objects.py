@@ -46,7 +46,7 @@ def unpicklable(comm: ringfold.Communicator) -> Any:
         lambda: comm.all_gather_object(thing),
         lambda: comm.gather_object(thing),
     ):
-        with pytest.raises((TypeError, ringfold.InvalidArgument)) as caught:
+        with pytest.raises((TypeError, ringfold.InvalidArgumentError)) as caught:
             call()
         problems.append((caught.type.__name__, str(caught.value)))
     return problems, comm.all_gather_object(comm.rank)
@@ -59,7 +59,7 @@ def test_an_object_that_cannot_be_pickled_fails_on_all_ranks(jobs: Any) -> None:
                 assert kind == "TypeError" and "cannot pickle" in text
             else:
                 assert (kind, text) == (
-                    "InvalidArgument",
+                    "InvalidArgumentError",
                     "rank 1 could not pickle its object; its error says why",
                 )
         assert after == [0, 1, 2]
@@ -83,10 +83,10 @@ def test_an_object_that_cannot_be_unpickled_leaves_the_communicator_usable(jobs:
 
 
 def grouped(comm: ringfold.Communicator) -> Any:
-    with pytest.raises(ringfold.InvalidArgument, match="cannot be exchanged in a group"):
+    with pytest.raises(ringfold.InvalidArgumentError, match="cannot be exchanged in a group"):
         with comm.group():
             comm.broadcast_object(1)
-    with pytest.raises(ringfold.InvalidArgument, match="rank"):
+    with pytest.raises(ringfold.InvalidArgumentError, match="rank"):
         comm.broadcast_object(1, root=7)
     return comm.broadcast_object(comm.rank)
 

@@ -65,7 +65,7 @@ def send_too_much(comm: ringfold.Communicator) -> Any:
         work.wait()
     for _ in range(KEPT):
         comm.send(beyond, own)
-    with pytest.raises(ringfold.Timeout) as caught:
+    with pytest.raises(ringfold.RingfoldTimeoutError) as caught:
         comm.send(beyond, own, timeout=0.05)
     return found, caught.value.waiting_for
 
@@ -86,6 +86,6 @@ def fail_alone(comm: ringfold.Communicator, sends: bool) -> Any:
 
 def test_what_does_not_fit_or_does_not_come_is_an_error(jobs: Any) -> None:
     ((kind, text),) = jobs(fail_alone, 1, sends=True).results()
-    assert kind == "Mismatch" and "recv of 2 float64" in text and "send of 3 float64" in text
+    assert kind == "MismatchError" and "recv of 2 float64" in text and "send of 3 float64" in text
     for kind, text in jobs(fail_alone, 2, sends=False).results():
-        assert kind in ("Timeout", "Aborted") and "rank" in text
+        assert kind in ("RingfoldTimeoutError", "AbortedError") and "rank" in text

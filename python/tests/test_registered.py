@@ -43,9 +43,9 @@ def test_an_array_of_empty_is_an_array_like_any_other(jobs: Any, transport: str)
 
 def test_empty_takes_numbers_only() -> None:
     with ringfold.init() as comm:
-        with pytest.raises(ringfold.InvalidArgument, match="Python objects"):
+        with pytest.raises(ringfold.InvalidArgumentError, match="Python objects"):
             comm.empty(3, object)
-        with pytest.raises(ringfold.InvalidArgument, match="0 or more"):
+        with pytest.raises(ringfold.InvalidArgumentError, match="0 or more"):
             comm.empty((2, -1))
         with pytest.raises(ringfold.RingfoldSystemError, match="request less"):
             comm.empty(1 << 58)
@@ -83,7 +83,7 @@ def use_register(comm: ringfold.Communicator) -> Any:
         # The pages in the middle are shared with the peers.
         page = x[2048:102400]
         comm.all_reduce(page, out=page)
-        with pytest.raises(ringfold.InvalidArgument, match="registered already"):
+        with pytest.raises(ringfold.InvalidArgumentError, match="registered already"):
             comm.register(x)
     expected = np.arange(300000, dtype="float32") * 2
     expected[2048:102400] *= 2

@@ -50,7 +50,7 @@ def test_a_meeting_is_good_for_one_communicator() -> None:
     listener = _native.RendezvousListener.open()
     arguments: dict[str, Any] = {"rank": 0, "world_size": 1, "secret": SECRET, "listener": listener}
     ringfold.Communicator(_native.Communicator.connect(**arguments)).close()
-    with pytest.raises(ringfold.InvalidArgument, match="used already"):
+    with pytest.raises(ringfold.InvalidArgumentError, match="used already"):
         _native.Communicator.connect(**arguments)
 
 

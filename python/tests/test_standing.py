@@ -79,7 +79,7 @@ def leave_and_ask(comm: ringfold.Communicator) -> Any:
     assert part is not None
     if comm.rank == 0:
         part.close()
-        with pytest.raises(ringfold.Closed):
+        with pytest.raises(ringfold.ClosedError):
             part.standing(1)
     comm.barrier()
     left = None if comm.rank == 0 else [rank is None for rank in part.standing(5)]
@@ -96,7 +96,7 @@ def die_and_ask(comm: ringfold.Communicator) -> Any:
     comm.barrier()
     if comm.rank == 0:
         os.kill(os.getpid(), signal.SIGKILL)
-    with pytest.raises(ringfold.PeerFailed):
+    with pytest.raises(ringfold.PeerFailedError):
         comm.barrier()
     return [rank is not None for rank in comm.standing(5)]
 
@@ -112,5 +112,5 @@ def test_a_job_of_one_knows_how_far_it_is() -> None:
         comm.all_reduce(np.ones(3))
         (after,) = comm.standing()
         assert before is not None and after == Standing(before.finished + 1, before.begun + 1, "")
-        with pytest.raises(ringfold.InvalidArgument):
+        with pytest.raises(ringfold.InvalidArgumentError):
             comm.standing(-1)

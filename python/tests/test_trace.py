@@ -126,7 +126,7 @@ def die_in_the_middle(comm: ringfold.Communicator) -> str:
         os.kill(os.getpid(), signal.SIGKILL)
     try:
         comm.all_reduce(np.ones(10, np.float32))
-    except ringfold.PeerFailed as error:
+    except ringfold.PeerFailedError as error:
         return str(error)
     return ""
 

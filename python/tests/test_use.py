@@ -38,9 +38,9 @@ def test_root_and_operation_of_reduce_stand_in_either_order(alone: ringfold.Comm
         assert found.tolist() == [0.5] * 3
     assert alone.reduce(x, root=0).tolist() == alone.reduce(x).tolist() == [1.0] * 3
     for twice in (("sum", "max"), (0, 0)):
-        with pytest.raises(ringfold.InvalidArgument, match="give one of each"):
+        with pytest.raises(ringfold.InvalidArgumentError, match="give one of each"):
             alone.reduce(x, *twice)
-    with pytest.raises(ringfold.InvalidArgument):
+    with pytest.raises(ringfold.InvalidArgumentError):
         alone.reduce(x, "sum", op="max")
 
 
@@ -241,7 +241,7 @@ def test_arrays_of_jax_come_in_and_out(alone: ringfold.Communicator) -> None:
 def test_wrong_arguments_are_refused_and_leave_the_communicator_usable(
     alone: ringfold.Communicator, call: Any
 ) -> None:
-    with pytest.raises(ringfold.InvalidArgument):
+    with pytest.raises(ringfold.InvalidArgumentError):
         call(alone)
     alone.barrier()
 
@@ -269,9 +269,9 @@ def test_a_closed_communicator_says_so() -> None:
     comm = ringfold.init()
     comm.close()
     comm.close()
-    with pytest.raises(ringfold.Closed):
+    with pytest.raises(ringfold.ClosedError):
         comm.all_reduce(np.ones(1))
-    with pytest.raises(ringfold.Closed):
+    with pytest.raises(ringfold.ClosedError):
         comm.split(0)
 
 
@@ -292,9 +292,9 @@ def test_torch_tensors_come_in_and_out() -> None:
             assert result[0].float().equal(x.T.float())
         x = torch.arange(6.0)
         assert comm.all_reduce(x, out=x) is x
-        with pytest.raises(ringfold.InvalidArgument, match="contiguous"):
+        with pytest.raises(ringfold.InvalidArgumentError, match="contiguous"):
             comm.all_reduce(x[::2], out=x[::2])
-        with pytest.raises(ringfold.Unsupported, match="device"):
+        with pytest.raises(ringfold.UnsupportedError, match="device"):
             comm.all_reduce(torch.empty(3, device="meta"))
 
 
@@ -426,7 +426,7 @@ def test_an_owner_is_held_until_the_call_is_done(alone: ringfold.Communicator) -
 def test_what_is_wrong_with_a_call_by_address_is_said(
     alone: ringfold.Communicator, collective: str, dtype: str, place: tuple[int, int], problem: str
 ) -> None:
-    with pytest.raises((ringfold.InvalidArgument, ringfold.Unsupported), match=problem):
+    with pytest.raises((ringfold.InvalidArgumentError, ringfold.UnsupportedError), match=problem):
         alone._native.run(Request.raw(collective, dtype, 3, place, place))
 
 
@@ -474,7 +474,7 @@ def ask_for_another(comm: ringfold.Communicator) -> Any:
     big = np.zeros(1 << 20)
     try:
         comm.send(big, 1, 4) if comm.rank == 0 else comm.recv(big[1:], None, 4)
-    except ringfold.Mismatch as error:
+    except ringfold.MismatchError as error:
         return str(error)
 
 
@@ -484,7 +484,7 @@ def test_a_message_of_another_count_is_a_mismatch(jobs: Any) -> None:
 
 
 def test_only_a_receive_does_without_a_rank(alone: ringfold.Communicator) -> None:
-    with pytest.raises(ringfold.InvalidArgument, match="only `recv`"):
+    with pytest.raises(ringfold.InvalidArgumentError, match="only `recv`"):
         alone.send(np.zeros(1), None)  # type: ignore[arg-type]
     with pytest.raises(RuntimeError, match="source"):
         _ = alone.barrier(async_=True).source

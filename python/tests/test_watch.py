@@ -178,7 +178,7 @@ def wait_for_death(comm: ringfold.Communicator, stop: str) -> None:
     try:
         while True:
             comm.barrier()
-    except ringfold.PeerFailed:
+    except ringfold.PeerFailedError:
         print("failed", flush=True)
     while not Path(stop).exists():
         time.sleep(0.01)

@@ -20,13 +20,12 @@ pub fn unsupported(text: impl Into<String>) -> PyErr {
     exception(Error::Unsupported(text.into()))
 }
 
-/// Returns the name of an error's class in `ringfold.errors`: the class's own name, unless that
-/// would hide a Python builtin's meaning.
-fn class_name(error: &Error) -> &'static str {
+/// Returns the name of an error's class in `ringfold.errors`: that of the core and `Error`, behind
+/// `Ringfold` if Python has a builtin of that name.
+fn class_name(error: &Error) -> String {
     match error.class() {
-        "Bootstrap" => "BootstrapError",
-        "System" => "RingfoldSystemError",
-        same => same,
+        class @ ("System" | "Timeout") => format!("Ringfold{class}Error"),
+        class => format!("{class}Error"),
     }
 }
 

@@ -13,6 +13,8 @@ partially initialized module if this module were the first to import torch.
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from ringfold import _renamed
+
 if TYPE_CHECKING:
     from ringfold.torch.accelerate import support_accelerate
     from ringfold.torch.backend import RingfoldProcessGroup
@@ -21,13 +23,13 @@ if TYPE_CHECKING:
     from ringfold.torch.memory import empty, register
     from ringfold.torch.monitored import MonitoredBarrierError, monitored_barrier
     from ringfold.torch.packing import PackedAllReduce, make_allreduce_cb
-    from ringfold.torch.work import WaitTimeout
+    from ringfold.torch.work import WaitTimeoutError
 
 __all__ = [
     "MonitoredBarrierError",
     "PackedAllReduce",
     "RingfoldProcessGroup",
-    "WaitTimeout",
+    "WaitTimeoutError",
     "bootstrap_env",
     "dump_flight_record",
     "empty",
@@ -42,7 +44,7 @@ _PLACES = {
     "MonitoredBarrierError": "monitored",
     "PackedAllReduce": "packing",
     "RingfoldProcessGroup": "backend",
-    "WaitTimeout": "work",
+    "WaitTimeoutError": "work",
     "bootstrap_env": "launch",
     "dump_flight_record": "flight_dump",
     "empty": "memory",
@@ -54,9 +56,12 @@ _PLACES = {
 """The modules of the public names, loaded on first use, because torch always loads this module."""
 
 
+_old_name = _renamed.finder(__name__, {"WaitTimeout": "WaitTimeoutError"}, depth=3)
+
+
 def __getattr__(name: str) -> Any:
     if name not in _PLACES:
-        raise AttributeError(f"module `ringfold.torch` has no attribute `{name}`")
+        return _old_name(name)
     return getattr(importlib.import_module(f"ringfold.torch.{_PLACES[name]}"), name)
 
 

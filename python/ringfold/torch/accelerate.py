@@ -11,7 +11,7 @@ import functools
 import inspect
 from typing import Any
 
-from ringfold.errors import Unsupported
+from ringfold.errors import UnsupportedError
 
 NAME = "ringfold"
 _METHOD = "_prepare_backend"
@@ -24,7 +24,7 @@ def support_accelerate() -> None:
     ranks on CPUs.
 
     Call this before `Accelerator`, `PartialState` or `TrainingArguments` is created. Repeated calls
-    have no effect. Raises `Unsupported` if this release of Accelerate chooses its backend
+    have no effect. Raises `UnsupportedError` if this release of Accelerate chooses its backend
     differently, and `ImportError` if Accelerate is not installed.
     """
     from accelerate.state import PartialState
@@ -33,7 +33,9 @@ def support_accelerate() -> None:
     if getattr(original, "is_of_ringfold", False):
         return
     if original is None or _ARGUMENT not in inspect.signature(original).parameters:
-        raise Unsupported(f"this release of Accelerate chooses its backend differently; {_INSTEAD}")
+        raise UnsupportedError(
+            f"this release of Accelerate chooses its backend differently; {_INSTEAD}"
+        )
     setattr(PartialState, _METHOD, _keeping(original))
 
 

@@ -24,7 +24,7 @@ from torch._C._dynamo import eval_frame
 
 from ringfold import _exit, _native
 from ringfold._exit import GRACE_S
-from ringfold.errors import InvalidArgument, RingfoldError, Unsupported, in_words
+from ringfold.errors import InvalidArgumentError, RingfoldError, UnsupportedError, in_words
 from ringfold.torch import beside, bootstrap, dispatcher, watch
 from ringfold.torch.collectives import Collectives
 from ringfold.torch.device import DRIVER_STREAMS, DeviceSide
@@ -108,7 +108,7 @@ class Group(Collectives, PointToPoint, MonitoredBarrier):
         self.buckets.close()
 
     def abort(self) -> None:
-        """End the group on all ranks: calls that wait in the group raise `Aborted`."""
+        """End the group on all ranks: calls that wait in the group raise `AbortedError`."""
         self._leave()
         self._communicator.abort(_ABORTED)
         self._side.abort(_ABORTED)
@@ -157,11 +157,13 @@ class Group(Collectives, PointToPoint, MonitoredBarrier):
 def _check_place(store: Any, rank: int, world_size: int, timeout: timedelta) -> None:
     """Raise for arguments that would make the group wait for ranks that do not exist."""
     if not isinstance(store, dist.Store):
-        raise InvalidArgument(f"a process group needs a store of torch, not {store!r}")
+        raise InvalidArgumentError(f"a process group needs a store of torch, not {store!r}")
     if not 0 <= rank < world_size:
-        raise InvalidArgument(f"rank {rank} of {world_size} ranks is impossible")
+        raise InvalidArgumentError(f"rank {rank} of {world_size} ranks is impossible")
     if not isinstance(timeout, timedelta) or timeout <= timedelta(0):
-        raise InvalidArgument(f"the timeout is a positive `datetime.timedelta`, not {timeout!r}")
+        raise InvalidArgumentError(
+            f"the timeout is a positive `datetime.timedelta`, not {timeout!r}"
+        )
 
 
 class RingfoldProcessGroup(Group, dist.ProcessGroup):
@@ -209,7 +211,7 @@ class RingfoldProcessGroup(Group, dist.ProcessGroup):
         said = dist.distributed_c10d._world.pg_backend_config.get(self, "")
         backends = dict(pair.split(":", 1) for pair in said.split(",") if ":" in pair)
         if backends.get(device.type, NAME) != NAME:
-            raise Unsupported(
+            raise UnsupportedError(
                 f"a tensor on `{device}` in a group made with `{said}`, which this torch serves "
                 "with ringfold alone; use `ringfold`, a group of its own for the device, or torch "
                 "2.14"
@@ -285,7 +287,7 @@ class RingfoldBackend(Group, c10d.Backend):
         crashes on a result of `None`.
         """
         if self._rank not in ranks:
-            raise Unsupported(
+            raise UnsupportedError(
                 f"rank {self._rank} splits a group into ranks {list(ranks)}, itself none of them; "
                 "use `new_group`"
             )

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import AllreduceOptions
 
-from ringfold.errors import InvalidArgument
+from ringfold.errors import InvalidArgumentError
 from ringfold.torch import sparse
 from ringfold.torch.device import DeviceSide
 from ringfold.torch.issue import Call, Issuer
@@ -183,7 +183,7 @@ class Collectives:
         for output, given in zip(outputs, inputs, strict=True):
             same_type([output], given)
             if output.numel() != given.numel() * self._world_size:
-                raise InvalidArgument(
+                raise InvalidArgumentError(
                     f"an output of {output.numel()} elements for {self._world_size} inputs of "
                     f"{given.numel()}"
                 )
@@ -229,7 +229,7 @@ class Collectives:
         filled = None
         if call.terms.root == self._rank:
             if output is None or output.numel() != given.numel() * self._world_size:
-                raise InvalidArgument(
+                raise InvalidArgumentError(
                     f"the root's output must hold {self._world_size} inputs of {given.numel()} "
                     "elements"
                 )
@@ -280,7 +280,7 @@ class Collectives:
             self._check_ranks(len(parts), "inputs")
             same_type(parts, output)
             if parts[self._rank].numel() != output.numel():
-                raise InvalidArgument(
+                raise InvalidArgumentError(
                     f"an output of {output.numel()} elements for an input of "
                     f"{parts[self._rank].numel()}"
                 )
@@ -323,7 +323,7 @@ class Collectives:
         for output, given in zip(outputs, inputs, strict=True):
             same_type([output], given)
             if given.numel() != output.numel() * self._world_size:
-                raise InvalidArgument(
+                raise InvalidArgumentError(
                     f"an input of {given.numel()} elements for {self._world_size} outputs of "
                     f"{output.numel()}"
                 )
@@ -399,7 +399,7 @@ class Collectives:
         same_type(outputs, given)
         counts = [output.numel() for output in outputs]
         if counts[self._rank] != given.numel():
-            raise InvalidArgument(
+            raise InvalidArgumentError(
                 f"output {self._rank} has {counts[self._rank]} elements for this rank's input of "
                 f"{given.numel()}"
             )
@@ -411,14 +411,14 @@ class Collectives:
         rows = tensor.shape[0] if tensor.dim() else 0
         if not splits:
             if rows % self._world_size:
-                raise InvalidArgument(
+                raise InvalidArgumentError(
                     f"axis 0 of the {what}, {rows} long, cannot be divided among "
                     f"{self._world_size} ranks; give split sizes"
                 )
             splits = [rows // self._world_size] * self._world_size
         self._check_ranks(len(splits), f"{what} splits")
         if sum(splits) != rows or min(splits) < 0:
-            raise InvalidArgument(
+            raise InvalidArgumentError(
                 f"{what} splits {list(splits)} do not add up to axis 0, which is {rows} long"
             )
         row = tensor.numel() // rows if rows else 0
@@ -426,14 +426,14 @@ class Collectives:
 
     def _check_ranks(self, count: int, what: str) -> None:
         if count != self._world_size:
-            raise InvalidArgument(f"{count} {what}; one for each of {self._world_size} ranks")
+            raise InvalidArgumentError(f"{count} {what}; one for each of {self._world_size} ranks")
 
     def _check_equal(self, parts: Tensors, part: torch.Tensor, what: str) -> None:
         self._check_ranks(len(parts), what)
         same_type(parts, part)
         for rank, other in enumerate(parts):
             if other.numel() != part.numel():
-                raise InvalidArgument(
+                raise InvalidArgumentError(
                     f"{what} of {other.numel()} elements for rank {rank} and {part.numel()} for "
                     "this one; they must be equal here"
                 )
@@ -449,7 +449,7 @@ def lists(given: Any, count: int) -> list[Tensors]:
     if given and isinstance(given[0], torch.Tensor):
         given = [given]
     if len(given) != count:
-        raise InvalidArgument(f"{len(given)} lists of tensors for {count} tensors")
+        raise InvalidArgumentError(f"{len(given)} lists of tensors for {count} tensors")
     return [list(tensors) for tensors in given]
 
 

@@ -24,10 +24,10 @@ import torch.distributed as dist
 from torch.futures import Future
 
 from ringfold import _native
-from ringfold.errors import Closed, InvalidArgument, RingfoldError, Unsupported
+from ringfold.errors import ClosedError, InvalidArgumentError, RingfoldError, UnsupportedError
 from ringfold.torch.flight_dump import failed
 from ringfold.torch.flight_recorder import Record, Trace
-from ringfold.torch.work import NO_LIMIT, WaitTimeout
+from ringfold.torch.work import NO_LIMIT, WaitTimeoutError
 
 
 class DriverStreams(NamedTuple):
@@ -105,11 +105,11 @@ class DeviceSide:
             return self.lane
         with self._lock:
             if self._is_closed:
-                raise Closed("the process group is closed")
+                raise ClosedError("the process group is closed")
             if self.lane is None:
                 self._check(device)
                 if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
-                    raise Unsupported(
+                    raise UnsupportedError(
                         "the group's first call with CUDA tensors while a graph is captured: make "
                         "it outside of the graph"
                     )
@@ -117,7 +117,7 @@ class DeviceSide:
                 self.device = device
                 self._trace.lane = self.lane
         if device != self.device:
-            raise InvalidArgument(
+            raise InvalidArgumentError(
                 f"a tensor on {device} in a group whose calls are on {self.device}; set the "
                 "process' device before tensors are made, or make a group for each device with "
                 "`new_group`"
@@ -223,7 +223,7 @@ class DeviceHandle(dist.Work):
 
     def wait(self, timeout: timedelta = NO_LIMIT) -> bool:
         """Make the current stream wait for the result. With a timeout above 0, the host waits, too,
-        and `WaitTimeout` is raised if the timeout expires.
+        and `WaitTimeoutError` is raised if the timeout expires.
         """
         try:
             for call in self.calls:
@@ -244,7 +244,7 @@ class DeviceHandle(dist.Work):
     def _wait_on_host(self, limit_s: float) -> None:
         for call in self.calls:
             if not call.work.wait(limit_s):
-                raise WaitTimeout(f"the call is not done after {limit_s} s; it continues")
+                raise WaitTimeoutError(f"the call is not done after {limit_s} s; it continues")
             if call.after is not None:
                 call.after.synchronize()
 

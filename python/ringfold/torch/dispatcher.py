@@ -32,9 +32,9 @@ from torch._C import _len_torch_dispatch_stack as _has_modes
 from torch._C._autograd import _profiler_enabled as _is_profiled
 from torch._C._functorch import maybe_current_level as _transform_level
 
-from ringfold.errors import Unsupported
+from ringfold.errors import UnsupportedError
 from ringfold.torch.options import SUM, Terms, seconds, spelled
-from ringfold.torch.tensors import OnMeta, is_ordinary
+from ringfold.torch.tensors import OnMetaError, is_ordinary
 from ringfold.torch.work import held
 
 _METHODS = {
@@ -151,7 +151,7 @@ def _observable(operator: str, name: str) -> Callable[..., Any]:
         ):
             try:
                 return direct(self, *args, **kwargs)
-            except OnMeta:
+            except OnMetaError:
                 pass
         while args[-1:] == (None,):
             args = args[:-1]
@@ -268,7 +268,7 @@ def _terms(group: Any, values: dict[str, Any], calls: list[Observed]) -> Terms:
         elif calls:
             operation, factor = spelled(_reduce_op(calls[-1].arguments))
         else:
-            raise Unsupported(
+            raise UnsupportedError(
                 "the operator of premul_sum does not know its factor; call the group's method"
             )
     timeout = timedelta(milliseconds=values.get("timeout", -1))

@@ -28,7 +28,7 @@ from typing import Any
 import torch
 
 from ringfold import _native
-from ringfold.errors import InvalidArgument, RingfoldError
+from ringfold.errors import InvalidArgumentError, RingfoldError
 from ringfold.torch.flight_recorder import FATAL, Record, Recorder, Trace, recorder
 
 VERSION = "2.10"
@@ -67,7 +67,7 @@ def dump_flight_record(path: "str | os.PathLike[str] | None" = None) -> str:
     found = recorder()
     prefix = os.fspath(path) if path is not None else found.settings.dump
     if prefix is None:
-        raise InvalidArgument("nowhere to write to; give a path, or set RINGFOLD_FR_DUMP")
+        raise InvalidArgumentError("nowhere to write to; give a path, or set RINGFOLD_FR_DUMP")
     if os.path.isdir(prefix):
         prefix = os.path.join(prefix, DEFAULT_PREFIX)
     with found.writing:

@@ -24,10 +24,17 @@ from typing import Any, NamedTuple, Protocol
 import torch
 
 from ringfold import _native
-from ringfold.errors import Aborted, Corrupt, Mismatch, PeerFailed, RingfoldError, Timeout
+from ringfold.errors import (
+    AbortedError,
+    CorruptError,
+    MismatchError,
+    PeerFailedError,
+    RingfoldError,
+    RingfoldTimeoutError,
+)
 from ringfold.torch.options import Terms
 
-FATAL = (Aborted, Corrupt, Mismatch, PeerFailed, Timeout)
+FATAL = (AbortedError, CorruptError, MismatchError, PeerFailedError, RingfoldTimeoutError)
 """The errors after which a group is unusable."""
 MESSAGES = frozenset({"send", "recv"})
 """Point-to-point calls; all others are collectives."""

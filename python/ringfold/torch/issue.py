@@ -30,7 +30,7 @@ from torch._C._functorch import maybe_current_level as _transform_level
 
 from ringfold import _native
 from ringfold._native import DeviceRequest, Request
-from ringfold.errors import InvalidArgument, RingfoldError, Unsupported
+from ringfold.errors import InvalidArgumentError, RingfoldError, UnsupportedError
 from ringfold.torch.device import DRIVER_STREAMS, DeviceHandle, DeviceSide
 from ringfold.torch.flight_dump import failed
 from ringfold.torch.flight_recorder import MESSAGES, Noted, Record, Trace
@@ -41,7 +41,7 @@ from ringfold.torch.work import CompletedWork, RingfoldWork, held
 
 Counts = int | list[int] | tuple[list[int], list[int]]
 
-REFUSALS = (InvalidArgument, Unsupported)
+REFUSALS = (InvalidArgumentError, UnsupportedError)
 """The errors of calls that are not started."""
 NOWHERE = (0, 0)
 """The memory of a rank without input or output."""
@@ -234,9 +234,9 @@ class DevicePart(NamedTuple):
         )
 
 
-def mixed(one: torch.device, other: torch.device | None) -> InvalidArgument:
+def mixed(one: torch.device, other: torch.device | None) -> InvalidArgumentError:
     """The error of a call with tensors of two devices."""
-    return InvalidArgument(
+    return InvalidArgumentError(
         f"tensors on `{one}` and `{other or 'cpu'}` in one call; they must be on the same device"
     )
 
@@ -454,7 +454,7 @@ class Issuer:
         if not enqueued:
             return together(hosted, outputs)
         if hosted:
-            raise InvalidArgument(
+            raise InvalidArgumentError(
                 "calls on tensors of the host and of a device were coalesced; coalesce them apart"
             )
         return DeviceHandle(

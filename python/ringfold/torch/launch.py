@@ -20,7 +20,7 @@ import torch.distributed as dist
 
 import ringfold
 from ringfold import _native
-from ringfold.errors import BootstrapError, InvalidArgument
+from ringfold.errors import BootstrapError, InvalidArgumentError
 
 _TIMEOUT = timedelta(minutes=5)
 _LOOPBACK = "127.0.0.1"
@@ -58,12 +58,12 @@ def bootstrap_env(timeout: timedelta = _TIMEOUT) -> Launch:
     repeatedly. The call blocks until all ranks have made it, at most `timeout`, unless the launcher
     set everything.
 
-    Raises `InvalidArgument` if the launcher's variables are incomplete, and `BootstrapError` if the
-    ranks cannot join: on several hosts, set `MASTER_ADDR` and `MASTER_PORT`, or `RINGFOLD_ADDR` and
-    `RINGFOLD_SECRET`, on all ranks.
+    Raises `InvalidArgumentError` if the launcher's variables are incomplete, and `BootstrapError`
+    if the ranks cannot join: on several hosts, set `MASTER_ADDR` and `MASTER_PORT`, or
+    `RINGFOLD_ADDR` and `RINGFOLD_SECRET`, on all ranks.
     """
     if bool(os.environ.get(_HOST)) is not bool(os.environ.get(_PORT)):
-        raise InvalidArgument(f"only one of {_HOST} and {_PORT} is set; give both or neither")
+        raise InvalidArgumentError(f"only one of {_HOST} and {_PORT} is set; give both or neither")
     place, hosts = _native.launch()
     rank, world_size, local_rank, local_world_size, launcher = place
     if os.environ.get(_HOST):

@@ -20,7 +20,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from ringfold import _native
 from ringfold._native import Buffer, Request
-from ringfold.errors import InvalidArgument, RingfoldError
+from ringfold.errors import InvalidArgumentError, RingfoldError
 from ringfold.registration import Registration
 
 BUCKET_BYTES_MIN = 256 << 10
@@ -47,7 +47,7 @@ def communicator(group: Any = None) -> _native.Communicator:
         group = group._get_backend(torch.device("cpu"))
     found: _native.Communicator | None = getattr(group, "communicator", None)
     if found is None:
-        raise InvalidArgument(
+        raise InvalidArgumentError(
             "the group's backend is not ringfold; give one made with "
             "`new_group(backend='ringfold')`"
         )

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ringfold.errors import InvalidArgument, RingfoldError
+from ringfold.errors import InvalidArgumentError, RingfoldError
 
 PAUSE_S = 0.001
 PAUSE_MAX_S = 0.1
@@ -204,7 +204,7 @@ def monitored_barrier(group: Any = None, timeout: Any = None, wait_all_ranks: bo
     if not isinstance(found, MonitoredBarrier):
         found = found._get_backend(torch.device("cpu"))
     if not hasattr(found, "_barriers"):
-        raise InvalidArgument(
+        raise InvalidArgumentError(
             "the group's backend is not ringfold; use torch.distributed.monitored_barrier"
         )
     found.monitored_barrier(timeout, wait_all_ranks)

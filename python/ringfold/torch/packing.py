@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
-from ringfold.errors import InvalidArgument, RingfoldError
+from ringfold.errors import InvalidArgumentError, RingfoldError
 from ringfold.torch.hooks.buckets import in_shape_of
 
 PACK_BYTES = 10 << 20
@@ -52,9 +52,9 @@ def make_allreduce_cb(
     pack_bytes: the size at which a pack is sent. A larger gradient has a pack of its own.
     """
     if op not in OPERATIONS:
-        raise InvalidArgument(f"op `{op}` is none of {', '.join(OPERATIONS)}")
+        raise InvalidArgumentError(f"op `{op}` is none of {', '.join(OPERATIONS)}")
     if pack_bytes <= 0:
-        raise InvalidArgument(f"pack_bytes {pack_bytes} is not above 0")
+        raise InvalidArgumentError(f"pack_bytes {pack_bytes} is not above 0")
     name = ALIASES.get(backend, backend) if backend is not None else None
     if name is None or name == dist.get_backend(group):
         return PackedAllReduce(op, group, pack_bytes)
@@ -91,7 +91,7 @@ class Pack:
         parameter, view = self.parameters[slot], self.views[slot]
         if parameter.grad is not view:
             if parameter.grad.layout != torch.strided:
-                raise InvalidArgument("sparse gradients cannot be packed")
+                raise InvalidArgumentError("sparse gradients cannot be packed")
             view.copy_(parameter.grad)
             parameter.grad = view
         self.missing -= not self.present[slot]
@@ -167,7 +167,7 @@ class PackedAllReduce:
             named = [("", parameter) for parameter in parameters]
         for name, parameter in named:
             if id(parameter) in self._names:
-                raise InvalidArgument("a parameter is attached already")
+                raise InvalidArgumentError("a parameter is attached already")
             number = len(self._parameters)
             if not name or name in self._parameters:
                 # Several modules may have a `weight`.
@@ -310,7 +310,7 @@ class PackedAllReduce:
         dist.all_gather_object(everyone, (mine, order), group=self.group)
         for rank, (theirs, _) in enumerate(everyone):
             if theirs != everyone[0][0]:
-                raise InvalidArgument(
+                raise InvalidArgumentError(
                     "the parameters of ranks differ: "
                     f"{first_difference(everyone[0][0], theirs, rank)}"
                 )

@@ -11,7 +11,7 @@ The header identifies the part: the collective, the sender, the receiver or all,
 sequence number and the length. All ranks count collectives alike, so a part of another call, rank
 or group fails; a collective is counted when none of its requests has been refused. A message's
 number is its sender's count, and a receiver accepts each only once. A failure ends the group with
-`Corrupt`, before the bytes are delivered.
+`CorruptError`, before the bytes are delivered.
 
 The parts with trailers are in copies, which cost time for every `uint8` tensor of such a group, and
 for no other type.
@@ -27,7 +27,7 @@ import torch
 
 from ringfold import _native
 from ringfold._native import Request
-from ringfold.errors import Corrupt
+from ringfold.errors import CorruptError
 from ringfold.torch.issue import Call, Counts, noted, widened
 from ringfold.torch.options import Terms
 from ringfold.torch.tensors import Numbers, Side, moved
@@ -104,13 +104,13 @@ class Seal:
         mac.update(memory[:size])
         return mac.digest()
 
-    def _refusal(self, source: int, name: str, size: int) -> Corrupt:
+    def _refusal(self, source: int, name: str, size: int) -> CorruptError:
         text = (
             f"{size} bytes of {name} are not what rank {source} sent: "
             "changed or repeated in transit"
         )
         self._communicator.abort(text)
-        error = Corrupt(text)
+        error = CorruptError(text)
         error.peer = source
         return error
 

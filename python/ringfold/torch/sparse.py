@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 import torch.distributed as dist
 
-from ringfold.errors import InvalidArgument
+from ringfold.errors import InvalidArgumentError
 from ringfold.torch.options import Terms
 from ringfold.torch.work import NO_LIMIT, RingfoldWork
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def all_reduce(group: "Collectives", tensor: torch.Tensor, said: Terms) -> dist.Work:
     """`tensor` becomes the coalesced sum of all ranks' tensors, which have the same shape."""
     if said.operation != "sum":
-        raise InvalidArgument(
+        raise InvalidArgumentError(
             f"operation `{said.operation}` does not exist for sparse tensors; only sum"
         )
     own = tensor.coalesce()

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
-from ringfold.errors import InvalidArgument, Unsupported
+from ringfold.errors import InvalidArgumentError, UnsupportedError
 from ringfold.torch.level0 import Passage
 
 
@@ -57,11 +57,11 @@ def numbers(tensor: torch.Tensor, operation: str) -> Numbers:
     dtype = tensor.dtype
     found = ARITHMETIC.get(dtype)
     if found is None:
-        raise Unsupported(
+        raise UnsupportedError(
             f"no reduction of {dtype}; convert it first, for example to torch.float32"
         )
     if dtype.is_complex and operation not in _ADDITIVE:
-        raise InvalidArgument(
+        raise InvalidArgumentError(
             f"operation `{operation}` does not exist for {dtype}; of complex numbers there are sum "
             "and avg"
         )
@@ -70,7 +70,7 @@ def numbers(tensor: torch.Tensor, operation: str) -> Numbers:
         and not (dtype.is_floating_point or dtype.is_complex)
         and not is_truncated(dtype, operation)
     ):
-        raise InvalidArgument(
+        raise InvalidArgumentError(
             f"operation `{operation}` does not exist for {dtype}; use sum, and divide or multiply"
         )
     return found
@@ -94,7 +94,7 @@ def moved(tensor: torch.Tensor) -> Numbers:
     return Numbers(_BY_SIZE[size]) if size in _BY_SIZE else Numbers("uint8", size)
 
 
-class OnMeta(Unsupported):
+class OnMetaError(UnsupportedError):
     """A tensor without memory, which only torch's dispatcher can serve."""
 
 
@@ -121,12 +121,12 @@ def is_dense(tensor: torch.Tensor) -> bool:
 def check(tensor: torch.Tensor) -> None:
     """Raise for tensors that cannot be used, not even through a copy."""
     if not tensor.is_cpu and tensor.device.type != accelerator():
-        raise (OnMeta if tensor.is_meta else Unsupported)(
+        raise (OnMetaError if tensor.is_meta else UnsupportedError)(
             f"a tensor on device `{tensor.device}`; ringfold moves memory of the host and of "
             "torch's accelerator: copy it (`tensor.cpu()`)"
         )
     if tensor.layout is not torch.strided:
-        raise Unsupported(
+        raise UnsupportedError(
             f"a tensor of layout {tensor.layout}; only all_reduce takes sparse COO tensors, others "
             "dense ones"
         )
@@ -227,7 +227,7 @@ class Staging:
         if self.passage is None:
             self.passage = Passage(tensor.device)
         elif self.passage.device != tensor.device:
-            raise InvalidArgument(
+            raise InvalidArgumentError(
                 f"tensors on {self.passage.device} and {tensor.device} in one call; they must be "
                 "on the same device"
             )
@@ -292,7 +292,7 @@ def same_type(tensors: Iterable[torch.Tensor], of: torch.Tensor) -> None:
     """Raise for a list of mixed types."""
     for tensor in tensors:
         if tensor.dtype != of.dtype:
-            raise InvalidArgument(
+            raise InvalidArgumentError(
                 f"tensors of {tensor.dtype} and {of.dtype} in one call; they must have the same "
                 "type"
             )

@@ -21,7 +21,7 @@ from torch._C._distributed_c10d import PythonCallbackWork
 from torch.futures import Future
 
 from ringfold import _native
-from ringfold.errors import RingfoldError, Unsupported
+from ringfold.errors import RingfoldError, UnsupportedError
 from ringfold.torch.flight_dump import failed
 from ringfold.torch.flight_recorder import Record
 
@@ -42,7 +42,7 @@ def _renew_lock() -> None:
 os.register_at_fork(after_in_child=_renew_lock)
 
 
-class WaitTimeout(RuntimeError, TimeoutError):
+class WaitTimeoutError(RuntimeError, TimeoutError):
     """The timeout of `Work.wait` expired. The call continues and can be waited for again."""
 
 
@@ -78,16 +78,16 @@ class RingfoldWork(dist.Work):
     def wait(self, timeout: timedelta = NO_LIMIT) -> bool:
         """Wait until the calls have completed, or raise their error.
 
-        Raises `WaitTimeout` after `timeout`, if the timeout is above 0.
+        Raises `WaitTimeoutError` after `timeout`, if the timeout is above 0.
         """
         limit_s = timeout.total_seconds() if timeout > NO_LIMIT else None
         try:
             for call in self.calls:
                 if not call.wait(limit_s):
-                    raise WaitTimeout(f"the call is not done after {limit_s} s; it continues")
+                    raise WaitTimeoutError(f"the call is not done after {limit_s} s; it continues")
             if self._finish is not None:
                 self._settle()
-        except WaitTimeout:
+        except WaitTimeoutError:
             raise
         except Exception as error:
             self._note(error)
@@ -224,14 +224,14 @@ class CompletedWork(dist.Work):
         """Do nothing: the call has completed."""
 
     def result(self) -> list[torch.Tensor]:
-        """Raise `Unsupported`: one handle serves all such calls."""
-        raise Unsupported(
+        """Raise `UnsupportedError`: one handle serves all such calls."""
+        raise UnsupportedError(
             "the call was made with async_op=False, so its result is in its tensors; use "
             "async_op=True"
         )
 
     def get_future(self) -> "Future[list[torch.Tensor]]":
-        """Raise `Unsupported`: one handle serves all such calls."""
-        raise Unsupported(
+        """Raise `UnsupportedError`: one handle serves all such calls."""
+        raise UnsupportedError(
             "the call was made with async_op=False, so it has no future; use async_op=True"
         )

@@ -20,7 +20,7 @@ COUNT = 2500
 
 SIZES: Any = {"slot_bytes": 4096, "depth": 2}
 
-ENDS = {"abort": "Aborted", "interrupt": "Aborted", "kill": "PeerFailed"}
+ENDS = {"abort": "AbortedError", "interrupt": "AbortedError", "kill": "PeerFailedError"}
 
 
 @pytest.fixture(autouse=True)
@@ -146,7 +146,7 @@ def exits(comm: ringfold.Communicator, how: str) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("how", "kind", "status"), [("exit", "Timeout", 3), ("error", "Aborted", 1)]
+    ("how", "kind", "status"), [("exit", "RingfoldTimeoutError", 3), ("error", "AbortedError", 1)]
 )
 def test_an_exit_with_a_held_device_ends(jobs: Any, how: str, kind: str, status: int) -> None:
     """A lane is closed then, which waits for its calls, until the others' deadline has passed.

@@ -33,7 +33,7 @@ SLICED = ["host", "gather", "device"]
 SMALL_COUNT = 400
 """Elements of a call that one kernel does."""
 
-ERRORS = {"kill": "PeerFailed", "stop": "Timeout", "abort": "Aborted"}
+ERRORS = {"kill": "PeerFailedError", "stop": "RingfoldTimeoutError", "abort": "AbortedError"}
 
 
 @pytest.fixture(autouse=True)
@@ -190,14 +190,14 @@ def joins_what_is_refused(comm: ringfold.Communicator) -> Any:
     comm.barrier()
     if comm.rank == 1:
         program.refuse("cuStreamWaitEvent", 1)
-        with pytest.raises(ringfold.Aborted, match="refused"):
+        with pytest.raises(ringfold.AbortedError, match="refused"):
             work.join(program.stream)
     while (fault := lane.fault()) is None:
         time.sleep(0.0005)
     found = program.download(address, ones)
-    with pytest.raises(ringfold.Aborted):
+    with pytest.raises(ringfold.AbortedError):
         lane.enqueue([sum_in_place(address)], program.stream)
-    assert isinstance(fault, ringfold.Aborted)
+    assert isinstance(fault, ringfold.AbortedError)
     return fault.rank, str(fault), (found == 2).all()
 
 

@@ -70,7 +70,7 @@ def sums_pieces(comm: ringfold.Communicator) -> Any:
     names = (lane.rank, lane.world_size, lane.device, lane.result_stream > 0)
     lane.close()
     lane.close()
-    with pytest.raises(ringfold.Closed):
+    with pytest.raises(ringfold.ClosedError):
         all_reduce(lane, result, program.stream)
     return held, found, ended, names
 
@@ -99,13 +99,13 @@ def refuses(comm: ringfold.Communicator) -> Any:
         texts.append(str(caught.value))
 
     refused(
-        ringfold.InvalidArgument,
+        ringfold.InvalidArgumentError,
         lambda: DeviceRequest("all_reduce", "float32", 1, [(0, 4)], [(0, 4)]),
     )
     short = DeviceRequest("all_reduce", "float32", COUNT + 1, place, place)
-    refused(ringfold.InvalidArgument, lambda: lane.enqueue([short], program.stream))
+    refused(ringfold.InvalidArgumentError, lambda: lane.enqueue([short], program.stream))
     program.capture(1)
-    refused(ringfold.Unsupported, lambda: all_reduce(lane, address, program.stream))
+    refused(ringfold.UnsupportedError, lambda: all_reduce(lane, address, program.stream))
     program.capture(0)
     work = all_reduce(lane, address, program.stream)
     child = os.fork()
@@ -121,7 +121,7 @@ def refuses(comm: ringfold.Communicator) -> Any:
             try:
                 call()
                 os._exit(1)
-            except ringfold.Unsupported as error:
+            except ringfold.UnsupportedError as error:
                 if "forked" not in str(error):
                     os._exit(2)
         lane.close()
@@ -156,7 +156,7 @@ def test_without_a_driver_on_one_rank_no_rank_has_a_lane(jobs: Any) -> None:
     """All ranks get an error at once, and the communicator serves on."""
     (kind, text, total), (own_kind, own_text, _) = jobs(lacks_a_driver, 2).results()
     assert kind == "RingfoldSystemError" and "driver" in text
-    assert own_kind == "Unsupported" and "libringfold-no-such-driver.so" in own_text
+    assert own_kind == "UnsupportedError" and "libringfold-no-such-driver.so" in own_text
     assert total == 2
 
 
@@ -187,7 +187,7 @@ def waits_alone(comm: ringfold.Communicator, how: str) -> Any:
             return 0, "a signal"
     while lane.fault() is None:
         time.sleep(0.001)
-    with pytest.raises(ringfold.Aborted) as caught:
+    with pytest.raises(ringfold.AbortedError) as caught:
         all_reduce(lane, address, program.stream)
     return caught.value.rank, caught.value.reason
 
@@ -222,7 +222,7 @@ def ends_by_an_error(comm: ringfold.Communicator) -> Any:
             time.sleep(1)
     work = all_reduce(lane, address, program.stream)
     print("waiting", flush=True)
-    with pytest.raises(ringfold.Aborted) as caught:
+    with pytest.raises(ringfold.AbortedError) as caught:
         work.wait()
     # The error may be known before what is left of the call is filled.
     while not work.done():

@@ -311,19 +311,21 @@ def is_right(trial: Trial, ending: Ending) -> bool:
     if trial.kind in ("kill", "freeze, kill"):
         if ending.rank == victim:
             return ending.kind == "killed"
-        return (ending.kind, ending.blamed) == ("PeerFailed", (victim,))
+        return (ending.kind, ending.blamed) == ("PeerFailedError", (victim,))
     if trial.kind == "freeze":
         if ending.rank == victim:
-            return ending.kind in ("Timeout", "PeerFailed", "Aborted")
-        return ending.kind in ("Timeout", "PeerFailed") and ending.blamed == (victim,)
+            return ending.kind in ("RingfoldTimeoutError", "PeerFailedError", "AbortedError")
+        return ending.kind in ("RingfoldTimeoutError", "PeerFailedError") and ending.blamed == (
+            victim,
+        )
     if trial.kind in ("wire", "port"):
         # The ranks still reach each other by TCP, and agree on one end of a broken connection. The
         # rank at that end gets an error that names itself.
-        return ending.kind == "PeerFailed" and len(ending.blamed) == 1
+        return ending.kind == "PeerFailedError" and len(ending.blamed) == 1
     # Each side loses the other.
     own = seats[ending.rank]
     are_others = bool(ending.blamed) and all(seats[rank] != own for rank in ending.blamed)
-    return ending.kind in ("PeerFailed", "Timeout") and are_others
+    return ending.kind in ("PeerFailedError", "RingfoldTimeoutError") and are_others
 
 
 def named(ending: Ending) -> str:

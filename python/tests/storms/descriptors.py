@@ -21,7 +21,7 @@ SEATS = (0, 0, 1, 1, 1)
 # From too few to start, to enough.
 LIMITS = range(8, 64)
 # Outcomes of the other ranks: indirect ones if rank 0 has ended for the same reason.
-LEARNED = ("ok", "Aborted", "BootstrapError", "PeerFailed", "RingfoldSystemError")
+LEARNED = ("ok", "AbortedError", "BootstrapError", "PeerFailedError", "RingfoldSystemError")
 # A rank learns of a failure long before this.
 CONNECT_S = 20.0
 

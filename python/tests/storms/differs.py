@@ -37,13 +37,13 @@ ALGORITHMS = (
     "flat",
     "push",
 )
-REFUSALS = (ringfold.InvalidArgument, ringfold.Unsupported)
+REFUSALS = (ringfold.InvalidArgumentError, ringfold.UnsupportedError)
 
 # Permitted differences: none, registration of memory, members of a part.
 HARMLESS = ("nothing", "memory", "color")
-# Differences that must be a `Mismatch` on every rank.
+# Differences that must be a `MismatchError` on every rank.
 DETECTED = ("collective", "dtype", "op", "count", "root", "skip", "list", "matrix", "message")
-# Either a `Mismatch` or no difference: a named algorithm may be the tuner's choice for the others,
+# Either a `MismatchError` or no difference: a named algorithm may be the tuner's choice for the
 # or be refused; equal counts may be passed as a list or not.
 EITHER = ("algorithm", "spelling")
 
@@ -231,19 +231,21 @@ def judged(trial: Trial, endings: list[Ending], times: list[float]) -> list[str]
     are_fine = all(ending.kind == "ok" for ending in endings)
     # A mismatch must name the odd rank: the other ranks make the same calls. A rank that finished
     # before the calls met has its result, which is right.
-    are_detected = any(ending.kind == "Mismatch" for ending in endings) and all(
-        ending.kind == "ok" or ending.kind == "Mismatch" and trial.odd in ending.blamed
+    are_detected = any(ending.kind == "MismatchError" for ending in endings) and all(
+        ending.kind == "ok" or ending.kind == "MismatchError" and trial.odd in ending.blamed
         for ending in endings
     )
-    is_refused = endings[trial.odd].kind in ("InvalidArgument", "Unsupported") and all(
-        ending.kind == "Aborted" and ending.blamed == (trial.odd,) for ending in others
+    is_refused = endings[trial.odd].kind in ("InvalidArgumentError", "UnsupportedError") and all(
+        ending.kind == "AbortedError" and ending.blamed == (trial.odd,) for ending in others
     )
     # Calls need not meet: if a rank finishes its own call before it waits, another rank is merely
     # late.
     waiting_in = {
         match[1] for match in (re.search(r"\(in #(\d+) ", end.text) for end in endings) if match
     }
-    are_detected |= all(end.kind == "Timeout" for end in endings) and len(waiting_in) > 1
+    are_detected |= (
+        all(end.kind == "RingfoldTimeoutError" for end in endings) and len(waiting_in) > 1
+    )
     allowed = {**dict.fromkeys(HARMLESS, are_fine), **dict.fromkeys(DETECTED, are_detected)}
     if not broken and not allowed.get(trial.difference, are_fine or are_detected or is_refused):
         broken = [str(ending) for ending in endings]

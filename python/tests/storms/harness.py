@@ -110,13 +110,13 @@ class Ending:
 def blamed(error: BaseException) -> tuple[int, ...]:
     """Return the ranks that an error names."""
     match error:
-        case ringfold.PeerFailed() | ringfold.Aborted():
+        case ringfold.PeerFailedError() | ringfold.AbortedError():
             return (error.rank,)
-        case ringfold.Timeout():
+        case ringfold.RingfoldTimeoutError():
             return tuple(error.waiting_for)
-        case ringfold.Mismatch():
+        case ringfold.MismatchError():
             return error.ranks
-        case ringfold.Corrupt():
+        case ringfold.CorruptError():
             return (error.peer,)
     return ()
 

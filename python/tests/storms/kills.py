@@ -18,7 +18,10 @@ def judged(victim: int, endings: list[Ending]) -> list[str]:
     broken = storm.broken(endings)
     survivors = [ending for ending in endings if ending.rank != victim]
     for ending in survivors:
-        if str(ending) not in broken and (ending.kind, ending.blamed) != ("PeerFailed", (victim,)):
+        if str(ending) not in broken and (ending.kind, ending.blamed) != (
+            "PeerFailedError",
+            (victim,),
+        ):
             broken.append(f"rank {victim} was killed, but {ending}")
     if not broken and endings[victim].kind != "killed":
         broken.append(f"the victim was not killed: {endings[victim]}")

@@ -31,14 +31,14 @@ from ringfold import _exit
 # lanes whose calls have just completed are closed.
 KINDS = {
     "pause": ("ok",),
-    "kill": ("PeerFailed",),
-    "stop": ("Timeout",),
-    "interrupt": ("Aborted",),
-    "leave": ("PeerFailed",),
-    "abort": ("Aborted",),
-    "drop": ("Aborted", "PeerFailed"),
-    "differ": ("Mismatch",),
-    "refuse": ("Aborted",),
+    "kill": ("PeerFailedError",),
+    "stop": ("RingfoldTimeoutError",),
+    "interrupt": ("AbortedError",),
+    "leave": ("PeerFailedError",),
+    "abort": ("AbortedError",),
+    "drop": ("AbortedError", "PeerFailedError"),
+    "differ": ("MismatchError",),
+    "refuse": ("AbortedError",),
 }
 BY_SIGNAL = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "interrupt": signal.SIGINT}
 DIFFERENCES = ("dtype", "op", "count", "root")
@@ -172,7 +172,7 @@ def own_kinds(kind: str) -> tuple[str, ...]:
         "kill": ("killed",),
         # Others may have left before the victim continues, or ended its lanes after another lane's
         # fault.
-        "stop": ("Timeout", "PeerFailed", "Aborted"),
+        "stop": ("RingfoldTimeoutError", "PeerFailedError", "AbortedError"),
         "interrupt": ("KeyboardInterrupt",),
         "leave": ("ok",),
         "drop": ("ok",),

@@ -191,20 +191,20 @@ def is_right(trial: Trial, ending: Ending) -> bool:
             return ending.kind == "killed"
         if final.kind == "freeze":
             # The victim finds that the others have gone.
-            return ending.kind in ("Timeout", "PeerFailed", "Aborted")
+            return ending.kind in ("RingfoldTimeoutError", "PeerFailedError", "AbortedError")
     if final.kind == "kill":
-        return (ending.kind, ending.blamed) == ("PeerFailed", (final.victim,))
+        return (ending.kind, ending.blamed) == ("PeerFailedError", (final.victim,))
     if final.kind == "freeze":
-        if (ending.kind, ending.blamed) == ("Timeout", (final.victim,)):
+        if (ending.kind, ending.blamed) == ("RingfoldTimeoutError", (final.victim,)):
             return True
         # Ranks that connect the members of a part fail to join; the others learn it from them.
         did_not_join = any(text in ending.text for text in NOT_JOINED)
-        return ending.kind in ("BootstrapError", "Aborted") and did_not_join
+        return ending.kind in ("BootstrapError", "AbortedError") and did_not_join
     if final.kind == "bridge":
         right = ("a rank of that host", "a rank of another host")
     else:
         right = ("a rank of that host", "from there, a rank of another host")
-    return ending.kind == "PeerFailed" and named(trial, ending) in right
+    return ending.kind == "PeerFailedError" and named(trial, ending) in right
 
 
 def named(trial: Trial, ending: Ending) -> str:

@@ -18,13 +18,13 @@ def outcome(kind: str, *told: tuple[str, tuple[int, ...]]) -> list[str]:
 
 
 def test_survivors_name_the_rank_that_died_and_sides_name_each_other() -> None:
-    failed, late = ("PeerFailed", (2,)), ("Timeout", (2,))
+    failed, late = ("PeerFailedError", (2,)), ("RingfoldTimeoutError", (2,))
     assert not outcome("kill", failed, failed, ("killed", ()), failed)
-    assert outcome("kill", failed, failed, ("killed", ()), ("PeerFailed", (0,)))
+    assert outcome("kill", failed, failed, ("killed", ()), ("PeerFailedError", (0,)))
     assert outcome("kill", failed, failed, ("killed", ()), ("hang", ()))
-    assert not outcome("freeze", late, late, ("PeerFailed", (0,)), late)
-    assert outcome("freeze", late, ("Timeout", (1,)), ("PeerFailed", (0,)), late)
-    other = ("PeerFailed", (1,))
+    assert not outcome("freeze", late, late, ("PeerFailedError", (0,)), late)
+    assert outcome("freeze", late, ("RingfoldTimeoutError", (1,)), ("PeerFailedError", (0,)), late)
+    other = ("PeerFailedError", (1,))
     assert not outcome("cut", failed, failed, other, other)
     assert outcome("cut", failed, failed, other, failed)
     assert not outcome("wire", failed, failed, failed, failed)

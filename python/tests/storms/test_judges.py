@@ -35,24 +35,24 @@ def told(rank: int, kind: str, *blamed: int) -> Ending:
 @pytest.mark.parametrize(
     ("survivor", "is_right"),
     [
-        (told(2, "PeerFailed", 1), True),
-        (told(2, "PeerFailed", 0), False),
-        (told(2, "Aborted", 1), False),
+        (told(2, "PeerFailedError", 1), True),
+        (told(2, "PeerFailedError", 0), False),
+        (told(2, "AbortedError", 1), False),
         (told(2, "BootstrapError"), False),
         (told(2, "ok"), False),
         *((told(2, kind), False) for kind in NEVER),
     ],
 )
 def test_a_survivor_names_who_was_killed_and_nobody_else(survivor: Ending, is_right: bool) -> None:
-    endings = [told(0, "PeerFailed", 1), told(1, "killed"), survivor]
+    endings = [told(0, "PeerFailedError", 1), told(1, "killed"), survivor]
     assert (kills.judged(1, endings) == []) == is_right
 
 
 def test_a_victim_that_ends_by_itself_is_a_violation() -> None:
-    assert kills.judged(1, [told(0, "PeerFailed", 1), told(1, "PeerFailed", 0)])
+    assert kills.judged(1, [told(0, "PeerFailedError", 1), told(1, "PeerFailedError", 0)])
 
 
-@pytest.mark.parametrize("kind", ["PeerFailed", "Timeout", *NEVER])
+@pytest.mark.parametrize("kind", ["PeerFailedError", "RingfoldTimeoutError", *NEVER])
 def test_who_was_only_stopped_ends_well(kind: str) -> None:
     assert stops.judged([told(0, "ok"), told(1, "ok")]) == []
     assert len(stops.judged([told(0, "ok"), told(1, kind)])) == 1
@@ -64,22 +64,30 @@ def outage(kind: str, victim: int) -> outages.Trial:
     return outages.Trial((0, 0, 1, 1), events, (0.0,), *outages.USUAL_S, is_left_at_once=False)
 
 
-ON_BOTH_SIDES = [told(rank, "PeerFailed", blamed) for rank, blamed in enumerate((3, 3, 0, 1))]
+ON_BOTH_SIDES = [told(rank, "PeerFailedError", blamed) for rank, blamed in enumerate((3, 3, 0, 1))]
 
 
 @pytest.mark.parametrize(
     ("kind", "endings", "is_right"),
     [
         *((kind, ON_BOTH_SIDES, True) for kind in ("cut", "bridge", "sends lost")),
-        ("cut", [*ON_BOTH_SIDES[:3], told(3, "PeerFailed", 2)], False),
-        ("cut", [told(0, "PeerFailed", 1), *ON_BOTH_SIDES[1:]], False),
-        ("cut", [*ON_BOTH_SIDES[:3], told(3, "Timeout", 0)], False),
+        ("cut", [*ON_BOTH_SIDES[:3], told(3, "PeerFailedError", 2)], False),
+        ("cut", [told(0, "PeerFailedError", 1), *ON_BOTH_SIDES[1:]], False),
+        ("cut", [*ON_BOTH_SIDES[:3], told(3, "RingfoldTimeoutError", 0)], False),
         ("cut", [*ON_BOTH_SIDES[:3], told(3, "hang")], False),
-        ("kill", [*(told(rank, "PeerFailed", 3) for rank in range(3)), told(3, "killed")], True),
+        (
+            "kill",
+            [*(told(rank, "PeerFailedError", 3) for rank in range(3)), told(3, "killed")],
+            True,
+        ),
         ("kill", [*ON_BOTH_SIDES[:3], told(3, "killed")], False),
-        ("freeze", [told(rank, "Timeout", 3) for rank in range(4)], True),
-        ("freeze", [*(told(rank, "Timeout", 3) for rank in range(3)), told(3, "ok")], False),
-        ("freeze", [told(rank, "Timeout", 2) for rank in range(4)], False),
+        ("freeze", [told(rank, "RingfoldTimeoutError", 3) for rank in range(4)], True),
+        (
+            "freeze",
+            [*(told(rank, "RingfoldTimeoutError", 3) for rank in range(3)), told(3, "ok")],
+            False,
+        ),
+        ("freeze", [told(rank, "RingfoldTimeoutError", 2) for rank in range(4)], False),
     ],
 )
 def test_a_lost_host_is_named_on_both_sides(
@@ -100,7 +108,7 @@ def test_a_lane_names_who_was_disturbed(kind: str) -> None:
         return lanes.judged(trial, [told[0], Ending(1, own), told[1]], 0.0)
 
     assert judged(*others) == []
-    assert judged(*others, kind="Corrupt")
+    assert judged(*others, kind="CorruptError")
     assert judged(*others, kind="hang")
     if due != "ok":
         assert judged((0,), (1,))
@@ -127,7 +135,12 @@ def test_trials_have_all_events_and_mixes_are_complete() -> None:
 
 @pytest.mark.parametrize("kind", NEVER)
 def test_scribbling_excuses_errors_and_elements_but_no_end_of_the_process(kind: str) -> None:
-    assert scribbles.judged([told(0, "Corrupt", 1), told(1, "ok"), told(2, "Mismatch", 0, 1)]) == []
+    assert (
+        scribbles.judged(
+            [told(0, "CorruptError", 1), told(1, "ok"), told(2, "MismatchError", 0, 1)]
+        )
+        == []
+    )
     assert bool(scribbles.judged([told(0, "ok"), told(1, kind)])) == (kind != "wrong")
 
 
@@ -137,8 +150,8 @@ def trial(difference: str) -> differs.Trial:
 
 
 FINE = [told(rank, "ok") for rank in range(3)]
-MISMATCHED = [told(rank, "Mismatch", 0, 1) for rank in range(3)]
-REFUSED = [told(0, "Aborted", 1), told(1, "Unsupported"), told(2, "Aborted", 1)]
+MISMATCHED = [told(rank, "MismatchError", 0, 1) for rank in range(3)]
+REFUSED = [told(0, "AbortedError", 1), told(1, "UnsupportedError"), told(2, "AbortedError", 1)]
 
 
 @pytest.mark.parametrize(
@@ -153,16 +166,23 @@ REFUSED = [told(0, "Aborted", 1), told(1, "Unsupported"), told(2, "Aborted", 1)]
         # A rank that finished before the calls met.
         ("count", [*MISMATCHED[:2], told(2, "ok")], True),
         # An error that names two ranks that make the same call; and an error of another class.
-        ("count", [*MISMATCHED[:2], told(2, "Mismatch", 0, 2)], False),
-        ("count", [*MISMATCHED[:2], told(2, "Timeout", 1)], False),
+        ("count", [*MISMATCHED[:2], told(2, "MismatchError", 0, 2)], False),
+        ("count", [*MISMATCHED[:2], told(2, "RingfoldTimeoutError", 1)], False),
         (
             "root",
-            [Ending(r, "Timeout", (1,), 0.0, f"late (in #{r + 7} all") for r in range(3)],
+            [
+                Ending(r, "RingfoldTimeoutError", (1,), 0.0, f"late (in #{r + 7} all")
+                for r in range(3)
+            ],
             True,
         ),
-        ("root", [Ending(r, "Timeout", (1,), 0.0, "late (in #7 all") for r in range(3)], False),
+        (
+            "root",
+            [Ending(r, "RingfoldTimeoutError", (1,), 0.0, "late (in #7 all") for r in range(3)],
+            False,
+        ),
         ("list", [*MISMATCHED[:2], told(2, "wrong")], False),
-        ("list", [told(rank, "Corrupt", 1) for rank in range(3)], False),
+        ("list", [told(rank, "CorruptError", 1) for rank in range(3)], False),
     ],
 )
 def test_who_differs_is_told_and_named(

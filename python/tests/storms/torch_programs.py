@@ -33,8 +33,8 @@ DEEP = 0.1
 ROUND_S = 1800.0
 """Time limit of a round; each of its programs has its own."""
 TRIES_MAX = 40
-TELLING = ("crash", "hang", "panic", "Wrong", "Corrupt")
-CONSEQUENCES = ("PeerFailed", "Aborted")
+TELLING = ("crash", "hang", "panic", "Wrong", "CorruptError")
+CONSEQUENCES = ("PeerFailedError", "AbortedError")
 """Errors of other ranks that follow from a failure."""
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ringfold.errors import Unsupported
+from ringfold.errors import UnsupportedError
 from ringfold.torch import support_accelerate
 
 
@@ -82,11 +82,11 @@ def test_an_accelerate_that_chooses_otherwise_is_refused(accelerate: type[Any]) 
         return "gloo", "MULTI_CPU"
 
     accelerate._prepare_backend = prepare
-    with pytest.raises(Unsupported, match="init_process_group"):
+    with pytest.raises(UnsupportedError, match="init_process_group"):
         support_accelerate()
     assert accelerate._prepare_backend is prepare
     del accelerate._prepare_backend
-    with pytest.raises(Unsupported, match="init_process_group"):
+    with pytest.raises(UnsupportedError, match="init_process_group"):
         support_accelerate()
 
 

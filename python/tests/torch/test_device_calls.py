@@ -18,8 +18,8 @@ import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 
-from ringfold.errors import Unsupported
-from ringfold.torch import WaitTimeout
+from ringfold.errors import UnsupportedError
+from ringfold.torch import WaitTimeoutError
 
 ELEMENTS = 300_000
 """Number of elements in several slices."""
@@ -132,7 +132,7 @@ def joins() -> Any:
         third = dist.all_reduce(z, async_op=True).get_future()
         halved = third.then(lambda done: done.value()[0] / 2)
         is_early = work.is_completed()
-        with pytest.raises(WaitTimeout, match="continues"):
+        with pytest.raises(WaitTimeoutError, match="continues"):
             work.wait(datetime.timedelta(milliseconds=1))
         with side:
             work.wait()
@@ -231,7 +231,7 @@ def refuses() -> Any:
 def test_tensors_of_two_devices_are_refused(ranks: Any, soft: Any) -> None:
     """The error is clear, and the group keeps working."""
     for texts, found in ranks(refuses, 2, "ringfold", variables=soft).results():
-        assert texts == ["InvalidArgument"] * 2
+        assert texts == ["InvalidArgumentError"] * 2
         assert torch.equal(found, (2 * (torch.arange(100) % 7) + 10).float())
 
 
@@ -246,7 +246,7 @@ def captures() -> Any:
     driver.softcuda_capture(handle, 1)
     with side:
         for is_async in (False, True):
-            with pytest.raises(Unsupported) as caught:
+            with pytest.raises(UnsupportedError) as caught:
                 dist.all_reduce(x, async_op=is_async)
             texts.append(str(caught.value))
     driver.softcuda_capture(handle, 0)
@@ -291,7 +291,7 @@ def test_a_lost_rank_releases_streams(ranks: Any, soft: Any) -> None:
     outcome = ranks(loses_a_rank, 2, "ringfold", variables=soft)
     found, texts, error = outcome.result(0)
     assert found.isnan().all()
-    assert texts == ["PeerFailed"] * 2 and error == "PeerFailed"
+    assert texts == ["PeerFailedError"] * 2 and error == "PeerFailedError"
 
 
 def stalls() -> Any:
@@ -360,7 +360,7 @@ def shares_a_group() -> Any:
     refusing = dist.new_group(backend="cpu:ringfold,soft:gloo")
     dist.all_reduce(y, group=refusing)
     # Since torch 2.14, gloo gets the call, and does not support the device.
-    with pytest.raises((Unsupported, RuntimeError), match="soft:gloo|ProcessGroupGloo"):
+    with pytest.raises((UnsupportedError, RuntimeError), match="soft:gloo|ProcessGroupGloo"):
         dist.all_reduce(x, group=refusing)
     bound = dist.new_group(device_id=torch.device(DEVICE, 0))
     assert bound._side.lane is not None, "made at once"

@@ -15,7 +15,7 @@ import torch.distributed._functional_collectives as functional
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 
-from ringfold.errors import Aborted, Closed, InvalidArgument
+from ringfold.errors import AbortedError, ClosedError, InvalidArgumentError
 
 DEVICE = "soft"
 COUNT = 300_001
@@ -77,7 +77,7 @@ def sums_sparse_tensors() -> Any:
             )
         ]
     for refused in (dist.ReduceOp.MAX, dist.ReduceOp.AVG):
-        with pytest.raises(InvalidArgument, match="only sum"):
+        with pytest.raises(InvalidArgumentError, match="only sum"):
             dist.all_reduce(there["of rows"], refused)
     # Made in one stream, and joined by another stream and by a future's callback.
     side, other = torch.Stream(DEVICE), torch.Stream(DEVICE)
@@ -309,7 +309,7 @@ def ends_groups() -> Any:
     dist.barrier(group=group)
     shut.shutdown()
     shut.shutdown()
-    with pytest.raises(Closed):
+    with pytest.raises(ClosedError):
         dist.all_reduce(filled(1), group=group)
     # One rank aborts a group: calls in progress end, streams continue, and all other calls are
     # refused.
@@ -318,7 +318,7 @@ def ends_groups() -> Any:
     dist.barrier(group=group)
     ended: Any = group
     tensor = filled(1)
-    with pytest.raises(Aborted):
+    with pytest.raises(AbortedError):
         if rank == 1:
             work = dist.all_reduce(tensor, group=group, async_op=True)
             ended.abort()

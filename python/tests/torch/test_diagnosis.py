@@ -95,7 +95,7 @@ def test_monitored_barriers_leave_nothing_in_the_store(ranks: Any) -> None:
 
 def miss_a_barrier_after_death() -> Any:
     """Find the missing ranks although the group has failed."""
-    with pytest.raises(ringfold.Mismatch):
+    with pytest.raises(ringfold.MismatchError):
         dist.all_reduce(torch.ones(1 + dist.get_rank()))
     whole = tried(timeout=10.0)
     return whole, tried(timeout=0) if dist.get_rank() == 0 else None

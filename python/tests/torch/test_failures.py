@@ -80,11 +80,11 @@ def test_survivors_of_a_killed_rank_are_told_its_number(ranks: Any, way: str, co
     for error, again in outcome.results(but=[1]):
         if way == "future":
             # A future's error crosses torch's C++ as a RuntimeError with the text.
-            assert isinstance(error, RuntimeError) and "PeerFailed: rank 1 " in str(error)
+            assert isinstance(error, RuntimeError) and "PeerFailedError: rank 1 " in str(error)
         else:
-            assert isinstance(error, ringfold.PeerFailed), repr(error)
+            assert isinstance(error, ringfold.PeerFailedError), repr(error)
             assert error.rank == 1
-        assert isinstance(again, ringfold.PeerFailed) and again.rank == 1
+        assert isinstance(again, ringfold.PeerFailedError) and again.rank == 1
 
 
 @pytest.mark.parametrize("count", [4, 1 << 18])
@@ -92,9 +92,10 @@ def test_ddp_raises_and_does_not_crash_when_a_rank_is_killed(ranks: Any, count: 
     for error, again in ranks(lose_a_rank, 3, "ringfold", way="ddp", count=count).results(but=[1]):
         # torch turns a future's exception into a RuntimeError with the text.
         assert isinstance(error, RuntimeError)
-        assert "PeerFailed" in str(error) or isinstance(error, ringfold.PeerFailed), repr(error)
+        is_ours = isinstance(error, ringfold.PeerFailedError)
+        assert "PeerFailedError" in str(error) or is_ours, repr(error)
         assert "rank 1" in str(error)
-        assert isinstance(again, ringfold.PeerFailed) and again.rank == 1
+        assert isinstance(again, ringfold.PeerFailedError) and again.rank == 1
 
 
 def lose_a_rank_of_a_group() -> Any:
@@ -114,8 +115,8 @@ def test_groups_tell_the_dead_by_their_own_ranks(ranks: Any) -> None:
     outcome = ranks(lose_a_rank_of_a_group, 3, "ringfold")
     (first, _), (second, group) = outcome.results(but=[1])
     for world in (first, second):
-        assert isinstance(world, ringfold.PeerFailed) and world.rank == 1
-    assert isinstance(group, ringfold.PeerFailed) and group.rank == 0
+        assert isinstance(world, ringfold.PeerFailedError) and world.rank == 1
+    assert isinstance(group, ringfold.PeerFailedError) and group.rank == 0
 
 
 def come_late(way: str, folder: str) -> Any:
@@ -140,11 +141,11 @@ def test_a_call_ends_after_the_groups_timeout(ranks: Any, way: str, tmp_path: Pa
         come_late, 2, "ringfold", timeout_s=TIMEOUT_S, way=way, folder=str(tmp_path)
     ).result(0)
     if way == "future":
-        assert isinstance(error, RuntimeError) and "Timeout: the timeout of 600 ms passed" in str(
-            error
-        )
+        text = "RingfoldTimeoutError: the timeout of 600 ms passed"
+        assert isinstance(error, RuntimeError) and text in str(error)
     else:
-        assert isinstance(error, ringfold.Timeout) and isinstance(error, TimeoutError), repr(error)
+        assert isinstance(error, ringfold.RingfoldTimeoutError), repr(error)
+        assert isinstance(error, TimeoutError)
     assert seconds >= TIMEOUT_S - 0.01
 
 
@@ -194,5 +195,5 @@ def leave_in_a_handler(way: str) -> Any:
 def test_a_group_is_destroyed_in_the_handler_of_a_signal(ranks: Any, way: str) -> None:
     # The deadline is beyond the test's own limit: nothing here waits for it.
     zero, one = ranks(leave_in_a_handler, 2, "ringfold", 600.0, way=way).results()
-    assert one == (ringfold.Closed, [None])
+    assert one == (ringfold.ClosedError, [None])
     assert issubclass(zero, ringfold.RingfoldError)

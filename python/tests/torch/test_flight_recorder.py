@@ -135,7 +135,7 @@ def differ(how: str) -> Any:
         "shape": lambda: dist.all_reduce(torch.ones(4, 4) if odd else x),
         "type": lambda: dist.all_reduce(x.int() if odd else x),
     }
-    with pytest.raises(ringfold.Mismatch) as caught:
+    with pytest.raises(ringfold.MismatchError) as caught:
         calls[how]()
     return str(caught.value)
 
@@ -182,7 +182,7 @@ def stay_away(path: str) -> None:
         while not Path(path + "1").exists():
             time.sleep(0.01)
         return
-    with pytest.raises(ringfold.Timeout):
+    with pytest.raises(ringfold.RingfoldTimeoutError):
         dist.all_reduce(torch.ones(2))
 
 
@@ -320,7 +320,7 @@ def dump_nowhere() -> None:
 
 def test_without_a_path_there_is_nothing_to_write_to(ranks: Any) -> None:
     error = ranks(dump_nowhere, 1, "ringfold").error(0)
-    assert isinstance(error, ringfold.InvalidArgument)
+    assert isinstance(error, ringfold.InvalidArgumentError)
 
 
 def leave_as_the_root() -> str | None:

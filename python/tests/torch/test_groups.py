@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import AllreduceOptions
 
-from ringfold.errors import InvalidArgument, RingfoldError
+from ringfold.errors import InvalidArgumentError, RingfoldError
 from ringfold.torch import RingfoldProcessGroup
 
 
@@ -127,5 +127,5 @@ def test_a_group_that_cannot_be_made_is_refused_at_once() -> None:
         ((store, 0, 2, 5.0), "a positive `datetime.timedelta`, not 5.0"),
     ]
     for arguments, problem in cases:
-        with pytest.raises(InvalidArgument, match=problem):
+        with pytest.raises(InvalidArgumentError, match=problem):
             RingfoldProcessGroup(*arguments)

@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from hook_training import HOOKS, Crossed, Watched, flat, loss_of, model, weights
-from ringfold.errors import InvalidArgument
+from ringfold.errors import InvalidArgumentError
 from ringfold.torch import hooks
 
 
@@ -124,7 +124,7 @@ def copies(hook: str) -> None:
         loss_of(ddp, step).backward()
     saved = state.state_dict()
     for copied in (pickle.loads(pickle.dumps(state)), copy.deepcopy(state)):
-        with pytest.raises(InvalidArgument, match="bind"):
+        with pytest.raises(InvalidArgumentError, match="bind"):
             copied.require_model()
         copied.bind(ddp)
         copied.require_model()
@@ -207,12 +207,12 @@ def test_errors_of_the_exchange_come_out_of_backward(ranks: Any, backend: str, h
 def refuse() -> None:
     ddp = model(find_unused_parameters=True)
     for make in (hooks.DelayedState, hooks.VarianceState, hooks.TopKState):
-        with pytest.raises(InvalidArgument, match="find_unused_parameters"):
+        with pytest.raises(InvalidArgumentError, match="find_unused_parameters"):
             make(ddp)
     other = model()
     other.register_comm_hook(hooks.TopKState(Crossed()), hooks.topk_hook)
     # A hook's exception passes through DDP with its type.
-    with pytest.raises(InvalidArgument, match="not the model's"):
+    with pytest.raises(InvalidArgumentError, match="not the model's"):
         loss_of(other, 0).backward()
 
 
@@ -229,17 +229,17 @@ def test_settings_are_checked() -> None:
         {"threshold": 0},
         {"threshold": 1, "wire": "powers"},
     ):
-        with pytest.raises(InvalidArgument):
+        with pytest.raises(InvalidArgumentError):
             hooks.VarianceState(network, **settings)
     for density in (0, 1.5):
-        with pytest.raises(InvalidArgument):
+        with pytest.raises(InvalidArgumentError):
             hooks.TopKState(network, density)
 
 
 def test_a_state_of_something_else_is_not_loaded() -> None:
     network = Crossed()
     saved = hooks.VarianceState(network).state_dict()
-    with pytest.raises(InvalidArgument, match="TopKState"):
+    with pytest.raises(InvalidArgumentError, match="TopKState"):
         hooks.TopKState(network).load_state_dict(saved)
     state = hooks.TopKState(network)
     for parameters, message in (
@@ -247,6 +247,6 @@ def test_a_state_of_something_else_is_not_loaded() -> None:
         ({"scale": {"residual": torch.zeros(3)}}, "does not fit"),
         ({"scale": {"variance": torch.zeros(24)}}, "does not fit"),
     ):
-        with pytest.raises(InvalidArgument, match=message):
+        with pytest.raises(InvalidArgumentError, match=message):
             state.load_state_dict({"settings": {"density": 0.5}, "parameters": parameters})
         assert state.state_dict() == {"settings": {"density": 0.01}, "parameters": {}}

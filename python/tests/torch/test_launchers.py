@@ -211,7 +211,7 @@ def test_nothing_is_left_of_attempts_that_a_death_ended(tmp_path: Path) -> None:
     )
     records = [json.loads(file.read_text()) for file in tmp_path.glob("attempt*")]
     assert len(records) == 2 * (RESTARTS + 1)
-    assert (tmp_path / "errors").read_text().splitlines() == ["PeerFailed 1"] * RESTARTS, log
+    assert (tmp_path / "errors").read_text().splitlines() == ["PeerFailedError 1"] * RESTARTS, log
     left = [line.split()[-1] for line in Path("/proc/net/unix").read_text().splitlines()]
     assert any(record["names"] for record in records)
     for record in records:
@@ -266,9 +266,9 @@ def die(folder: Path) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         try:
             dist.barrier()
-        except ringfold.PeerFailed as error:
+        except ringfold.PeerFailedError as error:
             with (folder / "errors").open("a") as errors:
-                errors.write(f"PeerFailed {error.rank}\n")
+                errors.write(f"PeerFailedError {error.rank}\n")
             raise
     dist.destroy_process_group()
 

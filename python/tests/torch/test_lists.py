@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from ringfold.errors import InvalidArgument
+from ringfold.errors import InvalidArgumentError
 from ringfold.torch.hooks.buckets import Layout, Ledger
 from ringfold.torch.hooks.exchange import gather
 from ringfold.torch.hooks.topk import greatest
@@ -62,7 +62,7 @@ def test_words_have_room_for_their_greatest_index() -> None:
     assert torch.equal(indices_found.long(), indices)
     assert values[:2].tolist() == [-0.5, 0.5] and values[2].isnan()
     for code, bits in ((Powers(), 28), (Signs(1.0), 30), (Exact(), 31)):
-        with pytest.raises(InvalidArgument, match=f"2\\^{bits}"):
+        with pytest.raises(InvalidArgumentError, match=f"2\\^{bits}"):
             code.encode(indices, values, Layout(("a",), ((1 << bits) + 1,)), torch.float32)
 
 
@@ -104,7 +104,7 @@ def test_a_ledger_moves_what_it_keeps_to_the_layout_that_asks() -> None:
         "c": [30, 40, 50],
         "d": [0],
     }
-    with pytest.raises(InvalidArgument, match="`e`"):
+    with pytest.raises(InvalidArgumentError, match="`e`"):
         ledger.holds(Layout(("a", "e"), (2, 1)))
 
 

@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from ringfold.errors import InvalidArgument, RingfoldError
+from ringfold.errors import InvalidArgumentError, RingfoldError
 from ringfold.torch import make_allreduce_cb
 
 FEATURES = 6
@@ -225,7 +225,7 @@ def wrong_use() -> None:
         with pytest.raises(RingfoldError, match="no_sync"):
             module(torch.ones(1, 3)).sum().backward()
         average.wait()
-    with pytest.raises(InvalidArgument, match="attached already"):
+    with pytest.raises(InvalidArgumentError, match="attached already"):
         average.attach(module.parameters())
     average.detach()
     module(torch.ones(1, 3)).sum().backward()
@@ -234,7 +234,7 @@ def wrong_use() -> None:
     average = make_allreduce_cb()
     average.attach(sparse)
     sparse(torch.tensor([1])).sum().backward()
-    with pytest.raises(InvalidArgument, match="sparse"):
+    with pytest.raises(InvalidArgumentError, match="sparse"):
         average.wait()
 
 
@@ -258,7 +258,7 @@ def differ(what: str) -> Any:
         module(torch.ones(1, 3, dtype=module.weight.dtype)).sum().backward()
         try:
             average.wait()
-        except InvalidArgument as error:
+        except InvalidArgumentError as error:
             return step, str(error).removeprefix("the parameters of ranks differ: ")
     return "nothing"
 
@@ -343,7 +343,7 @@ def test_packs_may_go_by_another_backend(ranks: Any, name: str) -> None:
 
 
 def test_settings_are_checked() -> None:
-    with pytest.raises(InvalidArgument, match="op `max`"):
+    with pytest.raises(InvalidArgumentError, match="op `max`"):
         make_allreduce_cb("max")
-    with pytest.raises(InvalidArgument, match="pack_bytes"):
+    with pytest.raises(InvalidArgumentError, match="pack_bytes"):
         make_allreduce_cb(pack_bytes=0)

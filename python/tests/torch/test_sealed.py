@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from ringfold import Aborted, BootstrapError, Corrupt, RingfoldError, _native
+from ringfold import AbortedError, BootstrapError, CorruptError, RingfoldError, _native
 from ringfold.torch import bootstrap
 from ringfold.torch.sealed import TRAILER_BYTES, Seal, SealedCall
 
@@ -202,10 +202,10 @@ def attack(way: str) -> Any:
 def test_bytes_that_changed_on_their_way_are_not_loaded(ranks: Any, way: str) -> None:
     victim, *others = ranks(attack, 3, "ringfold", variables=ON_NETWORK, way=way).results()
     kind, text, later, peer = victim
-    assert kind is Corrupt and later == 0 and "changed or repeated in transit" in text
+    assert kind is CorruptError and later == 0 and "changed or repeated in transit" in text
     assert peer == (2 if way == "change" else 1)
     for kind, text, *_ in others:
-        assert kind is Aborted and "aborted by rank 0" in text and "changed" in text
+        assert kind is AbortedError and "aborted by rank 0" in text and "changed" in text
 
 
 def test_a_message_is_taken_once() -> None:
@@ -227,7 +227,7 @@ def test_a_message_is_taken_once() -> None:
         ("message", 0, 0, 8),
         ("gather", 0, 0, 7),
     ]:
-        with pytest.raises(Corrupt):
+        with pytest.raises(CorruptError):
             receiver.check(part, *what, None)
     assert len(communicator.reasons) == 4
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from ringfold.errors import InvalidArgument
+from ringfold.errors import InvalidArgumentError
 
 # The smallest type for sums over steps; a 16-bit sum would lose small gradients.
 WIDER = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
@@ -49,11 +49,13 @@ class NamedParameters:
     def layout(self, bucket: Any) -> Layout:
         """The layout of a `GradBucket`."""
         if bucket.buffer().layout != torch.strided:
-            raise InvalidArgument("sparse gradients: hooks that keep a state work on dense ones")
+            raise InvalidArgumentError(
+                "sparse gradients: hooks that keep a state work on dense ones"
+            )
         parameters = bucket.parameters()
         names = tuple(self._names.get(id(parameter), "") for parameter in parameters)
         if "" in names:
-            raise InvalidArgument(
+            raise InvalidArgumentError(
                 "a bucket holds a parameter that is not the model's; make the state with DDP's "
                 "model"
             )
@@ -82,7 +84,7 @@ class Ledger:
         """Whether there are values for every parameter of the layout; raises if only for some."""
         missing = [name for name in layout.names if name not in self._parts]
         if missing and len(missing) < len(layout.names):
-            raise InvalidArgument(
+            raise InvalidArgumentError(
                 f"nothing is kept for `{missing[0]}`, unlike for others of its bucket; was it "
                 "frozen before?"
             )
@@ -150,13 +152,13 @@ class Ledger:
         for name, fields in saved.items():
             parameter = parameters.by_name.get(name)
             if parameter is None:
-                raise InvalidArgument(
+                raise InvalidArgumentError(
                     f"the saved state is for a parameter `{name}`, which the model does not have"
                 )
             if set(fields) != set(self.fields) or any(
                 part.numel() != parameter.numel() for part in fields.values()
             ):
-                raise InvalidArgument(
+                raise InvalidArgumentError(
                     f"the saved state for `{name}` does not fit the parameter; it is another "
                     "hook's or model's"
                 )

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
-from ringfold.errors import InvalidArgument
+from ringfold.errors import InvalidArgumentError
 from ringfold.torch.hooks.buckets import Layout, Ledger, in_shape_of
 from ringfold.torch.hooks.compress import Hook
 from ringfold.torch.hooks.exchange import completed
@@ -181,7 +181,7 @@ class DelayedOptimizer(torch.optim.Optimizer):
         by one.
         """
         if closure is not None:
-            raise InvalidArgument("delayed gradients do not go with a closure")
+            raise InvalidArgumentError("delayed gradients do not go with a closure")
         if not self.delayed.empty:
             self.optimizer.step()
 

@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from ringfold.errors import InvalidArgument
+from ringfold.errors import InvalidArgumentError
 from ringfold.torch.hooks.buckets import Ledger, NamedParameters
 
 
@@ -50,7 +50,7 @@ class HookState:
     def _bind(self, model: torch.nn.Module, group: Any) -> None:
         if isinstance(model, DistributedDataParallel):
             if model.find_unused_parameters and not model.static_graph:
-                raise InvalidArgument(
+                raise InvalidArgumentError(
                     "find_unused_parameters=True: DDP would drop what this hook returns for a "
                     "parameter that a step does not use"
                 )
@@ -76,7 +76,7 @@ class HookState:
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
         """Restore the settings and values of a `state_dict`."""
         if set(saved["settings"]) != set(self.settings):
-            raise InvalidArgument(f"the saved state is not one of {type(self).__name__}")
+            raise InvalidArgumentError(f"the saved state is not one of {type(self).__name__}")
         self.ledger.load_state_dict(saved["parameters"], self.parameters)
         for name, value in saved["settings"].items():
             setattr(self, name, value)
@@ -84,7 +84,7 @@ class HookState:
     def require_model(self) -> None:
         """Raise if this state comes from a pickle and has no model yet."""
         if self._unbound is not None:
-            raise InvalidArgument(
+            raise InvalidArgumentError(
                 f"this {type(self).__name__} comes from a pickle; call its bind(model) first"
             )
 

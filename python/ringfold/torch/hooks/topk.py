@@ -11,7 +11,7 @@ import math
 import torch
 import torch.distributed as dist
 
-from ringfold.errors import InvalidArgument
+from ringfold.errors import InvalidArgumentError
 from ringfold.torch.hooks.buckets import Ledger
 from ringfold.torch.hooks.exchange import Traffic, mean_of_lists
 from ringfold.torch.hooks.state import HookState
@@ -35,7 +35,7 @@ class TopKState(HookState):
 
     def __init__(self, model: torch.nn.Module, density: float = 0.01, group: object = None) -> None:
         if not 0 < density <= 1:
-            raise InvalidArgument(f"density {density} is not above 0 and at most 1")
+            raise InvalidArgumentError(f"density {density} is not above 0 and at most 1")
         self.density = density
         super().__init__(model, group)
 

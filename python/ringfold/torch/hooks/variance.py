@@ -19,7 +19,7 @@ value sent is t with its sign:
 import torch
 import torch.distributed as dist
 
-from ringfold.errors import InvalidArgument
+from ringfold.errors import InvalidArgumentError
 from ringfold.torch.hooks.buckets import Ledger
 from ringfold.torch.hooks.exchange import Traffic, mean_of_lists, sizes_of_all
 from ringfold.torch.hooks.state import HookState
@@ -53,11 +53,13 @@ class VarianceState(HookState):
         group: object = None,
     ) -> None:
         if wire not in WIRES:
-            raise InvalidArgument(f"wire `{wire}` is none of {', '.join(WIRES)}")
+            raise InvalidArgumentError(f"wire `{wire}` is none of {', '.join(WIRES)}")
         if threshold is not None and (threshold <= 0 or wire != "exact"):
-            raise InvalidArgument("a threshold must be above 0, and has its own wire format")
+            raise InvalidArgumentError("a threshold must be above 0, and has its own wire format")
         if alpha < 0 or not 0 <= zeta <= 1:
-            raise InvalidArgument(f"alpha {alpha} is negative, or zeta {zeta} is not from 0 to 1")
+            raise InvalidArgumentError(
+                f"alpha {alpha} is negative, or zeta {zeta} is not from 0 to 1"
+            )
         self.alpha = alpha
         self.zeta = zeta
         self.wire = wire

@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 
 import torch
 
-from ringfold.errors import InvalidArgument
+from ringfold.errors import InvalidArgumentError
 from ringfold.torch.hooks.buckets import Layout
 
 INDEX_BYTES = 4
@@ -172,6 +172,6 @@ class Powers:
 def check_bits(layout: Layout, bits: int) -> None:
     """Raise if an index into the bucket needs more than `bits` bits."""
     if sum(layout.sizes) > 1 << bits:
-        raise InvalidArgument(
+        raise InvalidArgumentError(
             f"a bucket of more than 2^{bits} elements; give DDP a smaller bucket_cap_mb"
         )

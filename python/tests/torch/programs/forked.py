@@ -95,7 +95,7 @@ class Child:
             try:
                 made = dist.all_reduce(torch.ones(3), async_op=True)
             except Exception as error:
-                if type(error).__name__ != "Unsupported":
+                if type(error).__name__ != "UnsupportedError":
                     raise
             else:
                 # A fork within torch's manager of coalesced calls notes the call, for its end.

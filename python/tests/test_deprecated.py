@@ -1,0 +1,26 @@
+"""Old names, which work until version 0.2, with a warning."""
+
+import importlib
+
+import pytest
+
+import ringfold
+from ringfold import _renamed
+
+
+@pytest.mark.parametrize("module", ["ringfold", "ringfold.errors"])
+def test_old_names_of_errors_are_the_new_classes(module: str) -> None:
+    names = importlib.import_module(module)
+    for old, new in _renamed.ERRORS.items():
+        with pytest.warns(DeprecationWarning, match=rf"`{module}.{old}` is now `{module}.{new}`"):
+            assert getattr(names, old) is getattr(ringfold, new)
+    with pytest.raises(AttributeError, match="no attribute `Terror`"):
+        names.Terror
+
+
+def test_the_old_name_of_torchs_error_is_the_new_class() -> None:
+    pytest.importorskip("torch")
+    names = importlib.import_module("ringfold.torch")
+    with pytest.warns(DeprecationWarning, match="WaitTimeoutError") as caught:
+        assert names.WaitTimeout is names.WaitTimeoutError
+    assert caught[0].filename == __file__
