@@ -25,7 +25,7 @@ import torch
 import torch.distributed as dist
 
 import ringfold
-from ringfold.lane import DeviceRequest, DeviceWork, Lane
+from ringfold._lane import DeviceRequest, DeviceWork, Lane
 
 KIB, MIB = 1 << 10, 1 << 20
 FLOAT_BYTES = 4

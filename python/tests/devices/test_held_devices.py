@@ -13,7 +13,7 @@ import pytest
 import softcuda
 
 import ringfold
-from ringfold.lane import DeviceRequest, DeviceWork, Lane
+from ringfold._lane import DeviceRequest, DeviceWork, Lane
 
 COUNT = 2500
 """Elements of three slices, one more than there are slots."""

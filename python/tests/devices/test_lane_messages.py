@@ -7,7 +7,7 @@ import pytest
 import softcuda
 
 import ringfold
-from ringfold.lane import DeviceRequest, Lane
+from ringfold._lane import DeviceRequest, Lane
 
 COUNT = 5000
 """Elements of several slices."""

@@ -12,7 +12,7 @@ import pytest
 import softcuda
 
 import ringfold
-from ringfold.lane import DeviceRequest, DeviceWork, Lane
+from ringfold._lane import DeviceRequest, DeviceWork, Lane
 
 COUNT = 5000
 """Elements of several slices."""

@@ -22,7 +22,7 @@ from calls import Call
 from harness import Wrong
 
 import ringfold
-from ringfold.lane import DeviceRequest, DeviceWork, Lane
+from ringfold._lane import DeviceRequest, DeviceWork, Lane
 
 # Maximum number of elements of a call: with small slots, from none to dozens of slices.
 COUNTS_MAX = 5000

@@ -1,4 +1,4 @@
-"""Collectives on device memory at given addresses, the basis of framework bindings.
+"""Collectives on device memory at given addresses: private until a framework's binding needs it.
 
     lane = Lane(communicator, device=0)
     place = [(address, 4 * count)]
@@ -120,4 +120,4 @@ class Lane(_exit.Open):
         self.close()
 
     def __repr__(self) -> str:
-        return f"<ringfold.lane.Lane, rank {self.rank} of {self.world_size}, device {self.device}>"
+        return f"<ringfold._lane.Lane, rank {self.rank} of {self.world_size}, device {self.device}>"
