@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ringfold import _native
+from ringfold.errors import RingfoldError
 
 
 class Work:
@@ -71,9 +72,10 @@ class Work:
 
     def exception(self) -> BaseException | None:
         """The error of the call, or `None`; waits if necessary."""
+        call = self._call
         try:
-            self._call.wait()
-        except RuntimeError as error:
+            call.wait()
+        except RingfoldError as error:
             return error
         return None
 

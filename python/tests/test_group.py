@@ -15,8 +15,9 @@ def in_a_group(comm: ringfold.Communicator) -> Any:
         works = [comm.all_reduce(x, out=x) for x in xs]
         late = comm.all_gather(np.array([comm.rank]), async_=True)
         assert not works[0].done()
-        with pytest.raises(RuntimeError, match="leave the `with` block"):
-            works[0].wait()
+        for use in (works[0].wait, works[0].exception):
+            with pytest.raises(RuntimeError, match="leave the `with` block"):
+                use()
         with pytest.raises(ringfold.InvalidArgumentError), comm.group():
             pass
     assert all(work.done() for work in works)

@@ -28,7 +28,7 @@ from typing import Any
 import torch
 
 from ringfold import _native
-from ringfold.errors import InvalidArgumentError, RingfoldError
+from ringfold.errors import InvalidArgumentError, RingfoldError, in_words
 from ringfold.torch.flight_recorder import FATAL, Record, Recorder, Trace, recorder
 
 VERSION = "2.10"
@@ -75,8 +75,8 @@ def dump_flight_record(path: "str | os.PathLike[str] | None" = None) -> str:
 
 
 def failed(record: Record, error: BaseException) -> None:
-    """Record the error of a call. For a fatal error, also add this rank's call to the error's text,
-    and dump the record.
+    """Record the error of a call. For a fatal error, also add this rank's call to the error's text
+    once, and dump the record.
     """
     record.error = str(error) or type(error).__name__
     record.works = None
@@ -86,8 +86,10 @@ def failed(record: Record, error: BaseException) -> None:
         who = f"rank {trace.rank}" + (
             f", rank {trace.own} of the job," if trace.own != trace.rank else ""
         )
-        told = f"{error}; {who} was in {record}" + (f"; flight record in {path}" if path else "")
-        error.args = (told, *error.args[1:])
+        told = f"; {who} was in {record}" + (f"; flight record in {path}" if path else "")
+        # A result that is refused raises the same error in every `wait`.
+        if told not in str(error):
+            error.args = (f"{error}{told}", *error.args[1:])
 
 
 def after_death(trace: Trace) -> str | None:
@@ -97,8 +99,9 @@ def after_death(trace: Trace) -> str | None:
     if trace.dump is None and trace.recorder.settings.dump is not None:
         try:
             trace.dump = dump_flight_record()
-        except OSError as error:
-            log.warning("cannot write the flight record: %s", error)
+        # Of any class: the group's own error must reach the program.
+        except Exception as error:
+            log.warning("cannot write the flight record: %s", in_words(error))
     return trace.dump
 
 
@@ -178,18 +181,14 @@ def _put(folder: int, content: bytes, part: str, name: str) -> None:
 
 def own_rank(found: Recorder) -> int:
     """This process' rank in the job."""
-    owns = [trace.own for trace in found.traces] + [
-        record.trace.own for record in found.records()[-1:]
-    ]
-    return owns[0] if owns else 0
+    traces = found.live() + [record.trace for record in found.records()[-1:]]
+    return traces[0].own if traces else 0
 
 
 def content(found: Recorder) -> dict[str, Any]:
     """The whole record as a value of plain types."""
     records = found.records()
-    traces = {record.trace.id: record.trace for record in records} | {
-        trace.id: trace for trace in found.traces
-    }
+    traces = {trace.id: trace for trace in [record.trace for record in records] + found.live()}
     config = {
         trace.name: group(trace.name, trace.description, trace.ranks) for trace in traces.values()
     }

@@ -15,7 +15,7 @@ import sys
 import threading
 import weakref
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from time import time_ns
 from types import CodeType, FrameType
@@ -294,12 +294,21 @@ class Recorder:
 
     def records(self) -> list[Record]:
         """A copy of the ring, oldest first."""
-        while True:
-            try:
-                return list(self.ring)
-            except RuntimeError:
-                # Another thread recorded meanwhile.
-                continue
+        return copied(self.ring)
+
+    def live(self) -> list[Trace]:
+        """The live groups."""
+        return copied(self.traces)
+
+
+def copied(items: Iterable[Any]) -> list[Any]:
+    """A copy of a collection to which other threads add."""
+    while True:
+        try:
+            return list(items)
+        except RuntimeError:
+            # Another thread has added an item meanwhile.
+            continue
 
 
 _recorder: Recorder | None = None

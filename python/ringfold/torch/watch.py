@@ -125,7 +125,7 @@ class Watcher:
                             end_process(trace, error)
                 if self.settings.stall_s:
                     self._look(set(traces))
-            except (OSError, RingfoldError) as error:
+            except Exception as error:
                 log.warning("cannot watch: %s", error)
 
     def _period_s(self) -> float:

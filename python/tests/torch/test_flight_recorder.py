@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 import weakref
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,10 @@ from torch.distributed.flight_recorder.components import builder, config_manager
 
 import ringfold
 import ringfold.torch
+from ringfold.torch import flight_dump
 from ringfold.torch.flight_dump import LIBRARY
+from ringfold.torch.flight_recorder import Record, Trace
+from ringfold.torch.options import Terms
 
 KNOWS_LENGTHS = "all_gather_v" in types.COLLECTIVES
 """Whether torch's analyser knows calls on parts of different lengths: since torch 2.12."""
@@ -173,6 +177,40 @@ def test_a_mismatch_is_written_down_and_found_by_torchfrtrace(
         words in told
         for words in ["Collective sequence number: 3 has errors", "Culprit rank", *FOUND[how]]
     ), told
+
+
+@pytest.fixture
+def record() -> Iterator[Record]:
+    """The record of a call of a group of one rank."""
+    with ringfold.init(0, 1) as comm:
+        trace = Trace(comm._native, "7", [0], 0)
+        shape = [4]
+        noted = [(shape, shape, torch.float32, 4, 0, 0)]
+        yield trace.begin_collective("all_reduce", Terms(False, 1.0), noted)
+
+
+def test_a_record_that_cannot_be_written_does_not_hide_the_error(
+    record: Record, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise TypeError("not to be pickled")
+
+    found = record.trace.recorder
+    monkeypatch.setattr(found, "settings", found.settings._replace(dump="/nowhere/fr_"))
+    monkeypatch.setattr(flight_dump, "content", refuse)
+    error = ringfold.AbortedError("aborted by rank 0: no disk")
+    flight_dump.failed(record, error)
+    assert str(error).startswith("aborted by rank 0: no disk; rank 0 was in all_reduce(SUM)")
+    assert "not to be pickled" in caplog.text
+
+
+def test_the_text_of_an_error_that_is_raised_again_grows_once(record: Record) -> None:
+    error = ringfold.CorruptError("changed in transit")
+    flight_dump.failed(record, error)
+    text = str(error)
+    assert "rank 0 was in all_reduce(SUM) of torch.float32 [4], collective 1 of group `7`" in text
+    flight_dump.failed(record, error)
+    assert str(error) == text
 
 
 def stay_away(path: str) -> None:
