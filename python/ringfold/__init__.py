@@ -10,8 +10,7 @@ Start the program with `ringfold run --ranks 4 -- python program.py`, or under t
 srun. A program started alone is a job of one rank.
 """
 
-import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Unpack
 
 from ringfold import _native, _renamed
 from ringfold.communicator import Communicator
@@ -31,6 +30,7 @@ from ringfold.errors import (
 from ringfold.operation import Operation, PremulSum, premul_sum
 from ringfold.registration import Registration
 from ringfold.stats import PeerStats, Standing, Stats
+from ringfold.tuning import Tuning, checked
 from ringfold.work import Work
 
 __version__ = _native.__version__
@@ -53,6 +53,7 @@ __all__ = [
     "RingfoldTimeoutError",
     "Standing",
     "Stats",
+    "Tuning",
     "UnsupportedError",
     "Work",
     "init",
@@ -71,17 +72,12 @@ def init(
     timeout: float | None = None,
     transport: str | None = None,
     algorithm: str | None = None,
-    straggler: str | None = None,
-    deterministic: bool | None = None,
     *,
     connect_timeout: float | None = None,
     peer_timeout: float | None = None,
-    protocol: str | None = None,
-    max_channels: int | None = None,
-    tuner_config: str | os.PathLike[str] | None = None,
-    tuner_plugin: str | None = None,
     socket_ifname: str | None = None,
-    sockets: int | None = None,
+    tuning: Tuning | None = None,
+    **old: Unpack[Tuning],
 ) -> Communicator:
     """Join a job and return its communicator.
 
@@ -99,24 +95,16 @@ def init(
             an RDMA device, else TCP), `shm`, `tcp` or `rdma`.
         algorithm: The algorithm of every collective that supports it, instead of the tuner's
             choice.
-        straggler: `off`, `next2` or `tail`: whether large all_reduce and reduce_scatter calls
-            bypass a slow rank; see docs/guides/stragglers.md. *
-        deterministic: Require the same bits in every run; refuses a straggler policy, which
-            changes the order of additions.
         connect_timeout: The deadline for joining, in seconds.
         peer_timeout: The time after which a silent host counts as failed, 2 to 120 seconds. Rank
             0's value applies.
-        protocol: `ll`, `simple` or `zero_copy`, for every call that supports it; see
-            docs/guides/tuning.md.
-        max_channels: The maximum number of independent pipelines of a collective over messages; on
-            TCP, of connections per pair of ranks. *
-        tuner_config: A file of rules, instead of RINGFOLD_TUNER_CONFIG. Rank 0's value applies.
-        tuner_plugin: A shared library with NCCL's tuner interface. *
         socket_ifname: The network interfaces for data between hosts, as in
             RINGFOLD_SOCKET_IFNAME; several names, separated by commas, are rails.
-        sockets: The number of TCP sockets of each channel between two ranks, 1 to 64. *
-
-    Arguments with * must be the same on all ranks.
+        tuning: Further settings by name, such as `{"max_channels": 2}`; see `Tuning`.
+        old: Deprecated: keys of `tuning` as arguments, until version 0.2.
     """
     # `connect` has the same argument names.
-    return Communicator(_native.Communicator.connect(**locals()))
+    arguments: dict[str, Any] = locals()
+    del arguments["tuning"], arguments["old"]
+    settings = checked(tuning, old)
+    return Communicator(_native.Communicator.connect(**arguments, **settings))

@@ -24,3 +24,14 @@ def test_the_old_name_of_torchs_error_is_the_new_class() -> None:
     with pytest.warns(DeprecationWarning, match="WaitTimeoutError") as caught:
         assert names.WaitTimeout is names.WaitTimeoutError
     assert caught[0].filename == __file__
+
+
+def test_settings_are_still_arguments_of_init() -> None:
+    with pytest.warns(DeprecationWarning, match=r"use tuning=\{'max_channels': ...\}") as caught:
+        ringfold.init(0, 1, max_channels=2).close()
+    assert caught[0].filename == __file__
+    with pytest.raises(ringfold.InvalidArgumentError), pytest.warns(DeprecationWarning):
+        ringfold.init(0, 1, protocol="fast")
+    unknown = {"ranks": 2}
+    with pytest.raises(TypeError, match="unexpected keyword argument 'ranks'"):
+        ringfold.init(**unknown)  # type: ignore[arg-type]

@@ -26,7 +26,7 @@ def in_a_group(comm: ringfold.Communicator) -> Any:
 
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
 def test_calls_of_a_group_are_carried_out_at_its_end(jobs: Any, transport: str) -> None:
-    init = {"transport": transport, "max_channels": 4}
+    init = {"transport": transport, "tuning": {"max_channels": 4}}
     assert jobs(in_a_group, 3, init).results() == [([6.0] * 3, [0, 1, 2])] * 3
 
 
@@ -55,12 +55,12 @@ def test_the_tuners_arguments_reach_it(jobs: Any, tmp_path: Path) -> None:
         "# two "
         "ranges\nallreduce,0,8191,direct,simple,-1,-1,-1\nallreduce,8192,-1,ring,simple,2,-1,3\n"
     )
-    init = {
+    tuning = {
         "tuner_config": str(rules),
         "max_channels": 2,
         "tuner_plugin": "none",
     }
-    assert jobs(sums, 3, init).results() == [[3.0] * 3] * 3
+    assert jobs(sums, 3, {"tuning": tuning}).results() == [[3.0] * 3] * 3
 
 
 def test_a_bad_line_is_told_with_line_and_column(tmp_path: Path) -> None:
@@ -70,6 +70,15 @@ def test_a_bad_line_is_told_with_line_and_column(tmp_path: Path) -> None:
         ringfold.InvalidArgumentError,
         match=r"rules\.csv:2:18: `rng` is no algorithm; did you mean `ring`",
     ):
-        ringfold.init(tuner_config=rules)
+        ringfold.init(tuning={"tuner_config": rules})
     with pytest.raises(ringfold.InvalidArgumentError, match="protocol"):
-        ringfold.init(protocol="fast")
+        ringfold.init(tuning={"protocol": "fast"})
+
+
+def test_an_unknown_key_of_tuning_is_an_error_that_names_the_nearest() -> None:
+    unknown: Any = {"min_chanels": 1}
+    with pytest.raises(ringfold.InvalidArgumentError, match="did you mean `min_channels`"):
+        ringfold.init(tuning=unknown)
+    unknown = {"speed": "high"}
+    with pytest.raises(ringfold.InvalidArgumentError, match="use channels, min_channels"):
+        ringfold.init(tuning=unknown)

@@ -1,0 +1,58 @@
+"""Settings of the tuner and of the transports, by name."""
+
+import os
+import warnings
+from collections.abc import Mapping
+from typing import Any, TypedDict
+
+from ringfold.errors import InvalidArgumentError
+
+
+class Tuning(TypedDict, total=False):
+    """The keys of `tuning` in `ringfold.init`; all are optional, and also exist as variables.
+
+    Values with * must be the same on all ranks.
+    """
+
+    max_channels: int
+    """The maximum number of independent pipelines of a collective over messages; on TCP, of
+    connections per pair of ranks. *"""
+    protocol: str
+    """`ll`, `simple` or `zero_copy`, for every call that supports it; see docs/guides/tuning.md."""
+    straggler: str
+    """`off`, `next2` or `tail`: whether large all_reduce and reduce_scatter calls bypass a slow
+    rank; see docs/guides/stragglers.md. *"""
+    deterministic: bool
+    """Whether the bits must be the same in every run; refuses a straggler policy, which changes the
+    order of additions."""
+    tuner_config: str | os.PathLike[str]
+    """A file of rules, instead of RINGFOLD_TUNER_CONFIG. Rank 0's value applies."""
+    tuner_plugin: str
+    """A shared library with NCCL's tuner interface. *"""
+    sockets: int
+    """The number of TCP sockets of each channel between two ranks, 1 to 64. *"""
+
+
+def checked(tuning: Mapping[str, Any] | None, old: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of `tuning`, and those of `old`, the deprecated keyword arguments of `init`."""
+    known = Tuning.__annotations__
+    for name in old:
+        if name not in known:
+            raise TypeError(f"init() got an unexpected keyword argument '{name}'")
+        warnings.warn(
+            f"the argument `{name}` of `ringfold.init` is now a key of `tuning`: use "
+            f"tuning={{{name!r}: ...}}; the argument works until version 0.2",
+            DeprecationWarning,
+            stacklevel=3,
+        )
+    for name in tuning or ():
+        if name not in known:
+            raise InvalidArgumentError(f"unknown key `{name}` in `tuning`; {_hint(name)}")
+    return {**old, **(tuning or {})}
+
+
+def _hint(name: object) -> str:
+    from difflib import get_close_matches
+
+    near = get_close_matches(str(name), Tuning.__annotations__, 1)
+    return f"did you mean `{near[0]}`?" if near else f"use {', '.join(Tuning.__annotations__)}"
