@@ -110,7 +110,7 @@ def parser() -> argparse.ArgumentParser:
     add("--sizes", type=sizes, help="such as 8,64K,1M; otherwise from --min to --max")
     add("--min", type=size, default="8", help="smallest size (default 8)")
     add("--max", type=size, default="64M", help="largest size (default 64M)")
-    add("--factor", type=count, default=8, help="between sizes (default 8)")
+    add("--factor", type=count, default=8, help="factor between sizes (default 8)")
     add(
         "--peers",
         type=names,
@@ -153,13 +153,16 @@ def parser() -> argparse.ArgumentParser:
 def checked(options: argparse.Namespace) -> argparse.Namespace:
     """Return the options if they are compatible; exit otherwise."""
     if options.hosts and options.ranks:
-        sys.exit("--ranks is of one host; with --hosts, use --ranks-per-host")
+        sys.exit("--ranks applies to a single host; with --hosts, use --ranks-per-host")
     if options.hosts and options.hosts < 2:
         sys.exit("--hosts needs at least 2; without it, all ranks are on this host")
     if options.hosts and os.geteuid() != 0:
         sys.exit("--hosts needs root, to create network namespaces")
     if options.hosts and options.pin:
-        sys.exit("--pin is of one host; launchers would bind all hosts' ranks to the same cores")
+        sys.exit(
+            "--pin applies to a single host; launchers would bind all hosts' ranks to the same "
+            "cores"
+        )
     if options.rate is not None and not (options.hosts and options.rate > 0):
         sys.exit("--rate limits cables; it needs --hosts, and a number of Mbit/s above 0")
     return options

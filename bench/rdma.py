@@ -221,9 +221,13 @@ def parser() -> argparse.ArgumentParser:
     add(
         "--transport",
         default="auto",
-        help="of ringfold, such as rdma,tcp (default %(default)s: RDMA, in hosts shared memory)",
+        help="ringfold's transports, such as rdma,tcp (default %(default)s: RDMA between hosts, "
+        "shared memory within)",
     )
-    add("--peers", help=f"of {', '.join(PEERS)} (default those that can be had); '' is none")
+    add(
+        "--peers",
+        help=f"some of {', '.join(PEERS)} (default: all that can be installed); '' is none",
+    )
     add(
         "--csv",
         type=rdma_guest.kept,
@@ -242,7 +246,10 @@ def main() -> None:
     options.ranks = [int(word) for word in options.ranks.split(",")]
     options.transport = options.transport.split(",")
     for peer in [peer for peer in options.peers if not peer.is_there()]:
-        print(f"{peer.row} is left out: it is not built; start this outside", file=sys.stderr)
+        print(
+            f"{peer.row} is left out: not built; run this program outside the guest",
+            file=sys.stderr,
+        )
         options.peers.remove(peer)
     become_reaper()
     taken: dict[Key, list[float]] = defaultdict(list)

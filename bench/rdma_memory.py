@@ -89,7 +89,7 @@ def chosen_in(log: str) -> int | None:
     """Return the length from which a rank registers memory; None if it never does."""
     found = CHOSEN.search(log)
     if found is None:
-        sys.exit(f"ringfold does not say what it chose; it is of another version:\n{log}")
+        sys.exit(f"ringfold's log has no choice of registration; it is another version:\n{log}")
     return int(found[1]) if found[1] else None
 
 
@@ -197,7 +197,10 @@ def main() -> None:
     if hosts_here() == 0:
         start_guest(sys.argv[1:])
     if not PROGRAM.exists():
-        print(f"{PROGRAM.name} is left out: it is not built; start this outside", file=sys.stderr)
+        print(
+            f"{PROGRAM.name} is left out: not built; run this program outside the guest",
+            file=sys.stderr,
+        )
     taken = Taken()
     with RdmaHosts(2) as lab:
         for number in range(options.rounds):

@@ -159,16 +159,16 @@ def parser() -> argparse.ArgumentParser:
     add("--sizes", type=sizes, help="such as 8,64K,1M; otherwise from --min to --max")
     add("--min", type=size, default=8, help="smallest size (default 8)")
     add("--max", type=size, default=bytes_of("64M"), help="largest size (default 64M)")
-    add("--factor", type=count, default=8, help="between sizes (default 8)")
-    add("--rounds", type=count, default=3, help="how often processes are started (default 3)")
+    add("--factor", type=count, default=8, help="factor between sizes (default 8)")
+    add("--rounds", type=count, default=3, help="number of starts of the processes (default 3)")
     add("--blocks", type=count, default=5, help="blocks of each library per start (default 5)")
     add("--train-ranks", type=count, default=2, help="ranks of train (default 2)")
-    add("--width", type=count, default=2048, help="of a layer (default 2048)")
+    add("--width", type=count, default=2048, help="width of a layer (default 2048)")
     add(
         "--layers",
         type=count,
         default=6,
-        help="of the network, width times width weights each (default 6)",
+        help="layers of the network, width times width weights each (default 6)",
     )
     add("--batch", type=count, default=16, help="samples of each rank (default 16)")
     add("--steps", type=count, default=3, help="steps per block (default 3)")

@@ -184,7 +184,7 @@ def main() -> None:
         "--folder",
         type=Path,
         default=Path("tuned"),
-        help="for the sweeps and rules; existing results are kept",
+        help="folder for the sweeps and rules; existing results are kept",
     )
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)

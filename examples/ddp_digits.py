@@ -167,7 +167,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     add("--batch", type=int, default=128, help="samples in a global batch (default %(default)s)")
     add("--hidden", type=int, default=96, help="width of the hidden layer (default %(default)s)")
     add("--learning-rate", type=float, default=0.1, help="(default %(default)s)")
-    add("--seed", type=int, default=1, help="of the weights (default %(default)s)")
+    add("--seed", type=int, default=1, help="seed of the weights (default %(default)s)")
     add(
         "--checkpoint",
         type=Path,

@@ -71,11 +71,11 @@ def platform(wheel: Path) -> Iterator[str]:
         r"ringfold-(.+)-cp311-abi3-manylinux_(\d+)_(\d+)_(x86_64|aarch64)\.whl", wheel.name
     )
     if not named:
-        yield f"its name is not that of a manylinux wheel for all Python from 3.11 on: {wheel.name}"
+        yield f"not the name of a manylinux wheel for Python 3.11 and later: {wheel.name}"
         return
     version = tomllib.loads((ROOT / "Cargo.toml").read_text())["workspace"]["package"]["version"]
     if named[1] != version:
-        yield f"it is of version {named[1]}, and Cargo.toml has {version}"
+        yield f"version {named[1]} differs from {version} in Cargo.toml"
     status, text = said("auditwheel", "show", wheel)
     needs = re.search(r'platform tag: "(?:manylinux_(\d+)_(\d+)_(\w+))"', text)
     if status or not needs:
@@ -154,7 +154,7 @@ def problems(wheel: Path) -> Iterator[str]:
     if status:
         yield f"twine: {text}"
     if wheel.stat().st_size > BYTES_MAX:
-        yield f"it has {wheel.stat().st_size} bytes, more than {BYTES_MAX}"
+        yield f"{wheel.stat().st_size} bytes, more than the limit of {BYTES_MAX}"
     with ZipFile(wheel) as opened:
         names = set(opened.namelist())
         yield from contents(opened, names)

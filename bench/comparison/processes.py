@@ -106,7 +106,7 @@ def text_in(file: IO[str]) -> str:
 def ending(output: str) -> str:
     """Return the last lines of a program's output, to append to a message."""
     lines = [line for line in output.splitlines() if line.strip()][-OUTPUT_LINES:]
-    return "".join(f"\n    {line}" for line in lines) or "; it wrote nothing"
+    return "".join(f"\n    {line}" for line in lines) or "; no output"
 
 
 def end_descendants() -> None:

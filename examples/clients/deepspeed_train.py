@@ -29,7 +29,7 @@ def network() -> Any:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--backend", default="ringfold")
-    parser.add_argument("--stage", type=int, default=1, help="of ZeRO: 0 to 3")
+    parser.add_argument("--stage", type=int, default=1, help="stage of ZeRO: 0 to 3")
     options = parser.parse_args()
 
     deepspeed.init_distributed(dist_backend=options.backend, verbose=False)

@@ -48,7 +48,7 @@ def empty(like: Any, dtype: str, shape: Shape) -> Any:
         import numpy
     except ImportError as error:
         raise UnsupportedError(
-            "a result without `out` is a NumPy array; install numpy or give `out`"
+            "a result without `out` is a NumPy array; install numpy or pass `out`"
         ) from error
     own = getattr(like, "dtype", None)
     return numpy.empty(shape, own if isinstance(own, numpy.dtype) else dtype)
@@ -64,10 +64,10 @@ def registered(shape: int | Shape, dtype: Any, alloc: Callable[[int], Any]) -> A
         ) from error
     kind = numpy.dtype(dtype)
     if kind.hasobject:
-        raise InvalidArgumentError(f"no Python objects in registered memory; {kind} has some")
+        raise InvalidArgumentError(f"registered memory cannot hold Python objects, as in {kind}")
     lengths = (shape,) if isinstance(shape, int) else tuple(shape)
     if any(length < 0 for length in lengths):
-        raise InvalidArgumentError(f"shape {lengths}: lengths are 0 or more")
+        raise InvalidArgumentError(f"invalid shape {lengths}: lengths must be 0 or more")
     memory = alloc(element_count(lengths) * kind.itemsize)
     return numpy.ndarray(lengths, kind, buffer=memory)
 
@@ -98,7 +98,7 @@ def divided(shape: Shape, parts: int) -> Shape:
     rows, rest = split_first(shape)
     if rows % parts:
         raise InvalidArgumentError(
-            f"axis 0 of shape {shape} cannot be divided among {parts} ranks; give `counts`"
+            f"axis 0 of shape {shape} cannot be divided among {parts} ranks; pass `counts`"
         )
     return (rows // parts, *rest)
 
@@ -144,7 +144,7 @@ def element_counts(counts: Sequence[int], buffer: Buffer, rows: int, world_size:
     length, rest = split_first(buffer.shape)
     if length != rows:
         raise InvalidArgumentError(
-            f"counts {list(counts)} ask for {rows} along axis 0; "
+            f"counts {list(counts)} need {rows} rows along axis 0; "
             f"the array's shape is {buffer.shape}"
         )
     return [count * element_count(rest) for count in counts]

@@ -257,7 +257,7 @@ class Communicator(_exit.Open, ObjectCollectives):
             target = arrays.output(x, source, source.shape, out)
             return self._call("all_to_all", block, source, target, how)
         if send_counts is None or recv_counts is None:
-            raise InvalidArgumentError("`send_counts` and `recv_counts` go together")
+            raise InvalidArgumentError("pass both `send_counts` and `recv_counts`, or neither")
         given = arrays.element_counts(send_counts, source, sum(send_counts), self.world_size)
         arrays.check_counts(recv_counts, self.world_size)
         row = arrays.element_count(arrays.split_first(source.shape)[1])
@@ -428,7 +428,7 @@ class Communicator(_exit.Open, ObjectCollectives):
         """
         thread = get_ident()
         if thread in self._groups:
-            raise InvalidArgumentError("a group within a group; make its calls in the outer one")
+            raise InvalidArgumentError("nested group; make its calls in the outer group")
         collected = self._groups[thread] = []
         try:
             yield
@@ -456,7 +456,7 @@ class Communicator(_exit.Open, ObjectCollectives):
         name, factor = ("premul_sum", op.factor) if isinstance(op, PremulSum) else (op, None)
         if name == "premul_sum" and factor is None:
             raise InvalidArgumentError(
-                "`premul_sum` has a factor: give op=ringfold.premul_sum(factor)"
+                "`premul_sum` needs a factor: pass op=ringfold.premul_sum(factor)"
             )
         request = Request(
             collective,

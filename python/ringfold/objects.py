@@ -102,7 +102,7 @@ def _check(problem: Exception | None, lengths: dict[int, int]) -> None:
     for rank, length in lengths.items():
         if length < 0:
             raise InvalidArgumentError(
-                f"rank {rank} could not pickle its object; its error says why"
+                f"rank {rank} could not pickle its object; see rank {rank}'s error"
             )
 
 

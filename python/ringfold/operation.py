@@ -31,6 +31,6 @@ def root_and_op(
     ops = [each for each in (*given, op) if not (each is None or hasattr(each, "__index__"))]
     if len(roots) > 1 or len(ops) > 1:
         raise InvalidArgumentError(
-            f"reduce with roots {roots} and operations {ops}; give one of each"
+            f"reduce with roots {roots} and operations {ops}; pass at most one of each"
         )
     return index((roots or [0])[0]), (ops or ["sum"])[0]

@@ -76,9 +76,9 @@ def test_a_bad_line_is_told_with_line_and_column(tmp_path: Path) -> None:
 
 
 def test_an_unknown_key_of_tuning_is_an_error_that_names_the_nearest() -> None:
-    unknown: Any = {"min_chanels": 1}
-    with pytest.raises(ringfold.InvalidArgumentError, match="did you mean `min_channels`"):
+    unknown: Any = {"max_chanels": 1}
+    with pytest.raises(ringfold.InvalidArgumentError, match="did you mean `max_channels`"):
         ringfold.init(tuning=unknown)
     unknown = {"speed": "high"}
-    with pytest.raises(ringfold.InvalidArgumentError, match="use channels, min_channels"):
+    with pytest.raises(ringfold.InvalidArgumentError, match="use max_channels, protocol"):
         ringfold.init(tuning=unknown)

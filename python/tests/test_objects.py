@@ -60,7 +60,7 @@ def test_an_object_that_cannot_be_pickled_fails_on_all_ranks(jobs: Any) -> None:
             else:
                 assert (kind, text) == (
                     "InvalidArgumentError",
-                    "rank 1 could not pickle its object; its error says why",
+                    "rank 1 could not pickle its object; see rank 1's error",
                 )
         assert after == [0, 1, 2]
 

@@ -38,7 +38,7 @@ def test_root_and_operation_of_reduce_stand_in_either_order(alone: ringfold.Comm
         assert found.tolist() == [0.5] * 3
     assert alone.reduce(x, root=0).tolist() == alone.reduce(x).tolist() == [1.0] * 3
     for twice in (("sum", "max"), (0, 0)):
-        with pytest.raises(ringfold.InvalidArgumentError, match="give one of each"):
+        with pytest.raises(ringfold.InvalidArgumentError, match="pass at most one of each"):
             alone.reduce(x, *twice)
     with pytest.raises(ringfold.InvalidArgumentError):
         alone.reduce(x, "sum", op="max")

@@ -39,7 +39,7 @@ def eventually(find: Callable[[], Found | None]) -> Found:
         if (found := find()) is not None:
             return found
         time.sleep(0.05)
-    pytest.fail("it never comes")
+    pytest.fail("timed out: the expected state never appeared")
 
 
 def parsed(text: str) -> list[tuple[str, dict[str, str], float]]:

@@ -157,12 +157,12 @@ class Group(Collectives, PointToPoint, MonitoredBarrier):
 def _check_place(store: Any, rank: int, world_size: int, timeout: timedelta) -> None:
     """Raise for arguments that would make the group wait for ranks that do not exist."""
     if not isinstance(store, dist.Store):
-        raise InvalidArgumentError(f"a process group needs a store of torch, not {store!r}")
+        raise InvalidArgumentError(f"a process group needs a torch store, not {store!r}")
     if not 0 <= rank < world_size:
-        raise InvalidArgumentError(f"rank {rank} of {world_size} ranks is impossible")
+        raise InvalidArgumentError(f"rank {rank} is out of range for {world_size} ranks")
     if not isinstance(timeout, timedelta) or timeout <= timedelta(0):
         raise InvalidArgumentError(
-            f"the timeout is a positive `datetime.timedelta`, not {timeout!r}"
+            f"the timeout must be a positive `datetime.timedelta`, not {timeout!r}"
         )
 
 
@@ -288,8 +288,8 @@ class RingfoldBackend(Group, c10d.Backend):
         """
         if self._rank not in ranks:
             raise UnsupportedError(
-                f"rank {self._rank} splits a group into ranks {list(ranks)}, itself none of them; "
-                "use `new_group`"
+                f"rank {self._rank} is not among the ranks {list(ranks)} of its split; use "
+                "`new_group`"
             )
         timeout = None if opts is None else opts._timeout
         return self._part(store, list(ranks), timeout, f"{self._name}:split")

@@ -159,8 +159,8 @@ def _secret_and_key(meet: _Meet) -> tuple[str, bytes | None]:
     if has_secret is not (meet.whose == _OF_JOB):
         with_it, without = ("this rank", "rank 0") if has_secret else ("rank 0", "this rank")
         raise BootstrapError(
-            f"{with_it} has a secret of the job, and {without} has none; give RINGFOLD_SECRET or "
-            "RINGFOLD_SECRET_FILE to all"
+            f"{with_it} has a job secret, but {without} has none; set RINGFOLD_SECRET or "
+            "RINGFOLD_SECRET_FILE on all ranks"
         )
     if meet.whose != _OF_JOB:
         return meet.secret, None
@@ -202,8 +202,8 @@ def _next_attempt(place: _Place, last: str | None) -> str:
     while (attempt := _attempt(place)) in (None, last):
         if place.is_over():
             raise BootstrapError(
-                "rank 0's entries in the store are of an earlier attempt to join or of another "
-                "client, and rank 0 has not begun another attempt"
+                "rank 0's entries in the store belong to an earlier attempt to join or to another "
+                "client, and rank 0 did not begin a new attempt in time"
             )
         time.sleep(_PAUSE_S)
     assert attempt is not None

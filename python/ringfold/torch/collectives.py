@@ -412,14 +412,14 @@ class Collectives:
         if not splits:
             if rows % self._world_size:
                 raise InvalidArgumentError(
-                    f"axis 0 of the {what}, {rows} long, cannot be divided among "
-                    f"{self._world_size} ranks; give split sizes"
+                    f"axis 0 of the {what}, of length {rows}, cannot be divided among "
+                    f"{self._world_size} ranks; pass split sizes"
                 )
             splits = [rows // self._world_size] * self._world_size
         self._check_ranks(len(splits), f"{what} splits")
         if sum(splits) != rows or min(splits) < 0:
             raise InvalidArgumentError(
-                f"{what} splits {list(splits)} do not add up to axis 0, which is {rows} long"
+                f"{what} splits {list(splits)} do not add up to the length of axis 0, {rows}"
             )
         row = tensor.numel() // rows if rows else 0
         return [split * row for split in splits]

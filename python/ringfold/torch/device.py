@@ -181,7 +181,7 @@ class DeviceSide:
         if self.lane is None:
             return
         if grace_s is not None and last is not None and not has_ended(last, grace_s):
-            self.lane.abort(f"the process ends, and a call was not done after {grace_s} s")
+            self.lane.abort(f"process exit: a call had not completed after {grace_s} s")
         self.lane.close()
         self._sweep()
 

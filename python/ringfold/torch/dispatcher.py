@@ -269,7 +269,7 @@ def _terms(group: Any, values: dict[str, Any], calls: list[Observed]) -> Terms:
             operation, factor = spelled(_reduce_op(calls[-1].arguments))
         else:
             raise UnsupportedError(
-                "the operator of premul_sum does not know its factor; call the group's method"
+                "the operator of premul_sum has no factor; call the group's method"
             )
     timeout = timedelta(milliseconds=values.get("timeout", -1))
     is_async = values.get("async_op", values.get("asyncOp", True))

@@ -67,7 +67,9 @@ def dump_flight_record(path: "str | os.PathLike[str] | None" = None) -> str:
     found = recorder()
     prefix = os.fspath(path) if path is not None else found.settings.dump
     if prefix is None:
-        raise InvalidArgumentError("nowhere to write to; give a path, or set RINGFOLD_FR_DUMP")
+        raise InvalidArgumentError(
+            "no path for the flight record; pass a path, or set RINGFOLD_FR_DUMP"
+        )
     if os.path.isdir(prefix):
         prefix = os.path.join(prefix, DEFAULT_PREFIX)
     with found.writing:

@@ -63,7 +63,7 @@ def bootstrap_env(timeout: timedelta = _TIMEOUT) -> Launch:
     `RINGFOLD_ADDR` and `RINGFOLD_SECRET`, on all ranks.
     """
     if bool(os.environ.get(_HOST)) is not bool(os.environ.get(_PORT)):
-        raise InvalidArgumentError(f"only one of {_HOST} and {_PORT} is set; give both or neither")
+        raise InvalidArgumentError(f"only one of {_HOST} and {_PORT} is set; set both or neither")
     place, hosts = _native.launch()
     rank, world_size, local_rank, local_world_size, launcher = place
     if os.environ.get(_HOST):
@@ -118,7 +118,7 @@ def _reachable(hosts: list[str], port: int) -> str:
             tried.append(f"{host}: {error}")
         else:
             return host
-    raise BootstrapError(f"rank 0's store is not reached at port {port} of {'; '.join(tried)}")
+    raise BootstrapError(f"cannot reach rank 0's store at port {port} of {'; '.join(tried)}")
 
 
 def _serve(port: int, timeout: timedelta, listener: int | None = None) -> Any:

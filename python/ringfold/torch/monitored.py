@@ -125,14 +125,14 @@ class Barriers:
         """Wait for the barrier's verdict; return the error text and the missing ranks."""
         self._store.set(key(number, self._rank), "here")
         if not self._wait([key(number, 0)], timeout_s):
-            return "Rank 0 has not come to it.", [0]
+            return "Rank 0 did not reach the barrier.", [0]
         # Rank 0 may have arrived late; its own timeout begins then.
         if not self._wait([verdict(number)], timeout_s + VERDICT_GRACE_S):
-            return "Rank 0 came to it, and then gave no answer.", [0]
+            return "Rank 0 reached the barrier, but did not answer.", [0]
         found = self._store.get(verdict(number)).decode()
         missing = [int(rank) for rank in found.split(",")] if found else []
         return (
-            "Please check rank 0 logs for faulty rank. Ranks that did not come in time: "
+            "Please check rank 0 logs for faulty rank. Ranks that did not arrive in time: "
             f"{listed(missing)}.",
             missing,
         )

@@ -96,7 +96,7 @@ def terms(
     elif isinstance(opts, timedelta):
         timeout = opts
     elif opts is not None:
-        raise InvalidArgumentError(f"`{kind.__name__}` in the place of a call's options")
+        raise InvalidArgumentError(f"invalid options of type `{kind.__name__}`")
     operation, factor = ("sum", 1.0) if op is None else spelled(op)
     return Terms(True, seconds(timeout, default_timeout_s), operation, factor, root or 0)
 
@@ -108,14 +108,14 @@ def spelled(op: Any) -> tuple[str, float]:
     name = _OPERATIONS.get(kind)
     if name is None:
         raise InvalidArgumentError(
-            f"no operation {op} in ringfold; one of {', '.join(_OPERATIONS.values())}"
+            f"unsupported operation {op}; use one of {', '.join(_OPERATIONS.values())}"
         )
     if name != "premul_sum":
         return name, 1.0
     factor = op.__getstate__()[1]
     if isinstance(factor, torch.Tensor) and factor.numel() != 1:
         raise InvalidArgumentError(
-            f"premul_sum with a factor of {factor.numel()} elements; give one number a rank"
+            f"premul_sum with a factor of {factor.numel()} elements; use one number per rank"
         )
     return name, float(factor)
 

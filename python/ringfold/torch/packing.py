@@ -52,7 +52,7 @@ def make_allreduce_cb(
     pack_bytes: the size at which a pack is sent. A larger gradient has a pack of its own.
     """
     if op not in OPERATIONS:
-        raise InvalidArgumentError(f"op `{op}` is none of {', '.join(OPERATIONS)}")
+        raise InvalidArgumentError(f"unknown op `{op}`; use one of {', '.join(OPERATIONS)}")
     if pack_bytes <= 0:
         raise InvalidArgumentError(f"pack_bytes {pack_bytes} is not above 0")
     name = ALIASES.get(backend, backend) if backend is not None else None
@@ -167,7 +167,7 @@ class PackedAllReduce:
             named = [("", parameter) for parameter in parameters]
         for name, parameter in named:
             if id(parameter) in self._names:
-                raise InvalidArgumentError("a parameter is attached already")
+                raise InvalidArgumentError("a parameter is already attached")
             number = len(self._parameters)
             if not name or name in self._parameters:
                 # Several modules may have a `weight`.

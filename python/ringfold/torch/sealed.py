@@ -106,8 +106,8 @@ class Seal:
 
     def _refusal(self, source: int, name: str, size: int) -> CorruptError:
         text = (
-            f"{size} bytes of {name} are not what rank {source} sent: "
-            "changed or repeated in transit"
+            f"{size} bytes of {name} from rank {source} failed authentication: changed or replayed "
+            "in transit"
         )
         self._communicator.abort(text)
         error = CorruptError(text)

@@ -62,8 +62,8 @@ def numbers(tensor: torch.Tensor, operation: str) -> Numbers:
         )
     if dtype.is_complex and operation not in _ADDITIVE:
         raise InvalidArgumentError(
-            f"operation `{operation}` does not exist for {dtype}; of complex numbers there are sum "
-            "and avg"
+            f"operation `{operation}` does not exist for {dtype}; complex types support sum, avg "
+            "and premul_sum"
         )
     if (
         operation in _OF_FLOATS

@@ -126,7 +126,7 @@ class Watcher:
                 if self.settings.stall_s:
                     self._look(set(traces))
             except Exception as error:
-                log.warning("cannot watch: %s", error)
+                log.warning("cannot check the groups: %s", error)
 
     def _period_s(self) -> float:
         period_s = min(self.settings.stall_s / LOOKS_PER_STALL or LOOK_MAX_S, LOOK_MAX_S)
@@ -163,10 +163,12 @@ class Watcher:
         """Install the signal handler unless the program has one. Returns the signal, or 0."""
         number = getattr(signal, f"SIG{name.removeprefix('SIG')}", None)
         if not isinstance(number, signal.Signals):
-            log.warning("RINGFOLD_FR_SIGNAL=`%s` is no signal; for example USR2", name)
+            log.warning(
+                "RINGFOLD_FR_SIGNAL=`%s` is not the name of a signal; use for example USR2", name
+            )
         elif threading.current_thread() is not threading.main_thread():
             log.warning(
-                "signals are handled where the first group is made in the main thread; %s is not",
+                "%s is not handled, because the first group was not made in the main thread",
                 number.name,
             )
         elif signal.getsignal(number) is not signal.SIG_DFL:
@@ -206,15 +208,15 @@ def awaited(record: Record) -> str:
     trace = record.trace
     asked = (trace.lane if record.is_on_device else None) or trace.communicator
     if asked is None:
-        return "its group is gone"
+        return "its group no longer exists"
     try:
         standings = asked.standing(ANSWER_S)
     except RingfoldError as error:
-        return f"where the others are is not known: {error}"
+        return f"the progress of the other ranks is unknown: {error}"
     if record.is_message:
         peer = record.noted[0][4]
         if peer is None:
-            return "any rank may end it"
+            return "waiting for any rank"
         return f"waiting for {place(trace.ranks[peer], standings[peer])}"
     own = standings[trace.rank]
     begun = own[1] if own is not None else 0

@@ -187,7 +187,7 @@ class RingfoldWork(dist.Work):
                         # `finish` is not repeated: it may have done a part of its work.
                         kept = error
                         if not isinstance(error, Exception):
-                            kept = RingfoldError(f"the results are not all there: {error!r}")
+                            kept = RingfoldError(f"incomplete results: {error!r}")
                         self._finish = partial(_raise, kept)
                         raise
                 self._finish = None

@@ -236,7 +236,7 @@ def watched(trial: Trial, job: Job, place: Place) -> Outcome:
     """Watch a job through all of its faults."""
     outcome = Outcome()
     if not job.wait_for("ready"):
-        return failed(outcome, trial, job, "not all ranks came up")
+        return failed(outcome, trial, job, "not all ranks started")
     for number, kind in enumerate(trial.is_short):
         job.pause(trial.moments_s[number])
         began = time.monotonic()

@@ -228,7 +228,7 @@ class Program:
         for lane, program in zip(self.lanes, self._programs_of_lanes(), strict=True):
             try:
                 lane.enqueue([DeviceRequest("all_reduce", "float32", 0, [], [])], program.stream)
-                raise Wrong(f"a call is made after {fault}")
+                raise Wrong(f"a call succeeded after {fault}")
             except ringfold.RingfoldError as later:
                 if type(later) is not type(lane.fault()):
                     raise Wrong(f"a call raises {later} after {lane.fault()}") from later
@@ -249,7 +249,7 @@ class Program:
             time.sleep(NAP_S)
         if awaited:
             return None
-        raise Wrong("lanes end because of a fault that none has")
+        raise Wrong("lanes ended because of a fault that no lane has")
 
     def _programs_of_lanes(self) -> list[softcuda.Program]:
         known = sorted(set(self.setup.devices))

@@ -283,7 +283,7 @@ def ended(
     steps.close()
     left = steps.left()
     if any(left.values()):
-        fault = harness.Wrong(f"of the lanes {left} are left after {fault}")
+        fault = harness.Wrong(f"the driver still has {left} of the lanes after {fault}")
     rank.say_ended(fault, known=at)
 
 
@@ -293,7 +293,7 @@ def round_(seed: int, place: Place) -> Outcome:
     with Job(lambda rank: program(rank, trial, seed), trial.ranks, place, seed) as job:
         if not job.wait_for("ready"):
             ends = "; ".join(str(ending) for ending in job.finish(1))
-            return Outcome(violations=[f"{trial}: not all ranks came up: {ends}"])
+            return Outcome(violations=[f"{trial}: not all ranks started: {ends}"])
         begun = disturbed(trial, job)
         others = [rank for rank in range(trial.ranks) if rank != trial.victim]
         job.wait_for("end", of=others)

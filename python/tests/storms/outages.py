@@ -239,7 +239,7 @@ def watched(trial: Trial, job: Job, place: Place) -> Outcome:
     """Watch a job through all of its events."""
     outcome = Outcome()
     if not job.wait_for("ready"):
-        return failed(outcome, trial, job, "not all ranks came up")
+        return failed(outcome, trial, job, "not all ranks started")
     *shorts, final = trial.events
     for number, event in enumerate(shorts):
         job.pause(trial.pauses_s[number])

@@ -158,11 +158,15 @@ def soak(seed: int, ranks: int, seconds: float, transport: str, leak: str | None
 def main() -> None:
     """Run as the command line requests; exit with 1 if a guarantee was violated."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=SECONDS, help="for so long (%(default)s)")
-    parser.add_argument("--ranks", type=int, default=3, help="so many ranks (%(default)s)")
+    parser.add_argument(
+        "--seconds", type=float, default=SECONDS, help="duration in seconds (default %(default)s)"
+    )
+    parser.add_argument(
+        "--ranks", type=int, default=3, help="number of ranks (default %(default)s)"
+    )
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 30), help="(random)")
     parser.add_argument("--transport", default="shm", choices=("shm", "tcp"))
-    parser.add_argument("--leak", choices=LEAKS, help="have all ranks grow, to test the judge")
+    parser.add_argument("--leak", choices=LEAKS, help="make all ranks leak, to test the judge")
     parser.add_argument("--folder", help=argparse.SUPPRESS)
     said = parser.parse_args()
     if me := harness.Rank.resumed():

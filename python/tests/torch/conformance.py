@@ -103,7 +103,7 @@ def parser() -> argparse.ArgumentParser:
         "--alias",
         type=aliases,
         default=list(ALIASES),
-        help="the backend that the suite takes it for (default gloo,mpi)",
+        help="backends whose tests the suite runs (default gloo,mpi)",
     )
     add(
         "--world",
@@ -127,7 +127,7 @@ def parser() -> argparse.ArgumentParser:
         help="import this once instead of in every rank",
     )
     add("--json", type=Path, metavar="FILE", help="file for all results")
-    add("--skips", action="store_true", help="say why tests are skipped")
+    add("--skips", action="store_true", help="print the reasons for skipped tests")
     return flags
 
 

@@ -230,10 +230,7 @@ def parser() -> argparse.ArgumentParser:
     flags = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     add = flags.add_argument
     add("--backend", default="ringfold", help="backend of the groups (default %(default)s)")
-    add(
-        "--alias",
-        help="the backend that the suite's decorators take it for (default: the backend itself)",
-    )
+    add("--alias", help="backend whose tests the suite runs (default: the backend itself)")
     add("--world", type=int, default=2, help="ranks of each test (default %(default)s)")
     add("-k", dest="pattern", default="", metavar="REGEX", help="only tests with matching names")
     add(

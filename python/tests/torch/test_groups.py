@@ -120,9 +120,9 @@ def test_a_group_that_cannot_be_made_is_refused_at_once() -> None:
     store = dist.HashStore()
     second = timedelta(seconds=1)
     cases: list[tuple[tuple[Any, int, int, Any], str]] = [
-        ((None, 0, 2, second), "needs a store of torch, not None"),
-        ((store, 7, 2, second), "rank 7 of 2 ranks is impossible"),
-        ((store, -1, 2, second), "rank -1 of 2 ranks is impossible"),
+        ((None, 0, 2, second), "needs a torch store, not None"),
+        ((store, 7, 2, second), "rank 7 is out of range for 2 ranks"),
+        ((store, -1, 2, second), "rank -1 is out of range for 2 ranks"),
         ((store, 0, 2, timedelta(0)), "a positive `datetime.timedelta`"),
         ((store, 0, 2, 5.0), "a positive `datetime.timedelta`, not 5.0"),
     ]

@@ -225,7 +225,7 @@ def wrong_use() -> None:
         with pytest.raises(RingfoldError, match="no_sync"):
             module(torch.ones(1, 3)).sum().backward()
         average.wait()
-    with pytest.raises(InvalidArgumentError, match="attached already"):
+    with pytest.raises(InvalidArgumentError, match="already attached"):
         average.attach(module.parameters())
     average.detach()
     module(torch.ones(1, 3)).sum().backward()

@@ -202,7 +202,7 @@ def attack(way: str) -> Any:
 def test_bytes_that_changed_on_their_way_are_not_loaded(ranks: Any, way: str) -> None:
     victim, *others = ranks(attack, 3, "ringfold", variables=ON_NETWORK, way=way).results()
     kind, text, later, peer = victim
-    assert kind is CorruptError and later == 0 and "changed or repeated in transit" in text
+    assert kind is CorruptError and later == 0 and "changed or replayed in transit" in text
     assert peer == (2 if way == "change" else 1)
     for kind, text, *_ in others:
         assert kind is AbortedError and "aborted by rank 0" in text and "changed" in text
@@ -308,8 +308,8 @@ def join_with_half_a_secret(port: int, owner: int) -> str:
 def test_ranks_without_the_secret_of_others_are_told(ranks: Any, owner: int) -> None:
     outcome = ranks(join_with_half_a_secret, 2, None, port=free_port(), owner=owner)
     expected = (
-        "rank 0 has a secret of the job, and this rank has none"
+        "rank 0 has a job secret, but this rank has none"
         if owner == 0
-        else "this rank has a secret of the job"
+        else "this rank has a job secret"
     )
     assert expected in outcome.result(1)

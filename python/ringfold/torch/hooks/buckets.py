@@ -50,13 +50,13 @@ class NamedParameters:
         """The layout of a `GradBucket`."""
         if bucket.buffer().layout != torch.strided:
             raise InvalidArgumentError(
-                "sparse gradients: hooks that keep a state work on dense ones"
+                "sparse gradients are not supported by hooks with a state; use dense ones"
             )
         parameters = bucket.parameters()
         names = tuple(self._names.get(id(parameter), "") for parameter in parameters)
         if "" in names:
             raise InvalidArgumentError(
-                "a bucket holds a parameter that is not the model's; make the state with DDP's "
+                "a bucket has a parameter that is not in the model; create the state with DDP's "
                 "model"
             )
         return Layout(names, tuple(parameter.numel() for parameter in parameters))
@@ -85,7 +85,7 @@ class Ledger:
         missing = [name for name in layout.names if name not in self._parts]
         if missing and len(missing) < len(layout.names):
             raise InvalidArgumentError(
-                f"nothing is kept for `{missing[0]}`, unlike for others of its bucket; was it "
+                f"no state for `{missing[0]}`, unlike other parameters of its bucket; was it "
                 "frozen before?"
             )
         return not missing
@@ -159,8 +159,8 @@ class Ledger:
                 part.numel() != parameter.numel() for part in fields.values()
             ):
                 raise InvalidArgumentError(
-                    f"the saved state for `{name}` does not fit the parameter; it is another "
-                    "hook's or model's"
+                    f"the saved state for `{name}` does not fit the parameter; it belongs to "
+                    "another hook or model"
                 )
             parts[name] = tuple(fields[field].detach().clone().view(-1) for field in self.fields)
         self._flat.clear()

@@ -181,7 +181,7 @@ class DelayedOptimizer(torch.optim.Optimizer):
         by one.
         """
         if closure is not None:
-            raise InvalidArgumentError("delayed gradients do not go with a closure")
+            raise InvalidArgumentError("delayed gradients do not support a closure")
         if not self.delayed.empty:
             self.optimizer.step()
 

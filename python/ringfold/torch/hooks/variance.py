@@ -53,9 +53,11 @@ class VarianceState(HookState):
         group: object = None,
     ) -> None:
         if wire not in WIRES:
-            raise InvalidArgumentError(f"wire `{wire}` is none of {', '.join(WIRES)}")
+            raise InvalidArgumentError(f"unknown wire `{wire}`; use one of {', '.join(WIRES)}")
         if threshold is not None and (threshold <= 0 or wire != "exact"):
-            raise InvalidArgumentError("a threshold must be above 0, and has its own wire format")
+            raise InvalidArgumentError(
+                "the threshold must be above 0, and cannot be combined with another wire format"
+            )
         if alpha < 0 or not 0 <= zeta <= 1:
             raise InvalidArgumentError(
                 f"alpha {alpha} is negative, or zeta {zeta} is not from 0 to 1"
