@@ -93,7 +93,10 @@ class Communicator(_exit.Open, ObjectCollectives):
         timeout: float | None = None,
         algorithm: str | None = None,
     ) -> Any:
-        """Every rank gets the reduction of all `x`."""
+        """Return a new array, the reduction of all `x`; `x` stays unchanged unless `out=x`.
+
+        torch.distributed's `all_reduce` and mpi4py's with `IN_PLACE` store the result in `x`.
+        """
         source = Buffer(x)
         target = arrays.output(x, source, source.shape, out)
         return self._call(
