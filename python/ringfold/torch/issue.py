@@ -30,13 +30,13 @@ from torch._C._functorch import maybe_current_level as _transform_level
 
 from ringfold import _native
 from ringfold._native import DeviceRequest, Request
-from ringfold.errors import InvalidArgumentError, RingfoldError, UnsupportedError
+from ringfold.errors import InvalidArgumentError, UnsupportedError
 from ringfold.torch.device import DRIVER_STREAMS, DeviceHandle, DeviceSide
 from ringfold.torch.flight_dump import failed
 from ringfold.torch.flight_recorder import MESSAGES, Noted, Record, Trace
 from ringfold.torch.level0 import Passage, PassageWork
 from ringfold.torch.options import Terms
-from ringfold.torch.tensors import Numbers, Side, Staging, is_truncated, pieces
+from ringfold.torch.tensors import Numbers, Side, Staging, is_truncated, mixed, pieces
 from ringfold.torch.work import CompletedWork, RingfoldWork, held
 
 Counts = int | list[int] | tuple[list[int], list[int]]
@@ -234,20 +234,18 @@ class DevicePart(NamedTuple):
         )
 
 
-def mixed(one: torch.device, other: torch.device | None) -> InvalidArgumentError:
-    """The error of a call with tensors of two devices."""
-    return InvalidArgumentError(
-        f"tensors on `{one}` and `{other or 'cpu'}` in one call; they must be on the same device"
-    )
-
-
 def widened(counts: Counts, width: int) -> Counts:
     """`counts` in elements of the core, of which an element of torch has `width`."""
+    return changed(counts, lambda count: count * width)
+
+
+def changed(counts: Counts, change: Callable[[int], int]) -> Counts:
+    """`counts` with each count changed."""
     if isinstance(counts, int):
-        return counts * width
+        return change(counts)
     if isinstance(counts, tuple):
-        return [count * width for count in counts[0]], [count * width for count in counts[1]]
-    return [count * width for count in counts]
+        return list(map(change, counts[0])), list(map(change, counts[1]))
+    return list(map(change, counts))
 
 
 def noted(

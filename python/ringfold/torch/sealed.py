@@ -20,7 +20,7 @@ for no other type.
 import ctypes
 import hmac
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
@@ -28,7 +28,7 @@ import torch
 from ringfold import _native
 from ringfold._native import Request
 from ringfold.errors import CorruptError
-from ringfold.torch.issue import Call, Counts, noted, widened
+from ringfold.torch.issue import Call, Counts, changed, noted, widened
 from ringfold.torch.options import Terms
 from ringfold.torch.tensors import Numbers, Side, moved
 
@@ -158,7 +158,7 @@ class Closing(NamedTuple):
 
 
 class SealedCall(Call):
-    """A call of a group with a `Seal`: like `Call`, but moved bytes get trailers."""
+    """A call that moves data, in a group with a `Seal`: like `Call`, but bytes get trailers."""
 
     __slots__ = ("_checks", "_closings", "_numbers", "_seal")
 
@@ -172,8 +172,7 @@ class SealedCall(Call):
 
     def is_hosted(self, tensor: torch.Tensor) -> bool:
         """Like `Call.is_hosted`, but true for moved bytes, whose trailers the host computes."""
-        is_bytes = self.name in _SHARES and moved(tensor).name == "uint8"
-        return is_bytes or super().is_hosted(tensor)
+        return moved(tensor).name == "uint8" or super().is_hosted(tensor)
 
     def ask(
         self,
@@ -186,7 +185,7 @@ class SealedCall(Call):
         tag: int = 0,
     ) -> None:
         """Add requests like `Call.ask`, with trailers behind moved bytes."""
-        if numbers.name != "uint8" or self.name not in _SHARES:
+        if numbers.name != "uint8":
             super().ask(numbers, counts, given, filled, root=root, tag=tag)
             return
         # Checked with the caller's lengths, before trailers are added.
@@ -198,14 +197,15 @@ class SealedCall(Call):
         # Bytes are on the host, where sides are in one piece.
         assert not isinstance(given, list) and not isinstance(filled, list)
         seal, lengths = self._seal, widened(counts, numbers.width)
-        gives, gets = _SHARES[self.name](seal.rank, seal.world_size, lengths, root)
+        gives, gets = shares_of(self.name, seal.rank, seal.world_size, lengths, root)
         self._numbers[len(self.requests)] = None
         closed = None if given is None else self._closed(given, gives, tag)
         if filled is None or filled is given:
             opened = closed if filled is given else None
         else:
             opened = self._opened(filled, gets, tag)
-        super().ask(_BYTES, lengthened(lengths), closed, opened, root=root, tag=tag)
+        with_trailers = changed(lengths, lambda count: count + TRAILER_BYTES)
+        super().ask(_BYTES, with_trailers, closed, opened, root=root, tag=tag)
         self.noted[-1] = noted(given, filled, counts, root, tag)
 
     def admit(self, communicator: _native.Communicator) -> None:
@@ -272,77 +272,32 @@ _MESSAGES = frozenset({"send", "recv"})
 _FOR_ALL = frozenset({"all_gather", "broadcast"})
 
 
-def _all_gather(
-    rank: int, world_size: int, counts: Counts, _: int | None
+def shares_of(
+    name: str, rank: int, world_size: int, counts: Counts, peer: int | None
 ) -> tuple[list[Share], list[Share]]:
-    each = by_rank(counts, world_size)
-    return [(_ALL, each[rank])], list(enumerate(each))
-
-
-def _gather(
-    rank: int, world_size: int, counts: Counts, root: int | None
-) -> tuple[list[Share], list[Share]]:
-    each = by_rank(counts, world_size)
-    return [(root, each[rank])], list(enumerate(each))
-
-
-def _scatter(
-    rank: int, world_size: int, counts: Counts, root: int | None
-) -> tuple[list[Share], list[Share]]:
-    each = by_rank(counts, world_size)
-    return list(enumerate(each)), [(root, each[rank])]
-
-
-def _all_to_all(
-    rank: int, world_size: int, counts: Counts, _: int | None
-) -> tuple[list[Share], list[Share]]:
+    """The parts that this rank sends, if it sends, and those that it receives, if it receives, in
+    memory order. `peer` is the root of a collective, or the other end of a message.
+    """
     given, got = counts if isinstance(counts, tuple) else (counts, counts)
-    return list(enumerate(by_rank(given, world_size))), list(enumerate(by_rank(got, world_size)))
+    sent, received = by_rank(given, world_size), by_rank(got, world_size)
+    match name:
+        case "all_gather":
+            return [(_ALL, sent[rank])], list(enumerate(received))
+        case "all_to_all":
+            return list(enumerate(sent)), list(enumerate(received))
+        case "broadcast":
+            return [(_ALL, sent[0])], [(peer, received[0])]
+        case "gather":
+            return [(peer, sent[rank])], list(enumerate(received))
+        case "scatter":
+            return list(enumerate(sent)), [(peer, received[rank])]
+    assert name in _MESSAGES
+    return [(peer, sent[0])], [(peer, received[0])]
 
 
-def _broadcast(
-    rank: int, world_size: int, counts: Counts, root: int | None
-) -> tuple[list[Share], list[Share]]:
-    count = by_rank(counts, 1)[0]
-    return [(_ALL, count)], [(root, count)]
-
-
-def _message(
-    rank: int, world_size: int, counts: Counts, peer: int | None
-) -> tuple[list[Share], list[Share]]:
-    share = (peer, by_rank(counts, 1)[0])
-    return [share], [share]
-
-
-_SHARES: dict[str, Callable[[int, int, Counts, int | None], tuple[list[Share], list[Share]]]] = {
-    "all_gather": _all_gather,
-    "all_to_all": _all_to_all,
-    "broadcast": _broadcast,
-    "gather": _gather,
-    "recv": _message,
-    "scatter": _scatter,
-    "send": _message,
-}
-"""For each call that moves data, a function that returns the parts that this rank sends, if it
-sends, and those that it receives, if it receives, in memory order.
-"""
-
-
-def by_rank(counts: Counts, world_size: int) -> list[int]:
+def by_rank(counts: int | list[int], world_size: int) -> list[int]:
     """One count per rank."""
-    assert not isinstance(counts, tuple)
     return [counts] * world_size if isinstance(counts, int) else counts
-
-
-def lengthened(counts: Counts) -> Counts:
-    """`counts` of bytes with a trailer behind each."""
-    if isinstance(counts, int):
-        return counts + TRAILER_BYTES
-    if isinstance(counts, tuple):
-        return [count + TRAILER_BYTES for count in counts[0]], [
-            count + TRAILER_BYTES for count in counts[1]
-        ]
-    return [count + TRAILER_BYTES for count in counts]
 
 
 def room_for(shares: list[Share]) -> torch.Tensor:

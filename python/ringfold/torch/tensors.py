@@ -227,10 +227,7 @@ class Staging:
         if self.passage is None:
             self.passage = Passage(tensor.device)
         elif self.passage.device != tensor.device:
-            raise InvalidArgumentError(
-                f"tensors on {self.passage.device} and {tensor.device} in one call; they must be "
-                "on the same device"
-            )
+            raise mixed(tensor.device, self.passage.device)
         return self.passage
 
     def divide(self, total: Side, by: int) -> None:
@@ -251,6 +248,13 @@ class Staging:
         for tensor, part in self._back:
             tensor.detach().copy_(part)
         self._back.clear()
+
+
+def mixed(one: torch.device, other: torch.device | None) -> InvalidArgumentError:
+    """The error of a call with tensors of two devices."""
+    return InvalidArgumentError(
+        f"tensors on `{one}` and `{other or 'cpu'}` in one call; they must be on the same device"
+    )
 
 
 def pieces(side: Side | None) -> list[torch.Tensor]:
