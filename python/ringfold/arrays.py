@@ -1,6 +1,7 @@
 """Output arrays in the caller's framework."""
 
 from collections.abc import Callable, Sequence
+from math import prod
 from typing import Any, NamedTuple
 
 from ringfold._native import Buffer
@@ -24,7 +25,7 @@ def output(like: Any, source: Buffer, shape: Shape, out: Any) -> Output:
 def given(out: Any, dtype: str, shape: Shape) -> Output:
     """The caller's own output, which must have the result's type and number of elements."""
     buffer = Buffer(out, True)
-    count = element_count(shape)
+    count = prod(shape)
     if buffer.count != count or buffer.dtype != dtype:
         raise InvalidArgumentError(
             f"`out` has {buffer.count} elements of {buffer.dtype}; "
@@ -68,7 +69,7 @@ def registered(shape: int | Shape, dtype: Any, alloc: Callable[[int], Any]) -> A
     lengths = (shape,) if isinstance(shape, int) else tuple(shape)
     if any(length < 0 for length in lengths):
         raise InvalidArgumentError(f"invalid shape {lengths}: lengths must be 0 or more")
-    memory = alloc(element_count(lengths) * kind.itemsize)
+    memory = alloc(prod(lengths) * kind.itemsize)
     return numpy.ndarray(lengths, kind, buffer=memory)
 
 
@@ -83,14 +84,6 @@ def restored(like: Any, array: Any) -> Any:
         # NumPy does not export types of ml_dtypes (bfloat16) by DLPack; a framework that uses them
         # accepts the arrays.
         return namespace().asarray(array)
-
-
-def element_count(shape: Shape) -> int:
-    """The number of elements of an array of shape `shape`."""
-    count = 1
-    for length in shape:
-        count *= length
-    return count
 
 
 def divided(shape: Shape, parts: int) -> Shape:
@@ -133,7 +126,7 @@ def scattered(
     """The shape of this rank's part of an input, and the number of elements for each rank."""
     if counts is None:
         shape = divided(source.shape, world_size)
-        return shape, element_count(shape)
+        return shape, prod(shape)
     elements = element_counts(counts, source, sum(counts), world_size)
     return resized(source.shape, counts[rank]), elements
 
@@ -147,7 +140,7 @@ def element_counts(counts: Sequence[int], buffer: Buffer, rows: int, world_size:
             f"counts {list(counts)} need {rows} rows along axis 0; "
             f"the array's shape is {buffer.shape}"
         )
-    return [count * element_count(rest) for count in counts]
+    return [count * prod(rest) for count in counts]
 
 
 def check_counts(counts: Sequence[int], world_size: int) -> None:

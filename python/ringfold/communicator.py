@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from math import prod
 from threading import get_ident
 from typing import Any, NamedTuple, SupportsIndex
 
@@ -256,14 +257,14 @@ class Communicator(_exit.Open, ObjectCollectives):
         source = Buffer(x)
         how = How(async_, timeout, algorithm)
         if send_counts is None and recv_counts is None:
-            block = arrays.element_count(arrays.divided(source.shape, self.world_size))
+            block = prod(arrays.divided(source.shape, self.world_size))
             target = arrays.output(x, source, source.shape, out)
             return self._call("all_to_all", block, source, target, how)
         if send_counts is None or recv_counts is None:
             raise InvalidArgumentError("pass both `send_counts` and `recv_counts`, or neither")
         given = arrays.element_counts(send_counts, source, sum(send_counts), self.world_size)
         arrays.check_counts(recv_counts, self.world_size)
-        row = arrays.element_count(arrays.split_first(source.shape)[1])
+        row = prod(arrays.split_first(source.shape)[1])
         target = arrays.output(x, source, arrays.resized(source.shape, sum(recv_counts)), out)
         return self._call(
             "all_to_all", (given, [count * row for count in recv_counts]), source, target, how

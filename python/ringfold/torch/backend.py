@@ -29,7 +29,7 @@ from ringfold.torch import beside, bootstrap, dispatcher, watch
 from ringfold.torch.collectives import Collectives
 from ringfold.torch.device import DRIVER_STREAMS, DeviceSide
 from ringfold.torch.flight_dump import before_leaving
-from ringfold.torch.flight_recorder import Trace
+from ringfold.torch.flight_recorder import Trace, copied
 from ringfold.torch.issue import Call, Issuer
 from ringfold.torch.memory import Buckets
 from ringfold.torch.monitored import Barriers, MonitoredBarrier
@@ -400,13 +400,8 @@ def finish_all() -> None:
 
 def open_communicators() -> list[_native.Communicator]:
     """The communicators of this process' groups, oldest first."""
-    while True:
-        try:
-            groups = list(_open)
-        except RuntimeError:
-            # Another thread made a group meanwhile.
-            continue
-        return [group.communicator for group in sorted(groups, key=lambda group: group.trace.id)]
+    groups = sorted(copied(_open), key=lambda group: group.trace.id)
+    return [group.communicator for group in groups]
 
 
 def close_all(error: BaseException | None) -> None:

@@ -8,7 +8,6 @@ matching, except for messages with the same peer and tag.
 from collections.abc import Callable
 from typing import Any
 
-import torch
 import torch.distributed as dist
 
 from ringfold.torch.issue import Call, Issuer
@@ -47,9 +46,6 @@ class PointToPoint:
     def _receive(self, tensors: Any, src: int | None, tag: int) -> dist.Work:
         call = self._call("recv", Terms(True, self._timeout_s))
         for tensor in listed(tensors):
-            self._receive_one(call, tensor, src, tag)
+            call.ask(moved(tensor), tensor.numel(), None, call.target(tensor), root=src, tag=tag)
+            call.outputs.append(tensor)
         return self._issuer.issue(call)
-
-    def _receive_one(self, call: Call, tensor: torch.Tensor, src: int | None, tag: int) -> None:
-        call.ask(moved(tensor), tensor.numel(), None, call.target(tensor), root=src, tag=tag)
-        call.outputs.append(tensor)
