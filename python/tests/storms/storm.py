@@ -199,7 +199,7 @@ def table(rows: list[tuple[str, float | None]]) -> str:
 def not_begun(job: Job) -> Outcome:
     """Return the outcome of a job whose ranks have not all come up."""
     endings = [str(ending) for ending in job.finish(1)]
-    return Outcome(violations=[f"not all ranks came up: {endings}"])
+    return Outcome(violations=[f"not all ranks started: {endings}"])
 
 
 def broken(endings: list[Ending]) -> list[str]:
