@@ -103,7 +103,7 @@ def _picture(match: re.Match[str]) -> str:
     """Returns a picture that follows the site's dark mode, and stacks on narrow screens."""
     dark, about, light = match.groups()
     pictures = (
-        f'<picture><source media="(max-width: 45em)" srcset="{narrow}">'
+        f'<picture><source media="(max-width: 56em)" srcset="{narrow}">'
         f'<img alt="{about}" src="{wide}#only-{theme}"></picture>'
         for wide, theme in ((light, "light"), (dark, "dark"))
         for narrow in (wide.replace(f"-{theme}.svg", f"-narrow-{theme}.svg"),)
