@@ -1,4 +1,8 @@
-"""docs/guides/troubleshooting.md has error texts that exist, and has every error of joining."""
+"""docs/guides/troubleshooting.md has error texts that exist, and every error of a fault.
+
+Errors of faults are those of joining, the reasons of lost ranks, the texts of the classes of
+errors, and every other error of which a fault test knows a piece.
+"""
 
 import re
 from functools import cache
@@ -20,9 +24,24 @@ NOT_OURS = (
 """Texts of the system and of torch."""
 
 
-BOOTSTRAP = re.compile(r'Error::Bootstrap\(\s*(?:format!\(\s*)?"((?:[^"\\]|\\.)*)"')
-REFUSALS = "crates/ringfold/src/control/refusal.rs"
-"""The file whose `Display` has the reasons for a refused connection."""
+LITERAL = r'"((?:[^"\\]|\\.)*)"'
+BOOTSTRAP = re.compile(rf"Error::Bootstrap\(\s*(?:format!\(\s*)?{LITERAL}")
+ERROR = re.compile(rf"(?:Error::\w+|raise \w+)\(\s*(?:[^\";]*?,\s*)?(?:format!\(\s*|f)?{LITERAL}")
+REASON = re.compile(r'(?<!expect\()"(its? [^"\n]*)"')
+"""Reasons of lost ranks: the only texts of these parts of the core that begin like this."""
+
+CORE = "crates/ringfold/src/"
+REASONS = re.compile(r"(communicator|control/(?!handshake)|lane|transport|error|silence)")
+DISPLAYED = {"control/refusal.rs": "Refusal", "error.rs": "Error"}
+"""Files of the core, and the types whose `Display` there has the texts of errors."""
+
+FAULT_TESTS = re.compile(
+    r"crates/ringfold-cli/tests/faults/|crates/ringfold/(tests|src/control/tests)/|python/tests/"
+    r"(storms/|test_(ends|faults|joining|refused|rendezvous|secret|sockets)|"
+    r"torch/test_(failures|joining))"
+)
+ASSERTED = re.compile(r"\S+ \S+ .*\S.{4}")
+"""A text in a test that is long enough to tell one error from others: three words or more."""
 
 
 @cache
@@ -37,12 +56,41 @@ def joined(source: str) -> str:
     return re.sub(r'\\\n\s*|"\n\s*f?"', "", source)
 
 
-def bootstrap_texts() -> list[str]:
-    """Return the texts of errors while ranks join, with their placeholders."""
-    names = [name for name in tracked(".rs") if name.startswith("crates/ringfold/src/")]
-    found = [each for name in names for each in BOOTSTRAP.findall(joined(text(name)))]
-    shown = joined(text(REFUSALS)).partition("Display for Refusal")[2]
-    return found + re.findall(r'"((?:[^"\\]|\\.)*)"', shown)
+@cache
+def product() -> dict[str, str]:
+    """Return the sources of the core and of the package by name, without comments and tests."""
+    return {
+        name: joined(
+            re.sub(r"(?m)^\s*(//|#[^!\[]).*$", "", text(name).partition("\nmod tests {")[0])
+        )
+        for name in tracked(".rs", ".py")
+        if name.startswith((CORE, "python/ringfold/")) and "test" not in name
+    }
+
+
+def asserted() -> list[str]:
+    """Return the texts of errors that have a piece in common with a fault test."""
+    tests = "\n".join(text(name) for name in tracked(".rs", ".py") if FAULT_TESTS.match(name))
+    literals = re.findall(LITERAL, joined(tests))
+    pieces = {piece for each in literals for piece in re.split(r"\{[^}]*\}|\\.", each)}
+    pieces = {piece for piece in map(str.strip, pieces) if ASSERTED.fullmatch(piece)}
+    errors = {each for source in product().values() for each in ERROR.findall(source)}
+    return [each for each in errors if any(piece in each for piece in pieces)]
+
+
+def texts_of_faults() -> list[str]:
+    """Return the texts of errors that a fault can produce, with their placeholders."""
+    found = asserted()
+    for name, source in product().items():
+        found += BOOTSTRAP.findall(source)
+        name = name.removeprefix(CORE)
+        if REASONS.match(name):
+            found += REASON.findall(source)
+        if shown := DISPLAYED.get(name):
+            display = source.partition(f"Display for {shown} ")[2].partition("\n}\n")[0]
+            # What an error may end with is no text of its own.
+            found += [each for each in re.findall(LITERAL, display) if not each.startswith(" (")]
+    return found
 
 
 @cache
@@ -65,18 +113,18 @@ def test_error_texts_exist() -> None:
     assert not missing, f"{PAGE}: texts that no source has: {missing}"
 
 
-def test_errors_while_joining_are_on_the_page() -> None:
+def test_every_error_of_a_fault_is_on_the_page() -> None:
     """The longest piece of each text, up to its remedy, is in one of the page's keys."""
-    texts = bootstrap_texts()
-    assert len(texts) > 20
-    pieces = [max(re.split(r"\{[^}]*\}", each.split(";")[0]), key=len) for each in texts]
+    texts = texts_of_faults()
+    assert len(texts) > 50
+    pieces = {max(re.split(r"\{[^}]*\}", each.split(";")[0]), key=len) for each in texts}
     known = " ".join(keys())
     missing = [
         piece
-        for piece in (piece.strip("(): ") for piece in pieces)
+        for piece in sorted(piece.strip("(): ") for piece in pieces)
         if len(piece) >= LETTERS_MIN and piece not in known
     ]
-    assert not missing, f"{PAGE} lacks {missing}"
+    assert not missing, f"{PAGE} lacks:\n" + "\n".join(missing)
 
 
 def test_deaths_that_documents_show_are_those_of_the_sources() -> None:
