@@ -48,7 +48,7 @@ LANGUAGES = {
 PROGRAMS = "programs"
 """Folder of the site with the pages of programs."""
 
-FRONT, FRONT_END = "<!-- the front of README.md -->", "\n## Compared with others\n"
+FRONT, FRONT_END = "<!-- the front of README.md -->", "\n## Documentation\n"
 """The mark on the home page that README.md's first part replaces, and the heading of README.md that
 ends this part."""
 
