@@ -8,7 +8,7 @@
 Hosts are network namespaces of this machine, so they share its cores. `ringfold tune calibrate`
 measures the links in a job of two hosts with two ranks each, `ringfold tune sweep` the algorithms,
 and `ringfold sim --constants` predicts them. The folder keeps the calibration and the sweeps; a
-sweep that was interrupted goes on. Namespaces need root, `ip` and `tc`.
+sweep that was interrupted continues. Namespaces need root, `ip` and `tc`.
 """
 
 import argparse
