@@ -70,3 +70,25 @@ def test_ctrl_c_ends_all_ranks() -> None:
     for rank in ranks:
         with pytest.raises(ProcessLookupError):
             os.kill(rank, 0)
+
+
+def test_the_log_of_a_small_job_fits_a_screen() -> None:
+    """`INFO` has a few lines a rank, and one for each kind of call."""
+    program = (
+        "import numpy, ringfold\n"
+        "with ringfold.init() as comm:\n"
+        "    for count in (2, 1000, 1_000_000): comm.all_reduce(numpy.ones(count))\n"
+    )
+    ended = subprocess.run(
+        [*COMMAND, "run", "--ranks", "2", "--", sys.executable, "-c", program],
+        env={**os.environ, "RINGFOLD_DEBUG": "INFO"},
+        capture_output=True,
+        text=True,
+        timeout=WATCHDOG_S,
+        check=True,
+    )
+    lines = (ended.stdout + ended.stderr).splitlines()
+    assert sum("choice: " in line for line in lines) == 3, ended.stderr
+    assert len(lines) <= 10, ended.stderr
+    # Names of hosts have different lengths.
+    assert all(len(line.replace(os.uname().nodename, "host")) <= 120 for line in lines), lines

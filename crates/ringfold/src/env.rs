@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 pub use diagnosis::{Diagnosis, registers_buckets};
-pub use logging::{Logging, init_logging, note_rank};
+pub use logging::{Logging, init_logging, level_for_all, note_rank};
 pub use variables::{Environment, VARIABLES, Variable};
 
 use crate::control::{RendezvousAddress, Secret, address};

@@ -15,12 +15,13 @@ use crate::call::{PREPARED, Way};
 use crate::control::Standing;
 use crate::engine::lateness::Stats;
 use crate::engine::{Engine, Job};
+use crate::env;
 use crate::error::{Error, Result};
 use crate::memory::{ForkGuard, Region};
 use crate::schedule::{Groups, Schedule};
 use crate::tune::calibration::Calibration;
 use crate::tune::choose;
-use crate::tune::{Explanation, Question, Rules, Tuning};
+use crate::tune::{Explanation, Question, Reason, Rules, Tuning};
 use crate::types::{Access, Algorithm, Collective, DType, Method};
 
 /// The log target of choices.
@@ -378,7 +379,7 @@ impl Communicator {
         if let Some(kind) = ChoiceKey::of(request, bytes, is_weighted) {
             self.choices.put(kind, &way);
             if !self.policy.is_silent
-                && log::log_enabled!(target: TUNING_LOG, log::Level::Info)
+                && log::log_enabled!(target: TUNING_LOG, env::level_for_all(self.rank()))
                 && self.choices.is_unlogged(kind)
             {
                 self.log_choice(&question, &way);
@@ -387,7 +388,7 @@ impl Communicator {
         Ok(way)
     }
 
-    /// Logs a new choice and the reason, and at debug level the costs of all ways.
+    /// Logs a new choice, and at debug level the slicing and the costs of all ways.
     fn log_choice(&self, question: &Question, way: &Way) {
         let question = Question {
             is_registered: way.access == Access::Registered,
@@ -396,21 +397,28 @@ impl Communicator {
         let Ok(explanation) = choose::explain(&question, &self.policy.tuning) else {
             return;
         };
-        let tried = way.tried().map_or("", |way| way.method().name());
-        let registered = match tried {
-            "" if question.lends => {
-                "; within a host, large messages are lent from registered memory"
-            }
-            "" => "",
-            _ => "; in registered memory ",
+        let channels = match way.channels {
+            1 => String::new(),
+            channels => format!(", channels: {channels}"),
         };
-        log::info!(
+        let reason = match &explanation.reason {
+            Reason::Model => String::new(),
+            reason => format!(", {reason}"),
+        };
+        let registered = match way.tried() {
+            Some(tried) => format!("; registered: {}", tried.method()),
+            None if question.lends => "; registered: large messages are lent".into(),
+            None => String::new(),
+        };
+        log::log!(
             target: TUNING_LOG,
-            "choice: {} of {} bytes, {} ranks: {}{registered}{tried}",
+            env::level_for_all(self.rank()),
+            "choice: {} of {} bytes, {} ranks: {} over {}{channels}{reason}{registered}",
             question.collective,
             question.bytes,
             question.world_size,
-            explanation.decision(),
+            explanation.way.method(),
+            explanation.way.access.medium(),
         );
         log::debug!(
             target: TUNING_LOG,

@@ -122,7 +122,7 @@ fn from_rank_0(communicator: &Communicator, own: &Constants) -> Result<Constants
 fn log_samples(case: &ProbeCase, samples: &[Pairs], elapsed: Duration) {
     let elapsed_ms = elapsed.as_secs_f64() * 1e3;
     if samples.iter().all(|pairs| pairs.0.is_empty()) {
-        log::info!(
+        log::debug!(
             target: TUNING_LOG,
             "no idle time to probe {}: other processes need the cores ({elapsed_ms:.1} ms)",
             case.collective

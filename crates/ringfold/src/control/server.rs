@@ -10,7 +10,7 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use log::{debug, info, warn};
+use log::{debug, warn};
 use rustix::event::{PollFd, PollFlags};
 
 use super::absence;
@@ -211,7 +211,7 @@ impl ServerState {
             self.send();
             if self.hub.is_complete() && !self.hub.is_cancelled() && self.listener.take().is_some()
             {
-                info!(target: "ringfold::control", "all {} ranks have joined", self.world_size);
+                debug!(target: "ringfold::control", "all {} ranks have joined", self.world_size);
             }
         }
         self.leave();

@@ -29,6 +29,14 @@ pub fn note_rank(rank: usize) {
     let _ = RANK.compare_exchange(UNKNOWN, rank, Ordering::Relaxed, Ordering::Relaxed);
 }
 
+/// Returns the level of lines that would be the same on all ranks, so that rank 0's suffice.
+pub fn level_for_all(rank: usize) -> Level {
+    match rank {
+        0 => Level::Info,
+        _ => Level::Debug,
+    }
+}
+
 /// The filter and the destination of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Logging {

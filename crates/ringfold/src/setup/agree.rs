@@ -11,7 +11,7 @@ use crate::communicator::group::RankGroup;
 use crate::communicator::membership::Membership;
 use crate::communicator::settings::Settings;
 use crate::communicator::{ChoicePolicy, Communicator, EngineDriver, RankPosition};
-use crate::config::StragglerPolicy;
+use crate::config::{StragglerPolicy, TransportChoice};
 use crate::engine::{Engine, late_ring};
 use crate::error::Result;
 use crate::memory::Pool;
@@ -264,13 +264,16 @@ fn log_terms(terms: &AgreedTerms, plugin: Option<&str>) {
 }
 
 fn log_place(place: &RankPosition, cores: usize, settings: &Settings) {
+    let requested = match settings.transport {
+        TransportChoice::Auto => String::new(),
+        choice => format!(" ({choice} requested)"),
+    };
     log::info!(
         target: "ringfold::init",
-        "rank {} of {}: transport {} ({} requested), {}; {} and {} on this host",
+        "rank {} of {}: transport {}{requested}, {}; {} and {} on this host",
         place.rank,
         place.world_size,
         place.transport,
-        settings.transport,
         counted(place.hosts, "host"),
         counted(place.local_size, "rank"),
         counted(cores, "core")

@@ -186,10 +186,10 @@ fn join(
         None => deadline.into(),
     };
     let session = Session::join_at(&launch, listener, secret, limit)?;
-    log::info!(
+    log::log!(
         target: "ringfold::init",
-        "rank {} of {}, from {}",
-        launch.rank,
+        env::level_for_all(rank),
+        "rank {rank} of {} joined, with settings from {}",
         launch.world_size,
         launch.origin
     );

@@ -119,8 +119,7 @@ fn listen(group: &RankGroup, division: &Division) -> Result<Option<(MeshListener
     if let Some(name) = congestion.first() {
         log::info!(
             target: "ringfold::init",
-            "data by TCP uses {name} instead of the kernel's default congestion control; see \
-             RINGFOLD_TCP_CONGESTION"
+            "TCP data uses congestion control {name} (RINGFOLD_TCP_CONGESTION)"
         );
     }
     let bind = |candidates: &Candidates| {
@@ -129,7 +128,7 @@ fn listen(group: &RankGroup, division: &Division) -> Result<Option<(MeshListener
         Ok::<_, Error>((mesh, endpoints))
     };
     if division.is_loopback_enough {
-        log::info!(
+        log::debug!(
             target: "ringfold::init",
             "TCP data uses the loopback: all remote ranks are on this host"
         );

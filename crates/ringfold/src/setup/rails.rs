@@ -114,7 +114,7 @@ pub(super) fn log(bundles: &[(usize, Bundle)], is_asked: bool, threads: usize) {
     for ((sockets, rails, link_sockets), ranks) in kinds {
         let why = match (is_asked, link_sockets) {
             (true, _) => "as RINGFOLD_SOCKETS says".into(),
-            (false, 1) => "none of the links is known to need more".into(),
+            (false, 1) => "no link needs more".into(),
             (false, count) => format!("their links need {count} each"),
         };
         let over = match rails {
@@ -124,10 +124,13 @@ pub(super) fn log(bundles: &[(usize, Bundle)], is_asked: bool, threads: usize) {
                 example(bundles, ranks[0])
             ),
         };
+        let by = match threads {
+            0 => String::new(),
+            _ => format!(", moved by {threads} threads beside the rank's own"),
+        };
         log::info!(
             target: "ringfold::init",
-            "{sockets} sockets for each channel with ranks {ranks:?}{over} ({why}), moved by \
-             {threads} threads beside the rank's own"
+            "{sockets} sockets for each channel with ranks {ranks:?}{over} ({why}){by}"
         );
     }
 }

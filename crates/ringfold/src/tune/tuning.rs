@@ -98,27 +98,21 @@ pub struct Explanation {
     pub reason: Reason,
 }
 
-impl Explanation {
-    /// Returns the way, its slicing and the reason, in a short line.
-    pub fn decision(&self) -> String {
+/// Writes one line: the way, its slicing, the reason, and the modelled costs of all ways, the
+/// cheapest first.
+impl fmt::Display for Explanation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let way = &self.way;
-        format!(
-            "{} ({}) over {}, channels: {}, slices of {} bytes, {}",
+        write!(
+            f,
+            "{} ({}) over {}, channels: {}, slices of {} bytes, {}; microseconds by the model:",
             way.method(),
             way.protocol(),
             way.access.medium(),
             way.channels,
             way.slice_bytes,
             self.reason
-        )
-    }
-}
-
-/// Writes one line: the way, its slicing, the reason, and the modelled costs of all ways, the
-/// cheapest first.
-impl fmt::Display for Explanation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}; microseconds by the model:", self.decision())?;
+        )?;
         let mut ways: Vec<_> = self.prices.usable().collect();
         ways.sort_by(|one, other| one.1.total_cmp(&other.1));
         for (index, (way, cost_us)) in ways.into_iter().enumerate() {

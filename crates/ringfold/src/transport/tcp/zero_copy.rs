@@ -310,8 +310,7 @@ impl Lent {
             self.choice = SendMode::Copied;
             log::info!(
                 target: "ringfold::transport",
-                "large payloads for rank {} are copied, because the kernel copies them anyway: the \
-                 interface is virtual or lacks scatter-gather",
+                "large payloads for rank {} are copied: the kernel sends none here without a copy",
                 self.peer
             );
         }
