@@ -7,9 +7,10 @@
 //! be undefined behaviour. Pass bytes instead, with [`DType::Bool`] in a
 //! [`Request`](crate::Request) if they are booleans.
 
+pub(crate) mod convert;
+
 use std::fmt;
 
-use crate::reduce::convert;
 use crate::types::DType;
 
 mod sealed {

@@ -98,6 +98,7 @@ mod lane;
 mod memory;
 mod random;
 mod reduce;
+mod region;
 mod schedule;
 mod setup;
 mod silence;

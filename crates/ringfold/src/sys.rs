@@ -19,7 +19,7 @@ use std::time::Duration;
 use rustix::io::retry_on_intr;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 
-use crate::memory::region::Region;
+use crate::region::Region;
 
 /// Up to this many bytes, the parts are gathered in one buffer: a call with one part is faster than
 /// a call with three, by more than the copies cost.

@@ -7,7 +7,7 @@ use crate::communicator::Counts;
 use crate::engine::late_ring::{LateMergePolicy, Signals, Target, Timers};
 use crate::error::Error;
 use crate::schedule::Access;
-use crate::simulate::network::model::Sending;
+use crate::simulate::Sending;
 use crate::transport::local::local;
 use crate::types::{Collective, DType, Method, Op};
 

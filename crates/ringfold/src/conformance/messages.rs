@@ -18,7 +18,7 @@ use crate::engine::{Engine, JobId};
 use crate::error::{Error, Result};
 use crate::memory::{Owned, Pool, Region};
 use crate::random::SplitMix64;
-use crate::simulate::network::model::Sending;
+use crate::simulate::Sending;
 use crate::transport::local::{local, rendezvous};
 use crate::transport::suite::{self, fault_injector::Faults};
 use crate::transport::{Head, P2P_CHANNEL, StreamId, Time, Transport, rdma};

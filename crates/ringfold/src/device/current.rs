@@ -11,7 +11,7 @@ use super::pinned::{Pin, PinnedRegion};
 use super::region::{DeviceRegion, ProgramStream};
 use super::stream::{Event, Stream};
 use crate::error::{Error, Result};
-use crate::memory::region::Region;
+use crate::region::Region;
 
 /// What a word has.
 const WORD_BYTES: usize = size_of::<u32>();

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::gpu::Device;
 use crate::error::{Error, Result};
-use crate::memory::region::Region;
+use crate::region::Region;
 
 /// A part of pinned memory: the host's view and the device's address of the same bytes.
 #[derive(Clone, Copy, Debug)]

@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, AtomicUsize
 
 use rustix::mm::{MapFlags, ProtFlags, mmap};
 
-use super::region::Region;
+use crate::region::Region;
 use crate::sys::fork::{Duty, NoFork};
 
 /// A reusable record of a mapping of a file.

@@ -21,7 +21,7 @@ use rustix::mm::{
     Advice, MapFlags, MremapFlags, ProtFlags, madvise, mmap, mmap_anonymous, mremap_fixed, munmap,
 };
 
-use super::region::Region;
+use crate::region::Region;
 use crate::sys::file_limit::without_signal;
 use crate::sys::{fork, memory_node};
 

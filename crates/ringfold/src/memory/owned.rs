@@ -4,7 +4,7 @@ use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 
 use rustix::mm::{Advice, madvise};
 
-use super::region::Region;
+use crate::region::Region;
 
 /// The alignment of owned memory: a cache line, so that no two owners share one.
 const ALIGN_BYTES: usize = 64;

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use super::Hold;
 use super::owned::Owned;
-use super::region::Region;
+use crate::region::Region;
 use crate::sync::lock;
 
 /// The size of the smallest block: a page.

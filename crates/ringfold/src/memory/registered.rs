@@ -9,11 +9,11 @@ use rustix::io::Errno;
 use super::Hold;
 use super::child_view::ChildView;
 use super::mapping::Mapping;
-use super::region::Region;
 use super::remapped::Remapped;
 use super::shared::{SharedMemory, check_plausible, in_pages};
 use crate::element::Element;
 use crate::error::{Error, Result};
+use crate::region::Region;
 use crate::sys::fork;
 
 /// Zeroed, page-aligned memory made by [`Communicator::alloc`](crate::Communicator::alloc), which

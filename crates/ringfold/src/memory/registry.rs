@@ -8,10 +8,10 @@
 
 use std::sync::{Arc, Weak};
 
-use super::region::Region;
 use super::registered::Own;
 use super::shared::SharedMemory;
 use crate::error::{Error, Result};
+use crate::region::Region;
 
 /// The location of a buffer, for peers that have mapped its registration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

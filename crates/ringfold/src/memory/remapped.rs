@@ -29,9 +29,9 @@ use rustix::io::Errno;
 use rustix::mm::{Advice, madvise};
 
 use super::mapping::Mapping;
-use super::region::Region;
 use super::shared::SharedMemory;
 use crate::error::{Error, Result};
+use crate::region::Region;
 use crate::sys;
 
 /// A buffer whose interior is part of a file.

@@ -15,8 +15,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use nix::sys::sysinfo::sysinfo;
 
 use super::mapping::{Mapping, make_sealed, size_and_seals};
-use super::region::Region;
 use crate::error::{Error, Result};
+use crate::region::Region;
 
 /// One process' mapping of the file.
 #[derive(Debug)]

@@ -14,9 +14,9 @@ use std::convert::identity;
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 
-use super::convert;
 use super::level::LoopBody;
 use super::ops::Join;
+use crate::element::convert;
 use crate::memory::Region;
 use crate::types::DType;
 

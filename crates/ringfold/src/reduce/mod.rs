@@ -3,8 +3,8 @@
 //! A [`ReductionKernel`] is one entry of the table operation × data type × CPU level. Its loops are
 //! generic bodies that are compiled once per level (`level`): `fold` reduces into one target,
 //! `spread` into several at once, and `x86` handles half precision on x86. `ops` defines the
-//! operations on two elements, `convert` the 16- and 8-bit floats, and `store` non-temporal stores;
-//! `digest` computes checksums of messages.
+//! operations on two elements, and `store` non-temporal stores; `digest` computes checksums of
+//! messages.
 //!
 //! Invariants: sources are combined in their order. Nothing is reassociated or contracted to a
 //! fused multiply-add, so all levels give the same bits, NaN payloads excepted. On x86-64 and
@@ -12,7 +12,6 @@
 //! (`environment`). Buffers need not be aligned. Nothing allocates. fp8 has no arithmetic: its
 //! range is too small for sums, and ranks only move it.
 
-pub(crate) mod convert;
 mod digest;
 mod environment;
 mod fold;

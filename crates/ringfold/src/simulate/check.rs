@@ -4,7 +4,7 @@ use super::scenario::{Disturbance, Scenario};
 use crate::engine::late_ring::RANKS_MAX;
 use crate::error::{Error, Result};
 use crate::schedule::Weights;
-use crate::simulate::network::model::{LinkEnds, Links, Server};
+use crate::simulate::model::{LinkEnds, Links, Server};
 use crate::types::{Collective, Method};
 
 /// Longest duration of a simulated call: half of the range of virtual time.

@@ -20,8 +20,8 @@
 //! # Model
 //!
 //! The engines, plans and headers are the product's; [`run()`] takes the place of the driver.
-//! [`network`] charges the costs of messages, reductions and copies. Without contention,
-//! [`longest_path`](fn@longest_path) computes the same times without engines.
+//! [`network`] charges the costs of messages, reductions and copies, by the parameters in `model`.
+//! Without contention, [`longest_path`](fn@longest_path) computes the same times without engines.
 //!
 //! # Invariants
 //!
@@ -36,6 +36,7 @@ mod control;
 mod deaths;
 pub mod goal;
 mod longest_path;
+mod model;
 pub mod network;
 mod oracle;
 mod prepare;
@@ -54,10 +55,8 @@ pub use crate::engine::late_ring::{LateMergePolicy, Signals, Target, Timers};
 pub use crate::lane::policy::Carried;
 pub use crate::testing::delay_spec::{Delay, Slow};
 pub use longest_path::{LongestPath, RankOnPath, fits_longest_path, longest_path};
+pub use model::{Compute, Grants, LinkEnds, Links, Network, Ports, Sending, Server, Switch};
 pub use network::devices::Devices;
-pub use network::model::{
-    Compute, Grants, LinkEnds, Links, Network, Ports, Sending, Server, Switch,
-};
 pub use network::streams::copies_alone_ps;
 pub use prepare::{resolve, steps};
 pub use report::{

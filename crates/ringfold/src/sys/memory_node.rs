@@ -5,7 +5,7 @@
 
 use std::io;
 
-use crate::memory::region::Region;
+use crate::region::Region;
 
 /// Maximum number of memory nodes that Linux has, on any machine (`MAX_NUMNODES`).
 const NODES_MAX: usize = 1024;

@@ -8,7 +8,7 @@ use std::mem::offset_of;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use super::{message, part, retry};
-use crate::memory::region::Region;
+use crate::region::Region;
 
 /// Constants of linux/errqueue.h that libc lacks.
 const SO_EE_ORIGIN_ZEROCOPY: u8 = 5;

@@ -15,7 +15,7 @@ use std::ptr;
 use super::Driver;
 use super::selection::{Outer, Selection};
 use crate::error::{Error, Result};
-use crate::memory::region::Region;
+use crate::region::Region;
 
 /// `CU_STREAM_NON_BLOCKING`: it does not synchronize with the default stream.
 const NON_BLOCKING: c_uint = 1;

@@ -21,7 +21,7 @@ pub(super) mod source;
 use super::scenario::{Disturbance, Scenario};
 use super::{Links, Sending, prepare};
 use crate::error::Result;
-use crate::simulate::network::model::Ports;
+use crate::simulate::model::Ports;
 pub use rank::RankOnPath;
 use round::Pass;
 use source::{StepSource, UnsupportedFeature, unsupported};

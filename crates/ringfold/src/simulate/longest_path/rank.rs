@@ -6,7 +6,7 @@
 use super::pending::{PendingSteps, StepAccesses, UNKNOWN_PS};
 use super::source::UnsupportedFeature;
 use crate::random::SplitMix64;
-use crate::simulate::network::model::{Compute, Server};
+use crate::simulate::model::{Compute, Server};
 use crate::simulate::scenario::Scenario;
 use crate::testing::delay_spec::Slow;
 

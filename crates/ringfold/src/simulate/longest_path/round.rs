@@ -7,7 +7,7 @@ use super::pending::StepAccesses;
 use super::rank::{ComputeCosts, PortTimes, RankOnPath, RankTimes};
 use super::source::{ChunkOffsets, StepSource, UnsupportedFeature};
 use crate::schedule::{Action, Buffer, Span, Step};
-use crate::simulate::network::model::Network;
+use crate::simulate::model::Network;
 use crate::simulate::network::slow_links::SlowLinks;
 use crate::simulate::scenario::Scenario;
 

@@ -3,9 +3,9 @@
 
 use super::event::ScheduledEvent;
 use super::message::StreamKey;
-use super::model::Sending;
 use super::record::PathKind;
 use super::world::World;
+use crate::simulate::model::Sending;
 
 impl World {
     /// Whether long messages between these ranks need grants.

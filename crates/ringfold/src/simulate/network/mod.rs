@@ -9,9 +9,9 @@
 //! arrived, its receive is posted, and a processor is free. All times are whole picoseconds.
 //!
 //! A message departs either at once or when its receive is posted. The scenario must choose
-//! ([`Sending`](model::Sending)): with a slow rank, the times differ by a third.
+//! ([`Sending`](super::model::Sending)): with a slow rank, the times differ by a third.
 //!
-//! The files: `model` has the parameters, `world` the state and time, `rank` the state of one rank,
+//! The files: `world` the state and time, `rank` the state of one rank,
 //! `traffic` the path of a message, `grants` the permission that long messages wait for,
 //! `processors` the execution of a `job`, `share` links used by several messages, `slow_links`
 //! links with reduced bandwidth, `devices` GPUs, `lanes` the program that they carry out in
@@ -33,7 +33,6 @@ mod grants;
 mod job;
 pub(super) mod lanes;
 mod message;
-pub mod model;
 mod processors;
 mod rank;
 pub(crate) mod record;

@@ -1,16 +1,16 @@
 //! Processors: reductions, copies and overheads, which wait for their rank's server and their
 //! machine's cores, first come, first served.
 //!
-//! With turns ([`Compute::has_turns`](super::model::Compute::has_turns)), a rank is a thread: it
+//! With turns ([`Compute::has_turns`](crate::simulate::Compute::has_turns)), a rank is a thread: it
 //! keeps its core while it has something to do, and then polls for a while. After that, the rank
 //! sleeps, and its next job is delayed by the wake-up time.
 
 use super::event::ScheduledEvent;
 use super::job::{JobKind, ProcessorJob, Then};
 use super::message::{Message, Receive};
-use super::model::Server;
 use super::record::{PathKind, TimelineLane, TraceEvent};
 use super::world::World;
+use crate::simulate::model::Server;
 use crate::transport::Sink;
 
 impl World {

@@ -5,7 +5,7 @@
 //! Rates are `f64`, of which only basic operations are used. The end of a message is rounded to a
 //! whole picosecond, so a message alone on its links takes exactly its bytes times β.
 
-use super::model::Switch;
+use crate::simulate::model::Switch;
 
 /// A message that is leaving.
 pub(in crate::simulate) struct Flow {

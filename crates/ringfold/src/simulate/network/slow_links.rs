@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::model::LinkEnds;
+use crate::simulate::model::LinkEnds;
 use crate::simulate::scenario::{Disturbance, Scenario};
 
 /// Factors by which a byte takes longer on slow links.

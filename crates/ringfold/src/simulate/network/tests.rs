@@ -1,6 +1,6 @@
-use super::model::{Compute, Links, Network, Sending};
 use super::*;
 use crate::memory::Owned;
+use crate::simulate::model::{Compute, Links, Network, Sending};
 use crate::transport::suite::{self, TransportWorld, pattern};
 
 /// Returns a scenario with the slow-node paper's links, 5 µs and 100 Gbit/s, and free computing.

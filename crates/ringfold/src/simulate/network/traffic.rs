@@ -4,10 +4,10 @@
 use super::event::ScheduledEvent;
 use super::job::{JobKind, ProcessorJob, Then};
 use super::message::{Message, Receive, StreamKey};
-use super::model::{Links, Ports, Sending, Server};
 use super::record::{PathKind, TimelineLane, TraceEvent};
 use super::share::Flow;
 use super::world::World;
+use crate::simulate::model::{Links, Ports, Sending, Server};
 use crate::transport::{HEADER_BYTES, Sink};
 
 impl World {

@@ -2,7 +2,7 @@
 //! closed forms.
 
 use super::*;
-use crate::simulate::network::model::PACKET_BYTES;
+use crate::simulate::model::PACKET_BYTES;
 
 /// Bytes per segment, and segments per message.
 const SEGMENT: u64 = 4096;
