@@ -7,7 +7,7 @@ use ringfold::{Communicator as Core, RendezvousListener};
 
 use crate::arguments::{borrowed, check_place, invalid, store, text};
 use crate::config::Config;
-use crate::status::{Status, guard};
+use crate::status::{Status, free, guard};
 
 /// The `color` in `ringfold_split` of a rank that is in no part.
 pub const RINGFOLD_NO_COLOR: c_int = -1;
@@ -290,18 +290,4 @@ pub unsafe extern "C" fn ringfold_close(comm: *const Communicator) -> Status {
 pub unsafe extern "C" fn ringfold_free(comm: *mut Communicator) {
     // SAFETY: the caller's promise.
     unsafe { free(comm) };
-}
-
-/// Drops the object of a handle.
-///
-/// # Safety
-/// `handle` was made by `Box::into_raw`, and is not used afterwards, or is null.
-pub unsafe fn free<T>(handle: *mut T) {
-    if !handle.is_null() {
-        guard(|| {
-            // SAFETY: the caller's promise.
-            drop(unsafe { Box::from_raw(handle) });
-            Ok(())
-        });
-    }
 }

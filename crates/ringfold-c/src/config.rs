@@ -10,8 +10,7 @@ use ringfold::internals::units::nearest;
 use ringfold::{Config as Core, Result, Secret};
 
 use crate::arguments::{borrowed, check_place, invalid, seconds, store, text};
-use crate::communicator::free;
-use crate::status::{Status, guard};
+use crate::status::{Status, free, guard};
 
 /// Settings for `ringfold_connect`.
 pub struct Config {

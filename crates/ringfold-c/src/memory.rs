@@ -6,8 +6,8 @@ use std::ptr;
 use ringfold::{Region, Registered};
 
 use crate::arguments::{borrowed, check_place, invalid, store};
-use crate::communicator::{Communicator, free};
-use crate::status::{Status, guard};
+use crate::communicator::Communicator;
+use crate::status::{Status, free, guard};
 
 /// Memory that `ringfold_alloc` has allocated.
 pub struct Memory(Registered);

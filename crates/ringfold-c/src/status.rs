@@ -91,6 +91,20 @@ pub fn guard(body: impl FnOnce() -> Result<()>) -> Status {
     }
 }
 
+/// Drops the object of a handle.
+///
+/// # Safety
+/// `handle` was made by `Box::into_raw`, and is not used afterwards, or is null.
+pub unsafe fn free<T>(handle: *mut T) {
+    if !handle.is_null() {
+        guard(|| {
+            // SAFETY: the caller's promise.
+            drop(unsafe { Box::from_raw(handle) });
+            Ok(())
+        });
+    }
+}
+
 fn remember(message: &str, ranks: Vec<c_int>) {
     // The library's texts have no zero byte, but a peer's may.
     let message = CString::new(message.replace('\0', " ")).unwrap_or_default();

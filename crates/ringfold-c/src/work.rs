@@ -4,9 +4,9 @@ use std::ffi::{c_int, c_void};
 use std::slice;
 
 use crate::arguments::{borrowed, check_place, invalid, seconds, store};
-use crate::communicator::{Communicator, free};
+use crate::communicator::Communicator;
 use crate::request::Request;
-use crate::status::{Status, guard};
+use crate::status::{Status, free, guard};
 
 /// A call in progress. May be used from any thread.
 pub struct Work(ringfold::Work);
