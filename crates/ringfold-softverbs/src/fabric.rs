@@ -8,47 +8,23 @@ use std::time::Instant;
 use crate::events::{Contexts, Idle, QUEUE_ERROR};
 use crate::layout::Wc;
 use crate::memory::{LOCAL_WRITE, Memories, REMOTE_WRITE};
-use crate::pair::{ERROR, Pair, Peer, READY_TO_RECEIVE, READY_TO_SEND, Request};
-use crate::queue::{Entry, Queue};
+use crate::pair::{ERROR, Pair, Peer, READY_TO_RECEIVE, READY_TO_SEND, Request, SEND, WRITE};
+use crate::queue::{Entry, FLUSHED, Queue, SUCCESS};
 use crate::settings::{Faults, Lateness, Ports, number, seed};
-use crate::wire;
+use crate::wire::{self, Packet, Receiver};
 
-/// `IBV_WR_RDMA_WRITE` and `IBV_WR_SEND`.
-pub const WRITE: u32 = 0;
-pub const SEND: u32 = 2;
-
-/// `IBV_WC_SUCCESS` and so on.
-pub const SUCCESS: u32 = 0;
+/// `IBV_WC_LOC_LEN_ERR` and so on.
 const TOO_LONG: u32 = 1;
 const NOT_OURS: u32 = 4;
-pub const FLUSHED: u32 = 5;
 const REFUSED_LENGTH: u32 = 9;
 const REFUSED_ACCESS: u32 = 10;
-pub const NO_ANSWER: u32 = 12;
+const NO_ANSWER: u32 = 12;
 const NO_RECEIVE: u32 = 13;
 /// `IBV_WC_RDMA_WRITE`, `IBV_WC_RECV`, `IBV_WC_RECV_RDMA_WITH_IMM`, `IBV_WC_WITH_IMM`.
 const WROTE: u32 = 1;
 const RECEIVED: u32 = 1 << 7;
 const WRITTEN: u32 = RECEIVED + 1;
 const WITH_IMM: u32 = 2;
-
-/// Part of a request, in transit.
-#[derive(Clone, Copy, Debug)]
-pub struct Packet {
-    pub from: Peer,
-    pub to: u32,
-    pub opcode: u32,
-    /// Immediate data, big endian.
-    pub imm: u32,
-    pub address: u64,
-    pub rkey: u32,
-    /// Whether this packet is the last of its request.
-    pub is_last: bool,
-    /// Payload bytes of the whole request.
-    pub bytes: u32,
-    /// The `IBV_MTU_*` number (1 for 256 bytes).
-    pub mtu: u32,
-}
 
 /// State that the fabric's lock protects.
 #[derive(Debug)]
@@ -112,7 +88,7 @@ impl Fabric {
     /// Counts an opened device, and starts the threads for the first.
     pub fn open(&'static self) {
         let _life = self.life.lock().unwrap_or_else(PoisonError::into_inner);
-        wire::listen();
+        wire::listen(self);
         let mut state = self.lock();
         state.open += 1;
         if state.worker.is_none() {
@@ -175,6 +151,24 @@ impl Fabric {
     /// Wakes the worker after a change of the state.
     pub fn wake(&self) {
         self.changed.notify_all();
+    }
+}
+
+impl Receiver for Fabric {
+    fn deliver(&self, packet: &Packet, content: &[u8]) -> u32 {
+        let status = self.lock().deliver(packet, content);
+        self.wake();
+        status
+    }
+
+    fn finish(&self, pair: u32, status: u32) {
+        self.lock().finish(pair, status);
+        self.wake();
+    }
+
+    fn lose(&self, process: u32) {
+        self.lock().lose(process);
+        self.wake();
     }
 }
 
@@ -291,7 +285,7 @@ impl State {
     }
 
     /// Receives a packet for a pair of this process, and returns the status.
-    pub fn deliver(&mut self, packet: &Packet, content: &[u8]) -> u32 {
+    fn deliver(&mut self, packet: &Packet, content: &[u8]) -> u32 {
         let Some(pair) = self.pairs.get(&packet.to) else {
             return NO_ANSWER;
         };
@@ -425,7 +419,7 @@ impl State {
     }
 
     /// Fails the requests in transit to a process that has ended.
-    pub fn lose(&mut self, process: u32) {
+    fn lose(&mut self, process: u32) {
         wire::forget(process);
         let awaiting: Vec<u32> = self
             .pairs

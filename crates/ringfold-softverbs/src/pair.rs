@@ -10,6 +10,10 @@ pub const READY_TO_RECEIVE: u32 = 2;
 pub const READY_TO_SEND: u32 = 3;
 pub const ERROR: u32 = 6;
 
+/// `IBV_WR_RDMA_WRITE` and `IBV_WR_SEND`.
+pub const WRITE: u32 = 0;
+pub const SEND: u32 = 2;
+
 /// Memory range of a request.
 #[derive(Clone, Copy, Debug)]
 pub struct Piece {

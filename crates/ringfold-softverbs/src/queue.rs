@@ -7,9 +7,12 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Instant;
 
-use crate::fabric::{FLUSHED, SUCCESS};
 use crate::layout::Wc;
 use crate::settings::Lateness;
+
+/// `IBV_WC_SUCCESS` and `IBV_WC_WR_FLUSH_ERR`.
+pub const SUCCESS: u32 = 0;
+pub const FLUSHED: u32 = 5;
 
 /// A completed request.
 #[derive(Clone, Copy, Debug)]

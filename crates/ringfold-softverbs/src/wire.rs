@@ -10,8 +10,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
-use crate::fabric::{Packet, SEND, fabric};
-use crate::pair::Peer;
+use crate::pair::{Peer, SEND};
 
 /// Maximum payload of one packet.
 const CONTENT_BYTES: usize = 64 << 10;
@@ -20,15 +19,46 @@ const ANSWER_BYTES: usize = 8;
 /// Variable with the folder for socket files, which replace abstract names.
 const FOLDER: &str = "SOFTVERBS_FOLDER";
 
+/// Part of a request, in transit.
+#[derive(Clone, Copy, Debug)]
+pub struct Packet {
+    pub from: Peer,
+    pub to: u32,
+    pub opcode: u32,
+    /// Immediate data, big endian.
+    pub imm: u32,
+    pub address: u64,
+    pub rkey: u32,
+    /// Whether this packet is the last of its request.
+    pub is_last: bool,
+    /// Payload bytes of the whole request.
+    pub bytes: u32,
+    /// The `IBV_MTU_*` number (1 for 256 bytes).
+    pub mtu: u32,
+}
+
+/// The receiver of packets and answers from other processes.
+pub trait Receiver: Sync {
+    /// Receives a packet for a pair of this process, and returns the status.
+    fn deliver(&self, packet: &Packet, content: &[u8]) -> u32;
+
+    /// Completes a pair's first request.
+    fn finish(&self, pair: u32, status: u32);
+
+    /// Fails the requests in transit to a process that has ended.
+    fn lose(&self, process: u32);
+}
+
 /// The connections of this process. Each outgoing one has a thread that writes, because a full
 /// socket must not delay incoming packets.
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Wire {
     by_process: HashMap<u32, Sender<Vec<u8>>>,
     /// All open sockets; shutting them down ends blocked calls.
     sockets: Vec<Arc<OwnedFd>>,
     threads: Vec<JoinHandle<()>>,
-    is_listening: bool,
+    /// The receiver, while this process listens.
+    receiver: Option<&'static dyn Receiver>,
 }
 
 static WIRE: Mutex<Option<Wire>> = Mutex::new(None);
@@ -39,10 +69,10 @@ fn with_wire<R>(act: impl FnOnce(&mut Wire) -> R) -> R {
     act(wire.get_or_insert_default())
 }
 
-/// Starts to listen for other processes, once.
-pub fn listen() {
+/// Starts to listen for other processes on behalf of `receiver`, once.
+pub fn listen(receiver: &'static dyn Receiver) {
     with_wire(|wire| {
-        if std::mem::replace(&mut wire.is_listening, true) {
+        if wire.receiver.replace(receiver).is_some() {
             return;
         }
         let socket = Arc::new(socket());
@@ -53,7 +83,7 @@ pub fn listen() {
         // SAFETY: as above.
         unsafe { libc::listen(socket.as_raw_fd(), 128) };
         wire.sockets.push(socket.clone());
-        wire.spawn(move || accept(&socket));
+        wire.spawn(move || accept(&socket, receiver));
     });
 }
 
@@ -112,6 +142,7 @@ impl Wire {
         if let Some(writer) = self.by_process.get(&process) {
             return Some(writer.clone());
         }
+        let receiver = self.receiver?;
         let socket = Arc::new(socket());
         let (address, length) = name(process);
         // SAFETY: the socket's own descriptor, and an address of this length.
@@ -135,18 +166,16 @@ impl Wire {
                 let word = |at: usize| {
                     u32::from_le_bytes(answer[at..at + 4].try_into().expect("four bytes"))
                 };
-                fabric().lock().finish(word(0), word(4));
-                fabric().wake();
+                receiver.finish(word(0), word(4));
             }
-            fabric().lock().lose(process);
-            fabric().wake();
+            receiver.lose(process);
         });
         Some(writer)
     }
 }
 
 /// Accepts connections until the listener is shut down.
-fn accept(listener: &OwnedFd) {
+fn accept(listener: &OwnedFd, receiver: &'static dyn Receiver) {
     loop {
         let (none, flags) = (std::ptr::null_mut(), libc::SOCK_CLOEXEC);
         // SAFETY: the socket's own descriptor; no address is asked for.
@@ -158,16 +187,16 @@ fn accept(listener: &OwnedFd) {
         let end = Arc::new(unsafe { OwnedFd::from_raw_fd(end) });
         with_wire(|wire| {
             // A connection accepted during `close` is not served.
-            if wire.is_listening {
+            if wire.receiver.is_some() {
                 wire.sockets.push(end.clone());
-                wire.spawn(move || serve(&end));
+                wire.spawn(move || serve(&end, receiver));
             }
         });
     }
 }
 
 /// Receives the packets of another process.
-fn serve(end: &OwnedFd) {
+fn serve(end: &OwnedFd, receiver: &dyn Receiver) {
     let mut room = vec![0; HEADER_BYTES + CONTENT_BYTES];
     // Result of a failed request, whose other packets are skipped.
     let mut failed = None;
@@ -182,18 +211,15 @@ fn serve(end: &OwnedFd) {
         let part = &room[HEADER_BYTES..count];
         let status = match failed {
             Some(status) => status,
-            None if packet.opcode != SEND => fabric().lock().deliver(&packet, part),
+            None if packet.opcode != SEND => receiver.deliver(&packet, part),
             None => {
                 message.extend_from_slice(part);
                 match packet.is_last {
-                    true => fabric()
-                        .lock()
-                        .deliver(&packet, &std::mem::take(&mut message)),
+                    true => receiver.deliver(&packet, &std::mem::take(&mut message)),
                     false => 0,
                 }
             }
         };
-        fabric().wake();
         failed = (status != 0).then_some(status);
         if packet.is_last {
             failed = None;

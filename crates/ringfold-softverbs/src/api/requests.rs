@@ -4,9 +4,9 @@ use std::ffi::c_int;
 use std::time::Instant;
 
 use super::{INLINE, SIGNALED, is_refused, refusal};
-use crate::fabric::{SEND, State, fabric};
+use crate::fabric::{State, fabric};
 use crate::layout::{Cq, Qp, RecvWr, SendWr, Sge, Wc};
-use crate::pair::{ERROR, Piece, RESET, Receive, Request};
+use crate::pair::{ERROR, Piece, RESET, Receive, Request, SEND};
 
 /// # Safety
 /// The requirements of `ibv_poll_cq` in `infiniband/verbs.h`.
