@@ -88,12 +88,12 @@
 #define RINGFOLD_BOOL 13
 
 /**
- * 8-bit float with 4 exponent bits; copied, never reduced.
+ * 8-bit float with 4 exponent bits and no infinity; a result beyond 464 is NaN.
  */
 #define RINGFOLD_FLOAT8_E4M3 14
 
 /**
- * 8-bit float with 5 exponent bits; copied, never reduced.
+ * 8-bit float with 5 exponent bits; a result from 61440 on is infinite.
  */
 #define RINGFOLD_FLOAT8_E5M2 15
 

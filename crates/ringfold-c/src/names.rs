@@ -32,9 +32,9 @@ pub const RINGFOLD_FLOAT32: u32 = 11;
 pub const RINGFOLD_FLOAT64: u32 = 12;
 /// One byte, 0 or 1.
 pub const RINGFOLD_BOOL: u32 = 13;
-/// 8-bit float with 4 exponent bits; copied, never reduced.
+/// 8-bit float with 4 exponent bits and no infinity; a result beyond 464 is NaN.
 pub const RINGFOLD_FLOAT8_E4M3: u32 = 14;
-/// 8-bit float with 5 exponent bits; copied, never reduced.
+/// 8-bit float with 5 exponent bits; a result from 61440 on is infinite.
 pub const RINGFOLD_FLOAT8_E5M2: u32 = 15;
 
 /// Addition; integers wrap.

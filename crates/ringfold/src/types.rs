@@ -116,9 +116,11 @@ named_byte! {
         F64 = 11, "float64";
         /// One byte, 0 or 1.
         Bool = 12, "bool";
-        /// 8-bit float, 4 exponent bits; copied, never reduced.
+        /// 8-bit float with 4 exponent bits and no infinity, torch's `float8_e4m3fn`; sums accumulate
+        /// in `F32`, and a result beyond 464 is NaN.
         F8E4M3 = 13, "float8_e4m3";
-        /// 8-bit float, 5 exponent bits; copied, never reduced.
+        /// 8-bit float with 5 exponent bits, torch's `float8_e5m2`; sums accumulate in `F32`, and a
+        /// result from 61440 on is infinite.
         F8E5M2 = 14, "float8_e5m2";
     }
 }
@@ -134,9 +136,13 @@ impl DType {
         }
     }
 
-    /// Whether this is a floating-point type with arithmetic (fp8 is not).
+    /// Whether this is a floating-point type.
     pub const fn is_float(self) -> bool {
-        matches!(self, DType::F16 | DType::BF16 | DType::F32 | DType::F64)
+        match self {
+            DType::F16 | DType::BF16 | DType::F32 | DType::F64 => true,
+            DType::F8E4M3 | DType::F8E5M2 => true,
+            _ => false,
+        }
     }
 }
 
@@ -225,7 +231,6 @@ impl Op {
     pub fn check(self, dtype: DType) -> Result<(), Unknown> {
         let bits = matches!(self, Op::Band | Op::Bor | Op::Bxor);
         let ok = match dtype {
-            DType::F8E4M3 | DType::F8E5M2 => false,
             DType::Bool => !matches!(self, Op::Avg | Op::PremulSum(_)),
             d if d.is_float() => !bits,
             _ => !matches!(self, Op::PremulSum(_)),

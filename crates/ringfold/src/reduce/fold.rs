@@ -3,7 +3,7 @@
 //!
 //! Two sources are reduced in one pass. More sources are accumulated block by block in a scratch
 //! array that stays in the first-level cache, so every source and the result pass through memory
-//! once. 16-bit floats are accumulated in `f32`.
+//! once. 16- and 8-bit floats are accumulated in `f32`.
 //!
 //! The compiler vectorises these loops. Results that replace a source need a loop of their own: the
 //! compiler checks at run time that arrays do not overlap, and would use the scalar loop. All
@@ -67,6 +67,12 @@ pub(super) struct SoftwareHalf;
 /// bfloat16, converted in software.
 pub(super) struct Brain;
 
+/// fp8 `e4m3`, converted in software.
+pub(super) struct E4m3;
+
+/// fp8 `e5m2`, converted in software.
+pub(super) struct E5m2;
+
 macro_rules! formats {
     ($($format:ty: $stored:ty, $wide:ty, $widen:path, $narrow:path;)*) => {
         $(
@@ -106,6 +112,8 @@ formats! {
     Plain<f64>: f64, f64, identity, identity;
     SoftwareHalf: u16, f32, convert::f16_to_f32, convert::f32_to_f16;
     Brain: u16, f32, convert::bf16_to_f32, convert::f32_to_bf16;
+    E4m3: u8, f32, convert::e4m3_to_f32, convert::f32_to_e4m3;
+    E5m2: u8, f32, convert::e5m2_to_f32, convert::f32_to_e5m2;
 }
 
 impl ElementFormat for Truth {

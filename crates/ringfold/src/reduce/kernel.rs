@@ -1,7 +1,8 @@
 //! The table operation × data type × CPU level, and its entries.
 
 use super::fold::{
-    Brain, ElementFormat, FoldBrain, FoldLoop, Plain, SoftwareHalf, Truth, check_regions,
+    Brain, E4m3, E5m2, ElementFormat, FoldBrain, FoldLoop, Plain, SoftwareHalf, Truth,
+    check_regions,
 };
 use super::level::{CompiledLoop, Level, compiled};
 use super::ops::{Band, Bor, Bxor, Join, Max, Min, Prod, Sum};
@@ -66,8 +67,8 @@ impl ReductionKernel {
     /// last.
     ///
     /// All regions have the same length, a multiple of the element's size. `into` may be one of the
-    /// sources, but may not overlap a source in part. There is at least one source. 16-bit floats
-    /// are accumulated in `F32` and rounded once.
+    /// sources, but may not overlap a source in part. There is at least one source. 16- and
+    /// 8-bit floats are accumulated in `F32` and rounded once.
     pub fn fold(&self, into: Region, sources: &[Region]) {
         self.check(into, sources);
         // SAFETY: `check` has verified equal lengths and no partial overlap; `at_level` has chosen
@@ -202,9 +203,11 @@ fn float<J: Join<f32> + Join<f64>>(dtype: DType, level: Level) -> CompiledLoop<(
         DType::F16 if level == Level::Avx512 => compiled::<FoldHalf<J, Avx512>, ()>(level),
         DType::F16 => compiled::<FoldLoop<J, SoftwareHalf>, ()>(level),
         DType::BF16 => compiled::<FoldBrain<J>, ()>(level),
+        DType::F8E4M3 => compiled::<FoldLoop<J, E4m3>, ()>(level),
+        DType::F8E5M2 => compiled::<FoldLoop<J, E5m2>, ()>(level),
         DType::F32 => plain::<J, f32>(level),
         DType::F64 => plain::<J, f64>(level),
-        _ => unreachable!("`Op::check` admits only floats with arithmetic"),
+        _ => unreachable!("only floats have no loop of integers"),
     }
 }
 

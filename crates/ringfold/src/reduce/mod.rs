@@ -9,8 +9,7 @@
 //! Invariants: sources are combined in their order. Nothing is reassociated or contracted to a
 //! fused multiply-add, so all levels give the same bits, NaN payloads excepted. On x86-64 and
 //! 64-bit ARM the thread's floating-point settings (flush-to-zero, rounding) change nothing
-//! (`environment`). Buffers need not be aligned. Nothing allocates. fp8 has no arithmetic: its
-//! range is too small for sums, and ranks only move it.
+//! (`environment`). Buffers need not be aligned. Nothing allocates.
 
 mod digest;
 mod environment;

@@ -5,7 +5,7 @@ use std::hint::black_box;
 use std::marker::PhantomData;
 
 use super::environment::FloatEnvironment;
-use super::fold::{Brain, ElementFormat, Plain, SoftwareHalf, check_regions};
+use super::fold::{Brain, E4m3, E5m2, ElementFormat, Plain, SoftwareHalf, check_regions};
 use super::level::{CompiledLoop, Level, LoopBody, compiled};
 #[cfg(target_arch = "x86_64")]
 use super::x86::{Avx512, F16c, ScaleHalf};
@@ -25,8 +25,8 @@ pub enum Factor {
 /// Sets every element of `into` to that element of `from`, scaled.
 ///
 /// Both regions have the same length, a multiple of the element's size. `into` may be `from`, but
-/// may not overlap `from` in part. The factor is rounded to the element's type (`F32` for 16-bit
-/// floats), and the product is rounded once.
+/// may not overlap `from` in part. The factor is rounded to the element's type (`F32` for 16- and
+/// 8-bit floats), and the product is rounded once.
 pub fn scale(dtype: DType, into: Region, from: Region, factor: Factor) -> Result<()> {
     scale_at_level(dtype, into, from, factor, Level::current())
 }
@@ -78,6 +78,8 @@ fn multiplying(dtype: DType, level: Level) -> Option<CompiledLoop<f64>> {
         DType::F16 if level == Level::Avx512 => compiled::<ScaleHalf<Avx512>, _>(level),
         DType::F16 => compiled::<Multiply<SoftwareHalf>, _>(level),
         DType::BF16 => compiled::<Multiply<Brain>, _>(level),
+        DType::F8E4M3 => compiled::<Multiply<E4m3>, _>(level),
+        DType::F8E5M2 => compiled::<Multiply<E5m2>, _>(level),
         DType::F32 => compiled::<Multiply<Plain<f32>>, _>(level),
         DType::F64 => compiled::<Multiply<Plain<f64>>, _>(level),
         _ => return None,

@@ -185,7 +185,9 @@ impl Oracle {
     fn check_exact(&self) -> Result<()> {
         let unsupported = |text: String| Err(Error::Unsupported(text));
         let largest = match self.dtype {
-            DType::BF16 => 1u64 << 8,
+            DType::F8E5M2 => 1u64 << 3,
+            DType::F8E4M3 => 1 << 4,
+            DType::BF16 => 1 << 8,
             DType::F16 => 1 << 11,
             DType::F32 => 1 << 24,
             _ => u64::MAX,

@@ -202,13 +202,11 @@ fn kernels_combine_as_the_host_does() {
             .iter()
             .flat_map(|dtype| OPS.map(|op| (*dtype, op)))
         {
-            // What the host combines, devices do.
-            assert_eq!(
-                op.check(dtype).is_ok(),
-                text(op, dtype).is_some(),
-                "{op:?} {dtype}"
-            );
-            if op.check(dtype).is_err() {
+            // Devices combine whatever the host combines, except fp8.
+            let is_fp8 = matches!(dtype, DType::F8E4M3 | DType::F8E5M2);
+            let combines = op.check(dtype).is_ok() && !is_fp8;
+            assert_eq!(combines, text(op, dtype).is_some(), "{op:?} {dtype}");
+            if !combines {
                 continue;
             }
             for count in 2..=ROWS_MAX {
