@@ -242,7 +242,7 @@ fn dtype_of(element: ElementType) -> PyResult<DType> {
         (2, 64) => Some(DType::F64),
         (4, 16) => Some(DType::BF16),
         (6, 8) => Some(DType::Bool),
-        (8 | 10, 8) => Some(DType::F8E4M3),
+        (10, 8) => Some(DType::F8E4M3),
         (12, 8) => Some(DType::F8E5M2),
         _ => None,
     };

@@ -159,7 +159,6 @@ fn element_count(shape: &[usize], item_bytes: usize) -> PyResult<usize> {
 /// Returns the element type that NumPy, ml_dtypes and torch call `name`.
 pub fn dtype_named(name: &str) -> PyResult<DType> {
     let known = match name {
-        // The two spellings differ in infinities; nothing is computed with them here.
         "float8_e4m3fn" => "float8_e4m3",
         other => other,
     };

@@ -168,6 +168,10 @@ fn extension_dtype(object: &Bound<'_, PyAny>) -> PyResult<Option<String>> {
 
 /// Opens an array of an extension type through a view with an integer type of the same size.
 fn open_extension(object: &Bound<'_, PyAny>, name: &str) -> PyResult<(Layout, Owner, Kind)> {
+    // ml_dtypes' type of this name has infinities; ringfold's has none.
+    if name == "float8_e4m3" {
+        return Err(unknown_dtype(name));
+    }
     let dtype = dtype_named(name)?;
     let integer = format!("uint{}", 8 * dtype.size_bytes());
     let view = object.call_method1("view", (integer,))?;

@@ -26,6 +26,8 @@ ARITHMETIC = {
     torch.float32: Numbers("float32"),
     torch.float16: Numbers("float16"),
     torch.bfloat16: Numbers("bfloat16"),
+    torch.float8_e4m3fn: Numbers("float8_e4m3"),
+    torch.float8_e5m2: Numbers("float8_e5m2"),
     torch.int8: Numbers("int8"),
     torch.uint8: Numbers("uint8"),
     torch.int16: Numbers("int16"),
