@@ -4,7 +4,7 @@ use std::ffi::{c_char, c_int, c_void};
 use std::mem::size_of;
 use std::{ptr, slice};
 
-use ringfold::{Communicator, Counts, Error, Op, Region, Request as Call, Result};
+use ringfold::{Communicator, Counts, Error, Op, Region, Request as Call, Result, Target};
 
 use crate::arguments::{borrowed, invalid, seconds, text};
 use crate::names::{collective, dtype, op};
@@ -108,21 +108,21 @@ impl Request {
             call.op = op(self.op, self.factor)?;
             self.check_factor(call.op)?;
         }
-        call.root = match (self.root, usize::try_from(self.root)) {
+        call.target = match (self.root, usize::try_from(self.root)) {
             (RINGFOLD_ANY_SOURCE, _) if self.collective == crate::names::RINGFOLD_RECV => {
-                Call::ANY_SOURCE
+                Target::AnySource
             }
-            (_, Ok(root)) => root,
+            (_, Ok(root)) => Target::of(collective, root),
             (root, Err(_)) => return Err(invalid(format!("rank {root} does not exist"))),
         };
         call.tag = self.tag;
         if self.timeout_s != 0.0 {
-            call.timeout = Some(seconds(self.timeout_s, "timeout_s")?);
+            call.options.timeout = Some(seconds(self.timeout_s, "timeout_s")?);
         }
         if !self.algorithm.is_null() {
             // SAFETY: the caller's promise.
             let name = unsafe { text(self.algorithm, "algorithm") }?;
-            call.algorithm = Some(name.parse().map_err(Error::from)?);
+            call.options.algorithm = Some(name.parse().map_err(Error::from)?);
         }
         let (input, output) = call.buffer_bytes(communicator.rank(), ranks)?;
         call.input = region("input", self.input.cast_mut().cast(), input)?;

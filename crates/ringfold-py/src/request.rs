@@ -3,7 +3,7 @@
 use std::str::FromStr;
 
 use pyo3::prelude::*;
-use ringfold::{Collective, Counts, DType, Error, Op, Region};
+use ringfold::{Collective, Counts, DType, Error, Op, Region, Target};
 
 use crate::buffer::Buffer;
 use crate::exceptions::{exception, invalid_argument};
@@ -66,7 +66,7 @@ impl Request {
         let counts = ringfold::Counts::Even(count);
         let mut request =
             ringfold::Request::new(Collective::AllReduce, dtype, counts, memory, memory);
-        request.timeout = seconds(Some(timeout))?;
+        request.options.timeout = seconds(Some(timeout))?;
         Ok(request)
     }
 
@@ -164,11 +164,13 @@ pub fn core(
         Op::PremulSum(_) => Op::PremulSum(factor),
         other => other,
     };
-    request.root = match root {
-        Some(root) => usize::try_from(root).map_err(|_| {
-            invalid_argument(format!("{collective} with rank {root}; ranks count from 0"))
-        })?,
-        None if collective == Collective::Recv => ringfold::Request::ANY_SOURCE,
+    request.target = match root {
+        Some(root) => usize::try_from(root)
+            .map(|rank| Target::of(collective, rank))
+            .map_err(|_| {
+                invalid_argument(format!("{collective} with rank {root}; ranks count from 0"))
+            })?,
+        None if collective == Collective::Recv => Target::AnySource,
         None => {
             return Err(invalid_argument(format!(
                 "{collective} without a rank; only `recv` can omit it"
@@ -177,8 +179,8 @@ pub fn core(
     };
     request.tag = u32::try_from(tag)
         .map_err(|_| invalid_argument(format!("tag {tag}; tags are 0 to {}", u32::MAX)))?;
-    request.algorithm = named(algorithm)?;
-    request.timeout = seconds(timeout)?;
+    request.options.algorithm = named(algorithm)?;
+    request.options.timeout = seconds(timeout)?;
     Ok(request)
 }
 

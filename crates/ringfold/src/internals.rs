@@ -96,9 +96,9 @@ pub mod setup {
 pub mod simulate {
     pub use crate::simulate::{
         BrokenPromise, Carried, ChunkResult, Compute, Delay, Devices, Disturbance, Grants,
-        LateMergePolicy, LinkEnds, LinkUse, Links, LongestPath, Network, PathKind, PathPart,
-        Payload, Ports, Promise, RankOnPath, RankReport, Reducer, Report, Scenario, Sending,
-        Server, Signals, Slow, Switch, Target, TimelineLane, Timers, TraceEvent, copies_alone_ps,
+        LateMergePolicy, LinkEnds, LinkUse, Links, LongestPath, MergeTarget, Network, PathKind,
+        PathPart, Payload, Ports, Promise, RankOnPath, RankReport, Reducer, Report, Scenario,
+        Sending, Server, Signals, Slow, Switch, TimelineLane, Timers, TraceEvent, copies_alone_ps,
         fits_longest_path, longest_path, resolve, run, steps,
     };
     /// See `simulate::goal`.

@@ -53,7 +53,9 @@
 //! | `barrier` | returns when all ranks have called it |
 //! | `alloc`, `register` | memory in which ranks of one host reduce in place |
 //! | `split` | communicators of some of the ranks |
-//! | `run`, `start` | any call as a [`Request`]: uneven counts, asynchronous, its own deadline |
+//! | `scope` | calls that are under way beside each other, and beside the program |
+//! | `with` | calls with a deadline or an algorithm of their own: [`CallOptions`] |
+//! | `run`, `start` | any call as a [`Request`], also with uneven counts: for bindings |
 //!
 //! # Guarantees
 //!
@@ -122,18 +124,22 @@ mod wait;
 #[doc(hidden)]
 pub use call::Asked;
 pub use call::Way;
-pub use communicator::{Communicator, Counts, RegisteredMut, Registration, Request, Work};
+pub use communicator::{
+    CallOptions, Calls, Communicator, Counts, RegisteredMut, Registration, Request, Scope,
+    ScopedWork, Target, Work,
+};
 pub use config::{Bind, Config, StragglerPolicy, TransportChoice};
 pub use control::{Cancel, RendezvousListener, Secret, Standing};
 pub use device::{DeviceRegion, Driver, Platform, ProgramStream};
 pub use element::{BF16, Element, F8E4M3, F8E5M2, F16};
 pub use engine::lateness::{LATENESS_CLASSES, PeerStats, Stats};
-pub use error::{Error, Result};
+pub use error::{Error, Result, Site};
 pub use lane::{
     Carried, DeviceBuffer, DeviceRequest, DeviceWork, Lane, LaneConfig, Reducer, WaitPath,
 };
 pub use memory::{Region, Registered};
 pub use schedule::Weighting;
+pub use tune::{Explanation, Reason, Rules};
 pub use types::{Access, Algorithm, Assignment, Collective, DType, Method, Op, Protocol, Unknown};
 
 /// The README's example, compiled and run with the tests.

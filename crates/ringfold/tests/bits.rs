@@ -189,7 +189,7 @@ fn sum(comm: &Communicator, data: &mut [f32], way: Option<Method>) -> bool {
     // SAFETY: the slice is exclusively ours, and outlives the blocking call.
     let region = unsafe { Region::new(data.as_mut_ptr().cast(), size_of_val(data)) };
     let mut request = Request::new(Collective::AllReduce, DType::F32, counts, region, region);
-    request.algorithm = way;
+    request.options.algorithm = way;
     // SAFETY: as above.
     match unsafe { comm.run(&request, &mut || Ok(())) } {
         Ok(_) => true,

@@ -14,7 +14,7 @@ mod scenes;
 use std::collections::BTreeMap;
 
 use oracle::{Call, Due, PREMUL, encoded};
-use ringfold::{Collective, Communicator, DType, Method, Op, Region, Request};
+use ringfold::{Collective, Communicator, DType, Method, Op, Region, Request, Target};
 use scenes::{Scene, play_with};
 
 const SCENES: [(&str, Scene); 1] = [("exact", exact)];
@@ -260,7 +260,8 @@ impl Suite<'_> {
         let counts = call.counts_of(rank);
         let [input, output] = laid.buffers;
         let mut request = Request::new(call.collective, call.dtype, counts, input, output);
-        (request.op, request.root, request.algorithm) = (call.op, call.root, algorithm);
+        (request.op, request.options.algorithm) = (call.op, algorithm);
+        request.target = Target::of(call.collective, call.root);
         // SAFETY: the regions outlive the blocking call, and nothing else uses them.
         match unsafe { self.comm.run(&request, &mut || Ok(())) } {
             Ok(_) => laid.check(&about),

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use ringfold::Region;
 use ringfold::internals::random::{SplitMix64, mix};
-use ringfold::{Collective, Communicator, Counts, DType, Op, Request};
+use ringfold::{Collective, Communicator, Counts, DType, Op, Request, Target};
 use scenes::{Scene, play};
 
 const SCENES: [(&str, Scene); 3] = [
@@ -139,7 +139,7 @@ impl Call {
         let into = unsafe { Region::new(output.as_mut_ptr().cast(), size_of_val(output)) };
         let counts = Counts::Even(self.count as u64);
         let mut request = Request::new(self.collective, DType::I64, counts, from, into);
-        request.root = self.root;
+        request.target = Target::of(self.collective, self.root);
         request
     }
 }

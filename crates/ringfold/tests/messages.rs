@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use ringfold::Region;
 use ringfold::internals::engine::COLLECTIVES_MAX;
-use ringfold::{Collective, Communicator, Counts, DType, Error, Op, Request, Work};
+use ringfold::{Collective, Communicator, Counts, DType, Error, Op, Request, Target, Work};
 use scenes::{Scene, play};
 
 const SCENES: [(&str, Scene); 8] = [
@@ -113,7 +113,7 @@ impl Message {
         }
     }
 
-    fn request(&mut self, collective: Collective, peer: usize, tag: u32) -> Request {
+    fn request(&mut self, collective: Collective, target: Target, tag: u32) -> Request {
         let bytes = size_of_val(&self.data[..]);
         // SAFETY: the callers keep the message until the call is done, and use it for one call.
         let region = unsafe { Region::new(self.data.as_mut_ptr().cast(), bytes) };
@@ -123,18 +123,18 @@ impl Message {
             _ => (Region::EMPTY, region),
         };
         let mut request = Request::new(collective, DType::U32, counts, input, output);
-        (request.root, request.tag) = (peer, tag);
+        (request.target, request.tag) = (target, tag);
         request
     }
 
     fn send(&mut self, comm: &Communicator, peer: usize, tag: u32) -> Work {
-        let request = self.request(Collective::Send, peer, tag);
+        let request = self.request(Collective::Send, Target::Peer(peer), tag);
         // SAFETY: as in `request`.
         unsafe { comm.start(request) }.expect("a send")
     }
 
-    fn recv(&mut self, comm: &Communicator, peer: usize, tag: u32) -> Work {
-        let request = self.request(Collective::Recv, peer, tag);
+    fn recv(&mut self, comm: &Communicator, from: Target, tag: u32) -> Work {
+        let request = self.request(Collective::Recv, from, tag);
         // SAFETY: as in `request`.
         unsafe { comm.start(request) }.expect("a receive")
     }
@@ -155,7 +155,7 @@ fn many(comm: Communicator) {
     let mut received = Vec::new();
     let receive = |received: &mut Vec<_>, number| {
         let mut message = Message::new(10, 0);
-        let work = message.recv(&comm, peer, number);
+        let work = message.recv(&comm, Target::Peer(peer), number);
         received.push((message, work, number));
     };
     (0..MANY).for_each(|number| receive(&mut received, number));
@@ -184,7 +184,7 @@ fn ahead(comm: Communicator) {
         comm.recv(&mut [0u32], 0, 1).expect("a message");
     }
     let request = |sum: &mut Message| {
-        let mut request = sum.request(Collective::AllReduce, 0, 0);
+        let mut request = sum.request(Collective::AllReduce, Target::None, 0);
         request.input = request.output;
         request
     };
@@ -325,8 +325,8 @@ fn lateness(comm: Communicator) {
     comm.barrier().expect("all are here");
     let mut message = Message::new(1, 0);
     if comm.rank() == 0 {
-        let mut request = message.request(Collective::Recv, Request::ANY_SOURCE, 1);
-        request.timeout = Some(Duration::from_millis(100));
+        let mut request = message.request(Collective::Recv, Target::AnySource, 1);
+        request.options.timeout = Some(Duration::from_millis(100));
         // SAFETY: as in `request`.
         let error = unsafe { comm.run(&request, &mut || Ok(())) }.unwrap_err();
         let text = error.to_string();

@@ -296,8 +296,8 @@ impl<'a> Bench<'a> {
 
     fn request(&self, placement: &Placement) -> Request {
         let mut request = placement.request();
-        request.algorithm = self.settings.algorithm;
-        request.timeout = self.settings.timeout;
+        request.options.algorithm = self.settings.algorithm;
+        request.options.timeout = self.settings.timeout;
         request
     }
 

@@ -14,7 +14,7 @@ use ringfold::internals::device::{
 };
 use ringfold::{
     Carried, Collective, Communicator, DeviceBuffer, DeviceWork, Lane, LaneConfig, Region,
-    Registered, Request,
+    Registered, Request, Target,
 };
 
 use super::devices::Devices;
@@ -236,10 +236,10 @@ impl OnDevice {
     /// calls: a rank's message to itself.
     fn kept_bytes(&self, request: &Request) -> [usize; 2] {
         use Collective::{AllGather, AllToAll, Broadcast, Gather, Scatter};
-        if !self.lane.is_direct() || request.algorithm.is_some() {
+        if !self.lane.is_direct() || request.options.algorithm.is_some() {
             return [0, 0];
         }
-        let is_root = self.lane.rank() == request.root;
+        let is_root = request.target == Target::Root(self.lane.rank());
         let (input, output) = (request.input.bytes(), request.output.bytes());
         let block = |bytes: usize| bytes / self.lane.world_size();
         match request.collective {

@@ -1,7 +1,7 @@
 //! The placement of a collective's data: regions in and out of place, and the expected output.
 
 use ringfold::Region;
-use ringfold::{Collective, Counts, Op, Request};
+use ringfold::{Collective, Counts, Op, Request, Target};
 
 use super::case::{Case, Size};
 use super::data::{BLOCK, Data};
@@ -80,7 +80,7 @@ impl Placement {
             Some(name) => name.parse().unwrap_or(Op::Sum),
             None => Op::Sum,
         };
-        request.root = self.case.root.unwrap_or(0);
+        request.target = Target::of(self.collective, self.root());
         request
     }
 

@@ -7,7 +7,7 @@ use ringfold::Collective;
 use ringfold::internals::engine::slices_in_flight;
 use ringfold::internals::schedule::Access;
 use ringfold::internals::simulate::{
-    self, LateMergePolicy, Scenario, Server, Signals, Target, Timers,
+    self, LateMergePolicy, MergeTarget, Scenario, Server, Signals, Timers,
 };
 use serde::{Deserialize, Deserializer};
 
@@ -18,7 +18,7 @@ use super::parse::{TimeSpan, one_of, read_from_text, text, words};
 #[serde(default, deny_unknown_fields)]
 pub struct PolicySettings {
     #[serde(deserialize_with = "policy")]
-    pub policy: Option<Option<Target>>,
+    pub policy: Option<Option<MergeTarget>>,
     pub alpha_threshold: Option<Factor>,
     #[serde(deserialize_with = "signals")]
     pub signals: Option<Signals>,
@@ -28,10 +28,10 @@ pub struct PolicySettings {
 }
 
 /// The destination of a slow rank's sum, by name; `off` leaves the ring as it is.
-pub const POLICIES: [(&str, Option<Target>); 3] = [
+pub const POLICIES: [(&str, Option<MergeTarget>); 3] = [
     ("off", None),
-    ("next2", Some(Target::Next2)),
-    ("tail", Some(Target::Tail)),
+    ("next2", Some(MergeTarget::Next2)),
+    ("tail", Some(MergeTarget::Tail)),
 ];
 
 /// Where ranks know from what is usual.
@@ -52,7 +52,7 @@ words! {
     "silent" => Signals { late: false, skip: false, silent: true }
 }
 
-fn policy<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Option<Target>>, D::Error> {
+fn policy<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Option<MergeTarget>>, D::Error> {
     text(from, |text| one_of(text, POLICIES)).map(Some)
 }
 

@@ -13,10 +13,8 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use ringfold::Region;
 use ringfold::{
-    Collective, Communicator, Config, Counts, DType, Error, Op, Registered, RendezvousListener,
-    Request, Result,
+    CallOptions, Communicator, Config, Error, Op, Registered, RendezvousListener, Result,
 };
 use rustix::process::Signal;
 
@@ -309,16 +307,12 @@ impl<'a> Calls<'a> {
     /// Sums ordinary memory, with the script's deadline.
     fn all_reduce(&mut self, call: u64) -> Result<()> {
         let (input, output) = (&self.input, &mut self.output);
-        let counts = Counts::Even(input.len() as u64);
-        // SAFETY: the vectors outlive the blocking call, and nothing else accesses them meanwhile.
-        let from =
-            unsafe { Region::new(input.as_ptr().cast_mut().cast(), size_of_val(&input[..])) };
-        // SAFETY: as above.
-        let into = unsafe { Region::new(output.as_mut_ptr().cast(), size_of_val(&output[..])) };
-        let mut request = Request::new(Collective::AllReduce, DType::U64, counts, from, into);
-        request.timeout = self.deadline;
-        // SAFETY: as above.
-        unsafe { self.communicator.run(&request, &mut || Ok(())) }?;
+        let options = CallOptions {
+            timeout: self.deadline,
+            ..CallOptions::default()
+        };
+        let calls = self.communicator.with(options);
+        calls.all_reduce_into(input, output, Op::Sum)?;
         let world_size = self.communicator.world_size();
         expect(output, call, |index| sum(world_size, call, index));
         Ok(())

@@ -59,8 +59,11 @@ impl ChoiceKey {
         if bytes >> BYTES_BITS != 0 || request.group >> GROUP_BITS != 0 {
             return None;
         }
-        let algorithm = request.algorithm.map_or(0, |asked| asked as u64 + 1);
-        let protocol = request.protocol.map_or(0, |asked| asked as u64 + 1);
+        let algorithm = request
+            .options
+            .algorithm
+            .map_or(0, |asked| asked as u64 + 1);
+        let protocol = request.options.protocol.map_or(0, |asked| asked as u64 + 1);
         // From the lowest bit up: group (8 bits), collective (4), form of the counts (2), algorithm
         // (5), protocol (2), weighted (1), size.
         let word = u64::from(request.group)
@@ -213,7 +216,7 @@ fn unpack(word: u64) -> Option<Way> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::communicator::Counts;
+    use crate::communicator::{CallOptions, Counts};
     use crate::memory::Region;
     use crate::types::{DType, Protocol};
 
@@ -274,7 +277,10 @@ mod tests {
             of(&request(Collective::AllReduce, 2), 8, false),
             of(
                 &Request {
-                    algorithm,
+                    options: CallOptions {
+                        algorithm,
+                        ..CallOptions::default()
+                    },
                     ..base.clone()
                 },
                 8,
@@ -282,7 +288,10 @@ mod tests {
             ),
             of(
                 &Request {
-                    protocol,
+                    options: CallOptions {
+                        protocol,
+                        ..CallOptions::default()
+                    },
                     ..base.clone()
                 },
                 8,

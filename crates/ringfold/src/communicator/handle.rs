@@ -319,7 +319,7 @@ impl Communicator {
     }
 
     fn timeout(&self, request: &Request) -> Duration {
-        request.timeout.unwrap_or(self.policy.timeout)
+        request.options.timeout.unwrap_or(self.policy.timeout)
     }
 
     /// Checks the request and completes its draft.
@@ -352,7 +352,10 @@ impl Communicator {
                 .iter()
                 .any(|access| Schedule::exists(request.collective, *method, *access))
         };
-        request.algorithm.or(self.policy.algorithm.filter(serves))
+        request
+            .options
+            .algorithm
+            .or(self.policy.algorithm.filter(serves))
     }
 
     /// Returns the way of the request: that of the last request of its kind, if remembered.
@@ -468,7 +471,7 @@ impl Communicator {
             is_pairwise: matches!(request.counts, Counts::Pairwise { .. }),
             group: request.group,
             algorithm: self.requested(request),
-            protocol: request.protocol,
+            protocol: request.options.protocol,
             ..Question::new(request.collective, bytes, self.place.world_size)
         };
         question.with_policies(

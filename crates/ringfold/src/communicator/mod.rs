@@ -2,14 +2,16 @@
 //!
 //! A call passes through four stages: a [`Request`] is checked and becomes a job,
 //! [`tune::choose`](crate::tune::choose) chooses the way, the [engine](crate::engine) runs the job,
-//! and the driver of this module waits. Typed methods on slices are in `typed`; bindings use
-//! [`Communicator::run`] and [`Communicator::start`] with raw regions.
+//! and the driver of this module waits. Typed methods on slices are in `typed`, those that start calls
+//! beside each other belong to a `scope`; bindings use [`Communicator::run`] and
+//! [`Communicator::start`] with raw regions.
 //!
 //! `choices` caches ways, `driver` waits, `work` is an asynchronous call, `notifier` runs
 //! callbacks, `register` maps peers' memory, `weigh` measures slow ranks, `watch` translates world
 //! ranks into the communicator's.
 
 mod agreed;
+mod check;
 mod choices;
 mod completion;
 mod driver;
@@ -22,6 +24,7 @@ pub(crate) mod probe;
 mod register;
 mod registration;
 mod request;
+mod scope;
 pub(crate) mod settings;
 mod typed;
 mod waiting;
@@ -33,7 +36,9 @@ pub(crate) use driver::EngineDriver;
 pub use handle::Communicator;
 pub(crate) use handle::{ChoicePolicy, RankPosition};
 pub use registration::{RegisteredMut, Registration};
-pub use request::{Counts, Request};
+pub use request::{CallOptions, Counts, Request, Target};
+pub use scope::{Scope, ScopedWork};
+pub use typed::Calls;
 pub use work::Work;
 
 #[cfg(test)]

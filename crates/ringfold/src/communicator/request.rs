@@ -1,13 +1,11 @@
-//! A call as its caller makes it, and its check, which refuses an invalid call before any data
-//! moves.
+//! A call as its caller makes it.
 
-use std::ops::Range;
+#![forbid(unsafe_code)]
+
 use std::time::Duration;
 
-use crate::call::{Asked, Way};
-use crate::engine::geometry::BlockLayout;
-use crate::engine::{self, Job};
-use crate::error::{Error, Result};
+use crate::call::Asked;
+use crate::engine;
 use crate::memory::Region;
 use crate::types::{Collective, DType, Method, Op, Protocol};
 
@@ -45,6 +43,47 @@ impl Counts {
     }
 }
 
+/// The other rank of a call.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Target {
+    /// None, for a collective without a root.
+    #[default]
+    None,
+    /// The root of a `Broadcast`, `Reduce`, `Gather` or `Scatter`.
+    Root(usize),
+    /// The receiver of a `Send`, or the sender of a `Recv`.
+    Peer(usize),
+    /// Any sender: a `Recv` takes the oldest message that has its tag.
+    AnySource,
+}
+
+impl Target {
+    /// Returns `rank` as the root or the peer of `collective`; `None` if `collective` has neither.
+    #[inline]
+    pub fn of(collective: Collective, rank: usize) -> Target {
+        match collective {
+            _ if collective.has_root() => Target::Root(rank),
+            _ if collective.is_message() => Target::Peer(rank),
+            _ => Target::None,
+        }
+    }
+}
+
+/// How one call is carried out, instead of the communicator's settings.
+///
+/// All ranks set the same algorithm and protocol; each rank has its own deadline. The default sets
+/// none of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CallOptions {
+    /// The method, instead of the tuner's choice. With memory of a device, the method of the CPUs.
+    pub algorithm: Option<Method>,
+    /// The protocol, instead of the tuner's choice.
+    pub protocol: Option<Protocol>,
+    /// The deadline, instead of the communicator's. With memory of a device, counted from the
+    /// arrival of the data.
+    pub timeout: Option<Duration>,
+}
+
 /// One untyped call: the basis of the typed methods, the bindings and `perf`. The memory is the
 /// host's, or a device's in a [`DeviceRequest`](crate::DeviceRequest).
 #[derive(Clone, Debug)]
@@ -55,9 +94,8 @@ pub struct Request<M = Region> {
     pub dtype: DType,
     /// The operation that combines the elements; ignored if the collective does not reduce.
     pub op: Op,
-    /// The root; for `Send` and `Recv` the peer, for `Recv` also
-    /// [`ANY_SOURCE`](Request::ANY_SOURCE). Ignored by collectives without a root or a peer.
-    pub root: usize,
+    /// The root or the peer. Ignored by collectives that have neither.
+    pub target: Target,
     /// The number by which a receive finds its message, for `Send` and `Recv`.
     pub tag: u32,
     /// The number of elements.
@@ -67,16 +105,11 @@ pub struct Request<M = Region> {
     pub input: M,
     /// The output; empty on ranks that have none.
     pub output: M,
-    /// The method, instead of the tuner's choice. With memory of a device, the method of the CPUs.
-    pub algorithm: Option<Method>,
-    /// The protocol, instead of the tuner's choice.
-    pub protocol: Option<Protocol>,
+    /// The settings of this call.
+    pub options: CallOptions,
     /// Number of calls that are made together, which the tuner takes into account; the same on all
     /// ranks. 1 for a single call.
     pub group: u32,
-    /// The deadline, instead of the communicator's. With memory of a device, counted from the
-    /// arrival of the data.
-    pub timeout: Option<Duration>,
     /// Number of elements of the part of a reduction by `op` that this call moves for devices,
     /// which combine the elements. Ranks compare both. For lanes.
     #[doc(hidden)]
@@ -92,8 +125,8 @@ pub struct Request<M = Region> {
 }
 
 impl<M> Request<M> {
-    /// Creates a request with defaults: `Sum`, root 0, tag 0, the tuner's choice of the method, the
-    /// communicator's deadline.
+    /// Creates a request with defaults: `Sum`, no root or peer, tag 0, the tuner's choice of the
+    /// method, the communicator's deadline.
     pub fn new(
         collective: Collective,
         dtype: DType,
@@ -105,15 +138,13 @@ impl<M> Request<M> {
             collective,
             dtype,
             op: Op::Sum,
-            root: 0,
+            target: Target::None,
             tag: 0,
             counts,
             input,
             output,
-            algorithm: None,
-            protocol: None,
+            options: CallOptions::default(),
             group: 1,
-            timeout: None,
             share: None,
             whole: None,
             asked: None,
@@ -121,10 +152,19 @@ impl<M> Request<M> {
     }
 }
 
-impl Request {
-    /// The `root` of a `Recv` of the oldest message with its tag, from any sender.
-    pub const ANY_SOURCE: usize = engine::ANY_SOURCE;
+impl<M> Request<M> {
+    /// Returns the root or the peer as a job has it.
+    #[inline(always)]
+    pub(crate) fn root(&self) -> usize {
+        match self.target {
+            Target::None => 0,
+            Target::Root(rank) | Target::Peer(rank) => rank,
+            Target::AnySource => engine::ANY_SOURCE,
+        }
+    }
+}
 
+impl Request {
     /// Returns the bytes that the tuner counts: the vector's, or one block's times the number of
     /// ranks. 0 if each pair has its own counts, because no rank knows them all. The maximum if the
     /// counts are absurd.
@@ -144,356 +184,12 @@ impl Request {
     pub(crate) fn is_uneven(&self) -> bool {
         !matches!(self.counts, Counts::Even(_))
     }
-
-    /// Checks the request of `rank` of `world_size`, and returns its job.
-    pub(crate) fn check(
-        &self,
-        rank: usize,
-        world_size: usize,
-        way: &Way,
-        timeout: Duration,
-    ) -> Result<Job> {
-        let mut job = self.draft(way, timeout);
-        self.check_into(rank, world_size, &mut job)?;
-        Ok(job)
-    }
-
-    /// Returns the part of the job that needs no check, for `check_into`. A job is large, so it is
-    /// filled in where it is used: copying freshly written data stalls a small call.
-    #[inline(always)]
-    pub(super) fn draft(&self, way: &Way, timeout: Duration) -> Job {
-        let count = match self.counts {
-            Counts::Even(count) if self.collective != Collective::Barrier => count,
-            _ => 0,
-        };
-        Job {
-            collective: self.collective,
-            way: *way,
-            dtype: self.dtype,
-            op: self.op,
-            root: self.root,
-            tag: self.tag,
-            count,
-            input: Region::EMPTY,
-            output: Region::EMPTY,
-            input_blocks: BlockLayout::Even(count),
-            output_blocks: BlockLayout::Even(count),
-            in_place: false,
-            timeout,
-            registers: false,
-            share: self.share,
-            whole: self.whole,
-            asked: self.asked,
-            weights: None,
-        }
-    }
-
-    /// Checks the request, of which `job` is the draft, and fills in the input and the output.
-    #[inline(always)]
-    pub(super) fn check_into(&self, rank: usize, world_size: usize, job: &mut Job) -> Result<()> {
-        if self.is_uneven() && self.collective != Collective::Barrier {
-            (job.input_blocks, job.output_blocks) = self.listed_blocks(rank, world_size)?;
-            // Each pair of an all_to_all has its own lengths, compared message by message.
-            if let Counts::PerRank(counts) = &self.counts {
-                job.count = counts.iter().sum();
-            }
-        }
-        let (input, output) = (&job.input_blocks, &job.output_blocks);
-        (job.input, job.output, job.in_place) = self.regions(rank, world_size, input, output)?;
-        Ok(())
-    }
-
-    /// Returns the checked input and output of `rank`, and whether they are the same memory.
-    fn regions(
-        &self,
-        rank: usize,
-        world_size: usize,
-        input_blocks: &BlockLayout,
-        output_blocks: &BlockLayout,
-    ) -> Result<(Region, Region, bool)> {
-        if self.collective.reduces() {
-            self.op.check(self.dtype)?;
-        }
-        self.check_root(world_size)?;
-        let (from, into) = self.needed(rank, world_size, [input_blocks, output_blocks])?;
-        if self.collective.is_message() && u32::try_from(from.max(into)).is_err() {
-            let text = "a message of 4 GiB or more; send it in parts";
-            return Err(Error::Unsupported(text.into()));
-        }
-        let input = self.exactly("input", self.input, from)?;
-        let output = self.exactly("output", self.output, into)?;
-        let in_place = self.in_place(rank, input, output, input_blocks, output_blocks)?;
-        Ok((input, output, in_place))
-    }
-
-    /// Returns the bytes of the input and of the output of `rank` of `world_size`: for bindings
-    /// whose callers pass only addresses. The request's own memory does not matter.
-    ///
-    /// # Errors
-    /// `InvalidArgument` if the counts are absurd or do not fit the collective.
-    pub fn buffer_bytes(&self, rank: usize, world_size: usize) -> Result<(usize, usize)> {
-        let (input, output) = self.blocks(rank, world_size)?;
-        self.needed(rank, world_size, [&input, &output])
-    }
-
-    /// Returns the bytes of the input and of the output of `rank`.
-    #[inline(always)]
-    fn needed(&self, rank: usize, ranks: usize, both: [&BlockLayout; 2]) -> Result<(usize, usize)> {
-        let (gives, gets) = self.roles(rank);
-        let size = self.dtype.size_bytes();
-        let needed = |blocks, is_input, is_used: bool| match is_used {
-            true => needed_bytes(self.collective, blocks, is_input, ranks, size),
-            false => Ok(0),
-        };
-        let [input, output] = both;
-        Ok((needed(input, true, gives)?, needed(output, false, gets)?))
-    }
-
-    fn check_root(&self, world_size: usize) -> Result<()> {
-        let is_message = self.collective.is_message();
-        if self.collective == Collective::Recv && self.root == Request::ANY_SOURCE {
-            return Ok(());
-        }
-        if (self.collective.has_root() || is_message) && self.root >= world_size {
-            let what = if is_message { "peer" } else { "root" };
-            return Err(invalid(format!(
-                "invalid {what} {} in a communicator of {world_size} ranks",
-                self.root
-            )));
-        }
-        Ok(())
-    }
-
-    /// Returns the blocks of both buffers on `rank`, checked as for a call, but without memory.
-    pub(crate) fn sides(&self, rank: usize, world_size: usize) -> Result<Sides> {
-        if self.collective.reduces() {
-            self.op.check(self.dtype)?;
-        }
-        self.check_root(world_size)?;
-        let lists = self.blocks(rank, world_size)?;
-        let (gives, gets) = self.roles(rank);
-        let size = self.dtype.size_bytes();
-        let side = |blocks: &BlockLayout, is_input, is_used| -> Result<Vec<_>> {
-            needed_bytes(self.collective, blocks, is_input, world_size, size)?;
-            let count = block_count(self.collective, is_input, world_size);
-            let ranges = (0..count as u32).map(|block| blocks.range(block));
-            Ok(if is_used { ranges.collect() } else { vec![] })
-        };
-        Ok(Sides {
-            input: side(&lists.0, true, gives)?,
-            output: side(&lists.1, false, gets)?,
-        })
-    }
-
-    /// Whether at least one of the buffers consists of blocks, one per rank.
-    pub(crate) fn is_of_blocks(&self) -> bool {
-        !is_vector(self.collective)
-    }
-
-    /// Returns the elements of the longest block that this rank knows.
-    pub(crate) fn longest_block(&self) -> u64 {
-        let longest = |list: &[u64]| list.iter().copied().max().unwrap_or(0);
-        match &self.counts {
-            Counts::Even(count) => *count,
-            Counts::PerRank(counts) => longest(counts),
-            Counts::Pairwise { input, output } => longest(input).max(longest(output)),
-        }
-    }
-
-    /// Returns whether this rank has input, and whether it has output.
-    fn roles(&self, rank: usize) -> (bool, bool) {
-        let is_root = rank == self.root;
-        match self.collective {
-            Collective::Barrier => (false, false),
-            Collective::Broadcast => (is_root, true),
-            Collective::Scatter => (is_root, true),
-            Collective::Reduce | Collective::Gather => (true, is_root),
-            Collective::Send => (true, false),
-            Collective::Recv => (false, true),
-            _ => (true, true),
-        }
-    }
-
-    /// Returns the blocks of both buffers.
-    fn blocks(&self, rank: usize, world_size: usize) -> Result<(BlockLayout, BlockLayout)> {
-        match &self.counts {
-            Counts::Even(count) => Ok((BlockLayout::Even(*count), BlockLayout::Even(*count))),
-            _ => self.listed_blocks(rank, world_size),
-        }
-    }
-
-    /// Returns the blocks of both buffers of a call with a list of counts.
-    #[cold]
-    fn listed_blocks(&self, rank: usize, world_size: usize) -> Result<(BlockLayout, BlockLayout)> {
-        use Collective::{AllGather, AllToAll, Gather, ReduceScatter, Scatter};
-        let lists = |list: &[u64]| {
-            if list.len() != world_size {
-                let text = format!("{} counts for {world_size} ranks", list.len());
-                return Err(invalid(text));
-            }
-            let add = |sum: u64, count: &u64| sum.checked_add(*count);
-            bytes_of(list.iter().try_fold(0, add), self.dtype.size_bytes()).map(|_| ())
-        };
-        match (&self.counts, self.collective) {
-            (Counts::PerRank(counts), AllGather | Gather | ReduceScatter | Scatter) => {
-                lists(counts)?;
-                let (own, all) = (&counts[rank..=rank], &counts[..]);
-                Ok(match self.collective {
-                    AllGather | Gather => (BlockLayout::uneven(own), BlockLayout::uneven(all)),
-                    _ => (BlockLayout::uneven(all), BlockLayout::uneven(own)),
-                })
-            }
-            (Counts::Pairwise { input, output }, AllToAll) => {
-                lists(input)?;
-                lists(output)?;
-                if input[rank] != output[rank] {
-                    return Err(invalid(format!(
-                        "rank {rank} sends itself {} elements but expects {} from itself",
-                        input[rank], output[rank]
-                    )));
-                }
-                Ok((BlockLayout::uneven(input), BlockLayout::uneven(output)))
-            }
-            (_, collective) => Err(invalid(format!("these counts do not fit {collective}"))),
-        }
-    }
-
-    fn exactly(&self, what: &str, region: Region, bytes: usize) -> Result<Region> {
-        if region.bytes() < bytes {
-            let (have, collective) = (region.bytes(), self.collective);
-            return Err(invalid(format!(
-                "{collective} needs {bytes} bytes of {what} on this rank, got {have}"
-            )));
-        }
-        Ok(region.part(0..bytes))
-    }
-
-    /// Returns whether input and output are the same memory in the collective's in-place form; any
-    /// other overlap is an error.
-    fn in_place(
-        &self,
-        rank: usize,
-        input: Region,
-        output: Region,
-        from: &BlockLayout,
-        into: &BlockLayout,
-    ) -> Result<bool> {
-        if input.is_empty() || output.is_empty() || !input.overlaps(output) {
-            return Ok(false);
-        }
-        let size = self.dtype.size_bytes();
-        let part_of_output = |block: usize| output.part(into.range_bytes(block as u32, size));
-        let part_of_input = |block: usize| input.part(from.range_bytes(block as u32, size));
-        let fits = match self.collective {
-            Collective::AllGather | Collective::Gather => input.is_same(part_of_output(rank)),
-            Collective::ReduceScatter | Collective::Scatter => output.is_same(part_of_input(rank)),
-            Collective::AllToAll | Collective::SendRecv => false,
-            _ => input.is_same(output),
-        };
-        if fits {
-            return Ok(true);
-        }
-        Err(invalid(format!(
-            "input and output of {} overlap, but not as in its in-place form",
-            self.collective
-        )))
-    }
 }
 
-fn is_vector(collective: Collective) -> bool {
+pub(super) fn is_vector(collective: Collective) -> bool {
     use Collective::{AllReduce, Barrier, Broadcast, Recv, Reduce, Send, SendRecv};
     matches!(
         collective,
         AllReduce | Broadcast | Reduce | Send | Recv | SendRecv | Barrier
     )
-}
-
-/// The blocks of both buffers of a call on one rank, in elements; empty for a buffer without data.
-pub(crate) struct Sides {
-    pub input: Vec<Range<u64>>,
-    pub output: Vec<Range<u64>>,
-}
-
-/// Returns the number of blocks of a buffer; a vector is one.
-fn block_count(collective: Collective, is_input: bool, world_size: usize) -> usize {
-    use Collective::{AllGather, AllToAll, Gather, ReduceScatter, Scatter};
-    let has_many = match collective {
-        AllGather | Gather => !is_input,
-        ReduceScatter | Scatter => is_input,
-        AllToAll => true,
-        _ => false,
-    };
-    if has_many { world_size } else { 1 }
-}
-
-/// Returns the bytes of a buffer with these blocks: one vector, one block, or one per rank.
-fn needed_bytes(
-    collective: Collective,
-    blocks: &BlockLayout,
-    is_input: bool,
-    world_size: usize,
-    element_bytes: usize,
-) -> Result<usize> {
-    let blocks_there = block_count(collective, is_input, world_size) as u64;
-    let elements = match blocks {
-        BlockLayout::Even(count) => count.checked_mul(blocks_there),
-        BlockLayout::Offsets(offsets) => offsets.last().copied(),
-    };
-    bytes_of(elements, element_bytes)
-}
-
-/// Returns the bytes of `elements`; an error on overflow, or if no buffer can be as long.
-fn bytes_of(elements: Option<u64>, element_bytes: usize) -> Result<usize> {
-    elements
-        .and_then(|elements| elements.checked_mul(element_bytes as u64))
-        .and_then(|bytes| usize::try_from(bytes).ok())
-        .filter(|bytes| *bytes <= isize::MAX as usize)
-        .ok_or_else(|| invalid("more bytes than the address space has".into()))
-}
-
-fn invalid(text: String) -> Error {
-    Error::InvalidArgument(text)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::communicator::Communicator;
-
-    #[test]
-    fn absurd_counts_are_refused_before_anything_moves() {
-        use Collective::{AllGather, AllReduce, AllToAll, ReduceScatter, Scatter};
-        let pairs = |first: Vec<u64>, second: Vec<u64>| Counts::Pairwise {
-            input: first,
-            output: second,
-        };
-        let cases = [
-            (AllReduce, Counts::Even(u64::MAX)),
-            (AllReduce, Counts::Even(1 << 61)),
-            (AllGather, Counts::Even(u64::MAX / 2)),
-            (AllGather, Counts::PerRank(vec![u64::MAX, 1])),
-            (ReduceScatter, Counts::PerRank(vec![1 << 63, 1 << 63])),
-            (Scatter, Counts::PerRank(vec![1, u64::MAX])),
-            (AllToAll, pairs(vec![u64::MAX, u64::MAX], vec![0, 0])),
-            (AllToAll, pairs(vec![0, 0], vec![1, 1 << 62])),
-        ];
-        let communicators = Communicator::threads(2);
-        for (collective, counts) in cases {
-            let text = format!("{collective} of {counts:?}");
-            let (dtype, empty) = (DType::F64, Region::EMPTY);
-            let request = Request::new(collective, dtype, counts, empty, empty);
-            for communicator in &communicators {
-                communicator
-                    .way(&request)
-                    .unwrap_or_else(|error| panic!("{text}: {error}"));
-                // SAFETY: the regions are empty.
-                let refused =
-                    unsafe { communicator.run(&request, &mut || Ok(())) }.expect_err(&text);
-                assert!(
-                    matches!(refused, Error::InvalidArgument(_)),
-                    "{text}: {refused}"
-                );
-            }
-        }
-    }
 }

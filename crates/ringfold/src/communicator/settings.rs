@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::config::{Bind, Config, StragglerPolicy, TransportChoice};
 use crate::congestion::Congestion;
-use crate::engine::late_ring::Target;
+use crate::engine::late_ring::MergeTarget;
 use crate::env::{self, Environment};
 use crate::error::{Error, Result};
 use crate::schedule::Weighting;
@@ -184,11 +184,11 @@ impl Settings {
     }
 
     /// Returns the target of a late rank's sum, if rings bypass slow ranks.
-    pub fn late_target(&self) -> Option<Target> {
+    pub fn late_target(&self) -> Option<MergeTarget> {
         match self.straggler {
             StragglerPolicy::Off => None,
-            StragglerPolicy::Next2 => Some(Target::Next2),
-            StragglerPolicy::Tail => Some(Target::Tail),
+            StragglerPolicy::Next2 => Some(MergeTarget::Next2),
+            StragglerPolicy::Tail => Some(MergeTarget::Tail),
         }
     }
 

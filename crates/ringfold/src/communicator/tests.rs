@@ -74,7 +74,7 @@ fn a_late_rank_is_counted_as_last_and_waits_for_no_peer() {
             let counts = Counts::Even(count as u64);
             let mut request =
                 Request::new(Collective::AllReduce, DType::F32, counts, region, region);
-            request.algorithm = algorithm;
+            request.options.algorithm = algorithm;
             let mut lateness = Duration::from_millis(20);
             // Written between two barriers and read after the second.
             while !is_blamed.load(Ordering::Relaxed) {
@@ -123,7 +123,7 @@ fn the_shortest_way_and_the_schedule_are_one() {
                 let counts = Counts::Even(input.len() as u64);
                 let mut request =
                     Request::new(Collective::AllReduce, DType::F32, counts, from, into);
-                request.algorithm = Some(Method::OneShot);
+                request.options.algorithm = Some(Method::OneShot);
                 if (communicator.rank() + turn).is_multiple_of(2) {
                     // SAFETY: the regions' vectors live in this scope.
                     unsafe { communicator.run(&request, &mut || Ok(())) }.expect("an all-reduce");
@@ -191,7 +191,7 @@ fn the_straight_way_and_the_schedule_are_one() {
                 let counts = Counts::Even(count as u64);
                 let mut request =
                     Request::new(Collective::AllReduce, DType::F32, counts, from, into);
-                request.algorithm = Some(Method::Direct);
+                request.options.algorithm = Some(Method::Direct);
                 // SAFETY: the regions' vectors live in this scope.
                 unsafe { communicator.run(&request, &mut || Ok(())) }.expect("an all-reduce");
                 let result = if in_place { data } else { apart };

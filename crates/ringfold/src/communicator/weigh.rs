@@ -16,7 +16,7 @@
 
 use std::time::Instant;
 
-use super::{Communicator, Counts, Request};
+use super::{Communicator, Counts, Request, Target};
 use crate::error::{Error, Result};
 use crate::memory::{Owned, Region};
 use crate::reduce::ReductionKernel;
@@ -230,7 +230,7 @@ impl Communicator {
         let job = |collective, input, output| {
             let counts = Counts::Even(out.bytes() as u64);
             let mut request = Request::new(collective, DType::U8, counts, input, output);
-            (request.root, request.tag) = (partner, TAG);
+            (request.target, request.tag) = (Target::Peer(partner), TAG);
             self.job(&request)
         };
         let receive = job(Collective::Recv, Region::EMPTY, back)?;

@@ -63,6 +63,11 @@ impl Work {
         self.completion.result().is_some()
     }
 
+    /// Whether the call has ended with success.
+    pub(super) fn has_succeeded(&self) -> bool {
+        matches!(self.completion.result(), Some(Ok(())))
+    }
+
     /// Returns the source of a receive that has succeeded; `None` before, and for other calls.
     pub fn source(&self) -> Option<usize> {
         self.completion.source()
@@ -138,7 +143,7 @@ mod tests {
     use crate::communicator::notifier::{self, Notifier};
     use crate::memory::Region;
     use crate::sync::lock;
-    use crate::{Collective, Communicator, Counts, DType, Error, Op, Request};
+    use crate::{Collective, Communicator, Counts, DType, Error, Op, Request, Target};
 
     /// Time limit of a wait, longer than any of these tests needs on a busy machine.
     const WATCHDOG: Duration = Duration::from_secs(120);
@@ -155,7 +160,7 @@ mod tests {
         // SAFETY: boxed memory does not move, and is freed after the work.
         let region = unsafe { Region::new(memory.as_mut_ptr().cast(), size_of_val(&*memory)) };
         let mut request = Request::new(collective, DType::F32, Counts::Even(4), region, region);
-        request.root = 1 - communicator.rank();
+        request.target = Target::of(collective, 1 - communicator.rank());
         // SAFETY: as above, and no other code uses it.
         let work = unsafe { communicator.start(request) }.expect("a started call");
         Started {

@@ -5,7 +5,7 @@
 use super::late_merge::policy;
 use super::tests::{shm, tcp};
 use super::{Case, EngineWorld, oracle, ways};
-use crate::engine::late_ring::Target;
+use crate::engine::late_ring::MergeTarget;
 use crate::memory::Owned;
 use crate::transport::suite::local::local;
 use crate::transport::{rdma, routes};
@@ -45,8 +45,8 @@ fn ranks_may_leave_after_any_call() {
 
 #[test]
 fn ranks_may_leave_after_a_call_around_slow_ranks() {
-    let at_once = policy(Target::Tail, 0);
-    let patient = policy(Target::Next2, 1 << 60);
+    let at_once = policy(MergeTarget::Tail, 0);
+    let patient = policy(MergeTarget::Next2, 1 << 60);
     for seed in SEED..SEED + 20 {
         for policy in [at_once, patient] {
             for world in [

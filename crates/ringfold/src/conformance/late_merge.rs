@@ -4,7 +4,7 @@
 use super::tests::{shm, sim, tcp};
 use super::{Case, EngineWorld};
 use crate::communicator::Counts;
-use crate::engine::late_ring::{LateMergePolicy, Signals, Target, Timers};
+use crate::engine::late_ring::{LateMergePolicy, MergeTarget, Signals, Timers};
 use crate::error::Error;
 use crate::schedule::Access;
 use crate::simulate::Sending;
@@ -12,7 +12,7 @@ use crate::transport::local::local;
 use crate::types::{Collective, DType, Method, Op};
 
 /// Returns a policy of ranks that wait for so long before they split.
-pub(super) fn policy(target: Target, patience_ps: u64) -> LateMergePolicy {
+pub(super) fn policy(target: MergeTarget, patience_ps: u64) -> LateMergePolicy {
     let timers = Timers::Fixed {
         alpha: 1.0,
         reduce_ps: patience_ps,
@@ -53,7 +53,7 @@ fn check_all(world: &mut EngineWorld, counts: &[u64]) {
 
 #[test]
 fn every_operation_goes_around() {
-    let policy = policy(Target::Tail, 6_000_000);
+    let policy = policy(MergeTarget::Tail, 6_000_000);
     let mut world = simulated(5, 3, policy);
     for collective in [Collective::AllReduce, Collective::ReduceScatter] {
         for (dtype, op) in [
@@ -72,7 +72,7 @@ fn every_operation_goes_around() {
 
 #[test]
 fn calls_of_other_kinds_go_between() {
-    let policy = policy(Target::Next2, 4_000_000);
+    let policy = policy(MergeTarget::Next2, 4_000_000);
     let mut world = simulated(4, 11, policy);
     for count in [3, 700, 2000] {
         world.check(&ring(Collective::AllReduce, count));
@@ -90,8 +90,8 @@ fn calls_of_other_kinds_go_between() {
 
 #[test]
 fn real_transports_carry_it() {
-    let at_once = policy(Target::Tail, 0);
-    let patient = policy(Target::Next2, 1 << 60);
+    let at_once = policy(MergeTarget::Tail, 0);
+    let patient = policy(MergeTarget::Next2, 1 << 60);
     for policy in [at_once, patient] {
         let worlds = [
             EngineWorld::new(local(4), 5),
@@ -116,11 +116,11 @@ fn real_transports_carry_it() {
 
 #[test]
 fn ranks_with_different_policies_never_combine() {
-    let mut world = simulated(4, 1, policy(Target::Tail, 0));
-    world.engines[2].set_late_merge(policy(Target::Next2, 0), 2);
+    let mut world = simulated(4, 1, policy(MergeTarget::Tail, 0));
+    world.engines[2].set_late_merge(policy(MergeTarget::Next2, 0), 2);
     let error = world.run_and_compare(&ring(Collective::AllReduce, 100));
     assert!(matches!(error, Err(Error::Mismatch { .. })), "{error:?}");
-    let mut world = simulated(4, 1, policy(Target::Tail, 0));
+    let mut world = simulated(4, 1, policy(MergeTarget::Tail, 0));
     let mut cases = vec![ring(Collective::AllReduce, 100); 4];
     cases[1].algorithm = Method::RecursiveDoubling;
     let error = world.run_each(&cases);

@@ -11,8 +11,9 @@ use std::time::Duration;
 
 use super::tests::{faulty, shm, sim, tcp};
 use super::{Case, FRUITLESS_ROUNDS_MAX, rest};
+use crate::Counts;
 use crate::call::Way;
-use crate::communicator::Request;
+use crate::communicator::{Request, Target};
 use crate::engine::p2p::KEPT_BYTES_MAX;
 use crate::engine::{Engine, JobId};
 use crate::error::{Error, Result};
@@ -23,11 +24,10 @@ use crate::transport::local::{local, rendezvous};
 use crate::transport::suite::{self, fault_injector::Faults};
 use crate::transport::{Head, P2P_CHANNEL, StreamId, Time, Transport, rdma};
 use crate::types::{Access, Algorithm, Collective, DType, Method};
-use crate::{Counts, Op};
 
 const SEED: u64 = 20_261_121;
 
-const ANY: usize = Request::ANY_SOURCE;
+const ANY: usize = crate::engine::ANY_SOURCE;
 
 /// The tag of receives from any source in the random runs; messages with lower tags are received
 /// from their senders.
@@ -114,7 +114,11 @@ impl MessageWorld {
         };
         let counts = Counts::Even(posting.memory.region().bytes() as u64);
         let mut request = Request::new(collective, DType::U8, counts, input, output);
-        (request.root, request.tag, request.op) = (posting.peer, posting.tag, Op::Sum);
+        request.target = match posting.peer {
+            ANY => Target::AnySource,
+            peer => Target::Peer(peer),
+        };
+        request.tag = posting.tag;
         let way = Way {
             slice_bytes: 1 << 20,
             ..Case::new(collective, Method::Direct, Access::Messages, 0).way(false)

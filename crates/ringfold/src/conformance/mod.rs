@@ -21,7 +21,7 @@ mod tests;
 use std::time::Duration;
 
 use crate::call::Way;
-use crate::communicator::{Counts, Request};
+use crate::communicator::{Counts, Request, Target};
 use crate::engine::late_ring::LateMergePolicy;
 use crate::engine::tiny::part;
 use crate::engine::{Engine, Job};
@@ -344,7 +344,8 @@ impl EngineWorld {
             output,
         );
         request.op = case.op;
-        request.root = oracle::root(case, rank, self.world_size());
+        let root = oracle::root(case, rank, self.world_size());
+        request.target = Target::of(case.collective, root);
         request.check(rank, self.world_size(), &way, Duration::from_secs(60))
     }
 
@@ -364,7 +365,7 @@ impl EngineWorld {
             let requested = case.protocol.map(|protocol| protocol == Protocol::Ll);
             let way = case.way(requested.unwrap_or(prefers_ll));
             request.op = case.op;
-            request.root = oracle::root(case, rank, world_size);
+            request.target = Target::of(case.collective, oracle::root(case, rank, world_size));
             if case.collective == Collective::Send && rank > 1 {
                 continue;
             }

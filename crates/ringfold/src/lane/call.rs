@@ -164,7 +164,7 @@ impl LaneCall {
             slot_bytes,
             ..
         } = terms;
-        let timeout = requests.first().and_then(|request| request.timeout);
+        let timeout = requests.first().and_then(|request| request.options.timeout);
         let are_messages = requests.first().is_some_and(is_message);
         let sharers = match are_messages {
             true => MESSAGES_MAX,
@@ -226,7 +226,7 @@ impl LaneCall {
             bank,
             first: terms.next[bank as usize],
             slices: 1,
-            timeout: request.timeout,
+            timeout: request.options.timeout,
             marks,
             body: Body::OneShot(Box::new(made)),
         })
@@ -422,7 +422,7 @@ pub fn is_message(request: &DeviceRequest) -> bool {
 /// Pairs of ranks that have nothing in common come together.
 fn turn(request: &DeviceRequest, rank: usize, world_size: usize) -> [usize; 5] {
     let is_send = request.collective == Collective::Send;
-    let peer = request.root;
+    let peer = request.root();
     let sender = if is_send { rank } else { peer };
     // A rank that sends to itself sends first.
     let is_second = usize::from(peer == rank && !is_send);

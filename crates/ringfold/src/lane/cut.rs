@@ -17,7 +17,7 @@ use super::meeting::meeting;
 use super::request::DeviceRequest;
 use super::staging::Bank;
 use crate::call::list_digest;
-use crate::communicator::{Counts, Request};
+use crate::communicator::{Counts, Request, Target};
 use crate::error::{Error, Result};
 use crate::memory::Region;
 use crate::types::Collective;
@@ -40,7 +40,7 @@ pub fn only_moves(request: &Request) -> bool {
         request.collective,
         AllGather | AllToAll | Broadcast | Gather | Scatter
     );
-    moves && is_known && request.algorithm.is_none()
+    moves && is_known && request.options.algorithm.is_none()
 }
 
 /// What a rank fetches from another's slot.
@@ -87,7 +87,7 @@ impl Cut {
                             `barrier` of the communicator";
                 return Err(Error::Unsupported(text.into()));
             }
-            Collective::Recv if host.root == Request::ANY_SOURCE => {
+            Collective::Recv if host.target == Target::AnySource => {
                 let text = "a receive from any source into device memory: name the source";
                 return Err(Error::Unsupported(text.into()));
             }
@@ -225,7 +225,7 @@ impl Cut {
     /// Whose input a block of the output is.
     fn giver(&self, block: usize) -> usize {
         match self.request.collective {
-            Collective::Broadcast | Collective::Scatter => self.request.root,
+            Collective::Broadcast | Collective::Scatter => self.request.root(),
             _ => block,
         }
     }

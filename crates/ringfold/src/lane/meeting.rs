@@ -2,7 +2,7 @@
 //! slice stands in its slots.
 
 use crate::call::{Asked, LISTED_MAX, Qualifier, list_digest};
-use crate::communicator::{Counts, Request};
+use crate::communicator::{CallOptions, Counts, Request};
 use crate::memory::Region;
 use crate::types::Collective;
 
@@ -22,7 +22,7 @@ pub fn meeting(request: &Request) -> Request {
         dtype: request.dtype,
         op: 0,
         qualifier: match request.share {
-            _ if request.collective.has_root() => Qualifier::Root(request.root as u32),
+            _ if request.collective.has_root() => Qualifier::Root(request.root() as u32),
             Some(elements) => Qualifier::share(request.op.wire(), elements),
             None => Qualifier::None,
         },
@@ -31,7 +31,10 @@ pub fn meeting(request: &Request) -> Request {
     };
     let (nothing, counts) = (Region::EMPTY, Counts::Even(0));
     Request {
-        timeout: request.timeout,
+        options: CallOptions {
+            timeout: request.options.timeout,
+            ..CallOptions::default()
+        },
         asked: Some(asked),
         ..Request::new(Collective::Barrier, request.dtype, counts, nothing, nothing)
     }
@@ -40,7 +43,7 @@ pub fn meeting(request: &Request) -> Request {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::communicator::Communicator;
+    use crate::communicator::{Communicator, Target};
     use crate::error::Result;
     use crate::types::{DType, Op};
 
@@ -78,7 +81,7 @@ mod tests {
             ..request(AllToAll, Counts::Even(7))
         };
         let root = |root| Request {
-            root,
+            target: Target::Root(root),
             ..request(Broadcast, Counts::Even(7))
         };
         let of_bytes = Request {

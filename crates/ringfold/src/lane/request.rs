@@ -132,12 +132,10 @@ impl<M> Request<M> {
     pub fn with_memory<N>(&self, input: N, output: N) -> Request<N> {
         Request {
             op: self.op,
-            root: self.root,
+            target: self.target,
             tag: self.tag,
-            algorithm: self.algorithm,
-            protocol: self.protocol,
+            options: self.options,
             group: self.group,
-            timeout: self.timeout,
             share: self.share,
             asked: self.asked,
             ..Request::new(

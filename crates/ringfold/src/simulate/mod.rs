@@ -51,7 +51,7 @@ mod tests;
 mod timed;
 
 pub use crate::config::Reducer;
-pub use crate::engine::late_ring::{LateMergePolicy, Signals, Target, Timers};
+pub use crate::engine::late_ring::{LateMergePolicy, MergeTarget, Signals, Timers};
 pub use crate::lane::policy::Carried;
 pub use crate::testing::delay_spec::{Delay, Slow};
 pub use longest_path::{LongestPath, RankOnPath, fits_longest_path, longest_path};

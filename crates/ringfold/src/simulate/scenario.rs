@@ -1,6 +1,6 @@
 //! What is simulated: the call, the machines, and their disturbances.
 
-use crate::communicator::{Counts, Request};
+use crate::communicator::{CallOptions, Counts, Request, Target};
 use crate::engine::late_ring::LateMergePolicy;
 use crate::error::Result;
 use crate::lane::cut::Cut;
@@ -164,8 +164,11 @@ impl Scenario {
         let counts = Counts::Even(self.count());
         Request {
             op: self.op,
-            root: self.root,
-            algorithm: self.algorithm,
+            target: Target::of(self.collective, self.root),
+            options: CallOptions {
+                algorithm: self.algorithm,
+                ..CallOptions::default()
+            },
             ..Request::new(
                 self.collective,
                 self.dtype,

@@ -304,7 +304,7 @@ impl Calls<'_> {
             let regions = [&self.input, &self.output].map(|memory| memory.region(bytes));
             let [input, output] = regions;
             let mut request = Request::new(collective, dtype, counts, input, output);
-            request.algorithm = Some(method);
+            request.options.algorithm = Some(method);
             let begun = clock();
             for _ in 0..CALLS {
                 carry_out(pair, &request, &[&self.input, &self.output])?;

@@ -128,7 +128,7 @@ fn measure(
         communicator.barrier()?;
         communicator.barrier()?;
         let mut request = placement.request();
-        (request.algorithm, request.protocol) = (Some(algorithm), Some(protocol));
+        (request.options.algorithm, request.options.protocol) = (Some(algorithm), Some(protocol));
         let begun = Instant::now();
         carry_out(communicator, &request, &[&memory[0], &memory[1]])?;
         Ok(begun.elapsed().as_secs_f64() * 1e6)

@@ -18,7 +18,7 @@ use crate::transport::local::local;
 use crate::transport::suite::altered::Altered;
 use crate::types::{Collective, DType, Op};
 use crate::wait::Patience;
-use crate::{Counts, Request};
+use crate::{Counts, Request, Target};
 
 /// Time limit of a test, longer than any test needs on a busy machine.
 const WATCHDOG: Duration = Duration::from_secs(120);
@@ -48,7 +48,7 @@ fn wait_in(
     let region = unsafe { Region::new(memory.as_mut_ptr().cast(), 4 * count) };
     let counts = Counts::Even(count as u64);
     let mut request = Request::new(collective, DType::F32, counts, region, region);
-    request.root = 1;
+    request.target = Target::of(collective, 1);
     // SAFETY: as above.
     unsafe { communicator.run(&request, on_wait) }.map(|_| ())
 }
@@ -197,7 +197,7 @@ fn an_interrupted_wait_returns_after_the_driving_thread_has_let_go() {
                 Region::EMPTY,
                 region,
             );
-            request.root = 1;
+            request.target = Target::Peer(1);
             // SAFETY: as above, and nothing else touches it.
             let started = unsafe { zero.start(request) }.expect("a started call");
             // The worker drives from now on.

@@ -19,7 +19,7 @@ fn dropping_a_communicator_ends_the_calls_under_way() {
             Region::EMPTY,
             region,
         );
-        request.root = 1;
+        request.target = crate::Target::Peer(1);
         // SAFETY: as above.
         let work = unsafe { communicator.start(request) }.expect("a receive without a send");
         communicator.abandon();

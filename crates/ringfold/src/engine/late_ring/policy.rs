@@ -5,32 +5,32 @@ use crate::units::nearest;
 
 /// The destination of a late rank's sum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Target {
+pub enum MergeTarget {
     /// The rank after the next, which waits for the sum.
     Next2,
     /// The chunk's owner; the ranks between do not wait.
     Tail,
 }
 
-impl Target {
+impl MergeTarget {
     /// Both targets.
-    pub const ALL: [Target; 2] = [Target::Next2, Target::Tail];
+    pub const ALL: [MergeTarget; 2] = [MergeTarget::Next2, MergeTarget::Tail];
 
     /// Returns the name used in commands and variables.
     pub fn name(self) -> &'static str {
         match self {
-            Target::Next2 => "next2",
-            Target::Tail => "tail",
+            MergeTarget::Next2 => "next2",
+            MergeTarget::Tail => "tail",
         }
     }
 }
 
-impl std::str::FromStr for Target {
+impl std::str::FromStr for MergeTarget {
     type Err = Error;
-    fn from_str(text: &str) -> Result<Target> {
-        let known = Target::ALL.iter().find(|target| target.name() == text);
+    fn from_str(text: &str) -> Result<MergeTarget> {
+        let known = MergeTarget::ALL.iter().find(|target| target.name() == text);
         known.copied().ok_or_else(|| {
-            let nearest = nearest(text, Target::ALL.iter().map(|target| target.name()));
+            let nearest = nearest(text, MergeTarget::ALL.iter().map(|target| target.name()));
             Error::InvalidArgument(format!(
                 "unknown target `{text}`; did you mean {nearest}? One of next2, tail"
             ))
@@ -94,7 +94,7 @@ pub enum Timers {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LateMergePolicy {
     /// The destination of the late sum.
-    pub target: Target,
+    pub target: MergeTarget,
     /// The ranks that decide, and their signals.
     pub signals: Signals,
     /// The rule for when a rank is late.
@@ -112,7 +112,7 @@ pub const FLOOR_CROWDED_PS: u64 = 2_000_000_000;
 
 impl LateMergePolicy {
     /// Returns ringfold's policy for this target.
-    pub fn new(target: Target, is_oversubscribed: bool) -> LateMergePolicy {
+    pub fn new(target: MergeTarget, is_oversubscribed: bool) -> LateMergePolicy {
         LateMergePolicy {
             target,
             signals: Signals::BOTH,
@@ -131,7 +131,7 @@ impl LateMergePolicy {
     /// ranks with different numbers never combine their data.
     pub fn mark(&self) -> u32 {
         let Signals { late, skip, silent } = self.signals;
-        let flags = [self.target == Target::Tail, late, skip, silent];
+        let flags = [self.target == MergeTarget::Tail, late, skip, silent];
         flags
             .iter()
             .rev()
@@ -146,7 +146,7 @@ mod tests {
     #[test]
     fn marks_differ_wherever_policies_do() {
         let mut marks = std::collections::HashSet::new();
-        for target in Target::ALL {
+        for target in MergeTarget::ALL {
             for bits in 0..8 {
                 let signals = Signals {
                     late: bits & 1 != 0,
@@ -164,7 +164,7 @@ mod tests {
 
     #[test]
     fn a_misspelt_target_is_told_its_neighbour() {
-        let error = "tial".parse::<Target>().unwrap_err().to_string();
+        let error = "tial".parse::<MergeTarget>().unwrap_err().to_string();
         assert!(error.contains("did you mean tail?"), "{error}");
     }
 }

@@ -19,7 +19,7 @@
 //!   time are processed first.
 
 use super::attempt::RingAttempt;
-use super::policy::Target;
+use super::policy::MergeTarget;
 use super::state::{LateMergeState, LateRing, Posting, SliceChunk, SliceInFlight, data_stream};
 use super::station::{Station, StationOrder};
 use crate::engine::context::Context;
@@ -36,7 +36,7 @@ impl LateRing {
         operation: &PreparedOperation,
         rank: usize,
         ranks: usize,
-        target: Target,
+        target: MergeTarget,
     ) {
         let gathers = operation.call.collective == Collective::AllReduce;
         let flights = operation.slices_in_flight.min(operation.slices) as usize;
@@ -50,8 +50,8 @@ impl LateRing {
         self.peers.clear();
         let others = (1..ranks).map(|distance| (rank + ranks - distance) % ranks);
         self.peers.extend(others.take(match target {
-            Target::Next2 => 2,
-            Target::Tail => ranks,
+            MergeTarget::Next2 => 2,
+            MergeTarget::Tail => ranks,
         }));
     }
 

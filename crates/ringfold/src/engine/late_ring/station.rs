@@ -17,7 +17,7 @@
 //! impossible sender, is an error.
 
 use super::places::PlaceNumber;
-use super::policy::{Signals, Target};
+use super::policy::{MergeTarget, Signals};
 
 /// Positions `first..=last` of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -89,7 +89,7 @@ enum StationState {
 pub struct Station {
     position: u32,
     owner: u32,
-    target: Target,
+    target: MergeTarget,
     signals: Signals,
     state: StationState,
     /// Whether this rank's sum bypasses the next position.
@@ -104,7 +104,7 @@ pub struct Station {
 
 impl Station {
     /// Creates the station of `position` among `positions`, for which nothing has arrived yet.
-    pub fn new(position: u32, positions: u32, target: Target, signals: Signals) -> Station {
+    pub fn new(position: u32, positions: u32, target: MergeTarget, signals: Signals) -> Station {
         assert!(position < positions, "a position outside the ring");
         Station {
             position,
@@ -179,7 +179,7 @@ impl Station {
             return Err("a piece of a chunk that is already complete");
         }
         let is_from_chain = interval.last + 1 == self.position;
-        if self.target == Target::Tail && !self.is_owner() && !is_from_chain {
+        if self.target == MergeTarget::Tail && !self.is_owner() && !is_from_chain {
             return Err("a piece that must go to the owner");
         }
         self.see(interval)
@@ -289,8 +289,8 @@ impl Station {
 
     fn pass(&mut self, interval: Interval, place: PlaceNumber, orders: &mut Vec<StationOrder>) {
         let to = match self.target {
-            Target::Next2 => self.position + 1,
-            Target::Tail => self.owner,
+            MergeTarget::Next2 => self.position + 1,
+            MergeTarget::Tail => self.owner,
         };
         insert(&mut self.passed, interval);
         orders.push(StationOrder::Pass {
@@ -305,8 +305,8 @@ impl Station {
     fn leave_if_all_passed(&mut self) {
         let before = self.position - 1;
         let all_passed = match self.target {
-            Target::Next2 => covers(&self.passed, before),
-            Target::Tail => self.passed.iter().any(|interval| interval.last == before),
+            MergeTarget::Next2 => covers(&self.passed, before),
+            MergeTarget::Tail => self.passed.iter().any(|interval| interval.last == before),
         };
         if self.state == StationState::Relaying && all_passed {
             self.state = StationState::Left;
@@ -317,8 +317,8 @@ impl Station {
     fn next(&self) -> u32 {
         match self.target {
             _ if !self.is_redirected => self.position + 1,
-            Target::Next2 => self.position + 2,
-            Target::Tail => self.owner,
+            MergeTarget::Next2 => self.position + 2,
+            MergeTarget::Tail => self.owner,
         }
     }
 
@@ -339,7 +339,7 @@ impl Station {
     fn has_all(&self) -> bool {
         let first = match self.target {
             // The chain may begin behind a rank that has split.
-            Target::Tail if !self.is_owner() => return !self.held.is_empty(),
+            MergeTarget::Tail if !self.is_owner() => return !self.held.is_empty(),
             _ => 0,
         };
         let mut next = first;

@@ -9,7 +9,7 @@
 use std::ops::Range;
 
 use super::text::VECTOR_BYTES;
-use crate::communicator::{Counts, Request};
+use crate::communicator::{CallOptions, Counts, Request};
 use crate::lane::program::Half;
 use crate::memory::Region;
 use crate::types::Collective;
@@ -106,7 +106,10 @@ impl Shares {
         let nothing = Region::EMPTY;
         let request = Request {
             op: of.op,
-            timeout: of.timeout,
+            options: CallOptions {
+                timeout: of.options.timeout,
+                ..CallOptions::default()
+            },
             share: Some((elements.end - elements.start) as u32),
             ..Request::new(collective, of.dtype, counts, nothing, nothing)
         };

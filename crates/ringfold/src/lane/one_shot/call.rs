@@ -4,7 +4,7 @@
 
 use super::area::Area;
 use super::limits::grid;
-use crate::communicator::{Counts, Request};
+use crate::communicator::{CallOptions, Counts, Request};
 use crate::device::PinnedRegion;
 use crate::lane::meeting::meeting;
 use crate::lane::request::DeviceRequest;
@@ -56,7 +56,10 @@ impl OneShotCall {
         let (elements, nothing) = (self.elements(), Region::EMPTY);
         meeting(&Request {
             op,
-            timeout: self.request.timeout,
+            options: CallOptions {
+                timeout: self.request.options.timeout,
+                ..CallOptions::default()
+            },
             share: Some(elements as u32),
             ..Request::new(
                 Collective::AllReduce,

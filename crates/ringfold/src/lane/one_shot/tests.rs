@@ -8,7 +8,7 @@ use super::call::flag;
 use super::limits::bytes_max;
 use super::text::text;
 use super::{are_apart, fits_one_shot};
-use crate::communicator::Counts;
+use crate::communicator::{CallOptions, Counts};
 use crate::device::DeviceMemory;
 use crate::error::Error;
 use crate::lane::fold;
@@ -309,7 +309,10 @@ fn a_deadline_ends_kernels_that_spin_and_names_the_rank_that_did_not_come() {
             let memory = rank.upload(&[0; 4 * COUNT]);
             if rank.lane.rank() != 2 {
                 let request = DeviceRequest {
-                    timeout: Some(Duration::from_millis(300)),
+                    options: CallOptions {
+                        timeout: Some(Duration::from_millis(300)),
+                        ..CallOptions::default()
+                    },
                     ..request(&memory, COUNT)
                 };
                 let work = enqueue(rank, request).expect("a call");
@@ -366,7 +369,7 @@ fn only_small_sums_fit() {
     assert!(!fits(request(&memory, 0), 4096));
     let changes: [fn(&mut DeviceRequest); 3] = [
         |request| request.op = Op::PremulSum(2.0),
-        |request| request.algorithm = Some(Method::Ring),
+        |request| request.options.algorithm = Some(Method::Ring),
         |request| request.collective = Collective::Reduce,
     ];
     for change in changes {

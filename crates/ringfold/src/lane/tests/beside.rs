@@ -4,7 +4,7 @@
 use std::sync::Mutex;
 
 use super::job::{Job, Rank, WATCHDOG, config, region};
-use crate::communicator::{Communicator, Counts};
+use crate::communicator::{Communicator, Counts, Target};
 use crate::device::{DeviceMemory, ProgramStream};
 use crate::lane::worker::wait_until;
 use crate::lane::{DeviceBuffer, DeviceRequest, Lane, LaneConfig, Reducer};
@@ -37,7 +37,7 @@ fn exchange(rank: &Rank) {
     let message = |collective, tag: usize, input, output| {
         let counts = Counts::Even(MESSAGES[tag] as u64);
         DeviceRequest {
-            root: peer,
+            target: Target::Peer(peer),
             tag: tag as u32,
             ..DeviceRequest::new(collective, DType::U32, counts, input, output)
         }
@@ -109,7 +109,7 @@ fn messages_of_different_lengths_never_combine() {
         };
         let counts = Counts::Even(count as u64);
         let request = DeviceRequest {
-            root: 1 - own,
+            target: Target::Peer(1 - own),
             ..DeviceRequest::new(collective, DType::U32, counts, input, output)
         };
         // SAFETY: the memory lives until the job is over.

@@ -4,7 +4,7 @@ use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 use super::job::{BUFFER_BYTES, Job, Rank, WATCHDOG, region};
-use crate::communicator::Counts;
+use crate::communicator::{Counts, Target};
 use crate::device::{DeviceMemory, PinnedRegion};
 use crate::lane::staging::Bank;
 use crate::lane::worker::wait_until;
@@ -199,7 +199,7 @@ fn ranks_without_a_part_in_a_message_find_the_same_slots() {
             };
             let counts = Counts::Even(COUNT as u64);
             DeviceRequest {
-                root: peer,
+                target: Target::Peer(peer),
                 ..DeviceRequest::new(collective, DType::F32, counts, input, output)
             }
         };

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use crate::communicator::{Communicator, Counts};
+use crate::communicator::{Communicator, Counts, Target};
 use crate::config::{Config, TransportChoice};
 use crate::conformance::{Case, oracle};
 use crate::control::socket::random;
@@ -435,7 +435,7 @@ impl Rank {
             Prepared {
                 request: DeviceRequest {
                     op: case.op,
-                    root: oracle::root(case, rank, world_size),
+                    target: Target::of(case.collective, oracle::root(case, rank, world_size)),
                     ..DeviceRequest::new(collective, case.dtype, counts, input, output)
                 },
                 memory: last.clone(),

@@ -2,7 +2,7 @@
 
 use super::super::{Links, Network, Server, run};
 use super::*;
-use crate::engine::late_ring::{LateMergePolicy, Target};
+use crate::engine::late_ring::{LateMergePolicy, MergeTarget};
 use crate::error::Error;
 use crate::schedule::{Access, Schedule};
 use crate::types::{Collective, Method};
@@ -142,7 +142,7 @@ fn what_contends_is_refused() {
     let error = longest_path(&scenario).unwrap_err();
     assert!(error.to_string().contains("half-duplex"), "{error}");
     let around = Scenario {
-        straggler: Some(LateMergePolicy::new(Target::Tail, false)),
+        straggler: Some(LateMergePolicy::new(MergeTarget::Tail, false)),
         ..Scenario::default()
     };
     assert!(!fits_longest_path(&around));

@@ -23,7 +23,7 @@ const SILENT: Signals = Signals {
     silent: true,
 };
 
-fn policy(target: Target, signals: Signals, alpha: f64) -> LateMergePolicy {
+fn policy(target: MergeTarget, signals: Signals, alpha: f64) -> LateMergePolicy {
     let timers = Timers::Fixed {
         alpha,
         reduce_ps: REDUCE_PS,
@@ -81,7 +81,7 @@ fn results_ps(scenario: &Scenario) -> u64 {
 #[test]
 fn the_papers_rule_saves_one_part_in_as_many_as_ranks() {
     for (ranks, due) in [(5, 20.0), (8, 12.5), (16, 6.25), (32, 3.125), (64, 1.5625)] {
-        let rule = policy(Target::Next2, SILENT, 1.8);
+        let rule = policy(MergeTarget::Next2, SILENT, 1.8);
         let mut scenario = paper(ranks, Server::Parallel, Some(rule));
         scenario.network.ports = Ports::Unlimited;
         // The delay is exactly one step.
@@ -101,7 +101,7 @@ fn the_papers_rule_saves_one_part_in_as_many_as_ranks() {
 fn a_rank_that_is_always_slow_gains_nothing() {
     for (server, delay_us, times) in ALWAYS_SLOW {
         for (ranks, due_ps) in [4, 8, 16].into_iter().zip(times) {
-            for target in Target::ALL {
+            for target in MergeTarget::ALL {
                 let rule = policy(target, LATE, 1.8);
                 let scenario = slow(paper(ranks, server, Some(rule)), delay_us, "*");
                 let ps = results_ps(&scenario);
@@ -118,11 +118,11 @@ fn a_rank_that_is_always_slow_gains_nothing() {
 fn columns() -> [Option<LateMergePolicy>; 6] {
     [
         None,
-        Some(policy(Target::Next2, LATE, 1.8)),
-        Some(policy(Target::Next2, SKIP, 1.8)),
-        Some(policy(Target::Tail, LATE, 1.8)),
-        Some(policy(Target::Tail, SKIP, 1.8)),
-        Some(policy(Target::Tail, Signals::BOTH, 1.8)),
+        Some(policy(MergeTarget::Next2, LATE, 1.8)),
+        Some(policy(MergeTarget::Next2, SKIP, 1.8)),
+        Some(policy(MergeTarget::Tail, LATE, 1.8)),
+        Some(policy(MergeTarget::Tail, SKIP, 1.8)),
+        Some(policy(MergeTarget::Tail, Signals::BOTH, 1.8)),
     ]
 }
 
@@ -184,9 +184,9 @@ fn check_noise(ranks: usize, server: Server, runs: u64, due_us: [f64; 3], off: f
         ..SKIP
     };
     let policies = [
-        policy(Target::Next2, silent, 1.8),
-        policy(Target::Next2, LATE, 1.8),
-        policy(Target::Tail, LATE, 1.8),
+        policy(MergeTarget::Next2, silent, 1.8),
+        policy(MergeTarget::Next2, LATE, 1.8),
+        policy(MergeTarget::Tail, LATE, 1.8),
     ];
     let means = policies.map(|policy| {
         let one = |seed| {

@@ -62,7 +62,7 @@ fn random_policy(random: &mut SplitMix64) -> LateMergePolicy {
         transfer_ps: 5_655_360,
     };
     LateMergePolicy {
-        target: pick(random, &Target::ALL),
+        target: pick(random, &MergeTarget::ALL),
         signals: pick(random, &signals),
         timers,
     }
