@@ -23,186 +23,6 @@
 #define RINGFOLD_NO_COLOR -1
 
 /**
- * Signed integer of 8 bits.
- */
-#define RINGFOLD_INT8 1
-
-/**
- * Unsigned integer of 8 bits.
- */
-#define RINGFOLD_UINT8 2
-
-/**
- * Signed integer of 16 bits.
- */
-#define RINGFOLD_INT16 3
-
-/**
- * Unsigned integer of 16 bits.
- */
-#define RINGFOLD_UINT16 4
-
-/**
- * Signed integer of 32 bits.
- */
-#define RINGFOLD_INT32 5
-
-/**
- * Unsigned integer of 32 bits.
- */
-#define RINGFOLD_UINT32 6
-
-/**
- * Signed integer of 64 bits.
- */
-#define RINGFOLD_INT64 7
-
-/**
- * Unsigned integer of 64 bits.
- */
-#define RINGFOLD_UINT64 8
-
-/**
- * IEEE half precision; sums are computed in 32 bits.
- */
-#define RINGFOLD_FLOAT16 9
-
-/**
- * bfloat16; sums are computed in 32 bits.
- */
-#define RINGFOLD_BFLOAT16 10
-
-/**
- * `float`.
- */
-#define RINGFOLD_FLOAT32 11
-
-/**
- * `double`.
- */
-#define RINGFOLD_FLOAT64 12
-
-/**
- * One byte, 0 or 1.
- */
-#define RINGFOLD_BOOL 13
-
-/**
- * 8-bit float with 4 exponent bits and no infinity; a result beyond 464 is NaN.
- */
-#define RINGFOLD_FLOAT8_E4M3 14
-
-/**
- * 8-bit float with 5 exponent bits; a result from 61440 on is infinite.
- */
-#define RINGFOLD_FLOAT8_E5M2 15
-
-/**
- * Addition; integers wrap.
- */
-#define RINGFOLD_SUM 1
-
-/**
- * Multiplication; integers wrap.
- */
-#define RINGFOLD_PROD 2
-
-/**
- * The minimum; NaN if an element is NaN.
- */
-#define RINGFOLD_MIN 3
-
-/**
- * The maximum; NaN if an element is NaN.
- */
-#define RINGFOLD_MAX 4
-
-/**
- * The sum divided by the number of ranks; integers truncate.
- */
-#define RINGFOLD_AVG 5
-
-/**
- * The sum of each rank's input times its own `factor`; floats only.
- */
-#define RINGFOLD_PREMUL_SUM 6
-
-/**
- * Bitwise and.
- */
-#define RINGFOLD_BAND 7
-
-/**
- * Bitwise or.
- */
-#define RINGFOLD_BOR 8
-
-/**
- * Bitwise exclusive or.
- */
-#define RINGFOLD_BXOR 9
-
-/**
- * Every rank gets the reduction of all inputs.
- */
-#define RINGFOLD_ALL_REDUCE 1
-
-/**
- * Every rank gets the root's input.
- */
-#define RINGFOLD_BROADCAST 2
-
-/**
- * The root gets the reduction of all inputs.
- */
-#define RINGFOLD_REDUCE 3
-
-/**
- * Every rank gets all inputs, in rank order.
- */
-#define RINGFOLD_ALL_GATHER 4
-
-/**
- * Rank i gets block i of the reduction of all inputs.
- */
-#define RINGFOLD_REDUCE_SCATTER 5
-
-/**
- * The root gets all inputs, in rank order.
- */
-#define RINGFOLD_GATHER 6
-
-/**
- * Rank i gets block i of the root's input.
- */
-#define RINGFOLD_SCATTER 7
-
-/**
- * Block j of rank i's input becomes block i of rank j's output.
- */
-#define RINGFOLD_ALL_TO_ALL 8
-
-/**
- * No rank leaves before all have entered.
- */
-#define RINGFOLD_BARRIER 9
-
-/**
- * A message to the rank `root`.
- */
-#define RINGFOLD_SEND 10
-
-/**
- * A message from the rank `root`.
- */
-#define RINGFOLD_RECV 11
-
-/**
- * Every rank sends to the next one and receives from the previous one.
- */
-#define RINGFOLD_SENDRECV 12
-
-/**
  * The `root` of a receive from any sender.
  */
 #define RINGFOLD_ANY_SOURCE -1
@@ -265,6 +85,168 @@ typedef enum {
 } ringfold_status_t;
 
 /**
+ * The collective, or the end of a message, of a `ringfold_request_t`.
+ */
+typedef enum {
+    /**
+     * Every rank gets the reduction of all inputs.
+     */
+    RINGFOLD_ALL_REDUCE = 1,
+    /**
+     * Every rank gets the root's input.
+     */
+    RINGFOLD_BROADCAST = 2,
+    /**
+     * The root gets the reduction of all inputs.
+     */
+    RINGFOLD_REDUCE = 3,
+    /**
+     * Every rank gets all inputs, in rank order.
+     */
+    RINGFOLD_ALL_GATHER = 4,
+    /**
+     * Rank i gets block i of the reduction of all inputs.
+     */
+    RINGFOLD_REDUCE_SCATTER = 5,
+    /**
+     * The root gets all inputs, in rank order.
+     */
+    RINGFOLD_GATHER = 6,
+    /**
+     * Rank i gets block i of the root's input.
+     */
+    RINGFOLD_SCATTER = 7,
+    /**
+     * Block j of rank i's input becomes block i of rank j's output.
+     */
+    RINGFOLD_ALL_TO_ALL = 8,
+    /**
+     * No rank leaves before all have entered.
+     */
+    RINGFOLD_BARRIER = 9,
+    /**
+     * A message to the rank `root`.
+     */
+    RINGFOLD_SEND = 10,
+    /**
+     * A message from the rank `root`.
+     */
+    RINGFOLD_RECV = 11,
+    /**
+     * Every rank sends to the next one and receives from the previous one.
+     */
+    RINGFOLD_SENDRECV = 12,
+} ringfold_collective_t;
+
+/**
+ * The type of the elements of a call.
+ */
+typedef enum {
+    /**
+     * Signed integer of 8 bits.
+     */
+    RINGFOLD_INT8 = 1,
+    /**
+     * Unsigned integer of 8 bits.
+     */
+    RINGFOLD_UINT8 = 2,
+    /**
+     * Signed integer of 16 bits.
+     */
+    RINGFOLD_INT16 = 3,
+    /**
+     * Unsigned integer of 16 bits.
+     */
+    RINGFOLD_UINT16 = 4,
+    /**
+     * Signed integer of 32 bits.
+     */
+    RINGFOLD_INT32 = 5,
+    /**
+     * Unsigned integer of 32 bits.
+     */
+    RINGFOLD_UINT32 = 6,
+    /**
+     * Signed integer of 64 bits.
+     */
+    RINGFOLD_INT64 = 7,
+    /**
+     * Unsigned integer of 64 bits.
+     */
+    RINGFOLD_UINT64 = 8,
+    /**
+     * IEEE half precision; sums are computed in 32 bits.
+     */
+    RINGFOLD_FLOAT16 = 9,
+    /**
+     * bfloat16; sums are computed in 32 bits.
+     */
+    RINGFOLD_BFLOAT16 = 10,
+    /**
+     * `float`.
+     */
+    RINGFOLD_FLOAT32 = 11,
+    /**
+     * `double`.
+     */
+    RINGFOLD_FLOAT64 = 12,
+    /**
+     * One byte, 0 or 1.
+     */
+    RINGFOLD_BOOL = 13,
+    /**
+     * 8-bit float with 4 exponent bits; copied, never reduced.
+     */
+    RINGFOLD_FLOAT8_E4M3 = 14,
+    /**
+     * 8-bit float with 5 exponent bits; copied, never reduced.
+     */
+    RINGFOLD_FLOAT8_E5M2 = 15,
+} ringfold_dtype_t;
+
+/**
+ * The operation that combines the elements of all ranks.
+ */
+typedef enum {
+    /**
+     * Addition; integers wrap.
+     */
+    RINGFOLD_SUM = 1,
+    /**
+     * Multiplication; integers wrap.
+     */
+    RINGFOLD_PROD = 2,
+    /**
+     * The minimum; NaN if an element is NaN.
+     */
+    RINGFOLD_MIN = 3,
+    /**
+     * The maximum; NaN if an element is NaN.
+     */
+    RINGFOLD_MAX = 4,
+    /**
+     * The sum divided by the number of ranks; integers truncate.
+     */
+    RINGFOLD_AVG = 5,
+    /**
+     * The sum of each rank's input times its own `factor`; floats only.
+     */
+    RINGFOLD_PREMUL_SUM = 6,
+    /**
+     * Bitwise and.
+     */
+    RINGFOLD_BAND = 7,
+    /**
+     * Bitwise or.
+     */
+    RINGFOLD_BOR = 8,
+    /**
+     * Bitwise exclusive or.
+     */
+    RINGFOLD_BXOR = 9,
+} ringfold_op_t;
+
+/**
  * A group of ranks that communicate. All functions may be called from any thread; calls of several
  * threads are executed in the order in which they are made, which must be the same on all ranks.
  */
@@ -307,15 +289,15 @@ typedef struct {
     /**
      * The collective: `RINGFOLD_ALL_REDUCE` and so on.
      */
-    uint32_t collective;
+    ringfold_collective_t collective;
     /**
      * The elements' type: `RINGFOLD_FLOAT32` and so on. A barrier has none.
      */
-    uint32_t dtype;
+    ringfold_dtype_t dtype;
     /**
      * The reduction: `RINGFOLD_SUM` and so on. Ignored by collectives that do not reduce.
      */
-    uint32_t op;
+    ringfold_op_t op;
     /**
      * The root; for `RINGFOLD_SEND` and `RINGFOLD_RECV` the peer, or `RINGFOLD_ANY_SOURCE`.
      */
@@ -412,8 +394,8 @@ ringfold_status_t ringfold_all_reduce(const ringfold_comm_t *comm,
                                       const void *input,
                                       void *output,
                                       size_t count,
-                                      uint32_t dtype,
-                                      uint32_t op);
+                                      ringfold_dtype_t dtype,
+                                      ringfold_op_t op);
 
 /**
  * Copies the root's `count` elements to all ranks.
@@ -424,7 +406,7 @@ ringfold_status_t ringfold_all_reduce(const ringfold_comm_t *comm,
 ringfold_status_t ringfold_broadcast(const ringfold_comm_t *comm,
                                      void *buffer,
                                      size_t count,
-                                     uint32_t dtype,
+                                     ringfold_dtype_t dtype,
                                      int root);
 
 /**
@@ -438,8 +420,8 @@ ringfold_status_t ringfold_reduce(const ringfold_comm_t *comm,
                                   const void *input,
                                   void *output,
                                   size_t count,
-                                  uint32_t dtype,
-                                  uint32_t op,
+                                  ringfold_dtype_t dtype,
+                                  ringfold_op_t op,
                                   int root);
 
 /**
@@ -453,7 +435,7 @@ ringfold_status_t ringfold_all_gather(const ringfold_comm_t *comm,
                                       const void *input,
                                       void *output,
                                       size_t count,
-                                      uint32_t dtype);
+                                      ringfold_dtype_t dtype);
 
 /**
  * Reduces `count` elements times the number of ranks by `op`; each rank receives its block of
@@ -467,8 +449,8 @@ ringfold_status_t ringfold_reduce_scatter(const ringfold_comm_t *comm,
                                           const void *input,
                                           void *output,
                                           size_t count,
-                                          uint32_t dtype,
-                                          uint32_t op);
+                                          ringfold_dtype_t dtype,
+                                          ringfold_op_t op);
 
 /**
  * Gathers the `count` elements of each rank on the root, in rank order. `output` may be null on
@@ -481,7 +463,7 @@ ringfold_status_t ringfold_gather(const ringfold_comm_t *comm,
                                   const void *input,
                                   void *output,
                                   size_t count,
-                                  uint32_t dtype,
+                                  ringfold_dtype_t dtype,
                                   int root);
 
 /**
@@ -495,7 +477,7 @@ ringfold_status_t ringfold_scatter(const ringfold_comm_t *comm,
                                    const void *input,
                                    void *output,
                                    size_t count,
-                                   uint32_t dtype,
+                                   ringfold_dtype_t dtype,
                                    int root);
 
 /**
@@ -510,7 +492,7 @@ ringfold_status_t ringfold_all_to_all(const ringfold_comm_t *comm,
                                       const void *input,
                                       void *output,
                                       size_t count,
-                                      uint32_t dtype);
+                                      ringfold_dtype_t dtype);
 
 /**
  * Waits until all ranks have called this function.
@@ -531,7 +513,7 @@ ringfold_status_t ringfold_barrier(const ringfold_comm_t *comm);
 ringfold_status_t ringfold_send(const ringfold_comm_t *comm,
                                 const void *input,
                                 size_t count,
-                                uint32_t dtype,
+                                ringfold_dtype_t dtype,
                                 int peer,
                                 uint32_t tag);
 
@@ -545,7 +527,7 @@ ringfold_status_t ringfold_send(const ringfold_comm_t *comm,
 ringfold_status_t ringfold_recv(const ringfold_comm_t *comm,
                                 void *output,
                                 size_t count,
-                                uint32_t dtype,
+                                ringfold_dtype_t dtype,
                                 int peer,
                                 uint32_t tag,
                                 int *source);
@@ -709,8 +691,9 @@ ringfold_status_t ringfold_config_new(ringfold_config_t **config);
 /**
  * Sets the setting `name` to `value`, a text: time spans in seconds, flags as "true" and "false".
  * Names are rank, world_size, address, secret, timeout, connect_timeout, peer_timeout, transport,
- * algorithm, protocol, late_rank, max_channels, slice_bytes, socket_ifname, sockets, helpers,
- * straggler, deterministic, bind, tuner_plugin and tuner_config.
+ * algorithm, protocol, late_rank, channels, min_channels, max_channels, chunk_bytes, slice_bytes,
+ * socket_ifname, sockets, socket_threads, helpers, straggler, deterministic, bind, tuner_plugin
+ * and tuner_config.
  *
  * Safety:
  * `config` is a handle or null, which no other thread uses; both texts end with a zero byte.

@@ -4,7 +4,7 @@ use std::ffi::{c_int, c_void};
 
 use crate::arguments::{borrowed, store};
 use crate::communicator::Communicator;
-use crate::names::*;
+use crate::names::{CollectiveName, CollectiveNumber, DTypeNumber, OpNumber};
 use crate::request::Request;
 use crate::status::{Status, guard};
 
@@ -77,10 +77,10 @@ pub unsafe extern "C" fn ringfold_all_reduce(
     input: *const c_void,
     output: *mut c_void,
     count: usize,
-    dtype: u32,
-    op: u32,
+    dtype: DTypeNumber,
+    op: OpNumber,
 ) -> Status {
-    let collective = RINGFOLD_ALL_REDUCE;
+    let collective = CollectiveName::RINGFOLD_ALL_REDUCE as CollectiveNumber;
     // SAFETY: the caller's promise.
     unsafe {
         run(
@@ -107,10 +107,10 @@ pub unsafe extern "C" fn ringfold_broadcast(
     comm: *const Communicator,
     buffer: *mut c_void,
     count: usize,
-    dtype: u32,
+    dtype: DTypeNumber,
     root: c_int,
 ) -> Status {
-    let collective = RINGFOLD_BROADCAST;
+    let collective = CollectiveName::RINGFOLD_BROADCAST as CollectiveNumber;
     let (input, output) = (buffer.cast_const(), buffer);
     // SAFETY: the caller's promise.
     unsafe {
@@ -140,11 +140,11 @@ pub unsafe extern "C" fn ringfold_reduce(
     input: *const c_void,
     output: *mut c_void,
     count: usize,
-    dtype: u32,
-    op: u32,
+    dtype: DTypeNumber,
+    op: OpNumber,
     root: c_int,
 ) -> Status {
-    let collective = RINGFOLD_REDUCE;
+    let collective = CollectiveName::RINGFOLD_REDUCE as CollectiveNumber;
     let request = Request {
         collective,
         dtype,
@@ -170,9 +170,9 @@ pub unsafe extern "C" fn ringfold_all_gather(
     input: *const c_void,
     output: *mut c_void,
     count: usize,
-    dtype: u32,
+    dtype: DTypeNumber,
 ) -> Status {
-    let collective = RINGFOLD_ALL_GATHER;
+    let collective = CollectiveName::RINGFOLD_ALL_GATHER as CollectiveNumber;
     // SAFETY: the caller's promise.
     unsafe {
         run(
@@ -201,10 +201,10 @@ pub unsafe extern "C" fn ringfold_reduce_scatter(
     input: *const c_void,
     output: *mut c_void,
     count: usize,
-    dtype: u32,
-    op: u32,
+    dtype: DTypeNumber,
+    op: OpNumber,
 ) -> Status {
-    let collective = RINGFOLD_REDUCE_SCATTER;
+    let collective = CollectiveName::RINGFOLD_REDUCE_SCATTER as CollectiveNumber;
     // SAFETY: the caller's promise.
     unsafe {
         run(
@@ -233,10 +233,10 @@ pub unsafe extern "C" fn ringfold_gather(
     input: *const c_void,
     output: *mut c_void,
     count: usize,
-    dtype: u32,
+    dtype: DTypeNumber,
     root: c_int,
 ) -> Status {
-    let collective = RINGFOLD_GATHER;
+    let collective = CollectiveName::RINGFOLD_GATHER as CollectiveNumber;
     // SAFETY: the caller's promise.
     unsafe {
         run(
@@ -265,10 +265,10 @@ pub unsafe extern "C" fn ringfold_scatter(
     input: *const c_void,
     output: *mut c_void,
     count: usize,
-    dtype: u32,
+    dtype: DTypeNumber,
     root: c_int,
 ) -> Status {
-    let collective = RINGFOLD_SCATTER;
+    let collective = CollectiveName::RINGFOLD_SCATTER as CollectiveNumber;
     // SAFETY: the caller's promise.
     unsafe {
         run(
@@ -298,9 +298,9 @@ pub unsafe extern "C" fn ringfold_all_to_all(
     input: *const c_void,
     output: *mut c_void,
     count: usize,
-    dtype: u32,
+    dtype: DTypeNumber,
 ) -> Status {
-    let collective = RINGFOLD_ALL_TO_ALL;
+    let collective = CollectiveName::RINGFOLD_ALL_TO_ALL as CollectiveNumber;
     // SAFETY: the caller's promise.
     unsafe {
         run(
@@ -323,7 +323,7 @@ pub unsafe extern "C" fn ringfold_all_to_all(
 /// `comm` is a communicator or null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ringfold_barrier(comm: *const Communicator) -> Status {
-    let collective = RINGFOLD_BARRIER;
+    let collective = CollectiveName::RINGFOLD_BARRIER as CollectiveNumber;
     // SAFETY: there are no buffers.
     unsafe {
         run(
@@ -347,11 +347,11 @@ pub unsafe extern "C" fn ringfold_send(
     comm: *const Communicator,
     input: *const c_void,
     count: usize,
-    dtype: u32,
+    dtype: DTypeNumber,
     peer: c_int,
     tag: u32,
 ) -> Status {
-    let (collective, root) = (RINGFOLD_SEND, peer);
+    let (collective, root) = (CollectiveName::RINGFOLD_SEND as CollectiveNumber, peer);
     // SAFETY: the caller's promise.
     unsafe {
         run(
@@ -379,12 +379,12 @@ pub unsafe extern "C" fn ringfold_recv(
     comm: *const Communicator,
     output: *mut c_void,
     count: usize,
-    dtype: u32,
+    dtype: DTypeNumber,
     peer: c_int,
     tag: u32,
     source: *mut c_int,
 ) -> Status {
-    let (collective, root) = (RINGFOLD_RECV, peer);
+    let (collective, root) = (CollectiveName::RINGFOLD_RECV as CollectiveNumber, peer);
     let request = Request {
         collective,
         dtype,

@@ -4,10 +4,12 @@ use std::ffi::{c_char, c_int, c_void};
 use std::mem::size_of;
 use std::{ptr, slice};
 
-use ringfold::{Communicator, Counts, Error, Op, Region, Request as Call, Result, Target};
+use ringfold::{
+    Collective, Communicator, Counts, Error, Op, Region, Request as Call, Result, Target,
+};
 
 use crate::arguments::{borrowed, invalid, seconds, text};
-use crate::names::{collective, dtype, op};
+use crate::names::{CollectiveNumber, DTypeNumber, OpNumber, collective, dtype, op};
 
 /// The `root` of a receive from any sender.
 pub const RINGFOLD_ANY_SOURCE: c_int = -1;
@@ -20,11 +22,11 @@ pub struct Request {
     /// `sizeof(ringfold_request_t)`.
     pub size: usize,
     /// The collective: `RINGFOLD_ALL_REDUCE` and so on.
-    pub collective: u32,
+    pub collective: CollectiveNumber,
     /// The elements' type: `RINGFOLD_FLOAT32` and so on. A barrier has none.
-    pub dtype: u32,
+    pub dtype: DTypeNumber,
     /// The reduction: `RINGFOLD_SUM` and so on. Ignored by collectives that do not reduce.
-    pub op: u32,
+    pub op: OpNumber,
     /// The root; for `RINGFOLD_SEND` and `RINGFOLD_RECV` the peer, or `RINGFOLD_ANY_SOURCE`.
     pub root: c_int,
     /// For messages: the number by which a receive selects its message.
@@ -99,7 +101,7 @@ impl Request {
     pub unsafe fn call(&self, communicator: &Communicator) -> Result<Call> {
         let ranks = communicator.world_size();
         let collective = collective(self.collective)?;
-        let is_barrier = collective == ringfold::Collective::Barrier;
+        let is_barrier = collective == Collective::Barrier;
         let dtype = dtype(if is_barrier { 1 } else { self.dtype })?;
         // SAFETY: the caller's promise.
         let counts = unsafe { self.counts(ranks) }?;
@@ -109,9 +111,7 @@ impl Request {
             self.check_factor(call.op)?;
         }
         call.target = match (self.root, usize::try_from(self.root)) {
-            (RINGFOLD_ANY_SOURCE, _) if self.collective == crate::names::RINGFOLD_RECV => {
-                Target::AnySource
-            }
+            (RINGFOLD_ANY_SOURCE, _) if collective == Collective::Recv => Target::AnySource,
             (_, Ok(root)) => Target::of(collective, root),
             (root, Err(_)) => return Err(invalid(format!("rank {root} does not exist"))),
         };

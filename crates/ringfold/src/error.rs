@@ -33,10 +33,12 @@ pub(crate) fn gone_by(error: &io::Error) -> String {
 /// A result with ringfold's error.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// The place in a call at which an error happened.
+/// The place in a call at which an error happened. Displays as "in CALL, PHASE".
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Site {
     /// The call that was running; its `sequence` is the number of the call on this communicator.
+    #[doc(hidden)]
     pub call: Call,
     /// The engine's activity, for example "waiting for rank 3, slice 2 of 8".
     pub phase: String,

@@ -123,7 +123,9 @@ impl Communicator {
     /// Replaces the table of rules by which later calls are decided. For use between calls: all
     /// ranks set the same rules, at the same point in their order of calls. A difference is a
     /// `Mismatch` of a later call that it concerns. Communicators that are
-    /// [`split`](Communicator::split) off later begin with these rules.
+    /// [`split`](Communicator::split) off later begin with these rules. For the tuner's sweeps; a
+    /// program sets [`Config::tuner_rules`](crate::Config::tuner_rules).
+    #[doc(hidden)]
     pub fn set_rules(&mut self, rules: Rules) {
         self.policy.tuning.rules = rules;
         self.choices = Choices::default();

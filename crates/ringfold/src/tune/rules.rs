@@ -58,7 +58,9 @@ pub struct Rule {
     pub line: u32,
 }
 
-/// A table of rules.
+/// A table of rules, by which an operator decides the algorithms of calls: see
+/// [`Config::tuner_rules`](crate::Config::tuner_rules). [`parse`](Rules::parse) and
+/// [`read`](Rules::read) take NCCL's format, which `Display` writes.
 #[derive(Clone, Debug, Default)]
 pub struct Rules {
     source: String,
@@ -135,6 +137,7 @@ impl Rules {
     }
 
     /// Returns all rules, in file order.
+    #[doc(hidden)]
     pub fn iter(&self) -> impl Iterator<Item = &Rule> {
         let mut all: Vec<_> = self.by_collective.iter().flatten().collect();
         all.sort_by_key(|rule| rule.line);
@@ -143,6 +146,7 @@ impl Rules {
 
     /// Returns the rules that match a call, in file order. The caller uses the first whose way is
     /// usable.
+    #[doc(hidden)]
     pub fn find(&self, call: &Question) -> impl Iterator<Item = &Rule> {
         let call = *call;
         let rules = &self.by_collective[call.collective as usize];

@@ -53,6 +53,7 @@ impl Tuning {
 
 /// The setting that decided a choice.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Reason {
     /// The call itself, or the configuration of its communicator.
     Requested,
@@ -84,13 +85,16 @@ impl fmt::Display for Reason {
     }
 }
 
-/// A choice, its alternatives, and its reason.
+/// A choice, its alternatives, and its reason. Displays as one line.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Explanation {
     /// The modelled cost of each way that is usable here, including barred ways.
+    #[doc(hidden)]
     pub prices: CostTable,
     /// The costs from which the way was chosen: barred ways are unusable, and the costs of a plugin
     /// or a rule replace those of the model.
+    #[doc(hidden)]
     pub table: CostTable,
     /// The chosen way.
     pub way: Way,

@@ -1,8 +1,8 @@
 //! Both fp8 formats compared with their definition: every number, every rounding boundary, and
 //! every pair of numbers under every operation.
 
-use super::super::convert::{e4m3_to_f32, e5m2_to_f32, f32_to_e4m3, f32_to_e5m2};
 use super::*;
+use crate::element::convert::{e4m3_to_f32, e5m2_to_f32, f32_to_e4m3, f32_to_e5m2};
 
 /// An 8-bit float format by its definition.
 #[derive(Clone, Copy)]
