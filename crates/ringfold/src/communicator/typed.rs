@@ -215,8 +215,9 @@ impl Communicator {
         self.world_size()
     }
 
-    /// Runs a call on slices that are borrowed until this returns.
-    #[inline]
+    /// Runs a call on slices that are borrowed until this returns. Inlined, so that a small call
+    /// does not copy its request.
+    #[inline(always)]
     fn call(&self, request: Request) -> Result<()> {
         // SAFETY: the slices are borrowed until this returns, the output exclusively.
         unsafe { self.run(&request, &mut || Ok(())) }.map(|_| ())
@@ -267,7 +268,7 @@ impl<'scope> Scope<'scope, '_> {
 }
 
 /// Returns the request of a collective from one slice to another.
-#[inline]
+#[inline(always)]
 fn request<T: Element>(
     collective: Collective,
     count: usize,
@@ -285,7 +286,7 @@ fn request<T: Element>(
 }
 
 /// Returns the request of a collective whose input and output are one slice.
-#[inline]
+#[inline(always)]
 fn in_place<T: Element>(collective: Collective, buffer: &mut [T]) -> Request {
     let (count, region) = (Counts::Even(buffer.len() as u64), writable(buffer));
     Request::new(collective, T::DTYPE, count, region, region)
