@@ -195,11 +195,11 @@ typedef enum {
      */
     RINGFOLD_BOOL = 13,
     /**
-     * 8-bit float with 4 exponent bits; copied, never reduced.
+     * 8-bit float with 4 exponent bits and no infinity; a result beyond 464 is NaN.
      */
     RINGFOLD_FLOAT8_E4M3 = 14,
     /**
-     * 8-bit float with 5 exponent bits; copied, never reduced.
+     * 8-bit float with 5 exponent bits; a result from 61440 on is infinite.
      */
     RINGFOLD_FLOAT8_E5M2 = 15,
 } ringfold_dtype_t;
@@ -691,9 +691,8 @@ ringfold_status_t ringfold_config_new(ringfold_config_t **config);
 /**
  * Sets the setting `name` to `value`, a text: time spans in seconds, flags as "true" and "false".
  * Names are rank, world_size, address, secret, timeout, connect_timeout, peer_timeout, transport,
- * algorithm, protocol, late_rank, channels, min_channels, max_channels, chunk_bytes, slice_bytes,
- * socket_ifname, sockets, socket_threads, helpers, straggler, deterministic, bind, tuner_plugin
- * and tuner_config.
+ * algorithm, protocol, late_rank, max_channels, slice_bytes, socket_ifname, sockets, helpers,
+ * straggler, deterministic, bind, tuner_plugin and tuner_config.
  *
  * Safety:
  * `config` is a handle or null, which no other thread uses; both texts end with a zero byte.
