@@ -126,8 +126,8 @@ impl Silence {
     }
 
     /// Whether a data connection with this state has been silent for too long: for the peer timeout
-    /// and [`KEEPALIVE`], the interval at which an idle connection is probed. Dead hosts show in the
-    /// control connections; this check finds a broken path between two living hosts.
+    /// and [`KEEPALIVE`], the interval at which an idle connection is probed. Dead hosts show in
+    /// the control connections; this check finds a broken path between two living hosts.
     pub fn is_data_broken(&self, state: &TcpState) -> bool {
         // A peer without room is probed at growing intervals, so its silence proves nothing.
         let is_full = state.unsent_bytes > 0 && state.unacknowledged == 0;

@@ -2,10 +2,10 @@
 //! whole machine.
 //!
 //! The number of threads of a process is bounded. For each job that it has joined: a monitor, and
-//! in rank 0's process a server. For all callbacks: one, and more only while callbacks wait for each
-//! other, 64 at most. For each communicator: a worker if calls are started, and the helpers of large
-//! calls, by default up to 7 for copies and up to 3 for sockets. For each lane: one. While ranks
-//! join: up to 16 that connect, and one for each name that is looked up.
+//! in rank 0's process a server. For all callbacks: one, and more only while callbacks wait for
+//! each other, 64 at most. For each communicator: a worker if calls are started, and the helpers of
+//! large calls, by default up to 7 for copies and up to 3 for sockets. For each lane: one. While
+//! ranks join: up to 16 that connect, and one for each name that is looked up.
 
 use std::io;
 use std::num::NonZeroU64;

@@ -116,8 +116,8 @@ named_byte! {
         F64 = 11, "float64";
         /// One byte, 0 or 1.
         Bool = 12, "bool";
-        /// 8-bit float with 4 exponent bits and no infinity, torch's `float8_e4m3fn`; sums accumulate
-        /// in `F32`, and a result beyond 464 is NaN.
+        /// 8-bit float with 4 exponent bits and no infinity, torch's `float8_e4m3fn`; sums
+        /// accumulate in `F32`, and a result beyond 464 is NaN.
         F8E4M3 = 13, "float8_e4m3";
         /// 8-bit float with 5 exponent bits, torch's `float8_e5m2`; sums accumulate in `F32`, and a
         /// result from 61440 on is infinite.

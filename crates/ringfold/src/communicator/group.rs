@@ -47,8 +47,8 @@ impl RankGroup {
         calibration::find(&self.settings.calibration, &env::process, Path::new(ROOT))
     }
 
-    /// Sends the record `what` to all ranks and returns all ranks' records in rank order. Ends early
-    /// if `limit` has an error.
+    /// Sends the record `what` to all ranks and returns all ranks' records in rank order. Ends
+    /// early if `limit` has an error.
     pub fn agree<T: Wire>(&self, what: &str, record: &T, limit: Limit<'_>) -> Result<Vec<T>> {
         let (key, blob) = (format!("{what} {:x}", self.id), wire::encode(record));
         let blobs = self

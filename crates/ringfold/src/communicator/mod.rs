@@ -2,8 +2,8 @@
 //!
 //! A call passes through four stages: a [`Request`] is checked and becomes a job,
 //! [`tune::choose`](crate::tune::choose) chooses the way, the [engine](crate::engine) runs the job,
-//! and the driver of this module waits. Typed methods on slices are in `typed`, those that start calls
-//! beside each other belong to a `scope`; bindings use [`Communicator::run`] and
+//! and the driver of this module waits. Typed methods on slices are in `typed`, those that start
+//! calls beside each other in `scope`; bindings use [`Communicator::run`] and
 //! [`Communicator::start`] with raw regions.
 //!
 //! `choices` caches ways, `driver` waits, `work` is an asynchronous call, `notifier` runs

@@ -9,11 +9,13 @@ use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Mutex};
 
-use super::request::{CallOptions, Request};
-use super::typed::Calls;
+use super::request::{CallOptions, Request, Target};
+use super::typed::{Calls, block, collectives, in_place, receive, request};
 use super::{Communicator, Work};
+use crate::element::Element;
 use crate::error::Result;
 use crate::sync::lock;
+use crate::types::{Collective, Op};
 
 /// The calls of a scope: see [`Communicator::scope`].
 #[derive(Debug)]
@@ -93,13 +95,29 @@ impl<'env> Calls<'env> {
     }
 }
 
+/// Collectives and messages on slices. Each is started, and returns at once; the slices are
+/// borrowed until the scope ends.
 impl<'scope> Scope<'scope, '_> {
-    pub(super) fn ranks(&self) -> usize {
+    collectives!(ScopedWork<'scope>, 'scope);
+
+    /// Fills `output` with the oldest message of any rank that has this `tag`; as
+    /// [`Communicator::recv_any`]. [`Work::source`](super::Work::source) is the sender.
+    pub fn recv_any<T: Element>(
+        &self,
+        output: &'scope mut [T],
+        tag: u32,
+    ) -> Result<ScopedWork<'scope>> {
+        self.call(receive(output, Target::AnySource, tag))
+    }
+}
+
+impl<'scope> Scope<'scope, '_> {
+    fn ranks(&self) -> usize {
         self.calls.communicator.world_size()
     }
 
     /// Starts a call on slices that are borrowed for the scope.
-    pub(super) fn call(&self, request: Request) -> Result<ScopedWork<'scope>> {
+    fn call(&self, request: Request) -> Result<ScopedWork<'scope>> {
         let options = self.calls.options;
         let request = Request { options, ..request };
         // SAFETY: the slices are borrowed for the scope, the output exclusively, and the scope ends
@@ -129,7 +147,6 @@ mod tests {
 
     use super::*;
     use crate::error::Error;
-    use crate::types::Op;
 
     fn on_threads(ranks: usize, body: impl Fn(Communicator) + Sync) {
         std::thread::scope(|threads| {

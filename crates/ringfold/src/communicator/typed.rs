@@ -9,8 +9,8 @@
 //!   it, see [`Error`](crate::Error).
 //! * *Threads*: any thread may call; calls run one after the other.
 
+use super::Communicator;
 use super::request::{CallOptions, Counts, Request, Target};
-use super::{Communicator, Scope, ScopedWork};
 use crate::element::Element;
 use crate::error::{Error, Result};
 use crate::memory::Region;
@@ -181,6 +181,8 @@ macro_rules! collectives {
     };
 }
 
+pub(super) use collectives;
+
 /// Collectives and messages on slices. Each blocks until it is complete on this rank: its output is
 /// complete, and its input may be changed.
 impl Communicator {
@@ -200,7 +202,8 @@ impl Communicator {
     /// use ringfold::{CallOptions, Communicator, Op};
     ///
     /// let comm = Communicator::init()?;
-    /// let patient = CallOptions { timeout: Some(Duration::from_secs(3600)), ..Default::default() };
+    /// let mut patient = CallOptions::default();
+    /// patient.timeout = Some(Duration::from_secs(3600));
     /// comm.with(patient).all_reduce(&mut [1f32; 1000], Op::Sum)?;
     /// # ringfold::Result::Ok(())
     /// ```
@@ -251,25 +254,9 @@ impl Calls<'_> {
     }
 }
 
-/// Collectives and messages on slices. Each is started, and returns at once; the slices are
-/// borrowed until the scope ends.
-impl<'scope> Scope<'scope, '_> {
-    collectives!(ScopedWork<'scope>, 'scope);
-
-    /// Fills `output` with the oldest message of any rank that has this `tag`; as
-    /// [`Communicator::recv_any`]. [`Work::source`](super::Work::source) is the sender.
-    pub fn recv_any<T: Element>(
-        &self,
-        output: &'scope mut [T],
-        tag: u32,
-    ) -> Result<ScopedWork<'scope>> {
-        self.call(receive(output, Target::AnySource, tag))
-    }
-}
-
 /// Returns the request of a collective from one slice to another.
 #[inline(always)]
-fn request<T: Element>(
+pub(super) fn request<T: Element>(
     collective: Collective,
     count: usize,
     input: &[T],
@@ -287,13 +274,13 @@ fn request<T: Element>(
 
 /// Returns the request of a collective whose input and output are one slice.
 #[inline(always)]
-fn in_place<T: Element>(collective: Collective, buffer: &mut [T]) -> Request {
+pub(super) fn in_place<T: Element>(collective: Collective, buffer: &mut [T]) -> Request {
     let (count, region) = (Counts::Even(buffer.len() as u64), writable(buffer));
     Request::new(collective, T::DTYPE, count, region, region)
 }
 
 /// Returns the request of a receive.
-fn receive<T: Element>(output: &mut [T], target: Target, tag: u32) -> Request {
+pub(super) fn receive<T: Element>(output: &mut [T], target: Target, tag: u32) -> Request {
     let request = request(Collective::Recv, output.len(), &[], output);
     Request {
         target,
@@ -303,7 +290,7 @@ fn receive<T: Element>(output: &mut [T], target: Target, tag: u32) -> Request {
 }
 
 /// Returns the elements of a block of an `all_to_all`.
-fn block(elements: usize, ranks: usize) -> Result<usize> {
+pub(super) fn block(elements: usize, ranks: usize) -> Result<usize> {
     match elements.is_multiple_of(ranks) {
         true => Ok(elements / ranks),
         false => Err(Error::InvalidArgument(format!(

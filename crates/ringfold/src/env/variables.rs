@@ -274,9 +274,9 @@ variables! {
         => limits: LimitOverrides = parsed;
 
     /// The maximum number of channels of a collective over messages: independent pipelines, which
-    /// are the TCP connections of each pair of ranks, and a limit for rules and plugins. A call uses
-    /// one channel per 2 MiB; grouped calls share them. See docs/explanation/channels.md. Must be
-    /// the same on all ranks.
+    /// are the TCP connections of each pair of ranks, and a limit for rules and plugins. A call
+    /// uses one channel per 2 MiB; grouped calls share them. See docs/explanation/channels.md. Must
+    /// be the same on all ranks.
     "RINGFOLD_MAX_CHANNELS": "1 to 64", default "1; over RDMA, the number of rails"
         => max_channels: usize = within(1..=CHANNELS_MAX);
 

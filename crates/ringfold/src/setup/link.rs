@@ -134,8 +134,8 @@ fn share_memory(
     Ok(Some(segment))
 }
 
-/// Connects to the ranks of `bundles` by TCP, with streams for `channels_max` channels; `bell` also wakes this
-/// rank, which has `cores` spare cores.
+/// Connects to the ranks of `bundles` by TCP, with streams for `channels_max` channels; `bell` also
+/// wakes this rank, which has `cores` spare cores.
 fn connect(
     attempt: &Attempt<'_>,
     (bundles, channels_max): (&[(usize, Bundle)], usize),

@@ -14,10 +14,10 @@
 //! * `SKIP`, sent to the rank before by a rank that has waited too long and split: if your sum has
 //!   not been sent, send it past me.
 //!
-//! The [`MergeTarget`] is the destination of the late sum. With `next2`, the late sum goes to the rank
-//! after the next, which waits for both pieces, as in the paper that describes this ring ("skip the
-//! slow node", 邮电设计技术 2024-02). With `tail`, the late sum goes to the owner, while the chain
-//! continues without the late sum, which hides more of the delay.
+//! The [`MergeTarget`] is the destination of the late sum. With `next2`, the late sum goes to the
+//! rank after the next, which waits for both pieces, as in the paper that describes this ring
+//! ("skip the slow node", 邮电设计技术 2024-02). With `tail`, the late sum goes to the owner, while the
+//! chain continues without the late sum, which hides more of the delay.
 //!
 //! # Invariants
 //!
