@@ -11,6 +11,7 @@ use super::peer_info::PeerInfo;
 use crate::communicator::group::RankGroup;
 use crate::communicator::settings::Settings;
 use crate::config::Bind;
+use crate::env;
 use crate::error::Result;
 use crate::reduce::parallel::{self, Parallel};
 use crate::topology::binding::{self, BindingDecision, BindingQuestion};
@@ -72,7 +73,11 @@ impl Placement {
         Ok(Placement {
             cores,
             sharing,
-            neighbours: busy_neighbours(&group.pids(&local_ranks), &union),
+            neighbours: busy_neighbours(
+                &group.pids(&local_ranks),
+                &union,
+                env::level_for_all(group.local_rank()),
+            ),
             own_cores: own.len(),
             domain: layout.domain(&own),
         })
@@ -155,16 +160,18 @@ fn share(own: &BTreeSet<usize>, cores: usize, affinities: &[Vec<usize>]) -> Shar
     }
 }
 
-/// Counts the processes other than `ours` that are busy on `cores` now.
-fn busy_neighbours(ours: &[u32], cores: &BTreeSet<usize>) -> usize {
+/// Counts the processes other than `ours` that are busy on `cores` now, and logs the number at
+/// `level`.
+fn busy_neighbours(ours: &[u32], cores: &BTreeSet<usize>, level: log::Level) -> usize {
     let mut others = neighbours::neighbours(Path::new(ROOT));
     others.retain(|neighbour| !ours.contains(&neighbour.pid));
     let busy = others.iter().filter(|other| other.is_busy_on(cores));
     let busy = busy.count();
     if !others.is_empty() {
         let pids: Vec<u32> = others.iter().map(|other| other.pid).collect();
-        log::info!(
+        log::log!(
             target: "ringfold::init",
+            level,
             "{} processes of other communicators on this host, {busy} of them busy on these cores",
             pids.len()
         );
