@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use ringfold::internals::random::SplitMix64;
-use ringfold::{Collective, Communicator, LaneConfig, Op, Request, Stats, Way};
+use ringfold::{Collective, Communicator, LaneConfig, Request, Stats, Way};
 
 pub use case::{Case, Size};
 pub use devices::{DeviceFlags, Devices};
@@ -323,10 +323,10 @@ impl<'a> Bench<'a> {
             hostname: hostname(),
         };
         let mut text = serde_json::to_vec(&own)?;
-        let mut longest = [text.len() as u64];
-        self.communicator.all_reduce(&mut longest, Op::Max)?;
+        let lengths = self.gather_numbers(&[text.len() as f64])?;
+        let longest = lengths.iter().map(|length| length[0] as usize).max();
         // JSON ignores trailing spaces.
-        text.resize(longest[0] as usize, b' ');
+        text.resize(longest.unwrap_or(0), b' ');
         let mut all = vec![0; text.len() * self.communicator.world_size()];
         self.communicator.all_gather(&text, &mut all)?;
         let read = |text| serde_json::from_slice(text).context("a rank's description of itself");
