@@ -1,9 +1,17 @@
 //! Settings of the PyTorch backend from the environment.
 
+use std::time::Duration;
+
 use pyo3::prelude::*;
-use ringfold::env::Diagnosis;
+use ringfold::env::Environment;
 
 use crate::exceptions::exception;
+
+/// Default number of calls in a process' flight record, the same as torch's.
+const FLIGHT_RECORDS: usize = 2000;
+/// Default time after which a call in progress is reported as stuck: longer than ranks usually
+/// compute alone, for example to save a small checkpoint.
+const STALL: Duration = Duration::from_secs(60);
 
 /// The size of the flight record, whether it has frames, the file name prefix of dumps, the signal
 /// that requests one, the seconds after which a call is reported as stuck, or 0, and whether the
@@ -13,20 +21,21 @@ type Settings = (usize, bool, Option<String>, Option<String>, f64, bool);
 /// Returns whether `ringfold.torch` registers gradient buckets automatically.
 #[pyfunction]
 pub fn registers_buckets() -> PyResult<bool> {
-    ringfold::env::registers_buckets().map_err(exception)
+    let found = Environment::read().map_err(exception)?;
+    Ok(found.torch_buckets.unwrap_or(true))
 }
 
 /// Returns the settings for the records and reports of `ringfold.torch`.
 #[pyfunction]
 pub fn diagnosis() -> PyResult<Settings> {
-    let found = Diagnosis::read().map_err(exception)?;
-    let stall_s = found.stall.map_or(0.0, |stall| stall.as_secs_f64());
+    let found = Environment::read().map_err(exception)?;
+    let records = found.flight_records.or(found.torch_flight_records);
     Ok((
-        found.records,
-        found.has_frames,
-        found.dump,
-        found.signal,
-        stall_s,
-        found.ends_process,
+        records.unwrap_or(FLIGHT_RECORDS),
+        found.flight_frames.unwrap_or(false),
+        found.flight_dump,
+        found.flight_signal,
+        found.stall.unwrap_or(STALL).as_secs_f64(),
+        found.torch_ends_process.unwrap_or(false),
     ))
 }

@@ -5,7 +5,6 @@
 //! environment is built from a lookup function, so that tests need no process of their own.
 //! `setup::launch` looks up the launchers' variables through the same function.
 
-mod diagnosis;
 mod logging;
 mod variables;
 
@@ -18,7 +17,6 @@ use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-pub use diagnosis::{Diagnosis, registers_buckets};
 pub use logging::{Logging, init_logging, level_for_all, note_rank};
 pub use variables::{Environment, VARIABLES, Variable};
 
@@ -143,6 +141,23 @@ fn addresses(text: &str) -> Result<Vec<RendezvousAddress>, String> {
 fn milliseconds(text: &str) -> Result<Duration, String> {
     let number = positive(text).map_err(|why| format!("{why}, in milliseconds"))?;
     Ok(Duration::from_millis(number as u64))
+}
+
+/// Parses a time in seconds, 0 or more.
+fn seconds(text: &str) -> Result<Duration, String> {
+    let number = text.trim().parse().ok();
+    number
+        .and_then(|number| Duration::try_from_secs_f64(number).ok())
+        .ok_or_else(|| "must be seconds, 0 or more".into())
+}
+
+/// Parses what a failure does to the process: whether the failure ends it.
+fn ends_process(text: &str) -> Result<bool, String> {
+    match text.trim() {
+        "raise" => Ok(false),
+        "exit" => Ok(true),
+        _ => Err("must be raise or exit".into()),
+    }
 }
 
 fn peer_timeout(text: &str) -> Result<Duration, String> {
@@ -298,6 +313,8 @@ mod tests {
             "RINGFOLD_LIMITS",
             "RINGFOLD_PROBE",
             "RINGFOLD_WEIGHTS",
+            "RINGFOLD_STALL_SECONDS",
+            "RINGFOLD_TORCH_ASYNC_ERRORS",
         ] {
             let error = read(&[(name, "-x")]).unwrap_err().to_string();
             assert!(error.contains(name), "{error}");
@@ -313,6 +330,23 @@ mod tests {
         assert_eq!(four.sockets, Some(Some(4)));
         for (name, value) in [("RINGFOLD_SOCKETS", "0"), ("RINGFOLD_SOCKETS", "65")] {
             assert!(read(name, value).is_err(), "{name}={value}");
+        }
+    }
+
+    #[test]
+    fn the_settings_of_torch_are_parsed() {
+        let environment = read(&[
+            ("TORCH_FR_BUFFER_SIZE", "7"),
+            ("RINGFOLD_TORCH_ASYNC_ERRORS", "exit"),
+            ("RINGFOLD_STALL_SECONDS", "0.5"),
+        ])
+        .unwrap();
+        assert_eq!(environment.torch_flight_records, Some(7));
+        assert_eq!(environment.flight_records, None);
+        assert_eq!(environment.torch_ends_process, Some(true));
+        assert_eq!(environment.stall, Some(Duration::from_millis(500)));
+        for text in ["-1", "nan", "soon"] {
+            assert!(read(&[("RINGFOLD_STALL_SECONDS", text)]).is_err(), "{text}");
         }
     }
 

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::{
-    FOREIGN_BINDINGS, Lookup, addresses, check_text, count, milliseconds, parse, parsed,
-    peer_timeout, positive, process, secret, size, sockets, switch, text, within,
+    FOREIGN_BINDINGS, Lookup, addresses, check_text, count, ends_process, milliseconds, parse,
+    parsed, peer_timeout, positive, process, seconds, secret, size, sockets, switch, text, within,
 };
 use crate::config::{Bind, Reducer, StragglerPolicy, TransportChoice};
 use crate::congestion::Congestion;
@@ -62,6 +62,8 @@ macro_rules! variables {
             pub allowed: AlgoFilter,
             /// A variable that shows that binding is handled elsewhere.
             pub foreign_binding: Option<&'static str>,
+            /// `TORCH_FR_BUFFER_SIZE`: torch's own number of records, if it is a number.
+            pub torch_flight_records: Option<usize>,
         }
 
         impl Environment {
@@ -80,6 +82,8 @@ macro_rules! variables {
                     secret: secret(lookup)?,
                     allowed: AlgoFilter::parse(&list(ALGO), &list(PROTO))?,
                     foreign_binding: foreign.find(|name| lookup(name).is_some()),
+                    torch_flight_records: lookup("TORCH_FR_BUFFER_SIZE")
+                        .and_then(|text| text.trim().parse().ok()),
                 })
             }
         }
@@ -347,37 +351,39 @@ variables! {
 
     /// In the PyTorch backend: whether DistributedDataParallel's gradient buckets are registered
     /// automatically; see docs/guides/torch.md. Must be the same on all ranks.
-    "RINGFOLD_TORCH_BUCKETS": "`0`, `1`", default "`1`";
+    "RINGFOLD_TORCH_BUCKETS": "`0`, `1`", default "`1`" => torch_buckets: bool = switch;
 
     /// In the PyTorch backend: what happens when a group fails. `raise`: its calls raise the error.
     /// `exit`: the process ends within a second, even if it only waits for a device, whose streams
     /// report no errors.
-    "RINGFOLD_TORCH_ASYNC_ERRORS": "`raise`, `exit`", default "`raise`";
+    "RINGFOLD_TORCH_ASYNC_ERRORS": "`raise`, `exit`", default "`raise`"
+        => torch_ends_process: bool = ends_process;
 
     /// In the PyTorch backend: after how long a call in progress is reported as stuck, on the
     /// waiting rank, with the ranks that it waits for and their progress. The report is repeated
     /// after twice that time, and so on. `0`: never.
-    "RINGFOLD_STALL_SECONDS": "seconds", default "60";
+    "RINGFOLD_STALL_SECONDS": "seconds", default "60" => stall: Duration = seconds;
 
     /// In the PyTorch backend: the number of calls in a process' flight record, over all groups.
     /// See docs/guides/torch-diagnosis.md. `0` disables the record, and with it the reports of
     /// stuck calls.
-    "RINGFOLD_FR_BUFFER_SIZE": "0, 1, …", default "`TORCH_FR_BUFFER_SIZE`, or 2000";
+    "RINGFOLD_FR_BUFFER_SIZE": "0, 1, …", default "`TORCH_FR_BUFFER_SIZE`, or 2000"
+        => flight_records: usize = count;
 
     /// The file name prefix of the flight record, which is written after a fatal error, in
     /// PyTorch's format: `dumps/fr_` becomes `dumps/fr_0` for rank 0, and so on, and the same as
     /// JSON `dumps/fr_json/0.json`. A rank that leaves before others have reached the same call
     /// writes it, too. Use a folder that no other user can write to. If not set, the record is only
     /// written on request.
-    "RINGFOLD_FR_DUMP": "path", default "none";
+    "RINGFOLD_FR_DUMP": "path", default "none" => flight_dump: String = text;
 
     /// For example `USR2`: on this signal, the process writes its flight record, with the prefix in
     /// `RINGFOLD_FR_DUMP`. A handler that the program has installed for the signal is not replaced.
-    "RINGFOLD_FR_SIGNAL": "a signal's name", default "none";
+    "RINGFOLD_FR_SIGNAL": "a signal's name", default "none" => flight_signal: String = text;
 
     /// Whether the flight record has the source location of each call. Takes some microseconds per
     /// call.
-    "RINGFOLD_FR_FRAMES": "`0`, `1`", default "`0`";
+    "RINGFOLD_FR_FRAMES": "`0`, `1`", default "`0`" => flight_frames: bool = switch;
 
     /// Whether processes show the counters of their calls to other processes of this user and to
     /// root: what `ringfold top` and `ringfold metrics` read. See docs/guides/watch-a-job.md.
