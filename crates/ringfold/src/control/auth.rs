@@ -63,6 +63,7 @@ impl Secret {
     }
 
     /// Checks a secret that a user passed as `what`. No error contains its value.
+    #[doc(hidden)]
     pub fn given(bytes: &[u8], what: &str) -> Result<Secret> {
         Secret::new(bytes).checked(what)
     }
@@ -83,12 +84,13 @@ impl Secret {
     }
 
     /// Whether the secret is empty, so that knowing it proves nothing.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
     /// Derives a key for `purpose` and `context`; the key reveals nothing of the secret or of other
     /// keys. A key by which ranks meet is itself a secret.
+    #[doc(hidden)]
     pub fn derive(&self, purpose: &str, context: &[u8]) -> [u8; 32] {
         let mut mac = keyed(self, b"ringfold key ");
         mac.update(&(purpose.len() as u64).to_le_bytes());
@@ -98,7 +100,7 @@ impl Secret {
     }
 
     /// Returns the empty secret, for processes that are known to be one user's on one host.
-    pub fn same_user() -> Secret {
+    pub(crate) fn same_user() -> Secret {
         Secret(Vec::new())
     }
 }
