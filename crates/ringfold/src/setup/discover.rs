@@ -36,13 +36,13 @@ impl<'a> Discovered<'a> {
         let info = PeerInfo {
             endpoints: offer.endpoints.clone(),
             ports: offer.fabric.as_ref().map_or_else(Vec::new, Fabric::ports),
-            sockets: group.settings.sockets.map(|count| count as u32),
+            sockets: group.settings.sockets,
             sockets_max: offer::sockets_max(group, &division),
             memory: offer.memory_name(),
             affinity: CoreList(own.clone()),
-            channels_max: group.settings.channels_max.map(|count| count as u32),
+            channels_max: group.settings.channels_max,
             straggler: group.settings.straggler_policy(),
-            slice_bytes: group.settings.slice_bytes.map(|bytes| bytes as u64),
+            slice_bytes: group.settings.slice_bytes,
         };
         let peers = attempt.agree("peer info", &info)?;
         peer_info::compare(&peers)?;

@@ -125,8 +125,7 @@ fn share_memory(
             let ReceivedDescriptors { memory, bells } =
                 fetched.map_err(HandoverFailure::into_error)?;
             let leader = &peers[*leader];
-            let channels_max = leader.channels_max.map(|count| count as usize);
-            let shape = division.shape(group, channels_max, leader.ports.len());
+            let shape = division.shape(group, leader.channels_max, leader.ports.len());
             Segment::open(memory, shape, Bells::from_fds(bells))?
         }
     };

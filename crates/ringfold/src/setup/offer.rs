@@ -100,12 +100,12 @@ impl Offer {
 
 /// Returns the maximum number of sockets of a channel with which this process' connections use half
 /// of its descriptors.
-pub(super) fn sockets_max(group: &RankGroup, division: &Division) -> u32 {
+pub(super) fn sockets_max(group: &RankGroup, division: &Division) -> usize {
     let limit = limit_of(Resource::RLIMIT_NOFILE).unwrap_or(u64::MAX);
     let channels_max = group.settings.channels_max.unwrap_or(1);
     let streams = group.settings.streams(channels_max) * division.remote.len().max(1);
     let each = limit / 2 / streams as u64;
-    each.clamp(1, SOCKETS_MAX as u64) as u32
+    each.clamp(1, SOCKETS_MAX as u64) as usize
 }
 
 /// Opens a listener for the ranks that connect by TCP; returns its endpoints, too.

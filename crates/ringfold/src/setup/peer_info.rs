@@ -27,20 +27,20 @@ pub struct PeerInfo {
     /// Ports for RDMA: no more than [`PORTS_MAX`].
     pub ports: Vec<FabricPort>,
     /// Number of sockets of each channel, if configured.
-    pub sockets: Option<u32>,
+    pub sockets: Option<usize>,
     /// Number of sockets of each channel for which there are descriptors.
-    pub sockets_max: u32,
+    pub sockets_max: usize,
     /// Name of the socket at which the rank passes its host's shared memory, if it is the first
     /// rank of its host.
     pub memory: Option<ListenerName>,
     /// Cores that the rank may run on.
     pub affinity: CoreList,
     /// Maximum number of channels of calls over messages, if configured.
-    pub channels_max: Option<u32>,
+    pub channels_max: Option<usize>,
     /// Policy for slow ranks, as text.
     pub straggler: String,
     /// Slice size, the pipeline's unit, in bytes, if configured.
-    pub slice_bytes: Option<u64>,
+    pub slice_bytes: Option<usize>,
 }
 
 wire_struct!(PeerInfo {
@@ -57,13 +57,11 @@ wire_struct!(PeerInfo {
 
 impl PeerInfo {
     fn is_sound(&self) -> bool {
-        let is_within = |count: u32, most: usize| (1..=most as u32).contains(&count);
-        let channels = self.channels_max;
-        let sockets = self.sockets;
+        let up_to = |most| move |count| (1..=most).contains(&count);
         self.endpoints.len() <= CANDIDATES_MAX
             && self.ports.len() <= PORTS_MAX
-            && channels.is_none_or(|count| is_within(count, CHANNELS_MAX))
-            && sockets.is_none_or(|count| is_within(count, SOCKETS_MAX))
+            && self.channels_max.is_none_or(up_to(CHANNELS_MAX))
+            && self.sockets.is_none_or(up_to(SOCKETS_MAX))
     }
 }
 
@@ -86,51 +84,44 @@ impl Wire for CoreList {
 /// each of the RDMA `rails`, so that a call on as many channels uses all of them.
 pub(super) fn channels_max(peers: &[PeerInfo], rails: usize) -> usize {
     let given = peers.iter().find_map(|peer| peer.channels_max);
-    given.map_or(channels::of_rails(rails), |count| count as usize)
+    given.unwrap_or_else(|| channels::of_rails(rails))
 }
 
 /// Checks that all ranks have the same number of channels, number of sockets, straggler policy, and
 /// size of slices. Otherwise some would wait for connections or messages that the others never
 /// make, or combine pieces that do not belong together. Calls compare only a part of the size.
 pub(super) fn compare(peers: &[PeerInfo]) -> Result<()> {
-    let count = |count: Option<u32>| count.map_or("auto".into(), |count| count.to_string());
-    let channels = |peer: &PeerInfo| peer.channels_max.unwrap_or(1).to_string();
-    same(
-        peers,
-        "maximum of channels",
-        "RINGFOLD_MAX_CHANNELS",
-        channels,
-    )?;
-    same(peers, "number of sockets", "RINGFOLD_SOCKETS", |peer| {
-        count(peer.sockets)
-    })?;
-    let policy = "RINGFOLD_STRAGGLER and RINGFOLD_LATE_RANK";
-    same(peers, "straggler policy", policy, |peer| {
-        peer.straggler.clone()
-    })?;
-    let bytes = |peer: &PeerInfo| {
-        let bytes = peer.slice_bytes;
-        bytes.map_or("auto".into(), |bytes| bytes.to_string())
+    let count = |count: Option<usize>| count.map_or("auto".into(), |count| count.to_string());
+    let settings = |peer: &PeerInfo| {
+        let channels = peer.channels_max.unwrap_or(1).to_string();
+        let policy = peer.straggler.clone();
+        [
+            ("maximum of channels", "RINGFOLD_MAX_CHANNELS", channels),
+            ("number of sockets", "RINGFOLD_SOCKETS", count(peer.sockets)),
+            (
+                "straggler policy",
+                "RINGFOLD_STRAGGLER and RINGFOLD_LATE_RANK",
+                policy,
+            ),
+            (
+                "slice size",
+                "RINGFOLD_SLICE_BYTES",
+                count(peer.slice_bytes),
+            ),
+        ]
     };
-    same(peers, "slice size", "RINGFOLD_SLICE_BYTES", bytes)
-}
-
-/// Checks that all ranks have the same value of the setting `what`, which `variables` set.
-fn same(
-    peers: &[PeerInfo],
-    what: &str,
-    variables: &str,
-    value: impl Fn(&PeerInfo) -> String,
-) -> Result<()> {
-    let first = value(&peers[0]);
-    let Some(rank) = peers.iter().position(|peer| value(peer) != first) else {
-        return Ok(());
-    };
-    Err(Error::InvalidArgument(format!(
-        "different {what}: `{first}` on rank 0 and `{}` on rank {rank}; set {variables} to the \
-         same value on all ranks",
-        value(&peers[rank])
-    )))
+    let first = settings(&peers[0]);
+    for (rank, peer) in peers.iter().enumerate() {
+        for ((what, variables, own), (.., other)) in first.iter().zip(settings(peer)) {
+            if *own != other {
+                return Err(Error::InvalidArgument(format!(
+                    "different {what}: `{own}` on rank 0 and `{other}` on rank {rank}; set \
+                     {variables} to the same value on all ranks"
+                )));
+            }
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]

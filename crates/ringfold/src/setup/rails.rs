@@ -45,10 +45,10 @@ impl Bundle {
             true => way(lower, upper).map_or(1, link_sockets),
             false => pairs.iter().copied().map(link_sockets).max().unwrap_or(1),
         };
-        let permitted = lower.sockets_max.min(upper.sockets_max) as usize;
+        let permitted = lower.sockets_max.min(upper.sockets_max);
         let automatic = link_sockets.saturating_mul(pairs.len().max(1));
         let sockets = match lower.sockets {
-            Some(count) => (count as usize).min(SOCKETS_MAX),
+            Some(count) => count.min(SOCKETS_MAX),
             None => automatic.min(permitted).clamp(1, AUTOMATIC_MAX),
         };
         // Drops rails that no socket would use, and the last one if it is the only one left.
@@ -81,7 +81,7 @@ impl Bundle {
     /// Returns the bundle of two ranks on one host: there are no links to fill.
     pub fn on_one_host(own: &PeerInfo) -> Bundle {
         Bundle {
-            sockets: own.sockets.map_or(1, |count| count as usize),
+            sockets: own.sockets.unwrap_or(1),
             rails: Vec::new(),
             link_sockets: 1,
             rate_mbps: None,

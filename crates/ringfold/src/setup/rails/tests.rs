@@ -93,7 +93,7 @@ fn what_is_not_common_or_not_to_be_used_beside_others_is_no_rail() {
 
 #[test]
 fn the_slower_link_and_the_descriptors_bound_what_nothing_asked_for() {
-    let with = |number: u8, sockets: usize, sockets_max: u32| PeerInfo {
+    let with = |number: u8, sockets: usize, sockets_max: usize| PeerInfo {
         sockets_max,
         ..rank(vec![endpoint(0, &format!("10.1.0.{number}"), 24, sockets)])
     };
@@ -103,7 +103,7 @@ fn the_slower_link_and_the_descriptors_bound_what_nothing_asked_for() {
     assert_eq!(sockets(&with(1, 8, 3), &with(2, 8, 100)), 3);
     assert_eq!(sockets(&with(1, 8, 100), &with(2, 8, 0)), 1);
     // A peer's claim is bounded by this end's own values.
-    assert_eq!(sockets(&with(1, 8, 100), &with(2, usize::MAX, u32::MAX)), 8);
+    assert_eq!(sockets(&with(1, 8, 100), &with(2, usize::MAX, usize::MAX)), 8);
     assert_eq!(sockets(&with(1, 8, 100), &with(2, 0, 100)), 1);
     // Another network behind a router.
     let far = rank(vec![endpoint(0, "10.9.0.2", 24, 4)]);
@@ -112,14 +112,14 @@ fn the_slower_link_and_the_descriptors_bound_what_nothing_asked_for() {
 
 #[test]
 fn what_was_asked_for_is_what_there_is() {
-    let asked = |number: u8, count: u32| PeerInfo {
+    let asked = |number: u8, count: usize| PeerInfo {
         sockets: Some(count),
         ..with_two_rails(number)
     };
     for (count, rails) in [(1, 0), (2, 2), (3, 2), (64, 2)] {
         let bundle = Bundle::between(&asked(1, count), &asked(2, count));
         let found = (bundle.sockets, bundle.rails.len());
-        assert_eq!(found, (count as usize, rails));
+        assert_eq!(found, (count, rails));
         let alone = Bundle::on_one_host(&asked(1, count));
         assert_eq!((alone.sockets, alone.rails.len()), (count as usize, 0));
     }
