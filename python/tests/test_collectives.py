@@ -10,8 +10,9 @@ import pytest
 import ringfold
 
 SHAPES: list[tuple[int, ...]] = [(), (0,), (1,), (7,), (3, 5), (4099,)]
+FP8 = ["float8_e4m3fn", "float8_e5m2"]
 SUMMED = ["float32", "float64", "int8", "int32", "uint64", "float16", "bfloat16"]
-MOVED = [*SUMMED, "bool", "float8_e4m3fn", "float8_e5m2"]
+MOVED = [*SUMMED, "bool", *FP8]
 
 
 def dtype_of(name: str) -> np.dtype[Any]:
@@ -234,3 +235,19 @@ def test_split_orders_by_key_and_leaves_out_who_has_no_color(jobs: Any) -> None:
     assert [members for members, _, _ in results] == [[2, 0], [3, 1], [2, 0], [3, 1]]
     assert [size for _, size, _ in results] == [1, None, None, None]
     assert [total for _, _, total in results] == [4] * 4
+
+
+def reduce_fp8(comm: ringfold.Communicator) -> list[list[float]]:
+    """Reduce 1, 2 and 3, of which all partial results are exact."""
+    operations: list[ringfold.Operation] = ["sum", "prod", "min", "max", "avg"]
+    operations.append(ringfold.premul_sum(0.5))
+    return [
+        [float(comm.all_reduce(x, operation)[-1]) for operation in operations]
+        for x in (np.full(5, comm.rank + 1).astype(dtype_of(name)) for name in FP8)
+    ]
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_both_fp8_types_are_reduced(jobs: Any, transport: str) -> None:
+    found = jobs(reduce_fp8, 3, {"transport": transport}).results()
+    assert found == [[[6.0, 6.0, 1.0, 3.0, 2.0, 3.0]] * 2] * 3

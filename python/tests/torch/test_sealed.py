@@ -54,8 +54,8 @@ def call_with_bytes() -> Any:
     found["all_to_all"] = torch.empty_like(given)
     dist.all_to_all_single(found["all_to_all"], given)
     # A type that is moved as bytes, with uneven lengths and empty.
-    uneven = [torch.zeros(other, dtype=torch.float8_e5m2) for other in range(count)]
-    dist.all_gather(uneven, torch.full((rank,), 1.0).to(torch.float8_e5m2))
+    uneven = [torch.zeros(other, dtype=torch.float8_e5m2fnuz) for other in range(count)]
+    dist.all_gather(uneven, torch.full((rank,), 1.0).to(torch.float8_e5m2fnuz))
     found["uneven"] = [one.float().tolist() for one in uneven]
     return is_sealed(), found
 
@@ -116,7 +116,7 @@ def refuse_some() -> Any:
         lambda: dist.broadcast(zeros, 7),
         lambda: dist.send(zeros, 7),
         lambda: dist.distributed_c10d._get_default_group().allreduce_coalesced(
-            [torch.zeros(2), torch.zeros(2, dtype=torch.float8_e5m2)]
+            [torch.zeros(2), torch.zeros(2, dtype=torch.float8_e5m2fnuz)]
         ),
     ]
     for call in mistakes if rank == 1 else []:

@@ -35,6 +35,26 @@ def test_every_byte_but_0_is_true(ranks: Any) -> None:
             assert rows == [expected.get(call.split()[0], every)], call
 
 
+def reduce_fp8() -> Any:
+    """Reduce 1, 2 and 3, of which all partial results are exact."""
+    operations = (dist.ReduceOp.SUM, dist.ReduceOp.MAX, dist.ReduceOp.AVG, dist.ReduceOp.PRODUCT)
+    found = []
+    for dtype in (torch.float8_e4m3fn, torch.float8_e5m2):
+        for is_async in (False, True):
+            tensors = [torch.full((5,), dist.get_rank() + 1.0).to(dtype) for _ in operations]
+            for tensor, operation in zip(tensors, operations, strict=True):
+                work = dist.all_reduce(tensor, operation, async_op=is_async)
+                if work is not None:
+                    work.wait()
+            found.append([tensor.float().unique().tolist() for tensor in tensors])
+    return found
+
+
+def test_both_fp8_types_are_reduced(ranks: Any) -> None:
+    for found in ranks(reduce_fp8, 3, "ringfold").results():
+        assert found == [[[6.0], [3.0], [2.0], [6.0]]] * 4
+
+
 UNSUPPORTED = [
     (torch.float8_e4m3fnuz, dist.ReduceOp.SUM),
     (torch.float8_e8m0fnu, dist.ReduceOp.SUM),
