@@ -40,8 +40,8 @@ TYPE = re.compile(
 
 TYPES_LEFT_OUT = re.compile(
     r"crates/(?:ringfold-softcuda/|ringfold/src/(?:lane|device|tune/devices)\b"
-    r"|ringfold/src/simulate/(?:program|staged|scenario)\.rs"
-    r"|ringfold/src/simulate/network/(?:devices|lanes|streams|device_links)\.rs)"
+    r"|ringfold/src/simulate/(?:devices|program|staged|scenario)\.rs"
+    r"|ringfold/src/simulate/network/(?:lanes|streams|device_links)\.rs)"
 )
 """Sources whose types may share names: the lane's pipeline is to be replaced, with what simulates,
 prices and imitates it."""

@@ -34,9 +34,10 @@
 mod check;
 mod control;
 mod deaths;
+pub mod devices;
 pub mod goal;
 mod longest_path;
-mod model;
+pub mod model;
 pub mod network;
 mod oracle;
 mod prepare;
@@ -54,9 +55,9 @@ pub use crate::config::Reducer;
 pub use crate::engine::late_ring::{LateMergePolicy, MergeTarget, Signals, Timers};
 pub use crate::lane::policy::Carried;
 pub use crate::testing::delay_spec::{Delay, Slow};
+pub use devices::Devices;
 pub use longest_path::{LongestPath, RankOnPath, fits_longest_path, longest_path};
 pub use model::{Compute, Grants, LinkEnds, Links, Network, Ports, Sending, Server, Switch};
-pub use network::devices::Devices;
 pub use network::streams::copies_alone_ps;
 pub use prepare::{resolve, steps};
 pub use report::{

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use super::devices::Direction;
+use crate::simulate::devices::Direction;
 
 /// A copy on its way, or one that waits for the link.
 struct Copy {

@@ -1,6 +1,6 @@
 //! Events of the simulated world, which its queue keeps by time.
 
-use super::devices::Direction;
+use crate::simulate::devices::Direction;
 
 /// A scheduled event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -19,10 +19,10 @@
 use std::collections::VecDeque;
 
 use super::device_links::DeviceLinks;
-use super::devices::{Devices, Direction};
 use super::record::ORIGIN;
 use crate::lane::program::Step;
 use crate::lane::staging::Bank;
+use crate::simulate::devices::{Devices, Direction};
 use crate::simulate::program::Program;
 use crate::simulate::scenario::Scenario;
 

@@ -9,13 +9,14 @@
 //! arrived, its receive is posted, and a processor is free. All times are whole picoseconds.
 //!
 //! A message departs either at once or when its receive is posted. The scenario must choose
-//! ([`Sending`](super::model::Sending)): with a slow rank, the times differ by a third.
+//! ([`Sending`](crate::simulate::Sending)): with a slow rank, the times differ by a third.
 //!
-//! The files: `world` the state and time, `rank` the state of one rank,
-//! `traffic` the path of a message, `grants` the permission that long messages wait for,
-//! `processors` the execution of a `job`, `share` links used by several messages, `slow_links`
-//! links with reduced bandwidth, `devices` GPUs, `lanes` the program that they carry out in
-//! `streams` over `device_links`, `record` data for reports.
+//! The files: `world` has the state and time, `rank` the state of one rank, `traffic` the path of a
+//! message, `grants` the permission that long messages wait for, `processors` the execution of a
+//! `job`, `share` links used by several messages, `slow_links` links with reduced bandwidth,
+//! `lanes` the program that devices carry out in `streams` over `device_links`, `record` data for
+//! reports. The parameters are in [`model`](crate::simulate::model) and
+//! [`devices`](crate::simulate::devices).
 //!
 //! # Use
 //!
@@ -27,7 +28,6 @@
 //! Not modelled: packets, congestion, retransmission, the cost of headers and of control messages.
 
 mod device_links;
-pub mod devices;
 mod event;
 mod grants;
 mod job;

@@ -1,13 +1,13 @@
 //! The streams of the ranks' devices, in time: when each operation begins, and what follows it.
 
 use super::device_links::Passed;
-use super::devices::{Devices, Direction};
 use super::event::ScheduledEvent;
 use super::lanes::{Count, RankDevice};
 use super::record::{ORIGIN, PathKind, TimelineLane, TraceEvent};
 use super::world::World;
 use crate::error::Result;
 use crate::lane::program::Step;
+use crate::simulate::devices::{Devices, Direction};
 use crate::simulate::program::{Moved, Program};
 use crate::simulate::scenario::{Disturbance, Scenario};
 
