@@ -164,10 +164,28 @@ impl World {
         if state.computing == 0 {
             state.account.computing_ps += now - state.computing_since_ps;
         }
-        if !state.is_stopped {
-            self.finish(job);
+        match state.is_stopped {
+            true => self.abandon(job),
+            false => self.finish(job),
         }
         self.dispatch(machine);
+    }
+
+    /// Drops a job of a rank that has stopped, with its message: one that has not left its sender
+    /// will never arrive.
+    fn abandon(&mut self, job: ProcessorJob) {
+        match job.then {
+            Then::Offer(number) => {
+                let message = self.messages.take(number);
+                let (to, source) = (message.to, (message.from, message.channel));
+                self.incoming(to, source).under_way -= 1;
+                self.touch(to);
+            }
+            Then::Deliver(number, _) | Then::Fold(number, _) => {
+                self.messages.take(number);
+            }
+            Then::Report(_) => {}
+        }
     }
 
     /// Makes a rank poll, and yield its core to others, if it has had nothing to do since `turn`.

@@ -1,4 +1,5 @@
 use super::*;
+use crate::error::Error;
 use crate::memory::Owned;
 use crate::simulate::model::{Compute, Links, Network, Sending};
 use crate::transport::suite::{self, TransportWorld, pattern};
@@ -54,6 +55,22 @@ fn a_message_takes_alpha_and_its_bytes_times_beta() {
     poll_at(&mut world, 5_655_360);
     assert!(world.is_done(recv));
     assert_eq!(world.ranks[1].next_event(), None);
+}
+
+#[test]
+fn a_message_that_a_rank_was_working_on_at_its_end_never_arrives() {
+    let mut scenario = scenario(2, Sending::Eager);
+    scenario.network.links.overhead_ps = 1_000;
+    let mut world = TransportWorld::new(SimNetwork::new(&scenario));
+    let (source, target) = (pattern(64, 1), Owned::zeroed(64));
+    let recv = world.recv(0, (1, 1), 0, Sink::Store(target.region()));
+    world.send(1, (0, 1), 0, source.region());
+    drop(world.ranks.pop());
+    let error = world.run(&[recv]).unwrap_err();
+    assert!(
+        matches!(error, Error::PeerFailed { rank: 1, .. }),
+        "{error}"
+    );
 }
 
 #[test]
