@@ -161,7 +161,8 @@ impl PricedCall<'_> {
         }
         if several && self.lends(busiest) {
             // Lending takes one pass over the bytes instead of two, and uses no cells.
-            let passes = 1.0 - self.lent_share(hosts) / 2.0;
+            let share = lent_share(self.question.collective, self.way.method(), hosts);
+            let passes = 1.0 - share / 2.0;
             link.us_per_byte *= passes;
             link.fresh_us_per_byte *= passes;
         }
@@ -219,20 +220,6 @@ impl PricedCall<'_> {
         let messages = load.messages * self.pieces();
         let bytes = self.size * load.bytes;
         bytes >= bytes_min as f64 * messages.max(1.0)
-    }
-
-    /// Returns the share of the bytes within a host that can be lent, as `ringfold schedule` shows:
-    /// bytes that leave from the caller's memory, not from scratch.
-    fn lent_share(&self, hosts: f64) -> f64 {
-        match (self.question.collective, self.way.method()) {
-            // A host's own blocks are lent; blocks from other hosts are passed on from scratch.
-            (Collective::AllToAll, Method::Hierarchical) => (1.0 + 1.0 / hosts) / 2.0,
-            // Leaders of hosts without the root pass on received data from scratch.
-            (Collective::Scatter, Method::Leader) => 1.0 / hosts,
-            // The root collects columns that other ranks have reduced, in scratch.
-            (Collective::Reduce, Method::Hierarchical) => 0.5,
-            _ => 1.0,
-        }
     }
 
     /// Returns the time of both parts if ranks outnumber cores.
@@ -372,6 +359,72 @@ impl PricedCall<'_> {
                 incast: constants.incast,
                 ..MessageCosts::default()
             },
+        }
+    }
+}
+
+/// Returns the share of a rank's bytes within its host that can be lent: bytes that leave from the
+/// caller's memory, not from scratch.
+fn lent_share(collective: Collective, method: Method, hosts: f64) -> f64 {
+    match (collective, method) {
+        // The own host's blocks leave from the input; those of other hosts are passed on from
+        // scratch, as are all blocks on hosts without a root.
+        (Collective::AllToAll, Method::Hierarchical) | (Collective::Scatter, Method::Leader) => {
+            1.0 / hosts
+        }
+        // The root collects columns that other ranks have reduced, in scratch.
+        (Collective::Reduce, Method::Hierarchical) => 0.5,
+        _ => 1.0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::schedule::check::schedules;
+    use crate::schedule::{Access, Action, Buffer, Groups, Spec};
+
+    /// Counts the share of all bytes within the hosts that leave from the callers' memory.
+    fn counted_share(spec: &Spec) -> f64 {
+        let (mut lent, mut all) = (0, 0);
+        for schedule in schedules(spec).unwrap() {
+            let host = spec.hosts.of(schedule.spec.rank);
+            for step in schedule.channels.iter().flatten() {
+                let Action::Send { peer, span } = step.action else {
+                    continue;
+                };
+                if spec.hosts.of(peer) == host {
+                    all += span.len;
+                    lent += u32::from(span.buffer != Buffer::Scratch) * span.len;
+                }
+            }
+        }
+        f64::from(lent) / f64::from(all)
+    }
+
+    #[test]
+    fn as_much_is_lent_as_leaves_from_the_callers_memory() {
+        use Collective::{AllGather, AllReduce, AllToAll, Scatter};
+        for (collective, method) in [
+            (AllToAll, Method::Hierarchical),
+            (Scatter, Method::Leader),
+            (AllReduce, Method::Hierarchical),
+            (AllGather, Method::Hierarchical),
+        ] {
+            for (hosts, size) in [(2, 2), (2, 4), (3, 2), (5, 3)] {
+                let spec = Spec {
+                    hosts: Groups::equal(hosts * size, hosts).unwrap(),
+                    ..Spec::new(collective, method, Access::Messages, hosts * size)
+                };
+                let (counted, priced) = (
+                    counted_share(&spec),
+                    lent_share(collective, method, hosts.into()),
+                );
+                assert!(
+                    (counted - priced).abs() < 1e-9,
+                    "{collective} by {method}, {hosts} hosts of {size}: {counted}, {priced}"
+                );
+            }
         }
     }
 }
