@@ -193,11 +193,16 @@ fn refusal(question: &Question, usable: &CostTable) -> Error {
     ))
 }
 
+/// Returns the error for a call that no method serves: one with a policy that has a method of its
+/// own.
 fn nothing(question: &Question) -> Error {
     let collective = question.collective;
-    Error::Unsupported(format!(
-        "no usable way for {collective} between ranks of several hosts"
-    ))
+    let policy = match (question.bypasses_stragglers, question.is_weighted) {
+        (true, _) => " with a policy for slow ranks, which needs `ring`",
+        (_, true) => " with ownership weights, which need `direct`",
+        _ => "",
+    };
+    Error::Unsupported(format!("no algorithm for {collective}{policy}"))
 }
 
 /// Returns the access of a method: shared memory if the ranks share memory, the method exists

@@ -230,6 +230,20 @@ fn weights_and_policies_leave_one_way() {
 }
 
 #[test]
+fn a_call_that_no_method_serves_is_refused_with_the_policy_that_rules_all_out() {
+    let question = Question {
+        bypasses_stragglers: true,
+        ..Question::new(Collective::AllToAll, 4096, 4)
+    };
+    let refused = choose(&question, &tuning()).unwrap_err().to_string();
+    assert!(
+        refused.contains("slow ranks, which needs `ring`"),
+        "{refused}"
+    );
+    assert!(!refused.contains("hosts"), "{refused}");
+}
+
+#[test]
 fn what_others_exchange_does_not_go_by_an_agent_where_its_length_is_unknown() {
     let question = |is_uneven| Question {
         hosts: 2,
