@@ -8,9 +8,9 @@
 use std::iter;
 
 use super::place::TwoLevelPosition;
-use super::steps::{exchange, exchange_column, gather_columns, reduce_columns};
-use super::vectors::all_reduce_by;
-use crate::schedule::action::{Buffer, Span};
+use super::steps::reduce_columns;
+use super::vectors::{all_reduce_by, broadcast_by, reduce_by};
+use crate::schedule::action::Span;
 use crate::schedule::build::{Builder, input, output, scratch};
 use crate::schedule::spec::{Schedule, Spec};
 use crate::schedule::{recursive_doubling, tree};
@@ -26,41 +26,12 @@ pub(in crate::schedule) fn all_reduce(spec: &Spec) -> Schedule {
 
 /// Broadcasts down a tree of the hosts, then to their members.
 pub(in crate::schedule) fn broadcast(spec: &Spec) -> Schedule {
-    let place = TwoLevelPosition::of_leaders(spec);
-    let mut build = Builder::vector(spec, 1);
-    let exchange = exchange(spec, &place, tree::broadcast);
-    let rounds = exchange.as_ref().map_or(0, |exchange| exchange.rounds);
-    match exchange {
-        Some(exchange) => exchange_column(&mut build, &place, &exchange, 0, |span| span),
-        None if spec.is_root() => build.copy(input(0, 1), output(0, 1)),
-        None => {}
-    }
-    if place.local_rounds() > 0 {
-        build.round(rounds);
-        let known = if spec.is_root() { input } else { output };
-        let whole = |_| known(0, 1);
-        gather_columns(&mut build, &place, whole, |rank| rank == spec.root);
-    }
-    build.finish(rounds + place.local_rounds())
+    broadcast_by(spec, &TwoLevelPosition::of_leaders(spec), tree::broadcast)
 }
 
 /// Reduces within the hosts, then up a tree of the hosts.
 pub(in crate::schedule) fn reduce(spec: &Spec) -> Schedule {
-    let place = TwoLevelPosition::of_leaders(spec);
-    let (first, result) = (place.local_rounds(), spec.result());
-    let mut build = Builder::vector(spec, 1);
-    let whole = |_| iter::once(input(0, 1));
-    reduce_columns(&mut build, &place, whole, |_, _| result(0, 1));
-    let Some(exchange) = exchange(spec, &place, tree::reduce) else {
-        return build.finish(first);
-    };
-    let is_alone = place.members().len() == 1;
-    let moved = |span: Span| match span.buffer {
-        Buffer::Input if !is_alone => result(0, 1),
-        _ => span,
-    };
-    exchange_column(&mut build, &place, &exchange, first, moved);
-    build.finish(first + exchange.rounds)
+    reduce_by(spec, &TwoLevelPosition::of_leaders(spec), tree::reduce)
 }
 
 /// Returns the distance and the number of hosts' blocks in a message, by round, for an all-gather
@@ -152,7 +123,7 @@ pub(in crate::schedule) fn reduce_scatter(spec: &Spec) -> Schedule {
 /// Gathers the blocks of each host at its leader, which sends them to the root.
 pub(in crate::schedule) fn gather(spec: &Spec) -> Schedule {
     let place = TwoLevelPosition::of_leaders(spec);
-    let (first, rounds) = (place.local_rounds(), rounds_with_root(&place));
+    let (first, rounds) = (place.local_rounds(), exchange_rounds(&place));
     let known = spec.result();
     let mut build = Builder::blocks(spec, 1, spec.world_size).in_one_slice();
     if place.column().is_none() {
@@ -176,7 +147,7 @@ pub(in crate::schedule) fn gather(spec: &Spec) -> Schedule {
 /// Sends each host's blocks from the root to the leader, which sends them to the members.
 pub(in crate::schedule) fn scatter(spec: &Spec) -> Schedule {
     let place = TwoLevelPosition::of_leaders(spec);
-    let rounds = rounds_with_root(&place);
+    let rounds = exchange_rounds(&place);
     let known = if spec.is_root() { input } else { scratch };
     let mut build = Builder::blocks(spec, spec.world_size, 1).in_one_slice();
     for (peer, run) in place.runs_with_root(spec) {
@@ -201,7 +172,7 @@ pub(in crate::schedule) fn scatter(spec: &Spec) -> Schedule {
 }
 
 /// Returns the number of rounds: one within the hosts and one between them, each only if needed.
-fn rounds_with_root(place: &TwoLevelPosition) -> u32 {
+fn exchange_rounds(place: &TwoLevelPosition) -> u32 {
     place.local_rounds() + u32::from(place.host_count() > 1)
 }
 

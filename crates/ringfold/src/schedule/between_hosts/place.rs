@@ -95,9 +95,16 @@ impl TwoLevelPosition {
         (self.host + 2 * self.host_count() - by) % self.host_count()
     }
 
-    /// Returns how many places this host is after `host`.
-    pub fn hops_from(&self, host: u32) -> u32 {
-        self.host_before(host)
+    /// Whether this rank is on the root's host.
+    pub fn is_with_root(&self, spec: &Spec) -> bool {
+        self.host == spec.hosts.of(spec.root)
+    }
+
+    /// Returns the rounds of an exchange between the root and the leaders of its host: 1, or 0 if
+    /// the root is the only leader.
+    pub fn rounds_with_root(&self, spec: &Spec) -> u32 {
+        let members = &self.hosts[spec.hosts.of(spec.root) as usize];
+        u32::from(members[..self.columns as usize] != [spec.root])
     }
 
     /// Returns the host `by` places after this one.

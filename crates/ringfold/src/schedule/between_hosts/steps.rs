@@ -4,7 +4,7 @@
 
 use super::place::TwoLevelPosition;
 use crate::schedule::Groups;
-use crate::schedule::action::Span;
+use crate::schedule::action::{Action, Span, Step};
 use crate::schedule::build::{Builder, output};
 use crate::schedule::spec::{Schedule, Spec};
 
@@ -76,8 +76,9 @@ pub(super) fn exchange(
     (inner.world_size > 1).then(|| between(&inner))
 }
 
-/// Adds the steps of `exchange` from `first_round` on, for the column that this rank leads, with
-/// each span mapped by `moved`.
+/// Adds the messages and reductions of `exchange` from `first_round` on, for the column that this
+/// rank leads, with each span mapped by `moved`. Copies are left to the caller, who knows all
+/// columns.
 pub(super) fn exchange_column(
     build: &mut Builder,
     place: &TwoLevelPosition,
@@ -87,7 +88,8 @@ pub(super) fn exchange_column(
 ) {
     let Some(column) = place.column() else { return };
     let peers = place.counterparts(column);
-    for step in &exchange.channels[0] {
+    let is_copy = |step: &&Step| matches!(step.action, Action::Copy { .. });
+    for step in exchange.channels[0].iter().filter(|step| !is_copy(step)) {
         build.round(first_round + step.round);
         build.push(step.action.with_spans(&moved).among(&peers));
     }

@@ -67,75 +67,82 @@ pub(in crate::schedule) fn all_reduce_in_pairs(spec: &Spec) -> Schedule {
     )
 }
 
-/// Sends the columns from the root to the leaders of its host, then from host to host, and in each
-/// host to all members.
-pub(in crate::schedule) fn broadcast(spec: &Spec) -> Schedule {
-    let place = TwoLevelPosition::new(spec);
-    let (hosts, columns) = (place.host_count(), place.columns);
-    let hop = place.hops_from(spec.hosts.of(spec.root));
-    let mut build = Builder::vector(spec, columns);
+/// Sends the columns from the root to the leaders of its host, then among the counterparts of each
+/// column by `between`, and in each host to all members.
+pub(super) fn broadcast_by(
+    spec: &Spec,
+    place: &TwoLevelPosition,
+    between: fn(&Spec) -> Schedule,
+) -> Schedule {
+    let columns = place.columns;
     let known = if spec.is_root() { input } else { output };
+    let first = place.rounds_with_root(spec);
+    let exchange = exchange(spec, place, between);
+    let rounds = exchange.as_ref().map_or(0, |exchange| exchange.rounds);
+    let mut build = Builder::vector(spec, columns);
     if spec.is_root() {
         for (column, leader) in place.leaders().filter(|(_, leader)| *leader != spec.root) {
             build.send(leader, input(column, 1));
         }
-        build.copy(input(0, columns), output(0, columns));
-    } else if let (0, Some(column)) = (hop, place.column()) {
+    } else if let (true, Some(column)) = (place.is_with_root(spec), place.column()) {
         build.recv(spec.root, output(column, 1));
     }
-    if let Some(column) = place.column() {
-        if hop > 0 {
-            build.round(hop);
-            build.recv(place.counterpart(column, hosts - 1), output(column, 1));
-        }
-        if hop + 1 < hosts {
-            build.round(hop + 1);
-            build.send(place.counterpart(column, 1), known(column, 1));
-        }
-    }
-    if place.local_rounds() > 0 {
-        build.round(hosts);
-        let column = |column| known(column, 1);
-        gather_columns(&mut build, &place, column, |rank| rank == spec.root);
-    }
-    build.finish(hosts + place.local_rounds())
-}
-
-/// Reduces each column within the hosts, then from host to host towards the root's host, whose
-/// leaders send it to the root.
-pub(in crate::schedule) fn reduce(spec: &Spec) -> Schedule {
-    let place = TwoLevelPosition::new(spec);
-    let (hosts, first) = (place.host_count(), place.local_rounds());
-    let hop = place.hops_from(spec.hosts.of(spec.root));
-    let result = spec.result();
-    let mut build = Builder::vector(spec, place.columns);
-    let input_of = |column| iter::once(input(column, 1));
-    reduce_columns(&mut build, &place, input_of, |chunk, _| {
-        result(chunk.first, 1)
-    });
-    if let Some(column) = place.column() {
-        let mut known = match place.members().len() {
-            1 => input,
-            _ => result,
-        };
-        if hop + 1 < hosts {
-            build.round(first + hosts - 2 - hop);
-            let from = place.counterpart(column, 1);
-            build.recv_reduce(from, known(column, 1), result(column, 1));
-            known = result;
-        }
-        build.round(first + hosts - 1 - hop);
-        if hop > 0 {
-            build.send(place.counterpart(column, hosts - 1), known(column, 1));
-        } else if !spec.is_root() {
-            build.send(spec.root, known(column, 1));
-        }
+    if let (Some(column), Some(exchange)) = (place.column(), exchange) {
+        exchange_column(&mut build, place, &exchange, first, |_| known(column, 1));
     }
     if spec.is_root() {
-        build.round(first + hosts - 1);
+        build.copy(input(0, columns), output(0, columns));
+    }
+    if place.local_rounds() > 0 {
+        build.round(first + rounds);
+        let column = |column| known(column, 1);
+        gather_columns(&mut build, place, column, |rank| rank == spec.root);
+    }
+    build.finish(first + rounds + place.local_rounds())
+}
+
+/// Broadcasts each column along a chain of its counterparts.
+pub(in crate::schedule) fn broadcast(spec: &Spec) -> Schedule {
+    broadcast_by(spec, &TwoLevelPosition::new(spec), ring::broadcast)
+}
+
+/// Reduces each column within the hosts, then among its counterparts by `between`. The leaders of
+/// the root's host send the results to the root.
+pub(super) fn reduce_by(
+    spec: &Spec,
+    place: &TwoLevelPosition,
+    between: fn(&Spec) -> Schedule,
+) -> Schedule {
+    let result = spec.result();
+    let exchange = exchange(spec, place, between);
+    let rounds = exchange.as_ref().map_or(0, |exchange| exchange.rounds);
+    let (first, last) = (place.local_rounds(), place.local_rounds() + rounds);
+    let mut build = Builder::vector(spec, place.columns);
+    let input_of = |column| iter::once(input(column, 1));
+    reduce_columns(&mut build, place, input_of, |chunk, _| {
+        result(chunk.first, 1)
+    });
+    if let (Some(column), Some(exchange)) = (place.column(), exchange) {
+        let is_alone = place.members().len() == 1;
+        let moved = |span: Span| match span.buffer {
+            Buffer::Input if is_alone => input(column, 1),
+            _ => result(column, 1),
+        };
+        exchange_column(&mut build, place, &exchange, first, moved);
+    }
+    if spec.is_root() {
         for (column, leader) in place.leaders().filter(|(_, leader)| *leader != spec.root) {
+            build.round(last);
             build.recv(leader, output(column, 1));
         }
+    } else if let (true, Some(column)) = (place.is_with_root(spec), place.column()) {
+        build.round(last);
+        build.send(spec.root, result(column, 1));
     }
-    build.finish(first + hosts)
+    build.finish(last + place.rounds_with_root(spec))
+}
+
+/// Reduces each column along a chain of its counterparts.
+pub(in crate::schedule) fn reduce(spec: &Spec) -> Schedule {
+    reduce_by(spec, &TwoLevelPosition::new(spec), ring::reduce)
 }
