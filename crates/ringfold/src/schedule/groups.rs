@@ -72,13 +72,6 @@ impl Groups {
         }
         members
     }
-
-    /// Returns the number of groups, if all have the same size and consecutive ranks, in order.
-    pub fn equal_count(&self, world_size: u32) -> Option<u32> {
-        let count = self.count();
-        let is_equal = Groups::equal(world_size, count).as_ref() == Some(self);
-        is_equal.then_some(count)
-    }
 }
 
 #[cfg(test)]
@@ -90,7 +83,6 @@ mod tests {
         let groups = Groups::new(&["b", "a", "b", "c"]);
         assert_eq!(groups.count(), 3);
         assert_eq!(groups.members(4), [vec![0, 2], vec![1], vec![3]]);
-        assert_eq!(groups.equal_count(4), None);
         assert_eq!(Groups::new(&[7, 7, 7]), Groups::ONE);
         assert_eq!(Groups::ONE.members(2), [[0, 1]]);
     }
@@ -99,10 +91,8 @@ mod tests {
     fn equal_groups_are_recognised() {
         let groups = Groups::new(&["x", "x", "y", "y", "z", "z"]);
         assert_eq!(Groups::equal(6, 3), Some(groups.clone()));
-        assert_eq!(groups.equal_count(6), Some(3));
         assert_eq!(Groups::equal(6, 4), None);
         assert!(groups.fits(6) && !groups.fits(5) && Groups::ONE.fits(5));
-        assert_eq!(Groups::new(&["x", "y", "x", "y"]).equal_count(4), None);
     }
 
     #[test]

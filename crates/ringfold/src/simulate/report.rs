@@ -5,7 +5,6 @@ use super::timed::Timed;
 use crate::error::Error;
 use crate::simulate::network::World;
 pub use crate::simulate::network::record::{LinkUse, PathKind, PathPart, TimelineLane, TraceEvent};
-use crate::types::Collective;
 
 /// Result of simulating a [`Scenario`]. All times are picoseconds since the ranks began.
 #[derive(Clone, Debug)]
@@ -138,27 +137,6 @@ impl Report {
             ranks,
             scenario,
         }
-    }
-
-    /// Returns the bytes per second of the call, as nccl-tests defines `algbw`.
-    pub fn algbw_bytes_per_s(&self) -> f64 {
-        match self.finished_ps {
-            0 => 0.0,
-            ps => self.scenario.bytes as f64 / (ps as f64 * 1e-12),
-        }
-    }
-
-    /// Returns `algbw` times the minimum that the collective moves over a rank's port, as
-    /// nccl-tests defines `busbw`.
-    pub fn busbw_bytes_per_s(&self) -> f64 {
-        use Collective::{AllGather, AllReduce, AllToAll, Gather, ReduceScatter, Scatter};
-        let n = self.scenario.ranks as f64;
-        let factor = match self.scenario.collective {
-            AllReduce => 2.0 * (n - 1.0) / n,
-            AllGather | ReduceScatter | AllToAll | Gather | Scatter => (n - 1.0) / n,
-            _ => 1.0,
-        };
-        self.algbw_bytes_per_s() * factor
     }
 
     /// Whether every rank returned Ok and every promise was kept.
