@@ -82,8 +82,10 @@ pub fn resolve(scenario: &Scenario) -> Result<Scenario> {
 /// A scenario with what the tuner would choose filled in, and the choice.
 pub(super) fn checked(scenario: &Scenario) -> Result<(Scenario, Way)> {
     scenario.check()?;
-    let longest = scenario.host_bytes();
-    let choice = choice(&of_bytes(scenario, longest))?;
+    let choice = choice(&Scenario {
+        bytes: scenario.host_bytes(),
+        ..scenario.clone()
+    })?;
     let resolved = Scenario {
         algorithm: Some(choice.method()),
         slice_bytes: Some(choice.slice_bytes as u64),
@@ -95,14 +97,6 @@ pub(super) fn checked(scenario: &Scenario) -> Result<(Scenario, Way)> {
         ..scenario.clone()
     };
     Ok((resolved, choice))
-}
-
-/// The same call with this size.
-fn of_bytes(scenario: &Scenario, bytes: u64) -> Scenario {
-    Scenario {
-        bytes,
-        ..scenario.clone()
-    }
 }
 
 /// The schedule of rank 0 in a call that is carried out like this.

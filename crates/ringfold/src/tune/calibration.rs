@@ -144,13 +144,9 @@ impl Calibration {
         Calibration::read_for(path, None)
     }
 
-    /// Parses the text of a file that was written for `machine`, in the form of [`describe`]. The
-    /// error text names the cause, and the line if a line is malformed.
-    pub fn parse(text: &str, machine: &str) -> std::result::Result<Calibration, String> {
-        Calibration::parse_for(text, Some(machine))
-    }
-
-    fn parse_for(text: &str, machine: Option<&str>) -> std::result::Result<Calibration, String> {
+    /// Parses the text of a file that was written for `machine`, in the form of [`describe`], or
+    /// for any machine. The error text names the cause, and the line if a line is malformed.
+    fn parse(text: &str, machine: Option<&str>) -> std::result::Result<Calibration, String> {
         let mut reader = PartialCalibration::default();
         for (index, line) in text.lines().enumerate() {
             let line = line.trim();
@@ -202,7 +198,7 @@ impl Calibration {
         let content = files::content(&file, FILE_BYTES_MAX).map_err(failed)?;
         let text = String::from_utf8(content)
             .map_err(|_| failed(std::io::ErrorKind::InvalidData.into()))?;
-        Calibration::parse_for(&text, machine).map_err(|why| {
+        Calibration::parse(&text, machine).map_err(|why| {
             Error::InvalidArgument(format!(
                 "calibration `{}`: {why}; run `ringfold tune calibrate`",
                 path.display()

@@ -42,8 +42,8 @@ fn a_calibration_survives_its_file() {
 #[test]
 fn what_was_measured_elsewhere_or_means_nothing_is_refused() {
     let text = calibration().text(MACHINE);
-    let refused = |text: &str| Calibration::parse(text, MACHINE).expect_err(text);
-    let elsewhere = Calibration::parse(&text, "another machine").unwrap_err();
+    let refused = |text: &str| Calibration::parse(text, Some(MACHINE)).expect_err(text);
+    let elsewhere = Calibration::parse(&text, Some("another machine")).unwrap_err();
     assert!(elsewhere.contains("measured on `a machine`"), "{elsewhere}");
     for (from, to) in [
         ("machine =", "machin ="),
@@ -148,7 +148,7 @@ fn a_file_of_other_constants_says_which_is_missing() {
     ] {
         let entry = text.split([',', '"']).find(|entry| entry.starts_with(name));
         let spoiled = text.replacen(&format!(",{}", entry.expect("an entry")), "", 1);
-        let error = Calibration::parse(&spoiled, MACHINE).unwrap_err();
+        let error = Calibration::parse(&spoiled, Some(MACHINE)).unwrap_err();
         let due = format!("{of}: `{name}` is missing");
         assert!(error.contains(&due), "{error}");
     }
