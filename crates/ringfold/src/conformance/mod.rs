@@ -28,6 +28,7 @@ use crate::engine::{Engine, Job};
 use crate::error::{Error, Result};
 use crate::memory::{Owned, Pool, Region};
 use crate::random::SplitMix64;
+use crate::reduce::Parallel;
 use crate::schedule::{Groups, Schedule, Weights, ll_bytes_max};
 use crate::transport::suite::{self, local::local};
 use crate::transport::{Time, Transport};
@@ -132,8 +133,16 @@ enum Registers {
 impl EngineWorld {
     pub fn new<T: Transport + 'static>(ranks: Vec<T>, seed: u64) -> EngineWorld {
         let world_size = ranks.len();
-        let engine =
-            |(rank, transport)| Engine::new(Box::new(transport), rank, world_size, Pool::default());
+        let engine = |(rank, transport)| {
+            let pool = Pool::default();
+            let mut engine = Engine::new(Box::new(transport), rank, world_size, pool);
+            // With helpers, a rank runs the schedule's steps even if another executor would take
+            // the call. No step of the suite is large enough for a helper.
+            if rank % 2 == 1 {
+                *engine.parallel() = Parallel::new(1, 0);
+            }
+            engine
+        };
         let engines: Vec<Engine> = ranks.into_iter().enumerate().map(engine).collect();
         EngineWorld {
             engines,
@@ -197,15 +206,16 @@ impl EngineWorld {
     }
 
     /// Returns the number of messages that each rank has lent.
-    pub fn messages_lent(&self) -> Vec<u64> {
-        let lent = self.engines.iter().map(crate::engine::messages_lent);
+    pub fn messages_lent(&mut self) -> Vec<u64> {
+        let engines = self.engines.iter_mut();
+        let lent = engines.map(|engine| engine.transport().messages_lent());
         lent.collect()
     }
 
     /// Returns whether this world tests this method and access.
     pub fn serves(&mut self, (algorithm, access): (Method, Access)) -> bool {
-        let has_medium =
-            access == Access::Messages || crate::engine::windows(&mut self.engines[0]).is_some();
+        let transport = self.engines[0].transport();
+        let has_medium = access == Access::Messages || transport.windows().is_some();
         has_medium && (self.registers != Registers::All || algorithm.is_registered())
     }
 
@@ -381,11 +391,8 @@ impl EngineWorld {
                 true => engine.begin_tiny(&job)?,
                 false => None,
             };
-            // Odd ranks run the schedule's steps even if another executor would take the call.
-            match begun {
-                Some(_) => {}
-                None if rank % 2 == 1 => drop(engine.submit_by_steps(job)?),
-                None => drop(engine.submit(job)?),
+            if begun.is_none() {
+                engine.submit(job)?;
             }
             running.push(rank);
         }

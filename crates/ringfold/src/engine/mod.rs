@@ -454,34 +454,3 @@ impl Engine {
         Ok(())
     }
 }
-
-#[cfg(test)]
-impl Engine {
-    /// Submits a job, but runs the schedule's steps even if another executor would take the call.
-    pub fn submit_by_steps(&mut self, job: Job) -> Result<JobId> {
-        let id = self.submit(job.clone())?;
-        let running = self.calls.get(id.place()).and_then(Option::as_ref);
-        if running.is_some_and(|running| matches!(running.executor, Executor::Direct(_))) {
-            let plan = self.plan(&job)?;
-            let channels = self.context.kept.plans.progress(&plan);
-            let steps = Executor::Steps(steps::Steps { plan, channels });
-            self.calls[id.place()]
-                .as_mut()
-                .expect("the call was just submitted")
-                .executor = steps;
-        }
-        Ok(id)
-    }
-}
-
-/// Returns the number of messages that an engine's transport has lent.
-#[cfg(test)]
-pub fn messages_lent(engine: &Engine) -> u64 {
-    engine.context.transport.messages_lent()
-}
-
-/// Returns the windows of an engine's transport, if it has any.
-#[cfg(test)]
-pub fn windows(engine: &mut Engine) -> Option<&mut crate::transport::Windows> {
-    engine.context.windows.as_mut()
-}
