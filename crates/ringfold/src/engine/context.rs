@@ -1,48 +1,12 @@
-//! The state of a rank that its executors share, for all calls.
+//! The state of a rank that all calls share, whichever executor carries them out.
 
-use super::late_ring::{LateMergeState, Places};
 use super::lateness::Lateness;
 use super::operation::PreparedOperation;
-use super::plans::Plans;
-use super::steps::PushScratch;
-use super::tiny::inline::Inline;
 use super::unverified::Unverified;
 use crate::error::{Error, Result};
 use crate::memory::{Block, Pool, Region, Registry};
 use crate::reduce::Parallel;
 use crate::transport::{Term, Time, Transport, Windows};
-
-/// Memory and state that executors keep from one call to the next, to avoid allocations.
-pub struct Kept {
-    /// A reusable list of operands.
-    pub operands: Vec<Region>,
-    /// Payloads received in the heads of slots.
-    pub inline: Inline,
-    /// Plans, and the bookkeeping of their steps.
-    pub plans: Plans,
-    /// Scratch lists of a push.
-    pub push: PushScratch,
-    /// The state of late-merge calls, if the communicator has them.
-    pub late_merge: Option<Box<LateMergeState>>,
-}
-
-impl Kept {
-    /// Creates the initial state among `world_size` ranks.
-    pub fn new(world_size: usize) -> Kept {
-        Kept {
-            operands: Vec::new(),
-            inline: Inline::new(world_size),
-            plans: Plans::default(),
-            push: PushScratch::default(),
-            late_merge: None,
-        }
-    }
-
-    fn late_merge(&mut self) -> &mut LateMergeState {
-        let state = self.late_merge.as_deref_mut();
-        state.expect("a late-merge call was prepared with it")
-    }
-}
 
 /// The state of a rank that an executor uses, shared by all calls.
 pub struct Context {
@@ -54,8 +18,8 @@ pub struct Context {
     pub rank: usize,
     /// The number of ranks.
     pub world_size: usize,
-    /// State kept from earlier calls.
-    pub kept: Kept,
+    /// A reusable list of operands.
+    pub operands: Vec<Region>,
     /// The copy and reduction loops, possibly with helper threads.
     pub parallel: Parallel,
     /// The registered buffers of this rank and of its peers.
@@ -74,17 +38,6 @@ pub struct Context {
 }
 
 impl Context {
-    /// Returns the state of late-merge calls.
-    pub fn late_merge(&mut self) -> &mut LateMergeState {
-        self.kept.late_merge()
-    }
-
-    /// Returns the places of late-merge pieces, with the pool and the transport to create more.
-    pub fn places(&mut self) -> (&Pool, &mut dyn Transport, &mut Places) {
-        let places = &mut self.kept.late_merge().places;
-        (&self.pool, self.transport.as_mut(), places)
-    }
-
     /// Verifies that all ranks were in the same calls. A call in which this rank did not hear from
     /// all others (for example, if two ranks act as root of a broadcast) is noted. Noted calls are
     /// compared at the next call in which all ranks meet.

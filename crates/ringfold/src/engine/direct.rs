@@ -10,6 +10,7 @@
 //! are regular: non-temporal ones would evict results from a cache that two cores share.
 
 use super::context::{Context, windows};
+use super::executor::Executor;
 use super::operation::PreparedOperation;
 use crate::error::Result;
 use crate::schedule::{Buffer, input, output};
@@ -59,35 +60,6 @@ impl Direct {
         }
         *self = at;
         Ok(progressed)
-    }
-
-    /// Returns the number of finished slices.
-    pub fn slices_done(&self) -> u32 {
-        self.taken
-    }
-
-    /// Returns the peers that the call waits for.
-    pub fn waiting_for(&self, operation: &PreparedOperation, context: &mut Context) -> Vec<usize> {
-        let rank = context.rank;
-        let others = (0..context.world_size).filter(|peer| *peer != rank);
-        let Some(windows) = context.windows.as_ref() else {
-            return Vec::new();
-        };
-        if self.published == self.taken && self.published < operation.slices {
-            return windows.behind(operation.generation(self.published));
-        }
-        let lacks = |peer: usize, slice: u32, before: u32, phase| {
-            slice < before
-                && !windows
-                    .has_reached(peer, operation.generation(slice), phase, &operation.call)
-                    .unwrap_or(false)
-        };
-        others
-            .filter(|&peer| {
-                lacks(peer, self.reduced, self.published, INPUTS)
-                    || lacks(peer, self.taken, self.reduced, REDUCED)
-            })
-            .collect()
     }
 
     /// Publishes the chunks of the next slice that other ranks reduce.
@@ -150,19 +122,19 @@ impl Direct {
         let first_peer = usize::from(own == 0);
         for start in (0..mine.bytes()).step_by(BLOCK_BYTES) {
             let block = start..mine.bytes().min(start + BLOCK_BYTES);
-            context.kept.operands.clear();
+            context.operands.clear();
             for rank in 0..context.world_size {
                 let source = if rank == own {
                     mine.part(block.clone())
                 } else {
                     windows.slot(rank, generation, offset + block.start..offset + block.end)
                 };
-                context.kept.operands.push(source);
+                context.operands.push(source);
             }
-            let sum = context.kept.operands[first_peer];
-            operation.kernel().fold(sum, &context.kept.operands);
+            let sum = context.operands[first_peer];
+            operation.kernel().fold(sum, &context.operands);
             into.part(block).copy_from(sum);
-            for (rank, place) in context.kept.operands.iter().enumerate() {
+            for (rank, place) in context.operands.iter().enumerate() {
                 if rank != own && rank != first_peer {
                     place.copy_from(sum);
                 }
@@ -201,5 +173,34 @@ impl Direct {
         self.taken += 1;
         self.taken_from = 0;
         Ok(true)
+    }
+}
+
+impl Executor for Direct {
+    fn slices_done(&self) -> u32 {
+        self.taken
+    }
+
+    fn waiting_for(&self, operation: &PreparedOperation, context: &Context) -> Vec<usize> {
+        let rank = context.rank;
+        let others = (0..context.world_size).filter(|peer| *peer != rank);
+        let Some(windows) = context.windows.as_ref() else {
+            return Vec::new();
+        };
+        if self.published == self.taken && self.published < operation.slices {
+            return windows.behind(operation.generation(self.published));
+        }
+        let lacks = |peer: usize, slice: u32, before: u32, phase| {
+            slice < before
+                && !windows
+                    .has_reached(peer, operation.generation(slice), phase, &operation.call)
+                    .unwrap_or(false)
+        };
+        others
+            .filter(|&peer| {
+                lacks(peer, self.reduced, self.published, INPUTS)
+                    || lacks(peer, self.taken, self.reduced, REDUCED)
+            })
+            .collect()
     }
 }

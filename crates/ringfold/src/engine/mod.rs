@@ -22,6 +22,7 @@ mod announce;
 mod context;
 mod direct;
 mod executor;
+mod executors;
 pub mod geometry;
 mod job;
 pub mod late_ring;
@@ -29,12 +30,13 @@ pub mod lateness;
 mod operation;
 pub mod p2p;
 pub mod plan;
-mod plans;
 mod prepare;
+mod running;
 mod status;
 mod steps;
 mod tickets;
 pub mod tiny;
+mod tiny_calls;
 mod unverified;
 
 use std::collections::VecDeque;
@@ -46,12 +48,14 @@ use crate::reduce::Parallel;
 use crate::schedule::Groups;
 use crate::transport::ended::ClosedTransport;
 use crate::transport::{Term, Ticket, Time, Transport, Wake};
-use context::{Context, Kept};
-use executor::{Executor, Running};
+use context::Context;
+use executor::Executor;
+use executors::Kept;
 pub use job::{ANY_SOURCE, COLLECTIVES_MAX, Finished, Job, JobId, MESSAGES_MAX};
 use late_ring::{LateMergePolicy, LateMergeState};
 use lateness::{Lateness, Stats};
 use p2p::Mailbox;
+use running::Running;
 use tiny::TinyKinds;
 use unverified::Unverified;
 
@@ -59,6 +63,8 @@ use unverified::Unverified;
 pub struct Engine {
     /// The state that all calls share.
     context: Context,
+    /// The state that executors keep from one call to the next.
+    kept: Kept,
     /// Number of domains of equal size that the ranks are in.
     domains: u32,
     /// The groups of ranks that share a host.
@@ -96,7 +102,7 @@ impl Engine {
                 transport,
                 rank,
                 world_size,
-                kept: Kept::new(world_size),
+                operands: Vec::new(),
                 parallel: Parallel::none(),
                 registry: Registry::new(rank),
                 lateness,
@@ -105,6 +111,7 @@ impl Engine {
                 now: Time::default(),
                 is_polled: false,
             },
+            kept: Kept::new(world_size),
             domains: 1,
             hosts: Groups::ONE,
             calls: Vec::new(),
@@ -139,7 +146,9 @@ impl Engine {
     /// Calls `f` on the statistics without the wait of the tiny call under way, which is counted in
     /// advance as short.
     fn without_untimed<R>(&mut self, f: impl FnOnce(&mut Lateness, u64) -> R) -> R {
-        let counted = self.front().and_then(Running::counted_as_short);
+        let counted = self
+            .progress_of_front()
+            .and_then(Executor::counted_as_short);
         let finished = self.collectives_finished();
         self.context.lateness.take_back(counted);
         let found = f(&mut self.context.lateness, finished);
@@ -170,7 +179,7 @@ impl Engine {
     /// uses. Must be the same on all ranks.
     pub fn set_late_merge(&mut self, policy: LateMergePolicy, signal_channel: usize) {
         let state = LateMergeState::new(policy, signal_channel);
-        self.context.kept.late_merge = Some(Box::new(state));
+        self.kept.late_merge = Some(Box::new(state));
     }
 
     /// Returns the transport, for the thread that waits.
@@ -308,7 +317,7 @@ impl Engine {
                 let running = call.and_then(Option::as_mut);
                 let running = running.expect("transports report tickets that were posted, once");
                 let lateness = &mut self.context.lateness;
-                running.executor.complete(ticket, lateness);
+                running.executor.get_mut().complete(ticket, lateness);
             }
         }
     }
@@ -343,8 +352,8 @@ impl Engine {
         let mut progressed = false;
         while let Some(&id) = self.queue.front() {
             self.begin(id);
-            let (running, context) = self.running(id);
-            progressed |= running.advance(context)?;
+            let running = self.calls[id].as_mut().expect("a queued call runs");
+            progressed |= running.advance(&mut self.context, &mut self.kept)?;
             if self.fall_back(id)? {
                 progressed = true;
                 continue;
@@ -356,28 +365,6 @@ impl Engine {
             self.finished.push_back(JobId::collective(id));
         }
         Ok(progressed)
-    }
-
-    /// Runs only the tiny call under way; returns whether the call is done. The call's end is
-    /// reported here, not by [`Engine::take_finished`].
-    #[inline]
-    pub fn advance_tiny(&mut self) -> Result<bool> {
-        let id = *self.queue.front().expect("a tiny call is under way");
-        let Some(Running {
-            operation,
-            executor: Executor::Tiny(tiny),
-            ..
-        }) = &mut self.calls[id]
-        else {
-            unreachable!("the call under way is a tiny one");
-        };
-        let is_done = tiny.advance(operation, &mut self.context)?;
-        if is_done {
-            self.queue.pop_front();
-            self.context.lateness.end_call();
-            self.context.compare_calls(operation)?;
-        }
-        Ok(is_done)
     }
 
     /// Assigns generations to the call, at its turn and not before, because earlier calls may need
@@ -423,7 +410,7 @@ impl Engine {
             windows.finish(operation.last_generation(), Wake::Peers);
         }
         let refused = operation.call.method();
-        executor.keep(&mut self.context.kept);
+        executor.keep(&mut self.kept);
         let running = self.prepare_fallback(fallback, operation)?;
         if !std::mem::replace(&mut self.is_fallback_logged, true) {
             announce::fallback(refused, &running.operation.call);
@@ -439,7 +426,7 @@ impl Engine {
         let (running, context) = self.running(id);
         context.lateness.end_call();
         context.compare_calls(&running.operation)?;
-        if running.is_tiny() {
+        if running.progress().is_reused() {
             return Ok(());
         }
         if let Some(Running {
@@ -448,8 +435,8 @@ impl Engine {
             ..
         }) = self.calls[id].take()
         {
-            executor.end(&operation, &self.context.registry);
-            executor.keep(&mut self.context.kept);
+            executor.get().end(&operation, &self.context.registry);
+            executor.keep(&mut self.kept);
         }
         Ok(())
     }

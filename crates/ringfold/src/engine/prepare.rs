@@ -4,12 +4,12 @@
 use std::sync::Arc;
 
 use super::context::{Context, scratch};
-use super::executor::{Executor, Running};
+use super::executors::AnyExecutor;
 use super::geometry::{BlockLayout, Geometry, Parts};
-use super::late_ring::LateMergeState;
 use super::operation::{Buffers, PreparedOperation};
 use super::plan::ExecutionPlan;
-use super::plans::PlanKey;
+use super::running::Running;
+use super::steps::PlanKey;
 use super::tiny::inline::Inline;
 use super::tiny::{BLOCK_ALIGN_BYTES, part};
 use super::{Engine, Job};
@@ -73,7 +73,7 @@ impl Engine {
         call: Option<Call>,
         mut fallback: Option<Job>,
     ) -> Result<Running> {
-        let straggler_policy = self.straggler_policy(&job);
+        let straggler_policy = self.kept.straggler_policy(&job, self.context.world_size);
         if straggler_policy.is_some() {
             job.way.channels = 1;
         }
@@ -123,10 +123,10 @@ impl Engine {
             deadline: None,
             buffers,
         };
-        let context = &mut self.context;
+        let kept = &mut self.kept;
         let executor = match straggler_policy {
-            Some(_) => Executor::late_ring(&operation, context)?,
-            None => Executor::planned(plan, is_divided, context),
+            Some(_) => AnyExecutor::late_ring(&operation, kept, &self.context)?,
+            None => AnyExecutor::planned(plan, is_divided, kept),
         };
         Ok(Running::new(operation, executor).or(fallback))
     }
@@ -261,12 +261,6 @@ impl Engine {
         Ok(())
     }
 
-    /// Returns the mark of the policy by which `job` bypasses slow ranks, if there is one.
-    fn straggler_policy(&self, job: &Job) -> Option<u32> {
-        let state = self.context.kept.late_merge.as_ref()?;
-        LateMergeState::serves(job, self.context.world_size).then(|| state.policy.mark())
-    }
-
     fn call(&mut self, job: &Job, straggler_policy: Option<u32>) -> Call {
         self.sequence += 1;
         let lists = lists(job);
@@ -315,7 +309,7 @@ impl Engine {
             channels: job.way.channels as u32,
         };
         let announce = || super::announce::plan(job, self.context.world_size);
-        self.context.kept.plans.get(key, announce)
+        self.kept.steps.plan(key, announce)
     }
 }
 

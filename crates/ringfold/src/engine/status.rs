@@ -2,7 +2,8 @@
 
 use super::Engine;
 use super::context::Context;
-use super::executor::Running;
+use super::executor::Executor;
+use super::running::Running;
 use crate::call::{Call, Qualifier};
 use crate::error::{Result, Site};
 use crate::transport::{Header, StreamId, Time, Transport, earlier_mismatch, mismatch};
@@ -20,14 +21,19 @@ impl Engine {
         Some(self.running(id))
     }
 
+    /// Returns the progress of the running collective.
+    pub(super) fn progress_of_front(&self) -> Option<&dyn Executor> {
+        self.front().map(Running::progress)
+    }
+
     /// Whether the running call has timers, so that every attempt needs the current time.
     pub fn needs_clock(&self) -> bool {
-        self.front().is_some_and(Running::needs_clock)
+        self.progress_of_front().is_some_and(Executor::needs_clock)
     }
 
     /// Returns the time at which the running call stops waiting for something and continues.
     pub fn next_timer(&self) -> Option<Time> {
-        self.front().and_then(Running::next_timer)
+        self.progress_of_front().and_then(Executor::next_timer)
     }
 
     /// Returns the time at which `progress` could next find work although no peer acts.
@@ -44,13 +50,17 @@ impl Engine {
     /// Whether the running call has local work left, which `progress` continues whatever happens to
     /// the peers.
     pub fn has_local_work(&self) -> bool {
-        self.front().is_some_and(Running::has_local_work)
+        self.progress_of_front()
+            .is_some_and(Executor::has_local_work)
     }
 
     /// Records that the wait under way has lasted long enough to be timed.
     pub fn time_wait(&mut self, now: Time) {
         if let Some((front, context)) = self.front_mut() {
-            front.time_wait(now, &mut context.lateness);
+            front
+                .executor
+                .get_mut()
+                .time_wait(now, &mut context.lateness);
         }
     }
 

@@ -1,6 +1,6 @@
 //! One attempt at a late-merge call: the location of its data, and its postings.
 
-use super::state::{LateRing, Posting, SliceChunk};
+use super::state::{LateMergeState, LateRing, Posting, SliceChunk};
 use crate::engine::context::Context;
 use crate::engine::operation::PreparedOperation;
 use crate::engine::tickets;
@@ -14,6 +14,7 @@ pub(super) struct RingAttempt<'a> {
     pub ring: &'a mut LateRing,
     pub operation: &'a PreparedOperation,
     pub context: &'a mut Context,
+    pub state: &'a mut LateMergeState,
 }
 
 impl RingAttempt<'_> {

@@ -66,9 +66,7 @@ impl RingAttempt<'_> {
         let own = self.own(part);
         let payload = match (kind, place) {
             (MessageKind::Piece, None) => own,
-            (MessageKind::Piece, Some(place)) => {
-                self.context.late_merge().places.region(place, own.bytes())
-            }
+            (MessageKind::Piece, Some(place)) => self.state.places.region(place, own.bytes()),
             (MessageKind::Result, _) => self.output(part),
             (MessageKind::Late | MessageKind::Skip, _) => Region::EMPTY,
         };
@@ -86,7 +84,7 @@ impl RingAttempt<'_> {
         let header = self.header(part, (MessageKind::Skip, Interval::one(0)), Region::EMPTY)?;
         let stream = StreamId {
             peer: (self.ring.rank + self.ring.ranks - 1) % self.ring.ranks,
-            channel: self.context.late_merge().signal_channel,
+            channel: self.state.signal_channel,
         };
         self.ring.signals = self.ring.signals.wrapping_add(1);
         let post = Post(
@@ -125,9 +123,9 @@ impl RingAttempt<'_> {
     /// else into the place of the first piece.
     fn combine(&mut self, part: SliceChunk) -> Result<()> {
         let own = self.own(part);
-        let mut operands = std::mem::take(&mut self.context.kept.operands);
+        let mut operands = std::mem::take(&mut self.context.operands);
         operands.clear();
-        let places = &self.context.late_merge().places;
+        let places = &self.state.places;
         let (station, _) = self.ring.station(part);
         let held = station.held().iter();
         operands.extend(held.map(|(_, place)| places.region(*place, own.bytes())));
@@ -138,8 +136,8 @@ impl RingAttempt<'_> {
         };
         let kernel = self.operation.kernel();
         self.context.parallel.fold(kernel, into, &operands);
-        self.context.kept.operands = operands;
-        let (begin, state) = (self.context.now, self.context.late_merge());
+        self.context.operands = operands;
+        let (begin, state) = (self.context.now, &*self.state);
         let watch_ps = state.estimates.watch_ps(own.bytes());
         let watches = state.policy.signals.watches();
         let flight = self.ring.flight_mut(part.slice);
@@ -173,7 +171,7 @@ impl RingAttempt<'_> {
                     self.context.lateness.send_completed(peer);
                     self.ring.flight_mut(slice).pending -= 1;
                     if let Some(place) = place {
-                        self.context.late_merge().places.give_back(place);
+                        self.state.places.give_back(place);
                     }
                 }
                 Posting::Combine(part) => self.combined(part)?,
@@ -191,7 +189,7 @@ impl RingAttempt<'_> {
         let is_it = |watch: &ReductionWatch| watch.chunk == part.chunk;
         let watch = flight.watches.iter().position(is_it);
         let watch = watch.map(|place| flight.watches.swap_remove(place));
-        let (now, state) = (self.context.now, self.context.late_merge());
+        let (now, state) = (self.context.now, &mut *self.state);
         let (station, orders) = self.ring.station(part);
         let is_owner = station.is_owner();
         for (_, place) in &station.held()[usize::from(!is_owner)..] {

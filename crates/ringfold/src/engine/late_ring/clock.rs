@@ -1,22 +1,9 @@
 //! Timers of a late-merge call: the message that each slice waits for next, and since when.
 
 use super::attempt::RingAttempt;
-use super::state::{LateRing, SliceChunk, later};
+use super::state::{SliceChunk, later};
 use super::timers::Gap;
 use crate::error::Result;
-use crate::transport::Time;
-
-impl LateRing {
-    /// Returns the earliest time at which a wait or a reduction takes too long.
-    pub fn next_timer(&self) -> Option<Time> {
-        let flights = (self.retired..self.begun).map(|slice| self.flight(slice));
-        let timers = flights.flat_map(|flight| {
-            let watches = flight.watches.iter().filter_map(|watch| watch.until);
-            watches.chain(flight.until)
-        });
-        timers.min()
-    }
-}
 
 impl RingAttempt<'_> {
     /// Records that a message for `position` arrived (`is_heard`), or the end of the wait for one.
@@ -29,7 +16,7 @@ impl RingAttempt<'_> {
         }
         flight.heard[position as usize] = Some(now);
         if position == flight.step && is_heard {
-            let estimates = &mut self.context.late_merge().estimates;
+            let estimates = &mut self.state.estimates;
             estimates.heard(gap, flight.since, now);
         }
         self.arm(slice);
@@ -48,7 +35,7 @@ impl RingAttempt<'_> {
         }
         let (step, since) = (flight.step, flight.since);
         let gap = self.gap(slice, step);
-        let state = self.context.late_merge();
+        let state = &*self.state;
         let waits = step < owner && state.policy.signals.times_out();
         let patience_ps = state.estimates.patience_ps(gap).filter(|_| waits);
         self.ring.flight_mut(slice).until = patience_ps.map(|ps| later(since, ps));
@@ -101,7 +88,7 @@ impl RingAttempt<'_> {
         let position = self.ring.flight(slice).step;
         let chunk = self.ring.chunk_at(position);
         let gap = self.gap(slice, position);
-        self.context.late_merge().estimates.gave_up(gap);
+        self.state.estimates.gave_up(gap);
         let (station, orders) = self.ring.station(SliceChunk { slice, chunk });
         station.is_overdue(orders);
         self.carry_out(SliceChunk { slice, chunk })?;

@@ -45,6 +45,5 @@ pub mod station;
 pub mod timers;
 pub mod wire;
 
-pub use places::Places;
 pub use policy::{LateMergePolicy, MergeTarget, Signals, Timers};
 pub use state::{LateMergeState, LateRing, RANKS_MAX};

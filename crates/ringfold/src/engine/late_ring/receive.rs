@@ -4,7 +4,7 @@
 use super::attempt::RingAttempt;
 use super::state::{ArrivingMessage, LateRing, Posting, SliceChunk, data_stream};
 use super::wire::{Label, MessageKind};
-use crate::engine::context::scratch;
+use crate::engine::context::{Context, scratch};
 use crate::error::{Error, Result};
 use crate::memory::Region;
 use crate::transport::{Head, Header, Post, Posted, Sink, mismatch};
@@ -30,7 +30,7 @@ impl RingAttempt<'_> {
             Head::Message(header) => header,
             // Completed postings are processed first: they may be all that was due.
             Head::End(_) if !self.ring.done.is_empty() => return Ok(false),
-            Head::End(_) if !self.ring.waiting_for().contains(&peer) => return Ok(false),
+            Head::End(_) if !self.ring.awaited().contains(&peer) => return Ok(false),
             Head::End(reason) => return Err(Error::peer_failed(peer, reason)),
         };
         let Some(label) = self.judge(peer, &header)? else {
@@ -74,8 +74,11 @@ impl RingAttempt<'_> {
                 let position = station.position();
                 self.heard(part.slice, position, true);
                 let bytes = self.own(part).bytes();
-                let (pool, transport, places) = self.context.places();
-                let place = places.take(|bytes| scratch(pool, transport, bytes));
+                let Context {
+                    pool, transport, ..
+                } = &mut *self.context;
+                let places = &mut self.state.places;
+                let place = places.take(|bytes| scratch(pool, transport.as_mut(), bytes));
                 let piece = ArrivingMessage::Piece(interval, place);
                 Ok((piece, places.region(place, bytes)))
             }
@@ -145,7 +148,7 @@ impl RingAttempt<'_> {
     /// Receives the `SKIP` signals that have arrived; returns whether there were any.
     pub(super) fn take_skips(&mut self) -> Result<bool> {
         let mut progressed = false;
-        let stream = self.ring.skip_stream(self.context.late_merge());
+        let stream = self.ring.skip_stream(self.state);
         while !self.ring.is_skip_arriving {
             let Head::Message(header) = self.context.transport.head(stream)? else {
                 break;

@@ -23,9 +23,11 @@ use super::policy::MergeTarget;
 use super::state::{LateMergeState, LateRing, Posting, SliceChunk, SliceInFlight, data_stream};
 use super::station::{Station, StationOrder};
 use crate::engine::context::Context;
+use crate::engine::executor::Executor;
+use crate::engine::lateness::Lateness;
 use crate::engine::operation::PreparedOperation;
 use crate::error::Result;
-use crate::transport::{StreamId, Ticket};
+use crate::transport::{StreamId, Ticket, Time};
 use crate::types::Collective;
 
 impl LateRing {
@@ -60,36 +62,20 @@ impl LateRing {
         &mut self,
         operation: &PreparedOperation,
         context: &mut Context,
+        state: &mut LateMergeState,
     ) -> Result<bool> {
         let mut attempt = RingAttempt {
             ring: self,
             operation,
             context,
+            state,
         };
         attempt.advance()
     }
 
-    /// Records that the posting of `ticket` is complete.
-    pub fn complete(&mut self, ticket: Ticket) {
-        let number = ticket as u32;
-        // Cleared here, not when the completion is processed: by then another receive may be
-        // posted.
-        match self.postings[number as usize] {
-            Some(Posting::Arrival(_, peer, _)) => self.is_arriving[peer] = false,
-            Some(Posting::Skip(_)) => self.is_skip_arriving = false,
-            _ => {}
-        }
-        self.done.push_back(number);
-    }
-
-    /// Returns the number of finished slices.
-    pub fn slices_done(&self) -> u32 {
-        self.retired
-    }
-
     /// Returns the ranks without which the call cannot end. A piece that may come from several
     /// ranks counts for none of them.
-    pub fn waiting_for(&self) -> Vec<usize> {
+    pub(super) fn awaited(&self) -> Vec<usize> {
         let previous = (self.rank + self.ranks - 1) % self.ranks;
         let flights = || (self.retired..self.begun).map(|slice| self.flight(slice));
         let waits = flights().any(|flight| {
@@ -141,6 +127,42 @@ impl LateRing {
     }
 }
 
+impl Executor for LateRing {
+    fn slices_done(&self) -> u32 {
+        self.retired
+    }
+
+    fn waiting_for(&self, _operation: &PreparedOperation, _context: &Context) -> Vec<usize> {
+        self.awaited()
+    }
+
+    fn complete(&mut self, ticket: Ticket, _lateness: &mut Lateness) {
+        let number = ticket as u32;
+        // Cleared here, not when the completion is processed: by then another receive may be
+        // posted.
+        match self.postings[number as usize] {
+            Some(Posting::Arrival(_, peer, _)) => self.is_arriving[peer] = false,
+            Some(Posting::Skip(_)) => self.is_skip_arriving = false,
+            _ => {}
+        }
+        self.done.push_back(number);
+    }
+
+    fn needs_clock(&self) -> bool {
+        true
+    }
+
+    /// Returns the earliest time at which a wait or a reduction takes too long.
+    fn next_timer(&self) -> Option<Time> {
+        let flights = (self.retired..self.begun).map(|slice| self.flight(slice));
+        let timers = flights.flat_map(|flight| {
+            let watches = flight.watches.iter().filter_map(|watch| watch.until);
+            watches.chain(flight.until)
+        });
+        timers.min()
+    }
+}
+
 impl RingAttempt<'_> {
     fn advance(&mut self) -> Result<bool> {
         if !self.ring.is_listening {
@@ -148,7 +170,7 @@ impl RingAttempt<'_> {
             let chunks = (0..self.ring.ranks).map(|chunk| self.own(SliceChunk { slice: 0, chunk }));
             // The first slice has the longest chunks.
             let longest = chunks.map(|chunk| chunk.bytes()).max().unwrap_or(0);
-            self.context.late_merge().places.resize(longest);
+            self.state.places.resize(longest);
             self.listen(true)?;
             return Ok(true);
         }
@@ -171,7 +193,7 @@ impl RingAttempt<'_> {
 
     fn listen(&mut self, is_wanted: bool) -> Result<()> {
         self.ring.is_listening = is_wanted;
-        let skips = self.ring.skip_stream(self.context.late_merge());
+        let skips = self.ring.skip_stream(self.state);
         let data = self.ring.peers.iter().map(|peer| data_stream(*peer));
         let transport = &mut self.context.transport;
         data.chain([skips])
@@ -211,7 +233,7 @@ impl RingAttempt<'_> {
             gathers,
             ..
         } = *self.ring;
-        let policy = self.context.late_merge().policy;
+        let policy = self.state.policy;
         let now = self.context.now;
         let flight = self.ring.flight_mut(slice);
         let new = || Station::new(0, ranks as u32, policy.target, policy.signals);

@@ -84,7 +84,7 @@ impl Channel<'_> {
             let begin = whole.start + block as usize * BLOCK_BYTES_MAX;
             let range = begin..whole.end.min(begin + BLOCK_BYTES_MAX);
             let place = |rank: u32| windows.slot(rank as usize, generation, range.clone());
-            let operands = &mut self.context.kept.operands;
+            let operands = &mut self.context.operands;
             operands.clear();
             operands.extend(combine.sources.ranks().map(place));
             let target = place(combine.targets.first);

@@ -1,5 +1,6 @@
 //! One channel of a call, and the outcome of an attempt to issue one of its steps.
 
+use super::kept::StepsKept;
 use super::progress::ChannelProgress;
 use crate::engine::context::Context;
 use crate::engine::operation::PreparedOperation;
@@ -15,6 +16,7 @@ pub(super) struct Channel<'a> {
     pub operation: &'a PreparedOperation,
     pub at: &'a mut ChannelProgress,
     pub context: &'a mut Context,
+    pub kept: &'a mut StepsKept,
 }
 
 impl Channel<'_> {

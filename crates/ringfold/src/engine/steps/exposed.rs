@@ -1,6 +1,6 @@
-//! The locations of registered buffers, as ranks exchange them, and scratch lists for reading them.
+//! The locations of registered buffers, as ranks exchange them.
 
-use crate::memory::{BufferHandle, Region};
+use crate::memory::BufferHandle;
 use crate::schedule::Buffer;
 use crate::transport::ATTACHED_WORDS;
 
@@ -43,15 +43,6 @@ impl Exposed {
             Buffer::Input | Buffer::Scratch => self.input,
         }
     }
-}
-
-/// Scratch lists of a push, kept to avoid allocations.
-#[derive(Debug, Default)]
-pub struct PushScratch {
-    /// The locations of each rank's buffers.
-    pub(super) exposed: Vec<Exposed>,
-    pub(super) targets: Vec<Region>,
-    pub(super) parts: Vec<Region>,
 }
 
 #[cfg(test)]

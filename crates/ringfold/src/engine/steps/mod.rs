@@ -20,6 +20,7 @@ mod blocks;
 mod channel;
 mod exposed;
 mod issue;
+mod kept;
 mod progress;
 mod registered;
 mod staged;
@@ -28,23 +29,23 @@ mod waits;
 use std::sync::Arc;
 
 use super::context::{Context, windows};
+use super::executor::Executor;
 use super::lateness::Lateness;
 use super::operation::PreparedOperation;
 use super::plan::ExecutionPlan;
 use crate::error::Result;
+use crate::memory::Registry;
 use crate::schedule::{Access, Action, Assignment, Spec};
 use crate::transport::{Ticket, Wake};
 use channel::{Channel, Issue};
-pub use exposed::PushScratch;
-pub use progress::ChannelProgress;
+pub use kept::{PlanKey, StepsKept};
+use progress::ChannelProgress;
 
 /// A call that runs its schedule's steps.
 #[derive(Debug)]
 pub struct Steps {
-    /// The plan of the call.
-    pub plan: Arc<ExecutionPlan>,
-    /// The progress of each channel of the plan.
-    pub channels: Vec<ChannelProgress>,
+    plan: Arc<ExecutionPlan>,
+    channels: Vec<ChannelProgress>,
 }
 
 impl Steps {
@@ -53,6 +54,7 @@ impl Steps {
         &mut self,
         operation: &PreparedOperation,
         context: &mut Context,
+        kept: &mut StepsKept,
     ) -> Result<bool> {
         let mut progressed = false;
         for (number, at) in self.channels.iter_mut().enumerate() {
@@ -62,14 +64,25 @@ impl Steps {
                 operation,
                 at,
                 context,
+                kept,
             };
             progressed |= channel.advance()?;
         }
         Ok(progressed)
     }
+}
 
-    /// Records that the step of `ticket` is complete.
-    pub fn complete(&mut self, ticket: Ticket, lateness: &mut Lateness) {
+impl Executor for Steps {
+    /// Returns the number of slices that all channels have done.
+    fn slices_done(&self) -> u32 {
+        self.channels.iter().map(|at| at.retired).min().unwrap_or(0)
+    }
+
+    fn waiting_for(&self, operation: &PreparedOperation, context: &Context) -> Vec<usize> {
+        self.awaited(operation, context)
+    }
+
+    fn complete(&mut self, ticket: Ticket, lateness: &mut Lateness) {
         let (channel, flight, step) = progress::parts(ticket);
         self.channels[channel].complete(flight, step);
         match self.plan.channels[channel].steps[step as usize].action {
@@ -81,19 +94,32 @@ impl Steps {
         }
     }
 
-    /// Returns the number of slices that all channels have done.
-    pub fn slices_done(&self) -> u32 {
-        self.channels.iter().map(|at| at.retired).min().unwrap_or(0)
+    fn end(&self, operation: &PreparedOperation, registry: &Registry) {
+        if self.plan.is_registered() {
+            registry.sync_from_file(operation.buffers.output);
+        }
     }
 
-    /// Whether a step found that not all ranks' memory can be reached.
-    pub fn fell_back(&self) -> bool {
+    fn fell_back(&self) -> bool {
         self.channels.iter().any(|at| at.is_refused)
     }
 
     /// Whether a push or a similar step is under way, which waits for no peer.
-    pub fn has_local_work(&self) -> bool {
+    fn has_local_work(&self) -> bool {
         self.channels.iter().any(|at| at.pushed > 0)
+    }
+}
+
+impl StepsKept {
+    /// Begins a call of `plan`.
+    pub fn begin(&mut self, plan: Arc<ExecutionPlan>) -> Steps {
+        let channels = self.progress(&plan);
+        Steps { plan, channels }
+    }
+
+    /// Keeps the bookkeeping of a call that is done.
+    pub fn keep(&mut self, Steps { plan, channels }: Steps) {
+        self.keep_progress(&plan, channels);
     }
 }
 

@@ -16,7 +16,8 @@
 use std::ops::Range;
 
 use super::channel::{Channel, Issue};
-use super::exposed::{Exposed, NOWHERE, PushScratch};
+use super::exposed::{Exposed, NOWHERE};
+use super::kept::StepsKept;
 use crate::engine::context::windows;
 use crate::engine::geometry::Geometry;
 use crate::error::Result;
@@ -71,7 +72,7 @@ impl Channel<'_> {
     fn is_agreed(&mut self) -> Result<bool> {
         let generation = self.generation();
         let windows = windows(&mut self.context.windows)?;
-        let all_exposed = &mut self.context.kept.push.exposed;
+        let all_exposed = &mut self.kept.exposed;
         all_exposed.clear();
         for rank in 0..self.context.world_size {
             let words = std::array::from_fn(|word| windows.attached(rank, generation, word));
@@ -138,19 +139,19 @@ impl Channel<'_> {
         part: Range<usize>,
     ) -> Result<()> {
         let within = |whole: &Range<usize>| whole.start + part.start..whole.start + part.end;
-        self.context.kept.operands.clear();
+        self.context.operands.clear();
         for rank in combine.sources.ranks() {
             let source = self.reach(rank as usize, Buffer::Input, within(&ends.from))?;
-            self.context.kept.operands.push(source);
+            self.context.operands.push(source);
         }
-        self.context.kept.push.targets.clear();
+        self.kept.targets.clear();
         for rank in combine.targets.ranks() {
             let target = self.reach(rank as usize, Buffer::Output, within(&ends.into))?;
-            self.context.kept.push.targets.push(target);
+            self.kept.targets.push(target);
         }
         let wanted = self.store();
-        let PushScratch { targets, parts, .. } = &mut self.context.kept.push;
-        let sources = &self.context.kept.operands;
+        let StepsKept { targets, parts, .. } = &mut *self.kept;
+        let sources = &self.context.operands;
         let replaces = |target: &Region| sources.iter().any(|from| from.is_same(*target));
         let store = match wanted {
             Store::Streamed if !targets.iter().any(replaces) => Store::Streamed,
@@ -169,7 +170,7 @@ impl Channel<'_> {
     /// Returns bytes `range` of a rank's buffer as mapped here. This rank's own is looked up in the
     /// registry, too: if existing memory was registered, not every page could be shared.
     fn reach(&self, rank: usize, buffer: Buffer, range: Range<usize>) -> Result<Region> {
-        let exposed = self.context.kept.push.exposed[rank].handle(buffer);
+        let exposed = self.kept.exposed[rank].handle(buffer);
         let place = BufferHandle {
             offset: exposed.offset.saturating_add(range.start as u64),
             ..exposed

@@ -88,16 +88,16 @@ impl Channel<'_> {
     ) -> Result<Issue> {
         let mine = self.region(own);
         let range = self.slot_range(own.buffer, own.first, mine.bytes());
-        self.context.kept.operands.clear();
+        self.context.operands.clear();
         for rank in among.ranks().map(|rank| rank as usize) {
             let operand = match rank == self.context.rank {
                 true => mine,
                 false => self.published(rank, own.first, range.clone())?,
             };
-            self.context.kept.operands.push(operand);
+            self.context.operands.push(operand);
         }
         let (kernel, into) = (self.operation.kernel(), self.region(into));
-        let operands = &self.context.kept.operands;
+        let operands = &self.context.operands;
         self.context.parallel.fold(kernel, into, operands);
         for (rank, read) in among.ranks().zip(operands) {
             if rank as usize != self.context.rank {
@@ -114,7 +114,7 @@ impl Channel<'_> {
         if Inline::carries(&operation.call) {
             let start = operation.buffers.input_cut.range(first, 1, 0).start;
             let attached = start..start + range.len();
-            let inline = &self.context.kept.inline;
+            let inline = &self.kept.inline;
             return Ok(inline.take(windows, rank, generation, attached));
         }
         Ok(operation.slot_use.place(windows, rank, generation, range))

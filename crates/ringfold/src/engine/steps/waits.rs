@@ -7,7 +7,7 @@ use crate::schedule::{Action, AwaitedPeers};
 
 impl Steps {
     /// Returns the ranks that the call waits for now.
-    pub fn waiting_for(&self, operation: &PreparedOperation, context: &mut Context) -> Vec<usize> {
+    pub(super) fn awaited(&self, operation: &PreparedOperation, context: &Context) -> Vec<usize> {
         let mut ranks = Vec::new();
         for channel in 0..self.channels.len() {
             self.pending_peers(channel, &mut ranks);

@@ -16,13 +16,13 @@
 //! With the protocol `ll` the payload is beside the call in the slot's head: one line carries a
 //! rank's arrival and its payload.
 
-mod begin;
 pub mod inline;
 pub mod part;
 
 use std::ops::Range;
 
 use super::context::{Context, windows};
+use super::executor::Executor;
 use super::geometry::{BlockLayout, Geometry, Parts};
 use super::job::Job;
 use super::lateness::Lateness;
@@ -66,7 +66,7 @@ impl Job {
 
     /// Returns the call that the rank announces for this tiny call, but for the sequence.
     #[inline]
-    fn tiny_call(&self) -> Call {
+    pub(super) fn tiny_call(&self) -> Call {
         let call = Call {
             collective: self.collective,
             dtype: self.dtype,
@@ -98,13 +98,13 @@ impl Job {
 /// The prepared kinds of tiny calls: the words of their calls, in which the sequence is 0, and
 /// their numbers in the engine.
 #[derive(Debug, Default)]
-pub(super) struct TinyKinds {
-    kinds: Vec<([u64; 3], usize)>,
+pub struct TinyKinds {
+    pub(super) kinds: Vec<([u64; 3], usize)>,
     /// The kind of the last call.
-    last: usize,
+    pub(super) last: usize,
     /// Number of kinds prepared so far; while it is unchanged, a call's number stands for the same
     /// kind.
-    prepared: u64,
+    pub(super) prepared: u64,
 }
 
 /// The progress of a tiny call, and the data that all calls of its kind share.
@@ -115,6 +115,8 @@ pub struct Tiny {
     part: TinyRole,
     /// Number of words of the input if it travels in the heads; else 0.
     inline_words: usize,
+    /// Payloads received in the heads.
+    inline: Inline,
     /// Number of bytes to prefetch, which a later call of this kind is likely to write.
     prefetched_bytes: usize,
     /// Whether all ranks wait for all others, so that none gets ahead.
@@ -130,7 +132,7 @@ pub struct Tiny {
 
 impl Tiny {
     /// Prepares a call of the kind of `job`, announced as `call`; `None` if there is no such kind.
-    fn prepare(
+    pub(super) fn prepare(
         job: &Job,
         call: Call,
         rank: usize,
@@ -158,6 +160,10 @@ impl Tiny {
                 true => (block_bytes * input_blocks).div_ceil(8),
                 false => 0,
             },
+            inline: Inline::new(match Inline::carries(&call) {
+                true => world_size,
+                false => 0,
+            }),
             prefetched_bytes: match part.publishes {
                 Publishes::Presence => 0,
                 // The lines are in this core's cache: this rank has read them.
@@ -185,31 +191,30 @@ impl Tiny {
         context: &mut Context,
     ) -> Result<bool> {
         let windows = windows(&mut context.windows)?;
-        let inline = &context.kept.inline;
         if self.part.waits_for != WaitsFor::None {
             while self.arrived < context.world_size {
                 let peer = self.arrived;
                 if self.part.waits_for(peer, context.rank, self.root) {
-                    if !self.has_arrived(operation, windows, inline, peer)? {
+                    if !self.has_arrived(operation, windows, peer)? {
                         self.note_wait(peer, &mut context.lateness);
                         if !context.unverified.is_empty() {
                             context.unverified.verify_oldest(windows)?;
                         }
                         return Ok(false);
                     }
-                    self.consume(operation, windows, inline, peer);
+                    self.consume(operation, windows, peer);
                 }
                 self.arrived += 1;
             }
         }
         if let (Consumes::Folded(block), Some(kernel)) = (self.part.consumes, operation.kernel) {
-            let operands = &mut context.kept.operands;
+            let operands = &mut context.operands;
             operands.clear();
             for peer in 0..context.world_size {
                 operands.push(if peer == context.rank {
                     operation.buffers.input.part(self.range(block))
                 } else {
-                    self.view(operation, windows, inline, peer, block)
+                    self.view(operation, windows, peer, block)
                 });
             }
             kernel.fold(operation.buffers.output, operands);
@@ -234,12 +239,6 @@ impl Tiny {
         Ok(true)
     }
 
-    /// Whether the call is over.
-    #[inline]
-    pub fn is_done(&self) -> bool {
-        self.is_done
-    }
-
     /// Counts that this rank waits for `peer`.
     #[inline]
     fn note_wait(&mut self, peer: usize, lateness: &mut Lateness) {
@@ -249,38 +248,6 @@ impl Tiny {
             }
             self.last = Some(peer);
         }
-    }
-
-    /// Returns the peer whose wait is counted as short.
-    pub fn counted_as_short(&self) -> Option<usize> {
-        self.last.filter(|_| !self.is_timed)
-    }
-
-    /// Begins to time the wait: from `now` on the call is counted like any other.
-    pub fn time_wait(&mut self, now: Time, lateness: &mut Lateness) {
-        if !std::mem::replace(&mut self.is_timed, true) {
-            lateness.take_back(self.last);
-            lateness.begin_call();
-            lateness.begin_wait();
-        }
-        lateness.time_wait(now);
-    }
-
-    /// Returns the ranks that the call waits for.
-    pub fn waiting_for(&self, operation: &PreparedOperation, context: &mut Context) -> Vec<usize> {
-        let Some(windows) = context.windows.as_ref() else {
-            return Vec::new();
-        };
-        let (rank, generation) = (context.rank, operation.first_generation);
-        let is_absent = |peer: &usize| {
-            self.part.waits_for(*peer, rank, self.root)
-                && !windows
-                    .has_reached(*peer, generation, self.part.phase, &operation.call)
-                    .unwrap_or(false)
-        };
-        (0..context.world_size)
-            .filter(|peer| is_absent(peer))
-            .collect()
     }
 
     /// Returns the byte range of `block` in a buffer.
@@ -294,6 +261,20 @@ impl Tiny {
         let bytes = self.block_bytes;
         let start = block * bytes.next_multiple_of(BLOCK_ALIGN_BYTES);
         start..start + bytes
+    }
+
+    /// Begins a call of this kind, which `operation` describes: publishes this rank's part.
+    #[inline]
+    pub(super) fn begin(
+        &mut self,
+        operation: &PreparedOperation,
+        windows: &mut Windows,
+        rank: usize,
+        world_size: usize,
+    ) {
+        (self.arrived, self.last) = (0, None);
+        (self.is_done, self.is_timed) = (false, false);
+        self.publish(operation, windows, rank, world_size);
     }
 
     /// Publishes this rank's part, and copies the block that it keeps for itself.
@@ -337,7 +318,6 @@ impl Tiny {
         &self,
         operation: &PreparedOperation,
         windows: &Windows,
-        inline: &Inline,
         peer: usize,
     ) -> Result<bool> {
         let generation = operation.first_generation;
@@ -345,26 +325,21 @@ impl Tiny {
             return Ok(false);
         }
         for index in 0..self.inline_words {
-            inline.put(peer, index, windows.attached(peer, generation, index));
+            self.inline
+                .put(peer, index, windows.attached(peer, generation, index));
         }
         Ok(true)
     }
 
     /// Copies the block that this rank consumes from `peer`, which has published.
-    fn consume(
-        &self,
-        operation: &PreparedOperation,
-        windows: &Windows,
-        inline: &Inline,
-        peer: usize,
-    ) {
+    fn consume(&self, operation: &PreparedOperation, windows: &Windows, peer: usize) {
         let (block, into) = match self.part.consumes {
             Consumes::Nothing | Consumes::Folded(_) => return,
             Consumes::Collected(block) => (block, peer),
             Consumes::Fetched(block) => (block, 0),
         };
         let target = operation.buffers.output.part(self.range(into));
-        let read = self.view(operation, windows, inline, peer, block);
+        let read = self.view(operation, windows, peer, block);
         target.copy_from(read);
         operation.slot_use.done_reading(read);
     }
@@ -374,12 +349,11 @@ impl Tiny {
         &self,
         operation: &PreparedOperation,
         windows: &Windows,
-        inline: &Inline,
         peer: usize,
         block: usize,
     ) -> Region {
         if self.inline_words > 0 {
-            inline.place(peer).part(self.range(block))
+            self.inline.place(peer).part(self.range(block))
         } else {
             operation.slot_use.place(
                 windows,
@@ -388,6 +362,46 @@ impl Tiny {
                 self.slot_range(block),
             )
         }
+    }
+}
+
+impl Executor for Tiny {
+    fn slices_done(&self) -> u32 {
+        u32::from(self.is_done)
+    }
+
+    fn waiting_for(&self, operation: &PreparedOperation, context: &Context) -> Vec<usize> {
+        let Some(windows) = context.windows.as_ref() else {
+            return Vec::new();
+        };
+        let (rank, generation) = (context.rank, operation.first_generation);
+        let is_absent = |peer: &usize| {
+            self.part.waits_for(*peer, rank, self.root)
+                && !windows
+                    .has_reached(*peer, generation, self.part.phase, &operation.call)
+                    .unwrap_or(false)
+        };
+        (0..context.world_size)
+            .filter(|peer| is_absent(peer))
+            .collect()
+    }
+
+    fn is_reused(&self) -> bool {
+        true
+    }
+
+    /// Begins to time the wait: from `now` on the call is counted like any other.
+    fn time_wait(&mut self, now: Time, lateness: &mut Lateness) {
+        if !std::mem::replace(&mut self.is_timed, true) {
+            lateness.take_back(self.last);
+            lateness.begin_call();
+            lateness.begin_wait();
+        }
+        lateness.time_wait(now);
+    }
+
+    fn counted_as_short(&self) -> Option<usize> {
+        self.last.filter(|_| !self.is_timed)
     }
 }
 

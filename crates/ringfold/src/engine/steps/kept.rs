@@ -1,18 +1,31 @@
-//! The cached plans, and the bookkeeping that their last calls leave for the next.
+//! The cached plans, and the memory that the last calls by steps leave for the next.
 
 use std::sync::Arc;
 
-use super::plan::ExecutionPlan;
-use super::steps::ChannelProgress;
+use super::exposed::Exposed;
+use super::progress::ChannelProgress;
+use crate::engine::plan::ExecutionPlan;
+use crate::engine::tiny::inline::Inline;
 use crate::error::Result;
+use crate::memory::Region;
 use crate::schedule::Spec;
 
 /// Maximum number of cached plans; the oldest is dropped first. A program has few kinds of calls.
 const PLANS_MAX: usize = 256;
 
-/// The plans of a rank.
-#[derive(Debug, Default)]
-pub struct Plans(Vec<CachedPlan>);
+/// The state that calls by steps keep for later ones, to avoid allocations.
+#[derive(Debug)]
+pub struct StepsKept {
+    plans: Vec<CachedPlan>,
+    /// Payloads received in the heads of slots.
+    pub(super) inline: Inline,
+    /// The locations of each rank's registered buffers.
+    pub(super) exposed: Vec<Exposed>,
+    /// The parts of the targets that a piece of a push stores.
+    pub(super) targets: Vec<Region>,
+    /// Scratch of the reduction loops of a push.
+    pub(super) parts: Vec<Region>,
+}
 
 /// The key of a plan: all that the plan depends on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,10 +46,21 @@ struct CachedPlan {
     spare: Option<Vec<ChannelProgress>>,
 }
 
-impl Plans {
+impl StepsKept {
+    /// Creates the initial state among `world_size` ranks.
+    pub fn new(world_size: usize) -> StepsKept {
+        StepsKept {
+            plans: Vec::new(),
+            inline: Inline::new(world_size),
+            exposed: Vec::new(),
+            targets: Vec::new(),
+            parts: Vec::new(),
+        }
+    }
+
     /// Returns the plan of `key`; `announce` is called if the plan is made now.
-    pub fn get(&mut self, key: PlanKey, announce: impl FnOnce()) -> Result<Arc<ExecutionPlan>> {
-        if let Some(entry) = self.0.iter().find(|entry| entry.key == key) {
+    pub fn plan(&mut self, key: PlanKey, announce: impl FnOnce()) -> Result<Arc<ExecutionPlan>> {
+        if let Some(entry) = self.plans.iter().find(|entry| entry.key == key) {
             return Ok(entry.plan.clone());
         }
         let plan = Arc::new(ExecutionPlan::new(
@@ -45,10 +69,10 @@ impl Plans {
             key.channels,
         )?);
         announce();
-        if self.0.len() == PLANS_MAX {
-            self.0.remove(0);
+        if self.plans.len() == PLANS_MAX {
+            self.plans.remove(0);
         }
-        self.0.push(CachedPlan {
+        self.plans.push(CachedPlan {
             key,
             plan: plan.clone(),
             spare: None,
@@ -57,7 +81,7 @@ impl Plans {
     }
 
     /// Returns the bookkeeping for a call of `plan`.
-    pub fn progress(&mut self, plan: &Arc<ExecutionPlan>) -> Vec<ChannelProgress> {
+    pub(super) fn progress(&mut self, plan: &Arc<ExecutionPlan>) -> Vec<ChannelProgress> {
         match self.entry(plan).and_then(|entry| entry.spare.take()) {
             Some(mut channels) => {
                 channels.iter_mut().for_each(ChannelProgress::reset);
@@ -72,14 +96,18 @@ impl Plans {
     }
 
     /// Keeps the bookkeeping of a finished call of `plan`.
-    pub fn keep(&mut self, plan: &Arc<ExecutionPlan>, channels: Vec<ChannelProgress>) {
+    pub(super) fn keep_progress(
+        &mut self,
+        plan: &Arc<ExecutionPlan>,
+        channels: Vec<ChannelProgress>,
+    ) {
         if let Some(entry) = self.entry(plan) {
             entry.spare = Some(channels);
         }
     }
 
     fn entry(&mut self, plan: &Arc<ExecutionPlan>) -> Option<&mut CachedPlan> {
-        self.0
+        self.plans
             .iter_mut()
             .find(|entry| Arc::ptr_eq(&entry.plan, plan))
     }

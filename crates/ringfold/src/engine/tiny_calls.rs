@@ -1,9 +1,11 @@
-//! The engine's side of tiny calls: prepares their kinds, and begins calls.
+//! The engine's side of tiny calls, which need no plan and no poll: prepares their kinds, begins
+//! and advances calls.
 
-use super::{Tiny, TinyKinds};
+use super::executors::AnyExecutor;
+use super::running::Running;
+use super::tiny::{Tiny, TinyKinds};
+use super::{Engine, Job, JobId, announce};
 use crate::call::Call;
-use crate::engine::executor::{Executor, Running};
-use crate::engine::{Engine, Job, JobId, announce};
 use crate::error::Result;
 use crate::transport::Windows;
 
@@ -32,7 +34,7 @@ impl Engine {
         self.context.unverified.verify_before(windows, generation)?;
         let Some(Running {
             operation,
-            executor: Executor::Tiny(tiny),
+            executor: AnyExecutor::Tiny(tiny),
             ..
         }) = &mut self.calls[id]
         else {
@@ -45,16 +47,36 @@ impl Engine {
         (operation.timeout, operation.deadline) = (job.timeout, None);
         (operation.call.sequence, operation.first_generation) = (self.sequence, generation);
         self.rooted.qualify(&mut operation.call);
-        (tiny.arrived, tiny.last) = (0, None);
-        (tiny.is_done, tiny.is_timed) = (false, false);
         self.queue.push_back(id);
-        tiny.publish(
+        tiny.begin(
             operation,
             windows,
             self.context.rank,
             self.context.world_size,
         );
         Ok(Some(JobId::collective(id)))
+    }
+
+    /// Runs only the tiny call under way; returns whether the call is done. The call's end is
+    /// reported here, not by [`Engine::take_finished`].
+    #[inline]
+    pub fn advance_tiny(&mut self) -> Result<bool> {
+        let id = *self.queue.front().expect("a tiny call is under way");
+        let Some(Running {
+            operation,
+            executor: AnyExecutor::Tiny(tiny),
+            ..
+        }) = &mut self.calls[id]
+        else {
+            unreachable!("the call under way is a tiny one");
+        };
+        let is_done = tiny.advance(operation, &mut self.context)?;
+        if is_done {
+            self.queue.pop_front();
+            self.context.lateness.end_call();
+            self.context.compare_calls(operation)?;
+        }
+        Ok(is_done)
     }
 
     /// Returns the prepared call of the kind of `job`; `None` if there is no such tiny call.
@@ -83,7 +105,7 @@ impl Engine {
         let Some((operation, tiny)) = Tiny::prepare(job, call, rank, world_size)? else {
             return Ok(None);
         };
-        let running = Running::new(operation, Executor::Tiny(tiny));
+        let running = Running::new(operation, AnyExecutor::Tiny(tiny));
         let key = call.words();
         self.tiny.prepared += 1;
         let count = self.tiny.kinds.len();
