@@ -17,6 +17,7 @@ _TEST_FILE = re.compile(
     r"(^|/)(tests?|conformance|suite|testing|skipped|\w+_(tests?|fuzz))(\.rs|/)"
 )
 _PATH = re.compile(r"\b(?:crate|super|self)(?:::\w+)+")
+_VISIBILITY = re.compile(r"\bpub\(in [^)]*\)")
 _USE = re.compile(r"(?P<public>\bpub(?:\([^)]*\))?\s+)?\buse\s+(?P<tree>[^;]+);")
 _ITEM = re.compile(
     r"\b(?:fn|struct|enum|trait|type|const|static|union|macro_rules!)\s+(?:mut\s+)?(\w+)"
@@ -90,7 +91,9 @@ class Crate:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.code = {
-            self._module(file): without_tests(without_text(file.read_text()))
+            self._module(file): _VISIBILITY.sub(
+                "pub(crate)", without_tests(without_text(file.read_text()))
+            )
             for file in sorted(root.rglob("*.rs"))
             if not _TEST_FILE.search(file.relative_to(root).as_posix())
         }
@@ -163,8 +166,23 @@ class Crate:
         return place
 
 
+def between_siblings(arrows: dict[str, set[str]]) -> dict[str, set[str]]:
+    """Return the imports between the files and folders of one folder, for all folders.
+
+    An import counts in the innermost folder that has both ends.
+    """
+    found: dict[str, set[str]] = {}
+    for file, targets in arrows.items():
+        for target in targets - {file}:
+            ends = file.split("/"), target.split("/")
+            depth = next(at for at, (one, other) in enumerate(zip(*ends)) if one != other)
+            source, sink = ("/".join(end[: depth + 1]) for end in ends)
+            found.setdefault(source, set()).add(sink)
+    return found
+
+
 def circles(arrows: dict[str, set[str]]) -> list[list[str]]:
-    """Return the sets of files that import each other, directly or not (Tarjan, 1972)."""
+    """Return the sets of modules that import each other, directly or not (Tarjan, 1972)."""
     number: dict[str, int] = {}
     low: dict[str, int] = {}
     stack: list[str] = []
