@@ -62,9 +62,4 @@ pub trait Executor {
     fn time_wait(&mut self, now: Time, lateness: &mut Lateness) {
         lateness.time_wait(now);
     }
-
-    /// Returns the peer whose wait is already counted as a short one.
-    fn counted_as_short(&self) -> Option<usize> {
-        None
-    }
 }

@@ -228,18 +228,10 @@ impl Lateness {
         }
     }
 
-    /// Counts that this rank waits for `peer` in a tiny call, after it has waited for `before`. The
-    /// wait is counted while it lasts, so that the end of the call is not delayed.
-    pub fn count_short(&mut self, before: Option<usize>, peer: usize) {
-        self.take_back(before);
+    /// Counts a tiny call that waited for `peer` last, too short for the clock.
+    #[inline]
+    pub fn count_short(&mut self, peer: usize) {
         self.short[peer] += 1;
-    }
-
-    /// Removes a tiny call's wait for `peer` from the short ones.
-    pub fn take_back(&mut self, peer: Option<usize>) {
-        if let Some(peer) = peer {
-            self.short[peer] -= 1;
-        }
     }
 
     /// Records that this rank has nothing to do now.
@@ -358,8 +350,7 @@ mod tests {
         lateness.end_wait(|| unreachable!("no clock"));
         lateness.end_call();
         lateness.count_ended_call();
-        lateness.count_short(None, 0);
-        lateness.count_short(Some(0), 1);
+        lateness.count_short(1);
         assert_eq!(lateness.stats(3).times_last, 1);
         let peer = lateness.stats(3).peers[1];
         assert_eq!((peer.last, peer.histogram[0]), (2, 2));

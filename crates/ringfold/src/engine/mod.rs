@@ -49,7 +49,6 @@ use crate::schedule::Groups;
 use crate::transport::ended::ClosedTransport;
 use crate::transport::{Term, Ticket, Time, Transport, Wake};
 use context::Context;
-use executor::Executor;
 use executors::Kept;
 pub use job::{ANY_SOURCE, COLLECTIVES_MAX, Finished, Job, JobId, MESSAGES_MAX};
 use late_ring::{LateMergePolicy, LateMergeState};
@@ -134,28 +133,14 @@ impl Engine {
     }
 
     /// Returns the statistics of late ranks up to now, in the finished calls.
-    pub fn stats(&mut self) -> Stats {
-        self.without_untimed(|lateness, finished| lateness.stats(finished))
+    pub fn stats(&self) -> Stats {
+        self.context.lateness.stats(self.collectives_finished())
     }
 
     /// Resets the statistics, from the call under way on.
     pub fn reset_stats(&mut self) {
-        self.without_untimed(Lateness::reset);
-    }
-
-    /// Calls `f` on the statistics without the wait of the tiny call under way, which is counted in
-    /// advance as short.
-    fn without_untimed<R>(&mut self, f: impl FnOnce(&mut Lateness, u64) -> R) -> R {
-        let counted = self
-            .progress_of_front()
-            .and_then(Executor::counted_as_short);
         let finished = self.collectives_finished();
-        self.context.lateness.take_back(counted);
-        let found = f(&mut self.context.lateness, finished);
-        if let Some(peer) = counted {
-            self.context.lateness.count_short(None, peer);
-        }
-        found
+        self.context.lateness.reset(finished);
     }
 
     /// Returns the statistics of late ranks: the engine adds arrivals, its driver adds waits.

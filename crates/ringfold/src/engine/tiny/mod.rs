@@ -196,7 +196,7 @@ impl Tiny {
                 let peer = self.arrived;
                 if self.part.waits_for(peer, context.rank, self.root) {
                     if !self.has_arrived(operation, windows, peer)? {
-                        self.note_wait(peer, &mut context.lateness);
+                        self.last = Some(peer);
                         if !context.unverified.is_empty() {
                             context.unverified.verify_oldest(windows)?;
                         }
@@ -232,22 +232,14 @@ impl Tiny {
             windows.finish(generation, Wake::Peers);
         }
         windows.prefetch(generation + PREFETCHED_AHEAD, self.prefetched_bytes);
-        if let Some(peer) = self.last.filter(|_| self.is_timed) {
-            context.lateness.peer_arrived(peer);
+        if let Some(peer) = self.last {
+            match self.is_timed {
+                true => context.lateness.peer_arrived(peer),
+                false => context.lateness.count_short(peer),
+            }
         }
         self.is_done = true;
         Ok(true)
-    }
-
-    /// Counts that this rank waits for `peer`.
-    #[inline]
-    fn note_wait(&mut self, peer: usize, lateness: &mut Lateness) {
-        if self.last != Some(peer) {
-            if !self.is_timed {
-                lateness.count_short(self.last, peer);
-            }
-            self.last = Some(peer);
-        }
     }
 
     /// Returns the byte range of `block` in a buffer.
@@ -393,15 +385,10 @@ impl Executor for Tiny {
     /// Begins to time the wait: from `now` on the call is counted like any other.
     fn time_wait(&mut self, now: Time, lateness: &mut Lateness) {
         if !std::mem::replace(&mut self.is_timed, true) {
-            lateness.take_back(self.last);
             lateness.begin_call();
             lateness.begin_wait();
         }
         lateness.time_wait(now);
-    }
-
-    fn counted_as_short(&self) -> Option<usize> {
-        self.last.filter(|_| !self.is_timed)
     }
 }
 
