@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::geometry::BlockLayout;
-use crate::call::{Asked, Qualifier, Way};
+use crate::call::{Asked, Call, Qualifier, Way};
 use crate::memory::Region;
 use crate::schedule::Weights;
 use crate::types::{Collective, DType, Op};
@@ -60,6 +60,32 @@ pub struct Job {
 }
 
 impl Job {
+    /// Returns the call that a rank announces for this job, but for the sequence.
+    #[inline]
+    pub(super) fn announced(&self, qualifier: Qualifier, count: u64, lists: u32) -> Call {
+        let call = Call {
+            collective: self.collective,
+            dtype: self.dtype,
+            op: match self.collective.reduces() {
+                true => self.op.wire(),
+                false => 0,
+            },
+            algorithm: self.way.algorithm,
+            access: self.way.access,
+            assignment: self.way.assignment,
+            is_inline: self.way.is_inline,
+            qualifier,
+            count,
+            lists,
+            sequence: 0,
+            cut: self.way.cut(),
+        };
+        match self.asked {
+            None => call,
+            Some(asked) => call.in_place_of(asked),
+        }
+    }
+
     /// Returns the qualifier of a part of a reduction, if the job is one.
     #[inline]
     pub(super) fn share(&self) -> Qualifier {

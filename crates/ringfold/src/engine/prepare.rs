@@ -264,28 +264,14 @@ impl Engine {
     fn call(&mut self, job: &Job, straggler_policy: Option<u32>) -> Call {
         self.sequence += 1;
         let lists = lists(job);
-        let call = Call {
-            collective: job.collective,
-            dtype: job.dtype,
-            op: if job.collective.reduces() {
-                job.op.wire()
-            } else {
-                0
-            },
-            algorithm: job.way.algorithm,
-            access: job.way.access,
-            assignment: job.way.assignment,
-            is_inline: job.way.is_inline,
-            qualifier: qualifier(job, straggler_policy),
-            count: match lists {
-                0 => job.count,
-                _ => job.count.min(LISTED_MAX),
-            },
-            lists,
-            sequence: self.sequence,
-            cut: job.way.cut(),
+        let count = match lists {
+            0 => job.count,
+            _ => job.count.min(LISTED_MAX),
         };
-        let mut call = job.asked.map_or(call, |asked| call.in_place_of(asked));
+        let mut call = Call {
+            sequence: self.sequence,
+            ..job.announced(qualifier(job, straggler_policy), count, lists)
+        };
         self.rooted.qualify(&mut call);
         call
     }

@@ -165,18 +165,9 @@ impl Mailbox {
         *sequence += 1;
         let message = PendingMessage {
             call: Call {
-                collective: job.collective,
-                dtype: job.dtype,
-                op: 0,
-                algorithm: job.way.algorithm,
-                access: job.way.access,
-                assignment: job.way.assignment,
-                is_inline: job.way.is_inline,
-                qualifier: Qualifier::Tag(job.tag),
-                count: job.count,
-                lists: job.whole.unwrap_or(0),
                 sequence: *sequence,
                 cut: 0,
+                ..job.announced(Qualifier::Tag(job.tag), job.count, job.whole.unwrap_or(0))
             },
             peer,
             region,

@@ -67,31 +67,11 @@ impl Job {
     /// Returns the call that the rank announces for this tiny call, but for the sequence.
     #[inline]
     pub(super) fn tiny_call(&self) -> Call {
-        let call = Call {
-            collective: self.collective,
-            dtype: self.dtype,
-            op: if self.collective.reduces() {
-                self.op.wire()
-            } else {
-                0
-            },
-            algorithm: self.way.algorithm,
-            access: self.way.access,
-            assignment: self.way.assignment,
-            is_inline: self.way.is_inline,
-            qualifier: match self.collective.has_root() {
-                true => Qualifier::Root(self.root as u32),
-                false => self.share(),
-            },
-            count: self.count,
-            lists: 0,
-            sequence: 0,
-            cut: self.way.cut(),
+        let qualifier = match self.collective.has_root() {
+            true => Qualifier::Root(self.root as u32),
+            false => self.share(),
         };
-        match self.asked {
-            None => call,
-            Some(asked) => call.in_place_of(asked),
-        }
+        self.announced(qualifier, self.count, 0)
     }
 }
 
