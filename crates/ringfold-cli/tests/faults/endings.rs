@@ -208,10 +208,9 @@ fn a_communicator_without_the_killed_rank_goes_on() {
             let mut job = Plan::new(4, transport, calls).start();
             job.await_all("running");
             job.kill(victim);
-            let of_the_victim = |rank: usize| rank % 2 == victim % 2;
             let endings = job.finish().into_iter();
             let (blaming, good): (Vec<_>, Vec<_>) =
-                endings.partition(|(rank, _)| of_the_victim(*rank));
+                endings.partition(|(rank, _)| rank % 2 == victim % 2);
             // The victim's number in its half.
             assert_all_blame(&blaming, "PeerFailed", victim / 2);
             assert_all_good(&good, 200);
@@ -232,7 +231,7 @@ fn a_rank_that_leaves_while_it_is_needed_is_named() {
                     ..plan.script.clone()
                 };
                 let mut job = plan.start_with(leaver, &odd);
-                let own = job.ranks.remove(leaver);
+                let own = job.take(leaver);
                 assert_all_blame(&job.finish(), "PeerFailed", leaver);
                 if act == "close" {
                     assert_eq!(own.finish().class, "Closed");

@@ -61,7 +61,7 @@ fn freeze_one(
     for rank in &job.ranks {
         rank.await_stop();
     }
-    let frozen = job.ranks.remove(victim);
+    let frozen = job.take(victim);
     frozen.signal(Signal::CONT);
     random.pause(Duration::from_millis(10));
     frozen.signal(Signal::STOP);

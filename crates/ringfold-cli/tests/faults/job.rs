@@ -213,10 +213,15 @@ impl Job {
         found.expect("the job has this rank")
     }
 
+    /// Removes a rank from the job.
+    pub fn take(&mut self, number: usize) -> Rank {
+        let place = self.ranks.iter().position(|rank| rank.number == number);
+        self.ranks.remove(place.expect("the job has this rank"))
+    }
+
     /// Kills a rank, and removes it from the job. Returns the time just before.
     pub fn kill(&mut self, number: usize) -> u64 {
-        let place = self.ranks.iter().position(|rank| rank.number == number);
-        let mut rank = self.ranks.remove(place.expect("the job has this rank"));
+        let mut rank = self.take(number);
         let before = monotonic_ns();
         rank.child.kill().expect("a process of our own");
         let status = rank.child.wait().expect("a process of our own");

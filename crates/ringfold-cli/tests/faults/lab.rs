@@ -269,6 +269,11 @@ impl Drop for Lab {
     }
 }
 
+/// Returns whether a change of a lab could be made; if not, records the test as skipped.
+pub fn is_made(change: Result<(), String>) -> bool {
+    change.map_err(|refusal| skipped(&refusal)).is_ok()
+}
+
 /// Returns the switch's port of a host's cable.
 fn port(host: usize) -> String {
     format!("port{host}")

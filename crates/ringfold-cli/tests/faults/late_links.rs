@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 use crate::endings::{assert_all_good, script};
 use crate::job::{Job, Plan, WATCHDOG};
 use crate::lab::{self, Lab};
-use crate::skipped::skipped;
 
 /// Obstacles between host 1 and host 0's second network: the error, and how to add and remove it.
 const OBSTACLES: [(&str, &[&str], &[&str]); 2] = [
@@ -28,8 +27,7 @@ const RAIL_BYTES: usize = 1 << 20;
 fn lab_with_obstacle(obstacle: &[&str]) -> Option<Lab> {
     let lab = Lab::new(2)?;
     let made = lab.add_rails().and_then(|()| change(&lab, obstacle));
-    made.map_err(|refusal| skipped(&refusal)).ok()?;
-    Some(lab)
+    lab::is_made(made).then_some(lab)
 }
 
 /// Adds an obstacle, or removes it.

@@ -3,7 +3,6 @@
 use crate::endings::{assert_all_blame, script};
 use crate::lab::{self, Lab};
 use crate::netlab::perf_and_logs;
-use crate::skipped::skipped;
 
 const BOTH: [usize; 2] = [0, 1];
 const RAILS: (&str, &str) = ("RINGFOLD_SOCKET_IFNAME", "eth0,eth1");
@@ -11,13 +10,7 @@ const RAILS: (&str, &str) = ("RINGFOLD_SOCKET_IFNAME", "eth0,eth1");
 /// Creates two hosts with two cables each.
 fn lab_with_rails() -> Option<Lab> {
     let lab = Lab::new(2)?;
-    match lab.add_rails() {
-        Ok(()) => Some(lab),
-        Err(refusal) => {
-            skipped(&refusal);
-            None
-        }
-    }
+    lab::is_made(lab.add_rails()).then_some(lab)
 }
 
 /// All-reduces of 4 MiB, at least five in all.
@@ -33,8 +26,7 @@ fn sent(lab: &Lab) -> [u64; 2] {
 #[test]
 fn two_rails_carry_half_each() {
     let Some(lab) = lab_with_rails() else { return };
-    if let Err(refusal) = lab.shape("200mbit") {
-        skipped(&refusal);
+    if !lab::is_made(lab.shape("200mbit")) {
         return;
     }
     let variables = [RAILS, ("RINGFOLD_DEBUG", "INFO")];
@@ -78,8 +70,7 @@ fn a_rail_that_cannot_be_connected_is_left_out() {
     let Some(lab) = lab_with_rails() else { return };
     // On one host, the kernel rejects this destination.
     let to = lab::second_address(0);
-    if let Err(refusal) = lab.on(1, &["rule", "add", "to", &to, "pref", "0", "unreachable"]) {
-        skipped(&refusal);
+    if !lab::is_made(lab.on(1, &["rule", "add", "to", &to, "pref", "0", "unreachable"])) {
         return;
     }
     // Ranks wait for the rail during half of this time.
@@ -139,8 +130,7 @@ fn ipv6_and_large_packets_are_used_where_they_are() {
         }
         Ok(())
     };
-    if let Err(refusal) = prepare() {
-        skipped(&refusal);
+    if !lab::is_made(prepare()) {
         return;
     }
     let variables = [
