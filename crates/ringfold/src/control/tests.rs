@@ -98,6 +98,13 @@ fn quiet() -> crate::transport::Waker {
     Arc::new(|| {})
 }
 
+/// Opens communicator 7, and waits until all members have.
+fn opened(session: &Session, members: &[usize]) -> Arc<Health> {
+    let health = session.open(7, members, quiet()).unwrap();
+    session.exchange("opened", members, b"", ample()).unwrap();
+    health
+}
+
 /// Waits until the communicator is faulty; returns its verdict.
 fn verdict(health: &Health) -> Error {
     let end = ample();
@@ -236,10 +243,7 @@ fn an_exchange_names_who_did_not_come() {
 fn leaving_in_good_order_is_no_fault() {
     watched(|| {
         job(3, unix_address(), |session| {
-            let health = session.open(7, &[0, 1, 2], quiet()).unwrap();
-            session
-                .exchange("opened", &[0, 1, 2], b"", ample())
-                .unwrap();
+            let health = opened(&session, &[0, 1, 2]);
             match session.rank() {
                 // Leaves the communicator only.
                 1 => session.close(7),
@@ -288,10 +292,7 @@ fn a_rank_without_an_open_communicator_has_left_while_its_session_lives() {
 fn rank_0_may_leave_first() {
     watched(|| {
         job(3, unix_address(), |session| {
-            let health = session.open(7, &[0, 1, 2], quiet()).unwrap();
-            session
-                .exchange("opened", &[0, 1, 2], b"", ample())
-                .unwrap();
+            let health = opened(&session, &[0, 1, 2]);
             if session.rank() == 0 {
                 return;
             }

@@ -29,12 +29,7 @@ impl TestJob {
             now,
         };
         for rank in ALL {
-            job.say(
-                rank,
-                Frame::Join {
-                    presence: presence(rank),
-                },
-            );
+            job.say(rank, join(rank));
         }
         assert!(job.hub.is_complete());
         job.heard();
@@ -51,6 +46,16 @@ impl TestJob {
 
     fn say(&mut self, rank: u32, frame: Frame) {
         assert_eq!(self.hub.receive(rank, frame, self.now), Ok(()));
+    }
+
+    /// Sends the answer of `rank` to `inquiry`.
+    fn answer(&mut self, rank: u32, inquiry: u64, begun: u64) {
+        let answer = Frame::Answer {
+            communicator: 7,
+            inquiry,
+            standing: standing(begun),
+        };
+        self.say(rank, answer);
     }
 
     fn heard(&mut self) -> Vec<(u32, Frame)> {
@@ -78,11 +83,12 @@ impl TestJob {
     }
 }
 
-fn presence(rank: u32) -> Presence {
-    Presence {
+fn join(rank: u32) -> Frame {
+    let presence = Presence {
         host: HostId::from_bytes([u8::from(rank == 2); HOST_ID_BYTES]),
         pid: rank + 1,
-    }
+    };
+    Frame::Join { presence }
 }
 
 fn open(members: &[u32]) -> Frame {
@@ -228,14 +234,7 @@ fn an_inquiry_is_concluded_at_its_deadline_against_the_silent() {
     let asked = job.heard();
     assert_eq!(asked.len(), 3);
     for rank in [0, 1] {
-        job.say(
-            rank,
-            Frame::Answer {
-                communicator: 7,
-                inquiry: 1,
-                standing: standing(4),
-            },
-        );
+        job.answer(rank, 1, 4);
     }
     assert!(job.verdicts().is_empty());
     assert_eq!(job.hub.next_deadline(), Some(job.now + INQUIRY));
@@ -249,14 +248,7 @@ fn an_inquiry_without_better_knowledge_confirms_the_report() {
     job.say(0, report(timeout(&[0, 2])));
     job.heard();
     for rank in ALL {
-        job.say(
-            rank,
-            Frame::Answer {
-                communicator: 7,
-                inquiry: 1,
-                standing: standing(4),
-            },
-        );
+        job.answer(rank, 1, 4);
     }
     assert_eq!(job.verdict(), timeout(&[0, 2]));
 }
@@ -313,15 +305,7 @@ fn false_claims_are_violations_or_ignored() {
     let now = job.now;
     let mut lie = |rank, frame| job.hub.receive(rank, frame, now);
     assert!(lie(0, open(&ALL)).is_err());
-    assert!(
-        lie(
-            0,
-            Frame::Join {
-                presence: presence(0)
-            }
-        )
-        .is_err()
-    );
+    assert!(lie(0, join(0)).is_err());
     assert!(lie(0, Frame::Departed { rank: 1 }).is_err());
     let standings = vec![Some(standing(1)); 3];
     assert!(
@@ -411,26 +395,14 @@ fn a_rank_that_withdraws_before_all_have_come_may_come_again() {
     let mut hub = Hub::new(1, [0; 32], 3, now + SOON);
     let say = |hub: &mut Hub, rank, frame| assert_eq!(hub.receive(rank, frame, now), Ok(()));
     for rank in [0, 1] {
-        say(
-            &mut hub,
-            rank,
-            Frame::Join {
-                presence: presence(rank),
-            },
-        );
+        say(&mut hub, rank, join(rank));
     }
     say(&mut hub, 1, Frame::Goodbye);
     assert_eq!(told(&mut hub), [(1, "departed")]);
     // The end of its connection is that of an absent rank.
     assert!(!hub.is_known(1) && !hub.is_complete());
     for rank in [2, 1] {
-        say(
-            &mut hub,
-            rank,
-            Frame::Join {
-                presence: presence(rank),
-            },
-        );
+        say(&mut hub, rank, join(rank));
     }
     assert_eq!(told(&mut hub), ALL.map(|rank| (rank, "welcome")));
 }
@@ -440,16 +412,7 @@ fn who_comes_to_a_job_that_was_given_up_is_told_and_completes_nothing() {
     let now = Instant::now();
     let mut hub = Hub::new(1, [0; 32], 3, now + SOON);
     for rank in [0, 1] {
-        assert_eq!(
-            hub.receive(
-                rank,
-                Frame::Join {
-                    presence: presence(rank)
-                },
-                now
-            ),
-            Ok(())
-        );
+        assert_eq!(hub.receive(rank, join(rank), now), Ok(()));
     }
     // A launcher reports in the place of rank 2.
     let absent = Frame::Cancelled {
@@ -458,16 +421,7 @@ fn who_comes_to_a_job_that_was_given_up_is_told_and_completes_nothing() {
     };
     assert_eq!(hub.receive(2, absent.clone(), now), Ok(()));
     assert_eq!(told(&mut hub), [(0, "cancelled"), (1, "cancelled")]);
-    assert_eq!(
-        hub.receive(
-            2,
-            Frame::Join {
-                presence: presence(2)
-            },
-            now
-        ),
-        Ok(())
-    );
+    assert_eq!(hub.receive(2, join(2), now), Ok(()));
     assert_eq!(told(&mut hub), [(2, "cancelled")]);
     assert!(hub.is_cancelled() && !hub.is_in_use());
     assert_eq!(

@@ -7,10 +7,7 @@ use crate::control::limit::Limit;
 fn a_verdict_ends_the_exchange_for_its_communicator() {
     watched(|| {
         let outcomes = job(3, unix_address(), |session| {
-            let health = session.open(7, &[0, 1, 2], quiet()).unwrap();
-            session
-                .exchange("opened", &[0, 1, 2], b"", ample())
-                .unwrap();
+            let health = opened(&session, &[0, 1, 2]);
             let outcome = match session.rank() {
                 1 => {
                     health.give_up("no memory left");
@@ -35,11 +32,8 @@ fn a_verdict_ends_the_exchange_for_its_communicator() {
 fn an_abort_reaches_every_member_and_no_other_rank() {
     watched(|| {
         job(4, unix_address(), |session| {
-            let mine = session.open(7, &[0, 1, 2, 3], quiet()).unwrap();
             let other = session.open(8, &[0, 1, 2, 3], quiet()).unwrap();
-            session
-                .exchange("opened", &[0, 1, 2, 3], b"", ample())
-                .unwrap();
+            let mine = opened(&session, &[0, 1, 2, 3]);
             if session.rank() == 2 {
                 mine.give_up("enough");
             }
@@ -60,10 +54,7 @@ fn an_abort_reaches_every_member_and_no_other_rank() {
 fn the_first_of_many_reports_is_the_verdict_of_all() {
     watched(|| {
         let classes = job(4, unix_address(), |session| {
-            let health = session.open(7, &[0, 1, 2, 3], quiet()).unwrap();
-            session
-                .exchange("opened", &[0, 1, 2, 3], b"", ample())
-                .unwrap();
+            let health = opened(&session, &[0, 1, 2, 3]);
             let suspicion = match session.rank() {
                 0 => Error::Aborted {
                     rank: 0,

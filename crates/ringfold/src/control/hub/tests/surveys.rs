@@ -11,16 +11,6 @@ fn ask(token: u64) -> Frame {
 }
 
 impl TestJob {
-    /// Sends the answer of `rank` to `inquiry`.
-    fn answer(&mut self, rank: u32, inquiry: u64, begun: u64) {
-        let answer = Frame::Answer {
-            communicator: 7,
-            inquiry,
-            standing: standing(begun),
-        };
-        self.say(rank, answer);
-    }
-
     /// Returns the answers to surveys since the last call: the receiver, its token, and the number
     /// of collectives that each member has begun.
     fn standings(&mut self) -> Vec<(u32, u64, Vec<Option<u64>>)> {
