@@ -434,18 +434,4 @@ mod tests {
             }
         });
     }
-
-    #[test]
-    fn a_rank_without_memory_is_an_error_on_all_and_the_end_of_nothing() {
-        std::thread::scope(|scope| {
-            for communicator in Communicator::threads(2) {
-                scope.spawn(move || {
-                    let bytes = [4096, 1 << 60][communicator.rank()];
-                    let error = communicator.alloc(bytes).expect_err("too much");
-                    assert_eq!(error.class(), "System", "{error}");
-                    communicator.barrier().expect("it is as good as before");
-                });
-            }
-        });
-    }
 }

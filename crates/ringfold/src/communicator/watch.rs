@@ -194,22 +194,3 @@ impl Watch for ThreadRank {
         self.watch.wake_all();
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_mismatch_names_its_ranks_by_the_communicators_own_numbers() {
-        let calls = ["this".to_string(), "that".to_string()];
-        let error = Error::Mismatch {
-            ranks: [0, 1],
-            calls: Box::new(calls),
-            site: None,
-        };
-        assert_eq!(
-            error.renumbered(&[2, 0, 1]).to_string(),
-            "ranks 2 and 0 are in different calls: rank 2 in this, rank 0 in that"
-        );
-    }
-}
