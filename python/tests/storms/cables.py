@@ -236,7 +236,7 @@ def watched(trial: Trial, job: Job, place: Place) -> Outcome:
     """Watch a job through all of its faults."""
     outcome = Outcome()
     if not job.wait_for("ready"):
-        return failed(outcome, trial, job, "not all ranks started")
+        return storm.failed(outcome, trial, job, "not all ranks started")
     for number, kind in enumerate(trial.is_short):
         job.pause(trial.moments_s[number])
         began = time.monotonic()
@@ -251,7 +251,8 @@ def watched(trial: Trial, job: Job, place: Place) -> Outcome:
         job.order(0)
         if not job.wait_for("alive", number + 1):
             is_excused = kind != "freeze" and mended - began > SURVIVED_S
-            return failed(outcome, trial, job, f"{kind} for a moment: not survived", is_excused)
+            what = f"{kind} for a moment: not survived"
+            return storm.failed(outcome, trial, job, what, is_excused)
         outcome.rows.append((f"{kind} for a moment: survived", time.monotonic() - mended))
     job.pause(trial.moments_s[-1])
     begin(trial.kind, job, place, trial.victim)
@@ -277,22 +278,6 @@ def watched(trial: Trial, job: Job, place: Place) -> Outcome:
         outcome.rows.append((f"{trial.kind}: {endings[rank].kind}, {named(endings[rank])}", took_s))
         if took_s is not None and took_s > max(DEADLINE_S, SILENCE_S) + GRACE_S:
             outcome.violations.append(f"{trial}: {endings[rank]} after {took_s:.1f} s")
-    return outcome
-
-
-def failed(
-    outcome: Outcome, trial: Trial, job: Job, what: str, is_excused: bool = False
-) -> Outcome:
-    """Return the outcome of a job that ended too early.
-
-    The end is excused if a fault was longer than intended.
-    """
-    job.dismiss()
-    endings = job.finish()
-    broken = storm.broken(endings) if is_excused else [str(ending) for ending in endings]
-    if broken or not is_excused:
-        outcome.violations.append(f"{trial}: {what}: {broken}")
-    outcome.rows.append((what + (", as it was longer" if is_excused else ""), None))
     return outcome
 
 

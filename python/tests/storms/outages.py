@@ -239,7 +239,7 @@ def watched(trial: Trial, job: Job, place: Place) -> Outcome:
     """Watch a job through all of its events."""
     outcome = Outcome()
     if not job.wait_for("ready"):
-        return failed(outcome, trial, job, "not all ranks started")
+        return storm.failed(outcome, trial, job, "not all ranks started")
     *shorts, final = trial.events
     for number, event in enumerate(shorts):
         job.pause(trial.pauses_s[number])
@@ -252,7 +252,7 @@ def watched(trial: Trial, job: Job, place: Place) -> Outcome:
         job.order(0)
         if not job.wait_for("alive", number + 1):
             is_longer = event.kind in OUTAGES and mended - begins > (event.length_s or 0)
-            return failed(outcome, trial, job, f"{event}: not survived", is_longer)
+            return storm.failed(outcome, trial, job, f"{event}: not survived", is_longer)
         outcome.rows.append((f"{event}: survived", time.monotonic() - mended))
     job.pause(trial.pauses_s[-1])
     final.begin(job, place)
@@ -270,21 +270,6 @@ def watched(trial: Trial, job: Job, place: Place) -> Outcome:
     for ending in (endings[rank] for rank in concerned):
         if (took_s := ending.at - began) > trial.latest_s():
             outcome.violations.append(f"{trial}: {ending} after {took_s:.1f} s")
-    return outcome
-
-
-def failed(
-    outcome: Outcome, trial: Trial, job: Job, what: str, is_excused: bool = False
-) -> Outcome:
-    """Return the outcome of a job that ended too early.
-
-    The end is excused if an outage was longer than intended.
-    """
-    job.dismiss()
-    endings = [str(ending) for ending in job.finish()]
-    if not is_excused:
-        outcome.violations.append(f"{trial}: {what}: {endings}")
-    outcome.rows.append((what + (", as it was longer" if is_excused else ""), None))
     return outcome
 
 

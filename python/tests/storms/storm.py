@@ -202,6 +202,22 @@ def not_begun(job: Job) -> Outcome:
     return Outcome(violations=[f"not all ranks started: {endings}"])
 
 
+def failed(
+    outcome: Outcome, trial: object, job: Job, what: str, is_excused: bool = False
+) -> Outcome:
+    """Return the outcome of a job that ended too early.
+
+    The end is excused if a fault was longer than intended.
+    """
+    job.dismiss()
+    endings = job.finish()
+    told = broken(endings) if is_excused else [str(ending) for ending in endings]
+    if told or not is_excused:
+        outcome.violations.append(f"{trial}: {what}: {told}")
+    outcome.rows.append((what + (", as it was longer" if is_excused else ""), None))
+    return outcome
+
+
 def broken(endings: list[Ending]) -> list[str]:
     """Return the endings that no rank may ever have, whatever happens to the others."""
     return [str(ending) for ending in endings if ending.kind in ("wrong", "hang", "crash", "panic")]
