@@ -3,6 +3,7 @@
 import os
 import pickle
 import signal
+import stat
 import threading
 import time
 from pathlib import Path
@@ -129,6 +130,46 @@ def test_a_split_ends_with_the_communicator_that_is_split(jobs: Any) -> None:
     """The split ends well before the deadline for joining, which is beyond the watchdog's limit."""
     for found in jobs(abort_while_others_split, 2, {"connect_timeout": 600}).results():
         assert set(found) <= {ringfold.AbortedError}
+
+
+def end_as(comm: ringfold.Communicator, how: str) -> str:
+    """End rank 1; return the text of the error that rank 0 gets in a later call."""
+    comm.barrier()
+    if comm.rank == 0:
+        return str(failure(lambda: [comm.all_reduce(np.ones(1000)) for _ in iter(int, 1)]))
+    if how == "leave":
+        comm.close()
+    elif how == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    else:
+        comm.abort("first\n\x1b[31mred\0\x9b1m\u202eback")
+    return ""
+
+
+@pytest.mark.parametrize(
+    ("how", "transport", "text"),
+    [
+        ("leave", "tcp", "rank 1 failed: it left (closed its communicator)"),
+        ("kill", "tcp", "rank 1 failed: its process ended, or lost its connection"),
+        ("kill", "shm", "rank 1 failed: its process ended, or lost its connection"),
+        # A foreign text does nothing to a terminal.
+        ("abort", "shm", "aborted by rank 1: first\n?[31mred??1m?back"),
+    ],
+)
+def test_an_error_says_how_a_rank_ended(jobs: Any, how: str, transport: str, text: str) -> None:
+    found = jobs(end_as, 2, {"transport": transport}, how=how).result(0)
+    assert text in found, found
+
+
+def test_only_this_user_reads_the_log(
+    jobs: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    monkeypatch.setenv("RINGFOLD_DEBUG", "INFO")
+    monkeypatch.setenv("RINGFOLD_DEBUG_FILE", str(logs / "%p"))
+    jobs(end_as, 2, how="leave").results()
+    assert [stat.S_IMODE(file.stat().st_mode) for file in logs.iterdir()] == [0o600] * 2
 
 
 def give_up(comm: ringfold.Communicator, way: str) -> Any:
@@ -327,12 +368,6 @@ def test_an_interrupted_rank_does_not_leave_the_others_waiting(jobs: Any) -> Non
     other, _ = jobs(interrupted_elsewhere, 2).results()
     assert isinstance(other, ringfold.AbortedError)
     assert other.rank == 1 and "KeyboardInterrupt" in other.reason
-
-
-def test_a_missing_rank_fails_the_start(jobs: Any) -> None:
-    with pytest.raises(ringfold.RingfoldError) as caught:
-        ringfold.init(0, 2, "unix:@ringfold-test-nobody", connect_timeout=0.3)
-    assert isinstance(caught.value, ringfold.BootstrapError | ringfold.RingfoldTimeoutError)
 
 
 @pytest.mark.parametrize(

@@ -49,23 +49,3 @@ def own_unequal_parts(comm: ringfold.Communicator) -> Any:
 def test_sums_are_exact_whoever_owns_how_much(jobs: Any) -> None:
     first, *others = jobs(own_unequal_parts, 3, init={"transport": "tcp"}).results()
     assert others == [first, first]
-
-
-def leave_at_once(comm: ringfold.Communicator) -> list[float]:
-    sums = []
-    for _ in range(40):
-        part = comm.split(0)
-        assert part is not None
-        sums.append(float(part.all_reduce(np.ones(40_000))[-1]))
-        part.close()
-    return sums
-
-
-@pytest.mark.parametrize("policy", ["next2", "tail"])
-@pytest.mark.parametrize("transport", ["shm", "tcp"])
-def test_ranks_may_leave_after_a_call_around_slow_ranks(
-    jobs: Any, transport: str, policy: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("RINGFOLD_STRAGGLER", policy)
-    job = jobs(leave_at_once, 3, {"transport": transport})
-    assert job.results() == [[3.0] * 40] * 3

@@ -246,25 +246,6 @@ def test_wrong_arguments_are_refused_and_leave_the_communicator_usable(
     alone.barrier()
 
 
-class Asked(Exception):
-    """Carries the arguments of the request to the core."""
-
-
-@pytest.mark.parametrize("transport", [None, "auto", "tcp"])
-def test_a_transport_is_passed_on_as_given(
-    monkeypatch: pytest.MonkeyPatch, transport: str | None
-) -> None:
-    class Core:
-        @staticmethod
-        def connect(**arguments: Any) -> None:
-            raise Asked(arguments["transport"])
-
-    monkeypatch.setattr(ringfold._native, "Communicator", Core)
-    with pytest.raises(Asked) as caught:
-        ringfold.init() if transport is None else ringfold.init(transport=transport)
-    assert caught.value.args == (transport,)
-
-
 def test_a_closed_communicator_says_so() -> None:
     comm = ringfold.init()
     comm.close()
