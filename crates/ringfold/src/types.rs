@@ -138,11 +138,10 @@ impl DType {
 
     /// Whether this is a floating-point type.
     pub const fn is_float(self) -> bool {
-        match self {
-            DType::F16 | DType::BF16 | DType::F32 | DType::F64 => true,
-            DType::F8E4M3 | DType::F8E5M2 => true,
-            _ => false,
-        }
+        matches!(
+            self,
+            DType::F8E4M3 | DType::F8E5M2 | DType::F16 | DType::BF16 | DType::F32 | DType::F64
+        )
     }
 }
 

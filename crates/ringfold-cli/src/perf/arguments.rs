@@ -424,7 +424,7 @@ pub mod tests {
     fn all_means_every_combination_that_exists() {
         let every = arguments("-o all -d all").cases(2).unwrap();
         let integers = 8 * 8;
-        let floats = 4 * 6;
+        let floats = 6 * 6;
         let bools = 7;
         assert_eq!(every.len(), integers + floats + bools);
         assert_eq!(

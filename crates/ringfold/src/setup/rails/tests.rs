@@ -103,7 +103,10 @@ fn the_slower_link_and_the_descriptors_bound_what_nothing_asked_for() {
     assert_eq!(sockets(&with(1, 8, 3), &with(2, 8, 100)), 3);
     assert_eq!(sockets(&with(1, 8, 100), &with(2, 8, 0)), 1);
     // A peer's claim is bounded by this end's own values.
-    assert_eq!(sockets(&with(1, 8, 100), &with(2, usize::MAX, usize::MAX)), 8);
+    assert_eq!(
+        sockets(&with(1, 8, 100), &with(2, usize::MAX, usize::MAX)),
+        8
+    );
     assert_eq!(sockets(&with(1, 8, 100), &with(2, 0, 100)), 1);
     // Another network behind a router.
     let far = rank(vec![endpoint(0, "10.9.0.2", 24, 4)]);
