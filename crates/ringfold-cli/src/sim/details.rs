@@ -26,7 +26,7 @@ pub fn details(summary: &Summary, report: Option<&Report>) -> String {
         let _ = writeln!(text, "  {name:<8}  {value:>16}{unit}");
     };
     line("time", micros_shown(summary.finished_ps), " us");
-    // A rate of what did not arrive would mean nothing.
+    // Data that did not arrive has no rate.
     if summary.failed_ranks == 0 {
         line("algbw", significant(summary.algbw_gbps()), " GB/s");
         line("busbw", significant(summary.busbw_gbps()), " GB/s");

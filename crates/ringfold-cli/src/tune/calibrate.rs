@@ -253,7 +253,7 @@ fn measured(context: CalibrationContext) -> Result<Option<Vec<Sample>>> {
         None => read(&path, context).map(Some),
         _ => bail!("the job of {context} failed; nothing was kept"),
     });
-    // Of a job that failed there may be none.
+    // A job that failed may have left none.
     let _ = std::fs::remove_file(&path);
     samples
 }

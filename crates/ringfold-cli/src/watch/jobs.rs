@@ -12,7 +12,7 @@ use ringfold::internals::board::{Ended, Found, Picture, find, now_ns};
 /// All that is shown on this host at one moment.
 #[derive(Debug)]
 pub struct Sample {
-    /// When it was taken, by the host's clock.
+    /// The time of the look, by the host's clock.
     pub at_ns: u64,
     /// The jobs, the oldest first: those that stay keep their places when others come and go.
     pub jobs: Vec<RunningJob>,
@@ -27,9 +27,9 @@ pub struct RunningJob {
     pub number: u64,
     /// The ranks of that communicator, on all hosts.
     pub world_size: usize,
-    /// When the first of them was made, by this host's clock.
+    /// The time at which the first of them was made, by this host's clock.
     pub made_ns: u64,
-    /// By rank.
+    /// The job's processes on this host, by rank.
     pub processes: Vec<Process>,
 }
 

@@ -28,7 +28,7 @@ const CALLS_GATHERED: u64 = 1;
 #[derive(Clone, Debug)]
 pub(super) enum Program {
     /// The host handles slices, or devices only move them.
-    Cut(Cut),
+    Cut(Box<Cut>),
     /// Devices combine.
     Folded(Folded),
     /// One kernel does it.

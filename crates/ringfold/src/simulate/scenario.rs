@@ -197,7 +197,7 @@ impl Scenario {
             return Ok(Program::Folded(Folded::new(shares, devices.depth, bank)));
         }
         let cut = Cut::of_host(self.request(), rank, self.ranks, slice_bytes, bank);
-        Ok(Program::Cut(cut?))
+        Ok(Program::Cut(Box::new(cut?)))
     }
 
     /// By what a lane carries the call out, and the most bytes of a slice: as the product decides

@@ -133,7 +133,7 @@ impl LateMergeState {
             Collective::AllReduce | Collective::ReduceScatter
         ) && (job.way.algorithm, job.way.access)
             == (Algorithm::Ring, Access::Messages);
-        // Of two ranks, neither can be bypassed.
+        // Neither of two ranks can be bypassed.
         is_ring && world_size > 2
     }
 

@@ -124,7 +124,7 @@ fn what_was_asked_for_is_what_there_is() {
         let found = (bundle.sockets, bundle.rails.len());
         assert_eq!(found, (count, rails));
         let alone = Bundle::on_one_host(&asked(1, count));
-        assert_eq!((alone.sockets, alone.rails.len()), (count as usize, 0));
+        assert_eq!((alone.sockets, alone.rails.len()), (count, 0));
     }
     assert_eq!(Bundle::on_one_host(&with_two_rails(1)).sockets, 1);
 }

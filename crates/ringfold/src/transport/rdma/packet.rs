@@ -45,7 +45,7 @@ pub enum Packet {
     },
     /// Only the count `consumed`, which every packet contains.
     Credit,
-    /// Goodbye, the last packet of a peer that leaves in good order.
+    /// Goodbye, the last packet of a peer that closes its communicator.
     Bye,
 }
 

@@ -370,19 +370,19 @@ impl Segment {
         [self.atomic64(offset), self.atomic64(offset + APART_BYTES)]
     }
 
-    /// Announces that `rank` leaves in good order.
+    /// Announces that `rank` closes its communicator.
     pub fn depart(&self, rank: usize) {
         // Pairs with the Acquire load in `has_departed`: `rank`'s last messages precede this store.
         self.departed(rank).store(1, Ordering::Release);
     }
 
-    /// Whether `rank` has left in good order. If so, everything that it sent is visible.
+    /// Whether `rank` has closed its communicator. If so, everything that it sent is visible.
     pub fn has_departed(&self, rank: usize) -> bool {
         // Pairs with the Release store in `depart`.
         self.departed(rank).load(Ordering::Acquire) != 0
     }
 
-    /// Returns the word that is not 0 once a rank has left in good order.
+    /// Returns the word that is not 0 once a rank has closed its communicator.
     fn departed(&self, rank: usize) -> &AtomicU32 {
         let word = self.word(self.shape.control_offset(rank) + 2 * APART_BYTES, 4);
         // SAFETY: in bounds, aligned, an atomic.
