@@ -60,7 +60,7 @@ impl Communicator {
     ///     work.wait()
     /// })?;
     /// assert_eq!(first[0], comm.world_size() as f32);
-    /// # ringfold::Result::Ok(())
+    /// # Ok::<(), ringfold::Error>(())
     /// ```
     ///
     /// # Errors

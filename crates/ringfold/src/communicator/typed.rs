@@ -205,7 +205,7 @@ impl Communicator {
     /// let mut patient = CallOptions::default();
     /// patient.timeout = Some(Duration::from_secs(3600));
     /// comm.with(patient).all_reduce(&mut [1f32; 1000], Op::Sum)?;
-    /// # ringfold::Result::Ok(())
+    /// # Ok::<(), ringfold::Error>(())
     /// ```
     pub fn with(&self, options: CallOptions) -> Calls<'_> {
         Calls {
