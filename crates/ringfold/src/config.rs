@@ -11,6 +11,7 @@ use crate::types::{Method, Protocol, named};
 named! {
     /// The transports that a communicator may use.
     #[derive(Default)]
+    #[non_exhaustive]
     TransportChoice, "transport" {
         /// Shared memory between ranks of one host; between hosts, RDMA if all ranks have a device
         /// for it, else TCP.
@@ -29,6 +30,7 @@ named! {
     /// Whether the rings of large `all_reduce` and `reduce_scatter` calls bypass a slow rank; see
     /// [`late_ring`](crate::engine::late_ring).
     #[derive(Default)]
+    #[non_exhaustive]
     StragglerPolicy, "straggler policy" {
         /// The ring waits for the slow rank.
         #[default]

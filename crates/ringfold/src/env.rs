@@ -17,8 +17,12 @@ use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-pub use logging::{Logging, init_logging, level_for_all, note_rank};
-pub use variables::{Environment, VARIABLES, Variable};
+pub use logging::init_logging;
+#[doc(hidden)]
+pub use logging::{Logging, level_for_all, note_rank};
+#[doc(hidden)]
+pub use variables::Environment;
+pub use variables::{VARIABLES, Variable};
 
 use crate::control::{RendezvousAddress, Secret, address};
 use crate::error::{Error, Result};
@@ -50,9 +54,11 @@ const FOREIGN_BINDINGS: [&str; 9] = [
 ];
 
 /// A function that looks up a variable, and returns `None` if the variable is not set or empty.
+#[doc(hidden)]
 pub type Lookup<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 /// Returns this process' variable `name`; an empty variable counts as not set.
+#[doc(hidden)]
 pub fn process(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
@@ -166,6 +172,7 @@ fn peer_timeout(text: &str) -> Result<Duration, String> {
 }
 
 /// Returns the job's secret in this process' environment, for callers that need only the secret.
+#[doc(hidden)]
 pub fn job_secret() -> Result<Option<Secret>> {
     check_text()?;
     secret(&process)
@@ -230,6 +237,7 @@ fn secret_file(path: &str) -> Result<Secret> {
 
 /// Warns once of unknown `RINGFOLD_*` names in this process' environment. Called by one rank of
 /// each host.
+#[doc(hidden)]
 pub fn warn_of_unknown() {
     static HAS_WARNED: AtomicBool = AtomicBool::new(false);
     // Relaxed: the flag publishes no other data.

@@ -97,6 +97,7 @@ impl Region {
     /// Rewrites a byte in each cache line, so that the next core writes the region quickly: a line
     /// that its last reader has modified moves as it is, while a line that was only read must first
     /// be invalidated in all caches. No other thread writes the region meanwhile.
+    #[doc(hidden)]
     pub fn touch(self) {
         for offset in (0..self.bytes).step_by(LINE_BYTES) {
             let place = self.start.wrapping_add(offset);
@@ -111,6 +112,7 @@ impl Region {
     /// Prefetches each cache line for later stores: a hint, which waits for nothing and changes
     /// nothing.
     #[inline]
+    #[doc(hidden)]
     pub fn prefetch_for_writing(self) {
         for offset in (0..self.bytes).step_by(LINE_BYTES) {
             let place = self.start.wrapping_add(offset);
@@ -140,6 +142,7 @@ impl Region {
     /// Returns the `index`-th eight bytes as a number in the machine's byte order, with zeros past
     /// the end of this region.
     #[inline]
+    #[doc(hidden)]
     pub fn word(self, index: usize) -> u64 {
         let rest = self.part(index * 8..self.bytes);
         if rest.bytes >= 8 {

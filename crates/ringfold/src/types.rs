@@ -324,6 +324,7 @@ impl Collective {
 
 named_byte! {
     /// A rank's access to the data of its peers.
+    #[non_exhaustive]
     Access, "access" {
         /// Messages between pairs of ranks: any transport.
         Messages = 0, "messages";
@@ -352,6 +353,7 @@ impl Access {
 
 named_byte! {
     /// The assignment of parts of the work to ranks.
+    #[non_exhaustive]
     Assignment, "assignment" {
         /// The rank that owns the part.
         Owner = 0, "owner";
@@ -372,6 +374,7 @@ macro_rules! methods {
     ) => {
         named_byte! {
             /// The order in which ranks exchange and combine; see docs/explanation/algorithms.md.
+            #[non_exhaustive]
             Algorithm, "algorithm" { $($(#[$meta])* $plain = $number, $text;)* }
         }
 
@@ -379,6 +382,7 @@ macro_rules! methods {
             /// The name of a combination of algorithm, access and assignment, as users specify it.
             /// The method and the protocol are the key of the tuner's table. Most methods are named
             /// after their algorithm; three of `direct` have names of their own.
+            #[non_exhaustive]
             Method, "algorithm" {
                 $($(#[$meta])* $plain = $number, $text;)*
                 $($(#[$own_meta])* $own = $own_number, $own_text;)*
@@ -472,6 +476,7 @@ impl From<Algorithm> for Method {
 named_byte! {
     /// The protocol of a call's data, in NCCL's terms: with the method, the key of the tuner's
     /// table.
+    #[non_exhaustive]
     Protocol, "protocol" {
         /// The payload is in the line that signals its arrival: least latency, small calls only.
         Ll = 0, "ll";

@@ -14,6 +14,7 @@ const COMPARED_MAX: usize = 4096;
 impl Rules {
     /// Returns warnings for the log, a sentence each: of rules that never apply because an earlier
     /// one matches all of their calls, or because their way does not exist here.
+    #[doc(hidden)]
     pub fn warnings(&self) -> Vec<String> {
         self.warnings_for("ringfold", way_here)
     }
@@ -21,6 +22,7 @@ impl Rules {
     /// Returns the warnings for another library that reads the file, in file order and up to a
     /// limit. `way` returns the library's way that a rule names, if it exists for the rule's
     /// collective.
+    #[doc(hidden)]
     pub fn warnings_for<W: PartialEq>(
         &self,
         library: &str,
