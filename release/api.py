@@ -38,8 +38,9 @@ def signature(value: object) -> str:
 
 
 def members(name: str, kind: type) -> Iterator[str]:
-    """The public members that a class defines itself."""
-    for member, value in sorted(vars(kind).items()):
+    """The public members of a class that the package defines."""
+    own = [base for base in reversed(kind.__mro__) if base.__module__.startswith("ringfold")]
+    for member, value in sorted({key: at for base in own for key, at in vars(base).items()}.items()):
         if member.startswith("_"):
             continue
         call = getattr(value, "__func__", value)

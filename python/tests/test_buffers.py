@@ -49,7 +49,7 @@ def test_ml_dtypes_arrays_come_in_by_name(name: str) -> None:
 
 
 def test_the_e4m3_with_infinities_is_refused() -> None:
-    with pytest.raises(ringfold.Unsupported, match="no data type `float8_e4m3`"):
+    with pytest.raises(ringfold.UnsupportedError, match="no data type `float8_e4m3`"):
         Buffer(np.zeros(3, ml_dtypes.float8_e4m3))
 
 
