@@ -5,8 +5,8 @@
     release/api.py              # fails and shows the differences from the baseline
 
 Needs an installed ringfold, `cargo install --locked cargo-public-api` and a nightly toolchain of
-Rust, whose rustdoc writes JSON. C's API is `crates/ringfold-c/include/ringfold.h`, which is compared
-by that crate's tests. A difference belongs in `CHANGELOG.md`.
+Rust, whose rustdoc writes JSON. C's API is `crates/ringfold-c/include/ringfold.h`, which that
+crate's tests compare. A difference belongs in `CHANGELOG.md`.
 """
 
 import argparse
@@ -40,7 +40,8 @@ def signature(value: object) -> str:
 def members(name: str, kind: type) -> Iterator[str]:
     """The public members of a class that the package defines."""
     own = [base for base in reversed(kind.__mro__) if base.__module__.startswith("ringfold")]
-    for member, value in sorted({key: at for base in own for key, at in vars(base).items()}.items()):
+    found = {key: value for base in own for key, value in vars(base).items()}
+    for member, value in sorted(found.items()):
         if member.startswith("_"):
             continue
         call = getattr(value, "__func__", value)
