@@ -197,7 +197,7 @@ mod tests {
                 3,
                 &format!("{collective} -b 5002 -e 5002 -n 1 -w 0 -o all -d all"),
             );
-            assert_eq!(rows.len(), 64 + 24 + 7, "{collective}");
+            assert_eq!(rows.len(), 64 + 36 + 7, "{collective}");
             assert!(
                 rows.iter().all(|row| wrong(row) == ["0", "0"]),
                 "{collective}"

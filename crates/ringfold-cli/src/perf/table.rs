@@ -39,7 +39,7 @@ impl Extent {
 }
 
 /// Width of a row with all columns and the longest of the usual names.
-const WHOLE_COLUMNS: u16 = 115;
+const WHOLE_COLUMNS: u16 = 120;
 
 /// Returns the lines before the first row.
 pub fn header(
@@ -299,7 +299,7 @@ mod tests {
     fn rows_fit_beside_an_editor() {
         let arguments = arguments("");
         let measurement = crate::bench::measurement::tests::measurement(&[12345.678, 2.0]);
-        for (columns, most) in [(None, 120), (Some(114), 80), (Some(80), 80)] {
+        for (columns, most) in [(None, 120), (Some(119), 80), (Some(80), 80)] {
             let extent = Extent::fitting(columns);
             let row = row(&arguments, &measurement, Some(&measurement), extent);
             let head = header(&arguments, &[], None, extent);

@@ -241,6 +241,7 @@ pub fn pairs<T: DeserializeOwned>(text: &str, example: &str) -> Result<T, String
     table.try_into().map_err(|error: toml::de::Error| {
         let what = error.to_string().trim_end().replace('\n', " ");
         let hint = hint(error.message());
+        // The text comes first: a message that begins with "unknown field" is about a setting.
         format!("`{text}`: {what}; write for example `{example}`{hint}")
     })
 }

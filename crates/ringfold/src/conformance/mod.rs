@@ -356,7 +356,11 @@ impl EngineWorld {
         request.op = case.op;
         let root = oracle::root(case, rank, self.world_size());
         request.target = Target::of(case.collective, root);
-        request.check(rank, self.world_size(), &way, Duration::from_secs(60))
+        let timeout = Duration::from_secs(60);
+        let mut job = request.check(rank, self.world_size(), &way, timeout)?;
+        // `stragglar` expects the root last.
+        job.root = root;
+        Ok(job)
     }
 
     fn run(&mut self, cases: &[Case], regions: &[(Region, Region)]) -> Result<()> {
@@ -375,7 +379,8 @@ impl EngineWorld {
             let requested = case.protocol.map(|protocol| protocol == Protocol::Ll);
             let way = case.way(requested.unwrap_or(prefers_ll));
             request.op = case.op;
-            request.target = Target::of(case.collective, oracle::root(case, rank, world_size));
+            let root = oracle::root(case, rank, world_size);
+            request.target = Target::of(case.collective, root);
             if case.collective == Collective::Send && rank > 1 {
                 continue;
             }
@@ -384,7 +389,7 @@ impl EngineWorld {
             }
             let timeout = Duration::from_secs(60);
             let mut job = request.check(rank, world_size, &way, timeout)?;
-            job.weights = case.weights.clone();
+            (job.root, job.weights) = (root, case.weights.clone());
             let as_tiny = self.may_be_tiny(case) && self.random.index(2) == 0;
             let engine = &mut self.engines[rank];
             let begun = match as_tiny && job.is_tiny() {

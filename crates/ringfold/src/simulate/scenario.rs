@@ -164,7 +164,11 @@ impl Scenario {
         let counts = Counts::Even(self.count());
         Request {
             op: self.op,
-            target: Target::of(self.collective, self.root),
+            target: match Target::of(self.collective, self.root) {
+                // `stragglar` expects the root last.
+                Target::None => Target::Root(self.root),
+                target => target,
+            },
             options: CallOptions {
                 algorithm: self.algorithm,
                 ..CallOptions::default()

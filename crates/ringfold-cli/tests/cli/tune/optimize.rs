@@ -142,7 +142,7 @@ fn a_range_of_several_sizes_is_won_by_ratios() {
             .ends_with("all_reduce,0,4096,ring,simple,-1,1,4,1,0\n")
     );
     let done = tune(&["optimize", &csv, "--size-ranges", "9-4"]);
-    assert_eq!(done.status.code(), Some(1));
+    assert_eq!(done.status.code(), Some(2));
 }
 
 #[test]
