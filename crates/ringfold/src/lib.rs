@@ -42,8 +42,13 @@
 //! cargo build && ringfold run --ranks 4 -- target/debug/PROGRAM
 //! ```
 //!
-//! Ranks of one host share memory; ranks of different hosts use TCP, or RDMA if all have a device
-//! for it.
+//! | transport | between | chosen |
+//! |---|---|---|
+//! | `shm` | ranks of one host | if they can share memory |
+//! | `rdma` | ranks of different hosts | if every rank has a device, InfiniBand or RoCE |
+//! | `tcp` | any ranks | otherwise |
+//!
+//! [`Config::transport`] or `RINGFOLD_TRANSPORT` demands one of them.
 //!
 //! | calls of a [`Communicator`] | |
 //! |---|---|
