@@ -50,8 +50,8 @@ Examples:
   ringfold run --ranks 4 -- python train.py  run a program as four ranks
   ringfold top                               the running jobs, and late ranks
   ringfold info                              this machine's cores, interfaces and transports
-  ringfold schedule all_reduce               its algorithms: steps and predicted costs
-  ringfold sim --ranks 64                    its time on other machines, in virtual time
+  ringfold schedule all_reduce               algorithms of all_reduce, with predicted costs
+  ringfold sim --ranks 64                    time of all_reduce on other machines, simulated
   ringfold tune --help                       correct the tuner's choices by measurements";
 
 #[derive(Subcommand)]

@@ -26,12 +26,13 @@ use crate::{output, trace};
 ///
 /// Rank 0 reads standard input; the others have none. SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2
 /// are forwarded. When a rank fails, the others get SIGTERM and, 5 seconds later, SIGKILL. The exit
-/// status is that of the first failure, or 128 + n if it was signal n; 127 if the program does not
-/// exist, 126 if it cannot be run.
+/// status is that of the first rank that failed, or 128 + n if signal n ended that rank. It is 127
+/// if the program does not exist, and 126 if it cannot be run.
 ///
-/// For several hosts, run the same command on each, with --hosts, --addr and its own --host-rank;
-/// all need the same RINGFOLD_SECRET_FILE or RINGFOLD_SECRET. Torch's store uses the port after
-/// that of --addr. When a rank fails, the ranks of other hosts end with an error that names it.
+/// For several hosts, run the same command on each host, with --hosts, --addr and the host's own
+/// --host-rank. All hosts need the same secret, in RINGFOLD_SECRET_FILE or RINGFOLD_SECRET. Torch's
+/// store uses the port after that of --addr. When a rank fails, the ranks of other hosts end with
+/// an error that names it.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct RunArguments {
@@ -48,7 +49,8 @@ pub struct RunArguments {
     #[arg(long, visible_alias = "node-rank", value_name = "I")]
     host_rank: Option<usize>,
 
-    /// Host 0's name or address, and a free port there: rank 0's address [default: RINGFOLD_ADDR]
+    /// Address of rank 0: the name or address of host 0, and a free port there [default:
+    /// RINGFOLD_ADDR]
     #[arg(long, value_name = "HOST:PORT")]
     addr: Option<RendezvousAddress>,
 

@@ -35,11 +35,12 @@ const OVERLAPPED: [Slices; 2] = [
 /// Show an algorithm's steps and predicted cost, and prove it correct
 ///
 /// Without --algorithm, compares all algorithms that serve the collective. `in`, `out` and `tmp`
-/// are the input, the output and scratch memory; `[2]` is a chunk, `[2..4]` are two. Costs are
-/// closed forms (see docs/explanation/algorithms.md). Over `messages`, every rank has its own host
-/// and its own link to a 100 Gbit/s network with TCP's latency. Over `shared`, all ranks share one
-/// host, which copies 10 GB/s on a core and 40 GB/s on all. So do not compare times over `messages`
-/// with times over `shared`. Costs rank algorithms and do not replace measurements.
+/// are the input, the output and scratch memory; `[2]` is chunk 2, and `[2..4]` are chunks 2 and 3.
+/// Costs are closed forms (see docs/explanation/algorithms.md). Over `messages`, every rank has its
+/// own host and its own link to a 100 Gbit/s network with TCP's latency. Over `shared`, all ranks
+/// share one host, which copies at 10 GB/s on one core and at 40 GB/s on all cores. So do not
+/// compare times over `messages` with times over `shared`. Use the costs to compare algorithms, not
+/// to replace measurements.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct ScheduleArguments {
@@ -80,7 +81,7 @@ pub struct ScheduleArguments {
     #[arg(long, value_name = "HOSTS", default_value = "1")]
     hosts: String,
 
-    /// The root; for send and recv the peer, for stragglar the late rank
+    /// Root rank; the peer for send and recv, the late rank for stragglar
     #[arg(long, value_name = "RANK", default_value_t = 0)]
     root: u32,
 
@@ -97,7 +98,8 @@ pub struct ScheduleArguments {
     #[arg(long, conflicts_with = "check")]
     json: bool,
 
-    /// Only prove the schedules: in place and out of place, in one slice and several overlapped
+    /// Only prove the schedules: in place and out of place, in one slice and in several overlapped
+    /// slices
     #[arg(long)]
     check: bool,
 }

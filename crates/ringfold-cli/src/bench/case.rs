@@ -4,10 +4,10 @@ use ringfold::{Collective, DType};
 
 use crate::parse::OpName;
 
-/// Alignment to which a rank's share is rounded down: nccl-tests' 16 bytes.
+/// Alignment to which a rank's share is rounded down, as in nccl-tests.
 const SHARE_ALIGN_BYTES: u64 = 16;
 
-/// Parameters of a line of the table, besides its size.
+/// Parameters of one line of the table, except the size.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Case {
     pub dtype: DType,
@@ -20,13 +20,13 @@ pub struct Case {
 /// The size of one line of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Size {
-    /// Elements as the request counts them: the whole buffer, or one rank's share.
+    /// Number of elements as the request counts them: in the whole buffer, or in one rank's share.
     pub count: u64,
-    /// Bytes as nccl-tests counts them: the whole buffer, or all ranks' shares.
+    /// Number of bytes as nccl-tests counts them: in the whole buffer, or in all ranks' shares.
     pub bytes: u64,
 }
 
-/// Whether a collective's ranks each have a share of the whole.
+/// Whether a collective divides its data into one share per rank.
 const fn is_shared_out(collective: Collective) -> bool {
     matches!(
         collective,
@@ -39,8 +39,8 @@ const fn is_shared_out(collective: Collective) -> bool {
 }
 
 impl Size {
-    /// Returns the largest size up to `bytes` that nccl-tests would measure, but at least one
-    /// element per share unless `bytes` is 0. A barrier's size is 0.
+    /// Returns the largest size up to `bytes` that nccl-tests would measure. The size is at least
+    /// one element per share, unless `bytes` is 0. A barrier's size is 0.
     pub fn nearest(collective: Collective, dtype: DType, world_size: usize, bytes: u64) -> Size {
         let element = dtype.size_bytes() as u64;
         let shares = match is_shared_out(collective) {
@@ -61,7 +61,7 @@ impl Size {
         }
     }
 
-    /// Returns bus bandwidth over algorithm bandwidth, as nccl-tests defines it.
+    /// Returns the ratio of bus bandwidth to algorithm bandwidth, as nccl-tests defines it.
     pub fn bus_factor(collective: Collective, world_size: usize) -> f64 {
         let n = world_size as f64;
         match collective {

@@ -15,15 +15,16 @@ const SOFTWARE_DRIVER: &str = "libringfold_softcuda.so";
 /// Flags about devices.
 #[derive(clap::Args, Clone, Debug)]
 pub struct DeviceFlags {
-    /// Measure on device memory: cuda, cuda:0,1 or cuda:same; hip; soft for software
+    /// Measure on device memory: cuda, hip (AMD) or soft (devices in software)
     ///
-    /// cuda: the ranks of a host take its devices in turn. cuda:0,1: these devices in turn.
-    /// cuda:same: all ranks share device 0. hip: AMD's devices. soft: a software driver. Adds two
-    /// columns. `limit`: the time of the same copies alone, measured in the same run, with both
-    /// directions at once and no waiting for each other or for other ranks. `of limit`: how much of
-    /// that rate the collective reaches. The column `algorithm` shows the host's algorithm for a
-    /// slice; `devices` if devices combine or move the elements of slices; `one kernel` if one
-    /// kernel of each device carries out the call. See docs/guides/devices.md.
+    /// cuda: the ranks of a host take its devices in turn. cuda:0,1: they take only these devices,
+    /// in turn. cuda:same: all ranks share device 0. hip and soft accept the same lists. Two
+    /// columns are added. `limit`: time of the call's copies between device and host alone, in both
+    /// directions at once, without waiting for each other or for other ranks. `of limit`: rate of
+    /// the collective, in percent of the rate of these copies. The column `algorithm` shows the
+    /// host's algorithm for a slice, `devices` if devices combine or move the elements of slices,
+    /// or `one kernel` if one kernel of each device carries out the call. See
+    /// docs/guides/devices.md.
     #[arg(long, value_name = "DEVICES")]
     pub device: Option<Devices>,
 
@@ -45,7 +46,7 @@ pub struct DeviceFlags {
     pub direct: Option<bool>,
 
     /// With --device, and --reducer auto or device: allow one kernel for a small all_reduce of
-    /// ranks with a device each, if it should be faster [default: true]
+    /// ranks with a device each, if it is predicted to be faster [default: true]
     #[arg(long, value_name = "BOOL", requires = "device")]
     pub one_shot: Option<bool>,
 }

@@ -16,7 +16,7 @@ pub struct JobFlags {
     #[arg(long, value_name = "N", value_parser = parse_ranks)]
     pub ranks: Option<usize>,
 
-    /// Use this transport: auto, shm, tcp, rdma [default: auto]
+    /// Transport: auto, shm, tcp, rdma [default: auto]
     #[arg(long, value_name = "NAME")]
     pub transport: Option<TransportChoice>,
 

@@ -25,7 +25,7 @@ pub struct SizeSpan {
     #[arg(short = 'e', long, value_name = "BYTES", value_parser = parse_bytes)]
     pub maxbytes: Option<u64>,
 
-    /// Add this from one size to the next
+    /// Increment from one size to the next
     #[arg(
         short = 'i',
         long,
@@ -35,7 +35,7 @@ pub struct SizeSpan {
     )]
     pub stepbytes: Option<u64>,
 
-    /// Multiply by this from one size to the next [default: 2]
+    /// Factor from one size to the next [default: 2]
     #[arg(
         short = 'f',
         long,

@@ -18,13 +18,14 @@ const ROOT: &str = "/";
 /// The flag of every command that starts ranks.
 #[derive(clap::Args, Clone, Debug)]
 pub struct BindFlag {
-    /// Bind each rank to cores of its own: auto, none, core [default: RINGFOLD_BIND, else auto]
+    /// Binding of ranks to cores: auto, none, core [default: RINGFOLD_BIND, else auto]
     ///
-    /// auto: to its share of the cores (one rank per core: one core each; more ranks than cores:
-    /// equally many on each core). Ranks are not bound if they cannot share the cores evenly, if
+    /// auto: each rank to its share of the cores; if there are more ranks than cores, the same
+    /// number of ranks to each core. Ranks are not bound if they cannot share the cores evenly, if
     /// the affinity of this command was narrowed (taskset), or if a variable such as SLURM_CPU_BIND
-    /// or OMP_PLACES says that binding is handled elsewhere. core: to one core, spread over caches
-    /// and sockets; all threads of a rank share it, including those of OpenMP and torch.
+    /// or OMP_PLACES shows that binding is handled elsewhere. core: each rank to one core, spread
+    /// over caches and sockets; all threads of a rank share the core, including those of OpenMP and
+    /// torch. none: no binding.
     #[arg(long, value_name = "HOW")]
     pub bind: Option<Bind>,
 }

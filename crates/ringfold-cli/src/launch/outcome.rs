@@ -1,25 +1,26 @@
-//! The end of a job and of its processes.
+//! The outcomes of a job and of its processes.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 
-/// The end of a job.
+/// The outcome of a job.
 #[derive(Clone, Copy, Debug)]
 pub struct JobOutcome {
     /// The first rank that failed, and its exit status.
     pub failure: Option<(usize, ExitStatus)>,
-    /// Whether the launcher itself was asked to end, by SIGINT, SIGTERM or SIGHUP.
+    /// Whether the launcher itself received SIGINT, SIGTERM or SIGHUP.
     pub interrupted: bool,
 }
 
 impl JobOutcome {
-    /// Returns the job's exit status: that of the first failure, or 128 + n if it was signal n.
+    /// Returns the job's exit status: that of the first rank that failed, or 128 + n if signal n
+    /// ended that rank; 0 if no rank failed.
     pub fn status(&self) -> u8 {
         self.failure.map_or(0, |(_, status)| exit_code(status))
     }
 }
 
-/// Describes how a process ended, as the end of a sentence.
+/// Describes how a process ended; the text continues a sentence that begins with the process.
 pub fn describe(status: ExitStatus) -> String {
     match (status.code(), status.signal()) {
         (Some(code), _) => format!("ended with status {code}"),

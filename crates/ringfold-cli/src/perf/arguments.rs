@@ -27,11 +27,11 @@ const MAX_ITERATIONS: u32 = 1 << 20;
 
 /// Measure a collective and check its results
 ///
-/// Starts its ranks itself, or joins the job of a launcher (ringfold run, torchrun, srun, mpirun,
-/// Kubernetes) unless --ranks is given. Every iteration begins after a barrier; its time is the
-/// slowest rank's. The table shows the median over iterations. Results are compared element by
-/// element with zero tolerance. Sizes accept K, M and G (binary). The exit status is 1 if an
-/// element is wrong.
+/// Under a launcher (ringfold run, torchrun, srun, mpirun, Kubernetes), joins the launcher's job;
+/// otherwise, or with --ranks, starts the ranks itself. By default, every iteration begins after a
+/// barrier, and its time is the slowest rank's. The table shows the median over iterations. Results
+/// are compared element by element with zero tolerance. Sizes accept K, M and G (binary). The exit
+/// status is 1 if an element is wrong.
 #[derive(clap::Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct PerfArguments {
@@ -103,7 +103,8 @@ pub struct PerfArguments {
     )]
     pub run_cycles: u32,
 
-    /// Aggregation of the ranks' times: 0 rank 0's, 1 mean, 2 fastest, 3 slowest
+    /// Time of an iteration, from the ranks' times: 0 is rank 0's, 1 the mean, 2 the fastest, 3 the
+    /// slowest
     #[arg(
         short = 'a',
         long,
@@ -115,8 +116,8 @@ pub struct PerfArguments {
 
     /// Put a barrier before every timed call (1), or call back to back (0)
     ///
-    /// On devices, 1 also makes the host wait until the device has done each call; with 0 all calls
-    /// are enqueued, and the host waits for the last.
+    /// On devices, 1 also makes the host wait for each call to finish; with 0, all calls are
+    /// enqueued, and the host waits for the last one.
     #[arg(
         short = 'z',
         long,
@@ -132,11 +133,12 @@ pub struct PerfArguments {
     #[arg(long)]
     pub rewrite: bool,
 
-    /// Add a table of lateness: which ranks were late, how often and by how much; also to the JSON
+    /// Add a table of late ranks: how often they were late, and by how much; also added to the JSON
     #[arg(long)]
     pub stats: bool,
 
-    /// Add columns about single iterations, and add their times to the JSON: -I 1
+    /// Add columns with the minimum, the maximum and the spread of iterations, and add the time of
+    /// each iteration to the JSON; -I alone means 1
     #[arg(
         short = 'I',
         long = "per-iter-timing",
@@ -149,7 +151,7 @@ pub struct PerfArguments {
     )]
     pub per_iter_timing: u8,
 
-    /// Add the time of day to every line: -S 1
+    /// Add the time of day to every line; -S alone means 1
     #[arg(
         short = 'S',
         long = "report-timestamps",
@@ -175,17 +177,17 @@ pub struct PerfArguments {
     /// Bypass a slow rank in all_reduce and reduce_scatter above 32K: off, next2, tail [default:
     /// RINGFOLD_STRAGGLER, else off]
     ///
-    /// next2: a late sum bypasses the next rank. tail: a late sum goes straight to the owner of the
-    /// result. See docs/guides/stragglers.md.
+    /// off: no bypass. next2: a late sum bypasses the next rank. tail: a late sum goes straight to
+    /// the rank that owns the result. See docs/guides/stragglers.md.
     #[arg(long, value_name = "POLICY")]
     pub straggler: Option<StragglerPolicy>,
 
-    /// For experiments: make every reduction of messages take this long, as if a device did it:
+    /// For experiments: duration of every reduction of a message, as if a device did it, such as
     /// 10ms
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     pub reduce_time: Option<Duration>,
 
-    /// For experiments: make some reductions take longer, as in `ringfold sim`:
+    /// For experiments: delay of some reductions, as in `ringfold sim`:
     /// rank=1,step=1,delay=60ms,p=0.5
     ///
     /// May be repeated. Applies to messages: with --straggler, or --algorithm ring.
@@ -197,11 +199,11 @@ pub struct PerfArguments {
     #[arg(long, value_name = "N")]
     pub channels: Option<usize>,
 
-    /// Each rank's share of all-reduces above 32K, which then use weighted direct: auto, or a
-    /// number per rank
+    /// Each rank's share of all-reduces above 32K: auto, or a number per rank
     ///
     /// 1,1,1,0: three ranks own a third each; the last rank, with a slow link, owns nothing. auto:
-    /// measure once, before the table. --algorithm must be direct or omitted.
+    /// the shares are measured once, before the table. Only the algorithm direct has shares, so
+    /// --algorithm must be direct or omitted.
     #[arg(long, value_name = "LIST|auto")]
     pub weights: Option<Weighting>,
 

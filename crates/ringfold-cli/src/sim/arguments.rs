@@ -15,21 +15,22 @@ use crate::output::is_stdout;
 /// slow or dead ranks
 ///
 /// The library's own engine runs its own schedules over a simulated network, so order, bytes and
-/// messages are those of a real run. Flags, `--set` or a scenario file set the cost of a message or
-/// a reduction; docs/reference/simulator-settings.md lists all settings. The same scenario and seed
-/// give the same result. Times are written 5us or 20ms, rates 100Gbit/s or 12.5GB/s, sizes 64K or
-/// 8M (binary). A violated guarantee or a call that fails makes the exit status 1.
+/// messages are those of a real run. The costs of messages and reductions are set by flags, by
+/// `--set` or in a scenario file; docs/reference/simulator-settings.md lists all settings. The same
+/// scenario and seed give the same result. Times are written 5us or 20ms, rates 100Gbit/s or
+/// 12.5GB/s, sizes 64K or 8M (binary). The exit status is 1 if a guarantee is violated or a call
+/// fails.
 #[derive(clap::Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct SimArguments {
-    /// A scenario file, whose settings flags replace, or a collective's name
+    /// A scenario file, or the name of a collective; flags override the file's settings
     #[arg(value_name = "SCENARIO.toml|COLLECTIVE")]
     pub what: Option<String>,
 
     #[command(flatten)]
     pub settings: SettingFlags,
 
-    /// Simulate for many values of a setting: bytes=1K..64M doubles, ranks=4..64*4 multiplies,
+    /// Simulate many values of a setting: bytes=1K..64M doubles, ranks=4..64*4 multiplies,
     /// delay=0us..60us+2us adds, bandwidth=10Gbit/s,25Gbit/s lists. `delay` is that of --slow and
     /// --late
     #[arg(long, value_name = "KEY=VALUES", help_heading = RUNS)]
@@ -44,8 +45,8 @@ pub struct SimArguments {
     #[arg(long, value_name = "HOW", value_enum, default_value = "auto", help_heading = RUNS)]
     pub method: SimulationMethod,
 
-    /// Take links and processors from a file of `ringfold tune calibrate`, written in a job of
-    /// several hosts, and devices from one written with `--device`
+    /// Use the constants in a file of `ringfold tune calibrate`: those of links and processors if
+    /// it was written in a job on several hosts, those of devices if it was written with `--device`
     #[arg(long, value_name = "FILE.toml", help_heading = RUNS)]
     pub constants: Option<PathBuf>,
 
@@ -70,7 +71,7 @@ pub struct SimArguments {
     #[arg(long, value_name = "FILE|-", help_heading = OUTPUT, conflicts_with_all = MANY)]
     pub goal: Option<PathBuf>,
 
-    /// Draw the time over what --sweep varies, or bus bandwidth if that is the size
+    /// Draw the time over the values of --sweep; if --sweep varies the size, draw the bus bandwidth
     #[arg(long, value_name = "FILE.svg", help_heading = OUTPUT)]
     pub plot: Option<PathBuf>,
 }
@@ -102,12 +103,12 @@ pub struct SettingFlags {
     #[arg(short = 'o', long, value_name = "OP", help_heading = CALL)]
     op: Option<String>,
 
-    /// Root rank; for stragglar the late rank [default: 0, for stragglar the first of --late]
+    /// Root rank; the late rank for stragglar [default: 0; for stragglar, the first of --late]
     #[arg(short = 'r', long, value_name = "RANK", help_heading = CALL)]
     root: Option<String>,
 
-    /// Network between hosts: sockets, or rdma, with the constants of --constants, or assumed ones
-    /// [default: sockets]
+    /// Network between hosts: sockets or rdma, with the constants of --constants; without a file,
+    /// the constants of rdma are assumed [default: sockets; rdma if --constants has only that]
     #[arg(long, value_name = "NETWORK", help_heading = MACHINES)]
     fabric: Option<String>,
 
@@ -123,14 +124,13 @@ pub struct SettingFlags {
     #[arg(long, value_name = "N", help_heading = MACHINES)]
     ranks_per_host: Option<String>,
 
-    /// Data is on devices (GPUs), whose links to the host have this bandwidth each way, or with
-    /// `measured` the one of --constants; lanes copy the data in slices [default: data is on the
-    /// hosts]
+    /// Place the data on devices (GPUs); the value is the bandwidth of a device's link to the host
+    /// in each direction, or `measured` for that of --constants [default: data is on the hosts]
     #[arg(long, value_name = "RATE", help_heading = MACHINES)]
     device: Option<String>,
 
     /// Slower reductions: rank=3,step=*,delay=exp(20us),p=0.1 (also uniform(5us,20us)); may be
-    /// repeated. A step is the ordinal of that rank's reduction, from 1
+    /// repeated. A step is the number of the rank's reduction, from 1
     #[arg(long, value_name = "SPEC", help_heading = TROUBLE)]
     slow: Vec<String>,
 
@@ -142,7 +142,8 @@ pub struct SettingFlags {
     #[arg(long, value_name = "SPEC", help_heading = TROUBLE)]
     stall: Vec<String>,
 
-    /// A link with less bandwidth: rank=1,factor=4 is a port, from=1,to=2,factor=4 one way
+    /// A link with less bandwidth: rank=1,factor=4 for a rank's port, from=1,to=2,factor=4 for one
+    /// direction between two ranks
     #[arg(long, value_name = "SPEC", help_heading = TROUBLE)]
     slow_link: Vec<String>,
 
@@ -193,7 +194,7 @@ const MANY: [&str; 2] = ["sweep", "compare"];
 const CALL: &str = "The call";
 const MACHINES: &str = "Network and devices";
 const TROUBLE: &str = "Slow and dead ranks";
-const RUNS: &str = "What is run";
+const RUNS: &str = "Simulations";
 const OUTPUT: &str = "Output";
 
 const EXAMPLES: &str = "\

@@ -20,11 +20,11 @@ const STEP_BYTES: u128 = 256;
 /// How a simulation is carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum SimulationMethod {
-    /// The longest path for many ranks where it fits and only times are asked, else the engine
+    /// `sweep` for many ranks, if it applies and only times are needed; else `engine`
     Auto,
     /// The library's engine, event by event
     Engine,
-    /// The longest path through the schedule, where nothing contends
+    /// The longest path through the schedule; applies if nothing contends
     #[value(name = "sweep")]
     LongestPath,
 }

@@ -22,15 +22,14 @@ use ranks::Ranks;
 
 /// Merge the recorded calls of all ranks into one timeline
 ///
-/// A job records its calls if RINGFOLD_TRACE names a folder; `ringfold run --trace` does both
-/// steps. DIR has one file per process and communicator; copy those of several hosts into one
+/// A job records its calls if RINGFOLD_TRACE names a folder; `ringfold run --trace` records and
+/// merges. DIR has one file per process and communicator; copy those of several hosts into one
 /// folder first. Files of processes that were killed are used, too. The timeline is in the Trace
 /// Event Format: open it at ui.perfetto.dev, or in Chrome at chrome://tracing. Late ranks are
 /// printed to standard error.
 ///
-/// The clocks of several hosts are compared by the calls themselves: no rank can leave an
-/// all_reduce or a barrier before the last rank has entered it. The possible errors of times of
-/// different hosts are printed.
+/// The clocks of several hosts are aligned by the calls themselves: no rank can leave an all_reduce
+/// or a barrier before the last rank has entered it. The accuracy of each host's times is printed.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct TraceArguments {

@@ -60,10 +60,10 @@ const VARIABLES_OFF: [&str; 8] = [
 
 /// Measure this machine for the tuner's cost model, in seconds; later jobs read the result
 ///
-/// As a rank of a job on several hosts, it measures the links within a host and between hosts
-/// instead, and adds them to what is kept on rank 0's machine. What was measured over RDMA holds
-/// for jobs over RDMA, what was measured over sockets for others; measuring again replaces one of
-/// them and leaves the other.
+/// In a job on several hosts, measures the links within a host and between hosts instead, and adds
+/// the results to the calibration on rank 0's machine. Results over RDMA apply to jobs over RDMA,
+/// results over sockets to all other jobs. A new measurement over one of these networks keeps the
+/// results of the other.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct CalibrateArguments {
@@ -77,8 +77,8 @@ pub struct CalibrateArguments {
     /// names it
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
-    /// Measure a device and its link to the host instead, and add that to what is kept: cuda, hip,
-    /// or soft for software; cuda:1 is the second one
+    /// Measure a device and its link to the host instead, and add the results to the calibration:
+    /// cuda, hip (AMD) or soft (devices in software); cuda:1 is the second device
     #[arg(long, value_name = "DEVICE", conflicts_with = "show")]
     device: Option<Devices>,
     /// Measure nothing: fit the constants of links and reductions to a file of `ringfold perf
@@ -93,9 +93,9 @@ pub struct CalibrateArguments {
 const EXAMPLES: &str = "\
 Examples:
   ringfold tune calibrate                     measure, and keep the result for later jobs
-  ringfold tune calibrate --show              what is kept for this machine
-  ringfold tune calibrate --device cuda       measure device 0, and keep that, too
-  ringfold tune calibrate --file here.toml    RINGFOLD_CALIBRATION=here.toml has jobs read it
+  ringfold tune calibrate --show              the calibration of this machine
+  ringfold tune calibrate --device cuda       measure device 0, and add the result
+  ringfold tune calibrate --file here.toml    for jobs with RINGFOLD_CALIBRATION=here.toml
   ringfold perf --algorithm ring --csv rows.csv && ringfold tune calibrate --rows rows.csv";
 
 /// Measures or shows, and returns the exit status.

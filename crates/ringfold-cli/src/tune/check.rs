@@ -16,21 +16,21 @@ use crate::statistics::{self, Estimate};
 
 /// Report where a curve shows a wrong choice: dips, plateaus below the maximum, wrong crossovers
 ///
-/// Reads the files of `ringfold tune sweep` and `ringfold perf --csv`. With a sweep, or with
-/// --ways, names the better candidate (algorithm and protocol); a dip at which no candidate is
-/// better is only noted, as a property of the machine. Differences count if they exceed the margin
-/// with 95 % confidence: provide repetitions (a sweep's rounds, `perf --run-cycles 6`), because one
-/// run's iterations do not show the variation between runs.
+/// A curve is the bus bandwidth over the size, from a file of `ringfold tune sweep` or `ringfold
+/// perf --csv`. With a sweep, or with --ways, names the better candidate (algorithm and protocol).
+/// A dip at which no candidate is better is only noted, as a property of the machine. Differences
+/// count if they exceed the margin with 95 % confidence. So provide repetitions (a sweep's rounds,
+/// `perf --run-cycles 6`): the iterations of one run do not show the variation between runs.
 ///
-/// The exit status is 1 if another candidate could improve a finding, or if a file cannot be read,
-/// and otherwise 0. The last line suggests the next step.
+/// The exit status is 1 if there is a finding that another candidate may fix, or if a file cannot
+/// be read, and otherwise 0. The last line suggests the next step.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct CheckArguments {
     /// The curve: the default choice of a sweep, or a file of `perf --csv`
     csv: PathBuf,
 
-    /// Files of other candidates at the same sizes, to compare the curve with
+    /// Files of measurements of other candidates at the same sizes, to compare with the curve
     #[arg(long, value_name = "FILE", num_args = 1..)]
     ways: Vec<PathBuf>,
 
@@ -51,7 +51,7 @@ pub struct CheckArguments {
 const EXAMPLES: &str = "\
 Examples:
   ringfold perf --run-cycles 6 --csv perf.csv; ringfold tune check perf.csv
-  ringfold tune check sweep.csv                          the default's picks against every candidate
+  ringfold tune check sweep.csv                          the default choice against all candidates
   ringfold tune check perf.csv --ways sweep.csv --margin 10";
 
 /// Prints the findings, and returns 1 if another way may fix one of them.

@@ -24,12 +24,12 @@ use crate::status::usage;
 
 /// Write a tuner's rules from a sweep: the best candidate where the default choice is wrong
 ///
-/// Rules are written for the sizes at which `ringfold tune check` finds a wrong choice, by the same
-/// margin. A file without the default choice gets rules for all sizes.
+/// Rules are written for the sizes at which `ringfold tune check` finds a wrong choice with the
+/// same margin. A file without the default choice gets rules for all sizes.
 ///
-/// Reads the files of `ringfold tune sweep`, and measurements of NCCL with the columns of the
-/// script beside NVIDIA's example plugin. The output is for RINGFOLD_TUNER_CONFIG, for ringfold's
-/// plugin in NCCL, and for NVIDIA's example.
+/// Reads the files of `ringfold tune sweep`, and measurements of NCCL with the columns that the
+/// script beside NVIDIA's example tuner plugin expects. The rules are for RINGFOLD_TUNER_CONFIG,
+/// for ringfold's tuner plugin in NCCL, and for NVIDIA's example.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct OptimizeArguments {
@@ -40,11 +40,13 @@ pub struct OptimizeArguments {
     #[arg(short, long, value_name = "FILE", default_value = "tuned.csv")]
     output: PathBuf,
 
-    /// Metric of the best candidate [default: median_us if the file has it, else latency_us]
+    /// Metric by which candidates are compared [default: median_us if the file has it, else
+    /// latency_us]
     #[arg(short, long, value_name = "NAME")]
     metric: Option<Metric>,
 
-    /// Write rules for these ranges instead of one around each size: 0-1024,1025-65536
+    /// Write rules for these ranges of sizes, instead of a range around each size:
+    /// 0-1024,1025-65536
     #[arg(long, value_name = "MIN-MAX,…", conflicts_with = "no_auto_ranges")]
     size_ranges: Option<String>,
 
@@ -56,8 +58,8 @@ pub struct OptimizeArguments {
     #[arg(long, value_name = "PERCENT", default_value_t = 0.0, value_parser = parse_percent)]
     tolerance: f64,
 
-    /// Write rules only where a candidate is better than the default choice by more than this, with
-    /// 95 % confidence, as in `tune check`
+    /// Write rules only for sizes at which a candidate is better than the default choice by more
+    /// than this percentage, with 95 % confidence, as in `tune check`
     #[arg(
         long,
         value_name = "PERCENT",
@@ -67,7 +69,7 @@ pub struct OptimizeArguments {
     )]
     margin: f64,
 
-    /// Write rules for all sizes, also where the default choice is as good
+    /// Write rules for all sizes, even if the default choice is as good
     #[arg(long, conflicts_with = "margin")]
     every_size: bool,
 

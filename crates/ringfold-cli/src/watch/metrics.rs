@@ -16,19 +16,21 @@ use crate::output::{self, complain};
 
 /// Print the counters of this host's running jobs in Prometheus' text format, or serve them
 ///
-/// Without --listen, prints them once: for the textfile collector of node_exporter, or to look at.
-/// The jobs need no preparation and no thread of theirs takes part; see `ringfold top`.
-/// docs/reference/metrics.md lists the metrics.
+/// Without --listen, prints the counters once: to read, or for the textfile collector of
+/// node_exporter. The jobs need no preparation, and none of their threads takes part; see `ringfold
+/// top`. docs/reference/metrics.md lists the metrics.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct MetricsArguments {
-    /// Serve them at http://ADDRESS/metrics until interrupted, for example at 127.0.0.1:9400
+    /// Serve the counters at http://ADDRESS/metrics until interrupted, for example at
+    /// 127.0.0.1:9400
     ///
     /// There is no authentication: choose an address that only Prometheus reaches.
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<SocketAddr>,
 
-    /// Add how late each rank was as each other one saw it: the square of the ranks of a host
+    /// Add the lateness of each rank as every other rank measured it: one series for each pair of
+    /// ranks
     #[arg(long)]
     peers: bool,
 }

@@ -14,18 +14,19 @@ use crate::parse::parse_seconds;
 
 /// Show the running jobs of this host: ranks, calls per second, late ranks
 ///
-/// On a terminal, the table is redrawn until Ctrl-C. A row per rank of this host. calls/s and GB/s:
-/// completed calls and the bytes of their buffers. wait%: share of the time in which the rank
-/// waited for other ranks. late%: share of its collectives in which the rank was the last to
-/// arrive. late by: mean delay after the rank that waited for it, over the waits long enough to be
-/// timed. call: the last call, or a wait of more than half a second, or the error that ended it.
+/// On a terminal, the table is redrawn until Ctrl-C. It has one row per rank of this host. calls/s
+/// and GB/s: completed calls and the bytes of their buffers. wait%: share of the time in which the
+/// rank waited for other ranks. late%: share of the rank's collectives in which it was the last to
+/// arrive. late by: mean time for which other ranks waited for the rank to arrive, over the waits
+/// long enough to be timed. call: the last call begun, a wait of more than half a second, or the
+/// error that ended the communicator.
 ///
 /// The jobs need no preparation, unless they were started with RINGFOLD_BOARD=0. Jobs of other
 /// users are visible to root only. For ranks on other hosts, run the command there.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct TopArguments {
-    /// Print one table and exit; the default if standard output is no terminal
+    /// Print one table and exit; the default if standard output is not a terminal
     #[arg(long)]
     once: bool,
 

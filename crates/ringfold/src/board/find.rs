@@ -1,12 +1,12 @@
 //! Finds the boards of this host's processes.
 //!
-//! A reader finds a board among the descriptors of its process, as `/proc` lists them, and opens it
-//! there. The kernel decides which descriptors a user may see.
+//! A board is an open file of the process that writes it. A reader finds the file in `/proc/PID/fd`
+//! and opens it through that folder. The kernel decides which descriptors a user may see.
 //!
 //! Any user can make any number of boards, and root reads all of them. So the cost of reading a
-//! user's boards has limits ([`Budget`]). A memfd's memory must be allocated in full, so that a
-//! board costs its owner as much as its reader. Users are read in the order of their numbers:
-//! subordinate users, of which a user may have many, are last.
+//! user's boards is limited ([`Budget`]). A board in a memfd is read only if its memory is fully
+//! allocated, so the board costs its owner as much as its reader. Boards are read in ascending
+//! order of user IDs, so subordinate user IDs, of which a user may have many, come last.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, Metadata, OpenOptions};
@@ -22,32 +22,34 @@ use super::picture::Picture;
 /// Maximum number of descriptors examined per process; real processes have fewer.
 const DESCRIPTORS_MAX: usize = 1 << 16;
 
-/// Maximum number of unreadable boards of a user that are reported one by one.
+/// Maximum number of unreadable boards of a user that are reported one by one; the others are only
+/// counted.
 const UNREADABLE_MAX: usize = 8;
 
-/// A board of a process of this host.
+/// A board of a process on this host, or a report of boards that were left out.
 #[derive(Debug)]
 pub struct Found {
     /// The process ID in the reader's namespace.
     pub pid: u32,
-    /// The board's content, or why the board cannot be read.
+    /// The board's content, or the reason why boards of the process were not read.
     pub picture: Result<Picture, String>,
 }
 
 /// Limits on the cost of reading boards.
 struct Budget {
-    /// Number of descriptors to examine.
+    /// Number of descriptors that may still be examined.
     descriptors: usize,
-    /// Number of boards to read.
+    /// Number of boards that may still be read.
     boards: usize,
-    /// Bytes of boards to read; only a picture of each board is kept.
+    /// Bytes of boards that may still be read; only a picture of each board is kept.
     bytes: usize,
-    /// Number of ranks whose lateness to keep.
+    /// Number of ranks whose lateness may still be kept.
     peers: usize,
 }
 
 impl Budget {
-    /// The budget of one user: many times the communicators of a large host, in about a second.
+    /// The budget of one user: enough for many times the communicators of a large host, and used up
+    /// in about a second.
     const OF_USER: Budget = Budget {
         descriptors: 1 << 20,
         boards: 1 << 13,
@@ -74,10 +76,10 @@ struct Spent;
 
 /// A process whose descriptors this user may list.
 struct Process {
-    /// The user that started the process; its budget is charged.
+    /// The ID of the user that started the process, whose budget is charged.
     user: u32,
     pid: u32,
-    /// The process ID in its innermost namespace.
+    /// The process ID in the innermost namespace of the process.
     own_number: Option<u32>,
     folder: PathBuf,
 }
@@ -93,7 +95,7 @@ struct Search {
 
 /// Returns all boards that this user may read, within the limits of a [`Budget`]. A [`Found`]
 /// reports each user that exceeds its budget. Without `keeps_peers`, pictures have no peers. `root`
-/// is the parent of `proc`.
+/// is the folder that contains `proc`.
 pub fn find(root: &Path, keeps_peers: bool) -> Vec<Found> {
     let mut search = Search {
         keeps_peers,
@@ -119,7 +121,8 @@ fn processes(root: &Path) -> Vec<Process> {
     processes
 }
 
-/// Returns the process, or `None` if this user may not list its descriptors or it has exited.
+/// Returns the process, or `None` if the process has exited or this user may not list its
+/// descriptors.
 fn process(folder: PathBuf, pid: u32) -> Option<Process> {
     fs::read_dir(folder.join("fd")).ok()?;
     let status = fs::read_to_string(folder.join("status")).unwrap_or_default();
@@ -263,7 +266,8 @@ fn read_up_to(file: &mut File, bytes: usize, into: &mut Vec<u8>) -> Result<(), S
         .map_err(|error| format!("I/O error: {error}"))
 }
 
-/// Returns `None` if an open file's name is not a board's, else whether the file is a memfd.
+/// Returns whether the board in the open file `target` is a memfd; `None` if the file's name is not
+/// a board's.
 fn is_board(target: &Path) -> Option<bool> {
     let target = target.to_string_lossy();
     let file = target.strip_suffix(" (deleted)").unwrap_or(&target);

@@ -1,6 +1,6 @@
 //! Tests of ranks that leave early. If a rank leaves as soon as its call has ended, its messages
-//! still count, so every other rank ends the call with the right result. If a rank leaves during a
-//! call, its memory is no longer used as data.
+//! are still delivered, so every other rank ends the call with the correct result. If a rank leaves
+//! during a call, peers no longer use its memory as data.
 
 use super::late_merge::policy;
 use super::tests::{shm, tcp};
@@ -13,7 +13,7 @@ use crate::types::{Access, Collective, Method};
 
 const SEED: u64 = 20_261_127;
 
-/// Element counts: one message, and many messages.
+/// Element counts: the first makes one message, the second many.
 const COUNTS: [u64; 2] = [17, 2500];
 
 #[test]
@@ -60,8 +60,8 @@ fn ranks_may_leave_after_a_call_around_slow_ranks() {
     }
 }
 
-/// A rank that has left a call with an error may reuse its memory, whose content is then never used
-/// as data.
+/// A rank whose call has ended with an error may reuse its memory, so peers must not use that
+/// memory as data.
 #[test]
 fn no_call_ends_with_memory_that_was_withdrawn() {
     use Method::{Push, Serve};
@@ -77,8 +77,8 @@ fn no_call_ends_with_memory_that_was_withdrawn() {
 }
 
 impl EngineWorld {
-    /// Begins the call on two ranks, withdraws the first once its memory can be read, and checks
-    /// that the second does not finish.
+    /// Begins the call on two ranks, withdraws the first rank once its memory can be read, and
+    /// checks that the second rank does not finish.
     fn leave_and_expect_no_result(&mut self, case: &Case) {
         let buffers = [0, 1].map(|rank| oracle::buffers(case, rank, 2));
         for (rank, buffers) in buffers.iter().enumerate() {

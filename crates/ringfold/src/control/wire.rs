@@ -1,8 +1,8 @@
 //! Encoding of values as bytes, for the control plane and for the records of joining.
 //!
-//! Integers are little endian. A list is a `u32` count and its elements; the count is compared with
-//! the bytes that follow before anything is allocated for it. All input comes from a peer: every
-//! length has a limit, and `None` means malformed bytes.
+//! Integers are little endian. A list is a `u32` count, followed by the elements. Readers compare
+//! the count with the number of remaining bytes before they allocate memory. All input comes from
+//! peers and is not trusted: every length has a limit, and `None` means malformed bytes.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -13,7 +13,8 @@ use crate::spelling::harmless;
 /// Version of all wire formats between ranks.
 pub(crate) const VERSION: u16 = 8;
 
-/// Maximum bytes of a text without a limit of its own; longer texts are truncated.
+/// Maximum bytes of a text for which no other limit is given. A longer text is truncated when it is
+/// written, and malformed when it is read.
 const TEXT_BYTES_MAX: usize = 1024;
 /// Minimum bytes of a list's element.
 const ELEMENT_BYTES_MIN: usize = 4;
@@ -41,8 +42,8 @@ pub fn decode<T: Wire>(bytes: &[u8]) -> Option<T> {
     reader.is_empty().then_some(record)
 }
 
-/// Decodes the records of all ranks, in rank order. The error of a malformed one names `what` and
-/// the rank.
+/// Decodes the records of all ranks, in rank order. The error for a malformed record names `what`
+/// and the rank.
 pub(crate) fn decode_all<T: Wire>(
     what: &str,
     records: impl IntoIterator<Item: AsRef<[u8]>>,
@@ -54,8 +55,8 @@ pub(crate) fn decode_all<T: Wire>(
     records.into_iter().enumerate().map(read).collect()
 }
 
-/// Implements `Wire` for a structure: field by field, in this order. With a check, a structure that
-/// fails it is malformed.
+/// Implements `Wire` for a structure, field by field, in the given order. If `if` adds a check, a
+/// structure that fails the check is malformed.
 macro_rules! wire_struct {
     ($name:ident { $($field:ident),* $(,)? }) => {
         $crate::control::wire::wire_struct!($name { $($field),* } if |_: &$name| true);
@@ -102,7 +103,7 @@ impl Wire for usize {
     }
 }
 
-/// A known number of bytes, without a count.
+/// A fixed number of bytes, without a count.
 impl<const N: usize> Wire for [u8; N] {
     fn write(&self, to: &mut WireWriter) {
         to.raw(self);
@@ -194,11 +195,11 @@ impl<T: Wire> Wire for Arc<T> {
     }
 }
 
-/// Writes values one after the other.
+/// A writer that appends values to a buffer.
 pub struct WireWriter(Vec<u8>);
 
 impl WireWriter {
-    /// Creates a writer that begins after `count` zeros.
+    /// Creates a writer whose buffer begins with `count` zero bytes.
     pub fn after(count: usize) -> WireWriter {
         WireWriter(vec![0; count])
     }
@@ -219,7 +220,7 @@ impl WireWriter {
         self.raw(bytes);
     }
 
-    /// Writes at most `limit` bytes of a text.
+    /// Writes a text, truncated to `limit` bytes, preceded by the number of bytes.
     pub fn text(&mut self, text: &str, limit: usize) {
         let mut end = text.len().min(limit);
         while !text.is_char_boundary(end) {
@@ -234,7 +235,7 @@ impl WireWriter {
     }
 }
 
-/// Reads values one after the other.
+/// A reader that takes values from the front of a buffer.
 pub struct WireReader<'a>(&'a [u8]);
 
 impl<'a> WireReader<'a> {
@@ -260,14 +261,14 @@ impl<'a> WireReader<'a> {
         u32::read(self)
     }
 
-    /// Reads bytes that their number precedes, which is at most `limit`.
+    /// Reads a number, at most `limit`, and as many bytes.
     pub fn bytes(&mut self, limit: usize) -> Option<&'a [u8]> {
         let count = self.u32()? as usize;
         (count <= limit).then(|| self.take(count))?
     }
 
-    /// Reads a text that may be shown on a terminal: replaces invisible marks, and control
-    /// characters other than newlines and tabs.
+    /// Reads a text, and makes it safe to show on a terminal: replaces invisible characters, and
+    /// control characters other than newlines and tabs.
     pub fn text(&mut self, limit: usize) -> Option<String> {
         let text = str::from_utf8(self.bytes(limit)?).ok()?;
         let cleaned = text.chars().map(|letter| match letter {

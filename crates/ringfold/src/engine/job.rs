@@ -1,4 +1,4 @@
-//! A call as it is submitted to the engine, and as the engine returns it.
+//! Jobs: calls as they are submitted to the engine, and as the engine returns them.
 
 use std::time::Duration;
 
@@ -8,22 +8,23 @@ use crate::memory::Region;
 use crate::schedule::Weights;
 use crate::types::{Collective, DType, Op};
 
-/// Maximum number of collectives queued in an engine: their numbers are part of tickets.
+/// Maximum number of collectives queued in an engine. Limited because a ticket contains the number
+/// of its collective.
 pub const COLLECTIVES_MAX: usize = 4096;
 
-/// Maximum number of messages in an engine: a program that exceeds this bound never waits for its
-/// messages.
+/// Maximum number of unfinished messages in an engine. Only a program that never waits for its
+/// messages exceeds this limit.
 pub const MESSAGES_MAX: usize = 1 << 20;
 
-/// The peer of a `Recv` from any source.
+/// Value of [`Job::root`] for a `Recv` from any source.
 pub const ANY_SOURCE: usize = usize::MAX;
 
-/// A call, checked and decided, with all that the engine needs to run it.
+/// A checked call, with its way and everything else that the engine needs to run the call.
 #[derive(Clone, Debug)]
 pub struct Job {
     /// The collective.
     pub collective: Collective,
-    /// The way the call is carried out.
+    /// The decision on how to carry out the call.
     pub way: Way,
     /// The elements' type.
     pub dtype: DType,
@@ -33,34 +34,39 @@ pub struct Job {
     pub root: usize,
     /// The tag of a message.
     pub tag: u32,
-    /// The count that the call states to the peers.
+    /// The element count that the call states to the peers.
     pub count: u64,
     /// The input buffer.
     pub input: Region,
     /// The output buffer.
     pub output: Region,
-    /// A vector's count, or the blocks of `input`.
+    /// Layout of `input`: the count of a vector, or the blocks.
     pub input_blocks: BlockLayout,
-    /// A vector's count, or the blocks of `output`.
+    /// Layout of `output`: the count of a vector, or the blocks.
     pub output_blocks: BlockLayout,
-    /// Whether input and output are (partly) the same memory, as in the collective's in-place form.
+    /// Whether input and output share memory, fully or partly, as in the in-place form of the
+    /// collective.
     pub in_place: bool,
     /// Maximum duration of the call.
     pub timeout: Duration,
-    /// Whether the library, not the user, makes this call, to register memory.
+    /// Whether this is a call by which the library registers memory, and not a user's call.
     pub registers: bool,
-    /// The element count of a reduction by `op`, done by devices, of which the call moves a part.
+    /// For a call that moves a part of a reduction by devices: the element count of the reduction,
+    /// whose operation is `op`.
     pub share: Option<u32>,
-    /// For a slice of a longer call, the digest of that call's counts, which ranks compare.
+    /// For a slice of a longer call: the digest of that call's counts, which ranks compare.
     pub whole: Option<u32>,
-    /// For a barrier, the call that ranks compare in its place.
+    /// For a barrier that stands for a call of devices: that call, which ranks compare instead of
+    /// the barrier.
     pub asked: Option<Asked>,
-    /// The ownership weights, if not all equal, of an all-reduce by `direct` over messages.
+    /// For an all-reduce by `direct` over messages: the ownership weights, if they are not all
+    /// equal.
     pub weights: Option<Weights>,
 }
 
 impl Job {
-    /// Returns the call that a rank announces for this job, but for the sequence.
+    /// Returns the call that this rank announces to its peers for this job. The caller sets the
+    /// sequence number.
     #[inline]
     pub(super) fn announced(&self, qualifier: Qualifier, count: u64, lists: u32) -> Call {
         let call = Call {
@@ -86,7 +92,8 @@ impl Job {
         }
     }
 
-    /// Returns the qualifier of a part of a reduction, if the job is one.
+    /// Returns the qualifier of a part of a reduction by devices, or no qualifier if the job is no
+    /// such part.
     #[inline]
     pub(super) fn share(&self) -> Qualifier {
         match self.share {
@@ -101,17 +108,17 @@ impl Job {
 pub struct JobId(usize);
 
 impl JobId {
-    /// Returns the identity of the collective at this place.
+    /// Returns the identity of the collective at `place` in the engine.
     pub(super) fn collective(place: usize) -> JobId {
         JobId(place << 1)
     }
 
-    /// Returns the identity of the message at this place.
+    /// Returns the identity of the message at `place` in the engine.
     pub(super) fn message(place: usize) -> JobId {
         JobId(place << 1 | 1)
     }
 
-    /// Returns the place of the job among those of its kind.
+    /// Returns the place of the job among the collectives, or among the messages.
     pub(super) fn place(self) -> usize {
         self.0 >> 1
     }

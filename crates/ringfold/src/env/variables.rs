@@ -141,9 +141,9 @@ variables! {
 
     /// The longest silence of another host before its ranks count as failed. A disconnected cable
     /// or a host without power is detected after this time. A network outage that is at least a
-    /// second shorter is survived (before Linux 6.15: one of half this time). Raise it for networks
-    /// with outages of seconds. Processes that end are detected at once regardless. Rank 0's value
-    /// applies to all ranks.
+    /// second shorter than the whole seconds of this time is survived (before Linux 6.15: one of
+    /// half that time). Raise it for networks with outages of seconds. Processes that end are
+    /// detected at once regardless. Rank 0's value applies to all ranks.
     "RINGFOLD_PEER_TIMEOUT_MS": "milliseconds, 2000 to 120000", default "2300"
         => peer_timeout: Duration = peer_timeout;
 

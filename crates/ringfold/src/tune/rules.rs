@@ -1,22 +1,25 @@
-//! Rules: an operator's table of the ways of calls, in the format of NCCL's example tuner.
+//! Tuner rules: a table by which an operator sets the algorithm, protocol and channels of calls, in
+//! the format of NCCL's example tuner plugin.
 //!
 //! A line is a rule:
 //! `collective,bytes_min,bytes_max,algorithm,protocol,channels,hosts,ranks[,group[,registered]]`,
-//! as in `allreduce,0,65536,tree,simple,-1,-1,8`. The range includes both ends. `-1` means any
-//! number of hosts or ranks, any number of calls made together, and registered memory or not; for
-//! channels it means no change, and for the largest size no limit. Spaces around fields, blank
-//! lines and text after a `#` are ignored. The first rule in file order that matches a call, and
-//! whose way is usable, applies.
+//! as in `allreduce,0,65536,tree,simple,-1,-1,8`. The range of bytes includes both ends. `group` is
+//! the number of calls made together, and `registered` is 1 for calls in registered memory, else 0.
+//! In `hosts`, `ranks`, `group` and `registered`, `-1` matches every call. In `channels`, `-1`
+//! means no change; in `bytes_max`, no limit. Spaces around fields, blank lines and text after a
+//! `#` are ignored. The first rule in file order that matches a call, and whose algorithm and
+//! protocol are usable, applies.
 //!
 //! # Invariants
 //!
-//! * A file that NCCL's example reads without guessing means the same here. If the example guesses
-//!   (an unknown collective becomes all-reduce, an unknown algorithm the ring, garbage 0, an empty
-//!   field closes up, a short line is dropped), the file is refused, with the line and the column.
-//! * Rules keep the order and the line numbers of their file, also when they are written and read
+//! * A file that NCCL's example reads without guessing means the same here. If the example guesses,
+//!   the file is rejected with an error that names the line and the column. The example guesses if
+//!   it turns an unknown collective into all-reduce, an unknown algorithm into the ring, or an
+//!   invalid number into 0, and if it skips an empty field or drops a short line.
+//! * Rules keep the order and the line numbers of their file, even after they are written and read
 //!   again.
 //!
-//! Source of the format: `plugins/tuner/example` of NVIDIA's NCCL; the reader is our own.
+//! Source of the format: `plugins/tuner/example` of NVIDIA's NCCL; the parser is ringfold's own.
 
 #![forbid(unsafe_code)]
 
@@ -31,7 +34,7 @@ use super::Question;
 use super::names::{COLLECTIVES, Name};
 use crate::types::{Collective, Method, Protocol};
 
-/// A rule: the way of the calls that match it.
+/// A rule, which sets the algorithm, protocol and channels of matching calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rule {
     /// The collective of matching calls.
@@ -40,11 +43,11 @@ pub struct Rule {
     pub bytes_min: u64,
     /// Maximum bytes of a matching call, inclusive.
     pub bytes_max: u64,
-    /// The algorithm, which may be one that only NCCL has.
+    /// The algorithm; some exist only in NCCL.
     pub algorithm: &'static Name<Method>,
-    /// The protocol, which may be one that only NCCL has.
+    /// The protocol; some exist only in NCCL.
     pub protocol: &'static Name<Protocol>,
-    /// Number of channels; `None` for no change.
+    /// Number of channels to use; `None` for no change.
     pub channels: Option<u32>,
     /// Number of hosts of a matching call; `None` for any number.
     pub hosts: Option<u32>,
@@ -69,7 +72,7 @@ pub struct Rules {
 }
 
 impl Rule {
-    /// Returns the rule's way, if ringfold has it.
+    /// Returns the rule's method and protocol, if ringfold has both.
     pub fn way(&self) -> Option<(Method, Protocol)> {
         Some((self.algorithm.ours?, self.protocol.ours?))
     }
@@ -79,7 +82,7 @@ impl Rule {
         Some((self.algorithm.nccl?.into(), self.protocol.nccl?.into()))
     }
 
-    /// Whether the rule is for this call.
+    /// Whether the rule matches `call`.
     pub fn matches(&self, call: &Question) -> bool {
         let is = |wanted: Option<u32>, given: usize| {
             wanted.is_none_or(|wanted| wanted as usize == given)
@@ -121,7 +124,8 @@ impl fmt::Display for Rule {
 }
 
 impl Rules {
-    /// Returns the table's name in errors and reasons: its file, if it has one.
+    /// Returns the name of the table in error texts and in the logged reasons of choices: the path
+    /// of its file, if the table was read from a file.
     pub fn source(&self) -> &str {
         &self.source
     }
@@ -144,8 +148,8 @@ impl Rules {
         all.into_iter()
     }
 
-    /// Returns the rules that match a call, in file order. The caller uses the first whose way is
-    /// usable.
+    /// Returns the rules that match a call, in file order. The caller uses the first rule whose
+    /// algorithm and protocol are usable.
     #[doc(hidden)]
     pub fn find(&self, call: &Question) -> impl Iterator<Item = &Rule> {
         let call = *call;

@@ -19,9 +19,9 @@ const MAX_ITERATIONS: u32 = 1 << 14;
 /// A candidate is an algorithm with a protocol, and with --channels a number of channels. All
 /// candidates alternate in one job, so they run under the same conditions. Every call begins after
 /// a barrier, with data that was just written; its time is the slowest rank's. The output has a row
-/// for each candidate, size and round, written as soon as it is measured; the same command resumes
-/// a sweep that was interrupted. Starts its ranks itself, or joins the job of a launcher unless
-/// --ranks is given.
+/// for each candidate, size and round, written as soon as it is measured. The same command resumes
+/// an interrupted sweep. Under a launcher, joins the launcher's job; otherwise, or with --ranks,
+/// starts the ranks itself.
 #[derive(clap::Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct SweepArguments {
@@ -80,8 +80,8 @@ pub struct SweepArguments {
     #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
     pub protocols: Vec<Protocol>,
 
-    /// Measure candidates over messages with each of these numbers of channels [default: as many as
-    /// the library takes]
+    /// Measure candidates over messages with each of these numbers of channels [default: the
+    /// library's choice]
     #[arg(
         long,
         value_name = "N,…",

@@ -1,7 +1,8 @@
-//! Keeps a communicator's board, which shows other processes the calls of the driving thread.
+//! Writes a communicator's board (see `board`), on which other processes see the calls of the
+//! driving thread.
 //!
-//! A tiny call costs a few stores to lines that only this rank writes. Without records, the
-//! recorder reads no clock.
+//! A tiny call costs a few stores to cache lines that only this rank writes. If the board has no
+//! records of single calls, the recorder reads no clock.
 
 #![forbid(unsafe_code)]
 
@@ -13,26 +14,26 @@ use crate::engine::{ANY_SOURCE, Job, JobId};
 use crate::error::Error;
 use crate::types::Collective;
 
-/// Number of calls between two updates of short waits, which alone are no news; few enough that a
-/// reader sees short waits soon.
+/// Number of calls between two updates of the waits on the board, if all waits were too short to be
+/// timed. Small enough that a reader sees such waits soon.
 const CALLS_BETWEEN_SHORT_WAITS: u64 = 1024;
 
-/// Number of ranks whose lateness one update shows; the next updates show the other ranks'.
+/// Number of ranks whose lateness one update shows. The following updates show the other ranks.
 const PEERS_AT_ONCE: usize = 64;
 
-/// The number that stands for the collective of the library's own calls, which are not counted.
+/// Number of the collective for the library's own calls, which are not counted.
 const UNCOUNTED: u8 = u8::MAX;
 
-/// A board, and the calls under way.
+/// The writer of a board, with the calls in progress.
 pub struct Recorder {
     board: Board,
-    /// Calls under way, by job number.
+    /// Calls in progress, by job number.
     under_way: Vec<CallUnderWay>,
     /// Number of messages so far.
     messages: u64,
-    /// The record of the collective that ended last, if its waits are not known yet.
+    /// Number of the record of the collective that ended last, if its waits are not known yet.
     unsettled: Option<u64>,
-    /// Total time waited, as of the last news of waits.
+    /// Total time waited, up to the last timed wait that was shown.
     waited: Duration,
     /// The rank whose lateness is shown next.
     next_peer: usize,
@@ -40,11 +41,12 @@ pub struct Recorder {
     last_tiny: LastTiny,
 }
 
-/// The part of a tiny call that a board shows. Calls repeat, and then only their number changes.
+/// The tiny call on the board. If the next tiny call is of the same kind, only the number of calls
+/// changes on the board.
 #[derive(Clone, Copy)]
 struct LastTiny {
     number: usize,
-    /// Number of kinds that the engine had prepared.
+    /// Number of kinds of calls that the engine had prepared.
     kinds: u64,
     collective: u8,
     bytes: u64,
@@ -84,8 +86,8 @@ impl Recorder {
         &self.board
     }
 
-    /// Shows a tiny call that has begun, of an engine with `kinds` prepared kinds; `begun` is the
-    /// number of collectives begun.
+    /// Shows that a tiny call has begun. `kinds` is the number of kinds of calls that the engine
+    /// has prepared, and `begun` the number of collectives begun.
     #[inline(always)]
     pub fn begin_tiny(&mut self, id: JobId, job: &Job, kinds: u64, begun: u64) {
         let last = &self.last_tiny;
@@ -109,7 +111,7 @@ impl Recorder {
         }
     }
 
-    /// Shows a job that has been submitted; `begun` is the number of collectives begun.
+    /// Shows that a job has been submitted; `begun` is the number of collectives begun.
     #[cold]
     pub fn begin(&mut self, id: JobId, job: &JobShown, begun: u64) {
         self.last_tiny = NO_TINY;
@@ -166,13 +168,14 @@ impl Recorder {
             self.board.record_end(ended.record, source);
             let is_message = [Collective::Send as u8, Collective::Recv as u8];
             if !is_message.contains(&ended.collective) {
-                // Of several calls that ended together, the last one waited.
+                // If several calls ended together, the waits count for the last one.
                 self.unsettled = self.unsettled.max(Some(ended.record));
             }
         }
     }
 
-    /// Shows the counts of calls that have ended; `finished` is the number of collectives done.
+    /// Shows the number and the waits of the calls that have ended; `finished` is the number of
+    /// collectives done.
     #[inline]
     pub fn settle(&mut self, lateness: &mut Lateness, finished: u64) {
         self.board.show_finished(finished);
@@ -224,7 +227,7 @@ impl Recorder {
     }
 }
 
-/// The part of a job that is shown.
+/// The part of a job that the board shows.
 pub struct JobShown {
     call: Shown,
     collective: u8,
@@ -234,7 +237,8 @@ pub struct JobShown {
 impl JobShown {
     #[inline]
     pub fn of(job: &Job) -> JobShown {
-        // If devices move the data, ranks meet in a barrier that stands for the call.
+        // If devices move the data, the job is a barrier. The board shows the call that the barrier
+        // stands for.
         let asked = job.asked.as_ref();
         let collective = asked.map_or(job.collective, |asked| asked.collective());
         let is_rooted = collective.has_root();

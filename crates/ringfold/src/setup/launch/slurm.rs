@@ -1,25 +1,27 @@
-//! Slurm's variables beyond ranks: the nodes of a job, and the tasks on each.
+//! Slurm's variables other than those for ranks: the nodes of a job, and the number of tasks on
+//! each.
 
 use sha2::{Digest, Sha256};
 
 use crate::control::RendezvousAddress;
 use crate::env::Lookup;
 
-/// The first port above the usual ephemeral ones.
+/// The first port of the range for jobs, above Linux's default ephemeral ports.
 const FIRST_PORT: u64 = 61440;
-/// Number of ports from `FIRST_PORT` on, among which a job's is chosen.
+/// Number of ports in the range for jobs, from `FIRST_PORT`.
 const PORTS: u64 = 4096;
 
-/// Returns the first host of a Slurm step, and a port derived from the numbers of job and step.
+/// Returns the first host of a Slurm step, and a port derived from the IDs of the job and the step.
 pub(super) fn step_address(lookup: Lookup<'_>) -> Option<RendezvousAddress> {
     let list = lookup("SLURM_STEP_NODELIST").or_else(|| lookup("SLURM_JOB_NODELIST"))?;
     let step = lookup("SLURM_STEP_ID").and_then(|text| text.parse().ok());
     address(lookup, &list, step.unwrap_or(0u64).wrapping_mul(251))
 }
 
-/// Returns the first host of a Slurm job in which an MPI starts the ranks, and a port derived from
-/// the job's number and from `mpi_job`, the same on all ranks. The step cannot be used: it is that
-/// of the MPI's daemons, and ranks on the node of the batch script are in none.
+/// Returns the first host of a Slurm job whose ranks are started by an MPI launcher. The port is
+/// derived from the job's ID and from `mpi_job`, which is the same on all ranks. The step cannot be
+/// used: it belongs to the daemons of the MPI launcher, and ranks on the node of the batch script
+/// belong to no step.
 pub(super) fn allocation_address(lookup: Lookup<'_>, mpi_job: &str) -> Option<RendezvousAddress> {
     let list = lookup("SLURM_JOB_NODELIST")?;
     let digest = Sha256::digest(mpi_job.as_bytes());
@@ -57,7 +59,8 @@ pub(super) fn first_host(list: &str) -> Option<String> {
     }
 }
 
-/// Returns this node's tasks from a list like `2(x3),1`: three nodes of two tasks, then one of one.
+/// Returns the number of tasks on this node, from a list such as `2(x3),1`: three nodes with two
+/// tasks each, then one node with one task.
 pub(super) fn local_size(lookup: Lookup<'_>) -> Option<usize> {
     let list = lookup("SLURM_STEP_TASKS_PER_NODE")?;
     let mut node: usize = lookup("SLURM_NODEID")?.parse().ok()?;

@@ -1,5 +1,5 @@
-//! The path of a message: offered, sent through a port, over a wire, through the receiver's port,
-//! matched with its receive, consumed.
+//! The path of a simulated message: it is offered, passes the sender's port, the wire and the
+//! receiver's port, is matched with its receive, and is consumed.
 
 use super::event::ScheduledEvent;
 use super::job::{JobKind, ProcessorJob, Then};
@@ -11,6 +11,7 @@ use crate::simulate::model::{Links, Ports, Sending, Server};
 use crate::transport::{HEADER_BYTES, Sink};
 
 impl World {
+    /// Returns the costs of the links between the sender and the receiver of a message.
     pub fn links(&self, message: &Message) -> Links {
         let network = &self.scenario.network;
         *network
@@ -18,19 +19,20 @@ impl World {
             .0
     }
 
-    /// Returns the time of a message at the sender's port, and at the receiver's.
+    /// Returns the durations for which a message occupies the sender's and the receiver's port.
     fn durations_ps(&self, message: &Message) -> (u64, u64) {
         let base_ps = self.links(message).ps_per_byte * message.bytes;
         self.slow_links.apply(message.from, message.to, base_ps)
     }
 
-    /// Whether a rank that reduces messages requests them one at a time.
+    /// Whether a rank requests messages that it reduces one at a time.
     fn asks_one_by_one(&self) -> bool {
         self.scenario.network.sending == Sending::Rendezvous
             && self.scenario.compute.server == Server::Serial
     }
 
-    /// Launches a message, or makes it wait for its receive or its grant.
+    /// Launches a message, or queues it until its receive is posted (rendezvous) or its grant
+    /// arrives (RDMA).
     pub fn offer(&mut self, number: u32) {
         let message = self.messages.see(number);
         let (to, source) = (message.to, (message.from, message.channel));
@@ -50,7 +52,7 @@ impl World {
         }
     }
 
-    /// Requests the messages of a stream that are offered and have a receive.
+    /// In a rendezvous: launches the offered messages of a stream for which receives are posted.
     pub fn ask(&mut self, to: u32, source: StreamKey) {
         loop {
             let incoming = self.incoming(to, source);
@@ -72,7 +74,8 @@ impl World {
             let incoming = self.incoming(to, source);
             incoming.offered.pop_front();
             incoming.accepted += 1;
-            // The message waited for the later of the two ends.
+            // If the message waited for its receiver, the message continues the receiver's chain of
+            // causes.
             if self.record.end_ps(self.messages.see(number).part) < self.now {
                 let part = self.cause(to);
                 self.messages.at(number).part = part;
@@ -110,7 +113,7 @@ impl World {
             Ports::Full | Ports::Half => self.now.max(until),
         };
         let mut sent_ps = begin_ps + sending_ps;
-        // Otherwise the bytes pass memory in the processors' jobs.
+        // If processors move the bytes, the bytes pass memory in the processors' jobs instead.
         if is_local && links.work_ps_per_byte == 0 {
             let machine = self.scenario.network.machine(from as usize);
             sent_ps = sent_ps.max(self.pass_memory(machine, begin_ps, bytes));
@@ -129,7 +132,7 @@ impl World {
         self.incoming(to, source).busy_ps += sent_ps - begin_ps;
     }
 
-    /// Records when a message has left its sender's port.
+    /// Records the times at which a message began to leave its sender's port and had left it.
     pub fn leave_port(&mut self, number: u32, begin_ps: u64, sent_ps: u64) {
         let message = self.messages.at(number);
         let ends = (message.from, Some(message.to));
@@ -158,8 +161,8 @@ impl World {
         }
     }
 
-    /// Returns when a message that has its sender's port can begin to enter: its last byte does not
-    /// arrive before it has left.
+    /// Returns the time at which a launched message can begin to enter the receiver's port, so that
+    /// its last byte does not arrive before that byte has been sent.
     pub fn first_byte_ps(&self, number: u32) -> u64 {
         let message = self.messages.see(number);
         let (_, receiving_ps) = self.durations_ps(message);
@@ -202,6 +205,7 @@ impl World {
         self.schedule(arrival_ps, ScheduledEvent::Arrived(number));
     }
 
+    /// Handles a message that has passed the receiver's port.
     pub fn arrived(&mut self, number: u32) {
         let now = self.now;
         let alpha_ps = self.links(self.messages.see(number)).alpha_ps;
@@ -250,7 +254,8 @@ impl World {
         }
     }
 
-    /// Consumes a message with its receive; unequal headers fail the rank.
+    /// Starts the receiver's work on a message; if the headers of message and receive differ, the
+    /// rank fails.
     fn take(&mut self, number: u32, receive: Receive) {
         let message = self.messages.see(number);
         let (to, from) = (message.to, message.from);
@@ -262,7 +267,7 @@ impl World {
             self.touch(to);
             return;
         }
-        // The rank waited for the later one of the message and the receive.
+        // The path continues from the later one of the message and the receive.
         let part = match self.record.end_ps(message.part) < self.now {
             true => self.cause(to),
             false => message.part,
@@ -271,7 +276,8 @@ impl World {
         self.process(number, (to, from), part, then);
     }
 
-    /// Releases the segments that a stream has room for; an empty stream takes one of any length.
+    /// Releases the segments for which a stream has room; an empty stream accepts a segment of any
+    /// length.
     pub fn fill(&mut self, to: u32, source: StreamKey) {
         loop {
             let incoming = self.incoming(to, source);
@@ -296,13 +302,13 @@ impl World {
         }
     }
 
-    /// Frees the room of a segment that the receiver has taken out of its stream.
+    /// Frees the room of a segment that the receiver has taken from the stream.
     fn make_room(&mut self, to: u32, source: StreamKey, bytes: u64) {
         self.incoming(to, source).held_bytes -= bytes;
         self.fill(to, source);
     }
 
-    /// Submits the work on a message to the processor at one end, that of `rank`.
+    /// Submits the work on a message to the processor of `rank`, the sender or the receiver.
     pub fn process(&mut self, number: u32, (rank, peer): (u32, u32), part: u32, then: Then) {
         let message = self.messages.see(number);
         let links = self.links(message);
@@ -310,7 +316,8 @@ impl World {
         let is_moved = links.work_ps_per_byte > 0 && !(links.grants.is_some() && then.combines());
         let moved_bytes = if is_moved { message.bytes } else { 0 };
         let mut duration_ps = links.work_ps_per_byte * moved_bytes;
-        // Bytes that no processor moves cause no misses, nor does a cell that was just written.
+        // Bytes that no processor moves cause no cache misses, nor does a cell that was just
+        // written.
         let is_received = message.to == rank;
         if !(message.is_local && is_received) {
             duration_ps += self.miss_ps_per_byte * moved_bytes;
@@ -321,7 +328,7 @@ impl World {
         let mut job = ProcessorJob::new(rank, JobKind::Overhead, duration_ps, part, then);
         job.peer = Some(peer);
         job.bytes = moved_bytes;
-        // A segment without costs still waits for the first, which has the overhead.
+        // A segment without costs still waits for the first segment, which has the overhead.
         match links.has_free_ends() {
             true => self.follow(job.then, rank, part),
             false => self.submit(job),
@@ -378,7 +385,7 @@ impl World {
         }
     }
 
-    /// Starts the next message of a port.
+    /// Starts the next message of a port, whose last message and gap are over.
     pub fn port_rested(&mut self, rank: u32, is_local: bool) {
         let port = &mut self.ranks[rank as usize].ports[usize::from(is_local)];
         port.is_taken = false;
@@ -418,7 +425,8 @@ impl World {
         }
     }
 
-    /// Handles messages that have left, unless bandwidth was shared out again since.
+    /// Handles messages that have left over shared links, unless the bandwidth has been distributed
+    /// again since `deal`.
     pub fn drained(&mut self, deal: u64) {
         if deal != self.shares.deal {
             return;

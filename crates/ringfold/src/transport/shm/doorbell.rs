@@ -1,22 +1,24 @@
-//! Doorbells, on which a rank sleeps until a peer acts; they cost peers nothing if no rank sleeps.
+//! Doorbells: a rank sleeps on its doorbell until a peer rings it. If no rank sleeps, a ring costs
+//! next to nothing.
 //!
 //! # Protocol
 //!
-//! The sleeper *arms* its doorbell (reads `sequence`, sets `sleeping`, full fence), looks for work
-//! once more, and then sleeps on `sequence`. The ringer makes its change visible (flag or counter),
-//! executes a full fence and reads `sleeping`; if set, the ringer clears it, counts `sequence` up
-//! and wakes the sleeper. Of the two fences one comes first: either the sleeper's second look sees
-//! the change, or the ringer sees `sleeping`. Checked by loom in this file.
+//! The *sleeper*, which owns the doorbell, *arms* it: reads `sequence`, sets `sleeping`, and
+//! executes a full fence. Then the sleeper looks for work once more, and sleeps on `sequence`. A
+//! *ringer*, one of its peers, stores its change (a flag or a counter), executes a full fence and
+//! reads `sleeping`. If `sleeping` is set, the ringer clears `sleeping`, increments `sequence` and
+//! wakes the sleeper. One of the two fences comes first. So either the sleeper's second look sees
+//! the change, or the ringer sees `sleeping`. Loom checks the protocol in this file.
 //!
-//! A fence costs the ringer as much as the line's transfer, every time, although sleepers are rare.
-//! If the kernel can make all running threads of other processes execute a fence (membarrier), the
-//! sleeper requests that, and the ringer needs a fence for the compiler only. A doorbell records
-//! whether its sleeper does so; a ringer whose process is not registered for membarrier keeps its
-//! fence.
+//! A full fence costs the ringer as much as the transfer of a cache line, on every ring, although
+//! sleepers are rare. The kernel may be able to make all running threads of other processes execute
+//! a fence (membarrier). If it is, the sleeper requests such a fence, and the ringer needs only a
+//! compiler fence. A doorbell records whether its sleeper does so. A ringer whose process is not
+//! registered for membarrier executes its own fence regardless.
 //!
-//! The futex is a shared one: a private one would never wake another process. An owner that waits
-//! for descriptors, too, cannot sleep on the futex: the owner announces that instead, and the
-//! ringer then rings the owner's bell (see `bell`).
+//! The futex is not private, because a private futex would never wake another process. An owner
+//! that also waits for descriptors cannot sleep on the futex. Such an owner announces a sleep on
+//! descriptors, and the ringer rings the owner's bell instead (see `transport::bell`).
 
 use super::barrier;
 use crate::sync::{AtomicU32, Ordering, fence};
@@ -27,9 +29,9 @@ use crate::sync::{AtomicU32, Ordering, fence};
 pub struct Doorbell {
     /// Number of wakes: the futex word.
     sequence: AtomicU32,
-    /// Present or next sleep of the owner: [`AWAKE`] or a [`Bed`].
+    /// The object on which the owner sleeps or is about to sleep: a [`Bed`], or [`AWAKE`].
     sleeping: AtomicU32,
-    /// 1 if the owner fences all threads before it sleeps.
+    /// 1 if the owner makes all threads execute a fence before it sleeps.
     fences_ringers: AtomicU32,
 }
 
@@ -51,7 +53,7 @@ pub enum Bed {
     Descriptors = 2,
 }
 
-/// Value of `sequence` when the owner armed.
+/// Value of `sequence` when the owner armed its doorbell.
 #[derive(Clone, Copy, Debug)]
 pub struct Armed(u32);
 
@@ -66,8 +68,8 @@ impl Doorbell {
         }
     }
 
-    /// Spares the ringers their fence, for an owner that seldom sleeps. Called before the first
-    /// ring.
+    /// Makes the owner request the ringers' fences when it arms, so that a ring needs none. For an
+    /// owner that seldom sleeps; called before the first ring.
     pub fn fence_ringers(&self) {
         if barrier::is_registered() {
             // A ringer that does not see the store yet executes its own fence.
@@ -78,11 +80,11 @@ impl Doorbell {
     /// Announces that the owner is about to sleep. The owner looks for work once more before it
     /// sleeps.
     pub fn arm(&self, bed: Bed) -> Armed {
-        // Pairs with the increment in `ring`: a ring after this load ends the sleep.
+        // Pairs with the increment in `wake`: a wake after this load ends the sleep.
         let sequence = self.sequence.load(Ordering::Acquire);
         self.sleeping.store(bed as u32, Ordering::Relaxed);
         // Pairs with the fence in `ring`; SeqCst because each side stores one word and loads the
-        // other's.
+        // word that the other side stores.
         fence(Ordering::SeqCst);
         if self.spares_fence() {
             barrier::fence_all_threads();
@@ -96,9 +98,9 @@ impl Doorbell {
         self.sleeping.store(AWAKE, Ordering::Relaxed);
     }
 
-    /// Wakes the owner if it sleeps on the futex; returns whether it sleeps on descriptors instead,
-    /// so that its bell must be rung. The change to be seen must precede the call, by a store of
-    /// any ordering.
+    /// Wakes the owner if the owner sleeps on the futex. Returns whether the owner sleeps on
+    /// descriptors instead, so that the caller must ring the owner's bell. The caller must have
+    /// stored the change that the owner is to see, with any ordering.
     #[must_use]
     pub fn ring(&self) -> bool {
         if self.spares_fence() && barrier::is_registered() {
@@ -202,8 +204,8 @@ mod loom_tests {
 
     use super::{Bed, Doorbell};
 
-    /// Bound on preemptions: three threads have too many interleavings to try all. No lost wake
-    /// known to the field needs more.
+    /// Bound on preemptions: three threads have too many interleavings to try all. No known kind of
+    /// lost wake needs more preemptions.
     const PREEMPTIONS: usize = 3;
 
     fn doorbell() -> Doorbell {

@@ -1,4 +1,4 @@
-//! A transport that damages messages, as a seed determines.
+//! A transport that damages messages at random, reproducibly for each seed.
 //!
 //! # Model
 //!
@@ -6,15 +6,15 @@
 //! an envelope, so that damage is found even if the inner transport checks nothing:
 //!
 //! ```text
-//! 0 header: 40 bytes   40 payload   40 + bytes: the digest of both, as u64
+//! offset 0: header, 40 bytes   40: payload   40 + its length: digest of both, u64
 //! ```
 //!
 //! For each posted message, at most one fault is drawn. The property under test: a call that
-//! returns Ok has the correct result; any other call ends in a clean error, or by the deadline.
-//! Nothing hangs or panics.
+//! succeeds has the correct result, and any other call ends with an error, by the deadline at the
+//! latest. Nothing hangs or panics.
 //!
-//! Published memory is not offered, since it bypasses the injector. The data path copies and
-//! allocates.
+//! The injector offers no published memory, because that bypasses messages. It copies and allocates
+//! on the data path, unlike other transports.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -33,26 +33,26 @@ const ENVELOPE_BYTES: usize = HEADER_BYTES + CHECKSUM_BYTES;
 
 const CHECKSUM_BYTES: usize = 8;
 
-/// Frequencies and limits of faults. The default makes none.
+/// Frequencies and limits of faults. By default, no faults are injected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
     /// The seed of all random choices, different for each rank.
     pub seed: u64,
-    /// Messages per mille that are delayed; their stream waits with them.
+    /// Messages per mille that are delayed; later messages of their stream wait behind them.
     pub delay: u16,
     /// Messages per mille that are not sent, though the send is reported complete.
     pub drop: u16,
     /// Messages per mille that are sent twice.
     pub duplicate: u16,
-    /// Messages per mille whose end is missing; their header says so.
+    /// Messages per mille whose end is missing; their headers state the shorter length.
     pub truncate: u16,
     /// Messages per mille with one bit flipped, anywhere in the envelope.
     pub flip: u16,
-    /// Messages per mille at which sending stops: from then on everything is dropped.
+    /// Messages per mille after which sending stops: such a message and all later ones are dropped.
     pub half_close: u16,
     /// Maximum delay of a message.
     pub delay_limit: Duration,
-    /// Number of faults after which no more are made. Delays do not count.
+    /// Maximum number of faults, not counting delays.
     pub fault_limit: u32,
 }
 
@@ -66,7 +66,7 @@ enum InjectedFault {
     HalfClose,
 }
 
-/// A transport with faults.
+/// A transport that adds faults to another one.
 pub struct FaultInjector<T> {
     // Dropped before the buffers that `inner` may still access.
     inner: T,
@@ -77,9 +77,9 @@ pub struct FaultInjector<T> {
     half_closed: bool,
     now: Time,
     next_ticket: Ticket,
-    /// Operations posted on the inner transport, by its tickets.
+    /// Operations posted on the inner transport, by the inner transport's tickets.
     under_way: BTreeMap<Ticket, InjectedOperation>,
-    /// Delayed messages, and those behind them; no empty queues.
+    /// Delayed messages and the messages behind them, by peer and channel; no queue is empty.
     held: BTreeMap<(usize, usize), VecDeque<HeldMessage>>,
     /// Delayed sends that were complete as soon as they were released.
     released: Vec<Ticket>,
@@ -89,7 +89,7 @@ pub struct FaultInjector<T> {
 
 enum InjectedOperation {
     Send {
-        /// `None` for the second of two equal messages.
+        /// `None` for the second copy of a duplicated message.
         ticket: Option<Ticket>,
         _envelope: Owned,
     },
@@ -241,7 +241,7 @@ impl<T: Transport> Transport for FaultInjector<T> {
             let limit_ps = self.faults.delay_limit.as_nanos() as u64 * 1000;
             let delay_ps = self.random.below(limit_ps + 1);
             let queue = self.held.entry(key).or_default();
-            // Keeps the order: not before the message in front.
+            // A message is never released before the message in front of it.
             let earliest = queue.back().map_or(Time::default(), |last| last.release);
             queue.push_back(HeldMessage {
                 release: earliest.max(Time(self.now.0 + u128::from(delay_ps))),
@@ -376,7 +376,8 @@ fn seal(header: &Header, payload: Region) -> Owned {
     envelope
 }
 
-/// Checks an envelope from one rank to another, and passes its payload to `sink`.
+/// Checks the envelope of the message `due` from one rank to another, and passes its payload to
+/// `sink`.
 fn open(envelope: Region, [from, to]: [usize; 2], due: &Header, sink: &Sink) -> Result<()> {
     let end = envelope.bytes() - CHECKSUM_BYTES;
     let mut claimed = [0; CHECKSUM_BYTES];
