@@ -25,7 +25,9 @@ def finder(module: str, names: Mapping[str, str], depth: int = 2) -> Callable[[s
 
     def find(name: str) -> Any:
         if name not in names:
-            raise AttributeError(f"module `{module}` has no attribute `{name}`")
+            text = f"module `{module}` has no attribute `{name}`"
+            # By the name and the module, Python suggests similar names.
+            raise AttributeError(text, name=name, obj=sys.modules[module])
         new = names[name]
         text = f"`{module}.{name}` is now `{module}.{new}`; the old name works until version 0.2"
         warnings.warn(text, DeprecationWarning, stacklevel=depth)

@@ -34,8 +34,13 @@ class Tuning(TypedDict, total=False):
 
 
 def checked(tuning: Mapping[str, Any] | None, old: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of `tuning`, and those of `old`, the deprecated keyword arguments of `init`."""
+    """The settings of `tuning`, and those of `old`, the deprecated keyword arguments of `init`.
+
+    A setting that is in both is an error, like an argument that is given twice.
+    """
     known = Tuning.__annotations__
+    if tuning is not None and not isinstance(tuning, Mapping):
+        raise TypeError(f"`tuning` is a mapping of names to settings, not {type(tuning).__name__}")
     for name in old:
         if name not in known:
             raise TypeError(f"init() got an unexpected keyword argument '{name}'")
@@ -48,6 +53,8 @@ def checked(tuning: Mapping[str, Any] | None, old: Mapping[str, Any]) -> dict[st
     for name in tuning or ():
         if name not in known:
             raise InvalidArgumentError(f"unknown key `{name}` in `tuning`; {_hint(name)}")
+        if name in old:
+            raise InvalidArgumentError(f"`{name}` is given twice: as an argument and in `tuning`")
     return {**old, **(tuning or {})}
 
 

@@ -14,8 +14,9 @@ def test_old_names_of_errors_are_the_new_classes(module: str) -> None:
     for old, new in _renamed.ERRORS.items():
         with pytest.warns(DeprecationWarning, match=rf"`{module}.{old}` is now `{module}.{new}`"):
             assert getattr(names, old) is getattr(ringfold, new)
-    with pytest.raises(AttributeError, match="no attribute `Terror`"):
+    with pytest.raises(AttributeError, match="no attribute `Terror`") as unknown:
         names.Terror
+    assert (unknown.value.name, unknown.value.obj) == ("Terror", names)
 
 
 def test_the_old_name_of_torchs_error_is_the_new_class() -> None:
@@ -35,3 +36,11 @@ def test_settings_are_still_arguments_of_init() -> None:
     unknown = {"ranks": 2}
     with pytest.raises(TypeError, match="unexpected keyword argument 'ranks'"):
         ringfold.init(**unknown)  # type: ignore[arg-type]
+
+
+def test_a_setting_given_twice_is_an_error() -> None:
+    with (
+        pytest.raises(ringfold.InvalidArgumentError, match="`max_channels` is given twice"),
+        pytest.warns(DeprecationWarning),
+    ):
+        ringfold.init(0, 1, max_channels=1, tuning={"max_channels": 2})

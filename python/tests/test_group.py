@@ -82,3 +82,9 @@ def test_an_unknown_key_of_tuning_is_an_error_that_names_the_nearest() -> None:
     unknown = {"speed": "high"}
     with pytest.raises(ringfold.InvalidArgumentError, match="use max_channels, protocol"):
         ringfold.init(tuning=unknown)
+
+
+@pytest.mark.parametrize("wrong", [["max_channels"], "max_channels", 2, 0, False, "", []])
+def test_tuning_is_a_mapping(wrong: Any) -> None:
+    with pytest.raises(TypeError, match="`tuning` is a mapping"):
+        ringfold.init(tuning=wrong)
