@@ -64,8 +64,9 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// The error of `body`, otherwise the first error of its calls, in the order of their start.
-    /// Either is returned when all calls have ended, at the latest at their deadlines.
+    /// The error of `body`, otherwise the first error of its calls, in the order of their start; a
+    /// fatal error comes before one that is not. Either is returned when all calls have ended, at
+    /// the latest at their deadlines. `Unsupported` in a child that was forked within the scope.
     pub fn scope<'env, R>(
         &'env self,
         body: impl for<'scope> FnOnce(&'scope Scope<'scope, 'env>) -> Result<R>,
@@ -88,9 +89,11 @@ impl<'env> Calls<'env> {
         };
         let outcome = catch_unwind(AssertUnwindSafe(|| body(&scope)));
         let waited = scope.wait();
-        match outcome {
-            Ok(result) => result.and_then(|value| waited.map(|()| value)),
-            Err(panic) => resume_unwind(panic),
+        let result = outcome.unwrap_or_else(|panic| resume_unwind(panic));
+        match (result, waited) {
+            // The communicator has ended, whatever the body made of it.
+            (Err(own), Err(error)) if error.is_fatal() && !own.is_fatal() => Err(error),
+            (result, waited) => result.and_then(|value| waited.map(|()| value)),
         }
     }
 }
@@ -134,12 +137,44 @@ impl<'scope> Scope<'scope, '_> {
 
     /// Waits until all calls are done; returns the first error.
     fn wait(&self) -> Result<()> {
+        // In a forked child, no call is under way, and another thread may have held the lock.
+        self.calls.communicator.check_process()?;
         let works = std::mem::take(&mut *lock(&self.works));
         // Every call is waited for, also after an error.
         let results = works.iter().map(|work| work.wait());
         results.fold(Ok(()), Result::and)
     }
 }
+
+/// Programs that borrow wrongly, which the compiler refuses.
+///
+/// A slice of the body:
+/// ```compile_fail,E0597
+/// # let comm = ringfold::Communicator::init().unwrap();
+/// comm.scope(|scope| {
+///     let mut own = [1f32];
+///     scope.all_reduce(&mut own, ringfold::Op::Sum).map(drop)
+/// });
+/// ```
+///
+/// A slice in two calls:
+/// ```compile_fail,E0499
+/// # let comm = ringfold::Communicator::init().unwrap();
+/// let mut twice = [1f32];
+/// comm.scope(|scope| {
+///     scope.all_reduce(&mut twice, ringfold::Op::Sum)?;
+///     scope.all_reduce(&mut twice, ringfold::Op::Sum).map(drop)
+/// });
+/// ```
+///
+/// A handle that leaves:
+/// ```compile_fail
+/// # let comm = ringfold::Communicator::init().unwrap();
+/// let mut data = [1f32];
+/// let work = comm.scope(|scope| scope.all_reduce(&mut data, ringfold::Op::Sum));
+/// ```
+#[cfg(doctest)]
+struct Refused;
 
 #[cfg(test)]
 mod tests {
