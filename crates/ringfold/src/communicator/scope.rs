@@ -9,6 +9,7 @@ use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Mutex};
 
+use super::membership::forked;
 use super::request::{CallOptions, Request, Target};
 use super::typed::{Calls, block, collectives, in_place, receive, request};
 use super::{Communicator, Work};
@@ -138,7 +139,9 @@ impl<'scope> Scope<'scope, '_> {
     /// Waits until all calls are done; returns the first error.
     fn wait(&self) -> Result<()> {
         // In a forked child, no call is under way, and another thread may have held the lock.
-        self.calls.communicator.check_process()?;
+        if self.calls.communicator.is_forked() {
+            return Err(forked());
+        }
         let works = std::mem::take(&mut *lock(&self.works));
         // Every call is waited for, also after an error.
         let results = works.iter().map(|work| work.wait());
