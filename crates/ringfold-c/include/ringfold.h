@@ -877,3 +877,10 @@ void ringfold_work_free(ringfold_work_t *work);
 #ifdef __cplusplus
 }  // extern "C"
 #endif  // __cplusplus
+
+/* Compilers can be told to make enumerations smaller (-fshort-enums); the library's have 4 bytes. */
+#if defined(__cplusplus) && __cplusplus >= 201103L
+static_assert(sizeof(ringfold_dtype_t) == 4, "compile with -fno-short-enums");
+#elif defined(__STDC_VERSION__) && __STDC_VERSION__ >= 201112L
+_Static_assert(sizeof(ringfold_dtype_t) == 4, "compile with -fno-short-enums");
+#endif
