@@ -177,7 +177,7 @@ impl<'scope> Scope<'scope, '_> {
 /// let work = comm.scope(|scope| scope.all_reduce(&mut data, ringfold::Op::Sum));
 /// ```
 #[cfg(doctest)]
-struct Refused;
+struct WrongBorrows;
 
 #[cfg(test)]
 mod tests {
