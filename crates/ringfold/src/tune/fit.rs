@@ -9,7 +9,7 @@
 //! | `ringfold tune calibrate` | [`calibrate`]: constants of the cost model, and corrections |
 //! | joining | [`probe`](super::probe): corrections of one way |
 //! | `Communicator::rebalance` | [`weights`](super::weights): each rank's share |
-//! | `ringfold sim --calibrate` | [`least_squares`]: constants of links and reductions |
+//! | `ringfold tune calibrate --rows` | [`least_squares`]: constants of links and reductions |
 
 #![forbid(unsafe_code)]
 
