@@ -3,7 +3,7 @@
 use std::ffi::{CString, c_char, c_int};
 use std::ptr;
 
-use ringfold::{Communicator as Core, RendezvousListener};
+use ringfold::{Communicator as Core, Error, RendezvousListener};
 
 use crate::arguments::{borrowed, check_place, invalid, store, text};
 use crate::config::Config;
@@ -261,6 +261,10 @@ pub unsafe extern "C" fn ringfold_abort(
     guard(|| {
         // SAFETY: the caller's promise.
         let comm = unsafe { borrowed(comm, "comm") }?.core();
+        if comm.is_forked() {
+            let text = "a forked child cannot abort its parent's communicator";
+            return Err(Error::Unsupported(text.into()));
+        }
         // SAFETY: the caller's promise.
         comm.abort(unsafe { text(reason, "reason") }?);
         Ok(())

@@ -151,7 +151,7 @@ static void fork_a_child(ringfold_comm_t *comm) {
         mistakes = 0;
         EXPECT(ringfold_barrier(comm), RINGFOLD_UNSUPPORTED);
         EXPECT(ringfold_close(comm), RINGFOLD_UNSUPPORTED);
-        ringfold_abort(comm, "a child");
+        EXPECT(ringfold_abort(comm, "a child"), RINGFOLD_UNSUPPORTED);
         ringfold_free(comm);
         _exit(mistakes);
     }
