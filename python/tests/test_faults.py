@@ -327,8 +327,9 @@ def wait_in(comm: ringfold.Communicator, how: str) -> Any:
         "close": comm.close,
         "split": lambda: comm.split(0),
     }
-    print("waiting", flush=True)
     try:
+        # The signal may arrive before this returns.
+        print("waiting", flush=True)
         waits[how]()
     except KeyboardInterrupt:
         return "interrupted"
@@ -346,8 +347,8 @@ def test_ctrl_c_ends_every_wait(jobs: Any, how: str) -> None:
     job = jobs(wait_in, 2, how=how)
     job.wait_for(0, "absent")
     job.wait_for(1, "waiting")
-    # The line is printed before the wait. A signal that arrives in between is seen at the wait's
-    # first check.
+    # The line is printed before the wait. A signal that arrives in between is seen in Python, or at
+    # the wait's first check.
     job.signal(1, signal.SIGINT)
     assert job.result(1) == "interrupted"
 
