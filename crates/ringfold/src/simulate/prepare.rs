@@ -246,6 +246,8 @@ fn job(scenario: &Scenario, way: &Way, rank: usize, buffers: &RankBuffers) -> Re
 fn checked_job(scenario: &Scenario, way: &Way, rank: usize, request: &Request) -> Result<Job> {
     let timeout = Duration::from_nanos(scenario.timeout_ps.div_ceil(1000));
     let mut job = request.check(rank, scenario.ranks, way, timeout)?;
+    // `stragglar` expects the root last.
+    job.root = scenario.root;
     let weights = scenario.weights.as_ref().filter(|_| way.is_weighted);
     job.weights = weights.map(|each| Weights::new(each, 1)).transpose()?;
     Ok(job)

@@ -164,11 +164,7 @@ impl Scenario {
         let counts = Counts::Even(self.count());
         Request {
             op: self.op,
-            target: match Target::of(self.collective, self.root) {
-                // `stragglar` expects the root last.
-                Target::None => Target::Root(self.root),
-                target => target,
-            },
+            target: Target::of(self.collective, self.root),
             options: CallOptions {
                 algorithm: self.algorithm,
                 ..CallOptions::default()
