@@ -37,6 +37,8 @@ impl Port {
         arguments.extend(program);
         let mut command = ringfold(&arguments);
         command.env("RINGFOLD_SECRET", "a secret of both hosts");
+        // Beyond the watchdog: a test that waits for the deadline of joining fails.
+        command.env("RINGFOLD_CONNECT_TIMEOUT_MS", "600000");
         command
     }
 }
@@ -103,7 +105,6 @@ fn a_rank_that_cannot_start_ends_the_job_on_all_hosts() {
         assert_eq!(done[failing].status.code(), Some(7));
         let other = &done[1 - failing];
         assert_eq!(other.status.code(), Some(1), "{}", other.stderr);
-        // Without these reasons, the other host's ranks have waited until the deadline for joining.
         // The first rank that ends is printed, and rank 1 may learn of rank 0's end before rank 0
         // has printed its error.
         let reasons: &[&str] = match failing {
