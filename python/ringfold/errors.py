@@ -12,20 +12,6 @@ from typing import TYPE_CHECKING
 
 from ringfold import _renamed
 
-__all__ = [
-    "AbortedError",
-    "BootstrapError",
-    "ClosedError",
-    "CorruptError",
-    "InvalidArgumentError",
-    "MismatchError",
-    "PeerFailedError",
-    "RingfoldError",
-    "RingfoldSystemError",
-    "RingfoldTimeoutError",
-    "UnsupportedError",
-]
-
 if not TYPE_CHECKING:
     __getattr__ = _renamed.finder(__name__, _renamed.ERRORS)
 
