@@ -6,6 +6,7 @@
 //! without progress. After a shorter series, virtual time jumps to the next event. If a call has a
 //! short path, each rank chooses it or the schedule at random.
 
+mod canonical;
 /// The calls' inputs and outputs, which the tests between processes include, too.
 #[path = "../../tests/oracle/mod.rs"]
 mod definitions;

@@ -165,6 +165,21 @@ impl Geometry {
         self.cut.chunks()
     }
 
+    /// Returns an upper bound of the size of a chunk in any slice, a multiple of
+    /// [`CHUNK_ALIGN_BYTES`].
+    pub fn longest_chunk_bytes(&self) -> usize {
+        let bytes = match self.cut {
+            BufferCut::Blocks(_) => self.slice_elements as usize * self.element_bytes,
+            // All slices but the last have the length of the first.
+            BufferCut::Vector(chunks) => [0, self.slices - 1]
+                .into_iter()
+                .flat_map(|slice| (0..chunks).map(move |chunk| self.range(chunk, 1, slice).len()))
+                .max()
+                .unwrap_or(0),
+        };
+        bytes.next_multiple_of(CHUNK_ALIGN_BYTES)
+    }
+
     /// Divides scratch memory among `in_flight` slices of `channels` channels, which have equal
     /// numbers of chunks.
     pub fn scratch_parts(&self, channels: u32, in_flight: u32) -> Parts {

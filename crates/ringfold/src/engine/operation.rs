@@ -25,6 +25,12 @@ pub struct Buffers {
     pub scratch: Region,
     /// The division of `scratch`.
     pub scratch_parts: Parts,
+    /// Memory of the engine for other ranks' copies of chunks.
+    pub leaf_memory: Region,
+    /// Number of places for copies in each slice in flight.
+    pub leaves: u32,
+    /// Size of a place.
+    pub leaf_bytes: usize,
     /// The cut of `input`.
     pub input_cut: Geometry,
     /// The cut of `output`.
@@ -100,13 +106,21 @@ impl Buffers {
         let (whole, place) = match buffer {
             Buffer::Input => (self.input, self.input_place?),
             Buffer::Output => (self.output, self.output_place?),
-            Buffer::Scratch => return None,
+            Buffer::Scratch | Buffer::Leaves => return None,
         };
         let within = part.address() as usize - whole.address() as usize;
         Some(BufferHandle {
             offset: place.offset + within as u64,
             ..place
         })
+    }
+
+    /// Returns the memory of a copy of a chunk of `bytes` bytes, from place `first` on, in one of
+    /// the slices in flight.
+    pub fn leaf(&self, first: u32, flight: u32, bytes: usize) -> Region {
+        let place = flight as usize * self.leaves as usize + first as usize;
+        let begin = place * self.leaf_bytes;
+        self.leaf_memory.part(begin..begin + bytes)
     }
 
     /// Returns the cut of scratch memory, see [`Buffer::Scratch`].
@@ -154,6 +168,7 @@ impl PreparedOperation {
                 let range = cut.scratch_range(span.first, span.len, slice, parts);
                 buffers.scratch.part(range)
             }
+            Buffer::Leaves => unreachable!("places of copies have no length of their own"),
         }
     }
 
@@ -166,7 +181,7 @@ impl PreparedOperation {
             ..
         } = &self.buffers;
         match buffer {
-            Buffer::Input | Buffer::Scratch => input_cut.slot_offset(first, slice),
+            Buffer::Input | Buffer::Scratch | Buffer::Leaves => input_cut.slot_offset(first, slice),
             Buffer::Output if *is_apart => {
                 input_cut.slice_bytes() + output_cut.slot_offset(first, slice)
             }

@@ -127,12 +127,11 @@ impl ChannelPlan {
     fn new(steps: &[Step], after: Vec<Vec<u32>>, rounds: u32) -> ChannelPlan {
         let mut messages: HashMap<(bool, u32), u32> = HashMap::new();
         let mut number = |action: &Action| {
-            let key = match *action {
-                Action::Send { peer, .. } => (true, peer),
-                Action::Recv { peer, .. } | Action::RecvReduce { peer, .. } => (false, peer),
-                _ => return 0,
+            let Some(peer) = action.message_peer() else {
+                return 0;
             };
-            let next = messages.entry(key).or_default();
+            let is_sent = action.sender().is_none();
+            let next = messages.entry((is_sent, peer)).or_default();
             *next += 1;
             *next - 1
         };

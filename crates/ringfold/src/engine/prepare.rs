@@ -90,7 +90,8 @@ impl Engine {
         if let Some(fallback) = &mut fallback {
             fallback.continue_after_scaling(job.input);
         }
-        let uses_scratch = plan.schedule.scratch && straggler_policy.is_none();
+        // A policy for slow ranks has memory of its own.
+        let uses_scratch = straggler_policy.is_none();
         let buffers = self.buffers(&job, uses_scratch, &plan, (slice_elements, slices), owned)?;
         let call = call.unwrap_or_else(|| self.call(&job, straggler_policy));
         if job.way.access.is_shared() && Inline::carries(&call) {
@@ -158,13 +159,23 @@ impl Engine {
             output_place: None,
             scratch: Region::EMPTY,
             scratch_parts: Parts::default(),
+            leaf_memory: Region::EMPTY,
+            leaves: if uses_scratch { schedule.leaves } else { 0 },
+            leaf_bytes: 0,
             input_cut,
             output_cut,
             is_apart: schedule.apart,
             held: Vec::new(),
             owned,
         };
-        if uses_scratch {
+        if buffers.leaves > 0 {
+            let places = (buffers.leaves * plan.slices_in_flight.min(slices)) as usize;
+            buffers.leaf_bytes = buffers.input_cut.longest_chunk_bytes();
+            let block = self.scratch(places * buffers.leaf_bytes);
+            buffers.leaf_memory = block.region();
+            buffers.owned.push(block);
+        }
+        if uses_scratch && schedule.scratch {
             let cut = buffers.scratch_cut();
             let channels = plan.channels.len() as u32;
             let parts = cut.scratch_parts(channels, plan.slices_in_flight);

@@ -1,8 +1,8 @@
 //! The loops that reduce buffers: one body for each representation of an element, generic over the
 //! operation.
 //!
-//! Two sources are reduced in one pass. More sources are accumulated block by block in a scratch
-//! array that stays in the first-level cache, so every source and the result pass through memory
+//! Two sources are reduced in one pass. More sources are accumulated block by block in scratch
+//! arrays that stay in the first-level cache, so every source and the result pass through memory
 //! once. 16- and 8-bit floats are accumulated in `f32`.
 //!
 //! The compiler vectorises these loops. Results that replace a source need a loop of their own: the
@@ -16,6 +16,7 @@ use std::mem::MaybeUninit;
 
 use super::level::LoopBody;
 use super::ops::Join;
+use super::tree::{self, TreeJoin};
 use crate::element::convert;
 use crate::memory::Region;
 use crate::types::DType;
@@ -201,11 +202,13 @@ fn round_joined(value: f32) -> u32 {
     bits.wrapping_add(if value.is_nan() { 0 } else { increment })
 }
 
-/// Size of the scratch array: large enough to hide the start of each loop, small enough to stay in
-/// the first-level cache.
-const SCRATCH_BYTES: usize = 4096;
+/// Size of all scratch arrays together: they stay in the first-level cache.
+const SCRATCH_BYTES: usize = 16 << 10;
 
-/// Folds three or more sources.
+/// Maximum size of a scratch array: large enough to hide the start of each loop.
+const PARTIAL_BYTES_MAX: usize = 4 << 10;
+
+/// Folds three or more sources, in the order of [`tree`](super::tree).
 ///
 /// # Safety
 /// As [`LoopBody::run`]; `count` elements in each region.
@@ -215,33 +218,49 @@ unsafe fn fold_blocks<J: Join<F::Wide>, F: ElementFormat>(
     sources: &[Region],
     count: usize,
 ) {
-    let [first, second, middle @ .., last] = sources else {
-        unreachable!("one and two sources have their own loops");
-    };
     let mut scratch = MaybeUninit::<[u64; SCRATCH_BYTES / 8]>::uninit();
     let scratch = scratch.as_mut_ptr().cast::<F::Wide>();
-    let block = SCRATCH_BYTES / size_of::<F::Wide>();
+    let partial_bytes = (SCRATCH_BYTES / tree::partials(sources.len())).min(PARTIAL_BYTES_MAX);
+    let block = partial_bytes / size_of::<F::Wide>();
     let mut done = 0;
     while done < count {
         let length = block.min(count - done);
         let at = |region: &Region| region.address().cast::<F::Stored>().wrapping_add(done);
-        // SAFETY: elements `done..done + length` are inside every region and `length` elements
-        // inside the scratch array, which overlaps nothing. A source that `into` replaces has been
-        // read up to `done + length` before that part is written.
-        unsafe {
-            zip(scratch, at(first), at(second), length, |a, b| {
-                J::join(F::widen(a), F::widen(b))
-            });
-            for source in middle {
-                zip_in_place(scratch, at(source), length, |wide, b| {
-                    J::join(wide, F::widen(b))
-                });
-            }
-            let finish = |b, wide| F::narrow(J::join(wide, F::widen(b)));
-            if into.is_same(*last) {
-                zip_in_place(at(&into), scratch, length, finish);
-            } else {
-                zip(at(&into), at(last), scratch, length, finish);
+        let partial = |level: usize| scratch.wrapping_add(level * block);
+        for join in tree::joins(sources.len()) {
+            // SAFETY: elements `done..done + length` are inside every region and `length` elements
+            // inside each scratch array, which overlaps nothing. A source that `into` replaces has
+            // been read up to `done + length` before that part is written.
+            unsafe {
+                match join {
+                    TreeJoin::Pair { first, level } => {
+                        let (a, b) = (at(&sources[first]), at(&sources[first + 1]));
+                        zip(partial(level), a, b, length, |a, b| {
+                            J::join(F::widen(a), F::widen(b))
+                        });
+                    }
+                    TreeJoin::Leaf { leaf, level } => {
+                        zip_in_place(partial(level), at(&sources[leaf]), length, |wide, b| {
+                            J::join(wide, F::widen(b))
+                        });
+                    }
+                    TreeJoin::Partials { level } => {
+                        zip_in_place(partial(level), partial(level + 1), length, J::join);
+                    }
+                    TreeJoin::LastLeaf { leaf } => {
+                        let finish = |b, wide| F::narrow(J::join(wide, F::widen(b)));
+                        if into.is_same(sources[leaf]) {
+                            zip_in_place(at(&into), partial(0), length, finish);
+                        } else {
+                            zip(at(&into), at(&sources[leaf]), partial(0), length, finish);
+                        }
+                    }
+                    TreeJoin::LastPartials => {
+                        zip(at(&into), partial(0), partial(1), length, |a, b| {
+                            F::narrow(J::join(a, b))
+                        });
+                    }
+                }
             }
         }
         done += length;

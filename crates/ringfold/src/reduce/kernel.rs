@@ -63,8 +63,8 @@ impl ReductionKernel {
         self.dtype
     }
 
-    /// Sets every element of `into` to the combination of that element of `sources`, from first to
-    /// last.
+    /// Sets every element of `into` to the combination of that element of `sources`, in the order
+    /// of the canonical tree.
     ///
     /// All regions have the same length, a multiple of the element's size. `into` may be one of the
     /// sources, but may not overlap a source in part. There is at least one source. 16- and
@@ -81,8 +81,8 @@ impl ReductionKernel {
         check_regions(self.dtype, into, sources);
     }
 
-    /// Sets every element of all `targets` to the reduction of that element of `sources`, from
-    /// first to last, scaled by `factor`. `parts` is scratch space for a list.
+    /// Sets every element of all `targets` to the reduction of that element of `sources`, in the
+    /// order of the canonical tree, scaled by `factor`. `parts` is scratch space for a list.
     ///
     /// The regions must satisfy the contract of [`fold`](ReductionKernel::fold); each target may be
     /// one of the sources, and no two targets overlap. The bits are those of a fold followed by a

@@ -207,12 +207,16 @@ unsafe fn sum_rows<F: RowFormat, const N: usize>(
             let read = |from: *mut F::Stored| {
                 F::widen(from.add(index).cast::<[_; ROW]>().read_unaligned())
             };
-            let mut wide = read(from[0]);
-            for source in &from[1..] {
-                let other = read(*source);
-                wide = std::array::from_fn(|lane| Sum::join(wide[lane], other[lane]));
-            }
-            let row = finish(wide);
+            let join = |a: [F::Wide; ROW], b: [F::Wide; ROW]| -> [F::Wide; ROW] {
+                std::array::from_fn(|lane| Sum::join(a[lane], b[lane]))
+            };
+            let pair = |first: usize| join(read(from[first]), read(from[first + 1]));
+            // The order of `tree`.
+            let row = finish(match N {
+                2 => pair(0),
+                3 => join(pair(0), read(from[2])),
+                _ => join(pair(0), pair(2)),
+            });
             for target in into {
                 put(target.add(index), row);
             }

@@ -11,6 +11,7 @@ use std::marker::PhantomData;
 use super::level::LoopBody;
 use super::ops::{Join, Sum};
 use super::spread::{ROW, RowFormat};
+use super::tree::{self, TreeJoin};
 use crate::memory::Region;
 
 /// Elements of a block: few enough to stay in registers. The compiler keeps arrays of 32 in memory,
@@ -19,6 +20,9 @@ const BLOCK: usize = ROW;
 
 type Stored = [u16; BLOCK];
 type Wide = [f32; BLOCK];
+
+/// Partial results, by level; enough for any number of ranks.
+type Partials = [Wide; u32::BITS as usize];
 
 /// The rounding of the software conversions.
 const NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT;
@@ -128,7 +132,7 @@ impl<R: RowFormat<Stored = u16, Wide = f32>> LoopBody<f64> for ScaleHalf<R> {
     }
 }
 
-/// Joins the blocks of all sources from first to last, and stores the result of `finish`.
+/// Joins the blocks of all sources in the order of [`tree`], and stores the result of `finish`.
 ///
 /// # Safety
 /// As [`LoopBody::run`].
@@ -140,6 +144,7 @@ unsafe fn fold_blocks<J: Join<f32>, R: RowFormat<Stored = u16, Wide = f32>>(
 ) {
     let count = into.bytes() / 2;
     let whole = count - count % BLOCK;
+    let mut partials = [[0.0; BLOCK]; u32::BITS as usize];
     let block = |region: &Region, index| {
         let first = region.address().cast::<u16>().wrapping_add(index);
         first.cast::<Stored>()
@@ -148,11 +153,8 @@ unsafe fn fold_blocks<J: Join<f32>, R: RowFormat<Stored = u16, Wide = f32>>(
         // SAFETY: a whole block from `index` is inside every region; every source's block is read
         // before the target's is written.
         unsafe {
-            let read = |source| R::widen(block(source, index).read_unaligned());
-            let mut wide = read(&sources[0]);
-            for source in &sources[1..] {
-                wide = join_blocks::<J>(wide, read(source));
-            }
+            let read = |source: &Region| R::widen(block(source, index).read_unaligned());
+            let wide = join_all::<J>(sources, &mut partials, read);
             block(&into, index).write_unaligned(R::narrow(wide.map(&finish)));
         }
     }
@@ -167,14 +169,47 @@ unsafe fn fold_blocks<J: Join<f32>, R: RowFormat<Stored = u16, Wide = f32>>(
         // SAFETY: the instructions are available by the caller's contract.
         unsafe { R::widen(stored.map(u16::from_ne_bytes)) }
     };
-    let mut wide = padded(&sources[0]);
-    for source in &sources[1..] {
-        wide = join_blocks::<J>(wide, padded(source));
-    }
+    let wide = join_all::<J>(sources, &mut partials, padded);
     // SAFETY: the instructions are available by the caller's contract.
     let stored = unsafe { R::narrow(wide.map(&finish)) }.map(u16::to_ne_bytes);
     into.part(rest.clone())
         .write(&stored.as_flattened()[..rest.len()]);
+}
+
+/// Joins the blocks that `read` returns for each source, in the order of [`tree`]. `partials` is
+/// scratch space.
+#[inline(always)]
+fn join_all<J: Join<f32>>(
+    sources: &[Region],
+    partials: &mut Partials,
+    read: impl Fn(&Region) -> Wide,
+) -> Wide {
+    let pair = |a, b| join_blocks::<J>(read(a), read(b));
+    match sources {
+        [only] => return read(only),
+        [a, b] => return pair(a, b),
+        [a, b, c] => return join_blocks::<J>(pair(a, b), read(c)),
+        [a, b, c, d] => return join_blocks::<J>(pair(a, b), pair(c, d)),
+        _ => {}
+    }
+    for join in tree::joins(sources.len()) {
+        match join {
+            TreeJoin::Pair { first, level } => {
+                partials[level] = pair(&sources[first], &sources[first + 1]);
+            }
+            TreeJoin::Leaf { leaf, level } => {
+                partials[level] = join_blocks::<J>(partials[level], read(&sources[leaf]));
+            }
+            TreeJoin::Partials { level } => {
+                partials[level] = join_blocks::<J>(partials[level], partials[level + 1]);
+            }
+            TreeJoin::LastLeaf { leaf } => {
+                partials[0] = join_blocks::<J>(partials[0], read(&sources[leaf]));
+            }
+            TreeJoin::LastPartials => partials[0] = join_blocks::<J>(partials[0], partials[1]),
+        }
+    }
+    partials[0]
 }
 
 #[inline(always)]

@@ -14,6 +14,9 @@ pub enum Buffer {
     /// The engine's own memory, undefined at the start. Cut like the input or the output, whichever
     /// has more chunks.
     Scratch,
+    /// The engine's own memory for other ranks' copies of one chunk, undefined at the start. Each
+    /// place is as long as the longest chunk of the input.
+    Leaves,
 }
 
 /// `len` consecutive chunks of one buffer.
@@ -45,6 +48,13 @@ pub(crate) fn output(first: u32, len: u32) -> Span {
 #[inline]
 pub(crate) fn scratch(first: u32, len: u32) -> Span {
     let buffer = Buffer::Scratch;
+    Span { buffer, first, len }
+}
+
+/// Returns a span of `len` places for copies of a chunk.
+#[inline]
+pub(crate) fn leaves(first: u32, len: u32) -> Span {
+    let buffer = Buffer::Leaves;
     Span { buffer, first, len }
 }
 
@@ -100,7 +110,7 @@ impl StridedRanks {
 }
 
 /// Work on data that all ranks have published or exposed: `from` of each of `sources`, combined in
-/// rank order, is stored to `into` of each of `targets`.
+/// the order of the canonical tree, is stored to `into` of each of `targets`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Combine {
     /// Staged: from and into the places where the ranks published these chunks. Registered: from
@@ -130,6 +140,17 @@ pub enum Action {
     /// `into` = the peer's next message combined with `with`; `with` may equal `into`. May complete
     /// later.
     RecvReduce { peer: u32, with: Span, into: Span },
+    /// Keeps the peer's next message, the peer's copy of `like`, in the places of `into`. May
+    /// complete later.
+    RecvLeaf { peer: u32, like: Span, into: Span },
+    /// `into` = `own` and all copies of it in `leaves`, combined in the order of the canonical
+    /// tree ([`Order`](super::Order)); `own` is number `at` among them.
+    Fold {
+        leaves: Span,
+        own: Span,
+        at: u32,
+        into: Span,
+    },
     /// `into` = `from`. Does nothing if both are the same memory.
     Copy { from: Span, into: Span },
     /// `into` = `with` combined with `from`; `with` may equal `into`.
@@ -149,7 +170,7 @@ pub enum Action {
     /// `into` = chunks `first..first + into.len` as published by `peer` (chunk numbers of the
     /// peer's span).
     CopyFrom { peer: u32, first: u32, into: Span },
-    /// `into` = the chunks of `among`, which include this rank, combined in rank order: the peers'
+    /// `into` = the chunks of `among`, which include this rank, combined as a tree: the peers'
     /// as published under `own`'s chunk numbers, this rank's from `own` itself.
     ReduceFrom {
         among: StridedRanks,
@@ -190,6 +211,9 @@ impl Action {
             | Action::Publish { span, .. }
             | Action::GiveBack { span, .. } => ([Some(span), None], None),
             Action::RecvReduce { with, into, .. } => ([Some(with), None], Some(into)),
+            Action::Fold {
+                leaves, own, into, ..
+            } => ([Some(leaves), Some(own)], Some(into)),
             Action::Copy { from, into } => ([Some(from), None], Some(into)),
             Action::Reduce { with, from, into } => ([Some(with), Some(from)], Some(into)),
             Action::ReduceFrom { own, into, .. } => ([Some(own), None], Some(into)),
@@ -200,6 +224,7 @@ impl Action {
                 ..
             }) => ([Some(from), None], Some(into)),
             Action::Recv { span: into, .. }
+            | Action::RecvLeaf { into, .. }
             | Action::CopyFrom { into, .. }
             | Action::TakeBack { into, .. }
             | Action::Collect {
@@ -229,18 +254,40 @@ impl Action {
         for span in [first, second, written].into_iter().flatten() {
             *span = other(*span);
         }
+        if let Action::RecvLeaf { like, .. } = &mut self {
+            *like = other(*like);
+        }
         self
     }
 
     /// Returns the same message with its peer number taken as an index into `ranks`.
-    pub(super) fn among(mut self, ranks: &[u32]) -> Action {
+    pub(crate) fn among(mut self, ranks: &[u32]) -> Action {
         if let Action::Send { peer, .. }
         | Action::Recv { peer, .. }
-        | Action::RecvReduce { peer, .. } = &mut self
+        | Action::RecvReduce { peer, .. }
+        | Action::RecvLeaf { peer, .. } = &mut self
         {
             *peer = ranks[*peer as usize];
         }
         self
+    }
+
+    /// Returns the peer of a message.
+    pub fn message_peer(&self) -> Option<u32> {
+        match *self {
+            Action::Send { peer, .. } => Some(peer),
+            _ => self.sender(),
+        }
+    }
+
+    /// Returns the peer of a message that is received.
+    pub fn sender(&self) -> Option<u32> {
+        match *self {
+            Action::Recv { peer, .. }
+            | Action::RecvReduce { peer, .. }
+            | Action::RecvLeaf { peer, .. } => Some(peer),
+            _ => None,
+        }
     }
 
     /// Returns all spans that the action names.
@@ -251,16 +298,16 @@ impl Action {
 
     /// Whether the step sends or receives.
     pub fn is_message(&self) -> bool {
-        matches!(
-            self,
-            Action::Send { .. } | Action::Recv { .. } | Action::RecvReduce { .. }
-        )
+        self.message_peer().is_some()
     }
 
     /// Whether the step may complete after it was issued: a message or, in a schedule over
     /// messages, a copy or reduction, which may take time on a device or in virtual time.
     pub fn is_asynchronous(&self, access: Access) -> bool {
-        let computes = matches!(self, Action::Copy { .. } | Action::Reduce { .. });
+        let computes = matches!(
+            self,
+            Action::Copy { .. } | Action::Reduce { .. } | Action::Fold { .. }
+        );
         self.is_message() || (computes && access == Access::Messages)
     }
 }

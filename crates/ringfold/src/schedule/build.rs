@@ -6,7 +6,7 @@
 #![forbid(unsafe_code)]
 
 use super::action::{Action, AwaitedPeers, Buffer, Combine, Span, Step, StridedRanks};
-pub(super) use super::action::{input, output, scratch};
+pub(super) use super::action::{input, leaves, output, scratch};
 use super::spec::{BufferCut, Schedule, Spec};
 
 impl Spec {
@@ -38,6 +38,12 @@ impl Spec {
             rank, world_size, ..
         } = *self;
         (1..world_size).map(move |by| (rank + by) % world_size)
+    }
+
+    /// Returns all other ranks, ascending.
+    pub(super) fn peers(&self) -> Vec<u32> {
+        let ranks = 0..self.world_size;
+        ranks.filter(|rank| *rank != self.rank).collect()
     }
 
     pub(super) fn is_root(&self) -> bool {
@@ -76,6 +82,7 @@ impl Builder {
                 input,
                 output,
                 scratch: false,
+                leaves: 0,
                 apart: false,
                 needs_one_slice: false,
                 rounds: 0,
@@ -126,6 +133,52 @@ impl Builder {
 
     pub(super) fn recv_reduce(&mut self, peer: u32, with: Span, into: Span) {
         self.push(Action::RecvReduce { peer, with, into });
+    }
+
+    /// Exchanges copies of chunks with `peers`, ascending ranks with this one at place `at` among
+    /// them: receives the copies of each of `chunks`, adds the steps of `send`, and combines all
+    /// copies of a chunk, in the order of the ranks, into the span that `into` returns.
+    pub(super) fn fold_among(
+        &mut self,
+        peers: &[u32],
+        chunks: &[Span],
+        send: impl FnOnce(&mut Builder),
+        into: impl Fn(Span) -> Span,
+    ) {
+        let own = self.schedule.spec.rank;
+        let at = peers.iter().filter(|peer| **peer < own).count() as u32;
+        // A combination of two needs no place of its own.
+        if let [peer] = *peers {
+            for chunk in chunks {
+                self.recv_reduce(peer, *chunk, into(*chunk));
+            }
+            return send(self);
+        }
+        let mut next = 0;
+        let mut places = Vec::with_capacity(chunks.len());
+        for chunk in chunks {
+            let copies = leaves(next, peers.len() as u32 * chunk.len);
+            next += copies.len;
+            places.push(copies);
+        }
+        // The next peer first, so that no rank is first for all others.
+        for number in (at as usize..peers.len()).chain(0..at as usize) {
+            for (like, copies) in chunks.iter().zip(&places) {
+                let into = leaves(copies.first + number as u32 * like.len, like.len);
+                let (peer, like) = (peers[number], *like);
+                self.push(Action::RecvLeaf { peer, like, into });
+            }
+        }
+        send(self);
+        for (own, leaves) in chunks.iter().copied().zip(places) {
+            let into = into(own);
+            self.push(Action::Fold {
+                leaves,
+                own,
+                at,
+                into,
+            });
+        }
     }
 
     /// Sends to each of `peers` the span that `span` returns.
@@ -241,11 +294,15 @@ impl Builder {
     pub(super) fn finish(mut self, rounds: u32) -> Schedule {
         assert!(self.round < rounds, "the last round is counted");
         self.schedule.rounds = rounds;
-        self.schedule.scratch = self
-            .steps
-            .iter()
-            .flat_map(|step| step.action.spans())
-            .any(|span| span.buffer == Buffer::Scratch);
+        for span in self.steps.iter().flat_map(|step| step.action.spans()) {
+            match span.buffer {
+                Buffer::Scratch => self.schedule.scratch = true,
+                Buffer::Leaves => {
+                    self.schedule.leaves = self.schedule.leaves.max(span.first + span.len);
+                }
+                Buffer::Input | Buffer::Output => {}
+            }
+        }
         self.schedule.channels = vec![self.steps];
         self.schedule
     }

@@ -67,13 +67,22 @@ impl Schedule {
             Buffer::Input => 0,
             Buffer::Output => self.input.chunks(),
             Buffer::Scratch => self.input.chunks() + self.output.chunks(),
+            Buffer::Leaves => {
+                let scratch = self.cut(Buffer::Scratch).chunks();
+                self.input.chunks() + self.output.chunks() + scratch
+            }
         };
         (before + chunk) as usize
     }
 
     /// Returns the number of places.
     pub(super) fn places(&self) -> usize {
-        let buffers = [Buffer::Input, Buffer::Output, Buffer::Scratch];
+        let buffers = [
+            Buffer::Input,
+            Buffer::Output,
+            Buffer::Scratch,
+            Buffer::Leaves,
+        ];
         let chunks = buffers.map(|buffer| self.cut(buffer).chunks() as usize);
         chunks.into_iter().sum()
     }

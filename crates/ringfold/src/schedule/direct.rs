@@ -1,14 +1,14 @@
 //! Direct: every rank exchanges data with every other rank, and each owns a chunk.
 //!
-//! A chunk's owner reduces it in rank order, over messages as over published memory
-//! ([`staged`](super::staged)) and in registered buffers ([`registered`](super::registered)), so
-//! all of them give the same bits. Each rank serves the next rank first, so that no rank is first
-//! for all others.
+//! A chunk's owner combines all ranks' copies in the order of the canonical tree, over messages as
+//! over published memory ([`staged`](super::staged)) and in registered buffers
+//! ([`registered`](super::registered)), so all of them give the same bits. Each rank serves the
+//! next rank first, so that no rank is first for all others.
 
 #![forbid(unsafe_code)]
 
 use super::action::Span;
-use super::build::{Builder, input, output, scratch};
+use super::build::{Builder, input, output};
 use super::spec::{Schedule, Spec};
 
 /// The round in which sums are returned. The round before stays free, so that the next slice is
@@ -103,26 +103,8 @@ fn exchange(mut build: Builder, spec: &Spec, own: Span, given: impl Fn(u32) -> S
     build.finish(spec.world_size - 1)
 }
 
-/// Sends every peer its chunk and reduces this rank's chunk in rank order into `into`. One round.
-///
-/// The receives share one chunk of scratch, so each waits for the previous one. The sends are
-/// issued before the first wait; otherwise no rank would ever receive.
+/// Sends every peer its chunk, and reduces this rank's chunk into `into`. One round.
 fn reduce_own(build: &mut Builder, spec: &Spec, into: Span) {
-    let own = spec.rank;
-    let partial = scratch(own, 1);
-    if own == 0 {
-        build.recv_reduce(1, input(0, 1), into);
-    } else {
-        build.recv(0, partial);
-    }
-    build.send_each(spec.others(), |peer| input(peer, 1));
-    for peer in 1..own {
-        build.recv_reduce(peer, partial, partial);
-    }
-    if own > 0 {
-        build.reduce(partial, input(own, 1), into);
-    }
-    for peer in (own + 1).max(2)..spec.world_size {
-        build.recv_reduce(peer, into, into);
-    }
+    let send = |build: &mut Builder| build.send_each(spec.others(), |peer| input(peer, 1));
+    build.fold_among(&spec.peers(), &[input(spec.rank, 1)], send, |_| into);
 }

@@ -1,8 +1,8 @@
 //! Flat: master and workers, with all data through the root in one message for each worker and
 //! direction.
 //!
-//! The root folds the workers' data in the order of their distance behind it. Each receive waits
-//! for the previous one, as all have the same destination; workers do not wait for each other.
+//! The root combines the workers' data and its own in the order of the canonical tree. Workers do
+//! not wait for each other.
 
 #![forbid(unsafe_code)]
 
@@ -22,7 +22,7 @@ pub(super) fn all_reduce(spec: &Spec) -> Schedule {
     build.finish(2)
 }
 
-/// Sends the workers' data to the root, which folds it.
+/// Sends the workers' data to the root, which combines it.
 pub(super) fn reduce(spec: &Spec) -> Schedule {
     let mut build = Builder::vector(spec, 1);
     reduce_to_root(&mut build, spec);
@@ -66,13 +66,8 @@ pub(super) fn scatter(spec: &Spec) -> Schedule {
 }
 
 fn reduce_to_root(build: &mut Builder, spec: &Spec) {
-    if !spec.is_root() {
-        build.send(spec.root, input(0, 1));
-        return;
-    }
-    let mut with = input(0, 1);
-    for peer in spec.others() {
-        build.recv_reduce(peer, with, output(0, 1));
-        with = output(0, 1);
+    match spec.is_root() {
+        true => build.fold_among(&spec.peers(), &[input(0, 1)], |_| {}, |_| output(0, 1)),
+        false => build.send(spec.root, input(0, 1)),
     }
 }

@@ -1,8 +1,8 @@
 //! One shot: every rank sends its input to every rank, and each rank reduces all inputs. One step,
 //! `n` times the traffic.
 //!
-//! All ranks reduce in rank order, so all have the same bits, which are those of
-//! [`direct`](super::direct).
+//! All ranks combine in the order of the canonical tree, so all have the same bits, which are those
+//! of [`direct`](super::direct).
 
 #![forbid(unsafe_code)]
 
@@ -11,24 +11,19 @@ use super::spec::{Schedule, Spec};
 
 /// Reduces all inputs on every rank.
 ///
-/// The fold stays in scratch until its end: in place, the result would overwrite the input that is
-/// still being sent.
+/// Among two, the result stays in scratch until its end: in place, it would overwrite the input
+/// that is still being sent.
 pub(super) fn all_reduce(spec: &Spec) -> Schedule {
-    let (own, partial, rank) = (input(0, 1), scratch(0, 1), spec.rank);
+    let (own, result) = (input(0, 1), output(0, 1));
+    let into = match spec.world_size {
+        2 => scratch(0, 1),
+        _ => result,
+    };
     let mut build = Builder::vector(spec, 1);
-    if rank == 0 {
-        build.recv_reduce(1, own, partial);
-    } else {
-        build.recv(0, partial);
+    let send = |build: &mut Builder| build.send_each(spec.others(), |_| own);
+    build.fold_among(&spec.peers(), &[own], send, |_| into);
+    if into != result {
+        build.copy(into, result);
     }
-    build.send_each(spec.others(), |_| own);
-    for peer in 1..spec.world_size {
-        if peer == rank {
-            build.reduce(partial, own, partial);
-        } else if (rank, peer) != (0, 1) {
-            build.recv_reduce(peer, partial, partial);
-        }
-    }
-    build.copy(partial, output(0, 1));
     build.finish(1)
 }

@@ -162,6 +162,7 @@ impl fmt::Display for Span {
             Buffer::Input => "in",
             Buffer::Output => "out",
             Buffer::Scratch => "tmp",
+            Buffer::Leaves => "leaf",
         })?;
         ChunkNumbers(self.first, self.len).fmt(f)
     }
@@ -195,7 +196,7 @@ impl fmt::Display for Combine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let chunks = ChunkNumbers(self.from.first, self.from.len);
         if self.access == Access::Staged {
-            return write!(f, "combine blocks of {chunks} of all, in rank order");
+            return write!(f, "combine blocks of {chunks} of all, as a tree");
         }
         if self.assignment == Assignment::Dynamic {
             f.write_str("blocks of ")?;
@@ -203,7 +204,7 @@ impl fmt::Display for Combine {
         write!(f, "{} of {} = ", self.into, one_or_all(self.targets))?;
         match self.sources.count {
             1 => write!(f, "{} of {}", self.from, self.sources.first),
-            _ => write!(f, "sum of {} of all, in rank order", self.from),
+            _ => write!(f, "sum of {} of all, as a tree", self.from),
         }
     }
 }
@@ -227,6 +228,10 @@ impl fmt::Display for Action {
             Action::RecvReduce { peer, with, into } => {
                 write!(f, "recv {into} = {with} + from {peer}")
             }
+            Action::RecvLeaf { peer, like, into } => write!(f, "recv {into} = {like} of {peer}"),
+            Action::Fold {
+                leaves, own, into, ..
+            } => write!(f, "{into} = {own} + {leaves}, as a tree"),
             Action::Copy { from, into } => write!(f, "{into} = {from}"),
             Action::Reduce { with, from, into } if with == into => write!(f, "{into} += {from}"),
             Action::Reduce { with, from, into } => write!(f, "{into} = {with} + {from}"),
@@ -244,7 +249,7 @@ impl fmt::Display for Action {
             }
             Action::ReduceFrom { among, own, into } => {
                 let chunks = ChunkNumbers(own.first, own.len);
-                write!(f, "{into} = {own} + {chunks} of {among}, in rank order")
+                write!(f, "{into} = {own} + {chunks} of {among}, as a tree")
             }
             Action::Expose { phase, .. } => write!(f, "expose in and out in phase {phase}"),
             Action::Combine(combine) => combine.fmt(f),
@@ -303,8 +308,8 @@ rank  sends  recvs          sent      received       reduced     published      
     #[test]
     fn published_memory_is_listed_with_its_phases() {
         let text = listing(Algorithm::Direct, Access::Staged, None);
-        let line = "    1     2  await phase 1 of all; out[2] = in[2] + [2] of 0 to 2, in rank \
-                    order; put out[2] into [2] of all others in phase 2\n";
+        let line = "    1     2  await phase 1 of all; out[2] = in[2] + [2] of 0 to 2, as a \
+                    tree; put out[2] into [2] of all others in phase 2\n";
         assert!(text.contains(line), "{text}");
         assert!(text.contains("    0     1  publish in[0] in phase 0; publish in[2] in phase 1\n"));
         assert!(text.contains("await phase 2 of 0; out[0] = [0] as 0 put it"));
@@ -314,7 +319,7 @@ rank  sends  recvs          sent      received       reduced     published      
     fn work_in_each_others_buffers_is_listed_with_its_phases() {
         let text = listing(Method::Push, Access::Registered, None);
         let line = "    0     2  expose in and out in phase 0; await phase 0 of all; \
-                    out[2] of all = sum of in[2] of all, in rank order; \
+                    out[2] of all = sum of in[2] of all, as a tree; \
                     publish in[] in phase 1; await phase 1 of all\n";
         assert!(text.contains(line), "{text}");
     }
@@ -323,7 +328,7 @@ rank  sends  recvs          sent      received       reduced     published      
     fn blocks_that_anybody_serves_are_listed() {
         let text = listing(Method::Serve, Access::Registered, None);
         let line = "    0     2  expose in and out in phase 0; await phase 0 of all; \
-                    blocks of out[0] of all = sum of in[0] of all, in rank order; \
+                    blocks of out[0] of all = sum of in[0] of all, as a tree; \
                     await all blocks of out[0]\n";
         assert!(text.contains(line), "{text}");
     }

@@ -11,8 +11,8 @@
 //! A rank without a core thus finds the work done when it gets a core. No rank returns before all
 //! blocks are done.
 //!
-//! Reductions are in rank order, whichever rank claims a block, so the bits are those of
-//! [`direct`](super::direct).
+//! Reductions are in the order of the canonical tree, whichever rank claims a block, so the
+//! bits are those of [`direct`](super::direct).
 
 #![forbid(unsafe_code)]
 

@@ -62,6 +62,8 @@ pub struct Schedule {
     pub output: BufferCut,
     /// Whether `Scratch` is used.
     pub scratch: bool,
+    /// Number of places of `Leaves`.
+    pub leaves: u32,
     /// Whether chunks of `Output` are published behind those of `Input`, not in the same places.
     pub apart: bool,
     /// Whether messages and copies may span several blocks, which are contiguous only if the engine
@@ -119,6 +121,7 @@ impl Schedule {
             (Buffer::Input, Collective::Recv) => false,
             (Buffer::Output, Collective::Send | Collective::Barrier) => false,
             (Buffer::Scratch, _) => self.scratch,
+            (Buffer::Leaves, _) => self.leaves > 0,
             _ => true,
         }
     }
@@ -128,6 +131,7 @@ impl Schedule {
         match buffer {
             Buffer::Output => self.output,
             Buffer::Input => self.input,
+            Buffer::Leaves => BufferCut::Vector(self.leaves),
             Buffer::Scratch if self.output.chunks() > self.input.chunks() => self.output,
             Buffer::Scratch => self.input,
         }
@@ -176,6 +180,7 @@ impl Schedule {
             channels: (0..channels).map(part).collect(),
             input: BufferCut::Vector(self.input.chunks() * channels),
             output: BufferCut::Vector(self.output.chunks() * channels),
+            leaves: self.leaves * channels,
             ..self
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! The schedules are [`direct`](super::direct), [`flat`](super::flat) and
 //! [`one_shot`](super::one_shot) with staged access, and `claim`: `direct` with dynamic assignment.
-//! Reductions are in rank order, so all of them give the same bits.
+//! Reductions are in the order of the canonical tree, so all of them give the same bits.
 
 #![forbid(unsafe_code)]
 
@@ -57,7 +57,7 @@ pub(super) fn all_reduce_at_once(spec: &Spec) -> Schedule {
 /// `claim`: any rank that runs reduces published inputs.
 ///
 /// For ranks that outnumber their cores. All ranks publish their input. A rank that then finds all
-/// inputs published claims blocks, one after the other, and reduces them in rank order in rank 0's
+/// inputs published claims blocks, one after the other, and reduces them as a tree in rank 0's
 /// published memory; so no rank waits for one without a core. When all blocks are reduced, all
 /// ranks copy the result. The order of additions does not depend on the claims.
 pub(super) fn all_reduce_by_any(spec: &Spec) -> Schedule {

@@ -1,9 +1,9 @@
 //! Tree: a binomial tree towards and from the root (Thakur, Rabenseifner & Gropp, "Optimization of
 //! collective communication operations in MPICH", 2005).
 //!
-//! Ranks are counted from the root. Upwards, in round `k` the ranks whose lowest set bit is `k`
-//! send to the rank without that bit. Downwards, the same edges are used in the opposite direction
-//! and in reverse order.
+//! Upwards, round `k` joins neighbouring blocks of `2^k` ranks, so partial results are combined in
+//! the order of the canonical tree, whichever rank is the root. Downwards, ranks are counted from
+//! the root: in the last round but `k`, a rank sends to the one `2^k` after it.
 
 #![forbid(unsafe_code)]
 
@@ -44,21 +44,29 @@ fn depth(spec: &Spec) -> u32 {
     spec.world_size.next_power_of_two().trailing_zeros()
 }
 
-/// Folds the subtree into `partial` and sends the result to the parent.
+/// Combines the partial results of ever larger blocks of ranks, in the order of the canonical tree,
+/// into `partial`. The result of a block is at the root if the root is in the block, else at the
+/// block's first rank.
 fn up(build: &mut Builder, spec: &Spec, partial: Span) {
-    let place = spec.relative();
+    let holder = |bit: u32, of: u32| match spec.root >> bit == of {
+        true => spec.root,
+        false => of << bit,
+    };
     let mut with = input(0, 1);
     for bit in 0..depth(spec) {
         build.round(bit);
-        if place >> bit & 1 == 1 {
-            build.send(spec.absolute(place - (1 << bit)), with);
+        let own = spec.rank >> bit;
+        let sibling = own ^ 1;
+        if sibling << bit >= spec.world_size {
+            continue;
+        }
+        let peer = holder(bit, sibling);
+        if holder(bit + 1, own / 2) != spec.rank {
+            build.send(peer, with);
             return;
         }
-        let child = place + (1 << bit);
-        if child < spec.world_size {
-            build.recv_reduce(spec.absolute(child), with, partial);
-            with = partial;
-        }
+        build.recv_reduce(peer, with, partial);
+        with = partial;
     }
 }
 

@@ -100,6 +100,14 @@ impl<'a> Exporter<'a> {
         let first = match *action {
             Action::Send { peer, span } => self.write_message(true, peer, span, text),
             Action::Recv { peer, span } => self.write_message(false, peer, span, text),
+            Action::RecvLeaf { peer, like, .. } => self.write_message(false, peer, like, text),
+            Action::Fold {
+                leaves, own, into, ..
+            } => {
+                let pairs = u64::from(leaves.len / own.len);
+                let bytes = pairs * self.chunks.bytes(into);
+                self.write_calc(compute.reduction_ps(self.scenario.dtype, bytes), text)
+            }
             Action::RecvReduce { peer, into, .. } => {
                 let first = self.write_message(false, peer, into, text);
                 let bytes = self.chunks.bytes(into);

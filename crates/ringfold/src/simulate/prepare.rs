@@ -160,6 +160,7 @@ pub(super) fn choice(scenario: &Scenario) -> Result<Way> {
     let question = Question {
         hosts: hosts(scenario).count() as usize,
         runs: hosts(scenario).runs() as usize,
+        are_blocks: hosts(scenario).are_blocks(scenario.ranks as u32),
         algorithm: scenario.algorithm,
         ..Question::new(scenario.collective, scenario.bytes, scenario.ranks)
     };

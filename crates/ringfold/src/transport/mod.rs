@@ -130,7 +130,7 @@ pub struct EngineWork {
     pub kind: WorkKind,
     /// Type of the elements.
     pub dtype: DType,
-    /// Bytes of the result.
+    /// Bytes of the result, counted once for each pair of operands.
     pub bytes: usize,
 }
 

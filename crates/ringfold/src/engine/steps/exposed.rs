@@ -40,7 +40,7 @@ impl Exposed {
     pub fn handle(&self, buffer: Buffer) -> BufferHandle {
         match buffer {
             Buffer::Output => self.output,
-            Buffer::Input | Buffer::Scratch => self.input,
+            Buffer::Input | Buffer::Scratch | Buffer::Leaves => self.input,
         }
     }
 }

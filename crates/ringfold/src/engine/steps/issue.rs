@@ -29,19 +29,29 @@ impl Channel<'_> {
                 };
                 self.receive(peer, index, into, sink)
             }
+            Action::RecvLeaf { peer, like, into } => {
+                let place = self.leaf(into.first, self.region(like).bytes());
+                self.receive(peer, index, like, Sink::Store(place))
+            }
+            Action::Fold {
+                leaves,
+                own,
+                at,
+                into,
+            } => self.fold(index, (leaves, own, at), into),
             Action::Copy { from, into } => {
                 let (into, from) = (self.region(into), self.region(from));
                 self.context.parallel.copy(into, from, self.store())?;
                 match into.is_same(from) {
                     true => Ok(Issue::Done),
-                    false => self.report(WorkKind::Copy, into, index),
+                    false => self.report(WorkKind::Copy, into.bytes(), index),
                 }
             }
             Action::Reduce { with, from, into } => {
                 let (operands, into) = ([self.region(with), self.region(from)], self.region(into));
                 let kernel = self.operation.kernel();
                 self.context.parallel.fold(kernel, into, &operands);
-                self.report(WorkKind::Reduce, into, index)
+                self.report(WorkKind::Reduce, into.bytes(), index)
             }
             Action::Publish {
                 span,
@@ -102,15 +112,47 @@ impl Channel<'_> {
         Ok(posted.into())
     }
 
-    /// Reports work that may take virtual time.
-    fn report(&mut self, kind: WorkKind, into: Region, index: u32) -> Result<Issue> {
+    /// Combines `own`, number `at` of its copies, with all others.
+    fn fold(
+        &mut self,
+        index: u32,
+        (leaves, own, at): (Span, Span, u32),
+        into: Span,
+    ) -> Result<Issue> {
+        let (mine, into) = (self.region(own), self.region(into));
+        self.context.operands.clear();
+        for first in (leaves.first..leaves.first + leaves.len).step_by(own.len as usize) {
+            if first == leaves.first + at * own.len {
+                self.context.operands.push(mine);
+            }
+            let copy = self.leaf(first, mine.bytes());
+            self.context.operands.push(copy);
+        }
+        if at == leaves.len / own.len {
+            self.context.operands.push(mine);
+        }
+        let pairs = self.context.operands.len() - 1;
+        let (kernel, operands) = (self.operation.kernel(), &self.context.operands);
+        self.context.parallel.fold(kernel, into, operands);
+        self.report(WorkKind::Reduce, pairs * into.bytes(), index)
+    }
+
+    /// Returns the memory of a copy of a chunk of `bytes` bytes, from place `first` on.
+    fn leaf(&self, first: u32, bytes: usize) -> Region {
+        let flight = self.at.slice % self.operation.slices_in_flight;
+        self.operation.buffers.leaf(first, flight, bytes)
+    }
+
+    /// Reports work that may take virtual time. `bytes` counts the result once for each pair of
+    /// operands.
+    fn report(&mut self, kind: WorkKind, bytes: usize, index: u32) -> Result<Issue> {
         if self.operation.publishes {
             return Ok(Issue::Done);
         }
         let work = EngineWork {
             kind,
             dtype: self.operation.call.dtype,
-            bytes: into.bytes(),
+            bytes,
         };
         let ticket = self.ticket(index);
         Ok(self.context.transport.post_work(ticket, work)?.into())
@@ -151,7 +193,7 @@ impl Channel<'_> {
     fn pair_call(&self, span: Span) -> Call {
         let blocks = match span.buffer {
             Buffer::Output => &self.operation.buffers.output_cut,
-            Buffer::Input | Buffer::Scratch => &self.operation.buffers.input_cut,
+            _ => &self.operation.buffers.input_cut,
         };
         let count = blocks.block_elements(span.first);
         Call {

@@ -85,12 +85,11 @@ impl Executor for Steps {
     fn complete(&mut self, ticket: Ticket, lateness: &mut Lateness) {
         let (channel, flight, step) = progress::parts(ticket);
         self.channels[channel].complete(flight, step);
-        match self.plan.channels[channel].steps[step as usize].action {
-            Action::Send { peer, .. } => lateness.send_completed(peer as usize),
-            Action::Recv { peer, .. } | Action::RecvReduce { peer, .. } => {
-                lateness.peer_arrived(peer as usize);
-            }
-            _ => {}
+        let action = self.plan.channels[channel].steps[step as usize].action;
+        if let Action::Send { peer, .. } = action {
+            lateness.send_completed(peer as usize);
+        } else if let Some(peer) = action.sender() {
+            lateness.peer_arrived(peer as usize);
         }
     }
 

@@ -20,9 +20,7 @@ impl Steps {
         let steps = &self.plan.channels[channel].steps;
         for flight in &self.channels[channel].flights {
             for (index, step) in steps.iter().enumerate() {
-                if let Action::Send { peer, .. }
-                | Action::Recv { peer, .. }
-                | Action::RecvReduce { peer, .. } = step.action
+                if let Some(peer) = step.action.message_peer()
                     && flight.is_pending(index as u32)
                 {
                     ranks.push(peer as usize);

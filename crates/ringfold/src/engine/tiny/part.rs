@@ -43,7 +43,7 @@ pub enum WaitsFor {
 pub enum Consumes {
     /// Nothing.
     Nothing,
-    /// This block of all ranks, including its own, combined in rank order.
+    /// This block of all ranks, including its own, combined as a tree.
     Folded(usize),
     /// This block of each awaited rank, copied into the output's block of that rank.
     Collected(usize),

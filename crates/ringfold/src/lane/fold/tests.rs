@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use super::text::{NAME, PARAMETERS, VECTOR_BYTES, text};
 use crate::device::{Current, Device, PinnedRegion, Platform, Stream};
+use crate::element::convert::{bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16};
 use crate::lane::tests::driver;
 use crate::memory::{Owned, Region};
 use crate::random::SplitMix64;
@@ -85,19 +86,65 @@ fn is_nan(dtype: DType, element: &[u8]) -> bool {
     }
 }
 
-/// The host's result.
+/// The same numbers as `f32`, if they are 16-bit floats.
+fn widened(dtype: DType, row: &[u8]) -> Vec<u8> {
+    let wide = |each: &[u8]| {
+        let bits = u16::from_le_bytes([each[0], each[1]]);
+        match dtype {
+            DType::F16 => f16_to_f32(bits),
+            _ => bf16_to_f32(bits),
+        }
+    };
+    match dtype {
+        DType::F16 | DType::BF16 => row
+            .chunks(2)
+            .flat_map(|each| wide(each).to_le_bytes())
+            .collect(),
+        _ => row.to_vec(),
+    }
+}
+
+/// `row` rounded to what was widened, `bytes` bytes.
+fn narrowed(dtype: DType, row: Vec<u8>, bytes: usize) -> Vec<u8> {
+    if row.len() == bytes {
+        return row;
+    }
+    let narrow = |each: &[u8]| {
+        let value = f32::from_le_bytes(each.try_into().expect("four bytes"));
+        match dtype {
+            DType::F16 => f32_to_f16(value),
+            _ => f32_to_bf16(value),
+        }
+    };
+    row.chunks(4)
+        .flat_map(|each| narrow(each).to_le_bytes())
+        .collect()
+}
+
+/// The host's result, from the first row to the last: short floats as `f32`, rounded once.
 pub fn on_host(op: Op, dtype: DType, rows: &[Vec<u8>]) -> Vec<u8> {
-    let bytes = rows[0].len();
-    let memory: Vec<Owned> = rows.iter().map(|_| Owned::zeroed(bytes)).collect();
+    let wide: Vec<Vec<u8>> = rows.iter().map(|row| widened(dtype, row)).collect();
+    let memory: Vec<Owned> = wide.iter().map(|row| Owned::zeroed(row.len())).collect();
     let regions: Vec<Region> = memory.iter().map(|each| each.region()).collect();
-    for (region, row) in regions.iter().zip(rows) {
+    for (region, row) in regions.iter().zip(&wide) {
         region.write(row);
     }
+    let kernel = match wide[0].len() == rows[0].len() {
+        true => ReductionKernel::new(op, dtype),
+        false => ReductionKernel::new(op, DType::F32),
+    }
+    .expect("a kernel");
+    let sum = regions[0];
+    match &regions[1..] {
+        [] => kernel.fold(sum, &[sum]),
+        others => others.iter().for_each(|row| kernel.fold(sum, &[sum, *row])),
+    }
+    let bytes = rows[0].len();
     let target = Owned::zeroed(bytes);
     let into = target.region();
-    ReductionKernel::new(op, dtype)
-        .expect("a kernel")
-        .fold(into, &regions);
+    let mut result = vec![0; wide[0].len()];
+    sum.read(&mut result);
+    into.write(&narrowed(dtype, result, bytes));
     if op == Op::Avg {
         scale(dtype, into, into, Factor::Divide(rows.len() as u64)).expect("a mean");
     }

@@ -68,6 +68,15 @@ fn oracle(op: Op, dtype: DType, sources: &[Vec<u8>]) -> Vec<u8> {
         .collect()
 }
 
+/// Combines values in the order of the canonical tree.
+fn tree<T: Copy>(values: &[T], join: &impl Fn(T, T) -> T) -> T {
+    if let [only] = values {
+        return *only;
+    }
+    let (first, rest) = values.split_at(values.len().next_power_of_two() / 2);
+    join(tree(first, join), tree(rest, join))
+}
+
 fn oracle_element<'a>(op: Op, dtype: DType, elements: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
     macro_rules! integer {
         ($t:ty) => {
@@ -89,9 +98,8 @@ fn oracle_element<'a>(op: Op, dtype: DType, elements: impl Iterator<Item = &'a [
     }
     macro_rules! float {
         ($t:ty, $widen:expr, $narrow:expr) => {{
-            let mut wide = elements.map($widen);
-            let first = wide.next().unwrap();
-            let result = wide.fold(first, |a: $t, b: $t| match op {
+            let wide: Vec<$t> = elements.map($widen).collect();
+            let result = tree(&wide, &|a: $t, b: $t| match op {
                 Op::Sum => a + b,
                 Op::Prod => a * b,
                 _ if a.is_nan() || b.is_nan() => <$t>::NAN,

@@ -8,33 +8,26 @@ use crate::schedule::action::{Action, Span, Step};
 use crate::schedule::build::{Builder, output};
 use crate::schedule::spec::{Schedule, Spec};
 
-/// Adds the round in which each leader combines its column within the host. `chunks` returns a
-/// column's chunks of the input, and `into` the destination of a chunk, given the number of members
-/// whose chunks are still to be combined with it.
-///
-/// Each receive of a chunk waits for the previous one. The sends are issued before the first wait;
-/// otherwise no rank would ever receive.
+/// Adds the round in which each leader combines its column within the host, in the order of the
+/// canonical tree. `chunks` returns a column's chunks of the input, and `into` the destination of a
+/// chunk.
 pub(super) fn reduce_columns<I: Iterator<Item = Span>>(
     build: &mut Builder,
     place: &TwoLevelPosition,
     chunks: impl Fn(u32) -> I,
-    into: impl Fn(Span, usize) -> Span,
+    into: impl Fn(Span) -> Span,
 ) {
-    let others = place.others();
-    for (number, (_, from)) in others.iter().enumerate() {
-        let left = others.len() - 1 - number;
-        for chunk in place.column().into_iter().flat_map(&chunks) {
-            let known = match number {
-                0 => chunk,
-                _ => into(chunk, left + 1),
-            };
-            build.recv_reduce(*from, known, into(chunk, left));
+    let mut others: Vec<_> = place.others().into_iter().map(|(_, other)| other).collect();
+    others.sort_unstable();
+    let own: Vec<Span> = place.column().into_iter().flat_map(&chunks).collect();
+    let send = |build: &mut Builder| {
+        for (column, leader) in place.other_leaders().into_iter().rev() {
+            chunks(column).for_each(|chunk| build.send(leader, chunk));
         }
-        if number == 0 {
-            for (column, leader) in place.other_leaders().into_iter().rev() {
-                chunks(column).for_each(|chunk| build.send(leader, chunk));
-            }
-        }
+    };
+    match others.is_empty() {
+        true => {}
+        false => build.fold_among(&others, &own, send, into),
     }
 }
 

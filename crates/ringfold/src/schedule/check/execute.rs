@@ -6,6 +6,7 @@
 mod exposed;
 mod published;
 
+use std::cmp::Ordering;
 use std::collections::VecDeque;
 
 use super::exposed::Exposure;
@@ -14,7 +15,7 @@ use super::past::Past;
 use super::proof::{Slices, Violation};
 use super::rank::{At, CheckedChannel, CheckedRank};
 use super::value::SymbolicValue;
-use crate::schedule::action::{Action, AwaitedPeers, Combine, Span, Step, input};
+use crate::schedule::action::{Action, AwaitedPeers, Buffer, Combine, Span, Step, input};
 use crate::schedule::dependence::BufferChunk;
 use crate::schedule::spec::Schedule;
 use crate::types::{Access, Collective};
@@ -173,9 +174,23 @@ impl<'a> Execution<'a> {
     fn issue(&mut self, at: At, step: &Step) -> Result<(), Violation> {
         match step.action {
             Action::Send { peer, .. } => self.post(at, at.rank, peer, true),
-            Action::Recv { peer, .. } | Action::RecvReduce { peer, .. } => {
-                self.post(at, peer, at.rank, false)
-            }
+            Action::Recv { peer, .. }
+            | Action::RecvReduce { peer, .. }
+            | Action::RecvLeaf { peer, .. } => self.post(at, peer, at.rank, false),
+            Action::Fold {
+                leaves,
+                own,
+                at: number,
+                into,
+            } => self.compute(at, into, |rank, i| {
+                let count = leaves.len / own.len;
+                let value = |place: u32| match place.cmp(&number) {
+                    Ordering::Less => rank.read(at, leaves, place * own.len + i),
+                    Ordering::Equal => rank.read(at, own, i),
+                    Ordering::Greater => rank.read(at, leaves, (place - 1) * own.len + i),
+                };
+                combine_all(at, (0..=count).map(value))
+            }),
             Action::Copy { from, into } => self.compute(at, into, |own, i| own.read(at, from, i)),
             Action::Reduce { with, from, into } => self.compute(at, into, |own, i| {
                 combine(at, own.read(at, with, i)?, own.read(at, from, i)?)
@@ -263,9 +278,10 @@ impl<'a> Execution<'a> {
         let Action::Send { span: source, .. } = sent.action else {
             unreachable!("a send was posted");
         };
-        let (with, into) = match received.action {
-            Action::Recv { span, .. } => (None, span),
-            Action::RecvReduce { with, into, .. } => (Some(with), into),
+        let (with, into, like) = match received.action {
+            Action::Recv { span, .. } => (None, span, span),
+            Action::RecvReduce { with, into, .. } => (Some(with), into, into),
+            Action::RecvLeaf { like, into, .. } => (None, into, like),
             _ => unreachable!("a receive was posted"),
         };
         if (from.slice, sent.round, source.len) != (to.slice, received.round, into.len) {
@@ -277,6 +293,13 @@ impl<'a> Execution<'a> {
         }
         for i in 0..into.len {
             let message = self.ranks[from.rank as usize].read(from, source, i)?;
+            if into.buffer == Buffer::Leaves && message.chunk != like.first + i {
+                return Err(to.violation(format!(
+                    "keeps chunk {} as a copy of chunk {}, which may be smaller",
+                    message.chunk,
+                    like.first + i
+                )));
+            }
             let own = &mut self.ranks[to.rank as usize];
             let value = match with {
                 None => message,
@@ -324,13 +347,13 @@ impl<'a> Execution<'a> {
     }
 }
 
-/// Combines the values of several ranks, in their order.
+/// Combines the values of several ranks, in the order of the canonical tree.
 fn combine_all(
     at: At,
     values: impl Iterator<Item = Result<SymbolicValue, Violation>>,
 ) -> Result<SymbolicValue, Violation> {
-    let sum = values.reduce(|sum, value| combine(at, sum?, value?));
-    sum.expect("one rank at least")
+    let values = values.collect::<Result<Vec<_>, _>>()?;
+    SymbolicValue::tree(&values, &|left, right| combine(at, left, right))
 }
 
 fn combine(at: At, left: SymbolicValue, right: SymbolicValue) -> Result<SymbolicValue, Violation> {

@@ -50,6 +50,7 @@ pub(super) fn form(schedule: &Schedule, action: &Action) -> Option<&'static str>
         Action::Send { peer, .. }
         | Action::Recv { peer, .. }
         | Action::RecvReduce { peer, .. }
+        | Action::RecvLeaf { peer, .. }
         | Action::CopyFrom { peer, .. }
         | Action::TakeBack { peer, .. }
         | Action::Await {
@@ -60,6 +61,22 @@ pub(super) fn form(schedule: &Schedule, action: &Action) -> Option<&'static str>
     };
     if peer.is_some_and(|peer| peer >= n || peer == schedule.spec.rank) {
         return Some("a peer that does not exist or is this rank");
+    }
+    match *action {
+        Action::RecvLeaf { like, into, .. } if like.len != into.len => {
+            return Some("spans of different lengths");
+        }
+        Action::Fold {
+            leaves,
+            own,
+            at,
+            into,
+        } => {
+            let is_whole = leaves.len.is_multiple_of(own.len) && own.len == into.len;
+            let fits = is_whole && at <= leaves.len / own.len;
+            return (!fits).then_some("copies of another length or number");
+        }
+        _ => {}
     }
     let into = action.writes();
     let mut sources = action.reads().into_iter().flatten();

@@ -36,6 +36,7 @@ mod rank;
 mod value;
 
 use super::action::Buffer;
+use super::order::Order;
 use super::spec::{BufferCut, Schedule, Spec};
 use crate::error::{Error, Result};
 use crate::types::Collective;
@@ -195,6 +196,13 @@ fn check_results(
                 None => return wrong("unwritten"),
                 Some(value) if value.sum != sum => {
                     return wrong(&difference(value, sum, n, of));
+                }
+                Some(value)
+                    if source.is_none()
+                        && schedule.spec.order() != Order::Other
+                        && value.expression != SymbolicValue::canonical(n, of).expression =>
+                {
+                    return wrong("combined in another order than that of the canonical tree");
                 }
                 Some(value) if schedule.spec.collective == Collective::AllReduce => {
                     let expected = *expressions[chunk as usize].get_or_insert(value.expression);

@@ -124,6 +124,11 @@ impl WorkCounts {
                 self.chunks_received += len;
                 self.chunks_reduced += len;
             }
+            Action::RecvLeaf { .. } => {
+                self.messages_received += 1;
+                self.chunks_received += len;
+            }
+            Action::Fold { leaves, .. } => self.chunks_reduced += u64::from(leaves.len),
             Action::Copy { .. } => self.chunks_copied += len,
             Action::Reduce { .. } => self.chunks_reduced += len,
             Action::Publish { .. } => self.chunks_published += len,

@@ -274,6 +274,8 @@ impl<'a> CheckedRank<'a> {
         // not be equal.
         let sized = matches!(cut, BufferCut::Vector(_)) || buffer == Buffer::Scratch;
         let fits = match self.schedule.spec.collective {
+            // Their lengths are compared on arrival.
+            _ if buffer == Buffer::Leaves => true,
             Collective::Barrier => true,
             // The engine keeps only equal blocks in scratch.
             Collective::AllToAll => sized,

@@ -43,6 +43,32 @@ impl SymbolicValue {
         })
     }
 
+    /// Combines values in the order of the canonical tree.
+    pub fn tree<E>(
+        values: &[SymbolicValue],
+        combine: &impl Fn(SymbolicValue, SymbolicValue) -> Result<SymbolicValue, E>,
+    ) -> Result<SymbolicValue, E> {
+        let count = values.len();
+        if count == 1 {
+            return Ok(values[0]);
+        }
+        let (first, rest) = values.split_at(count.next_power_of_two() / 2);
+        combine(
+            SymbolicValue::tree(first, combine)?,
+            SymbolicValue::tree(rest, combine)?,
+        )
+    }
+
+    /// Returns the combination of all ranks' contributions to a chunk in the order of the canonical
+    /// tree.
+    pub fn canonical(world_size: u32, chunk: u32) -> SymbolicValue {
+        let values: Vec<_> = (0..world_size)
+            .map(|rank| SymbolicValue::input(rank, chunk))
+            .collect();
+        let combine = |left: SymbolicValue, right| left.combined(right).ok_or(());
+        SymbolicValue::tree(&values, &combine).expect("values of one chunk")
+    }
+
     /// Returns the sum of all ranks' contributions to a chunk.
     pub fn everybody(world_size: u32, chunk: u32) -> u128 {
         let sums = (0..world_size).map(|rank| SymbolicValue::input(rank, chunk).sum);

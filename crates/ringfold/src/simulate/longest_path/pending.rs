@@ -12,6 +12,9 @@ const NEAR: usize = 4;
 /// input is never written.
 const OUTPUT: u32 = 1 << 31;
 
+/// Flag of the places of copies.
+const LEAVES: u32 = 1 << 30;
+
 /// Range of chunks that a step reads or writes; from 0 to 0 if there are none.
 #[derive(Clone, Copy, Default)]
 struct ChunkRange {
@@ -29,6 +32,7 @@ impl ChunkRange {
             Buffer::Input => return ChunkRange::default(),
             Buffer::Scratch => 0,
             Buffer::Output => OUTPUT,
+            Buffer::Leaves => LEAVES,
         };
         let begin = span.first | mark;
         ChunkRange {
@@ -60,7 +64,15 @@ impl StepAccesses {
     pub fn of(action: &Action) -> StepAccesses {
         let (reads, writes) = match *action {
             Action::Send { span, .. } => ([ChunkRange::of(span), NONE], NONE),
-            Action::Recv { span, .. } => ([NONE; 2], ChunkRange::of(span)),
+            Action::Recv { span: into, .. } | Action::RecvLeaf { into, .. } => {
+                ([NONE; 2], ChunkRange::of(into))
+            }
+            Action::Fold {
+                leaves, own, into, ..
+            } => (
+                [ChunkRange::of(leaves), ChunkRange::of(own)],
+                ChunkRange::of(into),
+            ),
             Action::RecvReduce { with, into, .. } => {
                 ([ChunkRange::of(with), NONE], ChunkRange::of(into))
             }

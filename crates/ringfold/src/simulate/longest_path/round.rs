@@ -182,7 +182,7 @@ impl<'a> Pass<'a> {
         is_ending: bool,
     ) -> Result<(), UnsupportedFeature> {
         let (peer, reduced_bytes) = match *action {
-            Action::Recv { peer, .. } => (peer, None),
+            Action::Recv { peer, .. } | Action::RecvLeaf { peer, .. } => (peer, None),
             Action::RecvReduce { peer, into, .. } => (peer, Some(self.chunks.bytes(into))),
             _ => return self.compute(rank, action, touches, at_ps),
         };
@@ -211,6 +211,13 @@ impl<'a> Pass<'a> {
         let done_ps = match *action {
             Action::Reduce { into, .. } => {
                 let bytes = self.chunks.bytes(into);
+                state.reduce(rank, at_ps, bytes, &mut self.costs)?
+            }
+            Action::Fold {
+                leaves, own, into, ..
+            } => {
+                let pairs = u64::from(leaves.len / own.len);
+                let bytes = pairs * self.chunks.bytes(into);
                 state.reduce(rank, at_ps, bytes, &mut self.costs)?
             }
             Action::Copy { into, .. } => {

@@ -107,6 +107,7 @@ impl ChunkOffsets {
             Buffer::Input => &self.0[0],
             Buffer::Output => &self.0[1],
             Buffer::Scratch => &self.0[usize::from(self.0[1].len() > self.0[0].len())],
+            Buffer::Leaves => unreachable!("messages and results have other spans"),
         };
         starts[(span.first + span.len) as usize] - starts[span.first as usize]
     }

@@ -192,7 +192,7 @@ fn calls_on_registered_memory_take_what_the_model_says() {
     ] {
         assert_ratio(of, true, 0.9..=1.03);
     }
-    // Receivers that take messages in rank order request from the same sender at the same time.
+    // Copies of a chunk are combined only when all have arrived.
     for of in [
         (Broadcast, Direct),
         (AllReduce, Direct),
@@ -200,7 +200,7 @@ fn calls_on_registered_memory_take_what_the_model_says() {
         (ReduceScatter, Direct),
         (Reduce, Direct),
     ] {
-        assert_ratio(of, true, 0.9..=1.6);
+        assert_ratio(of, true, 0.6..=1.6);
     }
 }
 

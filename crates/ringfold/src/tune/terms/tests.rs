@@ -23,6 +23,8 @@ fn counted(spec: &Spec) -> [Load; 2] {
                 Action::Send { span, .. } => [1, 0, span.len, 0, 0, 0],
                 Action::Recv { span, .. } => [0, 1, 0, span.len, 0, 0],
                 Action::RecvReduce { into, .. } => [0, 1, 0, into.len, 0, into.len],
+                Action::RecvLeaf { into, .. } => [0, 1, 0, into.len, 0, 0],
+                Action::Fold { leaves, .. } => [0, 0, 0, 0, 0, leaves.len],
                 Action::Reduce { into, .. } => [0, 0, 0, 0, 0, into.len],
                 Action::Publish { span, .. } => [0, 0, 0, 0, span.len, 0],
                 Action::GiveBack { span, .. } => [0, 0, 0, 0, peers * span.len, 0],

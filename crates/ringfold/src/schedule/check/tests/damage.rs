@@ -261,25 +261,47 @@ fn receiving_into_what_is_being_sent_is_a_deadlock() {
     }
 }
 
+/// Ranks 1 and 2 take each other's places in all schedules, so their values are combined in each
+/// other's places of the tree.
 #[test]
-fn an_order_of_additions_of_its_own_is_seen() {
-    let spec = Spec::new(
-        Collective::AllReduce,
-        Algorithm::OneShot,
-        Access::Messages,
-        3,
-    );
-    let mut schedules = schedules(&spec).unwrap();
-    // Rank 0 folds rank 2's message before rank 1's.
-    let peers = schedules[0].channels[0].iter_mut().filter_map(|step| {
-        let Action::RecvReduce { peer, .. } = &mut step.action else {
-            return None;
-        };
-        Some(peer)
-    });
-    peers.for_each(|peer| *peer = 3 - *peer);
-    let violation = check_sliced(&schedules, false, Slices::ONE).unwrap_err();
-    assert!(violation.what.contains("another order"), "{violation}");
+fn two_values_that_change_places_in_the_tree_are_seen() {
+    let mut seen = 0;
+    for world_size in 3..=16 {
+        let hosts = [1, 2, 4].map(|size| {
+            let of_ranks: Vec<u32> = (0..world_size).map(|rank| rank / size).collect();
+            Groups::new(&of_ranks)
+        });
+        let all = specs(Access::Messages, world_size, 0).into_iter();
+        let vectors =
+            |spec: &Spec| matches!(spec.collective, Collective::AllReduce | Collective::Reduce);
+        for spec in all.filter(vectors).flat_map(|spec| {
+            hosts.clone().map(|hosts| Spec {
+                hosts,
+                ..spec.clone()
+            })
+        }) {
+            if spec.order() == Order::Other {
+                continue;
+            }
+            let mut places: Vec<u32> = (0..world_size).collect();
+            places.swap(1, 2);
+            let mut schedules = schedules(&spec).unwrap();
+            schedules.swap(1, 2);
+            for (rank, schedule) in (0..).zip(&mut schedules) {
+                schedule.spec.rank = rank;
+                for step in schedule.channels.iter_mut().flatten() {
+                    step.action = step.action.among(&places);
+                }
+            }
+            let violation = check_sliced(&schedules, false, Slices::ONE).unwrap_err();
+            assert!(
+                violation.what.contains("canonical tree"),
+                "{spec:?}: {violation}"
+            );
+            seen += 1;
+        }
+    }
+    assert!(seen > 200, "{seen}");
 }
 
 #[test]

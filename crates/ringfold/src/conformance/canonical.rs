@@ -1,0 +1,291 @@
+//! Tests that every method that the registry ([`Order`]) calls canonical gives the bits of the
+//! canonical tree: collectives × types × operations × 1 to 16 ranks, in published and registered
+//! memory and over messages, on one host and on hosts of equal blocks.
+//!
+//! The values differ so much in magnitude that nearly every other order gives other bits.
+
+use super::tests::{shm, tcp};
+use super::{Case, CaseBuffers, EngineWorld, ways};
+use crate::communicator::Counts;
+use crate::element::convert;
+use crate::memory::{Owned, Region};
+use crate::random::SplitMix64;
+use crate::schedule::{Groups, Spec};
+
+#[cfg(doc)]
+use crate::schedule::Order;
+use crate::transport::local::{Local, rendezvous};
+use crate::transport::routes;
+use crate::types::{Access, Collective, DType, Op};
+
+const SEED: u64 = 20_261_128;
+
+/// Numbers of elements: one, a slot's head, several slices of odd lengths.
+const COUNTS: [usize; 3] = [1, 77, 1301];
+
+const COLLECTIVES: [Collective; 3] = [
+    Collective::AllReduce,
+    Collective::Reduce,
+    Collective::ReduceScatter,
+];
+
+/// A type, an operation, and the conversions to the type in which values are combined and back.
+struct Kind {
+    dtype: DType,
+    op: Op,
+    widen: fn(&[u8]) -> f64,
+    narrow: fn(f64) -> Vec<u8>,
+    join: fn(f64, f64) -> f64,
+}
+
+fn f32_of(bytes: &[u8]) -> f64 {
+    f64::from(f32::from_le_bytes(bytes.try_into().expect("four bytes")))
+}
+
+fn u16_of(bytes: &[u8]) -> u16 {
+    u16::from_le_bytes(bytes.try_into().expect("two bytes"))
+}
+
+/// The sum as `f32` computes it.
+fn sum(a: f64, b: f64) -> f64 {
+    f64::from(a as f32 + b as f32)
+}
+
+fn product(a: f64, b: f64) -> f64 {
+    f64::from(a as f32 * b as f32)
+}
+
+const KINDS: [Kind; 8] = [
+    Kind {
+        dtype: DType::F32,
+        op: Op::Sum,
+        widen: f32_of,
+        narrow: |value| (value as f32).to_le_bytes().to_vec(),
+        join: sum,
+    },
+    Kind {
+        dtype: DType::F32,
+        op: Op::Prod,
+        widen: f32_of,
+        narrow: |value| (value as f32).to_le_bytes().to_vec(),
+        join: product,
+    },
+    Kind {
+        dtype: DType::F32,
+        op: Op::Max,
+        widen: f32_of,
+        narrow: |value| (value as f32).to_le_bytes().to_vec(),
+        join: f64::max,
+    },
+    Kind {
+        dtype: DType::F64,
+        op: Op::Sum,
+        widen: |bytes| f64::from_le_bytes(bytes.try_into().expect("eight bytes")),
+        narrow: |value| value.to_le_bytes().to_vec(),
+        join: |a, b| a + b,
+    },
+    Kind {
+        dtype: DType::F16,
+        op: Op::Sum,
+        widen: |bytes| f64::from(convert::f16_to_f32(u16_of(bytes))),
+        narrow: |value| convert::f32_to_f16(value as f32).to_le_bytes().to_vec(),
+        join: sum,
+    },
+    Kind {
+        dtype: DType::BF16,
+        op: Op::Sum,
+        widen: |bytes| f64::from(convert::bf16_to_f32(u16_of(bytes))),
+        narrow: |value| convert::f32_to_bf16(value as f32).to_le_bytes().to_vec(),
+        join: sum,
+    },
+    Kind {
+        dtype: DType::BF16,
+        op: Op::Min,
+        widen: |bytes| f64::from(convert::bf16_to_f32(u16_of(bytes))),
+        narrow: |value| convert::f32_to_bf16(value as f32).to_le_bytes().to_vec(),
+        join: f64::min,
+    },
+    Kind {
+        dtype: DType::F8E5M2,
+        op: Op::Sum,
+        widen: |bytes| f64::from(convert::e5m2_to_f32(bytes[0])),
+        narrow: |value| vec![convert::f32_to_e5m2(value as f32)],
+        join: sum,
+    },
+];
+
+impl Kind {
+    /// Returns the stored element `index` of `rank`.
+    fn value(&self, rank: usize, index: usize) -> Vec<u8> {
+        let place = (rank as u64) << 32 | index as u64;
+        let bits = SplitMix64(SEED ^ place).next_u64();
+        let fraction = (bits >> 40) as f64 / f64::from(1 << 23) - 1.0;
+        let power = match self.op {
+            // Products of sixteen stay in range.
+            Op::Prod => bits % 3,
+            _ => bits % 13,
+        };
+        (self.narrow)((1.5 + fraction / 2.0) * f64::from(1 << power) / 32.0)
+    }
+
+    /// Returns element `index` of the result among `ranks`, from the definition.
+    fn combined(&self, ranks: usize, index: usize) -> Vec<u8> {
+        let values: Vec<f64> = (0..ranks)
+            .map(|rank| (self.widen)(&self.value(rank, index)))
+            .collect();
+        (self.narrow)(tree(&values, self.join))
+    }
+}
+
+/// The canonical tree, as its definition says.
+fn tree(values: &[f64], join: fn(f64, f64) -> f64) -> f64 {
+    if let [only] = values {
+        return *only;
+    }
+    let (first, rest) = values.split_at(values.len().next_power_of_two() / 2);
+    join(tree(first, join), tree(rest, join))
+}
+
+/// Returns the memory of `rank`'s call, with one element more at the start, and its result.
+fn buffers(case: &Case, kind: &Kind, rank: usize, ranks: usize) -> CaseBuffers {
+    let Counts::Even(count) = case.counts else {
+        unreachable!("the test's calls have even counts");
+    };
+    let (count, size) = (count as usize, kind.dtype.size_bytes());
+    let (given, due) = match case.collective {
+        Collective::ReduceScatter => (count * ranks, rank * count..(rank + 1) * count),
+        Collective::Reduce if rank != case.root => (count, 0..0),
+        _ => (count, 0..count),
+    };
+    let input: Vec<u8> = (0..given)
+        .flat_map(|index| kind.value(rank, index))
+        .collect();
+    let expected: Vec<u8> = due.flat_map(|index| kind.combined(ranks, index)).collect();
+    let at = |bytes: usize| size..size + bytes;
+    let memory = vec![
+        Owned::zeroed(size + input.len()),
+        Owned::zeroed(size + expected.len()),
+    ];
+    memory[0].region().part(at(input.len())).write(&input);
+    CaseBuffers {
+        input: at(input.len()),
+        output: at(expected.len()),
+        memory,
+        expected,
+    }
+}
+
+/// Makes calls by every canonical way of `world`, whose ranks are on `hosts`. Returns their number.
+fn check(mut world: EngineWorld, hosts: &Groups, is_wanted: impl Fn(Access) -> bool) -> usize {
+    let ranks = world.world_size();
+    let mut made = 0;
+    for (collective, kind) in COLLECTIVES
+        .into_iter()
+        .flat_map(|collective| KINDS.iter().map(move |kind| (collective, kind)))
+    {
+        for (algorithm, access) in ways(collective, ranks) {
+            let spec = Spec {
+                hosts: hosts.clone(),
+                ..Spec::new(collective, algorithm, access, ranks as u32)
+            };
+            if !world.serves((algorithm, access))
+                || !is_wanted(access)
+                || !spec.order().is_canonical(kind.op, kind.dtype)
+            {
+                continue;
+            }
+            for (number, count) in COUNTS.into_iter().enumerate() {
+                let case = Case {
+                    dtype: kind.dtype,
+                    op: kind.op,
+                    root: (made + 1) % ranks,
+                    channels: match (collective, access) {
+                        (Collective::AllReduce, Access::Messages) => 1 + number % 2,
+                        _ => 1,
+                    },
+                    ..Case::new(collective, algorithm, access, count as u64)
+                };
+                let buffers: Vec<_> = (0..ranks)
+                    .map(|rank| buffers(&case, kind, rank, ranks))
+                    .collect();
+                let mut registrations = Vec::new();
+                if access == Access::Registered {
+                    for (rank, buffers) in buffers.iter().enumerate() {
+                        let memory: Vec<Region> =
+                            buffers.memory.iter().map(Owned::region).collect();
+                        registrations.extend(
+                            memory
+                                .into_iter()
+                                .map(|memory| world.register(rank, memory)),
+                        );
+                    }
+                }
+                world
+                    .run_on(&vec![case.clone(); ranks], &buffers)
+                    .unwrap_or_else(|error| panic!("{ranks} ranks, {hosts:?}, {case:?}: {error}"));
+                registrations
+                    .into_iter()
+                    .for_each(|number| world.unregister(number));
+                made += 1;
+            }
+        }
+    }
+    made
+}
+
+#[test]
+fn results_in_shared_memory_are_the_canonical_tree() {
+    for ranks in [1, 2, 3, 4, 5, 6, 7, 8, 11, 16] {
+        let staged = EngineWorld::new(shm(ranks), SEED);
+        assert!(check(staged, &Groups::ONE, |access| access == Access::Staged) > 100);
+        let registered = EngineWorld::new(shm(ranks), SEED).registered();
+        assert!(check(registered, &Groups::ONE, |_| true) > 100);
+    }
+}
+
+#[test]
+fn results_by_messages_are_the_canonical_tree() {
+    let by_messages = |access| access == Access::Messages;
+    for ranks in 1..=16usize {
+        let sizes: &[usize] = match ranks {
+            6 | 8 | 11 | 16 => &[1, 2, 4],
+            _ => &[1],
+        };
+        for size in sizes {
+            let of_ranks: Vec<usize> = (0..ranks).map(|rank| rank / size).collect();
+            let hosts = Groups::new(&of_ranks);
+            let world = EngineWorld::new::<Local>(rendezvous(ranks), SEED).on_hosts(&hosts);
+            assert!(check(world, &hosts, by_messages) > 100, "{ranks} ranks");
+        }
+    }
+    for ranks in [3, 4, 7] {
+        let world = EngineWorld::new(tcp(ranks), SEED);
+        assert!(check(world, &Groups::ONE, by_messages) > 100);
+    }
+    for of_ranks in [
+        [0, 0, 1, 1].as_slice(),
+        &[0, 0, 1, 1, 2, 2, 3],
+        &[0, 0, 0, 0, 1, 1],
+    ] {
+        let hosts = Groups::new(of_ranks);
+        let world = EngineWorld::new(routes::tests::ranks_on(of_ranks), SEED).on_hosts(&hosts);
+        assert!(check(world, &hosts, by_messages) > 100);
+    }
+}
+
+#[test]
+fn blocks_of_values_are_the_values_of_ranks() {
+    let kind = &KINDS[0];
+    let values: Vec<f64> = (0..16)
+        .map(|rank| (kind.widen)(&kind.value(rank, 5)))
+        .collect();
+    for size in [1, 2, 4, 8, 16] {
+        for count in (size..=16).step_by(size) {
+            let blocks: Vec<f64> = values[..count]
+                .chunks(size)
+                .map(|block| tree(block, kind.join))
+                .collect();
+            assert_eq!(tree(&blocks, kind.join), tree(&values[..count], kind.join));
+        }
+    }
+}
