@@ -258,6 +258,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
         limits: Limits::derive(&Machine::here(), 2),
         domain: Some(0),
         plugin: Some("plugin".into()),
+        is_reproducible: false,
         leading: Some(Leading {
             constants: Constants::default(),
             is_probed: true,

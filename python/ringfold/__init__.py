@@ -27,6 +27,7 @@ from ringfold.errors import (
     RingfoldTimeoutError,
     UnsupportedError,
 )
+from ringfold.folding import fold
 from ringfold.operation import Operation, PremulSum, premul_sum
 from ringfold.registration import Registration
 from ringfold.stats import PeerStats, Standing, Stats
@@ -56,6 +57,7 @@ __all__ = [
     "Tuning",
     "UnsupportedError",
     "Work",
+    "fold",
     "init",
     "premul_sum",
 ]

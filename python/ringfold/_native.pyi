@@ -1,5 +1,5 @@
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import final
 
 from ringfold.errors import RingfoldError
@@ -29,6 +29,7 @@ __version__: str
 
 def command(program: list[str], arguments: list[str]) -> int: ...
 def finish_callbacks() -> None: ...
+def fold(inputs: Sequence[Buffer], output: Buffer, op: str) -> None: ...
 def registers_buckets() -> bool: ...
 def diagnosis() -> tuple[int, bool, str | None, str | None, float, bool]: ...
 
@@ -119,7 +120,7 @@ class Communicator:
         transport: str | None = None,
         algorithm: str | None = None,
         straggler: str | None = None,
-        deterministic: bool | None = None,
+        reproducible: bool | None = None,
         protocol: str | None = None,
         max_channels: int | None = None,
         tuner_config: str | os.PathLike[str] | None = None,

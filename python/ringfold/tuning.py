@@ -22,9 +22,9 @@ class Tuning(TypedDict, total=False):
     straggler: str
     """`off`, `next2` or `tail`: whether large all_reduce and reduce_scatter calls bypass a slow
     rank; see docs/guides/stragglers.md. *"""
-    deterministic: bool
-    """Whether the bits must be the same in every run; refuses a straggler policy, which changes the
-    order of additions."""
+    reproducible: bool
+    """Whether reductions have the same bits for any size, algorithm, transport and division into
+    hosts; see docs/guides/reproducible.md. If any rank sets it, it applies to all."""
     tuner_config: str | os.PathLike[str]
     """A file of rules, instead of RINGFOLD_TUNER_CONFIG. Rank 0's value applies."""
     tuner_plugin: str

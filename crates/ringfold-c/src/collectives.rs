@@ -2,10 +2,10 @@
 
 use std::ffi::{c_int, c_void};
 
-use crate::arguments::{borrowed, store};
+use crate::arguments::{borrowed, invalid, store};
 use crate::communicator::Communicator;
-use crate::names::{CollectiveName, CollectiveNumber, DTypeNumber, OpNumber};
-use crate::request::Request;
+use crate::names::{self, CollectiveName, CollectiveNumber, DTypeNumber, OpNumber};
+use crate::request::{Request, region};
 use crate::status::{Status, guard};
 
 /// A function of the program that is called about 30 times a second while a call waits. A result
@@ -96,6 +96,38 @@ pub unsafe extern "C" fn ringfold_all_reduce(
             },
         )
     }
+}
+
+/// Combines `inputs` arrays of `count` elements each by `op`, in the order of the canonical tree, and
+/// stores the result in `output`, which may be one of them. If each rank combines a power of two
+/// arrays so, and the ranks then make a reproducible all-reduce, the result has the bits of an
+/// all-reduce in which each array is a rank's own. Needs no communicator.
+///
+/// # Safety
+/// `arrays` holds `inputs` pointers; each array and `output` have `count` elements, and are not used
+/// otherwise until the function returns.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ringfold_fold(
+    arrays: *const *const c_void,
+    inputs: usize,
+    output: *mut c_void,
+    count: usize,
+    dtype: DTypeNumber,
+    op: OpNumber,
+) -> Status {
+    guard(|| {
+        let (dtype, op) = (names::dtype(dtype)?, names::op(op, 0.0)?);
+        let bytes = count.checked_mul(dtype.size_bytes());
+        let bytes = bytes.ok_or_else(|| invalid(format!("count {count} is beyond any memory")))?;
+        let mut regions = Vec::new();
+        for number in 0..inputs {
+            // SAFETY: the caller's promise: `inputs` pointers.
+            let array = unsafe { *borrowed(arrays.wrapping_add(number), "arrays")? };
+            regions.push(region("an array", array.cast_mut().cast(), bytes)?);
+        }
+        let output = region("output", output.cast(), bytes)?;
+        ringfold::fold_regions(dtype, &regions, op, output)
+    })
 }
 
 /// Copies the root's `count` elements to all ranks.

@@ -104,8 +104,8 @@ const SETTINGS: &[(&str, Setter)] = &[
     ("straggler", |config, value| {
         parsed(&mut config.core.straggler, value)
     }),
-    ("deterministic", |config, value| {
-        parsed(&mut config.core.deterministic, value)
+    ("reproducible", |config, value| {
+        parsed(&mut config.core.reproducible, value)
     }),
     ("bind", |config, value| parsed(&mut config.core.bind, value)),
     ("tuner_plugin", |config, value| {
@@ -151,7 +151,7 @@ pub unsafe extern "C" fn ringfold_config_new(config: *mut *mut Config) -> Status
 /// Sets the setting `name` to `value`, a text: time spans in seconds, flags as "true" and "false".
 /// Names are rank, world_size, address, secret, timeout, connect_timeout, peer_timeout, transport,
 /// algorithm, protocol, late_rank, max_channels, slice_bytes, socket_ifname, sockets, helpers,
-/// straggler, deterministic, bind, tuner_plugin and tuner_config.
+/// straggler, reproducible, bind, tuner_plugin and tuner_config.
 ///
 /// # Safety
 /// `config` is a handle or null, which no other thread uses; both texts end with a zero byte.

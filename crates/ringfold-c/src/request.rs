@@ -51,6 +51,9 @@ pub struct Request {
     pub timeout_s: f64,
     /// The algorithm; null means the tuner's choice.
     pub algorithm: *const c_char,
+    /// Not 0: the elements are combined in the order of the canonical tree, as with the setting
+    /// `reproducible`. The same on all ranks.
+    pub reproducible: c_int,
 }
 
 impl Request {
@@ -70,6 +73,7 @@ impl Request {
         output: ptr::null_mut(),
         timeout_s: 0.0,
         algorithm: ptr::null(),
+        reproducible: 0,
     };
 
     /// Reads the request at an address, which is shorter if the program has an older header.
@@ -124,6 +128,7 @@ impl Request {
             let name = unsafe { text(self.algorithm, "algorithm") }?;
             call.options.algorithm = Some(name.parse().map_err(Error::from)?);
         }
+        call.options.reproducible = self.reproducible != 0;
         let (input, output) = call.buffer_bytes(communicator.rank(), ranks)?;
         call.input = region("input", self.input.cast_mut().cast(), input)?;
         call.output = region("output", self.output.cast(), output)?;
@@ -159,7 +164,7 @@ impl Request {
 }
 
 /// Returns a buffer of which `bytes` bytes are used.
-fn region(name: &str, start: *mut u8, bytes: usize) -> Result<Region> {
+pub fn region(name: &str, start: *mut u8, bytes: usize) -> Result<Region> {
     if bytes == 0 {
         return Ok(Region::EMPTY);
     }

@@ -123,7 +123,7 @@ impl Communicator {
     #[pyo3(signature = (
         *, rank=None, world_size=None, address=None, secret=None, timeout=None,
         connect_timeout=None, peer_timeout=None, transport=None, algorithm=None, straggler=None,
-        deterministic=None, protocol=None, max_channels=None, tuner_config=None, tuner_plugin=None,
+        reproducible=None, protocol=None, max_channels=None, tuner_config=None, tuner_plugin=None,
         socket_ifname=None, sockets=None, listener=None
     ))]
     #[allow(clippy::too_many_arguments, reason = "keyword arguments in Python")]
@@ -139,7 +139,7 @@ impl Communicator {
         transport: Option<&str>,
         algorithm: Option<&str>,
         straggler: Option<&str>,
-        deterministic: Option<bool>,
+        reproducible: Option<bool>,
         protocol: Option<&str>,
         max_channels: Option<usize>,
         tuner_config: Option<PathBuf>,
@@ -161,7 +161,7 @@ impl Communicator {
             transport: named(transport)?,
             algorithm: named(algorithm)?,
             straggler: named(straggler)?,
-            deterministic,
+            reproducible,
             protocol: named(protocol)?,
             max_channels,
             tuner_rules: rules.transpose().map_err(exception)?,

@@ -16,6 +16,7 @@ mod connection;
 mod diagnosis;
 mod dlpack;
 mod exceptions;
+mod fold;
 mod lane;
 mod layout;
 mod memory;
@@ -61,6 +62,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(host_id, module)?)?;
     module.add_function(wrap_pyfunction!(launch, module)?)?;
     module.add_function(wrap_pyfunction!(command::command, module)?)?;
+    module.add_function(wrap_pyfunction!(fold::fold, module)?)?;
     module.add_function(wrap_pyfunction!(callbacks::finish_callbacks, module)?)?;
     module.add_function(wrap_pyfunction!(diagnosis::diagnosis, module)?)?;
     module.add_function(wrap_pyfunction!(diagnosis::registers_buckets, module)?)?;

@@ -123,9 +123,16 @@ pub struct Config {
     /// order of additions depends on which rank was late: the same on all ranks, but different from
     /// run to run. Must be set alike on all ranks.
     pub straggler: Option<StragglerPolicy>,
-    /// Whether results must be bitwise identical in every run. Results are so unless `straggler`
-    /// permits a bypass: the two settings are refused together.
-    pub deterministic: Option<bool>,
+    /// Whether each `all_reduce`, `reduce` and `reduce_scatter` combines its elements in the order
+    /// of the canonical tree: the tree of one rank is its value; the tree of `n` ranks is the tree
+    /// of the first `p` combined with the tree of the rest, where `p` is the largest power of two
+    /// below `n`. 16- and 8-bit floats are accumulated in `F32` and rounded once. So an element of a
+    /// result does not depend on the size of the call, its place in the buffer, the algorithm, the
+    /// transport, the hosts or the CPU. If the ranks of a smaller world each give the tree of an
+    /// aligned block of a power of two values, the result is that of one value for each rank
+    /// ([`fold`](crate::fold)). False by default. If any rank sets this, it applies to all; it is
+    /// refused together with `straggler`.
+    pub reproducible: Option<bool>,
     /// Whether the calling thread is bound to cores, [`Bind::None`] by default. Threads that the
     /// calling thread creates later, such as a pool of OpenMP or torch, stay on the same cores; so
     /// request a binding only for a program that you know.

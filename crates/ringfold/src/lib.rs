@@ -129,9 +129,11 @@ mod wait;
 #[doc(hidden)]
 pub use call::Asked;
 pub use call::Way;
+#[doc(hidden)]
+pub use communicator::fold_regions;
 pub use communicator::{
     CallOptions, Calls, Communicator, Counts, RegisteredMut, Registration, Request, Scope,
-    ScopedWork, Target, Work,
+    ScopedWork, Target, Work, fold,
 };
 pub use config::{Bind, Config, StragglerPolicy, TransportChoice};
 pub use control::{Cancel, RendezvousListener, Secret, Standing};

@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use super::request::Request;
 use crate::call::Way;
 use crate::sync::lock;
+use crate::tune::OrderDemand;
 use crate::types::{Access, Algorithm, Assignment, Collective, Method};
 
 /// Binary logarithm of the number of places: 6 KiB, and more places than a training job's calls
@@ -55,7 +56,12 @@ impl ChoiceKey {
     /// Returns the kind of a `request` of `bytes` bytes, as the tuner counts them; `None` if the
     /// size or the group does not fit.
     #[inline(always)]
-    pub fn of(request: &Request, bytes: u64, is_weighted: bool) -> Option<ChoiceKey> {
+    pub fn of(
+        request: &Request,
+        bytes: u64,
+        order: OrderDemand,
+        is_weighted: bool,
+    ) -> Option<ChoiceKey> {
         if bytes >> BYTES_BITS != 0 || request.group >> GROUP_BITS != 0 {
             return None;
         }
@@ -65,14 +71,15 @@ impl ChoiceKey {
             .map_or(0, |asked| asked as u64 + 1);
         let protocol = request.options.protocol.map_or(0, |asked| asked as u64 + 1);
         // From the lowest bit up: group (8 bits), collective (4), form of the counts (2), algorithm
-        // (5), protocol (2), weighted (1), size.
+        // (5), protocol (2), weighted (1), size (40), demand on the order (2).
         let word = u64::from(request.group)
             | (request.collective as u64) << 8
             | request.counts.kind() << 12
             | algorithm << 14
             | protocol << 19
             | u64::from(is_weighted) << 21
-            | bytes << 22;
+            | bytes << 22
+            | (order as u64) << 62;
         Some(ChoiceKey(word))
     }
 
@@ -246,7 +253,15 @@ mod tests {
     #[test]
     fn what_was_chosen_is_remembered_for_its_kind_only() {
         let choices = Choices::default();
-        let kind = |bytes| ChoiceKey::of(&request(Collective::AllReduce, 1), bytes, false).unwrap();
+        let kind = |bytes| {
+            ChoiceKey::of(
+                &request(Collective::AllReduce, 1),
+                bytes,
+                OrderDemand::Any,
+                false,
+            )
+            .unwrap()
+        };
         assert_eq!(choices.get(kind(0)), None);
         let kinds = (0..100_000).map(|bytes| (kind(bytes), choice(64 * (bytes as usize + 1))));
         let kinds: Vec<_> = kinds.collect();
@@ -265,7 +280,9 @@ mod tests {
     #[test]
     fn calls_that_differ_are_of_different_kinds() {
         let base = request(Collective::AllReduce, 1);
-        let of = |request: &Request, bytes, is_weighted| ChoiceKey::of(request, bytes, is_weighted);
+        let of = |request: &Request, bytes, is_weighted| {
+            ChoiceKey::of(request, bytes, OrderDemand::Any, is_weighted)
+        };
         let algorithm = Some(Method::Flat);
         let protocol = Some(Protocol::Ll);
         let counts = Counts::PerRank(vec![1]);
@@ -317,7 +334,15 @@ mod tests {
     fn readers_never_see_half_of_a_choice() {
         let choices = Choices::default();
         // Two kinds that have the same place.
-        let kind = |bytes| ChoiceKey::of(&request(Collective::AllReduce, 1), bytes, false).unwrap();
+        let kind = |bytes| {
+            ChoiceKey::of(
+                &request(Collective::AllReduce, 1),
+                bytes,
+                OrderDemand::Any,
+                false,
+            )
+            .unwrap()
+        };
         let one = kind(1);
         let other = (2..).map(kind).find(|other| other.place() == one.place());
         let kinds = [

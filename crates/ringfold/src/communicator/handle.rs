@@ -21,7 +21,7 @@ use crate::memory::{ForkGuard, Region};
 use crate::schedule::{Groups, Schedule};
 use crate::tune::calibration::Calibration;
 use crate::tune::choose;
-use crate::tune::{Explanation, Question, Reason, Rules, Tuning};
+use crate::tune::{Explanation, OrderDemand, Question, Reason, Rules, Tuning};
 use crate::types::{Access, Algorithm, Collective, DType, Method};
 
 /// The log target of choices.
@@ -58,6 +58,8 @@ pub(crate) struct RankPosition {
     pub hosts: usize,
     /// Number of runs of consecutive ranks of one host.
     pub runs: usize,
+    /// Whether the hosts hold consecutive blocks of the ranks.
+    pub are_blocks: bool,
     /// The transport's name: `shm`, `tcp`, `rdma`, `shm+tcp`, `shm+rdma`, `local` or `self`.
     pub transport: &'static str,
 }
@@ -78,6 +80,8 @@ pub(crate) struct ChoicePolicy {
     pub domains: usize,
     /// Whether rings bypass slow ranks.
     pub bypasses_stragglers: bool,
+    /// Whether all reductions are in the order of the canonical tree.
+    pub is_reproducible: bool,
 }
 
 impl ChoicePolicy {
@@ -92,6 +96,7 @@ impl ChoicePolicy {
             slot_bytes: None,
             domains: 1,
             bypasses_stragglers: false,
+            is_reproducible: false,
         }
     }
 }
@@ -360,12 +365,21 @@ impl Communicator {
             .or(self.policy.algorithm.filter(serves))
     }
 
+    /// Returns the demand of the request on the order of its reduction.
+    #[inline(always)]
+    fn order(&self, request: &Request) -> OrderDemand {
+        match self.policy.is_reproducible || request.options.reproducible {
+            true => OrderDemand::reproducible(request.op, request.dtype),
+            false => OrderDemand::Any,
+        }
+    }
+
     /// Returns the way of the request: that of the last request of its kind, if remembered.
     #[inline(always)]
     pub(super) fn choose(&self, request: &Request) -> Result<Way> {
         let bytes = request.bytes(self.place.world_size);
         let is_weighted = self.weights.are_there();
-        let kind = ChoiceKey::of(request, bytes, is_weighted);
+        let kind = ChoiceKey::of(request, bytes, self.order(request), is_weighted);
         match kind.and_then(|kind| self.choices.get(kind)) {
             Some(way) => Ok(way),
             None => self.choose_anew(request, bytes, is_weighted),
@@ -381,7 +395,7 @@ impl Communicator {
     ) -> Result<Way> {
         let question = self.question(request, bytes, is_weighted);
         let way = choose::choose(&question, &self.policy.tuning)?;
-        if let Some(kind) = ChoiceKey::of(request, bytes, is_weighted) {
+        if let Some(kind) = ChoiceKey::of(request, bytes, question.order, is_weighted) {
             self.choices.put(kind, &way);
             if !self.policy.is_silent
                 && log::log_enabled!(target: TUNING_LOG, env::level_for_all(self.rank()))
@@ -474,6 +488,8 @@ impl Communicator {
             group: request.group,
             algorithm: self.requested(request),
             protocol: request.options.protocol,
+            order: self.order(request),
+            are_blocks: self.place.are_blocks,
             ..Question::new(request.collective, bytes, self.place.world_size)
         };
         question.with_policies(

@@ -15,6 +15,7 @@ mod check;
 mod choices;
 mod completion;
 mod driver;
+mod fold;
 pub(crate) mod group;
 mod handle;
 mod lifecycle;
@@ -33,6 +34,7 @@ mod weigh;
 mod work;
 
 pub(crate) use driver::EngineDriver;
+pub use fold::{fold, fold_regions};
 pub use handle::Communicator;
 pub(crate) use handle::{ChoicePolicy, RankPosition};
 pub use registration::{RegisteredMut, Registration};

@@ -71,7 +71,7 @@ impl Target {
 
 /// How one call is carried out, instead of the communicator's settings.
 ///
-/// All ranks set the same algorithm and protocol; each rank has its own deadline. The default sets
+/// All ranks set the same algorithm, protocol and `reproducible`; each rank has its own deadline. The default sets
 /// none of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CallOptions {
@@ -79,9 +79,21 @@ pub struct CallOptions {
     pub algorithm: Option<Method>,
     /// The protocol, instead of the tuner's choice.
     pub protocol: Option<Protocol>,
+    /// Whether the result is that of the canonical tree ([`Config::reproducible`]), also if the
+    /// communicator's are not.
+    ///
+    /// [`Config::reproducible`]: crate::Config::reproducible
+    pub reproducible: bool,
     /// The deadline, instead of the communicator's. With memory of a device, counted from the
     /// arrival of the data.
     pub timeout: Option<Duration>,
+}
+
+impl CallOptions {
+    /// Whether a device may combine the elements: kernels combine in an order of their own.
+    pub(crate) fn leave_reduction_open(&self) -> bool {
+        self.algorithm.is_none() && !self.reproducible
+    }
 }
 
 /// One untyped call: the basis of the typed methods, the bindings and `perf`. The memory is the

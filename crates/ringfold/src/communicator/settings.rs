@@ -76,6 +76,8 @@ pub struct Settings {
     pub helpers: Option<usize>,
     /// Whether rings bypass slow ranks.
     pub straggler: StragglerPolicy,
+    /// Whether all reductions are in the order of the canonical tree, if this rank decides it.
+    pub reproducible: bool,
     /// Delays of this rank's reductions, for experiments.
     pub injection: Option<Injection>,
     /// Whether the ranks are bound to cores.
@@ -256,6 +258,10 @@ impl Settings {
                 .straggler
                 .or(environment.straggler)
                 .unwrap_or_default(),
+            reproducible: config
+                .reproducible
+                .or(environment.reproducible)
+                .unwrap_or(false),
             injection: None,
             bind: config.bind.or(environment.bind).unwrap_or_default(),
             foreign_binding: environment.foreign_binding,

@@ -299,12 +299,12 @@ pub(super) fn block(elements: usize, ranks: usize) -> Result<usize> {
     }
 }
 
-fn readable<T: Element>(slice: &[T]) -> Region {
+pub(super) fn readable<T: Element>(slice: &[T]) -> Region {
     // SAFETY: borrowed for as long as the call that uses the region, which only reads it.
     unsafe { Region::new(slice.as_ptr().cast_mut().cast(), size_of_val(slice)) }
 }
 
-fn writable<T: Element>(slice: &mut [T]) -> Region {
+pub(super) fn writable<T: Element>(slice: &mut [T]) -> Region {
     // SAFETY: borrowed exclusively for as long as the call that uses the region.
     unsafe { Region::new(slice.as_mut_ptr().cast(), size_of_val(slice)) }
 }

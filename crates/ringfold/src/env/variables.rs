@@ -305,6 +305,12 @@ variables! {
     "RINGFOLD_STRAGGLER": "`off`, `next2`, `tail`", default "`off`"
         => straggler: StragglerPolicy = parsed;
 
+    /// Whether each `all_reduce`, `reduce` and `reduce_scatter` combines its elements in the order
+    /// of a balanced tree over the ranks, and rounds 16- and 8-bit floats once: the same bits for
+    /// any size, algorithm, transport and division into hosts. See docs/guides/reproducible.md. If
+    /// any rank sets it, it applies to all.
+    "RINGFOLD_REPRODUCIBLE": "`0`, `1`", default "`0`" => reproducible: bool = switch;
+
     /// The rank that is known to be late to every `all_reduce`; required by
     /// `RINGFOLD_ALGO=stragglar`. Must be the same on all ranks, which compare it when they join.
     "RINGFOLD_LATE_RANK": "0, 1, …", default "none" => late_rank: usize = count;

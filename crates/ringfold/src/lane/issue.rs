@@ -108,7 +108,7 @@ impl Issuer {
             return Ok(None);
         };
         let is_reduced = request.collective == Collective::AllReduce
-            && request.options.algorithm.is_none()
+            && request.options.leave_reduction_open()
             && self.policy.is_folded(&request.on_host())
             && fold::is_folded(request.op, request.dtype);
         if !is_reduced {

@@ -226,10 +226,14 @@ impl Lane {
     /// As for `enqueue` of each.
     pub unsafe fn enqueue_group(
         &self,
-        requests: Vec<DeviceRequest>,
+        mut requests: Vec<DeviceRequest>,
         stream: ProgramStream,
     ) -> Result<DeviceWork> {
-        self.worker.communicator().check_open()?;
+        let communicator = self.worker.communicator();
+        communicator.check_open()?;
+        for request in &mut requests {
+            request.options.reproducible |= communicator.policy.is_reproducible;
+        }
         // One after the other: the order of calls is that of their driver calls.
         let mut issuer = lock(&self.issuer);
         if let Some(fault) = self.fault() {

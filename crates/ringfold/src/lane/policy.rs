@@ -139,7 +139,7 @@ impl Setting<'_> {
         let ways = self.ways(request.collective, reducer, &self.folded());
         let choice = ways.choose(class_bytes(bytes));
         let is_reduced = request.collective == Collective::AllReduce
-            && request.options.algorithm.is_none()
+            && request.options.leave_reduction_open()
             && fold::is_folded(request.op, request.dtype);
         let fits = (1..=self.one_shot_bytes).contains(&bytes);
         let carried = if is_reduced && choice.is_one_shot && fits {

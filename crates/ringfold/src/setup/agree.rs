@@ -69,6 +69,7 @@ impl<'a> Linked<'a> {
             local_size: group.local_ranks().len(),
             hosts: hosts.count() as usize,
             runs: hosts.runs() as usize,
+            are_blocks: hosts.are_blocks(group.world_ranks.len() as u32),
             transport: name,
         };
         log_place(&place, placement.cores, settings);
@@ -133,6 +134,7 @@ fn propose(
         limits: settings.limits.over(limits),
         domain: placement.domain,
         plugin: plugin.map(str::to_owned),
+        is_reproducible: settings.reproducible,
         leading: (group.rank == 0).then(leading),
     }
 }
@@ -202,7 +204,8 @@ fn policy(
     ChoicePolicy {
         algorithm: settings.algorithm.filter(knows_late),
         late_rank,
-        bypasses_stragglers: settings.straggler != StragglerPolicy::Off,
+        bypasses_stragglers: settings.straggler != StragglerPolicy::Off && !terms.is_reproducible,
+        is_reproducible: terms.is_reproducible,
         ..ChoicePolicy::new(Tuning {
             protocol: settings.protocol,
             allowed: settings.allowed.clone(),

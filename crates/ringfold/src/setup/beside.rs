@@ -2,7 +2,7 @@
 //! control plane without connections of their own.
 
 use super::establish::establish;
-use super::{check_deterministic, check_late_rank};
+use super::{check_late_rank, check_reproducible};
 use crate::communicator::Communicator;
 use crate::communicator::group::{Inherited, RankGroup};
 use crate::communicator::settings::Settings;
@@ -51,7 +51,7 @@ impl Communicator {
         };
         let mut settings = Settings::new(config, &Environment::read()?)?;
         check_late_rank(&settings, ranks.len())?;
-        check_deterministic(config, &settings)?;
+        check_reproducible(&settings)?;
         if config.weights.is_none() {
             settings.ignore_misfitting_weights(ranks.len());
         }

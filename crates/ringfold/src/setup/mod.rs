@@ -165,7 +165,7 @@ fn join(
     let secret = secret.transpose()?.or(environment.secret);
     let mut launch = detect(&config, listener.is_some(), secret.clone())?;
     check_late_rank(&settings, launch.world_size)?;
-    check_deterministic(&config, &settings)?;
+    check_reproducible(&settings)?;
     env::note_rank(launch.rank);
     if launch.rank == 0 || launch.local_rank == Some(0) {
         env::warn_of_unknown();
@@ -232,13 +232,13 @@ fn detect(config: &Config, has_listener: bool, secret: Option<Secret>) -> Result
     Ok(launch)
 }
 
-/// Refuses deterministic results together with an order of reduction that varies.
-fn check_deterministic(config: &Config, settings: &Settings) -> Result<()> {
-    if config.deterministic != Some(true) || settings.straggler == StragglerPolicy::Off {
+/// Refuses reproducible results together with an order of reduction that varies.
+fn check_reproducible(settings: &Settings) -> Result<()> {
+    if !settings.reproducible || settings.straggler == StragglerPolicy::Off {
         return Ok(());
     }
     Err(Error::InvalidArgument(format!(
-        "deterministic results are incompatible with the straggler policy `{}`, whose order of \
+        "reproducible results are incompatible with the straggler policy `{}`, whose order of \
          additions depends on which rank is late; disable one of them",
         settings.straggler.name()
     )))

@@ -33,7 +33,7 @@ pub(super) fn split(
     // A probe was made with all ranks; its results mean little for fewer.
     let is_as_large = ranks.len() == requests.len();
     let tuning = &parent.policy.tuning;
-    let part = RankGroup {
+    let mut part = RankGroup {
         id: part_id(group.id, number, color),
         world_ranks: ranks.iter().map(|rank| group.world_ranks[*rank]).collect(),
         rank,
@@ -43,6 +43,8 @@ pub(super) fn split(
         },
         ..group.clone()
     };
+    // Demanded perhaps by ranks that are not in the part.
+    part.settings.reproducible = parent.policy.is_reproducible;
     let server = group.world_ranks.iter().position(|rank| *rank == 0);
     // A rank that fails in the parent does not join, and ranks that split meanwhile must not wait
     // for it.

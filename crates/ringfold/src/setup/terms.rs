@@ -32,6 +32,8 @@ pub struct Proposal {
     pub domain: Option<usize>,
     /// Name of the rank's tuner plugin, if any.
     pub plugin: Option<String>,
+    /// Whether the rank demands reproducible results.
+    pub is_reproducible: bool,
     /// Rank 0's decisions for all ranks.
     pub leading: Option<Leading>,
 }
@@ -60,6 +62,8 @@ pub struct AgreedTerms {
     pub is_probed: bool,
     /// Name of the tuner plugin, if all ranks have the same.
     pub plugin: Option<String>,
+    /// Whether any rank demands reproducible results.
+    pub is_reproducible: bool,
     /// Domain of each rank; `None` for a rank that may run in several.
     pub domains: Vec<Option<usize>>,
 }
@@ -68,6 +72,7 @@ wire_struct!(Proposal {
     limits,
     domain,
     plugin,
+    is_reproducible,
     leading
 });
 wire_struct!(Leading { constants, is_probed, rules_bytes } if Leading::is_bounded);
@@ -114,6 +119,7 @@ impl AgreedTerms {
             rules_bytes: leading.rules_bytes,
             is_probed: leading.is_probed,
             plugin: first.plugin.clone().filter(|_| is_everywhere),
+            is_reproducible: proposals.iter().any(|proposal| proposal.is_reproducible),
             domains: proposals.iter().map(|proposal| proposal.domain).collect(),
         })
     }
@@ -177,6 +183,7 @@ mod tests {
             limits: overrides.over(limits),
             domain: Some(0),
             plugin: None,
+            is_reproducible: false,
             leading: None,
         }
     }
@@ -215,6 +222,18 @@ mod tests {
             [None, None],
         ] {
             assert_eq!(decided(&others), None, "{others:?}");
+        }
+    }
+
+    #[test]
+    fn any_rank_makes_results_reproducible() {
+        let with = |demand: &bool| Proposal {
+            is_reproducible: *demand,
+            ..proposal("shared_slice_bytes=64K")
+        };
+        for (demands, expected) in [([false, false], false), ([false, true], true)] {
+            let decided = decide(demands.iter().map(with).collect());
+            assert_eq!(decided.is_reproducible, expected);
         }
     }
 

@@ -130,18 +130,18 @@ fn a_stage_that_is_dropped_leaves_nothing_open() {
 }
 
 #[test]
-fn deterministic_results_and_a_straggler_policy_are_refused_together() {
-    let config = |straggler, deterministic| Config {
-        straggler: Some(straggler),
-        deterministic: Some(deterministic),
-        ..Config::default()
-    };
-    let check = |config: Config| {
+fn reproducible_results_and_a_straggler_policy_are_refused_together() {
+    let check = |straggler, reproducible| {
+        let config = Config {
+            straggler: Some(straggler),
+            reproducible: Some(reproducible),
+            ..Config::default()
+        };
         let settings = Settings::new(&config, &Environment::default()).expect("settings");
-        check_deterministic(&config, &settings)
+        check_reproducible(&settings)
     };
-    let error = check(config(StragglerPolicy::Tail, true)).unwrap_err();
+    let error = check(StragglerPolicy::Tail, true).unwrap_err();
     assert!(error.to_string().contains("`tail`"), "{error}");
-    check(config(StragglerPolicy::Tail, false)).expect("as it was asked for");
-    check(config(StragglerPolicy::Off, true)).expect("as it is anyway");
+    check(StragglerPolicy::Tail, false).expect("as it was asked for");
+    check(StragglerPolicy::Off, true).expect("every order is fixed");
 }

@@ -50,6 +50,7 @@ pub(crate) fn threads_with(
                 local_size: world_size,
                 hosts: 1,
                 runs: 1,
+                are_blocks: true,
                 transport: "local",
             };
             let policy = ChoicePolicy {

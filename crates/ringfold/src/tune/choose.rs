@@ -14,10 +14,10 @@
 
 use super::channels;
 use super::model;
-use super::{CostTable, Explanation, Question, Reason, Tuning};
+use super::{CostTable, Explanation, OrderDemand, Question, Reason, Tuning};
 use crate::call::Way;
 use crate::error::{Error, Result};
-use crate::schedule::{Access, Schedule, ll_bytes_max};
+use crate::schedule::{Access, Order, Ranks, Schedule, ll_bytes_max};
 use crate::types::{Algorithm, Collective, Method, Protocol};
 
 /// Returns the modelled cost of each usable way.
@@ -185,8 +185,12 @@ fn refusal(question: &Question, usable: &CostTable) -> Error {
         (Some(algorithm), None) => format!("`{algorithm}`"),
         (None, protocol) => format!("`{}`", protocol.map_or("", Protocol::name)),
     };
+    let how = match question.order {
+        OrderDemand::Any => "",
+        _ => "reproducible ",
+    };
     Error::Unsupported(format!(
-        "no {} of {} bytes by {requested} here; usable: {}",
+        "no {how}{} of {} bytes by {requested} here; usable: {}",
         question.collective,
         question.bytes,
         usable.list()
@@ -221,6 +225,19 @@ fn is_usable(question: &Question, method: Method) -> bool {
     use Collective::{AllGather, AllToAll, ReduceScatter};
     let is_requested = question.algorithm == Some(method);
     let n = question.world_size;
+    let ranks = Ranks {
+        world_size: n as u32,
+        hosts: question.hosts as u32,
+        are_blocks: question.are_blocks,
+    };
+    let (collective, at) = (question.collective, access(question, method));
+    if collective.reduces()
+        && !question
+            .order
+            .admits(Order::new(collective, method.algorithm(), at, ranks))
+    {
+        return false;
+    }
     if question.bypasses_stragglers {
         return method == Method::Ring;
     }

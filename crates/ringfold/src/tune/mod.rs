@@ -36,7 +36,7 @@ pub use cost_table::CostTable;
 pub use devices::DeviceConstants;
 pub use limits::Limits;
 pub use plugin::Plugin;
-pub use question::Question;
+pub use question::{OrderDemand, Question};
 pub use rdma::RdmaCosts;
 pub use registration::MemoryCosts;
 pub use rules::{Rule, Rules};

@@ -3,7 +3,40 @@
 #![forbid(unsafe_code)]
 
 use super::Limits;
-use crate::types::{Collective, Method, Protocol};
+use crate::schedule::Order;
+use crate::types::{Collective, DType, Method, Op, Protocol};
+
+/// The demand of a call on the order in which values are combined.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum OrderDemand {
+    /// Any order.
+    #[default]
+    Any,
+    /// That of the canonical tree ([`Order`]).
+    Canonical,
+    /// That of the canonical tree, for values whose partial results are rounded.
+    CanonicalRounded,
+}
+
+impl OrderDemand {
+    /// Returns the demand of a reproducible combination of elements.
+    pub fn reproducible(op: Op, dtype: DType) -> OrderDemand {
+        match Order::Partials.is_canonical(op, dtype) {
+            true => OrderDemand::Canonical,
+            false => OrderDemand::CanonicalRounded,
+        }
+    }
+
+    /// Whether a method of this order meets the demand.
+    pub fn admits(self, order: Order) -> bool {
+        match self {
+            OrderDemand::Any => true,
+            OrderDemand::Canonical => order != Order::Other,
+            OrderDemand::CanonicalRounded => order == Order::Leaves,
+        }
+    }
+}
 
 /// A call as the tuner, its rules and its plugins see it: facts about the call and its communicator
 /// that are equal on all ranks.
@@ -41,6 +74,12 @@ pub struct Question {
     pub algorithm: Option<Method>,
     /// The protocol that the caller requested.
     pub protocol: Option<Protocol>,
+    /// The demand on the order of a reduction.
+    pub order: OrderDemand,
+    /// Whether the hosts hold consecutive blocks of the ranks, see [`Groups::are_blocks`].
+    ///
+    /// [`Groups::are_blocks`]: crate::schedule::Groups::are_blocks
+    pub are_blocks: bool,
     /// Whether the ranks' shares follow the communicator's ownership weights.
     pub is_weighted: bool,
     /// Whether the call is a ring that bypasses slow ranks.
@@ -66,6 +105,8 @@ impl Question {
             group: 1,
             algorithm: None,
             protocol: None,
+            order: OrderDemand::Any,
+            are_blocks: true,
             is_weighted: false,
             bypasses_stragglers: false,
         }
@@ -87,6 +128,8 @@ impl Question {
             self.algorithm
                 .map_or(is_large, |requested| requested == method)
         };
+        // A ring that bypasses slow ranks has an order of its own.
+        let has_bypass = has_bypass && self.order == OrderDemand::Any;
         self.is_weighted = has_weights && self.collective == AllReduce && is_for(Method::Direct);
         self.bypasses_stragglers = has_bypass
             && matches!(self.collective, AllReduce | ReduceScatter)

@@ -36,7 +36,7 @@ pub fn bytes_max(world_size: usize, slot_bytes: usize) -> usize {
 pub fn fits_one_shot(request: &DeviceRequest, bytes_max: usize) -> bool {
     let bytes = request.input.bytes();
     request.collective == Collective::AllReduce
-        && request.options.algorithm.is_none()
+        && request.options.leave_reduction_open()
         && (1..=bytes_max).contains(&bytes)
         && is_folded(request.op, request.dtype)
 }

@@ -1,0 +1,36 @@
+"""The example of reproducible training, as real jobs of several sizes."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+EXAMPLE = Path(__file__).parents[3] / "examples" / "reproducible_ddp.py"
+TIMEOUT_S = 300
+
+
+def test_weights_are_the_same_bits_on_8_4_2_and_1_ranks() -> None:
+    environment = os.environ | {"RINGFOLD_REPRODUCIBLE": "1", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "ringfold", "run", "--ranks"]
+    jobs = [
+        subprocess.Popen(
+            [*command, str(ranks), "--", sys.executable, str(EXAMPLE)],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for ranks in (8, 4, 2, 1)
+    ]
+    digests = []
+    try:
+        for job in jobs:
+            output, errors = job.communicate(timeout=TIMEOUT_S)
+            assert job.returncode == 0, errors
+            digests.append(output.split()[-1])
+    finally:
+        for job in jobs:
+            job.kill()
+            job.wait()
+    assert len(digests[0]) == 64
+    assert digests == [digests[0]] * 4
