@@ -2,14 +2,13 @@
 //! rustix offers.
 //!
 //! A region is not a slice, so the safe wrappers cannot take one. These few calls pass the region's
-//! address to the kernel, which copies the bytes and keeps nothing; `zero_copy` is the exception.
+//! address to the kernel, which copies the bytes and keeps nothing.
 
 pub mod file_limit;
 pub mod fork;
 pub mod library;
 pub mod memory_node;
 pub mod unshared;
-pub mod zero_copy;
 
 use std::io;
 use std::ops::Range;
@@ -254,7 +253,7 @@ fn part(start: *mut u8, bytes: usize) -> libc::iovec {
     }
 }
 
-fn message(parts: &[libc::iovec]) -> libc::msghdr {
+fn message(parts: &[libc::iovec; 3]) -> libc::msghdr {
     // SAFETY: a msghdr of zeros is a valid one: no address, no parts, no control data.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     message.msg_iov = parts.as_ptr().cast_mut();

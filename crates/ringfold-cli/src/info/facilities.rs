@@ -43,7 +43,6 @@ pub fn probe(machine: &Machine) -> Vec<Facility> {
         Facility::new("unix sockets", unix_sockets()),
         Facility::new("tcp", tcp()),
         Facility::new("congestion", congestion()),
-        Facility::new("msg_zerocopy", zero_copy()),
         Facility::new("io_uring", io_uring()),
         Facility::new("cuda", devices(Platform::Cuda)),
         Facility::new("hip", devices(Platform::Hip)),
@@ -99,12 +98,6 @@ fn congestion() -> Result<String> {
         )),
         None => Ok(format!("{default}, the kernel's default")),
     }
-}
-
-/// Describes how large payloads are sent between hosts.
-fn zero_copy() -> Result<String> {
-    let asked = environment().tcp_zero_copy.unwrap_or_default();
-    Ok(asked.describe()?)
 }
 
 /// Describes the driver, whether its streams wait for the host, and the devices that are visible.

@@ -193,7 +193,7 @@ impl Job {
             command.env("RINGFOLD_SECRET", secret);
         }
         command.envs(plan.variables.iter().map(|(name, value)| (name, value)));
-        for name in ["RINGFOLD_DEBUG", "RINGFOLD_ALGO", "RINGFOLD_TCP_ZEROCOPY"] {
+        for name in ["RINGFOLD_DEBUG", "RINGFOLD_ALGO"] {
             if let Some(value) = std::env::var_os(name) {
                 command.env(name, value);
             }

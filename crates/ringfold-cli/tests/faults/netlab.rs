@@ -62,19 +62,6 @@ fn every_collective_is_right_between_four_hosts() {
 }
 
 #[test]
-fn payloads_lent_to_the_kernel_arrive_as_they_were() {
-    let Some(lab) = Lab::new(3) else { return };
-    let always = [("RINGFOLD_TCP_ZEROCOPY", "1")];
-    for collective in ["all_reduce", "all_to_all", "sendrecv"] {
-        let mut arguments = vec![collective, "-n", "3", "-w", "0"];
-        arguments.extend(["-b", "512K", "-e", "8M", "-f", "4"]);
-        let table = perf_and_logs(&lab, &[0, 1, 1, 2], &always, &arguments).0;
-        assert!(table.contains("tcp"), "{collective}: {table}");
-    }
-    lab.assert_empty();
-}
-
-#[test]
 fn two_levels_are_right_on_hosts_of_unequal_sizes() {
     let Some(lab) = Lab::new(3) else { return };
     let by = [

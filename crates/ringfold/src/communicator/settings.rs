@@ -14,7 +14,7 @@ use crate::silence::Silence;
 use crate::testing::delay_injector::Injection;
 use crate::transport::P2P_CHANNEL;
 use crate::transport::rdma::RegisterBytes;
-use crate::transport::tcp::{SOCKETS_MAX, ZeroCopy};
+use crate::transport::tcp::SOCKETS_MAX;
 use crate::tune::calibration::CalibrationSource;
 use crate::tune::channels::CHANNELS_MAX;
 use crate::tune::limits::LimitOverrides;
@@ -64,8 +64,6 @@ pub struct Settings {
     pub sockets: Option<usize>,
     /// The congestion control of data connections.
     pub tcp_congestion: Congestion,
-    /// Whether large payloads are sent without a copy by the kernel.
-    pub tcp_zero_copy: ZeroCopy,
     /// Settings of RDMA between hosts.
     pub rdma: RdmaSettings,
     /// Limits instead of the derived ones, if this rank's table is the one that applies.
@@ -246,7 +244,6 @@ impl Settings {
             sockets: up_to("number of sockets", SOCKETS_MAX, config.sockets)?
                 .or(environment.sockets.flatten()),
             tcp_congestion: environment.tcp_congestion.clone().unwrap_or_default(),
-            tcp_zero_copy: environment.tcp_zero_copy.unwrap_or_default(),
             rdma: RdmaSettings::new(environment),
             limits: environment.limits.clone().unwrap_or_default(),
             weights: config

@@ -12,7 +12,6 @@ use crate::control::{RendezvousAddress, Secret};
 use crate::error::Result;
 use crate::schedule::Weighting;
 use crate::transport::rdma::RegisterBytes;
-use crate::transport::tcp::ZeroCopy;
 use crate::tune::AlgoFilter;
 use crate::tune::allowed::{ALGO, PROTO};
 use crate::tune::calibration::CalibrationSource;
@@ -180,13 +179,6 @@ variables! {
     /// 5 ms use cubic, or reno if cubic is not permitted. Each rank sets its own.
     "RINGFOLD_TCP_CONGESTION": "`auto`, `default` or a name", default "`auto`"
         => tcp_congestion: Congestion = parsed;
-
-    /// Whether payloads of 128 KiB or more are sent by TCP without the kernel's copy
-    /// (`MSG_ZEROCOPY`). `auto` tries both ways on each connection's first large messages and keeps
-    /// the better one, which is logged; if the kernel copies anyway (loopback, virtual interfaces),
-    /// the trial ends at once. `1` does it without a trial, `0` never. Each rank sets its own.
-    "RINGFOLD_TCP_ZEROCOPY": "`auto`, `0` or `1`", default "`auto`"
-        => tcp_zero_copy: ZeroCopy = parsed;
 
     /// `1`: no RDMA unless `RINGFOLD_TRANSPORT` is `rdma`. The same on all ranks.
     "RINGFOLD_IB_DISABLE": "`0`, `1`", default "`0`" => ib_disable: bool = switch;

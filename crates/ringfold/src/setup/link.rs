@@ -172,7 +172,6 @@ fn connect(
     let options = TcpOptions {
         silence: group.session.silence(),
         bell,
-        zero_copy: group.settings.tcp_zero_copy,
         threads,
         ..TcpOptions::default()
     };

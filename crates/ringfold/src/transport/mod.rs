@@ -298,7 +298,7 @@ pub trait Transport: Send {
     fn block(&mut self, timeout: Duration) -> Result<()>;
 
     /// Ends all use of posted memory, which returns to its owner, because no call will run again.
-    /// From now on, neither the transport nor a device or kernel that it uses accesses the memory.
+    /// From now on, neither the transport nor a device that it uses accesses the memory.
     fn withdraw(&mut self) {}
 
     /// Returns a handle with which another thread ends a `block`.

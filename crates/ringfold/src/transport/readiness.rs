@@ -23,12 +23,10 @@ const EVENTS: usize = 64;
 /// Number of the bell, among those of the connections.
 const BELL: u64 = u64::MAX;
 
-/// State of a socket, as reported by epoll.
+/// State of a socket, as reported by epoll. A socket that has failed is ready in both directions.
 pub struct Ready {
     pub readable: bool,
     pub writable: bool,
-    /// Whether the socket has failed, or its error queue is not empty.
-    pub error: bool,
 }
 
 pub struct Readiness {
@@ -75,10 +73,10 @@ impl Readiness {
                 }
                 continue;
             }
+            let failed = EventFlags::ERR | EventFlags::HUP;
             let state = Ready {
-                readable: flags.intersects(EventFlags::IN | EventFlags::RDHUP | EventFlags::HUP),
-                writable: flags.intersects(EventFlags::OUT | EventFlags::HUP),
-                error: flags.contains(EventFlags::ERR),
+                readable: flags.intersects(EventFlags::IN | EventFlags::RDHUP | failed),
+                writable: flags.intersects(EventFlags::OUT | failed),
             };
             ready(id as usize, state);
         }

@@ -12,7 +12,6 @@ use super::incoming::ReceiveQueue;
 use super::options::TcpOptions;
 use super::outgoing::SendQueue;
 use super::stripes::STRIPE_BYTES_MIN;
-use super::zero_copy::Lent;
 use crate::error::{Error, Result};
 use crate::memory::Region;
 use crate::sys::unshared::Unshared;
@@ -31,10 +30,9 @@ pub struct Connection {
     pub socket: Unshared,
     pub outgoing: SendQueue,
     pub incoming: ReceiveQueue,
-    /// Whether no read has been in vain since the last edge; likewise `writable` and `reports`.
+    /// Whether no read has been in vain since the last edge; likewise `writable`.
     pub readable: bool,
     pub writable: bool,
-    pub reports: bool,
     pub is_active: bool,
     /// Tickets completed in a turn, until they are passed on.
     pub completed: Vec<Ticket>,
@@ -50,10 +48,6 @@ impl Connection {
             ioctl_fionbio(&socket, true)?;
             sockopt::set_tcp_nodelay(&socket, true)?;
             options.silence.watch_data(&socket)?;
-            if let Some(bytes) = options.socket_buffer_bytes {
-                sockopt::set_socket_send_buffer_size(&socket, bytes)?;
-                sockopt::set_socket_recv_buffer_size(&socket, bytes)?;
-            }
             Ok(())
         };
         configure().map_err(|error| {
@@ -62,47 +56,38 @@ impl Connection {
                 error,
             )
         })?;
-        let lent = Lent::new(peer, socket.as_fd(), options.zero_copy)?;
         Ok(Connection {
             peer,
             socket,
-            outgoing: SendQueue::new(QUEUE_ROOM, lent),
+            outgoing: SendQueue::new(QUEUE_ROOM),
             incoming: ReceiveQueue::new(peer, rank, QUEUE_ROOM),
             readable: true,
             writable: true,
-            reports: false,
             is_active: false,
             completed: Vec::with_capacity(QUEUE_ROOM),
         })
     }
 
     pub fn has_work(&self) -> bool {
-        let sends = !self.outgoing.is_empty() || self.outgoing.is_lent();
-        sends || !self.incoming.is_empty() || self.incoming.is_listened()
+        !self.outgoing.is_empty() || !self.incoming.is_empty() || self.incoming.is_listened()
     }
 
-    /// Notes an epoll event. While payloads are lent, an error alone is a report of the kernel; a
-    /// connection that fails is closed as well.
+    /// Notes an epoll event.
     pub fn note(&mut self, ready: Ready) {
-        let is_report = ready.error && self.outgoing.is_lent();
-        self.reports |= is_report;
-        self.readable |= ready.readable || (ready.error && !is_report);
-        self.writable |= ready.writable || (ready.error && !is_report);
+        self.readable |= ready.readable;
+        self.writable |= ready.writable;
     }
 
     /// Whether a try could make progress.
     pub fn is_ready(&self) -> bool {
         let may_read = self.readable || self.incoming.has_ahead();
-        (may_read && self.incoming.is_wanting())
-            || (self.writable && !self.outgoing.is_empty())
-            || (self.reports && self.outgoing.is_lent())
+        (may_read && self.incoming.is_wanting()) || (self.writable && !self.outgoing.is_empty())
     }
 
-    /// Returns the number of waits for the socket, in either direction or for the kernel's reports.
+    /// Returns the number of directions that wait for the socket.
     pub fn idle_directions(&self) -> usize {
         usize::from(!self.readable && self.incoming.is_wanting())
             + usize::from(!self.writable && !self.outgoing.is_empty())
-            + usize::from(!self.reports && self.outgoing.is_lent())
     }
 
     /// Whether a long message, or a stripe of one, is next in either direction.
@@ -119,9 +104,6 @@ impl Connection {
     ) -> Result<()> {
         if is_forced || self.writable {
             self.write(POLL_BYTES, done)?;
-        }
-        if is_forced || self.reports {
-            self.take_back(done)?;
         }
         if is_forced || self.readable || self.incoming.has_ahead() {
             self.read(staging, POLL_BYTES, done)?;
@@ -145,32 +127,6 @@ impl Connection {
         let progress = progress.map_err(|error| broken(self.peer, error))?;
         self.writable = !matches!(progress, QueueProgress::Blocked);
         Ok(())
-    }
-
-    /// Completes sends whose payloads the kernel no longer reads.
-    fn take_back(&mut self, done: &mut Vec<Ticket>) -> Result<()> {
-        if !self.outgoing.is_lent() {
-            return Ok(());
-        }
-        self.reports = false;
-        let taken = self.outgoing.take_back(self.socket.as_fd(), done);
-        taken.map_err(|error| {
-            let peer = self.peer;
-            Error::system(
-                format!("cannot read the reports of sends to rank {peer}"),
-                error,
-            )
-        })
-    }
-
-    /// Ends the connection if the kernel may still read a payload: this drops the bytes that were
-    /// not passed to the interface.
-    pub fn withdraw(&mut self) {
-        let _ = self.take_back(&mut Vec::new());
-        if self.outgoing.is_lent() {
-            // Fails only if the connection has ended already.
-            let _ = rustix::net::connect_unspec(&self.socket);
-        }
     }
 
     pub fn read(
@@ -200,14 +156,6 @@ impl Connections {
 
     pub fn push(&mut self, connection: Connection) {
         self.0.push(Some(Box::new(connection)));
-    }
-
-    /// Returns all connections that are present.
-    pub fn all_mut(&mut self) -> impl Iterator<Item = &mut Connection> {
-        self.0
-            .iter_mut()
-            .flatten()
-            .map(|connection| &mut **connection)
     }
 
     pub fn take(&mut self, number: usize) -> Box<Connection> {

@@ -7,8 +7,7 @@
 //! frame consists of header, payload and checksum (see [`stripes`] and docs/reference/wire.md).
 //! Only sockets with a posted receive are read, so a late rank delays its peers by TCP's own flow
 //! control. Nothing is buffered here except the beginning of unexpected messages while a receive
-//! listens. A send is complete when the kernel has copied all of it, or no longer reads a payload
-//! that was lent instead (`zero_copy`).
+//! listens. A send is complete when the kernel has copied all of it.
 //!
 //! # Cost
 //!
@@ -34,9 +33,7 @@ mod frame;
 mod incoming;
 mod options;
 mod outgoing;
-
 mod stripes;
-mod zero_copy;
 
 use std::ops::Range;
 use std::os::fd::AsFd;
@@ -48,7 +45,6 @@ pub use self::stripes::SOCKETS_MAX;
 use self::connection::{Connection, Connections};
 use self::crew::{Crew, Turn};
 use self::stripes::{STRIPE_BYTES_MIN, Striped, stripes};
-pub use self::zero_copy::ZeroCopy;
 use super::bell::new_bell;
 use super::readiness::Readiness;
 use super::{
@@ -267,11 +263,11 @@ impl Transport for Tcp {
             // The crew moves a long stripe in a poll.
             let is_for_crew = self.crew.is_some() && stripe.len() >= STRIPE_BYTES_MIN;
             connection.outgoing.push(post, payload.part(stripe));
-            self.posted.clear();
             if is_first && connection.writable && !is_for_crew {
+                self.posted.clear();
                 connection.write(POST_BYTES, &mut self.posted)?;
             }
-            left += usize::from(self.posted.is_empty());
+            left += usize::from(!connection.outgoing.is_empty());
         }
         Ok(self.posted(ticket, left))
     }
@@ -364,18 +360,6 @@ impl Transport for Tcp {
 
     fn waker(&self) -> Waker {
         self.readiness.waker()
-    }
-
-    fn withdraw(&mut self) {
-        for connection in self.connections.all_mut() {
-            connection.withdraw();
-        }
-    }
-}
-
-impl Drop for Tcp {
-    fn drop(&mut self) {
-        self.withdraw();
     }
 }
 

@@ -1,6 +1,5 @@
 //! Options of the TCP transport.
 
-use super::zero_copy::ZeroCopy;
 use crate::silence::Silence;
 use crate::transport::bell::Bell;
 
@@ -13,12 +12,8 @@ pub struct TcpOptions {
     /// Length of the pieces in which messages are reduced; a multiple of 64 that fits into the
     /// second-level cache.
     pub piece_bytes: usize,
-    /// Size of the kernel's buffers, each way; `None` for the kernel's own tuning.
-    pub socket_buffer_bytes: Option<usize>,
     /// Maximum silence of a peer's host.
     pub silence: Silence,
-    /// Whether large payloads are sent without the kernel's copy.
-    pub zero_copy: ZeroCopy,
     /// Number of threads that help to move long messages by several sockets, [`THREADS_MAX`] at
     /// most.
     pub threads: usize,
@@ -30,9 +25,7 @@ impl Default for TcpOptions {
     fn default() -> TcpOptions {
         TcpOptions {
             piece_bytes: 128 << 10,
-            socket_buffer_bytes: None,
             silence: Silence::default(),
-            zero_copy: ZeroCopy::default(),
             threads: 0,
             bell: None,
         }

@@ -1,12 +1,11 @@
 //! The sending half of one connection: messages in order, as frames, as far as the socket takes
-//! them. A message is complete when the kernel has copied it, or no longer reads its payload.
+//! them. A message is complete when the kernel has copied all of it.
 
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::BorrowedFd;
 
 use super::frame::{QueueProgress, TRAILER_BYTES, frame_bytes};
-use super::zero_copy::Lent;
 use crate::memory::Region;
 use crate::reduce::Digest;
 use crate::sys;
@@ -28,13 +27,10 @@ pub struct SendQueue {
     /// Bytes of the first message's payload that `sum` covers; at least those taken.
     summed: usize,
     sum: Digest,
-    /// Whether the first message's payload is lent to the kernel.
-    is_lent: bool,
-    lent: Lent,
 }
 
 impl SendQueue {
-    pub fn new(room: usize, lent: Lent) -> SendQueue {
+    pub fn new(room: usize) -> SendQueue {
         SendQueue {
             queue: VecDeque::with_capacity(room),
             header: [0; HEADER_BYTES],
@@ -42,30 +38,12 @@ impl SendQueue {
             taken: 0,
             summed: 0,
             sum: Digest::new(),
-            is_lent: false,
-            lent,
         }
     }
 
     /// Whether nothing is left to send.
     pub fn is_empty(&self) -> bool {
         self.queue.is_empty()
-    }
-
-    /// Whether the kernel may still read the payload of some message.
-    pub fn is_lent(&self) -> bool {
-        self.lent.is_any()
-    }
-
-    /// Appends the tickets of messages whose payloads the kernel no longer reads.
-    pub fn take_back(&mut self, socket: BorrowedFd<'_>, done: &mut Vec<Ticket>) -> io::Result<()> {
-        self.lent.take_back(socket, done)
-    }
-
-    /// Whether large payloads are lent, perhaps in turn with copies.
-    #[cfg(test)]
-    pub fn lends(&self) -> bool {
-        self.lent.is_open()
     }
 
     /// Returns the length of the first message's payload; 0 if there is none.
@@ -101,9 +79,7 @@ impl SendQueue {
                 gone += count;
             }
             if self.taken == frame_bytes {
-                if self.lent.end(self.is_lent) {
-                    done.push(ticket);
-                }
+                done.push(ticket);
                 self.queue.pop_front();
                 self.begin();
             }
@@ -131,14 +107,7 @@ impl SendQueue {
         } else {
             &[]
         };
-        let is_lent = self.is_lent;
-        let sent = self.lent.timed(|lent| match is_lent {
-            // Copied, because the header is overwritten before the payload may be.
-            true if !header.is_empty() => sys::send_from(socket, header, Region::EMPTY, &[]),
-            true if !body.is_empty() => lent.send(socket, body),
-            _ => sys::send_from(socket, header, body, trailer),
-        });
-        match sent {
+        match sys::send_from(socket, header, body, trailer) {
             Ok(count) => {
                 self.taken += count;
                 Ok(Some(count))
@@ -153,8 +122,7 @@ impl SendQueue {
         self.taken = 0;
         self.summed = 0;
         self.sum.reset();
-        if let Some((Post(_, ticket, header), payload)) = self.queue.front() {
-            self.is_lent = self.lent.begin(*ticket, payload.bytes());
+        if let Some((Post(_, _, header), _)) = self.queue.front() {
             let unsummed = header.encode(0);
             let sum = checksum::of(&unsummed[..HEADER_BYTES - 4]);
             self.header = header.encode(sum);

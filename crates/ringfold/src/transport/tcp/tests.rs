@@ -67,7 +67,7 @@ fn unshared_pair() -> (Unshared, Unshared) {
     (Unshared::adopt(one), Unshared::adopt(other))
 }
 
-pub(super) fn pair() -> (TcpStream, TcpStream) {
+fn pair() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let one = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     (one, listener.accept().unwrap().0)
@@ -75,11 +75,7 @@ pub(super) fn pair() -> (TcpStream, TcpStream) {
 
 /// Returns rank 0, whose peer, rank 1, is a bare socket for the test.
 fn with_bare_peer() -> (TransportWorld<Tcp>, TcpStream) {
-    with_bare_peer_and(TcpOptions::default())
-}
-
-pub(super) fn with_bare_peer_and(options: TcpOptions) -> (TransportWorld<Tcp>, TcpStream) {
-    let (world, [theirs]) = bare_sockets_with(options);
+    let (world, [theirs]) = with_bare_sockets();
     (world, theirs)
 }
 
@@ -103,7 +99,7 @@ fn bare_sockets_with<const N: usize>(options: TcpOptions) -> (TransportWorld<Tcp
 }
 
 /// Returns the frame of message 0 of the usual call.
-pub(super) fn frame(payload: &[u8]) -> Vec<u8> {
+fn frame(payload: &[u8]) -> Vec<u8> {
     frame_of(payload.len(), payload)
 }
 
