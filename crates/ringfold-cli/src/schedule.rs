@@ -66,16 +66,6 @@ pub struct ScheduleArguments {
     #[arg(long, value_name = "RANK")]
     rank: Option<u32>,
 
-    /// Number of domains of equal size, such as sockets or last-level caches, that hold the ranks
-    /// in order: for `hierarchical`
-    #[arg(
-        long,
-        value_name = "D",
-        default_value_t = 1,
-        value_parser = clap::value_parser!(u32).range(1..=MAX_RANKS as i64),
-    )]
-    domains: u32,
-
     /// Number of hosts of equal size, or the ranks of each host in rank order, such as 3,1: for
     /// `hierarchical`, `multi_leader` and `leader` over messages
     #[arg(long, value_name = "HOSTS", default_value = "1")]
@@ -143,7 +133,6 @@ fn candidates(arguments: &ScheduleArguments) -> Result<Vec<Spec>> {
         hosts: hosts.clone(),
         rank: arguments.rank.unwrap_or(0),
         root: arguments.root,
-        domains: arguments.domains,
         ..Spec::new(collective, method, access, arguments.ranks)
     };
     let served: Vec<Spec> = Access::ALL
@@ -170,10 +159,6 @@ fn candidates(arguments: &ScheduleArguments) -> Result<Vec<Spec>> {
             "no schedule of {collective} by `{algorithm}`; there are {}",
             names.join(", ")
         );
-    }
-    if arguments.domains > 1 {
-        // Domains are parts of one host: shared memory is preferred.
-        chosen.sort_by_key(|spec| !spec.access.is_shared());
     }
     if !arguments.check {
         chosen.truncate(1);

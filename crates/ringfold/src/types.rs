@@ -429,8 +429,7 @@ methods! {
         Direct = 5, "direct";
         /// Every rank sends all its data to every rank, and each reduces alone: one step.
         OneShot = 6, "one_shot";
-        /// Within hosts first, then between them; on one host, within domains that share a cache or
-        /// a socket first, then between them.
+        /// Within hosts first, then between them.
         Hierarchical = 7, "hierarchical";
         /// One rank is known to arrive late: the others reduce before it arrives.
         Stragglar = 8, "stragglar";

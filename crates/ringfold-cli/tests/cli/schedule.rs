@@ -101,30 +101,3 @@ fn a_rank_that_does_not_exist_is_refused() {
     assert_eq!(done.status.code(), Some(2));
     assert!(done.stderr.contains("0 to 3"), "{}", done.stderr);
 }
-
-#[test]
-fn ranks_in_domains_are_listed_and_proved() {
-    let line = [
-        "schedule",
-        "all_reduce",
-        "-A",
-        "hierarchical",
-        "--ranks",
-        "8",
-    ];
-    let done = finish(&[&line[..], &["--domains", "2", "--check"]].concat());
-    assert!(done.status.success(), "{}", done.stderr);
-    let listed = finish(&[&line[..], &["--domains", "2", "--rank", "1"]].concat());
-    assert!(
-        listed.stdout.contains("of 1 and 5, in rank order"),
-        "{}",
-        listed.stdout
-    );
-    let uneven = finish(&[&line[..], &["--domains", "3"]].concat());
-    assert!(!uneven.status.success());
-    assert!(
-        uneven.stderr.contains("domains of equal size"),
-        "{}",
-        uneven.stderr
-    );
-}

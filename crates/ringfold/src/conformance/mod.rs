@@ -154,14 +154,6 @@ impl EngineWorld {
         }
     }
 
-    /// Divides the ranks into `domains` domains of equal size.
-    pub fn in_domains(mut self, domains: u32) -> EngineWorld {
-        for engine in &mut self.engines {
-            engine.set_domains(domains);
-        }
-        self
-    }
-
     /// Places the ranks on these hosts.
     pub fn on_hosts(mut self, hosts: &Groups) -> EngineWorld {
         for engine in &mut self.engines {

@@ -301,11 +301,7 @@ conformance! {
     over_local: |n| EngineWorld::new::<Local>(local(n), SEED), &[1, 2, 3, 4, 5, 8];
     over_rendezvous: |n| EngineWorld::new::<Local>(rendezvous(n), SEED), &[1, 2, 3, 4, 5, 7, 9];
     over_shm: |n| EngineWorld::new(shm(n), SEED), &[1, 2, 3, 4, 5, 8, 9];
-    in_domains_over_local: |n| EngineWorld::new::<Local>(local(n), SEED).in_domains(domains(n)),
-        &[4, 6, 9];
-    in_domains_over_shm: |n|
-        EngineWorld::new(shm_in_domains(n), SEED).in_domains(n as u32 / domains(n)),
-        &[4, 6, 8];
+    in_domains_over_shm: |n| EngineWorld::new(shm_in_domains(n), SEED), &[4, 6, 8];
     over_tcp: |n| EngineWorld::new(tcp(n), SEED), &[1, 2, 3, 4, 5];
     over_rdma: |n| EngineWorld::new(rdma::tests::ranks(n), SEED), &[2, 3, 4];
     over_rdma_registering: |n| EngineWorld::new(rdma::tests::registering(n), SEED), &[2, 3, 4];
@@ -336,13 +332,6 @@ fn unequal(world_size: usize) -> Groups {
     Groups::new(&sizes.take(world_size).collect::<Vec<usize>>())
 }
 
-/// Returns the smallest divisor of `world_size` from 2 up, for use as a number of domains or as a
-/// domain's size.
-fn domains(world_size: usize) -> u32 {
-    let divides = |count: &usize| world_size.is_multiple_of(*count);
-    (2..=world_size).find(divides).unwrap_or(1) as u32
-}
-
 pub(super) fn shm(world_size: usize) -> Vec<Shm> {
     let (segment, _fd) =
         Segment::create(SegmentShape::new(world_size, 3, 4 << 20), Bells::default())
@@ -352,10 +341,10 @@ pub(super) fn shm(world_size: usize) -> Vec<Shm> {
         .collect()
 }
 
+/// Returns ranks in domains of two.
 fn shm_in_domains(world_size: usize) -> Vec<Shm> {
-    let domains = world_size / domains(world_size) as usize;
     let ranks = shm(world_size).into_iter();
-    ranks.map(|rank| rank.in_domains(domains)).collect()
+    ranks.map(|rank| rank.in_domains(world_size / 2)).collect()
 }
 
 pub(super) fn sim(world_size: usize, sending: Sending) -> Vec<Sim> {

@@ -64,8 +64,6 @@ pub struct Engine {
     context: Context,
     /// The state that executors keep from one call to the next.
     kept: Kept,
-    /// Number of domains of equal size that the ranks are in.
-    domains: u32,
     /// The groups of ranks that share a host.
     hosts: Groups,
     /// Calls by number; tiny calls stay for the next call of their kind.
@@ -111,7 +109,6 @@ impl Engine {
                 is_polled: false,
             },
             kept: Kept::new(world_size),
-            domains: 1,
             hosts: Groups::ONE,
             calls: Vec::new(),
             free: Vec::new(),
@@ -146,12 +143,6 @@ impl Engine {
     /// Returns the statistics of late ranks: the engine adds arrivals, its driver adds waits.
     pub fn lateness(&mut self) -> &mut Lateness {
         &mut self.context.lateness
-    }
-
-    /// Divides the ranks into this many domains of equal size, in rank order. For use before the
-    /// first call.
-    pub(crate) fn set_domains(&mut self, domains: u32) {
-        self.domains = domains;
     }
 
     /// Sets which ranks share a host. For use before the first call.

@@ -35,8 +35,6 @@ pub struct Buffers {
     pub input_cut: Geometry,
     /// The cut of `output`.
     pub output_cut: Geometry,
-    /// Whether a slot holds the output behind the input.
-    pub is_apart: bool,
     /// The transport's holds on `input` and `output`.
     pub held: Vec<Hold>,
     /// Blocks that keep `scratch` and a scaled copy of the input alive.
@@ -174,19 +172,11 @@ impl PreparedOperation {
 
     /// Returns the offset of chunk `first` of `buffer` in a published slot.
     pub fn slot_offset(&self, buffer: Buffer, first: u32, slice: u32) -> usize {
-        let Buffers {
-            input_cut,
-            output_cut,
-            is_apart,
-            ..
-        } = &self.buffers;
-        match buffer {
-            Buffer::Input | Buffer::Scratch | Buffer::Leaves => input_cut.slot_offset(first, slice),
-            Buffer::Output if *is_apart => {
-                input_cut.slice_bytes() + output_cut.slot_offset(first, slice)
-            }
-            Buffer::Output => output_cut.slot_offset(first, slice),
-        }
+        let cut = match buffer {
+            Buffer::Output => &self.buffers.output_cut,
+            _ => &self.buffers.input_cut,
+        };
+        cut.slot_offset(first, slice)
     }
 
     /// Scales `len` chunks of the result of `slice` from `first` on, if the operation has a factor.

@@ -150,7 +150,7 @@ impl Engine {
         let input_cut = cut(schedule.input, &job.input_blocks);
         let output_cut = cut(schedule.output, &job.output_blocks);
         if !plan.is_registered() {
-            self.check_slot(job, schedule.apart, &input_cut, &output_cut)?;
+            self.check_slot(job, &input_cut, &output_cut)?;
         }
         let mut buffers = Buffers {
             input: job.input,
@@ -164,7 +164,6 @@ impl Engine {
             leaf_bytes: 0,
             input_cut,
             output_cut,
-            is_apart: schedule.apart,
             held: Vec::new(),
             owned,
         };
@@ -221,13 +220,7 @@ impl Engine {
     }
 
     /// Checks that published slices fit their slots, for which the chooser is responsible.
-    fn check_slot(
-        &mut self,
-        job: &Job,
-        is_apart: bool,
-        input: &Geometry,
-        output: &Geometry,
-    ) -> Result<()> {
+    fn check_slot(&mut self, job: &Job, input: &Geometry, output: &Geometry) -> Result<()> {
         if !job.way.access.is_shared() {
             return Ok(());
         }
@@ -237,7 +230,6 @@ impl Engine {
         };
         let needed = match job.collective {
             AllGather | Gather | ReduceScatter | Scatter | AllToAll => input.slice_bytes(),
-            _ if is_apart => input.slice_bytes() + output.slice_bytes(),
             _ => input.slice_bytes().max(output.slice_bytes()),
         };
         if needed > slot_bytes && job.count > 0 {
@@ -297,7 +289,6 @@ impl Engine {
             world_size: self.context.world_size as u32,
             rank: self.context.rank as u32,
             root: job.root as u32,
-            domains: self.domains,
             hosts: self.hosts.clone(),
         };
         let key = PlanKey {

@@ -67,45 +67,35 @@ pub enum AwaitedPeers {
     One(u32),
 }
 
-/// Ranks at equal distances: `first`, `first + step` and so on, `count` of them.
+/// Consecutive ranks: `first`, `first + 1` and so on, `count` of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct StridedRanks {
+pub struct RankRange {
     /// The lowest rank.
     pub first: u32,
-    /// The distance between consecutive members.
-    pub step: u32,
     /// Number of ranks.
     pub count: u32,
 }
 
-impl StridedRanks {
+impl RankRange {
     /// Returns all ranks of a world.
-    pub fn all(world_size: u32) -> StridedRanks {
-        StridedRanks {
+    pub fn all(world_size: u32) -> RankRange {
+        RankRange {
             first: 0,
-            step: 1,
             count: world_size,
         }
     }
 
     /// Returns one rank.
-    pub fn one(rank: u32) -> StridedRanks {
-        StridedRanks {
+    pub fn one(rank: u32) -> RankRange {
+        RankRange {
             first: rank,
-            step: 1,
             count: 1,
         }
     }
 
     /// Returns the members' ranks, ascending.
     pub fn ranks(self) -> impl Iterator<Item = u32> {
-        (0..self.count).map(move |number| self.first + number * self.step)
-    }
-
-    /// Returns all members but `rank`, which is a member, starting with the next one.
-    pub(crate) fn others(self, rank: u32) -> impl Iterator<Item = u32> {
-        let own = (rank - self.first) / self.step;
-        (1..self.count).map(move |by| self.first + (own + by) % self.count * self.step)
+        self.first..self.first + self.count
     }
 }
 
@@ -121,11 +111,11 @@ pub struct Combine {
     /// until then, other ranks access this rank's memory.
     pub assignment: Assignment,
     /// The ranks whose chunks are read.
-    pub sources: StridedRanks,
+    pub sources: RankRange,
     /// The chunks that are read of each source.
     pub from: Span,
     /// The ranks that receive the result.
-    pub targets: StridedRanks,
+    pub targets: RankRange,
     /// The chunks of each target that hold the result.
     pub into: Span,
 }
@@ -170,13 +160,9 @@ pub enum Action {
     /// `into` = chunks `first..first + into.len` as published by `peer` (chunk numbers of the
     /// peer's span).
     CopyFrom { peer: u32, first: u32, into: Span },
-    /// `into` = the chunks of `among`, which include this rank, combined as a tree: the peers'
-    /// as published under `own`'s chunk numbers, this rank's from `own` itself.
-    ReduceFrom {
-        among: StridedRanks,
-        own: Span,
-        into: Span,
-    },
+    /// `into` = the chunks of all ranks, combined as a tree: the peers' as published under `own`'s
+    /// chunk numbers, this rank's from `own` itself.
+    ReduceFrom { own: Span, into: Span },
     /// Stores the span over the same published chunks of each peer, which this rank alone has read,
     /// and announces that `phase` is reached, as `Publish` does.
     GiveBack { span: Span, phase: u8 },
@@ -216,7 +202,7 @@ impl Action {
             } => ([Some(leaves), Some(own)], Some(into)),
             Action::Copy { from, into } => ([Some(from), None], Some(into)),
             Action::Reduce { with, from, into } => ([Some(with), Some(from)], Some(into)),
-            Action::ReduceFrom { own, into, .. } => ([Some(own), None], Some(into)),
+            Action::ReduceFrom { own, into } => ([Some(own), None], Some(into)),
             Action::Combine(Combine {
                 access: Access::Registered,
                 from,

@@ -5,7 +5,7 @@
 
 #![forbid(unsafe_code)]
 
-use super::action::{Action, AwaitedPeers, Buffer, Combine, Span, Step, StridedRanks};
+use super::action::{Action, AwaitedPeers, Buffer, Combine, RankRange, Span, Step};
 pub(super) use super::action::{input, leaves, output, scratch};
 use super::spec::{BufferCut, Schedule, Spec};
 
@@ -83,7 +83,6 @@ impl Builder {
                 output,
                 scratch: false,
                 leaves: 0,
-                apart: false,
                 needs_one_slice: false,
                 rounds: 0,
                 channels: Vec::new(),
@@ -228,17 +227,7 @@ impl Builder {
 
     /// Reduces the chunks that all ranks have published.
     pub(super) fn reduce_from(&mut self, own: Span, into: Span) {
-        let among = StridedRanks::all(self.schedule.spec.world_size);
-        self.reduce_among(among, own, into);
-    }
-
-    pub(super) fn reduce_among(&mut self, among: StridedRanks, own: Span, into: Span) {
-        self.push(Action::ReduceFrom { among, own, into });
-    }
-
-    /// Publishes chunks of the output in places of their own, behind those of the input.
-    pub(super) fn apart(&mut self) {
-        self.schedule.apart = true;
+        self.push(Action::ReduceFrom { own, into });
     }
 
     pub(super) fn expose(&mut self, phase: u8) {
@@ -249,8 +238,8 @@ impl Builder {
     /// Combines published or exposed chunks, with the access and assignment of the spec.
     pub(super) fn combine(
         &mut self,
-        (sources, from): (StridedRanks, Span),
-        (targets, into): (StridedRanks, Span),
+        (sources, from): (RankRange, Span),
+        (targets, into): (RankRange, Span),
     ) {
         let Spec {
             access, assignment, ..

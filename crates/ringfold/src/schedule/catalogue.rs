@@ -6,8 +6,8 @@ use super::between_hosts::{blocks, leader, vectors};
 use super::build::{Builder, ByRound, input, output};
 use super::spec::{Schedule, Spec};
 use super::{
-    direct, flat, hierarchical, one_shot, point, rabenseifner, recursive_doubling, registered,
-    ring, staged, stragglar, tree,
+    direct, flat, one_shot, point, rabenseifner, recursive_doubling, registered, ring, staged,
+    stragglar, tree,
 };
 use crate::error::{Error, Result};
 use crate::types::{Access, Algorithm, Collective, Method};
@@ -83,7 +83,6 @@ const MESSAGES: &[CatalogueEntry] = &[
 const STAGED: &[CatalogueEntry] = &[
     (AllReduce, Direct, staged::all_reduce),
     (AllReduce, OneShot, staged::all_reduce_at_once),
-    (AllReduce, Hierarchical, hierarchical::all_reduce),
     (AllReduce, Claim, staged::all_reduce_by_any),
     (Broadcast, Direct, staged::broadcast),
     (Reduce, Flat, staged::reduce_at_root),
@@ -163,19 +162,13 @@ pub(super) fn by_round(spec: &Spec) -> Result<Option<&'static ByRound>> {
     })
 }
 
-/// Checks the ranks, domains, hosts and limits of a spec.
+/// Checks the ranks, hosts and limits of a spec.
 fn check(spec: &Spec) -> Result<()> {
     let n = spec.world_size;
     if spec.rank >= n || spec.root >= n {
         return Err(Error::InvalidArgument(format!(
             "rank {} and root {} must be below the world size {n}",
             spec.rank, spec.root
-        )));
-    }
-    if spec.domains == 0 || !n.is_multiple_of(spec.domains) {
-        return Err(Error::InvalidArgument(format!(
-            "{n} ranks cannot be divided into {} domains of equal size",
-            spec.domains
         )));
     }
     if !spec.hosts.fits(n) {

@@ -11,7 +11,7 @@
 
 #![forbid(unsafe_code)]
 
-use super::action::{Action, Buffer, Combine, Span, Step, StridedRanks};
+use super::action::{Action, Buffer, Combine, RankRange, Span, Step};
 use super::spec::Schedule;
 use crate::types::{Access, Collective};
 
@@ -52,9 +52,7 @@ impl Schedule {
                 targets,
                 into,
                 ..
-            }) if sources == targets && sources == StridedRanks::one(self.spec.rank) => {
-                (from, into)
-            }
+            }) if sources == targets && sources == RankRange::one(self.spec.rank) => (from, into),
             _ => return false,
         };
         let place = |span: Span, i| self.place(span.buffer, span.first + i, in_place);

@@ -45,7 +45,6 @@ mod direct;
 mod flat;
 mod groups;
 mod halving;
-mod hierarchical;
 mod one_shot;
 mod order;
 mod point;
@@ -59,7 +58,7 @@ mod staged;
 mod tree;
 mod weights;
 
-pub use action::{Action, AwaitedPeers, Buffer, Combine, Span, Step, StridedRanks};
+pub use action::{Action, AwaitedPeers, Buffer, Combine, Span, Step};
 pub(crate) use action::{input, output};
 pub use groups::Groups;
 pub use order::{Order, Ranks};

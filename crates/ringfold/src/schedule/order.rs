@@ -13,7 +13,7 @@
 
 use super::groups::Groups;
 use super::spec::Spec;
-use crate::types::{Access, Algorithm, Collective, DType, Op};
+use crate::types::{Algorithm, Collective, DType, Op};
 
 /// The order in which a method combines the values of all ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,17 +29,11 @@ pub enum Order {
 
 impl Order {
     /// Returns the order of a method in a collective that reduces.
-    pub fn new(
-        collective: Collective,
-        algorithm: Algorithm,
-        access: Access,
-        ranks: Ranks,
-    ) -> Order {
+    pub fn new(collective: Collective, algorithm: Algorithm, ranks: Ranks) -> Order {
         use Collective::{AllReduce, Reduce, ReduceScatter};
         let is_tree = match (algorithm, collective) {
             // Both orders of two values are the same.
             _ if ranks.world_size <= 2 => return Order::Leaves,
-            (Algorithm::Hierarchical, _) if access.is_shared() => false,
             (Algorithm::Direct | Algorithm::OneShot | Algorithm::Flat, _) => return Order::Leaves,
             (Algorithm::Tree, _) => true,
             (Algorithm::RecursiveDoubling, AllReduce) => is_paired(ranks.world_size),
@@ -88,7 +82,7 @@ impl Spec {
             hosts: self.hosts.count(),
             are_blocks: self.hosts.are_blocks(self.world_size),
         };
-        Order::new(self.collective, self.algorithm, self.access, ranks)
+        Order::new(self.collective, self.algorithm, ranks)
     }
 }
 

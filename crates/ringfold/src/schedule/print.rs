@@ -8,7 +8,7 @@
 
 use std::fmt;
 
-use super::action::{Action, AwaitedPeers, Buffer, Combine, Span, StridedRanks};
+use super::action::{Action, AwaitedPeers, Buffer, Combine, RankRange, Span};
 use super::check::{Proof, check, schedules};
 use super::spec::{BufferCut, Schedule, Spec};
 use crate::error::Result;
@@ -181,17 +181,6 @@ impl fmt::Display for ChunkNumbers {
     }
 }
 
-impl fmt::Display for StridedRanks {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let last = self.first + (self.count - 1) * self.step;
-        match (self.step, self.count) {
-            (1, _) => write!(f, "{} to {last}", self.first),
-            (_, 2) => write!(f, "{} and {last}", self.first),
-            _ => write!(f, "{}, {}, … {last}", self.first, self.first + self.step),
-        }
-    }
-}
-
 impl fmt::Display for Combine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let chunks = ChunkNumbers(self.from.first, self.from.len);
@@ -210,7 +199,7 @@ impl fmt::Display for Combine {
 }
 
 /// Names one rank, or all.
-fn one_or_all(ranks: StridedRanks) -> String {
+fn one_or_all(ranks: RankRange) -> String {
     match ranks.count {
         1 => ranks.first.to_string(),
         _ => "all".to_owned(),
@@ -247,9 +236,9 @@ impl fmt::Display for Action {
             Action::CopyFrom { peer, first, into } => {
                 write!(f, "{into} = {} of {peer}", ChunkNumbers(first, into.len))
             }
-            Action::ReduceFrom { among, own, into } => {
+            Action::ReduceFrom { own, into } => {
                 let chunks = ChunkNumbers(own.first, own.len);
-                write!(f, "{into} = {own} + {chunks} of {among}, as a tree")
+                write!(f, "{into} = {own} + {chunks} of all others, as a tree")
             }
             Action::Expose { phase, .. } => write!(f, "expose in and out in phase {phase}"),
             Action::Combine(combine) => combine.fmt(f),
@@ -308,7 +297,7 @@ rank  sends  recvs          sent      received       reduced     published      
     #[test]
     fn published_memory_is_listed_with_its_phases() {
         let text = listing(Algorithm::Direct, Access::Staged, None);
-        let line = "    1     2  await phase 1 of all; out[2] = in[2] + [2] of 0 to 2, as a \
+        let line = "    1     2  await phase 1 of all; out[2] = in[2] + [2] of all others, as a \
                     tree; put out[2] into [2] of all others in phase 2\n";
         assert!(text.contains(line), "{text}");
         assert!(text.contains("    0     1  publish in[0] in phase 0; publish in[2] in phase 1\n"));

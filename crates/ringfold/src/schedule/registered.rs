@@ -16,7 +16,7 @@
 
 #![forbid(unsafe_code)]
 
-use super::action::{AwaitedPeers, Span, StridedRanks};
+use super::action::{AwaitedPeers, RankRange, Span};
 use super::build::{Builder, input, output};
 use super::spec::{Schedule, Spec};
 use crate::types::Assignment;
@@ -28,7 +28,7 @@ const DONE: u8 = 1;
 
 /// Reduces all inputs into all outputs.
 pub(super) fn all_reduce(spec: &Spec) -> Schedule {
-    let all = StridedRanks::all(spec.world_size);
+    let all = RankRange::all(spec.world_size);
     over_vector(spec, all, all)
 }
 
@@ -36,8 +36,8 @@ pub(super) fn all_reduce(spec: &Spec) -> Schedule {
 pub(super) fn broadcast(spec: &Spec) -> Schedule {
     over_vector(
         spec,
-        StridedRanks::one(spec.root),
-        StridedRanks::all(spec.world_size),
+        RankRange::one(spec.root),
+        RankRange::all(spec.world_size),
     )
 }
 
@@ -45,17 +45,14 @@ pub(super) fn broadcast(spec: &Spec) -> Schedule {
 pub(super) fn reduce(spec: &Spec) -> Schedule {
     over_vector(
         spec,
-        StridedRanks::all(spec.world_size),
-        StridedRanks::one(spec.root),
+        RankRange::all(spec.world_size),
+        RankRange::one(spec.root),
     )
 }
 
 /// Stores each rank's block to all ranks.
 pub(super) fn all_gather(spec: &Spec) -> Schedule {
-    let (own, all) = (
-        StridedRanks::one(spec.rank),
-        StridedRanks::all(spec.world_size),
-    );
+    let (own, all) = (RankRange::one(spec.rank), RankRange::all(spec.world_size));
     let mut build = exposed(Builder::blocks(spec, 1, spec.world_size));
     build.combine((own, input(0, 1)), (all, output(spec.rank, 1)));
     done_with_all(build)
@@ -63,10 +60,7 @@ pub(super) fn all_gather(spec: &Spec) -> Schedule {
 
 /// Reduces each rank's own block.
 pub(super) fn reduce_scatter(spec: &Spec) -> Schedule {
-    let (own, all) = (
-        StridedRanks::one(spec.rank),
-        StridedRanks::all(spec.world_size),
-    );
+    let (own, all) = (RankRange::one(spec.rank), RankRange::all(spec.world_size));
     let mut build = exposed(Builder::blocks(spec, spec.world_size, 1));
     build.combine((all, input(spec.rank, 1)), (own, output(0, 1)));
     done_with_all(build)
@@ -74,7 +68,7 @@ pub(super) fn reduce_scatter(spec: &Spec) -> Schedule {
 
 /// Stores each rank's block to the root.
 pub(super) fn gather(spec: &Spec) -> Schedule {
-    let (own, root) = (StridedRanks::one(spec.rank), StridedRanks::one(spec.root));
+    let (own, root) = (RankRange::one(spec.rank), RankRange::one(spec.root));
     let build = exposed(Builder::blocks(spec, 1, spec.world_size));
     with_root(
         spec,
@@ -86,7 +80,7 @@ pub(super) fn gather(spec: &Spec) -> Schedule {
 
 /// Reads each rank's block from the root.
 pub(super) fn scatter(spec: &Spec) -> Schedule {
-    let (own, root) = (StridedRanks::one(spec.rank), StridedRanks::one(spec.root));
+    let (own, root) = (RankRange::one(spec.rank), RankRange::one(spec.root));
     let build = exposed(Builder::blocks(spec, spec.world_size, 1));
     with_root(
         spec,
@@ -101,14 +95,14 @@ pub(super) fn all_to_all(spec: &Spec) -> Schedule {
     let (own, n) = (spec.rank, spec.world_size);
     let mut build = exposed(Builder::blocks(spec, n, n));
     for peer in std::iter::once(own).chain(spec.others()) {
-        let source = (StridedRanks::one(peer), input(own, 1));
-        build.combine(source, (StridedRanks::one(own), output(peer, 1)));
+        let source = (RankRange::one(peer), input(own, 1));
+        build.combine(source, (RankRange::one(own), output(peer, 1)));
     }
     done_with_all(build)
 }
 
 /// Combines all of `sources` into all of `targets`: each owner its chunk, or any rank the whole.
-fn over_vector(spec: &Spec, sources: StridedRanks, targets: StridedRanks) -> Schedule {
+fn over_vector(spec: &Spec, sources: RankRange, targets: RankRange) -> Schedule {
     let (chunks, own) = match spec.assignment {
         Assignment::Owner => (spec.world_size, spec.rank),
         Assignment::Dynamic => (1, 0),
@@ -140,8 +134,8 @@ fn done_with_all(mut build: Builder) -> Schedule {
 fn with_root(
     spec: &Spec,
     mut build: Builder,
-    source: (StridedRanks, Span),
-    target: (StridedRanks, Span),
+    source: (RankRange, Span),
+    target: (RankRange, Span),
 ) -> Schedule {
     build.combine(source, target);
     if spec.is_root() {

@@ -23,8 +23,6 @@ pub struct Spec {
     pub rank: u32,
     /// The root, or the peer of `Send` and `Recv`, or the late rank of `Stragglar`; otherwise 0.
     pub root: u32,
-    /// Number of equal domains that hold the ranks in rank order; 1 if none exist or are known.
-    pub domains: u32,
     /// The ranks that share a host.
     pub hosts: Groups,
 }
@@ -64,8 +62,6 @@ pub struct Schedule {
     pub scratch: bool,
     /// Number of places of `Leaves`.
     pub leaves: u32,
-    /// Whether chunks of `Output` are published behind those of `Input`, not in the same places.
-    pub apart: bool,
     /// Whether messages and copies may span several blocks, which are contiguous only if the engine
     /// cuts one slice. The same on every rank, though not every rank need have such a step.
     pub needs_one_slice: bool,
@@ -76,7 +72,7 @@ pub struct Schedule {
 }
 
 impl Spec {
-    /// Creates a request for rank 0 of a call with root 0, all ranks in one domain.
+    /// Creates a request for rank 0 of a call with root 0, all ranks on one host.
     pub fn new(
         collective: Collective,
         method: impl Into<Method>,
@@ -92,7 +88,6 @@ impl Spec {
             world_size,
             rank: 0,
             root: 0,
-            domains: 1,
             hosts: Groups::ONE,
         }
     }

@@ -6,7 +6,7 @@
 
 #![forbid(unsafe_code)]
 
-use super::action::{AwaitedPeers, StridedRanks};
+use super::action::{AwaitedPeers, RankRange};
 use super::build::{Builder, input, output};
 use super::spec::{Schedule, Spec};
 
@@ -65,8 +65,8 @@ pub(super) fn all_reduce_by_any(spec: &Spec) -> Schedule {
     build.publish(input(0, 1), WHOLE);
     build.round(COMBINE_ROUND);
     build.wait_for(AwaitedPeers::Others, WHOLE);
-    let sources = (StridedRanks::all(spec.world_size), input(0, 1));
-    build.combine(sources, (StridedRanks::one(0), input(0, 1)));
+    let sources = (RankRange::all(spec.world_size), input(0, 1));
+    build.combine(sources, (RankRange::one(0), input(0, 1)));
     build.collect(output(0, 1));
     build.finish(COMBINE_ROUND + 1)
 }
@@ -183,20 +183,15 @@ fn fetch_others(mut build: Builder, spec: &Spec, phase: u8, block: u32) -> Sched
     build.finish(READ_ROUND + 1)
 }
 
-/// Publishes all inputs except this rank's own chunk, which no other rank reads.
+/// Publishes all inputs except this rank's own chunk, which no other rank reads: the part before it
+/// one phase earlier if chunks follow.
 fn publish_others(build: &mut Builder, spec: &Spec) {
-    publish_all_but(build, spec.rank, spec.world_size, INPUTS);
-}
-
-/// Publishes chunks `0..chunks` of the input except `own`; all are published by phase `phase`, the
-/// part before `own` one phase earlier if chunks follow.
-pub(super) fn publish_all_but(build: &mut Builder, own: u32, chunks: u32, phase: u8) {
-    let last = chunks - 1;
+    let (own, last) = (spec.rank, spec.world_size - 1);
     if own > 0 {
-        let phase = if own < last { phase - 1 } else { phase };
+        let phase = if own < last { INPUTS - 1 } else { INPUTS };
         build.publish(input(0, own), phase);
     }
     if own < last {
-        build.publish(input(own + 1, last - own), phase);
+        build.publish(input(own + 1, last - own), INPUTS);
     }
 }

@@ -89,7 +89,6 @@ impl<'a> Linked<'a> {
             &placement,
             (settings, &terms),
         );
-        engine.set_domains(domains as u32);
         engine.set_hosts(hosts);
         let patience = patience(&place, &placement);
         let driver = EngineDriver::new(engine, place.rank, Box::new(attempt.watch()), patience);

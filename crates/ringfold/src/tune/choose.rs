@@ -18,7 +18,7 @@ use super::{CostTable, Explanation, OrderDemand, Question, Reason, Tuning};
 use crate::call::Way;
 use crate::error::{Error, Result};
 use crate::schedule::{Access, Order, Ranks, Schedule, ll_bytes_max};
-use crate::types::{Algorithm, Collective, Method, Protocol};
+use crate::types::{Collective, Method, Protocol};
 
 /// Returns the modelled cost of each usable way.
 pub fn cost_table(question: &Question, tuning: &Tuning) -> CostTable {
@@ -95,9 +95,7 @@ pub fn finish(
     let access = access(question, method);
     let (channels, slice_bytes) = match access {
         Access::Messages => channels::schedule(question, tuning, method.algorithm(), channels),
-        Access::Staged | Access::Registered => {
-            (1, shared_slice_bytes(question, tuning, method.algorithm()))
-        }
+        Access::Staged | Access::Registered => (1, shared_slice_bytes(question, tuning)),
     };
     Way {
         algorithm: method.algorithm(),
@@ -230,12 +228,9 @@ fn is_usable(question: &Question, method: Method) -> bool {
         hosts: question.hosts as u32,
         are_blocks: question.are_blocks,
     };
-    let (collective, at) = (question.collective, access(question, method));
-    if collective.reduces()
-        && !question
-            .order
-            .admits(Order::new(collective, method.algorithm(), at, ranks))
-    {
+    let collective = question.collective;
+    let order = Order::new(collective, method.algorithm(), ranks);
+    if collective.reduces() && !question.order.admits(order) {
         return false;
     }
     if question.bypasses_stragglers {
@@ -245,10 +240,6 @@ fn is_usable(question: &Question, method: Method) -> bool {
         return method == Method::Direct;
     }
     match method {
-        // With one domain, or one rank per domain, a second level is useless.
-        Method::Hierarchical if access(question, method).is_shared() => {
-            is_requested || (question.domains > 1 && question.domains < n)
-        }
         // A rank would forward blocks of two other ranks without knowing their sizes.
         Method::Hierarchical if question.collective == AllToAll && question.is_uneven => false,
         Method::Hierarchical | Method::Leader | Method::MultiLeader => {
@@ -279,17 +270,15 @@ fn protocols(question: &Question, method: Method) -> [Option<Protocol>; 2] {
 }
 
 /// Returns the size of a published slice, in bytes of the vector or of each block.
-fn shared_slice_bytes(question: &Question, tuning: &Tuning, algorithm: Algorithm) -> usize {
+fn shared_slice_bytes(question: &Question, tuning: &Tuning) -> usize {
     use Collective::{AllToAll, ReduceScatter, Scatter};
     let (collective, limits) = (question.collective, &tuning.limits);
-    // `hierarchical` publishes inputs and results in separate places.
-    let places = 1 + usize::from(algorithm == Algorithm::Hierarchical);
     let blocks = match collective {
         ReduceScatter | Scatter | AllToAll => question.world_size,
         _ => 1,
     };
     // Blocks begin at cache-line boundaries.
-    let largest = question.slot_bytes.unwrap_or(usize::MAX) / places / blocks / 64 * 64;
+    let largest = question.slot_bytes.unwrap_or(usize::MAX) / blocks / 64 * 64;
     let published = |wanted: usize| wanted.clamp(64, largest.max(64));
     let set = tuning.slice_bytes;
     let slice = set.unwrap_or(limits.shared_slice_bytes as usize);

@@ -121,9 +121,6 @@ parameters! {
         /// Time of a byte through a ring between ranks of one of several hosts that share a core,
         /// relative to one between cores: data that fits the core's cache stays there.
         shared_core_ring_factor = 0.33, 0.0..=FACTOR_MAX;
-        /// Additional reads of a vector that is reduced in two levels: partial sums, and results by
-        /// each domain.
-        domain_reads = 2.0, 0.0..=FACTOR_MAX;
     }
     beside
     /// Factors between measured times and formulas.

@@ -74,7 +74,6 @@ impl PricedCall<'_> {
             method: way.method(),
             access: way.access,
             world_size: question.world_size as u32,
-            domains: question.domains as u32,
             hosts: question.hosts as u32,
             runs: question.runs.max(question.hosts) as u32,
         };

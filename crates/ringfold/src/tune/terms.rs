@@ -53,8 +53,6 @@ pub struct TermParameters {
     pub access: Access,
     /// The number of ranks.
     pub world_size: u32,
-    /// The number of domains, as in [`Spec::domains`].
-    pub domains: u32,
     /// The number of hosts, assumed to have equally many ranks.
     pub hosts: u32,
     /// The number of runs of consecutive ranks of one host, at least that of hosts. Runs are
@@ -69,17 +67,9 @@ impl From<&Spec> for TermParameters {
             method: spec.method(),
             access: spec.access,
             world_size: spec.world_size,
-            domains: spec.domains,
             hosts: spec.hosts.count(),
             runs: spec.hosts.runs(),
         }
-    }
-}
-
-impl TermParameters {
-    /// Whether the case has more than one level in published memory.
-    pub fn is_hierarchical(&self) -> bool {
-        self.method == Method::Hierarchical && (2..self.world_size).contains(&self.domains)
     }
 }
 
@@ -157,7 +147,6 @@ impl CostTerms {
             _ if n == 1 => Some(CostTerms::default()),
             Access::Messages if is_two_levels(algorithm) => CostTerms::two_levels(&case),
             Access::Messages => over_messages(collective, algorithm, n),
-            Access::Staged if case.is_hierarchical() => Some(hierarchical(n, case.domains)),
             Access::Staged | Access::Registered => over_shared_memory(collective, algorithm, n),
         }
     }
@@ -357,17 +346,6 @@ fn over_shared_memory(
         _ => share,
     };
     Some(CostTerms { fresh, ..terms })
-}
-
-/// Returns the terms of `hierarchical` for ranks in several domains of several ranks each.
-fn hierarchical(world_size: u32, domains: u32) -> CostTerms {
-    let (n, domains) = (f64::from(world_size), f64::from(domains));
-    let size = n / domains;
-    let reduced = (size + domains - 2.0) / size;
-    CostTerms {
-        fresh: 2.0 * (n - 1.0) / n,
-        ..CostTerms::alike(3.0, [3.0, 2.0, reduced], n)
-    }
 }
 
 #[cfg(test)]

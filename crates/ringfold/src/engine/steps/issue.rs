@@ -60,7 +60,7 @@ impl Channel<'_> {
             } => self.publish(span, phase, wake(assignment)),
             Action::Await { peers, phase } => self.await_phase(peers, phase),
             Action::CopyFrom { peer, first, into } => self.copy_from(peer as usize, first, into),
-            Action::ReduceFrom { among, own, into } => self.reduce_from(among, own, into),
+            Action::ReduceFrom { own, into } => self.reduce_from(own, into),
             Action::GiveBack { span, phase } => self.give_back(span, phase),
             Action::TakeBack { into, .. } => self.take_back(into),
             Action::Expose { phase, assignment } => self.expose(phase, wake(assignment)),

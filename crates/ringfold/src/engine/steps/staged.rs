@@ -8,7 +8,7 @@ use crate::engine::tiny::inline::Inline;
 use crate::error::Result;
 use crate::memory::Region;
 use crate::reduce::Store;
-use crate::schedule::{Assignment, AwaitedPeers, Buffer, BufferCut, Span, StridedRanks};
+use crate::schedule::{Assignment, AwaitedPeers, Buffer, BufferCut, Span};
 use crate::transport::Wake;
 
 /// Returns the peers to wake at a publication: none if any rank may do the work, because the last
@@ -79,17 +79,12 @@ impl Channel<'_> {
         Ok(Issue::Done)
     }
 
-    /// Reduces `own` and the same chunks published by the others of `among`.
-    pub(super) fn reduce_from(
-        &mut self,
-        among: StridedRanks,
-        own: Span,
-        into: Span,
-    ) -> Result<Issue> {
+    /// Reduces `own` and the same chunks published by all others.
+    pub(super) fn reduce_from(&mut self, own: Span, into: Span) -> Result<Issue> {
         let mine = self.region(own);
         let range = self.slot_range(own.buffer, own.first, mine.bytes());
         self.context.operands.clear();
-        for rank in among.ranks().map(|rank| rank as usize) {
+        for rank in 0..self.context.world_size {
             let operand = match rank == self.context.rank {
                 true => mine,
                 false => self.published(rank, own.first, range.clone())?,
@@ -99,8 +94,8 @@ impl Channel<'_> {
         let (kernel, into) = (self.operation.kernel(), self.region(into));
         let operands = &self.context.operands;
         self.context.parallel.fold(kernel, into, operands);
-        for (rank, read) in among.ranks().zip(operands) {
-            if rank as usize != self.context.rank {
+        for (rank, read) in operands.iter().enumerate() {
+            if rank != self.context.rank {
                 self.operation.slot_use.done_reading(*read);
             }
         }

@@ -392,7 +392,6 @@ fn operation(job: &Job, call: Call, kernel: Option<ReductionKernel>) -> Prepared
             leaf_bytes: 0,
             input_cut: cut.clone(),
             output_cut: cut,
-            is_apart: false,
             held: Vec::new(),
             owned: Vec::new(),
         },

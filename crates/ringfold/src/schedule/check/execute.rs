@@ -200,11 +200,11 @@ impl<'a> Execution<'a> {
                 self.await_phase(at, peers, phase);
                 Ok(())
             }
-            Action::CopyFrom { peer, first, into } => self.fill(at, into, |ranks, i| {
-                ranks.published(at, peer, into.buffer, first + i)
-            }),
-            Action::ReduceFrom { among, own, into } => {
-                self.fill(at, into, |ranks, i| ranks.reduced(at, among, own, i))
+            Action::CopyFrom { peer, first, into } => {
+                self.fill(at, into, |ranks, i| ranks.published(at, peer, first + i))
+            }
+            Action::ReduceFrom { own, into } => {
+                self.fill(at, into, |ranks, i| ranks.reduced(at, own, i))
             }
             Action::GiveBack { span, phase } => self.give_back(at, span, phase),
             Action::TakeBack { peer, into } => self.fill(at, into, |ranks, i| {

@@ -3,7 +3,7 @@
 
 #![forbid(unsafe_code)]
 
-use crate::schedule::action::{Action, AwaitedPeers, Combine, StridedRanks};
+use crate::schedule::action::{Action, AwaitedPeers, Combine, RankRange};
 use crate::schedule::spec::Schedule;
 use crate::types::{Access, Assignment, Collective};
 
@@ -26,7 +26,7 @@ pub(super) fn form(schedule: &Schedule, action: &Action) -> Option<&'static str>
         return Some("several blocks at once, in more than one slice");
     }
     let n = schedule.spec.world_size;
-    let is_strange = |members: StridedRanks| members.ranks().any(|rank| rank >= n);
+    let is_strange = |members: RankRange| members.ranks().any(|rank| rank >= n);
     match *action {
         Action::Combine(Combine {
             sources, targets, ..
@@ -38,11 +38,6 @@ pub(super) fn form(schedule: &Schedule, action: &Action) -> Option<&'static str>
                 || (combine.access, combine.assignment) == (Access::Staged, Assignment::Owner) =>
         {
             return Some("a combination of data that is not shared by all ranks");
-        }
-        Action::ReduceFrom { among, .. }
-            if is_strange(among) || among.ranks().all(|rank| rank != schedule.spec.rank) =>
-        {
-            return Some("a reduction among ranks that do not exist, or without this one");
         }
         _ => {}
     }

@@ -5,7 +5,7 @@
 use std::fmt;
 
 use crate::error::Error;
-use crate::schedule::action::{Action, StridedRanks};
+use crate::schedule::action::{Action, RankRange};
 use crate::schedule::spec::Schedule;
 use crate::types::Access;
 
@@ -136,16 +136,14 @@ impl WorkCounts {
             Action::CopyFrom { .. } | Action::TakeBack { .. } | Action::Collect { .. } => {
                 self.chunks_fetched += len;
             }
-            Action::ReduceFrom { among, .. } => {
-                let peers = u64::from(among.count - 1);
+            Action::ReduceFrom { .. } => {
                 self.chunks_fetched += peers * len;
                 self.chunks_reduced += peers * len;
             }
             Action::Combine(combine) => {
                 let len = u64::from(combine.into.len);
                 let own = schedule.spec.rank;
-                let others =
-                    |ranks: StridedRanks| ranks.ranks().filter(|rank| *rank != own).count();
+                let others = |ranks: RankRange| ranks.ranks().filter(|rank| *rank != own).count();
                 self.chunks_fetched += others(combine.sources) as u64 * len;
                 self.chunks_reduced += u64::from(combine.sources.count - 1) * len;
                 if combine.access == Access::Registered {

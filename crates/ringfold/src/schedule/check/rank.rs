@@ -112,10 +112,7 @@ impl<'a> CheckedRank<'a> {
             queued: false,
         };
         let (input, output) = (schedule.input.chunks(), schedule.output.chunks());
-        let slots = match schedule.apart {
-            true => input + output,
-            false => input.max(output),
-        } as usize;
+        let slots = input.max(output) as usize;
         let mut rank = CheckedRank {
             schedule,
             waits: dependencies(schedule, in_place),
@@ -293,19 +290,8 @@ impl<'a> CheckedRank<'a> {
         Ok(())
     }
 
-    /// Returns this rank's publication under a chunk number, of `Output` or of the other buffers.
-    pub fn published(
-        &mut self,
-        slice: u32,
-        buffer: Buffer,
-        chunk: u32,
-    ) -> Option<&mut Option<Published>> {
-        // Chunks of the output follow those of the input, if they are apart.
-        let chunk = match (self.schedule.apart, buffer) {
-            (true, Buffer::Output) => self.schedule.input.chunks() + chunk,
-            (true, _) if chunk >= self.schedule.input.chunks() => return None,
-            _ => chunk,
-        };
+    /// Returns this rank's publication under a chunk number.
+    pub fn published(&mut self, slice: u32, chunk: u32) -> Option<&mut Option<Published>> {
         let count = self.published.len() / self.reached.len();
         self.published[slice as usize * count..][..count].get_mut(chunk as usize)
     }

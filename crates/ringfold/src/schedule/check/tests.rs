@@ -79,37 +79,6 @@ fn every_schedule_over_shared_memory_keeps_the_promises_of_its_collective() {
     prove_all(Access::Registered);
 }
 
-#[test]
-fn ranks_in_domains_keep_the_promises_of_an_all_reduce() {
-    let alone = Slices::ONE;
-    let overlapped = Slices {
-        count: 4,
-        distance: 1,
-    };
-    for world_size in 1..=64u32 {
-        for domains in (1..=world_size).filter(|domains| world_size.is_multiple_of(*domains)) {
-            let spec = Spec {
-                domains,
-                ..Spec::new(
-                    Collective::AllReduce,
-                    Algorithm::Hierarchical,
-                    Access::Staged,
-                    world_size,
-                )
-            };
-            for in_place in [false, true] {
-                let is_its_turn = (world_size + domains).is_multiple_of(2) == in_place;
-                if world_size <= 16 || is_its_turn {
-                    prove(&spec, in_place, alone);
-                }
-                if world_size <= 16 {
-                    prove(&spec, in_place, overlapped);
-                }
-            }
-        }
-    }
-}
-
 /// Returns ways in which `world_size` ranks may share hosts: all together, one by one, in runs of
 /// equal and unequal lengths, and interleaved.
 fn divisions(world_size: u32) -> Vec<Groups> {
@@ -155,18 +124,6 @@ fn ranks_of_any_hosts_keep_the_promises_of_two_levels() {
                 }
             }
         }
-    }
-}
-
-#[test]
-fn ranks_that_do_not_fill_their_domains_are_refused() {
-    let mut spec = specs(Access::Staged, 6, 0)[0].clone();
-    for domains in [0, 4, 5, 7] {
-        spec.domains = domains;
-        assert!(matches!(
-            Schedule::new(spec.clone()),
-            Err(Error::InvalidArgument(_))
-        ));
     }
 }
 

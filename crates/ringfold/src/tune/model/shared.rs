@@ -1,6 +1,6 @@
 //! Prices of calls in published memory and in registered buffers.
 
-use super::{Collective, Load, Method, PricedCall};
+use super::{Collective, Method, PricedCall};
 
 impl PricedCall<'_> {
     pub(super) fn over_shared_memory(&self) -> f64 {
@@ -17,17 +17,8 @@ impl PricedCall<'_> {
 
     /// Returns the time of a call through published memory, in which each rank does its own part.
     fn published(&self) -> f64 {
-        let again = match self.case.is_hierarchical() {
-            true => self.constants.domain_reads,
-            false => 0.0,
-        };
-        let copied = |load: Load, more| Load {
-            bytes: load.bytes + more,
-            ..load
-        };
-        let busiest = copied(self.terms.busiest, again);
-        let all = copied(self.terms.all, self.n * again);
-        self.begun() + self.syncs() + self.further_slices() + self.moved(busiest, all)
+        let moved = self.moved(self.terms.busiest, self.terms.all);
+        self.begun() + self.syncs() + self.further_slices() + moved
     }
 
     /// Returns the time of a call in all ranks' registered buffers, in which each rank does its own
@@ -95,12 +86,8 @@ impl PricedCall<'_> {
         };
         let hop_us = (constants.hop_us - inline_us).max(0.0);
         let domains = self.question.domains.max(1) as f64;
-        let far = match self.case.is_hierarchical() {
-            // Only counterparts read across domains, once.
-            true => domains - 1.0,
-            false => hops * (self.n - self.n / domains),
-        };
-        hops * hop_us + far * constants.domain_us
+        let far = self.n - self.n / domains;
+        hops * (hop_us + far * constants.domain_us)
     }
 
     /// Returns the additional time of reading and overwriting lines that a peer has just written.

@@ -69,9 +69,7 @@ fn least(question: &Question, constants: &Constants, is_usable: impl Fn(Method) 
         .iter()
         .flat_map(|access| Schedule::methods(question.collective, *access))
         .filter(|algorithm| is_usable(*algorithm) && *algorithm != Method::Stragglar)
-        .filter(|algorithm| {
-            *algorithm != Method::Hierarchical || question.domains > 1 || question.hosts > 1
-        })
+        .filter(|algorithm| *algorithm != Method::Hierarchical || question.hosts > 1)
         .filter(|algorithm| {
             !is_two_levels(*algorithm)
                 || question.slot_bytes.is_some()
@@ -365,31 +363,6 @@ fn the_rate_of_the_links_decides_from_where_on_two_levels_pay() {
     assert!(price(1_000) > 1.5 * price(2_000));
     assert_eq!(best(&question, &at(1_000)), Method::Hierarchical);
     assert_eq!(best(&question, &at(200_000)), Method::Ring);
-}
-
-#[test]
-fn two_levels_are_for_many_ranks_and_little_data() {
-    let constants = Constants::derive(
-        &Machine {
-            cores: 64,
-            ..two_cores()
-        },
-        32,
-    );
-    let at = |bytes| Question {
-        domains: 2,
-        ..on_one_host(Collective::AllReduce, bytes, 32)
-    };
-    assert_eq!(best(&at(8 * KIB), &constants), Method::Hierarchical);
-    assert_eq!(best(&at(16 * MIB), &constants), Method::Direct);
-    // Few ranks exchange everything in one step, and dynamic blocks serve all domains.
-    let few = |bytes| Question {
-        domains: 2,
-        ..on_one_host(Collective::AllReduce, bytes, 4)
-    };
-    assert_eq!(best(&few(8), &constants), Method::OneShot);
-    let crowded = Constants::derive(&two_cores(), 32);
-    assert_ne!(best(&at(8 * KIB), &crowded), Method::Hierarchical);
 }
 
 /// Covers every way of every collective, at sizes from tiny to absurd.

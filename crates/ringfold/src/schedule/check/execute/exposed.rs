@@ -8,7 +8,7 @@ use super::super::proof::Violation;
 use super::super::rank::At;
 use super::super::value::SymbolicValue;
 use super::Execution;
-use crate::schedule::action::{Action, Combine, Span, StridedRanks};
+use crate::schedule::action::{Action, Combine, RankRange, Span};
 
 #[cfg(doc)]
 use super::super::exposed::Exposure;
@@ -67,7 +67,7 @@ impl Execution<'_> {
         &mut self,
         at: At,
         by: Toucher,
-        (owners, span): (StridedRanks, Span),
+        (owners, span): (RankRange, Span),
         writes: bool,
     ) -> Result<(), Violation> {
         for owner in owners.ranks() {

@@ -8,7 +8,7 @@ use super::super::proof::Violation;
 use super::super::rank::{At, Published, Touched};
 use super::super::value::SymbolicValue;
 use super::{Execution, combine_all};
-use crate::schedule::action::{Action, AwaitedPeers, Buffer, Combine, Span, StridedRanks};
+use crate::schedule::action::{Action, AwaitedPeers, Combine, Span};
 use crate::types::{Access, Assignment};
 
 impl Execution<'_> {
@@ -16,7 +16,7 @@ impl Execution<'_> {
         let own = &mut self.ranks[at.rank as usize];
         for i in 0..span.len {
             let value = Some(own.read(at, span, i)?);
-            let slot = own.published(at.slice, span.buffer, span.first + i);
+            let slot = own.published(at.slice, span.first + i);
             match slot {
                 Some(slot @ None) => {
                     let touched = Touched::Not;
@@ -84,26 +84,19 @@ impl Execution<'_> {
         &mut self,
         at: At,
         peer: u32,
-        buffer: Buffer,
         chunk: u32,
     ) -> Result<SymbolicValue, Violation> {
-        if buffer == Buffer::Input && self.offers.is_touched(at.slice, chunk) {
+        if self.offers.is_touched(at.slice, chunk) {
             return Err(at.violation(format!(
                 "chunk {chunk} of rank {peer} is read although it may already be combined"
             )));
         }
-        self.awaited_value(at, peer, buffer, chunk)
+        self.awaited_value(at, peer, chunk)
     }
 
-    fn awaited_value(
-        &mut self,
-        at: At,
-        peer: u32,
-        buffer: Buffer,
-        chunk: u32,
-    ) -> Result<SymbolicValue, Violation> {
+    fn awaited_value(&mut self, at: At, peer: u32, chunk: u32) -> Result<SymbolicValue, Violation> {
         let awaited = *self.ranks[at.rank as usize].awaited(at.slice, peer);
-        let published = self.ranks[peer as usize].published(at.slice, buffer, chunk);
+        let published = self.ranks[peer as usize].published(at.slice, chunk);
         let published = published.and_then(Option::as_mut);
         let published = published.filter(|published| u16::from(published.phase) < awaited);
         let Some(published) = published else {
@@ -135,8 +128,7 @@ impl Execution<'_> {
                 )));
             }
             for peer in (0..self.ranks.len() as u32).filter(|&peer| peer != at.rank) {
-                let published =
-                    self.ranks[peer as usize].published(at.slice, Buffer::Input, span.first + i);
+                let published = self.ranks[peer as usize].published(at.slice, span.first + i);
                 match published.and_then(Option::as_mut) {
                     Some(published) if published.touched == Touched::ReadBy(at.rank) => {
                         published.value = Some(value);
@@ -164,9 +156,7 @@ impl Execution<'_> {
     ) -> Result<SymbolicValue, Violation> {
         let own = &mut self.ranks[at.rank as usize];
         let awaited = *own.awaited(at.slice, peer);
-        let published = own
-            .published(at.slice, Buffer::Input, chunk)
-            .and_then(|slot| *slot);
+        let published = own.published(at.slice, chunk).and_then(|slot| *slot);
         match published {
             Some(Published {
                 value: Some(value),
@@ -179,19 +169,19 @@ impl Execution<'_> {
         }
     }
 
-    /// Combines the `i`-th chunk of `span` of these ranks; this rank's own is read from memory.
+    /// Combines the `i`-th chunk of `span` of all ranks; this rank's own is read from memory.
     pub(super) fn reduced(
         &mut self,
         at: At,
-        among: StridedRanks,
         span: Span,
         i: u32,
     ) -> Result<SymbolicValue, Violation> {
+        let ranks = self.ranks.len() as u32;
         let value = |rank: u32| match rank == at.rank {
             true => self.ranks[at.rank as usize].read(at, span, i),
-            false => self.published(at, rank, span.buffer, span.first + i),
+            false => self.published(at, rank, span.first + i),
         };
-        combine_all(at, among.ranks().map(value))
+        combine_all(at, (0..ranks).map(value))
     }
 
     /// Combines chunks that all ranks have published or exposed, or offers to. From the first offer
@@ -229,7 +219,7 @@ impl Execution<'_> {
         let from = combine.from;
         let value = |rank: u32| match combine.access {
             Access::Staged if rank == at.rank => self.own_published(at, from.first + i),
-            Access::Staged => self.awaited_value(at, rank, from.buffer, from.first + i),
+            Access::Staged => self.awaited_value(at, rank, from.first + i),
             _ => self.ranks[rank as usize].read(At { rank, ..at }, from, i),
         };
         combine_all(at, combine.sources.ranks().map(value))
@@ -246,9 +236,7 @@ impl Execution<'_> {
 
     fn own_published(&mut self, at: At, chunk: u32) -> Result<SymbolicValue, Violation> {
         let own = &mut self.ranks[at.rank as usize];
-        let published = own
-            .published(at.slice, Buffer::Input, chunk)
-            .and_then(|slot| *slot);
+        let published = own.published(at.slice, chunk).and_then(|slot| *slot);
         published
             .and_then(|published| published.value)
             .ok_or_else(|| {
