@@ -98,14 +98,14 @@ pub unsafe extern "C" fn ringfold_all_reduce(
     }
 }
 
-/// Combines `inputs` arrays of `count` elements each by `op`, in the order of the canonical tree, and
-/// stores the result in `output`, which may be one of them. If each rank combines a power of two
-/// arrays so, and the ranks then make a reproducible all-reduce, the result has the bits of an
+/// Combines `inputs` arrays of `count` elements each by `op`, in the order of the canonical tree,
+/// and stores the result in `output`, which may be one of them. If each rank combines a power of
+/// two arrays so, and the ranks then make a reproducible all-reduce, the result has the bits of an
 /// all-reduce in which each array is a rank's own. Needs no communicator.
 ///
 /// # Safety
-/// `arrays` holds `inputs` pointers; each array and `output` have `count` elements, and are not used
-/// otherwise until the function returns.
+/// `arrays` holds `inputs` pointers; each array and `output` have `count` elements, and are not
+/// used otherwise until the function returns.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ringfold_fold(
     arrays: *const *const c_void,

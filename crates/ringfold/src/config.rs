@@ -44,8 +44,8 @@ named! {
 
 named! {
     /// The processors that combine the elements of an all-reduce on device memory. Whatever the
-    /// setting, the CPUs combine if a call names its algorithm or is made in a group, and for
-    /// `PremulSum`, because each rank has its own factor.
+    /// setting, the CPUs combine if a call names its algorithm, is reproducible or is made in a
+    /// group, and for `PremulSum`, because each rank has its own factor.
     #[derive(Default)]
     Reducer, "reducer" {
         /// The faster of the two by the cost model, for each size: the devices if the CPUs are too
@@ -126,10 +126,10 @@ pub struct Config {
     /// Whether each `all_reduce`, `reduce` and `reduce_scatter` combines its elements in the order
     /// of the canonical tree: the tree of one rank is its value; the tree of `n` ranks is the tree
     /// of the first `p` combined with the tree of the rest, where `p` is the largest power of two
-    /// below `n`. 16- and 8-bit floats are accumulated in `F32` and rounded once. So an element of a
-    /// result does not depend on the size of the call, its place in the buffer, the algorithm, the
-    /// transport, the hosts or the CPU. If the ranks of a smaller world each give the tree of an
-    /// aligned block of a power of two values, the result is that of one value for each rank
+    /// below `n`. 16- and 8-bit floats are accumulated in `F32` and rounded once. So an element of
+    /// a result does not depend on the size of the call, its place in the buffer, the algorithm,
+    /// the transport, the hosts or the CPU. If the ranks of a smaller world each give the tree of
+    /// an aligned block of a power of two values, the result is that of one value for each rank
     /// ([`fold`](crate::fold)). False by default. If any rank sets this, it applies to all; it is
     /// refused together with `straggler`.
     pub reproducible: Option<bool>,

@@ -12,6 +12,7 @@
 
 mod agreed;
 mod check;
+mod choice;
 mod choices;
 mod completion;
 mod driver;

@@ -8,7 +8,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::handle::TUNING_LOG;
+use super::choice::TUNING_LOG;
 use super::{Communicator, Counts, Request};
 use crate::error::{Error, Result};
 use crate::memory::Region;

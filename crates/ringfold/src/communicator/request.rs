@@ -71,8 +71,8 @@ impl Target {
 
 /// How one call is carried out, instead of the communicator's settings.
 ///
-/// All ranks set the same algorithm, protocol and `reproducible`; each rank has its own deadline. The default sets
-/// none of them.
+/// All ranks set the same algorithm, protocol and `reproducible`; each rank has its own deadline.
+/// The default sets none of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CallOptions {
     /// The method, instead of the tuner's choice. With memory of a device, the method of the CPUs.

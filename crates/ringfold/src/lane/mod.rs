@@ -226,14 +226,10 @@ impl Lane {
     /// As for `enqueue` of each.
     pub unsafe fn enqueue_group(
         &self,
-        mut requests: Vec<DeviceRequest>,
+        requests: Vec<DeviceRequest>,
         stream: ProgramStream,
     ) -> Result<DeviceWork> {
-        let communicator = self.worker.communicator();
-        communicator.check_open()?;
-        for request in &mut requests {
-            request.options.reproducible |= communicator.policy.is_reproducible;
-        }
+        self.worker.communicator().check_open()?;
         // One after the other: the order of calls is that of their driver calls.
         let mut issuer = lock(&self.issuer);
         if let Some(fault) = self.fault() {

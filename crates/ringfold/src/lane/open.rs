@@ -87,7 +87,11 @@ pub fn open(
     ordinal: usize,
     config: LaneConfig,
 ) -> Result<Opened> {
-    let (config, known) = with_environment(config);
+    let (mut config, known) = with_environment(config);
+    // Kernels combine in an order of their own.
+    if communicator.policy.is_reproducible {
+        (config.reducer, config.one_shot) = (Reducer::Host, false);
+    }
     let ready = known.and_then(|()| begin(communicator, driver, ordinal, config));
     let (device, guard) = agree(communicator, config, ready)?;
     let guard = guard.filter(|_| config.direct);

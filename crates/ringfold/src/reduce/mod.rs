@@ -3,11 +3,11 @@
 //! A [`ReductionKernel`] is one entry of the table operation × data type × CPU level. Its loops are
 //! generic bodies that are compiled once per level (`level`): `fold` reduces into one target,
 //! `spread` into several at once, and `x86` handles half precision on x86. `ops` defines the
-//! operations on two elements, `tree` the order in which many are combined, and `store` non-temporal
-//! stores; `digest` computes checksums of messages.
+//! operations on two elements, `tree` the order in which many are combined, and `store`
+//! non-temporal stores; `digest` computes checksums of messages.
 //!
-//! Invariants: sources are combined in the order of `tree`. Nothing is reassociated or contracted to a
-//! fused multiply-add, so all levels give the same bits, NaN payloads excepted. On x86-64 and
+//! Invariants: sources are combined in the order of `tree`. Nothing is reassociated or contracted
+//! to a fused multiply-add, so all levels give the same bits, NaN payloads excepted. On x86-64 and
 //! 64-bit ARM the thread's floating-point settings (flush-to-zero, rounding) change nothing
 //! (`environment`). Buffers need not be aligned. Nothing allocates.
 

@@ -93,6 +93,11 @@ impl RankRange {
         }
     }
 
+    /// Returns the ranks' blocks in a buffer that has one block for each rank.
+    pub(crate) fn of(self, buffer: fn(u32, u32) -> Span) -> Span {
+        buffer(self.first, self.count)
+    }
+
     /// Returns the members' ranks, ascending.
     pub fn ranks(self) -> impl Iterator<Item = u32> {
         self.first..self.first + self.count

@@ -61,7 +61,7 @@ mod weights;
 pub use action::{Action, AwaitedPeers, Buffer, Combine, Span, Step};
 pub(crate) use action::{input, output};
 pub use groups::Groups;
-pub use order::{Order, Ranks};
+pub use order::{Order, RankLayout};
 pub use protocols::{LL_SHARED_BYTES, ll_bytes_max};
 pub use spec::{BufferCut, Schedule, Spec};
 pub use weights::{Weighting, Weights};

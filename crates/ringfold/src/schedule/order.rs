@@ -29,7 +29,7 @@ pub enum Order {
 
 impl Order {
     /// Returns the order of a method in a collective that reduces.
-    pub fn new(collective: Collective, algorithm: Algorithm, ranks: Ranks) -> Order {
+    pub fn new(collective: Collective, algorithm: Algorithm, ranks: RankLayout) -> Order {
         use Collective::{AllReduce, Reduce, ReduceScatter};
         let is_tree = match (algorithm, collective) {
             // Both orders of two values are the same.
@@ -65,7 +65,7 @@ impl Order {
 
 /// The ranks, as far as the order of a method depends on them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ranks {
+pub struct RankLayout {
     /// Number of ranks.
     pub world_size: u32,
     /// Number of hosts.
@@ -77,7 +77,7 @@ pub struct Ranks {
 impl Spec {
     /// Returns the order of the method, for a collective that reduces.
     pub fn order(&self) -> Order {
-        let ranks = Ranks {
+        let ranks = RankLayout {
             world_size: self.world_size,
             hosts: self.hosts.count(),
             are_blocks: self.hosts.are_blocks(self.world_size),

@@ -17,7 +17,7 @@ use super::model;
 use super::{CostTable, Explanation, OrderDemand, Question, Reason, Tuning};
 use crate::call::Way;
 use crate::error::{Error, Result};
-use crate::schedule::{Access, Order, Ranks, Schedule, ll_bytes_max};
+use crate::schedule::{Access, Order, RankLayout, Schedule, ll_bytes_max};
 use crate::types::{Collective, Method, Protocol};
 
 /// Returns the modelled cost of each usable way.
@@ -223,7 +223,7 @@ fn is_usable(question: &Question, method: Method) -> bool {
     use Collective::{AllGather, AllToAll, ReduceScatter};
     let is_requested = question.algorithm == Some(method);
     let n = question.world_size;
-    let ranks = Ranks {
+    let ranks = RankLayout {
         world_size: n as u32,
         hosts: question.hosts as u32,
         are_blocks: question.are_blocks,

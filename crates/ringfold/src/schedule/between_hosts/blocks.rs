@@ -115,8 +115,8 @@ pub(in crate::schedule) fn all_to_all(spec: &Spec) -> Schedule {
     let mut build = Builder::blocks(spec, n, n).in_one_slice();
     for (mut first, (source, _)) in passed_on() {
         for run in place.runs(place.host, 1) {
-            build.recv(source, scratch(first, run.len));
-            first += run.len;
+            build.recv(source, scratch(first, run.count));
+            first += run.count;
         }
     }
     for (_, member) in place.others() {

@@ -2,7 +2,7 @@
 
 #![forbid(unsafe_code)]
 
-use crate::schedule::action::Span;
+use crate::schedule::action::RankRange;
 use crate::schedule::spec::Spec;
 
 /// The position of a rank in the two levels.
@@ -161,7 +161,7 @@ impl TwoLevelPosition {
         let runs = ranks.chunk_by(|one, next| **one + 1 == **next);
         runs.map(|run| RankRange {
             first: *run[0],
-            len: run.len() as u32,
+            count: run.len() as u32,
         })
         .collect()
     }
@@ -193,19 +193,5 @@ impl TwoLevelPosition {
     /// Returns all blocks of a column.
     pub fn blocks(&self, column: u32) -> impl Iterator<Item = u32> {
         (0..self.host_count()).flat_map(move |host| self.belong(host, column))
-    }
-}
-
-/// A range of consecutive ranks.
-#[derive(Clone, Copy)]
-pub(super) struct RankRange {
-    pub first: u32,
-    pub len: u32,
-}
-
-impl RankRange {
-    /// Returns the ranks' blocks in a buffer that has one block for each rank.
-    pub fn of(self, buffer: fn(u32, u32) -> Span) -> Span {
-        buffer(self.first, self.len)
     }
 }

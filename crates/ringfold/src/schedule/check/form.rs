@@ -57,21 +57,8 @@ pub(super) fn form(schedule: &Schedule, action: &Action) -> Option<&'static str>
     if peer.is_some_and(|peer| peer >= n || peer == schedule.spec.rank) {
         return Some("a peer that does not exist or is this rank");
     }
-    match *action {
-        Action::RecvLeaf { like, into, .. } if like.len != into.len => {
-            return Some("spans of different lengths");
-        }
-        Action::Fold {
-            leaves,
-            own,
-            at,
-            into,
-        } => {
-            let is_whole = leaves.len.is_multiple_of(own.len) && own.len == into.len;
-            let fits = is_whole && at <= leaves.len / own.len;
-            return (!fits).then_some("copies of another length or number");
-        }
-        _ => {}
+    if let Action::RecvLeaf { .. } | Action::Fold { .. } = action {
+        return form_of_copies(action);
     }
     let into = action.writes();
     let mut sources = action.reads().into_iter().flatten();
@@ -81,4 +68,22 @@ pub(super) fn form(schedule: &Schedule, action: &Action) -> Option<&'static str>
         }
         _ => None,
     }
+}
+
+/// Returns the fault of an action on copies of chunks: copies of another length, or of none.
+fn form_of_copies(action: &Action) -> Option<&'static str> {
+    let is_right = match *action {
+        Action::RecvLeaf { like, into, .. } => like.len == into.len,
+        Action::Fold {
+            leaves,
+            own,
+            at,
+            into,
+        } => {
+            let is_whole = leaves.len.is_multiple_of(own.len) && own.len == into.len;
+            is_whole && at <= leaves.len / own.len
+        }
+        _ => true,
+    };
+    (!is_right).then_some("copies of another length or number")
 }
