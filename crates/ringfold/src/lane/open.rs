@@ -87,11 +87,7 @@ pub fn open(
     ordinal: usize,
     config: LaneConfig,
 ) -> Result<Opened> {
-    let (mut config, known) = with_environment(config);
-    // Kernels combine in an order of their own.
-    if communicator.policy.is_reproducible {
-        (config.reducer, config.one_shot) = (Reducer::Host, false);
-    }
+    let (config, known) = with_environment(communicator, config);
     let ready = known.and_then(|()| begin(communicator, driver, ordinal, config));
     let (device, guard) = agree(communicator, config, ready)?;
     let guard = guard.filter(|_| config.direct);
@@ -171,7 +167,19 @@ fn begin(
 }
 
 /// The configuration with what the environment says of the reducer, if that can be read.
-fn with_environment(config: LaneConfig) -> (LaneConfig, Result<()>) {
+fn with_environment(communicator: &Communicator, config: LaneConfig) -> (LaneConfig, Result<()>) {
+    // Kernels combine in an order of their own.
+    if communicator.policy.is_reproducible {
+        let (reducer, one_shot) = (Reducer::Host, false);
+        return (
+            LaneConfig {
+                reducer,
+                one_shot,
+                ..config
+            },
+            Ok(()),
+        );
+    }
     let read = match config.reducer {
         Reducer::Auto => Environment::read(),
         Reducer::Host | Reducer::Device => return (config, Ok(())),
