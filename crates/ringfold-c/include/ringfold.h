@@ -342,6 +342,11 @@ typedef struct {
      * The algorithm; null means the tuner's choice.
      */
     const char *algorithm;
+    /**
+     * Not 0: the elements are combined in the order of the canonical tree, as with the setting
+     * `reproducible`. The same on all ranks.
+     */
+    int reproducible;
 } ringfold_request_t;
 
 /**
@@ -396,6 +401,23 @@ ringfold_status_t ringfold_all_reduce(const ringfold_comm_t *comm,
                                       size_t count,
                                       ringfold_dtype_t dtype,
                                       ringfold_op_t op);
+
+/**
+ * Combines `inputs` arrays of `count` elements each by `op`, in the order of the canonical tree,
+ * and stores the result in `output`, which may be one of them. If each rank combines a power of
+ * two arrays so, and the ranks then make a reproducible all-reduce, the result has the bits of an
+ * all-reduce in which each array is a rank's own. Needs no communicator.
+ *
+ * Safety:
+ * `arrays` holds `inputs` pointers; each array and `output` have `count` elements, and are not
+ * used otherwise until the function returns.
+ */
+ringfold_status_t ringfold_fold(const void *const *arrays,
+                                size_t inputs,
+                                void *output,
+                                size_t count,
+                                ringfold_dtype_t dtype,
+                                ringfold_op_t op);
 
 /**
  * Copies the root's `count` elements to all ranks.
@@ -692,7 +714,7 @@ ringfold_status_t ringfold_config_new(ringfold_config_t **config);
  * Sets the setting `name` to `value`, a text: time spans in seconds, flags as "true" and "false".
  * Names are rank, world_size, address, secret, timeout, connect_timeout, peer_timeout, transport,
  * algorithm, protocol, late_rank, max_channels, slice_bytes, socket_ifname, sockets, helpers,
- * straggler, deterministic, bind, tuner_plugin and tuner_config.
+ * straggler, reproducible, bind, tuner_plugin and tuner_config.
  *
  * Safety:
  * `config` is a handle or null, which no other thread uses; both texts end with a zero byte.
