@@ -143,6 +143,11 @@ pub mod topology {
         };
     }
 
+    /// See `topology::interface_choice`.
+    pub mod interface_choice {
+        pub use crate::topology::interface_choice::InterfaceChoice;
+    }
+
     /// See `topology::interfaces`.
     pub mod interfaces {
         pub use crate::topology::interfaces::{Candidates, Interface, candidates, interfaces};

@@ -103,7 +103,7 @@ impl Info {
             true => (true, "between ranks of this host and user".into()),
             false => (false, missing.join("; ")),
         };
-        let tcp = match interfaces::candidates(environment().socket_ifname.as_deref(), false) {
+        let tcp = match interfaces::candidates(environment().socket_ifname.as_ref(), false) {
             Ok(candidates) if candidates.interfaces.is_empty() => {
                 (true, "this host only: no address but loopback's".into())
             }

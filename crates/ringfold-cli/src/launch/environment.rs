@@ -7,6 +7,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use ringfold::Bind;
 use ringfold::internals::control::{Absence, Launch, RendezvousAddress, Secret, random};
 use ringfold::internals::setup::Explicit;
+use ringfold::internals::topology::interface_choice::InterfaceChoice;
 use rustix::fd::OwnedFd;
 use rustix::net::{self, AddressFamily, SocketFlags, SocketType, sockopt};
 
@@ -47,7 +48,7 @@ pub struct Environment {
     /// The address at which the ranks meet: for a loopback address, a name of this host.
     meeting: RendezvousAddress,
     /// Interfaces for rank 0 to listen on, if chosen.
-    socket_ifname: Option<String>,
+    socket_ifname: Option<InterfaceChoice>,
     secret: JobSecret,
     master: Master,
 }

@@ -1,5 +1,6 @@
 //! Several sockets for each channel, over several networks at once; IPv6 and large packets.
 
+use crate::command::run_each;
 use crate::endings::{assert_all_blame, script};
 use crate::lab::{self, Lab};
 use crate::netlab::perf_and_logs;
@@ -45,6 +46,59 @@ fn two_rails_carry_half_each() {
             lab::second_address(1)
         );
         assert!(log.contains(&due), "{log}");
+    }
+    lab.assert_empty();
+}
+
+#[test]
+fn the_variables_of_gloo_and_nccl_name_interfaces_if_the_own_one_is_not_set() {
+    let Some(lab) = lab_with_rails() else { return };
+    let [own, gloo, nccl] =
+        ["RINGFOLD", "GLOO", "NCCL"].map(|name| format!("{name}_SOCKET_IFNAME"));
+    let (own, gloo, nccl) = (own.as_str(), gloo.as_str(), nccl.as_str());
+    let elsewhere = (nccl, "^eth");
+    for (variables, used, why) in [
+        (
+            vec![(gloo, "eth1"), elsewhere],
+            1,
+            "GLOO_SOCKET_IFNAME=`eth1`",
+        ),
+        (
+            vec![(nccl, "=eth1,ib0")],
+            1,
+            "NCCL_SOCKET_IFNAME=`=eth1,ib0`",
+        ),
+        (
+            vec![(nccl, "^eth1,docker")],
+            0,
+            "NCCL_SOCKET_IFNAME=`^eth1,docker`",
+        ),
+        (
+            vec![(own, "eth0"), (gloo, "eth1")],
+            0,
+            "RINGFOLD_SOCKET_IFNAME=`eth0`",
+        ),
+    ] {
+        let before = sent(&lab);
+        let debug = ("RINGFOLD_DEBUG", "INFO");
+        let variables = [variables, vec![debug]].concat();
+        let (_, logs) = perf_and_logs(&lab, &BOTH, &variables, &CALLS);
+        let after = sent(&lab);
+        assert!(after[used] - before[used] > CALLS_BYTES, "{variables:?}");
+        assert!(
+            after[1 - used] - before[1 - used] < CALLS_BYTES / 4,
+            "{variables:?}"
+        );
+        for log in logs {
+            assert!(log.contains(why), "{variables:?}: {log}");
+        }
+    }
+    let wrong = |_| vec![elsewhere];
+    for done in run_each(&lab, &BOTH, wrong, &[&["perf"], &CALLS[..]].concat()) {
+        let said = String::from_utf8_lossy(&done.stderr);
+        for due in ["NCCL_SOCKET_IFNAME=`^eth` selects no interface", own] {
+            assert!(said.contains(due), "{said}");
+        }
     }
     lab.assert_empty();
 }

@@ -12,6 +12,7 @@ use crate::error::{Error, Result};
 use crate::schedule::Weighting;
 use crate::silence::Silence;
 use crate::testing::delay_injector::Injection;
+use crate::topology::interface_choice::InterfaceChoice;
 use crate::transport::P2P_CHANNEL;
 use crate::transport::rdma::RegisterBytes;
 use crate::transport::tcp::SOCKETS_MAX;
@@ -59,7 +60,7 @@ pub struct Settings {
     /// Bytes of a rank's shared memory.
     pub shm_bytes: usize,
     /// The interfaces that may be used.
-    pub socket_ifname: Option<String>,
+    pub socket_ifname: Option<InterfaceChoice>,
     /// Number of sockets of each channel of a pair, instead of the number that the links need.
     pub sockets: Option<usize>,
     /// The congestion control of data connections.
@@ -240,6 +241,7 @@ impl Settings {
             socket_ifname: config
                 .socket_ifname
                 .clone()
+                .map(InterfaceChoice::own)
                 .or_else(|| environment.socket_ifname.clone()),
             sockets: up_to("number of sockets", SOCKETS_MAX, config.sockets)?
                 .or(environment.sockets.flatten()),

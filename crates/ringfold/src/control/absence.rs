@@ -14,6 +14,7 @@ use super::limit::Limit;
 use super::rendezvous;
 use super::socket::{Listener, Socket};
 use crate::error::{Error, Result};
+use crate::topology::interface_choice::InterfaceChoice;
 
 /// The pause between attempts to reach rank 0, which may not listen yet.
 const RETRY: Duration = Duration::from_millis(100);
@@ -33,8 +34,8 @@ pub struct Absence {
     pub world_size: usize,
     /// Address of rank 0.
     pub address: RendezvousAddress,
-    /// Interfaces to listen on, in the form of `RINGFOLD_SOCKET_IFNAME`.
-    pub socket_ifname: Option<String>,
+    /// Interfaces to listen on.
+    pub socket_ifname: Option<InterfaceChoice>,
     /// The job's secret.
     pub secret: Secret,
     /// The reason, as the other ranks' errors show it.
@@ -101,7 +102,7 @@ impl Absence {
 
     /// Refuses ranks that connect to rank 0. Releases the address if a new rank 0 probes it.
     fn stand_in(&self, limit: Limit<'_>, missed: impl FnOnce()) -> Result<()> {
-        let choice = self.socket_ifname.as_deref();
+        let choice = self.socket_ifname.as_ref();
         let Ok(listeners) = rendezvous::try_to_bind(&self.address, choice, limit) else {
             // Another process listens at the address.
             return Ok(());

@@ -3,6 +3,7 @@
 use super::address::RendezvousAddress;
 use super::auth::Secret;
 use crate::silence::Silence;
+use crate::topology::interface_choice::InterfaceChoice;
 
 /// Bytes of a name that is derived from a secret.
 const NAME_BYTES: usize = 16;
@@ -26,7 +27,7 @@ pub struct Launch {
     /// an error.
     pub public_name: Option<RendezvousAddress>,
     /// Interfaces at which rank 0 also listens if the host's own name means its loopback.
-    pub socket_ifname: Option<String>,
+    pub socket_ifname: Option<InterfaceChoice>,
     /// Peer timeout: how long another host may be silent; rank 0's applies.
     pub silence: Silence,
     /// The source of these settings.

@@ -20,6 +20,7 @@ use super::connect;
 use super::limit::Limit;
 use super::socket::{Listener, random};
 use crate::error::{Error, Result};
+use crate::topology::interface_choice::InterfaceChoice;
 use crate::topology::interfaces;
 
 /// An arbitrary port to ask the kernel for a route; no packet is sent.
@@ -37,7 +38,10 @@ pub struct RendezvousListener {
 impl RendezvousListener {
     /// Opens listeners on free ports of the interfaces that `choice` selects (see [`interfaces`]);
     /// the local address on the route to `toward` is first.
-    pub fn on(choice: Option<&str>, toward: Option<&str>) -> Result<RendezvousListener> {
+    pub fn on(
+        choice: Option<&InterfaceChoice>,
+        toward: Option<&str>,
+    ) -> Result<RendezvousListener> {
         let mut candidates = interfaces::candidates(choice, false)?.addresses();
         if let Some(first) = toward.and_then(route_toward) {
             prefer(&mut candidates, first, choice.is_some());

@@ -18,6 +18,7 @@ use super::poll::is_transient;
 use super::socket::{CANDIDATES_MAX, ForeignPeer, Listener, Socket, process_name};
 use crate::error::{Error, Refused, Result};
 use crate::silence::Silence;
+use crate::topology::interface_choice::InterfaceChoice;
 use crate::topology::interfaces;
 
 /// Shortest and longest pause between attempts to reach rank 0, which may not have started yet; the
@@ -53,7 +54,7 @@ pub(super) fn secret_for(
 pub(super) fn bind(launch: &Launch, limit: Limit<'_>) -> Result<Vec<Listener>> {
     let mut listeners = Vec::new();
     for address in &launch.addresses {
-        listeners.extend(bind_one(address, launch.socket_ifname.as_deref(), limit)?);
+        listeners.extend(bind_one(address, launch.socket_ifname.as_ref(), limit)?);
     }
     if let Some(name) = &launch.public_name {
         match Listener::bind(name, limit) {
@@ -69,7 +70,7 @@ pub(super) fn bind(launch: &Launch, limit: Limit<'_>) -> Result<Vec<Listener>> {
 /// a process that was just killed.
 fn bind_one(
     address: &RendezvousAddress,
-    choice: Option<&str>,
+    choice: Option<&InterfaceChoice>,
     limit: Limit<'_>,
 ) -> Result<Vec<Listener>> {
     let grace = limit.within(ENDING);
@@ -103,7 +104,7 @@ fn bind_one(
 /// Binds one address, with its listeners [`beyond_loopback`].
 pub(super) fn try_to_bind(
     address: &RendezvousAddress,
-    choice: Option<&str>,
+    choice: Option<&InterfaceChoice>,
     limit: Limit<'_>,
 ) -> io::Result<Vec<Listener>> {
     let mut bound = Listener::bind(address, limit)?;
@@ -159,7 +160,7 @@ fn squatted(stranger: &ForeignPeer) -> String {
 fn beyond_loopback(
     address: &RendezvousAddress,
     bound: &[Listener],
-    choice: Option<&str>,
+    choice: Option<&InterfaceChoice>,
 ) -> Vec<Listener> {
     let locals = bound.iter().map(Listener::local);
     let locals: Option<Vec<SocketAddr>> = locals.collect();

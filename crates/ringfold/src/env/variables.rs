@@ -4,13 +4,15 @@ use std::time::Duration;
 
 use super::{
     FOREIGN_BINDINGS, Lookup, addresses, check_text, count, ends_process, milliseconds, parse,
-    parsed, peer_timeout, positive, process, seconds, secret, size, sockets, switch, text, within,
+    parsed, peer_timeout, positive, process, seconds, secret, size, sockets, switch,
+    text, within,
 };
 use crate::config::{Bind, Reducer, StragglerPolicy, TransportChoice};
 use crate::congestion::Congestion;
 use crate::control::{RendezvousAddress, Secret};
 use crate::error::Result;
 use crate::schedule::Weighting;
+use crate::topology::interface_choice::InterfaceChoice;
 use crate::transport::rdma::RegisterBytes;
 use crate::tune::AlgoFilter;
 use crate::tune::allowed::{ALGO, PROTO};
@@ -59,6 +61,8 @@ macro_rules! variables {
             pub secret: Option<Secret>,
             /// The algorithms and protocols from which the tuner may choose.
             pub allowed: AlgoFilter,
+            /// The network interfaces for data between hosts.
+            pub socket_ifname: Option<InterfaceChoice>,
             /// A variable that shows that binding is handled elsewhere.
             pub foreign_binding: Option<&'static str>,
             /// `TORCH_FR_BUFFER_SIZE`: torch's own number of records, if it is a number.
@@ -80,6 +84,7 @@ macro_rules! variables {
                     $($($field: parse(lookup, $name, $read)?,)?)+
                     secret: secret(lookup)?,
                     allowed: AlgoFilter::parse(&list(ALGO), &list(PROTO))?,
+                    socket_ifname: InterfaceChoice::find(lookup),
                     foreign_binding: foreign.find(|name| lookup(name).is_some()),
                     torch_flight_records: lookup("TORCH_FR_BUFFER_SIZE")
                         .and_then(|text| text.trim().parse().ok()),
@@ -155,15 +160,19 @@ variables! {
 
     /// The network interfaces for data between hosts: names and networks, separated by commas, in
     /// order of preference, for example `eth0,10.0.0.0/8`. `=eth0` is the interface of exactly this
-    /// name. `eth0` is the interface of this name or, if there is none, all interfaces whose names
-    /// begin with it. `^eth0` excludes an interface; `^` in front of the list (`^docker,lo`)
-    /// excludes all interfaces in the list. A name that matches no interface of a host is reported
-    /// in a warning, and ignored if other interfaces are left. Loopback is never used between
-    /// hosts. Interfaces that a list names, and that connect two hosts by different networks, are
-    /// used at the same time, as rails. Without names, interfaces are rails if their rate is known
-    /// and at least half of the fastest interface's rate. See `RINGFOLD_SOCKETS`.
-    "RINGFOLD_SOCKET_IFNAME": "list", default "all interfaces that are up"
-        => socket_ifname: String = text;
+    /// name, `eth*` all interfaces whose names begin with `eth`. `eth0` is the interface of this
+    /// name or, if there is none, all interfaces whose names begin with it. `^eth0` excludes an
+    /// interface; `^` in front of the list (`^docker,lo`) excludes all interfaces in the list. A
+    /// name that matches no interface of a host is reported in a warning, and ignored if other
+    /// interfaces are left. Loopback is never used between hosts. Interfaces that a list names, and
+    /// that connect two hosts by different networks, are used at the same time, as rails. Without
+    /// names, interfaces are rails if their rate is known and at least half of the fastest
+    /// interface's rate. See `RINGFOLD_SOCKETS`. If this variable is not set, `GLOO_SOCKET_IFNAME`
+    /// counts (exact names), and if that is not set, `NCCL_SOCKET_IFNAME` (the beginnings of names;
+    /// `=` or `^` in front applies to the whole list). The log (`INFO`, `INIT`) names the variable
+    /// that was used.
+    "RINGFOLD_SOCKET_IFNAME": "list",
+        default "`GLOO_SOCKET_IFNAME`, `NCCL_SOCKET_IFNAME`, or all interfaces that are up";
 
     /// The number of TCP sockets of each channel between two ranks. A message of 64 KiB or more is
     /// divided among them, 32 KiB at least for each. `auto`: one, or for each rail as many as its

@@ -49,21 +49,22 @@ use crate::control::limit::Limit;
 use crate::control::{Cancel, Launch, RendezvousListener, Secret, Session};
 use crate::env::{self, Environment};
 use crate::error::{Error, Result};
+use crate::topology::interface_choice::InterfaceChoice;
 use crate::types::Method;
 use establish::establish;
 
 impl RendezvousListener {
     /// Opens listeners on free ports of this host's addresses: those that `RINGFOLD_SOCKET_IFNAME`
-    /// selects, or all but loopback, which is used only if there is nothing else. `toward` is a
-    /// host name or an address: this host's address on the route to `toward` is first, which is
-    /// `toward` itself if it is this host's.
+    /// (or gloo's or NCCL's variable) selects, or all but loopback, which is used only if there is
+    /// nothing else. `toward` is a host name or an address: this host's address on the route to
+    /// `toward` is first, which is `toward` itself if it is this host's.
     ///
     /// # Errors
     /// `Bootstrap` if no address can be listened on, or the variable leaves none. A `toward` that
     /// is unknown here is ignored. Blocks while its name is looked up, for 10 s at most.
     pub fn open(toward: Option<&str>) -> Result<RendezvousListener> {
-        let choice = env::process("RINGFOLD_SOCKET_IFNAME");
-        RendezvousListener::on(choice.as_deref(), toward)
+        let choice = InterfaceChoice::find(&env::process);
+        RendezvousListener::on(choice.as_ref(), toward)
     }
 }
 

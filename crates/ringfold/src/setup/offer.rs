@@ -16,6 +16,7 @@ use crate::config::TransportChoice;
 use crate::control::fd::{FdListener, ListenerName};
 use crate::control::mesh::MeshListener;
 use crate::error::{Error, Result, limit_of};
+use crate::topology::interface_choice::InterfaceChoice;
 use crate::topology::interfaces::{self, Candidates, Interface};
 use crate::transport::bell::Bells;
 use crate::transport::shm::{Segment, SegmentShape};
@@ -113,7 +114,7 @@ fn listen(group: &RankGroup, division: &Division) -> Result<Option<(MeshListener
     if division.remote.is_empty() || group.settings.transport == TransportChoice::Rdma {
         return Ok(None);
     }
-    let choice = group.settings.socket_ifname.as_deref();
+    let choice = group.settings.socket_ifname.as_ref();
     let secret = group.session.secret();
     let congestion = group.settings.tcp_congestion.decide()?;
     if let Some(name) = congestion.first() {
@@ -139,7 +140,8 @@ fn listen(group: &RankGroup, division: &Division) -> Result<Option<(MeshListener
         return bound.map(Some);
     }
     let candidates = interfaces::candidates(choice, division.is_loopback_needed)?;
-    let why = choice.unwrap_or("all interfaces that are up");
+    let why = choice.map(InterfaceChoice::to_string);
+    let why = why.unwrap_or_else(|| "all interfaces that are up".into());
     let addresses = candidates.addresses();
     log::info!(target: "ringfold::init", "addresses for TCP data: {addresses:?} ({why})");
     bind(&candidates).map(Some)

@@ -2,9 +2,9 @@
 //!
 //! The interfaces are those of this network namespace, from `getifaddrs`. The choice is a list of
 //! names and networks: `eth0,10.0.0.0/8` selects matching interfaces, in the list's order. `^eth0`
-//! excludes, and `^` in front of the whole list excludes all of it. Names have NCCL's meaning:
-//! `eth` matches all names that begin with it, `=eth0` this name alone. Unlike in NCCL, `eth0` also
-//! matches this name alone if an interface has it, and a name without a match is reported in a
+//! excludes, and `^` in front of the whole list excludes all of it. `=eth0` matches this name
+//! alone, `eth*` all names that begin with `eth`. `eth` matches the name `eth` if an interface has
+//! it, and otherwise all names that begin with `eth`. A name without a match is reported in a
 //! warning. Loopback is never used between hosts. Addresses that need a scope (IPv6 link-local) are
 //! omitted.
 
@@ -17,6 +17,7 @@ use nix::ifaddrs::{InterfaceAddress, getifaddrs};
 use nix::net::if_::InterfaceFlags;
 use nix::sys::socket::SockaddrStorage;
 
+use super::interface_choice::InterfaceChoice;
 use crate::error::{Error, Result};
 
 /// One address of an interface that is up.
@@ -61,18 +62,19 @@ impl Candidates {
 
 /// Returns the addresses on which data may arrive. With `with_loopback`, loopback comes before all
 /// others, for the ranks of this host.
-pub fn candidates(choice: Option<&str>, with_loopback: bool) -> Result<Candidates> {
+pub fn candidates(choice: Option<&InterfaceChoice>, with_loopback: bool) -> Result<Candidates> {
     let all = interfaces()?;
-    let filter = choice.map(InterfaceFilter::parse).transpose()?;
-    let filter = filter.unwrap_or_default();
-    if let Some(missing) = filter.missing(&all) {
-        log::warn!(target: "ringfold::init", "{missing}");
+    let filter = choice.map(|choice| InterfaceFilter::parse(&choice.list));
+    let filter = filter.transpose()?.unwrap_or_default();
+    if let (Some(choice), Some(missing)) = (choice, filter.missing(&all)) {
+        log::warn!(target: "ringfold::init", "{choice}: {missing}");
     }
     let chosen = filter.select(&all);
-    if let (Some(text), true) = (choice, chosen.is_empty()) {
+    if let (Some(choice), true) = (choice, chosen.is_empty()) {
         return Err(Error::InvalidArgument(format!(
-            "RINGFOLD_SOCKET_IFNAME=`{text}` selects no interface of {}",
-            listed(&all)
+            "{choice} selects no interface of {}{}",
+            listed(&all),
+            choice.remedy()
         )));
     }
     let loopback = all.iter().filter(|i| with_loopback && i.is_loopback);
@@ -95,6 +97,8 @@ enum Pattern {
     Name(String),
     /// The interface of this name.
     Exact(String),
+    /// All interfaces whose names begin with this.
+    Prefix(String),
     Network(IpNet),
 }
 
@@ -130,11 +134,11 @@ impl InterfaceFilter {
                 "of this name, or of a name that begins with it",
             ),
             Pattern::Exact(name) => (format!("={name}"), "of this name"),
+            Pattern::Prefix(start) => (format!("{start}*"), "of a name that begins with it"),
             Pattern::Network(_) => return None,
         };
         Some(format!(
-            "`{text}` in RINGFOLD_SOCKET_IFNAME: no interface of this host that is up is {what}; \
-             there are {}",
+            "no interface of this host that is up is {what}: `{text}`; there are {}",
             listed(all)
         ))
     }
@@ -173,6 +177,9 @@ impl Pattern {
         if let Some(name) = text.strip_prefix('=') {
             return Ok(Pattern::Exact(name.into()));
         }
+        if let Some(start) = text.strip_suffix('*') {
+            return Ok(Pattern::Prefix(start.into()));
+        }
         let network = text.parse::<IpNet>();
         let network = network.or_else(|_| text.parse::<IpAddr>().map(IpNet::from));
         match network {
@@ -190,6 +197,7 @@ impl Pattern {
                 false => interface.name.starts_with(name.as_str()),
             },
             Pattern::Exact(name) => interface.name == *name,
+            Pattern::Prefix(start) => interface.name.starts_with(start.as_str()),
             Pattern::Network(network) => network.contains(&interface.address),
         }
     }
@@ -313,6 +321,15 @@ mod tests {
     }
 
     #[test]
+    fn a_star_stands_for_the_rest_of_names() {
+        let all = ["eth1", "eth10", "ib0"].map(|name| interface(name, "10.1.2.3", 16));
+        let chosen = |list| InterfaceFilter::parse(list).unwrap().select(&all);
+        assert_eq!(chosen("eth1*"), all[..2]);
+        assert_eq!(chosen("^eth1*"), all[2..]);
+        assert_eq!(chosen("*"), all);
+    }
+
+    #[test]
     fn a_name_that_stands_for_nothing_is_named_with_those_that_there_are() {
         let warning = |choice: &str| {
             let filter = InterfaceFilter::parse(choice).unwrap();
@@ -322,9 +339,10 @@ mod tests {
             ("eth0,ehd1", "`ehd1`"),
             ("10.0.0.0/8,=eth", "`=eth`"),
             ("ib,eth", "`ib`"),
+            ("eth*,ib*", "`ib*`"),
         ] {
             let text = warning(choice).unwrap();
-            assert!(text.starts_with(entry), "{text}");
+            assert!(text.contains(entry), "{text}");
             assert!(text.contains("eth1 10.1.2.3/16"), "{text}");
         }
         for choice in [

@@ -7,6 +7,7 @@
 pub mod binding;
 pub mod cores;
 pub mod host;
+pub mod interface_choice;
 pub mod interfaces;
 pub mod layout;
 pub mod link;
