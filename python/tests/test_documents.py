@@ -37,6 +37,7 @@ GUIDES = ROOT / "docs/guides"
 """
 
 RUN_GUIDES = {
+    "beside-nccl",
     "devices",
     "gradient-buckets",
     "hooks",

@@ -25,6 +25,12 @@ pub fn registers_buckets() -> PyResult<bool> {
     Ok(found.torch_buckets.unwrap_or(true))
 }
 
+/// Returns the backend of torch that ringfold replaces, if any.
+#[pyfunction]
+pub fn replaced_backend() -> PyResult<Option<String>> {
+    Ok(Environment::read().map_err(exception)?.torch_replace)
+}
+
 /// Returns the settings for the records and reports of `ringfold.torch`.
 #[pyfunction]
 pub fn diagnosis() -> PyResult<Settings> {

@@ -66,6 +66,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(callbacks::finish_callbacks, module)?)?;
     module.add_function(wrap_pyfunction!(diagnosis::diagnosis, module)?)?;
     module.add_function(wrap_pyfunction!(diagnosis::registers_buckets, module)?)?;
+    module.add_function(wrap_pyfunction!(diagnosis::replaced_backend, module)?)?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))
 }
 

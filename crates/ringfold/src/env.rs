@@ -166,6 +166,14 @@ fn ends_process(text: &str) -> Result<bool, String> {
     }
 }
 
+/// Parses the name of a backend that ringfold can replace.
+fn replaceable(text: &str) -> Result<String, String> {
+    match text.trim() {
+        "gloo" => Ok("gloo".into()),
+        _ => Err("must be gloo, the only backend that ringfold replaces".into()),
+    }
+}
+
 fn peer_timeout(text: &str) -> Result<Duration, String> {
     let silence = Silence::new(milliseconds(text)?).map_err(|error| error.to_string())?;
     Ok(silence.limit())
@@ -323,6 +331,7 @@ mod tests {
             "RINGFOLD_WEIGHTS",
             "RINGFOLD_STALL_SECONDS",
             "RINGFOLD_TORCH_ASYNC_ERRORS",
+            "RINGFOLD_TORCH_REPLACE",
         ] {
             let error = read(&[(name, "-x")]).unwrap_err().to_string();
             assert!(error.contains(name), "{error}");

@@ -11,6 +11,7 @@ partially initialized module if this module were the first to import torch.
 """
 
 import importlib
+import os
 from typing import TYPE_CHECKING, Any
 
 from ringfold import _renamed
@@ -68,7 +69,7 @@ def __getattr__(name: str) -> Any:
 def register_backend() -> None:
     """Register the backend with torch, for tensors of the host and of torch's accelerator. torch
     makes this call automatically. May be repeated, for example after another device was registered
-    with torch.
+    with torch, or after RINGFOLD_TORCH_REPLACE was set.
     """
     import torch
     import torch.distributed as dist
@@ -78,6 +79,8 @@ def register_backend() -> None:
     if "RINGFOLD" not in dist.Backend._plugins:
         dist.Backend.register_backend("ringfold", _create, extended_api=True, devices=devices)
     dist.Backend.backend_capability["ringfold"] = devices
+    if os.environ.get("RINGFOLD_TORCH_REPLACE"):
+        importlib.import_module("ringfold.torch.replace").install()
 
 
 def _create(opts: Any, pg_options: Any = None) -> Any:

@@ -48,6 +48,9 @@ class Group(Collectives, PointToPoint, MonitoredBarrier):
     torch's queries.
     """
 
+    alias = NAME
+    """The backend that the program has asked for."""
+
     def _join(
         self,
         store: Any,
@@ -81,8 +84,14 @@ class Group(Collectives, PointToPoint, MonitoredBarrier):
         watch.watch(self.trace)
 
     def getBackendName(self) -> str:  # noqa: N802: torch's name
-        """The backend's name, `ringfold`."""
+        """The backend's name, `ringfold`. torch's C++ takes a group with another backend's name for
+        an object of that backend's class.
+        """
         return NAME
+
+    def name(self) -> str:
+        """The backend's name for programs: `ringfold`, or `gloo` if the group replaces it."""
+        return self.alias
 
     def set_timeout(self, timeout: timedelta) -> None:
         """Set the default deadline of later calls."""
@@ -124,7 +133,9 @@ class Group(Collectives, PointToPoint, MonitoredBarrier):
         timeout = timedelta(seconds=self._timeout_s) if timeout is None else timeout
         of_job = [self.trace.ranks[rank] for rank in ranks]
         make: Any = type(self)
-        return make(store, ranks.index(self._rank), len(ranks), timeout, name, of_job)
+        part = make(store, ranks.index(self._rank), len(ranks), timeout, name, of_job)
+        part.alias = self.alias
+        return part
 
     def _leave(self) -> None:
         _open.discard(self)
@@ -210,7 +221,7 @@ class RingfoldProcessGroup(Group, dist.ProcessGroup):
         # torch passes all calls of the group to this class.
         said = dist.distributed_c10d._world.pg_backend_config.get(self, "")
         backends = dict(pair.split(":", 1) for pair in said.split(",") if ":" in pair)
-        if backends.get(device.type, NAME) != NAME:
+        if backends.get(device.type, NAME) not in (NAME, self.alias):
             raise UnsupportedError(
                 f"a tensor on `{device}` in a group made with `{said}`, which this torch serves "
                 "with ringfold alone; use `ringfold`, a group of its own for the device, or torch "

@@ -227,7 +227,7 @@ def _open(entries: Any, place: _Place) -> tuple[RendezvousListener | None, _Meet
     """Wait for all ranks' entries, choose rank 0's address, and publish it."""
     keys = [_here(rank) for rank in range(place.world_size)]
     entries.wait(keys, place.left)
-    ranks = [each.decode().split() for each in _values(entries, keys)]
+    ranks = [each.decode().split() for each in values(entries, keys)]
     hosts, numbers = ([rank[index] for rank in ranks] for index in range(2))
     if (known := beside.chosen([rank[2:] for rank in ranks])) is not None:
         listener, address = None, known
@@ -244,7 +244,7 @@ def _open(entries: Any, place: _Place) -> tuple[RendezvousListener | None, _Meet
     return listener, meet
 
 
-def _values(entries: Any, keys: list[str]) -> list[bytes]:
+def values(entries: Any, keys: list[str]) -> list[bytes]:
     """The values of existing entries, in one request if the store supports that."""
     if entries.has_extended_api():
         values: list[bytes] = entries.multi_get(keys)

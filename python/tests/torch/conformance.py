@@ -3,6 +3,7 @@
 
     python conformance.py                                          # ringfold as gloo and as mpi
     python conformance.py --backend gloo --alias gloo --world 2    # torch's own backend
+    python conformance.py --backend gloo --replaced                # ringfold in gloo's place
     python conformance.py -k 'all_to_all$' --world 4 --alias mpi   # some tests, with ranks' output
 
 Most of the suite is for GPUs. The backend's name decides which CPU tests run: some are only for
@@ -13,6 +14,7 @@ time limit.
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -44,10 +46,13 @@ class Run:
     timeout_s: float = TEST_LIMIT_S
     jobs: int = JOBS
     preload: tuple[str, ...] = ()
+    # Whether ringfold replaces gloo.
+    replaced: bool = False
 
     @property
     def name(self) -> str:
-        return f"{self.backend} as {self.alias}, {self.world} ranks"
+        replaced = ", replaced by ringfold" if self.replaced else ""
+        return f"{self.backend} as {self.alias}{replaced}, {self.world} ranks"
 
     def results(self, shown: bool = True) -> dict[str, Result]:
         """Run the suite in a separate process, because it reads alias and world size at import."""
@@ -66,7 +71,13 @@ class Run:
             how = ["--timeout", str(self.timeout_s), "--jobs", str(self.jobs), "--json", str(file)]
             preload = [word for module in self.preload for word in ("--preload", module)]
             command = [sys.executable, str(SUITE_RUN), *what, *how, *preload]
-            subprocess.run(command, check=True, stdout=None if shown else subprocess.DEVNULL)
+            variables = {"RINGFOLD_TORCH_REPLACE": "gloo"} if self.replaced else {}
+            subprocess.run(
+                command,
+                check=True,
+                stdout=None if shown else subprocess.DEVNULL,
+                env=os.environ | variables,
+            )
             return {name: Result(**result) for name, result in json.loads(file.read_text()).items()}
 
 
@@ -126,6 +137,7 @@ def parser() -> argparse.ArgumentParser:
         metavar="MODULE",
         help="import this once instead of in every rank",
     )
+    add("--replaced", action="store_true", help="set RINGFOLD_TORCH_REPLACE=gloo")
     add("--json", type=Path, metavar="FILE", help="file for all results")
     add("--skips", action="store_true", help="print the reasons for skipped tests")
     return flags
@@ -155,6 +167,7 @@ def main() -> int:
                 options.timeout,
                 options.jobs,
                 preload,
+                options.replaced,
             )
             results = taken[run.name] = run.results()
             print(f"{run.name}: {summary(results)}", flush=True)

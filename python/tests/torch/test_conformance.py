@@ -25,9 +25,18 @@ ALWAYS = {("mpi", 2)}
 LIMIT_S = 120.0
 
 
+# Tests that run in gloo's place in every check; the others take minutes.
+IN_PLACE = (
+    "^test_(all_reduce_sum|all_gather_object_default_pg|monitored_barrier_gloo|"
+    "DistributedDataParallelCPU|all_to_all_full_group)$"
+)
+
+
 @functools.cache
-def results(alias: str, world: int) -> dict[str, Result]:
-    return Run("ringfold", alias, world, timeout_s=LIMIT_S, preload=("ringfold.torch",)).results()
+def results(alias: str, world: int, replaced: bool = False) -> dict[str, Result]:
+    backend = "gloo" if replaced else "ringfold"
+    run = Run(backend, alias, world, "", LIMIT_S, preload=("ringfold.torch",), replaced=replaced)
+    return run.results()
 
 
 needs_backend = pytest.mark.skipif(
@@ -47,6 +56,32 @@ def runs() -> list[Any]:
 def test_no_test_of_the_suite_fails(alias: str, world: int) -> None:
     print(conformance.summary(results(alias, world)))
     assert conformance.failed(results(alias, world)) == {}
+
+
+@pytest.mark.deep
+@needs_backend
+@pytest.mark.parametrize(("alias", "world"), itertools.product(ALIASES, WORLDS))
+def test_no_test_of_the_suite_fails_in_gloos_place(alias: str, world: int) -> None:
+    print(conformance.summary(results(alias, world, replaced=True)))
+    assert conformance.failed(results(alias, world, replaced=True)) == {}
+
+
+@needs_backend
+def test_tests_of_the_suite_pass_in_gloos_place() -> None:
+    found = {
+        alias: Run("gloo", alias, 2, IN_PLACE, LIMIT_S, replaced=True).results()
+        for alias in ALIASES
+    }
+    assert all(conformance.failed(each) == {} for each in found.values())
+    passed = conformance.passed(found.values())
+    assert passed >= {
+        "test_DistributedDataParallelCPU",
+        "test_all_gather_object_default_pg",
+        "test_all_reduce_sum",
+        "test_monitored_barrier_gloo",
+        # gloo itself fails as mpi.
+        "test_all_to_all_full_group",
+    }
 
 
 @pytest.mark.deep

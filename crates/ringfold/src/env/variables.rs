@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{
     FOREIGN_BINDINGS, Lookup, addresses, check_text, count, ends_process, milliseconds, parse,
-    parsed, peer_timeout, positive, process, seconds, secret, size, sockets, switch,
+    parsed, peer_timeout, positive, process, replaceable, seconds, secret, size, sockets, switch,
     text, within,
 };
 use crate::config::{Bind, Reducer, StragglerPolicy, TransportChoice};
@@ -359,6 +359,11 @@ variables! {
     /// In the PyTorch backend: whether DistributedDataParallel's gradient buckets are registered
     /// automatically; see docs/guides/torch.md. Must be the same on all ranks.
     "RINGFOLD_TORCH_BUCKETS": "`0`, `1`", default "`1`" => torch_buckets: bool = switch;
+
+    /// In the PyTorch backend: `gloo` makes torch create groups of ringfold for programs that ask
+    /// for the backend `gloo`, on all of a group's ranks or on none; see
+    /// docs/guides/beside-nccl.md. Set it on all ranks.
+    "RINGFOLD_TORCH_REPLACE": "`gloo`", default "none" => torch_replace: String = replaceable;
 
     /// In the PyTorch backend: what happens when a group fails. `raise`: its calls raise the error.
     /// `exit`: the process ends within a second, even if it only waits for a device, whose streams
