@@ -79,6 +79,8 @@ def register_backend() -> None:
     if "RINGFOLD" not in dist.Backend._plugins:
         dist.Backend.register_backend("ringfold", _create, extended_api=True, devices=devices)
     dist.Backend.backend_capability["ringfold"] = devices
+    if getattr(dist.distributed_c10d, "_TORCHCOMM_AVAILABLE", False):
+        importlib.import_module("ringfold.torch.torchcomms").install()
     if os.environ.get("RINGFOLD_TORCH_REPLACE"):
         importlib.import_module("ringfold.torch.replace").install()
 
