@@ -9,7 +9,11 @@
  * placement: its name, the first call's time, then every iteration's, in us.
  *
  * `ring` is an all-reduce of our own on MPI's messages, as baidu-allreduce and courses on MPI have it: the vector cut
- * into as many chunks as there are ranks, whole chunks passed on to the right and waited for, step by step. */
+ * into as many chunks as there are ranks, whole chunks passed on to the right and waited for, step by step.
+ *
+ * Compiled with -DLIBRARY, all_reduce is that of another library, behind library.h, and the barrier, too. */
+#include "library.h"
+
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,9 +30,23 @@ static int rank, ranks;
 /* A collective's call. `count` as above; `input` and `output` have room for the whole vector, or all ranks' shares. */
 typedef void call_t(float *input, float *output, int count, int in_place);
 
+#ifdef LIBRARY
+static void all_reduce(float *input, float *output, int count, int in_place) {
+    library_all_reduce(input, in_place ? input : output, count);
+}
+
+static void enter_barrier(void) {
+    library_barrier();
+}
+#else
 static void all_reduce(float *input, float *output, int count, int in_place) {
     MPI_Allreduce(in_place ? MPI_IN_PLACE : input, in_place ? input : output, count, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
 }
+
+static void enter_barrier(void) {
+    MPI_Barrier(MPI_COMM_WORLD);
+}
+#endif
 
 static void broadcast(float *input, float *output, int count, int in_place) {
     (void)output, (void)in_place;
@@ -151,7 +169,7 @@ static double call_us(const work_t *work) {
     if (collective->gives_share && work->in_place) begin += (size_t)rank * work->count;
     if (!collective->root_gives || rank == ROOT)
         for (size_t i = 0; i < floats; i += LINE_FLOATS) ((volatile float *)begin)[i] = 0;
-    MPI_Barrier(MPI_COMM_WORLD);
+    enter_barrier();
     double start_us = now_us();
     collective->call(work->input, work->output, work->count, work->in_place);
     return now_us() - start_us;
@@ -168,7 +186,7 @@ static int agreed_iterations(double us, double budget_us, int most) {
 static void measure(const work_t *work, int most, double budget_us) {
     double *times = memory(sizeof(double) * (most + 1)), *slowest = memory(sizeof(double) * (most + 1));
     /* The first of them finds ranks asleep that waited for the slowest writer. */
-    MPI_Barrier(MPI_COMM_WORLD);
+    enter_barrier();
     times[0] = call_us(work);
     double begin_us = now_us();
     times[1] = call_us(work);
@@ -206,7 +224,13 @@ static const char *next_count(const char *counts) {
 }
 
 int main(int argc, char **argv) {
+#ifdef LIBRARY
+    /* The library may call MPI in a thread of its own. */
+    int provided;
+    MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided);
+#else
     MPI_Init(&argc, &argv);
+#endif
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);
     const collective_t *collective = NULL;
@@ -219,6 +243,9 @@ int main(int argc, char **argv) {
     int most = 0, iterations = atoi(argv[3]);
     for (const char *at = argv[2]; at != NULL; at = next_count(at))
         if (atoi(at) > most) most = atoi(at);
+#ifdef LIBRARY
+    library_begin(rank, ranks);
+#endif
     size_t bytes = sizeof(float) * most * (collective->has_shares ? ranks : 1);
     work_t work = {collective, memory(bytes), memory(bytes), 0, 0};
     received = memory(sizeof(float) * (most / ranks + 1));

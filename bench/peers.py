@@ -5,6 +5,7 @@
     bench/peers.py --ranks 4,8 --max 16M --peers impi,openmpi
     bench/peers.py --collective all_gather --sizes 8,64K,16M
     bench/peers.py --preset table --pin
+    bench/peers.py --peers vllm,deepspeed,oneccl,mlx --torch .venv/bin/python
     bench/peers.py --baseline ../before/target/release/ringfold --peers ''   # two builds
     bench/peers.py --hosts 2                  # all_reduce over TCP between network namespaces
     bench/peers.py --hosts 2 --ranks-per-host 4 --congestion cubic,bbr
@@ -32,7 +33,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from comparison import libraries, machine, markdown, report
+from comparison import catalogue, frameworks, libraries, machine, markdown, report
 from comparison.collectives import COLLECTIVES, bytes_of
 from comparison.hosts import Hosts
 from comparison.measure import Plan, Taken, measure
@@ -53,9 +54,9 @@ BURST = "128kb"
 
 def names(text: str) -> list[str]:
     chosen = [name for name in text.split(",") if name]
-    if unknown := [name for name in chosen if name not in libraries.PEERS]:
+    if unknown := [name for name in chosen if name not in catalogue.PEERS]:
         raise argparse.ArgumentTypeError(
-            f"no peer {unknown[0]!r}; there are {', '.join(libraries.PEERS)}"
+            f"no peer {unknown[0]!r}; there are {', '.join(catalogue.PEERS)}"
         )
     return chosen
 
@@ -82,10 +83,11 @@ def sizes(text: str) -> list[int]:
 
 
 def command(text: str) -> Path:
-    path = Path(text).resolve()
+    # A link is kept, because the Python of an environment finds the environment by its own path.
+    path = Path(text).absolute()
     if not path.is_file():
         raise argparse.ArgumentTypeError(
-            f"no file {text!r}; name another build's target/release/ringfold"
+            f"no file {text!r}; name a build's target/release/ringfold, or a Python"
         )
     return path
 
@@ -114,13 +116,19 @@ def parser() -> argparse.ArgumentParser:
     add(
         "--peers",
         type=names,
-        help=f"of {', '.join(libraries.PEERS)} (default impi,openmpi,mpich,gloo); '' is none",
+        help=f"of {', '.join(catalogue.PEERS)} (default impi,openmpi,mpich,gloo); '' is none",
     )
     add(
         "--baseline",
         type=command,
         metavar="COMMAND",
         help="another build of ringfold, measured alternately with this one",
+    )
+    add(
+        "--torch",
+        type=command,
+        metavar="PYTHON",
+        help="measure ringfold's torch backend, too, in a Python with torch and this tree's wheel",
     )
     add(
         "--pin",
@@ -163,6 +171,8 @@ def checked(options: argparse.Namespace) -> argparse.Namespace:
             "--pin applies to a single host; launchers would bind all hosts' ranks to the same "
             "cores"
         )
+    if options.hosts and (wrong := set(options.peers or ()) & set(catalogue.WITHIN_HOST)):
+        sys.exit(f"{', '.join(sorted(wrong))} are measured on a single host; leave out --hosts")
     if options.rate is not None and not (options.hosts and options.rate > 0):
         sys.exit("--rate limits cables; it needs --hosts, and a number of Mbit/s above 0")
     return options
@@ -207,7 +217,9 @@ def compared(preset: Preset, options: argparse.Namespace) -> list[libraries.Libr
         libraries.Ringfold(f"ringfold-{algorithm}", "-A", algorithm)
         for algorithm in preset.algorithms
     ]
-    chosen += [libraries.peer(peer, options.venvs) for peer in preset.peers]
+    if options.torch:
+        chosen.append(frameworks.RingfoldTorch(options.torch))
+    chosen += [catalogue.peer(peer, options.venvs) for peer in preset.peers]
     # With more than two hosts, an exchange between two is not the limit.
     return [*chosen, libraries.Bare()] if options.hosts == 2 else chosen
 

@@ -7,7 +7,7 @@ reasons.
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import lab
@@ -114,6 +114,14 @@ def launches(venv: Path) -> dict[str, Launch]:
     Unless pinned, the defaults apply: Intel MPI always binds, Open MPI binds a rank to a core,
     MPICH never binds.
     """
+    impi = Launch(
+        variables={**impi_variables(venv), "I_MPI_FABRICS": "shm"},
+        pin_variables={
+            "I_MPI_PIN": "1",
+            "I_MPI_PIN_DOMAIN": "core",
+            "I_MPI_PIN_ORDER": "spread",
+        },
+    )
     return {
         "openmpi": Launch(
             flags=as_root(),
@@ -122,14 +130,12 @@ def launches(venv: Path) -> dict[str, Launch]:
             pin_flags=("--bind-to", "core"),
         ),
         "mpich": Launch(pin_flags=("-bind-to", "core")),
-        "impi": Launch(
-            variables={**impi_variables(venv), "I_MPI_FABRICS": "shm"},
-            pin_variables={
-                "I_MPI_PIN": "1",
-                "I_MPI_PIN_DOMAIN": "core",
-                "I_MPI_PIN_ORDER": "spread",
-            },
+        "impi": impi,
+        # Both are started by Intel MPI, and oneCCL's own messages are Intel MPI's, too.
+        "oneccl": replace(
+            impi, variables={**impi.variables, "CCL_ATL_TRANSPORT": "mpi", "CCL_LOG_LEVEL": "error"}
         ),
+        "ucc": impi,
     }
 
 

