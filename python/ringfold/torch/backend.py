@@ -25,7 +25,7 @@ from torch._C._dynamo import eval_frame
 from ringfold import _exit, _native
 from ringfold._exit import GRACE_S
 from ringfold.errors import InvalidArgumentError, RingfoldError, UnsupportedError, in_words
-from ringfold.torch import beside, bootstrap, dispatcher, watch
+from ringfold.torch import beside, bootstrap, dispatcher, objects, watch
 from ringfold.torch.collectives import Collectives
 from ringfold.torch.device import DRIVER_STREAMS, DeviceSide
 from ringfold.torch.flight_dump import before_leaving
@@ -329,6 +329,7 @@ def is_on_network(communicator: _native.Communicator) -> bool:
 
 def create(opts: Any, _: Any = None) -> Any:
     """Make a process group; torch calls this for each group that this process is in."""
+    objects.install()
     backends, device = asked_for()
     group = group_class(backends)(
         opts.store,

@@ -108,8 +108,11 @@ def see_all() -> dict[str, str]:
         dist.all_gather_object(objects, dist.get_rank())
         dist.broadcast_object_list(objects, 1)
     assert objects == list(range(dist.get_world_size()))
-    # The sizes and the objects; which operator gathers them depends on the version.
-    assert len(mode.calls()) == 4 and mode.calls()[2:] == ["broadcast_"] * 2
+    # torch exchanges sizes before the objects, by operators that depend on its version.
+    if dist.get_backend() == "ringfold":
+        assert mode.calls() == ["allgather_", "broadcast_"]
+    else:
+        assert len(mode.calls()) == 4 and mode.calls()[2:] == ["broadcast_"] * 2
     return found
 
 
