@@ -31,6 +31,7 @@ fn way() -> Way {
         registered: None,
         non_temporal_stores: false,
         is_weighted: false,
+        is_reproducible: false,
     }
 }
 

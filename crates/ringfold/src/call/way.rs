@@ -31,6 +31,9 @@ pub struct Way {
     pub non_temporal_stores: bool,
     /// Whether the communicator's ownership weights decide how much each rank owns.
     pub is_weighted: bool,
+    /// Whether elements are combined in the order of the canonical tree also where another order
+    /// is faster.
+    pub is_reproducible: bool,
 }
 
 impl Way {

@@ -194,6 +194,7 @@ fn pack(way: &Way) -> Option<u64> {
         (registered, 2),
         (u64::from(way.non_temporal_stores), 1),
         (u64::from(way.is_weighted), 1),
+        (u64::from(way.is_reproducible), 1),
         (way.slice_bytes as u64 / 64, 42),
     ];
     let above =
@@ -216,6 +217,7 @@ fn unpack(word: u64) -> Option<Way> {
         },
         non_temporal_stores: word.take(1) == 1,
         is_weighted: word.take(1) == 1,
+        is_reproducible: word.take(1) == 1,
         slice_bytes: word.take(42) as usize * 64,
     })
 }
@@ -247,6 +249,7 @@ mod tests {
             registered: Some(Assignment::Dynamic),
             non_temporal_stores: true,
             is_weighted: false,
+            is_reproducible: false,
         }
     }
 

@@ -186,6 +186,7 @@ fn check(mut world: EngineWorld, hosts: &Groups, is_wanted: impl Fn(Access) -> b
         for (algorithm, access) in ways(collective, ranks) {
             let spec = Spec {
                 hosts: hosts.clone(),
+                is_reproducible: true,
                 ..Spec::new(collective, algorithm, access, ranks as u32)
             };
             if !world.serves((algorithm, access))
@@ -203,6 +204,7 @@ fn check(mut world: EngineWorld, hosts: &Groups, is_wanted: impl Fn(Access) -> b
                         (Collective::AllReduce, Access::Messages) => 1 + number % 2,
                         _ => 1,
                     },
+                    is_reproducible: true,
                     ..Case::new(collective, algorithm, access, count as u64)
                 };
                 let buffers: Vec<_> = (0..ranks)

@@ -52,6 +52,7 @@ pub struct Case {
     pub channels: usize,
     pub registered: Option<Assignment>,
     pub weights: Option<Weights>,
+    pub is_reproducible: bool,
 }
 
 impl Case {
@@ -71,6 +72,7 @@ impl Case {
             channels: 1,
             registered: None,
             weights: None,
+            is_reproducible: false,
         }
     }
 }
@@ -88,6 +90,7 @@ impl Case {
             registered: self.registered,
             non_temporal_stores: true,
             is_weighted: self.weights.is_some(),
+            is_reproducible: self.is_reproducible,
         }
     }
 }

@@ -290,6 +290,7 @@ impl Engine {
             rank: self.context.rank as u32,
             root: job.root as u32,
             hosts: self.hosts.clone(),
+            is_reproducible: job.way.is_reproducible,
         };
         let key = PlanKey {
             spec,

@@ -102,6 +102,11 @@ impl Builder {
         Builder::new(spec, BufferCut::Blocks(input), BufferCut::Blocks(output))
     }
 
+    /// Returns the request for the schedule.
+    pub(super) fn spec(&self) -> &Spec {
+        &self.schedule.spec
+    }
+
     /// Allows messages of several blocks.
     pub(super) fn in_one_slice(mut self) -> Builder {
         self.schedule.needs_one_slice = true;

@@ -38,12 +38,11 @@ impl Order {
             (Algorithm::Tree, _) => true,
             (Algorithm::RecursiveDoubling, AllReduce) => is_paired(ranks.world_size),
             (Algorithm::Rabenseifner, AllReduce) => is_paired(ranks.world_size),
-            (Algorithm::Leader, Reduce) => ranks.are_blocks,
-            (Algorithm::Leader | Algorithm::MultiLeader, AllReduce) => {
-                ranks.are_blocks && is_paired(ranks.hosts)
-            }
+            _ if !ranks.are_blocks || !ranks.is_reproducible => false,
+            (Algorithm::Leader, Reduce) => true,
+            (Algorithm::Leader | Algorithm::MultiLeader, AllReduce) => is_paired(ranks.hosts),
             (Algorithm::Leader | Algorithm::Hierarchical, AllReduce | Reduce | ReduceScatter) => {
-                ranks.are_blocks && ranks.hosts <= 2
+                ranks.hosts <= 2
             }
             _ => false,
         };
@@ -72,6 +71,8 @@ pub struct RankLayout {
     pub hosts: u32,
     /// Whether the hosts hold consecutive blocks of the ranks, see [`Groups::are_blocks`].
     pub are_blocks: bool,
+    /// Whether two levels are to keep the order, see [`Spec::is_reproducible`].
+    pub is_reproducible: bool,
 }
 
 impl Spec {
@@ -81,6 +82,7 @@ impl Spec {
             world_size: self.world_size,
             hosts: self.hosts.count(),
             are_blocks: self.hosts.are_blocks(self.world_size),
+            is_reproducible: self.is_reproducible,
         };
         Order::new(self.collective, self.algorithm, ranks)
     }

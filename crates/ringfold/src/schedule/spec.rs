@@ -25,6 +25,9 @@ pub struct Spec {
     pub root: u32,
     /// The ranks that share a host.
     pub hosts: Groups,
+    /// Whether values are combined in the order of the canonical tree also where another order is
+    /// faster: within the hosts of two levels.
+    pub is_reproducible: bool,
 }
 
 /// The division of `Input` and `Output` by the engine.
@@ -89,6 +92,7 @@ impl Spec {
             rank: 0,
             root: 0,
             hosts: Groups::ONE,
+            is_reproducible: false,
         }
     }
 

@@ -107,6 +107,7 @@ pub fn finish(
         registered: None,
         non_temporal_stores: question.bytes >= tuning.limits.stream_bytes_min,
         is_weighted: question.is_weighted,
+        is_reproducible: question.collective.reduces() && question.order != OrderDemand::Any,
     }
 }
 
@@ -227,6 +228,7 @@ fn is_usable(question: &Question, method: Method) -> bool {
         world_size: n as u32,
         hosts: question.hosts as u32,
         are_blocks: question.are_blocks,
+        is_reproducible: question.order != OrderDemand::Any,
     };
     let collective = question.collective;
     let order = Order::new(collective, method.algorithm(), ranks);

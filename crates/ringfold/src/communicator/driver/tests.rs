@@ -278,6 +278,7 @@ fn a_panic_is_one_error_for_all_calls_and_all_ranks() {
                 registered: None,
                 non_temporal_stores: false,
                 is_weighted: false,
+                is_reproducible: false,
             };
             let request = Request::new(
                 Collective::AllReduce,

@@ -22,8 +22,8 @@ pub(in crate::schedule) fn reduce_scatter(spec: &Spec) -> Schedule {
         false => scratch(block, 1),
     };
     let input_of = |column| place.blocks(column).map(|block| input(block, 1));
-    reduce_columns(&mut build, &place, input_of, |chunk| {
-        into(chunk.first, hosts == 1)
+    reduce_columns(&mut build, &place, input_of, |chunk, left| {
+        into(chunk.first, hosts == 1 && left == 0)
     });
     let known = match place.members().len() {
         1 => input,

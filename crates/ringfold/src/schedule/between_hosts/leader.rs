@@ -89,7 +89,7 @@ pub(in crate::schedule) fn reduce_scatter(spec: &Spec) -> Schedule {
     let mut build = Builder::blocks(spec, n, 1).in_one_slice();
     let rounds = place.local_rounds() + doubling(place.host_count()).count() as u32;
     let whole = |_| iter::once(input(0, n));
-    reduce_columns(&mut build, &place, whole, |_| scratch(0, n));
+    reduce_columns(&mut build, &place, whole, |_, _| scratch(0, n));
     if place.column().is_none() {
         build.round(rounds);
         build.recv(place.leader(), output(0, 1));

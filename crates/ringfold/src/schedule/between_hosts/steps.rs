@@ -8,26 +8,43 @@ use crate::schedule::action::{Action, Span, Step};
 use crate::schedule::build::{Builder, output};
 use crate::schedule::spec::{Schedule, Spec};
 
-/// Adds the round in which each leader combines its column within the host, in the order of the
-/// canonical tree. `chunks` returns a column's chunks of the input, and `into` the destination of a
-/// chunk.
+/// Adds the round in which each leader combines its column within the host. `chunks` returns a
+/// column's chunks of the input, and `into` the destination of a chunk, given the number of members
+/// whose chunks are still to be combined with it.
+///
+/// In the order of the canonical tree, all copies of a chunk are kept until the last has arrived.
+/// Otherwise each is combined on arrival, in the order of the members, which needs no memory.
 pub(super) fn reduce_columns<I: Iterator<Item = Span>>(
     build: &mut Builder,
     place: &TwoLevelPosition,
     chunks: impl Fn(u32) -> I,
-    into: impl Fn(Span) -> Span,
+    into: impl Fn(Span, usize) -> Span,
 ) {
     let mut others: Vec<_> = place.others().into_iter().map(|(_, other)| other).collect();
-    others.sort_unstable();
     let own: Vec<Span> = place.column().into_iter().flat_map(&chunks).collect();
     let send = |build: &mut Builder| {
         for (column, leader) in place.other_leaders().into_iter().rev() {
             chunks(column).for_each(|chunk| build.send(leader, chunk));
         }
     };
-    match others.is_empty() {
-        true => {}
-        false => build.fold_among(&others, &own, send, into),
+    if build.spec().is_reproducible && !others.is_empty() {
+        others.sort_unstable();
+        return build.fold_among(&others, &own, send, |chunk| into(chunk, 0));
+    }
+    let mut send = Some(send);
+    for (number, from) in others.iter().enumerate() {
+        let left = others.len() - 1 - number;
+        for chunk in &own {
+            let known = match number {
+                0 => *chunk,
+                _ => into(*chunk, left + 1),
+            };
+            build.recv_reduce(*from, known, into(*chunk, left));
+        }
+        // Before the first wait; otherwise no rank would ever receive.
+        if let Some(send) = send.take() {
+            send(build);
+        }
     }
 }
 

@@ -28,7 +28,7 @@ pub(super) fn all_reduce_by(
 
     let mut build = Builder::vector(spec, place.columns * parts);
     let input_of = |column| iter::once(span(input, column));
-    reduce_columns(&mut build, place, input_of, |chunk| {
+    reduce_columns(&mut build, place, input_of, |chunk, _| {
         output(chunk.first, chunk.len)
     });
     if let (Some(column), Some(exchange)) = (place.column(), exchange) {
@@ -119,7 +119,9 @@ pub(super) fn reduce_by(
     let (first, last) = (place.local_rounds(), place.local_rounds() + rounds);
     let mut build = Builder::vector(spec, place.columns);
     let input_of = |column| iter::once(input(column, 1));
-    reduce_columns(&mut build, place, input_of, |chunk| result(chunk.first, 1));
+    reduce_columns(&mut build, place, input_of, |chunk, _| {
+        result(chunk.first, 1)
+    });
     if let (Some(column), Some(exchange)) = (place.column(), exchange) {
         let is_alone = place.members().len() == 1;
         let moved = |span: Span| match span.buffer {

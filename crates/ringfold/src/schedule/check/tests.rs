@@ -115,9 +115,14 @@ fn ranks_of_any_hosts_keep_the_promises_of_two_levels() {
                     Algorithm::MultiLeader,
                 ];
                 for spec in listed.filter(|spec| two_levels.contains(&spec.algorithm)) {
-                    let hosts = hosts.clone();
-                    let spec = Spec { hosts, ..spec };
-                    for in_place in [false, true] {
+                    for (in_place, is_reproducible) in
+                        [(false, false), (true, false), (false, true), (true, true)]
+                    {
+                        let spec = Spec {
+                            hosts: hosts.clone(),
+                            is_reproducible,
+                            ..spec.clone()
+                        };
                         prove(&spec, in_place, Slices::ONE);
                         prove(&spec, in_place, overlapped);
                     }

@@ -277,6 +277,7 @@ fn two_values_that_change_places_in_the_tree_are_seen() {
         for spec in all.filter(vectors).flat_map(|spec| {
             hosts.clone().map(|hosts| Spec {
                 hosts,
+                is_reproducible: true,
                 ..spec.clone()
             })
         }) {
