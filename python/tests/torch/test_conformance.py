@@ -60,7 +60,7 @@ def test_no_test_of_the_suite_fails(alias: str, world: int) -> None:
 
 @pytest.mark.deep
 @needs_backend
-@pytest.mark.parametrize(("alias", "world"), itertools.product(ALIASES, WORLDS))
+@pytest.mark.parametrize(("alias", "world"), list(itertools.product(ALIASES, WORLDS)))
 def test_no_test_of_the_suite_fails_in_gloos_place(alias: str, world: int) -> None:
     print(conformance.summary(results(alias, world, replaced=True)))
     assert conformance.failed(results(alias, world, replaced=True)) == {}
