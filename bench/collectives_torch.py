@@ -7,7 +7,6 @@ these register with torch). PIN is 1 to bind each rank to a core. Placements are
 all_reduce, broadcast and reduce in place, the others out of place.
 """
 
-import importlib.util
 import os
 import sys
 import time
@@ -16,6 +15,8 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+
+from operators import OPERATORS, library
 
 LINE_FLOATS = 16
 MIN_ITERATIONS = 3
@@ -58,18 +59,15 @@ class Distributed:
 
 
 class Operator:
-    """An all-reduce that a serving framework registers with torch, in shared memory.
+    """An operator, which has no barrier.
 
-    It has no barrier. A call on one cache line is one exchange between all ranks, which leaves them
-    closer together than gloo's barrier does.
+    A call on one cache line is one exchange between all ranks, which leaves them closer together
+    than gloo's barrier does.
     """
 
-    def __init__(self) -> None:
-        self.all_reduce = self.load()
+    def __init__(self, name: str) -> None:
+        self.all_reduce = OPERATORS[name](library(Path(sys.prefix), name))
         self.line = torch.zeros(LINE_FLOATS)
-
-    def load(self) -> Callable[[torch.Tensor], object]:
-        raise NotImplementedError
 
     def barrier(self) -> None:
         self.all_reduce(self.line)
@@ -80,47 +78,10 @@ class Operator:
         return data, lambda: self.all_reduce(data)
 
 
-class Vllm(Operator):
-    """vLLM's operator, without the rest of vLLM, which needs many more packages."""
-
-    def load(self) -> Callable[[torch.Tensor], object]:
-        found = importlib.util.find_spec("vllm")
-        assert found and found.submodule_search_locations
-        (library,) = Path(found.submodule_search_locations[0]).glob("_C_AVX512*.so")
-        torch.ops.load_library(str(library))
-        rank, ranks, threads = dist.get_rank(), dist.get_world_size(), torch.get_num_threads()
-        group = f"peers-{os.environ['MASTER_PORT']}"
-        handle = torch.ops._C.init_shm_manager(group, ranks, rank, threads)
-        dist.barrier()
-        torch.ops._C.join_shm_manager(handle, group)
-        dist.barrier()
-        return lambda data: torch.ops._C.shm_allreduce(handle, data)
-
-
-class DeepSpeed(Operator):
-    """DeepSpeed's operator, compiled on the first run."""
-
-    def load(self) -> Callable[[torch.Tensor], object]:
-        # Without this variable, the operator returns the input as it is.
-        os.environ["LOCAL_SIZE"] = str(dist.get_world_size())
-        from deepspeed.ops.op_builder.cpu import ShareMemCommBuilder
-
-        ShareMemCommBuilder().load(verbose=False).initialize(dist.get_world_size(), dist.get_rank())
-        return lambda data: torch.ops.deepspeed.inference_all_reduce_(data)
-
-
-LIBRARIES: dict[str, Callable[[], Distributed | Operator]] = {
-    "gloo": Distributed,
-    "ringfold": Distributed,
-    "vllm": Vllm,
-    "deepspeed": DeepSpeed,
-}
-
-
-def call_us(library: Distributed | Operator, work: Work) -> float:
+def call_us(measured: Distributed | Operator, work: Work) -> float:
     data, call = work
     data[::LINE_FLOATS] = 0
-    library.barrier()
+    measured.barrier()
     begin = time.perf_counter()
     call()
     return (time.perf_counter() - begin) * 1e6
@@ -149,17 +110,17 @@ def main() -> None:
     if pin == "1":
         cores = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, {cores[dist.get_rank() % len(cores)]})
-    library = LIBRARIES[chosen]()
-    work = library.work(name, int(count))
+    measured = Operator(chosen) if chosen in OPERATORS else Distributed()
+    work = measured.work(name, int(count))
     # The first barrier may be slower than the others, and is not part of the first call.
-    library.barrier()
-    times = [call_us(library, work)]
+    measured.barrier()
+    times = [call_us(measured, work)]
     begin = time.perf_counter()
-    times.append(call_us(library, work))
+    times.append(call_us(measured, work))
     iterations = agreed_iterations(
         (time.perf_counter() - begin) * 1e6, float(budget_ms) * 1e3, int(most)
     )
-    times.extend(call_us(library, work) for _ in range(iterations - 1))
+    times.extend(call_us(measured, work) for _ in range(iterations - 1))
     if name == "all_reduce":
         check(*work)
     slowest = torch.tensor(times, dtype=torch.float64)

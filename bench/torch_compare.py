@@ -6,6 +6,7 @@ bench/README.md has the method.
     .venv/bin/python bench/torch_compare.py                 # everything, 2 and 4 ranks
     .venv/bin/python bench/torch_compare.py --what all_reduce --ranks 2 --sizes 8,64K,16M
     .venv/bin/python bench/torch_compare.py --what train --batch 64
+    .venv/bin/python bench/torch_compare.py --what all_reduce --operators bench/.venvs
 
 Needs torch and this tree's wheel in the Python that runs it, as check.sh installs them.
 `all_reduce` times synchronous `dist.all_reduce` of both backends and the core's call without torch;
@@ -26,7 +27,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from comparison import libraries, machine, report, training
+import operators
+from comparison import frameworks, libraries, machine, report, training
 from comparison.collectives import bytes_of, text_of
 from comparison.measure import Taken
 from comparison.processes import become_reaper, output_of
@@ -67,6 +69,16 @@ def run(ranks: int, plan: dict[str, Any]) -> list[dict[str, Any]]:
 def compare_calls(options: argparse.Namespace) -> tuple[list[Row], list[training.Overhead]]:
     taken: Taken = {}
     chosen = options.sizes or sweep(options.min, options.max, options.factor)
+    files = {}
+    versions = {
+        "ringfold": version("ringfold"),
+        "native": version("ringfold"),
+        "gloo": f"torch {version('torch')}",
+    }
+    if options.operators:
+        for name, package in frameworks.OPERATORS.items():
+            files[name] = str(operators.library(options.operators / name, name))
+            versions[name] = libraries.installed_version(options.operators / name, package)
     for turn in range(options.rounds):
         for ranks in options.ranks:
             print(f"round {turn + 1}: all_reduce, {ranks} ranks", file=sys.stderr)
@@ -75,18 +87,13 @@ def compare_calls(options: argparse.Namespace) -> tuple[list[Row], list[training
                 "sizes": chosen,
                 "iterations": [iterations(size) for size in chosen],
             }
-            training.add(
-                taken, ranks, run(ranks, plan | {"blocks": options.blocks, "pin": options.pin})
-            )
+            how = {"blocks": options.blocks, "pin": options.pin, "operators": files}
+            training.add(taken, ranks, run(ranks, plan | how))
     comparison = Comparison(
         collective="all_reduce",
         pinned=options.pin,
-        versions={
-            "ringfold": version("ringfold"),
-            "native": version("ringfold"),
-            "gloo": f"torch {version('torch')}",
-        },
-        peers=frozenset({"gloo"}),
+        versions=versions,
+        peers=frozenset({"gloo", *files}),
         limits_us={},
     )
     return comparison.rows(taken), training.overheads(taken)
@@ -173,6 +180,13 @@ def parser() -> argparse.ArgumentParser:
     add("--batch", type=count, default=16, help="samples of each rank (default 16)")
     add("--steps", type=count, default=3, help="steps per block (default 3)")
     add("--warmup", type=count, default=4, help="steps that do not count (default 4)")
+    add(
+        "--operators",
+        type=Path,
+        metavar="FOLDER",
+        help="measure vLLM's and DeepSpeed's operators, too; their environments are in the folder, "
+        "as bench/peers.py makes them",
+    )
     add("--pin", action="store_true", help="bind each rank's main thread to a core")
     add("--csv", help="folder for the rows instead of the one in bench/results; none writes none")
     return flags

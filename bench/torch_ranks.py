@@ -13,11 +13,14 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from operators import OPERATORS, Call
 from ringfold._native import Request
 
 LINE_FLOATS = 16
@@ -36,8 +39,8 @@ def core() -> Any:
     )
 
 
-def calls(tensor: Any, gloo: Any) -> dict[str, Callable[[], object]]:
-    """Return an all-reduce of the tensor for each library."""
+def calls(tensor: Any, gloo: Any, loaded: dict[str, Call]) -> dict[str, Callable[[], object]]:
+    """Return an all-reduce of the tensor for each library; `loaded` are operators of others."""
     communicator, memory = core(), (tensor.data_ptr(), tensor.nbytes)
 
     def native() -> None:
@@ -47,6 +50,7 @@ def calls(tensor: Any, gloo: Any) -> dict[str, Callable[[], object]]:
         "ringfold": lambda: dist.all_reduce(tensor),
         "native": native,
         "gloo": lambda: dist.all_reduce(tensor, group=gloo),
+        **{name: partial(call, tensor) for name, call in loaded.items()},
     }
 
 
@@ -68,15 +72,18 @@ def all_reduce(plan: dict[str, Any], gloo: Any) -> None:
     """Measure all-reduces.
 
     The plan has `sizes` in bytes; `iterations` per library and block, by size; `blocks` per
-    library, alternating; `libraries`, if not all.
+    library, alternating; `libraries`, if not all; `operators`, the files of others by name.
     """
+    files: dict[str, str] = plan.get("operators", {})
+    loaded = {name: OPERATORS[name](Path(file)) for name, file in files.items()}
     # Waits until the system has found a core for each rank.
-    for call in calls(torch.zeros(2), gloo).values():
+    for call in calls(torch.zeros(2), gloo, loaded).values():
         block_us(torch.zeros(2), call, SETTLING_CALLS)
     for size, iterations in zip(plan["sizes"], plan["iterations"], strict=True):
         tensor = torch.zeros(max(size // FLOAT_BYTES, 1))
-        wanted = plan.get("libraries", LIBRARIES)
-        named = [(name, call) for name, call in calls(tensor, gloo).items() if name in wanted]
+        wanted = [*plan.get("libraries", LIBRARIES), *loaded]
+        every = calls(tensor, gloo, loaded).items()
+        named = [(name, call) for name, call in every if name in wanted]
         for _, call in named:
             block_us(tensor, call, 1)
         for block in range(plan["blocks"]):

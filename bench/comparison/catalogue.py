@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from comparison.frameworks import Mlx, Operator, gloo
-from comparison.libraries import Library, Mpi, OnMpi
+from comparison.frameworks import OPERATORS, Mlx, Operator, gloo
+from comparison.libraries import Library, Mpi, OneCcl
 
 # Peers that are measured within a host only.
-WITHIN_HOST = ("vllm", "deepspeed", "mlx", "oneccl", "ucc")
+WITHIN_HOST = ("vllm", "deepspeed", "mlx", "oneccl")
 PEERS = (
     *("impi", "openmpi", "mpich", "gloo"),
     *("openmpi-ring", "impi-ring", "mpich-ring"),
@@ -16,10 +16,10 @@ PEERS = (
 
 def peer(name: str, venvs: Path) -> Library:
     """Return the peer with this name, installed if necessary."""
-    if name in ("vllm", "deepspeed"):
+    if name in OPERATORS:
         return Operator(name, venvs)
-    if name in OnMpi.SOURCES:
-        return OnMpi(name, venvs)
+    if name == "oneccl":
+        return OneCcl(name, venvs)
     if name == "mlx":
         return Mlx(venvs)
     return gloo(venvs) if name == "gloo" else Mpi(name, venvs)

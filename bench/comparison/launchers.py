@@ -131,11 +131,9 @@ def launches(venv: Path) -> dict[str, Launch]:
         ),
         "mpich": Launch(pin_flags=("-bind-to", "core")),
         "impi": impi,
-        # Both are started by Intel MPI, and oneCCL's own messages are Intel MPI's, too.
         "oneccl": replace(
             impi, variables={**impi.variables, "CCL_ATL_TRANSPORT": "mpi", "CCL_LOG_LEVEL": "error"}
         ),
-        "ucc": impi,
     }
 
 

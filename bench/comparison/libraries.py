@@ -6,7 +6,6 @@ separate processes.
 """
 
 import json
-import re
 import subprocess
 import sys
 import tempfile
@@ -36,7 +35,6 @@ PACKAGES = {
     "mlx": ("mlx-cpu==0.32.4", "mlx==0.32.4", "numpy"),
     # The libraries of later releases for CPUs need one that only the package for GPUs has.
     "oneccl": ("oneccl-cpu==2021.16.2", "oneccl-cpu-devel==2021.16.2", "impi-rt", "impi-devel"),
-    "ucc": ("impi-rt", "impi-devel"),
     "plot": ("matplotlib",),
 }
 # Packages without what they depend on: vLLM's operator needs torch alone.
@@ -206,31 +204,17 @@ class Mpi:
         return lines_in(output_of_first([program], work.limit_s), placements)
 
 
-class OnMpi(Mpi):
-    """An all-reduce that only its ranks' start owes to MPI, here Intel's: oneCCL or UCC."""
-
-    # A source of library.h, its compiler, and the library to link.
-    SOURCES = {
-        "oneccl": ("library_oneccl.cpp", "c++", "-lccl"),
-        "ucc": ("library_ucc.c", "cc", "-lucc"),
-    }
-
-    def __init__(self, name: str, venvs: Path) -> None:
-        built = venvs / name / "lib" / "pkgconfig" / "ucc.pc"
-        if name == "ucc" and not built.exists():
-            sys.exit(f"ucc is in no registry; build it into {venvs / name}, see bench/README.md")
-        super().__init__(name, venvs)
-        if name == "ucc":
-            (self.version,) = re.findall(r"^Version: (.+)", built.read_text(), re.MULTILINE)
+class OneCcl(Mpi):
+    """oneCCL's all-reduce. Intel MPI starts the ranks, and carries oneCCL's messages."""
 
     def build(self) -> None:
         BUILT.mkdir(parents=True, exist_ok=True)
-        source, compiler, library = self.SOURCES[self.name]
         flags = ["-O2", "-DLIBRARY", f"-I{self.venv}/include"]
         harness = self.program.with_suffix(".o")
         subprocess.run(["cc", *flags, "-c", "-o", harness, BENCH / "collectives_mpi.c"], check=True)
-        link = [f"-L{self.venv}/lib", library, "-lmpi", "-o", str(self.program)]
-        subprocess.run([compiler, *flags, BENCH / source, harness, *link], check=True)
+        link = [f"-L{self.venv}/lib", "-lccl", "-lmpi", "-o", str(self.program)]
+        source = BENCH / "library_oneccl.cpp"
+        subprocess.run(["c++", *flags, source, harness, *link], check=True)
 
     def placements(self, collective: Collective) -> tuple[str, ...]:
         return collective.placements if collective.name == "all_reduce" else ()

@@ -71,6 +71,8 @@ class Row:
     quickest_round_us: float | None
     slowest_round_us: float | None
     p99_us: float | None
+    # The time of calls that nothing disturbed, on a busy machine.
+    p10_us: float | None
     # ringfold's time divided by this library's.
     ringfold_ratio: float | None
     # This library's time divided by the best peer's, and that peer.
@@ -179,6 +181,7 @@ class Comparison:
             quickest_round_us=rounded(min(rounds_us)) if rounds_us else None,
             slowest_round_us=rounded(max(rounds_us)) if rounds_us else None,
             p99_us=percentile(ordered, 99) if ordered else None,
+            p10_us=percentile(ordered, 10) if ordered else None,
             ringfold_ratio=ratio(medians.get("ringfold"), medians.get(name)),
             best_ratio=ratio(medians.get(name), medians.get(best)),
             best_peer=best,

@@ -1,7 +1,8 @@
-"""The arithmetic of bench/torch_compare.py."""
+"""The arithmetic of bench/torch_compare.py and bench/checkpoint.py."""
 
 import pytest
 
+import checkpoint
 import torch_compare
 from comparison import training
 from comparison.summary import Case, Times
@@ -55,3 +56,14 @@ def test_communication_is_the_step_beyond_that_of_one_rank() -> None:
 def test_large_sizes_have_fewer_calls_a_block() -> None:
     counts = [torch_compare.iterations(size) for size in (0, 8, 1 << 20, 16 << 20, 1 << 30)]
     assert counts == [100, 100, 64, 4, 3]
+
+
+def test_a_row_has_the_median_of_all_rounds_and_the_ratio_to_ringfold() -> None:
+    lines = [
+        {"call": "save", "library": library, "times_us": times}
+        for library, times in (("ringfold", [1.0, 3.0]), ("gloo", [8.0]), ("ringfold", [2.0]))
+    ]
+    own, other = checkpoint.rows_of(lines, {"ranks": 2})
+    assert (own["ranks"], own["rounds"], own["median_us"], own["ringfold_ratio"]) == (2, 2, 2.0, 1)
+    assert (own["quickest_round_us"], own["slowest_round_us"]) == (2.0, 2.0)
+    assert (other["library"], other["median_us"], other["ringfold_ratio"]) == ("gloo", 8.0, 0.25)

@@ -144,11 +144,11 @@ def broadcast_object_list(
     if not object_list:
         raise ValueError("cannot broadcast an empty list of objects")
     is_root = own.rank() == root
-    frame, data = bytearray(_FRAME_BYTES), b""
+    frame, data = bytearray(_FRAME_BYTES), bytearray()
     if is_root:
         pickles = [_dumped(thing, weights_only) for thing in object_list]
         lengths = (_LENGTH.pack(len(pickle)) for pickle in pickles)
-        data = b"".join((*lengths, *pickles))
+        data = data.join((*lengths, *pickles))
         _HEAD.pack_into(frame, 0, len(pickles), len(data))
         if _HEAD.size + len(data) <= len(frame):
             frame[_HEAD.size : _HEAD.size + len(data)] = data
@@ -156,7 +156,7 @@ def broadcast_object_list(
     count, size = _HEAD.unpack_from(frame)
     found = memoryview(frame)[_HEAD.size :]
     if size > len(found):
-        whole = _tensor(bytearray(data)) if is_root else _empty(size)
+        whole = _tensor(data) if is_root else _empty(size)
         _broadcast(own, whole, root)
         found = _view(whole)
     if is_root:
