@@ -79,6 +79,7 @@ class Group(Collectives, PointToPoint, MonitoredBarrier):
         self._issuer = Issuer(self._communicator, self._side, self.trace)
         self.buckets = Buckets(self._communicator)
         self._barriers = Barriers(self._store, rank, world_size)
+        objects.install()
         _open.add(self)
         _exit.prepare()
         watch.watch(self.trace)
@@ -329,7 +330,6 @@ def is_on_network(communicator: _native.Communicator) -> bool:
 
 def create(opts: Any, _: Any = None) -> Any:
     """Make a process group; torch calls this for each group that this process is in."""
-    objects.install()
     backends, device = asked_for()
     group = group_class(backends)(
         opts.store,
