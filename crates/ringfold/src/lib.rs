@@ -130,7 +130,7 @@ mod wait;
 pub use call::Asked;
 pub use call::Way;
 #[doc(hidden)]
-pub use communicator::fold_regions;
+pub use communicator::{Begun, BegunCall, fold_regions};
 pub use communicator::{
     CallOptions, Calls, Communicator, Counts, RegisteredMut, Registration, Request, Scope,
     ScopedWork, Target, Work, fold,

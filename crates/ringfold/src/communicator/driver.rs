@@ -49,7 +49,7 @@ use state::{DriverState, INBOX, ON_WAIT_INTERVAL, VISIT};
 pub use state::{EngineDriver, OnWait};
 
 /// The outcome of driving a thread's own call until the engine is released.
-enum DriveOutcome {
+pub enum DriveOutcome {
     /// The call is done; the source of a receive.
     Done(Option<usize>),
     /// The call continues; its completion is set at its end.
@@ -80,6 +80,13 @@ impl EngineDriver {
                 self.see_through(&completion, None, pace, on_wait)
             }
         }
+    }
+
+    /// Begins a tiny call, and spins for a few microseconds at most; `None` if the call must run as
+    /// a job.
+    #[inline]
+    pub fn begin_promptly(&self, job: &Job) -> Result<Option<DriveOutcome>> {
+        self.begin_tiny(job, &mut Pace::prompt())
     }
 
     /// Drives `job` as far as this thread may without releasing the engine. If another thread

@@ -194,9 +194,7 @@ impl Communicator {
     /// The regions are valid until this returns, and nothing else writes to `input` or touches
     /// `output` meanwhile.
     pub unsafe fn run(&self, request: &Request, on_wait: OnWait<'_>) -> Result<Option<usize>> {
-        self.check_open()?;
-        let mut job = request.draft(&self.choose(request)?, self.timeout(request));
-        self.complete(request, &mut job)?;
+        let job = self.checked_job(request)?;
         if job.is_tiny() && self.driver.run_tiny(&job, on_wait)? {
             return Ok(None);
         }
@@ -209,9 +207,7 @@ impl Communicator {
     /// As for `run`, until the work is done (waited for, or `is_done`). The work must not be
     /// leaked. Memory of [`Registered`](crate::Registered) must not be dropped before.
     pub unsafe fn start(&self, request: Request) -> Result<Work> {
-        self.check_open()?;
-        let job = self.job(&request)?;
-        let mut works = self.works(vec![job])?;
+        let mut works = self.works(vec![self.checked_job(&request)?])?;
         Ok(works.pop().expect("one work for one job"))
     }
 
@@ -248,8 +244,7 @@ impl Communicator {
     /// # Errors
     /// The error with which the call would be refused.
     pub fn check_request(&self, request: &Request) -> Result<()> {
-        self.check_open()?;
-        self.job(request).map(drop)
+        self.checked_job(request).map(drop)
     }
 
     /// Returns the way in which this request would be carried out.
@@ -292,7 +287,15 @@ impl Communicator {
         self.driver.with_engine(Engine::reset_stats);
     }
 
+    /// Checks that the communicator is open, and returns the request's job.
+    #[inline(always)]
+    pub(super) fn checked_job(&self, request: &Request) -> Result<Job> {
+        self.check_open()?;
+        self.job(request)
+    }
+
     /// Checks the request, and returns its job.
+    #[inline(always)]
     pub(super) fn job(&self, request: &Request) -> Result<Job> {
         let mut job = request.draft(&self.choose(request)?, self.timeout(request));
         self.complete(request, &mut job)?;

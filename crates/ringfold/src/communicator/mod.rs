@@ -6,11 +6,12 @@
 //! calls beside each other in `scope`; bindings use [`Communicator::run`] and
 //! [`Communicator::start`] with raw regions.
 //!
-//! `choices` caches ways, `driver` waits, `work` is an asynchronous call, `notifier` runs
+//! `begun` divides blocking calls, `choices` caches ways, `driver` waits, `work` is an asynchronous call, `notifier` runs
 //! callbacks, `register` maps peers' memory, `weigh` measures slow ranks, `watch` translates world
 //! ranks into the communicator's.
 
 mod agreed;
+mod begun;
 mod check;
 mod choice;
 mod choices;
@@ -34,6 +35,7 @@ pub(crate) mod watch;
 mod weigh;
 mod work;
 
+pub use begun::{Begun, BegunCall};
 pub(crate) use driver::EngineDriver;
 pub use fold::{fold, fold_regions};
 pub use handle::Communicator;

@@ -40,13 +40,17 @@ impl Until<'_> {
 /// microseconds if the attempts spin.
 const TINY_ATTEMPTS: u32 = 200;
 
+/// Number of attempts at a tiny call of a thread that holds a lock of its caller: a few
+/// microseconds, longer than a rank that makes the same calls is usually late.
+const PROMPT_ATTEMPTS: u32 = 60;
+
 /// The reason why a thread stopped driving.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StopReason {
     /// The condition is reached.
     Reached,
-    /// A visitor wants the state, or the thread's own callback is due; the condition is not
-    /// reached.
+    /// A visitor wants the state, the thread's own callback is due, or the thread's patience has
+    /// ended; the condition is not reached.
     Asked,
 }
 
@@ -57,6 +61,9 @@ pub(super) struct Pace {
     attempts: u32,
     /// Whether the thread drives its own tiny call and has made only the first attempts at it.
     is_brief: bool,
+    /// Whether the thread stops after the first attempts at its tiny call, and neither yields nor
+    /// blocks.
+    is_prompt: bool,
     /// Whether the thread has a callback; only the worker, which drives for others, has none.
     pub calls_back: bool,
     last_call_back: Option<Time>,
@@ -69,6 +76,7 @@ impl Default for Pace {
         Pace {
             attempts: 0,
             is_brief: false,
+            is_prompt: false,
             calls_back: true,
             last_call_back: None,
             is_call_back_due: false,
@@ -82,6 +90,14 @@ impl Pace {
         Pace {
             is_brief: true,
             ..Pace::default()
+        }
+    }
+
+    /// Returns the pace of a thread that begins a tiny call under a lock of its caller.
+    pub fn prompt() -> Pace {
+        Pace {
+            is_prompt: true,
+            ..Pace::brief()
         }
     }
 
@@ -153,6 +169,9 @@ impl EngineDriver {
             pace.attempts += 1;
             if pace.is_brief {
                 self.pause_briefly(state, pace);
+                if pace.is_prompt && !pace.is_brief {
+                    return Ok(StopReason::Asked);
+                }
             } else if self.pause(state, &mut now, pace)? {
                 return Ok(StopReason::Asked);
             }
@@ -182,10 +201,15 @@ impl EngineDriver {
         if pace.attempts == UNTIMED_ATTEMPTS || pause != Pause::Spin {
             state.engine.time_wait(self.now());
         }
+        let attempts_max = match pace.is_prompt {
+            true => PROMPT_ATTEMPTS,
+            false => TINY_ATTEMPTS,
+        };
+        let is_brief = pace.attempts < attempts_max;
         match pause {
-            Pause::Spin if pace.attempts < TINY_ATTEMPTS => std::hint::spin_loop(),
+            Pause::Spin if is_brief => std::hint::spin_loop(),
             // Other threads may keep the core for long, and a verdict may have arrived meanwhile.
-            Pause::Yield if pace.attempts < TINY_ATTEMPTS && !self.watch.is_faulty() => {
+            Pause::Yield if is_brief && !pace.is_prompt && !self.watch.is_faulty() => {
                 thread::yield_now();
             }
             _ => {

@@ -18,7 +18,7 @@ use crate::transport::local::local;
 use crate::transport::suite::altered::Altered;
 use crate::types::{Collective, DType, Op};
 use crate::wait::Patience;
-use crate::{Counts, Request, Target};
+use crate::{Begun, Counts, Request, Target};
 
 /// Time limit of a test, longer than any test needs on a busy machine.
 const WATCHDOG: Duration = Duration::from_secs(120);
@@ -337,6 +337,33 @@ fn a_started_call_that_the_engine_refuses_ends_the_communicator() {
         for rank in [zero, one] {
             let error = rank.barrier().expect_err("the ranks are out of step");
             assert!(error.is_fatal(), "{error}");
+        }
+    });
+}
+
+/// A call in two parts does not wait for its peer in the first, and is the same call for that peer.
+#[test]
+fn a_call_that_has_begun_returns_to_its_caller_before_its_peer_has_called() {
+    watched(|| {
+        for (collective, count) in [WAITS[0], WAITS[1]] {
+            let [zero, one] = pair();
+            let mut memory = vec![1f32; count];
+            // SAFETY: the vector outlives both parts of the call, and nothing else touches it.
+            let region = unsafe { Region::new(memory.as_mut_ptr().cast(), 4 * count) };
+            let counts = Counts::Even(count as u64);
+            let request = Request::new(collective, DType::F32, counts, region, region);
+            // SAFETY: as above; the rest of the call ends below.
+            let begun = unsafe { zero.begin(&request) }.expect("a call that may begin");
+            let Begun::UnderWay(rest) = begun else {
+                panic!("rank 1 has not called");
+            };
+            let other = thread::spawn(move || {
+                let mut ones = vec![1f32; count];
+                one.all_reduce(&mut ones, Op::Sum).expect("rank 1's part");
+            });
+            zero.see_through(rest, &mut || Ok(())).expect("the rest");
+            other.join().expect("rank 1");
+            assert!(memory.iter().all(|&sum| sum == 2.0), "{count}");
         }
     });
 }
