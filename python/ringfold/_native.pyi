@@ -1,12 +1,16 @@
 import os
 from collections.abc import Callable, Sequence
-from typing import final
+from typing import Any, Self, final
+
+from typing_extensions import disjoint_base
 
 from ringfold.errors import RingfoldError
+from ringfold.operation import Operation
 
 __all__ = [
     "__version__",
     "Buffer",
+    "Calls",
     "Communicator",
     "DeviceRequest",
     "DeviceWork",
@@ -106,6 +110,24 @@ class Request:
         timeout: float | None = None,
         owner: object = None,
     ) -> Request: ...
+
+@disjoint_base
+class Calls:
+    def __new__(cls, native: Communicator) -> Self: ...
+    @property
+    def _native(self) -> Communicator: ...
+    @property
+    def _groups(self) -> dict[int, list[Any]]: ...
+    def all_reduce(
+        self,
+        x: Any,
+        op: Operation = "sum",
+        *,
+        out: Any = None,
+        async_: bool = False,
+        timeout: float | None = None,
+        algorithm: str | None = None,
+    ) -> Any: ...
 
 @final
 class Communicator:

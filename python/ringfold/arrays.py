@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
 from ringfold._native import Buffer
 from ringfold.errors import InvalidArgumentError, UnsupportedError
@@ -10,11 +10,10 @@ from ringfold.errors import InvalidArgumentError, UnsupportedError
 Shape = tuple[int, ...]
 
 
-class Output(NamedTuple):
-    """The buffer that a call fills, and a function that returns the caller's result."""
-
-    buffer: Buffer
-    finish: Callable[[], Any]
+Output = tuple[Buffer, Any, Any]
+"""The buffer that a call fills, the array of the result, and the caller's array, to whose framework
+the result is converted unless that is `None`.
+"""
 
 
 def output(like: Any, source: Buffer, shape: Shape, out: Any) -> Output:
@@ -31,16 +30,16 @@ def given(out: Any, dtype: str, shape: Shape) -> Output:
             f"`out` has {buffer.count} elements of {buffer.dtype}; "
             f"the result has {count} of {dtype}, shape {shape}"
         )
-    return Output(buffer, lambda: out)
+    return buffer, out, None
 
 
 def made(like: Any, source: Buffer, shape: Shape) -> Output:
     """A new array of the framework of `like`, whose memory `source` describes."""
     if source.kind == "torch":
         array = like.new_empty(shape)
-        return Output(Buffer(array, True), lambda: array)
+        return Buffer(array, True), array, None
     array = empty(like, source.dtype, shape)
-    return Output(Buffer(array, True), lambda: restored(like, array))
+    return Buffer(array, True), array, like
 
 
 def empty(like: Any, dtype: str, shape: Shape) -> Any:

@@ -1,6 +1,6 @@
 """The communicator: shapes and outputs in Python, everything else in the core."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from math import prod
 from threading import get_ident
@@ -19,14 +19,6 @@ from ringfold.work import Work
 Counts = int | list[int] | tuple[list[int], list[int]]
 
 
-class How(NamedTuple):
-    """The arguments common to all calls."""
-
-    async_: bool
-    timeout: float | None
-    algorithm: str | None = None
-
-
 class _Collected(NamedTuple):
     """A call of a group that has not been started yet."""
 
@@ -35,7 +27,7 @@ class _Collected(NamedTuple):
     is_awaited: bool
 
 
-class Communicator(_exit.Open, ObjectCollectives):
+class Communicator(_native.Calls, _exit.Open, ObjectCollectives):
     """A group of ranks that communicate.
 
     Every rank makes the same calls in the same order, with the same shapes, types and operations.
@@ -53,10 +45,9 @@ class Communicator(_exit.Open, ObjectCollectives):
     exception leaves the block.
     """
 
+    _all_reduce: Any
+
     def __init__(self, native: _native.Communicator) -> None:
-        self._native = native
-        # The calls collected in each thread's open group, by thread number.
-        self._groups: dict[int, list[_Collected]] = {}
         _exit.add(self)
 
     @property
@@ -101,7 +92,7 @@ class Communicator(_exit.Open, ObjectCollectives):
         source = Buffer(x)
         target = arrays.output(x, source, source.shape, out)
         return self._call(
-            "all_reduce", source.count, source, target, How(async_, timeout, algorithm), op=op
+            "all_reduce", source.count, source, target, async_, timeout, algorithm, op=op
         )
 
     def broadcast(
@@ -119,7 +110,7 @@ class Communicator(_exit.Open, ObjectCollectives):
         target = arrays.output(x, source, source.shape, out)
         given = source if self.rank == root else None
         return self._call(
-            "broadcast", source.count, given, target, How(async_, timeout, algorithm), root=root
+            "broadcast", source.count, given, target, async_, timeout, algorithm, root=root
         )
 
     def reduce(
@@ -140,8 +131,7 @@ class Communicator(_exit.Open, ObjectCollectives):
         root, op = operation.root_and_op(root_and_op, root, op)
         source = Buffer(x)
         target = arrays.output(x, source, source.shape, out) if self.rank == root else None
-        how = How(async_, timeout, algorithm)
-        return self._call("reduce", source.count, source, target, how, op=op, root=root)
+        return self._call("reduce", source.count, source, target, async_, timeout, algorithm, op=op, root=root)
 
     def all_gather(
         self,
@@ -161,7 +151,7 @@ class Communicator(_exit.Open, ObjectCollectives):
         source = Buffer(x)
         shape, elements = arrays.gathered(source, counts, self.rank, self.world_size)
         target = arrays.output(x, source, shape, out)
-        return self._call("all_gather", elements, source, target, How(async_, timeout, algorithm))
+        return self._call("all_gather", elements, source, target, async_, timeout, algorithm)
 
     def gather(
         self,
@@ -179,7 +169,7 @@ class Communicator(_exit.Open, ObjectCollectives):
         shape, elements = arrays.gathered(source, counts, self.rank, self.world_size)
         target = arrays.output(x, source, shape, out) if self.rank == root else None
         return self._call(
-            "gather", elements, source, target, How(async_, timeout, algorithm), root=root
+            "gather", elements, source, target, async_, timeout, algorithm, root=root
         )
 
     def reduce_scatter(
@@ -201,7 +191,7 @@ class Communicator(_exit.Open, ObjectCollectives):
         shape, elements = arrays.scattered(source, counts, self.rank, self.world_size)
         target = arrays.output(x, source, shape, out)
         return self._call(
-            "reduce_scatter", elements, source, target, How(async_, timeout, algorithm), op=op
+            "reduce_scatter", elements, source, target, async_, timeout, algorithm, op=op
         )
 
     def scatter(
@@ -220,12 +210,11 @@ class Communicator(_exit.Open, ObjectCollectives):
         Blocks are equal parts of axis 0, or have `counts[i]` rows. Ranks other than the root pass
         `out`, which determines shape and type; their `x` is ignored.
         """
-        how = How(async_, timeout, algorithm)
         if self.rank == root:
             source = Buffer(x)
             shape, elements = arrays.scattered(source, counts, self.rank, self.world_size)
             target = arrays.output(x, source, shape, out)
-            return self._call("scatter", elements, source, target, how, root=root)
+            return self._call("scatter", elements, source, target, async_, timeout, algorithm, root=root)
         if out is None:
             raise InvalidArgumentError(
                 "`scatter` needs `out` on every rank except the root: it determines shape and type"
@@ -236,7 +225,7 @@ class Communicator(_exit.Open, ObjectCollectives):
             if counts is None
             else arrays.element_counts(counts, buffer, counts[self.rank], self.world_size)
         )
-        return self._call("scatter", elements, None, Output(buffer, lambda: out), how, root=root)
+        return self._call("scatter", elements, None, (buffer, out, None), async_, timeout, algorithm, root=root)
 
     def all_to_all(
         self,
@@ -255,11 +244,10 @@ class Communicator(_exit.Open, ObjectCollectives):
         rank); `recv_counts` has the number of rows that this rank receives from each rank.
         """
         source = Buffer(x)
-        how = How(async_, timeout, algorithm)
         if send_counts is None and recv_counts is None:
             block = prod(arrays.divided(source.shape, self.world_size))
             target = arrays.output(x, source, source.shape, out)
-            return self._call("all_to_all", block, source, target, how)
+            return self._call("all_to_all", block, source, target, async_, timeout, algorithm)
         if send_counts is None or recv_counts is None:
             raise InvalidArgumentError("pass both `send_counts` and `recv_counts`, or neither")
         given = arrays.element_counts(send_counts, source, sum(send_counts), self.world_size)
@@ -267,14 +255,14 @@ class Communicator(_exit.Open, ObjectCollectives):
         row = prod(arrays.split_first(source.shape)[1])
         target = arrays.output(x, source, arrays.resized(source.shape, sum(recv_counts)), out)
         return self._call(
-            "all_to_all", (given, [count * row for count in recv_counts]), source, target, how
+            "all_to_all", (given, [count * row for count in recv_counts]), source, target, async_, timeout, algorithm
         )
 
     def barrier(
         self, *, async_: bool = False, timeout: float | None = None, algorithm: str | None = None
     ) -> Any:
         """Block until all ranks have called `barrier`."""
-        return self._call("barrier", 0, None, None, How(async_, timeout, algorithm))
+        return self._call("barrier", 0, None, None, async_, timeout, algorithm)
 
     def send(
         self, x: Any, peer: int, tag: int = 0, *, async_: bool = False, timeout: float | None = None
@@ -288,7 +276,7 @@ class Communicator(_exit.Open, ObjectCollectives):
         """
         source = Buffer(x)
         return self._call(
-            "send", source.count, source, None, How(async_, timeout), root=peer, tag=tag
+            "send", source.count, source, None, async_, timeout, None, root=peer, tag=tag
         )
 
     def recv(
@@ -306,9 +294,9 @@ class Communicator(_exit.Open, ObjectCollectives):
         sender, including this one: the result is then `x` and the sender's rank, and no sender is
         starved. Raises `MismatchError` if type or count differ from `x`.
         """
-        target = Output(Buffer(x, True), lambda: x)
+        target = (Buffer(x, True), x, None)
         return self._call(
-            "recv", target.buffer.count, None, target, How(async_, timeout), root=peer, tag=tag
+            "recv", target[0].count, None, target, async_, timeout, None, root=peer, tag=tag
         )
 
     def sendrecv(
@@ -317,7 +305,7 @@ class Communicator(_exit.Open, ObjectCollectives):
         """Send `x` to the next rank of the ring and return the data from the previous rank."""
         source = Buffer(x)
         target = arrays.output(x, source, source.shape, out)
-        return self._call("sendrecv", source.count, source, target, How(async_, timeout))
+        return self._call("sendrecv", source.count, source, target, async_, timeout, None)
 
     def empty(self, shape: int | Shape, dtype: Any = "float32") -> Any:
         """Return a NumPy array of zeros in registered memory.
@@ -451,7 +439,9 @@ class Communicator(_exit.Open, ObjectCollectives):
         counts: Counts,
         source: Buffer | None,
         target: Output | None,
-        how: How,
+        async_: bool,
+        timeout: float | None,
+        algorithm: str | None,
         *,
         op: Operation = "sum",
         root: int | None = 0,
@@ -466,24 +456,40 @@ class Communicator(_exit.Open, ObjectCollectives):
             collective,
             counts,
             source,
-            None if target is None else target.buffer,
+            None if target is None else target[0],
             op=name,
             factor=1.0 if factor is None else factor,
             root=root,
             tag=tag,
-            algorithm=how.algorithm,
-            timeout=how.timeout,
+            algorithm=algorithm,
+            timeout=timeout,
         )
-        finish = (lambda: None) if target is None else target.finish
-        result: Callable[[], Any]
+        array, like = (None, None) if target is None else target[1:]
         if self._groups and (collected := self._groups.get(get_ident())) is not None:
-            result = finish if root is not None else lambda: (finish(), pending.source)
-            pending = Work(None, result, self._native)
-            collected.append(_Collected(request, pending, not how.async_))
+            pending = Work(
+                None, lambda: _result(array, like, pending if root is None else None), self._native
+            )
+            collected.append(_Collected(request, pending, not async_))
             return pending
-        if how.async_:
-            work = self._native.start(request)
-            result = finish if root is not None else lambda: (finish(), work.source)
-            return Work(work, result, self._native)
+        if async_:
+            started = self._native.start(request)
+            return Work(
+                started, lambda: _result(array, like, started if root is None else None),
+                self._native,
+            )  # fmt: skip
         sender = self._native.run(request)
-        return finish() if root is not None else (finish(), sender)
+        if like is not None:
+            array = arrays.restored(like, array)
+        return array if root is not None else (array, sender)
+
+
+# The base class makes the calls on usual arrays, and leaves all others to the method above.
+Communicator._all_reduce = vars(Communicator)["all_reduce"]
+delattr(Communicator, "all_reduce")
+
+
+def _result(array: Any, like: Any, receive: "Work | _native.Work | None") -> Any:
+    """The result of a call that was started; with its source, if it is a receive from any rank."""
+    if like is not None:
+        array = arrays.restored(like, array)
+    return array if receive is None else (array, receive.source)

@@ -10,7 +10,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyString;
 use ringfold::internals::sync::lock;
 use ringfold::internals::tune::Rules;
-use ringfold::{Cancel, Config, Error, PeerStats, Result, Secret, Standing};
+use ringfold::{Begun, Cancel, Config, Error, PeerStats, Result, Secret, Standing};
 
 use crate::attach::attached;
 use crate::buffer::Buffer;
@@ -79,19 +79,24 @@ impl Communicator {
     ///
     /// # Safety
     /// The call's memory is valid until this method returns, and not used otherwise.
-    unsafe fn carry_out(
+    pub unsafe fn carry_out(
         &self,
         py: Python<'_>,
         call: &ringfold::Request,
     ) -> PyResult<Option<usize>> {
         self.core.check()?;
         self.release_done();
-        let mut signals = Signals::default();
         let core = &**self.core;
-        let outcome = py.detach(|| {
-            // SAFETY: the caller's promise.
-            unsafe { core.run(call, &mut || signals.look()) }
-        });
+        let mut signals = Signals::default();
+        // Most small calls end here. To release the GIL takes as long as such a call.
+        // SAFETY: the caller's promise; a call under way is ended below.
+        let outcome = match unsafe { core.begin(call) } {
+            Ok(Begun::Done(source)) => return Ok(source),
+            Ok(Begun::UnderWay(rest)) => {
+                py.detach(|| core.see_through(rest, &mut || signals.look()))
+            }
+            Err(error) => Err(error),
+        };
         signals.finish(py, outcome)?.map_err(exception)
     }
 

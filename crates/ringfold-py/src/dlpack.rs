@@ -18,9 +18,9 @@ use crate::exceptions::{invalid_argument, unsupported};
 use crate::layout::{Layout, unknown_dtype};
 
 /// `kDLCPU`, `kDLCUDAHost` and `kDLROCMHost`: memory that the CPU reads.
-const HOST_DEVICES: [i32; 3] = [1, 3, 11];
+pub const HOST_DEVICES: [i32; 3] = [1, 3, 11];
 /// The major version of the structures below.
-const MAJOR: u32 = 1;
+pub const MAJOR: u32 = 1;
 const FLAG_READ_ONLY: u64 = 1;
 /// Flag of a copy that the producer made: writes to the copy would be lost.
 const FLAG_COPIED: u64 = 2;
@@ -28,28 +28,28 @@ const DIMENSIONS_MAX: i32 = 64;
 
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct Device {
-    kind: i32,
+pub struct Device {
+    pub kind: i32,
     number: i32,
 }
 
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct ElementType {
+pub struct ElementType {
     code: u8,
     bits: u8,
     lanes: u16,
 }
 
 #[repr(C)]
-struct Tensor {
-    data: *mut c_void,
-    device: Device,
-    dimensions: i32,
-    element: ElementType,
-    shape: *const i64,
-    strides: *const i64,
-    byte_offset: u64,
+pub struct Tensor {
+    pub data: *mut c_void,
+    pub device: Device,
+    pub dimensions: i32,
+    pub element: ElementType,
+    pub shape: *const i64,
+    pub strides: *const i64,
+    pub byte_offset: u64,
 }
 
 #[repr(C)]
@@ -207,7 +207,7 @@ fn describe(tensor: &Tensor, flags: u64) -> PyResult<Layout> {
 }
 
 /// Returns `length` numbers of the producer; `None` if there are none.
-fn list<'a>(start: *const i64, length: usize) -> Option<&'a [i64]> {
+pub fn list<'a>(start: *const i64, length: usize) -> Option<&'a [i64]> {
     if start.is_null() {
         return None;
     }
@@ -227,29 +227,34 @@ fn check_device(kind: i32) -> PyResult<()> {
 
 fn dtype_of(element: ElementType) -> PyResult<DType> {
     let ElementType { code, bits, lanes } = element;
-    let known = match (code, bits) {
-        _ if lanes != 1 => None,
-        (0, 8) => Some(DType::I8),
-        (0, 16) => Some(DType::I16),
-        (0, 32) => Some(DType::I32),
-        (0, 64) => Some(DType::I64),
-        (1, 8) => Some(DType::U8),
-        (1, 16) => Some(DType::U16),
-        (1, 32) => Some(DType::U32),
-        (1, 64) => Some(DType::U64),
-        (2, 16) => Some(DType::F16),
-        (2, 32) => Some(DType::F32),
-        (2, 64) => Some(DType::F64),
-        (4, 16) => Some(DType::BF16),
-        (6, 8) => Some(DType::Bool),
-        (10, 8) => Some(DType::F8E4M3),
-        (12, 8) => Some(DType::F8E5M2),
-        _ => None,
-    };
-    known.ok_or_else(|| match code {
+    known_dtype(element).ok_or_else(|| match code {
         5 => unknown_dtype(&format!("complex{bits}")),
         _ => unsupported(format!(
             "unsupported data type (DLPack code {code}, {bits} bits, {lanes} lanes)"
         )),
+    })
+}
+
+/// Returns the core's type of these elements, if there is one.
+pub fn known_dtype(element: ElementType) -> Option<DType> {
+    let ElementType { code, bits, lanes } = element;
+    Some(match (code, bits) {
+        _ if lanes != 1 => return None,
+        (0, 8) => DType::I8,
+        (0, 16) => DType::I16,
+        (0, 32) => DType::I32,
+        (0, 64) => DType::I64,
+        (1, 8) => DType::U8,
+        (1, 16) => DType::U16,
+        (1, 32) => DType::U32,
+        (1, 64) => DType::U64,
+        (2, 16) => DType::F16,
+        (2, 32) => DType::F32,
+        (2, 64) => DType::F64,
+        (4, 16) => DType::BF16,
+        (6, 8) => DType::Bool,
+        (10, 8) => DType::F8E4M3,
+        (12, 8) => DType::F8E5M2,
+        _ => return None,
     })
 }

@@ -10,6 +10,7 @@
 mod attach;
 mod buffer;
 mod callbacks;
+mod calls;
 mod command;
 mod communicator;
 mod connection;
@@ -24,6 +25,7 @@ mod rendezvous;
 mod request;
 mod signals;
 mod sources;
+mod usual;
 mod work;
 
 use pyo3::exceptions::PyImportError;
@@ -31,6 +33,7 @@ use pyo3::ffi::{PyInterpreterState_Get, PyInterpreterState_GetID};
 use pyo3::prelude::*;
 
 use buffer::Buffer;
+use calls::Calls;
 use communicator::Communicator;
 use lane::{DeviceRequest, DeviceWork, Lane};
 use memory::{Memory, Registration};
@@ -49,6 +52,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     attach::prepare(module.py());
     ringfold_tuner_host::register();
     module.add_class::<Buffer>()?;
+    module.add_class::<Calls>()?;
     module.add_class::<Communicator>()?;
     module.add_class::<DeviceRequest>()?;
     module.add_class::<DeviceWork>()?;

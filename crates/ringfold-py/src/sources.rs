@@ -1,5 +1,5 @@
-//! The ways in which Python objects provide their memory, tried in this order: torch tensors (by
-//! duck typing; torch is never imported), the buffer protocol (NumPy, `bytearray`, `array.array`),
+//! The ways in which Python objects provide their memory, tried in this order: usual arrays, torch
+//! tensors (by duck typing; torch is never imported), the buffer protocol (NumPy, `bytearray`, `array.array`),
 //! NumPy arrays of ml_dtypes types (which export no buffer, but a view of them does), DLPack.
 //!
 //! The buffer protocol comes before DLPack because it is host memory by definition and always
@@ -12,6 +12,7 @@ use pyo3::types::PyMemoryView;
 use crate::dlpack;
 use crate::exceptions::{invalid_argument, unsupported};
 use crate::layout::{Layout, complex_format, dtype_named, dtype_of_format, unknown_dtype};
+use crate::usual::usual;
 
 /// The object that keeps the memory alive.
 #[derive(Debug)]
@@ -41,6 +42,11 @@ impl Kind {
 
 /// Opens the memory of `object`.
 pub fn open(object: &Bound<'_, PyAny>) -> PyResult<(Layout, Owner, Kind)> {
+    if let Some(usual) = usual(object) {
+        let shape = usual.shape.iter().map(|&length| length as usize).collect();
+        let layout = Layout::new(usual.address, usual.dtype, shape, None, usual.is_read_only)?;
+        return Ok((layout, Owner::Object(object.clone().unbind()), usual.kind));
+    }
     if object.hasattr("data_ptr")? && object.hasattr("is_contiguous")? {
         let layout = torch_layout(object)?;
         return Ok((layout, Owner::Object(object.clone().unbind()), Kind::Torch));
